@@ -8,7 +8,7 @@ use dafs_wire::nfs4::{
 };
 use dafs_wire::xdr::Encoder;
 
-/// Writes a list; an empty one where there is none.
+/// Writes a list. Writes an empty one where there is none.
 pub(super) fn encode(e: &mut Encoder<'_>, acl: Option<&Acl>) {
     let entries = acl.map_or(&[][..], |acl| &acl.entries);
     e.count(entries.len());
@@ -16,7 +16,7 @@ pub(super) fn encode(e: &mut Encoder<'_>, acl: Option<&Acl>) {
         let id;
         let (who, group): (&[u8], bool) = match entry.who {
             AceWho::Owner => (b"OWNER@", false),
-            // The flag says that this special name is about a group (RFC 8881 6.2.1.4.1).
+            // The flag marks this special name as a group (RFC 8881 6.2.1.4.1).
             AceWho::Group => (b"GROUP@", true),
             AceWho::Everyone => (b"EVERYONE@", false),
             AceWho::User(uid) => {
@@ -39,10 +39,10 @@ pub(super) fn encode(e: &mut Encoder<'_>, acl: Option<&Acl>) {
     }
 }
 
-/// The list that a client wants set.
+/// Decodes the list that a client sets.
 ///
 /// # Errors
-/// `AttrNotSupp` for audits and alarms, `BadOwner`, `Inval`.
+/// `AttrNotSupp` for audit and alarm entries, `BadOwner`, `Inval`.
 pub(super) fn decode(acl: &nfs4::Acl<'_>) -> Result<Acl, Status> {
     if acl.aces.len() > ACL_ENTRIES_MAX {
         return Err(Status::Inval);
@@ -69,7 +69,7 @@ fn entry(ace: &nfs4::Ace<'_>) -> Result<Ace, Status> {
         who if group => AceWho::NamedGroup(owner::parse(who)?),
         who => AceWho::User(owner::parse(who)?),
     };
-    // What the store does not know of the flags says nothing about rights here.
+    // Flags that the store does not know have no effect on rights here.
     let flags = AceFlags::from_bits_truncate(ace.flags.bits());
     Ok(Ace { kind, flags, mask: AceMask::from_bits_truncate(ace.mask.bits()), who })
 }

@@ -1,4 +1,4 @@
-//! Attributes on their way to the client.
+//! Encodes attributes for the client.
 
 use super::owner::Decimal;
 use super::{OF_FILE_SYSTEM, acl, exclusive_create, supported};
@@ -14,23 +14,24 @@ use dafs_wire::nfs4::{
 use dafs_wire::xdr::Encoder;
 use std::time::Duration;
 
-/// An object whose attributes are told.
+/// An object whose attributes are encoded.
 pub(crate) struct Object<'a> {
-    /// Where they come from.
+    /// The source of further attributes.
     pub(crate) service: &'a Service,
-    /// Who asks.
+    /// The caller.
     pub(crate) caller: Caller<'a>,
     /// The minor version of the compound.
     pub(crate) minor: u32,
     /// The object.
     pub(crate) handle: Handle,
-    /// What the store says of it.
+    /// Its attributes in the store.
     pub(crate) attr: ObjectAttr,
-    /// The number of the directory that it hides, if it is the root of an export (RFC 8881 5.8.2.23).
+    /// The file id of the directory that it covers, if it is the root of an export (RFC 8881
+    /// 5.8.2.23).
     pub(crate) mounted_on_file_id: Option<u64>,
 }
 
-/// What is asked for besides the object's own attributes, fetched only when wanted.
+/// Values beside the object's own attributes, fetched only when requested.
 struct Extra {
     capabilities: Capabilities,
     limits: Option<FsLimits>,
@@ -39,7 +40,7 @@ struct Extra {
     lease: Duration,
 }
 
-/// Attributes that need no more than what a store tells with a name.
+/// Attributes that a store returns with a name, without further calls.
 const PLAIN: Bitmap = Attr::set(&[
     Attr::Type,
     Attr::Change,
@@ -60,10 +61,10 @@ const PLAIN: Bitmap = Attr::set(&[
     Attr::MountedOnFileid,
 ]);
 
-/// Writes the attributes of `request` that the object has.
+/// Writes those of the requested attributes that the object has.
 ///
 /// # Errors
-/// Those of asking for the attributes; nothing is written then.
+/// Those of a read of the attributes. Then no attribute is written.
 pub(crate) fn encode(
     e: &mut Encoder<'_>,
     object: &Object<'_>,
@@ -75,7 +76,8 @@ pub(crate) fn encode(
     }
     let extra = Extra::fetch(object, request)?;
     let all = supported(object.minor, &extra.capabilities, Some(&object.attr));
-    // What can only be set is no attribute to ask for; that is refused elsewhere.
+    // An attribute that can only be set is left out. The operation that reads it is refused
+    // elsewhere.
     let mask = request.and(all).and(Attr::GETTABLE);
     encode_fattr(e, mask, |attr, e| {
         if PLAIN.contains(attr.number()) {
@@ -87,12 +89,12 @@ pub(crate) fn encode(
     Ok(())
 }
 
-/// Writes attributes that say only why there are no others.
+/// Writes only the attribute with the reason why there are no others.
 pub(crate) fn encode_error(e: &mut Encoder<'_>, status: Status) {
     encode_fattr(e, Attr::set(&[Attr::RdattrError]), |_, e| e.value(&status));
 }
 
-/// Writes what a directory says of an entry without a look at its object.
+/// Writes the attributes of a directory entry that need no access to its object.
 pub(crate) fn encode_entry(e: &mut Encoder<'_>, request: Bitmap, mounted_on_file_id: u64) {
     encode_fattr(e, request, |attr, e| match attr {
         Attr::RdattrError => e.value(&Status::Ok),
@@ -181,10 +183,10 @@ fn further(attr: Attr, e: &mut Encoder<'_>, object: &Object<'_>, extra: &Extra) 
         Attr::TimeCreate => e.value(&object.attr.btime.map(time).unwrap_or_default()),
         Attr::TimeDelta => e.value(&Time { seconds: 0, nanoseconds: 1 }),
         Attr::SuppattrExclcreat => e.value(&exclusive_create(object.minor)),
-        // Names are bytes; see the rules for names.
+        // Names are bytes. See the rules for names.
         Attr::FsCharsetCap => e.value(&CharsetCapability::CONTAINS_NON_UTF8),
         Attr::CloneBlksize => e.u32(capabilities.clone_block_bytes),
-        // Stores promise that it differs after a change, and no more.
+        // Stores promise only that it differs after a change.
         Attr::ChangeAttrType => e.value(&ChangeAttrType::Undefined),
         Attr::XattrSupport => e.bool(capabilities.xattrs),
         Attr::OpenArguments => e.value(&OPEN_ARGUMENTS),
@@ -223,10 +225,10 @@ fn of_file_system(attr: Attr, e: &mut Encoder<'_>, limits: &Option<FsLimits>) {
     }
 }
 
-/// The bits of a mode (RFC 8881 6.2.4).
+/// The permission bits of a mode (RFC 8881 6.2.4).
 pub(crate) const MODE_BITS: u32 = 0o7777;
 
-/// Which arguments OPEN understands here. Delegations that keep times are not given.
+/// The arguments of OPEN that this server supports. It grants no delegations with time attributes.
 const OPEN_ARGUMENTS: OpenArguments = OpenArguments {
     share_access: Bitmap::of(&[ShareAccess::READ, ShareAccess::WRITE, ShareAccess::BOTH]),
     share_deny: Bitmap::of(&[nfs4::DENY_NONE, nfs4::DENY_READ, nfs4::DENY_WRITE, nfs4::DENY_BOTH]),
@@ -235,7 +237,7 @@ const OPEN_ARGUMENTS: OpenArguments = OpenArguments {
     create_mode: Bitmap::of(&[0, 1, 2, 3]),
 };
 
-/// The type of an object.
+/// Returns the type of an object.
 fn file_type(kind: Kind) -> FileType {
     match kind {
         Kind::Regular => FileType::Regular,
@@ -250,7 +252,7 @@ fn file_type(kind: Kind) -> FileType {
     }
 }
 
-/// Each export is a file system of its own.
+/// Returns the file system id: each export is a file system of its own.
 pub(crate) fn fsid(handle: &Handle) -> Fsid {
     let [a, b, c, d, e, f, g, h, rest @ ..] = handle.fs.0;
     Fsid { major: u64::from_be_bytes([a, b, c, d, e, f, g, h]), minor: u64::from_be_bytes(rest) }

@@ -1,8 +1,8 @@
 //! Attributes of objects (RFC 8881 5, RFC 7862 12, RFC 8275, RFC 8276, RFC 9754).
 //!
 //! Invariants
-//! * What `supported_attrs` names can be had or set; what can be neither had nor set is not named.
-//! * An attribute's value is the same bytes in GETATTR, READDIR and VERIFY.
+//! * Each attribute in `supported_attrs` can be read or set. No other can be read or set.
+//! * An attribute's value has the same bytes in GETATTR, READDIR and VERIFY.
 
 pub(crate) mod acl;
 pub(crate) mod get;
@@ -63,18 +63,19 @@ const BASE: Bitmap = Attr::set(&[
     Attr::ModeSetMasked,
     Attr::SuppattrExclcreat,
     Attr::FsCharsetCap,
-    // Belongs to minor version 2 (RFC 9754), but holds for both, and clients of both look for it.
+    // It belongs to minor version 2 (RFC 9754), but is valid in both, and clients of both request
+    // it.
     Attr::OpenArguments,
 ]);
 
-/// What minor version 2 and its extensions add.
+/// Attributes of minor version 2 and its extensions.
 const MINOR_2: Bitmap =
     Attr::set(&[Attr::CloneBlksize, Attr::ChangeAttrType, Attr::ModeUmask, Attr::XattrSupport]);
 
-/// What objects have on file systems whose files are spread over data servers (RFC 8881 5.12).
+/// Attributes of objects on file systems with data servers (RFC 8881 5.12).
 const OF_LAYOUTS: Bitmap = Attr::set(&[Attr::FsLayoutTypes, Attr::LayoutTypes]);
 
-/// The space and the limits of the file system, which are asked for in one call.
+/// The space and the limits of the file system, which come from one call.
 const OF_FILE_SYSTEM: Bitmap = Attr::set(&[
     Attr::FilesAvail,
     Attr::FilesFree,
@@ -87,7 +88,7 @@ const OF_FILE_SYSTEM: Bitmap = Attr::set(&[
     Attr::SpaceTotal,
 ]);
 
-/// What SETATTR takes.
+/// Attributes that SETATTR accepts.
 const SETTABLE: Bitmap = Attr::set(&[
     Attr::Size,
     Attr::Acl,
@@ -100,16 +101,17 @@ const SETTABLE: Bitmap = Attr::set(&[
     Attr::ModeUmask,
 ]);
 
-/// What an exclusive create takes: not the times, in which the store may keep the verifier.
+/// Attributes that an exclusive create accepts. The times are left out, because the store may keep
+/// the verifier in them.
 pub(crate) const EXCLUSIVE_CREATE: Bitmap =
     Attr::set(&[Attr::Mode, Attr::Owner, Attr::OwnerGroup, Attr::ModeUmask]);
 
-/// Where an exclusive create may keep its verifier, so that the client sets them afterwards
-/// (RFC 8881 18.16.4).
+/// Attributes in which an exclusive create may keep its verifier, so that the client sets them
+/// afterwards (RFC 8881 18.16.4).
 pub(crate) const VERIFIER_KEPT_IN: Bitmap = Attr::set(&[Attr::TimeAccessSet, Attr::TimeModifySet]);
 
-/// The attributes that an object on a store of these capabilities has. `object` is left out where
-/// it is not known yet.
+/// Returns the attributes that an object on a store of these capabilities has. `object` is `None`
+/// where it is not known yet.
 pub(crate) fn supported(
     minor: u32,
     capabilities: &Capabilities,
@@ -131,7 +133,7 @@ pub(crate) fn supported(
     set
 }
 
-/// What an exclusive create takes in this minor version.
+/// Returns the attributes that an exclusive create accepts in this minor version.
 pub(crate) fn exclusive_create(minor: u32) -> Bitmap {
     if minor >= 2 { EXCLUSIVE_CREATE } else { EXCLUSIVE_CREATE.without(Attr::ModeUmask.number()) }
 }

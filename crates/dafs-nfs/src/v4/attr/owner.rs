@@ -1,7 +1,7 @@
 //! Owners and groups as text (RFC 8881 5.9).
 //!
-//! Numbers travel as decimal text without a domain, which AUTH_SYS clients take as it is. No name
-//! service is asked, so of names only those are known that every POSIX system has.
+//! Numbers travel as decimal text without a domain, which AUTH_SYS clients accept. The server asks
+//! no name service, so it knows only the names that every POSIX system has.
 
 use dafs_wire::nfs4::Status;
 
@@ -31,17 +31,17 @@ impl Decimal {
     }
 }
 
-/// The user or group that a text names: a number, or "root", "nobody" or "nogroup" with any domain.
+/// Parses the user or group of a text: a number, or "root", "nobody" or "nogroup" with any domain.
 ///
 /// # Errors
-/// `Inval` for text that is not UTF-8 or empty, `BadOwner` for what is not known here.
+/// `Inval` for text that is not UTF-8 or empty, `BadOwner` for an unknown name.
 pub(crate) fn parse(text: &[u8]) -> Result<u32, Status> {
     let text = std::str::from_utf8(text).map_err(|_| Status::Inval)?;
     if text.is_empty() {
         return Err(Status::Inval);
     }
     if text.bytes().all(|byte| byte.is_ascii_digit()) {
-        // The highest number stands for "no change" in every system call.
+        // The highest number means "no change" in every system call.
         return text.parse().ok().filter(|&number| number != u32::MAX).ok_or(Status::BadOwner);
     }
     match text.split_once('@') {
@@ -51,7 +51,7 @@ pub(crate) fn parse(text: &[u8]) -> Result<u32, Status> {
     }
 }
 
-/// The number that every Linux gives to nobody.
+/// The number of user nobody on every Linux.
 const NOBODY: u32 = 65_534;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Attributes on their way from the client: what SETATTR, CREATE and OPEN are to set.
+//! Decodes attributes from the client, for SETATTR, CREATE and OPEN.
 
 use super::get::MODE_BITS;
 use super::{SETTABLE, acl, owner, supported};
@@ -7,26 +7,26 @@ use dafs_wire::nfs4::{
     Attr, Bitmap, Fattr, ModeMasked, ModeUmask, SetAttributes, SetTime as WireTime, Status,
 };
 
-/// What is to be set, in terms of the service.
+/// The attributes to set, in terms of the service.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Change {
-    /// What the store sets in one step.
+    /// The attributes that the store sets in one step.
     pub(crate) plain: SetAttr,
     /// The access control list, which is set after the mode (RFC 8881 6.4.1.3).
     pub(crate) acl: Option<Acl>,
-    /// What is taken from the mode of a new object, unless its directory hands down rights
+    /// The umask, applied to the mode of a new object unless it inherits rights from its directory
     /// (RFC 8275 4).
     pub(crate) umask: Option<u32>,
-    /// Bits of the mode to set over those that the object has.
+    /// Bits of the mode to set over those of the object.
     pub(crate) mode_masked: Option<ModeMasked>,
-    /// What the client named.
+    /// The attributes that the client named.
     pub(crate) mask: Bitmap,
 }
 
-/// What the attributes are for.
+/// The purpose of the attributes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Purpose {
-    /// An object that is there.
+    /// An existing object.
     Existing,
     /// An object that is being made.
     New,
@@ -34,11 +34,11 @@ pub(crate) enum Purpose {
     NewExclusive,
 }
 
-/// Reads what a client wants set.
+/// Decodes the attributes that a client sets.
 ///
 /// # Errors
-/// `AttrNotSupp` for what is not kept, `Inval` for what cannot be set or makes no sense, `BadOwner`,
-/// `BadXdr`.
+/// `AttrNotSupp` for attributes that are not stored. `Inval` for those that cannot be set, or make
+/// no sense. `BadOwner`, `BadXdr`.
 pub(crate) fn parse(
     fattr: &Fattr<'_>,
     minor: u32,
@@ -58,7 +58,7 @@ pub(crate) fn parse(
     if one(Attr::Mode) + one(Attr::ModeUmask) + one(Attr::ModeSetMasked) > 1 {
         return Err(Status::Inval);
     }
-    // The umask is for new objects, the mask for old ones (RFC 8275 4, RFC 8881 6.2.5).
+    // The umask is for new objects, the mask for existing ones (RFC 8275 4, RFC 8881 6.2.5).
     let mode = match (set.mode, set.mode_umask, set.mode_masked, purpose) {
         (Some(mode), None, None, _) => Some(checked(mode)?),
         (None, Some(ModeUmask { mode, umask }), None, Purpose::New | Purpose::NewExclusive) => {
@@ -92,11 +92,11 @@ pub(crate) fn parse(
 }
 
 impl Change {
-    /// Takes the umask from the mode, where `inherits` says that the directory does not decide
-    /// about the rights of new objects itself.
+    /// Applies the umask to the mode, unless `inherits` returns true: then the directory decides
+    /// about the rights of new objects.
     ///
     /// # Errors
-    /// Those of `inherits`, which is asked only when there is a umask.
+    /// Those of `inherits`, which is called only when there is a umask.
     pub(crate) fn settle_umask<E>(
         &mut self,
         inherits: impl FnOnce() -> Result<bool, E>,
@@ -111,7 +111,7 @@ impl Change {
     }
 }
 
-/// The new mode of an object under `mode_set_masked`.
+/// Returns the new mode of an object under `mode_set_masked`.
 pub(crate) fn masked(mode: u32, change: ModeMasked) -> u32 {
     mode & MODE_BITS & !change.mask | change.value
 }

@@ -1,12 +1,13 @@
-//! What a data server does: sessions, and data of components by leave of the metadata server
-//! (RFC 8881 13.3).
+//! The role of a data server: sessions, and I/O on components with the metadata server's
+//! authorisation (RFC 8881 13.3).
 //!
 //! Invariants
-//! * No operation goes by state of this server: it has none. State-ids are the metadata server's, and
-//!   it judges each use.
-//! * A use is begun before it is judged, so that whoever takes leave back can wait for its end.
-//! * A write that its client may have given up, and done elsewhere since, is not carried out: its session
-//!   is ended. A client that has not given it up sends it again by a new one, at once.
+//! * No operation depends on state of this server, because it has none. State-ids are the metadata
+//!   server's, which checks each use.
+//! * A use begins before it is checked, so that a revocation can wait for its end.
+//! * A write that its client may have abandoned, and executed elsewhere since, is not executed: its
+//!   session is destroyed. A client that still wants the write retries it over a new session at
+//!   once.
 
 mod read;
 mod write;
@@ -18,7 +19,8 @@ use dafs_service::{DataRole, ForeignUse, Handle, ServiceError};
 use dafs_wire::nfs4::{Op, Stateid, Status};
 use std::time::Duration;
 
-/// Runs an operation of a data server. `None` for those that it has in common with others.
+/// Runs an operation of a data server. Returns `None` for operations that it shares with other
+/// servers.
 pub(super) fn run<'a>(cx: &mut Compound<'a>, role: &DataRole, op: &Op<'a>) -> Option<OpResult> {
     match op {
         Op::Sequence(_)
@@ -40,7 +42,7 @@ pub(super) fn run<'a>(cx: &mut Compound<'a>, role: &DataRole, op: &Op<'a>) -> Op
     }
 }
 
-/// Asks the metadata server.
+/// Asks the metadata server for authorisation.
 fn check(
     cx: &Compound<'_>,
     role: &DataRole,
@@ -48,7 +50,7 @@ fn check(
     argument: &Stateid,
     write: bool,
 ) -> OpResult {
-    // There is no current state-id: nothing here makes one.
+    // There is no current state-id, because no operation here sets one.
     let state = stateid::reference(&cx.stateid(argument)?)?;
     let component = wire_handle::encode(handle);
     let client = cx.client()?;
@@ -56,7 +58,7 @@ fn check(
     let (owner, identity) = (client.name(), client.identity());
     let wanted = ForeignUse { owner, identity, component: &component, state, write, now_ns };
     let age = role.states.check(&wanted).map_err(|error| match error {
-        // With any other status a kernel client keeps the layout and tries again.
+        // With any other status a kernel client keeps the layout and retries.
         ServiceError::BadLayout => OpError::Status(Status::PnfsNoLayout),
         error => error.into(),
     })?;
@@ -66,7 +68,7 @@ fn check(
     }
 }
 
-/// Ends the session if it is too old.
+/// Destroys the session if it is too old.
 fn check_session(cx: &Compound<'_>, age: Duration) -> OpResult {
     let session = cx.session.as_ref().ok_or(Status::OpNotInSession)?;
     let now_ns = cx.now_ns();

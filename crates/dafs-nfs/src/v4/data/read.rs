@@ -1,8 +1,9 @@
 //! READ at a data server (RFC 8881 13.10, 18.22).
 //!
 //! Invariants
-//! * Where the component ends before the file does, there is a hole: zeros are answered ([`fill`]). Only the
-//!   metadata server knows where the file ends, and is asked when a component comes short.
+//! * Where the component ends before the file, there is a hole: the answer is zeros ([`fill`]).
+//!   Only the metadata server knows the end of the file, and is asked when a component is too
+//!   short.
 
 use super::check;
 use crate::limits::TRANSFER_BYTES_MAX;

@@ -1,8 +1,8 @@
 //! WRITE at a data server (RFC 8881 13.7, 18.32).
 //!
 //! Invariants
-//! * No more stability is told than the data has: the size of the file is the metadata server's, so
-//!   FILE_SYNC4 is never answered, and the client says LAYOUTCOMMIT.
+//! * The reply never claims more stability than the data has. The metadata server has the size of
+//!   the file, so the answer is never FILE_SYNC4, and the client sends LAYOUTCOMMIT.
 
 use super::check;
 use crate::io::write_all;
@@ -29,7 +29,7 @@ pub(super) fn write<'a>(cx: &mut Compound<'a>, role: &DataRole, args: &WriteArgs
         StableHow::Unstable => (Stability::Unstable, StableHow::Unstable),
         StableHow::DataSync | StableHow::FileSync => (Stability::Data, StableHow::DataSync),
     };
-    // Before the data is written: should it be lost meanwhile, the client is to see that.
+    // Read before the data is written: if the data is lost meanwhile, the client must see that.
     let verifier = Verifier(cx.shared.write_verifier.current());
     let count = match write_all(&*file, data, args.offset, stability, Wait::Allowed) {
         Ok(count) => count,

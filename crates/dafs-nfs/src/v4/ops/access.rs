@@ -5,8 +5,8 @@ use crate::v4::status::without_perm;
 use dafs_store::AccessMask;
 use dafs_wire::nfs4::{Access, AccessArgs, AccessResult, Status};
 
-/// Rights on extended attributes, and the right on the object that gives each. The kernel asks for
-/// the same rights on `user.` attributes.
+/// Rights on extended attributes, with the right on the object that implies each. The kernel
+/// requires the same rights for `user.` attributes.
 const XATTR_RIGHTS: [(Access, AccessMask); 3] = [
     (Access::XATTR_READ, AccessMask::READ),
     (Access::XATTR_WRITE, AccessMask::MODIFY),

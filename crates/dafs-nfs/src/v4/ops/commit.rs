@@ -11,21 +11,21 @@ pub(crate) fn commit(cx: &mut Compound<'_>, args: &CommitArgs) -> OpResult {
     cx.may_wait()?;
     holds_data(kind_of(cx, &handle)?)?;
     let file = cx.shared.service.file_for_sync(cx.caller()?, &handle).map_err(without_perm)?;
-    // A range beyond every offset ends where the file does.
+    // A range beyond every offset ends at the end of the file.
     let end = args.offset.checked_add(u64::from(args.count));
     let count = if end.is_some() { u64::from(args.count) } else { 0 };
-    // Before the data is made stable: should it be lost meanwhile, the client is to see that.
+    // Read before the data is made stable: if the data is lost meanwhile, the client must see that.
     let verifier = Verifier(cx.shared.write_verifier.current());
     if let Err(error) = file.commit(args.offset, count) {
         let error = match error {
-            // Space that was promised to cached data and could not be had: that data is gone too.
+            // The disk had no space for cached data, so that data is lost too.
             StoreError::NoSpace | StoreError::Quota => StoreError::Io,
             error => error,
         };
         return Err(OpError::Status(sync_failed(cx, error)));
     }
-    // Somebody else has found meanwhile that data is lost, which may be this client's: its word would
-    // be of before that. When it asks again it is told the new verifier.
+    // A race: another thread has found that data is lost, which may be this client's. This verifier
+    // would be the old one, so the client retries and gets the new one.
     if cx.shared.write_verifier.current() != verifier.0 {
         return Err(Status::Delay.into());
     }
@@ -33,11 +33,11 @@ pub(crate) fn commit(cx: &mut Compound<'_>, args: &CommitArgs) -> OpResult {
     Ok(())
 }
 
-/// The status for data that could not be made stable. If a device failed, unstable data of anybody
-/// may be gone with it.
+/// Returns the status for data that could not be made stable. If a device failed, unstable data of
+/// any client may be lost with it.
 pub(crate) fn sync_failed(cx: &Compound<'_>, error: StoreError) -> Status {
     if error == StoreError::Io {
-        // First of all: the next commit of the file may find nothing wrong any more.
+        // The verifier changes first: the next commit of the file may succeed.
         cx.shared.write_verifier.change();
         tracing::error!(%error, "data could not be made stable");
     }

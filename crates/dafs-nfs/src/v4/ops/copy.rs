@@ -1,10 +1,10 @@
 //! COPY, OFFLOAD_STATUS and OFFLOAD_CANCEL within this server (RFC 7862 15.2, 15.8, 15.9).
 //!
-//! Short copies, and those that the client wants to wait for, are made before the reply; long ones
-//! go on behind it and end with CB_OFFLOAD.
+//! Short copies, and synchronous ones, are made before the reply. Long ones continue after it and
+//! end with CB_OFFLOAD.
 //!
 //! Invariants
-//! * All are made slice by slice on the pool, and before each slice others have their turns.
+//! * All copies are made slice by slice on the pool. Before each slice other jobs get their turns.
 
 use super::offload::Copy;
 use super::read::READ;
@@ -23,7 +23,7 @@ use dafs_wire::nfs4::{
 };
 use std::sync::Arc;
 
-/// Which bytes of which files, and under which state.
+/// The byte ranges, files and state-ids of a copy.
 #[derive(Debug, Clone, Copy)]
 struct Plan {
     source: Handle,
@@ -40,21 +40,21 @@ struct Plan {
 pub(crate) struct Copied {
     done: u64,
     wanted: u64,
-    /// As it was before the first slice.
+    /// Its value before the first slice.
     verifier: Verifier,
 }
 
 type Files = (Arc<dyn OpenFile>, Arc<dyn OpenFile>);
 
 impl Plan {
-    /// Source and target, if the states still allow it.
+    /// Opens source and target, if the state-ids still allow it.
     fn files(&self, shared: &NfsShared, caller: Caller<'_>) -> Result<Files, OpError> {
         let service = &shared.service;
         let source =
             service.io_file(caller, &self.source, self.source_state, READ).map_err(of_io)?;
         let target =
             service.io_file(caller, &self.target, self.target_state, WRITE).map_err(of_io)?;
-        // No bytes stand for all of the rest here.
+        // A count of zero means all of the rest here.
         let length = if self.count == 0 { u64::MAX } else { self.count };
         service.check_span(&self.source, self.source_offset, length).map_err(of_io)?;
         service.check_span(&self.target, self.target_offset, length).map_err(of_io)?;
@@ -70,7 +70,7 @@ impl Plan {
         copy_bytes(&*source, &*target, self, self.count.min(COPY_SLICE_BYTES))
     }
 
-    /// The rest behind `count` bytes.
+    /// Returns the rest behind `count` bytes.
     fn after(self, count: u64) -> Self {
         Self {
             source_offset: self.source_offset + count,
@@ -83,7 +83,7 @@ impl Plan {
 
 pub(crate) fn copy(cx: &mut Compound<'_>, args: &CopyArgs<'_>) -> OpResult {
     if !args.source_servers.is_empty() {
-        // Nothing is copied from other servers.
+        // The server copies no data from other servers.
         return Err(Status::NotSupp.into());
     }
     cx.may_wait()?;
@@ -100,7 +100,7 @@ pub(crate) fn copy(cx: &mut Compound<'_>, args: &CopyArgs<'_>) -> OpResult {
         Some(copied) => copied,
         None => {
             check(cx, &mut plan)?;
-            // Before data is copied: should it be lost meanwhile, the client is to see that.
+            // Read before data is copied: if the data is lost meanwhile, the client must see that.
             let verifier = Verifier(cx.shared.write_verifier.current());
             let client = cx.client()?;
             if !args.synchronous
@@ -123,7 +123,8 @@ pub(crate) fn copy(cx: &mut Compound<'_>, args: &CopyArgs<'_>) -> OpResult {
         }
     };
     plan.count = copied.wanted;
-    // A recall that it causes counts from now: earlier slices may have taken long.
+    // The time of a recall that the slice causes counts from now, because earlier slices may have
+    // taken long.
     let caller = Caller { now_ns: cx.now_ns(), ..cx.caller()? };
     match plan.after(copied.done).slice(cx.shared, caller) {
         Ok(count) => {
@@ -133,17 +134,17 @@ pub(crate) fn copy(cx: &mut Compound<'_>, args: &CopyArgs<'_>) -> OpResult {
             }
         }
         Err(error) if copied.done == 0 => return Err(error),
-        // What was copied is good; the error comes again when the client goes on.
+        // The copied part is good. The client gets the error when it goes on.
         Err(_) => {}
     }
     answer(cx, None, copied.done, copied.verifier)
 }
 
-/// Refuses what cannot be copied, and gives the plan its length.
+/// Checks the plan, and sets its length.
 fn check(cx: &Compound<'_>, plan: &mut Plan) -> OpResult {
     let (source, _) = plan.files(cx.shared, cx.caller()?)?;
     let size = source.attr()?.size;
-    // The range must lie in the source (RFC 7862 15.2.3); none means all of the rest.
+    // The range must lie in the source (RFC 7862 15.2.3). A count of zero means all of the rest.
     let rest = size.checked_sub(plan.source_offset).ok_or(Status::Inval)?;
     plan.count = if plan.count == 0 { rest } else { plan.count };
     if plan.count > rest || plan.target_offset.checked_add(plan.count).is_none() {
@@ -182,7 +183,7 @@ fn answer(
     Ok(())
 }
 
-/// A file cannot be copied onto itself (RFC 7862 15.2.3).
+/// Refuses overlapping ranges of one file (RFC 7862 15.2.3).
 fn check_overlap(plan: &Plan) -> Result<(), Status> {
     let (from, to, count) = (plan.source_offset, plan.target_offset, plan.count);
     let apart = from.saturating_add(count) <= to || to.saturating_add(count) <= from;
@@ -203,26 +204,26 @@ fn copy_bytes(
             Ok(0) => break,
             Ok(count) => done += count,
             Err(error) if done == 0 => return Err(error.into()),
-            // What was copied is good; the error comes again when the client goes on.
+            // The copied part is good. The client gets the error when it goes on.
             Err(_) => break,
         }
     }
     Ok(done)
 }
 
-/// A copy behind its reply.
+/// An asynchronous copy.
 struct Job {
     shared: Arc<NfsShared>,
     call: CallContext,
     client: Arc<Client>,
     plan: Plan,
     copy: Arc<Copy>,
-    /// As it was before the first slice.
+    /// Its value before the first slice.
     verifier: Verifier,
 }
 
 impl Job {
-    /// Has the next slice made on the pool.
+    /// Queues the next slice on the pool.
     fn submit(self) {
         let shared = self.shared.clone();
         let namespace = shared.service.namespace();
@@ -245,7 +246,7 @@ impl Job {
                 Status::Ok
             }
             Err(OpError::Status(status) | OpError::WithBody(status)) => status,
-            // It may wait already, so this is a store that would for ever.
+            // The caller may wait already, so this store would never finish.
             Err(OpError::Wait | OpError::Later | OpError::Elsewhere | OpError::NextTurn) => {
                 Status::Delay
             }
@@ -269,7 +270,8 @@ impl Job {
             return Ok(0);
         }
         let subject = self.call.subject(&self.client);
-        // Whoever sets a fence that shuts out the client waits for this slice; the next one is refused.
+        // A client that sets a fence against this one waits for this slice. The next one is
+        // refused.
         let entry = self.shared.service.begin_work(self.call.origin.address());
         entry.is_of(&self.client);
         for handle in [&self.plan.source, &self.plan.target] {
@@ -280,7 +282,8 @@ impl Job {
             cred: &self.call.who.cred,
             subject,
             wait: Wait::Allowed,
-            // What a recall that this slice causes counts from: the copy may take longer than a lease.
+            // The time that recalls of this slice count from. The copy may take longer than a
+            // lease.
             now_ns: self.shared.clock_ns().max(self.call.now_ns),
         };
         self.plan.slice(&self.shared, caller)

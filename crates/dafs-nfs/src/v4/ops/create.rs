@@ -1,4 +1,4 @@
-//! CREATE (RFC 8881 18.4): everything but regular files.
+//! CREATE (RFC 8881 18.4): makes objects other than regular files.
 
 use super::{change_info, name};
 use crate::limits::LINK_TEXT_BYTES_MAX;
@@ -52,7 +52,7 @@ fn kind_of_new(object: &NewObject<'_>) -> Kind {
     }
 }
 
-/// Whether a directory hands rights down to what is made in it.
+/// True if objects inherit rights from a directory.
 pub(super) fn hands_down(
     cx: &Compound<'_>,
     dir: &Handle,
@@ -66,8 +66,8 @@ pub(super) fn hands_down(
     Ok(acl.entries.iter().any(|entry| entry.flags.intersects(inherited)))
 }
 
-/// Gives a new object the access control list that it is to have, and tells what has been set. The
-/// object is there, so a list that cannot be set is only left out.
+/// Sets the access control list of a new object, and returns the attributes that have been set. The
+/// object exists already, so a list that cannot be set is left out.
 pub(super) fn finish_new(cx: &Compound<'_>, handle: &Handle, change: &set::Change) -> Bitmap {
     let plain = change.mask.without(Attr::Acl.number());
     let Some(acl) = &change.acl else { return plain };
@@ -77,7 +77,7 @@ pub(super) fn finish_new(cx: &Compound<'_>, handle: &Handle, change: &set::Chang
     if set.is_ok() { change.mask } else { plain }
 }
 
-/// `text` is that of a symbolic link.
+/// Converts the type of a new object. `text` is that of a symbolic link.
 fn object<'a>(kind: &CreateType<'_>, text: &'a [u8]) -> Result<NewObject<'a>, Status> {
     let device = |numbers: &DeviceNumbers| (numbers.major, numbers.minor);
     Ok(match kind {

@@ -1,5 +1,5 @@
-//! What ends or narrows what a client holds on a file: CLOSE, OPEN_DOWNGRADE, DELEGRETURN
-//! (RFC 8881 18.2, 18.6, 18.18).
+//! Ends or downgrades a client's state on a file: CLOSE, OPEN_DOWNGRADE, DELEGRETURN (RFC 8881
+//! 18.2, 18.6, 18.18).
 
 use super::open::share;
 use crate::v4::compound::{Compound, OpResult};
@@ -13,7 +13,7 @@ pub(crate) fn close(cx: &mut Compound<'_>, args: &CloseArgs) -> OpResult {
     let handle = cx.current()?;
     let state = stateid::reference(&cx.stateid(&args.stateid)?)?;
     cx.shared.service.close(cx.caller()?, &handle, state).map_err(without_perm)?;
-    // A closed open has no state-id; this one is never valid (RFC 8881 18.2.4).
+    // A closed open has no state-id. This one is never valid (RFC 8881 18.2.4).
     cx.encoder().value(&StateidResult { stateid: Stateid::INVALID });
     cx.set_current_stateid(Stateid::INVALID);
     Ok(())
@@ -22,7 +22,7 @@ pub(crate) fn close(cx: &mut Compound<'_>, args: &CloseArgs) -> OpResult {
 pub(crate) fn open_downgrade(cx: &mut Compound<'_>, args: &OpenDowngradeArgs) -> OpResult {
     let handle = cx.current()?;
     let state = stateid::reference(&cx.stateid(&args.stateid)?)?;
-    // Wants mean nothing here; clients send them all the same (RFC 8881 18.18.3).
+    // Wants have no meaning here, but clients send them (RFC 8881 18.18.3).
     let access = ShareAccess(args.share_access.access());
     let share = share(access, args.share_deny)?;
     let downgraded = cx.shared.service.downgrade(cx.caller()?, &handle, state, share, None);

@@ -22,7 +22,7 @@ pub(crate) fn getattr(cx: &mut Compound<'_>, args: &GetattrArgs) -> OpResult {
     get::encode(&mut reply.encoder(), &object, args.request).map_err(without_perm)
 }
 
-/// Refuses to tell what can only be set (RFC 8881 18.7.3).
+/// Refuses requests for attributes that can only be set (RFC 8881 18.7.3).
 ///
 /// # Errors
 /// `Inval`.
@@ -35,7 +35,7 @@ pub(crate) fn readlink(cx: &mut Compound<'_>) -> OpResult {
     let handle = cx.current()?;
     let text = cx.shared.service.readlink(cx.caller()?, &handle);
     let text = text.map_err(|error| match error {
-        // The one object that has a text is a symlink (RFC 8881 18.24.4).
+        // Only a symbolic link has a text (RFC 8881 18.24.4).
         ServiceError::Store(
             StoreError::BadType | StoreError::Invalid | StoreError::IsDirectory,
         ) => OpError::Status(Status::WrongType),

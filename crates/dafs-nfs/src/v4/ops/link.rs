@@ -15,7 +15,7 @@ pub(crate) fn link(cx: &mut Compound<'_>, args: &LinkArgs<'_>) -> OpResult {
     cx.announce(&Change::Link { source: &source, dir: &dir, name: args.name })?;
     let linked = cx.shared.service.link(cx.caller()?, &source, &dir, args.name);
     let change = linked.map_err(|error| match error {
-        // The store says that something has the wrong kind; here is to be told which.
+        // The store reports a wrong kind. The status depends on the kind.
         ServiceError::Store(
             StoreError::IsDirectory | StoreError::NotOwner | StoreError::BadType,
         ) => match kind_of(cx, &source) {

@@ -50,7 +50,8 @@ pub(crate) fn lockt(cx: &mut Compound<'_>, args: &LocktArgs<'_>) -> OpResult {
         kind,
     );
     tested.map_err(|error| match error {
-        // Who asks is told who had it; that it is broken it is told when it wants it.
+        // LOCKT names the former holder. The client learns that the lock is broken when it requests
+        // it.
         LockError::Broken(former) => refused(cx, LockError::Denied(former)),
         error => refused(cx, error),
     })
@@ -66,14 +67,14 @@ pub(crate) fn locku(cx: &mut Compound<'_>, args: &LockuArgs) -> OpResult {
     answer(cx, stateid::wire(state))
 }
 
-/// Tells a state-id, which becomes the current one.
+/// Writes a state-id, which becomes the current one.
 fn answer(cx: &mut Compound<'_>, stateid: Stateid) -> OpResult {
     cx.encoder().value(&StateidResult { stateid });
     cx.set_current_stateid(stateid);
     Ok(())
 }
 
-/// What is answered to a lock that was not had. DENIED brings the lock in the way.
+/// Returns the outcome of a refused lock. DENIED comes with the conflicting lock.
 fn refused(cx: &mut Compound<'_>, error: LockError) -> OpError {
     match error {
         LockError::Denied(conflict) => {
@@ -86,14 +87,14 @@ fn refused(cx: &mut Compound<'_>, error: LockError) -> OpError {
             cx.encoder().value(&LockDenied { offset, length, kind, owner });
             OpError::WithBody(Status::Denied)
         }
-        // With DENIED a kernel client would wait for a holder that is gone. This it reports as an I/O
-        // error; the repair is for a DAFS client to do.
+        // With DENIED a kernel client would wait for a holder that is gone. It reports this status
+        // as an I/O error. Only a DAFS client can repair the data.
         LockError::Broken(_) => OpError::Status(Status::LockRange),
         LockError::Service(error) => without_perm(error),
     }
 }
 
-/// Refuses ranges beyond the largest number (RFC 8881 18.10.3). Empty ones are the service's to refuse.
+/// Refuses ranges beyond the largest number (RFC 8881 18.10.3). The service refuses empty ones.
 fn check_range(offset: u64, length: u64) -> Result<(), Status> {
     match offset.checked_add(length) {
         None if length != u64::MAX => Err(Status::Inval),

@@ -33,7 +33,8 @@ pub(crate) fn lookupp(cx: &mut Compound<'_>) -> OpResult {
 
 pub(crate) fn openattr(cx: &mut Compound<'_>, _args: &OpenattrArgs) -> OpResult {
     let handle = cx.current()?;
-    // The directory of named attributes is always there, if empty, so there is nothing to make.
+    // The directory of named attributes always exists, even if it is empty, so there is none to
+    // make.
     let attributes = cx.shared.service.attr_dir(cx.caller()?, &handle).map_err(|error| {
         match error {
             // Named attributes have none themselves (RFC 8881 5.3).

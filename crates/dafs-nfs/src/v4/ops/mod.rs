@@ -1,11 +1,12 @@
 //! The operations on files, one file per operation or close family.
 //!
 //! Invariants
-//! * An operation appends its result behind the status and only when it has succeeded, unless the
-//!   protocol gives its failure a body.
-//! * Current file handle and state-id change only when the operation has succeeded
-//!   (RFC 8881 16.2.3.1).
-//! * What must wait says so before it has changed anything, because it is run again from its start.
+//! * An operation appends its result body only when it has succeeded, unless the protocol gives its
+//!   failure a body.
+//! * Current file handle and state-id change only when the operation has succeeded (RFC 8881
+//!   16.2.3.1).
+//! * An operation that must wait returns before it has changed any object, because it runs again
+//!   from its start.
 
 mod access;
 mod commit;
@@ -91,21 +92,21 @@ pub(crate) fn dispatch<'a>(cx: &mut Compound<'a>, op: &Op<'a>) -> OpResult {
     }
 }
 
-/// How a directory changed, for the wire.
+/// Converts the change of a directory.
 pub(crate) fn change_info(change: DirChange) -> ChangeInfo {
     ChangeInfo { atomic: change.atomic, before: change.before, after: change.after }
 }
 
-/// The kind of an object.
+/// Returns the kind of an object.
 ///
 /// # Errors
-/// Those of reading its attributes.
+/// Those of a read of its attributes.
 pub(crate) fn kind_of(cx: &Compound<'_>, handle: &Handle) -> Result<Kind, OpError> {
     Ok(cx.shared.service.attributes(cx.caller()?, handle)?.kind)
 }
 
-/// The status for an object that is no directory where one is needed, by operations that tell
-/// symlinks apart (RFC 8881 15.1.2.8).
+/// Returns the status for an object that is no directory where one is needed, for operations that
+/// distinguish symbolic links (RFC 8881 15.1.2.8).
 pub(crate) fn not_a_directory(cx: &Compound<'_>, handle: &Handle, error: ServiceError) -> OpError {
     if error == ServiceError::Store(StoreError::NotDirectory) {
         match kind_of(cx, handle) {
@@ -117,10 +118,10 @@ pub(crate) fn not_a_directory(cx: &Compound<'_>, handle: &Handle, error: Service
     OpError::from(error)
 }
 
-/// The status for I/O on an object that holds no data.
+/// Checks that an object of this kind holds data.
 ///
 /// # Errors
-/// `IsDir`, `Symlink` or `WrongType` (RFC 8881 15.1.2); nothing for files and named attributes.
+/// `IsDir`, `Symlink` or `WrongType` (RFC 8881 15.1.2).
 pub(crate) fn holds_data(kind: Kind) -> Result<(), Status> {
     match kind {
         Kind::Regular | Kind::NamedAttr => Ok(()),

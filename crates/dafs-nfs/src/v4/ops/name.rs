@@ -1,13 +1,13 @@
 //! The rules for names of one component (RFC 8881 14 and 15.1.7).
 //!
-//! Names are bytes, as the file systems beneath have them: what DAFS, NFSv3 or a local process can
-//! name, NFSv4 clients must be able to open too. The attribute `fs_charset_cap` says so
-//! (RFC 8881 14.4), so bytes that are not UTF-8 are no error.
+//! Names are bytes, as in the file systems below: NFSv4 clients must be able to open every name
+//! that DAFS, NFSv3 or a local process can use. The attribute `fs_charset_cap` announces this (RFC
+//! 8881 14.4), so bytes that are not UTF-8 are no error.
 
 use dafs_store::NAME_BYTES_MAX;
 use dafs_wire::nfs4::Status;
 
-/// Refuses what cannot be the name of an object.
+/// Refuses invalid names.
 ///
 /// # Errors
 /// `Inval` for an empty name, `NameTooLong`, `BadChar` for '/' and zero, `BadName` for "." and "..".

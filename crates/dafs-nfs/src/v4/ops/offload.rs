@@ -1,12 +1,12 @@
-//! Copies that go on behind their reply (RFC 7862 4.2, 15.2, 15.8, 15.9).
+//! Asynchronous copies (RFC 7862 4.2, 15.2, 15.8, 15.9).
 //!
 //! Invariants
-//! * A copy belongs to one client; no other can ask for it or end it.
-//! * Each slice of a copy is checked against the state-ids that began it, so that a copy ends with
-//!   the state that allowed it.
-//! * A pool thread is held for one slice at a time.
-//! * What is kept is bounded; of copies that have ended the oldest are forgotten first. Hosts share
-//!   those under way.
+//! * A copy belongs to one client. No other can query or cancel it.
+//! * Each slice of a copy is checked against the state-ids that began it, so a copy ends with the
+//!   state that allowed it.
+//! * A copy occupies a pool thread for one slice at a time.
+//! * The table is bounded: of finished copies the oldest are dropped first. Hosts share the running
+//!   ones.
 
 use crate::limits::{COPIES_ENDED_MAX, COPIES_PER_CLIENT_MAX, COPIES_RUNNING_MAX};
 use dafs_service::{ClientKey, Host, has_share};
@@ -16,10 +16,10 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-/// What the last four bytes of a copy's state-id say, which are zero in those of the service.
+/// The last four bytes of a copy's state-id, which are zero in those of the service.
 const MARK: [u8; 4] = *b"copy";
 
-/// A copy under way, or one that has ended a short while ago.
+/// A running copy, or one that has ended a short while ago.
 #[derive(Debug)]
 pub(crate) struct Copy {
     number: u64,
@@ -31,7 +31,7 @@ pub(crate) struct Copy {
 }
 
 impl Copy {
-    /// Its name for the client.
+    /// Returns its state-id.
     pub(crate) fn stateid(&self) -> Stateid {
         let mut other = [0; 12];
         other[..8].copy_from_slice(&self.number.to_be_bytes());
@@ -39,28 +39,28 @@ impl Copy {
         Stateid { seqid: 1, other }
     }
 
-    /// Bytes copied so far.
+    /// Returns the bytes copied so far.
     pub(crate) fn copied(&self) -> u64 {
         self.copied.load(Ordering::Relaxed)
     }
 
-    /// How it ended, once it has.
+    /// Returns its final status, once it has ended.
     pub(crate) fn outcome(&self) -> Option<Status> {
         self.outcome.get().copied()
     }
 
-    /// True when it is to go no further.
+    /// True when it has been cancelled.
     pub(crate) fn is_cancelled(&self) -> bool {
         self.cancelled.load(Ordering::Relaxed)
     }
 
-    /// Counts what a slice has copied.
+    /// Counts the copied bytes of a slice.
     pub(crate) fn add(&self, bytes: u64) {
         self.copied.fetch_add(bytes, Ordering::Relaxed);
     }
 }
 
-/// All copies of a server.
+/// All asynchronous copies of a server.
 #[derive(Debug, Default)]
 pub(crate) struct Copies {
     inner: Mutex<Inner>,
@@ -75,10 +75,10 @@ struct Inner {
 }
 
 impl Copies {
-    /// Enters a copy of a client at a host.
+    /// Adds a copy of a client at a host.
     ///
     /// # Errors
-    /// `None` when too many of them are under way.
+    /// Returns `None` when too many copies are under way.
     pub(crate) fn begin(&self, client: ClientKey, host: Host) -> Option<Arc<Copy>> {
         let mut inner = self.lock();
         let running = || inner.known.values().filter(|copy| copy.outcome().is_none());
@@ -101,10 +101,10 @@ impl Copies {
         Some(copy)
     }
 
-    /// The copy of this name.
+    /// Finds a copy by its state-id.
     ///
     /// # Errors
-    /// `BadStateId` when the client has none of it.
+    /// `BadStateId` when the client has no such copy.
     pub(crate) fn find(&self, client: ClientKey, stateid: &Stateid) -> Result<Arc<Copy>, Status> {
         let [a, b, c, d, e, f, g, h, mark @ ..] = stateid.other;
         let number = u64::from_be_bytes([a, b, c, d, e, f, g, h]);
@@ -113,7 +113,7 @@ impl Copies {
         copy.filter(|_| mark == MARK).cloned().ok_or(Status::BadStateId)
     }
 
-    /// Notes how a copy ended.
+    /// Records the final status of a copy.
     pub(crate) fn end(&self, copy: &Copy, outcome: Status) {
         let mut inner = self.lock();
         if copy.outcome.set(outcome).is_err() {
@@ -132,7 +132,7 @@ impl Copies {
         }
     }
 
-    /// Ends a copy early, or forgets one that has ended.
+    /// Cancels a copy, or removes one that has ended.
     pub(crate) fn cancel(&self, copy: &Copy) {
         let mut inner = self.lock();
         copy.cancelled.store(true, Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! OPEN (RFC 8881 18.16): what is opened, how and by what right.
+//! OPEN (RFC 8881 18.16): target, mode and claim of an open.
 
 use super::create::{finish_new, hands_down};
 use super::{name, open_reply};
@@ -16,8 +16,7 @@ use dafs_wire::nfs4::{
     OpenClaim as WireClaim, OpenHow as WireHow, ShareAccess, Status, Want as WireWant,
 };
 
-/// Permissions of a file that was made without any being named: nobody's but the owner's
-/// (RFC 8881 18.16.4).
+/// Permissions of a new file without a mode in its request: only the owner's (RFC 8881 18.16.4).
 const EXCLUSIVE_MODE: u32 = 0o600;
 
 pub(crate) fn open(cx: &mut Compound<'_>, args: &OpenArgs<'_>) -> OpResult {
@@ -49,7 +48,7 @@ pub(crate) fn open(cx: &mut Compound<'_>, args: &OpenArgs<'_>) -> OpResult {
     open_reply::write(cx, &opened, by_name, want.kind, attributes_set)
 }
 
-/// Access and denial of an open.
+/// Converts access and denial of an open.
 ///
 /// # Errors
 /// `Inval` for no access, or for bits that have no meaning.
@@ -68,7 +67,7 @@ pub(super) fn share(access: ShareAccess, deny: u32) -> Result<Share, Status> {
     })
 }
 
-/// Which file, and by what right.
+/// Returns the file and the claim of an open.
 fn target<'a>(
     cx: &Compound<'_>,
     current: &'a Handle,
@@ -92,7 +91,7 @@ fn target<'a>(
         WireClaim::Previous(kind) => (file, OpenClaim::Previous(delegation_kind(kind)?)),
         WireClaim::DelegateCurrent(stateid, name) => (by_name(name)?, delegation(stateid)?),
         WireClaim::DelegateCurrentHandle(stateid) => (file, delegation(stateid)?),
-        // Delegations do not outlive the client's instance here, so there is none to claim.
+        // Delegations end with the client's instance, so there is none to claim.
         WireClaim::DelegatePrevious(_) | WireClaim::DelegatePreviousHandle => {
             return Err(Status::ReclaimBad.into());
         }
@@ -108,7 +107,7 @@ fn delegation_kind(kind: DelegationType) -> Result<Option<DelegationKind>, Statu
     }
 }
 
-/// How the file is found or made, and what a new one is given.
+/// Returns the way in which the file is found or made, and the attributes of a new one.
 fn how(cx: &Compound<'_>, dir: &Handle, how: &WireHow<'_>) -> Result<(OpenHow, Change), OpError> {
     if *how == WireHow::NoCreate {
         return Ok((OpenHow::Existing, Change::default()));
@@ -136,7 +135,7 @@ fn how(cx: &Compound<'_>, dir: &Handle, how: &WireHow<'_>) -> Result<(OpenHow, C
     Ok((OpenHow::Create(create, change.plain), change))
 }
 
-/// Which delegation would be welcome.
+/// Converts the client's wish for a delegation.
 fn want(access: ShareAccess) -> Result<Want, Status> {
     let kind = match access.want() {
         WireWant::NoPreference => WantKind::NoPreference,
@@ -151,7 +150,7 @@ fn want(access: ShareAccess) -> Result<Want, Status> {
     Ok(Want { kind, open_xor, timestamps: false })
 }
 
-/// The attributes that this open has set.
+/// Returns the attributes that this open has set.
 fn attributes_set(
     cx: &Compound<'_>,
     handle: &Handle,
@@ -162,7 +161,7 @@ fn attributes_set(
     match how {
         WireHow::NoCreate => Bitmap::EMPTY,
         WireHow::Exclusive(_) => VERIFIER_KEPT_IN,
-        // A repetition is told the same as the first one.
+        // A retry gets the same answer as the first request.
         WireHow::Exclusive41(..) => change.mask.or(VERIFIER_KEPT_IN),
         WireHow::Unchecked(_) | WireHow::Guarded(_) if opened.created => {
             finish_new(cx, handle, change)

@@ -1,4 +1,5 @@
-//! What an OPEN tells: its state-id, the directory's change, and the delegation or why there is none.
+//! The result of an OPEN: its state-id, the directory's change, and the delegation or the reason
+//! why there is none.
 
 use super::change_info;
 use crate::v4::compound::{Compound, OpResult};
@@ -9,7 +10,7 @@ use dafs_wire::nfs4::{
     Stateid, WhyNone, WriteDelegation,
 };
 
-/// Writes the result; file and state-id become the current ones.
+/// Writes the result. File and state-id become the current ones.
 pub(super) fn write(
     cx: &mut Compound<'_>,
     opened: &Opened,
@@ -22,7 +23,7 @@ pub(super) fn write(
     flags.set(OpenFlags::NO_OPEN_STATEID, opened.delegation_only);
     let delegation = opened.delegation.as_ref();
     let (stateid, current) = match delegation {
-        // There is no open, so what comes next uses the delegation.
+        // There is no open, so later operations use the delegation.
         Ok(delegation) if opened.delegation_only => {
             (Stateid::ANONYMOUS, stateid::wire(delegation.state))
         }
@@ -49,7 +50,7 @@ pub(super) fn write(
 
 fn granted(delegation: &Delegation) -> OpenDelegation<'static> {
     let (stateid, recall) = (stateid::wire(delegation.state), delegation.recall);
-    // Whether another user of the client may open the file is asked with ACCESS.
+    // The client sends ACCESS to learn if another of its users may open the file.
     let permissions = Ace::NOBODY;
     match delegation.kind {
         DelegationKind::Read => {
@@ -63,7 +64,8 @@ fn granted(delegation: &Delegation) -> OpenDelegation<'static> {
     }
 }
 
-/// Reasons are for clients that have said what they want (RFC 8881 18.16.3).
+/// Returns the answer without a delegation. Only clients that have sent a want get a reason (RFC
+/// 8881 18.16.3).
 fn refused(why: NoDelegation, want: WantKind) -> OpenDelegation<'static> {
     if want == WantKind::NoPreference {
         return OpenDelegation::None;

@@ -1,8 +1,8 @@
-//! READ (RFC 8881 18.22): from the file straight into the reply.
+//! READ (RFC 8881 18.22): moves data from the file straight into the reply.
 //!
 //! Invariants
-//! * The end-of-file flag is exact: set if and only if nothing lies behind what is answered.
-//! * What is not in memory is read on a pool thread; nothing is answered from half a look.
+//! * The end-of-file flag is exact: it is set if and only if no byte follows the answer.
+//! * Data that is not in memory is read on a pool thread. No answer comes from a partial check.
 
 use crate::limits::TRANSFER_BYTES_MAX;
 use crate::v4::compound::{Compound, OpError, OpResult};
@@ -13,7 +13,7 @@ use dafs_rpc::BulkSpace;
 use dafs_store::{OpenFile, OpenMode, StoreError, Wait};
 use dafs_wire::nfs4::{ReadArgs, Status};
 
-/// What a read needs of an open.
+/// The mode that a read requires of an open.
 pub(crate) const READ: OpenMode = OpenMode { read: true, write: false };
 
 /// Bytes of a result without data: end-of-file flag and length.
@@ -40,18 +40,18 @@ pub(crate) fn read(cx: &mut Compound<'_>, args: &ReadArgs) -> OpResult {
     Ok(())
 }
 
-/// What was read.
+/// The outcome of a read.
 pub(super) struct Part {
-    /// Bytes.
+    /// Bytes read.
     pub(super) count: usize,
-    /// Whether the file ends behind them.
+    /// The file ends behind them.
     pub(super) eof: bool,
 }
 
 /// Reads as much as there is space for to the end of the reply and pads it.
 ///
 /// # Errors
-/// `Wait` when not all is in memory and waiting is not allowed.
+/// `Wait` when not all data is in memory and waiting is not allowed.
 pub(super) fn read_part(
     mut space: BulkSpace<'_>,
     file: &dyn OpenFile,
@@ -59,7 +59,7 @@ pub(super) fn read_part(
     wait: Wait,
 ) -> Result<Part, OpError> {
     if space.len_max() == 0 || i64::try_from(offset).is_err() {
-        // No file reaches that far; the kernel would not even look.
+        // No file is that long, and the kernel would refuse the offset.
         let eof = offset >= file.attr()?.size;
         space.finish(0);
         return Ok(Part { count: 0, eof });
@@ -69,7 +69,7 @@ pub(super) fn read_part(
     Ok(end)
 }
 
-/// Fills the view, as far as the file goes.
+/// Fills the view, up to the end of the file.
 fn read_all(
     file: &dyn OpenFile,
     view: VolatileSlice<'_>,
@@ -77,8 +77,9 @@ fn read_all(
     wait: Wait,
 ) -> Result<Part, OpError> {
     let wanted = view.len();
-    // One byte more than was asked for tells whether the file goes on, for much less than asking
-    // for its size. A thread that may wait asks for the size, lest it waits for a byte nobody wants.
+    // One byte more than requested shows if the file goes on, at a lower cost than a query of its
+    // size. A thread that may wait queries the size instead, so that it does not wait for an
+    // unneeded byte.
     let mut beyond = [0; 1];
     let beyond = VolatileSlice::from_mut(&mut beyond);
     let probe = wait == Wait::Never;
@@ -93,7 +94,7 @@ fn read_all(
             Ok(count) => done += count,
             Err(StoreError::WouldBlock) => return Err(OpError::Wait),
             Err(error) if done == 0 => return Err(error.into()),
-            // What was read is good; the error comes again when the client goes on.
+            // The data before the error is good. The client gets the error when it reads on.
             Err(_) => return Ok(Part { count: done, eof: false }),
         }
     }

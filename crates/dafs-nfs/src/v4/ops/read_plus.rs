@@ -1,14 +1,15 @@
 //! READ_PLUS (RFC 7862 15.10): data as data, holes as holes.
 //!
 //! Invariants
-//! * The pieces follow each other without gaps from the offset on, none reaches beyond the range
-//!   asked for, and none is empty.
-//! * A hole is told only where the store knows one; anything else is data.
-//! * All pieces together take at most 20 bytes more than the range has: a client such as Linux makes room
-//!   for the bytes that it asks for and the frame of one piece (`decode_read_plus_maxsz`), and reports EIO for
-//!   a longer reply.
-//! * What stands before a piece of data takes no more bytes than that part of the range has: Linux moves pieces
-//!   to their places within the reply, the last first, and data that would have to go forward comes out wrong.
+//! * The pieces follow each other without gaps from the offset on. None reaches beyond the
+//!   requested range, and none is empty.
+//! * A hole is reported only where the store knows one. All else is data.
+//! * All pieces together take at most 20 bytes more than the range. A client such as Linux reserves
+//!   room for the requested bytes and the frame of one piece (`decode_read_plus_maxsz`), and
+//!   reports EIO for a longer reply.
+//! * The encoding before a piece of data takes no more bytes than that part of the range. Linux
+//!   moves pieces to their places within the reply, the last first, and corrupts data that would
+//!   have to move forward.
 
 use super::read::{READ, read_part};
 use crate::limits::{READ_PLUS_PIECES_MAX, TRANSFER_BYTES_MAX};
@@ -30,8 +31,8 @@ const DATA_FRAME_BYTES: usize = 4 + 8 + 4;
 /// The longest padding of data.
 const PADDING_BYTES_MAX: usize = 3;
 
-/// A hole that is shorter costs as many bytes as it spares, and is data: it has a frame of its own, and
-/// so has the data behind it.
+/// The shortest hole that is encoded as one. A shorter hole costs more bytes than it saves, because
+/// it has a frame, and so has the data behind it.
 const HOLE_BYTES_MIN: u64 = (HOLE_FRAME_BYTES + DATA_FRAME_BYTES + PADDING_BYTES_MAX) as u64;
 
 /// A part of the range.
@@ -48,7 +49,7 @@ pub(crate) fn read_plus(cx: &mut Compound<'_>, args: &ReadPlusArgs) -> OpResult 
     let file = cx.shared.service.io_file(cx.caller()?, &handle, state, READ).map_err(of_io)?;
     cx.shared.service.check_span(&handle, args.offset, args.count.into()).map_err(of_io)?;
     let attr = file.attr()?;
-    // A file that has all its space has no holes worth looking for.
+    // A file with all its space allocated has no holes to look for.
     let dense = attr.space_used >= attr.size;
     let end = args.offset.saturating_add(args.count.min(TRANSFER_BYTES_MAX).into()).min(attr.size);
     let seek = |at, what| if dense { Err(StoreError::NotSupported) } else { file.seek(at, what) };
@@ -72,7 +73,7 @@ pub(crate) fn read_plus(cx: &mut Compound<'_>, args: &ReadPlusArgs) -> OpResult 
             let wanted = (end - offset).min(room as u64) as usize;
             let count = data(cx, &*file, offset, wanted)?;
             at += count as u64;
-            // The file has become shorter meanwhile.
+            // A race: the file has become shorter.
             ended = count < wanted;
             if count == 0 {
                 break;
@@ -89,14 +90,14 @@ pub(crate) fn read_plus(cx: &mut Compound<'_>, args: &ReadPlusArgs) -> OpResult 
     Ok(())
 }
 
-/// Cuts the range from `offset` to `end` into data and holes, which alternate. `seek` says what the file
-/// has, may stop between two extents of one kind, and may say something else the next time.
+/// Splits the range from `offset` to `end` into data and holes, which alternate. `seek` reports the
+/// extents. It may stop between two extents of one kind, and its answers may change.
 fn plan(
     offset: u64,
     end: u64,
     mut seek: impl FnMut(u64, SeekWhat) -> dafs_store::Result<Option<u64>>,
 ) -> dafs_store::Result<Vec<Piece>> {
-    // Where holes cannot be told, or the file has become shorter, reading says what there is.
+    // If the store cannot report holes, or the file has become shorter, the read finds the data.
     let mut next = |at, what, otherwise| match seek(at, what) {
         Ok(found) => Ok(found.unwrap_or(end).clamp(at, end)),
         Err(StoreError::NotSupported | StoreError::PastEnd) => Ok(otherwise),
@@ -121,7 +122,7 @@ fn plan(
     Ok(pieces)
 }
 
-/// Adds what follows the last piece, to that if it is of the same kind.
+/// Appends a piece, and merges it with the last one of the same kind.
 fn add(pieces: &mut Vec<Piece>, piece: Piece) {
     match pieces.last_mut() {
         _ if piece.offset >= piece.end => {}
@@ -130,7 +131,7 @@ fn add(pieces: &mut Vec<Piece>, piece: Piece) {
     }
 }
 
-/// Writes a piece of data; nothing if there is none.
+/// Writes a piece of data, unless it is empty.
 fn data(
     cx: &mut Compound<'_>,
     file: &dyn OpenFile,
@@ -142,7 +143,7 @@ fn data(
     let mut encoder = cx.encoder();
     encoder.value(&ReadPlusContent::Data { offset, data: b"" });
     let length_at = encoder.position() - 4;
-    // It stays among the results whatever the transport could do (RFC 8267 5.2).
+    // It stays among the results, even if the transport could move it separately (RFC 8267 5.2).
     let space = cx.reply.bulk_here(wanted).map_err(|_| OpError::Status(Status::Delay))?;
     let part = read_part(space, file, offset, wait)?;
     if part.count == 0 {
@@ -158,7 +159,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Where each extent ends, and whether it is a hole; two of one kind may follow each other.
+    /// The end of each extent, and true for a hole. Two extents of one kind may follow each other.
     type Extents = Vec<(u64, bool)>;
 
     fn seek(extents: &Extents, at: u64, what: SeekWhat) -> dafs_store::Result<Option<u64>> {
@@ -169,7 +170,7 @@ mod tests {
         let here = extents.iter().position(|extent| at < extent.0).unwrap();
         let found = match what {
             SeekWhat::Data => (here..extents.len()).find(|&index| !extents[index].1),
-            // As file systems do that keep unwritten extents: the end of this one counts.
+            // File systems with unwritten extents do the same: the end of this one counts.
             SeekWhat::Hole if extents[here].1 => Some(here),
             SeekWhat::Hole => return Ok(Some(extents[here].0)),
         };
@@ -184,7 +185,7 @@ mod tests {
         pieces.iter().map(bytes).sum()
     }
 
-    /// All is there, in turn, and in the room that Linux has.
+    /// Checks that the pieces are complete, alternate, and fit into the room that Linux has.
     fn check(extents: &Extents, pieces: &[Piece], offset: u64, end: u64) {
         let mut at = offset;
         for (index, piece) in pieces.iter().enumerate() {

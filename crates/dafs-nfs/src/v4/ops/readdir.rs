@@ -1,10 +1,10 @@
-//! READDIR (RFC 8881 18.23): entries go from the store into the reply as they come.
+//! READDIR (RFC 8881 18.23): moves entries from the store into the reply.
 //!
 //! Invariants
-//! * The result is never longer than `maxcount`, counted with all XDR around the entries, and names
+//! * The result is never longer than `maxcount`, counted with all XDR around the entries. Names
 //!   with their cookies are never longer than `dircount`, unless the first entry alone is.
-//! * An entry whose attributes cannot be had says so if the client asks for `rdattr_error`, and else
-//!   fails the operation, unless the object has just gone.
+//! * If the attributes of an entry cannot be read, the entry reports it to a client that requests
+//!   `rdattr_error`. Otherwise the operation fails, unless the object has just been removed.
 
 use super::getattr::check_request;
 use crate::limits::READDIR_LOOK_BYTES_MAX;
@@ -16,13 +16,14 @@ use dafs_service::{Caller, Handle, Service, ServiceError};
 use dafs_store::{Attr as ObjectAttr, DirEntry, StoreError, Wait};
 use dafs_wire::nfs4::{Attr, Bitmap, ReaddirArgs, Status, Verifier};
 
-/// Cookies stay valid as long as their entries exist, so one verifier does for all directories.
+/// The verifier of all directories. Cookies stay valid as long as their entries exist, so one
+/// suffices.
 const COOKIE_VERIFIER: Verifier = Verifier(*b"dafsdir1");
 
 /// Bytes of a result without entries: verifier, end of the list, end-of-directory flag.
 const FRAME_BYTES: usize = 8 + 4 + 4;
 
-/// What an entry can say without a look at its object.
+/// Attributes of an entry that need no access to its object.
 const WITHOUT_LOOK: Bitmap = Attr::set(&[Attr::RdattrError, Attr::MountedOnFileid]);
 
 /// Cookies below this are reserved (RFC 8881 18.23.3).
@@ -83,7 +84,7 @@ pub(crate) fn readdir(cx: &mut Compound<'_>, args: &ReaddirArgs) -> OpResult {
     Ok(())
 }
 
-/// The status when not even an empty list fits: that of the directory, if it has one.
+/// Returns the status when not even an empty list fits: that of the directory, if it has one.
 fn not_even_one(service: &Service, caller: Caller<'_>, dir: &Handle) -> OpError {
     match service.readdir(caller, dir, 0, false, &mut |_, _| false) {
         Ok(_) => OpError::Status(Status::TooSmall),
@@ -98,7 +99,7 @@ struct Listing<'a> {
     minor: u32,
     request: Bitmap,
     reply: &'a mut Reply,
-    /// Length of the reply where the entries begin.
+    /// Length of the reply at the start of the entries.
     begin: usize,
     /// Bytes that the entries may take.
     room: usize,
@@ -109,7 +110,8 @@ struct Listing<'a> {
 }
 
 impl Listing<'_> {
-    /// Adds an entry. False when it was not added because there is no room, or the list has failed.
+    /// Adds an entry. Returns false when it was not added because there is no room, or the list has
+    /// failed.
     fn push(&mut self, entry: DirEntry<'_>, object: Option<(Handle, ObjectAttr)>) -> bool {
         let name_bytes = 8 + 4 + entry.name.len().next_multiple_of(4);
         if name_bytes > self.names_left && self.count > 0 {
@@ -122,7 +124,7 @@ impl Listing<'_> {
         encoder.opaque(entry.name);
         match self.attributes(&entry, object) {
             Ok(()) => {}
-            // Gone since it was listed, so it need not be there.
+            // A race: the object was removed after it was listed, so its entry may be left out.
             Err(ServiceError::Store(
                 StoreError::Stale | StoreError::MovedOut | StoreError::NotFound,
             )) => {

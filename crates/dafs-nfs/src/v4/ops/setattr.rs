@@ -1,7 +1,7 @@
 //! SETATTR (RFC 8881 18.30).
 //!
 //! Invariants
-//! * The mask in the answer names what was set, on failure too.
+//! * The mask in the answer names the attributes that were set, on failure too.
 
 use crate::v4::attr::set::{self, Change, Purpose};
 use crate::v4::compound::{Compound, OpError, OpResult};
@@ -29,7 +29,7 @@ fn set(cx: &mut Compound<'_>, args: &SetattrArgs<'_>, done: &mut Bitmap) -> OpRe
     let handle = cx.current()?;
     let capabilities = cx.shared.service.capabilities(&handle)?;
     let change = set::parse(&args.attributes, cx.minor, &capabilities, Purpose::Existing)?;
-    // Only a change of size happens under the state-id; without one it may be anything valid.
+    // Only a change of size uses the state-id. Otherwise it may be any valid one.
     let state = if change.plain.size.is_some() {
         stateid::reference(&cx.stateid(&args.stateid)?)?
     } else {
@@ -41,8 +41,8 @@ fn set(cx: &mut Compound<'_>, args: &SetattrArgs<'_>, done: &mut Bitmap) -> OpRe
     apply(cx, &handle, state, &change, done)
 }
 
-/// Sets attributes and notes in `done` which ones are set: first those of the store's one step,
-/// then the access control list (RFC 8881 6.4.1.3).
+/// Sets attributes and records in `done` which ones are set. First come those that the store sets
+/// in one step, then the access control list (RFC 8881 6.4.1.3).
 pub(super) fn apply(
     cx: &Compound<'_>,
     handle: &Handle,
@@ -68,7 +68,8 @@ pub(super) fn apply(
     Ok(())
 }
 
-/// The status for a list that cannot be kept: the attribute is there, but not with this value.
+/// Returns the outcome for a list that cannot be stored: the attribute exists, but not with this
+/// value.
 fn of_acl(error: dafs_service::ServiceError) -> OpError {
     match of_setattr(error) {
         OpError::Status(Status::NotSupp) => OpError::Status(Status::AttrNotSupp),

@@ -58,7 +58,7 @@ pub(crate) fn clone(cx: &mut Compound<'_>, args: &CloneArgs) -> OpResult {
     }
     service.check_span(&source_handle, from, args.count).map_err(of_io)?;
     service.check_span(&cx.current()?, to, args.count).map_err(of_io)?;
-    // Beyond its end the source has nothing to share (RFC 7862 15.13.3).
+    // Beyond its end the source has no data to share (RFC 7862 15.13.3).
     if from + args.count > source.attr()?.size {
         return Err(Status::Inval.into());
     }
@@ -87,7 +87,7 @@ pub(crate) fn io_advise(cx: &mut Compound<'_>, args: &IoAdviseArgs) -> OpResult 
     Ok(())
 }
 
-/// The hints that mean something to a file system. The others are not followed.
+/// The hints that have a meaning for a file system. The others are ignored.
 const ADVICE: [(IoAdvice, CacheAdvice); 5] = [
     (IoAdvice::Normal, CacheAdvice::Normal),
     (IoAdvice::Sequential, CacheAdvice::Sequential),
@@ -96,7 +96,7 @@ const ADVICE: [(IoAdvice, CacheAdvice); 5] = [
     (IoAdvice::DontNeed, CacheAdvice::DontNeed),
 ];
 
-/// The current file, open for `need` under this state-id.
+/// Returns the current file, open for `need` under this state-id.
 fn file(
     cx: &Compound<'_>,
     argument: &Stateid,

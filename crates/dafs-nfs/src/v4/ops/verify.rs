@@ -1,4 +1,4 @@
-//! VERIFY and NVERIFY (RFC 8881 18.15, 18.31): attributes are the same when their encodings are.
+//! VERIFY and NVERIFY (RFC 8881 18.15, 18.31): attributes are equal when their encodings are.
 
 use super::getattr::check_request;
 use crate::v4::attr::get::{self, Object};

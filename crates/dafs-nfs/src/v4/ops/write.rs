@@ -1,9 +1,9 @@
-//! WRITE (RFC 8881 18.32): from the request's bytes into the file, without a copy here.
+//! WRITE (RFC 8881 18.32): moves the request's bytes into the file, without a copy here.
 //!
 //! Invariants
-//! * The stability told is that which was asked for and reached.
-//! * A write that is begun again on a pool thread writes the same bytes to the same place, before
-//!   the client has heard of either.
+//! * The reply has the requested stability, which has been reached.
+//! * A write that is repeated on a pool thread writes the same bytes to the same place, before the
+//!   client has an answer to either.
 
 use super::commit::sync_failed;
 use crate::io::write_all;
@@ -14,7 +14,7 @@ use crate::v4::status::{of_io, of_store};
 use dafs_store::{OpenMode, Stability, StoreError};
 use dafs_wire::nfs4::{StableHow, Status, Verifier, WriteArgs, WriteResult};
 
-/// What a write needs of an open.
+/// The mode that a write requires of an open.
 pub(crate) const WRITE: OpenMode = OpenMode { read: false, write: true };
 
 pub(crate) fn write<'a>(cx: &mut Compound<'a>, args: &WriteArgs<'a>) -> OpResult {
@@ -33,13 +33,14 @@ pub(crate) fn write<'a>(cx: &mut Compound<'a>, args: &WriteArgs<'a>) -> OpResult
     cx.shared.service.check_span(&handle, args.offset, len).map_err(of_io)?;
     let client = cx.caller()?.client;
     if client.may_have_late_writes() {
-        // Of this moment: the client may have made a session somewhere since the call was read.
+        // The present time: the client may have made a session at a data server since the call was
+        // read.
         let moment = (cx.now_ns(), cx.wait);
         let range = (args.offset, len);
         cx.shared.service.overtake_late_writes(client, moment, &handle, range).map_err(of_io)?;
     }
     cx.announce_write(&handle, args.offset, args.data, stability)?;
-    // Before the data is written: should it be lost meanwhile, the client is to see that.
+    // Read before the data is written: if the data is lost meanwhile, the client must see that.
     let verifier = Verifier(cx.shared.write_verifier.current());
     let count = match write_all(&*file, data, args.offset, stability, cx.wait) {
         Ok(count) => count,

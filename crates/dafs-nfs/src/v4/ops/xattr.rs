@@ -1,6 +1,6 @@
 //! Extended attributes: GETXATTR, SETXATTR, LISTXATTRS, REMOVEXATTR (RFC 8276).
 //!
-//! Names stand without a prefix; the store keeps them in the name space of users.
+//! Names have no prefix on the wire. The store keeps them in the name space of users.
 
 use super::change_info;
 use crate::v4::compound::{Compound, OpError, OpResult};
@@ -58,7 +58,7 @@ pub(crate) fn listxattrs(cx: &mut Compound<'_>, args: &ListxattrsArgs) -> OpResu
     let handle = cx.current()?;
     let names = match cx.shared.service.list_xattrs(cx.caller()?, &handle) {
         Ok(names) => names,
-        // What cannot have any has none.
+        // An object that cannot have extended attributes has an empty list.
         Err(ServiceError::Store(StoreError::NotSupported)) => Vec::new(),
         Err(error) => return Err(without_perm(error)),
     };
@@ -85,7 +85,7 @@ pub(crate) fn listxattrs(cx: &mut Compound<'_>, args: &ListxattrsArgs) -> OpResu
     Ok(())
 }
 
-/// Refuses what cannot be the name of an extended attribute. A slash may stand in one.
+/// Refuses invalid names of extended attributes. A slash is allowed.
 fn check_name(name: &[u8]) -> Result<(), OpError> {
     if name.is_empty() {
         return Err(Status::Inval.into());

@@ -8,7 +8,7 @@ use dafs_wire::nfs4::{
 };
 
 /// Lets this connection carry a session's requests, callbacks, or both. Any connection may, because
-/// without state protection nothing ties a session to those it began with.
+/// without state protection a session is not tied to its first connections.
 pub(crate) fn bind_conn_to_session(
     cx: &mut Compound<'_>,
     args: &BindConnToSessionArgs,
@@ -25,7 +25,7 @@ pub(crate) fn bind_conn_to_session(
         || cx.shared.bind_back(&session, &cx.call.connection, cx.call.now_ns);
     let direction = match (bound, either) {
         (true, _) => direction,
-        // The session has no usable back channel, but requests are welcome.
+        // The session has no usable back channel, but accepts requests.
         (false, true) => ChannelFromServer::Fore,
         (false, false) => return Err(Status::Inval.into()),
     };

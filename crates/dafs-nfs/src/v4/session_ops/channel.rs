@@ -1,18 +1,18 @@
-//! What client and server agree on for the channels of a session (RFC 8881 18.36.3).
+//! Negotiates the channels of a session (RFC 8881 18.36.3).
 //!
 //! Invariants
-//! * Nothing is promised that is larger than what was asked for, nor than the server's limits.
-//! * A channel on which not even the smallest request or reply would fit is refused.
+//! * No granted value is larger than the requested one, or than the server's limits.
+//! * A channel that cannot carry even the smallest request or reply is refused.
 
 use crate::limits::*;
 use crate::v4::callback::BackCredential;
 use dafs_wire::nfs4::{AuthSysParameters, CallbackSecurity, ChannelAttributes, Status};
 use dafs_wire::xdr::{Encode, Encoder};
 
-/// The limits of a fore channel.
+/// Returns the limits of a fore channel.
 ///
 /// # Errors
-/// `TooSmall` for sizes on which nothing fits, `Inval` for no slots or operations at all.
+/// `TooSmall` for sizes that no message fits into, `Inval` for zero slots or operations.
 pub(super) fn fore(wanted: &ChannelAttributes) -> Result<ChannelAttributes, Status> {
     if wanted.request_bytes_max < REQUEST_BYTES_MIN
         || wanted.response_bytes_max < RESPONSE_BYTES_MIN
@@ -33,8 +33,8 @@ pub(super) fn fore(wanted: &ChannelAttributes) -> Result<ChannelAttributes, Stat
     })
 }
 
-/// The limits of a back channel. The client sets them, because it is the one who serves there; no
-/// slots means that there is no back channel.
+/// Returns the limits of a back channel. The client sets them, because it is the server of that
+/// channel. Zero slots mean that there is no back channel.
 ///
 /// # Errors
 /// `TooSmall` when no callback fits.
@@ -53,8 +53,8 @@ pub(super) fn back(wanted: &ChannelAttributes) -> Result<ChannelAttributes, Stat
     })
 }
 
-/// The first credential of the client's list that this server can use; it proves nothing by
-/// RPCSEC_GSS.
+/// Returns the first credential of the client's list that this server can use. The server has none
+/// for RPCSEC_GSS.
 pub(super) fn credential(offered: &[CallbackSecurity<'_>]) -> Option<BackCredential> {
     offered.iter().find_map(|security| match security {
         CallbackSecurity::None => Some(BackCredential::None),

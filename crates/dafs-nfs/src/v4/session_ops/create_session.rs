@@ -1,11 +1,11 @@
 //! CREATE_SESSION (RFC 8881 18.36).
 //!
 //! Invariants
-//! * The sequence of the client's one slot moves only with a success, whose result is kept for
-//!   retries; whatever fails can be repeated under the same sequence.
-//! * Only who made the client's record can confirm it, and of callers that are known for certain
-//!   only that one gets further sessions.
-//! * Whoever knows no session of a client gets one from the client's addresses only.
+//! * The sequence id of the client's one slot moves only with a success, whose result is cached for
+//!   retries. A failed request can be repeated with the same sequence id.
+//! * Only the principal that made the client's record can confirm it. Among callers whose user is
+//!   certain, only that principal gets further sessions.
+//! * A caller that has shown no session of a client gets one only from the client's addresses.
 
 use super::channel;
 use crate::limits::SESSIONS_MAX;
@@ -27,7 +27,7 @@ pub(crate) fn create_session(cx: &mut Compound<'_>, args: &CreateSessionArgs<'_>
         return Err(Status::StaleClientId.into());
     }
     let confirmed = owner.record().is_confirmed();
-    // Who only claims to be somebody could claim to be this one.
+    // A caller whose user is only claimed could claim to be this one.
     let matters = !confirmed || cx.call.origin.is_certain();
     if matters && *owner.principal() != Principal::of(&cx.call.who) {
         return Err(Status::ClidInUse.into());
@@ -35,7 +35,7 @@ pub(crate) fn create_session(cx: &mut Compound<'_>, args: &CreateSessionArgs<'_>
     if !owner.record().calls_from(&cx.call.origin.client_address()) {
         return Err(Status::ClidInUse.into());
     }
-    // Held to the end, so that two requests with one sequence do not both make a session.
+    // Locked to the end, so that two requests with one sequence id do not both make a session.
     let mut slot = owner.create_slot(cx.wait).ok_or(OpError::Wait)?;
     match slot.check(args.sequence)? {
         Creation::Replay(result) => {
@@ -56,15 +56,15 @@ pub(crate) fn create_session(cx: &mut Compound<'_>, args: &CreateSessionArgs<'_>
     let wants = args.flags.contains(CreateSessionFlags::PERSIST);
     let persistent = wants && cx.shared.service.keeps_all_replies();
     if !confirmed || persistent {
-        // An older instance of the client is released then, and the disk has to know first. So
-        // it has of a session that persists.
+        // An older instance of the client is released then, after a write to disk. A persistent
+        // session needs such a write, too.
         cx.may_wait()?;
     }
     while !cx.shared.sessions.has_room(&owner) {
         let now_ns = cx.call.now_ns;
         let level = (cx.shared.sessions.least_to_lose(&owner), SESSIONS_MAX);
         match cx.shared.service.make_room(Shared::Sessions, level, now_ns, cx.wait) {
-            // There is none to be had on this host's account.
+            // This host has used up its share.
             Err(ServiceError::Resource) => return Err(Status::NoSpc.into()),
             made => made?,
         }
@@ -95,8 +95,8 @@ pub(crate) fn create_session(cx: &mut Compound<'_>, args: &CreateSessionArgs<'_>
     let (persistent, fore) = (session.is_persistent(), *session.fore());
     if persistent {
         let record = session_record(session.id(), session.client(), host);
-        // Of a session that is not known after a restart, nothing was carried out: its first change
-        // waits until the journal knows both.
+        // No request of a session that is unknown after a restart was executed: its first change
+        // waits until the journal has both.
         let _ = cx.shared.service.keep_session(&record, Box::new(|_| ()));
     }
     let mut flags = CreateSessionFlags::empty();

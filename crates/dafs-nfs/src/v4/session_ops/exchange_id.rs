@@ -8,7 +8,8 @@ use dafs_wire::nfs4::{
     StateProtectArgs, StateProtectResult, Status, Time,
 };
 
-/// What a client may say. SUPP_FENCE_OPS of 4.2 is for servers that fence copies between servers.
+/// The flags that a client may set. SUPP_FENCE_OPS of 4.2 is for servers that fence copies between
+/// servers.
 const KNOWN_FLAGS: ExchangeFlags = ExchangeFlags::SUPP_MOVED_REFER
     .union(ExchangeFlags::SUPP_MOVED_MIGR)
     .union(ExchangeFlags::BIND_PRINC_STATEID)
@@ -17,20 +18,20 @@ const KNOWN_FLAGS: ExchangeFlags = ExchangeFlags::SUPP_MOVED_REFER
     .union(ExchangeFlags::USE_PNFS_DS)
     .union(ExchangeFlags::UPD_CONFIRMED_REC_A);
 
-/// The nine cases of RFC 8881 18.35.5 are the service's; here are flags, state protection and the
-/// server's identity.
+/// Executes EXCHANGE_ID. The service decides the nine cases of RFC 8881 18.35.5. This function
+/// handles flags, state protection and the server's identity.
 pub(crate) fn exchange_id(cx: &mut Compound<'_>, args: &ExchangeIdArgs<'_>) -> OpResult {
     if !KNOWN_FLAGS.contains(args.flags) {
         return Err(Status::Inval.into());
     }
     match &args.state_protect {
         StateProtectArgs::None => {}
-        // Both need RPCSEC_GSS, with which a client would have come to this server before; a client
-        // that gets this error can connect without protection.
+        // Both need RPCSEC_GSS, which this server does not support. A client that gets this error
+        // can connect without protection.
         StateProtectArgs::MachineCredential(_) => return Err(Status::Inval.into()),
         StateProtectArgs::Ssv(_) => return Err(Status::EncrAlgUnsupp.into()),
     }
-    // The record of another client may have to go first.
+    // The record of another client may have to be removed first.
     cx.may_wait()?;
     let principal = Principal::of(&cx.call.who);
     let request = ExchangeId {

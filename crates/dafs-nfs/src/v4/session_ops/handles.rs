@@ -4,21 +4,21 @@ use crate::v4::compound::{Compound, OpError, OpResult};
 use crate::wire_handle;
 use dafs_wire::nfs4::{GetfhResult, PutfhArgs, Status};
 
-/// Makes a handle that the client was given the current one.
+/// Sets the current file handle.
 pub(crate) fn putfh(cx: &mut Compound<'_>, args: &PutfhArgs<'_>) -> OpResult {
     let handle = wire_handle::decode(args.handle).ok_or(OpError::Status(Status::BadHandle))?;
     cx.set_current(handle);
     Ok(())
 }
 
-/// Starts at the root. The public file handle is the root too.
+/// Sets the root as the current file handle. The public file handle is the root too.
 pub(crate) fn putrootfh(cx: &mut Compound<'_>) -> OpResult {
     let root = cx.shared.service.root();
     cx.set_current(root);
     Ok(())
 }
 
-/// Gives the current handle to the client.
+/// Returns the current file handle to the client.
 pub(crate) fn getfh(cx: &mut Compound<'_>) -> OpResult {
     let handle = cx.current()?;
     let bytes = wire_handle::encode(&handle);

@@ -1,4 +1,4 @@
-//! Operations on clients, sessions, file handles and state-ids as such; none touches a file.
+//! Operations on clients, sessions, file handles and state-ids as such. None uses a file.
 
 pub(super) mod bind;
 mod channel;

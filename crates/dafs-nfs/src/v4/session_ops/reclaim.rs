@@ -3,8 +3,8 @@
 use crate::v4::compound::{Compound, OpResult};
 use dafs_wire::nfs4::ReclaimCompleteArgs;
 
-/// The client has reclaimed all that it wants. For one file system (after a migration, of which
-/// there is none here) there is nothing to do.
+/// Completes the client's reclaims. For one file system (after a migration, which this server does
+/// not have) there is no work to do.
 pub(crate) fn reclaim_complete(cx: &mut Compound<'_>, args: &ReclaimCompleteArgs) -> OpResult {
     if args.one_fs {
         cx.current()?;

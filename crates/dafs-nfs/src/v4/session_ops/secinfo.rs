@@ -1,6 +1,6 @@
-//! SECINFO and SECINFO_NO_NAME (RFC 8881 18.29, 18.45): which security is allowed where.
+//! SECINFO and SECINFO_NO_NAME (RFC 8881 18.29, 18.45): the security flavours of an object.
 //!
-//! Both use up the current file handle (RFC 8881 2.6.3.1.1.8).
+//! Both consume the current file handle (RFC 8881 2.6.3.1.1.8).
 
 use crate::v4::compound::{Compound, OpError, OpResult};
 use dafs_service::Handle;
@@ -8,7 +8,7 @@ use dafs_wire::nfs4::{
     SecinfoArgs, SecinfoNoNameArgs, SecinfoResult, SecinfoStyle, Security, Status,
 };
 
-/// For the object of a name in the current directory.
+/// Returns the flavours for the object of a name in the current directory.
 pub(crate) fn secinfo(cx: &mut Compound<'_>, args: &SecinfoArgs<'_>) -> OpResult {
     let dir = cx.current_for_secinfo()?;
     let name = args.name;
@@ -23,7 +23,7 @@ pub(crate) fn secinfo(cx: &mut Compound<'_>, args: &SecinfoArgs<'_>) -> OpResult
     answer(cx, &handle)
 }
 
-/// For the current object or its parent.
+/// Returns the flavours for the current object or its parent.
 pub(crate) fn secinfo_no_name(cx: &mut Compound<'_>, args: &SecinfoNoNameArgs) -> OpResult {
     let current = cx.current_for_secinfo()?;
     let handle = match args.style {

@@ -14,8 +14,8 @@ use std::sync::Arc;
 /// Bytes of a SEQUENCE result behind its status.
 const RESULT_BYTES: usize = 16 + 5 * 4;
 
-/// Every check comes before the slot is touched, so that a request that is refused here can be
-/// sent again under the same sequence.
+/// Executes SEQUENCE. Every check comes before the slot is taken, so that a request that is refused
+/// here can be repeated with the same sequence id.
 pub(crate) fn sequence(cx: &mut Compound<'_>, args: &SequenceArgs, rest: &[u8]) -> OpResult {
     let session = match cx.find_session(args.session_id) {
         Err(OpError::Status(Status::DeadSession)) => return resume::sequence(cx, args, rest),
@@ -35,7 +35,7 @@ pub(crate) fn sequence(cx: &mut Compound<'_>, args: &SequenceArgs, rest: &[u8]) 
         ),
     };
     let (begin, slots, held) = session.begin(request)?;
-    // A retry shows that its client is there, which counts on its lease when it is answered.
+    // A retry shows that its client is alive. The client counts its lease from the answer.
     session.client().renew(cx.call.now_ns);
     match (begin, held) {
         (Begin::Replay(reply), _) => {
@@ -68,8 +68,8 @@ fn check_limits(cx: &Compound<'_>, session: &Session, args: &SequenceArgs) -> Op
     if cx.op_count() > fore.operations_max {
         return Err(Status::TooManyOps.into());
     }
-    // What is written so far is the frame, and number and status of this operation. If there are
-    // others, at least a status has to fit behind it.
+    // The reply has the frame so far, and number and status of this operation. If there are other
+    // operations, at least a status has to fit behind it.
     let rest_bytes = if cx.is_only() { 0 } else { RESULT_HEAD_BYTES };
     let reply_bytes = RPC_REPLY_HEADER_BYTES + cx.reply_len() + RESULT_BYTES + rest_bytes;
     if reply_bytes > fore.response_bytes_max as usize {
@@ -97,7 +97,7 @@ fn result(
     }
 }
 
-/// News about the client's state and back channels (RFC 8881 18.46.3).
+/// Returns the flags on the state of the client and its back channels (RFC 8881 18.46.3).
 fn status_flags(cx: &Compound<'_>, session: &Arc<Session>) -> SequenceStatus {
     let news = cx.shared.service.client_status(session.client());
     let owner = session.owner();

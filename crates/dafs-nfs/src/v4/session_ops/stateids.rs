@@ -4,7 +4,7 @@ use crate::v4::compound::{Compound, OpResult};
 use crate::v4::{stateid, status};
 use dafs_wire::nfs4::{FreeStateidArgs, Status, TestStateidArgs, TestStateidResult};
 
-/// Lets go of locks without ranges, and of revoked state that the client has seen.
+/// Frees state of locks without ranges, and revoked state that the client has seen.
 pub(crate) fn free_stateid(cx: &mut Compound<'_>, args: &FreeStateidArgs) -> OpResult {
     let state = stateid::reference(&cx.stateid(&args.stateid)?)?;
     if state.is_special() {
@@ -14,7 +14,7 @@ pub(crate) fn free_stateid(cx: &mut Compound<'_>, args: &FreeStateidArgs) -> OpR
     Ok(())
 }
 
-/// Says for each state-id whether it is good.
+/// Tests each state-id.
 pub(crate) fn test_stateid(cx: &mut Compound<'_>, args: &TestStateidArgs) -> OpResult {
     let mut statuses = Vec::with_capacity(args.stateids.len());
     for stateid in &args.stateids {

@@ -1,17 +1,20 @@
-//! GETDEVICEINFO and GETDEVICELIST (RFC 8881 18.40, 18.41): where data servers are.
+//! GETDEVICEINFO and GETDEVICELIST (RFC 8881 18.40, 18.41): the addresses of data servers.
 //!
-//! A device never changes; one that is not current any more is told for as long as the store knows
-//! it. So whoever asks for word of changes is promised it, and told of devices that are gone: stock
-//! clients keep what they know of a device only then.
+//! A device never changes. A device that is not current any more is returned for as long as the
+//! store knows it. So a client that requests notifications of changes is promised them, and is
+//! notified when a device is gone. Stock clients cache a device only with that promise.
 //!
-//! Who asks over RDMA is told the addresses for RDMA of each data server first, and those for TCP behind
-//! them; everybody else is told those for TCP alone. That is for stock clients. Linux takes the first
-//! address of the list that it can connect to, and of those behind it only more of the same network
-//! (`_nfs4_pnfs_v4_ds_connect` in `fs/nfs/pnfs_nfs.c` of 6.12): so it goes by RDMA, and by TCP where that
-//! cannot be, as with a device of another kind on the way to the data server; before 5.11 it takes no
-//! address but those for TCP. With RDMA behind TCP it would never go there, but load what it needs for that.
-//! Both lists are the same data servers, under the same key: whichever of them a client remembers, with
-//! connections of both kinds, leads to the same files.
+//! A client over RDMA gets the RDMA addresses of each data server first, and the TCP addresses
+//! behind them. Any other client gets the TCP addresses only.
+//!
+//! The order is for stock clients. Linux uses the first address of the list that it can connect to,
+//! and of the later ones only those of the same network (`_nfs4_pnfs_v4_ds_connect` in
+//! `fs/nfs/pnfs_nfs.c` of 6.12). So it uses RDMA, or TCP where RDMA is not possible, for instance
+//! if another kind of device leads to the data server. Before 5.11 it accepts only TCP addresses.
+//! With RDMA behind TCP it would never use RDMA, but would load the modules for it.
+//!
+//! Both lists name the same data servers, with the same key. A client may remember either, and have
+//! connections of both kinds, and reaches the same files.
 
 use super::form;
 use crate::limits::TRANSFER_BYTES_MAX;
@@ -25,7 +28,7 @@ use dafs_wire::nfs4::{
 use dafs_wire::xdr::{Encode, Encoder};
 use std::net::SocketAddr;
 
-/// What data servers speak to clients that have flexible files.
+/// The protocol version of data servers for flexible files.
 const DATA_SERVER_VERSION: FlexVersion = FlexVersion {
     version: 4,
     minor_version: 1,
@@ -34,7 +37,7 @@ const DATA_SERVER_VERSION: FlexVersion = FlexVersion {
     tightly_coupled: true,
 };
 
-/// What the result takes besides the device's address, in bytes.
+/// Bytes of the result beside the device's address.
 const AROUND_BODY_BYTES: usize = 16;
 
 pub(in crate::v4::ops) fn getdeviceinfo(
@@ -47,7 +50,7 @@ pub(in crate::v4::ops) fn getdeviceinfo(
     let mut body = body(&device, form, cx.call.is_rdma).ok_or(Status::NoEnt)?;
     let wanted = body.len() + AROUND_BODY_BYTES;
     match args.result_bytes_max as usize {
-        // Only which changes are to be told was asked for.
+        // The client only asked which notifications are supported.
         0 => body.clear(),
         max if max < wanted => {
             cx.encoder().u32(wanted as u32);
@@ -98,7 +101,7 @@ pub(in crate::v4::ops) fn getdevicelist(
     Ok(())
 }
 
-/// The body of a device's address; `None` for a device that such layouts do not name.
+/// Returns the body of a device's address. `None` for a device that such layouts do not name.
 fn body(device: &Device, form: LayoutForm, by_rdma: bool) -> Option<Vec<u8>> {
     let servers: Vec<Vec<_>> = device.servers.iter().map(|server| told(server, by_rdma)).collect();
     let mut bytes = Vec::with_capacity(64);
@@ -123,7 +126,7 @@ fn body(device: &Device, form: LayoutForm, by_rdma: bool) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// The networks and addresses of a data server that a client is told, best first.
+/// Returns the networks and addresses of a data server for a client, best first.
 fn told(server: &NfsAddresses, by_rdma: bool) -> Vec<(&'static str, String)> {
     let rdma = server.rdma.iter().filter(|_| by_rdma);
     let rdma = rdma.map(|address| (network(address, true), universal(address)));
@@ -131,7 +134,7 @@ fn told(server: &NfsAddresses, by_rdma: bool) -> Vec<(&'static str, String)> {
     rdma.chain(tcp).collect()
 }
 
-/// The network of an address (RFC 5665 5.1, RFC 8166 9).
+/// Returns the network of an address (RFC 5665 5.1, RFC 8166 9).
 fn network(address: &SocketAddr, is_rdma: bool) -> &'static str {
     match (address.is_ipv4(), is_rdma) {
         (true, false) => "tcp",
@@ -141,7 +144,8 @@ fn network(address: &SocketAddr, is_rdma: bool) -> &'static str {
     }
 }
 
-/// The universal address (RFC 5665 5.2.3.3): the port's two bytes behind the address.
+/// Returns the universal address (RFC 5665 5.2.3.3): the address with the port's two bytes behind
+/// it.
 fn universal(address: &SocketAddr) -> String {
     let port = address.port();
     format!("{}.{}.{}", address.ip(), port >> 8, port & 0xff)
@@ -163,7 +167,7 @@ mod tests {
         assert_eq!(networks(true), ["rdma", "rdma6"]);
     }
 
-    /// The networks and addresses of the servers in a body.
+    /// Reads the networks and addresses of the servers in a body.
     fn read(body: &[u8], form: LayoutForm) -> Vec<Vec<String>> {
         let mut d = Decoder::new(body);
         let servers = match form {

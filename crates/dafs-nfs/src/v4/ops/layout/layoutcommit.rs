@@ -1,5 +1,5 @@
-//! LAYOUTCOMMIT (RFC 8881 18.42): what was written at data servers becomes part of the file. The time
-//! of change is this server's, whatever the client says.
+//! LAYOUTCOMMIT (RFC 8881 18.42): data written at data servers becomes part of the file. This
+//! server chooses the modification time, whatever the client sends.
 
 use super::{check_range, form, of_layout};
 use crate::v4::compound::{Compound, OpError, OpResult};
@@ -13,7 +13,7 @@ pub(in crate::v4::ops) fn layoutcommit(
 ) -> OpResult {
     let handle = cx.current()?;
     form(cx, args.update.layout_type)?;
-    // A client that only says when it wrote may name no bytes.
+    // A client that only reports the time of its write may have an empty range.
     if args.length != 0 {
         check_range(args.offset, args.length)?;
     }
@@ -21,7 +21,7 @@ pub(in crate::v4::ops) fn layoutcommit(
         Some(last) => Some(last.checked_add(1).ok_or(Status::Inval)?),
         None => None,
     };
-    // It waits for the disk.
+    // The commit waits for the disk.
     cx.may_wait()?;
     let caller = cx.caller()?;
     let state = match args.reclaim {
@@ -31,15 +31,16 @@ pub(in crate::v4::ops) fn layoutcommit(
     let service = &cx.shared.service;
     let size = service.commit_layout(caller, &handle, state, args.reclaim, end);
     let size = size.map_err(of_commit)?;
-    // The file ends where this client has written last, or others have made it as long as it is. How long it
-    // was before is not asked: where data servers know that, they would be kept from their work.
+    // The file ends behind this client's last write, or others have made it longer. The old size is
+    // not read: that would block I/O at data servers that cache the size.
     cx.encoder().value(&LayoutcommitResult { new_size: end.filter(|&end| end == size) });
     Ok(())
 }
 
-/// A layout that is not known any more, as after a restart of this server, is told as no layout. What
-/// was stable at data servers that answer belongs to the file all the same (the service has seen to that), and
-/// clients know that of this status alone: with one about state-ids Linux fails the application's sync.
+/// Returns the outcome for a failed commit. An unknown layout, for instance after a restart of this
+/// server, becomes BADLAYOUT. Data that was stable at reachable data servers belongs to the file
+/// all the same: the service has made sure of that. Linux clients conclude it from this status
+/// only. With a state-id status Linux fails the application's sync.
 fn of_commit(error: ServiceError) -> OpError {
     match error {
         ServiceError::BadStateId | ServiceError::StaleStateId => OpError::Status(Status::BadLayout),

@@ -1,5 +1,6 @@
-//! LAYOUTERROR and LAYOUTSTATS (RFC 7862 15.6, 15.7): what clients met at data servers. Where they cannot
-//! write, this server goes on without, if it can; the rest is for the administrator to read.
+//! LAYOUTERROR and LAYOUTSTATS (RFC 7862 15.6, 15.7): clients report errors and I/O at data
+//! servers. If clients cannot write to a data server, this server goes on without it, if it can.
+//! The other reports are for the administrator's log.
 
 use super::{count_uses, form, hear_errors, of_layout, use_of};
 use crate::v4::compound::{Compound, OpResult};
@@ -37,7 +38,7 @@ fn moved(info: IoInfo) -> Moved {
     Moved { operations: info.count, bytes: info.bytes }
 }
 
-/// Errors come with a layout of the current file.
+/// Checks that the state-id of a report is a layout of the current file.
 fn check_layout(cx: &mut Compound<'_>, wire: &Stateid) -> OpResult {
     let handle = cx.current()?;
     let state = stateid::reference(&cx.stateid(wire)?)?;

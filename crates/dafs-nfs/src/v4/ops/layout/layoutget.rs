@@ -1,5 +1,4 @@
-//! LAYOUTGET (RFC 8881 18.43): where a file's content lies. Whole files are told, whatever part is
-//! asked for.
+//! LAYOUTGET (RFC 8881 18.43): grants a layout of the whole file, for any requested part.
 
 use super::{check_range, form, mode, of_layout};
 use crate::limits::LAYOUT_STATS_SECONDS;
@@ -13,13 +12,13 @@ use dafs_wire::nfs4::{
 };
 use dafs_wire::xdr::{Encode, Encoder};
 
-/// Whom a data server would go by that knows no state of this server (RFC 8435 2.2.1). Ours ask this
-/// one who the client is and what it may; so these own nothing.
+/// The user for reads at a data server that does not know this server's state (RFC 8435 2.2.1). Our
+/// data servers ask this server for the client and its rights, so this user owns no file.
 const READER: &[u8] = b"65533";
 const WRITER: &[u8] = b"65534";
 const GROUP: &[u8] = b"65534";
 
-/// What the result takes besides the body of its one layout, in bytes.
+/// Bytes of the result beside the body of its one layout.
 const AROUND_BODY_BYTES: usize = 64;
 
 pub(in crate::v4::ops) fn layoutget(cx: &mut Compound<'_>, args: &LayoutgetArgs) -> OpResult {
@@ -37,7 +36,7 @@ pub(in crate::v4::ops) fn layoutget(cx: &mut Compound<'_>, args: &LayoutgetArgs)
     let state = stateid::reference(&cx.stateid(&args.stateid)?)?;
     let write = mode == LayoutMode::ReadWrite;
     let request = LayoutRequest { state, write, form: Some(form) };
-    // A layout that is entered is told, so the whole reply must have room for it.
+    // A granted layout must reach the client, so the whole reply must have room for it.
     let room = cx.room().min(args.result_bytes_max as usize).saturating_sub(AROUND_BODY_BYTES);
     let placed = cx.shared.service.get_layout(cx.caller()?, &handle, request, &|placement| {
         body(placement, mode, StateRef::ANONYMOUS).is_some_and(|body| body.len() <= room)
@@ -45,14 +44,14 @@ pub(in crate::v4::ops) fn layoutget(cx: &mut Compound<'_>, args: &LayoutgetArgs)
     let granted = match placed {
         Ok(granted) => granted,
         Err(ServiceError::LayoutTryLater) => {
-            // Nobody will call when there is one.
+            // The server does not notify the client when a layout becomes available.
             cx.encoder().bool(false);
             return Err(OpError::WithBody(Status::LayoutTryLater));
         }
         Err(ServiceError::LayoutTooBig) => return Err(Status::TooSmall.into()),
         Err(error) => return Err(of_layout(error)),
     };
-    // It fitted, so there is one.
+    // The size was checked before, so there is a body.
     let body = body(&granted.placement, mode, granted.state).unwrap_or_default();
     let stateid = stateid::wire(granted.state);
     let layout = Layout {
@@ -66,7 +65,7 @@ pub(in crate::v4::ops) fn layoutget(cx: &mut Compound<'_>, args: &LayoutgetArgs)
     Ok(())
 }
 
-/// The body of a layout of that state-id; `None` where the unit cannot be told to clients.
+/// Returns the body of a layout with this state-id. `None` where the stripe unit cannot be encoded.
 fn body(placement: &Placement, mode: LayoutMode, state: StateRef) -> Option<Vec<u8>> {
     let mut bytes = Vec::with_capacity(256);
     let mut e = Encoder::new(&mut bytes);
@@ -83,7 +82,7 @@ fn body(placement: &Placement, mode: LayoutMode, state: StateRef) -> Option<Vec<
             layout.encode(&mut e);
         }
         Spread::Copies(copies) => {
-            // Data servers go by the layout itself, however often it is told anew.
+            // Data servers identify the layout without its seqid, which changes with each grant.
             let stateid = stateid::wire(StateRef { seqid: 0, ..state });
             let user = if mode == LayoutMode::Read { READER } else { WRITER };
             let mirror = |copy| FlexMirror { servers: vec![server_of(copy, user, stateid)] };

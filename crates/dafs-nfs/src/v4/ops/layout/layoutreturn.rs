@@ -1,4 +1,4 @@
-//! LAYOUTRETURN (RFC 8881 18.44): of a file, of a file system, of all.
+//! LAYOUTRETURN (RFC 8881 18.44): returns the layouts of a file, of a file system, or all.
 
 use super::{check_range, count_uses, form, hear_errors, mode, of_layout, use_of};
 use crate::v4::compound::{Compound, OpResult};
@@ -9,7 +9,7 @@ use dafs_wire::nfs4::{
 };
 use dafs_wire::xdr::{Decode, Decoder};
 
-/// The numbers of what is wider than a file (`layoutreturn_type4`).
+/// Return types that cover more than a file (`layoutreturn_type4`).
 const OF_FILE_SYSTEM: u32 = 2;
 const OF_ALL: u32 = 3;
 
@@ -21,7 +21,7 @@ pub(in crate::v4::ops) fn layoutreturn(
     let mode = mode(args.io_mode, true)?;
     let service = cx.shared.service.clone();
     if args.reclaim {
-        // Layouts of the last run ended with it; their holders say so while others reclaim.
+        // Layouts of the last run ended with it. Their holders return them during grace.
         return match service.in_grace() {
             true => answer(cx, None),
             false => Err(Status::NoGrace.into()),
@@ -54,7 +54,7 @@ pub(in crate::v4::ops) fn layoutreturn(
     }
 }
 
-/// What a client met at data servers.
+/// Handles a client's report on data servers.
 fn hear(cx: &mut Compound<'_>, stateid: &Stateid, body: &[u8]) -> OpResult {
     let told = FlexReturned::decode(&mut Decoder::new(body)).map_err(|_| Status::BadXdr)?;
     let errors: Vec<_> = told.errors.iter().flat_map(|range| &range.errors).copied().collect();
@@ -63,7 +63,7 @@ fn hear(cx: &mut Compound<'_>, stateid: &Stateid, body: &[u8]) -> OpResult {
     if uses.is_empty() {
         return Ok(());
     }
-    // What is run again from its start has said the same before, and adds nothing.
+    // An operation that runs again from its start repeats its report, which counts once.
     count_uses(cx, stateid, &uses)
 }
 

@@ -2,9 +2,9 @@
 //! layouts for stripes, and flexible files (RFC 8435) for copies.
 //!
 //! Invariants
-//! * A file system has one layout type, that of its store's form: a client that met two would choose
-//!   one for all files.
-//! * A layout that is entered is told: its size on the wire is known before.
+//! * A file system has one layout type, that of its store's form. A client that sees two types
+//!   would choose one for all files.
+//! * A granted layout reaches the client: its size on the wire is checked before.
 
 mod layoutcommit;
 mod layouterror;
@@ -28,8 +28,8 @@ use dafs_wire::nfs4::{
 use crate::v4::compound::{Compound, OpError, OpResult};
 use crate::v4::stateid;
 
-/// A client had errors at data servers. Those that keep it from writing count before it hears that they
-/// were heard: what it writes from then on is not there.
+/// Handles a client's errors at data servers. Write errors take effect before the client gets its
+/// answer, so the failed data server gets none of its later writes.
 fn hear_errors(cx: &mut Compound<'_>, stateid: &Stateid, errors: &[DeviceError]) -> OpResult {
     let client = cx.caller()?.client.name().escape_ascii().to_string();
     for DeviceError { status, op, .. } in errors {
@@ -42,7 +42,7 @@ fn hear_errors(cx: &mut Compound<'_>, stateid: &Stateid, errors: &[DeviceError])
     if devices.is_empty() {
         return Ok(());
     }
-    // The store asks data servers, and the disk.
+    // The store asks data servers, and writes to disk.
     cx.may_wait()?;
     let handle = cx.current()?;
     let state = stateid::reference(&cx.stateid(stateid)?)?;
@@ -50,7 +50,7 @@ fn hear_errors(cx: &mut Compound<'_>, stateid: &Stateid, errors: &[DeviceError])
     service.report_layout(cx.caller()?, &handle, state, &devices).map_err(of_layout)
 }
 
-/// Counts what a client says that it did at data servers by a layout of the current file.
+/// Counts the I/O that a client reports for a layout of the current file.
 fn count_uses(cx: &mut Compound<'_>, stateid: &Stateid, told: &[DeviceUse]) -> OpResult {
     let handle = cx.current()?;
     let state = stateid::reference(&cx.stateid(stateid)?)?;
@@ -58,7 +58,7 @@ fn count_uses(cx: &mut Compound<'_>, stateid: &Stateid, told: &[DeviceUse]) -> O
     service.count_direct_use(cx.caller()?, &handle, state, told).map_err(of_layout)
 }
 
-/// What was done at a device that has flexible files.
+/// Converts the reported I/O at a device with flexible files.
 fn use_of(device: DeviceId, update: &FlexUpdate<'_>) -> DeviceUse {
     let moved = |of: &FlexLatency| Moved { operations: of.completed, bytes: of.completed_bytes };
     DeviceUse {
@@ -75,8 +75,8 @@ fn trouble(status: Status) -> DeviceTrouble {
     }
 }
 
-/// The form that a layout type tells. Refuses those that are not known here, and all where no export
-/// has any.
+/// Returns the form of a layout type. Refuses unknown types, and all types where no export has
+/// layouts.
 fn form(cx: &Compound<'_>, layout_type: u32) -> Result<LayoutForm, Status> {
     if !cx.shared.service.has_layouts() {
         return Err(Status::NotSupp);
@@ -86,7 +86,7 @@ fn form(cx: &Compound<'_>, layout_type: u32) -> Result<LayoutForm, Status> {
     known.next().ok_or(Status::UnknownLayoutType)
 }
 
-/// The layout type that tells a form.
+/// Returns the layout type of a form.
 pub(in crate::v4) fn layout_type(form: LayoutForm) -> u32 {
     match form {
         LayoutForm::Stripes => LAYOUT_FILES,
@@ -94,7 +94,7 @@ pub(in crate::v4) fn layout_type(form: LayoutForm) -> u32 {
     }
 }
 
-/// The mode of a request; `any` where it may stand for both.
+/// Returns the mode of a request. `any` allows the value for both modes.
 fn mode(number: u32, any: bool) -> Result<LayoutMode, Status> {
     match number {
         1 => Ok(LayoutMode::Read),
@@ -104,14 +104,14 @@ fn mode(number: u32, any: bool) -> Result<LayoutMode, Status> {
     }
 }
 
-/// Refuses ranges that are empty or go beyond the last byte there can be (RFC 8881 18.43.3). All
-/// ones stand for the end of the file.
+/// Refuses ranges that are empty or go beyond the largest offset (RFC 8881 18.43.3). All ones stand
+/// for the end of the file.
 fn check_range(offset: u64, length: u64) -> Result<(), Status> {
     let fits = length == u64::MAX || offset.checked_add(length).is_some();
     if length != 0 && fits { Ok(()) } else { Err(Status::Inval) }
 }
 
-/// Statuses where layouts have rules of their own.
+/// Returns the outcome for an error of a layout operation.
 fn of_layout(error: ServiceError) -> OpError {
     match error {
         // Directories have none (RFC 8881 table 6).
