@@ -107,7 +107,7 @@ impl Server {
         decode_mounted(&results).unwrap().unwrap().0.0.to_vec()
     }
 
-    /// Runs what was put off; the one answer.
+    /// Runs deferred jobs. Returns the one answer.
     fn run_jobs(&mut self) -> Reply {
         let jobs = std::mem::take(&mut *self.jobs.0.lock().unwrap());
         jobs.into_iter().for_each(|job| job());

@@ -37,7 +37,7 @@ fn what_is_supported_is_told_and_nothing_else() {
     }
     let mut client = Client::new(1);
     assert_eq!(client.status(&[getattr(&[Attr::TimeAccessSet])]), Status::Inval);
-    // What nobody knows is left out.
+    // An attribute that the store does not know is left out.
     let answer = client.at_root(&[getattr(&[Attr::Archive, Attr::Size])]);
     assert_eq!(attributes(&answer, 2).mask(), Attr::set(&[Attr::Size]));
 }
@@ -102,7 +102,7 @@ fn a_refused_setattr_says_what_was_set() {
     ] {
         assert_eq!(refused(set.clone(), mask), status, "{set:?} {mask:?}");
     }
-    // A size needs an open for writing, or no denial; anything else needs no state-id.
+    // A size needs an open for writing, or no denial. Other attributes need no state-id.
     let size = SetAttributes { size: Some(1), ..none() };
     let values = size.to_values();
     let bad = Stateid { seqid: 1, other: [5; 12] };

@@ -12,7 +12,7 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 use tempfile::TempDir;
 
-/// A client of such a store, which goes with the first value.
+/// Makes a client of such a store. The directories live as long as the first value.
 pub(crate) fn mirrored() -> (TempDir, Client) {
     let base = TempDir::new().unwrap();
     let meta = base.path().join("meta");
@@ -59,7 +59,7 @@ pub(crate) fn give_back(stateid: Stateid, body: &[u8]) -> Op<'_> {
     })
 }
 
-/// What a client says that met an error.
+/// Encodes a client's report of errors.
 pub(crate) fn met(stateid: Stateid, errors: Vec<DeviceError>) -> Vec<u8> {
     let range = FlexError { offset: 0, length: u64::MAX, stateid, errors };
     let mut bytes = Vec::new();
@@ -67,7 +67,7 @@ pub(crate) fn met(stateid: Stateid, errors: Vec<DeviceError>) -> Vec<u8> {
     bytes
 }
 
-/// The layout's state-id, and its devices.
+/// Returns the layout's state-id, and its devices.
 pub(crate) fn granted(answer: &Answer, at: usize) -> (Stateid, Vec<DeviceId>) {
     let ResultBody::Layoutget(result) = answer.body(at) else { panic!("{:?}", answer.results()) };
     let [layout] = &result.layouts[..] else { panic!("{result:?}") };
@@ -86,7 +86,7 @@ pub(crate) fn granted(answer: &Answer, at: usize) -> (Stateid, Vec<DeviceId>) {
 fn a_layout_names_both_copies() {
     let (_base, mut client) = mirrored();
     let (fh, open) = client.file(b"f");
-    // Readers of an empty file, too.
+    // Readers of an empty file get one, too.
     let answer = client.send(&[putfh(&fh), get(open, 1)]);
     let (stateid, reading) = granted(&answer, 2);
     let answer = client.send(&[putfh(&fh), get(stateid, 2)]);
@@ -165,7 +165,8 @@ fn a_device_without_room_is_not_done_without() {
             }
         };
         assert_eq!(client.send(&[putfh(&fh), tell]).status(), Status::Ok);
-        // Both are still there; who wants to write is told.
+        // Both copies are still there, and a client that requests a layout for writing gets the
+        // error.
         let answer = client.send(&[putfh(&fh), get(open, 2)]);
         assert_eq!(answer.status(), Status::NoSpc, "{status:?}");
         let answer = client.send(&[putfh(&fh), get(open, 1)]);
@@ -187,7 +188,7 @@ fn this_server_writes_when_clients_have_given_their_layouts_back() {
     assert_eq!(given.status(), Status::Ok);
     client.world.tick(1_000_000_000);
     assert_eq!(client.send(&[putfh(&fh), write(open, 0, b"here")]).status(), Status::Ok);
-    // For a while clients have to write here, too.
+    // For a while clients have to write through this server, too.
     let refused = client.send(&[putfh(&fh), get(open, 2)]);
     assert_eq!(refused.status(), Status::LayoutUnavailable);
 }

@@ -1,4 +1,4 @@
-//! What OPEN tells of delegations, and DELEGRETURN.
+//! Delegations in the results of OPEN, and DELEGRETURN.
 
 use crate::common::back_op;
 use crate::helper::*;
@@ -45,7 +45,7 @@ fn a_delegation_reads_is_recalled_and_goes_back() {
     let (_, call) = client.world.back_calls.pop().expect("the delegation is recalled");
     let CbOp::Recall(recall) = back_op(&call) else { panic!() };
     assert_eq!((recall.stateid, recall.handle), (stateid, &fh[..]));
-    // The holder opens what it has delegated once more, and lets go.
+    // The holder opens the delegated file once more, and returns the delegation.
     let claim = OpenClaim::DelegateCurrentHandle(stateid);
     let again = open_by(b"mine", claim, ShareAccess::READ, 0, OpenHow::NoCreate);
     assert_eq!(client.send(&[putfh(&fh), again]).status(), Status::Ok);

@@ -40,7 +40,7 @@ fn names_are_checked_and_looked_up() {
     assert_eq!(client.status(&[lookup(b"l"), up()]), Status::Symlink);
     let answer = client.at_root(&[getfh(), lookup(b"d"), up(), getfh()]);
     assert_eq!(handle(&answer, 2), handle(&answer, 5));
-    // Without a file handle nothing can be looked up.
+    // A lookup needs a file handle.
     assert_eq!(client.send(&[lookup(b"d")]).status(), Status::NoFileHandle);
 }
 
@@ -93,7 +93,7 @@ fn names_come_move_and_go() {
     let linked = client.at_root(&[lookup(b"d"), savefh(), root(), link(b"h")]);
     assert_eq!(linked.status(), Status::IsDir);
     assert_eq!(client.status(&[link(b"h")]), Status::NoFileHandle);
-    // Both names lead to one file, so the rename does nothing.
+    // Both names lead to one file, so the rename has no effect.
     for (from, to) in [(b"f", b"g"), (b"f", b"f"), (b"d", b"d")] {
         let answer = client.at_root(&[savefh(), rename(from, to)]);
         let ResultBody::Rename(change) = answer.body(3) else { panic!() };
@@ -120,14 +120,14 @@ fn names_come_move_and_go() {
     assert_eq!(client.status(&[remove(b"d")]), Status::Ok);
     assert_eq!(client.status(&[remove(b"f")]), Status::Ok);
     assert_eq!(client.status(&[remove(b"f")]), Status::NoEnt);
-    // The file stays for those who have it open.
+    // The file stays for clients that have it open.
     let answer = client.send(&[putfh(&fh), write(stateid, 0, b"x"), getattr(&[Attr::Numlinks])]);
     assert_eq!(attributes(&answer, 3).numlinks, Some(0));
     assert_eq!(client.send(&[putfh(&fh), close(stateid)]).status(), Status::Ok);
     assert_eq!(client.send(&[putfh(&fh), getattr(&[Attr::Size])]).status(), Status::Stale);
 }
 
-/// Each entry is a look at an object, so they would hold up all others.
+/// Each entry needs an access to its object, so the listings would block all other requests.
 #[test]
 fn a_reactor_makes_few_listings_in_a_turn() {
     let mut client = Client::new(1);

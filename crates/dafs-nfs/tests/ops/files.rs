@@ -62,7 +62,7 @@ fn the_current_stateid_follows_the_rules() {
     let answer = client.at_root(&ops);
     assert_eq!(answer.status(), Status::Ok);
     assert_eq!(data(&answer, 4), (b"abc".to_vec(), true));
-    // What sets the handle without a state-id takes the state-id away.
+    // An operation that sets the file handle without a state-id clears the state-id.
     let root = || Op::Putrootfh(PutrootfhArgs);
     let answer = client.at_root(&[create(), getfh(), root(), lookup(b"f"), close(current)]);
     assert_eq!(answer.status(), Status::BadStateId);
@@ -70,7 +70,7 @@ fn the_current_stateid_follows_the_rules() {
     let fh = handle(&answer, 3);
     assert_eq!(client.send(&[putfh(&fh), read(current, 0, 1)]).status(), Status::BadStateId);
     assert_eq!(client.send(&[putfh(&fh), close(opened.stateid)]).status(), Status::Ok);
-    // Saving and restoring take it along.
+    // SAVEFH and RESTOREFH keep it.
     let ops = [create(), savefh(), root(), Op::Restorefh(RestorefhArgs), close(current)];
     assert_eq!(client.status(&ops), Status::Ok);
     // A closed open has none.
@@ -146,7 +146,7 @@ fn opens_are_made_in_every_way() {
     let values = empty.to_values();
     let truncate = Fattr { mask: empty.mask(), values: &values };
     assert_eq!(opened(b"a", unchecked(truncate)), Ok(empty.mask()));
-    // Exclusive creates of both kinds: a repetition finds the file, another one does not.
+    // Exclusive creates of both kinds: a retry finds the file, and another create does not.
     let kept = Attr::set(&[Attr::TimeAccessSet, Attr::TimeModifySet]);
     let (one, other) = (Verifier([1; 8]), Verifier([2; 8]));
     assert_eq!(opened(b"b", OpenHow::Exclusive(one)), Ok(kept));

@@ -1,6 +1,7 @@
-//! Flexible files, as pynfs tests them: each test has the codes of those there that look at the same. That a layout
-//! without the device comes at once where a client could not write, and that one may be given back with
-//! nothing to say, is in [`crate::copies`]; statistics are in [`crate::layout_stats`].
+//! Flexible files, as pynfs tests them: each test names the codes of the pynfs tests for the same
+//! feature. Two features are tested in [`crate::copies`]: a client that could not write gets a
+//! layout without the device at once, and a layout may be returned without a report. Statistics are
+//! tested in [`crate::layout_stats`].
 
 use crate::common::Answer;
 use crate::copies::{get, give_back, granted, met, mirrored};
@@ -12,7 +13,7 @@ pub(crate) const READING: u32 = 1;
 pub(crate) const WRITING: u32 = 2;
 const NOTHING_SAID: FlexReturned<'_> = FlexReturned { errors: vec![], stats: vec![] };
 
-/// The layout of an answer, and its state-id.
+/// Decodes the layout of an answer, and its state-id.
 pub(crate) fn layout(answer: &Answer, at: usize) -> (Stateid, FlexLayout<'_>) {
     let ResultBody::Layoutget(result) = answer.body(at) else { panic!("{:?}", answer.results()) };
     let layout = FlexLayout::decode(&mut Decoder::new(result.layouts[0].content.body)).unwrap();
@@ -25,7 +26,7 @@ pub(crate) fn bytes(value: &impl Encode) -> Vec<u8> {
     bytes
 }
 
-/// Asks for the layout of a file; its state-id and its devices.
+/// Requests the layout of a file. Returns its state-id and its devices.
 pub(crate) fn ask(
     client: &mut Client,
     fh: &[u8],
@@ -36,7 +37,7 @@ pub(crate) fn ask(
     granted(&answer, 2)
 }
 
-/// Gives a layout back with these words; the status.
+/// Returns a layout with this report. The result is the status.
 fn give(client: &mut Client, fh: &[u8], stateid: Stateid, body: &[u8]) -> Status {
     client.send(&[putfh(fh), give_back(stateid, body)]).status()
 }
@@ -150,7 +151,8 @@ fn who_may_only_read_is_another_user_of_the_same_group_at_data_servers() {
 const READ: u32 = OpNum::Read as u32;
 pub(crate) const WRITE: u32 = OpNum::Write as u32;
 
-/// Gives a layout back with an error at its first device, and asks for the next: the devices of both.
+/// Returns a layout with an error at its first device, and requests the next. The result has the
+/// devices of both.
 fn after_error(status: Status, op: u32, (mode, next): (u32, u32)) -> [Vec<DeviceId>; 2] {
     let (_base, mut client) = mirrored();
     let (fh, open) = client.file(b"f");

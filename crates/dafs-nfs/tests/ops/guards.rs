@@ -1,4 +1,4 @@
-//! Clients without durable replies, who change what others have announced to change.
+//! Clients without durable replies, whose changes conflict with logged changes of others.
 
 use crate::common::*;
 use crate::helper::*;
@@ -28,7 +28,7 @@ fn remove_v3(world: &mut World, root: &[u8], name: &[u8]) -> Handled {
     world.reactor.call(&mut world.handler, 1, request)
 }
 
-/// Whether a REMOVE of NFSv3 has removed something.
+/// True if a REMOVE of NFSv3 has removed an object.
 fn is_removed_v3(results: &[u8]) -> bool {
     match decode_results::<WccResult, ChangeFailure>(results).unwrap() {
         Ok(_) => true,
@@ -45,7 +45,7 @@ fn is_removed_v4(results: &[u8]) -> bool {
     status == Status::Ok
 }
 
-/// A name is removed by one of two clients, and only that one is told so, wherever the server dies
+/// One of two clients removes a name, and only that one gets success, wherever the server crashes
 /// meanwhile.
 #[test]
 fn a_change_is_not_taken_for_that_of_another_client() {
@@ -97,7 +97,7 @@ fn a_change_is_not_taken_for_that_of_another_client() {
                         false => is_removed_v4(results),
                     });
                     assert!(more == 0 || results.is_some(), "{what}");
-                    // Nothing of it has a last word.
+                    // The log gets no further record, because no drop runs.
                     std::mem::forget(world);
                     let mut world = kept.start();
                     let again = world.again(&session, &ops);

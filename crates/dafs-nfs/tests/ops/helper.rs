@@ -1,4 +1,4 @@
-//! Short ways to say operations, and a client that says them.
+//! Short forms of operations, and a client that sends them.
 
 use crate::common::{Answer, Session, World, channel, create_session, with_sequence};
 use dafs_wire::nfs4::*;
@@ -33,7 +33,7 @@ impl Client {
         self.world.send(1, 0, &with_sequence(sequence, ops))
     }
 
-    /// Makes a file below the root, opened for both; its handle and state-id.
+    /// Makes a file below the root, opened for both. Returns its handle and state-id.
     pub(crate) fn file(&mut self, name: &[u8]) -> (Vec<u8>, Stateid) {
         // No delegation, which would keep the file as an open does.
         let access = ShareAccess::BOTH | Want::None.number();
@@ -43,20 +43,20 @@ impl Client {
         (handle(&answer, 3), opened.stateid)
     }
 
-    /// Makes a directory below the root; its handle.
+    /// Makes a directory below the root. Returns its handle.
     pub(crate) fn directory(&mut self, name: &[u8]) -> Vec<u8> {
         let answer = self.at_root(&[make(CreateType::Plain(FileType::Directory), name), getfh()]);
         assert_eq!(answer.status(), Status::Ok);
         handle(&answer, 3)
     }
 
-    /// The status of a compound that starts at the root.
+    /// Returns the status of a compound that starts at the root.
     pub(crate) fn status(&mut self, ops: &[Op<'_>]) -> Status {
         self.at_root(ops).status()
     }
 }
 
-/// A session with room for large reads and writes.
+/// Makes a session with room for large reads and writes.
 pub(crate) fn session(world: &mut World, owner: &[u8]) -> Session {
     let exchanged = world.exchange(0, owner, 1);
     let mut args = create_session(exchanged.client_id, exchanged.sequence_id);
@@ -68,7 +68,8 @@ pub(crate) fn session(world: &mut World, owner: &[u8]) -> Session {
         ..channel()
     };
     let mut session = world.session(1, args);
-    // Nothing is to be reclaimed; before this nothing can be opened (RFC 8881 18.51.3).
+    // The client has no state to reclaim. Before RECLAIM_COMPLETE it can open no file (RFC 8881
+    // 18.51.3).
     let complete = Op::ReclaimComplete(ReclaimCompleteArgs { one_fs: false });
     assert_eq!(world.next(&mut session, &[complete]).status(), Status::Ok);
     session
@@ -151,7 +152,7 @@ pub(crate) fn getattr(attrs: &[Attr]) -> Op<'static> {
     Op::Getattr(GetattrArgs { request: Attr::set(attrs) })
 }
 
-/// The attributes of a GETATTR result.
+/// Decodes the attributes of a GETATTR result.
 pub(crate) fn attributes<'a>(answer: &'a Answer, at: usize) -> Attributes<'a> {
     let ResultBody::Getattr(result) = answer.body(at) else { panic!("{:?}", answer.results()) };
     // The bytes live in the answer, not in the decoded result.

@@ -1,4 +1,4 @@
-//! On whose threads the operations of one compound are carried out.
+//! The lanes in which the operations of one compound run.
 
 use crate::helper::*;
 use crate::layouts::open_spread;
@@ -36,7 +36,7 @@ fn a_compound_waits_for_each_store_on_a_thread_of_its_own() {
     assert_eq!(lanes.len(), 3, "{lanes:?}");
     assert_eq!(lanes[0], 0, "nobody is waited for");
     assert!(lanes[1] != 0 && lanes[2] != 0 && lanes[1] != lanes[2], "{lanes:?}");
-    // What is copied comes from one of them, too.
+    // The copied data comes from one of them, too.
     let copy = Op::Copy(CopyArgs {
         source_stateid: of_b,
         destination_stateid: of_b,

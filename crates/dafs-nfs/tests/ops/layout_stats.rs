@@ -1,5 +1,5 @@
-//! What clients say that they did at data servers (LAYOUTSTATS, and the body of a LAYOUTRETURN), and what is counted
-//! of it. Tests with codes look at the same as those of pynfs.
+//! Clients' reports of I/O at data servers (LAYOUTSTATS, and the body of a LAYOUTRETURN), and how
+//! the server counts them. Tests with codes cover the same features as those of pynfs.
 
 use crate::common::Answer;
 use crate::copies::{get, give_back, mirrored};
@@ -8,10 +8,10 @@ use crate::helper::*;
 use dafs_wire::nfs4::*;
 use std::sync::atomic::Ordering;
 
-/// How much, in operations and bytes.
+/// A number of operations, and their bytes.
 type Much = (u64, u64);
 
-/// What a client says that it did at a copy.
+/// Builds a client's report of I/O at a copy.
 fn update<'a>(copy: &FlexCopy<'a>, read: Much, written: Much) -> FlexUpdate<'a> {
     let time = Time { seconds: 7, nanoseconds: 999_999_999 };
     let latency = |(completed, completed_bytes): Much| FlexLatency {
@@ -33,7 +33,7 @@ fn update<'a>(copy: &FlexCopy<'a>, read: Much, written: Much) -> FlexUpdate<'a> 
     }
 }
 
-/// What the export's counters have: reads, their bytes, writes, their bytes.
+/// Returns the export's counters: reads, their bytes, writes, their bytes.
 fn counted(client: &Client) -> [u64; 4] {
     let namespace = client.world.shared.service.namespace();
     let export = namespace.exports().next().unwrap();
@@ -77,7 +77,7 @@ struct Teller {
     client: Client,
     fh: Vec<u8>,
     open: Stateid,
-    /// The answer that has the layout.
+    /// The answer with the layout.
     answer: Answer,
 }
 
@@ -90,7 +90,7 @@ impl Teller {
         Self { _base, client, fh, open, answer }
     }
 
-    /// Says with LAYOUTSTATS what it did at one of the copies; the status.
+    /// Reports I/O at one of the copies with LAYOUTSTATS. Returns the status.
     fn tell(&mut self, copy: usize, read: Much, written: Much) -> Status {
         let (stateid, layout) = layout(&self.answer, 2);
         let copy = &layout.mirrors[copy].servers[0];
@@ -99,7 +99,7 @@ impl Teller {
         self.client.send(&[putfh(&self.fh), op]).status()
     }
 
-    /// Says one after the other, of the second copy; the counters.
+    /// Sends reports for the second copy one after the other. Returns the counters.
     fn told(mut self, words: &[(Much, Much)]) -> [u64; 4] {
         for &(read, written) in words {
             assert_eq!(self.tell(1, read, written), Status::Ok);
@@ -109,7 +109,7 @@ impl Teller {
 }
 
 fn stats(stateid: Stateid, device_id: DeviceId, (layout_type, body): (u32, &[u8])) -> Op<'_> {
-    // Not what a client with flexible files is believed by.
+    // The server does not use this field for flexible files.
     let other = IoInfo { count: 77, bytes: 777 };
     Op::Layoutstats(LayoutstatsArgs {
         offset: 0,
@@ -182,7 +182,7 @@ fn words_that_belong_to_no_layout_do_not_count() {
     let nowhere = teller.client.send(&[stats(stateid, copy.device, flex(&said))]);
     assert_eq!(nowhere.status(), Status::NoFileHandle);
     assert_eq!(counted(&teller.client), [0; 4]);
-    // A device that the layout names no more.
+    // A device that the layout does not name any more.
     let error = DeviceError { device_id: copy.device, status: Status::Io, op: WRITE };
     let (offset, length) = (0, u64::MAX);
     let met = Op::Layouterror(LayouterrorArgs { offset, length, stateid, errors: vec![error] });

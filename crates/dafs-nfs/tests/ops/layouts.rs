@@ -1,4 +1,4 @@
-//! Layouts of a store that spreads its files over three directories.
+//! Layouts of a store that stripes its files over three directories.
 
 use crate::common::{Answer, World, back_op};
 use crate::helper::*;
@@ -26,7 +26,7 @@ pub(crate) fn node(base: &Path, number: u32) -> Arc<dyn Node> {
     Arc::new(DirectoryNode::open(&path, &[6; 16], number, vec![address]).unwrap())
 }
 
-/// Such a store, which goes with the first value.
+/// Opens such a store. Its directories live as long as the first value.
 pub(crate) fn open_spread() -> (TempDir, Arc<StripedStore>) {
     let base = TempDir::new().unwrap();
     let meta = base.path().join("meta");
@@ -50,7 +50,7 @@ pub(crate) fn open_spread() -> (TempDir, Arc<StripedStore>) {
     (base, Arc::new(store))
 }
 
-/// A client of such a store.
+/// Makes a client of such a store.
 pub(crate) fn spread(minor: u32) -> (TempDir, Client) {
     let (base, store) = open_spread();
     (base, Client::of(World::over(store), minor))
@@ -160,7 +160,7 @@ fn a_layout_leads_to_the_components() {
     let address = |text: &'static [u8]| NetworkAddress { network: b"tcp", address: text };
     let known = [b"127.0.0.1.8.1", b"127.0.0.2.8.1", b"127.0.0.3.8.1"];
     assert_eq!(addresses, known.map(|text| address(text)));
-    // What does not fit is not told, and how much it takes is.
+    // An address without room is not sent, but its size is.
     let small = client.send(&[device_info(layout.device, 20)]);
     assert_eq!(small.status(), Status::TooSmall);
     let wanted = match &small.results()[1].body {
@@ -196,7 +196,7 @@ fn the_server_says_that_it_has_layouts() {
     let files = Some(Numbers32 { numbers: vec![LAYOUT_FILES] });
     assert_eq!((&got.fs_layout_types, &got.layout_types), (&files, &files));
     assert_eq!(got.layout_blksize, Some(UNIT));
-    // One without does not.
+    // A server without layouts does not.
     let mut client = Client::new(1);
     let exchanged = client.world.exchange(3, b"another", 1);
     assert!(exchanged.flags.contains(ExchangeFlags::USE_NON_PNFS));
@@ -219,7 +219,7 @@ fn wrong_requests_get_their_errors() {
     assert_eq!(status(get_some(Stateid::ANONYMOUS, 1, (0, 1))), Status::BadStateId);
     let forged = Stateid { seqid: 1, other: [7; 12] };
     assert_eq!(status(get_some(forged, 1, (0, 1))), Status::BadStateId);
-    // An empty file that nobody wrote to is nowhere yet.
+    // An empty file without writes has no placement yet.
     assert_eq!(status(good), Status::LayoutUnavailable);
     assert_eq!(
         status(LayoutgetArgs { io_mode: 2, result_bytes_max: 70, ..good }),
@@ -229,7 +229,7 @@ fn wrong_requests_get_their_errors() {
     assert_eq!(client.status(&[get(open, 2)]), Status::BadStateId, "of another file");
     let none = client.send(&[get(open, 2)]);
     assert_eq!(none.status(), Status::NoFileHandle);
-    // To give back.
+    // Arguments of LAYOUTRETURN.
     let file = |stateid, offset, length| {
         LayoutReturn::File(ReturnedLayout { offset, length, stateid, body: b"" })
     };
@@ -239,7 +239,7 @@ fn wrong_requests_get_their_errors() {
     assert_eq!(give_status(give(3, file(open, 0, 1))), Status::BadStateId);
     assert_eq!(give_status(give(3, LayoutReturn::Wider(7))), Status::Inval);
     assert_eq!(give_status(commit(open, Some(3))), Status::BadLayout);
-    // A server without layouts knows none of it.
+    // A server without layouts supports none of these operations.
     let mut plain = Client::new(1);
     let (fh, open) = plain.file(b"f");
     assert_eq!(plain.send(&[putfh(&fh), get(open, 1)]).status(), Status::NotSupp);
@@ -252,7 +252,7 @@ fn the_size_is_what_was_written_and_no_more() {
     let (fh, open) = client.file(b"f");
     let answer = client.send(&[putfh(&fh), get(open, 2)]);
     let stateid = granted(&answer, 2).0;
-    // Nothing was written, whatever the client says.
+    // No data was written, whatever the client reports.
     assert_eq!(client.send(&[putfh(&fh), commit(stateid, Some(99))]).status(), Status::Inval);
     let last = client.send(&[putfh(&fh), commit(stateid, Some(u64::MAX))]);
     assert_eq!(last.status(), Status::Inval);
@@ -288,7 +288,8 @@ fn a_recall_is_answered_in_either_way() {
         assert_eq!(conflict.status(), Status::RecallConflict);
         let said = if forgets { Status::NoMatchingLayout } else { Status::Ok };
         client.world.answer_back(&call, Status::Ok, said);
-        // Who has no such layout is done with it; data servers here go by nothing that was told before.
+        // NOMATCHING_LAYOUT settles the recall at once, because these data servers cache no
+        // authorisation.
         if !forgets {
             assert_eq!(client.world.next(&mut other, &ops).status(), Status::Delay);
             let given = client.send(&[putfh(&fh), give_back(what.stateid)]);
@@ -362,14 +363,14 @@ fn a_layout_comes_with_the_open_in_one_compound() {
     let (stateid, layout) = granted(&answer, 3);
     assert_eq!((stateid.seqid, layout.handles.len()), (1, 3));
     assert_ne!(stateid.other, opened.stateid.other);
-    // The layout is the current state then, so it can be given back as such.
+    // The layout is the current state-id then, so it can be returned by it.
     let answer =
         client.at_root(&[opening(), get(Stateid::CURRENT, 1), give_back(Stateid::CURRENT)]);
     assert_eq!(answer.status(), Status::Ok, "{:?}", answer.results());
     assert_eq!(granted(&answer, 3).0, Stateid { seqid: 2, ..stateid });
     let fh = handle(&client.at_root(&[opening(), getfh()]), 3);
     assert_eq!(client.send(&[putfh(&fh), give_back(stateid)]).status(), Status::BadStateId);
-    // Without an open there is nothing current to ask by.
+    // Without an open there is no current state-id to request a layout with.
     let none = client.send(&[putfh(&fh), get(Stateid::CURRENT, 2)]);
     assert_eq!(none.status(), Status::BadStateId);
 }

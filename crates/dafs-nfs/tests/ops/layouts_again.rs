@@ -1,5 +1,5 @@
-//! What clients ask about layouts at the edges: lists of devices in pieces, ranges behind the end of a file,
-//! and what is left of an earlier run.
+//! Edge cases of layouts: device lists in pieces, ranges behind the end of a file, and layouts of
+//! an earlier run.
 
 use crate::common::{World, create_session, exchange_id};
 use crate::copies::mirrored;
@@ -46,7 +46,7 @@ fn a_list_of_devices_has_its_errors() {
     assert_eq!(status(list(LAYOUT_FLEX_FILES, 0, 0, ZERO)), Status::TooSmall);
     let other = Verifier([9; 8]);
     assert_eq!(status(list(LAYOUT_FLEX_FILES, 1, cookie, other)), Status::NotSame);
-    // Where it begins, no verifier has been told yet.
+    // At the start of the list the client has no verifier yet.
     assert_eq!(status(list(LAYOUT_FLEX_FILES, 1, 0, other)), Status::Ok);
     assert_eq!(status(list(3, 1, 0, ZERO)), Status::UnknownLayoutType);
     assert_eq!(client.send(&[list(LAYOUT_FLEX_FILES, 1, 0, ZERO)]).status(), Status::NoFileHandle);
@@ -65,7 +65,8 @@ fn a_layout_reaches_as_far_as_a_file_ever_may() {
     let (fh, open) = client.file(b"f");
     let data = [7; 1000];
     assert_eq!(client.send(&[putfh(&fh), write(open, 0, &data)]).status(), Status::Ok);
-    // At its end, behind it, and as far behind as can be said; `granted` looks for the whole file.
+    // At its end, behind it, and as far behind as possible. `granted` expects a layout of the whole
+    // file.
     for offset in [999, 1000, 1001, 1 << 40, u64::MAX - 1] {
         for io_mode in [1, 2] {
             for length in [1, u64::MAX] {
@@ -95,7 +96,7 @@ fn layouts_of_an_earlier_run_are_given_back_in_grace_alone() {
         let Op::Layoutreturn(args) = give(3, returned) else { unreachable!() };
         Op::Layoutreturn(LayoutreturnArgs { reclaim: true, ..args })
     };
-    // A state-id of that run says nothing any more.
+    // A state-id of that run is not valid any more.
     let stateid = Stateid { seqid: 1, other: [7; 12] };
     let file =
         LayoutReturn::File(ReturnedLayout { offset: 0, length: u64::MAX, stateid, body: b"" });
@@ -105,7 +106,7 @@ fn layouts_of_an_earlier_run_are_given_back_in_grace_alone() {
         let ResultBody::Layoutreturn(result) = answer.body(2) else { panic!() };
         assert_eq!(result.stateid, None);
     }
-    // Without that word it is one that is not known.
+    // Without the reclaim flag it is an unknown one.
     assert_eq!(client.status(&[give_back(stateid)]), Status::BadStateId);
     let complete = Op::ReclaimComplete(ReclaimCompleteArgs { one_fs: false });
     assert_eq!(client.send(&[complete]).status(), Status::Ok);

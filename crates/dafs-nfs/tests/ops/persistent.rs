@@ -1,5 +1,5 @@
-//! Sessions that persist: the server dies at every step of requests of every kind, and its client
-//! repeats them on the session that it had (RFC 8881 2.10.6.5).
+//! Persistent sessions: the server crashes at every step of requests of every kind, and its client
+//! retries them on the session that it had (RFC 8881 2.10.6.5).
 
 use crate::common::*;
 use crate::helper::*;
@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 pub(crate) const ROOT: Op<'static> = Op::Putrootfh(PutrootfhArgs);
 
-/// What lasts from run to run.
+/// The state that outlives a run.
 pub(crate) struct Kept {
     store: Arc<MemoryStore>,
     disk: Arc<SimDisk>,
@@ -53,7 +53,7 @@ fn persistent_session(world: &mut World, owner: &[u8], verifier: u8) -> Session 
     session
 }
 
-/// A server whose client has a session that persists, and some files.
+/// Makes a server whose client has a persistent session, and some files.
 pub(crate) fn prepared(mode: Durability) -> (Kept, World, Session) {
     let mut kept = Kept::new(mode);
     let mut world = kept.start();
@@ -76,7 +76,7 @@ pub(crate) fn prepared(mode: Durability) -> (Kept, World, Session) {
     (kept, world, session)
 }
 
-/// A request that changes something once, and whether it has.
+/// A request with one change, and a check if it was executed.
 struct Case {
     name: &'static str,
     ops: Vec<Op<'static>>,
@@ -102,7 +102,7 @@ fn size(kept: &Kept, name: &[u8]) -> u64 {
     kept.store.getattr(&file).unwrap().size
 }
 
-/// Attributes with nothing but this size.
+/// Encodes attributes with only this size.
 fn size_9() -> Fattr<'static> {
     Fattr { mask: Attr::set(&[Attr::Size]), values: &[0, 0, 0, 0, 0, 0, 0, 9] }
 }
@@ -187,7 +187,7 @@ fn cases() -> Vec<Case> {
     ]
 }
 
-/// The server is killed after so many jobs of its pool; what it had answered by then.
+/// Crashes the server after so many jobs of its pool. Returns its answer, if there was one by then.
 fn run_and_kill(
     mut world: World,
     session: &mut Session,
@@ -229,7 +229,7 @@ fn a_request_is_carried_out_once_wherever_the_server_dies() {
                 }
                 assert_eq!((case.done)(&kept), done, "{what}: nothing is changed by a retry");
                 assert_eq!(world.again(&session, &case.ops).status(), again.status(), "{what}");
-                // Nothing new, and nothing else under that number.
+                // The session executes no new request, and no other one with that sequence id.
                 let other = world.again(&session, &[ROOT, getfh()]);
                 assert_eq!(other.status(), Status::DeadSession, "{what}");
                 let new = world.next(&mut session, &[ROOT, getfh()]);
@@ -247,7 +247,7 @@ fn a_request_is_carried_out_once_wherever_the_server_dies() {
                 }
             }
             assert!(not_done > 0, "{}: {mode:?}", case.name);
-            // Data is stable with the write, so there is nothing left to wait for.
+            // Data is stable with the write, so there is no later wait.
             let waits = mode == Durability::Power && case.name != "write";
             assert_eq!(rebuilt > 0, waits, "{}: {mode:?}", case.name);
         }
@@ -282,8 +282,8 @@ fn a_change_whose_reply_was_not_written_is_found_out() {
     }
 }
 
-/// Of a request with several changes, the results of those that were made are told, and the rest is
-/// put off.
+/// For a request with several changes, the retry gets the results of those that were made, and the
+/// rest is delayed.
 #[test]
 fn a_request_is_gone_on_with_to_the_last_change_that_was_made() {
     for mode in MODES {
@@ -322,7 +322,8 @@ fn a_request_is_gone_on_with_to_the_last_change_that_was_made() {
     }
 }
 
-/// A change that the journal does not take is not called done, and nothing behind it is begun.
+/// A change that the journal does not take is not reported as done, and no operation behind it
+/// begins.
 #[test]
 fn a_change_that_is_not_settled_is_what_fails() {
     let access = ShareAccess::BOTH | Want::None.number();
@@ -349,7 +350,7 @@ fn a_change_that_is_not_settled_is_what_fails() {
     }
 }
 
-/// Too long a reply is made anew from the results of the changes.
+/// A reply that is too long is rebuilt from the results of the changes.
 #[test]
 fn a_long_reply_is_made_anew() {
     for mode in MODES {
@@ -367,7 +368,8 @@ fn a_long_reply_is_made_anew() {
     }
 }
 
-/// The reply is on its way to the disk when it is sent, but the change and its announcement are there.
+/// The reply is still on its way to the disk when it is sent, but the change and its intent are
+/// stable.
 #[test]
 fn an_answered_change_survives_a_loss_of_power() {
     for case in cases() {
@@ -382,8 +384,8 @@ fn an_answered_change_survives_a_loss_of_power() {
             let again = world.again(&session, &case.ops);
             assert_eq!(again.status(), Status::Ok, "{what}: {:?}", again.results());
             assert_eq!(again == before, lasts, "{what}");
-            // What is said without the reply is the same but for the state-id of the open, and how
-            // the directory has changed, which others may have had a part in.
+            // An answer without the recorded reply is the same, except for the state-id of the open
+            // and the change of the directory, in which others may have a part.
             let (first, last) = (before.results(), again.results());
             assert_eq!(first.len(), last.len(), "{what}");
             for (first, last) in first.iter().zip(&last) {
@@ -414,7 +416,7 @@ fn an_answered_change_survives_a_loss_of_power() {
     }
 }
 
-/// Of each slot the changes of one request are known, wherever they stand in it.
+/// The journal keeps the changes of one request for each slot, wherever they are in it.
 #[test]
 fn what_is_kept_does_not_grow() {
     let (mut kept, mut world, mut session) = prepared(Durability::Crash);
@@ -431,7 +433,7 @@ fn what_is_kept_does_not_grow() {
     assert_eq!(kept.start().again(&session, &ops), before);
 }
 
-/// Refusals are answered again, too.
+/// Refusals are repeated, too.
 #[test]
 fn a_refusal_is_repeated() {
     for mode in MODES {
@@ -444,7 +446,8 @@ fn a_refusal_is_repeated() {
     }
 }
 
-/// If the way to what was done cannot be gone again, the client hears that the session is lost.
+/// If the operations before an executed change cannot be repeated, the client learns that the
+/// session is lost.
 #[test]
 fn a_change_whose_directory_is_gone_is_not_called_undone() {
     let (mut kept, mut world, mut session) = prepared(Durability::Crash);
@@ -476,7 +479,7 @@ fn what_nobody_asks_for_any_more_is_forgotten() {
         use_rdma: false,
     });
     assert_eq!(world.send(1, 0, &[bind]).status(), Status::DeadSession);
-    // A new session of the same instance does not hurt the old one.
+    // A new session of the same instance does not affect the old one.
     persistent_session(&mut world, b"client", 1);
     assert_eq!(world.again(&session, &ops), before);
     let destroy = Op::DestroySession(DestroySessionArgs { session_id: session.id });
@@ -528,7 +531,7 @@ fn a_user_who_takes_a_clients_name_does_not_take_its_replies_away() {
     assert_eq!(world.again(&session, &ops), before);
 }
 
-/// Only what is kept of all changes is promised, and only to those who ask.
+/// Only a server that records all changes grants persistence, and only to clients that request it.
 #[test]
 fn sessions_persist_where_every_change_is_kept() {
     let mut kept = Kept::new(Durability::Off);

@@ -1,4 +1,4 @@
-//! What sessions that persist may keep of the journal, and who gets them.
+//! The share of the journal that persistent sessions may use, and its distribution among clients.
 
 use crate::common::*;
 use crate::helper::*;
@@ -10,7 +10,7 @@ use dafs_nfs::limits::{
 use dafs_service::durable::Durability;
 use dafs_wire::nfs4::*;
 
-/// Every slot is used for a request with as many changes as may be.
+/// Every slot is used for a request with the largest number of changes.
 #[test]
 fn what_a_session_keeps_is_bounded() {
     let mut kept = Kept::new(Durability::Crash);
@@ -53,7 +53,7 @@ fn what_a_session_keeps_is_bounded() {
     }
 }
 
-/// A client that wants more sessions gets them, but its replies die with the server.
+/// A client that requests more sessions gets them, but their replies are not durable.
 #[test]
 fn a_client_gets_only_so_many_sessions_that_persist() {
     let mut kept = Kept::new(Durability::Crash);

@@ -1,4 +1,4 @@
-//! What only a local directory has: access control lists, holes, extended attributes of the kernel.
+//! Features of a local directory: access control lists, holes, extended attributes of the kernel.
 
 use crate::common::World;
 use crate::helper::*;
@@ -10,7 +10,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 use tempfile::TempDir;
 
-/// A client of a directory, which goes with the first value.
+/// Makes a client of a directory, which lives as long as the first value.
 fn client() -> (TempDir, Client) {
     let dir = TempDir::new().unwrap();
     let options = PosixOptions::new(ExportSecret::from_bytes([3; 16]));
@@ -95,7 +95,7 @@ fn holes_are_told_as_holes() {
     let plus = Op::ReadPlus(ReadPlusArgs { stateid, offset: 0, count: 1 << 20 });
     let answer = client.send(&[putfh(&fh), plus]);
     let ResultBody::ReadPlus(result) = answer.body(2) else { panic!() };
-    // A file system without holes tells all as data, which READ_PLUS does too.
+    // A file system without holes reports all as data, and so does READ_PLUS.
     if hole.offset == 0 {
         assert_eq!(data.offset / 65_536, far / 65_536);
         let all = ReadPlusContent::Hole { offset: 0, length: 1 << 20 };
@@ -106,7 +106,7 @@ fn holes_are_told_as_holes() {
     }
 }
 
-/// Linux makes room for the bytes that it asks for and the frame of one piece.
+/// Linux reserves room for the requested bytes and the frame of one piece.
 #[test]
 fn a_reply_with_a_short_hole_is_no_longer_than_its_client_has_room_for() {
     let (_dir, mut client) = client();
@@ -132,7 +132,7 @@ fn lists_of_rights_are_kept() {
     let answer = client.send(&[putfh(&fh), getattr(&[Attr::Aclsupport, Attr::Acl])]);
     let told = attributes(&answer, 2);
     if told.aclsupport == Some(AclSupport::empty()) {
-        // The file system beneath keeps none.
+        // The file system below has none.
         assert_eq!(told.acl, None);
         return;
     }
@@ -150,7 +150,7 @@ fn lists_of_rights_are_kept() {
     let acl = told.acl.unwrap();
     let named = acl.aces.iter().find(|ace| ace.who == b"1000" && ace.kind == ACE_ALLOWED);
     assert!(named.is_some_and(|ace| ace.mask.contains(read) && !ace.mask.contains(write)));
-    // Rights that a directory hands down stand for the umask (RFC 8275 4).
+    // Rights that a directory hands down replace the umask (RFC 8275 4).
     let dir = client.directory(b"d");
     let inherit = AceFlags::FILE_INHERIT | AceFlags::DIRECTORY_INHERIT;
     let both = |who| [ace(who, read | write), Ace { flags: inherit, ..ace(who, read | write) }];

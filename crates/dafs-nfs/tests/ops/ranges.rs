@@ -1,4 +1,4 @@
-//! What NFSv4.2 does with ranges: SEEK, ALLOCATE, DEALLOCATE, READ_PLUS, COPY, CLONE, IO_ADVISE.
+//! Ranges in NFSv4.2: SEEK, ALLOCATE, DEALLOCATE, READ_PLUS, COPY, CLONE, IO_ADVISE.
 
 use crate::common::{CLOCK_NS, LEASE_SECONDS, SECOND, back_op};
 use crate::helper::*;
@@ -91,7 +91,7 @@ fn ranges_are_copied_and_cloned() {
     let (source, from) = client.file(b"a");
     let (target, to) = client.file(b"b");
     client.send(&[putfh(&source), write(from, 0, b"write test data")]);
-    // No count means all of the rest.
+    // A count of zero means all of the rest.
     let both = |op| [putfh(&source), savefh(), putfh(&target), op];
     let answer = client.send(&both(copy(from, to, (6, 2, 0), true)));
     let ResultBody::Copy(copied) = answer.body(4) else { panic!("{:?}", answer.results()) };
@@ -125,7 +125,7 @@ fn ranges_are_copied_and_cloned() {
     assert_eq!(client.send(&missing).status(), Status::NoFileHandle);
 }
 
-/// Each slice is a job of its own, so that the jobs of others come between them.
+/// Each slice is a job of its own, so other jobs run between them.
 #[test]
 fn a_copy_before_its_reply_is_made_in_turns() {
     const SIZE: u64 = 2 * COPY_SLICE_BYTES + 5;
@@ -170,7 +170,7 @@ fn a_long_copy_goes_on_behind_its_reply() {
     let (_, call) = client.world.back_calls.pop().expect("the client is told");
     let CbOp::Offload(offload) = back_op(&call) else { panic!() };
     assert_eq!(offload.stateid, stateid);
-    // Another copy is ended early.
+    // Another copy is cancelled.
     let answer = client.send(&ops);
     let ResultBody::Copy(copied) = answer.body(4) else { panic!() };
     let stateid = copied.response.callback_id.unwrap();
@@ -195,7 +195,7 @@ fn who_is_recalled_by_a_long_copy_has_a_lease_from_then_on() {
     let answer = client.send(&ops);
     let ResultBody::Copy(copied) = answer.body(4) else { panic!("{:?}", answer.results()) };
     assert!(!copied.requirements.synchronous);
-    // Meanwhile somebody gets a right to keep what he writes, and more than a lease goes by.
+    // Meanwhile another client gets a write delegation, and more than a lease passes.
     let access = ShareAccess::BOTH | Want::Write.number();
     let writes = [Op::Putrootfh(PutrootfhArgs), open(b"a", access, OpenHow::NoCreate)];
     let answer = client.world.next(&mut other, &writes);

@@ -1,4 +1,4 @@
-//! CB_LAYOUTRECALL of a file system, and CB_NOTIFY_DEVICEID, as a client sees them.
+//! CB_LAYOUTRECALL of a file system, and CB_NOTIFY_DEVICEID, as a client receives them.
 
 use crate::common::{World, back_op};
 use crate::helper::*;
@@ -28,7 +28,7 @@ fn an_export_that_is_gone_takes_its_layouts_along() {
         let CbOp::Layoutrecall(recall) = back_op(&call) else { panic!() };
         assert_eq!((recall.layout_type, recall.io_mode), (LAYOUT_FILES, 3));
         assert_eq!(recall.recall, LayoutRecall::FileSystem(fsid));
-        // Whatever it makes of that, nothing is asked again.
+        // For any answer of the client, the server sends no second notification.
         client.world.answer_back(&call, Status::Ok, answer);
         tick(&mut client);
         assert!(client.world.back_calls.is_empty());
@@ -41,7 +41,7 @@ fn tick(client: &mut Client) {
     client.world.collect();
 }
 
-/// A client of a striped store that can be changed.
+/// Makes a client of a striped store that can be changed.
 fn striped() -> (tempfile::TempDir, Arc<StripedStore>, Client) {
     let (base, store) = open_spread();
     let client = Client::of(World::over(store.clone()), 1);
@@ -54,7 +54,7 @@ fn word_of_a_device_that_is_gone_comes_to_who_has_asked_for_it() {
     let (fh, open) = client.file(b"f");
     let answer = client.send(&[putfh(&fh), get(open, 2)]);
     let device = granted(&answer, 2).1.device;
-    // Stock clients keep a device only if both kinds are granted; what is not known is not.
+    // Stock clients keep a device only if both kinds are granted. Unknown kinds are not granted.
     let both = Bitmap::of(&[NOTIFY_DEVICE_CHANGE, NOTIFY_DEVICE_DELETE]);
     let told = client.send(&[device_info_with(device, both.with(7))]);
     let ResultBody::Getdeviceinfo(info) = told.body(1) else { panic!() };
@@ -66,7 +66,7 @@ fn word_of_a_device_that_is_gone_comes_to_who_has_asked_for_it() {
         returned: LayoutReturn::Wider(3),
     });
     assert_eq!(client.status(&[give]), Status::Ok);
-    // A node is emptied and left out, and with it goes the device.
+    // A node is drained and removed, and with it the device.
     let remove = Op::Remove(RemoveArgs { name: b"f" });
     assert_eq!(client.at_root(&[remove]).status(), Status::Ok);
     store.set_leaving(3, true).unwrap();
@@ -92,7 +92,7 @@ fn two() -> ([tempfile::TempDir; 2], Client) {
     ([one, two], Client::of(world, 1))
 }
 
-/// A file in an export, and the state-id of its layout.
+/// Makes a file in an export, with a layout. Returns the handle, and the state-id of the layout.
 fn laid_out(client: &mut Client, export: &[u8]) -> (Vec<u8>, Stateid) {
     let access = ShareAccess::BOTH | Want::None.number();
     let opening = open(b"f", access, unchecked(NOTHING));
@@ -115,9 +115,9 @@ fn layouts_of_one_file_system_go_back_without_those_of_another() {
     assert_eq!(gone.status(), Status::BadStateId);
     let there = client.send(&[putfh(&files[0].0), get(files[0].1, 2)]);
     assert_eq!(granted(&there, 2).0.seqid, 2);
-    // Of which file system it is has to be said.
+    // The return needs the current file handle to name the file system.
     assert_eq!(client.send(&[give(3, LayoutReturn::Wider(2))]).status(), Status::NoFileHandle);
-    // All are of none.
+    // The return of all layouts covers every file system.
     laid_out(&mut client, b"b");
     assert_eq!(counts(&client), 2);
     assert_eq!(client.send(&[give(3, LayoutReturn::Wider(3))]).status(), Status::Ok);
@@ -159,7 +159,7 @@ fn all_layouts_are_recalled_by_one_call_that_names_nothing() {
         client.world.answer_back(&call, Status::Ok, answer);
         tick(&mut client);
         assert!(client.world.back_calls.is_empty());
-        // Nobody had asked for these.
+        // These layouts were not recalled.
         for (fh, stateid) in files {
             assert_eq!(client.send(&[putfh(&fh), give_back(stateid)]).status(), Status::Ok);
         }

@@ -1,4 +1,4 @@
-//! What a slot asks for, what stands under its names, and what the answer must be.
+//! The requests of a slot, its names in the model, and the expected answers.
 
 use dafs_dat::sim::SimRng;
 use dafs_wire::nfs4::*;
@@ -8,13 +8,13 @@ use dafs_wire::xdr::{Apart, Encode, Encoder, Payload};
 const NAMES: u64 = 3;
 /// The longest piece of data, in bytes.
 pub(crate) const DATA_BYTES_MAX: usize = 40 << 10;
-/// The longest that a server keeps for a retry.
+/// The longest piece that a server caches for a retry, in bytes.
 pub(crate) const KEPT_BYTES_MAX: usize = 4 << 10;
 /// The longest file of a slot, in bytes.
 const FILE_BYTES: u64 = 60 << 10;
 
-/// One request. Each gives another answer when it is carried out again, or finds other data when it
-/// is carried out late.
+/// One request. Each gets another answer when it is executed twice, or finds other data when it is
+/// executed late.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Action {
     MakeDirectory(u64),
@@ -25,7 +25,7 @@ pub(crate) enum Action {
     Read { offset: u64, len: usize, kept: bool },
 }
 
-/// A piece of each.
+/// Returns one action of each kind.
 pub(crate) fn one_of_each() -> Vec<Action> {
     vec![
         Action::MakeDirectory(0),
@@ -60,13 +60,13 @@ impl Action {
         }
     }
 
-    /// The bytes that a write brings.
+    /// Returns the data of a write.
     pub(crate) fn data(&self) -> Option<Vec<u8>> {
         let Self::Write { len, value, .. } = *self else { return None };
         Some((0..len).map(|at| (at / 5) as u8 ^ value).collect())
     }
 
-    /// The request, without the data of a write, and where that belongs.
+    /// Encodes the request without the data of a write. Returns the position of that data.
     pub(crate) fn request(
         &self,
         place: &Place,
@@ -112,13 +112,13 @@ impl Action {
         }
         let mut bytes = compound(&ops, 1);
         let position = matches!(self, Self::Write { .. }).then_some(bytes.len());
-        // Something goes behind the data.
+        // An operation follows the data.
         Op::Getfh(GetfhArgs).encode(&mut Encoder::new(&mut bytes));
         (bytes, position)
     }
 }
 
-/// A COMPOUND of these operations, and room for `more`.
+/// Encodes a COMPOUND of these operations, and room for `more`.
 pub(crate) fn compound(ops: &[Op<'_>], more: u32) -> Vec<u8> {
     let mut bytes = Vec::new();
     let mut encoder = Encoder::new(&mut bytes);
@@ -134,7 +134,7 @@ fn name(place: &Place, at: u64) -> Vec<u8> {
     format!("{}-{at}", place.slot).into_bytes()
 }
 
-/// What stands under a name.
+/// The object of a name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Entry {
     Nothing,
@@ -142,7 +142,7 @@ pub(crate) enum Entry {
     Link,
 }
 
-/// Where a slot does what it does, which nobody else touches, and how it is there.
+/// The directory and file of a slot, which no other slot uses, and their expected state.
 #[derive(Debug, Clone)]
 pub(crate) struct Place {
     pub(crate) slot: u32,
@@ -158,7 +158,7 @@ impl Place {
         Self { slot, directory, file, names, content: Vec::new() }
     }
 
-    /// Carries an action out: the status that it must have, and the data that it reads.
+    /// Executes an action in the model. Returns the expected status, and the data that it reads.
     pub(crate) fn carry_out(&mut self, action: &Action) -> (Status, Vec<u8>) {
         let status = match *action {
             Action::MakeDirectory(at) => self.make(at, Entry::Directory),
@@ -174,7 +174,7 @@ impl Place {
                 let [from, to] = [from, to].map(|at| at as usize);
                 match (self.names[from], self.names[to]) {
                     (Entry::Nothing, _) => Status::NoEnt,
-                    // Two names of one file: nothing happens (RFC 8881 18.26.3).
+                    // Two names of one file: the rename has no effect (RFC 8881 18.26.3).
                     (Entry::Link, Entry::Link) => Status::Ok,
                     (Entry::Directory, Entry::Link) => Status::NotDir,
                     (Entry::Link, Entry::Directory) => Status::Exist,

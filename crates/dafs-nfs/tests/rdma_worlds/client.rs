@@ -1,5 +1,5 @@
-//! A client with one session: each slot has one request under way, and sends it again over a new
-//! connection as often as it takes.
+//! A client with one session: each slot has one request under way, and retries it over new
+//! connections until it is answered.
 
 use crate::action::{Action, DATA_BYTES_MAX, PLAIN, Place, compound};
 use crate::server::SERVER_HOST;
@@ -21,7 +21,7 @@ const COMPOUND: Procedure = Procedure {
     procedure: limits::PROCEDURE_COMPOUND,
 };
 
-/// What came of a world.
+/// The statistics of a world.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Tally {
     connections: u32,
@@ -32,7 +32,7 @@ pub(crate) struct Tally {
     refused: u32,
     placed: u32,
     fetched: u32,
-    /// Reads that were not kept for a retry, and so were not answered.
+    /// Reads whose reply was not cached for a retry, and which were not answered.
     forgotten: u32,
 }
 
@@ -62,7 +62,7 @@ impl Tally {
 struct Slot {
     place: Place,
     sequence: u32,
-    /// What it asks for, until that is answered, and how often it was sent.
+    /// Its request, until that is answered, and the number of attempts.
     asks: Option<(Action, u32)>,
     pending: Option<Pending>,
     memory: Option<Memory>,
@@ -101,7 +101,7 @@ impl Client {
     /// Connects if there is no connection or the last one is broken.
     pub(crate) fn connect(&mut self) {
         if self.client.as_ref().is_none_or(RpcClient::is_broken) {
-            // Another connection's answers are not this one's.
+            // Answers on another connection must not match calls of this one.
             self.first_xid += 10_000;
             let address = Address::Sim(SERVER_HOST);
             let options = self.options.clone();
@@ -111,8 +111,8 @@ impl Client {
         }
     }
 
-    /// Makes the session and everything that the slots work on. `wait` lets the world go on until a
-    /// call is answered.
+    /// Makes the session and the objects that the slots work on. `wait` runs the world until a call
+    /// is answered.
     pub(crate) fn set_up(&mut self, mut wait: impl FnMut(&Port, &Pending)) {
         let client = self.client.clone().unwrap();
         let mut ask = |ops: &[Op<'_>]| -> Results {
@@ -164,7 +164,7 @@ impl Client {
         self.slots[0].sequence = next;
     }
 
-    /// A slot asks for something, or asks again.
+    /// Sends a new request of a slot, or a retry.
     pub(crate) fn act(&mut self, rng: &mut SimRng) {
         let at = rng.below(self.slots.len() as u64) as usize;
         if self.slots[at].asks.is_none() {
@@ -173,16 +173,16 @@ impl Client {
         self.send(at);
     }
 
-    /// What a slot asks for next.
+    /// Sets the next request of a slot.
     pub(crate) fn ask(&mut self, at: usize, action: Action) {
         let slot = &mut self.slots[at];
         assert!(slot.asks.is_none());
         slot.asks = Some((action, 0));
-        // A server that works in its clients' memory may do so when the call is long lost.
+        // A server may access its clients' memory long after the call is lost.
         slot.memory = None;
     }
 
-    /// Sends what a slot asks for, if it is not under way and there is a connection.
+    /// Sends the request of a slot, if it is not under way and there is a connection.
     pub(crate) fn send(&mut self, at: usize) {
         let Some(client) = self.client.clone().filter(|_| self.is_connected()) else { return };
         let (session, slot) = (self.session, &mut self.slots[at]);
@@ -197,7 +197,7 @@ impl Client {
         let (bytes, position) =
             action.request(&slot.place, sequence(session, at as u32, slot.sequence));
         let args: &[&[u8]] = &[&bytes];
-        // A reply that was kept comes without the places for its data.
+        // A cached reply comes without the write chunks for its data.
         let mut request = Request::new(COMPOUND, args, 1000);
         let sinks;
         if let (Some(data), Some(position)) = (action.data(), position) {
@@ -221,7 +221,7 @@ impl Client {
         slot.memory = Some(memory);
     }
 
-    /// Takes what has come.
+    /// Handles all arrived events.
     pub(crate) fn poll(&mut self, now: Instant) {
         self.port.poll(now);
         for slot in &mut self.slots {
@@ -229,7 +229,7 @@ impl Client {
                 match pending.wait() {
                     Ok(results) => slot.answered(&results, &mut self.tally),
                     Err(CallError::Disconnected(_)) => {
-                        // The server may still use what it has mapped.
+                        // The server may still use the mapped memory.
                         slot.memory = None;
                     }
                     Err(error) => panic!("{:?}: {error:?}", slot.asks),
@@ -238,12 +238,12 @@ impl Client {
         }
     }
 
-    /// Slots that wait for an answer.
+    /// Returns the number of slots that wait for an answer.
     pub(crate) fn under_way(&self) -> usize {
         self.slots.iter().filter(|slot| slot.asks.is_some()).count()
     }
 
-    /// Sends everything that is not under way.
+    /// Sends all requests that are not under way.
     pub(crate) fn send_all(&mut self) {
         (0..self.slots.len()).for_each(|at| self.send(at));
     }
@@ -262,7 +262,7 @@ impl Slot {
         for at in 0..head.op_count {
             let result = OpResult::decode(&mut decoder).unwrap();
             if at == 0 && result.status == Status::Delay {
-                // It is being carried out, or was not begun; it is to be sent again as it is.
+                // The request is being executed, or was not begun. The slot retries it unchanged.
                 return;
             }
             assert!(at > 0 || result.status == Status::Ok, "{result:?}");

@@ -1,6 +1,6 @@
-//! NFSv4.1 over RDMA in worlds made from a seed: shipped handler, RPC server and RPC client over the
-//! simulated network, which breaks their connections at any moment. Every request is sent again until
-//! it is answered, and its answer must be that to the first time it was carried out.
+//! NFSv4.1 over RDMA in worlds made from a seed: the shipped handler, RPC server and RPC client
+//! over the simulated network, which breaks their connections at any moment. Clients retry every
+//! request until it is answered, and the answer must be that of its first execution.
 //!
 //! `DAFS_WORLD_SEED=7 cargo test -p dafs-nfs --test rdma_worlds` runs one world again.
 
@@ -15,7 +15,7 @@ use client::Tally;
 use dafs_dat::sim::{SimFaults, SimNetwork, seeds_of_the_day};
 use world::World;
 
-/// Worlds of the day, and with `DAFS_TEST_LONG`.
+/// Number of worlds of a test, without and with `DAFS_TEST_LONG`.
 const WORLDS: u64 = 100;
 const WORLDS_LONG: u64 = 5000;
 
@@ -40,7 +40,7 @@ fn every_request_is_carried_out_once_in_every_world() {
     }
     let seeds = seeds_of_the_day(WORLDS, WORLDS_LONG);
     let seen = seeds.fold(Tally::default(), |all, seed| all.plus(run(seed)));
-    // A test of worlds in which nothing happens would show nothing.
+    // A test of worlds without events would prove no property.
     assert!(seen.is_rich(), "{seen:?}");
 }
 

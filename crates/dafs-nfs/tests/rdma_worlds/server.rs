@@ -1,4 +1,4 @@
-//! The NFS server on the simulated network; its pool runs when the world says so.
+//! The NFS server on the simulated network. The world decides when the jobs of its pool run.
 
 use dafs_dat::sim::SimNetwork;
 use dafs_dat::{Adapter, Address, Instant};
@@ -35,7 +35,7 @@ impl Server {
     pub(crate) fn new(network: &SimNetwork, config: Config) -> Self {
         let options = MemoryOptions { bytes_max: 8 << 20, files_max: 1000, ..Default::default() };
         let store = Arc::new(MemoryStore::new(options));
-        // Where simulated hosts are.
+        // The network of simulated hosts.
         let networks = vec!["10.0.0.0/8".parse().unwrap()];
         let admits = Admits { networks, ..Admits::default() };
         let options = ExportOptions { squash: Squash::None, admits, ..ExportOptions::default() };
@@ -63,12 +63,12 @@ impl Server {
         Self { group, reactor, pool }
     }
 
-    /// Does what there is to do.
+    /// Handles pending work.
     pub(crate) fn turn(&mut self, now: Instant) -> bool {
         self.reactor.turn(now.0)
     }
 
-    /// Jobs that wait.
+    /// Returns the number of waiting jobs.
     pub(crate) fn jobs(&self) -> usize {
         self.pool.0.lock().unwrap().len()
     }
@@ -85,7 +85,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // Jobs hold what holds the pool.
+        // Jobs hold references to the owner of the pool.
         let jobs = std::mem::take(&mut *self.pool.0.lock().unwrap());
         drop(jobs);
     }

@@ -1,4 +1,4 @@
-//! One world: a server, some clients, a network, and the order of things.
+//! One world: a server, some clients, a network, and the schedule.
 
 use crate::action::Action;
 use crate::client::{Client, Tally};
@@ -10,7 +10,7 @@ use dafs_rpc::server::Config;
 use std::time::Duration;
 
 const STEPS: u32 = 6000;
-/// Steps within which everything must have come to its end.
+/// The number of steps within which every request must end.
 const END_STEPS_MAX: u32 = 400_000;
 
 pub(crate) struct World {
@@ -40,7 +40,7 @@ impl World {
         world
     }
 
-    /// Clients that are connected and have what they need.
+    /// Makes clients that are connected and have a session.
     pub(crate) fn on(network: SimNetwork, clients: usize) -> Self {
         let server = Server::new(&network, Config::default());
         let mut world = Self { rng: SimRng::new(1), network, server, clients: Vec::new() };
@@ -67,7 +67,7 @@ impl World {
         self.network.now()
     }
 
-    /// The server works and the network carries; false when nothing happens any more.
+    /// Runs the server and the network for one step. Returns false when no event is left.
     fn go_on(&mut self) -> bool {
         let busy = self.server.turn(self.now());
         if self.server.jobs() > 0 {
@@ -128,7 +128,7 @@ impl World {
         }
     }
 
-    /// Trouble ends, everybody gets an answer, and nothing is left.
+    /// Faults end, every client gets its answers, and no resource is left.
     fn end(&mut self) {
         self.network.calm();
         for _ in 0..END_STEPS_MAX {
@@ -156,12 +156,12 @@ impl World {
         }
         assert_eq!((self.server.connections(), self.server.jobs()), (0, 0));
         assert_eq!(self.network.connection_count(), 0);
-        // Memory for messages on their way out stays.
+        // Memory for outgoing messages stays.
         assert!(self.network.region_count(SERVER_HOST) <= 2);
     }
 
-    /// One request, whose connection breaks after so many steps. Gives the number of steps that it
-    /// took; checks that what follows finds it done once.
+    /// Executes one request, whose connection breaks after so many steps. Returns the number of
+    /// steps that it took. Checks that later requests see exactly one execution.
     pub(crate) fn act_once(mut self, action: &Action, cut: Option<u32>) -> u32 {
         let before = [
             Action::MakeDirectory(0),

@@ -1,4 +1,4 @@
-//! An engine for tests whose components have no holes: a metadata server that keeps names and sizes, and
+//! A test engine whose components have no holes: a metadata server that has names and sizes, and
 //! data servers that keep the bytes of one file in memory.
 
 use crate::harness::{PATIENCE, Server};
@@ -27,18 +27,18 @@ const LEN: usize = 37 * UNIT + 100;
 const DEVICE: DeviceKey = DeviceKey([9; 16]);
 const COMPONENTS: FsId = FsId([8; 16]);
 
-/// The data server of each place; the first one has two components.
+/// The data server of each place. The first data server has two components.
 const PATTERN: [u32; 4] = [0, 1, 0, 2];
 
 /// The place of the first stripe.
 const FIRST: usize = 3;
 
-/// The component of a place.
+/// Returns the component of a place.
 fn component(place: usize) -> FileId {
     FileId([place as u8 + 1; FILE_ID_BYTES])
 }
 
-/// Names and sizes.
+/// The store of names and sizes.
 struct Names {
     inner: Arc<MemoryStore>,
     servers: Vec<SocketAddr>,
@@ -68,7 +68,7 @@ impl Layouts for Names {
         vec![DEVICE]
     }
 
-    /// Files have their size before anything is written.
+    /// Files have their size before any write.
     fn commit(&self, file: &FileId, end: Option<u64>) -> Result<u64> {
         let size = self.inner.getattr(file)?.size;
         if end.is_some_and(|end| end > size) { Err(StoreError::Invalid) } else { Ok(size) }
@@ -161,7 +161,7 @@ impl OpenFile for Component {
         Ok(())
     }
 
-    /// Of what has none: those that a data server does not know.
+    /// Attributes of a component. A data server does not know most of them.
     fn attr(&self) -> Result<Attr> {
         let time = TimeSpec::default();
         Ok(Attr {
@@ -196,7 +196,7 @@ impl DataFile for Component {
         Ok(len)
     }
 
-    /// Where it ends a client asks the metadata server.
+    /// At its end a client asks the metadata server.
     fn file_size(&self) -> Result<Option<u64>> {
         Ok(Some(self.bytes.lock().unwrap().len() as u64))
     }
@@ -224,7 +224,7 @@ impl DataFiles for Components {
     }
 }
 
-/// The metadata server judges, when there is one.
+/// A role whose metadata server checks uses, when there is one.
 #[derive(Default)]
 struct Judge(Mutex<Option<Arc<Service>>>);
 
@@ -272,7 +272,7 @@ impl Cluster {
         Mount::connect(&url, &options).unwrap()
     }
 
-    /// What the data servers have read and written.
+    /// Returns the bytes that the data servers have read and written.
     fn moved_bytes(&self) -> (u64, u64) {
         let sum = |of: fn(&Component) -> &AtomicU64| {
             self.components.iter().map(|component| of(component).load(Ordering::SeqCst)).sum()
@@ -281,7 +281,7 @@ impl Cluster {
     }
 }
 
-/// Where a byte of the file is, by RFC 8881 13.4.4: the place in the pattern and the offset there.
+/// Finds a byte of the file, by RFC 8881 13.4.4: its place in the pattern and the offset there.
 fn place_of(offset: usize) -> (usize, usize) {
     let (stripe_unit_number, within) = (offset / UNIT, offset % UNIT);
     let place = (stripe_unit_number + FIRST) % PATTERN.len();
@@ -329,7 +329,7 @@ fn bytes_lie_at_data_servers_where_the_standard_wants_them_densely() {
     let bytes: Vec<u8> = (0..LEN).map(|at| ((at / 7) ^ (at / UNIT * 31)) as u8).collect();
     let memory = mount.allocate(LEN).unwrap();
     let mut moved_bytes = 0;
-    // From the middle of a stripe on, to the end, and then the whole.
+    // A read from the middle of a stripe to the end, and then of the whole file.
     for from in [5 * UNIT + 1000, 0] {
         memory.view().copy_from(&bytes, Site::Inspect);
         let piece = memory.slice(from..LEN).unwrap();
@@ -348,7 +348,7 @@ fn bytes_lie_at_data_servers_where_the_standard_wants_them_densely() {
     for (place, expected) in expected.iter().enumerate() {
         assert!(*cluster.components[place].bytes.lock().unwrap() == *expected, "place {place}");
     }
-    // Another client, and what is not from the start of a stripe.
+    // Another client reads, from an offset within a stripe.
     let other = cluster.mount();
     let file = other.open(b"/f", &OpenOptions::read()).unwrap();
     let memory = other.allocate(LEN).unwrap();

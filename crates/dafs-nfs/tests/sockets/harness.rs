@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Longer than anything takes that works.
+/// Longer than any working operation takes.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Runs jobs on threads of its own.
@@ -60,7 +60,7 @@ impl Server {
         Self::start_over(config, Arc::new(MemoryStore::new(MemoryOptions::default())))
     }
 
-    /// A server of one export.
+    /// Starts a server of one export.
     pub(crate) fn start_over(config: ServiceConfig, store: Arc<dyn Store>) -> Self {
         let service = service(config, store);
         Self::run(b"server", |pool, verifier, admission, options| {
@@ -68,7 +68,7 @@ impl Server {
         })
     }
 
-    /// A data server.
+    /// Starts a data server.
     pub(crate) fn start_data_server(role: DataRole) -> Self {
         let config = ServiceConfig::new(Duration::from_secs(60), 7);
         let service = service(config, Arc::new(DataStore::new(role.files.clone())));
@@ -124,12 +124,12 @@ impl Server {
         Self { address, shared, group, pool, threads }
     }
 
-    /// A connection as root.
+    /// Opens a connection as root.
     pub(crate) fn connection(&self) -> Connection {
         Connection::open(self.address, Identity::sys("test", 0, 0, &[])).unwrap()
     }
 
-    /// A session of a client of this name.
+    /// Opens a session of a client of this name.
     pub(crate) fn session(&self, owner: &[u8]) -> Session {
         connect(self.address, &Options::new(owner)).unwrap()
     }
@@ -146,7 +146,7 @@ impl Drop for Server {
     }
 }
 
-/// Waits until something holds.
+/// Waits until a condition holds.
 #[track_caller]
 pub(crate) fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     let start = Instant::now();

@@ -1,5 +1,5 @@
-//! What no sane client sends, over real connections: the server answers or closes, and goes on
-//! serving others.
+//! Malformed requests over real connections: the server answers or closes, and goes on serving
+//! others.
 
 use crate::harness::Server;
 use dafs_nfs_client::{CallError, Compound, NfsError};

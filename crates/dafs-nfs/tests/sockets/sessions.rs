@@ -1,4 +1,4 @@
-//! Sessions with several requests, connections and threads at a time; retries over another
+//! Sessions with several requests, connections and threads at a time, and retries over another
 //! connection.
 
 use crate::harness::{Server, eventually};
@@ -16,7 +16,7 @@ fn getroot(compound: &mut Compound) {
     compound.op(&Op::Putrootfh(PutrootfhArgs)).op(&Op::Getfh(GetfhArgs));
 }
 
-/// A compound of its own SEQUENCE and the root's handle.
+/// Builds a compound of its own SEQUENCE and the root's handle.
 fn sequenced(sequence: SequenceArgs) -> Compound {
     let mut compound = Compound::new(2);
     compound.op(&Op::Sequence(sequence));
@@ -82,7 +82,7 @@ fn a_session_uses_several_connections() {
     for one in pending {
         one.wait().unwrap().finish().unwrap();
     }
-    // An unbound connection gets bound by SEQUENCE, because the client asked for no protection.
+    // SEQUENCE binds an unbound connection, because the client requested no state protection.
     let other = server.connection();
     session.replace_connections(other);
     session.call(getroot).unwrap().finish().unwrap();
@@ -123,13 +123,13 @@ fn a_retry_over_another_connection_gets_the_kept_reply() {
     assert_eq!(answer.status(), Status::Ok);
     first.close();
     eventually("the connection ended", || first.rpc().is_broken());
-    // Over a new connection, and by another user, the bytes are the same.
+    // The same bytes, over a new connection, and by another user.
     for uid in [0, 5] {
         let again = Connection::open(server.address, identity(uid)).unwrap();
         if uid == 0 {
             assert_eq!(again.compound(&compound).unwrap().bytes(), answer.bytes());
         } else {
-            // The principal is a part of what tells a false retry (RFC 8881 2.10.6.1.3.1).
+            // The digest that detects a false retry includes the principal (RFC 8881 2.10.6.1.3.1).
             let status = again.compound(&compound).unwrap().status();
             assert!(matches!(status, Status::Ok | Status::SeqFalseRetry), "{status:?}");
         }
@@ -156,7 +156,7 @@ fn false_retries_and_wrong_sequences_are_refused_and_harm_nothing() {
     let session_id = SessionId([0x5a; 16]);
     let unknown = SequenceArgs { session_id, ..sequence };
     assert_eq!(refused(connection.compound(&sequenced(unknown))), Status::BadSession);
-    // The slot is as it was: the retry finds its reply, and the next request goes through.
+    // The slot is unchanged: the retry finds its reply, and the next request succeeds.
     let again = connection.compound(&sequenced(sequence)).unwrap();
     assert_eq!(again.bytes(), kept.bytes());
     let next = connection.compound(&sequenced(wrong(sequence.sequence_id + 1))).unwrap();

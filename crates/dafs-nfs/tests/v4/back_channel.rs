@@ -1,4 +1,4 @@
-//! Back channels: binding, callbacks, answers and their absence (RFC 8881 2.10.3.1, 18.33, 18.34,
+//! Back channels: binding, callbacks, replies and their absence (RFC 8881 2.10.3.1, 18.33, 18.34,
 //! 20).
 
 use crate::common::*;
@@ -71,7 +71,7 @@ fn what_has_no_slot_waits_for_one() {
     let mut world = World::default();
     let session = world.client(b"client");
     (0..20).for_each(|number| recall(&mut world, &session, number + 1));
-    // The client takes eight at once.
+    // The client accepts eight at once.
     assert_eq!(world.back_calls.len(), 8);
     let calls = std::mem::take(&mut world.back_calls);
     world.answer_back(&calls[3].1, Status::Ok, Status::Ok);
@@ -96,7 +96,7 @@ fn an_unanswered_call_goes_over_another_connection_under_the_same_sequence() {
     assert_eq!(connection, world.reactor.connection(1).id().to_u64());
     assert_eq!(again.args, call.args);
     assert_ne!(again.token, call.token);
-    // A late answer to the first does not count.
+    // A late reply to the first does not count.
     world.answer_back(&call, Status::Ok, Status::Ok);
     recall(&mut world, &session, 6);
     assert_eq!(back_args(&world.back_calls[0].1).slot_id, 1);
@@ -115,7 +115,7 @@ fn a_lost_path_is_told_and_mended() {
     let answer = world.send(3, 0, &[bind(&session, ChannelFromClient::ForeOrBoth)]);
     assert_eq!(answer.status(), Status::Ok);
     assert_eq!(flags(&mut world, &mut session), SequenceStatus::empty());
-    // What was under way goes on where the client can tell that it is the same.
+    // The call under way keeps its slot and sequence, so the client recognises it.
     assert_eq!(world.back_calls[0].1.args, call.args);
 }
 
@@ -132,7 +132,7 @@ fn a_client_that_comes_back_over_another_connection_is_called_there() {
         let ResultBody::Sequence(result) = answer.body(0) else { panic!() };
         result.status
     };
-    // The old connection is not known to be dead; several may be used at a time.
+    // The old connection is not known to be dead, and several may be used at a time.
     assert_eq!(flags_over(&mut world, 2), SequenceStatus::empty());
     world.now_ns += 3 * SECOND;
     assert_eq!(flags_over(&mut world, 2), SequenceStatus::CB_PATH_DOWN_SESSION);
@@ -189,7 +189,7 @@ fn a_session_without_connection_leaves_its_calls_to_another() {
     assert!(world.back_calls.is_empty());
 }
 
-/// The recall was on its way when nobody else could take it over.
+/// The recall was under way when no other session could take it over.
 #[test]
 fn a_session_that_comes_later_takes_over_what_another_cannot_say() {
     let mut world = World::default();
@@ -229,7 +229,7 @@ fn a_client_may_hear_of_its_session_after_the_callback_and_not_much_later() {
     let mut asked = 0;
     while let Some((_, call)) = world.back_calls.pop() {
         asked += 1;
-        // Nothing was done, so the sequence stays.
+        // The call was not executed, so the sequence id stays.
         assert_eq!(back_args(&call).sequence_id, 1);
         assert_eq!(flags(&mut world, &mut session), SequenceStatus::empty());
         world.answer_back(&call, Status::BadSession, Status::Ok);
@@ -256,7 +256,7 @@ fn a_client_that_counts_anew_or_answers_nonsense_is_understood() {
     let connection = world.reactor.connection(1).id();
     world.handler.back_reply(connection, call.token, Ok(b"nonsense"));
     assert_eq!(flags(&mut world, &mut session), SequenceStatus::BACKCHANNEL_FAULT);
-    // An answer to nothing, and one twice.
+    // A reply without a call, and a second reply to one.
     world.handler.back_reply(connection, call.token, Ok(b""));
     world.handler.back_reply(connection, 99, Ok(b""));
 }

@@ -116,7 +116,7 @@ fn a_failed_create_session_leaves_the_sequence() {
             1,
             Status::Inval,
         ),
-        // Only who made the record confirms it.
+        // Only the principal that made the record confirms it.
         (args.clone(), 2, Status::ClidInUse),
         (CreateSessionArgs { client_id: 12345, ..args.clone() }, 1, Status::StaleClientId),
     ];
@@ -137,7 +137,7 @@ fn flags_that_are_not_granted_are_not_promised() {
     let args = create_session(client.client_id, client.sequence_id);
     let created = world.session(1, CreateSessionArgs { flags, ..args.clone() }).created;
     assert_eq!(created.flags, CreateSessionFlags::CONN_BACK_CHAN);
-    // Nothing that the server could prove itself with: no back channel.
+    // The client accepts no credential that the server could present, so there is no back channel.
     let args = CreateSessionArgs { sequence: args.sequence + 1, security: vec![], ..args };
     let created = world.session(1, args).created;
     assert_eq!(created.flags, CreateSessionFlags::empty());
@@ -240,7 +240,8 @@ fn local_users_get_no_sessions_of_other_peoples_clients() {
     let mut world = World::default();
     let client = world.client(b"client");
     world.reactor.process = CallerProcess::Known(PeerProcess { pid: 0, uid: 2000, gid: 100 });
-    // Neither the kept result of the first session nor another one, whoever they say they are.
+    // The client gets neither the cached result of the first session nor another session, for any
+    // claimed user.
     for sequence in [client.created.sequence, client.created.sequence + 1] {
         let args = create_session(client.client_id, sequence);
         let answer = world.send(9, 0, &[Op::CreateSession(args)]);
@@ -273,7 +274,7 @@ fn local_users_end_no_clients_of_other_people() {
     }
 }
 
-/// Makes the next calls come from there.
+/// Sets the origin of the next calls.
 fn move_to(world: &mut World, peer: &str) {
     world.reactor.peer = peer.parse().unwrap();
 }
@@ -294,7 +295,7 @@ fn hosts_that_no_export_admits_hold_nothing() {
     assert_eq!((counts.clients, counts.sessions), (1, 1));
 }
 
-/// A client with a session from one host, and the next calls from another one.
+/// Makes a client with a session from one host, and sets another origin for the next calls.
 fn with_a_stranger() -> (World, Session) {
     let mut world = World::for_networks(&["192.0.2.0/24"]);
     move_to(&mut world, "192.0.2.1:700");
@@ -310,7 +311,7 @@ fn a_stranger_does_not_end_a_client_by_its_name() {
     assert_eq!(answer.status(), Status::ClidInUse);
     move_to(&mut world, "192.0.2.1:700");
     assert_eq!(world.next(&mut session, &[]).status(), Status::Ok);
-    // Nor do other users of its host, where an export admits them.
+    // Other users of its host do not either, where an export admits them.
     let mut world = World::for_networks(&["192.0.2.0/24"]);
     move_to(&mut world, "192.0.2.1:700");
     let mut session = world.client(b"client");
@@ -323,7 +324,7 @@ fn a_stranger_does_not_end_a_client_by_its_name() {
 #[test]
 fn a_stranger_gets_no_session_by_a_client_id() {
     let (mut world, mut session) = with_a_stranger();
-    // Neither the kept result of the first session nor another one.
+    // The caller gets neither the cached result of the first session nor another session.
     for sequence in [session.created.sequence, session.created.sequence + 1] {
         let args = create_session(session.client_id, sequence);
         let answer = world.send(9, 0, &[Op::CreateSession(args)]);
@@ -335,7 +336,7 @@ fn a_stranger_gets_no_session_by_a_client_id() {
     move_to(&mut world, "192.0.2.3:700");
     let args = create_session(other.client_id, other.sequence_id);
     assert_eq!(world.send(10, 0, &[Op::CreateSession(args)]).status(), Status::ClidInUse);
-    // Who knows the session is the client, wherever it has moved to.
+    // A caller that knows the session is the client, from any address.
     session.sequence += 1;
     let ops = with_sequence(session.sequence_args(), &[]);
     assert_eq!(world.send(11, 0, &ops).status(), Status::Ok);
@@ -343,7 +344,7 @@ fn a_stranger_gets_no_session_by_a_client_id() {
     assert_eq!(world.send(11, 0, &[Op::CreateSession(args)]).status(), Status::Ok);
 }
 
-/// What a client has counts for the host that it came from, or for the user of this host.
+/// A client's state counts for the host that it came from, or for the user of this host.
 #[test]
 fn a_client_counts_for_its_host() {
     let mut world = World::for_networks(&["192.0.2.0/24", "2001:db8::/32", "127.0.0.0/8"]);

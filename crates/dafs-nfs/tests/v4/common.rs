@@ -1,5 +1,5 @@
 //! A server without sockets: the handler, a stand-in reactor, a pool whose jobs the test runs, and
-//! a clock that the test turns.
+//! a clock that the test sets.
 
 use dafs_journal::sim::SimDisk;
 use dafs_nfs::{Admission, NfsHandler, NfsOptions, NfsShared};
@@ -23,7 +23,7 @@ use std::time::Duration;
 pub(crate) const SECOND: u64 = 1_000_000_000;
 pub(crate) const LEASE_SECONDS: u64 = 90;
 
-/// Runs nothing until it is told to, and notes in which lanes things were to run.
+/// Runs jobs only at the test's request, and records their lanes.
 #[derive(Default)]
 pub(crate) struct QueuePool(Mutex<Vec<Job>>, Mutex<Vec<u64>>);
 
@@ -43,13 +43,13 @@ impl QueuePool {
         std::mem::take(&mut *self.1.lock().unwrap())
     }
 
-    /// Runs what there is now, but not what comes of it; tells how much that was.
+    /// Runs the jobs that are queued now, but not those that they queue. Returns their number.
     pub(crate) fn run(&self) -> usize {
         let count = self.0.lock().unwrap().len();
         (0..count).take_while(|_| self.step()).count()
     }
 
-    /// Runs the job that waits longest, if there is one.
+    /// Runs the oldest job, if there is one.
     pub(crate) fn step(&self) -> bool {
         let mut jobs = self.0.lock().unwrap();
         if jobs.is_empty() {
@@ -103,7 +103,7 @@ pub(crate) struct World {
     pub(crate) xid: u32,
 }
 
-/// What matters of an EXCHANGE_ID.
+/// The main results of an EXCHANGE_ID.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Exchanged {
     pub(crate) client_id: u64,
@@ -117,7 +117,7 @@ pub(crate) struct Session {
     pub(crate) client_id: u64,
     pub(crate) id: SessionId,
     pub(crate) created: CreateSessionResult,
-    /// The last sequence of slot 0.
+    /// The last sequence id of slot 0.
     pub(crate) sequence: u32,
 }
 
@@ -128,13 +128,13 @@ impl Default for World {
 }
 
 impl World {
-    /// A server whose root is the one store.
+    /// Makes a server whose root is the one store.
     pub(crate) fn over(store: Arc<dyn Store>) -> Self {
         let options = ExportOptions { squash: Squash::None, ..ExportOptions::default() };
         Self::run_of(7, store, options, None)
     }
 
-    /// A server whose export admits these networks, from any port.
+    /// Makes a server whose export admits these networks, from any port.
     pub(crate) fn for_networks(networks: &[&str]) -> Self {
         let networks = networks.iter().map(|network| network.parse().unwrap()).collect();
         let admits = Admits { networks, unprivileged_ports: true, ..Admits::default() };
@@ -143,7 +143,8 @@ impl World {
         Self::run_of(7, store, options, None)
     }
 
-    /// One of several runs of a server, with a journal on that disk in that run of the system.
+    /// Makes one of several runs of a server, with a journal on that disk in that boot of the
+    /// system.
     pub(crate) fn run_of(
         instance: u32,
         store: Arc<dyn Store>,
@@ -167,7 +168,8 @@ impl World {
         Self::around(shared, pool)
     }
 
-    /// A server whose last run has known a client of user 0 by this name, and waits for it.
+    /// Makes a server whose last run has known a client of user 0 by this name, and which waits for
+    /// its reclaims.
     pub(crate) fn after_restart(store: Arc<dyn Store>, owner: &[u8]) -> Self {
         let options = ExportOptions { squash: Squash::None, ..ExportOptions::default() };
         let namespace = Namespace::new(vec![Export::new("", store, options)]).unwrap();
@@ -181,7 +183,7 @@ impl World {
         Self::around(shared, pool)
     }
 
-    /// A data server.
+    /// Makes a data server.
     pub(crate) fn data_server(role: DataRole) -> Self {
         let options = ExportOptions { squash: Squash::None, ..ExportOptions::default() };
         let store = Arc::new(dafs_store::DataStore::new(role.files.clone()));
@@ -213,11 +215,11 @@ impl World {
 }
 
 thread_local! {
-    /// The time that jobs find when they run; 0 for that of the call they belong to.
+    /// The time that jobs see when they run. 0 for that of their call.
     pub(crate) static CLOCK_NS: Cell<u64> = const { Cell::new(0) };
 }
 
-/// Records that have one client, and keep nothing.
+/// Durable records of one client, which drop all changes.
 struct OneRecord(Vec<u8>);
 
 impl ClientRecords for OneRecord {
@@ -262,7 +264,7 @@ fn nfs_options(instance: u32) -> NfsOptions {
 }
 
 impl World {
-    /// Sends what `args` are over a connection as a user, runs what has to wait, gives the answer.
+    /// Sends raw `args` over a connection as a user, runs deferred jobs, and returns the answer.
     pub(crate) fn raw(
         &mut self,
         connection: u32,
@@ -277,7 +279,7 @@ impl World {
         }
     }
 
-    /// Sends only.
+    /// Only sends.
     pub(crate) fn start(&mut self, connection: u32, uid: u32, args: &[u8]) -> Handled {
         self.xid += 1;
         let machine = &b"client"[..];
@@ -297,7 +299,7 @@ impl World {
         handled
     }
 
-    /// Runs what waits until the call that came last is answered.
+    /// Runs waiting jobs until the last call is answered.
     pub(crate) fn finish(&mut self) -> Result<Vec<u8>, Rejection> {
         let mut answers: Vec<Result<Reply, Rejection>> = Vec::new();
         while answers.is_empty() {
@@ -308,7 +310,7 @@ impl World {
         answers.into_iter().next().unwrap().map(|reply| reply.to_bytes())
     }
 
-    /// Takes what has happened: answers are given, callbacks are kept.
+    /// Takes pending events: returns answers, and keeps callbacks.
     pub(crate) fn collect(&mut self) -> Vec<Result<Reply, Rejection>> {
         let mut answers = Vec::new();
         for event in self.reactor.take_events() {
@@ -343,7 +345,7 @@ impl World {
         Exchanged { client_id, sequence_id, flags }
     }
 
-    /// A confirmed client of user 0 with one session over connection 1, its back channel included.
+    /// Makes a confirmed client of user 0 with one session over connection 1, with a back channel.
     pub(crate) fn client(&mut self, owner: &[u8]) -> Session {
         let exchanged = self.exchange(0, owner, 1);
         let args = create_session(exchanged.client_id, exchanged.sequence_id);
@@ -357,19 +359,19 @@ impl World {
         Session { client_id, id: created.session_id, created, sequence: 0 }
     }
 
-    /// The next compound of a session's slot 0.
+    /// Sends the next compound of a session's slot 0.
     pub(crate) fn next(&mut self, session: &mut Session, ops: &[Op<'_>]) -> Answer {
         session.sequence += 1;
         self.again(session, ops)
     }
 
-    /// The same sequence as before.
+    /// Sends a compound with the same sequence id as before.
     pub(crate) fn again(&mut self, session: &Session, ops: &[Op<'_>]) -> Answer {
         let ops = with_sequence(session.sequence_args(), ops);
         self.send(1, 0, &ops)
     }
 
-    /// The client answers a callback with these statuses.
+    /// Replies to a callback with these statuses.
     pub(crate) fn answer_back(&mut self, call: &BackCall, sequence: Status, operation: Status) {
         let args = back_args(call);
         let mut bytes = Vec::new();
@@ -459,7 +461,7 @@ pub(crate) fn create_session(client_id: u64, sequence: u32) -> CreateSessionArgs
     }
 }
 
-/// CB_SEQUENCE of a callback.
+/// Decodes CB_SEQUENCE of a callback.
 pub(crate) fn back_args(call: &BackCall) -> CbSequenceArgs {
     let mut d = Decoder::new(&call.args);
     let head = CbCompoundArgs::decode(&mut d).unwrap();
@@ -468,7 +470,7 @@ pub(crate) fn back_args(call: &BackCall) -> CbSequenceArgs {
     args
 }
 
-/// What a callback is about.
+/// Decodes the operation of a callback.
 pub(crate) fn back_op(call: &BackCall) -> CbOp<'_> {
     let mut d = Decoder::new(&call.args);
     CbCompoundArgs::decode(&mut d).unwrap();

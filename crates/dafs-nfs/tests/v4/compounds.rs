@@ -1,4 +1,5 @@
-//! COMPOUND as such: versions, tags, places of operations, hostile frames (RFC 8881 16.2, 2.6.3.1).
+//! COMPOUND as such: versions, tags, positions of operations, hostile frames (RFC 8881 16.2,
+//! 2.6.3.1).
 
 use crate::common::*;
 use dafs_rpc::{AcceptStatus, Rejection};
@@ -63,7 +64,7 @@ fn unknown_operations_and_those_of_other_minor_versions() {
             assert_eq!(answer.results().last().unwrap().number, OP_ILLEGAL);
         }
     }
-    // 4.2 operations do not exist in 4.1; those of 4.0 exist and are not supported.
+    // 4.2 operations do not exist in 4.1. Those of 4.0 exist and are not supported.
     let seek = Op::Seek(SeekArgs { stateid: Stateid::ANONYMOUS, offset: 0, what: SeekWhat::Data });
     assert_eq!(world.next(&mut session, &[seek]).status(), Status::OpIllegal);
     for old in [OpNum::OpenConfirm, OpNum::Renew, OpNum::Setclientid, OpNum::ReleaseLockowner] {
@@ -92,7 +93,7 @@ fn a_compound_of_ten_thousand_operations_is_refused_unread() {
     let mut session = world.client(b"client");
     let answer = world.next(&mut session, &vec![ROOT; 10_000]);
     assert!(matches!(answer.status(), Status::ReqTooBig | Status::TooManyOps));
-    // The count may lie, too.
+    // The count may be wrong, too.
     let mut bytes = Vec::new();
     let mut e = Encoder::new(&mut bytes);
     CompoundArgs { tag: b"", minor_version: 1, op_count: u32::MAX }.encode(&mut e);
@@ -117,7 +118,8 @@ fn arguments_that_cannot_be_decoded_end_the_compound() {
     session.sequence += 1;
     let ops = with_sequence(session.sequence_args(), &[ROOT]);
     let mut bytes = world.encode(&ops);
-    // A third operation is announced and is not there; then one whose name is longer than the rest.
+    // The count includes a third operation that is missing. Then comes one whose name is longer
+    // than the rest.
     bytes[11] = 3;
     let answer = Answer(world.raw(1, 0, &bytes).unwrap());
     assert_eq!(answer.status(), Status::BadXdr);

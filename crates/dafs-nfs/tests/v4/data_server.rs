@@ -1,4 +1,4 @@
-//! A data server: sessions, and data of components by leave of the metadata server.
+//! A data server: sessions, and I/O on components with the metadata server's authorisation.
 
 use crate::common::*;
 use dafs_mem::{Site, VolatileSlice};
@@ -17,10 +17,10 @@ use tempfile::TempDir;
 const SECRET: [u8; 16] = [3; 16];
 const UNIT: u64 = 4096;
 
-/// What was asked: owner, state-id, for writing.
+/// A question to the metadata server: owner, state-id, true for writing.
 type Asked = (Vec<u8>, StateRef, bool);
 
-/// A metadata server that answers what it is told to.
+/// A metadata server with prescribed answers.
 struct Judge {
     verdict: Mutex<Result<Option<Duration>, ServiceError>>,
     size: Mutex<Result<u64, StoreError>>,
@@ -41,7 +41,7 @@ impl ForeignStates for Judge {
     }
 }
 
-/// The file as the other node has it.
+/// The file's content on the other node.
 #[derive(Default)]
 struct Other(Mutex<Vec<u8>>);
 
@@ -79,7 +79,7 @@ fn fs() -> FsId {
     Export::fs_of(&component_store_fs(&SECRET), "")
 }
 
-/// The second of two nodes, where the first stripe lies on the first one.
+/// Returns a handle for the second of two nodes, where the first stripe lies on the first one.
 fn handle(node: u32) -> Vec<u8> {
     let handle = ComponentHandle {
         component: ComponentId([0xab; 16]),
@@ -261,7 +261,7 @@ fn other_nodes_bytes_are_served_and_counted() {
     let (rest, eof) = rig.read(2 * UNIT, 100).unwrap();
     assert_eq!((&rest[..2], rest.len(), eof), (&b"th"[..], 100, false));
     assert!(rest[2..].iter().all(|&byte| byte == 0), "a hole there");
-    // What comes short is asked for twice, lest it was written meanwhile.
+    // A short component is queried twice, because it may have been written meanwhile.
     assert_eq!(rig.components.indirect_bytes(), 10 + 2 + 100 + 98);
 }
 

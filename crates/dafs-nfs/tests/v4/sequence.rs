@@ -49,7 +49,7 @@ fn a_retry_gets_the_same_bytes_and_runs_nothing() {
     world.tag = b"again";
     let args = SequenceArgs { highest_slot_id: 5, ..session.sequence_args() };
     assert_eq!(world.send(2, 0, &with_sequence(args, &ops)), first);
-    // Failures are kept as well.
+    // Failures are cached as well.
     let bad = [GETFH];
     let failed = world.next(&mut session, &bad);
     assert_eq!(failed.status(), Status::NoFileHandle);
@@ -64,7 +64,7 @@ fn a_false_retry_is_told_apart() {
     for other in [&[ROOT][..], &[ROOT, ROOT], &[GETFH, ROOT], &[]] {
         assert_eq!(world.again(&session, other).status(), Status::SeqFalseRetry, "{other:?}");
     }
-    // Another user does not get what this one was told.
+    // Another user does not get the reply to this one.
     let ops = with_sequence(session.sequence_args(), &[ROOT, GETFH]);
     assert_eq!(world.send(1, 4, &ops).status(), Status::SeqFalseRetry);
     assert_eq!(world.again(&session, &[ROOT, GETFH]), first);
@@ -82,7 +82,7 @@ fn a_reply_that_was_not_kept_is_not_made_again() {
     assert_eq!(answer.status(), Status::RetryUncachedRep);
     assert_eq!(answer.results()[0].status, Status::Ok);
     assert_eq!(answer.results()[1].number, OpNum::Putrootfh as u32);
-    // A SEQUENCE alone is always kept.
+    // A SEQUENCE alone is always cached.
     session.sequence = 2;
     let args = SequenceArgs { cache_this: false, ..session.sequence_args() };
     let first = world.send(1, 0, &[Op::Sequence(args)]);
@@ -144,7 +144,7 @@ fn slots_and_sequences_out_of_range_are_refused() {
         assert_eq!(answer.status(), status, "{args:?}");
         assert_eq!(answer.results().len(), 1);
     }
-    // None of that touched the slot.
+    // None of these requests changed the slot.
     assert_eq!(world.next(&mut session, &[ROOT]).status(), Status::Ok);
 }
 
@@ -173,7 +173,7 @@ fn what_is_too_large_is_refused_before_the_slot_is_taken() {
     for (ops, status) in cases {
         assert_eq!(world.send(1, 0, &ops).status(), status, "{ops:?}");
     }
-    // The reply grows step by step until it would not fit; what fits stays.
+    // The reply grows step by step up to its limit. The results that fit stay.
     let ops = [ROOT, GETFH, GETFH, GETFH, GETFH, GETFH];
     session.sequence = 2;
     let uncached = SequenceArgs { cache_this: false, ..session.sequence_args() };
@@ -238,7 +238,7 @@ fn a_busy_session_is_offered_more_slots() {
     assert_eq!((result.highest_slot_id, result.target_highest_slot_id), (15, 15));
     assert_eq!(world.pool.run(), 6);
     let answers = world.collect();
-    // One made the session, the others are retries of it.
+    // One made the session, and the others are retries of it.
     let bytes: Vec<_> = answers.into_iter().map(|answer| answer.unwrap().to_bytes()).collect();
     assert!(bytes.iter().all(|bytes| Answer(bytes.clone()).status() == Status::Ok));
     assert_eq!(world.shared.counts().sessions, 2);

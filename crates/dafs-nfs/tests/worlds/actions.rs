@@ -1,4 +1,4 @@
-//! What clients do: actions, the requests that they become, and what they hold.
+//! The actions of clients, their requests, and the rights that clients hold.
 
 use crate::client::SLOTS;
 use crate::server::encode;
@@ -6,13 +6,13 @@ use dafs_wire::nfs4::*;
 
 /// Names of each slot.
 pub(crate) const NAMES: usize = 3;
-/// Files that all clients share: the first ones are locked, the last one is opened with denials.
+/// Files that all clients share. The first ones are locked, the last one is opened with denials.
 pub(crate) const SHARED_FILES: usize = 3;
 pub(crate) const LOCK_FILES: usize = 2;
-/// The owner of a client's lasting opens.
+/// The owner of a client's permanent opens.
 pub(crate) const BASE: u8 = 255;
 
-/// What stands under a name: nothing, a directory, or a file with this content.
+/// The object of a name: none, a directory, or a file with this content.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Entry {
     Nothing,
@@ -20,7 +20,7 @@ pub(crate) enum Entry {
     File(Vec<u8>),
 }
 
-/// What an owner has of a shared file.
+/// The right of an owner on a shared file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Right {
     Open { access: u32, deny: u32 },
@@ -28,7 +28,7 @@ pub(crate) enum Right {
 }
 
 impl Right {
-    /// Whether two owners cannot have these at once.
+    /// True if two owners cannot have these rights at once.
     pub(crate) fn conflicts(self, other: Self) -> bool {
         match (self, other) {
             (Self::Open { access, deny }, Self::Open { access: access2, deny: deny2 }) => {
@@ -50,7 +50,7 @@ pub(crate) struct Hold {
     pub(crate) file: usize,
     pub(crate) right: Right,
     pub(crate) stateid: Stateid,
-    /// The server that granted it is gone; until this time it has to be given back.
+    /// The server that granted it has crashed. Until this time the client may reclaim it.
     pub(crate) lost_until_ns: Option<u64>,
 }
 
@@ -63,7 +63,7 @@ pub(crate) enum Action {
     Remove(usize),
     Rename(usize, usize),
     Look(usize),
-    /// Gets a right, or gets it back.
+    /// Acquires a right, or reclaims it.
     Take {
         owner: u8,
         file: usize,
@@ -74,7 +74,7 @@ pub(crate) enum Action {
     Complete,
 }
 
-/// Where a client does what it does.
+/// The handles that a client works on.
 #[derive(Debug, Clone)]
 pub(crate) struct Place {
     pub(crate) directory: Vec<u8>,
@@ -112,7 +112,7 @@ pub(crate) fn open<'a>(
 
 pub(crate) const PLAIN: Fattr<'static> = Fattr { mask: Bitmap::EMPTY, values: b"" };
 
-/// The request for an action. `base` is the client's open of the file that it locks.
+/// Returns the request for an action. `base` is the client's open of the file that it locks.
 pub(crate) fn request(
     sequence: SequenceArgs,
     place: &Place,
@@ -197,7 +197,7 @@ pub(crate) fn request(
 }
 
 fn release(hold: &Hold) -> Op<'static> {
-    // Whichever version is the present one.
+    // A seqid of zero stands for the current version.
     let stateid = Stateid { seqid: 0, ..hold.stateid };
     match hold.right {
         Right::Open { .. } => Op::Close(CloseArgs { seqid: 0, stateid }),

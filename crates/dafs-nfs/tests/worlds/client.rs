@@ -1,9 +1,11 @@
-//! A client: what it knows, what it waits for, and whether what it hears can be true.
+//! A client of the model: its knowledge, its requests under way, and checks that the answers to it
+//! are possible.
 //!
 //! Invariants
-//! * What is sure about a name is sure: only its slot changes it, one request after the other.
-//! * A right counts as held from its grant being heard until its release is sent, while the lease
-//!   lasts, and over a restart while it has to be given back.
+//! * Certain knowledge about a name stays true: only its slot changes the name, one request after
+//!   the other.
+//! * A right counts as held from the arrival of its grant until its release is sent, while the
+//!   lease lasts. Over a restart it counts as held while the client must be able to reclaim it.
 
 use crate::actions::*;
 use crate::server::{LEASE_NS, decode};
@@ -11,7 +13,7 @@ use dafs_wire::nfs4::*;
 
 pub(crate) const SLOTS: usize = 2;
 
-/// How far a client is.
+/// The progress of a client's session setup.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Joined {
     No,
@@ -38,7 +40,7 @@ pub(crate) struct Outstanding {
 #[derive(Debug)]
 pub(crate) struct Slot {
     pub(crate) sequence: u32,
-    /// What may stand under each name.
+    /// The possible objects of each name.
     pub(crate) names: [Vec<Entry>; NAMES],
     pub(crate) outstanding: Option<Outstanding>,
 }
@@ -51,10 +53,10 @@ pub(crate) struct Client {
     pub(crate) id: Option<u64>,
     pub(crate) slots: Vec<Slot>,
     pub(crate) holds: Vec<Hold>,
-    /// When the last request was sent that is known to have renewed the lease.
+    /// The send time of the last request that is known to have renewed the lease.
     pub(crate) contact_ns: u64,
     pub(crate) asleep_until_ns: u64,
-    /// Counts connections.
+    /// The number of connections so far.
     pub(crate) generation: u32,
 }
 
@@ -78,13 +80,13 @@ impl Client {
         }
     }
 
-    /// Whether nobody else can have what conflicts with this.
+    /// True if no other client can have a conflicting right.
     pub(crate) fn surely_holds(&self, hold: &Hold, now_ns: u64) -> bool {
         now_ns <= hold.lost_until_ns.unwrap_or(self.contact_ns + LEASE_NS)
     }
 
-    /// The server was killed. A client that has not said in a grace period that it is done has no
-    /// right to come back in the next, even to what it has reclaimed (RFC 8881 8.4.2.1).
+    /// Handles a crash of the server. A client that did not complete its reclaims in a grace period
+    /// may not reclaim in the next, not even state that it has reclaimed (RFC 8881 8.4.2.1).
     pub(crate) fn server_died(&mut self, now_ns: u64, in_grace: bool) {
         let done = matches!(self.joined, Joined::Yes { complete: true, .. });
         for at in 0..self.holds.len() {
@@ -94,7 +96,7 @@ impl Client {
         }
     }
 
-    /// The client's open of a file that it locks.
+    /// Returns the client's open of a file that it locks.
     pub(crate) fn base(&self, file: usize) -> Option<Stateid> {
         let is_base = |hold: &&Hold| (hold.owner, hold.file) == (BASE, file);
         self.holds
@@ -103,7 +105,7 @@ impl Client {
             .map(|hold| hold.stateid)
     }
 
-    /// What has to be done before anything else in a new session.
+    /// Returns the next action that a new session needs before all others.
     pub(crate) fn setup(&mut self) -> Option<Action> {
         let Joined::Yes { complete, .. } = self.joined else { return None };
         if !complete {
@@ -116,7 +118,7 @@ impl Client {
                 return Some(Action::Complete);
             };
             if matches!(right, Right::Lock { .. }) && !opens[file] {
-                // The open could not be had back, so this cannot either.
+                // The open could not be reclaimed, so this right cannot be either.
                 self.holds.retain(|hold| hold.file != file || hold.lost_until_ns.is_none());
                 return self.setup();
             }
@@ -127,7 +129,7 @@ impl Client {
         Some(Action::Take { owner: BASE, file, right, reclaim: false })
     }
 
-    /// The session is gone, for a good reason only.
+    /// Handles the loss of the session, and checks that the server had a reason.
     fn session_lost(&mut self, run: u32, now_ns: u64) {
         let Joined::Yes { run: session_run, .. } = self.joined else { return };
         if session_run == run {
@@ -144,7 +146,7 @@ impl Client {
         self.joined = Joined::No;
     }
 
-    /// Takes an answer to what a slot waits for. Gives the right that was granted, if any.
+    /// Handles an answer to a slot's request. Returns the right that was granted, if any.
     pub(crate) fn answered(
         &mut self,
         slot: usize,
@@ -250,7 +252,7 @@ impl Client {
 }
 
 impl Slot {
-    /// What is there, if that is sure.
+    /// Returns the object of a name, if it is certain.
     pub(crate) fn sure(&self, at: usize) -> Option<&Entry> {
         let [entry] = &self.names[at][..] else { return None };
         Some(entry)
@@ -260,7 +262,7 @@ impl Slot {
         self.sure(at).cloned().expect("only what is sure is worked on")
     }
 
-    /// What each name is afterwards, and the status.
+    /// Returns the status of an action, and the names that it changes with their new objects.
     fn outcome(&self, action: &Action) -> (Status, Vec<(usize, Entry)>) {
         match action {
             Action::MakeDirectory(at) | Action::MakeFile(at, _)
@@ -284,8 +286,8 @@ impl Slot {
         }
     }
 
-    /// The answer to a change or a look: it has to be true, which it is not if the request was
-    /// carried out never or twice.
+    /// Checks the answer to a change or a look. It is wrong if the request was executed never or
+    /// twice.
     fn changed(&mut self, action: &Action, results: &[OpResult<'_>]) {
         let last = &results[results.len() - 1];
         let (at, found) = match action {
@@ -318,7 +320,7 @@ impl Slot {
         self.names[at] = vec![found];
     }
 
-    /// The server died, or gave the client up, and perhaps carried this out before.
+    /// The server crashed or expired the client, and may have executed the action before.
     fn doubt(&mut self, action: &Action) {
         if matches!(
             action,

@@ -1,8 +1,8 @@
 //! Worlds made from a seed: clients, a network that loses, repeats, delays and reorders, and a
-//! server that is killed and comes back; whatever a client is told is compared with a model.
+//! server that crashes and restarts. Every answer to a client is compared with a model.
 //!
-//! `DAFS_WORLD_SEED=7 cargo test -p dafs-nfs --test worlds` runs one world again and tells what
-//! happens in it.
+//! `DAFS_WORLD_SEED=7 cargo test -p dafs-nfs --test worlds` runs one world again and prints its
+//! events.
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
@@ -16,7 +16,7 @@ mod world;
 use dafs_dat::sim::seeds_of_the_day;
 use world::World;
 
-/// Worlds of the day, and with `DAFS_TEST_LONG`.
+/// Number of worlds of a test. `DAFS_WORLDS` overrides it.
 const WORLDS: u64 = 1_000;
 const WORLDS_LONG: u64 = 6_000;
 
@@ -29,6 +29,6 @@ fn every_answer_is_true_in_every_world() {
     let seeds = seeds_of_the_day(WORLDS, WORLDS_LONG);
     let seen = seeds.map(|seed| World::new(seed, false).run());
     let seen = seen.reduce(|all, one| all.plus(&one)).unwrap();
-    // A test of worlds in which nothing happens would show nothing.
+    // A test of worlds without events would prove no property.
     assert!(seen.is_rich(), "{seen:?}");
 }

@@ -1,9 +1,9 @@
-//! Chance, and what a client does for its sake.
+//! Random numbers, and the random actions of a client.
 
 use crate::actions::*;
 use crate::client::Client;
 
-/// A small generator (splitmix64), so that a seed means the same everywhere.
+/// A small generator (splitmix64), so that a seed gives the same world everywhere.
 pub(crate) struct Random(pub(crate) u64);
 
 impl Random {
@@ -24,13 +24,13 @@ impl Random {
     }
 }
 
-/// A name that there is doubt about.
+/// Returns a look at a name with several possible objects.
 pub(crate) fn look(client: &Client, slot: usize) -> Option<Action> {
     let doubtful = |at: &usize| client.slots[slot].sure(*at).is_none();
     (0..NAMES).find(doubtful).map(Action::Look)
 }
 
-/// Something that a slot can do now.
+/// Chooses an action that is possible for a slot now.
 pub(crate) fn choose(random: &mut Random, client: &Client, slot: usize) -> Option<Action> {
     let at = random.index(NAMES);
     let state = &client.slots[slot];

@@ -1,8 +1,8 @@
-//! A server that can be killed: handler, stand-in reactor, a pool whose jobs run when the test says
-//! so, and records and a store that outlive it. Also used by the fuzz target `nfs4_state`.
+//! A server that can be killed: handler, stand-in reactor, and a pool whose jobs the test runs. Its
+//! records and its store outlive it. Also used by the fuzz target `nfs4_state`.
 //!
 //! Invariants
-//! * Every answer is read completely and compared with its request before anybody sees it.
+//! * Every answer is read completely and compared with its request before a client sees it.
 
 use dafs_nfs::{Admission, NfsCounts, NfsHandler, NfsOptions, NfsShared};
 use dafs_rpc::{
@@ -21,7 +21,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 pub(crate) const SECOND: u64 = 1_000_000_000;
-/// Lease, and grace as well.
+/// Duration of a lease, and of grace.
 pub(crate) const LEASE_NS: u64 = 30 * SECOND;
 /// How long state is kept after a lease.
 pub(crate) const COURTESY_NS: u64 = 300 * SECOND;
@@ -69,7 +69,7 @@ impl Pool for QueuePool {
     }
 }
 
-/// What came out of a server.
+/// An output of a server.
 #[derive(Debug)]
 pub(crate) enum Output {
     /// The results of a COMPOUND.
@@ -78,20 +78,20 @@ pub(crate) enum Output {
     CallBack { connection: u32, call: BackCall },
 }
 
-/// One server, and what is left when it dies.
+/// One server, and the state that outlives it.
 pub(crate) struct Server {
     store: Arc<dyn Store>,
     disk: Disk,
     delegations: bool,
-    /// How many servers there were before this one.
+    /// The number of servers before this one.
     pub(crate) run: u32,
     pub(crate) now_ns: u64,
     parts: Parts,
-    /// Requests by connection and number, and how often each waits for an answer.
+    /// Requests by connection and number, with the number of copies that wait for an answer.
     asked: HashMap<(u32, u32), (Vec<u8>, u32)>,
 }
 
-/// What dies.
+/// The parts that end with a server.
 struct Parts {
     shared: Arc<NfsShared>,
     handler: NfsHandler,
@@ -133,7 +133,7 @@ impl Parts {
 
 impl Drop for Parts {
     fn drop(&mut self) {
-        // Jobs hold what holds the pool.
+        // Jobs hold references to the owner of the pool.
         let jobs = std::mem::take(&mut *self.pool.0.lock().unwrap());
         drop(jobs);
     }
@@ -149,7 +149,7 @@ impl Server {
         Self { store, disk, delegations, run: 0, now_ns: SECOND, parts, asked }
     }
 
-    /// Kills the server, with all that it was about to do, and starts another over what is left.
+    /// Kills the server with its jobs, and starts another with the surviving state.
     pub(crate) fn restart(&mut self) {
         self.run += 1;
         self.asked.clear();
@@ -157,7 +157,7 @@ impl Server {
         self.parts = Parts::start(store, disk, self.delegations, self.run, self.now_ns);
     }
 
-    /// Hands a request over; its answer may come now, or when a job has run.
+    /// Submits a request. Its answer may come now, or when a job has run.
     pub(crate) fn submit(&mut self, connection: u32, xid: u32, args: &[u8]) -> Vec<Output> {
         let parts = &mut self.parts;
         let id = parts.reactor.connection(connection).id();
@@ -188,7 +188,7 @@ impl Server {
         outputs
     }
 
-    /// Jobs that wait to be run.
+    /// Returns the number of waiting jobs.
     pub(crate) fn jobs(&self) -> usize {
         self.parts.pool.0.lock().unwrap().len()
     }
@@ -211,7 +211,7 @@ impl Server {
         outputs
     }
 
-    /// Ends a connection. Answers to what came over it are lost.
+    /// Ends a connection. Answers to its requests are lost.
     pub(crate) fn disconnect(&mut self, connection: u32) -> Vec<Output> {
         let id = self.parts.reactor.connection(connection).id();
         self.parts.handler.disconnected(id);
@@ -221,7 +221,7 @@ impl Server {
         outputs
     }
 
-    /// Brings the answer to a callback, or says that there is none.
+    /// Brings the reply to a callback, or the error that there is none.
     pub(crate) fn back_reply(
         &mut self,
         connection: u32,
@@ -235,12 +235,12 @@ impl Server {
         outputs
     }
 
-    /// What service and front door hold.
+    /// Counts the state of service and front end.
     pub(crate) fn counts(&self) -> (ServiceCounts, NfsCounts) {
         (self.parts.shared.service.counts(), self.parts.shared.counts())
     }
 
-    /// Clients that could reclaim after a restart.
+    /// Returns the number of clients that could reclaim after a restart.
     pub(crate) fn records(&self) -> usize {
         self.disk.0.lock().unwrap().len()
     }
@@ -273,7 +273,7 @@ impl Server {
         }
     }
 
-    /// Takes what has happened.
+    /// Takes pending events.
     fn collect(&mut self, outputs: &mut Vec<Output>) {
         for event in self.parts.reactor.take_events() {
             match event {
@@ -293,7 +293,7 @@ impl Server {
     }
 }
 
-/// A COMPOUND of these operations.
+/// Encodes a COMPOUND of these operations.
 pub(crate) fn encode(minor_version: u32, ops: &[Op<'_>]) -> Vec<u8> {
     let mut bytes = Vec::new();
     let mut e = Encoder::new(&mut bytes);
@@ -303,15 +303,15 @@ pub(crate) fn encode(minor_version: u32, ops: &[Op<'_>]) -> Vec<u8> {
     bytes
 }
 
-/// The results of a COMPOUND.
+/// Decodes the results of a COMPOUND.
 pub(crate) fn decode(results: &[u8]) -> Vec<OpResult<'_>> {
     let mut d = Decoder::new(results);
     let head = CompoundResult::decode(&mut d).unwrap();
     (0..head.op_count).map(|_| OpResult::decode(&mut d).unwrap()).collect()
 }
 
-/// Checks that an answer is one to the request: nothing is left over, results stand for operations
-/// that were sent, all but the last are good, and the last gives the compound its status.
+/// Checks that an answer matches its request. No bytes are left over, results belong to operations
+/// of the request, all but the last are good, and the compound has the status of the last.
 fn well_formed(args: &[u8], results: &[u8]) {
     let mut d = Decoder::new(results);
     let head = CompoundResult::decode(&mut d).unwrap();

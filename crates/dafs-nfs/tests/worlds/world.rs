@@ -8,7 +8,7 @@ use dafs_wire::nfs4::*;
 
 const CLIENTS: usize = 3;
 const STEPS: u32 = 2000;
-/// Packets under way in one direction; older ones are lost.
+/// Packets under way in one direction. Older ones are lost.
 const PACKETS_MAX: usize = 32;
 
 #[derive(Debug, Clone)]
@@ -18,7 +18,7 @@ struct Packet {
     bytes: Vec<u8>,
 }
 
-/// What happened in a world.
+/// The events of a world.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Seen {
     answers: u64,
@@ -102,7 +102,7 @@ impl World {
         }
     }
 
-    /// One request, answered at once.
+    /// Sends one request, which is answered at once.
     fn now(&mut self, ops: &[Op<'_>]) -> Vec<u8> {
         self.xid += 1;
         let mut outputs = self.server.submit(1, self.xid, &encode(1, ops));
@@ -113,7 +113,7 @@ impl World {
         results.clone()
     }
 
-    /// Makes directories and shared files by a client of its own.
+    /// Makes directories and shared files with a client of its own.
     fn furnish(&mut self) {
         let answer = self.now(&[exchange_id(b"furnisher")]);
         let ResultBody::ExchangeId(exchanged) = &decode(&answer)[0].body else { panic!() };
@@ -269,7 +269,7 @@ impl World {
         }
     }
 
-    /// A client gets an answer; others have a say in whether it may.
+    /// A client gets an answer, and the holdings of others must allow it.
     fn hear(&mut self, number: usize, packet: &Packet) {
         let (run, now_ns) = (self.server.run, self.server.now_ns);
         let waits = |at: &usize| {
@@ -334,7 +334,7 @@ impl World {
         self.requests.push(Packet { connection, xid, bytes });
     }
 
-    /// Gives a slot something to do; nothing but what has to be done unless it is to `play`.
+    /// Starts a request of a slot. Unless it is to `play`, only required requests are started.
     fn begin(&mut self, number: usize, slot: usize, play: bool) {
         let client = &mut self.clients[number];
         let owner_id = format!("client {number}").into_bytes();
@@ -379,7 +379,7 @@ impl World {
         self.clients[number].slots[slot].outstanding = Some(outstanding);
     }
 
-    /// The network becomes a good one: everybody comes back, and all doubts are resolved.
+    /// The network becomes reliable: every client comes back, and all doubts are resolved.
     fn settle(&mut self) {
         self.tell(|| "the network is good from now on".to_owned());
         self.requests.clear();
@@ -388,7 +388,8 @@ impl World {
             for slot in self.clients.iter_mut().flat_map(|client| &mut client.slots) {
                 let sure = (0..NAMES).all(|at| slot.sure(at).is_some());
                 if sure && slot.outstanding.is_none() {
-                    // A doubt makes it ask, so that it keeps its lease or hears that it is over.
+                    // A doubt makes the client send a request, so that it renews its lease or
+                    // learns that it is over.
                     let entry = slot.names[0][0].clone();
                     slot.names[0].push(entry);
                 }
@@ -433,7 +434,8 @@ impl World {
         })
     }
 
-    /// Every name is what it should be; everything is let go of; nothing stays behind.
+    /// Checks that every name has its object. Then all rights are released, and no state may be
+    /// left.
     fn end(&mut self) {
         assert_eq!(self.server.counts().1.sessions, CLIENTS, "each client has one session");
         for number in 0..CLIENTS {
@@ -441,7 +443,7 @@ impl World {
                 (0..NAMES).for_each(|at| self.act(number, slot, Action::Look(at)));
             }
             for at in (0..self.clients[number].holds.len()).rev() {
-                // Locks go before the opens that they were taken under.
+                // Locks are released before their opens.
                 let mut holds = self.clients[number].holds.clone();
                 holds.sort_by_key(|hold| matches!(hold.right, Right::Lock { .. }));
                 let hold = holds.swap_remove(at);
@@ -464,7 +466,7 @@ impl World {
         }
         let (service, _) = self.server.counts();
         assert_eq!((service.opens, service.locks, service.lock_ranges), (0, 0, 0), "{service:?}");
-        // Some go in order, some just go.
+        // Some clients leave in order, others disappear.
         for number in 1..CLIENTS {
             let Joined::Yes { session: session_id, .. } = self.clients[number].joined else {
                 panic!("{:?}", self.clients[number]);
@@ -489,7 +491,7 @@ impl World {
         assert_eq!(self.server.records(), 0, "nobody is waited for after the next restart");
     }
 
-    /// Something that is answered at once.
+    /// Sends an action that is answered at once.
     fn act(&mut self, number: usize, slot: usize, action: Action) {
         let client = &mut self.clients[number];
         let Joined::Yes { session, .. } = client.joined else { panic!("{client:?}") };
@@ -513,7 +515,7 @@ impl World {
     }
 }
 
-/// Connections of a client: two at a time, never the same again.
+/// Returns a connection of a client: two at a time, never the same again.
 fn connection(client: &Client, way: u32) -> u32 {
     2 + (client.generation * CLIENTS as u32 + client.number as u32) * 2 + way
 }
