@@ -1,12 +1,13 @@
-//! Who a client is: the password file, trust by address, and the mechanism that a GSS
+//! Authentication of clients: the password file, trust by address, and the mechanism that a GSS
 //! implementation will join.
 //!
 //! Invariants
-//! * A password is compared by a memory-hard hash only, and never logged or kept.
-//! * An unknown user costs as much time as a wrong password.
-//! * Of one host, and for one name from one host, only so many wrong passwords are checked.
+//! * A password is compared by a memory-hard hash only, and never logged or stored.
+//! * The check of an unknown user takes as long as that of a wrong password.
+//! * The number of checks of wrong passwords is limited for each host, and for each name from a
+//!   host.
 //! * AUTH_NONE is accepted only from trusted addresses, from processes of this host whose user the
-//!   kernel vouches for, or where the configuration says so in its danger sentence (DAFS O28).
+//!   kernel vouches for, or where the configuration has its danger sentence (DAFS O28).
 
 use crate::guesses::{Failed, Guesses};
 use crate::limits::{LOGGED_NAME_BYTES_MAX, PASSWORD_LINE_BYTES_MAX};
@@ -21,21 +22,21 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use thiserror::Error;
 
-/// What the configuration says of proofs of identity.
+/// The configuration of authentication.
 #[derive(Debug, Clone, Default)]
 pub struct AuthConfig {
-    /// Addresses whose clients may name their users themselves.
+    /// Addresses whose clients may choose their users themselves.
     pub trusted: Vec<AddressRange>,
     /// Users and their password hashes, for authentication TEXT.
     pub password_file: Option<PathBuf>,
-    /// The server's own proof, if it has one.
+    /// The server's own identity, if it has one.
     pub own_identity: Option<OwnIdentity>,
-    /// The danger sentence was written.
+    /// The configuration has the danger sentence.
     pub allow_unauthenticated_remote_clients: bool,
 }
 
-/// What the server shows to clients that ask who it is (SERVER_AUTH with TEXT). It travels in
-/// clear, so it tells two servers apart and proves little.
+/// The identity that the server shows to clients that ask for it (SERVER_AUTH with TEXT). It
+/// travels in clear text, so it distinguishes two servers and proves little.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OwnIdentity {
     /// A name.
@@ -51,7 +52,7 @@ struct User {
     hash: String,
 }
 
-/// Why the password file cannot be used.
+/// The reason why the password file cannot be used.
 #[derive(Debug, Error)]
 #[allow(missing_docs, reason = "the messages say it")]
 pub enum PasswordFileError {
@@ -68,18 +69,18 @@ pub enum PasswordFileError {
     Owner(#[from] OwnError),
 }
 
-/// Proof of identity that has been accepted.
+/// An accepted authentication.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Admission {
     /// Mechanism and principal.
     pub identity: Identity,
     /// The credential of requests that name none.
     pub cred: Cred,
-    /// Whether the client may name users itself.
+    /// The client may choose users itself.
     pub trusted: bool,
 }
 
-/// What a client offers as proof.
+/// A client's proof of identity.
 #[derive(Debug, Clone)]
 pub enum Proof {
     /// None.
@@ -93,7 +94,7 @@ pub enum Proof {
     },
 }
 
-/// Decides who may come in, and as whom.
+/// Decides if a client is admitted, and with which credential.
 #[derive(Debug)]
 pub struct Authenticator {
     users: BTreeMap<Vec<u8>, User>,
@@ -101,7 +102,7 @@ pub struct Authenticator {
     strangers_allowed: bool,
     own_uid: u32,
     own_identity: Option<OwnIdentity>,
-    /// Whether requests can run as other users; otherwise all run as this one.
+    /// Requests can run as other users. Otherwise all run as the server's user.
     privileged: bool,
     /// The hash that unknown users are compared with.
     decoy: String,
@@ -109,17 +110,17 @@ pub struct Authenticator {
     checks: AtomicU64,
 }
 
-/// Why a proof was not accepted.
+/// The reason why a proof was not accepted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NotProven {
     /// It is wrong.
     Wrong,
-    /// It was not looked at, because too many others from there have been wrong.
+    /// It was not checked, because too many others from that origin have been wrong.
     TooMany,
 }
 
 impl Authenticator {
-    /// Reads what the configuration names.
+    /// Reads the files that the configuration names.
     ///
     /// # Errors
     /// The line of the password file that cannot be used.
@@ -142,7 +143,7 @@ impl Authenticator {
         })
     }
 
-    /// What the server shows to clients that ask for its proof.
+    /// Returns the identity that the server shows to clients that ask for it.
     pub fn own_identity(&self) -> Option<&OwnIdentity> {
         self.own_identity.as_ref()
     }
@@ -152,20 +153,20 @@ impl Authenticator {
         !self.users.is_empty()
     }
 
-    /// How many passwords were checked, each for tens of milliseconds.
+    /// Returns the number of password checks. Each takes tens of milliseconds.
     pub fn checks(&self) -> u64 {
         self.checks.load(Ordering::Relaxed)
     }
 
-    /// True when a client at this address may come without proof.
+    /// True when a client at this address needs no proof.
     pub fn allows_none(&self, peer: &PeerInfo) -> bool {
-        // A server that cannot work as other users would lend its own rights to them.
+        // A server that cannot act as other users would lend its own rights to them.
         let vouched_for = peer.process.is_some() && self.privileged;
         self.is_trusted(peer) || vouched_for || self.strangers_allowed
     }
 
-    /// Accepts or refuses a proof. Checking a password takes tens of milliseconds by design; call
-    /// it where that holds up nobody.
+    /// Accepts or refuses a proof. The check of a password takes tens of milliseconds by design, so
+    /// call this where it blocks no other request.
     pub fn admit(&self, peer: &PeerInfo, proof: &Proof) -> Option<Admission> {
         match proof {
             Proof::None => self.admit_none(peer),
@@ -173,7 +174,8 @@ impl Authenticator {
         }
     }
 
-    /// True when a proof that is offered at `now` may be checked now; others have to come again later.
+    /// True when a proof that is offered at `now` may be checked now. The client of another one has
+    /// to retry later.
     pub fn may_check(&self, origin: Origin, proof: &Proof, now: Instant) -> bool {
         match proof {
             Proof::None => true,
@@ -181,11 +183,11 @@ impl Authenticator {
         }
     }
 
-    /// The same as [`Authenticator::admit`] for a proof that was offered at `now`, unless too many from
-    /// there have been wrong since.
+    /// Does the same as [`Authenticator::admit`] for a proof that was offered at `now`, unless too
+    /// many from that origin have been wrong since.
     ///
     /// # Errors
-    /// Why the proof was not accepted. That it was wrong is in the log.
+    /// The reason why the proof was not accepted. A wrong proof is logged.
     pub fn prove(
         &self,
         (peer, origin): (&PeerInfo, Origin),
@@ -203,7 +205,7 @@ impl Authenticator {
         match &admission {
             Some(_) => self.guesses.succeeded(origin, user),
             None => {
-                // So many of them are checked that the log stays short.
+                // So few of them are checked that the log stays short.
                 let Failed { failures, unchecked } = self.guesses.failed(origin, user, now);
                 let user = user[..user.len().min(LOGGED_NAME_BYTES_MAX)].escape_ascii();
                 tracing::warn!(%peer, %user, failures, unchecked, "authentication failed");
@@ -217,7 +219,7 @@ impl Authenticator {
             return None;
         }
         let (cred, principal) = match peer.process {
-            // The kernel vouches for the user of a local process, so it is its principal.
+            // The kernel vouches for the user of a local process, so this user is its principal.
             Some(PeerProcess { uid, gid, .. }) => (
                 Cred { uid, gid, groups: peer.groups.as_slice().into() },
                 uid.to_string().into_bytes(),
@@ -248,7 +250,8 @@ impl Authenticator {
             return true;
         }
         let Some(address) = peer.address else { return false };
-        // A range of a network is about other hosts; users of this one may have its address there.
+        // A range of a network is about other hosts. Any user of this host may have its address
+        // there.
         if peer.is_local && !address.ip().to_canonical().is_loopback() {
             return false;
         }
@@ -256,7 +259,7 @@ impl Authenticator {
     }
 }
 
-/// The line of the password file for a user: name, uid, gid, further groups, hash.
+/// Returns the line of the password file for a user: name, uid, gid, further groups, hash.
 pub fn password_line(name: &str, uid: u32, gid: u32, groups: &[u32], password: &[u8]) -> String {
     let groups: Vec<String> = groups.iter().map(u32::to_string).collect();
     format!("{name}:{uid}:{gid}:{}:{}", groups.join(","), hash_password(password))
@@ -264,14 +267,14 @@ pub fn password_line(name: &str, uid: u32, gid: u32, groups: &[u32], password: &
 
 fn hash_password(password: &[u8]) -> String {
     // INVARIANT: hashing fails only for parameters out of range or without randomness from the
-    // system; the parameters are the library's defaults.
+    // system. The parameters are the library's defaults.
     Argon2::default().hash_password(password).expect("default parameters are valid").to_string()
 }
 
-/// The text of a password file, which nobody else can read or change.
+/// Reads the text of a password file that no other user can read or change.
 ///
 /// # Errors
-/// When others can; the system's.
+/// Other users can access it. The system's error.
 pub fn password_text(path: &Path) -> Result<String, PasswordFileError> {
     use std::io::Read;
     use std::os::unix::fs::MetadataExt;
@@ -382,7 +385,7 @@ mod tests {
         assert!(auth.admit(&far, &text("anna", "Secret")).is_none());
         assert!(auth.admit(&far, &text("bert", "secret")).is_none());
         assert!(auth.admit(&far, &Proof::None).is_none());
-        // An address alone proves nothing, not even that of this host.
+        // An address alone proves no identity, not even one of this host.
         assert!(auth.admit(&peer("127.0.0.1:5"), &Proof::None).is_none());
     }
 

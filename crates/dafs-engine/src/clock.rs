@@ -1,8 +1,8 @@
-//! The threads that tell the service the time.
+//! The threads that give the service the time.
 //!
-//! What time brings (leases that end, grace, changes to be undone) has to be on the disk before it
-//! holds, and reactors wait for no disk. What data servers have to be told has threads of its own, one for
-//! each store, because one that is away keeps its thread waiting; and so has what is to be tidied up there.
+//! The effects of time (the end of leases, grace, undone changes) must be on disk before they hold,
+//! and reactors do not wait for a disk. Fencing at data servers has threads of its own, one for
+//! each store, because an unreachable one blocks its thread. So has the cleanup of stores.
 
 use crate::engine::Ticker;
 use dafs_dat::Instant;
@@ -15,51 +15,52 @@ use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// How often the ticker is asked, so that little time passes between the end of grace and its notice.
+/// The interval of calls to the ticker. It bounds the delay between the end of grace and its
+/// notice.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// The same while grace lasts, whose end all clients wait for.
+/// The interval during grace, for whose end all clients wait.
 const LOOK_IN_GRACE: Duration = Duration::from_millis(5);
 
-/// A thread; dropped, it ends with what it is doing.
+/// A thread. When it is dropped, it ends after its present work.
 pub struct Clock {
-    /// Gone when it is to end.
+    /// Dropped to stop the thread.
     running: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Clock {
-    /// Starts the one for what time brings.
+    /// Starts the thread for the effects of time.
     ///
     /// # Errors
-    /// When the system gives no thread.
+    /// The system has no thread left.
     pub fn start(service: Arc<Service>) -> io::Result<Self> {
         let mut ticker = Ticker::default();
         Self::repeat("dafs-clock", service, move |service| ticker.turn(service, Instant::now()))
     }
 
-    /// Starts the one for what data servers have to be told.
+    /// Starts the thread for fencing at data servers.
     ///
     /// # Errors
-    /// When the system gives no thread.
+    /// The system has no thread left.
     pub fn start_fencing(service: Arc<Service>) -> io::Result<Self> {
         let mut fencers = Fencers(Vec::new());
         let own = service.clone();
         Self::repeat("dafs-fencing", service, move |_| fencers.turn(&own))
     }
 
-    /// Starts the one that tidies stores up.
+    /// Starts the thread for the cleanup of stores.
     ///
     /// # Errors
-    /// When the system gives no thread.
+    /// The system has no thread left.
     pub fn start_sweeping(service: Arc<Service>) -> io::Result<Self> {
         Self::repeat("dafs-sweeping", service, |service| service.sweep_stores(Instant::now().0))
     }
 
-    /// Starts one that calls `turn` now and then.
+    /// Starts a thread that calls `turn` repeatedly.
     ///
     /// # Errors
-    /// When the system gives no thread.
+    /// The system has no thread left.
     pub fn repeat(
         name: &str,
         service: Arc<Service>,
@@ -82,7 +83,7 @@ impl Clock {
     }
 }
 
-/// The threads that ask stores now; dropped, they end with what they are doing.
+/// The threads that ask stores now. When they are dropped, they end after their present work.
 struct Fencers(Vec<(Arc<dyn Store>, JoinHandle<()>)>);
 
 impl Fencers {
@@ -105,7 +106,7 @@ impl Fencers {
 impl Drop for Fencers {
     fn drop(&mut self) {
         for (_, thread) in self.0.drain(..) {
-            // What failed has said so.
+            // A failed thread has reported its panic.
             let _ = thread.join();
         }
     }
@@ -115,7 +116,7 @@ impl Drop for Clock {
     fn drop(&mut self) {
         drop(self.running.take());
         if let Some(thread) = self.thread.take() {
-            // What failed has said so.
+            // A failed thread has reported its panic.
             let _ = thread.join();
         }
     }

@@ -1,10 +1,10 @@
-//! Proofs of identity that have failed: who has to wait before another one is checked.
+//! Failed authentications: they delay the checks of later proofs.
 //!
 //! Invariants
-//! * A user name is shut out only where proofs for it have failed: the user, who comes from elsewhere, is
-//!   checked at once.
-//! * Unknown names are counted like known ones, so a delay does not tell whether a name exists.
-//! * The tables are bounded; the failure that lies back longest is forgotten first.
+//! * A user name is locked only for origins where proofs for it have failed. The user's own proof
+//!   from another origin is checked at once.
+//! * Unknown names count like known ones, so a delay does not reveal if a name exists.
+//! * The tables are bounded. The oldest failure is dropped first.
 
 use crate::limits::{
     GUESS_DELAY_FIRST, GUESS_DELAY_MAX, GUESS_HOST_DELAY_MAX, GUESS_MEMORY, GUESSES_FREE,
@@ -22,7 +22,7 @@ use std::time::Duration;
 struct Failures {
     count: u32,
     last: Instant,
-    /// Until when nothing more is checked.
+    /// The time until which no further proof is checked.
     until: Instant,
 }
 
@@ -56,20 +56,20 @@ struct Host {
 /// The counts for the log line of a failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Failed {
-    /// Failures for this name from there, this one included.
+    /// Failures for this name from the origin, with this one.
     pub(crate) failures: u32,
-    /// Proofs from there that were not even checked since the last one that failed.
+    /// Proofs from the origin that were not checked since its last failure.
     pub(crate) unchecked: u32,
 }
 
-/// Failures of all.
+/// The failures of all origins.
 #[derive(Debug, Default)]
 pub(crate) struct Guesses {
     hosts: Mutex<FxHashMap<Origin, Host>>,
 }
 
 impl Guesses {
-    /// Whether a proof for a name may be checked now.
+    /// True if a proof for a name may be checked now.
     pub(crate) fn may_check(&self, origin: Origin, name: &[u8], now: Instant) -> bool {
         let mut hosts = self.lock();
         let Some(host) = hosts.get_mut(&origin) else { return true };
@@ -81,7 +81,7 @@ impl Guesses {
         !refused
     }
 
-    /// A proof that was offered at `now` was wrong.
+    /// Records a wrong proof that was offered at `now`.
     pub(crate) fn failed(&self, origin: Origin, name: &[u8], now: Instant) -> Failed {
         let mut hosts = self.lock();
         make_room(&mut hosts, &origin, GUESSES_HOSTS_MAX, |host| host.all.last);
@@ -94,7 +94,7 @@ impl Guesses {
         Failed { failures: failures.count, unchecked: std::mem::take(&mut host.unchecked) }
     }
 
-    /// A proof was right. That says nothing of other names which the same host tries.
+    /// Records a right proof. It proves no other name that the same host tries.
     pub(crate) fn succeeded(&self, origin: Origin, name: &[u8]) {
         if let Some(host) = self.lock().get_mut(&origin) {
             host.names.remove(name);
@@ -106,8 +106,8 @@ impl Guesses {
     }
 }
 
-/// Forgets what lies back longest if there would be too many. A look at all of them takes less than the
-/// check of a password.
+/// Drops the oldest entry if there would be too many. A scan of all takes less time than the check
+/// of a password.
 fn make_room<K: Eq + Hash + Clone, V>(
     map: &mut FxHashMap<K, V>,
     key: &K,
@@ -149,10 +149,10 @@ mod tests {
         }
         assert!(checked < GUESSES_FREE + 10 + 86_400 / 60, "{checked} guesses in a day");
         assert!(!guesses.may_check(HERE, b"anna", at(now)));
-        // Neither is the name shut out elsewhere, nor another one here for long.
+        // The name is not locked elsewhere, and another name here not for long.
         assert!(guesses.may_check(THERE, b"anna", at(now)));
         assert!(guesses.may_check(HERE, b"bert", at(now) + GUESS_HOST_DELAY_MAX));
-        // After a while it is forgotten.
+        // After a while the failure is forgotten.
         let later = at(now) + GUESS_MEMORY + GUESS_DELAY_MAX;
         assert!(guesses.may_check(HERE, b"anna", later));
         assert_eq!(guesses.failed(HERE, b"anna", later).failures, 1);

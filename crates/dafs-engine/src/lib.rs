@@ -1,10 +1,10 @@
-//! The DAFS front end: sessions over direct access transports, and who may begin one.
+//! The DAFS front end: sessions over direct access transports, and their authentication.
 //!
 //! Invariants
-//! * The [`Engine`] is free of clocks, threads and sockets; only [`Reactor`], [`Clock`] and
+//! * The [`Engine`] has no clocks, threads or sockets. Only [`Reactor`], [`Clock`] and
 //!   [`ThreadPool`] have them.
-//! * Semantics live in `dafs-service`; nothing here decides what a file operation means.
-//! * Nothing here knows the configuration or another front end.
+//! * `dafs-service` holds the semantics: no code here decides the meaning of a file operation.
+//! * No code here knows the configuration or another front end.
 
 mod auth;
 mod clock;

@@ -1,13 +1,15 @@
-//! A bounded pool for calls that may wait for a device, and the way back to the reactor.
+//! A bounded pool for calls that may wait for a device, and the inbox that returns results to the
+//! reactor.
 //!
 //! Invariants
-//! * The queue holds at most one job per request in hand and one per file with changes to be undone,
-//!   so credits and the service bound it.
-//! * Those who have jobs waiting take turns, and the last threads of a lane are kept for those who have
-//!   none at work: a job finds a thread while another client or host has jobs without end.
-//! * A job's result always comes back: a job that panics reports an I/O error.
-//! * Each lane has threads of its own, so a store whose machines do not answer holds up its own exports
-//!   and nothing else. There are as many lanes as such exports, and one.
+//! * The queue holds at most one job per request in progress and one per file with changes to undo.
+//!   So credits and the service bound it.
+//! * Owners of waiting jobs take turns, and the last threads of a lane are reserved for owners
+//!   without a running job. So a job finds a thread even if the jobs of another client or host
+//!   never end.
+//! * A job always has a result: a job that panics reports an I/O error.
+//! * Each lane has threads of its own, so a store whose machines do not answer blocks only its own
+//!   exports. There is one lane for each such export, and one more.
 
 use crate::limits::{POOL_KEPT_SHARE, POOL_THREADS_MAX};
 use dafs_service::{Job, Origin, Owner, Place, Pool, Turn, Turns};
@@ -21,35 +23,35 @@ use std::time::{Duration, Instant};
 #[derive(Debug)]
 struct Contents<T> {
     items: Vec<T>,
-    /// The reactor sleeps or is about to, and nobody has woken it yet.
+    /// The reactor sleeps or is about to, and no thread has woken it yet.
     asleep: bool,
 }
 
 /// Results on their way back to one reactor.
 ///
 /// Invariants
-/// * The reactor says that it sleeps only while there is nothing, in one step; so whoever finds it
-///   awake knows that it will look again. What is in and whether it sleeps are under one lock, so
-///   no order of memory has to be thought of.
-/// * The descriptor is written at most once for each time that the reactor says so. When that
-///   comes late, after the reactor has woken for another reason, it sleeps once less.
+/// * The reactor declares that it sleeps only while the inbox is empty, in one step. So a thread
+///   that finds it awake knows that it will check the inbox again. The items and the sleep flag are
+///   under one lock, so memory order is no concern.
+/// * The descriptor is written at most once for each declared sleep. If that write comes late,
+///   after the reactor has woken for another reason, the next sleep ends early.
 #[derive(Debug)]
 pub struct Inbox<T> {
     contents: Mutex<Contents<T>>,
-    /// Wakes the reactor; `None` where somebody else drives it.
+    /// Wakes the reactor. `None` where the caller drives it.
     waker: Option<OwnedFd>,
 }
 
 impl<T> Inbox<T> {
-    /// An inbox that nobody sleeps on.
+    /// Makes an inbox that no reactor sleeps on.
     pub fn unwatched() -> Self {
         Self::with_waker(None)
     }
 
-    /// An inbox with a descriptor to sleep on.
+    /// Makes an inbox with a descriptor to sleep on.
     ///
     /// # Errors
-    /// When no descriptor is left.
+    /// No descriptor is left.
     pub fn watched() -> io::Result<Self> {
         let flags = rustix::event::EventfdFlags::NONBLOCK | rustix::event::EventfdFlags::CLOEXEC;
         Ok(Self::with_waker(Some(rustix::event::eventfd(0, flags)?)))
@@ -63,7 +65,7 @@ impl<T> Inbox<T> {
         self.contents.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Puts something in and wakes the reactor if it sleeps.
+    /// Adds an item and wakes the reactor if it sleeps.
     pub fn push(&self, item: T) {
         let mut contents = self.lock();
         contents.items.push(item);
@@ -82,21 +84,21 @@ impl<T> Inbox<T> {
         }
     }
 
-    /// Moves everything into `items`, which must be empty.
+    /// Moves all items into `items`, which must be empty.
     pub fn take(&self, items: &mut Vec<T>) {
         debug_assert!(items.is_empty(), "results of an earlier turn were not handled");
         std::mem::swap(&mut self.lock().items, items);
     }
 
-    /// Notes that the reactor is about to sleep on the descriptor; false when there is something to
-    /// take first.
+    /// Declares that the reactor is about to sleep on the descriptor. Returns false when there is
+    /// an item to take first.
     pub fn fall_asleep(&self) -> bool {
         let mut contents = self.lock();
         contents.asleep = contents.items.is_empty();
         contents.asleep
     }
 
-    /// Notes that the reactor is awake. `readable` tells whether the descriptor was.
+    /// Declares that the reactor is awake. `readable` is true if the descriptor was readable.
     pub fn wake_up(&self, readable: bool) {
         self.lock().asleep = false;
         if let Some(waker) = self.waker.as_ref().filter(|_| readable) {
@@ -104,7 +106,7 @@ impl<T> Inbox<T> {
         }
     }
 
-    /// The descriptor to wait on.
+    /// Returns the descriptor to wait on.
     pub fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         self.waker.as_ref().map(AsFd::as_fd)
     }
@@ -113,7 +115,7 @@ impl<T> Inbox<T> {
 #[derive(Default)]
 struct Queue {
     jobs: Turns<Job>,
-    /// For whom jobs are at work.
+    /// The owners of running jobs.
     busy: Busy,
     idle: usize,
     threads: usize,
@@ -125,7 +127,7 @@ impl Queue {
         self.jobs.is_empty() && self.idle == self.threads
     }
 
-    /// The next job that may begin.
+    /// Takes the next job that may begin.
     fn take(&mut self, threads_max: usize) -> Option<(Owner, Job)> {
         let busy = &self.busy;
         let (owner, job) = self.jobs.take(|owner, _| busy.judge(&owner, threads_max))?;
@@ -134,7 +136,7 @@ impl Queue {
     }
 }
 
-/// Jobs at work.
+/// The running jobs.
 #[derive(Default)]
 struct Busy {
     total: usize,
@@ -143,8 +145,8 @@ struct Busy {
 }
 
 impl Busy {
-    /// Whether a job of somebody may begin: on the last threads only that of a client that has none at
-    /// work, and on the very last only that of an origin that has none.
+    /// Decides if a job of an owner may begin. The last threads run only jobs of clients without a
+    /// running job, and the very last only those of origins without one.
     fn judge(&self, owner: &Owner, threads_max: usize) -> Turn {
         let free = threads_max.saturating_sub(self.total);
         let kept = threads_max / POOL_KEPT_SHARE;
@@ -182,26 +184,26 @@ impl Busy {
 struct Shared {
     queue: Mutex<Queue>,
     work: Condvar,
-    /// The last job is over.
+    /// Notified when the last job has ended.
     finished: Condvar,
 }
 
-/// A pool of threads, started when there is work and none is idle.
+/// A pool of threads, which are started when there is work and none is idle.
 pub struct ThreadPool {
     /// Lane 0.
     shared: Arc<Shared>,
     lanes: Mutex<FxHashMap<u64, Arc<Shared>>>,
-    /// Of each lane.
+    /// The most threads of each lane.
     threads_max: usize,
 }
 
 impl ThreadPool {
-    /// A pool without threads yet, for calls that wait for devices.
+    /// Makes a pool without threads yet, for calls that wait for devices.
     pub fn new() -> Self {
         Self::with_threads(POOL_THREADS_MAX)
     }
 
-    /// A pool that starts at most so many threads for each lane.
+    /// Makes a pool that starts at most so many threads for each lane.
     pub fn with_threads(threads_max: usize) -> Self {
         Self { shared: Arc::default(), lanes: Mutex::default(), threads_max }
     }
@@ -215,7 +217,7 @@ impl ThreadPool {
         std::iter::once(&self.shared).chain(lanes.values()).cloned().collect()
     }
 
-    /// Waits up to `time` until no job waits or runs; false when some still do.
+    /// Waits up to `time` until no job waits or runs. Returns false when some still do.
     pub fn finish(&self, time: Duration) -> bool {
         let deadline = Instant::now() + time;
         let left = || deadline.saturating_duration_since(Instant::now());
@@ -260,7 +262,7 @@ impl Shared {
     fn submit(self: &Arc<Self>, owner: Owner, job: Job, threads_max: usize) {
         let mut queue = self.lock();
         queue.jobs.push(owner, job);
-        // A new thread takes over the identity of the one that starts it, which may be a caller's.
+        // A new thread inherits the user of the thread that starts it, which may be a caller's.
         if queue.idle < queue.jobs.len()
             && queue.threads < threads_max
             && dafs_mem::sys::as_server().is_ok()
@@ -272,7 +274,7 @@ impl Shared {
             }
         }
         if queue.threads == 0 {
-            // Holding up the reactor is better than never answering.
+            // A blocked reactor is better than a request that is never answered.
             let mut jobs = std::mem::take(&mut queue.jobs);
             drop(queue);
             return std::iter::from_fn(|| jobs.pop()).for_each(|(_, job)| job());
@@ -297,7 +299,7 @@ impl Shared {
                     self.work.notify_one();
                 }
                 drop(queue);
-                // A panic in one request must not take the thread from all others; the job's guard
+                // A panic in one request must not end the thread, which serves all. The job's guard
                 // reports the failure while it unwinds.
                 let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(job));
                 queue = self.lock();
@@ -389,7 +391,7 @@ mod tests {
         assert_eq!(results.try_iter().collect::<Vec<_>>(), [0, 4, 5, 3, 1, 2]);
     }
 
-    /// Jobs that do not end take all threads but those that are kept for others.
+    /// Jobs that do not end take all threads but the reserved ones.
     #[test]
     fn no_client_takes_the_last_threads() {
         let pool = ThreadPool::with_threads(16);
@@ -448,7 +450,7 @@ mod tests {
         assert!(inbox.fall_asleep());
         inbox.push(2);
         assert!(readable());
-        // Who is awake again looks by itself.
+        // A reactor that is awake checks the inbox by itself.
         inbox.wake_up(true);
         assert!(!readable());
         inbox.push(3);
@@ -456,17 +458,17 @@ mod tests {
         some.clear();
         inbox.take(&mut some);
         assert_eq!(some, [2, 3]);
-        // Woken by something else.
+        // Woken by another event.
         assert!(inbox.fall_asleep());
         inbox.wake_up(false);
         inbox.push(4);
         assert!(!readable());
-        // By somebody who puts nothing in.
+        // Woken without an item.
         inbox.wake();
         assert!(readable());
     }
 
-    /// A wake-up that is lost leaves the reactor asleep with something in its inbox.
+    /// With a lost wake-up the reactor would sleep with an item in its inbox.
     #[test]
     fn no_wake_up_is_lost() {
         const THREADS: usize = 4;
@@ -479,7 +481,7 @@ mod tests {
                 scope.spawn(move || {
                     for item in 0..ITEMS {
                         inbox.push(item);
-                        // Now and then the reactor has nothing left, and falls asleep.
+                        // Repeatedly the inbox becomes empty, and the reactor falls asleep.
                         if item % (3 + thread) == 0 {
                             std::thread::yield_now();
                         }

@@ -1,8 +1,7 @@
-//! A thread that drives one engine: turn, spin for a while, sleep.
+//! A thread that drives one engine: it turns, spins for a while, and sleeps.
 //!
 //! Invariants
-//! * Before it sleeps, every adapter has been armed and the inbox has been looked at, so no event
-//!   is missed.
+//! * Before it sleeps, it arms every adapter and checks the inbox, so it misses no event.
 
 use crate::engine::{Engine, EngineCounts, JobDone, Shared};
 use crate::pool::Inbox;
@@ -16,16 +15,16 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// Turns with work between two looks at the clock.
+/// Turns with work between two readings of the clock.
 const TURNS_PER_CLOCK_READING: u32 = 32;
 
-/// How long connections may take to end in order when the server stops.
+/// The timeout for an orderly close of connections when the server stops.
 const CLOSE: Duration = Duration::from_secs(2);
 
-/// What a reactor shares with its server.
+/// The state that a reactor shares with its server.
 struct Control {
     stop: AtomicBool,
-    /// Updated before the reactor sleeps and when it is asked to.
+    /// Updated before the reactor sleeps and on request.
     counts: Mutex<EngineCounts>,
     publish: AtomicBool,
     inbox: Arc<Inbox<JobDone>>,
@@ -37,12 +36,12 @@ impl Control {
     }
 }
 
-/// What the engine of a reactor holds, for metrics. It outlives the reactor.
+/// The counts of a reactor's engine, for metrics. It outlives the reactor.
 #[derive(Clone)]
 pub struct Gauge(Arc<Control>);
 
 impl Gauge {
-    /// What the engine held lately; asks for fresh numbers.
+    /// Returns the latest counts, and requests fresh ones.
     pub fn counts(&self) -> EngineCounts {
         self.0.publish.store(true, Ordering::Relaxed);
         let counts = *self.0.counts.lock().unwrap_or_else(PoisonError::into_inner);
@@ -58,10 +57,10 @@ pub struct Reactor {
 }
 
 impl Reactor {
-    /// Starts one over `adapters`, which listen.
+    /// Starts a reactor over `adapters`, which listen.
     ///
     /// # Errors
-    /// When the system gives no thread or descriptor.
+    /// The system has no thread or descriptor left.
     pub fn start(
         name: String,
         shared: Arc<Shared>,
@@ -77,12 +76,12 @@ impl Reactor {
         Ok(Self { control, thread: Some(thread) })
     }
 
-    /// What its engine holds.
+    /// Returns the counts of its engine.
     pub fn gauge(&self) -> Gauge {
         Gauge(self.control.clone())
     }
 
-    /// Ends the connections of all reactors in order, and waits for the threads.
+    /// Closes the connections of all reactors in order, and waits for the threads.
     pub fn stop(reactors: &mut [Self]) {
         for reactor in &*reactors {
             reactor.control.stop.store(true, Ordering::Relaxed);
@@ -96,7 +95,7 @@ impl Reactor {
     }
 }
 
-/// Runs until told to stop.
+/// Runs until it is stopped.
 fn run(mut engine: Engine, wake: Wake, control: &Control) {
     let mut spin = Spin::new(wake);
     let mut is_idle = false;
@@ -104,7 +103,7 @@ fn run(mut engine: Engine, wake: Wake, control: &Control) {
     let mut now = Instant::now();
     let mut turns = 0u32;
     loop {
-        // Timeouts are coarse; while there is work, the clock is read now and then.
+        // Timeouts are coarse. While there is work, the clock is read only at intervals.
         turns = turns.wrapping_add(1);
         if is_idle || turns.is_multiple_of(TURNS_PER_CLOCK_READING) {
             now = Instant::now();
@@ -138,7 +137,7 @@ fn run(mut engine: Engine, wake: Wake, control: &Control) {
             control.set_counts(engine.counts());
         }
         if let Err(error) = sleep(&mut engine, now) {
-            // Work goes on without sleeping; a core is better lost than the service.
+            // The reactor goes on without sleep, which costs a core but keeps the service alive.
             tracing::error!(%error, "the reactor cannot sleep");
         }
         now = Instant::now();
@@ -146,8 +145,8 @@ fn run(mut engine: Engine, wake: Wake, control: &Control) {
     }
 }
 
-/// Waits for an event, a finished job or the next timeout, and tells the engine which transports
-/// have something.
+/// Waits for an event, a finished job or the next timeout. Then marks the transports that are ready
+/// for the engine.
 fn sleep(engine: &mut Engine, now: Instant) -> io::Result<()> {
     let mut armed = true;
     for adapter in engine.adapters() {
