@@ -1,11 +1,12 @@
-//! One back-control channel: the server asks, the client answers (DAFS 7 with roles reversed).
+//! One back-control channel: the server calls, the client answers (DAFS 7 with roles reversed).
 //!
 //! Invariants
-//! * Calls outstanding never exceed the credits that the client grants, each on a stream of its
-//!   own, and a receive is posted for the answer before the call is sent.
-//! * Receives posted for answers are counted among the connection's credits, so the books of
-//!   [`Credits`](super::super::connection::Credits) hold on this channel too.
-//! * A call is answered, or fails with the connection; one that is not answered in time ends it.
+//! * Outstanding calls never exceed the credits that the client grants. Each has a stream of its
+//!   own, and a receive for the answer is posted before the call is sent.
+//! * Receives posted for answers count among the connection's credits, so the counts of
+//!   [`Credits`](super::super::connection::Credits) are valid on this channel too.
+//! * A call is answered, or fails with the connection. One without an answer in time ends the
+//!   connection.
 
 use super::super::Tag;
 use super::super::batch::completions_max;
@@ -28,16 +29,16 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What a bound connection has beyond any other.
+/// The additional state of a bound connection.
 pub(in crate::engine) struct Back {
     session: SessionId,
     client: Arc<Client>,
     address: Address,
     checksums: bool,
-    /// Calls that the client lets us have outstanding.
+    /// The number of calls that the client allows to be outstanding.
     credits: u16,
     outstanding: u16,
-    /// When the client was last called.
+    /// The time of the last call to the client.
     called_at: Instant,
     streams: Vec<Stream>,
     waiting: VecDeque<Callback>,
@@ -55,7 +56,7 @@ struct Flight {
     due: Instant,
 }
 
-/// Whether a message is an answer; on this channel requests may come too, if only to be refused.
+/// True if a message is an answer. On this channel requests may arrive too, which are refused.
 pub(in crate::engine) fn is_reply(bytes: &[u8], order: ByteOrder) -> bool {
     let magic = match order {
         ByteOrder::Big => REPLY_MAGIC.to_be_bytes(),
@@ -89,21 +90,21 @@ impl Back {
         self.checksums
     }
 
-    /// True when the client owes an answer for too long.
+    /// True when an answer of the client is overdue.
     pub(in crate::engine) fn is_overdue(&self, now: Instant) -> bool {
         let flights = self.streams.iter().filter_map(|stream| stream.flight.as_ref());
         flights.into_iter().any(|flight| flight.due <= now)
     }
 
-    /// True when a client that holds delegations or layouts has heard nothing for so long that it would doubt
-    /// whether it would hear of a recall.
+    /// True when a client with delegations or layouts has got no call for so long that it would
+    /// soon doubt that it can be recalled.
     pub(in crate::engine) fn is_silent(&self, lease: Duration, now: Instant) -> bool {
         self.client.holds_recallable()
             && self.waiting.is_empty()
             && now.since(self.called_at) >= lease / BACK_CALLS_PER_LEASE
     }
 
-    /// The connection is over: what was to be said on it was not.
+    /// Handles the end of the connection: its calls have failed.
     pub(in crate::engine) fn end(self, service: &Service, registry: &Registry) {
         registry.unbind_back(self.session, &self.address);
         let flights = self.streams.into_iter().filter_map(|stream| stream.flight);
@@ -112,7 +113,7 @@ impl Back {
         say_elsewhere(service, registry, &self.client);
     }
 
-    /// The lowest stream without a call; credits never exceed the streams there may be.
+    /// Returns the lowest stream without a call. Credits never exceed the number of streams.
     fn idle_stream(&mut self) -> u16 {
         let idle = self.streams.iter().position(|stream| stream.flight.is_none());
         let idle = idle.unwrap_or(self.streams.len());
@@ -123,15 +124,15 @@ impl Back {
     }
 }
 
-/// Has the service say again what has just failed, if the client can be called: a channel that was there
-/// before the failure was told is no news to the service.
+/// Makes the service repeat the calls that have just failed, if the client can be called. The
+/// service must first see the channel go, because it repeats calls only on a new one.
 pub(super) fn say_elsewhere(service: &Service, registry: &Registry, client: &Client) {
     service.set_back_channel(client, false);
     tell_path(service, registry, client);
 }
 
-/// Tells the service whether the client can be called. Other reactors may be doing the same, so
-/// the last word is checked.
+/// Tells the service if the client can be called. A race: other reactors may be doing the same, so
+/// the last value is checked.
 fn tell_path(service: &Service, registry: &Registry, client: &Client) {
     loop {
         let up = registry.is_callable(client.key());
@@ -143,13 +144,13 @@ fn tell_path(service: &Service, registry: &Registry, client: &Client) {
 }
 
 impl Context<'_> {
-    /// The connection has become a back-control channel.
+    /// Starts the connection as a back-control channel.
     pub(in crate::engine) fn start_back(&mut self, back: Back) {
         self.connection.back = Some(Box::new(back));
         self.call_client(Callback::Null);
     }
 
-    /// Assures the client that it would hear of a recall.
+    /// Assures the client that it can be recalled.
     pub(in crate::engine) fn assure_client(&mut self) {
         let lease = self.shared.service.config().lease_time;
         if self.connection.back.as_ref().is_some_and(|back| back.is_silent(lease, self.now)) {
@@ -168,7 +169,7 @@ impl Context<'_> {
         }
     }
 
-    /// Sends what waits, as far as credits reach.
+    /// Sends waiting calls, as far as credits allow.
     pub(in crate::engine) fn pump_back(&mut self) {
         while self.connection.phase == Phase::Bound
             && let Some(back) = &mut self.connection.back
@@ -182,7 +183,7 @@ impl Context<'_> {
         }
     }
 
-    /// What is to be reported of batches, as much as fits a message.
+    /// Takes the completions of batches to report, as many as fit a message.
     fn take_report(&mut self) -> Option<Callback> {
         let options = self.connection.session.as_ref().map(|session| session.options)?;
         let bytes = (options.max_request_size as usize).min(self.link.replies.bytes_max());
@@ -224,7 +225,7 @@ impl Context<'_> {
             }
             Err(error) => Err(format!("a call could not be encoded: {error}")),
         };
-        // What was not sent fails with the connection, which ends now.
+        // The unsent call fails with the connection, which ends now.
         if let Some(back) = &mut self.connection.back {
             let stream = &mut back.streams[usize::from(stream)];
             stream.next_seq = sequence.wrapping_add(1);
@@ -263,10 +264,10 @@ impl Context<'_> {
         Ok(())
     }
 
-    /// Takes an answer; its receive is not posted again.
+    /// Handles an answer. Its receive is not posted again.
     ///
     /// # Errors
-    /// Why the connection must be dropped.
+    /// The reason why the connection must be dropped.
     pub(in crate::engine) fn back_reply(&mut self, bytes: &[u8]) -> Result<(), String> {
         let order = self.connection.order;
         let header = ResponseHeader::decode(bytes, order).map_err(|error| error.to_string())?;
@@ -296,7 +297,7 @@ impl Context<'_> {
         Ok(())
     }
 
-    /// What an answer means; `None` for one that cannot be understood.
+    /// Handles the content of an answer. `None` for one that cannot be decoded.
     fn answered(&mut self, callback: Callback, client: &Client, outcome: Option<Outcome<'_>>) {
         let (service, registry) = (&self.shared.service, &self.shared.registry);
         match (callback, outcome) {
@@ -320,7 +321,7 @@ impl Context<'_> {
                 Callback::RecallLayouts { client, of, form },
                 Some(Outcome::Error { status: Status::NotFound, .. }),
             ) => service.layouts_forgotten(client.key(), of.as_ref(), form),
-            // It has reached the client, whatever that says.
+            // The report has reached the client, whatever the answer is.
             (Callback::Completions(_), _) => {}
             (
                 Callback::GetAttr { client, query, .. },

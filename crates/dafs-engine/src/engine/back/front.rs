@@ -1,4 +1,4 @@
-//! How the service reaches DAFS clients.
+//! The service's calls to DAFS clients.
 
 use super::super::registry::Registry;
 use super::{Callback, Mail};
@@ -13,7 +13,7 @@ pub(in crate::engine) struct BackFront {
 }
 
 impl BackFront {
-    /// Hands a call to the first channel of the client's; false when it has no session.
+    /// Hands a call to the client's first channel. Returns false when the client has no session.
     fn call(
         &self,
         client: ClientKey,
@@ -33,7 +33,7 @@ impl Front for BackFront {
         let handle = *handle;
         let make = |client| Callback::Recall { client, handle, state, truncate };
         if !self.call(client, make) {
-            // It may be back within its lease, and would never hear of this.
+            // The client may be back within its lease, and would never get this recall.
             self.service.recall_failed(client, state);
         }
     }
@@ -54,13 +54,13 @@ impl Front for BackFront {
 
     fn get_attr(&self, client: ClientKey, handle: &Handle, query: u64) {
         let handle = *handle;
-        // Nobody answers without a session; the lease will tell.
+        // A client without a session does not answer, and its lease will end.
         let _ = self.call(client, |client| Callback::GetAttr { client, handle, query });
     }
 
     /// DAFS clients poll for locks (DAFS 9.2).
     fn lock_available(&self, _: ClientKey, _: &Handle, _: &[u8]) {}
 
-    /// Its sessions notice with their next request.
+    /// Its sessions learn of it with their next request.
     fn client_gone(&self, _: ClientKey) {}
 }

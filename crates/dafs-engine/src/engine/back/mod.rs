@@ -1,11 +1,11 @@
 //! Calls of the server to its clients, over back-control channels (DAFS 4.2, 13.2).
 //!
-//! A back-control channel is a connection of its own, accepted by whichever reactor was first, so
-//! what is to be said on it travels as [`Mail`] through the inbox of that reactor.
+//! A back-control channel is a connection of its own, accepted by any reactor. So calls on it
+//! travel as [`Mail`] through the inbox of that reactor.
 //!
 //! Invariants
-//! * Nothing here waits, and mail is posted without a lock of the service held.
-//! * A call that does not reach its client is told to the service: a recall as failed, a question
+//! * No function here waits, and mail is posted without a lock of the service held.
+//! * A call that does not reach its client is reported to the service: a recall as failed, a query
 //!   as unanswered.
 
 mod channel;
@@ -29,24 +29,24 @@ use dafs_wire::dafs::{
 };
 use std::sync::Arc;
 
-/// What BC_GETATTR asks for (DAFS 6).
+/// The attributes that BC_GETATTR requests (DAFS 6).
 const ASKED: AttrMask =
     AttrMask(AttrMask::CHANGE.0 | AttrMask::TIME_MODIFY.0 | AttrMask::OBJECT_SIZE.0);
 
-/// Something to say to a client.
+/// A call to a client.
 #[derive(Debug)]
 pub(super) enum Callback {
-    /// BC_NULL: whether it listens at all.
+    /// BC_NULL: checks that the client listens.
     Null,
-    /// BC_RECALL: the delegation is to be returned.
+    /// BC_RECALL: recalls a delegation.
     Recall { client: Arc<Client>, handle: Handle, state: StateRef, truncate: bool },
-    /// X_BC_LAYOUT_RECALL: the layout is to be given back.
+    /// X_BC_LAYOUT_RECALL: recalls a layout.
     RecallLayout { client: Arc<Client>, handle: Handle, state: StateRef },
-    /// The same of all layouts in one form, of the file system of an object or at all.
+    /// X_BC_LAYOUT_RECALL of all layouts in one form, of an object's file system or of the client.
     RecallLayouts { client: Arc<Client>, of: Option<Handle>, form: LayoutForm },
-    /// BC_GETATTR: size and change attribute as the holder of a write delegation has them.
+    /// BC_GETATTR: asks the holder of a write delegation for size and change attribute.
     GetAttr { client: Arc<Client>, handle: Handle, query: u64 },
-    /// BC_BATCH_COMPLETION: requests of batches that are over.
+    /// BC_BATCH_COMPLETION: reports finished requests of batches.
     Completions(Vec<CompletionNotification>),
 }
 
@@ -85,7 +85,7 @@ impl Callback {
         }
     }
 
-    /// There was nowhere to say it. There may be by now.
+    /// Handles a call whose channel is gone. There may be another one by now.
     fn lost(self, service: &Service, registry: &Registry) {
         let client = match &self {
             Self::Recall { client, .. }
@@ -99,10 +99,10 @@ impl Callback {
         }
     }
 
-    /// It could not be said, or was not understood.
+    /// Handles a call that could not be made, or was not understood.
     fn failed(self, service: &Service) {
         match self {
-            // A client that loses its channel submits again what it does not know the end of.
+            // A client that loses its channel submits requests again whose end it does not know.
             Self::Null | Self::Completions(_) => {}
             Self::Recall { client, state, .. } => service.recall_failed(client.key(), state),
             Self::RecallLayout { client, state, .. } => {
@@ -116,25 +116,25 @@ impl Callback {
     }
 }
 
-/// What one reactor tells a connection of another one, or of its own.
+/// A message of a reactor to a connection of another one, or of its own.
 #[derive(Debug)]
 pub(super) enum Mail {
     /// Call the client.
     Call(Callback),
-    /// Carry out a batch.
+    /// Execute a batch.
     Batch(Box<Submission>),
-    /// Put one request of a batch first.
+    /// Execute one request of a batch first.
     Hurry(u64),
-    /// Nothing is being done any more for a session that is over.
+    /// All work for an ended session has stopped.
     Settled,
-    /// Tell an administrator about the session.
+    /// Report the session to an administrator.
     Survey(Answer),
-    /// The connection is not wanted any more; why.
+    /// End the connection, for this reason.
     Leave(&'static str),
 }
 
 impl Mail {
-    /// Its connection is gone.
+    /// Handles mail whose connection is gone.
     pub(super) fn undeliverable(self, service: &Service, registry: &Registry) {
         match self {
             Self::Call(callback) => callback.lost(service, registry),

@@ -1,5 +1,5 @@
-//! What a client has outstanding on one back-control channel; seen by the reactor that takes the
-//! batches and by the one that carries them out.
+//! The outstanding batches of a client on one back-control channel, seen by the reactor that
+//! accepts the batches and by the one that executes them.
 
 use super::Finished;
 use crate::limits::BATCH_OWED_MAX;
@@ -13,7 +13,7 @@ pub(in crate::engine) struct Batches {
     gate: Arc<Gate>,
 }
 
-/// What stops the work on a session's batches: of all the channels it has had.
+/// Stops the work on a session's batches, on all the channels that it has had.
 #[derive(Debug, Default)]
 pub(in crate::engine) struct Gate {
     state: Mutex<GateState>,
@@ -21,29 +21,29 @@ pub(in crate::engine) struct Gate {
 
 #[derive(Debug, Default)]
 struct GateState {
-    /// Files are being read or written, so often.
+    /// The number of reads and writes of files under way.
     working: usize,
-    /// The session is over: nothing more is begun.
+    /// The session is over, so no more work begins.
     closed: bool,
 }
 
 impl Gate {
-    /// Files may be touched now; false when the session is over. To be followed by `stop_work`.
+    /// Begins access to files. Returns false when the session is over. `stop_work` must follow.
     pub(super) fn start_work(&self) -> bool {
         let mut state = self.lock();
         state.working += usize::from(!state.closed);
         !state.closed
     }
 
-    /// Files are not touched any more; true when the end of the session waits for that.
+    /// Ends access to files. Returns true when the end of the session waits for that.
     pub(super) fn stop_work(&self) -> bool {
         let mut state = self.lock();
         state.working -= 1;
         state.closed && state.working == 0
     }
 
-    /// The session is over, as far as it is concerned; true when nothing is being done any more.
-    /// Otherwise its connection is told when that is so.
+    /// Closes the gate with its session. Returns true when no work is under way. Otherwise the
+    /// connection is notified when that is so.
     pub(in crate::engine) fn close(&self) -> bool {
         let mut state = self.lock();
         state.closed = true;
@@ -64,16 +64,16 @@ impl Gate {
 struct Ledger {
     /// Request-ids in use (DAFS O55).
     ids: FxHashSet<u64>,
-    /// Completions owed: requests taken and not reported.
+    /// Completions owed: accepted requests that are not reported.
     owed: usize,
-    /// How many completions to report together.
+    /// The number of completions to report together.
     together: usize,
-    /// Another channel takes its place: nothing more is begun.
+    /// Another channel replaces it, so no more work begins.
     closed: bool,
 }
 
 impl Batches {
-    /// The ledger of a channel that takes the place of another one.
+    /// Makes the ledger of a channel that replaces another one.
     pub(in crate::engine) fn succeeding(former: Option<&Self>, gate: &Arc<Gate>) -> Self {
         let together = former.map_or(0, |former| former.lock().together);
         let ledger = Mutex::new(Ledger { together, ..Ledger::default() });
@@ -84,7 +84,7 @@ impl Batches {
         &self.gate
     }
 
-    /// Files may be touched for this channel now; see [`Gate`].
+    /// Begins access to files for this channel. See [`Gate`].
     pub(super) fn start_work(&self) -> bool {
         let ledger = self.lock();
         !ledger.closed && self.gate.start_work()
@@ -95,7 +95,7 @@ impl Batches {
         self.lock().closed = true;
     }
 
-    /// Makes room for `count` requests; false when that is too much.
+    /// Makes room for `count` requests. Returns false when there is none.
     pub(super) fn reserve(&self, count: usize, num_completions: u32) -> bool {
         let mut ledger = self.lock();
         if num_completions != 0 {
@@ -108,7 +108,7 @@ impl Batches {
         fits
     }
 
-    /// Takes a request-id; false when it is in use.
+    /// Enters a request-id. Returns false when it is in use.
     pub(super) fn enter(&self, id: u64) -> bool {
         self.lock().ids.insert(id)
     }
@@ -118,13 +118,14 @@ impl Batches {
         self.lock().ids.contains(&id)
     }
 
-    /// Whether `count` finished requests are to be reported now: enough of them, or all there are.
+    /// True if `count` finished requests are to be reported now: enough of them, or all outstanding
+    /// ones.
     pub(super) fn is_due(&self, count: usize) -> bool {
         let ledger = self.lock();
         count > 0 && (count >= ledger.together.max(1) || count >= ledger.owed)
     }
 
-    /// These are reported.
+    /// Removes reported requests.
     pub(super) fn reported(&self, finished: &[Finished]) {
         let mut ledger = self.lock();
         ledger.owed = ledger.owed.saturating_sub(finished.len());

@@ -1,9 +1,9 @@
 //! The file side of a load: reads or writes, sorted, adjacent ones in one call.
 //!
 //! Invariants
-//! * A load runs on one thread at a time: on the reactor as far as nothing has to be waited for, then
-//!   on the pool. What it touches (files, memory) it keeps alive.
-//! * What fails fails alone: a part that cannot be read or written leaves its neighbours alone.
+//! * A load runs on one thread at a time: on the reactor until it has to wait, then on the pool. It
+//!   keeps the files and memory that it uses alive.
+//! * A failure is isolated: a part that cannot be read or written does not affect its neighbours.
 
 use super::Transfer;
 use super::plan::{self, Part};
@@ -21,10 +21,10 @@ use std::cmp::Ordering;
 use std::fmt;
 use std::sync::Arc;
 
-/// Memory views of one call; more would only be cut by the kernel.
+/// Memory views of one call. The kernel would not take more.
 const VIEWS_MAX: usize = 256;
 
-/// Where the data of a transfer lies.
+/// The memory of a transfer's data.
 pub(super) enum Memory {
     /// In the client's own memory, mapped.
     Windows(SmallVec<[RemoteWindow; 1]>),
@@ -32,7 +32,7 @@ pub(super) enum Memory {
     Staged(usize),
 }
 
-/// What the file side needs of a transfer.
+/// The data of a transfer for the file side.
 struct Data {
     handle: Handle,
     file: Arc<dyn OpenFile>,
@@ -42,17 +42,17 @@ struct Data {
     bytes: usize,
 }
 
-/// Parts of one run: adjacent in one file.
+/// A part of one run. The parts of a run are adjacent in one file.
 #[derive(Debug)]
 struct Step {
     part: Part,
     done: usize,
     error: Option<StoreError>,
-    /// The part behind the run.
+    /// The index of the part behind the run.
     run_end: usize,
 }
 
-/// The file side of a load; opaque outside.
+/// The file side of a load, opaque outside.
 pub struct LoadIo {
     write: bool,
     data: Vec<Data>,
@@ -67,7 +67,7 @@ impl fmt::Debug for LoadIo {
     }
 }
 
-/// How a transfer ended on the file side.
+/// The result of a transfer on the file side.
 pub(super) struct Ending {
     /// Bytes from the start of its data without a gap.
     pub(super) bytes: usize,
@@ -75,7 +75,7 @@ pub(super) struct Ending {
 }
 
 impl LoadIo {
-    /// The load of transfers that lie in `memory`.
+    /// Makes the load of transfers with data in `memory`.
     pub(super) fn new(
         transfers: &[Transfer],
         memory: Vec<Memory>,
@@ -93,13 +93,13 @@ impl LoadIo {
         Self { write, data: data.collect(), chunks, steps: Vec::new(), next: 0 }
     }
 
-    /// Plans the calls for those of `transfers` that `wanted` names.
+    /// Plans the calls for the `transfers` that `wanted` selects.
     pub(super) fn plan(&mut self, transfers: &[Transfer], wanted: impl Fn(usize) -> bool) {
         let mut parts = Vec::with_capacity(transfers.len());
         for (index, transfer) in transfers.iter().enumerate().filter(|(index, _)| wanted(*index)) {
             plan::parts(index, &transfer.chunks, transfer.bytes, &mut parts);
         }
-        // Opens of a file in the order in which they come, which is the same in every run.
+        // Opens of a file in the order of their arrival, which is the same in every run.
         let identity = |index: usize| {
             let file = &self.data[index].file;
             let first = self.data.iter().position(|data| Arc::ptr_eq(&data.file, file));
@@ -123,13 +123,13 @@ impl LoadIo {
             steps.map(|(part, run_end)| Step { part, done: 0, error: None, run_end }).collect();
     }
 
-    /// Reads or writes on; false when it would have to wait and may not.
+    /// Goes on with reads or writes. Returns false when it would have to wait and may not.
     pub(super) fn proceed(&mut self, wait: Wait) -> bool {
         while let Some(step) = self.steps.get(self.next) {
             let data = &self.data[step.part.transfer];
             let revoked = |open: &Arc<OpenState>| self.write && open.file(WRITE).is_err();
             if data.open.as_ref().is_some_and(revoked) {
-                // Somebody else may hold the file by now.
+                // Another client may hold the file by now.
                 self.fail(StoreError::Stale);
                 continue;
             }
@@ -162,7 +162,7 @@ impl LoadIo {
         true
     }
 
-    /// Has a run come after what its client has sent to data servers before.
+    /// Orders earlier writes of its client at data servers before a run.
     fn overtake(&self, data: &Data, run_end: usize, wait: Wait) -> dafs_service::Result<()> {
         let Some(overtakes) = &data.overtakes else { return Ok(()) };
         let run = &self.steps[self.next..run_end];
@@ -232,7 +232,7 @@ impl LoadIo {
         }
     }
 
-    /// How each transfer ended.
+    /// Returns the result of each transfer.
     pub(super) fn endings(&self) -> Vec<Ending> {
         let mut order: Vec<&Step> = self.steps.iter().collect();
         order.sort_by_key(|step| (step.part.transfer, step.part.at));
@@ -248,7 +248,7 @@ impl LoadIo {
         endings
     }
 
-    /// The checksum of the first `bytes` bytes of a transfer's data.
+    /// Returns the checksum of the first `bytes` bytes of a transfer's data.
     pub(super) fn checksum(&self, transfer: usize, bytes: usize) -> Checksum {
         let mut sum = Fletcher32::new();
         match &self.data[transfer].memory {
@@ -262,7 +262,7 @@ impl LoadIo {
         sum.finish()
     }
 
-    /// Bytes of all transfers.
+    /// Returns the bytes of all transfers.
     pub(super) fn bytes(&self) -> usize {
         self.data.iter().map(|data| data.bytes).sum()
     }

@@ -1,9 +1,9 @@
-//! Loads: transfers that are carried out together.
+//! Loads: transfers that are executed together.
 //!
 //! Invariants
-//! * A load holds all the chunks it needs or none, so that two cannot wait for each other.
-//! * With a checksum nothing is written before the data has been compared (DAFS O21).
-//! * Data that is read leaves before the completion that tells of it, on the same connection.
+//! * A load holds all the chunks it needs or none, so two loads never deadlock.
+//! * With a checksum no byte is written before the data has been compared (DAFS O21).
+//! * Read data is sent before the completion that reports it, on the same connection.
 
 use super::io::{Ending, LoadIo, Memory};
 use super::plan::{Move, moves};
@@ -20,7 +20,7 @@ use dafs_store::Wait;
 use dafs_wire::dafs::{BatchCompletions, Checksum, CompletionNotification, Reply, Seq, Status};
 use smallvec::SmallVec;
 
-/// Who is told what became of a load.
+/// The receiver of a load's results.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Owner {
     /// A synchronous batch.
@@ -38,12 +38,12 @@ enum Stage {
     Job,
 }
 
-/// Transfers that are carried out together, all in one direction.
+/// Transfers that are executed together, all in one direction.
 pub(in crate::engine) struct Load {
     owner: Owner,
     transfers: Vec<Transfer>,
     chunks: SmallVec<[u32; 1]>,
-    /// What was refused on the way.
+    /// Transfers that were refused meanwhile.
     refused: Vec<(usize, Status)>,
     stage: Stage,
 }
@@ -75,7 +75,7 @@ impl Load {
         self.bytes().div_ceil(STAGING_CHUNK_BYTES)
     }
 
-    /// Where each transfer's data begins in the chunks.
+    /// Returns the start of each transfer's data in the chunks.
     fn bases(&self) -> impl Iterator<Item = usize> {
         self.transfers.iter().scan(0, |base, transfer| {
             let at = *base;
@@ -84,15 +84,15 @@ impl Load {
         })
     }
 
-    /// The most RDMA that it can take.
+    /// Returns the most RDMA operations that it can take.
     pub(super) fn moves_max(&self) -> usize {
         let buffers: usize = self.transfers.iter().map(|transfer| transfer.buffers.len()).sum();
         buffers + self.chunks_needed()
     }
 }
 
-/// Puts transfers together that are carried out together: sorted by direction, file and offset, up
-/// to one staging chunk, or one transfer.
+/// Gathers transfers into loads, sorted by direction, file and offset. A load has up to one staging
+/// chunk, or one transfer.
 pub(super) fn gather(mut transfers: Vec<Transfer>, owner: Owner) -> Vec<Load> {
     let key = |transfer: &Transfer| {
         let offset = transfer.chunks.first().map_or(0, |chunk| chunk.offset);
@@ -119,7 +119,7 @@ pub(super) fn gather(mut transfers: Vec<Transfer>, owner: Owner) -> Vec<Load> {
         }
     }
     for load in &mut loads {
-        // In the order in which the client listed them, its memory is most likely in one piece.
+        // In the order of the client's list, its memory is most likely contiguous.
         load.transfers.sort_by_key(|transfer| transfer.index);
     }
     loads
@@ -133,7 +133,7 @@ impl Context<'_> {
         }
     }
 
-    /// Begins a load; it waits for its turn when there are not enough chunks.
+    /// Begins a load. It waits for its turn when there are not enough chunks.
     pub(in crate::engine) fn load_start(&mut self, id: PendingId) {
         let Some(load) = self.load(id) else { return };
         let need = if load.write() { Access::REMOTE_READ } else { Access::REMOTE_WRITE };
@@ -157,7 +157,7 @@ impl Context<'_> {
             match staging.take(&mut *self.link.adapter, owner) {
                 Some(chunk) => chunks.push(chunk),
                 None => {
-                    // Memory is short; it is looked at again in a moment.
+                    // Memory is short. The load waits for the next attempt.
                     chunks.into_iter().for_each(|chunk| staging.give_back(chunk));
                     return staging.wait(owner, id);
                 }
@@ -172,7 +172,7 @@ impl Context<'_> {
         }
     }
 
-    /// Fetches what is to be written.
+    /// Fetches the data to write.
     fn load_fetch(&mut self, id: PendingId) {
         let Some(load) = self.load(id) else { return };
         let mut fetches = Vec::new();
@@ -187,7 +187,7 @@ impl Context<'_> {
             let (endpoint, work) = (self.connection.endpoint, Self::tag_in(id, chunk));
             match self.link.adapter.rdma_read(endpoint, work, segment, remote) {
                 Ok(()) => self.connection.count_fetch(self.now),
-                // The end of the connection gives everything back.
+                // The end of the connection releases all its resources.
                 Err(error) => {
                     return self.drop_session(&format!("data cannot be fetched: {error}"));
                 }
@@ -195,20 +195,20 @@ impl Context<'_> {
         }
     }
 
-    /// One RDMA read of a load is over.
+    /// Handles the end of one RDMA read of a load.
     pub(in crate::engine) fn load_fetched(&mut self, id: PendingId, ok: bool) {
         let Some(load) = self.load(id) else { return };
         let Stage::Fetching(left) = &mut load.stage else {
             return debug_assert!(false, "a load was fetched that had not asked for it");
         };
         *left -= 1;
-        // Otherwise the connection has broken; its end gives everything back.
+        // Otherwise the connection has broken, and its end releases all its resources.
         if ok && *left == 0 && self.connection.phase != Phase::Closing {
             self.load_staged(id);
         }
     }
 
-    /// The chunks are there, with the data if it is to be written.
+    /// Goes on when the chunks are here, with the data if it is to be written.
     fn load_staged(&mut self, id: PendingId) {
         let Some(load) = self.load(id) else { return };
         let memory = load.bases().map(Memory::Staged).collect();
@@ -217,7 +217,7 @@ impl Context<'_> {
         self.load_ready(id, memory, chunks);
     }
 
-    /// The data is where the file side wants it.
+    /// Goes on when the data is where the file side needs it.
     fn load_ready(
         &mut self,
         id: PendingId,
@@ -239,7 +239,7 @@ impl Context<'_> {
         if !self.connection.batch.as_ref().is_some_and(|queue| queue.start_work()) {
             return self.drop_session("its session is over");
         }
-        // What is longer would keep others waiting.
+        // A longer load would block other requests.
         if io.bytes() <= STAGING_CHUNK_BYTES && io.proceed(Wait::Never) {
             self.load_worked();
             return self.load_done(id, Some(&io));
@@ -253,8 +253,8 @@ impl Context<'_> {
         });
     }
 
-    /// What a fence or a broken lock stands against, perhaps since the batch was submitted (DAFS 9.3,
-    /// 11).
+    /// Returns the transfers that a fence or a broken lock forbids, perhaps since the batch was
+    /// submitted (DAFS 9.3, 11).
     fn barred(&mut self, id: PendingId) -> Vec<(usize, Status)> {
         let fence_id = self.connection.fence_id().to_vec();
         let service = self.shared.service.clone();
@@ -272,7 +272,7 @@ impl Context<'_> {
         transfers.filter_map(|(index, transfer)| Some((index, check(transfer).err()?))).collect()
     }
 
-    /// Files are not touched any more for a load; the end of the session may wait for that.
+    /// Ends a load's access to files, for which the end of the session may wait.
     fn load_worked(&self) {
         if self.connection.batch.as_ref().is_some_and(|queue| queue.stop_work())
             && let Some(session) = self.connection.session.as_ref()
@@ -281,7 +281,7 @@ impl Context<'_> {
         }
     }
 
-    /// The pool is done with a load.
+    /// Handles a load that the pool has finished.
     pub(in crate::engine) fn load_job_done(&mut self, id: PendingId, result: JobResult) {
         self.load_worked();
         if self.connection.phase == Phase::Closing {
@@ -292,13 +292,13 @@ impl Context<'_> {
         }
         match result {
             JobResult::Load(io) => self.load_done(id, Some(&io)),
-            // The job unwound.
+            // The job panicked.
             _ => self.load_done(id, None),
         }
         self.batch_turn();
     }
 
-    /// Tells what became of a load, and sends what was read on its way.
+    /// Reports the results of a load, and sends read data.
     fn load_done(&mut self, id: PendingId, io: Option<&LoadIo>) {
         let Some(Pending { work: Work::Load(load), .. }) = self.pending.take(id) else { return };
         if let Some(queue) = &mut self.connection.batch {
@@ -309,7 +309,7 @@ impl Context<'_> {
         for (index, transfer) in load.transfers.iter().enumerate() {
             let (bytes, status) = match endings.get(index) {
                 Some(Ending { bytes: 0, error: Some(error) }) => (0, convert::store_status(*error)),
-                // What was done is good; the error comes again if the client goes on.
+                // The part before the error is good. The client gets the error when it goes on.
                 Some(ending) => (ending.bytes, Status::Ok),
                 None => (0, Status::ServerFault),
             };
@@ -335,7 +335,7 @@ impl Context<'_> {
         }
     }
 
-    /// Writes what was read into the client's memory; the last write of a chunk frees it.
+    /// Writes read data into the client's memory. The last write of a chunk frees it.
     fn send_out(&mut self, load: &Load, finished: &[(usize, CompletionNotification)]) {
         let mut writes = Vec::new();
         if !load.write() && !load.chunks.is_empty() {
@@ -352,8 +352,8 @@ impl Context<'_> {
                 let last = own.peek().is_none();
                 let tag = if last { chunk } else { PIECE_ONLY };
                 if !self.write_out(chunk, *offset, *remote, Tag::ChunkOut(tag)) {
-                    // The connection broke; what was posted still completes, and a chunk whose last
-                    // write was not posted is free when those before it are flushed.
+                    // The connection broke. Posted work still completes, and a chunk whose last
+                    // write was not posted is free when the writes before it are flushed.
                     self.link.staging.give_back(chunk);
                     break;
                 }
@@ -372,7 +372,7 @@ impl Context<'_> {
         posted.is_ok()
     }
 
-    /// A load of a synchronous batch is done; with the last one the batch is answered.
+    /// Handles the end of a load of a synchronous batch. With the last load the batch is answered.
     fn sync_progress(&mut self, id: PendingId, finished: &[(usize, CompletionNotification)]) {
         let Some(Pending { work: Work::Batch(batch), .. }) = self.pending.get_mut(id) else {
             return;

@@ -1,16 +1,17 @@
 //! BATCH_SUBMIT and HURRY_UP (DAFS 13.2).
 //!
-//! A batch is taken apart into transfers where it arrives: opens, rights and lists are checked there.
-//! Transfers are put together again into *loads* of about one staging chunk, each sorted by file and
-//! offset, so that what is adjacent in a file is read or written by one call, whichever requests it
-//! belongs to. Loads of a synchronous batch run on the operation channel at once; those of an
-//! asynchronous one on the back-control channel (DAFS O54), when their window ends or enough has
+//! A batch is split into transfers on arrival: opens, rights and lists are checked there. Transfers
+//! are gathered into *loads* of about one staging chunk, each sorted by file and offset. So one
+//! call reads or writes adjacent parts of a file, of any requests.
+//!
+//! Loads of a synchronous batch run on the operation channel at once. Those of an asynchronous one
+//! run on the back-control channel (DAFS O54), when their window ends or enough transfers have
 //! gathered.
 //!
 //! Invariants
 //! * Each request of a batch has exactly one completion, unless its connection ends.
-//! * What a client may have outstanding is bounded ([`Batches`]); what a load holds is bounded by the
-//!   longest transfer.
+//! * A client's outstanding requests are bounded ([`Batches`]). The resources of a load are bounded
+//!   by the longest transfer.
 //! * A request-id counts as outstanding until the message with its completion has been posted.
 
 mod batches;
@@ -37,24 +38,24 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// One request of a batch that may be carried out.
+/// One request of a batch that may be executed.
 pub(super) struct Transfer {
     pub(super) id: u64,
-    /// Its place in a synchronous batch.
+    /// Its index in a synchronous batch.
     pub(super) index: usize,
     pub(super) handle: Handle,
     pub(super) file: Arc<dyn OpenFile>,
-    /// The open that allows it; it may be revoked meanwhile.
+    /// The open that allows it, which may be revoked meanwhile.
     pub(super) open: Option<Arc<OpenState>>,
     pub(super) write: bool,
-    /// What it has to come after, if it writes and there may be anything.
+    /// The late writes that it must be ordered after, if it writes and there may be any.
     pub(super) overtakes: Option<Overtakes>,
     pub(super) chunks: SmallVec<[FileChunk; 1]>,
     pub(super) buffers: SmallVec<[DirectBuffer; 1]>,
     pub(super) bytes: usize,
-    /// With checksums: that of the data to write.
+    /// With checksums: the checksum of the data to write.
     pub(super) expected: Option<Checksum>,
-    /// With checksums: that of the data read is to be told.
+    /// With checksums: the checksum of the read data is to be reported.
     pub(super) sum: bool,
 }
 
@@ -77,7 +78,7 @@ impl fmt::Debug for Submission {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Finished {
     pub(super) completion: CompletionNotification,
-    /// Its id was taken for it, and is free again when it is reported.
+    /// Its id was entered for it, and is free again when it is reported.
     pub(super) entered: bool,
 }
 
@@ -96,7 +97,7 @@ fn completion(
 }
 
 impl Engine {
-    /// RDMA is over, so a load may begin that waited for that.
+    /// Begins a load that waited for the end of RDMA.
     pub(super) fn batch_room(&mut self, port: usize, endpoint: EndpointId, now: Instant) {
         let connection = self.ports[port].connections.get(&endpoint);
         let batch = connection.and_then(|connection| connection.batch.as_ref());
@@ -105,7 +106,7 @@ impl Engine {
         }
     }
 
-    /// Looks at the batches whose time has come.
+    /// Handles the batches that are due.
     pub(super) fn batches(&mut self, now: Instant) -> bool {
         let mut busy = false;
         for port in 0..self.ports.len() {

@@ -1,8 +1,8 @@
-//! Which bytes of a load go where: two cursors over the file's ranges and the client's buffers.
+//! Maps the bytes of a load: two cursors over the file's ranges and the client's buffers.
 //!
 //! Invariants
 //! * The parts of a transfer cover its data without gap or overlap, and so do its moves.
-//! * Nothing crosses the end of a staging chunk.
+//! * No part crosses the end of a staging chunk.
 
 use crate::limits::STAGING_CHUNK_BYTES;
 use dafs_dat::RemoteBuffer;
@@ -12,7 +12,7 @@ use std::cmp::Ordering;
 /// A piece of a transfer that is one range of the file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Part {
-    /// Which transfer of the load.
+    /// Index of the transfer in the load.
     pub(super) transfer: usize,
     /// Position in the transfer's data.
     pub(super) at: usize,
@@ -22,13 +22,13 @@ pub(super) struct Part {
 }
 
 impl Part {
-    /// Whether `next` goes on in the file where this part ends.
+    /// True if `next` begins in the file where this part ends.
     pub(super) fn meets(&self, next: &Self) -> bool {
         self.offset.checked_add(self.len as u64) == Some(next.offset)
     }
 }
 
-/// The parts of the first `limit` bytes of a transfer.
+/// Appends the parts of the first `limit` bytes of a transfer.
 pub(super) fn parts(transfer: usize, chunks: &[FileChunk], limit: usize, parts: &mut Vec<Part>) {
     let mut at = 0;
     for chunk in chunks {
@@ -45,15 +45,15 @@ pub(super) fn sort(parts: &mut [Part], order: impl Fn(usize, usize) -> Ordering)
     parts.sort_by(|one, other| {
         order(one.transfer, other.transfer)
             .then(one.offset.cmp(&other.offset))
-            // Overlapping parts keep the order in which they were asked for.
+            // Overlapping parts keep the order of the request.
             .then((one.transfer, one.at).cmp(&(other.transfer, other.at)))
     });
 }
 
-/// One RDMA: a piece of a staging chunk and the client's memory for it.
+/// One RDMA operation: a piece of a staging chunk and the client's memory for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Move {
-    /// Which chunk of the load.
+    /// Index of the chunk in the load.
     pub(super) chunk: usize,
     pub(super) offset: usize,
     pub(super) remote: RemoteBuffer,
@@ -65,8 +65,8 @@ impl Move {
     }
 }
 
-/// The moves of the first `bytes` bytes of a transfer whose data begins at `base` of the load's
-/// chunks. One that continues the last of `moves` on both sides becomes a part of it.
+/// Appends the moves of the first `bytes` bytes of a transfer whose data begins at `base` of the
+/// load's chunks. A move that continues the last of `moves` on both sides is merged with it.
 pub(super) fn moves(base: usize, bytes: usize, buffers: &[DirectBuffer], moves: &mut Vec<Move>) {
     let mut done = 0;
     for buffer in buffers {

@@ -1,9 +1,9 @@
-//! What one connection has to do for batches: transfers in their window, loads that wait for their
+//! The work of one connection for batches: transfers in their window, loads that wait for their
 //! turn, completions that have not been reported.
 //!
 //! Invariants
-//! * A transfer is not begun later than its window ends, unless there is no room.
-//! * RDMA posted for loads stays well below what one connection may have posted.
+//! * A transfer begins no later than the end of its window, unless there is no room.
+//! * RDMA posted for loads stays well below the limit of one connection.
 
 use super::load::{Load, Owner, gather};
 use super::{Batches, Finished, Submission, Transfer};
@@ -17,25 +17,25 @@ use dafs_dat::Instant;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// RDMA that loads of one connection may have posted or planned.
+/// RDMA operations that loads of one connection may have posted or planned.
 const MOVES_MAX: usize = 3 * LOAD_MOVES_MAX;
 
 /// The batches of one connection.
 #[derive(Default)]
 pub(in crate::engine) struct Queue {
-    /// Of a back-control channel.
+    /// The ledger, for a back-control channel.
     batches: Option<Arc<Batches>>,
     /// Transfers in their window, with its end.
     waiting: Vec<(Instant, Transfer)>,
     waiting_bytes: usize,
     /// Loads that have not begun.
     ready: VecDeque<PendingId>,
-    /// Loads that have, and the RDMA they may take.
+    /// The number of loads that have begun, and the RDMA operations they may take.
     active: usize,
     active_moves: usize,
-    /// Not reported.
+    /// Completions that are not reported.
     finished: Vec<Finished>,
-    /// A report has begun and goes on until nothing is left.
+    /// A report has begun and goes on until all are reported.
     reporting: bool,
 }
 
@@ -44,12 +44,12 @@ impl Queue {
         Self { batches: Some(batches), ..Self::default() }
     }
 
-    /// Files may be touched for it now; see [`Gate`](super::Gate).
+    /// Begins access to files. See [`Gate`](super::Gate).
     pub(super) fn start_work(&self) -> bool {
         self.batches.as_ref().is_none_or(|batches| batches.start_work())
     }
 
-    /// They are not any more; true when the end of the session waits for that.
+    /// Ends access to files. Returns true when the end of the session waits for that.
     pub(super) fn stop_work(&self) -> bool {
         self.batches.as_ref().is_some_and(|batches| batches.gate().stop_work())
     }
@@ -68,7 +68,7 @@ impl Queue {
         self.finished.extend(finished);
     }
 
-    /// Completions to report now, at most `max`.
+    /// Takes the completions to report now, at most `max`.
     pub(in crate::engine) fn take_report(&mut self, max: usize) -> Option<Vec<Finished>> {
         let batches = self.batches.as_ref()?;
         self.reporting |= batches.is_due(self.finished.len());
@@ -82,8 +82,8 @@ impl Queue {
         (!report.is_empty()).then_some(report)
     }
 
-    /// The transfers whose time has come: all, when one is due or enough has gathered, because the
-    /// more there are to sort the better.
+    /// Takes the transfers that are due. When one is due or enough has gathered, it takes all,
+    /// because more transfers sort better.
     fn take_due(&mut self, now: Instant) -> Vec<Transfer> {
         let due = self.waiting.iter().any(|(due, _)| *due <= now)
             || self.waiting_bytes >= BATCH_GATHER_BYTES
@@ -101,7 +101,7 @@ impl Queue {
 }
 
 impl Context<'_> {
-    /// An asynchronous batch has come to its back-control channel.
+    /// Handles an asynchronous batch on its back-control channel.
     pub(in crate::engine) fn batch_submitted(&mut self, submission: Submission) {
         let Submission { transfers, refused, submitted, window } = submission;
         let Some(queue) = &mut self.connection.batch else { return };
@@ -116,7 +116,7 @@ impl Context<'_> {
         self.batch_turn();
     }
 
-    /// One transfer is not to wait any longer (HURRY_UP).
+    /// Begins one transfer before its window ends (HURRY_UP).
     pub(in crate::engine) fn batch_hurry(&mut self, id: u64) {
         let Some(queue) = &mut self.connection.batch else { return };
         let place = queue.waiting.iter().position(|(_, transfer)| transfer.id == id);
@@ -128,7 +128,7 @@ impl Context<'_> {
         }
     }
 
-    /// Puts transfers in line.
+    /// Queues transfers as loads.
     pub(super) fn enqueue(&mut self, transfers: Vec<Transfer>, owner: Owner) {
         let (endpoint, call) = (self.connection.endpoint, Call::own(self.port, self.now));
         for load in gather(transfers, owner) {
@@ -138,7 +138,7 @@ impl Context<'_> {
         }
     }
 
-    /// Begins what can begin, reports what is to be reported, and says when to look again.
+    /// Begins due work, reports completions, and sets the time of the next check.
     pub(in crate::engine) fn batch_turn(&mut self) {
         let (endpoint, now) = (self.connection.endpoint, self.now);
         self.link.batches_due.remove(&endpoint);
@@ -166,7 +166,7 @@ impl Context<'_> {
         }
     }
 
-    /// The next load, if there is room for it.
+    /// Takes the next load, if there is room for it.
     fn next_load(&mut self) -> Option<PendingId> {
         let posted = self.connection.work_posted as usize;
         let queue = self.connection.batch.as_mut()?;

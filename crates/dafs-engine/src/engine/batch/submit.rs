@@ -20,7 +20,7 @@ use std::time::Duration;
 /// Bytes of a list of completions before its first one: fixed section, count and pad.
 const COMPLETIONS_AT: usize = HEADER_BYTES + 8 + 8;
 
-/// Completions that fit a message.
+/// Returns the number of completions that fit a message.
 pub(in crate::engine) fn completions_max(message_bytes: usize) -> usize {
     message_bytes.saturating_sub(COMPLETIONS_AT) / 24
 }
@@ -30,10 +30,10 @@ impl Context<'_> {
         if args.synchronous { self.run_batch(call, args) } else { self.queue_batch(call, args) }
     }
 
-    /// Runs all and answers with all completions; the two hints are ignored.
+    /// Executes all requests and answers with all completions. The two hints are ignored.
     fn run_batch(&mut self, call: &Call, args: &BatchSubmit<'_>) -> Done {
         if args.requests.len() > completions_max(self.connection.response_bytes_max()) {
-            // DAFS O57, before anything is done.
+            // DAFS O57, before any request is executed.
             return Err(Status::TooSmall);
         }
         let outstanding = self.session_batches().map(|(_, batches)| batches);
@@ -87,8 +87,8 @@ impl Context<'_> {
         let submission = Submission { transfers, refused, submitted: self.now, window };
         address.post(Mail::Batch(Box::new(submission)));
         let completions = Seq::empty();
-        // What this says of the batch is not that it was done: a client that loses its session
-        // submits again what was not reported to it (DAFS 12).
+        // The acknowledgement does not mean that the batch was executed: a client that loses its
+        // session submits requests again that were not reported to it (DAFS 12).
         self.reply(&call.unkept(), &Reply::BatchSubmit(BatchCompletions { completions }))
     }
 
@@ -107,7 +107,7 @@ impl Context<'_> {
         self.shared.registry.batches(session.id)
     }
 
-    /// One request of a batch, checked as READ_DIRECT or WRITE_DIRECT would be.
+    /// Checks one request of a batch like a READ_DIRECT or WRITE_DIRECT.
     fn transfer(
         &mut self,
         call: &Call,
