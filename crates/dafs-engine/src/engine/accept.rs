@@ -1,4 +1,4 @@
-//! How connections begin: what they want to be, and the receive for their first message.
+//! The start of a connection: its requested channel, and the receive for its first message.
 
 use super::connection::{Channel, Connection};
 use super::{Link, Tag};
@@ -8,7 +8,8 @@ use dafs_service::Owner;
 use dafs_wire::dafs::REQUEST_MAGIC;
 use std::io;
 
-/// What a connection wants to be, from the 16 bytes of its private data (DAFS 3.2, O29).
+/// Reads the channel that a connection requests from the 16 bytes of its private data (DAFS 3.2,
+/// O29).
 pub(super) fn channel(private_data: &[u8]) -> Result<Channel, &'static str> {
     let Some(block) = private_data.first_chunk::<16>() else {
         return Err("the private data is not that of DAFS");

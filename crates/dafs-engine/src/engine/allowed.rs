@@ -1,11 +1,13 @@
-//! Whether a write that was allowed when its request came still is, now that its data is here: a
-//! fence may have been set since, the open revoked, or a lock over the bytes broken (DAFS 9.3, 11).
-//! And whether it would come before something that its client has sent to a data server earlier.
+//! Checks that a write that was allowed when its request arrived is still allowed, now that its
+//! data is here. A fence may have been set since, the open revoked, or a lock over the bytes broken
+//! (DAFS 9.3, 11). The write must also be ordered after earlier writes of its client to data
+//! servers.
 //!
 //! Invariants
-//! * Asked again before each piece is written, by the thread that writes it.
-//! * A write is younger than what its client had sent to data servers when the request came, however
-//!   long its data took; what it has sent there since may come before or after it.
+//! * The check is repeated before each piece is written, by the thread that writes it.
+//! * A write is ordered after all writes that its client had sent to data servers when the request
+//!   arrived, however long its data took. Writes that the client has sent there since may be
+//!   ordered before or after it.
 
 use super::convert;
 use super::request::{Call, Context, check_span};
@@ -16,38 +18,40 @@ use dafs_store::{OpenFile, Wait};
 use dafs_wire::dafs::{self, FileHandle, Status};
 use std::sync::Arc;
 
-/// Where a write goes and what allows it.
+/// The target of a write, and its authorisation.
 #[derive(Clone)]
 pub(super) struct Allowed {
     pub(super) handle: Handle,
     /// The open that allows it.
     pub(super) open: Option<Arc<OpenState>>,
-    /// What it has to come after, if there may be anything.
+    /// The late writes that it must be ordered after, if there may be any.
     pub(super) overtakes: Option<Overtakes>,
 }
 
-/// The same for a thread of the pool.
+/// The target and authorisation of a write, for a thread of the pool.
 pub(super) struct AllowedElsewhere {
     service: Arc<Service>,
     allowed: Allowed,
-    /// Of the session, where there were fences when the job was made; a later one waits for the job.
+    /// The fence id of the session, if there were fences when the job was made. A later fence waits
+    /// for the job.
     fence_id: Option<Vec<u8>>,
 }
 
-/// A client that may have sent something to data servers which it has given up.
+/// A client that may have late writes: sent to data servers, and abandoned.
 #[derive(Clone)]
 pub(super) struct Overtakes {
     service: Arc<Service>,
     client: Arc<Client>,
-    /// When it asked for what it wants written here.
+    /// The arrival of its request for this write.
     asked_ns: u64,
 }
 
 impl Overtakes {
-    /// To be called before these bytes of a file are written: what was sent earlier does not come later.
+    /// Orders earlier writes before the next write of these bytes of a file. Called before that
+    /// write.
     ///
     /// # Errors
-    /// Those of the service; `WouldWait` where data servers have to be asked and `wait` forbids it.
+    /// Those of the service. `WouldWait` where data servers have to be asked and `wait` forbids it.
     pub(super) fn before(
         &self,
         handle: &Handle,
@@ -60,7 +64,7 @@ impl Overtakes {
 }
 
 impl Allowed {
-    /// Whether these bytes may be written without waiting for data servers.
+    /// True if these bytes may be written without waiting for data servers.
     pub(super) fn overtakes_now(&self, span: (u64, u64)) -> bool {
         let now = |overtakes: &Overtakes| overtakes.before(&self.handle, span, Wait::Never);
         self.overtakes.as_ref().is_none_or(|overtakes| now(overtakes).is_ok())
@@ -68,7 +72,7 @@ impl Allowed {
 }
 
 impl Context<'_> {
-    /// The file that a write goes to, and what allows it.
+    /// Returns the file that a write goes to, and its authorisation.
     pub(super) fn write_target(
         &mut self,
         call: &Call,
@@ -81,7 +85,8 @@ impl Context<'_> {
         Ok((file, Allowed { handle, open, overtakes }))
     }
 
-    /// What the writes of this request have to come after. Whoever has had no layout has sent nothing.
+    /// Returns the late writes that the writes of this request must be ordered after. A client that
+    /// never had a layout has none.
     pub(super) fn overtakes(&self, call: &Call) -> Option<Overtakes> {
         let session = self.connection.session.as_ref()?;
         let client = &session.proven.as_ref()?.client;
@@ -91,13 +96,13 @@ impl Context<'_> {
         })
     }
 
-    /// Refuses what is not allowed any more.
+    /// Refuses a write that is not allowed any more.
     pub(super) fn still_allowed(&self, allowed: &Allowed, span: (u64, u64)) -> Result<(), Status> {
         let subject = Subject::Session(self.connection.fence_id());
         check(&self.shared.service, Some(subject), allowed, span)
     }
 
-    /// What a job asks with before it writes.
+    /// Returns the authorisation that a job checks before it writes.
     pub(super) fn allowed_elsewhere(&self, allowed: &Allowed) -> AllowedElsewhere {
         let (service, allowed) = (self.shared.service.clone(), allowed.clone());
         let fence_id = service.has_fences().then(|| self.connection.fence_id().to_vec());
@@ -106,14 +111,14 @@ impl Context<'_> {
 }
 
 impl AllowedElsewhere {
-    /// Refuses what is not allowed any more. Somebody else may hold the file by now. Waits for data
-    /// servers.
+    /// Refuses a write that is not allowed any more, because another client may hold the file by
+    /// now. Waits for data servers.
     pub(super) fn check(&self, span: (u64, u64)) -> Result<(), Unwritten> {
         self.overtake(span)?;
         self.check_rights(span)
     }
 
-    /// The same for an append, which goes to wherever the end is.
+    /// Checks an append, which goes to the present end of the file.
     pub(super) fn check_append(&self) -> Result<(), Unwritten> {
         self.overtake((0, u64::MAX))?;
         let span = self.service.append_span(&self.allowed.handle).map_err(refused)?;

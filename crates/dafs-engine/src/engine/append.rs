@@ -1,11 +1,11 @@
 //! APPEND, inline and direct.
 //!
 //! Invariants
-//! * All data is in memory, and its checksum has been compared, before the place in the file is
-//!   chosen. So a client that goes away in the middle leaves nothing behind.
-//! * What allows an append is asked again when its data has come.
-//! * The file chooses the place and writes there in one step; see the service. That always happens on
-//!   the pool, because what is appended is stable before the reply.
+//! * All data is in memory, and its checksum has been compared, before the offset in the file is
+//!   chosen. So a client that disappears in the middle leaves no data behind.
+//! * The authorisation of an append is checked again when its data has come.
+//! * The file chooses the offset and writes there in one step (see the service). This always runs
+//!   on the pool, because appended data is stable before the reply.
 
 use super::Link;
 use super::allowed::{Allowed, AllowedElsewhere};
@@ -28,16 +28,16 @@ use dafs_wire::dafs::{
 use smallvec::SmallVec;
 use std::sync::Arc;
 
-/// What is appended to what.
+/// The target and size of an append.
 struct Target {
     file: Arc<dyn OpenFile>,
-    /// What allows it; it may come to an end meanwhile.
+    /// Its authorisation, which may end meanwhile.
     allowed: AllowedElsewhere,
     stable: Stability,
 }
 
 impl Target {
-    /// For the pool.
+    /// Appends. Runs on the pool.
     fn append(&self, views: &[VolatileSlice<'_>], witness: Witness) -> JobResult {
         let allowed = self.allowed.check_append();
         JobResult::Offset(allowed.and_then(|()| {
@@ -50,25 +50,25 @@ impl Target {
     }
 }
 
-/// Who notes an announced append.
+/// Records the offset of a logged append.
 type Witness = Option<Arc<dyn AppendWitness>>;
 
-/// An append that is being fetched, or written.
+/// An append whose data is being fetched, or written.
 pub(super) struct AppendTransfer {
     handle: Handle,
     committed: dafs::Stability,
-    /// From before anything is written.
+    /// Read before any byte is written.
     verifier: Verifier,
-    /// What is still to be fetched; `None` when the data came inline or lies in mapped memory.
+    /// The data to fetch. `None` when it came inline or lies in mapped memory.
     fetch: Option<Fetch>,
     /// Chunks that hold the data, in order.
     chunks: SmallVec<[u32; 4]>,
-    /// What appends it, while it waits for changes that were announced before.
+    /// The append itself, while its intent waits for earlier changes.
     announced: Option<Append>,
     has_job: bool,
 }
 
-/// Appends, on the pool.
+/// Appends on the pool.
 type Append = Box<dyn FnOnce(Witness) -> JobResult + Send>;
 
 struct Fetch {
@@ -89,7 +89,7 @@ impl AppendTransfer {
         self.has_job
     }
 
-    /// Chunks that must be there before its data is fetched.
+    /// Returns the number of chunks that it needs before its data is fetched.
     pub(super) fn chunks_wanted(&self) -> usize {
         self.fetch.as_ref().map_or(0, |fetch| pieces(fetch.wanted).count())
     }
@@ -99,13 +99,13 @@ impl AppendTransfer {
     }
 }
 
-/// The bytes of each chunk that holds a part of `wanted`.
+/// Returns the bytes of each chunk that holds a part of `wanted`.
 fn pieces(wanted: usize) -> impl Iterator<Item = usize> {
     let starts = (0..wanted).step_by(STAGING_CHUNK_BYTES);
     starts.map(move |start| (wanted - start).min(STAGING_CHUNK_BYTES))
 }
 
-/// The digest of data in memory that others can reach, taken from a private copy of each piece.
+/// Returns the digest of data in shared memory, computed from a private copy of each piece.
 fn digest_of(views: &[VolatileSlice<'_>]) -> u32 {
     let (mut copy, mut sum) = ([0; 4096], 0);
     for view in views {
@@ -174,7 +174,7 @@ impl Context<'_> {
         Ok(())
     }
 
-    /// Checks what both kinds have in common.
+    /// Checks the conditions of both kinds of append.
     fn append_target(
         &self,
         (file, allowed): (Arc<dyn OpenFile>, Allowed),
@@ -192,7 +192,7 @@ impl Context<'_> {
         Ok(Target { file, allowed, stable: convert::stability(stable) })
     }
 
-    /// Waits for an append whose data is in reach already.
+    /// Defers an append whose data is accessible already.
     fn defer_append(
         &mut self,
         (call, handle): (&Call, Handle),
@@ -223,7 +223,7 @@ impl Context<'_> {
         self.defer(call, Work::Append(Box::new(transfer)))
     }
 
-    /// All data of an APPEND_DIRECT is here: it is announced, if need be, and appended.
+    /// Logs the intent of an APPEND_DIRECT, if needed, and appends. All its data is here.
     fn append_data(
         &mut self,
         id: PendingId,
@@ -232,7 +232,7 @@ impl Context<'_> {
     ) {
         let Some(call) = self.pending.get_mut(id).map(|pending| pending.call) else { return };
         if self.connection.phase == Phase::Closing {
-            // Nothing has begun.
+            // The append has not begun.
             return self.abandon(id);
         }
         let change = Change::Append { file, len: len as u64, digest };
@@ -254,7 +254,7 @@ impl Context<'_> {
         }
     }
 
-    /// An announced append may go on, or not.
+    /// Goes on with an append whose intent was logged, or was not.
     pub(super) fn append_announced(&mut self, id: PendingId, result: JobResult) {
         let Some(append) = self.append_transfer(id).and_then(|t| t.announced.take()) else {
             return;
@@ -277,7 +277,7 @@ impl Context<'_> {
         }
     }
 
-    /// Fetches everything at once, or waits until there are chunks enough for that.
+    /// Fetches all data at once, or waits until there are enough chunks for that.
     pub(super) fn append_fetch(&mut self, id: PendingId) {
         let Some(transfer) = self.append_transfer(id) else { return };
         let Some(fetch) = &mut transfer.fetch else { return };
@@ -309,7 +309,7 @@ impl Context<'_> {
             let (endpoint, work) = (self.connection.endpoint, Self::tag_in(id, chunk));
             match self.link.adapter.rdma_read(endpoint, work, segment, remote) {
                 Ok(()) => self.connection.count_fetch(self.now),
-                // The end of the connection gives everything back.
+                // The end of the connection releases all its resources.
                 Err(error) => {
                     return self.drop_session(&format!("data cannot be fetched: {error}"));
                 }
@@ -318,7 +318,7 @@ impl Context<'_> {
         }
     }
 
-    /// A piece has come, or never will.
+    /// Handles the arrival of a piece, or its failure.
     pub(super) fn append_fetched(&mut self, id: PendingId, ok: bool) {
         let Some(transfer) = self.append_transfer(id) else { return };
         let Some(fetch) = &mut transfer.fetch else { return };
@@ -327,12 +327,12 @@ impl Context<'_> {
         if fetch.missing > 0 {
             return;
         }
-        // INVARIANT: looked at a few lines above.
+        // INVARIANT: checked a few lines above.
         let Some(fetch) = transfer.fetch.take() else { return };
         let chunks = transfer.chunks.clone();
         let lens = pieces(fetch.wanted);
         if fetch.failed {
-            // The connection has broken, and nothing was done that an answer could tell.
+            // The connection has broken, and no change was made that an answer could report.
             return self.abandon(id);
         }
         let status = match fetch.check {

@@ -1,6 +1,6 @@
 //! GETATTR, SETATTR, VERIFY, NVERIFY, GET_FSATTR and READLINK, inline and direct.
 //!
-//! Direct results are encoded into a staging chunk and RDMA-written; the reply follows on the same
+//! Direct results are encoded into a staging chunk and RDMA-written. The reply follows on the same
 //! connection, so it needs no completion in between (DAFS 2.7).
 
 use super::connection::Phase;
@@ -26,9 +26,9 @@ const PREFERRED_IO_BYTES: u64 = 1 << 20;
 /// Attributes to set that come by RDMA.
 pub(super) struct FetchAttributes {
     args: Box<SetAttrDirect>,
-    /// Where they go, until they are here.
+    /// Their chunk, while they are being fetched.
     chunk: Option<u32>,
-    /// They, while the journal is told what they will change.
+    /// Their bytes, while the intent of the change is logged.
     fetched: Vec<u8>,
 }
 
@@ -93,8 +93,8 @@ impl Context<'_> {
         )
     }
 
-    /// Encodes into a chunk and writes it to the client's buffers, which count as one area
-    /// (DAFS O12).
+    /// Encodes into a chunk and writes it to the client's buffers, which count as one area (DAFS
+    /// O12).
     pub(super) fn send_direct(
         &mut self,
         buffers: &[DirectBuffer],
@@ -123,8 +123,8 @@ impl Context<'_> {
         Ok(direct_checksum)
     }
 
-    /// RDMA-writes the first `len` bytes of a chunk to a list of buffers; the chunk is free again
-    /// when the last piece is gone.
+    /// RDMA-writes the first `len` bytes of a chunk to a list of buffers. The chunk is free again
+    /// when the last piece is sent.
     fn write_chunk(&mut self, chunk: u32, len: usize, buffers: &[DirectBuffer]) {
         let mut at = 0;
         let mut pieces = buffers.iter().filter(|buffer| buffer.byte_count > 0).peekable();
@@ -141,8 +141,8 @@ impl Context<'_> {
             let endpoint = self.connection.endpoint;
             self.connection.count_posted(self.now);
             if self.link.adapter.rdma_write(endpoint, work, &[segment], remote).is_err() {
-                // The connection broke; pieces already posted are flushed before its end, and
-                // only the last would have freed the chunk.
+                // The connection broke. Pieces that are posted already are flushed before its end,
+                // and only the last one would have freed the chunk.
                 return self.link.staging.give_back(chunk);
             }
         }
@@ -189,7 +189,7 @@ impl Context<'_> {
         match done {
             Ok(()) => self.reply(call, &reply(SetAttrReply { attributes: valid })),
             Err(status) => {
-                // The store changes all or nothing.
+                // The store's change is atomic.
                 let body = ErrorBody::SetAttr(SetAttrReply { attributes: AttrMask::NONE });
                 self.fail_with(call, status, &body);
                 Ok(())
@@ -197,7 +197,7 @@ impl Context<'_> {
         }
     }
 
-    /// Fetches the attributes first; see `attributes_fetched`.
+    /// Fetches the attributes first. See `attributes_fetched`.
     pub(super) fn setattr_direct(&mut self, call: &Call, args: &SetAttrDirect) -> Done {
         let len = args.buffer.byte_count as usize;
         if len > STAGING_CHUNK_BYTES || len == 0 {
@@ -217,7 +217,7 @@ impl Context<'_> {
         let endpoint = self.connection.endpoint;
         match self.link.adapter.rdma_read(endpoint, work, segment, remote) {
             Ok(()) => self.connection.count_fetch(self.now),
-            // The end of the connection gives everything back.
+            // The end of the connection releases all its resources.
             Err(error) => self.drop_session(&format!("attributes cannot be fetched: {error}")),
         }
         Ok(())
@@ -230,17 +230,18 @@ impl Context<'_> {
         }
     }
 
-    /// The attributes of a SETATTR_DIRECT are here: the change is announced, if need be.
+    /// Handles the fetched attributes of a SETATTR_DIRECT: logs the intent of the change, if
+    /// needed.
     pub(super) fn attributes_fetched(&mut self, id: PendingId, ok: bool) {
         let Some((call, fetch)) = self.fetch_attributes(id) else { return };
         let (chunk, args) = (fetch.chunk.take(), *fetch.args);
         let Some(chunk) = chunk else { return };
         let len = args.buffer.byte_count as usize;
-        // A private copy, which nobody can change any more.
+        // A private copy, which no peer can change any more.
         let bytes = self.link.staging.bytes_mut(chunk)[..len].to_vec();
         self.link.staging.give_back(chunk);
         if !ok || self.connection.phase == Phase::Closing {
-            // Nothing has begun.
+            // The change has not begun.
             return self.abandon(id);
         }
         let waits = self.announce_attributes(id, &call, &args, &bytes);
@@ -270,12 +271,12 @@ impl Context<'_> {
         }
         let attributes = Attributes::decode_direct(bytes, self.connection.order);
         let attributes = attributes.map_err(|_| Status::Inval)?;
-        // What is wrong with them comes out when they are set.
+        // The execution of the change reports invalid attributes.
         let Ok(wish) = Wish::of(&attributes) else { return Ok(false) };
         self.announce_fetched(id, call, &wish.change(&convert::handle(&args.fh)))
     }
 
-    /// The journal knows of a SETATTR_DIRECT, or could not be told.
+    /// Goes on with a SETATTR_DIRECT whose intent was logged, or was not.
     pub(super) fn attributes_announced(&mut self, id: PendingId, result: JobResult) {
         let Some((call, fetch)) = self.fetch_attributes(id) else { return };
         let bytes = std::mem::take(&mut fetch.fetched);
@@ -293,7 +294,7 @@ impl Context<'_> {
         let Some(pending) = self.pending.take(id) else { return };
         let Pending { call, work: Work::FetchAttributes(fetch), .. } = pending else { return };
         let args = fetch.args;
-        // The message stays in its slot if the request waits for something else.
+        // The message stays in its slot if the request has to wait for another step.
         self.deferred = false;
         let outcome = match Attributes::decode_direct(bytes, self.connection.order) {
             Ok(attributes) => self.set_fetched_attributes(&call, &args, &attributes),
@@ -316,7 +317,7 @@ impl Context<'_> {
         self.set_wish(call, at, valid, wish, Reply::SetAttrDirect)
     }
 
-    /// VERIFY succeeds when all given attributes are as said, NVERIFY when they are not.
+    /// VERIFY succeeds when all given attributes match, NVERIFY when they do not.
     pub(super) fn verify(&mut self, call: &Call, args: &Verify<'_>, equal: bool) -> Done {
         let given = args.attributes.valid();
         if !READABLE.contains(given) {
@@ -430,10 +431,10 @@ impl Context<'_> {
     }
 }
 
-/// What a GETATTR tells.
+/// The result of a GETATTR.
 struct Told {
     attr: Attr,
-    /// The names of extended attributes, if they are wanted.
+    /// The names of extended attributes, if they are requested.
     names: Option<Vec<Vec<u8>>>,
 }
 
@@ -448,7 +449,7 @@ impl Told {
         let names = match wanted.contains(AttrMask::X_XATTR_NAMES) {
             false => None,
             true => match service.list_xattrs(caller, handle) {
-                // What cannot have any has none.
+                // An object that cannot have extended attributes has an empty list.
                 Err(ServiceError::Store(StoreError::NotSupported)) => Some(Vec::new()),
                 names => Some(names?),
             },
@@ -471,7 +472,7 @@ impl Told {
     }
 }
 
-/// File-system attributes that can be asked for. Quotas are not known.
+/// File-system attributes that can be read. Quotas are unknown.
 const SUPPORTED_FS: FsAttrMask = FsAttrMask(
     FsAttrMask::ALL.0
         & !(FsAttrMask::QUOTA_HARD.0

@@ -1,15 +1,16 @@
-//! Chains: requests that depend on those sent before them (DAFS 8).
+//! Chains: requests that depend on requests sent before them (DAFS 8).
 //!
-//! Form is judged when a request arrives, against the request that arrived just before it. Members
-//! run in the order in which they came, each when the one before it has been answered; until then
-//! their messages stay in their receive slots. Requests behind a finished chain do not wait for it.
+//! The form of a request is checked when it arrives, against the request that arrived just before
+//! it. Members run in the order of their arrival, each when the one before it has been answered.
+//! Until then their messages stay in their receive slots. Requests behind a finished chain do not
+//! wait for it.
 //!
 //! Invariants
-//! * Nothing waits for a message that has not arrived, so a client without credits cannot make the
-//!   server wait for it.
+//! * No request waits for a message that has not arrived, so a client without credits cannot make
+//!   the server wait for it.
 //! * At most one member of a chain runs, and none after one that failed or was refused.
 //! * Only the youngest chain may get more members, and each other one has a member that runs or
-//!   waits; so credits bound their number.
+//!   waits. So credits bound their number.
 
 use super::request::{Call, Context};
 use dafs_wire::dafs::{
@@ -19,18 +20,18 @@ use dafs_wire::dafs::{
 use std::collections::VecDeque;
 use std::num::NonZeroU32;
 
-/// Names a chain of a connection.
+/// Identifies a chain of a connection.
 pub(super) type ChainId = NonZeroU32;
 
-/// What a request said about the one behind it.
+/// The dependency of the next request, by the flags of the last one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 enum Next {
-    /// It does not depend on it.
+    /// The next request does not depend on the last one.
     #[default]
     Alone,
-    /// It depends on it.
+    /// The next request depends on the last one.
     Member,
-    /// That cannot be known, because its header was damaged.
+    /// It is unknown, because the header of the last one was damaged.
     Unknown,
 }
 
@@ -40,17 +41,17 @@ struct Chain {
     id: u32,
     /// More members may come.
     open: bool,
-    /// A bulk fetch is among those that have arrived.
+    /// A bulk fetch has arrived.
     has_bulk_fetch: bool,
-    /// One that arrived was refused, so those behind it are too.
+    /// A member that arrived was refused, so later ones are refused too.
     refused: bool,
-    /// One that ran has failed.
+    /// A member that ran has failed.
     broken: bool,
     running: bool,
     waiting: VecDeque<Call>,
-    /// What the next member may take.
+    /// The values that the next member may take.
     passed: Passed,
-    /// What the running one will pass on if it succeeds.
+    /// The values that the running member passes on if it succeeds.
     used: Passed,
 }
 
@@ -67,11 +68,11 @@ pub(super) struct Chains {
     next: Next,
     chains: VecDeque<Chain>,
     last_id: u32,
-    /// A member may have its turn now.
+    /// A member may be due to run.
     is_due: bool,
 }
 
-/// What can be wrong with the flags of a request, whatever was sent before.
+/// True if the flags of a request are invalid in any context.
 fn is_malformed(flags: ChainFlags, procedure: Option<Procedure>) -> bool {
     let takes = flags.intersects(ChainFlags::FH | ChainFlags::STATEID);
     let saves = flags.contains(ChainFlags::SAVE);
@@ -79,14 +80,14 @@ fn is_malformed(flags: ChainFlags, procedure: Option<Procedure>) -> bool {
     let is_never_chained = matches!(class, Some(Class::Special | Class::Callback));
     !ChainFlags::all().contains(flags)
         || takes && !flags.contains(ChainFlags::BACK)
-        // DAFS O31; a batch has no state-id of its own either.
+        // DAFS O31. A batch has no state-id of its own either.
         || takes && procedure == Some(Procedure::BatchSubmit)
         || saves && (class != Some(Class::Simple) || !flags.contains(ChainFlags::FORW))
         || is_never_chained && flags.intersects(ChainFlags::FORW | ChainFlags::BACK)
 }
 
 impl Chains {
-    /// A request has arrived: the chain it is a member of, if any.
+    /// Handles the arrival of a request. Returns its chain, if it is a member of one.
     ///
     /// # Errors
     /// `ChainForm` when it does not follow the rules, `ChainBroken` behind one that did not.
@@ -139,14 +140,14 @@ impl Chains {
         Err(refusal)
     }
 
-    /// A message has arrived whose header is not to be trusted: what is behind it cannot depend on
+    /// Handles the arrival of a message with an untrusted header: the next request cannot depend on
     /// it.
     pub(super) fn arrive_damaged(&mut self) {
         self.next = Next::Unknown;
         self.close();
     }
 
-    /// The youngest chain gets no more members.
+    /// Closes the youngest chain to more members.
     fn close(&mut self) {
         if let Some(chain) = self.chains.back_mut() {
             chain.open = false;
@@ -154,7 +155,7 @@ impl Chains {
         self.tidy();
     }
 
-    /// Forgets the youngest chain if it is over.
+    /// Removes the youngest chain if it is over.
     fn tidy(&mut self) {
         if self.chains.back().is_some_and(Chain::is_over) {
             self.chains.pop_back();
@@ -166,7 +167,8 @@ impl Chains {
         self.chains.push_back(Chain { id: self.last_id, open: true, ..Chain::default() });
     }
 
-    /// A member has arrived; true when it may run at once, otherwise it waits here.
+    /// Adds a member that has arrived. Returns true when it may run at once, otherwise it waits
+    /// here.
     fn admit(&mut self, id: ChainId, call: &Call) -> bool {
         let Some(chain) = self.get_mut(id) else { return false };
         if chain.running || !chain.waiting.is_empty() {
@@ -177,7 +179,7 @@ impl Chains {
         true
     }
 
-    /// The next member whose turn has come.
+    /// Takes the next member that is due.
     fn take_due(&mut self) -> Option<Call> {
         if !self.is_due {
             return None;
@@ -191,7 +193,7 @@ impl Chains {
         chain.waiting.pop_front()
     }
 
-    /// A member has been answered.
+    /// Handles the end of a member.
     pub(super) fn complete(&mut self, id: ChainId, is_ok: bool) {
         let Some(at) = self.chains.iter().position(|chain| chain.id == id.get()) else { return };
         let chain = &mut self.chains[at];
@@ -218,7 +220,7 @@ impl Chain {
 }
 
 impl Context<'_> {
-    /// Works on a member of a chain that has just arrived, or keeps it until its turn.
+    /// Executes a member of a chain that has just arrived, or keeps it until its turn.
     pub(super) fn member(&mut self, id: ChainId, call: &Call, bytes: &[u8]) {
         if self.connection.chains.admit(id, call) {
             let outcome = self.dispatch(call, bytes);
@@ -228,18 +230,18 @@ impl Context<'_> {
         }
     }
 
-    /// Works on the members whose turn has come.
+    /// Executes the members that are due.
     pub(super) fn run_chains(&mut self) {
         while let Some(call) = self.connection.chains.take_due() {
             self.again(&call);
         }
     }
 
-    /// The request of a member, with what it takes from those before it, and notes what it passes
-    /// on.
+    /// Returns the request of a member, completed with values from earlier members. Notes the
+    /// values that it passes on.
     ///
     /// # Errors
-    /// `ChainBroken` when one before it has failed, `ChainForm` when there is nothing to take.
+    /// `ChainBroken` when an earlier member has failed, `ChainForm` when there is no value to take.
     pub(super) fn inherit<'r>(
         &mut self,
         id: ChainId,
@@ -260,13 +262,13 @@ impl Context<'_> {
             if flags.contains(ChainFlags::STATEID) {
                 *state_id = chain.passed.state_id.ok_or(Status::ChainForm)?;
             }
-            // Zero is none.
+            // Zero means none.
             chain.used.state_id = Some(*state_id).filter(|id| *id != StateId::ZERO);
         }
         Ok(request)
     }
 
-    /// Notes what a member has produced.
+    /// Notes the results of a member.
     pub(super) fn produce(&mut self, id: ChainId, reply: &Reply<'_>) {
         let Some(chain) = self.connection.chains.get_mut(id) else { return };
         let produced = match reply {

@@ -1,9 +1,9 @@
 //! One connection: its phase, credits and streams.
 //!
 //! Invariants
-//! * Nreq = posted + in hand. A receive is posted before the reply that grants it (DAFS 7).
-//! * A stream has at most one request outstanding, and its sequence numbers follow each other
-//!   (DAFS O24); anything else drops the session.
+//! * Nreq = posted + in progress. A receive is posted before the reply that grants it (DAFS 7).
+//! * A stream has at most one request outstanding, and its sequence numbers are consecutive (DAFS
+//!   O24). A violation drops the session.
 
 use super::back::Back;
 use super::batch::Queue;
@@ -21,19 +21,19 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-/// A connection has stopped answering whose sends and RDMA make no progress for so long, or whose RDMA
-/// reads do not.
+/// The timeouts of a stalled connection: without progress of sends and RDMA, and without progress
+/// of RDMA reads.
 const STALL: [Duration; 2] = [Duration::from_secs(60); 2];
 
-/// The same while others wait for the chunks that it holds.
+/// The same timeouts while others wait for the chunks that it holds.
 const STALL_BEFORE_OTHERS: [Duration; 2] = [Duration::from_secs(5), Duration::from_secs(1)];
 
-/// How far a connection has come.
+/// The progress of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Phase {
-    /// Nothing has been received.
+    /// No message has arrived.
     New,
-    /// A session exists; its client has not proved who it is.
+    /// A session exists. Its client has not authenticated.
     Unproven,
     /// In use.
     Ready,
@@ -43,7 +43,7 @@ pub(super) enum Phase {
     Closing,
 }
 
-/// What a connection was opened for (private data, DAFS 3.2).
+/// The channel that a connection was opened for (private data, DAFS 3.2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Channel {
     Operation,
@@ -53,12 +53,12 @@ pub(super) enum Channel {
 pub(super) struct Connection {
     pub(super) endpoint: EndpointId,
     pub(super) peer: PeerInfo,
-    /// The owner of the turns that its work takes.
+    /// The owner of its work for the scheduler.
     pub(super) owner: Owner,
     pub(super) channel: Channel,
     pub(super) phase: Phase,
     pub(super) opened_at: Instant,
-    /// How it is counted among the connections of the server.
+    /// Its entry among the counted connections of the server.
     pub(super) admitted: Option<Arc<Admitted>>,
     /// The client's byte order, known from the first message.
     pub(super) order: ByteOrder,
@@ -66,46 +66,46 @@ pub(super) struct Connection {
     pub(super) credits: Credits,
     pub(super) streams: Streams,
     pub(super) chains: Chains,
-    /// Announced changes of requests in hand, by stream.
+    /// Logged changes of requests in progress, by stream.
     pub(super) ops: FxHashMap<u16, Op>,
     pub(super) session: Option<Session>,
-    /// The transport knows it no more; it waits for the last of its jobs.
+    /// The transport has ended it. It waits for the last of its jobs.
     pub(super) ended: bool,
-    /// What a back-control channel has besides, once it is bound.
+    /// Additional state of a bound back-control channel.
     pub(super) back: Option<Box<Back>>,
-    /// What it does for batches, once there has been one.
+    /// The work for batches, once there has been one.
     pub(super) batch: Option<Box<Queue>>,
-    /// Proofs of identity tried so far, and whether one is being checked.
+    /// Authentication attempts so far. The flag is true while one is checked.
     pub(super) proofs: u32,
     pub(super) proving: bool,
-    /// Told to the job that checks one, when nobody waits for it any more.
+    /// Set for the job that checks a proof, when its connection is gone.
     pub(super) gone: Arc<AtomicBool>,
-    /// Sends and RDMA posted and not completed, and since when none has completed.
+    /// Sends and RDMA posted and not completed, and the time of the last completion.
     pub(super) work_posted: u32,
     pub(super) progress_at: Instant,
     /// Sends and RDMA writes posted so far. They complete in order.
     pub(super) sent_total: u64,
-    /// RDMA reads among them, which hold chunks, and since when none has completed.
+    /// RDMA reads among them, which hold chunks, and the time of the last completion of one.
     pub(super) fetches_posted: u32,
     pub(super) fetch_progress_at: Instant,
 }
 
-/// What was agreed on and who it is with.
+/// The negotiated options of a session, and its client.
 pub(super) struct Session {
     pub(super) id: SessionId,
     pub(super) options: SessionOptions,
     pub(super) client_name: Vec<u8>,
     pub(super) client_verifier: u64,
     pub(super) client_key: ClientKey,
-    /// Who it is to fences; empty if it has not said so.
+    /// Its id for fences. Empty if the client has given none.
     pub(super) fence_id: Vec<u8>,
-    /// The record and the proof, once there is one.
+    /// The client's record and credential, once it has authenticated.
     pub(super) proven: Option<Proven>,
-    /// Who the client is to the metadata server, and since when; at data servers.
+    /// At data servers: the client's ticket from the metadata server, and the time of its arrival.
     pub(super) ticket: Option<(Arc<Ticket>, Instant)>,
-    /// The open that was used last, to spare the table in a row of reads or writes.
+    /// The open of the last request, which saves a lookup in a sequence of reads or writes.
     pub(super) last_open: Option<(StateId, Arc<OpenState>)>,
-    /// The replies that are kept, if that was agreed on.
+    /// The cached replies, if that was negotiated.
     pub(super) replies: Option<SessionReplies>,
 }
 
@@ -121,13 +121,13 @@ pub(super) struct Credits {
     pub(super) nreq: u16,
     pub(super) posted: u16,
     pub(super) in_hand: u16,
-    /// What the client said last that it would like; 0 before it said anything.
+    /// The last number that the client desired. 0 before the first.
     pub(super) desired: u16,
 }
 
 impl Credits {
-    /// What the next reply aims at. `room` is what all sessions together may still be given, and
-    /// `pressure` says that it is nearly used up.
+    /// Returns the credits to aim at with the next reply. `room` is the number that all sessions
+    /// together may still get. `pressure` means that it is nearly used up.
     pub(super) fn target(&self, limits: &SessionLimits, room: usize, pressure: bool) -> u16 {
         let initial = limits.credits_initial.max(1);
         let wish = if self.desired == 0 { self.nreq.max(initial) } else { self.desired };
@@ -138,13 +138,14 @@ impl Credits {
         if wish <= self.nreq {
             return wish;
         }
-        // Doubling lets a busy client grow in a few replies and a noisy one not at once.
+        // Doubling lets a busy client grow within a few replies, and a noisy one not at once.
         let step = self.nreq.saturating_mul(2).min(wish);
         let room = u16::try_from(room).unwrap_or(u16::MAX);
         step.min(self.nreq.saturating_add(room)).max(1)
     }
 
-    /// Receives to post before a reply that carries `target`, and the number of credits then.
+    /// Returns the receives to post before a reply that carries `target`, and the number of credits
+    /// then.
     pub(super) fn step(&self, target: u16) -> (u16, u16) {
         if target >= self.nreq { (target - self.nreq + 1, target) } else { (0, self.nreq - 1) }
     }
@@ -162,12 +163,12 @@ impl Credits {
 struct Stream {
     next_seq: u16,
     busy: bool,
-    /// The number of its latest request whose reply is durable.
+    /// The number of its latest request with a durable reply.
     durable: Option<u16>,
 }
 
-/// The slots of a session. Slots that expire stay known: a request on one may be under way, and
-/// when the number rises again they go on with their numbers.
+/// The slots of a session. Expired slots stay known: a request on one may be under way, and when
+/// the number rises again they continue with their numbers.
 #[derive(Debug, Default)]
 pub(super) struct Streams {
     slots: Vec<Stream>,
@@ -182,10 +183,10 @@ impl Streams {
         }
     }
 
-    /// A request begins.
+    /// Begins a request.
     ///
     /// # Errors
-    /// Why the session must be dropped.
+    /// The reason why the session must be dropped.
     pub(super) fn begin(&mut self, header: &RequestHeader) -> Result<(), String> {
         let (id, seq) = (header.stream_id, header.seq_number);
         let count = self.slots.len();
@@ -206,27 +207,27 @@ impl Streams {
         Ok(())
     }
 
-    /// Whether a request could begin, for a message whose checksum is wrong (DAFS O21).
+    /// True if a request could begin, for a message whose checksum is wrong (DAFS O21).
     pub(super) fn is_free(&self, id: u16) -> bool {
         self.slots.get(usize::from(id)).is_some_and(|stream| !stream.busy)
     }
 
-    /// A request has a durable reply.
+    /// Notes that a request has a durable reply.
     pub(super) fn keep_durable(&mut self, id: u16, seq: u16) {
         if let Some(stream) = self.slots.get_mut(usize::from(id)) {
             stream.durable = Some(seq);
         }
     }
 
-    /// Whether the durable reply of a stream must be forgotten, because the numbers of requests come
-    /// round: half of them have been used since. True once.
+    /// True once if the durable reply of a stream must be dropped, because the request numbers wrap
+    /// around: half of them have been used since.
     pub(super) fn outlives(&mut self, id: u16, seq: u16) -> bool {
         const HALF: u16 = 1 << 15;
         let Some(stream) = self.slots.get_mut(usize::from(id)) else { return false };
         stream.durable.take_if(|durable| seq.wrapping_sub(*durable) >= HALF).is_some()
     }
 
-    /// The reply of a request is on its way.
+    /// Ends a request whose reply is on its way.
     pub(super) fn end(&mut self, id: u16) {
         if let Some(stream) = self.slots.get_mut(usize::from(id)) {
             stream.busy = false;
@@ -272,7 +273,8 @@ impl Connection {
         }
     }
 
-    /// It has a session, and makes room for no other connection from now on.
+    /// Notes that it has a session. From now on it is not closed to make room for another
+    /// connection.
     pub(super) fn establish(&mut self, phase: Phase) {
         self.phase = phase;
         if let Some(admitted) = &self.admitted {
@@ -280,33 +282,33 @@ impl Connection {
         }
     }
 
-    /// Why it was closed, if it is counted no more.
+    /// Returns the reason for its close, if it is not counted any more.
     pub(super) fn closed(&self) -> Option<Closed> {
         self.admitted.as_ref()?.closed()
     }
 
-    /// The client's record, once it has proved who it is.
+    /// Returns the client's record, once the client has authenticated.
     pub(super) fn client(&self) -> Option<&Arc<Client>> {
         self.session.as_ref()?.proven.as_ref().map(|proven| &proven.client)
     }
 
-    /// The replies that the session keeps.
+    /// Returns the replies that the session caches.
     pub(super) fn kept_replies(&mut self) -> Option<&mut SessionReplies> {
         self.session.as_mut()?.replies.as_mut()
     }
 
-    /// Who its session is to fences.
+    /// Returns the id of its session for fences.
     pub(super) fn fence_id(&self) -> &[u8] {
         self.session.as_ref().map_or(&[], |session| &session.fence_id)
     }
 
-    /// Counts a send or RDMA write that has been posted.
+    /// Counts a posted send or RDMA write.
     pub(super) fn count_posted(&mut self, now: Instant) {
         self.sent_total += 1;
         self.count_work(now);
     }
 
-    /// Of the sends and RDMA writes, those that have completed.
+    /// Returns the number of completed sends and RDMA writes.
     pub(super) fn sent_completed(&self) -> u64 {
         self.sent_total - u64::from(self.work_posted - self.fetches_posted)
     }
@@ -318,7 +320,7 @@ impl Connection {
         self.work_posted += 1;
     }
 
-    /// Counts an RDMA read that has been posted.
+    /// Counts a posted RDMA read.
     pub(super) fn count_fetch(&mut self, now: Instant) {
         self.count_work(now);
         if self.fetches_posted == 0 {
@@ -327,7 +329,8 @@ impl Connection {
         self.fetches_posted += 1;
     }
 
-    /// Whether the client has stopped answering; sooner if others wait for the chunks that it holds.
+    /// True if the client has stalled. The timeout is shorter if others wait for the chunks that it
+    /// holds.
     pub(super) fn is_stalled(&self, now: Instant, others_wait: impl FnOnce() -> bool) -> bool {
         let passed = |[any, reads]: [Duration; 2]| {
             self.work_posted > 0 && now.since(self.progress_at) > any
@@ -336,7 +339,7 @@ impl Connection {
         passed(STALL) || passed(STALL_BEFORE_OTHERS) && others_wait()
     }
 
-    /// Whether messages carry checksums now (DAFS O20).
+    /// True if messages carry checksums now (DAFS O20).
     pub(super) fn checksums(&self) -> bool {
         match &self.back {
             Some(back) => back.checksums(),
@@ -344,7 +347,7 @@ impl Connection {
         }
     }
 
-    /// The longest reply.
+    /// Returns the length of the longest reply.
     pub(super) fn response_bytes_max(&self) -> usize {
         match &self.session {
             Some(session) => session.options.max_response_size as usize,

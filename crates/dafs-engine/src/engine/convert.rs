@@ -1,4 +1,4 @@
-//! Between the service's terms and those of DAFS: errors, handles, attributes.
+//! Converts errors, handles and attributes between the service and DAFS.
 
 use dafs_service::durable::{Change, digest};
 use dafs_service::{Caller, ClientKey, Handle, Service, ServiceError, StateId, Touch};
@@ -11,7 +11,7 @@ use dafs_wire::dafs::{
     Time, XattrHow,
 };
 
-/// Attributes that can be asked for.
+/// Attributes that can be read.
 pub(super) const READABLE: AttrMask = AttrMask(
     AttrMask::OBJECT_TYPE.0
         | AttrMask::MODE.0
@@ -31,7 +31,7 @@ pub(super) const READABLE: AttrMask = AttrMask(
         | AttrMask::OWNER_GROUP.0,
 );
 
-/// Attributes that can be set, of old objects and of new ones.
+/// Attributes that can be set, of existing objects and of new ones.
 const WRITABLE: AttrMask = AttrMask(
     AttrMask::MODE.0
         | AttrMask::OBJECT_SIZE.0
@@ -41,17 +41,17 @@ const WRITABLE: AttrMask = AttrMask(
         | AttrMask::OWNER_GROUP.0,
 );
 
-/// By which an extended attribute is set or removed.
+/// Attributes that set or remove an extended attribute.
 const XATTR: AttrMask =
     AttrMask(AttrMask::X_XATTR_NAME.0 | AttrMask::X_XATTR_VALUE.0 | AttrMask::X_XATTR_HOW.0);
 
-/// Every attribute that SETATTR takes.
+/// Every attribute that SETATTR accepts.
 pub(super) const SETTABLE: AttrMask = WRITABLE.union(XATTR);
 
-/// Every attribute that GETATTR or SETATTR takes.
+/// Every attribute that GETATTR or SETATTR accepts.
 pub(super) const SUPPORTED: AttrMask = READABLE.union(SETTABLE).union(AttrMask::X_XATTR_NAMES);
 
-/// The status for an error of the service.
+/// Returns the status for an error of the service.
 pub(super) fn status(error: ServiceError) -> Status {
     match error {
         ServiceError::Store(error) => store_status(error),
@@ -65,12 +65,12 @@ pub(super) fn status(error: ServiceError) -> Status {
         ServiceError::DeleteDenied => Status::DenyDispConflict,
         ServiceError::ClientInUse => Status::ClIdInUse,
         ServiceError::LockBroken => Status::Locked,
-        // DAFS has no word for a reclaim that comes too late, or of what was never held.
+        // DAFS has no status for a reclaim that is too late, or of unknown state.
         ServiceError::NoGrace | ServiceError::ReclaimBad => Status::Expired,
         ServiceError::ReclaimConflict => Status::Denied,
         ServiceError::LockRange => Status::LockRange,
         ServiceError::Grace => Status::Grace,
-        // Another client has been asked to give way; this one asks again.
+        // The conflicting state of another client is being recalled, and this client retries.
         ServiceError::WouldWait | ServiceError::Delay => Status::Delay,
         ServiceError::Resource => Status::Resource,
         ServiceError::NotSupported => Status::NotSupp,
@@ -79,8 +79,8 @@ pub(super) fn status(error: ServiceError) -> Status {
     }
 }
 
-/// The status for an OPEN that failed. A client that asks again by itself would find the same until somebody
-/// closes a file: its program is told.
+/// Returns the status for a failed OPEN. An automatic retry would fail until an application closes
+/// a file, so the error goes to the application.
 pub(super) fn open_status(error: ServiceError) -> Status {
     match error {
         ServiceError::Store(StoreError::TooManyOpen) => Status::Resource,
@@ -168,7 +168,7 @@ fn object_type(kind: Kind) -> ObjectType {
     }
 }
 
-/// A number as decimal text without an allocation; owners travel as such text.
+/// A number as decimal text without an allocation. Owners travel as such text.
 #[derive(Debug, Clone, Copy)]
 struct Decimal {
     digits: [u8; 10],
@@ -207,8 +207,8 @@ impl OwnerText {
     }
 }
 
-/// The attributes of an object that are in `wanted`. Wanted ones that cannot be had take space
-/// without a value, so that a client's precomputed offsets hold (DAFS 14).
+/// Returns the attributes of an object that are in `wanted`. Missing ones take space without a
+/// value, so that a client's precomputed offsets stay valid (DAFS 14).
 pub(super) fn attributes<'a>(
     handle: &Handle,
     attr: &Attr,
@@ -239,17 +239,17 @@ pub(super) fn attributes<'a>(
     all.only(wanted)
 }
 
-/// What a SETATTR asks for.
+/// The change of a SETATTR.
 pub(super) enum Wish {
     /// Other attributes.
     Attributes(SetAttr),
-    /// An extended attribute, with the rule for its making; without a value it goes.
+    /// An extended attribute, with the condition on its existence. Without a value it is removed.
     Xattr { name: Vec<u8>, value: Option<Vec<u8>>, how: SetXattr },
 }
 
 impl Wish {
     /// # Errors
-    /// `NotSupp` for an attribute that cannot be set, `Inval` for values that make no sense.
+    /// `NotSupp` for an attribute that cannot be set, `Inval` for invalid values.
     pub(super) fn of(attributes: &Attributes<'_>) -> Result<Self, Status> {
         if !attributes.valid().intersects(XATTR) {
             return set_attr(attributes).map(Self::Attributes);
@@ -270,7 +270,7 @@ impl Wish {
         Ok(Self::Xattr { name: name.to_vec(), value: x_xattr_value.map(<[u8]>::to_vec), how })
     }
 
-    /// What is announced of it.
+    /// Returns the change for the log.
     pub(super) fn change<'a>(&'a self, file: &'a Handle) -> Change<'a> {
         match self {
             Self::Attributes(change) => Change::SetAttr { file, change, masked: None, acl: None },
@@ -281,8 +281,8 @@ impl Wish {
         }
     }
 
-    /// What it touches. A time of change is kept only when the data servers that its client writes at by
-    /// itself were asked first.
+    /// Returns the kind of access. A modification time is kept only when the data servers that its
+    /// client writes at were asked first.
     pub(super) fn touch(&self) -> Touch {
         match self {
             Self::Attributes(change) if change.size.is_some() || change.mtime.is_some() => {
@@ -292,7 +292,7 @@ impl Wish {
         }
     }
 
-    /// Carries it out, by the open `id` if that is needed.
+    /// Executes the change, with the open `id` if that is needed.
     pub(super) fn carry_out(
         &self,
         service: &Service,
@@ -312,10 +312,10 @@ impl Wish {
     }
 }
 
-/// What a client wants changed.
+/// Converts the attributes that a client sets.
 ///
 /// # Errors
-/// `NotSupp` for an attribute that cannot be set, `Inval` for a value that makes no sense.
+/// `NotSupp` for an attribute that cannot be set, `Inval` for an invalid value.
 pub(super) fn set_attr(attributes: &Attributes<'_>) -> Result<SetAttr, Status> {
     if !WRITABLE.contains(attributes.valid()) {
         return Err(Status::NotSupp);

@@ -1,8 +1,8 @@
-//! What engines hold, in numbers.
+//! Counts of the state of engines.
 
 use std::iter::Sum;
 
-/// What an engine holds, for metrics and tests.
+/// The state of an engine in numbers, for metrics and tests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct EngineCounts {
     /// Connections in any phase.

@@ -1,12 +1,12 @@
-//! What makes a DAFS door that of a data server: it moves data of components, by leave of a metadata
-//! server, and knows its clients by the tickets that they show.
+//! The DAFS front end of a data server. It moves data of components with the metadata server's
+//! authorisation, and knows its clients by their tickets.
 //!
 //! Invariants
-//! * No request goes by state of this server: it has none. State-ids are the metadata server's, and it
-//!   judges each piece that is read or written, on the pool.
-//! * A use is begun before it is judged, so that whoever takes leave back can wait for its end.
-//! * No more stability is told than the data has: the size of the file is the metadata server's, so a
-//!   client is never told that a file is stable with its attributes.
+//! * No request depends on state of this server, because it has none. State-ids are the metadata
+//!   server's, which checks each piece that is read or written, on the pool.
+//! * A use begins before it is checked, so that a revocation can wait for its end.
+//! * The reply never claims more stability than the data has. The metadata server has the size of
+//!   the file, so a reply never says that the file is stable with its attributes.
 
 use super::convert;
 use super::request::{Call, Context, Done, FileAndOpen};
@@ -25,14 +25,14 @@ use std::any::Any;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The name that goes with a ticket as password.
+/// The user name of a proof with a ticket as password.
 const TICKET_ID: &[u8] = b"x-ticket";
 
-/// A user without rights, for a credential that nobody asks about.
+/// A user without rights, for a credential that is never checked.
 const NOBODY: u32 = 65534;
 
 impl Context<'_> {
-    /// Whom a proof shows at a data server; the ticket is kept with the session.
+    /// Admits the client of a proof at a data server. The ticket is kept with the session.
     pub(super) fn admit_by_ticket(
         &mut self,
         role: &DataRole,
@@ -41,14 +41,14 @@ impl Context<'_> {
         let AuthRequest::Text { id: TICKET_ID, password } = *auth else { return None };
         let ticket = Ticket::open(password, |said| role.files.word(said))?;
         let identity = ticket.identity.clone();
-        // No channel is bound to a session of a data server, which has nothing to call for.
-        // An earlier moment than that of the session does no harm.
+        // No channel is bound to a session of a data server, which sends no calls. An earlier time
+        // than that of the session does no harm.
         let made = self.now;
         self.connection.session.as_mut()?.ticket = Some((Arc::new(ticket), made));
         Some(Admission { identity, cred: Cred::new(NOBODY, NOBODY), trusted: false })
     }
 
-    /// Works on a request at a data server.
+    /// Executes a request at a data server.
     pub(super) fn data_request(&mut self, call: &Call, request: &Request<'_>) -> Done {
         match request {
             Request::ReadInline(args) => self.read_inline(call, args),
@@ -69,7 +69,7 @@ impl Context<'_> {
         }
     }
 
-    /// A component in the hands of this session's client.
+    /// Returns a component for this session's client.
     pub(super) fn judged_file(
         &self,
         role: &DataRole,
@@ -81,7 +81,7 @@ impl Context<'_> {
         let shown = session.and_then(|session| session.ticket.clone());
         let (ticket, made) = shown.ok_or(Status::NotAuthenticated)?;
         let file = role.files.open(&FileId(fh.file)).map_err(convert::store_status)?;
-        // There is one.
+        // A data server has one export.
         let export = self.shared.service.namespace().exports().next().cloned();
         let judged = Judged {
             file,
@@ -98,22 +98,22 @@ impl Context<'_> {
     }
 }
 
-/// The attributes of the file are not here.
+/// Limits the stability: the attributes of the file are not here.
 fn stability(asked: Stability) -> Stability {
     if asked == Stability::FileSync { Stability::DataSync } else { asked }
 }
 
-/// A component that is read and written by leave of the metadata server.
+/// A component that is read and written with the metadata server's authorisation.
 struct Judged {
     file: Arc<dyn DataFile>,
-    /// Where what was moved is counted.
+    /// The export whose counters count the moved data.
     export: Option<Arc<Export>>,
     role: DataRole,
     ticket: Arc<Ticket>,
     handle: Handle,
     state: StateRef,
     write: bool,
-    /// When the session began, and how to learn how long ago that is: a request may wait before it is judged.
+    /// The start of the session, and a clock for its age: a request may wait before its check.
     made: Instant,
     clock: fn() -> Instant,
 }
@@ -131,7 +131,8 @@ impl Judged {
             }
             _ => StoreError::Unvouched,
         })?;
-        // By an older session it may have been sent before what its client has written elsewhere since.
+        // Over an older session the write may have been sent before the client's later write
+        // elsewhere.
         let session_age = (self.clock)().since(self.made);
         match age.filter(|_| write) {
             Some(age) if session_age > age => Err(StoreError::Outdated),
@@ -153,7 +154,7 @@ impl Judged {
     }
 }
 
-/// The first view, as far as one data server goes.
+/// Returns the part of the first view that this data server has.
 fn first<'a>(
     file: &dyn DataFile,
     views: &[VolatileSlice<'a>],
@@ -173,8 +174,8 @@ impl OpenFile for Judged {
         self.file.id()
     }
 
-    /// Holes are zeros, and nothing at all means the end of the whole file. It may end early, where the
-    /// bytes of another node begin.
+    /// Holes are zeros, and an empty read means the end of the whole file. A read may end early,
+    /// where the bytes of another node begin.
     fn read_at(&self, views: &[VolatileSlice<'_>], offset: u64, wait: Wait) -> Result<usize> {
         if wait == Wait::Never {
             return Err(StoreError::WouldBlock);

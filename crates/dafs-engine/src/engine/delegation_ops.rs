@@ -6,10 +6,10 @@ use super::request::{Call, Context, Done};
 use dafs_service::{DelegationKind, NoDelegation, OpenClaim, StateRef};
 use dafs_wire::dafs::{self, Ace, AceType, DelegReturn, Delegation, Reply, SpaceLimit};
 
-/// Nobody may open locally by right of this entry alone: rights are the server's to check.
+/// The entry allows no local open: the server checks rights.
 const NOBODY: Ace<'static> = Ace { ace_type: AceType::Allow, flag: 0, access_mask: 0, who: b"" };
 
-/// What the reply to OPEN says of a delegation.
+/// Returns the delegation for the reply to OPEN.
 pub(super) fn granted(
     outcome: &Result<dafs_service::Delegation, NoDelegation>,
 ) -> Delegation<'static> {
@@ -25,8 +25,8 @@ pub(super) fn granted(
     }
 }
 
-/// By what right a client opens: that of a delegation that it holds, that of the open that it had
-/// before the server's restart, or none.
+/// Converts the claim of an OPEN: a delegation of the client, its open from before the server's
+/// restart, or none.
 pub(super) fn claim(claim: &dafs::OpenClaim<'_>) -> OpenClaim {
     match claim {
         dafs::OpenClaim::DelegateCur { state_id, .. } => {
@@ -46,7 +46,7 @@ pub(super) fn claim(claim: &dafs::OpenClaim<'_>) -> OpenClaim {
 impl Context<'_> {
     pub(super) fn return_delegation(&mut self, call: &Call, args: &DelegReturn) -> Done {
         let state = convert::state_id(args.state_id);
-        // Others go on where the file ends, which data servers may have to be asked.
+        // Other clients then use the file's size, for which data servers may have to be asked.
         let handle = self.shared.service.delegated(state);
         let lane = handle.map_or(0, |handle| self.lane(&handle));
         self.call_or_wait(

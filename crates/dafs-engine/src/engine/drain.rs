@@ -1,11 +1,11 @@
-//! Waiting until nothing is under way any more for sessions that a fence shuts out (DAFS 11).
+//! Waits until no request of fenced sessions is under way any more (DAFS 11).
 //!
 //! Invariants
-//! * An engine looks at a fence between two requests. Requests that came before have finished or are in
-//!   the table of waiting ones; those that come later see the fence.
-//! * A request that waits, and what was sent to its client, is over when its entry is gone and when what
-//!   had been posted until then has completed: what was read goes out when its entry goes. A session that takes too long is ended, which ends its RDMA;
-//!   a job that has begun to write is waited for however long it takes.
+//! * An engine handles a fence between two requests. Earlier requests have finished or are in the
+//!   table of waiting ones. Later requests see the fence.
+//! * A waiting request is over when its entry is gone, and when all work that was posted until then
+//!   has completed: read data is sent when the entry goes. A session that takes too long is ended,
+//!   which ends its RDMA. A job that has begun to write is always waited for.
 //! * Changes of fences do not wait for each other here.
 
 use super::work::{JobDone, PendingId, Work};
@@ -17,7 +17,7 @@ use dafs_service::{Drain, Draining, Subject};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// How the service asks an engine to drain, from any thread.
+/// The service's drain requests to an engine, from any thread.
 pub(super) struct Asked {
     some: AtomicBool,
     asked: Mutex<Vec<Draining>>,
@@ -30,7 +30,7 @@ impl Asked {
         Arc::new(Self { some: AtomicBool::new(false), asked: Mutex::default(), inbox })
     }
 
-    /// Whether the engine has to look.
+    /// True if the engine has a drain request.
     pub(super) fn is_some(&self) -> bool {
         self.some.load(Ordering::Acquire)
     }
@@ -55,26 +55,26 @@ impl Drain for Asked {
     }
 }
 
-/// A fence whose work under way here is not over.
+/// A fence with work under way here.
 pub(super) struct UnderWay {
-    /// Whoever waits is told when this goes.
+    /// Its drop notifies the waiter.
     _draining: Draining,
     sessions: Vec<ShutOut>,
     since: Instant,
 }
 
-/// A session that is shut out.
+/// A fenced session.
 struct ShutOut {
     port: usize,
     endpoint: EndpointId,
     /// Requests that wait.
     requests: Vec<PendingId>,
-    /// What had been posted when the last of them was seen.
+    /// The number of posted sends when the last of them was seen.
     sent: u64,
 }
 
 impl Engine {
-    /// Takes what the service asks for, and looks at what was asked before.
+    /// Takes new drain requests, and checks the earlier ones.
     pub(super) fn drain(&mut self, now: Instant) {
         for draining in self.asked.take() {
             let begun = self.begin_drain(draining, now);
@@ -122,7 +122,7 @@ impl Engine {
         for session in &mut sessions {
             session.requests.retain(|&id| {
                 let work = self.pending.get_mut(id).map(|pending| &pending.work);
-                // The first two touch no file, and the third has not begun. The fourth changes a
+                // The first two use no file, and the third has not begun. The fourth changes a
                 // fence, as the one that waits here does.
                 !matches!(
                     work,
@@ -133,7 +133,7 @@ impl Engine {
         UnderWay { _draining: draining, sessions, since: now }
     }
 
-    /// Ends the sessions that something still waits for.
+    /// Ends sessions that do not finish in time.
     fn end_late(&mut self, under_way: &UnderWay) {
         for &ShutOut { port, endpoint, .. } in &under_way.sessions {
             let super::Port { link, connections, .. } = &mut self.ports[port];

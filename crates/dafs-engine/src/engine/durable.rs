@@ -1,14 +1,14 @@
-//! Changes whose replies outlive the server: announced before they are carried out, and settled before
-//! the reply is sent (DAFS 12, O49).
+//! Changes with durable replies: the intent is logged before the execution, and the reply before it
+//! is sent (DAFS 12, O49).
 //!
-//! A request that is announced waits in its receive slot until the journal holds the announcement, and
-//! is then worked on from the beginning. Its reply waits, encoded, until the journal holds it too.
+//! A logged request waits in its receive slot until the journal has the intent, and is then
+//! executed from the start. Its encoded reply waits until the journal has it, too.
 //!
 //! Invariants
-//! * Only requests of sessions that keep replies are announced, once each. What other requests change
-//!   is kept from meeting what was announced, in the same way.
-//! * An announced change that will not be carried out, because its connection has ended before it
-//!   began, is dropped and so known not to have happened.
+//! * Only requests of sessions that cache replies are logged, once each. Changes of other requests
+//!   are guarded against conflicting logged changes in the same way.
+//! * If its connection ends before a logged change begins, the change is dropped, so the log has
+//!   its end without execution.
 
 use super::connection;
 use super::convert::{self, Wish};
@@ -31,8 +31,8 @@ use dafs_wire::dafs::{
 use std::sync::Arc;
 
 impl Context<'_> {
-    /// Announces what a request is about to change, if its reply is to be durable; true when the
-    /// request waits for that. What is wrong with a request comes out when it is carried out.
+    /// Logs the intent of a request, if its reply is to be durable. Returns true when the request
+    /// waits for that. The execution reports errors of the request.
     pub(super) fn announce(&mut self, call: &Call, request: &Request<'_>) -> Result<bool, Status> {
         let announced = self.connection.ops.contains_key(&call.header.stream_id);
         if !announced && self.outlive(call) {
@@ -104,13 +104,13 @@ impl Context<'_> {
                 let (len, digest) = (args.data.len() as u64, digest(0, args.data));
                 self.intend(call, &Change::Append { file: &file, len, digest })
             }
-            // What is to be fetched is announced when it is here.
+            // Intents of fetched data are logged when the data is here.
             _ => Ok(false),
         }
     }
 
-    /// Has the durable reply to an earlier request of the stream forgotten before it could be taken for
-    /// that of a later one; true when the request waits for that.
+    /// Drops the durable reply to an earlier request of the stream before its number can match a
+    /// later one. Returns true when the request waits for that.
     fn outlive(&mut self, call: &Call) -> bool {
         let (stream, seq) = (call.header.stream_id, call.header.seq_number);
         if !self.connection.streams.outlives(stream, seq) {
@@ -151,7 +151,8 @@ impl Context<'_> {
         Ok(false)
     }
 
-    /// Announces a change, or guards it when no reply is kept; `pending` is told.
+    /// Logs the intent of a change, or guards it when its reply is not durable. `pending` is
+    /// notified.
     fn intend_for(
         &mut self,
         pending: PendingId,
@@ -173,8 +174,8 @@ impl Context<'_> {
         self.connection.ops.insert(key.stream, op);
     }
 
-    /// Announces a change whose data was fetched; true when it waits for that, in its entry of the
-    /// table.
+    /// Logs the intent of a change whose data was fetched. Returns true when it waits for that, in
+    /// its entry of the table.
     pub(super) fn announce_fetched(
         &mut self,
         id: PendingId,
@@ -194,17 +195,17 @@ impl Context<'_> {
         Ok(waits)
     }
 
-    /// Where the change of a request was announced, if it was.
+    /// Returns the object at which the change of a request was logged, if it was.
     pub(super) fn announced_at(&self, call: &Call) -> Option<Handle> {
         Some(*self.connection.ops.get(&call.header.stream_id)?.place())
     }
 
-    /// Before whose eyes the append of a request is carried out, if it is announced.
+    /// Returns the witness for the append of a request, if its intent is logged.
     pub(super) fn witness(&self, call: &Call) -> Option<Arc<dyn AppendWitness>> {
         self.connection.ops.get(&call.header.stream_id)?.witness()
     }
 
-    /// The change of a request was made, whatever is answered.
+    /// Notes that the change of a request was executed, whatever the answer is.
     pub(super) fn carried_out(&mut self, call: &Call) {
         if let Some(op) = self.connection.ops.get_mut(&call.header.stream_id) {
             op.carried_out();
@@ -229,7 +230,7 @@ impl Context<'_> {
         })
     }
 
-    /// The announcement of a change is in the journal, or could not be made.
+    /// Goes on with a request whose intent is in the journal, or could not be logged.
     pub(super) fn intended(&mut self, id: PendingId, result: JobResult) {
         let Some(pending) = self.pending.get_mut(id) else { return };
         let call = pending.call;
@@ -247,8 +248,7 @@ impl Context<'_> {
         }
     }
 
-    /// Hands an encoded reply to the journal if it answers an announced change; true when it waits
-    /// for that.
+    /// Logs an encoded reply if it answers a logged change. Returns true when it waits for that.
     pub(super) fn settle(&mut self, call: &Call, slot: ReplySlot, len: usize) -> bool {
         if self.connection.ops.is_empty() {
             return false;
@@ -261,7 +261,7 @@ impl Context<'_> {
         if !is_ok(message) && changes_all_or_nothing(call.procedure) {
             op.nothing_changed();
         }
-        // It has no receive slot any more, or that is given back as soon as this returns.
+        // It has no receive slot any more, or the slot is released as soon as this returns.
         let (endpoint, work) = (self.connection.endpoint, Work::Settle { slot, len });
         let pending = self.pending.insert(Pending { endpoint, call: *call, work });
         let ready = self.notify(pending);
@@ -276,7 +276,7 @@ impl Context<'_> {
         }
     }
 
-    /// The journal holds a reply, or could not take it.
+    /// Goes on with a reply that the journal has, or could not take.
     pub(super) fn settled(&mut self, id: PendingId, result: JobResult) {
         let Some(Pending { call, work: Work::Settle { slot, len }, .. }) = self.pending.take(id)
         else {
@@ -285,15 +285,15 @@ impl Context<'_> {
         match result {
             JobResult::Journal(Ok(())) => self.send_settled(&call, slot, len),
             result => {
-                // What was changed may be lost with the next crash, so it must not be called done.
+                // The change may be lost with the next crash, so it must not be reported as done.
                 self.link.replies.give_back(slot);
                 self.fail(&call, journal_status(result));
             }
         }
     }
 
-    /// Answers with what a change of an earlier run has done. What was open then is to be reclaimed
-    /// in any case, so an open has no state-id.
+    /// Returns a reply built from the effect of a change in an earlier run. The client has to
+    /// reclaim its opens in any case, so an open has no state-id.
     pub(super) fn reply_effect(
         &self,
         procedure: Procedure,
@@ -332,7 +332,7 @@ impl Context<'_> {
                     target: change(&to_dir, to_before),
                 })
             }
-            // All that can be set, among them what was asked for.
+            // All attributes that can be set, with the requested ones among them.
             (Procedure::SetAttrInline, Effect::AttrSet { .. }) => {
                 Reply::SetAttrInline(SetAttrReply { attributes: convert::SETTABLE })
             }
@@ -353,7 +353,7 @@ impl Context<'_> {
     }
 }
 
-/// A session of a client as the journal keeps it.
+/// Returns the journal's record of a client's session.
 pub(super) fn journal_session(
     session: &connection::Session,
     peer: &PeerInfo,
@@ -376,7 +376,7 @@ pub(super) fn journal_status(result: JobResult) -> Status {
     }
 }
 
-/// Whether a refusal of it means that nothing was changed.
+/// True if a refusal of the operation means that it has changed no object.
 fn changes_all_or_nothing(procedure: Option<Procedure>) -> bool {
     use Procedure::{Create, Link, Remove, Rename, SetAttrDirect, SetAttrInline};
     matches!(procedure, Some(Create | Link | Remove | Rename | SetAttrInline | SetAttrDirect))

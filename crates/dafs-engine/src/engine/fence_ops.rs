@@ -14,7 +14,7 @@ use dafs_wire::dafs::{
 use smallvec::SmallVec;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// What an update does (DAFS O44), without the names.
+/// The kind of an update (DAFS O44), without the names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Act {
     Lift,
@@ -80,7 +80,8 @@ impl Context<'_> {
         Ok(())
     }
 
-    /// The list has changed, and nothing of those who were shut out is under way; or not.
+    /// Answers when the list has changed and the fenced sessions have no request under way, or when
+    /// the change failed.
     pub(super) fn fence_done(&mut self, call: &Call, result: Result<(), ServiceError>) -> Done {
         result.map_err(convert::status)?;
         self.reply(call, &Reply::SetFencingList)
@@ -129,13 +130,13 @@ fn object_of(fh: &FileHandle, object: dafs::FenceObject) -> FenceObject {
     }
 }
 
-/// What the pair of access and update asks for.
+/// Decodes the pair of access and update.
 fn update_of(args: &SetFencingList<'_>) -> Result<(Act, Vec<Vec<u8>>), Status> {
     let mut names: Vec<Vec<u8>> = args.list.iter().map(<[u8]>::to_vec).collect();
     let act = match (args.access, args.update) {
         (FenceAccess::Allow, dafs::FenceUpdate::Overwrite) if names.is_empty() => Act::Lift,
         (FenceAccess::Allow, dafs::FenceUpdate::Overwrite) => {
-            // What GET shows of an empty list can be set again (DAFS O46).
+            // The list that GET returns for an empty list can be set again (DAFS O46).
             if matches!(&names[..], [name] if name.is_empty()) {
                 names.clear();
             }
@@ -149,8 +150,8 @@ fn update_of(args: &SetFencingList<'_>) -> Result<(Act, Vec<Vec<u8>>), Status> {
     Ok((act, names))
 }
 
-/// The handles that a request names. Changes of fences are judged by themselves: a manager that is on no
-/// list must be able to lift what it has set.
+/// Returns the handles that a request names. Changes of fences are checked separately: a manager
+/// that is on no list must be able to lift its own fence.
 fn named(request: &Request<'_>) -> SmallVec<[FileHandle; 2]> {
     let one = |fh: FileHandle| SmallVec::from_slice(&[fh]);
     let two = |first: FileHandle, second: FileHandle| SmallVec::from_slice(&[first, second]);
@@ -216,7 +217,7 @@ fn named(request: &Request<'_>) -> SmallVec<[FileHandle; 2]> {
         | Request::ServerAuth(_)
         | Request::SetFencingList(_)
         | Request::XBcLayoutRecall(_)
-        // Whoever is fenced may give back what it has.
+        // A fenced client may return its state.
         | Request::XLayoutReturn(_)
         | Request::XNodeInfo(_) => SmallVec::new(),
     }

@@ -1,10 +1,10 @@
-//! X_LAYOUT_GET, X_LAYOUT_COMMIT, X_LAYOUT_RETURN and X_NODE_INFO: where files lie, for clients that read
-//! and write there by themselves. Recalls go over the back-control channel (`back`).
+//! X_LAYOUT_GET, X_LAYOUT_COMMIT, X_LAYOUT_RETURN and X_NODE_INFO: layouts for clients that read
+//! and write at data servers. Recalls go over the back-control channel (`back`).
 //!
 //! Invariants
-//! * A layout that is entered is told: its size on the wire is known before, and so is that all its data
-//!   servers serve DAFS.
-//! * What may wait for data servers or for the disk runs on the pool.
+//! * A granted layout reaches the client: its size on the wire is checked before, and so is that
+//!   all its data servers serve DAFS.
+//! * Work that may wait for data servers or for the disk runs on the pool.
 
 use super::convert;
 use super::request::{Call, Context, Done};
@@ -27,7 +27,7 @@ const COMPONENT_BYTES: usize = 80;
 
 const WHOLE: (u64, u64) = (0, u64::MAX);
 
-/// The status for an error, where layouts have words of their own.
+/// Returns the status for an error of a layout operation.
 fn status(error: ServiceError) -> Status {
     match error {
         ServiceError::LayoutUnavailable | ServiceError::BadLayout => Status::XNoLayout,
@@ -46,7 +46,7 @@ fn trouble(status: Status) -> DeviceTrouble {
     }
 }
 
-/// A placement as it is told, without state-id; `None` if a name in it is none of DAFS.
+/// Encodes a placement without state-id. `None` if a component's name is none of DAFS.
 fn told(placement: &Placement) -> Option<(XLayoutGetReply<'static>, Vec<LayoutComponent>)> {
     let component = |device: &DeviceKey, name: &[u8]| {
         let (fs, file) = name.split_first_chunk()?;
@@ -81,7 +81,7 @@ fn told(placement: &Placement) -> Option<(XLayoutGetReply<'static>, Vec<LayoutCo
     }
 }
 
-/// Gets a layout that can be told in a message of `room` bytes.
+/// Gets a layout that fits into a message of `room` bytes.
 fn get(
     service: &Service,
     caller: Caller<'_>,
@@ -115,7 +115,7 @@ impl Context<'_> {
             move |service, caller| get(service, caller, &handle, request, room),
             |context, call, granted| {
                 let LayoutGranted { state, placement } = granted.map_err(status)?;
-                // It was looked at before it was entered.
+                // It was checked before it was granted.
                 let (reply, components) = told(&placement).ok_or(Status::ServerFault)?;
                 let reply = XLayoutGetReply {
                     state_id: convert::wire_state_id(state.id),
@@ -193,8 +193,8 @@ impl Context<'_> {
     }
 }
 
-/// Takes back what a client returns. Errors that kept it from writing count before it hears that they were
-/// heard: what it writes from then on is not there.
+/// Handles returned layouts. Write errors take effect before the client gets its answer, so the
+/// failed data server gets none of its later writes.
 fn give_back(
     service: &Service,
     caller: Caller<'_>,

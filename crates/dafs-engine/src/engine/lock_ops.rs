@@ -1,9 +1,9 @@
 //! LOCK, LOCKT and LOCKU (DAFS 9.2).
 //!
 //! Invariants
-//! * The state-id of an open names its owner's locks too, and no lock changes it (DAFS 4.1).
-//! * A lock that has to wait for the disk, for data servers or for another client's end is had on the pool, in
-//!   the lane of its file's store.
+//! * The state-id of an open also names the locks of its owner, and no lock changes it (DAFS 4.1).
+//! * A lock that has to wait for the disk, for data servers or for the end of another client runs
+//!   on the pool, in the lane of its file's store.
 
 use super::convert;
 use super::request::{Call, Context, Done};
@@ -74,8 +74,8 @@ impl Context<'_> {
         )
     }
 
-    /// Undoes what was done under a lock with recovery and gives it up, by LOCK or LOCKU. Such a lock
-    /// is of the whole file, so the range does not matter.
+    /// Undoes the changes under a lock with recovery and releases it, by LOCK or LOCKU. Such a lock
+    /// covers the whole file, so the range does not matter.
     fn abort(&mut self, call: &Call, fh: &FileHandle, id: StateId, reply: Reply<'static>) -> Done {
         let (handle, state) = (convert::handle(fh), convert::state_id(id));
         self.call_or_wait(
@@ -88,7 +88,7 @@ impl Context<'_> {
         )
     }
 
-    /// Answers a lock that was not had; the lock in the way goes with it (DAFS O13).
+    /// Answers a refused lock, with the conflicting lock (DAFS O13).
     fn lock_refused(&mut self, call: &Call, error: LockError) -> Done {
         let (status, conflict) = match error {
             LockError::Denied(conflict) => (Status::Denied, conflict),
@@ -107,7 +107,7 @@ impl Context<'_> {
     }
 }
 
-/// What is locked for, and whether the client polls for its turn; `None` for what is no lock.
+/// Returns the kind of a lock, and true if the client polls for its turn. `None` for an unlock.
 fn kind(lock_type: LockType) -> Option<(LockKind, bool)> {
     match lock_type {
         LockType::Read => Some((LockKind::Read, false)),

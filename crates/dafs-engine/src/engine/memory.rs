@@ -1,11 +1,11 @@
-//! Registered memory of one transport for messages: receives per connection, replies for all.
+//! Registered memory of one transport for messages: receives for each connection, replies for all.
 //!
 //! Invariants
 //! * None of this memory is registered for remote access, so no peer can reach it by RDMA.
-//! * A receive slot is either posted, in hand (its message is being worked on) or free; a reply
-//!   slot is either free or owned by exactly one piece of work.
-//! * The bytes of a slot are looked at only while it is not posted, and written only while no send
-//!   is posted from it.
+//! * A receive slot is either posted, in use (its message is being processed) or free. A reply slot
+//!   is either free or owned by exactly one piece of work.
+//! * The bytes of a slot are read only while it is not posted, and written only while no send is
+//!   posted from it.
 
 use crate::limits::SMALL_REPLY_BYTES;
 use dafs_dat::{Access, Adapter, LocalSegment, MemoryRegion, ProtectionDomain, RegisterError};
@@ -40,12 +40,13 @@ impl Slab {
 
     fn address(&self, slot: usize) -> *mut u8 {
         debug_assert!((slot + 1) * self.slot_bytes <= self.buffer.len());
-        // SAFETY: the slot lies inside the buffer, as its number came from this slab's free list.
+        // SAFETY: the slot lies inside the buffer, because its number came from this slab's free
+        // list.
         unsafe { self.buffer.as_ptr().add(slot * self.slot_bytes) }
     }
 }
 
-/// A received message that stays in its slot; keeps the memory alive.
+/// A received message that stays in its slot. It keeps the memory alive.
 pub(super) struct Message {
     _buffer: Arc<Buffer>,
     ptr: *const u8,
@@ -53,11 +54,11 @@ pub(super) struct Message {
 }
 
 impl Message {
-    /// The bytes.
+    /// Returns the bytes.
     pub(super) fn bytes(&self) -> &[u8] {
-        // SAFETY: the range lies in the buffer that `_buffer` keeps mapped. The slot is in hand
-        // while a `Message` exists (the dispatcher reposts it only afterwards), it is registered
-        // without remote access, and private to this process, so nobody writes to it.
+        // SAFETY: the range lies in the buffer that `_buffer` keeps mapped. The slot is in use
+        // while a `Message` exists (the dispatcher reposts it only afterwards). It is registered
+        // without remote access, and private to this process, so no other writer exists.
         unsafe { std::slice::from_raw_parts(self.ptr, self.len) }
     }
 }
@@ -73,7 +74,7 @@ pub(super) struct Receives {
 }
 
 impl Receives {
-    /// Stops to use slots shorter than `bytes`: messages may be that long from now on.
+    /// Stops the use of slots shorter than `bytes`: messages may be that long from now on.
     pub(super) fn retire_shorter(&mut self, bytes: usize) {
         self.slot_bytes_min = bytes;
         let free = std::mem::take(&mut self.free);
@@ -96,7 +97,7 @@ impl Receives {
         Ok(())
     }
 
-    /// Gives back the memory of slabs behind the first `keep` slots that are wholly free.
+    /// Frees slabs behind the first `keep` slots that are wholly free.
     pub(super) fn shrink(&mut self, adapter: &mut dyn Adapter, keep: usize) {
         while let Some((first, slab)) = self.slabs.last() {
             let first = *first;
@@ -122,7 +123,7 @@ impl Receives {
         Some((slot, slab.segment(index, slab.slot_bytes)))
     }
 
-    /// Returns a slot that is neither posted nor in hand any more.
+    /// Returns a slot that is neither posted nor in use any more.
     pub(super) fn give_back(&mut self, slot: u32) {
         debug_assert!(!self.free.contains(&slot), "a receive slot was freed twice");
         if self.find(slot).0.slot_bytes >= self.slot_bytes_min {
@@ -130,15 +131,15 @@ impl Receives {
         }
     }
 
-    /// The message that arrived in a slot.
+    /// Returns the message that arrived in a slot.
     pub(super) fn message(&self, slot: u32, len: usize) -> Message {
         let (slab, index) = self.find(slot);
         let len = len.min(slab.slot_bytes);
         Message { _buffer: slab.buffer.clone(), ptr: slab.address(index), len }
     }
 
-    /// The bytes of `data`, which lie in the message of `slot`, from `skip` on, for a job that
-    /// outlives the borrow of the message.
+    /// Returns the bytes of `data`, which lie in the message of `slot`, from `skip` on, for a job
+    /// that outlives the borrow of the message.
     pub(super) fn part(&self, slot: u32, data: &[u8], skip: usize) -> SlotPart {
         let (slab, _) = self.find(slot);
         let at = data.as_ptr() as usize - slab.buffer.as_ptr() as usize;
@@ -161,7 +162,7 @@ impl Receives {
     }
 }
 
-/// A part of a receive slot whose request waits; keeps the memory alive.
+/// A part of a receive slot whose request waits. It keeps the memory alive.
 pub(super) struct SlotPart {
     buffer: Arc<Buffer>,
     at: usize,
@@ -174,7 +175,7 @@ impl SlotPart {
     }
 }
 
-/// A reply slot in use: which pool and which slot.
+/// A reply slot in use: its pool and its number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct ReplySlot(pub(super) u32);
 
@@ -182,12 +183,12 @@ const LARGE_BIT: u32 = 1 << 23;
 const SMALL_PER_SLAB: usize = 64;
 const LARGE_PER_SLAB: usize = 16;
 
-/// Slots of one size for replies on their way out.
+/// Slots of one size for outgoing replies.
 #[derive(Debug)]
 struct ReplyPool {
     slabs: Vec<Slab>,
     free: Vec<u32>,
-    /// For whom each slot is in use.
+    /// The owner of each slot in use.
     holders: Vec<Option<Owner>>,
     slot_bytes: usize,
     per_slab: usize,
@@ -212,7 +213,7 @@ impl ReplyPool {
         Ok(slot)
     }
 
-    /// Gives back the slots of an owner; returns how many there were.
+    /// Frees the slots of an owner. Returns their number.
     fn reclaim(&mut self, owner: &Owner) -> usize {
         let before = self.free.len();
         for (slot, holder) in self.holders.iter_mut().enumerate() {
@@ -223,13 +224,13 @@ impl ReplyPool {
         self.free.len() - before
     }
 
-    /// Gives back the memory of slabs at the end that are wholly free, at most half of all at a time.
+    /// Frees slabs at the end that are wholly free, at most half of all at a time.
     fn trim(&mut self, adapter: &mut dyn Adapter) {
         let keep = (self.slabs.len() / 2).max(1);
         if self.slabs.len() <= keep {
             return;
         }
-        // The first are used first from now on, so that those at the end become free.
+        // From now on the first slots are used first, so that those at the end become free.
         self.free.sort_unstable_by(|one, other| other.cmp(one));
         while self.slabs.len() > keep {
             let first = (self.slabs.len() - 1) * self.per_slab;
@@ -244,8 +245,8 @@ impl ReplyPool {
     }
 }
 
-/// The memory for replies of one transport, in two sizes. Its use is bounded by the credits of all
-/// sessions, because each request in hand has at most one reply.
+/// The memory for replies of one transport, in two sizes. The credits of all sessions bound its
+/// use, because each request in progress has at most one reply.
 #[derive(Debug)]
 pub(super) struct Replies {
     domain: ProtectionDomain,
@@ -271,7 +272,7 @@ impl Replies {
         }
     }
 
-    /// The most that a slot holds.
+    /// Returns the size of the largest slot.
     pub(super) fn bytes_max(&self) -> usize {
         self.small.slot_bytes.max(self.large.slot_bytes)
     }
@@ -301,7 +302,7 @@ impl Replies {
         pool.holders[index as usize] = None;
     }
 
-    /// Gives back what a connection has lost that is over, and of which no work is posted.
+    /// Frees slots that an ended connection has lost, without posted work.
     pub(super) fn reclaim(&mut self, owner: &Owner) {
         self.in_use -= self.small.reclaim(owner) + self.large.reclaim(owner);
     }
@@ -310,13 +311,13 @@ impl Replies {
         self.in_use
     }
 
-    /// Gives memory back that nothing has needed lately.
+    /// Frees memory that has not been needed lately.
     pub(super) fn trim(&mut self, adapter: &mut dyn Adapter) {
         self.small.trim(adapter);
         self.large.trim(adapter);
     }
 
-    /// The slot's memory, to encode into.
+    /// Returns the slot's memory, to encode into.
     pub(super) fn bytes_mut(&mut self, slot: ReplySlot) -> &mut [u8] {
         let (pool, index) = self.pool_mut(slot);
         let slab = &pool.slabs[index as usize / pool.per_slab];
@@ -326,7 +327,7 @@ impl Replies {
         unsafe { std::slice::from_raw_parts_mut(ptr, pool.slot_bytes) }
     }
 
-    /// A view of the slot for the kernel to fill, which outlives the borrow of the pool.
+    /// Returns a view of the slot for the kernel to fill, which outlives the borrow of the pool.
     pub(super) fn view(&mut self, slot: ReplySlot, offset: usize, len: usize) -> VolatileSlice<'_> {
         let (pool, index) = self.pool_mut(slot);
         let slab = &pool.slabs[index as usize / pool.per_slab];
@@ -335,7 +336,7 @@ impl Replies {
         slab.buffer.slice(at, len).unwrap_or_else(|| VolatileSlice::from_mut(&mut []))
     }
 
-    /// The buffer and position of a slot, for a job that fills it elsewhere.
+    /// Returns the buffer and position of a slot, for a job that fills it on another thread.
     pub(super) fn place(&mut self, slot: ReplySlot, offset: usize) -> (Arc<Buffer>, usize) {
         let (pool, index) = self.pool_mut(slot);
         let slab = &pool.slabs[index as usize / pool.per_slab];
@@ -373,7 +374,7 @@ mod tests {
         let most = replies.large.slabs.len();
         replies.trim(&mut adapter);
         assert_eq!(replies.large.slabs.len(), most, "all are in use");
-        // What stays in use, wherever it lies, keeps its place.
+        // A slot in use keeps its position.
         let (low, high) = (taken.remove(0), taken.remove(700));
         for slot in taken {
             replies.give_back(slot);

@@ -1,13 +1,14 @@
-//! The server without I/O of its own: it takes events from adapters, a time and finished jobs, and
-//! posts work. Threads, clocks and sleeping are the reactor's; the simulator drives the same code.
+//! The DAFS engine, without I/O of its own: it takes events from adapters, the time and finished
+//! jobs, and posts work. The reactor has the threads, clocks and sleeps. The simulator drives the
+//! same code.
 //!
 //! Invariants
-//! * A receive is posted before the reply that grants it; posted receives and requests in hand add
-//!   up to the credits of a connection, always.
-//! * A fault of one connection ends that connection, with a log line that says why, and nothing
-//!   else; also one that is a mistake of this program, where what is done for the connection panics.
-//! * Everything a connection holds (memory, waiting requests, its place in the registry) is given
-//!   back when it ends.
+//! * A receive is posted before the reply that grants it. Posted receives and requests in progress
+//!   always add up to the credits of a connection.
+//! * A fault of one connection ends only that connection, with a log line that gives the reason. A
+//!   panic in its processing counts as such a fault.
+//! * All resources of a connection (memory, waiting requests, its entry in the registry) are
+//!   released when it ends.
 
 mod accept;
 mod allowed;
@@ -74,35 +75,36 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 use work::{Arrival, PendingTable};
 
-/// How often timeouts are looked at.
+/// The interval of timeout checks.
 const TICK: Duration = Duration::from_millis(500);
 
-/// Turns without an event after which a transport is looked at less often, as long as another one
-/// has work: looking costs a system call on some.
+/// Turns without an event after which a transport is polled less often, as long as another one has
+/// work. On some transports a poll costs a system call.
 const QUIET_TURNS: u32 = 512;
 
-/// How much less often: every so many turns.
+/// The interval of these polls, in turns.
 const QUIET_STRIDE: u32 = 16;
 
-/// What all engines of a server share.
+/// The state that all engines of a server share.
 pub struct Shared {
     /// The semantics.
     pub service: Arc<Service>,
-    /// Who may come in.
+    /// Decides which clients are admitted.
     pub authenticator: Arc<Authenticator>,
     /// Sessions and connections of all engines.
     pub registry: Arc<Registry>,
-    /// Where blocking calls go.
+    /// The pool for blocking calls.
     pub pool: Arc<dyn Pool>,
     /// Bounds.
     pub limits: SessionLimits,
-    /// Changes whenever unstable data may have been lost, which is when the server starts.
+    /// Changes whenever unstable data may have been lost, for instance at a start of the server.
     pub write_verifier: Arc<WriteVerifier>,
-    /// The time of day of metrics: how long requests take is asked of it, and nothing else.
+    /// The clock for durations of requests, used only for metrics.
     pub clock: fn() -> Instant,
-    /// Where passwords are checked: apart from the calls above, because anybody may ask for it.
+    /// The pool for password checks. It is separate from the pool above, because any peer may
+    /// request a check.
     pub proofs: Arc<dyn Pool>,
-    /// Where this door is a data server's: what it serves, and who judges that.
+    /// For the front end of a data server: the data that it serves, and its metadata server.
     pub data: Option<DataRole>,
 }
 
@@ -110,13 +112,13 @@ pub struct Shared {
 pub struct Engine {
     shared: Arc<Shared>,
     inbox: Arc<Inbox<JobDone>>,
-    /// The service's way to the clients; it holds this weakly.
+    /// The service's way to the clients. The service holds it weakly.
     front: Arc<BackFront>,
     ports: Vec<Port>,
     pending: PendingTable,
     events: Vec<Event>,
     done: Vec<JobDone>,
-    /// What fences wait for.
+    /// Drain requests of fences.
     asked: Arc<Asked>,
     drains: Vec<UnderWay>,
     next_tick: Instant,
@@ -128,7 +130,7 @@ struct Port {
     link: Link,
     /// Turns since its last event.
     quiet_turns: u32,
-    /// Known to have nothing in the next turn.
+    /// It is known to have no event in the next turn.
     asleep: bool,
     connections: FxHashMap<EndpointId, Connection>,
 }
@@ -141,21 +143,21 @@ pub(crate) struct Link {
     staging: Staging,
     /// The cost of listings in this turn.
     listed: usize,
-    /// When connections have to look at their batches.
+    /// The times at which connections have to check their batches.
     batches_due: FxHashMap<EndpointId, Instant>,
     /// Credits of all connections.
     credits: usize,
 }
 
-/// In place of a chunk's number: another piece of the same chunk is still on its way.
+/// Stands for a chunk's number while another piece of the same chunk is still being sent.
 const PIECE_ONLY: u32 = u32::MAX;
 
-/// What a work tag stands for. The tag is a number: the kind above, an index below.
+/// The meaning of a work tag. The tag is a number: the kind above, an index below.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Tag {
     Receive(u32),
     Reply(ReplySlot),
-    /// A chunk on its way to the client, free again when it is gone.
+    /// A chunk that is being sent to the client, and is free when it is sent.
     ChunkOut(u32),
     /// A read into a chunk or mapped memory, for a waiting request (table index and chunk).
     ChunkIn {
@@ -189,7 +191,7 @@ impl Tag {
 }
 
 impl Engine {
-    /// An engine over `adapters`; results of blocking calls come to `inbox`.
+    /// Makes an engine over `adapters`. Results of blocking calls come to `inbox`.
     pub fn new(
         shared: Arc<Shared>,
         adapters: Vec<Box<dyn Adapter>>,
@@ -230,12 +232,12 @@ impl Engine {
         }
     }
 
-    /// The adapters, for a driver that waits on their descriptors.
+    /// Returns the adapters, for a driver that waits on their descriptors.
     pub fn adapters(&mut self) -> impl Iterator<Item = &mut Box<dyn Adapter>> {
         self.ports.iter_mut().map(|port| &mut port.link.adapter)
     }
 
-    /// Starts to listen on an adapter, by its place in the list given to `new`.
+    /// Starts to listen on an adapter, by its index in the list given to `new`.
     ///
     /// # Errors
     /// Those of [`Adapter::listen`].
@@ -243,12 +245,12 @@ impl Engine {
         self.ports[adapter].link.adapter.listen(address)
     }
 
-    /// The inbox for results.
+    /// Returns the inbox for results.
     pub fn inbox(&self) -> &Arc<Inbox<JobDone>> {
         &self.inbox
     }
 
-    /// What is held now.
+    /// Counts the state that is held now.
     pub fn counts(&self) -> EngineCounts {
         let mut counts = EngineCounts { pending: self.pending.len(), ..EngineCounts::default() };
         for port in &self.ports {
@@ -262,7 +264,7 @@ impl Engine {
         counts
     }
 
-    /// Handles all that has happened. True when there was something.
+    /// Handles all pending events. Returns true when there were any.
     pub fn turn(&mut self, now: Instant) -> bool {
         let mut busy = false;
         self.turns = self.turns.wrapping_add(1);
@@ -296,7 +298,7 @@ impl Engine {
             self.tick(now);
             self.next_tick = now + TICK;
         }
-        // What a tick posts may be all that happens.
+        // The work of a tick may be the only work of this turn.
         if busy || ticks {
             for port in &mut self.ports {
                 port.link.adapter.flush();
@@ -305,8 +307,8 @@ impl Engine {
         busy
     }
 
-    /// The driver has slept. `ready` says of each adapter, by its place in the list given to
-    /// `new`, whether it has something; the others need not be looked at in the next turn.
+    /// Notes that the driver has slept. `ready` is true for each adapter, by its index in the list
+    /// given to `new`, that has an event. The others need no poll in the next turn.
     pub fn woken(&mut self, ready: impl Fn(usize) -> bool) {
         for (index, port) in self.ports.iter_mut().enumerate() {
             port.quiet_turns = 0;
@@ -314,7 +316,7 @@ impl Engine {
         }
     }
 
-    /// When `turn` must be called even if nothing happens.
+    /// Returns the time at which `turn` must be called even without an event.
     pub fn next_timeout(&self) -> Instant {
         if self.asked.is_some() {
             return Instant(0);
@@ -324,7 +326,7 @@ impl Engine {
         adapters.chain(batches).fold(self.next_tick, Instant::min)
     }
 
-    /// Ends every connection in order; `turn` until `counts` shows none.
+    /// Ends every connection in order. Call `turn` until `counts` shows none.
     pub fn close_all(&mut self) {
         for port in &mut self.ports {
             for connection in port.connections.values_mut().filter(|other| !other.ended) {
@@ -340,7 +342,7 @@ impl Engine {
             Event::ConnectRequest { request, private_data, peer, .. } => {
                 self.connect_request(port, request, &private_data, *peer, now);
             }
-            // The client speaks first; there is nothing to do until it does.
+            // The client speaks first.
             Event::Established { .. } => {}
             Event::ConnectFailed { endpoint, error } => {
                 self.end(port, endpoint, &error.to_string(), now);
@@ -434,7 +436,7 @@ impl Engine {
         }
     }
 
-    /// Posted work of a connection is over, so its client is alive.
+    /// Notes the completion of posted work, which shows that the client is alive.
     fn progress(&mut self, port: usize, endpoint: EndpointId, now: Instant) {
         if let Some(connection) = self.ports[port].connections.get_mut(&endpoint) {
             connection.work_posted -= 1;
@@ -458,7 +460,7 @@ impl Engine {
         self.resume_waiting(port, now);
     }
 
-    /// Lets the transfers that wait for chunks go on, in turn.
+    /// Resumes the transfers that wait for chunks, in turn.
     fn resume_waiting(&mut self, port: usize, now: Instant) {
         loop {
             let Self { ports, pending, .. } = self;
@@ -471,8 +473,7 @@ impl Engine {
         }
     }
 
-    /// Runs `act` for a connection, if it is still there. A panic in it ends the connection, and no
-    /// other.
+    /// Runs `act` for a connection, if it still exists. A panic in it ends only that connection.
     fn with(
         &mut self,
         port: usize,
@@ -502,7 +503,7 @@ impl Engine {
         }
     }
 
-    /// Takes finished jobs.
+    /// Handles finished jobs.
     fn collect(&mut self, now: Instant) -> bool {
         let mut done = std::mem::take(&mut self.done);
         self.inbox.take(&mut done);
@@ -525,7 +526,7 @@ impl Engine {
         busy
     }
 
-    /// Something has come for a connection.
+    /// Delivers mail to a connection.
     fn mail(&mut self, port: usize, endpoint: EndpointId, mail: Mail, now: Instant) {
         if self.ports[port].connections.contains_key(&endpoint) {
             self.with(port, endpoint, now, |context| context.mail(mail));
@@ -535,11 +536,11 @@ impl Engine {
         }
     }
 
-    /// The transport has ended a connection.
+    /// Handles the end of a connection by the transport.
     fn end(&mut self, port: usize, endpoint: EndpointId, reason: &str, now: Instant) {
         let Some(connection) = self.ports[port].connections.get_mut(&endpoint) else { return };
         match connection.closed() {
-            // The clock has not told of it.
+            // No tick has logged this yet.
             Some(closed @ Closed::Refused) if connection.phase != Phase::Closing => {
                 tracing::warn!(peer = %connection.peer, "connection refused: {closed}");
             }
@@ -550,12 +551,12 @@ impl Engine {
         connection.phase = Phase::Closing;
         self.ports[port].link.batches_due.remove(&endpoint);
         self.leave(port, endpoint, now);
-        // What it held may be what others wait for.
+        // Others may wait for its resources.
         self.resume_waiting(port, now);
     }
 
-    /// A connection that has ended is over with the last of its jobs: those may be using its memory,
-    /// and what they do belongs to its session.
+    /// Removes an ended connection with the last of its jobs: these may be using its memory, and
+    /// their work belongs to its session.
     fn leave(&mut self, port: usize, endpoint: EndpointId, now: Instant) {
         let Port { link, connections, .. } = &mut self.ports[port];
         if !connections.get(&endpoint).is_some_and(|connection| connection.ended) {
@@ -566,8 +567,8 @@ impl Engine {
             if self.pending.get_mut(id).is_some_and(|pending| pending.work.has_job()) {
                 working = true;
             } else if let Some(pending) = self.pending.take(id) {
-                // What was announced does not happen: others may be waiting for its places, jobs of
-                // this connection among them.
+                // Its logged change is not executed. Others may wait for its change locks, among
+                // them jobs of this connection.
                 if let Some(connection) = connections.get_mut(&endpoint) {
                     connection.ops.remove(&pending.call.header.stream_id);
                 }
@@ -584,7 +585,7 @@ impl Engine {
         let Some(mut connection) = connections.remove(&endpoint) else { return };
         link.credits -= usize::from(connection.credits.nreq);
         connection.receives.release(&mut *link.adapter);
-        // All posted work has been reported, but for what a panic here or in the transport has lost.
+        // All posted work has been reported, except for losses by a panic here or in the transport.
         link.staging.reclaim(&mut *link.adapter, &connection.owner);
         link.replies.reclaim(&connection.owner);
         if let Some(Session { id, proven: Some(proven), replies, .. }) = connection.session.take() {
@@ -600,7 +601,7 @@ impl Engine {
         }
     }
 
-    /// Timeouts, memory that is not needed any more.
+    /// Checks timeouts, and frees unused memory.
     fn tick(&mut self, now: Instant) {
         let handshake = Duration::from_secs(self.shared.limits.handshake_seconds);
         let pending = &self.pending;
@@ -647,7 +648,7 @@ impl Engine {
                 self.with(port, endpoint, now, |context| context.assure_client());
             }
         }
-        // Transfers wait also when the system was out of memory for a chunk.
+        // Transfers may also wait because the system had no memory for a chunk.
         for port in 0..self.ports.len() {
             self.resume_waiting(port, now);
         }

@@ -49,7 +49,7 @@ impl Context<'_> {
         }
     }
 
-    /// LOOKUP and OPEN say how far they came (DAFS O13).
+    /// Answers a failed LOOKUP or OPEN with the part of the path that was resolved (DAFS O13).
     pub(super) fn fail_walked(
         &mut self,
         call: &Call,
@@ -183,7 +183,7 @@ impl Context<'_> {
     }
 }
 
-/// Follows a path, and looks at the handle itself where there is none.
+/// Resolves a path. For an empty one, checks the handle itself.
 fn follow<'p>(
     service: &Service,
     caller: Caller<'_>,
@@ -202,7 +202,7 @@ pub(super) fn change_info(change: DirChange) -> ChangeInfo {
     ChangeInfo { before: change.before, after: change.after, atomic: change.atomic }
 }
 
-/// The same object, with this text if it is a symbolic link.
+/// Returns the same object, with this text if it is a symbolic link.
 fn with_text<'a>(object: &NewObject<'_>, text: &'a [u8]) -> NewObject<'a> {
     match *object {
         NewObject::Symlink(_) => NewObject::Symlink(text),
@@ -231,7 +231,7 @@ pub(super) fn new_object<'a>(object: &dafs::NewObject<'a>) -> Result<NewObject<'
         dafs::NewObject::Plain(ObjectType::Directory) => NewObject::Directory,
         dafs::NewObject::Plain(ObjectType::Socket) => NewObject::Socket,
         dafs::NewObject::Plain(ObjectType::Fifo) => NewObject::Fifo,
-        // Regular files are made by OPEN.
+        // OPEN makes regular files.
         dafs::NewObject::Plain(_) => return Err(Status::BadType),
     })
 }

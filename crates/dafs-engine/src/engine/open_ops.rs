@@ -18,7 +18,7 @@ use dafs_wire::dafs::{
 /// Bit 0 of a cache hint: prefetch (DAFS 13.4).
 const HINT_PREFETCH: u32 = 0x01;
 
-/// Below this weight an access is thought unlikely.
+/// Below this weight an access counts as unlikely.
 const HINT_LIKELY_MIN: u32 = 4;
 
 /// A target that outlives the message of a request.
@@ -58,20 +58,20 @@ impl Context<'_> {
         }
         match args.claim {
             OpenClaim::Previous { fh, .. } => self.open_again(call, args, &fh),
-            // An empty path is the object itself.
+            // An empty path means the object itself.
             OpenClaim::Null { dir, path } if path.is_empty() => self.open_again(call, args, &dir),
             OpenClaim::Null { dir, path } | OpenClaim::DelegateCur { dir, path, .. } => {
                 self.open_named(call, args, &dir, path)
             }
             OpenClaim::CreateUnlinked { dir } => self.open_unlinked(call, args, &dir),
-            // Nothing is kept of a client's delegations when it restarts.
+            // The server keeps no delegations of a client across its restart.
             OpenClaim::DelegatePrev { .. } => Err(Status::NotSupp),
         }
     }
 
-    /// A client is recorded before it holds anything, so that it may reclaim that after a restart. On
-    /// the pool, because that waits for the disk; then the request is tried again. True when it waits
-    /// for that.
+    /// Records a client before it gets any state, so that it may reclaim that after a restart. This
+    /// runs on the pool, because it waits for the disk, and then the request is retried. Returns
+    /// true when it waits for that.
     fn record_first(&mut self, call: &Call) -> Result<bool, Status> {
         let needed = self.call_service_raw(call, |service, caller| {
             service.needs_record(caller.client).then(|| caller.client.clone())
@@ -86,7 +86,8 @@ impl Context<'_> {
         Ok(true)
     }
 
-    /// A file that the client knows by its handle, from before a restart of the server or not.
+    /// Opens a file that the client knows by its handle, perhaps from before a restart of the
+    /// server.
     fn open_again(&mut self, call: &Call, args: &Open<'_>, fh: &FileHandle) -> Done {
         if args.create.is_some() {
             return Err(Status::Inval);
@@ -106,7 +107,8 @@ impl Context<'_> {
         let how = open_how(&args.create)?;
         let dir = convert::handle(dir);
         let parents = path.len().checked_sub(1).ok_or(Status::Inval)?;
-        // What was announced in one directory is not made in another to which the path leads since.
+        // If the path leads to another directory since the intent was logged, the file is still
+        // made in the logged directory.
         let announced = self.announced_at(call);
         let at = match announced {
             Some(at) => at,
@@ -130,7 +132,7 @@ impl Context<'_> {
         self.open_at(call, args, target, how, (&at, parents as u32))
     }
 
-    /// Whatever is asked about an existing file, this one is new (DAFS 10.3).
+    /// Opens a new unlinked file, whatever the request says about an existing one (DAFS 10.3).
     fn open_unlinked(&mut self, call: &Call, args: &Open<'_>, dir: &FileHandle) -> Done {
         let how = match args.create {
             None => OpenHow::Create(CreateHow::Guarded, Default::default()),
@@ -140,7 +142,8 @@ impl Context<'_> {
         self.open_at(call, args, OpenTarget::Unlinked { dir: &dir }, how, (&dir, 0))
     }
 
-    /// Opens what has been found or is to be made; `reached` is how far the path led without it.
+    /// Opens a file that was found or is to be made. `reached` is the part of the path that was
+    /// resolved without it.
     fn open_at(
         &mut self,
         call: &Call,
@@ -163,7 +166,7 @@ impl Context<'_> {
             )
         };
         let named = matches!(target, OpenTarget::Name { .. });
-        // What is made so is stable before it is answered.
+        // An exclusive create is stable before the reply.
         let exclusive = named && matches!(how, OpenHow::Create(CreateHow::Exclusive(_), _));
         let data = matches!(how, OpenHow::Create(_, SetAttr { size: Some(_), .. }));
         let touch = if data { Touch::Data } else { Touch::Object };
@@ -192,8 +195,8 @@ impl Context<'_> {
         }
     }
 
-    /// Answers an open; `reached` is how far the path led without the file, which was opened by its
-    /// name or not.
+    /// Answers an open. `reached` is the part of the path that was resolved without the file.
+    /// `named` is true if the file was opened by its name.
     fn answer_open(
         &mut self,
         call: &Call,
@@ -226,7 +229,7 @@ impl Context<'_> {
         if let Some(session) = &mut self.connection.session {
             session.last_open = None;
         }
-        // Persistent locks that end with the open are given up on disk first.
+        // Persistent locks that end with the open are released on disk first.
         self.call_or_wait(
             (call, self.lane(&handle)),
             move |service, caller| service.close(caller, &handle, id),
@@ -260,7 +263,7 @@ impl Context<'_> {
 
     pub(super) fn commit_done(&mut self, call: &Call, result: Result<(), StoreError>) -> Done {
         result.map_err(|error| match error {
-            // Space that was promised to cached data and could not be had: that data is gone too.
+            // The disk had no space for cached data, so that data is lost too.
             StoreError::NoSpace | StoreError::Quota => {
                 self.sync_failed(StoreError::Io);
                 convert::store_status(error)
@@ -271,26 +274,26 @@ impl Context<'_> {
         self.reply(call, &Reply::Commit(reply))
     }
 
-    /// The status for data that could not be made stable. If a device failed, unstable data of
-    /// anybody may be gone with it.
+    /// Returns the status for data that could not be made stable. If a device failed, unstable data
+    /// of any client may be lost with it.
     pub(super) fn sync_failed(&self, error: StoreError) -> Status {
         if error == StoreError::Io {
-            // First of all: the next commit of the file may find nothing wrong any more.
+            // The verifier changes first: the next commit of the file may succeed.
             self.shared.write_verifier.change();
             tracing::error!(%error, "data could not be made stable");
         }
         convert::store_status(error)
     }
 
-    /// Finds data or a hole. The file system may have to read where it keeps what is in the file, so
-    /// that is done on the pool.
+    /// Finds data or a hole. The file system may have to read its map of the file, so this runs on
+    /// the pool.
     pub(super) fn seek(&mut self, call: &Call, args: &XSeek) -> Done {
         let (handle, offset) = (convert::handle(&args.fh), args.offset);
         let what = match args.what {
             dafs::SeekWhat::Data => SeekWhat::Data,
             dafs::SeekWhat::Hole => SeekWhat::Hole,
         };
-        // Whoever has it open may look, as with lseek.
+        // A client that has the file open may seek, as with lseek.
         let is_open = args.state_id != dafs::StateId::ZERO;
         let need = OpenMode { read: !is_open, write: false };
         let (file, _) = self.io_file(call, &args.fh, args.state_id, need, (0, 0))?;
@@ -309,7 +312,7 @@ impl Context<'_> {
         )
     }
 
-    /// Advice is taken at once; reading ahead is the kernel's work after it has been told.
+    /// Passes hints on. Advice takes no time: the kernel reads ahead afterwards.
     pub(super) fn cache_hint(&mut self, call: &Call, args: &CacheHint) -> Done {
         let handle: Handle = convert::handle(&args.fh);
         let file =
@@ -346,7 +349,7 @@ pub(super) fn open_how(create: &Option<CreateMode<'_>>) -> Result<OpenHow, Statu
     })
 }
 
-/// What a pattern and a hint word ask of the file's cache: the pattern, then prefetch or drop.
+/// Returns the cache advice of a pattern and a hint word: the pattern, then prefetch or drop.
 fn advice(pattern: AccessPattern, hint: u32) -> [Option<CacheAdvice>; 2] {
     let pattern = match pattern {
         AccessPattern::Normal => CacheAdvice::Normal,
@@ -357,7 +360,7 @@ fn advice(pattern: AccessPattern, hint: u32) -> [Option<CacheAdvice>; 2] {
     };
     let (read, write) = (hint >> 1 & 7, hint >> 4 & 7);
     let likely = read >= HINT_LIKELY_MIN || write >= HINT_LIKELY_MIN;
-    // Prefetch with both weights below 4 is ignored; both "surely not" asks to drop.
+    // A prefetch with both weights below 4 is ignored. Both weights "surely not" request a drop.
     let second = match (hint & HINT_PREFETCH != 0, read, write) {
         (true, ..) if likely => Some(CacheAdvice::WillNeed),
         (_, 1, 1) => Some(CacheAdvice::DontNeed),

@@ -1,14 +1,14 @@
 //! READ, inline and direct.
 //!
-//! Three ways, best first. Inline: the kernel reads the file into the reply. Mapped: where the
-//! transport lets this process reach the client's memory (shared memory), the kernel reads the file
-//! straight into it. Staged: the kernel reads into a chunk, and RDMA takes it from there. In none
-//! does the server copy a byte of data in user space.
+//! There are three ways, best first. Inline: the kernel reads the file into the reply. Mapped:
+//! where the transport lets this process access the client's memory (shared memory), the kernel
+//! reads the file straight into it. Staged: the kernel reads into a chunk, and RDMA takes it from
+//! there. In none of them does the server copy a byte of data in user space.
 //!
 //! Invariants
-//! * What is in the page cache is read by the reactor itself; what is not is read by the pool.
-//! * A transfer holds at most the chunks of its own length, and waits its turn when its session may have
-//!   no more.
+//! * The reactor itself reads data that is in the page cache. The pool reads other data.
+//! * A transfer holds at most the chunks of its own length, and waits for its turn when its session
+//!   may have no more.
 
 use super::convert;
 use super::memory::ReplySlot;
@@ -32,16 +32,16 @@ pub(super) const READ: OpenMode = OpenMode { read: true, write: false };
 /// The client's buffers of one request.
 pub(super) type Buffers = SmallVec<[DirectBuffer; 2]>;
 
-/// What could be read without waiting.
+/// The outcome of a read without waiting.
 enum ReadNow {
-    /// All that was asked for, or up to the end of the file or an error.
+    /// All requested data, or the data up to the end of the file or an error.
     Done(ReadEnd),
-    /// This much; the rest needs a device.
+    /// So many bytes. The rest needs a device.
     Blocked(usize),
 }
 
-/// Reads what is in memory. A short read may be the end of the file or the end of what is cached;
-/// reading on from there tells which.
+/// Reads data that is in memory. A short read may be the end of the file or the end of cached data.
+/// A further read from there distinguishes them.
 fn read_now(
     file: &dyn OpenFile,
     views: &[VolatileSlice<'_>],
@@ -62,14 +62,14 @@ fn read_now(
             Ok(count) => done += count,
             Err(StoreError::WouldBlock) => return Ok(ReadNow::Blocked(done)),
             Err(error) if done == 0 => return Err(error),
-            // What was read is good; the error will come again if the client goes on.
+            // The data before the error is good. The client gets the error when it reads on.
             Err(_) => break,
         }
     }
     Ok(ReadNow::Done(ReadEnd { count: done, eof: false }))
 }
 
-/// Reads all, waiting for devices; for the pool.
+/// Reads all data, and waits for devices. Runs on the pool.
 fn read_all(
     file: &dyn OpenFile,
     views: &[VolatileSlice<'_>],
@@ -88,17 +88,17 @@ fn read_all(
     Ok(ReadEnd { count: done, eof: false })
 }
 
-/// What a read came to that did `done` bytes before it had to wait.
+/// Combines a part of `done` bytes with the result of the rest, which had to wait.
 fn total(done: usize, result: Result<ReadEnd, StoreError>) -> Result<ReadEnd, StoreError> {
     match result {
         Ok(end) => Ok(ReadEnd { count: done + end.count, ..end }),
-        // What was read is good; the error will come again if the client goes on.
+        // The data before the error is good. The client gets the error when it reads on.
         Err(_) if done > 0 => Ok(ReadEnd { count: done, eof: false }),
         Err(error) => Err(error),
     }
 }
 
-/// The views behind their first `count` bytes.
+/// Returns the views behind their first `count` bytes.
 pub(super) fn skip<'a>(
     views: &[VolatileSlice<'a>],
     mut count: usize,
@@ -116,7 +116,7 @@ pub(super) fn skip<'a>(
     rest
 }
 
-/// The windows' memory, up to `wanted` bytes.
+/// Returns the windows' memory, up to `wanted` bytes.
 pub(super) fn views(windows: &[RemoteWindow], wanted: usize) -> SmallVec<[VolatileSlice<'_>; 4]> {
     let mut left = wanted;
     let mut views = SmallVec::new();
@@ -128,8 +128,8 @@ pub(super) fn views(windows: &[RemoteWindow], wanted: usize) -> SmallVec<[Volati
     views
 }
 
-/// The checksum of data in memory that others can reach. The sum is of a private copy of each
-/// piece, because a checksum of changing bytes would mean nothing.
+/// Adds data in shared memory to a checksum. It is computed from a private copy of each piece,
+/// because a checksum of changing bytes would have no meaning.
 pub(super) fn checksum_of(views: &[VolatileSlice<'_>], mut len: usize, sum: &mut Fletcher32) {
     let mut copy = [0; 4096];
     for view in views {
@@ -156,7 +156,7 @@ pub(super) fn buffers(list: Seq<'_, DirectBuffer>, wanted: usize) -> Result<Buff
     if sum < wanted as u64 { Err(Status::Inval) } else { Ok(buffers) }
 }
 
-/// A read that passes through staging, piece by piece in the order of the file.
+/// A read through staging, piece by piece in the order of the file.
 pub(super) struct ReadTransfer {
     handle: Handle,
     file: Arc<dyn OpenFile>,
@@ -165,7 +165,7 @@ pub(super) struct ReadTransfer {
     /// Bytes read from the file and posted to the client.
     done: usize,
     buffers: Buffers,
-    /// The client buffer that comes next and the bytes of it that are done.
+    /// The index of the next client buffer, and the bytes of it that are done.
     next: (usize, usize),
     sum: Option<Fletcher32>,
     /// The chunk and length of the piece that a job is reading.
@@ -287,7 +287,7 @@ impl Context<'_> {
         Ok(())
     }
 
-    /// The client's buffers as memory of this process, if the transport can do that for all.
+    /// Maps the client's buffers into this process, if the transport can do that for all.
     pub(super) fn map(
         &mut self,
         buffers: &Buffers,
@@ -357,8 +357,8 @@ impl Context<'_> {
         self.reply(call, &Reply::ReadDirect(reply))
     }
 
-    /// Reads on, piece by piece, until the transfer is done, a device must be waited for, or there
-    /// is no chunk.
+    /// Reads piece by piece until the transfer is done, has to wait for a device, or there is no
+    /// chunk.
     pub(super) fn read_more(&mut self, id: PendingId) {
         loop {
             let Some(transfer) = self.read_transfer(id) else { return };
@@ -398,7 +398,7 @@ impl Context<'_> {
         }
     }
 
-    /// Takes a staging chunk, if one may be had now.
+    /// Takes a staging chunk, if one is available now.
     pub(super) fn take_chunk(&mut self) -> Option<u32> {
         let (staging, owner) = (&mut self.link.staging, &self.connection.owner);
         if staging.fits(owner, 1) { staging.take(&mut *self.link.adapter, owner) } else { None }
@@ -411,7 +411,7 @@ impl Context<'_> {
         }
     }
 
-    /// A piece has been read by the pool.
+    /// Handles a piece that the pool has read.
     pub(super) fn read_staged(&mut self, id: PendingId, result: JobResult) {
         let Some(transfer) = self.read_transfer(id) else { return };
         let Some((chunk, piece)) = transfer.job.take() else { return };
@@ -430,7 +430,7 @@ impl Context<'_> {
         }
     }
 
-    /// Sends a piece on its way; false when the transfer is over.
+    /// Sends a piece. Returns false when the transfer is over.
     fn read_piece(&mut self, id: PendingId, chunk: u32, end: ReadEnd, piece: usize) -> bool {
         let ReadEnd { count, eof } = end;
         let sum = match self.read_transfer(id) {
@@ -465,7 +465,7 @@ impl Context<'_> {
         let (endpoint, work) = (self.connection.endpoint, Tag::ChunkOut(chunk).pack());
         self.connection.count_posted(self.now);
         if self.link.adapter.rdma_write(endpoint, work, &[segment], remote).is_err() {
-            // The connection broke; its end gives the request back.
+            // The connection broke. Its end releases the request.
             self.link.staging.give_back(chunk);
             return false;
         }
@@ -473,7 +473,7 @@ impl Context<'_> {
             self.read_finished(id, Ok(eof));
             return false;
         }
-        // Let the wire work while the next piece is read.
+        // Starts the transfer of this piece while the next one is read.
         self.link.adapter.flush();
         true
     }
@@ -487,7 +487,7 @@ impl Context<'_> {
                 let end = ReadEnd { count: transfer.done, eof };
                 self.read_direct_reply(&pending.call, end, sum)
             }
-            // What was placed is good; the error comes again if the client goes on.
+            // The data before the error is good. The client gets the error when it reads on.
             Err(_) if transfer.done > 0 => {
                 let sum = transfer.sum.map_or(Checksum::ZERO, Fletcher32::finish);
                 let end = ReadEnd { count: transfer.done, eof: false };
@@ -499,7 +499,7 @@ impl Context<'_> {
     }
 }
 
-/// Reads all into a part of a buffer; for the pool.
+/// Reads all data into a part of a buffer. Runs on the pool.
 fn read_into(
     file: &dyn OpenFile,
     buffer: &Arc<Buffer>,

@@ -1,8 +1,8 @@
-//! READDIR: entries go from the store into the reply, or over a staging chunk to the client.
+//! READDIR: moves entries from the store into the reply, or over a staging chunk to the client.
 //!
 //! Invariants
-//! * In one turn the reactor makes no more than about one short listing; others are made on the pool, where
-//!   clients take turns.
+//! * In one turn the reactor makes about as much as one short listing. The pool makes the others,
+//!   where clients take turns.
 
 use super::convert::{self, OwnerText};
 use super::request::{Call, Context, Done};
@@ -19,13 +19,14 @@ use dafs_wire::dafs::{
 };
 use smallvec::SmallVec;
 
-/// Cookies stay valid as long as their entries exist, so one verifier does for all directories.
+/// The verifier of all directories. Cookies stay valid as long as their entries exist, so one
+/// suffices.
 const COOKIE_VERIFIER: Verifier = Verifier(*b"dafsdir1");
 
-/// The length of the entries, and whether the end was reached.
+/// The length of the entries, and true if the end was reached.
 type Listed = Result<(DirEntriesLength, bool), Status>;
 
-/// Where to start and what to list.
+/// The position and the content of a listing.
 struct Listing {
     dir: Handle,
     cookie: u64,
@@ -33,12 +34,13 @@ struct Listing {
 }
 
 impl Listing {
-    /// Whether each entry is looked at. The number of an object is in the directory itself.
+    /// True if each entry needs an access to its object. The number of an object is in the
+    /// directory itself.
     fn looks(&self) -> bool {
         !AttrMask::FILE_ID.contains(self.attributes)
     }
 
-    /// The cost of so many bytes of it.
+    /// Returns the cost of so many bytes of it.
     fn cost(&self, bytes: usize) -> usize {
         if self.looks() { bytes } else { bytes / LISTING_PLAIN_SHARE }
     }
@@ -108,8 +110,8 @@ impl Context<'_> {
         let order = self.connection.order;
         let bytes = self.link.replies.bytes_mut(slot);
         let (ptr, room) = (bytes.as_mut_ptr(), bytes.len().min(max));
-        // SAFETY: the slot's memory is private, was just taken and is not posted; the pool is not
-        // touched until `area` is done with, so this is the only reference to it.
+        // SAFETY: the slot's memory is private, was just taken and is not posted. The pool is not
+        // used until `area` is dropped, so this is the only reference to it.
         let message = unsafe { std::slice::from_raw_parts_mut(ptr, room) };
         let (head, area) = message.split_at_mut(READDIR_INLINE_REPLY_ENTRIES_AT);
         let encoded = fill(self, call, area, order).and_then(|(length, eof)| {
@@ -168,12 +170,12 @@ impl Context<'_> {
         self.reply(call, &Reply::ReadDirDirect(reply))
     }
 
-    /// Whether a listing is short enough to be made here, and not too much was listed in this turn.
+    /// True if a listing is short enough for the reactor, and the turn has budget left.
     fn may_list(&self, listing: &Listing, room: usize) -> bool {
         listing.cost(room) <= LISTING_TURN_BYTES && self.link.listed < LISTING_TURN_BYTES
     }
 
-    /// Makes a listing here.
+    /// Makes a listing on the reactor.
     fn list(
         &mut self,
         call: &Call,
@@ -187,7 +189,7 @@ impl Context<'_> {
         listed
     }
 
-    /// Makes a listing on the pool, and `then` goes on here.
+    /// Makes a listing on the pool. `then` goes on in the engine.
     fn list_elsewhere(
         &mut self,
         call: &Call,

@@ -13,7 +13,7 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
-/// Whose share of what all clients have in common one with this peer takes.
+/// Returns the host whose share of common resources a client with this peer takes.
 pub(super) fn host_of(peer: &PeerInfo) -> Host {
     match (peer.process, ip_of(peer), peer.sim_host) {
         (Some(process), ..) => Host::User(process.uid),
@@ -23,7 +23,8 @@ pub(super) fn host_of(peer: &PeerInfo) -> Host {
     }
 }
 
-/// The address of a peer; all of this host are one, or a local user would be as many hosts as he likes.
+/// Returns the address of a peer. All addresses of this host count as one, or a local user could
+/// act as many hosts.
 fn ip_of(peer: &PeerInfo) -> Option<IpAddr> {
     let address = peer.address?;
     Some(if peer.is_local { Ipv4Addr::LOCALHOST.into() } else { address.ip() })
@@ -40,15 +41,15 @@ pub(super) struct SessionEntry {
     pub(super) back: Option<BackEntry>,
     /// Closed with the session, so that none of its batches goes on.
     pub(super) batch_gate: Arc<Gate>,
-    /// The connection that it is.
+    /// The connection of the session.
     pub(super) address: Address,
 }
 
-/// Told when a session is over. Must not block.
+/// Called when a session is over. Must not block.
 pub(super) type Over = Box<dyn FnOnce() + Send>;
 
 impl SessionEntry {
-    /// Whether it is one of this instance of a client, whose record may be another by now.
+    /// True if it belongs to this instance of a client, whose record may be another one by now.
     fn is_of(&self, client: &Client) -> bool {
         self.record.name() == client.name()
             && self.record.verifier() == client.verifier()
@@ -60,38 +61,39 @@ impl SessionEntry {
 #[derive(Debug, Clone)]
 pub(super) struct BackEntry {
     pub(super) address: Address,
-    /// The client has answered there.
+    /// The client has answered a call on it.
     listening: bool,
-    /// What it has outstanding there.
+    /// The batches that are outstanding on it.
     batches: Arc<Batches>,
 }
 
 #[derive(Default)]
 struct Tables {
     sessions: FxHashMap<SessionId, SessionEntry>,
-    /// Those that wait for the end of one.
+    /// Callbacks for the end of a session.
     over: FxHashMap<SessionId, Vec<Over>>,
     next_session: u64,
 }
 
-/// What all engines of a server know of each other.
+/// The state by which the engines of a server know of each other.
 pub struct Registry {
-    /// Makes session ids that cannot be guessed.
+    /// The key for unpredictable session ids.
     key: [u64; 2],
     connections: OnceLock<Arc<Connections>>,
-    /// Connections so far.
+    /// The number of connections so far.
     owners: AtomicU64,
     tables: Mutex<Tables>,
 }
 
 impl Registry {
-    /// An empty registry; `key` is secret and differs between two runs of the server.
+    /// Makes an empty registry. `key` is secret and differs between two runs of the server.
     pub fn new(key: [u64; 2]) -> Self {
         let (connections, tables) = (OnceLock::new(), Mutex::default());
         Self { key, connections, owners: AtomicU64::new(0), tables }
     }
 
-    /// The same, with connections that are counted and limited together with those of others.
+    /// Makes an empty registry whose connections are counted and limited together with those of
+    /// others.
     pub fn counting_in(key: [u64; 2], connections: Arc<Connections>) -> Self {
         Self { connections: OnceLock::from(connections), ..Self::new(key) }
     }
@@ -99,7 +101,7 @@ impl Registry {
     /// Counts a new connection, unless its adapter has done so.
     ///
     /// # Errors
-    /// Why it is one too many.
+    /// The limit that it exceeds.
     pub(super) fn admit(
         &self,
         counted: Option<Arc<Admitted>>,
@@ -113,7 +115,7 @@ impl Registry {
         connections.admit(Origin::of_peer(peer), Weak::<OwnedFd>::new())
     }
 
-    /// The owner of the turns that the work of a new connection takes.
+    /// Returns the owner of a new connection for the scheduler.
     pub(super) fn owner(&self, peer: &PeerInfo) -> Owner {
         let origin = match (peer.process, ip_of(peer), peer.sim_host) {
             (Some(process), ..) => dafs_service::Origin::User(process.uid),
@@ -123,7 +125,7 @@ impl Registry {
         Owner { origin, number: self.owners.fetch_add(1, Ordering::Relaxed) }
     }
 
-    /// An id for a new session.
+    /// Returns an id for a new session.
     pub(super) fn new_session_id(&self) -> SessionId {
         let mut tables = self.lock();
         tables.next_session += 1;
@@ -145,12 +147,13 @@ impl Registry {
         self.lock().sessions.contains_key(&id)
     }
 
-    /// Where each session is.
+    /// Returns the addresses of all sessions.
     pub(super) fn session_addresses(&self) -> Vec<Address> {
         self.lock().sessions.values().map(|entry| entry.address.clone()).collect()
     }
 
-    /// Forgets a session, whose replies can be asked for now; its back-control channel goes with it.
+    /// Removes a session with its back-control channel. From now on the client can ask for its
+    /// replies.
     pub(super) fn remove_session(&self, id: SessionId) {
         let mut tables = self.lock();
         let (entry, over) = (tables.sessions.remove(&id), tables.over.remove(&id));
@@ -161,12 +164,12 @@ impl Registry {
         over.into_iter().flatten().for_each(|over| over());
     }
 
-    /// Lets no more work of batches begin for a session; true when none is being done.
+    /// Lets no more work of batches begin for a session. Returns true when none is under way.
     pub(super) fn close_batches(&self, id: SessionId) -> bool {
         self.lock().sessions.get(&id).is_none_or(|entry| entry.batch_gate.close())
     }
 
-    /// The last work of batches for a session that is over has been done.
+    /// Notes the end of the last batch work for an ended session.
     pub(super) fn settled(&self, id: SessionId) {
         let address = self.lock().sessions.get(&id).map(|entry| entry.address.clone());
         if let Some(address) = address {
@@ -174,13 +177,13 @@ impl Registry {
         }
     }
 
-    /// Whether it is a session in use of this client instance.
+    /// True if it is a session in use of this client instance.
     pub(super) fn is_live(&self, id: SessionId, client: &Client) -> bool {
         self.lock().sessions.get(&id).is_some_and(|entry| entry.is_of(client))
     }
 
-    /// Ends a session of this client instance. `over` is called when all its work has stopped; at
-    /// once if that is so already.
+    /// Ends a session of this client instance. `over` is called when all its work has stopped, or
+    /// at once if that has happened.
     pub(super) fn end_session(&self, id: SessionId, client: &Client, over: Over) {
         let mut tables = self.lock();
         let Some(entry) = tables.sessions.get(&id).filter(|entry| entry.is_of(client)) else {
@@ -193,8 +196,8 @@ impl Registry {
         address.post(Mail::Leave("its client has begun another one"));
     }
 
-    /// Lets the batches of a session's back-control channel begin nothing more, because another channel
-    /// is to take its place; false while something goes on that they have begun.
+    /// Stops the batches of a session's back-control channel, because another channel is to replace
+    /// it. Returns false while work that they have begun goes on.
     pub(super) fn stop_batches(&self, id: SessionId) -> bool {
         let tables = self.lock();
         let Some(entry) = tables.sessions.get(&id) else { return true };
@@ -204,8 +207,8 @@ impl Registry {
         !entry.batch_gate.is_working()
     }
 
-    /// Makes a connection the back-control channel of a session; the one that it replaces, and the
-    /// ledger of its batches.
+    /// Makes a connection the back-control channel of a session. Returns the one that it replaces,
+    /// and the ledger of its batches.
     ///
     /// # Errors
     /// The session is gone.
@@ -225,14 +228,15 @@ impl Registry {
         Ok((former.map(|former| former.address), batches))
     }
 
-    /// Where the batches of a session are carried out, if it has a back-control channel.
+    /// Returns the address of the engine that executes the batches of a session, if it has a
+    /// back-control channel.
     pub(super) fn batches(&self, id: SessionId) -> Option<(Address, Arc<Batches>)> {
         let tables = self.lock();
         let back = tables.sessions.get(&id)?.back.as_ref()?;
         Some((back.address.clone(), back.batches.clone()))
     }
 
-    /// The client has answered on its back-control channel.
+    /// Notes that the client has answered on its back-control channel.
     pub(super) fn set_listening(&self, id: SessionId, address: &Address) {
         let mut tables = self.lock();
         let back = tables.sessions.get_mut(&id).and_then(|entry| entry.back.as_mut());
@@ -241,7 +245,7 @@ impl Registry {
         }
     }
 
-    /// A back-control channel is gone, unless another one has taken its place.
+    /// Removes a back-control channel, unless another one has replaced it.
     pub(super) fn unbind_back(&self, id: SessionId, address: &Address) {
         let mut tables = self.lock();
         if let Some(entry) = tables.sessions.get_mut(&id) {
@@ -249,7 +253,7 @@ impl Registry {
         }
     }
 
-    /// A client that has a session, and where it can be called, if it can.
+    /// Returns a client that has a session, and the address to call it at, if there is one.
     pub(super) fn back_channel(&self, client: ClientKey) -> Option<(Arc<Client>, Option<Address>)> {
         let tables = self.lock();
         let mut record = None;
@@ -262,7 +266,7 @@ impl Registry {
         record.map(|record| (record, None))
     }
 
-    /// Whether a client can be called.
+    /// True if a client can be called.
     pub(super) fn is_callable(&self, client: ClientKey) -> bool {
         self.back_channel(client).is_some_and(|(_, address)| address.is_some())
     }
@@ -292,7 +296,7 @@ mod tests {
         let network = Host::of("2001:db8::2".parse().unwrap());
         assert_eq!(host_of(&PeerInfo { address, ..none.clone() }), network);
         assert_eq!(host_of(&none), Host::Unknown);
-        // A local peer whose user is not known is one host, whichever of the addresses it takes.
+        // A local peer whose user is unknown is one host, with any of its addresses.
         let local = |text: &str| PeerInfo {
             address: Some(text.parse().unwrap()),
             is_local: true,

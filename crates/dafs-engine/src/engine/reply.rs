@@ -1,7 +1,7 @@
 //! Replies: encoding, credits, sending.
 //!
 //! Invariants
-//! * A reply goes out only after the receives that its credits promise have been posted.
+//! * A reply is sent only after the receives that its credits promise have been posted.
 //! * Every request gets exactly one reply, or its session ends.
 
 use super::Tag;
@@ -25,7 +25,7 @@ impl Context<'_> {
         let order = self.connection.order;
         let sent = self.encode(call, |out, header| encode_response(out, order, header, reply));
         if sent.is_err() {
-            // What is answered instead is an error of a change that was made.
+            // The error that is sent instead belongs to a change that was executed.
             self.carried_out(call);
         }
         sent
@@ -36,7 +36,7 @@ impl Context<'_> {
         self.fail_with(call, status, &ErrorBody::None);
     }
 
-    /// Answers with an error and what goes with it (DAFS O13).
+    /// Answers with an error and its body (DAFS O13).
     pub(super) fn fail_with(&mut self, call: &Call, status: Status, body: &ErrorBody<'_>) {
         debug_assert!(!status.is_ok());
         if let Some(procedure) = call.procedure {
@@ -52,7 +52,7 @@ impl Context<'_> {
             })
         };
         let sent = match send(body) {
-            // What goes with the error is worth less than the error.
+            // The error is more important than its body.
             Err(Status::TooSmall) => send(&ErrorBody::None),
             sent => sent,
         };
@@ -61,7 +61,7 @@ impl Context<'_> {
         }
     }
 
-    /// Encodes into a small slot, or a large one if that does not do, and sends.
+    /// Encodes into a small slot, or a large one if it does not fit, and sends.
     fn encode(
         &mut self,
         call: &Call,
@@ -69,7 +69,7 @@ impl Context<'_> {
     ) -> Result<(), Status> {
         let target = self.target(call);
         let mut header = ResponseHeader::answering(&call.header, target);
-        // The highest version spoken that is not above the one asked for, or 0 (DAFS O1).
+        // The highest supported version that is not above the requested one, or 0 (DAFS O1).
         header.protocol_version = header.protocol_version.min(call.header.protocol_version);
         let max = self.connection.response_bytes_max();
         for room in [SMALL_REPLY_BYTES, max] {
@@ -101,14 +101,14 @@ impl Context<'_> {
         })
     }
 
-    /// The credits that the next reply aims at.
+    /// Returns the credits that the next reply aims at.
     pub(super) fn target(&self, call: &Call) -> u16 {
         let limits = &self.shared.limits;
         let room = limits.credits_total_max.saturating_sub(self.link.credits);
         let pressure = room < limits.credits_total_max / 8;
         let agreed = |session: &Session| session.options.max_requests as u16;
         match (self.connection.phase, &self.connection.session) {
-            // The reply that begins a session grants what it agrees on.
+            // The reply that begins a session grants the negotiated credits.
             (Phase::Unproven | Phase::Ready, Some(session)) if is_connect(call.procedure) => {
                 agreed(session)
             }
@@ -124,7 +124,7 @@ impl Context<'_> {
         }
     }
 
-    /// Sends a reply that has waited since it was encoded, with the credits of now.
+    /// Sends a reply that has waited since it was encoded, with the present credits.
     pub(super) fn send_settled(&mut self, call: &Call, slot: ReplySlot, len: usize) {
         let target = self.target(call);
         let field = &mut self.link.replies.bytes_mut(slot)[8..10];
@@ -139,7 +139,8 @@ impl Context<'_> {
         if self.connection.checksums() && !is_connect(call.procedure) {
             seal(&mut self.link.replies.bytes_mut(slot)[..len]);
         }
-        // Whether or not it gets there: the client may ask for it on another connection.
+        // The reply is cached even if it may get lost: the client may ask for it on another
+        // connection.
         self.keep(call, slot, len);
         if self.connection.phase == Phase::Closing {
             return self.link.replies.give_back(slot);
@@ -172,12 +173,12 @@ impl Context<'_> {
             }
         }
         if self.connection.work_posted > WORK_POSTED_MAX {
-            // Credits bound requests in hand, not replies that the client does not read.
+            // Credits bound requests in progress, not replies that the client does not read.
             self.drop_session("the client does not read its replies");
         }
     }
 
-    /// Keeps a reply for the client to ask for (DAFS 12).
+    /// Caches a reply for a later request of the client (DAFS 12).
     fn keep(&mut self, call: &Call, slot: ReplySlot, len: usize) {
         let Some(replies) = self.connection.kept_replies() else { return };
         let header = &call.header;
@@ -189,7 +190,7 @@ impl Context<'_> {
         replies.reply(header.stream_id, header.seq_number, header.procedure, bytes);
     }
 
-    /// Books how long a request took.
+    /// Records the duration of a request.
     fn count(&self, call: &Call) {
         let Some(procedure) = call.procedure else { return };
         let duration = (self.shared.clock)().since(call.began);
@@ -201,14 +202,14 @@ impl Context<'_> {
         }
     }
 
-    /// Posts receives, with more memory if needed. One slot more than credits is kept, because the
-    /// slot of the request in hand is not free yet.
+    /// Posts receives, with more memory if needed. There is one slot more than credits, because the
+    /// slot of the current request is not free yet.
     pub(super) fn post_receives(&mut self, count: usize) -> Result<(), String> {
         let connection = &mut *self.connection;
         let missing = (count + 1).saturating_sub(connection.receives.free_count());
         if missing > 0 {
             let bytes = match &connection.session {
-                // On a back-control channel answers come in as well.
+                // Answers also arrive on a back-control channel.
                 Some(session) if connection.channel == Channel::BackControl => {
                     session.options.max_request_size.max(session.options.max_response_size)
                 }
@@ -225,7 +226,7 @@ impl Context<'_> {
             let (slot, segment) = connection.receives.take().expect("slots were just added");
             let work = Tag::Receive(slot).pack();
             if self.link.adapter.post_receive(connection.endpoint, work, segment).is_err() {
-                // The connection broke a moment ago. The books are kept as if it had been posted
+                // The connection has just broken. The counts stay as if the receive had been posted
                 // and flushed, because no completion will come.
                 connection.receives.give_back(slot);
                 return Err("the connection broke".to_owned());
@@ -236,12 +237,13 @@ impl Context<'_> {
     }
 }
 
-/// Whether a reply reports success, in either byte order (DAFS 5.3).
+/// True if a reply reports success, in either byte order (DAFS 5.3).
 pub(super) fn is_ok(reply: &[u8]) -> bool {
     reply.get(28..32).is_some_and(|status| status == [0; 4])
 }
 
-/// The messages that begin a connection carry no checksum, in either direction (DAFS O20).
+/// True for the messages that begin a connection. They carry no checksum, in either direction (DAFS
+/// O20).
 fn is_connect(procedure: Option<Procedure>) -> bool {
     matches!(
         procedure,

@@ -1,4 +1,4 @@
-//! From a received message to the operation it asks for.
+//! Dispatches a received message to its operation.
 
 use super::back::{self, BackFront, Mail};
 use super::chain::ChainId;
@@ -15,7 +15,7 @@ use dafs_wire::dafs::{
 };
 use std::sync::Arc;
 
-/// A request in hand: what its reply needs to know.
+/// A request in progress: the data for its reply.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Call {
     pub(super) header: RequestHeader,
@@ -25,27 +25,27 @@ pub(super) struct Call {
     pub(super) slot: u32,
     /// The engine's port.
     pub(super) port: u32,
-    /// When work on it began.
+    /// The start of its execution.
     pub(super) began: Instant,
-    /// What its session's replies remember of it.
+    /// The entry in its session's reply cache.
     pub(super) keep: Keep,
     /// The chain it is a member of.
     pub(super) chain: Option<ChainId>,
 }
 
-/// What the replies that a session keeps remember of a request.
+/// The entry of a request in its session's reply cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Keep {
-    /// Nothing: its header is not to be trusted, or the session keeps none.
+    /// None: its header is not trusted, or the session has no reply cache.
     Nothing,
-    /// That it was answered.
+    /// The fact that it was answered.
     Answered,
     /// The reply.
     Reply,
 }
 
 impl Keep {
-    /// By class (DAFS 8).
+    /// Returns the entry by class of procedure (DAFS 8).
     fn of(header: &RequestHeader, procedure: Option<Procedure>) -> Self {
         match procedure.map(Procedure::class) {
             Some(Class::FsModifying | Class::LockModifying) => Self::Reply,
@@ -56,13 +56,13 @@ impl Keep {
 }
 
 impl Call {
-    /// The same, if its reply is not to be kept.
+    /// Returns the same call, whose reply is not to be cached.
     pub(super) fn unkept(self) -> Self {
         let keep = if self.keep == Keep::Reply { Keep::Answered } else { self.keep };
         Self { keep, ..self }
     }
 
-    /// Work that no request of its own asked for.
+    /// Makes a call for work without a request.
     pub(super) fn own(port: u32, now: Instant) -> Self {
         let (header, procedure) = (RequestHeader::default(), None);
         Self {
@@ -77,7 +77,7 @@ impl Call {
     }
 }
 
-/// Everything an operation may touch while it works for one connection.
+/// The state that an operation may use while it works for one connection.
 pub(super) struct Context<'a> {
     pub(super) shared: &'a Arc<Shared>,
     pub(super) inbox: &'a Arc<Inbox<JobDone>>,
@@ -87,18 +87,18 @@ pub(super) struct Context<'a> {
     pub(super) pending: &'a mut PendingTable,
     pub(super) connection: &'a mut Connection,
     pub(super) now: Instant,
-    /// Set when the request in hand waits and keeps its receive slot.
+    /// Set when the current request waits and keeps its receive slot.
     pub(super) deferred: bool,
 }
 
 /// A file to read or write, and the open that allows it, if there is one.
 pub(super) type FileAndOpen = (Arc<dyn OpenFile>, Option<Arc<OpenState>>);
 
-/// What an operation returns: it has replied, or waits; or it failed with a status.
+/// The outcome of an operation: it has replied, or waits, or failed with a status.
 pub(super) type Done = Result<(), Status>;
 
 impl Context<'_> {
-    /// A message has arrived.
+    /// Handles the arrival of a message.
     pub(super) fn receive(&mut self, slot: u32, len: usize) {
         self.connection.credits.posted -= 1;
         self.connection.credits.in_hand += 1;
@@ -124,12 +124,12 @@ impl Context<'_> {
         }
     }
 
-    /// Another reactor, or the service, has something for this connection.
+    /// Handles mail of another reactor, or of the service.
     pub(super) fn mail(&mut self, mail: Mail) {
         match mail {
             Mail::Call(callback) => self.call_client(callback),
             Mail::Batch(submission) => self.batch_submitted(*submission),
-            // Looked at when the mail has been taken.
+            // Checked after the mail has been taken.
             Mail::Settled => {}
             Mail::Hurry(id) => self.batch_hurry(id),
             Mail::Survey(answer) => self.survey(&answer),
@@ -138,7 +138,7 @@ impl Context<'_> {
         }
     }
 
-    /// Ends the connection because the client broke a rule.
+    /// Ends the connection because the client violated a rule.
     pub(super) fn drop_session(&mut self, reason: &str) {
         if self.connection.ended {
             return;
@@ -164,7 +164,7 @@ impl Context<'_> {
             if !self.connection.streams.is_free(header.stream_id) {
                 return Err("a message has a wrong checksum".to_owned());
             }
-            // The sequence number is not to be trusted, so the stream does not move on.
+            // The sequence number is not trusted, so the stream does not move on.
             self.connection.chains.arrive_damaged();
             self.fail(&call, Status::ChkSum);
             return Ok(());
@@ -195,10 +195,10 @@ impl Context<'_> {
         Ok(())
     }
 
-    /// Works on a request whose message is still in its slot, once more.
+    /// Executes a request again whose message is still in its slot.
     pub(super) fn again(&mut self, call: &Call) {
         if self.connection.phase == Phase::Closing {
-            // What was announced does not happen: others may be waiting for its places.
+            // Its logged change is not executed. Others may wait for its change locks.
             self.connection.ops.remove(&call.header.stream_id);
             return self.connection.receives.give_back(call.slot);
         }
@@ -239,7 +239,7 @@ impl Context<'_> {
                 _ => Err(Status::NotAuthenticated),
             },
             Phase::Ready => self.request(call, &request),
-            // The server is the requester there; the client has nothing to ask.
+            // The server is the requester there, and the client must send no request.
             Phase::Bound | Phase::Closing => Err(Status::IllegalState),
         }
     }
@@ -293,7 +293,8 @@ impl Context<'_> {
             Request::XNodeInfo(args) => self.node_info(call, args),
             Request::XGetXattr(args) => self.get_xattr(call, args),
             Request::DelegReturn(args) => self.return_delegation(call, args),
-            // Nothing is kept of delegations when a client restarts, so nothing can be purged.
+            // The server keeps no delegations across a client's restart, so there are none to
+            // purge.
             Request::DelegPurge => Err(Status::NotSupp),
             Request::Commit(args) => self.commit(call, args),
             Request::CacheHint(args) => self.cache_hint(call, args),
@@ -333,7 +334,7 @@ impl Context<'_> {
         })?
     }
 
-    /// As `call_service`, for an operation with an error of its own.
+    /// Does the same as `call_service`, for an operation with an error type of its own.
     pub(super) fn call_service_raw<T>(
         &self,
         call: &Call,
@@ -361,7 +362,7 @@ impl Context<'_> {
         ))
     }
 
-    /// The file that a read or write concerns, with its open, if it has one.
+    /// Returns the file of a read or write, with its open, if it has one.
     pub(super) fn io_file(
         &mut self,
         call: &Call,
@@ -385,7 +386,7 @@ impl Context<'_> {
             Some((last, state)) if *last == id && *state.handle() == handle => {
                 let state = state.clone();
                 if call.header.cred_handle != CredHandle::SESSION {
-                    // The table is spared, the check of the credential is not.
+                    // The lookup is saved, but not the check of the credential.
                     self.call_service_raw(call, |_, _| ())?;
                 }
                 state
@@ -409,7 +410,7 @@ impl Context<'_> {
     }
 }
 
-/// Refuses what a broken lock covers (DAFS 9.3).
+/// Refuses a range that a broken lock covers (DAFS 9.3).
 pub(super) fn check_span(
     service: &Service,
     handle: &Handle,
@@ -417,7 +418,7 @@ pub(super) fn check_span(
     (offset, bytes): (u64, u64),
 ) -> Result<(), Status> {
     service.check_span(handle, offset, bytes).map_err(|error| match error {
-        // Who has an open is to find out what became of the lock.
+        // A client with an open has to find out the state of the lock.
         ServiceError::LockBroken if !anonymous => Status::StaleStateId,
         error => super::convert::status(error),
     })

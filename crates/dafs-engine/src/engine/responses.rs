@@ -1,10 +1,10 @@
 //! CHECK_RESPONSE, FETCH_RESPONSE and DISCARD_RESPONSES (DAFS 12).
 //!
 //! Invariants
-//! * The session asked about has ended: if its connection still lives, it is ended first, and the
-//!   answer waits until the work of that session has stopped.
-//! * To a client that asks about a session of another one it looks as if there were no such session,
-//!   and nothing happens to it.
+//! * The session in question has ended. If its connection still lives, the session is ended first,
+//!   and the answer waits until its work has stopped.
+//! * To a client that asks about another client's session it seems that there is none, and the
+//!   session is not affected.
 
 use super::request::{Call, Context, Done};
 use super::work::{Arrival, JobDone, JobResult, Work};
@@ -24,7 +24,7 @@ impl Context<'_> {
         }
     }
 
-    /// The body goes out as it was, in the byte order of the old session (DAFS 5.1).
+    /// Sends the cached body unchanged, in the byte order of the old session (DAFS 5.1).
     pub(super) fn fetch_response(&mut self, call: &Call, args: &CheckResponse) -> Done {
         let kept = match self.ended_reply(call, args)? {
             Some(Kept::Reply(kept)) => kept,
@@ -56,7 +56,7 @@ impl Context<'_> {
         Ok(())
     }
 
-    /// The reply is made now; its body goes out as if it had been kept. The client has not restarted
+    /// Sends the body of a newly built reply as if it had been cached. The client has not restarted
     /// since, so it has the byte order of its old session.
     fn fetch_made(&mut self, call: &Call, order: ByteOrder, reply: &Reply<'_>) -> Done {
         let mut message = [0; SMALL_REPLY_BYTES];
@@ -78,7 +78,7 @@ impl Context<'_> {
         self.reply(call, &Reply::DiscardResponses)
     }
 
-    /// The reply that is asked for; `None` when the request waits.
+    /// Returns the requested reply. `None` when the request waits.
     fn ended_reply(&mut self, call: &Call, args: &CheckResponse) -> Result<Option<Kept>, Status> {
         let client = self.asking_client()?;
         if self.await_end(call, args.session_id, &client)? {
@@ -97,13 +97,14 @@ impl Context<'_> {
         }
     }
 
-    /// Who asks. No credential is needed (DAFS 12).
+    /// Returns the client of the request. No credential is needed (DAFS 12).
     fn asking_client(&self) -> Result<Arc<Client>, Status> {
         let client = self.connection.client().ok_or(Status::NotAuthenticated)?;
         if client.is_gone() { Err(Status::StaleClientId) } else { Ok(client.clone()) }
     }
 
-    /// Ends a session of this client that is still in use; true when the request waits for that.
+    /// Ends a session of this client that is still in use. Returns true when the request waits for
+    /// that.
     fn await_end(&mut self, call: &Call, id: SessionId, client: &Client) -> Result<bool, Status> {
         if self.connection.session.as_ref().is_some_and(|own| own.id == id) {
             // It would wait for its own end.

@@ -1,8 +1,8 @@
-//! Requests that wait, and how they go on.
+//! Requests that wait, and their continuation.
 //!
 //! Invariants
-//! * What has begun to change a file is finished even when its connection ends meanwhile, and its
-//!   reply is kept if the session keeps replies; the session is over only then (DAFS 12).
+//! * A change of a file that has begun is finished even when its connection ends meanwhile. Its
+//!   reply is cached if the session caches replies. The session is over only then (DAFS 12).
 
 use super::Tag;
 use super::connection::Phase;
@@ -12,15 +12,15 @@ use dafs_service::Handle;
 use dafs_wire::dafs::Status;
 
 impl Context<'_> {
-    /// Keeps a request until `work` is done.
+    /// Defers a request until `work` is done.
     pub(super) fn defer(&mut self, call: &Call, work: Work) -> PendingId {
         self.deferred = true;
         let endpoint = self.connection.endpoint;
         self.pending.insert(Pending { endpoint, call: *call, work })
     }
 
-    /// Keeps a request until a job on the pool is done, which may wait for the store of what `handle`
-    /// leads to.
+    /// Defers a request until a job on the pool is done, which may wait for the store of the object
+    /// of `handle`.
     pub(super) fn defer_job(
         &mut self,
         (call, handle): (&Call, &Handle),
@@ -31,7 +31,7 @@ impl Context<'_> {
         self.submit(id, handle, job);
     }
 
-    /// Has a job done for a request that waits already.
+    /// Submits a job for a request that waits already.
     pub(super) fn submit(
         &self,
         id: PendingId,
@@ -42,17 +42,17 @@ impl Context<'_> {
         submit((&*self.shared.pool, place), self.inbox, id, job);
     }
 
-    /// A waiting request goes on: its entry leaves the table.
+    /// Takes a waiting request out of the table, because it goes on.
     pub(super) fn take_pending(&mut self, id: PendingId) -> Option<Pending> {
         let pending = self.pending.take(id)?;
         self.connection.receives.give_back(pending.call.slot);
         Some(pending)
     }
 
-    /// Gives up a waiting request; nobody is there for its answer.
+    /// Drops a waiting request, whose client is gone.
     pub(super) fn abandon(&mut self, id: PendingId) {
         if let Some(pending) = self.take_pending(id) {
-            // What was announced does not happen: others may be waiting for its places.
+            // Its logged change is not executed. Others may wait for its change locks.
             self.connection.ops.remove(&pending.call.header.stream_id);
             pending.work.abandon(self.link);
         }
@@ -65,11 +65,11 @@ impl Context<'_> {
         }
     }
 
-    /// A job has come back.
+    /// Handles the result of a job.
     pub(super) fn job_done(&mut self, id: PendingId, result: JobResult) {
         let Some(pending) = self.pending.get_mut(id) else { return };
         match &pending.work {
-            // What is missing of these will not come any more.
+            // Their missing data will not come any more.
             Work::Read(_) if self.connection.ended => return self.abandon(id),
             Work::Stage(transfer) if self.connection.ended && !transfer.is_here() => {
                 return self.abandon(id);
@@ -119,7 +119,7 @@ impl Context<'_> {
                 self.read_mapped_done(&call, done, sum, result)
             }
             (work, _) => {
-                // The job unwound; whatever it held is given back.
+                // The job panicked, and its resources are released.
                 work.abandon(self.link);
                 Err(Status::ServerFault)
             }
@@ -127,7 +127,7 @@ impl Context<'_> {
         self.finish(&call, outcome);
     }
 
-    /// RDMA into a chunk is over.
+    /// Handles the end of RDMA into a chunk.
     pub(super) fn fetched(&mut self, id: PendingId, chunk: u32, ok: bool) {
         match self.pending.get_mut(id).map(|pending| &pending.work) {
             Some(Work::Stage(_)) => self.write_fetched(id, chunk, ok),
@@ -141,7 +141,7 @@ impl Context<'_> {
         }
     }
 
-    /// A chunk is free for a transfer that waited for one.
+    /// Resumes a transfer that waited for a chunk.
     pub(super) fn resume(&mut self, id: PendingId) {
         match self.pending.get_mut(id).map(|pending| &pending.work) {
             Some(Work::Read(_)) => self.read_more(id),

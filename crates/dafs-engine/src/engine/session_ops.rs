@@ -1,4 +1,4 @@
-//! Sessions: connecting, proving who one is, binding channels, credentials, leaving.
+//! Sessions: connection, authentication, bound channels, credentials, disconnection.
 
 use super::back::{Address, Back, BackFront, Mail};
 use super::batch::Queue;
@@ -28,14 +28,14 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
 impl Context<'_> {
-    /// The message that begins a connection.
+    /// Handles the message that begins a connection.
     pub(super) fn first_request(&mut self, call: &Call, request: &Request<'_>) -> Done {
         match (self.connection.channel, request) {
             (Channel::Operation, Request::ClientConnect(args)) => self.client_connect(call, args),
             (Channel::Operation, Request::ClientConnectAuth(args)) => {
                 self.client_connect_auth(call, args)
             }
-            // A data server has nothing to call for.
+            // A data server sends no calls.
             (Channel::BackControl, Request::ConnectBind(_)) if self.shared.data.is_some() => {
                 Err(Status::NotSupp)
             }
@@ -71,8 +71,8 @@ impl Context<'_> {
         outcome
     }
 
-    /// A message that connects and authenticates does both or neither. The next one is a first
-    /// message again, and so may be as long as one.
+    /// Resets a connection after a failed message that connects and authenticates, because that is
+    /// atomic. The next message is a first message again, and so may be as long as one.
     fn begin_again(&mut self) {
         self.connection.phase = Phase::New;
         if let Some(session) = self.connection.session.take()
@@ -84,7 +84,7 @@ impl Context<'_> {
         self.connection.receives.retire_shorter(FIRST_MESSAGE_BYTES as usize);
     }
 
-    /// What a session with these wishes would be (DAFS 4.4).
+    /// Makes the session for a client's requested options (DAFS 4.4).
     fn new_session(
         &self,
         wish: &SessionOptions,
@@ -95,7 +95,7 @@ impl Context<'_> {
         if name.is_empty() || !is_fence_id(fence_id) {
             return Err(Status::Inval);
         }
-        // DAFS O48. Without an id, one may come to lift fences.
+        // DAFS O48. A session without an id may be made to lift fences.
         let subject = Subject::Session(fence_id);
         if !fence_id.is_empty() && self.shared.service.is_fenced_everywhere(&subject) {
             return Err(Status::Fenced);
@@ -117,7 +117,7 @@ impl Context<'_> {
         Ok((session, credits))
     }
 
-    /// A name that no session has whose replies may still be asked for.
+    /// Returns an id of no session whose replies may still be requested.
     fn new_session_id(&self) -> SessionId {
         loop {
             let id = self.shared.registry.new_session_id();
@@ -128,9 +128,9 @@ impl Context<'_> {
         }
     }
 
-    /// Enters the session; the reply in hand will grant its credits.
+    /// Enters the session. The reply to the current request grants its credits.
     fn start_session(&mut self, session: Session, credits: u16) -> Result<(), Status> {
-        // The first message's slot is shorter than a request of this session may be; it is not
+        // The first message's slot is shorter than a request of this session may be, so it is not
         // posted again.
         let bytes = session.options.max_request_size as usize;
         let connection = &mut *self.connection;
@@ -151,8 +151,8 @@ impl Context<'_> {
         self.authenticate(call, &args.auth)
     }
 
-    /// Checks a proof. One at a time: two that succeed would begin two sessions. And not for ever:
-    /// a connection is no place to guess passwords.
+    /// Checks a proof. Only one check runs at a time, because two successes would begin two
+    /// sessions. Their number is limited, so that a connection is of no use for password guesses.
     fn authenticate(&mut self, call: &Call, auth: &AuthRequest<'_>) -> Done {
         if self.connection.proving {
             return Err(Status::IllegalState);
@@ -187,7 +187,7 @@ impl Context<'_> {
         let gone = self.connection.gone.clone();
         let id = self.defer(call, Work::Authenticate);
         submit((&*self.shared.proofs, self.place(0)), self.inbox, id, move || {
-            // A client that has left needs no answer, and others wait for their turn.
+            // A client that has gone needs no answer, and others wait for their turn.
             let admission = match gone.load(Ordering::Relaxed) {
                 true => Err(NotProven::TooMany),
                 false => authenticator.prove((&peer, origin), &proof, now),
@@ -202,7 +202,7 @@ impl Context<'_> {
         NotProven::Wrong
     }
 
-    /// The check of a proof is over; `None` if it failed to run.
+    /// Handles the result of a check. `None` if it failed to run.
     pub(super) fn proof_checked(
         &mut self,
         call: &Call,
@@ -219,7 +219,7 @@ impl Context<'_> {
         outcome
     }
 
-    /// The proof was accepted or not.
+    /// Handles an accepted or refused proof.
     fn admission_done(&mut self, call: &Call, admission: Result<Admission, NotProven>) -> Done {
         let admission = admission.map_err(|why| match why {
             NotProven::Wrong => Status::NotAuthorized,
@@ -243,7 +243,8 @@ impl Context<'_> {
         }
     }
 
-    /// The journal knows of a session, or will take nothing more; then its changes are refused.
+    /// Goes on when the journal has the session, or takes no more. In the latter case its changes
+    /// are refused.
     fn session_known(&mut self, id: PendingId) -> Done {
         let taken = self.pending.take(id);
         let Some(Pending { call, work: Work::KeepSession(admission), .. }) = taken else {
@@ -264,7 +265,7 @@ impl Context<'_> {
         outcome
     }
 
-    /// The same, some time after the request.
+    /// Goes on some time after the request, when the journal has the session.
     pub(super) fn session_kept(&mut self, id: PendingId) {
         let Some(call) = self.pending.get_mut(id).map(|pending| pending.call) else { return };
         let outcome = self.session_known(id);
@@ -274,8 +275,8 @@ impl Context<'_> {
         self.finish(&call, outcome);
     }
 
-    /// Registers the client. Where an older instance of it has left something, that has to go from
-    /// the disk first, and is waited for on the pool.
+    /// Registers the client. If an older instance of it has left state, this has to be removed from
+    /// the disk first. A job on the pool waits for that.
     fn begin_session(&mut self, call: &Call, admission: Admission) -> Done {
         let Some(session) = &self.connection.session else { return Err(Status::IllegalState) };
         let (name, verifier) = (&session.client_name, session.client_verifier);
@@ -300,7 +301,7 @@ impl Context<'_> {
         Ok(())
     }
 
-    /// The disk has been waited for.
+    /// Goes on after the wait for the disk.
     pub(super) fn registered(&mut self, id: PendingId, result: JobResult) {
         let Some(Pending { call, .. }) = self.pending.take(id) else { return };
         self.connection.proving = false;
@@ -309,7 +310,7 @@ impl Context<'_> {
             // No session must begin now.
             (Phase::Closing, _) => Ok(()),
             (_, JobResult::Call(rest)) => (rest.0)(self, &call),
-            // The job unwound.
+            // The job panicked.
             _ => Err(Status::ServerFault),
         };
         let begun = self.connection.phase == Phase::Ready;
@@ -374,7 +375,7 @@ impl Context<'_> {
             max_credentials: 0,
             max_request_size: size(args.max_request_size, limits.request_bytes_max)?,
             max_response_size: size(args.max_response_size, limits.response_bytes_max)?,
-            // DAFS O27: the client says how many calls it will take.
+            // DAFS O27: the client states the number of calls that it accepts.
             max_requests: match args.max_requests {
                 0 => BACK_CREDITS_DEFAULT.into(),
                 offered => offered.min(BACK_CREDITS_MAX.into()),
@@ -402,15 +403,16 @@ impl Context<'_> {
         outcome
     }
 
-    /// The proof that came with a binding was accepted; it must be that of the session.
+    /// Binds a channel after the proof of its binding was accepted. The identity must be that of
+    /// the session.
     fn bind_done(&mut self, call: &Call, admission: &Admission) -> Done {
         let bound = self.connection.session.as_ref().ok_or(Status::IllegalState)?;
         let entry = self.shared.registry.session(bound.id).ok_or(Status::UnknownSession)?;
         if admission.identity != entry.identity {
             return Err(Status::NotAuthorized);
         }
-        // What the client submits again on this channel must not be overtaken by what the former one
-        // has begun.
+        // Work that the former channel has begun must not overtake requests that the client submits
+        // again on this channel.
         if !self.shared.registry.stop_batches(bound.id) {
             return Err(Status::Delay);
         }
@@ -449,7 +451,7 @@ impl Context<'_> {
         self.reply(call, &Reply::Disconnect)?;
         self.connection.phase = Phase::Closing;
         if let Some(session) = &mut self.connection.session {
-            // Who leaves in order has all replies it wants.
+            // A client that disconnects in order has all the replies it wants.
             if session.replies.take().is_some() {
                 self.shared.service.forget_session(&session.id.0);
             }
@@ -474,7 +476,7 @@ impl Context<'_> {
         self.reply(call, &Reply::SecInfo(SecInfoReply { entries }))
     }
 
-    /// The server's own proof: with TEXT, a name and a password that the client compares.
+    /// Returns the server's own proof: with TEXT, a name and a password that the client compares.
     pub(super) fn server_auth(&mut self, call: &Call, args: &ServerAuth) -> Done {
         let authenticator = self.shared.authenticator.clone();
         let (id, password): (&[u8], &[u8]) = match (args.auth_type, authenticator.own_identity()) {
@@ -524,17 +526,18 @@ fn auth_result(admission: &Admission) -> AuthResult<'static> {
     }
 }
 
-/// The size of messages for a client's wish; 0 is none.
+/// Returns the size of messages for a client's request. 0 means no preference.
 fn size(wish: u32, max: u32) -> Result<u32, Status> {
     match wish {
         0 => Ok(max),
         wish if wish < MESSAGE_BYTES_MIN => Err(Status::Inval),
-        // Receive slots follow each other, so their size keeps messages aligned.
+        // Receive slots are adjacent, so their size keeps messages aligned.
         wish => Ok(wish.min(max) & !7),
     }
 }
 
-/// The server's final answer to a client's wishes (DAFS 4.4), with the first credits.
+/// Returns the server's final answer to a client's requested options (DAFS 4.4), with the initial
+/// credits.
 fn negotiate(
     wish: &SessionOptions,
     limits: &SessionLimits,
@@ -547,7 +550,7 @@ fn negotiate(
         wish => wish.min(initial),
     };
     let credits = u16::try_from(credits.max(1)).unwrap_or(limits.credits_initial);
-    // DAFS O23: a multiple of 8, at least 136; 0 when padded writes are not to be used.
+    // DAFS O23: a multiple of 8, at least 136. 0 when padded writes are not to be used.
     let padding = match wish.inline_write_header_size {
         0 => INLINE_WRITE_HEADER_BYTES,
         wish if dafs_wire::dafs::is_valid_inline_write_header_size(wish)

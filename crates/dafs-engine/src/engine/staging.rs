@@ -1,13 +1,14 @@
-//! Chunks of registered memory through which data passes where the transport cannot reach the client's
-//! memory itself, and who gets the next one.
+//! Chunks of registered memory through which data passes where the transport cannot access the
+//! client's memory itself, and their distribution.
 //!
 //! Invariants
 //! * None of this memory is registered for remote access, so no peer can reach it by RDMA.
 //! * A chunk is either free or held for one connection.
-//! * A connection holds no more than its share of them, nor do all connections of one origin, but for a
-//!   transfer that needs more at once and whose holder has no other.
-//! * Transfers that wait get chunks in turn. One that needs many keeps its turn until there are enough, so
-//!   that it is not passed by small ones for ever.
+//! * A connection holds no more than its share of them, and neither do all connections of one
+//!   origin together. The exception is a transfer that needs more at once and whose holder has no
+//!   other.
+//! * Waiting transfers get chunks in turn. One that needs many keeps its turn until there are
+//!   enough, so that small ones do not starve it.
 
 use super::memory::Slab;
 use super::work::PendingId;
@@ -22,10 +23,10 @@ use rustc_hash::FxHashMap;
 use std::hash::Hash;
 use std::sync::Arc;
 
-/// How many chunks somebody holds.
+/// The number of chunks of each holder.
 type Held<K> = FxHashMap<K, usize>;
 
-/// Whether a holder may have `count` more.
+/// True if a holder may have `count` more.
 fn fits<K: Eq + Hash>(held: &Held<K>, holder: &K, count: usize, max: usize) -> bool {
     held.get(holder).is_none_or(|held| held + count <= max)
 }
@@ -36,12 +37,12 @@ pub(super) struct Staging {
     domain: ProtectionDomain,
     chunks: Vec<Option<Slab>>,
     free: Vec<u32>,
-    /// For whom each chunk is held.
+    /// The owner of each chunk.
     holders: Vec<Option<Owner>>,
     by_owner: Held<Owner>,
     by_origin: Held<Origin>,
     waiting: Turns<PendingId>,
-    /// Somebody waits who has not been looked at since.
+    /// A transfer waits that has not been checked since.
     due: bool,
     /// The system had no memory for a chunk.
     short: bool,
@@ -62,7 +63,7 @@ impl Staging {
         }
     }
 
-    /// Chunks that can still be taken.
+    /// Returns the number of chunks that can still be taken.
     fn available(&self) -> usize {
         let absent = self.chunks.iter().filter(|chunk| chunk.is_none()).count();
         self.free.len() + absent + (STAGING_CHUNKS_MAX - self.chunks.len())
@@ -72,7 +73,7 @@ impl Staging {
         STAGING_CHUNKS_MAX - self.available()
     }
 
-    /// Whether so many chunks are there for a connection, and within its share.
+    /// True if so many chunks are available for a connection, within its share.
     pub(super) fn fits(&self, owner: &Owner, count: usize) -> bool {
         self.available() >= count && self.owner_fits(owner, count) && self.origin_fits(owner, count)
     }
@@ -85,7 +86,8 @@ impl Staging {
         fits(&self.by_origin, &owner.origin, count, STAGING_CHUNKS_PER_ORIGIN_MAX)
     }
 
-    /// Takes a chunk for a connection that it [fits](Self::fits); `None` when memory is short.
+    /// Takes a chunk for a connection that it [fits](Self::fits). Returns `None` when memory is
+    /// short.
     pub(super) fn take(&mut self, adapter: &mut dyn Adapter, owner: &Owner) -> Option<u32> {
         let chunk = match self.free.pop() {
             Some(chunk) => chunk,
@@ -127,8 +129,8 @@ impl Staging {
         }
     }
 
-    /// Replaces what a connection has lost that is over, and of which no work is posted. A job that was
-    /// lost with it may still use the memory, and keeps that.
+    /// Drops chunks that an ended connection has lost, without posted work. A lost job may still
+    /// use the memory, and keeps it alive.
     pub(super) fn reclaim(&mut self, adapter: &mut dyn Adapter, owner: &Owner) {
         for chunk in 0..self.holders.len() {
             if self.holders[chunk].as_ref() == Some(owner)
@@ -145,19 +147,19 @@ impl Staging {
         self.waiting.is_empty()
     }
 
-    /// Has a transfer wait for its turn.
+    /// Queues a transfer for its turn.
     pub(super) fn wait(&mut self, owner: &Owner, id: PendingId) {
         self.waiting.push(*owner, id);
         self.due = true;
     }
 
-    /// True when somebody waits who has not been looked at since.
+    /// True when a transfer waits that has not been checked since.
     pub(super) fn is_due(&mut self) -> bool {
         std::mem::take(&mut self.due)
     }
 
-    /// The transfer that goes on next, if there are chunks for it. `wanted` tells how many a transfer needs
-    /// to go on: none if it is gone.
+    /// Returns the transfer that goes on next, if there are chunks for it. `wanted` returns the
+    /// number that a transfer needs to go on: none if it is gone.
     pub(super) fn next(&mut self, mut wanted: impl FnMut(PendingId) -> usize) -> Option<PendingId> {
         if self.waiting.is_empty() || self.short {
             return None;
@@ -182,7 +184,7 @@ impl Staging {
         next.map(|(_, id)| id)
     }
 
-    /// Whether a transfer of somebody else could go on if a connection held no chunks.
+    /// True if a transfer of another holder could go on if a connection held no chunks.
     pub(super) fn others_wait_for(
         &self,
         holder: &Owner,
@@ -199,7 +201,7 @@ impl Staging {
             })
     }
 
-    /// Frees the memory of unused chunks but for a few, and tries anew to have some.
+    /// Frees the memory of unused chunks except for a few, and allows new allocations.
     pub(super) fn trim(&mut self, adapter: &mut dyn Adapter) {
         self.short = false;
         while self.free.len() > STAGING_CHUNKS_IDLE {
@@ -226,11 +228,11 @@ impl Staging {
         &self.slab(chunk).buffer
     }
 
-    /// A chunk's memory, to look at or to encode into.
+    /// Returns a chunk's memory, to read or to encode into.
     pub(super) fn bytes_mut(&mut self, chunk: u32) -> &mut [u8] {
         let slab = self.slab(chunk);
-        // SAFETY: the chunk is private memory owned by the caller's work; no transfer and no job
-        // uses it at this time (the state machines look at a chunk only between them), and it is
+        // SAFETY: the chunk is private memory owned by the caller's work. No transfer and no job
+        // uses it at this time (the state machines access a chunk only between them), and it is
         // borrowed through `self`.
         unsafe { std::slice::from_raw_parts_mut(slab.buffer.as_ptr(), slab.slot_bytes) }
     }

@@ -1,5 +1,5 @@
-//! What administrators see of sessions. Each is asked through the inbox of its reactor, because only that
-//! knows what the session is doing.
+//! The administrators' view of sessions. Each session is asked through the inbox of its reactor,
+//! because only the reactor knows the session's state.
 
 use super::back::Mail;
 use super::registry::Registry;
@@ -17,31 +17,31 @@ pub struct SessionFacts {
     pub id: [u8; 8],
     /// Its client.
     pub client: Arc<Client>,
-    /// The id that fences shut out, empty for none.
+    /// The id by which fences exclude it, empty for none.
     pub fence_id: Vec<u8>,
-    /// The peer, as logs name it.
+    /// The peer, as in the log.
     pub peer: String,
     /// The name of the transport.
     pub transport: &'static str,
-    /// Whether the client may name users itself.
+    /// The client may choose users itself.
     pub trusted: bool,
-    /// Whether messages carry checksums.
+    /// Messages carry checksums.
     pub checksums: bool,
     /// Seconds since the connection was accepted.
     pub age_seconds: u64,
     /// Requests that the client may have outstanding.
     pub credits: u16,
-    /// Requests that have come and are not answered.
+    /// Requests that have arrived and are not answered.
     pub in_flight: u16,
-    /// Replies kept, if the session keeps any: how many, and their bytes.
+    /// Cached replies, if the session caches any: their number, and their bytes.
     pub replies: Option<(usize, usize)>,
 }
 
-/// Where an answer goes.
+/// The channel for an answer.
 pub(crate) type Answer = mpsc::Sender<SessionFacts>;
 
 impl Registry {
-    /// All sessions that answer in time; the others have a reactor that does not.
+    /// Returns all sessions that answer in time. The reactor of the others is blocked.
     pub fn survey(&self) -> Vec<SessionFacts> {
         let (answer, answers) = mpsc::channel();
         for address in self.session_addresses() {
@@ -60,13 +60,13 @@ impl Registry {
 }
 
 impl Context<'_> {
-    /// Tells an administrator about this session.
+    /// Reports this session to an administrator.
     pub(super) fn survey(&self, answer: &Answer) {
         let connection = &*self.connection;
         let Some(session) = &connection.session else { return };
         let Some(proven) = &session.proven else { return };
         let replies = session.replies.as_ref();
-        // Nobody may be listening any more.
+        // The receiver may be gone.
         let _ = answer.send(SessionFacts {
             id: session.id.0,
             client: proven.client.clone(),

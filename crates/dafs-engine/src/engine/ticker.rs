@@ -1,18 +1,18 @@
-//! When the service is to be told the time. Whoever drives engines drives this beside them, where
-//! waiting for the disk holds up nobody.
+//! The times at which the service gets the time. The driver of the engines also drives this, on a
+//! thread that may wait for the disk.
 
 use dafs_dat::Instant;
 use dafs_service::Service;
 use std::time::Duration;
 
-/// How often.
+/// The interval of ticks.
 const TICK: Duration = Duration::from_millis(500);
 
-/// The same when grace is about to end, which all clients wait for; long enough for the other sessions
-/// of the last one to reclaim what they held.
+/// The interval when grace is about to end, for which all clients wait. It is long enough for the
+/// other sessions of the last client to reclaim their state.
 const TICK_IN_GRACE: Duration = Duration::from_millis(10);
 
-/// Tells one service the time.
+/// Gives one service the time.
 #[derive(Debug)]
 pub struct Ticker {
     next: Instant,
@@ -25,19 +25,19 @@ impl Default for Ticker {
 }
 
 impl Ticker {
-    /// Has the service do what is due.
+    /// Lets the service do due work.
     pub fn turn(&mut self, service: &Service, now: Instant) {
         if service.grace_ends_soon() {
             self.next = self.next.min(now + TICK_IN_GRACE);
         }
         if now >= self.next {
-            // First, so that a panic is not repeated without a pause.
+            // Set first, so that a panic is not repeated without a pause.
             self.next = now + TICK;
             service.tick(now.0);
         }
     }
 
-    /// When something may be due.
+    /// Returns the time at which work may be due.
     pub fn next(&self) -> Instant {
         self.next
     }

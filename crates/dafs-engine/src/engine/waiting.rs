@@ -1,8 +1,8 @@
-//! Calls of the service that may have to wait, for the disk or for another client: tried at once, and
-//! repeated on the pool only if they would wait.
+//! Calls of the service that may have to wait, for the disk or for another client. They are tried
+//! at once, and repeated on the pool only if they would wait.
 //!
 //! Invariants
-//! * A call that would wait has done nothing, so repeating it is safe.
+//! * A call that would wait has had no effect, so it is safe to repeat it.
 
 use super::request::{Call, Context, Done};
 use super::work::{JobResult, Rest, Work, submit};
@@ -12,7 +12,7 @@ use dafs_service::{
 use dafs_store::{Cred, Wait};
 use std::sync::Arc;
 
-/// Whether the same call can succeed where it may wait.
+/// The outcome of a call that may succeed where it may wait.
 pub(super) trait Waits {
     /// True when it ended only because it may not wait here.
     fn would_wait(&self) -> bool;
@@ -31,7 +31,8 @@ impl<T> Waits for Result<T, LockError> {
 }
 
 impl Context<'_> {
-    /// Runs `act` here or, if it would wait, on the pool in a lane, and `then` here with what came of it.
+    /// Runs `act` here or, if it would wait, on the pool in a lane. Then runs `then` here with the
+    /// result.
     pub(super) fn call_or_wait<T: Waits + Send + 'static>(
         &mut self,
         (call, lane): (&Call, u64),
@@ -55,8 +56,8 @@ impl Context<'_> {
         }
     }
 
-    /// Runs `act` here or, where that may wait for other machines, on the pool, and `then` here with what
-    /// came of it.
+    /// Runs `act` here or, where that may wait for other machines, on the pool. Then runs `then`
+    /// here with the result.
     pub(super) fn call_at<T: Send + 'static>(
         &mut self,
         call: &Call,
@@ -74,7 +75,7 @@ impl Context<'_> {
         Ok(())
     }
 
-    /// Runs `act` on the pool, where it may wait for whatever it has to, and `then` here.
+    /// Runs `act` on the pool, where it may wait. Then runs `then` here.
     pub(super) fn call_elsewhere<T: Send + 'static>(
         &mut self,
         call: &Call,
@@ -88,17 +89,18 @@ impl Context<'_> {
         Ok(())
     }
 
-    /// Whether something done with what a handle leads to may wait for other machines.
+    /// True if an access to the object of a handle may wait for other machines.
     pub(super) fn waits_for(&self, handle: &Handle, touch: Touch) -> bool {
         self.shared.service.namespace().waits_for(handle, touch)
     }
 
-    /// In which lane of the pool what may wait for the store of a handle runs.
+    /// Returns the lane of the pool for jobs that may wait for the store of a handle.
     pub(super) fn lane(&self, handle: &Handle) -> u64 {
         self.shared.service.namespace().lane(handle)
     }
 
-    /// Where on the pool a job of this connection runs that may wait for the machines of a lane.
+    /// Returns the place on the pool for a job of this connection that may wait for the machines of
+    /// a lane.
     pub(super) fn place(&self, lane: u64) -> Place {
         Place { lane, owner: self.connection.owner }
     }

@@ -3,8 +3,8 @@
 //! Invariants
 //! * A waiting request holds its receive slot and stream until it is answered or its connection is
 //!   gone.
-//! * A job owns what it touches (an open file, memory kept alive by `Arc`). A connection that ends
-//!   stays known until the last of its jobs is over.
+//! * A job owns the objects that it uses (an open file, memory kept alive by `Arc`). A connection
+//!   that ends stays known until the last of its jobs is over.
 
 use super::Link;
 use super::append::AppendTransfer;
@@ -30,20 +30,20 @@ pub(super) struct PendingId {
     generation: u32,
 }
 
-/// How far a read came. A short one has reached the end of the file or has met an error, which the
-/// next one will report; the two must not be confused.
+/// The outcome of a read. A short one has reached the end of the file or has met an error, which
+/// the next read reports. The two must not be confused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReadEnd {
     /// Bytes read.
     pub count: usize,
-    /// The end of the file was seen.
+    /// The end of the file was reached.
     pub eof: bool,
 }
 
-/// Why a job wrote nothing.
+/// The reason why a job wrote no data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unwritten {
-    /// What allowed it had come to an end before it began.
+    /// Its authorisation had ended before it began.
     Refused(Status),
     /// The store has failed, or refused.
     Store(StoreError),
@@ -55,30 +55,30 @@ impl From<StoreError> for Unwritten {
     }
 }
 
-/// What a job came to.
+/// The result of a job.
 #[derive(Debug)]
 pub enum JobResult {
     /// Bytes written.
     Count(Result<usize, Unwritten>),
     /// Bytes read.
     Read(Result<ReadEnd, StoreError>),
-    /// Where an append went.
+    /// The offset of an append.
     Offset(Result<u64, Unwritten>),
-    /// Transfers of batches were carried out.
+    /// Transfers of batches were executed.
     Load(Box<LoadIo>),
-    /// Done or not.
+    /// The result of a job without a value.
     Unit(Result<(), StoreError>),
-    /// A fence has changed, or why not.
+    /// The result of a change of a fence.
     Fence(Result<(), ServiceError>),
-    /// A proof was accepted or not.
+    /// The result of an authentication.
     Admission(Result<Admission, NotProven>),
-    /// The journal holds what it was given, or could not take it.
+    /// The result of a write to the journal.
     Journal(dafs_service::Result<()>),
     /// A call of the service has ended.
     Call(Rest),
 }
 
-/// What is left to do with the result of a call, back in the engine.
+/// The continuation of a call with its result, back in the engine.
 pub struct Rest(pub(super) RestFn);
 
 pub(super) type RestFn = Box<dyn FnOnce(&mut Context<'_>, &Call) -> Done + Send>;
@@ -89,16 +89,16 @@ impl std::fmt::Debug for Rest {
     }
 }
 
-/// Something for a reactor.
+/// An item for a reactor.
 #[derive(Debug)]
 pub struct JobDone(pub(super) Arrival);
 
-/// What comes to the inbox of a reactor.
+/// The content of an item in a reactor's inbox.
 #[derive(Debug)]
 pub(super) enum Arrival {
     /// A job is over.
     Result { pending: PendingId, result: JobResult },
-    /// Another reactor, or the service, has something for a connection.
+    /// Mail of another reactor, or of the service, for a connection.
     Mail { port: u32, endpoint: EndpointId, mail: Mail },
 }
 
@@ -109,7 +109,7 @@ pub(super) struct Pending {
     pub(super) work: Work,
 }
 
-/// What it waits for.
+/// The reason for which a request waits.
 pub(super) enum Work {
     /// A password check.
     Authenticate,
@@ -129,7 +129,7 @@ pub(super) enum Work {
     Stage(Box<WriteTransfer>),
     /// An append, whose data may be on its way by RDMA.
     Append(Box<AppendTransfer>),
-    /// For the journal, before it may be carried out; only from its message.
+    /// For the journal, before it may be executed. Only from its message.
     Intended,
     /// For the journal, before its reply may be sent. It holds no receive slot any more.
     Settle { slot: ReplySlot, len: usize },
@@ -137,9 +137,9 @@ pub(super) enum Work {
     KeepSession(Box<Admission>),
     /// For the disk, before its session begins. It holds no receive slot any more.
     Register,
-    /// For something after which it is worked on from the beginning; only from its message.
+    /// For a step after which it is executed from the start. Only from its message.
     Again,
-    /// A change of a fence, and what is under way for those it shuts out.
+    /// A change of a fence, and the drain of the sessions that it excludes.
     Fence,
     /// A synchronous batch.
     Batch(Box<SyncBatch>),
@@ -150,7 +150,7 @@ pub(super) enum Work {
 }
 
 impl Work {
-    /// True while a job may be using what this holds.
+    /// True while a job may be using its content.
     pub(super) fn has_job(&self) -> bool {
         match self {
             Work::Authenticate
@@ -173,7 +173,7 @@ impl Work {
         }
     }
 
-    /// Staging chunks that it needs to go on.
+    /// Returns the number of staging chunks that it needs to go on.
     pub(super) fn chunks_wanted(&self) -> usize {
         match self {
             Work::Stage(transfer) => transfer.chunks_wanted(),
@@ -183,7 +183,7 @@ impl Work {
         }
     }
 
-    /// Gives back what it holds; its connection is gone or its request has failed.
+    /// Releases its resources, because its connection is gone or its request has failed.
     pub(super) fn abandon(self, link: &mut Link) {
         match self {
             Work::Authenticate
@@ -236,7 +236,7 @@ impl PendingTable {
         if *generation == id.generation { entry.as_mut() } else { None }
     }
 
-    /// Staging chunks that a request needs to go on: none if it is gone.
+    /// Returns the number of staging chunks that a request needs to go on: none if it is gone.
     pub(super) fn chunks_wanted(&self, id: PendingId) -> usize {
         let entry = self.entries.get(id.index as usize);
         let entry = entry.filter(|(generation, _)| *generation == id.generation);
@@ -254,13 +254,13 @@ impl PendingTable {
         Some(pending)
     }
 
-    /// The entry of a table index, for completions that carry only that.
+    /// Returns the entry of a table index, for completions that carry only that.
     pub(super) fn id_at(&self, index: u32) -> Option<PendingId> {
         let (generation, entry) = self.entries.get(index as usize)?;
         entry.as_ref().map(|_| PendingId { index, generation: *generation })
     }
 
-    /// The waiting requests of one connection. Endpoints are unique only within a port.
+    /// Returns the waiting requests of one connection. Endpoints are unique only within a port.
     pub(super) fn of(&self, port: u32, endpoint: EndpointId) -> Vec<PendingId> {
         let entries = self.entries.iter().enumerate();
         let own = entries.filter_map(|(index, (generation, entry))| {
@@ -278,7 +278,7 @@ impl PendingId {
     }
 }
 
-/// Reports a failure if the job unwinds before it reported anything.
+/// Reports a failure if the job unwinds before it reported a result.
 pub(super) struct Report {
     inbox: Arc<Inbox<JobDone>>,
     pending: PendingId,
@@ -290,7 +290,7 @@ impl Report {
         Self { inbox: inbox.clone(), pending, reported: false }
     }
 
-    /// Says what a job came to, from any thread.
+    /// Reports the result of a job, from any thread.
     pub(super) fn tell(mut self, result: JobResult) {
         self.reported = true;
         let pending = self.pending;
@@ -308,7 +308,7 @@ impl Drop for Report {
     }
 }
 
-/// Runs `work` on a pool; its result comes to `inbox`.
+/// Runs `work` on a pool. Its result comes to `inbox`.
 pub(super) fn submit(
     (pool, place): (&dyn Pool, Place),
     inbox: &Arc<Inbox<JobDone>>,

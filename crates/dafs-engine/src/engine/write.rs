@@ -1,15 +1,16 @@
 //! WRITE, inline and direct.
 //!
-//! Inline data is written to the file from the receive slot it arrived in; data in mapped client
-//! memory from there; anything else is pulled by RDMA read into chunks, as fast as the store takes
-//! it. The server copies no byte of data in user space.
+//! Inline data is written to the file from its receive slot, and data in mapped client memory from
+//! that memory. Other data is fetched by RDMA read into chunks, as fast as the store takes it. The
+//! server copies no byte of data in user space.
 //!
 //! Invariants
 //! * A direct checksum is compared before the first byte is written (DAFS O21).
-//! * What allows a write is asked again when its data has come.
-//! * `committed` is never less than what was asked for, and the reply follows the store's word.
-//! * A transfer writes one piece at a time, in the order of the file, so that the count it reports
-//!   is all that was written.
+//! * The authorisation of a write is checked again when its data has come.
+//! * `committed` is never less than the requested stability, and the reply follows the store's
+//!   answer.
+//! * A transfer writes one piece at a time, in the order of the file, so its count covers all
+//!   written data.
 
 use super::Link;
 use super::allowed::Allowed;
@@ -33,13 +34,13 @@ pub(super) const WRITE: OpenMode = OpenMode { read: false, write: true };
 /// The largest piece that the reactor hands to the file at once.
 const PIECE_BYTES: usize = 128 << 10;
 
-/// What could be written without waiting.
+/// The outcome of a write without waiting.
 enum WriteNow {
     Done(usize),
     Blocked(usize),
 }
 
-/// Writes what the file takes without waiting for a device.
+/// Writes the data that the file takes without waiting for a device.
 fn write_now(
     file: &dyn OpenFile,
     views: &[VolatileSlice<'_>],
@@ -64,7 +65,7 @@ fn write_now(
     Ok(WriteNow::Done(done))
 }
 
-/// Writes all, waiting for devices; for the pool.
+/// Writes all data, and waits for devices. Runs on the pool.
 fn write_all(
     file: &dyn OpenFile,
     views: &[VolatileSlice<'_>],
@@ -85,7 +86,7 @@ fn write_all(
     Ok(done)
 }
 
-/// The first `max` bytes of the views.
+/// Returns the first `max` bytes of the views.
 fn limit<'a>(views: &[VolatileSlice<'a>], max: usize) -> SmallVec<[VolatileSlice<'a>; 4]> {
     let mut left = max;
     let mut first = SmallVec::new();
@@ -97,30 +98,30 @@ fn limit<'a>(views: &[VolatileSlice<'a>], max: usize) -> SmallVec<[VolatileSlice
     first
 }
 
-/// A write that passes through staging.
+/// A write through staging.
 pub(super) struct WriteTransfer {
     file: Arc<dyn OpenFile>,
     offset: u64,
     wanted: usize,
     stable: dafs::Stability,
-    /// From before the first byte is written.
+    /// Read before the first byte is written.
     verifier: Verifier,
     buffers: Buffers,
-    /// The client buffer that is fetched next and the bytes of it that are posted.
+    /// The index of the next client buffer to fetch, and the bytes of it that are posted.
     next: (usize, usize),
-    /// Bytes whose fetching has been posted, and bytes written.
+    /// Bytes whose fetch has been posted, and bytes written.
     posted: usize,
     written: usize,
-    /// Pieces whose fetching is under way, then those that have come, in the order of the file.
+    /// Pieces that are being fetched, then those that have come, in the order of the file.
     fetching: VecDeque<Piece>,
     fetched: VecDeque<Piece>,
     /// The piece that a job is writing.
     job: Option<Piece>,
-    /// The expected checksum and what has been summed up.
+    /// The expected checksum, and that of the data so far.
     check: Option<(Checksum, Fletcher32)>,
-    /// The first error, after which nothing more is written.
+    /// The first error, after which no more data is written.
     error: Option<Status>,
-    /// What allows it; it may come to an end meanwhile.
+    /// Its authorisation, which may end meanwhile.
     allowed: Allowed,
 }
 
@@ -146,7 +147,8 @@ impl WriteTransfer {
         }
     }
 
-    /// Somebody else may hold the file by now: not a byte more, and no word of success.
+    /// Stops the write, because another client may hold the file by now. No further byte is
+    /// written, and the reply reports no success.
     fn refuse(&mut self, status: Status) {
         self.error = Some(status);
         self.written = 0;
@@ -162,18 +164,18 @@ impl WriteTransfer {
         buffer.min(self.wanted - self.posted).min(STAGING_CHUNK_BYTES)
     }
 
-    /// Chunks that this transfer may hold. With a checksum all data must be here before any is
-    /// written, so it must get all its chunks at once.
+    /// Returns the number of chunks that this transfer may hold. With a checksum all data must be
+    /// here before any is written, so it must get all its chunks at once.
     fn chunks_max(&self) -> usize {
         if self.check.is_some() { STAGING_CHUNKS_MAX } else { STAGING_CHUNKS_PER_TRANSFER_MAX }
     }
 
-    /// Chunks that must be there before more is fetched.
+    /// Returns the number of chunks that it needs before more is fetched.
     pub(super) fn chunks_wanted(&self) -> usize {
         if self.check.is_some() && self.posted == 0 { self.chunks_needed() } else { 1 }
     }
 
-    /// Chunks needed to fetch everything.
+    /// Returns the number of chunks to fetch all data.
     fn chunks_needed(&self) -> usize {
         let mut left = self.wanted;
         let chunks = self.buffers.iter().map(|buffer| {
@@ -191,9 +193,9 @@ impl Context<'_> {
         let (file, allowed) = self.write_target(call, &args.fh, args.state_id, span)?;
         let stable = convert::stability(args.stable);
         let wanted = args.data.len();
-        // SAFETY: the data lies in the receive slot of the request in hand, which is private
-        // memory and stays untouched until the request is answered. The view is only read from,
-        // as is the borrow of the message beside it, so the two do not disturb each other.
+        // SAFETY: the data lies in the receive slot of the current request, which is private memory
+        // and stays unchanged until the request is answered. The view is only read from, as is the
+        // borrow of the message beside it, so the two do not disturb each other.
         let view = unsafe { VolatileSlice::new(args.data.as_ptr().cast_mut(), wanted) };
         let verifier = self.write_verifier();
         let now = match allowed.overtakes_now(span) {
@@ -226,7 +228,8 @@ impl Context<'_> {
         }
     }
 
-    /// To be taken before anything is written: should data be lost meanwhile, the client is to see that.
+    /// Returns the write verifier. Called before any data is written: if data is lost meanwhile,
+    /// the client must see that.
     pub(super) fn write_verifier(&self) -> Verifier {
         Verifier(self.shared.write_verifier.current())
     }
@@ -254,7 +257,7 @@ impl Context<'_> {
     ) -> Done {
         match result {
             Ok(count) => self.write_reply(call, (stable, verifier), done + count),
-            // What was written before may have been undone since: no word of success.
+            // Earlier writes may have been undone since, so the reply reports no success.
             Err(Unwritten::Refused(status)) => Err(status),
             Err(Unwritten::Store(_)) if done > 0 => {
                 self.write_reply(call, (stable, verifier), done)
@@ -360,7 +363,7 @@ impl Context<'_> {
         }
     }
 
-    /// Fetches as many pieces as the transfer may hold; finishes it when all is done.
+    /// Fetches as many pieces as the transfer may hold. Finishes it when all is done.
     pub(super) fn write_more(&mut self, id: PendingId) {
         loop {
             let Some(transfer) = self.write_transfer(id) else { return };
@@ -375,7 +378,8 @@ impl Context<'_> {
                 return;
             }
             let (wanted, idle) = (transfer.chunks_wanted(), transfer.chunks() == 0);
-            // Once it has begun, one that needs all its chunks at once takes them, whatever its share.
+            // Once it has begun, a transfer that needs all its chunks at once takes them beyond its
+            // share.
             let fits = transfer.check.is_some() && transfer.posted > 0
                 || self.link.staging.fits(&self.connection.owner, wanted);
             let chunk = match fits {
@@ -413,12 +417,12 @@ impl Context<'_> {
         let (endpoint, work) = (self.connection.endpoint, Self::tag_in(id, chunk));
         match self.link.adapter.rdma_read(endpoint, work, segment, remote) {
             Ok(()) => self.connection.count_fetch(self.now),
-            // The end of the connection gives everything back.
+            // The end of the connection releases all its resources.
             Err(error) => self.drop_session(&format!("data cannot be fetched: {error}")),
         }
     }
 
-    /// A piece has come.
+    /// Handles the arrival of a piece.
     pub(super) fn write_fetched(&mut self, id: PendingId, chunk: u32, ok: bool) {
         let Some(transfer) = self.write_transfer(id) else { return };
         let position = transfer.fetching.iter().position(|piece| piece.chunk == chunk);
@@ -426,7 +430,7 @@ impl Context<'_> {
             return debug_assert!(false, "a chunk came that was not being fetched");
         };
         if !ok {
-            // The connection has broken and everything else will be flushed too.
+            // The connection has broken, and all else will be flushed too.
             transfer.error = Some(Status::Io);
             return self.link.staging.give_back(chunk);
         }
@@ -446,7 +450,7 @@ impl Context<'_> {
         self.write_next(id);
     }
 
-    /// Writes the pieces that have come, one after the other.
+    /// Writes the arrived pieces, one after the other.
     fn write_next(&mut self, id: PendingId) {
         loop {
             let Some(transfer) = self.write_transfer(id) else { return };
@@ -498,7 +502,7 @@ impl Context<'_> {
         }
     }
 
-    /// A piece has been written by the pool.
+    /// Handles a piece that the pool has written.
     pub(super) fn write_staged(&mut self, id: PendingId, result: JobResult) {
         let Some(piece) = self.write_transfer(id).and_then(|t| t.job.take()) else { return };
         let result = match result {
@@ -516,7 +520,7 @@ impl Context<'_> {
             Ok(count) => {
                 transfer.written += count;
                 if count < piece.len && transfer.error.is_none() {
-                    // The store took a part and will say why when asked again.
+                    // The store took a part, and the next attempt returns the reason.
                     transfer.error = Some(Status::NoSpc);
                 }
             }
