@@ -1,5 +1,5 @@
-//! A client that knows the wire format and nothing else: it counts streams and credits as the
-//! protocol says and can break every rule on purpose.
+//! A client that knows only the wire format. It counts streams and credits by the protocol, and can
+//! violate every rule on purpose.
 
 use dafs_dat::sim::SimAdapter;
 use dafs_dat::{
@@ -26,7 +26,7 @@ struct Stream {
     busy: Option<Procedure>,
 }
 
-/// A reply as it came.
+/// A received reply.
 #[derive(Debug)]
 pub struct Answer {
     pub bytes: Vec<u8>,
@@ -59,7 +59,7 @@ impl Answer {
     }
 }
 
-/// Memory that the server may reach by RDMA.
+/// Memory that the server may access by RDMA.
 pub struct Memory {
     buffer: Arc<Buffer>,
     region: MemoryRegion,
@@ -74,7 +74,7 @@ impl Memory {
         self.buffer.slice(0, bytes.len()).unwrap().copy_from(bytes, Site::Inspect);
     }
 
-    /// The piece as a request names it; it need not lie inside.
+    /// Returns the piece as a request names it. It may lie outside the memory.
     pub fn direct(&self, offset: u64, byte_count: u32) -> DirectBuffer {
         DirectBuffer {
             address: self.region.address.wrapping_add(offset),
@@ -84,12 +84,12 @@ impl Memory {
     }
 }
 
-/// What the connections of one process share.
+/// The state that connections of one process share.
 struct Process {
     adapter: Box<dyn Adapter>,
     address: Address,
     domain: ProtectionDomain,
-    /// Events that nobody has taken yet.
+    /// Events that no connection has taken yet.
     events: Vec<Event>,
 }
 
@@ -97,7 +97,7 @@ pub struct Client {
     process: Arc<Mutex<Process>>,
     pub endpoint: EndpointId,
     pub order: ByteOrder,
-    /// Messages are sealed and replies verified.
+    /// Requests have a checksum, and replies are verified.
     pub checksums: bool,
     pub desired: u16,
     pub cred: u32,
@@ -107,7 +107,7 @@ pub struct Client {
     /// The target of the last reply.
     pub target: u16,
     pub established: bool,
-    /// Why the connection is over.
+    /// The reason why the connection is over.
     pub closed: Option<String>,
     receives: (Arc<Buffer>, MemoryRegion),
     sends: Vec<RegionId>,
@@ -116,11 +116,11 @@ pub struct Client {
     outstanding: u16,
     /// Replies to requests that were sent raw.
     pub stray: Vec<Vec<u8>>,
-    /// What the server asked on this channel and was not answered.
+    /// Unanswered calls of the server on this channel.
     pub calls: Vec<BackCall>,
 }
 
-/// A call of the server as it came.
+/// A received call of the server.
 #[derive(Debug)]
 pub struct BackCall {
     pub bytes: Vec<u8>,
@@ -138,12 +138,12 @@ impl BackCall {
 }
 
 impl Client {
-    /// A connection of a process of its own.
+    /// Opens a connection of a process of its own.
     pub fn connect(adapter: SimAdapter, channel: u32, order: ByteOrder) -> Self {
         Self::connect_to(Box::new(adapter), Address::Sim(SERVER), channel, order)
     }
 
-    /// The same to wherever.
+    /// Opens a connection to any address.
     pub fn connect_to(
         mut adapter: Box<dyn Adapter>,
         address: Address,
@@ -155,7 +155,7 @@ impl Client {
         Self::connect_in(Arc::new(Mutex::new(process)), channel, order)
     }
 
-    /// A further connection of this client's process.
+    /// Opens a further connection of this client's process.
     pub fn beside(&self, channel: u32, order: ByteOrder) -> Self {
         Self::connect_in(self.process.clone(), channel, order)
     }
@@ -204,7 +204,7 @@ impl Client {
         }
     }
 
-    /// Memory for direct transfers.
+    /// Registers memory for direct transfers.
     pub fn memory(&mut self, bytes: usize) -> Memory {
         self.memory_with(bytes, Access::REMOTE_READ | Access::REMOTE_WRITE)
     }
@@ -217,7 +217,7 @@ impl Client {
         Memory { buffer, region }
     }
 
-    /// Memory of another protection domain of this process.
+    /// Registers memory of another protection domain of this process.
     pub fn foreign_memory(&mut self, bytes: usize) -> Memory {
         let mut process = self.process.lock().unwrap();
         let domain = process.adapter.protection_domain();
@@ -227,7 +227,7 @@ impl Client {
         Memory { buffer, region }
     }
 
-    /// The header of the next request on a stream.
+    /// Returns the header of the next request on a stream.
     pub fn header(&mut self, stream: u16) -> RequestHeader {
         while self.streams.len() <= usize::from(stream) {
             self.streams.push(Stream { next_seq: 1, busy: None });
@@ -243,7 +243,7 @@ impl Client {
         }
     }
 
-    /// A request as bytes, with the given header.
+    /// Encodes a request with the given header.
     pub fn encode(&self, header: &RequestHeader, request: &Request<'_>) -> Vec<u8> {
         let mut message = vec![0; MESSAGE_BYTES];
         let len = encode_request(&mut message, self.order, header, request).unwrap();
@@ -284,7 +284,7 @@ impl Client {
         let region = adapter.register(domain, buffer, Access::empty()).unwrap();
         let work = 1 << 32 | u64::from(region.id.0);
         let segment = region.local(0, bytes.len());
-        // A connection that is over already refuses; the test sees it as closed.
+        // A connection that is over refuses the send. The test sees it as closed.
         if adapter.post_send(self.endpoint, work, &[segment]).is_err() {
             adapter.deregister(region.id);
         }
@@ -292,7 +292,7 @@ impl Client {
         adapter.flush();
     }
 
-    /// Answers a call of the server, granting it `target` credits.
+    /// Answers a call of the server, and grants `target` credits.
     pub fn answer(&mut self, call: &BackCall, target: u16, reply: &Reply<'_>) {
         let header = ResponseHeader::answering(&call.header(), target);
         let mut message = vec![0; MESSAGE_BYTES];
@@ -326,7 +326,7 @@ impl Client {
         self.answers.remove(&stream)
     }
 
-    /// Takes what has happened.
+    /// Handles pending events.
     pub fn poll(&mut self, now: Instant) -> bool {
         let events = self.take_events(now);
         let busy = !events.is_empty();
@@ -352,7 +352,7 @@ impl Client {
         busy
     }
 
-    /// What has happened on this connection; the rest is left to the others of the process.
+    /// Takes the events of this connection. The other connections of the process take the rest.
     fn take_events(&self, now: Instant) -> Vec<Event> {
         let mut process = self.process.lock().unwrap();
         let Process { adapter, events, .. } = &mut *process;

@@ -1,4 +1,4 @@
-//! APPEND: where it goes, what it leaves behind when it fails, what is refused.
+//! APPEND: its offset, its effect when it fails, and refusals.
 
 use crate::common::*;
 use dafs_dat::Access;
@@ -8,7 +8,7 @@ use dafs_wire::dafs::{
     checksum,
 };
 
-/// As the server says in MAX_APPEND.
+/// The server's MAX_APPEND.
 const APPEND_BYTES_MAX: u32 = 1 << 20;
 
 fn inline(file: File, stable: Stability, data: &[u8]) -> Request<'_> {
@@ -103,25 +103,25 @@ fn what_cannot_be_appended_is_refused_and_leaves_nothing() {
         let mut refused = |request: &Request<'_>, status| {
             assert_eq!(world.status(client, request), status, "{request:?}");
         };
-        // An append is stable or it is none.
+        // Every append is stable.
         refused(&inline(file, Stability::Unstable, b"x"), Status::Inval);
         let request = direct(file, 10, memory.direct(0, 10));
         let unstable = dafs::AppendDirect { stable: Stability::Unstable, ..request };
         refused(&Request::AppendDirect(unstable), Status::Inval);
         let request = direct(file, APPEND_BYTES_MAX + 1, memory.direct(0, 2 << 20));
         refused(&Request::AppendDirect(request), Status::WriteTooBig);
-        // A buffer that holds less than it should.
+        // A buffer that is too short.
         refused(&Request::AppendDirect(direct(file, 11, memory.direct(0, 10))), Status::Inval);
         let stranger = File { id: dafs::StateId([9; 8]), ..file };
         refused(&inline(stranger, Stability::DataSync, b"x"), Status::StaleStateId);
-        // Nothing is a legal amount.
+        // An append of zero bytes is legal.
         let answer = world.call(client, &inline(file, Stability::DataSync, b""));
         assert_eq!(appended(&answer).offset, 100);
         let answer =
             world.call(client, &Request::AppendDirect(direct(file, 0, memory.direct(0, 0))));
         assert_eq!(appended(&answer).offset, 100);
         assert_eq!(world.read(client, file), start);
-        // The longest one passes.
+        // The longest one succeeds.
         let request = direct(file, APPEND_BYTES_MAX, memory.direct(0, APPEND_BYTES_MAX));
         let answer = world.call(client, &Request::AppendDirect(request));
         assert_eq!(appended(&answer).offset, 100);
@@ -255,7 +255,7 @@ fn the_longest_append_is_told() {
     world.end();
 }
 
-/// An append waits for its chunks behind other transfers, and they for it.
+/// An append waits for its chunks behind other transfers, and they wait for it.
 #[test]
 fn many_appends_share_the_staging() {
     let mut world = World::new(Setup::default());

@@ -7,7 +7,7 @@ use dafs_wire::dafs::{
 };
 use std::time::Duration;
 
-/// A session, and a channel bound to it whose BC_NULL has not been answered.
+/// Makes a session, and a bound channel whose BC_NULL has not been answered.
 fn bound(world: &mut World, options: SessionOptions, requests: u32) -> (usize, usize) {
     let client = world.connect(2);
     let answer = world.call(client, &connect_auth("a", 1, options));
@@ -56,7 +56,7 @@ fn a_bound_channel_is_called_in_the_clients_order() {
         world.clients[channel].answer(&call, 4, &Reply::BcNull);
         world.settle();
         assert!(world.clients[channel].closed.is_none());
-        // A client has nothing to ask there.
+        // A client must send no request there.
         assert_eq!(world.status(channel, &Request::Null), Status::IllegalState);
         assert_eq!(world.status(client, &Request::Null), Status::Ok);
         world.end();
@@ -67,7 +67,7 @@ fn a_bound_channel_is_called_in_the_clients_order() {
 fn calls_and_answers_carry_checksums_where_the_session_does() {
     let mut world = World::new(Setup::default());
     let (client, channel) = bound(&mut world, CHECKED, 4);
-    // The test client verifies what it receives from here on.
+    // The test client verifies received messages from here on.
     world.settle();
     let call = world.clients[channel].calls.pop().expect("BC_NULL");
     world.clients[channel].checksums = false;

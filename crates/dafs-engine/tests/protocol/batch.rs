@@ -52,8 +52,8 @@ fn completions(
     }
 }
 
-/// The completions that have come on a channel, which are acknowledged like the signs of life between
-/// them.
+/// Returns the completions that have arrived on a channel. They are acknowledged, like keep-alive
+/// calls between them.
 fn reported(world: &mut World, channel: usize) -> Vec<CompletionNotification> {
     world.settle();
     let mut all = Vec::new();
@@ -90,7 +90,7 @@ fn scattered_ranges_and_buffers_meet_in_one_batch() {
         let data = pattern(700_000, 1);
         let memory = world.clients[client].memory(700_000);
         memory.set(&data);
-        // Neither the boundaries nor the numbers of ranges and buffers agree.
+        // Neither the boundaries nor the counts of ranges and buffers match.
         let chunks = [chunk(5000, 100), chunk(0, 4000), chunk(100_000, 695_900)];
         let buffers =
             [memory.direct(0, 4001), memory.direct(4001, 0), memory.direct(4001, 695_999)];
@@ -131,7 +131,7 @@ fn many_small_writes_of_one_batch_become_few_calls() {
         let data = pattern(64 * 4096, 2);
         let memory = world.clients[client].memory(data.len());
         memory.set(&data);
-        // All blocks of the file, in an order that jumps about.
+        // All blocks of the file, in a scattered order.
         let place = |index: u64| (index * 37 % 64) * 4096;
         let chunks: Vec<_> = (0..64).map(|index| chunk(place(index), 4096)).collect();
         let buffers: Vec<_> = (0..64).map(|index| memory.direct(index * 4096, 4096)).collect();
@@ -299,7 +299,7 @@ fn work_waits_for_its_window_unless_it_is_hurried() {
     let patient = BatchSubmit { usec_window: 5_000_000, ..batch(&requests, false) };
     assert_eq!(submit(&mut world, client, patient), Status::Ok);
     assert!(reported(&mut world, channel).is_empty());
-    // Taken already, so this one is refused and the other goes on waiting (DAFS O55).
+    // The id is in use, so this one is refused and the other keeps waiting (DAFS O55).
     assert_eq!(submit(&mut world, client, batch(&requests[..1], false)), Status::Ok);
     let refused = reported(&mut world, channel);
     assert_eq!((refused[0].request_id, refused[0].status), (1, Status::Inval));
@@ -324,7 +324,7 @@ fn completions_are_reported_together_when_that_is_wanted() {
     let range = [chunk(0, 10)];
     let buffer = [memory.direct(0, 10)];
     let read = |id| transfer(id, file, ReadWrite::Read, &range, &buffer);
-    // One more waits, so the others are not all there is.
+    // One more waits, so the others are not all of the outstanding ones.
     let kept = [read(100)];
     let kept = BatchSubmit { usec_window: 9_000_000, num_completions: 3, ..batch(&kept, false) };
     assert_eq!(submit(&mut world, client, kept), Status::Ok);
@@ -334,7 +334,7 @@ fn completions_are_reported_together_when_that_is_wanted() {
     assert_eq!(reported(&mut world, channel).len(), 3);
     assert_eq!(submit(&mut world, client, batch(&[read(4)], false)), Status::Ok);
     assert!(reported(&mut world, channel).is_empty());
-    // An empty list changes the number alone.
+    // An empty list only changes the number.
     let fewer = BatchSubmit { num_completions: 1, ..batch(&[], false) };
     assert_eq!(submit(&mut world, client, fewer), Status::Ok);
     assert_eq!(reported(&mut world, channel).len(), 1);
@@ -352,7 +352,7 @@ fn overload_is_told_and_passes() {
     let memory = world.clients[client].memory(1000);
     let range = [chunk(0, 1)];
     let buffer = [memory.direct(0, 1)];
-    // The client does not answer completions, so they pile up.
+    // The client does not answer completions, so they accumulate.
     let mut taken = 0;
     let status = loop {
         let ids = taken * 100..(taken + 1) * 100;
@@ -392,7 +392,7 @@ fn memory_that_is_gone_ends_the_channel_it_was_used_on() {
             world.settle();
             assert!(world.clients[channel].closed.is_some());
             assert_eq!(world.status(client, &Request::Null), Status::Ok);
-            // On the operation channel that is the session's end.
+            // On the operation channel that ends the session.
             let request = Request::BatchSubmit(batch(&request, true));
             assert!(world.try_call(client, &request).is_none());
             world.end();
@@ -423,7 +423,7 @@ fn a_session_that_ends_in_the_middle_of_batches_leaves_nothing() {
         assert_eq!(world.status(client, &Request::Disconnect), Status::Ok);
         world.settle();
         assert!(world.clients[client].closed.is_some());
-        // The session is not over before the write has stopped, wherever that is done.
+        // The session is not over before the write has stopped, on any thread.
         assert_eq!(world.counts().connections, 2);
         world.end();
     });
@@ -444,7 +444,7 @@ fn a_channel_is_not_replaced_while_its_batches_touch_files() {
     assert_eq!(submit(&mut world, client, batch(&request, false)), Status::Ok);
     world.settle();
     assert!(world.jobs() > 0, "a write waits for the pool");
-    // Whether the server knows of the loss of the former one or not.
+    // Even if the server does not know of the loss of the former channel.
     let bind = Request::ConnectBind(bind_request(session));
     let early = world.connect_beside(client, 2, ByteOrder::Little);
     assert_eq!(world.status(early, &bind), Status::Delay);
@@ -473,7 +473,7 @@ fn only_a_synchronous_batch_is_known_to_have_been_done() {
     let done = key(&mut world, client, session, 0, Procedure::BatchSubmit);
     lose(&mut world, client);
     assert_eq!(world.status(later, &Request::CheckResponse(done)), Status::Ok);
-    // And one whose acknowledgement came last is to be submitted again.
+    // A request that was acknowledged last is submitted again, too.
     let (client, session) = begin(&mut world, 2, "a", ByteOrder::Little);
     let channel = listen(&mut world, client, session);
     let memory = world.clients[client].memory(100);

@@ -1,4 +1,4 @@
-//! Chains: form, order, what members take from each other, and what is left when they break.
+//! Chains: form, order, values that members take from each other, and the effect of a broken chain.
 
 mod model;
 
@@ -18,7 +18,7 @@ const STATEID: u16 = 0x10;
 /// Requests with their flags.
 type Members<'a> = &'a [(u16, Request<'a>)];
 
-/// Taken from the chain, so it must not be looked at.
+/// Values that the chain replaces, so the server must not use them.
 const NOWHERE: File = File { fh: FileHandle::ZERO, id: StateId::ZERO };
 
 const F: &[&[u8]] = &[b"f"];
@@ -30,7 +30,7 @@ fn post(world: &mut World, client: usize, flags: u16, request: &Request<'_>) -> 
     stream
 }
 
-/// Sends them all at once and waits for all replies.
+/// Sends all at once and waits for all replies.
 fn send(world: &mut World, client: usize, requests: &[(u16, Request<'_>)]) -> Vec<Answer> {
     let streams: Vec<_> =
         requests.iter().map(|(flags, request)| post(world, client, *flags, request)).collect();
@@ -73,7 +73,7 @@ fn open_read_close_goes_in_one_round_trip() {
                     (FORW | SAVE, Request::GetRootHandle),
                     (BACK | FORW | FH, Request::Open(open)),
                     (BACK | FORW | FH | STATEID, read_inline(NOWHERE, 0, 100)),
-                    // A bulk fetch is in the chain, so nothing that modifies may follow.
+                    // A bulk fetch is in the chain, so no modifying request may follow.
                     (BACK | FH | STATEID, close(NOWHERE)),
                 ],
             );
@@ -90,7 +90,7 @@ fn open_read_close_goes_in_one_round_trip() {
     }
 }
 
-/// A lock may follow a bulk fetch; the handle and the state-id pass through what has none.
+/// A lock may follow a bulk fetch. The handle and the state-id pass through members that have none.
 #[test]
 fn handles_and_state_ids_pass_through() {
     let mut world = World::new(many());
@@ -148,7 +148,7 @@ fn handles_and_state_ids_pass_through() {
         (BACK | FH, Request::Remove(remove)),
     ];
     assert_eq!(statuses(&mut world, client, &chain), [Status::Ok; 4]);
-    // There must be something to take.
+    // There must be a value to take.
     for (flags, request) in [(FH, lookup(root, F)), (STATEID, read_inline(file, 0, 1))] {
         let chain = [(FORW, Request::Null), (BACK | flags, request)];
         assert_eq!(statuses(&mut world, client, &chain), [Status::Ok, Status::ChainForm]);
@@ -196,7 +196,7 @@ fn requests_that_break_the_form_are_refused_and_break_the_chain() {
         (&[(FORW, read), (BACK | FH, batch)], &[ok, form]),
         (&[(0x20, null)], &[form]),
         (&[(0x8000 | FORW, null), (BACK, null)], &[form, broken]),
-        // What is behind is not touched by it.
+        // Requests behind the chain are not affected.
         (
             &[(FORW, null), (0, null), (0, null), (FORW, write), (BACK, null)],
             &[ok, form, ok, ok, ok],
@@ -228,7 +228,7 @@ fn a_member_that_fails_breaks_the_chain_and_nothing_else() {
     let broken = Status::ChainBroken;
     assert_eq!(answers, [Status::NoEnt, broken, broken, Status::Ok]);
     assert_eq!(world.disk.writes(), 0);
-    // One that is not understood, or does not exist, fails like any other.
+    // An unknown or malformed request fails like any other.
     let mut header = world.clients[client].header(0);
     header.chain_flags = dafs::ChainFlags::FORW;
     let mut message = world.clients[client].encode(&header, &Request::Null);
@@ -240,8 +240,8 @@ fn a_member_that_fails_breaks_the_chain_and_nothing_else() {
     world.end();
 }
 
-/// Members run one after the other although their disks are slow; requests behind the chain, and other
-/// chains, do not wait for it. The client needs no credit for more than one member at a time.
+/// Members run one after the other even on slow disks. Requests behind the chain, and other chains,
+/// do not wait for it. The client needs no credit for more than one member at a time.
 #[test]
 fn members_wait_for_each_other_and_nobody_else_does() {
     let mut world = World::new(many());
@@ -301,7 +301,8 @@ fn a_chain_longer_than_the_credits_goes_on_as_they_come() {
     world.end();
 }
 
-/// A damaged header may have been a member or not; what follows is judged without it.
+/// A message with a damaged header may have been a member or not. Later requests are judged without
+/// it.
 #[test]
 fn a_damaged_message_breaks_the_chain_around_it() {
     let mut world = World::new(many());
@@ -323,8 +324,8 @@ fn a_damaged_message_breaks_the_chain_around_it() {
     world.end();
 }
 
-/// Members that had not begun when the connection was lost are not executed; the others are found one
-/// by one (DAFS 8).
+/// Members that had not begun when the connection was lost are not executed. The client asks for
+/// the results of the others one by one (DAFS 8).
 #[test]
 fn a_chain_in_the_middle_of_which_the_connection_is_lost() {
     for order in [ByteOrder::Big, ByteOrder::Little] {

@@ -4,7 +4,7 @@ use crate::common::*;
 use dafs_engine::SessionLimits;
 use dafs_wire::dafs::{self, Request, RequestHeader, SessionOptions, Status};
 
-/// Checks that credits, posted receives and requests in hand are one number, at both ends.
+/// Checks that credits equal posted receives and requests in progress, at both ends.
 fn check(world: &World, client: usize, in_hand: usize) {
     let credits = usize::from(world.clients[client].credits);
     let posted: usize = world
@@ -44,7 +44,7 @@ fn grants_follow_the_wish_up_and_down() {
     }
     let most = SessionLimits::default().credits_per_session_max;
     assert_eq!(world.clients[client].credits, most);
-    // No wish leaves things as they are; a small one gives credits back one by one.
+    // Without a desired number the credits stay. A small one reduces them one by one.
     world.clients[client].desired = 0;
     world.status(client, &Request::Null);
     assert_eq!(world.clients[client].credits, most);
@@ -102,7 +102,7 @@ fn requests_in_hand_count_until_they_are_answered() {
     world.settle();
     assert_eq!(world.counts().pending, streams.len());
     check(&world, client, streams.len());
-    // A grant in between counts those in hand.
+    // A grant in between counts requests in progress.
     world.clients[client].desired = 32;
     assert_eq!(world.status(client, &Request::Null), Status::Ok);
     world.settle();
@@ -123,7 +123,7 @@ fn drops(what: &str, act: impl FnOnce(&mut World, usize)) {
     let honest = world.session(3, "honest");
     let client = world.session(2, "a");
     act(&mut world, client);
-    // First with what is in hand still in hand.
+    // First with the requests still in progress.
     world.settle();
     world.hold_jobs = false;
     world.settle();
@@ -179,7 +179,7 @@ fn sending_without_a_credit_breaks_the_connection() {
         let header = RequestHeader { stream_id: 7, seq_number: 9, ..RequestHeader::default() };
         send(world, client, &header);
     });
-    // Before the session there is one.
+    // Before the session exists there is one credit.
     let mut world = World::new(Setup::default());
     let client = world.connect(2);
     let request = connect_auth("a", 1, SessionOptions::default());
@@ -194,7 +194,7 @@ fn sending_without_a_credit_breaks_the_connection() {
     world.end();
 }
 
-/// Streams that expired with their credits go on with their numbers when they come back.
+/// Streams that expired with their credits continue with their numbers when they come back.
 #[test]
 fn streams_keep_their_numbers_over_a_time_of_few_credits() {
     let mut world = World::new(Setup::default());

@@ -1,4 +1,4 @@
-//! Data: inline and direct, scattered, checked, badly aimed, interrupted.
+//! Data: inline and direct, scattered, with checksums, with wrong buffers, interrupted.
 
 use crate::common::*;
 use dafs_dat::Access;
@@ -15,7 +15,7 @@ fn inline_data_comes_back_and_reads_end_at_the_end() {
     let data = pattern(20_000, 1);
     world.write(client, file, 0, &data);
     assert_eq!(world.read(client, file), data);
-    // Shortened to what a reply holds (DAFS O57).
+    // Shortened to the size of a reply (DAFS O57).
     let answer = world.call(client, &read_inline(file, 0, u32::MAX));
     let Ok(Reply::ReadInline(reply)) = answer.reply() else { panic!() };
     assert!(!reply.eof && reply.data.len() < 16_384 && reply.data.len() > 16_000);
@@ -50,7 +50,7 @@ fn a_padded_write_is_taken_from_where_it_was_agreed() {
     };
     assert_eq!(written(&world.call(client, &padded(Some(200)))).count, 5000);
     assert_eq!(&world.read(client, file)[7..], data);
-    // Padding to another place cannot be told from data of another length.
+    // Padding to another offset looks like data of another length.
     assert_eq!(world.status(client, &padded(Some(208))), Status::Inval);
     assert_eq!(world.status(client, &Request::Null), Status::Ok);
     world.end();
@@ -79,7 +79,7 @@ fn direct_data_goes_through_scattered_buffers() {
         let answer = world.call(client, &read_direct(file, 0, 1_000_000, &back));
         assert_eq!(read_done(&answer), (1_000_000, false, Checksum::ZERO));
         assert!(target.bytes() == data);
-        // Buffers longer than what is asked for, at the end of the file.
+        // Buffers longer than the request, at the end of the file.
         let answer = world.call(client, &read_direct(file, 999_990, 50, &back));
         assert_eq!(read_done(&answer), (10, true, Checksum::ZERO));
         assert_eq!(target.bytes()[..10], data[999_990..]);
@@ -217,7 +217,7 @@ fn direct_checksums_are_made_and_compared_before_anything_is_written() {
     });
 }
 
-/// Room in the buffers beyond what is written must not count: it is never fetched.
+/// Buffer space beyond the written bytes must not count: it is never fetched.
 #[test]
 fn a_checked_write_from_large_buffers_needs_room_for_its_bytes_alone() {
     both_ways(|maps| {
@@ -235,7 +235,7 @@ fn a_checked_write_from_large_buffers_needs_room_for_its_bytes_alone() {
     });
 }
 
-/// More transfers at once than there are chunks; with checksums each needs all of its own at once.
+/// There are more transfers at once than chunks. With checksums each needs all of its own at once.
 #[test]
 fn transfers_wait_their_turn_for_staging_and_all_complete() {
     for checked in [false, true] {
@@ -287,7 +287,7 @@ fn transfers_wait_their_turn_for_staging_and_all_complete() {
     }
 }
 
-/// A reply that says "end of file" where the disk has failed would make a client cut its copy.
+/// A reply with "end of file" where the disk has failed would make a client truncate its copy.
 #[test]
 fn an_error_in_the_middle_of_a_read_is_no_end_of_file() {
     both_ways(|maps| {

@@ -1,4 +1,4 @@
-//! Delegations of DAFS clients: granted, recalled, asked about, returned, taken away.
+//! Delegations of DAFS clients: granted, recalled, queried, returned, revoked.
 
 use crate::common::*;
 use crate::responses::lose;
@@ -10,7 +10,8 @@ use std::time::Duration;
 
 const PLAIN: SessionOptions = SessionOptions { use_checksums: false, ..CHECKED };
 
-/// Opens a file of the root that exists; the file and its delegation, true for a write delegation.
+/// Opens an existing file of the root. Returns the file and its delegation, true for a write
+/// delegation.
 fn open(
     world: &mut World,
     client: usize,
@@ -40,7 +41,7 @@ fn opened(
     Ok((File { fh: reply.fh, id: reply.state_id }, delegation))
 }
 
-/// A world with a file in it that nobody has written lately.
+/// Makes a world with a file without recent writes.
 fn world() -> World {
     let mut world = World::new(Setup::default());
     let maker = world.session(9, "maker");
@@ -56,7 +57,7 @@ fn give_back(id: StateId) -> Request<'static> {
     Request::DelegReturn(DelegReturn { state_id: id })
 }
 
-/// The recall that has come on a channel, which is acknowledged.
+/// Takes and acknowledges the recall that has arrived on a channel.
 fn recalled(world: &mut World, channel: usize) -> StateId {
     world.settle();
     let call = world.clients[channel].calls.pop().expect("a recall");
@@ -93,7 +94,7 @@ fn a_conflicting_open_recalls_and_goes_on_after_the_return() {
     assert_eq!(recalled(&mut world, channel), id);
     assert_eq!(open(&mut world, other, b"f", ShareAccess::Read).unwrap_err(), Status::Delay);
     assert!(world.clients[channel].calls.is_empty(), "it was told once");
-    // What it opens meanwhile by right of the delegation it may.
+    // Meanwhile it may open by its delegation.
     let path: [&[u8]; 1] = [b"f"];
     let by_right = dafs::Open {
         claim: OpenClaim::DelegateCur { dir: world.root(), path: Path::new(&path), state_id: id },
@@ -109,7 +110,7 @@ fn a_conflicting_open_recalls_and_goes_on_after_the_return() {
     let (theirs, _) = open(&mut world, other, b"f", ShareAccess::Read).unwrap();
     assert_eq!(world.read(other, theirs)[..4], *b"late");
     assert_eq!(world.status(holder, &close(file)), Status::Ok);
-    // Without the delegation that right is gone.
+    // Without the delegation it may not.
     assert_eq!(opened(&mut world, holder, &by_right).unwrap_err(), Status::StaleStateId);
     world.end();
 }
@@ -163,7 +164,7 @@ fn a_recall_that_did_not_arrive_comes_on_the_next_channel() {
     assert_eq!(open(&mut world, other, b"f", ShareAccess::Read).unwrap_err(), Status::Delay);
     world.settle();
     let call = world.clients[channel].calls.pop().expect("a recall");
-    // Not understood: perhaps it overtook the reply to OPEN.
+    // The recall was not understood: it may have overtaken the reply to OPEN.
     world.clients[channel].refuse(&call, Status::BadStateId);
     world.settle();
     assert_eq!(open(&mut world, other, b"f", ShareAccess::Read).unwrap_err(), Status::Delay);
@@ -171,7 +172,7 @@ fn a_recall_that_did_not_arrive_comes_on_the_next_channel() {
     world.end();
 }
 
-/// For a moment it has no session, and nobody knows where to call it.
+/// For a moment it has no session, and the server has no channel to call it on.
 #[test]
 fn a_recall_while_the_holder_is_away_comes_when_it_is_back() {
     let mut world = world();
@@ -187,7 +188,7 @@ fn a_recall_while_the_holder_is_away_comes_when_it_is_back() {
     world.end();
 }
 
-/// It has two sessions, and the channel of one of them goes with the recall.
+/// It has two sessions, and the recall is lost with the channel of one of them.
 #[test]
 fn a_recall_that_goes_with_its_channel_comes_on_another_one_that_was_there_before() {
     let mut world = world();
@@ -204,7 +205,7 @@ fn a_recall_that_goes_with_its_channel_comes_on_another_one_that_was_there_befor
     world.end();
 }
 
-/// So a client that hears nothing knows that its channel is dead.
+/// So a client without calls knows that its channel is dead.
 #[test]
 fn who_holds_delegations_is_called_from_time_to_time() {
     let mut world = world();
@@ -229,7 +230,7 @@ fn who_holds_delegations_is_called_from_time_to_time() {
     world.end();
 }
 
-/// A channel that is dead without a word is found out before its client's lease is over.
+/// A channel that dies silently is detected before its client's lease is over.
 #[test]
 fn who_does_not_answer_a_sign_of_life_loses_the_channel() {
     let mut world = world();
@@ -258,7 +259,7 @@ fn a_delegation_that_is_not_returned_in_time_is_taken_away() {
     }
     assert!(open(&mut world, other, b"f", ShareAccess::Read).is_ok());
     assert_eq!(world.status(holder, &give_back(delegation.unwrap().0)), Status::StaleStateId);
-    // Its open is not concerned.
+    // Its open is not affected.
     assert_eq!(world.read(holder, file).len(), 1000);
     world.end();
 }

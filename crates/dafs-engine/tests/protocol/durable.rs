@@ -1,4 +1,4 @@
-//! Durable replies: what a client finds out about its requests when the server has died meanwhile.
+//! Durable replies: a client's queries about its requests after a crash of the server.
 
 use crate::common::*;
 use crate::responses::{begin, key, lose};
@@ -17,10 +17,10 @@ fn setup(mode: Durability, disk: &Arc<SimDisk>) -> Setup {
     Setup { exports: vec![("", options)], journal: Some(disk.clone()), ..Setup::default() }
 }
 
-/// The server dies with all its memory and comes back.
+/// Crashes the server with all its memory and restarts it.
 fn restart(world: World, mode: Durability, disk: &Arc<SimDisk>) -> World {
     let stores = world.stores.clone();
-    // Nothing of it has a last word.
+    // The log gets no further record, because no drop runs.
     std::mem::forget(world);
     World::new(Setup { stores, run: 8, ..setup(mode, disk) })
 }
@@ -52,7 +52,7 @@ fn append(file: File, data: &[u8]) -> Request<'_> {
 
 const OPENED: [&[u8]; 1] = [b"opened"];
 
-/// One of each kind of change that is announced. None of them can be done twice in a row.
+/// Returns one change of each logged kind. None of them can be executed twice in a row.
 fn changes(root: FileHandle, file: File) -> Vec<Request<'static>> {
     let write = dafs::WriteInline {
         fh: file.fh,
@@ -83,7 +83,7 @@ fn changes(root: FileHandle, file: File) -> Vec<Request<'static>> {
     ]
 }
 
-/// A server with something to change, and a client without anything in flight.
+/// Makes a server with objects to change, and a client without requests in flight.
 fn prepared(setup: Setup, order: ByteOrder) -> (World, usize, SessionId, File) {
     let mut world = World::new(setup);
     let (client, id) = begin(&mut world, 2, "a", order);
@@ -98,7 +98,7 @@ fn status(world: &mut World, client: usize, asked: CheckResponse) -> Status {
     world.status(client, &Request::CheckResponse(asked))
 }
 
-/// Runs until so many jobs have been run or nothing is left to do.
+/// Runs until so many jobs have been run or no work is left.
 fn run_jobs(world: &mut World, most: usize) {
     world.hold_jobs = true;
     world.settle();
@@ -116,7 +116,7 @@ fn replies_are_found_after_the_server_has_died() {
             let (mut world, client, id, file) = prepared(setup(mode, &disk), order);
             let root = world.root();
             let requests = changes(root, file);
-            // Each on a stream of its own, so that all of them are the latest.
+            // Each has a stream of its own, so that all of them are the latest.
             let streams: Vec<_> =
                 requests[..7].iter().map(|request| world.clients[client].post(request)).collect();
             let answers: Vec<_> = streams
@@ -149,8 +149,8 @@ fn replies_are_found_after_the_server_has_died() {
     }
 }
 
-/// The server dies after any number of steps. A change whose reply the client has not got is either
-/// known, with a reply that says the same, or has left no trace and is done once when asked for again.
+/// The server crashes after any number of steps. A change without a received reply is either known,
+/// with an equal reply, or has left no trace and is executed once when it is retried.
 #[test]
 fn a_change_happens_once_wherever_the_server_dies() {
     let mut outcomes = [0; 2];
@@ -204,7 +204,7 @@ fn a_change_happens_once_wherever_the_server_dies() {
     assert!(outcomes.iter().all(|count| *count > 8), "{outcomes:?}");
 }
 
-/// The path leads to another directory when the announcement is in the journal. There the change would
+/// The path leads to another directory when the journal has the intent. There the change would
 /// neither be made stable nor be found after a crash.
 #[test]
 fn an_open_makes_its_file_where_it_was_announced() {
@@ -237,8 +237,8 @@ fn an_open_makes_its_file_where_it_was_announced() {
     }
 }
 
-/// A name is removed by one of two clients, and only that one is told so, wherever the server dies
-/// meanwhile; of what the other one does, nothing is kept.
+/// One of two clients removes a name, and only that one gets success, wherever the server crashes
+/// meanwhile. The other one has no record.
 #[test]
 fn a_change_is_not_taken_for_that_of_a_session_without_replies() {
     for mode in [Durability::Crash, Durability::Power] {
@@ -276,8 +276,8 @@ fn a_change_is_not_taken_for_that_of_a_session_without_replies() {
     }
 }
 
-/// A connection that ends before its change has begun leaves nothing; one that ends later leaves the
-/// reply.
+/// A connection that ends before its change has begun leaves no trace. One that ends later leaves
+/// the reply.
 #[test]
 fn a_connection_lost_around_a_durable_change() {
     for order in [ByteOrder::Big, ByteOrder::Little] {
@@ -307,8 +307,8 @@ fn a_connection_lost_around_a_durable_change() {
     }
 }
 
-/// What cannot be made stable may be there or not. The client is told so, by whichever server it asks
-/// and whatever others have done since.
+/// A change that cannot be made stable is in doubt. The client gets that answer from any later run
+/// of the server, whatever changes others have made since.
 #[test]
 fn a_change_that_cannot_be_made_stable_stays_in_doubt() {
     for (restarts, panics) in [(false, false), (true, false), (false, true), (true, true)] {
@@ -323,7 +323,7 @@ fn a_change_that_cannot_be_made_stable_stays_in_doubt() {
         assert_eq!(world.wait(client, stream).unwrap().status(), Status::Io);
         world.disk.set_bad_sync(false);
         world.disk.set_mad_sync(false);
-        // What others have written may be lost with it: the system tells of that once.
+        // Writes of others may be lost with it: the system reports that once.
         assert_ne!(world.verifier.current(), WRITE_VERIFIER.0);
         let asked = key(&mut world, client, id, stream, Procedure::Create);
         assert_eq!(world.status(other, &remove(root, b"made")), Status::Ok);
@@ -340,7 +340,7 @@ fn a_change_that_cannot_be_made_stable_stays_in_doubt() {
     }
 }
 
-/// A stream's numbers come again after 65,536 requests, of which none need be a change.
+/// A stream's numbers wrap around after 65,536 requests, none of which need be a change.
 #[test]
 fn an_old_reply_is_not_taken_for_that_of_a_later_request_with_its_number() {
     let (mode, order) = (Durability::Power, ByteOrder::Little);
@@ -363,7 +363,7 @@ fn an_old_reply_is_not_taken_for_that_of_a_later_request_with_its_number() {
     world.end();
 }
 
-/// A client that has heard of its session can ask about it, and one that has not has none.
+/// A client that knows its session can ask about it. One that does not know it has none.
 #[test]
 fn a_session_is_stable_before_its_client_hears_of_it() {
     let (mode, order) = (Durability::Power, ByteOrder::Little);
@@ -379,7 +379,7 @@ fn a_session_is_stable_before_its_client_hears_of_it() {
     let mut world = restart(world, mode, &disk);
     let (new, _) = begin(&mut world, 2, "a", order);
     assert_eq!(status(&mut world, new, asked), Status::NoXidMatch);
-    // A connection that ends while the journal is written leaves nothing behind.
+    // A connection that ends while the journal is written leaves no trace.
     world.hold_jobs = true;
     let gone = world.connect_as(3, 1, order);
     let options =
@@ -395,7 +395,8 @@ fn a_session_is_stable_before_its_client_hears_of_it() {
     world.end();
 }
 
-/// Members of chains wait for the journal like for a disk; changes of the same name follow each other.
+/// Members of chains wait for the journal as for a disk. Changes of the same name follow each
+/// other.
 #[test]
 fn durable_changes_keep_their_order() {
     let disk = Arc::new(SimDisk::new());
@@ -420,7 +421,7 @@ fn durable_changes_keep_their_order() {
     world.end();
 }
 
-/// An append whose data has to be fetched is known by its data, like one that brings it.
+/// An append whose data has to be fetched is identified by its data, like one with inline data.
 #[test]
 fn fetched_appends_happen_once_wherever_the_server_dies() {
     let mut outcomes = [0; 2];
@@ -430,7 +431,7 @@ fn fetched_appends_happen_once_wherever_the_server_dies() {
             let disk = Arc::new(SimDisk::new());
             let setup = Setup { maps, ..setup(mode, &disk) };
             let (mut world, client, id, file) = prepared(setup, order);
-            // Longer than one piece of staging; zeros look like what was never written.
+            // Longer than one piece of staging. Zeros look like unwritten data.
             let len = 700_000u32;
             let memory = world.clients[client].memory(len as usize);
             let mut data = pattern(len as usize, 3);
@@ -515,7 +516,7 @@ fn fetched_attributes_are_set_once_wherever_the_server_dies() {
     assert!(outcomes.iter().all(|count| *count > 0), "{outcomes:?}");
 }
 
-/// An append that has not begun holds nothing up when its connection ends.
+/// An append that has not begun blocks no other change when its connection ends.
 #[test]
 fn a_connection_that_ends_among_fetched_appends_is_over() {
     for maps in [false, true] {
@@ -541,7 +542,7 @@ fn a_connection_that_ends_among_fetched_appends_is_over() {
     }
 }
 
-/// An open that had been announced waits for the record of its client, and another change of the same
+/// An open with a logged intent waits for the record of its client, and another change of the same
 /// session waits for the open.
 #[test]
 fn a_connection_that_ends_before_its_client_is_recorded_holds_no_name() {
@@ -580,7 +581,7 @@ fn append_direct(file: File, byte_count: u32, buffer: dafs::DirectBuffer) -> Req
     })
 }
 
-/// What somebody else has put at the end meanwhile is not taken for it.
+/// Data that another client has written at the end meanwhile is not taken for the append.
 #[test]
 fn a_fetched_append_is_not_taken_for_other_data() {
     for maps in [false, true] {
@@ -598,7 +599,7 @@ fn a_fetched_append_is_not_taken_for_other_data() {
             run_jobs(&mut world, steps);
             let asked = key(&mut world, client, id, stream, Procedure::AppendDirect);
             let nobody = File { id: StateId::ZERO, ..file };
-            // Behind whatever is there.
+            // Behind the present end.
             world.clients[other].post(&write_inline(nobody, 4, b"other"));
             world.settle();
             let mut world = restart(world, Durability::Power, &disk);

@@ -1,4 +1,5 @@
-//! Mistakes of the server at what a client sent: they end the connection of that client alone.
+//! Bugs of the server in the processing of a client's request: they end only the connection of that
+//! client.
 
 use crate::common::*;
 use dafs_wire::dafs::{Request, Status};
@@ -12,7 +13,7 @@ fn a_panic_at_a_request_ends_its_connection_alone() {
         let file = world.open(one, b"f");
         let data = pattern(100_000, 1);
         world.write(one, file, 0, &data);
-        // With a reply in hand, and with memory that the data passes through.
+        // With a reply in progress, and with memory that the data passes through.
         let before = dafs_dat::confine::faults();
         let mut one = one;
         for round in 0..2 {

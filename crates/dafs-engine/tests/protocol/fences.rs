@@ -1,5 +1,5 @@
-//! Fencing lists: who may set them, what they keep out, and what a change waits for (DAFS 11,
-//! O43 to O48).
+//! Fencing lists: the rights to set them, the requests that they refuse, and the drain of a change
+//! (DAFS 11, O43 to O48).
 
 use crate::common::*;
 use dafs_dat::PeerInfo;
@@ -23,7 +23,7 @@ fn connect<'a>(name: &'a str, fence_id: &'a [u8]) -> Request<'a> {
     })
 }
 
-/// A session with a fence id, which is the client's name, too.
+/// Makes a session with a fence id, which is the client's name, too.
 fn node(world: &mut World, host: u32, name: &str) -> usize {
     let client = world.connect(host);
     assert_eq!(world.status(client, &connect(name, name.as_bytes())), Status::Ok);
@@ -71,7 +71,7 @@ fn lists_change_as_their_pairs_say() {
     for (access, update) in [
         (ALLOW, FenceUpdate::Remove),
         (DENY, FenceUpdate::Overwrite),
-        // There is nothing to remove from.
+        // There is no name to remove.
         (DENY, FenceUpdate::Remove),
         (DENY, FenceUpdate::Append),
     ] {
@@ -86,7 +86,7 @@ fn lists_change_as_their_pairs_say() {
     does(set(fh, FenceObject::File, (ALLOW, FenceUpdate::Append), &[b"c", b"a"]), &["a", "b", "c"]);
     does(set(fh, FenceObject::File, (DENY, FenceUpdate::Remove), &[b"b"]), &["a", "c"]);
     does(set(fh, FenceObject::File, (DENY, FenceUpdate::Append), &[b"c", b"x"]), &["a"]);
-    // DAFS O46: nobody is shown as one empty name.
+    // DAFS O46: an empty list is reported as one empty name.
     does(set(fh, FenceObject::File, (DENY, FenceUpdate::Remove), &[b"a"]), &[""]);
     does(set(fh, FenceObject::File, (ALLOW, FenceUpdate::Append), &[b"d"]), &["d"]);
     does(fence(fh, &[b""]), &[""]);
@@ -168,7 +168,7 @@ fn a_fenced_session_keeps_its_state_and_may_not_even_give_it_back() {
         Request::GetAttrInline(dafs::GetAttrInline { fh: file.fh, attributes: dafs::AttrMask(0) }),
         Request::Link(dafs::Link { source: file.fh, target_dir: root, name: b"l" }),
         fence(file.fh, &[b"n1"]),
-        // These reach the file by its name.
+        // These refer to the file by its name.
         Request::Open(truncate),
         remove(root, b"f", false),
         rename(root, b"f", b"g"),
@@ -177,7 +177,7 @@ fn a_fenced_session_keeps_its_state_and_may_not_even_give_it_back() {
         assert_eq!(world.status(client, &request), Status::Fenced, "{name}");
     }
     assert_eq!(get(&mut world, client, file.fh), Err(Status::Fenced));
-    // Everything else goes on.
+    // All other requests succeed.
     for request in [Request::Null, Request::GetRootHandle, mkdir(root, b"d"), lookup(root, &path)] {
         assert_eq!(world.status(client, &request), Status::Ok);
     }
@@ -221,7 +221,7 @@ fn only_owners_and_trusted_clients_set_fences() {
     assert_eq!(world.status(anna, &fence_all(fh, &[b"n"])), Status::Perm);
     assert_eq!(get(&mut world, anna, whole(fh)), Err(Status::Perm));
     assert_eq!(world.status(anna, &fence(fh, &[b"n"])), Status::Ok);
-    // Its owner has fenced himself off, too, and can take it back.
+    // Its owner is fenced, too, and can lift the fence.
     assert_eq!(
         world.status(anna, &read_inline(File { fh, id: dafs::StateId::default() }, 0, 1)),
         Status::Fenced
@@ -231,7 +231,7 @@ fn only_owners_and_trusted_clients_set_fences() {
     assert_eq!(world.status(manager, &fence(fh, &[b"m"])), Status::Ok);
     assert_eq!(world.status(anna, &fence(fh, &[])), Status::Ok);
     assert_eq!(world.status(manager, &fence_all(fh, &[])), Status::Ok);
-    // Handles of nothing.
+    // Invalid handles.
     let nowhere = FileHandle { fs: [9; 16], ..fh };
     assert_eq!(world.status(manager, &fence(nowhere, &[b"n"])), Status::BadHandle);
     assert_eq!(world.status(manager, &fence_all(nowhere, &[b"n"])), Status::BadHandle);
@@ -267,7 +267,7 @@ fn a_session_that_is_fenced_from_everything_does_not_begin() {
     world.end();
 }
 
-/// The order of things: what was under way ends, then the reply, and nothing comes afterwards.
+/// The order: the work under way ends, then comes the reply, and no access follows.
 #[test]
 fn the_reply_comes_when_nothing_is_under_way_any_more() {
     both_ways(|maps| {
@@ -291,7 +291,7 @@ fn the_reply_comes_when_nothing_is_under_way_any_more() {
             };
             let write = world.clients[writer].post(&request);
             world.run_until("the first job", |world| world.jobs() == 1);
-            // What another node does is not awaited.
+            // The reply does not wait for another node's work.
             let kept = world.clients[other].post(&write_inline(theirs, 0, b"x"));
             world.run_until("the other's job", |world| world.jobs() == 2);
             let update = set(file.fh, FenceObject::File, (ALLOW, FenceUpdate::Append), &[b"n2"]);
@@ -311,7 +311,7 @@ fn the_reply_comes_when_nothing_is_under_way_any_more() {
                 world.settle();
             }
             let writes = world.disk.writes();
-            // What had come is written; what was still to be fetched is refused.
+            // Arrived data is written. Data that was still to be fetched is refused.
             let expected = if inline || maps { Status::Ok } else { Status::Fenced };
             assert_eq!(world.wait(writer, write).unwrap().status(), expected);
             world.hold_jobs = false;
@@ -323,7 +323,7 @@ fn the_reply_comes_when_nothing_is_under_way_any_more() {
     });
 }
 
-/// What waits for its turn in the pool is not allowed any more when it comes.
+/// A write that waits for its turn in the pool is not allowed any more when it comes.
 #[test]
 fn a_write_or_append_that_meets_a_fence_in_the_pool_is_told_so() {
     both_ways(|maps| {
@@ -379,7 +379,7 @@ fn a_write_or_append_that_meets_a_fence_in_the_pool_is_told_so() {
     });
 }
 
-/// Adding to a list takes nobody's access away.
+/// An addition to a list removes no client's access.
 #[test]
 fn an_addition_waits_for_nothing() {
     let mut world = World::new(Setup::default());
@@ -402,7 +402,7 @@ fn an_addition_waits_for_nothing() {
     world.end();
 }
 
-/// A job of a connection that is gone may still be writing.
+/// A job of a lost connection may still be writing.
 #[test]
 fn what_a_lost_connection_has_left_behind_is_awaited() {
     let mut world = World::new(Setup::default());
@@ -449,8 +449,8 @@ fn a_session_that_does_not_come_to_an_end_is_ended() {
     assert_eq!((world.counts().connections, world.counts().chunks), (1, 0));
 }
 
-/// What a job of a read has fetched from the disk goes into the memory of a node that may not have it
-/// any more; the manager is told when that is over, too.
+/// A read job has data from the disk, which goes into the memory of a node that has been fenced
+/// since. The manager's reply waits for that, too.
 #[test]
 fn what_is_read_for_a_fenced_node_has_arrived_before_the_reply() {
     let mut world = World::new(Setup::default());
@@ -480,7 +480,7 @@ fn what_is_read_for_a_fenced_node_has_arrived_before_the_reply() {
     world.end();
 }
 
-/// Both may set fences, and each takes the other off the list: one of them is late.
+/// Both may set fences, and each removes the other from the list: one of them is late.
 #[test]
 fn of_two_nodes_that_eject_each_other_one_wins() {
     let mut world = World::new(Setup::default());

@@ -1,4 +1,4 @@
-//! Files: every procedure on names, opens and attributes, and what stands in its way.
+//! Files: every procedure on names, opens and attributes, with its conflicts.
 
 use crate::common::*;
 use dafs_service::{ExportOptions, Squash};
@@ -155,7 +155,7 @@ fn handles_that_are_none_are_refused_everywhere() {
                 request.procedure().name()
             );
         }
-        // A state-id does not help with another handle.
+        // A state-id does not fit another handle.
         let mixed = File { fh, id: file.id };
         assert_eq!(world.status(client, &read_inline(mixed, 0, 1)), Status::BadStateId);
     }
@@ -249,7 +249,7 @@ fn listings_come_in_pages_and_survive_changes() {
             break;
         }
         assert!(!page.entries.is_empty());
-        // What was listed may go meanwhile.
+        // A listed entry may be removed meanwhile.
         let last = seen.last().unwrap();
         assert_eq!(world.status(client, &remove(root, last.as_bytes(), false)), Status::Ok);
     }
@@ -271,7 +271,8 @@ fn listings_come_in_pages_and_survive_changes() {
     world.end();
 }
 
-/// Each entry is a look at an object, so a long listing would hold up all that the reactor serves.
+/// Each entry needs an access to its object, so a long listing would block all other requests of
+/// the reactor.
 #[test]
 fn a_long_listing_is_made_on_the_pool() {
     let mut world = World::new(Setup::default());
@@ -286,7 +287,7 @@ fn a_long_listing_is_made_on_the_pool() {
         _ => panic!("{:?}", answer.status()),
     };
     world.hold_jobs = true;
-    // A short one is made at once; of many that come together most are not.
+    // A short one is made at once. Most of many concurrent ones are not.
     let short = Request::ReadDirInline(dafs::ReadDirInline {
         fh: root,
         cookie: 0,
@@ -392,7 +393,7 @@ fn several_exports_hang_below_one_root_each_with_its_rules() {
         new_name: b"f",
     });
     assert_eq!(world.status(client, &across), Status::XDev);
-    // The object of one export under the name of the other is nobody's.
+    // The object of one export does not exist in another.
     let crossed = FileHandle { fs: fixed.fs, file: file.fh.file };
     let status = attributes(&mut world, client, crossed).unwrap_err();
     assert!(matches!(status, Status::BadHandle | Status::Stale));

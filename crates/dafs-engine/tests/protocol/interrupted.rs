@@ -1,5 +1,4 @@
-//! Transfers that end otherwise than they were meant to: lost connections, silent clients, opens
-//! that are revoked meanwhile.
+//! Interrupted transfers: lost connections, silent clients, opens that are revoked meanwhile.
 
 use crate::common::*;
 use dafs_dat::PeerInfo;
@@ -7,8 +6,8 @@ use dafs_dat::sim::Direction;
 use dafs_wire::dafs::{self, Checksum, Request, SessionOptions, Status, checksum};
 use std::time::Duration;
 
-/// Starts a mix of large transfers, loses the connection at many points, with jobs outstanding and
-/// without, and looks for anything left.
+/// Starts a mix of large transfers, loses the connection at many points, with and without
+/// outstanding jobs, and checks that no resource is left.
 #[test]
 fn a_connection_lost_in_the_middle_of_transfers_leaves_nothing() {
     both_ways(|maps| {
@@ -78,7 +77,7 @@ fn a_connection_lost_in_the_middle_of_transfers_leaves_nothing() {
     });
 }
 
-/// A client that never answers RDMA must not keep the staging of all others for ever.
+/// A client that never answers RDMA must not keep the staging chunks of all others for ever.
 #[test]
 fn a_client_that_stops_serving_rdma_is_dropped_in_time() {
     let mut world = World::new(Setup::default());
@@ -91,7 +90,7 @@ fn a_client_that_stops_serving_rdma_is_dropped_in_time() {
     let request = Request::WriteDirect(write_direct(file, 0, size as u32, &buffers));
     world.clients[client].post(&request);
     world.run_until("fetching", |world| world.counts().chunks > 0);
-    // From now on nothing of that host moves, though its connection lives.
+    // From now on no packet of that host moves, though its connection lives.
     let forever = dafs_dat::Instant(u64::MAX);
     world.network.pause(3, forever);
     for _ in 0..40 {
@@ -102,8 +101,8 @@ fn a_client_that_stops_serving_rdma_is_dropped_in_time() {
     assert_eq!(world.counts().connections, 1);
 }
 
-/// Sessions that let nothing be fetched, as many as would take all staging chunks, are passed by other
-/// hosts, and keep others of their own host waiting for a second.
+/// Sessions that serve no RDMA read, enough to take all staging chunks, do not delay other hosts.
+/// They delay others of their own host for a second.
 #[test]
 fn clients_that_stop_serving_rdma_hold_up_no_others() {
     // Hosts 3 and 4 are one to the server.
@@ -137,8 +136,8 @@ fn clients_that_stop_serving_rdma_hold_up_no_others() {
     assert!(world.counts().connections > 2, "those are left alone that hold up nobody");
 }
 
-/// A client that restarts has lost its opens; what its old life has under way must not reach the
-/// file any more, which may be another's by then.
+/// A client that restarts has lost its opens. Writes of its former instance must not reach the file
+/// any more, which may be another client's by then.
 #[test]
 fn a_write_stops_when_its_open_is_revoked() {
     both_ways(|maps| {
@@ -161,7 +160,7 @@ fn a_write_stops_when_its_open_is_revoked() {
             let stream = world.clients[old].post(&request);
             world.run_until("the first job", |world| world.jobs() == 1);
             world.settle();
-            // The same client comes back and takes the file for itself.
+            // The same client comes back and opens the file with exclusive access.
             let new = world.session_with(3, "c", 2, SessionOptions::default());
             let path = [b"f".as_slice()];
             let alone = dafs::Open {
@@ -182,8 +181,8 @@ fn a_write_stops_when_its_open_is_revoked() {
     });
 }
 
-/// Two transports number their endpoints alike; the end of a connection on one must not touch
-/// what is under way on the other.
+/// Two transports number their endpoints alike. The end of a connection on one must not affect
+/// requests on the other.
 #[test]
 fn the_end_of_a_connection_leaves_the_other_transport_alone() {
     let mut world = World::new(Setup { second_network: true, ..Setup::default() });
@@ -197,7 +196,7 @@ fn the_end_of_a_connection_leaves_the_other_transport_alone() {
     let request = Request::WriteDirect(write_direct(file, 0, size as u32, &buffers));
     let endpoints: Vec<_> = world.networks().map(|network| network.endpoints(SERVER)).collect();
     assert_eq!(endpoints[0], endpoints[1], "the test needs equal numbers");
-    // The fetching is under way and stays so for a while.
+    // The fetch is under way and stays so for a while.
     let stream = world.clients[two].post(&request);
     world.run_until("fetching", |world| world.counts().chunks > 0);
     let network = world.networks().nth(1).unwrap().clone();

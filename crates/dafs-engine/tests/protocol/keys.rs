@@ -1,4 +1,4 @@
-//! Share keys: the first keyed open of a file sets the key, the last one to go takes it along.
+//! Share keys: the first keyed open of a file sets the key, and the last close removes it.
 
 use crate::common::*;
 use dafs_wire::dafs::{self, Request, ShareAccess, ShareDeny, ShareKey, Status};
@@ -39,7 +39,7 @@ fn keyed_opens_agree_and_others_pass_by() {
     let first = world.open_keyed(one, b"o", KEY).unwrap();
     assert_eq!(world.open_keyed(two, b"o", OTHER).unwrap_err(), Status::KeyMismatch);
     assert_eq!(world.open_keyed(one, b"p", OTHER).unwrap_err(), Status::KeyMismatch);
-    // A key is a number like any other.
+    // Zero is a key like any other.
     let zero = ShareKey(Some(0));
     assert_eq!(world.open_keyed(two, b"o", zero).unwrap_err(), Status::KeyMismatch);
     let second = world.open_keyed(two, b"o", KEY).unwrap();
@@ -62,11 +62,11 @@ fn one_owner_has_one_key_and_a_downgrade_gives_it_up() {
     let mut world = World::new(Setup::default());
     let (one, two) = (world.session(2, "a"), world.session(3, "b"));
     let file = world.open_keyed(one, b"o", NONE).unwrap();
-    // What has no key cannot be reduced to one.
+    // An open without a key cannot be reduced to one.
     assert_eq!(world.downgrade(one, file, KEY), Status::Inval);
     assert_eq!(world.open_keyed(one, b"o", KEY).unwrap().id, file.id);
     assert_eq!(world.open_keyed(one, b"o", OTHER).unwrap_err(), Status::KeyMismatch);
-    // Without asking again the owner keeps its key.
+    // Another open of the owner without a key keeps the key.
     assert_eq!(world.open_keyed(one, b"o", NONE).unwrap().id, file.id);
     assert_eq!(world.open_keyed(two, b"o", OTHER).unwrap_err(), Status::KeyMismatch);
     assert_eq!(world.downgrade(one, file, OTHER), Status::KeyMismatch);
@@ -75,7 +75,7 @@ fn one_owner_has_one_key_and_a_downgrade_gives_it_up() {
     assert_eq!(world.downgrade(one, file, NONE), Status::Ok);
     let theirs = world.open_keyed(two, b"o", OTHER).unwrap();
     assert_eq!(world.open_keyed(one, b"o", KEY).unwrap_err(), Status::KeyMismatch);
-    // Of a closed open nothing is left, and it cannot be named any more.
+    // A closed open leaves no key, and cannot be named any more.
     assert_eq!(world.status(two, &close(theirs)), Status::Ok);
     assert_eq!(world.downgrade(two, theirs, OTHER), Status::StaleStateId);
     world.open_keyed(one, b"o", KEY).unwrap();
@@ -99,7 +99,7 @@ fn shares_are_checked_before_keys_and_a_refusal_leaves_no_key() {
     let denied = keyed(&world, KEY, ShareDeny::None);
     assert_eq!(world.open_with(two, &denied).unwrap_err(), Status::Denied);
     assert_eq!(world.status(one, &close(first)), Status::Ok);
-    // An open that fails in the store, too.
+    // The same holds for an open that fails in the store.
     let gone = [b"missing".as_slice()];
     let missing = dafs::Open { create: None, ..open_request(world.root(), &gone, b"o") };
     let missing = dafs::Open { share_key: KEY, ..missing };

@@ -1,4 +1,4 @@
-//! LOCK, LOCKT and LOCKU as they come over the wire (DAFS 9).
+//! LOCK, LOCKT and LOCKU on the wire (DAFS 9).
 
 use crate::common::*;
 use dafs_service::Identity;
@@ -36,7 +36,7 @@ fn unlock(file: File, offset: u64, length: u64) -> Request<'static> {
 /// Owner, offset, length and type.
 type Holder = (Vec<u8>, u64, u64, LockType);
 
-/// The status and, where there is one, the holder.
+/// Returns the status and, where there is one, the holder.
 fn outcome(answer: &Answer) -> (Status, Option<Holder>) {
     let holder = match answer.status() {
         Status::Ok => None,
@@ -70,11 +70,11 @@ fn a_lock_that_is_denied_names_the_holder() {
         let tested = world.call(two, &test(theirs, b"second", lock_type, 29, 1));
         assert_eq!(outcome(&tested), (Status::Denied, holder.clone()), "{lock_type:?}");
     }
-    // The one who asks does not stand in its own way, and needs no open to ask.
+    // A client's own lock does not conflict with its test, which needs no open.
     assert_eq!(world.status(one, &test(mine, b"first", LockType::Write, 0, ALL)), Status::Ok);
     assert_eq!(world.status(one, &test(mine, b"other", LockType::Read, 0, 11)), Status::Denied);
     assert_eq!(world.status(two, &test(theirs, b"second", LockType::Write, 30, ALL)), Status::Ok);
-    // The state-id of the open stays good for everything.
+    // The state-id of the open stays valid for all requests.
     assert_eq!(world.status(one, &unlock(mine, 15, 5)), Status::Ok);
     assert_eq!(world.service.counts().lock_ranges, 2);
     assert_eq!(world.status(one, &read_inline(mine, 0, 1)), Status::Ok);
@@ -119,7 +119,7 @@ fn locks_that_make_no_sense_are_refused() {
         assert_eq!(world.status(one, &lock(file, LockType::Read, 0, 1)), status);
         assert_eq!(world.status(one, &unlock(file, 0, 1)), status);
     }
-    // Of another client.
+    // The open of another client.
     assert_eq!(world.status(two, &lock(file, LockType::Read, 0, 1)), Status::BadStateId);
     assert_eq!(world.status(two, &unlock(file, 0, 1)), Status::BadStateId);
     // An open that does not allow it.
@@ -133,7 +133,7 @@ fn locks_that_make_no_sense_are_refused() {
         assert_eq!(world.status(two, &lock(narrow, refused, 0, 1)), Status::Acces);
         assert_eq!(world.status(two, &close(narrow)), Status::Ok);
     }
-    // ABORT is no lock to test or to give back.
+    // ABORT cannot be tested or released.
     assert_eq!(world.status(one, &test(file, b"o", LockType::Abort, 0, 1)), Status::Inval);
     world.end();
 }
@@ -148,25 +148,25 @@ fn who_polls_for_a_lock_is_not_overtaken() {
         world.status(sessions[who], &lock(files[who], lock_type, 0, 100))
     };
     assert_eq!(try_lock(&mut world, 0, LockType::Read), Status::Ok);
-    // The writer waits; readers that come later would starve it.
+    // The writer waits. Later readers would starve it.
     assert_eq!(try_lock(&mut world, 1, LockType::WriteWait), Status::Denied);
     assert_eq!(try_lock(&mut world, 2, LockType::Read), Status::Denied);
     assert_eq!(try_lock(&mut world, 2, LockType::ReadWait), Status::Denied);
-    // The holder is not kept from what the waiter waits for anyway.
+    // The holder is not refused a range for which the waiter waits anyway.
     assert_eq!(try_lock(&mut world, 0, LockType::Read), Status::Ok);
     assert_eq!(world.status(sessions[0], &unlock(files[0], 0, 100)), Status::Ok);
     assert_eq!(try_lock(&mut world, 0, LockType::Write), Status::Denied);
     let denied = world.call(sessions[2], &lock(files[2], LockType::Read, 50, 1));
     let waiter = Some((b"owner".to_vec(), 0, 100, LockType::Write));
     assert_eq!(outcome(&denied), (Status::Denied, waiter));
-    // Elsewhere nobody waits.
+    // In another range there is no waiter.
     assert_eq!(world.status(sessions[2], &lock(files[2], LockType::Write, 100, 1)), Status::Ok);
     assert_eq!(try_lock(&mut world, 1, LockType::WriteWait), Status::Ok);
-    // The reader's turn comes before the one of a later writer.
+    // The reader's turn comes before that of a later writer.
     assert_eq!(world.service.counts().lock_waiters, 1);
     assert_eq!(world.status(sessions[1], &unlock(files[1], 0, 100)), Status::Ok);
     assert_eq!(try_lock(&mut world, 0, LockType::Write), Status::Denied);
-    // One that does not poll any more loses its turn.
+    // A waiter that does not poll any more loses its turn.
     world.pass(Duration::from_secs(2));
     assert_eq!(world.service.counts().lock_waiters, 0);
     assert_eq!(try_lock(&mut world, 0, LockType::Write), Status::Ok);
@@ -176,7 +176,8 @@ fn who_polls_for_a_lock_is_not_overtaken() {
     world.end();
 }
 
-/// A holder whose lease is over gives way, to a request that waits on the pool for that.
+/// A holder whose lease is over loses its lock to a conflicting request, which waits for that on
+/// the pool.
 #[test]
 fn a_lock_ends_with_the_lease_of_its_client() {
     let mut world = World::new(Setup::default());
@@ -194,7 +195,8 @@ fn a_lock_ends_with_the_lease_of_its_client() {
 const PERSIST: LockOptions = LockOptions::PERSIST;
 const REPAIR: LockOptions = LockOptions::REPAIR;
 
-/// The holder dies, and the next one is told; nobody reads or writes before the repair (DAFS 9.3).
+/// The holder crashes, and the next one is told. No client reads or writes before the repair (DAFS
+/// 9.3).
 #[test]
 fn a_broken_lock_is_told_to_everybody_until_it_is_repaired() {
     let mut world = World::new(Setup::default());
@@ -258,7 +260,7 @@ fn a_broken_lock_is_told_to_everybody_until_it_is_repaired() {
     world.end();
 }
 
-/// The data of a write may take its time; what became of the file meanwhile counts.
+/// The data of a write may come late. The write is checked against changes of the file meanwhile.
 #[test]
 fn a_write_whose_data_is_on_its_way_meets_a_lock_that_breaks() {
     both_ways(|maps| {
@@ -326,7 +328,7 @@ fn a_lapsed_persistent_lock_is_broken_by_the_first_who_wants_it() {
     assert_eq!(world.service.counts().broken_locks, 0);
     assert_eq!(world.status(two, &lock(theirs, LockType::Write, 9, 1)), Status::LockBroken);
     assert_eq!(world.service.counts().broken_locks, 1);
-    // The holder comes back too late, and finds out.
+    // The holder comes back too late, and learns of it.
     assert_eq!(world.status(one, &read_inline(mine, 0, 1)), Status::StaleStateId);
     assert_eq!(world.status(one, &unlock(mine, 0, 10)), Status::StaleStateId);
     let repair = lock_with(theirs, LockType::Write, REPAIR, 0, 10);

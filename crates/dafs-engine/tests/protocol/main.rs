@@ -1,7 +1,7 @@
 //! The server's engine against clients made of raw messages, over the simulated network: the rules
-//! of the protocol, and what happens to those who break them.
+//! of the protocol, and the effect of violations.
 //!
-//! One file per subject. `common` holds the world that all of them use.
+//! There is one file per subject. `common` has the world that all of them use.
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 

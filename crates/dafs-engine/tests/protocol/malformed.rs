@@ -1,4 +1,4 @@
-//! Damaged messages: an error or the end of that connection, and nothing else.
+//! Damaged messages cause an error or the end of their connection, and no other effect.
 
 use crate::common::*;
 use dafs_dat::sim::SimRng;
@@ -8,7 +8,7 @@ use dafs_wire::dafs::{
     SessionOptions, StateId, Status, Verifier,
 };
 
-/// A valid request of every procedure.
+/// Returns a valid request of every procedure.
 fn requests<'a>(
     root: FileHandle,
     file: File,
@@ -259,7 +259,8 @@ fn damage(message: &mut Vec<u8>, rng: &mut SimRng, order: ByteOrder) {
     }
 }
 
-/// A session in the first export with a file of its own; begins again where the old one has ended.
+/// Makes a session in the first export with a file of its own. It makes a new one where the old one
+/// has ended.
 fn victim(world: &mut World, client: Option<usize>, order: ByteOrder) -> (usize, FileHandle, File) {
     let client = match client {
         Some(client) => {
@@ -279,7 +280,7 @@ fn victim(world: &mut World, client: Option<usize>, order: ByteOrder) -> (usize,
     let Ok(dafs::Reply::Lookup(found)) = answer.reply() else { panic!() };
     let path = [b"f".as_slice()];
     let request = open_request(found.fh, &path, b"owner");
-    // A mutant may have left something else under that name, or closed to us.
+    // A mutant may have made another object with that name, or removed our access.
     let nowhere = File { fh: found.fh, id: StateId([0; 8]) };
     let file = world.open_with(client, &request).unwrap_or(nowhere);
     (client, found.fh, file)
@@ -327,14 +328,14 @@ fn ten_thousand_damaged_messages_hurt_nobody_else() {
             world.clients[index].send_raw(&message);
             sent += 1;
             world.settle();
-            // Whatever it was, it was answered, or the connection is over.
+            // Every mutant was answered, or the connection is over.
             let answered = world.clients[index].has_answer(stream);
             let stray = !world.clients[index].stray.is_empty();
             let over = world.clients[index].closed.is_some();
             assert!(answered || stray || over, "{} is not answered", request.procedure().name());
             world.clients[index].take_answer(stream);
             if stray {
-                // It was answered on another stream than we think; begin again.
+                // It was answered on an unexpected stream, so the test begins again.
                 break;
             }
             if sent % 100 == 0 {
@@ -359,7 +360,7 @@ fn ten_thousand_damaged_messages_hurt_nobody_else() {
     world.end();
 }
 
-/// What is wrong with the frame of a message ends the session (DAFS O15, O64).
+/// A fault in the frame of a message ends the session (DAFS O15, O64).
 #[test]
 fn a_wrong_frame_ends_the_session() {
     type Damage = fn(&mut Vec<u8>);
@@ -394,7 +395,7 @@ fn a_wrong_frame_ends_the_session() {
         world.settle();
         assert!(world.clients[client].closed.is_some(), "{what}, first");
     }
-    // Longer than was agreed, or than a first message may be.
+    // Longer than the negotiated size, or than a first message may be.
     for first in [true, false] {
         let client = if first { world.connect(2) } else { world.session(2, "a") };
         world.clients[client].send_raw(&vec![0; if first { 4097 } else { 16_385 }]);
@@ -406,7 +407,7 @@ fn a_wrong_frame_ends_the_session() {
     world.end();
 }
 
-/// What is wrong with the body is answered with INVAL, and the session goes on (DAFS O8).
+/// A fault in the body is answered with INVAL, and the session goes on (DAFS O8).
 #[test]
 fn a_wrong_body_is_answered() {
     let mut world = World::new(Setup::default());

@@ -18,7 +18,7 @@ fn state_ids_belong_to_their_client_and_die_when_closed() {
     assert_eq!(world.status(two, &close(file)), Status::BadStateId);
     let id = |id: [u8; 8]| File { fh: file.fh, id: StateId(id) };
     assert_eq!(world.status(one, &read_inline(id([0xff; 8]), 0, 1)), Status::BadStateId);
-    // Of another run of the server.
+    // A state-id of another run of the server.
     let mut old = file.id.0;
     old[0] ^= 1;
     assert_eq!(world.status(one, &read_inline(id(old), 0, 1)), Status::StaleStateId);
@@ -76,7 +76,7 @@ fn share_reservations_hold_between_clients() {
                     }
                 }
             }
-            // Without an open the denials hold too (DAFS O37).
+            // The denials also apply to requests without an open (DAFS O37).
             let anonymous = File { id: StateId([0; 8]), ..first };
             for (request, access) in [
                 (read_inline(anonymous, 0, 1), ShareAccess::Read),
@@ -86,7 +86,7 @@ fn share_reservations_hold_between_clients() {
                 let expected = if conflicts(access, deny) { Status::Denied } else { Status::Ok };
                 assert_eq!(world.status(two, &request), expected, "{access:?} {deny:?}");
             }
-            // The open itself allows what it said and no more.
+            // The open itself allows only its own access.
             let expected = |allowed| if allowed { Status::Ok } else { Status::Acces };
             let status = world.status(one, &read_inline(first, 0, 1));
             assert_eq!(status, expected(access.reads()));
@@ -118,7 +118,7 @@ fn one_owner_widens_its_open_and_one_close_ends_it() {
     assert_eq!(world.status(one, &read_inline(first, 0, 1)), Status::Ok);
     let other = open(ShareAccess::Write, ShareDeny::None);
     assert_eq!(world.open_with(two, &other).unwrap_err(), Status::Denied);
-    // A third that cannot be had leaves the open as it was.
+    // A third open that is refused leaves the open unchanged.
     let reader = open(ShareAccess::Read, ShareDeny::None);
     let theirs = world.open_with(two, &reader).unwrap();
     let greedy = open(ShareAccess::Read, ShareDeny::Read);
@@ -167,7 +167,7 @@ fn a_downgrade_gives_up_what_it_says() {
     let reading = dafs::Open { share_access: ShareAccess::Read, ..open };
     let theirs = world.open_with(two, &reading).unwrap();
     assert_eq!(world.status(two, &close(theirs)), Status::Ok);
-    // It takes nothing back.
+    // It does not restore access.
     assert_eq!(world.status(one, &down(ShareAccess::Both, ShareDeny::Write)), Status::Inval);
     assert_eq!(world.status(one, &down(ShareAccess::Read, ShareDeny::None)), Status::Ok);
     world.open_with(two, &open).unwrap();
@@ -205,7 +205,7 @@ fn creation_modes_differ_as_they_should() {
         ..open_request(root, &path, b"o")
     };
     let file = world.open_with(client, &open(exclusive([1; 8]), ShareAccess::Both)).unwrap();
-    // A repetition finds its own file, and what the open allowed before still works.
+    // A retry finds its own file, and the earlier access of the open stays.
     let again = world.open_with(client, &open(exclusive([1; 8]), ShareAccess::Write)).unwrap();
     assert_eq!((file.fh, file.id), (again.fh, again.id));
     assert_eq!(world.status(client, &write_inline(file, 0, b"x")), Status::Ok);
@@ -214,12 +214,12 @@ fn creation_modes_differ_as_they_should() {
     assert_eq!(error, Status::Exist);
     let claim =
         dafs::OpenClaim::Previous { fh: file.fh, delegate_type: dafs::DelegationType::None };
-    // There was no restart, so there is nothing to reclaim; and a claim makes nothing.
+    // There was no restart, so there is no state to reclaim. A claim makes no file.
     let request = dafs::Open { claim, ..open(None, ShareAccess::Both) };
     assert_eq!(world.open_with(client, &request).unwrap_err(), Status::Expired);
     let request = dafs::Open { claim, ..open(exclusive([3; 8]), ShareAccess::Both) };
     assert_eq!(world.open_with(client, &request).unwrap_err(), Status::Inval);
-    // An empty path is the object itself.
+    // An empty path means the object itself.
     let claim = dafs::OpenClaim::Null { dir: file.fh, path: dafs::Path::new(&[]) };
     let request = dafs::Open { claim, ..open(None, ShareAccess::Both) };
     let same = world.open_with(client, &request).unwrap();
@@ -274,12 +274,12 @@ fn an_open_may_deny_removal_and_replacement() {
         assert_eq!(world.status(client, &remove(root, b"f", true)), Status::DenyDispConflict);
         assert_eq!(world.status(client, &rename(root, b"g", b"f")), Status::DenyDispConflict);
     }
-    // To be renamed itself is no removal (DAFS O42).
+    // A rename of the file itself is no removal (DAFS O42).
     assert_eq!(world.status(two, &rename(root, b"f", b"h")), Status::Ok);
     world.write(one, file, 0, b"mine");
     assert_eq!(world.status(one, &close(file)), Status::Ok);
     assert_eq!(world.status(two, &remove(root, b"h", true)), Status::Ok);
-    // An open without the denial lets its file be replaced and keeps the old one.
+    // A file that is open without the denial can be replaced, and the open keeps the old one.
     let old = world.open(one, b"f");
     world.write(one, old, 0, b"old");
     world.write(two, other, 0, b"new");
@@ -306,7 +306,7 @@ fn a_silent_client_loses_its_opens_and_any_request_keeps_them() {
     assert_eq!(world.status(silent, &read_inline(lost, 0, 1)), Status::StaleStateId);
     // It may go on with new opens.
     world.open(silent, b"f");
-    // A client that is gone is forgotten with its lease.
+    // A client that is gone is removed with its lease.
     world.clients.remove(silent);
     world.settle();
     assert_eq!(world.service.counts().opens, 2);
@@ -319,8 +319,8 @@ fn caller<'a>(client: &'a Arc<Client>, cred: &'a Cred) -> Caller<'a> {
     Caller { client, cred, subject: dafs_service::Subject::Server, wait: Wait::Never, now_ns: 0 }
 }
 
-/// Two reactors may serve two sessions of one client at once. An open that is refused must neither
-/// undo nor spoil what another of the same owner is told meanwhile.
+/// A race: two reactors may serve two sessions of one client at once. A refused open must neither
+/// undo nor damage another open of the same owner.
 #[test]
 fn opens_of_one_owner_at_once_do_not_disturb_each_other() {
     let world = World::new(Setup::default());
@@ -346,7 +346,7 @@ fn opens_of_one_owner_at_once_do_not_disturb_each_other() {
         let opened = open(&nested, &nested_client, &Cred::new(2, 2), read, OpenHow::Existing);
         *kept.lock().unwrap() = Some(opened);
     });
-    // The outer one may not write; the inner one is told yes and has to keep its word.
+    // The outer one may not write. The inner one succeeded and has to stay valid.
     assert!(open(&service, &client, &reader, both, OpenHow::Existing).is_err());
     let state = inner.lock().unwrap().take().unwrap().unwrap();
     assert!(state.file(OpenMode { read: true, write: false }).is_ok());
@@ -356,7 +356,7 @@ fn opens_of_one_owner_at_once_do_not_disturb_each_other() {
     assert_eq!(service.counts().opens, 0);
 }
 
-/// Nothing may be entered for a record that has been replaced: nobody would release it again.
+/// A replaced record must get no new state, which would never be released.
 #[test]
 fn an_open_under_way_is_refused_when_its_client_is_replaced() {
     let world = World::new(Setup::default());

@@ -6,7 +6,7 @@ use dafs_wire::dafs::{Class, Procedure};
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
-/// How many functions may lie between a test and the one that makes its request.
+/// The most functions between a test and the one that makes its request.
 const CALLS_MAX: usize = 4;
 
 fn class(class: Class) -> &'static str {
@@ -20,7 +20,7 @@ fn class(class: Class) -> &'static str {
     }
 }
 
-/// The functions of a test binary by their names: the file of each, and its text.
+/// The functions of a test binary by name: the file of each, and its text.
 type Functions = HashMap<String, Vec<(PathBuf, String)>>;
 
 fn collect(directory: &Path, functions: &mut Functions) {
@@ -47,14 +47,14 @@ fn collect(directory: &Path, functions: &mut Functions) {
     }
 }
 
-/// The names that stand before an opening parenthesis.
+/// Returns the names in front of opening parentheses.
 fn calls(text: &str) -> impl Iterator<Item = &str> {
     let is_part = |c: char| c.is_alphanumeric() || c == '_';
     text.split('(')
         .map(move |before| before.rsplit(|c: char| !is_part(c)).next().unwrap_or_default())
 }
 
-/// Whether `test` of `file`, or a function that it calls, has one of the `words`.
+/// True if `test` of `file`, or a function that it calls, has one of the `words`.
 fn reaches(functions: &Functions, file: &Path, test: &str, words: &[String]) -> bool {
     let holds = |text: &str, word: &String| {
         let follows = |part: &str| !part.starts_with(|c: char| c.is_alphanumeric());
@@ -107,7 +107,7 @@ fn the_table_of_procedures_is_whole_and_true() {
             collect(directory, &mut functions);
             functions
         });
-        // A client sends a request; a callback is one that it receives.
+        // A client sends a request, and receives a callback.
         let word = |of: &str| format!("{of}::{procedure:?}");
         let words = match procedure.class() {
             Class::Callback => vec![word("Request"), word("Reply"), word("Procedure")],

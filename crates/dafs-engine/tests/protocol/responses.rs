@@ -1,4 +1,4 @@
-//! What became of the requests of a lost session: CHECK_RESPONSE, FETCH_RESPONSE, DISCARD_RESPONSES.
+//! Results of the requests of a lost session: CHECK_RESPONSE, FETCH_RESPONSE, DISCARD_RESPONSES.
 
 use crate::common::*;
 use dafs_wire::dafs::{
@@ -19,7 +19,7 @@ pub(crate) const CACHING: SessionOptions = SessionOptions {
     use_rdma_read_channel: false,
 };
 
-/// A session that keeps replies, and its id.
+/// Makes a session that caches replies, and returns its id.
 pub(crate) fn begin(
     world: &mut World,
     host: u32,
@@ -44,7 +44,7 @@ fn begin_with(
     (client, reply.session_id)
 }
 
-/// The request that a client sent last on a stream.
+/// Returns the key of the last request of a client on a stream.
 pub(crate) fn key(
     world: &mut World,
     client: usize,
@@ -78,7 +78,7 @@ fn what_was_executed_is_found_and_what_was_not_is_not() {
         let (old, id) = begin(&mut world, 2, "a", order);
         let file = world.open(old, b"f");
         let opened = key(&mut world, old, id, 0, Procedure::Open);
-        // Several at once, whose answers the client has and shall get again.
+        // Several at once, whose answers the client has and fetches again.
         let write = world.clients[old].post(&write_inline(file, 0, b"data"));
         let missing = remove(&world, b"none");
         let none = world.clients[old].post(&missing);
@@ -104,7 +104,7 @@ fn what_was_executed_is_found_and_what_was_not_is_not() {
         let next = CheckResponse { seq_number: written.seq_number + 1, ..written };
         let other = CheckResponse { procedure: Procedure::Commit, ..written };
         let far = CheckResponse { stream_id: 77, ..written };
-        // The open's stream has been used again, and a NULL is nobody's business.
+        // The open's stream has been used again, and a NULL has no cached reply.
         for unknown in [next, other, far, opened, simple] {
             for request in [Request::CheckResponse(unknown), Request::FetchResponse(unknown)] {
                 let answer = world.call(new, &request);
@@ -123,8 +123,8 @@ fn what_was_executed_is_found_and_what_was_not_is_not() {
     }
 }
 
-/// The old session may be working when its client is back already: its connection is ended, and the
-/// answer waits for what it does.
+/// The old session may still be working when its client is back. Its connection is ended, and the
+/// answer waits for its work.
 #[test]
 fn a_check_ends_the_old_session_and_waits_for_its_work() {
     both_ways(|maps| {
@@ -173,8 +173,8 @@ fn a_check_ends_the_old_session_and_waits_for_its_work() {
             let answer = world.call(new, &Request::FetchResponse(inline));
             assert_eq!(answer.bytes[HEADER_BYTES + 3] + answer.bytes[HEADER_BYTES], 4);
             let status = world.status(new, &Request::CheckResponse(direct));
-            // Mapped memory is written in one go. What passes through staging comes in pieces, and
-            // the last ones could not be fetched any more.
+            // Mapped memory is written in one step. Staged data comes in pieces, and the last ones
+            // could not be fetched any more.
             assert_eq!(status, if maps { Status::Ok } else { Status::NoXidMatch });
             assert_eq!(world.status(new, &Request::CheckResponse(read)), Status::NoXidMatch);
             world.hold_jobs = false;
@@ -197,7 +197,7 @@ fn a_discard_ends_the_old_session_too() {
     world.end();
 }
 
-/// Neither by the answer nor by what happens can one tell whether somebody else has a session.
+/// Neither the answer nor an effect reveals if another client has a session.
 #[test]
 fn sessions_of_others_look_as_if_they_were_not_there() {
     let users = vec![("anna", "right"), ("bert", "other")];
@@ -246,7 +246,7 @@ fn sessions_of_others_look_as_if_they_were_not_there() {
     }
     assert_eq!(world.status(living, &Request::Null), Status::Ok, "it goes on");
     assert_eq!(world.status(living, &Request::CheckResponse(done)), Status::Ok, "the owner may");
-    // A new instance of the client has nothing to do with the old one's sessions.
+    // A new instance of the client has no access to the old one's sessions.
     let again = world.connect(6);
     assert_eq!(world.status(again, &connect("a", 2, "anna", "right")), Status::Ok);
     let asked = CheckResponse { session_id: living_id, ..done };
@@ -298,7 +298,7 @@ fn replies_outlive_the_lease() {
     world.end();
 }
 
-/// Two sessions of a client that give each other up both end, and nobody waits for ever.
+/// Two sessions of a client that discard each other both end, without a deadlock.
 #[test]
 fn sessions_that_end_each_other_end() {
     let mut world = World::new(Setup::default());

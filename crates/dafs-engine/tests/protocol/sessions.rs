@@ -1,4 +1,4 @@
-//! Sessions: connecting, proving, binding, credentials, leaving.
+//! Sessions: connection, authentication, bound channels, credentials, disconnection.
 
 use crate::common::*;
 use dafs_engine::{OwnIdentity, SessionLimits};
@@ -94,7 +94,7 @@ fn a_connection_that_begins_with_anything_else_gets_an_error() {
     for request in [Request::Null, Request::SecInfo, client_auth(AuthRequest::None)] {
         let client = world.connect(2);
         assert_eq!(world.status(client, &request), Status::NotAuthenticated);
-        // The client may still do it right on the same connection.
+        // The client may still succeed on the same connection.
         assert_eq!(world.status(client, &connect_auth("a", 1, PLAIN)), Status::Ok);
     }
     let client = world.connect(2);
@@ -148,7 +148,7 @@ fn a_client_that_restarts_loses_what_it_held_once_it_has_proved_itself() {
     world.end();
 }
 
-/// A name belongs to who used it first (DAFS O6), and the refused may try another.
+/// A name belongs to its first user (DAFS O6), and a refused client may try another.
 #[test]
 fn a_name_in_use_by_another_principal_is_refused() {
     let mut world = World::new(with_users());
@@ -203,7 +203,7 @@ fn text_is_not_offered_without_a_password_file_and_gss_not_at_all() {
     world.end();
 }
 
-/// Each failed attempt makes memory for a session; a client that fails on purpose must not make the
+/// Each failed attempt makes memory for a session. A client that fails on purpose must not make the
 /// server keep it all, nor guess passwords for ever.
 #[test]
 fn failing_to_begin_again_and_again_ends_the_connection_with_bounded_memory() {
@@ -229,7 +229,7 @@ fn failing_to_begin_again_and_again_ends_the_connection_with_bounded_memory() {
 }
 
 /// The next first message may be as long as the first (4096 bytes), whatever sizes the failed
-/// attempt had asked for.
+/// attempt had requested.
 #[test]
 fn after_a_failed_attempt_a_long_first_message_still_fits() {
     let mut world = World::new(with_users());
@@ -258,7 +258,7 @@ fn a_second_proof_has_to_wait_for_the_first() {
     assert_eq!(world.jobs(), 1);
     world.hold_jobs = false;
     assert_eq!(world.wait(client, first).unwrap().status(), Status::Ok);
-    // A record with a session that nobody ends would stay for ever; `end` checks that.
+    // A record with a session that never ends would stay for ever. `end` checks that.
     world.end();
 }
 
@@ -290,7 +290,7 @@ fn a_connection_may_end_while_its_password_is_checked() {
     world.end();
 }
 
-/// Neither is the user shut out, who comes from elsewhere.
+/// The user's own logins from another host still succeed.
 #[test]
 fn a_host_that_guesses_passwords_has_to_wait() {
     let mut world = World::new(with_users());
@@ -326,7 +326,7 @@ fn guesses_at_the_same_time_are_counted_like_others() {
     world.end();
 }
 
-/// Otherwise guesses would go on when their connections are gone, and others wait for them.
+/// Otherwise checks of guesses would go on after the end of their connections, and delay others.
 #[test]
 fn the_password_of_a_client_that_has_left_is_not_checked() {
     let mut world = World::new(with_users());
@@ -402,14 +402,14 @@ fn a_channel_binds_to_a_session_of_the_same_principal_only() {
     let Ok(Reply::ConnectBind(reply)) = answer.reply() else { panic!() };
     assert_eq!((reply.max_requests, reply.trusted), (4, false));
     assert_eq!(world.status(channel, &Request::Null), Status::IllegalState);
-    // The operation channel takes no binding and the other no session.
+    // The operation channel accepts no binding and the other no session.
     let early = world.connect(2);
     let request = Request::ConnectBind(bind(session, right));
     assert_eq!(world.status(early, &request), Status::IllegalState);
     let early = world.connect_as(2, 2, ByteOrder::Little);
     assert_eq!(world.status(early, &connect_text("c", 1, "anna", "right")), Status::IllegalState);
     assert_eq!(world.status(client, &request), Status::IllegalState);
-    // It goes with its session.
+    // It ends with its session.
     assert_eq!(world.status(client, &Request::Disconnect), Status::Ok);
     world.pass(Duration::from_secs(1));
     assert!(world.clients[channel].closed.is_some());
@@ -550,7 +550,7 @@ fn options_are_answered_within_the_servers_limits() {
     assert!(options.inline_write_header_size < options.max_request_size);
     assert_eq!(options.inline_write_header_size % 8, 0);
     world.clients[client].checksums = true;
-    // A reply that does not fit is refused, or shortened where the protocol knows how.
+    // A reply that does not fit is refused, or shortened where the protocol allows it.
     let file = world.open(client, b"f");
     world.write(client, file, 0, &pattern(3000, 1));
     let answer = world.call(client, &read_inline(file, 0, 3000));
@@ -588,7 +588,7 @@ fn a_message_with_a_wrong_checksum_is_not_executed() {
     world.clients[client].mark(0, Procedure::Open);
     world.clients[client].send_raw(&message);
     assert_eq!(world.wait(client, 0).unwrap().status(), Status::Ok);
-    // On a stream that does not exist there is nobody to answer.
+    // On a stream that does not exist there is no request to answer.
     let header = world.clients[client].header(200);
     let mut message = world.clients[client].encode(&header, &Request::Null);
     message[24] ^= 1;
@@ -603,7 +603,7 @@ fn one_address_gets_only_so_many_connections() {
     let limits = SessionLimits { connections_per_address_max: 3, ..SessionLimits::default() };
     let mut world = World::new(Setup { limits, ..Setup::default() });
     let clients: Vec<usize> = (0..5).map(|_| world.connect(2)).collect();
-    // Those without a session make room, the oldest first.
+    // Connections without a session make room, the oldest first.
     world.pass(Duration::from_secs(1));
     world.settle();
     let open: Vec<usize> =
@@ -624,8 +624,8 @@ fn one_address_gets_only_so_many_connections() {
     world.end();
 }
 
-/// The record of the older instance goes from the disk first; other clients are served meanwhile, and
-/// whoever goes away meanwhile leaves nothing behind.
+/// The record of the older instance is removed from the disk first. Other clients are served
+/// meanwhile, and a client that disappears meanwhile leaves no state behind.
 #[test]
 fn a_client_that_is_started_anew_holds_up_no_reactor() {
     for goes_away in [false, true] {

@@ -1,4 +1,4 @@
-//! What DAFS clients see of the state that clients of other protocols hold.
+//! The effects on DAFS clients of state that clients of other protocols hold.
 
 use crate::common::*;
 use dafs_service::{
@@ -9,7 +9,7 @@ use dafs_store::{CreateHow, Cred, SetAttr, Wait};
 use dafs_wire::dafs::{self, Status};
 use std::sync::{Arc, Weak};
 
-/// A front door whose clients do not answer.
+/// A front end whose clients do not answer.
 struct Silent;
 
 impl Front for Silent {

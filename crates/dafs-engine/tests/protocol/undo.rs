@@ -1,4 +1,4 @@
-//! AUTORECOVERY locks and ABORT, as clients see them (DAFS 9.5).
+//! AUTORECOVERY locks and ABORT, for clients (DAFS 9.5).
 
 use crate::common::*;
 use dafs_wire::dafs::{self, LockOptions, LockType, Request, Status};
@@ -17,7 +17,7 @@ fn unlock(file: File, lock_type: LockType, length: u64) -> Request<'static> {
 const RECOVER: LockOptions = LockOptions::AUTORECOVERY;
 const ALL: u64 = u64::MAX;
 
-/// A world that keeps what may have to be undone, in a directory that goes with it.
+/// Makes a world with an undo log in a directory that lives as long.
 fn world() -> (World, tempfile::TempDir) {
     let (world, dir) = (World::new(Setup::default()), tempfile::tempdir().unwrap());
     world.service.keep_undo_in(dir.path()).unwrap();
@@ -108,7 +108,7 @@ fn a_part_of_a_file_asks_for_more_than_is_kept() {
     let nonsense = lock(file, LockType::Write, RECOVER, 0);
     assert_eq!(world.status(client, &nonsense), Status::Inval);
     world.end();
-    // Without a place to keep anything there are no such locks.
+    // Without a directory for the undo log there are no such locks.
     let mut world = World::new(Setup::default());
     let client = world.session(2, "a");
     let file = world.open(client, b"f");
@@ -118,8 +118,8 @@ fn a_part_of_a_file_asks_for_more_than_is_kept() {
     world.end();
 }
 
-/// Data that comes by RDMA is written by the reactor where it need not wait; what is not saved yet has
-/// to wait.
+/// The reactor writes data that comes by RDMA where it need not wait. A write whose pre-image is
+/// not saved yet has to wait.
 #[test]
 fn writes_of_all_kinds_are_undone_together() {
     both_ways(|maps| {

@@ -47,17 +47,17 @@ fn a_file_without_a_name_goes_with_its_last_open() {
     let (one, two) = (world.session(2, "a"), world.session(3, "b"));
     let root = world.root();
     let file = world.open_with(one, &unlinked(root)).unwrap();
-    // Another one, though the owner is the same: they have nothing in common.
+    // Another file, though the owner is the same.
     let other = world.open_with(one, &unlinked(root)).unwrap();
     assert_ne!((file.fh, file.id), (other.fh, other.id));
-    // With NOCREATE as well: there is nothing that could be opened instead.
+    // The same with NOCREATE: there is no file that could be opened instead.
     let third = dafs::Open { create: None, ..unlinked(root) };
     let third = world.open_with(one, &third).unwrap();
     assert_eq!(world.status(one, &close(file)), Status::Ok);
     assert_eq!(attributes(&mut world, one, file.fh), Err(Status::Stale));
     assert_eq!(world.status(one, &link(file.fh, root, b"late")), Status::Stale);
     assert_eq!(world.status(one, &close(third)), Status::Ok);
-    // The failure of its owner ends it too.
+    // The end of its owner also ends it.
     world.write(one, other, 0, b"x");
     world.clients.remove(one);
     let two = two - 1;
@@ -83,7 +83,7 @@ fn what_cannot_be_made_without_a_name_is_refused() {
         assert_eq!(world.open_with(client, &request).unwrap_err(), status, "{request:?}");
     };
     refused(unlinked(fixed), Status::RoFs);
-    // Nothing names it, so nothing could find it again.
+    // It has no name, so a retry could not find it again.
     let exclusive = Some(dafs::CreateMode::Exclusive { verifier: Verifier([1; 8]) });
     refused(dafs::Open { create: exclusive, ..unlinked(dir) }, Status::Inval);
     let forged = FileHandle { file: [7; 48], ..dir };
@@ -91,7 +91,7 @@ fn what_cannot_be_made_without_a_name_is_refused() {
     let path = [b"open".as_slice(), b"f"];
     let file = world.open_with(client, &open_request(root, &path, b"o")).unwrap();
     assert_eq!(world.open_with(client, &unlinked(file.fh)).unwrap_err(), Status::NotDir);
-    // A name in another file system is out of reach.
+    // A name in another file system is not possible.
     let reader = dafs::Open { share_access: ShareAccess::Read, ..unlinked(dir) };
     let own = world.open_with(client, &reader).unwrap();
     assert_eq!(world.status(client, &write_inline(own, 0, b"x")), Status::Acces);

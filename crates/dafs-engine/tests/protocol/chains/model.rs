@@ -1,4 +1,4 @@
-//! Random chains and what is between them, against the rules told once more in a simple way.
+//! Random chains and requests between them, against a simple second implementation of the rules.
 
 use super::{BACK, FH, FORW, STATEID, close, many, post};
 use crate::common::*;
@@ -11,7 +11,7 @@ enum What {
     Null,
     SecInfo,
     GetRoot,
-    /// Of a file's name, or one that nobody has.
+    /// Of a file's name, or of an unused one.
     Lookup(Option<usize>),
     Read(usize),
     Write(usize),
@@ -22,7 +22,7 @@ enum What {
 struct Step {
     what: What,
     flags: u16,
-    /// Events that pass before the next one is sent, and jobs that are done.
+    /// Events that pass before the next request is sent, and jobs that run.
     events: u8,
     jobs: u8,
 }
@@ -43,7 +43,7 @@ fn what() -> impl Strategy<Value = What> {
     ]
 }
 
-/// Flags that mostly fit each other, so that chains come about.
+/// Flags that mostly match, so that chains result.
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     let noise = prop_oneof![12 => Just(0), 1 => 0..64_u16];
     let step = (what(), any::<bool>(), any::<[bool; 2]>(), noise, 0..6_u8, 0..3_u8);
@@ -61,7 +61,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
             goes_on = flags & FORW != 0;
             list.push(Step { what, flags, events, jobs });
         }
-        // So that what comes behind stands alone.
+        // Ends the chain, so that the next request is independent.
         list.push(Step {
             what: What::Null,
             flags: if goes_on { BACK } else { 0 },
@@ -82,11 +82,11 @@ enum Object {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Expected {
     Is(Status),
-    /// What exactly is wrong with these arguments is not the chain's business.
+    /// The exact error of these arguments does not depend on the chain.
     Error,
 }
 
-/// A chain as the specification tells it, in the order of sending.
+/// The chain rules of the specification, applied in the order of sending.
 #[derive(Debug, Default)]
 struct Model {
     goes_on: bool,
@@ -119,7 +119,7 @@ impl Model {
         } else {
             self.run(step.what, has(FH), has(STATEID))
         };
-        // Form is judged by what was sent, executed or not.
+        // The form depends on sent requests, executed or not.
         self.bulk |= matches!(step.what, What::Read(_));
         self.failed |= expected != Expected::Is(Status::Ok);
         expected
@@ -169,7 +169,7 @@ impl Model {
 
 fn request<'a>(step: &Step, root: FileHandle, files: &[File], data: &'a [u8]) -> Request<'a> {
     let (takes_fh, takes_state) = (step.flags & FH != 0, step.flags & STATEID != 0);
-    // What is taken from the chain must not be looked at in the request.
+    // A value that is taken from the chain must not be used from the request.
     let fh = |fh| if takes_fh { FileHandle::ZERO } else { fh };
     let file = |file: usize| File {
         fh: fh(files[file].fh),
@@ -196,7 +196,7 @@ fn request<'a>(step: &Step, root: FileHandle, files: &[File], data: &'a [u8]) ->
     }
 }
 
-/// Takes the answers that have come.
+/// Takes the arrived answers.
 fn collect(
     world: &mut World,
     client: usize,

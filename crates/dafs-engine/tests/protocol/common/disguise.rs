@@ -1,5 +1,5 @@
-//! An adapter that lets a simulated host look like another peer to the server: the simulated
-//! network's own peers are all trusted, and most of the rules are about those who are not.
+//! An adapter that makes a simulated host look like another peer to the server. The simulated
+//! network's own peers are all trusted, and most of the rules are about untrusted ones.
 
 use dafs_dat::sim::SimAdapter;
 use dafs_dat::{
@@ -13,10 +13,10 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Who a simulated host is said to be.
+/// Returns the peer information for a simulated host.
 pub type Mask = fn(u32) -> PeerInfo;
 
-/// The disguise.
+/// The adapter.
 pub struct Disguise {
     inner: SimAdapter,
     mask: Mask,
@@ -28,7 +28,7 @@ impl Disguise {
         Self { inner, mask, loses }
     }
 
-    /// Loses what was sent or transferred, and the connection, as a panic in a transport does.
+    /// Loses sends and transfers, and the connection, as a panic in a transport does.
     fn lose(&mut self, events: &mut Vec<Event>) {
         let mut lost = Vec::new();
         events.retain(|event| match event {

@@ -1,5 +1,5 @@
 //! A world of one server engine and clients that speak raw DAFS over the simulated network, in one
-//! thread. Clients are numbers; `World` runs everything until nothing more happens.
+//! thread. Clients are numbers. `World` runs all of them until no event is left.
 
 #![allow(unreachable_pub, reason = "the module is part of one test program")]
 
@@ -36,10 +36,10 @@ use std::time::Duration;
 pub const LEASE: Duration = Duration::from_secs(30);
 pub const WRITE_VERIFIER: Verifier = Verifier(*b"verifier");
 
-/// How a world is made.
+/// The parameters of a world.
 pub struct Setup {
     pub limits: SessionLimits,
-    /// Names and rules; every export is a store in memory of its own.
+    /// Names and rules. Every export is a store in memory of its own.
     pub exports: Vec<(&'static str, ExportOptions)>,
     /// Users and passwords.
     pub users: Vec<(&'static str, &'static str)>,
@@ -50,15 +50,15 @@ pub struct Setup {
     pub maps: bool,
     /// The server listens on a second network too.
     pub second_network: bool,
-    /// What new stores say that they wait for.
+    /// The waits that new stores declare.
     pub waits: Waits,
     /// The stores of an earlier run.
     pub stores: Vec<Arc<dyn Store>>,
-    /// Where durable replies are kept.
+    /// The disk of the journal for durable replies.
     pub journal: Option<Arc<SimDisk>>,
-    /// Tells runs of the server from each other.
+    /// Distinguishes runs of the server.
     pub run: u32,
-    /// Clients are recorded before they hold anything.
+    /// Clients are recorded before they get any state.
     pub records: bool,
 }
 
@@ -111,18 +111,18 @@ impl ClientRecords for Blank {
 }
 
 thread_local! {
-    /// What runs now is no reactor's work.
+    /// True while code runs outside a reactor.
     static MAY_WAIT: Cell<bool> = const { Cell::new(false) };
-    /// What runs now keeps jobs of all other stores from running.
+    /// True while a job runs that blocks jobs of all other stores.
     static AMONG_OTHERS: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Fails when it is a reactor that waits for the disk.
+/// Fails when a reactor waits for the disk.
 pub fn assert_may_wait() {
     assert!(MAY_WAIT.get(), "a reactor waits for the disk");
 }
 
-/// Fails when what waits for other machines holds up who waits for the disk.
+/// Fails when a wait for other machines blocks jobs that wait for the disk.
 pub fn assert_may_wait_for_others() {
     assert_may_wait();
     assert!(!AMONG_OTHERS.get(), "a job among those of all stores waits for other machines");
@@ -159,7 +159,7 @@ impl Pool for HeldPool {
 
 pub struct World {
     pub network: SimNetwork,
-    /// The server's transports lose work, and the connections that it was for.
+    /// The server's transports lose work, and its connections.
     pub loses: Arc<AtomicBool>,
     second: Option<SimNetwork>,
     pub engine: Engine,
@@ -172,7 +172,7 @@ pub struct World {
 
     pub authenticator: Arc<Authenticator>,
     pool: HeldPool,
-    /// Jobs stay where they are while this is set.
+    /// Jobs are not run while this is set.
     pub hold_jobs: bool,
     now: Instant,
 }
@@ -272,32 +272,32 @@ impl World {
         }
     }
 
-    /// The networks, the first one first.
+    /// Returns the networks, the first one first.
     pub fn networks(&self) -> impl Iterator<Item = &SimNetwork> {
         std::iter::once(&self.network).chain(&self.second)
     }
 
-    /// Jobs that wait.
+    /// Returns the number of waiting jobs.
     pub fn jobs(&self) -> usize {
         self.pool.jobs.lock().unwrap().len()
     }
 
-    /// Runs the oldest job; false when there is none.
+    /// Runs the oldest job. Returns false when there is none.
     pub fn run_job(&mut self) -> bool {
         let job = self.pool.jobs.lock().unwrap().pop_front();
         job.map(run).is_some()
     }
 
-    /// Runs the newest job; false when there is none.
+    /// Runs the newest job. Returns false when there is none.
     pub fn run_last_job(&mut self) -> bool {
         let job = self.pool.jobs.lock().unwrap().pop_back();
         job.map(run).is_some()
     }
 
-    /// One small step; false when nothing at all was to be done.
+    /// Makes one small step. Returns false when there was no work.
     pub fn step(&mut self) -> bool {
         let mut busy = false;
-        // What is further away is a timer, and timers run out only by `pass`.
+        // A later event is a timer, and timers expire only by `pass`.
         let soon = self.now + Duration::from_secs(1);
         let next = self.networks().filter_map(SimNetwork::next_event).min();
         if let Some(at) = next.filter(|at| *at < soon) {
@@ -316,7 +316,7 @@ impl World {
         busy
     }
 
-    /// Runs until nothing more happens.
+    /// Runs until no event is left.
     pub fn settle(&mut self) {
         for _ in 0..2_000_000 {
             if !self.step() {
@@ -350,7 +350,7 @@ impl World {
         self.settle();
     }
 
-    /// A connection of a new process on `host` that has not said anything.
+    /// Opens a silent connection of a new process on `host`.
     pub fn connect(&mut self, host: u32) -> usize {
         self.connect_as(host, 1, ByteOrder::Little)
     }
@@ -360,13 +360,13 @@ impl World {
         self.enter(client)
     }
 
-    /// A further connection of a client's process, which shares its memory.
+    /// Opens a further connection of a client's process, which shares its memory.
     pub fn connect_beside(&mut self, client: usize, channel: u32, order: ByteOrder) -> usize {
         let client = self.clients[client].beside(channel, order);
         self.enter(client)
     }
 
-    /// A session over one of the networks.
+    /// Makes a session over one of the networks.
     pub fn session_on(&mut self, network: usize, host: u32, name: &str) -> usize {
         let adapter = self.networks().nth(network).unwrap().adapter(host);
         let client = self.enter(Client::connect(adapter, 1, ByteOrder::Little));
@@ -385,7 +385,7 @@ impl World {
         index
     }
 
-    /// A session without proof for a client of this name.
+    /// Makes a session without proof for a client of this name.
     pub fn session(&mut self, host: u32, name: &str) -> usize {
         self.session_with(host, name, 1, dafs::SessionOptions::default())
     }
@@ -413,12 +413,12 @@ impl World {
         })
     }
 
-    /// The status of a request.
+    /// Returns the status of a request.
     pub fn status(&mut self, client: usize, request: &Request<'_>) -> Status {
         self.call(client, request).status()
     }
 
-    /// As `call`; `None` when the connection ends instead.
+    /// Does the same as `call`. Returns `None` when the connection ends instead.
     pub fn try_call(&mut self, client: usize, request: &Request<'_>) -> Option<Answer> {
         let stream = self.clients[client].post(request);
         self.wait(client, stream)
@@ -437,13 +437,13 @@ impl World {
         self.engine.counts()
     }
 
-    /// The server's root.
+    /// Returns the server's root.
     pub fn root(&self) -> FileHandle {
         let root = self.service.root();
         FileHandle { fs: root.fs.0, file: root.file.0 }
     }
 
-    /// Ends all clients at once and checks that the server holds nothing afterwards.
+    /// Ends all clients at once and checks that the server holds no state afterwards.
     pub fn end(mut self) {
         self.hold_jobs = false;
         self.clients.clear();
@@ -454,14 +454,14 @@ impl World {
         assert_eq!(self.service.counts().clients, 0);
     }
 
-    /// Checks that the engine holds nothing of any connection.
+    /// Checks that the engine holds no state of any connection.
     pub fn assert_idle(&self) {
         assert_eq!(self.counts(), EngineCounts::default());
         assert_eq!(self.jobs(), 0);
     }
 }
 
-/// CLIENT_CONNECT_AUTH without proof.
+/// Builds CLIENT_CONNECT_AUTH without proof.
 pub fn connect_auth(name: &str, verifier: u64, options: dafs::SessionOptions) -> Request<'_> {
     Request::ClientConnectAuth(dafs::ClientConnectAuth {
         options,
@@ -472,7 +472,7 @@ pub fn connect_auth(name: &str, verifier: u64, options: dafs::SessionOptions) ->
     })
 }
 
-/// CLIENT_CONNECT.
+/// Builds CLIENT_CONNECT.
 pub fn client_connect(name: &str, verifier: u64, options: dafs::SessionOptions) -> Request<'_> {
     Request::ClientConnect(dafs::ClientConnect {
         options,
@@ -482,13 +482,13 @@ pub fn client_connect(name: &str, verifier: u64, options: dafs::SessionOptions) 
     })
 }
 
-/// An IP address in place of the simulated host.
+/// Returns an IP address in place of the simulated host.
 pub fn stranger(host: u32) -> PeerInfo {
     let address = std::net::SocketAddr::from(([192, 0, 2, host as u8], 700));
     PeerInfo { address: Some(address), ..PeerInfo::default() }
 }
 
-/// Open a file of the root for reading and writing, making it if need be.
+/// Builds an OPEN of a file of the root for reading and writing. It makes the file if needed.
 pub fn open_request<'a>(dir: FileHandle, path: &'a [&'a [u8]], owner: &'a [u8]) -> dafs::Open<'a> {
     dafs::Open {
         claim: dafs::OpenClaim::Null { dir, path: dafs::Path::new(path) },
@@ -503,7 +503,7 @@ pub fn open_request<'a>(dir: FileHandle, path: &'a [&'a [u8]], owner: &'a [u8]) 
     }
 }
 
-/// A file that is open.
+/// An open file.
 #[derive(Debug, Clone, Copy)]
 pub struct File {
     pub fh: FileHandle,
@@ -511,7 +511,7 @@ pub struct File {
 }
 
 impl World {
-    /// Opens a file of the root, making it if need be.
+    /// Opens a file of the root, and makes it if needed.
     pub fn open(&mut self, client: usize, name: &[u8]) -> File {
         let path = [name];
         let request = open_request(self.root(), &path, b"owner");
@@ -611,7 +611,7 @@ pub fn write_direct(
     }
 }
 
-/// Bytes that tell where they belong.
+/// Returns bytes that depend on their position.
 pub fn pattern(len: usize, seed: u8) -> Vec<u8> {
     (0..len).map(|at| (at as u8) ^ ((at >> 8) as u8).wrapping_mul(31) ^ seed).collect()
 }

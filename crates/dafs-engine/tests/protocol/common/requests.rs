@@ -1,4 +1,4 @@
-//! Requests and answers that several subjects use.
+//! Requests and answers that several test files use.
 
 use super::{Answer, File, World, connect_auth};
 use dafs_wire::dafs::{
@@ -123,13 +123,13 @@ pub fn list(fh: FileHandle, cookie: u64, cookieverf: Verifier, maxcount: u32) ->
     })
 }
 
-/// Runs a test where the server reaches the client's memory by RDMA alone, and where it maps it.
+/// Runs a test where the server accesses the client's memory by RDMA only, and where it maps it.
 pub fn both_ways(test: impl Fn(bool)) {
     test(false);
     test(true);
 }
 
-/// A session with a back-control channel, whose BC_NULL has been answered.
+/// Makes a session with a back-control channel, whose BC_NULL has been answered.
 pub fn with_channel(
     world: &mut World,
     host: u32,
@@ -163,7 +163,7 @@ pub fn bind_beside(world: &mut World, client: usize, session_id: SessionId) -> u
     channel
 }
 
-/// How a channel is bound.
+/// Builds the request that binds a channel.
 pub fn bind_request(session_id: SessionId) -> ConnectBind<'static> {
     ConnectBind {
         session_id,

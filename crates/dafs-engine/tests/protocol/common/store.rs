@@ -1,4 +1,4 @@
-//! A store that behaves like a slow and failing disk on command, over the store in memory.
+//! A store that behaves like a slow and failing disk on command, above the store in memory.
 
 use super::{assert_may_wait, assert_may_wait_for_others};
 use dafs_mem::VolatileSlice;
@@ -12,20 +12,20 @@ use std::any::Any;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// What the disk does now; clones share it.
+/// The present faults of the disk. Clones share it.
 #[derive(Clone)]
 pub struct Disk(Arc<Knobs>);
 
 struct Knobs {
-    /// Nothing is in memory: every transfer has to wait.
+    /// No data is in memory: every transfer has to wait.
     slow: AtomicBool,
     /// Reads and writes at or behind this byte of any file fail.
     bad_from: AtomicU64,
     /// Names and attributes cannot be made stable.
     bad_sync: AtomicBool,
-    /// An attempt to do so ends in a panic.
+    /// A sync panics.
     mad_sync: AtomicBool,
-    /// The next transfer ends in a panic.
+    /// The next transfer panics.
     mad_transfer: AtomicBool,
     writes: AtomicU64,
     /// Runs once, inside the next open of an existing file.
@@ -70,12 +70,12 @@ impl Disk {
         *self.0.on_open.lock().unwrap() = Some(Box::new(act));
     }
 
-    /// Calls that wrote something.
+    /// Returns the number of calls that wrote data.
     pub fn writes(&self) -> u64 {
         self.0.writes.load(Ordering::Relaxed)
     }
 
-    /// The bytes of a transfer that succeed.
+    /// Returns the bytes of a transfer that succeed.
     fn judge(&self, offset: u64, len: usize, wait: Wait) -> Result<usize> {
         assert!(!self.0.mad_transfer.swap(false, Ordering::Relaxed), "on purpose");
         if wait == Wait::Never && self.0.slow.load(Ordering::Relaxed) {
@@ -90,10 +90,10 @@ impl Disk {
     }
 }
 
-/// What makes a store one on that disk.
+/// Puts a store on that disk.
 pub struct OnDisk {
     disk: Disk,
-    /// What it says that it waits for.
+    /// The waits that it declares.
     waits: Waits,
 }
 
@@ -102,7 +102,7 @@ impl OnDisk {
         Layered::new(Arc::new(store), Self { disk, waits })
     }
 
-    /// Fails when it is a reactor that waits for what the store says that it waits for.
+    /// Fails when a reactor waits for the store in a declared way.
     fn waited(&self, data: bool) {
         match self.waits {
             Waits::Never => {}
