@@ -32,8 +32,8 @@ pub(crate) fn read_all(
 
 /// Wraps data of a message, to be written to a file.
 pub(crate) fn source(data: &[u8]) -> VolatileSlice<'_> {
-    // SAFETY: the bytes stay borrowed for as long as the view lives. It only goes to `write_all`, and
-    // a write to a file only reads from its views.
+    // SAFETY: the bytes stay borrowed for as long as the view lives. It only goes to `write_all`,
+    // and a write to a file only reads from its views.
     unsafe { VolatileSlice::new(data.as_ptr().cast_mut(), data.len()) }
 }
 

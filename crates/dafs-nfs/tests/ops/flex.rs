@@ -166,7 +166,8 @@ fn after_error(status: Status, op: u32, (mode, next): (u32, u32)) -> [Vec<Device
     [before, after]
 }
 
-/// FFLORNXIOREAD, FFLORSTALEREAD, FFLORIOREAD, FFLORSERVERFAULTREAD, FFLORACCESSREAD, FFLORDELAYREAD.
+/// FFLORNXIOREAD, FFLORSTALEREAD, FFLORIOREAD, FFLORSERVERFAULTREAD, FFLORACCESSREAD,
+/// FFLORDELAYREAD.
 #[test]
 fn who_could_not_read_somewhere_is_told_of_both_copies_again() {
     use Status::*;
@@ -180,7 +181,8 @@ fn who_could_not_read_somewhere_is_told_of_both_copies_again() {
 }
 
 /// FFLORNXIOWRITE, FFLORSTALEWRITE, FFLORIOWRITE, FFLORSERVERFAULTWRITE, FFLORFBIGWRITE, FFLORFBIG,
-/// FFLORACCESSWRITE, FFLORDELAYWRITE. FFLORNOSPCWRITE is `a_device_without_room_is_not_done_without`.
+/// FFLORACCESSWRITE, FFLORDELAYWRITE. FFLORNOSPCWRITE is
+/// `a_device_without_room_is_not_done_without`.
 #[test]
 fn who_could_not_write_somewhere_is_told_of_the_other_copy() {
     use Status::*;

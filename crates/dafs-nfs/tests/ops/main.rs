@@ -1,4 +1,5 @@
-//! Operations on files as NFSv4 clients see them, over a store in memory and over a local directory.
+//! Operations on files as NFSv4 clients see them, over a store in memory and over a local
+//! directory.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a failed unwrap is a failed test")]
 

@@ -10,7 +10,8 @@ use dafs_wire::nfs4::Status;
 /// Refuses invalid names.
 ///
 /// # Errors
-/// `Inval` for an empty name, `NameTooLong`, `BadChar` for '/' and zero, `BadName` for "." and "..".
+/// `Inval` for an empty name, `NameTooLong`, `BadChar` for '/' and zero, `BadName` for "." and
+/// "..".
 #[inline]
 pub(crate) fn check(name: &[u8]) -> Result<(), Status> {
     match name {
