@@ -1,12 +1,13 @@
-//! The administrator's door: a UNIX socket in the state directory, for root and the server's user.
+//! The administrators' interface: a UNIX socket in the state directory, for root and the server's
+//! user.
 //!
-//! One request per connection, a line of JSON; the answer is a line of JSON.
+//! Each connection has one request, a line of JSON. The answer is a line of JSON, too.
 //!
 //! Invariants
-//! * The socket can be opened by its owner alone, so the file system proves who asks.
-//! * A second server over the same state directory does not take the socket from the first.
-//! * A peer that does not ask, or does not read the answer, holds up nobody but itself: each has a
-//!   thread, there are few, and silent ones make room. A request that panics fails alone.
+//! * Only its owner can open the socket, so the file system authenticates the administrator.
+//! * A second server with the same state directory does not take the socket from the first.
+//! * A peer that sends no request, or does not read the answer, blocks no other. Each peer has a
+//!   thread, their number is small, and silent ones make room. A request that panics fails alone.
 
 use crate::limits::{ADMIN_PEERS_MAX, ADMIN_REQUEST_BYTES_MAX, ADMIN_TIMEOUT};
 use crate::peers::serve_each;
@@ -24,78 +25,78 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use thiserror::Error;
 
-/// What an administrator may ask for.
+/// A request of an administrator.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum AdminRequest {
-    /// Who is known, and what do they hold?
+    /// List the clients and their state.
     Clients,
-    /// End a client: all that it holds is released.
+    /// Expire a client: all its state is released.
     Expire {
-        /// Its key, as `Clients` told it.
+        /// Its key, from the answer to `Clients`.
         client: u64,
     },
-    /// Read the configuration file again.
+    /// Reload the configuration file.
     Reload,
-    /// Which sessions are there?
+    /// List the sessions.
     Sessions,
-    /// Which byte ranges are locked, or were and are broken?
+    /// List locked and broken byte ranges.
     Locks,
-    /// Where does a file lie?
+    /// Show the layout of a file.
     Layout {
-        /// The file, as clients name it.
+        /// The path of the file, as clients name it.
         path: String,
     },
-    /// Which nodes do exports have whose files are spread?
+    /// List the nodes of exports with data servers.
     Nodes,
-    /// Move everything off a node, or leave it where it is after all.
+    /// Drain a node: move all files off it. Or undo that.
     Drain {
-        /// The export that the node is a part of; the only one that has nodes if it is left out.
+        /// The export of the node. By default the only one that has nodes.
         export: Option<String>,
         /// Its number.
         node: u32,
-        /// It stays.
+        /// Keep files on the node after all.
         undo: bool,
     },
-    /// Have an empty directory take the place of one that is lost, where files have copies.
+    /// Replace the lost directory of a node by an empty one, where files have copies.
     Replace {
-        /// The export that the node is a part of; the only one that has nodes if it is left out.
+        /// The export of the node. By default the only one that has nodes.
         export: Option<String>,
         /// Its number.
         node: u32,
     },
-    /// Who has access to file systems?
+    /// List the fences of file systems.
     Fences {
-        /// The exports; none are all.
+        /// The exports. None means all.
         exports: Vec<String>,
     },
-    /// Change who has access to file systems. Answered with `Fences`, when nothing of those who were
-    /// shut out is under way any more.
+    /// Change the fences of file systems. The answer is `Fences`, when the fenced clients have no
+    /// request under way any more.
     Fence {
-        /// The exports; none are all.
+        /// The exports. None means all.
         exports: Vec<String>,
-        /// What to do with the names.
+        /// The change of the names.
         change: FenceOrder,
         /// Fence ids, and names of NFS clients.
         names: Vec<String>,
     },
 }
 
-/// How the list of a fence changes.
+/// The kind of a change of a fence's list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FenceOrder {
-    /// Only these have access.
+    /// Give access only to these.
     Set,
-    /// These have access, too.
+    /// Give access to these, too.
     Add,
-    /// These have no access any more.
+    /// Remove access of these.
     Remove,
-    /// Everybody has access.
+    /// Lift the fence.
     Clear,
 }
 
-/// What the server says.
+/// The server's answer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum AdminReply {
@@ -103,94 +104,94 @@ pub enum AdminReply {
     Clients(Vec<ClientReport>),
     /// The sessions.
     Sessions(Vec<SessionReport>),
-    /// The locks; those that their holders have left behind first.
+    /// The locks. Locks that their holders have left behind come first.
     Locks(Vec<LockReport>),
-    /// Where a file lies.
+    /// The layout of a file.
     Layout(LayoutReport),
     /// The nodes.
     Nodes(Vec<NodeReport>),
     /// The fences of file systems.
     Fences(Vec<FenceReport>),
-    /// It was done.
+    /// Success.
     Done(String),
-    /// It could not be done, and why.
+    /// Failure, with the reason.
     Failed(String),
 }
 
-/// A node as an administrator sees it.
+/// A node, for administrators.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeReport {
-    /// The export that it is a part of.
+    /// The export of the node.
     pub export: String,
     /// Its number.
     pub number: u32,
-    /// Its directory, or where its data server waits for the metadata server.
+    /// Its directory, or the address where its data server waits for the metadata server.
     pub place: String,
-    /// Where clients reach it.
+    /// Its addresses for clients.
     pub addresses: Vec<SocketAddr>,
-    /// Whether it can be used now.
+    /// It can be used now.
     pub connected: bool,
-    /// Why not.
+    /// The reason why it cannot.
     pub trouble: String,
-    /// Its space.
+    /// The size of its file system.
     pub total_bytes: u64,
-    /// What is left of it.
+    /// The free space of its file system.
     pub available_bytes: u64,
-    /// Everything is being moved off it.
+    /// All files are being moved off it.
     pub leaving: bool,
-    /// That is done: it can be taken out of the configuration.
+    /// No file is left on it, so it can be removed from the configuration.
     pub empty: bool,
-    /// Files that were moved off nodes of the export since the server started, and their bytes.
+    /// Files that were moved off nodes of the export since the server started.
     pub moved_files: u64,
-    /// See above.
+    /// The bytes of these files.
     pub moved_bytes: u64,
-    /// Files whose copies there lack something.
+    /// Files whose copies on it are incomplete.
     pub files_to_mend: u64,
-    /// Bytes that clients have read at its data server since that was started.
+    /// Bytes that clients have read at its data server since that started.
     pub read_bytes: u64,
-    /// Bytes that they have written there.
+    /// Bytes that clients have written there.
     pub written_bytes: u64,
-    /// What of these lies on other nodes.
+    /// The part of these bytes that lies on other nodes.
     pub indirect_bytes: u64,
 }
 
-/// A client as an administrator sees it.
+/// A client, for administrators.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClientReport {
-    /// The key to name it by.
+    /// Its key in requests.
     #[serde(with = "hex_key")]
     pub client: u64,
-    /// The protocol by which it came.
+    /// The protocol of its front end.
     pub door: String,
-    /// The name it gave itself, with bytes that are no text escaped.
+    /// The client's own name, with bytes that are no text escaped.
     pub name: String,
-    /// How data travels, where that is known.
+    /// Its transport, where that is known.
     pub transport: String,
-    /// How it proved who it is.
+    /// The principal that it has authenticated as.
     pub principal: String,
-    /// Where it was last heard from, if it came by a network.
+    /// The address of its last request, if it came over a network.
     pub address: String,
-    /// Seconds since it was last heard from.
+    /// Seconds since its last request.
     pub silent_seconds: u64,
-    /// Its lease has ended; what it holds goes as soon as somebody else wants it.
+    /// Its lease has ended. Its state is revoked as soon as another client's request conflicts.
     pub courtesy: bool,
-    /// Files it has open.
+    /// Its open files.
     pub opens: u64,
-    /// Byte ranges it has locked.
+    /// Its locked byte ranges.
     pub locks: u64,
-    /// Delegations it holds.
+    /// Its delegations.
     pub delegations: u64,
-    /// Requests since it came.
+    /// Requests since its registration.
     pub operations: u64,
     /// Bytes read.
     pub read_bytes: u64,
     /// Bytes written.
     pub written_bytes: u64,
-    /// The files it holds something of, each with what, in words.
+    /// The files on which it has state, each with a description of the state.
     pub holds: Vec<String>,
 }
 
-/// A session of a DAFS client as an administrator sees it.
+/// A session of a DAFS client, for administrators.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SessionReport {
     /// Its id.
@@ -198,69 +199,70 @@ pub struct SessionReport {
     /// The key of its client, as in [`ClientReport`].
     #[serde(with = "hex_key")]
     pub client: u64,
-    /// The name the client gave itself, with bytes that are no text escaped.
+    /// The client's own name, with bytes that are no text escaped.
     pub name: String,
-    /// Who it is to fences; `null` if it has not said so.
+    /// Its id for fences. `null` if it has given none.
     pub fence_id: Option<String>,
-    /// Where it comes from.
+    /// The address of the peer.
     pub peer: String,
-    /// How data travels.
+    /// Its transport.
     pub transport: String,
-    /// Whether the server trusts it.
+    /// The server trusts the client's choice of users.
     pub trusted: bool,
-    /// Whether messages and data carry checksums.
+    /// Messages and data carry checksums.
     pub checksums: bool,
     /// Seconds since it connected.
     pub age_seconds: u64,
     /// Requests that it may have outstanding.
     pub credits: u16,
-    /// Requests that have come and are not answered.
+    /// Requests that have arrived and are not answered.
     pub in_flight: u16,
-    /// Replies kept for it, should the connection be lost; `null` if it wants none kept.
+    /// Cached replies for the case that the connection is lost. `null` if the session has no reply
+    /// cache.
     pub replies: Option<u64>,
     /// Their bytes.
     pub replies_bytes: Option<u64>,
-    /// Files that its client has open.
+    /// Open files of its client.
     pub opens: u64,
     /// Owners of its client that have locked parts of a file.
     pub locks: u64,
-    /// Delegations that its client holds.
+    /// Delegations of its client.
     pub delegations: u64,
 }
 
 /// A lock of a byte range.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LockReport {
-    /// `held`; `breakable` when its holder is gone and may come back; `broken`; `undone` when it was
-    /// lost, and the file is to be put back as it was before it.
+    /// One of these: `held`. `breakable` when its holder is gone and may come back. `broken`.
+    /// `undone` when it was lost, and the file is to be restored to its state before the lock.
     pub state: String,
     /// Its file, by export and inode number.
     pub file: String,
     /// First byte.
     pub offset: u64,
-    /// Bytes; `null` for all from there on.
+    /// Bytes. `null` for all from there on.
     pub length: Option<u64>,
-    /// Against everybody else.
+    /// It conflicts with all other locks.
     pub exclusive: bool,
     /// It outlives its holder.
     pub persist: bool,
-    /// It is held to mend what a broken one has left.
+    /// It is held to repair a file with a broken lock.
     pub repair: bool,
-    /// What is written to the file under it is undone when its holder fails.
+    /// Writes under it are undone when its holder fails.
     pub auto_recover: bool,
-    /// Why the file could not be put back yet; `null` if that was not tried in vain.
+    /// The reason why the file could not be restored yet. `null` if no attempt has failed.
     pub trouble: Option<String>,
     /// The key of the client that holds it or held it.
     #[serde(with = "hex_key")]
     pub client: u64,
-    /// The name that client gave itself, with bytes that are no text escaped.
+    /// The client's own name, with bytes that are no text escaped.
     pub name: String,
     /// The owner at that client, likewise.
     pub owner: String,
 }
 
-/// Keys of clients as everything else writes them: 16 hexadecimal digits, because programs that read
-/// JSON round larger numbers.
+/// Keys of clients in the usual form: 16 hexadecimal digits. Programs that read JSON would round
+/// larger numbers.
 mod hex_key {
     use serde::de::Error;
     use serde::{Deserialize, Deserializer, Serializer};
@@ -276,58 +278,58 @@ mod hex_key {
     }
 }
 
-/// Where a file lies among data servers.
+/// The layout of a file on data servers.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct LayoutReport {
     /// Bytes of the file.
     pub size_bytes: u64,
-    /// `stripes`, `copies`, or nothing for a file at the server itself.
+    /// `stripes`, `copies`, or empty for a file at the server itself.
     pub form: String,
     /// Bytes of a stripe.
     pub unit_bytes: u32,
-    /// The place in the pattern of the first stripe.
+    /// The index in the pattern of the first stripe.
     pub first_place: u32,
     /// For each place of the pattern the number of its server in `servers`.
     pub pattern: Vec<u32>,
-    /// The data servers, each with the addresses that lead to it.
+    /// The data servers, each with its addresses.
     pub servers: Vec<Vec<String>>,
-    /// Whether components have no holes.
+    /// The components have no holes.
     pub dense: bool,
-    /// The numbers in `servers` of those whose copies lack something.
+    /// The numbers in `servers` of the data servers with incomplete copies.
     pub stale: Vec<u32>,
 }
 
 /// The fence of a file system.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FenceReport {
-    /// The export that leads to it.
+    /// The export of the file system.
     pub export: String,
-    /// Whether there is a list. If not, everybody has access.
+    /// There is a list. Without one every client has access.
     pub fenced: bool,
-    /// Who has access if there is.
+    /// The clients with access if there is a list.
     pub names: Vec<String>,
 }
 
 /// Answers administrators.
 pub(crate) type AdminHandler = Box<dyn Fn(AdminRequest) -> AdminReply + Send + Sync>;
 
-/// Why a server cannot be asked.
+/// The reason why a server cannot be asked.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum AdminError {
-    /// Nobody listens.
+    /// No server listens.
     #[error(
         "no server answers at {path}: {error}; see whether it runs, and name the state directory that it \
          was started with by --state-directory",
         path = .path.display()
     )]
     Unreachable {
-        /// Where it was looked for.
+        /// The path of the socket.
         path: PathBuf,
-        /// Why.
+        /// The system's error.
         error: io::Error,
     },
-    /// It listens and does not speak.
+    /// The server accepts the connection and does not answer.
     #[error("the server did not answer: {0}")]
     NoAnswer(io::Error),
 }
@@ -336,10 +338,10 @@ fn socket_path(state_directory: &Path) -> PathBuf {
     state_directory.join("admin.sock")
 }
 
-/// Asks the server of a state directory.
+/// Sends a request to the server of a state directory.
 ///
 /// # Errors
-/// When it cannot be reached.
+/// The server cannot be reached.
 pub fn ask(state_directory: &Path, request: &AdminRequest) -> Result<AdminReply, AdminError> {
     let path = socket_path(state_directory);
     let mut stream = UnixStream::connect(&path)
@@ -357,7 +359,7 @@ pub fn ask(state_directory: &Path, request: &AdminRequest) -> Result<AdminReply,
     exchange().map_err(AdminError::NoAnswer)
 }
 
-/// The thread behind the socket; ended when dropped.
+/// The thread behind the socket. It ends when this is dropped.
 pub(crate) struct AdminSocket {
     path: PathBuf,
     stop: Arc<AtomicBool>,
@@ -368,7 +370,7 @@ impl AdminSocket {
     /// Listens in the state directory.
     ///
     /// # Errors
-    /// When the socket cannot be made, for one because another server uses this directory.
+    /// The socket cannot be made, for instance because another server uses this directory.
     pub(crate) fn start(state_directory: &Path, handler: AdminHandler) -> io::Result<Self> {
         let path = socket_path(state_directory);
         let listener = match UnixListener::bind(&path) {
@@ -376,7 +378,7 @@ impl AdminSocket {
                 if UnixStream::connect(&path).is_ok() {
                     return Err(error);
                 }
-                // Left by a server that was killed.
+                // A server that was killed has left it.
                 std::fs::remove_file(&path)?;
                 UnixListener::bind(&path)?
             }
@@ -394,7 +396,7 @@ impl AdminSocket {
 impl Drop for AdminSocket {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
-        // The thread sleeps in accept; a connection wakes it.
+        // The thread sleeps in accept, and a connection wakes it.
         let woken = UnixStream::connect(&self.path).is_ok();
         if let Some(thread) = self.thread.take().filter(|_| woken) {
             let _ = thread.join();
@@ -403,7 +405,7 @@ impl Drop for AdminSocket {
     }
 }
 
-/// Serves whoever comes, until the server stops.
+/// Serves peers until the server stops.
 fn accept(listener: &UnixListener, stopped: &AtomicBool, handler: &AdminHandler) {
     let limits = ConnectionLimits { total: ADMIN_PEERS_MAX, per_address: ADMIN_PEERS_MAX };
     let next = || {
@@ -416,7 +418,8 @@ fn accept(listener: &UnixListener, stopped: &AtomicBool, handler: &AdminHandler)
 }
 
 fn serve(stream: &UnixStream, admitted: &Admitted, handler: &AdminHandler) -> io::Result<()> {
-    // The permissions come a moment after the socket, so the kernel is asked, too.
+    // The permissions are set a moment after the socket is made, so the kernel is asked for the
+    // peer's user, too.
     let peer = rustix::net::sockopt::socket_peercred(stream)?.uid;
     if !peer.is_root() && peer != rustix::process::geteuid() {
         return Ok(());
@@ -494,7 +497,7 @@ mod tests {
         let connect = || UnixStream::connect(socket_path(dir.path())).unwrap();
         let mut silent: Vec<_> = (0..3 * ADMIN_PEERS_MAX).map(|_| connect()).collect();
         ask(dir.path(), &AdminRequest::Clients).unwrap();
-        // They are taken in the order in which they come, so the first has made room.
+        // They are accepted in the order of their arrival, so the first has made room.
         silent[0].set_read_timeout(Some(ADMIN_TIMEOUT / 2)).unwrap();
         assert_eq!(silent[0].read_to_string(&mut String::new()).unwrap(), 0, "turned away");
         drop(silent);

@@ -1,8 +1,8 @@
-//! The server: its configuration, and all that it is assembled from.
+//! The server: its configuration, and the assembly of its parts.
 //!
 //! Invariants
-//! * Front ends are crates of their own (`dafs-engine`, `dafs-nfs`); only this crate knows both.
-//! * Semantics live in `dafs-service`; nothing here decides what a file operation means.
+//! * Front ends are crates of their own (`dafs-engine`, `dafs-nfs`); only [`Server`] knows both.
+//! * `dafs-service` holds the semantics: no code here decides the meaning of a file operation.
 
 mod admin;
 mod config;

@@ -1,14 +1,14 @@
-//! Every bound of what serves beside the engine, in one place; those of sessions are the engine's
-//! (`dafs_engine::SessionLimits`).
+//! Every bound of the server's parts besides the engine, in one place. The bounds of sessions are
+//! the engine's (`dafs_engine::SessionLimits`).
 
 use dafs_dat::connections::ConnectionLimits;
 use dafs_engine::FENCE_DRAIN_TIME;
 
-/// Connections get this part of the descriptors that the process may open.
+/// The reciprocal of the share of the process's descriptors for connections.
 pub(crate) const CONNECTIONS_SHARE: usize = 4;
 
-/// As many opens as this part of the descriptors are possible, and as many delegations. Each takes two
-/// descriptors at most: one of its own, and one of the object.
+/// The reciprocal of the share of descriptors for opens. The same share is for delegations. Each
+/// takes at most two descriptors: its own, and that of the object.
 pub(crate) const FILES_SHARE: usize = 6;
 
 /// Threads that check passwords.
@@ -17,52 +17,53 @@ pub(crate) const PROOF_THREADS_MAX: usize = 1;
 /// Bytes of an administrator's request.
 pub(crate) const ADMIN_REQUEST_BYTES_MAX: u64 = 512 << 10;
 
-/// How long nothing is accepted when there are no descriptors for that.
+/// The pause of accept when descriptors are short.
 pub(crate) const ACCEPT_REST: std::time::Duration = std::time::Duration::from_millis(100);
 
-/// Administrators that are served at once; more are turned away.
+/// Administrators that are served at once. More are refused.
 pub(crate) const ADMIN_PEERS_MAX: usize = 8;
 
-/// Locks that administrators are shown.
+/// Locks in an answer to administrators.
 pub(crate) const LOCKS_SHOWN_MAX: usize = 10_000;
 
-/// Things that a client holds, shown to administrators.
+/// State descriptions of a client in an answer to administrators.
 pub(crate) const HOLDINGS_SHOWN_MAX: usize = 1000;
 
-/// How long an administrator may take to ask, and the server to answer.
+/// The timeout of an administrator's request, and of the answer.
 pub(crate) const ADMIN_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(10);
 
-/// How long an administrator waits for what a fence shuts out: less than for the answer.
+/// The timeout of an administrator's request for the drain of a fence: shorter than that of the
+/// answer.
 pub(crate) const ADMIN_FENCE_TIME: std::time::Duration = std::time::Duration::from_secs(8);
 
-/// How long a server that stops waits for blocking calls that are under way.
+/// The timeout for blocking calls under way when the server stops.
 pub(crate) const STOP_TIME: std::time::Duration = std::time::Duration::from_secs(5);
 
 /// Bytes of a scraper's request.
 pub(crate) const METRICS_REQUEST_BYTES_MAX: usize = 8 << 10;
 
-/// Scrapers that are served at once, and those of them from one address.
+/// Scrapers that are served at once, in all and from one address.
 pub(crate) const METRICS_PEERS: ConnectionLimits = ConnectionLimits { total: 16, per_address: 8 };
 
-/// How long a scraper may take to ask, and then to read.
+/// The timeout of a scraper's request, and then of its read.
 pub(crate) const METRICS_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(2);
 
-/// How often it is looked whether copies of files can be mended.
+/// The interval of checks for copies of files to repair.
 pub(crate) const MEND_INTERVAL: std::time::Duration = std::time::Duration::from_secs(1);
 
-/// How long nobody has written to a file whose copies are then known to be alike.
+/// The time without writes after which copies of a file are known to be equal.
 pub(crate) const MEND_IDLE: std::time::Duration = std::time::Duration::from_secs(5);
 
-/// How much of files is compared in a second while copies are mended.
+/// The bytes of files that are compared in a second while copies are repaired.
 pub(crate) const MEND_BYTES_PER_SECOND: usize = 64 << 20;
 
-/// How long files are moved off nodes before others get a turn.
+/// The longest time of one step of moving files off nodes.
 pub(crate) const MOVE_TURN: std::time::Duration = std::time::Duration::from_millis(200);
 
-/// How long a file that cannot be moved now keeps others waiting to be moved.
+/// The timeout of a file that cannot be moved now and blocks other moves.
 pub(crate) const MOVE_PATIENCE: std::time::Duration = std::time::Duration::from_secs(120);
 
-/// How long a data server that is to be taken in may take to be there.
+/// The timeout for a new data server to be reachable.
 pub(crate) const JOIN_TIME: std::time::Duration = std::time::Duration::from_secs(5);
 
 const _: () = assert!(JOIN_TIME.as_secs() < ADMIN_TIMEOUT.as_secs());

@@ -1,8 +1,8 @@
-//! What Prometheus reads: counters of operations, exports and clients, on a port of their own.
+//! The metrics for Prometheus: counters of operations, exports and clients, on a port of their own.
 //!
-//! The answer to any request for `/metrics` is the whole text. It is for scrapers on a network that
-//! the administrator trusts: there is no proof of who asks, and nothing can be changed. Several are
-//! served at a time, each for a bounded time, so those who say nothing hold up nobody.
+//! The answer to any request for `/metrics` is the whole text. The port is for scrapers on a
+//! network that the administrator trusts: there is no authentication, and a scraper can change no
+//! state. Several are served at a time, each for a bounded time, so silent ones block no other.
 
 use crate::limits::{METRICS_PEERS, METRICS_REQUEST_BYTES_MAX, METRICS_TIMEOUT};
 use crate::peers::serve_each;
@@ -23,10 +23,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
-/// The name of an operation of a front door by its number.
+/// Returns the name of an operation of a front end by its number.
 pub(crate) type OperationName = fn(Door, u32) -> Option<&'static str>;
 
-/// Gauges of the moment: name, help, value.
+/// Current gauges: name, help, value.
 pub(crate) type Gauges = Box<dyn Fn() -> Vec<(&'static str, &'static str, u64)> + Send + Sync>;
 
 pub(crate) type Labels = Vec<(&'static str, String)>;
@@ -45,7 +45,7 @@ impl fmt::Debug for ServerCollector {
     }
 }
 
-/// A counter of [`Usage`]: its name, its help, and where it is.
+/// A counter of [`Usage`]: its name, its help, and its field.
 type UsageCounter = (&'static str, &'static str, fn(&Usage) -> &AtomicU64);
 
 const USAGE: [UsageCounter; 4] = [
@@ -55,10 +55,10 @@ const USAGE: [UsageCounter; 4] = [
     ("written_bytes", "Bytes of file data written", |usage| &usage.written_bytes),
 ];
 
-/// What clients have done at each data server of this process.
+/// Counters of clients' I/O at each data server of this process.
 pub(crate) type Nodes = Box<dyn Fn() -> Vec<(Labels, NodeCounters)> + Send + Sync>;
 
-/// A counter of [`NodeCounters`]: its name, its help, and where it is.
+/// A counter of [`NodeCounters`]: its name, its help, and its value.
 type NodeCounter = (&'static str, &'static str, fn(&NodeCounters) -> u64);
 
 const NODE: [NodeCounter; 3] = [
@@ -67,7 +67,7 @@ const NODE: [NodeCounter; 3] = [
     ("data_node_indirect_bytes", "Bytes asked of the wrong one", |node| node.indirect_bytes),
 ];
 
-/// A counter of [`DirectUse`], likewise.
+/// A counter of [`DirectUse`]: its name, its help, and its field.
 type DirectCounter = (&'static str, &'static str, fn(&DirectUse) -> &AtomicU64);
 
 const DIRECT_USE: [DirectCounter; 4] = [
@@ -118,7 +118,7 @@ impl Collector for ServerCollector {
 }
 
 impl ServerCollector {
-    /// Every operation that was ever asked for, by front door and name.
+    /// Returns every operation that was ever requested, by front end and name.
     fn each_operation(&self) -> impl Iterator<Item = (Labels, u64, &Histogram)> {
         let metrics = self.service.metrics();
         let numbers =
@@ -170,7 +170,7 @@ fn encode_histogram(
     encoder.encode_histogram::<NoLabelSet>(sum_ns as f64 / 1e9, buckets.iter().sum(), &bounds, None)
 }
 
-/// The counters of clients or of exports.
+/// Encodes the counters of clients or of exports.
 fn usages(
     encoder: &mut DescriptorEncoder<'_>,
     prefix: &str,
@@ -198,7 +198,7 @@ fn labels_of(export: &Export) -> Labels {
     vec![("export", format!("/{}", export.name()))]
 }
 
-/// What was done at the data servers of those exports that have some.
+/// Encodes the counters of I/O at data servers, for exports that have some.
 fn direct_uses(encoder: &mut DescriptorEncoder<'_>, exports: &[Arc<Export>]) -> fmt::Result {
     for (name, help, counter) in DIRECT_USE {
         let name = format!("dafs_export_direct_{name}");
@@ -212,7 +212,7 @@ fn direct_uses(encoder: &mut DescriptorEncoder<'_>, exports: &[Arc<Export>]) -> 
     Ok(())
 }
 
-/// The thread that answers scrapers; ended when dropped.
+/// The thread that answers scrapers. It ends when this is dropped.
 pub(crate) struct MetricsPort {
     pub(crate) address: SocketAddr,
     stop: Arc<AtomicBool>,
@@ -220,18 +220,18 @@ pub(crate) struct MetricsPort {
 }
 
 impl MetricsPort {
-    /// Takes the address; who asks there waits until [`Self::start`].
+    /// Binds the address. Scrapers wait until [`Self::start`].
     ///
     /// # Errors
-    /// When the address cannot be had.
+    /// The address is not available.
     pub(crate) fn listen(address: SocketAddr) -> Result<TcpListener, StartError> {
         TcpListener::bind(address).map_err(|error| StartError::Metrics { address, error })
     }
 
-    /// Answers.
+    /// Starts to answer.
     ///
     /// # Errors
-    /// When there is no thread for it.
+    /// The system has no thread left.
     pub(crate) fn start(listener: TcpListener, collector: ServerCollector) -> io::Result<Self> {
         let address = listener.local_addr()?;
         let mut registry = Registry::default();
@@ -259,7 +259,7 @@ impl MetricsPort {
 impl Drop for MetricsPort {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
-        // The thread sleeps in accept; a connection wakes it.
+        // The thread sleeps in accept, and a connection wakes it.
         let woken = TcpStream::connect_timeout(&self.address, METRICS_TIMEOUT).is_ok();
         if let Some(thread) = self.thread.take().filter(|_| woken) {
             let _ = thread.join();
@@ -267,7 +267,7 @@ impl Drop for MetricsPort {
     }
 }
 
-/// The head of a request, if it comes in time.
+/// Reads the head of a request, if it comes in time.
 fn request(mut stream: &TcpStream) -> io::Result<Option<Vec<u8>>> {
     let end = Instant::now() + METRICS_TIMEOUT;
     let mut request = Vec::new();
@@ -305,7 +305,7 @@ fn answer(mut stream: &TcpStream, request: &[u8], registry: &Registry) -> io::Re
     let end = Instant::now() + METRICS_TIMEOUT;
     let text = head + &body;
     let mut text = text.as_bytes();
-    // Each piece that is taken would begin the time anew.
+    // A timeout for each write would start anew with each piece.
     while !text.is_empty() && Instant::now() < end {
         let written = stream.write(text)?;
         text = &text[written..];

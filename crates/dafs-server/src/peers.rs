@@ -1,9 +1,9 @@
-//! Small front ends for few peers: each is served on a thread of its own.
+//! Small servers for few peers: each peer has a thread of its own.
 //!
 //! Invariants
-//! * There are at most so many peers at a time, as the limits say. A peer that has not asked yet
-//!   makes room for another, so silent ones hold up nobody.
-//! * A panic while one is served ends nothing but its connection.
+//! * The limits bound the number of peers at a time. A peer that has not sent its request yet makes
+//!   room for another, so silent ones block no other.
+//! * A panic while a peer is served ends only its connection.
 
 use crate::limits::ACCEPT_REST;
 use dafs_dat::connections::{Admitted, Connections, Origin};
@@ -13,8 +13,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Has each peer served that `accept` gives, until `stopped`. Those who are being served then are
-/// waited for. `serve` establishes a peer when it has asked for something.
+/// Serves each peer that `accept` returns, until `stopped`, and then waits for those that are being
+/// served. `serve` establishes a peer when it has sent a request.
 pub(crate) fn serve_each<S: AsFd + Send + Sync + 'static>(
     name: &str,
     connections: &Arc<Connections>,
@@ -32,7 +32,7 @@ pub(crate) fn serve_each<S: AsFd + Send + Sync + 'static>(
             let (stream, origin) = match accepted {
                 Ok((stream, origin)) => (Arc::new(stream), origin),
                 Err(error) => {
-                    // Such as when there are no descriptors.
+                    // For instance, when there are no descriptors.
                     tracing::warn!(%error, "{name} cannot accept a connection; trying again soon");
                     connections.make_room();
                     std::thread::sleep(ACCEPT_REST);
@@ -51,7 +51,7 @@ pub(crate) fn serve_each<S: AsFd + Send + Sync + 'static>(
                 match served {
                     Ok(Ok(())) => {}
                     Ok(Err(error)) => tracing::debug!(%error, "a peer of {name} went away"),
-                    // What it was has been reported where it happened.
+                    // The panic has been reported where it happened.
                     Err(_) => tracing::error!("a request to {name} has failed by a panic"),
                 }
             };

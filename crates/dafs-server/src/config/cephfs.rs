@@ -1,4 +1,4 @@
-//! Exports of CephFS: what is written of them, and what is made of it.
+//! Exports of CephFS: their form in the file, and their configuration.
 
 use super::gluster::{check_far, place};
 use super::{CephDataServer, CephFsConfig, DataServerPlace, ExportSource, OsdConfig, Wrong};
@@ -6,7 +6,7 @@ use dafs_cephfs::Told;
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
 
-/// The names of ceph's own programs.
+/// Keys with the names of ceph's own programs.
 #[derive(Deserialize, Default)]
 #[serde(deny_unknown_fields)]
 pub(super) struct CephFile {
@@ -32,7 +32,7 @@ struct DataServerFile {
     network_namespace: Option<PathBuf>,
 }
 
-/// A file that has to be there.
+/// Checks that a file exists.
 fn there(base: &Path, path: Option<&PathBuf>) -> Result<Option<PathBuf>, String> {
     let path = path.map(|path| base.join(path));
     match path {
@@ -62,7 +62,7 @@ fn check_osds(osds: &[u32]) -> Result<(), String> {
     }
 }
 
-/// Which storage daemons a data server in a process of its own is for.
+/// The storage daemons of a data server in a process of its own.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct OsdFile {

@@ -1,4 +1,5 @@
-//! What a data server in a process of its own is told of the file system that keeps the files.
+//! The configuration of a data server in a process of its own, for a file system that keeps the
+//! files.
 
 use super::cephfs::OsdFile;
 use super::gluster::BrickFile;
@@ -7,7 +8,7 @@ use serde::Deserialize;
 use std::path::{Path, PathBuf};
 use thiserror::Error;
 
-/// What a data server is next to, where another file system keeps the files.
+/// The part of another file system that a data server is local to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum EngineConfig {
     /// Storage daemons of a CephFS.
@@ -16,16 +17,16 @@ pub enum EngineConfig {
     Gluster(BrickConfig),
 }
 
-/// Storage daemons, and as whom their file system is used.
+/// Storage daemons, and the identity at their file system.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OsdConfig {
-    /// The configuration of the cluster; `None` for ceph's usual places.
+    /// The configuration of the cluster. `None` for ceph's usual places.
     pub conf: Option<PathBuf>,
-    /// The user of the cluster, without "client."; `None` for admin.
+    /// The user of the cluster, without "client.". `None` for admin.
     pub id: Option<String>,
-    /// The user's key; `None` for where the configuration of the cluster says.
+    /// The user's key. `None` for the place in the configuration of the cluster.
     pub keyring: Option<PathBuf>,
-    /// The file system; `None` for the cluster's default one.
+    /// The file system. `None` for the cluster's default one.
     pub fs: Option<String>,
     /// A directory with all files in it, from the top of the file system.
     pub root: String,
@@ -38,13 +39,14 @@ pub struct OsdConfig {
 pub struct BrickConfig {
     /// The volume.
     pub volume: String,
-    /// Hosts whose management daemons know it, with their ports where these are not the usual one.
+    /// Hosts whose management daemons know the volume, with their ports where these are not the
+    /// default.
     pub servers: Vec<(String, Option<u16>)>,
-    /// The brick, as the volume calls it: HOST:PATH.
+    /// The brick, in the volume's notation: HOST:PATH.
     pub brick: String,
 }
 
-/// What is wrong with the file.
+/// An error in the file.
 #[derive(Debug, Error)]
 #[error("{path}: {remedy}", path = .path.display())]
 pub struct EngineError {
@@ -63,7 +65,7 @@ impl EngineConfig {
     /// Reads the file of a data server: the table `[ceph]` or `[gluster]`.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// The error in the file.
     pub fn load(path: &Path) -> Result<Self, EngineError> {
         let wrong = |remedy: String| EngineError { path: path.to_owned(), remedy };
         let text = own::read_config(path).map_err(|error| match error {

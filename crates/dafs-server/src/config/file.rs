@@ -1,4 +1,4 @@
-//! The configuration file as it is written, and the checks that make a [`Config`] of it.
+//! The configuration file as text, and the checks that make a [`Config`] of it.
 
 use super::cephfs::CephFile;
 use super::gluster::GlusterFile;
@@ -45,7 +45,7 @@ pub(super) struct ConfigFile {
     export: Vec<ExportFile>,
 }
 
-/// How reactors wait, as it is written.
+/// The wait of reactors, as text.
 #[derive(Deserialize)]
 #[serde(remote = "Wake", rename_all = "lowercase")]
 enum WakeFile {
@@ -129,7 +129,7 @@ struct ClusterFile {
     secret: Option<PathBuf>,
 }
 
-/// Bytes of a stripe where nothing is said.
+/// Bytes of a stripe by default.
 const STRIPE_BYTES_DEFAULT: u32 = 1 << 20;
 
 impl ConfigFile {
@@ -264,7 +264,7 @@ impl LimitsFile {
     }
 }
 
-/// Where clients reach a data server, as they are told.
+/// Parses the address of a data server that clients get.
 pub(super) fn own_address(text: &str) -> Result<SocketAddr, String> {
     match parse_listen_nfs(text) {
         Ok(address) if address.ip().is_unspecified() => {
@@ -274,7 +274,7 @@ pub(super) fn own_address(text: &str) -> Result<SocketAddr, String> {
     }
 }
 
-/// Where a data server listens for RDMA: `rdma_listen` and `rdma_verbs_listen` of its table.
+/// Parses the RDMA addresses of a data server: `rdma_listen` and `rdma_verbs_listen` of its table.
 pub(super) fn data_rdma(soft: Option<&str>, verbs: Option<&str>) -> Result<DataRdma, String> {
     let parse = |text| match parse_listen_nfs_rdma(text) {
         Ok(address) if address.ip().is_unspecified() => {
@@ -289,10 +289,10 @@ pub(super) fn data_rdma(soft: Option<&str>, verbs: Option<&str>) -> Result<DataR
 }
 
 impl DataRdma {
-    /// Whether both can be told to clients, and be had together.
+    /// Checks that clients can use both addresses, and that they can coexist.
     ///
     /// # Errors
-    /// What to write instead.
+    /// The text to write instead.
     pub fn check(&self) -> Result<(), String> {
         match (self.soft, self.verbs) {
             (_, Some(verbs)) if verbs.port() == 0 => {
@@ -306,7 +306,7 @@ impl DataRdma {
     }
 }
 
-/// Where a data server of another process waits for its metadata server.
+/// Parses the address where a data server of another process waits for its metadata server.
 pub(super) fn control_address(text: &str) -> Result<String, String> {
     let (host, port) = text.rsplit_once(':').unwrap_or_default();
     match port.parse::<u16>() {
@@ -355,7 +355,7 @@ impl NodeFile {
         Ok(NodeConfig { number, place: NodePlace::Directory { path, listen, rdma, dafs_listen } })
     }
 
-    /// Whether anything is said of how clients reach it.
+    /// True if there is any address for clients.
     fn is_open(&self) -> bool {
         let all = [&self.listen, &self.rdma_listen, &self.rdma_verbs_listen, &self.dafs_listen];
         all.iter().any(|listen| listen.is_some())
@@ -438,7 +438,7 @@ impl ExportFile {
         Ok(ExportConfig { name: self.name.clone(), source, options, subtree_check })
     }
 
-    /// Files that another file system keeps.
+    /// Returns the source of files that another file system keeps.
     fn engine(
         &self,
         base: &Path,
@@ -478,7 +478,7 @@ impl ExportFile {
         }
     }
 
-    /// What the directory holds: all of the files, or their names.
+    /// Returns the source of a directory with all of the files, or with their names.
     fn spread(
         &self,
         path: PathBuf,

@@ -1,4 +1,4 @@
-//! Exports of GlusterFS: what is written of them, and what is made of it.
+//! Exports of GlusterFS: their form in the file, and their configuration.
 
 use super::file::{control_address, data_rdma, own_address};
 use super::{
@@ -7,7 +7,7 @@ use super::{
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
 
-/// The names of GlusterFS's own programs.
+/// Keys with the names of GlusterFS's own programs.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct GlusterFile {
@@ -29,7 +29,7 @@ struct DataServerFile {
     brick: String,
 }
 
-/// The place of a data server: in this server, or by a control connection.
+/// Returns the place of a data server: in this server, or at a control connection.
 pub(super) fn place(
     listen: Option<&str>,
     (soft, verbs): (Option<&str>, Option<&str>),
@@ -50,7 +50,7 @@ pub(super) fn place(
     }
 }
 
-/// The secret of the cluster, if there are data servers of other processes.
+/// Returns the secret of the cluster, if there are data servers in other processes.
 pub(super) fn check_far<'a>(
     places: impl Iterator<Item = &'a DataServerPlace>,
     cluster_secret: Option<&Path>,
@@ -74,7 +74,7 @@ pub(super) fn check_far<'a>(
     }
 }
 
-/// HOST:PATH.
+/// Checks the form HOST:PATH.
 fn check_brick(brick: &str) -> Result<(), String> {
     match brick.contains(":/") {
         true => Ok(()),
@@ -82,7 +82,7 @@ fn check_brick(brick: &str) -> Result<(), String> {
     }
 }
 
-/// HOST, or HOST:PORT; an IPv6 address with a port has brackets.
+/// Parses HOST, or HOST:PORT. An IPv6 address with a port has brackets.
 fn server(text: &str) -> Option<(String, Option<u16>)> {
     let (host, port) = match text.strip_prefix('[') {
         Some(rest) => {
@@ -107,7 +107,7 @@ fn server(text: &str) -> Option<(String, Option<u16>)> {
     Some((host.to_owned(), port))
 }
 
-/// The hosts that know a volume of that name.
+/// Returns the hosts that know a volume of that name.
 fn volume(name: &str, hosts: &[String]) -> Result<Vec<(String, Option<u16>)>, String> {
     if name.is_empty() || name.contains(['/', ' ']) {
         return Err("volume is a name that gluster volume list shows".to_owned());
@@ -122,7 +122,7 @@ fn volume(name: &str, hosts: &[String]) -> Result<Vec<(String, Option<u16>)>, St
     }
 }
 
-/// Which brick a data server in a process of its own is for.
+/// The brick of a data server in a process of its own.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct BrickFile {

@@ -1,5 +1,5 @@
-//! The configuration file: TOML in, checked values out. Every message names the key at fault and
-//! what to write instead; syntax errors carry the line.
+//! The configuration file: TOML in, checked values out. Every message names the wrong key and the
+//! text to write instead. Syntax errors have the line.
 
 mod cephfs;
 mod engine;
@@ -20,7 +20,7 @@ use std::time::Duration;
 use thiserror::Error;
 use toml::de::{DeTable, DeValue};
 
-/// The port that clients use when a URL names none.
+/// The port of URLs without a port.
 pub const DEFAULT_PORT: u16 = 20_490;
 
 /// The port of NFS.
@@ -29,45 +29,45 @@ pub const NFS_PORT: u16 = 2049;
 /// The port of NFS over RDMA (RFC 8267 section 6).
 pub const NFS_RDMA_PORT: u16 = 20_049;
 
-/// What an administrator must write to let strangers in without proof.
+/// The sentence that an administrator must write to admit other hosts without authentication.
 pub const DANGER_SENTENCE: &str = "anyone who reaches this port can read and write these files";
 
-/// Why a configuration cannot be used.
+/// The reason why a configuration cannot be used.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ConfigError {
     /// The file cannot be read.
     #[error("cannot read {path}: {error}", path = .path.display())]
     Read {
-        /// Which file.
+        /// The path of the file.
         path: PathBuf,
-        /// Why.
+        /// The system's error.
         error: std::io::Error,
     },
-    /// Others could change the file, or it is none.
+    /// Other users could change the file, or it is no file.
     #[error("cannot trust the configuration: {0}")]
     Own(OwnError),
-    /// The file is not TOML, or has a key that does not exist. The text names line and column.
+    /// The file is not TOML, or has an unknown key. The text names line and column.
     #[error("{path}: {error}", path = .path.display())]
     Syntax {
-        /// Which file.
+        /// The path of the file.
         path: PathBuf,
-        /// Where and what.
+        /// The position and the error.
         error: Box<toml::de::Error>,
     },
-    /// A value makes no sense.
+    /// A value is invalid.
     #[error("{path} line {line}: {key}: {remedy}", path = .path.display())]
     Value {
-        /// Which file.
+        /// The path of the file.
         path: PathBuf,
         /// The line of the key, from 1.
         line: usize,
         /// The key, with its table.
         key: String,
-        /// What is wrong and what to write.
+        /// The error and the text to write.
         remedy: String,
     },
-    /// Strangers could reach an export without proving who they are.
+    /// Other hosts could reach an export without authentication.
     #[error(
         "{address} can be reached by other hosts and clients need not prove who they are; set \
          password_file, or listen on 127.0.0.1, or write\n  \
@@ -79,15 +79,15 @@ pub enum ConfigError {
     },
 }
 
-/// A value that makes no sense, before it is known which line it stands in.
+/// An invalid value, before its line is known.
 struct Wrong {
     key: String,
-    /// The way to the key: names of tables and keys, numbers of array elements.
+    /// The path to the key: names of tables and keys, numbers of array elements.
     steps: Vec<String>,
     remedy: String,
 }
 
-/// `key` is dotted.
+/// Makes an error of a dotted `key`.
 fn wrong(key: &str, remedy: impl Into<String>) -> Wrong {
     let steps = key.split('.').map(str::to_owned).collect();
     Wrong { key: key.to_owned(), steps, remedy: remedy.into() }
@@ -100,7 +100,7 @@ impl Wrong {
     }
 }
 
-/// The line in which the last of the steps that exist begins.
+/// Returns the line where the last of the existing steps begins.
 fn line_of(text: &str, steps: &[String]) -> usize {
     let Ok(table) = DeTable::parse(text) else { return 1 };
     let mut at = 0;
@@ -124,20 +124,20 @@ fn line_of(text: &str, steps: &[String]) -> usize {
     1 + text.as_bytes().iter().take(at).filter(|&&byte| byte == b'\n').count()
 }
 
-/// Where the files of an export live.
+/// The source of an export's files.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ExportSource {
     /// In a local directory.
     Directory(PathBuf),
-    /// Names and attributes in a local directory, content spread over others.
+    /// Names and attributes in a local directory, content distributed over others.
     Striped {
         /// The directory with names and attributes.
         path: PathBuf,
         /// Bytes of a stripe of new files.
         unit_bytes: NonZeroU32,
-        /// On how many nodes new files are as a whole; 1 for stripes.
+        /// The number of nodes with a whole copy of each new file. 1 for stripes.
         copies: usize,
-        /// Where the stripes are.
+        /// The nodes for the stripes.
         nodes: Vec<NodeConfig>,
         /// The file with the secret of the cluster, if there are nodes on other machines.
         cluster_secret: Option<PathBuf>,
@@ -146,95 +146,94 @@ pub enum ExportSource {
     CephFs(CephFsConfig),
     /// In GlusterFS.
     Gluster(GlusterConfig),
-    /// In memory, up to so many bytes; they are gone when the server ends.
+    /// In memory, up to so many bytes. They are lost when the server ends.
     Memory {
         /// Bytes of file content, symlink texts and names.
         bytes_max: u64,
     },
 }
 
-/// A place for stripes of files.
+/// A node for stripes of files.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodeConfig {
-    /// Its name in the records of files: the same for ever.
+    /// Its permanent name in the records of files.
     pub number: u32,
-    /// Where it is.
+    /// Its place.
     pub place: NodePlace,
 }
 
-/// Where a data server listens for NFS over RDMA. Clients are told, so these are the addresses that they
-/// use.
+/// The RDMA addresses of a data server. Clients get these addresses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct DataRdma {
-    /// For iWARP in software, with shared memory for this host beside it.
+    /// For iWARP in software, and shared memory for this host.
     pub soft: Option<SocketAddr>,
     /// For a device of the system.
     pub verbs: Option<SocketAddr>,
 }
 
-/// Where stripes are.
+/// The place of a node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum NodePlace {
     /// In a directory of this machine.
     Directory {
         /// The directory.
         path: PathBuf,
-        /// Where clients that can (pNFS) reach it without going through the server's other doors.
+        /// The address for clients that bypass the server's other front ends (pNFS).
         listen: Option<SocketAddr>,
-        /// The same over RDMA; only where there is `listen`.
+        /// The same over RDMA. Only where there is `listen`.
         rdma: DataRdma,
-        /// The same for clients that speak DAFS; only where there is `listen`.
+        /// The same for DAFS clients. Only where there is `listen`.
         dafs_listen: Option<SocketAddr>,
     },
-    /// With a data server: HOST:PORT of its control connection.
+    /// At a data server: HOST:PORT of its control connection.
     Remote(String),
 }
 
-/// Which part of which CephFS, and as whom.
+/// A directory of a CephFS, and the identity there.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CephFsConfig {
-    /// The configuration of the cluster; `None` for ceph's usual places.
+    /// The configuration of the cluster. `None` for ceph's usual places.
     pub conf: Option<PathBuf>,
-    /// The user of the cluster, without "client."; `None` for admin.
+    /// The user of the cluster, without "client.". `None` for admin.
     pub id: Option<String>,
-    /// The user's key; `None` for where the configuration of the cluster says.
+    /// The user's key. `None` for the place in the configuration of the cluster.
     pub keyring: Option<PathBuf>,
-    /// The file system; `None` for the cluster's default one.
+    /// The file system. `None` for the cluster's default one.
     pub fs: Option<String>,
     /// The directory, from the top of the file system.
     pub root: String,
-    /// Where clients that can (pNFS) reach storage daemons without going through the server's other
-    /// doors.
+    /// Data servers for clients that bypass the server's other front ends (pNFS).
     pub data_servers: Vec<CephDataServer>,
-    /// What these clients are told of where files lie.
+    /// The form of layouts for these clients.
     pub told: dafs_cephfs::Told,
     /// The file with the secret of the cluster, if there are data servers in other processes.
     pub cluster_secret: Option<PathBuf>,
 }
 
-/// Which part of which volume of GlusterFS.
+/// A directory of a volume of GlusterFS.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GlusterConfig {
     /// The volume.
     pub volume: String,
-    /// Hosts whose management daemons know it, with their ports where these are not the usual one.
+    /// Hosts whose management daemons know the volume, with their ports where these are not the
+    /// default.
     pub servers: Vec<(String, Option<u16>)>,
     /// The directory, from the top of the volume.
     pub root: String,
-    /// Where clients that can (pNFS) reach bricks without going through the server's other doors.
+    /// Data servers for clients that bypass the server's other front ends (pNFS).
     pub data_servers: Vec<GlusterDataServer>,
     /// The file with the secret of the cluster, if there are data servers in other processes.
     pub cluster_secret: Option<PathBuf>,
 }
 
-/// Where a data server of a file system is that keeps its files itself.
+/// The place of a data server, for a file system that keeps its files itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum DataServerPlace {
-    /// In this server; clients reach it there, and over RDMA.
+    /// In this server, with its addresses for clients, over TCP and over RDMA.
     Here(SocketAddr, DataRdma),
-    /// In a process of its own, which says where clients reach it.
+    /// In a process of its own, which knows its addresses for clients.
     Far {
-        /// What it is called there.
+        /// Its number there.
         number: u32,
         /// Its control connection: HOST:PORT.
         control: String,
@@ -244,62 +243,62 @@ pub enum DataServerPlace {
 /// A data server for a brick of a volume of GlusterFS.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GlusterDataServer {
-    /// Where it is.
+    /// Its place.
     pub place: DataServerPlace,
-    /// The brick, as the volume calls it: HOST:PATH.
+    /// The brick, in the volume's notation: HOST:PATH.
     pub brick: String,
 }
 
-/// A data server before storage daemons of a CephFS.
+/// A data server local to storage daemons of a CephFS.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CephDataServer {
-    /// Where it is.
+    /// Its place.
     pub place: DataServerPlace,
-    /// The numbers of the storage daemons (OSDs) that it is next to.
+    /// The numbers of its storage daemons (OSDs).
     pub osds: Vec<u32>,
-    /// The network namespace that it is in, if it is in this process and that is another one.
+    /// Its network namespace, if it is in this process and uses another one.
     pub network_namespace: Option<PathBuf>,
 }
 
 /// An export.
 #[derive(Debug, Clone)]
 pub struct ExportConfig {
-    /// Its name below the root; empty for the only export of a server without a file.
+    /// Its name below the root. Empty for the only export of a server without a file.
     pub name: String,
     /// Its files.
     pub source: ExportSource,
     /// Its rules.
     pub options: ExportOptions,
-    /// Whether files that were moved out of its directory are looked for
+    /// Search for files that were moved out of its directory
     /// ([`dafs_posix::PosixOptions::subtree_check`]).
     pub subtree_check: bool,
 }
 
-/// The NFS front doors.
+/// The NFS front ends.
 #[derive(Debug, Clone, Default)]
 pub struct NfsConfig {
-    /// Where to listen over TCP.
+    /// The addresses for TCP.
     pub listen: Vec<SocketAddr>,
-    /// Where to listen for RDMA in software (iWARP), and for shared memory beside it; `None` for port
-    /// 20049 of each address of `listen` with port 2049, if nobody has it.
+    /// The addresses for RDMA in software (iWARP), and for shared memory beside it. `None` means
+    /// port 20049 of each address of `listen` with port 2049, if that is free.
     pub rdma_listen: Option<Vec<SocketAddr>>,
-    /// Where to listen for RDMA by a device of the system.
+    /// The addresses for RDMA by a device of the system.
     pub rdma_verbs_listen: Vec<SocketAddr>,
-    /// How long clients of the last run may reclaim what they held; `None` for the lease time.
+    /// The time for clients of the last run to reclaim their state. `None` means the lease time.
     pub grace_time: Option<Duration>,
     /// Never grant delegations.
     pub no_delegations: bool,
-    /// Tell the rpcbind of this host where NFSv3 and MOUNT are.
+    /// Register NFSv3 and MOUNT with the rpcbind of this host.
     pub rpcbind: bool,
 }
 
 impl NfsConfig {
-    /// Whether NFS is served at all.
+    /// True if NFS is served at all.
     pub fn is_on(&self) -> bool {
         !self.listen.is_empty() || !self.rdma().is_empty() || !self.rdma_verbs_listen.is_empty()
     }
 
-    /// Where to listen for RDMA in software.
+    /// Returns the addresses for RDMA in software.
     pub fn rdma(&self) -> Vec<SocketAddr> {
         match &self.rdma_listen {
             Some(addresses) => addresses.clone(),
@@ -311,37 +310,37 @@ impl NfsConfig {
     }
 }
 
-/// Everything a server needs to know.
+/// The complete configuration of a server.
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// Where to listen.
+    /// The addresses for DAFS.
     pub listen: Vec<SocketAddr>,
-    /// Where NFS clients connect; none, no NFS.
+    /// The NFS front ends. Without addresses there are none.
     pub nfs: NfsConfig,
-    /// Where Prometheus reads counters, if anywhere.
+    /// The address for Prometheus, if there is one.
     pub metrics_listen: Option<SocketAddr>,
-    /// NFS requests that take longer are logged, with the time that each stage took.
+    /// NFS requests that take longer are logged, with the time of each stage.
     pub slow_operation: Option<Duration>,
-    /// What to export.
+    /// The exports.
     pub exports: Vec<ExportConfig>,
-    /// How long a silent client keeps its opens.
+    /// The time for which a silent client keeps its opens.
     pub lease_time: Duration,
-    /// How reactors wait.
+    /// The wait of reactors.
     pub wake: Wake,
     /// Reactor threads.
     pub threads: usize,
-    /// Proofs of identity.
+    /// The rules of authentication.
     pub auth: AuthConfig,
-    /// Where the key that signs file handles is kept; `None` for the user's default place.
+    /// The directory with the key that signs file handles. `None` means the user's default one.
     pub state_directory: Option<PathBuf>,
-    /// Ask iWARP peers for CRC32C.
+    /// Request CRC32C from iWARP peers.
     pub crc: bool,
-    /// Bounds.
+    /// The bounds of sessions.
     pub limits: SessionLimits,
 }
 
 impl Config {
-    /// One directory, on loopback, without a file.
+    /// Exports one directory, on loopback, without a file.
     pub fn for_directory(path: PathBuf) -> Self {
         let options = ExportOptions::default();
         Self {
@@ -368,15 +367,15 @@ impl Config {
     /// Reads a configuration file.
     ///
     /// # Errors
-    /// What is wrong, where, and what to write instead.
+    /// The error, its position, and the text to write instead.
     pub fn load(path: &Path) -> Result<Self, ConfigError> {
         Self::load_with(path, None)
     }
 
-    /// Reads a configuration file, and exports `directory` instead of what it names.
+    /// Reads a configuration file, and exports `directory` instead of its exports.
     ///
     /// # Errors
-    /// As `load`.
+    /// Those of `load`.
     pub fn load_for_directory(path: &Path, directory: PathBuf) -> Result<Self, ConfigError> {
         Self::load_with(path, Some(directory))
     }
@@ -394,16 +393,16 @@ impl Config {
             .map_err(|wrong| wrong.locate(path, &text))
     }
 
-    /// Refuses an open door that nobody meant to open.
+    /// Refuses a configuration that exposes files unintentionally.
     ///
     /// # Errors
-    /// The address that strangers could reach.
+    /// The address that other hosts could reach.
     pub fn check_exposure(&self) -> Result<(), ConfigError> {
         if self.auth.allow_unauthenticated_remote_clients {
             return Ok(());
         }
-        // Trusted ranges are the administrator's word; without them and without passwords nobody
-        // from outside gets in, and with them somebody does without any proof.
+        // Trusted ranges are the administrator's choice. Without them and without passwords no
+        // other host is admitted, and with them some hosts are admitted without any proof.
         let loopback = AddressRange::loopback();
         let outside = self.auth.trusted.iter().any(|range| !loopback.contains(range));
         let reachable = self.listen.iter().find(|address| !address.ip().is_loopback());
@@ -420,26 +419,26 @@ fn default_threads() -> usize {
     std::thread::available_parallelism().map_or(1, |count| count.get().min(4))
 }
 
-/// Reads `HOST:PORT`, `:PORT` or `PORT` into an address to listen on; names are resolved.
+/// Parses `HOST:PORT`, `:PORT` or `PORT` into an address to listen on. Names are resolved.
 ///
 /// # Errors
-/// What to write instead.
+/// The text to write instead.
 pub fn parse_listen(text: &str) -> Result<SocketAddr, String> {
     parse_address(text, DEFAULT_PORT)
 }
 
-/// As [`parse_listen`], for NFS.
+/// Does the same as [`parse_listen`], for NFS.
 ///
 /// # Errors
-/// What to write instead.
+/// The text to write instead.
 pub fn parse_listen_nfs(text: &str) -> Result<SocketAddr, String> {
     parse_address(text, NFS_PORT)
 }
 
-/// As [`parse_listen`], for NFS over RDMA.
+/// Does the same as [`parse_listen`], for NFS over RDMA.
 ///
 /// # Errors
-/// What to write instead.
+/// The text to write instead.
 pub fn parse_listen_nfs_rdma(text: &str) -> Result<SocketAddr, String> {
     parse_address(text, NFS_RDMA_PORT)
 }
@@ -452,7 +451,7 @@ fn parse_address(text: &str, example_port: u16) -> Result<SocketAddr, String> {
     if let Ok(port) = text.trim_start_matches(':').parse::<u16>() {
         return Ok(SocketAddr::from((Ipv4Addr::LOCALHOST, port)));
     }
-    // With a zone by its name, as in [fe80::1%eth0]:20490.
+    // With the name of a zone, as in [fe80::1%eth0]:20490.
     let in_brackets = text.strip_prefix('[').and_then(|rest| rest.split_once("]:"));
     let found = match in_brackets.and_then(|(host, port)| Some((host, port.parse::<u16>().ok()?))) {
         Some(host_and_port) => host_and_port.to_socket_addrs(),
