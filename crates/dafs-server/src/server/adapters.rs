@@ -1,4 +1,4 @@
-//! Software transports at sockets that reactors share.
+//! Software transports on sockets that reactors share.
 
 use super::StartError;
 use super::listen::Listener;
@@ -9,13 +9,13 @@ use dafs_dat::iwarp::{IwarpAdapter, IwarpConfig};
 use dafs_dat::shm::{ShmAdapter, ShmConfig};
 use std::sync::Arc;
 
-/// iWARP and shared memory at the same listeners.
+/// Makes adapters for iWARP and shared memory on the same listeners.
 pub(super) fn adapters(
     config: &Config,
     connections: &Arc<Connections>,
     listeners: &[Listener],
 ) -> Result<Vec<Box<dyn Adapter>>, StartError> {
-    // They are counted with those of all front ends.
+    // They count together with those of all front ends.
     let mut iwarp = IwarpAdapter::new(IwarpConfig {
         crc: config.crc,
         connection_count_max: usize::MAX,

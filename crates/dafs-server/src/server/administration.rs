@@ -1,4 +1,4 @@
-//! What administrators do with a running server: look at clients, end one, change the exports.
+//! Administration of a running server: list clients, expire one, change the exports.
 
 use super::data::Spread;
 use super::stores::open_store;
@@ -15,19 +15,19 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-/// Reads the configuration again; the text of an error says what to mend.
+/// Reloads the configuration. The text of an error says how to correct it.
 pub type ReadConfig = Box<dyn Fn() -> Result<Config, String> + Send + Sync>;
 
-/// What a change of exports needs to know.
+/// The state that a change of exports needs.
 pub(super) struct Administration {
     pub(super) service: Arc<Service>,
     pub(super) registry: Arc<Registry>,
     secret: ExportSecret,
     state: PathBuf,
-    /// The stores that are open.
+    /// The open stores.
     stores: Arc<Mutex<Vec<Known>>>,
     pub(super) read_config: OnceLock<ReadConfig>,
-    /// Does what is due for those that spread their files.
+    /// The thread for periodic work of stores with data servers.
     _turns: Clock,
 }
 
@@ -48,7 +48,7 @@ impl Administration {
         Ok(Arc::new(Self { service, registry, secret, state, stores, read_config, _turns: turns }))
     }
 
-    /// Serves what the configuration file says now.
+    /// Serves the exports of the present configuration file.
     pub(super) fn reload(&self) -> Result<String, String> {
         let read = self.read_config.get();
         let read = read.ok_or("this server has no configuration file to read again")?;
@@ -76,7 +76,7 @@ impl Administration {
         spread(&self.stores).iter().flat_map(|(name, store)| store.nodes(name)).collect()
     }
 
-    /// Has everything moved off a node, or not; what happens is said in words.
+    /// Drains a node, or undoes that. Returns a text for the administrator.
     fn drain(&self, export: Option<&str>, node: u32, undo: bool) -> Result<String, String> {
         let (name, store) = self.spread_export(export)?;
         store.set_leaving(node, !undo)?;
@@ -86,7 +86,7 @@ impl Administration {
         })
     }
 
-    /// Has an empty directory take the place of what a node had; what happens is said in words.
+    /// Replaces the lost directory of a node by an empty one. Returns a text for the administrator.
     fn replace(&self, export: Option<&str>, node: u32) -> Result<String, String> {
         let (name, store) = self.spread_export(export)?;
         store.replace(node)?;
@@ -95,7 +95,7 @@ impl Administration {
         ))
     }
 
-    /// The export of that name, or the only one, whose files are spread.
+    /// Returns the export with data servers of that name, or the only one.
     fn spread_export(&self, export: Option<&str>) -> Result<(String, Arc<dyn Spread>), String> {
         let mut wanted = spread(&self.stores);
         wanted.retain(|(name, _)| export.is_none_or(|wanted| wanted == name));
@@ -177,7 +177,7 @@ impl Administration {
         }
     }
 
-    /// A file by its export and inode number, because a file may have no name or several.
+    /// Names a file by its export and inode number, because a file may have no name or several.
     pub(super) fn place(&self, handle: &Handle) -> String {
         let namespace = self.service.namespace();
         let export = namespace.export(handle).map(|export| export.name().to_owned());
@@ -189,13 +189,14 @@ impl Administration {
     }
 }
 
-/// The exports whose files are spread. Nobody waits for their nodes with the list locked.
+/// Returns the exports with data servers. The list is not locked while a caller waits for their
+/// nodes.
 fn spread(stores: &Mutex<Vec<Known>>) -> Vec<(String, Arc<dyn Spread>)> {
     let stores = stores.lock().unwrap_or_else(PoisonError::into_inner);
     stores.iter().filter_map(|known| Some((known.name.clone(), known.spread()?))).collect()
 }
 
-/// Has an open store whose files are spread become what the configuration says of it now.
+/// Adapts an open store with data servers to the present configuration.
 fn adapt(stores: &mut [Known], config: &ExportConfig) -> Result<(), String> {
     let is_spread = match &config.source {
         ExportSource::Striped { .. } => true,
@@ -218,7 +219,7 @@ fn adapt(stores: &mut [Known], config: &ExportConfig) -> Result<(), String> {
     Ok(())
 }
 
-/// Answers an administrator.
+/// Makes the handler of administrators' requests.
 pub(super) fn handler(administration: Arc<Administration>) -> AdminHandler {
     Box::new(move |request| match request {
         AdminRequest::Clients => AdminReply::Clients(administration.clients()),
@@ -267,7 +268,7 @@ pub(super) fn handler(administration: Arc<Administration>) -> AdminHandler {
     })
 }
 
-/// An open store, with the name of its export and where its files are.
+/// An open store, with the name of its export and the place of its files.
 pub(super) struct Known {
     name: String,
     source: ExportSource,
@@ -278,7 +279,7 @@ pub(super) struct Known {
 }
 
 impl Known {
-    /// What its data servers need, if it has any.
+    /// Returns the state for its data servers, if it has any.
     pub(super) fn spread(&self) -> Option<Arc<dyn Spread>> {
         self.spread.clone()
     }
@@ -287,7 +288,7 @@ impl Known {
         (self.name.as_str(), &self.source) == (config.name.as_str(), &config.source)
     }
 
-    /// True when a store that was opened anew is the same one. The path may lead elsewhere by now.
+    /// True when a newly opened store is the same one. The path may lead elsewhere by now.
     fn is_same(&self, config: &ExportConfig, opened: &dyn Store) -> bool {
         self.read_only == config.options.read_only
             && self.subtree_check == config.subtree_check
@@ -295,9 +296,10 @@ impl Known {
     }
 }
 
-/// Opens the stores of exports. Those in `known` that are named again are kept: one in memory
-/// because its files live nowhere else, a spread one because its nodes are in use, one of a directory because it watches what clients rely
-/// on, and knows which change attributes it has told.
+/// Opens the stores of exports. Stores in `known` that are named again are kept, for three reasons:
+/// one in memory has the only copy of its files, the nodes of one with data servers are in use, and
+/// one of a directory watches for changes and remembers the change attributes that clients have
+/// seen.
 pub(super) fn open_exports(
     configs: &[ExportConfig],
     secret: ExportSecret,
@@ -308,7 +310,7 @@ pub(super) fn open_exports(
     let mut stores = Vec::new();
     for config in configs {
         let (store, spread) = match known.iter().find(|known| known.is_for(config)) {
-            // What is in use can be opened only once.
+            // A store in use can be opened only once.
             Some(known) if !matches!(config.source, ExportSource::Directory(_)) => {
                 (known.store.clone(), known.spread.clone())
             }
@@ -358,7 +360,7 @@ mod tests {
         let first = open(&configs, &[]);
         let second = open(&configs, &first);
         assert_eq!(kept(&first, &second), [true, true]);
-        // A store that refuses changes is another one.
+        // A read-only store is another one.
         configs[0].options.read_only = true;
         let third = open(&configs, &second);
         assert_eq!(kept(&second, &third), [false, true]);

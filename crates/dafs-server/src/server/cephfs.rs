@@ -1,4 +1,4 @@
-//! Exports of CephFS, and the data servers that let clients reach its storage daemons.
+//! Exports of CephFS, and the data servers that give clients access to its storage daemons.
 
 use super::data::{DataDoor, NodeUsage, Spread};
 use super::engine_servers::EngineServers;
@@ -17,25 +17,26 @@ use std::net::TcpListener;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Mounts of one export, so that not all that goes on with different files meets at one lock.
+/// The number of mounts of one export, so that operations on different files do not all compete for
+/// one lock.
 const MOUNTS: usize = 2;
 
-/// Where a data server of this process listens, and whether it is in a network of its own.
+/// The sockets of a data server of this process, and true if it has a network namespace of its own.
 type Opened = (TcpListener, RdmaDoors, bool);
 
-/// An open store, with what its data servers need.
+/// An open store, with the state for its data servers.
 pub(super) struct Ceph {
     store: Arc<CephStore>,
     secret: ExportSecret,
     admits: Admits,
-    /// Those of the data servers of this process.
+    /// The sockets of the data servers of this process.
     listeners: Mutex<Vec<Opened>>,
     servers: EngineServers,
     name: String,
 }
 
 /// Opens the store of an export, and the sockets of its data servers. Waits for the cluster for a
-/// while.
+/// limited time.
 pub(super) fn open(
     export: &ExportConfig,
     ceph: &CephFsConfig,
@@ -80,7 +81,8 @@ pub(super) fn open(
         keyring: ceph.keyring.clone(),
         file_system: ceph.fs.clone(),
         root: ceph.root.clone(),
-        // Whoever has the same name takes over what the other holds, as this server does after a crash.
+        // A mount with the same name takes over the state of the earlier one, as this server does
+        // after a crash.
         identity: format!("{}-{}", state::server_name(&secret), export.name),
         secret,
         mounts: MOUNTS,
@@ -118,7 +120,8 @@ impl Spread for Ceph {
         }
     }
 
-    /// Those of this process; to those of others it is said who answers them.
+    /// Returns the front ends of this process's data servers, and connects the other data servers
+    /// to the metadata server.
     fn take_doors(&self, service: &Arc<Service>) -> Vec<DataDoor> {
         let states = Arc::new(Here::new(service));
         self.servers.answer_by(&states);
@@ -134,7 +137,7 @@ impl Spread for Ceph {
                 dafs: None,
                 number,
                 files,
-                // As long as it would have if it were a process on a machine of its own.
+                // As many threads as a process on a machine of its own would have.
                 pool: apart.then(|| Arc::new(ThreadPool::new()) as Arc<dyn Pool>),
                 states: states.clone(),
                 admits: self.admits.clone(),

@@ -1,8 +1,9 @@
-//! Data servers, that clients of an export read and write at by themselves (pNFS).
+//! Data servers: clients read and write an export's files there, bypassing the metadata server
+//! (pNFS).
 //!
 //! Invariants
-//! * Each is a server of its own to clients: no session, client or state is shared with the other doors,
-//!   which judge every use of a file.
+//! * To clients each is a server of its own: it shares no session, client or state with the other
+//!   front ends, which authorise every use of a file.
 
 use super::adapters::adapters;
 use super::listen::Listener;
@@ -29,63 +30,63 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 
-/// An open store whose files clients may reach without the server's other doors.
+/// An open store whose files clients may access at data servers.
 pub(super) trait Spread: Send + Sync {
-    /// Its data servers, which ask `service` who may do what. There are none the second time.
+    /// Returns the front ends of its data servers, which ask `service` for authorisation. The
+    /// second call returns none.
     fn take_doors(&self, service: &Arc<Service>) -> Vec<DataDoor>;
 
-    /// What is to change when data is lost that was not stable.
+    /// Sets the write verifier that changes when unstable data is lost.
     fn tell_of_lost_data(&self, _verifier: &Arc<WriteVerifier>) {}
 
-    /// Says what counts for the data server of a node of this process.
+    /// Sets the counters of a data server of this process.
     fn count_by(&self, _number: u32, _usage: NodeUsage) {}
 
-    /// Does what is due now and then; for a bounded time.
+    /// Does periodic work, for a bounded time.
     fn turn(&self, _service: &Service) {}
 
-    /// Everything is to be moved off a node, or to stay; the text of an error says why not.
+    /// Drains a node, or undoes that. The text of an error has the reason.
     fn set_leaving(&self, _number: u32, _leaves: bool) -> Result<(), String> {
         Err("files of this export cannot be moved".to_owned())
     }
 
-    /// What a node had is lost, and an empty directory is to take its place; the text of an error says why
-    /// not.
+    /// Lets an empty directory replace the lost one of a node. The text of an error has the reason.
     fn replace(&self, _number: u32) -> Result<(), String> {
         Err("files of this export have no copies that this server makes".to_owned())
     }
 
-    /// The configuration says something else of it now; the text of an error says what to do.
+    /// Adapts to a change of the configuration. The text of an error says how to proceed.
     fn adapt(&self, _from: &ExportSource, _to: &ExportSource) -> Result<(), String> {
         Err("its data servers are opened when the server starts: restart it".to_owned())
     }
 
-    /// What administrators are told of its nodes.
+    /// Returns the reports on its nodes for administrators.
     fn nodes(&self, _export: &str) -> Vec<NodeReport> {
         Vec::new()
     }
 }
 
-/// What a data server is started with.
+/// The parameters of a data server.
 pub(super) struct DataDoor {
-    /// The name of the export that it is a part of, if that is known.
+    /// The name of its export, if that is known.
     pub(super) export: Option<String>,
     pub(super) listener: TcpListener,
-    /// For those that come over RDMA.
+    /// The sockets for RDMA.
     pub(super) rdma: RdmaDoors,
-    /// For those that come by DAFS.
+    /// The socket for DAFS.
     pub(super) dafs: Option<Listener>,
-    /// Which node it is.
+    /// The number of its node.
     pub(super) number: u32,
     pub(super) files: Arc<dyn DataFiles>,
-    /// Where its calls wait, if not where those of the server do.
+    /// The pool of its blocking calls, unless it is that of the server.
     pub(super) pool: Option<Arc<dyn Pool>>,
     pub(super) states: Arc<dyn ForeignStates>,
     pub(super) admits: Admits,
-    /// Who it is to clients: the same in all runs, and nobody else's.
+    /// Its identity for clients: the same in all runs, and unique.
     pub(super) identity: [u8; 16],
 }
 
-/// What a data server has done.
+/// The counters of a data server.
 #[derive(Clone)]
 pub(super) struct DataCounters {
     export: Option<String>,
@@ -94,7 +95,7 @@ pub(super) struct DataCounters {
     usage: NodeUsage,
 }
 
-/// What clients have done at a data server, without its sockets.
+/// The I/O counters of a data server, without its sockets.
 #[derive(Clone)]
 pub(super) struct NodeUsage {
     files: Arc<dyn DataFiles>,
@@ -113,7 +114,7 @@ impl NodeUsage {
 }
 
 impl DataCounters {
-    /// Without what else there is to tell.
+    /// Returns the I/O counters only.
     pub(super) fn usage(&self) -> NodeUsage {
         self.usage.clone()
     }
@@ -124,12 +125,12 @@ impl DataCounters {
     }
 }
 
-/// What each data server of a server has done, as it is told to Prometheus.
+/// Returns the counters of each data server of a server, for Prometheus.
 pub(super) fn by_node(data: &[DataCounters]) -> Vec<(Labels, NodeCounters)> {
     data.iter().map(|data| (data.labels(), data.usage.now())).collect()
 }
 
-/// What all data servers of a server have done, as it is told to Prometheus.
+/// Returns the sums over all data servers of a server, for Prometheus.
 pub(super) fn gauges(data: &[DataCounters]) -> Vec<(&'static str, &'static str, u64)> {
     if data.is_empty() {
         return Vec::new();
@@ -149,16 +150,16 @@ pub(super) fn gauges(data: &[DataCounters]) -> Vec<(&'static str, &'static str, 
     ]
 }
 
-/// A data server with its threads. Dropping it ends them.
+/// A data server with its threads. They end when this is dropped.
 pub(super) struct DataServer {
     counters: DataCounters,
     threads: Vec<JoinHandle<()>>,
-    /// One at most.
+    /// At most one.
     reactors: Vec<Reactor>,
 }
 
 impl DataServer {
-    /// Starts one. `write_verifier` is changed, too, when it finds that data is lost.
+    /// Starts a data server. It also changes `write_verifier` when it finds that data is lost.
     pub(super) fn start(
         config: &Config,
         connections: &Arc<Connections>,
@@ -230,14 +231,14 @@ impl DataServer {
         Ok(server)
     }
 
-    /// The counters, for somebody who outlives this.
+    /// Returns the counters, for an owner that outlives this.
     pub(super) fn counters(&self) -> DataCounters {
         self.counters.clone()
     }
 }
 
 impl DataServer {
-    /// What counts its requests.
+    /// Returns the service that counts its requests.
     pub(super) fn service(&self) -> Arc<Service> {
         self.counters.usage.service.clone()
     }

@@ -1,8 +1,8 @@
-//! `dafs serve --role data`: a process that serves the components of one directory, or what a file system
-//! keeps next to it, for a metadata server that connects to it.
+//! `dafs serve --role data`: a data server in a process of its own. It serves the components of one
+//! directory, or the local part of another file system, to a metadata server that connects to it.
 //!
 //! Invariants
-//! * Clients are let in when it is known which node the directory is, and not before.
+//! * Clients are admitted only when the node of the directory is known.
 
 use super::data::{DataCounters, DataDoor, DataServer, by_node, gauges};
 use super::listen::Listener;
@@ -27,35 +27,35 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// What a data server needs to know.
+/// The configuration of a data server.
 #[derive(Debug)]
 pub struct DataServerConfig {
-    /// Where its components are; empty at the first start.
+    /// The directory of its components, empty at the first start.
     pub directory: PathBuf,
-    /// What it is next to, where another file system keeps the files. The directory is for who it is,
-    /// then.
+    /// The local part of another file system, if that keeps the files. Then the directory only
+    /// holds the server's identity.
     pub engine: Option<EngineConfig>,
     /// The file with the secret of the cluster.
     pub cluster_secret: PathBuf,
-    /// Where the metadata server connects.
+    /// The address for the metadata server.
     pub control: SocketAddr,
-    /// Where clients connect. The metadata server tells them, so it has to be the one address that they
-    /// can reach.
+    /// The address for clients. The metadata server passes it on, so it has to be the one address
+    /// that clients can reach.
     pub nfs: SocketAddr,
-    /// Where those connect that come over RDMA, which is told to them in the same way.
+    /// The RDMA addresses for clients, which the metadata server passes on.
     pub rdma: DataRdma,
-    /// Where those connect that speak DAFS, which is told to them in the same way.
+    /// The address for DAFS clients, which the metadata server passes on.
     pub dafs: Option<SocketAddr>,
-    /// Which clients may connect by NFS.
+    /// The clients that may connect by NFS.
     pub admits: Admits,
-    /// Everything that all servers have: waiting, limits, the lease, metrics. Its exports and other
-    /// addresses are not looked at.
+    /// The settings that all servers have: waits, limits, the lease, metrics. Its exports and other
+    /// addresses are ignored.
     pub general: Config,
 }
 
-/// A data server with its threads. Dropping it ends it.
+/// A data server with its threads. They end when this is dropped.
 pub struct DataProcess {
-    /// First, so that nobody is let in any more.
+    /// Dropped first, so that no further client is admitted.
     node: DataNode,
     nfs: SocketAddr,
     rdma: Vec<SocketAddr>,
@@ -66,17 +66,16 @@ pub struct DataProcess {
 }
 
 struct Running {
-    /// First: it looks at the door.
+    /// Dropped first, because it uses the front end.
     _metrics: Option<MetricsPort>,
     door: DataServer,
 }
 
 impl DataProcess {
-    /// Serves a directory as soon as a metadata server says which node it is, or at once if that is
-    /// known.
+    /// Serves a directory as soon as a metadata server names its node, or at once if that is known.
     ///
     /// # Errors
-    /// What stands in the way, and what to do about it.
+    /// The problem, and its solution.
     pub fn start(config: DataServerConfig) -> Result<Self, StartError> {
         descriptors::raise_limit();
         let connections = descriptors::connections(&config.general.limits);
@@ -90,7 +89,7 @@ impl DataProcess {
         let failed = |error| StartError::Listen { address: config.control, error };
         let control = listen::fresh(config.control)?;
         control.set_nonblocking(false).map_err(failed)?;
-        // Whoever starts it hears now what is in the way, and not the metadata server when it comes.
+        // So the caller sees errors now, and not the metadata server later.
         drop(rdma_clients.adapters(&config.general, &connections, 0, 1)?);
         let metrics_port = config.general.metrics_listen.map(MetricsPort::listen).transpose()?;
         let metrics = metrics_port.as_ref().map(TcpListener::local_addr).transpose()?;
@@ -124,32 +123,32 @@ impl DataProcess {
         Ok(Self { node, nfs, rdma, dafs, metrics, door, pool })
     }
 
-    /// Where the metadata server connects.
+    /// Returns the address for the metadata server.
     pub fn control_address(&self) -> SocketAddr {
         self.node.address()
     }
 
-    /// Where clients connect.
+    /// Returns the address for clients.
     pub fn nfs_address(&self) -> SocketAddr {
         self.nfs
     }
 
-    /// Where clients connect over RDMA.
+    /// Returns the RDMA addresses for clients.
     pub fn rdma_addresses(&self) -> &[SocketAddr] {
         &self.rdma
     }
 
-    /// Where clients connect that speak DAFS.
+    /// Returns the address for DAFS clients.
     pub fn dafs_address(&self) -> Option<SocketAddr> {
         self.dafs
     }
 
-    /// Where Prometheus asks, if anywhere.
+    /// Returns the address for Prometheus, if there is one.
     pub fn metrics_address(&self) -> Option<SocketAddr> {
         self.metrics
     }
 
-    /// Lets nobody in any more, and waits for the threads.
+    /// Admits no further client, and waits for the threads.
     pub fn stop(self) {
         let Self { node, door, pool, .. } = self;
         drop(node);
@@ -160,7 +159,7 @@ impl DataProcess {
     }
 }
 
-/// Where others come in.
+/// The sockets for clients and Prometheus.
 struct Sockets {
     clients: TcpListener,
     rdma: RdmaDoors,
@@ -168,11 +167,12 @@ struct Sockets {
     metrics: Option<TcpListener>,
 }
 
-/// Opens the door when the directory is known.
+/// Starts the front ends when the directory is known.
 struct Opener {
     config: DataServerConfig,
     connections: Arc<Connections>,
-    /// Until they are used. What is next to the directory may have to be waited for before.
+    /// Kept until they are used. The local part of another file system may have to be waited for
+    /// before.
     sockets: Option<Sockets>,
     pool: Arc<ThreadPool>,
     write_verifier: Arc<WriteVerifier>,
@@ -186,7 +186,7 @@ impl Opener {
         Ok(answering)
     }
 
-    /// Opens what is served.
+    /// Opens the served files.
     fn serve(&self, opened: &Opened, judge: Judge) -> Result<Served, StartError> {
         let Opened { node, component_secret: secret, .. } = opened;
         let Some(engine) = &self.config.engine else {
@@ -261,7 +261,8 @@ impl Opener {
         let Served { answering: node, files, states } = self.serve(&opened, judge)?;
         let sockets = self.sockets.take().ok_or(StartError::DoorLost)?;
         let Sockets { clients, rdma, dafs, metrics } = sockets;
-        // The door holds the judge, and that whoever has this: the door is not to be held by it.
+        // The front end holds the judge, and the judge holds the owner of this. So this reference
+        // to the front end is weak.
         let running = Arc::downgrade(&self.door);
         let told = move || {
             let running = running.upgrade()?;
@@ -305,24 +306,24 @@ fn collector(door: &DataServer) -> ServerCollector {
     ServerCollector { service: door.service(), name: operation_name, gauges, nodes }
 }
 
-/// What a data server serves.
+/// The served files of a data server.
 struct Served {
-    /// Who answers the metadata server.
+    /// Answers the metadata server.
     answering: Arc<dyn Node>,
     files: Arc<dyn DataFiles>,
     states: Arc<dyn ForeignStates>,
 }
 
-/// What the handle of a file on the wire says after the id of its file system.
+/// Returns the part of a file's wire handle behind the id of its file system.
 fn file_of(handle: &[u8]) -> Result<FileId, StoreError> {
     let file = handle.get(size_of::<FsId>()..).and_then(|file| file.try_into().ok());
     file.map(FileId).ok_or(StoreError::BadHandle)
 }
 
-/// What a file is called between servers.
+/// Returns the name of a file between servers.
 type Named = Box<dyn Fn(&FileId) -> Result<ComponentId, StoreError> + Send + Sync>;
 
-/// The metadata server behind the control connection, for what another file system keeps.
+/// The metadata server behind the control connection, for files of another file system.
 struct FarEngine {
     judge: Judge,
     component: Named,

@@ -1,4 +1,4 @@
-//! What the limit of open descriptors (`RLIMIT_NOFILE`) is shared out to: connections, and files that
+//! Shares the limit of open descriptors (`RLIMIT_NOFILE`) between connections and files that
 //! clients have open. The rest is for the server's own files, sockets and threads.
 
 use crate::limits::{CONNECTIONS_SHARE, FILES_SHARE};
@@ -7,12 +7,12 @@ use dafs_engine::SessionLimits;
 use rustix::process::{Resource, getrlimit, setrlimit};
 use std::sync::Arc;
 
-/// So many opens, and as many delegations, leave descriptors for everything else.
+/// Returns the most opens, and delegations, that leave descriptors for all else.
 pub(super) fn files_max() -> usize {
     limit().map_or(usize::MAX, |limit| limit / FILES_SHARE)
 }
 
-/// Each open file and connection takes a descriptor, so all that may be had are taken.
+/// Raises the limit to its maximum, because each open file and connection takes a descriptor.
 pub(super) fn raise_limit() {
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = limit.maximum;
@@ -21,7 +21,7 @@ pub(super) fn raise_limit() {
     }
 }
 
-/// The connections of a server, over all of its front ends.
+/// Returns the connections of a server, over all of its front ends.
 pub(super) fn connections(configured: &SessionLimits) -> Arc<Connections> {
     let (wanted, limit) = (configured.connections(), limit());
     let limits = share(wanted, limit);
@@ -40,7 +40,8 @@ pub(super) fn connections(configured: &SessionLimits) -> Arc<Connections> {
     Connections::new(limits)
 }
 
-/// What of the configured limits descriptors allow. Where they are short no address gets all.
+/// Returns the part of the configured limits that descriptors allow. When they are short no address
+/// gets all.
 fn share(wanted: ConnectionLimits, descriptors: Option<usize>) -> ConnectionLimits {
     let most = descriptors.map_or(usize::MAX, |limit| (limit / CONNECTIONS_SHARE).max(2));
     if wanted.total <= most {
@@ -67,7 +68,7 @@ mod tests {
         assert_eq!(share(wanted, Some(1024)), few);
         let one = ConnectionLimits { total: 40, per_address: 40 };
         assert_eq!(share(one, Some(1024)), one);
-        // What connections, opens and delegations take leaves something.
+        // Connections, opens and delegations together leave a rest.
         let taken = 1024 / CONNECTIONS_SHARE + 4 * (1024 / FILES_SHARE);
         assert!(taken < 1024 * 15 / 16, "{taken}");
     }

@@ -1,14 +1,16 @@
-//! Moving files off the nodes that an administrator wants emptied, a piece at a time.
+//! Drains nodes: moves files off the nodes that an administrator wants to remove, a piece at a
+//! time.
 //!
-//! What is not obvious
-//! * Copies are not moved here: a file gets another one, which the thread that mends copies makes, and a
-//!   later look finds that it is there and has the old one leave.
+//! Notes
+//! * Copies are not moved here: a file gets another copy, which the repair thread makes. A later
+//!   pass finds that it is complete and drops the old one.
 //!
 //! Invariants
-//! * A file with stripes is moved when no client has a layout of it, and no data server goes by one.
-//! * A node counts as empty when two looks in a row through all directories have met nothing that lies
-//!   there, and nothing is in use or waits to be removed there. The first of them may have passed over
-//!   a file that was being made when the emptying began.
+//! * A file with stripes is moved when no client has a layout of it, and no data server has a
+//!   cached authorisation.
+//! * A node counts as empty when two consecutive passes through all directories have found no data
+//!   on it, and no file in use or pending removal has data there. The first of the passes may have
+//!   missed a file that was being made when the drain began.
 
 use crate::limits::{MOVE_PATIENCE, MOVE_TURN};
 use dafs_dat::Instant;
@@ -19,46 +21,46 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How far it has come.
+/// The progress of a drain.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Progress {
-    /// The nodes that it is about.
+    /// The nodes to drain.
     leaving: Vec<u32>,
-    /// The last look through all directories, when nothing lies where it should not.
+    /// The last pass through all directories, when all data is in its place.
     through: Option<Arc<Walk>>,
     pub(super) moved_files: u64,
     pub(super) moved_bytes: u64,
-    /// What stands in the way.
+    /// The problem that blocks the drain.
     pub(super) trouble: String,
 }
 
 impl Progress {
-    /// Whether a node is empty.
+    /// True if a node is empty.
     pub(super) fn is_empty(&self, store: &StripedStore, number: u32) -> bool {
-        // A file in use may get its first name; so that is asked last.
+        // A file in use may get its first name, so files in use are checked last.
         self.leaving.contains(&number)
             && store.is_idle(number).unwrap_or(false)
             && self.is_through(store)
     }
 
-    /// Whether everything was looked through, and nothing has come to another place since.
+    /// True if the pass was complete, and no file has moved to another directory since.
     fn is_through(&self, store: &StripedStore) -> bool {
         self.through.as_ref().is_some_and(|walk| store.met_all(walk))
     }
 }
 
-/// What does it.
+/// A drain.
 #[derive(Default)]
 pub(super) struct Emptying {
     progress: Progress,
     walk: Option<Walk>,
-    /// Something was met that was to be moved.
+    /// The pass has found data to move.
     met: bool,
-    /// Looks that have met nothing, one after the other.
+    /// The number of consecutive passes that have found no data.
     clean: u32,
     due: VecDeque<FileId>,
     current: Option<Current>,
-    /// Not before this moment.
+    /// The time until which it pauses.
     pause_until_ns: u64,
 }
 
@@ -66,21 +68,21 @@ struct Current {
     relocation: Relocation,
     key: Handle,
     vacated: bool,
-    /// When it last went on.
+    /// The time of its last progress.
     since_ns: u64,
 }
 
-/// Whether there is more to do at once.
+/// The time of the next step.
 #[derive(PartialEq, Eq)]
 enum Next {
     Now,
     Later,
 }
 
-/// Looks in a row that have to meet nothing.
+/// The number of consecutive passes that must find no data.
 const CLEAN_LOOKS: u32 = 2;
 
-/// How long to wait after a look through all directories.
+/// The pause after a pass through all directories.
 const PAUSE: Duration = Duration::from_secs(1);
 
 fn nanoseconds(time: Duration) -> u64 {
@@ -88,7 +90,7 @@ fn nanoseconds(time: Duration) -> u64 {
 }
 
 impl Emptying {
-    /// Does some of it, for a bounded time.
+    /// Does a part of the work, for a bounded time.
     pub(super) fn turn(&mut self, store: &StripedStore, service: &Service) {
         let leaving = store.leaving();
         if leaving != self.progress.leaving {
@@ -120,7 +122,7 @@ impl Emptying {
         }
     }
 
-    /// How far it has come.
+    /// Returns the progress.
     pub(super) fn progress(&self) -> Progress {
         self.progress.clone()
     }
@@ -182,7 +184,7 @@ impl Emptying {
         let patient = now_ns.saturating_sub(current.since_ns) < nanoseconds(MOVE_PATIENCE);
         if !current.vacated {
             if service.vacate(&current.key, now_ns).is_err() {
-                // Clients have a lease's time to give back what they know.
+                // Clients have a lease's time to return their layouts.
                 if patient {
                     self.current = Some(current);
                 }

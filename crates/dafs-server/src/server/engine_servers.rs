@@ -1,5 +1,5 @@
-//! Data servers of a file system that keeps its files itself: those of this process, and those in processes of
-//! their own.
+//! Data servers of a file system that keeps its files itself: those of this process, and those in
+//! processes of their own.
 
 use super::StartError;
 use super::data::NodeUsage;
@@ -13,27 +13,27 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
-/// Those of one export.
+/// The data servers of one export.
 pub(super) struct EngineServers {
     joining: Joining,
     data_secret: Option<ExportSecret>,
-    /// Each of another process, and what it is next to, for administrators.
+    /// The data servers of other processes, each with its local part for administrators.
     nodes: Vec<(Arc<RemoteNode>, String)>,
-    /// Those of this process, in the order of the configuration.
+    /// The data servers of this process, in the order of the configuration.
     here: Vec<HereServer>,
 }
 
 /// A data server of this process.
 struct HereServer {
     address: SocketAddr,
-    /// What it is next to.
+    /// Its local part of the file system.
     beside: String,
-    /// Known when it runs.
+    /// Set when it runs.
     usage: OnceLock<NodeUsage>,
 }
 
 impl EngineServers {
-    /// Those of the export `name`, of which there are none yet.
+    /// Makes the empty set of the export `name`.
     pub(super) fn new(
         name: &str,
         cluster_secret: Option<&Path>,
@@ -48,12 +48,12 @@ impl EngineServers {
         Ok(Self { joining, data_secret, nodes: Vec::new(), here: Vec::new() })
     }
 
-    /// The key of the names by which they know files.
+    /// Returns the key of the names by which they know files.
     pub(super) fn data_secret(&self) -> Option<ExportSecret> {
         self.data_secret
     }
 
-    /// Connects to one, now and whenever it comes back.
+    /// Connects to a data server, now and whenever it comes back.
     pub(super) fn connect(
         &mut self,
         number: u32,
@@ -65,19 +65,19 @@ impl EngineServers {
         Ok(node)
     }
 
-    /// There is one in this process.
+    /// Adds a data server of this process.
     pub(super) fn add_here(&mut self, address: SocketAddr, beside: String) {
         self.here.push(HereServer { address, beside, usage: OnceLock::new() });
     }
 
-    /// The numbers of those of this process, which have none in the configuration: such as no other one
-    /// has.
+    /// Returns the numbers of the data servers of this process. They have none in the
+    /// configuration, so they get unused ones.
     pub(super) fn numbers_here(&self) -> Vec<u32> {
         let is_free = |number: &u32| self.nodes.iter().all(|(node, _)| node.number() != *number);
         (1..).filter(is_free).take(self.here.len()).collect()
     }
 
-    /// Says what counts for one of this process.
+    /// Sets the counters of a data server of this process.
     pub(super) fn count_by(&self, number: u32, usage: NodeUsage) {
         let at = self.numbers_here().into_iter().position(|known| known == number);
         if let Some(server) = at.and_then(|at| self.here.get(at)) {
@@ -85,12 +85,12 @@ impl EngineServers {
         }
     }
 
-    /// Says who answers those of other processes.
+    /// Sets the metadata server for data servers of other processes.
     pub(super) fn answer_by(&self, here: &Arc<Here>) {
         self.nodes.iter().for_each(|(node, _)| node.answer_by(here.clone()));
     }
 
-    /// What administrators are told of them.
+    /// Returns the reports on them for administrators.
     pub(super) fn report(&self, export: &str) -> Vec<NodeReport> {
         let here = self.numbers_here().into_iter().zip(&self.here).map(|(number, server)| {
             let status = NodeStatus { connected: true, trouble: String::new() };

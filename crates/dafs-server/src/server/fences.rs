@@ -8,7 +8,7 @@ use dafs_store::StoreError;
 use std::sync::{Arc, mpsc};
 
 impl Administration {
-    /// Who has access to the file systems of these exports, or of all.
+    /// Returns the fences of the file systems of these exports, or of all.
     pub(super) fn fences(&self, exports: &[String]) -> Result<Vec<FenceReport>, String> {
         let report = |export: &Arc<Export>| {
             let object = FenceObject::FileSystem(export.fs());
@@ -22,8 +22,8 @@ impl Administration {
         self.named_exports(exports)?.iter().map(report).collect()
     }
 
-    /// Changes who has access to the file systems of these exports, or of all, and waits until nothing of
-    /// those who were shut out is under way.
+    /// Changes the fences of the file systems of these exports, or of all. Waits until the fenced
+    /// clients have no request under way.
     pub(super) fn fence(
         &self,
         exports: &[String],
@@ -37,7 +37,7 @@ impl Administration {
             FenceOrder::Remove => FenceUpdate::Remove(&bytes),
             FenceOrder::Clear => FenceUpdate::Lift,
         };
-        // It closes when the last of the fences is over.
+        // The channel closes when the last of the drains is over.
         let (drained, over) = mpsc::channel::<()>();
         for export in self.named_exports(exports)? {
             let object = FenceObject::FileSystem(export.fs());

@@ -1,4 +1,4 @@
-//! Exports of GlusterFS, and the data servers that let clients reach its bricks.
+//! Exports of GlusterFS, and the data servers that give clients access to its bricks.
 
 use super::data::{DataDoor, NodeUsage, Spread};
 use super::engine_servers::EngineServers;
@@ -14,18 +14,19 @@ use std::net::TcpListener;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// An open store, with what its data servers need.
+/// An open store, with the state for its data servers.
 pub(super) struct Gluster {
     store: Arc<GlusterStore>,
     secret: ExportSecret,
     admits: Admits,
-    /// Those of the data servers of this process.
+    /// The sockets of the data servers of this process.
     listeners: Mutex<Vec<(TcpListener, RdmaDoors)>>,
     servers: EngineServers,
     name: String,
 }
 
-/// Opens the store of an export, and the sockets of its data servers. Waits for the bricks for a while.
+/// Opens the store of an export, and the sockets of its data servers. Waits for the bricks for a
+/// limited time.
 pub(super) fn open(
     export: &ExportConfig,
     gluster: &GlusterConfig,
@@ -92,7 +93,8 @@ impl Spread for Gluster {
         }
     }
 
-    /// Those of this process; to those of others it is said who answers them.
+    /// Returns the front ends of this process's data servers, and connects the other data servers
+    /// to the metadata server.
     fn take_doors(&self, service: &Arc<Service>) -> Vec<DataDoor> {
         let states = Arc::new(Here::new(service));
         self.servers.answer_by(&states);

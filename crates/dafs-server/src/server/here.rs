@@ -1,5 +1,5 @@
-//! The metadata server, for data servers of a file system that all of its clients see alike: those of the
-//! same process, and those behind a control connection.
+//! The metadata server, for data servers of a file system that all of its clients see alike. They
+//! are in the same process, or behind a control connection.
 
 use dafs_cluster::Metadata;
 use dafs_service::{ForeignStates, ForeignUse, Service};
@@ -7,8 +7,8 @@ use dafs_store::StoreError;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-/// Whom such data servers ask. It does not keep the service: control connections keep this, the service
-/// keeps stores, and those keep the connections.
+/// The metadata server for such data servers. Its reference to the service is weak, to avoid a
+/// cycle: control connections keep this, the service keeps stores, and those keep the connections.
 pub(super) struct Here {
     service: Weak<Service>,
 }

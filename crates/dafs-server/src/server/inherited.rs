@@ -1,6 +1,6 @@
 //! Listening sockets that were open before this process, as systemd passes them
-//! (`sd_listen_fds(3)`). They outlive a restart of the server, so that clients who connect
-//! meanwhile wait in the queue instead of being refused and trying again seconds later.
+//! (`sd_listen_fds(3)`). They outlive a restart of the server. So clients that connect meanwhile
+//! wait in the queue, instead of a refusal and a retry seconds later.
 
 use rustix::net::sockopt;
 use std::net::{SocketAddr, TcpListener};
@@ -9,11 +9,11 @@ use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 /// The first descriptor that is passed.
 const FIRST: RawFd = 3;
 
-/// Sockets passed to this process, by the address that they are bound to.
+/// Sockets passed to this process, by their bound address.
 pub(super) struct Inherited(Vec<(SocketAddr, TcpListener)>);
 
 impl Inherited {
-    /// Takes what was passed. A second call finds nothing.
+    /// Takes the passed sockets. A second call finds none.
     pub(super) fn take() -> Self {
         static TAKEN: std::sync::atomic::AtomicBool = std::sync::atomic::AtomicBool::new(false);
         if TAKEN.swap(true, std::sync::atomic::Ordering::Relaxed) {
@@ -30,7 +30,7 @@ impl Inherited {
         }
     }
 
-    /// The socket for an address, if it was passed.
+    /// Takes the socket for an address, if it was passed.
     pub(super) fn find(&mut self, address: SocketAddr) -> Option<TcpListener> {
         let place = self.0.iter().position(|(bound, _)| *bound == address)?;
         Some(self.0.swap_remove(place).1)
@@ -46,8 +46,9 @@ impl Drop for Inherited {
 }
 
 fn adopt(fd: RawFd) -> Option<(SocketAddr, TcpListener)> {
-    // SAFETY: whoever set LISTEN_PID to this process's id gave it these descriptors to own; they are
-    // taken once, at the start, before anything else could have opened descriptors of these numbers.
+    // SAFETY: the process that set LISTEN_PID to this process's id gave it the ownership of these
+    // descriptors. They are taken once, at the start, before any other code could have opened
+    // descriptors of these numbers.
     let fd = unsafe { OwnedFd::from_raw_fd(fd) };
     rustix::io::fcntl_setfd(&fd, rustix::io::FdFlags::CLOEXEC).ok()?;
     let is_listening = sockopt::socket_acceptconn(&fd).ok()?;

@@ -1,13 +1,14 @@
-//! The inventory of a state directory: which files of state there are, so that one that is lost, damaged
-//! or of another server is told, and no new one is made in its place.
+//! The inventory of a state directory: the list of its state files. A state file that is lost,
+//! damaged or of another server is reported, and no new one is made in its place.
 //!
-//! It is a text of lines, one for each file: its name, its instance, and how often it was opened. The last
-//! line is a checksum of the others. An administrator takes a file off the list who goes on without it.
+//! It is a text with one line for each file: its name, its instance, and the number of its
+//! openings. The last line is a checksum of the others. An administrator who goes on without a file
+//! takes it off the list.
 //!
 //! Invariants
-//! * One server at a time uses a state directory.
-//! * A file is on the list when it was used once, until an administrator takes it off.
-//! * A list on the disk is an earlier one or a later one, also after a crash.
+//! * Only one server at a time uses a state directory.
+//! * A file is on the list from its first use, until an administrator takes it off.
+//! * The list on disk is always a complete one, earlier or later, also after a crash.
 
 use dafs_service::{RecordsError, StateFile, StateFileId, bears_seal, undo_list_instance};
 use dafs_store::own::{self, OwnError};
@@ -23,13 +24,13 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, fchown};
 use std::path::{Path, PathBuf};
 use thiserror::Error;
 
-/// The file itself, in the state directory.
+/// The name of the list, in the state directory.
 const INVENTORY: &str = "inventory";
-/// The next one, until it is whole.
+/// The name of the next list, until it is complete.
 const ASIDE: &str = "inventory.new";
 const TITLE: &str = "dafs state 1";
 const CHECK: &str = "check";
-/// More than any list is long.
+/// A bound above the length of any list.
 const INVENTORY_BYTES_MAX: u64 = 64 << 10;
 
 /// The key that signs file handles.
@@ -40,10 +41,10 @@ pub(super) const CLIENT_RECORDS: &str = "clients.redb";
 pub(super) const FENCES: &str = "fences.redb";
 /// The directory of the journal.
 pub(super) const JOURNAL: &str = "journal";
-/// The list of what locks may have to undo.
+/// The undo list of locks.
 pub(super) const UNDO_LIST: &str = "undo.index";
 
-/// What is lost with each.
+/// The loss with each file.
 const LOSSES: [(&str, &str); 5] = [
     (
         HANDLE_KEY,
@@ -55,13 +56,13 @@ const LOSSES: [(&str, &str); 5] = [
     (UNDO_LIST, "what locks with recovery had to undo; half changed files stay as they are"),
 ];
 
-/// Why the files of a state directory cannot be used.
+/// The reason why the files of a state directory cannot be used.
 #[derive(Debug, Error)]
 pub enum StateError {
     /// Another server is running.
     #[error("another server uses {0}; give each its own with --state-directory")]
     Busy(PathBuf),
-    /// The inventory itself is damaged, or gone.
+    /// The inventory itself is damaged, or missing.
     #[error(
         "{path} {what}, so it is not known whether all files of state are there. Bring it back from a \
          backup, together with the other files; or go on with those that are there, after `dafs \
@@ -69,12 +70,12 @@ pub enum StateError {
         path = .directory.join(INVENTORY).display(), directory = .directory.display()
     )]
     Inventory {
-        /// Of the state.
+        /// The state directory.
         directory: PathBuf,
-        /// What is wrong.
+        /// The error.
         what: &'static str,
     },
-    /// A file of state is not the one that was there.
+    /// A state file is not the expected one.
     #[error(
         "{path}: {what}. Put a good copy in its place. Or go on with what is there, or with nothing once \
          that is moved away, after `dafs accept-loss {name} --state-directory {directory}`; what is lost \
@@ -82,39 +83,39 @@ pub enum StateError {
         loss(.name), path = .directory.join(.name).display(), directory = .directory.display()
     )]
     Lost {
-        /// Of the state.
+        /// The state directory.
         directory: PathBuf,
-        /// Which file.
+        /// The name of the file.
         name: &'static str,
-        /// What is wrong.
+        /// The error.
         what: String,
     },
-    /// A database of state.
+    /// An error of a state database.
     #[error(transparent)]
     Records(RecordsError),
-    /// A name that is on no list.
+    /// A name that is not on the list.
     #[error("{name:?} is not in the inventory of {directory}; there are: {known}",
         directory = .directory.display())]
     Unknown {
-        /// Of the state.
+        /// The state directory.
         directory: PathBuf,
-        /// As it was given.
+        /// The given name.
         name: String,
-        /// What could have been given.
+        /// The possible names.
         known: String,
     },
-    /// There is none.
+    /// There is no such directory.
     #[error("there is no state directory {0}; name that of the server with --state-directory")]
     NoDirectory(PathBuf),
-    /// Others could change what is there.
+    /// Other users could change the files.
     #[error(transparent)]
     Own(OwnError),
-    /// The disk.
+    /// An I/O error.
     #[error("{path}: {error}", path = .path.display())]
     Io {
-        /// What could not be read or written.
+        /// The path of the failed read or write.
         path: PathBuf,
-        /// Why.
+        /// The system's error.
         error: io::Error,
     },
 }
@@ -123,19 +124,19 @@ fn loss(name: &str) -> &'static str {
     LOSSES.iter().find(|(known, _)| *known == name).map_or("what it holds", |(_, loss)| loss)
 }
 
-/// Which files of state there are.
+/// The list of state files.
 pub(super) struct Inventory {
     directory: PathBuf,
     files: BTreeMap<String, StateFileId>,
-    /// As it is on the disk.
+    /// The text of the list on disk.
     saved: String,
     /// The directory, locked.
     lock: File,
 }
 
 impl Inventory {
-    /// Opens the inventory of a state directory. Makes both if they are not there; files of state that
-    /// an earlier version has left are taken over then.
+    /// Opens the inventory of a state directory. Makes both if they do not exist, and then enters
+    /// state files of an earlier version.
     pub(super) fn open(directory: &Path) -> Result<Self, StateError> {
         let failed = |error| StateError::Io { path: directory.to_owned(), error };
         DirBuilder::new().recursive(true).mode(0o700).create(directory).map_err(failed)?;
@@ -161,7 +162,8 @@ impl Inventory {
         Ok(Self { directory: directory.to_owned(), files, saved, lock })
     }
 
-    /// Whether the directory that is locked is the one that was looked at, and others cannot write to it.
+    /// Checks that the locked directory is the one that was checked, and that other users cannot
+    /// write to it.
     fn check_locked(&self, looked_at: &Metadata) -> Result<(), StateError> {
         let failed = |error| StateError::Io { path: self.directory.clone(), error };
         let found = self.lock.metadata().map_err(failed)?;
@@ -184,12 +186,12 @@ impl Inventory {
         match read {
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
             Err(error) => Err(StateError::Io { path, error }),
-            // What is no text has another checksum.
+            // A file that is no text has another checksum.
             Ok(_) => Ok(Some(String::from_utf8_lossy(&text).into_owned())),
         }
     }
 
-    /// Opens the list in the directory that is locked: another may have its path by now.
+    /// Opens the list in the locked directory, because another directory may have its path by now.
     fn open_list(&self, path: &Path) -> io::Result<File> {
         let no_file = || OwnError::NoFile(path.to_owned());
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
@@ -208,7 +210,7 @@ impl Inventory {
         Ok(file)
     }
 
-    /// Whether there must have been an inventory, or more than is there now: earlier versions put no
+    /// True if the inventory must have existed, or have had more files: earlier versions put no
     /// seals on files, and made the key first.
     fn is_missed(&self) -> Result<bool, StateError> {
         let there = |name: &str| self.directory.join(name).try_exists();
@@ -230,12 +232,12 @@ impl Inventory {
         StateError::Inventory { directory: self.directory.clone(), what }
     }
 
-    /// What is known of a file.
+    /// Returns the entry of a file.
     pub(super) fn known(&self, name: &str) -> Option<StateFileId> {
         self.files.get(name).copied()
     }
 
-    /// Which file is expected under a name.
+    /// Returns the file that is expected under a name.
     pub(super) fn expected(&self, name: &str) -> io::Result<StateFile> {
         if let Some(known) = self.known(name) {
             return Ok(StateFile::Known(known));
@@ -245,12 +247,12 @@ impl Inventory {
         Ok(StateFile::New(instance))
     }
 
-    /// A file is used from now on.
+    /// Enters a file that is used from now on.
     pub(super) fn note(&mut self, name: &str, id: StateFileId) {
         self.files.insert(name.to_owned(), id);
     }
 
-    /// A key is used, of which this is a hash.
+    /// Enters a key in use, by its hash.
     pub(super) fn note_key(
         &mut self,
         name: &'static str,
@@ -269,7 +271,7 @@ impl Inventory {
         }
     }
 
-    /// Opens a database of state.
+    /// Opens a state database.
     pub(super) fn records<T>(
         &self,
         name: &'static str,
@@ -284,7 +286,7 @@ impl Inventory {
         })
     }
 
-    /// Sees to it that the list of what is to be undone is the one that is known, or none.
+    /// Checks that the undo list is the known one, if there is one.
     pub(super) fn check_undo_list(&self) -> Result<(), StateError> {
         let path = self.directory.join(UNDO_LIST);
         let found = undo_list_instance(&path).map_err(|error| StateError::Io { path, error })?;
@@ -298,14 +300,14 @@ impl Inventory {
         }
     }
 
-    /// That list is used from now on.
+    /// Enters the undo list, which is used from now on.
     pub(super) fn note_undo_list(&mut self) -> Result<(), StateError> {
         let path = self.directory.join(UNDO_LIST);
         let found = undo_list_instance(&path).map_err(|error| StateError::Io { path, error })?;
         found.map_or(Ok(()), |instance| self.note_key(UNDO_LIST, instance))
     }
 
-    /// A file of state is not as it was.
+    /// Makes the error for a state file that has changed.
     pub(super) fn lost(&self, name: &'static str, what: impl ToString) -> StateError {
         StateError::Lost { directory: self.directory.clone(), name, what: what.to_string() }
     }
@@ -322,8 +324,8 @@ impl Inventory {
 
     fn write(&self, text: &str) -> io::Result<()> {
         let found = self.lock.metadata()?;
-        // Root does this for the user who runs the server, and who may put something else in the place of
-        // the directory meanwhile.
+        // Root does this for the user that runs the server. Meanwhile that user may replace the
+        // directory.
         let root = rustix::process::geteuid().is_root();
         let remove = || rustix::fs::unlinkat(&self.lock, ASIDE, AtFlags::empty());
         match remove() {
@@ -343,14 +345,14 @@ impl Inventory {
             Ok(rustix::fs::renameat(&self.lock, ASIDE, &self.lock, INVENTORY)?)
         };
         put().inspect_err(|_| {
-            // On a full file system what failed would add up.
+            // On a full file system, the files of failed attempts would accumulate.
             let _ = remove();
         })?;
         self.lock.sync_all()
     }
 
-    /// Notes what came of writing a list. A server whose disk is full starts as long as the old one
-    /// does: clients must be able to delete files.
+    /// Handles the result of a write of the list. A server starts on a full disk as long as the old
+    /// list is valid, because clients must be able to delete files.
     fn settle(&mut self, text: String, written: io::Result<()>) -> Result<(), StateError> {
         match written {
             Ok(()) => self.saved = text,
@@ -370,8 +372,8 @@ impl Inventory {
         Ok(())
     }
 
-    /// Whether the list on the disk names the same files, as they are or as they were: a file may be
-    /// newer than its list.
+    /// True if the list on disk names the same files, in their present or an earlier state: a file
+    /// may be newer than its list.
     fn is_still_listed(&self) -> bool {
         let Some(saved) = parse(&self.saved) else { return false };
         let is_same =
@@ -382,8 +384,9 @@ impl Inventory {
     }
 }
 
-/// Whether an administrator may change the files in a state directory: no other user can, but for the
-/// one for whom root does it. That user's symlinks are not followed. Returns what was looked at.
+/// Checks that an administrator may change the files in a state directory. Only their owner may
+/// write to it, and root may act for the owner. That user's symbolic links are not followed.
+/// Returns the metadata of the directory.
 fn check_directory(directory: &Path) -> Result<Metadata, StateError> {
     let look = || -> Result<Metadata, OwnError> {
         let failed = |error| OwnError::Io(directory.to_owned(), error);
@@ -394,7 +397,7 @@ fn check_directory(directory: &Path) -> Result<Metadata, StateError> {
             found = std::fs::metadata(directory).map_err(failed)?;
         }
         match own::check_directory(directory) {
-            // The mode is looked at when the directory is locked.
+            // The mode is checked when the directory is locked.
             Err(OwnError::Owner { .. }) if rustix::process::geteuid().is_root() => Ok(found),
             checked => checked.map(|()| found),
         }
@@ -408,12 +411,12 @@ fn check_directory(directory: &Path) -> Result<Metadata, StateError> {
     }
 }
 
-/// Takes a file off the inventory of a state directory that no server uses: the next start goes on
-/// with what is there under that name, or makes a new one. `inventory` takes all off. False if a file
-/// of state was not on it.
+/// Takes a file off the inventory of a state directory that no server uses. The next start uses the
+/// present file of that name, or makes a new one. `inventory` takes all off. Returns false if a
+/// state file was not on it.
 ///
 /// # Errors
-/// What stands in the way, and what could be meant.
+/// The problem, and the possible names.
 pub fn accept_loss(directory: &Path, name: &str) -> Result<bool, StateError> {
     let looked_at = check_directory(directory)?;
     let mut inventory = Inventory::lock(directory)?;
@@ -455,7 +458,7 @@ fn text(files: &BTreeMap<String, StateFileId>) -> String {
     text
 }
 
-/// What a text says; `None` if it is not one that was written here.
+/// Parses a list. Returns `None` if it is damaged.
 fn parse(whole: &str) -> Option<BTreeMap<String, StateFileId>> {
     let mut files = BTreeMap::new();
     let mut lines = whole.lines();
@@ -557,7 +560,7 @@ mod tests {
         let error = accept_loss(dir.path(), INVENTORY).unwrap_err().to_string();
         assert!(error.contains("chmod go-w"), "{error}");
         set_mode(0o755);
-        // No file is written to by a symlink.
+        // No write follows a symbolic link.
         let victim = tempfile::NamedTempFile::new().unwrap();
         symlink(victim.path(), dir.path().join("inventory.new")).unwrap();
         std::fs::write(dir.path().join(INVENTORY), b"").unwrap();
@@ -578,7 +581,7 @@ mod tests {
         }
     }
 
-    /// The user whose state it is may own the directory above, too.
+    /// The owner of the state may own the directory above, too.
     #[test]
     fn what_is_put_in_the_place_of_the_directory_is_not_used() {
         let outer = tempfile::tempdir().unwrap();
@@ -597,7 +600,7 @@ mod tests {
         assert!(error.contains("does not follow it"), "{error}");
         drop(inventory);
         assert_eq!(Inventory::open(&path("moved")).unwrap().known(FENCES), Some(id(1)));
-        // The server's user and root may put a symlink there.
+        // The server's user and root may put a symbolic link there.
         std::fs::remove_file(path("state")).unwrap();
         symlink(path("moved"), path("state")).unwrap();
         assert!(accept_loss(&path("state"), FENCES).unwrap());
@@ -626,7 +629,7 @@ mod tests {
             assert!(error.contains("inventory is a symlink"), "{error}");
         }
         assert_eq!(std::fs::read(&victim).unwrap(), before);
-        // Root acts for the user whom the directory belongs to.
+        // Root acts for the user that owns the directory.
         if rustix::process::geteuid().is_root() {
             std::fs::rename(&victim, &path).unwrap();
             chown(dir.path(), Some(1), Some(1)).unwrap();
@@ -660,7 +663,7 @@ mod tests {
         drop(inventory);
         let mut inventory = Inventory::open(dir.path()).unwrap();
         assert_eq!(inventory.known(FENCES), Some(newer(1)));
-        // What could not be written is written with the next list.
+        // The failed entry is written with the next list.
         inventory.note(FENCES, newer(2));
         inventory.settle(text(&inventory.files), full(libc::ENOSPC)).unwrap();
         inventory.save().unwrap();

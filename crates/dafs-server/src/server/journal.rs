@@ -10,27 +10,27 @@ use dafs_service::durable::{Durability, Journal};
 use std::path::Path;
 use std::sync::Arc;
 
-/// One thread makes the journal stable, one what changes have touched.
+/// One thread makes the journal stable, and one the changed objects.
 const WORKERS: usize = 2;
 
-/// Whether any of these exports keeps durable replies.
+/// True if any of these exports has durable replies.
 pub(super) fn is_wanted(exports: &[ExportConfig]) -> bool {
     exports.iter().any(|export| export.options.durable_replies != Durability::Off)
 }
 
-/// Whether an earlier run has left a journal, or it should be there. It is to be looked through before anything else is
-/// changed, wanted or not, or what it says of files would be wrong later.
+/// True if an earlier run has left a journal, or it should exist. It is recovered before any other
+/// change, even if no export has durable replies now. Otherwise its records would be wrong later.
 pub(super) fn is_left(directory: &Path, inventory: &Inventory) -> bool {
     inventory.known(JOURNAL).is_some()
         || std::fs::read_dir(directory.join(JOURNAL))
             .is_ok_and(|mut entries| entries.next().is_some())
 }
 
-/// Finds out what became of the changes of the last run, and begins a new journal. Returns the
-/// threads that serve it.
+/// Recovers the changes of the last run, and begins a new journal. Returns the threads that serve
+/// it.
 ///
 /// # Errors
-/// What is wrong with the journal, and what can be done. It stays as it is.
+/// The error of the journal, and the possible solutions. The journal is left unchanged.
 pub(super) fn start(
     directory: &Path,
     inventory: &mut Inventory,
@@ -43,7 +43,7 @@ pub(super) fn start(
         Err(inventory.lost(JOURNAL, "it is missing"))?;
     }
     let disk = FileDisk::open(&path, as_server).map_err(failed)?;
-    // One segment is there from the first start on.
+    // There is a segment from the first start on.
     if known && disk.list().map_err(failed)?.is_empty() {
         Err(inventory.lost(JOURNAL, "its segments are missing"))?;
     }
@@ -84,15 +84,15 @@ pub(super) fn start(
     Ok(workers)
 }
 
-/// Store calls leave threads with the identity of their callers.
+/// Store calls leave threads with the user of their callers, so the thread takes back the server's.
 fn as_server() {
     if let Err(error) = dafs_mem::sys::as_server() {
         tracing::error!(%error, "a thread that looks after the journal is not the server's user");
     }
 }
 
-/// What tells this run of the system from all others. Where the system does not say, each start of
-/// the server counts as one, and what is not stable is not believed.
+/// Returns the id of this boot of the system. Where the system has none, each start of the server
+/// counts as a boot, and unstable data is not trusted.
 fn boot() -> Result<[u8; 16], StartError> {
     let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     let digits: Vec<u8> =

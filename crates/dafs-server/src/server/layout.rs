@@ -1,4 +1,4 @@
-//! Where files lie, for administrators.
+//! The layouts of files, for administrators.
 
 use super::administration::Administration;
 use crate::admin::LayoutReport;
@@ -10,7 +10,8 @@ use dafs_store::{
 use std::sync::Arc;
 
 impl Administration {
-    /// Where a file lies, named as clients name it; the text of an error says what to mend.
+    /// Returns the layout of a file, by its path for clients. The text of an error says how to
+    /// correct it.
     pub(super) fn layout(&self, path: &str) -> Result<LayoutReport, String> {
         let failed = |error: StoreError| format!("{path}: {error}");
         let names: Vec<_> = path.split('/').filter(|name| !name.is_empty()).collect();
@@ -37,13 +38,13 @@ impl Administration {
     }
 }
 
-/// The export that a path leads to, and the names below it.
+/// Returns the export that a path leads to, and the names below it.
 fn export<'a, 'n>(
     namespace: &Namespace,
     names: &'a [&'n str],
 ) -> Option<(Arc<Export>, &'a [&'n str])> {
     let named = |name: &str| namespace.exports().find(|export| export.name() == name).cloned();
-    // A single one without a name is the root.
+    // A single export without a name is the root.
     if let Some(export) = named("") {
         return Some((export, names));
     }

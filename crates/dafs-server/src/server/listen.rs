@@ -8,11 +8,12 @@ use std::net::{SocketAddr, TcpListener};
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
-/// How often the name for shared memory is tried while it is not known whose it is, and the time between.
+/// The number of attempts to bind the name for shared memory while its holder is unknown, and the
+/// time between.
 const NAME_TRIES: u32 = 10;
 const NAME_REST: Duration = Duration::from_millis(100);
 
-/// A TCP socket that listens: one that was passed to this process, or a new one.
+/// Makes a listening TCP socket: one that was passed to this process, or a new one.
 pub(super) fn tcp(
     address: SocketAddr,
     inherited: &mut Inherited,
@@ -24,7 +25,7 @@ pub(super) fn tcp(
     fresh(address)
 }
 
-/// A new TCP socket that listens.
+/// Makes a new listening TCP socket.
 pub(super) fn fresh(address: SocketAddr) -> Result<TcpListener, StartError> {
     let domain = socket2::Domain::for_address(address);
     let bind = || {
@@ -38,11 +39,11 @@ pub(super) fn fresh(address: SocketAddr) -> Result<TcpListener, StartError> {
     bind().map_err(|error| StartError::Listen { address, error })
 }
 
-/// The abstract UNIX socket for shared memory. Every user of the host may bind its name: that keeps clients from
-/// shared memory, and nobody from the server. `None` then.
+/// Makes the abstract UNIX socket for shared memory. Every user of the host may bind its name. That
+/// denies shared memory to clients, but not the server. Returns `None` then.
 ///
 /// # Errors
-/// When another server has the name: one of root or of this user.
+/// Another server of root or of this user has the name.
 fn local(address: SocketAddr, mut rest: impl FnMut()) -> io::Result<Option<OwnedFd>> {
     let name = shm_socket_name(address);
     let mut tries = 0..NAME_TRIES;
@@ -52,7 +53,7 @@ fn local(address: SocketAddr, mut rest: impl FnMut()) -> io::Result<Option<Owned
             bound => return bound.map(Some),
         };
         match (shm::holder(&name), tries.next()) {
-            // It has just gone, or it is busy.
+            // The holder has just gone, or is busy.
             (None, Some(_)) => rest(),
             (holder, _) => break (error, holder),
         }
@@ -81,7 +82,7 @@ fn local(address: SocketAddr, mut rest: impl FnMut()) -> io::Result<Option<Owned
 pub(super) struct Listener {
     pub(super) address: SocketAddr,
     pub(super) tcp: TcpListener,
-    /// Not there while another user has its name.
+    /// `None` while another user has its name.
     pub(super) shm: Option<OwnedFd>,
 }
 
@@ -111,7 +112,7 @@ mod tests {
         use rustix::net::{AddressFamily, SocketAddrUnix, SocketType, bind, socket};
         let address = "127.0.0.1:1".parse().expect("an address");
         let name = shm_socket_name(address);
-        // It has the name and does not listen, as one that is just ending.
+        // It has the name and does not listen, like a server that is just ending.
         let socket = socket(AddressFamily::UNIX, SocketType::SEQPACKET, None).expect("a socket");
         let named = SocketAddrUnix::new_abstract_name(name.as_bytes()).expect("a name");
         bind(&socket, &named).expect("a name that is free");

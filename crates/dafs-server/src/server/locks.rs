@@ -6,7 +6,7 @@ use crate::limits::LOCKS_SHOWN_MAX;
 use dafs_service::{LockInfo, LockKind, LockStanding};
 
 impl Administration {
-    /// The locks of all clients, and what they have left behind.
+    /// Returns the locks of all clients, and those that they have left behind.
     pub(super) fn locks(&self) -> Vec<LockReport> {
         let infos = self.service.locks_info(LOCKS_SHOWN_MAX, dafs_dat::Instant::now().0);
         let report = |info: &LockInfo| {

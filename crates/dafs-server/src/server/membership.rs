@@ -1,8 +1,9 @@
-//! Nodes that come and go while an export is served.
+//! Nodes that join and leave while an export is served.
 //!
 //! Invariants
-//! * A data server is taken in when it is there, because files lie on all nodes from then on.
-//! * A node is left out when nothing lies on it.
+//! * A data server joins only when it is reachable, because new files lie on all nodes from then
+//!   on.
+//! * A node leaves only when it has no data.
 
 use super::striped::{OpenNode, Striped, lock};
 use crate::config::{ExportSource, NodeConfig, NodePlace};
@@ -13,8 +14,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 impl Striped {
-    /// Serves the export with the nodes that the configuration names now. The text of an error says what
-    /// to mend; no node was taken in or left out then.
+    /// Changes the nodes of the export to those of the present configuration. The text of an error
+    /// says how to correct it. Then no node has joined or left.
     pub(super) fn change_nodes(
         &self,
         from: &ExportSource,
@@ -73,7 +74,7 @@ impl Striped {
         Ok(())
     }
 
-    /// A data server that is there.
+    /// Connects to a data server, and checks that it is reachable.
     fn join(&self, number: u32, control: &str) -> Result<Arc<RemoteNode>, String> {
         let node = self.joining.connect(number, control).map_err(|error| error.to_string())?;
         if let Some(here) = self.here.get() {
@@ -91,7 +92,7 @@ impl Striped {
     }
 }
 
-/// The nodes of a spread export, and all else that says where its files are.
+/// Splits the source of an export into its nodes and the rest.
 fn parts(source: &ExportSource) -> Option<(&[NodeConfig], ExportSource)> {
     match source {
         ExportSource::Striped { path, unit_bytes, copies, nodes, cluster_secret } => {

@@ -66,44 +66,44 @@ use thiserror::Error;
 /// Connections that wait for a reactor.
 const BACKLOG: i32 = 1024;
 
-/// The directory with what locks may have to undo, in the state directory; its list is beside it.
+/// The directory of undo logs of locks, in the state directory. Its list is beside it.
 const UNDO: &str = "undo";
 
-/// Why a server could not start.
+/// The reason why a server could not start.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum StartError {
-    /// The configuration.
+    /// An error of the configuration.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// The password file.
+    /// An error of the password file.
     #[error(transparent)]
     Passwords(#[from] PasswordFileError),
-    /// The names of the exports.
+    /// An error of the names of the exports.
     #[error(transparent)]
     Namespace(#[from] NamespaceError),
-    /// Changes that are to be undone.
+    /// An error of the undo logs.
     #[error(transparent)]
     Undo(#[from] UndoError),
-    /// A directory.
+    /// The directory of an export cannot be opened.
     #[error("cannot export {path}: {error}", path = .path.display())]
     Export {
-        /// Which.
+        /// The path of the directory.
         path: PathBuf,
-        /// Why.
+        /// The store's error.
         error: StoreError,
     },
-    /// CephFS.
+    /// A CephFS cannot be opened.
     #[error("cannot export {root:?} of CephFS as {name:?}: {error}")]
     CephFs {
         /// The export.
         name: String,
         /// The directory of the file system.
         root: String,
-        /// Why, and what to look at.
+        /// The error, and its possible causes.
         error: dafs_cephfs::OpenError,
     },
-    /// GlusterFS.
+    /// A volume of GlusterFS cannot be opened.
     #[error("cannot export {root:?} of the GlusterFS volume {volume:?} as {name:?}: {error}")]
     Gluster {
         /// The export.
@@ -112,132 +112,132 @@ pub enum StartError {
         volume: String,
         /// The directory of the volume.
         root: String,
-        /// Why, and what to look at.
+        /// The error, and its possible causes.
         error: dafs_gluster::OpenError,
     },
-    /// Storage daemons of CephFS.
+    /// Storage daemons of CephFS cannot be used.
     #[error("cannot serve the OSDs {osds:?}: {error}")]
     Osds {
-        /// Which.
+        /// The numbers of the daemons.
         osds: Vec<u32>,
-        /// Why, and what to look at.
+        /// The error, and its possible causes.
         error: dafs_cephfs::OpenError,
     },
-    /// A brick of GlusterFS.
+    /// A brick of GlusterFS cannot be used.
     #[error("cannot serve the brick {brick:?}: {error}")]
     Brick {
-        /// Which.
+        /// The name of the brick.
         brick: String,
-        /// Why, and what to look at.
+        /// The error, and its possible causes.
         error: dafs_gluster::OpenError,
     },
-    /// The sockets of a data server, of which an earlier try has made no door.
+    /// The sockets of a data server are used up by a failed attempt to start its front end.
     #[error(
         "clients could not be let in before, for the reason told then: start the data server again"
     )]
     DoorLost,
-    /// The files of the state directory.
+    /// An error of the files of the state directory.
     #[error("cannot use the state of the last run: {0}")]
     StateFiles(#[from] StateError),
-    /// The key of file handles.
+    /// The key of file handles cannot be kept.
     #[error(
         "cannot keep the key that signs file handles in {path}: {error}; name a writable directory \
          with state_directory or --state-directory",
         path = .path.display()
     )]
     State {
-        /// Where.
+        /// The path of the directory.
         path: PathBuf,
-        /// Why.
+        /// The system's error.
         error: io::Error,
     },
-    /// The state directory, or something in it, is not the server's own.
+    /// The state directory, or a file in it, does not belong to the server's user.
     #[error("cannot trust the state directory: {0}")]
     Own(#[from] OwnError),
-    /// An address.
+    /// An address cannot be listened on.
     #[error("cannot listen on {address}: {error}")]
     Listen {
-        /// Which.
+        /// The address.
         address: SocketAddr,
-        /// Why.
+        /// The system's error.
         error: io::Error,
     },
-    /// An address for RDMA in software.
+    /// An address for RDMA in software cannot be listened on.
     #[error("cannot listen on {address} for NFS over RDMA: {error}")]
     ListenRdma {
-        /// Which.
+        /// The address.
         address: SocketAddr,
-        /// Why.
+        /// The system's error.
         error: io::Error,
     },
-    /// An address for RDMA by a device.
+    /// An address for RDMA by a device cannot be listened on.
     #[error("cannot listen on the RDMA device of {address} for NFS: {error}")]
     ListenVerbs {
-        /// Which.
+        /// The address.
         address: SocketAddr,
-        /// Why.
+        /// The system's error.
         error: io::Error,
     },
-    /// A device for RDMA.
+    /// A device for RDMA cannot be used.
     #[error("cannot use an RDMA device for NFS at {address}: {error}")]
     Verbs {
-        /// Which address.
+        /// The address.
         address: SocketAddr,
-        /// Why, and what to do about it.
+        /// The error, and its solution.
         error: VerbsError,
     },
-    /// A device that would serve wrong data, and everybody's.
+    /// A device that would corrupt data, and expose all memory.
     #[error(
         "{address} is on {device}, a siw device, and NFS served from siw was seen to deliver wrong \
          data; listen there in software instead: rdma_listen or --nfs-rdma, which siw clients can \
          mount"
     )]
     Siw {
-        /// Which address.
+        /// The address.
         address: SocketAddr,
         /// The name of the device.
         device: String,
     },
-    /// The records of clients and locks.
+    /// An error of the records of clients and locks.
     #[error("cannot keep the records of clients: {0}")]
     Records(#[from] RecordsError),
-    /// The fences of the last run.
+    /// An error of the fences of the last run.
     #[error("cannot serve without the fences that were set: {0}")]
     Fences(RecordsError),
-    /// The directory of the journal.
+    /// The directory of the journal cannot be used.
     #[error("cannot keep durable replies in {path}: {error}", path = .path.display())]
     JournalDirectory {
-        /// Where.
+        /// The path of the directory.
         path: PathBuf,
-        /// Why.
+        /// The system's error.
         error: io::Error,
     },
-    /// What the last run has left.
+    /// An error of the last run's journal.
     #[error("cannot serve exports with durable_replies: {0}")]
     Journal(#[from] JournalError),
-    /// The port of metrics.
+    /// The port of metrics cannot be listened on.
     #[error("cannot listen on {address} for metrics: {error}")]
     Metrics {
-        /// Which.
+        /// The address.
         address: SocketAddr,
-        /// Why.
+        /// The system's error.
         error: io::Error,
     },
-    /// A directory for stripes of files.
+    /// A directory for stripes of files cannot be used.
     #[error("cannot spread files: {0}")]
     Node(#[from] JoinError),
-    /// The secret of the cluster.
+    /// An error of the secret of the cluster.
     #[error("cannot work in a cluster: {0}")]
     Secret(#[from] SecretError),
-    /// The directory of a data server.
+    /// An error of the directory of a data server.
     #[error(transparent)]
     DataNode(#[from] DataNodeError),
-    /// Threads, descriptors, randomness.
+    /// The system has no threads, descriptors or randomness left.
     #[error("cannot start: {0}")]
     System(#[from] io::Error),
 }
 
-/// A server with its threads. Dropping it stops it.
+/// A server with its threads. They end when this is dropped.
 pub struct Server {
     addresses: Vec<SocketAddr>,
     service: Arc<Service>,
@@ -248,14 +248,14 @@ pub struct Server {
     metrics: Option<MetricsPort>,
     admin: Option<AdminSocket>,
     administration: Option<Arc<Administration>>,
-    /// Those of all front ends.
+    /// The connections of all front ends.
     connections: Arc<Connections>,
     clocks: Vec<Clock>,
-    /// For blocking calls, and for proofs of who somebody is.
+    /// Pools for blocking calls, and for authentication.
     pools: Vec<Arc<ThreadPool>>,
-    /// Threads that look after the journal, if there is one.
+    /// The threads of the journal, if there is one.
     journal: Option<Workers>,
-    /// Keeps the state directory for this server.
+    /// Locks the state directory for this server.
     inventory: Option<Inventory>,
 }
 
@@ -263,7 +263,7 @@ impl Server {
     /// Opens the exports of a configuration and serves them.
     ///
     /// # Errors
-    /// What stands in the way, and what to do about it.
+    /// The problem, and its solution.
     pub fn start(config: &Config) -> Result<Self, StartError> {
         config.check_exposure()?;
         descriptors::raise_limit();
@@ -283,12 +283,12 @@ impl Server {
         service.keep_undo_in(&directory.join(UNDO))?;
         inventory.note_undo_list()?;
         let service = Arc::new(service);
-        // Before anybody can change what the last run has left.
+        // Before any client can change objects of the last run's journal.
         let journal =
             journal::is_wanted(&config.exports) || journal::is_left(&directory, &inventory);
         let journal =
             journal.then(|| journal::start(&directory, &mut inventory, &service)).transpose()?;
-        // Before anybody relies on what is in them.
+        // Before any client relies on their content.
         inventory.save()?;
         let identity = Identity { server: state::server_identity(&secret), secret: random.secret };
         let spread: Vec<_> = stores.iter().filter_map(administration::Known::spread).collect();
@@ -308,11 +308,11 @@ impl Server {
         Ok(server)
     }
 
-    /// Serves exports that are open already; those of the configuration are not looked at, nothing
-    /// is kept for the next run, and administrators have no way in.
+    /// Serves open exports. It ignores the exports of the configuration, keeps no state for the
+    /// next run, and has no interface for administrators.
     ///
     /// # Errors
-    /// As `start`.
+    /// Those of `start`.
     pub fn start_with(config: &Config, exports: Vec<Export>) -> Result<Self, StartError> {
         let random = Random::draw()?;
         let service = new_service(config, exports, Box::new(NoRecords), &random)?;
@@ -393,7 +393,7 @@ impl Server {
         Ok(server)
     }
 
-    /// Says how the configuration can be read again, for [`reload`](Self::reload) and for
+    /// Sets the function that reloads the configuration, for [`reload`](Self::reload) and for
     /// administrators.
     pub fn set_read_config(&self, read: ReadConfig) {
         if let Some(administration) = &self.administration {
@@ -401,38 +401,37 @@ impl Server {
         }
     }
 
-    /// Reads the configuration again and serves the exports that it names now. What happened is
-    /// said in words.
+    /// Reloads the configuration and serves its present exports. Returns a text on the changes.
     ///
     /// # Errors
-    /// What is to be mended, in words; nothing has changed then.
+    /// A text that says how to correct the configuration. Then no export has changed.
     pub fn reload(&self) -> Result<String, String> {
         let administration = self.administration.as_ref();
         administration.ok_or("this server was started without a configuration")?.reload()
     }
 
-    /// Where it listens, with the ports that the system picked.
+    /// Returns the addresses for DAFS, with the ports that the system chose.
     pub fn addresses(&self) -> &[SocketAddr] {
         &self.addresses
     }
 
-    /// Where NFS clients connect.
+    /// Returns the addresses for NFS clients.
     pub fn nfs_addresses(&self) -> &[SocketAddr] {
         self.nfs.as_ref().map_or(&[], |nfs| &nfs.addresses)
     }
 
-    /// Where NFS clients connect over RDMA in software: iWARP over TCP.
+    /// Returns the addresses for NFS clients over RDMA in software: iWARP over TCP.
     pub fn nfs_rdma_addresses(&self) -> &[SocketAddr] {
         self.nfs.as_ref().map_or(&[], |nfs| &nfs.rdma_addresses)
     }
 
-    /// Where NFS clients connect over RDMA by devices of this host.
+    /// Returns the addresses for NFS clients over RDMA by devices of this host.
     pub fn nfs_verbs_addresses(&self) -> &[SocketAddr] {
         self.nfs.as_ref().map_or(&[], |nfs| &nfs.verbs_addresses)
     }
 
-    /// The lines with which NFS clients mount each export, with `host` as the name of this server:
-    /// over TCP, and over RDMA.
+    /// Returns the lines with which NFS clients mount each export, with `host` as the name of this
+    /// server: over TCP, and over RDMA.
     pub fn mount_lines(&self, host: &str) -> Vec<String> {
         let mut doors = Vec::new();
         if let Some(address) = self.nfs_addresses().first() {
@@ -453,7 +452,7 @@ impl Server {
         doors.iter().flat_map(|option| names.iter().map(move |name| line(option, name))).collect()
     }
 
-    /// The URL of the first address.
+    /// Returns the URL of the first address.
     pub fn url(&self) -> String {
         match self.addresses.first() {
             Some(address) if address.ip().is_unspecified() => {
@@ -472,12 +471,12 @@ impl Server {
         }
     }
 
-    /// What the reactors held when they last said.
+    /// Returns the latest counts of the reactors.
     pub fn counts(&self) -> EngineCounts {
         self.reactors.iter().map(|reactor| reactor.gauge().counts()).sum()
     }
 
-    /// Where Prometheus reads counters.
+    /// Returns the address for Prometheus.
     pub fn metrics_address(&self) -> Option<SocketAddr> {
         self.metrics.as_ref().map(|port| port.address)
     }
@@ -550,7 +549,7 @@ impl Server {
         ServerCollector { service, name: operation_name, gauges: Box::new(gauges), nodes }
     }
 
-    /// What the service holds.
+    /// Returns the counts of the service.
     pub fn service_counts(&self) -> ServiceCounts {
         self.service.counts()
     }
@@ -561,13 +560,13 @@ impl Server {
     }
 
     fn stop_threads(&mut self) {
-        // First those that look at the others.
+        // The threads that use the others end first.
         drop((self.metrics.take(), self.admin.take()));
         drop(self.nfs.take());
         self.data.clear();
         Reactor::stop(&mut self.reactors);
         self.clocks.clear();
-        // What they still do keeps the records open, which the next server on them would find locked.
+        // Their work keeps the records open, and the next server would find them locked.
         if !self.pools.iter().all(|pool| pool.finish(STOP_TIME)) {
             tracing::warn!("blocking calls are still under way after {STOP_TIME:?}");
         }
@@ -576,7 +575,7 @@ impl Server {
     }
 }
 
-/// The name of an operation by its number in the protocol.
+/// Returns the name of an operation by its number in the protocol.
 fn operation_name(door: Door, number: u32) -> Option<&'static str> {
     match door {
         Door::Dafs => dafs_wire::dafs::Procedure::from_u32(number).map(|p| p.name()),
@@ -610,7 +609,7 @@ fn new_service(
     Ok(Service::with_records(service_config, namespace, records, now_ns)?)
 }
 
-/// The numbers that make one run of the server different from another.
+/// Random numbers that distinguish one run of the server from another.
 struct Random {
     instance: u32,
     client_key: [u64; 2],
@@ -629,7 +628,7 @@ impl Random {
             u64::from_ne_bytes(word)
         };
         Ok(Self {
-            // Zero is left out, because state-ids below 2^32 would look like small numbers.
+            // Zero is excluded, because state-ids below 2^32 would look like small numbers.
             instance: (word(20) as u32).max(1),
             client_key: [word(44), word(52)],
             registry_key: [word(0), word(8)],

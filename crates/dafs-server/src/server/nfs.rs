@@ -1,4 +1,4 @@
-//! The NFS side of a running server: its sockets, its reactors.
+//! The NFS part of a running server: its sockets, its reactors.
 
 use super::inherited::Inherited;
 use super::nfs_rdma::RdmaDoors;
@@ -15,10 +15,10 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// Threads for TCP, and as many for RDMA: a group has at most 256.
+/// The most threads for TCP, and for RDMA: a group has at most 256.
 const THREADS_MAX: usize = 128;
 
-/// Reactors for NFS clients, with their threads. Dropping it ends them.
+/// Reactors for NFS clients, with their threads. They end when this is dropped.
 pub(super) struct NfsServer {
     pub(super) addresses: Vec<SocketAddr>,
     pub(super) rdma_addresses: Vec<SocketAddr>,
@@ -26,13 +26,13 @@ pub(super) struct NfsServer {
     pub(super) shared: Arc<NfsShared>,
     group: Arc<Group>,
     threads: Vec<JoinHandle<()>>,
-    /// Before the threads end, clients are no longer sent here.
+    /// Dropped before the threads end, so that no further clients are sent here.
     registration: Option<Registration>,
 }
 
 /// Numbers of one run, and of one server.
 pub(super) struct Identity {
-    /// The same in all runs of this server, and in no other's.
+    /// The server's id: the same in all its runs, and unique.
     pub(super) server: [u8; 16],
     /// Random.
     pub(super) secret: [u8; 16],
@@ -93,7 +93,7 @@ impl NfsServer {
         Ok(Some(server))
     }
 
-    /// The counters, for somebody who outlives this.
+    /// Returns the counters, for an owner that outlives this.
     pub(super) fn group(&self) -> Arc<Group> {
         self.group.clone()
     }
@@ -111,7 +111,7 @@ impl Drop for NfsServer {
     }
 }
 
-/// Who a server is to clients. `secret` is random.
+/// Returns the identity of a server for clients. `secret` is random.
 pub(super) fn options(config: &Config, server: &[u8], secret: [u8; 16]) -> NfsOptions {
     NfsOptions {
         server_owner: hex(server),

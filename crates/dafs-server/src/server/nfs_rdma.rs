@@ -1,10 +1,10 @@
-//! Where NFS clients connect over RDMA: by iWARP in software, with shared memory for this host beside
-//! it, and by devices of the system.
+//! The sockets of NFS clients over RDMA: for iWARP in software, with shared memory for this host
+//! beside it, and for devices of the system.
 //!
 //! Invariants
-//! * All reactors share the sockets of the software transports; a device's listener belongs to one
-//!   reactor, because the connection manager lets nobody share it.
-//! * The libraries of devices are not looked for unless a device is asked for.
+//! * All reactors share the sockets of the software transports. A device's listener belongs to one
+//!   reactor, because the connection manager does not allow to share it.
+//! * The libraries of devices are loaded only when a device is configured.
 
 use super::StartError;
 use super::adapters::adapters;
@@ -17,18 +17,17 @@ use dafs_dat::{Adapter, Address};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-/// Listening sockets, and where devices are to listen.
+/// Listening sockets, and the addresses to listen on at devices.
 pub(super) struct RdmaDoors {
     soft: Vec<Listener>,
     verbs: Vec<SocketAddr>,
 }
 
 impl RdmaDoors {
-    /// Opens what the configuration names, and what it does not name but has by default if that is
-    /// to be had.
+    /// Opens the configured sockets, and the default ones if they are available.
     ///
     /// # Errors
-    /// `ListenRdma` for an address that is named.
+    /// `ListenRdma` for a configured address.
     pub(super) fn open(config: &Config, inherited: &mut Inherited) -> Result<Self, StartError> {
         let is_named = config.nfs.rdma_listen.is_some();
         let mut soft = Vec::new();
@@ -49,10 +48,10 @@ impl RdmaDoors {
         Ok(Self { soft, verbs: config.nfs.rdma_verbs_listen.clone() })
     }
 
-    /// Those of a data server.
+    /// Opens those of a data server.
     ///
     /// # Errors
-    /// `ListenRdma` when the address for software cannot be had.
+    /// `ListenRdma` when the address for software is not available.
     pub(super) fn of_data_server(rdma: &DataRdma) -> Result<Self, StartError> {
         let soft = rdma.soft.map(|address| match Listener::fresh(address) {
             Err(StartError::Listen { address, error }) => {
@@ -64,30 +63,30 @@ impl RdmaDoors {
         Ok(Self { soft, verbs: rdma.verbs.into_iter().collect() })
     }
 
-    /// Where clients connect to any of them: to devices rather than to software.
+    /// Returns all addresses, those of devices before those of software.
     pub(super) fn addresses(&self) -> Vec<SocketAddr> {
         [self.verbs.clone(), self.soft()].concat()
     }
 
-    /// Whether there are any.
+    /// True if there are none.
     pub(super) fn is_empty(&self) -> bool {
         self.soft.is_empty() && self.verbs.is_empty()
     }
 
-    /// Where clients connect to the software transports, with the ports that the system picked.
+    /// Returns the addresses of the software transports, with the ports that the system chose.
     pub(super) fn soft(&self) -> Vec<SocketAddr> {
         self.soft.iter().map(|listener| listener.address).collect()
     }
 
-    /// Where clients connect to devices.
+    /// Returns the addresses of devices.
     pub(super) fn verbs(&self) -> &[SocketAddr] {
         &self.verbs
     }
 
-    /// The adapters of the reactor `index` of `count`.
+    /// Returns the adapters of the reactor `index` of `count`.
     ///
     /// # Errors
-    /// When descriptors or memory cannot be had; `Verbs` when a device cannot be used.
+    /// Descriptors or memory are not available. `Verbs` when a device cannot be used.
     pub(super) fn adapters(
         &self,
         config: &Config,
@@ -106,7 +105,7 @@ impl RdmaDoors {
             };
             let mut adapter = VerbsAdapter::open(settings)
                 .map_err(|error| StartError::Verbs { address, error })?;
-            // It also answers reads of any memory of the server's, whatever its rights.
+            // It also answers reads of any memory of the server, whatever its rights.
             let device = adapter.device();
             if device.kind == DeviceKind::SoftIwarp {
                 let device = device.name.clone();

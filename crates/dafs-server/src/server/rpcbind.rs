@@ -1,4 +1,5 @@
-//! Registration with the rpcbind of this host, for NFSv3 clients that ask it for ports (RFC 1833 3).
+//! Registration with the rpcbind of this host, for NFSv3 clients that ask it for ports (RFC 1833
+//! 3).
 
 use dafs_rpc::client::{Options, Procedure, RpcClient};
 use dafs_wire::xdr::{Decoder, Encoder};
@@ -12,17 +13,17 @@ const SET: u32 = 1;
 const UNSET: u32 = 2;
 const TCP: u32 = 6;
 
-/// What is registered: program and version.
+/// The registered programs and versions.
 const PROGRAMS: [(u32, u32); 3] = [(100_003, 3), (100_003, 4), (100_005, 3)];
 
-/// The entries of one server, taken back when dropped.
+/// The entries of one server. They are removed when this is dropped.
 pub(super) struct Registration {
     port: u16,
 }
 
 impl Registration {
-    /// Registers the port, in place of what an earlier server left there. A host without rpcbind is
-    /// told of in the log and is no reason not to start.
+    /// Registers the port, in place of entries that an earlier server left there. On a host without
+    /// rpcbind it writes to the log, and the server starts all the same.
     pub(super) fn make(port: u16) -> Option<Self> {
         let outcome = connect().and_then(|rpcbind| {
             for (program, version) in PROGRAMS {
@@ -61,7 +62,7 @@ fn connect() -> Result<RpcClient, String> {
     RpcClient::connect(RPCBIND, options, None).map_err(|error| format!("{RPCBIND}: {error}"))
 }
 
-/// Sets or removes one entry; false when rpcbind refuses, or there was none to remove.
+/// Sets or removes one entry. Returns false when rpcbind refuses, or there was none to remove.
 fn change(
     rpcbind: &RpcClient,
     procedure: u32,

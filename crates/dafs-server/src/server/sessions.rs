@@ -7,7 +7,7 @@ use dafs_service::{ClientInfo, ClientKey};
 use std::collections::HashMap;
 
 impl Administration {
-    /// All sessions of DAFS clients.
+    /// Returns all sessions of DAFS clients.
     pub(super) fn sessions(&self) -> Vec<SessionReport> {
         let clients = self.service.clients_info(dafs_dat::Instant::now().0);
         let clients: HashMap<ClientKey, &ClientInfo> =
@@ -39,7 +39,7 @@ impl Administration {
         facts.iter().map(report).collect()
     }
 
-    /// What the reactors know of their sessions.
+    /// Returns the reactors' information on their sessions.
     pub(super) fn survey(&self) -> Vec<SessionFacts> {
         self.registry.survey()
     }

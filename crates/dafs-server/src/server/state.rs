@@ -1,4 +1,5 @@
-//! What a server keeps between two runs: its state directory and the key that signs file handles.
+//! The state of a server that outlives its run: its state directory and the key that signs file
+//! handles.
 
 use super::StartError;
 use super::inventory::{HANDLE_KEY, Inventory};
@@ -20,7 +21,8 @@ const FILES: [&str; 5] = ["clients.redb", "fences.redb", "handle-key", "inventor
 /// Bytes of the key that signs file handles.
 const HANDLE_KEY_BYTES: usize = 16;
 
-/// Makes the state directory, or looks whether nobody else can change what is in the one that is there.
+/// Makes the state directory, or checks that no other user can change the files of the existing
+/// one.
 pub(super) fn open_directory(directory: &Path) -> Result<(), StartError> {
     let made = DirBuilder::new().recursive(true).mode(0o700).create(directory);
     made.map_err(|error| StartError::State { path: directory.to_owned(), error })?;
@@ -28,7 +30,7 @@ pub(super) fn open_directory(directory: &Path) -> Result<(), StartError> {
         own::check_directory(directory)?;
         for path in DIRECTORIES.map(|name| directory.join(name)) {
             if path.symlink_metadata().is_ok() {
-                // Earlier versions left some open to all.
+                // Earlier versions left some open to all users.
                 own::make_directory(&path)?;
             }
         }
@@ -40,8 +42,8 @@ pub(super) fn open_directory(directory: &Path) -> Result<(), StartError> {
     }
 }
 
-/// The key that signs file handles, made at the first start. One that was used before is the same, or
-/// the server does not start.
+/// Returns the key that signs file handles, made at the first start. If a key was used before and
+/// this one differs, the server does not start.
 pub(super) fn handle_secret(
     directory: &Path,
     inventory: &mut Inventory,
@@ -54,7 +56,7 @@ pub(super) fn handle_secret(
         Err(error) if known && error.kind() == io::ErrorKind::NotFound => {
             Err(inventory.lost(HANDLE_KEY, "it is missing"))?;
         }
-        // What else is wrong is told where it is read.
+        // The code that reads it reports other errors.
         _ => {}
     }
     let secret = read_or_make_secret(directory)?;
@@ -79,8 +81,8 @@ fn read_or_make_secret(directory: &Path) -> Result<ExportSecret, StartError> {
     let secret =
         ExportSecret::generate().map_err(|error| failed(io::Error::other(error.to_string())))?;
     let save = || {
-        // Written aside and linked into place, so that two servers that start at once agree and no
-        // half-written key is ever seen.
+        // Written under another name and linked into place, so that two servers that start at once
+        // agree and none sees a half-written key.
         let aside = directory.join(format!("handle-key.{}", std::process::id()));
         let whole = directory.join(format!("handle-key.{}.new", std::process::id()));
         own::replace(&aside, &whole, secret.as_bytes())?;
@@ -101,10 +103,10 @@ fn read_or_make_secret(directory: &Path) -> Result<ExportSecret, StartError> {
     Ok(ExportSecret::from_bytes(bytes))
 }
 
-/// The state directory of a configuration, or the default one.
+/// Returns the state directory of a configuration, or the default one.
 ///
 /// # Errors
-/// When there is no default.
+/// There is no default.
 pub(super) fn state_directory(named: Option<&Path>) -> Result<PathBuf, StartError> {
     named.map(Path::to_owned).or_else(default_state_directory).ok_or_else(|| {
         let error =
@@ -113,13 +115,13 @@ pub(super) fn state_directory(named: Option<&Path>) -> Result<PathBuf, StartErro
     })
 }
 
-/// What tells this server from all others, in every run: made from its secret, and telling nothing
-/// about it.
+/// Returns the unique identity of this server, the same in every run. It is a hash of its secret,
+/// which it does not reveal.
 pub(super) fn server_identity(secret: &ExportSecret) -> [u8; 16] {
     hash_of_key(secret.as_bytes(), b"server identity")
 }
 
-/// A hash by which a key is known again, and which tells nothing about it.
+/// Returns a hash that identifies a key without revealing it.
 pub(super) fn hash_of_key(key: &[u8; 16], use_of_it: &[u8]) -> [u8; 16] {
     let mut hasher = SipHasher24::new_with_key(key);
     hasher.write(use_of_it);
@@ -127,13 +129,13 @@ pub(super) fn hash_of_key(key: &[u8; 16], use_of_it: &[u8]) -> [u8; 16] {
     (u128::from(hash.h1) << 64 | u128::from(hash.h2)).to_be_bytes()
 }
 
-/// The same as text.
+/// Returns the identity as text.
 pub(super) fn server_name(secret: &ExportSecret) -> String {
     server_identity(secret).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Where a server keeps its state when nothing is said: `/var/lib/dafs` for root, else below the
-/// home directory; `None` when there is none.
+/// Returns the default state directory: `/var/lib/dafs` for root, else below the home directory.
+/// `None` when there is none.
 pub fn default_state_directory() -> Option<PathBuf> {
     if rustix::process::geteuid().is_root() {
         return Some(PathBuf::from("/var/lib/dafs"));

@@ -1,4 +1,4 @@
-//! The stores of exports: which kind for which source.
+//! The stores of exports: opens the kind of store for each source.
 
 use super::data::Spread;
 use super::{StartError, cephfs, gluster, striped};
@@ -8,7 +8,7 @@ use dafs_store::{ExportSecret, MemoryOptions, MemoryStore, Store};
 use std::path::Path;
 use std::sync::Arc;
 
-/// The store of an export, and what it has data servers for.
+/// The store of an export, and the state of its data servers, if it has any.
 pub(super) type OpenedStore = (Arc<dyn Store>, Option<Arc<dyn Spread>>);
 
 /// Opens the store of an export.
@@ -38,7 +38,8 @@ pub(super) fn open_store(
             let gluster = gluster::open(export, gluster, secret, state)?;
             Ok((gluster.store(), Some(gluster as Arc<dyn Spread>)))
         }
-        // Everybody may make files at the top, as in /tmp, because there is nobody to prepare it.
+        // Every user may make files at the top, as in /tmp, because no administrator can prepare
+        // it.
         ExportSource::Memory { bytes_max } => {
             let store = MemoryStore::new(MemoryOptions {
                 bytes_max: *bytes_max,

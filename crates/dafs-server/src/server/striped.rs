@@ -1,10 +1,10 @@
-//! Exports whose files are spread over nodes: local directories, with the data servers that let clients
-//! reach those by themselves (pNFS), and data servers of other machines.
+//! Exports whose files are distributed over nodes: local directories, with data servers that give
+//! clients direct access (pNFS), and data servers of other machines.
 //!
 //! Invariants
-//! * A directory becomes a node's once. That is remembered in the state directory, so that a file
-//!   system that is not mounted is not taken for an empty node, nor an older state of it for the newest.
-//! * Every use of a component by clients is judged by the service of the metadata server.
+//! * A directory becomes a node once. The state directory records that. So a file system that is
+//!   not mounted is not taken for an empty node, nor an older state of it for the newest.
+//! * The service of the metadata server authorises every use of a component by clients.
 
 mod mending;
 mod replacing;
@@ -39,21 +39,21 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
-/// Where it is remembered which directories are nodes', in the state directory.
+/// The directory with records of nodes, in the state directory.
 const NODES: &str = "nodes";
 
-/// How long the id of a file system is, before what a file is called in it.
+/// Length of the id of a file system, before the name of a file in it.
 const FS_ID_BYTES: usize = 16;
 
-/// Where components of removed files are listed, in the state directory.
+/// The directory with lists of components of removed files, in the state directory.
 const REMOVED: &str = "removed";
 
-/// The same for those that files have left on another node.
+/// The directory with lists of components that files have left on another node.
 const MOVED: &str = "moved";
-/// Where files are listed whose copies are to be mended, in the state directory.
+/// The directory with lists of files whose copies need repair, in the state directory.
 const MENDS: &str = "mends";
 
-/// An open store, with what its data servers need.
+/// An open store, with the state for its data servers.
 pub(super) struct Striped {
     pub(super) store: Arc<StripedStore>,
     /// The key of the handles of components.
@@ -63,23 +63,23 @@ pub(super) struct Striped {
     doors: Mutex<Vec<Door>>,
     pub(super) nodes: Mutex<Vec<OpenNode>>,
     pub(super) joining: Joining,
-    /// Who answers data servers; known once the server runs.
+    /// The metadata server for data servers, set once the server runs.
     pub(super) here: OnceLock<Arc<Here>>,
     emptying: Mutex<Emptying>,
-    /// How far that has come.
+    /// The progress of the drain.
     pub(super) progress: Mutex<Progress>,
     replacing: Mutex<Replacing>,
-    /// How far that has come with each node, in words.
+    /// The progress of replacements for each node, as text.
     replaced: Mutex<BTreeMap<u32, String>>,
-    /// What counts for the data servers of this process, by their numbers.
+    /// The counters of the data servers of this process, by their numbers.
     usages: Mutex<BTreeMap<u32, NodeUsage>>,
     name: String,
-    /// What to change when data is lost that was not stable; known once the server runs.
+    /// The write verifier that changes when unstable data is lost, set once the server runs.
     verifier: Arc<OnceLock<Arc<WriteVerifier>>>,
     _mender: Mender,
 }
 
-/// A node that clients may reach, and where.
+/// A node that clients may access, with its sockets.
 struct Door {
     node: Arc<DirectoryNode>,
     listener: TcpListener,
@@ -87,12 +87,12 @@ struct Door {
     dafs: Option<Listener>,
 }
 
-/// What a node of another machine has to be told and shown.
+/// The parameters for a node of another machine.
 pub(super) struct Joining {
     secret: Option<Arc<ClusterSecret>>,
     store: [u8; 16],
     state: PathBuf,
-    /// Whether nodes keep files in their directories.
+    /// Nodes keep files in their directories.
     hold_files: bool,
 }
 
@@ -106,7 +106,7 @@ impl Joining {
         Self { secret, store, state: state.to_owned(), hold_files }
     }
 
-    /// Where it is remembered which directory a node has.
+    /// Returns the path of the record for the directory of a node.
     fn memory(&self, number: u32) -> PathBuf {
         self.state.join(NODES).join(format!("{}-{number}", hex(&self.store)))
     }
@@ -125,7 +125,7 @@ impl Joining {
     }
 }
 
-/// A node, and how it is reached.
+/// A node, with its connection.
 #[derive(Clone)]
 pub(super) enum OpenNode {
     Here(Arc<DirectoryNode>, PathBuf),
@@ -156,7 +156,7 @@ pub(super) fn open(
     let identity = derive(&secret, b"store", &meta.fs_id().0);
     let stripes = derive(&secret, b"stripes", &identity);
     let cluster = cluster_secret.map(ClusterSecret::load).transpose()?.map(Arc::new);
-    // Data servers of other machines know no other secret.
+    // Data servers of other machines know only this secret.
     let components = cluster.as_ref().map_or(stripes, |secret| secret.component_secret(&identity));
     let component_fs = Export::fs_of(&component_store_fs(&components), "");
     let joining = Joining::new(cluster, identity, state, true);
@@ -231,7 +231,7 @@ pub(super) fn open(
     }))
 }
 
-/// A key for one purpose. It tells nothing about the secret.
+/// Derives a key for one purpose. It does not reveal the secret.
 pub(super) fn derive(secret: &ExportSecret, purpose: &[u8], of: &[u8]) -> [u8; 16] {
     let mut hasher = SipHasher24::new_with_key(secret.as_bytes());
     hasher.write(purpose);
@@ -245,7 +245,7 @@ fn hex(bytes: &[u8]) -> String {
 }
 
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // What these hold is whole between any two steps.
+    // The protected data is consistent between any two steps.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -359,7 +359,8 @@ impl Spread for Striped {
         let _ = self.verifier.set(verifier.clone());
     }
 
-    /// Those of this process; to those of others it is said who answers them.
+    /// Returns the front ends of this process's data servers, and connects the other data servers
+    /// to the metadata server.
     fn take_doors(&self, service: &Arc<Service>) -> Vec<DataDoor> {
         let here = Arc::new(Here {
             service: Arc::downgrade(service),
@@ -395,8 +396,8 @@ impl Spread for Striped {
     }
 }
 
-/// The metadata server in the same process. It outlives none of its parts: nodes hold it, and the store
-/// holds nodes.
+/// The metadata server in the same process. Its references are weak, to avoid a cycle: nodes hold
+/// it, and the store holds nodes.
 pub(super) struct Here {
     service: Weak<Service>,
     store: Weak<StripedStore>,
@@ -409,8 +410,9 @@ impl Here {
         self.store.upgrade().ok_or(StoreError::Busy)
     }
 
-    /// Whether what clients call so may be used: a copy that has become out of date is not, whatever
-    /// layouts are out, nor what is not yet, or no more, what the file has there.
+    /// Checks that clients may use a component. A copy that has become stale may not be used,
+    /// whatever layouts are out. Neither may a component that does not belong to the file yet, or
+    /// any more.
     fn check_usable(&self, component: &[u8]) -> dafs_service::Result<()> {
         let file = component.get(FS_ID_BYTES..).and_then(|file| file.first_chunk());
         let file = FileId(*file.ok_or(StoreError::BadHandle)?);
@@ -438,7 +440,7 @@ impl ForeignStates for Here {
     }
 }
 
-/// What a data server of this process is asked for and does not have.
+/// Serves I/O that a data server of this process has no local data for.
 impl Elsewhere for Here {
     fn read(
         &self,
@@ -449,7 +451,7 @@ impl Elsewhere for Here {
         self.store()?.read_component(&handle.component, views, offset)
     }
 
-    /// Whatever is asked for, the data is stable then: a commit at that data server would not reach it.
+    /// The data is always stable then, because a commit at that data server would not reach it.
     fn write(
         &self,
         handle: &ComponentHandle,

@@ -1,4 +1,5 @@
-//! The thread that mends copies of files: what a node lacks that was away, and what writers left behind.
+//! The thread that repairs copies of files: writes that an absent node has missed, and differences
+//! that writers left behind.
 
 use crate::limits::{MEND_BYTES_PER_SECOND, MEND_IDLE, MEND_INTERVAL};
 use dafs_striped::StripedStore;
@@ -9,9 +10,9 @@ use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// The thread; dropped, it ends with the piece that it is at.
+/// The thread. When it is dropped, it ends after its present piece.
 pub(super) struct Mender {
-    /// Gone when it is to end.
+    /// Dropped to stop the thread.
     running: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
@@ -28,7 +29,7 @@ impl Mender {
 
 fn run(store: &Weak<StripedStore>, ended: &Receiver<()>) {
     let goes_on = |pause| ended.recv_timeout(pause) == Err(RecvTimeoutError::Timeout);
-    // Others want the nodes and the network, too.
+    // Other work needs the nodes and the network, too.
     let pace = |bytes: usize| {
         goes_on(Duration::from_secs_f64(bytes as f64 / MEND_BYTES_PER_SECOND as f64))
     };
@@ -44,7 +45,7 @@ impl Drop for Mender {
     fn drop(&mut self) {
         drop(self.running.take());
         if let Some(thread) = self.thread.take() {
-            // What failed has said so.
+            // A failed thread has reported its panic.
             let _ = thread.join();
         }
     }

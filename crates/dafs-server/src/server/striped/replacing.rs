@@ -1,11 +1,12 @@
-//! Nodes whose directory is lost: what files had there is given up, a piece at a time, and then an empty
-//! directory can take its place. Mending does the rest.
+//! Nodes whose directory is lost: the files' copies there are dropped, a piece at a time. Then an
+//! empty directory can replace it, and repair does the rest.
 //!
 //! Invariants
-//! * The data server is let in with another directory when two looks in a row through all directories have
-//!   met no file that counts on what was lost, and none that is in use does.
-//! * Should the directory come back before, it is the node's as it was; what was given up meanwhile is
-//!   mended.
+//! * The data server is admitted with another directory under one condition: two consecutive passes
+//!   through all directories have found no file that relies on the lost data, and no file in use
+//!   does.
+//! * If the directory comes back before, it is the node's unchanged, and repair restores the
+//!   dropped copies.
 
 use super::OpenNode;
 use crate::limits::MOVE_TURN;
@@ -16,26 +17,26 @@ use dafs_striped::{StripedStore, Walk};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// Looks in a row that have to meet nothing.
+/// The number of consecutive passes that must find no file.
 const CLEAN_LOOKS: u32 = 2;
 
-/// How long to wait after a look through all directories.
+/// The pause after a pass through all directories.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// What does it.
+/// The replacements under way.
 #[derive(Default)]
 pub(super) struct Replacing {
     looks: BTreeMap<u32, Look>,
 }
 
-/// How far it has come with one node.
+/// The progress with one node.
 #[derive(Default)]
 struct Look {
     walk: Option<Walk>,
-    /// Something was met in this look.
+    /// The pass has found a file.
     met: bool,
     clean: u32,
-    /// What stands in the way.
+    /// The problem that blocks it.
     trouble: String,
     pause_until_ns: u64,
 }
@@ -45,7 +46,7 @@ fn nanoseconds(time: Duration) -> u64 {
 }
 
 impl Replacing {
-    /// Does some of it, for a bounded time.
+    /// Does a part of the work, for a bounded time.
     pub(super) fn turn(&mut self, store: &StripedStore, nodes: &[OpenNode]) {
         let lost = store.lost();
         self.looks.retain(|number, _| lost.contains(number));
@@ -59,7 +60,7 @@ impl Replacing {
         }
     }
 
-    /// What stands in the way of each, in words.
+    /// Returns the problem of each node, as text.
     pub(super) fn told(&self) -> BTreeMap<u32, String> {
         let told = |(number, look): (&u32, &Look)| {
             let text = "its directory is lost, and copies there are given up".to_owned();
@@ -87,7 +88,7 @@ impl Look {
         Ok(())
     }
 
-    /// Goes on until then. True when nothing counts any more on what was there.
+    /// Goes on until `end_ns`. Returns true when no file relies on the lost data any more.
     fn go_on(&mut self, store: &StripedStore, number: u32, end_ns: u64) -> Result<bool> {
         while Instant::now().0 < end_ns {
             let walk = self.walk.get_or_insert_with(|| store.walk());
