@@ -1,6 +1,6 @@
-//! An export of a GlusterFS volume: through the server as any other, and by clients that go to the data
-//! servers of its bricks themselves. The cluster of three bricks on loopback is started by each test
-//! and ends with it. Without GlusterFS everything here is skipped.
+//! An export of a GlusterFS volume: through the server as any other, and by clients that use the
+//! data servers of its bricks. Each test starts a cluster of three bricks on loopback, which ends
+//! with it. Without GlusterFS all tests here are skipped.
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
@@ -20,14 +20,14 @@ use tempfile::TempDir;
 
 const WRITE: u32 = 2;
 
-/// It ends, with all daemons and their directory, when its input does.
+/// A cluster. It ends, with all daemons and their directory, when its input does.
 struct Cluster {
     dir: PathBuf,
     net: String,
     _holder: Child,
 }
 
-/// Where CI runs, all is there: scripts/setup.sh installs it.
+/// CI has all programs, because scripts/setup.sh installs them.
 fn missing(reason: &str) -> Option<Cluster> {
     assert!(std::env::var("CI").as_deref() != Ok("true"), "CI skips nothing: {reason}");
     println!("SKIPPED: {reason}");
@@ -95,7 +95,7 @@ fn address(text: &[u8]) -> SocketAddr {
     format!("{a}.{b}.{c}.{d}:{}", high * 256 + low).parse().unwrap()
 }
 
-/// Where a file lies: as a whole on one data server.
+/// The placement of a file: whole on one data server.
 struct Place {
     stateid: Stateid,
     handle: Handle,
@@ -169,7 +169,7 @@ fn clients_reach_the_bricks_by_themselves() {
         let data = connect(place.server, &options).unwrap();
         let write = |stateid| data.write(&place.handle, stateid, 5, &bytes, StableHow::FileSync);
         let written = write(file.stateid).unwrap();
-        // The time of change does not move by itself, so nobody is told that all is stable.
+        // The modification time does not change by itself, so no client is told that all is stable.
         assert_eq!((written.count as usize, written.committed), (bytes.len(), StableHow::DataSync));
         let (got, eof) = data.read(&place.handle, file.stateid, 5, 1 << 20).unwrap();
         assert!(got == bytes && eof);
@@ -183,7 +183,7 @@ fn clients_reach_the_bricks_by_themselves() {
             Some(Status::Inval)
         );
         commit(&client, &file, &place, last).unwrap();
-        // Without an open nobody has a right here.
+        // Without an open no client has a right here.
         let forged = Stateid { seqid: 1, other: [7; 12] };
         assert!(write(forged).is_err());
         client.close(&file).unwrap();

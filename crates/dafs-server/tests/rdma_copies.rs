@@ -1,6 +1,6 @@
-//! The data of READ and WRITE over RDMA is placed once: no copy in user space, on either side, with one server
-//! and with data servers. A test
-//! program of its own, because the counters belong to the process.
+//! The data of READ and WRITE over RDMA is placed once: no copy in user space, on either side, with
+//! one server and with data servers. This is a test program of its own, because the counters belong
+//! to the process.
 
 // A helper of tests fails the test.
 #![allow(clippy::unwrap_used)]
@@ -15,7 +15,7 @@ use tempfile::TempDir;
 /// The largest transfer.
 const BYTES_MAX: usize = 1 << 20;
 
-/// Messages are copied in and out of rings and staging areas, data is not.
+/// Messages are copied into and out of rings and staging areas, data is not.
 const MESSAGE_BYTES_MAX: u64 = 2048;
 
 fn copied() -> BTreeMap<&'static str, u64> {
@@ -23,7 +23,7 @@ fn copied() -> BTreeMap<&'static str, u64> {
     counts.map(|count| (count.site.label(), count.bytes)).collect()
 }
 
-/// Bytes copied since, by place.
+/// Returns the bytes copied since then, by place.
 fn since(before: &BTreeMap<&'static str, u64>) -> Vec<(&'static str, u64)> {
     let now = copied().into_iter().map(|(site, bytes)| (site, bytes - before[site]));
     now.filter(|(_, bytes)| *bytes > 0).collect()
@@ -56,7 +56,7 @@ fn transfer(file: &File, mount: &Mount, bytes: usize, name: &str, copied_bytes_m
     assert!(memory.view().to_vec(Site::Inspect) == pattern(bytes), "{name}: {bytes} bytes");
 }
 
-/// One test, so that nothing else copies in this process meanwhile.
+/// There is one test, so that no other copies in this process meanwhile.
 #[test]
 fn data_above_the_inline_size_is_not_copied() {
     let (directory, state) = (TempDir::new().unwrap(), TempDir::new().unwrap());
@@ -88,7 +88,7 @@ fn data_above_the_inline_size_is_not_copied() {
     past_the_server();
 }
 
-/// The same to and from data servers over RDMA.
+/// Transfers to and from data servers over RDMA.
 fn past_the_server() {
     let base = TempDir::new().unwrap();
     let directory = |name: &str| {
@@ -130,8 +130,8 @@ fn past_the_server() {
     let mount = Mount::connect(&url, &MountOptions::default()).unwrap();
     let file = mount.open(name.as_bytes(), &OpenOptions::read_write().create(Create::New));
     let file = file.unwrap();
-    // Each stripe has messages of its own, and the first write those by which data servers are found. All
-    // of them are less than the data of one stripe.
+    // Each stripe has messages of its own, and the first writes also send those that find data
+    // servers. All of them are shorter than the data of one stripe.
     for bytes in [300_001, BYTES_MAX] {
         transfer(&file, &mount, bytes, name, u64::from(UNIT) - 1);
     }

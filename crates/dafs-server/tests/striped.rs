@@ -1,5 +1,5 @@
-//! An export that is spread over three directories: through the server as any other, and by clients
-//! that go to the data servers themselves.
+//! An export that is striped over three directories: through the server as any other, and by
+//! clients that use the data servers themselves.
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
@@ -79,15 +79,15 @@ fn pattern(len: usize) -> Vec<u8> {
     (0..len).map(|at| (at * 7 / 5) as u8).collect()
 }
 
-/// Where a file lies.
+/// The placement of a file.
 struct Place {
     stateid: Stateid,
     device: DeviceId,
     first: u64,
     handles: Vec<Handle>,
-    /// The first address of each.
+    /// The first address of each data server.
     servers: Vec<SocketAddr>,
-    /// All of them, with their networks.
+    /// All addresses, with their networks.
     told: Vec<Vec<(String, SocketAddr)>>,
 }
 
@@ -146,7 +146,7 @@ fn layout(session: &Session, file: &OpenFile, io_mode: u32) -> Result<Place, Nfs
     Ok(Place { stateid, device: layout.device, first, handles, servers, told })
 }
 
-/// Sessions with the data servers of a place, as the client of that name.
+/// Opens sessions with the data servers of a placement, as the client of that name.
 fn data_sessions(place: &Place, owner: &[u8]) -> Vec<Session> {
     let options = Options { minor_version: 1, back_slots: 0, ..Options::new(owner) };
     place.servers.iter().map(|&address| connect(address, &options).unwrap()).collect()
@@ -205,7 +205,7 @@ fn clients_reach_the_stripes_by_themselves() {
         let written =
             data[at].write(handle, file.stateid, offset, part, StableHow::FileSync).unwrap();
         assert_eq!((written.count as usize, written.committed), (part.len(), StableHow::DataSync));
-        // By each handle its own data server is reached, and no other one.
+        // Each handle is valid only at its own data server.
         let other = (at + 1) % 3;
         let refused = data[other].read(handle, file.stateid, offset, 1);
         assert_eq!(refused.unwrap_err().status(), Some(Status::BadHandle));
@@ -213,12 +213,12 @@ fn clients_reach_the_stripes_by_themselves() {
     assert_eq!(client.stat(&file.handle).unwrap().size, 0, "not committed");
     commit(&client, &file, &place, bytes.len() as u64 - 1).unwrap();
     assert_eq!(client.stat(&file.handle).unwrap().size, bytes.len() as u64);
-    // Who knows no layouts reads the same through the server.
+    // A client without layouts reads the same through the server.
     let plain = session(&server, b"plain");
     let other = open(&plain, b"f");
     let (got, eof) = plain.read(&other.handle, other.stateid, 0, 1 << 20).unwrap();
     assert!(got == bytes && eof);
-    // And the other way round, with a hole at the end of a component.
+    // The reverse, with a hole at the end of a component.
     let end = bytes.len() as u64;
     plain.write(&other.handle, other.stateid, end + 3 * UNIT, b"end", StableHow::Unstable).unwrap();
     let hole = 6 * UNIT;
@@ -228,7 +228,7 @@ fn clients_reach_the_stripes_by_themselves() {
     server.stop();
 }
 
-/// What administrators are told of the data server of a place.
+/// Returns the administrators' report on the data server of a placement.
 fn report(base: &Path, address: SocketAddr) -> NodeReport {
     let AdminReply::Nodes(nodes) = ask_server(&base.join("state"), &AdminRequest::Nodes).unwrap()
     else {
@@ -237,7 +237,7 @@ fn report(base: &Path, address: SocketAddr) -> NodeReport {
     nodes.into_iter().find(|node| node.addresses == [address]).unwrap()
 }
 
-/// Waits until something is counted: that may be after the answer.
+/// Waits until a counter has changed, which may be after the answer.
 fn counted(holds: impl Fn() -> bool) {
     let end = Instant::now() + Duration::from_secs(60);
     while !holds() {
@@ -317,7 +317,7 @@ fn each_data_server_is_a_server_of_its_own() {
     let server = Server::start(&far).unwrap();
     servers.push(server.nfs_addresses()[0]);
     servers.extend(processes.iter().map(DataProcess::nfs_address));
-    // They answer when they know who they are.
+    // They answer when they know their identity.
     let told = |address: &SocketAddr| {
         let options = Options { minor_version: 1, ..Options::new(b"who") };
         let connection = Connection::open(*address, options.identity.clone()).unwrap();
@@ -355,7 +355,7 @@ fn state_is_judged_by_the_metadata_server() {
     assert!(write(&stranger[at], Stateid::ANONYMOUS).is_err(), "it has no layout");
     client.close(&file).unwrap();
     assert!(write(&own[at], file.stateid).is_err(), "the open is gone");
-    // Files from before are reached through the server.
+    // Clients access files from before through the server.
     std::fs::write(dir.path().join("meta/old"), b"from before").unwrap();
     let old = open(&client, b"old");
     let refused = layout(&client, &old, READ).map_err(|error| error.status());
@@ -378,7 +378,7 @@ fn a_node_that_is_not_mounted_is_not_taken_for_an_empty_one() {
     Server::start(&config(dir.path())).unwrap().stop();
 }
 
-/// Has all of a directory.
+/// Copies all of a directory.
 fn copy(from: &Path, to: &Path) {
     std::fs::create_dir(to).unwrap();
     for entry in std::fs::read_dir(from).unwrap() {
@@ -440,7 +440,7 @@ fn who_comes_over_rdma_is_told_where_data_servers_take_that() {
         let rpc = dafs_rpc::client::Options { identity, ..dafs_rpc::client::Options::default() };
         Connection::open_rdma(&port, &Address::Tcp(address), rpc).unwrap()
     };
-    // Two connections of one client, which is told for each.
+    // Two connections of one client, each of which gets an answer of its own.
     let sessions = [
         connect(server.nfs_addresses()[0], &options).unwrap(),
         connect_over(by_rdma(server.nfs_rdma_addresses()[0]), &options).unwrap(),
@@ -457,7 +457,7 @@ fn who_comes_over_rdma_is_told_where_data_servers_take_that() {
     for (by_rdma, by_tcp) in rdma.told.iter().zip(&tcp.told) {
         assert_eq!(by_rdma.last(), by_tcp.last(), "for who cannot be there by RDMA");
     }
-    // What is written by one of the ways is there by the other.
+    // Writes over one of the transports are visible over the other.
     let bytes = pattern(3 * UNIT as usize);
     let options = Options { back_slots: 0, ..options };
     let stripe = UNIT as usize;
@@ -476,7 +476,7 @@ fn who_comes_over_rdma_is_told_where_data_servers_take_that() {
     server.stop();
 }
 
-/// How a data server of another machine is started.
+/// Returns the configuration of a data server of another machine.
 fn far_config(base: &Path, number: u32, secret: &Path) -> DataServerConfig {
     let directory = base.join(format!("far{number}"));
     std::fs::create_dir(&directory).unwrap();
@@ -505,13 +505,14 @@ fn a_data_server_whose_metrics_cannot_be_had_does_not_start() {
     ClusterSecret::make(&secret).unwrap();
     let other = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let mut config = far_config(dir.path(), 1, &secret);
-    // Nobody knows yet which node its directory is.
+    // The node of its directory is not known yet.
     config.general.metrics_listen = Some(other.local_addr().unwrap());
     let error = DataProcess::start(config).map(DataProcess::stop).unwrap_err();
     assert!(error.to_string().contains("for metrics"), "{error}");
 }
 
-/// Three data servers as on other machines, and the configuration of their metadata server.
+/// Starts three data servers as on other machines, and returns the configuration of their metadata
+/// server.
 fn far(base: &Path) -> (Vec<DataProcess>, Config) {
     std::fs::create_dir_all(base).unwrap();
     let secret = base.join("secret");
@@ -541,7 +542,7 @@ fn data_servers_of_other_machines_serve_clients_by_leave_of_the_metadata_server(
     let file = create(&client, b"f");
     let end = Instant::now() + Duration::from_secs(60);
     let place = loop {
-        // Until all nodes are there nobody is sent to them.
+        // Until all nodes are there no client gets a layout.
         match layout(&client, &file, WRITE) {
             Ok(place) => break place,
             Err(error) => assert!(Instant::now() < end, "{error}"),
@@ -581,7 +582,7 @@ fn data_servers_of_other_machines_serve_clients_by_leave_of_the_metadata_server(
     let other = open(&plain, b"f");
     let (got, eof) = plain.read(&other.handle, other.stateid, 0, 1 << 20).unwrap();
     assert!(got == bytes && eof);
-    // A hole in one component is not taken for one in the next, whoever is asked.
+    // A hole in one component is not taken for one in the next, at any data server.
     let hole = 6 * UNIT;
     plain.write(&other.handle, other.stateid, 9 * UNIT, b"end", StableHow::Unstable).unwrap();
     for (data, handle) in data.iter().zip(&place.handles) {

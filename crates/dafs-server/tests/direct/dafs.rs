@@ -1,4 +1,4 @@
-//! The DAFS client reads and writes at data servers by itself.
+//! The DAFS client reads and writes at data servers itself.
 
 use crate::harness::{Bytes, Cluster, PATIENCE, pattern, since};
 use dafs_client::{
@@ -34,14 +34,14 @@ fn open(client: &Client, name: &[u8]) -> File {
     client.open(name, &options).unwrap()
 }
 
-/// What of file content went through the metadata server.
+/// Returns the bytes of file content that went through the metadata server.
 fn through(client: &Client) -> Bytes {
     let stats = client.stats();
     Bytes { read: stats.bytes_read, written: stats.bytes_written }
 }
 
-/// Writes the file again and again until nothing of it goes through the server: that has to know first that
-/// it can call.
+/// Repeats a write of the file until no byte goes through the server: the server must first know
+/// that it can call the client.
 fn write_direct(file: &File, data: &[u8]) {
     let end = Instant::now() + PATIENCE;
     loop {
@@ -56,7 +56,7 @@ fn write_direct(file: &File, data: &[u8]) {
     }
 }
 
-/// Writes until it is stable, again when some was lost with a data server.
+/// Writes until the data is stable, again when some was lost with a data server.
 fn write_stable(file: &File, data: &[u8]) {
     let end = Instant::now() + PATIENCE;
     loop {
@@ -95,7 +95,7 @@ fn every_byte_goes_to_its_data_server_and_none_through_the_server() {
     let (read, written): (Vec<_>, Vec<_>) = moved.iter().map(|of| (of.read, of.written)).unzip();
     assert_eq!((written.iter().sum(), read.iter().sum()), (BYTES as u64, BYTES as u64));
     assert!(written.iter().all(|&bytes| bytes > BYTES as u64 / 4), "{moved:?}");
-    // Who is told nothing of data servers sees the same.
+    // A client without layouts sees the same.
     let seen = open(&other, b"/file");
     assert!(content(&seen) == data);
     assert_eq!(through(&other), Bytes { read: BYTES as u64, written: 0 });
@@ -138,7 +138,7 @@ fn what_is_submitted_goes_to_data_servers_however_it_is_waited_for() {
         file.submit_write(&buffer, range(at), (at * PIECE) as u64, Stability::Unstable).unwrap()
     };
     let mut writes: Vec<_> = (0..8).map(write).collect();
-    // The first two are not waited for by anybody.
+    // No caller waits for the first two.
     drop(writes.drain(..2));
     assert_eq!(block_on(writes.remove(0)).unwrap(), PIECE);
     assert_eq!(writes[0].wait_deadline(PATIENCE).unwrap(), PIECE);
@@ -150,7 +150,7 @@ fn what_is_submitted_goes_to_data_servers_however_it_is_waited_for() {
     }
     writes.drain(..).for_each(|write| assert_eq!(write.wait().unwrap(), PIECE));
     assert_eq!(through(&client).since(before).written, 0);
-    // What a close waits for is there, whoever wanted to know.
+    // A close also waits for writes that no caller waits for.
     file.close().unwrap();
     assert!(content(&open(&other, b"/file")) == data);
 
@@ -167,7 +167,7 @@ fn what_is_submitted_goes_to_data_servers_however_it_is_waited_for() {
     assert_eq!(read.wait().unwrap(), PIECE);
     assert!(back.view().slice(0, BYTES).unwrap().to_vec(Site::Inspect) == data);
     assert_eq!(through(&client).since(before).read, 0);
-    // Behind the end the server has the last word, and no task waits for that.
+    // Behind the end the server decides, and no task waits for that.
     let end = file.submit_read(&back, 0..100, BYTES as u64 - 10).unwrap();
     assert_eq!(block_on(end).unwrap(), 10);
     file.close().unwrap();
@@ -184,7 +184,7 @@ fn a_stable_write_is_told_and_a_size_is_seen_at_once() {
     file.write_at(&data[..4096], BYTES as u64, Stability::FileSync).unwrap();
     let seen = open(&other, b"/file");
     assert_eq!(seen.attributes().unwrap().size, BYTES as u64 + 4096);
-    // Its own change of the size, and what is written behind it.
+    // The client changes the size itself, and then writes behind it.
     file.set_size(10).unwrap();
     file.write_at(b"end", 20, Stability::Unstable).unwrap();
     let mut found = [9; 100];
@@ -202,7 +202,7 @@ fn whoever_writes_both_ways_goes_on_at_data_servers() {
     let mut data = pattern(BYTES, 9);
     write_direct(&file, &data);
     for round in 0..3 {
-        // Through the server, after which no data server takes what comes by the sessions of before.
+        // Through the server. After that no data server accepts writes over earlier sessions.
         let more = pattern(4096, 10 + round);
         assert_eq!(file.append(&more, Stability::DataSync).unwrap(), data.len() as u64);
         let before = through(&client);
@@ -229,7 +229,7 @@ fn whoever_keeps_what_is_unstable_at_data_servers_writes_it_again_until_it_is_st
     let buffer = client.buffer(BYTES).unwrap();
     buffer.view().copy_from(&data, Site::Inspect);
     let keep = || file.write_to_keep(&buffer, 0..BYTES, 0).unwrap();
-    // The first write finds out what the server's verifier is.
+    // The first write learns the server's verifier.
     let through_server = keep();
     let before = through(&client);
     let beside = keep();
@@ -255,7 +255,7 @@ fn a_layout_that_is_asked_back_is_given_back() {
     let file = open(&client, b"/file");
     let data = pattern(BYTES, 4);
     write_direct(&file, &data);
-    // Waits for the layout.
+    // This call waits for the layout.
     let begun = Instant::now();
     open(&other, b"/file").set_size(5000).unwrap();
     assert!(begun.elapsed() < client.session().lease, "it was taken away, not given back");
@@ -284,7 +284,7 @@ fn a_data_server_that_dies_is_gone_around() {
     cluster.stop_node(0);
     let data = pattern(BYTES + 4096, 8);
     write_stable(&file, &data[..BYTES]);
-    // Whether there is a layout to tell it by or not.
+    // With or without a layout to commit it by.
     file.write_at(&data[BYTES..BYTES + 4096], BYTES as u64, Stability::FileSync).unwrap();
     let mut found = vec![0; data.len() + 100];
     assert_eq!(file.read_at(&mut found, 0).unwrap(), data.len());
@@ -330,7 +330,7 @@ fn that_one_caller_is_in_a_hurry_is_not_the_loss_of_others() {
         let written = same.write_at(&data[..4096], 0, Stability::Unstable).map(drop);
         [written, same.commit(0, 0)]
     });
-    // Whatever it was told, it was not that something is lost.
+    // For any result, no call reported lost data.
     assert!(!hurried.iter().any(|told| matches!(told, Err(Error::WritesLost))), "{hurried:?}");
     file.commit(0, 0).unwrap();
     same.commit(0, 0).unwrap();
@@ -352,7 +352,7 @@ fn commits_outlive_connections_given_up_for_callers_in_a_hurry() {
             while !is_over.load(Ordering::Relaxed) {
                 let _ =
                     dafs_client::within(Duration::from_micros(300), || same.read_at(&mut found, 0));
-                // Writes pass by in between: their layout would be given back.
+                // Writes get a turn in between: their layout would be returned.
                 std::thread::sleep(Duration::from_millis(10));
             }
         });
@@ -371,7 +371,7 @@ fn commits_outlive_connections_given_up_for_callers_in_a_hurry() {
     file.close().unwrap();
 }
 
-/// A write that was given up is over: its memory may hold something else, which is never written.
+/// A cancelled write is over: its memory may get other content, which is never written.
 #[test]
 fn what_is_given_up_beside_a_close_is_over() {
     const PIECE: usize = BYTES / 16;
@@ -411,7 +411,7 @@ fn what_is_given_up_beside_a_close_is_over() {
         });
         let found = content(&open(&other, b"/file"));
         for (at, write) in writes.into_iter().enumerate() {
-            // One that goes through the server may have been given up before it was sent.
+            // A write through the server may have been cancelled before it was sent.
             let wanted = match write.wait() {
                 Ok(bytes) => [2; PIECE][..bytes].to_vec(),
                 Err(Error::Canceled) => vec![1; PIECE],

@@ -1,8 +1,8 @@
-//! Mounts with readers of their own spread files by drivers that no layout of the server's knows: strips
-//! of different lengths, and groups within groups.
+//! Mounts with layout readers of their own distribute files by drivers that no layout of the server
+//! knows: strips of different lengths, and groups within groups.
 //!
-//! The server keeps three copies of each file, as a whole; the readers take the components of these as
-//! those of one.
+//! The server keeps three whole copies of each file. The readers take these as the components of
+//! one file.
 
 use crate::harness::{Cluster, PATIENCE, content, filled, pattern, since};
 use dafs_nfs_client::Handle;
@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 
 const LEN: usize = 600_000;
 
-/// Reads the layout of copies as one of a file that a driver spreads over them.
+/// Reads the layout of copies as that of a file that a driver distributes over them.
 #[derive(Debug)]
 struct Spreading(Arc<dyn Aggregation>);
 
@@ -72,8 +72,8 @@ fn mount_by(cluster: &Cluster, driver: Arc<dyn Aggregation>) -> Mount {
     Mount::connect(&url, &options).unwrap()
 }
 
-/// A file of its full size: what the server knows of that is not what it is when a component is taken for
-/// the whole.
+/// Makes a file of its full size: the server's size would be wrong when a component is taken for
+/// the whole file.
 fn create(mount: &Mount) -> File {
     let file = mount.open(b"/f", &OpenOptions::read_write().create(Create::New)).unwrap();
     let size = SetAttributes { size: Some(LEN as u64), ..SetAttributes::default() };
@@ -81,8 +81,8 @@ fn create(mount: &Mount) -> File {
     file
 }
 
-/// A mount by a driver that has got a layout of the file: just after the server has changed all copies itself
-/// it may give none, and a mount does not ask again for some time.
+/// Mounts by a driver until the mount has a layout of the file. Just after the server has changed
+/// all copies itself it may grant none, and a mount does not retry for some time.
 fn open_direct(cluster: &Cluster, driver: &Arc<dyn Aggregation>) -> (Mount, File) {
     let end = Instant::now() + PATIENCE;
     loop {
@@ -100,7 +100,7 @@ fn open_direct(cluster: &Cluster, driver: &Arc<dyn Aggregation>) -> (Mount, File
     }
 }
 
-/// Some ranges of the file, short ones and such of many parts.
+/// Returns some ranges of the file, short ones and ones with many parts.
 fn ranges() -> impl Iterator<Item = (usize, usize)> {
     let numbers = pattern(40 * 8, 77);
     let number = |bytes: &[u8]| u32::from_le_bytes(bytes.try_into().unwrap()) as usize;
@@ -115,7 +115,7 @@ fn ranges() -> impl Iterator<Item = (usize, usize)> {
     ranges.into_iter()
 }
 
-/// What the components have of a file.
+/// Returns the components of a file.
 fn spread(driver: &dyn Aggregation, file: &[u8]) -> Vec<Vec<u8>> {
     let mut components = vec![Vec::new(); driver.components()];
     for part in dafs_parallel::aggregation::parts(driver, 0, 0, file.len() as u64) {
@@ -128,7 +128,7 @@ fn spread(driver: &dyn Aggregation, file: &[u8]) -> Vec<Vec<u8>> {
     components
 }
 
-/// Writes and reads at data servers by a driver.
+/// Checks that a driver writes and reads at data servers.
 fn goes_by(driver: Arc<dyn Aggregation>) {
     let cluster = Cluster::with_copies(3);
     create(&mount_by(&cluster, driver.clone())).close().unwrap();
@@ -152,7 +152,7 @@ fn goes_by(driver: Arc<dyn Aggregation>) {
     let moved = since(&cluster.node_bytes(), &nodes);
     let through = cluster.server_bytes().since(server);
     assert_eq!((through.read, through.written), (0, 0), "{moved:?}");
-    // As the driver says.
+    // The distribution of the driver.
     let expected = spread(&*driver, &bytes);
     let mut by_address: Vec<_> = (0..3).map(|at| (cluster.node_address(at), at)).collect();
     by_address.sort_unstable();
@@ -194,7 +194,7 @@ fn groups_are_spread_in_ways_of_their_own() {
 #[test]
 fn a_reader_of_no_use_is_done_without() {
     let cluster = Cluster::with_copies(3);
-    // There are three components.
+    // There are only three components.
     let mount = mount_by(&cluster, strips(&[(0, 8192), (1, 8192), (2, 8192), (3, 8192)]));
     let file = create(&mount);
     let (nodes, server) = (cluster.node_bytes(), cluster.server_bytes());
@@ -207,7 +207,7 @@ fn a_reader_of_no_use_is_done_without() {
     let through = cluster.server_bytes().since(server);
     assert_eq!((through.read, through.written), (LEN as u64, LEN as u64));
     file.close().unwrap();
-    // Whoever has no reader of its own finds the same, as copies.
+    // A client without such a reader finds the same, as copies.
     let other = cluster.mount();
     let file = other.open(b"/f", &OpenOptions::read()).unwrap();
     assert!(content(&file, LEN) == bytes);

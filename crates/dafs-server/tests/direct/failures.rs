@@ -1,4 +1,4 @@
-//! Data servers that go away and come back, recalls, and a metadata server that restarts.
+//! Data servers that stop and come back, recalls, and a metadata server that restarts.
 
 use crate::harness::{Cluster, PATIENCE, UNIT, content, filled, pattern, since};
 use dafs_nfs_client::mount::{Create, File, Mount, MountError, OpenOptions, StableHow};
@@ -45,7 +45,7 @@ fn nor_does_one_of_a_server_that_is_reached_over_rdma() {
 fn a_data_server_dies_under_writes(mut cluster: Cluster, mount: &Mount) {
     let file = create(mount);
     write_stable(mount, &file, &pattern(LEN, 1));
-    // Unstable data that the data server may lose with its end.
+    // Unstable data that the data server may lose when it stops.
     let bytes = pattern(LEN, 2);
     let memory = filled(mount, &bytes);
     file.write(memory.slice(0..LEN / 2).unwrap(), 0, StableHow::Unstable).unwrap();
@@ -93,7 +93,7 @@ fn copies_are_all_written_and_one_is_enough_to_read() {
     assert_eq!(moved.iter().map(|node| node.read).sum::<u64>(), LEN as u64, "{moved:?}");
     let through = cluster.server_bytes().since(server);
     assert_eq!((through.read, through.written), (0, 0));
-    // One that has a copy goes away, and stays away.
+    // A data server with a copy stops, and stays away.
     let with_copy = moved.iter().position(|node| node.written > 0).unwrap();
     cluster.stop_node(with_copy);
     assert!(content(&file, LEN) == bytes);
@@ -117,7 +117,7 @@ fn a_reader_goes_on_at_the_other_copy_at_once() {
     let reader = cluster.mount();
     let file = reader.open(b"/f", &OpenOptions::read()).unwrap();
     cluster.reads_directly(LEN as u64, || assert!(content(&file, LEN) == bytes));
-    // Copies take turns: the next read is of the one that this read is not of.
+    // Copies take turns: the next read uses the other copy.
     let nodes = cluster.node_bytes();
     assert!(content(&file, LEN) == bytes);
     let read = since(&cluster.node_bytes(), &nodes);
@@ -137,7 +137,7 @@ fn another_client_cuts_the_file_and_the_layout_comes_back() {
     let file = create(&mount);
     let bytes = pattern(LEN, 4);
     file.write(filled(&mount, &bytes).whole(), 0, StableHow::Unstable).unwrap();
-    // Nobody waits for the first one's writes: what is unstable is made stable, and told.
+    // No caller waits for the first one's writes: unstable data is made stable, and committed.
     let session = cluster.session(b"cutter");
     let root = session.root().unwrap();
     let open = dafs_nfs_client::patiently(|| session.create(&root, b"f")).unwrap();
@@ -149,7 +149,7 @@ fn another_client_cuts_the_file_and_the_layout_comes_back() {
     dafs_nfs_client::patiently(|| session.setattr(&open.handle, open.stateid, &cut)).unwrap();
     assert!(begun.elapsed() < PATIENCE, "the layout was given back");
     assert!(content(&file, LEN) == bytes[..3 * UNIT + 1]);
-    // Nothing was lost, so what was unstable before is committed.
+    // No data was lost, so earlier unstable data is committed.
     file.commit().unwrap();
     session.close(&open).unwrap();
     // After a while bytes go to the data servers again.

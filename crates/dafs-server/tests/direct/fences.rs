@@ -1,4 +1,4 @@
-//! What data servers make of state-ids that are good no more, or never were, and of clients that are fenced.
+//! Data servers refuse invalid and revoked state-ids, and fenced clients.
 
 use crate::harness::Cluster;
 use crate::late::{layout, node, write};
@@ -6,11 +6,11 @@ use dafs_nfs_client::{Handle, OpenFile, Session, patiently};
 use dafs_server::{AdminRequest, FenceOrder};
 use dafs_wire::nfs4::{Stateid, Status};
 
-/// A client that writes where the first stripe of its file lies.
+/// A client that writes at the data server of its file's first stripe.
 struct Writer {
     session: Session,
     file: OpenFile,
-    /// At the data server, and what the file is called there.
+    /// Its session at the data server, and the handle of the component there.
     node: Session,
     component: Handle,
 }
@@ -20,14 +20,14 @@ impl Writer {
         let session = cluster.session(owner);
         let file = patiently(|| session.create(&session.root().unwrap(), name)).unwrap();
         let (_, component) = layout(&session, &file);
-        // Whichever node it is on.
+        // On any node.
         let mut nodes = (0..3).map(|number| node(cluster, number, owner));
         let is_there = |node: &Session| write(node, &component, file.stateid, b"was").is_ok();
         let node = nodes.find(is_there).unwrap();
         Self { session, file, node, component }
     }
 
-    /// Writes at the data server by some state-id; what that says.
+    /// Writes at the data server with a state-id. Returns the status.
     fn write(&self, stateid: Stateid) -> Option<Status> {
         let written = write(&self.node, &self.component, stateid, b"new");
         written.err().map(|error| error.status().unwrap())
@@ -50,7 +50,7 @@ fn a_client_that_is_fenced_has_nothing_at_data_servers_any_more() {
     };
     fence(FenceOrder::Set, &["nfs:two"]);
     for writer in [&one, &two] {
-        // Fences are kept by the metadata server, so who is not shut out goes there, too.
+        // The metadata server checks fences, so clients that are not fenced go there, too.
         let stateid = writer.file.stateid;
         let refused = [writer.write(stateid), writer.read(stateid)];
         assert_eq!(refused, [Some(Status::PnfsNoLayout); 2]);
@@ -63,7 +63,7 @@ fn a_client_that_is_fenced_has_nothing_at_data_servers_any_more() {
     fence(FenceOrder::Clear, &[]);
     let (file, session) = (&one.file, &one.session);
     assert_eq!(patiently(|| session.read(&file.handle, file.stateid, 0, 9)).unwrap().0, b"was");
-    // Who is let in again gets its layout, and is believed.
+    // A client whose fence is lifted gets its layout again, and data servers serve it.
     layout(session, file);
     assert_eq!((one.write(file.stateid), one.read(file.stateid)), (None, None));
 }
@@ -87,7 +87,7 @@ fn state_ids_that_are_not_good_are_refused_at_data_servers() {
         assert_eq!(one.write(stateid), Some(Status::BadStateId), "{stateid:?}");
         assert_eq!(one.read(stateid), Some(Status::BadStateId), "{stateid:?}");
     }
-    // One of another file of its own, which it has open.
+    // The state-id of another file that it has open.
     let root = one.session.root().unwrap();
     let beside = patiently(|| one.session.create(&root, b"beside")).unwrap();
     assert_eq!(one.write(beside.stateid), Some(Status::PnfsNoLayout));

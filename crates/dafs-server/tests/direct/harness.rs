@@ -1,4 +1,4 @@
-//! A metadata server and three data servers, each as on a machine of its own, whose bytes are counted.
+//! A metadata server and three data servers, each as on a machine of its own, with byte counters.
 
 use dafs_mem::Site;
 use dafs_nfs_client::mount::{File, Memory, Mount, MountOptions, NfsUrl};
@@ -19,13 +19,13 @@ use tempfile::TempDir;
 /// Bytes of a stripe.
 pub(crate) const UNIT: usize = 4096;
 
-/// Longer than anything takes that works.
+/// Longer than any working operation takes.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A data server, which may be stopped.
 struct Node {
     process: Option<DataProcess>,
-    /// Where it is started again.
+    /// The address of its restart.
     control: Port,
     nfs: Port,
     rdma: Option<Port>,
@@ -44,7 +44,7 @@ fn any() -> SocketAddr {
     "127.0.0.1:0".parse().unwrap()
 }
 
-/// A port that nobody else is given, whether somebody listens there or not.
+/// A port that no other process gets, even while no process listens there.
 struct Port {
     address: SocketAddr,
     _socket: Socket,
@@ -87,17 +87,17 @@ fn start_process(
 }
 
 impl Cluster {
-    /// Files in stripes.
+    /// Starts a cluster that keeps files in stripes.
     pub(crate) fn new() -> Self {
         Self::with_copies(1)
     }
 
-    /// The same, and all data servers are reached over RDMA, too.
+    /// Starts a cluster whose data servers are also reachable over RDMA.
     pub(crate) fn with_rdma() -> Self {
         Self::start(1, true)
     }
 
-    /// Files as a whole on so many data servers, or in stripes on all.
+    /// Starts a cluster that keeps each file whole on so many data servers, or in stripes on all.
     pub(crate) fn with_copies(copies: usize) -> Self {
         Self::start(copies, false)
     }
@@ -130,7 +130,7 @@ impl Cluster {
         config.exports[0].options.admits.unprivileged_ports = true;
         config.listen = vec![any()];
         let nfs = Port::reserve();
-        // It is started again where it was.
+        // It restarts at the same address.
         config.nfs.listen = vec![nfs.address];
         config.nfs.rdma_listen = Some(vec![any()]);
         config.nfs.grace_time = Some(Duration::ZERO);
@@ -153,12 +153,12 @@ impl Cluster {
         self.server().nfs_addresses()[0]
     }
 
-    /// Waits until layouts are given, which takes all data servers, and copies are alike again: until then the
-    /// next data server that goes may take the last good one along.
+    /// Waits until layouts are granted, which takes all data servers, and copies are equal again.
+    /// Until then the next data server that stops may have the last good copy.
     pub(crate) fn wait_for_nodes(&self) {
         let session = self.session(b"probe");
         let root = session.root().unwrap();
-        // A data server that was stopped may have to be waited for.
+        // A stopped data server may have to be waited for.
         let file = patiently(|| session.create(&root, b"probe")).unwrap();
         let args = LayoutgetArgs {
             signal_available: false,
@@ -196,21 +196,21 @@ impl Cluster {
         }
     }
 
-    /// Tells the metadata server what its administrator would.
+    /// Sends a request to the metadata server as its administrator.
     pub(crate) fn administer(&self, request: &AdminRequest) {
         ask_server(self.config.state_directory.as_ref().unwrap(), request).unwrap();
     }
 
-    /// What the metadata server says of its data servers.
+    /// Returns the metadata server's reports on its data servers.
     fn node_reports(&self) -> Result<AdminReply, impl std::fmt::Debug + use<>> {
         let state = self.config.state_directory.as_ref().unwrap();
         ask_server(state, &AdminRequest::Nodes)
     }
 
-    /// A session of a client below the level of mounts.
+    /// Opens a session of a client below the level of mounts.
     pub(crate) fn session(&self, owner: &[u8]) -> Session {
         let options = Options { minor_version: 1, ..Options::new(owner) };
-        // A server that has just started may ask for time.
+        // A server that has just started may answer with a delay.
         patiently(|| connect(self.address(), &options)).unwrap()
     }
 
@@ -218,14 +218,14 @@ impl Cluster {
         mount(self.address(), "", true)
     }
 
-    /// Where clients reach a data server.
+    /// Returns the address of a data server for clients.
     pub(crate) fn node_address(&self, at: usize) -> SocketAddr {
         self.nodes[at].nfs.address
     }
 
-    /// The content of the one component that has any on a data server.
+    /// Returns the content of the only non-empty component on a data server.
     pub(crate) fn component_on(&self, at: usize) -> Vec<u8> {
-        // Components lie in directories whose names are the first two digits of theirs.
+        // Components lie in directories with the first two digits of their names.
         let children = |path: &Path| -> Vec<_> {
             let entries = std::fs::read_dir(path).unwrap();
             entries.map(|entry| entry.unwrap().path()).collect()
@@ -248,7 +248,7 @@ impl Cluster {
         self.nodes[at].process.take().unwrap().stop();
     }
 
-    /// Starts it again where it was.
+    /// Starts it again at its address.
     pub(crate) fn start_node(&mut self, at: usize) {
         let Node { process, control, nfs, rdma } = &mut self.nodes[at];
         *process = Some(start_process(self.dir.path(), at, (control, nfs, rdma.as_ref())));
@@ -260,19 +260,19 @@ impl Cluster {
         self.wait_for_nodes();
     }
 
-    /// Bytes of files that each data server has read and written for clients.
+    /// Returns the bytes of files that each data server has read and written for clients.
     pub(crate) fn node_bytes(&self) -> Vec<Bytes> {
         let running = self.nodes.iter().filter_map(|node| node.process.as_ref());
         running.map(|process| Bytes::of(process.metrics_address().unwrap())).collect()
     }
 
-    /// What the metadata server tells Prometheus.
+    /// Returns the metadata server's metrics for Prometheus.
     pub(crate) fn server_metrics(&self) -> String {
         scrape(self.server().metrics_address().unwrap())
     }
 
-    /// Reads again and again until all of so many bytes have come from the data servers that there are, and
-    /// none through the metadata server.
+    /// Repeats a read until all of so many bytes have come from the running data servers, and none
+    /// through the metadata server.
     pub(crate) fn reads_directly(&self, bytes: u64, mut read: impl FnMut()) {
         let end = Instant::now() + PATIENCE;
         loop {
@@ -288,7 +288,7 @@ impl Cluster {
         }
     }
 
-    /// What data servers have moved by RDMA, in calls and in bytes of chunks.
+    /// Returns the RDMA transfers of data servers, in calls and in bytes of chunks.
     pub(crate) fn rdma_counts(&self) -> [u64; 3] {
         let running = self.nodes.iter().filter_map(|node| node.process.as_ref());
         let texts: Vec<_> =
@@ -297,7 +297,7 @@ impl Cluster {
             .map(|name| texts.iter().map(|text| sum(text, name)).sum())
     }
 
-    /// What went through the metadata server.
+    /// Returns the bytes that went through the metadata server.
     pub(crate) fn server_bytes(&self) -> Bytes {
         Bytes::of(self.server().metrics_address().unwrap())
     }
@@ -335,7 +335,7 @@ impl Bytes {
     }
 }
 
-/// What Prometheus reads there.
+/// Reads the metrics at an address.
 fn scrape(metrics: SocketAddr) -> String {
     let mut stream = TcpStream::connect(metrics).unwrap();
     stream.write_all(b"GET /metrics HTTP/1.0\r\n\r\n").unwrap();
@@ -350,13 +350,13 @@ fn sum(metrics: &str, name: &str) -> u64 {
     values.sum::<f64>() as u64
 }
 
-/// What happened since, in all and for each.
+/// Returns the differences since then, for each data server.
 pub(crate) fn since(now: &[Bytes], before: &[Bytes]) -> Vec<Bytes> {
     now.iter().zip(before).map(|(now, before)| now.since(*before)).collect()
 }
 
 impl Cluster {
-    /// A mount that reaches the metadata server by a direct access transport.
+    /// Mounts over a direct access transport to the metadata server.
     pub(crate) fn mount_by(&self, transport: &str) -> Mount {
         let address = self.server().nfs_rdma_addresses()[0];
         let url = NfsUrl::parse(&format!("nfs+rdma://{address}/?transport={transport}")).unwrap();
@@ -365,14 +365,14 @@ impl Cluster {
     }
 }
 
-/// A mount from a server at an address, with further options of the URL.
+/// Mounts from a server at an address, with further options of the URL.
 pub(crate) fn mount(address: SocketAddr, more: &str, data_servers: bool) -> Mount {
     let url = NfsUrl::parse(&format!("nfs://{address}/?vers=4.2{more}")).unwrap();
     let options = MountOptions { retry_timeout: PATIENCE, data_servers, ..MountOptions::default() };
     Mount::connect(&url, &options).unwrap()
 }
 
-/// Bytes in which every place can be told.
+/// Returns bytes that depend on their position.
 pub(crate) fn pattern(len: usize, seed: u64) -> Vec<u8> {
     let mut state = seed | 1;
     (0..len)
@@ -383,14 +383,14 @@ pub(crate) fn pattern(len: usize, seed: u64) -> Vec<u8> {
         .collect()
 }
 
-/// Memory of a mount with these bytes in it.
+/// Returns memory of a mount with these bytes.
 pub(crate) fn filled(mount: &Mount, bytes: &[u8]) -> Memory {
     let memory = mount.allocate(bytes.len()).unwrap();
     memory.view().copy_from(bytes, Site::Inspect);
     memory
 }
 
-/// What a file has, and a little more is asked for.
+/// Reads the content of a file, with a request for a little more.
 pub(crate) fn content(file: &File, len: usize) -> Vec<u8> {
     let memory = file.mount().allocate(len + 100).unwrap();
     let count = file.read(memory.whole(), 0).unwrap();

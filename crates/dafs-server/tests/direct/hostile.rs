@@ -1,5 +1,5 @@
-//! Metadata servers whose layouts make no sense: files are read and written through them, and they are
-//! asked no more often than is bearable.
+//! Metadata servers with invalid layouts: the client reads and writes files through them, and
+//! limits its requests for layouts.
 
 use crate::harness::{Cluster, UNIT, content, filled, mount, pattern, since};
 use crate::tamper::{Lies, Tamper};
@@ -14,7 +14,7 @@ fn encoded(value: &impl Encode) -> Vec<u8> {
     bytes
 }
 
-/// A layout of this type and body for a range, as LAYOUTGET tells it.
+/// Encodes the result of a LAYOUTGET with a layout of this type and body for a range.
 fn granted(layout_type: u32, body: &[u8], (offset, length): (u64, u64)) -> Vec<u8> {
     let content = LayoutBody { layout_type, body };
     let layout = Layout { offset, length, io_mode: 2, content };
@@ -48,10 +48,10 @@ fn servers(indices: &[u32], count: usize) -> Vec<u8> {
     device(LAYOUT_FILES, &encoded(&FilesDevice { stripe_indices: indices.to_vec(), servers }))
 }
 
-/// What is said each time.
+/// The false answer.
 #[derive(Default)]
 struct Lie {
-    /// Layouts that are refused before one is given.
+    /// The number of layouts that are refused before one is granted.
     refusals: AtomicUsize,
     layout: Option<Vec<u8>>,
     device: Option<Vec<u8>>,
@@ -76,7 +76,8 @@ impl Lies for Lie {
     }
 }
 
-/// Writes and reads through a server that lies; gives how often layouts and devices were asked for.
+/// Writes and reads through a server with false answers. Returns the numbers of requests for
+/// layouts and devices.
 fn used(cluster: &Cluster, name: &str, lie: Lie) -> (usize, usize) {
     let tamper = Tamper::new(cluster.address(), lie);
     let mount = mount(tamper.address, "", true);
@@ -126,7 +127,7 @@ fn layouts_of_short_ranges_are_not_asked_for_without_end() {
     };
     assert_eq!(used(&cluster, "/nothing", lie((0, 0))), (1, 0));
     assert_eq!(used(&cluster, "/beyond", lie((1, u64::MAX - 1))), (1, 0));
-    // There is one, and nothing of what is read and written is within it.
+    // There is a layout, and it does not cover the read and written bytes.
     assert_eq!(used(&cluster, "/short", lie((0, 4096))), (1, 1));
 }
 
@@ -162,7 +163,7 @@ fn copies_that_are_one_are_not_written_twice() {
         device: device.clone(),
         types: Some(vec![LAYOUT_FLEX_FILES]),
     };
-    // The files layout is refused, so the other one is asked for that the file system has.
+    // The files layout is refused, so the client requests the file system's other layout type.
     assert_eq!(used(&cluster, "/one", lie(&[b"a", b"a"])), (2, 1));
     assert_eq!(used(&cluster, "/none", lie(&[])), (2, 0));
 }

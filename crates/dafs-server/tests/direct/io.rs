@@ -1,4 +1,4 @@
-//! What goes to data servers, and how a file looks meanwhile.
+//! I/O at data servers, and the view of the file meanwhile.
 
 use crate::harness::{Bytes, Cluster, UNIT, content, filled, mount, pattern, since};
 use crate::tamper::{Lies, Tamper};
@@ -18,7 +18,7 @@ fn all_bytes_go_to_the_data_servers_and_none_through_the_server() {
     let bytes = pattern(LEN, 1);
     let written = file.write(filled(&mount, &bytes).whole(), 0, StableHow::Unstable).unwrap();
     assert_eq!((written.bytes, written.stable), (LEN, StableHow::Unstable));
-    // The size is the file's for whoever asks, though only data servers were written to.
+    // Every client sees the size, though only data servers were written to.
     assert_eq!(file.attributes().unwrap().size, LEN as u64);
     assert!(file.is_unstable());
     assert_eq!(file.commit().unwrap(), written.verifier);
@@ -92,10 +92,10 @@ fn data_servers_are_reached_as_the_server_is() {
         assert_eq!((through.read, through.written), (0, 0));
         let after = cluster.rdma_counts();
         let [calls, fetched, placed] = [0, 1, 2].map(|at| after[at] - before[at]);
-        // But for the last 77 bytes, which fit into a message.
+        // Except for the last 77 bytes, which fit into a message.
         let (stripes, chunks) = ((LEN / UNIT) as u64, (LEN / UNIT * UNIT) as u64);
         match transport {
-            // Memory that is mapped is shown to the server alone.
+            // Mapped memory is shared with the server only.
             "tcp" | "shm" => assert_eq!([calls, fetched, placed], [0; 3]),
             _ => {
                 assert!(calls >= 2 * stripes, "{calls}");
@@ -121,7 +121,7 @@ fn a_data_server_that_comes_back_is_reached_over_rdma_again() {
     let file = mount.open(b"/after", &options).unwrap();
     file.write(filled(&mount, &bytes).whole(), 0, StableHow::FileSync).unwrap();
     assert!(content(&file, LEN) == bytes);
-    // The device is another one, of which nothing was known.
+    // The device is another one, about which the client knew no address.
     let chunks = (LEN / UNIT * UNIT) as u64;
     let after = cluster.rdma_counts();
     assert!(after[1] - before[1] >= chunks && after[2] - before[2] >= chunks, "{after:?}");
@@ -153,7 +153,7 @@ fn small_files_are_done_with_before_a_layout_is_asked_for() {
     file.write(filled(&mount, &bytes).whole(), 0, StableHow::FileSync).unwrap();
     assert!(content(&file, bytes.len()) == bytes);
     file.close().unwrap();
-    // Nor by who asks for more than there is.
+    // A request for more than there is does not change that either.
     let file = mount.open(b"/f", &OpenOptions::read()).unwrap();
     for _ in 0..2 {
         let mut reader = file.reader(0, 256 << 10, 4).unwrap();
@@ -172,7 +172,7 @@ fn a_file_that_has_grown_since_it_was_opened_is_worth_a_layout_too() {
     let early = reader.open(b"/f", &OpenOptions::read()).unwrap();
     let bytes = pattern(LEN, 5);
     file.write(filled(&writer, &bytes).whole(), 0, StableHow::FileSync).unwrap();
-    // Nobody knew how much there is.
+    // The client did not know the size.
     assert!(content(&early, LEN) == bytes);
     let nodes = cluster.node_bytes();
     assert!(content(&early, LEN) == bytes);
@@ -194,7 +194,7 @@ fn a_file_looks_as_if_there_was_one_server() {
     let mut expected = vec![0; 10 * UNIT];
     expected.extend_from_slice(&bytes[..20 * UNIT]);
     assert!(content(&file, expected.len()) == expected, "holes are zeros");
-    // What is stable is the file's for others, too.
+    // Stable data is visible to others, too.
     let tail = memory.slice(20 * UNIT..30 * UNIT).unwrap();
     let stable = file.write(tail, 30 * UNIT as u64, StableHow::FileSync).unwrap().stable;
     assert_eq!(stable, StableHow::FileSync);
@@ -207,12 +207,12 @@ fn a_file_looks_as_if_there_was_one_server() {
             .size,
         expected.len() as u64
     );
-    // A second open of the same mount sees what the first has written.
+    // A second open of the same mount sees the writes of the first.
     let again = writer.open(b"/f", &OpenOptions::read()).unwrap();
     file.write(memory.slice(0..UNIT).unwrap(), 40 * UNIT as u64, StableHow::Unstable).unwrap();
     expected.extend_from_slice(&bytes[..UNIT]);
     assert!(content(&again, expected.len()) == expected);
-    // A shorter size stays, whatever was written before.
+    // A shorter size stays, despite earlier writes.
     let cut = SetAttributes { size: Some(5), ..SetAttributes::default() };
     file.set_attributes(&cut).unwrap();
     assert_eq!(file.attributes().unwrap().size, 5);
@@ -257,7 +257,7 @@ fn many_threads_and_transfers_share_a_file() {
     assert!(content(&file, bytes.len()) == bytes);
 }
 
-/// Layouts are of so many bytes from the start of each file.
+/// A policy whose layouts cover so many bytes from the start of each file.
 struct Start(u64);
 
 impl Lies for Start {
@@ -282,7 +282,7 @@ fn a_layout_of_a_part_leads_to_the_data_servers_for_that_part() {
     let (nodes, server) = (cluster.node_bytes(), cluster.server_bytes());
     let bytes = pattern(LEN, 7);
     let memory = filled(&mount, &bytes);
-    // Within it, in and out of it, behind it.
+    // Within it, across its end, and behind it.
     let pieces = [0..PART, 10 * UNIT..30 * UNIT, 30 * UNIT..LEN];
     for piece in pieces.clone() {
         let (offset, len) = (piece.start as u64, piece.len());

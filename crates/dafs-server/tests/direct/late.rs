@@ -1,4 +1,4 @@
-//! A write that reaches a data server when its client has long done something else.
+//! Late writes: they reach a data server long after their client has abandoned them.
 
 use crate::harness::{Cluster, UNIT};
 use dafs_nfs_client::{Handle, NfsError, OpenFile, Options, Session, connect, patiently};
@@ -8,8 +8,8 @@ use dafs_wire::nfs4::{
 };
 use dafs_wire::xdr::{Decode, Decoder};
 
-/// Asks for the layout of a file, for writing: its name, and what the file is called where its first
-/// stripe lies.
+/// Requests the layout of a file for writing. Returns its state-id, and the handle of the component
+/// of its first stripe.
 pub(crate) fn layout(session: &Session, file: &OpenFile) -> (Stateid, Handle) {
     let args = LayoutgetArgs {
         signal_available: false,
@@ -71,17 +71,17 @@ fn a_late_write_does_not_land_over_what_its_client_wrote_through_the_server_sinc
     let session = cluster.session(b"late");
     let file = session.create(&session.root().unwrap(), b"f").unwrap();
     let read = || patiently(|| session.read(&file.handle, file.stateid, 0, 3)).unwrap().0;
-    // So that the server knows how far it reaches.
+    // So that the server knows its size.
     write(&session, &file.handle, file.stateid, b"was").unwrap();
     let (stateid, component) = layout(&session, &file);
-    // Whichever node it is on.
+    // On any node.
     let nodes: Vec<_> = (0..3).map(|number| node(&cluster, number, b"late")).collect();
     let writes = nodes.iter().map(|node| write(node, &component, file.stateid, b"one"));
     let at = writes.map(|written| written.is_ok()).collect::<Vec<_>>();
     let at = at.iter().position(|&written| written).unwrap();
     assert_eq!(read(), b"one");
-    // Another one is on its way there, and its client does not wait for it any longer. First without
-    // a word, as a kernel does, then with the layout given back and had again.
+    // Another write is on its way there, and its client has abandoned it. First the client does not
+    // return the layout, as a kernel does. Then it returns the layout and gets it again.
     write(&session, &file.handle, file.stateid, b"two").unwrap();
     let late = write(&nodes[at], &component, file.stateid, b"old").unwrap_err();
     assert_eq!((late.status(), &*read()), (Some(Status::DeadSession), &b"two"[..]));
@@ -95,7 +95,7 @@ fn a_late_write_does_not_land_over_what_its_client_wrote_through_the_server_sinc
     layout(&session, &file);
     let late = write(&fresh, &component, file.stateid, b"old").unwrap_err();
     assert_eq!((late.status(), &*read()), (Some(Status::DeadSession), &b"ten"[..]));
-    // Bytes on other nodes are another matter.
+    // Bytes on other nodes are not affected.
     let fresh = node(&cluster, at, b"late");
     patiently(|| {
         session.write(&file.handle, file.stateid, UNIT as u64, b"far", StableHow::FileSync)

@@ -1,5 +1,5 @@
-//! Mounts that read and write at data servers themselves (pNFS): what goes where, what becomes of it
-//! when a data server fails, when the layout is recalled, and when a server tells nonsense.
+//! Mounts that read and write at data servers themselves (pNFS): the placement of data, the failure
+//! of a data server, the recall of a layout, and invalid answers of a server.
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 

@@ -1,5 +1,5 @@
-//! A relay between a client and its metadata server that changes what the server says of layouts and
-//! devices, as a server that is broken or means harm would.
+//! A relay between a client and its metadata server that changes the server's answers about layouts
+//! and devices, like a broken or malicious server.
 
 use dafs_wire::nfs4::{
     Attributes, CompoundResult, Fattr, GetattrResult, OpNum, OpResult, ResultBody, Status,
@@ -10,16 +10,16 @@ use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-/// What is said in place of the server's word; `None`: the server's word.
+/// The false answers. `None` keeps the server's answer.
 pub(crate) trait Lies: Send + Sync + 'static {
-    /// The server has `told` this.
+    /// Replaces the server's answer `told`.
     fn layout(&self, _told: &ResultBody<'_>) -> Option<Result<Vec<u8>, Status>> {
         None
     }
     fn device(&self) -> Option<Result<Vec<u8>, Status>> {
         None
     }
-    /// The layout types that there are.
+    /// Replaces the layout types of the file system.
     fn types(&self) -> Option<Vec<u32>> {
         None
     }
@@ -67,12 +67,12 @@ impl Tamper {
         Self { address, shared }
     }
 
-    /// How often a layout was asked for.
+    /// Returns the number of requests for a layout.
     pub(crate) fn layouts(&self) -> usize {
         self.shared.layouts.load(Ordering::SeqCst)
     }
 
-    /// How often a device was asked about.
+    /// Returns the number of requests for a device.
     pub(crate) fn devices(&self) -> usize {
         self.shared.devices.load(Ordering::SeqCst)
     }
@@ -91,7 +91,7 @@ fn pass(mut from: TcpStream, mut to: TcpStream) {
     let _ = (std::io::copy(&mut from, &mut to), to.shutdown(Shutdown::Both));
 }
 
-/// A reply of RPC that was accepted and carried out, without a verifier, behind its number.
+/// A successful RPC reply without a verifier, behind its number.
 const SUCCESS: [u8; 20] = [0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
 
 impl Shared {
@@ -116,7 +116,7 @@ impl Shared {
         let _ = (server.shutdown(Shutdown::Both), client.shutdown(Shutdown::Both));
     }
 
-    /// Results of a compound that are about layouts, changed.
+    /// Changes the results of a compound about layouts.
     fn changed(&self, results: &[u8]) -> Option<Vec<u8>> {
         let mut d = Decoder::new(results);
         let head = CompoundResult::decode(&mut d).ok()?;
@@ -161,7 +161,7 @@ impl Shared {
         Some((status, out))
     }
 
-    /// Attributes among which there are layout types.
+    /// Changes attributes that contain layout types.
     fn attributes(&self, body: &ResultBody<'_>) -> Option<Vec<u8>> {
         let ResultBody::Getattr(told) = body else { return None };
         let mut attributes = Attributes::decode(&told.attributes).ok()?;

@@ -1,4 +1,4 @@
-//! What clients say that they did at data servers, as administrators see it.
+//! Clients' reports of I/O at data servers, in the administrators' view.
 
 use crate::harness::{Cluster, UNIT};
 use dafs_nfs_client::{Options, connect, patiently};

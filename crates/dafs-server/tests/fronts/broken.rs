@@ -1,5 +1,6 @@
-//! What NFS clients see of a file whose lock was left broken by a DAFS client, and of a fence, over
-//! every way: an error that an application understands, at once, until the file is repaired.
+//! NFS clients and a file with a broken lock of a DAFS client, or with a fence, over every
+//! transport. They get an error that an application understands, at once, until the file is
+//! repaired.
 
 use crate::harness::{Served, existing, refused};
 use dafs_client::{Client, FenceChange, FenceObject, File, LockRange, OpenOptions};
@@ -19,7 +20,7 @@ use dafs_wire::nfs4::{
 const NAME: &[u8] = b"kept";
 const CONTENT: &[u8] = b"half a record";
 
-/// An NFSv4.1 client over TCP or over RDMA.
+/// Opens a session of an NFSv4.1 client over TCP or over RDMA.
 fn session(served: &Served, owner: &[u8], rdma: bool) -> (Session, Handle) {
     if !rdma {
         return served.v4(owner);
@@ -34,14 +35,14 @@ fn session(served: &Served, owner: &[u8], rdma: bool) -> (Session, Handle) {
     (session, root)
 }
 
-/// A client of this name, new each time, with the file open.
+/// Opens the file as a new instance of the client of this name.
 fn node(served: &Served, name: &str) -> (Client, File) {
     let client = served.dafs_with(|options| options.client_id = Some(name.to_owned()));
     let file = client.open(NAME, &OpenOptions::read_write()).unwrap();
     (client, file)
 }
 
-/// What each operation of NFSv4.1 that touches the bytes of the file comes to.
+/// Returns the status of each operation of NFSv4.1 that accesses the bytes of the file.
 fn operations(session: &Session, root: &Handle, file: &OpenFile) -> Vec<(&'static str, Status)> {
     let range = dafs_nfs_client::LockRange { kind: LockType::Write, offset: 0, length: 4 };
     let size = SetAttributes { size: Some(3), ..SetAttributes::default() };
@@ -108,12 +109,12 @@ fn a_broken_lock_is_an_error_for_nfs_clients_until_it_is_repaired() {
         let handle3 = v3.lookup(&root3, NAME).unwrap();
         let (holder, kept) = node(&served, "node");
         kept.try_lock(&LockRange::exclusive().persist(true)).unwrap();
-        // A lock that is held is one to wait for, and stops nobody from reading.
+        // A client waits for a held lock, and the lock does not block reads.
         let range = dafs_nfs_client::LockRange { kind: LockType::Read, offset: 0, length: 4 };
         let denied = nfs.lock(&opened, b"owner", range).unwrap();
         assert!(matches!(denied, Locked::Denied { .. }), "{denied:?}");
         assert_eq!(nfs.read(&opened.handle, opened.stateid, 0, 4).unwrap().0, CONTENT[..4]);
-        // The holder starts anew.
+        // The holder restarts.
         let (_again, mended) = node(&served, "node");
         for (operation, status) in operations(&nfs, &root, &opened) {
             let expected = if operation == "LOCK" { Status::LockRange } else { Status::Io };
@@ -123,7 +124,7 @@ fn a_broken_lock_is_an_error_for_nfs_clients_until_it_is_repaired() {
             assert_eq!(status, nfs3::Status::Io, "{procedure}");
         }
         assert_eq!(content(&served), CONTENT, "{rdma}");
-        // Looking at it is not touching its bytes.
+        // A read of its attributes does not access its bytes.
         assert_eq!(nfs.stat(&opened.handle).unwrap().size, CONTENT.len() as u64);
         mended.lock_for_repair(0, u64::MAX).unwrap();
         mended.unlock(0, u64::MAX).unwrap();

@@ -1,4 +1,4 @@
-//! Data, sizes and change attributes: what one front door does, the others see.
+//! Data, sizes and change attributes: changes through one front end are visible through the others.
 
 use crate::harness::{Served, existing, refused};
 use dafs_client::{Create, OpenOptions, Stability};
@@ -110,7 +110,8 @@ fn truncation_is_seen_by_all() {
     }
 }
 
-/// What Linux does with O_RDONLY | O_CREAT | O_TRUNC: who may write to the file empties it.
+/// Linux does the same with O_RDONLY | O_CREAT | O_TRUNC: a user with write access to the file
+/// empties it.
 #[test]
 fn an_open_for_reading_that_empties_a_file_does_so() {
     let served = Served::new();
@@ -131,7 +132,7 @@ fn an_open_for_reading_that_empties_a_file_does_so() {
     let open = session.open(&root, NAME, &options).unwrap();
     assert_eq!((session.stat(&open.handle).unwrap().size, len()), (0, 0));
     if std::os::unix::fs::MetadataExt::uid(&std::fs::metadata(&path).unwrap()) != 0 {
-        // The server works as its own user, whoever the caller is.
+        // The server acts as its own user for every caller.
         return;
     }
     fill();

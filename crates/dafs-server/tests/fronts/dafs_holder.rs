@@ -1,4 +1,5 @@
-//! A DAFS client that holds a delegation, one layer below its library, which keeps them to itself.
+//! A DAFS client that holds a delegation, one layer below its library, which keeps delegations
+//! private.
 
 use crate::harness::{PATIENCE, Served};
 use dafs_client::core::{BackEvent, BackStage, Completed, Done, SessionConfig, SessionCore, Stage};
@@ -24,7 +25,7 @@ pub(crate) struct Held {
 }
 
 impl Holder {
-    /// A client that the server can call.
+    /// Makes a client that the server can call.
     pub(crate) fn new(served: &Served) -> Self {
         let mut adapter = IwarpAdapter::new(IwarpConfig::default()).unwrap();
         let config = SessionConfig::new(b"holder".to_vec(), Verifier([3; 8]));
@@ -38,7 +39,7 @@ impl Holder {
         holder
     }
 
-    /// Moves things along until something is there.
+    /// Handles events until `found` returns a value.
     pub(crate) fn drive<T>(&mut self, mut found: impl FnMut(&mut SessionCore) -> Option<T>) -> T {
         let start = Instant::now();
         loop {
@@ -73,8 +74,8 @@ impl Holder {
         }
     }
 
-    /// Opens a file that exists until a write delegation comes along: the server may not know yet
-    /// that it can call.
+    /// Opens an existing file until it gets a write delegation: the server may not know yet that it
+    /// can call the client.
     pub(crate) fn hold(&mut self, name: &[u8]) -> Held {
         let (dir, path) = (self.core.info().root, [name]);
         loop {
@@ -102,7 +103,7 @@ impl Holder {
         }
     }
 
-    /// Waits for the recall; writes what is late and gives the delegation back.
+    /// Waits for the recall. Then writes late data and returns the delegation.
     pub(crate) fn give_back(&mut self, held: &Held, late: &[u8]) {
         let told = self.drive(SessionCore::take_back_event);
         let BackEvent::Recall { delegation, .. } = told else { panic!("{told:?}") };
@@ -120,7 +121,7 @@ impl Holder {
         self.ask(&Request::DelegReturn(DelegReturn { state_id: delegation }), |_| ());
     }
 
-    /// Waits for the server's question about the file, and answers it.
+    /// Waits for the server's query about the file, and answers it.
     pub(crate) fn tell_size(&mut self, held: &Held, change: u64, size: u64) {
         let told = self.drive(SessionCore::take_back_event);
         let BackEvent::Question { question, delegation } = told else { panic!("{told:?}") };

@@ -1,5 +1,5 @@
-//! Delegations: recalled by whatever conflicts, through whichever front door, and taken away from
-//! who does not return them.
+//! Delegations: conflicting requests through any front end recall them, and the server revokes
+//! those that are not returned.
 
 use crate::dafs_holder::Holder;
 use crate::harness::{Event, Served, eventually, existing, open_wanting, refused};
@@ -15,7 +15,7 @@ use std::time::Duration;
 const READ: u32 = ShareAccess::READ;
 const BOTH: u32 = ShareAccess::BOTH;
 
-/// Repeats a call of NFSv3 while the server asks for time.
+/// Retries a call of NFSv3 while the server delays it.
 fn patiently3<T>(
     mut call: impl FnMut() -> Result<T, dafs_nfs_client::NfsError>,
 ) -> Result<T, dafs_nfs_client::NfsError> {
@@ -180,7 +180,7 @@ fn a_delegation_that_is_not_returned_is_taken_away() {
     let opened = std::thread::scope(|scope| {
         let work = scope.spawn(|| dafs.open(b"file", &OpenOptions::read_write()));
         heard.recalled(&delegation);
-        // The client is alive, renews its lease, and does not return it.
+        // The client is alive, renews its lease, and does not return the delegation.
         eventually("the delegation was taken away", || {
             let status = holder.renew().unwrap();
             status.contains(SequenceStatus::RECALLABLE_STATE_REVOKED)
@@ -204,7 +204,7 @@ fn a_local_change_recalls() {
     let (holder, root, heard) = served.v4_listening(b"holder");
     let file = open_wanting(&holder, &root, b"file", BOTH, Want::Write);
     let delegation = file.delegation.unwrap();
-    // The server passes over what its own process does, so another one has to do it.
+    // The server ignores changes of its own process, so another one has to make them.
     let script = "printf 'from below' > \"$1\"";
     let path = served.path().join("file");
     let written = Command::new("sh").args(["-c", script, "sh"]).arg(path).status().unwrap();

@@ -1,4 +1,4 @@
-//! Fences set by DAFS hold for NFS clients, by what they call themselves and by where they are.
+//! Fences set by DAFS apply to NFS clients, by their names and by their addresses.
 
 use crate::harness::{Served, existing, refused};
 use dafs_client::{FenceChange, FenceObject};
@@ -34,7 +34,7 @@ fn nfs_clients_are_fenced_by_name_and_address() {
     assert!(write3().is_err() && v3.read(&file3, 0, 1).is_err());
     assert_eq!(std::fs::read(served.path().join("fenced")).unwrap(), b"good");
 
-    // Where they are lets them all in.
+    // Their address admits them all.
     manager.set_fence(&handle, FILE, FenceChange::Add(&[b"addr:127.0.0.0/8"])).unwrap();
     bad.write(&bad_file.handle, bad_file.stateid, 0, b"bad!", stable).unwrap();
     write3().unwrap();
@@ -47,7 +47,7 @@ fn nfs_clients_are_fenced_by_name_and_address() {
     good.close(&good_file).unwrap();
 }
 
-/// From the moment that the change of the fence is answered, not a byte comes any more.
+/// When the change of the fence has been answered, no further byte arrives.
 #[test]
 fn an_nfs_writer_has_stopped_when_it_is_fenced() {
     let served = Served::new();

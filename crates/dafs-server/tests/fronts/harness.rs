@@ -19,7 +19,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-/// Longer than anything takes that works.
+/// Longer than any working operation takes.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
 pub(crate) struct Served {
@@ -56,17 +56,17 @@ impl Served {
         Self { server: Some(server), config, url, nfs, rdma, directory, _state: state }
     }
 
-    /// The exported directory.
+    /// Returns the exported directory.
     pub(crate) fn path(&self) -> &Path {
         self.directory.path()
     }
 
-    /// What the server holds.
+    /// Counts the server's state.
     pub(crate) fn counts(&self) -> ServiceCounts {
         self.server.as_ref().unwrap().service_counts()
     }
 
-    /// What Prometheus reads.
+    /// Reads the metrics as Prometheus does.
     pub(crate) fn metrics(&self) -> String {
         let address = self.server.as_ref().unwrap().metrics_address().unwrap();
         let mut stream = TcpStream::connect(address).unwrap();
@@ -96,20 +96,20 @@ impl Served {
         (client, root)
     }
 
-    /// An NFSv4 client that ignores callbacks, and the root.
+    /// Opens an NFSv4 session that ignores callbacks. Returns it with the root.
     pub(crate) fn v4(&self, owner: &[u8]) -> (Session, Handle) {
         let session = connect(self.nfs, &Options::new(owner)).unwrap();
         let root = session.root().unwrap();
         (session, root)
     }
 
-    /// An NFSv4 client that hears of callbacks, and the root.
+    /// Opens an NFSv4 session that receives callbacks. Returns it with the root.
     pub(crate) fn v4_listening(&self, owner: &[u8]) -> (Session, Handle, Heard) {
         let identity = Options::new(owner).identity;
         self.v4_listening_over(Connection::open(self.nfs, identity).unwrap(), owner)
     }
 
-    /// The same over a connection that has been made.
+    /// Does the same over an existing connection.
     pub(crate) fn v4_listening_over(
         &self,
         connection: Connection,
@@ -124,12 +124,12 @@ impl Served {
         (session, root, Heard { heard: Mutex::new(heard), size })
     }
 
-    /// One more connection of a session.
+    /// Adds a connection to a session.
     pub(crate) fn trunk(&self, session: &Session) {
         add_connection(session, self.nfs, Identity::sys("trunk", 0, 0, &[])).unwrap();
     }
 
-    /// Stops the server and starts it again with what it has kept, on other ports.
+    /// Stops the server and starts it again with its durable state, on other ports.
     pub(crate) fn restart(&mut self) {
         self.server.take().unwrap().stop();
         let server = Server::start(&self.config).unwrap();
@@ -148,7 +148,7 @@ impl Drop for Served {
     }
 }
 
-/// A callback that came.
+/// A received callback.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Event {
     Recall(Stateid, Handle),
@@ -156,10 +156,10 @@ pub(crate) enum Event {
     Asked,
 }
 
-/// Tells the test of callbacks.
+/// Reports callbacks to the test.
 struct Ears {
     events: Mutex<Sender<Event>>,
-    /// Change attribute and size to answer CB_GETATTR with.
+    /// Change attribute and size for the answer to CB_GETATTR.
     size: Arc<Mutex<Option<(u64, u64)>>>,
 }
 
@@ -188,7 +188,7 @@ impl BackHandler for Ears {
     }
 }
 
-/// Callbacks that came.
+/// Received callbacks.
 pub(crate) struct Heard {
     heard: Mutex<Receiver<Event>>,
     size: Arc<Mutex<Option<(u64, u64)>>>,
@@ -201,12 +201,12 @@ impl Heard {
         self.heard.lock().unwrap().recv_timeout(PATIENCE).expect("no callback came")
     }
 
-    /// Whether none came that was not taken.
+    /// True if no callback is left that was not taken.
     pub(crate) fn is_silent(&self) -> bool {
         self.heard.lock().unwrap().try_recv().is_err()
     }
 
-    /// Answers CB_GETATTR with this change attribute and size from now on.
+    /// Sets change attribute and size for later answers to CB_GETATTR.
     pub(crate) fn tell_size(&self, change: u64, size: u64) {
         *self.size.lock().unwrap() = Some((change, size));
     }
@@ -242,8 +242,8 @@ impl Heard {
     }
 }
 
-/// Opens a file with a want for a delegation, and makes it if it is missing. A delegation that
-/// was recalled a moment ago is not given again at once, so fresh names are best.
+/// Opens a file with a want for a delegation, and makes it if it is missing. A delegation that was
+/// recalled a moment ago is not granted again at once, so new names are best.
 pub(crate) fn open_wanting(
     session: &Session,
     root: &Handle,
@@ -260,18 +260,18 @@ pub(crate) fn open_wanting(
     patiently(|| session.open(root, name, &options)).unwrap()
 }
 
-/// How to open an existing file.
+/// Returns the options to open an existing file.
 pub(crate) fn existing(access: u32, deny: u32) -> OpenOptions<'static> {
     OpenOptions { access: access | Want::None.number(), deny, ..OpenOptions::default() }
 }
 
-/// The status of an error that has one.
+/// Returns the status of an error that has one.
 #[track_caller]
 pub(crate) fn refused<T: std::fmt::Debug>(result: Result<T, NfsError>) -> Status {
     result.unwrap_err().status().unwrap()
 }
 
-/// Waits until something holds.
+/// Waits until a condition holds.
 #[track_caller]
 pub(crate) fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     let start = Instant::now();

@@ -1,4 +1,5 @@
-//! Byte-range locks between NFSv4 clients, and what closes, restarts and other doors do to them.
+//! Byte-range locks between NFSv4 clients, and the effects of closes, restarts and other front
+//! ends.
 
 use crate::harness::{Event, Served, eventually, existing, refused};
 use dafs_nfs_client::{LockRange, Locked, Options, connect};
@@ -35,7 +36,7 @@ fn locks_of_one_client_are_in_the_way_of_another() {
     let mine = range(LockType::Read, 150, 10);
     assert_eq!(b.lock(&file_b, b"owner b", mine).unwrap(), wanted);
     assert_eq!(b.lock_test(&file_b.handle, b"owner b", mine).unwrap(), Some(wanted));
-    // Split in the middle: the hole can be locked by the other, the ends cannot.
+    // Split in the middle: the other client can lock the hole, but not the ends.
     let lock = a.unlock(&file_a.handle, lock, range(LockType::Write, 140, 20)).unwrap();
     let other = held(b.lock(&file_b, b"owner b", range(LockType::Write, 140, 20)).unwrap());
     for offset in [139, 160] {
@@ -43,7 +44,7 @@ fn locks_of_one_client_are_in_the_way_of_another() {
         let denied = b.lock_more(&file_b.handle, other, end).unwrap();
         assert!(matches!(denied, Locked::Denied { .. }), "{offset}");
     }
-    // Closing gives the locks up (RFC 8881 18.2.3: the server may).
+    // A close releases the locks (RFC 8881 18.2.3: the server may do so).
     a.unlock(&file_a.handle, lock, range(LockType::Write, 0, u64::MAX)).unwrap();
     assert_eq!(
         a.lock_test(&file_a.handle, b"owner a", range(LockType::Read, 0, 139)).unwrap(),
@@ -110,7 +111,7 @@ fn locks_end_with_their_client() {
     let file_b = b.create(&root, NAME).unwrap();
     let wanted = range(LockType::Write, 5, 1);
     assert!(b.lock_test(&file_b.handle, b"b", wanted).unwrap().is_some());
-    // The first client restarts: it comes with another verifier, and its state is gone.
+    // The first client restarts: it has another verifier, and its state is gone.
     let options = Options { verifier: *b"restart!", ..Options::new(b"a") };
     let again = connect(served.nfs, &options).unwrap();
     again.renew().unwrap();

@@ -1,5 +1,5 @@
-//! One state behind three front doors: what a DAFS, an NFSv4 and an NFSv3 client do to the same
-//! files, pair by pair, against a real server on a directory.
+//! One state behind three front ends: a DAFS, an NFSv4 and an NFSv3 client use the same files, pair
+//! by pair, against a real server on a directory.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests stand outside of test functions")]
 

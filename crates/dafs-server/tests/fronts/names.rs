@@ -1,4 +1,4 @@
-//! Names: removal of open files, renames, directories seen by all.
+//! Names: removal of open files, renames, directories as seen through all front ends.
 
 use crate::harness::{Served, existing, refused};
 use dafs_client::{Create, OpenOptions, Stability};

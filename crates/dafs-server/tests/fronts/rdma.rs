@@ -1,4 +1,4 @@
-//! The same operations over TCP, iWARP and shared memory: the transport changes nothing but the way of
+//! The same operations over TCP, iWARP and shared memory: the transport only changes the path of
 //! the data.
 
 use crate::harness::{Served, existing, open_wanting};
@@ -30,7 +30,7 @@ use std::os::unix::fs::FileExt;
 
 const TRANSFER_BYTES_MAX: usize = 1 << 20;
 
-/// By which way a client comes.
+/// The transport of a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Way {
     Tcp,
@@ -75,7 +75,7 @@ fn encoded(value: &impl Encode) -> Vec<u8> {
     bytes
 }
 
-/// Results and what came apart from them.
+/// Results, and data that was moved separately.
 struct Answer {
     results: Results,
     sinks: Vec<Memory>,
@@ -93,7 +93,8 @@ impl Answer {
     }
 }
 
-/// Calls with room for results apart, and with data of its own behind the arguments if there is any.
+/// Sends a call with memory for separate results, and with separate data behind the arguments if
+/// there is any.
 fn call(
     connection: &Connection,
     procedure: RpcProcedure,
@@ -124,13 +125,13 @@ fn v3(procedure: Procedure) -> RpcProcedure {
     RpcProcedure { program, version, procedure: procedure.number() }
 }
 
-/// The handle of a name in the root, by NFSv3.
+/// Looks up a name in the root by NFSv3.
 fn handle(served: &Served, name: &str) -> Handle {
     let (client, root) = served.v3();
     client.lookup(&root, name.as_bytes()).unwrap()
 }
 
-/// What decoding results of NFSv3 gives, which must be a success.
+/// Decodes results of NFSv3, which must be a success.
 fn ok<'a, T: Decode<'a>>(answer: &'a Answer) -> T {
     let mut decoder = answer.results.decoder();
     assert_eq!(decoder.u32(), Ok(0));
@@ -153,7 +154,7 @@ fn a_read_says_the_same_whichever_way_it_goes() {
             let args =
                 ReadArgs { file: FileHandle(&file.0), offset: offset as u64, count: len as u32 };
             let want = &content[offset.min(content.len())..(offset + len).min(content.len())];
-            // With a place of the right size, with one that is too small, and with none.
+            // With memory of the right size, with memory that is too small, and with none.
             for sinks in [&[len.max(1)][..], &[len / 2 + 1], &[]] {
                 let answer = call(&connection, v3(Procedure::Read), &encoded(&args), None, sinks);
                 let read: ReadOk<'_> = ok(&answer);
@@ -210,8 +211,8 @@ const COMPOUND: RpcProcedure = RpcProcedure {
     procedure: nfs4::limits::PROCEDURE_COMPOUND,
 };
 
-/// COMPOUND of SEQUENCE, PUTFH and these operations. `data` is that of the first, behind so many of
-/// its bytes.
+/// Sends a COMPOUND of SEQUENCE, PUTFH and these operations. `data` is that of the first, behind so
+/// many of its bytes.
 fn compound(
     session: &Session,
     connection: &Connection,
@@ -240,7 +241,7 @@ fn putfh(object: &Handle) -> Op<'_> {
     Op::Putfh(PutfhArgs { handle: &object.0 })
 }
 
-/// The results of a COMPOUND.
+/// Decodes the results of a COMPOUND.
 fn results(answer: &Answer) -> Vec<OpResult<'_>> {
     let mut decoder = answer.results.decoder();
     let head: CompoundResult<'_> = decoder.value().unwrap();
@@ -277,7 +278,8 @@ fn compounds_move_data_whichever_way_they_go() {
             let there = std::fs::read(served.path().join(&name)).unwrap();
             assert!(len == 0 || there[3..3 + len] == data, "{way:?} {len}");
 
-            // Two reads in one request, each with its place; what READ_PLUS finds has none.
+            // Two reads in one request, each with memory for its data. READ_PLUS has none for its
+            // content.
             let half = (len / 2) as u32;
             let read = |offset, count| Op::Read(ReadArgs4 { stateid, offset, count });
             let plus = Op::ReadPlus(ReadPlusArgs { stateid, offset: 3, count: 100 });
@@ -375,7 +377,7 @@ fn a_retry_over_a_new_connection_is_answered_and_not_carried_out() {
         let again = open(&served, way);
         assert_eq!(*send(&again, &text).results, *made.results, "{way:?}");
         assert!(!served.path().join("link").is_symlink(), "{way:?}");
-        // The same request but for the text is another one.
+        // The same request with another text is a different one.
         let other = send(&again, &vec![b'o'; 2000]);
         assert_eq!(results(&other)[0].status, Status::SeqFalseRetry, "{way:?}");
     }
@@ -447,7 +449,8 @@ fn who_may_come_is_told_by_address_port_and_process() {
         let procedure = RpcProcedure { program, version, procedure };
         open(served, way).rpc().call(procedure, &encoded(&mount3::Path(b"/")))
     };
-    // This process is root's or the server's own user's, as the kernel says in all three cases.
+    // This process runs as root or as the server's own user, as the kernel reports in all three
+    // cases.
     let own = Served::with(|config| {
         config.exports[0].options.admits.unprivileged_ports = false;
     });
@@ -473,7 +476,7 @@ fn what_goes_over_rdma_is_counted() {
     let connection = open(&served, Way::Iwarp);
     let args = ReadArgs { file: FileHandle(&file.0), offset: 0, count: 50_000 };
     call(&connection, v3(Procedure::Read), &encoded(&args), None, &[50_000]);
-    // When this is answered, what came before it has been counted.
+    // When this is answered, earlier calls have been counted.
     connection.null().unwrap();
     let counts = served.metrics();
     let count = |name: &str| {

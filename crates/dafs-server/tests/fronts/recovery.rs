@@ -1,5 +1,5 @@
-//! Restarts of the server: clients of NFSv4 take back what they held, and nobody else gets it
-//! before (RFC 8881 8.4.2).
+//! Restarts of the server: clients of NFSv4 reclaim their state, and no other client gets it before
+//! (RFC 8881 8.4.2).
 
 use crate::harness::{Served, existing, open_wanting, refused};
 use dafs_client::{Create as DafsCreate, OpenOptions as DafsOptions};
@@ -12,18 +12,18 @@ use std::time::Duration;
 const NAME: &[u8] = b"kept";
 const RANGE: LockRange = LockRange { kind: LockType::Write, offset: 10, length: 10 };
 
-/// A server whose grace period is longer than any test.
+/// Starts a server whose grace period is longer than any test.
 fn served() -> Served {
     Served::with(|config| config.nfs.grace_time = Some(Duration::from_secs(600)))
 }
 
-/// The session of a client that was there before and will reclaim.
+/// Opens the session of a client from the earlier run that will reclaim.
 fn return_of(served: &Served, owner: &[u8]) -> Session {
     let options = Options { reclaim_complete: false, ..Options::new(owner) };
     connect(served.nfs, &options).unwrap()
 }
 
-/// Has a client hold an open that denies writing, and a lock.
+/// Makes a client hold an open that denies writing, and a lock.
 fn hold(served: &Served, owner: &[u8]) -> Handle {
     let (session, root) = served.v4(owner);
     let made = session.create(&root, NAME).unwrap();
@@ -54,9 +54,9 @@ fn a_client_takes_back_its_opens_and_locks() {
     };
     let lock = session.lock_with(&handle, locker, RANGE, true).unwrap();
     assert!(matches!(lock, Locked::Held(_)));
-    // Something new has to wait, for the one that reclaims too.
+    // New state has to wait, also for the client that reclaims.
     assert_eq!(refused(session.create(&root, b"new")), Status::Grace);
-    // Nobody else is awaited, so the end of reclaiming is the end of grace.
+    // The server waits for no other client, so the end of these reclaims ends grace.
     session.reclaim_complete().unwrap();
     assert_eq!(refused(open()), Status::ShareDenied);
     let late = session.reclaim_open(&handle, DelegationType::None, &options);
@@ -138,7 +138,7 @@ fn dafs_waits_until_nfs_clients_have_reclaimed() {
         let options = existing(ShareAccess::BOTH, DENY_WRITE);
         session.reclaim_open(&handle, DelegationType::None, &options).unwrap();
         session.reclaim_complete().unwrap();
-        // Put off during grace, and denied after it.
+        // Delayed during grace, and denied after it.
         let status = opening.join().unwrap().unwrap_err().status();
         assert_eq!(status, Some(dafs_client::Status::Denied));
         // The session is alive to the end.

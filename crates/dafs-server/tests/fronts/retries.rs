@@ -1,4 +1,4 @@
-//! Requests that are sent twice, over different connections: done once, and answered the same.
+//! Requests that are sent twice, over different connections: executed once, with equal answers.
 
 use crate::harness::{Served, existing};
 use dafs_nfs_client::{Compound, Connection, Create, Handle, Identity, Session, append_open};
@@ -9,7 +9,7 @@ fn putfh(handle: &Handle) -> Op<'_> {
     Op::Putfh(PutfhArgs { handle: &handle.0 })
 }
 
-/// Sends a compound, and again over other connections; all answers have to be the same.
+/// Sends a compound, and retries over other connections. All answers have to be equal.
 fn twice(served: &Served, session: &Session, build: impl Fn(&mut Compound)) -> Status {
     let sequence = session.take_slot(true);
     let mut compound = Compound::new(session.minor_version());
@@ -48,7 +48,7 @@ fn changes_are_made_once() {
         compound.op(&putfh(&root)).op(&Op::Remove(RemoveArgs { name: b"moved" }));
     });
     assert_eq!(removed, Status::Ok);
-    // What failed stays failed, even if it would succeed now.
+    // A failure is repeated, even if the operation would succeed now.
     let missing = twice(&served, &session, |compound| {
         compound.op(&putfh(&root)).op(&Op::Remove(RemoveArgs { name: b"moved" }));
     });
@@ -67,7 +67,7 @@ fn an_open_is_made_once() {
     });
     assert_eq!(opened, Status::Ok);
     options.create = Create::No;
-    // The next open of the same owner is the second: its version says so.
+    // The next open of the same owner is the second, as its seqid shows.
     let file = session.open(&root, b"file", &options).unwrap();
     assert_eq!(file.stateid.seqid, 2);
 }
@@ -100,7 +100,7 @@ fn writes_that_are_sent_by_many_at_a_time_are_done_once() {
             let threads: Vec<_> = (0..4).map(|_| scope.spawn(send)).collect();
             threads.into_iter().map(|thread| thread.join().unwrap()).collect()
         });
-        // Those that came while the first was at work may be put off, and nothing else.
+        // Retries during the first execution may be delayed, and get no other error.
         let done: Vec<_> = answers.iter().filter(|one| one.status() == Status::Ok).collect();
         assert!(!done.is_empty());
         assert!(done.iter().all(|one| one.bytes() == done[0].bytes()));

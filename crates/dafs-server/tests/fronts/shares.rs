@@ -1,4 +1,4 @@
-//! Share reservations: a deny mode of one front door holds for the others.
+//! Share reservations: a deny mode of one front end applies to the others.
 
 use crate::harness::{Served, eventually, existing, refused};
 use dafs_client::{Create, OpenOptions, ShareDeny, Stability as DafsStability};
@@ -25,7 +25,7 @@ fn a_deny_mode_of_dafs_holds_for_nfs4() {
         let opened = session.open(&root, NAME, &existing(access, DENY_NONE));
         assert_eq!(refused(opened), Status::ShareDenied);
     }
-    // The other way of the same rule: the DAFS open writes, so nobody may deny writing.
+    // The reverse of the same rule: the DAFS open writes, so no other open may deny writing.
     for deny in [DENY_WRITE, DENY_READ, DENY_BOTH] {
         let opened = session.open(&root, NAME, &existing(ShareAccess::READ, deny));
         assert_eq!(refused(opened), Status::ShareDenied);
@@ -45,7 +45,7 @@ fn a_deny_mode_of_nfs4_holds_for_dafs() {
     let (session, root) = served.v4(b"shares");
     let open = session.open(&root, NAME, &existing(ShareAccess::READ, DENY_WRITE)).unwrap();
     let write = dafs.open(NAME, &OpenOptions::read_write()).unwrap_err();
-    // DAFS has one status for what another holder denies.
+    // DAFS has one status for all denials of another holder.
     assert_eq!(write.status(), Some(dafs_client::Status::Denied));
     dafs.open(NAME, &OpenOptions::read()).unwrap().close().unwrap();
     session.close(&open).unwrap();
@@ -66,7 +66,7 @@ fn downgrades_let_others_in() {
     let now = session.downgrade(&second, ShareAccess::READ, DENY_NONE).unwrap();
     assert!(now.seqid > second.stateid.seqid);
     dafs.open(NAME, &OpenOptions::write()).unwrap().close().unwrap();
-    // Writing through the downgraded open is refused.
+    // A write through the downgraded open is refused.
     let write = session.write(&second.handle, now, 0, b"x", StableHow::Unstable);
     assert_eq!(refused(write), Status::OpenMode);
 }

@@ -1,5 +1,5 @@
-//! Reactors wait for no disk: what is made stable is made so by other threads. All calls of this
-//! program that make files stable pass here, but those of stores, which have tests of their own.
+//! Reactors wait for no disk: other threads make data stable. All calls of this program that make
+//! files stable pass here, except for those of stores, which have tests of their own.
 
 use crate::harness::{Served, eventually};
 use dafs_client::{Create, FenceChange, FenceObject, LockRange, OpenOptions};
@@ -10,18 +10,18 @@ use std::collections::BTreeSet;
 use std::sync::Mutex;
 use std::time::Duration;
 
-/// The names of threads that have made something stable.
+/// The names of threads that have made data stable.
 static SYNCED_BY: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
 
 fn sync(number: c_long, fd: c_int) -> c_int {
     let name = std::thread::current().name().unwrap_or_default().to_owned();
     SYNCED_BY.lock().unwrap().insert(name);
-    // SAFETY: both system calls take a descriptor and nothing else, and judge it themselves.
+    // SAFETY: both system calls take only a descriptor, and check it themselves.
     unsafe { libc::syscall(number, fd) as c_int }
 }
 
-/// Takes the place of the C library's function for this program, the standard library included.
-// SAFETY: same name, same signature and same effect as the function whose place it takes.
+/// Replaces the C library's function for this program, the standard library included.
+// SAFETY: same name, same signature and same effect as the function that it replaces.
 #[unsafe(no_mangle)]
 extern "C" fn fsync(fd: c_int) -> c_int {
     sync(libc::SYS_fsync, fd)
@@ -40,7 +40,7 @@ fn reactors_wait_for_no_disk() {
         config.lease_time = Duration::from_secs(1);
         config.exports[0].options.durable_replies = Durability::Power;
     });
-    // A client that holds something, locks it for good, and leaves in order.
+    // A client that has state, takes a persistent lock, and disconnects in order.
     let dafs = served.dafs();
     let options = OpenOptions::read_write().create(Create::New).mode(0o666);
     let file = dafs.open(b"file", &options).unwrap();
@@ -53,7 +53,7 @@ fn reactors_wait_for_no_disk() {
     dafs.set_fence(&handle, FenceObject::File, FenceChange::Set(&[b"nfs:node"])).unwrap();
     dafs.set_fence(&handle, FenceObject::File, FenceChange::Clear).unwrap();
     drop((file, dafs));
-    // NFS clients: one that is started anew, and then is not heard of any more.
+    // NFS clients: one restarts, and then disappears.
     for run in 1..=2 {
         let options = Options { verifier: [run; 8], ..Options::new(b"node") };
         let session = connect(served.nfs, &options).unwrap();
@@ -68,7 +68,7 @@ fn reactors_wait_for_no_disk() {
         ["dafs-reactor", "dafs-nfs-", "dafs-rdma-"].iter().any(|prefix| name.starts_with(prefix))
     };
     assert_eq!(synced_by.iter().find(reactor), None, "{synced_by:?}");
-    // So the calls do pass here.
+    // This shows that the calls do pass here.
     for name in ["dafs-pool", "dafs-clock", "dafs-journal-0"] {
         assert!(synced_by.iter().any(|synced| synced == name), "{name}: {synced_by:?}");
     }

@@ -1,5 +1,5 @@
-//! A server whose files are spread over three data servers, in its process or as on other machines, and
-//! clients of both.
+//! A server whose files are striped over three data servers, in its process or as on other
+//! machines, and clients of both.
 
 use dafs_dat::iwarp::{IwarpAdapter, IwarpConfig};
 use dafs_dat::{Address, Instant};
@@ -18,10 +18,10 @@ use tempfile::TempDir;
 /// Bytes of a stripe.
 pub(crate) const UNIT: usize = 4096;
 
-/// Longer than anything takes that works.
+/// Longer than any working operation takes.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Where the data servers are.
+/// The places of the data servers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Where {
     Here,
@@ -89,7 +89,7 @@ impl Cluster {
         Self { server: Server::start(&config).unwrap(), data, _dir: dir }
     }
 
-    /// A session without a back-control channel.
+    /// Opens a session without a back-control channel.
     pub(crate) fn deaf(&self, name: &str) -> Peer {
         self.session(name).0
     }
@@ -106,7 +106,7 @@ impl Cluster {
         (peer, session)
     }
 
-    /// A session that can be called.
+    /// Opens a session that can be called.
     pub(crate) fn client(&self, name: &str) -> Caller {
         self.client_with(name, b"")
     }
@@ -128,7 +128,7 @@ impl Cluster {
         assert_eq!(call.request(), Request::BcNull);
         channel.client.answer(&call, 4, &Reply::BcNull);
         let mut caller = Caller { peer, channel, name: name.to_owned() };
-        // The answer is there when this one's is.
+        // The answer has arrived when this one's has.
         caller.channel.turn();
         assert_eq!(caller.peer.status(&Request::Null), Status::Ok);
         caller
@@ -182,7 +182,7 @@ impl Peer {
         peer
     }
 
-    /// A session with a data server.
+    /// Opens a session with a data server.
     pub(crate) fn with_ticket(
         address: SocketAddr,
         name: &str,
@@ -196,7 +196,7 @@ impl Peer {
         }
     }
 
-    /// Whether anything happened.
+    /// Returns true if any event was handled.
     pub(crate) fn turn(&mut self) -> bool {
         self.client.poll(Instant::now())
     }
@@ -222,13 +222,13 @@ impl Peer {
         self.call(request).status()
     }
 
-    /// A call of the server on this channel.
+    /// Returns the next call of the server on this channel.
     pub(crate) fn called(&mut self) -> BackCall {
         self.until("a call", |client| !client.calls.is_empty());
         self.client.calls.remove(0)
     }
 
-    /// Repeats a request for as long as it is told to come again.
+    /// Retries a request as long as it is delayed.
     pub(crate) fn patiently(&mut self, request: &Request<'_>) -> Answer {
         let end = std::time::Instant::now() + PATIENCE;
         loop {
@@ -245,7 +245,7 @@ impl Peer {
         self.open_delegated(name).0
     }
 
-    /// The same, with the write delegation that came with it, if one did.
+    /// Opens a file, and returns it with its write delegation, if it got one.
     pub(crate) fn open_delegated(&mut self, name: &[u8]) -> (File, Option<StateId>) {
         let root = self.call(&Request::GetRootHandle);
         let Ok(Reply::GetRootHandle(root)) = root.reply() else { panic!() };
@@ -280,7 +280,7 @@ impl Peer {
         reply.attributes.object_size.unwrap()
     }
 
-    /// Bytes and end-of-file of a read.
+    /// Returns bytes and end-of-file flag of a read.
     pub(crate) fn read(
         &mut self,
         file: File,
@@ -300,7 +300,7 @@ impl Peer {
         }
     }
 
-    /// All of a file.
+    /// Reads all of a file.
     pub(crate) fn read_all(&mut self, file: File) -> Vec<u8> {
         let mut all = Vec::new();
         loop {
@@ -312,7 +312,7 @@ impl Peer {
         }
     }
 
-    /// All of a file that may be in others' hands for a while.
+    /// Reads all of a file that may be in use by others for a while.
     pub(crate) fn read_soon(&mut self, file: File, len: usize) -> Vec<u8> {
         let end = std::time::Instant::now() + PATIENCE;
         loop {
@@ -353,14 +353,14 @@ impl Peer {
     }
 }
 
-/// A file by the open of it.
+/// A file with its open.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct File {
     pub(crate) fh: FileHandle,
     pub(crate) id: StateId,
 }
 
-/// Where a file lies.
+/// The placement of a file.
 #[derive(Debug, Clone)]
 pub(crate) struct Place {
     pub(crate) state_id: StateId,
@@ -374,12 +374,12 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    /// Which server has the stripe at an offset.
+    /// Returns the index of the server that has the stripe at an offset.
     pub(crate) fn at(&self, offset: usize) -> usize {
         self.pattern[(self.first + offset / UNIT) % self.pattern.len()] as usize
     }
 
-    /// The file at a data server, as the open of `file` leads to it.
+    /// Returns the component at a data server, with the state-id of `file`.
     pub(crate) fn component(&self, server: usize, file: File) -> File {
         File { fh: self.components[server].fh, id: file.id }
     }
@@ -393,7 +393,7 @@ pub(crate) struct Caller {
 }
 
 impl Caller {
-    /// Asks where a file lies.
+    /// Requests the layout of a file.
     pub(crate) fn layout(&mut self, file: File, mode: LayoutMode) -> Result<Place, Status> {
         let get = Request::XLayoutGet(XLayoutGet { fh: file.fh, state_id: file.id, mode });
         let answer = self.peer.call(&get);
@@ -423,7 +423,7 @@ impl Caller {
         Ok(place)
     }
 
-    /// The same as soon as all data servers are there.
+    /// Requests a layout until all data servers are there.
     pub(crate) fn layout_soon(&mut self, file: File, mode: LayoutMode) -> Place {
         let end = std::time::Instant::now() + PATIENCE;
         loop {
@@ -446,7 +446,7 @@ impl Caller {
         }
     }
 
-    /// Sessions with all data servers of a place.
+    /// Opens sessions with all data servers of a placement.
     pub(crate) fn data(&self, place: &Place) -> Vec<Peer> {
         let to = |&address| Peer::with_ticket(address, &self.name, &place.ticket).unwrap();
         place.servers.iter().map(to).collect()
@@ -478,7 +478,7 @@ impl Caller {
     }
 }
 
-/// Asks until there is an answer.
+/// Repeats a query until there is an answer.
 pub(crate) fn soon<T>(mut ask: impl FnMut() -> Option<T>) -> T {
     let end = std::time::Instant::now() + PATIENCE;
     loop {

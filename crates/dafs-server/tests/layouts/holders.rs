@@ -1,5 +1,5 @@
-//! What a client does through the server to a file that it writes by a layout, and what data servers are
-//! asked for about that.
+//! Requests of a client through the server for a file that it writes by a layout, and the server's
+//! resulting requests to data servers.
 
 use crate::harness::*;
 use dafs_wire::dafs::*;
@@ -20,7 +20,7 @@ fn a_file_keeps_the_time_that_its_writer_gives_it() {
             Attributes { time_modify_set: Some(SetTime::Client(given)), ..Attributes::default() };
         let (fh, state_id) = (file.fh, file.id);
         let set = Request::SetAttrInline(SetAttrInline { fh, state_id, attributes });
-        // At once: as long as it has the layout nothing gets better by waiting.
+        // At once: while the client has the layout a wait would not help.
         assert_eq!(writer.peer.status(&set), Status::Ok);
         assert_eq!(writer.commit_layout(file, &place, 4), Ok(4));
         assert_eq!(writer.give_back(file, place.state_id, place.seqid), Status::Ok);
@@ -47,7 +47,8 @@ fn a_delegation_is_given_back_while_its_holder_writes_by_a_layout() {
         data[at].write(own, 0, b"data", Stability::DataSync).unwrap();
         let back = Request::DelegReturn(DelegReturn { state_id });
         assert_eq!(holder.peer.status(&back), Status::Ok);
-        // Who goes on where the file ends finds what was written, although its writer did not tell.
+        // A client that uses the size finds all written data, although its writer did not commit
+        // it.
         let mut other = cluster.deaf("other");
         let theirs = other.open(b"f");
         assert_eq!(other.read_all(theirs), b"data");

@@ -1,9 +1,9 @@
-//! A write that reaches a data server when its client has long done something else.
+//! Late writes: they reach a data server long after their client has abandoned them.
 
 use crate::harness::*;
 use dafs_wire::dafs::*;
 
-/// How a client writes three bytes through the server.
+/// A write of three bytes through the server.
 type Write = fn(&mut Caller, File, usize, &[u8]);
 
 fn inline(client: &mut Caller, file: File, offset: usize, data: &[u8], stable: Stability) {
@@ -75,7 +75,7 @@ fn batch(client: &mut Caller, file: File, offset: usize, data: &[u8]) {
     });
 }
 
-/// Writes by a session at a data server.
+/// Writes over a session at a data server.
 fn write(data: &mut Peer, file: File, offset: usize, bytes: &[u8]) -> Result<u32, Status> {
     soon(|| match data.write(file, offset, bytes, Stability::DataSync) {
         Err(Status::Delay) => None,
@@ -103,16 +103,16 @@ fn late_writes(place: Where) {
         let mut session = fresh();
         write(&mut session, own, 0, b"one").unwrap();
         assert_eq!(content(&mut client, file), b"one", "{how}");
-        // Another one is on its way there, and its client does not wait for it any longer.
+        // Another write is on its way there, and its client has abandoned it.
         through(&mut client, file, 0, b"two");
         let late = write(&mut session, own, 0, b"old");
         assert_eq!((late, &*content(&mut client, file)), (Err(Status::XSessionOld), &b"two"[..]));
-        // Reading by it is another matter, and so is writing by one that has begun since.
+        // Reads over it are allowed, and so are writes over a session that has begun since.
         assert_eq!(session.read_soon(own, 3), b"two");
         write(&mut fresh(), own, 0, b"six").unwrap();
         assert_eq!(content(&mut client, file), b"six", "{how}");
     }
-    // The layout given back and had again does not make it younger.
+    // A layout that was returned and granted again does not make the session younger.
     let mut session = fresh();
     write(&mut session, own, 0, b"one").unwrap();
     assert_eq!(client.give_back(file, place.state_id, place.seqid), Status::Ok);
@@ -166,7 +166,7 @@ fn a_write_comes_after_what_was_sent_for_its_bytes_and_an_append_after_all() {
     });
     assert_eq!(client.peer.patiently(&append).status(), Status::Ok);
     assert_eq!(refused(&mut client), [true; 3]);
-    // What another client writes is its own matter.
+    // Writes of another client do not matter.
     let mut other = cluster.client("other");
     let theirs = other.peer.open(b"f");
     unstable(&mut other, theirs, 0, b"two");

@@ -1,5 +1,5 @@
-//! Layouts over DAFS: clients made of raw messages ask a server where files lie, and read and write at its
-//! data servers by themselves, over iWARP.
+//! Layouts over DAFS: clients made of raw messages request layouts of a server, and read and write
+//! at its data servers themselves, over iWARP.
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 

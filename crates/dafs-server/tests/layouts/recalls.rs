@@ -1,9 +1,9 @@
-//! Layouts stand against what others do with a file until they were given back, or taken away.
+//! Layouts conflict with other clients' operations on a file until they are returned or revoked.
 
 use crate::harness::*;
 use dafs_wire::dafs::*;
 
-/// A client that holds a layout for writing, and another one that wants to cut the file.
+/// A client that holds a layout for writing, and another one that truncates the file.
 struct Conflict {
     cluster: Cluster,
     holder: Caller,
@@ -30,7 +30,7 @@ impl Conflict {
         Request::SetAttrInline(SetAttrInline { fh, state_id, attributes })
     }
 
-    /// Has the server recall the layout; the recall is not answered yet.
+    /// Makes the server recall the layout. The recall is not answered yet.
     fn recalled(&mut self) -> (dafs_testkit::raw::BackCall, XBcLayoutRecall) {
         let cut = self.cut();
         assert_eq!(self.other.status(&cut), Status::Delay);
@@ -60,7 +60,7 @@ fn a_layout_is_recalled_and_what_it_stood_against_comes_after_its_return() {
         let (call, recall) = it.recalled();
         it.holder.channel.client.answer(&call, 4, &Reply::XBcLayoutRecall);
         it.holder.channel.turn();
-        // Until it was given back it is good, and there is no other.
+        // Until it is returned the layout is valid, and no other is granted.
         let again = it.holder.layout(it.file, LayoutMode::Read).map(|place| place.seqid);
         assert_eq!(again, Err(Status::XLayoutRecalled));
         data[at].write(own, 4, b"more", Stability::DataSync).unwrap();
@@ -99,7 +99,7 @@ fn a_recall_that_came_too_early_comes_again() {
     let (call, _) = it.recalled();
     it.holder.channel.client.refuse(&call, Status::Delay);
     it.holder.channel.turn();
-    // Its answer is there when this one's is.
+    // Its answer has arrived when this one's has.
     assert_eq!(it.holder.peer.status(&Request::Null), Status::Ok);
     let end = std::time::Instant::now() + std::time::Duration::from_secs(60);
     let cut = it.cut();
@@ -112,7 +112,7 @@ fn a_recall_that_came_too_early_comes_again() {
     it.holder.channel.client.answer(&call, 4, &Reply::XBcLayoutRecall);
     it.holder.channel.turn();
     let (fh, state_id, seqid) = (it.file.fh, StateId::ZERO, 0);
-    // All that it has, in one go.
+    // The holder returns all its layouts at once.
     let scope = LayoutScope::All;
     let back = XLayoutReturn { fh, state_id, seqid, scope, errors: Seq::empty() };
     assert_eq!(it.holder.peer.status(&Request::XLayoutReturn(back)), Status::Ok);
@@ -144,7 +144,7 @@ fn a_fence_takes_layouts_away() {
         assert_eq!(late, Err(Status::XNoLayout));
         let refused = holder.layout(file, LayoutMode::Read).map(|place| place.seqid);
         assert_eq!(refused, Err(Status::Fenced));
-        // Others are not fenced, and go through the server for as long as the list stands.
+        // Others are not fenced, and go through the server as long as there is a fence.
         let theirs = other.peer.open(b"f");
         let refused = other.layout(theirs, LayoutMode::Read).map(|place| place.seqid);
         assert_eq!(refused, Err(Status::XNoLayout));

@@ -1,4 +1,4 @@
-//! Who gets no layout, and what is refused at a data server.
+//! Clients that get no layout, and refusals at a data server.
 
 use crate::harness::*;
 use dafs_server::{ExportSource, NodePlace};
@@ -19,7 +19,7 @@ fn an_export_says_whether_its_files_are_laid_out() {
     assert_eq!(client.peer.status(&unknown), Status::NoEnt);
     cluster.stop();
 
-    // Where data servers have no door for them there is nothing to ask for.
+    // Data servers without a DAFS front end have no layouts for DAFS clients.
     let cluster = Cluster::with(Where::Here, 1, |config| {
         let ExportSource::Striped { nodes, .. } = &mut config.exports[0].source else { panic!() };
         for node in nodes {
@@ -48,7 +48,8 @@ fn layouts_go_to_those_who_can_be_called_and_have_an_open() {
     assert_eq!(client.peer.status(&get(StateId::ZERO)), Status::BadStateId);
     let own = client.peer.open(b"f");
     let place = client.layout_soon(own, mode);
-    // Asked for again it is the same, with another number; the one before is too old to give back.
+    // A second request gets the same layout, with another seqid. The one before is too old for a
+    // return.
     let again = client.layout(own, mode).unwrap();
     assert_eq!((again.state_id, again.seqid), (place.state_id, place.seqid + 1));
     assert_eq!(client.give_back(own, place.state_id, place.seqid), Status::OldStateId);
@@ -58,7 +59,7 @@ fn layouts_go_to_those_who_can_be_called_and_have_an_open() {
     assert_eq!(client.commit_layout(own, &strange, 1), Err(Status::BadStateId));
     assert_eq!(client.give_back(own, again.state_id, again.seqid), Status::Ok);
     assert_eq!(client.commit_layout(own, &again, 1), Err(Status::StaleStateId));
-    // A call back is no request of a client's.
+    // A callback is no request of a client.
     let recall = Request::XBcLayoutRecall(XBcLayoutRecall {
         fh,
         state_id: again.state_id,
@@ -93,25 +94,26 @@ fn a_data_server_goes_by_tickets_and_by_what_its_metadata_server_says() {
         };
         assert_eq!(write(File { id: StateId([9; 8]), ..own }, 0), Err(Status::XNoLayout));
         assert_eq!(write(File { id: StateId::ZERO, ..own }, 0), Err(Status::XNoLayout));
-        // A handle of another node's, and one that nobody has sealed.
+        // A handle of another node, and one without a valid MAC.
         let elsewhere = place.component((at + 1) % 3, file);
         assert_eq!(write(elsewhere, 0), Err(Status::BadHandle));
         let mut unsealed = own;
         unsealed.fh.file[20] ^= 1;
         assert_eq!(write(unsealed, 0), Err(Status::BadHandle));
-        // Another client with a ticket of its own has not this one's state.
+        // Another client with a ticket of its own cannot use this one's state.
         let mut second = cluster.client("two");
         let theirs = second.peer.open(b"g");
         let other = second.layout_soon(theirs, LayoutMode::ReadWrite);
         let mut stranger = Peer::with_ticket(address, "two", &other.ticket).unwrap();
         let refused = stranger.write(own, 0, b"late", Stability::Unstable).map(|done| done.count);
         assert_eq!(refused, Err(Status::XNoLayout));
-        // Nor has anybody anything else there.
+        // It has no other state there either.
         let root = Request::GetRootHandle;
         assert_eq!(stranger.status(&root), Status::NotSupp);
         let get = XLayoutGet { fh: file.fh, state_id: file.id, mode: LayoutMode::Read };
         assert_eq!(stranger.status(&Request::XLayoutGet(get)), Status::NotSupp);
-        // With the open its layout is gone, and with that everything; of other machines some time later.
+        // The layout ends with the open, and with it all access. On data servers of other machines
+        // that takes some time.
         client.peer.close(file);
         if servers == Where::Here {
             assert_eq!(write(own, 0), Err(Status::XNoLayout));

@@ -1,9 +1,9 @@
-//! What clients write at the data servers is what the others read, and the other way round.
+//! Data that clients write at the data servers is visible to the others, and the reverse.
 
 use crate::harness::*;
 use dafs_wire::dafs::*;
 
-/// Writes all of a file stripe by stripe, each with what its data server has shown for it.
+/// Writes all of a file stripe by stripe, each at its data server.
 fn write_stripes(data: &mut [Peer], place: &Place, file: File, bytes: &[u8]) {
     for (stripe, part) in bytes.chunks(UNIT).enumerate() {
         let offset = stripe * UNIT;
@@ -32,11 +32,12 @@ fn stripes_by_hand(place: Where) {
     assert_eq!(beyond, Err(Status::Inval), "nobody wrote so far");
     assert_eq!(client.commit_layout(file, &place, bytes.len()), Ok(bytes.len() as u64));
     assert_eq!(client.peer.size(file), bytes.len() as u64);
-    // Who knows no layouts reads the same through the server.
+    // A client without layouts reads the same through the server.
     let mut plain = cluster.deaf("plain");
     let other = plain.open(b"f");
     assert!(plain.read_all(other) == bytes);
-    // Stripes end where they end, and the file where it ends; a hole behind them is zeros.
+    // A read ends at the end of its stripe and of the file. A hole at the end of a stripe reads as
+    // zeros.
     let last = 5 * UNIT;
     let at = place.at(last);
     let own = place.component(at, file);
@@ -48,7 +49,7 @@ fn stripes_by_hand(place: Where) {
     let at = place.at(9 * UNIT);
     let read = data[at].read(place.component(at, file), 9 * UNIT, 100).unwrap();
     assert_eq!(read, (b"end".to_vec(), true));
-    // What is asked to be stable with its attributes is told to be stable without them.
+    // A write that requests stability with attributes is answered with stability without them.
     let written = data[at].write(place.component(at, file), 9 * UNIT, b"END", Stability::FileSync);
     assert_eq!(written.unwrap().committed, Stability::DataSync);
     assert_eq!(plain.read(other, 9 * UNIT, 3).unwrap().0, b"END");
@@ -128,7 +129,7 @@ fn copies_are_written_whole_on_each() {
     let mut data = client.data(&place);
     let bytes = pattern(3 * UNIT);
     for (at, data) in data.iter_mut().enumerate() {
-        // The layout itself is shown as well as the open.
+        // The state-id of the layout is accepted as well as that of the open.
         let shown = if at == 0 { file } else { File { id: place.state_id, ..file } };
         let written = data.write(place.component(at, shown), 0, &bytes, Stability::DataSync);
         assert_eq!(written.unwrap().count as usize, bytes.len());

@@ -26,7 +26,7 @@ fn data_is_written_and_read_at_any_length() {
         assert_eq!(std::fs::read(served.path().join("file")).unwrap(), expected);
         let attributes = file.attributes().unwrap();
         assert_eq!((attributes.size, attributes.mode), (expected.len() as u64, 0o640));
-        // More than there is, so that the end is met.
+        // More than there is, so that the read meets the end.
         let memory = mount.allocate(expected.len() + 10).unwrap();
         assert_eq!(file.read(memory.whole(), 0).unwrap(), expected.len());
         assert!(bytes_of(&memory, expected.len()) == expected, "{way:?}");
@@ -113,7 +113,8 @@ fn a_file_is_read_in_order_at_every_depth() {
     }
 }
 
-/// What a read behind the end brings, once the file has grown, does not follow what was read before.
+/// Data behind the former end, once the file has grown, is not returned as if it followed earlier
+/// data.
 #[test]
 fn a_growing_file_is_read_without_gaps() {
     const PIECE: usize = 4096;

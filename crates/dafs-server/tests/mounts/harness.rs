@@ -1,4 +1,4 @@
-//! A server on a directory of its own, reached through a relay that can cut connections.
+//! A server on a directory of its own, behind a relay that can cut connections.
 
 use dafs_mem::Site;
 use dafs_nfs_client::mount::{Memory, Mount, MountOptions, NfsUrl, NfsVersion};
@@ -12,10 +12,10 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tempfile::TempDir;
 
-/// Longer than anything takes that works.
+/// Longer than any working operation takes.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
-/// How a server is reached.
+/// The version and transport of a mount.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Way {
     pub(crate) version: NfsVersion,
@@ -26,10 +26,10 @@ const fn way(version: NfsVersion, transport: &'static str) -> Way {
     Way { version, transport }
 }
 
-/// By NFSv4.2 over TCP.
+/// NFSv4.2 over TCP.
 pub(crate) const PLAIN: Way = way(NfsVersion::V42, "tcp");
 
-/// Every version over TCP, and both families of versions over what can be cut besides.
+/// Every version over TCP, and both families of versions over the other transport that can be cut.
 pub(crate) const WAYS: [Way; 5] = [
     way(NfsVersion::V3, "tcp"),
     way(NfsVersion::V41, "tcp"),
@@ -38,7 +38,7 @@ pub(crate) const WAYS: [Way; 5] = [
     way(NfsVersion::V42, "iwarp"),
 ];
 
-/// Shared memory, which nothing but the end of a server cuts.
+/// Shared memory, which only the end of a server cuts.
 pub(crate) const SHARED: [Way; 2] = [way(NfsVersion::V3, "shm"), way(NfsVersion::V41, "shm")];
 
 pub(crate) struct Served {
@@ -70,18 +70,18 @@ impl Served {
         let server = Server::start(&config).unwrap();
         let relay = Relay::new(server.nfs_addresses()[0]);
         let rdma = server.nfs_rdma_addresses()[0];
-        // Shared memory goes by the name of this address, so it must stay the same.
+        // The name of shared memory contains this address, so it must stay the same.
         config.nfs.rdma_listen = Some(vec![rdma]);
         let rdma_relay = Relay::new(rdma);
         Self { server: Some(server), config, relay, rdma_relay, directory, _state: state }
     }
 
-    /// The exported directory.
+    /// Returns the exported directory.
     pub(crate) fn path(&self) -> &Path {
         self.directory.path()
     }
 
-    /// What lies between a client and the server.
+    /// Returns the relay between a client and the server.
     pub(crate) fn relay(&self, way: Way) -> &Relay {
         match way.transport {
             "tcp" => &self.relay,
@@ -90,7 +90,7 @@ impl Served {
         }
     }
 
-    /// `more` are further options of the URL, with an ampersand before each.
+    /// Returns the URL. `more` are further options, with an ampersand before each.
     pub(crate) fn url(&self, way: Way, more: &str) -> NfsUrl {
         let Way { version, transport } = way;
         let text = match transport {
@@ -123,7 +123,7 @@ impl Served {
         self.rdma_relay.cut();
     }
 
-    /// Starts it again with what it has kept.
+    /// Starts it again with its durable state.
     pub(crate) fn start(&mut self) {
         let server = Server::start(&self.config).unwrap();
         *self.relay.shared.target.lock().unwrap() = server.nfs_addresses()[0];
@@ -143,7 +143,7 @@ pub(crate) fn mount(url: &NfsUrl) -> Mount {
     Mount::connect(url, &options).unwrap()
 }
 
-/// Passes connections on to a server.
+/// Relays connections to a server.
 pub(crate) struct Relay {
     address: SocketAddr,
     shared: Arc<RelayShared>,
@@ -153,7 +153,7 @@ struct RelayShared {
     target: Mutex<SocketAddr>,
     connections: Mutex<Vec<TcpStream>>,
     made: AtomicUsize,
-    /// Whether answers are dropped, and the connection with them.
+    /// Drops answers, and the connection with them.
     swallow: AtomicBool,
     over: AtomicBool,
 }
@@ -176,7 +176,7 @@ impl Relay {
                     return;
                 }
                 let target = *accepting.target.lock().unwrap();
-                // Without a server the client is cut off.
+                // Without a server the client's connection is closed.
                 let (Ok(client), Ok(server)) = (client, TcpStream::connect(target)) else {
                     continue;
                 };
@@ -198,7 +198,7 @@ impl Relay {
         Self { address, shared }
     }
 
-    /// Where it listens.
+    /// Returns the address that it listens on.
     pub(crate) fn address(&self) -> SocketAddr {
         self.address
     }
@@ -221,7 +221,7 @@ impl Relay {
         self.shared.swallow.load(Ordering::SeqCst)
     }
 
-    /// How many connections there have been.
+    /// Returns the number of connections so far.
     pub(crate) fn connections(&self) -> usize {
         self.shared.made.load(Ordering::SeqCst)
     }
@@ -247,7 +247,7 @@ fn pass(mut from: TcpStream, mut to: TcpStream, may_pass: impl Fn() -> bool) {
     let _ = (from.shutdown(Shutdown::Both), to.shutdown(Shutdown::Both));
 }
 
-/// Bytes in which every place can be told.
+/// Returns bytes that depend on their position.
 pub(crate) fn pattern(len: usize, seed: u64) -> Vec<u8> {
     let mut state = seed | 1;
     (0..len)
@@ -258,14 +258,14 @@ pub(crate) fn pattern(len: usize, seed: u64) -> Vec<u8> {
         .collect()
 }
 
-/// Memory of a mount with these bytes in it.
+/// Returns memory of a mount with these bytes.
 pub(crate) fn filled(mount: &Mount, bytes: &[u8]) -> Memory {
     let memory = mount.allocate(bytes.len()).unwrap();
     memory.view().copy_from(bytes, Site::Inspect);
     memory
 }
 
-/// The first bytes of memory.
+/// Returns the first bytes of memory.
 pub(crate) fn bytes_of(memory: &Memory, len: usize) -> Vec<u8> {
     memory.view().slice(0, len).unwrap().to_vec(Site::Inspect)
 }

@@ -1,5 +1,5 @@
-//! Mounts of the user-level NFS client against a real server on a directory: what programs do with
-//! files, and what happens to them when connections are cut and servers restart.
+//! Mounts of the user-level NFS client against a real server on a directory: the file operations of
+//! programs, with cut connections and restarted servers.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests stand outside of test functions")]
 

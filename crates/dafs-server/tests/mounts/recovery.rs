@@ -30,7 +30,7 @@ fn a_cut_connection_is_made_again() {
     }
 }
 
-/// Each of these would be refused if it were carried out twice.
+/// A second execution of each of these would be refused.
 #[test]
 fn changes_whose_answer_is_lost_are_made_once() {
     for way in WAYS {
@@ -104,7 +104,7 @@ fn opens_survive_a_restart_of_the_server() {
             let memory = filled(&mount, &content);
             file.write(memory.whole(), 0, StableHow::FileSync).unwrap();
             memory.view().fill(0);
-            // One is on its way when the server stops, one begins while there is none.
+            // One is under way when the server stops, and one begins while there is none.
             let early = file.submit_read(memory.slice(0..25_000).unwrap(), 0).unwrap();
             served.stop();
             let late = std::thread::scope(|scope| {
@@ -126,8 +126,8 @@ fn opens_survive_a_restart_of_the_server() {
     }
 }
 
-/// Nothing is under way here: a server that dies may still be writing to shared memory, so that
-/// what was under way fails.
+/// No request is under way here: a server that crashes may still be writing to shared memory, so
+/// requests under way fail.
 #[test]
 fn mounts_over_shared_memory_survive_a_restart_of_the_server() {
     for way in SHARED {
@@ -192,7 +192,7 @@ fn an_idle_mount_keeps_its_lease() {
     let file = mount.open(b"/file", &options).unwrap();
     let before = served.relay(PLAIN).connections();
     std::thread::sleep(Duration::from_secs(5));
-    // A client whose lease is over loses its state when another wants it.
+    // A client whose lease is over loses its state to a conflicting request.
     let other = served.mount(PLAIN);
     other.open(b"/file", &OpenOptions::read_write()).unwrap();
     let memory = filled(&mount, b"content");
