@@ -9,7 +9,8 @@ use dafs_store::{OpenFile, Result, Stability, StoreError};
 use std::time::Instant;
 
 impl FileState {
-    /// Reads from one of the copies, another one if that fails; what it does not have reads as zeros.
+    /// Reads from one of the copies, and from another one if that fails. Bytes that the copy lacks
+    /// read as zeros.
     pub(in super::super) fn read_copies(
         &self,
         record: &Record,
@@ -33,12 +34,12 @@ impl FileState {
         if let Some(truth) = self.copies().truth() {
             let error = match read(truth) {
                 Ok(count) => return Ok(filled(count)),
-                // It is there, and another one may hold something else.
+                // The node is reachable, and another copy may have different data.
                 Err(StoreError::Crowded) => return Err(StoreError::Busy),
                 Err(error) => error,
             };
             let mut order = self.copies().order();
-            // Somebody else may have found that out before.
+            // Another thread may have chosen another copy before.
             let other = match self.copies().truth() {
                 Some(now) if now == truth => self.choose_truth(record, &mut order, Some(truth)),
                 now => now,
@@ -47,7 +48,7 @@ impl FileState {
             return read(other.ok_or(error)?).map(filled).map_err(StoreError::of_node);
         }
         let mut trouble = StoreError::Busy;
-        // The same one first for all who read the file, so that they see the same.
+        // All readers begin with the same copy, so that they see the same data.
         for at in record.fresh() {
             match read(at) {
                 Ok(count) => return Ok(filled(count)),
@@ -57,8 +58,8 @@ impl FileState {
         Err(trouble.of_node())
     }
 
-    /// Writes to all copies, and makes the size cover it. All of it is written, or nothing is said about
-    /// any of it.
+    /// Writes to all copies, and extends the size to the end of the data. Acknowledges the whole
+    /// range or none of it.
     pub(in super::super) fn write_copies(
         &self,
         meta: &dyn OpenFile,
@@ -72,7 +73,7 @@ impl FileState {
             if let Some(step) = self.in_the_way(record, order)? {
                 return Ok(step);
             }
-            // What may be lost of a file that nobody keeps in mind would be forgotten.
+            // Without the state of the file a loss of unstable data would go unnoticed.
             let stability = match stability {
                 Stability::Unstable if !self.note_torn() => Stability::Data,
                 wanted => wanted,
@@ -97,7 +98,7 @@ impl FileState {
             if failed != 0 {
                 self.set_loose();
                 order.restart();
-                // Some may have it, or a part of it.
+                // Some copies may have the data, or a part of it.
                 if failed == record.fresh_mask() || is_of_space(trouble) {
                     parted = false;
                     self.tell_apart(record, order);
@@ -118,12 +119,13 @@ impl FileState {
                 }
             }
             parted = false;
-            // What the copies have behind the size is not to come back when the file grows.
+            // If the size cannot be extended, data beyond it must be truncated before the file
+            // grows.
             self.extend(meta, offset + len as u64).inspect_err(|_| self.set_loose())?;
             Ok(Step::Done(len))
         });
         if parted && written.is_err() {
-            // Nobody will write the same again.
+            // The writer gets an error, so no retry will make the copies equal again.
             self.set_loose();
             self.copies().order().restart();
             self.doubt();
@@ -131,7 +133,7 @@ impl FileState {
         written
     }
 
-    /// What has to be done before this server writes.
+    /// Returns the step that must be done before this server writes.
     fn in_the_way<T>(&self, record: &Record, order: &mut Order) -> Result<Option<Step<T>>> {
         if self.is_lent() {
             return Ok(Some(Step::First(Chore::Return)));
@@ -142,7 +144,8 @@ impl FileState {
         Ok(self.wait_to_be_sure(record, order)?.then_some(Step::First(Chore::Wait)))
     }
 
-    /// Whether it is to be waited until data servers know what is acknowledged.
+    /// True if the caller must wait until data servers of stale copies have dropped their
+    /// authorisations.
     fn wait_to_be_sure(&self, record: &Record, order: &mut Order) -> Result<bool> {
         match self.be_sure(record, order) {
             Err(StoreError::Busy) => Ok(true),
@@ -150,7 +153,7 @@ impl FileState {
         }
     }
 
-    /// Writes all to one copy; the verifier is that of the first part.
+    /// Writes the views to one copy. Returns the verifier, which is the same for all parts.
     pub(super) fn write_whole(
         &self,
         record: &Record,
@@ -168,7 +171,7 @@ impl FileState {
                 node.write(&record.component, &part, offset, stability)
             })?;
             let first = *verifier.get_or_insert(written.verifier);
-            // The part before may be lost by now.
+            // With another verifier the parts before may be lost.
             if written.count == 0 || first != written.verifier {
                 return Err(StoreError::Io);
             }
@@ -177,13 +180,13 @@ impl FileState {
         verifier.ok_or(StoreError::Io)
     }
 
-    /// Copies may differ, and nobody will write the same again.
+    /// Makes one copy authoritative, because copies may differ and no retry will make them equal.
     pub(super) fn tell_apart(&self, record: &Record, order: &mut Order) {
         if record.fresh_mask().is_power_of_two() {
             return;
         }
         if let Some(truth) = self.copies().truth() {
-            // Those that were made like it may be so no more.
+            // The copies that have been made equal to it may differ again.
             self.copies().set_truth(order, Some(truth));
             return;
         }
@@ -197,8 +200,8 @@ impl FileState {
         self.on_copies(|record, order| self.commit_step(record, order))
     }
 
-    /// The same in one attempt. A copy that has lost something since it was written to is given up,
-    /// unless no other has it either: then those who wrote have to write again.
+    /// Makes all copies stable, in one attempt. A copy that has lost unstable data is given up. If
+    /// all copies have lost some, none is given up, and the writers are told to write again.
     pub(super) fn commit_step(&self, record: &Record, order: &mut Order) -> Result<Step<()>> {
         if self.wait_to_be_sure(record, order)? {
             return Ok(Step::First(Chore::Wait));
@@ -236,12 +239,12 @@ impl FileState {
     }
 }
 
-/// Of two errors the one to tell.
+/// Returns the more important of two errors.
 fn worse(one: StoreError, other: StoreError) -> StoreError {
     if is_of_space(one) { one } else { other }
 }
 
-/// Whether there is no room for more: a copy that is given up for that would lack it for ever.
+/// True for a lack of space. A copy that is given up for that could never be repaired.
 fn is_of_space(error: StoreError) -> bool {
     matches!(error, StoreError::NoSpace | StoreError::Quota | StoreError::FileTooBig)
 }

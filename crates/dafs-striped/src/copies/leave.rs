@@ -1,11 +1,11 @@
-//! Copies that leave a node which is being emptied: another node gets one first, which is mended as one
-//! that is out of date, and then the record names the old one no more.
+//! Copies that leave a node which is being emptied. First another node gets a stale copy, which is
+//! repaired. Then the record drops the old copy.
 //!
 //! Invariants
-//! * A copy is left out when as many others as a file is to have are up to date, on nodes that stay and
-//!   that are there, and when its data server lets nobody use it any more.
-//! * From before a record names a node, and from before it names one no more, until that is done, a list
-//!   says that something may be left there, and nobody works on that entry.
+//! * The record drops a copy only when as many others as a file shall have are fresh, on reachable
+//!   nodes that stay, and when the data server of the copy has dropped its cached authorisations.
+//! * Before a record names a new node, and before it drops an old one, a list names the node. The
+//!   entry is not worked off until the change is done.
 
 use super::super::pending::Entry;
 use super::super::record::{Record, Whole};
@@ -18,39 +18,40 @@ use dafs_store::{COPIES_MAX, FileId, Result, StoreError};
 use siphasher::sip::SipHasher24;
 use std::collections::BTreeSet;
 
-/// What became of an attempt to have the copies of a file leave.
+/// The outcome of an attempt to move copies of a file off nodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Leaving {
     /// No copy of the file is to leave.
     Nothing,
-    /// Other copies are to be mended before, or clients write: it is to be tried again.
+    /// Retry later: other copies must be repaired first, or clients hold layouts for writing.
     Waits,
-    /// They have left; so many bytes lie elsewhere now.
+    /// The copies have left. This many bytes are on other nodes now.
     Left(u64),
 }
 
-/// What is to be done next.
+/// The next step.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Plan {
     Nothing,
     Wait,
-    /// These nodes get a copy, too.
+    /// Give these nodes a copy, too.
     Add(Vec<u32>),
-    /// Only the copies of these places are kept.
+    /// Keep only the copies at these places.
     Keep(Vec<usize>),
 }
 
 impl StripedStore {
-    /// Goes on with having the copies of a file leave nodes that are being emptied.
+    /// Does the next step to move the copies of a file off nodes that are being emptied.
     ///
     /// # Errors
-    /// [`StoreError::Busy`] when the file cannot be used now; those of the lists and of the metadata.
+    /// [`StoreError::Busy`] when the file cannot be used now; those of the lists and of the
+    /// metadata.
     pub fn leave_nodes(&self, file: &FileId) -> Result<Leaving> {
         self.shared.state(file).leave_nodes()
     }
 }
 
-/// Keeps what a component has left from being removed.
+/// Protects the components of a file that has begun to move from removal.
 struct Moving<'a> {
     shared: &'a Shared,
     component: ComponentId,
@@ -74,7 +75,8 @@ impl FileState {
             Plan::Add(nodes) => nodes.clone(),
             Plan::Keep(kept) => without(record, kept).map(|at| record.nodes[at]).collect(),
         };
-        // Who works on the list looks at records.
+        // The thread that works off the list enters the gate of a file while it holds the lock of
+        // the list.
         drop(place);
         lock(&shared.moving).insert(component);
         let _moving = Moving { shared, component };
@@ -84,7 +86,7 @@ impl FileState {
         let mut place = self.enter_alone()?;
         let Some((record, _)) = copied(&place) else { return Err(StoreError::Busy) };
         let record = record.clone();
-        // What was entered is what is done.
+        // The list must name exactly the nodes of the change.
         if self.plan(&record) != plan {
             return Ok(Leaving::Waits);
         }
@@ -103,7 +105,8 @@ impl FileState {
         plan(record, &shared.slots.leaving(), &staying, shared.options.copies)
     }
 
-    /// Gives more nodes a copy, which is out of date until it is mended. The caller is alone.
+    /// Gives more nodes a copy, which is stale until it is repaired. The caller holds the gate
+    /// exclusively.
     fn add_copies(&self, place: &mut Place, record: &Record, nodes: &[u32]) -> Result<Leaving> {
         let Some(whole) = record.whole else { return Err(StoreError::Busy) };
         let (mut more, mut stale) = (record.clone(), whole.stale);
@@ -118,20 +121,20 @@ impl FileState {
         Ok(Leaving::Waits)
     }
 
-    /// Keeps only the copies of some places. The caller is alone.
+    /// Keeps only the copies at some places. The caller holds the gate exclusively.
     fn keep_copies(&self, place: &mut Place, record: &Record, kept: &[usize]) -> Result<Leaving> {
         let mut order = self.copies().order();
         if order.mending.is_some() || self.copies().truth().is_some() {
             return Ok(Leaving::Waits);
         }
         if self.bar(MEND_BAR) {
-            // They would go on writing to what is no copy any more, and not to what is one.
+            // Clients would write to a copy that does not count any more, and miss one that does.
             self.ask_lent(true);
             return Ok(Leaving::Waits);
         }
         let bytes = self.attr()?.size;
         let fewer = record.keeping(kept);
-        // Before it can ask anew.
+        // First, so that the data server cannot renew its authorisation.
         self.announce_again(&fewer);
         let mut gone = without(record, kept);
         let forget = |at| self.at_copy(record, at, |node| node.forget(&record.component));
@@ -153,13 +156,13 @@ impl FileState {
     }
 }
 
-/// The other places.
+/// Returns the places that are not kept.
 fn without(record: &Record, kept: &[usize]) -> impl Iterator<Item = usize> {
     (0..record.nodes.len()).filter(|at| !kept.contains(at))
 }
 
-/// What is to be done next for a file, where of the nodes that stay it is known whether they are there,
-/// and files are to have so many copies.
+/// Plans the next step for a file. `staying` holds the nodes that stay, and true for those that are
+/// reachable; `copies` is the number of copies that files shall have.
 fn plan(record: &Record, leaving: &BTreeSet<u32>, staying: &[(u32, bool)], copies: usize) -> Plan {
     let leaves = |at: &usize| leaving.contains(&record.nodes[*at]);
     let places = 0..record.nodes.len();
@@ -167,7 +170,7 @@ fn plan(record: &Record, leaving: &BTreeSet<u32>, staying: &[(u32, bool)], copie
     let Some(first) = places.clone().find(leaves) else { return Plan::Nothing };
     let is_there = |number: u32| staying.contains(&(number, true));
     let sound = record.fresh().filter(|at| !leaves(at) && is_there(record.nodes[*at])).count();
-    // Files from when the setting was another one keep two.
+    // A file with copies keeps at least two, even if the setting is 1 by now.
     let wanted = copies.max(2).min(staying.len());
     if sound >= wanted.max(1) {
         return Plan::Keep(kept);
@@ -183,11 +186,11 @@ fn plan(record: &Record, leaving: &BTreeSet<u32>, staying: &[(u32, bool)], copie
     if unused.is_empty() {
         return Plan::Wait;
     }
-    // Files go to different nodes.
+    // Spreads files over different nodes.
     let turn = SipHasher24::new().hash(&record.component.0) % unused.len() as u64;
     unused.rotate_left(usize::try_from(turn).unwrap_or(0));
     match COPIES_MAX - record.nodes.len().min(COPIES_MAX) {
-        // As many as there may be: one makes room.
+        // The record is full, so one copy makes room.
         0 if sound > 0 => Plan::Keep(places.filter(|at| *at != first).collect()),
         0 => Plan::Wait,
         room => {
@@ -202,7 +205,7 @@ mod tests {
     use super::*;
     use std::num::NonZeroU32;
 
-    /// With these copies; a bit for each that is out of date.
+    /// A file with copies on these nodes, with a bit in `stale` for each that is stale.
     fn record(nodes: &[u32], stale: u8) -> Record {
         Record {
             component: ComponentId([9; 16]),
@@ -215,7 +218,7 @@ mod tests {
         }
     }
 
-    /// Nodes 1 to 4, of which some leave and some are away.
+    /// Plans for nodes 1 to 4, of which some leave and some are unreachable.
     fn planned(nodes: &[u32], stale: u8, leaving: &[u32], away: &[u32]) -> Plan {
         let staying: Vec<_> = (1..=4)
             .filter(|number| !leaving.contains(number))
@@ -236,9 +239,9 @@ mod tests {
         assert_eq!(planned(&[1, 2, 3], 0, &[1], &[2]), Plan::Wait, "that would leave one");
         let Plan::Add(both) = planned(&[1, 2], 0, &[1, 2], &[]) else { panic!("both leave") };
         assert_eq!(both.iter().collect::<BTreeSet<_>>(), [&3, &4].into());
-        // A copy that is out of date leaves as one that is not.
+        // A stale copy leaves like a fresh one.
         assert_eq!(planned(&[1, 2, 3], 0b001, &[1], &[]), Plan::Keep(vec![1, 2]));
-        // Of one that stays there may be none that is up to date.
+        // A copy that stays may be stale, and the one that leaves the only fresh one.
         assert_eq!(planned(&[1, 2, 3], 0b110, &[1], &[]), Plan::Wait);
     }
 
@@ -251,7 +254,7 @@ mod tests {
         let staying: Vec<_> = (2..=4).map(|number| (number, true)).collect();
         let three = plan(&record(&[1, 2, 3], 0), &leaving(&[1]), &staying, 2);
         assert_eq!(three, Plan::Keep(vec![1, 2]));
-        // The setting is another one by now.
+        // The setting has changed to 1.
         let two = plan(&record(&[1, 2], 0), &leaving(&[1]), &staying, 1);
         assert!(matches!(two, Plan::Add(nodes) if nodes.len() == 1));
     }

@@ -1,9 +1,9 @@
-//! Copies that clients read and write by themselves.
+//! Copies that clients read and write themselves, by layouts.
 //!
 //! Invariants
-//! * Before a client is told where to write, the record says stably that somebody does, and the write
+//! * Before a client gets a layout for writing, the record is stably marked as torn, and the write
 //!   verifiers of all fresh copies are known.
-//! * While clients may be writing this server does not, nor is anything mended.
+//! * While clients hold layouts for writing, this server does not write and repairs no copy.
 
 use super::super::record::{Record, places};
 use super::super::state::FileState;
@@ -18,7 +18,8 @@ use std::sync::{MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 impl Shared {
-    /// Where clients find some of the copies; those that cannot be told are left out.
+    /// Returns the placement of some of the copies, and the copies that it names. It leaves out
+    /// those without a device.
     fn copies_placement(&self, record: &Record, mask: u8) -> Option<(Placement, u8)> {
         let (mut copies, mut told) = (Vec::new(), 0);
         for at in places(mask) {
@@ -47,12 +48,12 @@ impl FileState {
         self.lending().lent
     }
 
-    /// How often clients were allowed to write by themselves.
+    /// Returns the number of layouts for writing that were given out.
     pub(super) fn lends(&self) -> u64 {
         self.lending().lends
     }
 
-    /// Lets no other client write by itself for so long. Whether one does now.
+    /// Gives out no layouts for writing for the given time. True if clients hold some now.
     pub(super) fn bar(&self, time: Duration) -> bool {
         let mut lending = self.lending();
         lending.barred_until = Some(Instant::now() + time);
@@ -63,13 +64,13 @@ impl FileState {
         self.lending().barred_until = None;
     }
 
-    /// Asks whether clients still write by themselves; with `recall` they are to stop.
+    /// Asks the service if clients still hold layouts for writing. With `recall` it recalls them.
     pub(super) fn ask_lent(&self, recall: bool) {
         let mut asked = lock(&self.shared().asked);
         *asked.entry(self.id()).or_default() |= recall;
     }
 
-    /// Waits a while until no client writes by itself any more.
+    /// Waits for a limited time until no client holds a layout for writing.
     pub(in super::super) fn await_return(&self) -> Result<()> {
         self.bar(LENDING_PAUSE);
         self.ask_lent(true);
@@ -81,7 +82,7 @@ impl FileState {
         }
     }
 
-    /// Where clients find the copies.
+    /// Returns the placement for a layout.
     pub(in super::super) fn place_copies(&self, write: bool) -> Result<Option<Placement>> {
         if !write {
             let place = self.enter()?;
@@ -98,7 +99,7 @@ impl FileState {
                 return Err(StoreError::NoSpace);
             }
             let barred = self.lending().barred_until.is_some_and(|until| until > Instant::now());
-            // Who mends may take longer over a piece than clients are barred for.
+            // The repair of a piece may take longer than `barred_until`.
             if barred || order.mending.is_some() || self.copies().truth().is_some() {
                 return Ok(Step::Done(None));
             }
@@ -110,7 +111,7 @@ impl FileState {
             for at in record.fresh() {
                 match self.at_copy(record, at, |node| node.commit(&record.component)) {
                     Ok(verifier) if *order.unstable[at].get_or_insert(verifier) == verifier => {}
-                    // It has enough to do.
+                    // A crowded node gets no layouts on top.
                     Err(StoreError::Crowded) => return Ok(Step::Done(None)),
                     _ => failed |= 1 << at,
                 }
@@ -118,7 +119,7 @@ impl FileState {
             if failed != 0 {
                 return Self::without(record, failed, StoreError::Busy);
             }
-            // What is known of those who write is not to be forgotten.
+            // The write verifiers must outlive the opens of the file.
             if !self.note_torn() {
                 return Ok(Step::Done(None));
             }
@@ -126,7 +127,7 @@ impl FileState {
             let Some((placement, told)) = self.shared().copies_placement(record, fresh) else {
                 return Ok(Step::Done(None));
             };
-            // Who cannot be told of one of them cannot write it.
+            // A writer must write to all fresh copies.
             if told != fresh {
                 return Ok(Step::Done(None));
             }
@@ -139,8 +140,8 @@ impl FileState {
         })
     }
 
-    /// A client cannot write to a device. The file does without, if another copy is left. The data
-    /// server may have been started again since the client was told of it.
+    /// Handles a client's report that it cannot write to a device. The copy there is given up, if
+    /// another one is left. The data server may have restarted since the client got the device.
     pub(in super::super) fn report_copy(&self, device: &DeviceKey) -> Result<()> {
         self.on_copies(|record, order| {
             let told = self.shared().nodes_of_device(device);
@@ -155,10 +156,11 @@ impl FileState {
         })
     }
 
-    /// A client has found no room at a device. Its copy is not given up, as it would lack for ever what comes
-    /// next. Others may have what the client could not write there: so the full one counts, and they are
-    /// made like it, which needs no room there. Whoever wants to write is told that there is no room, for a
-    /// while: copies are compared as a whole, and not again at once.
+    /// Handles a client's report that a device is full. Its copy is not given up, because a repair
+    /// would find no room either. Other copies may have data that the client could not write there.
+    /// So the full copy becomes authoritative, and the others are made equal to it, which needs no
+    /// room. Writers get `NoSpace` for a while, because a repair compares whole copies and must not
+    /// begin again at once.
     pub(in super::super) fn report_full_copy(&self, device: &DeviceKey) -> Result<()> {
         self.on_copies(|record, order| {
             if self.is_full() {
@@ -182,13 +184,13 @@ impl FileState {
         })
     }
 
-    /// Whether a client has found no room a short while ago.
+    /// True if a client has found a full device a short while ago.
     fn is_full(&self) -> bool {
         self.lending().full_until.is_some_and(|until| until > Instant::now())
     }
 
-    /// A client that wrote by itself has gone without a word: what it wrote last may have come to some
-    /// copies alone. The file reaches as far as the one that counts.
+    /// Recovers from a client that has disappeared with a layout for writing. Its last writes may
+    /// have reached only some copies. The size becomes that of the authoritative copy.
     pub(in super::super) fn settle_copies(&self) -> Result<()> {
         self.on_copies(|record, order| {
             if record.whole.is_some_and(|whole| !whole.torn) {
@@ -200,8 +202,8 @@ impl FileState {
         })
     }
 
-    /// The file reaches as far as what clients have written by themselves, who are still at it: nothing
-    /// is to be found out about their copies.
+    /// Extends the size to the data that clients have written by layouts. They still hold these, so
+    /// their copies are not compared.
     pub(in super::super) fn reach_copies(&self) -> Result<()> {
         self.on_copies(|record, _| {
             self.set_loose();
@@ -209,7 +211,7 @@ impl FileState {
         })
     }
 
-    /// The copies as administrators see them.
+    /// Returns the copies, for administrators.
     pub(in super::super) fn list_copies(&self) -> Result<Vec<CopyState>> {
         let place = self.enter()?;
         let Some((record, _)) = super::copied(&place) else { return Ok(Vec::new()) };
@@ -224,20 +226,20 @@ impl FileState {
 }
 
 impl StripedStore {
-    /// Whether a copy that a data server holds is one that clients may be let use: not one that has been
-    /// found to be out of date, or that the file does not count any more.
+    /// True if clients may use the copy on a node. They may not use a stale copy, or one that the
+    /// record does not name any more.
     pub fn may_be_used(&self, component: &ComponentId, node: u32) -> bool {
         let files = lock(&self.shared.files);
         let usable = files.get(component).and_then(|known| known.usable.as_ref());
         usable.is_none_or(|nodes| nodes.contains(&node))
     }
 
-    /// Asks `sink` what the store wants to know of clients that write by themselves.
+    /// Asks `sink` about clients that hold layouts for writing.
     pub(in super::super) fn ask_of_lent(&self, sink: &mut dyn FnMut(FileId, bool) -> bool) {
         let asked = std::mem::take(&mut *lock(&self.shared.asked));
         for (file, recall) in asked {
             let state = self.shared.state(&file);
-            // Who is told where to write from now on is not known to the sink yet.
+            // `sink` does not know layouts that are given out from now on.
             let lends = state.lending().lends;
             let none = sink(file, recall);
             let mut lending = state.lending();

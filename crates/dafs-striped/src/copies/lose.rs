@@ -1,9 +1,9 @@
-//! Nodes that have lost all that they had: their copies are given up, and then an empty directory can take
-//! their place, in which the copies are mended.
+//! Nodes that have lost all their data. Their copies are given up. Then an empty directory can take
+//! the place of the node, and the copies are repaired there.
 //!
 //! Invariants
-//! * A copy is given up only where another one is up to date. Stripes are never given up: nobody else
-//!   has them.
+//! * A copy is given up only if another one is fresh. Stripes are never given up, because no other
+//!   node has them.
 
 use super::super::StripedStore;
 use super::super::moving::Walk;
@@ -14,12 +14,14 @@ use crate::limits::COPY_ATTEMPTS_MAX;
 use dafs_store::{FileId, Result, StoreError};
 
 impl StripedStore {
-    /// All that a node had is lost, or it is not after all. That is kept, until what lay there
-    /// [has been given up](Self::give_up_lost).
+    /// Marks a node as having lost all its data, or withdraws the mark. The mark is stable. It
+    /// stays until it is withdrawn, after the copies there [have been given
+    /// up](Self::give_up_lost).
     ///
     /// # Errors
-    /// [`StoreError::NotFound`] for one that is not known, [`StoreError::Busy`] for one that is there and
-    /// is to have lost all; those of the directory in which that is kept.
+    /// * [`StoreError::NotFound`] for an unknown node.
+    /// * [`StoreError::Busy`] for a reachable node that is to be marked.
+    /// * Those of the directory of the mark.
     pub fn set_lost(&self, number: u32, lost: bool) -> Result<()> {
         let slot = self.shared.slots.find(number).ok_or(StoreError::NotFound)?;
         if lost && slot.node.is_there() {
@@ -29,12 +31,12 @@ impl StripedStore {
         self.shared.slots.set_lost(number, lost)
     }
 
-    /// The numbers of the nodes that have lost all that they had.
+    /// Returns the numbers of the nodes that have lost all their data.
     pub fn lost(&self) -> Vec<u32> {
         self.shared.slots.lost().into_iter().collect()
     }
 
-    /// The next files that count on what a node has, perhaps none; `None` at the end.
+    /// Returns the next files, perhaps none, that need data of a node. `None` at the end.
     ///
     /// # Errors
     /// Those of the metadata directory.
@@ -42,25 +44,26 @@ impl StripedStore {
         self.next_where(walk, |record| relies_on(record, number))
     }
 
-    /// Gives up what a file has on a node that has lost it.
+    /// Gives up the copy of a file on a node that has lost it.
     ///
     /// # Errors
-    /// [`StoreError::NotSupported`] for a file with stripes there, [`StoreError::Busy`] for one whose only
-    /// copy that is up to date was there, or that cannot be used now; those of the list of files to be
-    /// mended and of the metadata.
+    /// * [`StoreError::NotSupported`] for a file with stripes there.
+    /// * [`StoreError::Busy`] for a file whose only fresh copy was there, or that cannot be used
+    ///   now.
+    /// * Those of the list of files to be repaired and of the metadata.
     pub fn give_up_lost(&self, file: &FileId, number: u32) -> Result<()> {
         self.shared.state(file).give_up_lost(number)
     }
 
-    /// The same for all files that are in use: they may have no name.
+    /// Does the same for all files in use, which may have no name.
     ///
     /// # Errors
-    /// As there; the last one.
+    /// As for [`give_up_lost`](Self::give_up_lost); the last one.
     pub fn give_up_lost_in_use(&self, number: u32) -> Result<()> {
         let mut outcome = Ok(());
         for state in &self.shared.in_use() {
             match state.give_up_lost(number) {
-                // Such as a directory, or what was removed meanwhile.
+                // The object may be a directory, or a file that was removed meanwhile.
                 Ok(()) | Err(StoreError::BadType | StoreError::Stale | StoreError::NotFound) => {}
                 failed => outcome = failed,
             }
@@ -78,7 +81,7 @@ impl FileState {
         if record.whole.is_none() {
             return Err(StoreError::NotSupported);
         }
-        // Copies may leave and come meanwhile.
+        // The places of copies may change meanwhile.
         for _ in 0..COPY_ATTEMPTS_MAX {
             let place = self.enter()?;
             let Some((record, _)) = copied(&place) else { return Err(StoreError::Busy) };
@@ -91,7 +94,7 @@ impl FileState {
     }
 }
 
-/// Whether what a node has is the file's: a stripe, or a copy that counts.
+/// True if the file needs the node's data: a stripe, or a fresh copy.
 fn relies_on(record: &Record, number: u32) -> bool {
     record.usable().unwrap_or_else(|| record.nodes.clone()).contains(&number)
 }

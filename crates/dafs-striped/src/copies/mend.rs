@@ -1,13 +1,14 @@
-//! Mending: stale copies get what they lack, and copies that may differ are made like the one that counts.
-//! It goes on piece by piece, beside those who use the file.
+//! Repair of copies (mending). Stale copies get the data that they lack, and copies that may differ
+//! are made equal to the authoritative one. It goes on piece by piece, while the file is in use.
 //!
 //! Invariants
-//! * While a copy is mended, no client writes by itself, and whoever writes through this server writes to
-//!   that copy, too. A piece is read and written with the order of writers locked.
-//! * Mending ends at once when either copy is given up, the file is cut, or another copy counts: every
-//!   piece looks at that (`Order::turn`) before it touches anything.
-//! * A copy is fresh when all of it is stable, as is all of what it was made from, and neither node has lost
-//!   anything since before the first piece.
+//! * While a copy is under repair, no client holds a layout for writing, and writers through this
+//!   server write to that copy, too. A piece is read and written under the lock of writers
+//!   (`Order`).
+//! * A repair ends at once when the source or the target is given up, the file is truncated, or
+//!   another copy becomes authoritative: each piece checks the epoch (`Order::turn`) first.
+//! * A copy becomes fresh when all its data and all data of the source is stable, and neither node
+//!   has lost data since before the first piece.
 
 use super::super::pending::Entry;
 use super::super::record::{Record, Whole, places};
@@ -21,21 +22,21 @@ use rustc_hash::FxHashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// A copy that is being mended.
+/// A running repair.
 struct Job {
     source: usize,
     target: usize,
     turn: u64,
-    /// The write verifiers of both.
+    /// The write verifiers of the source and the target.
     verifiers: [u64; 2],
 }
 
 impl StripedStore {
-    /// Mends what can be mended now. Files that nobody has written to for `idle` are noted as whole. `pace`
-    /// hears how many bytes were compared, may take its time, and says whether to go on.
+    /// Repairs the copies that can be repaired now. Marks files as whole that were not written for
+    /// `idle`. `pace` gets the number of compared bytes; it may sleep, and returns false to stop.
     pub fn mend(&self, idle: Duration, pace: &dyn Fn(usize) -> bool) {
         let shared = &self.shared;
-        // Writers are waited for less when what they wrote is stable already.
+        // Writers wait less if their data is stable already.
         let torn: Vec<_> = lock(&shared.torn).values().cloned().collect();
         for state in torn {
             if !pace(0) {
@@ -59,7 +60,8 @@ impl StripedStore {
         }
     }
 
-    /// How many files are to be mended on each node, by its number, of which there are any.
+    /// Returns the number of files to be repaired on each node, by its number. Omits nodes without
+    /// any.
     ///
     /// # Errors
     /// Those of the list.
@@ -87,7 +89,7 @@ impl Shared {
 }
 
 impl FileState {
-    /// Mends the copies of the file, one after the other.
+    /// Repairs the copies of the file, one after the other.
     fn mend(&self, pace: &dyn Fn(usize) -> bool) -> Result<()> {
         while let Some(job) = self.begin_mending()? {
             let mended = self.mend_pieces(&job, pace).and_then(|()| self.end_mending(&job));
@@ -101,7 +103,7 @@ impl FileState {
         self.strike_off()
     }
 
-    /// Looks for a copy that can be mended now. `None` if all are as they should be.
+    /// Finds a copy that can be repaired now, and begins. `None` if all copies are fresh and equal.
     fn begin_mending(&self) -> Result<Option<Job>> {
         let place = self.enter()?;
         let Some((record, whole)) = copied(&place) else { return Ok(None) };
@@ -114,7 +116,7 @@ impl FileState {
         let size = |at: &usize| self.at_copy(record, *at, |node| node.size(&record.component));
         let early = order.mend_from.is_some_and(|from| from > Instant::now());
         let stale = if early { 0 } else { whole.stale };
-        // What leaves is of no use to anybody.
+        // A copy that is to leave its node is not repaired.
         let leaving = self.shared().slots.leaving();
         let stays = |at: &usize| !leaving.contains(&record.nodes[*at]);
         let mut targets = places(torn).chain(places(stale).filter(stays));
@@ -124,7 +126,7 @@ impl FileState {
         if self.bar(MEND_BAR) {
             drop((order, place));
             self.await_return()?;
-            // They are kept away for a while.
+            // `LENDING_PAUSE` keeps clients from new layouts for writing meanwhile.
             return self.begin_mending();
         }
         let mut verifiers = [0; 2];
@@ -134,7 +136,7 @@ impl FileState {
         }
         if *order.unstable[source].get_or_insert(verifiers[0]) != verifiers[0] {
             drop((order, place));
-            // That gives it up, or tells those who wrote.
+            // The commit gives the copy up, or makes the writers write again.
             return self.commit_copies().and(Err(StoreError::Busy));
         }
         order.mending = Some(target);
@@ -183,7 +185,7 @@ impl FileState {
         }
     }
 
-    /// The copy has everything: it counts from now on.
+    /// Makes the repaired copy fresh.
     fn end_mending(&self, job: &Job) -> Result<()> {
         let mut place = self.enter_alone()?;
         let Some((record, whole)) = copied(&place) else { return Err(StoreError::Busy) };
@@ -216,7 +218,7 @@ impl FileState {
         Ok(())
     }
 
-    /// Strikes the file off the list of those to be mended, if no copy is stale.
+    /// Strikes the file off the list of files to be repaired, if no copy is stale.
     fn strike_off(&self) -> Result<()> {
         let place = self.enter_alone()?;
         match copied(&place) {
@@ -228,12 +230,12 @@ impl FileState {
         }
     }
 
-    /// Has the record say that nobody writes, when nobody does and all is stable everywhere; before that
-    /// copies that may differ are made alike.
+    /// Marks the record as not torn, when no writer is active and all data is stable on all copies.
+    /// First makes copies equal that may differ.
     fn calm(&self, idle: Duration, pace: &dyn Fn(usize) -> bool) -> Result<()> {
         match self.attr() {
             Ok(attr) if attr.links > 0 => {}
-            // Nobody will look for it again.
+            // A file without a name will not be found again.
             Ok(_) | Err(StoreError::Stale | StoreError::NotFound) => {
                 self.forget_torn();
                 return Ok(());
@@ -268,7 +270,7 @@ impl FileState {
         if same && !self.is_lent() && self.copies().truth().is_none() {
             let calm = Record { whole: Some(Whole { torn: false, ..whole }), ..record.clone() };
             if whole.torn {
-                // Should this be lost, the copies are compared once more.
+                // If a crash undoes this change, the next run compares the copies once more.
                 let kept = self.keep(&calm);
                 *place = if kept.is_ok() { Place::Striped(calm) } else { Place::Unknown };
                 kept?;
@@ -280,13 +282,13 @@ impl FileState {
     }
 
     fn forget_torn(&self) {
-        // What was the last to know of the file goes only after the lock.
+        // The last reference to the state is dropped after the lock is released.
         let known = lock(&self.shared().torn).remove(&self.id());
         drop(known);
     }
 }
 
-/// Does something, or nothing if a node serves others first.
+/// Runs the repair of a piece. `None` if a node is crowded.
 fn run(piece: impl FnOnce() -> Result<Option<usize>>) -> Result<Option<usize>> {
     match piece() {
         Err(StoreError::Crowded) => Ok(None),

@@ -1,24 +1,26 @@
-//! Files of which each of some nodes has the whole: copies.
+//! Files with copies: each of some nodes has the whole file.
 //!
-//! What is not obvious
-//! * A copy is fresh if it has all that anybody was told to be stable. The record says which are not
-//!   (stale), and whether the fresh ones may differ in what nobody was told of (torn): it says so before
-//!   anybody writes, until all of it is stable everywhere and nobody writes.
-//! * A record that says so and is found by a new run, or a writer that went without a word, leave copies
-//!   that may differ for good. One of them is the truth then: it alone is read, until the others have been
-//!   made like it (`mend`).
-//! * Clients that hold a layout for writing write all copies themselves, and overlapping writes of theirs
-//!   and of this server would come to them in different orders. So this server has their layouts given
-//!   back before it writes; meanwhile and while a file is mended they get none.
+//! Notes
+//! * A copy is fresh if it has all data that was acknowledged as stable. The record lists the
+//!   others (stale). It also says if the fresh ones may differ in data that was not acknowledged as
+//!   stable (torn). It says so before the first write, until all data is stable on all copies and
+//!   no writer is active.
+//! * Copies may differ for good after a crash that left the record torn, or after a client that
+//!   held a layout for writing disappeared. Then one of them is authoritative (`truth`): only this
+//!   one is read, until the others have been made equal to it (`mend`).
+//! * Clients that hold a layout for writing write all copies themselves. Overlapping writes of
+//!   clients and of this server would reach the copies in different orders. So this server recalls
+//!   these layouts before it writes. Meanwhile, and while a file is repaired, clients get no new
+//!   ones.
 //!
 //! Invariants
-//! * What cannot be done on a copy is acknowledged only after the record says, stably, that the copy is
-//!   stale, and after its data server has been told to forget what it knew of the file, or believes
-//!   nothing any more. There is always a fresh one.
-//! * Writers through this server write to all copies under one lock for each file (`Order`), mending goes
-//!   on under the same, piece by piece, and writers write to the copy that is being mended, too.
-//! * A copy whose write verifier is another one than before the first write to it that is not known to be
-//!   stable has lost something: it is not counted when that is made stable.
+//! * An operation that fails on a copy is acknowledged only after the record says, stably, that the
+//!   copy is stale, and after its data server has dropped its cached authorisations for the file or
+//!   they have expired. At least one copy is always fresh.
+//! * Writers through this server write to all copies under one lock for each file (`Order`). Repair
+//!   takes the same lock piece by piece, and writers also write to the copy under repair.
+//! * A copy has lost data if its write verifier differs from the one before the first write to it
+//!   that is not known to be stable. Such a copy does not count when that data is made stable.
 //! * Lock order: the gate of the file, `order`, `lending`.
 
 mod io;
@@ -43,70 +45,72 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard};
 use std::time::Instant;
 
-/// All copies are as good as each other.
+/// The value of `truth` if no copy is authoritative: all fresh copies are equally good.
 const ALL_ALIKE: u8 = u8::MAX;
 
-/// What is known of the copies of one file in use.
+/// The state of the copies of one file in use.
 pub(super) struct Copies {
     order: Mutex<Order>,
-    /// The copy that alone is read because others may differ from it. Changed with `order` locked, or
-    /// alone behind the gate.
+    /// The authoritative copy, if there is one. It changes while `order` is locked, or while the
+    /// gate is held exclusively.
     truth: AtomicU8,
     lending: Mutex<Lending>,
-    /// Clients do not write by themselves any more.
+    /// Notified when no client holds a layout for writing any more.
     returned: Condvar,
 }
 
-/// In what order the copies are written, and what is known of that.
+/// Serialises the writes to the copies, and holds their state.
 #[derive(Default)]
 pub(super) struct Order {
-    /// For each copy its write verifier, from before what may not be stable there.
+    /// For each copy its write verifier from before the first write that may not be stable there.
     unstable: [Option<u64>; COPIES_MAX],
-    /// Stale copies whose data servers may still go by what they were told.
+    /// Stale copies whose data servers may still hold cached authorisations.
     unsure: u8,
-    /// Fresh copies that have been made like the truth.
+    /// Fresh copies that have been made equal to the authoritative one.
     alike: u8,
-    /// The copy that is being mended.
+    /// The copy under repair.
     mending: Option<usize>,
-    /// Another one whenever what is being mended has to be begun again.
+    /// The epoch of repair. It changes whenever a running repair must be begun again.
     turn: u64,
-    /// How often somebody has begun to write through this server, and when last.
+    /// Counts the writes through this server.
     writes: u64,
     written: Option<Instant>,
-    /// How often clients said that they cannot write somewhere, and since when that is looked after.
+    /// Counts the reports of clients about copies that they cannot write, and the time from which
+    /// these copies may be repaired.
     reports: u32,
     mend_from: Option<Instant>,
 }
 
-/// Whether clients write to the copies by themselves.
+/// The layouts for writing that clients hold.
 #[derive(Default)]
 struct Lending {
     lent: bool,
-    /// How often that was allowed.
+    /// Counts the layouts for writing that were given out.
     lends: u64,
-    /// Nobody else is allowed to before.
+    /// Clients get no layouts for writing before this time.
     barred_until: Option<Instant>,
-    /// A client has found no room: who wants to write is told that there is none before that time.
+    /// A client has found a full device: writers get `NoSpace` until this time.
     full_until: Option<Instant>,
 }
 
-/// How an attempt has ended that nobody else is in the way of.
+/// The end of an attempt.
 enum Step<T> {
     Done(T),
-    /// Something has to be done alone first.
+    /// Another step must be done first.
     First(Chore),
 }
 
 enum Chore {
-    /// Let the record say that somebody writes.
+    /// Mark the record as torn: a writer is active.
     Tear,
-    /// Let the record say that copies are stale.
+    /// Mark copies as stale in the record.
     GiveUp(u8),
-    /// Have clients give their layouts for writing back.
+    /// Recall the layouts for writing.
     Return,
-    /// Wait until data servers of stale copies believe nothing any more.
+    /// Wait until the cached authorisations at data servers of stale copies are dropped or have
+    /// expired.
     Wait,
-    /// Wait until a node has served others: its copy is none the worse for that.
+    /// Wait for a node that is crowded. Its copy stays fresh.
     Turn,
 }
 
@@ -126,7 +130,7 @@ impl Copies {
         lock(&self.order)
     }
 
-    /// The copy that alone is read now, if it is not any fresh one.
+    /// Returns the authoritative copy, if there is one.
     fn truth(&self) -> Option<usize> {
         match self.truth.load(Ordering::SeqCst) {
             ALL_ALIKE => None,
@@ -143,13 +147,13 @@ impl Copies {
 }
 
 impl Order {
-    /// What is being mended is worth nothing.
+    /// Voids a running repair.
     fn restart(&mut self) {
         self.turn += 1;
         self.mending = None;
     }
 
-    /// Only the copies of these places are left, in this order.
+    /// Keeps only the state of the copies at these places, in this order.
     fn keep(&mut self, kept: &[usize]) {
         let before = std::mem::take(&mut self.unstable);
         for (now, &at) in self.unstable.iter_mut().zip(kept) {
@@ -160,7 +164,8 @@ impl Order {
         self.restart();
     }
 
-    /// A client cannot write to a copy: it may be the client, so that is not looked after at once.
+    /// Records the report of a client that cannot write to a copy. The client may be at fault, so
+    /// the repair is delayed.
     fn note_report(&mut self) {
         let pause = COPY_REPORT_PAUSE * 2u32.saturating_pow(self.reports.min(16));
         self.reports = self.reports.saturating_add(1);
@@ -169,7 +174,7 @@ impl Order {
 }
 
 impl Shared {
-    /// Lists a file for its stale copies to be mended.
+    /// Adds a file to the list of files whose stale copies are to be repaired.
     fn list_to_mend(&self, file: FileId, record: &Record, stale: u8) -> Result<()> {
         let nodes = places(stale).map(|at| record.nodes[at]).collect();
         let _server = self.as_server()?;
@@ -178,8 +183,8 @@ impl Shared {
 }
 
 impl FileState {
-    /// Spreads a file that is placed now over some nodes, with those first that are there: the others have
-    /// their copies made when they are.
+    /// Gives a new file its copies. Nodes that are reachable come first; the copies on others are
+    /// stale until they are repaired.
     pub(super) fn make_whole(&self, record: &mut Record) -> Result<()> {
         let shared = self.shared();
         let slots = shared.slots.staying();
@@ -204,7 +209,7 @@ impl FileState {
         Ok(())
     }
 
-    /// Runs something on a node of a copied file.
+    /// Runs a function on the node of a copy.
     fn at_copy<T>(
         &self,
         record: &Record,
@@ -215,8 +220,8 @@ impl FileState {
         run(&*self.shared().slot(record.nodes[at])?.node)
     }
 
-    /// Attempts something on the copies, in the order of all that change them, and does before what it
-    /// says is to be done first.
+    /// Attempts an operation on the copies, under the lock that serialises all changes. Does the
+    /// steps first that the attempt asks for.
     fn on_copies<T>(
         &self,
         mut attempt: impl FnMut(&Record, &mut Order) -> Result<Step<T>>,
@@ -254,8 +259,8 @@ impl FileState {
         }
     }
 
-    /// Waits a little for data servers that cannot be reached: not every client knows how to come again.
-    /// Few do, because threads that wait serve nobody.
+    /// Waits a little for unreachable data servers, because not every client can retry. Few threads
+    /// may do so, because a waiting thread serves no other request.
     fn nap(&self) -> Result<()> {
         let napping = &self.shared().napping;
         let is_admitted = napping.fetch_add(1, Ordering::SeqCst) < SURE_WAITERS_MAX;
@@ -266,7 +271,8 @@ impl FileState {
         if is_admitted { Ok(()) } else { Err(StoreError::Busy) }
     }
 
-    /// Something cannot be done on some fresh copies. On the others it can, unless there are none.
+    /// Handles an operation that has failed on some fresh copies: they are given up, unless no
+    /// fresh copy would remain.
     fn without<T>(record: &Record, failed: u8, error: StoreError) -> Result<Step<T>> {
         match record.fresh_mask() & !failed {
             0 => Err(error),
@@ -274,7 +280,7 @@ impl FileState {
         }
     }
 
-    /// Says in the record that somebody writes.
+    /// Marks the record as torn, stably.
     fn tear(&self) -> Result<()> {
         let mut place = self.enter_alone()?;
         let Some((record, whole)) = copied(&place) else { return Err(StoreError::Busy) };
@@ -287,12 +293,12 @@ impl FileState {
         Ok(())
     }
 
-    /// Says in the record that copies are stale, which are counted by their places among these nodes.
+    /// Marks copies as stale in the record, stably. `failed` holds their places among these nodes.
     fn give_up(&self, nodes: &[u32], failed: u8) -> Result<()> {
         let mut place = self.enter_alone()?;
         let Some((record, whole)) = copied(&place) else { return Err(StoreError::Busy) };
         if record.nodes != nodes {
-            // Copies have left or come meanwhile, and others have these places: whoever asks finds out anew.
+            // Other copies have these places by now. The caller looks again.
             return Ok(());
         }
         let failed = failed & record.fresh_mask();
@@ -310,24 +316,25 @@ impl FileState {
         Ok(())
     }
 
-    /// Copies that differ could not be given up.
+    /// Handles a failure to give up copies that differ.
     fn doubt(&self) {
-        // Who reads the record anew takes them to differ by itself.
+        // If the record cannot be read now, its next reader treats the copies as different anyway.
         let Ok(place) = self.enter() else { return };
         if let Some((record, _)) = copied(&place) {
             self.tell_apart(record, &mut self.copies().order());
         }
     }
 
-    /// Changes the record, stably. The caller is alone.
+    /// Changes the record, stably. The caller holds the gate exclusively.
     fn keep_stable(&self, place: &mut Place, record: Record) -> Result<()> {
         let kept = self.keep(&record).and_then(|()| self.sync_meta(&*self.writer()?));
-        // What is kept is not known after an error.
+        // After an error the content of the record is unknown.
         *place = if kept.is_ok() { Place::Striped(record) } else { Place::Unknown };
         kept
     }
 
-    /// The record says now that some copies are stale. The caller is alone behind the gate.
+    /// Applies a record that has marked some copies as stale. The caller holds the gate
+    /// exclusively.
     pub(super) fn note_given_up(&self, record: &Record, failed: u8) {
         for at in places(failed) {
             let (node, component) = (record.nodes[at], record.component);
@@ -348,18 +355,18 @@ impl FileState {
         self.note_moved(record);
     }
 
-    /// Clients that were told where the file lies are to be told anew.
+    /// Notifies clients that know the placement of the file of a change.
     fn note_moved(&self, record: &Record) {
         if self.announce_again(record) {
             lock(&self.shared().moved).push(self.id());
         }
     }
 
-    /// What is acknowledged from now on is not on the stale copies: has their data servers let go of the
-    /// file first.
+    /// Makes the data servers of the stale copies drop their cached authorisations for the file,
+    /// because those copies will lack the next acknowledged write.
     fn be_sure(&self, record: &Record, order: &mut Order) -> Result<()> {
         for at in places(order.unsure) {
-            // One that is not configured any more has nobody to ask.
+            // A node that is not configured any more cannot be asked.
             if self.shared().slot(record.nodes[at]).is_ok() {
                 let forgotten = self.at_copy(record, at, |node| node.forget(&record.component));
                 forgotten.map_err(|_| StoreError::Busy)?;
@@ -369,7 +376,7 @@ impl FileState {
         Ok(())
     }
 
-    /// The same for what is done alone.
+    /// Does the same for a caller that holds the gate exclusively.
     pub(super) fn be_sure_alone(&self, record: &Record) -> Result<()> {
         match record.whole {
             Some(_) => self.be_sure(record, &mut self.copies().order()),
@@ -377,8 +384,9 @@ impl FileState {
         }
     }
 
-    /// Keeps the file in mind until its copies are known to be alike. False if there are too many: such a
-    /// one is found torn by its next user, and what may be lost of it is not known any more.
+    /// Keeps the state of the file until its copies are known to be equal. False if there are too
+    /// many such files: then the next user finds the file torn, and the verifiers of its unstable
+    /// data are lost.
     fn note_torn(&self) -> bool {
         if lock(&self.shared().torn).contains_key(&self.id()) {
             return true;
@@ -392,7 +400,7 @@ impl FileState {
         noted
     }
 
-    /// A record was read that an earlier use has left. The caller is alone.
+    /// Takes over a record that an earlier use has left. The caller holds the gate exclusively.
     pub(super) fn note_loaded(&self, record: &Record) -> Result<()> {
         let Some(whole) = record.whole else { return Ok(()) };
         let copies = self.copies();
@@ -417,7 +425,8 @@ impl FileState {
         Ok(())
     }
 
-    /// Copies may differ for good: one of them is the truth from now on, the first one if it is there.
+    /// Makes one of the copies authoritative, because they may differ for good. Prefers the first
+    /// one that is reachable.
     fn choose_truth(
         &self,
         record: &Record,
@@ -431,7 +440,8 @@ impl FileState {
         Some(truth)
     }
 
-    /// Cuts the copies, and says on which that could not be done. The caller is alone.
+    /// Truncates the copies, and returns those for which that failed. The caller holds the gate
+    /// exclusively.
     pub(super) fn cut_copies(&self, record: &Record, size: u64) -> Result<u8> {
         let mut order = self.copies().order();
         order.restart();
@@ -453,7 +463,7 @@ impl FileState {
         Ok(failed)
     }
 
-    /// How far the copies reach that may be read, as far as they can be asked.
+    /// Returns the size of the longest readable copy, of those that can be asked.
     pub(super) fn reach_of_copies(&self, record: &Record) -> Result<u64> {
         let mask = self.copies().truth().map_or(record.fresh_mask(), |at| 1 << at);
         let mut reach = Err(StoreError::Busy);
@@ -468,7 +478,7 @@ impl FileState {
     }
 }
 
-/// The record of a file with copies.
+/// Returns the record of a file with copies.
 fn copied(place: &Place) -> Option<(&Record, Whole)> {
     match place {
         Place::Striped(record) => record.whole.map(|whole| (record, whole)),
