@@ -14,7 +14,7 @@ use dafs_store::{
 use std::any::Any;
 use std::sync::Arc;
 
-/// One open.
+/// An open of a file.
 pub(super) struct StripedFile {
     /// The open of the metadata file, with the caller's rights.
     meta: Arc<dyn OpenFile>,
@@ -30,7 +30,7 @@ impl StripedFile {
         Self { meta, state, mode }
     }
 
-    /// Reads pieces one after the other; what components do not have reads as zeros.
+    /// Reads pieces one after the other. Bytes that components lack read as zeros.
     fn read_pieces(
         &self,
         record: &Record,
@@ -59,7 +59,7 @@ impl StripedFile {
         Ok(done)
     }
 
-    /// Writes pieces one after the other, and says how far that went.
+    /// Writes pieces one after the other, and returns the number of written bytes.
     fn write_pieces(
         &self,
         record: &Record,
@@ -92,7 +92,8 @@ impl StripedFile {
                         break;
                     }
                 }
-                // The system tells once that data is lost.
+                // An error of a sync is reported once by the system, so a short count must not hide
+                // it.
                 Err(StoreError::Io) if stability != Stability::Unstable => {
                     return Err(StoreError::Io);
                 }
@@ -112,14 +113,14 @@ impl StripedFile {
     ) -> Result<usize> {
         let written = self.write_pieces(record, views, offset, stability);
         let count = written.inspect_err(|_| self.state.set_loose())?;
-        // What the nodes have behind the size is not to come back when the file grows.
+        // If the size cannot be extended, data beyond it must be truncated before the file grows.
         let extended = self.state.extend(&*self.meta, offset + count as u64);
         extended.inspect_err(|_| self.state.set_loose())?;
         self.make_stable(stability)?;
         Ok(count)
     }
 
-    /// Makes stable what the metadata file has to say of data that is.
+    /// Makes the metadata of stable data stable.
     fn make_stable(&self, stability: Stability) -> Result<()> {
         match stability {
             Stability::Unstable => Ok(()),
@@ -128,7 +129,7 @@ impl StripedFile {
         }
     }
 
-    /// Makes content on nodes stable. False if it is not on nodes.
+    /// Makes content on nodes stable. False if the content is not on nodes.
     fn commit_nodes(&self) -> Result<bool> {
         let place = self.state.enter()?;
         match &*place {

@@ -1,4 +1,5 @@
-//! Where the files of a striped store lie, for clients that go there themselves.
+//! Layouts of a striped store: the placement of files, for clients that access the nodes
+//! themselves.
 
 use super::record::Record;
 use super::slots::Slot;
@@ -17,8 +18,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 impl Shared {
-    /// Whether clients reach every node; where files have copies, any. A node that has not been there since
-    /// the start counts as one that they do reach: they may have written to it before.
+    /// True if clients can reach every node, or any node where files have copies. A node that was
+    /// not reachable since the start counts as reachable by clients, because they may have written
+    /// to it in an earlier run.
     pub(super) fn is_open_to_clients(&self) -> bool {
         let all = self.slots.all();
         let mut slots = all.iter();
@@ -26,7 +28,7 @@ impl Shared {
         if self.options.copies > 1 { slots.any(is_open) } else { slots.all(is_open) }
     }
 
-    /// Lets clients ask about the devices of new files.
+    /// Makes the devices of new files known, so that clients can ask about them.
     pub(super) fn note_devices(&self) {
         let all = self.slots.all();
         for slots in all.chunks(if self.options.copies > 1 { 1 } else { all.len() }) {
@@ -34,7 +36,7 @@ impl Shared {
         }
     }
 
-    /// The device of these nodes; `None` if clients cannot reach them.
+    /// Returns the device of these nodes, `None` if clients cannot reach them.
     pub(super) fn note_device(&self, slots: &[Arc<Slot>]) -> Option<DeviceKey> {
         let servers: Vec<_> = slots.iter().map(|slot| slot.node.nfs_addresses()).collect();
         if servers.iter().any(|server| server.tcp.is_empty()) {
@@ -61,12 +63,13 @@ impl Shared {
             return Some(key);
         }
         if devices.known.len() >= DEVICES_MAX {
-            // They come back when they are used.
+            // They are made again when they are used.
             devices.known.clear();
         }
         let pattern = (0..servers.len()).filter_map(|at| u32::try_from(at).ok()).collect();
         let nodes: Vec<_> = slots.iter().map(|slot| slot.node.number()).collect();
-        // The same nodes in an earlier run, or elsewhere. Who has a layout may ask where those were.
+        // The same nodes in an earlier run, or at other addresses. The old device stays known to
+        // the holders of layouts.
         let before = devices.known.iter().filter(|(_, known)| known.nodes == nodes);
         devices.gone.extend(before.map(|(key, _)| *key));
         let device = Device { pattern, servers };
@@ -74,7 +77,7 @@ impl Shared {
         Some(key)
     }
 
-    /// A node was left out: there are no devices with it any more.
+    /// Deletes the devices of a node that was removed.
     pub(super) fn drop_devices(&self, number: u32) {
         let devices = &mut *lock(&self.devices);
         let with_it = devices.known.extract_if(|_, known| known.nodes.contains(&number));
@@ -83,13 +86,14 @@ impl Shared {
         devices.gone.drain(..excess);
     }
 
-    /// The numbers of the nodes that a device stands for, or stood for when it was told.
+    /// Returns the numbers of the nodes that a device names, or named when it was handed out.
     pub(super) fn nodes_of_device(&self, key: &DeviceKey) -> Vec<u32> {
         let devices = lock(&self.devices);
         devices.known.get(key).map(|known| known.nodes.clone()).unwrap_or_default()
     }
 
-    /// What a node has of a file, as clients call it: the part with a place among so many.
+    /// Returns the handle by which clients name the component on a node: the part at `place` of
+    /// `count`.
     pub(super) fn seal(&self, record: &Record, node: u32, (place, count): (u16, u16)) -> Box<[u8]> {
         let handle = ComponentHandle {
             component: record.component,
@@ -111,7 +115,7 @@ impl Shared {
         let count = u16::try_from(record.nodes.len()).ok()?;
         let handles = (0..count).zip(&record.nodes);
         let handles = handles.map(|(place, &node)| self.seal(record, node, (place, count)));
-        // A component stays what it is called on other nodes.
+        // A component keeps its id when it moves to other nodes, so the epoch covers the nodes.
         let mut epoch = SipHasher24::new_with_key(&record.component.0);
         record.nodes.iter().for_each(|number| epoch.write_u32(*number));
         Some(Placement {
@@ -130,7 +134,7 @@ impl Shared {
 impl Layouts for StripedStore {
     fn placement(&self, file: &FileId, write: bool) -> Result<Option<Placement>> {
         let state = self.shared.state(file);
-        // Those who read copies cannot ask again when there are some.
+        // Readers of copies cannot ask again when the file gets its content.
         if write || self.shared.options.copies > 1 && *state.enter()? == Place::Nowhere {
             state.place()?;
         }
@@ -140,9 +144,9 @@ impl Layouts for StripedStore {
                 drop(place);
                 state.place_copies(write)
             }
-            // Clients would meet a component there that is not what the file has.
+            // Clients would meet a component that is not truncated yet.
             Place::Striped(record) if !record.owed.is_empty() => Ok(None),
-            // Or one that it will not have any more.
+            // Clients would meet a component that the file is about to leave.
             Place::Striped(_) if state.is_moving() => Ok(None),
             Place::Striped(record) => {
                 let placement = self.shared.placement(record);
@@ -162,7 +166,7 @@ impl Layouts for StripedStore {
 
     fn dafs_servers(&self, key: &DeviceKey) -> Option<Vec<Vec<SocketAddr>>> {
         let devices = lock(&self.shared.devices);
-        // As they were when the device came to be: it never becomes another one.
+        // The addresses at the time when the device was made: a device never changes.
         let dafs = &devices.known.get(key)?.dafs;
         dafs.iter().all(|addresses| !addresses.is_empty()).then(|| dafs.clone())
     }
@@ -189,7 +193,7 @@ impl Layouts for StripedStore {
             if end > meta.attr()?.size {
                 match state.reach_at(record, end) {
                     Ok(reach) if end > reach => return Err(StoreError::Invalid),
-                    // Who says so could have set the size as well, and what is missing is zeros.
+                    // The caller could set this size as well, and missing data reads as zeros.
                     Ok(_) | Err(StoreError::Busy) => {}
                     Err(error) => return Err(error),
                 }
@@ -233,7 +237,7 @@ impl Layouts for StripedStore {
         let place = state.enter()?;
         let Place::Striped(record) = &*place else { return Ok(()) };
         let _server = self.shared.as_server()?;
-        // Those that can be reached are told, whatever the others say.
+        // Reachable nodes are told, even if others fail.
         let mut told = Ok(());
         for slot in self.shared.slots.all().iter() {
             told = told.and(slot.node.forget(&record.component));
@@ -250,7 +254,7 @@ impl Layouts for StripedStore {
         self.shared.slots.all().iter().try_for_each(|slot| slot.node.settled())
     }
 
-    /// Files stay where they are; of copies, those change that clients are told of.
+    /// Stripes stay where they are. For copies, the placement that clients know can change.
     fn take_moved(&self, sink: &mut dyn FnMut(FileId)) {
         let moved = std::mem::take(&mut *lock(&self.shared.moved));
         moved.into_iter().for_each(sink);

@@ -1,57 +1,56 @@
-//! Every limit of the striped store, in one place.
+//! All limits of the striped store.
 
 use std::time::Duration;
 
-/// Removed files whose components one sweep takes away.
+/// Removed files whose components are removed in one sweep.
 pub(crate) const REMOVALS_PER_SWEEP: usize = 256;
 
-/// The longest entry of a list of files; one has the numbers of some nodes.
+/// The longest entry of a list of files, which holds the numbers of some nodes.
 pub(crate) const LIST_ENTRY_BYTES_MAX: usize = 16 << 10;
 
-/// The longest list of nodes that are being emptied, or have lost what they had.
+/// The longest list of nodes that are being emptied or have lost their data.
 pub(crate) const NODE_MARKS_BYTES_MAX: usize = 64 << 10;
 
-/// What is copied at once of a file that is moved, while nobody else uses the file.
+/// The piece of a moving file that is copied at once, with the gate held exclusively.
 pub(crate) const MOVE_BYTES: usize = 1 << 20;
 
-/// Entries of a directory that are looked at in one go for files to be moved.
+/// Directory entries that are read at once in the search for files to be moved.
 pub(crate) const WALK_ENTRIES: usize = 1024;
 
-/// The most devices that are remembered.
+/// The most devices that the store remembers.
 pub(crate) const DEVICES_MAX: usize = 1024;
 
-/// Copies of a file: how often something is attempted while copies are given up or clients come between.
+/// Attempts of an operation on copies, while copies are given up or clients get layouts.
 pub(crate) const COPY_ATTEMPTS_MAX: usize = 16;
 
-/// Copies of a file: how long a thread naps that waits for data servers which cannot be reached, and how
-/// often: longer than these believe anything.
+/// The pause between two attempts while data servers cannot be reached. All attempts together last
+/// longer than their cached authorisations.
 pub(crate) const SURE_NAP: Duration = Duration::from_millis(100);
-/// See [`SURE_NAP`].
+/// The most such pauses; see [`SURE_NAP`].
 pub(crate) const SURE_NAPS_MAX: usize = 100;
 
-/// Copies of a file: how often it is tried again to write to a node that serves others first. It lets the
-/// caller wait each time.
+/// Attempts to write to a crowded node. The node makes the caller wait each time.
 pub(crate) const COPY_TURNS_MAX: usize = 10;
 
-/// Copies of files: the most threads that do so at once.
+/// The most threads that pause at once for unreachable data servers.
 pub(crate) const SURE_WAITERS_MAX: usize = 4;
 
-/// Copies of a file: how long this server waits for clients to give their layouts back before it writes.
+/// The longest wait for clients to return their layouts before this server writes.
 pub(crate) const RETURN_WAIT: Duration = Duration::from_secs(2);
 
-/// Copies of a file: how long clients get no layouts for writing after that.
+/// The time for which clients get no layouts for writing after that.
 pub(crate) const LENDING_PAUSE: Duration = Duration::from_secs(5);
 
-/// Copies of a file: the same after a piece was mended.
+/// The time for which clients get no layouts for writing after a piece was repaired.
 pub(crate) const MEND_BAR: Duration = Duration::from_secs(10);
 
-/// Copies of a file: how much is mended in one piece.
+/// The bytes of a copy that are repaired at once.
 pub(crate) const MEND_PIECE_BYTES: usize = 1 << 20;
 
-/// Copies of a file: how long one is left alone that a client could not write to, at first and at most.
+/// The delay of the repair of a copy that a client could not write to, the first time.
 pub(crate) const COPY_REPORT_PAUSE: Duration = Duration::from_secs(15);
-/// See [`COPY_REPORT_PAUSE`].
+/// The longest such delay; see [`COPY_REPORT_PAUSE`].
 pub(crate) const COPY_REPORT_PAUSE_MAX: Duration = Duration::from_secs(600);
 
-/// Copies of files: the most files that are kept in mind because their copies may differ.
+/// The most files that the store keeps in memory because their copies may differ.
 pub(crate) const TORN_FILES_MAX: usize = 4096;

@@ -1,10 +1,10 @@
-//! Cuts of files some of whose nodes are away.
+//! Pending truncations: components on unreachable nodes that are still to be truncated.
 //!
 //! Invariants
-//! * A cut is over when each node has cut its component, or when it is stable which nodes have not and
-//!   none of those goes by what it was told before.
-//! * A component that is still to be cut is used by nobody: not through the store, and not by clients
-//!   themselves, because data servers that ask about them are told to wait.
+//! * A truncation is complete when each node has truncated its component, or when the record stably
+//!   names the nodes that have not, and these hold no cached authorisations any more.
+//! * A component with a pending truncation is not used: neither through the store nor by clients,
+//!   because data servers that ask for an authorisation get `Busy`.
 
 use super::record::Record;
 use super::state::{FileState, Place};
@@ -13,10 +13,10 @@ use dafs_store::node::ComponentHandle;
 use dafs_store::{Result, StoreError};
 
 impl StripedStore {
-    /// Whether clients may use a component by themselves.
+    /// Checks that clients may access a component.
     ///
     /// # Errors
-    /// [`StoreError::Busy`] while it is not what the file has there.
+    /// [`StoreError::Busy`] while its truncation is pending or its file is moving.
     pub fn admits(&self, handle: &ComponentHandle) -> Result<()> {
         let owes = lock(&self.shared.owing).contains_key(&(handle.component, handle.node));
         let moves = lock(&self.shared.moving).contains(&handle.component);
@@ -25,7 +25,7 @@ impl StripedStore {
 }
 
 impl Shared {
-    /// Has components cut whose nodes have come back, of files in use.
+    /// Does the pending truncations of files in use whose nodes are reachable again.
     pub(super) fn pay_all(self: &std::sync::Arc<Self>) {
         let owing: Vec<_> = lock(&self.owing).iter().map(|(key, file)| (*key, *file)).collect();
         for ((_, number), file) in owing {
@@ -39,7 +39,7 @@ impl Shared {
 }
 
 impl FileState {
-    /// Whether some node owes a cut and is there.
+    /// True if a pending truncation can be done, because its node is reachable.
     pub(super) fn can_pay(&self, place: &Place) -> bool {
         let Place::Striped(record) = place else { return false };
         record.owed.iter().any(|&(place, _)| self.is_there(record, place.into()))
@@ -49,8 +49,7 @@ impl FileState {
         self.shared().slot(record.nodes[place]).is_ok_and(|slot| slot.node.is_there())
     }
 
-    /// Cuts the components that are to be cut still and whose nodes are there. Those for which that fails
-    /// go on owing it.
+    /// Does the pending truncations whose nodes are reachable. Those that fail stay pending.
     pub(super) fn pay(&self, record: &mut Record) {
         if record.owed.is_empty() {
             return;
@@ -66,7 +65,8 @@ impl FileState {
             return;
         }
         drop(_server);
-        // Whoever makes later data stable makes this stable, too: it is not cut a second time.
+        // Needs no sync: the sync of later data makes this change stable, too. So a crash repeats
+        // the truncation only where no later data is stable.
         if let Err(error) = self.keep(&left) {
             tracing::warn!(component = %record.component, %error, "a cut cannot be noted as done");
             return;
@@ -76,18 +76,19 @@ impl FileState {
         self.note_owing(record);
     }
 
-    /// Cuts the components of a record. Those of nodes that are away will owe it: where, and what to.
+    /// Truncates the components of a record. Returns the places and sizes of the truncations that
+    /// stay pending, because their nodes are unreachable.
     pub(super) fn cut_components(&self, record: &Record, size: u64) -> Result<Vec<(u16, u64)>> {
         let shared = self.shared();
         let _server = shared.as_server()?;
         let mut owed = Vec::new();
         for (place, &number) in (0..).zip(&record.nodes) {
             let node = shared.slot(number)?.node.clone();
-            // One from before is not forgotten for a larger one.
+            // A pending truncation to a smaller size stays.
             let size = record.owed_at(place.into()).map_or(size, |owed| owed.min(size));
             match node.cut(&record.component, size) {
                 Err(StoreError::Busy) => {
-                    // Before it can ask anew.
+                    // First, so that the data server cannot renew its authorisation.
                     lock(&shared.owing).insert((record.component, number), self.id());
                     node.forget(&record.component)?;
                     owed.push((place, size));
@@ -98,7 +99,8 @@ impl FileState {
         Ok(owed)
     }
 
-    /// Lets data servers know which components of a file are not to be used.
+    /// Publishes the components of a file whose truncations are pending, for the questions of data
+    /// servers.
     pub(super) fn note_owing(&self, record: &Record) {
         let mut owing = lock(&self.shared().owing);
         if owing.is_empty() && record.owed.is_empty() {

@@ -1,24 +1,24 @@
-//! The record of where a file lies: an extended attribute of the metadata file.
+//! The record of a file's placement: an extended attribute of the metadata file.
 //!
 //! | bytes | what |
 //! |---|---|
 //! | 0 | version: 1 for stripes, 2 for copies |
-//! | 1 | flags: 1 a cut is under way; of copies, 2 they may differ in what nobody was told of; of stripes, 4 cuts are owed |
-//! | 2..4 | the place in the list of nodes that holds the first stripe; of copies, a bit for each place whose copy is out of date |
+//! | 1 | flags: 1 truncation under way; of copies, 2 torn; of stripes, 4 truncations pending |
+//! | 2..4 | of stripes, the place of the first one; of copies, a bit for each stale one |
 //! | 4..8 | bytes of a stripe |
 //! | 8..24 | component id |
-//! | 24..32 | what the file is being cut to, else zero |
+//! | 24..32 | the new size of a truncation, else zero |
 //! | 32..m | the numbers of the nodes, four bytes each |
-//! | m..n-8 | if cuts are owed, for each node what to, eight bytes each; all ones for a node that owes none |
-//! | n-8..n | SipHash-2-4 of what the metadata file is and of the rest, keyed with the store's secret |
+//! | m..n-8 | with pending truncations, eight bytes for each node: the size, or all ones for none |
+//! | n-8..n | a MAC: SipHash-2-4 of the metadata file's identity and the rest, keyed with the secret |
 //!
-//! Numbers are little end first.
+//! Numbers are in little-endian order.
 //!
 //! Invariants
-//! * A record comes only from a store with this secret and belongs to this file: a copy of a metadata
-//!   file does not lead to the content of the original.
+//! * A record comes only from a store with this secret and belongs to this file: a copy of a
+//!   metadata file does not lead to the content of the original.
 //! * A record names at least one node, and its first place is one of them.
-//! * Of copies at least one is up to date: it has all that anybody was told to be stable.
+//! * At least one copy is fresh: it has all data that was acknowledged as stable.
 
 use dafs_store::backend::{STRIPE_BYTES_MAX, STRIPE_BYTES_MIN};
 use dafs_store::node::{ComponentId, place_of};
@@ -26,7 +26,7 @@ use dafs_store::{Attr, COPIES_MAX, DEVICE_SERVERS_MAX, Result, StoreError};
 use siphasher::sip::SipHasher24;
 use std::num::NonZeroU32;
 
-/// The extended attribute by which a striped store finds the content of a file, without the prefix.
+/// The extended attribute of the record, without the prefix.
 pub(crate) const STRIPES_XATTR: &[u8] = b"dafs.stripes";
 
 const VERSION_STRIPES: u8 = 1;
@@ -37,29 +37,29 @@ const FLAG_TORN: u8 = 0x02;
 const NODES: usize = 32;
 const MAC_BYTES: usize = 8;
 
-/// Where a file lies.
+/// The placement of a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Record {
     pub(super) component: ComponentId,
     pub(super) unit_bytes: NonZeroU32,
     pub(super) first: u16,
-    /// The numbers of the nodes, in the order in which they take turns.
+    /// The numbers of the nodes, in round-robin order.
     pub(super) nodes: Vec<u32>,
-    /// The size that components are being cut to: to be finished before the file is used.
+    /// The size of an unfinished truncation, which must be finished before the file is used.
     pub(super) cutting: Option<u64>,
-    /// The places of nodes that were away when the file was cut, in order, and what their components
-    /// are to be cut to before they are used.
+    /// Pending truncations, in order: the places of nodes that were unreachable, and the sizes to
+    /// which their components must be truncated before they are used.
     pub(super) owed: Vec<(u16, u64)>,
-    /// Each of the nodes has the whole file.
+    /// The state of the copies, if each node has the whole file.
     pub(super) whole: Option<Whole>,
 }
 
-/// What is known of the copies of a file.
+/// The state of the copies of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Whole {
-    /// Which are out of date, a bit for each place.
+    /// A bit for each place with a stale copy.
     pub(super) stale: u8,
-    /// Somebody may be writing: what nobody was told to be stable may have come to some copies alone.
+    /// A writer may be active: data that is not acknowledged as stable may be on some copies only.
     pub(super) torn: bool,
 }
 
@@ -73,17 +73,17 @@ impl Whole {
 
 const _: () = assert!(COPIES_MAX <= 8, "there is a bit for each copy");
 
-/// A part of a range that lies on one node.
+/// A part of a range that is on one node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Piece {
-    /// The node's place in the record.
+    /// The place of the node in the record.
     pub(super) place: usize,
-    /// In the file and in the component.
+    /// The offset in the file and in the component.
     pub(super) offset: u64,
     pub(super) len: usize,
 }
 
-/// Which file a record belongs to: number and birth of the metadata file.
+/// The identity of the metadata file that owns a record: its number and birth time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Owner {
     file_id: u64,
@@ -98,7 +98,7 @@ impl Owner {
 }
 
 impl Record {
-    /// The bytes to keep.
+    /// Returns the bytes of the attribute.
     pub(super) fn encode(&self, owner: Owner, key: &[u8; 16]) -> Vec<u8> {
         assert!(usize::from(self.first) < self.nodes.len(), "the first stripe lies on a node");
         assert!(self.whole.is_none() || self.first == 0, "copies have no first stripe");
@@ -122,11 +122,11 @@ impl Record {
         bytes
     }
 
-    /// What the bytes say.
+    /// Decodes the bytes of the attribute.
     ///
     /// # Errors
-    /// [`StoreError::Io`] for what this store has not written, or not for this file: where the content
-    /// lies is not known then.
+    /// [`StoreError::Io`] for a record that this store has not written, or not for this file. The
+    /// placement is unknown then.
     pub(super) fn decode(bytes: &[u8], owner: Owner, key: &[u8; 16]) -> Result<Self> {
         Self::parse(bytes, owner, key).ok_or(StoreError::Io)
     }
@@ -183,13 +183,13 @@ impl Record {
         })
     }
 
-    /// What the component of a place is to be cut to before it is used.
+    /// Returns the size of the pending truncation of a component, by its place.
     pub(super) fn owed_at(&self, place: usize) -> Option<u64> {
         let found = self.owed.iter().find(|(owing, _)| usize::from(*owing) == place);
         found.map(|&(_, size)| size)
     }
 
-    /// The copies that are up to date, a bit for each place; 0 of stripes.
+    /// Returns a bit for each place with a fresh copy; 0 of stripes.
     pub(super) fn fresh_mask(&self) -> u8 {
         match (self.whole, all_places(self.nodes.len())) {
             (Some(whole), Some(all)) => all & !whole.stale,
@@ -197,29 +197,29 @@ impl Record {
         }
     }
 
-    /// The same by their places.
+    /// Iterates over the places with fresh copies.
     pub(super) fn fresh(&self) -> impl Iterator<Item = usize> + use<> {
         places(self.fresh_mask())
     }
 
-    /// The nodes with these; `None` of stripes.
+    /// Returns the nodes with fresh copies; `None` of stripes.
     pub(super) fn usable(&self) -> Option<Vec<u32>> {
         self.whole.map(|_| self.fresh().map(|at| self.nodes[at]).collect())
     }
 
-    /// The same file with the copies of these places alone, in this order.
+    /// Returns the record with only the copies at these places, in this order.
     pub(super) fn keeping(&self, kept: &[usize]) -> Self {
         let fewer = |whole: Whole| Whole { stale: remapped(whole.stale, kept), ..whole };
         let nodes = kept.iter().map(|&at| self.nodes[at]).collect();
         Self { nodes, whole: self.whole.map(fewer), ..self.clone() }
     }
 
-    /// The node that holds a byte, by its place in the record.
+    /// Returns the place of the node that holds a byte.
     pub(super) fn place_of(&self, offset: u64) -> usize {
         place_of(offset, self.unit_bytes, self.first.into(), self.nodes.len())
     }
 
-    /// The parts of a range, in order.
+    /// Iterates over the parts of a range, in order.
     pub(super) fn pieces(&self, offset: u64, len: usize) -> impl Iterator<Item = Piece> {
         let unit = u64::from(self.unit_bytes.get());
         let mut done = 0;
@@ -227,7 +227,7 @@ impl Record {
             let offset = offset.checked_add(done as u64)?;
             let left = len.checked_sub(done).filter(|&left| left > 0)?;
             let whole = usize::try_from(unit - offset % unit).unwrap_or(usize::MAX);
-            // One node holds all stripes of its files, one behind the other.
+            // A single node holds all stripes, one behind the other.
             let len = if self.nodes.len() == 1 { left } else { left.min(whole) };
             done += len;
             Some(Piece { place: self.place_of(offset), offset, len })
@@ -235,18 +235,18 @@ impl Record {
     }
 }
 
-/// The places that have a bit.
+/// Iterates over the places that have a bit.
 pub(super) fn places(mask: u8) -> impl Iterator<Item = usize> {
     (0..8).filter(move |at| mask & 1 << at != 0)
 }
 
-/// The same bits where only these places are left, in this order.
+/// Returns the bits as they are when only these places are left, in this order.
 pub(super) fn remapped(mask: u8, kept: &[usize]) -> u8 {
     let bit = |(now, at): (usize, &usize)| u8::from(mask & 1 << at != 0) << now;
     kept.iter().enumerate().map(bit).fold(0, |all, bit| all | bit)
 }
 
-/// The bits of so many places; `None` if there may not be so many copies.
+/// Returns a mask with as many bits as copies; `None` for an invalid number of copies.
 fn all_places(count: usize) -> Option<u8> {
     let bits = (1..=COPIES_MAX).contains(&count).then(|| (1u16 << count) - 1)?;
     u8::try_from(bits).ok()
@@ -293,7 +293,7 @@ mod tests {
             assert_eq!(Record::decode(&bytes, owner(1), &KEY), Ok(record.clone()));
             assert_eq!(record.fresh().count(), nodes - stale.count_ones() as usize);
         }
-        // None is up to date, or more than there may be.
+        // No copy is fresh, or there are more copies than possible.
         let whole = Some(Whole { stale: 0b11, torn: false });
         let wrong = [
             Record { first: 0, whole, ..record(2) },

@@ -1,11 +1,11 @@
-//! Whether what is kept beside a file is stable.
+//! Tracks if metadata of a file is stable.
 //!
 //! Invariants
-//! * It counts as stable only when a sync has succeeded that began after the last change.
+//! * It is stable only when a sync has succeeded that began after the last change.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// How often it was changed, and which of these states is on the disk.
+/// Counts the changes, and holds the count that the last sync has covered.
 #[derive(Debug)]
 pub(super) struct Stable {
     changes: AtomicU64,
@@ -13,12 +13,12 @@ pub(super) struct Stable {
 }
 
 impl Stable {
-    /// Nothing is known of it yet.
+    /// Begins as unstable, because the history is unknown.
     pub(super) fn unknown() -> Self {
         Self { changes: AtomicU64::new(1), synced: AtomicU64::new(0) }
     }
 
-    /// It is about to be changed.
+    /// Records that a change is about to begin.
     pub(super) fn change(&self) {
         self.changes.fetch_add(1, Ordering::SeqCst);
     }
@@ -27,7 +27,7 @@ impl Stable {
         self.synced.load(Ordering::SeqCst) == self.changes.load(Ordering::SeqCst)
     }
 
-    /// Makes it stable by `sync`.
+    /// Makes all changes so far stable by `sync`.
     pub(super) fn sync<E>(&self, sync: impl FnOnce() -> Result<(), E>) -> Result<(), E> {
         let reached = self.changes.load(Ordering::SeqCst);
         sync()?;

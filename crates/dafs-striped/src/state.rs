@@ -1,10 +1,12 @@
-//! What is known of one file by all who use it: where it lies, and the steps that change its size.
+//! The state of one file, shared by all its users: its placement, and the steps that change its
+//! size.
 //!
 //! Invariants
-//! * Content is read and written under the shared side of the gate, sizes are cut and placements made
-//!   under the exclusive one.
-//! * Nobody gets past the gate while a cut is unfinished. It is finished without nodes that are away: what
-//!   they owe is in the record, and their components are used by nobody before they have been cut.
+//! * Content is read and written with the gate held shared. Truncation and placement hold it
+//!   exclusively.
+//! * No operation passes the gate while a truncation is unfinished. It is finished without nodes
+//!   that are unreachable: the record lists their components as pending, and these are not used
+//!   before they are truncated.
 //! * Every change of the size is made under `size_lock`, so that none undoes another.
 
 use super::copies::Copies;
@@ -25,14 +27,14 @@ use std::sync::{
     Weak,
 };
 
-/// Where the content of a file is.
+/// The place of the content of a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Place {
-    /// Not looked at yet.
+    /// Not read yet.
     Unknown,
-    /// It has none, and is placed when it gets some.
+    /// The file has no content. It is placed when it gets some.
     Nowhere,
-    /// In the metadata directory, from before.
+    /// In the metadata directory, from before the store was striped.
     Here,
     /// On nodes.
     Striped(Record),
@@ -44,20 +46,21 @@ pub(super) struct FileState {
     id: FileId,
     gate: RwLock<Place>,
     size_lock: Mutex<()>,
-    /// Whether the record is known to be stable.
+    /// Tracks if the record is stable.
     synced: Stable,
-    /// Whether components may reach beyond the size: they belong to a record of an earlier use, or
-    /// clients write to them.
+    /// True if components may be longer than the size: they belong to a record of an earlier use,
+    /// or clients write to them.
     loose: AtomicBool,
-    /// Whether the size covers what earlier runs have left on the nodes.
+    /// True if the size covers the data that earlier runs have left on the nodes.
     adopted: AtomicBool,
-    /// An open of the metadata file for writing, for what the server does by itself.
+    /// An open of the metadata file for writing, for the server's own changes.
     writer: Mutex<Option<Weak<dyn OpenFile>>>,
-    /// Made without a name and not given one yet: nobody finds it once it is closed.
+    /// The file was made without a name and has none yet: it cannot be found after its close.
     unnamed: AtomicBool,
-    /// Where it goes to, while it is moved. Changed by those who are alone.
+    /// The move of the file to other nodes, if one is running. It changes while the gate is held
+    /// exclusively.
     moving: Mutex<Option<Arc<Move>>>,
-    /// The component that is removed when the state goes.
+    /// The component that is protected from removal for the life of this state.
     held: Mutex<Option<ComponentId>>,
     copies: Copies,
 }
@@ -66,7 +69,7 @@ impl Drop for FileState {
     fn drop(&mut self) {
         let mut states = lock(&self.shared.states);
         let place = self.gate.get_mut().unwrap_or_else(PoisonError::into_inner);
-        // Another state of the file may have come in the meantime.
+        // A new state of the file may exist by now.
         if states.get(&self.id).is_some_and(|state| state.strong_count() == 0) {
             states.remove(&self.id);
             if let Place::Striped(record) = place {
@@ -121,31 +124,31 @@ impl FileState {
         *lock(&self.writer) = Some(Arc::downgrade(file));
     }
 
-    /// Says whether the file has had a name.
+    /// Records that the file has no name yet, or has got one.
     pub(super) fn set_unnamed(&self, unnamed: bool) {
         self.unnamed.store(unnamed, Ordering::SeqCst);
     }
 
-    /// Lets the file be found by its component.
+    /// Makes the file known by its component.
     pub(super) fn announce(&self, record: &Record) {
         let known = Known { file: self.id, usable: record.usable() };
         lock(&self.shared.files).insert(record.component, known);
     }
 
-    /// What is known of the copies has changed. False if nobody was told where the file lies.
+    /// Publishes a change of the copies. False if no client knows the placement.
     pub(super) fn announce_again(&self, record: &Record) -> bool {
         let mut files = lock(&self.shared.files);
         let known = files.get_mut(&record.component);
         known.map(|known| known.usable = record.usable()).is_some()
     }
 
-    /// Keeps the component from being removed for as long as somebody uses the file.
+    /// Protects the component from removal while the file is in use.
     pub(super) fn hold(&self, component: ComponentId) {
         lock(&self.shared.held).insert(component);
         *lock(&self.held) = Some(component);
     }
 
-    /// Where the file lies, for as long as the guard lives.
+    /// Enters the gate shared, and returns the place of the content.
     pub(super) fn enter(&self) -> Result<RwLockReadGuard<'_, Place>> {
         let mut tried = false;
         loop {
@@ -159,7 +162,7 @@ impl FileState {
         }
     }
 
-    /// The same without waiting; `None` where that is not possible.
+    /// Does the same without waiting; `None` if that is not possible.
     pub(super) fn try_enter(&self) -> Option<RwLockReadGuard<'_, Place>> {
         let place = match self.gate.try_read() {
             Ok(place) => place,
@@ -169,15 +172,16 @@ impl FileState {
         is_settled(&place).then_some(place)
     }
 
-    /// The record as it is, be it of a cut that is not finished; `None` if it has none.
+    /// Returns the record as it is, even with an unfinished truncation. `None` if the file has no
+    /// record.
     pub(super) fn look(&self) -> Result<Option<Record>> {
         self.look_at(self.gate.write().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// The same without waiting.
+    /// Does the same without waiting.
     ///
     /// # Errors
-    /// [`StoreError::WouldBlock`] where that is not possible.
+    /// [`StoreError::WouldBlock`] if that is not possible.
     pub(super) fn try_look(&self) -> Result<Option<Record>> {
         match self.gate.try_write() {
             Ok(place) => self.look_at(place),
@@ -196,7 +200,7 @@ impl FileState {
         })
     }
 
-    /// Where the file lies, while nobody else uses it.
+    /// Enters the gate exclusively.
     pub(super) fn enter_alone(&self) -> Result<RwLockWriteGuard<'_, Place>> {
         let mut place = self.gate.write().unwrap_or_else(PoisonError::into_inner);
         if *place == Place::Unknown {
@@ -214,7 +218,8 @@ impl FileState {
         Ok(place)
     }
 
-    /// The same while no client writes to copies by itself either: each copy would come to another end.
+    /// Does the same once no client holds a layout for writing to copies: with concurrent writes
+    /// the copies would end at different sizes.
     fn enter_alone_of_clients(&self) -> Result<RwLockWriteGuard<'_, Place>> {
         for _ in 0..COPY_ATTEMPTS_MAX {
             let place = self.enter_alone()?;
@@ -262,13 +267,14 @@ impl FileState {
         self.with_rights(|| {
             meta.set_xattr(&server(), &self.id, STRIPES_XATTR, &bytes, SetXattr::Either)
         })?;
-        // A sync that began between the two may have come too early.
+        // A sync that began between the two may not cover the change.
         self.synced.change();
         Ok(())
     }
 
-    /// Runs something that needs the rights to read and write the metadata file. A server without
-    /// privileges that has them not, because nobody has, gives them to itself for so long.
+    /// Runs a function that needs the rights to read and write the metadata file. A server without
+    /// privileges may lack them, because the mode gives them to no user. Then it sets them for the
+    /// call.
     fn with_rights<T>(&self, run: impl Fn() -> Result<T>) -> Result<T> {
         let meta = &self.shared.meta;
         match run() {
@@ -286,7 +292,7 @@ impl FileState {
         done
     }
 
-    /// Says where a file will lie that has no content yet.
+    /// Places a file without content.
     pub(super) fn place(&self) -> Result<()> {
         let mut place = self.enter_alone()?;
         if *place == Place::Nowhere {
@@ -295,7 +301,7 @@ impl FileState {
         Ok(())
     }
 
-    /// The same for one that has just been made with a size.
+    /// Places a file that has just been made with a size.
     pub(super) fn place_new(&self) -> Result<()> {
         let mut place = self.gate.write().unwrap_or_else(PoisonError::into_inner);
         if !matches!(*place, Place::Striped(_)) {
@@ -308,7 +314,7 @@ impl FileState {
         let slots = self.shared.slots.staying();
         let mut component = [0; 16];
         getrandom::fill(&mut component).map_err(|_| StoreError::Io)?;
-        // Files begin on different nodes, so that small ones are spread too.
+        // Files begin on different nodes, so that small ones are spread, too.
         let turn = SipHasher24::new().hash(&component) % slots.len() as u64;
         let mut record = Record {
             component: ComponentId(component),
@@ -323,40 +329,41 @@ impl FileState {
             self.make_whole(&mut record)?;
         }
         self.keep(&record)?;
-        // There is nothing on any node yet.
+        // No node has data of the file yet.
         self.loose.store(false, Ordering::SeqCst);
         self.adopted.store(true, Ordering::SeqCst);
         Ok(record)
     }
 
-    /// Where the file goes to, if it is being moved.
+    /// Returns the running move of the file.
     pub(super) fn moving(&self) -> Option<Arc<Move>> {
         lock(&self.moving).clone()
     }
 
-    /// Whether it is being moved.
+    /// True if the file is being moved.
     pub(super) fn is_moving(&self) -> bool {
         lock(&self.moving).is_some()
     }
 
-    /// Says where it goes to; to be called by who is alone.
+    /// Begins a move. The caller holds the gate exclusively.
     pub(super) fn set_moving(&self, moving: Arc<Move>) {
         *lock(&self.moving) = Some(moving);
     }
 
-    /// It is moved no more, and nobody who writes takes it to be.
+    /// Ends a move. With the gate held exclusively no writer is under way that saw the move.
     pub(super) fn end_move(&self) {
         let _alone = self.gate.write().unwrap_or_else(PoisonError::into_inner);
         *lock(&self.moving) = None;
     }
 
-    /// Something may have been written beyond the size.
+    /// Records that components may be longer than the size.
     pub(super) fn set_loose(&self) {
         self.loose.store(true, Ordering::SeqCst);
     }
 
-    /// Makes ready for clients that write to components themselves: where the file lies is stable, and
-    /// what others have left on the nodes, who could not say so any more, is part of the file.
+    /// Prepares the file for clients that write to components themselves. The record becomes
+    /// stable, and data that earlier clients have left on the nodes without a commit becomes part
+    /// of the file.
     pub(super) fn open_to_writers(&self, record: &Record) -> Result<()> {
         self.loose.store(true, Ordering::SeqCst);
         if !self.adopted.load(Ordering::SeqCst) {
@@ -369,16 +376,16 @@ impl FileState {
         Ok(())
     }
 
-    /// Makes the file reach as far as its components do, and that stable: whoever made it longer may have
-    /// been killed before it was.
+    /// Extends the size to the end of the components, stably. The last writer may have died before
+    /// its change of the size was stable.
     pub(super) fn adopt(&self, record: &Record) -> Result<()> {
-        // First, so that nobody is asked about a file that is gone.
+        // First, so that a removed file fails before the nodes are asked.
         let size = self.attr()?.size;
         let reach = self.reach(record)?;
         if reach > size {
             self.synced.change();
             self.extend(&*self.writer()?, reach)?;
-            // A sync that began between the two may have come too early.
+            // A sync that began between the two may not cover the change.
             self.synced.change();
         }
         if reach > 0 && !self.synced.is_stable() {
@@ -391,7 +398,7 @@ impl FileState {
         lock(&self.size_lock)
     }
 
-    /// Makes the file reach to `end` at least, and counts as a change of it in any case. The caller
+    /// Extends the size to `end` at least, and updates the change attribute in any case. The caller
     /// is inside the gate.
     pub(super) fn extend(&self, meta: &dyn OpenFile, end: u64) -> Result<()> {
         let _size = self.lock_size();
@@ -399,7 +406,7 @@ impl FileState {
         meta.set_size(size.max(end))
     }
 
-    /// Sets the size in the way that every change of it goes.
+    /// Sets the size. Every explicit change of the size comes through here.
     pub(super) fn set_size(&self, meta: &dyn OpenFile, size: u64) -> Result<()> {
         let mut place = self.enter_alone_of_clients()?;
         if *place == Place::Nowhere && size > 0 {
@@ -410,16 +417,16 @@ impl FileState {
         }
         let _size = self.lock_size();
         match &mut *place {
-            // What components have beyond the size would come back when the file grows.
+            // Data of components beyond the size would reappear when the file grows.
             Place::Striped(record)
                 if size < meta.attr()?.size || self.loose.load(Ordering::SeqCst) =>
             {
-                // Who moves it begins anew.
+                // The copying must begin again.
                 self.moving().inspect(|moving| moving.fail());
                 record.cutting = Some(size);
                 let noted = self.keep(record).and_then(|()| self.sync_meta(meta));
                 if let Err(error) = noted {
-                    // What is kept is not known, and nothing was cut.
+                    // The content of the record is unknown, and no component was truncated.
                     record.cutting = None;
                     if self.keep(record).is_err() {
                         *place = Place::Unknown;
@@ -446,7 +453,8 @@ impl FileState {
         self.cut(record, &*meta, size)
     }
 
-    /// Cuts components, then the metadata file, and says so. The record says already what to.
+    /// Truncates the components, then the metadata file, and records that as done. The record holds
+    /// the new size before.
     fn cut(&self, record: &mut Record, meta: &dyn OpenFile, size: u64) -> Result<()> {
         assert_eq!(record.cutting, Some(size), "a cut is noted first");
         let (failed, owed) = match record.whole {
@@ -460,7 +468,8 @@ impl FileState {
         let whole = record.whole.map(give_up);
         let done = Record { cutting: None, owed, whole, ..record.clone() };
         self.keep(&done)?;
-        // After a crash the file would be cut again, with what clients have written behind it since.
+        // Without this sync, a crash would repeat the truncation and remove data that clients have
+        // written since.
         self.sync_meta(meta)?;
         if failed != 0 {
             self.note_given_up(&done, failed);
@@ -470,7 +479,7 @@ impl FileState {
         self.be_sure_alone(record)
     }
 
-    /// An open of the metadata file for writing: somebody's, or the server's own.
+    /// Returns an open of the metadata file for writing: one of a client, or the server's own.
     pub(super) fn writer(&self) -> Result<Arc<dyn OpenFile>> {
         if let Some(file) = lock(&self.writer).as_ref().and_then(Weak::upgrade) {
             return Ok(file);
@@ -479,12 +488,12 @@ impl FileState {
         self.with_rights(|| self.shared.meta.open(&server(), &self.id, mode))
     }
 
-    /// Makes the size stable, and where the file lies.
+    /// Makes the size and the record stable.
     pub(super) fn commit_meta(&self, meta: &dyn OpenFile) -> Result<()> {
         if self.synced.is_stable() { meta.commit(0, 0) } else { self.sync_meta(meta) }
     }
 
-    /// The same with all attributes.
+    /// Makes all attributes and the record stable.
     pub(super) fn sync_meta(&self, meta: &dyn OpenFile) -> Result<()> {
         self.synced.sync(|| meta.sync())
     }
@@ -498,11 +507,11 @@ impl FileState {
             let verifier = slot.node.commit(&record.component).map_err(StoreError::of_node)?;
             same &= self.shared.note_verifier(&slot, verifier);
         }
-        // The caller has told a verifier from before, and would keep to it.
+        // The writer holds an earlier verifier, and must learn that it has changed.
         if same { Ok(()) } else { Err(StoreError::Busy) }
     }
 
-    /// How far the components of a record reach.
+    /// Returns the end of the longest component of a record.
     pub(super) fn reach(&self, record: &Record) -> Result<u64> {
         if record.whole.is_some() {
             return self.reach_of_copies(record);
@@ -515,7 +524,7 @@ impl FileState {
         Ok(reach)
     }
 
-    /// How far the component reaches that holds the byte before `end`.
+    /// Returns the end of the component that holds the byte before `end`.
     pub(super) fn reach_at(&self, record: &Record, end: u64) -> Result<u64> {
         if record.whole.is_some() {
             return self.reach_of_copies(record);
@@ -525,10 +534,10 @@ impl FileState {
         self.slot(record, place)?.node.size(&record.component)
     }
 
-    /// The node of a place in a record, to use its component.
+    /// Returns the node at a place in a record, to use its component.
     ///
     /// # Errors
-    /// [`StoreError::Busy`] while it has not been cut.
+    /// [`StoreError::Busy`] while its truncation is pending.
     pub(super) fn slot(&self, record: &Record, place: usize) -> Result<Arc<Slot>> {
         match record.owed_at(place) {
             Some(_) => Err(StoreError::Busy),
@@ -536,13 +545,13 @@ impl FileState {
         }
     }
 
-    /// Current attributes, of a file without a name too.
+    /// Returns the current attributes, also of a file without a name.
     pub(super) fn attr(&self) -> Result<Attr> {
         self.shared.meta.getattr(&self.id)
     }
 }
 
-/// Whether content may be used.
+/// True if the content may be used.
 fn is_settled(place: &Place) -> bool {
     match place {
         Place::Unknown => false,
