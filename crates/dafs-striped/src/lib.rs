@@ -1,27 +1,27 @@
-//! Files whose content is spread over several places: names and attributes lie in a local directory,
-//! stripes of content on nodes, round robin.
+//! Files whose content is spread over several nodes. Names and attributes are in a local directory
+//! (the metadata directory); stripes of content are on nodes, round robin.
 //!
-//! What is not obvious
-//! * A regular file in the metadata directory has no content of its own; its size is the file's. Its
-//!   extended attribute `user.dafs.stripes` (`record`), which clients do not see, says where the
-//!   content lies. It comes with the first content.
-//! * A file of the metadata directory that has content and no such record is served as it is.
-//! * A record belongs to one metadata file. A copy of that, by whatever tool, cannot be read
-//!   ([`StoreError::Io`](dafs_store::StoreError::Io)), nor can anything once the secret is lost.
-//! * Holes are not told from zeros, and a file is told to use as much space as it is long.
-//!
-//! * With [`StripedOptions::copies`] above 1, new files have whole copies on so many nodes instead of
-//!   stripes on all (`copies`).
+//! Notes
+//! * A regular file in the metadata directory has no content of its own; its size is the size of
+//!   the file. Its extended attribute `user.dafs.stripes` (`record`), which clients do not see,
+//!   names the nodes of the content. The file gets the record together with its first content.
+//! * A file of the metadata directory that has content and no record is served as it is.
+//! * A record belongs to one metadata file. A copy of that file, made by any tool, cannot be read
+//!   ([`StoreError::Io`](dafs_store::StoreError::Io)). No striped file can be read once the secret
+//!   is lost.
+//! * Holes are not distinguished from zeros, and the reported space of a file is at least its size.
+//! * With [`StripedOptions::copies`] above 1, new files have whole copies on as many nodes instead
+//!   of stripes on all nodes (`copies`).
 //!
 //! Invariants
-//! * The size of a file is extended only after the data is on the node; it is never made shorter but
-//!   by a change of the size.
-//! * Before components are cut, the record says what to: whoever finds it finishes that first (`owed`: as
-//!   far as nodes are there).
-//! * Components are removed when the last name and the last open of a file are gone and that is stable,
-//!   not before.
-//! * What components have beyond the size does not come back: a change of the size cuts them wherever
-//!   there may be such a thing.
+//! * The size of a file is extended only after the data is on the node. Only a change of the size
+//!   makes it smaller.
+//! * Before components are truncated, the record holds the new size. A later run that finds it
+//!   finishes that truncation first (`owed`: on the nodes that are reachable).
+//! * Components are removed only after the last name and the last open of a file are gone and the
+//!   removal of the name is stable.
+//! * Data of components beyond the size never reappears: a change of the size truncates all
+//!   components that may have such data.
 
 #![forbid(unsafe_code)]
 
@@ -59,28 +59,31 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, AtomicUsize};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-/// How to open a [`StripedStore`].
+/// The options of a [`StripedStore`].
 pub struct StripedOptions {
-    /// The key of records; the same after every restart.
+    /// The key of records, the same after every restart.
     pub secret: [u8; 16],
-    /// The key of the handles by which clients name components, which data servers have too. Whoever
-    /// knows it can reach every component.
+    /// The key of the handles by which clients name components. Data servers have it, too. A client
+    /// that knows it can reach every component.
     pub component_secret: [u8; 16],
     /// The file system id of the handles by which clients name components to data servers.
     pub component_fs: FsId,
     /// Bytes of a stripe of new files: from 4096 to 2^30, a multiple of 64.
     pub unit_bytes: NonZeroU32,
-    /// On how many nodes each new file is as a whole; 1: on none, but in stripes on all.
+    /// The number of nodes that hold the whole of each new file. With 1 the file has stripes on all
+    /// nodes instead.
     pub copies: usize,
-    /// A directory for the list of components to be removed. It is made if it is not there.
+    /// A directory for the list of components to be removed. It is made if it does not exist.
     pub removed: PathBuf,
-    /// The same for those that files have left.
+    /// A directory for the list of components that moved files have left. It is made if it does not
+    /// exist.
     pub left: PathBuf,
-    /// A file with the numbers of nodes that are being emptied, in a directory that is there.
+    /// A file with the numbers of nodes that are being emptied, in an existing directory.
     pub leaving: PathBuf,
-    /// The same for the list of files with copies to be mended.
+    /// A directory for the list of files with copies to be repaired. It is made if it does not
+    /// exist.
     pub mends: PathBuf,
-    /// Called when unstable data that was written before may be lost.
+    /// Called when unstable data may be lost.
     pub lost: Box<dyn Fn() + Send + Sync>,
 }
 
@@ -89,58 +92,58 @@ pub struct StripedStore {
     shared: Arc<Shared>,
 }
 
-/// What all files share.
+/// The state that all files of a store share.
 struct Shared {
     meta: PosixStore,
     slots: Slots,
     options: StripedOptions,
     states: Mutex<FxHashMap<FileId, Weak<FileState>>>,
-    /// Components of removed files that somebody has open.
+    /// Components of removed files that are still open.
     held: Mutex<FxHashSet<ComponentId>>,
     removed: Pending,
     /// Components that files may have left.
     left: Pending,
-    /// Held by whoever changes that list.
+    /// Held by the thread that changes the list `left`.
     left_turn: Mutex<()>,
     /// Components of files that are being moved.
     moving: Mutex<FxHashSet<ComponentId>>,
-    /// How often something that is to be moved has gone to another directory.
+    /// Counts the moves of relevant objects to another directory.
     wandered: AtomicU64,
-    /// Components that nobody may use before they are cut, by the number of the node, and whose they
-    /// are; of files in use.
+    /// Components that must not be used before they are truncated, by the number of the node, with
+    /// their files. Only of files in use.
     owing: Mutex<FxHashMap<(ComponentId, u32), FileId>>,
     /// Files with stale copies.
     mends: Pending,
-    /// Files whose copies may differ, because somebody writes.
+    /// Files in use whose copies may differ, because a writer is active.
     torn: Mutex<FxHashMap<FileId, Arc<FileState>>>,
-    /// Files of which is to be known whether clients write to copies by themselves; and whether they are
-    /// to stop.
+    /// Files to ask the service about: do clients hold layouts for writing? True if it is to recall
+    /// them.
     asked: Mutex<FxHashMap<FileId, bool>>,
-    /// Threads that wait for data servers that cannot be reached.
+    /// The number of threads that wait for unreachable data servers.
     napping: AtomicUsize,
-    /// Files whose placement has become another one.
+    /// Files whose placement has changed.
     moved: Mutex<Vec<FileId>>,
     devices: Mutex<Devices>,
-    /// Which files the components are of that clients were told about in this run, for as long as
-    /// somebody uses the file.
+    /// The files of the components that this run has handed out to clients, for as long as the file
+    /// is in use.
     files: Mutex<FxHashMap<ComponentId, Known>>,
 }
 
-/// A device that clients were told of.
+/// A device that was handed out to clients.
 struct KnownDevice {
     device: Device,
     /// The numbers of its nodes, in the order of its servers.
     nodes: Vec<u32>,
-    /// Where these serve DAFS.
+    /// The DAFS addresses of its servers.
     dafs: Vec<Vec<SocketAddr>>,
 }
 
-/// The devices that clients may know of.
+/// The devices that clients may know.
 #[derive(Default)]
 struct Devices {
-    /// With the numbers of their nodes.
+    /// The current devices, with the numbers of their nodes.
     known: FxHashMap<DeviceKey, KnownDevice>,
-    /// Those that no placement names any more, to be told.
+    /// Devices that no placement names any more; clients are to be notified of their deletion.
     gone: Vec<DeviceKey>,
 }
 
@@ -151,24 +154,24 @@ struct Known {
     usable: Option<Vec<u32>>,
 }
 
-/// The server itself, as a caller of the store of the metadata.
+/// The credentials of the server itself, as a caller of the metadata store.
 fn server() -> Cred {
     Cred::new(0, 0)
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // What these hold is whole between any two steps.
+    // A panic leaves no half-done change here, so a poisoned lock is usable.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl StripedStore {
-    /// Spreads the content of new files of `meta` over `nodes`. Those that hold content of older
-    /// files have to be among them.
+    /// Spreads the content of new files of `meta` over `nodes`. The nodes that hold content of
+    /// older files must be among them.
     ///
     /// # Errors
-    /// [`StoreError::Invalid`] for options and nodes that cannot be used,
-    /// [`StoreError::NotSupported`] when the metadata directory cannot keep extended attributes, and
-    /// what the list of removals says.
+    /// * [`StoreError::Invalid`] for options and nodes that cannot be used.
+    /// * [`StoreError::NotSupported`] when the metadata directory cannot keep extended attributes.
+    /// * Those of the lists of files.
     pub fn open(
         meta: PosixStore,
         nodes: Vec<Arc<dyn Node>>,
@@ -219,11 +222,11 @@ impl StripedStore {
 }
 
 impl StripedStore {
-    /// The size of the file that a component is of; for those that clients were told about in this run
-    /// and that somebody uses.
+    /// Returns the size of the file of a component. It knows the files that this run has handed out
+    /// to clients and that are in use.
     ///
     /// # Errors
-    /// [`StoreError::Busy`] where that is not known.
+    /// [`StoreError::Busy`] for other components.
     pub fn size_of(&self, component: &ComponentId) -> Result<u64> {
         use dafs_store::Store as _;
         let file = lock(&self.shared.files).get(component).map(|known| known.file);
@@ -232,11 +235,13 @@ impl StripedStore {
 }
 
 impl StripedStore {
-    /// Reads from the file that a component is of, for a data server that was asked for what it does
-    /// not have. Ends where the node that has the first byte does.
+    /// Reads from the file of a component, for a data server that was asked for bytes of another
+    /// node. Ends at the end of the piece that begins at `offset`, because the next one is on
+    /// another node.
     ///
     /// # Errors
-    /// [`StoreError::Busy`] where the file is not known, as with [`size_of`](Self::size_of); the node's.
+    /// [`StoreError::Busy`] where the file is not known, as with [`size_of`](Self::size_of); the
+    /// node's.
     pub fn read_component(
         &self,
         component: &ComponentId,
@@ -248,8 +253,8 @@ impl StripedStore {
         })
     }
 
-    /// Writes to the file that a component is of, as far as the node goes that has the first byte.
-    /// Stable when the call returns; the size of the file is left as it is.
+    /// Writes to the file of a component, up to the end of the piece that begins at `offset`. The
+    /// data is stable when the call returns; the size of the file does not change.
     ///
     /// # Errors
     /// As for [`read_component`](Self::read_component).
@@ -267,7 +272,8 @@ impl StripedStore {
         })
     }
 
-    /// Runs something with the node that has the byte at `offset`, and with what it has of the views.
+    /// Runs a function with the node that holds the byte at `offset`, and with the node's part of
+    /// the views.
     fn with_piece(
         &self,
         component: &ComponentId,
@@ -279,7 +285,8 @@ impl StripedStore {
         let state = self.shared.state(&file.ok_or(StoreError::Busy)?);
         let place = state.enter()?;
         let Place::Striped(record) = &*place else { return Err(StoreError::Busy) };
-        // While it is moved, nobody is to come this way any more; and a copy lies nowhere else.
+        // A write here would miss the new nodes of a file that is being moved; and a copy has no
+        // other node.
         if record.component != *component || record.whole.is_some() || state.is_moving() {
             return Err(StoreError::Busy);
         }
@@ -292,7 +299,7 @@ impl StripedStore {
 
 impl Drop for StripedStore {
     fn drop(&mut self) {
-        // These know the store.
+        // Drops the states after the lock is released, because they refer to the store.
         let torn = std::mem::take(&mut *lock(&self.shared.torn));
         drop(torn);
     }
@@ -305,7 +312,7 @@ impl std::fmt::Debug for StripedStore {
 }
 
 impl Shared {
-    /// Where the node with a number is.
+    /// Returns the node with a number.
     fn slot(&self, number: u32) -> Result<Arc<Slot>> {
         self.slots.find(number).ok_or_else(|| {
             tracing::error!(number, "a file lies on a node that is not configured");
@@ -313,15 +320,16 @@ impl Shared {
         })
     }
 
-    /// The thread's identity while it works on nodes.
+    /// Gives the thread the identity of the server while it works on nodes.
     fn as_server(&self) -> Result<ServerGuard> {
         self.meta.as_server()
     }
 
-    /// Notes a node's write verifier. False when it is another one than before, in which case
-    /// everybody has been told.
+    /// Records a node's write verifier. False if it has changed; then the server has reported the
+    /// loss of unstable data.
     fn note_verifier(&self, slot: &Slot, verifier: u64) -> bool {
-        // Whoever finds the new one comes after everybody has been told.
+        // The lock is held while the loss is reported. Any thread that sees the new verifier comes
+        // after the report.
         let mut known = lock(&slot.verifier);
         let same = *known == 0 || *known == verifier;
         if !same {
@@ -332,7 +340,7 @@ impl Shared {
         same
     }
 
-    /// What is known of a file in common by all who use it.
+    /// Returns the state of a file, shared by all its users.
     fn state(self: &Arc<Self>, id: &FileId) -> Arc<FileState> {
         let mut states = lock(&self.states);
         if let Some(state) = states.get(id).and_then(Weak::upgrade) {
@@ -344,8 +352,8 @@ impl Shared {
     }
 }
 
-/// What clients are told of an object. The blocks of a metadata file say nothing about its content,
-/// and some tools take a file without blocks for one without content.
+/// Returns the attributes of an object as clients see them. The blocks of a metadata file do not
+/// show its content, and some tools take a file without blocks for an empty one.
 fn shown(attr: Attr) -> Attr {
     match attr.kind {
         Kind::Regular => Attr { space_used: attr.space_used.max(attr.size), ..attr },

@@ -1,14 +1,14 @@
-//! Moving files off nodes that are being emptied, while they are in use.
+//! Moves files off nodes that are being emptied, while they are in use.
 //!
 //! Invariants
-//! * From [`begin_move`](StripedStore::begin_move) on nobody is told any more where the file lies. The
-//!   first step comes when clients have forgotten it: whoever moves it sees to that.
-//! * Until the record says otherwise, the nodes that it names have everything. What is written meanwhile
-//!   goes to them first, and then to the new ones as well.
-//! * The record is changed when all that the file has is stable on the new nodes, and none of them has
-//!   lost anything since the first byte was copied.
+//! * From [`begin_move`](StripedStore::begin_move) on, no client gets a layout. The caller does the
+//!   first step only when no client may use the old placement any more.
+//! * Until the record changes, the nodes that it names have all data. A concurrent write goes to
+//!   them first, and then to the new nodes as well.
+//! * The record changes when all data of the file is stable on the new nodes, and none of them has
+//!   lost data since the first byte was copied.
 //! * Components on nodes that the record does not name are removed. From before the first byte is
-//!   copied a list says which those may be.
+//!   copied, a list names the nodes that may have such components.
 
 use super::pending::Entry;
 use super::record::Record;
@@ -23,37 +23,40 @@ use siphasher::sip::SipHasher24;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-/// Where a file goes to.
+/// A running move of a file.
 pub(super) struct Move {
     targets: Vec<Target>,
-    /// The list says what may be left over; nothing is written before that.
+    /// The list names the nodes that may keep unused components. No data is written to new nodes
+    /// before that.
     ready: AtomicBool,
     failed: AtomicBool,
 }
 
-/// Where the stripes of one place go to.
+/// The new node for the stripes of one place.
 struct Target {
     place: usize,
     slot: Arc<Slot>,
-    /// The node has nothing of the file yet.
+    /// True if the node has no data of the file yet.
     fresh: bool,
-    /// Held by who writes to the old node and the new one, lest two come to them in different orders.
+    /// Held while a write goes to the old node and the new one, so that both get all writes in the
+    /// same order.
     turn: Mutex<()>,
 }
 
 impl Move {
-    /// It is to begin anew.
+    /// Marks the move as failed: it must begin again.
     pub(super) fn fail(&self) {
         self.failed.store(true, Ordering::SeqCst);
     }
 
-    /// To be held from before something is written to a place until it has [followed](Self::follow).
+    /// Locks a place. The caller holds the guard from before its write until the write has
+    /// [followed](Self::follow).
     pub(super) fn take_turn(&self, place: usize) -> Option<MutexGuard<'_, ()>> {
         let target = self.targets.iter().find(|target| target.place == place)?;
         Some(lock(&target.turn))
     }
 
-    /// Writes what was written to a place to where that goes, too.
+    /// Repeats a write to a place on the new node of that place.
     pub(super) fn follow(
         &self,
         record: &Record,
@@ -74,15 +77,15 @@ impl Move {
     }
 }
 
-/// A file that is being moved. Dropped, it stays where it was.
+/// A move of a file. If it is dropped before its end, the file stays where it was.
 pub struct Relocation {
     shared: Arc<Shared>,
     state: Arc<FileState>,
     moving: Arc<Move>,
     component: ComponentId,
-    /// What the new nodes said before the first byte was copied; nothing yet.
+    /// The write verifiers of the new nodes from before the first byte was copied.
     verifiers: Option<Vec<u64>>,
-    /// How far the file has been looked through.
+    /// The offset up to which the file was copied.
     reached: u64,
     copied_bytes: u64,
 }
@@ -101,11 +104,13 @@ impl Drop for Relocation {
 }
 
 impl StripedStore {
-    /// Begins to move the stripes of a file off nodes that are being emptied; `None` if it lies on none of
-    /// them. Copies [leave](Self::leave_nodes) in another way.
+    /// Begins to move the stripes of a file off nodes that are being emptied. `None` if it is on
+    /// none of them. Copies [leave](Self::leave_nodes) in another way.
     ///
     /// # Errors
-    /// [`StoreError::NotSupported`] for a file with copies, [`StoreError::Busy`] when it cannot be moved now; the store's.
+    /// * [`StoreError::NotSupported`] for a file with copies.
+    /// * [`StoreError::Busy`] when the file cannot be moved now.
+    /// * The store's.
     pub fn begin_move(&self, file: &FileId) -> Result<Option<Relocation>> {
         let (shared, state) = (self.shared.clone(), self.shared.state(file));
         let place = state.enter_alone()?;
@@ -131,16 +136,18 @@ impl StripedStore {
 }
 
 impl Relocation {
-    /// Bytes that were copied.
+    /// Returns the number of copied bytes.
     pub fn copied_bytes(&self) -> u64 {
         self.copied_bytes
     }
 
-    /// Copies the next piece. True when the file lies elsewhere, and nothing is left to do.
+    /// Copies the next piece. True when the move is complete.
     ///
     /// # Errors
-    /// [`StoreError::Busy`] when the file or a node cannot be used now; the nodes' and the store's. It
-    /// can be tried again; if it [has failed](Self::has_failed), from the beginning.
+    /// * [`StoreError::Busy`] when the file or a node cannot be used now.
+    /// * The nodes' and the store's.
+    ///
+    /// The caller can retry. If the move [has failed](Self::has_failed), it must begin a new one.
     pub fn step(&mut self) -> Result<bool> {
         if self.has_failed() {
             return Err(StoreError::Busy);
@@ -170,19 +177,20 @@ impl Relocation {
         Ok(true)
     }
 
-    /// Whether it has to begin anew.
+    /// True if the move must begin again.
     pub fn has_failed(&self) -> bool {
         self.moving.failed.load(Ordering::SeqCst)
     }
 
-    /// Makes ready: the size covers all that there is, the list says what may be left over, and the new
-    /// nodes have nothing of an earlier try.
+    /// Prepares the move. The size covers all data, the list names the nodes that may keep unused
+    /// components, and the new nodes have no data of an earlier attempt.
     fn prepare(&self) -> Result<Vec<u64>> {
         let place = self.state.enter()?;
         let Place::Striped(record) = &*place else { return Err(StoreError::Busy) };
         self.state.adopt(record)?;
         let record = record.clone();
-        // Who works on the list looks at records.
+        // The thread that works off the list enters the gate of a file while it holds the lock of
+        // the list.
         drop(place);
         let _server = self.shared.as_server()?;
         let targets = &self.moving.targets;
@@ -219,11 +227,11 @@ impl Relocation {
         if written.count < len { Err(StoreError::NoSpace) } else { Ok(()) }
     }
 
-    /// Makes all stable that was copied, and then says that the file lies there.
+    /// Makes all copied data stable, and then changes the record.
     fn finish(&self, place: &mut Place) -> Result<()> {
         let Place::Striped(record) = &*place else { return Err(StoreError::Busy) };
         let targets = &self.moving.targets;
-        // What the old nodes have lost is told to those who still count on it.
+        // Writers that rely on unstable data of the old nodes are told of its loss.
         self.state.commit_stripes(record)?;
         let server = self.shared.as_server()?;
         let verifiers = targets.iter().map(|target| target.slot.node.commit(&self.component));
@@ -239,20 +247,20 @@ impl Relocation {
         }
         let meta = self.state.writer()?;
         let kept = self.state.keep(&moved).and_then(|()| self.state.sync_meta(&*meta));
-        // What is kept is not known after an error.
+        // After an error the content of the record is unknown.
         *place = if kept.is_ok() { Place::Striped(moved) } else { Place::Unknown };
         kept.inspect_err(|_| self.moving.fail())
     }
 }
 
 impl Shared {
-    /// Whether a file lies on a node that is being emptied.
+    /// True if a file is on a node that is being emptied.
     fn is_misplaced(&self, record: &Record) -> bool {
         let leaving = self.slots.leaving();
         record.nodes.iter().any(|number| leaving.contains(number))
     }
 
-    /// Whether who looks through all directories looks for such a file.
+    /// True if a walk through all directories may look for such a file.
     fn may_be_wanted(&self, look: Result<Option<Record>>) -> bool {
         let lost = self.slots.lost();
         let is_wanted = |record: Record| {
@@ -261,8 +269,8 @@ impl Shared {
         look.map_or(true, |record| record.is_some_and(is_wanted))
     }
 
-    /// Where stripes on nodes that are being emptied go to: to nodes that have nothing of the file, as
-    /// far as there are any.
+    /// Chooses new nodes for stripes on nodes that are being emptied. Prefers nodes that have no
+    /// data of the file.
     fn targets(&self, record: &Record) -> Result<Vec<Target>> {
         let (leaving, mut staying) = (self.slots.leaving(), self.slots.staying());
         staying.retain(|slot| slot.node.is_there());
@@ -288,12 +296,13 @@ impl Shared {
         Ok(targets)
     }
 
-    /// The files that somebody uses.
+    /// Returns the files in use.
     pub(super) fn in_use(&self) -> Vec<Arc<FileState>> {
         lock(&self.states).values().filter_map(std::sync::Weak::upgrade).collect()
     }
 
-    /// Has components removed on nodes that the file will have left, or was not moved to.
+    /// Adds a moving file to the list of components to be removed: on nodes that it leaves, or to
+    /// which a failed move has copied.
     pub(super) fn enter_moved(&self, mut entry: Entry) -> Result<()> {
         let _alone = lock(&self.left_turn);
         if let Some(before) = self.left.find(&entry.component)? {
@@ -304,7 +313,7 @@ impl Shared {
         self.left.enter(&entry)
     }
 
-    /// Removes what moved files have left behind.
+    /// Removes components that moved files have left.
     pub(super) fn sweep_moved(self: &Arc<Self>) -> Result<()> {
         let _alone = lock(&self.left_turn);
         let settle = || self.meta.sync_file_system();
@@ -326,7 +335,7 @@ impl Shared {
             let state = in_use.unwrap_or_else(|| self.state(&entry.file));
             match state.look() {
                 Ok(Some(record)) if record.component == entry.component => {
-                    // Nobody else knows where it lies once it is closed.
+                    // No later sweep could find the placement of a file without a name.
                     if !is_there {
                         return Err(StoreError::Busy);
                     }
@@ -346,8 +355,8 @@ impl Shared {
         nodes.iter().map(remove).fold(Ok(()), Result::and)
     }
 
-    /// Notes that an object is about to go to another directory: whoever looks through all of them may not
-    /// meet it. Waits for nobody: what is not known counts.
+    /// Counts the move of an object to another directory, because a walk may miss the object. Never
+    /// waits: an object in use counts.
     pub(super) fn note_wandering(self: &Arc<Self>, id: &FileId) {
         if self.slots.leaving().is_empty() && self.slots.lost().is_empty() {
             return;
@@ -368,25 +377,25 @@ fn self_key(component: &ComponentId, place: usize) -> Vec<u8> {
     [&component.0[..], &place.to_le_bytes()].concat()
 }
 
-/// A look through all directories of a store.
+/// A walk through all directories of a store.
 #[derive(Debug)]
 pub struct Walk {
     directories: Vec<FileId>,
-    /// The directory that is being read, and where in it.
+    /// The directory that is being read, and the cookie in it.
     at: Option<(FileId, u64)>,
     wandered: u64,
-    /// Why something could not be looked at: it may lie anywhere.
+    /// The last error that hid objects from the walk.
     unseen: Option<StoreError>,
 }
 
 impl Walk {
-    /// Why something could not be looked at.
+    /// Returns the last error that hid objects from the walk.
     pub fn unseen(&self) -> Option<StoreError> {
         self.unseen
     }
 
     fn note_unseen(&mut self, error: StoreError) {
-        // What was removed meanwhile lies nowhere.
+        // A removed object is on no node.
         if !matches!(error, StoreError::Stale | StoreError::NotFound) {
             self.unseen = Some(error);
         }
@@ -394,13 +403,13 @@ impl Walk {
 }
 
 impl StripedStore {
-    /// Begins a look for files that are to be moved.
+    /// Begins a walk in search of files to be moved.
     pub fn walk(&self) -> Walk {
         let wandered = self.shared.wandered.load(Ordering::SeqCst);
         Walk { directories: vec![Store::root(&self.shared.meta)], at: None, wandered, unseen: None }
     }
 
-    /// The next files that lie on nodes that are being emptied, perhaps none; `None` at the end.
+    /// Returns the next files, perhaps none, on nodes that are being emptied. `None` at the end.
     ///
     /// # Errors
     /// Those of the metadata directory.
@@ -408,7 +417,7 @@ impl StripedStore {
         self.next_where(walk, |record| self.shared.is_misplaced(record))
     }
 
-    /// The next files of which a record says something, perhaps none; `None` at the end.
+    /// Returns the next files, perhaps none, whose records match. `None` at the end.
     pub(super) fn next_where(
         &self,
         walk: &mut Walk,
@@ -451,19 +460,21 @@ impl StripedStore {
         Ok(Some(found))
     }
 
-    /// Whether a look that has come to its end has met everything that there is.
+    /// True if a walk that has come to its end has met all files.
     pub fn met_all(&self, walk: &Walk) -> bool {
         walk.unseen.is_none() && self.shared.wandered.load(Ordering::SeqCst) == walk.wandered
     }
 }
 
 impl StripedStore {
-    /// From now on a node gets no new files, and those that lie there are [misplaced](Self::misplaced);
-    /// or all is as before.
+    /// Marks a node as being emptied, or withdraws the mark. Such a node gets no new files, and the
+    /// files there are [misplaced](Self::misplaced).
     ///
     /// # Errors
-    /// [`StoreError::Invalid`] where fewer nodes would take files than files have copies, or none would,
-    /// [`StoreError::NotFound`] for one that is not there; those of the directory in which that is kept.
+    /// * [`StoreError::Invalid`] if fewer nodes would take files than files have copies, or none
+    ///   would.
+    /// * [`StoreError::NotFound`] for an unknown node.
+    /// * Those of the directory of the mark.
     pub fn set_leaving(&self, number: u32, leaves: bool) -> Result<()> {
         if self.shared.slots.find(number).is_none() {
             return Err(StoreError::NotFound);
@@ -472,13 +483,13 @@ impl StripedStore {
         self.shared.slots.set_leaving(number, leaves, self.shared.options.copies)
     }
 
-    /// The numbers of the nodes that are being emptied.
+    /// Returns the numbers of the nodes that are being emptied.
     pub fn leaving(&self) -> Vec<u32> {
         self.shared.slots.leaving().into_iter().collect()
     }
 
-    /// Whether nothing lies on a node for files that are in use and for those that were removed. Whether
-    /// others lie there, a [walk](Self::walk) says.
+    /// True if a node has no data of files in use and none of removed files. A [walk](Self::walk)
+    /// finds other files.
     ///
     /// # Errors
     /// Those of the lists.
@@ -495,21 +506,21 @@ impl StripedStore {
         Ok(!shared.removed.names(number)? && !shared.left.names(number)?)
     }
 
-    /// Takes a node in for new files.
+    /// Adds a node for new files.
     ///
     /// # Errors
-    /// [`StoreError::Invalid`] for a number that is used, or when there are too many.
+    /// [`StoreError::Invalid`] for a number in use, or when there are too many nodes.
     pub fn add_node(&self, node: Arc<dyn Node>) -> Result<()> {
         self.shared.slots.add(node)?;
         self.shared.note_devices();
         Ok(())
     }
 
-    /// Leaves a node out that nothing lies on.
+    /// Removes a node that has no data.
     ///
     /// # Errors
-    /// [`StoreError::Busy`] for one that is not being emptied; those of the directory in which that is
-    /// kept.
+    /// [`StoreError::Busy`] for a node that is not being emptied; those of the directory of the
+    /// mark.
     pub fn remove_node(&self, number: u32) -> Result<()> {
         if !self.shared.slots.leaving().contains(&number) {
             return Err(StoreError::Busy);

@@ -1,21 +1,21 @@
-//! Files for which nodes have something to do yet: a directory with a small file for each, which
+//! Lists of files for which nodes have pending work: a directory with a small file for each, which
 //! outlives the process. There are three such lists ([`List`]).
 //!
 //! | bytes of an entry | what |
 //! |---|---|
 //! | 0..8 | [`MAGIC`] |
-//! | 8..56 | what the file was called in the store of the metadata |
+//! | 8..56 | the id of the file in the metadata store |
 //! | 56..n-16 | the numbers of the nodes, four bytes each |
-//! | n-16..n | a code of the list, the component and all before, keyed with the store's secret |
+//! | n-16..n | a MAC of the list, the component and all before, keyed with the store's secret |
 //!
 //! Invariants
-//! * A file's components are listed for removal after its last name is gone. That may be undone by a
-//!   crash of the machine, so nothing is removed before the removal of the name is stable, and nothing of
-//!   a file that is there.
-//! * A file is listed for mending before its record says that a copy is out of date.
-//! * An entry is there whole or not at all. One that cannot be worked off now keeps no other waiting.
-//! * Nothing is done for an entry that this server did not write: one that is damaged, or that somebody else
-//!   wrote, stops the start. Entries of earlier versions had no code; they are taken over once.
+//! * A file's components are listed for removal after its last name is gone. A crash of the machine
+//!   may undo that. So a component is removed only after the removal of the name is stable, and
+//!   never while its file has a name.
+//! * A file is listed for repair before its record marks a copy as stale.
+//! * An entry is written atomically. An entry that cannot be worked off now does not delay others.
+//! * The server acts only on entries that it wrote itself. A damaged or forged entry stops the
+//!   start. Entries of earlier versions had no MAC; they are taken over once.
 
 use crate::limits::{LIST_ENTRY_BYTES_MAX, REMOVALS_PER_SWEEP};
 use dafs_store::node::ComponentId;
@@ -27,25 +27,25 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-/// What the names of entries that are being written end with.
+/// The suffix of entries that are being written.
 const UNFINISHED: &str = ".new";
 
-/// What the name of the file ends with that says that all entries have codes. It lies beside the list.
+/// The suffix of a file beside the list. It exists if all entries have MACs.
 const CODED: &str = "coded";
 
-/// What entries begin with.
+/// The first bytes of an entry.
 const MAGIC: &[u8; 8] = b"dafslst2";
 
 const CODE_BYTES: usize = 16;
 
-/// What a list is of.
+/// The kinds of lists.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum List {
     /// Removed files, whose components are to be removed.
     Removed,
-    /// Files that were moved, whose components are to be removed where they were.
+    /// Moved files, whose components are to be removed from their old nodes.
     Left,
-    /// Files of which a copy is to be mended.
+    /// Files with copies to be repaired.
     Mends,
 }
 
@@ -58,7 +58,7 @@ impl List {
         }
     }
 
-    /// What it means that an entry is gone.
+    /// The consequence of a lost entry.
     fn without(self) -> &'static str {
         match self {
             Self::Removed => "the content of one removed file then keeps its space on the nodes",
@@ -68,22 +68,22 @@ impl List {
     }
 }
 
-/// The list.
+/// A list.
 pub(super) struct Pending {
     directory: PathBuf,
     list: List,
     key: [u8; 16],
-    /// The last one that was looked at.
+    /// The last component that was worked on.
     reached: Mutex<Option<ComponentId>>,
-    /// Tells entries apart that are being written.
+    /// Makes the names of unfinished entries unique.
     writing: AtomicU64,
 }
 
-/// A file, and nodes that have to do something for it.
+/// A file, and the nodes with pending work for it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Entry {
     pub(super) component: ComponentId,
-    /// What the file was called in the store of the metadata.
+    /// The id of the file in the metadata store.
     pub(super) file: FileId,
     /// The numbers of the nodes.
     pub(super) nodes: Vec<u32>,
@@ -105,7 +105,7 @@ impl Entry {
         Self::decode_plain(component, plain)
     }
 
-    /// Without anything by which damage could be told, as earlier versions wrote it.
+    /// Decodes an entry of an earlier version, which has no MAC.
     fn decode_plain(component: ComponentId, bytes: &[u8]) -> Option<Self> {
         let (file, nodes) = bytes.split_first_chunk::<FILE_ID_BYTES>()?;
         let (nodes, rest) = nodes.as_chunks();
@@ -119,10 +119,10 @@ fn code(component: &ComponentId, list: List, key: &[u8; 16], bytes: &[u8]) -> [u
 }
 
 impl Pending {
-    /// Opens a list, of which `key` is the server's secret.
+    /// Opens a list. `key` is the server's secret.
     ///
     /// # Errors
-    /// When an entry is not the server's own, as the log says; the system's.
+    /// If an entry is not the server's own, as the log says; the system's.
     pub(super) fn open(directory: &Path, list: List, key: [u8; 16]) -> Result<Self> {
         own::make_directory(directory).map_err(|error| {
             tracing::error!("{error}");
@@ -143,7 +143,7 @@ impl Pending {
         Ok(opened)
     }
 
-    /// Gives codes to the entries of an earlier version, once.
+    /// Adds MACs to the entries of an earlier version, once.
     fn take_over(&self) -> Result<()> {
         let coded = self.directory.with_extension(CODED);
         if coded.try_exists()? {
@@ -154,7 +154,7 @@ impl Pending {
             let path = self.path(&component);
             let bytes = own::read(&path, LIST_ENTRY_BYTES_MAX)
                 .map_err(|error| self.unread(&path, error))?;
-            // The last start may have come so far.
+            // An earlier start may have been interrupted after this entry.
             if Entry::decode(component, &bytes, self.list, &self.key).is_none() {
                 let entry = Entry::decode_plain(component, &bytes);
                 self.enter(&entry.ok_or_else(|| self.refused(&path, &"its length is wrong"))?)?;
@@ -173,7 +173,7 @@ impl Pending {
         Ok(File::open(coded.parent().unwrap_or(Path::new(".")))?.sync_all()?)
     }
 
-    /// Says what is wrong with an entry, and what can be done.
+    /// Logs the fault of an entry, and how to repair it.
     fn refused(&self, path: &Path, why: &dyn std::fmt::Display) -> StoreError {
         tracing::error!(
             "{path}: an entry of a list of files is damaged, or this server did not write it ({why}), so \
@@ -184,7 +184,7 @@ impl Pending {
         StoreError::Io
     }
 
-    /// Says why an entry could not be read: the system's errors say nothing about the entry.
+    /// Logs why an entry could not be read. The system's errors do not mean that the entry is bad.
     fn unread(&self, path: &Path, error: io::Error) -> StoreError {
         let is_of_file =
             matches!(error.kind(), ErrorKind::PermissionDenied | ErrorKind::InvalidData);
@@ -203,7 +203,7 @@ impl Pending {
         self.directory.join(component.to_string())
     }
 
-    /// The components that are listed.
+    /// Returns the listed components.
     fn components(&self) -> Result<Vec<ComponentId>> {
         let mut components = Vec::new();
         for entry in fs::read_dir(&self.directory)? {
@@ -212,7 +212,7 @@ impl Pending {
         Ok(components)
     }
 
-    /// Enters a file.
+    /// Adds an entry.
     pub(super) fn enter(&self, entry: &Entry) -> Result<()> {
         let path = self.path(&entry.component);
         let turn = self.writing.fetch_add(1, Ordering::Relaxed);
@@ -220,12 +220,12 @@ impl Pending {
         Ok(own::replace(&path, &unfinished, &entry.encode(self.list, &self.key))?)
     }
 
-    /// The entry of a component, if there is one.
+    /// Returns the entry of a component, if there is one.
     pub(super) fn find(&self, component: &ComponentId) -> Result<Option<Entry>> {
         self.read(*component)
     }
 
-    /// Whether anything of a node waits.
+    /// True if an entry names a node.
     pub(super) fn names(&self, number: u32) -> Result<bool> {
         for component in self.components()? {
             if self.read(component)?.is_some_and(|entry| entry.nodes.contains(&number)) {
@@ -235,17 +235,17 @@ impl Pending {
         Ok(false)
     }
 
-    /// Whether a component is listed.
+    /// True if a component is listed.
     pub(super) fn has(&self, component: &ComponentId) -> bool {
         self.path(component).exists()
     }
 
-    /// The next entries, and those before them at the next call.
+    /// Returns the next entries. After the last it begins again with the first.
     pub(super) fn some(&self) -> Result<Vec<Entry>> {
         self.due()
     }
 
-    /// How many entries name each node that any names.
+    /// Returns the number of entries that name each node. Omits nodes without any.
     pub(super) fn count(&self) -> Result<FxHashMap<u32, u64>> {
         let mut counts = FxHashMap::default();
         for component in self.components()? {
@@ -255,9 +255,9 @@ impl Pending {
         Ok(counts)
     }
 
-    /// Hands some entries to `remove`, and strikes off those for which that succeeds. `settle` is called
-    /// before, if there are any, and makes stable what has been removed so far. The list is touched while
-    /// what `guard` gives is held, and only then.
+    /// Passes some entries to `remove`, and strikes off those for which it succeeds. `settle` is
+    /// called before, if there are any, and makes all removals so far stable. The list is accessed
+    /// while the guard of `guard` is held, and only then.
     ///
     /// # Errors
     /// That of the list or of `settle`; else the last one of `remove` that is not `Busy`.
@@ -288,7 +288,7 @@ impl Pending {
         trouble
     }
 
-    /// The next ones, in the order of their names, and from the start after the last.
+    /// Returns the next entries in the order of their names, and begins again after the last.
     fn due(&self) -> Result<Vec<Entry>> {
         let mut names = self.components()?;
         names.sort_unstable();
@@ -298,7 +298,7 @@ impl Pending {
         names.truncate(REMOVALS_PER_SWEEP);
         *reached = names.last().copied();
         drop(reached);
-        // What is wrong with others is in the log.
+        // Unreadable entries are logged by `read`.
         Ok(names.into_iter().filter_map(|component| self.read(component).ok().flatten()).collect())
     }
 
@@ -306,7 +306,7 @@ impl Pending {
         let path = self.path(&component);
         let bytes = match own::read(&path, LIST_ENTRY_BYTES_MAX) {
             Ok(bytes) => bytes,
-            // Another thread was quicker.
+            // Another thread has struck it off.
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(self.unread(&path, error)),
         };
@@ -341,7 +341,7 @@ mod tests {
         dir.path().join("list").join(ComponentId([number; 16]).to_string())
     }
 
-    /// The names of entries, finished or not.
+    /// Returns the names of entries, finished or not.
     fn names(dir: &tempfile::TempDir) -> Vec<String> {
         let name = |entry: io::Result<fs::DirEntry>| {
             entry.expect("an entry").file_name().into_string().expect("a name")
@@ -360,7 +360,7 @@ mod tests {
         let removed = open(&dir).expect("a list");
         removed.work_off(free, || panic!("there is nothing"), |_| Ok(())).expect("nothing to do");
         (0..4).for_each(|number| removed.enter(&entry(number)).expect("entered"));
-        // Nor does one that cannot be read.
+        // An unreadable entry does not delay others either.
         let unreadable = path(&dir, 0xff);
         fs::create_dir(&unreadable).expect("a directory in its place");
         let settled = Cell::new(0);
@@ -403,7 +403,7 @@ mod tests {
         let dir = tempfile::tempdir().expect("a directory");
         let removed = open(&dir).expect("a list");
         removed.enter(&entry(1)).expect("entered");
-        // What a crash left of another.
+        // The remains of an entry that a crash has interrupted.
         fs::write(dir.path().join("list/half.new"), b"x").expect("written");
         let removed = open(&dir).expect("a list");
         let failed = removed.work_off(free, || Err(StoreError::Io), |_| panic!("it is not stable"));
@@ -419,7 +419,7 @@ mod tests {
         let good = fs::read(path(&dir, 1)).expect("an entry");
         let plain = entry(2).encode(List::Removed, &KEY)[8..64].to_vec();
         let mut wrong = vec![
-            // As earlier versions wrote it, which are over.
+            // In the form of earlier versions, after the list was taken over.
             plain,
             // Of another list, of another server, of another component.
             entry(2).encode(List::Mends, &KEY),
@@ -470,7 +470,7 @@ mod tests {
         let plain = |number| entry(number).encode(List::Removed, &KEY)[8..64].to_vec();
         fs::create_dir(dir.path().join("list")).expect("a directory");
         fs::write(path(&dir, 1), plain(1)).expect("written");
-        // What a crash in the midst of that leaves.
+        // As left by a crash while the list was taken over.
         fs::write(path(&dir, 2), entry(2).encode(List::Removed, &KEY)).expect("written");
         let list = open(&dir).expect("taken over");
         for number in [1, 2] {

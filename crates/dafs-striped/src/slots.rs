@@ -1,10 +1,10 @@
-//! The nodes of a store, which may become more and fewer while it is in use.
+//! The nodes of a store. Administrators add and remove them while the store is in use.
 //!
 //! Invariants
-//! * A node that is being emptied gets no new files, after a restart either: that is kept in a file, and
-//!   so is which nodes have lost all that they had. Its last line is a code keyed with the store's secret, so
-//!   that nothing is believed which this server did not write.
-//! * One node at least takes new files.
+//! * A node that is being emptied gets no new files, also after a restart. A file keeps these
+//!   marks, and the marks of nodes that have lost their data. Its last line is a MAC keyed with the
+//!   store's secret, so that the server accepts only marks that it wrote itself.
+//! * At least one node takes new files.
 
 use super::lock;
 use crate::limits::NODE_MARKS_BYTES_MAX;
@@ -17,48 +17,49 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
-/// A node, and what was last heard of it.
+/// A node, and its last known write verifier.
 pub(super) struct Slot {
     pub(super) node: Arc<dyn Node>,
-    /// Zero before it has told one.
+    /// Zero while it is unknown.
     pub(super) verifier: Mutex<u64>,
 }
 
-/// All of them.
+/// All nodes of a store.
 pub(super) struct Slots {
     all: RwLock<Arc<Vec<Arc<Slot>>>>,
     marked: Mutex<Marked>,
-    /// Where these are kept.
+    /// The path of the file with the marks.
     memory: PathBuf,
     key: [u8; 16],
 }
 
-/// What administrators have said of nodes, by their numbers.
+/// The marks that administrators have set, by the numbers of nodes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct Marked {
-    /// They are to be emptied.
+    /// Nodes to be emptied.
     leaving: BTreeSet<u32>,
-    /// All that they had is lost, and their copies are to be given up.
+    /// Nodes that have lost all their data, and whose copies are to be given up.
     lost: BTreeSet<u32>,
 }
 
-/// What the lines of lost nodes begin with.
+/// The prefix of the lines of lost nodes.
 const LOST: &str = "lost ";
 
-/// What the last line begins with.
+/// The prefix of the last line.
 const CODE: &str = "code ";
 
-/// What the name of the file ends with. Earlier versions wrote one without a code, which has not.
+/// The extension of the file's name. Earlier versions wrote a file without a MAC and without this
+/// extension.
 const CODED: &str = "coded";
 
 impl Slots {
-    /// All of them, of which that is remembered in a file. `key` is the server's secret.
+    /// Opens the nodes with their marks. `key` is the server's secret.
     pub(super) fn open(nodes: Vec<Arc<dyn Node>>, memory: &Path, key: [u8; 16]) -> Result<Self> {
         let slot = |node| Arc::new(Slot { node, verifier: Mutex::default() });
         let all: Vec<_> = nodes.into_iter().map(slot).collect();
         let known = |number: &u32| all.iter().any(|slot| slot.node.number() == *number);
         let mut marked = read(memory, &key)?;
-        // Those that have gone since.
+        // Drops the marks of nodes that were removed.
         marked.leaving.retain(known);
         marked.lost.retain(known);
         if marked.leaving.len() == all.len() && !all.is_empty() {
@@ -79,7 +80,7 @@ impl Slots {
         self.all().iter().find(|slot| slot.node.number() == number).cloned()
     }
 
-    /// Those that take new files.
+    /// Returns the nodes that take new files.
     pub(super) fn staying(&self) -> Vec<Arc<Slot>> {
         let marked = lock(&self.marked);
         let stays = |slot: &&Arc<Slot>| !marked.leaving.contains(&slot.node.number());
@@ -90,7 +91,7 @@ impl Slots {
         lock(&self.marked).leaving.clone()
     }
 
-    /// Those that have lost all that they had.
+    /// Returns the numbers of nodes that have lost all their data.
     pub(super) fn lost(&self) -> BTreeSet<u32> {
         lock(&self.marked).lost.clone()
     }
@@ -117,10 +118,11 @@ impl Slots {
         })
     }
 
-    /// Says whether a node is being emptied, where so many at least have to take files.
+    /// Marks a node as being emptied, or withdraws the mark. At least `least` nodes must take new
+    /// files.
     ///
     /// # Errors
-    /// [`StoreError::Invalid`] where too few were left; those of the file.
+    /// [`StoreError::Invalid`] if too few would be left; those of the file.
     pub(super) fn set_leaving(&self, number: u32, leaves: bool, least: usize) -> Result<()> {
         let all = self.all();
         self.mark(|marked| {
@@ -136,7 +138,7 @@ impl Slots {
         })
     }
 
-    /// Says whether a node has lost all that it had.
+    /// Marks a node as having lost all its data, or withdraws the mark.
     pub(super) fn set_lost(&self, number: u32, lost: bool) -> Result<()> {
         self.mark(|marked| {
             match lost {
@@ -147,7 +149,7 @@ impl Slots {
         })
     }
 
-    /// Changes what is known of nodes, stably.
+    /// Changes the marks, stably.
     fn mark(&self, change: impl FnOnce(&mut Marked) -> Result<()>) -> Result<()> {
         let mut marked = lock(&self.marked);
         let mut next = marked.clone();

@@ -1,5 +1,5 @@
-//! The `Store` calls of the striped store: names and attributes are the metadata directory's; what
-//! changes sizes and ends files looks after components.
+//! The `Store` calls of the striped store. Names and attributes are those of the metadata
+//! directory. Calls that change a size or remove a file also handle its components.
 
 use super::file::StripedFile;
 use super::pending::Entry;
@@ -21,23 +21,23 @@ struct Victim {
 }
 
 impl Shared {
-    /// What a name leads to, if that is a striped file.
+    /// Returns the striped file of a name, if it is one.
     fn victim(self: &Arc<Self>, dir: &FileId, name: &[u8]) -> Option<Victim> {
         let (id, attr) = self.meta.lookup(&server(), dir, name).ok()?;
         if attr.kind != Kind::Regular {
             return None;
         }
         let state = self.state(&id);
-        // Even a cut that cannot be finished now is no reason to keep it.
+        // A file with a truncation that cannot be finished now can be removed, too.
         state.look().ok().flatten().is_some().then_some(Victim { state, links: attr.links })
     }
 
-    /// Sees to the components of a file that has lost a name.
+    /// Removes the components of a file that has lost its last name.
     fn lost_name(&self, victim: Option<Victim>) {
         let Some(Victim { state, links }) = victim else { return };
         let gone = match self.meta.getattr(&state.id()) {
             Ok(attr) => attr.links == 0,
-            // A server without privileges does not find everything that is there.
+            // A server without privileges cannot find every object that exists.
             Err(StoreError::Stale) => links == 1 || self.meta.checks_callers(),
             Err(_) => false,
         };
@@ -46,7 +46,7 @@ impl Shared {
         self.enter_removed(state.id(), &record);
     }
 
-    /// Has the components of a file removed that nobody finds any more.
+    /// Lists the components of a file for removal, when it cannot be found any more.
     pub(super) fn enter_removed(&self, file: FileId, record: &Record) {
         let (component, nodes) = (record.component, record.nodes.clone());
         let entry = Entry { component, file, nodes };
@@ -56,8 +56,8 @@ impl Shared {
         }
     }
 
-    /// Removes the components of a file that is gone for good. One that is there is left alone: a crash
-    /// has brought its name back.
+    /// Removes the components of a removed file. Leaves a file alone that has a name: a crash has
+    /// brought the name back.
     fn remove_components(self: &Arc<Self>, entry: &Entry) -> Result<()> {
         if lock(&self.held).contains(&entry.component) {
             return Err(StoreError::Busy);
@@ -74,7 +74,8 @@ impl Shared {
             Err(error) => return Err(error),
         }
         let _server = self.as_server()?;
-        // Each node is asked, whatever the others say. What is under way there would make it anew.
+        // Each node is asked, even if others fail. A client with a cached authorisation could make
+        // the component again, so that goes first.
         let remove = |&node: &u32| {
             let node = self.slot(node)?.node.clone();
             node.forget(&entry.component)?;
@@ -83,19 +84,19 @@ impl Shared {
         entry.nodes.iter().map(remove).fold(Ok(()), Result::and)
     }
 
-    /// Whether a name in a directory is that of the records, which are not for clients.
+    /// True if a name in a directory is the attribute of the record, which clients must not see.
     fn is_hidden(&self, dir: &FileId, name: &[u8]) -> bool {
         let is_attr_dir =
             || self.meta.getattr(dir).is_ok_and(|attr| attr.kind == Kind::AttrDirectory);
         name == STRIPES_XATTR && is_attr_dir()
     }
 
-    /// Refuses what a client may not find.
+    /// Rejects a name that clients cannot see.
     fn visible(&self, dir: &FileId, name: &[u8]) -> Result<()> {
         if self.is_hidden(dir, name) { Err(StoreError::NotFound) } else { Ok(()) }
     }
 
-    /// Refuses what a client may not make.
+    /// Rejects a name that clients cannot make.
     fn nameable(&self, dir: &FileId, name: &[u8]) -> Result<()> {
         if self.is_hidden(dir, name) { Err(StoreError::Access) } else { Ok(()) }
     }
@@ -136,7 +137,7 @@ impl Store for StripedStore {
         file: Option<&dyn OpenFile>,
     ) -> Result<Attr> {
         let meta = &self.shared.meta;
-        // Cutting goes through an open, by which components are cut too.
+        // A change of the size goes through an open file, which truncates the components, too.
         let own;
         let file = match (change.size, file) {
             (Some(_), None) if meta.getattr(id)?.kind == Kind::Regular => {
@@ -186,7 +187,7 @@ impl Store for StripedStore {
         self.shared.nameable(dir, name)?;
         let meta = &self.shared.meta;
         let sized = attr.size.is_some() && meta.getattr(dir)?.kind == Kind::AttrDirectory;
-        // An old file is not cut behind the back of its components.
+        // An existing file is truncated below, together with its components.
         let cuts = attr.size == Some(0) && !sized;
         let wish = if cuts { SetAttr { size: None, ..*attr } } else { *attr };
         let created = meta.create(cred, dir, name, how, &wish, mode)?;
@@ -404,13 +405,13 @@ impl Store for StripedStore {
         let mut least = (u64::MAX, u64::MAX, u64::MAX);
         let slots = self.shared.slots.staying();
         for slot in &slots {
-            // A node that cannot be asked now is taken to be like the others.
+            // A node that cannot be asked now counts as one like the others.
             let Ok(space) = slot.node.space() else { continue };
             least.0 = least.0.min(space.total);
             least.1 = least.1.min(space.free);
             least.2 = least.2.min(space.available);
         }
-        // Files are spread evenly, so the fullest node ends it for all.
+        // Files are spread evenly, so the fullest node limits all.
         let nodes = slots.len() as u64;
         let copies = self.shared.options.copies as u64;
         let all = |bytes: u64, else_bytes| match bytes {
