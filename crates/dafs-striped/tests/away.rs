@@ -1,5 +1,5 @@
-//! Files spread over nodes some of which are away: what goes on, what waits, and what is made good when
-//! they are back.
+//! Files spread over nodes of which some are unreachable: which operations go on, which wait, and
+//! what is repaired when the nodes are back.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 mod common;
@@ -47,7 +47,8 @@ fn what_a_node_still_has_to_cut_is_not_for_clients() {
     let admitted = |store: &StripedStore| -> Vec<_> {
         handles.iter().map(|handle| store.admits(handle).is_ok()).collect()
     };
-    // It asks when it is back, and the component is as it was until somebody looks after it.
+    // Its data server asks when it is back; the component keeps its old data until the store
+    // truncates it.
     nodes[1].set_down(false);
     assert_eq!(admitted(&store), [true, false, true]);
     nodes[1].set_down(true);
@@ -118,7 +119,7 @@ fn faults() -> impl Strategy<Value = Vec<Fault>> {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
-    /// Whatever nodes are away: what is there is right, and sizes are.
+    /// With any nodes unreachable, reads and sizes are right.
     #[test]
     fn nodes_that_come_and_go_change_nothing_but_who_waits(faults in faults()) {
         let dir = base();

@@ -1,5 +1,5 @@
-//! Files with whole copies on several nodes: what is written with a node away, what comes back wrong, and
-//! how it is mended.
+//! Files with whole copies on several nodes: writes while a node is unreachable, stale data that
+//! comes back, and repair.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 mod common;
@@ -52,7 +52,7 @@ fn what_is_written_with_a_node_away_comes_to_it_when_it_is_back() {
     file.commit(0, 0).unwrap();
     assert_eq!(world.fresh(&id), [false, true], "and nobody was kept waiting");
     assert_eq!(read(&*file, 0, 99).unwrap(), b"befafter");
-    // It is back with what it had.
+    // The node is back with its old data.
     copies[0].0.set_away(false);
     assert_eq!(read(&*file, 0, 99).unwrap(), b"befafter");
     drop(file);
@@ -111,7 +111,7 @@ fn a_node_that_lost_what_was_not_stable_is_not_counted() {
     write(&*file, 0, b"unstable").unwrap();
     let copies = world.copies(&id);
     copies[0].0.lose_unstable();
-    // Another write brings the new verifier along; it proves nothing for the first.
+    // Another write brings the new verifier along; it proves nothing about the first write.
     write(&*file, 8, b" and more").unwrap();
     let lost = LOST.load(Ordering::SeqCst);
     file.commit(0, 0).unwrap();
@@ -150,7 +150,7 @@ fn copies_that_a_crash_has_torn_are_made_alike_and_one_is_read_before() {
     let copies = world.copies(&id);
     let component = world.component(&id);
     drop(file);
-    // The server died when it had written to one of them.
+    // The server died when it had written to one of the copies.
     put(&copies[1].0, &component, 2, b"ne and longer");
     world.reopen();
     let file = world.file("f");
@@ -160,7 +160,7 @@ fn copies_that_a_crash_has_torn_are_made_alike_and_one_is_read_before() {
     world.mend();
     assert_eq!(world.contents(&id), [b"both", b"both"]);
     assert_eq!(world.fresh(&id), [true, true]);
-    // Nobody writes, so that another run need not look.
+    // No writer is active, so another run need not compare the copies.
     drop(file);
     world.reopen();
     assert_eq!(world.fresh(&id), [true, true]);
@@ -259,7 +259,7 @@ fn who_is_told_where_to_write_while_it_is_asked_whether_anybody_does_counts() {
     let (id, file) = world.create("f");
     write(&*file, 0, b"old").unwrap();
     world.layouts().placement(&id, true).unwrap().unwrap();
-    // Files that are at rest are asked about without a recall.
+    // The store asks about idle files without a recall.
     world.mend();
     let mut asked = 0;
     world.layouts().take_lent(&mut |file, recall| {
@@ -309,7 +309,7 @@ fn a_device_that_a_client_cannot_write_to_is_done_without() {
     assert_eq!(rest, both[1..], "at once");
     layouts.report(&id, &both[1], Failed).unwrap();
     assert_eq!(world.fresh(&id), [false, true], "the last one stays");
-    // It may be the client, so it is left alone for a while.
+    // The client may be at fault, so the repair waits for a while.
     world.return_all();
     world.mend();
     assert_eq!(world.fresh(&id), [false, true]);
@@ -420,7 +420,7 @@ fn mending_ends_with_the_node_that_it_reads_from() {
     write(&*file, 0, &vec![2; 3 << 20]).unwrap();
     file.commit(0, 0).unwrap();
     copies[0].0.set_away(false);
-    // What was not stable where it is read from goes between two pieces.
+    // The source of the repair loses unstable data between two pieces.
     write(&*file, 2 << 20, &[3; 9]).unwrap();
     let pieces = std::cell::Cell::new(0);
     world.store().mend(Duration::from_secs(9), &|bytes| {
@@ -454,7 +454,7 @@ fn no_client_is_let_in_while_a_piece_takes_long_to_mend() {
     world.store().mend(Duration::ZERO, &|bytes| {
         pieces.set(pieces.get() + usize::from(bytes > 0));
         if bytes > 0 && pieces.get() == 1 {
-            // Longer than clients are told to wait.
+            // Longer than `MEND_BAR` keeps clients from layouts.
             std::thread::sleep(Duration::from_secs(11));
             assert_eq!(world.layouts().placement(&id, true), Ok(None));
         }
@@ -472,14 +472,14 @@ fn a_device_without_room_keeps_its_copy() {
     write(&*file, 0, b"old").unwrap();
     let layouts = world.layouts();
     let both = devices(&layouts.placement(&id, true).unwrap().unwrap());
-    // What the second one had no room for has come to the first one.
+    // The data that the full second device lacks has reached the first one.
     put(&world.copies(&id)[0].0, &world.component(&id), 0, b"new and longer");
     layouts.report(&id, &both[1], Full).unwrap();
     layouts.report(&id, &DeviceKey([1; 16]), Full).unwrap();
     assert_eq!(world.fresh(&id), [false, true], "the full one counts");
     assert_eq!(world.to_mend(), 0, "neither is given up");
     assert_eq!(layouts.placement(&id, true), Err(StoreError::NoSpace), "who would write is told");
-    // Nothing begins anew for who says so again, or of another one.
+    // Neither a repeated report nor one about an unknown device starts anything again.
     layouts.report(&id, &both[0], Full).unwrap();
     assert_eq!(world.fresh(&id), [false, true]);
     world.mend();
@@ -487,7 +487,7 @@ fn a_device_without_room_keeps_its_copy() {
     world.mend();
     assert_eq!(world.fresh(&id), [true, true]);
     assert!(world.contents(&id).iter().all(|content| content.starts_with(b"old")));
-    // Nor does the rest come back.
+    // Nor does the lost data reappear.
     file.set_size(9).unwrap();
     assert_eq!(read(&*file, 0, 99).unwrap(), b"old\0\0\0\0\0\0");
 }
@@ -512,7 +512,7 @@ fn what_a_refused_write_has_left_on_one_copy_is_made_alike() {
     write(&*file, 0, b"old").unwrap();
     let copies = world.copies(&id);
     copies[1].0.set_away(true);
-    // Nor can be noted which one is out of date.
+    // Nor can the store record the stale copy.
     let (mends, aside) = (world.dir.path().join("mends"), world.dir.path().join("aside"));
     std::fs::rename(&mends, &aside).unwrap();
     assert!(write(&*file, 0, b"new").is_err());
@@ -534,7 +534,8 @@ fn a_copy_that_was_made_alike_is_so_no_more_after_a_refused_write() {
     let file = world.file("f");
     let id = file.id();
     read(&*file, 0, 9).unwrap();
-    // The first one counts, the second one is made like it, and then there is no room on that.
+    // The first copy is authoritative. The second one is made equal to it, and then its node is
+    // full.
     world.nodes.iter().for_each(|node| node.set_away(true));
     let all = world.layouts().copies(&id).unwrap();
     let node = |at: usize| &world.nodes[all[at].node as usize - 1];
@@ -601,7 +602,7 @@ fn a_node_that_serves_others_first_keeps_its_copy() {
     crowd(1);
     assert_eq!(world.layouts().placement(&id, true).unwrap(), None, "it has enough to do");
     assert_eq!((world.fresh(&id), world.to_mend()), (vec![true, true], 0));
-    // Who has waited long enough hears so, and what one copy has of that is made alike.
+    // After the last attempt the writer gets an error, and the copies are made equal again.
     crowd(u32::MAX);
     assert_eq!(write(&*file, 0, b"NEW"), Err(StoreError::Busy));
     assert_eq!(world.to_mend(), 0, "none is out of date");

@@ -12,7 +12,7 @@ use dafs_testkit::stores::{me, read, write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// A file on two of the three nodes: those with a copy, and the third.
+/// A file on two of three nodes. Returns the nodes with a copy, and then the third.
 fn file(world: &World, content: &[u8]) -> (FileId, Arc<dyn OpenFile>, Vec<Arc<SimNode>>) {
     let (id, file) = world.create("f");
     write(&*file, 0, content).unwrap();
@@ -28,7 +28,7 @@ fn numbers(world: &World, id: &FileId) -> Vec<u32> {
     world.copies(id).iter().map(|(node, _)| node.number()).collect()
 }
 
-/// Until nothing of the file lies where it should not.
+/// Goes on until the file has left the nodes that are being emptied.
 fn leave(world: &World, id: &FileId) {
     for _ in 0..9 {
         if world.store().leave_nodes(id).unwrap() == Leaving::Nothing {
@@ -48,23 +48,23 @@ fn a_copy_leaves_when_another_node_has_one_and_nothing_is_left_behind() {
     let component = world.component(&id);
     let [gone, stays, new] = [0, 1, 2].map(|at: usize| nodes[at].number());
     drop(opened);
-    // Nobody writes, so that another run takes the copies to be alike.
+    // No writer is active, so another run takes the copies as equal.
     world.mend();
     world.store().set_leaving(gone, true).unwrap();
-    // The metadata server dies between any two steps.
+    // The metadata server dies between each two steps.
     world.reopen();
     assert_eq!(world.store().leave_nodes(&id), Ok(Leaving::Waits));
     assert_eq!(numbers(&world, &id), [gone, stays, new]);
     world.reopen();
     assert_eq!(world.fresh(&id), [true, true, false], "all that there was counts");
     assert_eq!(world.store().leave_nodes(&id), Ok(Leaving::Waits));
-    // What leaves is read and written until then.
+    // The leaving copy is read and written until then.
     nodes[1].set_away(true);
     assert_eq!(read(&*world.file("f"), 0, 9).unwrap(), [7; 9]);
     nodes[1].set_away(false);
     world.mend();
     world.reopen();
-    // Nothing is left behind of a try that came to nothing.
+    // The sweep removes the components of a failed attempt.
     world.store().sweep();
     let left = world.store().leave_nodes(&id);
     assert_eq!(left, Ok(Leaving::Left(3 << 20)));
@@ -181,7 +181,7 @@ fn a_copy_stays_while_its_data_server_may_show_it() {
     nodes[0].set_away(true);
     assert_eq!(world.store().leave_nodes(&id), Ok(Leaving::Waits));
     assert!(numbers(&world, &id).contains(&gone) && world.store().may_be_used(&component, gone));
-    // It is dead, and believes nothing any more.
+    // Its data server is dead, and its cached authorisations have expired.
     nodes[0].set_believes(false);
     assert!(matches!(world.store().leave_nodes(&id), Ok(Leaving::Left(_))));
     write(&*opened, 0, b"TEXT").unwrap();
@@ -222,7 +222,7 @@ fn a_node_that_is_to_take_files_again_keeps_what_it_has() {
     assert_eq!(world.store().leave_nodes(&id), Ok(Leaving::Nothing));
     world.mend();
     assert_eq!(world.fresh(&id), [true, true, true]);
-    // Should it leave after all, there is nothing to be made.
+    // If it leaves after all, no new copy is needed.
     world.store().set_leaving(nodes[0].number(), true).unwrap();
     assert!(matches!(world.store().leave_nodes(&id), Ok(Leaving::Left(4))));
     assert_eq!(read(&*opened, 0, 9).unwrap(), b"text");

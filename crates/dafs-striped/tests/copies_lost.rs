@@ -1,4 +1,4 @@
-//! A node that has lost all that it had: its copies are given up, and made anew when it is back.
+//! A node that has lost all its data. Its copies are given up, and repaired when it is back.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 mod common;
@@ -8,7 +8,7 @@ use dafs_store::node::Node;
 use dafs_store::*;
 use dafs_testkit::stores::{me, read, write};
 
-/// Looks through everything and gives up what was met: how much that was, or why not.
+/// Walks through all files and gives up their copies on a node. Returns the number of files.
 fn give_up(world: &World, number: u32) -> Result<usize> {
     let mut walk = world.store().walk();
     let mut count = 0;
@@ -43,7 +43,7 @@ fn what_was_on_a_lost_disk_is_on_the_new_one_when_it_is_mended() {
     assert_eq!(world.store().set_lost(number, true), Err(StoreError::Busy), "it is there");
     assert_eq!(world.store().set_lost(9, true), Err(StoreError::NotFound));
     node.set_away(true);
-    // One of them is open and has no name.
+    // One of the files is open and has no name.
     let gone = ids.iter().position(|id| *id == there[0]).unwrap();
     let root = Store::root(world.store());
     world.store().remove(&me(), &root, format!("f{gone}").as_bytes()).unwrap();
@@ -105,7 +105,7 @@ fn what_nobody_else_has_is_not_given_up() {
     world.store().set_lost(number, true).unwrap();
     assert_eq!(give_up(&world, number), Err(StoreError::Busy));
     assert_eq!(world.fresh(&id), [true, false]);
-    // The disk is found after all.
+    // The disk has reappeared.
     copies[0].0.set_away(false);
     world.store().set_lost(number, false).unwrap();
     assert_eq!(read(&*file, 0, 9).unwrap(), b"new");

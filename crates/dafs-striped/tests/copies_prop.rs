@@ -1,6 +1,6 @@
-//! Files with two copies on three nodes against a model, with faults at every step: nodes that go away,
-//! come back and lose what was not stable, a metadata server that dies, clients that write to the copies by
-//! themselves and die between them.
+//! Files with two copies on three nodes against a model, with faults at every step. Nodes become
+//! unreachable, come back and lose unstable data. The metadata server dies. Clients write to the
+//! copies by layouts and die between them.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 mod common;
@@ -46,13 +46,13 @@ enum Step {
     Mend {
         pieces: usize,
     },
-    /// A node is to be emptied, or not any more.
+    /// An administrator marks a node as being emptied, or withdraws the mark.
     Leave(u32, bool),
-    /// The file is looked at by who empties nodes.
+    /// The thread that empties nodes works on the file.
     Move,
-    /// A node comes back with an empty disk, if nothing counts on what it had.
+    /// A node comes back with an empty disk, if no file needs its data.
     Disk(usize),
-    /// A client writes to so many of the copies, and says so, or dies.
+    /// A client writes to some of the copies and commits, or dies.
     Client {
         offset: u64,
         len: usize,
@@ -87,14 +87,14 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     proptest::collection::vec(step, 1..40)
 }
 
-/// What a byte may read as.
+/// The values that a byte may have.
 #[derive(Debug, Clone, Default)]
 struct Cell {
-    /// The last that was acknowledged.
+    /// The last acknowledged value.
     latest: u8,
-    /// What may come back as long as that is not known to be stable.
+    /// The values that may come back while the last one is not known to be stable.
     before: Vec<u8>,
-    /// What was written and never acknowledged.
+    /// The values that were written and never acknowledged.
     maybe: Vec<u8>,
 }
 
@@ -102,7 +102,7 @@ impl Cell {
     fn write(&mut self, value: u8) {
         let old = std::mem::replace(&mut self.latest, value);
         self.before.push(old);
-        // It may come back only together with what was written over it.
+        // An unacknowledged value may come back only together with the value before this write.
         self.before.append(&mut self.maybe);
     }
 
@@ -111,7 +111,7 @@ impl Cell {
     }
 }
 
-/// What the service does for a store: it knows whether a client writes by itself.
+/// Takes the place of the service, which knows if clients hold layouts for writing.
 struct Service {
     store: Arc<Mutex<Weak<StripedStore>>>,
     writes: Arc<AtomicBool>,
@@ -152,13 +152,13 @@ struct World {
     file: Option<Arc<dyn OpenFile>>,
     id: FileId,
     cells: Vec<Cell>,
-    /// How far the file reaches at least.
+    /// The least size of the file.
     size: u64,
-    /// What has to be written again should it be lost.
+    /// The writes to be repeated if unstable data is lost.
     unstable: Vec<(u64, usize)>,
-    /// Something may be, whether clients were told or not.
+    /// True if unstable data may be lost, reported or not.
     lost: bool,
-    /// How often clients had been told so when all was stable last.
+    /// The number of reports of lost data when all was stable last.
     told: usize,
     reopened: bool,
 }
@@ -217,7 +217,7 @@ impl World {
         self.store().layouts().unwrap()
     }
 
-    /// Notes a write that was acknowledged, or may have been done.
+    /// Records a write that was acknowledged, or that may have taken effect.
     fn note(&mut self, offset: u64, bytes: &[u8], done: bool) {
         let (from, end) = (offset as usize, offset as usize + bytes.len());
         self.cells.resize_with(self.cells.len().max(end), Cell::default);
@@ -237,7 +237,7 @@ impl World {
             self.note(offset, bytes, written.is_ok());
         } else {
             self.note(offset, bytes, true);
-            // Stable is stable; what came before may be lost around it.
+            // A stable write cannot be undone; earlier data around it may be lost.
             let range = offset as usize..offset as usize + bytes.len();
             self.cells[range].iter_mut().for_each(|cell| cell.before.clear());
         }
@@ -247,7 +247,7 @@ impl World {
         written
     }
 
-    /// As a client does that was told that what it wrote may be lost, until it is stable.
+    /// Acts like a client that was told of lost data: repeats its writes until they are stable.
     fn make_stable(&mut self) {
         self.all_back();
         for _ in 0..20 {
@@ -282,7 +282,7 @@ impl World {
         }
     }
 
-    /// A client that writes to copies by itself.
+    /// A client that writes to copies by a layout.
     fn client(&mut self, offset: u64, bytes: &[u8], copies: usize, dies: bool) {
         self.service.writes.store(true, Ordering::SeqCst);
         self.client_writes(offset, bytes, copies, dies);
@@ -319,7 +319,7 @@ impl World {
             let range = offset as usize..end as usize;
             self.cells[range].iter_mut().for_each(|cell| cell.before.clear());
         } else {
-            // It is asked until that is done, as the service does.
+            // Retries until it succeeds, as the service does.
             for _ in 0..10 {
                 if self.layouts().settle(&self.id).is_ok() {
                     break;
@@ -336,7 +336,7 @@ impl World {
                 assert!(matches!(written, Ok(_) | Err(StoreError::Busy)), "{written:?}");
             }
             Step::Commit => match self.file().commit(0, 0) {
-                // The write verifier is another one than that of the writes.
+                // The write verifier differs from that of the writes.
                 Ok(()) if self.reopened || self.told != LOST.load(Ordering::SeqCst) => {
                     self.make_stable();
                 }
@@ -380,7 +380,7 @@ impl World {
             }
             Step::Leave(node, leaves) => match self.store().set_leaving(node, leaves) {
                 Ok(()) => {}
-                // Two have to stay.
+                // Two nodes must stay.
                 Err(error) => assert_eq!((error, leaves), (StoreError::Invalid, true)),
             },
             Step::Move => match self.store().leave_nodes(&self.id) {
@@ -407,7 +407,7 @@ impl World {
         }
     }
 
-    /// Everything comes back, and all copies are the same.
+    /// All nodes come back, and all copies become equal.
     fn end(&mut self) {
         self.make_stable();
         for _ in 0..10 {
@@ -416,8 +416,8 @@ impl World {
         let copies = self.layouts().copies(&self.id).unwrap();
         let reported = |copy: &CopyState| !copy.fresh;
         if copies.is_empty() || copies.iter().any(reported) {
-            // Nothing was written, or a client has reported one, which is left alone for a while: another
-            // run does not know of that.
+            // No data was written, or a client has reported a copy, whose repair is delayed.
+            // Another run does not know of the report.
             self.run(Step::Reopen);
             self.make_stable();
             (0..10).for_each(|_| self.store().mend(Duration::ZERO, &|_| true));
@@ -427,7 +427,7 @@ impl World {
                 break;
             }
             assert!(round < 29, "copies do not leave: {:?}", self.layouts().copies(&self.id));
-            // Clients that were asked to stop have a moment's time for it.
+            // Recalled clients need a moment to return their layouts.
             std::thread::sleep(Duration::from_millis(1));
             self.store().mend(Duration::ZERO, &|_| true);
         }

@@ -1,4 +1,4 @@
-//! Files that are moved off a node while they are in use.
+//! Files that move off a node while they are in use.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 mod common;
@@ -15,7 +15,7 @@ use proptest::prelude::*;
 use std::path::Path;
 use std::sync::Arc;
 
-/// Looks through everything, and moves what is met.
+/// Walks through all files, and moves those that it meets.
 fn empty(store: &StripedStore) {
     for _ in 0..3 {
         let mut walk = store.walk();
@@ -30,7 +30,7 @@ fn empty(store: &StripedStore) {
     store.sweep();
 }
 
-/// How many components are on a node.
+/// Returns the number of components on a node.
 fn left(base: &Path, number: u32) -> usize {
     let node = base.join(format!("node{number}"));
     components(base).iter().filter(|(path, _)| path.starts_with(&node)).count()
@@ -62,7 +62,7 @@ fn a_node_is_emptied_and_takes_no_new_files() {
     assert_eq!(read(&*file, 0, long.len() + 9).unwrap(), long);
     write(&*create(&store, "new").file, 0, &long).unwrap();
     assert_eq!(left(dir.path(), 3), 0);
-    // The last but one may go, and the last may not.
+    // Two nodes are left: one may leave, and the last may not.
     store.set_leaving(2, true).unwrap();
     assert_eq!(store.set_leaving(1, true), Err(StoreError::Invalid));
     empty(&store);
@@ -136,7 +136,7 @@ fn while_a_file_is_moved_clients_go_through_the_server() {
 fn a_file_that_is_removed_while_it_is_moved_leaves_nothing() {
     let dir = base();
     let store = open(dir.path());
-    // One that has nothing of the file before.
+    // A node without data of the file.
     store.add_node(node(dir.path(), 4)).unwrap();
     store.set_leaving(4, true).unwrap();
     for steps in 0..18 {
@@ -229,7 +229,8 @@ fn a_new_node_that_lost_something_meanwhile_does_not_get_the_file() {
     });
     let end = std::iter::repeat_with(|| relocation.step()).find(|step| *step != Ok(false));
     assert_eq!(end, Some(Err(StoreError::Busy)));
-    // What else was there is told to be lost first; then it is seen that the copy is not what it was.
+    // The loss of other data is reported first; then the step finds that the new node has lost the
+    // copy.
     let _ = relocation.step();
     assert!(relocation.has_failed());
     drop(relocation);
@@ -242,7 +243,7 @@ fn a_new_node_that_lost_something_meanwhile_does_not_get_the_file() {
 enum Event {
     Step(Step),
     Away(usize, bool),
-    /// The mover does so many steps.
+    /// The mover does this many steps.
     Move(usize),
     Sweep,
     Leave(u32, bool),
@@ -262,7 +263,7 @@ fn events() -> impl Strategy<Value = Vec<Event>> {
     proptest::collection::vec(round, 1..12).prop_map(|rounds| rounds.concat())
 }
 
-/// What moves a file, and is interrupted in every way.
+/// Moves a file, and is interrupted at any step.
 #[derive(Default)]
 struct Mover(Option<Relocation>);
 
@@ -290,8 +291,8 @@ fn set_all_up(nodes: &[Arc<Faulty>]) {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(96))]
-    /// Whatever happens while a file is moved, and wherever the server stops: nothing is lost, and in the
-    /// end nothing is left where nothing should be.
+    /// With any operations during the move, and a stop of the server anywhere, no data is lost, and
+    /// in the end no unused component remains.
     #[test]
     fn a_file_that_is_moved_is_as_one_that_is_not(events in events()) {
         let dir = base();
@@ -348,7 +349,7 @@ proptest! {
             prop_assert!(store.is_idle(number).unwrap());
         }
         prop_assert_eq!(&read(&*file, 0, model.len() + 9).unwrap(), &model);
-        // Nothing comes back behind the end, wherever it went.
+        // No data reappears behind the end on any node.
         file.set_size(UNIT64).unwrap();
         file.set_size(9 * UNIT64).unwrap();
         model.resize(UNIT as usize, 0);

@@ -1,4 +1,5 @@
-//! What is particular to files spread over nodes: content, sizes, cuts, removal, nodes that fail.
+//! The particulars of files spread over nodes: content, sizes, truncation, removal, nodes that
+//! fail.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 mod common;
@@ -221,7 +222,7 @@ fn a_removal_that_a_crash_undid_takes_nothing_away() {
     let placement = stripes(layouts(&store).placement(&created.id, false).unwrap().unwrap());
     let component = ComponentId(*placement.handles[0][32..].first_chunk().unwrap());
     drop((created.file, store));
-    // What the removal had entered, on another disk: in the form of an earlier version.
+    // The entry of the removal, on another disk: in the form of an earlier version.
     let mut entry = created.id.0.to_vec();
     entry.extend([1u32, 2, 3].iter().flat_map(|node| node.to_le_bytes()));
     std::fs::write(dir.path().join("removed").join(component.to_string()), &entry).unwrap();
@@ -241,7 +242,7 @@ fn an_entry_that_another_user_wrote_removes_nothing() {
     write(&*victim.file, 0, &long).unwrap();
     let placement = stripes(layouts(&store).placement(&victim.id, false).unwrap().unwrap());
     let component = ComponentId(*placement.handles[0][32..].first_chunk().unwrap());
-    // A file that is gone, and the components of one that is there.
+    // A removed file, with the components of an existing one.
     let gone = create(&store, "gone").id;
     store.remove(&me(), &Store::root(&store), b"gone").unwrap();
     let mut entry = gone.0.to_vec();
@@ -251,7 +252,7 @@ fn an_entry_that_another_user_wrote_removes_nothing() {
     store.sweep();
     assert_eq!(components(dir.path()).len(), 3);
     assert_eq!(read(&*victim.file, 0, long.len()).unwrap(), long);
-    // A file of root's is not written to, whatever stands in the place of an entry.
+    // The server does not write through a symlink to a file of root, where an entry should be.
     let precious = dir.path().join("precious");
     std::fs::write(&precious, "precious").unwrap();
     std::fs::remove_file(&path).unwrap();
@@ -290,7 +291,7 @@ fn a_placement_says_where_stripes_are() {
 
 #[test]
 fn a_cut_that_was_torn_is_finished_before_the_file_is_used() {
-    // The machine stops after so many of the three nodes have been cut.
+    // The machine stops after `done` of the three nodes have truncated.
     for done in 0..=3 {
         let dir = base();
         let bytes = pattern(9 * UNIT as usize, 3);
@@ -343,7 +344,7 @@ fn nothing_is_left_of_a_removed_file() {
     store.sweep();
     assert_eq!(components(dir.path()).len(), 3);
     store.remove(&me(), &root, b"again").unwrap();
-    // Another run of the server does it.
+    // Another run of the server removes them.
     drop(store);
     open(dir.path()).sweep();
     assert!(components(dir.path()).is_empty());
@@ -452,7 +453,7 @@ fn a_store_that_cannot_work_is_not_opened() {
     assert_eq!(open(&[1], 64), Some(StoreError::Invalid));
     assert_eq!(open(&[1], UNIT + 1), Some(StoreError::Invalid));
     assert_eq!(open(&[1], UNIT), None);
-    // A file on a node that is missing from the list.
+    // A file on a node that is not configured any more.
     let store = common::striped::open(dir.path());
     write(&*create(&store, "f").file, 0, &pattern(3 * UNIT as usize, 8)).unwrap();
     drop(store);

@@ -1,4 +1,4 @@
-//! A store with copies on nodes in memory, and what tests ask of it.
+//! A store with copies on nodes in memory, and the helpers of its tests.
 
 use super::nodes::SimNode;
 use super::striped::open_copies;
@@ -33,7 +33,7 @@ impl World {
         world
     }
 
-    /// The metadata server dies, and there is another one.
+    /// The metadata server dies, and a new one starts.
     pub(crate) fn reopen(&mut self) {
         drop(self.store.take());
         let nodes = self.nodes.iter().map(|node| node.clone() as Arc<dyn Node>).collect();
@@ -73,7 +73,7 @@ impl World {
         self.copies(id).into_iter().map(|(_, fresh)| fresh).collect()
     }
 
-    /// What the file is called on the nodes, and what the copies hold.
+    /// Returns the content of each copy.
     pub(crate) fn contents(&self, id: &FileId) -> Vec<Vec<u8>> {
         let component = self.component(id);
         self.copies(id).iter().map(|(node, _)| node.content(&component)).collect()
@@ -89,7 +89,7 @@ impl World {
         self.store().mend(Duration::ZERO, &|_| true);
     }
 
-    /// No client writes by itself any more.
+    /// Clients return all layouts for writing.
     pub(crate) fn return_all(&self) {
         self.layouts().take_lent(&mut |_, _| true);
     }

@@ -1,4 +1,4 @@
-//! What the tests of the striped store share.
+//! The helpers that the tests of the striped store share.
 #![allow(dead_code, reason = "each test binary uses its part")]
 
 pub(crate) mod copies;

@@ -1,4 +1,4 @@
-//! Nodes in memory that die, come back, and lose what was not stable.
+//! Nodes in memory that die, come back, and lose unstable data.
 
 use dafs_mem::{Site, VolatileSlice};
 use dafs_store::node::{ComponentId, Node, NodeSpace, Written};
@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-/// Content of a component: what is on the disk, and what whoever reads sees.
+/// The content of a component: as it is on the disk, and as readers see it.
 #[derive(Default, Clone)]
 struct Content {
     stable: Vec<u8>,
@@ -18,16 +18,16 @@ struct Content {
 struct State {
     components: HashMap<ComponentId, Content>,
     verifier: u64,
-    /// How often its data server was started.
+    /// Counts the starts of its data server.
     run: u64,
     away: bool,
     full: bool,
-    /// Calls for data that are not made because others are.
+    /// The number of next calls for data that are refused as crowded.
     crowded: u32,
-    /// Calls that change something until the node dies by itself.
+    /// The number of calls that change something until the node dies by itself.
     calls_left: Option<u32>,
     forgotten: u32,
-    /// Data servers that still go by what they were told.
+    /// True while its data server may hold cached authorisations.
     believes: bool,
 }
 
@@ -72,31 +72,32 @@ impl SimNode {
         self.lock().forgotten
     }
 
-    /// The node goes away at the call after so many that change something, before or after it was done.
+    /// Makes the node unreachable at the call after `calls` changes, before or after the call has
+    /// taken effect.
     pub(crate) fn die_after(&self, calls: u32) {
         self.lock().calls_left = Some(calls);
     }
 
-    /// What was not stable is gone, as with a machine that lost its power. It is there again at once.
+    /// Loses unstable data, like a machine that lost its power and has restarted.
     pub(crate) fn lose_unstable(&self) {
         let mut state = self.lock();
         state.verifier += 1;
         state.components.values_mut().for_each(|content| content.seen = content.stable.clone());
     }
 
-    /// Its disk is another one, an empty one.
+    /// Replaces its disk by an empty one.
     pub(crate) fn lose_all(&self) {
         let mut state = self.lock();
         state.verifier += 1;
         state.components.clear();
     }
 
-    /// Whether it has nothing of any file.
+    /// True if it has no data of any file.
     pub(crate) fn is_bare(&self) -> bool {
         self.lock().components.is_empty()
     }
 
-    /// What a component holds, for the test to look at.
+    /// Returns the content of a component, without a call.
     pub(crate) fn content(&self, id: &ComponentId) -> Vec<u8> {
         self.lock().components.get(id).map(|content| content.seen.clone()).unwrap_or_default()
     }
@@ -106,7 +107,7 @@ impl SimNode {
         if state.away { Err(StoreError::Busy) } else { Ok(state) }
     }
 
-    /// The turn of a call for data.
+    /// Admits or refuses a call for data.
     fn turn(&self) -> Result<()> {
         let mut state = self.there()?;
         match state.crowded.checked_sub(1) {
@@ -118,14 +119,15 @@ impl SimNode {
         }
     }
 
-    /// A call that changes something; `run` may be done although the caller hears nothing.
+    /// Executes a call that changes something. `run` may take effect although the caller gets an
+    /// error.
     fn change<T>(&self, run: impl FnOnce(&mut State) -> Result<T>) -> Result<T> {
         let mut state = self.there()?;
         match state.calls_left {
             Some(0) => {
                 state.away = true;
                 state.calls_left = None;
-                // Half of those that die have done what they were asked for.
+                // Half of the dying nodes have executed the call.
                 if state.verifier % 2 == 0 {
                     let _ = run(&mut state);
                 }

@@ -1,4 +1,4 @@
-//! What happens to one file of a striped store, in any order: for property tests.
+//! Random operations on one file of a striped store, for property tests.
 
 use super::striped::{UNIT, UNIT64};
 use proptest::prelude::*;

@@ -19,7 +19,7 @@ pub(crate) const UNIT64: u64 = UNIT as u64;
 
 const STORE: [u8; 16] = [6; 16];
 
-/// How often a store said that unstable data may be lost.
+/// Counts the reports of stores that unstable data may be lost.
 pub(crate) static LOST: AtomicUsize = AtomicUsize::new(0);
 
 pub(crate) fn node(base: &Path, number: u32) -> Arc<dyn Node> {
@@ -30,7 +30,7 @@ pub(crate) fn node(base: &Path, number: u32) -> Arc<dyn Node> {
     Arc::new(DirectoryNode::open(&path, &STORE, number, vec![address]).unwrap())
 }
 
-/// The metadata in `meta`, which has to be there.
+/// Opens a store with its metadata in `meta`, which must exist.
 pub(crate) fn open(base: &Path) -> StripedStore {
     open_with(base, (1..=3).map(|number| node(base, number)).collect())
 }
@@ -59,7 +59,8 @@ pub(crate) fn open_copies(base: &Path, nodes: Vec<Arc<dyn Node>>, copies: usize)
     StripedStore::open(meta, nodes, options).unwrap()
 }
 
-/// Each file on so many of three directories, or in stripes on all; called by whoever runs the tests.
+/// A store with `copies` copies of each file on three directories, or stripes on all with 1. The
+/// current user calls it.
 pub(crate) fn world(copies: usize) -> Option<World> {
     Some(world_of(copies, me()))
 }
@@ -97,7 +98,7 @@ pub(crate) fn stripes(placement: Placement) -> Stripes {
     }
 }
 
-/// What a client calls a component, opened.
+/// Decodes the handle by which a client names a component.
 pub(crate) fn sealed(handle: &[u8]) -> ComponentHandle {
     let file = FileId(*handle[16..].first_chunk().unwrap());
     ComponentHandle::open(&file, &FsId([8; 16]), b"a striped secret").unwrap()
@@ -140,17 +141,17 @@ pub(crate) fn pattern(len: usize, seed: u8) -> Vec<u8> {
     (0..len).map(|at| (at % 251) as u8 ^ seed).collect()
 }
 
-/// A node that can be told to go away, to restart, and to fail after so many cuts.
+/// A node that a test can make unreachable, restart, or fail after some truncations.
 pub(crate) struct Faulty {
     inner: Arc<dyn Node>,
     pub(crate) down: AtomicBool,
-    /// It is away, and was not there yet since the start: nobody has heard where clients reach it.
+    /// It is unreachable, and was so since the start, so its addresses for clients are unknown.
     pub(crate) unheard_of: AtomicBool,
-    /// While it is away, it may still go by what it was told.
+    /// While it is unreachable, its data server may hold cached authorisations.
     pub(crate) believes: AtomicBool,
     pub(crate) restarts: AtomicU64,
     pub(crate) cuts_left: AtomicU64,
-    /// How long the next write waits before it is done, in milliseconds.
+    /// The delay of the next write, in milliseconds.
     pub(crate) next_write_ms: AtomicU64,
 }
 
