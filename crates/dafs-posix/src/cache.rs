@@ -1,4 +1,4 @@
-//! A bounded map that forgets what was not used lately (the clock algorithm).
+//! A bounded map that evicts entries that were not used lately (the clock algorithm).
 
 use rustc_hash::FxHashMap;
 use std::hash::Hash;
@@ -30,7 +30,7 @@ impl<K: Copy + Eq + Hash, V> ClockCache<K, V> {
         Some(&slot.value)
     }
 
-    /// Adds or replaces an entry; returns what had to go for it.
+    /// Adds or replaces an entry. Returns the replaced or evicted value.
     pub(super) fn insert(&mut self, key: K, value: V) -> Option<V> {
         if let Some(&place) = self.places.get(&key) {
             return Some(std::mem::replace(&mut self.slots[place].value, value));
@@ -46,7 +46,7 @@ impl<K: Copy + Eq + Hash, V> ClockCache<K, V> {
         Some(self.take(place))
     }
 
-    /// Drops the entry that the hand finds unused first.
+    /// Evicts the first entry that the hand finds unused.
     pub(super) fn evict(&mut self) -> Option<V> {
         // Two rounds suffice: the first clears every mark.
         for _ in 0..2 * self.slots.len() {

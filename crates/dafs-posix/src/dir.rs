@@ -3,12 +3,11 @@
 //! A cookie is the kernel's position after the entry plus 3, so that 0, 1 and 2 stay reserved. The
 //! kernel's positions run from 0 to 2^63-1, so cookies run from 3 to 2^63+2.
 //!
-//! A listing in pages goes on from the stream that the last page left, so that it is linear. A
-//! stream belongs to one caller; what it had fetched ahead is thrown away when the directory
-//! changed.
+//! A listing in pages continues the stream that the last page left, so that its cost is linear. A
+//! stream belongs to one caller. It drops prefetched entries when the directory has changed.
 //!
-//! Mount points below the export are listed by name, with neither id nor attributes; looking them up
-//! fails with `CrossDevice`.
+//! Mount points below the export are listed by name, with neither id nor attributes. A lookup of
+//! them fails with `CrossDevice`.
 
 use super::export::{Export, stat_fd, stat_name};
 use super::ident::Caller;
@@ -29,7 +28,7 @@ pub(super) struct RawEntry<'a> {
     pub(super) name: &'a [u8],
     ino: u64,
     position: i64,
-    /// Where the next record begins in the buffer.
+    /// The offset of the next record in the buffer.
     end: usize,
 }
 
@@ -79,7 +78,7 @@ struct Stream {
     at: usize,
     /// The directory's change attribute from before `buffer` was filled.
     filled_at_change: u64,
-    /// A sweep found it waiting.
+    /// True if a sweep has found the stream waiting.
     idle: bool,
 }
 
@@ -98,7 +97,7 @@ impl Streams {
         drop(streams);
     }
 
-    /// Lets go of listings that waited since the last call.
+    /// Drops listings that have waited since the last call.
     pub(super) fn sweep(&self) {
         let mut waiting = lock(&self.waiting);
         let (idle, used) = waiting.drain(..).partition::<Vec<_>, _>(|stream| stream.idle);
@@ -110,7 +109,7 @@ impl Streams {
     fn take(&self, dir: &FileId, cookie: u64, cred: &Cred) -> Option<Stream> {
         let mut waiting = lock(&self.waiting);
         let fits = |s: &Stream| {
-            // The last entry may have been taken or refused by the sink that ended the page.
+            // The sink that ended the page may have taken or refused the last entry.
             let next = entry_at(&s.buffer, s.at).and_then(|e| cookie_of(e.position).ok());
             s.dir == *dir && s.cred == *cred && (s.cookie == cookie || next == Some(cookie))
         };
@@ -157,7 +156,7 @@ impl Stream {
         }
     }
 
-    /// Brings a stream that waited to just after `cookie`.
+    /// Moves a waiting stream to the position after `cookie`.
     fn resume(&mut self, export: &Export, cookie: u64) -> Result<()> {
         let stat = stat_fd(self.fd.as_fd())?;
         if export.changes.value(&self.dir, &stat) != self.filled_at_change {
@@ -172,7 +171,7 @@ impl Stream {
         Ok(())
     }
 
-    /// Fetches more; false at the end.
+    /// Fetches more entries; false at the end.
     fn fill(&mut self, export: &Export) -> Result<bool> {
         self.filled_at_change = export.changes.value(&self.dir, &stat_fd(self.fd.as_fd())?);
         self.at = 0;
@@ -185,7 +184,7 @@ impl Stream {
 }
 
 impl Export {
-    /// Feeds the entries after a cookie to the sink; true at the end.
+    /// Passes the entries after a cookie to the sink. True at the end of the directory.
     pub(super) fn list(
         &self,
         _caller: &Caller,
@@ -223,7 +222,8 @@ impl Export {
         }
     }
 
-    /// Id and attributes of an entry; `None` if it vanished, is a mount point, or may not be seen.
+    /// Returns id and attributes of an entry. `None` if it vanished, is a mount point, or is not
+    /// accessible.
     fn entry_object(&self, node: &Node, dir: &OwnedFd, name: &[u8]) -> Option<(FileId, Attr)> {
         let c_name = CString::new(name).ok()?;
         let stat = stat_name(dir.as_fd(), &c_name).ok()?;

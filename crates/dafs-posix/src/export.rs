@@ -1,10 +1,10 @@
-//! The export: what every operation works on, and the steps that all of them share.
+//! The export: the shared state of all operations, and their common steps.
 //!
 //! Invariants
-//! * A path is never handed to the kernel whole: every step is one checked name below a descriptor,
-//!   taken with `openat2` and RESOLVE_BENEATH, RESOLVE_NO_SYMLINKS, RESOLVE_NO_MAGICLINKS and
-//!   RESOLVE_NO_XDEV, or without `openat2` with O_NOFOLLOW. `/proc/self/fd/N` of a descriptor that
-//!   we hold is the only exception; it leads to exactly that object.
+//! * The kernel never gets a whole path. Every step is one checked name below a descriptor, taken
+//!   with `openat2` and RESOLVE_BENEATH, RESOLVE_NO_SYMLINKS, RESOLVE_NO_MAGICLINKS and
+//!   RESOLVE_NO_XDEV, or without `openat2` with O_NOFOLLOW. The only exception is `/proc/self/fd/N`
+//!   of our own descriptor, which leads to exactly that object.
 //! * A node is made only from an object on the export's own mount.
 
 use super::PosixOptions;
@@ -34,10 +34,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-/// Where the kernel shows what this process has open.
+/// The directory of this process's open descriptors.
 const OWN_DESCRIPTORS: &str = "/proc/self/fd";
 
-/// What is asked of `statx` everywhere.
+/// The fields that all `statx` calls ask for.
 const STAT_MASK: StatxFlags =
     StatxFlags::BASIC_STATS.union(StatxFlags::BTIME).union(StatxFlags::MNT_ID);
 
@@ -50,31 +50,32 @@ pub(super) struct Export {
     pub(super) nodes: NodeTable,
     pub(super) name_hints: NameHints,
     pub(super) streams: Streams,
-    /// Where objects are, when the kernel does not open them by handle or names are asked for.
+    /// The index of names, if the kernel does not open objects by handle or if `subtree_check`
+    /// needs names.
     pub(super) index: Option<Index>,
     /// True if the kernel opens objects by handle.
     pub(super) by_handle: bool,
     /// True if a file needs a name below the root ([`PosixOptions::subtree_check`]).
     pub(super) subtree_check: bool,
-    /// What the file system can do.
+    /// The features of the file system.
     pub(super) abilities: Capabilities,
     pub(super) changes: Changes,
     pub(super) watches: Watches,
-    /// Content never leaves memory, so that nothing waits for a device.
+    /// True if content never leaves memory, so that no call waits for a device.
     pub(super) in_memory: bool,
-    /// Set once the file system refused RWF_NOWAIT for reads, and for writes.
+    /// Set once the file system has refused RWF_NOWAIT for reads, and for writes.
     pub(super) no_nowait_read: AtomicBool,
     pub(super) no_nowait_write: AtomicBool,
-    /// Set once the kernel refused to change modes by descriptor.
+    /// Set once the kernel has refused to change modes by descriptor.
     pub(super) no_fchmodat2: AtomicBool,
-    /// Serialises changes of named attributes, which are read, changed and written back whole.
+    /// Serialises changes of named attributes, which are read, changed and written back as a whole.
     pub(super) named_attr_lock: std::sync::Mutex<()>,
-    /// Whether a directory cannot be moved out of sight of this mount, so that its path tells where
-    /// it is.
+    /// True if this mount shows the whole file system. Then a directory's path shows if it is in
+    /// the export.
     pub(super) paths_tell: bool,
-    /// The directory whose entries lead to what this process has open; much of the way to them.
+    /// The directory of this process's open descriptors, opened.
     pub(super) own_descriptors: OwnedFd,
-    /// A readable descriptor of the root, which is what `open_by_handle_at` wants.
+    /// A readable descriptor of the root, as `open_by_handle_at` needs it.
     mount: OwnedFd,
     mount_id: Option<u64>,
     device: u64,
@@ -102,7 +103,8 @@ impl Export {
         let resolve = ResolveFlags::BENEATH;
         let has_openat2 =
             rustix::fs::openat2(&root, c".", OFlags::PATH, Mode::empty(), resolve).is_ok();
-        // One that may open by handle knows which objects exist, and so has time to look for names.
+        // With handles the kernel shows if an object exists, so a scan for its name is never in
+        // vain.
         let scan_entries_max = if by_handle { usize::MAX } else { SCAN_ENTRIES_MAX };
         let own_descriptors = rustix::fs::open(OWN_DESCRIPTORS, flags, Mode::empty())?;
         let watches = Watches::find_out(own_descriptors.as_fd(), root.as_fd(), handle.is_some());
@@ -137,7 +139,7 @@ impl Export {
         })
     }
 
-    /// A descriptor of the file system that can be waited on as a whole.
+    /// Returns a descriptor of the file system for `syncfs`.
     pub(super) fn mount(&self) -> BorrowedFd<'_> {
         self.mount.as_fd()
     }
@@ -146,7 +148,7 @@ impl Export {
         if self.read_only { Err(StoreError::ReadOnly) } else { Ok(()) }
     }
 
-    /// Runs a call that takes a descriptor, making room when there are none left.
+    /// Runs a call that needs a descriptor. Frees some when there are none left.
     pub(super) fn with_room<T>(&self, mut call: impl FnMut() -> SysResult<T>) -> SysResult<T> {
         for _ in 0..DESCRIPTOR_RETRIES_MAX {
             match call() {
@@ -160,7 +162,7 @@ impl Export {
         call()
     }
 
-    /// Opens one name below a directory, never a symlink's target, never another mount.
+    /// Opens one name below a directory, never the target of a symlink, never another mount.
     pub(super) fn open_beneath(
         &self,
         dir: &Node,
@@ -182,7 +184,7 @@ impl Export {
         })
     }
 
-    /// A held object opened anew for data, with the rights of the thread's identity.
+    /// Reopens a held object for data, with the rights of the thread's identity.
     pub(super) fn reopen(&self, node: &Node, flags: OFlags) -> SysResult<OwnedFd> {
         let flags = flags | OFlags::CLOEXEC | OFlags::NOCTTY;
         let (own, name) = (&self.own_descriptors, DecInt::from_fd(node));
@@ -193,11 +195,11 @@ impl Export {
     pub(super) fn open_by_handle(&self, _: &AsServer, handle: &KernelHandle) -> SysResult<OwnedFd> {
         let call = || sys::open_by_handle(self.mount.as_fd(), handle);
         // While another thread makes a new object with the inode number of a removed one, Linux
-        // says ENOMEM for the removed one's handle; a moment later it says ESTALE.
+        // reports ENOMEM for the removed one's handle; a moment later it reports ESTALE.
         for attempt in 0..HANDLE_RETRIES_MAX {
             match self.with_room(call) {
                 Err(Errno::NOMEM) if attempt < HANDLE_RETRIES_MAX / 2 => std::thread::yield_now(),
-                // That thread waits for something itself.
+                // The other thread is blocked itself.
                 Err(Errno::NOMEM) => std::thread::sleep(HANDLE_RETRY_PAUSE),
                 other => return other,
             }
@@ -205,15 +207,15 @@ impl Export {
         self.with_room(call)
     }
 
-    /// The id of a name in a directory without opening it, if the kernel has handles. `None` also
-    /// for another mount.
+    /// Returns the id of a name in a directory without opening it, if the kernel has handles.
+    /// `None` also for another mount.
     pub(super) fn peek_id(&self, dir: BorrowedFd<'_>, name: &CStr) -> SysResult<Option<FileId>> {
         let handle = sys::name_to_handle(dir, name)?;
         let here = handle.filter(|&(_, mount)| Some(mount) == self.mount_id);
         Ok(here.map(|(handle, _)| self.ids.of_handle(&handle)))
     }
 
-    /// The id of what a name's `statx` and handle say; `CrossDevice` for another mount.
+    /// Returns the id of an object by its `statx` and handle; `CrossDevice` for another mount.
     pub(super) fn id_of(
         &self,
         stat: &Statx,
@@ -230,7 +232,7 @@ impl Export {
         Ok(id_from(&self.ids, handle, stat))
     }
 
-    /// The node of an object just opened with `O_PATH`, and its attributes.
+    /// Returns the node of an object just opened with `O_PATH`, and its attributes.
     pub(super) fn adopt(&self, fd: OwnedFd) -> Result<(Arc<Node>, Statx)> {
         let stat = stat_fd(fd.as_fd())?;
         let handle = sys::name_to_handle(fd.as_fd(), c"")?;
@@ -238,7 +240,7 @@ impl Export {
         if id == self.root.id {
             return Ok((self.root.clone(), stat));
         }
-        // One node serves everybody, so that what was told of the object is known.
+        // All users share one node, so that the last reported change attribute is known.
         if let Some(node) = self.nodes.open_node(&id) {
             return Ok((node, stat));
         }
@@ -246,7 +248,8 @@ impl Export {
         Ok((self.nodes.keep(Node::new(id, kind, Arc::new(fd))), stat))
     }
 
-    /// One name below a directory, as the thread's identity sees it. Remembers where it was.
+    /// Looks up one name below a directory with the rights of the thread's identity. Updates the
+    /// index.
     pub(super) fn step(&self, dir: &Node, name: &[u8]) -> Result<(Arc<Node>, Statx)> {
         let c_name = CString::new(name).map_err(|_| StoreError::Invalid)?;
         let known = if self.name_hints.knows(&dir.id, name) {
@@ -268,8 +271,7 @@ impl Export {
         };
         self.tell(&found.0, &found.1);
         if found.0.kind == Kind::Directory {
-            // The child lies inside as surely as the parent, which may have been looked at a while
-            // ago; the root needs no look.
+            // The child was inside when the parent was last seen inside. The root is always inside.
             let seen_ms = if dir.id == self.root.id {
                 self.now_ms()
             } else {
@@ -283,7 +285,8 @@ impl Export {
         Ok(found)
     }
 
-    /// What one name below a directory is, without opening it where the kernel has handles.
+    /// Returns id and kind of one name below a directory, without opening it where the kernel has
+    /// handles.
     pub(super) fn peek(&self, _caller: &Caller, dir: &Node, name: &[u8]) -> Result<(FileId, Kind)> {
         let c_name = CString::new(name).map_err(|_| StoreError::Invalid)?;
         let peeked = self.peek_id(dir.as_fd(), &c_name);
@@ -299,7 +302,7 @@ impl Export {
         Ok((id, attr::kind(&stat)?))
     }
 
-    /// What an error of a call on a name means: nothing is found in a removed directory.
+    /// Maps the error of a call on a name: in a removed directory it is `Stale`.
     pub(super) fn name_error(&self, dir: &Node, errno: Errno) -> StoreError {
         if errno == Errno::NOENT && stat_fd(dir.as_fd()).is_ok_and(|stat| stat.stx_nlink == 0) {
             self.nodes.forget(&dir.id);
@@ -308,12 +311,12 @@ impl Export {
         errno.into()
     }
 
-    /// What an id stands for. Cheap for objects whose node is held.
+    /// Decodes an id.
     pub(super) fn target(&self, id: &FileId) -> Result<Target> {
         self.ids.parse(id)
     }
 
-    /// The node of an object of the export.
+    /// Returns the node of an object of the export.
     pub(super) fn node(&self, id: &FileId) -> Result<Arc<Node>> {
         if *id == self.root.id {
             return Ok(self.root.clone());
@@ -345,16 +348,16 @@ impl Export {
                 if stat.stx_nlink == 0 {
                     return Err(StoreError::Stale);
                 }
-                // One object has one handle, and the id was made from this one.
+                // One object has one handle, and the id contains this one.
                 Ok(self.nodes.keep(Node::new(*id, attr::kind(&stat)?, Arc::new(fd))))
             }
             (_, Some(index)) => self.find_by_index(index, id),
-            // A handle-less id cannot come from a file system that has handles.
+            // An id without a handle cannot come from a file system that has handles.
             (_, None) => Err(StoreError::Stale),
         }
     }
 
-    /// `statx` of a node; `Stale` if it has no name any more and nobody has it open.
+    /// Returns the `statx` of a node; `Stale` if it has neither a name nor an open.
     pub(super) fn stat_live(&self, node: &Node) -> Result<Statx> {
         let stat = stat_fd(node.as_fd())?;
         if stat.stx_nlink == 0 && self.nodes.open_node(&node.id).is_none() {
@@ -365,7 +368,8 @@ impl Export {
         Ok(stat)
     }
 
-    /// Notes that a name of an object is gone. `held` is its node from before, where it is known.
+    /// Updates the state after a name of an object was removed. `held` is its node from before, if
+    /// known.
     pub(super) fn unlinked(&self, id: &FileId, held: Option<&Node>, dir: &Node, name: &[u8]) {
         let stat = held.and_then(|node| Some((node, stat_fd(node.as_fd()).ok()?)));
         if let Some((node, stat)) = &stat {
@@ -404,7 +408,7 @@ fn id_from(ids: &Ids, handle: Option<(KernelHandle, u64)>, stat: &Statx) -> File
     }
 }
 
-/// The identity of the file system, and whether it lives in memory.
+/// Returns the identity of the file system, and true if it lives in memory.
 fn identify(
     fd: &OwnedFd,
     stat: &Statx,
@@ -420,13 +424,13 @@ fn identify(
     }
     let fsid = rustix::fs::fstatvfs(fd)?.f_fsid;
     let file_system = if fsid == 0 { device(stat) } else { fsid };
-    // The root's id under a fixed key serves as its name here.
+    // The root's id under a fixed key names it here.
     let plain = Ids::new(FsId([0; 16]), ExportSecret::from_bytes([0; 16]), device(stat));
     let root = id_from(&plain, handle, stat);
     Ok((stable_fs_id(file_system, kind, &root), in_memory))
 }
 
-/// The path that leads to exactly what a descriptor holds.
+/// Returns the path that leads to exactly the object of a descriptor.
 pub(super) fn descriptor_path(fd: BorrowedFd<'_>) -> String {
     format!("{OWN_DESCRIPTORS}/{}", fd.as_raw_fd())
 }
@@ -440,7 +444,7 @@ pub(super) fn stat_fd(fd: BorrowedFd<'_>) -> SysResult<Statx> {
     rustix::fs::statx(fd, c"", AtFlags::EMPTY_PATH, STAT_MASK)
 }
 
-/// `statx` of a name itself, without following or mounting anything.
+/// Returns the `statx` of a name itself. Follows no symlink and triggers no mount.
 pub(super) fn stat_name(dir: BorrowedFd<'_>, name: &CStr) -> SysResult<Statx> {
     rustix::fs::statx(dir, name, AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT, STAT_MASK)
 }
@@ -449,8 +453,8 @@ fn mount_of(stat: &Statx) -> Option<u64> {
     (stat.stx_mask & StatxFlags::MNT_ID.bits() != 0).then_some(stat.stx_mnt_id)
 }
 
-/// Whether a mount shows its file system from the top; of one that does not (a bind mount), a
-/// directory can be moved out, and its path then says nothing.
+/// True if a mount shows its file system from the top. From another one (a bind mount) a directory
+/// can be moved out, and its path then shows nothing.
 fn shows_whole_file_system(mount_id: u64) -> bool {
     let Ok(table) = std::fs::read("/proc/self/mountinfo") else { return false };
     table.split(|&byte| byte == b'\n').any(|line| {

@@ -1,5 +1,5 @@
-//! A guess whether what a name leads to is held already: then its id is asked for first, else it is
-//! opened at once. A wrong guess costs a system call and nothing else.
+//! Guesses if the store holds the object of a name. If so, a lookup asks for its id first; else it
+//! opens the object at once. A wrong guess costs a system call and nothing else.
 
 use crate::limits::NAME_HINTS;
 use dafs_store::FileId;
@@ -7,7 +7,7 @@ use rustc_hash::FxHasher;
 use std::hash::{Hash, Hasher};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Hashes of names that led to held objects lately, each in the place that it says itself.
+/// Hashes of names that led to held objects lately. The hash is also the index.
 pub(super) struct NameHints(Box<[AtomicU64]>);
 
 fn hash_of(dir: &FileId, name: &[u8]) -> u64 {

@@ -1,12 +1,13 @@
-//! Where objects were last seen, for servers that may not open objects by handle, and for exports
-//! with `subtree_check`.
+//! An index of the last known names of objects, for servers that may not open objects by handle,
+//! and for exports with `subtree_check`.
 //!
 //! Invariants
-//! * The index is a memory of hints. Nothing is believed before the kernel confirmed it.
-//! * It is bounded; what it forgot is found again by a scan.
-//! * Nobody waits for a scan: there is one at a time, each call takes it a little further, and
-//!   after a whole slice it rests as long as the slice took. Whoever comes meanwhile is told `Busy`.
-//! * What a complete scan did not find counts as gone for a few seconds, unless the store sees it.
+//! * The index holds hints only. The kernel confirms each of them before its use.
+//! * It is bounded. A scan finds dropped entries again.
+//! * No call waits for a scan. There is one scan at a time, and each call continues it by a slice.
+//!   After a whole slice the scan rests as long as the slice took, and other calls get `Busy`.
+//! * An object that a complete scan did not find counts as gone for a few seconds, unless the store
+//!   sees it.
 
 use super::cache::ClockCache;
 use super::node::{Node, lock};
@@ -25,44 +26,44 @@ pub(super) struct Index {
     places: Mutex<ClockCache<FileId, Place>>,
     /// Ids of objects whose last name this store removed.
     gone: Mutex<ClockCache<FileId, ()>>,
-    /// Ids that a scan did not find, and until when that counts.
+    /// Ids that a scan did not find, with the times until which they count as gone.
     missing: Mutex<ClockCache<FileId, Instant>>,
     scan: Mutex<Scan>,
 }
 
-/// A directory that a scan is in.
+/// The directory that a scan is reading.
 pub(super) struct Listing {
     pub(super) dir: Arc<Node>,
     pub(super) fd: OwnedFd,
-    /// Names that were read and not looked at yet.
+    /// Names that were read and not examined yet.
     pub(super) names: Vec<Box<[u8]>>,
 }
 
-/// A walk through the whole export, which goes on where the last call left it.
+/// A walk through the whole export, which continues where the last call stopped.
 #[derive(Default)]
 pub(super) struct Scan {
-    /// Directories that are still to be listed.
+    /// Directories that are still to be read.
     pub(super) directories: Vec<FileId>,
     pub(super) listing: Option<Listing>,
-    /// Entries that a scan looks at before it gives up, and how many of them are left.
+    /// The entries that a scan reads before it gives up, and how many of them are left.
     entries_max: usize,
     entries_left: usize,
-    /// What is looked for since this scan began, and what the next one will look for.
+    /// The objects that this scan looks for, and those that the next one will look for.
     wanted: FxHashSet<FileId>,
     waiting: FxHashSet<FileId>,
-    /// Set when the server lacked something, so that not finding proves nothing.
+    /// True if the server lacked resources, so that a failed search proves nothing.
     pub(super) hindered: bool,
     rests_until: Option<Instant>,
 }
 
 impl Scan {
-    /// Notes what is looked for; begins a scan if none is under way.
+    /// Adds an object to look for, and begins a scan if none is under way.
     ///
     /// # Errors
     /// [`StoreError::Busy`] while the scan rests.
     pub(super) fn want(&mut self, id: &FileId, root: &FileId) -> Result<()> {
         if self.wanted.len() + self.waiting.len() >= SCAN_WANTED_MAX {
-            // Those who asked first may have gone away; those who still care ask again.
+            // The first clients may have gone away; the others will retry.
             self.waiting.clear();
         }
         if !self.wanted.contains(id) {
@@ -81,7 +82,7 @@ impl Scan {
         self.listing.is_some() || !self.directories.is_empty()
     }
 
-    /// Begins at the root, for all who wait.
+    /// Begins a scan at the root, for all waiting objects.
     pub(super) fn begin(&mut self, root: &FileId) {
         self.wanted = std::mem::take(&mut self.waiting);
         self.directories = vec![*root];
@@ -90,14 +91,14 @@ impl Scan {
         self.hindered = false;
     }
 
-    /// Counts an entry; false when the export is larger than what is looked through.
+    /// Counts an entry. False if the export is larger than a scan may read.
     pub(super) fn count_entry(&mut self) -> bool {
         let left = self.entries_left.checked_sub(1);
         self.entries_left = left.unwrap_or(0);
         left.is_some()
     }
 
-    /// Notes that something was seen; tells whether it was looked for.
+    /// Records that an object was seen. True if it was looked for.
     pub(super) fn saw(&mut self, id: &FileId) -> bool {
         let waited = self.waiting.remove(id);
         self.wanted.remove(id) || waited
@@ -110,7 +111,7 @@ impl Scan {
 }
 
 impl Index {
-    /// An index whose scans give up after so many entries.
+    /// Makes an index whose scans give up after so many entries.
     pub(super) fn new(scan_entries_max: usize) -> Self {
         Self {
             places: Mutex::new(ClockCache::new(INDEX_ENTRIES_MAX)),
@@ -139,7 +140,7 @@ impl Index {
         lock(&self.places).remove(id);
     }
 
-    /// Notes that a name is gone; a place that another name led to stays.
+    /// Removes an entry if its name is gone. An entry with another name stays.
     pub(super) fn unlearn(&self, id: &FileId, parent: FileId, name: &[u8]) {
         let mut places = lock(&self.places);
         if places.get(id).is_some_and(|(p, n)| *p == parent && **n == *name) {
@@ -147,18 +148,18 @@ impl Index {
         }
     }
 
-    /// Notes that an object lost its last name and is gone for good.
+    /// Records that an object has lost its last name and is gone for good.
     pub(super) fn bury(&self, id: &FileId) {
         lock(&self.places).remove(id);
         lock(&self.gone).insert(*id, ());
     }
 
-    /// Whether this store removed an object for good.
+    /// True if this store has removed an object for good.
     pub(super) fn is_gone(&self, id: &FileId) -> bool {
         lock(&self.gone).get(id).is_some()
     }
 
-    /// Whether a scan did not find an object a moment ago.
+    /// True if a scan did not find an object a moment ago.
     pub(super) fn is_missing(&self, id: &FileId) -> bool {
         let mut missing = lock(&self.missing);
         let counts = missing.get(id).is_some_and(|&until| Instant::now() < until);
@@ -168,7 +169,7 @@ impl Index {
         counts
     }
 
-    /// The scan, to take it further.
+    /// Locks the scan, to continue it.
     ///
     /// # Errors
     /// [`StoreError::Busy`] while another thread does.
@@ -180,7 +181,7 @@ impl Index {
         }
     }
 
-    /// Ends a scan that looked through everything: what it did not find is gone for now.
+    /// Ends a complete scan. Objects that it did not find are gone for now.
     pub(super) fn scan_ended(&self, scan: &mut Scan) {
         scan.directories.clear();
         scan.listing = None;

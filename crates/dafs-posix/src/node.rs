@@ -2,8 +2,9 @@
 //!
 //! Invariants
 //! * A node's descriptor and id name the same inode.
-//! * The cache holds no descriptor that was opened for data: it would keep programs from being run.
-//! * Nodes of open files can be found as long as the files are open, whatever the cache dropped.
+//! * The cache holds no descriptor that was opened for data, because the kernel would refuse to
+//!   execute the file (ETXTBSY).
+//! * Nodes of open files can be found until the last close, even after the cache has dropped them.
 
 use super::cache::ClockCache;
 use crate::limits::{NODE_SHARDS, NODES_EVICTED_ON_SHORTAGE, SWEEP_NODES};
@@ -18,12 +19,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 pub(super) struct Node {
     pub(super) id: FileId,
     pub(super) kind: Kind,
-    /// Opened with `O_PATH`; or for data, where the open file that made the object lends its own.
+    /// Opened with `O_PATH`. A new file lends the descriptor of its open for data instead.
     pub(super) fd: Arc<OwnedFd>,
-    /// When it was last seen below the root, in milliseconds of the export's clock plus one; 0 for
-    /// never.
+    /// The time when it was last seen below the root, in milliseconds of the export's clock plus
+    /// one; 0 for never.
     pub(super) contained_at_ms: AtomicU64,
-    /// The highest change attribute that was told of it; 0 for none yet.
+    /// The highest change attribute that was reported for it; 0 for none yet.
     pub(super) told_change: AtomicU64,
 }
 
@@ -61,7 +62,7 @@ impl NodeTable {
     }
 
     fn shard(&self, id: &FileId) -> &Mutex<ClockCache<FileId, Arc<Node>>> {
-        // The last byte belongs to the authentication code, which spreads evenly.
+        // The last byte belongs to the MAC, whose values are spread evenly.
         &self.shards[usize::from(id.0[47]) % NODE_SHARDS]
     }
 
@@ -69,12 +70,12 @@ impl NodeTable {
         lock(self.shard(id)).get(id).cloned()
     }
 
-    /// The node of a file that somebody has open.
+    /// Returns the node of an open file.
     pub(super) fn open_node(&self, id: &FileId) -> Option<Arc<Node>> {
         lock(&self.open).get(id).map(|(_, node)| node.clone())
     }
 
-    /// Keeps a node; gives back the one that was there first, if there was one.
+    /// Inserts a node. Returns the node that another thread has inserted before, if there is one.
     pub(super) fn keep(&self, node: Node) -> Arc<Node> {
         let mut shard = lock(self.shard(&node.id));
         if let Some(known) = shard.get(&node.id) {
@@ -88,13 +89,13 @@ impl NodeTable {
         node
     }
 
-    /// Lets go of a node, so that a removed object's space is freed.
+    /// Drops a node, so that a removed object's space is freed.
     pub(super) fn forget(&self, id: &FileId) {
         let node = lock(self.shard(id)).remove(id);
         drop(node);
     }
 
-    /// Makes room when the process has no descriptors left.
+    /// Frees descriptors when the process has none left.
     pub(super) fn evict_some(&self) {
         let mut evicted = Vec::new();
         for shard in &self.shards {
@@ -105,7 +106,7 @@ impl NodeTable {
         }
     }
 
-    /// The nodes whose turn it is to be looked at: those of as many shards as make a good portion.
+    /// Returns the next nodes to sweep: those of one or more whole shards.
     pub(super) fn next_to_sweep(&self) -> Vec<Arc<Node>> {
         let mut nodes = Vec::new();
         for _ in 0..NODE_SHARDS {
@@ -122,7 +123,7 @@ impl NodeTable {
         lock(&self.open).entry(node.id).or_insert_with(|| (0, node.clone())).0 += 1;
     }
 
-    /// Whether more than the one open that asks has the file open.
+    /// True if the file has another open besides the caller's.
     pub(super) fn is_open_elsewhere(&self, node: &Node) -> bool {
         lock(&self.open).get(&node.id).is_some_and(|&(opens, _)| opens > 1)
     }

@@ -1,4 +1,4 @@
-//! From an id to the object: the check that a directory still lies in the export, and the way
+//! Resolves ids to objects: the check that a directory is still in the export, and the search
 //! through the index where the kernel does not open handles.
 
 use super::dir::entries;
@@ -20,7 +20,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// How far one call takes a scan.
+/// The part of a scan that one call does.
 struct Slice {
     began: Instant,
     entries: usize,
@@ -38,7 +38,7 @@ impl Slice {
     }
 }
 
-/// What became of a scan.
+/// The outcome of a slice of a scan.
 enum Step {
     Found,
     Ended,
@@ -46,8 +46,8 @@ enum Step {
 }
 
 impl Export {
-    /// Fails with `Stale` when a directory was moved out of the export behind our back. What was
-    /// seen inside counts for [`CONTAINED_CHECK_MS`].
+    /// Fails with `Stale` when a local process has moved a directory out of the export. A check is
+    /// valid for [`CONTAINED_CHECK_MS`].
     pub(super) fn check_contained(&self, node: &Node) -> Result<()> {
         let now_ms = self.now_ms();
         let seen_ms = node.contained_at_ms.load(Ordering::Relaxed);
@@ -59,20 +59,20 @@ impl Export {
         Ok(())
     }
 
-    /// As `check_contained`, without trust in an earlier look.
+    /// Does the same as `check_contained`, but ignores earlier checks.
     pub(super) fn check_contained_now(&self, node: &Node) -> Result<()> {
         self.seen_inside(node, u64::MAX).map(drop)
     }
 
-    /// When a directory was last seen inside: now, unless the way up leads to one that was seen there
-    /// at `since_ms` or later.
+    /// Returns the time when a directory was last seen inside: now, unless an ancestor was seen
+    /// inside at `since_ms` or later.
     fn seen_inside(&self, node: &Node, since_ms: u64) -> Result<u64> {
         if self.paths_tell && self.path_is_inside(node) {
             return Ok(self.now_ms());
         }
         let _server = self.identity.server()?;
         if let Some(seen_ms) = self.climb(node, since_ms)? {
-            // After a long way up: from its end, or it would have to be gone again at once.
+            // A long climb counts from its end, or it would expire at once.
             return Ok(seen_ms.min(self.now_ms()));
         }
         self.nodes.forget(&node.id);
@@ -83,14 +83,14 @@ impl Export {
         let path = |node: &Node| rustix::fs::readlink(descriptor_path(node.as_fd()), Vec::new());
         let (Ok(root), Ok(path)) = (path(&self.root), path(node)) else { return false };
         let (root, path) = (root.as_bytes(), path.as_bytes());
-        // A removed name tells nothing of the others that a file may have.
+        // The path of a removed name says nothing of the file's other names.
         !(node.kind != Kind::Directory && path.ends_with(b" (deleted)"))
             && (root == b"/" || path.strip_prefix(root).is_some_and(|rest| rest.starts_with(b"/")))
     }
 
-    /// With `subtree_check`: fails with `MovedOut` when no name below the root leads to a file any more,
-    /// which may come back, with `Busy` while that takes a scan. A removed file that is open goes on.
-    /// What was seen inside counts for [`CONTAINED_FILE_CHECK_MS`].
+    /// With `subtree_check`: fails with `MovedOut` when no name below the root leads to a file any
+    /// more; the file may come back. Fails with `Busy` while that takes a scan. A removed file that
+    /// is open stays usable. A check is valid for [`CONTAINED_FILE_CHECK_MS`].
     pub(super) fn check_file_contained(&self, node: &Node, wait: Wait) -> Result<()> {
         let Some(index) = self.index.as_ref().filter(|_| self.subtree_check) else { return Ok(()) };
         let now_ms = self.now_ms();
@@ -113,8 +113,8 @@ impl Export {
         Ok(())
     }
 
-    /// Goes up by ".." to the root, or to a directory that was seen inside at `since_ms` or later, and
-    /// gives the time of that; `None` where the way ends elsewhere.
+    /// Climbs by ".." to the root, or to a directory that was seen inside at `since_ms` or later.
+    /// Returns that time, or `None` if the climb ends elsewhere.
     fn climb(&self, node: &Node, since_ms: u64) -> Result<Option<u64>> {
         let root = stat_fd(self.root.as_fd())?;
         let is_root = |stat: &Statx| {
@@ -150,7 +150,8 @@ impl Export {
         Ok(None)
     }
 
-    /// When the directory behind a descriptor was last seen inside; 0 for one that is not held.
+    /// Returns the time when the directory of a descriptor was last seen inside; 0 if its node is
+    /// not held.
     fn last_seen_inside(&self, fd: &OwnedFd, stat: &Statx) -> u64 {
         let handle = super::sys::name_to_handle(fd.as_fd(), c"");
         let id = handle.map_err(StoreError::from).and_then(|handle| self.id_of(stat, handle));
@@ -158,8 +159,8 @@ impl Export {
         node.map_or(0, |node| node.contained_at_ms.load(Ordering::Relaxed))
     }
 
-    /// Finds an object by the names that the index has, else by a scan, which may take several
-    /// calls: `Busy` until it is done.
+    /// Finds an object by the names in the index, else by a scan, which may take several calls:
+    /// `Busy` until it is done.
     pub(super) fn find_by_index(&self, index: &Index, id: &FileId) -> Result<Arc<Node>> {
         if index.is_gone(id) {
             return Err(StoreError::Stale);
@@ -167,7 +168,7 @@ impl Export {
         if let Some(node) = self.walk(index, id)? {
             return Ok(node);
         }
-        // Only now: a directory above it may have come back.
+        // Checked after the walk, because a directory above it may have come back.
         if index.is_missing(id) {
             return Err(StoreError::Stale);
         }
@@ -181,7 +182,7 @@ impl Export {
         }
         scan.want(id, &self.root.id)?;
         let mut slice = Slice::new();
-        // The rest of a scan that began earlier, then at most one whole scan for this object.
+        // First the rest of an earlier scan, then at most one whole scan for this object.
         for _ in 0..2 {
             match self.scan_on(index, &mut scan, &mut slice, id) {
                 Step::Found => return self.walk(index, id)?.ok_or(StoreError::Busy),
@@ -199,8 +200,8 @@ impl Export {
         Err(StoreError::Busy)
     }
 
-    /// Walks down by the names that the index has. Every step is compared with the id that it
-    /// should lead to; a wrong entry is dropped and ends the walk.
+    /// Walks down by the names in the index. Every step is compared with the expected id; a wrong
+    /// entry is dropped and ends the walk.
     fn walk(&self, index: &Index, id: &FileId) -> Result<Option<Arc<Node>>> {
         let mut steps = Vec::new();
         let mut want = *id;
@@ -239,7 +240,7 @@ impl Export {
         Ok(Some(at))
     }
 
-    /// Goes on through the export, directory by directory, and teaches the index on the way.
+    /// Continues a scan, directory by directory, and updates the index.
     fn scan_on(&self, index: &Index, scan: &mut Scan, slice: &mut Slice, id: &FileId) -> Step {
         while slice.has_more() {
             let Some(listing) = &mut scan.listing else {
@@ -270,7 +271,7 @@ impl Export {
             let Some((found, is_directory)) = self.look_at(&dir, &name) else { continue };
             index.learn(found, dir_id, &name);
             if scan.saw(&found) {
-                // Asking for it keeps it in the index until those who want it come again.
+                // A use keeps it in the index until the client retries.
                 index.place(&found);
             }
             if is_directory {
@@ -283,7 +284,7 @@ impl Export {
         Step::SliceUsedUp
     }
 
-    /// Opens the next directory of a scan. One that is gone or may not be listed is passed over.
+    /// Opens the next directory of a scan. Skips one that is gone or may not be listed.
     fn list_for_scan(&self, index: &Index, id: &FileId, hindered: &mut bool) -> Option<Listing> {
         let opened = self.walk_or_root(index, id).and_then(|dir| {
             let Some(dir) = dir else { return Ok(None) };
@@ -325,7 +326,7 @@ mod tests {
         store
     }
 
-    /// Asks again while the answer is `Busy`, as clients do; gives the number of such answers too.
+    /// Retries while the answer is `Busy`, as clients do. Returns the number of such answers, too.
     fn patiently(store: &PosixStore, id: &FileId) -> (Result<u64>, u32) {
         let mut busy = 0;
         loop {

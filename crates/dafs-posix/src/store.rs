@@ -1,4 +1,4 @@
-//! The `Store` calls of the posix store: find the objects as the server, then act as the caller.
+//! The `Store` calls of the posix store: they find objects as the server, then act as the caller.
 
 use super::PosixStore;
 use super::export::stat_fd;
@@ -15,7 +15,7 @@ use dafs_store::{
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
-/// What an id led to.
+/// The object of an id.
 enum Found {
     Object(Arc<Node>),
     AttrDir(Arc<Node>),
@@ -53,7 +53,7 @@ impl PosixStore {
         }
     }
 
-    /// A directory of names, or of named attributes.
+    /// Returns a directory of names, or of named attributes.
     fn found_dir(&self, id: &FileId) -> Result<Found> {
         match self.found(id)? {
             Found::Object(node) if node.kind != Kind::Directory => Err(StoreError::NotDirectory),
@@ -392,7 +392,8 @@ impl Store for PosixStore {
                     self.export.commit_node(&node)?;
                 }
                 Err(StoreError::Stale) => {}
-                // No name leads there now, or only a long search finds one: all files are made stable.
+                // No name leads there now, or only a long scan finds one: the whole file system is
+                // synced.
                 Err(StoreError::MovedOut | StoreError::Busy) => {
                     return Ok(rustix::fs::syncfs(self.export.mount())?);
                 }

@@ -3,9 +3,9 @@
 //! Invariants
 //! * Calls that change a name get the descriptor of the directory and one checked name, and none of
 //!   them follows a symlink in that place.
-//! * A new object that could not be given all of its attributes is removed again. What cannot be
-//!   given to it at all is refused before it is made, and only the object that was made is removed,
-//!   not what somebody else may have put under the name since.
+//! * A new object that cannot get all of its attributes is removed again. Attributes that are never
+//!   possible are rejected before the object is made. Only the made object is removed, not one that
+//!   a local process has put under the name since.
 
 use super::attr;
 use super::export::{Export, stat_fd, stat_name};
@@ -51,7 +51,7 @@ fn kind_of(object: &NewObject<'_>) -> Kind {
     }
 }
 
-/// What a name leads to now.
+/// Returns the attributes of a name's object.
 fn named(dir: &Node, name: &[u8]) -> Option<Statx> {
     stat_name(dir.as_fd(), &CString::new(name).ok()?).ok()
 }
@@ -84,7 +84,7 @@ impl Export {
                 Ok(()) => umask::without(|| {
                     self.open_beneath(dir, name, flags, Mode::from_raw_mode(bits))
                 }),
-                // A file that is there already is not given these attributes.
+                // An existing file does not get these attributes.
                 Err(error) => match self.step(dir, name) {
                     Ok(_) => Err(Errno::EXIST),
                     Err(StoreError::NotFound) => return Err(error),
@@ -118,7 +118,8 @@ impl Export {
             match self.step(dir, name) {
                 Ok((node, stat)) => {
                     match self.open_existing(caller, cred, dir, &node, &stat, how, wish, mode) {
-                        // Removed before it was opened: the name is free again.
+                        // Another process has removed it before the open, so the name is free
+                        // again.
                         Err(StoreError::Stale) => {}
                         other => return other,
                     }
@@ -139,7 +140,7 @@ impl Export {
         wish: &SetAttr,
         mode: OpenMode,
     ) -> Result<Created> {
-        // The kernel makes such files for writers alone. The store's file keeps to its own mode.
+        // The kernel makes such files only for writing. `PosixFile` enforces the mode of the open.
         let flags = data_flags(mode)? & !(OFlags::WRONLY | OFlags::RDWR);
         let flags = flags | OFlags::RDWR | OFlags::TMPFILE;
         let bits = wish.mode.map_or(FILE_MODE_DEFAULT, |mode| mode & MODE_BITS);
@@ -147,7 +148,7 @@ impl Export {
         let mode_bits = Mode::from_raw_mode(bits);
         let fd = umask::without(|| self.open_beneath(dir, b".", flags, mode_bits));
         let fd = Arc::new(fd.map_err(|errno| match errno {
-            // What file systems say that do not know such files.
+            // The errors of file systems that do not support such files.
             Errno::ISDIR | Errno::INVAL => StoreError::NotSupported,
             errno => self.name_error(dir, errno),
         })?);
@@ -166,9 +167,9 @@ impl Export {
         Ok(Created { id: node.id, attr, dir, file, created: true })
     }
 
-    /// The node of a file that was just made and opened for data. It borrows that descriptor, so it
-    /// is not kept for longer than the file is open; where it could not be found again by its id
-    /// alone, it is opened once more and kept.
+    /// Returns the node of a file that was just made and opened for data. The node shares that
+    /// descriptor, so it lives only as long as the open. If the id alone could not find the file
+    /// again, it is opened once more with O_PATH, and the node is cached.
     fn adopt_new(&self, file: &Arc<OwnedFd>) -> Result<(Arc<Node>, Statx)> {
         if self.index.is_some() {
             let (own, name) = (&self.own_descriptors, DecInt::from_fd(file));
@@ -209,43 +210,44 @@ impl Export {
         }
         let changed = self.finish(caller, cred, (node, stat), &wish, bits)?;
         if matches!(how, CreateHow::Exclusive(_)) {
-            // The verifier must be found after a crash, and found under the name.
+            // The verifier must survive a crash, under this name.
             rustix::fs::fsync(file.fd())?;
             self.sync_directory(dir, file)?;
         }
         Ok(changed || size.is_some())
     }
 
-    /// Makes the names of a directory stable, one of which leads to `file`.
+    /// Makes the names of a directory stable. One of them leads to `file`.
     fn sync_directory(&self, dir: &Node, file: &PosixFile) -> Result<()> {
         let _server = self.identity.server()?;
         match self.reopen(dir, OFlags::RDONLY | OFlags::DIRECTORY) {
             Ok(dir) => Ok(rustix::fs::fsync(dir)?),
-            // A directory that the server may not list cannot be made stable alone.
+            // A server that may not list the directory cannot sync it alone.
             Err(Errno::ACCESS) => Ok(rustix::fs::syncfs(file.fd())?),
             Err(errno) => Err(errno.into()),
         }
     }
 
-    /// Makes what a directory lists, or what an object's attributes say, stable. To be called as the
-    /// server.
+    /// Makes the entries of a directory or the attributes of an object stable. The caller has the
+    /// server's identity.
     pub(super) fn commit_node(&self, node: &Node) -> Result<()> {
         let flags = match node.kind {
             Kind::Directory => OFlags::RDONLY | OFlags::DIRECTORY,
             Kind::Regular => OFlags::RDONLY | OFlags::NONBLOCK,
-            // What cannot be opened for data cannot be made stable alone.
+            // An object that cannot be opened for data cannot be synced alone.
             _ => return Ok(rustix::fs::syncfs(self.mount())?),
         };
         match self.reopen(node, flags) {
             Ok(fd) => Ok(rustix::fs::fsync(fd)?),
             Err(Errno::NOENT) => Ok(()),
-            // A server without root's power may not open everything.
+            // A server without root's privileges may not open every object.
             Err(Errno::ACCESS) => Ok(rustix::fs::syncfs(self.mount())?),
             Err(errno) => Err(errno.into()),
         }
     }
 
-    /// Gives a new object the attributes that its making could not; tells whether there were any.
+    /// Gives a new object the attributes that the call that made it could not set. True if there
+    /// were any.
     fn finish(
         &self,
         caller: &Caller,
@@ -256,8 +258,8 @@ impl Export {
     ) -> Result<bool> {
         let special = bits & !0o777;
         let mut wish = *wish;
-        // The permission bits went through the making, where a default ACL may have cut them; an owner
-        // that it has already would end the special ones.
+        // The call that made it set the permission bits, and a default ACL may have removed some. A
+        // change to its present owner would clear the special bits.
         wish.mode = None;
         wish.uid = wish.uid.filter(|&uid| uid != stat.stx_uid);
         wish.gid = wish.gid.filter(|&gid| gid != stat.stx_gid);
@@ -273,7 +275,7 @@ impl Export {
         Ok(special != 0 || wish != SetAttr::default())
     }
 
-    /// Takes a new object away again when it could not be finished.
+    /// Removes a new object again when it could not be finished.
     fn or_remove(&self, dir: &Node, name: &[u8], node: &Node, done: Result<bool>) -> Result<bool> {
         if done.is_err() {
             if let Ok(made) = stat_fd(node.as_fd()) {
@@ -284,18 +286,18 @@ impl Export {
         done
     }
 
-    /// Removes a name if it still leads to the object that was made under it. The kernel cannot
-    /// compare and remove in one step, so what is put there in the instant between goes too.
+    /// Removes a name if it still leads to the made object. The kernel cannot compare and remove in
+    /// one step: in a race, an object that another process puts there in between is removed, too.
     fn take_back(dir: &Node, name: &[u8], made: &Statx) {
         let Some(found) = named(dir, name) else { return };
         if found.stx_ino == made.stx_ino && device(&found) == device(made) {
-            // Should this fail as well, the first error is still the one to tell.
+            // If this fails as well, the caller still gets the first error.
             let _ = rustix::fs::unlinkat(dir, name, removal_flags(&found));
         }
     }
 
-    /// As `take_back`, for an object that was made since `earliest` but that nothing holds: it must
-    /// be of that kind, the caller's, born since then, and have no second name.
+    /// Does the same as `take_back` for an object made since `earliest` that no descriptor holds.
+    /// It must be of that kind, belong to the caller, be born since then, and have no second name.
     fn take_back_unseen(
         &self,
         dir: &Node,
@@ -397,7 +399,7 @@ impl Export {
             .step(dir, name)
             .inspect_err(|_| self.take_back_unseen(dir, name, cred, kind, earliest))?;
         if node.kind != kind {
-            // Somebody put something else there in between.
+            // Another process has put a different object there in between.
             return Err(StoreError::Busy);
         }
         let wished = wish.mode.filter(|_| kind != Kind::Symlink).unwrap_or(0) & MODE_BITS;
@@ -420,7 +422,7 @@ impl Export {
             return Err(StoreError::IsDirectory);
         }
         let before = self.before_change(dir)?;
-        // By way of /proc, because AT_EMPTY_PATH wants a capability that callers do not have.
+        // By way of /proc, because AT_EMPTY_PATH needs a capability that callers do not have.
         let path = DecInt::from_fd(node);
         match rustix::fs::linkat(&self.own_descriptors, path, dir, name, AtFlags::SYMLINK_FOLLOW) {
             Ok(()) => {}
@@ -434,8 +436,8 @@ impl Export {
         self.changed(dir, before)
     }
 
-    /// The id of what a name leads to, and its node where that is needed to keep the index or counts
-    /// of changes right.
+    /// Returns the id of a name's object. Returns its node as well if the index or the counts of
+    /// changes need it.
     fn known_before(&self, dir: &Node, name: &[u8]) -> Option<(FileId, Option<Arc<Node>>)> {
         if self.index.is_some() || self.changes.need_notes() {
             let (node, _) = self.step(dir, name).ok()?;
@@ -446,7 +448,7 @@ impl Export {
         Some((id, None))
     }
 
-    /// The id that is known already, or as `known_before`.
+    /// Returns the id that the caller knows already, or that of `known_before`.
     fn hinted(
         &self,
         dir: &Node,
@@ -459,7 +461,7 @@ impl Export {
         }
     }
 
-    /// Removes a name. `hint` is what it leads to, if the caller knows.
+    /// Removes a name. `hint` is the id of its object, if the caller knows it.
     pub(super) fn remove(
         &self,
         _caller: &Caller,
@@ -470,7 +472,7 @@ impl Export {
         let before = self.before_change(dir)?;
         let known = self.hinted(dir, name, hint);
         let removed = match rustix::fs::unlinkat(dir, name, AtFlags::empty()) {
-            // POSIX lets unlink of a directory fail with EPERM; Linux says EISDIR.
+            // POSIX lets unlink of a directory fail with EPERM; Linux reports EISDIR.
             Err(Errno::ISDIR) => match rustix::fs::unlinkat(dir, name, AtFlags::REMOVEDIR) {
                 Err(Errno::EXIST) => Err(Errno::NOTEMPTY),
                 other => other,
@@ -515,13 +517,13 @@ impl Export {
             self.note_change(&node, node.as_fd())?;
         }
         if self.index.is_some() {
-            // Learns the new place.
+            // Adds the new name to the index.
             let _ = self.step(to_dir, to);
         }
         Ok((self.changed(from_dir, from_before)?, self.changed(to_dir, to_before)?))
     }
 
-    /// The directory above, which must lie in the export.
+    /// Returns the parent directory, which must be in the export.
     pub(super) fn parent(&self, _caller: &Caller, dir: &Node) -> Result<FileId> {
         if dir.id == self.root.id {
             return Err(StoreError::NotFound);
@@ -536,7 +538,7 @@ impl Export {
             Err(StoreError::CrossDevice) => return Err(StoreError::Stale),
             Err(error) => return Err(error),
         };
-        // It may have been moved out between the look and the step.
+        // In a race, the parent may have been moved out after the check of the child.
         if parent.id != self.root.id {
             self.check_contained_now(&parent)?;
         }

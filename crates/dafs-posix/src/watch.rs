@@ -1,17 +1,18 @@
-//! Noticing what local processes do to watched files beneath the server.
+//! Detects changes of watched files by local processes.
 //!
 //! Decisions
-//! * fanotify where the system lets us: it names objects by the same handles as our ids, tells who did
-//!   it, so that the server's own work is passed over, and tells opens too. Ordinary users may have it since
-//!   Linux 5.13; sandboxes often refuse it.
-//! * Else inotify, which does not tell who. There only changes are watched for, not uses. Whoever
-//!   asks for that must stop watching before the server itself changes the file.
-//! * The group of marks is made with the first watch; before, it is only tried whether that works.
-//! * A file that local processes had open for writing, or mapped, before it was watched shows nothing
-//!   but later writes; changes through a mapping show nothing at all.
+//! * fanotify where the system permits it. It names objects by the same handles as our ids, names
+//!   the process, so that the server's own work is ignored, and reports opens, too. Unprivileged
+//!   users may use it since Linux 5.13; sandboxes often refuse it.
+//! * Else inotify, which does not name the process. It watches for changes only, not for uses. A
+//!   caller must end such a watch before the server itself changes the file.
+//! * The group of marks is made with the first watch. Before that the store only tries if it can be
+//!   made.
+//! * Local processes may have opened a file for writing, or mapped it, before the watch. Then only
+//!   later writes are seen; changes through a mapping are never seen.
 //!
 //! Invariants
-//! * When events were lost because too many waited, every watched file is reported.
+//! * If the kernel's queue overflows and drops events, every watched file is reported.
 //! * The lock is not held while the sink runs.
 
 use super::PosixStore;
@@ -37,7 +38,7 @@ const INOTIFY_CHANGES: WatchFlags = WatchFlags::MODIFY
     .union(WatchFlags::DELETE_SELF)
     .union(WatchFlags::MOVE_SELF);
 
-/// How changes are noticed.
+/// The kernel interface that reports changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Means {
     Fanotify,
@@ -49,7 +50,7 @@ enum Means {
 pub(super) struct Watches {
     means: Means,
     group: OnceLock<OwnedFd>,
-    /// How many files are watched, to be looked at without the lock.
+    /// The number of watched files, readable without the lock.
     watched: AtomicUsize,
     table: Mutex<FxHashMap<FileId, Watched>>,
 }
@@ -57,12 +58,12 @@ pub(super) struct Watches {
 struct Watched {
     watchers: usize,
     uses: bool,
-    /// Inotify's name of the watch.
+    /// Inotify's id of the watch.
     number: i32,
     node: Arc<Node>,
 }
 
-/// What was read from a group.
+/// The events that were read from a group.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Seen {
     ids: FxHashSet<FileId>,
@@ -71,7 +72,7 @@ struct Seen {
 }
 
 impl Watches {
-    /// Finds out what the system lets us use. `own_descriptors` is `/proc/self/fd`.
+    /// Detects the interfaces that the system permits. `own_descriptors` is `/proc/self/fd`.
     pub(super) fn find_out(
         own_descriptors: BorrowedFd<'_>,
         root: BorrowedFd<'_>,
@@ -121,7 +122,7 @@ impl Watches {
         Ok(self.group.get_or_init(|| made))
     }
 
-    /// Reads what has come, but not for ever.
+    /// Reads the pending events, with a limit.
     fn read(&self, ids: &Ids) -> Seen {
         let mut seen = Seen::default();
         let Some(group) = self.group.get() else { return seen };
@@ -138,7 +139,7 @@ impl Watches {
     }
 }
 
-/// What a refused watch means.
+/// Maps the error of a refused watch.
 fn refusal(errno: Errno) -> StoreError {
     match errno {
         Errno::NOSPC | Errno::NOMEM | Errno::MFILE | Errno::NFILE => StoreError::Busy,
@@ -151,7 +152,7 @@ fn number<const N: usize>(bytes: &[u8], at: usize) -> Option<[u8; N]> {
 }
 
 impl Seen {
-    /// Notes the events of others in what fanotify filled.
+    /// Records fanotify events of other processes.
     fn take_fanotify(&mut self, mut events: &[u8], ids: &Ids, own_process: u32) {
         const HEADER_BYTES: usize = 24;
         while let Some(len) = number(events, 0).map(u32::from_ne_bytes)
@@ -171,7 +172,7 @@ impl Seen {
         }
     }
 
-    /// Notes the events in what inotify filled.
+    /// Records inotify events.
     fn take_inotify(&mut self, mut events: &[u8]) {
         const HEADER_BYTES: usize = 16;
         while let Some(watch) = number(events, 0).map(i32::from_ne_bytes)
@@ -188,7 +189,7 @@ impl Seen {
     }
 }
 
-/// The file handle in the records behind an event's header.
+/// Returns the file handle in the records behind an event's header.
 fn handle_of(mut records: &[u8]) -> Option<KernelHandle> {
     const FSID_BYTES: usize = 8;
     const RECORD_HEADER_BYTES: usize = 4;
@@ -214,7 +215,7 @@ fn handle_of(mut records: &[u8]) -> Option<KernelHandle> {
 }
 
 impl Export {
-    /// Marks a file, as whoever the thread is now or else as the server.
+    /// Marks a file, with the thread's identity or else as the server.
     fn mark(&self, node: &Node, what: Watch) -> Result<i32> {
         let group = self.watches.group()?;
         let mark = || match self.watches.means {
@@ -239,7 +240,7 @@ impl Export {
 
     fn unmark(&self, watched: &Watched) {
         let Some(group) = self.watches.group.get() else { return };
-        // A mark goes with its file; that it is gone already is no failure.
+        // The kernel removes a mark together with its file, so a missing mark is no failure.
         let _ = match self.watches.means {
             Means::Fanotify => {
                 let all = Mark::Remove(CHANGES | libc::FAN_OPEN);
@@ -292,7 +293,7 @@ impl PosixStore {
         }
         let ended = table.remove(id);
         self.export.watches.watched.store(table.len(), Ordering::Release);
-        // The lock is kept, so that a new watch of this file does not lose its mark to the old one.
+        // Under the lock, so that a new watch of this file does not lose its mark to the old one.
         ended.iter().for_each(|watched| self.export.unmark(watched));
     }
 
