@@ -1,5 +1,5 @@
-//! Access control lists: kept by the kernel as POSIX lists, or as a mode where the file system has
-//! nothing else. The kernel keeps list and mode in step.
+//! Access control lists. The kernel keeps them as POSIX lists, or as a mode where the file system
+//! has no lists. It keeps list and mode consistent.
 
 use super::PosixStore;
 use super::export::{Export, descriptor_path};
@@ -18,7 +18,7 @@ const DEFAULT: &std::ffi::CStr = c"system.posix_acl_default";
 /// Most lists are short; a longer one costs a second call.
 const FIRST_TRY_BYTES: usize = 512;
 
-/// Which lists the file system of this object keeps.
+/// Returns the kind of lists that the file system of this object keeps.
 pub(super) fn support(fd: BorrowedFd<'_>) -> AclSupport {
     match read(fd, ACCESS) {
         Ok(_) => AclSupport::Posix,
@@ -26,7 +26,7 @@ pub(super) fn support(fd: BorrowedFd<'_>) -> AclSupport {
     }
 }
 
-/// One list of an object; `None` where it has none.
+/// Reads one list of an object; `None` if it has none.
 fn read(fd: BorrowedFd<'_>, name: &std::ffi::CStr) -> Result<Option<PosixAcl>> {
     let path = descriptor_path(fd);
     let mut bytes = vec![0; FIRST_TRY_BYTES];
@@ -48,7 +48,7 @@ impl Export {
         let set = |name, list: &PosixAcl| {
             rustix::fs::setxattr(&path, name, &list.encode(), XattrFlags::empty())
         };
-        // The default first: it is what can fail for more reasons than the other.
+        // The default list first, because it can fail for more reasons.
         if let Some(default) = &lists.default {
             set(DEFAULT, default)?;
         } else if node.kind == Kind::Directory {

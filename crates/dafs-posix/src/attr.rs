@@ -1,9 +1,9 @@
-//! Attributes: from the kernel's form to ours, changing them, and asking for rights.
+//! Attributes: conversion from the kernel's form, changes, and access checks.
 //!
 //! Decisions
 //! * A mode for a symlink is ignored, as by other file servers: Linux does not use it.
-//! * Size, then owner and group, then mode, then times: changing the owner ends setuid, and changing
-//!   the size ends setuid and sets times.
+//! * A change sets the size, then owner and group, then the mode, then times. A change of the owner
+//!   clears setuid; a change of the size clears setuid and sets times.
 
 use super::export::{Export, stat_fd};
 use super::ident::Caller;
@@ -20,7 +20,7 @@ use rustix::path::DecInt;
 use std::os::fd::AsFd;
 use std::sync::atomic::Ordering;
 
-/// What an object is.
+/// Returns the kind of an object.
 pub(super) fn kind(stat: &Statx) -> Result<Kind> {
     match FileType::from_raw_mode(u32::from(stat.stx_mode)) {
         FileType::RegularFile => Ok(Kind::Regular),
@@ -38,7 +38,7 @@ fn time(stamp: StatxTimestamp) -> TimeSpec {
     TimeSpec { seconds: stamp.tv_sec, nanoseconds: stamp.tv_nsec }
 }
 
-/// The kernel's attributes in our form, with this change attribute.
+/// Converts the kernel's attributes, with this change attribute.
 pub(super) fn attr(stat: &Statx, change: u64) -> Result<Attr> {
     Ok(Attr {
         kind: kind(stat)?,
@@ -70,8 +70,8 @@ fn timespec(set: Option<SetTime>) -> Result<Timespec> {
 }
 
 impl Export {
-    /// Changes attributes of an object, which are `before` now, as the caller. `cut` changes the size; it is given where an
-    /// open file does that.
+    /// Changes attributes of an object as the caller. `before` holds its current attributes. `cut`
+    /// changes the size through an open file, if the caller has one.
     pub(super) fn change_attr(
         &self,
         caller: &Caller,
@@ -91,7 +91,8 @@ impl Export {
                 None => self.truncate(caller, node, size)?,
             }
         }
-        // To the present ones as well: the kernel then moves the ctime and ends setuid and setgid.
+        // Also for unchanged values: the kernel then updates the ctime and clears setuid and
+        // setgid.
         if change.uid.is_some() || change.gid.is_some() {
             let (uid, gid) = (change.uid.map(Uid::from_raw), change.gid.map(Gid::from_raw));
             rustix::fs::chownat(node, c"", uid, gid, AtFlags::EMPTY_PATH)?;
@@ -105,8 +106,8 @@ impl Export {
         Ok(())
     }
 
-    /// Refuses early what a later step would refuse, so that nothing is changed by halves. `owner`
-    /// is the user and group that the object belongs to.
+    /// Rejects a change early that a later step would reject, so that no change is applied in part.
+    /// `owner` is the user and group of the object.
     fn check_change(
         &self,
         cred: &Cred,
@@ -146,7 +147,7 @@ impl Export {
         Ok(())
     }
 
-    /// Refuses attributes that a new object of the caller's in `dir` could not be given.
+    /// Rejects attributes that the caller could not give to a new object in `dir`.
     pub(super) fn check_wish(
         &self,
         cred: &Cred,
@@ -156,7 +157,7 @@ impl Export {
     ) -> Result<()> {
         timespec(wish.atime)?;
         timespec(wish.mtime)?;
-        // The group may come from the directory; whether it does, the kernel decides.
+        // The kernel decides if the group comes from the directory.
         let group = match wish.gid {
             Some(_) => stat_fd(dir.as_fd())?.stx_gid,
             None => cred.gid,
@@ -190,7 +191,7 @@ impl Export {
         Ok(rustix::fs::chmodat(&self.own_descriptors, name, mode, AtFlags::empty())?)
     }
 
-    /// Sets times; the entries may say "now" and "leave alone".
+    /// Sets times; the entries may be "now" or "unchanged".
     pub(super) fn set_times(&self, _: &Caller, node: &Node, times: &Timestamps) -> Result<()> {
         match rustix::fs::utimensat(node, c"", times, AtFlags::EMPTY_PATH) {
             // Before Linux 5.8 there was no AT_EMPTY_PATH here.
@@ -202,7 +203,7 @@ impl Export {
         }
     }
 
-    /// Which of `wanted` the kernel grants to the thread's identity.
+    /// Returns those of the `wanted` rights that the kernel grants to the thread's identity.
     pub(super) fn allowed(
         &self,
         _caller: &Caller,
@@ -220,7 +221,7 @@ impl Export {
         } else {
             AccessMask::LOOKUP | AccessMask::DELETE
         };
-        // Where no class may execute, nobody may, not even root, and no list says otherwise.
+        // If no class may execute, no caller may, not even root, and no list overrides that.
         if node.kind != Kind::Directory && stat.stx_mode & 0o111 == 0 {
             wanted -= AccessMask::EXECUTE;
         }
@@ -237,8 +238,8 @@ impl Export {
         };
         let asked = groups.map(|(rights, mode)| (wanted & rights, mode));
         let asked = asked.into_iter().filter(|(rights, _)| !rights.is_empty());
-        // The mode foretells most answers. What it grants is asked for at once; the rest one by one,
-        // because a list or a capability may grant more.
+        // The mode predicts most answers. One call asks for all rights that it grants. The rest are
+        // asked for one by one, because a list or a capability may grant more.
         let foretold = self.foretell(cred, stat);
         let likely: i32 = asked.clone().fold(0, |all, (_, mode)| all | mode & foretold);
         let likely = if likely != 0 && may(likely)? { likely } else { 0 };
@@ -250,7 +251,7 @@ impl Export {
         Ok(granted)
     }
 
-    /// What the mode alone grants to a caller.
+    /// Returns the rights that the mode alone grants to a caller.
     fn foretell(&self, cred: &Cred, stat: &Statx) -> i32 {
         let mode = i32::from(stat.stx_mode);
         if !self.identity.switches() {

@@ -1,30 +1,31 @@
 //! The change attribute: a number that differs after every change made through this store, and only
 //! grows.
 //!
-//! It is the ctime in nanoseconds. Since Linux 6.13 most file systems move the ctime on every change
-//! after somebody looked. Elsewhere the ctime moves with a clock that ticks every few milliseconds, or
-//! by the second; there, changes that leave the ctime where it was are counted, and the count is
-//! added. A few file systems with the finer clock, tmpfs among them, still give a directory an old
-//! time when a name is removed, so directories are looked after everywhere.
+//! It is the ctime in nanoseconds. Since Linux 6.13 most file systems advance the ctime on every
+//! change that comes after a query of it. Elsewhere the ctime advances with a clock that ticks
+//! every few milliseconds, or every second. There the store counts changes that leave the ctime
+//! unchanged, and adds the count. A few file systems with the finer clock, tmpfs among them, still
+//! give a directory an old time when a name is removed, so the store counts changes of directories
+//! everywhere.
 //!
 //! Decisions
-//! * Whether the ctime moves by itself is tried once, on a file without a name in the root of the
-//!   export. Where that is not possible, it is taken not to.
-//! * A change counts when the value after it is not above what was told before. What was told is
-//!   kept with the node, of which there is one per object while anybody uses it.
-//! * A count is kept as long as there is room. When it has to go, one bit stays that says so, and the
-//!   object counts as changed once more: its value goes to the end of the tick. Once the bits are
-//!   used up, other objects may seem to have changed too.
-//! * Counts and bits are lost with the process. The value of an object that changed several times in
-//!   the last tick it changed in may then go back by the count, until its next change.
-//! * Changes that local processes make within one tick are not seen; only what goes through this
-//!   store is counted.
+//! * The store tests once if the ctime advances by itself, on a file without a name in the root of
+//!   the export. Where that is not possible, it assumes that it does not.
+//! * A change counts when the value after it is not above the last reported one. The node keeps the
+//!   last reported value. All users of an object share one node.
+//! * A count is kept while there is room. When it is dropped, one bit records that, and the object
+//!   counts as changed once more: its value becomes the end of the tick. Once the bits are used up,
+//!   other objects may seem changed, too.
+//! * Counts and bits are lost with the process. The value of an object that changed several times
+//!   in its last tick may then decrease by the count, until its next change.
+//! * Changes by local processes within one tick are not seen. Only changes through this store are
+//!   counted.
 //!
 //! Invariants
-//! * Ticks are longer than [`COUNTS_PER_TICK`] nanoseconds, so that the count never reaches into the
-//!   next one.
-//! * Nothing here costs a system call on the way of a read, and none on the way of a write where the
-//!   ctime moves by itself.
+//! * Ticks are longer than [`COUNTS_PER_TICK`] nanoseconds, so that the count never reaches into
+//!   the next tick.
+//! * This costs no system call on the path of a read, and none on that of a write where the ctime
+//!   advances by itself.
 
 use super::export::{Export, stat_fd};
 use super::node::{Node, lock};
@@ -38,11 +39,11 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-/// Changes made to find out whether the ctime moves; quick enough to fit into one tick, and too many
-/// to be told apart by a tick that ends meanwhile.
+/// The changes that test if the ctime advances. They are quick enough to fit into one tick, and
+/// more than the end of a tick could tell apart.
 const TRIALS: u32 = 8;
 
-/// The ctime as one number.
+/// Returns the ctime as one number.
 fn stamp(stat: &Statx) -> u64 {
     let seconds = stat.stx_ctime.tv_sec.cast_unsigned();
     seconds.wrapping_mul(1_000_000_000).wrapping_add(u64::from(stat.stx_ctime.tv_nsec))
@@ -50,9 +51,9 @@ fn stamp(stat: &Statx) -> u64 {
 
 /// Makes change attributes.
 pub(super) struct Changes {
-    /// Only directories need to be looked after.
+    /// True if the ctime advances by itself, so that only changes of directories are counted.
     ctime_moves: bool,
-    /// How many objects have a count, to be looked at without the lock.
+    /// The number of objects with a count, readable without the lock.
     used: AtomicUsize,
     table: Mutex<Table>,
 }
@@ -60,13 +61,14 @@ pub(super) struct Changes {
 #[derive(Default)]
 struct Table {
     by_id: FxHashMap<FileId, Count>,
-    /// Objects in the order in which they got their counts, with those that have none any more.
+    /// Objects in the order in which they got their counts. Some may have none any more.
     order: VecDeque<FileId>,
-    /// One bit for each hash of an object and a tick whose count is gone; empty before the first.
+    /// One bit for each hash of an object and a tick whose count was dropped. Empty before the
+    /// first.
     gone: Vec<u64>,
 }
 
-/// How often an object changed in the tick that its ctime names, besides the first time.
+/// The number of changes of an object in the tick of its ctime, without the first.
 #[derive(Debug, Clone, Copy)]
 struct Count {
     stamp: u64,
@@ -114,7 +116,7 @@ impl Table {
 }
 
 impl Changes {
-    /// Finds out what is needed in this directory, as the server.
+    /// Tests the file system of this directory, as the server.
     pub(super) fn find_out(dir: BorrowedFd<'_>, read_only: bool) -> Self {
         Self::new(read_only || ctime_moves(dir).unwrap_or(false))
     }
@@ -123,12 +125,12 @@ impl Changes {
         Self { ctime_moves, used: AtomicUsize::new(0), table: Mutex::default() }
     }
 
-    /// Whether changes of every object have to be noted, not only those of directories.
+    /// True if changes of all objects must be counted, not only those of directories.
     pub(super) fn need_notes(&self) -> bool {
         !self.ctime_moves
     }
 
-    /// The change attribute of an object with these attributes.
+    /// Returns the change attribute of an object with these attributes.
     pub(super) fn value(&self, id: &FileId, stat: &Statx) -> u64 {
         let may_have_count = !self.ctime_moves || is_directory(stat);
         if may_have_count { self.at(id, stamp(stat)) } else { stamp(stat) }
@@ -141,8 +143,8 @@ impl Changes {
         stamp.wrapping_add(lock(&self.table).extra(id, stamp))
     }
 
-    /// Notes a change that is done, before anybody is told of it, and gives the value from then on.
-    /// `told` is the highest value that anybody was told, 0 for not known.
+    /// Records a completed change before it is reported, and returns the new value. `told` is the
+    /// highest reported value, 0 if unknown.
     fn note_at(&self, id: &FileId, stamp: u64, told: &AtomicU64) -> u64 {
         let value = self.at(id, stamp);
         let before = told.fetch_max(value, Ordering::AcqRel);
@@ -164,7 +166,7 @@ fn is_directory(stat: &Statx) -> bool {
     FileType::from_raw_mode(u32::from(stat.stx_mode)) == FileType::Directory
 }
 
-/// Changes a file without a name until its ctime stays the same.
+/// Changes a file without a name until its ctime does not advance.
 fn ctime_moves(dir: BorrowedFd<'_>) -> rustix::io::Result<bool> {
     let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
     let file = rustix::fs::openat(dir, c".", flags, Mode::RUSR)?;
@@ -182,19 +184,19 @@ fn ctime_moves(dir: BorrowedFd<'_>) -> rustix::io::Result<bool> {
 }
 
 impl Export {
-    /// Attributes of a node in our form.
+    /// Converts the attributes of a node, and records the change attribute as reported.
     pub(super) fn node_attr(&self, node: &Node, stat: &Statx) -> Result<Attr> {
         super::attr::attr(stat, self.tell(node, stat))
     }
 
-    /// The change attribute of a node, which counts as told.
+    /// Returns the change attribute of a node, and records it as reported.
     pub(super) fn tell(&self, node: &Node, stat: &Statx) -> u64 {
         let value = self.changes.value(&node.id, stat);
         node.told_change.fetch_max(value, Ordering::AcqRel);
         value
     }
 
-    /// What is told of a node's change attribute as the one before a change.
+    /// Returns the change attribute to be reported as the one before a change.
     pub(super) fn before_change(&self, node: &Node) -> Result<u64> {
         match node.told_change.load(Ordering::Acquire) {
             0 => Ok(self.tell(node, &stat_fd(node.as_fd())?)),
@@ -202,8 +204,8 @@ impl Export {
         }
     }
 
-    /// Notes a change of a node, most often a directory, and says what is to be told of it.
-    /// Others may have changed it meanwhile; the kernel does not say.
+    /// Records a change of a node, most often a directory, and returns the values to report. Other
+    /// processes may have changed it meanwhile; the kernel does not show that.
     pub(super) fn changed(&self, node: &Node, before: u64) -> Result<DirChange> {
         let stat = stat_fd(node.as_fd())?;
         let after = self.note(node, &stat);
@@ -211,7 +213,7 @@ impl Export {
         Ok(DirChange { before, after, atomic: false, attr })
     }
 
-    /// Notes a change of a node; `stat` is from after the change.
+    /// Records a change of a node. `stat` is from after the change.
     pub(super) fn note(&self, node: &Node, stat: &Statx) -> u64 {
         if !self.changes.need_notes() && !is_directory(stat) {
             return self.tell(node, stat);
@@ -219,7 +221,7 @@ impl Export {
         self.changes.note_at(&node.id, stamp(stat), &node.told_change)
     }
 
-    /// Notes a change of a node by way of a descriptor, where that is needed at all.
+    /// Records a change of a node by its descriptor, if changes are counted.
     pub(super) fn note_change(&self, node: &Node, fd: BorrowedFd<'_>) -> Result<()> {
         if self.changes.need_notes() {
             self.note(node, &stat_fd(fd)?);
@@ -227,7 +229,7 @@ impl Export {
         Ok(())
     }
 
-    /// Notes what a listing tells of an object's change attribute.
+    /// Records the change attribute that a listing reports of an object.
     pub(super) fn tell_listed(&self, id: &FileId, stat: &Statx) -> u64 {
         let known = if self.changes.need_notes() || is_directory(stat) {
             self.nodes.get(id).or_else(|| self.nodes.open_node(id))

@@ -2,12 +2,13 @@
 //!
 //! Decisions
 //! * Attribute "x" is the extended attribute "user.x". Others are not shown.
-//! * Rights are those that the kernel asks for: reading the object for reading, writing it for
+//! * The required rights are those of the kernel: reading the object for reading, writing it for
 //!   writing. Symlinks and special files have no such attributes.
-//! * The kernel reads and writes values whole, so a change reads the value, changes it and writes it
-//!   back under the export's lock. Two servers on one directory are not protected from each other.
-//! * An attribute has its object's owner, group and times, and its object's mode: a create that asks
-//!   for a mode gets that one, and one that asks for another of these is refused.
+//! * The kernel reads and writes whole values. So a change reads the value, changes it and writes
+//!   it back under the export's lock. Two servers on one directory are not protected from each
+//!   other.
+//! * An attribute has the owner, group, times and mode of its object. A create may ask for a mode,
+//!   which has no effect. It fails if it asks for another of these.
 //! * Renaming, links, and creating with a verifier are not supported.
 //! * The cookie of an entry comes from the keyed hash of its name, which is also its inode number.
 
@@ -30,7 +31,7 @@ use std::any::Any;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
-/// The kernel's name of a named attribute.
+/// Returns the kernel's name of a named attribute.
 fn kernel_name(name: &[u8]) -> Result<Vec<u8>> {
     check_name(name)?;
     if name.len() > XATTR_NAME_BYTES_MAX {
@@ -50,7 +51,7 @@ fn error(errno: Errno) -> StoreError {
     }
 }
 
-/// Reads all of an attribute.
+/// Reads the whole value of an attribute.
 fn value(node: &Node, name: &[u8]) -> Result<Vec<u8>> {
     let mut bytes = vec![0; XATTR_BYTES_MAX];
     let len = rustix::fs::getxattr(descriptor_path(node.as_fd()), kernel_name(name)?, &mut bytes)
@@ -67,7 +68,7 @@ fn set_value(node: &Node, name: &[u8], value: &[u8], flags: XattrFlags) -> Resul
         .map_err(error)
 }
 
-/// The names of all attributes that can be shown.
+/// Returns the names of all visible attributes.
 fn names(node: &Node) -> Result<Vec<Vec<u8>>> {
     let mut list = vec![0; XATTR_LIST_BYTES_MAX];
     let len = rustix::fs::listxattr(descriptor_path(node.as_fd()), &mut list).map_err(error)?;
@@ -84,18 +85,18 @@ impl Export {
         }
     }
 
-    /// The directory of an object's named attributes.
+    /// Returns the directory of an object's named attributes.
     pub(super) fn attr_dir(&self, _caller: &Caller, node: &Node) -> Result<FileId> {
         Self::named_attr_kind(node)?;
-        // Asks whether the file system has them at all.
+        // Fails if the file system has no such attributes.
         names(node)?;
         self.ids.attr_dir(&node.id)
     }
 
-    /// Attributes of the directory of named attributes.
+    /// Returns the attributes of the directory of named attributes.
     pub(super) fn attr_dir_attr(&self, node: &Node) -> Result<Attr> {
         let base = self.node_attr(node, &self.stat_live(node)?)?;
-        // Whoever may read the object may list and look up its attributes.
+        // A caller that may read the object may list and look up its attributes.
         let mode = (base.mode & 0o666) | ((base.mode & 0o444) >> 2);
         Ok(Attr { kind: Kind::AttrDirectory, mode, links: 2, size: 0, space_used: 0, ..base })
     }
@@ -113,14 +114,14 @@ impl Export {
         })
     }
 
-    /// The name behind a hash.
+    /// Returns the name behind a hash.
     fn attr_name(&self, node: &Node, hash: u64) -> Result<Vec<u8>> {
         Self::named_attr_kind(node)?;
         let names = names(node)?;
         names.into_iter().find(|n| self.ids.name_hash(n) == hash).ok_or(StoreError::Stale)
     }
 
-    /// Attributes of the named attribute with this hash.
+    /// Returns the attributes of the named attribute with this hash.
     pub(super) fn named_attr_attr(&self, node: &Node, hash: u64) -> Result<Attr> {
         let name = self.attr_name(node, hash)?;
         let size = value(node, &name)?.len() as u64;
@@ -138,7 +139,7 @@ impl Export {
         Ok((id, self.one_attr(node, name, size)?))
     }
 
-    /// Rights on a named attribute or the directory of them.
+    /// Returns the rights on a named attribute or the directory of them.
     pub(super) fn attr_access(
         &self,
         caller: &Caller,
@@ -177,7 +178,7 @@ impl Export {
         self.attr_file(cred, node, name, mode)
     }
 
-    /// Refuses an open of any named attribute of an object that the caller may not have.
+    /// Rejects an open of a named attribute that the rights on its object do not allow.
     fn check_attr_open(
         &self,
         caller: &Caller,
@@ -227,7 +228,7 @@ impl Export {
         if exclusive || (SetAttr { size: None, mode: None, ..*wish }) != SetAttr::default() {
             return Err(StoreError::NotSupported);
         }
-        // All that could refuse the open comes before the making.
+        // All checks that can fail the open come before the creation.
         kernel_name(name)?;
         self.check_attr_open(caller, cred, node, mode)?;
         let file = self.attr_file(cred, node, name.to_vec(), mode)?;
@@ -278,7 +279,7 @@ impl Export {
             names(node)?.into_iter().map(|name| (self.ids.name_hash(&name), name)).collect();
         entries.sort_unstable();
         for (hash, name) in entries {
-            // Below 2^64-3 nearly always; the few hashes above share the last cookie.
+            // The cookie is below 2^64-3 nearly always; the few hashes above share the last cookie.
             let this = hash.saturating_add(COOKIE_FIRST);
             if this <= cookie {
                 continue;

@@ -1,6 +1,7 @@
-//! Extended attributes: those of Linux whose names begin with "user.", which is left out here.
+//! Extended attributes: those of Linux whose names begin with "user."; clients do not see the
+//! prefix.
 //!
-//! They are the same things as the named attributes of `named_attr`, seen another way.
+//! They are the same attributes as the named attributes of `named_attr`, with another interface.
 
 use super::PosixStore;
 use super::export::descriptor_path;
@@ -27,15 +28,15 @@ fn error(errno: Errno) -> StoreError {
     match errno {
         Errno::NODATA => StoreError::NoXattr,
         Errno::TOOBIG => StoreError::XattrTooBig,
-        // It grew between two looks.
+        // The value grew between two calls.
         Errno::RANGE => StoreError::Busy,
-        // Objects that cannot have such attributes at all, and what is marked as never to change.
+        // Objects that cannot have such attributes, and immutable objects.
         Errno::PERM => StoreError::Access,
         other => other.into(),
     }
 }
 
-/// Calls with room for most, and again with room for all.
+/// Calls with a small buffer, and again with the largest one if that is too small.
 fn read_all(
     bytes_max: usize,
     mut call: impl FnMut(&mut [u8]) -> std::result::Result<usize, Errno>,
@@ -57,7 +58,7 @@ fn has_xattrs(node: &Node) -> bool {
 }
 
 impl PosixStore {
-    /// An object that may have extended attributes of its own; those of named attributes are none.
+    /// Returns an object that may have extended attributes of its own. Named attributes have none.
     fn xattr_node(&self, id: &FileId) -> Result<Arc<Node>> {
         let node = self.export.node(id)?;
         self.export.stat_live(&node)?;
@@ -128,7 +129,7 @@ impl PosixStore {
             return Ok(Vec::new());
         }
         let caller = self.export.identity.caller(cred)?;
-        // The kernel lists names for everybody; RFC 8276 8.4.3 ties the list to reading.
+        // The kernel lists names for all callers; RFC 8276 8.4.3 requires the right to read.
         let read = AccessMask::READ;
         if self.export.allowed(&caller, cred, (&node, &stat), read)? != read {
             return Err(StoreError::Access);
