@@ -1,4 +1,4 @@
-//! What the file system of an export can do besides the ordinary, found out once.
+//! The optional features of the export's file system, detected once.
 
 use super::acl;
 use super::export::descriptor_path;
@@ -10,11 +10,10 @@ const BTRFS_MAGIC: u64 = 0x9123_683e;
 const XFS_MAGIC: u64 = 0x5846_5342;
 const BCACHEFS_MAGIC: u64 = 0xca45_1a4e;
 
-/// Looks at the root of the export.
+/// Examines the root of the export.
 pub(super) fn find(root: BorrowedFd<'_>) -> Result<Capabilities> {
     let stat = rustix::fs::fstatfs(root)?;
-    // Only trying on files of the export would tell for sure; where this is wrong, the call says
-    // so.
+    // Only an attempt on files of the export would prove it. Where this is wrong, the call fails.
     let clone = [BTRFS_MAGIC, XFS_MAGIC, BCACHEFS_MAGIC].contains(&(stat.f_type as u64));
     let block_bytes = u32::try_from(stat.f_bsize).unwrap_or(0);
     Ok(Capabilities {

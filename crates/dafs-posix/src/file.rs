@@ -1,8 +1,8 @@
 //! Open regular files.
 //!
 //! Invariants
-//! * The descriptor was opened with the caller's rights, and writes run as the caller, so that the
-//!   kernel ends setuid bits and charges quotas as for a local writer.
+//! * The descriptor was opened with the caller's rights, and writes run as the caller. So the
+//!   kernel clears setuid bits and charges quotas as for a local writer.
 //! * A short count of a blocking read means the end of the file.
 
 use super::export::{Export, stat_fd};
@@ -24,7 +24,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// One open.
+/// An open of a file.
 pub(super) struct PosixFile {
     export: Arc<Export>,
     node: Arc<Node>,
@@ -33,9 +33,9 @@ pub(super) struct PosixFile {
     cred: Cred,
 }
 
-/// The flags of an open for data.
+/// Returns the flags of an open for data.
 pub(super) fn data_flags(mode: OpenMode) -> Result<OFlags> {
-    // A device or pipe that took the place of a file must not block the open.
+    // The open must not block on a device or pipe that has replaced a file.
     let base = OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     match (mode.read, mode.write) {
         (true, false) => Ok(base | OFlags::RDONLY),
@@ -45,7 +45,7 @@ pub(super) fn data_flags(mode: OpenMode) -> Result<OFlags> {
     }
 }
 
-/// What opening an object that is no regular file is answered with.
+/// Returns the error of an open of an object that is not a regular file.
 pub(super) fn check_regular(kind: Kind) -> Result<()> {
     match kind {
         Kind::Regular => Ok(()),
@@ -55,7 +55,8 @@ pub(super) fn check_regular(kind: Kind) -> Result<()> {
     }
 }
 
-/// The error of an open for data: no descriptor is to be had until somebody closes a file.
+/// Returns the error of an open for data. Without a free descriptor it fails until a file is
+/// closed.
 pub(super) fn open_error(errno: Errno) -> StoreError {
     match errno {
         Errno::MFILE | Errno::NFILE => StoreError::TooManyOpen,
@@ -79,7 +80,7 @@ impl PosixFile {
         }
         let fd = Arc::new(export.reopen(node, flags).map_err(open_error)?);
         let file = Self::from_fd(export, cred, node, mode, fd);
-        // An id does not bring a removed file back; only those who have it open keep it.
+        // An id does not reopen a removed file. It stays usable through opens from before.
         let stat = stat_fd(file.fd.as_fd())?;
         if stat.stx_nlink == 0 && !export.nodes.is_open_elsewhere(node) {
             drop(file);
@@ -102,17 +103,17 @@ impl PosixFile {
         Arc::new(Self { export: export.clone(), node: node.clone(), fd, mode, cred: cred.clone() })
     }
 
-    /// The open itself, for what else belongs to a create.
+    /// Returns the descriptor, for the other steps of a create.
     pub(super) fn fd(&self) -> &OwnedFd {
         &self.fd
     }
 
-    /// What it was opened for.
+    /// Returns the mode of the open.
     pub(super) fn mode(&self) -> OpenMode {
         self.mode
     }
 
-    /// The identity under which the file is changed; refused without write access.
+    /// Takes on the identity under which the file is changed. Fails without write access.
     pub(super) fn as_writer(&self) -> Result<Caller> {
         if !self.mode.write {
             return Err(StoreError::Access);
@@ -121,7 +122,7 @@ impl PosixFile {
         self.export.identity.caller(&self.cred)
     }
 
-    /// Refused without read access.
+    /// Fails without read access.
     pub(super) fn check_reader(&self, wait: Wait) -> Result<()> {
         if !self.mode.read {
             return Err(StoreError::Access);
@@ -129,7 +130,7 @@ impl PosixFile {
         self.export.check_file_contained(&self.node, wait)
     }
 
-    /// Changes the file and notes that.
+    /// Changes the file and records the change.
     pub(super) fn change<T>(&self, apply: impl FnOnce() -> Result<T>) -> Result<T> {
         let _caller = self.as_writer()?;
         let done = apply()?;
@@ -137,7 +138,7 @@ impl PosixFile {
         Ok(done)
     }
 
-    /// One write without waiting, or the refusal.
+    /// Writes without waiting, or fails.
     fn write_now(&self, views: &[VolatileSlice<'_>], offset: u64) -> Result<usize> {
         if self.export.in_memory {
             return self.write_through(views, offset, 0);
@@ -150,8 +151,8 @@ impl PosixFile {
                 Err(error) => return Err(error.into()),
             }
         }
-        // A small buffered write goes to the page cache; that it can wait for a journal or for
-        // dirty pages to drain is rare enough.
+        // A small buffered write goes to the page cache. It rarely waits for a journal or for dirty
+        // pages.
         let len = views.iter().map(VolatileSlice::len).sum::<usize>();
         if len > INLINE_WRITE_BYTES_MAX || !self.edges_are_in_memory(offset, len as u64)? {
             return Err(StoreError::WouldBlock);
@@ -159,8 +160,8 @@ impl PosixFile {
         self.write_through(views, offset, 0)
     }
 
-    /// Whether a write need not read first: pages that it covers only in part are in memory or lie
-    /// beyond the end of the file. Whole pages cost nothing to ask about.
+    /// True if a write need not read first: pages that it covers only in part are in memory or lie
+    /// beyond the end of the file. Whole pages need no check.
     fn edges_are_in_memory(&self, offset: u64, len: u64) -> Result<bool> {
         let page_bytes = sys::page_bytes();
         let end = offset.checked_add(len).ok_or(StoreError::FileTooBig)?;
@@ -174,11 +175,11 @@ impl PosixFile {
         Ok(head.is_none_or(in_memory) && (tail == head || tail.is_none_or(in_memory)))
     }
 
-    /// True if the page at an offset is in memory. False also where that cannot be found out.
+    /// True if the page at an offset is in memory. False also if that is unknown.
     fn is_in_memory(&self, page: u64) -> bool {
         match sys::is_cached(self.fd.as_fd(), page) {
-            // Before Linux 6.5, and in some sandboxes, only a read tells, which moves the time of the
-            // last access.
+            // Before Linux 6.5, and in some sandboxes, only a read shows it, which changes the time
+            // of the last access.
             Err(_) => {
                 let mut byte = [0];
                 let view = [VolatileSlice::from_mut(&mut byte)];
@@ -208,7 +209,7 @@ impl OpenFile for PosixFile {
 
     fn read_at(&self, views: &[VolatileSlice<'_>], offset: u64, wait: Wait) -> Result<usize> {
         self.check_reader(wait)?;
-        // The kernel refuses ranges that go beyond the longest file; there is nothing to read there.
+        // The kernel refuses ranges beyond the longest file, where there is no data to read.
         let room = usize::try_from(FILE_BYTES_MAX.saturating_sub(offset)).unwrap_or(usize::MAX);
         if room == 0 {
             return Ok(0);
@@ -395,7 +396,7 @@ mod tests {
         assert_eq!(write(2 * page, page, Wait::Never), Ok(page as usize), "a whole page");
         made.file.commit(0, 0).unwrap();
         for (offset, len) in [(page, page + 1), (page + 1, page - 1)] {
-            // What the last look set going may still bring the page in, but not for ever.
+            // Read-ahead of the last check may still bring the page in, but not for ever.
             let refused = (0..1000).any(|_| {
                 made.file.advise(0, 0, CacheAdvice::DontNeed).unwrap();
                 let refused = write(offset, len, Wait::Never) == Err(StoreError::WouldBlock);

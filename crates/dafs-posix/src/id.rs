@@ -1,4 +1,4 @@
-//! What a [`FileId`] of a posix store holds, and how a forged one is told from ours.
+//! The layout of a [`FileId`] of a posix store, and the check that rejects forged ids.
 //!
 //! | bytes | what |
 //! |---|---|
@@ -7,11 +7,11 @@
 //! | 2, 3 | type and length of the kernel's file handle |
 //! | 4..40 | the handle, zero-filled; or the inode form (28 bytes): number, birth time in seconds and nanoseconds, device if not the root's |
 //! | 32..40 | for a named attribute, a hash of its name (its object's handle is at most 28 bytes) |
-//! | 40..48 | SipHash-2-4 of the file system's id and bytes 0..40, keyed with the export's secret |
+//! | 40..48 | a MAC: SipHash-2-4 of the file system's id and bytes 0..40, keyed with the secret |
 //!
 //! Invariants
-//! * A [`Form`] comes only from an id whose code is right, or from the file system itself.
-//! * One object has one id: every byte that carries nothing is zero.
+//! * A [`Form`] comes only from an id with a valid MAC, or from the file system itself.
+//! * One object has one id: all unused bytes are zero.
 
 use super::sys::{HANDLE_BYTES_MAX, KernelHandle};
 use dafs_store::{ExportSecret, FILE_ID_BYTES, FileId, FsId, Result, StoreError};
@@ -26,16 +26,16 @@ const BODY: usize = 4;
 const HASH: usize = 32;
 const MAC: usize = 40;
 
-/// How the file system names an object.
+/// The file system's name of an object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Form {
-    /// By a kernel file handle.
+    /// A kernel file handle.
     Handle(KernelHandle),
-    /// By numbers, where there are no handles.
+    /// Numbers, where there are no handles.
     Inode { ino: u64, birth_seconds: i64, birth_nanoseconds: u32, device: u64 },
 }
 
-/// What an id stands for.
+/// The object that an id names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Target {
     /// An object with a name in the file system.
@@ -72,7 +72,7 @@ impl Ids {
         FileId(bytes)
     }
 
-    /// The id of an object that a kernel handle names.
+    /// Returns the id of an object that a kernel handle names.
     pub(super) fn of_handle(&self, handle: &KernelHandle) -> FileId {
         let mut bytes = [0; FILE_ID_BYTES];
         bytes[..BODY].copy_from_slice(&[VERSION, 0, handle.kind, handle.len]);
@@ -81,7 +81,7 @@ impl Ids {
         self.sealed(bytes)
     }
 
-    /// The id of an object without a kernel handle.
+    /// Returns the id of an object without a kernel handle.
     pub(super) fn of_inode(&self, stat: &Statx) -> FileId {
         let device = device(stat);
         let device = if device == self.root_device { 0 } else { device };
@@ -94,12 +94,12 @@ impl Ids {
         self.sealed(bytes)
     }
 
-    /// The id of the directory of named attributes of an object.
+    /// Returns the id of the directory of named attributes of an object.
     pub(super) fn attr_dir(&self, object: &FileId) -> Result<FileId> {
         self.attr(object, FLAG_ATTR_DIR, 0)
     }
 
-    /// The id of a named attribute of an object.
+    /// Returns the id of a named attribute of an object.
     pub(super) fn named_attr(&self, object: &FileId, hash: u64) -> Result<FileId> {
         self.attr(object, FLAG_NAMED_ATTR, hash)
     }
@@ -114,17 +114,17 @@ impl Ids {
         Ok(self.sealed(bytes))
     }
 
-    /// A keyed hash of the name of a named attribute.
+    /// Returns a keyed hash of the name of a named attribute.
     pub(super) fn name_hash(&self, name: &[u8]) -> u64 {
         SipHasher24::new_with_key(self.secret.as_bytes()).hash(name)
     }
 
-    /// Whether the id claims to be a named attribute or a directory of them. A hint only.
+    /// True if the id claims to be a named attribute or a directory of them. This is a hint only.
     pub(super) fn claims_attr(id: &FileId) -> bool {
         id.0[1] & (FLAG_ATTR_DIR | FLAG_NAMED_ATTR) != 0
     }
 
-    /// What an id stands for; `BadHandle` if this export did not make it.
+    /// Decodes an id. `BadHandle` if this export did not make it.
     pub(super) fn parse(&self, id: &FileId) -> Result<Target> {
         if self.sealed(id.0) != *id || id.0[0] != VERSION {
             return Err(StoreError::BadHandle);
@@ -159,19 +159,19 @@ impl Ids {
     }
 }
 
-/// A part of an id as an array. The ranges above are constants of the right length.
+/// Returns a part of an id as an array. The ranges above are constants of the right length.
 fn field<const N: usize>(bytes: &[u8]) -> [u8; N] {
     let mut array = [0; N];
     array.copy_from_slice(bytes);
     array
 }
 
-/// The device number as one value.
+/// Returns the device number as one value.
 pub(super) fn device(stat: &Statx) -> u64 {
     u64::from(stat.stx_dev_major) << 32 | u64::from(stat.stx_dev_minor)
 }
 
-/// The identity of a file system from facts that outlive a restart.
+/// Derives the identity of a file system from facts that outlive a restart.
 pub(super) fn stable_fs_id(file_system: u64, kind: u64, root: &FileId) -> FsId {
     let mut input = [0; 16 + MAC];
     input[..8].copy_from_slice(&file_system.to_le_bytes());

@@ -1,20 +1,20 @@
-//! On whose behalf the thread works.
+//! The identity under which the thread works.
 //!
-//! A server with root's power runs every operation that takes a [`Cred`] with that caller's
-//! file-system user id, group id and groups, so that the kernel decides. An unprivileged server
-//! works as its own user, whoever the caller is. Threads get their identities by `dafs_mem::sys`.
+//! A server with root's privileges runs every operation that takes a [`Cred`] with that caller's
+//! file-system user id, group id and groups, so that the kernel checks the rights. An unprivileged
+//! server works as its own user for all callers. Threads get their identities by `dafs_mem::sys`.
 //!
 //! Invariants
-//! * Root that cannot switch, or keeps its power when it does, serves nobody.
+//! * A root server that cannot switch, or keeps its privileges after a switch, does not start.
 
 use dafs_mem::sys::{FileIdentity, FileIdentityGuard, act_as, as_server};
 use dafs_store::{Cred, Result, StoreError};
 use rustix::thread::{CapabilitySet, capabilities};
 
-/// A user and group without power, for the proof that switching works.
+/// A user and group without privileges, for the proof that switching works.
 const ORDINARY_ID: u32 = 65_534;
 
-/// Whether this process can take on the identities of its callers.
+/// True if this process takes on the identities of its callers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Identity {
     switches: bool,
@@ -33,11 +33,11 @@ pub(super) struct Caller(
 pub(super) struct AsServer(#[expect(dead_code, reason = "dropped to go back")] Caller);
 
 impl Identity {
-    /// Finds out what this process can do, and proves once that a switch takes root's power away.
+    /// Detects the privileges of this process, and proves once that a switch drops those of root.
     ///
     /// # Errors
-    /// [`StoreError::Access`] for root that cannot act as its callers: serving everybody with root's
-    /// rights is never what was meant.
+    /// [`StoreError::Access`] for root that cannot act as its callers: no administrator wants to
+    /// serve all clients with root's rights.
     pub(super) fn detect() -> Result<Self> {
         if !rustix::process::geteuid().is_root() {
             return Ok(Self { switches: false });
@@ -52,12 +52,12 @@ impl Identity {
         }
         let identity = Self { switches: true };
         let proved = identity.prove_switch();
-        // The thread was an ordinary user for the proof.
+        // The proof has left the thread with the identity of an ordinary user.
         as_server()?;
         proved.map(|()| identity)
     }
 
-    /// Becomes an ordinary user and looks whether root's power over files is gone.
+    /// Becomes an ordinary user and checks that root's privileges over files are gone.
     fn prove_switch(self) -> Result<()> {
         let Ok(_caller) = self.caller(&Cred::new(ORDINARY_ID, ORDINARY_ID)) else {
             tracing::error!(
@@ -81,7 +81,7 @@ impl Identity {
         Err(StoreError::Access)
     }
 
-    /// True when operations run with the caller's rights rather than the server's.
+    /// True if operations run with the caller's rights instead of the server's.
     pub(super) fn switches(self) -> bool {
         self.switches
     }
@@ -95,7 +95,7 @@ impl Identity {
         Ok(Caller(Some(act_as(FileIdentity { uid, gid, groups })?)))
     }
 
-    /// Goes back to the server's own identity with all its power.
+    /// Returns to the server's own identity with all its privileges.
     pub(super) fn server(self) -> Result<AsServer> {
         self.caller(&Cred::new(0, 0)).map(AsServer)
     }

@@ -1,42 +1,46 @@
 //! Any local directory as a store.
 //!
-//! Three things differ with what the process may do:
+//! Three properties depend on the privileges of the process:
 //!
 //! | | root (with CAP_SETUID and CAP_SETGID, else refused) | without privileges |
 //! |---|---|---|
-//! | rights | the kernel checks each caller's user id, group id and groups | every operation runs as the server's user, whoever calls |
+//! | rights | the kernel checks the caller's ids and groups | all operations run as the server's user |
 //! | objects by id | opened by the kernel's file handle | found by a bounded index of names, else by a scan of the export |
-//! | ids | the same in both cases, as long as the file system has file handles | |
+//! | ids | the same in both cases, if the file system has file handles | |
 //!
-//! What is not obvious
+//! Notes
 //! * Another file system mounted below the export is not shown: its mount point is listed without
-//!   attributes, and looking it up fails with [`CrossDevice`](dafs_store::StoreError::CrossDevice).
-//! * A directory that is moved out of the export by somebody else is stale within a tenth of a
-//!   second. Any other object moved out stays usable to those who have its id, like an open file;
-//!   with [`PosixOptions::subtree_check`] every use of it fails within a second.
-//! * A server that may not open objects by handle finds one that it forgot, say after a restart,
-//!   only in directories that it may list; elsewhere its id is stale. In a large export that takes
-//!   several calls, which answer [`Busy`](dafs_store::StoreError::Busy) until the scan is done; what was
-//!   not found counts as gone for three seconds.
-//! * Cached objects are held by descriptors. One that somebody else removes keeps its space until it
-//!   is used again or [`PosixStore::sweep`] finds it.
-//! * What local processes do to a file is noticed while it is watched, if fanotify or inotify may be
-//!   used; changes through a mapping, and what was open before, show only in part (`watch`).
+//!   attributes, and a lookup of it fails with
+//!   [`CrossDevice`](dafs_store::StoreError::CrossDevice).
+//! * A directory that a local process moves out of the export is stale within a tenth of a second.
+//!   Any other object stays usable by its id, like an open file. With
+//!   [`PosixOptions::subtree_check`] every use of it fails within a second.
+//! * A server that may not open objects by handle keeps a bounded index of names, which is empty
+//!   after a restart. It finds other objects only in directories that it may list; elsewhere their
+//!   ids are stale. In a large export that takes several calls, which answer
+//!   [`Busy`](dafs_store::StoreError::Busy) until the scan is done. An object that was not found
+//!   counts as gone for three seconds.
+//! * Descriptors hold cached objects. If a local process removes one, it keeps its space until its
+//!   next use or until [`PosixStore::sweep`] finds it.
+//! * The store notices changes by local processes while a file is watched, if fanotify or inotify
+//!   may be used. Changes through a mapping, and by descriptors from before the watch, show only in
+//!   part (`watch`).
 //! * Access control lists are kept as POSIX lists, or as a mode where the file system has no lists
 //!   (`acl`). Extended attributes are those of Linux that begin with "user."; named attributes are
-//!   the same things seen as files.
-//! * The change attribute is the ctime, with a count where the ctime stands still (`change`).
-//! * Nobody can tell whether a local process changed a directory in the same moment, so changes of
-//!   directories are never told as atomic.
+//!   the same attributes shown as files.
+//! * The change attribute is the ctime, with a count where the ctime does not advance (`change`).
+//! * The kernel does not show if a local process changed a directory at the same moment, so changes
+//!   of directories are never reported as atomic.
 //! * Exclusive creates keep their verifier in the seconds of atime and mtime, as other file servers
-//!   do, so a client that uses them sets the times afterwards. Once the file was read or written, a
-//!   repeated create may no longer be recognised.
-//! * `/proc` must be mounted; Linux 5.8 or later is needed for [`Store::access`](dafs_store::Store).
+//!   do, so a client that uses them sets the times afterwards. After a read or write of the file, a
+//!   retry of the create may not be recognised any more.
+//! * `/proc` must be mounted; Linux 5.8 or later is needed for
+//!   [`Store::access`](dafs_store::Store).
 //!
 //! Invariants
-//! * An id that was not made with the export's secret is refused before anything is opened.
-//! * Operations that take a [`Cred`](dafs_store::Cred) run between taking on the caller's identity and
-//!   giving it up; `ident` proves it by its guards.
+//! * An id that was not made with the export's secret is refused before any object is opened.
+//! * Operations that take a [`Cred`](dafs_store::Cred) run with the caller's identity from its
+//!   guard's creation to its drop (`ident`).
 
 mod ability;
 mod acl;
@@ -70,57 +74,58 @@ use std::os::fd::AsFd;
 use std::path::Path;
 use std::sync::Arc;
 
-/// How to open a [`PosixStore`].
+/// The options of a [`PosixStore`].
 #[derive(Debug, Clone, Copy)]
 pub struct PosixOptions {
     /// Refuse every change.
     pub read_only: bool,
-    /// The key of the export's ids; the same after every restart.
+    /// The key of the export's ids, the same after every restart.
     pub secret: ExportSecret,
-    /// The identity to use instead of the one derived from the file system. Needed where the
-    /// system names a file system by a device number that changes from boot to boot.
+    /// The identity to use instead of the one derived from the file system. It is needed where the
+    /// system identifies a file system by a device number that changes from boot to boot.
     pub fs_id: Option<FsId>,
-    /// Most descriptors for objects used lately; a quarter of the process's limit if `None`.
+    /// The most descriptors for cached objects. `None` means a quarter of the process's limit.
     pub nodes_max: Option<usize>,
-    /// Require a name below the root for every use of a file, also of an open one, so that a file
-    /// that somebody else moved out of the export is
-    /// [`MovedOut`](dafs_store::StoreError::MovedOut) within a second. Where the kernel does not know the path of a file, the store scans the export for
-    /// it and answers [`Busy`](dafs_store::StoreError::Busy) meanwhile.
+    /// Require a name below the root for every use of a file, also of an open one. A file that a
+    /// local process moved out of the export is then [`MovedOut`](dafs_store::StoreError::MovedOut)
+    /// within a second. Where the kernel does not know the path of a file, the store scans the
+    /// export for it and answers [`Busy`](dafs_store::StoreError::Busy) meanwhile.
     pub subtree_check: bool,
 }
 
 impl PosixOptions {
-    /// A writable export with this secret.
+    /// Returns the options of a writable export with this secret.
     pub fn new(secret: ExportSecret) -> Self {
         Self { read_only: false, secret, fs_id: None, nodes_max: None, subtree_check: false }
     }
 }
 
-/// A local directory, exported.
+/// An exported local directory.
 pub struct PosixStore {
     export: Arc<Export>,
 }
 
 impl PosixStore {
-    /// Opens a directory. The umask of the process stays as it is: threads that make objects for callers
-    /// have one of their own.
+    /// Opens a directory. The umask of the process does not change: threads that make objects for
+    /// callers have their own.
     ///
     /// # Errors
-    /// That of the first system call that fails, such as
-    /// [`NotFound`](dafs_store::StoreError::NotFound) and
-    /// [`NotDirectory`](dafs_store::StoreError::NotDirectory) for a wrong path.
-    /// [`Access`](dafs_store::StoreError::Access) also when the server is root but cannot take on its
-    /// callers' identities; the log says what is missing.
+    /// * That of the first system call that fails, such as
+    ///   [`NotFound`](dafs_store::StoreError::NotFound) and
+    ///   [`NotDirectory`](dafs_store::StoreError::NotDirectory) for a wrong path.
+    /// * [`Access`](dafs_store::StoreError::Access) also when the server is root but cannot take on
+    ///   its callers' identities; the log says which privilege is missing.
     pub fn open(path: impl AsRef<Path>, options: PosixOptions) -> Result<Self> {
         Ok(Self { export: Arc::new(Export::open(path.as_ref(), options)?) })
     }
 
-    /// True when operations run with their callers' rights; false when all run as the server's user.
+    /// True if operations run with their callers' rights, false if all run as the server's user.
     pub fn checks_callers(&self) -> bool {
         self.export.identity.switches()
     }
 
-    /// The server's own identity on this thread, until the guard is gone; another one may be held.
+    /// Gives this thread the server's own identity until the guard is dropped. It may already hold
+    /// another one.
     ///
     /// # Errors
     /// [`Access`](dafs_store::StoreError::Access) when the kernel refuses.
@@ -128,7 +133,7 @@ impl PosixStore {
         self.export.identity.server().map(ServerGuard)
     }
 
-    /// Makes stable what has been changed so far, names and content. Waits for the device.
+    /// Makes all changes so far stable, of names and content. Waits for the device.
     ///
     /// # Errors
     /// The device's.
@@ -139,8 +144,8 @@ impl PosixStore {
         Ok(rustix::fs::syncfs(root)?)
     }
 
-    /// Lets go of cached objects that were removed by others, so that their space is freed, and of
-    /// listings that nobody goes on with. To be called now and then, say every ten seconds; looks at
+    /// Drops cached objects that local processes have removed, so that their space is freed, and
+    /// listings that no client continues. Call it regularly, about every ten seconds. It checks
     /// some thousand objects each time, with a system call for each.
     pub fn sweep(&self) {
         self.export.streams.sweep();
@@ -153,7 +158,7 @@ impl PosixStore {
     }
 }
 
-/// While it lives, the thread works as the server itself.
+/// The thread works as the server itself while this guard lives.
 #[must_use]
 pub struct ServerGuard(#[expect(dead_code, reason = "dropped to go back")] ident::AsServer);
 

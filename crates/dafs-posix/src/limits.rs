@@ -1,12 +1,11 @@
-//! Every limit and default of the store of a local directory, in one place.
+//! All limits and defaults of the store of a local directory.
 
 use std::time::Duration;
 
 /// Shards of the node cache, each with its own lock.
 pub(crate) const NODE_SHARDS: usize = 16;
 
-/// The share of the process's descriptors that cached nodes of one store may take
-/// when nothing else is asked for.
+/// The share of the process's descriptors that cached nodes of one store may use by default.
 pub(crate) const NODE_DESCRIPTOR_SHARE: u64 = 4;
 
 /// The least and the most descriptors that cached nodes of one store take.
@@ -14,25 +13,25 @@ pub(crate) const NODES_MIN: usize = 64;
 /// See [`NODES_MIN`].
 pub(crate) const NODES_MAX: usize = 65_536;
 
-/// Names of which it is remembered that what they lead to is held.
+/// The most names with a hint that the store holds their object.
 pub(crate) const NAME_HINTS: usize = 1 << 14;
 
-/// How many nodes make one sweep enough.
+/// The nodes that end one sweep.
 pub(crate) const SWEEP_NODES: usize = 4096;
 
 /// Nodes dropped at once when the process runs out of descriptors.
 pub(crate) const NODES_EVICTED_ON_SHORTAGE: usize = 64;
 
-/// How often an operation is tried again after making room for descriptors.
+/// The most retries of an operation after descriptors were freed.
 pub(crate) const DESCRIPTOR_RETRIES_MAX: usize = 3;
 
-/// How often opening by handle is tried again when the kernel claims to have no memory.
+/// The most retries of opening by handle while the kernel reports a lack of memory.
 pub(crate) const HANDLE_RETRIES_MAX: usize = 32;
 
-/// The pause between the later ones of these.
+/// The pause between the later retries.
 pub(crate) const HANDLE_RETRY_PAUSE: Duration = Duration::from_micros(200);
 
-/// How often a create is tried again when the name comes and goes meanwhile.
+/// The most attempts of a create while the name appears and disappears.
 pub(crate) const CREATE_RETRIES_MAX: usize = 8;
 
 /// The most entries of the index from ids to names.
@@ -41,32 +40,32 @@ pub(crate) const INDEX_ENTRIES_MAX: usize = 1 << 18;
 /// The most ids remembered as gone for good.
 pub(crate) const GONE_IDS_MAX: usize = 1 << 14;
 
-/// The most entries that one scan for a lost object looks at.
+/// The most entries that one scan for a lost object reads.
 pub(crate) const SCAN_ENTRIES_MAX: usize = 1_000_000;
 
-/// The most entries that one call takes a scan further.
+/// The most entries that one call reads of a scan.
 pub(crate) const SCAN_SLICE_ENTRIES_MAX: usize = 4096;
 
 /// The time after which a call leaves a scan to the next one.
 pub(crate) const SCAN_SLICE_MS: u64 = 20;
 
-/// How many entries a call looks at whatever the time, so that a scan gets somewhere.
+/// The entries that a call reads at least, so that a scan makes progress.
 pub(crate) const SCAN_SLICE_ENTRIES_MIN: usize = 256;
 
 /// The most objects that are looked for at once.
 pub(crate) const SCAN_WANTED_MAX: usize = 1 << 12;
 
-/// How long an object that a scan did not find counts as gone.
+/// The time for which an object that a scan did not find counts as gone.
 pub(crate) const MISSING_KEEP_MS: u64 = 3_000;
 
-/// The deepest directory that is followed up or down, so that a check takes less than a
+/// The greatest depth of a directory that is followed up or down, so that a check takes less than a
 /// tenth of a second.
 pub(crate) const DEPTH_MAX: usize = 1 << 14;
 
-/// How long a directory counts as inside the export after that was checked.
+/// The time for which a check that a directory is inside the export is valid.
 pub(crate) const CONTAINED_CHECK_MS: u64 = 100;
 
-/// The same for other objects, of which there are many more.
+/// The time for which the check of other objects is valid, of which there are many more.
 pub(crate) const CONTAINED_FILE_CHECK_MS: u64 = 1000;
 
 /// Directory listings kept open between pages.
@@ -75,31 +74,30 @@ pub(crate) const DIRECTORY_STREAMS_MAX: usize = 32;
 /// Bytes of directory entries fetched by one system call.
 pub(crate) const DIRECTORY_BUFFER_BYTES: usize = 32 * 1024;
 
-/// The largest buffered write done inline where the file system cannot promise not to
-/// wait.
+/// The largest buffered write that is done inline where the file system cannot promise not to
+/// block.
 pub(crate) const INLINE_WRITE_BYTES_MAX: usize = 128 * 1024;
 
-/// The most objects whose changes within one tick of the clock are counted.
+/// The most objects with a count of changes within one tick of the clock.
 pub(crate) const CHANGE_COUNTS_MAX: usize = 1 << 16;
 
-/// Bits that remember counts which had to go.
+/// The bits that remember dropped counts.
 pub(crate) const CHANGE_GONE_BITS: usize = 1 << 20;
 
-/// The end of what is added to a ctime for changes within one tick, in nanoseconds;
-/// less than any tick.
+/// The bound of the count that is added to a ctime for changes within one tick, in nanoseconds. It
+/// is less than any tick.
 pub(crate) const COUNTS_PER_TICK: u64 = 999_999;
 
-/// The most files that are watched for changes by others at once; each keeps a
-/// descriptor.
+/// The most files that are watched for local changes at once; each keeps a descriptor.
 pub(crate) const WATCHES_MAX: usize = 1 << 14;
 
 /// Bytes of events fetched by one system call.
 pub(crate) const WATCH_BUFFER_BYTES: usize = 16 * 1024;
 
-/// System calls for events in one go.
+/// The most system calls for events in one turn.
 pub(crate) const WATCH_READS_MAX: usize = 16;
 
-/// What is told as the most links of a file; the kernel has the last word.
+/// The reported limit of links of a file. The kernel enforces its own.
 pub(crate) const POSIX_LINKS_MAX: u32 = 65_000;
 
 const _: () = assert!(SCAN_SLICE_ENTRIES_MIN < SCAN_SLICE_ENTRIES_MAX);

@@ -1,4 +1,4 @@
-//! Ranges of open files: holes, space set aside and given back, copies and shared content.
+//! Ranges of open files: holes, allocation and deallocation, copies and shared content.
 
 use super::export::stat_fd;
 use super::file::PosixFile;
@@ -9,7 +9,7 @@ use rustix::fs::{FallocateFlags, SeekFrom};
 use rustix::io::Errno;
 use std::os::fd::{AsFd, BorrowedFd};
 
-/// All of a file.
+/// The whole file.
 const WHOLE: sys::CloneRange = sys::CloneRange { source_offset: 0, offset: 0, len: 0 };
 
 impl PosixFile {
@@ -44,7 +44,8 @@ impl PosixFile {
         if !self.mode().write {
             return Err(StoreError::Access);
         }
-        // Behind the end there is nothing, and the kernel refuses what lies behind the longest file.
+        // There is no data behind the end, and the kernel refuses ranges behind the longest
+        // possible file.
         let len = len.min(self.size()?.saturating_sub(offset));
         if len == 0 {
             return Ok(());
@@ -80,7 +81,7 @@ impl PosixFile {
         Ok(done)
     }
 
-    /// As much as the kernel copies by itself; 0 where it does not.
+    /// Copies as much as the kernel can copy itself, 0 if it cannot.
     fn copy_in_kernel(&self, source: &Self, from: u64, to: u64, len: u64) -> Result<u64> {
         source.check_reader(Wait::Allowed)?;
         self.change(|| self.copy_pieces(source, from, to, len))
@@ -127,7 +128,8 @@ impl PosixFile {
     /// Makes this file share all content of another one, and gives it its size.
     pub(super) fn replace_by(&self, copy: BorrowedFd<'_>) -> Result<()> {
         self.change(|| {
-            // The end of the other one need not be that of a block, so it must be this one's too.
+            // The end of the source need not be at a block boundary, so both files need the same
+            // size.
             rustix::fs::ftruncate(self.fd(), rustix::fs::fstat(copy)?.st_size as u64)?;
             Ok(sys::clone_range(self.fd().as_fd(), copy, WHOLE)?)
         })

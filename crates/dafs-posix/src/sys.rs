@@ -1,4 +1,4 @@
-//! System calls that no library wraps in the form needed here, and nothing else.
+//! System calls that no library wraps in the form needed here.
 //!
 //! All act on descriptors that the caller holds and on the calling thread alone.
 
@@ -14,7 +14,7 @@ const PAGE_BYTES_MIN: u64 = 4096;
 /// The longest kernel file handle that fits into an id.
 pub(super) const HANDLE_BYTES_MAX: usize = 36;
 
-/// A kernel file handle: how the file system itself names an inode.
+/// A kernel file handle: the file system's own name of an inode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct KernelHandle {
     pub(super) kind: u8,
@@ -22,7 +22,7 @@ pub(super) struct KernelHandle {
     pub(super) bytes: [u8; HANDLE_BYTES_MAX],
 }
 
-/// The kernel's `struct file_handle` with room for our longest.
+/// The kernel's `struct file_handle` with room for our longest handle.
 #[repr(C)]
 struct RawHandle {
     handle_bytes: u32,
@@ -38,8 +38,8 @@ fn check(returned: libc::c_long) -> Result<libc::c_long, Errno> {
     }
 }
 
-/// The handle of `name` below `dir` (of `dir` itself if empty), and the id of its mount. Symlinks
-/// are not followed. `None` when the file system has no handles or too long ones.
+/// Returns the handle of `name` below `dir` (of `dir` itself if empty), and the id of its mount.
+/// Does not follow symlinks. `None` when the file system has no handles or too long ones.
 pub(super) fn name_to_handle(
     dir: BorrowedFd<'_>,
     name: &CStr,
@@ -95,20 +95,20 @@ pub(super) fn open_by_handle(
     let fd = check(unsafe {
         libc::syscall(libc::SYS_open_by_handle_at, mount.as_raw_fd(), &raw mut raw, flags)
     })?;
-    // SAFETY: the kernel just returned this descriptor and nobody else knows it.
+    // SAFETY: the kernel has just returned this descriptor, and no other code knows it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
 }
 
-/// Whether the thread's file-system identity may do `mode` (`R_OK`, ...) with the open object.
+/// Checks that the thread's file-system identity may do `mode` (`R_OK`, ...) with the open object.
 pub(super) fn may_access(fd: BorrowedFd<'_>, mode: i32) -> Result<(), Errno> {
-    // AT_EACCESS keeps the kernel from going back to the real user id.
+    // AT_EACCESS makes the kernel check the effective user id instead of the real one.
     let flags = libc::AT_EACCESS | libc::AT_EMPTY_PATH;
     // SAFETY: the path is an empty C string; the call has no out pointers.
     check(unsafe { libc::syscall(libc::SYS_faccessat2, fd.as_raw_fd(), c"".as_ptr(), mode, flags) })
         .map(drop)
 }
 
-/// Reads directory entries into `buffer`, which becomes as long as what was read.
+/// Reads directory entries into `buffer`, whose length becomes that of the entries.
 pub(super) fn read_directory(fd: BorrowedFd<'_>, buffer: &mut Vec<u8>) -> Result<(), Errno> {
     buffer.resize(DIRECTORY_BUFFER_BYTES, 0);
     // SAFETY: the buffer is valid for writes of its length.
@@ -119,7 +119,7 @@ pub(super) fn read_directory(fd: BorrowedFd<'_>, buffer: &mut Vec<u8>) -> Result
     read.map(drop)
 }
 
-/// A range whose content is to be shared; a length of 0 means up to the end of the source.
+/// A range whose content is to be shared. A length of 0 means up to the end of the source.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct CloneRange {
     pub(super) source_offset: u64,
@@ -146,7 +146,7 @@ pub(super) fn clone_range(
 
 /// True if the page at an offset is in memory (`cachestat`, since Linux 6.5).
 pub(super) fn is_cached(fd: BorrowedFd<'_>, page: u64) -> Result<bool, Errno> {
-    /// The same number on every processor.
+    /// The number is the same on every processor.
     const CACHESTAT: libc::c_long = 451;
     let range = [page, page_bytes()];
     // The pages that are in memory come first.
@@ -157,33 +157,33 @@ pub(super) fn is_cached(fd: BorrowedFd<'_>, page: u64) -> Result<bool, Errno> {
     check(asked).map(|_| counts[0] != 0)
 }
 
-/// Sets the mode of what a descriptor holds, be it opened with `O_PATH`.
+/// Sets the mode of the object of a descriptor, which may be opened with `O_PATH`.
 pub(super) fn change_mode(fd: BorrowedFd<'_>, mode: u32) -> Result<(), Errno> {
-    /// The same number on every processor.
+    /// The number is the same on every processor.
     const FCHMODAT2: libc::c_long = 452;
     let flags = libc::AT_EMPTY_PATH;
     // SAFETY: the path is an empty C string; the call has no out pointers.
     check(unsafe { libc::syscall(FCHMODAT2, fd.as_raw_fd(), c"".as_ptr(), mode, flags) }).map(drop)
 }
 
-/// A group of fanotify marks that names objects by handle, and whose reads do not wait.
+/// Makes a group of fanotify marks that names objects by handle, and whose reads do not block.
 pub(super) fn fanotify_init() -> Result<OwnedFd, Errno> {
     let flags =
         libc::FAN_CLASS_NOTIF | libc::FAN_REPORT_FID | libc::FAN_CLOEXEC | libc::FAN_NONBLOCK;
     // SAFETY: the call takes plain numbers.
     let fd = check(libc::c_long::from(unsafe { libc::fanotify_init(flags, 0) }))?;
-    // SAFETY: the kernel just returned this descriptor and nobody else knows it.
+    // SAFETY: the kernel has just returned this descriptor, and no other code knows it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
 }
 
-/// A change of what a fanotify group wants to know of an object.
+/// A change of the events that a fanotify group gets of an object.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Mark {
     Add(u64),
     Remove(u64),
 }
 
-/// Changes the mark of the object that a link, an entry of `dir`, leads to.
+/// Changes the mark of the object that the link `link` in `dir` leads to.
 pub(super) fn fanotify_mark(
     group: BorrowedFd<'_>,
     mark: Mark,
@@ -201,18 +201,18 @@ pub(super) fn fanotify_mark(
     check(libc::c_long::from(returned)).map(drop)
 }
 
-/// Gives the calling thread a umask of its own, which begins as that of the process. With it come a working
-/// directory and a root directory.
+/// Gives the calling thread its own umask, a copy of that of the process. The thread also gets its
+/// own working directory and root directory.
 pub(super) fn separate_umask() -> Result<(), Errno> {
     // SAFETY: the call takes a plain number and changes the calling thread only.
     check(libc::c_long::from(unsafe { libc::unshare(libc::CLONE_FS) })).map(drop)
 }
 
-/// The size of a page of memory, which is what the kernel keeps file content in.
+/// Returns the size of a page of the page cache.
 pub(super) fn page_bytes() -> u64 {
     static PAGE_BYTES: std::sync::OnceLock<u64> = std::sync::OnceLock::new();
     *PAGE_BYTES.get_or_init(|| {
-        // SAFETY: the call takes a plain number and only asks.
+        // SAFETY: the call takes a plain number and only reads.
         let bytes = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
         u64::try_from(bytes).unwrap_or(0).max(PAGE_BYTES_MIN)
     })

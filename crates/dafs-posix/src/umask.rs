@@ -1,12 +1,13 @@
-//! New objects get the modes that their makers ask for, and the umask is for the server's own files.
+//! Gives new objects the modes that clients ask for. The umask applies to the server's own files.
 //!
-//! With a umask of zero the kernel does what clients expect: the permission bits are those of the call, and
-//! a default list of the directory may take some away. But the umask belongs to the whole process. So each
-//! thread that makes objects gets its own (`unshare` with CLONE_FS), which is zero during the call only.
-//! Where the system refuses that, as the filters of some containers do, the process has none meanwhile.
+//! With a umask of zero the kernel does what clients expect: the permission bits are those of the
+//! call, and a default list of the directory may remove some. But the umask belongs to the whole
+//! process. So each thread that makes objects gets its own (`unshare` with CLONE_FS), which is zero
+//! only during the call. Where the system refuses that, as the filters of some containers do, the
+//! umask of the process is zero meanwhile.
 //!
 //! Invariants
-//! * When nothing is being made, every thread has the umask of the process.
+//! * When no object is being made, every thread has the umask of the process.
 //! * No file of the server's own relies on the umask: `own` gives them their modes.
 
 use super::sys;
@@ -14,31 +15,31 @@ use rustix::fs::Mode;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 thread_local! {
-    /// Whether the umask of this thread is no other thread's.
+    /// True if this thread has a umask of its own.
     static SEPARATE: bool = sys::separate_umask().is_ok();
 }
 
-/// Calls under way that go without the umask of the process.
+/// The number of running calls that have cleared the umask of the process.
 static SHARED: Mutex<usize> = Mutex::new(0);
 
-/// The umask to go back to.
+/// Returns the original umask of the process.
 fn umask() -> Mode {
     static UMASK: OnceLock<Mode> = OnceLock::new();
     *UMASK.get_or_init(|| {
-        // It can only be read by setting it.
+        // A process can only read it by setting it.
         let umask = rustix::process::umask(Mode::empty());
         rustix::process::umask(umask);
         umask
     })
 }
 
-/// Runs a call that makes an object whose mode is meant as it is.
+/// Runs a call that makes an object with exactly the given mode.
 pub(super) fn without<T>(make: impl FnOnce() -> T) -> T {
     let _without = Without::begin(SEPARATE.with(|separate| *separate));
     make()
 }
 
-/// While it lives, this thread has no umask.
+/// The thread has no umask while this guard lives.
 struct Without {
     separate: bool,
 }
@@ -80,7 +81,7 @@ mod tests {
             rustix::process::umask(now);
             now
         };
-        // Other tests of this process go on.
+        // Other tests of this process run at the same time.
         if let Err(errno) = sys::separate_umask() {
             return eprintln!("SKIPPED: no thread gets a umask of its own here: {errno:?}");
         }
