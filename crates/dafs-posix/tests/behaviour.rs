@@ -1,5 +1,5 @@
-//! The suite of behaviour, on a local directory: as whoever runs the tests, as another user of a privileged
-//! server, and again without privileges.
+//! The suite of behaviour, on a local directory: as the current user, as another user of a
+//! privileged server, and again without privileges.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 mod common;

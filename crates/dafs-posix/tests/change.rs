@@ -1,5 +1,5 @@
-//! The change attribute differs after every change, also where the clock of the file system is
-//! coarser than the changes are quick.
+//! The change attribute differs after every change, also where the clock of the file system is too
+//! coarse to tell changes apart.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use dafs_posix::{PosixOptions, PosixStore};
@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 const ROUNDS: u32 = 200;
 
-/// Looks at an object's change attribute after each change.
+/// Reads an object's change attribute after each change.
 struct Watcher<'a> {
     store: &'a dyn Store,
     id: FileId,

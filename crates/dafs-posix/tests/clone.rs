@@ -9,7 +9,7 @@ use dafs_testkit::stores::*;
 use std::process::Command;
 use std::sync::Arc;
 
-/// The least that mkfs.xfs takes, and a little more; what is not written takes no space.
+/// A little more than the least size for mkfs.xfs. Only written blocks take space.
 const DISK_BYTES: u64 = 400 << 20;
 
 #[test]

@@ -1,4 +1,4 @@
-//! Nothing leads out of an export, and a broken disk gives errors.
+//! No access leads out of an export, and a broken disk gives errors.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 mod common;
@@ -81,7 +81,7 @@ fn an_id_from_outside_is_refused() {
     }
 }
 
-/// Whatever else takes an id refuses this one.
+/// The other calls that take an id refuse this one.
 fn refuses_extras(w: &World, id: &FileId) {
     let refused = StoreError::BadHandle;
     let (store, cred) = (&w.store, &w.cred);
@@ -111,7 +111,7 @@ fn extras_do_not_follow_symlinks() {
     let acl = Acl::from_mode(0o777, false);
     assert_eq!(w.store.set_acl(&w.cred, &id, &acl), Err(StoreError::NotSupported));
     assert_eq!(w.store.watch(&id, Watch::Changes), Err(StoreError::NotSupported));
-    // A hint that names something else changes nothing.
+    // A wrong hint has no effect.
     let other = w.create(&w.root(), "other");
     w.store.remove_known(&w.cred, &w.root(), b"link", &other.id).unwrap();
     assert_eq!(w.lookup(&w.root(), "link"), Err(StoreError::NotFound));
@@ -126,14 +126,14 @@ fn a_directory_moved_out_is_lost() {
     let a = w.mkdir(&w.root(), "a");
     let b = w.mkdir(&a, "b");
     fs::rename(dir.path().join("export/a"), dir.path().join("outside/a")).unwrap();
-    // Going up is checked each time.
+    // A call for the parent checks each time.
     assert_eq!(w.store.parent(&w.cred, &a), Err(StoreError::Stale));
     assert_eq!(w.store.parent(&w.cred, &b), Err(StoreError::Stale));
-    // A store that never saw it inside does not find it.
+    // A new store, which never saw the directory inside, does not find it.
     let fresh = open(dir.path().join("export"));
     assert_eq!(fresh.getattr(&a), Err(StoreError::Stale));
     assert_eq!(fresh.lookup(&w.cred, &b, b"x").err(), Some(StoreError::Stale));
-    // The one that did notices soon.
+    // The first store notices soon.
     let deadline = Instant::now() + Duration::from_secs(30);
     while w.store.lookup(&w.cred, &b, b"x") != Err(StoreError::Stale) {
         assert!(Instant::now() < deadline, "still reachable");
@@ -193,7 +193,7 @@ fn mounts_below_the_export_are_not_entered() {
         let want = [("bind", false), ("plain", true), ("tmpfs", false)];
         assert_eq!(seen, want.map(|(name, known)| (name.to_string(), known)));
     }
-    // An export that is a bind mount itself cannot trust paths.
+    // An export that is a bind mount itself cannot rely on paths.
     let bound = open(dir.path().join("export/bind"));
     let (sub, _) = bound.lookup(&me(), &bound.root(), b"sub").unwrap();
     assert_eq!(bound.parent(&me(), &sub), Ok(bound.root()));
@@ -297,8 +297,8 @@ fn everything_again_without_privileges() {
     run_again_without_privileges();
 }
 
-/// With `subtree_check` a file that a local user moved out is stale, under whichever name and for
-/// whoever has it open; one that still has a name inside, or that was removed while it is open, goes on.
+/// With `subtree_check` a file that a local process moved out is stale by all names and opens. A
+/// file that still has a name inside, or that was removed while open, stays usable.
 #[test]
 fn a_file_that_was_moved_out_is_stale() {
     let (dir, mut w) = with_outside();
@@ -336,12 +336,12 @@ fn a_file_that_was_moved_out_is_stale() {
     fs::rename(path("export/sub"), path("outside/sub")).unwrap();
     fs::hard_link(path("export/linked"), path("outside/other")).unwrap();
     fs::rename(path("export/renamed"), path("export/renamed anew")).unwrap();
-    // As programs commit a file: a second name, then the first one goes.
+    // As programs replace a file: they make a second name, then remove the first one.
     fs::hard_link(path("export/committed"), path("export/final")).unwrap();
     fs::remove_file(path("export/committed")).unwrap();
     fs::remove_file(path("export/removed")).unwrap();
 
-    // Asks again while a scan is under way, and while what was seen before still counts.
+    // Retries while a scan is under way, and while an earlier check is valid.
     let end = Instant::now() + Duration::from_secs(20);
     let settles = |ask: &dyn Fn() -> Option<StoreError>, wanted: Option<StoreError>| {
         loop {
@@ -353,7 +353,7 @@ fn a_file_that_was_moved_out_is_stale() {
             std::thread::sleep(Duration::from_millis(10));
         }
     };
-    // A server that may not open by handle cannot tell a file that was moved from one that is gone.
+    // A server that may not open by handle cannot distinguish a moved file from a removed one.
     let moved_or_gone = |answer| match answer {
         Some(StoreError::Stale) if !is_root() => Some(StoreError::MovedOut),
         answer => answer,
@@ -373,21 +373,21 @@ fn a_file_that_was_moved_out_is_stale() {
             settles(&|| write(&**file, 0, b"x").err(), Some(StoreError::MovedOut));
             settles(&|| file.set_size(0).err(), Some(StoreError::MovedOut));
         }
-        // Longer than what was seen counts.
+        // Longer than a check is valid.
         std::thread::sleep(Duration::from_millis(1100));
         for name in kept {
             look(&w, name, None);
         }
         assert_eq!(removed.attr().map(|attr| attr.links), Ok(0));
     }
-    // Commits of others go on.
+    // Commits of other files succeed.
     let touched: Vec<FileId> = names.iter().map(|&name| ids[name]).collect();
     w.store.commit_names(&touched).unwrap();
     for (name, target) in &moved {
         fs::rename(path(target), path("export").join(name)).unwrap();
         look(&w, name, None);
     }
-    // A server that has just started knows no names.
+    // A server that has just started has an empty index.
     fs::rename(path("export/moved"), path("outside/moved")).unwrap();
     w.store = open_store();
     look(&w, "moved", Some(StoreError::MovedOut));
@@ -396,7 +396,8 @@ fn a_file_that_was_moved_out_is_stale() {
     }
 }
 
-/// However deep a directory is, the way up from it leads to the root; a path of it may be too long to be told.
+/// From any depth the way up leads to the root. The kernel may not return the path of a very deep
+/// directory.
 #[test]
 fn a_tree_of_any_depth_is_inside() {
     const LEVELS: usize = 5000;
@@ -405,7 +406,7 @@ fn a_tree_of_any_depth_is_inside() {
     for _ in 0..LEVELS {
         levels.push(w.mkdir(&levels[levels.len() - 1], "d"));
     }
-    // Longer than what was seen before counts.
+    // Longer than a check is valid.
     std::thread::sleep(Duration::from_millis(150));
     assert!(w.names(&levels[LEVELS]).is_empty());
     for dir in levels[..LEVELS].iter().rev() {

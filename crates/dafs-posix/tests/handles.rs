@@ -1,5 +1,5 @@
-//! Ids of a posix store outlive the store, renames and the server's privileges, with much and with
-//! little memory of where things are.
+//! Ids of a posix store outlive the store, renames and changes of the server's privileges, with a
+//! large and with a tiny cache.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 mod common;
@@ -49,7 +49,7 @@ fn ids_outlive_restarts_and_renames_behind_our_back() {
         assert_eq!(w.lookup(&ids[2], "d"), Ok(ids[3]));
         assert_eq!(w.lookup(&root, "top"), Ok(deep));
     }
-    // The store that saw the old places finds the new ones as well.
+    // The store that knew the old places finds the new ones as well.
     assert_eq!(w.store.open(&w.cred, &deep, READ).unwrap().id(), deep);
     assert_eq!(w.names(&ids[2]), ["d"]);
 }
@@ -64,7 +64,7 @@ fn a_lost_name_does_not_lose_the_object_under_its_other_name() {
     let second = w.create(&sub, "h").id;
     w.store.link(&w.cred, &second, &w.root(), b"i").unwrap();
     assert_eq!(w.lookup(&sub, "h"), Ok(second));
-    // No scan can find what is in a directory that may not be listed.
+    // No scan can find an object in a directory that may not be listed.
     let shut = SetAttr { mode: Some(0o300), ..SetAttr::default() };
     w.store.setattr(&w.cred, &sub, &shut, None).unwrap();
     w.remove(&w.root(), "f").unwrap();

@@ -1,6 +1,5 @@
-//! Listings of large directories: nothing missed, nothing twice, whoever lists at the same time and
-//! whatever else changes. `DAFS_TEST_LONG` in the environment makes the directory a million entries
-//! large.
+//! Listings of large directories miss no entry and repeat none, while other callers list and names
+//! change. `DAFS_TEST_LONG` in the environment makes the directory a million entries large.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 mod common;
@@ -13,12 +12,12 @@ use tempfile::TempDir;
 
 const PAGE_ENTRIES: usize = 331;
 
-/// Entries in the directory; names that come and go are besides.
+/// The entries that stay in the directory. Other names come and go.
 fn entries() -> usize {
     if std::env::var_os("DAFS_TEST_LONG").is_some() { 1_000_000 } else { 100_000 }
 }
 
-/// Memory where there is some, because a disk would take minutes to make so many.
+/// In memory where possible, because a disk would take minutes to make so many files.
 fn directory() -> TempDir {
     tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap()
 }
@@ -54,7 +53,7 @@ impl Walk {
         }
         for (name, cookie, _) in &names {
             self.cookie = *cookie;
-            // Others come and go, and may be seen or not.
+            // Other names come and go, and may be listed or not.
             let Some(number) = name.strip_prefix(b"stays") else { continue };
             let number: usize = std::str::from_utf8(number).unwrap().parse().unwrap();
             assert!(!std::mem::replace(&mut self.seen[number], true), "{number} twice");
@@ -135,7 +134,7 @@ fn listings_that_nobody_goes_on_with_are_let_go() {
     assert!(!lists(&dir), "{before:?}");
 }
 
-/// What this process has open.
+/// Returns the open descriptors of this process.
 fn descriptors() -> Vec<std::path::PathBuf> {
     let open = std::fs::read_dir("/proc/self/fdinfo").unwrap();
     open.filter_map(|entry| {
@@ -145,7 +144,7 @@ fn descriptors() -> Vec<std::path::PathBuf> {
     .collect()
 }
 
-/// Whether the directory is open more often than the store always has it.
+/// True if the directory has more descriptors than the two of the store itself.
 fn lists(dir: &TempDir) -> bool {
     let path = dir.path().canonicalize().unwrap();
     descriptors().iter().filter(|open| **open == path).count() > 2

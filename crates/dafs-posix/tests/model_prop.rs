@@ -12,7 +12,7 @@ const NONE: SetAttr =
     SetAttr { mode: None, uid: None, gid: None, size: None, atime: None, mtime: None };
 const NAMES: u8 = 5;
 
-/// One step. Objects, directories and open files are picked by number from what is known so far.
+/// One step. Numbers pick objects, directories and open files from those known so far.
 #[derive(Debug, Clone)]
 enum Step {
     Create { dir: usize, name: u8, how: u8, mode: u32, size: Option<u64> },
@@ -35,7 +35,7 @@ enum Step {
 }
 
 fn mode() -> impl Strategy<Value = u32> {
-    // The owner keeps the rights to go on, mostly.
+    // The owner mostly keeps the rights that later steps need.
     prop_oneof![4 => Just(0o755u32), 2 => Just(0o644), 1 => Just(0o1777), 1 => 0..0o10000u32]
 }
 
@@ -73,7 +73,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// One store with what was met in it, numbered alike in both.
+/// One store with the objects that it has returned, numbered alike on both sides.
 struct Side {
     store: Arc<dyn Store>,
     cred: Cred,
@@ -82,7 +82,7 @@ struct Side {
     verifiers: u64,
 }
 
-/// What an operation showed, without what may differ.
+/// The visible result of an operation, without the parts that may differ.
 #[derive(Debug, PartialEq)]
 enum Shown {
     Nothing,
@@ -102,7 +102,7 @@ fn name(number: u8) -> Vec<u8> {
 }
 
 fn shown(attr: &Attr) -> Shown {
-    // Sizes and links of directories are the file system's affair.
+    // Sizes and links of directories depend on the file system.
     let directory = attr.kind == Kind::Directory;
     let (size, links) = if directory { (0, 0) } else { (attr.size, attr.links) };
     let mode = if attr.kind == Kind::Symlink { 0 } else { attr.mode };
@@ -135,7 +135,8 @@ impl Side {
         let (store, cred) = (self.store.clone(), self.cred.clone());
         match *step {
             Step::Create { dir, name: n, how, mode, size } => {
-                // Never one's own: reading a file may end a verifier that sits in its times.
+                // Each verifier is used once, because a read of a file may change one that is kept
+                // in its times.
                 self.verifiers += 1;
                 let verifier = self.verifiers.to_be_bytes();
                 let how =

@@ -28,7 +28,7 @@ fn admin() -> Cred {
     Cred::new(0, 0)
 }
 
-/// A store whose root everybody may change.
+/// Runs a test with a store whose root all callers may change.
 fn check(test: fn(&dyn Store)) {
     let options = MemoryOptions { root_mode: 0o777, ..MemoryOptions::default() };
     test(&MemoryStore::new(options));
@@ -115,7 +115,7 @@ fn only_owners_change_attributes_and_only_into_their_groups() {
             SetAttr { mtime: past, ..NONE },
             SetAttr { gid: Some(501), ..NONE },
             SetAttr { uid: Some(1002), ..NONE },
-            // Nothing of it may happen: bob could cut the file, but not change its mode.
+            // No part of the change may be applied: bob could change the size, but not the mode.
             SetAttr { size: Some(0), mode: Some(0o600), ..NONE },
             SetAttr { size: Some(0), mtime: past, ..NONE },
         ] {
@@ -368,7 +368,7 @@ fn sinks_may_call_the_store_as_somebody_else() {
     });
 }
 
-/// Opens a store in a process whose root is not the usual one, and tells how that went.
+/// Opens a store in a process whose root is not the usual one, and prints the outcome.
 #[test]
 fn open_when_asked() {
     let Some(path) = std::env::var_os("DAFS_STORE_TEST_OPEN") else { return };

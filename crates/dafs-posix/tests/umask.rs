@@ -1,4 +1,5 @@
-//! Modes of what clients make are theirs alone, and the umask of the process is for its own files.
+//! Clients choose the modes of their objects, and the umask of the process applies to its own
+//! files.
 //!
 //! One test, because the umask belongs to the whole process.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
@@ -28,7 +29,7 @@ fn mode(mode: u32) -> SetAttr {
     SetAttr { mode: Some(mode), ..SetAttr::default() }
 }
 
-/// Makes one object of each kind, and looks at their modes.
+/// Makes one object of each kind, and checks their modes.
 fn make_all(store: &dyn Store, dir: &FileId, name: &str) {
     let me = me();
     for wanted in [0o666, 0o777, 0o6755, 0o000, 0o622] {
@@ -53,7 +54,8 @@ fn make_all(store: &dyn Store, dir: &FileId, name: &str) {
     }
 }
 
-/// A list that new objects get: all for the owner, reading for the group, nothing for others.
+/// Sets a default list for new objects: all rights for the owner, reading for the group, none for
+/// others.
 fn set_default_list(path: &Path) -> bool {
     let entry = |tag: u16, perm: u16| {
         let [tag, perm] = [tag.to_le_bytes(), perm.to_le_bytes()];
@@ -84,7 +86,8 @@ fn objects_of_clients_need_no_umask_and_files_of_the_server_have_one() {
     let is_private =
         move |file: &File| !separate || file.metadata().unwrap().mode() & 0o777 == 0o600;
     std::thread::scope(|scope| {
-        // Files of the server's own, made without a thought, while others work for clients.
+        // One thread makes files of the server's own, without care for modes, while others work for
+        // clients.
         let (own, done) = (own.path(), &done);
         let server = scope.spawn(move || {
             let mut count = 0;
@@ -98,7 +101,7 @@ fn objects_of_clients_need_no_umask_and_files_of_the_server_have_one() {
         let clients = (0..4).map(|client| {
             scope.spawn(move || {
                 (0..25).for_each(|n| make_all(store, &store.root(), &format!("{client}-{n}")));
-                // The same thread makes files of the server's own, too.
+                // The same thread also makes files of the server's own.
                 let file = File::create(own.join(format!("own{client}"))).unwrap();
                 assert!(is_private(&file));
             })
@@ -111,7 +114,7 @@ fn objects_of_clients_need_no_umask_and_files_of_the_server_have_one() {
     });
     assert_eq!(umask(), private);
 
-    // A default list decides alone, as without any umask.
+    // A default list alone decides, as with a umask of zero.
     let listed = store.make(&me(), &store.root(), b"listed", NewObject::Directory, &mode(0o777));
     if !set_default_list(&dir.path().join("listed")) {
         return skipped("the file system keeps no lists");

@@ -1,5 +1,4 @@
-//! What local processes do to watched files beneath the server is noticed; what the server does is
-//! not.
+//! Changes of watched files by local processes are reported, and the server's own changes are not.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 mod common;
@@ -11,7 +10,7 @@ use dafs_testkit::stores::*;
 use std::path::PathBuf;
 use std::process::Command;
 
-/// A store whose watches tell who did something, and its directory.
+/// A store whose watches name the process, and its directory.
 fn world() -> Option<(PosixStore, tempfile::TempDir)> {
     let dir = tempfile::tempdir().unwrap();
     let store = open_posix(&dir);

@@ -1,4 +1,4 @@
-//! Local directories as stores to test with.
+//! Local directories as stores for tests.
 #![allow(dead_code, reason = "each test binary uses its part")]
 
 use dafs_posix::{PosixOptions, PosixStore};
@@ -7,7 +7,7 @@ use dafs_testkit::stores::{World, is_root, me, secret, skipped};
 use std::sync::Arc;
 use tempfile::TempDir;
 
-/// Opens a store as a server does, with all the descriptors that it can get.
+/// Opens a store as a server does, with as many descriptors as it can get.
 pub(crate) fn open_posix(dir: &TempDir) -> PosixStore {
     use rustix::process::{Resource, getrlimit, setrlimit};
     let limit = getrlimit(Resource::Nofile);
@@ -16,7 +16,7 @@ pub(crate) fn open_posix(dir: &TempDir) -> PosixStore {
     PosixStore::open(dir.path(), PosixOptions::new(secret())).unwrap()
 }
 
-/// A temporary directory, called by whoever runs the tests.
+/// A store in a temporary directory, with the current user as its caller.
 pub(crate) fn world() -> Option<World> {
     let dir = tempfile::tempdir().unwrap();
     Some(World { store: Arc::new(open_posix(&dir)), cred: me(), dir: Some(dir) })
