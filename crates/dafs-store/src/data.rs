@@ -1,8 +1,8 @@
-//! What a data server serves: content of files, by the handles that layouts carry.
+//! The interface of data servers: the content of files, by the handles in layouts.
 //!
 //! Invariants
-//! * A data server knows no names and no rights. Whoever shows a handle that was sealed for it may
-//!   use what it names, if the metadata server says so each time.
+//! * A data server knows no names and no rights. A client with a handle that was sealed for the
+//!   data server may use the file, if the metadata server authorises each use.
 
 use crate::{
     AccessMask, Acl, Attr, Capabilities, CreateHow, Created, Cred, DirChange, DirEntry,
@@ -14,60 +14,60 @@ use std::sync::Arc;
 
 /// The files of a data server.
 pub trait DataFiles: Send + Sync {
-    /// The file system that its handles are of, as the store of an export tells it.
+    /// Returns the file system of its handles, like the store of an export.
     fn fs_id(&self) -> FsId;
 
-    /// What a handle names.
+    /// Opens the file of a handle.
     ///
     /// # Errors
-    /// [`StoreError::BadHandle`] for what the metadata server has not sealed for this data server.
+    /// [`StoreError::BadHandle`] for a handle that the metadata server has not sealed for this data
+    /// server.
     fn open(&self, id: &FileId) -> Result<Arc<dyn DataFile>>;
 
-    /// What the metadata server shows with bytes that it stands behind
-    /// ([`Layouts::word`](crate::Layouts::word)); `None` where no such word is taken.
+    /// Returns the metadata server's MAC of some bytes ([`Layouts::word`](crate::Layouts::word));
+    /// `None` where MACs are not verified.
     fn word(&self, _bytes: &[u8]) -> Option<[u8; 16]> {
         None
     }
 
-    /// Bytes that clients asked for here although they lie elsewhere.
+    /// Returns the number of bytes that clients asked for here although another node has them.
     fn indirect_bytes(&self) -> u64;
 
-    /// Space for content.
+    /// Returns the space for content.
     ///
     /// # Errors
     /// The node's.
     fn space(&self) -> Result<FsStat>;
 }
 
-/// A file, or the part of one that lies here, in use.
+/// An open file, or the part of one on this data server.
 pub trait DataFile: OpenFile {
-    /// A request begins, and is about to be judged: see [`DataUse`]. What is returned is for its end.
+    /// Begins a request, before its authorisation: see [`DataUse`]. Returns the value for its end.
     fn use_begins(&self) -> u64;
 
-    /// It is over.
+    /// Ends a request.
     fn use_ends(&self, begun: u64);
 
-    /// How many of `len` bytes from `offset` on can be read and written here at once.
+    /// Returns how many of `len` bytes from `offset` on one request can read or write here.
     ///
     /// # Errors
     /// The node's.
     fn served_bytes(&self, offset: u64, len: usize) -> Result<usize>;
 
-    /// How far the whole file reaches; `None` where only the metadata server can tell.
+    /// Returns the size of the whole file; `None` where only the metadata server knows it.
     ///
     /// # Errors
     /// The node's.
     fn file_size(&self) -> Result<Option<u64>>;
 }
 
-/// While it lives, a request may work on a file. To be made before the request is judged: whoever
-/// takes leave back then waits for its end
-/// ([`Layouts::forget`](crate::Layouts::forget)).
+/// A request may work on a file while this guard lives. It is made before the request is
+/// authorised, so that [`Layouts::forget`](crate::Layouts::forget) can wait for its end.
 #[must_use]
 pub struct DataUse<'a>(&'a dyn DataFile, u64);
 
 impl<'a> DataUse<'a> {
-    /// A request begins.
+    /// Begins a request.
     pub fn begin(file: &'a dyn DataFile) -> Self {
         Self(file, file.use_begins())
     }
@@ -79,23 +79,24 @@ impl Drop for DataUse<'_> {
     }
 }
 
-/// What of a read was filled.
+/// The result of a read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Filled {
-    /// Bytes, with those of holes.
+    /// The number of bytes, which includes holes.
     pub count: usize,
-    /// The whole file ends there.
+    /// True if the whole file ends there.
     pub eof: bool,
 }
 
-/// Fills a view with what is to be answered of it, by what a component has and how far the whole file
-/// reaches. Where the component ends before the file does, there is a hole: zeros are answered.
+/// Fills a view for the reply to a read, from the data of a component and the size of the whole
+/// file. Where the component ends before the file does, there is a hole, which reads as zeros.
 ///
-/// The size covers only what is on the node already. So what it covers and the component did not have
-/// before the size was asked for is looked for once more, and is a hole only if it is not there then.
+/// The size covers only data that is on the node already. In a race with a writer, the component
+/// may have got that data between the read and the question for the size. So the gap is read once
+/// more, and only bytes that are still missing are a hole.
 ///
 /// # Errors
-/// Those of `read` and of `size`, which is asked when the component comes short.
+/// Those of `read` and of `size`, which is called when the read is short.
 pub fn fill(
     view: VolatileSlice<'_>,
     offset: u64,
@@ -126,13 +127,13 @@ pub struct DataStore {
 }
 
 impl DataStore {
-    /// A store over them.
+    /// Makes a store of these files.
     pub fn new(files: Arc<dyn DataFiles>) -> Self {
         Self { files }
     }
 }
 
-/// The attributes of what has none: those that a data server does not know.
+/// Returns the attributes of an object without known attributes: a data server does not know them.
 pub fn nameless(kind: Kind) -> Attr {
     Attr {
         kind,
@@ -152,7 +153,7 @@ pub fn nameless(kind: Kind) -> Attr {
     }
 }
 
-/// The id of the root, which a store has to have.
+/// The id of the root, which the trait requires.
 const ROOT: FileId = FileId([0; FILE_ID_BYTES]);
 
 impl Store for DataStore {
@@ -190,8 +191,7 @@ impl Store for DataStore {
         Err(StoreError::NotFound)
     }
 
-    /// Whoever has a handle may use the file: what the file's rights say has been asked where the
-    /// state-id was judged.
+    /// A handle suffices to open a file. The check of the state-id has covered the rights.
     fn open(&self, _cred: &Cred, id: &FileId, _mode: OpenMode) -> Result<Arc<dyn OpenFile>> {
         if *id == ROOT {
             return Err(StoreError::IsDirectory);
@@ -310,7 +310,7 @@ mod tests {
     use dafs_mem::Site;
     use std::cell::RefCell;
 
-    /// Reads ten bytes of a component that is extended while the size is asked for.
+    /// Reads ten bytes of a component that a writer extends while the size is asked for.
     fn read_while_written(before: &[u8], after: &[u8], size: u64) -> (Filled, Vec<u8>) {
         let component = RefCell::new(before.to_vec());
         let read = |view: VolatileSlice<'_>, at: u64| {

@@ -1,12 +1,12 @@
-//! Where the content of files lies, for stores that spread it over data servers: what a metadata
-//! server tells clients, in the store's own terms.
+//! Layouts: the placement of file content, for stores that spread it over data servers. These are
+//! the terms in which a store describes it to the metadata server.
 //!
 //! Invariants
-//! * A placement tells the truth about its epoch. When it becomes another one, the epoch does, and
-//!   the file is told by [`Layouts::take_moved`]; until layouts are given back, what comes by the
-//!   old one is carried out all the same, however slowly.
-//! * What a client wrote at the data servers belongs to the file only when
-//!   [`commit`](Layouts::commit) or [`settle`](Layouts::settle) has made the size cover it.
+//! * A placement is correct for its epoch. When it changes, the epoch changes, and
+//!   [`Layouts::take_moved`] reports the file. Until clients have returned their layouts, requests
+//!   by the old placement still succeed, if slowly.
+//! * Data that a client wrote at the data servers belongs to the file only when
+//!   [`commit`](Layouts::commit) or [`settle`](Layouts::settle) has extended the size over it.
 //!   Neither ever makes a file shorter.
 
 use crate::Result;
@@ -16,35 +16,35 @@ use std::net::SocketAddr;
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-/// The most places that a pattern has before it repeats (what stock clients accept).
+/// The most places of a pattern before it repeats, as stock clients accept it.
 pub const PATTERN_PLACES_MAX: usize = 4096;
 
-/// The most data servers of one device (what stock clients accept).
+/// The most data servers of one device, as stock clients accept it.
 pub const DEVICE_SERVERS_MAX: usize = 256;
 
 /// The most copies of one file.
 pub const COPIES_MAX: usize = 8;
 
-/// Which data servers hold the stripes of files of one kind, and where they are.
+/// Identifies a device: the data servers of files of one kind, and their addresses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct DeviceKey(pub [u8; 16]);
 
-/// Where clients reach a data server by NFS.
+/// The addresses of a data server for NFS.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct NfsAddresses {
-    /// Over TCP, as all clients can; empty if they do not reach it.
+    /// For TCP, which all clients can use; empty if they cannot reach it.
     pub tcp: Vec<SocketAddr>,
     /// Over RDMA; empty if it is not served.
     pub rdma: Vec<SocketAddr>,
 }
 
 impl NfsAddresses {
-    /// Those of a data server that clients reach over TCP alone.
+    /// Makes the addresses of a data server that clients reach over TCP alone.
     pub fn over_tcp(tcp: Vec<SocketAddr>) -> Self {
         Self { tcp, rdma: Vec::new() }
     }
 
-    /// Writes them to what makes the key of a device: other addresses are another device.
+    /// Hashes the addresses for the key of a device: other addresses make another device.
     pub fn write_to(&self, hasher: &mut impl Hasher) {
         for addresses in [&self.tcp, &self.rdma] {
             hasher.write_usize(addresses.len());
@@ -56,17 +56,17 @@ impl NfsAddresses {
     }
 }
 
-/// Why a client could not write at a device.
+/// The cause of a client's failure to write at a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DeviceTrouble {
-    /// It cannot be reached, or has failed.
+    /// The device cannot be reached, or has failed.
     Failed,
-    /// There is no room for more.
+    /// The device has no space left.
     Full,
 }
 
-/// A set of data servers and the pattern in which they take turns. It never changes: another set or
-/// another pattern is another device.
+/// A set of data servers and their round-robin pattern. A device never changes: another set or
+/// pattern is another device.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Device {
     /// For each place of the pattern the number of its server in `servers`; from 1 to
@@ -76,16 +76,16 @@ pub struct Device {
     pub servers: Vec<NfsAddresses>,
 }
 
-/// In what form a store tells where its files lie: one for all of them.
+/// The form of all layouts of a store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum LayoutForm {
-    /// Stripes that lie in turn on several data servers.
+    /// Stripes in turn on several data servers.
     Stripes,
     /// The whole file on one data server, or the same on several.
     Copies,
 }
 
-/// How a stripe's place in its component is found.
+/// The mapping of a stripe to an offset in its component.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Packing {
     /// The offset in the component is that in the file.
@@ -94,22 +94,22 @@ pub enum Packing {
     Dense,
 }
 
-/// Where the content of one file lies, as a whole.
+/// The placement of a whole file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Placement {
-    /// Differs between two placements of the file.
+    /// The epoch of the placement: it differs between two placements of the file.
     pub epoch: u64,
-    /// Where.
+    /// The data servers of the file.
     pub spread: Spread,
 }
 
-/// How a file is spread over data servers.
+/// The spread of a file over data servers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Spread {
     /// In [`LayoutForm::Stripes`].
     Stripes(Stripes),
-    /// In [`LayoutForm::Copies`]: at least one, at most [`COPIES_MAX`]. Clients read any of them
-    /// and write all.
+    /// In [`LayoutForm::Copies`]: at least one copy, at most [`COPIES_MAX`]. Clients read any of
+    /// them and write all.
     Copies(Vec<FileCopy>),
 }
 
@@ -118,7 +118,7 @@ pub enum Spread {
 pub struct FileCopy {
     /// A device of one server.
     pub device: DeviceKey,
-    /// What the file is called there; at most 128 bytes.
+    /// The handle of the file there, at most 128 bytes.
     pub handle: Box<[u8]>,
 }
 
@@ -127,30 +127,30 @@ pub struct FileCopy {
 pub struct CopyState {
     /// The number of its node.
     pub node: u32,
-    /// Where clients reach it.
+    /// The addresses of the node for clients.
     pub addresses: Vec<SocketAddr>,
-    /// Whether it has all that the file has.
+    /// True if it has all data of the file.
     pub fresh: bool,
 }
 
-/// Where the stripes of a file lie.
+/// The placement of the stripes of a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Stripes {
-    /// The data servers and their turns.
+    /// The data servers and their pattern.
     pub device: DeviceKey,
     /// The place in the pattern that holds the first stripe.
     pub first_place: u32,
     /// Bytes of a stripe; a multiple of 64.
     pub unit_bytes: NonZeroU32,
-    /// How components are packed.
+    /// The packing of components.
     pub packing: Packing,
-    /// What the file is called at the data servers: one name for all, or one for each (in the order
-    /// of the device's servers when sparse, of its pattern when dense). At most 128 bytes each.
+    /// The handles of the file at the data servers: one for all, or one for each (in the order of
+    /// the device's servers when sparse, of its pattern when dense). At most 128 bytes each.
     pub handles: Vec<Box<[u8]>>,
 }
 
 impl Placement {
-    /// In what form it is.
+    /// Returns the form of the placement.
     pub fn form(&self) -> LayoutForm {
         match &self.spread {
             Spread::Stripes(_) => LayoutForm::Stripes,
@@ -158,7 +158,7 @@ impl Placement {
         }
     }
 
-    /// The devices that it names.
+    /// Iterates over the devices that the placement names.
     pub fn devices(&self) -> impl Iterator<Item = DeviceKey> {
         let (stripes, copies) = match &self.spread {
             Spread::Stripes(stripes) => (Some(stripes.device), &[][..]),
@@ -167,7 +167,7 @@ impl Placement {
         stripes.into_iter().chain(copies.iter().map(|copy| copy.device))
     }
 
-    /// All names that the file has at data servers.
+    /// Iterates over all handles of the file at data servers.
     pub fn handles(&self) -> impl Iterator<Item = &[u8]> {
         let (stripes, copies) = match &self.spread {
             Spread::Stripes(stripes) => (&stripes.handles[..], &[][..]),
@@ -177,109 +177,113 @@ impl Placement {
     }
 }
 
-/// What the metadata server asks of a store that spreads files. Calls may wait for data servers and
-/// for disks, and end in bounded time.
+/// The metadata server's interface to a store that spreads files. Calls may wait for data servers
+/// and disks, and end in bounded time.
 pub trait Layouts: Send + Sync {
-    /// Where the content of a file lies that is open. `None` for one that clients have to reach through the
-    /// metadata server. For a file without content yet, `write` has it placed.
+    /// Returns the placement of an open file. `None` for a file that clients must access through
+    /// the metadata server. With `write`, a file without content is placed first.
     ///
     /// # Errors
-    /// [`StoreError::Busy`](crate::StoreError::Busy) when it cannot be told now; where it is no regular file,
-    /// [`StoreError::BadType`](crate::StoreError::BadType) or `None`.
+    /// * [`StoreError::Busy`](crate::StoreError::Busy) when the placement is unknown now.
+    /// * [`StoreError::BadType`](crate::StoreError::BadType), or `None`, for an object that is not
+    ///   a regular file.
     fn placement(&self, file: &FileId, write: bool) -> Result<Option<Placement>>;
 
-    /// Whether a file that was placed with this epoch lies there still. What moves later is in the
-    /// stream of [`take_moved`](Self::take_moved).
+    /// True if the epoch of the file's placement is still this one.
+    /// [`take_moved`](Self::take_moved) reports later changes.
     fn is_current(&self, file: &FileId, epoch: u64) -> bool {
         matches!(self.placement(file, false), Ok(Some(now)) if now.epoch == epoch)
     }
 
-    /// The device of that key, if there is such a one.
+    /// Returns the device with this key, if it exists.
     fn device(&self, key: &DeviceKey) -> Option<Device>;
 
-    /// Where the servers of a device serve DAFS, in their order; `None` where one does not.
+    /// Returns the DAFS addresses of the servers of a device, in their order. `None` if a server
+    /// does not serve DAFS.
     fn dafs_servers(&self, _key: &DeviceKey) -> Option<Vec<Vec<SocketAddr>>> {
         None
     }
 
-    /// What shows to the data servers that this store stands behind some bytes; `None` where they take no
-    /// such word, which only those do that serve DAFS.
+    /// Returns the MAC by which data servers verify that bytes come from this store. `None` where
+    /// data servers do not verify MACs, as those that do not serve DAFS.
     fn word(&self, _bytes: &[u8]) -> Option<[u8; 16]> {
         None
     }
 
-    /// All devices that placements may name now.
+    /// Returns all devices that placements may name now.
     fn devices(&self) -> Vec<DeviceKey>;
 
-    /// A client that holds a layout for writing has made its data stable at the data servers and
-    /// says so: the file reaches to `end` at least (`None`: nothing is said about the size), and
-    /// was changed now. What it wrote and how far that reaches is stable when the call returns, which tells
-    /// how far the file reaches.
+    /// Commits the writes of a client that holds a layout for writing and has made its data stable
+    /// at the data servers. The file extends to `end` at least (`None`: the size is not concerned),
+    /// and its mtime becomes now. The change is stable when the call returns. Returns the size of
+    /// the file.
     ///
     /// # Errors
-    /// [`StoreError::Invalid`](crate::StoreError::Invalid) for an end beyond what was written.
+    /// [`StoreError::Invalid`](crate::StoreError::Invalid) for an end beyond the written data.
     fn commit(&self, file: &FileId, end: Option<u64>) -> Result<u64>;
 
-    /// A layout for writing has gone without a commit, as with a client that died: from now on the
-    /// file reaches as far as the data servers have something of it.
+    /// Recovers the size after a layout for writing has gone without a commit, as when a client has
+    /// died: the file then extends to the end of its data at the data servers.
     fn settle(&self, file: &FileId) -> Result<()>;
 
-    /// Whether how far each file reaches is always known to it, whatever clients write by themselves. A constant of
-    /// the store.
+    /// True if the store always knows the size of each file, whatever clients write at data
+    /// servers. Constant for a store.
     fn knows_ends(&self) -> bool {
         false
     }
 
-    /// A client that holds a layout for writing, and has not gone, is about to let others go on: the file
-    /// reaches as far as the data servers have something of it.
+    /// Refreshes the size for a client that still holds a layout for writing and is about to
+    /// release a lock: the file then extends to the end of its data at the data servers.
     fn reach(&self, file: &FileId) -> Result<()> {
         self.settle(file)
     }
 
-    /// When this has returned, no data server carries out anything on the file by right of what it
-    /// was told before: each asks the metadata server again.
+    /// Makes all data servers drop their cached authorisations for the file. After it has returned,
+    /// each of them asks the metadata server again before it executes a request on the file.
     ///
     /// # Errors
-    /// [`StoreError::Busy`](crate::StoreError::Busy) when that is not sure yet.
+    /// [`StoreError::Busy`](crate::StoreError::Busy) while that is not certain.
     fn forget(&self, file: &FileId) -> Result<()>;
 
-    /// How long data servers may go by what they were told before; zero if they ask each time. A
-    /// constant of the store, told without waiting.
+    /// Returns the lifetime of cached authorisations at data servers; zero if they ask each time.
+    /// Constant for a store, and returned without waiting.
     fn belief(&self) -> Duration {
         Duration::ZERO
     }
 
-    /// No data server goes by anything that an earlier run of the metadata server has said.
+    /// Checks that no data server honours an authorisation of an earlier run of the metadata
+    /// server.
     ///
     /// # Errors
-    /// [`StoreError::Busy`](crate::StoreError::Busy) while that is not sure.
+    /// [`StoreError::Busy`](crate::StoreError::Busy) while that is not certain.
     fn settled(&self) -> Result<()> {
         Ok(())
     }
 
-    /// Hands every file whose placement has become another one since the last call to `sink`.
+    /// Passes each file whose placement has changed since the last call to `sink`.
     fn take_moved(&self, sink: &mut dyn FnMut(FileId));
 
-    /// Hands every device that no placement names any more since the last call to `sink`; perhaps one that
-    /// nobody was told of.
+    /// Passes each device that no placement names any more since the last call to `sink`. Perhaps
+    /// no client knows it.
     fn take_gone(&self, _sink: &mut dyn FnMut(DeviceKey)) {}
 
-    /// Hands every file of which the store wants to know that no client writes to it at the data servers
-    /// to `sink`, and whether layouts for writing are to be recalled for that. `sink` says whether there
-    /// is none, nor one under way whose placement was asked for before this call, nor one that has gone
-    /// and waits to be [settled](Self::settle).
+    /// Passes the files to `sink` for which the store needs to know that no client writes at the
+    /// data servers, and true if layouts for writing are to be recalled. `sink` returns true if
+    /// there is no such layout. It must count layouts under way whose placement was asked for
+    /// before this call, and layouts of lost clients that still wait to be [settled](Self::settle).
     fn take_lent(&self, _sink: &mut dyn FnMut(FileId, bool) -> bool) {}
 
-    /// A client that holds a layout for writing could not write at a device of it. From the return of
-    /// this call on, the file does without what lies there, if it can; but not where only room is wanting.
+    /// Handles the report of a client that could not write at a device of its layout. When the call
+    /// has returned, the file does not need the device any more, if possible. A device that is only
+    /// full stays in use.
     ///
     /// # Errors
-    /// [`StoreError::Busy`](crate::StoreError::Busy) when it does not yet.
+    /// [`StoreError::Busy`](crate::StoreError::Busy) while the file still needs it.
     fn report(&self, _file: &FileId, _device: &DeviceKey, _trouble: DeviceTrouble) -> Result<()> {
         Ok(())
     }
 
-    /// What is known of the copies of a file, for administrators; none of a file in another form.
+    /// Returns the copies of a file, for administrators; none for a file in another form.
     ///
     /// # Errors
     /// The store's.

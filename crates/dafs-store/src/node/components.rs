@@ -1,9 +1,9 @@
-//! What a data server exports: the components of one node, by the handles that layouts carry.
+//! The export of a data server: the components of one node, by the handles in layouts.
 //!
 //! Invariants
-//! * A component is reached only by a handle that the metadata server has sealed, for this node. It
-//!   says which bytes are here, so that nothing is read or written in the wrong place: what belongs to
-//!   other nodes goes to them by [`Elsewhere`], and is counted.
+//! * A component is reached only by a handle that the metadata server has sealed for this node. The
+//!   handle shows which bytes are here, so no data is read or written in the wrong place: requests
+//!   for bytes of other nodes go to them by [`Elsewhere`], and are counted.
 
 use super::{ComponentHandle, DirectoryNode, Node};
 use crate::data::nameless;
@@ -21,9 +21,9 @@ use std::hash::Hasher;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The way to bytes that another node holds.
+/// Access to bytes on other nodes.
 pub trait Elsewhere: Send + Sync {
-    /// Fills the views from `offset` of the file that the handle belongs to.
+    /// Fills the views from `offset` of the file of the handle.
     ///
     /// # Errors
     /// The other node's.
@@ -60,7 +60,7 @@ struct Shared {
     indirect_bytes: AtomicU64,
 }
 
-/// What every store of components under a secret is called.
+/// Returns the file system id of all stores of components under a secret.
 pub fn component_store_fs(secret: &[u8; 16]) -> FsId {
     let mut hasher = SipHasher128::new_with_key(secret);
     hasher.write(b"components");
@@ -71,7 +71,7 @@ pub fn component_store_fs(secret: &[u8; 16]) -> FsId {
     FsId(bytes)
 }
 
-/// What is shown with bytes that a striped store stands behind.
+/// Returns the MAC by which data servers verify that bytes come from their striped store.
 pub fn word(secret: &[u8; 16], bytes: &[u8]) -> [u8; 16] {
     let mut hasher = SipHasher128::new_with_key(secret);
     hasher.write(b"word");
@@ -80,8 +80,8 @@ pub fn word(secret: &[u8; 16], bytes: &[u8]) -> [u8; 16] {
 }
 
 impl ComponentStore {
-    /// The components of `node`. `secret` and `component_fs` are those of the striped store
-    /// (`dafs_striped::StripedOptions`), `elsewhere` is the way to what other nodes have.
+    /// Makes a store of the components of `node`. `secret` and `component_fs` are those of the
+    /// striped store (`dafs_striped::StripedOptions`), `elsewhere` reaches the other nodes.
     pub fn new(
         node: Arc<DirectoryNode>,
         secret: [u8; 16],
@@ -93,10 +93,10 @@ impl ComponentStore {
         Self { shared: Arc::new(shared) }
     }
 
-    /// The component behind a handle.
+    /// Opens the component of a handle.
     ///
     /// # Errors
-    /// `BadHandle` for what the metadata server has not sealed for this node.
+    /// `BadHandle` for a handle that the metadata server has not sealed for this node.
     pub fn component(&self, id: &FileId) -> Result<ComponentFile> {
         let handle = ComponentHandle::open(id, &self.shared.component_fs, &self.shared.secret)?;
         if handle.node != self.shared.node.number() {
@@ -120,13 +120,13 @@ pub struct ComponentFile {
 }
 
 impl ComponentFile {
-    /// What the handle says.
+    /// Returns the decoded handle.
     pub fn handle(&self) -> &ComponentHandle {
         &self.handle
     }
 
-    /// Goes through a range in parts that lie here (`true`) or elsewhere, until one comes short: how
-    /// far that went, and the error that has ended it.
+    /// Transfers a range in parts, each here (`true`) or on another node, until one is short.
+    /// Returns the number of bytes, and the error that has ended it.
     fn in_parts(
         &self,
         views: &[VolatileSlice<'_>],
@@ -157,7 +157,8 @@ impl ComponentFile {
         (done, Ok(()))
     }
 
-    /// The way to bytes that another node has, which clients should not have asked for here.
+    /// Returns the access to bytes on another node, and counts them. A client with a current layout
+    /// does not ask for them here.
     fn elsewhere(&self, views: &[VolatileSlice<'_>]) -> &dyn Elsewhere {
         let len: usize = views.iter().map(VolatileSlice::len).sum();
         self.shared.indirect_bytes.fetch_add(len as u64, Ordering::Relaxed);
@@ -174,8 +175,8 @@ impl OpenFile for ComponentFile {
         self.id
     }
 
-    /// As far as the component reaches; how far the file does, only the metadata server knows. Since
-    /// less means a hole, an error is one behind other bytes, too.
+    /// Reads up to the end of the component; only the metadata server knows the size of the file. A
+    /// short count means a hole, so an error is returned even after some bytes.
     fn read_at(&self, views: &[VolatileSlice<'_>], offset: u64, wait: Wait) -> Result<usize> {
         let node = &self.shared.node;
         let read = |local, views: &[VolatileSlice<'_>], at| match (local, wait) {
@@ -212,7 +213,7 @@ impl OpenFile for ComponentFile {
     }
 
     fn commit(&self, _offset: u64, _len: u64) -> Result<()> {
-        // Of a loss that others have found the node tells the door by itself.
+        // The node itself notifies the front end of a loss that another request has found.
         self.shared.node.commit(&self.handle.component).map(drop)
     }
 
@@ -220,8 +221,7 @@ impl OpenFile for ComponentFile {
         self.commit(0, 0)
     }
 
-    /// What is known here: the component's size and times. Those of the file are the metadata
-    /// server's.
+    /// Returns the component's size and times. Only the metadata server knows those of the file.
     fn attr(&self) -> Result<Attr> {
         let found = self.shared.node.look(&self.handle.component)?;
         let mtime = found.map_or(TimeSpec::default(), |found| found.mtime);
@@ -251,8 +251,8 @@ impl DataFile for ComponentFile {
         self.shared.node.use_ends(&self.handle.component, begun);
     }
 
-    /// As far as one part goes: here, or on one other node. Where one comes short, the next may still
-    /// have something.
+    /// Up to the end of one part, which is here or on another node. After a short part the next one
+    /// may still have data.
     fn served_bytes(&self, offset: u64, len: usize) -> Result<usize> {
         if len == 0 {
             return Ok(len);
@@ -265,7 +265,7 @@ impl DataFile for ComponentFile {
         Ok(usize::try_from(part).unwrap_or(usize::MAX).min(len))
     }
 
-    /// Only the metadata server knows.
+    /// Only the metadata server knows it.
     fn file_size(&self) -> Result<Option<u64>> {
         Ok(None)
     }
@@ -284,8 +284,8 @@ impl DataFiles for ComponentStore {
         Some(word(&self.shared.secret, bytes))
     }
 
-    /// Bytes that clients asked for here although another node holds them. Under current layouts there
-    /// are none.
+    /// Bytes that clients asked for here although another node has them. There are none under
+    /// current layouts.
     fn indirect_bytes(&self) -> u64 {
         self.shared.indirect_bytes.load(Ordering::Relaxed)
     }

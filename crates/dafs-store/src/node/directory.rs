@@ -1,16 +1,17 @@
 //! A local directory as a node of a striped store.
 //!
-//! Components are files named by their ids, in up to 256 directories by the first byte, so that none
-//! becomes too large. The file `node` says which node this is.
+//! Components are files named by their ids, in up to 256 directories by the first byte, so that
+//! none becomes too large. The file `node` identifies the node.
 //!
 //! Invariants
-//! * A directory is used only if it holds the marker of the node: a file system that is not mounted
-//!   is told from a node that has nothing yet.
-//! * Nor is it used if others may write to it, or to a directory in it, or if it belongs to another user than the
-//!   server's or root. No symlink is followed below it.
-//! * The system tells once that data is lost, be it to whoever asks first. Whoever is told tells everybody
-//!   else before the next one may ask about that component. So a component stays open until what was
-//!   written to it is stable: with its last descriptor the system may forget what it had to tell.
+//! * A directory is used only if it holds the marker of the node. So a file system that is not
+//!   mounted is not mistaken for an empty node.
+//! * A directory is not used if others may write to it or to a directory in it, or if it belongs to
+//!   a user other than the server's and root. No symlink is followed below it.
+//! * The kernel reports lost data once, to the first sync after the loss. The thread that gets this
+//!   error changes the verifier and reports the loss before another thread may sync the component.
+//!   So a component stays open until its data is stable: with its last descriptor the kernel may
+//!   drop the error.
 
 use super::{ComponentId, Node, NodeSpace, Written, lock};
 use crate::limits::{
@@ -36,7 +37,7 @@ use thiserror::Error;
 /// The name of the marker.
 const MARKER: &str = "node";
 
-/// Why a directory cannot be a node's.
+/// The reason why a directory is not that of the node.
 #[derive(Debug, Error)]
 #[allow(missing_docs, reason = "the messages say it")]
 pub enum DirectoryError {
@@ -66,13 +67,13 @@ impl From<OwnError> for DirectoryError {
 /// An open component.
 struct Held {
     file: File,
-    /// Whether its name is known to be stable.
+    /// True if its name is known to be stable.
     named: AtomicBool,
-    /// Held while data is made stable, until everybody knows what has come of it.
+    /// Held during a sync, until its outcome is reported.
     syncing: Mutex<()>,
-    /// Whether something was written since data was made stable last.
+    /// True if data was written since the last sync.
     written: AtomicBool,
-    /// When it was used last, in uses of components.
+    /// The value of `turns` at its last use.
     used: AtomicU64,
 }
 
@@ -83,7 +84,7 @@ impl Held {
     }
 }
 
-/// What a component looks like.
+/// The attributes of a component.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Seen {
     pub(super) size: u64,
@@ -100,11 +101,11 @@ pub struct DirectoryNode {
     rdma_addresses: Vec<SocketAddr>,
     dafs_addresses: Vec<SocketAddr>,
     open: Mutex<FxHashMap<ComponentId, Arc<Held>>>,
-    /// Uses of components so far.
+    /// Counts the uses of components.
     turns: AtomicU64,
-    /// Told when data is lost that was not stable.
+    /// Called when unstable data is lost.
     lost: Box<dyn Fn() + Send + Sync>,
-    /// How many clients' requests work on a component now.
+    /// The running requests of clients on each component.
     uses: Uses<ComponentId>,
 }
 
@@ -115,10 +116,10 @@ impl std::fmt::Debug for DirectoryNode {
 }
 
 impl DirectoryNode {
-    /// Makes an empty directory the one of a node of the store called `store`, or finds that it is.
+    /// Makes an empty directory into that of a node of the store `store`, or checks that it is one.
     ///
     /// # Errors
-    /// When it holds something else.
+    /// When it has other content.
     pub fn make(
         path: &Path,
         store: &[u8; 16],
@@ -142,12 +143,12 @@ impl DirectoryNode {
         marked().map_err(io)
     }
 
-    /// Whether a directory may become that of a node.
+    /// Checks that a directory is empty, so that it may become that of a node.
     ///
     /// # Errors
-    /// [`DirectoryError::NotEmpty`] if there is something in it.
+    /// [`DirectoryError::NotEmpty`] if it is not.
     pub fn check_empty(path: &Path) -> std::result::Result<(), DirectoryError> {
-        // What a new file system holds by itself does not count.
+        // `lost+found` is in every new file system.
         let other = fs::read_dir(path)
             .map_err(|error| DirectoryError::Io(path.to_owned(), error))?
             .any(|entry| entry.is_ok_and(|entry| entry.file_name() != "lost+found"));
@@ -158,10 +159,10 @@ impl DirectoryNode {
         }
     }
 
-    /// The store and the number of the node that a directory is marked for, if it is.
+    /// Returns the store and the number of the node that a directory is marked for.
     ///
     /// # Errors
-    /// [`DirectoryError::Other`] for a marker that is none.
+    /// [`DirectoryError::Other`] for a damaged marker.
     pub fn marked(path: &Path) -> std::result::Result<Option<([u8; 16], u32)>, DirectoryError> {
         let text = match own::read(&path.join(MARKER), NODE_MARKER_BYTES_MAX) {
             Ok(text) => text,
@@ -182,10 +183,10 @@ impl DirectoryNode {
     }
 
     /// Opens the directory of a node that was made before. `addresses` are those at which clients
-    /// reach it without the store.
+    /// reach the node directly.
     ///
     /// # Errors
-    /// When it is not that node's.
+    /// When it is the directory of another node.
     pub fn open(
         path: &Path,
         store: &[u8; 16],
@@ -211,26 +212,26 @@ impl DirectoryNode {
         })
     }
 
-    /// Says who is told that data is lost that was not stable. It is told before the next one learns that
-    /// all is well.
+    /// Sets the function that is called when unstable data is lost. It returns before another
+    /// thread may sync the component.
     #[must_use]
     pub fn telling(self, lost: Box<dyn Fn() + Send + Sync>) -> Self {
         Self { lost, ..self }
     }
 
-    /// Says where clients reach it over RDMA.
+    /// Sets the addresses for clients over RDMA.
     #[must_use]
     pub fn serving_rdma(self, rdma_addresses: Vec<SocketAddr>) -> Self {
         Self { rdma_addresses, ..self }
     }
 
-    /// Says where clients reach it over DAFS.
+    /// Sets the addresses for clients over DAFS.
     #[must_use]
     pub fn serving_dafs(self, dafs_addresses: Vec<SocketAddr>) -> Self {
         Self { dafs_addresses, ..self }
     }
 
-    /// The write verifier: another one after each start, and after each failure of the device.
+    /// Returns the write verifier: it changes with each start, and with each failure of the device.
     pub fn verifier(&self) -> u64 {
         self.verifier.load(Ordering::SeqCst)
     }
@@ -242,7 +243,7 @@ impl DirectoryNode {
         sync: impl FnOnce(&File) -> std::io::Result<()>,
     ) -> Result<()> {
         let _syncing = lock(&held.syncing);
-        // What is written meanwhile counts for the next time.
+        // Concurrent writes count for the next sync.
         held.written.store(false, Ordering::SeqCst);
         Ok(sync(&held.file).inspect_err(|_| {
             self.verifier.fetch_add(1, Ordering::SeqCst);
@@ -250,8 +251,8 @@ impl DirectoryNode {
         })?)
     }
 
-    /// As [`Node::read`], and without waiting for a device if so asked: then
-    /// [`StoreError::WouldBlock`] where it would.
+    /// Reads like [`Node::read`]. With [`Wait::Never`] it does not block on a device, but fails
+    /// with [`StoreError::WouldBlock`].
     ///
     /// # Errors
     /// The directory's.
@@ -265,7 +266,7 @@ impl DirectoryNode {
         if wait == Wait::Allowed {
             return self.read(component, views, offset);
         }
-        // To open it may take a look at the device.
+        // An open may block on the device.
         let held = lock(&self.open).get(component).cloned().ok_or(StoreError::WouldBlock)?;
         if offset > FILE_BYTES_MAX {
             return Ok(0);
@@ -278,18 +279,18 @@ impl DirectoryNode {
         }
     }
 
-    /// To be called before a client's request is judged: what was judged before [`Node::forget`] is
-    /// over when that returns.
+    /// Begins a client's request, before its authorisation. [`Node::forget`] waits for requests
+    /// that have begun before it.
     pub(super) fn use_begins(&self, component: &ComponentId) -> u64 {
         self.uses.begin(component)
     }
 
-    /// To be called when it has been carried out.
+    /// Ends a client's request.
     pub(super) fn use_ends(&self, component: &ComponentId, begun: u64) {
         self.uses.end(component, begun);
     }
 
-    /// What is known of a component; `None` if it is not there.
+    /// Returns the attributes of a component; `None` if it is missing.
     ///
     /// # Errors
     /// The directory's.
@@ -306,7 +307,7 @@ impl DirectoryNode {
         self.directory(component).join(component.to_string())
     }
 
-    /// An open component; `None` if it is not there and is not to be made.
+    /// Returns an open component; `None` if it is missing and `make` is false.
     fn component(&self, component: &ComponentId, make: bool) -> Result<Option<Arc<Held>>> {
         let turn = self.turns.fetch_add(1, Ordering::Relaxed);
         if let Some(held) = lock(&self.open).get(component) {
@@ -327,7 +328,7 @@ impl DirectoryNode {
                 self.check_there()?;
                 return Ok(None);
             }
-            // A read needs no more than reading.
+            // A read-only file system suffices for reads.
             Err(error) if !make && is_read_only(&error) => {
                 let file = OpenOptions::new().read(true).custom_flags(flags).open(&path)?;
                 return Ok(Some(Arc::new(Held::new(file, true))));
@@ -346,8 +347,8 @@ impl DirectoryNode {
         Ok(Some(held))
     }
 
-    /// Closes components that nobody works on, those first that have nothing to lose, and those that
-    /// were not used for longest, if there are too many.
+    /// Closes idle components if too many are open. Components with stable data come first, then
+    /// those that were not used for the longest time.
     fn make_room(&self) {
         let mut open = lock(&self.open);
         if open.len() < COMPONENTS_OPEN_MAX {
@@ -372,13 +373,13 @@ impl DirectoryNode {
         }
         drop(open);
         for (component, held) in unstable {
-            // What has come of it is known to all.
+            // The error was reported to all.
             if let Err(error) = self.make_stable(&held, File::sync_data) {
                 tracing::error!(%component, %error, "data of a component is lost");
             }
             let mut open = lock(&self.open);
             let is_idle = |now: &Arc<Held>| {
-                // Known here and in the table.
+                // One reference is here and one in the table.
                 Arc::ptr_eq(now, &held)
                     && Arc::strong_count(now) == 2
                     && !now.written.load(Ordering::SeqCst)
@@ -393,7 +394,7 @@ impl DirectoryNode {
         self.root.join(format!("{:02x}", component.0[0]))
     }
 
-    /// Makes the directory that a component lies in.
+    /// Makes the directory of a component.
     fn make_directory(&self, component: &ComponentId) -> Result<()> {
         match fs::DirBuilder::new().mode(0o700).create(self.directory(component)) {
             Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(error.into()),
@@ -402,7 +403,8 @@ impl DirectoryNode {
         Ok(File::open(&self.root)?.sync_all()?)
     }
 
-    /// That a component is missing means something only while the directory is there.
+    /// Checks the marker, because a missing component proves nothing if the file system is not
+    /// mounted.
     fn check_there(&self) -> Result<()> {
         if self.root.join(MARKER).exists() { Ok(()) } else { Err(StoreError::Io) }
     }
@@ -440,7 +442,7 @@ fn check_marker(
     }
 }
 
-/// Looks at the directories that components lie in.
+/// Checks the directories of components.
 fn check_inside(path: &Path) -> std::result::Result<(), DirectoryError> {
     let failed = |error| DirectoryError::Io(path.to_owned(), error);
     for entry in fs::read_dir(path).map_err(failed)? {
@@ -493,10 +495,11 @@ impl Node for DirectoryNode {
             return Err(StoreError::FileTooBig);
         }
         let held = self.component(component, true)?.ok_or(StoreError::Io)?;
-        // From before the write: should data be lost meanwhile, that is to be seen.
+        // The verifier from before the write, so that its change shows a concurrent loss of data.
         let verifier = self.verifier();
         held.written.store(true, Ordering::SeqCst);
-        // In two steps: where the write itself fails, no data is lost that was written before.
+        // The write and the sync are separate calls: if the write itself fails, no earlier data is
+        // lost.
         let count =
             continued(views, offset, |views, at| pwritev2(held.file.as_fd(), views, at, 0))?;
         if stability != Stability::Unstable {
@@ -531,7 +534,7 @@ impl Node for DirectoryNode {
     }
 
     fn remove(&self, component: &ComponentId) -> Result<()> {
-        // What is still under way would make it anew, and nobody would remove that.
+        // A running request would make the component again, and it would never be removed.
         self.uses.await_end(component)?;
         lock(&self.open).remove(component);
         match fs::remove_file(self.path(component)) {
@@ -567,7 +570,7 @@ mod tests {
 
     const COMPONENT: ComponentId = ComponentId([7; 16]);
 
-    /// A node, and how often it has said that data is lost.
+    /// A node, and the number of its reports of lost data.
     struct Told {
         node: DirectoryNode,
         lost: Arc<AtomicUsize>,
@@ -587,7 +590,7 @@ mod tests {
     }
 
     impl Told {
-        /// Puts something in the place of a component that cannot be made stable.
+        /// Replaces a component by a device that cannot be synced.
         fn hold(&self, path: &str) {
             let file = OpenOptions::new().read(true).write(true).open(path).expect("a device");
             lock(&self.node.open).insert(COMPONENT, Arc::new(Held::new(file, true)));
@@ -627,7 +630,8 @@ mod tests {
             assert!(matches!(open(), Err(DirectoryError::Own(OwnError::Writable(_)))));
             fs::remove_dir(&below).expect("removed");
         }
-        // As programs share it. The root of a file system is closed to them, and this is none.
+        // A mode of shared directories. Only the root of a file system would be closed to others,
+        // and this is none.
         set(dir.path(), 0o1777);
         assert!(matches!(open(), Err(DirectoryError::Own(OwnError::Writable(_)))));
         let mode = fs::metadata(dir.path()).expect("a directory").mode();
@@ -662,7 +666,7 @@ mod tests {
         let before = told.node.verifier();
         assert_eq!(told.write(Stability::Data), Err(StoreError::NoSpace));
         assert_eq!((told.node.verifier(), told.lost()), (before, 0));
-        // What was written and cannot be made stable is lost.
+        // Written data that cannot be made stable is lost.
         told.hold("/dev/null");
         told.write(Stability::Unstable).expect("written");
         assert_eq!((told.node.verifier(), told.lost()), (before, 0));

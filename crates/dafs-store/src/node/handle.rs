@@ -1,21 +1,21 @@
-//! What components are called by clients: the file part of the handles that layouts carry.
+//! The layout of clients' handles of components: the file part of the handles in layouts.
 //!
 //! | bytes | what |
 //! |---|---|
 //! | 0 | version |
 //! | 2..4 | the node's place among the nodes of the file |
-//! | 4..6 | how many nodes there are |
+//! | 4..6 | the number of nodes of the file |
 //! | 6..8 | the place that holds the first stripe |
 //! | 8..12 | bytes of a stripe |
 //! | 12..16 | the node's number |
 //! | 16..32 | component id |
-//! | 40..48 | SipHash-2-4 of the file system id and of bytes 0..40, keyed with the store's secret |
+//! | 40..48 | a MAC: SipHash-2-4 of the file system id and of bytes 0..40, keyed with the secret |
 //!
-//! Numbers are little end first; what carries nothing is zero.
+//! Numbers are in little-endian order. Unused bytes are zero.
 //!
 //! Invariants
-//! * A handle comes only from whoever knows the secret, and says for itself which bytes its node
-//!   holds: a data server needs to be told nothing about files.
+//! * Only a server with the secret can make a handle. The handle itself shows the bytes that its
+//!   node holds, so a data server needs no other knowledge of files.
 
 use super::ComponentId;
 use crate::layouts::DEVICE_SERVERS_MAX;
@@ -27,16 +27,16 @@ use std::num::NonZeroU32;
 const VERSION: u8 = 0xc1;
 const MAC: usize = 40;
 
-/// A component as clients name it.
+/// The decoded handle of a component.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ComponentHandle {
-    /// Which component.
+    /// The component.
     pub component: ComponentId,
-    /// The number of the node that it lies on.
+    /// The number of its node.
     pub node: u32,
     /// The node's place among those of the file.
     pub place: u16,
-    /// How many nodes the file has.
+    /// The number of nodes of the file.
     pub count: u16,
     /// The place that holds the first stripe.
     pub first: u16,
@@ -45,7 +45,7 @@ pub struct ComponentHandle {
 }
 
 impl ComponentHandle {
-    /// The id to give to clients.
+    /// Encodes the handle for clients.
     pub fn seal(&self, fs: &FsId, secret: &[u8; 16]) -> FileId {
         let mut bytes = [0; FILE_ID_BYTES];
         bytes[0] = VERSION;
@@ -60,10 +60,10 @@ impl ComponentHandle {
         FileId(bytes)
     }
 
-    /// What an id names.
+    /// Decodes a handle.
     ///
     /// # Errors
-    /// [`StoreError::BadHandle`] for what was not made with this secret.
+    /// [`StoreError::BadHandle`] for a handle that was not made with this secret.
     pub fn open(id: &FileId, fs: &FsId, secret: &[u8; 16]) -> Result<Self> {
         if code(fs, secret, &id.0) != id.0[MAC..] {
             return Err(StoreError::BadHandle);
@@ -91,8 +91,8 @@ impl ComponentHandle {
         })
     }
 
-    /// How many bytes from `offset` on lie on this node before another one's come: 0 if the first one
-    /// does not.
+    /// Returns the number of bytes from `offset` on that are on this node: 0 if the first one is
+    /// not.
     pub fn local_bytes(&self, offset: u64) -> u64 {
         if self.count == 1 {
             return u64::MAX - offset;
@@ -106,7 +106,7 @@ impl ComponentHandle {
     }
 }
 
-/// Whose turn a byte is, of `count` nodes that begin with `first`.
+/// Returns the place of the node that holds a byte, of `count` nodes that begin with `first`.
 pub fn place_of(offset: u64, unit_bytes: NonZeroU32, first: usize, count: usize) -> usize {
     let stripe = offset / u64::from(unit_bytes.get());
     let turn = (stripe % count as u64 + first as u64) % count as u64;

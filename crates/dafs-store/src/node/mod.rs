@@ -1,4 +1,4 @@
-//! What a striped store asks of the places that hold its stripes.
+//! Nodes: a striped store's interface to the places of its stripes.
 
 mod components;
 mod directory;
@@ -15,8 +15,7 @@ use std::net::SocketAddr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// The part of a file that lies on one node is called by this on all of them. Random; never used
-/// for two files.
+/// The id of a file's component on all nodes. Random; never used for two files.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ComponentId(pub [u8; 16]);
 
@@ -33,7 +32,7 @@ impl fmt::Debug for ComponentId {
 }
 
 impl ComponentId {
-    /// The id that is written like this, if it is one.
+    /// Parses the displayed form of an id.
     pub fn parse(text: &str) -> Option<Self> {
         let digits = text.as_bytes();
         if digits.len() != 32 || digits.iter().any(u8::is_ascii_uppercase) {
@@ -48,12 +47,12 @@ impl ComponentId {
     }
 }
 
-/// What became of a write.
+/// The result of a write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Written {
     /// Bytes that were written.
     pub count: usize,
-    /// The node's write verifier: another one than before means that unstable data may be lost.
+    /// The node's write verifier: a change means that unstable data may be lost.
     pub verifier: u64,
 }
 
@@ -66,56 +65,58 @@ pub struct NodeSpace {
     pub available: u64,
 }
 
-/// A place that holds components. Calls may wait for a device or a network, and end in bounded time:
+/// A place of components. Calls may wait for a device or a network, and end in bounded time:
 /// [`StoreError::Busy`](crate::StoreError::Busy) when the node cannot be reached now,
-/// [`StoreError::Crowded`](crate::StoreError::Crowded) when it answers, but so many others that this call has
-/// not been made.
+/// [`StoreError::Crowded`](crate::StoreError::Crowded) when it is reachable but has too many calls,
+/// so that this one was not made.
 ///
-/// A component comes into being by the first write to it. One that is not there is empty.
+/// The first write to a component makes it. A missing component reads as empty.
 pub trait Node: Send + Sync {
-    /// What the node is called in the placements of files: always the same, and no other node's.
+    /// Returns the number that identifies the node in the placements of files. It never changes,
+    /// and no other node has it.
     fn number(&self) -> u32;
 
-    /// Where clients reach it themselves; empty if they do not, or if it is not known yet.
+    /// Returns the addresses for clients; empty if clients cannot reach the node, or if they are
+    /// unknown.
     fn addresses(&self) -> Vec<SocketAddr>;
 
-    /// Whether clients reach it themselves, or may have in an earlier run, for all that is known.
+    /// True if clients can reach the node, or may have reached it in an earlier run.
     fn serves_clients(&self) -> bool {
         !self.addresses().is_empty()
     }
 
-    /// Where they reach it over RDMA, too; empty if it serves none.
+    /// Returns the addresses for clients over RDMA; empty if it serves none.
     fn rdma_addresses(&self) -> Vec<SocketAddr> {
         Vec::new()
     }
 
-    /// All of these.
+    /// Returns all NFS addresses.
     fn nfs_addresses(&self) -> NfsAddresses {
         NfsAddresses { tcp: self.addresses(), rdma: self.rdma_addresses() }
     }
 
-    /// Where it serves them DAFS; empty if it does not.
+    /// Returns the DAFS addresses; empty if it does not serve DAFS.
     fn dafs_addresses(&self) -> Vec<SocketAddr> {
         Vec::new()
     }
 
-    /// Another number after each start of what clients reach there. Clients that have found it dead go
-    /// there again when they hear of it under another name.
+    /// Returns a number that changes with each start of the data server. Clients that have marked
+    /// the data server as dead retry it when they get a device with another number.
     fn run(&self) -> u64 {
         0
     }
 
-    /// Whether it can be reached, as far as is known without asking it.
+    /// True if the node can be reached, as far as is known without asking it.
     fn is_there(&self) -> bool {
         true
     }
 
-    /// How long it may go by what it was told of state-ids; zero if it asks each time.
+    /// Returns the lifetime of its cached authorisations; zero if it asks each time.
     fn belief(&self) -> Duration {
         Duration::ZERO
     }
 
-    /// Fills the views from `offset` of a component; fewer bytes mean its end.
+    /// Fills the views from `offset` of a component; a short count means its end.
     ///
     /// # Errors
     /// The node's.
@@ -126,10 +127,10 @@ pub trait Node: Send + Sync {
         offset: u64,
     ) -> Result<usize>;
 
-    /// Writes the views to `offset`, or as much as could be written before an error.
+    /// Writes the views to `offset`, or as much as possible before an error.
     ///
     /// # Errors
-    /// The node's, when nothing was written.
+    /// The node's, when no byte was written.
     fn write(
         &self,
         component: &ComponentId,
@@ -138,45 +139,46 @@ pub trait Node: Send + Sync {
         stability: Stability,
     ) -> Result<Written>;
 
-    /// Makes all of a component stable, and gives the write verifier.
+    /// Makes the whole component stable, and returns the write verifier.
     ///
     /// # Errors
     /// The node's; unstable data may be lost then.
     fn commit(&self, component: &ComponentId) -> Result<u64>;
 
-    /// Cuts a component so that it does not reach beyond `size`. Stable when the call returns.
+    /// Truncates a component that is longer than `size`. Stable when the call returns.
     ///
     /// # Errors
-    /// The node's; it may have been cut all the same.
+    /// The node's; it may have been truncated nevertheless.
     fn cut(&self, component: &ComponentId, size: u64) -> Result<()>;
 
-    /// How far a component reaches; 0 for none.
+    /// Returns the size of a component; 0 if it is missing.
     ///
     /// # Errors
     /// The node's.
     fn size(&self, component: &ComponentId) -> Result<u64>;
 
-    /// Removes a component, if it is there.
+    /// Removes a component, if it exists.
     ///
     /// # Errors
     /// The node's.
     fn remove(&self, component: &ComponentId) -> Result<()>;
 
-    /// Space for components.
+    /// Returns the space for components.
     ///
     /// # Errors
     /// The node's.
     fn space(&self) -> Result<NodeSpace>;
 
-    /// From the return of this call on the node carries out nothing on a component that clients ask of
-    /// it by what it was told before; it asks anew who may.
+    /// Makes the data server drop its cached authorisations for a component, and waits for running
+    /// requests. After the return it asks the metadata server again before it executes a client's
+    /// request.
     ///
     /// # Errors
-    /// The node's; it may go on as before then.
+    /// The node's; the authorisations may still be valid then.
     fn forget(&self, component: &ComponentId) -> Result<()>;
 
-    /// Waits for the end of all requests of clients that have begun, whatever component they work on:
-    /// another metadata server is there.
+    /// Waits for the end of all running requests of clients on all components, because another
+    /// metadata server has taken over.
     ///
     /// # Errors
     /// [`StoreError::Busy`](crate::StoreError::Busy) when that takes longer than `limit`.
@@ -184,11 +186,11 @@ pub trait Node: Send + Sync {
         Ok(())
     }
 
-    /// Has a node that can be reached come again, as after a lost connection.
+    /// Makes a reachable node join again, as after a lost connection.
     fn rejoin(&self) {}
 
-    /// Which components clients have asked for here since the last call that do not lie here, as far as
-    /// nobody but the node can know it.
+    /// Returns the components that clients have asked for here since the last call, and that are on
+    /// another node. It returns only those that the metadata server cannot find itself.
     ///
     /// # Errors
     /// The node's.
@@ -196,17 +198,17 @@ pub trait Node: Send + Sync {
         Ok(Vec::new())
     }
 
-    /// The node goes by nothing that an earlier run of this server has said.
+    /// Checks that the node honours no authorisation of an earlier run of this server.
     ///
     /// # Errors
-    /// [`StoreError::Busy`](crate::StoreError::Busy) while that is not sure.
+    /// [`StoreError::Busy`](crate::StoreError::Busy) while that is not certain.
     fn settled(&self) -> Result<()> {
         Ok(())
     }
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // What these hold is whole between any two steps.
+    // A panic leaves no half-done change here, so a poisoned lock is usable.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
