@@ -1,8 +1,9 @@
-//! File content: a sparse map of blocks, and the space that all of them share. What is done to
-//! ranges of it is in `ranges`.
+//! File content: a sparse map of blocks, and the space that all files share. `ranges` has the
+//! operations on ranges.
 //!
 //! Invariants
-//! * `allocated_bytes` is the sum of the block lengths and is what was reserved from [`Space`].
+//! * `allocated_bytes` is the sum of the block lengths, and equals the bytes reserved from
+//!   [`Space`].
 //! * Bytes at and beyond `size` inside a block are zero, so that growing a file shows zeros.
 
 use crate::limits::{FILE_BYTES_MAX, MEMORY_BLOCK_BYTES, MEMORY_PAGE_BYTES};
@@ -41,7 +42,7 @@ impl Space {
     }
 }
 
-/// Bytes other than file content, such as names, that count until this is dropped.
+/// Reserved bytes for data other than file content, such as names. The drop releases them.
 #[derive(Debug)]
 pub(super) struct Reserved {
     bytes: u64,
@@ -49,7 +50,7 @@ pub(super) struct Reserved {
 }
 
 impl Reserved {
-    /// Takes bytes; `NoSpace` when there are not as many.
+    /// Reserves bytes; `NoSpace` if too few are left.
     pub(super) fn take(space: &Arc<Space>, bytes: usize) -> Result<Self> {
         let bytes = bytes as u64;
         if space.reserve(bytes) {
@@ -61,7 +62,7 @@ impl Reserved {
 }
 
 impl Clone for Reserved {
-    /// Counts the bytes once more, be there room for them or not.
+    /// Counts the bytes once more, even without room for them.
     fn clone(&self) -> Self {
         self.space.used_bytes.fetch_add(self.bytes, Ordering::Relaxed);
         Self { bytes: self.bytes, space: self.space.clone() }
@@ -96,7 +97,7 @@ impl Content {
         self.allocated_bytes
     }
 
-    /// Copies out from `offset`; fewer bytes than asked mean the end of the file.
+    /// Copies out from `offset`; a short count means the end of the file.
     pub(super) fn read(&self, views: &[VolatileSlice<'_>], offset: u64) -> usize {
         let mut left = usize::try_from(self.size.saturating_sub(offset)).unwrap_or(usize::MAX);
         let mut at = offset;
@@ -149,7 +150,7 @@ impl Content {
         Ok(total)
     }
 
-    /// Cuts, or grows by a hole.
+    /// Truncates, or extends by a hole.
     pub(super) fn set_size(&mut self, size: u64) -> Result<()> {
         if size > FILE_BYTES_MAX {
             return Err(StoreError::FileTooBig);
@@ -178,7 +179,7 @@ impl Content {
         Ok(())
     }
 
-    /// The block, long enough to be written up to `end`; `None` when there is no space.
+    /// Returns a block that is long enough for a write up to `end`; `None` if there is no space.
     fn block_for_write(&mut self, index: u64, end: usize) -> Option<&mut Vec<u8>> {
         let have = self.blocks.get(&index).map_or(0, Vec::len);
         if have < end {
@@ -206,7 +207,7 @@ pub(super) fn split(offset: u64) -> (u64, usize) {
     (offset / MEMORY_BLOCK_BYTES, (offset % MEMORY_BLOCK_BYTES) as usize)
 }
 
-/// Progress hides the error; the caller meets it when it goes on.
+/// Returns the count after some progress; the caller's next attempt gets the error.
 fn short(total: usize, error: StoreError) -> Result<usize> {
     if total > 0 { Ok(total) } else { Err(error) }
 }

@@ -14,7 +14,7 @@ use std::any::Any;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// One open; counts itself in its object.
+/// An open of a file, counted in its object.
 pub(super) struct MemoryFile {
     inner: Arc<Inner>,
     object: Arc<Object>,
@@ -23,7 +23,7 @@ pub(super) struct MemoryFile {
 }
 
 impl MemoryFile {
-    /// The caller holds the world, so that the object cannot be forgotten in between.
+    /// Opens an object. The caller holds the world, so that the object cannot be reaped in between.
     pub(super) fn open(
         inner: &Arc<Inner>,
         object: Arc<Object>,
@@ -47,7 +47,7 @@ impl MemoryFile {
 }
 
 impl Inner {
-    /// Changes the content of a regular file or named attribute, with what follows from it.
+    /// Changes the content of a regular file or named attribute, with all side effects.
     pub(super) fn change_content<T>(
         &self,
         cred: &Cred,
@@ -57,7 +57,7 @@ impl Inner {
         let Body::File(content) = &mut state.body else { return Err(StoreError::BadType) };
         let value = apply(content)?;
         state.drop_privileges(cred);
-        // As where times keep the verifier: it holds until the file is used.
+        // As in stores that keep the verifier in times: it is lost with the first write.
         state.verifier = None;
         self.touch(state, true);
         Ok(value)

@@ -1,9 +1,9 @@
-//! Earlier states of a memory store, and the way back to one: for simulations of power cuts.
+//! Snapshots of a memory store, and their restoration: for simulations of power cuts.
 //!
 //! Invariants
-//! * An image shares nothing with the store that later changes could reach.
-//! * Going back uses no inode number again that was used since, so that ids of what is undone stay
-//!   stale.
+//! * An image shares no mutable state with the store.
+//! * A restoration does not reuse inode numbers that were used since, so that ids of undone objects
+//!   stay stale.
 
 use super::MemoryStore;
 use super::content::Content;
@@ -13,8 +13,8 @@ use dafs_mem::VolatileSlice;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// The names and attributes of everything in a [`MemoryStore`] at one time. The content of files is
-/// not part of it.
+/// The names and attributes of all objects of a [`MemoryStore`] at one time, without the content of
+/// files.
 #[derive(Debug, Clone, Default)]
 pub struct MemoryImage {
     objects: BTreeMap<u64, Arc<ObjectImage>>,
@@ -23,17 +23,18 @@ pub struct MemoryImage {
 #[derive(Debug)]
 struct ObjectImage {
     kind: Kind,
-    /// The inode whose rights hold for it, if it is a named attribute or their directory.
+    /// For a named attribute or a directory of them: the inode whose rights apply.
     base: Option<u64>,
     state: State,
 }
 
-/// What a file contains: its size in bytes, and pieces of data by their offset. All else is zeros.
+/// The content of a file: its size in bytes, and pieces of data by their offset. All other bytes
+/// are zeros.
 pub type MemoryContent = (u64, Vec<(u64, Vec<u8>)>);
 
 impl MemoryStore {
-    /// What there is now. What has not changed since `last`, an earlier image of this store, is
-    /// shared with it.
+    /// Takes an image of the store. It shares objects that have not changed since `last`, an
+    /// earlier image of this store.
     pub fn image(&self, last: Option<&MemoryImage>) -> MemoryImage {
         let world = self.inner.world();
         let objects = world.objects().map(|object| {
@@ -57,9 +58,9 @@ impl MemoryStore {
         MemoryImage { objects: objects.collect() }
     }
 
-    /// Goes back to an image of this store. `content` tells what each regular file and named
-    /// attribute contains. Objects without a name are gone; files still open belong to no store any
-    /// more.
+    /// Restores an image of this store. `content` returns the content of each regular file and
+    /// named attribute. Objects without a name are gone; files that are still open belong to no
+    /// store any more.
     ///
     /// # Errors
     /// When the content does not fit into the store.
@@ -70,7 +71,7 @@ impl MemoryStore {
     ) -> Result<()> {
         let mut world = self.inner.world_mut();
         world.clear();
-        // Bases first: they have none themselves.
+        // Objects without a base first, because the others refer to them.
         let (plain, based): (Vec<_>, Vec<_>) =
             image.objects.iter().partition(|(_, object)| object.base.is_none());
         for (&ino, object) in plain.into_iter().chain(based) {
@@ -88,13 +89,13 @@ impl MemoryStore {
 }
 
 impl MemoryImage {
-    /// True when the object was there.
+    /// True if the image holds the object.
     pub fn holds(&self, id: &FileId) -> bool {
         self.objects.contains_key(&number(id))
     }
 
-    /// Takes the attributes of one object, but not the number of its names, from a later image: what
-    /// making the object itself stable leads to.
+    /// Takes the attributes of one object, except the number of its names, from a later image: the
+    /// effect of a sync of the object itself.
     pub fn take_attributes(&mut self, later: &Self, id: &FileId) {
         let ino = number(id);
         let (Some(mine), Some(then)) = (self.objects.get_mut(&ino), later.objects.get(&ino)) else {
@@ -106,7 +107,7 @@ impl MemoryImage {
     }
 }
 
-/// The inode number in an id of the same store.
+/// Returns the inode number in an id of the same store.
 fn number(id: &FileId) -> u64 {
     let mut ino = [0; 8];
     ino.copy_from_slice(&id.0[8..16]);
@@ -121,7 +122,7 @@ fn fill(file: &mut Content, (size, pieces): MemoryContent) -> Result<()> {
     Ok(())
 }
 
-/// A copy of a state; files are empty in it.
+/// Copies a state, with files empty.
 fn without_content(state: &State) -> State {
     let body = match &state.body {
         Body::File(content) => Body::File(Content::new(content.space.clone())),
@@ -158,7 +159,7 @@ mod tests {
         let later = store.image(Some(&image));
         assert!(later.holds(&lost.id) && !image.holds(&lost.id));
         store.restore(&image, &mut |_| (10_000, vec![(5000, vec![7; 3])])).unwrap();
-        // The file that was open when the store went back does no harm when it is closed.
+        // A file that was open at the restoration can be closed without harm.
         drop(removed.file);
         assert_eq!(store.lookup(&root, &top, b"kept").unwrap().0, kept.id);
         assert_eq!(store.lookup(&root, &top, b"removed").unwrap().0, removed.id);

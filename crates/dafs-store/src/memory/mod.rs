@@ -1,17 +1,17 @@
 //! A complete file system in memory: for tests, for the simulator, and as a kind of export.
 //!
-//! It decides rights by mode bits as a local file system does (user id 0 may do everything), never
-//! blocks, and is deterministic when it is given a key for its ids: times come from the clock that
-//! it is handed, inode numbers, cookies and change values from counters. Reading does not change the access time. Everything is
-//! gone when the store is dropped, so "stable" means as stable as the process.
+//! It checks rights by mode bits as a local file system does (user id 0 has all rights), never
+//! blocks, and is deterministic if it gets a key for its ids: times come from the clock in its
+//! options, inode numbers, cookies and change values from counters. Reading does not change the
+//! access time. All content is gone when the store is dropped, so "stable" means as stable as the
+//! process.
 //!
 //! Invariants
-//! * Inode numbers are never used twice, so that an id of a removed object is stale for ever.
-//! * An id that was not made by this very store is refused, because the key differs each time
-//!   unless a fixed one is asked for.
+//! * Inode numbers are never reused, so the id of a removed object is stale for ever.
+//! * Each store has a random key, unless the options give one. It refuses ids of other stores.
 //! * Lock order: the world, then one object. Two objects are locked together only by a thread that
 //!   holds the world for writing. Sinks of `readdir` are called with no lock held.
-//! * An object with no name left stays until its last open file is dropped.
+//! * An object without a name stays until its last open file is dropped.
 
 mod content;
 mod file;
@@ -36,21 +36,21 @@ use xattr::Xattrs;
 
 pub use image::{MemoryContent, MemoryImage};
 
-/// Where the store takes the time from.
+/// The clock of the store.
 pub type Clock = Arc<dyn Fn() -> TimeSpec + Send + Sync>;
 
 const ID_MAGIC: [u8; 4] = *b"mem1";
 const ROOT_INO: u64 = 1;
 
-/// How to make a [`MemoryStore`].
+/// The options of a [`MemoryStore`].
 #[derive(Clone)]
 pub struct MemoryOptions {
-    /// Identity of the file system; ids carry it.
+    /// The identity of the file system; ids carry it.
     pub fs_id: FsId,
-    /// Most bytes of file content, in whole pages of 4 KiB, of names, each counted twice, and of the
-    /// texts of symlinks.
+    /// The most bytes of file content (in whole pages of 4 KiB), of names (each counted twice), and
+    /// of the texts of symlinks.
     pub bytes_max: u64,
-    /// Most objects.
+    /// The most objects.
     pub files_max: u64,
     /// Refuse every change.
     pub read_only: bool,
@@ -58,10 +58,10 @@ pub struct MemoryOptions {
     pub root_owner: (u32, u32),
     /// Permission bits of the root directory.
     pub root_mode: u32,
-    /// The time.
+    /// The clock.
     pub clock: Clock,
-    /// The key of the ids; a new random one if `None`. A fixed key makes ids the same in every run,
-    /// and those of an earlier run lead to other objects, so it is for simulations and tests.
+    /// The key of the ids; a new random one if `None`. A fixed key makes ids the same in every run.
+    /// An id of an earlier run may then name another object, so it is for simulations and tests.
     pub id_key: Option<ExportSecret>,
 }
 
@@ -96,7 +96,7 @@ fn system_time() -> TimeSpec {
     TimeSpec { seconds, nanoseconds: since.subsec_nanos() }
 }
 
-/// A key that nobody can guess, from the random numbers that the standard library hashes with.
+/// Returns an unpredictable key, from the random numbers of the standard library's hash maps.
 fn random_key() -> [u8; 16] {
     let random = RandomState::new();
     let mut key = [0; 16];
@@ -117,7 +117,7 @@ impl fmt::Debug for MemoryStore {
     }
 }
 
-/// What the store and its open files share.
+/// The state that the store and its open files share.
 struct Inner {
     options: MemoryOptions,
     id_key: [u8; 16],
@@ -127,7 +127,7 @@ struct Inner {
 }
 
 impl MemoryStore {
-    /// An empty file system.
+    /// Makes an empty file system.
     pub fn new(options: MemoryOptions) -> Self {
         let inner = Inner {
             space: Arc::new(Space::new(options.bytes_max)),
@@ -172,7 +172,7 @@ impl Inner {
         state.touch(self.now(), self.next_change(), content);
     }
 
-    /// The state of a new object of the caller's with one name and no body yet.
+    /// Returns the state of a new object of the caller, with one name and without a body.
     fn new_state(&self, cred: &Cred, mode: u32) -> State {
         let now = self.now();
         State {
@@ -208,7 +208,7 @@ impl Inner {
         FileId(bytes)
     }
 
-    /// The inode number in an id that this store made.
+    /// Returns the inode number in an id of this store.
     fn ino(&self, id: &FileId) -> Result<u64> {
         let mut ino = [0; 8];
         ino.copy_from_slice(&id.0[8..16]);

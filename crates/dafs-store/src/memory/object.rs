@@ -20,14 +20,14 @@ pub(super) const X: u32 = 1;
 pub(super) struct Object {
     pub(super) ino: u64,
     pub(super) kind: Kind,
-    /// For a named attribute and its directory: the object whose rights hold for it.
+    /// For a named attribute or a directory of them: the object whose rights apply.
     pub(super) base: Option<Arc<Object>>,
-    /// How many open files use it.
+    /// The number of open files that use it.
     pub(super) opens: AtomicU32,
     state: RwLock<State>,
 }
 
-/// What changes about an object.
+/// The mutable state of an object.
 #[derive(Debug)]
 pub(super) struct State {
     pub(super) mode: u32,
@@ -42,7 +42,7 @@ pub(super) struct State {
     pub(super) change: u64,
     /// The verifier of the exclusive create that made it.
     pub(super) verifier: Option<[u8; 8]>,
-    /// It was made without a name and has not got one yet.
+    /// True if it was made without a name and has none yet.
     pub(super) linkable: bool,
     /// The inode of its directory of named attributes, once there is one.
     pub(super) attr_dir: Option<u64>,
@@ -63,12 +63,12 @@ impl Object {
         Self { ino, kind, base, opens: AtomicU32::new(0), state: RwLock::new(state) }
     }
 
-    /// The state, shared. A panic elsewhere leaves it usable: every change is a plain assignment.
+    /// Locks the state shared. It is usable after a panic: every change is a plain assignment.
     pub(super) fn state(&self) -> RwLockReadGuard<'_, State> {
         self.state.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The state, to change.
+    /// Locks the state exclusively.
     pub(super) fn state_mut(&self) -> RwLockWriteGuard<'_, State> {
         self.state.write().unwrap_or_else(PoisonError::into_inner)
     }
@@ -83,7 +83,7 @@ impl Object {
 
     /// Fails with `Access` unless the caller has all of `want`.
     pub(super) fn check(&self, cred: &Cred, want: u32) -> Result<()> {
-        // Listing and looking up named attributes is reading them.
+        // Listing and looking up named attributes needs the right to read.
         let (rights, want) = match &self.base {
             Some(base) => (base.as_ref(), if want & X != 0 { (want & !X) | R } else { want }),
             None => (self, want),
@@ -117,7 +117,7 @@ fn allowed(cred: &Cred, state: &State, directory: bool, want: u32) -> bool {
     class & want == want
 }
 
-/// Whether the caller belongs to a group.
+/// True if the caller belongs to a group.
 pub(super) fn in_group(cred: &Cred, gid: u32) -> bool {
     cred.gid == gid || cred.groups.contains(&gid)
 }
@@ -148,7 +148,7 @@ impl State {
         }
     }
 
-    /// Notes a change of attributes, and of content if `content`.
+    /// Records a change of attributes, and of content if `content`.
     pub(super) fn touch(&mut self, now: TimeSpec, change: u64, content: bool) {
         self.ctime = now;
         self.change = change;
@@ -157,14 +157,15 @@ impl State {
         }
     }
 
-    /// A change of content by anybody but root ends setuid and, on executables, setgid.
+    /// A change of content by a caller other than root clears setuid and, on executables, setgid.
     pub(super) fn drop_privileges(&mut self, cred: &Cred) {
         if cred.uid != 0 {
             self.clear_set_ids();
         }
     }
 
-    /// Ends setuid and, where the group may execute, setgid (without it the bit is a lock mark).
+    /// Clears setuid and, if the group may execute, setgid (otherwise that bit means mandatory
+    /// locking).
     pub(super) fn clear_set_ids(&mut self) {
         self.mode &= !0o4000;
         if self.mode & 0o010 != 0 {
@@ -187,8 +188,8 @@ impl State {
     }
 }
 
-/// Names and where they lead. Cookies only grow, so that a listing that goes on from one neither
-/// misses nor repeats an entry that stayed.
+/// The names of a directory. Cookies only grow, so that a continued listing neither misses nor
+/// repeats an entry that stayed.
 #[derive(Debug, Clone)]
 pub(super) struct Directory {
     pub(super) parent: u64,
@@ -197,7 +198,7 @@ pub(super) struct Directory {
     next_cookie: u64,
 }
 
-/// Where a name leads, and the space that it takes.
+/// The inode of a name, and the space that the name takes.
 #[derive(Debug, Clone)]
 struct Entry {
     cookie: u64,
@@ -219,7 +220,7 @@ impl Directory {
         self.by_name.get(name).map(|entry| entry.ino)
     }
 
-    /// Adds a name, or leads it elsewhere. `room` is what was taken for the name.
+    /// Adds a name, or changes its inode. `room` is the space of the name.
     pub(super) fn insert(&mut self, name: &[u8], ino: u64, room: Reserved) {
         self.remove(name);
         let cookie = self.next_cookie;
@@ -238,7 +239,7 @@ impl Directory {
         self.by_name.values().map(|entry| entry.ino)
     }
 
-    /// The first entry after `cookie`: its cookie, name and inode.
+    /// Returns the first entry after `cookie`: its cookie, name and inode.
     pub(super) fn after(&self, cookie: u64) -> Option<(u64, &[u8], u64)> {
         let (&cookie, name) = self.by_cookie.range(cookie.checked_add(1)?..).next()?;
         let ino = self.find(name)?;

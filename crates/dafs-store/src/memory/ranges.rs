@@ -1,4 +1,4 @@
-//! Ranges of a file's content: holes, space set aside and given back, and copies.
+//! Ranges of a file's content: holes, allocation, deallocation, and copies.
 
 use super::content::{Content, split};
 use crate::limits::{COPY_BUFFER_BYTES, MEMORY_BLOCK_BYTES, MEMORY_PAGE_BYTES};
@@ -8,7 +8,7 @@ use dafs_mem::VolatileSlice;
 const PAGE_BYTES: usize = MEMORY_PAGE_BYTES as usize;
 
 impl Content {
-    /// The first data or hole at or after an offset.
+    /// Returns the first data or hole at or after an offset.
     pub(super) fn seek(&self, offset: u64, what: SeekWhat) -> Result<Option<u64>> {
         if offset >= self.size {
             return Err(StoreError::PastEnd);
@@ -37,7 +37,7 @@ impl Content {
         }
     }
 
-    /// Sets space aside for the range, all or nothing, and makes the file reach to its end.
+    /// Allocates space for the range, all or nothing, and extends the file to its end.
     pub(super) fn allocate(&mut self, offset: u64, end: u64) -> Result<()> {
         self.set_aside(offset, end)?;
         self.size = self.size.max(end);
@@ -73,7 +73,7 @@ impl Content {
         Ok(())
     }
 
-    /// Gives back the space of the range, which reads as zeros then.
+    /// Deallocates the space of the range, which then reads as zeros.
     pub(super) fn punch(&mut self, offset: u64, end: u64) {
         if offset >= end {
             return;
@@ -101,14 +101,14 @@ impl Content {
         self.space.release(freed);
     }
 
-    /// A copy of a range, from offset 0 on and with the same holes.
+    /// Copies a range, with its holes, to offset 0 of a new content.
     pub(super) fn copy_of(&self, offset: u64, len: u64) -> Result<Self> {
         let mut copy = Self::new(self.space.clone());
         copy.put_range(self, offset, 0, len)?;
         Ok(copy)
     }
 
-    /// Puts what `copy_of` gave at an offset. Changes nothing when there is no space.
+    /// Inserts the result of `copy_of` at an offset. Without enough space it changes no data.
     pub(super) fn take_over(&mut self, copy: Self, offset: u64, len: u64) -> Result<()> {
         for (data, end) in copy.data(0, len) {
             self.set_aside(offset + data, offset + end)?;
@@ -138,7 +138,7 @@ impl Content {
         Ok(())
     }
 
-    /// The ranges of data inside a range.
+    /// Returns the ranges of data inside a range.
     fn data(&self, offset: u64, end: u64) -> Vec<(u64, u64)> {
         let (mut found, mut at) = (Vec::new(), offset);
         let end = end.min(self.size);

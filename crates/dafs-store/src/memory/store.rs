@@ -21,8 +21,8 @@ use std::sync::Arc;
 const READDIR_BATCH: usize = 64;
 
 impl Inner {
-    /// Adds a new object under a new name, with the caller as owner. The parent's setgid bit hands
-    /// down its group.
+    /// Adds a new object under a new name, with the caller as owner. A setgid bit of the parent
+    /// passes its group on.
     fn make_in(
         &self,
         world: &mut World,
@@ -77,7 +77,7 @@ impl Inner {
             fill(&mut state, dir.ino);
             Object::new(ino, kind, base, state)
         })?;
-        // The mode is in the state already, with the setgid bit that came down, and stays.
+        // The state has the mode already, with an inherited setgid bit, and keeps it.
         let mode = object.state().mode;
         let rest = SetAttr { mode: None, ..*attr };
         let applied = self.apply(cred, &object, &rest, true);
@@ -92,8 +92,8 @@ impl Inner {
         }
     }
 
-    /// Applies changes after checking all of them. `may_write` is true when write permission was
-    /// proved elsewhere.
+    /// Applies changes after checking all of them. `may_write` is true if the caller has proved
+    /// write permission.
     fn apply(&self, cred: &Cred, object: &Object, change: &SetAttr, may_write: bool) -> Result<()> {
         self.check_change(cred, object, change, may_write)?;
         let now = self.now();
@@ -190,7 +190,7 @@ impl Inner {
         object.check(cred, if mode.read { R } else { 0 } | if mode.write { W } else { 0 })
     }
 
-    /// The existing file of a create, if `how` allows it.
+    /// Opens the existing file of a create, if `how` allows it.
     fn create_existing(
         self: &Arc<Self>,
         cred: &Cred,
@@ -216,15 +216,15 @@ impl Inner {
         Ok(MemoryFile::open(self, object, cred, mode))
     }
 
-    /// The directory of named attributes of `object`, made when first asked for, unless the export
-    /// is read-only.
+    /// Returns the directory of named attributes of `object`. The first use makes it, unless the
+    /// export is read-only.
     fn attr_dir_of(&self, object: &Arc<Object>) -> Result<u64> {
         if let Some(ino) = object.state().attr_dir {
             return Ok(ino);
         }
         self.writable()?;
         let mut world = self.world_mut();
-        // It may have been removed since it was looked up.
+        // In a race, the object may have been removed since its lookup.
         world.object(object.ino)?;
         if let Some(ino) = object.state().attr_dir {
             return Ok(ino);
@@ -274,7 +274,7 @@ impl Store for MemoryStore {
             self.inner.check_change(cred, &object, &rest, true)?;
             file.set_size(change.size.unwrap_or_default())?;
         }
-        // Only an open that could change the size proved that it may write.
+        // Only a change of the size through the open has proved write permission.
         let may_write = file.is_some() && change.size.is_some();
         self.inner.apply(cred, &object, &rest, may_write)?;
         Ok(object.attr())
@@ -604,7 +604,7 @@ impl Store for MemoryStore {
     }
 
     fn commit_names(&self, ids: &[FileId]) -> Result<()> {
-        // Only an id that never was any of ours is a mistake; what is removed is passed over.
+        // Only an id of another store is an error; removed objects are skipped.
         ids.iter().try_for_each(|id| self.inner.ino(id).map(drop))
     }
 

@@ -22,7 +22,7 @@ impl World {
         Self { objects: FxHashMap::default(), next_ino: ROOT_INO + 1, files_max }
     }
 
-    /// Forgets everything but which inode numbers were used.
+    /// Removes all objects. Their inode numbers stay used.
     pub(super) fn clear(&mut self) {
         self.objects.clear();
     }
@@ -32,7 +32,7 @@ impl World {
         self.objects.insert(object.ino, Arc::new(object));
     }
 
-    /// Everything, in no order.
+    /// Returns all objects, in no order.
     pub(super) fn objects(&self) -> impl Iterator<Item = &Arc<Object>> {
         self.objects.values()
     }
@@ -62,13 +62,13 @@ impl World {
         Ok(object)
     }
 
-    /// Forgets an object, and its named attributes, once nothing needs it.
+    /// Removes an object, and its named attributes, once it has no name and no open.
     pub(super) fn reap(&mut self, object: &Object) {
         let state = object.state();
         if state.links > 0 || object.opens.load(Ordering::Acquire) > 0 {
             return;
         }
-        // One from before the way back to an image is not the one that is here now.
+        // After a restoration another object may have this inode number.
         let here = self.objects.get(&object.ino);
         if !here.is_some_and(|here| std::ptr::eq(here.as_ref(), object)) {
             return;
@@ -91,7 +91,7 @@ impl World {
         self.object(parent)
     }
 
-    /// Whether `ancestor` is `directory` or lies above it.
+    /// True if `ancestor` is `directory` or above it.
     fn is_above(&self, ancestor: &Object, directory: &Arc<Object>) -> Result<bool> {
         let mut at = directory.clone();
         while at.ino != ancestor.ino {
@@ -119,12 +119,12 @@ impl Inner {
         Ok(())
     }
 
-    /// Takes the space of a name, which a directory keeps by name and by cookie.
+    /// Reserves the space of a name, which a directory keeps by name and by cookie.
     pub(super) fn room_for(&self, name: &[u8]) -> Result<Reserved> {
         Reserved::take(&self.space, 2 * name.len())
     }
 
-    /// Puts a name for `object` into `dir`, which has none of that name.
+    /// Adds a name for `object` to `dir`, which must not have that name.
     pub(super) fn add_name(
         &self,
         dir: &Object,
@@ -145,7 +145,7 @@ impl Inner {
         Ok(DirChange { before, after: state.change, atomic: true, attr: None })
     }
 
-    /// Takes a name out of `dir` and a link from the object that it led to.
+    /// Removes a name from `dir` and a link from its object.
     fn drop_name(&self, dir: &Object, name: &[u8], object: &Object) -> Result<DirChange> {
         let mut state = dir.state_mut();
         let before = state.change;

@@ -1,4 +1,5 @@
-//! Extended attributes and access control lists of the memory store. Lists say what the mode says.
+//! Extended attributes and access control lists of the memory store. Lists are equivalent to the
+//! mode.
 
 use super::content::Reserved;
 use super::object::{Object, R, State, W};
@@ -21,7 +22,7 @@ struct Xattr {
 }
 
 impl Xattrs {
-    /// What the list of names would take in the kernel.
+    /// Returns the size of the list of names in the kernel.
     fn list_bytes(&self) -> usize {
         self.0.keys().map(|name| XATTR_PREFIX.len() + name.len() + 1).sum()
     }
