@@ -1,5 +1,5 @@
-//! What stores outside this crate share with those inside: checks that every store makes alike, and
-//! operations made out of others.
+//! The parts that stores in other crates share with the one here: common checks, and operations
+//! made out of others.
 
 pub use crate::acl::{PosixAcl, PosixAcls};
 pub use crate::data::nameless;
@@ -15,11 +15,11 @@ pub use crate::vectors::{after, before, continued, continued_to_end};
 
 use crate::{Acl, Result, StoreError};
 
-/// The nine permission bits that say what an access control list says.
+/// Returns the nine permission bits that are equivalent to an access control list.
 ///
 /// # Errors
-/// [`StoreError::NotSupported`] for one that says more, [`StoreError::Invalid`] for one that says
-/// nonsense.
+/// [`StoreError::NotSupported`] for a list that a mode cannot express, [`StoreError::Invalid`] for
+/// a malformed one.
 pub fn mode_of_acl(acl: &Acl, directory: bool) -> Result<u32> {
     PosixAcls::from_acl(acl, directory)?.as_mode().ok_or(StoreError::NotSupported)
 }

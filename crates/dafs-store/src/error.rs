@@ -1,4 +1,4 @@
-//! Why a store refused.
+//! The errors of stores.
 
 use std::io;
 use thiserror::Error;
@@ -77,7 +77,7 @@ pub enum StoreError {
 }
 
 impl StoreError {
-    /// What is told of an error of a node: who asks again has its turn then.
+    /// Maps an error of a node to the one for clients: a crowded node means a retry.
     pub fn of_node(self) -> Self {
         if self == Self::Crowded { Self::Busy } else { self }
     }
@@ -85,8 +85,7 @@ impl StoreError {
     /// The store error for a system error number.
     pub fn from_errno(errno: i32) -> Self {
         match errno {
-            // A file that runs as a program and a directory that something is mounted on stay so
-            // for as long as it pleases others: trying again soon does not help.
+            // A running program and a mount point may stay for any time, so a retry would not help.
             libc::EACCES | libc::EBUSY | libc::ETXTBSY => Self::Access,
             libc::EPERM => Self::NotOwner,
             libc::ENOENT => Self::NotFound,

@@ -1,17 +1,17 @@
-//! Every limit and default of the stores, in one place.
+//! All limits and defaults of the stores.
 
 use std::time::Duration;
 
-/// Permission bits of a regular file whose maker named none.
+/// Permission bits of a regular file whose creator gave no mode.
 pub const FILE_MODE_DEFAULT: u32 = 0o644;
 
-/// Permission bits of a directory whose maker named none.
+/// Permission bits of a directory whose creator gave no mode.
 pub const DIRECTORY_MODE_DEFAULT: u32 = 0o755;
 
-/// Permission bits of a special file whose maker named none.
+/// Permission bits of a special file whose creator gave no mode.
 pub const SPECIAL_MODE_DEFAULT: u32 = 0o600;
 
-/// Every bit that a mode can carry: permissions, setuid, setgid and sticky.
+/// All bits of a mode: permissions, setuid, setgid and sticky.
 pub const MODE_BITS: u32 = 0o7777;
 
 /// The longest text of a symlink, in bytes (the kernel's PATH_MAX less the final zero).
@@ -23,8 +23,8 @@ pub const FILE_BYTES_MAX: u64 = i64::MAX as u64;
 /// The most entries of an access control list.
 pub const ACL_ENTRIES_MAX: usize = 1024;
 
-/// The longest value of an extended attribute, in bytes (the kernel's XATTR_SIZE_MAX). File systems
-/// may take less.
+/// The longest value of an extended attribute, in bytes (the kernel's XATTR_SIZE_MAX). The limit of
+/// a file system may be lower.
 pub const XATTR_BYTES_MAX: usize = 64 * 1024;
 
 /// The longest name of an extended attribute, in bytes (the kernel's XATTR_NAME_MAX less "user.").
@@ -37,10 +37,10 @@ pub const XATTR_LIST_BYTES_MAX: usize = 64 * 1024;
 /// The most bytes that one call copies from file to file.
 pub const COPY_BYTES_MAX: u64 = 64 * 1024 * 1024;
 
-/// How much of a file is held in memory while it is copied to another.
+/// The bytes of a file that are held in memory while it is copied to another.
 pub(crate) const COPY_BUFFER_BYTES: usize = 256 * 1024;
 
-/// The first value of a directory cookie; protocols reserve those below.
+/// The first value of a directory cookie; protocols reserve the values below.
 pub const COOKIE_FIRST: u64 = 3;
 
 /// Memory store: the unit in which content is kept and looked up.
@@ -49,7 +49,7 @@ pub(crate) const MEMORY_BLOCK_BYTES: u64 = 64 * 1024;
 /// Memory store: the unit in which a block grows and space is counted.
 pub(crate) const MEMORY_PAGE_BYTES: u64 = 4 * 1024;
 
-/// Memory store: the most names of one file, as ext4 has it.
+/// Memory store: the most names of one file, the same as in ext4.
 pub(crate) const MEMORY_LINKS_MAX: u32 = 65_000;
 
 const _: () = assert!(MEMORY_BLOCK_BYTES.is_multiple_of(MEMORY_PAGE_BYTES));
@@ -64,17 +64,17 @@ pub const STRIPE_BYTES_MAX: u32 = 1 << 30;
 /// Striped store: components that a local node keeps open.
 pub(crate) const COMPONENTS_OPEN_MAX: usize = 512;
 
-/// Striped store: of these, those that are closed at once when there are too many.
+/// Striped store: the number of them that are closed at once when there are too many.
 pub(crate) const COMPONENTS_CLOSED: usize = COMPONENTS_OPEN_MAX / 8;
 
-/// Striped store: how long a local node waits for requests that are under way on a component.
+/// Striped store: the longest time that a local node waits for running requests on a component.
 pub(crate) const FORGET_WAIT: Duration = Duration::from_secs(2);
 
-/// Striped store: the longest file that says which node a directory is of.
+/// Striped store: the longest marker file of a node's directory.
 pub(crate) const NODE_MARKER_BYTES_MAX: usize = 256;
 
-/// The most tries to open a cluster of an engine that are under way at a time: who tries again and again leaves no
-/// more behind in waits that have no end.
+/// The most running attempts to open a cluster of an engine. Some of these waits never end, so
+/// repeated attempts must not accumulate threads.
 pub(crate) const OPENS_MAX: usize = 16;
 
 const _: () = assert!(STRIPE_BYTES_MIN.is_multiple_of(64));

@@ -1,12 +1,12 @@
-//! What counts as a name of one component.
+//! The rules for names of one component.
 
 use crate::limits::{SYMLINK_BYTES_MAX, XATTR_NAME_BYTES_MAX};
 use crate::{NAME_BYTES_MAX, Result, StoreError};
 
-/// What Linux puts before the names of those extended attributes that belong to users.
+/// The prefix that Linux gives to the names of users' extended attributes.
 pub const XATTR_PREFIX: &[u8] = b"user.";
 
-/// Refuses what is not one component: empty, ".", "..", or with '/' or 0 inside.
+/// Rejects a name that is not one component: empty, ".", "..", or with '/' or 0 inside.
 pub fn check_name(name: &[u8]) -> Result<()> {
     if name.is_empty() || name == b"." || name == b".." {
         return Err(StoreError::Invalid);
@@ -20,7 +20,7 @@ pub fn check_name(name: &[u8]) -> Result<()> {
     Ok(())
 }
 
-/// Refuses what cannot be the name of an extended attribute. Dots and slashes mean nothing in it.
+/// Rejects a name that no extended attribute can have. Dots and slashes have no meaning in it.
 pub fn check_xattr_name(name: &[u8]) -> Result<()> {
     if name.is_empty() || name.contains(&0) {
         return Err(StoreError::Invalid);
@@ -28,7 +28,7 @@ pub fn check_xattr_name(name: &[u8]) -> Result<()> {
     if name.len() > XATTR_NAME_BYTES_MAX { Err(StoreError::NameTooLong) } else { Ok(()) }
 }
 
-/// Refuses what no file system keeps as the text of a symlink.
+/// Rejects a symlink text that no file system can keep.
 pub fn check_symlink_text(text: &[u8]) -> Result<()> {
     if text.is_empty() || text.contains(&0) {
         return Err(StoreError::Invalid);

@@ -1,10 +1,10 @@
-//! Ranges of files: which there can be, and how files that know no better copy and seek.
+//! Ranges of files: checks, and simple versions of copying and seeking.
 
 use crate::limits::{COPY_BUFFER_BYTES, FILE_BYTES_MAX};
 use crate::{OpenFile, Result, SeekWhat, Stability, StoreError, Wait};
 use dafs_mem::VolatileSlice;
 
-/// The end of a range that is to be allocated or given back.
+/// Returns the end of a range that is to be allocated or deallocated.
 pub fn check_range(offset: u64, len: u64) -> Result<u64> {
     let end = offset.checked_add(len).ok_or(StoreError::Invalid)?;
     match len {
@@ -14,7 +14,7 @@ pub fn check_range(offset: u64, len: u64) -> Result<u64> {
     }
 }
 
-/// The answer to a seek in a file of this size without holes.
+/// Seeks in a file of this size without holes.
 pub fn seek_dense(size: u64, offset: u64, what: SeekWhat) -> Result<Option<u64>> {
     match what {
         _ if offset >= size => Err(StoreError::PastEnd),
@@ -23,7 +23,7 @@ pub fn seek_dense(size: u64, offset: u64, what: SeekWhat) -> Result<Option<u64>>
     }
 }
 
-/// Refuses ranges of a copy that no file can have, and those that overlap in one file.
+/// Rejects ranges of a copy that no file can have, and those that overlap in one file.
 pub fn check_ranges(same_file: bool, source_offset: u64, offset: u64, len: u64) -> Result<()> {
     let ends = (source_offset.checked_add(len), offset.checked_add(len));
     let (Some(source_end), Some(end)) = ends else { return Err(StoreError::Invalid) };
@@ -36,7 +36,7 @@ pub fn check_ranges(same_file: bool, source_offset: u64, offset: u64, len: u64) 
     Ok(())
 }
 
-/// Copies up to `len` bytes, no more than a buffer holds; 0 at the end of `source`.
+/// Copies up to `len` bytes, at most a buffer. 0 at the end of `source`.
 pub fn copy_piece(
     target: &dyn OpenFile,
     source: &dyn OpenFile,

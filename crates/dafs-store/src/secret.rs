@@ -1,20 +1,20 @@
-//! The secret of an export, by which its ids are told from forged ones.
+//! The secret of an export: the key that protects its ids from forgery.
 
 use crate::{Result, StoreError};
 use std::fmt;
 
-/// The key of an export's ids. Whoever knows it can name any inode of the file system, so it is
-/// kept as carefully as a password. Losing it makes every id of the export fail.
+/// The key of an export's ids. A client that knows it can name any inode of the file system, so it
+/// is kept as carefully as a password. If it is lost, every id of the export fails.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct ExportSecret([u8; 16]);
 
 impl ExportSecret {
-    /// A secret that was stored before.
+    /// Takes a secret that was stored before.
     pub fn from_bytes(bytes: [u8; 16]) -> Self {
         Self(bytes)
     }
 
-    /// A new one from the system's random numbers.
+    /// Generates a secret from the system's random numbers.
     ///
     /// # Errors
     /// [`StoreError::Io`] when the system has none.
@@ -24,7 +24,7 @@ impl ExportSecret {
         Ok(Self(bytes))
     }
 
-    /// The bytes to store.
+    /// Returns the bytes to store.
     pub fn as_bytes(&self) -> &[u8; 16] {
         &self.0
     }

@@ -31,7 +31,7 @@ impl fmt::Debug for FsId {
     }
 }
 
-/// On whose behalf an operation runs.
+/// The identity of the caller of an operation.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Cred {
     /// User id.
@@ -43,13 +43,13 @@ pub struct Cred {
 }
 
 impl Cred {
-    /// A caller with no supplementary groups.
+    /// Makes a caller without supplementary groups.
     pub fn new(uid: u32, gid: u32) -> Self {
         Self { uid, gid, groups: Arc::new([]) }
     }
 }
 
-/// What an object is.
+/// The kinds of objects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[allow(missing_docs, reason = "the names are the meaning")]
 pub enum Kind {
@@ -76,7 +76,7 @@ pub struct TimeSpec {
 /// Attributes of an object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Attr {
-    /// What it is.
+    /// The kind of the object.
     pub kind: Kind,
     /// Permission bits with setuid, setgid and sticky: 0o7777.
     pub mode: u32,
@@ -109,13 +109,13 @@ pub struct Attr {
 /// A new value for a time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SetTime {
-    /// The server's clock.
+    /// To the server's clock.
     Now,
-    /// The caller's value.
+    /// To the caller's value.
     To(TimeSpec),
 }
 
-/// Attributes to change; `None` leaves alone.
+/// Attributes to change; `None` means unchanged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[allow(missing_docs, reason = "as in Attr")]
 pub struct SetAttr {
@@ -146,7 +146,7 @@ bitflags! {
     }
 }
 
-/// For what a file is opened.
+/// The access that a file is opened for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the names are the meaning")]
 pub struct OpenMode {
@@ -181,17 +181,17 @@ pub enum NewObject<'a> {
 /// The change attribute of an object, most often a directory, before and after an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DirChange {
-    /// Before.
+    /// The value before.
     pub before: u64,
-    /// After.
+    /// The value after.
     pub after: u64,
-    /// True when nothing else can have changed the object in between.
+    /// True if no other operation can have changed the object in between.
     pub atomic: bool,
-    /// Its attributes afterwards, where the store has seen them anyway.
+    /// The attributes afterwards, if the store has them at no cost.
     pub attr: Option<Attr>,
 }
 
-/// What `make` made.
+/// The result of `make`.
 #[derive(Debug, Clone)]
 #[allow(missing_docs, reason = "the names are the meaning")]
 pub struct Made {
@@ -200,7 +200,7 @@ pub struct Made {
     pub dir: DirChange,
 }
 
-/// What `create` opened.
+/// The result of `create`.
 #[derive(Clone)]
 pub struct Created {
     /// The file.
@@ -211,7 +211,7 @@ pub struct Created {
     pub dir: DirChange,
     /// The open file.
     pub file: Arc<dyn OpenFile>,
-    /// False when it existed.
+    /// True if the call made the file, false if it existed.
     pub created: bool,
 }
 
@@ -220,7 +220,7 @@ pub struct Created {
 pub struct DirEntry<'a> {
     /// One component, any bytes but '/' and 0.
     pub name: &'a [u8],
-    /// Where to go on after this entry.
+    /// The cookie for continuing after this entry.
     pub cookie: u64,
     /// Inode number.
     pub file_id: u64,
@@ -228,19 +228,19 @@ pub struct DirEntry<'a> {
     pub object: Option<(FileId, Attr)>,
 }
 
-/// Whether a call may wait for a device.
+/// Permission to block on a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Wait {
-    /// Fail with `WouldBlock` instead.
+    /// Do not block: fail with `WouldBlock` instead.
     Never,
-    /// Yes.
+    /// May block.
     Allowed,
 }
 
-/// What must be on stable storage before a write returns.
+/// The data that must be on stable storage before a write returns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Stability {
-    /// Nothing; a later commit will do it.
+    /// None; a later commit makes it stable.
     Unstable,
     /// The data and what is needed to find it.
     Data,
@@ -263,97 +263,97 @@ pub enum CacheAdvice {
     DontNeed,
 }
 
-/// What [`OpenFile::seek`] looks for (RFC 7862 11.11).
+/// The target of [`OpenFile::seek`] (RFC 7862 11.11).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SeekWhat {
     /// The next byte that was written or allocated.
     Data,
-    /// The next byte that never was; the end of the file counts as one.
+    /// The next byte that was never written or allocated; the end of the file counts as one.
     Hole,
 }
 
-/// Whether an extended attribute may, must not or must be there before it is set (RFC 8276 8.4.3).
+/// The condition of setting an extended attribute (RFC 8276 8.4.3).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SetXattr {
     /// Makes or replaces.
     Either,
-    /// Fails with `Exists` when it is there.
+    /// Fails with `Exists` if the attribute exists.
     Create,
-    /// Fails with `NoXattr` when it is not.
+    /// Fails with `NoXattr` if it does not exist.
     Replace,
 }
 
-/// What a store can do besides the ordinary. What it names here may still be refused for single
-/// objects, such as extended attributes of symlinks.
+/// The optional features of a store. A feature may still fail for single objects, such as extended
+/// attributes of symlinks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Capabilities {
-    /// Extended attributes, as [`Store::xattr`](crate::Store::xattr) and its kind give them.
+    /// Extended attributes, by [`Store::xattr`](crate::Store::xattr) and the calls beside it.
     pub xattrs: bool,
-    /// Which access control lists it keeps.
+    /// The kind of access control lists that it keeps.
     pub acls: AclSupport,
     /// Files can share their content until one of them is changed.
     pub clone: bool,
-    /// What offsets and lengths of a clone are multiples of, in bytes; 0 where there is no clone.
+    /// The alignment of offsets and lengths of a clone, in bytes; 0 without clones.
     pub clone_block_bytes: u32,
-    /// Space can be set aside for a range of a file.
+    /// Space can be allocated for a range of a file.
     pub allocate: bool,
-    /// Space can be given back from the middle of a file.
+    /// Space can be deallocated in the middle of a file.
     pub deallocate: bool,
-    /// Holes are told apart from zeros.
+    /// Holes are distinguished from zeros.
     pub holes: bool,
-    /// Changes that others make beneath the server are reported for watched objects.
+    /// Local changes below the server are reported for watched objects.
     pub local_changes: LocalChanges,
-    /// In what form it tells where files lie, if they are spread over data servers that clients may
-    /// reach.
+    /// The form of its layouts, if it spreads files over data servers that clients may reach.
     pub layouts: Option<LayoutForm>,
-    /// Bytes of a stripe, as a rule, in [`LayoutForm::Stripes`]; else 0.
+    /// The usual bytes of a stripe in [`LayoutForm::Stripes`]; else 0.
     pub layout_unit_bytes: u32,
-    /// Which of its calls may wait for other machines, and are not for a thread that serves many.
+    /// The calls that may wait for other machines. A thread that serves many clients must not make
+    /// them.
     pub waits: Waits,
 }
 
-/// Which calls of a store may wait for other machines. Those that transfer or commit data say so
-/// themselves.
+/// The calls of a store that may wait for other machines. Calls that transfer or commit data have
+/// an argument for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Waits {
-    /// None.
+    /// No call.
     #[default]
     Never,
-    /// Those that change where data ends or whether it is there, and that ask for space: content lies
-    /// elsewhere, names and attributes here.
+    /// Calls that change a size or remove a file, and that ask for space. Content is on other
+    /// machines, names and attributes are local.
     Data,
-    /// All.
+    /// All calls.
     Always,
 }
 
-/// Which access control lists a store keeps.
+/// The kind of access control lists that a store keeps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum AclSupport {
-    /// Those that say no more than a mode does.
+    /// Lists that are equivalent to a mode.
     #[default]
     Mode,
-    /// Those that a POSIX ACL can hold: named users and groups, and defaults of directories.
+    /// Lists that a POSIX ACL can express: named users and groups, and defaults of directories.
     Posix,
 }
 
-/// What is to be reported of a watched file.
+/// The events to be reported of a watched file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Watch {
     /// Changes of its content, its attributes and its names.
     Changes,
-    /// Opens too, be they only for reading.
+    /// Opens, too, also those for reading.
     Uses,
 }
 
-/// How a store notices changes that do not come through it.
+/// The store's ability to notice changes that do not come through it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum LocalChanges {
-    /// Nobody else can change anything.
+    /// Only this store can change objects.
     #[default]
     Impossible,
-    /// It cannot notice them.
+    /// It cannot notice such changes.
     Unseen,
-    /// It reports them for watched objects.
+    /// It reports such changes of watched objects.
     Reported,
 }
 
@@ -372,12 +372,12 @@ pub struct FsStat {
     pub files_free: u64,
     /// Files that this caller can still make.
     pub files_available: u64,
-    /// Longest name, in bytes.
+    /// The longest name, in bytes.
     pub name_bytes_max: u32,
-    /// Most links of a file.
+    /// The most links of a file.
     pub links_max: u32,
-    /// Longest file, in bytes.
+    /// The longest file, in bytes.
     pub file_bytes_max: u64,
-    /// Whether the file system is mounted or exported read-only.
+    /// True if the file system is mounted or exported read-only.
     pub read_only: bool,
 }

@@ -1,10 +1,10 @@
-//! Lists of views: how transfers go on in the middle of them.
+//! Lists of views, and transfers that continue in the middle of them.
 
 use crate::{Result, StoreError};
 use dafs_mem::VolatileSlice;
 
-/// Repeats a transfer until everything is done, nothing more comes, or an error ends it. Progress
-/// hides an error.
+/// Repeats a transfer until all is done, no more data comes, or an error ends it. After some
+/// progress it returns the count instead of the error.
 pub fn continued(
     views: &[VolatileSlice<'_>],
     offset: u64,
@@ -17,8 +17,8 @@ pub fn continued(
     }
 }
 
-/// The same where less than what was asked for means that nothing more is there: an error is one
-/// wherever it comes.
+/// Does the same where a short count means the end of the data: it returns an error even after some
+/// progress.
 pub fn continued_to_end(
     views: &[VolatileSlice<'_>],
     offset: u64,
@@ -30,7 +30,7 @@ pub fn continued_to_end(
     }
 }
 
-/// How far a transfer went, and the error that has ended it.
+/// Returns the number of transferred bytes, and the error that has ended the transfer.
 fn transferred(
     views: &[VolatileSlice<'_>],
     offset: u64,
@@ -58,7 +58,7 @@ fn transferred(
     (done, None)
 }
 
-/// The views without their first `skip` bytes.
+/// Returns the views without their first `skip` bytes.
 pub fn after<'a>(views: &[VolatileSlice<'a>], mut skip: usize) -> Vec<VolatileSlice<'a>> {
     let mut rest = Vec::with_capacity(views.len());
     for view in views {
@@ -69,7 +69,7 @@ pub fn after<'a>(views: &[VolatileSlice<'a>], mut skip: usize) -> Vec<VolatileSl
     rest
 }
 
-/// The first `keep` bytes of the views.
+/// Returns the first `keep` bytes of the views.
 pub fn before<'a>(views: &[VolatileSlice<'a>], mut keep: usize) -> Vec<VolatileSlice<'a>> {
     let mut first = Vec::with_capacity(views.len());
     for view in views {
@@ -85,7 +85,7 @@ mod tests {
     use super::*;
     use std::io;
 
-    /// Two bytes, then an error.
+    /// Transfers two bytes, then fails.
     fn torn(views: &[VolatileSlice<'_>], offset: u64) -> io::Result<usize> {
         assert!(!views.is_empty());
         if offset == 10 { Ok(2) } else { Err(io::Error::from_raw_os_error(libc::EIO)) }

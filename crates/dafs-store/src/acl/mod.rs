@@ -1,4 +1,4 @@
-//! Access control lists as NFSv4 has them (RFC 8881 6.2.1), in types of our own.
+//! Access control lists as in NFSv4 (RFC 8881 6.2.1), in types of our own.
 
 mod posix;
 
@@ -7,43 +7,43 @@ pub use posix::{PosixAcl, PosixAcls};
 use crate::Result;
 use bitflags::bitflags;
 
-/// An access control list: entries in the order in which they are looked at.
+/// An access control list: entries in the order of their evaluation.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Acl {
-    /// At most [`ACL_ENTRIES_MAX`](crate::ACL_ENTRIES_MAX) of them are taken.
+    /// At most [`ACL_ENTRIES_MAX`](crate::ACL_ENTRIES_MAX) entries are accepted.
     pub entries: Vec<Ace>,
 }
 
 impl Acl {
-    /// The list that says what the permission bits of a mode say.
+    /// Makes the list that is equivalent to the permission bits of a mode.
     pub fn from_mode(mode: u32, directory: bool) -> Self {
         PosixAcls::from_mode(mode).to_acl(directory)
     }
 
-    /// What [`Store::acl`](crate::Store::acl) tells once this list was set: what no store keeps is
-    /// not in it.
+    /// Returns the list that [`Store::acl`](crate::Store::acl) returns once this one was set,
+    /// without the parts that no store keeps.
     ///
     /// # Errors
-    /// Those of [`Store::set_acl`](crate::Store::set_acl) for a list that no store takes.
+    /// Those of [`Store::set_acl`](crate::Store::set_acl) for a list that no store accepts.
     pub fn as_kept(&self, directory: bool) -> Result<Self> {
         Ok(PosixAcls::from_acl(self, directory)?.to_acl(directory))
     }
 }
 
-/// One entry of an [`Acl`]. Entries that only audit or alarm are no part of a store.
+/// One entry of an [`Acl`]. Stores do not keep audit and alarm entries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ace {
-    /// Whether it grants or refuses.
+    /// Grants or denies the rights.
     pub kind: AceKind,
-    /// For whom it is and is not inherited.
+    /// Its inheritance.
     pub flags: AceFlags,
-    /// The rights that it is about.
+    /// The rights that it grants or denies.
     pub mask: AceMask,
-    /// Whom it is about.
+    /// The callers that it applies to.
     pub who: AceWho,
 }
 
-/// Whether an entry grants or refuses. The values are those of RFC 8881 6.2.1.1.
+/// The type of an entry. The values are those of RFC 8881 6.2.1.1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the names are the meaning")]
 pub enum AceKind {
@@ -51,14 +51,14 @@ pub enum AceKind {
     Deny,
 }
 
-/// Whom an entry is about (RFC 8881 6.2.1.5).
+/// The callers that an entry applies to (RFC 8881 6.2.1.5).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AceWho {
     /// OWNER@: the owner of the object.
     Owner,
     /// GROUP@: members of the object's group.
     Group,
-    /// EVERYONE@, with the owner and the group.
+    /// EVERYONE@, which includes the owner and the group.
     Everyone,
     /// The user with this id.
     User(u32),
@@ -67,19 +67,19 @@ pub enum AceWho {
 }
 
 bitflags! {
-    /// Inheritance of an entry, with the values of RFC 8881 6.2.1.4.1. That an entry is about a
-    /// group is said by its [`AceWho`], so ACE4_IDENTIFIER_GROUP is not among them.
+    /// Inheritance of an entry, with the values of RFC 8881 6.2.1.4.1. ACE4_IDENTIFIER_GROUP is not
+    /// among them, because [`AceWho`] distinguishes users from groups.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
     pub struct AceFlags: u32 {
         /// New files in the directory get it.
         const FILE_INHERIT = 0x01;
         /// New directories in the directory get it.
         const DIRECTORY_INHERIT = 0x02;
-        /// Directories that get it do not hand it on. No store here keeps this.
+        /// Directories that inherit it do not pass it on. No store here keeps this.
         const NO_PROPAGATE_INHERIT = 0x04;
-        /// It is not about the directory itself.
+        /// The entry does not apply to the directory itself.
         const INHERIT_ONLY = 0x08;
-        /// It was inherited. No store here keeps this.
+        /// The entry was inherited. No store here keeps this.
         const INHERITED = 0x80;
     }
 }
@@ -118,7 +118,7 @@ bitflags! {
         const WRITE_ACL = 0x0004_0000;
         /// Change owner or group.
         const WRITE_OWNER = 0x0008_0000;
-        /// Use the object synchronously; means nothing here.
+        /// Use the object synchronously; no effect here.
         const SYNCHRONIZE = 0x0010_0000;
     }
 }

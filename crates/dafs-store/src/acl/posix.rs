@@ -1,18 +1,18 @@
-//! POSIX access control lists, and how they and NFSv4's say the same.
+//! POSIX access control lists, and their conversion to and from NFSv4 lists.
 //!
-//! A POSIX list has one entry per class: the owner, named users, the group, named groups, all others.
-//! The first class that fits a caller decides, except that any fitting group may grant. An NFSv4 list
-//! is looked at in order until every right is decided.
+//! A POSIX list has one entry per class: the owner, named users, the group, named groups, all
+//! others. The first class that matches a caller decides, except that any matching group may grant.
+//! A server evaluates an NFSv4 list in order until every right is decided.
 //!
-//! Decisions (RFC 8881 6.3, 6.4, and what other servers do)
-//! * From POSIX to NFSv4 nothing is lost but the mask entry, which is applied. Refusals come before the grants
-//!   of classes that would otherwise let more through.
-//! * From NFSv4 to POSIX errs towards less access: a refusal of one group counts for all who may be
-//!   in it, and write permission needs all the rights that belong to it.
-//! * Rights that POSIX ties to being the owner, or gives to everybody (reading attributes, say), are
-//!   neither granted nor refused by entries; what entries say about them is passed over.
-//! * Inheritance is for files and directories alike; an entry for one of them counts for both.
-//!   Entries that are handed down one level only are refused, and so are audits.
+//! Decisions (RFC 8881 6.3, 6.4, and the practice of other servers)
+//! * From POSIX to NFSv4 only the mask entry is lost, after it was applied. Denials come before the
+//!   grants of classes that would otherwise grant more.
+//! * From NFSv4 to POSIX the conversion errs towards less access: a denial for one group applies to
+//!   all callers that may be in it, and write permission needs all the rights that belong to it.
+//! * POSIX gives some rights to the owner or to all callers (such as reading attributes). Entries
+//!   neither grant nor deny them; the conversion ignores them.
+//! * Inheritance applies to files and directories alike; an entry for one of them counts for both.
+//!   Entries that are inherited one level only are rejected, and so are audits.
 
 use super::{Ace, AceFlags, AceKind, AceMask, AceWho, Acl};
 use crate::limits::ACL_ENTRIES_MAX;
@@ -26,11 +26,11 @@ const READ: Bits = 4;
 const WRITE: Bits = 2;
 const EXECUTE: Bits = 1;
 
-/// What everybody may do who can name an object.
+/// The rights of every caller that can name an object.
 const ANYBODY: AceMask =
     AceMask::READ_ATTRIBUTES.union(AceMask::READ_ACL).union(AceMask::SYNCHRONIZE);
 
-/// What the owner may do besides.
+/// The additional rights of the owner.
 const OWNER: AceMask = AceMask::WRITE_ATTRIBUTES.union(AceMask::WRITE_ACL);
 
 const INHERIT: AceFlags = AceFlags::FILE_INHERIT.union(AceFlags::DIRECTORY_INHERIT);
@@ -59,9 +59,9 @@ pub struct PosixAcl {
 /// The lists of one object.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PosixAcls {
-    /// Who may use the object.
+    /// The list that controls access to the object.
     pub access: PosixAcl,
-    /// What new objects in the directory get.
+    /// The list that new objects in the directory inherit.
     pub default: Option<PosixAcl>,
 }
 
@@ -70,13 +70,13 @@ fn low_bits(value: u32) -> Bits {
 }
 
 impl PosixAcl {
-    /// The list that says what a mode says.
+    /// Makes the list that is equivalent to a mode.
     pub fn from_mode(mode: u32) -> Self {
         let [owner, group, other] = [mode >> 6, mode >> 3, mode].map(low_bits);
         Self { owner, group, other, ..Self::default() }
     }
 
-    /// The nine permission bits, if they say all that the list says.
+    /// Returns the nine permission bits, if they are equivalent to the list.
     pub fn as_mode(&self) -> Option<u32> {
         let [owner, group, other] = [self.owner, self.group, self.other].map(u32::from);
         self.is_minimal().then_some(owner << 6 | group << 3 | other)
@@ -86,7 +86,7 @@ impl PosixAcl {
         self.users.is_empty() && self.groups.is_empty()
     }
 
-    /// Reads the kernel's form; `None` for what is not one.
+    /// Decodes the kernel's form; `None` for malformed bytes.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         let (version, records) = bytes.split_first_chunk::<4>()?;
         if u32::from_le_bytes(*version) != VERSION || records.len() % RECORD_BYTES != 0 {
@@ -113,7 +113,7 @@ impl PosixAcl {
         Some(acl)
     }
 
-    /// Writes the kernel's form, with the least mask that lets everything through.
+    /// Encodes the kernel's form, with the least mask that passes all rights.
     pub fn encode(&self) -> Vec<u8> {
         let mut bytes = VERSION.to_le_bytes().to_vec();
         let mut put = |tag: u16, bits: Bits, id: u32| {
@@ -132,7 +132,7 @@ impl PosixAcl {
         bytes
     }
 
-    /// What anybody but the owner and others may have.
+    /// Returns the rights of all classes except the owner and others.
     fn group_class(&self) -> Bits {
         self.groups_bits() | self.users.values().fold(0, |all, bits| all | bits)
     }
@@ -141,11 +141,12 @@ impl PosixAcl {
         self.groups.values().fold(self.group, |all, bits| all | bits)
     }
 
-    /// Appends the NFSv4 entries that say the same.
+    /// Appends the equivalent NFSv4 entries.
     fn append_to(&self, entries: &mut Vec<Ace>, directory: bool, flags: AceFlags) {
         let mask = |bits| mask_of(bits, directory);
-        // A class that comes later may have more than an earlier one, whose members it would let
-        // through; so what the earlier one lacks of that is refused. Groups are looked at together.
+        // A later class may have more rights than an earlier one, and its entry would grant them to
+        // members of the earlier one. So the rights that the earlier one lacks are denied. All
+        // groups count together.
         let owner_lacks = !self.owner & (self.group_class() | self.other);
         let deny = |entries: &mut Vec<Ace>, who, lacks: Bits| {
             if lacks != 0 {
@@ -180,39 +181,39 @@ fn mask_of(bits: Bits, directory: bool) -> AceMask {
     mask
 }
 
-/// All the rights that write permission stands for.
+/// Returns all the rights that write permission includes.
 fn write_mask(directory: bool) -> AceMask {
     let change = AceMask::WRITE_DATA | AceMask::APPEND_DATA;
     if directory { change | AceMask::DELETE_CHILD } else { change }
 }
 
 impl PosixAcls {
-    /// The lists that say what a mode says.
+    /// Makes the lists that are equivalent to a mode.
     pub fn from_mode(mode: u32) -> Self {
         Self { access: PosixAcl::from_mode(mode), default: None }
     }
 
-    /// The nine permission bits, if they say all that the lists say.
+    /// Returns the nine permission bits, if they are equivalent to the lists.
     pub fn as_mode(&self) -> Option<u32> {
         self.access.as_mode().filter(|_| self.default.is_none())
     }
 
-    /// The NFSv4 list that says the same.
+    /// Returns the equivalent NFSv4 list.
     pub fn to_acl(&self, directory: bool) -> Acl {
         let mut entries = Vec::new();
         self.access.append_to(&mut entries, directory, AceFlags::empty());
         if let Some(default) = &self.default {
-            // What is inherited may become a file or a directory, so all write rights are named.
+            // A file or a directory may inherit the entry, so it names all write rights.
             default.append_to(&mut entries, true, INHERIT | AceFlags::INHERIT_ONLY);
         }
         Acl { entries }
     }
 
-    /// The POSIX lists for an NFSv4 list of a directory or of something else.
+    /// Converts an NFSv4 list of a directory or of another object.
     ///
     /// # Errors
-    /// `NotSupported` for entries that have no place in POSIX lists, and too many of them; `Invalid`
-    /// for inheritance where nothing inherits, and for ids that nobody can have.
+    /// `NotSupported` for entries that POSIX lists cannot express, and for too many of them;
+    /// `Invalid` for inheritance of an object that is not a directory, and for impossible ids.
     pub fn from_acl(acl: &Acl, directory: bool) -> Result<Self> {
         if acl.entries.len() > ACL_ENTRIES_MAX {
             return Err(StoreError::NotSupported);
@@ -234,14 +235,14 @@ impl PosixAcls {
         let handed_down = |ace: &&Ace| ace.flags.intersects(INHERIT);
         let access = Classes::decide(acl.entries.iter().filter(own)).into_acl(directory);
         let default = acl.entries.iter().any(|ace| handed_down(&ace));
-        // What is inherited by files need not say anything of DELETE_CHILD.
+        // Files inherit the entries, too, so DELETE_CHILD is not required.
         let default = default
             .then(|| Classes::decide(acl.entries.iter().filter(handed_down)).into_acl(false));
         Ok(Self { access, default })
     }
 }
 
-/// What was decided for one class so far.
+/// The rights of one class that are decided so far.
 #[derive(Debug, Clone, Copy, Default)]
 struct Decided {
     allowed: AceMask,
@@ -264,7 +265,7 @@ impl Decided {
     }
 }
 
-/// Every class of an NFSv4 list.
+/// All classes of an NFSv4 list.
 #[derive(Debug, Default)]
 struct Classes {
     owner: Decided,
@@ -304,7 +305,7 @@ impl Classes {
                     class.decide(kind, mask);
                 }
                 if kind == AceKind::Deny {
-                    // That user may be the owner.
+                    // The user may be the owner.
                     self.owner.decide(kind, mask);
                 }
             }
@@ -425,7 +426,7 @@ mod tests {
         )
     }
 
-    /// Somebody who wants in.
+    /// A caller that asks for access.
     #[derive(Debug)]
     struct Principal {
         owner: bool,
@@ -445,7 +446,7 @@ mod tests {
             }
         }
 
-        /// Whether the NFSv4 list grants all of these rights (RFC 8881 6.2.1).
+        /// True if the NFSv4 list grants all of these rights (RFC 8881 6.2.1).
         fn granted_by_acl(&self, acl: &Acl, rights: AceMask) -> bool {
             rights.iter().all(|right| {
                 let decides = |ace: &&Ace| ace.mask.contains(right) && self.is(ace.who);
@@ -453,7 +454,7 @@ mod tests {
             })
         }
 
-        /// What the POSIX list grants.
+        /// Returns the rights that the POSIX list grants.
         fn granted_by_posix(&self, acl: &PosixAcl) -> Bits {
             if self.owner {
                 return acl.owner;
