@@ -1,37 +1,37 @@
-//! A write at the end of a file, all or nothing, out of what every open file can do.
+//! An atomic write at the end of a file, made of the other operations of open files.
 
 use crate::{OpenFile, Result, Stability, StoreError, Wait};
 use dafs_mem::VolatileSlice;
 
-/// Somebody who notes, where it outlives the process, what an append is about to do and has done.
+/// Logs the intent and the outcome of an append, in a place that outlives the process.
 pub trait AppendWitness: Send + Sync {
-    /// The data will go to `offset`, the end of the file. Nothing was written yet, and nothing is
-    /// when this fails.
+    /// Logs that the data will go to `offset`, the end of the file. No data was written yet, and
+    /// none is written if this fails.
     ///
     /// # Errors
-    /// When it cannot be noted; whether it was is not known then.
+    /// When it cannot be logged. Then the log may or may not hold the intent.
     fn placed(&self, offset: u64) -> Result<()>;
 
-    /// The data is there, as stable as it was asked for, or (`false`) the file is as it was, and that
-    /// is stable.
+    /// Logs the outcome: the data has been written with the wanted stability, or (`false`) the file
+    /// is as before, and that is stable.
     ///
     /// # Errors
-    /// When it cannot be noted; whether it was is not known then.
+    /// When it cannot be logged. Then the log may or may not hold the outcome.
     fn ended(&self, appended: bool) -> Result<()>;
 }
 
-/// How an append has failed.
+/// The state after a failed append.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AppendFailure {
-    /// The file is as it was, and its witness knows that.
+    /// The file is as before, and its witness knows that.
     Undone(StoreError),
-    /// What the file holds behind its old end, and what the witness has noted, do not agree for
-    /// certain. Somebody is to find out before anything else is written to the file.
+    /// The log may not agree with the data behind the old end of the file. It must be recovered
+    /// before the file is written again.
     Unknown(StoreError),
 }
 
 impl AppendFailure {
-    /// What went wrong first.
+    /// Returns the first error.
     pub fn error(self) -> StoreError {
         match self {
             Self::Undone(error) | Self::Unknown(error) => error,
@@ -39,7 +39,7 @@ impl AppendFailure {
     }
 }
 
-/// What [`OpenFile::append`] does. Nobody else changes the size of the file meanwhile.
+/// Implements [`OpenFile::append`]. The caller prevents other changes of the size.
 pub(crate) fn append<F: OpenFile + ?Sized>(
     file: &F,
     views: &[VolatileSlice<'_>],
@@ -49,10 +49,11 @@ pub(crate) fn append<F: OpenFile + ?Sized>(
     append_at(file, views, stability, end).map(|()| end).map_err(|failure| failure.error())
 }
 
-/// As [`append`], before the eyes of a witness. Nobody else changes the file until it returns.
+/// Appends like [`append`], and logs intent and outcome to a witness. The caller prevents all other
+/// changes of the file.
 ///
 /// # Errors
-/// What became of the file and of what the witness knows.
+/// The state of the file and of the log.
 pub fn append_before(
     file: &dyn OpenFile,
     views: &[VolatileSlice<'_>],
@@ -65,7 +66,7 @@ pub fn append_before(
     match append_at(file, views, stability, end) {
         Ok(()) => witness.ended(true).map_err(Unknown).map(|()| end),
         Err(Undone(error)) => {
-            // What is left of it could come back with a loss of power.
+            // A loss of power could bring the rest of the data back.
             let noted = file.sync().and_then(|()| witness.ended(false));
             Err(if noted.is_ok() { Undone(error) } else { Unknown(error) })
         }
@@ -84,7 +85,7 @@ fn append_at<F: OpenFile + ?Sized>(
         Stability::Data => file.commit(end, 0),
         Stability::File => file.sync(),
     });
-    // When cutting it fails as well, the first error is still the one to tell.
+    // If the truncation fails as well, the caller still gets the first error.
     written.map_err(|error| match file.set_size(end) {
         Ok(()) => AppendFailure::Undone(error),
         Err(_) => AppendFailure::Unknown(error),
@@ -102,7 +103,7 @@ fn write_all<F: OpenFile + ?Sized>(
     while !left.is_empty() {
         let count = file.write_at(&left, at, Stability::Unstable, Wait::Allowed)?;
         if count == 0 {
-            // A store takes something or says why not.
+            // A store writes at least one byte or returns an error.
             return Err(StoreError::Io);
         }
         at += count as u64;
@@ -111,7 +112,7 @@ fn write_all<F: OpenFile + ?Sized>(
     Ok(())
 }
 
-/// Takes the first `count` bytes off the views.
+/// Removes the first `count` bytes from the views.
 fn skip(views: &mut Vec<VolatileSlice<'_>>, mut count: usize) {
     while let Some(first) = views.first().copied() {
         if count < first.len() {

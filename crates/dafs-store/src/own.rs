@@ -1,14 +1,13 @@
-//! Files of the server's own: in its state directory, and those by which it knows the directories of nodes.
+//! The server's own files: in its state directory, and the markers in the directories of nodes.
 //!
-//! They are safe from other users of the host because these can write neither to them nor to the directories
-//! that hold them. What is kept in lists and marks carries a code as well, by which damage is told from
-//! what was written.
+//! They are safe from other users of the host, because these can write neither to them nor to the
+//! directories that hold them. Lists and marks also carry a MAC, which shows damage.
 //!
 //! Invariants
-//! * Files and directories are made for the server's user alone, whatever the umask.
+//! * Only the server's user gets access to new files and directories, with any umask.
 //! * No symlink is followed to a file.
-//! * Nothing is used that belongs to another user than the server's or root, and no directory that others
-//!   may write to.
+//! * The server refuses files of users other than its own and root, and directories to which other
+//!   users may write.
 
 use rustix::fs::{Mode, OFlags};
 use siphasher::sip128::{Hasher128, SipHasher24};
@@ -25,19 +24,19 @@ const FILE_MODE: u32 = 0o600;
 /// The mode of directories.
 const DIRECTORY_MODE: u32 = 0o700;
 
-/// The permissions of a group and of others to write.
+/// The write permissions of the group and of others.
 const WRITABLE: u32 = 0o022;
 
-/// The first of them.
+/// The write permission of the group.
 const GROUP_WRITABLE: u32 = 0o020;
 
-/// The bit by which only owners remove names from a directory.
+/// The bit that lets only owners remove names from a directory.
 const STICKY: u32 = 0o1000;
 
-/// Directories that all programs of a host share, and lose the use of when they are closed.
+/// Directories that all programs of a host share. The server must not close them to others.
 const SHARED: [&str; 3] = ["/tmp", "/var/tmp", "/dev/shm"];
 
-/// Why something is not used as the server's own.
+/// The reason why the server refuses a file or directory.
 #[derive(Debug, Error)]
 #[allow(missing_docs, reason = "the messages say it")]
 pub enum OwnError {
@@ -96,7 +95,7 @@ impl From<OwnError> for io::Error {
     }
 }
 
-/// Whether something of this owner is trusted: the server's user and root are.
+/// Checks that the owner is trusted: the server's user or root.
 ///
 /// # Errors
 /// [`OwnError::Owner`].
@@ -109,15 +108,15 @@ pub fn check_owner(path: &Path, owner: u32) -> Result<(), OwnError> {
     Err(OwnError::Owner { path: path.to_owned(), owner, to })
 }
 
-/// Whether something is of an ordinary user who runs the server, and of his group. With the usual umask of 002
-/// such a group can write to all that the user makes.
+/// True if an object belongs to the ordinary user that runs the server, and to that user's group.
+/// With the usual umask of 002 the group can write to all new files of the user.
 fn is_own_group(found: &fs::Metadata) -> bool {
     let (user, group) = (rustix::process::geteuid(), rustix::process::getegid());
     !user.is_root() && found.uid() == user.as_raw() && found.gid() == group.as_raw()
 }
 
-/// Whether a directory that an administrator has named may hold what the server trusts. It is closed to
-/// the group of an ordinary user who runs the server.
+/// Checks that a directory of the configuration may hold data that the server trusts. Removes the
+/// write permission of the group, if it is that of the ordinary user that runs the server.
 ///
 /// # Errors
 /// When others may write to it, or it belongs to another user; the system's.
@@ -133,7 +132,7 @@ pub fn check_directory(path: &Path) -> Result<(), OwnError> {
     } else if mode & WRITABLE != 0 {
         return Err(OwnError::Writable(path.to_owned()));
     }
-    // The administrator has chosen the place, so a word must do.
+    // The administrator has chosen the place, so a warning must suffice.
     let full = fs::canonicalize(path).map_err(failed)?;
     for above in full.ancestors().skip(1) {
         let mode = fs::metadata(above).map_or(0, |found| found.mode());
@@ -148,12 +147,12 @@ pub fn check_directory(path: &Path) -> Result<(), OwnError> {
     Ok(())
 }
 
-/// The same for one that is for the server alone, as its content says. The root of a file system where others may
-/// add names and replace none, as in a new one in memory (mode 1777), is closed to them. Any other directory of that
-/// mode is one that programs share.
+/// Does the same for a directory that only the server uses, as its content shows. In the root of a
+/// new file system (mode 1777, as for one in memory) others may add names but not replace any. That
+/// directory is closed to them. Programs may share any other directory of that mode.
 ///
 /// # Errors
-/// As `check_directory`; when it is the system's, as /tmp is.
+/// As `check_directory`; when the system shares it, such as /tmp.
 pub fn close_directory(path: &Path) -> Result<(), OwnError> {
     match check_directory(path) {
         Err(OwnError::Writable(_)) => {}
@@ -175,21 +174,21 @@ pub fn close_directory(path: &Path) -> Result<(), OwnError> {
     Ok(())
 }
 
-/// Whether a directory, of which this is the canonical path, is on another file system than the one above it.
+/// True if a directory, given by its canonical path, is on another file system than its parent.
 fn is_root_of_file_system(full: &Path, found: &fs::Metadata) -> bool {
     let above = full.parent().and_then(|above| fs::metadata(above).ok());
     above.is_some_and(|above| above.dev() != found.dev())
 }
 
-/// Whether all programs of the host share a directory, of which this is the canonical path.
+/// True if all programs of the host share a directory, given by its canonical path.
 fn is_shared(full: &Path) -> bool {
     SHARED.iter().any(|shared| full == Path::new(shared))
 }
 
-/// Whether a file of the server's own is one, if it is there.
+/// Checks a file of the server's own, if it exists.
 ///
 /// # Errors
-/// When it belongs to another user, or is a symlink or anything else; the system's.
+/// When it belongs to another user, or is not a regular file; the system's.
 pub fn check_file(path: &Path) -> Result<(), OwnError> {
     match fs::symlink_metadata(path) {
         Ok(found) if found.is_file() => check_owner(path, found.uid()),
@@ -199,7 +198,7 @@ pub fn check_file(path: &Path) -> Result<(), OwnError> {
     }
 }
 
-/// Whether a directory inside one that was looked at is the server's own, and no symlink.
+/// Checks that a directory inside a checked one is the server's own, and no symlink.
 ///
 /// # Errors
 /// When it is not; the system's.
@@ -215,8 +214,8 @@ pub fn check_inner_directory(path: &Path) -> Result<(), OwnError> {
     }
 }
 
-/// Makes a directory inside of the state directory, or takes the one that is there. One to which others may
-/// write is closed to them: earlier versions left such directories behind.
+/// Makes a directory inside the state directory, or takes an existing one. If others may write to
+/// it, it is closed to them: earlier versions have left such directories behind.
 ///
 /// # Errors
 /// When it belongs to another user or is a symlink; the system's.
@@ -248,15 +247,15 @@ pub fn make_directory(path: &Path) -> Result<(), OwnError> {
     Ok(())
 }
 
-/// How every file is opened.
+/// Returns the options for opening every file.
 fn options() -> OpenOptions {
     let mut options = OpenOptions::new();
-    // What is put in the place of a file keeps nobody waiting.
+    // The open does not block on an object that has replaced a file.
     options.mode(FILE_MODE).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_CLOEXEC);
     options
 }
 
-/// The file, if it is one and belongs to the server's user or root.
+/// Returns the file, if it is a regular one and belongs to the server's user or root.
 fn opened(path: &Path, file: io::Result<File>) -> Result<File, OwnError> {
     let failed = |error| OwnError::Io(path.to_owned(), error);
     let no_file = || OwnError::NoFile(path.to_owned());
@@ -275,17 +274,18 @@ fn opened(path: &Path, file: io::Result<File>) -> Result<File, OwnError> {
 /// Opens a file for reading.
 ///
 /// # Errors
-/// When it is no file of the server's own; the system's.
+/// When it is not a file of the server's own; the system's.
 pub fn open_to_read(path: &Path) -> io::Result<File> {
     Ok(opened(path, options().read(true).open(path))?)
 }
 
-/// Opens a file that an administrator has named, for reading. The name may be that of a symlink, as secrets
-/// of containers are, if it and the file belong to the server's user or root. A pipe of theirs may be named by
-/// its descriptor.
+/// Opens a file of the configuration for reading. The name may be that of a symlink, as for secrets
+/// of containers, if it and the file belong to the server's user or root. A pipe of theirs may be
+/// named by its descriptor.
 ///
 /// # Errors
-/// When either does not, or the file is neither a regular one nor such a pipe; the system's.
+/// When either belongs to another user, or the file is neither a regular one nor such a pipe; the
+/// system's.
 pub fn open_named(path: &Path) -> Result<File, OwnError> {
     let named = fs::symlink_metadata(path).map_err(|error| OwnError::Io(path.to_owned(), error))?;
     check_owner(path, named.uid()).map_err(|error| match error {
@@ -298,7 +298,7 @@ pub fn open_named(path: &Path) -> Result<File, OwnError> {
     let file = OpenOptions::new().read(true).custom_flags(flags).open(path);
     let file = match file {
         Ok(pipe) if is_own_pipe(path, &pipe) => {
-            // Its writer may not have begun.
+            // The open may have come before the first writer.
             rustix::fs::fcntl_setfl(&pipe, OFlags::empty())
                 .map_err(|errno| OwnError::Io(path.to_owned(), errno.into()))?;
             return Ok(pipe);
@@ -311,22 +311,22 @@ pub fn open_named(path: &Path) -> Result<File, OwnError> {
     })
 }
 
-/// Whether a file is a pipe of the server's user or root, and is named by a descriptor of this process: whoever
-/// started the process has given it that. In a directory anybody could have put one in the place of a file.
+/// True if a file is a pipe of the server's user or root, and is named by a descriptor of this
+/// process. The parent of the process passed that descriptor. In a directory another user could
+/// have put a pipe in the place of a file.
 fn is_own_pipe(path: &Path, file: &File) -> bool {
     let is_own = file
         .metadata()
         .is_ok_and(|found| found.file_type().is_fifo() && check_owner(path, found.uid()).is_ok());
     let place = |path: &Path| fs::canonicalize(path.parent()?).ok();
     let descriptors = fs::canonicalize("/proc/self/fd").ok();
-    // /dev/stdin is a symlink to a descriptor, which is one to the pipe.
+    // /dev/stdin is a symlink to a descriptor, which is a symlink to the pipe.
     let linked = fs::read_link(path).ok();
     let mut names = std::iter::once(path).chain(linked.as_deref());
     is_own && descriptors.is_some() && names.any(|name| place(name) == descriptors)
 }
 
-/// Reads a configuration file, which an administrator has named. The group of an ordinary user who runs the server
-/// may write to it.
+/// Reads a configuration file. The group of the ordinary user that runs the server may write to it.
 ///
 /// # Errors
 /// As `open_named`; when others may write to it.
@@ -344,7 +344,7 @@ pub fn read_config(path: &Path) -> Result<String, OwnError> {
     Ok(text)
 }
 
-/// Makes a file for reading and writing. What has its name is removed before.
+/// Makes a file for reading and writing, after removing an old one of that name.
 ///
 /// # Errors
 /// The system's.
@@ -355,24 +355,24 @@ pub fn create(path: &Path) -> io::Result<File> {
     }
 }
 
-/// Opens a file for reading and writing; one that is not there is made with `make` alone. From then on nobody
-/// else may use it.
+/// Opens a file for reading and writing. With `make`, a missing file is made. The call removes all
+/// permissions of the group and of others.
 ///
 /// # Errors
-/// When it is no file of the server's own; the system's.
+/// When it is not a file of the server's own; the system's.
 pub fn open(path: &Path, make: bool) -> io::Result<File> {
     let file = opened(path, options().read(true).write(true).create(make).open(path))?;
-    // Earlier versions let everybody write to some.
+    // Earlier versions made some files writable for all users.
     if file.metadata()?.mode() & 0o077 != 0 {
         file.set_permissions(Permissions::from_mode(FILE_MODE))?;
     }
     Ok(file)
 }
 
-/// Reads a file that has at most so many bytes.
+/// Reads a file of at most `bytes_max` bytes.
 ///
 /// # Errors
-/// When it is longer, or no file of the server's own; the system's.
+/// When it is longer, or not a file of the server's own; the system's.
 pub fn read(path: &Path, bytes_max: usize) -> io::Result<Vec<u8>> {
     let file = open_to_read(path)?;
     let mut bytes = Vec::new();
@@ -383,8 +383,8 @@ pub fn read(path: &Path, bytes_max: usize) -> io::Result<Vec<u8>> {
     }
 }
 
-/// Writes a file aside, and puts it in the place of whatever has its name. The content is stable then, the
-/// name is not yet.
+/// Replaces a file atomically: writes a new one at `aside`, and renames it. The content is stable
+/// then, the name is not.
 ///
 /// # Errors
 /// The system's.
@@ -396,13 +396,13 @@ pub fn replace(path: &Path, aside: &Path, bytes: &[u8]) -> io::Result<()> {
         fs::rename(aside, path)
     };
     put().inspect_err(|_| {
-        // On a full file system what failed would add up.
+        // Repeated failures on a full file system must not leave files behind.
         let _ = fs::remove_file(aside);
     })
 }
 
-/// A code of some parts under a key: one that is secret shows who has written them, any other one that they are
-/// as they were.
+/// Returns the MAC of some parts. With a secret key it proves the author of the parts, with any
+/// other key it only shows damage.
 pub fn code(key: &[u8; 16], parts: &[&[u8]]) -> [u8; 16] {
     let mut hasher = SipHasher24::new_with_key(key);
     for part in parts {
@@ -447,7 +447,7 @@ mod tests {
             assert!(open(&path(name), true).is_err(), "{name}");
             assert!(open_to_read(&path(name)).is_err(), "{name}");
         }
-        // An administrator has named this one.
+        // An administrator may name a symlink.
         open_named(&path("link")).expect("a file");
         let error = open_named(&path("fifo")).expect_err("a pipe");
         assert!(error.to_string().contains("is no regular file"), "{error}");
@@ -479,7 +479,7 @@ mod tests {
                 let mut text = [0; 4];
                 (&file).read_exact(&mut text).map(|()| text)
             });
-            // It waits for what is not written yet.
+            // The read waits for the writer.
             to.write_all(b"text").expect("written");
             assert_eq!(&reader.join().expect("joined").expect("read"), b"text");
         }

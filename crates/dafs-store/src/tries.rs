@@ -1,8 +1,8 @@
-//! Waits for the libraries of engines, some of whose waits have no end.
+//! Calls of engines' libraries that may never return.
 //!
 //! Invariants
-//! * Of the works that one [`Tries`] has begun, at most [`OPENS_MAX`] are under way, those that nobody waits for
-//!   any more included.
+//! * One [`Tries`] has at most [`OPENS_MAX`] running calls. The bound includes those whose caller
+//!   has timed out.
 
 use crate::limits::OPENS_MAX;
 use std::io;
@@ -10,36 +10,36 @@ use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
-/// Works of which nothing may ever come, such as tries to open a cluster.
+/// Calls that may never return, such as attempts to open a cluster.
 #[derive(Debug)]
 pub struct Tries {
-    /// Each work under way has one.
+    /// Each running call holds a reference.
     under_way: Mutex<Weak<()>>,
 }
 
-/// Why nothing has come of a try.
+/// The reason for a missing result.
 #[derive(Debug)]
 pub enum NoOutcome {
-    /// So many are under way already: it was not begun.
+    /// So many calls are running already; this one was not started.
     Stuck(usize),
-    /// It was waited for this long, and is still under way.
+    /// The call has not returned within this time, and is still running.
     Timeout(Duration),
-    /// A thread cannot be started.
+    /// The system cannot start a thread.
     Thread(io::Error),
 }
 
 impl Tries {
-    /// None is under way.
+    /// Makes an empty set.
     #[expect(clippy::new_without_default, reason = "only statics are made of it, by `const`")]
     pub const fn new() -> Self {
         Self { under_way: Mutex::new(Weak::new()) }
     }
 
-    /// Has a thread of this name do something, and waits for that so long at most. A thread that is caught in
-    /// a wait is left there; what comes of it later is dropped by it.
+    /// Runs a function on a thread of this name, and waits at most `limit` for its result. After a
+    /// timeout the thread goes on, and drops a later result.
     ///
     /// # Errors
-    /// When there is nothing to tell.
+    /// The reason, if there is no result.
     pub fn run<T: Send + 'static>(
         &self,
         name: &str,
@@ -88,7 +88,7 @@ mod tests {
         let refused = tries.run("refused", SOON, || ());
         assert!(matches!(refused, Err(NoOutcome::Stuck(OPENS_MAX))), "{refused:?}");
         drop(held);
-        // The threads end a moment after.
+        // The threads end a moment later.
         while let Err(NoOutcome::Stuck(_)) = tries.run("again", SOON, || ()) {
             std::thread::yield_now();
         }

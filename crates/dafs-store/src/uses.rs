@@ -1,8 +1,8 @@
-//! Requests of clients that a data server works on, by what they use.
+//! The running requests of clients at a data server, by the object that they use.
 //!
 //! Invariants
-//! * Whoever waits for the end of uses does so for those that had begun before, however many come
-//!   after.
+//! * A wait for the end of uses covers the uses that began before it, and not those that begin
+//!   later.
 
 use crate::limits::FORGET_WAIT;
 use crate::{Result, StoreError};
@@ -11,7 +11,7 @@ use std::hash::Hash;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// How many requests use each thing now.
+/// Counts the running requests on each object.
 #[derive(Debug)]
 pub struct Uses<K> {
     state: Mutex<State<K>>,
@@ -20,9 +20,9 @@ pub struct Uses<K> {
 
 #[derive(Debug)]
 struct State<K> {
-    /// How often somebody has waited.
+    /// Counts the waits.
     generation: u64,
-    /// Uses by the generation in which they have begun, the oldest first; no empty ones.
+    /// The uses by the generation of their beginning, the oldest first, without zeros.
     counts: FxHashMap<K, Vec<(u64, u32)>>,
 }
 
@@ -35,11 +35,11 @@ impl<K> Default for Uses<K> {
 
 impl<K: Copy + Eq + Hash> Uses<K> {
     fn lock(&self) -> MutexGuard<'_, State<K>> {
-        // It is whole between any two steps.
+        // A panic leaves no half-done change here, so a poisoned lock is usable.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A request begins. What is returned has to be given to [`end`](Self::end).
+    /// Begins a use. The caller passes the returned value to [`end`](Self::end).
     pub fn begin(&self, what: &K) -> u64 {
         let mut state = self.lock();
         let generation = state.generation;
@@ -51,7 +51,7 @@ impl<K: Copy + Eq + Hash> Uses<K> {
         generation
     }
 
-    /// A request that has begun is over.
+    /// Ends a use.
     pub fn end(&self, what: &K, begun: u64) {
         let mut state = self.lock();
         let Some(counts) = state.counts.get_mut(what) else { return };
@@ -68,15 +68,15 @@ impl<K: Copy + Eq + Hash> Uses<K> {
         }
     }
 
-    /// Waits until all requests are over that had begun to use it before the call.
+    /// Waits for the end of all uses of an object that began before the call.
     ///
     /// # Errors
-    /// [`StoreError::Busy`] when that takes too long.
+    /// [`StoreError::Busy`] after a timeout.
     pub fn await_end(&self, what: &K) -> Result<()> {
         self.await_end_for(what, FORGET_WAIT)
     }
 
-    /// The same for whatever is used.
+    /// Does the same for all objects.
     ///
     /// # Errors
     /// [`StoreError::Busy`] when that takes longer than `limit`.
@@ -105,7 +105,7 @@ impl<K: Copy + Eq + Hash> Uses<K> {
     }
 }
 
-/// Whether any of the uses of something had begun in a generation or before.
+/// True if a use began in generation `before` or earlier.
 fn is_older(uses: &[(u64, u32)], before: u64) -> bool {
     uses.first().is_some_and(|(generation, _)| *generation <= before)
 }
@@ -122,7 +122,7 @@ mod tests {
         let second = uses.begin(&1);
         std::thread::scope(|scope| {
             let waiting = scope.spawn(|| uses.await_end(&1));
-            // One more use is there at any time.
+            // There is at least one use at any time.
             while uses.lock().generation < 2 {
                 std::thread::yield_now();
             }

@@ -1,18 +1,18 @@
-//! Threads without which the server would be half dead.
+//! Threads that the server cannot work without.
 //!
 //! Invariants
-//! * What one client can cause is confined to its connection long before. A panic that gets here has
-//!   left a thread's own state broken, so the process ends at once: a supervisor starts it again, and
-//!   recovery does what it does after any crash.
+//! * A fault that one client causes ends only its connection. A panic that reaches this thread has
+//!   left its own state broken, so the process ends at once. A supervisor restarts it, and recovery
+//!   is the same as after any crash.
 
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::thread::JoinHandle;
 
-/// Starts a thread that the server cannot do without.
+/// Starts a thread that the server cannot work without.
 ///
 /// # Errors
-/// When the system gives no thread.
+/// When the system cannot start a thread.
 pub fn spawn(
     name: impl Into<String>,
     run: impl FnOnce() + Send + 'static,
@@ -20,7 +20,7 @@ pub fn spawn(
     let name = name.into();
     let thread = std::thread::Builder::new().name(name.clone());
     thread.spawn(move || {
-        // What it was has been reported where it happened.
+        // The panic hook has reported the cause.
         if catch_unwind(AssertUnwindSafe(run)).is_err() {
             tracing::error!(
                 "the thread {name} has failed, so the server ends at once and has to be started again; \
