@@ -1,4 +1,4 @@
-//! What a data server exports: components by sealed handles, and only the bytes that are here.
+//! The export of a data server: components by sealed handles, and only the bytes of this node.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use dafs_mem::VolatileSlice;
@@ -18,7 +18,7 @@ fn store(path: &Path, elsewhere: Arc<dyn Elsewhere>) -> ComponentStore {
     ComponentStore::new(Arc::new(node), SECRET, FS, elsewhere)
 }
 
-/// The second of two nodes, where the first stripe lies on the first one.
+/// A handle for the second of two nodes; the first stripe is on the first one.
 fn handle() -> ComponentHandle {
     ComponentHandle {
         component: ComponentId([0xab; 16]),
@@ -109,7 +109,7 @@ fn only_handles_for_this_node_lead_anywhere() {
     assert_eq!(found.err(), Some(StoreError::NotFound));
 }
 
-/// Another node, and what was asked of it.
+/// Another node, which records the requests.
 #[derive(Default)]
 struct Other(Mutex<Vec<(u64, usize)>>);
 
@@ -151,7 +151,7 @@ fn what_lies_elsewhere_comes_from_there_and_is_counted() {
     assert_eq!(store.indirect_bytes(), 2 * UNIT - 10);
     let bytes = read(&file, UNIT - 1, UNIT as usize + 2).unwrap();
     assert_eq!((bytes[0], bytes[1], bytes[bytes.len() - 1]), (b'o', b'x', b'o'));
-    // A hole at the end of one part is not taken for one in the next.
+    // The end of one part must not hide data in the next.
     let unit = UNIT as usize;
     assert_eq!(file.served_bytes(0, 77), Ok(77));
     assert_eq!(file.served_bytes(UNIT - 5, 2 * unit), Ok(5));
@@ -159,7 +159,7 @@ fn what_lies_elsewhere_comes_from_there_and_is_counted() {
     assert_eq!(file.served_bytes(2 * UNIT + 1, 2 * unit), Ok(unit - 1));
 }
 
-/// Another node that cannot be reached.
+/// Another node that is unreachable.
 struct Away;
 
 impl Elsewhere for Away {
