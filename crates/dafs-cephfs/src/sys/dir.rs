@@ -16,33 +16,33 @@ pub(crate) struct DirStream {
     raw: NonNull<DirResult>,
 }
 
-// SAFETY: the library locks open directories with their mount; its calls may come from any thread.
+// SAFETY: the library locks open directories with their mount; any thread may call it.
 unsafe impl Send for DirStream {}
 
 /// One entry.
 pub(crate) struct Entry {
     pub(crate) name: Vec<u8>,
     pub(crate) ino: u64,
-    /// Where the next one is.
+    /// The position of the next entry.
     pub(crate) next: i64,
     /// Its attributes, when asked for.
     pub(crate) stat: Option<StatX>,
 }
 
 impl DirStream {
-    /// Takes over an open directory that the library has given.
+    /// Takes over an open directory of the library.
     pub(super) fn new(mount: &Arc<Mount>, raw: *mut DirResult) -> Result<Self> {
         let raw = NonNull::new(raw).ok_or(StoreError::Io)?;
         Ok(Self { mount: mount.clone(), raw })
     }
 
-    /// Goes on at the `next` of an entry.
+    /// Continues at the `next` of an entry.
     pub(crate) fn seek(&mut self, position: i64) {
         // SAFETY: the directory is one of this mount and is used by one thread at a time.
         unsafe { (self.mount.calls().ceph_seekdir)(self.mount.raw(), self.raw.as_ptr(), position) };
     }
 
-    /// The next entry, "." and ".." among them.
+    /// Returns the next entry, including "." and "..".
     pub(crate) fn next(&mut self, stat: bool) -> Result<Option<Entry>> {
         /// Attributes are not needed (`AT_STATX_DONT_SYNC`).
         const DONT_SYNC: u32 = 0x4000;
@@ -52,7 +52,7 @@ impl DirStream {
         let (want, flags) = if stat { (STATX_ALL, 0) } else { (0, DONT_SYNC) };
         let inode = if stat { &raw mut raw } else { null_mut() };
         // SAFETY: the directory is one of this mount and is used by one thread at a time; the rest
-        // takes answers, or is null where that means that there is no interest.
+        // takes answers, or is null for no answer.
         let found = checked(unsafe {
             (self.mount.calls().ceph_readdirplus_r)(
                 self.mount.raw(),
@@ -64,7 +64,7 @@ impl DirStream {
                 inode,
             )
         })?;
-        // The reference is ours whether it is of use or not.
+        // We own the reference even if it is not needed.
         drop((!raw.is_null()).then(|| Inode::new(&self.mount, raw)));
         if found == 0 {
             return Ok(None);

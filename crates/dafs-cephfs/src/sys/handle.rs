@@ -16,19 +16,19 @@ pub(crate) struct Handle {
     raw: NonNull<Fh>,
 }
 
-// SAFETY: the library locks open files with their mount; its calls may come from any thread.
+// SAFETY: the library locks open files with their mount; any thread may call it.
 unsafe impl Send for Handle {}
 // SAFETY: as above.
 unsafe impl Sync for Handle {}
 
 impl Handle {
-    /// Takes over an open file that the library has given.
+    /// Takes over an open file of the library.
     pub(super) fn new(mount: &Arc<Mount>, raw: *mut Fh) -> Result<Self> {
         let raw = NonNull::new(raw).ok_or(StoreError::Io)?;
         Ok(Self { mount: mount.clone(), raw })
     }
 
-    /// Reads into the first views, and tells how much; 0 at the end of the file.
+    /// Reads into the first views, and returns the number of bytes; 0 at the end of the file.
     pub(crate) fn read(&self, views: &[VolatileSlice<'_>], offset: u64) -> io::Result<usize> {
         let (offset, count) = vector(views, offset)?;
         // SAFETY: the file is one of this mount. A view is laid out as an iovec, and its memory is
@@ -44,11 +44,11 @@ impl Handle {
         })
     }
 
-    /// Writes the first views, and tells how much. The data is at the storage nodes when this
-    /// returns; the size may be known to this process alone.
+    /// Writes the first views, and returns the number of bytes. The data is at the storage daemons
+    /// when this returns; the size may be known to this process alone.
     pub(crate) fn write(&self, views: &[VolatileSlice<'_>], offset: u64) -> io::Result<usize> {
         let (offset, count) = vector(views, offset)?;
-        // SAFETY: as for reading; memory that others change meanwhile is copied as it is found.
+        // SAFETY: as for reading; memory that others change meanwhile is copied in any state.
         transferred(unsafe {
             (self.mount.calls().ceph_ll_writev)(
                 self.mount.raw(),

@@ -1,4 +1,4 @@
-//! Inodes, and what is done with them.
+//! Inodes and their operations.
 
 use super::dir::DirStream;
 use super::handle::Handle;
@@ -17,14 +17,13 @@ pub(crate) struct Inode {
     raw: NonNull<RawInode>,
 }
 
-// SAFETY: the library counts references and locks inodes with their mount; its calls may come from
-// any thread.
+// SAFETY: the library counts references and locks inodes with their mount; any thread may call it.
 unsafe impl Send for Inode {}
 // SAFETY: as above.
 unsafe impl Sync for Inode {}
 
 impl Inode {
-    /// Takes over a reference that the library has given.
+    /// Takes over a reference of the library.
     pub(super) fn new(mount: &Arc<Mount>, raw: *mut RawInode) -> Result<Self> {
         let raw = NonNull::new(raw).ok_or(StoreError::Io)?;
         Ok(Self { mount: mount.clone(), raw })
@@ -38,7 +37,7 @@ impl Inode {
         self.raw.as_ptr()
     }
 
-    /// All attributes, as they are at the metadata server or by right of what it has granted.
+    /// Returns all attributes, from the MDS or from the cache that its capabilities permit.
     pub(crate) fn stat(&self, perm: &Perm<'_>) -> Result<StatX> {
         let mut stat = StatX::empty();
         // SAFETY: the inode is one of this mount; `stat` takes the answer.
@@ -55,7 +54,7 @@ impl Inode {
         Ok(stat)
     }
 
-    /// How long a file is as far as this mount knows, without a word to anybody.
+    /// Returns the size that this mount knows, without asking the MDS.
     pub(crate) fn size_here(&self, perm: &Perm<'_>) -> Result<u64> {
         let mut stat = StatX::empty();
         // SAFETY: the inode is one of this mount; `stat` takes the answer.
@@ -72,7 +71,7 @@ impl Inode {
         Ok(stat.size)
     }
 
-    /// Sets what `mask` (of [`set`](super::set)) names.
+    /// Sets the attributes in `mask` (of [`set`](super::set)).
     pub(crate) fn set_stat(&self, mut stat: StatX, mask: i32, perm: &Perm<'_>) -> Result<()> {
         // SAFETY: the inode is one of this mount; `stat` is ours and whole.
         checked(unsafe {
@@ -87,7 +86,7 @@ impl Inode {
         .map(drop)
     }
 
-    /// One component below a directory.
+    /// Looks up one component below a directory.
     pub(crate) fn lookup(&self, name: &[u8], perm: &Perm<'_>) -> Result<(Self, StatX)> {
         let name = c_string(name)?;
         let (mut raw, mut stat) = (null_mut(), StatX::empty());
@@ -123,7 +122,7 @@ impl Inode {
         Handle::new(&self.mount, raw)
     }
 
-    /// Makes and opens a regular file that is not there.
+    /// Makes and opens a regular file that does not exist.
     pub(crate) fn create(
         &self,
         name: &[u8],
@@ -175,7 +174,7 @@ impl Inode {
         Ok((Self::new(&self.mount, raw)?, stat))
     }
 
-    /// Makes a special file; the mode says which kind.
+    /// Makes a special file; the mode holds its kind.
     pub(crate) fn mknod(
         &self,
         name: &[u8],
@@ -247,7 +246,7 @@ impl Inode {
         .map(drop)
     }
 
-    /// Removes the name of what is not a directory.
+    /// Removes the name of an object that is not a directory.
     pub(crate) fn unlink(&self, name: &[u8], perm: &Perm<'_>) -> Result<()> {
         let name = c_string(name)?;
         // SAFETY: the inode is one of this mount, the name ends with a zero.
@@ -301,9 +300,9 @@ impl Inode {
         .map(drop)
     }
 
-    /// The text of a symlink, up to the length of `buffer`; tells how long it is.
+    /// Reads the text of a symlink into `buffer`, and returns its length.
     pub(crate) fn readlink(&self, buffer: &mut [u8], perm: &Perm<'_>) -> Result<usize> {
-        // SAFETY: the inode is one of this mount; the buffer is ours and as long as is said.
+        // SAFETY: the inode is one of this mount; the buffer is ours and has the given length.
         let len = checked(unsafe {
             (self.mount.calls().ceph_ll_readlink)(
                 self.mount.raw(),
@@ -326,14 +325,14 @@ impl Inode {
         DirStream::new(&self.mount, raw)
     }
 
-    /// Makes stable what this mount has changed: attributes, and names in a directory.
+    /// Makes this mount's changes stable: attributes, and names in a directory.
     pub(crate) fn sync(&self) -> Result<()> {
         // SAFETY: the inode is one of this mount.
         checked(unsafe { (self.mount.calls().ceph_ll_sync_inode)(self.mount.raw(), self.raw(), 0) })
             .map(drop)
     }
 
-    /// Space and files of the file system.
+    /// Returns space and files of the file system.
     pub(crate) fn statfs(&self) -> Result<libc::statvfs> {
         let mut stat = std::mem::MaybeUninit::<libc::statvfs>::zeroed();
         // SAFETY: the inode is one of this mount; `stat` takes the answer.
@@ -344,11 +343,11 @@ impl Inode {
         Ok(unsafe { stat.assume_init() })
     }
 
-    /// The value of an extended attribute, its name with the prefix, up to the length of `buffer`.
+    /// Reads the value of an extended attribute, whose name includes the prefix, into `buffer`.
     pub(crate) fn xattr(&self, name: &[u8], buffer: &mut [u8], perm: &Perm<'_>) -> Result<usize> {
         let name = c_string(name)?;
         // SAFETY: the inode is one of this mount, the name ends with a zero, the buffer is ours and
-        // as long as is said.
+        // has the given length.
         checked_xattr(unsafe {
             (self.mount.calls().ceph_ll_getxattr)(
                 self.mount.raw(),
@@ -370,8 +369,8 @@ impl Inode {
         perm: &Perm<'_>,
     ) -> Result<()> {
         let name = c_string(name)?;
-        // SAFETY: the inode is one of this mount, the name ends with a zero, the value is as long as
-        // is said.
+        // SAFETY: the inode is one of this mount, the name ends with a zero, the value has the
+        // given length.
         checked_xattr(unsafe {
             (self.mount.calls().ceph_ll_setxattr)(
                 self.mount.raw(),
@@ -386,11 +385,12 @@ impl Inode {
         .map(drop)
     }
 
-    /// The names of extended attributes, each with a zero behind it; tells how long all are.
+    /// Lists the names of extended attributes, each with a final zero, and returns the length of
+    /// the list.
     pub(crate) fn list_xattrs(&self, buffer: &mut [u8], perm: &Perm<'_>) -> Result<usize> {
         let mut len = 0;
-        // SAFETY: the inode is one of this mount; the buffer is ours and as long as is said; `len`
-        // takes the answer.
+        // SAFETY: the inode is one of this mount; the buffer is ours and has the given length;
+        // `len` takes the answer.
         checked_xattr(unsafe {
             (self.mount.calls().ceph_ll_listxattr)(
                 self.mount.raw(),
@@ -420,7 +420,7 @@ impl Inode {
     }
 }
 
-/// Some error numbers mean something else where extended attributes are.
+/// Maps error numbers that have another meaning for extended attributes.
 fn checked_xattr(answer: c_int) -> Result<usize> {
     match answer.saturating_neg() {
         libc::ENODATA => Err(StoreError::NoXattr),

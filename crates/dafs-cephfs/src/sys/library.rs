@@ -1,23 +1,23 @@
-//! Libraries that are opened at run time: a table of addresses for each.
+//! Libraries that are loaded at run time: a table of addresses for each.
 
 use super::Unavailable;
 use libc::c_void;
 use std::ffi::CStr;
 
-/// Makes a table of the functions of a library: the table's name, what the library is called, the
-/// package of Debian that has it, the name of its file, the functions as its header has them.
+/// Makes a table of the functions of a library: the table's name, the library's name, the Debian
+/// package of the library, the name of its file, the functions as in its header.
 macro_rules! library {
     (
         $table:ident, $name:literal, $package:literal, $file:literal;
         $(fn $function:ident($($argument:ty),* $(,)?) $(-> $answer:ty)?;)*
     ) => {
-        /// Addresses of functions, of the types that the library's header gives them.
+        /// Addresses of functions, with the types of the library's header.
         pub(super) struct $table {
             $(pub(super) $function: unsafe extern "C" fn($($argument),*) $(-> $answer)?,)*
         }
 
         impl $table {
-            /// Opens the library, for good: its threads do not bear that it goes away.
+            /// Loads the library, and never unloads it, because its threads may still run.
             pub(super) fn open() -> std::result::Result<Self, $crate::sys::Unavailable> {
                 use $crate::sys::library;
                 let library = library::open($name, $package, $file)?;
@@ -47,13 +47,14 @@ macro_rules! library {
 
 pub(super) use library;
 
-/// Opens the file of a library. Its names are those of interfaces that have been stable since 2016.
+/// Loads the file of a library. Its name includes the version of an interface that has been stable
+/// since 2016.
 pub(super) fn open(
     name: &'static str,
     package: &'static str,
     file: &CStr,
 ) -> Result<*mut c_void, Unavailable> {
-    // SAFETY: the name ends with a zero; the library's initialisers ask nothing of the caller.
+    // SAFETY: the name ends with a zero; the library's initialisers have no requirements.
     let library = unsafe { libc::dlopen(file.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
     if !library.is_null() {
         return Ok(library);

@@ -1,4 +1,4 @@
-//! Mounts: one session with the metadata servers each.
+//! Mounts: each is a session with the metadata servers.
 
 use super::inode::Inode;
 use super::table::Functions;
@@ -12,10 +12,10 @@ use std::path::PathBuf;
 use std::ptr::{NonNull, null, null_mut};
 use std::sync::Arc;
 
-/// The client's state at the metadata servers is dropped (`CEPH_RECLAIM_RESET`).
+/// Drops the state of the old client at the metadata servers (`CEPH_RECLAIM_RESET`).
 const RECLAIM_RESET: u32 = 1;
 
-/// Which cluster, and who we are there.
+/// The cluster, and our user in it.
 #[derive(Debug, Clone)]
 pub(crate) struct ClusterOptions {
     pub(crate) config: Option<PathBuf>,
@@ -23,14 +23,14 @@ pub(crate) struct ClusterOptions {
     pub(crate) keyring: Option<PathBuf>,
 }
 
-/// What to mount, and as whom.
+/// The file system to mount, and the identity of the client.
 #[derive(Debug, Clone)]
 pub(crate) struct MountOptions {
     pub(crate) cluster: ClusterOptions,
     pub(crate) file_system: Option<String>,
     pub(crate) root: String,
     pub(crate) uuid: String,
-    /// Where its requests are noted.
+    /// Records its requests.
     pub(crate) waits: Arc<Waits>,
 }
 
@@ -42,7 +42,7 @@ pub(crate) struct Mount {
     waits: Arc<Waits>,
 }
 
-// SAFETY: the library locks what belongs to a mount; its calls may come from any thread.
+// SAFETY: the library locks the state of a mount; any thread may call it.
 unsafe impl Send for Mount {}
 // SAFETY: as above.
 unsafe impl Sync for Mount {}
@@ -54,12 +54,12 @@ impl std::fmt::Debug for Mount {
 }
 
 impl Mount {
-    /// Mounts. A client of the same uuid that is still known to the metadata servers, such as this
-    /// program before a crash, loses what it holds: else whatever it held open for writing would
-    /// keep others waiting until its session ends.
+    /// Mounts. This evicts an old client with the same uuid, such as this program before a crash.
+    /// Otherwise the capabilities of its open files would block other clients until its session
+    /// times out.
     ///
     /// # Errors
-    /// What went wrong, for whoever set this up.
+    /// The cause, for administrators.
     pub(crate) fn new(options: &MountOptions) -> std::result::Result<Self, OpenError> {
         let calls = functions()?;
         let user = options.cluster.user.as_deref().map(plain).transpose()?;
@@ -114,8 +114,8 @@ impl Mount {
         Step::Option.check(done)
     }
 
-    /// Takes a uuid over. It has to be set after the old state is dropped: before, the metadata
-    /// server takes this client for the one whose state it shall drop.
+    /// Reclaims a uuid. It is set after the old state was dropped: before that, the MDS would take
+    /// this client for the one whose state it must drop.
     fn take_over(&self, uuid: &CString) {
         // SAFETY: the mount is initialised and not mounted; the uuid ends with a zero.
         let dropped = unsafe {
@@ -137,13 +137,12 @@ impl Mount {
         self.calls
     }
 
-    /// Its requests under way.
+    /// Returns its running requests.
     pub(super) fn waits(&self) -> &Arc<Waits> {
         &self.waits
     }
 
-    /// Has the metadata servers write what this mount has changed into their journals, and waits for
-    /// that.
+    /// Makes the metadata servers flush this mount's changes to their journals, and waits for that.
     pub(crate) fn sync_all(&self) -> Result<()> {
         // SAFETY: the mount is mounted.
         checked(unsafe { (self.calls.ceph_sync_fs)(self.raw()) }).map(drop)
@@ -153,7 +152,7 @@ impl Mount {
         self.raw.as_ptr()
     }
 
-    /// The directory that is mounted.
+    /// Returns the mounted directory.
     pub(crate) fn root(self: &Arc<Self>) -> Result<Inode> {
         let mut raw = null_mut();
         // SAFETY: the mount is mounted; `raw` takes the answer.
@@ -161,7 +160,7 @@ impl Mount {
         Inode::new(self, raw)
     }
 
-    /// An inode by its number and snapshot. [`StoreError::Stale`] when there is no such one.
+    /// Returns an inode by its number and snapshot. [`StoreError::Stale`] if it does not exist.
     pub(crate) fn inode(self: &Arc<Self>, ino: u64, snap: u64) -> Result<Inode> {
         let mut raw = null_mut();
         // SAFETY: the mount is mounted; `raw` takes the answer.
@@ -186,8 +185,8 @@ impl Mount {
 
 impl Drop for Mount {
     fn drop(&mut self) {
-        // SAFETY: nobody else has the mount, and all that came from it has been given back, as each
-        // of those holds it. What is not mounted must not be unmounted.
+        // SAFETY: no other code has the mount, and all that came from it has been released, as each
+        // of those holds it. A mount that is not mounted must not be unmounted.
         unsafe {
             if self.mounted {
                 (self.calls.ceph_unmount)(self.raw());

@@ -1,4 +1,4 @@
-//! Callers, as libcephfs wants them.
+//! Callers in the form of libcephfs.
 
 use super::mount::Mount;
 use super::types::UserPerm;
@@ -6,17 +6,19 @@ use crate::nudge::Waiting;
 use dafs_store::{Cred, Result, StoreError};
 use std::ptr::NonNull;
 
-/// Who calls.
+/// The identity of a caller.
 pub(crate) struct Perm<'a> {
     mount: &'a Mount,
     raw: NonNull<UserPerm>,
-    /// The library refers to them.
+    /// The library keeps a reference to them.
     _groups: Box<[libc::gid_t]>,
-    /// What needs a caller asks the metadata server for something.
+    /// Counts as a running request, because the calls that need a caller go to the MDS.
     _waiting: Waiting,
 }
 
 impl<'a> Perm<'a> {
+    /// Makes the identity of a caller.
+    ///
     /// # Errors
     /// [`StoreError::Busy`] when there is no memory.
     pub(crate) fn new(mount: &'a Mount, cred: &Cred) -> Result<Self> {
@@ -37,7 +39,7 @@ impl<'a> Perm<'a> {
 
 impl Drop for Perm<'_> {
     fn drop(&mut self) {
-        // SAFETY: it came from `ceph_userperm_new`, nobody else has it, no call uses it any more.
+        // SAFETY: it came from `ceph_userperm_new`, no other code has it, no call uses it any more.
         unsafe { (self.mount.calls().ceph_userperm_destroy)(self.raw.as_ptr()) };
     }
 }

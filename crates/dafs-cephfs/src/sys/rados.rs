@@ -1,4 +1,4 @@
-//! A connection to the monitors, by librados: what is asked of them.
+//! A connection to the monitors, by librados.
 
 use super::Unavailable;
 use super::library::library;
@@ -43,16 +43,16 @@ pub(crate) struct Rados {
     raw: NonNull<c_void>,
 }
 
-// SAFETY: the library locks what belongs to a connection; its calls may come from any thread.
+// SAFETY: the library locks the state of a connection; any thread may call it.
 unsafe impl Send for Rados {}
 // SAFETY: as above.
 unsafe impl Sync for Rados {}
 
 impl Rados {
-    /// Connects. Waits for the monitors for a while.
+    /// Connects. Waits for the monitors for a limited time.
     ///
     /// # Errors
-    /// What went wrong, for whoever set this up.
+    /// The cause, for administrators.
     pub(crate) fn connect(options: &ClusterOptions) -> std::result::Result<Self, OpenError> {
         let calls = functions()?;
         let user = options.user.as_deref().map(plain).transpose()?;
@@ -66,7 +66,7 @@ impl Rados {
         let config = options.config.as_ref().map(|path| CString::new(path.as_os_str().as_bytes()));
         let config = config.transpose().map_err(|_| OpenError::ZeroByte)?;
         let path = config.as_deref().map_or(null(), CStr::as_ptr);
-        // SAFETY: the connection is there; the path is null or ends with a zero.
+        // SAFETY: the connection exists; the path is null or ends with a zero.
         Step::Configuration.check(unsafe { (calls.rados_conf_read_file)(rados.raw(), path) })?;
         for (name, value) in limits::MONITOR_SETTINGS {
             rados.set(name, value)?;
@@ -75,13 +75,13 @@ impl Rados {
             let path = CString::new(keyring.as_os_str().as_bytes());
             rados.set(c"keyring", &path.map_err(|_| OpenError::ZeroByte)?)?;
         }
-        // SAFETY: the connection is there.
+        // SAFETY: the connection exists.
         Step::Monitors.check(unsafe { (calls.rados_connect)(rados.raw()) })?;
         Ok(rados)
     }
 
     fn set(&self, name: &CStr, value: &CStr) -> std::result::Result<(), OpenError> {
-        // SAFETY: the connection is there; both texts end with a zero.
+        // SAFETY: the connection exists; both texts end with a zero.
         let done =
             unsafe { (self.calls.rados_conf_set)(self.raw(), name.as_ptr(), value.as_ptr()) };
         Step::Option.check(done)
@@ -91,14 +91,15 @@ impl Rados {
         self.raw.as_ptr()
     }
 
-    /// What the monitors answer to a command, which is JSON. Waits for them for a while.
+    /// Sends a command, and returns the answer of the monitors, which is JSON. Waits for a limited
+    /// time.
     pub(crate) fn ask(&self, command: &str) -> Result<Vec<u8>> {
         let command = CString::new(command).map_err(|_| StoreError::Invalid)?;
         let mut commands = [command.as_ptr()];
         let (mut answer, mut answer_len) = (null_mut(), 0);
         let (mut words, mut words_len) = (null_mut(), 0);
-        // SAFETY: the connection is there; one command that ends with a zero, no input; the rest takes
-        // answers.
+        // SAFETY: the connection exists; one command that ends with a zero, no input; the rest
+        // takes answers.
         let asked = unsafe {
             (self.calls.rados_mon_command)(
                 self.raw(),
@@ -115,12 +116,12 @@ impl Rados {
         let text = if answer.is_null() {
             Vec::new()
         } else {
-            // SAFETY: the library has made a text of that length, which nobody else has.
+            // SAFETY: the library has made a text of that length, and no other code has it.
             unsafe { std::slice::from_raw_parts(answer.cast::<u8>(), answer_len) }.to_vec()
         };
         for buffer in [answer, words] {
             if !buffer.is_null() {
-                // SAFETY: the library has made it; it is given back once.
+                // SAFETY: the library has made it; it is released once.
                 unsafe { (self.calls.rados_buffer_free)(buffer) };
             }
         }
@@ -131,7 +132,7 @@ impl Rados {
 
 impl Drop for Rados {
     fn drop(&mut self) {
-        // SAFETY: nobody else has the connection, and no call uses it any more.
+        // SAFETY: no other code has the connection, and no call uses it any more.
         unsafe { (self.calls.rados_shutdown)(self.raw()) };
     }
 }

@@ -1,4 +1,4 @@
-//! The functions of libcephfs that are used.
+//! The table of libcephfs's functions.
 
 use super::library::library;
 use super::types::{

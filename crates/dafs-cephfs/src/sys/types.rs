@@ -1,4 +1,4 @@
-//! What passes between this program and libcephfs, as its headers have it.
+//! Types of libcephfs's interface, as in its headers.
 
 /// A mount, opaque.
 #[repr(C)]
@@ -66,7 +66,7 @@ pub(crate) struct StatX {
 }
 
 impl StatX {
-    /// One in which nothing is set.
+    /// Returns attributes without a set field.
     pub(crate) const fn empty() -> Self {
         const NEVER: libc::timespec = libc::timespec { tv_sec: 0, tv_nsec: 0 };
         Self {
@@ -90,7 +90,7 @@ impl StatX {
     }
 }
 
-// What the C compiler makes of the header on 64-bit systems.
+// As the C compiler lays out the header on 64-bit systems.
 const _: () = assert!(size_of::<StatX>() == 136);
 const _: () = assert!(std::mem::offset_of!(StatX, ino) == 24);
 const _: () = assert!(size_of::<VersionedInode>() == 16);
@@ -98,13 +98,13 @@ const _: () = assert!(size_of::<VersionedInode>() == 16);
 /// Every attribute (`CEPH_STATX_ALL_STATS`).
 pub(crate) const STATX_ALL: u32 = 0x1fff;
 
-/// Asks nobody (`AT_NO_ATTR_SYNC`, later `AT_STATX_DONT_SYNC`).
+/// Asks no metadata server (`AT_NO_ATTR_SYNC`, later `AT_STATX_DONT_SYNC`).
 pub(crate) const STAT_AS_KNOWN: u32 = 0x4000;
 
-/// The snapshot id of what is not in a snapshot (`CEPH_NOSNAP`).
+/// The snapshot id of an object that is not in a snapshot (`CEPH_NOSNAP`).
 pub(crate) const NO_SNAPSHOT: u64 = -2_i64 as u64;
 
-/// What a change of attributes sets (`CEPH_SETATTR_*`).
+/// The attributes that a change sets (`CEPH_SETATTR_*`).
 pub(crate) mod set {
     pub(crate) const MODE: i32 = 1 << 0;
     pub(crate) const UID: i32 = 1 << 1;
