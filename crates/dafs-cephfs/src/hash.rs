@@ -1,7 +1,8 @@
-//! The hash by which ceph puts objects into placement groups: Robert Jenkins' of 1996, which he has
-//! given to the public domain, over three words of 32 bits.
+//! The hash by which ceph maps objects to placement groups: Robert Jenkins' hash of 1996, which is
+//! in the public domain, over three words of 32 bits.
 
-/// How far each word is shifted in the three rounds of a mix; to the left in each second place.
+/// The shifts of the three words in the three rounds of a mix. The second of each round is to the
+/// left.
 const SHIFTS: [[u32; 3]; 3] = [[13, 8, 13], [12, 16, 5], [3, 10, 15]];
 
 const GOLDEN: u32 = 0x9e37_79b9;
@@ -16,7 +17,7 @@ fn mix(words: &mut [u32; 3]) {
     }
 }
 
-/// The hash of the name of an object.
+/// Hashes the name of an object.
 pub(crate) fn object_hash(name: &[u8]) -> u32 {
     let mut words = [GOLDEN, GOLDEN, 0];
     let mut chunks = name.chunks_exact(12);
@@ -32,14 +33,14 @@ pub(crate) fn object_hash(name: &[u8]) -> u32 {
     let part = |from: usize| &rest[from.min(rest.len())..(from + 4).min(rest.len())];
     words[0] = words[0].wrapping_add(word(part(0)));
     words[1] = words[1].wrapping_add(word(part(4)));
-    // The lowest byte of the last word is for the length.
+    // The lowest byte of the last word holds the length.
     let len = u32::try_from(name.len()).unwrap_or(u32::MAX);
     words[2] = words[2].wrapping_add(len).wrapping_add(word(part(8)) << 8);
     mix(&mut words);
     words[2]
 }
 
-/// Which of `count` groups a hash falls into. When the count grows, few change theirs.
+/// Returns the group, of `count`, of a hash. When the count grows, few hashes change their groups.
 pub(crate) fn group(hash: u32, count: u32) -> u32 {
     let mask = count.next_power_of_two() - 1;
     if hash & mask < count { hash & mask } else { hash & (mask >> 1) }

@@ -1,15 +1,15 @@
-//! Where files lie, for clients that go to the data servers themselves.
+//! The placement of files, for clients that access the data servers themselves.
 //!
-//! What is not obvious
-//! * The daemons of a file's objects follow no rule that repeats, so each file has a pattern of its own,
-//!   which covers a few times its size. A file that has grown beyond it gets another one.
-//! * To find out where each unit lies takes longer than opening a file, so what was found out is told
-//!   again for as long as nothing has changed that it was made of.
+//! Notes
+//! * The daemons of a file's objects follow no repeating rule, so each file has its own pattern,
+//!   which covers a few times its size. A file that outgrows it gets another one.
+//! * Finding the daemon of each unit takes longer than opening a file. So placements are cached
+//!   until one of their inputs changes.
 //!
 //! Invariants
-//! * A placement names no daemon that has no data server: such a file is reached through the metadata
-//!   server.
-//! * Every file whose placement was told is looked at again when the map of daemons has changed.
+//! * A placement names no daemon without a data server: clients access such a file through the
+//!   metadata server.
+//! * When the map of daemons has changed, every file with a placement in use is checked again.
 
 use crate::data::{CephData, Settled};
 use crate::id::{Ids, Object};
@@ -35,76 +35,76 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// The attribute that tells how a file is cut.
+/// The extended attribute with the layout of a file.
 const LAYOUT: &[u8] = b"ceph.file.layout";
 
-/// How a file is cut into objects.
+/// Reads how a file is divided into objects.
 pub(crate) fn stripes(inode: &Inode, perm: &Perm<'_>) -> Result<Stripes> {
     let mut text = vec![0; 1024];
     let len = inode.xattr(LAYOUT, &mut text, perm)?;
     Stripes::parse(&text[..len])
 }
 
-/// The data servers of a store, and what clients were told of them.
+/// The data servers of a store, and the placements that clients have got.
 pub(crate) struct Spread {
     map: Arc<OsdMap>,
     servers: Vec<Arc<Server>>,
     ids: Arc<Ids>,
-    /// The file system of the handles that clients show to data servers.
+    /// The file system id in the handles that clients show to data servers.
     data_fs: FsId,
     by: crate::Told,
     shut_out: Arc<ShutOut>,
-    /// How often it was begun to look where files lie now.
+    /// Counts the checks of all placements.
     looks: AtomicU64,
-    /// By which epoch of the map that was done last.
+    /// The epoch of the map at the last check.
     looked: AtomicU64,
     devices: Mutex<Devices>,
     told: Mutex<Told>,
 }
 
-/// Devices that clients may ask about. The oldest go first: who does not find one uses the metadata
-/// server, or asks for a layout again.
+/// The devices that clients may ask about. The oldest are dropped first. A client that does not
+/// find its device uses the metadata server, or asks for a layout again.
 #[derive(Default)]
 struct Devices {
     known: FxHashMap<DeviceKey, (Device, u64)>,
     uses: u64,
 }
 
-/// Files whose placement was told, and those of them that lie elsewhere now.
+/// Files with placements in use, and those whose placement has changed.
 #[derive(Default)]
 struct Told {
     files: FxHashMap<Object, Known>,
     moved: Vec<Object>,
-    /// Placements told so far.
+    /// Counts the placements that were handed out.
     count: u64,
 }
 
 #[derive(Clone)]
 struct Known {
     stripes: Arc<Stripes>,
-    /// The file had content, so that nobody can have it cut otherwise any more.
+    /// True if the file had content, so that its layout cannot change any more.
     fixed: bool,
     places: usize,
     device: DeviceKey,
-    /// What the device was made of; `None` when it changed meanwhile.
+    /// The inputs of the device; `None` if they changed while it was made.
     seen: Option<Seen>,
-    /// Which of all placements that were told it is.
+    /// The number of this placement among all that were handed out.
     told: u64,
 }
 
-/// What a device is made of, but for the file.
+/// The inputs of a device, other than the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Seen {
     looks: u64,
     /// The epoch of the map of daemons.
     map: u64,
-    /// Which data servers are there, and where.
+    /// A hash of the reachable data servers and their addresses.
     doors: u64,
 }
 
 impl Told {
-    /// A placement is told. When there are too many, nobody looks any more after those that were told
-    /// longest ago, so they are given back.
+    /// Records a placement. With too many, the oldest are not watched any more, so their layouts
+    /// are recalled.
     fn insert(
         &mut self,
         object: Object,
@@ -124,26 +124,26 @@ impl Told {
         let known = Known { stripes, fixed, places, device, seen: None, told: self.count };
         let before = self.files.insert(object, known);
         if before.is_some_and(|before| before.device != device) {
-            // Others may have been told that one.
+            // Other clients may have got the previous device.
             self.moved.push(object);
         }
     }
 
-    /// A file lies elsewhere than was told, if it was.
+    /// Records that the placement of a file has changed, if it is in use.
     fn remove(&mut self, object: Object) {
         if self.files.remove(&object).is_some() {
             self.moved.push(object);
         }
     }
 
-    /// The device of a placement that was told was made of this, from beginning to end.
+    /// Records the inputs of a device after they have not changed while it was made.
     fn made_of(&mut self, object: Object, device: DeviceKey, seen: Seen) {
         if let Some(known) = self.files.get_mut(&object).filter(|known| known.device == device) {
             known.seen = Some(seen);
         }
     }
 
-    /// Tells what was told of a file of this size before, if that was made of what there is now.
+    /// Returns a cached placement of a file of this size, if its inputs have not changed.
     fn again(
         &mut self,
         object: Object,
@@ -162,27 +162,27 @@ impl Told {
         Some((known.stripes.clone(), known.device))
     }
 
-    /// How a file is cut, if that was found out before and stays so.
+    /// Returns how a file is divided into objects, if it is known and cannot change.
     fn stripes(&self, object: Object) -> Option<Arc<Stripes>> {
         self.files.get(&object).filter(|known| known.fixed).map(|known| known.stripes.clone())
     }
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // What these hold is whole between any two steps.
+    // A panic leaves no half-done change here, so a poisoned lock is usable.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// How many units a pattern covers for a file of some size: with room to grow, for files that are being
-/// written.
+/// Returns the number of units that a pattern covers for a file of some size, with room for a file
+/// that is growing.
 fn places(size: u64, unit_bytes: NonZeroU32) -> usize {
     let bytes = size.saturating_mul(2).max(PATTERN_BYTES_MIN);
     let units = usize::try_from(bytes.div_ceil(unit_bytes.get().into())).unwrap_or(usize::MAX);
-    // In few steps, lest it becomes another one each time.
+    // Powers of two, so that a growing file rarely changes its pattern.
     units.min(PATTERN_PLACES_MAX).next_power_of_two()
 }
 
-/// The data servers one after the other; which is first differs from file to file.
+/// Returns the data servers round robin. The first one depends on the file.
 fn by_turns(ino: u64, places: usize, servers: usize) -> Vec<u32> {
     let turns = (0..servers as u32).cycle();
     turns.skip(ino as usize % servers.max(1)).take(places).collect()
@@ -193,7 +193,7 @@ fn hash_door(hasher: &mut SipHasher24, (addresses, run): &(NfsAddresses, u64)) {
     hasher.write_u64(*run);
 }
 
-/// The epoch of a placement, which is another one for other daemons.
+/// Returns the epoch of a placement, which differs for other daemons.
 fn epoch_of(key: &DeviceKey) -> u64 {
     let (epoch, _) = key.0.split_at(8);
     epoch.iter().fold(0, |epoch, &byte| epoch << 8 | u64::from(byte))
@@ -212,12 +212,12 @@ impl Spread {
         Self { map, servers, ids, data_fs, by, shut_out, looks, looked, devices, told }
     }
 
-    /// The data servers of this process.
+    /// Returns the data servers of this process.
     pub(crate) fn here(&self) -> impl Iterator<Item = &Arc<CephData>> {
         self.servers.iter().filter_map(|server| server.here())
     }
 
-    /// The device of a file. `None` when one of its daemons has no data server, or none that is there.
+    /// Returns the device of a file. `None` if one of its daemons has no reachable data server.
     fn device_of(
         &self,
         object: Object,
@@ -236,7 +236,7 @@ impl Spread {
             crate::Told::Turns => Some(by_turns(object.ino, places, self.servers.len())),
         };
         let Some(pattern) = pattern else { return Ok(None) };
-        // Those without a part of it have no say.
+        // Other data servers are not part of the device.
         let mut used = pattern.clone();
         used.sort_unstable();
         used.dedup();
@@ -265,7 +265,7 @@ impl Spread {
         devices.known.entry(key).or_insert((device, now)).1 = now;
     }
 
-    /// True when clients may still ask about a device; it is among the last to go then.
+    /// True if clients may still ask about a device. Then it becomes one of the last to be dropped.
     fn touch_device(&self, key: &DeviceKey) -> bool {
         let mut devices = lock(&self.devices);
         devices.uses += 1;
@@ -293,7 +293,7 @@ impl Spread {
         let known = lock(&self.told).stripes(object);
         let stripes = match known {
             Some(stripes) => stripes,
-            // Ceph's own metadata server is asked for that each time.
+            // This call asks the MDS.
             None => Arc::new(stripes(inode, &Perm::new(inode.mount(), &server())?)?),
         };
         let places = places(size, stripes.unit_bytes);
@@ -301,13 +301,13 @@ impl Spread {
         for _ in 0..PLACE_TRIES_MAX {
             let before = self.seen();
             let Some((found, device)) = self.device_of(object, &stripes, places)? else {
-                // Nor does it lie any more where it was told to.
+                // The file also lost its earlier placement.
                 lock(&self.told).remove(object);
                 return Ok(None);
             };
             self.note_device(found, device);
             lock(&self.told).insert(object, (stripes.clone(), size > 0), places, found);
-            // Else a look at what was told has missed this one, perhaps.
+            // Otherwise a check of all placements may have missed this one.
             if self.seen() == before {
                 lock(&self.told).made_of(object, found, before);
                 key = Some(found);
@@ -332,8 +332,8 @@ impl Spread {
         }
     }
 
-    /// Has all data servers make stable how far a file reaches. Tells how far it does at least, if one of
-    /// them knows.
+    /// Makes all data servers make the size of a file stable. Returns the least size of the file,
+    /// if one of them knows it.
     fn settle(&self, object: Object) -> Result<Settled> {
         let mut size = None;
         let mut waiting = Vec::new();
@@ -344,7 +344,7 @@ impl Spread {
             }
         }
         let Some((first, others)) = waiting.split_first() else { return Ok(size) };
-        // Each waits for a disk or a network, so they do at the same time.
+        // Each of them may wait for a disk or a network, so they run in parallel.
         std::thread::scope(|scope| {
             let others: Vec<_> =
                 others.iter().map(|server| scope.spawn(|| server.settle(object))).collect();
@@ -357,7 +357,7 @@ impl Spread {
         })
     }
 
-    /// A file reaches so far now: if its pattern has become too short, it gets another one.
+    /// Drops the placement of a file that has outgrown its pattern, so that it gets another one.
     fn note_size(&self, object: Object, end: u64) {
         let mut told = lock(&self.told);
         let outgrown = told.files.get(&object).is_some_and(|known| {
@@ -369,7 +369,7 @@ impl Spread {
         }
     }
 
-    /// The map of daemons has changed: looks which files lie elsewhere now.
+    /// Checks all placements after a change of the map of daemons.
     fn look_again(&self) {
         self.looks.fetch_add(1, Ordering::SeqCst);
         let files: Vec<_> =
@@ -383,12 +383,12 @@ impl Spread {
         }
     }
 
-    /// What is to be done now and then.
+    /// Does the periodic work.
     fn turn(&self) {
         if let Err(error) = self.map.refresh() {
             tracing::warn!(%error, "the monitors of ceph do not answer");
         }
-        // Who asked for a placement may have met the new one first.
+        // A request for a placement may have fetched the new map before.
         let number = self.map.number();
         if self.looked.swap(number, Ordering::SeqCst) != number {
             self.look_again();
@@ -397,7 +397,7 @@ impl Spread {
             data.close_idle();
             data.take_ends().into_iter().for_each(|(object, end)| self.note_size(object, end));
         }
-        // Clients are to go through the metadata server while one is away, and to it again when it is back.
+        // While a data server is unreachable, clients use the metadata server instead of it.
         let changed = self.servers.iter().filter(|server| server.turn(&self.shut_out)).count();
         if changed > 0 {
             self.look_again();
@@ -405,7 +405,7 @@ impl Spread {
     }
 }
 
-/// The thread that watches the map of daemons. Dropping it ends it.
+/// The thread that watches the map of daemons. It ends when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Watch {
     end: Option<Sender<()>>,
@@ -459,7 +459,7 @@ impl Layouts for CephStore {
         spread.place(object, &inode, size)
     }
 
-    /// What has moved since it was told is not among what was told any more.
+    /// A placement that has changed is not in the table any more.
     fn is_current(&self, file: &FileId, epoch: u64) -> bool {
         let (Ok(spread), Ok(object)) = (self.shared.spread(), self.shared.ids.open(file)) else {
             return false;
@@ -485,8 +485,8 @@ impl Layouts for CephStore {
     fn commit(&self, file: &FileId, end: Option<u64>) -> Result<u64> {
         let spread = self.shared.spread()?;
         let object = self.shared.ids.open(file)?;
-        // What it was written with knows how far it reaches. To ask the metadata server of ceph would take
-        // from all data servers the leave to write back, which each has to get again.
+        // The data servers that were written to know the size. A question to the MDS would revoke
+        // the write capabilities of all data servers, which each must then get again.
         let known = spread.settle(object)?;
         let size = match known.filter(|known| end.is_none_or(|end| end <= *known)) {
             Some(size) => size,
@@ -502,7 +502,7 @@ impl Layouts for CephStore {
         Ok(size)
     }
 
-    /// The data servers are clients of the file system, whose size is always known to it.
+    /// The file system always knows the size, because the data servers are its clients.
     fn settle(&self, _file: &FileId) -> Result<()> {
         Ok(())
     }
@@ -600,7 +600,7 @@ mod tests {
             assert_eq!(again(&mut told, size, other), None);
         }
         assert_eq!(again(&mut told, 1 << 30, seen), None, "it has grown out of that");
-        // Of a file without content it may be cut otherwise.
+        // The layout of a file without content may still change.
         told.insert(object(1), (stripes.clone(), false), places(0, stripes.unit_bytes), here);
         told.made_of(object(1), here, seen);
         assert_eq!(again(&mut told, 0, seen), None);
@@ -620,7 +620,7 @@ mod tests {
         for ino in 0..max {
             told.insert(object(ino), (stripes.clone(), true), 1, DeviceKey([0; 16]));
         }
-        // The first is told again.
+        // The placement of the first file is handed out again.
         told.insert(object(0), (stripes.clone(), true), 1, DeviceKey([0; 16]));
         assert!(told.moved.is_empty());
         told.insert(object(max), (stripes, true), 1, DeviceKey([0; 16]));

@@ -1,11 +1,12 @@
-//! Which storage daemon serves which placement group, as the monitors say.
+//! The map from placement groups to storage daemons, as the monitors report it.
 //!
-//! What is not obvious
-//! * libcephfs tells the daemons of a file that is open by its path, which is not known here, and no
-//!   epochs. So the groups of objects are worked out here, and the monitors are asked where each is.
+//! Notes
+//! * libcephfs returns the daemons of a file only by its path, which is unknown here, and without
+//!   epochs. So this module computes the groups of objects, and asks the monitors for the daemon of
+//!   each.
 //!
 //! Invariants
-//! * Everything that is known is of one epoch. When another one begins, all is asked anew.
+//! * All cached answers are of one epoch. When another epoch begins, they are dropped.
 
 use crate::hash::{group, object_hash};
 use crate::limits::MAP_TRIES_MAX;
@@ -16,9 +17,9 @@ use rustc_hash::FxHashMap;
 use serde::Deserialize;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// What the monitors are asked.
+/// The interface to the monitors.
 pub(crate) trait Monitors: Send + Sync {
-    /// The answer to a command, in JSON.
+    /// Returns the answer to a command, in JSON.
     fn ask(&self, command: &str) -> Result<Vec<u8>>;
 }
 
@@ -28,23 +29,23 @@ impl Monitors for Rados {
     }
 }
 
-/// The map of storage daemons, as far as it was needed.
+/// The cached part of the map of storage daemons.
 pub(crate) struct OsdMap {
     monitors: Box<dyn Monitors>,
     known: Mutex<Arc<Epoch>>,
 }
 
-/// What is known of one epoch.
+/// The cached answers of one epoch.
 struct Epoch {
     number: u64,
     pools: FxHashMap<String, Pool>,
-    /// The daemon that serves a group; `None` for one that nobody serves now.
+    /// The daemon that serves a group; `None` for a group that is not served now.
     primaries: Mutex<FxHashMap<(u64, u32), Option<u32>>>,
 }
 
 struct Pool {
     number: u64,
-    /// Groups.
+    /// The number of placement groups.
     count: u32,
 }
 
@@ -69,7 +70,7 @@ struct DumpedPool {
     object_hash: u32,
 }
 
-/// The numbers of replicated pools and of the one hash that is known here.
+/// The numbers of replicated pools and of the only supported hash.
 const REPLICATED: u32 = 1;
 const RJENKINS: u32 = 2;
 
@@ -87,7 +88,7 @@ fn parse<'a, T: Deserialize<'a>>(answer: &'a [u8]) -> Result<T> {
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // What these hold is whole between any two steps.
+    // A panic leaves no half-done change here, so a poisoned lock is usable.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -100,7 +101,7 @@ impl OsdMap {
     fn fetch(monitors: &dyn Monitors) -> Result<Epoch> {
         let answer = monitors.ask(r#"{"prefix":"osd dump","format":"json"}"#)?;
         let dump: Dump = parse(&answer)?;
-        // Parts of objects of other pools lie on several daemons.
+        // In other (erasure-coded) pools the parts of an object are on several daemons.
         let usable = |pool: &DumpedPool| {
             pool.kind == REPLICATED && pool.object_hash == RJENKINS && pool.pg_num > 0
         };
@@ -113,12 +114,12 @@ impl OsdMap {
         lock(&self.known).clone()
     }
 
-    /// The number of the epoch that is known.
+    /// Returns the number of the cached epoch.
     pub(crate) fn number(&self) -> u64 {
         self.known().number
     }
 
-    /// Looks whether there is another epoch.
+    /// Asks for the current epoch. True if it is a new one.
     pub(crate) fn refresh(&self) -> Result<bool> {
         let answer = self.monitors.ask(r#"{"prefix":"osd stat","format":"json"}"#)?;
         let stat: Stat = parse(&answer)?;
@@ -138,8 +139,8 @@ impl OsdMap {
         Ok(())
     }
 
-    /// The daemon for each of the units of a file, all of one epoch. `None` if one of them is served
-    /// by nobody now, or if that cannot be told for this pool.
+    /// Returns the daemon for each of the units of a file, all of one epoch. `None` if one of them
+    /// is not served now, or if the pool is not supported.
     ///
     /// # Errors
     /// [`StoreError::Busy`] while the map changes faster than it can be read; the monitors'.
@@ -164,7 +165,7 @@ impl OsdMap {
         Err(StoreError::Busy)
     }
 
-    /// The daemon of a unit as far as that is known without asking; `Some(None)` if nobody serves it.
+    /// Returns the daemon of a unit if it is cached; `Some(None)` if it is not served.
     pub(crate) fn known_daemon(
         &self,
         ino: u64,
@@ -177,7 +178,7 @@ impl OsdMap {
         lock(&epoch.primaries).get(&(pool.number, group)).copied()
     }
 
-    /// [`StoreError::Stale`] when there is a newer epoch.
+    /// Returns the daemon of a group. [`StoreError::Stale`] when there is a newer epoch.
     fn primary(&self, epoch: &Epoch, pool: &Pool, group: u32) -> Result<Option<u32>> {
         let key = (pool.number, group);
         if let Some(&primary) = lock(&epoch.primaries).get(&key) {
@@ -190,7 +191,7 @@ impl OsdMap {
         if mapped.epoch != epoch.number {
             return Err(StoreError::Stale);
         }
-        // Of replicated pools the first one serves.
+        // In replicated pools the first acting daemon serves.
         let primary = mapped.acting.first().and_then(|&daemon| u32::try_from(daemon).ok());
         lock(&epoch.primaries).insert(key, primary);
         Ok(primary)
@@ -202,8 +203,8 @@ mod tests {
     use super::*;
     use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 
-    /// Monitors of a cluster in which daemon `epoch + group` modulo 3 serves a group, and none the last
-    /// one. With `hurry`, each question begins a new epoch.
+    /// Monitors of a cluster in which daemon `epoch + group` modulo 3 serves a group, and the last
+    /// group is not served. With `hurry`, each question begins a new epoch.
     #[derive(Default)]
     struct Fake {
         epoch: AtomicU64,
@@ -251,7 +252,7 @@ mod tests {
         Stripes::parse(text.as_bytes()).unwrap()
     }
 
-    /// A file whose first `units` units are served.
+    /// Returns a file whose first `units` units are served.
     fn served(units: u64) -> u64 {
         let is_served = |&ino: &u64| {
             let mut keys = (0..units).map(|unit| stripes("data").key(ino, unit));

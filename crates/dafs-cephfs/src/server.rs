@@ -1,13 +1,13 @@
-//! A data server as the metadata server knows it: a part of this process, or a process of its own, which may
-//! come and go.
+//! A data server from the view of the metadata server: a part of this process, or another process,
+//! which may disconnect and reconnect.
 //!
-//! What is not obvious
-//! * A data server that has died holds what it had open, as far as the cluster knows, and others who want
-//!   it wait. So it is shut out when it can go by nothing any more that it was told.
+//! Notes
+//! * A dead data server still holds capabilities in the cluster, and other clients wait for them.
+//!   So the metadata server evicts it as soon as its cached authorisations have expired.
 //!
 //! Invariants
-//! * No client is told of a data server that is away, or that is being shut out.
-//! * One that was shut out is made to come again, since it might still be there.
+//! * Clients get no placement with a data server that is unreachable or being evicted.
+//! * An evicted data server is made to rejoin, because it may still be running.
 
 use crate::OpenError;
 use crate::data::{CephData, Settled};
@@ -18,43 +18,43 @@ use rustc_hash::FxHashSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Shuts the data server of a number out of the cluster.
+/// Evicts the data server with a number from the cluster.
 pub(crate) type ShutOut = dyn Fn(u32) -> std::result::Result<(), OpenError> + Send + Sync;
 
-/// Where a data server is.
+/// The process of a data server.
 pub(crate) enum Place {
-    /// In this process, and clients reach it there.
+    /// This process, with the addresses for clients.
     Here(Arc<CephData>, NfsAddresses),
-    /// In another one.
+    /// Another process.
     Far(Arc<dyn Node>),
 }
 
 /// A data server.
 pub(crate) struct Server {
     place: Place,
-    /// The daemons that it is next to.
+    /// The daemons next to it.
     daemons: FxHashSet<u32>,
     state: Mutex<State>,
 }
 
 #[derive(Default)]
 struct State {
-    /// What clients were told when that was looked at last.
+    /// The addresses and run that clients have got, as of the last turn.
     door: Option<(NfsAddresses, u64)>,
-    /// Since when it is away.
+    /// The time since when it is unreachable.
     missed: Option<Instant>,
     hold: Hold,
 }
 
-/// What it may hold in the cluster that nobody gives back.
+/// The capabilities that a disconnected data server may hold in the cluster.
 #[derive(Clone, Copy, PartialEq, Eq, Default)]
 enum Hold {
-    /// All that it had open when it was there last.
+    /// Those of all files that it had open when it was last connected.
     #[default]
     Unknown,
-    /// It is being shut out.
+    /// It is being evicted.
     Ending,
-    /// Nothing: it was shut out, and has not come back.
+    /// None: it was evicted, and has not reconnected.
     Nothing,
 }
 
@@ -64,7 +64,7 @@ impl std::fmt::Debug for Server {
     }
 }
 
-/// What the metadata server calls an object, where it speaks to data servers.
+/// Returns the id by which metadata server and data servers name an object.
 pub(crate) fn component(object: Object) -> ComponentId {
     let mut id = [0; 16];
     id[..8].copy_from_slice(&object.ino.to_be_bytes());
@@ -72,7 +72,7 @@ pub(crate) fn component(object: Object) -> ComponentId {
     ComponentId(id)
 }
 
-/// The object that is called so.
+/// Returns the object of such an id.
 pub(crate) fn object(component: &ComponentId) -> Object {
     let number = |at: usize| {
         let mut number = [0; 8];
@@ -91,7 +91,7 @@ impl Server {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // It is whole between any two steps.
+        // A panic leaves no half-done change here, so a poisoned lock is usable.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -102,13 +102,13 @@ impl Server {
         }
     }
 
-    /// Whether one of its daemons is this.
+    /// True if a daemon is next to it.
     pub(crate) fn is_next_to(&self, daemon: u32) -> bool {
         self.daemons.contains(&daemon)
     }
 
-    /// Where clients reach it, and a number that is another one after each of its starts: clients that
-    /// have found it dead come back to it then. `None` while it is away.
+    /// Returns the addresses for clients, and a number that changes with each start: clients that
+    /// have marked it as dead then retry it. `None` while it is unreachable.
     pub(crate) fn door(&self) -> Option<(NfsAddresses, u64)> {
         match &self.place {
             Place::Here(_, addresses) => Some((addresses.clone(), 0)),
@@ -120,7 +120,7 @@ impl Server {
         }
     }
 
-    /// What is to be done now and then. Tells whether clients are to be told something else.
+    /// Does the periodic work. True if placements must change.
     pub(crate) fn turn(self: &Arc<Self>, shut_out: &Arc<ShutOut>) -> bool {
         let Place::Far(node) = &self.place else { return false };
         let there = node.is_there();
@@ -130,7 +130,8 @@ impl Server {
             (true, hold) => {
                 (state.missed, state.hold) = (None, Hold::Unknown);
                 if hold == Hold::Nothing {
-                    // It may have come before that was over, or never have gone.
+                    // It may have reconnected before the eviction was over, or may never have
+                    // disconnected.
                     node.rejoin();
                 }
             }
@@ -148,7 +149,7 @@ impl Server {
         std::mem::replace(&mut state.door, door.clone()) != door
     }
 
-    /// Nobody waits for that here: the cluster may be away as well.
+    /// Evicts it on another thread, because the cluster may be unreachable as well.
     fn end_hold(self: &Arc<Self>, state: &mut State, shut_out: &Arc<ShutOut>) {
         let (own, shut_out) = (self.clone(), shut_out.clone());
         let run = move || {
@@ -174,7 +175,7 @@ impl Server {
         }
     }
 
-    /// What [`settle`](Self::settle) would say, where nobody has to be waited for.
+    /// Returns the result of [`settle`](Self::settle) if it needs no wait.
     pub(crate) fn settled_size(&self, object: Object) -> Result<Option<Settled>> {
         match &self.place {
             Place::Here(data, _) => data.settled_size(object),
@@ -182,8 +183,8 @@ impl Server {
         }
     }
 
-    /// Makes known, and stable, how far a file reaches that was written there. One that was shut out
-    /// knows nothing any more.
+    /// Makes the size of a file that was written there known and stable. An evicted data server has
+    /// lost its state.
     pub(crate) fn settle(&self, object: Object) -> Result<Settled> {
         match &self.place {
             Place::Here(data, _) => data.settle(object),
@@ -312,7 +313,8 @@ mod tests {
         assert!(server.door().is_some());
         node.there.store(false, SeqCst);
         assert_eq!(server.settle(OBJECT), Err(StoreError::Busy));
-        // It goes by nothing that it was told, so that it can be shut out at once; at last that works.
+        // Its cached authorisations have no lifetime, so it can be evicted at once. Some attempts
+        // fail first.
         assert!(server.turn(&shut_out), "it is away");
         while ended.load(SeqCst) < 3 {
             server.turn(&shut_out);

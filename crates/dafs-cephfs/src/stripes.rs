@@ -1,29 +1,29 @@
-//! Which object of a file holds which of its bytes, in CephFS's own terms.
+//! The mapping of a file's bytes to its objects, in CephFS's own terms.
 
 use dafs_store::{Result, StoreError};
 use std::num::NonZeroU32;
 
-/// How the content of a file is cut into objects.
+/// The layout of a file: how its content is divided into objects.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Stripes {
-    /// Bytes that follow each other in one object.
+    /// Contiguous bytes in one object.
     pub(crate) unit_bytes: NonZeroU32,
-    /// Objects that take turns.
+    /// The number of objects in round-robin order.
     count: NonZeroU32,
-    /// Units of an object before the next objects take turns.
+    /// The number of units in an object before the next set of objects begins.
     units_per_object: u64,
     /// The pool of the objects, by name.
     pub(crate) pool: String,
-    /// The part of the pool; empty for the usual one.
+    /// The namespace in the pool; empty for the default one.
     name_space: String,
 }
 
 impl Stripes {
-    /// Reads `stripe_unit=N stripe_count=N object_size=N pool=NAME`, and perhaps
-    /// `pool_namespace=NAME`, as the attribute `ceph.file.layout` has it.
+    /// Parses `stripe_unit=N stripe_count=N object_size=N pool=NAME`, optionally with
+    /// `pool_namespace=NAME`: the format of the attribute `ceph.file.layout`.
     ///
     /// # Errors
-    /// [`StoreError::Io`] for anything else.
+    /// [`StoreError::Io`] for any other text.
     pub(crate) fn parse(text: &[u8]) -> Result<Self> {
         Self::read(text).ok_or(StoreError::Io)
     }
@@ -51,14 +51,14 @@ impl Stripes {
         })
     }
 
-    /// The number of the object that holds a unit.
+    /// Returns the number of the object that holds a unit.
     fn object(&self, unit: u64) -> u64 {
         let count = u64::from(self.count.get());
         let (stripe, place) = (unit / count, unit % count);
         (stripe / self.units_per_object) * count + place
     }
 
-    /// What is hashed to find the object of a file that holds a unit.
+    /// Returns the hash key of the object that holds a unit of a file.
     pub(crate) fn key(&self, ino: u64, unit: u64) -> Vec<u8> {
         let name = format!("{ino:x}.{:08x}", self.object(unit));
         match self.name_space.as_str() {
