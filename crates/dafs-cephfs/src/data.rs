@@ -1,17 +1,17 @@
-//! A data server: content of files by their inodes, through a client of the file system of its own.
+//! A data server: content of files by their inodes, through its own client of the file system.
 //!
-//! What is not obvious
-//! * It can serve any byte, so a layout that is out of date is slow and not wrong: what lies elsewhere
-//!   is counted.
-//! * What it writes is at the storage daemons when the call returns. The size is known to this client
-//!   alone until it is synced, or until the metadata server asks for it because somebody looks.
-//! * So a write below a size that the metadata server knows is stable as it is, and nobody is asked: a
-//!   sync goes to the metadata server's journal. The time of the change follows within seconds; it is
-//!   seen at once by whoever looks.
+//! Notes
+//! * It can serve any byte, so a layout that is out of date costs time and nothing else: misplaced
+//!   requests are counted.
+//! * Written data is at the storage daemons when the call returns. Only this client knows the size
+//!   until it is synced, or until the MDS asks for it because another client reads the attributes.
+//! * So a write below a size that the MDS knows is stable without a sync, which would wait for the
+//!   MDS journal. The time of the change follows within seconds; readers of the attributes see it
+//!   at once.
 //!
 //! Invariants
-//! * A file is open here only while it is used, so that it keeps neither others waiting nor the space of
-//!   what was removed.
+//! * A file is open here only while it is in use. Otherwise its capabilities would delay other
+//!   clients, and a removed file would keep its space.
 
 use crate::attr::attr;
 use crate::ends::Ends;
@@ -39,31 +39,32 @@ pub struct CephData {
     shared: Arc<Shared>,
 }
 
-/// What a data server and its files share.
+/// The state that a data server and its files share.
 struct Shared {
     mount: Mutex<Arc<Mount>>,
     map: Arc<OsdMap>,
     ids: Arc<Ids>,
     fs_id: FsId,
-    /// The daemons that it is next to.
+    /// The daemons next to it.
     daemons: FxHashSet<u32>,
     open: Mutex<FxHashMap<Object, Open>>,
     uses: Uses<Object>,
-    /// How far files reach of which something was written that lies elsewhere: they may have grown
-    /// beyond the pattern that clients know.
+    /// The ends of misplaced writes, by file. Such a file may have grown beyond the pattern that
+    /// clients know.
     ends: Mutex<FxHashMap<Object, u64>>,
     indirect_bytes: AtomicU64,
-    /// Whether it finds out itself where files lie, to count: nobody else in this process does.
+    /// True if it finds the placement of files itself, to count misplaced requests: then this
+    /// process has no metadata server that would do it.
     learns: bool,
-    /// Told when what was written may be lost.
+    /// Called when written data may be lost.
     lost: OnceLock<Box<dyn Fn() + Send + Sync>>,
 }
 
-/// How far a file reaches at least, of which all that was written is stable; `None` for one that is not
-/// open for writing.
+/// The least size of a file whose written data is all stable; `None` for a file that is not open
+/// for writing.
 pub(crate) type Settled = Option<u64>;
 
-/// A file that is open.
+/// An open file.
 #[derive(Clone)]
 struct Open {
     handle: Arc<Handle>,
@@ -71,12 +72,12 @@ struct Open {
     writable: bool,
     stripes: Arc<Stripes>,
     used: Instant,
-    /// Whether something was written to it since it was synced last.
+    /// True if data was written since the last sync.
     written: Arc<AtomicBool>,
     ends: Arc<Mutex<Ends>>,
 }
 
-/// While it lives, a write is under way.
+/// A write runs while this guard lives.
 struct Writing<'a>(&'a Mutex<Ends>);
 
 impl Drop for Writing<'_> {
@@ -86,19 +87,19 @@ impl Drop for Writing<'_> {
 }
 
 impl Open {
-    /// A write begins that ends there.
+    /// Begins a write that ends at `end`.
     fn begin_write(&self, end: u64) -> Writing<'_> {
         lock(&self.ends).write_begins(end);
         Writing(&self.ends)
     }
 
-    /// How far the file reaches, if that is stable whatever becomes of this client.
+    /// Returns the size of the file if it is stable, even if this client dies.
     fn known_size(&self) -> Result<Option<u64>> {
         let size = self.inode.size_here(&Perm::new(self.inode.mount(), &server())?)?;
         Ok(Some(size).filter(|&size| lock(&self.ends).is_known(size)))
     }
 
-    /// Has it stable how far the file reaches, and tells it. All that was written is stable then.
+    /// Makes the size of the file and all written data stable, and returns the size.
     fn settle(&self) -> Result<u64> {
         if let Some(size) = self.known_size()? {
             return Ok(size);
@@ -118,12 +119,13 @@ impl std::fmt::Debug for Shared {
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // What these hold is whole between any two steps.
+    // A panic leaves no half-done change here, so a poisoned lock is usable.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl CephData {
-    /// `ids` seals the handles of files for data servers, which are of the file system `fs_id`.
+    /// Makes a data server. `ids` seals the handles of files, which belong to the file system
+    /// `fs_id`.
     pub(crate) fn new(
         mount: Arc<Mount>,
         map: Arc<OsdMap>,
@@ -151,9 +153,9 @@ impl CephData {
         Self { shared: Arc::new(shared) }
     }
 
-    /// Says who is told, from now on, that what was written here may be lost.
+    /// Sets the function that is called when data written here may be lost.
     pub fn tell_of_lost_data(&self, lost: Box<dyn Fn() + Send + Sync>) {
-        // INVARIANT: said once, before clients come.
+        // INVARIANT: it is set once, before clients connect.
         let _ = self.shared.lost.set(lost);
     }
 
@@ -161,17 +163,18 @@ impl CephData {
         self.shared.mount()
     }
 
-    /// Closes all files; what cannot be made stable is told of.
+    /// Closes all files. Data that cannot be made stable is reported as lost.
     pub(crate) fn close_all(&self) {
         self.shared.close(|_, _| true);
     }
 
-    /// Goes on with another mount. To be called while no request works on a file, and all are closed.
+    /// Replaces the mount. The caller calls it while no request works on a file, and after closing
+    /// all files.
     pub(crate) fn renew(&self, mount: Arc<Mount>) {
         let last = std::mem::replace(&mut *lock(&self.shared.mount), mount);
         let open = std::mem::take(&mut *self.shared.table());
-        // To give back what the cluster has shut out may take long, or for ever. Should there be no thread
-        // for that, it takes so long here.
+        // Closing the files and the mount of an evicted client may take long, or for ever. If no
+        // thread can be started, this thread does it.
         let give_back = move || drop((open, last));
         let thread = std::thread::Builder::new().name("dafs-ceph-old".to_owned());
         if let Err(error) = thread.spawn(give_back) {
@@ -179,42 +182,43 @@ impl CephData {
         }
     }
 
-    /// The object that clients call so.
+    /// Returns the object of a client's handle.
     pub(crate) fn object(&self, file: &FileId) -> Result<Object> {
         self.shared.ids.open(file)
     }
 
-    /// Waits for the end of all requests that have begun.
+    /// Waits for the end of all running requests.
     pub(crate) fn await_uses(&self, limit: Duration) -> Result<()> {
         self.shared.uses.await_all(limit)
     }
 
-    /// The map of daemons has changed: finds out where the files lie that are open.
+    /// Finds the placement of the open files after a change of the map of daemons.
     pub(crate) fn learn(&self) {
         let open: Vec<_> = self.shared.table().iter().map(|(o, open)| (*o, open.clone())).collect();
         open.iter().for_each(|(object, open)| self.shared.learn(*object, &open.stripes));
     }
 
-    /// Which files may have grown beyond their pattern since the last call, and how far.
+    /// Returns the files that may have grown beyond their pattern since the last call, with their
+    /// ends.
     pub(crate) fn take_ends(&self) -> FxHashMap<Object, u64> {
         std::mem::take(&mut *lock(&self.shared.ends))
     }
 
-    /// Closes what was not used for a while.
+    /// Closes files that were not used for a while.
     pub(crate) fn close_idle(&self) {
         let now = Instant::now();
         self.shared.close(|_, open| now.duration_since(open.used) >= DATA_IDLE);
     }
 
-    /// Waits until no request uses a file that was judged before, and closes it.
+    /// Waits for the requests on a file that were authorised before, and closes the file.
     pub(crate) fn forget(&self, object: Object) -> Result<()> {
         self.shared.uses.await_end(&object)?;
         self.shared.close(|other, _| *other == object);
         Ok(())
     }
 
-    /// How far a file reaches that is open here for writing, if that is stable already; `None` where it
-    /// has to be made stable first. Nobody is waited for.
+    /// Returns the size of a file that is open here for writing, if it is stable already; `None` if
+    /// it must be made stable first. Does not wait.
     pub(crate) fn settled_size(&self, object: Object) -> Result<Option<Settled>> {
         match self.shared.written(object) {
             None => Ok(Some(None)),
@@ -222,7 +226,7 @@ impl CephData {
         }
     }
 
-    /// Makes known, and stable, how far a file reaches that was written here.
+    /// Makes the size of a file that was written here known and stable.
     pub(crate) fn settle(&self, object: Object) -> Result<Settled> {
         self.shared.written(object).map(|open| open.settle()).transpose()
     }
@@ -237,7 +241,7 @@ impl Shared {
         lock(&self.mount).clone()
     }
 
-    /// Finds out where a file lies. What cannot be found out is not counted.
+    /// Finds the placement of a file. Without it, misplaced requests are not counted.
     fn learn(&self, object: Object, stripes: &Stripes) {
         if self.learns
             && let Err(error) = self.map.daemons(object.ino, stripes, 0..PATTERN_PLACES_MAX as u64)
@@ -250,12 +254,12 @@ impl Shared {
         self.mount().inode(object.ino, object.snap)
     }
 
-    /// An object that is open for writing.
+    /// Returns a file that is open for writing.
     fn written(&self, object: Object) -> Option<Open> {
         self.table().get(&object).filter(|open| open.writable).cloned()
     }
 
-    /// The open file of an object.
+    /// Returns the open file of an object.
     fn opened(&self, object: Object, write: bool) -> Result<Open> {
         let now = Instant::now();
         if let Some(open) = self.table().get_mut(&object).filter(|open| open.writable || !write) {
@@ -266,7 +270,7 @@ impl Shared {
             return Err(StoreError::ReadOnly);
         }
         let inode = Arc::new(self.inode(object)?);
-        // The metadata server has judged the client.
+        // The metadata server has authorised the client.
         let perm = Perm::new(inode.mount(), &server())?;
         let flags = if write { libc::O_RDWR } else { libc::O_RDONLY };
         let handle = Arc::new(inode.open(flags, &perm)?);
@@ -286,7 +290,7 @@ impl Shared {
             self.close(|_, _| true);
         }
         let mut table = self.table();
-        // Somebody else may have been faster, and there is one account of what was written.
+        // In a race, another thread may have opened it. Only one entry may track the writes.
         if let Some(other) = table.get(&object).filter(|other| other.writable).cloned() {
             drop(table);
             return Ok(other);
@@ -295,25 +299,25 @@ impl Shared {
             None if table.len() >= DATA_FILES_OPEN_MAX => return Err(StoreError::Busy),
             _ => table.insert(object, open.clone()),
         };
-        // Closing waits, so it is done behind the lock.
+        // A close may block, so it is done after the lock is released.
         drop(table);
         drop(gone);
         Ok(open)
     }
 
-    /// Closes files that nobody uses. Each is known to be open until it is known how far it reaches,
-    /// so that whoever asks for that meanwhile waits for the same.
+    /// Closes unused files. A file stays in the table until its size is stable, so that a
+    /// concurrent request for the size waits for that.
     fn close(&self, which: impl Fn(&Object, &Open) -> bool) {
         let chosen =
             |(object, open): (&Object, &Open)| which(object, open).then(|| (*object, open.clone()));
         let chosen: Vec<_> = self.table().iter().filter_map(chosen).collect();
         for (object, open) in chosen {
-            // It fails when the cluster has shut this client out, which all that follows will show.
+            // A sync fails if the cluster has evicted this client. Then all later calls fail, too.
             open.written.store(false, Ordering::SeqCst);
             if open.writable
                 && let Err(error) = open.handle.sync()
             {
-                // The next who asks may hear that all is well.
+                // First, because the error is reported only once.
                 if let Some(lost) = self.lost.get() {
                     lost();
                 }
@@ -321,7 +325,7 @@ impl Shared {
             }
             let mut table = self.table();
             let unused = table.get(&object).is_some_and(|now| {
-                // Known here and in the table, and nothing was written since.
+                // Only this function and the table refer to it, and it was not written since.
                 now.used == open.used
                     && Arc::strong_count(&now.handle) == 2
                     && !now.written.load(Ordering::SeqCst)
@@ -332,7 +336,7 @@ impl Shared {
         }
     }
 
-    /// Makes stable what was written here, and how far it reaches.
+    /// Makes the data written here and its size stable.
     fn sync(&self, object: Object) -> Result<()> {
         match self.written(object) {
             Some(open) => open.settle().map(drop),
@@ -340,7 +344,7 @@ impl Shared {
         }
     }
 
-    /// Counts what of a range is known to lie elsewhere.
+    /// Counts the bytes of a range that are next to other data servers.
     fn count(&self, object: Object, stripes: &Stripes, (offset, len): (u64, usize), write: bool) {
         let Some(last) = (len as u64).checked_sub(1).and_then(|more| offset.checked_add(more))
         else {
@@ -349,7 +353,7 @@ impl Shared {
         let unit_bytes = u64::from(stripes.unit_bytes.get());
         let units = offset / unit_bytes..last / unit_bytes + 1;
         for unit in units {
-            // Nobody waits for the monitors so that something can be counted.
+            // The counter is not worth a question to the monitors.
             match self.map.known_daemon(object.ino, stripes, unit) {
                 None => continue,
                 Some(Some(daemon)) if self.daemons.contains(&daemon) => continue,
@@ -391,7 +395,7 @@ impl DataFiles for CephData {
     }
 }
 
-/// A file as a data server uses it.
+/// A file of a data server.
 struct CephDataFile {
     data: Arc<Shared>,
     object: Object,
@@ -474,7 +478,7 @@ impl DataFile for CephDataFile {
         self.data.uses.end(&self.object, begun);
     }
 
-    /// All of them can, however far they are.
+    /// Serves all of them, also those that are next to other data servers.
     fn served_bytes(&self, _offset: u64, len: usize) -> Result<usize> {
         Ok(len)
     }

@@ -1,58 +1,58 @@
-//! How far a file was written here without the metadata server's knowing it for good.
+//! Tracks the sizes that this client has written and that the MDS does not know stably.
 //!
-//! What is not obvious
-//! * The size that this client of the file system has is the largest of what the metadata server has said,
-//!   which is in its journal, and of what was written here. So a size beyond everything that was written here
-//!   since the last sync is the metadata server's, and is stable.
-//! * That holds although others may cut the file meanwhile: they wait until this client has given its leave
-//!   to write back, and with the next leave it is told the size that the file has then.
+//! Notes
+//! * This client's size of a file is the maximum of two sizes: the last one from the MDS, which is
+//!   in its journal, and the end of the writes here. So a size beyond all writes since the last
+//!   sync comes from the MDS, and is stable.
+//! * That holds even if others truncate the file meanwhile. The MDS revokes this client's write
+//!   capability first, and grants the next one together with the current size.
 //!
 //! Invariants
-//! * A write counts from before it is begun until a sync is over that was begun behind its end.
+//! * A write counts from before its beginning until a sync has succeeded that began after its end.
 
-/// Of one open file.
+/// The writes of one open file.
 #[derive(Debug, Default)]
 pub(crate) struct Ends {
     under_way: u32,
-    /// Writes so far.
+    /// Counts the writes.
     begun: u64,
-    /// The largest end of what counts.
+    /// The largest end of the writes that count.
     unsynced: u64,
 }
 
 /// A sync that may cover all writes.
 #[derive(Debug)]
 pub(crate) struct Syncing {
-    /// The writes that are over.
+    /// The number of writes at its beginning, if none was running.
     begun: Option<u64>,
 }
 
 impl Ends {
-    /// A write begins that ends there.
+    /// Records the beginning of a write, which ends at `end`.
     pub(crate) fn write_begins(&mut self, end: u64) {
         self.under_way += 1;
         self.begun += 1;
         self.unsynced = self.unsynced.max(end);
     }
 
-    /// A write is over, whatever came of it.
+    /// Records the end of a write, with or without success.
     pub(crate) fn write_ends(&mut self) {
         self.under_way -= 1;
     }
 
-    /// A sync begins.
+    /// Records the beginning of a sync.
     pub(crate) fn sync_begins(&self) -> Syncing {
         Syncing { begun: (self.under_way == 0).then_some(self.begun) }
     }
 
-    /// It has been successful.
+    /// Records the success of a sync.
     pub(crate) fn synced(&mut self, syncing: &Syncing) {
         if syncing.begun == Some(self.begun) {
             self.unsynced = 0;
         }
     }
 
-    /// Whether a size that this client has found since is known to the metadata server for good.
+    /// True if the MDS stably knows a size that this client has read after the writes.
     pub(crate) fn is_known(&self, size: u64) -> bool {
         size > self.unsynced
     }
@@ -94,13 +94,13 @@ mod tests {
         assert!(ends.is_known(5));
     }
 
-    /// A file as a cluster has it, with one client here: every order of some writes, cuts by others, answers
-    /// of the metadata server, and syncs.
+    /// A model of a file in a cluster with one client here: every order of some writes, truncations
+    /// by others, answers of the MDS, and syncs.
     #[test]
     fn a_size_that_is_known_is_never_lost() {
         #[derive(Clone, Copy)]
         struct File {
-            /// In the journal, and as this client has it.
+            /// The size in the journal, and the size at this client.
             stable: u64,
             here: u64,
         }
@@ -115,9 +115,9 @@ mod tests {
                         file.here = file.here.max(end);
                         ends.write_ends();
                     }
-                    // Others cut it: what this client has goes to the metadata server before.
+                    // Others truncate it: first the MDS gets this client's size.
                     3 => file = File { stable: 2, here: 2 },
-                    // Others make it longer, or only look, which takes the same way.
+                    // Others extend it or read its size, which takes the same steps.
                     4 => file = File { stable: file.here.max(9), here: file.here.max(9) },
                     5 => file.stable = file.here,
                     6 => {

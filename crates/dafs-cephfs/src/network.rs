@@ -1,7 +1,7 @@
-//! Network namespaces: a thread goes into one, and what it opens and starts stays there.
+//! Network namespaces: a thread enters one; its sockets and child threads belong to it.
 //!
 //! Invariants
-//! * The calling thread stays where it is.
+//! * The calling thread stays in its namespace.
 
 use rustix::fs::{Mode, OFlags, open};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
@@ -9,11 +9,12 @@ use std::io;
 use std::os::fd::AsFd;
 use std::path::Path;
 
-/// Runs `work` in the network namespace at `path` (as `/run/netns/NAME` or `/proc/PID/ns/net`), or right
-/// here if there is none. Sockets that it makes and threads that it starts belong to that namespace.
+/// Runs `work` in the network namespace at `path` (as `/run/netns/NAME` or `/proc/PID/ns/net`), or
+/// in the current one if there is none. Sockets that it opens and threads that it starts belong to
+/// that namespace.
 ///
 /// # Errors
-/// The namespace is not there, or this process may not enter it.
+/// The namespace does not exist, or this process may not enter it.
 pub fn in_network<T: Send>(path: Option<&Path>, work: impl FnOnce() -> T + Send) -> io::Result<T> {
     let Some(path) = path else { return Ok(work()) };
     let namespace = open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;

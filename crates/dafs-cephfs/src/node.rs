@@ -1,10 +1,10 @@
-//! A data server next to some storage daemons as a process of its own, as its metadata server sees it: by a
-//! control connection, which calls files by their inodes.
+//! A data server next to storage daemons as a process of its own. Its metadata server reaches it by
+//! a control connection, and names files by their inodes.
 //!
 //! Invariants
-//! * When another metadata server comes, or the same one again, which may have shut this client out of
-//!   the cluster meanwhile, it goes on as a new client. What could not be made stable before is told as
-//!   lost.
+//! * When another metadata server connects, or the same one again, the data server mounts as a new
+//!   client, because the metadata server may have evicted the old one. It reports data that it
+//!   could not make stable before as lost.
 
 use crate::data::CephData;
 use crate::limits::WATCH_INTERVAL;
@@ -27,26 +27,26 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// What a data server is made of.
+/// The options of a data server.
 #[derive(Debug, Clone)]
 pub struct CephNodeOptions {
-    /// The configuration of the cluster; `None` takes ceph's usual places.
+    /// The configuration of the cluster; `None` takes ceph's default places.
     pub config: Option<PathBuf>,
     /// The user of the cluster, without "client."; `None` is admin.
     pub user: Option<String>,
-    /// The user's key; `None` for where the configuration says.
+    /// The file with the user's key; `None` takes the one of the configuration.
     pub keyring: Option<PathBuf>,
-    /// Which file system, if the cluster has several.
+    /// The name of the file system, if the cluster has several.
     pub file_system: Option<String>,
     /// A directory that has all files in it, from the top of the file system.
     pub root: String,
-    /// The numbers of the storage daemons that it is next to.
+    /// The numbers of the storage daemons next to it.
     pub daemons: Vec<u32>,
-    /// The key of the names of files, which the metadata server has, too.
+    /// The key of the file ids, which the metadata server has, too.
     pub data_secret: ExportSecret,
-    /// What the metadata server calls it.
+    /// The number by which the metadata server identifies it.
     pub number: u32,
-    /// Where clients reach it.
+    /// The addresses for clients.
     pub addresses: Vec<SocketAddr>,
 }
 
@@ -54,11 +54,11 @@ pub struct CephNodeOptions {
 pub struct CephNode {
     data: Arc<CephData>,
     mounting: MountOptions,
-    /// Those who wait are helped as long as this lives, and it knows the mount.
+    /// Watches the requests of the current mount.
     nudge: Mutex<Nudge>,
     number: u32,
     addresses: Vec<SocketAddr>,
-    /// A metadata server was there.
+    /// True once a metadata server has connected.
     joined: AtomicBool,
     _watch: Watch,
 }
@@ -69,8 +69,8 @@ impl std::fmt::Debug for CephNode {
     }
 }
 
-/// What a data server is called in the cluster: always the same, so that whoever comes by that name has
-/// what it held.
+/// Returns the identity of a data server in the cluster. It never changes, so a mount with the same
+/// identity evicts the old client.
 pub(crate) fn client_name(secret: ExportSecret, number: u32) -> String {
     let mut hasher = SipHasher24::new_with_key(secret.as_bytes());
     hasher.write(b"client of the cluster");
@@ -78,10 +78,10 @@ pub(crate) fn client_name(secret: ExportSecret, number: u32) -> String {
 }
 
 impl CephNode {
-    /// Mounts the file system. Waits for the cluster for a while.
+    /// Mounts the file system. Waits for the cluster for a limited time.
     ///
     /// # Errors
-    /// What is missing or wrong, for whoever set it up.
+    /// The missing or wrong setting, for administrators.
     pub fn open(options: &CephNodeOptions) -> std::result::Result<Self, OpenError> {
         let options = options.clone();
         in_time(move || Self::open_here(options))
@@ -109,24 +109,24 @@ impl CephNode {
         Ok(Self { data, mounting, nudge, number, addresses, joined, _watch: watch })
     }
 
-    /// Its files, for the door of clients.
+    /// Returns its files, for the front end of clients.
     pub fn data(&self) -> &Arc<CephData> {
         &self.data
     }
 
-    /// What the metadata server calls a file.
+    /// Returns the id by which the metadata server names a file.
     ///
     /// # Errors
-    /// [`StoreError::BadHandle`] for a name that is not ours.
+    /// [`StoreError::BadHandle`] for an id that this store did not make.
     pub fn component(&self, file: &FileId) -> Result<ComponentId> {
         self.data.object(file).map(component)
     }
 
-    /// Goes on as a new client of the cluster.
+    /// Mounts as a new client of the cluster.
     fn renew(&self) -> std::result::Result<(), OpenError> {
         let mounting = MountOptions { waits: Arc::new(Waits::default()), ..self.mounting.clone() };
         let waits = mounting.waits.clone();
-        // What the last one holds is taken over, so that it has to be stable before.
+        // The new mount evicts the old client, so its data must be stable before.
         self.data.close_all();
         let mount = in_time(move || Mount::new(&mounting).map(Arc::new))?;
         let nudge = Nudge::start(&waits, [&mount].into_iter()).map_err(OpenError::Thread)?;
@@ -170,7 +170,8 @@ impl Node for CephNode {
         Err(StoreError::NotSupported)
     }
 
-    /// Of a file that was written here; what was is stable then. The file system tells that of others.
+    /// Returns the size of a file that was written here, and makes its data stable. For other files
+    /// the file system has the size.
     fn size(&self, component: &ComponentId) -> Result<u64> {
         self.data.settle(object(component))?.ok_or(StoreError::NoDevice)
     }
@@ -179,7 +180,7 @@ impl Node for CephNode {
         Err(StoreError::NotSupported)
     }
 
-    /// The file system tells it of all.
+    /// The file system itself has the space of all data servers.
     fn space(&self) -> Result<NodeSpace> {
         Ok(NodeSpace::default())
     }
@@ -200,7 +201,7 @@ impl Node for CephNode {
     }
 }
 
-/// The thread that watches the map of daemons. Dropping it ends it.
+/// The thread that watches the map of daemons. It ends when this is dropped.
 struct Watch {
     end: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,

@@ -1,13 +1,13 @@
-//! Keeps requests from waiting for the metadata server's next tick.
+//! Prevents waits for the next tick of the MDS.
 //!
-//! What is not obvious
-//! * Who asks about a directory that is being changed waits until the changes are in the metadata
-//!   server's journal. Of some changes (a name that several make and remove at once) that server forgets
-//!   to hurry: it writes them at its next tick, 5 seconds apart, unless a client asks it to. Seen with
-//!   16.2; libcephfs by itself has the same wait.
+//! Notes
+//! * A request about a directory under change waits until the changes are in the journal of the
+//!   MDS. For some changes (several clients make and remove the same name at once) the MDS does not
+//!   flush its journal immediately. It does so at its next tick, up to 5 seconds later, unless a
+//!   client asks for it. Seen with 16.2; programs that use libcephfs directly have the same wait.
 //!
 //! Invariants
-//! * Nobody is asked for anything while all requests are quick.
+//! * While all requests are quick, the thread asks for no flush.
 
 use crate::limits::{NUDGE_AFTER, NUDGE_IDLE_ROUNDS};
 use crate::sys::Mount;
@@ -17,7 +17,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
-/// Requests under way, by when they began.
+/// The running requests, with the times of their beginnings.
 #[derive(Debug, Default)]
 pub(crate) struct Waits {
     state: Mutex<State>,
@@ -28,12 +28,12 @@ pub(crate) struct Waits {
 struct State {
     next: u64,
     begun: BTreeMap<u64, Instant>,
-    /// Nobody watches until he is woken.
+    /// True while the watching thread sleeps until it is woken.
     asleep: bool,
     ended: bool,
 }
 
-/// While it lives, a request is under way.
+/// A request runs while this guard lives.
 #[derive(Debug)]
 pub(crate) struct Waiting {
     waits: Arc<Waits>,
@@ -41,7 +41,7 @@ pub(crate) struct Waiting {
 }
 
 impl Waits {
-    /// A request begins.
+    /// Begins a request.
     pub(crate) fn begin(self: &Arc<Self>) -> Waiting {
         let mut state = self.lock();
         let number = state.next;
@@ -54,7 +54,7 @@ impl Waits {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        // It is whole between any two steps.
+        // A panic leaves no half-done change here, so a poisoned lock is usable.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -65,7 +65,7 @@ impl Drop for Waiting {
     }
 }
 
-/// The thread that asks. Dropping it ends it.
+/// The thread that asks for flushes. It ends when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Nudge {
     waits: Arc<Waits>,
@@ -73,7 +73,7 @@ pub(crate) struct Nudge {
 }
 
 impl Nudge {
-    /// Starts it for the mounts whose requests these are. It does not keep them.
+    /// Starts the thread for the mounts of these requests. It does not keep them alive.
     pub(crate) fn start<'a>(
         waits: &Arc<Waits>,
         mounts: impl Iterator<Item = &'a Arc<Mount>>,
@@ -103,7 +103,7 @@ impl Drop for Nudge {
 }
 
 impl Waits {
-    /// Calls `nudge` whenever a request has taken long, until it is ended.
+    /// Calls `nudge` whenever a request has taken long, until `ended` is set.
     fn watch(&self, nudge: impl Fn()) {
         let mut idle_rounds = 0;
         let mut state = self.lock();
@@ -144,7 +144,7 @@ mod tests {
         });
         drop(waits.begin());
         let waiting = waits.begin();
-        // Comes true however slow this is.
+        // Independent of the speed of the machine.
         nudged.recv().unwrap();
         nudged.recv().unwrap();
         drop(waiting);
