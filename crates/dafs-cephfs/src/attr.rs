@@ -1,4 +1,4 @@
-//! Attributes: from libcephfs's terms to the store's and back.
+//! Conversion of attributes between libcephfs and the store.
 
 use crate::limits::MODE_BITS;
 use crate::sys::{StatX, set};
@@ -21,10 +21,10 @@ fn time(time: &libc::timespec) -> TimeSpec {
     TimeSpec { seconds: time.tv_sec, nanoseconds: u32::try_from(time.tv_nsec).unwrap_or(0) }
 }
 
-/// The attributes of an object.
+/// Converts the attributes of an object.
 ///
 /// # Errors
-/// [`StoreError::Io`] for a kind that there is not.
+/// [`StoreError::Io`] for an unknown kind.
 pub(crate) fn attr(stat: &StatX) -> Result<Attr> {
     let kind = kind(stat.mode)?;
     Ok(Attr {
@@ -50,7 +50,7 @@ pub(crate) fn attr(stat: &StatX) -> Result<Attr> {
     })
 }
 
-/// What sets the attributes that are to be changed, and which those are.
+/// Returns the new attributes and their mask, for a call that sets them.
 ///
 /// # Errors
 /// [`StoreError::Invalid`] for a time that CephFS cannot keep: one before 1970 or after 2106.
@@ -77,7 +77,7 @@ pub(crate) fn change(change: &SetAttr) -> Result<(StatX, i32)> {
         match wish {
             None => {}
             Some(SetTime::To(time)) => {
-                // Seconds are kept in 32 bits without a sign, and others would be told as other ones.
+                // CephFS keeps seconds in 32 unsigned bits, and would wrap other values.
                 if time.nanoseconds >= 1_000_000_000 || u32::try_from(time.seconds).is_err() {
                     return Err(StoreError::Invalid);
                 }

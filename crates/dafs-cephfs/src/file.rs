@@ -14,7 +14,7 @@ use dafs_store::{
 use std::any::Any;
 use std::sync::Arc;
 
-/// One open.
+/// An open of a file.
 pub(crate) struct CephFile {
     shared: Arc<Shared>,
     object: Object,
@@ -24,8 +24,8 @@ pub(crate) struct CephFile {
 }
 
 impl CephFile {
-    /// An open file, which from now on has its home at the mount of the handle, unless it is open
-    /// at another one.
+    /// Takes over an open file. The mount of the handle becomes the home of the file, unless it is
+    /// open at another one.
     pub(crate) fn new(
         shared: &Arc<Shared>,
         object: Object,
@@ -102,7 +102,7 @@ impl OpenFile for CephFile {
     }
 
     fn commit(&self, _offset: u64, _len: u64) -> Result<()> {
-        // The size has to be stable too, and the library has no more than all or nothing.
+        // The size must be stable, too, and the library can only sync everything.
         self.handle.sync()
     }
 
@@ -130,7 +130,7 @@ impl WholeFile for CephFile {
         if size > FILE_BYTES_MAX {
             return Err(StoreError::FileTooBig);
         }
-        // The open has shown that the caller may write.
+        // The open has proved that the caller may write.
         let perm = Perm::new(self.inode.mount(), &server())?;
         self.inode.set_stat(StatX { size, ..StatX::empty() }, set::SIZE, &perm)
     }

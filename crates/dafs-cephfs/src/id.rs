@@ -1,17 +1,17 @@
-//! What a [`FileId`] of this store holds, and how a forged one is told from ours.
+//! The layout of a [`FileId`] of this store, and the check that rejects forged ids.
 //!
 //! | bytes | what |
 //! |---|---|
 //! | 0 | version |
 //! | 8..16 | inode number |
-//! | 16..24 | snapshot; 2^64 - 2 for what is in none |
-//! | 40..48 | SipHash-2-4 of the file system's id and bytes 0..40, keyed with the export's secret |
+//! | 16..24 | snapshot; 2^64 - 2 for none |
+//! | 40..48 | a MAC: SipHash-2-4 of the file system's id and bytes 0..40, keyed with the secret |
 //!
-//! Numbers are little end first; what carries nothing is zero.
+//! Numbers are in little-endian order. Unused bytes are zero.
 //!
 //! Invariants
-//! * An [`Object`] comes only from an id whose code is right, or from the file system itself.
-//! * CephFS never gives an inode number twice, so an id never comes to name another object.
+//! * An [`Object`] comes only from an id with a valid MAC, or from the file system itself.
+//! * CephFS never reuses an inode number, so an id never names another object later.
 
 use dafs_store::{ExportSecret, FILE_ID_BYTES, FileId, FsId, Result, StoreError};
 use siphasher::sip::SipHasher24;
@@ -19,7 +19,7 @@ use siphasher::sip::SipHasher24;
 const VERSION: u8 = 0xce;
 const MAC: usize = 40;
 
-/// Which object.
+/// The identity of an object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Object {
     pub(crate) ino: u64,
@@ -49,7 +49,7 @@ impl Ids {
         SipHasher24::new_with_key(self.secret.as_bytes()).hash(&input).to_le_bytes()
     }
 
-    /// The id of an object.
+    /// Encodes the id of an object.
     pub(crate) fn seal(&self, object: Object) -> FileId {
         let mut bytes = [0; FILE_ID_BYTES];
         bytes[0] = VERSION;
@@ -60,13 +60,13 @@ impl Ids {
         FileId(bytes)
     }
 
-    /// The object of an id.
+    /// Decodes the id of an object.
     ///
     /// # Errors
-    /// [`StoreError::BadHandle`] for an id that is not ours.
+    /// [`StoreError::BadHandle`] for an id that this store did not make.
     pub(crate) fn open(&self, id: &FileId) -> Result<Object> {
         let bytes = &id.0;
-        // Every byte counts for the code, so those that carry nothing need no look.
+        // The MAC covers all bytes, so unused ones need no check.
         if bytes[0] != VERSION || bytes[MAC..] != self.code(bytes) {
             return Err(StoreError::BadHandle);
         }

@@ -1,20 +1,21 @@
-//! A store on CephFS, by way of libcephfs, which is opened at run time.
+//! A store on CephFS through libcephfs, which is loaded at run time.
 //!
-//! What is not obvious
-//! * A store has several mounts, since the calls of one have one lock in common. They are clients of
-//!   the file system like any others, and what two of them use is taken from the one for the other,
-//!   at a price. So all names go through the first, as do files that it has
-//!   made for as long as they are open; other files are spread over all by their content.
-//! * Others may use the file system meanwhile. What they do is seen at once.
-//! * An export of a part of the file system does not notice when others move what a client has
-//!   looked up out of that part: its id keeps working.
+//! Notes
+//! * A store has several mounts, because all calls of one mount share a lock. Each mount is a
+//!   client of the file system. If two of them use the same object, the metadata server (MDS) moves
+//!   its capabilities between them, which is slow. So all operations on names go through the first
+//!   mount, and so do the files that it has made while they are open. Other opens are spread over
+//!   all mounts.
+//! * Other clients may use the file system at the same time. The store sees their changes at once.
+//! * If another client moves an object out of the exported directory, the store does not notice:
+//!   its id still works.
 //!
 //! Invariants
-//! * What was written is at the storage nodes when a call returns. Its size may be known to this
-//!   process alone, so nothing is told to be stable before a sync of the file.
-//! * The caller's rights are checked by libcephfs, which is told who calls.
-//! * What a client has written at a data server is seen by all who look at the file: data servers are
-//!   clients of the file system, too.
+//! * Written data is at the storage daemons when a call returns. Its size may be known to this
+//!   process alone, so no data counts as stable before a sync of the file.
+//! * libcephfs checks the caller's rights; each call passes the caller's identity.
+//! * Data that a client has written at a data server is visible to all readers of the file, because
+//!   data servers are clients of the file system, too.
 //! * All unsafe code is in `sys`.
 
 mod attr;
@@ -59,56 +60,56 @@ use std::time::Duration;
 use sys::{ClusterOptions, Inode, Mount, MountOptions, Perm, Rados, StatX};
 use thiserror::Error;
 
-/// How to open a [`CephStore`].
+/// The options of a [`CephStore`].
 #[derive(Debug, Clone)]
 pub struct CephOptions {
-    /// The configuration of the cluster; `None` takes ceph's usual places.
+    /// The configuration of the cluster; `None` takes ceph's default places.
     pub config: Option<PathBuf>,
     /// The user of the cluster, without "client."; `None` is admin.
     pub user: Option<String>,
-    /// The user's key; `None` for where the configuration says.
+    /// The file with the user's key; `None` takes the one of the configuration.
     pub keyring: Option<PathBuf>,
-    /// Which file system, if the cluster has several.
+    /// The name of the file system, if the cluster has several.
     pub file_system: Option<String>,
     /// The directory to export, from the top of the file system.
     pub root: String,
-    /// What this server is called in the cluster, the same after every restart. No two running
-    /// servers may have the same name: each takes over from the other.
+    /// The identity of this server in the cluster, the same after every restart. No two running
+    /// servers may have the same identity, because each would evict the other.
     pub identity: String,
-    /// The key of the ids; the same after every restart.
+    /// The key of the ids, the same after every restart.
     pub secret: ExportSecret,
-    /// How many mounts to use; from 1 to 64.
+    /// The number of mounts, from 1 to 64.
     pub mounts: usize,
     /// Data servers, each with a mount of its own; at most 256.
     pub data_servers: Vec<DataServerOptions>,
-    /// The key of the names by which data servers of other processes know files, if there are any.
+    /// The key of the file ids for data servers in other processes, if there are any.
     pub data_secret: Option<ExportSecret>,
-    /// What clients are told of where files lie.
+    /// The kind of placements for clients.
     pub told: Told,
-    /// What the file system of a data server's handles is called, when its store is called so.
+    /// Maps the file system id of a data server's store to that of its handles.
     pub data_fs: fn(&FsId) -> FsId,
 }
 
-/// A data server, that clients go to for what lies next to it.
+/// A data server, which serves clients the files of storage daemons next to it.
 #[derive(Debug, Clone)]
 pub struct DataServerOptions {
-    /// Where it is.
+    /// The process of the data server.
     pub place: DataPlace,
-    /// The numbers of the storage daemons that it is next to. Each daemon has one data server.
+    /// The numbers of the storage daemons next to it. Each daemon has one data server.
     pub daemons: Vec<u32>,
 }
 
-/// Where a data server is.
+/// The process of a data server.
 #[derive(Clone)]
 pub enum DataPlace {
-    /// In this process.
+    /// This process.
     Here {
-        /// Where clients reach it.
+        /// The addresses for clients.
         addresses: NfsAddresses,
-        /// The network namespace that it is a client of the file system from, if not this process's.
+        /// The network namespace of its mount, if not this process's.
         network: Option<PathBuf>,
     },
-    /// In another process: a [`CephNode`] behind a control connection.
+    /// Another process: a [`CephNode`] behind a control connection.
     Far(Arc<dyn Node>),
 }
 
@@ -123,47 +124,48 @@ impl std::fmt::Debug for DataPlace {
     }
 }
 
-/// What clients are told of where files lie.
+/// The kind of placements for clients.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Told {
-    /// The data server next to the daemon that has it.
+    /// The data server next to the daemon that has the bytes.
     #[default]
     Placement,
-    /// The data servers by turns, whatever they are next to: what a server of pNFS says that does not
-    /// know where its file system has files. For comparison; it costs most bytes a second way.
+    /// The data servers round robin, without regard to daemons, as by a pNFS server that does not
+    /// know the placement of its file system. For comparison: most bytes then cross the network
+    /// twice.
     Turns,
 }
 
-/// Why a store cannot be opened.
+/// The reason why a store cannot be opened.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum OpenError {
     /// libcephfs cannot be used.
     #[error(transparent)]
     Unavailable(#[from] Unavailable),
-    /// A step did not work.
+    /// A step has failed.
     #[error("{step} failed ({}){}", std::io::Error::from_raw_os_error(*.errno), hint(.step, *.errno))]
     Step {
-        /// Which.
+        /// The failed step.
         step: Step,
-        /// What ceph says about it.
+        /// The error number of ceph.
         errno: i32,
     },
-    /// The exported directory cannot be looked at.
+    /// The attributes of the exported directory cannot be read.
     #[error("the directory cannot be looked at: {0}")]
     Root(StoreError),
     /// The number of mounts is out of range.
     #[error("the number of mounts has to be from 1 to 64")]
     Mounts,
-    /// The map of storage daemons cannot be had.
+    /// The map of storage daemons cannot be read.
     #[error(
         "the map of storage daemons cannot be had from the monitors: {0}; may this user read it?"
     )]
     Map(StoreError),
-    /// Nothing comes of it.
+    /// The cluster has not answered in time.
     #[error("nothing has come of it for {} seconds; does a metadata server of the cluster work?", .0.as_secs())]
     Timeout(Duration),
-    /// So many wait already.
+    /// Too many attempts are still waiting.
     #[error(
         "{0} tries to open the cluster still wait for it; if it is there, start this server again"
     )]
@@ -174,20 +176,20 @@ pub enum OpenError {
     /// The network of a data server cannot be entered.
     #[error("the network namespace {path} of a data server cannot be entered: {error}")]
     Network {
-        /// Where it should be.
+        /// The path of the namespace.
         path: PathBuf,
-        /// What the system says.
+        /// The error of the system.
         error: std::io::Error,
     },
     /// There are too many data servers.
     #[error("there can be 256 data servers at most")]
     DataServers,
-    /// Something cannot be told to the library.
+    /// A string cannot be passed to the library.
     #[error("names and paths cannot have a byte of zero")]
     ZeroByte,
 }
 
-/// What is done to mount a file system.
+/// The steps of mounting a file system.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the texts say it")]
 pub enum Step {
@@ -201,7 +203,7 @@ pub enum Step {
 }
 
 impl Step {
-    /// What a call of a library answered, when it is done to take this step.
+    /// Maps the return value of the library's call for this step.
     fn check(self, answer: i32) -> std::result::Result<(), OpenError> {
         match answer {
             0.. => Ok(()),
@@ -224,7 +226,7 @@ impl std::fmt::Display for Step {
     }
 }
 
-/// What to look at when a step fails so.
+/// Suggests what to check after the failure of a step.
 fn hint(step: &Step, errno: i32) -> &'static str {
     match (step, errno) {
         (Step::Start | Step::Monitors, libc::ENOENT) => {
@@ -251,15 +253,16 @@ pub struct CephStore {
     shared: Arc<Shared>,
 }
 
-/// What the store and its files share.
+/// The state that the store and its files share.
 #[derive(Debug)]
 struct Shared {
     mounts: Vec<Arc<Mount>>,
     ids: Ids,
     root: Object,
-    /// The mount with which a file is open, and how many opens there are.
+    /// The mount of each open file, with the number of its opens.
     homes: Mutex<FxHashMap<Object, Home>>,
-    /// Where files lie, if there are data servers, and who watches that.
+    /// The data servers with the placement of files, if there are any, and the thread that watches
+    /// both.
     spread: Option<(Arc<Spread>, Watch)>,
     _nudge: Nudge,
 }
@@ -270,12 +273,12 @@ struct Home {
     opens: usize,
 }
 
-/// The server itself, as a caller.
+/// The credentials of the server itself.
 fn server() -> Cred {
     Cred::new(0, 0)
 }
 
-/// Waits for a work of which nothing may ever come.
+/// Runs an open with a timeout, because it may never return.
 fn in_time<T: Send + 'static>(
     open: impl FnOnce() -> std::result::Result<T, OpenError> + Send + 'static,
 ) -> std::result::Result<T, OpenError> {
@@ -290,10 +293,10 @@ fn in_time<T: Send + 'static>(
 }
 
 impl CephStore {
-    /// Mounts a directory of CephFS. Waits for the cluster for a while.
+    /// Mounts a directory of CephFS. Waits for the cluster for a limited time.
     ///
     /// # Errors
-    /// What is missing or wrong, for whoever set it up.
+    /// The missing or wrong setting, for administrators.
     pub fn open(options: &CephOptions) -> std::result::Result<Self, OpenError> {
         let options = options.clone();
         in_time(move || Self::open_here(&options))
@@ -348,14 +351,14 @@ impl CephStore {
         Ok(Self { shared: Arc::new(shared) })
     }
 
-    /// The data servers of this process, in the order of the options.
+    /// Returns the data servers of this process, in the order of the options.
     pub fn data_servers(&self) -> Vec<Arc<CephData>> {
         let spread = self.shared.spread.iter();
         spread.flat_map(|(spread, _)| spread.here()).cloned().collect()
     }
 }
 
-/// Data servers, each with a mount of its own.
+/// Makes the data servers, each with its own mount.
 fn spread(
     options: &CephOptions,
     as_client: &MountOptions,
@@ -375,7 +378,8 @@ fn spread(
         let place = match &server.place {
             DataPlace::Here { addresses, network } => {
                 let network = network.as_deref();
-                // The library's threads come from this one, and their connections from those.
+                // The library inherits the namespace for its threads from this thread, and for its
+                // connections from those.
                 let mount = in_network(network, || mount(format!("data-{number}")));
                 let mount = mount.map_err(|error| {
                     let path = network.map(PathBuf::from).unwrap_or_default();
@@ -392,7 +396,8 @@ fn spread(
     let (secret, as_client) = (options.data_secret, as_client.clone());
     let shut_out = move |number| {
         let uuid = secret.map_or_else(String::new, |secret| node::client_name(secret, number));
-        // Whoever has the name loses what he holds, and whatever he still sends.
+        // A mount with the same uuid evicts the old client: it loses its capabilities, and its late
+        // writes are rejected.
         Mount::new(&MountOptions { uuid, ..as_client.clone() }).map(drop)
     };
     let data_fs = (options.data_fs)(&data_fs);
@@ -402,8 +407,8 @@ fn spread(
     Ok((spread, watch))
 }
 
-/// The names of files for data servers, by a key that they and the metadata server have, and what
-/// else tells them from those of other stores.
+/// Makes the file ids for data servers. The key is known to them and to the metadata server; `of`
+/// distinguishes them from those of other stores.
 fn data_ids(secret: ExportSecret, of: &[u8]) -> Ids {
     let mut hasher = SipHasher24::new_with_key(secret.as_bytes());
     hasher.write(b"data servers");
@@ -411,24 +416,25 @@ fn data_ids(secret: ExportSecret, of: &[u8]) -> Ids {
     Ids::new(FsId(hasher.finish128().as_bytes()), secret)
 }
 
-/// Which object attributes are of. For what lies in a snapshot, the library tells the snapshot as
-/// the device.
+/// Returns the object of some attributes. For objects in a snapshot, the library returns the
+/// snapshot as the device.
 fn object(stat: &StatX) -> Object {
     Object { ino: stat.ino, snap: stat.dev }
 }
 
 impl Shared {
     fn homes(&self) -> MutexGuard<'_, FxHashMap<Object, Home>> {
-        // It is whole between any two steps.
+        // A panic leaves no half-done change here, so a poisoned lock is usable.
         self.homes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The mount to use for an object: where it is open, else the first.
+    /// Returns the mount for an object: the one where it is open, else the first.
     fn home(&self, object: Object) -> usize {
         self.homes().get(&object).map_or(0, |home| home.mount)
     }
 
-    /// The mount to open a file with: where it is open, else any, but always the same one.
+    /// Returns the mount for an open of a file: the one where it is open, else one that its inode
+    /// number determines.
     fn home_of_open(&self, object: Object) -> usize {
         let open = self.homes().get(&object).map(|home| home.mount);
         open.unwrap_or_else(|| usize::try_from(object.ino).unwrap_or(0) % self.mounts.len())
@@ -438,23 +444,23 @@ impl Shared {
         self.homes().contains_key(&object)
     }
 
-    /// The inode of an id.
+    /// Returns the inode of an id.
     fn inode(&self, id: &FileId) -> Result<(Object, Inode)> {
         let object = self.ids.open(id)?;
         let inode = self.mounts[self.home(object)].inode(object.ino, object.snap)?;
         Ok((object, inode))
     }
 
-    /// The same on a mount that is chosen already.
+    /// Returns the inode of an id on a given mount.
     fn inode_on(&self, mount: &Arc<Mount>, id: &FileId) -> Result<(Object, Inode)> {
         let object = self.ids.open(id)?;
         Ok((object, mount.inode(object.ino, object.snap)?))
     }
 
-    /// The attributes of an object that is there: with a name, or open here.
+    /// Returns the attributes of an existing object, which has a name or is open here.
     fn stat(&self, object: Object, inode: &Inode) -> Result<StatX> {
         let stat = inode.stat(&Perm::new(inode.mount(), &server())?)?;
-        // The library remembers what has gone.
+        // The library's cache keeps removed objects.
         if stat.nlink == 0 && !self.is_open(object) {
             return Err(StoreError::Stale);
         }

@@ -1,32 +1,31 @@
-//! Every limit and default of this store, in one place.
+//! All limits and defaults of this store.
 
 use std::ffi::CStr;
 use std::time::Duration;
 
-/// Options of ceph that this store depends on, whatever the configuration says.
+/// The ceph options that this store depends on. They override the configuration.
 pub(crate) const SETTINGS: [(&CStr, &CStr); 4] = [
-    // What others have written is seen at once, and what was written here is at the storage nodes
-    // when a call returns.
+    // No cache of data: other clients' writes are visible at once, and written data is at the
+    // storage daemons when a call returns.
     (c"client_oc", c"false"),
-    // The caller's rights are checked.
+    // The library checks the caller's rights.
     (c"fuse_default_permissions", c"false"),
     (c"client_permissions", c"true"),
-    // Seconds to wait for the cluster when mounting.
+    // The timeout of mounting, in seconds.
     (c"client_mount_timeout", c"30"),
 ];
 
-/// The same for connections to the monitors, which are waited for in seconds.
+/// The options for connections to the monitors: the timeouts, in seconds.
 pub(crate) const MONITOR_SETTINGS: [(&CStr, &CStr); 2] =
     [(c"client_mount_timeout", c"30"), (c"rados_mon_op_timeout", c"10")];
 
-/// How often a map is read again that changes while it is read.
+/// The most attempts to read a map that changes meanwhile.
 pub(crate) const MAP_TRIES_MAX: usize = 8;
 
-/// How often it is found out where a file lies while that changes.
+/// The most attempts to find the placement of a file while it changes.
 pub(crate) const PLACE_TRIES_MAX: usize = 4;
 
-/// How long all of that may take before the store is given up. Mounting waits without end for a
-/// metadata server that hangs.
+/// The timeout of opening a store. Mounting alone may wait for ever for an MDS that hangs.
 pub(crate) const OPEN_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The most mounts of one store.
@@ -35,17 +34,17 @@ pub(crate) const MOUNTS_MAX: usize = 64;
 /// The most views in one call of the library (the kernel's IOV_MAX).
 pub(crate) const VIEWS_MAX: usize = 1024;
 
-/// How often a create is tried again when the name comes and goes meanwhile.
+/// The most attempts of a create while the name appears and disappears.
 pub(crate) const CREATE_RETRIES_MAX: usize = 8;
 
-/// Permission bits of a regular file, a directory and a special file whose maker named none.
+/// Permission bits of a regular file, a directory and a special file whose creator gave no mode.
 pub(crate) const FILE_MODE_DEFAULT: u32 = 0o644;
 /// See [`FILE_MODE_DEFAULT`].
 pub(crate) const DIRECTORY_MODE_DEFAULT: u32 = 0o755;
 /// See [`FILE_MODE_DEFAULT`].
 pub(crate) const SPECIAL_MODE_DEFAULT: u32 = 0o600;
 
-/// Every bit that a mode can carry.
+/// All bits of a mode.
 pub(crate) const MODE_BITS: u32 = 0o7777;
 
 /// The longest text of a symlink, in bytes.
@@ -60,40 +59,40 @@ pub(crate) const COPY_BYTES_MAX: u64 = 64 * 1024 * 1024;
 /// The longest list of names of extended attributes, in bytes.
 pub(crate) const XATTR_LIST_BYTES_MAX: usize = 64 * 1024;
 
-/// What is told as the most links of a file; the metadata server has the last word.
+/// The reported limit of links of a file. The MDS enforces its own.
 pub(crate) const LINKS_MAX: u32 = 65_000;
 
 /// The most files that one data server has open.
 pub(crate) const DATA_FILES_OPEN_MAX: usize = 1024;
 
-/// How long a data server keeps a file open that nobody uses.
+/// The time for which a data server keeps an unused file open.
 pub(crate) const DATA_IDLE: Duration = Duration::from_secs(2);
 
-/// The most devices that are remembered, of at most 16 KiB each.
+/// The most devices that the store remembers, of at most 16 KiB each.
 pub(crate) const DEVICES_MAX: usize = 1024;
 
-/// How much of a file its pattern covers at least, in bytes; less where it would become too long.
+/// The bytes of a file that its pattern covers at least. Fewer if it would become too long.
 pub(crate) const PATTERN_BYTES_MIN: u64 = 256 * 1024 * 1024;
 
-/// The longest pattern of a file. The kernel's client takes one of up to 4096 places in name, but reads
-/// it through a buffer of one page, and uses no data server at all for one that does not fit there.
+/// The longest pattern of a file. The protocol permits up to 4096 places. But the kernel's client
+/// reads a pattern through a buffer of one page, and uses no data server at all if it does not fit.
 pub(crate) const PATTERN_PLACES_MAX: usize = 1024;
 const _: () = assert!(PATTERN_PLACES_MAX <= dafs_store::PATTERN_PLACES_MAX);
 
-/// How many files a data server remembers of which something was written to the wrong place.
+/// The most files with misplaced writes that a data server remembers.
 pub(crate) const ENDS_MAX: usize = 4096;
 
 /// The most files whose placement is watched.
 pub(crate) const PLACED_MAX: usize = 65_536;
 
-/// How often the monitors are asked whether the map of daemons has changed.
+/// The interval at which the monitors are asked for changes of the map.
 pub(crate) const WATCH_INTERVAL: Duration = Duration::from_secs(1);
 
-/// How long a request may take before the metadata server is asked to write its journal.
+/// The time after which a slow request makes the store flush the MDS journal.
 pub(crate) const NUDGE_AFTER: Duration = Duration::from_millis(20);
 
-/// After so many times of that without any request nobody looks any more.
+/// The number of idle rounds after which the watching thread sleeps.
 pub(crate) const NUDGE_IDLE_ROUNDS: u32 = 50;
 
-/// The stripe unit of files for which nobody has chosen another one, in bytes.
+/// The default stripe unit of files, in bytes.
 pub(crate) const UNIT_BYTES_USUAL: u32 = 4 * 1024 * 1024;

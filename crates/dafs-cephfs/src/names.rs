@@ -1,4 +1,4 @@
-//! Making, opening and listing.
+//! Creating, opening and listing.
 
 use crate::attr::{attr, change};
 use crate::file::CephFile;
@@ -17,15 +17,15 @@ use dafs_store::{
 };
 use std::sync::Arc;
 
-/// The seconds of atime and mtime in which an exclusive create keeps its verifier, as other file
-/// servers do it; below 2^31 lest anything takes them for negative.
+/// Returns the seconds of atime and mtime in which an exclusive create keeps its verifier, as in
+/// other file servers. They are below 2^31, so that no reader takes them for negative.
 fn verifier_seconds(verifier: [u8; 8]) -> (i64, i64) {
     let bits = u64::from_be_bytes(verifier);
     let low = |bits: u64| i64::from((bits & 0x7fff_ffff) as u32);
     (low(bits >> 32), low(bits))
 }
 
-/// The flags of open(2) for an open.
+/// Returns the flags of open(2) for an open.
 fn flags(mode: OpenMode) -> Result<i32> {
     match mode {
         OpenMode { read: true, write: true } => Ok(libc::O_RDWR),
@@ -35,7 +35,7 @@ fn flags(mode: OpenMode) -> Result<i32> {
     }
 }
 
-/// What was opened instead of a regular file.
+/// Returns the error of an open of an object that is not a regular file.
 fn check_regular(kind: Kind) -> Result<()> {
     match kind {
         Kind::Regular => Ok(()),
@@ -46,7 +46,7 @@ fn check_regular(kind: Kind) -> Result<()> {
 }
 
 impl Shared {
-    /// A directory that is there, and its attributes.
+    /// Returns an existing directory and its attributes.
     pub(crate) fn directory(&self, id: &FileId) -> Result<(Inode, Attr)> {
         let (object, inode) = self.inode(id)?;
         let attr = attr(&self.stat(object, &inode)?)?;
@@ -56,7 +56,7 @@ impl Shared {
         Ok((inode, attr))
     }
 
-    /// How a directory has changed since it was like this.
+    /// Returns the change of a directory since its attributes `before`.
     pub(crate) fn changed(&self, dir: &Inode, before: &Attr) -> Result<DirChange> {
         let after = attr(&dir.stat(&Perm::new(dir.mount(), &server())?)?)?;
         let (before, after_change) = (before.change, after.change);
@@ -179,7 +179,7 @@ impl Shared {
             (wish.atime, wish.mtime) = (at(atime), at(mtime));
         }
         let stat = self.finish_new(perm, &inode, stat, bits, &wish).inspect_err(|_| {
-            // Half of what was asked for is nothing.
+            // A file that cannot get all its attributes is removed again.
             let _ = dir.unlink(name, perm);
         })?;
         if matches!(how, CreateHow::Exclusive(_)) {
@@ -192,7 +192,7 @@ impl Shared {
         Ok(Created { id: self.ids.seal(object), attr: attr(&stat)?, dir, file, created: true })
     }
 
-    /// Gives a new object the attributes that it could not be made with.
+    /// Gives a new object the attributes that the call that made it could not set.
     fn finish_new(
         &self,
         perm: &Perm<'_>,
@@ -202,7 +202,7 @@ impl Shared {
         wish: &SetAttr,
     ) -> Result<StatX> {
         let mut rest = *wish;
-        // Whoever makes a file with a size may write it, whatever its mode.
+        // The creator of a file with a size may write it with any mode.
         if let Some(size) = rest.size.take().filter(|&size| size > 0) {
             let server = Perm::new(inode.mount(), &server())?;
             let (stat, mask) = change(&SetAttr { size: Some(size), ..SetAttr::default() })?;
@@ -257,7 +257,7 @@ impl Shared {
             NewObject::Fifo => (special, node(libc::S_IFIFO, 0)),
         };
         let (inode, stat) = made?;
-        // A symlink's mode is nobody's choice, and its text is its size.
+        // The client cannot choose the mode of a symlink, and its size is that of its text.
         let is_link = matches!(object_wish, NewObject::Symlink(_));
         let bits = if is_link { u32::from(stat.mode) & MODE_BITS } else { bits };
         let wish = SetAttr { size: None, ..*wish };
@@ -280,7 +280,7 @@ impl Shared {
         sink: &mut dyn FnMut(DirEntry<'_>) -> bool,
     ) -> Result<bool> {
         let (dir, attr_of_dir) = self.directory(dir)?;
-        // Whoever may not go on from a name is not told where it leads.
+        // A caller without search permission does not get ids and attributes.
         let with_attr = with_attr && allows(cred, &attr_of_dir, EXECUTE);
         if cookie == 1 || cookie == 2 {
             return Err(StoreError::BadCookie);

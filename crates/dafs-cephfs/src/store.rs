@@ -1,4 +1,4 @@
-//! The store's calls, each in terms of names, files and inodes.
+//! The store's calls, in terms of names, files and inodes.
 
 use crate::attr::{attr, change};
 use crate::limits::{
@@ -18,10 +18,10 @@ const READ: u32 = 4;
 const WRITE: u32 = 2;
 pub(crate) const EXECUTE: u32 = 1;
 
-/// Whether a mode gives a caller these rights.
+/// True if a mode gives a caller these rights.
 pub(crate) fn allows(cred: &Cred, attr: &Attr, want: u32) -> bool {
     if cred.uid == 0 {
-        // Nobody executes what is executable for nobody.
+        // If no class may execute a file, root may not either.
         return want & EXECUTE == 0 || attr.kind == Kind::Directory || attr.mode & 0o111 != 0;
     }
     let in_group = cred.gid == attr.gid || cred.groups.contains(&attr.gid);
@@ -34,7 +34,7 @@ pub(crate) fn allows(cred: &Cred, attr: &Attr, want: u32) -> bool {
 }
 
 impl Shared {
-    /// An object that can have extended attributes, and its attributes.
+    /// Returns an object that can have extended attributes, and its attributes.
     ///
     /// # Errors
     /// `none` for an object that cannot have any.
@@ -112,7 +112,7 @@ impl Store for CephStore {
         }
         let perm = Perm::new(inode.mount(), cred)?;
         let (stat, mask) = change(&SetAttr { size: None, ..rest })?;
-        // A change of the size sets the time of change whatever else was asked for.
+        // A change of the size also sets the times, so the wanted times are set afterwards.
         if let Some(size) = rest.size {
             let (stat, mask) = change(&SetAttr { size: Some(size), ..SetAttr::default() })?;
             inode.set_stat(stat, mask, &perm)?;
@@ -228,7 +228,8 @@ impl Store for CephStore {
         let perm = Perm::new(source.mount(), cred)?;
         let (_, moved) = source.lookup(from, &perm)?;
         match target.lookup(to, &perm) {
-            // Nothing is to be done, and the library forgets the name if it is asked to.
+            // A rename to another name of the same object has no effect. libcephfs would drop the
+            // name from its cache.
             Ok((_, there)) if object(&there) == object(&moved) => {}
             Ok((_, there)) => {
                 let is_directory = |stat| attr(stat).map(|attr| attr.kind == Kind::Directory);
@@ -356,7 +357,7 @@ impl Store for CephStore {
             if object.snap != NO_SNAPSHOT {
                 continue;
             }
-            // Each mount knows of its own changes only.
+            // Each mount syncs only its own changes.
             for mount in &self.shared.mounts {
                 match mount.inode(object.ino, object.snap).and_then(|inode| inode.sync()) {
                     Ok(()) | Err(StoreError::Stale) => {}
