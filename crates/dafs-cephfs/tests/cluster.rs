@@ -1,5 +1,5 @@
-//! The store against a real cluster of three storage daemons on loopback, which is started by the
-//! first test and stopped when this process ends. Without ceph everything here is skipped.
+//! The store against a real cluster of three storage daemons on loopback. The first test starts it,
+//! and the end of this process stops it. Without ceph all tests are skipped.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 mod support;
@@ -54,8 +54,8 @@ store_suite! {
     }
 }
 
-// Left out of the suite: files without a name, which CephFS does not have; and space, of which a cluster
-// without a manager does not tell.
+// The suite leaves out files without a name, which CephFS does not have, and space, which a cluster
+// without a manager does not report.
 
 #[test]
 fn files_without_a_name_are_not_supported() {
@@ -91,18 +91,18 @@ fn a_name_that_a_crash_left_behind_is_taken_over() {
     let made = crashed.create(&cred, &root, b"f", how, &attr, stores::READ_WRITE).unwrap();
     stores::write(&*made.file, 0, b"stable").unwrap();
     made.file.sync().unwrap();
-    // As after a crash, nothing is given back, and the session goes on.
+    // As after a crash, the old client does not close its session.
     let id = made.id;
     std::mem::forget((made, crashed));
     let began = std::time::Instant::now();
     let store = CephStore::open(&options).unwrap();
     assert_eq!(store.getattr(&id).unwrap().size, 6);
     println!("taken over after {:?}", began.elapsed());
-    // A session ends by itself after a minute and more.
+    // A session times out after more than a minute.
     assert!(began.elapsed() < Duration::from_secs(30));
 }
 
-/// A new file, and how the data server has it.
+/// A new file, and its view at the data server.
 fn spread(store: &CephStore, name: &str) -> (FileId, Arc<dyn DataFile>) {
     let (cred, attr, how) = (stores::me(), SetAttr::default(), CreateHow::Guarded);
     let (root, mode) = (store.root(), stores::READ_WRITE);
@@ -124,7 +124,7 @@ fn what_is_written_below_a_known_size_waits_for_no_metadata_server() {
     let layouts = store.layouts().unwrap();
     assert_eq!(layouts.commit(&id, Some(100)), Ok(100));
     let before = store.getattr(&id).unwrap();
-    // The look above has taken the leave to write from it, which has to come back first.
+    // The query above has revoked the write capability, so the client must get it again first.
     write_stable(&*file, 0, vec![2; 1]);
     let (told, done) = std::sync::mpsc::channel();
     std::thread::scope(|scope| {
@@ -152,14 +152,15 @@ fn what_is_stable_outlives_a_data_server_that_is_shut_out() {
     let (whole, file) = spread(&crashed, "whole");
     write_stable(&*file, 0, vec![1; 100]);
     write_stable(&*file, 20, vec![2; 10]);
-    // Somebody else cuts what was long enough before.
+    // Another client truncates a file that was long enough before.
     let (cut, other) = spread(&crashed, "cut");
     write_stable(&*other, 0, vec![1; 100]);
     let shorter = SetAttr { size: Some(10), ..SetAttr::default() };
     crashed.setattr(&stores::me(), &cut, &shorter, None).unwrap();
     write_stable(&*other, 50, vec![2; 10]);
     write_stable(&*other, 20, vec![3; 10]);
-    // As after a crash, nothing is given back, and what comes by the same name takes over.
+    // As after a crash, the old client does not close its session, and a mount with the same
+    // identity evicts it.
     std::mem::forget((crashed, file, other));
     let store = CephStore::open(&options).unwrap();
     for (id, wanted) in [

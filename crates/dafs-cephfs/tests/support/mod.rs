@@ -1,4 +1,4 @@
-//! The cluster, and worlds in it: each test has a directory of its own.
+//! The test cluster, and worlds in it: each test has its own directory.
 
 use dafs_cephfs::{CephOptions, CephStore, DataPlace, DataServerOptions, Told};
 use dafs_store::*;
@@ -9,17 +9,17 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
-/// Names a cluster that runs already, by its configuration.
+/// Names a running cluster by its configuration.
 const RUNNING: &str = "DAFS_TEST_CEPH_CONF";
 
-/// Programs without which there is no cluster.
+/// Programs that a cluster needs.
 const PROGRAMS: [&str; 4] = ["ceph-mon", "ceph-osd", "ceph-mds", "ceph"];
 
 struct Cluster {
     config: PathBuf,
-    /// It ends, with all daemons and their directory, when its input does.
+    /// Ends when its input does, with all daemons and their directory.
     _holder: Option<Child>,
-    /// The top of the file system, to make directories in.
+    /// The root of the file system, to make directories in.
     top: CephStore,
 }
 
@@ -83,7 +83,7 @@ fn cluster() -> Option<&'static Cluster> {
     CLUSTER.get_or_init(start).as_ref()
 }
 
-/// A store of a fresh directory, that belongs to whoever calls. Its options open it again.
+/// A store of a fresh directory that belongs to the caller. Its options open it again.
 pub(crate) fn fresh(mounts: usize, cred: &Cred) -> Option<(CephStore, CephOptions)> {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     let Some(cluster) = cluster() else {
@@ -105,7 +105,7 @@ pub(crate) fn fresh(mounts: usize, cred: &Cred) -> Option<(CephStore, CephOption
     Some((CephStore::open(&options).unwrap(), options))
 }
 
-/// A world for the suites: its caller is root or an ordinary user.
+/// A world for the suites, with root or an ordinary user as its caller.
 pub(crate) fn world(mounts: usize, ordinary: bool) -> Option<World> {
     let cred = if ordinary { Cred::new(1000, 100) } else { Cred::new(0, 0) };
     let store = Arc::new(fresh(mounts, &cred)?.0);
@@ -123,7 +123,7 @@ fn unmount_apart(store: Arc<CephStore>) {
     });
 }
 
-/// A store with a data server that is next to all daemons. Its options open it again.
+/// A store with a data server next to all daemons. Its options open it again.
 pub(crate) fn served() -> Option<(CephStore, CephOptions)> {
     let (store, mut options) = fresh(1, &stores::me())?;
     drop(store);
@@ -133,14 +133,14 @@ pub(crate) fn served() -> Option<(CephStore, CephOptions)> {
     Some((CephStore::open(&options).unwrap(), options))
 }
 
-/// The file as data servers know it.
+/// Returns the file's id at data servers.
 pub(crate) fn placed(store: &CephStore, id: &FileId) -> FileId {
     let placement = store.layouts().unwrap().placement(id, true).unwrap().unwrap();
     let Spread::Stripes(stripes) = placement.spread else { panic!("stripes") };
     FileId(stripes.handles[0][16..].try_into().unwrap())
 }
 
-/// The metadata server does nothing while this lives.
+/// The MDS is stopped while this guard lives.
 pub(crate) struct Frozen(String);
 
 impl Frozen {
