@@ -23,26 +23,26 @@ unsafe impl Send for DirStream {}
 pub(crate) struct Entry {
     pub(crate) name: Vec<u8>,
     pub(crate) ino: u64,
-    /// Where the next one is.
+    /// The position of the next entry.
     pub(crate) next: i64,
-    /// What it leads to, when asked for and known.
+    /// The object of the entry, if asked for and known.
     pub(crate) object: Option<(Gfid, Stat)>,
 }
 
 impl DirStream {
-    /// Takes over an open directory that the library has given; null says that it has failed.
+    /// Takes over an open directory of the library; null means a failure.
     pub(super) fn new(mount: &Arc<Mount>, raw: *mut RawFd) -> Result<Self> {
         let raw = NonNull::new(raw).ok_or_else(failure)?;
         Ok(Self { mount: mount.clone(), raw })
     }
 
-    /// Goes on at the `next` of an entry.
+    /// Continues at the `next` of an entry.
     pub(crate) fn seek(&mut self, position: i64) {
         // SAFETY: the directory is one of this volume and is used by one thread at a time.
         unsafe { (self.mount.calls().glfs_seekdir)(self.raw.as_ptr(), position) };
     }
 
-    /// The next entry, "." and ".." among them.
+    /// Returns the next entry, including "." and "..".
     pub(crate) fn next(&mut self, with_object: bool) -> Result<Option<Entry>> {
         let calls = self.mount.calls_as(&crate::server())?;
         let mut entry = MaybeUninit::<libc::dirent>::zeroed();
@@ -74,7 +74,7 @@ impl DirStream {
     }
 }
 
-/// What the library tells of an entry.
+/// The library's data of an entry.
 struct Told<'a> {
     mount: &'a Mount,
     raw: *mut XStat,
@@ -86,7 +86,7 @@ impl Told<'_> {
             return Ok(None);
         }
         let calls = self.mount.calls();
-        // SAFETY: it was told by this volume; what it refers to lives as long as it.
+        // SAFETY: it comes from this volume; the data that it refers to lives as long as it.
         let (object, stat) = unsafe {
             (
                 (calls.glfs_xreaddirplus_get_object)(self.raw),
@@ -96,7 +96,7 @@ impl Told<'_> {
         if object.is_null() || stat.is_null() {
             return Ok(None);
         }
-        // SAFETY: not null, and alive, as was just seen.
+        // SAFETY: not null, as just checked, and alive.
         let stat = unsafe { *stat };
         Ok(Some((gfid_of(self.mount, object)?, stat)))
     }
@@ -105,7 +105,7 @@ impl Told<'_> {
 impl Drop for Told<'_> {
     fn drop(&mut self) {
         if !self.raw.is_null() {
-            // SAFETY: it is ours, and is given back once, with what it refers to.
+            // SAFETY: it is ours, and is released once, with the data that it refers to.
             unsafe { (self.mount.calls().glfs_free)(self.raw.cast()) };
         }
     }

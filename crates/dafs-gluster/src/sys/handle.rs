@@ -10,26 +10,26 @@ use std::io;
 use std::ptr::{NonNull, null_mut};
 use std::sync::Arc;
 
-/// An open file of a volume. The rights were checked when it was opened, so all that goes by it goes in
-/// the name of this server.
+/// An open file of a volume. The rights were checked at the open, so all calls use the server's
+/// identity.
 pub(crate) struct Handle {
     mount: Arc<Mount>,
     raw: NonNull<RawFd>,
 }
 
-// SAFETY: the library locks open files; its calls may come from any thread.
+// SAFETY: the library locks open files; any thread may call it.
 unsafe impl Send for Handle {}
 // SAFETY: as above.
 unsafe impl Sync for Handle {}
 
 impl Handle {
-    /// Takes over an open file that the library has given; null says that it has failed.
+    /// Takes over an open file of the library; null means a failure.
     pub(super) fn new(mount: &Arc<Mount>, raw: *mut RawFd) -> Result<Self> {
         let raw = NonNull::new(raw).ok_or_else(failure)?;
         Ok(Self { mount: mount.clone(), raw })
     }
 
-    /// Reads into the first views, and tells how much; 0 at the end of the file.
+    /// Reads into the first views, and returns the number of bytes; 0 at the end of the file.
     pub(crate) fn read(&self, views: &[VolatileSlice<'_>], offset: u64) -> io::Result<usize> {
         let (offset, count) = vector(views, offset)?;
         let calls = self.mount.calls_as(&crate::server()).map_err(|_| busy())?;
@@ -40,11 +40,12 @@ impl Handle {
         })
     }
 
-    /// Writes the first views, and tells how much. The data is at the brick when this returns.
+    /// Writes the first views, and returns the number of bytes. The data is at the brick when this
+    /// returns.
     pub(crate) fn write(&self, views: &[VolatileSlice<'_>], offset: u64) -> io::Result<usize> {
         let (offset, count) = vector(views, offset)?;
         let calls = self.mount.calls_as(&crate::server()).map_err(|_| busy())?;
-        // SAFETY: as for reading; memory that others change meanwhile is copied as it is found.
+        // SAFETY: as for reading; memory that others change meanwhile is copied in any state.
         moved(unsafe {
             (calls.glfs_pwritev)(self.raw.as_ptr(), views.as_ptr().cast(), count, offset, 0)
         })
@@ -68,7 +69,7 @@ impl Handle {
         checked_int(done).map(drop)
     }
 
-    /// All attributes, of a file without a name, too.
+    /// Returns all attributes, also of a file without a name.
     pub(crate) fn stat(&self) -> Result<Stat> {
         let calls = self.mount.calls_as(&crate::server())?;
         let mut stat = no_stat();
@@ -77,7 +78,7 @@ impl Handle {
         Ok(stat)
     }
 
-    /// Sets space aside, and makes the file longer if need be.
+    /// Allocates space, and extends the file if necessary.
     pub(crate) fn allocate(&self, offset: u64, len: u64) -> Result<()> {
         let (offset, len) = range(offset, len)?;
         let calls = self.mount.calls_as(&crate::server())?;
@@ -85,7 +86,7 @@ impl Handle {
         checked_int(unsafe { (calls.glfs_fallocate)(self.raw.as_ptr(), 0, offset, len) }).map(drop)
     }
 
-    /// Gives space back; the size stays.
+    /// Deallocates space; the size does not change.
     pub(crate) fn discard(&self, offset: u64, len: u64) -> Result<()> {
         let (offset, len) = range(offset, len)?;
         let calls = self.mount.calls_as(&crate::server())?;
@@ -93,7 +94,7 @@ impl Handle {
         checked_int(unsafe { (calls.glfs_discard)(self.raw.as_ptr(), offset, len) }).map(drop)
     }
 
-    /// The first data or hole from an offset on; `None` where there is none.
+    /// Returns the first data or hole from an offset on; `None` if there is none.
     pub(crate) fn seek(&self, offset: u64, what: SeekWhat) -> Result<Option<u64>> {
         let offset = i64::try_from(offset).map_err(|_| StoreError::PastEnd)?;
         let whence = match what {
@@ -101,7 +102,7 @@ impl Handle {
             SeekWhat::Hole => libc::SEEK_HOLE,
         };
         let calls = self.mount.calls_as(&crate::server())?;
-        // SAFETY: the file is one of this volume. Nothing here goes by its position.
+        // SAFETY: the file is one of this volume. No call here depends on its position.
         let found = unsafe { (calls.glfs_lseek)(self.raw.as_ptr(), offset, whence) };
         match u64::try_from(found) {
             Ok(at) => Ok(Some(at)),

@@ -1,24 +1,24 @@
-//! A library that is opened at run time: the table of its addresses.
+//! A library that is loaded at run time: the table of its addresses.
 
 use super::Unavailable;
 use libc::c_void;
 use std::ffi::CStr;
 
-/// Makes the table of the functions of a library: the table's name, the name of the library's file, the
-/// functions as its header has them. Of several versions of a function the newest is taken, as a
-/// program does that is linked with the library.
+/// Makes the table of the functions of a library: the table's name, the name of the library's file,
+/// the functions as in its header. Of several versions of a function it takes the newest, like a
+/// program that is linked with the library.
 macro_rules! library {
     (
         $table:ident, $file:literal;
         $(fn $function:ident($($argument:ty),* $(,)?) $(-> $answer:ty)?;)*
     ) => {
-        /// Addresses of functions, of the types that the library's header gives them.
+        /// Addresses of functions, with the types of the library's header.
         pub(super) struct $table {
             $(pub(super) $function: unsafe extern "C" fn($($argument),*) $(-> $answer)?,)*
         }
 
         impl $table {
-            /// Opens the library, for good: its threads do not bear that it goes away.
+            /// Loads the library, and never unloads it, because its threads may still run.
             pub(super) fn open() -> std::result::Result<Self, $crate::sys::Unavailable> {
                 let library = $crate::sys::library::open($file)?;
                 Ok(Self {
@@ -47,9 +47,9 @@ macro_rules! library {
 
 pub(super) use library;
 
-/// Opens the file of a library.
+/// Loads the file of a library.
 pub(super) fn open(file: &CStr) -> Result<*mut c_void, Unavailable> {
-    // SAFETY: the name ends with a zero; the library's initialisers ask nothing of the caller.
+    // SAFETY: the name ends with a zero; the library's initialisers have no requirements.
     let library = unsafe { libc::dlopen(file.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
     if !library.is_null() {
         return Ok(library);

@@ -1,15 +1,16 @@
-//! libgfapi, opened at run time: the only module of this crate with unsafe code.
+//! libgfapi, loaded at run time: the only module of this crate with unsafe code.
 //!
-//! What is not obvious
-//! * The library is opened when first needed and never closed; neither is a volume given back, which
-//!   takes ten seconds.
-//! * It tells errors by `errno`, and knows callers by thread: each call here says who calls first.
-//! * It copies what it is handed before it returns.
+//! Notes
+//! * The library is loaded when it is first needed, and never unloaded. A volume is never closed,
+//!   which would take ten seconds.
+//! * It returns errors in `errno`, and keeps the caller's identity per thread: each call here sets
+//!   it first.
+//! * It copies arguments before it returns.
 //!
 //! Invariants
-//! * Every object, open file and open directory holds the mount that it came from, and is given back
+//! * Every object, open file and open directory holds the mount that it came from, and is released
 //!   exactly once.
-//! * Objects are used with the mount that they came from, and no other.
+//! * Objects are used only with the mount that they came from.
 
 mod dir;
 mod handle;
@@ -31,16 +32,16 @@ use std::sync::OnceLock;
 use table::Functions;
 use thiserror::Error;
 
-/// Why the library cannot be used at all.
+/// The reason why the library cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum Unavailable {
-    /// It is not installed, or cannot be loaded.
+    /// The library is not installed, or cannot be loaded.
     #[error(
         "GlusterFS needs the library libgfapi, which cannot be loaded; install it (Debian: apt install libgfapi0): {why}"
     )]
     #[allow(missing_docs, reason = "the message says it")]
     Missing { why: String },
-    /// It lacks a function.
+    /// The library lacks a function.
     #[error(
         "the installed libgfapi is too old: it has no function {function}; 10.3 is known to work"
     )]
@@ -48,33 +49,33 @@ pub enum Unavailable {
     TooOld { function: &'static str },
 }
 
-/// The functions of the library, which is opened by the first call.
+/// Returns the functions of the library, which the first call loads.
 fn functions() -> Result<&'static Functions, Unavailable> {
     static FUNCTIONS: OnceLock<Result<Functions, Unavailable>> = OnceLock::new();
     FUNCTIONS.get_or_init(Functions::open).as_ref().map_err(Clone::clone)
 }
 
-/// What the last call of this thread that failed says about it.
+/// Returns the error number of this thread's last failed call.
 fn errno() -> i32 {
     io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO)
 }
 
-/// What the last call of this thread says that has failed.
+/// Returns the error of this thread's last failed call.
 fn failure() -> StoreError {
     StoreError::from_errno(errno())
 }
 
-/// What a call answered: a count, or less than nothing, with the error in `errno`.
+/// Maps the result of a call: a count, or a negative number with the error in `errno`.
 fn checked(answer: isize) -> Result<usize, StoreError> {
     usize::try_from(answer).map_err(|_| failure())
 }
 
-/// The same of a call that answers with a number of 32 bits.
+/// Maps the 32-bit result of a call.
 fn checked_int(answer: c_int) -> Result<usize, StoreError> {
     checked(isize::try_from(answer).unwrap_or(-1))
 }
 
-/// Bytes as the library wants names.
+/// Converts bytes to a string of the library.
 fn c_string(bytes: &[u8]) -> Result<CString, StoreError> {
     CString::new(bytes).map_err(|_| StoreError::Invalid)
 }

@@ -11,24 +11,24 @@ use std::ffi::{CStr, CString};
 use std::ptr::{NonNull, null_mut};
 use std::sync::Arc;
 
-/// The object at the top of every volume.
+/// The root directory of every volume.
 const TOP: Gfid = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1];
 
-/// Which volume, and who knows of it.
+/// The volume, and the hosts that know it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct MountOptions {
     pub(crate) volume: String,
-    /// Management daemons, by host and port, to be asked in this order.
+    /// Management daemons, by host and port, in the order of the attempts.
     pub(crate) servers: Vec<(String, Option<u16>)>,
 }
 
-/// A volume that is in use. It stays so until this process ends.
+/// A client of a volume. It lives until this process ends.
 pub(crate) struct Mount {
     calls: &'static Functions,
     raw: NonNull<Fs>,
 }
 
-// SAFETY: the calls of the library on a volume may come from any thread.
+// SAFETY: any thread may call the library on a volume.
 unsafe impl Send for Mount {}
 // SAFETY: as above.
 unsafe impl Sync for Mount {}
@@ -47,7 +47,7 @@ impl Mount {
     /// Becomes a client of a volume. Waits for its bricks.
     ///
     /// # Errors
-    /// What went wrong, for whoever set this up.
+    /// The cause, for administrators.
     pub(crate) fn new(options: &MountOptions) -> std::result::Result<Self, OpenError> {
         let calls = functions()?;
         let volume = plain(&options.volume)?;
@@ -57,7 +57,7 @@ impl Mount {
             NonNull::new(raw).ok_or(OpenError::Step { step: Step::Client, errno: libc::ENOMEM })?;
         let mount = Self { calls, raw };
         mount.configure(options)?;
-        // SAFETY: the volume is there and was not initialised yet.
+        // SAFETY: the volume exists and was not initialised yet.
         Step::Mount.check(unsafe { (calls.glfs_init)(mount.raw()) })?;
         Ok(mount)
     }
@@ -65,7 +65,7 @@ impl Mount {
     fn configure(&self, options: &MountOptions) -> std::result::Result<(), OpenError> {
         for (host, port) in &options.servers {
             let (host, port) = (plain(host)?, port.unwrap_or(PORT_USUAL));
-            // SAFETY: the volume is there; the texts end with a zero.
+            // SAFETY: the volume exists; the texts end with a zero.
             let set = unsafe {
                 let transport = c"tcp".as_ptr();
                 (self.calls.glfs_set_volfile_server)(
@@ -77,8 +77,8 @@ impl Mount {
             };
             Step::Server.check(set)?;
         }
-        // What goes wrong is told by the calls themselves.
-        // SAFETY: the volume is there; the path ends with a zero.
+        // The calls themselves report errors.
+        // SAFETY: the volume exists; the path ends with a zero.
         let logging =
             unsafe { (self.calls.glfs_set_logging)(self.raw(), c"/dev/null".as_ptr(), LOG_LEVEL) };
         Step::Option.check(logging)?;
@@ -86,7 +86,7 @@ impl Mount {
     }
 
     fn set(&self, part: &CStr, name: &CStr, value: &CStr) -> std::result::Result<(), OpenError> {
-        // SAFETY: the volume is there and not initialised yet; all texts end with a zero.
+        // SAFETY: the volume exists and is not initialised yet; all texts end with a zero.
         let done = unsafe {
             (self.calls.glfs_set_xlator_option)(
                 self.raw(),
@@ -102,9 +102,10 @@ impl Mount {
         self.raw.as_ptr()
     }
 
-    /// The functions, with this thread's calls in somebody's name until it says otherwise.
+    /// Returns the functions, after setting the identity of this thread's calls until the next
+    /// change.
     pub(super) fn calls_as(&self, cred: &Cred) -> Result<&'static Functions> {
-        // SAFETY: the groups are as many as is said, and are copied.
+        // SAFETY: the groups have the given number, and are copied.
         let told = unsafe {
             [
                 (self.calls.glfs_setfsuid)(cred.uid),
@@ -118,44 +119,45 @@ impl Mount {
         }
     }
 
-    /// The functions that ask no brick for anything.
+    /// Returns the functions that ask no brick.
     pub(super) fn calls(&self) -> &'static Functions {
         self.calls
     }
 
-    /// The object at the top.
+    /// Returns the root of the volume.
     pub(crate) fn top(self: &Arc<Self>) -> Result<Object> {
         self.object(&TOP)
     }
 
-    /// An object by its name for good. [`StoreError::Stale`] when there is none. What the library knows
-    /// already it does not ask for again, so what is returned may have gone.
+    /// Returns an object by its gfid. [`StoreError::Stale`] if it does not exist. The library does
+    /// not ask again for objects that it knows, so the returned object may have been removed.
     pub(crate) fn object(self: &Arc<Self>, gfid: &Gfid) -> Result<Object> {
         let calls = self.calls_as(&crate::server())?;
         let (mut gfid, len) = (*gfid, size_of::<Gfid>() as i32);
-        // SAFETY: the volume is initialised; the name is as long as is said; no attributes are asked for.
+        // SAFETY: the volume is initialised; the gfid has the given length; no attributes are asked
+        // for.
         let raw = unsafe {
             (calls.glfs_h_create_from_handle)(self.raw(), gfid.as_mut_ptr(), len, null_mut())
         };
         Object::new(self, raw).map_err(gone)
     }
 
-    /// The name of the volume for good.
+    /// Returns the permanent id of the volume.
     pub(crate) fn volume_id(&self) -> Result<[u8; 16]> {
         let mut id = [0_u8; 16];
-        // SAFETY: the volume is initialised; the buffer is as long as is said.
+        // SAFETY: the volume is initialised; the buffer has the given length.
         let len = checked_int(unsafe {
             (self.calls.glfs_get_volumeid)(self.raw(), id.as_mut_ptr().cast(), id.len())
         })?;
         if len == id.len() { Ok(id) } else { Err(StoreError::Io) }
     }
 
-    /// What the volume consists of, as its management daemon has told it last.
+    /// Returns the last description of the volume from its management daemon.
     pub(crate) fn volfile(&self) -> Result<Vec<u8>> {
         let mut text = Vec::new();
         for _ in 0..VOLFILE_TRIES_MAX {
-            // The library fills all of a buffer that is too long, with whatever it finds behind the
-            // description. So it is asked with one of no bytes how many it would be.
+            // The library fills a buffer that is too long with data from behind the description. So
+            // a call with an empty buffer asks for the length first.
             // SAFETY: the volume is initialised; nothing is written to a buffer of no bytes.
             let missing = unsafe { (self.calls.glfs_get_volfile)(self.raw(), null_mut(), 0) };
             let len = missing.unsigned_abs();
@@ -163,11 +165,11 @@ impl Mount {
                 return Err(StoreError::Io);
             }
             text.resize(len, 0);
-            // SAFETY: the volume is initialised; the buffer is ours and as long as is said.
+            // SAFETY: the volume is initialised; the buffer is ours and has the given length.
             let got = unsafe {
                 (self.calls.glfs_get_volfile)(self.raw(), text.as_mut_ptr().cast(), text.len())
             };
-            // Less than nothing says that it has become longer meanwhile.
+            // A negative result means that it has grown meanwhile.
             if got >= 0 {
                 return Ok(text);
             }
@@ -176,7 +178,7 @@ impl Mount {
     }
 }
 
-/// An object that is asked for by its name for good and is not there has gone.
+/// Maps the error of a call by gfid: a missing object was removed.
 pub(crate) fn gone(error: StoreError) -> StoreError {
     match error {
         StoreError::NotFound => StoreError::Stale,
@@ -184,7 +186,7 @@ pub(crate) fn gone(error: StoreError) -> StoreError {
     }
 }
 
-/// A count of bytes that a call has moved.
+/// Maps the result of a call that transfers bytes.
 pub(super) fn moved(answer: isize) -> std::io::Result<usize> {
     checked(answer).map_err(|_| std::io::Error::from_raw_os_error(errno()))
 }

@@ -1,4 +1,4 @@
-//! Objects, and what is done with them.
+//! Objects and their operations.
 
 use super::dir::DirStream;
 use super::handle::Handle;
@@ -16,13 +16,13 @@ pub(crate) struct Object {
     raw: NonNull<RawObject>,
 }
 
-// SAFETY: the library counts references and locks what it shares; its calls may come from any thread.
+// SAFETY: the library counts references and locks shared state; any thread may call it.
 unsafe impl Send for Object {}
 // SAFETY: as above.
 unsafe impl Sync for Object {}
 
 impl Object {
-    /// Takes over a reference that the library has given; null says that it has failed.
+    /// Takes over a reference of the library; null means a failure.
     pub(super) fn new(mount: &Arc<Mount>, raw: *mut RawObject) -> Result<Self> {
         let raw = NonNull::new(raw).ok_or_else(failure)?;
         Ok(Self { mount: mount.clone(), raw })
@@ -32,12 +32,12 @@ impl Object {
         self.raw.as_ptr()
     }
 
-    /// Its name for good.
+    /// Returns its gfid.
     pub(crate) fn gfid(&self) -> Result<Gfid> {
         gfid_of(&self.mount, self.raw())
     }
 
-    /// All attributes, as the bricks have them. [`StoreError::Stale`] for what is gone.
+    /// Returns all attributes from the bricks. [`StoreError::Stale`] for a removed object.
     pub(crate) fn stat(&self) -> Result<Stat> {
         let calls = self.mount.calls_as(&crate::server())?;
         let mut stat = no_stat();
@@ -47,7 +47,7 @@ impl Object {
         Ok(stat)
     }
 
-    /// Sets what `mask` (of [`set`](super::set)) names.
+    /// Sets the attributes in `mask` (of [`set`](super::set)).
     pub(crate) fn set_stat(&self, mut stat: Stat, mask: i32, cred: &Cred) -> Result<()> {
         let calls = self.mount.calls_as(cred)?;
         // SAFETY: the object is one of this volume; `stat` is ours and whole.
@@ -65,7 +65,7 @@ impl Object {
             .map(drop)
     }
 
-    /// Whether somebody has all rights of a mask, which is one of access(2).
+    /// True if a caller has all rights of a mask of access(2).
     pub(crate) fn allows(&self, mask: c_int, cred: &Cred) -> Result<bool> {
         let calls = self.mount.calls_as(cred)?;
         // SAFETY: the object is one of this volume.
@@ -76,7 +76,7 @@ impl Object {
         }
     }
 
-    /// One component below a directory, without following it.
+    /// Looks up one component below a directory. Follows no link.
     pub(crate) fn lookup(&self, name: &[u8], cred: &Cred) -> Result<(Self, Stat)> {
         let (name, mut stat) = (c_string(name)?, no_stat());
         let calls = self.mount.calls_as(cred)?;
@@ -95,7 +95,7 @@ impl Object {
         Handle::new(&self.mount, raw)
     }
 
-    /// Makes and opens a regular file that is not there.
+    /// Makes and opens a regular file that does not exist.
     pub(crate) fn create(
         &self,
         name: &[u8],
@@ -132,7 +132,7 @@ impl Object {
         Ok((Self::new(&self.mount, raw)?, stat))
     }
 
-    /// Makes a special file; the mode says which kind.
+    /// Makes a special file; the mode holds its kind.
     pub(crate) fn mknod(
         &self,
         name: &[u8],
@@ -185,7 +185,7 @@ impl Object {
         .map(drop)
     }
 
-    /// Removes a name; a directory has to be empty.
+    /// Removes a name; a directory must be empty.
     pub(crate) fn remove(&self, name: &[u8], cred: &Cred) -> Result<()> {
         let name = c_string(name)?;
         let calls = self.mount.calls_as(cred)?;
@@ -212,10 +212,10 @@ impl Object {
         .map(drop)
     }
 
-    /// The text of a symlink, up to the length of `buffer`; tells how long it is.
+    /// Reads the text of a symlink into `buffer`, and returns its length.
     pub(crate) fn readlink(&self, buffer: &mut [u8], cred: &Cred) -> Result<usize> {
         let calls = self.mount.calls_as(cred)?;
-        // SAFETY: the object is one of this volume; the buffer is ours and as long as is said.
+        // SAFETY: the object is one of this volume; the buffer is ours and has the given length.
         let len = checked_int(unsafe {
             (calls.glfs_h_readlink)(
                 self.mount.raw(),
@@ -235,7 +235,7 @@ impl Object {
         DirStream::new(&self.mount, raw)
     }
 
-    /// Space and files of the volume.
+    /// Returns space and files of the volume.
     pub(crate) fn statfs(&self) -> Result<libc::statvfs> {
         let calls = self.mount.calls_as(&crate::server())?;
         let mut stat = std::mem::MaybeUninit::<libc::statvfs>::zeroed();
@@ -247,12 +247,12 @@ impl Object {
         Ok(unsafe { stat.assume_init() })
     }
 
-    /// The value of an extended attribute, its name with the prefix, up to the length of `buffer`.
+    /// Reads the value of an extended attribute, whose name includes the prefix, into `buffer`.
     pub(crate) fn xattr(&self, name: &[u8], buffer: &mut [u8], cred: &Cred) -> Result<usize> {
         let name = c_string(name)?;
         let calls = self.mount.calls_as(cred)?;
-        // SAFETY: the object is one of this volume, the name ends with a zero, the buffer is ours and
-        // as long as is said.
+        // SAFETY: the object is one of this volume, the name ends with a zero, the buffer is ours
+        // and has the given length.
         checked_xattr(unsafe {
             (calls.glfs_h_getxattrs)(
                 self.mount.raw(),
@@ -264,11 +264,12 @@ impl Object {
         })
     }
 
-    /// The names of extended attributes, each with a zero behind it; tells how long all are.
+    /// Lists the names of extended attributes, each with a final zero, and returns the length of
+    /// the list.
     pub(crate) fn list_xattrs(&self, buffer: &mut [u8], cred: &Cred) -> Result<usize> {
         let calls = self.mount.calls_as(cred)?;
-        // SAFETY: the object is one of this volume; the buffer is ours and as long as is said; no name
-        // asks for all names.
+        // SAFETY: the object is one of this volume; the buffer is ours and has the given length; a
+        // null name asks for all names.
         let len = checked_xattr(unsafe {
             (calls.glfs_h_getxattrs)(
                 self.mount.raw(),
@@ -291,8 +292,8 @@ impl Object {
     ) -> Result<()> {
         let name = c_string(name)?;
         let calls = self.mount.calls_as(cred)?;
-        // SAFETY: the object is one of this volume, the name ends with a zero, the value is as long as
-        // is said.
+        // SAFETY: the object is one of this volume, the name ends with a zero, the value has the
+        // given length.
         checked_xattr(unsafe {
             (calls.glfs_h_setxattrs)(
                 self.mount.raw(),
@@ -318,15 +319,15 @@ impl Object {
     }
 }
 
-/// The name for good of an object that may not be ours.
+/// Returns the gfid of an object that may not be ours.
 pub(super) fn gfid_of(mount: &Mount, raw: *mut RawObject) -> Result<Gfid> {
     let (mut gfid, len) = ([0; size_of::<Gfid>()], size_of::<Gfid>() as c_int);
-    // SAFETY: the object is one of this volume; the buffer is as long as is said.
+    // SAFETY: the object is one of this volume; the buffer has the given length.
     let got = unsafe { (mount.calls().glfs_h_extract_handle)(raw, gfid.as_mut_ptr(), len) };
     if checked(got)? == gfid.len() { Ok(gfid) } else { Err(StoreError::Io) }
 }
 
-/// Some error numbers mean something else where extended attributes are.
+/// Maps error numbers that have another meaning for extended attributes.
 fn checked_xattr(answer: c_int) -> Result<usize> {
     checked_int(answer).map_err(|error| match errno() {
         libc::ENODATA => StoreError::NoXattr,
@@ -337,7 +338,7 @@ fn checked_xattr(answer: c_int) -> Result<usize> {
 
 impl Drop for Object {
     fn drop(&mut self) {
-        // SAFETY: the reference is ours, and is given back once.
+        // SAFETY: the reference is ours, and is released once.
         unsafe { (self.mount.calls().glfs_h_close)(self.raw()) };
     }
 }

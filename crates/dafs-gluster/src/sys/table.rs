@@ -1,5 +1,5 @@
-//! The functions of libgfapi that are used. One of them (`glfs_h_creat_open`) is of version 6.6, so that
-//! all are as they have been since then.
+//! The table of libgfapi's functions. One of them (`glfs_h_creat_open`) has existed since version
+//! 6.6, so the others have their forms of that version.
 
 use super::library::library;
 use super::types::{Fs, RawFd, RawObject, Stat, XStat};

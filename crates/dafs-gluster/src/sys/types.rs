@@ -1,4 +1,4 @@
-//! What passes between this program and libgfapi, as its headers have it.
+//! Types of libgfapi's interface, as in its headers.
 
 /// A volume, opaque.
 #[repr(C)]
@@ -18,7 +18,7 @@ pub(super) struct RawFd {
     _opaque: [u8; 0],
 }
 
-/// What is told of an entry of a directory, opaque.
+/// The data of a directory entry, opaque.
 #[repr(C)]
 pub(super) struct XStat {
     _opaque: [u8; 0],
@@ -29,10 +29,10 @@ pub(crate) type Stat = libc::stat;
 
 const _: () = assert!(size_of::<libc::off_t>() == 8, "sizes of files have 64 bits");
 
-/// The name of an object for good, the same on all bricks (`GFAPI_HANDLE_LENGTH`).
+/// The permanent id of an object, the same on all bricks (`GFAPI_HANDLE_LENGTH`).
 pub(crate) type Gfid = [u8; 16];
 
-/// What a change of attributes sets (`GFAPI_SET_ATTR_*`).
+/// The attributes that a change sets (`GFAPI_SET_ATTR_*`).
 pub(crate) mod set {
     pub(crate) const MODE: i32 = 0x1;
     pub(crate) const UID: i32 = 0x2;
@@ -41,13 +41,13 @@ pub(crate) mod set {
     pub(crate) const MTIME: i32 = 0x20;
 }
 
-/// Attributes are asked for with an entry (`GFAPI_XREADDIRP_STAT`).
+/// Asks for an entry's attributes (`GFAPI_XREADDIRP_STAT`).
 pub(super) const WITH_STAT: u32 = 1;
 
-/// And the object (`GFAPI_XREADDIRP_HANDLE`).
+/// Asks for an entry's object (`GFAPI_XREADDIRP_HANDLE`).
 pub(super) const WITH_OBJECT: u32 = 2;
 
-/// Attributes of which nothing is set.
+/// Returns attributes without a set field.
 pub(crate) fn no_stat() -> Stat {
     // SAFETY: it is made of numbers, for which zero is a value.
     unsafe { std::mem::zeroed() }
