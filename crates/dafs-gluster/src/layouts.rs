@@ -1,19 +1,20 @@
-//! Where files lie, for clients that go to the data servers themselves.
+//! The placement of files, for clients that access the data servers themselves.
 //!
-//! What is not obvious
-//! * A volume that is plain has each file whole on one brick. Stripes in a pattern of one place say that
-//!   to every pNFS client, and their state-ids are judged by the metadata server at each use, which
-//!   those of copies (flexible files) are not by all.
-//! * GlusterFS tells the brick of a file by the name of its host and a path, and several hosts may have
-//!   the same path, or one host several names. So the bricks are looked at instead, by those data servers
-//!   of other machines that there are: a file lies on the one that has it, for good, and not as a mark
-//!   that it is elsewhere.
-//! * GlusterFS has a file whether or not the data server of its brick is there: without one, clients use
-//!   the metadata server.
+//! Notes
+//! * A plain volume has each file whole on one brick. A layout of stripes with a pattern of one
+//!   place describes that to every pNFS client. Its state-ids are checked by the metadata server at
+//!   each use; those of copies (flexible files) are not with all clients.
+//! * GlusterFS returns the brick of a file as a host name and a path. Several hosts may have the
+//!   same path, and one host several names. So this module asks the bricks instead, through the
+//!   data servers. A file is on the brick that has it and where it is neither being moved nor a
+//!   link to another brick.
+//! * GlusterFS has a file even if the data server of its brick is unreachable: then clients use the
+//!   metadata server.
 //!
 //! Invariants
-//! * A brick that the volume does not have, or not any more, holds no file, whatever lies on it.
-//! * A file whose placement was told and that turns out to lie elsewhere is told of.
+//! * A brick that the volume does not have, or not any more, counts as empty.
+//! * If a file with a placement in use is found elsewhere, the store reports that its placement has
+//!   changed.
 
 use crate::attr::{attr, change};
 use crate::data::GlusterData;
@@ -40,19 +41,19 @@ use std::time::Duration;
 /// The data server of a brick.
 pub(crate) struct Server {
     place: Place,
-    /// As the volume calls it.
+    /// The name of the brick in the volume.
     brick: String,
-    /// The brick may be used past GlusterFS.
+    /// True if data servers may bypass GlusterFS on the brick.
     direct: AtomicBool,
-    /// What it was called when that was looked at last.
+    /// Its device as of the last turn.
     known: Mutex<Option<DeviceKey>>,
 }
 
-/// Where a data server is.
+/// The process of a data server.
 pub(crate) enum Place {
-    /// In this process, and clients reach it there.
+    /// This process, with the addresses for clients.
     Here(Arc<GlusterData>, NfsAddresses),
-    /// In another one.
+    /// Another process.
     Far(Arc<dyn Node>),
 }
 
@@ -64,8 +65,8 @@ impl Server {
         server
     }
 
-    /// What clients are told of it. `None` while it is away. After each of its starts it has another name:
-    /// clients that have found it dead come back to it then.
+    /// Returns the device of the data server; `None` while it is unreachable. The device differs
+    /// after each start: clients that have marked the data server as dead then retry it.
     fn device(&self) -> Option<(DeviceKey, Device)> {
         let (addresses, run) = match &self.place {
             Place::Here(_, addresses) => (addresses.clone(), 0),
@@ -83,7 +84,7 @@ impl Server {
         Some((key, Device { pattern: vec![0], servers: vec![addresses] }))
     }
 
-    /// Whether a file lies on its brick, for good as far as one can see.
+    /// True if a file is on its brick and is not being moved.
     fn has(&self, gfid: &Gfid) -> Result<bool> {
         let size = match &self.place {
             Place::Here(data, _) => return Ok(data.size_here(gfid)?.is_some()),
@@ -96,11 +97,12 @@ impl Server {
         }
     }
 
-    /// The file was written, and nothing says so, as far as that is known.
+    /// True if the file was written there and its times were not updated yet, as far as that is
+    /// known.
     fn take_written(&self, gfid: &Gfid) -> bool {
         match &self.place {
             Place::Here(data, _) => data.take_written(gfid),
-            // It says so itself, unless it has gone meanwhile.
+            // It updates them itself, unless the file was removed meanwhile.
             Place::Far(node) => match node.commit(&ComponentId(*gfid)) {
                 Ok(_) | Err(StoreError::NoDevice | StoreError::Stale | StoreError::NotFound) => {
                     false
@@ -110,8 +112,8 @@ impl Server {
         }
     }
 
-    /// Makes a file stable if it lies on its brick; tells whether it does. One that is away does not
-    /// know: that is asked of GlusterFS.
+    /// Makes a file stable if it is on its brick. True if it is. An unreachable data server does
+    /// not know that; then the caller asks GlusterFS.
     fn settle(&self, gfid: &Gfid) -> Result<bool> {
         match &self.place {
             Place::Here(data, _) => data.settle(gfid),
@@ -130,7 +132,7 @@ impl Server {
         }
     }
 
-    /// Which files were asked for there and do not lie there.
+    /// Returns the files that clients have asked for there and that are not there.
     fn take_astray(&self) -> Result<FxHashSet<Gfid>> {
         match &self.place {
             Place::Here(data, _) => Ok(data.take_astray()),
@@ -147,30 +149,30 @@ fn epoch(key: &DeviceKey) -> u64 {
     epoch.iter().fold(0, |epoch, &byte| epoch << 8 | u64::from(byte))
 }
 
-/// The data servers of a store, and what clients were told of them.
+/// The data servers of a store, and the placements that clients have got.
 pub(crate) struct Spread {
     mount: Arc<Mount>,
     servers: Vec<Server>,
     ids: Arc<Ids>,
-    /// The file system of the handles that clients show to data servers.
+    /// The file system id in the handles that clients show to data servers.
     data_fs: FsId,
     volume: Mutex<Volume>,
     told: Mutex<Told>,
 }
 
-/// Files whose placement was told, with the number of the data server, and those of them that lie
-/// elsewhere now.
+/// Files with placements in use, with the numbers of their data servers, and those whose placement
+/// has changed.
 #[derive(Default)]
 struct Told {
     files: FxHashMap<Gfid, Known>,
     moved: Vec<Gfid>,
-    /// Placements told so far.
+    /// Counts the placements that were handed out.
     count: u64,
 }
 
 struct Known {
     server: usize,
-    /// Which of all placements that were told it is.
+    /// The number of this placement among all that were handed out.
     told: u64,
 }
 
@@ -181,8 +183,8 @@ impl Told {
         moved.extend(gone.map(|(gfid, _)| gfid));
     }
 
-    /// A placement is told. When there are too many, nobody looks any more after those that were told
-    /// longest ago, so they are given back.
+    /// Records a placement. With too many, the oldest are not watched any more, so their layouts
+    /// are recalled.
     fn insert(&mut self, gfid: &Gfid, server: usize) {
         if self.files.len() >= PLACED_MAX && !self.files.contains_key(gfid) {
             let mut all: Vec<_> = self.files.values().map(|known| known.told).collect();
@@ -196,18 +198,18 @@ impl Told {
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // What these hold is whole between any two steps.
+    // A panic leaves no half-done change here, so a poisoned lock is usable.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Sets the time of a file's last change to now.
+/// Sets the mtime of a file to now.
 pub(crate) fn touch(object: &Object) -> Result<()> {
     let wish = SetAttr { mtime: Some(SetTime::Now), ..SetAttr::default() };
     let (stat, mask) = change(&wish)?;
     object.set_stat(stat, mask, &server())
 }
 
-/// Ends the rights that a file gives to those who run it.
+/// Clears setuid and setgid of a file.
 pub(crate) fn end_privilege(object: &Object, mode: u32) -> Result<()> {
     let mode = Some(mode & !PRIVILEGE_BITS);
     let (stat, mask) = change(&SetAttr { mode, ..SetAttr::default() })?;
@@ -226,7 +228,7 @@ impl Spread {
         Self { mount, servers, ids, data_fs, volume, told }
     }
 
-    /// The data servers of this process.
+    /// Returns the data servers of this process.
     pub(crate) fn here(&self) -> impl Iterator<Item = &Arc<GlusterData>> {
         self.servers.iter().filter_map(|server| match &server.place {
             Place::Here(data, _) => Some(data),
@@ -249,7 +251,7 @@ impl Spread {
                     found = Some((at, key));
                     break;
                 }
-                // One that goes away now is as one that is away.
+                // A data server that becomes unreachable now counts as unreachable.
                 Ok(false) | Err(StoreError::Busy) => {}
                 Err(error) => return Err(error),
             }
@@ -269,14 +271,14 @@ impl Spread {
         }))
     }
 
-    /// The data servers, the one first that clients were told of last.
+    /// Returns the data servers, first the one of the file's last placement.
     fn likely(&self, gfid: &Gfid) -> impl Iterator<Item = &Server> {
         let last = lock(&self.told).files.get(gfid).map(|known| known.server);
         let others = (0..self.servers.len()).filter(move |at| Some(*at) != last);
         last.into_iter().chain(others).map(|at| &self.servers[at])
     }
 
-    /// The volume may consist of something else now.
+    /// Reads the description of the volume, which may have changed.
     fn look_again(&self) -> Result<()> {
         let volume = Volume::parse(&self.mount.volfile()?);
         let mut known = lock(&self.volume);
@@ -300,7 +302,7 @@ impl Spread {
         Ok(())
     }
 
-    /// What is to be done now and then.
+    /// Does the periodic work.
     fn turn(&self) {
         if let Err(error) = self.look_again() {
             tracing::warn!(%error, "the volume of GlusterFS is not described");
@@ -309,8 +311,7 @@ impl Spread {
             if let Place::Here(data, _) = &server.place {
                 data.close_idle();
             }
-            // Clients are to go through the metadata server while it is away, and to it again when it is
-            // back.
+            // While a data server is unreachable, clients use the metadata server instead of it.
             let key = server.device().map(|(key, _)| key);
             if std::mem::replace(&mut *lock(&server.known), key) != key {
                 lock(&self.told).take_back(|_, of| of == at);
@@ -326,7 +327,7 @@ impl Spread {
     }
 }
 
-/// The thread that watches the volume. Dropping it ends it.
+/// The thread that watches the volume. It ends when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Watch {
     end: Option<Sender<()>>,
@@ -374,8 +375,8 @@ impl Layouts for GlusterStore {
         let spread = self.shared.spread()?;
         let (gfid, object, attr) = self.shared.object(file)?;
         object?;
-        // Whoever writes ends the rights that a program runs with, unless it is root, whom a data server
-        // does not know.
+        // A write by any user but root must clear setuid and setgid. A data server does not know
+        // the user.
         if attr.kind != Kind::Regular || write && attr.mode & PRIVILEGE_BITS != 0 {
             return Ok(None);
         }
@@ -399,7 +400,7 @@ impl Layouts for GlusterStore {
             return Err(StoreError::Invalid);
         }
         let object = object?;
-        // Far ones move the time themselves, which does no harm.
+        // Data servers in other processes have updated the time themselves, which does no harm.
         for data in spread.here() {
             data.take_written(&gfid);
         }
@@ -414,7 +415,7 @@ impl Layouts for GlusterStore {
         Ok(attr(&object.stat()?)?.size)
     }
 
-    /// The size is the brick's and always known. That the file was changed is not.
+    /// The brick always knows the size, but not the mtime.
     fn settle(&self, file: &FileId) -> Result<()> {
         let spread = self.shared.spread()?;
         let gfid = self.shared.ids.open(file)?;
@@ -479,7 +480,7 @@ mod tests {
         let mut told = Told::default();
         let max = PLACED_MAX as u64;
         (0..max).for_each(|number| told.insert(&gfid(number), 0));
-        // The first is told again.
+        // The placement of the first file is handed out again.
         told.insert(&gfid(0), 1);
         assert!(told.moved.is_empty());
         told.insert(&gfid(max), 1);

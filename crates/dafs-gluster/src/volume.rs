@@ -1,19 +1,19 @@
-//! What a volume consists of, as its management daemon describes it to clients.
+//! The description of a volume, which its management daemon sends to clients.
 //!
 //! Invariants
-//! * A volume is plain only when every part of its client is known to leave each file whole on one
-//!   brick, with nothing beside it that a write has to keep in step.
+//! * A volume is plain only if every part of its client is known to leave each file whole on one
+//!   brick, with no other data that a write must keep consistent.
 
 /// A volume.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Volume {
     /// Its bricks, as `gluster volume info` names them: HOST:PATH.
     pub(crate) bricks: Vec<String>,
-    /// The first part that does something with files that a data server cannot do.
+    /// The first part that data servers cannot bypass.
     pub(crate) other: Option<String>,
 }
 
-/// Parts of clients with which files lie as a data server takes them to lie.
+/// Parts of the client that data servers can bypass.
 const PLAIN: [&str; 6] = [
     "protocol/client",
     "cluster/distribute",
@@ -23,11 +23,12 @@ const PLAIN: [&str; 6] = [
     "meta",
 ];
 
-/// So do all of these, which keep things in memory or carry them out later.
+/// The prefix of more such parts, which cache or delay operations.
 const PLAIN_KINDS: &str = "performance/";
 
 impl Volume {
-    /// Reads a description: parts from `volume NAME` to `end-volume`, with a `type` and `option`s each.
+    /// Parses a description: parts from `volume NAME` to `end-volume`, with a `type` and `option`s
+    /// each.
     pub(crate) fn parse(text: &[u8]) -> Self {
         let text = String::from_utf8_lossy(text);
         let mut volume = Self::default();
@@ -45,7 +46,7 @@ impl Volume {
                         ("protocol/client", Some(host), Some(path)) => {
                             volume.bricks.push(format!("{host}:{path}"));
                         }
-                        // One that names no brick is none that is known.
+                        // A client part without a brick is unknown.
                         ("protocol/client", ..) => volume.note(kind),
                         _ if PLAIN.contains(&kind) || kind.starts_with(PLAIN_KINDS) => {}
                         _ => volume.note(kind),
