@@ -1,15 +1,15 @@
-//! A brick of this machine: files by their names for good, past the daemon that serves it.
+//! A brick of this machine: files by their gfids, bypassing the daemon of the brick.
 //!
-//! What is not obvious
-//! * A brick has each object a second time, as a link that is called after its name for good. So
-//!   nothing here depends on where in the tree a file lies.
-//! * A file that is being moved to another brick has the sticky bit, as has what is left of it. Whatever
-//!   is done with one has to be done by GlusterFS, which does it at both places. A move may begin at
-//!   any time, so the bit is looked at before and after: what was written before it was set is
-//!   moved, too.
+//! Notes
+//! * A brick has each object a second time, as a hard link named after its gfid. So the path of a
+//!   file in the volume does not matter here.
+//! * A file that is being moved to another brick has the sticky bit, and so has the link that it
+//!   leaves behind. All operations on such a file must go through GlusterFS, which handles both
+//!   bricks. A move may begin at any time, so the bit is checked before and after. Data that was
+//!   written before the bit was set is moved, too.
 //!
 //! Invariants
-//! * Nothing but regular files beneath the brick is opened, and no link is followed.
+//! * Only regular files below the brick are opened, and no link is followed.
 
 use crate::limits::MOVED_BIT;
 use crate::sys::Gfid;
@@ -22,7 +22,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-/// The attribute by which a brick says what volume it is of.
+/// The attribute with the id of the brick's volume.
 const VOLUME_ID: &str = "trusted.glusterfs.volume-id";
 
 /// A brick, open.
@@ -31,24 +31,24 @@ pub(crate) struct Brick {
     directory: OwnedFd,
 }
 
-/// Where a brick has an object.
+/// Returns the path of an object on the brick.
 fn path_of(gfid: &Gfid) -> String {
     let mut hex = String::with_capacity(36);
     for (at, byte) in gfid.iter().enumerate() {
         if matches!(at, 4 | 6 | 8 | 10) {
             hex.push('-');
         }
-        // INVARIANT: a String takes whatever is written to it.
+        // INVARIANT: writing to a String never fails.
         let _ = write!(hex, "{byte:02x}");
     }
     format!(".glusterfs/{}/{}/{hex}", &hex[..2], &hex[2..4])
 }
 
 impl Brick {
-    /// Opens a brick, which has to be of this volume.
+    /// Opens a brick, which must belong to this volume.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// The fault of the brick.
     pub(crate) fn open(path: &Path, volume_id: &[u8; 16]) -> io::Result<Self> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let directory = rustix::fs::openat(CWD, path, flags, Mode::empty())?;
@@ -63,7 +63,7 @@ impl Brick {
     /// Opens a file for reading and writing.
     ///
     /// # Errors
-    /// [`StoreError::NoDevice`] for what is not here, or not for good.
+    /// [`StoreError::NoDevice`] for a file that is not here or is being moved.
     pub(crate) fn file(&self, gfid: &Gfid) -> Result<(File, Attr)> {
         let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let resolve = ResolveFlags::BENEATH
@@ -94,11 +94,11 @@ impl Brick {
     }
 }
 
-/// The attributes of a file that is here and stays for now; `None` for one that is being moved or was,
-/// that has been removed, and for what is no file.
+/// Returns the attributes of a file that is here and is not being moved. `None` for one that is or
+/// was moved, for a removed one, and for an object that is not a file.
 pub(crate) fn look(file: &File) -> Result<Option<Attr>> {
     let found = file.metadata()?;
-    // One link is the name for good, which goes with the last other one.
+    // One link is the gfid's, which GlusterFS removes with the last name.
     if !found.is_file() || found.mode() & MOVED_BIT != 0 || found.nlink() < 2 {
         return Ok(None);
     }
@@ -120,7 +120,7 @@ mod tests {
         assert_eq!(path_of(&GFID), ".glusterfs/ab/cd/abcdef01-2345-6789-abcd-ef0123456789");
     }
 
-    /// A brick with a file `f`, and its name for good.
+    /// A brick with a file `f` and the link of its gfid.
     fn world() -> (tempfile::TempDir, Brick) {
         let dir = tempfile::tempdir().expect("a directory");
         let gfid = dir.path().join(path_of(&GFID));
@@ -176,7 +176,7 @@ mod tests {
     #[test]
     fn only_bricks_of_the_volume_are_opened() {
         let dir = tempfile::tempdir().expect("a directory");
-        // It has no such attribute, or, for root, that of another volume.
+        // The directory has no such attribute, or, for root, that of another volume.
         assert!(Brick::open(dir.path(), &[1; 16]).is_err());
         let other = rustix::fs::XattrFlags::empty();
         if rustix::fs::setxattr(dir.path(), VOLUME_ID, &[2; 16], other).is_ok() {

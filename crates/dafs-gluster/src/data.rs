@@ -1,18 +1,20 @@
-//! A data server: content of files by their names for good, on a brick of this machine, past the daemon
-//! that serves it.
+//! A data server: content of files by their gfids, on a brick of this machine, bypassing its
+//! daemon.
 //!
-//! What is not obvious
-//! * What is not on the brick, or does not stay there, goes by way of GlusterFS: a layout that is out of
-//!   date is slow and not wrong. Such bytes are counted, and the file's layouts are taken back.
-//! * GlusterFS keeps times apart from a file's own, so that they do not move when the brick's file is
-//!   written. What was written is remembered until the metadata server has moved them.
+//! Notes
+//! * Requests for a file that is not on the brick, or is about to leave it, go through GlusterFS.
+//!   So a layout that is out of date costs time and nothing else. Their bytes are counted, and the
+//!   layouts of the file are recalled.
+//! * GlusterFS keeps the times of a file separately, so a direct write to the brick does not change
+//!   them. The data server remembers written files until the metadata server has updated their
+//!   times.
 //!
 //! Invariants
-//! * Nothing is answered that was read or written on a brick before a look behind it has shown that the
-//!   file is still there for good. Else it is done again by way of GlusterFS.
-//! * A file is open here only while it is used, so that what was removed does not keep its space; and for
-//!   as long as something of it was not synced, since a system tells of a failure only those who had the
-//!   file open. What then cannot be synced is told of.
+//! * After each read or write on a brick a check shows that the file has not begun to move.
+//!   Otherwise the data server repeats the request through GlusterFS before it replies.
+//! * A file is open here only while it is in use, so that a removed file does not keep its space. A
+//!   file with unsynced data stays open, because the kernel reports a failed write only to
+//!   descriptors from before it. If its sync fails, the loss is reported.
 
 use crate::attr::attr;
 use crate::brick::{Brick, look};
@@ -43,31 +45,31 @@ pub struct GlusterData {
     shared: Arc<Shared>,
 }
 
-/// What a data server and its files share.
+/// The state that a data server and its files share.
 struct Shared {
     mount: Arc<Mount>,
     brick: Brick,
     ids: Arc<Ids>,
     fs_id: FsId,
-    /// The volume has this brick, and lies on its bricks in a way that lets them be used so.
+    /// True if the volume has this brick and data servers may bypass GlusterFS on it.
     direct: AtomicBool,
     open: Mutex<FxHashMap<Gfid, Open>>,
     uses: Uses<Gfid>,
-    /// Files that were written here and whose times do not say so yet.
+    /// Files that were written here and whose times were not updated yet.
     written: Mutex<FxHashSet<Gfid>>,
-    /// Files that were asked for and do not lie here.
+    /// Files that clients asked for and that are not here.
     astray: Mutex<FxHashSet<Gfid>>,
     indirect_bytes: AtomicU64,
-    /// Told when what was written may be lost.
+    /// Called when written data may be lost.
     lost: OnceLock<Box<dyn Fn() + Send + Sync>>,
 }
 
-/// A file of the brick that is open.
+/// An open file of the brick.
 #[derive(Clone)]
 struct Open {
     file: Arc<File>,
     used: Instant,
-    /// Something was written to it since it was synced last.
+    /// True if data was written since the last sync.
     written: Arc<AtomicBool>,
 }
 
@@ -78,12 +80,13 @@ impl std::fmt::Debug for Shared {
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // What these hold is whole between any two steps.
+    // A panic leaves no half-done change here, so a poisoned lock is usable.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl GlusterData {
-    /// `ids` seals the handles of files for data servers, which are of the file system `fs_id`.
+    /// Makes a data server. `ids` seals the handles of files, which belong to the file system
+    /// `fs_id`.
     pub(crate) fn new(mount: Arc<Mount>, brick: Brick, ids: Arc<Ids>, fs_id: FsId) -> Self {
         let direct = AtomicBool::new(true);
         let (open, uses, written, astray, indirect_bytes) = Default::default();
@@ -104,55 +107,55 @@ impl GlusterData {
         Self { shared: Arc::new(shared) }
     }
 
-    /// Says who is told, from now on, that what was written here may be lost.
+    /// Sets the function that is called when data written here may be lost.
     pub fn tell_of_lost_data(&self, lost: Box<dyn Fn() + Send + Sync>) {
-        // INVARIANT: said once, before clients come.
+        // INVARIANT: it is set once, before clients connect.
         let _ = self.shared.lost.set(lost);
     }
 
-    /// How far a file reaches that lies on the brick, for good as far as one can see.
+    /// Returns the size of a file that is on the brick and is not being moved.
     pub(crate) fn size_here(&self, gfid: &Gfid) -> Result<Option<u64>> {
         Ok(self.shared.file(gfid)?.map(|(_, attr)| attr.size))
     }
 
-    /// The object that clients call so.
+    /// Returns the object of a client's handle.
     pub(crate) fn gfid(&self, file: &FileId) -> Result<Gfid> {
         self.shared.ids.open(file)
     }
 
-    /// Waits for the end of all requests that have begun.
+    /// Waits for the end of all running requests.
     pub(crate) fn await_uses(&self, limit: Duration) -> Result<()> {
         self.shared.uses.await_all(limit)
     }
 
-    /// Says whether the brick may be used past GlusterFS; tells whether that is new.
+    /// Sets if the data server may bypass GlusterFS on the brick. True if that has changed.
     pub(crate) fn set_direct(&self, direct: bool) -> bool {
         self.shared.direct.swap(direct, Ordering::SeqCst) != direct
     }
 
-    /// Which files were asked for here since the last call and do not lie here.
+    /// Returns the files that clients have asked for here since the last call and that are not
+    /// here.
     pub(crate) fn take_astray(&self) -> FxHashSet<Gfid> {
         std::mem::take(&mut *lock(&self.shared.astray))
     }
 
-    /// Whether a file was written here and its times do not say so yet. The next one to ask is told
-    /// that they do.
+    /// True if a file was written here and its times were not updated yet. The caller updates them.
     pub(crate) fn take_written(&self, gfid: &Gfid) -> bool {
         lock(&self.shared.written).remove(gfid)
     }
 
-    /// Makes a file stable if it lies here; tells whether it does.
+    /// Makes a file stable if it is here. True if it is.
     pub(crate) fn settle(&self, gfid: &Gfid) -> Result<bool> {
         self.shared.sync_here(gfid)
     }
 
-    /// Closes what was not used for a while.
+    /// Closes files that were not used for a while.
     pub(crate) fn close_idle(&self) {
         let now = Instant::now();
         self.shared.close(|_, open| now.duration_since(open.used) >= DATA_IDLE);
     }
 
-    /// Waits until no request uses a file that was judged before, and closes it.
+    /// Waits for the requests on a file that were authorised before, and closes the file.
     pub(crate) fn forget(&self, gfid: &Gfid) -> Result<()> {
         self.shared.uses.await_end(gfid)?;
         self.shared.close(|other, _| other == gfid);
@@ -161,7 +164,7 @@ impl GlusterData {
 }
 
 impl Shared {
-    /// The file on the brick; `None` when it does not lie there for good.
+    /// Returns the file on the brick; `None` if it is not there or is being moved.
     fn file(&self, gfid: &Gfid) -> Result<Option<(Arc<File>, Attr)>> {
         if !self.direct.load(Ordering::SeqCst) {
             return Ok(None);
@@ -182,7 +185,7 @@ impl Shared {
             self.close(|_, _| true);
         }
         let mut open = lock(&self.open);
-        // Somebody else may have opened it meanwhile, and have written to it.
+        // In a race, another thread may have opened it and written to it.
         let known = match open.get(gfid) {
             Some(known) => known.file.clone(),
             None if open.len() >= DATA_FILES_OPEN_MAX => return Err(StoreError::Busy),
@@ -195,18 +198,18 @@ impl Shared {
         Ok(Some((known, attr)))
     }
 
-    /// Closes files, once what was written to them is stable.
+    /// Closes files, after making their data stable.
     fn close(&self, which: impl Fn(&Gfid, &Open) -> bool) {
         let chosen =
             |(gfid, open): (&Gfid, &Open)| which(gfid, open).then(|| (*gfid, open.clone()));
         let chosen: Vec<_> = lock(&self.open).iter().filter_map(chosen).collect();
         for (gfid, open) in chosen {
             if open.written.swap(false, Ordering::SeqCst) {
-                // What fails is told of there.
+                // `sync_file` reports a failure.
                 let _ = self.sync_file(&open.file);
             }
             let mut table = lock(&self.open);
-            // Known here and in the table, and nothing was written since.
+            // Only this function and the table refer to it, and it was not written since.
             let unused = table.get(&gfid).is_some_and(|now| {
                 Arc::strong_count(&now.file) == 2 && !now.written.load(Ordering::SeqCst)
             });
@@ -219,7 +222,7 @@ impl Shared {
     /// Makes a file of the brick stable.
     fn sync_file(&self, file: &File) -> Result<()> {
         file.sync_all().map_err(|error| {
-            // The next who asks may hear that all is well.
+            // First, because the error is reported only once.
             if let Some(lost) = self.lost.get() {
                 lost();
             }
@@ -228,8 +231,8 @@ impl Shared {
         })
     }
 
-    /// Something was written to a file of the brick that the caller still holds, so that it has not been
-    /// closed yet.
+    /// Records a write to a file of the brick. The caller holds the file, so it is still in the
+    /// table.
     fn note_unsynced(&self, gfid: &Gfid) {
         if let Some(open) = lock(&self.open).get(gfid) {
             open.written.store(true, Ordering::SeqCst);
@@ -243,12 +246,12 @@ impl Shared {
         Some(known.file.clone())
     }
 
-    /// Whether all that was done with a file of the brick was done with the file of the volume.
+    /// True if the requests on a file of the brick have reached the file of the volume.
     fn stands(&self, file: &File) -> Result<bool> {
         Ok(look(file)?.is_some() && self.direct.load(Ordering::SeqCst))
     }
 
-    /// The way by GlusterFS, for so many bytes.
+    /// Opens a file through GlusterFS, for a request of so many bytes.
     fn around(&self, gfid: &Gfid, bytes: usize, flags: i32) -> Result<Handle> {
         self.indirect_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
         let mut astray = lock(&self.astray);
@@ -256,11 +259,11 @@ impl Shared {
             astray.insert(*gfid);
         }
         drop(astray);
-        // The metadata server has judged the client.
+        // The metadata server has authorised the client.
         self.found(|| self.mount.object(gfid)?.open(flags, &server()))
     }
 
-    /// Remembers that the times of a file are to be moved.
+    /// Records that the times of a file must be updated.
     fn note_written(&self, gfid: &Gfid) -> Result<()> {
         let mut written = lock(&self.written);
         if written.len() < DATA_NOTES_MAX || written.contains(gfid) {
@@ -271,7 +274,7 @@ impl Shared {
         self.found(|| crate::layouts::touch(&self.mount.object(gfid)?))
     }
 
-    /// Makes a file stable if it lies here; tells whether it does.
+    /// Makes a file stable if it is here. True if it is.
     fn sync_here(&self, gfid: &Gfid) -> Result<bool> {
         let Some((file, _)) = self.file(gfid)? else { return Ok(false) };
         self.sync_file(&file)?;
@@ -292,7 +295,7 @@ impl Shared {
         self.found(|| attr(&self.mount.object(gfid)?.stat()?))
     }
 
-    /// What a look for a file finds that is moved meanwhile, perhaps.
+    /// Looks up a file, with retries, because GlusterFS may be moving it.
     fn found<T>(&self, look: impl Fn() -> Result<T>) -> Result<T> {
         for tried in 1..MOVED_TRIES_MAX {
             match look() {
@@ -327,7 +330,7 @@ impl DataFiles for GlusterData {
     }
 }
 
-/// A file as a data server uses it.
+/// A file of a data server.
 struct GlusterDataFile {
     data: Arc<Shared>,
     gfid: Gfid,
@@ -339,11 +342,11 @@ fn len(views: &[VolatileSlice<'_>]) -> usize {
 }
 
 impl GlusterDataFile {
-    /// What of a read is in memory.
+    /// Reads the part that is in memory.
     fn read_now(&self, views: &[VolatileSlice<'_>], offset: u64) -> Result<usize> {
         let direct = self.data.direct.load(Ordering::SeqCst);
         let file = self.data.known(&self.gfid).filter(|_| direct).ok_or(StoreError::WouldBlock)?;
-        // What this cannot say, the pool finds out.
+        // Worker threads retry all other cases with waiting.
         let count = preadv2(file.as_fd(), views, offset, libc::RWF_NOWAIT)
             .map_err(|_| StoreError::WouldBlock)?;
         if self.data.stands(&file)? { Ok(count) } else { Err(StoreError::WouldBlock) }
@@ -365,7 +368,7 @@ impl OpenFile for GlusterDataFile {
         }
         let wanted = len(views);
         let end = offset.checked_add(wanted as u64).filter(|&end| end <= FILE_BYTES_MAX);
-        // The kernel refuses ranges that no file can have; nothing is there.
+        // The kernel refuses ranges that no file can have, where there is no data.
         if end.is_none() && offset >= self.attr()?.size {
             return Ok(0);
         }
@@ -400,7 +403,7 @@ impl OpenFile for GlusterDataFile {
             Stability::File => libc::RWF_DSYNC | libc::RWF_SYNC,
         };
         if let Some((file, attr)) = self.data.file(&self.gfid)? {
-            // The file became a program behind the layout.
+            // The file has got setuid or setgid after its layout was handed out.
             if attr.mode & PRIVILEGE_BITS != 0 {
                 let object = self.data.mount.object(&self.gfid)?;
                 crate::layouts::end_privilege(&object, attr.mode)?;
@@ -416,7 +419,7 @@ impl OpenFile for GlusterDataFile {
         }
         let handle = self.data.around(&self.gfid, wanted, libc::O_RDWR)?;
         let count = continued(views, offset, |views, offset| handle.write(views, offset))?;
-        // A brick of another machine may lose what it has in memory, and nobody here would know.
+        // A brick of another machine may lose unstable data, and this data server would not notice.
         handle.sync()?;
         Ok(count)
     }
@@ -445,7 +448,7 @@ impl DataFile for GlusterDataFile {
         self.data.uses.end(&self.gfid, begun);
     }
 
-    /// All of them can, however far they are.
+    /// Serves all of them, also those on other bricks.
     fn served_bytes(&self, _offset: u64, len: usize) -> Result<usize> {
         Ok(len)
     }

@@ -1,12 +1,13 @@
-//! A data server of a brick as a process of its own, as its metadata server sees it: by a control connection,
-//! which calls files by their names for good.
+//! A data server of a brick as a process of its own. Its metadata server reaches it by a control
+//! connection, and names files by their gfids.
 //!
-//! What is not obvious
-//! * That a file lies on the brick is asked as how far it reaches; elsewhere there is no such device.
+//! Notes
+//! * The metadata server finds the brick of a file by asking for its size: other data servers
+//!   answer `NoDevice`.
 //!
 //! Invariants
-//! * A brick that the volume does not have, or not any more, holds no file, whatever lies on it.
-//! * When a commit has returned, the file's time of change says that it was written.
+//! * A brick that the volume does not have, or not any more, counts as empty.
+//! * When a commit has returned, the file's mtime reflects its last write.
 
 use crate::data::GlusterData;
 use crate::layouts::touch;
@@ -24,20 +25,20 @@ use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// What a data server of a brick is made of.
+/// The options of a data server of a brick.
 #[derive(Debug, Clone)]
 pub struct GlusterNodeOptions {
-    /// The volume.
+    /// The name of the volume.
     pub volume: String,
     /// Hosts whose management daemons know it; see [`GlusterOptions`](crate::GlusterOptions).
     pub servers: Vec<(String, Option<u16>)>,
-    /// The brick, as the volume calls it. It is on this machine.
+    /// The name of the brick in the volume. The brick is on this machine.
     pub brick: String,
-    /// The key of the names of files, which the metadata server has, too.
+    /// The key of the file ids, which the metadata server has, too.
     pub data_secret: ExportSecret,
-    /// What the metadata server calls it.
+    /// The number by which the metadata server identifies it.
     pub number: u32,
-    /// Where clients reach it.
+    /// The addresses for clients.
     pub addresses: Vec<SocketAddr>,
 }
 
@@ -57,10 +58,11 @@ impl std::fmt::Debug for GlusterNode {
 }
 
 impl GlusterNode {
-    /// Opens the brick, and becomes a client of the volume. Waits for its bricks for a while.
+    /// Opens the brick, and becomes a client of the volume. Waits for its bricks for a limited
+    /// time.
     ///
     /// # Errors
-    /// What is missing or wrong, for whoever set it up.
+    /// The missing or wrong setting, for administrators.
     pub fn open(options: &GlusterNodeOptions) -> std::result::Result<Self, OpenError> {
         let options = options.clone();
         crate::in_time(move || Self::open_here(&options))
@@ -83,15 +85,15 @@ impl GlusterNode {
         Ok(Self { data, mount, number, addresses, _watch: watch })
     }
 
-    /// Its files, for the door of clients.
+    /// Returns its files, for the front end of clients.
     pub fn data(&self) -> &Arc<GlusterData> {
         &self.data
     }
 
-    /// What the metadata server calls a file.
+    /// Returns the id by which the metadata server names a file.
     ///
     /// # Errors
-    /// [`StoreError::BadHandle`] for a name that is not ours.
+    /// [`StoreError::BadHandle`] for an id that this store did not make.
     pub fn component(&self, file: &FileId) -> Result<ComponentId> {
         self.data.gfid(file).map(ComponentId)
     }
@@ -106,7 +108,7 @@ impl Node for GlusterNode {
         self.addresses.clone()
     }
 
-    /// Bytes go by way of GlusterFS, which the metadata server can do itself.
+    /// The metadata server reads through GlusterFS itself.
     fn read(&self, _: &ComponentId, _: &[VolatileSlice<'_>], _: u64) -> Result<usize> {
         Err(StoreError::NotSupported)
     }
@@ -126,7 +128,7 @@ impl Node for GlusterNode {
         if self.data.take_written(&component.0) {
             touch(&self.mount.object(&component.0)?)?;
         }
-        // Whoever has written is told by the door that data was lost.
+        // The front end tells the writers of lost data.
         if self.data.settle(&component.0)? { Ok(0) } else { Err(StoreError::NoDevice) }
     }
 
@@ -142,7 +144,7 @@ impl Node for GlusterNode {
         Err(StoreError::NotSupported)
     }
 
-    /// GlusterFS tells it of the whole volume.
+    /// GlusterFS has the space of the whole volume.
     fn space(&self) -> Result<NodeSpace> {
         Ok(NodeSpace::default())
     }
@@ -160,7 +162,7 @@ impl Node for GlusterNode {
     }
 }
 
-/// The thread that watches the volume. Dropping it ends it.
+/// The thread that watches the volume. It ends when this is dropped.
 struct Watch {
     end: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
