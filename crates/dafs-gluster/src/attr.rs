@@ -1,4 +1,4 @@
-//! Attributes: from stat(2)'s terms to the store's and back.
+//! Conversion of attributes between stat(2) and the store.
 
 use crate::limits::MODE_BITS;
 use crate::sys::{Stat, no_stat, set};
@@ -24,11 +24,11 @@ fn time(seconds: i64, nanoseconds: i64) -> TimeSpec {
     TimeSpec { seconds, nanoseconds: u32::try_from(nanoseconds).unwrap_or(0) }
 }
 
-/// The attributes of an object. GlusterFS counts no changes, so the time of the last one has to say
-/// that there was one.
+/// Converts the attributes of an object. GlusterFS does not count changes, so the ctime serves as
+/// the change attribute.
 ///
 /// # Errors
-/// [`StoreError::Io`] for a kind that there is not.
+/// [`StoreError::Io`] for an unknown kind.
 pub(crate) fn attr(stat: &Stat) -> Result<Attr> {
     let kind = kind(stat.st_mode)?;
     let ctime = time(stat.st_ctime, stat.st_ctime_nsec);
@@ -55,7 +55,8 @@ pub(crate) fn attr(stat: &Stat) -> Result<Attr> {
     })
 }
 
-/// The attributes of a regular file as its brick has them. GlusterFS keeps times apart from these.
+/// Converts the attributes of a regular file on its brick. GlusterFS keeps the times separately
+/// from these.
 pub(crate) fn of_brick(found: &Metadata) -> Attr {
     let mtime = time(found.mtime(), found.mtime_nsec());
     Attr {
@@ -78,7 +79,8 @@ fn change_of(ctime: TimeSpec) -> u64 {
     seconds.wrapping_add(u64::from(ctime.nanoseconds))
 }
 
-/// What sets the attributes that are to be changed, and which those are. The size is not among them.
+/// Returns the new attributes and their mask, for a call that sets them. The size is not among
+/// them.
 ///
 /// # Errors
 /// [`StoreError::Invalid`] for a time that GlusterFS cannot keep: one before 1970 or after 2106.
@@ -99,7 +101,7 @@ pub(crate) fn change(change: &SetAttr) -> Result<(Stat, i32)> {
     let mut now = None;
     let mut at = |wish: SetTime| match wish {
         SetTime::Now => Ok(*now.get_or_insert_with(clock)),
-        // Seconds travel in 32 bits in places, and others would come back as other ones.
+        // Some parts of GlusterFS keep seconds in 32 bits, and would wrap other values.
         SetTime::To(TimeSpec { seconds, nanoseconds })
             if nanoseconds >= 1_000_000_000 || u32::try_from(seconds).is_err() =>
         {

@@ -14,30 +14,29 @@ use std::any::Any;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// One open.
+/// An open of a file.
 pub(crate) struct GlusterFile {
     shared: Arc<Shared>,
     gfid: Gfid,
     mode: OpenMode,
     handle: Arc<Handle>,
-    /// The file runs with somebody's rights, which have to end before anything is written.
+    /// True if the file may have setuid or setgid, which must be cleared before a write.
     privileged: Arc<AtomicBool>,
-    /// By whom they need not.
+    /// True for root, whose writes do not clear them.
     is_root: bool,
 }
 
-/// What is open of a file.
+/// The opens of a file.
 #[derive(Default)]
 pub(crate) struct Opens {
     count: usize,
-    /// One open file, with as many rights as any has had: what is left of a file whose last name is
-    /// gone.
+    /// One open file, with the widest mode so far: the only access to a file without a name.
     handle: Option<(Arc<Handle>, OpenMode)>,
     privileged: Arc<AtomicBool>,
 }
 
 impl Opens {
-    /// What is returned is to be closed.
+    /// Adds an open. The caller must drop the returned handle, which closes it.
     fn add(&mut self, handle: &Arc<Handle>, mode: OpenMode) -> Option<(Arc<Handle>, OpenMode)> {
         self.count += 1;
         let more = |known: &OpenMode| mode.read >= known.read && mode.write >= known.write;
@@ -47,12 +46,12 @@ impl Opens {
         }
     }
 
-    /// From now on the file runs with somebody's rights.
+    /// Records that the file has got setuid or setgid.
     pub(crate) fn note_privileged(&self) {
         self.privileged.store(true, Ordering::SeqCst);
     }
 
-    /// The open file for somebody who comes later.
+    /// Returns an open file for a later open.
     pub(crate) fn handle(&self, mode: OpenMode) -> Option<Arc<Handle>> {
         let (handle, known) = self.handle.as_ref()?;
         (known.read >= mode.read && known.write >= mode.write).then(|| handle.clone())
@@ -80,16 +79,16 @@ impl GlusterFile {
         Self { shared: shared.clone(), gfid, mode, handle, privileged, is_root }
     }
 
-    /// Lets the file be changed; not without an open for that.
+    /// Prepares the file for a change. Fails without an open for writing.
     fn as_writer(&self) -> Result<&Handle> {
         if !self.mode.write {
             return Err(StoreError::Access);
         }
         if !self.is_root && self.privileged.load(Ordering::SeqCst) {
-            // Before it is looked at, lest somebody gives it others meanwhile.
+            // Before the read of the mode, so that a concurrent change of the mode sets it again.
             self.privileged.store(false, Ordering::SeqCst);
             let attr = attr(&self.handle.stat()?)?;
-            // One that was removed meanwhile runs no more.
+            // A removed file cannot be executed any more.
             if attr.links > 0 && attr.mode & PRIVILEGE_BITS != 0 {
                 let object = self.shared.mount.object(&self.gfid)?;
                 let ended = crate::layouts::end_privilege(&object, attr.mode);
@@ -99,11 +98,11 @@ impl GlusterFile {
         Ok(&self.handle)
     }
 
-    /// Moves the times of a change that GlusterFS makes without.
+    /// Updates the times after a change for which GlusterFS does not.
     fn touch(&self) -> Result<()> {
         match self.shared.mount.object(&self.gfid).and_then(|object| crate::layouts::touch(&object))
         {
-            // Without a name it has nobody who looks at them.
+            // The times of a file without a name do not matter.
             Err(StoreError::Stale | StoreError::NotFound) => Ok(()),
             done => done,
         }
@@ -116,7 +115,7 @@ impl Drop for GlusterFile {
         let Some(known) = opens.get_mut(&self.gfid) else { return };
         known.count -= 1;
         let gone = if known.count == 0 { opens.remove(&self.gfid) } else { None };
-        // Closing asks a brick, which nobody else has to wait for.
+        // A close asks a brick, so it is done after the lock is released.
         drop(opens);
         drop(gone);
     }
@@ -138,7 +137,7 @@ impl OpenFile for GlusterFile {
         if wait == Wait::Never {
             return Err(StoreError::WouldBlock);
         }
-        // What reaches beyond the longest file is refused by some bricks; nothing is there.
+        // Some bricks refuse ranges beyond the longest file, where there is no data.
         let room = usize::try_from(FILE_BYTES_MAX.saturating_sub(offset)).unwrap_or(usize::MAX);
         if room == 0 {
             return Ok(0);
@@ -179,7 +178,7 @@ impl OpenFile for GlusterFile {
     }
 
     fn commit(&self, _offset: u64, _len: u64) -> Result<()> {
-        // The library has no more than all or nothing.
+        // The library can only sync everything.
         self.handle.sync()
     }
 
@@ -213,7 +212,7 @@ impl WholeFile for GlusterFile {
             return Err(StoreError::PastEnd);
         }
         match (self.handle.seek(offset, what)?, what) {
-            // The file has become shorter meanwhile.
+            // The file was truncated meanwhile.
             (None, SeekWhat::Hole) => Err(StoreError::PastEnd),
             (found, _) => Ok(found),
         }
@@ -229,7 +228,7 @@ impl WholeFile for GlusterFile {
     fn deallocate(&self, offset: u64, len: u64) -> Result<()> {
         let handle = self.as_writer()?;
         let (offset, len) = range(offset, len)?;
-        // Nothing is behind the end, and bricks refuse what reaches further than a file can.
+        // There is no data behind the end, and bricks refuse ranges that no file can have.
         let len = len.min(self.attr()?.size.saturating_sub(offset));
         if len > 0 {
             handle.discard(offset, len)?;
@@ -270,7 +269,7 @@ impl WholeFile for GlusterFile {
     }
 }
 
-/// A range that space is set aside for, or given back from.
+/// Checks a range that is to be allocated or deallocated.
 fn range(offset: u64, len: u64) -> Result<(u64, u64)> {
     let end = offset.checked_add(len).ok_or(StoreError::Invalid)?;
     match len {

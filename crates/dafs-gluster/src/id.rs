@@ -1,16 +1,16 @@
-//! What a [`FileId`] of this store holds, and how a forged one is told from ours.
+//! The layout of a [`FileId`] of this store, and the check that rejects forged ids.
 //!
 //! | bytes | what |
 //! |---|---|
 //! | 0 | version |
-//! | 8..24 | the object's name for good in its volume (gfid) |
-//! | 40..48 | SipHash-2-4 of the file system's id and bytes 0..40, keyed with the export's secret |
+//! | 8..24 | the object's permanent id in its volume (gfid) |
+//! | 40..48 | a MAC: SipHash-2-4 of the file system's id and bytes 0..40, keyed with the secret |
 //!
-//! What carries nothing is zero.
+//! Unused bytes are zero.
 //!
 //! Invariants
-//! * A name comes only from an id whose code is right, or from the volume itself.
-//! * GlusterFS draws these names at random, so an id never comes to name another object.
+//! * A gfid comes only from an id with a valid MAC, or from the volume itself.
+//! * GlusterFS generates gfids at random, so an id never names another object later.
 
 use crate::sys::Gfid;
 use dafs_store::{ExportSecret, FILE_ID_BYTES, FileId, FsId, Result, StoreError};
@@ -44,7 +44,7 @@ impl Ids {
         SipHasher24::new_with_key(self.secret.as_bytes()).hash(&input).to_le_bytes()
     }
 
-    /// The id of an object.
+    /// Encodes the id of an object.
     pub(crate) fn seal(&self, gfid: &Gfid) -> FileId {
         let mut bytes = [0; FILE_ID_BYTES];
         bytes[0] = VERSION;
@@ -54,13 +54,13 @@ impl Ids {
         FileId(bytes)
     }
 
-    /// The object of an id.
+    /// Decodes the id of an object.
     ///
     /// # Errors
-    /// [`StoreError::BadHandle`] for an id that is not ours.
+    /// [`StoreError::BadHandle`] for an id that this store did not make.
     pub(crate) fn open(&self, id: &FileId) -> Result<Gfid> {
         let bytes = &id.0;
-        // Every byte counts for the code, so those that carry nothing need no look.
+        // The MAC covers all bytes, so unused ones need no check.
         if bytes[0] != VERSION || bytes[MAC..] != self.code(bytes) {
             return Err(StoreError::BadHandle);
         }

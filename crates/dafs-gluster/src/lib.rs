@@ -1,18 +1,18 @@
-//! A store on GlusterFS, by way of libgfapi, which is opened at run time.
+//! A store on GlusterFS through libgfapi, which is loaded at run time.
 //!
-//! What is not obvious
-//! * A volume is used by one client of GlusterFS in a process, whatever is exported of it, and stays in
-//!   use until the process ends: to give one back takes the library ten seconds.
-//! * Others may use the volume meanwhile. What they do is seen at once, since the parts of the library
-//!   that keep something are told to let everything through.
-//! * An export of a part of a volume does not notice when others move what a client has looked up out
-//!   of that part: its id keeps working.
+//! Notes
+//! * One process has one client of GlusterFS for each volume, for all its exports. The client is
+//!   never closed before the process ends, because the library takes ten seconds to close it.
+//! * Other clients may use the volume at the same time. The store sees their changes at once,
+//!   because the caching parts of the library are set to pass everything through.
+//! * If another client moves an object out of the exported directory, the store does not notice:
+//!   its id still works.
 //!
 //! Invariants
-//! * What was written is at the brick when a call returns, and stable when a sync has returned.
-//! * The caller's rights are checked by the bricks, which are told who calls.
-//! * What a client has written at a data server is seen by all who look at the file, as is its size; its
-//!   time of change moves when that is committed, or the layout goes.
+//! * Written data is at the brick when a call returns, and stable when a sync has returned.
+//! * The bricks check the caller's rights; each call passes the caller's identity.
+//! * Data that a client has written at a data server is visible to all readers of the file, and so
+//!   is its size. Its mtime changes with the commit or the end of the layout.
 //! * No regular file gets the sticky bit: GlusterFS marks files with it that it moves.
 //! * All unsafe code is in `sys`.
 
@@ -54,41 +54,41 @@ use sys::{Gfid, Mount, MountOptions, Object};
 use thiserror::Error;
 use volume::Volume;
 
-/// How to open a [`GlusterStore`].
+/// The options of a [`GlusterStore`].
 #[derive(Debug, Clone)]
 pub struct GlusterOptions {
-    /// The volume.
+    /// The name of the volume.
     pub volume: String,
-    /// Hosts whose management daemons know the volume, with their ports where these are not 24007; the
-    /// first that answers is asked.
+    /// Hosts whose management daemons know the volume, with their ports if these are not 24007. The
+    /// first that answers is used.
     pub servers: Vec<(String, Option<u16>)>,
     /// The directory to export, from the top of the volume.
     pub root: String,
-    /// The key of the ids; the same after every restart.
+    /// The key of the ids, the same after every restart.
     pub secret: ExportSecret,
     /// Data servers, each for one brick; at most 256.
     pub data_servers: Vec<DataServerOptions>,
-    /// The key of the names by which data servers of other processes know files, if there are any.
+    /// The key of the file ids for data servers in other processes, if there are any.
     pub data_secret: Option<ExportSecret>,
-    /// What the file system of a data server's handles is called, when its store is called so.
+    /// Maps the file system id of a data server's store to that of its handles.
     pub data_fs: fn(&FsId) -> FsId,
 }
 
-/// A data server, that clients go to for what lies on its brick.
+/// A data server, which serves clients the files of one brick.
 #[derive(Debug, Clone)]
 pub struct DataServerOptions {
-    /// Where it is.
+    /// The process of the data server.
     pub place: DataPlace,
     /// The brick, as `gluster volume info` names it: HOST:PATH, with the path on its machine.
     pub brick: String,
 }
 
-/// Where a data server is.
+/// The process of a data server.
 #[derive(Clone)]
 pub enum DataPlace {
-    /// In this process, on the brick's machine; clients reach it there.
+    /// This process, on the brick's machine, with the addresses for clients.
     Here(NfsAddresses),
-    /// In another process: a [`GlusterNode`] behind a control connection.
+    /// Another process: a [`GlusterNode`] behind a control connection.
     Far(Arc<dyn Node>),
 }
 
@@ -101,53 +101,53 @@ impl std::fmt::Debug for DataPlace {
     }
 }
 
-/// Why a store cannot be opened.
+/// The reason why a store cannot be opened.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum OpenError {
     /// libgfapi cannot be used.
     #[error(transparent)]
     Unavailable(#[from] Unavailable),
-    /// A step did not work.
+    /// A step has failed.
     #[error("{step} failed ({}){}", std::io::Error::from_raw_os_error(*.errno), hint(.step, *.errno))]
     Step {
-        /// Which.
+        /// The failed step.
         step: Step,
-        /// What the library says about it.
+        /// The error number of the library.
         errno: i32,
     },
     /// No server is named.
     #[error("name at least one host with a management daemon (glusterd)")]
     Servers,
-    /// The volume does not tell who it is.
+    /// The id of the volume cannot be read.
     #[error("the volume does not tell its id: {0}")]
     VolumeId(StoreError),
-    /// The exported directory cannot be looked at.
+    /// The attributes of the exported directory cannot be read.
     #[error("the directory cannot be looked at: {0}")]
     Root(StoreError),
-    /// Nothing comes of it.
+    /// The cluster has not answered in time.
     #[error("nothing has come of it for {} seconds; do glusterd and the bricks run, and can this host reach them?", .0.as_secs())]
     Timeout(Duration),
-    /// So many wait already.
+    /// Too many attempts are still waiting.
     #[error(
         "{0} tries to open the volume still wait for it; if it is there, start this server again"
     )]
     Stuck(usize),
-    /// The volume does not say what it consists of.
+    /// The description of the volume cannot be read.
     #[error("the volume does not say what it consists of: {0}")]
     Volume(StoreError),
-    /// Its bricks cannot be used past GlusterFS.
+    /// Data servers must not bypass GlusterFS on its bricks.
     #[error(
         "the bricks of the volume must not be used past GlusterFS, because it has {0}: leave the data servers out. \
          Only a volume that does nothing but distribute whole files can have them"
     )]
     NotPlain(String),
-    /// There is no such brick.
+    /// The volume has no such brick.
     #[error("the volume has no brick {brick:?}; it has {}", .bricks.join(", "))]
     NoBrick {
-        /// What was asked for.
+        /// The wanted brick.
         brick: String,
-        /// What there is.
+        /// The bricks of the volume.
         bricks: Vec<String>,
     },
     /// A brick cannot be used.
@@ -155,9 +155,9 @@ pub enum OpenError {
         "the brick {brick:?} cannot be used: {error}; a data server runs, as root, on the machine of its brick"
     )]
     Brick {
-        /// Which.
+        /// The brick.
         brick: String,
-        /// Why.
+        /// The cause.
         error: std::io::Error,
     },
     /// There are too many data servers.
@@ -166,12 +166,12 @@ pub enum OpenError {
     /// A thread cannot be started.
     #[error("a thread cannot be started: {0}")]
     Thread(std::io::Error),
-    /// Something cannot be told to the library.
+    /// A string cannot be passed to the library.
     #[error("names and paths cannot have a byte of zero")]
     ZeroByte,
 }
 
-/// What is done to use a volume.
+/// The steps of opening a volume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the texts say it")]
 pub enum Step {
@@ -182,7 +182,7 @@ pub enum Step {
 }
 
 impl Step {
-    /// What a call of the library answered, when it is done to take this step.
+    /// Maps the return value of the library's call for this step.
     fn check(self, answer: i32) -> std::result::Result<(), OpenError> {
         let failed = std::io::Error::last_os_error().raw_os_error();
         match answer {
@@ -203,7 +203,7 @@ impl std::fmt::Display for Step {
     }
 }
 
-/// What to look at when a step fails so.
+/// Suggests what to check after the failure of a step.
 fn hint(step: &Step, errno: i32) -> &'static str {
     match (step, errno) {
         (Step::Mount, libc::ENOENT | libc::EINVAL) => {
@@ -226,13 +226,14 @@ pub struct GlusterStore {
     shared: Arc<Shared>,
 }
 
-/// What the store and its files share.
+/// The state that the store and its files share.
 struct Shared {
     mount: Arc<Mount>,
     ids: Ids,
     root: Gfid,
     opens: Mutex<FxHashMap<Gfid, Opens>>,
-    /// Where files lie, if there are data servers, and who watches that.
+    /// The data servers with the placement of files, if there are any, and the thread that watches
+    /// both.
     spread: Option<(Arc<Spread>, Watch)>,
 }
 
@@ -242,16 +243,17 @@ impl std::fmt::Debug for Shared {
     }
 }
 
-/// The server itself, as a caller.
+/// The credentials of the server itself.
 fn server() -> Cred {
     static SERVER: LazyLock<Cred> = LazyLock::new(|| Cred::new(0, 0));
     SERVER.clone()
 }
 
-/// The volume in use; from now on, if it was not.
+/// Returns the client of a volume; the first call makes it.
 fn mounted(options: &MountOptions) -> std::result::Result<Arc<Mount>, OpenError> {
     static MOUNTS: Mutex<Vec<(MountOptions, Arc<Mount>)>> = Mutex::new(Vec::new());
-    // It is whole between any two steps, and free while somebody waits for bricks.
+    // A panic leaves no half-done change here, so a poisoned lock is usable. No thread waits for
+    // bricks while it holds the lock.
     let mounts = || MOUNTS.lock().unwrap_or_else(PoisonError::into_inner);
     let known = |mounts: &[(MountOptions, Arc<Mount>)]| {
         let found = mounts.iter().find(|(known, _)| known == options);
@@ -269,7 +271,7 @@ fn mounted(options: &MountOptions) -> std::result::Result<Arc<Mount>, OpenError>
     Ok(mount)
 }
 
-/// Waits for a work of which nothing may ever come.
+/// Runs an open with a timeout, because it may never return.
 fn in_time<T: Send + 'static>(
     open: impl FnOnce() -> std::result::Result<T, OpenError> + Send + 'static,
 ) -> std::result::Result<T, OpenError> {
@@ -284,10 +286,10 @@ fn in_time<T: Send + 'static>(
 }
 
 impl GlusterStore {
-    /// Opens a directory of a volume. Waits for the bricks for a while.
+    /// Opens a directory of a volume. Waits for the bricks for a limited time.
     ///
     /// # Errors
-    /// What is missing or wrong, for whoever set it up.
+    /// The missing or wrong setting, for administrators.
     pub fn open(options: &GlusterOptions) -> std::result::Result<Self, OpenError> {
         let options = options.clone();
         in_time(move || Self::open_here(&options))
@@ -313,14 +315,14 @@ impl GlusterStore {
         Ok(Self { shared: Arc::new(Shared { mount, ids, root, opens, spread }) })
     }
 
-    /// The data servers of this process, in the order of the options.
+    /// Returns the data servers of this process, in the order of the options.
     pub fn data_servers(&self) -> Vec<Arc<GlusterData>> {
         let spread = self.shared.spread.iter();
         spread.flat_map(|(spread, _)| spread.here()).cloned().collect()
     }
 }
 
-/// Data servers, each with its brick.
+/// Makes the data servers, each with its brick.
 fn spread(
     options: &GlusterOptions,
     mount: &Arc<Mount>,
@@ -354,7 +356,7 @@ fn spread(
     Ok((spread, watch))
 }
 
-/// What a volume consists of whose bricks may be used past GlusterFS.
+/// Returns the description of a volume, if data servers may bypass GlusterFS on its bricks.
 fn plain_volume(mount: &Mount) -> std::result::Result<Volume, OpenError> {
     let volume = Volume::parse(&mount.volfile().map_err(OpenError::Volume)?);
     match volume.other {
@@ -363,7 +365,7 @@ fn plain_volume(mount: &Mount) -> std::result::Result<Volume, OpenError> {
     }
 }
 
-/// Where a brick of the volume is on its machine.
+/// Returns the path of a brick of the volume on its machine.
 fn path_of_brick(volume: &Volume, brick: &str) -> std::result::Result<String, OpenError> {
     let path = brick.split_once(":/").map(|(_, path)| format!("/{path}"));
     path.filter(|_| volume.bricks.iter().any(|known| known == brick)).ok_or_else(|| {
@@ -380,8 +382,8 @@ fn open_brick(
         .map_err(|error| OpenError::Brick { brick: brick.to_owned(), error })
 }
 
-/// The names of files for data servers, by a key that they and the metadata server have, and what
-/// else tells them from those of other stores.
+/// Makes the file ids for data servers. The key is known to them and to the metadata server; `of`
+/// distinguishes them from those of other stores.
 fn data_ids(secret: ExportSecret, of: &[u8]) -> Ids {
     let mut hasher = SipHasher24::new_with_key(secret.as_bytes());
     hasher.write(b"data servers");
@@ -389,7 +391,7 @@ fn data_ids(secret: ExportSecret, of: &[u8]) -> Ids {
     Ids::new(FsId(hasher.finish128().as_bytes()), secret)
 }
 
-/// The directory at a path from the top. Links are not followed.
+/// Returns the directory at a path from the root of the volume. Follows no links.
 fn root(mount: &Arc<Mount>, path: &str) -> Result<Gfid> {
     let mut at = mount.top()?;
     for name in path.split('/').filter(|name| !name.is_empty()) {
@@ -403,12 +405,12 @@ fn root(mount: &Arc<Mount>, path: &str) -> Result<Gfid> {
 
 impl Shared {
     fn opens(&self) -> MutexGuard<'_, FxHashMap<Gfid, Opens>> {
-        // It is whole between any two steps.
+        // A panic leaves no half-done change here, so a poisoned lock is usable.
         self.opens.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What an id names, and its attributes. A file whose last name is gone has no object any more, but
-    /// attributes for as long as it is open.
+    /// Returns the object of an id, and its attributes. A file without a name has no object any
+    /// more, but has attributes as long as it is open.
     fn object(&self, id: &FileId) -> Result<(Gfid, Result<Object>, Attr)> {
         let gfid = self.ids.open(id)?;
         let found = self.mount.object(&gfid).and_then(|object| {

@@ -1,11 +1,11 @@
-//! Every limit and default of this store, in one place.
+//! All limits and defaults of this store.
 
 use std::ffi::CStr;
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-/// Options of GlusterFS that this store depends on, whatever the volume says: parts of the client that
-/// keep what others may have changed, or hold back what was written, have to let everything through.
+/// The options of GlusterFS that this store depends on. They override the volume's. Parts of the
+/// client that cache or delay operations must pass everything through.
 pub(crate) const SETTINGS: [(&CStr, &CStr, &CStr); 9] = [
     (c"*-md-cache", c"pass-through", c"true"),
     (c"*-nl-cache", c"pass-through", c"true"),
@@ -14,69 +14,70 @@ pub(crate) const SETTINGS: [(&CStr, &CStr, &CStr); 9] = [
     (c"*-readdir-ahead", c"pass-through", c"true"),
     (c"*-write-behind", c"pass-through", c"true"),
     (c"*-open-behind", c"pass-through", c"true"),
-    // This one has no such option. No file is small enough for it.
+    // This part has no such option. No file is small enough for it.
     (c"*-quick-read", c"max-file-size", c"0"),
     (c"*-quick-read", c"cache-timeout", c"0"),
 ];
 
-/// How much the library writes to its log: nothing.
+/// The log level of the library: no messages.
 pub(crate) const LOG_LEVEL: i32 = 0;
 
-/// The port of management daemons.
+/// The default port of management daemons.
 pub(crate) const PORT_USUAL: u16 = 24007;
 
 /// The longest description of a volume, in bytes.
 pub(crate) const VOLFILE_BYTES_MAX: usize = 16 * 1024 * 1024;
 
-/// How often it is asked for anew because it has become longer meanwhile.
+/// The most attempts to read it while it grows.
 pub(crate) const VOLFILE_TRIES_MAX: usize = 8;
 
-/// How long opening may take before the store is given up.
+/// The timeout of opening a store.
 pub(crate) const OPEN_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The most views in one call of the library (the kernel's IOV_MAX).
 pub(crate) const VIEWS_MAX: usize = 1024;
 
-/// How often a create is tried again when the name comes and goes meanwhile.
+/// The most attempts of a create while the name appears and disappears.
 pub(crate) const CREATE_RETRIES_MAX: usize = 8;
 
-/// How often an open is asked for in all where a brick refuses what the mode allows.
+/// The most attempts of an open that a brick refuses although the mode allows it.
 pub(crate) const ACCESS_TRIES_MAX: usize = 4;
 
-/// How long before it is asked again. A brick needs microseconds; its thread may have to wait for a processor.
+/// The pause between two of them. A brick needs microseconds; its thread may have to wait for a
+/// processor.
 pub(crate) const ACCESS_PAUSE: Duration = Duration::from_millis(2);
 
-/// How often somebody looks for the directory above one that is moved meanwhile.
+/// The most attempts to find the parent of a directory that is moved meanwhile.
 pub(crate) const PARENT_TRIES_MAX: usize = 4;
 
-/// How often a data server looks for a file that seems to be gone: one that is just being moved to another
-/// brick is at neither for a moment.
+/// The most attempts of a data server to find a file that seems to be removed: a file that is just
+/// being moved to another brick is on neither for a moment.
 pub(crate) const MOVED_TRIES_MAX: u32 = 5;
 
-/// How much longer it waits each time.
+/// The increment of the pause between two of them.
 pub(crate) const MOVED_PAUSE: Duration = Duration::from_millis(5);
 
-/// Permission bits of a regular file, a directory and a special file whose maker named none.
+/// Permission bits of a regular file, a directory and a special file whose creator gave no mode.
 pub(crate) const FILE_MODE_DEFAULT: u32 = 0o644;
 /// See [`FILE_MODE_DEFAULT`].
 pub(crate) const DIRECTORY_MODE_DEFAULT: u32 = 0o755;
 /// See [`FILE_MODE_DEFAULT`].
 pub(crate) const SPECIAL_MODE_DEFAULT: u32 = 0o600;
 
-/// Every bit that a mode can carry.
+/// All bits of a mode.
 pub(crate) const MODE_BITS: u32 = 0o7777;
 
-/// The bit by which GlusterFS marks files that are not where they seem to be. No regular file gets it
-/// from this store.
+/// The bit by which GlusterFS marks files that it moves or has moved. This store gives it to no
+/// regular file.
 pub(crate) const MOVED_BIT: u32 = 0o1000;
 
-/// The bits that end when somebody writes: a program runs with its owner's rights or its group's.
+/// The bits that a write clears: setuid and setgid.
 pub(crate) const PRIVILEGE_BITS: u32 = 0o6000;
 
 /// The longest text of a symlink, in bytes.
 pub(crate) const SYMLINK_BYTES_MAX: usize = 4095;
 
-/// The longest path of a directory from the top of the volume, in bytes.
+/// The longest path of a directory from the root of the volume, in bytes.
 pub(crate) const PATH_BYTES_MAX: usize = 64 * 1024;
 
 /// The longest file, in bytes; the bricks have a lower limit of their own.
@@ -88,24 +89,23 @@ pub(crate) const COPY_BYTES_MAX: u64 = 64 * 1024 * 1024;
 /// The longest list of names of extended attributes, in bytes.
 pub(crate) const XATTR_LIST_BYTES_MAX: usize = 64 * 1024;
 
-/// What is told as the most links of a file; the brick has the last word.
+/// The reported limit of links of a file. The bricks enforce their own.
 pub(crate) const LINKS_MAX: u32 = 65_000;
 
 /// The most files that one data server has open.
 pub(crate) const DATA_FILES_OPEN_MAX: usize = 1024;
 
-/// How long a data server keeps a file open that nobody uses.
+/// The time for which a data server keeps an unused file open.
 pub(crate) const DATA_IDLE: Duration = Duration::from_secs(2);
 
-/// The most files of which a data server remembers that they were written, or were not there.
+/// The most files that a data server remembers as written, and as not being there.
 pub(crate) const DATA_NOTES_MAX: usize = 65_536;
 
 /// The most files whose placement is watched.
 pub(crate) const PLACED_MAX: usize = 65_536;
 
-/// How often the description of the volume is looked at.
+/// The interval at which the description of the volume is read.
 pub(crate) const WATCH_INTERVAL: Duration = Duration::from_secs(1);
 
-/// The stripe unit that clients are told. A file has one place, so that it only says how large their
-/// requests may be.
+/// The reported stripe unit. A file has one place, so it only limits the size of clients' requests.
 pub(crate) const UNIT_BYTES: NonZeroU32 = NonZeroU32::new(4 * 1024 * 1024).unwrap();

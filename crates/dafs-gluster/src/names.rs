@@ -1,4 +1,4 @@
-//! Making, opening and listing.
+//! Creating, opening and listing.
 
 use crate::attr::{attr, change};
 use crate::file::GlusterFile;
@@ -17,15 +17,15 @@ use dafs_store::{
 };
 use std::sync::Arc;
 
-/// The seconds of atime and mtime in which an exclusive create keeps its verifier, as other file
-/// servers do it; below 2^31 lest anything takes them for negative.
+/// Returns the seconds of atime and mtime in which an exclusive create keeps its verifier, as in
+/// other file servers. They are below 2^31, so that no reader takes them for negative.
 fn verifier_seconds(verifier: [u8; 8]) -> (i64, i64) {
     let bits = u64::from_be_bytes(verifier);
     let low = |bits: u64| i64::from((bits & 0x7fff_ffff) as u32);
     (low(bits >> 32), low(bits))
 }
 
-/// The flags of open(2) for an open.
+/// Returns the flags of open(2) for an open.
 fn flags(mode: OpenMode) -> Result<i32> {
     match mode {
         OpenMode { read: true, write: true } => Ok(libc::O_RDWR),
@@ -35,15 +35,15 @@ fn flags(mode: OpenMode) -> Result<i32> {
     }
 }
 
-/// The rights of the mode that an open needs.
+/// Returns the rights of the mode that an open needs.
 fn rights(mode: OpenMode) -> u32 {
     let right = |wanted: bool, right| if wanted { right } else { 0 };
     right(mode.read, READ) | right(mode.write, WRITE)
 }
 
-/// Asks again for what a brick refuses though the mode allows it. A brick that has just learnt of an object, because
-/// another thread makes it or looks it up, takes it for one of root that is closed to all others, until it has learnt
-/// whose it is.
+/// Retries a request that a brick refuses although the mode allows it. In a race, a brick that has
+/// just got to know an object, because another thread makes it or looks it up, treats it as owned
+/// by root and closed to all others until it has read its owner.
 fn patiently<T>(
     cred: &Cred,
     known: &Attr,
@@ -61,7 +61,7 @@ fn patiently<T>(
     ask()
 }
 
-/// What was opened instead of a regular file.
+/// Returns the error of an open of an object that is not a regular file.
 fn check_regular(kind: Kind) -> Result<()> {
     match kind {
         Kind::Regular => Ok(()),
@@ -71,13 +71,13 @@ fn check_regular(kind: Kind) -> Result<()> {
     }
 }
 
-/// Whether writing ends rights that a file gives to those who run it.
+/// True if the file has setuid or setgid, which a write must clear.
 fn is_privileged(attr: &Attr) -> bool {
     attr.mode & PRIVILEGE_BITS != 0
 }
 
 impl Shared {
-    /// A directory that is there, and its attributes.
+    /// Returns an existing directory and its attributes.
     pub(crate) fn directory(&self, id: &FileId) -> Result<(Object, Attr)> {
         let (_, dir, attr) = self.object(id)?;
         if attr.kind != Kind::Directory {
@@ -86,7 +86,7 @@ impl Shared {
         Ok((dir?, attr))
     }
 
-    /// How a directory has changed since it was like this.
+    /// Returns the change of a directory since its attributes `before`.
     pub(crate) fn changed(&self, dir: &Object, before: &Attr) -> Result<DirChange> {
         let after = attr(&dir.stat()?)?;
         let (before, after_change) = (before.change, after.change);
@@ -106,7 +106,7 @@ impl Shared {
             Ok(object) => {
                 Arc::new(patiently(cred, &attr, rights(mode), || object.open(flags, cred))?)
             }
-            // It has no name any more, and no brick finds it; but somebody has it open.
+            // The file has no name any more, and no brick finds it; but it may be open here.
             Err(error) => {
                 if !allows(cred, &attr, rights(mode)) {
                     return Err(StoreError::Access);
@@ -130,7 +130,7 @@ impl Shared {
     ) -> Result<Created> {
         check_name(name)?;
         let (dir, before) = self.directory(dir)?;
-        // Somebody may remove what is found or was made a moment ago; or the directory is gone.
+        // In a race, another client may remove the found or made file, or the directory.
         let mut why = StoreError::Busy;
         for _ in 0..CREATE_RETRIES_MAX {
             match dir.lookup(name, cred) {
@@ -212,23 +212,24 @@ impl Shared {
             (wish.atime, wish.mtime) = (at(atime), at(mtime));
         }
         let attr = self.finish_new(cred, &object, &stat, bits, &wish).inspect_err(|error| {
-            // Half of what was asked for is nothing. What is gone may have left its name to another.
+            // A file that cannot get all its attributes is removed again. If it is gone already,
+            // another object may have its name.
             if *error != StoreError::Stale {
                 let _ = dir.remove(name, cred);
             }
         })?;
         if matches!(how, CreateHow::Exclusive(_)) {
-            // On the file systems that bricks lie on, a new file's name is stable with it.
+            // On the file systems of bricks, the sync of a new file makes its name stable, too.
             handle.sync()?;
         }
         let (gfid, handle) = (object.gfid()?, Arc::new(handle));
-        // Whoever makes a file with such bits has the right to fill it once.
+        // The creator of a file with setuid or setgid may write it without clearing these bits.
         let file = Arc::new(GlusterFile::new(self, gfid, mode, handle, cred, false));
         let dir = self.changed(dir, before)?;
         Ok(Created { id: self.ids.seal(&gfid), attr, dir, file, created: true })
     }
 
-    /// Gives a new object the attributes that it could not be made with.
+    /// Gives a new object the attributes that the call that made it could not set.
     fn finish_new(
         &self,
         cred: &Cred,
@@ -239,7 +240,7 @@ impl Shared {
     ) -> Result<Attr> {
         let made = attr(stat)?;
         let mut rest = *wish;
-        // Whoever makes a file with a size may write it, whatever its mode.
+        // The creator of a file with a size may write it with any mode.
         if let Some(size) = rest.size.take().filter(|&size| size > 0) {
             object.truncate(size, &server())?;
         }
@@ -251,7 +252,8 @@ impl Shared {
         attr(&object.stat()?)
     }
 
-    /// Sets attributes other than the size. A new owner ends bits of the mode, so these come behind.
+    /// Sets attributes other than the size. The mode comes after a new owner, which clears some of
+    /// its bits.
     pub(crate) fn set_attributes(
         &self,
         cred: &Cred,
@@ -310,7 +312,7 @@ impl Shared {
             NewObject::Fifo => (special, node(libc::S_IFIFO, 0)),
         };
         let (object, stat) = made?;
-        // A symlink's mode is nobody's choice, and its text is its size.
+        // The client cannot choose the mode of a symlink, and its size is that of its text.
         let is_link = matches!(object_wish, NewObject::Symlink(_));
         let bits = if is_link { attr(&stat)?.mode } else { bits };
         let wish = SetAttr { size: None, ..*wish };
@@ -330,7 +332,7 @@ impl Shared {
         sink: &mut dyn FnMut(DirEntry<'_>) -> bool,
     ) -> Result<bool> {
         let (dir, attr_of_dir) = self.directory(dir)?;
-        // Whoever may not go on from a name is not told where it leads.
+        // A caller without search permission does not get ids and attributes.
         let with_attr = with_attr && allows(cred, &attr_of_dir, EXECUTE);
         if cookie == 1 || cookie == 2 {
             return Err(StoreError::BadCookie);
@@ -357,7 +359,8 @@ impl Shared {
     }
 }
 
-/// Positions are any numbers, and cookies begin at 3. The largest positions are none.
+/// Converts a position to a cookie. Positions may be any numbers except the largest ones, and
+/// cookies begin at 3.
 fn cookie_of(position: i64) -> u64 {
     (position as u64).wrapping_add(3)
 }

@@ -1,4 +1,4 @@
-//! The store's calls, each in terms of names, files and objects.
+//! The store's calls, in terms of names, files and objects.
 
 use crate::attr::{attr, change};
 use crate::limits::{
@@ -20,13 +20,13 @@ pub(crate) const READ: u32 = 4;
 pub(crate) const WRITE: u32 = 2;
 pub(crate) const EXECUTE: u32 = 1;
 
-/// The attribute by which a brick tells the path of a directory from the top of the volume.
+/// The attribute by which a brick returns the path of a directory from the root of the volume.
 const PATH: &[u8] = b"glusterfs.ancestry.path";
 
-/// Whether a mode gives a caller these rights.
+/// True if a mode gives a caller these rights.
 pub(crate) fn allows(cred: &Cred, attr: &Attr, want: u32) -> bool {
     if cred.uid == 0 {
-        // Nobody executes what is executable for nobody.
+        // If no class may execute a file, root may not either.
         return want & EXECUTE == 0 || attr.kind == Kind::Directory || attr.mode & 0o111 != 0;
     }
     let in_group = cred.gid == attr.gid || cred.groups.contains(&attr.gid);
@@ -38,7 +38,7 @@ pub(crate) fn allows(cred: &Cred, attr: &Attr, want: u32) -> bool {
     (attr.mode >> shift) & want == want
 }
 
-/// Refuses changes of attributes before any of them is made. The bricks ask again, one by one.
+/// Rejects a change of attributes before any part of it is made. The bricks check each part again.
 fn check_change(cred: &Cred, known: &Attr, wish: &SetAttr) -> Result<()> {
     if cred.uid == 0 || cred.uid == known.uid {
         return Ok(());
@@ -53,7 +53,7 @@ fn check_change(cred: &Cred, known: &Attr, wish: &SetAttr) -> Result<()> {
 }
 
 impl Shared {
-    /// An object that can have extended attributes, and its attributes.
+    /// Returns an object that can have extended attributes, and its attributes.
     ///
     /// # Errors
     /// `none` for an object that cannot have any.
@@ -74,8 +74,8 @@ impl Shared {
         Ok((object?, attr))
     }
 
-    /// How an object has changed of which an extended attribute was. GlusterFS leaves the time of the
-    /// last change as it is then, so the time of the last use is set, to what it is.
+    /// Returns the change of an object after a change of an extended attribute. GlusterFS does not
+    /// update the ctime then, so the atime is set to its present value, which does.
     fn changed_xattr(&self, object: &Object, before: &Attr) -> Result<DirChange> {
         let atime = Some(SetTime::To(before.atime));
         let (stat, mask) = change(&SetAttr { atime, ..SetAttr::default() })?;
@@ -83,7 +83,7 @@ impl Shared {
         self.changed(object, before)
     }
 
-    /// Changes the size in somebody's name, which ends what the file lets others do.
+    /// Changes the size as a caller, which clears setuid and setgid.
     fn set_size(&self, cred: &Cred, object: &Object, known: &Attr, size: u64) -> Result<()> {
         if size > FILE_BYTES_MAX {
             return Err(StoreError::FileTooBig);
@@ -95,8 +95,8 @@ impl Shared {
         Ok(())
     }
 
-    /// The directory above one. The library knows that only of what it has come to by names, so a brick
-    /// has to tell the path.
+    /// Returns the parent of a directory. The library only knows the parents of objects that it has
+    /// looked up by name, so a brick must return the path.
     fn above(&self, cred: &Cred, dir: &Object) -> Result<FileId> {
         let gfid = dir.gfid()?;
         for _ in 0..PARENT_TRIES_MAX {
@@ -118,7 +118,7 @@ impl Shared {
                     Err(error) => found = Err(error),
                 }
             }
-            // Somebody may have moved it meanwhile.
+            // In a race, another client may have moved it.
             let is_above = match at.lookup(own, &server()) {
                 Ok((same, _)) => found.is_ok() && same.gfid()? == gfid,
                 Err(_) => false,
@@ -180,8 +180,8 @@ impl Store for GlusterStore {
             rest.mode = rest.mode.map(|mode| mode & !MOVED_BIT);
         }
         check_change(cred, &known, &rest)?;
-        // Bricks give an owner no group that is not his, the file's present one neither; a change of the
-        // owner to the present one does the same.
+        // Bricks refuse the file's present group, too, to an owner who is not a member. A change of
+        // the owner to the present one has the same effect.
         let foreign = cred.uid != 0 && cred.gid != known.gid && !cred.groups.contains(&known.gid);
         if foreign && rest.gid == Some(known.gid) {
             rest.gid = None;
@@ -216,7 +216,8 @@ impl Store for GlusterStore {
     fn access(&self, cred: &Cred, id: &FileId, wanted: AccessMask) -> Result<AccessMask> {
         let (_, object, attr) = self.shared.object(id)?;
         let directory = attr.kind == Kind::Directory;
-        // The bricks know of access control lists. One question is enough for those who may all.
+        // The bricks evaluate access control lists. One question is enough for a caller with all
+        // rights.
         let may = |want: u32| match &object {
             Ok(object) if cred.uid != 0 => object.allows(want as i32, cred),
             _ => Ok(allows(cred, &attr, want)),
@@ -327,7 +328,7 @@ impl Store for GlusterStore {
         let (target, target_before) = self.shared.directory(to_dir)?;
         let (moved, moved_stat) = source.lookup(from, cred)?;
         let is_same = match target.lookup(to, cred) {
-            // Nothing is to be done for two names of one object.
+            // A rename between two names of one object has no effect.
             Ok((there, _)) if there.gfid()? == moved.gfid()? => true,
             Ok((_, there)) => {
                 let is_directory = |stat| attr(stat).map(|attr| attr.kind == Kind::Directory);
@@ -456,8 +457,9 @@ impl Store for GlusterStore {
         self.setattr(cred, id, &SetAttr { mode: Some(mode), ..SetAttr::default() }, None).map(drop)
     }
 
-    /// Of regular files. Nothing makes the names in a directory stable, so they are when the bricks'
-    /// file systems write them by themselves, or with a file that was made later and is.
+    /// Makes regular files stable. GlusterFS has no call that makes the names in a directory
+    /// stable. They become stable when the file systems of the bricks write them, or with the sync
+    /// of a file that was made later.
     fn commit_names(&self, ids: &[FileId]) -> Result<()> {
         for id in ids {
             let (_, object, attr) = match self.shared.object(id) {
