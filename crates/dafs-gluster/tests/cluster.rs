@@ -1,5 +1,5 @@
-//! The store against a real cluster of three bricks on loopback, which is started by the first test and
-//! stopped when this process ends. Without GlusterFS everything here is skipped.
+//! The store against a real cluster of three bricks on loopback. The first test starts it, and the
+//! end of this process stops it. Without GlusterFS all tests are skipped.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 mod support;
@@ -53,8 +53,8 @@ store_suite! {
     }
 }
 
-// Left out of the suite: files without a name, which GlusterFS does not have; and modes with the sticky
-// bit, which it takes for a mark of its own on regular files.
+// The suite leaves out files without a name, which GlusterFS does not have, and modes with the
+// sticky bit, which it takes for its own mark on regular files.
 
 #[test]
 fn files_without_a_name_are_not_supported() {
@@ -130,7 +130,7 @@ fn ids_and_content_outlive_the_store() {
 #[test]
 fn what_another_client_does_is_seen_at_once() {
     let Some((store, mut options)) = support::fresh(&stores::me()) else { return };
-    // Named otherwise, so it is another client of the volume.
+    // With another port option it is another client of the volume.
     options.servers[0].1 = Some(24007);
     let other = GlusterStore::open(&options).unwrap();
     let (cred, attr, how) = (stores::me(), SetAttr::default(), CreateHow::Guarded);
@@ -236,7 +236,7 @@ fn what_lies_elsewhere_is_served_and_counted_and_told_of() {
     assert_eq!(stores::read(&*file, 7, 50).unwrap(), b"of GlusterFS");
     file.commit(0, 0).unwrap();
     assert!(wrong.indirect_bytes() >= 19);
-    // The mark of a file that is being moved, as the brick has it.
+    // The mark of a file that is being moved, on the brick.
     let cluster = support::cluster().unwrap();
     let brick = cluster.dir.join(format!("{}/brick", at + 1));
     let name = std::fs::read_dir(&brick).unwrap().flatten().find_map(|dir| {

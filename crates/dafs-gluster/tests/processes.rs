@@ -1,5 +1,5 @@
-//! Data servers that are processes of their own, without the connection between: a file's placement
-//! comes and goes with the data server of its brick, and what is written there is the volume's.
+//! Data servers in processes of their own, without the connection between. A file's placement
+//! disappears and reappears with the data server of its brick, and its writes reach the volume.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 mod support;
@@ -185,7 +185,7 @@ fn layouts_go_while_a_data_server_is_away_and_have_another_name_when_it_is_back(
     node.away.store(true, SeqCst);
     assert_eq!((device(), layouts.device(&before)), (None, None));
     assert_eq!(moved(&store), [made.id]);
-    // It goes through the metadata server, as if there were no data servers.
+    // The write goes through the metadata server, as without data servers.
     stores::write(&*made.file, 0, b"by way of GlusterFS").unwrap();
     assert_eq!(layouts.forget(&made.id), Err(StoreError::Busy), "it may not know yet");
     layouts.commit(&made.id, Some(19)).unwrap();
@@ -197,7 +197,7 @@ fn layouts_go_while_a_data_server_is_away_and_have_another_name_when_it_is_back(
     assert_eq!(layouts.device(&after).unwrap().servers, [node.nfs_addresses()]);
     let file = node.node.data().open(&id).unwrap();
     assert_eq!(stores::read(&*file, 0, 50).unwrap(), b"by way of GlusterFS");
-    // Clients with a layout of before are asked for it, too.
+    // Layouts from before are recalled, too.
     assert_eq!(moved(&store), [made.id]);
 }
 
@@ -210,7 +210,7 @@ fn what_a_data_server_lacks_is_asked_of_it() {
     stores::write(&*wrong.data().open(&id).unwrap(), 0, b"by way of GlusterFS").unwrap();
     assert_eq!(stores::read(&*made.file, 0, 50).unwrap(), b"by way of GlusterFS");
     let astray = wrong.take_astray();
-    // The metadata server asks, too.
+    // The metadata server asks at the same time.
     assert!(matches!(&astray.unwrap()[..], [] | [_]));
     let forged = FileId([7; FILE_ID_BYTES]);
     assert_eq!(wrong.component(&forged), Err(StoreError::BadHandle));

@@ -1,9 +1,9 @@
-//! Files that GlusterFS moves to other bricks while data servers write and read them, on a cluster of its
-//! own.
+//! Files that GlusterFS moves to other bricks while data servers write and read them, on a cluster
+//! of its own.
 //!
-//! GlusterFS leaves a file where it is that somebody writes while its content is copied, since it could
-//! not tell which of two writes is the newer one. So the files that surely move are those that are only
-//! read; of the others some do, as the machine is quick or slow.
+//! GlusterFS leaves a file where it is if a client writes it during the copy, because it could not
+//! order the two writes. So only files without writers are certain to move. Of the others some do,
+//! depending on the speed of the machine.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 mod support;
@@ -16,12 +16,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 const FILES: usize = 18;
-/// Every third file is written all the time, the next one now and then, and the third one only read.
+/// A third of the files is written all the time, a third now and then, and a third is only read.
 const KINDS: usize = 3;
 const NOW_AND_THEN: Duration = Duration::from_millis(100);
 const BLOCK: usize = 4096;
 const BLOCKS: usize = 512;
-/// Far more than it ever takes.
+/// Far longer than it ever takes.
 const REBALANCE_MAX: Duration = Duration::from_secs(300);
 
 fn admin(dir: &Path, arguments: &[&str]) -> String {
@@ -47,7 +47,7 @@ fn files_that_are_moved_while_they_are_written_lose_nothing() {
         let file = servers[at].open(&id).unwrap();
         let whole = stores::write(&*file, 0, &vec![0; BLOCK * BLOCKS]);
         assert_eq!(whole, Ok(BLOCK * BLOCKS));
-        // By its new name most files belong to other bricks.
+        // By their new names most files belong to other bricks.
         let (old, new) = (format!("file {number}"), format!("other {number}"));
         store.rename(&cred, &root, old.as_bytes(), &root, new.as_bytes()).unwrap();
         files.push((made.id, at, file));

@@ -1,4 +1,4 @@
-//! The cluster, and worlds in it: each test has a directory of its own.
+//! The test cluster, and worlds in it: each test has its own directory.
 #![allow(dead_code, reason = "each test binary uses its part")]
 
 use dafs_gluster::{DataPlace, DataServerOptions, GlusterData, GlusterOptions, GlusterStore};
@@ -10,16 +10,16 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
-/// Programs without which there is no cluster.
+/// Programs that a cluster needs.
 const PROGRAMS: [&str; 3] = ["glusterd", "glusterfsd", "gluster"];
 
 pub(crate) struct Cluster {
-    /// Brick N is in `N/brick`.
+    /// The directory; brick N is in `N/brick`.
     pub(crate) dir: PathBuf,
     pub(crate) server: String,
-    /// It ends, with all daemons and their directory, when its input does.
+    /// Ends when its input does, with all daemons and their directory.
     _holder: Child,
-    /// The top of the volume, to make directories in.
+    /// The root of the volume, to make directories in.
     top: GlusterStore,
 }
 
@@ -79,7 +79,7 @@ pub(crate) fn cluster() -> Option<&'static Cluster> {
     cluster
 }
 
-/// A store of a fresh directory, that belongs to whoever calls. Its options open it again.
+/// A store of a fresh directory that belongs to the caller. Its options open it again.
 pub(crate) fn fresh(cred: &Cred) -> Option<(GlusterStore, GlusterOptions)> {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     let cluster = cluster()?;
@@ -98,14 +98,14 @@ pub(crate) fn fresh(cred: &Cred) -> Option<(GlusterStore, GlusterOptions)> {
     Some((GlusterStore::open(&options).unwrap(), options))
 }
 
-/// A world for the suites: its caller is root or an ordinary user.
+/// A world for the suites, with root or an ordinary user as its caller.
 pub(crate) fn world(ordinary: bool) -> Option<World> {
     let cred = if ordinary { Cred::new(1000, 100) } else { Cred::new(0, 0) };
     let (store, _) = fresh(&cred)?;
     Some(World { store: Arc::new(store), cred, dir: None })
 }
 
-/// The data servers of a store's directory, and the store.
+/// A store, and the data servers of its directory.
 pub(crate) fn served() -> Option<(GlusterStore, Vec<Arc<GlusterData>>)> {
     let cluster = cluster()?;
     let (_, mut options) = fresh(&stores::me())?;
@@ -123,7 +123,7 @@ pub(crate) fn served() -> Option<(GlusterStore, Vec<Arc<GlusterData>>)> {
     Some((store, servers))
 }
 
-/// The file as the data server knows it that its placement names.
+/// Returns the data server of the file's placement, and the file's id there.
 pub(crate) fn placed(store: &GlusterStore, id: &FileId) -> (usize, FileId) {
     let placement = store.layouts().unwrap().placement(id, true).unwrap().unwrap();
     let Spread::Stripes(stripes) = placement.spread else { panic!("stripes") };
