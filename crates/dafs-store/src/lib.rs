@@ -1,7 +1,7 @@
-//! Where files live: the [`Store`] trait, what its backends share, and the one in memory.
+//! Storage: the [`Store`] trait, the parts that its backends share, and the backend in memory.
 //!
-//! A store knows objects by persistent ids, checks the caller's rights, and moves file data between
-//! its files and memory that it is handed. It knows no protocol, no client and no lock.
+//! A store finds objects by persistent ids, checks the caller's rights, and moves file data between
+//! its files and memory of its caller. It knows no protocol, no client and no lock.
 //!
 //! Invariants
 //! * A [`FileId`] outlives the process: it works after a restart and after a rename, or fails with
@@ -10,11 +10,11 @@
 //! * No name, symlink, mount or id leads out of the export.
 //! * Every operation that takes a [`Cred`] is checked against that caller's rights, by the kernel
 //!   where there is one.
-//! * A reply that says stable is stable. This is about file data: writes that ask for stability, and
-//!   [`OpenFile::commit`]. Changes of names and of attributes become stable by
-//!   [`Store::commit_names`], or when the file system writes them by itself, and a crash of the
-//!   machine before that undoes them; the one exception is an exclusive create, whose file and name
-//!   are stable when it returns.
+//! * Data that a reply calls stable is stable. This holds for file data: writes that ask for
+//!   stability, and [`OpenFile::commit`]. Changes of names and of attributes become stable by
+//!   [`Store::commit_names`], or when the file system writes them by itself. A crash of the machine
+//!   before that undoes them. The only exception is an exclusive create: its file and name are
+//!   stable when it returns.
 
 #![forbid(unsafe_code)]
 
@@ -61,30 +61,29 @@ use std::any::Any;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-/// Shorthand for store results.
+/// The result of a store's operations.
 pub type Result<T> = std::result::Result<T, StoreError>;
 
 /// A file system that can be exported.
 ///
-/// Calls may block on a disk unless they say otherwise. All are safe to call from many threads.
+/// Calls may block on a disk unless they say otherwise. Any thread may call all of them.
 ///
 /// No call of this trait makes its change of names or attributes stable, except an exclusive
-/// [`create`](Self::create); they become stable when the file system writes them, or by
-/// [`commit_names`](Self::commit_names). Data becomes
-/// stable by [`OpenFile::write_at`] with a [`Stability`] above unstable, and by
-/// [`OpenFile::commit`].
+/// [`create`](Self::create). They become stable when the file system writes them, or by
+/// [`commit_names`](Self::commit_names). Data becomes stable by [`OpenFile::write_at`] with a
+/// [`Stability`] above unstable, and by [`OpenFile::commit`].
 pub trait Store: Send + Sync + 'static {
-    /// Identity of the file system, the same after every restart (DAFS fshandle).
+    /// Returns the identity of the file system, the same after every restart (DAFS fshandle).
     fn fs_id(&self) -> FsId;
 
-    /// The directory at the top of the export.
+    /// Returns the root directory of the export.
     fn root(&self) -> FileId;
 
-    /// Attributes of an object. No rights needed beyond having its id.
+    /// Returns the attributes of an object. The caller needs no rights beyond having its id.
     fn getattr(&self, id: &FileId) -> Result<Attr>;
 
-    /// Changes attributes; all or nothing as far as the file system can. Changing the size needs
-    /// write permission or `file`, an open of the caller's with write access; `file` proves nothing
+    /// Changes attributes, all or nothing as far as the file system can. A change of the size needs
+    /// write permission or `file`, an open of the caller with write access. `file` gives no rights
     /// for other changes.
     fn setattr(
         &self,
@@ -94,28 +93,29 @@ pub trait Store: Send + Sync + 'static {
         file: Option<&dyn OpenFile>,
     ) -> Result<Attr>;
 
-    /// Which of the rights in `wanted` the caller has.
+    /// Returns those of the rights in `wanted` that the caller has.
     fn access(&self, cred: &Cred, id: &FileId, wanted: AccessMask) -> Result<AccessMask>;
 
-    /// One component below a directory. "." and ".." are not names; symlinks are not followed.
+    /// Looks up one component below a directory. "." and ".." are not names; symlinks are not
+    /// followed.
     fn lookup(&self, cred: &Cred, dir: &FileId, name: &[u8]) -> Result<(FileId, Attr)>;
 
-    /// What one component below a directory is: for those who need no more, as before a removal, and
-    /// cheaper than [`lookup`](Self::lookup). When somebody else replaces it in this moment, the kind
-    /// may be that of the one and the id that of the other.
+    /// Returns id and kind of one component below a directory, for example before a removal. This
+    /// is cheaper than [`lookup`](Self::lookup). In a race with its replacement, the kind may be
+    /// that of the one object and the id that of the other.
     fn peek(&self, cred: &Cred, dir: &FileId, name: &[u8]) -> Result<(FileId, Kind)> {
         self.lookup(cred, dir, name).map(|(id, attr)| (id, attr.kind))
     }
 
-    /// The directory above; the root's is [`StoreError::NotFound`].
+    /// Returns the parent directory; for the root it fails with [`StoreError::NotFound`].
     fn parent(&self, cred: &Cred, dir: &FileId) -> Result<FileId>;
 
     /// Opens a regular file or named attribute.
     fn open(&self, cred: &Cred, id: &FileId, mode: OpenMode) -> Result<Arc<dyn OpenFile>>;
 
-    /// Opens a regular file by name, making it as `how` says. `attr` is applied only to a new file,
-    /// except that an unchecked create with size 0 truncates an old one. What an exclusive create
-    /// made is stable, with its name, when the call returns.
+    /// Opens a regular file by name, making it as `how` says. `attr` applies only to a new file,
+    /// except that an unchecked create with size 0 truncates an existing one. After an exclusive
+    /// create, the file and its name are stable when the call returns.
     fn create(
         &self,
         cred: &Cred,
@@ -126,11 +126,11 @@ pub trait Store: Send + Sync + 'static {
         mode: OpenMode,
     ) -> Result<Created>;
 
-    /// Makes and opens a regular file without a name, in the file system of a directory and as if in
-    /// it: its rights, its rules for new files. The first [`link`](Self::link) names it; without one
-    /// it is gone with its last open, and with this process. `dir` in the answer tells that nothing
-    /// happened to the directory. [`StoreError::NotSupported`] where the file system cannot, and in
-    /// directories of named attributes.
+    /// Makes and opens a regular file without a name, in the file system of a directory, and with
+    /// the same rights and rules as for a new file in it. The first [`link`](Self::link) names it.
+    /// Without one it is removed with its last open, or when this process ends. `dir` in the result
+    /// shows that the directory did not change. [`StoreError::NotSupported`] where the file system
+    /// cannot do that, and in directories of named attributes.
     fn create_unlinked(
         &self,
         _cred: &Cred,
@@ -141,7 +141,7 @@ pub trait Store: Send + Sync + 'static {
         Err(StoreError::NotSupported)
     }
 
-    /// Whom new objects of a caller's belong to.
+    /// Returns the owner of new objects of a caller.
     fn owner_of_new(&self, cred: &Cred) -> u32 {
         cred.uid
     }
@@ -162,8 +162,8 @@ pub trait Store: Send + Sync + 'static {
     /// Removes a name; directories must be empty.
     fn remove(&self, cred: &Cred, dir: &FileId, name: &[u8]) -> Result<DirChange>;
 
-    /// As [`remove`](Self::remove) by a caller who has just looked up what the name leads to, which
-    /// can save another look. What is removed is what the name leads to, whatever the id says.
+    /// Removes a name like [`remove`](Self::remove), for a caller that has just looked it up. The
+    /// id can save another lookup. The call removes the name whatever object it has.
     fn remove_known(
         &self,
         cred: &Cred,
@@ -174,8 +174,8 @@ pub trait Store: Send + Sync + 'static {
         self.remove(cred, dir, name)
     }
 
-    /// Renames, replacing a target of a fitting kind. Returns the change of the source and of the
-    /// target directory.
+    /// Renames, replacing a target of a compatible kind. Returns the change of the source and of
+    /// the target directory.
     fn rename(
         &self,
         cred: &Cred,
@@ -185,12 +185,11 @@ pub trait Store: Send + Sync + 'static {
         to: &[u8],
     ) -> Result<(DirChange, DirChange)>;
 
-    /// Feeds the entries after `cookie` (0: from the start) to `sink` until that returns false. The
-    /// caller goes on after the cookie of the last entry that it kept, be it that one or the one
-    /// before. The sink may call the store.
-    /// "." and ".." are left out; cookies are above 2 and stay valid while the entry exists.
-    /// With `attr` each entry carries its attributes and id, or `None` where they cannot be had.
-    /// Returns true when the end was reached.
+    /// Passes the entries after `cookie` (0: from the start) to `sink` until that returns false.
+    /// The caller continues after the cookie of the last entry that it kept: that one or the one
+    /// before. The sink may call the store. "." and ".." are left out; cookies are above 2 and stay
+    /// valid while the entry exists. With `attr` each entry carries its attributes and id, or
+    /// `None` if they are unavailable. Returns true when the end was reached.
     fn readdir(
         &self,
         cred: &Cred,
@@ -200,22 +199,22 @@ pub trait Store: Send + Sync + 'static {
         sink: &mut dyn FnMut(DirEntry<'_>) -> bool,
     ) -> Result<bool>;
 
-    /// The text of a symlink.
+    /// Returns the text of a symlink.
     fn readlink(&self, cred: &Cred, id: &FileId) -> Result<Vec<u8>>;
 
-    /// The directory of an object's named attributes, whose entries behave as files.
+    /// Returns the directory of an object's named attributes, whose entries behave as files.
     fn attr_dir(&self, cred: &Cred, id: &FileId) -> Result<FileId>;
 
-    /// What the store can do besides the ordinary; the same for as long as it is open.
+    /// Returns the optional features of the store, which do not change while it is open.
     fn capabilities(&self) -> Capabilities;
 
-    /// The value of an extended attribute. Names are those that users give, without the "user."
-    /// of Linux (RFC 8276 5). [`StoreError::NoXattr`] when there is none of this name,
-    /// [`StoreError::NotSupported`] where nothing has any.
+    /// Returns the value of an extended attribute. Names are those that users give, without the
+    /// "user." of Linux (RFC 8276 5). [`StoreError::NoXattr`] when there is none of this name,
+    /// [`StoreError::NotSupported`] where no object has any.
     fn xattr(&self, cred: &Cred, id: &FileId, name: &[u8]) -> Result<Vec<u8>>;
 
-    /// Sets an extended attribute and tells how the object's change attribute moved.
-    /// [`StoreError::XattrTooBig`] when the file system does not take that much.
+    /// Sets an extended attribute and returns the change of the object's change attribute.
+    /// [`StoreError::XattrTooBig`] when the file system does not accept that size.
     fn set_xattr(
         &self,
         cred: &Cred,
@@ -225,29 +224,30 @@ pub trait Store: Send + Sync + 'static {
         how: SetXattr,
     ) -> Result<DirChange>;
 
-    /// The names of all extended attributes that the caller may see, in order, so that a listing in
-    /// parts can go on by position.
+    /// Returns the names of all extended attributes that the caller may see, in order, so that a
+    /// listing in parts can continue by position.
     fn list_xattrs(&self, cred: &Cred, id: &FileId) -> Result<Vec<Vec<u8>>>;
 
-    /// Removes an extended attribute and tells how the object's change attribute moved.
+    /// Removes an extended attribute and returns the change of the object's change attribute.
     fn remove_xattr(&self, cred: &Cred, id: &FileId, name: &[u8]) -> Result<DirChange>;
 
-    /// The access control list, derived from the mode where there is no other. No rights needed
-    /// beyond having the id, as with [`getattr`](Self::getattr).
+    /// Returns the access control list, derived from the mode where there is no other. The caller
+    /// needs no rights beyond having the id, as with [`getattr`](Self::getattr).
     fn acl(&self, id: &FileId) -> Result<Acl>;
 
-    /// Sets the access control list, and the mode with it. [`StoreError::NotSupported`] for one
-    /// that says what the store cannot keep, [`StoreError::Invalid`] for one that says nonsense,
-    /// such as inheritance for a file.
+    /// Sets the access control list, and the mode with it. [`StoreError::NotSupported`] for a list
+    /// that the store cannot keep, [`StoreError::Invalid`] for a malformed one, for example with
+    /// inheritance for a file.
     fn set_acl(&self, cred: &Cred, id: &FileId, acl: &Acl) -> Result<()>;
 
-    /// Asks for what others than this store do to a regular file to be reported, until
+    /// Begins to report changes of a regular file that do not come through this store, until
     /// [`unwatch`](Self::unwatch). A file may be watched several times; each needs its own
-    /// `unwatch`, and the last ends all of it. Only what happens after the call is reported, so look
-    /// at the file afterwards. [`StoreError::NotSupported`] when the store cannot notice such
-    /// things, [`StoreError::Busy`] when it watches as many files as it can.
+    /// `unwatch`, and the last ends the watch. Only changes after the call are reported, so the
+    /// caller reads the file's attributes afterwards. [`StoreError::NotSupported`] when the store
+    /// cannot notice such changes, [`StoreError::Busy`] when it watches as many files as it can.
     ///
-    /// Where the system does not tell who did it, changes by this store may be reported too.
+    /// Where the system does not name the process of a change, changes by this store may be
+    /// reported, too.
     fn watch(&self, _id: &FileId, _what: Watch) -> Result<()> {
         match self.capabilities().local_changes {
             LocalChanges::Impossible => Ok(()),
@@ -258,56 +258,58 @@ pub trait Store: Send + Sync + 'static {
     /// Ends one [`watch`](Self::watch). Ids that are not watched are ignored.
     fn unwatch(&self, _id: &FileId) {}
 
-    /// Hands every watched file that others opened, changed, renamed or removed since the last call
-    /// to `sink`, each at most once. Does not wait; cheap when nothing happened.
+    /// Passes every watched file that others opened, changed, renamed or removed since the last
+    /// call to `sink`, each at most once. Does not wait, and is cheap without such events.
     fn take_local_changes(&self, _sink: &mut dyn FnMut(FileId)) {}
 
-    /// A descriptor that becomes readable when [`take_local_changes`](Self::take_local_changes)
-    /// may have something to tell, for those who wait for several things at once.
+    /// Returns a descriptor that becomes readable when
+    /// [`take_local_changes`](Self::take_local_changes) may have files to report, for callers that
+    /// wait for several descriptors at once.
     fn local_changes_fd(&self) -> Option<BorrowedFd<'_>> {
         None
     }
 
-    /// Lets go of what is not needed any more, such as descriptors of objects that local users have
-    /// removed. To be called every few seconds.
+    /// Releases unused resources, such as descriptors of objects that local users have removed. The
+    /// server calls it every few seconds.
     fn sweep(&self) {}
 
-    /// Makes the names in the directories and the attributes of the other objects that `ids` names
-    /// stable, each object once, however many changes there were. What has been removed meanwhile
-    /// is passed over. Content of files is not part of it. Waits for the device.
+    /// Makes the names in the directories and the attributes of the other objects in `ids` stable,
+    /// each object once for all its changes. Removed objects are skipped. Content of files is not
+    /// included. Waits for the device.
     ///
     /// # Errors
-    /// What the device says; nothing is known then about what is stable.
+    /// The device's. Then any part may be stable.
     fn commit_names(&self, ids: &[FileId]) -> Result<()>;
 
-    /// Where files lie, if the store spreads them over data servers that clients may reach. Whether it
-    /// does is known from the start: clients may have written there before, whoever is away now.
+    /// Returns the layouts, if the store spreads files over data servers that clients may reach. It
+    /// is constant from the start: clients may have written there before, even if data servers are
+    /// unreachable now.
     fn layouts(&self) -> Option<&dyn Layouts> {
         None
     }
 
-    /// Space and limits.
+    /// Returns space and limits.
     fn fs_stat(&self, cred: &Cred, id: &FileId) -> Result<FsStat>;
 }
 
 /// An open file. Rights were checked when it was opened; it stays usable after its last name is
 /// gone.
 pub trait OpenFile: WholeFile + Send + Sync + 'static {
-    /// The file behind this one, by which a store knows its own when it is handed two. What wraps a
-    /// file hands on the wrapped one's answer.
+    /// Returns this file for a downcast, by which a store recognises its own files. A wrapper
+    /// returns the result of the wrapped file.
     fn as_any(&self) -> &dyn Any;
 
-    /// Which file this is.
+    /// Returns the id of the file.
     fn id(&self) -> FileId;
 
-    /// Reads up to the sum of `views` from `offset`; fewer bytes mean the end of the file, or, with
-    /// [`Wait::Never`], the end of what is in memory. With `Wait::Never` the call does not wait for
-    /// a device: [`StoreError::WouldBlock`] when nothing is in memory.
+    /// Reads up to the sum of `views` from `offset`. A short count means the end of the file, or,
+    /// with [`Wait::Never`], the end of the data in memory. With `Wait::Never` the call does not
+    /// wait for a device: [`StoreError::WouldBlock`] when no data is in memory.
     fn read_at(&self, views: &[VolatileSlice<'_>], offset: u64, wait: Wait) -> Result<usize>;
 
-    /// Writes all of `views` at `offset`, or as much as could be written before an error (an error
-    /// with nothing written is an error). With `Wait::Never`, [`StoreError::WouldBlock`] when it
-    /// might wait for a device. Returns only when the data has the asked stability.
+    /// Writes all of `views` at `offset`, or as much as possible before an error. An error without
+    /// any written byte is returned. With `Wait::Never`, [`StoreError::WouldBlock`] when it might
+    /// wait for a device. Returns only when the data has the wanted stability.
     fn write_at(
         &self,
         views: &[VolatileSlice<'_>],
@@ -316,16 +318,16 @@ pub trait OpenFile: WholeFile + Send + Sync + 'static {
         wait: Wait,
     ) -> Result<usize>;
 
-    /// Writes all of `views` at the end of the file, or nothing, and tells where they went. The file
-    /// is cut back to its size when not all can be written or made stable. That nobody else changes
-    /// the size meanwhile is the caller's care. May wait for a device.
+    /// Writes all of `views` at the end of the file, or none, and returns the offset. If not all
+    /// can be written or made stable, the file is truncated to its old size. The caller prevents
+    /// other changes of the size. May wait for a device.
     fn append(&self, views: &[VolatileSlice<'_>], stability: Stability) -> Result<u64> {
         append::append(self, views, stability)
     }
 
-    /// As `append`, before the eyes of a witness, and while nobody else can change the file, until
-    /// the witness has noted what came of it. Only for files that know of all who write to them:
-    /// others are [`StoreError::NotSupported`].
+    /// Appends like `append`, and logs intent and outcome to a witness. Until the outcome is
+    /// logged, no other writer can change the file. Only for files that serialise all their
+    /// writers: others are [`StoreError::NotSupported`].
     fn append_witnessed(
         &self,
         _views: &[VolatileSlice<'_>],
@@ -335,61 +337,61 @@ pub trait OpenFile: WholeFile + Send + Sync + 'static {
         Err(StoreError::NotSupported)
     }
 
-    /// Makes `len` bytes from `offset` stable (0: to the end of the file), with what is needed to
-    /// read them back through this file. The file's name is not part of that.
+    /// Makes `len` bytes from `offset` stable (0: to the end of the file), with the metadata that
+    /// is needed to read them back through this file. The file's name is not part of that.
     fn commit(&self, offset: u64, len: u64) -> Result<()>;
 
-    /// Makes all data stable, and the attributes of the file with it.
+    /// Makes all data and attributes of the file stable.
     fn sync(&self) -> Result<()>;
 
-    /// Makes `copy`, an empty file beside the store, share all content of this one: a write to either
-    /// changes that one alone. [`StoreError::NotSupported`] where the two cannot share. Needs an open
-    /// with read access; may wait for a device.
+    /// Makes `copy`, an empty file beside the store, share all content of this one: a write to
+    /// either changes only that one. [`StoreError::NotSupported`] where the two cannot share. Needs
+    /// an open with read access; may wait for a device.
     fn clone_to(&self, copy: &std::fs::File) -> Result<()> {
         let _ = copy;
         Err(StoreError::NotSupported)
     }
 
     /// Gives this file the content and size of `copy`, which [`clone_to`](Self::clone_to) has made.
-    /// When it fails, it may have been done in part. Needs an open with write access; may wait for a
+    /// A failure may leave a part of the change. Needs an open with write access; may wait for a
     /// device.
     fn clone_back(&self, copy: &std::fs::File) -> Result<()> {
         let _ = copy;
         Err(StoreError::NotSupported)
     }
 
-    /// Current attributes; works after removal.
+    /// Returns the current attributes, also after removal.
     fn attr(&self) -> Result<Attr>;
 }
 
-/// What only a whole file has: a size, holes, space, and content for others to copy. An operation has no default
-/// here, so that none can be forgotten where a file is wrapped: each type of files has all of them, or says that
-/// it is a [`PartOfFile`].
+/// The operations of whole files only: size, holes, space, and content for others to copy. They
+/// have no default bodies, so that a wrapper cannot forget one. Each type of files implements all
+/// of them, or is a [`PartOfFile`].
 pub trait WholeFile {
-    /// Advice about future use.
+    /// Gives advice about future use.
     fn advise(&self, offset: u64, len: u64, advice: CacheAdvice) -> Result<()>;
 
     /// Changes the size; needs an open with write access. A longer file reads as zeros at its end.
     fn set_size(&self, size: u64) -> Result<()>;
 
-    /// The first data or hole at or after `offset`. `None` when there is no such thing up to the end
+    /// Returns the first data or hole at or after `offset`. `None` when there is none up to the end
     /// of the file, which is possible for data only; [`StoreError::PastEnd`] for an offset at or
-    /// behind the end. Where holes are not kept apart, all is data.
+    /// behind the end. Where holes are not distinguished, all is data.
     fn seek(&self, offset: u64, what: SeekWhat) -> Result<Option<u64>>;
 
-    /// Makes sure that writes to the range will find space; a file that ends before the range's end
-    /// becomes longer (RFC 7862 15.1). Needs an open with write access and `len` above 0.
+    /// Allocates space, so that writes to the range will find some. A file that ends before the
+    /// range's end is extended (RFC 7862 15.1). Needs an open with write access and `len` above 0.
     fn allocate(&self, offset: u64, len: u64) -> Result<()>;
 
-    /// Gives back the space of the range, which then reads as zeros; the size stays (RFC 7862 15.4).
-    /// Needs an open with write access and `len` above 0.
+    /// Deallocates the space of the range, which then reads as zeros; the size does not change (RFC
+    /// 7862 15.4). Needs an open with write access and `len` above 0.
     fn deallocate(&self, offset: u64, len: u64) -> Result<()>;
 
     /// Copies up to `len` bytes of `source` to `offset` of this file, in the kernel where that is
-    /// possible. Tells how much was copied, which may be less than asked; 0 only when `source`
-    /// ends at `source_offset`. What was copied is as stable as an unstable write. Ranges of one file that
-    /// overlap are [`StoreError::Invalid`]. May wait for a device; may take long when `len` is
-    /// large.
+    /// possible. Returns the number of copied bytes, which may be less; 0 only when `source` ends
+    /// at `source_offset`. The copied data is as stable as an unstable write. Ranges of one file
+    /// that overlap are [`StoreError::Invalid`]. May wait for a device, and may take long when
+    /// `len` is large.
     fn copy_from(
         &self,
         source: &dyn OpenFile,
@@ -398,8 +400,8 @@ pub trait WholeFile {
         len: u64,
     ) -> Result<u64>;
 
-    /// Makes a range of this file share the content of `source`, all or nothing. `len` 0 means up to
-    /// the end of `source`. [`StoreError::NotSupported`] where the file system cannot,
+    /// Makes a range of this file share the content of `source`, all or nothing. `len` 0 means up
+    /// to the end of `source`. [`StoreError::NotSupported`] where the file system cannot do that,
     /// [`StoreError::Invalid`] for ranges that it cannot share.
     fn clone_range_from(
         &self,
@@ -410,7 +412,7 @@ pub trait WholeFile {
     ) -> Result<()>;
 }
 
-/// A file that a data server has a part of. It is read and written there, and can do nothing else.
+/// A file of which a data server has a part. It can only be read and written there.
 pub trait PartOfFile: OpenFile {}
 
 impl<T: PartOfFile> WholeFile for T {
