@@ -1,4 +1,4 @@
-//! The last look: a fresh session reads everything and compares it with the models.
+//! The final audit: a fresh session reads everything and compares it with the models.
 
 use crate::actor::Actor;
 use crate::actor::names::{link_text, name};
@@ -29,7 +29,7 @@ struct Auditor {
     events: Vec<Event>,
 }
 
-/// What a directory holds.
+/// The content of a directory.
 type Names = BTreeMap<u8, (Option<ObjectType>, Option<FileHandle>)>;
 
 /// Compares everything.
@@ -75,7 +75,7 @@ impl Auditor {
         Ok((auditor, memory.map_err(|error| error.to_string())?))
     }
 
-    /// Lets the world go on until `reached`.
+    /// Runs the world until `reached`.
     fn until(
         &mut self,
         world: &mut World,

@@ -1,4 +1,4 @@
-//! What all parts of a world share: the time, the order of things, the files, the trace.
+//! The state that all parts of a world share: time, order of events, files, trace.
 
 use crate::model::content::{FileModel, Tick};
 use crate::pattern::WriteId;
@@ -12,7 +12,7 @@ use std::time::Duration;
 #[derive(Debug, Default)]
 pub(crate) struct FileRecord {
     pub(crate) model: FileModel,
-    /// Its handle, once somebody has been told.
+    /// Its handle, once a client knows it.
     pub(crate) handle: Option<FileHandle>,
     /// The client whose tree it lives in; `None` for the shared ones.
     pub(crate) owner: Option<usize>,
@@ -25,13 +25,13 @@ pub(crate) struct Common {
     pub(crate) network: SimNetwork,
     pub(crate) now: Instant,
     pub(crate) files: Vec<FileRecord>,
-    /// Reads under way, by when they began; pruning must not go past them.
+    /// Outstanding reads by the tick of their begin; pruning must not pass them.
     reads: BTreeMap<Tick, ()>,
     /// Write verifier of the server, which does not restart.
     pub(crate) verifier: Option<Verifier>,
-    /// Whether some open has denied something to others.
+    /// True if an open has denied access to others.
     pub(crate) denials: bool,
-    /// Whether the store makes errors.
+    /// True if the store injects errors.
     pub(crate) store_errors: bool,
     pub(crate) digest: SimDigest,
     pub(crate) counts: WorkCounts,
@@ -40,7 +40,7 @@ pub(crate) struct Common {
     trace: bool,
 }
 
-/// What the clients of a world have done.
+/// The work of the clients of a world.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct WorkCounts {
     /// Operations started.
@@ -77,7 +77,7 @@ impl Common {
         }
     }
 
-    /// The next point in the order of things.
+    /// The next tick in the order of events.
     pub(crate) fn tick(&mut self) -> Tick {
         self.last_tick += 1;
         self.last_tick
@@ -99,7 +99,7 @@ impl Common {
         self.reads.remove(&begin);
     }
 
-    /// Lets a file forget what no read can see any more.
+    /// Drops changes of a file that no read can see any more.
     pub(crate) fn prune(&mut self, file: usize) {
         let oldest = self.reads.first_key_value().map_or(self.last_tick + 1, |(tick, ())| *tick);
         self.files[file].model.prune(oldest);
@@ -111,7 +111,7 @@ impl Common {
         self.files.len() - 1
     }
 
-    /// Checks a handle against what is known of a file, and remembers it.
+    /// Checks a handle against the known one of a file, and remembers it.
     pub(crate) fn check_handle(&mut self, file: usize, told: FileHandle) -> Result<(), String> {
         match self.files[file].handle {
             Some(known) if known != told => {
@@ -124,8 +124,8 @@ impl Common {
         }
     }
 
-    /// Checks a write verifier: the server has not restarted, so only an error of the store can have
-    /// changed it.
+    /// Checks a write verifier. The server has not restarted, so only an error of the store can
+    /// have changed it.
     pub(crate) fn check_verifier(&mut self, told: Verifier) -> Result<(), String> {
         let known = *self.verifier.get_or_insert(told);
         if known == told || self.store_errors {

@@ -1,16 +1,21 @@
 //! One seed, one world: the shipped server and client code over a simulated network, store and
-//! clock, with every answer compared with a model.
+//! clock. Models check every answer.
 //!
-//! A world has one server and a few clients that connect, do random operations on shared files and
-//! on trees of their own, lose their connections at any byte, learn of it in their own time, and
-//! start again. What a client sees must be explainable: an answered write is visible to later
-//! reads; one whose connection broke may be there, partly or not; nothing of another file or client
-//! shows; names and attributes are never torn. When the world has come to rest the server holds
-//! nothing any more, and a fresh session reads everything once again.
+//! A world has one server and a few clients. They connect, do random operations on shared files and
+//! on trees of their own, lose their connections at any byte, notice it after a delay, and start
+//! again. The model must explain every answer:
+//!
+//! * Later reads see an answered write.
+//! * A write whose connection broke may be there, partly or not at all.
+//! * A read never shows bytes of another file or client.
+//! * Names and attributes are never torn.
+//!
+//! When the world has come to rest the server holds no state, and a fresh session reads everything
+//! once again.
 //!
 //! Invariants
-//! * A world is one thread. Nothing in it reads a clock, an environment or a source of randomness
-//!   but its seed.
+//! * A world is one thread. It reads no clock, no environment and no source of randomness but its
+//!   seed.
 //! * The same options give the same digest, or the same violation.
 
 #![forbid(unsafe_code)]

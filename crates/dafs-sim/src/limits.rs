@@ -5,7 +5,7 @@ use std::time::Duration;
 /// The server's host number.
 pub(crate) const SERVER_HOST: u32 = 1;
 
-/// The host of the session that looks at everything in the end.
+/// The host of the final audit's session.
 pub(crate) const AUDITOR_HOST: u32 = 1000;
 
 /// The host of the first client; the others follow.
@@ -20,7 +20,7 @@ pub(crate) const TOP_NAMES: u64 = 7;
 /// Names in a directory below it.
 pub(crate) const INNER_NAMES: u64 = 4;
 
-/// Most transfers of a session that have a buffer of their own at one time.
+/// Most concurrent transfers of a session with a buffer of their own.
 pub(crate) const SLOTS: usize = 8;
 
 /// Bytes of one such buffer.
@@ -32,20 +32,20 @@ pub(crate) const LARGE_SLOT_BYTES: usize = 300 << 10;
 /// Offsets of ordinary transfers stay below this.
 pub(crate) const OFFSET_MAX: u64 = 64 << 10;
 
-/// The lease period of the simulated server. Short, so that leases do run out.
+/// The lease period of the simulated server. It is short, so that leases do expire.
 pub(crate) const LEASE: Duration = Duration::from_secs(6);
 
 /// Memory regions that an idle server may keep: its pools of replies and staging chunks.
 pub(crate) const SERVER_REGIONS_MAX: usize = 4;
 
-/// The simulated time after which a world stops to start operations.
+/// The simulated time after which a world starts no more operations.
 pub(crate) const WORLD_TIME_MAX: Duration = Duration::from_secs(600);
 
 /// The simulated time that a calm world may take to come to rest.
 pub(crate) const REST_TIME_MAX: Duration = Duration::from_secs(300);
 
-/// Turns of one world, all told; more mean that it goes round in circles.
+/// Most steps of one world. More mean a livelock.
 pub(crate) const STEPS_MAX: u64 = 2_000_000;
 
-/// Steps without time between them; more mean that somebody keeps itself busy.
+/// Most steps without progress of time. More mean a busy loop.
 pub(crate) const STILL_STEPS_MAX: u64 = 10_000;

@@ -1,5 +1,5 @@
-//! File content that tells where it comes from: every write has a number, and each byte follows
-//! from that number and its position in the file.
+//! File content that identifies its origin: every write has a number. Each byte follows from that
+//! number and its position in the file.
 
 /// The number of a write; no two writes of a world share one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -34,7 +34,7 @@ impl WriteId {
         bytes
     }
 
-    /// True when `bytes` are what this write puts at `offset`.
+    /// True when `bytes` are the content of this write at `offset`.
     pub fn matches(self, offset: u64, bytes: &[u8]) -> bool {
         match bytes {
             [byte] => self.byte(offset) == *byte,

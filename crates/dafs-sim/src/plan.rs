@@ -1,4 +1,4 @@
-//! What a seed means: how many clients, how rough the network, how slow the store.
+//! The plan that a seed decides: number of clients, faults of the network, speed of the store.
 
 use crate::store::StoreFaults;
 use dafs_dat::sim::{SimFaults, SimRng};
@@ -6,10 +6,10 @@ use dafs_wire::dafs::ByteOrder;
 use std::str::FromStr;
 use std::time::Duration;
 
-/// How much goes wrong.
+/// The rate of faults.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Profile {
-    /// Nothing but delays.
+    /// Delays only.
     Calm,
     /// Drawn from the seed.
     #[default]
@@ -41,25 +41,25 @@ impl std::fmt::Display for Profile {
     }
 }
 
-/// Deliberate bugs, to prove that they are found.
+/// Deliberate bugs, to prove that the checks find them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Danger {
-    /// The store forgets every so many writes. 0: none.
+    /// The store forgets one write in this many. 0: none.
     pub forget_write_every: u32,
     /// The transport flips a bit in this many of a million pieces of RDMA payload.
     pub corrupt_ppm: u32,
 }
 
-/// How to run a world.
+/// The options of a world.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct WorldOptions {
     /// The seed.
     pub seed: u64,
-    /// How much goes wrong.
+    /// The rate of faults.
     pub profile: Profile,
     /// Operations of each client; 0 draws the number from the seed.
     pub operations: u32,
-    /// Prints what happens.
+    /// Prints every event.
     pub trace: bool,
     /// Deliberate bugs.
     pub danger: Danger,
@@ -103,17 +103,17 @@ pub(crate) struct ActorPlan {
     pub(crate) think_steps_max: u64,
 }
 
-/// Everything that a seed decides before anything happens.
+/// The decisions of a seed before the world starts.
 #[derive(Debug, Clone)]
 pub(crate) struct Plan {
     pub(crate) network: SimFaults,
     pub(crate) store: StoreFaults,
     pub(crate) actors: Vec<ActorPlan>,
-    /// Whether the transport maps memory, as shared memory does.
+    /// True if the transport maps memory, as shared memory does.
     pub(crate) maps_memory: bool,
-    /// Mean time between troubles of the whole world (partitions, pauses, ends of processes).
+    /// Mean time between faults of the whole world (partitions, pauses, ends of processes).
     pub(crate) trouble_every: Option<Duration>,
-    /// Credits that the server gives to all sessions together; a small number makes it withdraw.
+    /// Credits of the server for all sessions together. A small number makes it withdraw credits.
     pub(crate) credits_total_max: usize,
     pub(crate) credits_initial: u16,
 }

@@ -1,4 +1,4 @@
-//! The server's pool for calls that may wait, with seeded times instead of threads.
+//! The server's pool for calls that may block, with seeded delays instead of threads.
 
 use dafs_dat::Instant;
 use dafs_dat::sim::SimRng;
@@ -7,10 +7,10 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// A job takes up to this long, in steps of 10 microseconds.
+/// A job's longest delay, in steps of 10 microseconds.
 const JOB_STEPS_MAX: u64 = 200;
 
-/// Jobs that wait for their time.
+/// Jobs that await their time.
 #[derive(Clone, Default)]
 pub(crate) struct SimPool {
     fresh: Arc<Mutex<Vec<Job>>>,
@@ -42,7 +42,7 @@ impl PoolSchedule {
         Self { pool, rng, waiting: BTreeMap::new(), submitted: 0 }
     }
 
-    /// Gives new jobs their times.
+    /// Assigns times to new jobs.
     pub(crate) fn admit(&mut self, now: Instant) {
         let fresh = std::mem::take(&mut *self.pool.lock());
         for job in fresh {

@@ -1,4 +1,4 @@
-//! Records of clients that outlive the server, as its database does.
+//! Records of clients that survive the server, as its database does.
 
 use crate::disk::Plug;
 use dafs_service::{
@@ -15,7 +15,7 @@ struct Tables {
     fences: Vec<FenceRecord>,
 }
 
-/// Danger: what the database does not know any more when a server starts.
+/// Danger: the records that the database loses when a server starts.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Forgets {
     pub(crate) locks: bool,
@@ -36,7 +36,7 @@ struct PluggedRecords {
 }
 
 impl SimRecords {
-    /// Puts a file on a list of those who have access.
+    /// Sets the allow list of a file.
     pub(crate) fn fence(&self, object: FenceObject, names: Vec<Vec<u8>>) {
         self.tables().fences.push((object, Some(names)));
     }
@@ -46,7 +46,7 @@ impl SimRecords {
         Box::new(PluggedRecords { records: self.clone(), plug, forgets })
     }
 
-    /// For the server that holds `plug`.
+    /// The records, for the server that holds `plug`.
     pub(crate) fn plugged(&self, plug: Plug, forgets: Forgets) -> Box<dyn ClientRecords> {
         Box::new(PluggedRecords { records: self.clone(), plug, forgets })
     }

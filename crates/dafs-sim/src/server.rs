@@ -24,23 +24,23 @@ pub(crate) struct Server {
     service: Arc<Service>,
     ticker: Ticker,
     pub(crate) jobs: PoolSchedule,
-    /// How often the engine has looked for work.
+    /// Number of turns of the engine.
     pub(crate) turns: u64,
 }
 
-/// Bytes of a segment of the journal: few, so that worlds see several.
+/// Bytes of a segment of the journal: few, so that worlds use several.
 const SEGMENT_BYTES: u64 = 64 << 10;
 
-/// What a server is started with.
+/// The parameters of a server's start.
 pub(crate) struct Setup {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) options: ExportOptions,
     pub(crate) records: Box<dyn ClientRecords>,
     pub(crate) fences: Box<dyn FenceRecords>,
     pub(crate) lease: Duration,
-    /// Where the journal is, and which run of the system this is; none without durable replies.
+    /// The journal's disk, and the instance of the system. None without durable replies.
     pub(crate) journal: Option<(Arc<dyn Disk>, [u8; 16])>,
-    /// Where logs of what locks with recovery protect are kept; none without such locks.
+    /// The directory of undo logs of locks with recovery. None without such locks.
     pub(crate) undo: Option<PathBuf>,
     pub(crate) credits_total_max: usize,
     pub(crate) credits_initial: u16,
@@ -56,7 +56,7 @@ impl Server {
     ) -> Result<Self, String> {
         let export = Export::new("", setup.store, setup.options);
         let namespace = Namespace::new(vec![export]).map_err(|error| error.to_string())?;
-        // Nobody can come while a call waits, because a world is one thread.
+        // No request can arrive while a call waits, because a world is one thread.
         let recall_wait = Duration::ZERO;
         let config =
             ServiceConfig { recall_wait, ..ServiceConfig::new(setup.lease, rng.bits() as u32) };
@@ -102,7 +102,7 @@ impl Server {
         Ok(Self { engine, service, ticker: Ticker::default(), jobs, turns: 0 })
     }
 
-    /// Runs due jobs and lets the engine handle all that has happened.
+    /// Runs due jobs and lets the engine handle all events.
     pub(crate) fn turn(&mut self, now: Instant) {
         self.jobs.run(now);
         self.engine.turn(now);
@@ -111,7 +111,7 @@ impl Server {
         self.turns += 1;
     }
 
-    /// When it must be given a turn.
+    /// The time of its next turn.
     pub(crate) fn next(&self) -> Instant {
         let own = self.engine.next_timeout().min(self.ticker.next());
         self.jobs.next().map_or(own, |at| at.min(own))

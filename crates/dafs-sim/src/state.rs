@@ -1,11 +1,11 @@
-//! The server's databases, of clients and locks and of fences, over a disk that loses, tears and rots: one seed, one
-//! history of changes, ends of the process and losses of power.
+//! The server's databases (clients and locks, fences) over a disk that loses, tears and corrupts
+//! data: one seed, one history of changes, ends of the process and power failures.
 //!
 //! Invariants
-//! * What was said to be stable is there when the database is opened again, and of a change that was
-//!   under way all or nothing.
-//! * A file that has rotted, was cut, or is an older state of itself is refused, or it says the same as
-//!   the whole one.
+//! * A change reported stable is there when the database is opened again. A change that was under
+//!   way is there as a whole or not at all.
+//! * A file that is corrupt, truncated or an older copy of itself is refused, or has the same
+//!   content as the intact one.
 
 use dafs_dat::sim::SimRng;
 use dafs_service::{
@@ -22,7 +22,7 @@ const SECTOR_BYTES: usize = 512;
 /// Changes, ends and openings of one history.
 const STEPS: u64 = 40;
 
-/// Damages that are tried after each end.
+/// Damages tried after each end.
 const DAMAGES: u64 = 6;
 
 /// Names of entries; few, so that they collide.
@@ -31,11 +31,11 @@ const NAMES: u64 = 12;
 #[derive(Debug, Clone, Default)]
 struct Content {
     bytes: Vec<u8>,
-    /// What a loss of power leaves.
+    /// The content after a power failure.
     stable: Vec<u8>,
     /// Sectors that differ.
     dirty: BTreeSet<usize>,
-    /// The process ends before so many more writes, syncs and changes of length.
+    /// Writes, syncs and changes of length until the process ends.
     calls_left: Option<u64>,
 }
 
@@ -67,7 +67,7 @@ impl DiskFile {
         self.lock().bytes.clone()
     }
 
-    /// The power fails: of what is not stable, each sector lasts or does not.
+    /// Applies a power failure: each unsynced sector survives or not.
     fn cut_power(&self, rng: &mut SimRng) {
         let mut content = self.lock();
         let (bytes, dirty) = (content.bytes.clone(), std::mem::take(&mut content.dirty));
@@ -121,22 +121,22 @@ impl redb::StorageBackend for DiskFile {
     }
 }
 
-/// What a history has come across.
+/// The events of a history.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct StateReport {
     /// Changes that were stable.
     pub changes: u64,
-    /// Times that the process ended in the middle of something.
+    /// Ends of the process inside an operation.
     pub ends: u64,
-    /// Times that the power failed then.
+    /// Power failures at such ends.
     pub cuts: u64,
-    /// Damages that were told.
+    /// Damages that were reported.
     pub told: u64,
-    /// Damages that changed nothing.
+    /// Damages without an effect.
     pub harmless: u64,
 }
 
-/// Which of the server's databases.
+/// One of the server's databases.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kept {
     /// Clients and locks.
@@ -145,7 +145,7 @@ pub enum Kept {
     Fences,
 }
 
-/// Entries by name; each is a number of which the database makes something.
+/// Entries by name. Each is a number from which the database's entry is made.
 type Entries = BTreeMap<u64, u64>;
 
 /// A database that is open.
@@ -161,20 +161,20 @@ struct World {
     rng: SimRng,
     file: DiskFile,
     id: StateFileId,
-    /// What is stable.
+    /// The stable entries.
     entries: Entries,
-    /// The same with what was under way when the process ended.
+    /// The entries with the change that was under way when the process ended.
     doubt: Option<Entries>,
-    /// An older state of the file, and of which opening.
+    /// An older copy of the file, and the number of its opening.
     older: Option<(u64, Vec<u8>)>,
     report: StateReport,
 }
 
-/// Runs the history of a seed. With `forgets`, the server does not know which file it has used, so that it
-/// cannot tell an older state; this proves that the checks notice.
+/// Runs the history of a seed. With `forgets`, the server does not know which file it has used, so
+/// it cannot recognise an older copy; this proves that the checks notice.
 ///
 /// # Errors
-/// What was lost, or not told.
+/// A lost change, or damage that was not reported.
 pub fn run(kept: Kept, seed: u64, forgets: bool) -> Result<StateReport, String> {
     let file = DiskFile::default();
     let open = Open::on(kept, file.clone(), StateFile::New([7; 16]));
@@ -216,7 +216,7 @@ fn lock(number: u64, content: u64) -> LockRecord {
     }
 }
 
-/// Of a file for most names, of a whole file system for some.
+/// A fence: of a file for most numbers, of a whole file system for some.
 fn fence(number: u64, content: u64) -> FenceRecord {
     let fs = FsId([number as u8; 16]);
     let object = match number % 4 {
@@ -242,7 +242,7 @@ impl Open {
         }
     }
 
-    /// Changes entries, in one step; those that have no number any more are removed.
+    /// Changes entries in one step. Entries without a number are removed.
     fn change(&self, changes: &[(u64, Option<u64>)]) -> Result<(), RecordsError> {
         match self {
             Self::Clients(records) => {
@@ -262,7 +262,7 @@ impl Open {
         }
     }
 
-    /// All entries. Each is, to the last byte, what was made of its number.
+    /// All entries. Checks that each is, to the last byte, the entry made from its number.
     fn found(&self) -> Result<Entries, String> {
         let failed = |error: RecordsError| error.to_string();
         let mut entries = Entries::new();
@@ -294,7 +294,7 @@ impl Open {
 }
 
 impl World {
-    /// A change, an end in order, or an end in the middle of either.
+    /// A change, an orderly end, or an end in the middle of either.
     fn step(&mut self, open: Open) -> Result<Option<Open>, String> {
         if self.rng.chance(300_000) {
             self.file.lock().calls_left = Some(self.rng.log_below(30));
@@ -350,7 +350,7 @@ impl World {
                     if self.rng.chance(500_000) {
                         self.older = Some((open.id().openings, self.file.bytes()));
                     }
-                    // The inventory may not come to hear of it.
+                    // The inventory may miss the new id.
                     if self.rng.chance(800_000) {
                         self.id = open.id();
                     }
@@ -362,7 +362,7 @@ impl World {
         }
     }
 
-    /// What is found is what was stable, or what was to be.
+    /// Checks that the found entries are the stable ones, or those with the change under way.
     fn check(&mut self, found: &Entries) -> Result<(), String> {
         let doubt = self.doubt.take();
         if doubt.as_ref() == Some(found) {
@@ -375,7 +375,7 @@ impl World {
         Err(format!("{found:?} was found, {stable:?} was stable, {doubt:?} was under way"))
     }
 
-    /// Damages copies of the file, and sees whether that is told.
+    /// Damages copies of the file, and checks that the damage is reported.
     fn damage(&mut self) -> Result<(), String> {
         let whole = self.file.bytes();
         let expected = match self.forgets {
@@ -415,7 +415,7 @@ impl World {
         Ok(())
     }
 
-    /// Where to damage it: a third of the time in the header, else where something is.
+    /// The place of a damage: a third of the time in the header, else in used bytes.
     fn place(&mut self, bytes: &[u8]) -> usize {
         if self.rng.chance(333_333) {
             return self.rng.below(SECTOR_BYTES as u64) as usize;

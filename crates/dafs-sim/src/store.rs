@@ -1,4 +1,5 @@
-//! The store of a world: the memory store, made slow, short and, on purpose, wrong.
+//! The store of a world: the memory store with seeded delays, short transfers and, on purpose,
+//! errors.
 
 use dafs_dat::sim::SimRng;
 use dafs_mem::VolatileSlice;
@@ -11,19 +12,19 @@ use dafs_testkit::stores::layer::{Layer, Layered};
 use std::any::Any;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// What the store does besides storing. Chances are in parts per million.
+/// The faults of the store. Chances are in parts per million.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct StoreFaults {
-    /// Chance that a call that must not wait would have to.
+    /// Chance that a call with `Wait::Never` would block.
     pub(crate) would_block_ppm: u32,
     /// Chance that a transfer is cut short.
     pub(crate) short_ppm: u32,
     /// Chance that a write fails with an I/O error and changes nothing.
     pub(crate) error_ppm: u32,
-    /// Danger: every so many writes one is reported done and forgotten. 0: none. No store may do
+    /// Danger: one write in this many is reported done and forgotten. 0: none. No store may do
     /// that; this proves that the checks notice.
     pub(crate) danger_forget_every: u32,
-    /// Danger: every so many times an open file is said to be as long as it was before. 0: none.
+    /// Danger: one size of an open file in this many is reported as it was before. 0: none.
     pub(crate) danger_stale_every: u32,
 }
 
@@ -33,13 +34,13 @@ struct Chance {
     faults: StoreFaults,
     writes: u32,
     looks: u32,
-    /// The last size that was told.
+    /// The last reported size.
     size: u64,
 }
 
 type SharedChance = Arc<Mutex<Chance>>;
 
-/// What makes a store do all that a slow and strained one may do.
+/// The layer that makes a store show every fault that a slow and strained one may.
 pub(crate) struct Strained(SharedChance);
 
 impl Strained {
@@ -59,7 +60,7 @@ impl Layer for Strained {
     }
 }
 
-/// Ends all faults that are legal; the dangerous ones stay.
+/// Ends all legal faults; the dangerous ones stay.
 #[derive(Clone)]
 pub(crate) struct StoreControl(SharedChance);
 
@@ -75,7 +76,7 @@ struct SimFile {
     chance: SharedChance,
 }
 
-/// What a call is to do.
+/// The decision about a call.
 struct Verdict {
     bytes: usize,
     forget: bool,
@@ -95,7 +96,7 @@ impl SimFile {
         let every = faults.danger_forget_every;
         let forget = writing && every > 0 && writes.is_multiple_of(every);
         let short = bytes > 1 && rng.chance(faults.short_ppm);
-        // A read that may wait is short only at the end of the file, so only these two are cut.
+        // A read that may wait is short only at the end of the file. Only other transfers are cut.
         let cut = short && (writing || wait == Wait::Never);
         let bytes = if cut { rng.between(1, bytes as u64 - 1) as usize } else { bytes };
         Ok(Verdict { bytes, forget })

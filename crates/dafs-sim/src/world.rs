@@ -21,33 +21,33 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// What came of a world in which everything could be explained.
+/// The result of a world in which everything could be explained.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Report {
-    /// A hash over all that happened; the same for every run of a seed.
+    /// A hash over all events; the same for every run of a seed.
     pub digest: u64,
-    /// What the clients did.
+    /// The work of the clients.
     pub work: WorkCounts,
-    /// What the network did.
+    /// The counts of the network.
     pub network: SimCounts,
-    /// How long it took there.
+    /// Simulated time.
     pub simulated: Duration,
 }
 
-/// What could not be explained.
+/// A violation of a model.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("after {at:?}: {text}")]
 pub struct Violation {
     /// Simulated time since the start.
     pub at: Duration,
-    /// What was wrong.
+    /// The description of the violation.
     pub text: String,
 }
 
 /// Runs the world of a seed.
 ///
 /// # Errors
-/// What could not be explained. The same options give the same error.
+/// The violation. The same options give the same error.
 pub fn run(options: &WorldOptions) -> Result<Report, Violation> {
     let fault = |text| Violation { at: Duration::ZERO, text };
     let mut world = World::new(options).map_err(fault)?;
@@ -64,27 +64,27 @@ pub fn run(options: &WorldOptions) -> Result<Report, Violation> {
     })
 }
 
-/// A world that failed, with the way to see it again.
+/// A world that failed, with the command that replays it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("seed {seed} failed {violation}\n  replay: {replay}", seed = .options.seed)]
 pub struct Failure {
-    /// How it was run.
+    /// The options of the world.
     pub options: WorldOptions,
-    /// What was wrong.
+    /// The violation.
     pub violation: Violation,
-    /// The command that shows it again.
+    /// The command that replays it.
     pub replay: String,
 }
 
 /// Runs the world of a seed, and catches its panics.
 ///
 /// # Errors
-/// What was wrong and how to replay it.
+/// The violation and the command that replays it.
 pub fn check(options: &WorldOptions) -> Result<Report, Failure> {
     let before = dafs_dat::confine::faults();
     let result = std::panic::catch_unwind(|| {
         let report = run(options)?;
-        // Clients take it for a lost connection.
+        // Clients would take a confined panic for a lost connection.
         assert_eq!(dafs_dat::confine::faults(), before, "a panic was confined to a connection");
         Ok(report)
     });
@@ -110,7 +110,7 @@ pub(crate) struct World {
     rng: SimRng,
     trouble_every: Option<Duration>,
     next_trouble: Instant,
-    /// Partitions that will end.
+    /// Partitions under way, by the time of their end.
     partitions: Vec<(Instant, u32)>,
     steps: u64,
 }
@@ -187,7 +187,7 @@ impl World {
         self.check_leftovers()
     }
 
-    /// Goes to the next time at which something happens, and lets it happen.
+    /// Advances to the time of the next event and handles it.
     pub(crate) fn step(&mut self) -> Result<(), String> {
         self.steps += 1;
         if self.steps > STEPS_MAX {
@@ -203,7 +203,7 @@ impl World {
         let times = times.chain([self.server.next()]).chain(network.next_event());
         let times = times.chain(self.trouble_every.map(|_| self.next_trouble));
         let times = times.chain(self.partitions.iter().map(|(end, _)| *end));
-        // A paused host may be overdue; time goes on in the smallest step all the same.
+        // A paused host may be overdue. Time then advances in the smallest step.
         let next = times.min().unwrap_or(self.common.now).max(self.common.now);
         let stuck = self.actors.iter().any(|actor| network.is_paused(actor.host))
             || network.is_paused(SERVER_HOST);
@@ -211,7 +211,7 @@ impl World {
         self.advance(next.max(self.common.now + least))
     }
 
-    /// Goes to a time and gives everybody whose turn it is a turn, in a drawn order.
+    /// Advances to a time and gives a turn to each part that is due, in a drawn order.
     pub(crate) fn advance(&mut self, now: Instant) -> Result<(), String> {
         self.common.now = now;
         self.clock.store(now.0, Ordering::Relaxed);
@@ -240,7 +240,7 @@ impl World {
         Ok(())
     }
 
-    /// Makes trouble that is not of one connection.
+    /// Injects faults beyond a single connection.
     fn trouble(&mut self) {
         let now = self.common.now;
         let network = &self.common.network;

@@ -1,15 +1,15 @@
-//! The databases of state over a disk that loses, tears and rots.
+//! The state databases over a disk that loses, tears and corrupts data.
 
 use dafs_dat::sim::seeds_of_the_day;
 use dafs_sim::state::{Kept, StateReport, run};
 
-// One test, because the hook is the process's.
+// One test, because the panic hook belongs to the process.
 #[test]
 fn what_is_stable_stays_and_damage_is_told() {
     let seeds = seeds_of_the_day(100, 5_000);
     let (first, count) = (seeds.start, seeds.end - seeds.start);
     for kept in [Kept::Clients, Kept::Fences] {
-        // The database panics over pages that make no sense; that is told as damage.
+        // The database panics over corrupt pages; `run` counts a panic as reported damage.
         std::panic::set_hook(Box::new(|_| ()));
         let ran = |seed| run(kept, seed, false).map_err(|error| format!("seed {seed}: {error}"));
         let reports: Result<Vec<StateReport>, String> = seeds.clone().map(ran).collect();

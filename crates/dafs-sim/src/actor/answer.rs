@@ -1,4 +1,4 @@
-//! Comparing answers with what they must be.
+//! Compares answers with the models.
 
 use super::names::{link_text, parse_name};
 use super::task::{Listing, Task};
@@ -15,7 +15,7 @@ use dafs_wire::dafs::{
 
 type Answer<'a> = Result<Reply<'a>, Status>;
 
-/// The status that tells a refusal of the model.
+/// Maps a status to the model's reason for a refusal.
 fn refusal(status: Status) -> Option<Refusal> {
     Some(match status {
         Status::Exist => Refusal::Exists,
@@ -28,7 +28,7 @@ fn refusal(status: Status) -> Option<Refusal> {
 }
 
 impl Actor {
-    /// An operation was answered.
+    /// Handles the answer to an operation.
     pub(super) fn answered(
         &mut self,
         common: &mut Common,
@@ -105,7 +105,7 @@ impl Actor {
         Ok(())
     }
 
-    /// A read or write was refused.
+    /// Handles the refusal of a read or write.
     fn data_refused(
         &mut self,
         common: &mut Common,
@@ -137,7 +137,8 @@ impl Actor {
         }
     }
 
-    /// Whether an operation on a file may have this error; what it says about the open is noted.
+    /// Returns true if an operation on a file may fail with this error, and notes its effect on the
+    /// open.
     fn tolerate(
         &mut self,
         common: &mut Common,
@@ -172,7 +173,7 @@ impl Actor {
         Ok(())
     }
 
-    /// True when nothing has changed the tree since `version`, nor may be changing it.
+    /// Returns true if no change of the tree has happened since `version` or is under way.
     fn is_unchanged(&self, version: u64) -> bool {
         let changing = self.flights.values().any(|task| task.change().is_some());
         !changing && self.version == version && self.home.certain().is_some()
@@ -201,7 +202,7 @@ impl Actor {
         }
     }
 
-    /// The answer to a request about names.
+    /// Handles the answer to a request about names.
     fn tree_reply(
         &mut self,
         common: &mut Common,
@@ -244,7 +245,7 @@ impl Actor {
         }
     }
 
-    /// The answer to a request about a file by its handle.
+    /// Handles the answer to a request about a file by its handle.
     fn file_reply(
         &mut self,
         common: &mut Common,
@@ -304,8 +305,8 @@ impl Actor {
         }
     }
 
-    /// Errors of requests that carry no state-id: a file without a name may be gone for them even
-    /// while it is open.
+    /// Returns true if a request without a state-id may fail with this error: a file without a name
+    /// may be gone for it even while the file is open.
     fn tolerate_stat(
         &mut self,
         common: &mut Common,
@@ -366,7 +367,7 @@ impl Actor {
                 if unchanged {
                     common.check_handle(file, reply.fh)?;
                 } else if common.files[file].handle != Some(reply.fh) {
-                    // A name that changed meanwhile led to another file; leave that one alone.
+                    // The name changed meanwhile and led to another file; leave that one alone.
                     return Ok(());
                 }
                 let shaky = !self.is_settled();
@@ -380,7 +381,7 @@ impl Actor {
         }
     }
 
-    /// A change of the tree was answered.
+    /// Handles the answer to a change of the tree.
     fn changed(
         &mut self,
         common: &mut Common,
@@ -475,7 +476,7 @@ impl Actor {
             let DirEntry { cookie, name, attributes } = entry;
             last = cookie;
             let name = parse_name(name).ok_or_else(|| format!("a name {name:?} was listed"))?;
-            // A name that is moved meanwhile may come twice.
+            // A name that moves during the listing may appear twice.
             let twice = !listing.seen.insert(name) && self.is_unchanged(listing.version);
             if cookie <= 2 || twice {
                 return Err(format!("name {name} was listed with cookie {cookie}, twice: {twice}"));

@@ -1,14 +1,14 @@
 //! The registered memory of one session.
 //!
-//! Invariant: memory that is in no transfer holds [`POISON`], so that data which was never placed,
-//! or is placed or fetched too late, cannot look right.
+//! Invariant: memory outside all transfers holds [`POISON`]. Data that was never placed, or is
+//! placed or fetched too late, therefore cannot look right.
 
 use super::task::Slot;
 use crate::limits::{LARGE_SLOT_BYTES, SLOT_BYTES, SLOTS};
 use dafs_client::core::{Piece, RegisteredMemory};
 use std::sync::Arc;
 
-/// What unused memory is filled with.
+/// The fill byte of unused memory.
 const POISON: u8 = 0xdb;
 
 /// Slots of registered memory.
@@ -34,12 +34,12 @@ impl Buffers {
         Some(Slot { index, offset: index * SLOT_BYTES })
     }
 
-    /// The memory of a slot as a transfer names it.
+    /// The memory of a slot, as a transfer takes it.
     pub(crate) fn piece(&self, slot: Slot, len: usize) -> Option<Piece> {
         Piece::new(&self.memory, slot.offset, u32::try_from(len).ok()?)
     }
 
-    /// Gives a slot back.
+    /// Returns a slot.
     pub(crate) fn give_back(&mut self, slot: Slot, len: usize) {
         self.free[slot.index] = true;
         if let Some(view) = self.memory.slice(slot.offset, len) {

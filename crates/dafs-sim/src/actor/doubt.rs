@@ -1,7 +1,4 @@
-//! What a broken connection leaves open, and until when.
-//!
-//! A request whose connection broke may still be carried out as long as the server has not learned
-//! of the break, or runs a job for it. The world sees both sides, so it knows when that is over.
+//! The requests that a broken connection leaves undecided, and until when.
 
 use super::Actor;
 use super::task::Task;
@@ -13,11 +10,11 @@ use dafs_dat::sim::SimNetwork;
 
 #[derive(Debug, Clone)]
 enum Waiting {
-    /// For the server's side of these connections to end.
+    /// Waits for the server's side of these connections to end.
     Connections(Vec<u64>),
-    /// For the engine to have seen that.
+    /// Waits for the engine to see that.
     Turn(u64),
-    /// For the jobs submitted before that.
+    /// Waits for the jobs submitted before that.
     Jobs(u64),
 }
 
@@ -34,7 +31,7 @@ impl Doubt {
         Self { waiting, changes: Vec::new() }
     }
 
-    /// Moves on as far as things have come; true when nothing is open any more.
+    /// Advances as far as the world has come. Returns true when no request is undecided any more.
     fn advance(&mut self, network: &SimNetwork, host: u32, server: &Server) -> bool {
         if let Waiting::Connections(ids) = &self.waiting {
             let live = network.connections(host);
@@ -59,7 +56,7 @@ impl Actor {
         self.doubts.is_empty()
     }
 
-    /// An operation will not be answered.
+    /// Notes an operation that will not be answered.
     pub(super) fn lost(&mut self, common: &mut Common, task: Task) {
         common.counts.lost += 1;
         if let Some(change) = task.change() {
@@ -79,7 +76,7 @@ impl Actor {
         }
     }
 
-    /// Hands what was lost to the doubt that was begun last.
+    /// Adds the lost changes to the latest doubt.
     pub(super) fn take_doubts(&mut self, common: &mut Common) {
         let changes = std::mem::take(&mut self.lost_changes);
         common.note(|| format!("c{} is in doubt about {changes:?}", self.number));
@@ -88,7 +85,7 @@ impl Actor {
         }
     }
 
-    /// Looks whether doubts are over.
+    /// Ends the doubts that are over.
     pub(crate) fn settle(&mut self, common: &mut Common, server: &Server) {
         let host = self.host;
         let mut settled = Vec::new();

@@ -1,4 +1,4 @@
-//! Choosing and submitting operations on file content, opens and attributes.
+//! Chooses and submits operations on file content, opens and attributes.
 
 use super::task::{Listing, Slot, Task};
 use super::{Actor, names};
@@ -12,7 +12,7 @@ use dafs_wire::dafs::{
     Request, SetAttrInline, ShareAccess, ShareDeny, ShareKey, Stability, StateId,
 };
 
-/// What a look at a file asks for.
+/// The attributes that a client asks for.
 pub(crate) const STAT: AttrMask = AttrMask(
     AttrMask::OBJECT_TYPE.0
         | AttrMask::MODE.0
@@ -63,7 +63,7 @@ impl Actor {
         Ok(())
     }
 
-    /// Ends the session, in order or not.
+    /// Ends the session, with or without an orderly disconnect.
     fn hang_up(&mut self, common: &mut Common) -> bool {
         let now = common.now;
         let in_order = self.rng.chance(700_000);
@@ -78,7 +78,7 @@ impl Actor {
         true
     }
 
-    /// Submits a request; what was refused at once because the session has ended is lost.
+    /// Submits a request. A request that fails at once because the session has ended is lost.
     pub(super) fn submit(
         &mut self,
         common: &mut Common,
@@ -117,7 +117,7 @@ impl Actor {
         self.session.as_ref().map_or(FileHandle::ZERO, |session| session.info().root)
     }
 
-    /// A file to do something with, and its handle.
+    /// Picks a file for an operation, and its handle.
     fn pick_file(&mut self, common: &Common) -> Option<(FileNumber, FileHandle)> {
         let shared = self.rng.chance(500_000);
         let mine = |file: &FileNumber| common.files[*file].owner == Some(self.number);
@@ -136,7 +136,7 @@ impl Actor {
         Some((file, common.files[file].handle?))
     }
 
-    /// The state-id to use: that of an open, if there is a fitting one, or none.
+    /// The state-id to use: that of a fitting open, or the anonymous one.
     fn state_for(&mut self, file: FileNumber, reads: bool) -> StateId {
         let anonymous = self.rng.chance(200_000);
         match self.opens.get(&file) {
@@ -321,7 +321,7 @@ impl Actor {
         let Some(&file) = files.get(self.rng.below(files.len() as u64) as usize) else {
             return Ok(false);
         };
-        // What uses the open must be over, or its answer could not be predicted.
+        // No other operation may use the open, or its answer could not be predicted.
         if self.flights.values().any(|task| task.file() == Some(file)) {
             return Ok(false);
         }
@@ -357,7 +357,7 @@ impl Actor {
         self.list_page(common, listing)
     }
 
-    /// The handle of a directory of the own tree, or the start of looking for it.
+    /// The handle of a directory of the client's own tree. Submits the lookup if it is not known.
     pub(super) fn directory(
         &mut self,
         common: &mut Common,
@@ -386,7 +386,7 @@ impl Actor {
         Ok(None)
     }
 
-    /// Looks at the place that tells the candidates apart.
+    /// Looks up a place at which the candidates differ.
     fn decide(&mut self, common: &mut Common) -> Result<(), String> {
         let candidates: Vec<_> = self.home.candidates().cloned().collect();
         let [one, other] = &candidates[..] else { return Ok(()) };

@@ -1,10 +1,10 @@
-//! A client of a world: a shipped session that does random operations, loses its connection, and
-//! starts again.
+//! A client of a world: the shipped session code. It does random operations, loses its connection
+//! and starts again.
 //!
 //! Invariants
-//! * Its own tree is changed by one operation at a time, and by none while it is not certain or
-//!   while a broken connection may still change something.
-//! * Every operation started is answered or lost, and the models are told which.
+//! * Its own tree is changed by one operation at a time. No operation changes it while it is
+//!   uncertain or a broken connection may still change it.
+//! * Every operation started is answered or lost, and the models learn which.
 
 mod answer;
 pub(crate) mod buffers;
@@ -32,7 +32,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use task::Task;
 
-/// A session that is not ready after this long is given up, as the client's outer layer does.
+/// The client gives up a session that is not ready after this long, as the shipped driver does.
 const OPENING_TIME_MAX: Duration = Duration::from_secs(10);
 
 /// A file that this client has open.
@@ -41,8 +41,8 @@ struct OpenRecord {
     state: StateId,
     reads: bool,
     writes: bool,
-    /// The server may have dropped it: it is from an earlier session, or its lease may have run
-    /// out, or an old session may still close it.
+    /// The server may have dropped it: it is from an earlier session, its lease may have expired,
+    /// or an old session may still close it.
     shaky: bool,
 }
 
@@ -55,7 +55,7 @@ pub(crate) struct Actor {
     session: Option<SessionCore>,
     session_since: Instant,
     buffers: Option<Buffers>,
-    /// Which run of the client this is.
+    /// The run (process) of the client.
     run: u64,
     flights: BTreeMap<u64, Task>,
     last_tag: u64,
@@ -126,22 +126,22 @@ impl Actor {
         })
     }
 
-    /// What its tree may look like.
+    /// The model of its tree.
     pub(crate) fn home(&self) -> &HomeModel {
         &self.home
     }
 
-    /// True when it will do nothing more by itself.
+    /// True when it will start nothing more by itself.
     pub(crate) fn is_done(&self) -> bool {
         self.remaining == 0 && self.session.is_none() && self.doubts.is_empty()
     }
 
-    /// It starts no further operation.
+    /// Stops starting operations.
     pub(crate) fn rest(&mut self) {
         self.remaining = 0;
     }
 
-    /// When it must be given a turn even if nothing arrives.
+    /// The time of its next turn if nothing arrives.
     pub(crate) fn next(&self) -> Option<Instant> {
         let Some(session) = &self.session else {
             return (self.remaining > 0).then_some(self.next_action);
@@ -158,7 +158,7 @@ impl Actor {
         timer.into_iter().chain(wants).min()
     }
 
-    /// Handles what has arrived and goes on.
+    /// Handles events, then goes on.
     pub(crate) fn turn(&mut self, common: &mut Common) -> Result<(), String> {
         let now = common.now;
         self.adapter.poll(now, &mut self.events);
@@ -179,7 +179,7 @@ impl Actor {
         Ok(())
     }
 
-    /// Handles what has completed, and the end of the session.
+    /// Handles completed operations and the end of the session.
     fn collect(&mut self, common: &mut Common) -> Result<(), String> {
         while let Some(Completed { tag, done }) =
             self.session.as_mut().and_then(SessionCore::take_completed)
@@ -254,7 +254,7 @@ impl Actor {
         common.note(|| format!("c{} connects", self.number));
         self.session_since = common.now;
         let address = Address::Sim(SERVER_HOST);
-        // What fails at once fails again: the address is right, so this is a refusal to be met later.
+        // A failure at once would repeat: the address is right, so the server will refuse later.
         self.session = SessionCore::connect(&mut self.adapter, config, &address, common.now).ok();
         self.next_action = common.now + Duration::from_micros(10 * self.rng.log_below(20_000));
     }
@@ -269,7 +269,7 @@ impl Actor {
         Ok(())
     }
 
-    /// The session has ended; `killed` when its process did.
+    /// Ends the session; `killed` if the process ended.
     fn session_over(&mut self, common: &mut Common, killed: bool) {
         for (_, task) in std::mem::take(&mut self.flights) {
             self.lost(common, task);
@@ -285,7 +285,7 @@ impl Actor {
         self.doubts.push(Doubt::begin(&common.network, self.host));
         self.take_doubts(common);
         self.directories.clear();
-        // A new run of the client holds nothing of the old one; a new session of the same run may.
+        // A new run of the client holds no state of the old one. A new session of the same run may.
         if killed || self.rng.chance(300_000) {
             self.run = self.rng.bits();
             self.opens.clear();
@@ -294,7 +294,7 @@ impl Actor {
         self.next_action = common.now + Duration::from_micros(10 * self.rng.log_below(50_000));
     }
 
-    /// The process ends without a word and starts again.
+    /// Ends the process without a disconnect and starts it again.
     pub(crate) fn kill(&mut self, common: &mut Common) {
         common.note(|| format!("c{} is killed", self.number));
         self.adapter = common.network.adapter(self.host);

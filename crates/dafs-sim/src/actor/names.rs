@@ -11,7 +11,7 @@ use dafs_wire::dafs::{
     Request, ShareAccess, ShareDeny, ShareKey,
 };
 
-/// A name of the trees, as bytes. They are not UTF-8 on purpose.
+/// A name of the trees, as bytes. It is not UTF-8 on purpose.
 pub(crate) fn name(name: u8) -> Vec<u8> {
     vec![b'n', 0xff, b'0' + name]
 }
@@ -41,7 +41,7 @@ impl Actor {
         !changing && self.is_settled() && self.home.certain().is_some()
     }
 
-    /// A place whose directory exists; whether something is there is left to chance.
+    /// Draws a place whose directory exists, occupied or not.
     fn draw_place(&mut self) -> Option<Place> {
         let inner: Vec<u8> = self.home.certain()?.directories().into_iter().collect();
         let inside = !inner.is_empty() && self.rng.chance(400_000);
@@ -103,8 +103,8 @@ impl Actor {
         self.submit_change(common, change)
     }
 
-    /// Leaves out what the model does not follow: directories below directories, and links to what
-    /// is not a file.
+    /// True unless the model cannot follow the change: a directory below a directory, or a link to
+    /// something other than a file.
     fn is_modelled(&self, change: &Change) -> bool {
         let Some(tree) = self.home.certain() else { return false };
         let is_directory = |place: &Place| tree.get(place) == Some(&Entry::Directory);

@@ -1,18 +1,18 @@
-//! What a client has under way.
+//! The outstanding operations of a client.
 
 use crate::model::content::{ChangeId, Tick};
 use crate::model::names::{Change, FileNumber, Place};
 use dafs_wire::dafs::{StateId, Verifier};
 use std::collections::BTreeSet;
 
-/// Where the data of a transfer lies.
+/// The buffer of a transfer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Slot {
     pub(crate) index: usize,
     pub(crate) offset: usize,
 }
 
-/// Why a directory is being listed.
+/// A directory listing under way.
 #[derive(Debug, Clone)]
 pub(crate) struct Listing {
     pub(crate) dir: Option<u8>,
@@ -39,7 +39,7 @@ pub(crate) enum Task {
         file: FileNumber,
         version: u64,
     },
-    /// Looks whether a name is there, to find out which change was made.
+    /// Looks up a name, to find out which change happened.
     Decide {
         place: Place,
     },
@@ -109,7 +109,7 @@ pub(crate) enum Task {
 }
 
 impl Task {
-    /// True when it changes the client's own tree.
+    /// The change of the client's own tree, if it is one.
     pub(crate) fn change(&self) -> Option<&Change> {
         match self {
             Task::Create { change, .. } | Task::Names { change } => Some(change),
@@ -117,7 +117,7 @@ impl Task {
         }
     }
 
-    /// The file it is about.
+    /// The file that it concerns.
     pub(crate) fn file(&self) -> Option<FileNumber> {
         match self {
             Task::FindFile { file, .. }

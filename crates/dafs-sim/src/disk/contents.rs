@@ -1,21 +1,21 @@
-//! What the files of a disk contain, with all that a power cut may leave of it.
+//! The contents of the files of a disk, with every version that a power failure may leave.
 //!
 //! Invariants
-//! * The first size and the first version of a page are stable, the last ones are the present.
-//! * A page that is not there reads as zeros.
+//! * The first size and the first version of a page are stable, the last ones are current.
+//! * An absent page reads as zeros.
 
 use dafs_dat::sim::SimRng;
 use dafs_mem::VolatileSlice;
 use dafs_store::{FileId, MemoryContent, OpenFile, Result, Wait};
 use std::collections::BTreeMap;
 
-/// Bytes of a page, which is kept or lost by itself.
+/// Bytes of a page. A power failure keeps or loses each page independently.
 const PAGE_BYTES: u64 = 4096;
 
-/// Bytes that a device writes as one; a page can be torn between them.
+/// Bytes that a device writes atomically. A page can be torn between sectors.
 const SECTOR_BYTES: usize = 512;
 
-/// Chance in a million that a page which is neither all old nor all new is a mixture.
+/// Chance in a million that a page which is neither all old nor all new is torn.
 const TORN_PPM: u32 = 250_000;
 
 /// The bytes of a page; none: zeros.
@@ -39,8 +39,8 @@ impl Default for FileContent {
 }
 
 impl Contents {
-    /// Takes over what `file` contains now, where it may have changed from `offset` to `end`, or up
-    /// to a size that it had.
+    /// Takes over the current content of `file`, which may have changed from `offset` to `end`, or
+    /// up to an earlier size.
     pub(super) fn changed(
         &mut self,
         id: &FileId,
@@ -54,7 +54,7 @@ impl Contents {
         if size != before {
             content.sizes.push(size);
         }
-        // What lies between two sizes has changed as well.
+        // The range between the two sizes has changed as well.
         let (offset, end) = if size == before {
             (offset, end.min(size))
         } else {
@@ -74,7 +74,7 @@ impl Contents {
         Ok(())
     }
 
-    /// What is there now becomes stable in a range; length 0 means to the end.
+    /// Makes the current content of a range stable; length 0 means to the end.
     pub(super) fn settle(&mut self, id: &FileId, offset: u64, len: u64) {
         let Some(content) = self.files.get_mut(id) else { return };
         content.sizes.drain(..content.sizes.len() - 1);
@@ -84,7 +84,7 @@ impl Contents {
         }
     }
 
-    /// The present size becomes stable.
+    /// Makes the current size stable.
     pub(super) fn settle_size(&mut self, id: &FileId) {
         if let Some(content) = self.files.get_mut(id) {
             content.sizes.drain(..content.sizes.len() - 1);
@@ -102,7 +102,8 @@ impl Contents {
         self.files.retain(|id, _| needed(id));
     }
 
-    /// Of what is not stable, some is kept; files that are not `there` any more are gone.
+    /// Applies a power failure: a random part of the unstable versions is kept. Files that are not
+    /// `there` any more are gone.
     pub(super) fn cut_power(&mut self, rng: &mut SimRng, there: impl Fn(&FileId) -> bool) {
         self.keep(there);
         for content in self.files.values_mut() {
@@ -118,7 +119,7 @@ impl Contents {
         }
     }
 
-    /// What a file contains now.
+    /// The current content of a file.
     pub(super) fn content(&self, id: &FileId) -> MemoryContent {
         let Some(content) = self.files.get(id) else { return (0, Vec::new()) };
         let size = content.sizes.last().copied().unwrap_or_default();
@@ -156,7 +157,7 @@ fn choose_page(rng: &mut SimRng, versions: &[Page]) -> Page {
     page
 }
 
-/// Bytes of a page from `size` on are zeros.
+/// Zeros the bytes of a page from `size` on.
 fn cut_off(page: &mut Page, size: u64) {
     let size = usize::try_from(size).unwrap_or(usize::MAX);
     if size == 0 {

@@ -8,7 +8,7 @@ use dafs_store::{
 use std::any::Any;
 use std::sync::Arc;
 
-/// A file of the memory store, with a record of what is not stable.
+/// A file of the memory store that records its unstable changes.
 pub(super) struct DiskFile {
     inner: Arc<dyn OpenFile>,
     shared: Arc<Shared>,

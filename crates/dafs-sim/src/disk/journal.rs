@@ -7,14 +7,14 @@ use dafs_journal::sim::SimDisk;
 use std::io;
 use std::sync::Arc;
 
-/// Chance in a million that a sector that was not made stable lasts.
+/// Chance in a million that an unsynced sector survives.
 const LASTS_PPM: u32 = 500_000;
 
-/// Where the segments are. Clones share them.
+/// The disk that holds the segments. Clones share it.
 #[derive(Clone, Default)]
 pub(crate) struct JournalDisk {
     disk: Arc<SimDisk>,
-    /// Says that it has made something stable and has not, which no disk may do.
+    /// Danger: reports a sync that it has not done. This proves that the checks notice.
     lies: bool,
 }
 
@@ -30,12 +30,12 @@ impl JournalDisk {
         Self { disk: Arc::default(), lies }
     }
 
-    /// For the server that holds `plug`.
+    /// The disk, for the server that holds `plug`.
     pub(crate) fn plugged(&self, plug: Plug) -> Arc<dyn Disk> {
         Arc::new(PluggedDisk { disk: self.clone(), plug })
     }
 
-    /// The power fails and returns.
+    /// Applies a power failure.
     pub(crate) fn cut_power(&self, rng: &mut SimRng) {
         self.disk.cut_power(&mut || rng.chance(LASTS_PPM));
     }

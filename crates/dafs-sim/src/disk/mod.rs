@@ -1,13 +1,13 @@
-//! The disk of a world's server: a file system that survives its server, and forgets what was not
-//! made stable when the power fails.
+//! The disk of a world's server: a file system that survives its server, and loses unsynced changes
+//! in a power failure.
 //!
-//! Names and attributes change in an order, as in a journalling file system: a power cut undoes all
-//! changes after some point of that order, which lies behind the last one that was made stable.
-//! Data that was not made stable is kept, lost or torn by pages, each page by itself.
+//! Names and attributes change in order, as in a journalling file system. A power failure undoes
+//! all changes after some point of that order, but none up to the last synced one. Unsynced data is
+//! kept, lost or torn, each page independently.
 //!
 //! Invariants
-//! * What is stable survives every power cut. What was done survives the end of the process.
-//! * After its end nothing that a server still holds of the disk changes or reads anything.
+//! * Stable changes survive every power failure. All changes survive the end of the process.
+//! * After its end, a server that still holds the disk can neither change nor read it.
 
 mod contents;
 mod file;
@@ -25,8 +25,7 @@ use dafs_store::{FileId, MemoryImage, MemoryStore, Result, Store};
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Changes of names and attributes that the file system holds back at most; the oldest ones become
-/// stable by themselves then.
+/// Most unsynced changes of names and attributes. Beyond that the oldest ones become stable.
 const CHANGES_MAX: usize = 16;
 
 /// A disk. Clones share it.
@@ -43,7 +42,8 @@ struct Shared {
 
 #[derive(Debug, Default)]
 struct Log {
-    /// What a power cut may go back to, oldest first; the first is stable, the last is the present.
+    /// The states that a power failure may return to, oldest first. The first is stable, the last
+    /// is current.
     states: VecDeque<Moment>,
     contents: Contents,
     lies: bool,
@@ -52,14 +52,13 @@ struct Log {
 #[derive(Debug)]
 struct Moment {
     image: MemoryImage,
-    /// The objects whose change led here.
+    /// The objects that the change touched.
     touched: Vec<FileId>,
 }
 
 impl SimDisk {
-    /// A disk with the names of `memory`, all stable; its files must be empty.
-    /// With `lies`, what is said to be stable is not, which no disk may do; this proves that the
-    /// checks notice.
+    /// A disk with the names of `memory`, all stable; its files must be empty. With `lies` it
+    /// reports syncs that it has not done; this proves that the checks notice.
     pub(crate) fn new(memory: MemoryStore, lies: bool) -> Self {
         let image = memory.image(None);
         let states = VecDeque::from([Moment { image, touched: Vec::new() }]);
@@ -72,8 +71,8 @@ impl SimDisk {
         DiskStore::new(self.shared.clone(), plug)
     }
 
-    /// The power fails and returns: what was not stable is kept, lost or torn, as `rng` says. The
-    /// server must be gone.
+    /// Applies a power failure: unsynced changes are kept, lost or torn, as `rng` decides. The
+    /// server must have ended.
     pub(crate) fn cut_power(&self, rng: &mut SimRng) -> Result<()> {
         let mut log = self.shared.log();
         let kept = 1 + rng.below(log.states.len() as u64) as usize;
@@ -87,12 +86,12 @@ impl SimDisk {
         self.shared.memory.restore(image, &mut |id| contents.content(id))
     }
 
-    /// The file system as it is now, to compare with.
+    /// The current file system, to compare with.
     pub(crate) fn memory(&self) -> &MemoryStore {
         &self.shared.memory
     }
 
-    /// Everything becomes stable.
+    /// Makes everything stable.
     #[cfg(test)]
     fn settle(&self) {
         let mut log = self.shared.log();
@@ -108,7 +107,7 @@ impl Shared {
         self.log.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Names or attributes have changed.
+    /// Records a change of names or attributes.
     fn changed(&self, touched: Vec<FileId>) {
         let mut log = self.log();
         let image = self.memory.image(log.states.back().map(|moment| &moment.image));
@@ -120,7 +119,7 @@ impl Shared {
         contents.keep(|id| states.iter().any(|moment| moment.image.holds(id)));
     }
 
-    /// All changes up to the latest one of any of `ids` become stable.
+    /// Makes all changes up to the latest one of any of `ids` stable.
     fn settle_names(&self, ids: &[FileId]) {
         let mut log = self.log();
         if log.lies {
@@ -132,7 +131,7 @@ impl Shared {
         ids.iter().for_each(|id| log.contents.settle_size(id));
     }
 
-    /// The data of a file and its attributes became stable.
+    /// Makes the data and the attributes of a file stable.
     fn settle_data(&self, id: &FileId, offset: u64, len: u64) {
         let mut log = self.log();
         log.contents.settle(id, offset, len);
@@ -140,7 +139,7 @@ impl Shared {
         log.states.iter_mut().for_each(|moment| moment.image.take_attributes(&image, id));
     }
 
-    /// The data of a file has changed within a range.
+    /// Records a change of a file's data within a range.
     fn data_changed(&self, id: &FileId, offset: u64, end: u64) -> Result<()> {
         let root = dafs_store::Cred::new(0, 0);
         let mode = dafs_store::OpenMode { read: true, write: false };

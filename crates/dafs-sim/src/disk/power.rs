@@ -1,13 +1,13 @@
-//! What a server is plugged into: when it goes off, nothing that the server does has an effect.
+//! The power supply of a server. After it goes off, no action of that server has an effect.
 
 use dafs_store::StoreError;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// What is to happen in the moment of the end, such as cutting the network.
+/// A callback at the end of a server, such as cutting the network.
 type AtEnd = Box<dyn Fn() + Send + Sync>;
 
-/// Says which server is alive, and ends it in the middle of what it does. Clones share it.
+/// Knows which server is alive, and ends it between two of its effects. Clones share it.
 #[derive(Clone)]
 pub(crate) struct Power {
     state: Arc<Mutex<State>>,
@@ -16,11 +16,11 @@ pub(crate) struct Power {
 
 #[derive(Debug, Default)]
 struct State {
-    /// The server that may have effects now; the earlier ones are gone.
+    /// The server that may have effects now; earlier ones have ended.
     server: u64,
-    /// It ends before it has so many more effects.
+    /// Effects until it ends.
     effects_left: Option<u64>,
-    /// It has ended and was not followed by another one.
+    /// It has ended and no other has started.
     off: bool,
 }
 
@@ -30,14 +30,14 @@ impl fmt::Debug for Power {
     }
 }
 
-/// One server's hold on what outlives it.
+/// One server's access to the state that outlives it.
 #[derive(Debug, Clone)]
 pub(crate) struct Plug {
     power: Power,
     server: u64,
 }
 
-/// The server is gone.
+/// The server has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Off;
 
@@ -48,7 +48,7 @@ impl From<Off> for StoreError {
 }
 
 impl Power {
-    /// `at_end` is called when a server ends, in the middle of whatever it does.
+    /// Creates a power supply. It calls `at_end` when a server ends.
     pub(crate) fn new(at_end: impl Fn() + Send + Sync + 'static) -> Self {
         Self { state: Arc::default(), at_end: Arc::new(Box::new(at_end)) }
     }
@@ -57,7 +57,7 @@ impl Power {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// For a new server; those before it are gone.
+    /// A plug for a new server. Earlier servers have ended.
     pub(crate) fn plug(&self) -> Plug {
         let mut state = self.lock();
         state.server += 1;
@@ -66,31 +66,31 @@ impl Power {
         Plug { power: self.clone(), server: state.server }
     }
 
-    /// The server ends after so many more effects.
+    /// Ends the server after this many more effects.
     pub(crate) fn end_after(&self, effects: u64) {
         self.lock().effects_left = Some(effects);
     }
 
-    /// The server does not end by itself any more.
+    /// Cancels a scheduled end.
     pub(crate) fn spare(&self) {
         self.lock().effects_left = None;
     }
 
-    /// The server ends now.
+    /// Ends the server now.
     #[cfg(test)]
     pub(crate) fn end(&self) {
         self.lock().off = true;
         (self.at_end)();
     }
 
-    /// No server is alive.
+    /// True while no server is alive.
     pub(crate) fn is_off(&self) -> bool {
         self.lock().off
     }
 }
 
 impl Plug {
-    /// To be asked before anything is done that outlives the server.
+    /// Call it before each change of state that outlives the server.
     pub(crate) fn effect(&self) -> Result<(), Off> {
         let mut state = self.power.lock();
         if state.server != self.server || state.off {
@@ -108,7 +108,7 @@ impl Plug {
         Ok(())
     }
 
-    /// To be asked before anything is looked at.
+    /// Call it before each read of such state.
     pub(crate) fn look(&self) -> Result<(), Off> {
         let state = self.power.lock();
         if state.server == self.server && !state.off { Ok(()) } else { Err(Off) }

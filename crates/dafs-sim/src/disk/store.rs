@@ -8,7 +8,7 @@ use dafs_store::{
 };
 use std::sync::Arc;
 
-/// The memory store behind a plug, with a record of what is not stable.
+/// The memory store behind a plug; it records unsynced changes.
 pub(crate) struct DiskStore {
     shared: Arc<Shared>,
     plug: Plug,
@@ -23,19 +23,19 @@ impl DiskStore {
         DiskFile::wrap(file, &self.shared, &self.plug)
     }
 
-    /// The file system, to look at.
+    /// The file system, for a read.
     fn look(&self) -> Result<&dyn Store> {
         self.plug.look()?;
         Ok(&self.shared.memory)
     }
 
-    /// The file system, to change.
+    /// The file system, for a change.
     fn effect(&self) -> Result<&dyn Store> {
         self.plug.effect()?;
         Ok(&self.shared.memory)
     }
 
-    /// What a name leads to.
+    /// The object behind a name.
     fn behind(&self, dir: &FileId, name: &[u8]) -> Option<FileId> {
         self.shared.memory.lookup(&Cred::new(0, 0), dir, name).ok().map(|(id, _)| id)
     }

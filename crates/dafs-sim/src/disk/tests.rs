@@ -153,7 +153,7 @@ fn after_its_end_a_server_neither_sees_nor_changes_anything() {
     assert!(world.power.is_off());
     assert_eq!(world.store.getattr(&id), Err(StoreError::Io));
     world.store = world.disk.store(world.power.plug());
-    // The process ended, not the machine: all that it did is there.
+    // The process ended, not the machine: all its changes are there.
     assert_eq!(world.read(&id), [1; 10]);
     assert_eq!(write(), Err(StoreError::Io));
     assert_eq!(world.read(&id), [1; 10]);

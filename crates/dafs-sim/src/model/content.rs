@@ -1,26 +1,26 @@
-//! What a file may contain, as clients that saw only their own answers can know it.
+//! The possible contents of a file, derived from the answers of clients alone.
 //!
-//! A file is the history of its changes. Each change began when it was submitted and ended when it
-//! was answered; one whose connection broke is in doubt: any part of it may take effect at any
-//! time until it is settled, which is when the server has let go of that connection. Times are
-//! ticks of one counter for the whole world, so any two are ordered.
+//! A file is the history of its changes. A change begins when it is submitted and ends when it is
+//! answered. A change whose connection broke is in doubt: any part of it may take effect at any
+//! time until it is settled, when the server has dropped that connection. Times are ticks of one
+//! counter for the whole world, so any two are ordered.
 //!
 //! Invariants
 //! * A byte read is explained by a change that could have been the last one there: it began before
-//!   the read ended, and no answered change that covers the byte both began after it had ended and
+//!   the read ended. No answered change that covers the byte both began after it had ended and
 //!   ended before the read began.
-//! * What a read has shown counts as written: a later read may not go back behind it.
+//! * Data seen by a read counts as written: a later read may not see an older state.
 
 use crate::pattern::WriteId;
 
-/// A point in the order of everything that clients see.
+/// A point in the order of all events that clients see.
 pub type Tick = u64;
 
 /// Names a change of one file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ChangeId(u64);
 
-/// Changes kept before those that no read can see any more are dropped.
+/// Number of changes beyond which those that no read can see any more are dropped.
 const CHANGES_BEFORE_PRUNING: usize = 32;
 
 /// Bytes that must agree before a read counts as proof of which change it saw.
@@ -92,8 +92,8 @@ impl Change {
     }
 }
 
-/// What a read has proved: at some time between its ticks this range held what `source` put there.
-/// So nothing that had ended before then can show there any more.
+/// A read's proof: at some time between its ticks, this range held the data of `source`. A change
+/// that had ended before then can therefore not show there any more.
 #[derive(Debug, Clone)]
 struct Proof {
     source: ChangeId,
@@ -112,7 +112,7 @@ impl Proof {
     }
 }
 
-/// A read to be explained.
+/// A read to check.
 #[derive(Debug, Clone, Copy)]
 pub struct Observation<'a> {
     /// When it was submitted.
@@ -123,9 +123,9 @@ pub struct Observation<'a> {
     pub offset: u64,
     /// Bytes asked for.
     pub asked: u64,
-    /// Bytes that came.
+    /// Bytes received.
     pub bytes: &'a [u8],
-    /// Whether the server said that the end of the file was reached.
+    /// True if the server reported the end of the file.
     pub eof: bool,
 }
 
@@ -163,12 +163,12 @@ impl FileModel {
         id
     }
 
-    /// A write was submitted.
+    /// Begins a write.
     pub fn begin_write(&mut self, tick: Tick, write: WriteId, offset: u64, len: u64) -> ChangeId {
         self.begin(tick, Effect::Write { write, offset, len })
     }
 
-    /// A change of the size was submitted.
+    /// Begins a change of the size.
     pub fn begin_truncate(&mut self, tick: Tick, size: u64) -> ChangeId {
         self.begin(tick, Effect::Truncate { size })
     }
@@ -177,7 +177,7 @@ impl FileModel {
         self.changes.iter_mut().find(|change| change.id == id)
     }
 
-    /// It was answered: done. For a write, `count` bytes of it were.
+    /// A change was answered with success. For a write, `count` bytes were written.
     pub fn done(&mut self, id: ChangeId, tick: Tick, count: u64) {
         if let Some(change) = self.find(id) {
             change.end = Some(tick);
@@ -188,12 +188,12 @@ impl FileModel {
         }
     }
 
-    /// It was answered: nothing was done.
+    /// A change was answered with an error and had no effect.
     pub fn refused(&mut self, id: ChangeId) {
         self.changes.retain(|change| change.id != id);
     }
 
-    /// It was not answered, and from `tick` on it cannot take effect any more.
+    /// A change was not answered, and cannot take effect from `tick` on.
     pub fn settled(&mut self, id: ChangeId, tick: Tick) {
         if let Some(change) = self.find(id) {
             change.end = Some(tick);
@@ -215,7 +215,7 @@ impl FileModel {
             let (from, to) = change.effect.range();
             !all.iter().any(|other| replaces(other, change) && other.effect.covers(from, to))
         });
-        // What a proof rules out is ruled out as well by a certain change that began after it.
+        // A certain change that began after the proof rules out the same changes as the proof.
         self.proofs.retain(|proof| {
             !all.iter().any(|other| {
                 proof.end < other.begin
@@ -225,7 +225,7 @@ impl FileModel {
         });
     }
 
-    /// The smallest and the largest size that somebody who asked at `begin` may be told.
+    /// The smallest and the largest size that a request submitted at `begin` may be answered.
     pub fn size_bounds(&self, begin: Tick) -> (u64, u64) {
         let mut low = 0;
         let mut high = 0;
@@ -250,10 +250,10 @@ impl FileModel {
         (low, high)
     }
 
-    /// Checks a size that was told to somebody who asked at `begin`.
+    /// Checks a size from the answer to a request submitted at `begin`.
     ///
     /// # Errors
-    /// The bounds that it leaves.
+    /// The bounds that the size violates.
     pub fn check_size(&self, begin: Tick, size: u64) -> Result<(), String> {
         let (low, high) = self.size_bounds(begin);
         if (low..=high).contains(&size) {
@@ -262,10 +262,10 @@ impl FileModel {
         Err(format!("a size of {size} was told where only {low} to {high} can be"))
     }
 
-    /// Checks what a read returned, and remembers what it proves.
+    /// Checks a read, and remembers its proof.
     ///
     /// # Errors
-    /// Which bytes cannot be explained, and what could have been there.
+    /// The bytes that cannot be explained, and the bytes possible there.
     pub fn check_read(&mut self, read: Observation<'_>) -> Result<(), String> {
         let count = read.bytes.len() as u64;
         let stop = read.offset + count;
@@ -292,7 +292,7 @@ impl FileModel {
         Ok(())
     }
 
-    /// Cuts a range where changes begin and end.
+    /// Cuts a range at the begins and ends of changes.
     fn segments(&self, from: u64, to: u64) -> Vec<(u64, u64)> {
         let mut edges = vec![from, to];
         for change in &self.changes {
@@ -329,7 +329,7 @@ impl FileModel {
         let whole: Vec<&&Change> =
             possible.iter().filter(|change| change.effect.explains(from, bytes)).collect();
         if let [only] = whole[..] {
-            // With a single possibility there is nothing to prove.
+            // A single possibility needs no proof.
             if bytes.len() >= PROOF_BYTES_MIN && possible.len() > 1 {
                 self.proofs.push(Proof { source: only.id, begin, end, range: (from, to) });
             }
@@ -351,7 +351,7 @@ impl FileModel {
     }
 }
 
-/// The message about a byte that nothing explains.
+/// The message about a byte without an explanation.
 fn describe(position: u64, bytes: &[u8], possible: &[&Change], all: &[Change]) -> String {
     let mut text = format!("bytes {bytes:02x?} at {position} are explained by nothing;");
     for change in possible {
@@ -388,7 +388,7 @@ mod tests {
         file.check_read(read(3, 4, 20, &content(1, 20, 80))).unwrap();
         assert!(file.check_read(read(3, 4, 20, &[0; 80])).is_err());
         let second = file.begin_write(5, WriteId(2), 50, 100);
-        // Under way: either may be seen, byte by byte.
+        // The write is outstanding: either content may be seen, byte by byte.
         file.check_read(read(6, 7, 60, &content(1, 60, 30))).unwrap();
         file.check_read(read(6, 7, 60, &content(2, 60, 30))).unwrap();
         file.done(second, 8, 100);
@@ -407,7 +407,7 @@ mod tests {
         let later = file.begin_write(3, WriteId(2), 0, 64);
         file.done(later, 4, 64);
         for id in [2, 1, 2, 1] {
-            // Reads at the same time prove nothing about each other.
+            // Concurrent reads prove nothing about each other.
             file.check_read(read(5, 50, 0, &content(id, 0, 64))).unwrap();
         }
         assert!(file.check_read(read(5, 6, 0, &[0; 64])).is_err());

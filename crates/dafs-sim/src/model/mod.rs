@@ -1,4 +1,4 @@
-//! What the files and names of a world must look like, whatever has broken on the way.
+//! The required state of the files and names of a world, after any faults.
 
 pub mod content;
 pub mod names;

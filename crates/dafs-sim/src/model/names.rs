@@ -1,18 +1,14 @@
-//! What one client's own directory tree must look like.
+//! The required state of one client's own directory tree.
 //!
 //! Only its owner changes a tree, one change at a time, so every answer can be predicted. When the
-//! connection breaks before the answer, the tree is one of two until a listing tells which.
-//!
-//! Invariants
-//! * There are one or two candidates, and two only after a change in doubt.
-//! * A listing that fits no candidate is an error of the system under test.
+//! connection breaks before the answer, the tree is one of two until a listing decides.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Index of a file in the world's list of files.
 pub type FileNumber = usize;
 
-/// A directory of the tree: the top, or one below it.
+/// A name in a directory of the tree.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Place {
     /// The directory below the top; `None` for the top itself.
@@ -21,7 +17,7 @@ pub struct Place {
     pub name: u8,
 }
 
-/// What a name stands for.
+/// The object behind a name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Entry {
     /// A regular file.
@@ -49,8 +45,8 @@ pub enum Change {
     Rename(Place, Place),
 }
 
-/// Why a change must fail. What several could apply to is told by the set in
-/// [`Tree::apply`]'s error.
+/// The reason why a change must fail. Where several apply, the error of [`Tree::apply`] is the set
+/// of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 #[allow(missing_docs, reason = "the names are the meaning")]
 pub enum Refusal {
@@ -70,12 +66,12 @@ pub struct Tree {
 type Outcome = Result<Tree, Refusal>;
 
 impl Tree {
-    /// What a name stands for.
+    /// The object behind a name.
     pub fn get(&self, place: &Place) -> Option<&Entry> {
         self.entries.get(place)
     }
 
-    /// Every place where something is.
+    /// Every occupied place.
     pub fn places(&self) -> impl Iterator<Item = &Place> {
         self.entries.keys()
     }
@@ -133,7 +129,7 @@ impl Tree {
     /// The tree after a change.
     ///
     /// # Errors
-    /// Why the change must fail.
+    /// The reasons why the change must fail.
     pub fn apply(&self, change: &Change) -> Outcome {
         match change {
             Change::Create(place, file) => self.with(place, Entry::File(*file)),
@@ -194,7 +190,7 @@ impl Tree {
     }
 }
 
-/// The tree of one client, as far as it is known.
+/// The tree of one client, certain or one of two.
 #[derive(Debug, Clone, Default)]
 pub struct HomeModel {
     known: Tree,
@@ -213,10 +209,10 @@ impl HomeModel {
         std::iter::once(&self.known).chain(&self.other)
     }
 
-    /// A change was answered.
+    /// Handles the answer to a change.
     ///
     /// # Errors
-    /// When the answer is not the one that it must be.
+    /// An answer that the model excludes.
     pub fn answered(&mut self, change: &Change, answer: Result<(), Refusal>) -> Result<(), String> {
         debug_assert!(self.other.is_none(), "a change was made while another was in doubt");
         match (self.known.apply(change), answer) {
@@ -231,7 +227,7 @@ impl HomeModel {
         }
     }
 
-    /// The connection broke before a change was answered.
+    /// Handles a change whose connection broke before the answer.
     pub fn in_doubt(&mut self, change: &Change) {
         self.other = self.known.apply(change).ok().filter(|tree| *tree != self.known);
     }
@@ -239,7 +235,7 @@ impl HomeModel {
     /// Keeps the candidates that `fits`.
     ///
     /// # Errors
-    /// When there is none left.
+    /// No candidate fits.
     pub fn decide(&mut self, fits: impl Fn(&Tree) -> bool) -> Result<(), String> {
         let fitting: Vec<Tree> = self.candidates().filter(|tree| fits(tree)).cloned().collect();
         match <[Tree; 1]>::try_from(fitting) {
@@ -304,7 +300,7 @@ mod tests {
         assert!(home.clone().decide(|tree| tree.list(None).is_empty()).is_err());
         home.decide(|tree| tree.list(None).contains_key(&1)).unwrap();
         assert!(home.certain().is_some());
-        // What must fail leaves no doubt.
+        // A change that must fail leaves no doubt.
         home.in_doubt(&Change::Remove(top(9)));
         assert!(home.certain().is_some());
     }
