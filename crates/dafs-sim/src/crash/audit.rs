@@ -1,4 +1,4 @@
-//! The last look: what is on the disk, compared with the models.
+//! The final audit: compares the content of the disk with the models.
 
 use super::DIRECTORIES;
 use super::client::{Client, content};
@@ -9,7 +9,7 @@ use dafs_mem::VolatileSlice;
 use dafs_store::{Cred, DirEntry, FileId, Kind, MemoryStore, OpenMode, Store, Wait};
 use std::collections::BTreeMap;
 
-/// What a client's places hold.
+/// The objects at a client's places.
 type Places = BTreeMap<Place, (FileId, bool)>;
 
 /// Compares everything.

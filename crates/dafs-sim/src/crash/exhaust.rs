@@ -1,12 +1,12 @@
-//! Ending a process at every place there is in a short world, one place per run.
+//! Ends a process at every possible place in a short world, one place per run.
 
 use super::plan::{CrashOptions, EndAt, Plan};
 use super::world::{CrashFailure, check};
 use dafs_service::durable::Durability;
 
-/// Runs the worlds of a seed with one end each: of the server before each of its effects, without
-/// and, where that is promised, with a loss of power, and of the first client before each step. The other faults of the plan
-/// are left out. Returns the number of worlds.
+/// Runs the worlds of a seed with one end each: of the server before each of its effects, and of
+/// the first client before each step. Where replies are durable, the server's ends are run with a
+/// power failure as well. The other faults of the plan are left out. Returns the number of worlds.
 ///
 /// # Errors
 /// The first world that fails.

@@ -1,17 +1,18 @@
 //! Worlds in which processes end and the power fails: one seed, one world.
 //!
-//! The shipped server over a disk that forgets what was not stable, and the shipped client with its
-//! recovery. The server ends between any two of its effects on what outlives it and starts again;
-//! clients end and come back as new instances; connections break, hosts stall and are cut off. In
-//! the end everything that was answered has happened exactly once, everything else at most once.
+//! The shipped server runs over a disk that loses unsynced changes, and the shipped client runs
+//! with its recovery. The server ends between any two of its persistent effects and restarts.
+//! Clients end and come back as new instances. Connections break, hosts pause, and partitions cut
+//! them off. In the end every answered operation has happened exactly once, every other one at most
+//! once.
 //!
-//! Vaults are files that are used under locks of every kind: a model of all that can be says of each
-//! answer whether it is possible. One file has a fence, by which clients shut each
-//! other out. [`exhaust`] ends a process at every place of a short world.
+//! Vaults are files that are used under locks of every kind. Their model keeps all possible states
+//! and decides of each answer whether it is possible. One file has a fence, by which clients
+//! exclude each other. [`exhaust`] ends a process at every place of a short world.
 //!
 //! Invariants
-//! * A world is one thread. Nothing in it reads a clock, an environment or a source of randomness
-//!   but its seed.
+//! * A world is one thread. It reads no clock, no environment and no source of randomness but its
+//!   seed.
 //! * The same options give the same digest, or the same violation.
 
 mod audit;
@@ -45,10 +46,10 @@ pub(crate) const DIRECTORIES: u8 = 2;
 pub(crate) const VAULTS: [VaultKind; 4] =
     [VaultKind::Plain, VaultKind::Persist, VaultKind::AutoRecovery, VaultKind::Both];
 
-/// Files that are shared by right of delegations.
+/// Files that are shared under delegations.
 pub(crate) const BOARDS: usize = 2;
 
-/// What the clients of a world share.
+/// The state that the clients of a world share.
 pub(crate) struct Shared {
     pub(crate) common: Common,
     pub(crate) log: Log,
@@ -57,31 +58,31 @@ pub(crate) struct Shared {
     pub(crate) boards: Vec<Board>,
     pub(crate) leases: LeaseBook,
     pub(crate) gate: Gate,
-    /// The disk, to see how long the fenced file is.
+    /// The disk, to see the size of the fenced file.
     disk: SimDisk,
     gate_file: FileId,
     pub(crate) lock_counts: LockCounts,
     pub(crate) danger: Danger,
-    /// Whether replies survive the end of the server.
+    /// True if replies survive the end of the server.
     pub(crate) durable: bool,
     /// Operations started.
     pub(crate) started: u64,
-    /// How often the server has ended.
+    /// Number of the server's ends.
     pub(crate) ends: u32,
-    /// How often the power has failed.
+    /// Number of power failures.
     pub(crate) cuts: u32,
-    /// Operations of which the server could not say any more whether they were done.
+    /// Operations whose outcome the server no longer knew.
     pub(crate) in_doubt: u64,
 }
 
-/// What visitors of vaults were told.
+/// The answers to visitors of vaults.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct LockCounts {
-    /// Locks had.
+    /// Locks granted.
     pub locked: u64,
-    /// Locks that somebody else had.
+    /// Locks denied because of another holder.
     pub denied: u64,
-    /// Locks that were told to be broken.
+    /// Locks reported broken.
     pub broken: u64,
     /// Repairs begun.
     pub repaired: u64,
@@ -91,19 +92,19 @@ pub struct LockCounts {
     pub fences: u64,
     /// Appends of clients that were fenced.
     pub fenced: u64,
-    /// Chains that came to their end.
+    /// Chains that completed.
     pub chains: u64,
     /// Transfers of batches that succeeded.
     pub transfers: u64,
-    /// Transfers of batches that were taken back.
+    /// Transfers of batches that were cancelled.
     pub taken_back: u64,
-    /// Delegations had.
+    /// Delegations granted.
     pub delegations: u64,
-    /// Recalls heard.
+    /// Recalls received.
     pub recalls: u64,
-    /// Reads of what was kept by right of a delegation.
+    /// Reads from a cache under a delegation.
     pub cached_reads: u64,
-    /// Writes that were kept by right of a delegation.
+    /// Writes to a cache under a delegation.
     pub kept_writes: u64,
 }
 
@@ -121,12 +122,12 @@ impl LockCounts {
 }
 
 impl Shared {
-    /// Where the fenced file ends.
+    /// The size of the fenced file.
     fn gate_bytes(&self) -> u64 {
         self.disk.memory().getattr(&self.gate_file).map_or(0, |attr| attr.size)
     }
 
-    /// A client has read a board between two times.
+    /// Notes a client's read of a board between two ticks.
     fn look_at_board(
         &mut self,
         board: usize,

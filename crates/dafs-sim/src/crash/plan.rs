@@ -1,7 +1,4 @@
-//! What a seed means in a world of crashes: clients, their work, and a list of faults.
-//!
-//! Invariant: leaving out a client, operations or faults leaves the rest of the plan as it was, so
-//! that a failing world can be made smaller.
+//! The plan that a seed decides for a world of crashes: clients, their work, and a list of faults.
 
 use dafs_dat::sim::{SimFaults, SimRng};
 use dafs_service::durable::Durability;
@@ -9,41 +6,41 @@ use dafs_wire::dafs::ByteOrder;
 use std::fmt;
 use std::time::Duration;
 
-/// Deliberate bugs, to prove that they are found.
+/// Deliberate bugs, to prove that the checks find them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Danger {
     /// None.
     #[default]
     None,
-    /// The disk says that names are stable which are not.
+    /// The disk reports names as stable before they are.
     LyingSync,
-    /// The disk says that the journal is stable when it is not.
+    /// The disk reports the journal as stable before it is.
     LyingJournal,
-    /// The server keeps no replies, though its clients rely on that.
+    /// The server keeps no durable replies, although its clients rely on them.
     Unkept,
-    /// A server that starts again knows of no persistent locks.
+    /// A restarted server has forgotten all persistent locks.
     ForgottenLock,
-    /// A server that starts again knows of no fences.
+    /// A restarted server has forgotten all fences.
     ForgottenFence,
-    /// The server ends leases long before they are over, and gives locks to others.
+    /// The server ends leases long before their expiry, and grants their locks to others.
     ShortLease,
-    /// Some appends go to where the file ended before the last one.
+    /// Some appends go to the end of the file before the last append.
     StaleAppend,
-    /// Of what is written in batches only half arrives.
+    /// Only half of the data written in batches arrives.
     TornBatch,
-    /// A client believes that a transfer is taken back which is not.
+    /// A client believes that it has cancelled a transfer which goes on.
     FalseCancel,
-    /// A client gives delegations back and goes on using what it keeps.
+    /// A client goes on using its cache after it has returned the delegation.
     StaleCache,
-    /// A client gives delegations back before it has written back what it keeps.
+    /// A client returns delegations before it has written back its cache.
     LostDirty,
-    /// The disk says that logs of what is to be undone are stable when they are not.
+    /// The disk reports undo logs as stable before they are.
     LyingUndo,
-    /// A server that starts again does not miss the list of what is to be undone.
+    /// A restarted server does not notice that the list of undo logs is missing.
     ForgottenList,
 }
 
-/// How to run a world.
+/// The options of a world.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct CrashOptions {
     /// The seed.
@@ -52,25 +49,25 @@ pub struct CrashOptions {
     pub clients_max: Option<usize>,
     /// Most operations of each client.
     pub operations_max: Option<u32>,
-    /// Which faults of the plan happen, by number; `None`: all.
+    /// The faults of the plan that happen, by number; `None`: all.
     pub faults: Option<Vec<usize>>,
-    /// The network does nothing but delay.
+    /// The network delays and does nothing else.
     pub calm_network: bool,
-    /// Prints what happens.
+    /// Prints every event.
     pub trace: bool,
     /// A deliberate bug.
     pub danger: Danger,
-    /// One end more, at exactly this place.
+    /// One more end, at exactly this place.
     pub end: Option<EndAt>,
 }
 
-/// The place of an end, to try all of them one after the other.
+/// The place of an end, to try all places one after the other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EndAt {
-    /// The server ends before it has so many more effects on what outlives it, counted from its
-    /// start; with or without a loss of power.
+    /// The server ends after this many persistent effects, counted from its start, with or without
+    /// a power failure.
     Server(u64, bool),
-    /// The first client ends before so many more steps of the world.
+    /// The first client ends after this many steps of the world.
     Client(u64),
 }
 
@@ -113,7 +110,7 @@ impl fmt::Display for Danger {
 }
 
 impl Danger {
-    /// All of them, by name.
+    /// All dangers but `None`, by name.
     pub const ALL: [(&'static str, Self); 13] = [
         ("lying-sync", Self::LyingSync),
         ("lying-journal", Self::LyingJournal),
@@ -146,35 +143,35 @@ impl std::str::FromStr for Danger {
     }
 }
 
-/// Something that goes wrong.
+/// A fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum FaultKind {
-    /// The server ends before it has so many more effects on what outlives it, and starts again
-    /// later; with or without a loss of power.
+    /// The server ends after this many persistent effects, and restarts later, with or without a
+    /// power failure.
     ServerEnds {
         after_effects: u64,
         power: bool,
         down: Duration,
-        /// It ends again after so many effects of its new run, those of its start included.
+        /// It ends again after this many effects of its new run, those of its start included.
         again: Option<u64>,
-        /// A client loses its connection so long after the start.
+        /// A client loses its connection this long after the start.
         cut: Option<(usize, Duration)>,
-        /// A client ends while there is no server.
+        /// A client ends while the server is down.
         with: Option<usize>,
     },
     /// A client ends and starts again as a new instance.
     ClientEnds { client: usize },
-    /// A client and the server do not reach each other.
+    /// A partition between a client and the server.
     Partition { client: usize, lasts: Duration },
-    /// The server stands still.
+    /// The server pauses.
     ServerStalls { lasts: Duration },
-    /// A client stands still.
+    /// A client pauses.
     ClientStalls { client: usize, lasts: Duration },
     /// A client loses its connection.
     Cut { client: usize },
 }
 
-/// When it goes wrong: as soon as so many operations have been started.
+/// A fault, and the number of started operations at which it happens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Fault {
     pub(crate) at_operation: u64,
@@ -195,17 +192,17 @@ pub(crate) struct ClientPlan {
     /// Names that it uses in each directory; few, so that they are used again.
     pub(crate) names: u8,
     pub(crate) seed: u64,
-    /// Takes its turn at locks.
+    /// It uses the fair variant of lock requests.
     pub(crate) waits: bool,
     /// Creates and closes files in chains.
     pub(crate) chains: bool,
     /// Reads and writes in batches.
     pub(crate) batches: bool,
-    /// Shares files by right of delegations.
+    /// It shares files under delegations.
     pub(crate) boards: bool,
 }
 
-/// Everything that a seed decides before anything happens.
+/// The decisions of a seed before the world starts.
 #[derive(Debug, Clone)]
 pub(crate) struct Plan {
     pub(crate) durability: Durability,

@@ -1,24 +1,23 @@
-//! Making a failing world smaller: fewer faults, clients and operations, as long as it fails.
+//! Shrinks a failing world: fewer faults, clients and operations, as long as it fails.
 
 use super::plan::{CrashOptions, Plan};
 use super::world::{CrashFailure, check};
 
-/// Letters of a violation that tell its kind.
+/// Leading letters of a violation that identify its kind.
 const KIND_LETTERS: usize = 16;
 
-/// The smallest world that was found to fail.
+/// The smallest failing world that was found.
 #[derive(Debug)]
 pub struct Shrunk {
-    /// How it fails.
+    /// Its failure.
     pub failure: CrashFailure,
-    /// What is left: its plan, in words.
+    /// Its plan, in words.
     pub plan: String,
-    /// Worlds that were tried.
+    /// Number of worlds tried.
     pub tried: u32,
 }
 
-/// How a world fails, without what differs from one world to the next: the letters that the text
-/// begins with.
+/// The kind of a failure: the first letters of its text, which do not differ between worlds.
 fn kind(failure: &CrashFailure) -> String {
     let letters = failure.violation.text.chars().filter(|letter| letter.is_alphabetic());
     letters.take(KIND_LETTERS).collect()
@@ -34,7 +33,7 @@ impl Search {
     fn take(&mut self, options: CrashOptions) -> bool {
         self.tried += 1;
         match check(&options) {
-            // One that fails in another way may be another bug.
+            // A failure of another kind may be another bug.
             Err(failure) if kind(&failure) == kind(&self.best) => {
                 self.best = *failure;
                 true
@@ -94,14 +93,14 @@ impl Search {
     }
 }
 
-/// Makes a failing world smaller.
+/// Shrinks a failing world.
 pub fn shrink(failure: CrashFailure) -> Shrunk {
     let mut search = Search { best: failure, tried: 0 };
     let calm = CrashOptions { calm_network: true, ..search.best.options.clone() };
     if !search.best.options.calm_network {
         search.take(calm);
     }
-    // A step can make way for another.
+    // A step can enable another.
     loop {
         let before = search.best.options.clone();
         search.fewer_faults();

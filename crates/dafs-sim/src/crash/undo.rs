@@ -1,11 +1,12 @@
-//! Where a world's server keeps what is to be undone: a directory of this machine, for itself alone.
+//! The undo logs of a world's server: a directory of this machine, private to the world.
 //!
-//! What the server has written there is stable when it goes on. A loss of power leaves beside it what
-//! may have been under way: a record, a log or a list of which only some is there, and names of logs that
-//! were removed. Nothing of it, and not its name, shows in a world.
+//! A completed write of the server there is stable. A power failure adds the traces of operations
+//! under way: an incomplete record, log or list, and names of removed logs. The directory and its
+//! name do not show in a world.
 //!
-//! Now and then a log or the list rots, or is an older copy of itself, in a copy of the directory: no server
-//! may start on that. The remedy for a list that is lost uses the logs that were on it, and no other.
+//! Now and then a log or the list is corrupted, or replaced by an older copy of itself, in a copy
+//! of the directory: no server may start on that. Recovery from a lost list uses the logs that were
+//! on it, and no other.
 
 use dafs_dat::sim::SimRng;
 use dafs_service::{Export, ExportOptions, Namespace, Service, ServiceConfig, undo_list_instance};
@@ -16,42 +17,42 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What a disk writes wholly or not at all, and what a log is made of.
+/// Bytes that a disk writes atomically; a log consists of such sectors.
 const SECTOR_BYTES: u64 = 512;
 
-/// Bytes that a record under way may take.
+/// Most bytes of an incomplete record.
 const RECORD_BYTES_MAX: u64 = 8 * SECTOR_BYTES;
 
-/// How often the logs rot when a server starts, in a million.
+/// Chance in a million of a corruption at a server's start.
 const ROT_PPM: u32 = 200_000;
 
-/// Where a log says how much of it is confirmed.
+/// The place of the confirmed length in a log.
 const CONFIRMED: std::ops::Range<usize> = 32..40;
 
-/// Kept in memory where there is such a place.
+/// A directory in memory, used where it exists.
 const MEMORY: &str = "/dev/shm";
 
 /// Numbers the directories of this process.
 static LAST: AtomicU64 = AtomicU64::new(0);
 
-/// The directory; it goes with this.
+/// The directory, removed on drop.
 #[derive(Debug)]
 pub(super) struct UndoDirectory {
     path: PathBuf,
-    /// Logs that a loss of power has left torn, and how long; no server has been there since if they
-    /// are as long now.
+    /// Logs torn by a power failure, with their length then. A log of the same length has had no
+    /// server since.
     torn: BTreeMap<PathBuf, u64>,
     rot: SimRng,
-    /// What an earlier server has left of each file.
+    /// An earlier server's content of each file.
     older: BTreeMap<PathBuf, Vec<u8>>,
 }
 
-/// How much of a log is confirmed, in whatever unit.
+/// The confirmed length of a log, in its own unit.
 fn confirmed(log: &[u8]) -> Option<u64> {
     Some(u64::from_le_bytes(log.get(CONFIRMED)?.try_into().ok()?))
 }
 
-/// Whether a log says that it was thrown away.
+/// True if a log is marked as discarded.
 fn is_thrown_away(log: &[u8]) -> bool {
     confirmed(log) == Some(u64::MAX)
 }
@@ -80,7 +81,7 @@ impl UndoDirectory {
         PathBuf::from(name)
     }
 
-    /// The names of some logs come back that were removed since the last loss of power.
+    /// Brings back the names of some logs removed since the last power failure.
     fn come_back(&mut self) -> io::Result<()> {
         for found in std::fs::read_dir(self.beside("-links"))? {
             let found = found?;
@@ -102,7 +103,8 @@ impl UndoDirectory {
         Ok(())
     }
 
-    /// The power fails. With `lies`, nothing that was said to be stable is.
+    /// Applies a power failure. With `lies`, the content of all logs is lost, although it was
+    /// reported stable.
     pub(super) fn cut_power(&mut self, rng: &mut SimRng, lies: bool) -> io::Result<()> {
         if !lies {
             self.come_back()?;
@@ -113,7 +115,7 @@ impl UndoDirectory {
             if lies {
                 log.set_len(0)?;
             } else if rng.chance(500_000) && self.torn.get(path) != Some(&log.metadata()?.len()) {
-                // Its length is there, and nothing whole.
+                // The length has grown, but the record is not whole.
                 let len = rng.between(1, RECORD_BYTES_MAX) as usize;
                 let mut record = vec![0; len];
                 let part = len - len % SECTOR_BYTES as usize;
@@ -145,11 +147,11 @@ impl UndoDirectory {
         Ok(logs)
     }
 
-    /// Now and then a log or the list rots, in a copy of the directory. That must keep a server from
-    /// starting. With `misses_none`, the server does not see to it that its list is there.
+    /// Now and then corrupts a log or the list, in a copy of the directory. A server must not start
+    /// on that. With `misses_none`, the server does not check that its list is there.
     ///
     /// # Errors
-    /// What was not told.
+    /// Damage that was not reported.
     pub(super) fn rot(&mut self, misses_none: bool) -> Result<(), String> {
         self.try_rot(misses_none).map_err(|error| error.to_string())?
     }
@@ -204,14 +206,15 @@ impl UndoDirectory {
         })
     }
 
-    /// How a file is damaged, and what it holds then; `None` if that would be no damage.
+    /// Draws a damage of a file. Returns its kind and the damaged content; `None` if it would be
+    /// harmless.
     fn damage(
         &mut self,
         path: &Path,
         whole: &[u8],
         older: Option<&Vec<u8>>,
     ) -> Option<(&'static str, Option<Vec<u8>>)> {
-        // Behind what is whole, zeros may be missing.
+        // Behind the intact part of a torn log, missing zeros are harmless.
         let len = if self.torn.contains_key(path) { 2 * SECTOR_BYTES } else { u64::MAX };
         let at = self.rot.below(len.min(whole.len() as u64)) as usize;
         let mut bytes = whole.to_vec();
@@ -232,7 +235,7 @@ impl UndoDirectory {
             3 => return Some(("away", None)),
             _ => {
                 let older = older.filter(|older| older.get(..32) == whole.get(..32))?;
-                // The same log with fewer records.
+                // An older log has fewer confirmed records.
                 if path != self.list() && confirmed(older) >= confirmed(whole) {
                     return None;
                 }
@@ -243,8 +246,8 @@ impl UndoDirectory {
         Some((how, Some(bytes)))
     }
 
-    /// Whether a server starts on a copy of the directory in which one file has this content, with the
-    /// list that is known; how many logs it uses then.
+    /// Starts a server on a copy of the directory in which one file has this content, with the
+    /// known list. Returns the number of logs that it uses, or `None` if it does not start.
     fn starts_on(
         &self,
         rotten: &Path,
@@ -285,7 +288,7 @@ impl UndoDirectory {
 
 impl Drop for UndoDirectory {
     fn drop(&mut self) {
-        // It is in a place for what nobody misses.
+        // A failure is ignored: the directory is a temporary one.
         let _ = std::fs::remove_dir_all(&self.path);
         let _ = std::fs::remove_dir_all(self.beside("-links"));
         let _ = std::fs::remove_file(self.list());

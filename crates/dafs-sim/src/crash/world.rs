@@ -31,53 +31,53 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// How long replies are kept for clients that do not come back.
+/// Retention time of replies for clients that do not come back.
 const RETENTION: Duration = Duration::from_nanos(dafs_service::limits::REPLY_RETENTION_NS);
 
-/// How long clients keep persistent locks that nobody else wants.
+/// Courtesy time of persistent locks without a conflicting request.
 const COURTESY: Duration = dafs_service::limits::COURTESY_TIME;
 
-/// What came of a world in which everything could be explained.
+/// The result of a world in which everything could be explained.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CrashReport {
-    /// A hash over all that happened; the same for every run of a seed.
+    /// A hash over all events; the same for every run of a seed.
     pub digest: u64,
-    /// What the clients did.
+    /// The work of the clients.
     pub work: WorkCounts,
-    /// What visitors of vaults were told.
+    /// The answers to visitors of vaults.
     pub locks: LockCounts,
-    /// What the network did.
+    /// The counts of the network.
     pub network: SimCounts,
-    /// How often the server ended.
+    /// Number of the server's ends.
     pub server_ends: u32,
-    /// Operations of which nobody knows whether they were done.
+    /// Operations whose outcome stays unknown.
     pub in_doubt: u64,
-    /// How often the power failed with it.
+    /// Number of ends with a power failure.
     pub power_cuts: u32,
-    /// Whether replies were to survive that.
+    /// True if replies were to survive those ends.
     pub durable: bool,
-    /// Whether the place of an end was reached.
+    /// True if the place of the requested end was reached.
     pub ended: bool,
-    /// How long it took there.
+    /// Simulated time.
     pub simulated: Duration,
 }
 
-/// A world that failed, with the way to see it again.
+/// A world that failed, with the command that replays it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("seed {seed} failed {violation}\n  replay: {replay}", seed = .options.seed)]
 pub struct CrashFailure {
-    /// How it was run.
+    /// The options of the world.
     pub options: CrashOptions,
-    /// What was wrong.
+    /// The violation.
     pub violation: Violation,
-    /// The command that shows it again.
+    /// The command that replays it.
     pub replay: String,
 }
 
 /// Runs the world of a seed.
 ///
 /// # Errors
-/// What could not be explained. The same options give the same error.
+/// The violation. The same options give the same error.
 pub fn run(options: &CrashOptions) -> Result<CrashReport, Violation> {
     let fault = |text| Violation { at: Duration::ZERO, text };
     let mut world = World::new(options).map_err(fault)?;
@@ -103,12 +103,12 @@ pub fn run(options: &CrashOptions) -> Result<CrashReport, Violation> {
 /// Runs the world of a seed, and catches its panics.
 ///
 /// # Errors
-/// What was wrong and how to replay it.
+/// The violation and the command that replays it.
 pub fn check(options: &CrashOptions) -> Result<CrashReport, Box<CrashFailure>> {
     let before = dafs_dat::confine::faults();
     let result = std::panic::catch_unwind(|| {
         let report = run(options)?;
-        // Clients take it for a lost connection.
+        // Clients would take a confined panic for a lost connection.
         assert_eq!(dafs_dat::confine::faults(), before, "a panic was confined to a connection");
         Ok(report)
     });
@@ -123,7 +123,7 @@ pub fn check(options: &CrashOptions) -> Result<CrashReport, Box<CrashFailure>> {
     })
 }
 
-/// What happens when the server ends, and afterwards.
+/// The circumstances of a server's end and restart.
 #[derive(Debug, Clone, Copy, Default)]
 struct Ending {
     power: bool,
@@ -140,17 +140,17 @@ pub(super) struct World {
     pub(super) clients: Vec<Client>,
     pub(super) disk: SimDisk,
     server: Option<Server>,
-    /// When the server starts again.
+    /// The time of the server's restart.
     restart: Option<(Instant, Ending)>,
-    /// What happens when it ends the next time.
+    /// The circumstances of its next end.
     ending: Option<Ending>,
     /// Clients that will lose their connections.
     cuts: Vec<(Instant, usize)>,
-    /// The place of an end was reached.
+    /// The place of the requested end was reached.
     ended: bool,
     end: Option<EndAt>,
     danger: Danger,
-    /// Steps since the time went on.
+    /// Steps since time last advanced.
     still: u64,
     power: Power,
     records: SimRecords,
@@ -162,7 +162,7 @@ pub(super) struct World {
     disk_rng: SimRng,
     order_rng: SimRng,
     faults: VecDeque<(usize, Fault)>,
-    /// Partitions that will end.
+    /// Partitions under way, by the time of their end.
     partitions: Vec<(Instant, u32)>,
     steps: u64,
 }
@@ -241,7 +241,7 @@ impl World {
         Ok(world)
     }
 
-    /// Starts the server; it ends again after some effects, those of its start included.
+    /// Starts the server. It ends again after `again` effects, those of its start included.
     fn start_server(&mut self, again: Option<u64>) -> Result<(), String> {
         let plug = self.power.plug();
         if let Some(effects) = again {
@@ -323,7 +323,7 @@ impl World {
         audit::run(self)
     }
 
-    /// No further faults; what is broken is mended.
+    /// Ends all faults and repairs the network.
     fn calm(&mut self) -> Result<(), String> {
         self.shared.common.note(|| "calm".to_owned());
         self.shared.common.network.calm();
@@ -339,7 +339,7 @@ impl World {
         Ok(())
     }
 
-    /// Goes to the next time at which something happens, and lets it happen.
+    /// Advances to the time of the next event and handles it.
     fn step(&mut self) -> Result<(), String> {
         self.steps += 1;
         if self.steps > STEPS_MAX {
@@ -354,7 +354,7 @@ impl World {
         let times = times.chain(self.restart.map(|(at, _)| at));
         let times = times.chain(self.partitions.iter().map(|(end, _)| *end));
         let times = times.chain(self.cuts.iter().map(|(at, _)| *at));
-        // A paused host may be overdue; time goes on in the smallest step all the same.
+        // A paused host may be overdue. Time then advances in the smallest step.
         let next = times.min().unwrap_or(now).max(now);
         let stuck = self.clients.iter().any(|client| network.is_paused(client.host))
             || network.is_paused(SERVER_HOST);
@@ -367,7 +367,7 @@ impl World {
         self.advance(next)
     }
 
-    /// Goes to a time and gives everybody whose turn it is a turn, in a drawn order.
+    /// Advances to a time and gives a turn to each part that is due, in a drawn order.
     fn advance(&mut self, now: Instant) -> Result<(), String> {
         self.shared.common.now = now;
         self.shared.leases.at(now);
@@ -410,7 +410,7 @@ impl World {
         }
     }
 
-    /// The server has ended, in the middle of what it did.
+    /// Handles the end of the server, in the middle of its work.
     fn server_ended(&mut self, now: Instant) {
         let ending = self.ending.take().unwrap_or_default();
         let Ending { power, down, .. } = ending;
@@ -457,7 +457,7 @@ impl World {
         }
     }
 
-    /// Lets the faults happen whose time has come.
+    /// Injects the faults that are due.
     fn make_trouble(&mut self) -> Result<(), String> {
         let now = self.shared.common.now;
         let network = self.shared.common.network.clone();
@@ -503,8 +503,8 @@ impl World {
             let next = self.server.as_ref().map_or(end, Server::next);
             self.advance(next.max(self.shared.common.now + Duration::from_millis(50)))?;
         }
-        // Replies of sessions that nobody asks for any more, and persistent locks of clients that
-        // nobody is in the way of, are kept for longer.
+        // The server keeps replies of lost sessions, and persistent locks without a conflict, for
+        // longer.
         let end = self.shared.common.now + RETENTION.max(COURTESY);
         self.advance(end)?;
         self.advance(end + LEASE)?;
@@ -516,7 +516,7 @@ impl World {
         Ok(())
     }
 
-    /// Takes out of the counts what persistent locks of clients that are gone have left behind.
+    /// Checks the counts of persistent locks that ended clients have left, and sets them to zero.
     fn take_kept(&mut self, service: &mut ServiceCounts) -> Result<(), String> {
         let Shared { vaults, leases, .. } = &mut self.shared;
         let (mut least, mut most, mut undone) = (0, 0, 0);

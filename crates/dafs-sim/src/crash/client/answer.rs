@@ -1,4 +1,4 @@
-//! Comparing answers with what they must be.
+//! Compares answers with the models.
 
 use super::job::{Job, Target};
 use super::{Chained, Client};
@@ -10,7 +10,7 @@ use dafs_mem::Site;
 use dafs_wire::dafs::{Reply, Stability, Status};
 
 impl Client {
-    /// An operation is over.
+    /// Handles a completed operation.
     pub(super) fn completed(
         &mut self,
         shared: &mut Shared,
@@ -26,7 +26,7 @@ impl Client {
             Done::Answered(message) => Some(message.status()),
             Done::Refused { status, .. } => Some(*status),
             Done::Read { .. } | Done::Written { .. } => Some(Status::Ok),
-            // The server takes fewer requests at a time than before: none of the chain was done.
+            // The server allows fewer outstanding requests than before: no member of the chain ran.
             Done::Lost(Failure::Unsendable(_)) if let Job::Chained(change) = job => {
                 self.again(shared.common.now, Job::Names(change));
                 return Ok(());
@@ -40,7 +40,7 @@ impl Client {
             }
             Done::InDoubt(_) => {
                 shared.common.note(|| format!("c{} {job:?} is in doubt", self.number));
-                // Only a server that has restarted may not know, and only without durable replies.
+                // Only a restarted server without durable replies may not know the outcome.
                 let unknown = shared.ends > 0 && !shared.durable;
                 if !unknown {
                     return Err("the server does not know what became of it".to_owned());
@@ -212,8 +212,8 @@ impl Client {
                         | Status::Expired
                         | Status::Stale)
                 );
-                // What a server or client that is gone had open is gone with it. A lease may have
-                // run out while they could not reach each other.
+                // State that an earlier server or client opened is gone with it. A lease may have
+                // expired during a partition.
                 let lapsed = shared.leases.has_lapsed(self.number);
                 let gone = opened != shared.ends || run != self.run || lapsed;
                 if answer.is_ok() || (stale && gone) { Ok(()) } else { unexpected(&answer) }
@@ -270,10 +270,10 @@ impl Client {
         }
     }
 
-    /// The second member of a chain is over.
+    /// Handles the end of a chain's second member.
     fn chain_over(&mut self, shared: &mut Shared, ends: u32, done: &Done) -> Result<(), String> {
         let Done::Answered(message) = done else {
-            // With the first one, or the first one would have failed.
+            // It ended with the first member, or the first would have failed.
             return Ok(());
         };
         let status = message.status();
@@ -298,7 +298,7 @@ impl Client {
         }
     }
 
-    /// An object has a handle.
+    /// Notes the handle of an object.
     fn know(&mut self, object: u32, handle: dafs_wire::dafs::FileHandle) -> Result<(), String> {
         let known = *self.names.handles.entry(object).or_insert(handle);
         if known == handle {
@@ -308,12 +308,12 @@ impl Client {
         }
     }
 
-    /// Nobody will say what became of an operation.
+    /// Notes an operation whose outcome stays unknown.
     pub(super) fn lost(&mut self, shared: &mut Shared, job: Job) {
         shared.common.counts.lost += 1;
         match job {
             Job::Names(change) | Job::Chained(change) => self.names.lost(&change),
-            // A write that is lost may still come: its slot stays taken.
+            // A lost write may still arrive: its slot stays taken.
             Job::Write { .. } | Job::Commit { .. } | Job::Append { .. } => {}
             Job::Read { slot } => self.slots.end(slot),
             Job::Batch(parts) | Job::Transfers(parts, _) => {
@@ -321,7 +321,7 @@ impl Client {
             }
             Job::Transfer(part) => self.part_lost(part),
             Job::Find(_) | Job::Close { .. } | Job::ChainedClose => {}
-            // The model keeps what a dead client has asked for.
+            // The model keeps the requests of a dead client.
             Job::OpenVault { .. } | Job::Guarded { .. } | Job::Fence { .. } => {}
             Job::OpenBoard { .. } | Job::Board(_) | Job::Return(_) => {}
         }

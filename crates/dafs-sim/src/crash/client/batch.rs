@@ -1,8 +1,8 @@
-//! Batches: several slots of the client's own file in one request, waited for or reported over the
-//! back-control channel.
+//! Batches: several slots of the client's own file in one request. The client waits for the answer,
+//! or the server reports each transfer over the back-control channel.
 //!
 //! Invariants
-//! * Each transfer is over once. One that was taken back before the server was asked has no effect.
+//! * Each transfer ends once. A transfer cancelled before its request was sent has no effect.
 
 use super::job::Job;
 use super::{Client, Flight};
@@ -21,10 +21,10 @@ use std::time::Duration;
 /// Most transfers of a batch.
 const PARTS_MAX: u64 = 5;
 
-/// Where the names of transfers begin that the session does not name: beyond all that it names.
+/// The first tag of transfers that the session does not tag: beyond all of the session's tags.
 const SYNCHRONOUS_IDS: u64 = 1 << 63;
 
-/// One transfer: a slot, and what is written to it if it is not read.
+/// One transfer: a slot, and the write to it unless it is a read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Part {
     pub(super) slot: usize,
@@ -39,7 +39,7 @@ impl Part {
         FileChunk { offset: Slots::offset(self.slot), byte_count, cache_hint: 0 }
     }
 
-    /// Puts into memory what is written, or something that nobody has written.
+    /// Fills memory with the data to write, or with bytes that no write contains.
     fn fill(&self, piece: &Piece, danger: Danger) {
         match self.write {
             Some(write) => {
@@ -53,7 +53,7 @@ impl Part {
 }
 
 impl Client {
-    /// A batch of slots that nobody uses.
+    /// Draws a batch of unused slots.
     pub(super) fn draw_batch(&mut self, shared: &mut Shared) -> Option<Job> {
         let verifier = self.verifier.filter(|_| self.plan.batches)?;
         let mut parts: Vec<Part> = Vec::new();
@@ -79,7 +79,7 @@ impl Client {
         Some(Job::Transfers(parts, BatchHints { window, completions }))
     }
 
-    /// Hurries a transfer that is under way, or takes it back.
+    /// Shortens the deadline of an outstanding transfer, or cancels it.
     pub(super) fn meddle(&mut self, shared: &mut Shared) -> Result<(), String> {
         let transfers = self.flights.iter().filter_map(|(tag, flight)| match flight.job {
             Job::Transfer(part) => Some((*tag, part)),
@@ -110,7 +110,7 @@ impl Client {
         Ok(())
     }
 
-    /// Hands over the transfers of an asynchronous batch, with one tag and one piece for each.
+    /// Submits the transfers of an asynchronous batch, each with a tag and a piece of its own.
     pub(super) fn submit_transfers(
         &mut self,
         shared: &mut Shared,
@@ -160,7 +160,7 @@ impl Client {
         Ok(())
     }
 
-    /// Sends a batch whose answer tells of all its transfers.
+    /// Sends a batch that is answered as a whole.
     pub(super) fn send_batch(
         &mut self,
         now: Instant,
@@ -208,7 +208,7 @@ impl Client {
         Piece::new(self.memory.as_ref()?, at, u32::try_from(len).ok()?)
     }
 
-    /// A batch has been answered as a whole.
+    /// Handles the answer to a batch as a whole.
     pub(super) fn batch_done(
         &mut self,
         shared: &mut Shared,
@@ -252,7 +252,7 @@ impl Client {
         Ok(())
     }
 
-    /// A transfer has succeeded; `data` is what was read.
+    /// Handles a successful transfer; `data` is the read data.
     pub(super) fn part_done(
         &mut self,
         shared: &mut Shared,
@@ -284,7 +284,7 @@ impl Client {
         Ok(())
     }
 
-    /// Nobody will say what became of a transfer; a write may still come.
+    /// Notes a transfer whose outcome stays unknown; a write may still take effect.
     pub(super) fn part_lost(&mut self, part: Part) {
         if part.write.is_none() {
             self.slots.end(part.slot);

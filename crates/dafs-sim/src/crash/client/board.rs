@@ -1,9 +1,10 @@
-//! Files that clients share by right of delegations: what is read is kept, what is written is written
-//! back when the delegation is wanted back or the file closed.
+//! Files that clients share under delegations. A client caches reads, and writes back its cached
+//! writes when the delegation is recalled or the file is closed.
 //!
 //! Invariants
-//! * Nothing is read or written here but by right of a delegation that is promised for certain.
-//! * A delegation goes back after all that was written by right of it, or after its loss was told.
+//! * The client reads and writes its cache only under a delegation that it certainly holds.
+//! * It returns a delegation only after writing back its cached writes, or after learning that they
+//!   are lost.
 
 use super::Client;
 use super::job::Job;
@@ -21,7 +22,7 @@ use dafs_wire::dafs::{
     Request, ShareAccess, ShareDeny, ShareKey, Stability, StateId, Status,
 };
 
-/// Steps after which a client leaves, at most.
+/// Most steps before a client closes the file.
 const STEPS_MAX: u64 = 12;
 
 /// An open board.
@@ -32,14 +33,14 @@ pub(super) struct OpenBoard {
     state: StateId,
     writes: bool,
     held: Option<Held>,
-    /// What is in the file, by right of the delegation.
+    /// The cached content of the file, valid under the delegation.
     cached: Option<Content>,
-    /// What the server does not have yet.
+    /// The cached write that the server does not have yet.
     dirty: Option<WriteId>,
-    /// Something is asked of the server.
+    /// A request is outstanding.
     busy: bool,
     steps: u64,
-    /// How often the server had ended when it was opened.
+    /// Number of the server's ends at the open.
     ends: u32,
 }
 
@@ -50,7 +51,7 @@ struct Held {
     recalled: bool,
 }
 
-/// What is asked of the server about a board.
+/// A request about a board.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum BoardAsk {
     Read { begin: Tick },
@@ -69,7 +70,7 @@ impl Client {
         Holder { client: self.number, run: self.run }
     }
 
-    /// Opens a board, or takes the next step with the one that is open.
+    /// Opens a board, or takes the next step with the open one.
     pub(super) fn draw_board(&mut self, shared: &mut Shared) -> Result<Option<Job>, String> {
         if !self.plan.boards || self.opening_board {
             return Ok(None);
@@ -99,7 +100,7 @@ impl Client {
                 shared.boards[number].kept(write, by, tick);
                 return Ok(None);
             }
-            // Never with another write of its own that the server does not have.
+            // Never with another of its own writes outstanding.
             if board.dirty.is_some() {
                 return Ok(None);
             }
@@ -221,7 +222,7 @@ impl Client {
         self.call(now, tag, &Request::DelegReturn(DelegReturn { state_id }))
     }
 
-    /// Something about the board is over; only delays are handled elsewhere.
+    /// Handles the outcome of a request about the board. Only delays are handled elsewhere.
     pub(super) fn board_done(
         &mut self,
         shared: &mut Shared,
@@ -269,7 +270,7 @@ impl Client {
         if ask == BoardAsk::Close {
             self.board = None;
         } else {
-            // What it has open is gone, and so is what it keeps.
+            // The server no longer has the open, so the cache is invalid.
             (board.steps, board.cached) = (0, None);
         }
         let gone = match status {
@@ -282,7 +283,7 @@ impl Client {
         if gone && may_be { Ok(()) } else { Err(format!("refused with {status:?}")) }
     }
 
-    /// Hears what the server wants, and does what is to be done about the open board.
+    /// Handles recalls from the server, and takes the next step with the open board.
     pub(super) fn mind_board(&mut self, shared: &mut Shared) -> Result<(), String> {
         while let Some(event) = self.session.as_mut().and_then(|session| session.take_back_event())
         {
@@ -323,7 +324,7 @@ impl Client {
         match held {
             Some((held, dirty)) if held.name == delegation => {
                 match shared.danger {
-                    // It goes on using what it keeps.
+                    // The client goes on using its cache.
                     Danger::StaleCache => return self.submit(shared, Job::Return(delegation)),
                     Danger::LostDirty => *dirty = None,
                     _ => {}
@@ -331,7 +332,7 @@ impl Client {
                 held.recalled = true;
                 Ok(())
             }
-            // It came with an open that has no use for it.
+            // The delegation came with an open that has no use for it.
             _ => self.submit(shared, Job::Return(delegation)),
         }
     }
@@ -343,13 +344,13 @@ impl Client {
             return;
         }
         (board.held, board.cached) = (None, None);
-        // What is on its way back is told of by its own answer.
+        // The outcome of a write-back under way is noted with its own answer.
         if !board.busy && board.dirty.take().is_some() {
             shared.boards[board.number].lost(by);
         }
     }
 
-    /// The process is gone, and what it keeps.
+    /// The process has ended, and its cache is gone.
     pub(super) fn board_gone(&mut self, shared: &mut Shared) {
         let by = self.keeper();
         shared.boards.iter_mut().for_each(|board| board.lost(by));

@@ -1,4 +1,4 @@
-//! The fenced file: who shuts out whom.
+//! The fenced file: clients exclude each other from it.
 
 use super::Client;
 use super::job::Job;
@@ -14,12 +14,12 @@ impl Client {
     /// The name of the fenced file.
     pub(crate) const GATE: &'static [u8] = b"gate";
 
-    /// How a client calls itself to fences.
+    /// The name of a client in allow lists.
     pub(crate) fn fence_id(client: usize) -> Vec<u8> {
         format!("node {client}").into_bytes()
     }
 
-    /// Shuts another client out or lets it in again.
+    /// Excludes another client or admits it again.
     pub(super) fn draw_fence(&mut self, shared: &mut Shared) -> Option<Job> {
         let others = shared.gate.clients() as u64 - 1;
         if others == 0 {
@@ -49,7 +49,7 @@ impl Client {
         self.call(now, tag, &Request::SetFencingList(request))
     }
 
-    /// The list has been changed, or not.
+    /// Handles the outcome of an update of the fence.
     pub(super) fn fenced(
         shared: &mut Shared,
         (client, number): (usize, u64),

@@ -1,4 +1,4 @@
-//! Choosing and submitting operations.
+//! Chooses and submits operations.
 
 use super::board::BoardAsk;
 use super::job::{Job, Target};
@@ -25,7 +25,7 @@ const DRAWS: usize = 8;
 /// Most bytes of an append inside a message.
 const INLINE_APPEND_BYTES_MAX: usize = 2000;
 
-/// Where most clients mount: the root, then this path.
+/// The path of a target below the root.
 pub(crate) fn path_of(number: usize, target: Target) -> Vec<u8> {
     match target {
         Target::Dir(dir) => format!("d{dir}").into_bytes(),
@@ -71,7 +71,7 @@ impl Client {
         Ok(())
     }
 
-    /// The next handle to be looked up.
+    /// The next target without a known handle.
     fn wanted(&self) -> Option<Target> {
         let dirs = (0..DIRECTORIES).filter(|dir| !self.handles.dirs.contains_key(dir));
         let data = self.handles.data.is_none().then_some(Target::Data);
@@ -144,7 +144,7 @@ impl Client {
         self.slots.begin(slot).then_some(Job::Read { slot })
     }
 
-    /// Asks again later for what was refused without being done.
+    /// Retries later an operation that the server refused without running it.
     pub(super) fn again(&mut self, now: Instant, job: Job) {
         let steps = 100 + self.rng.log_below(20_000);
         self.retries.push((now + Duration::from_micros(10 * steps), job));
@@ -200,7 +200,7 @@ impl Client {
         Ok(())
     }
 
-    /// `None` when it cannot be sent now.
+    /// Sends an operation. `None` if it cannot be sent now.
     fn send(
         &mut self,
         shared: &Shared,
@@ -301,7 +301,7 @@ impl Client {
         Some(session.submit(&mut self.adapter, now, tag, request, None, None))
     }
 
-    /// Sends an OPEN and a CLOSE of what it opens, which has the next tag.
+    /// Sends an OPEN, and a CLOSE of the opened file with the next tag.
     fn chain(&mut self, now: Instant, tag: u64, open: Request<'_>) -> Option<Result<(), Refused>> {
         let (fh, state_id) = (FileHandle::ZERO, StateId::ZERO);
         let close = Request::Close(Close { fh, state_id });

@@ -1,4 +1,4 @@
-//! What a client asks for.
+//! The operations of a client.
 
 use super::batch::Part;
 use super::board::BoardAsk;
@@ -10,7 +10,7 @@ use crate::pattern::WriteId;
 use dafs_client::core::BatchHints;
 use dafs_wire::dafs::{FileHandle, Stability, StateId, Verifier};
 
-/// One of the objects that every client looks up.
+/// An object that every client looks up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Target {
     Dir(u8),
@@ -26,9 +26,9 @@ pub(super) enum Job {
     Names(Change),
     /// Creates a file and closes it in one chain.
     Chained(Change),
-    /// The second member of that.
+    /// The second member of such a chain.
     ChainedClose,
-    /// Closes what a create has opened; `ends` tells how often the server had ended by then.
+    /// Closes a created file. `ends` is the number of the server's ends at that time.
     Close {
         handle: FileHandle,
         state: StateId,
@@ -48,15 +48,15 @@ pub(super) enum Job {
     },
     /// A batch that is answered as a whole.
     Batch(Vec<Part>),
-    /// An asynchronous batch, before it was handed over.
+    /// An asynchronous batch, before it is submitted.
     Transfers(Vec<Part>, BatchHints),
-    /// One transfer of it, afterwards.
+    /// One transfer of it, after it was submitted.
     Transfer(Part),
     Append {
         record: WriteId,
         len: usize,
         direct: bool,
-        /// To the fenced file, and what is certain of the fence.
+        /// The known state of the fence, for an append to the fenced file.
         gate: Option<Watch>,
     },
     Fence {
@@ -68,14 +68,14 @@ pub(super) enum Job {
         number: usize,
         writes: bool,
     },
-    /// About the board that is open.
+    /// A request about the open board.
     Board(BoardAsk),
-    /// Gives a delegation back.
+    /// Returns a delegation.
     Return(StateId),
     OpenVault {
         vault: usize,
     },
-    /// A step of a visit; its number in the model, once it was asked.
+    /// A step of a visit. It gets its number in the model when it is asked.
     Guarded {
         visit: Visit,
         ask: Ask,

@@ -1,9 +1,9 @@
 //! A client of a world of crashes: the shipped session with its recovery, under an application that
-//! knows exactly what each of its operations must say.
+//! predicts the answer of each operation.
 //!
 //! Invariants
-//! * Every operation is answered, repeated after a refusal that promises that nothing was done, or
-//!   lost; the models are told which.
+//! * Every operation is answered, lost, or retried after a refusal that promises no effect. The
+//!   models learn which.
 
 mod answer;
 mod batch;
@@ -33,16 +33,16 @@ use std::sync::Arc;
 use std::time::Duration;
 pub(super) use visit::content;
 
-/// A session that is not ready after this long is given up, as the client's outer layer does.
+/// The client gives up a session that is not ready after this long, as the shipped driver does.
 const OPENING_TIME_MAX: Duration = Duration::from_secs(10);
 
-/// How long a session may take to replace its connection.
+/// The longest time in which a session replaces its connection.
 const RECOVERY_TIME_MAX: Duration = Duration::from_secs(120);
 
 /// Pieces of memory for transfers.
 const PIECES: usize = 16;
 
-/// Bytes of one.
+/// Bytes of a piece.
 const PIECE_BYTES: usize = 8192;
 
 pub(crate) struct Client {
@@ -55,22 +55,22 @@ pub(crate) struct Client {
     session_since: Instant,
     memory: Option<Arc<RegisteredMemory>>,
     pieces_free: Vec<usize>,
-    /// Which run of the client this is.
+    /// The run (process) of the client.
     run: u64,
     flights: BTreeMap<u64, Flight>,
-    /// What is to be asked again, and when.
+    /// Operations to retry, and when.
     retries: Vec<(Instant, Job)>,
     last_tag: u64,
     pub(crate) names: Names,
     pub(crate) slots: Slots,
     handles: Handles,
-    /// The write verifier that was told last.
+    /// The latest write verifier from the server.
     verifier: Option<Verifier>,
-    /// A vault is being visited.
+    /// A visit is under way.
     visiting: bool,
     board: Option<OpenBoard>,
     opening_board: bool,
-    /// How the first member of a chain has ended, if that is known.
+    /// The outcome of the first member of a chain, if known.
     chained: Option<Chained>,
     remaining: u32,
     next_action: Instant,
@@ -81,14 +81,14 @@ pub(crate) struct Client {
 #[derive(Debug)]
 struct Flight {
     job: Job,
-    /// The memory that it uses.
+    /// Its memory.
     piece: Option<usize>,
-    /// How often the server had ended when it was submitted.
+    /// Number of the server's ends when it was submitted.
     ends: u32,
     since: Instant,
 }
 
-/// How the first member of a chain has ended; the second one is next.
+/// The outcome of the first member of a chain; the second one is next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Chained {
     Open(FileHandle, StateId),
@@ -158,17 +158,17 @@ impl Client {
         self.remaining > 0 || waits || self.board.is_some()
     }
 
-    /// True when it will do nothing more by itself.
+    /// True when it will start nothing more by itself.
     pub(crate) fn is_done(&self) -> bool {
         !self.has_work() && self.session.is_none()
     }
 
-    /// It starts no further operation.
+    /// Stops starting operations.
     pub(crate) fn rest(&mut self) {
         self.remaining = 0;
     }
 
-    /// What it is about, for reports.
+    /// Its state, for reports.
     pub(crate) fn status(&self) -> String {
         let stage = self.session.as_ref().map(SessionCore::stage);
         format!(
@@ -177,7 +177,7 @@ impl Client {
         )
     }
 
-    /// When it must be given a turn even if nothing arrives.
+    /// The time of its next turn if nothing arrives.
     pub(crate) fn next(&self) -> Option<Instant> {
         let Some(session) = &self.session else {
             return self.has_work().then_some(self.next_action);
@@ -195,7 +195,7 @@ impl Client {
         session.next_timeout().into_iter().chain(wants).chain(retry).min()
     }
 
-    /// Handles what has arrived and goes on.
+    /// Handles events, then goes on.
     pub(crate) fn turn(&mut self, shared: &mut Shared) -> Result<(), String> {
         let now = shared.common.now;
         self.adapter.poll(now, &mut self.events);
@@ -264,7 +264,7 @@ impl Client {
                 session.want_back(&mut self.adapter, now);
             }
         }
-        // Nothing is done by right of what is wanted back.
+        // Recalls first: a recalled delegation must not be used.
         self.mind_board(shared)?;
         while let Some(due) = self.retries.iter().position(|(at, _)| *at <= now) {
             let (_, job) = self.retries.swap_remove(due);
@@ -308,7 +308,7 @@ impl Client {
         self.next_action = now + Duration::from_micros(10 * self.rng.log_below(20_000));
     }
 
-    /// The session has ended; `killed` when its process did.
+    /// Ends the session; `killed` if the process ended.
     fn session_over(&mut self, shared: &mut Shared, killed: bool) -> Result<(), String> {
         for (_, Flight { job, .. }) in std::mem::take(&mut self.flights) {
             self.lost(shared, job);
@@ -326,7 +326,7 @@ impl Client {
         Ok(())
     }
 
-    /// The process ends without a word and starts again as a new instance.
+    /// Ends the process without a disconnect, and starts it again as a new instance.
     pub(crate) fn kill(&mut self, shared: &mut Shared) -> Result<(), String> {
         shared.common.note(|| format!("c{} is killed", self.number));
         self.adapter = shared.common.network.adapter(self.host);

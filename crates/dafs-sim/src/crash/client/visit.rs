@@ -1,4 +1,4 @@
-//! Visits to a vault: open, lock, look and change, unlock, close; one step after the other.
+//! Visits to a vault: open, lock, read and write, unlock, close, one step after the other.
 
 use super::Client;
 use super::job::Job;
@@ -14,7 +14,7 @@ use dafs_wire::dafs::{
     OpenClaim, Path, Reply, Request, ShareAccess, ShareDeny, ShareKey, Stability, StateId, Status,
 };
 
-/// Steps of a visit after which it comes to its end.
+/// Steps after which a visit ends.
 const STEPS_MAX: u32 = 25;
 
 /// The whole file.
@@ -46,7 +46,7 @@ impl Client {
         }
         self.visiting = true;
         let vault = self.rng.below(shared.vaults.len() as u64) as usize;
-        // Only these have anything to be undone.
+        // Only these have an undo log.
         let vault = if shared.danger == Danger::LyingUndo { vault | 2 } else { vault };
         Some(Job::OpenVault { vault })
     }
@@ -73,7 +73,7 @@ impl Client {
         self.call(now, tag, &request)
     }
 
-    /// A step is about to be asked: the model learns of it, once.
+    /// Tells the model of a step, once, before it is sent.
     pub(super) fn ask_vault(&mut self, shared: &mut Shared, job: &mut Job) {
         if let Job::Guarded { visit, ask, number } = job
             && number.is_none()
@@ -133,7 +133,7 @@ impl Client {
         self.call(now, tag, &request)
     }
 
-    /// A vault has been opened, or not.
+    /// Handles the outcome of opening a vault.
     pub(super) fn opened_vault(
         &mut self,
         shared: &mut Shared,
@@ -160,7 +160,7 @@ impl Client {
         self.submit(shared, Job::Guarded { visit, ask, number: None })
     }
 
-    /// A step is over.
+    /// Handles the outcome of a step.
     pub(super) fn guarded(
         &mut self,
         shared: &mut Shared,
@@ -205,7 +205,7 @@ impl Client {
         }
     }
 
-    /// What the visitor does next; nothing when it has gone.
+    /// The visitor's next step; `None` after its last.
     fn next_step(
         &mut self,
         shared: &mut Shared,
@@ -235,7 +235,7 @@ impl Client {
     }
 }
 
-/// What a vault's bytes are.
+/// The content that a vault's bytes encode.
 pub(crate) fn content(bytes: &[u8]) -> Result<Content, String> {
     let mut bytes = bytes.to_vec();
     bytes.resize(VAULT_BYTES, 0);

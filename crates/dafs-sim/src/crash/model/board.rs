@@ -1,11 +1,11 @@
-//! A file that all clients read and write, some of them from what they keep by right of a delegation.
+//! A file that all clients read and write, some of them through a cache under a delegation.
 //!
-//! What is written is there for everybody as soon as the writer was told so, whether the server has it
-//! or the writer keeps it: that is what a delegation promises.
+//! A write is visible to all clients as soon as its writer has the answer, whether the server has
+//! the data or the writer caches it: a delegation promises that.
 //!
 //! Invariants
-//! * A client that keeps what it has written either hands it to the server or is told of its loss. What
-//!   somebody else has read the file without is never handed over afterwards.
+//! * A client with a cached write either writes it back or learns of its loss. A write that another
+//!   client's read has missed is never written back afterwards.
 
 use super::vault::{Content, Holder};
 use crate::model::content::Tick;
@@ -16,13 +16,13 @@ struct Write {
     write: WriteId,
     by: Holder,
     begin: Tick,
-    /// When its writer was told; nothing while it may come at any time, or never.
+    /// When its writer had the answer. `None` while it may take effect at any time, or never.
     end: Option<Tick>,
-    /// When somebody has read it, at the earliest.
+    /// The end of the earliest read that saw it.
     seen: Option<Tick>,
-    /// Its writer keeps it, and the server may not have it.
+    /// Its writer caches it, and the server may not have it.
     kept: bool,
-    /// Somebody was let in without it.
+    /// The server granted conflicting access without it.
     condemned: bool,
 }
 
@@ -48,12 +48,12 @@ impl Board {
         &mut self.writes[last]
     }
 
-    /// A write is sent to the server.
+    /// A client sends a write to the server.
     pub(crate) fn sent(&mut self, write: WriteId, by: Holder, tick: Tick) {
         self.begin(write, by, tick);
     }
 
-    /// It was answered.
+    /// The server answers the write.
     pub(crate) fn done(&mut self, write: WriteId, tick: Tick) {
         let found = self.writes.iter_mut().find(|known| known.write == write);
         if let Some(known) = found {
@@ -61,13 +61,13 @@ impl Board {
         }
     }
 
-    /// A client writes what it keeps.
+    /// A client writes to its cache.
     pub(crate) fn kept(&mut self, write: WriteId, by: Holder, tick: Tick) {
         let known = self.begin(write, by, tick);
         (known.end, known.kept) = (Some(tick), true);
     }
 
-    /// The server has what a client has kept.
+    /// The server has received a client's cached write.
     pub(crate) fn written_back(&mut self, by: Holder) -> Result<(), String> {
         for known in self.writes.iter_mut().filter(|known| known.kept && known.by == by) {
             if known.condemned {
@@ -78,7 +78,7 @@ impl Board {
         Ok(())
     }
 
-    /// A client is told that what it has kept is lost, or is gone with it.
+    /// A client learns that its cached write is lost, or ends.
     pub(crate) fn lost(&mut self, by: Holder) {
         for known in self.writes.iter_mut().filter(|known| known.kept && known.by == by) {
             (known.kept, known.condemned) = (false, false);
@@ -86,15 +86,15 @@ impl Board {
         }
     }
 
-    /// What is not stable may be gone.
+    /// Unsynced writes may be lost.
     pub(crate) fn power_failed(&mut self) {
         for known in self.writes.iter_mut().filter(|known| known.end.is_none()) {
             known.seen = None;
         }
     }
 
-    /// Somebody has read the file between two times. `may_lose` tells of whom the server may not have
-    /// heard for so long that it lets others in.
+    /// Checks a read between two ticks. `may_lose` is true for clients that have been silent for so
+    /// long that the server may grant conflicting access.
     pub(crate) fn read(
         &mut self,
         (begin, end): (Tick, Tick),

@@ -1,16 +1,17 @@
-//! A file with a fence, to which everybody appends who is let in.
+//! A file with a fence, to which every admitted client appends.
 //!
 //! Invariants
-//! * When an update that shuts a client out has been answered, nothing of that client takes effect
-//!   until somebody is asked to let it in again, whatever ends and restarts meanwhile.
-//! * A client is judged only by what is certain: while updates overlap, nothing is.
+//! * After the answer to an update that excludes a client, no operation of that client takes effect
+//!   until an update to admit it is asked. Ends and restarts do not change that.
+//! * A client is judged only by certain states of the fence: while updates overlap, no state is
+//!   certain.
 
 use super::log::Log;
 use super::vault::Holder;
 use crate::pattern::WriteId;
 use std::collections::BTreeMap;
 
-/// What is certain about a client when it asks, and until when that holds.
+/// The certain state of a client's admission when it asks, and the epoch in which that holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Watch {
     epoch: u64,
@@ -22,20 +23,20 @@ struct Update {
     number: u64,
     by: Holder,
     admit: bool,
-    /// Nothing else was asked about the client when this was.
+    /// It overlapped no other update about the client.
     alone: bool,
 }
 
-/// What is known of one client.
+/// The known state of one client.
 #[derive(Debug)]
 struct Target {
-    /// Whether it is let in, if that is certain.
+    /// True if it is admitted, false if it is excluded; `None` if uncertain.
     admitted: Option<bool>,
     epoch: u64,
     pending: Vec<Update>,
-    /// Where the file ended when the client was shut out.
+    /// The size of the file when the client was excluded.
     shut_from: Option<u64>,
-    /// Ranges of the file in which nothing of it can be.
+    /// Ranges of the file that can hold none of its records.
     forbidden: Vec<(u64, u64)>,
 }
 
@@ -49,7 +50,7 @@ pub(crate) struct Gate {
 }
 
 impl Gate {
-    /// Everybody is let in.
+    /// A model in which every client is admitted.
     pub(crate) fn new(clients: usize) -> Self {
         let target = || Target {
             admitted: Some(true),
@@ -66,7 +67,7 @@ impl Gate {
         self.targets.len()
     }
 
-    /// An update is asked; its number. The file ends at `size`.
+    /// Notes an update and returns its number. The file ends at `size`.
     pub(crate) fn asked(&mut self, by: Holder, client: usize, admit: bool, size: u64) -> u64 {
         self.last += 1;
         let target = &mut self.targets[client];
@@ -79,7 +80,7 @@ impl Gate {
         self.last
     }
 
-    /// It has been answered: done, or refused.
+    /// Handles the answer to an update: done, or refused.
     pub(crate) fn answered(&mut self, client: usize, number: u64, done: bool, size: u64) {
         let target = &mut self.targets[client];
         let Some(place) = target.pending.iter().position(|update| update.number == number) else {
@@ -93,7 +94,7 @@ impl Gate {
         }
     }
 
-    /// A client is there as a new run; what earlier ones have asked for is over.
+    /// A client has a new run; the updates of earlier runs are over.
     pub(crate) fn replaced(&mut self, now: Holder) {
         let older =
             |update: &mut Update| update.by.client == now.client && update.by.run != now.run;
@@ -102,7 +103,7 @@ impl Gate {
         });
     }
 
-    /// The file has become shorter with the end of the server.
+    /// The file has become shorter when the server ended.
     pub(crate) fn shrunk(&mut self, size: u64) {
         for target in &mut self.targets {
             target.shut_from = target.shut_from.map(|from| from.min(size));
@@ -117,7 +118,7 @@ impl Gate {
         Watch { epoch, admitted }
     }
 
-    /// It was answered.
+    /// Judges the answer to an append.
     pub(crate) fn judge(&self, client: usize, watch: Watch, fenced: bool) -> Result<(), String> {
         let certain = watch.admitted.filter(|_| watch.epoch == self.targets[client].epoch);
         match certain {

@@ -1,7 +1,7 @@
-//! Who is sure to hold what it has: whose lease cannot have ended.
+//! The leases of clients: a client certainly holds its locks while its lease cannot have expired.
 //!
-//! Invariant: a lease is counted from when an answered request was asked, which is before the server
-//! has heard of it.
+//! Invariant: a lease is counted from the time at which an answered request was sent, which is
+//! before the server received it.
 
 use super::vault::{Holder, Leases};
 use crate::limits::LEASE;
@@ -13,9 +13,9 @@ struct Lease {
     run: u64,
     alive: bool,
     until: Instant,
-    /// It may have ended since the latest visit began.
+    /// It may have expired since the latest visit began.
     lapsed: bool,
-    /// It may have ended at any time since the first answer.
+    /// It may have expired at any time since the first answer.
     ever: bool,
 }
 
@@ -24,7 +24,7 @@ struct Lease {
 pub(crate) struct LeaseBook {
     clients: Vec<Lease>,
     now: Instant,
-    /// Since when there is no server; no lease ends meanwhile.
+    /// The time since which the server is down; no lease expires meanwhile.
     down: Option<Instant>,
 }
 
@@ -36,7 +36,7 @@ impl LeaseBook {
         &mut self.clients[client]
     }
 
-    /// Time goes on.
+    /// Advances the time.
     pub(crate) fn at(&mut self, now: Instant) {
         self.now = now;
         if self.down.is_none() {
@@ -47,7 +47,7 @@ impl LeaseBook {
         }
     }
 
-    /// A client is there with a new session; true when it is a new run.
+    /// A client has a new session; returns true if it is a new run.
     pub(crate) fn ready(&mut self, holder: Holder) -> bool {
         let lease = self.lease(holder.client);
         let new = lease.run != holder.run;
@@ -59,18 +59,18 @@ impl LeaseBook {
         self.lease(client).alive = false;
     }
 
-    /// A request that was asked at some time has been answered.
+    /// A request sent at `asked` has been answered.
     pub(crate) fn renewed(&mut self, client: usize, asked: Instant) {
         let lease = self.lease(client);
         lease.until = lease.until.max(asked + LEASE);
     }
 
-    /// Whether it may ever have lapsed.
+    /// True if the lease may ever have expired.
     pub(crate) fn has_lapsed(&self, client: usize) -> bool {
         self.clients.get(client).is_some_and(|lease| lease.ever)
     }
 
-    /// From now on it matters whether it lapses.
+    /// Begins a visit: an expiry from now on counts.
     pub(crate) fn visit(&mut self, client: usize) {
         let now = self.now;
         let lease = self.lease(client);
@@ -82,7 +82,7 @@ impl LeaseBook {
         self.down = Some(now);
     }
 
-    /// A new server waits for a lease for those whom the last one knew.
+    /// A new server has a grace period of one lease for the clients of the last one.
     pub(crate) fn server_started(&mut self, now: Instant) {
         if let Some(ended) = self.down.take() {
             let known = self.clients.iter_mut().filter(|lease| lease.until >= ended);

@@ -1,4 +1,4 @@
-//! The file to which all clients append: whole records, each once, nothing else.
+//! The file to which all clients append: whole records, each once, and no other bytes.
 
 use crate::pattern::WriteId;
 use std::collections::BTreeMap;
@@ -12,10 +12,10 @@ pub(crate) const RECORD_BYTES_MAX: usize = 6000;
 /// Least bytes of a record.
 pub(crate) const RECORD_BYTES_MIN: usize = HEAD_BYTES + 1;
 
-/// What is known of a record.
+/// The known outcome of an append.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fate {
-    /// Asked for and not answered.
+    /// Outstanding or lost.
     Open,
     /// It is at this offset.
     At(u64),
@@ -23,7 +23,7 @@ enum Fate {
     Refused,
 }
 
-/// All that was ever appended.
+/// All records ever appended.
 #[derive(Debug, Default)]
 pub(crate) struct Log {
     records: BTreeMap<WriteId, (usize, Fate)>,
@@ -43,21 +43,21 @@ impl Log {
         self.records.insert(write, (len, Fate::Open));
     }
 
-    /// It was.
+    /// The append was answered with success.
     pub(crate) fn appended(&mut self, write: WriteId, offset: u64) {
         if let Some((_, fate)) = self.records.get_mut(&write) {
             *fate = Fate::At(offset);
         }
     }
 
-    /// It was not, and will not be.
+    /// The append was refused and has no effect.
     pub(crate) fn refused(&mut self, write: WriteId) {
         if let Some((_, fate)) = self.records.get_mut(&write) {
             *fate = Fate::Refused;
         }
     }
 
-    /// Compares with the whole file; where each record is.
+    /// Compares with the whole file. Returns the offset of each record.
     pub(crate) fn check(&self, file: &[u8]) -> Result<BTreeMap<WriteId, usize>, String> {
         let mut found = BTreeMap::new();
         let mut at = 0;

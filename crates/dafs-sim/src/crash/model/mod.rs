@@ -1,4 +1,4 @@
-//! What must be true after any number of crashes.
+//! The required state after any number of crashes.
 
 pub(super) mod board;
 pub(super) mod gate;

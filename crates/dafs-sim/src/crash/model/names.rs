@@ -1,8 +1,8 @@
-//! The names of one client, which nobody else changes.
+//! The names of one client, which no other client changes.
 //!
 //! Invariants
-//! * A place is named by at most one change under way. What a lost change leaves open stays open:
-//!   its places are not used again.
+//! * At most one outstanding change names a place. A place of a lost change stays undecided: it is
+//!   not used again.
 
 use dafs_store::FileId;
 use dafs_wire::dafs::{FileHandle, Status};
@@ -15,14 +15,14 @@ pub(crate) struct Place {
     pub(crate) name: u8,
 }
 
-/// What a name leads to.
+/// The object behind a name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Entry {
     pub(crate) object: u32,
     pub(crate) is_directory: bool,
 }
 
-/// How a file is made.
+/// The mode of a file's creation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum How {
     Unchecked,
@@ -54,7 +54,7 @@ impl Change {
     }
 }
 
-/// What some places hold.
+/// The objects at some places.
 pub(crate) type Holds = Vec<(Place, Option<Entry>)>;
 
 /// A change that may have happened.
@@ -71,7 +71,7 @@ pub(crate) struct Names {
     entries: BTreeMap<Place, Entry>,
     busy: BTreeSet<Place>,
     pub(crate) doubts: Vec<Doubt>,
-    /// The handles of objects that somebody has been told.
+    /// The known handles of objects.
     pub(crate) handles: BTreeMap<u32, FileHandle>,
     /// The permission bits that an object may have.
     pub(crate) modes: BTreeMap<u32, BTreeSet<u32>>,
@@ -92,12 +92,12 @@ impl Names {
         self.entries.get(&place).copied()
     }
 
-    /// The handle of what is at a place.
+    /// The handle of the object at a place.
     pub(crate) fn handle(&self, place: Place) -> Option<FileHandle> {
         self.handles.get(&self.get(place)?.object).copied()
     }
 
-    /// Everything that is certain.
+    /// All certain entries.
     pub(crate) fn certain(&self) -> impl Iterator<Item = (Place, Entry)> {
         let open: BTreeSet<Place> =
             self.doubts.iter().flat_map(|doubt| doubt.change.places()).collect();
@@ -105,7 +105,7 @@ impl Names {
         entries.filter(move |(place, _)| !open.contains(place))
     }
 
-    /// Takes the places of a change. False when one of them is taken.
+    /// Takes the places of a change. Returns false if one of them is busy.
     pub(crate) fn begin(&mut self, change: &Change) -> bool {
         if change.places().any(|place| self.is_busy(place)) {
             return false;
@@ -114,7 +114,7 @@ impl Names {
         true
     }
 
-    /// What a change leads to; the statuses that say why it must be refused.
+    /// The result of a change, or the statuses of which one must refuse it.
     fn outcome(&self, change: &Change) -> Result<Holds, &'static [Status]> {
         let found = |place: Place| self.get(place).ok_or(&[Status::NoEnt][..]);
         match *change {
@@ -134,7 +134,7 @@ impl Names {
             Change::Rename { from, to } => {
                 let moved = found(from)?;
                 match self.get(to) {
-                    // Two names of one file: nothing happens.
+                    // Two names of one file: rename has no effect.
                     Some(there) if there.object == moved.object => Ok(Vec::new()),
                     Some(there) if there.is_directory != moved.is_directory => {
                         Err(&[Status::Exist, Status::IsDir, Status::NotDir])
@@ -150,7 +150,7 @@ impl Names {
         }
     }
 
-    /// A change was answered.
+    /// Handles the answer to a change.
     pub(crate) fn answered(&mut self, change: &Change, status: Status) -> Result<(), String> {
         match (self.outcome(change), status) {
             (Ok(holds), Status::Ok) => {
@@ -177,11 +177,11 @@ impl Names {
         Ok(())
     }
 
-    /// Nobody will ever say what became of a change.
+    /// Notes a change whose outcome stays unknown.
     pub(crate) fn lost(&mut self, change: &Change) {
         if let Change::SetMode { at, mode } = change
             && let Some(entry) = self.get(*at)
-            // Otherwise it may as well have the mode that it was made with, which nobody knows.
+            // Without known modes, the object may also have the unknown mode of its creation.
             && let Some(modes) = self.modes.get_mut(&entry.object)
         {
             modes.insert(*mode);
@@ -191,7 +191,7 @@ impl Names {
         self.doubts.push(Doubt { change: *change, before, after });
     }
 
-    /// Compares with what is really there.
+    /// Compares with the actual entries.
     pub(crate) fn check(&self, actual: &BTreeMap<Place, (FileId, bool)>) -> Result<(), String> {
         let fits = |place: Place, entry: Option<Entry>| match (entry, actual.get(&place)) {
             (None, None) => true,

@@ -1,7 +1,7 @@
-//! The data of one client: slots of a file that nobody else writes.
+//! The data of one client: slots of a file that no other client writes.
 //!
 //! Invariants
-//! * At most one write of a slot is under way. One that is lost may still come, so that the slot is
+//! * At most one write of a slot is outstanding. A lost write may still take effect, so its slot is
 //!   not used again.
 
 use crate::pattern::WriteId;
@@ -13,16 +13,16 @@ pub(crate) const SLOTS: usize = 8;
 /// Bytes of a slot: less than a page, so that slots share pages.
 pub(crate) const SLOT_BYTES: usize = 1024;
 
-/// Bytes that a device writes as one.
+/// Bytes that a device writes atomically.
 const SECTOR_BYTES: usize = 512;
 
 #[derive(Debug, Default)]
 struct Slot {
-    /// The write that cannot be lost any more; none: zeros.
+    /// The write that can no longer be lost; none: zeros.
     stable: Option<WriteId>,
     /// Writes after that, in order.
     later: Vec<WriteId>,
-    /// The latest write that was answered, the write verifier, and how often the power had failed.
+    /// The latest answered write, its verifier, and the number of power failures then.
     answered: Option<(WriteId, Verifier, u32)>,
     busy: bool,
 }
@@ -34,17 +34,17 @@ pub(crate) struct Slots {
 }
 
 impl Slots {
-    /// Where a slot is in the file, in bytes.
+    /// The offset of a slot in the file.
     pub(crate) fn offset(slot: usize) -> u64 {
         (slot * SLOT_BYTES) as u64
     }
 
-    /// Takes a slot. False when it is taken.
+    /// Takes a slot. Returns false if it is busy.
     pub(crate) fn begin(&mut self, slot: usize) -> bool {
         !std::mem::replace(&mut self.slots[slot].busy, true)
     }
 
-    /// Gives it back.
+    /// Frees a slot.
     pub(crate) fn end(&mut self, slot: usize) {
         self.slots[slot].busy = false;
     }
@@ -54,7 +54,7 @@ impl Slots {
         self.slots[slot].later.push(write);
     }
 
-    /// A write that nobody was asked for is given up; it never comes.
+    /// Cancels a write before its request was sent; it never takes effect.
     pub(crate) fn taken_back(&mut self, slot: usize, write: WriteId) {
         self.slots[slot].later.retain(|later| *later != write);
     }
@@ -76,7 +76,7 @@ impl Slots {
         }
     }
 
-    /// What a commit that begins now will make stable.
+    /// The writes that a commit beginning now will make stable.
     pub(crate) fn uncommitted(&self) -> Vec<(usize, WriteId, Verifier)> {
         let slots = self.slots.iter().enumerate();
         slots
@@ -87,7 +87,7 @@ impl Slots {
             .collect()
     }
 
-    /// A commit was answered with a verifier; `covered` is what it began with.
+    /// A commit was answered with a verifier; `covered` are the writes since before it.
     pub(crate) fn committed(&mut self, covered: &[(usize, WriteId, Verifier)], told: Verifier) {
         for (slot, write, verifier) in covered {
             let slot = &mut self.slots[*slot];
@@ -101,11 +101,11 @@ impl Slots {
         }
     }
 
-    /// Compares what is in a slot with what can be there.
+    /// Compares the content of a slot with the possible ones.
     pub(crate) fn check(&self, number: usize, bytes: &[u8], cuts: u32) -> Result<(), String> {
         let slot = &self.slots[number];
         let whole = slot.answered.filter(|(_, _, then)| *then == cuts).map(|(write, ..)| write);
-        // Nothing was lost since the answer, so it is there, or what was written after it.
+        // No power failure since the answer: the slot holds that write or a later one.
         let possible: Vec<Option<WriteId>> = match whole {
             Some(write) => {
                 let at = slot.later.iter().position(|later| *later == write);

@@ -1,25 +1,25 @@
-//! A file that clients use under a lock, and all that its lock and content can be at a time.
+//! A file that clients use under a lock, with all its possible states of lock and content.
 //!
-//! Requests overlap, are lost with their connections and outlive their clients, so nobody knows when
-//! one has an effect. The model keeps every state that is possible: a request that was asked may
-//! have its effect at any time until it is answered, and an answer rules out the states in which it
-//! could not have been given. When none is left, the server has done what it must not.
+//! Requests overlap, are lost with their connections and outlive their clients, so the time of
+//! their effect is unknown. The model keeps every possible state. A request may take effect at any
+//! time until it is answered. An answer rules out the states in which it could not have been given.
+//! When no state is left, the server has broken the rules.
 //!
 //! Invariants
-//! * The set of states is closed: whatever may happen by itself is in it already.
-//! * An answer and a restart of the server only ever leave out what is impossible by the rules of
-//!   DAFS 9; in doubt a state stays.
+//! * The set of states is closed: it contains the result of every event that needs no answer.
+//! * An answer and a restart of the server remove only states that the rules of DAFS 9 exclude. A
+//!   doubtful state stays.
 
 use crate::pattern::WriteId;
 use std::collections::BTreeSet;
 
-/// States that a vault may have at most; more mean that the model is at fault.
+/// Most states of a vault. More mean a bug in the model.
 const STATES_MAX: usize = 20_000;
 
 /// Bytes of the content: a sector, which is written as a whole or not at all.
 pub(crate) const VAULT_BYTES: usize = 512;
 
-/// What its lock is asked for with.
+/// The kind of its lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum VaultKind {
     Plain,
@@ -46,62 +46,62 @@ pub(crate) struct Holder {
     pub(crate) run: u64,
 }
 
-/// What is asked of a vault.
+/// A request to a vault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Ask {
     Lock,
-    /// Nobody who asks later is to be faster.
+    /// Waits fairly: no later request is granted first.
     LockWait,
     Repair,
-    /// LOCKT by an owner that has nothing.
+    /// LOCKT by an owner without locks.
     Test,
     /// Reads without an open.
     Peek,
     Read,
     Write(WriteId),
     Unlock,
-    /// Gives the lock up and undoes what was written under it.
+    /// Releases the lock and rolls back the writes under it.
     Abort,
     Close,
 }
 
-/// What the answer says.
+/// The answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Told {
     Ok,
     Content(Content),
     Denied,
     Broken,
-    /// Repair is asked for where nothing is broken.
+    /// A repair of a lock that is not broken.
     NothingBroken,
-    /// The open or its lock is not there any more, or its range must not be touched.
+    /// The open or its lock is gone, or its range must not be touched.
     Gone,
 }
 
-/// What a vault holds; `None`: zeros.
+/// The content of a vault; `None`: zeros.
 pub(crate) type Content = Option<WriteId>;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Hold {
     Free,
     Held(Holder),
-    /// A persistent lock whose holder has not been heard of for a lease.
+    /// A persistent lock whose holder has been silent for a lease.
     Breakable(Holder),
     Broken,
-    /// Nobody's, and not rolled back yet.
+    /// No holder, and not rolled back yet.
     Undoing,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct State {
     hold: Hold,
-    /// The present content.
+    /// The current content.
     content: Content,
-    /// What a loss of power leaves.
+    /// The content after a power failure.
     stable: Content,
-    /// What rolling back leaves; nothing where what the holder does is not undone.
+    /// The content after a rollback. `None` if the holder's writes are not rolled back.
     base: Option<Content>,
-    /// Unanswered requests that have had their effect, and what they will be told.
+    /// Unanswered requests that have taken effect, and their answers.
     done: Vec<(u64, Told)>,
 }
 
@@ -114,12 +114,12 @@ struct Pending {
     outlived: bool,
 }
 
-/// Whether a run of a client may have lost what it holds.
+/// The knowledge about runs of clients and their leases.
 pub(crate) trait Leases {
-    /// Its process is there.
+    /// Its process is running.
     fn is_alive(&self, holder: Holder) -> bool;
 
-    /// It may have been silent for a lease since it opened the vault, or be gone.
+    /// It may have been silent for a lease since it opened the vault, or has ended.
     fn may_have_lapsed(&self, holder: Holder) -> bool;
 }
 
@@ -130,7 +130,7 @@ pub(crate) struct Vault {
     states: BTreeSet<State>,
     pending: Vec<Pending>,
     last: u64,
-    /// Somebody may wait for its turn, so that others are denied what is free.
+    /// A request may be queued, so that others may be denied a free lock.
     queued: bool,
 }
 
@@ -160,7 +160,7 @@ impl State {
         Self { hold, ..self.clone() }
     }
 
-    /// What was written under the lock is undone, if it is such a lock.
+    /// Rolls back the writes under the lock, if it is a lock with recovery.
     fn rolled_back(&self, hold: Hold) -> Self {
         let mut state = self.holding(hold);
         if let Some(base) = state.base.take() {
@@ -169,7 +169,7 @@ impl State {
         state
     }
 
-    /// The lock is given up and what was written under it stays.
+    /// Releases the lock and keeps the writes under it.
     fn given_up(&self) -> Self {
         Self { base: None, ..self.holding(Hold::Free) }
     }
@@ -182,7 +182,7 @@ impl Vault {
         Self { kind, states: BTreeSet::from([state]), pending: Vec::new(), last: 0, queued: false }
     }
 
-    /// A request is asked; its number.
+    /// Notes a request and returns its number.
     pub(crate) fn asked(&mut self, holder: Holder, ask: Ask, leases: &dyn Leases) -> u64 {
         self.last += 1;
         self.queued |= ask == Ask::LockWait;
@@ -191,7 +191,7 @@ impl Vault {
         self.last
     }
 
-    /// It is answered.
+    /// Handles the answer to a request.
     pub(crate) fn answered(
         &mut self,
         number: u64,
@@ -223,7 +223,7 @@ impl Vault {
         }
     }
 
-    /// It is answered by saying that it was not done and may be asked again.
+    /// Handles an answer that the request was not done and may be retried.
     pub(crate) fn put_off(&mut self, number: u64) -> Result<(), String> {
         self.states.retain(|state| state.told(number).is_none());
         match self.states.is_empty() {
@@ -232,7 +232,7 @@ impl Vault {
         }
     }
 
-    /// The server has ended, and the power may have failed.
+    /// Handles the end of the server, with or without a power failure.
     pub(crate) fn server_ended(&mut self, power: bool, leases: &dyn Leases) {
         self.close(leases);
         self.pending.iter_mut().for_each(|pending| pending.outlived = true);
@@ -243,7 +243,7 @@ impl Vault {
                 continue;
             }
             if power && state.content != state.stable {
-                // A copy for rolling back, if there is one, is of the one or the other.
+                // The pre-image, if there is one, is either content.
                 let kept = State { content: state.stable, ..state.clone() };
                 open.push(State { base: state.base.map(|_| state.stable), ..kept.clone() });
                 open.push(kept);
@@ -252,17 +252,17 @@ impl Vault {
                 if state.told(*number).is_none() {
                     continue;
                 }
-                // The answer is gone with the server: it may be asked once more.
+                // The answer is lost with the server: the request may be retried.
                 let undone = state.without(*number);
                 let hold = match (ask, state.hold) {
-                    // Its holder does not know that it has it, and does not take it back.
+                    // Its holder does not know of the lock, and does not reclaim it.
                     (Ask::Lock | Ask::LockWait | Ask::Repair, Hold::Held(held))
                         if held == *holder =>
                     {
                         let persists = self.kind.persists() || *ask == Ask::Repair;
                         Some(if persists { Hold::Breakable(held) } else { Hold::Free })
                     }
-                    // Its holder does not know that it is free, and takes it back.
+                    // Its holder does not know of the release, and reclaims the lock.
                     (Ask::Unlock | Ask::Close | Ask::Abort, Hold::Free) => {
                         Some(Hold::Held(*holder))
                     }
@@ -282,7 +282,7 @@ impl Vault {
         self.close(leases);
     }
 
-    /// A client is there as a new run; the server has ended all earlier ones.
+    /// A client has a new run; the server has ended all earlier ones.
     pub(crate) fn replaced(&mut self, now: Holder, leases: &dyn Leases) {
         self.close(leases);
         let older = |holder: Holder| holder.client == now.client && holder.run != now.run;
@@ -306,19 +306,19 @@ impl Vault {
             .collect();
     }
 
-    /// What becomes of a lock when its holder is gone for good.
+    /// The state of a lock whose holder has ended for good.
     fn left(&self) -> Hold {
         if self.kind.persists() { Hold::Broken } else { Hold::Undoing }
     }
 
-    /// Least and most persistent locks that the server still has to know.
+    /// The least and the most persistent locks that the server must still keep.
     pub(crate) fn kept(&mut self, leases: &dyn Leases) -> (usize, usize) {
         self.close(leases);
         let kept = |state: &State| matches!(state.hold, Hold::Breakable(_) | Hold::Broken);
         (self.states.iter().all(kept).into(), self.states.iter().any(kept).into())
     }
 
-    /// Compares the content in the end, when nobody holds anything and all is undone that has to be.
+    /// Compares the content in the end, when no lock is held and all rollbacks are done.
     pub(crate) fn check(&self, content: Content) -> Result<(), String> {
         let rests = |state: &&State| match state.hold {
             Hold::Free | Hold::Breakable(_) => true,
@@ -333,7 +333,7 @@ impl Vault {
         }
     }
 
-    /// Adds everything that may happen by itself.
+    /// Adds the result of every event that needs no answer.
     fn close(&mut self, leases: &dyn Leases) {
         let mut open: Vec<State> = self.states.iter().cloned().collect();
         while let Some(state) = open.pop() {
@@ -346,7 +346,7 @@ impl Vault {
         }
     }
 
-    /// What may happen next in a state.
+    /// The states that may follow a state.
     fn next(&self, state: &State, leases: &dyn Leases) -> Vec<State> {
         let mut all = Vec::new();
         match state.hold {
@@ -368,7 +368,7 @@ impl Vault {
             let Pending { number, holder, ask, outlived } = *pending;
             let lapsed = leases.may_have_lapsed(holder);
             let done = state.told(number).is_some();
-            // A server that has forgotten a session lets its requests be repeated.
+            // A server that has forgotten a session runs its retried requests again.
             if done && lapsed {
                 all.push(state.without(number));
             }
@@ -376,8 +376,9 @@ impl Vault {
             if !done || harmless {
                 let effects = self.effects(state, holder, ask, lapsed);
                 all.extend(effects.into_iter().map(|(state, told)| state.with(number, told)));
-                // It was done before the end, unknown to who asked; another took the lock, also
-                // unknown to have given it up, and was faster to take back what it believes to have.
+                // The release took effect before the server's end, unknown to this client. Another
+                // client then took the lock and released it, also unknown to it, and was faster to
+                // reclaim it.
                 let gives_up = matches!(ask, Ask::Unlock | Ask::Close | Ask::Abort);
                 if gives_up && outlived && state.is_of_another(holder) {
                     all.push(state.with(number, Told::Gone));
@@ -387,7 +388,7 @@ impl Vault {
         all
     }
 
-    /// What a request may do now.
+    /// The possible effects of a request in a state.
     fn effects(&self, state: &State, holder: Holder, ask: Ask, lapsed: bool) -> Vec<(State, Told)> {
         let same = |told| (state.clone(), told);
         let mine = state.hold == Hold::Held(holder);
@@ -407,7 +408,7 @@ impl Vault {
                 Hold::Undoing => return all,
             }),
             Ask::Repair => all.push(match state.hold {
-                // What is mended is not undone.
+                // A repair rolls back first; its own writes are not rolled back.
                 Hold::Broken => (state.rolled_back(Hold::Held(holder)), Told::Ok),
                 _ => same(Told::NothingBroken),
             }),
@@ -440,7 +441,7 @@ impl Vault {
             },
             Ask::Read | Ask::Write(_) | Ask::Abort => {}
         }
-        // A repair waits for nobody: who waits gets nothing before it.
+        // A repair does not queue: queued requests cannot be granted before it.
         let waits = matches!(ask, Ask::Lock | Ask::LockWait) && state.hold != Hold::Broken;
         if waits && !mine && self.queued {
             all.push(same(Told::Denied));
@@ -471,7 +472,8 @@ mod tests {
         }
     }
 
-    /// Two clients believe to hold the lock, because the answers to their giving it up were lost.
+    /// Two clients believe that they hold the lock, because the answers to their releases were
+    /// lost.
     #[test]
     fn a_lock_is_gone_for_one_of_two_who_take_it_back_after_a_restart() {
         for (ends, may_be_gone) in [(false, false), (true, true)] {
