@@ -1,8 +1,8 @@
-//! An alarm that ends the process in time, in place of the program's own while it is set.
+//! An alarm that ends the process in time. While it is set, it replaces the program's own.
 //!
 //! Invariants
 //! * The program's handler never sees our alarm, and ours never the program's.
-//! * The program's timer goes on as if nobody had touched it: what has passed meanwhile has passed.
+//! * The program's timer goes on undisturbed: the elapsed time is subtracted from it.
 
 use crate::next::aside;
 use libc::{c_int, itimerval, sigset_t, time_t, timeval};
@@ -11,13 +11,13 @@ use std::ptr::null_mut;
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::time::{Duration, Instant};
 
-/// What the program had, to be given back by [`restore`](Self::restore).
+/// The program's alarm settings, which [`restore`](Self::restore) puts back.
 #[must_use = "the process ends unless it is restored"]
 pub(crate) struct Alarm {
     action: libc::sigaction,
     mask: sigset_t,
     timer: itimerval,
-    /// An alarm of the program's waited, because it has blocked it.
+    /// The program had blocked `SIGALRM`, and one was pending.
     was_pending: bool,
     since: Instant,
 }
@@ -38,13 +38,13 @@ fn only_alarm() -> sigset_t {
     }
 }
 
-/// Takes back an alarm that is pending; this thread has blocked it. True if there was one.
+/// Consumes a pending alarm, which this thread has blocked. Returns true if there was one.
 fn take_pending() -> bool {
     // SAFETY: all zero is no time at all; nobody asks for what is told of the signal.
     unsafe { libc::sigtimedwait(&only_alarm(), null_mut(), &zeroed()) == libc::SIGALRM }
 }
 
-/// Sets the timer, and tells what it was.
+/// Sets the timer, and returns the former one.
 fn set_timer(timer: &itimerval) -> itimerval {
     // SAFETY: plain structures; by a system call, as `_exit` must not take what the C library may.
     unsafe {
@@ -63,7 +63,7 @@ fn change_mask(how: c_int) -> sigset_t {
     }
 }
 
-/// What is left of `timer` after `time`: at least a moment of one that is set.
+/// The rest of `timer` after `time`: at least a moment if it is set.
 fn left(timer: itimerval, time: Duration) -> itimerval {
     let of = |value: timeval| Duration::new(value.tv_sec as u64, value.tv_usec as u32 * 1000);
     let all = of(timer.it_value);
@@ -77,7 +77,7 @@ fn left(timer: itimerval, time: Duration) -> itimerval {
 }
 
 impl Alarm {
-    /// Has the process end with that status when `time` is over, unless this is restored before.
+    /// Ends the process with that status after `time`, unless the alarm is restored before.
     pub(crate) fn set(time: Duration, status: c_int) -> Self {
         STATUS.store(status, Ordering::Relaxed);
         let since = Instant::now();
@@ -119,7 +119,7 @@ impl Alarm {
 mod tests {
     use super::*;
 
-    /// Runs `check` in a process with one thread, which signals reach for certain.
+    /// Runs `check` in a process with one thread, which surely receives each signal.
     fn alone(check: fn() -> bool) {
         // SAFETY: the child does nothing but system calls, and ends.
         let status = unsafe {
@@ -206,8 +206,7 @@ mod tests {
             let none = unsafe { zeroed() };
             let timer = set_timer(&none);
             let is_less = timer.it_value.tv_sec <= 10;
-            // One that is over comes at once.
-            // SAFETY: as above.
+            // An expired timer fires at once.
             let over = left(itimerval { it_value, ..unsafe { zeroed() } }, Duration::from_secs(1));
             is_less && over.it_value.tv_usec == 1
         });

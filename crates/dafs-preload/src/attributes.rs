@@ -1,17 +1,17 @@
-//! Attributes as the C library's structures hold them.
+//! Attributes in the structures of the C library.
 
 use dafs_client::{Attributes, FileHandle, FsStatus, ObjectType, Time, posix};
 
-/// Bytes that a program is told to read at once.
+/// The preferred size of a read, in bytes.
 const BLOCK_BYTES: u32 = 1 << 20;
 
-/// What `readdir` calls it.
+/// The type of an entry for `readdir`.
 pub(crate) fn entry_type(kind: ObjectType) -> u8 {
     // The two numberings are related like this by definition (IFTODT).
     ((posix::type_bits(kind) & libc::S_IFMT) >> 12) as u8
 }
 
-/// A number for a file system, which no device of this machine has.
+/// A device number for a file system, which no device of this machine has.
 fn device(handle: &FileHandle) -> u64 {
     let mix = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
     let hash = handle.fs.iter().fold(0xcbf2_9ce4_8422_2325, mix);
@@ -72,12 +72,12 @@ pub(crate) fn statx(of: &Attributes) -> libc::statx {
     out
 }
 
-/// Space as `statfs` tells it.
+/// The space of a file system, for `statfs`.
 pub(crate) fn statfs(of: &FsStatus) -> libc::statfs {
     // SAFETY: all zero is a valid value of this plain structure.
     let mut out: libc::statfs = unsafe { std::mem::zeroed() };
     let blocks = |bytes: Option<u64>| bytes.unwrap_or(0) / 4096;
-    // "DAFS", which is no file system of the kernel's.
+    // "DAFS", which is the number of no file system of the kernel.
     out.f_type = 0x4441_4653;
     (out.f_bsize, out.f_frsize) = (4096, 4096);
     out.f_blocks = blocks(of.space_total);
@@ -88,7 +88,7 @@ pub(crate) fn statfs(of: &FsStatus) -> libc::statfs {
     out
 }
 
-/// Space as `statvfs` tells it.
+/// The space of a file system, for `statvfs`.
 pub(crate) fn statvfs(of: &FsStatus) -> libc::statvfs {
     let from = statfs(of);
     // SAFETY: all zero is a valid value of this plain structure.

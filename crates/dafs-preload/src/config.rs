@@ -1,4 +1,4 @@
-//! What is served, as `dafs run` tells it in the environment.
+//! The configuration, from the environment variables of `dafs run`.
 //!
 //! Invariants
 //! * It is read once, before the program starts, and never changes.
@@ -13,7 +13,7 @@ use std::path::PathBuf;
 use std::sync::OnceLock;
 use std::time::Duration;
 
-/// The variables that have to reach the programs that a program starts.
+/// The variables that child programs must inherit.
 pub(crate) const VARIABLES: [&str; 11] = [
     "LD_PRELOAD",
     "DAFS_RUN_AT",
@@ -39,22 +39,22 @@ pub(crate) struct Mount {
     pub(crate) base: Vec<u8>,
 }
 
-/// All of it.
+/// The whole configuration.
 #[derive(Debug)]
 pub(crate) struct Config {
     pub(crate) mounts: Vec<Mount>,
-    /// Paths that are left alone although they are below a prefix.
+    /// Paths below a prefix that are not served.
     pub(crate) bypass: Vec<Vec<u8>>,
-    /// Where to tell what was served: a file, or `-` for standard error.
+    /// The target of the report: a file, or `-` for standard error.
     pub(crate) report: Option<PathBuf>,
     pub(crate) options: ConnectOptions,
-    /// The first variables' values, to be given on.
+    /// The values of the first variables, for child programs.
     pub(crate) environment: Vec<(&'static str, Vec<u8>)>,
 }
 
 static CONFIG: OnceLock<Option<Config>> = OnceLock::new();
 
-/// Nothing if this process is not to be served, or before it has started.
+/// The configuration. `None` before the start, and if this process is not to be served.
 pub(crate) fn get() -> Option<&'static Config> {
     CONFIG.get()?.as_ref()
 }
@@ -98,7 +98,7 @@ fn mount(line: &[u8]) -> Option<Mount> {
 }
 
 fn options(variable: &dyn Fn(&str) -> Option<String>) -> ConnectOptions {
-    // For readers: a program that is killed loses nothing that it has written.
+    // A cache for readers: a killed program loses none of its writes.
     let cache = Some(CacheOptions::for_readers(READ_AHEAD_MEMORY_BYTES));
     let mut options = ConnectOptions { cache, ..ConnectOptions::default() };
     let seconds = |name| variable(name)?.parse().ok().map(|seconds: u64| seconds);

@@ -1,4 +1,4 @@
-//! Copies between what is served and descriptors of the kernel's.
+//! Copies between served files and descriptors of the kernel.
 
 use crate::descriptor::kernel;
 use crate::failure::{Errno, Result};
@@ -8,13 +8,13 @@ use dafs_mem::CheckedSlice;
 use libc::c_int;
 use std::sync::Arc;
 
-/// Where a copy reads from or writes to: a served file, or a descriptor of the kernel's.
+/// A source or target of a copy: a served file, or a descriptor of the kernel.
 pub(crate) enum End {
     Served(Arc<Description>),
     Other,
 }
 
-/// One end of a copy: its descriptor, and an offset that stands in place of the descriptor's.
+/// One end of a copy: its descriptor, and an offset that replaces the descriptor's own.
 pub(crate) struct CopyEnd<'a> {
     pub(crate) fd: c_int,
     pub(crate) end: End,
@@ -70,7 +70,7 @@ impl CopyEnd<'_> {
         Ok(written)
     }
 
-    /// Goes back over what was read and could not be written.
+    /// Moves the offset back over bytes that were read and could not be written.
     fn give_back(&mut self, bytes: usize) {
         match &mut self.offset {
             Some(offset) => **offset -= bytes as i64,
@@ -83,9 +83,9 @@ fn moved(returned: libc::c_long) -> Result<usize> {
     usize::try_from(returned).map_err(|_| Errno::last())
 }
 
-/// Copies up to `count` bytes; returns how many.
+/// Copies up to `count` bytes; returns the number copied.
 pub(crate) fn copy(mut from: CopyEnd<'_>, mut to: CopyEnd<'_>, count: usize) -> Result<usize> {
-    // What comes out of a pipe could not be given back if it cannot be written.
+    // Bytes read from a pipe could not be put back if the write fails.
     if from.offset.is_none() && kernel::seek(from.fd, 0, libc::SEEK_CUR).is_err() {
         return Err(Errno(libc::EINVAL));
     }

@@ -1,12 +1,12 @@
-//! A real descriptor behind every served file: memory of the kernel's that holds what the file is.
+//! A real descriptor behind every served file: a memfd that holds the file's record.
 //!
-//! Its offset is the file's offset and its status flags are the file's, so that the kernel shares
-//! both over `dup`, `fork` and `exec`.
+//! Its offset and its status flags are those of the file, so that the kernel shares both over
+//! `dup`, `fork` and `exec`.
 //!
 //! Invariants
-//! * It is open for writing alone and sealed against writes, so nothing can be done with it by those
-//!   who do not know what it stands for: reads fail with `EBADF`, writes with `EPERM`.
-//! * Whatever a descriptor holds that we did not make is checked before it is believed.
+//! * It is open for writing only and sealed against writes. A caller that bypasses this library can
+//!   therefore do no harm: reads fail with `EBADF`, writes with `EPERM`.
+//! * The content of a descriptor that this process did not make is validated before use.
 
 use crate::config::Config;
 use crate::failure::{Errno, Result};
@@ -18,23 +18,23 @@ use std::fmt::Write;
 /// The beginning of the name that the kernel shows for such a descriptor.
 pub(crate) const NAME: &[u8] = b"dafs:";
 
-/// What an open file is.
+/// The kind of an open file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     File,
     Directory,
-    /// Opened with `O_PATH`: something to name, not to use.
+    /// Opened with `O_PATH`: a reference to an object, without access.
     Place,
 }
 
-/// What a descriptor stands for.
+/// The open file that a descriptor represents.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Record {
-    /// Which prefix, by its place in the configuration.
+    /// The prefix, by its index in the configuration.
     pub(crate) mount: usize,
     pub(crate) kind: Kind,
     pub(crate) handle: FileHandle,
-    /// The access mode and what cannot be changed later, as given to `open`.
+    /// The access mode and the flags of `open` that cannot be changed later.
     pub(crate) flags: c_int,
     /// The path as the program knows it.
     pub(crate) shown: Vec<u8>,
@@ -49,12 +49,12 @@ impl Record {
         self.kind == Kind::File && self.flags & libc::O_ACCMODE != libc::O_RDONLY
     }
 
-    /// Whether it is only a name for something, which can be neither read nor locked.
+    /// True if it only refers to an object, which can be neither read nor locked through it.
     pub(crate) fn is_name(&self) -> bool {
         self.kind == Kind::Place || self.flags & libc::O_PATH != 0
     }
 
-    /// As bytes, of which none is zero.
+    /// The record as bytes, of which none is zero.
     pub(crate) fn write(&self, config: &Config) -> Option<Vec<u8>> {
         let mount = config.mounts.get(self.mount)?;
         let kind = match self.kind {
@@ -69,13 +69,13 @@ impl Record {
         text.push('\n');
         let mut bytes = text.into_bytes();
         bytes.extend_from_slice(&mount.prefix);
-        // No prefix has a line end in it.
+        // A prefix contains no newline.
         bytes.push(b'\n');
         bytes.extend_from_slice(&self.shown);
         (bytes.len() <= RECORD_BYTES_MAX).then_some(bytes)
     }
 
-    /// `None` for anything that no such record can be, or that is of a prefix unknown here.
+    /// Parses a record. `None` for invalid bytes or an unknown prefix.
     pub(crate) fn read(config: &Config, bytes: &[u8]) -> Option<Self> {
         let mut lines = bytes.splitn(6, |&byte| byte == b'\n');
         let mut text = || std::str::from_utf8(lines.next()?).ok();
@@ -109,7 +109,7 @@ impl Record {
     }
 }
 
-/// System calls straight to the kernel: nothing stands before these.
+/// System calls straight to the kernel, past all interposed functions.
 pub(crate) mod kernel {
     use super::*;
 
@@ -134,12 +134,12 @@ pub(crate) mod kernel {
         Ok(stat)
     }
 
-    /// The inode of what a descriptor stands for, which is unique among those of one kind.
+    /// The device and inode of a descriptor's object, unique among objects of one kind.
     pub(crate) fn inode(fd: c_int) -> Result<(u64, u64)> {
         stat(fd).map(|stat| (stat.st_dev, stat.st_ino))
     }
 
-    /// What kind of object a descriptor stands for (`S_IFREG` and so on).
+    /// The type of a descriptor's object (`S_IFREG` and so on).
     pub(crate) fn kind(fd: c_int) -> Result<libc::mode_t> {
         stat(fd).map(|stat| stat.st_mode & libc::S_IFMT)
     }
@@ -179,7 +179,7 @@ pub(crate) mod kernel {
         Ok(usize::try_from(result(read)?).unwrap_or(0))
     }
 
-    /// The same object opened anew.
+    /// Opens the same object again.
     pub(crate) fn again(fd: c_int, flags: c_int) -> Result<c_int> {
         let path = format!("/proc/self/fd/{fd}\0");
         let flags = flags | libc::O_CLOEXEC;
@@ -224,7 +224,7 @@ fn fill(memory: c_int, bytes: &[u8], flags: c_int) -> Result<()> {
     done
 }
 
-/// What a descriptor that was inherited stands for.
+/// The record of an inherited descriptor.
 pub(crate) fn recognise(config: &Config, fd: c_int) -> Option<Record> {
     let readable = kernel::again(fd, libc::O_RDONLY).ok()?;
     let mut bytes = vec![0; RECORD_BYTES_MAX];
@@ -233,7 +233,7 @@ pub(crate) fn recognise(config: &Config, fd: c_int) -> Option<Record> {
     Record::read(config, &bytes[..read.ok()?])
 }
 
-/// The inherited descriptors that have the name of ours.
+/// The inherited descriptors whose name is that of served files.
 pub(crate) fn inherited() -> Vec<c_int> {
     let Ok(entries) = std::fs::read_dir("/proc/self/fd") else { return Vec::new() };
     let ours = |target: std::path::PathBuf| {

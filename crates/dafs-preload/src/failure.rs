@@ -1,4 +1,4 @@
-//! Errors as the C library tells them: a number in `errno` and a return value.
+//! Errors in the form of the C library: a number in `errno` and a return value.
 
 use crate::interrupt;
 use dafs_client::{Error, LockError, posix};
@@ -12,7 +12,7 @@ pub(crate) struct Errno(pub(crate) c_int);
 pub(crate) type Result<T> = std::result::Result<T, Errno>;
 
 impl Errno {
-    /// That of the last call of this thread.
+    /// The error of this thread's last call.
     pub(crate) fn last() -> Self {
         // SAFETY: the C library's own variable of this thread.
         Self(unsafe { *libc::__errno_location() })
@@ -26,7 +26,7 @@ impl Errno {
 
 impl From<Error> for Errno {
     fn from(error: Error) -> Self {
-        // A program that never heard of servers knows EIO, but not what a lost connection is.
+        // Programs that know no servers understand EIO, but not a lost connection.
         match posix::errno(&error) {
             _ if matches!(error, Error::NotSent { .. }) && interrupt::has_given_up() => {
                 Self(libc::EINTR)
@@ -48,7 +48,7 @@ impl From<LockError> for Errno {
     }
 }
 
-/// How a function of the C library says that it failed.
+/// The return value with which a function of the C library reports failure.
 pub(crate) trait Failed {
     const FAILED: Self;
 }
@@ -57,7 +57,7 @@ impl Failed for c_int {
     const FAILED: Self = -1;
 }
 
-/// Only `umask`, which does not fail.
+/// `umask`, which does not fail.
 impl Failed for u32 {
     const FAILED: Self = 0;
 }
@@ -83,7 +83,7 @@ impl Failed for () {
     const FAILED: Self = ();
 }
 
-/// The result of `mmap`, which fails with something else than null.
+/// The result of `mmap`, whose failure is not null.
 #[repr(transparent)]
 pub(crate) struct Mapping(pub(crate) *mut c_void);
 

@@ -1,8 +1,8 @@
 //! Opening, reading and writing.
 //!
 //! Invariants
-//! * The file offset is that of the descriptor, in the kernel; who reads it and sets it holds the
-//!   description's lock in between. Processes that share an offset are not kept from each other.
+//! * The file offset is that of the descriptor, in the kernel. A thread that reads and then sets it
+//!   holds the description's lock in between. Processes that share an offset are not synchronised.
 
 use crate::config;
 use crate::descriptor::{self, Kind, Record, kernel};
@@ -25,7 +25,7 @@ pub(crate) fn open(location: &Location, flags: c_int, mode: mode_t) -> Result<c_
     let client = session::client(number)?;
     let start = names::start(&client, location);
     let made = |kind, handle, file| {
-        // What is shown takes a `..` at its word, which it need not be behind a link.
+        // The shown path resolves `..` lexically, which is wrong behind a symbolic link.
         let real = (kind == Kind::Directory && location.climbs()).then(|| names::real(location));
         let shown = match real {
             Some(Ok(names::Real { shown, .. })) => shown,
@@ -41,7 +41,7 @@ pub(crate) fn open(location: &Location, flags: c_int, mode: mode_t) -> Result<c_
     }
     let creates = flags & libc::O_CREAT != 0 && flags & libc::O_PATH == 0;
     if creates && location.wants_directory() {
-        // No directory is made in this way, and no file has such a name (POSIX 4.13).
+        // An open neither creates a directory nor a file of such a name (POSIX 4.13).
         let has_name = location.last() == Last::Name;
         if has_name {
             names::find(&location.parent(), Follow::Yes)?;
@@ -55,7 +55,7 @@ pub(crate) fn open(location: &Location, flags: c_int, mode: mode_t) -> Result<c_
     if flags & libc::O_PATH != 0 || (wants_directory && !creates) {
         let follow = if flags & libc::O_NOFOLLOW == 0 { Follow::Yes } else { Follow::No };
         let (_, found) = match (names::find(location, follow), location.start_itself()) {
-            // One that has been removed is still there for those who are in it.
+            // A removed directory is still there for a path that starts in it.
             (Err(Errno(libc::ENOENT)), Some(handle)) => {
                 return made(Kind::Directory, handle, None);
             }
@@ -73,7 +73,7 @@ pub(crate) fn open(location: &Location, flags: c_int, mode: mode_t) -> Result<c_
         }
         return made(kind, found.handle, None);
     }
-    // What would be cut is opened for writing, whatever the program asked for.
+    // A truncated file is opened for writing, whatever the access mode.
     let mut how = match flags & (libc::O_TRUNC | libc::O_ACCMODE) {
         libc::O_TRUNC => OpenOptions::read_write(),
         _ => open_options(flags),
@@ -103,7 +103,8 @@ pub(crate) fn open(location: &Location, flags: c_int, mode: mode_t) -> Result<c_
     }
 }
 
-/// The flags that count, if they go with each other: Linux says so before it looks at the path.
+/// Checks flags for conflicts, as Linux does before it resolves the path. Returns the flags that
+/// count.
 fn checked(flags: c_int) -> Result<c_int> {
     if flags & libc::O_PATH != 0 {
         return Ok(flags & (libc::O_PATH | libc::O_DIRECTORY | libc::O_NOFOLLOW | libc::O_CLOEXEC));
@@ -116,22 +117,23 @@ fn checked(flags: c_int) -> Result<c_int> {
     if is_wrong { Err(Errno(libc::EINVAL)) } else { Ok(flags) }
 }
 
-/// Whether what is opened can be changed then, as no directory can.
+/// True if the open allows changes, which no directory does.
 fn changes(flags: c_int) -> bool {
     flags & libc::O_PATH == 0 && flags & (libc::O_ACCMODE | libc::O_TRUNC) != libc::O_RDONLY
 }
 
-/// How a program wants a file opened.
+/// The options for the flags of an open.
 fn open_options(flags: c_int) -> OpenOptions {
     posix::open_options(flags).direct(flags & libc::O_DIRECT != 0)
 }
 
-/// Whether an open may have failed because there is a directory. The root has no name of its own.
+/// True if an open may have failed because the path names a directory. The root has no name of its
+/// own.
 fn is_directory(error: &Error) -> bool {
     matches!(error, Error::Argument(_)) || error.status() == Some(Status::IsDir)
 }
 
-/// Opens once more what a descriptor stands for, as by its name below `/proc/self/fd`.
+/// Opens the object of a descriptor again, as by its name below `/proc/self/fd`.
 pub(crate) fn open_again(description: &Description, flags: c_int) -> Result<c_int> {
     let old = &description.record;
     let flags = checked(flags & !(libc::O_CREAT | libc::O_EXCL))?;
@@ -158,7 +160,8 @@ fn give_out(record: Record, flags: c_int, file: Option<File>) -> Result<c_int> {
     Ok(fd)
 }
 
-/// Makes a file whose name is `template` with its last six letters, before `suffix` bytes, made up.
+/// Makes a file whose name is `template`, with random letters for the last six before `suffix`
+/// bytes.
 pub(crate) fn open_temporary(
     template: &mut [u8],
     suffix: usize,
@@ -187,7 +190,7 @@ pub(crate) fn open_temporary(
 }
 
 impl Description {
-    /// The file, opened by this process now if it has not been yet.
+    /// The file, opened at the server now if this process has not used it yet.
     pub(crate) fn file(&self) -> Result<Arc<File>> {
         match self.record.kind {
             Kind::File => {}
@@ -246,11 +249,11 @@ impl Description {
         Ok(written)
     }
 
-    /// Writes at the end, wherever that is by then; returns where the file ends now.
+    /// Appends at the current end; returns the number of bytes and the new end of the file.
     fn append(&self, source: CheckedSlice<'_>) -> Result<(usize, u64)> {
         self.must_write()?;
         let file = self.file()?;
-        // What is appended at the server is stable at once.
+        // The server makes an append stable at once.
         let stability = match self.stability() {
             Stability::Unstable => Stability::DataSync,
             other => other,
@@ -258,7 +261,7 @@ impl Description {
         let mut count = source.len().min(COPY_BYTES_MAX);
         let at = loop {
             match file.append_checked(first(source, count), stability) {
-                // Less is written then, as a write may.
+                // Writes less, as a write may.
                 Err(error) if error.status() == Some(Status::WriteTooBig) && count > 4096 => {
                     count /= 2;
                 }
@@ -296,7 +299,7 @@ impl Description {
                         break;
                     }
                 }
-                // What was read before has been read.
+                // Bytes that earlier reads returned count.
                 Err(_) if all != 0 => break,
                 Err(error) => return Err(error),
             }
@@ -317,7 +320,7 @@ impl Description {
         Ok(written)
     }
 
-    /// Appends several buffers: at once if they are short, in pieces otherwise.
+    /// Appends several buffers: atomically if they are short, in pieces otherwise.
     fn append_vectored(&self, fd: c_int, sources: &[CheckedSlice<'_>]) -> Result<usize> {
         let all: usize = sources.iter().map(CheckedSlice::len).sum();
         let mut done = 0;
@@ -331,7 +334,7 @@ impl Description {
                 }
             };
             let (written, end) = match self.append(source) {
-                // What was written before has been written.
+                // Bytes that earlier writes wrote count.
                 Err(_) if done != 0 => return Ok(done),
                 other => other?,
             };
@@ -343,12 +346,13 @@ impl Description {
         }
     }
 
-    /// Whether what is written goes to the end.
+    /// True if writes go to the end.
     pub(crate) fn appends(&self, fd: c_int) -> Result<bool> {
         Ok(kernel::control(fd, libc::F_GETFL, 0)? & libc::O_APPEND != 0)
     }
 
-    /// Sets the offset after what was done. Who has closed all descriptors meanwhile misses nothing.
+    /// Sets the offset after a transfer. It ignores a failure: all descriptors have been closed
+    /// meanwhile.
     fn moved_to(&self, fd: c_int, offset: i64) {
         let _ = table::seek(self, fd, offset, libc::SEEK_SET);
     }
@@ -411,22 +415,23 @@ impl Description {
 
     pub(crate) fn sync(&self) -> Result<()> {
         match self.record.kind {
-            // Whoever wrote it: a file is stable after this, not what one has written to it.
+            // Commits all writes, also those of others: POSIX makes the file stable, not one
+            // writer's data.
             Kind::File => Ok(self.file()?.commit(0, 0)?),
-            // Names are stable when they have been answered.
+            // The server has made names stable before it answered.
             Kind::Directory => Ok(()),
             Kind::Place => Err(Errno(libc::EBADF)),
         }
     }
 }
 
-/// Makes stable what this process has open of a prefix.
+/// Makes the open files of a prefix stable.
 pub(crate) fn sync_all(mount: usize) -> Result<()> {
     let of_it = |open: &Arc<Description>| open.record.mount == mount && open.record.writes();
     table::all().iter().filter(|open| of_it(open)).try_for_each(|open| open.sync())
 }
 
-/// What several buffers hold behind their first `skipped` bytes, up to `bytes_max`, in one.
+/// Copies up to `bytes_max` bytes of several buffers, from offset `skipped`, into one.
 fn gathered(sources: &[CheckedSlice<'_>], skipped: usize, bytes_max: usize) -> Result<Vec<u8>> {
     let (mut whole, mut skipped) = (Vec::new(), skipped);
     for source in sources {
@@ -457,7 +462,7 @@ pub(crate) fn close(fd: c_int) -> Result<()> {
     life::last_use(description)
 }
 
-/// What follows when the kernel has let `new`, which was free, stand for what `old` stands for.
+/// Notes a duplicate: the kernel has made `new`, which was free, a duplicate of `old`.
 pub(crate) fn duplicated(old: &Arc<Description>, new: c_int) -> Result<c_int> {
     if let Err(errno) = table::put(new, old.clone()) {
         kernel::close(new);
@@ -467,16 +472,16 @@ pub(crate) fn duplicated(old: &Arc<Description>, new: c_int) -> Result<c_int> {
     Ok(new)
 }
 
-/// What follows when a descriptor has got to be something else than `before`.
+/// Cleans up after a descriptor that represented `before` has been overwritten.
 pub(crate) fn overwritten(before: Option<Arc<Description>>) {
     if let Some(description) = before {
         locks::closed(&description.record);
-        // Nobody is there to tell.
+        // There is no caller to report an error to.
         let _ = life::last_use(description);
     }
 }
 
-/// A file opened to cut it by its name.
+/// Opens a file and truncates it, by its name.
 pub(crate) fn truncate(location: &Location, size: i64) -> Result<()> {
     let size = u64::try_from(size).map_err(|_| Errno(libc::EINVAL))?;
     if location.wants_directory() {
@@ -489,7 +494,7 @@ pub(crate) fn truncate(location: &Location, size: i64) -> Result<()> {
     Ok(file.map_err(|error| names::missed(location, error))?.set_size(size)?)
 }
 
-/// Opens a file once more with all the access that there is, for its locks, as this owner.
+/// Opens a file again for locks, with the widest access granted, under the name of this owner.
 pub(crate) fn open_for_locks(mount: usize, handle: &FileHandle, owner: u64) -> Result<File> {
     let client = session::client(mount)?;
     for how in [OpenOptions::read_write(), OpenOptions::read()] {
@@ -500,7 +505,7 @@ pub(crate) fn open_for_locks(mount: usize, handle: &FileHandle, owner: u64) -> R
     Ok(client.open_as(handle, &OpenOptions::write(), owner)?)
 }
 
-/// The attributes of what a descriptor stands for.
+/// The attributes of a descriptor's object.
 pub(crate) fn stat(description: &Description) -> Result<libc::stat> {
     let client = session::client(description.record.mount)?;
     Ok(attributes::stat(&client.attributes(&description.record.handle)?))

@@ -1,16 +1,18 @@
-//! Locks of `flock` on an open file that another program has opened and given to this one, as in
-//! `exec 9>FILE; flock 9`. They belong to the open file and outlive this program as long as anybody has that.
-//! So a process of its own holds the lock: of a file at the server, of a directory on this host
-//! ([`host_locks`]).
+//! Locks of `flock` on an open file that another program has opened and passed to this one, as in
+//! `exec 9>FILE; flock 9`. They belong to the open file description, and outlive this program as
+//! long as any process has a descriptor of it. A separate process, the holder, therefore has the
+//! lock: of a file at the server, of a directory on this host ([`host_locks`]).
 //!
-//! The kernel tells that process when to end. Whoever has the open file shares one of the kernel's, with
-//! memory behind it: that one is locked by `flock` in the kernel as well. The holder opens the memory anew
-//! and waits for the same lock, which it gets when the open file is unlocked, or nobody has it any more.
+//! The kernel tells the holder when to end. All descriptors of the open file share one description
+//! of a memfd, which is locked by `flock` in the kernel as well. The holder opens the memfd again
+//! and waits for the same lock. It gets that when the open file is unlocked, or its last descriptor
+//! is closed.
 //!
 //! Invariants
-//! * An open file has one holder at most: it is there as long as a lock of `fcntl` on the memory, and has
-//!   the lock of the server as long as another one. A second one waits for the first to get it.
-//! * The holder has nothing of the program's open, and no signal but `SIGKILL` ends it.
+//! * An open file has at most one holder. The holder has one `fcntl` lock on the memfd for its
+//!   lifetime, and another while it has the server's lock. A second holder waits for the first
+//!   lock.
+//! * The holder keeps no descriptor of the program, and only `SIGKILL` ends it.
 
 use crate::descriptor::{Kind, Record, kernel};
 use crate::failure::{Errno, Result};
@@ -20,7 +22,8 @@ use dafs_client::{File, LockError, LockRange};
 use libc::{c_int, c_long};
 use std::os::fd::OwnedFd;
 
-/// The holder got the lock after another process had unlocked the open file, while this one waited.
+/// The holder got the lock after another process had unlocked the open file, while this process
+/// waited.
 const UNLOCKED_MEANWHILE: Errno = Errno(libc::ECANCELED);
 
 fn flock(fd: c_int, operation: c_int) -> Result<()> {
@@ -34,8 +37,8 @@ fn flock(fd: c_int, operation: c_int) -> Result<()> {
     }
 }
 
-/// Bytes of the memory that a holder locks: one as long as it is there, one of the others as long as it has
-/// the lock, by the kind of that.
+/// Bytes of the memfd that a holder locks: one for its lifetime, and one of the others, by kind,
+/// while it has the lock.
 #[derive(Clone, Copy)]
 struct Bytes(libc::off_t, libc::off_t);
 
@@ -48,13 +51,13 @@ fn has_lock(range: &LockRange) -> Bytes {
     if range.is_exclusive() { IS_EXCLUSIVE } else { IS_SHARED }
 }
 
-/// Locks bytes of the memory until `fd` is closed. With another `command` than the one that waits, it
-/// fails with EAGAIN where somebody else has them.
+/// Locks bytes of the memfd until `fd` is closed. With a `command` that does not wait, a conflict
+/// fails with EAGAIN.
 fn lock_bytes(fd: c_int, bytes: Bytes, command: c_int) -> Result<()> {
     command_of_bytes(fd, bytes, command).map(drop)
 }
 
-/// True if another open file has any of these bytes.
+/// True if another open file description has any of these bytes locked.
 fn is_taken(fd: c_int, bytes: Bytes) -> Result<bool> {
     Ok(command_of_bytes(fd, bytes, libc::F_OFD_GETLK)? != libc::F_UNLCK as _)
 }
@@ -74,8 +77,8 @@ fn command_of_bytes(fd: c_int, Bytes(start, len): Bytes, command: c_int) -> Resu
     }
 }
 
-/// Gives up what is locked by an open file, and waits until its holder has, too. A holder that still waits
-/// for the lock finds out when it gets it.
+/// Releases the lock of an open file, and waits until its holder has released it too. A holder that
+/// still waits for the lock notices when it gets it.
 pub(crate) fn unlock(fd: c_int) -> Result<()> {
     flock(fd, libc::LOCK_UN)?;
     // Without a descriptor the holder ends by itself all the same.
@@ -85,14 +88,14 @@ pub(crate) fn unlock(fd: c_int) -> Result<()> {
     done
 }
 
-/// True if the open file that this memory belongs to is not locked in the kernel. Looks disturb no others,
-/// as they share their lock.
+/// True if the open file of this memfd is not locked in the kernel. Concurrent tests do not disturb
+/// each other, because they take a shared lock.
 fn is_unlocked(memory: c_int) -> bool {
     flock(memory, libc::LOCK_SH | libc::LOCK_NB).is_ok()
 }
 
-/// True if a holder may be there, be it of another process. Without a descriptor to look by, the lock in
-/// the kernel may be that of another process, and stays.
+/// True if there may be a holder, perhaps of another process. Without a descriptor to test with,
+/// the lock in the kernel may belong to another process, and stays.
 fn may_have_holder(fd: c_int) -> bool {
     let Ok(memory) = kernel::again(fd, libc::O_WRONLY) else { return true };
     let found = is_taken(memory, IS_THERE);
@@ -100,16 +103,16 @@ fn may_have_holder(fd: c_int) -> bool {
     found.unwrap_or(true)
 }
 
-/// True if an open file is locked in this way already, by another process that has it.
+/// True if another process with this open file has already taken such a lock.
 fn is_locked(fd: c_int, range: &LockRange) -> Result<bool> {
     let memory = kernel::again(fd, libc::O_WRONLY)?;
-    // A holder that gives its lock back has its byte until it has done so.
+    // A holder that releases its lock keeps its byte until the release is complete.
     let found = is_taken(memory, has_lock(range)).map(|is_taken| is_taken && !is_unlocked(memory));
     kernel::close(memory);
     found
 }
 
-/// Locks an open file, for all who have it.
+/// Locks an open file, for all processes that have it.
 pub(crate) fn lock(fd: c_int, record: &Record, range: &LockRange, waits: bool) -> Result<()> {
     loop {
         if is_locked(fd, range)? {
@@ -120,7 +123,7 @@ pub(crate) fn lock(fd: c_int, record: &Record, range: &LockRange, waits: bool) -
         match start(fd, record, range, waits) {
             Err(UNLOCKED_MEANWHILE) => {}
             Err(error) => {
-                // The lock in the kernel is also that of another process that waits.
+                // The lock in the kernel also belongs to another process that waits.
                 if !may_have_holder(fd) {
                     flock(fd, libc::LOCK_UN)?;
                 }
@@ -164,7 +167,7 @@ fn start(fd: c_int, record: &Record, range: &LockRange, waits: bool) -> Result<(
     done
 }
 
-/// Whether something has happened to one end of a pipe within the time that is waited for a lock at once.
+/// Waits for an event at one end of a pipe, until a timeout.
 fn is_ready(end: c_int, events: i16, milliseconds: c_int) -> bool {
     let mut poll = libc::pollfd { fd: end, events, revents: 0 };
     // SAFETY: one such structure.
@@ -172,10 +175,10 @@ fn is_ready(end: c_int, events: i16, milliseconds: c_int) -> bool {
     done == 1 && poll.revents != 0
 }
 
-/// What became of the lock.
+/// Waits for the holder's report on the lock.
 fn hear(end: c_int) -> Result<()> {
     while !is_ready(end, libc::POLLIN, LOCK_WAIT_TIME.as_millis() as c_int) {
-        // The holder finds out that nobody listens any more.
+        // The holder notices that this end is closed.
         if signals::is_waiting() {
             return Err(Errno(libc::EINTR));
         }
@@ -186,12 +189,12 @@ fn hear(end: c_int) -> Result<()> {
     match (read, c_int::from_ne_bytes(number)) {
         (4, 0) => Ok(()),
         (4, number) => Err(Errno(number)),
-        // It has ended.
+        // The holder has ended.
         _ => Err(Errno(libc::ENOLCK)),
     }
 }
 
-/// The life of a holder.
+/// The main function of a holder.
 fn hold(fd: c_int, record: &Record, range: &LockRange, waits: bool, tells: c_int) -> ! {
     next::aside_from_now_on();
     let mut memory = -1;
@@ -199,12 +202,12 @@ fn hold(fd: c_int, record: &Record, range: &LockRange, waits: bool, tells: c_int
         memory = own;
         let file = take(record, range, waits, tells)?;
         if is_ready(tells, 0, 0) {
-            // The one that waited for it is gone, so nobody would give it back.
+            // The waiting process is gone, so no process would release the lock.
             let _ = file.close();
             return Err(Errno(libc::EINTR));
         }
         lock_bytes(memory, has_lock(range), libc::F_OFD_SETLKW)?;
-        // A lock that nobody would give back is not told.
+        // A lock without a process to release it is not reported.
         if !is_unlocked(memory) {
             return Ok(file);
         }
@@ -212,7 +215,7 @@ fn hold(fd: c_int, record: &Record, range: &LockRange, waits: bool, tells: c_int
         Err(UNLOCKED_MEANWHILE)
     });
     if taken.is_err() {
-        // Before it is told, so that the next one finds no holder.
+        // Closed before the report, so that the next attempt finds no holder.
         kernel::close(memory);
     }
     let number = taken.as_ref().map_or_else(|errno| errno.0, |_| 0).to_ne_bytes();
@@ -225,7 +228,7 @@ fn hold(fd: c_int, record: &Record, range: &LockRange, waits: bool, tells: c_int
             let _ = file.close();
             kernel::close(memory);
         } else {
-            // The caller was not told, so no process may take the open file for locked.
+            // The caller did not get the report, so no process may consider the open file locked.
             kernel::close(memory);
             let _ = file.close();
         }
@@ -236,7 +239,7 @@ fn hold(fd: c_int, record: &Record, range: &LockRange, waits: bool, tells: c_int
     exit()
 }
 
-/// Leaves all that is the program's; the memory of the open file is opened anew.
+/// Drops the resources inherited from the program, and opens the memfd of the open file again.
 fn alone(fd: c_int, tells: c_int, waits: bool) -> Result<c_int> {
     let all = u64::MAX;
     let memory = kernel::again(fd, libc::O_WRONLY)?;
@@ -261,7 +264,7 @@ fn alone(fd: c_int, tells: c_int, waits: bool) -> Result<c_int> {
     loop {
         match lock_bytes(memory, IS_THERE, libc::F_OFD_SETLK) {
             Ok(()) => return Ok(memory),
-            // The other holder has got the lock, for all who have the open file.
+            // The other holder has got the lock, for all processes that have the open file.
             Err(_) if is_taken(memory, HAS_LOCK)? => return Err(UNLOCKED_MEANWHILE),
             Err(error) if !waits || is_ready(tells, 0, HOLDER_LOOK_MILLISECONDS) => {
                 return Err(error);

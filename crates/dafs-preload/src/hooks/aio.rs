@@ -1,6 +1,6 @@
-//! POSIX asynchronous I/O. What is asked of a served file is done before the call that asks for it
-//! returns, and told as the C library tells it, whose own functions (`aio_error` and the others) look
-//! at the block alone.
+//! POSIX asynchronous I/O. A request about a served file completes before the submitting call
+//! returns. The result is stored as the C library stores it, because its own functions (`aio_error`
+//! and the others) read the control block alone.
 
 use super::known;
 use crate::failure::Errno;
@@ -10,7 +10,7 @@ use crate::table::Description;
 use libc::{c_int, c_void, off_t, size_t, ssize_t};
 use std::sync::Arc;
 
-/// How a program wants to be told: `struct sigevent`.
+/// The program's choice of notification: `struct sigevent`.
 #[repr(C)]
 struct Event {
     value: *mut c_void,
@@ -53,10 +53,10 @@ extern "C" fn in_thread(event: *mut c_void) -> *mut c_void {
     std::ptr::null_mut()
 }
 
-/// Tells the program that something is done.
+/// Notifies the program of a completion.
 ///
 /// # Safety
-/// The event is as the program's call wants it.
+/// The event is as the program's call requires.
 unsafe fn tell(event: &Event) {
     match event.notify {
         libc::SIGEV_SIGNAL => {
@@ -79,10 +79,10 @@ unsafe fn tell(event: &Event) {
     }
 }
 
-/// Does what a block asks for, and notes in it how that went.
+/// Performs the request of a control block, and stores the result in it.
 ///
 /// # Safety
-/// The block and its bytes are as the program's call wants them.
+/// The block and its bytes are as the program's call requires.
 unsafe fn perform(file: &Arc<Description>, block: &mut Block, work: Operation) {
     let before = Errno::last();
     let done: ssize_t = serve(|| {
@@ -135,7 +135,7 @@ type List = unsafe extern "C" fn(c_int, *const *mut Block, c_int, *const Event) 
 /// The C library's own `lio_listio`.
 ///
 /// # Safety
-/// As that wants it.
+/// As `lio_listio` requires.
 unsafe fn listio(
     mode: c_int,
     blocks: *const *mut Block,
@@ -152,10 +152,10 @@ unsafe fn listio(
     unsafe { std::mem::transmute::<*mut c_void, List>(next)(mode, blocks, count, event) }
 }
 
-/// A list of blocks: ours are done, and the others passed on.
+/// Performs the blocks of served files, and passes the others on.
 ///
 /// # Safety
-/// The arguments are as `lio_listio` wants them.
+/// The arguments are as `lio_listio` requires.
 unsafe fn list(
     mode: c_int,
     blocks: *const *mut Block,

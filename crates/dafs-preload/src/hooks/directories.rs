@@ -1,4 +1,4 @@
-//! Directories: `opendir` and what follows, and `getdents64`.
+//! Directories: `opendir`, the functions on its streams, and `getdents64`.
 
 use super::{by_descriptor, by_path, known};
 use crate::failure::{Errno, Result};
@@ -15,10 +15,10 @@ fn open(place: &crate::location::Location) -> Result<*mut DIR> {
     Stream::open(fd).inspect_err(|_| _ = files::close(fd))
 }
 
-/// Reads an entry into a structure of the program's.
+/// Reads an entry into a structure of the program.
 ///
 /// # Safety
-/// The arguments are as `readdir_r` wants them.
+/// The arguments are as `readdir_r` requires.
 unsafe fn read_into(
     stream: *mut DIR,
     entry: *mut dirent64,

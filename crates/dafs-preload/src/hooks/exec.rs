@@ -1,8 +1,8 @@
-//! Becoming another program, and ending.
+//! `exec` and exit.
 //!
-//! What is started gets the variables that have it served, whatever environment it is given, and is
-//! told the working directory. Its open files it finds by itself. One that cannot be served is started all the
-//! same, and the report says so.
+//! A started program gets the variables that make it served, whatever its environment, and the
+//! working directory. It recognises its open files by itself. A program that cannot be served is
+//! started all the same, and the report says so.
 
 use super::{At, at, programs};
 use crate::config;
@@ -22,30 +22,27 @@ unsafe extern "C" {
     fn fork() -> pid_t;
 }
 
-/// How the path of this library ends.
+/// The end of this library's path.
 const LIBRARY: &[u8] = b"/libdafs_preload.so";
 
 pub(super) type Environment = *const *const c_char;
 
 /// An environment for another program.
 struct Given {
-    /// What the pointers point to that is not the program's.
+    /// The strings that the pointers refer to and that this library owns.
     _own: Vec<CString>,
     pointers: Vec<*const c_char>,
 }
 
-/// The environment with what is missing in it. The program starts in this process's working directory,
-/// unless it does not keep that.
-///
-/// # Safety
-/// `from` is null or a list of C strings that ends with null.
+/// The environment, completed with the missing variables. The program starts in this process's
+/// working directory unless `keeps_directory` is false.
 unsafe fn completed(from: Environment, keeps_directory: bool) -> Option<Given> {
     let config = config::get()?;
     let mut pointers = Vec::new();
     let mut at = from;
     // SAFETY: the caller's promise.
     while !at.is_null() && !unsafe { *at }.is_null() {
-        // SAFETY: as above. What is said of the directory is ours to say.
+        // SAFETY: as above. This library alone sets the variable of the directory.
         unsafe {
             if !CStr::from_ptr(*at).to_bytes().starts_with(b"DAFS_RUN_DIRECTORY=") {
                 pointers.push(*at);
@@ -86,7 +83,7 @@ unsafe fn completed(from: Environment, keeps_directory: bool) -> Option<Given> {
     Some(Given { _own: own, pointers })
 }
 
-/// The variable `LD_PRELOAD` with us in it, if `text` is one without.
+/// The variable `LD_PRELOAD` with this library in it, if `text` is one without.
 fn preload(config: &config::Config, text: &[u8]) -> Option<CString> {
     let given = text.strip_prefix(b"LD_PRELOAD=")?;
     let (_, ours) = config.environment.iter().find(|(name, _)| *name == "LD_PRELOAD")?;
@@ -112,7 +109,7 @@ pub(super) unsafe fn with_environment<T>(
     }
 }
 
-/// Whether the kernel would start a file, as far as can be seen.
+/// True if the kernel would start a file, as far as this process can see.
 fn may_start(path: &CStr) -> bool {
     // SAFETY: a C string; takes no other memory.
     let is_allowed = unsafe {
@@ -121,10 +118,10 @@ fn may_start(path: &CStr) -> bool {
     is_allowed && aside(|| leads_to_a_program(Path::new(OsStr::from_bytes(path.to_bytes()))))
 }
 
-/// Whether a path leads to something that could be started. A directory may be executable, too, and so
-/// may be a script for a program that is not there.
+/// True if a path leads to an executable program. A directory may be executable, too, and so may be
+/// a script whose interpreter does not exist.
 fn leads_to_a_program(path: &Path) -> bool {
-    // Other rights are found by the kernel, and keep nothing from being started.
+    // The kernel checks set-id bits and capabilities; they do not prevent a start.
     let anybody = User { uid: 0, gid: 0, has_capabilities: |_| false };
     path.is_file()
         && match unserved(path, anybody) {
@@ -135,7 +132,7 @@ fn leads_to_a_program(path: &Path) -> bool {
         }
 }
 
-/// The file of a program that is to be started, if the kernel would do that.
+/// The file of the program to start, if the kernel would start it.
 ///
 /// # Safety
 /// `text` is null or a C string.
@@ -154,7 +151,7 @@ pub(super) fn at_path(path: &CStr) -> Option<CString> {
     may_start(path).then(|| path.to_owned())
 }
 
-/// As [`at_path`], for a name that is looked for in `$PATH`.
+/// As [`at_path`], for a name that is searched in `$PATH`.
 pub(super) fn in_path(file: &CStr) -> Option<CString> {
     if file.to_bytes().contains(&b'/') {
         return at_path(file);
@@ -167,7 +164,7 @@ pub(super) fn in_path(file: &CStr) -> Option<CString> {
     })
 }
 
-/// A file by a descriptor, and a path from there if it is not empty.
+/// The path of a file that a descriptor, and a path from there if not empty, names.
 fn by_descriptor(fd: c_int, path: &CStr) -> Option<CString> {
     let path = path.to_bytes();
     if path.first() == Some(&b'/') || fd == libc::AT_FDCWD {
@@ -181,7 +178,8 @@ fn by_descriptor(fd: c_int, path: &CStr) -> Option<CString> {
     CString::new(whole).ok()
 }
 
-/// Notes a program that is being started and sees no prefix. What cannot be looked at is not told.
+/// Notes the start of a program that sees no prefix. A file that cannot be examined is not
+/// reported.
 pub(super) fn note_start(program: &CStr) {
     if !report::is_wanted() {
         return;
@@ -198,7 +196,7 @@ pub(super) fn note_start(program: &CStr) {
         let path = Path::new(OsStr::from_bytes(program.to_bytes()));
         let found = unserved(path, User { uid, gid, has_capabilities });
         let Ok(Some((path, why))) = found else { return };
-        // The number of a descriptor tells nobody anything.
+        // A descriptor's number means nothing in a report.
         let told = path.starts_with("/proc/self/fd").then(|| path.canonicalize().ok()).flatten();
         let why = match why {
             Unserved::Static => "linked statically",
@@ -211,8 +209,8 @@ pub(super) fn note_start(program: &CStr) {
     });
 }
 
-/// Runs `work`, which replaces this program unless it fails. Its sessions end before: they could not
-/// be ended in order afterwards. They stay where it is seen that there is nothing to start.
+/// Runs `work`, which replaces this program unless it fails. It ends the sessions first, because
+/// later they could not be ended in order. They stay if there evidently is no program to start.
 ///
 /// # Safety
 /// As [`completed`].
@@ -304,7 +302,7 @@ interpose! {
             next(dir, path, arguments, environment, flags)
         })
     }
-    // A child that shares our memory must not change what it shares.
+    // A `vfork` child must not change the memory that it shares with its parent, so it is forked.
     fn vfork() -> pid_t, |_pass| {
         fork()
     }

@@ -1,16 +1,16 @@
-//! `execl`, `execlp` and `execle`, whose arguments are a list of any length in the call itself. They
-//! are made an array of, and the functions for arrays are called.
+//! `execl`, `execlp` and `execle` take their arguments as a variadic list. These hooks make an
+//! array of the list, and call the functions that take arrays.
 
 use libc::{c_char, c_int};
 
 type List = *const *const c_char;
 
-/// How many of the arguments are in registers, and how many words lie between these, once they are
-/// stored, and the rest.
+/// Number of arguments in registers, and the words between these, once they are stored, and the
+/// rest.
 const REGISTERS: usize = if cfg!(target_arch = "x86_64") { 6 } else { 8 };
 const BETWEEN: usize = if cfg!(target_arch = "x86_64") { 1 } else { 0 };
 
-/// The arguments of a call as they were stored.
+/// The arguments of a call in memory.
 struct Words(List);
 
 impl Words {
@@ -22,7 +22,7 @@ impl Words {
         unsafe { self.0.add(at).read() }
     }
 
-    /// The arguments of the program, with the null at their end: what stands behind the path.
+    /// The program's arguments behind the path, with the null at their end.
     ///
     /// # Safety
     /// The call is one of those that end with null.
@@ -61,8 +61,8 @@ unsafe extern "C" fn list_with_environment(words: List) -> c_int {
     }
 }
 
-/// A function that stores the arguments that are in registers below the others, and calls another one
-/// with their address.
+/// A function that stores the register arguments below the others, and calls another function with
+/// their address.
 macro_rules! gathering {
     ($name:ident, $to:ident) => {
         #[cfg(not(test))]
@@ -71,7 +71,7 @@ macro_rules! gathering {
         unsafe extern "C" fn $name() -> c_int {
             #[cfg(target_arch = "x86_64")]
             std::arch::naked_asm!(
-                // Debuggers unwind this, too.
+                // Unwind information, for debuggers.
                 ".cfi_startproc",
                 "push r9", "push r8", "push rcx", "push rdx", "push rsi", "push rdi",
                 ".cfi_def_cfa_offset 56",

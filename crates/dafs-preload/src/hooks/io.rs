@@ -1,4 +1,4 @@
-//! Reading, writing, seeking, cutting, syncing, copying and locking.
+//! Reads, writes, seeks, truncation, sync, copies and locks.
 
 use super::{by_descriptor, by_path, give, known, must_be_file, taken};
 use crate::copies::{self, CopyEnd, End};
@@ -12,7 +12,7 @@ use dafs_client::Error;
 use dafs_mem::{CheckedSlice, Site, VolatileSlice};
 use libc::{AT_FDCWD, c_char, c_int, c_uint, c_ulong, c_void, iovec, off_t, size_t, ssize_t};
 
-/// Memory that is read into: where it is not there, or read-only, the call ends with `EFAULT`, as from the kernel.
+/// Memory that a call reads into. A bad or read-only address fails with `EFAULT`, as in the kernel.
 ///
 /// # Safety
 /// Wherever there is memory among `count` bytes at `to`, it may be written, by nobody else meanwhile.
@@ -21,7 +21,7 @@ pub(super) unsafe fn target<'a>(to: *mut c_void, count: size_t) -> CheckedSlice<
     unsafe { CheckedSlice::callers(to.cast(), count.min(IO_BYTES_MAX)) }
 }
 
-/// Memory that is written from.
+/// Memory that a call writes from.
 ///
 /// # Safety
 /// Wherever there is memory among `count` bytes at `from`, it stays as it is.
@@ -54,7 +54,7 @@ fn count(bytes: usize) -> ssize_t {
     bytes as ssize_t
 }
 
-/// Stops a program that says that its buffer is shorter than what it asks for, as the C library does.
+/// Aborts a program whose buffer is shorter than the length that it passes, as the C library does.
 pub(super) fn check(asked: size_t, room: size_t) {
     if asked > room {
         // SAFETY: ends the program, which is about to write over its own memory.
@@ -62,7 +62,7 @@ pub(super) fn check(asked: size_t, room: size_t) {
     }
 }
 
-/// How a call copies.
+/// The kind of a copying call.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Copying {
     Ranges,
@@ -70,20 +70,21 @@ enum Copying {
     Splicing,
 }
 
-/// The error of a copy to a descriptor that appends, which the kernel has none of.
+/// The error of a copy to a descriptor with `O_APPEND`, as the kernel has it.
 fn must_not_append(how: Copying, to: c_int) -> Result<()> {
     if kernel::control(to, libc::F_GETFL, 0)? & libc::O_APPEND == 0 {
         return Ok(());
     }
     match how {
         Copying::Ranges => Err(Errno(libc::EBADF)),
-        // Of a pipe it does not matter that it appends.
+        // `O_APPEND` does not matter for a pipe.
         Copying::Sending | Copying::Splicing if kernel::kind(to) == Ok(libc::S_IFIFO) => Ok(()),
         Copying::Sending | Copying::Splicing => Err(Errno(libc::EINVAL)),
     }
 }
 
-/// The errors of a copy from and to what has no ranges of bytes, and of one that the opens do not allow.
+/// The errors of a copy between files without byte ranges, and of access that the opens do not
+/// allow.
 fn must_be_ranges(from: c_int, to: c_int) -> Result<()> {
     let kind = |fd| match known(fd) {
         Some(file) => match file.record.kind {
@@ -105,7 +106,7 @@ fn must_be_ranges(from: c_int, to: c_int) -> Result<()> {
     if may { Ok(()) } else { Err(Errno(libc::EBADF)) }
 }
 
-/// How much a copy within one file is of; none is one onto itself.
+/// The size of a copy within one file. Overlapping ranges are an error.
 fn must_not_overlap((from, to): (i64, i64), bytes: size_t, size: u64) -> Result<size_t> {
     let invalid = Errno(libc::EINVAL);
     let from = u64::try_from(from).map_err(|_| invalid)?;
@@ -284,7 +285,7 @@ interpose! {
         match flags {
             0 => copy(Copying::Ranges, (from, from_offset), (to, to_offset), bytes, pass),
             _ if known(from).is_none() && known(to).is_none() => pass(),
-            // The kernel knows none.
+            // The kernel knows no other operation.
             _ => serve(|| Err(Errno(libc::EINVAL))),
         }
     }
@@ -333,7 +334,7 @@ interpose! {
         by_descriptor!(fd, pass, |file| {
             match request {
                 libc::FIOCLEX | libc::FIONCLEX => Ok(pass()),
-                // FICLONE and its relatives: the programs that ask for them copy instead.
+                // FICLONE and its relatives: programs that use them fall back to copying.
                 _ => {
                     report::refused("ioctl", &file.record.shown);
                     Err(Errno(libc::ENOTTY))
@@ -343,8 +344,7 @@ interpose! {
     }
 }
 
-/// `preadv2`. Flags ask for more than a read, but for the one for haste; what is not understood is not
-/// done.
+/// `preadv2`. Of the flags, only the one for high priority is a plain read; others fail.
 fn read_as_asked(
     file: &crate::table::Description,
     fd: c_int,
@@ -385,7 +385,7 @@ fn lock_here(
     (lock.l_whence, lock.l_len) = (libc::SEEK_CUR as _, bytes);
     lock.l_type = match command {
         libc::F_ULOCK => libc::F_UNLCK as _,
-        // As the C library asks: what others read only does not count.
+        // As in the C library: a read lock of another owner does not conflict.
         libc::F_TEST => libc::F_RDLCK as _,
         _ => libc::F_WRLCK as _,
     };
@@ -402,7 +402,7 @@ fn lock_here(
     }
 }
 
-/// `fallocate`, which may say that it cannot: then programs do without, or write zeros.
+/// `fallocate`, which may be unsupported: programs then do without, or write zeros.
 fn reserve(
     file: &crate::table::Description,
     _mode: c_int,
@@ -413,8 +413,8 @@ fn reserve(
     Err(Errno(libc::EOPNOTSUPP))
 }
 
-/// `posix_fallocate`, which returns its error. A server reserves no space; and to make the file longer
-/// could cut what somebody else appends meanwhile.
+/// `posix_fallocate`, which returns its error. A server reserves no space. To extend the file would
+/// race with appends of others.
 fn preallocate(fd: c_int, offset: off_t, bytes: off_t, pass: impl FnOnce() -> c_int) -> c_int {
     let Some(file) = known(fd) else { return pass() };
     match () {

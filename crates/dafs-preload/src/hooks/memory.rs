@@ -1,4 +1,5 @@
-//! Mapping files: the content is read into memory of the process's own; and what programs do to their maps.
+//! Mapped files: the content is read into anonymous memory of the process. Changes of such maps are
+//! intercepted.
 
 use super::{known, must_be_file};
 use crate::failure::{Errno, Mapping, Result};
@@ -10,7 +11,7 @@ use crate::table::Description;
 use dafs_mem::CheckedSlice;
 use libc::{c_int, c_void, off_t, size_t};
 
-/// `madvise` beside what `libc` knows: drop also what is locked, and guard pages.
+/// `madvise` values that `libc` lacks: drop also locked pages, and guard pages.
 const MADV_DONTNEED_LOCKED: c_int = 24;
 const MADV_GUARD_INSTALL: c_int = 102;
 
@@ -34,7 +35,7 @@ unsafe fn map(
     };
     let shared = flags & libc::MAP_TYPE != libc::MAP_PRIVATE;
     if shared && (protection & libc::PROT_WRITE != 0 || file.record.writes()) {
-        // What is written there could not be seen by anybody else.
+        // Other processes could not see writes to such a map.
         return refuse();
     }
     if offset < 0 || offset % 4096 != 0 || bytes == 0 {
@@ -56,7 +57,7 @@ unsafe fn map(
         return Err(Errno::last());
     }
     let whole = pages(at as usize, bytes);
-    // What the C library has unmapped by itself.
+    // Maps that the C library has unmapped internally.
     maps::forget(&whole);
     // SAFETY: the mapping is new and of whole pages.
     let target = unsafe { std::slice::from_raw_parts_mut(at.cast::<u8>(), whole.len()) };
@@ -81,14 +82,14 @@ unsafe fn map(
     Ok(Mapping(at))
 }
 
-/// The place that the program has chosen for a map, where what is there goes.
+/// The place that the program has chosen for a map, which replaces earlier maps there.
 fn fixed(address: *mut c_void, bytes: size_t, flags: c_int) -> Option<Pages> {
     let replaces = flags & libc::MAP_FIXED != 0;
     replaces.then(|| pages(address as usize, bytes))
 }
 
-/// Has something put in place of what is there, which is ours no more before another thread can use what
-/// comes there. What the kernel says no to is noted as before. `None` if there is no memory to note it.
+/// Has `pass` replace a range. The old maps there are forgotten first, before another thread can
+/// use the new ones, and restored if the kernel fails. `None` if there is no memory to note it.
 fn placed(place: Option<Pages>, pass: impl FnOnce() -> Mapping) -> Option<Mapping> {
     let Some(place) = place.filter(maps::may_hold) else { return Some(pass()) };
     let taken = maps::take(&place)?;
@@ -101,7 +102,7 @@ fn placed(place: Option<Pages>, pass: impl FnOnce() -> Mapping) -> Option<Mappin
     Some(at)
 }
 
-/// Maps memory that is not ours.
+/// Maps memory that belongs to no served file.
 fn mapped_elsewhere(
     place: Option<Pages>,
     bytes: size_t,
@@ -117,12 +118,12 @@ fn mapped_elsewhere(
     at
 }
 
-/// Whether memory may be of our maps; asks for no lock if it lies apart from them.
+/// True if memory may belong to our maps. Takes no lock if it lies apart from them.
 fn may_be_ours(pages: &Pages) -> bool {
     maps::may_hold(pages) && !is_aside()
 }
 
-/// Gives memory another protection, unless it is of a map that cannot have it.
+/// Changes the protection of memory, unless a map does not allow it.
 fn protected(
     address: *mut c_void,
     bytes: size_t,
@@ -144,10 +145,11 @@ fn protected(
     done
 }
 
-/// What advice means to our maps: that they are to be left alone, an error, or nothing (`None`).
+/// The effect of advice on our maps: success without an effect, an error, or none of our business
+/// (`None`).
 fn advised(address: *mut c_void, bytes: size_t, advice: c_int) -> Option<Result<c_int>> {
     let drops = matches!(advice, libc::MADV_DONTNEED | MADV_DONTNEED_LOCKED);
-    // What the kernel does to memory without a file only.
+    // Advice for memory without a file only.
     let is_for_others = matches!(
         advice,
         libc::MADV_FREE | libc::MADV_REMOVE | libc::MADV_WIPEONFORK | MADV_GUARD_INSTALL
@@ -158,19 +160,19 @@ fn advised(address: *mut c_void, bytes: size_t, advice: c_int) -> Option<Result<
     }
     maps::with(|maps| {
         maps.within(&pages).next()?;
-        // What is there is as the file was when it was mapped, if nobody has written there: it stays.
+        // Unwritten pages still hold the content of the file: they stay.
         let stays = maps.cover(&pages) && maps.within(&pages).all(|(_, map)| !map.is_written);
         Some(if drops && stays { Ok(0) } else { Err(Errno(libc::EINVAL)) })
     })
 }
 
-/// Unmaps memory. What the kernel says no to is noted as before.
+/// Unmaps memory. The notes about it are restored if the kernel fails.
 fn unmapped(address: *mut c_void, bytes: size_t, pass: impl FnOnce() -> c_int) -> c_int {
     let pages = pages(address as usize, bytes);
     if !(address as usize).is_multiple_of(PAGE_BYTES) || !may_be_ours(&pages) {
         return pass();
     }
-    // Before another thread can have the same addresses.
+    // Before another thread can get the same addresses.
     let Some(taken) = maps::take(&pages) else { return serve(|| Err(Errno(libc::ENOMEM))) };
     let done = pass();
     if done != 0 {
@@ -181,8 +183,8 @@ fn unmapped(address: *mut c_void, bytes: size_t, pass: impl FnOnce() -> c_int) -
     done
 }
 
-/// Moves or cuts a map. What it grows by would be of no file: programs must bear that there is no room for
-/// a larger one, and map anew.
+/// Moves or shrinks a map. Growth fails with `ENOMEM`, because the kernel would add zeros and not
+/// the file's content. Programs must handle that, and map anew.
 fn remapped(
     old: (*mut c_void, size_t),
     (to, new_bytes): (*mut c_void, size_t),
@@ -201,7 +203,7 @@ fn remapped(
         report::refused("mremap", b"");
         return serve(|| Err(Errno(libc::ENOMEM)));
     }
-    // What stays where it is stays noted all the time.
+    // The notes about pages that stay in place stay valid all the time.
     let leaves = if moves { before.clone() } else { new.end..before.end };
     let Some(taken) = maps::take(&leaves) else { return serve(|| Err(Errno(libc::ENOMEM))) };
     let Some(at) = placed(place, pass) else {

@@ -1,8 +1,8 @@
-//! The functions of the C library that this library stands before.
+//! The functions of the C library that this library interposes.
 //!
-//! Functions with a variable number of arguments are declared here with all that they may have: in
-//! the calling conventions of x86-64 and of 64-bit ARM under Linux these arrive in the same places,
-//! and what the caller left out is not looked at.
+//! Variadic functions are declared here with all possible arguments. In the calling conventions of
+//! x86-64 and of 64-bit ARM under Linux these arrive in the same places, and arguments that the
+//! caller left out are not read.
 
 mod aio;
 mod directories;
@@ -37,9 +37,9 @@ use std::ffi::CStr;
 use std::mem::MaybeUninit;
 use std::sync::Arc;
 
-/// What a path means to us.
+/// The meaning of a path.
 enum At {
-    /// Nothing: it is the C library's.
+    /// A path of this machine, for the C library.
     Elsewhere,
     /// A place on a server.
     Here(Location),
@@ -56,7 +56,7 @@ unsafe fn bytes<'a>(text: *const c_char) -> &'a [u8] {
     if text.is_null() { b"" } else { unsafe { CStr::from_ptr(text) }.to_bytes() }
 }
 
-/// Reads a value in memory of the program's: `EFAULT` if that is not there.
+/// Reads a value from the program's memory: `EFAULT` at a bad address.
 ///
 /// # Safety
 /// Wherever there is memory at `from`, it holds such a value.
@@ -71,7 +71,7 @@ unsafe fn taken<T: Copy>(from: *const T) -> Result<T> {
     }
 }
 
-/// Writes a value to memory of the program's: `EFAULT` if that is not there.
+/// Writes a value to the program's memory: `EFAULT` at a bad address.
 ///
 /// # Safety
 /// Wherever there is memory at `to`, it may be written, by nobody else meanwhile.
@@ -96,7 +96,7 @@ unsafe fn give_bytes(to: *mut c_char, text: &mut [u8]) -> Result<()> {
     Ok(())
 }
 
-/// Looks at a path that a program gives to a call.
+/// Resolves a path that a program passes to a call.
 ///
 /// # Safety
 /// As [`bytes`].
@@ -109,14 +109,14 @@ unsafe fn at(dir: c_int, path: *const c_char) -> At {
     found
 }
 
-/// A call of the program's goes to the C library.
+/// Counts a call that goes to the C library.
 fn note_passed() {
     if config::get().is_some() && !is_serving() {
         report::passed();
     }
 }
 
-/// As [`at`], for what the program has not called itself.
+/// As [`at`], for calls that the program has not made itself.
 ///
 /// # Safety
 /// As there.
@@ -127,7 +127,8 @@ unsafe fn looked_at(dir: c_int, path: *const c_char) -> At {
     }
     // SAFETY: the caller's promise.
     let path = unsafe { bytes(path) };
-    // Without locks or memory: whoever asks may be a handler that has interrupted anything.
+    // Without locks or allocation: the caller may be a signal handler that has interrupted any
+    // code.
     if !location::may_be_served(config, dir, path) {
         return At::Elsewhere;
     }
@@ -144,7 +145,7 @@ unsafe fn looked_at(dir: c_int, path: *const c_char) -> At {
     }
 }
 
-/// What a descriptor that a program gives to a call stands for, if it is ours.
+/// The open file of a descriptor that a program passes to a call, if it is served.
 fn known(fd: c_int) -> Option<Arc<Description>> {
     if !table::may_know(fd) || config::get().is_none() {
         return None;
@@ -155,7 +156,8 @@ fn known(fd: c_int) -> Option<Arc<Description>> {
     found
 }
 
-/// The descriptor that a path below `/proc/self/fd` and the like names. Takes no lock and no memory.
+/// The descriptor that a path below `/proc/self/fd` and the like names. Takes no lock and allocates
+/// nothing.
 fn named_number(path: &[u8]) -> Option<c_int> {
     match path {
         b"/dev/stdin" => Some(0),
@@ -171,12 +173,12 @@ fn named_number(path: &[u8]) -> Option<c_int> {
     }
 }
 
-/// What a path below `/proc/self/fd` and the like stands for, if it is ours.
+/// The open file of a path below `/proc/self/fd` and the like, if it is served.
 fn named_descriptor(path: &[u8]) -> Option<Arc<Description>> {
     known(named_number(path)?)
 }
 
-/// Only a file can be read, written, locked and mapped.
+/// Checks that a description is a file: only files can be read, written, locked and mapped.
 fn must_be_file(description: &Description) -> Result<()> {
     match description.record.kind {
         Kind::File => Ok(()),
@@ -196,7 +198,7 @@ macro_rules! by_path {
     };
 }
 
-/// Runs `$serve` with what `$fd` stands for, or passes the call on.
+/// Runs `$serve` with the open file of `$fd`, or passes the call on.
 macro_rules! by_descriptor {
     ($fd:expr, $pass:expr, |$description:ident| $serve:expr) => {
         match crate::hooks::known($fd) {

@@ -18,14 +18,15 @@ use libc::{
 };
 use std::ffi::{CStr, CString};
 
-/// Where the programs that are started find their working directory.
+/// The variable in which started programs find their working directory.
 pub(super) const DIRECTORY: &CStr = c"DAFS_RUN_DIRECTORY";
 
 fn follow(flags: c_int) -> Follow {
     if flags & libc::AT_SYMLINK_NOFOLLOW == 0 { Follow::Yes } else { Follow::No }
 }
 
-/// Two places of one call, if either is ours. What is ours and what is not have no common place.
+/// Serves a call with two places if either is served. A served and an unserved place are on
+/// different devices.
 ///
 /// # Safety
 /// As [`bytes`] for both.
@@ -40,7 +41,7 @@ unsafe fn pair(
     // SAFETY: the caller's promise.
     match unsafe { (at(from_dir, from), at(to_dir, to)) } {
         (At::Elsewhere, At::Elsewhere) => pass(),
-        // What has no name is nowhere.
+        // An empty path does not exist.
         (At::Here(_), At::Elsewhere) | (At::Elsewhere, At::Here(_)) if is_empty => {
             serve(|| Err(Errno(libc::ENOENT)))
         }
@@ -92,13 +93,13 @@ unsafe fn read_link(place: &Location, to: *mut c_char, room: size_t) -> Result<s
     unsafe { give_text(names::read_link(place)?, to, room) }
 }
 
-/// `readlinkat` of a link that is open itself.
+/// `readlinkat` of an open symbolic link itself.
 ///
 /// # Safety
 /// As [`read_link`].
 unsafe fn read_open_link(file: &Description, to: *mut c_char, room: size_t) -> Result<ssize_t> {
     let client = session::client(file.record.mount)?;
-    // What the kernel says of all that is no link.
+    // The kernel's error for objects other than links.
     let none = Errno(libc::ENOENT);
     if file.record.kind != Kind::Place || !client.attributes(&file.record.handle)?.is_symlink() {
         return Err(none);
@@ -192,7 +193,7 @@ fn enter(place: &Location) -> Result<c_int> {
     Ok(0)
 }
 
-/// A directory that is open, under its own name if the one that it was opened by has links in it.
+/// The record of an open directory, under its real path if it was opened through links.
 fn by_own_name(opened: &Record) -> Record {
     let place = location::find(AT_FDCWD, &opened.shown);
     let real = place.ok().flatten().and_then(|place| names::real(&place).ok());
@@ -203,8 +204,8 @@ fn by_own_name(opened: &Record) -> Record {
     }
 }
 
-/// The kernel's own working directory is moved to one that is no more: a relative path that gets past
-/// us finds nothing there. Programs that are started find the directory in the environment.
+/// Moves the kernel's working directory to a removed directory: a relative path that bypasses this
+/// library finds nothing there. Started programs find the directory in the environment.
 fn go(to: Record) -> Result<()> {
     let config = config::get().ok_or(Errno(libc::EIO))?;
     let text = to.write(config).and_then(|text| CString::new(text).ok());
@@ -224,14 +225,14 @@ fn go(to: Record) -> Result<()> {
     Ok(())
 }
 
-/// Where a directory can be made for a moment: not everywhere `/tmp` can be written to.
+/// Places for a temporary directory: `/tmp` is not writable everywhere.
 fn temporary_places() -> Vec<Vec<u8>> {
     let wanted = std::env::var_os("TMPDIR").map(|place| place.into_encoded_bytes());
     let others = [&b"/tmp"[..], b"/dev/shm", b"/var/tmp"].map(<[u8]>::to_vec);
     wanted.into_iter().chain(others).filter(|place| place.starts_with(b"/")).collect()
 }
 
-/// Makes an empty directory in the first of the places where it can be.
+/// Makes an empty directory in the first of the places that allows it.
 fn new_directory(places: &[Vec<u8>]) -> Result<CString> {
     let mut failure = Errno(libc::ENOENT);
     for place in places {
@@ -258,7 +259,7 @@ fn left(done: c_int) -> c_int {
 
 /// The path of a working directory, unless it has been removed.
 fn still_there(directory: &Record) -> Result<&[u8]> {
-    // A server that is away, or that this program has not needed so far, is no reason to wait.
+    // A server that is unreachable, or that this program has not used so far, is not waited for.
     let Some(client) = session::connected(directory.mount) else { return Ok(&directory.shown) };
     match client.attributes(&directory.handle) {
         Err(error) if error.status() == Some(Status::Stale) => Err(Errno(libc::ENOENT)),
@@ -266,7 +267,7 @@ fn still_there(directory: &Record) -> Result<&[u8]> {
     }
 }
 
-/// Gives a path to a program: into `to`, or into memory of its own.
+/// Returns a path to a program: in `to`, or in allocated memory.
 ///
 /// # Safety
 /// `to` is null, or as [`give_bytes`] for `room` bytes.
@@ -290,7 +291,7 @@ unsafe fn give_path(path: &[u8], to: *mut c_char, room: size_t) -> Result<*mut c
     Ok(target)
 }
 
-/// For `getwd`, which must be given room for the longest path.
+/// Returns a path for `getwd`, whose buffer has room for the longest path.
 ///
 /// # Safety
 /// `to` is null or has that room.
@@ -417,7 +418,7 @@ interpose! {
     }
     fn fchmodat(dir: c_int, path: *const c_char, mode: mode_t, flags: c_int) -> c_int, |pass| {
         by_path!(dir, path, pass, |place| match follow(flags) {
-            // A link has no permissions of its own, which is what Linux says, too.
+            // A link has no permissions of its own; Linux returns the same error.
             Follow::No if names::attributes(&place, Follow::No)?.is_symlink() => {
                 unsupported("fchmodat", &place.shown)
             }
@@ -543,7 +544,7 @@ interpose! {
     }
 }
 
-/// What `pathconf` tells; -1 for what has no limit.
+/// The result of `pathconf`; -1 for no limit.
 fn limit(name: c_int) -> libc::c_long {
     match name {
         libc::_PC_NAME_MAX => 255,

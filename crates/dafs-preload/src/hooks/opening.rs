@@ -12,7 +12,7 @@ use crate::table;
 use dafs_client::descriptors;
 use libc::{AT_FDCWD, c_char, c_int, c_uint, mode_t};
 
-/// Opens a path if it is ours.
+/// Opens a path if it is served.
 ///
 /// # Safety
 /// As [`bytes`].
@@ -39,7 +39,7 @@ pub(super) unsafe fn open_at(
     unsafe { by_path!(dir, path, pass, |location| files::open(&location, flags, mode)) }
 }
 
-/// Makes a temporary file by a name of the program's if that is ours.
+/// Makes a temporary file by the program's template, if that is served.
 ///
 /// # Safety
 /// `template` is a C string that may be written.
@@ -148,7 +148,7 @@ interpose! {
             return by_descriptor!(fd, pass, |_description| files::close(fd).map(|()| 0));
         }
         if !is_serving() {
-            // To the program there is no such descriptor.
+            // The program has no such descriptor: it is one of this library's own.
             return serve(|| Err(Errno(libc::EBADF)));
         }
         descriptors::release(fd);
@@ -193,7 +193,7 @@ interpose! {
     }
 }
 
-/// Closes what is the program's from `first` to `last`.
+/// Closes the program's descriptors from `first` to `last`.
 fn close_all(first: c_int, last: c_int, flags: c_int) -> c_int {
     for fd in table::between(first, last) {
         if known(fd).is_some() {
@@ -215,13 +215,13 @@ fn close_all(first: c_int, last: c_int, flags: c_int) -> c_int {
     })
 }
 
-/// Has `new` stand for what `fd` stands for, whichever of the two is ours.
+/// Makes `new` a duplicate of `fd`, if either is served.
 fn onto(fd: c_int, new: c_int, pass: impl FnOnce() -> c_int) -> c_int {
     if fd == new || is_serving() {
         return pass();
     }
     if descriptors::is_kept(new) {
-        // What the kernel says while somebody else is about to use the number.
+        // The kernel's error while another thread is about to use the number.
         return serve(|| Err(Errno(libc::EBUSY)));
     }
     let (source, target) = (known(fd), known(new));
@@ -283,7 +283,7 @@ fn control(fd: c_int, command: c_int, argument: usize, pass: impl FnOnce() -> c_
             Ok(done)
         }),
         libc::F_GETFD | libc::F_SETFD => pass(),
-        // Seals, leases, signals and pipes are not what a file on a server has.
+        // A served file has no seals, leases, signals or pipes.
         _ => serve(|| {
             crate::report::refused("fcntl", &description.record.shown);
             Err(Errno(libc::EINVAL))

@@ -1,5 +1,5 @@
-//! Where a program that is to be started lies. The kernel starts programs of this machine alone: what is
-//! served is not there for it, also where this machine has something else at the same path.
+//! The place of a program to be started. The kernel starts programs of this machine alone. A served
+//! program does not exist for it, even if this machine has another file at the same path.
 
 use super::exec::location_is_ours;
 use super::{At, looked_at, note_passed};
@@ -10,15 +10,15 @@ use crate::next::serve;
 use libc::{AT_FDCWD, c_char, c_int};
 use std::ffi::{CStr, CString};
 
-/// Where a name is to be looked for.
+/// The places in which to search a name.
 enum Places {
-    /// Where the C library looks.
+    /// The search of the C library.
     All,
-    /// At these paths in turn; `None` stands for one that is served.
+    /// These paths in turn; `None` stands for a served one.
     Each(Vec<Option<CString>>),
 }
 
-/// Whether a path of the many that a name may stand for is served.
+/// True if a path of the many that a name may resolve to is served.
 pub(super) fn is_served(path: &CStr) -> bool {
     // SAFETY: a C string.
     !matches!(unsafe { looked_at(AT_FDCWD, path.as_ptr()) }, At::Elsewhere)
@@ -41,7 +41,7 @@ unsafe fn places(file: *const c_char, is_served: impl Fn(&CStr) -> bool) -> Plac
     }
     let path = std::env::var_os("PATH").unwrap_or_else(|| "/bin:/usr/bin".into());
     let places = path.as_encoded_bytes().split(|&byte| byte == b':');
-    // The C library passes by what can be no path.
+    // The C library skips places that cannot be paths.
     let places = places.filter(|place| place.len() < PATH_BYTES_MAX).filter_map(|place| {
         let place = if place.is_empty() { b"." } else { place };
         let path = CString::new([place, name].join(&b'/')).ok()?;
@@ -51,8 +51,8 @@ unsafe fn places(file: *const c_char, is_served: impl Fn(&CStr) -> bool) -> Plac
     if places.iter().any(Option::is_none) { Places::Each(places) } else { Places::All }
 }
 
-/// With which error nothing is started at a path, if there certainly is nothing. A relative one begins where the
-/// program is started from, which need not be here.
+/// The error of a start at an absolute path, if there certainly is no program. A relative path
+/// begins at the working directory of the started process, which may differ from this one's.
 fn absence(path: &CStr) -> Option<c_int> {
     let before = Errno::last();
     // SAFETY: all zero is a valid value of this plain structure.
@@ -66,7 +66,7 @@ fn absence(path: &CStr) -> Option<c_int> {
     error.filter(|error| is_absolute && matches!(*error, libc::ENOENT | libc::ENOTDIR))
 }
 
-/// Has `start` start a program by its path, unless that is served.
+/// Calls `start` to start a program by its path, unless that is served.
 ///
 /// # Safety
 /// `path` is null or a C string.
@@ -78,12 +78,14 @@ pub(super) unsafe fn by_path(path: *const c_char, start: impl FnOnce() -> c_int)
     }
 }
 
-/// Has `start` start a program by a name that is looked for in `$PATH`, or, where a place of that is
-/// served, at each of the others. Those cannot be judged beforehand: a directory, or a script for a program that
-/// is not there, may be executable too. What goes on and what it ends with is as in the C library.
+/// Calls `start` with a name to search in `$PATH` or, where a place of that is served, with each of
+/// the other paths. These cannot be judged beforehand: a directory, or a script whose interpreter
+/// does not exist, may be executable too. The errors that end the search are those of the C
+/// library.
 ///
 /// # Safety
-/// `file` is null or a C string; `start` returns an error, or -1 and sets `errno`, unless it started something.
+/// `file` is null or a C string. `start` returns an error, or -1 and sets `errno`, unless it
+/// started a program.
 pub(super) unsafe fn by_name(
     file: *const c_char,
     is_served: impl Fn(&CStr) -> bool,
@@ -104,7 +106,7 @@ pub(super) unsafe fn by_name(
     for place in places {
         last = libc::ENOENT;
         let Some(path) = place else { continue };
-        // `posix_spawn` makes a process for each that it tries.
+        // `posix_spawn` makes a process for each attempt.
         if let Some(error) = absence(&path) {
             last = error;
             continue;

@@ -1,4 +1,4 @@
-//! Which signals the program handles: those have to wait while a call is served.
+//! Tracks the signals that the program handles: their handlers must wait while a call is served.
 
 use crate::next::{interpose, is_aside};
 use crate::signals::set_handled;
@@ -8,8 +8,8 @@ fn is_handler(handler: sighandler_t) -> bool {
     handler != libc::SIG_DFL && handler != libc::SIG_IGN
 }
 
-/// Notes the change of what is done about a signal that `pass` makes: a handler before it can run, and
-/// that there is none any more when there is none.
+/// Notes a change of a signal's disposition by `pass`: a new handler before it can run, the removal
+/// of one after it is done.
 fn changed<T>(
     signal: c_int,
     is_handled: bool,

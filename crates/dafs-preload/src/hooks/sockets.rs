@@ -1,5 +1,5 @@
-//! What the kernel would make or look for on this machine by a path that is served: Unix sockets, watches
-//! and another root, which are refused; and keys, which are made of a file's attributes.
+//! Calls by which the kernel would use a served path on this machine. Unix sockets, watches and
+//! `chroot` are refused. Keys (`ftok`) are made from a file's attributes.
 
 use super::exec::location_is_ours;
 use super::{by_path, taken};
@@ -19,17 +19,18 @@ use std::ffi::CStr;
 const ADDRESS_BYTES: usize = size_of::<sockaddr_un>();
 type Room = [u8; ADDRESS_BYTES + 1];
 
-/// The path of a Unix socket's address, if it is served. Takes no memory for one that is elsewhere: a handler that
-/// has interrupted anything may connect.
+/// The path of a Unix socket's address, if it is served. Allocates nothing for other addresses: a
+/// signal handler that has interrupted any code may connect.
 ///
 /// # Safety
-/// Wherever there is memory among `bytes` at `address`, it stays as it is.
+/// Any memory among `bytes` at `address` stays unchanged.
 unsafe fn served_path(
     address: *const sockaddr,
     bytes: socklen_t,
     room: &mut Room,
 ) -> Option<&CStr> {
-    // Our own sessions' sockets are this machine's. Who is connected names nobody.
+    // The sockets of our own sessions are this machine's. A connected socket sends without an
+    // address.
     if address.is_null() || config::get().is_none() || is_serving() {
         return None;
     }
@@ -52,7 +53,7 @@ unsafe fn served_path(
     unsafe { location_is_ours(AT_FDCWD, path.as_ptr()) }.then_some(path)
 }
 
-/// What becomes of a call with the address of a Unix socket that would be served.
+/// Refuses a call with the address of a Unix socket at a served path.
 ///
 /// # Safety
 /// As [`served_path`].
@@ -71,13 +72,13 @@ unsafe fn refused<T: Failed>(
 /// As [`refused`], for the address of a message.
 ///
 /// # Safety
-/// Wherever there is memory at `message` and where that points to, it stays as it is.
+/// Any memory at `message`, and where that points to, stays unchanged.
 unsafe fn refused_message<T: Failed>(name: &'static str, message: *const msghdr) -> Option<T> {
     if config::get().is_none() || is_serving() {
         return None;
     }
-    // SAFETY: the caller's promise; any bytes are such a structure. The kernel says what it thinks of one
-    // that is not there.
+    // SAFETY: the caller's promise; any bytes are such a structure. The kernel reports a bad
+    // address.
     unsafe {
         let message = taken(message).ok()?;
         refused(name, message.msg_name.cast(), message.msg_namelen)
@@ -99,7 +100,7 @@ interpose! {
         refused_message("sendmsg", message).unwrap_or_else(pass)
     }
     fn sendmmsg(socket: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int) -> c_int, |pass| {
-        // Where one cannot be sent, none is.
+        // If one message cannot be sent, none is.
         let count = (count as usize).min(VECTORS_MAX);
         let message = |at| messages.wrapping_add(at).cast::<msghdr>();
         let mut all = (0..count).map(message);

@@ -1,7 +1,8 @@
-//! `posix_spawn`, and what a child is to do before its program starts.
+//! `posix_spawn`, and the actions of a child before its program starts.
 //!
-//! That is done by the kernel's own calls, which see no prefix: what is served is refused when it is
-//! asked for. A path is judged from where the child is by then.
+//! The C library performs the actions with direct system calls, which see no prefix. An action with
+//! a served path is therefore refused when it is added. A path is resolved from the child's
+//! directory at that point.
 
 use super::exec::{
     Environment, at_path, in_path, location_is_ours, next, note_start, with_environment,
@@ -26,17 +27,17 @@ type Spawn = unsafe extern "C" fn(
 ) -> c_int;
 
 thread_local! {
-    /// The directories that children go to, by the address of their actions. Of a thread, so that a
-    /// fork finds no lock held: nobody gives half-made actions to another one.
+    /// The directories that children go to, by the address of their actions. Thread-local, so that
+    /// a fork finds no lock held: threads do not share incomplete actions.
     static PLACES: RefCell<BTreeMap<usize, Vec<u8>>> = const { RefCell::new(BTreeMap::new()) };
 }
 
 fn forget(actions: *mut Actions) {
-    // At the end of a thread there is nothing to forget.
+    // The map of an ended thread is gone.
     let _ = PLACES.try_with(|places| places.borrow_mut().remove(&actions.addr()));
 }
 
-/// Notes where a child will be; false if there is no room for it.
+/// Notes a child's directory; false if there is no room for it.
 fn note(actions: *mut Actions, place: Vec<u8>) -> bool {
     let noted = PLACES.try_with(|places| {
         let mut places = places.borrow_mut();
@@ -49,12 +50,12 @@ fn note(actions: *mut Actions, place: Vec<u8>) -> bool {
     noted.unwrap_or(false)
 }
 
-/// Whether a child goes to a directory before it starts.
+/// True if a child changes its directory before it starts.
 fn is_noted(actions: *const Actions) -> bool {
     PLACES.try_with(|places| places.borrow().contains_key(&actions.addr())).unwrap_or(false)
 }
 
-/// A path of a child's, as this process has to write it.
+/// A child's path, relative to this process.
 ///
 /// # Safety
 /// As [`bytes`].
@@ -79,20 +80,20 @@ fn refused(name: &'static str, path: &[u8]) -> c_int {
     libc::EOPNOTSUPP
 }
 
-/// Lets `pass` have a child go to `place`, unless that is served.
+/// Lets `pass` add a change of directory to `place`, unless that is served.
 fn goes_to(actions: *mut Actions, place: Vec<u8>, pass: impl FnOnce() -> c_int) -> c_int {
     if is_ours(&place) {
         return refused("posix_spawn_file_actions_addchdir_np", &place);
     }
     match pass() {
         0 if note(actions, place) => 0,
-        // What it opens from there could not be judged; the actions are of no use then.
+        // Later opens from there could not be checked, so the actions are unusable.
         0 => libc::ENOMEM,
         error => error,
     }
 }
 
-/// A child has been started, if this is no error: a program by its path, or by a name that is looked for.
+/// Notes the start of a child by path or by a searched name, unless `error` is set.
 ///
 /// # Safety
 /// As [`bytes`].

@@ -1,4 +1,4 @@
-//! Special files and extended attributes, which are not served: what a call for them ends with.
+//! Special files and extended attributes, which are not served: the errors of calls for them.
 
 use super::{by_descriptor, by_path};
 use crate::failure::{Errno, Result};
@@ -7,7 +7,7 @@ use crate::next::interpose;
 use crate::{names, report};
 use libc::{AT_FDCWD, c_char, c_int, mode_t, size_t, ssize_t};
 
-/// `mknod` and `mkfifo`: of what they make only files are served.
+/// `mknod` and `mkfifo`: only regular files are served.
 fn make_node(name: &'static str, place: &Location, mode: mode_t) -> Result<c_int> {
     match mode & libc::S_IFMT {
         0 | libc::S_IFREG => names::make_file(place, mode).map(|()| 0),
@@ -21,7 +21,7 @@ fn make_node(name: &'static str, place: &Location, mode: mode_t) -> Result<c_int
     }
 }
 
-/// Extended attributes of files are not served.
+/// The error for extended attributes, which are not served.
 pub(super) fn unsupported<T>(name: &'static str, path: &[u8]) -> Result<T> {
     report::refused(name, path);
     Err(Errno(libc::EOPNOTSUPP))

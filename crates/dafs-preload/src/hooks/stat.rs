@@ -39,7 +39,7 @@ unsafe fn by_number(fd: c_int, out: *mut libc::stat, pass: impl FnOnce() -> c_in
     unsafe { by_descriptor!(fd, pass, |file| give(out, files::stat(&file)?)) }
 }
 
-/// What `fstatat` and `statx` ask about, if it is an open file of ours itself.
+/// The open file that `fstatat` and `statx` ask about, if it is served.
 ///
 /// # Safety
 /// As [`bytes`].

@@ -20,7 +20,8 @@ unsafe fn open(place: &Location, mode: *const c_char) -> Result<*mut FILE> {
     streams::open(fd, mode, true).inspect_err(|_| _ = files::close(fd))
 }
 
-/// A stream over a file that is open already: no access more than it has, and at its end if it appends.
+/// Makes a stream over an open file, with no more access than the open has, at its end if it
+/// appends.
 ///
 /// # Safety
 /// As [`open`].
@@ -39,12 +40,12 @@ unsafe fn over(file: &Description, fd: c_int, mode: *const c_char) -> Result<*mu
     streams::open(fd, mode, true)
 }
 
-/// A stream of the program's gets another file by its descriptor: one of the standard streams, which
-/// are ours while their descriptors are, or one of ours. Any other stays the C library's, which cannot
-/// use a served file; and the program goes on with the stream that it has.
+/// Replaces the file of a stream through its descriptor. This works for the standard streams, which
+/// are ours while their descriptors are served, and for our own streams. Any other stream remains
+/// the C library's, which cannot use a served file; the program keeps its old stream then.
 ///
 /// # Safety
-/// The arguments are as `freopen` wants them.
+/// The arguments are as `freopen` requires.
 unsafe fn reopen(
     path: *const c_char,
     mode: *const c_char,
@@ -54,7 +55,7 @@ unsafe fn reopen(
     let is_ours = streams::is_ours(stream);
     // SAFETY: the caller's promise.
     let place = match unsafe { at(AT_FDCWD, path) } {
-        // The C library would open what the descriptor is to the kernel.
+        // The C library would reopen the descriptor's memfd.
         _ if path.is_null() && is_ours => {
             report::refused("freopen", b"");
             return serve(|| Err(Errno(libc::EOPNOTSUPP)));
@@ -120,7 +121,7 @@ interpose! {
         reopen(path, mode, stream, pass)
     }
     fn fclose(stream: *mut FILE) -> c_int, |pass| {
-        // A standard stream of ours is closed with the descriptor that it leaves to the program.
+        // A standard stream of ours is closed with the program's descriptor.
         match streams::standard_of(stream).filter(|fd| known(*fd).is_some()) {
             None => {
                 streams::forget(stream);

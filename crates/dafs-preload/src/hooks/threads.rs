@@ -1,5 +1,5 @@
-//! Threads that we start while a call is served are ours: what they call is the C library's, and the
-//! program's signals are not for them.
+//! Threads started while a call is served belong to this library: their calls go to the C library,
+//! and they handle none of the program's signals.
 
 use crate::next::{aside_from_now_on, interpose, is_serving};
 use crate::signals;
@@ -7,7 +7,7 @@ use libc::{c_int, c_void, pthread_attr_t, pthread_t};
 
 type Start = extern "C" fn(*mut c_void) -> *mut c_void;
 
-/// What a thread of ours is to do.
+/// The task of a thread of ours.
 struct Work {
     start: Start,
     argument: *mut c_void,
@@ -16,7 +16,7 @@ struct Work {
 extern "C" fn begin(work: *mut c_void) -> *mut c_void {
     // SAFETY: a box of such work, given to this thread alone.
     let work = unsafe { Box::from_raw(work.cast::<Work>()) };
-    // With the signals of memory that is not there as they are: this thread moves the bytes of the program's calls.
+    // Signals for bad memory stay unblocked: this thread moves the bytes of the program's calls.
     aside_from_now_on();
     (work.start)(work.argument)
 }
@@ -43,7 +43,7 @@ interpose! {
         let work = Box::into_raw(Box::new(Work { start, argument })).cast();
         let done = signals::without(|| next(thread, attributes, begin, work));
         if done != 0 {
-            // The thread that would have had it does not exist.
+            // The thread that would own it does not exist.
             drop(Box::from_raw(work.cast::<Work>()));
         }
         done

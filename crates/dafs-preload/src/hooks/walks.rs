@@ -1,5 +1,5 @@
-//! `scandir`, `glob`, `ftw` and `nftw`, with which the C library walks directories by calls that
-//! nobody can stand before. Here they are made of calls that come to us, whatever they are for.
+//! `scandir`, `glob`, `ftw` and `nftw`. The C library walks directories by internal calls that
+//! cannot be interposed. These hooks use calls that can, for served and other paths alike.
 
 use super::{At, at, bytes};
 use crate::config;
@@ -93,7 +93,7 @@ unsafe fn scan_path(
     }
 }
 
-/// What `glob` works with; `GLOB_ALTDIRFUNC` has it use the functions.
+/// The structure of `glob`; with `GLOB_ALTDIRFUNC` it calls the functions in it.
 #[repr(C)]
 struct Glob {
     count: size_t,
@@ -129,7 +129,7 @@ unsafe fn glob_with_ours(
     }
     // SAFETY: the caller's promise.
     let place = unsafe { at(AT_FDCWD, pattern) };
-    // Else what cannot be looked at would only be not found.
+    // Otherwise an unresolvable path would only match nothing.
     if let (true, At::Wrong(errno)) = (is_serving(), place) {
         errno.set();
         return libc::GLOB_ABORTED;
@@ -151,10 +151,10 @@ unsafe fn glob_with_ours(
     }
 }
 
-/// Where in a walk an object is.
+/// The position of an object in a walk.
 #[repr(C)]
 struct Where {
-    /// Where its name begins in the path.
+    /// Offset of its name in the path.
     base: c_int,
     level: c_int,
 }
@@ -173,7 +173,7 @@ const LINK: c_int = 4;
 const DIRECTORY_AFTERWARDS: c_int = 5;
 const LINK_TO_NOTHING: c_int = 6;
 
-/// What a function of the program's may say with `FTW_ACTIONRETVAL`.
+/// The answers of a program's function with `FTW_ACTIONRETVAL`.
 const SKIP_SUBTREE: c_int = 2;
 const SKIP_SIBLINGS: c_int = 3;
 
@@ -190,7 +190,7 @@ struct Walk {
     visitor: Visitor,
     flags: c_int,
     device: u64,
-    /// The directories above, so that links to them are no circles.
+    /// The directories above, so that links to them are not followed in circles.
     above: Vec<(u64, u64)>,
 }
 
@@ -204,7 +204,7 @@ impl Walk {
         unsafe {
             match self.visitor {
                 Visitor::New(visit) => visit(path.as_ptr(), found, kind, &mut place),
-                // It knows no more kinds than these.
+                // An `ftw` function knows no more kinds than these.
                 Visitor::Old(visit) => {
                     let kind = if kind == LINK_TO_NOTHING { UNKNOWN } else { kind };
                     visit(path.as_ptr(), found, kind)
@@ -213,7 +213,8 @@ impl Walk {
         }
     }
 
-    /// Not zero ends the walk; with the actions, it may say how to go on.
+    /// Visits an object and its children. A result other than zero ends the walk; with
+    /// `FTW_ACTIONRETVAL` it may select how to go on.
     ///
     /// # Safety
     /// As [`Walk::visit`].
@@ -259,7 +260,8 @@ impl Walk {
         // SAFETY: a C string.
         let stream = unsafe { libc::opendir(path.as_ptr()) };
         if stream.is_null() {
-            // Only what may not be read is passed over: else a part would be missing without a word.
+            // Only unreadable directories are skipped, or other errors would hide parts of the
+            // tree.
             if Errno::last() != Errno(libc::EACCES) {
                 return -1;
             }
@@ -397,7 +399,8 @@ interpose! {
 
 type Order = Option<unsafe extern "C" fn(*mut *const c_void, *mut *const c_void) -> c_int>;
 
-/// The C library walks such trees by calls that nobody can stand before: it would see this machine's files.
+/// The C library walks such trees by internal calls that cannot be interposed: it would see this
+/// machine's files.
 ///
 /// # Safety
 /// The paths are null or a list of C strings that ends with null.

@@ -1,7 +1,7 @@
-//! The wide functions of `stdio`, for streams of ours. Those without locks take one, which a thread that
-//! has it already does not notice.
+//! The wide functions of `stdio`, for streams of ours. The unlocked variants take the lock as well,
+//! which a thread that already has it does not notice.
 
-// The tests stand before nothing.
+// The tests interpose nothing.
 #[cfg(not(test))]
 mod lists;
 
@@ -113,7 +113,7 @@ unsafe fn print_checked(
     unsafe { wide::print(stream, |memory| next(memory, flag, format, list)) }
 }
 
-/// Reading by a format would take the C library's own stream.
+/// Formatted reads would use the C library's own stream.
 ///
 /// # Safety
 /// An open stream.
@@ -164,7 +164,7 @@ interpose! {
         if is_ours_and_wide(stream) { wide::unget(character, stream) } else { pass() }
     }
     fn fwide(stream: *mut FILE, orientation: c_int) -> c_int, |pass| {
-        // Whatever is wanted is there.
+        // A stream of ours has any orientation.
         if is_ours_and_wide(stream) { orientation.signum() } else { pass() }
     }
 

@@ -1,5 +1,5 @@
-//! `wprintf`, `wscanf` and their relatives, whose arguments are a list of any length in the call itself.
-//! They are made a `va_list` of, and the functions that take one are called.
+//! `wprintf`, `wscanf` and their relatives, which are variadic. These hooks make a `va_list` of the
+//! arguments, and call the functions that take one.
 
 use super::{
     __isoc23_vfwscanf, __isoc23_vwscanf, __isoc99_vfwscanf, __isoc99_vwscanf, __vfwprintf_chk,
@@ -7,11 +7,12 @@ use super::{
 };
 use libc::c_int;
 
-/// A function that stores what may be arguments in registers, writes a `va_list` of them, and of the others
-/// where they are, and calls another function with its address behind the arguments that have names.
+/// A function that stores the argument registers, and builds a `va_list` of them and of the
+/// arguments on the stack. It then calls another function with the list's address behind the named
+/// arguments.
 ///
-/// A thread may be cancelled while it waits in that function: whoever unwinds it has to find what is to be
-/// cleaned up above.
+/// A thread may be cancelled while it waits in that function: the unwinder must find the cleanup
+/// handlers above.
 ///
 /// The registers are given by the number of named arguments, as the two machines call them.
 macro_rules! listing {
@@ -35,7 +36,7 @@ macro_rules! listing {
                 "mov [rsp + 24], rcx",
                 "mov [rsp + 32], r8",
                 "mov [rsp + 40], r9",
-                // Says how many vectors there are at most.
+                // An upper bound of the vector registers in use.
                 "test al, al",
                 "jz 2f",
                 "movaps [rsp + 48], xmm0",
