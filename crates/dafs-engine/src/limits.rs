@@ -119,7 +119,7 @@ pub(crate) const BACK_WAITING_MAX: usize = 4096;
 pub(crate) const BACK_ANSWER_SECONDS: u64 = 15;
 
 /// The least number of calls to a client during a lease while it holds delegations. A client drops
-/// a channel that has been silent for twice as long, and then honours no delegation.
+/// a channel that has been silent for two of these intervals, and then honours no delegation.
 pub(crate) const BACK_CALLS_PER_LEASE: u32 = 6;
 
 /// Requests of asynchronous batches that one session may have outstanding or unreported.

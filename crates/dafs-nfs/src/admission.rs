@@ -1,9 +1,9 @@
 //! The identity of a caller, and the exports that it may reach.
 //!
-//! AUTH_SYS only claims a user. The claim is worth as much as the address of the caller: a port
-//! below 1024 belongs to root of the caller's host, and for a process on this host the kernel names
-//! the user. RDMA connections come from any port. So other hosts that use RDMA are admitted only
-//! where an export allows unprivileged ports.
+//! AUTH_SYS only claims a user. The claim is worth as much as the address of the caller. A port
+//! below 1024 belongs to root of the caller's host. For a process on this host the kernel names the
+//! user. RDMA connections come from any port. So other hosts that use RDMA are admitted only where
+//! an export allows unprivileged ports.
 //!
 //! Invariants
 //! * The port proves nothing about a process of this host, where the kernel may let any user bind

@@ -305,7 +305,7 @@ fn answer(mut stream: &TcpStream, request: &[u8], registry: &Registry) -> io::Re
     let end = Instant::now() + METRICS_TIMEOUT;
     let text = head + &body;
     let mut text = text.as_bytes();
-    // A timeout for each write would start anew with each piece.
+    // A timeout for each write would restart with each piece.
     while !text.is_empty() && Instant::now() < end {
         let written = stream.write(text)?;
         text = &text[written..];

@@ -123,7 +123,7 @@ impl Receives {
         Some((slot, slab.segment(index, slab.slot_bytes)))
     }
 
-    /// Returns a slot that is neither posted nor in use any more.
+    /// Frees a slot that is neither posted nor in use any more.
     pub(super) fn give_back(&mut self, slot: u32) {
         debug_assert!(!self.free.contains(&slot), "a receive slot was freed twice");
         if self.find(slot).0.slot_bytes >= self.slot_bytes_min {

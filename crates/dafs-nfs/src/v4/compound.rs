@@ -418,7 +418,7 @@ impl<'a> Compound<'a> {
             let dead = resume::is_kept(self.shared, id);
             return Err(if dead { Status::DeadSession } else { Status::BadSession }.into());
         };
-        // A client with a session is no stranger.
+        // A connection with a session is not closed to make room for others.
         connection.establish();
         connection.set_recent_session(&session);
         // Only its client knows the session id.

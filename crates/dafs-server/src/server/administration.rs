@@ -296,10 +296,9 @@ impl Known {
     }
 }
 
-/// Opens the stores of exports. Stores in `known` that are named again are kept, for three reasons:
-/// one in memory has the only copy of its files, the nodes of one with data servers are in use, and
-/// one of a directory watches for changes and remembers the change attributes that clients have
-/// seen.
+/// Opens the stores of exports. Stores in `known` that are named again are kept. One in memory has
+/// the only copy of its files. The nodes of one with data servers are in use. One of a directory
+/// watches for changes, and remembers the change attributes that clients have seen.
 pub(super) fn open_exports(
     configs: &[ExportConfig],
     secret: ExportSecret,

@@ -384,9 +384,9 @@ impl Inventory {
     }
 }
 
-/// Checks that an administrator may change the files in a state directory. Only their owner may
-/// write to it, and root may act for the owner. That user's symbolic links are not followed.
-/// Returns the metadata of the directory.
+/// Checks that an administrator may change the files in a state directory: no other user can write
+/// to it, except the owner for whom root acts. The owner's symbolic links are not followed. Returns
+/// the metadata of the directory.
 fn check_directory(directory: &Path) -> Result<Metadata, StateError> {
     let look = || -> Result<Metadata, OwnError> {
         let failed = |error| OwnError::Io(directory.to_owned(), error);

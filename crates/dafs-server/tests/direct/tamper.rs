@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 /// The false answers. `None` keeps the server's answer.
 pub(crate) trait Lies: Send + Sync + 'static {
-    /// Replaces the server's answer `told`.
+    /// Replaces the server's layout `told`.
     fn layout(&self, _told: &ResultBody<'_>) -> Option<Result<Vec<u8>, Status>> {
         None
     }

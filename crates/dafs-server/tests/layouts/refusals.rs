@@ -107,7 +107,7 @@ fn a_data_server_goes_by_tickets_and_by_what_its_metadata_server_says() {
         let mut stranger = Peer::with_ticket(address, "two", &other.ticket).unwrap();
         let refused = stranger.write(own, 0, b"late", Stability::Unstable).map(|done| done.count);
         assert_eq!(refused, Err(Status::XNoLayout));
-        // It has no other state there either.
+        // A data server supports no other requests either.
         let root = Request::GetRootHandle;
         assert_eq!(stranger.status(&root), Status::NotSupp);
         let get = XLayoutGet { fh: file.fh, state_id: file.id, mode: LayoutMode::Read };

@@ -31,7 +31,7 @@ pub(crate) struct Object<'a> {
     pub(crate) mounted_on_file_id: Option<u64>,
 }
 
-/// Values beside the object's own attributes, fetched only when requested.
+/// Values besides the object's own attributes, fetched only when requested.
 struct Extra {
     capabilities: Capabilities,
     limits: Option<FsLimits>,

@@ -2,9 +2,8 @@
 //! empty directory can replace it, and repair does the rest.
 //!
 //! Invariants
-//! * The data server is admitted with another directory under one condition: two consecutive passes
-//!   through all directories have found no file that relies on the lost data, and no file in use
-//!   does.
+//! * The data server is admitted with another directory after two consecutive passes through all
+//!   directories without a file that relies on the lost data. No file in use may rely on it either.
 //! * If the directory comes back before, it is the node's unchanged, and repair restores the
 //!   dropped copies.
 

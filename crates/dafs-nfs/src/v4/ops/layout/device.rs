@@ -37,7 +37,7 @@ const DATA_SERVER_VERSION: FlexVersion = FlexVersion {
     tightly_coupled: true,
 };
 
-/// Bytes of the result beside the device's address.
+/// Bytes of the result besides the device's address.
 const AROUND_BODY_BYTES: usize = 16;
 
 pub(in crate::v4::ops) fn getdeviceinfo(

@@ -18,7 +18,7 @@ const READER: &[u8] = b"65533";
 const WRITER: &[u8] = b"65534";
 const GROUP: &[u8] = b"65534";
 
-/// Bytes of the result beside the body of its one layout.
+/// Bytes of the result besides the body of its one layout.
 const AROUND_BODY_BYTES: usize = 64;
 
 pub(in crate::v4::ops) fn layoutget(cx: &mut Compound<'_>, args: &LayoutgetArgs) -> OpResult {
