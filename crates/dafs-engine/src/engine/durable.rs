@@ -195,7 +195,7 @@ impl Context<'_> {
         Ok(waits)
     }
 
-    /// Returns the object at which the change of a request was logged, if it was.
+    /// Returns the directory or file of a request's logged change, if there is one.
     pub(super) fn announced_at(&self, call: &Call) -> Option<Handle> {
         Some(*self.connection.ops.get(&call.header.stream_id)?.place())
     }

@@ -147,7 +147,7 @@ impl Registry {
         self.lock().sessions.contains_key(&id)
     }
 
-    /// Returns the addresses of all sessions.
+    /// Returns the connections of all sessions.
     pub(super) fn session_addresses(&self) -> Vec<Address> {
         self.lock().sessions.values().map(|entry| entry.address.clone()).collect()
     }
@@ -208,7 +208,7 @@ impl Registry {
     }
 
     /// Makes a connection the back-control channel of a session. Returns the one that it replaces,
-    /// and the ledger of its batches.
+    /// and the ledger of the new channel's batches.
     ///
     /// # Errors
     /// The session is gone.
@@ -228,8 +228,7 @@ impl Registry {
         Ok((former.map(|former| former.address), batches))
     }
 
-    /// Returns the address of the engine that executes the batches of a session, if it has a
-    /// back-control channel.
+    /// Returns the back-control channel of a session, which executes its batches, with their ledger.
     pub(super) fn batches(&self, id: SessionId) -> Option<(Address, Arc<Batches>)> {
         let tables = self.lock();
         let back = tables.sessions.get(&id)?.back.as_ref()?;
@@ -253,7 +252,7 @@ impl Registry {
         }
     }
 
-    /// Returns a client that has a session, and the address to call it at, if there is one.
+    /// Returns a client that has a session, and the channel to call it on, if there is one.
     pub(super) fn back_channel(&self, client: ClientKey) -> Option<(Arc<Client>, Option<Address>)> {
         let tables = self.lock();
         let mut record = None;

@@ -113,7 +113,7 @@ impl Back {
         say_elsewhere(service, registry, &self.client);
     }
 
-    /// Returns the lowest stream without a call. Credits never exceed the number of streams.
+    /// Returns the lowest stream without a call, or a new one. Credits bound their number.
     fn idle_stream(&mut self) -> u16 {
         let idle = self.streams.iter().position(|stream| stream.flight.is_none());
         let idle = idle.unwrap_or(self.streams.len());
