@@ -25,7 +25,7 @@ use dafs_wire::nfs4::Status;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
-/// Who this server is to NFS clients.
+/// The identity of this server towards NFS clients.
 #[derive(Debug, Clone)]
 pub struct NfsOptions {
     /// The server's identity (so_major_id, RFC 8881 2.10.5). It is the same after a restart and on

@@ -228,7 +228,8 @@ impl Registry {
         Ok((former.map(|former| former.address), batches))
     }
 
-    /// Returns the back-control channel of a session, which executes its batches, with their ledger.
+    /// Returns the back-control channel of a session, which executes its batches, with their
+    /// ledger.
     pub(super) fn batches(&self, id: SessionId) -> Option<(Address, Arc<Batches>)> {
         let tables = self.lock();
         let back = tables.sessions.get(&id)?.back.as_ref()?;
