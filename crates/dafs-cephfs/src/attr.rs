@@ -1,7 +1,7 @@
 //! Conversion of attributes between libcephfs and the store.
 
-use crate::limits::MODE_BITS;
 use crate::sys::{StatX, set};
+use dafs_store::backend::MODE_BITS;
 use dafs_store::{Attr, Kind, Result, SetAttr, SetTime, StoreError, TimeSpec};
 
 fn kind(mode: u16) -> Result<Kind> {

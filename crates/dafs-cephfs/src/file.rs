@@ -2,11 +2,12 @@
 
 use crate::attr::attr;
 use crate::id::Object;
-use crate::limits::{COPY_BYTES_MAX, FILE_BYTES_MAX};
 use crate::sys::{Handle, Inode, Perm, StatX, set};
 use crate::{Home, Shared, server};
 use dafs_mem::VolatileSlice;
-use dafs_store::backend::{check_ranges, continued, copy_piece, seek_dense};
+use dafs_store::backend::{
+    COPY_BYTES_MAX, FILE_BYTES_MAX, check_ranges, continued, copy_piece, seek_dense,
+};
 use dafs_store::{
     Attr, CacheAdvice, FileId, OpenFile, OpenMode, Result, SeekWhat, Stability, StoreError, Wait,
     WholeFile,

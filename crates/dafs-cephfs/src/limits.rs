@@ -37,27 +37,8 @@ pub(crate) const VIEWS_MAX: usize = 1024;
 /// The most attempts of a create while the name appears and disappears.
 pub(crate) const CREATE_RETRIES_MAX: usize = 8;
 
-/// Permission bits of a regular file, a directory and a special file whose creator gave no mode.
-pub(crate) const FILE_MODE_DEFAULT: u32 = 0o644;
-/// See [`FILE_MODE_DEFAULT`].
-pub(crate) const DIRECTORY_MODE_DEFAULT: u32 = 0o755;
-/// See [`FILE_MODE_DEFAULT`].
-pub(crate) const SPECIAL_MODE_DEFAULT: u32 = 0o600;
-
-/// All bits of a mode.
-pub(crate) const MODE_BITS: u32 = 0o7777;
-
 /// The longest text of a symlink, in bytes.
 pub(crate) const SYMLINK_BYTES_MAX: usize = 4095;
-
-/// The longest file, in bytes; the file system has a lower limit of its own.
-pub(crate) const FILE_BYTES_MAX: u64 = i64::MAX as u64;
-
-/// The most bytes that one call copies from file to file.
-pub(crate) const COPY_BYTES_MAX: u64 = 64 * 1024 * 1024;
-
-/// The longest list of names of extended attributes, in bytes.
-pub(crate) const XATTR_LIST_BYTES_MAX: usize = 64 * 1024;
 
 /// The reported limit of links of a file. The MDS enforces its own.
 pub(crate) const LINKS_MAX: u32 = 65_000;

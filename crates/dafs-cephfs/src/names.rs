@@ -3,14 +3,14 @@
 use crate::attr::{attr, change};
 use crate::file::CephFile;
 use crate::id::Object;
-use crate::limits::{
-    CREATE_RETRIES_MAX, DIRECTORY_MODE_DEFAULT, FILE_BYTES_MAX, FILE_MODE_DEFAULT, MODE_BITS,
-    SPECIAL_MODE_DEFAULT, SYMLINK_BYTES_MAX,
-};
+use crate::limits::CREATE_RETRIES_MAX;
 use crate::store::{EXECUTE, allows};
 use crate::sys::{Inode, NO_SNAPSHOT, Perm, StatX};
 use crate::{Shared, object, server};
-use dafs_store::backend::check_name;
+use dafs_store::backend::{
+    DIRECTORY_MODE_DEFAULT, FILE_BYTES_MAX, FILE_MODE_DEFAULT, MODE_BITS, SPECIAL_MODE_DEFAULT,
+    check_name, check_symlink_text,
+};
 use dafs_store::{
     Attr, CreateHow, Created, Cred, DirChange, DirEntry, FileId, Kind, Made, NewObject, OpenMode,
     Result, SetAttr, SetTime, StoreError, TimeSpec,
@@ -239,12 +239,7 @@ impl Shared {
                 (bits, dir.mkdir(name, bits, &perm))
             }
             NewObject::Symlink(text) => {
-                if text.is_empty() || text.contains(&0) {
-                    return Err(StoreError::Invalid);
-                }
-                if text.len() > SYMLINK_BYTES_MAX {
-                    return Err(StoreError::NameTooLong);
-                }
+                check_symlink_text(text)?;
                 (0, dir.symlink(name, text, &perm))
             }
             NewObject::BlockDevice { major, minor } => {

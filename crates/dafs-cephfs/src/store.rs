@@ -1,12 +1,13 @@
 //! The store's calls, in terms of names, files and inodes.
 
 use crate::attr::{attr, change};
-use crate::limits::{
-    FILE_BYTES_MAX, LINKS_MAX, MODE_BITS, SYMLINK_BYTES_MAX, UNIT_BYTES_USUAL, XATTR_LIST_BYTES_MAX,
-};
+use crate::limits::{LINKS_MAX, SYMLINK_BYTES_MAX, UNIT_BYTES_USUAL};
 use crate::sys::{Inode, NO_SNAPSHOT, Perm};
 use crate::{CephStore, Shared, object};
-use dafs_store::backend::{XATTR_PREFIX, check_name, check_xattr_name, mode_of_acl};
+use dafs_store::backend::{
+    FILE_BYTES_MAX, MODE_BITS, XATTR_LIST_BYTES_MAX, XATTR_PREFIX, check_name, check_xattr_name,
+    mode_of_acl,
+};
 use dafs_store::{
     AccessMask, Acl, AclSupport, Attr, Capabilities, CreateHow, Created, Cred, DirChange, DirEntry,
     FileId, FsId, FsStat, Kind, LayoutForm, Layouts, LocalChanges, Made, NAME_BYTES_MAX, NewObject,

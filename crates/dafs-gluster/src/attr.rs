@@ -1,8 +1,7 @@
 //! Conversion of attributes between stat(2) and the store.
 
-use crate::limits::MODE_BITS;
 use crate::sys::{Stat, no_stat, set};
-use dafs_store::backend::nameless;
+use dafs_store::backend::{MODE_BITS, nameless};
 use dafs_store::{Attr, Kind, Result, SetAttr, SetTime, StoreError, TimeSpec};
 use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt;

@@ -20,13 +20,12 @@ use crate::attr::attr;
 use crate::brick::{Brick, look};
 use crate::id::Ids;
 use crate::limits::{
-    DATA_FILES_OPEN_MAX, DATA_IDLE, DATA_NOTES_MAX, FILE_BYTES_MAX, MOVED_PAUSE, MOVED_TRIES_MAX,
-    PRIVILEGE_BITS,
+    DATA_FILES_OPEN_MAX, DATA_IDLE, DATA_NOTES_MAX, MOVED_PAUSE, MOVED_TRIES_MAX, PRIVILEGE_BITS,
 };
 use crate::server;
 use crate::sys::{Gfid, Handle, Mount};
 use dafs_mem::{VolatileSlice, preadv2, pwritev2};
-use dafs_store::backend::{Uses, continued, continued_to_end};
+use dafs_store::backend::{FILE_BYTES_MAX, Uses, continued, continued_to_end};
 use dafs_store::{
     Attr, DataFile, DataFiles, FileId, FsId, FsStat, NAME_BYTES_MAX, OpenFile, PartOfFile, Result,
     Stability, StoreError, Wait,

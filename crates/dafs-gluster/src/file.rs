@@ -2,10 +2,10 @@
 
 use crate::Shared;
 use crate::attr::attr;
-use crate::limits::{COPY_BYTES_MAX, FILE_BYTES_MAX, PRIVILEGE_BITS};
+use crate::limits::PRIVILEGE_BITS;
 use crate::sys::{Gfid, Handle};
 use dafs_mem::VolatileSlice;
-use dafs_store::backend::{check_ranges, continued, copy_piece};
+use dafs_store::backend::{COPY_BYTES_MAX, FILE_BYTES_MAX, check_ranges, continued, copy_piece};
 use dafs_store::{
     Attr, CacheAdvice, Cred, FileId, OpenFile, OpenMode, Result, SeekWhat, Stability, StoreError,
     Wait, WholeFile,

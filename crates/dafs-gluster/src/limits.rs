@@ -57,16 +57,6 @@ pub(crate) const MOVED_TRIES_MAX: u32 = 5;
 /// The increment of the pause between two of them.
 pub(crate) const MOVED_PAUSE: Duration = Duration::from_millis(5);
 
-/// Permission bits of a regular file, a directory and a special file whose creator gave no mode.
-pub(crate) const FILE_MODE_DEFAULT: u32 = 0o644;
-/// See [`FILE_MODE_DEFAULT`].
-pub(crate) const DIRECTORY_MODE_DEFAULT: u32 = 0o755;
-/// See [`FILE_MODE_DEFAULT`].
-pub(crate) const SPECIAL_MODE_DEFAULT: u32 = 0o600;
-
-/// All bits of a mode.
-pub(crate) const MODE_BITS: u32 = 0o7777;
-
 /// The bit by which GlusterFS marks files that it moves or has moved. This store gives it to no
 /// regular file.
 pub(crate) const MOVED_BIT: u32 = 0o1000;
@@ -79,15 +69,6 @@ pub(crate) const SYMLINK_BYTES_MAX: usize = 4095;
 
 /// The longest path of a directory from the root of the volume, in bytes.
 pub(crate) const PATH_BYTES_MAX: usize = 64 * 1024;
-
-/// The longest file, in bytes; the bricks have a lower limit of their own.
-pub(crate) const FILE_BYTES_MAX: u64 = i64::MAX as u64;
-
-/// The most bytes that one call copies from file to file.
-pub(crate) const COPY_BYTES_MAX: u64 = 64 * 1024 * 1024;
-
-/// The longest list of names of extended attributes, in bytes.
-pub(crate) const XATTR_LIST_BYTES_MAX: usize = 64 * 1024;
 
 /// The reported limit of links of a file. The bricks enforce their own.
 pub(crate) const LINKS_MAX: u32 = 65_000;

@@ -3,14 +3,15 @@
 use crate::attr::{attr, change};
 use crate::file::GlusterFile;
 use crate::limits::{
-    ACCESS_PAUSE, ACCESS_TRIES_MAX, CREATE_RETRIES_MAX, DIRECTORY_MODE_DEFAULT, FILE_BYTES_MAX,
-    FILE_MODE_DEFAULT, MODE_BITS, MOVED_BIT, PRIVILEGE_BITS, SPECIAL_MODE_DEFAULT,
-    SYMLINK_BYTES_MAX,
+    ACCESS_PAUSE, ACCESS_TRIES_MAX, CREATE_RETRIES_MAX, MOVED_BIT, PRIVILEGE_BITS,
 };
 use crate::store::{EXECUTE, READ, WRITE, allows};
 use crate::sys::{Gfid, Object, Stat};
 use crate::{Shared, server};
-use dafs_store::backend::check_name;
+use dafs_store::backend::{
+    DIRECTORY_MODE_DEFAULT, FILE_BYTES_MAX, FILE_MODE_DEFAULT, MODE_BITS, SPECIAL_MODE_DEFAULT,
+    check_name, check_symlink_text,
+};
 use dafs_store::{
     Attr, CreateHow, Created, Cred, DirChange, DirEntry, FileId, Kind, Made, NewObject, OpenMode,
     Result, SetAttr, SetTime, StoreError, TimeSpec,
@@ -294,12 +295,7 @@ impl Shared {
                 (bits, dir.mkdir(name, bits, cred))
             }
             NewObject::Symlink(text) => {
-                if text.is_empty() || text.contains(&0) {
-                    return Err(StoreError::Invalid);
-                }
-                if text.len() > SYMLINK_BYTES_MAX {
-                    return Err(StoreError::NameTooLong);
-                }
+                check_symlink_text(text)?;
                 (0, dir.symlink(name, text, cred))
             }
             NewObject::BlockDevice { major, minor } => {

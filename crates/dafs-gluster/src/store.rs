@@ -2,12 +2,15 @@
 
 use crate::attr::{attr, change};
 use crate::limits::{
-    FILE_BYTES_MAX, LINKS_MAX, MODE_BITS, MOVED_BIT, PARENT_TRIES_MAX, PATH_BYTES_MAX,
-    PRIVILEGE_BITS, SYMLINK_BYTES_MAX, UNIT_BYTES, XATTR_LIST_BYTES_MAX,
+    LINKS_MAX, MOVED_BIT, PARENT_TRIES_MAX, PATH_BYTES_MAX, PRIVILEGE_BITS, SYMLINK_BYTES_MAX,
+    UNIT_BYTES,
 };
 use crate::sys::Object;
 use crate::{GlusterStore, Shared, server};
-use dafs_store::backend::{XATTR_PREFIX, check_name, check_xattr_name, mode_of_acl};
+use dafs_store::backend::{
+    FILE_BYTES_MAX, MODE_BITS, XATTR_LIST_BYTES_MAX, XATTR_PREFIX, check_name, check_xattr_name,
+    mode_of_acl,
+};
 use dafs_store::{
     AccessMask, Acl, AclSupport, Attr, Capabilities, CreateHow, Created, Cred, DirChange, DirEntry,
     FileId, FsId, FsStat, Kind, LayoutForm, Layouts, LocalChanges, Made, NAME_BYTES_MAX, NewObject,
