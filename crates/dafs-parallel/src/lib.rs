@@ -1,5 +1,5 @@
 //! What a client knows and decides that reads and writes files at data servers itself, by whatever
-//! protocol it does so. Nothing here waits, locks, looks at a clock or sends anything.
+//! protocol it does so. Nothing here sends anything.
 //!
 //! | module | what it decides |
 //! |---|---|
@@ -9,6 +9,15 @@
 //! | [`state`](LayoutState) | the phases of the layout of one file, and what was written by it and is to be told |
 //! | [`avoidance`](Avoidance) | for how long a data server is left alone that has failed |
 //!
+//! None of these waits, locks or looks at a clock. What both clients do by them for their threads:
+//!
+//! | module | what it does |
+//! |---|---|
+//! | [`protocol`](Protocol) | what a protocol calls things |
+//! | [`file`](FileLayout) | the state of a file's layout under a lock |
+//! | [`nodes`](Nodes) | the data servers that a client has heard of |
+//! | [`returns`](Returns) | what waits to be given back |
+//!
 //! Invariants
 //! * A layout only says of a shorter way: there is always that through the server.
 
@@ -16,12 +25,20 @@
 
 pub mod aggregation;
 mod avoidance;
+mod file;
 mod legs;
 pub mod limits;
+mod nodes;
 mod plan;
+mod protocol;
+mod returns;
 mod state;
 
 pub use avoidance::Avoidance;
+pub use file::FileLayout;
 pub use legs::{Fault, Faults, Moved, sum};
+pub use nodes::{Away, Nodes};
 pub use plan::{Cut, Plan, are_apart};
-pub use state::{LayoutGrant, LayoutState, Recalled, Step, Want, Written};
+pub use protocol::{Grant, Granted, Held, Lock, Protocol};
+pub use returns::{Returns, Work};
+pub use state::{LayoutGrant, LayoutState, Recalled, Step, Want, Written, catch_up};

@@ -20,6 +20,14 @@ use rustc_hash::FxHashMap;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
+/// Brings the number of a state-id that is held to that of a recall, which the return has to be of. Numbers wrap;
+/// an older one comes late and changes nothing.
+pub fn catch_up(held: &mut u32, recalled: u32) {
+    if recalled.wrapping_sub(*held) < u32::MAX / 2 {
+        *held = recalled;
+    }
+}
+
 /// What was granted.
 pub trait LayoutGrant {
     /// It is for writing, too.
@@ -341,6 +349,15 @@ impl<G: LayoutGrant, N: Clone, F> LayoutState<G, N, F> {
         }
     }
 
+    /// The same, if a layout is held that is not `known` to the server; true if so.
+    pub fn void_unless(&mut self, known: impl FnOnce(&G) -> bool) -> bool {
+        let is_void = matches!(&self.phase, Phase::Held(held, _) if !known(held));
+        if is_void {
+            self.void();
+        }
+        is_void
+    }
+
     /// The server recalls a layout: `means` says whether it is the one of this name, and brings the name
     /// to what the server has told.
     pub fn recall(&mut self, means: impl FnOnce(&mut N) -> bool) -> Recalled {
@@ -354,7 +371,8 @@ impl<G: LayoutGrant, N: Clone, F> LayoutState<G, N, F> {
         if is_meant { Recalled::Yes } else { Recalled::Unknown }
     }
 
-    fn holds(&self, grant: &Arc<G>) -> bool {
+    /// Whether it is this layout that is held, or is being given back.
+    pub fn holds(&self, grant: &Arc<G>) -> bool {
         match &self.phase {
             Phase::Held(held, _) | Phase::Returning(held, _) => Arc::ptr_eq(held, grant),
             Phase::None | Phase::Asking(_) => false,

@@ -4,8 +4,9 @@
 //! * A layout that was granted is kept, or has been given back when this returns.
 
 use super::Layouts;
-use super::file::{FileLayout, Grant, Name};
-use super::plan::{Device, DeviceId, Told, Unusable};
+use super::file::{FileLayout, Grant, Granted, Name};
+use super::nodes::Node;
+use super::plan::{Device, DeviceId, Place, Told, Unusable};
 use crate::attributes::FileHandle;
 use crate::backoff::is_passing;
 use crate::driver::Shared;
@@ -19,7 +20,7 @@ use dafs_wire::dafs::{
     FsAttrMask, GetFsAttr, LayoutMode, Reply, Request, StateId, Status, XLayoutGet, XNodeInfo,
 };
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 impl Layouts {
@@ -55,9 +56,9 @@ impl Layouts {
         let write = file.may_write();
         // Who is asked whether to stop may use the file, for which this asks.
         match limit::unstopped(|| self.listen_and_ask(file, layout, write)) {
-            Ok((grant, name)) => {
-                layout.granted(&grant, name);
-                Some(grant)
+            Ok(granted) => {
+                layout.granted(&granted);
+                Some(granted.grant)
             }
             Err(why) => {
                 let passing = matches!(&why, Unusable::Refused(status) if self.passes(*status));
@@ -79,7 +80,7 @@ impl Layouts {
         file: &Opened,
         layout: &FileLayout,
         write: bool,
-    ) -> Result<(Arc<Grant>, Name), Unusable> {
+    ) -> Result<Granted, Unusable> {
         let shared = file.client.shared();
         self.listen(shared)?;
         shared.await_back()?;
@@ -104,7 +105,7 @@ impl Layouts {
         layout: &FileLayout,
         state_id: StateId,
         write: bool,
-    ) -> Result<(Arc<Grant>, Name), Unusable> {
+    ) -> Result<Granted, Unusable> {
         let mode = if write { LayoutMode::ReadWrite } else { LayoutMode::Read };
         let restarts = shared.restarts_heard();
         let args = XLayoutGet { fh: layout.handle, state_id, mode };
@@ -114,7 +115,7 @@ impl Layouts {
         })?;
         let name = Name { state_id: told.state_id, seqid: told.seqid };
         match self.understand(shared, &told, write, restarts) {
-            Ok(grant) => Ok((grant, name)),
+            Ok(grant) => Ok(Granted { grant, name, size: None }),
             Err(why) => {
                 // Whether it arrives or not, nothing is done by right of it.
                 let _ = super::give_back::return_layout(shared, layout.handle, name, &[]);
@@ -134,10 +135,13 @@ impl Layouts {
         let info = shared.info();
         let sizes = (most(info.read_bytes_max), most(info.write_bytes_max));
         let plan = told.plan(&mut |device| self.device(shared, device), sizes)?;
-        let nodes = plan.places.iter().map(|place| self.nodes.node(place));
+        let nodes = plan.places.iter().map(|place| self.node(place));
         let nodes = nodes.collect::<Option<Vec<_>>>().ok_or(Unusable::Nodes)?;
-        let turn = AtomicUsize::new(0);
-        Ok(Arc::new(Grant { plan, nodes, write, restarts, turn }))
+        Ok(Grant::new(plan, nodes, write, restarts))
+    }
+
+    fn node(&self, place: &Place) -> Option<Arc<Node>> {
+        self.nodes.node(&place.addresses, |_| Node::new(self.options.clone()))
     }
 
     /// What is known of a device: one never becomes another.

@@ -75,7 +75,7 @@ impl Layouts {
             }
         }
         self.tell(shared, layout)?;
-        Ok(layout.verifier())
+        Ok(Verifier(layout.verifier()))
     }
 
     /// Tells the server what was written, if that has not been done.
@@ -91,7 +91,7 @@ impl Layouts {
         let Some(written) = layout.written() else { return Ok(()) };
         let size = size_of(shared, layout.handle)?;
         if size >= written.end {
-            layout.told(written, size);
+            layout.told(written, Some(size));
             return Ok(());
         }
         // It is there; only that nobody leaves the layout alone.
@@ -123,7 +123,7 @@ impl Layouts {
                 // When the layout was given back the server has looked how far the file reaches.
                 let size = size_of(shared, layout.handle)?;
                 if size >= written.end {
-                    layout.told(written, size);
+                    layout.told(written, Some(size));
                     return Ok(true);
                 }
                 // One that has just started does not know yet that it can call, nor who has what.
@@ -149,12 +149,12 @@ impl Layouts {
             });
             match told {
                 Ok(size) => {
-                    layout.told(written, size);
+                    layout.told(written, Some(size));
                     return Ok(true);
                 }
                 Err(error) if is_lost(&error) && layout.is_returning() => return Ok(false),
                 Err(error) if is_lost(&error) => {
-                    layout.void(&grant);
+                    layout.void_only(&grant);
                     tries -= 1;
                 }
                 // The data servers do not have what they have acknowledged.
@@ -182,14 +182,14 @@ impl Layouts {
         layout: &FileLayout,
     ) -> Result<Option<(Arc<Grant>, Name)>> {
         let mut backoff = Backoff::new(shared.deadline());
-        while layout.must_ask() {
+        while layout.must_ask().is_some() {
             let asked = match shared.writer_of(&layout.handle) {
                 Some(state_id) => self.ask(shared, layout, state_id, true),
                 None => Err(Unusable::Refused(Status::XNoLayout)),
             };
             let why = match asked {
-                Ok((grant, name)) => {
-                    layout.granted(&grant, name);
+                Ok(granted) => {
+                    layout.granted(&granted);
                     continue;
                 }
                 Err(why) => why,

@@ -20,7 +20,6 @@ use dafs_parallel::{Fault, Want};
 use dafs_wire::dafs::{LayoutError, Stability, Status, Verifier};
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::task::Waker;
 use std::time::Instant;
 
@@ -96,8 +95,8 @@ fn begin(
         // Whoever is asked may know the file by the size that the server was told.
         layouts.tell_first(shared, layout);
     }
-    let bytes = range.len() as u64;
-    let grant = match layout.want(write.is_some(), bytes, shared.restarts_heard()) {
+    let (bytes, restarts) = (range.len() as u64, shared.restarts_heard());
+    let grant = match layout.want(write.is_some(), bytes, |grant| grant.terms == restarts) {
         Want::Have(grant) => Some(grant),
         Want::Ask(_) => layouts.ask_for(file, layout),
         Want::None => None,
@@ -128,10 +127,7 @@ impl Beside {
     fn send(&mut self, buffer: &IoBuffer, len: usize) {
         let plan = &self.grant.plan;
         let (copy, bytes_max) = match self.write {
-            None => {
-                let turn = self.grant.turn.fetch_add(1, Ordering::Relaxed);
-                (plan.copy_in_turn(turn), plan.read_bytes_max)
-            }
+            None => (self.grant.next_copy(), plan.read_bytes_max),
             Some(_) => (0, plan.write_bytes_max),
         };
         let ranges = plan.pieces(copy, self.offset, len, bytes_max as usize);
@@ -324,7 +320,7 @@ impl Beside {
             // If something was lost since, it may be that the server was not told of this.
             Ok(moved)
                 if moved.stable != Stability::Unstable
-                    && Verifier(moved.verifier) == self.layout.verifier() =>
+                    && moved.verifier == self.layout.verifier() =>
             {
                 // The data is stable; what the file has of it is the server's to say. If it cannot be told, all
                 // goes there.

@@ -4,7 +4,7 @@
 //! | module | what it does |
 //! |---|---|
 //! | `plan` | what a layout and its devices say |
-//! | `file` | the layout of one file: the state machine of `dafs-parallel` under a lock |
+//! | `file` | what the parts of `dafs-parallel` are made of here |
 //! | `ask` | asking for layouts and devices |
 //! | `nodes` | sessions with data servers |
 //! | `io` | reads and writes in parts, and what is done for those that fail |
@@ -46,11 +46,11 @@ use crate::opened::Opened;
 use crate::options::ConnectOptions;
 use crate::standing::Standing;
 use crate::uncommitted::Uncommitted;
+use dafs_parallel::Nodes;
 use dafs_parallel::limits::LAYOUT_THRESHOLD_BYTES;
 use dafs_wire::dafs::Verifier;
 use file::FileLayout;
 use flight::{Finisher, Transfers};
-use nodes::Nodes;
 use recall::Known;
 use rustc_hash::FxHashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -64,7 +64,9 @@ pub(crate) struct Layouts {
     devices: ForkMutex<FxHashMap<plan::DeviceId, Arc<plan::Device>>>,
     /// Whether file systems have layouts.
     systems: ForkMutex<FxHashMap<[u8; 16], bool>>,
-    nodes: Nodes,
+    /// How the client is connected to the metadata server.
+    options: Arc<ConnectOptions>,
+    nodes: Nodes<Self>,
     finisher: Finisher,
     /// That of the server under which something was written or committed last.
     verifier: ForkMutex<Option<Verifier>>,
@@ -106,7 +108,8 @@ impl Layouts {
             known: Arc::default(),
             devices: ForkMutex::default(),
             systems: ForkMutex::default(),
-            nodes: Nodes::new(options),
+            options: Arc::new(options),
+            nodes: Nodes::default(),
             finisher: Finisher::default(),
             verifier: ForkMutex::default(),
             is_channel_known: AtomicBool::new(false),
@@ -174,14 +177,14 @@ impl Layouts {
         let Some(layout) = self.known.find(handle) else { return Ok(Verifier([0; 8])) };
         match self.commit(shared, &layout) {
             // The verifier says so.
-            Err(crate::Error::WritesLost) => Ok(layout.verifier()),
+            Err(crate::Error::WritesLost) => Ok(Verifier(layout.verifier())),
             told => told,
         }
     }
 
     /// The verifier of the data servers of a file.
     pub(crate) fn verifier_of(&self, handle: &FileHandle) -> Verifier {
-        self.known.find(handle).map_or(Verifier([0; 8]), |layout| layout.verifier())
+        self.known.find(handle).map_or(Verifier([0; 8]), |layout| Verifier(layout.verifier()))
     }
 
     /// That of the server which was seen last.
@@ -216,7 +219,7 @@ impl File {
         let mark = used.writes.mark();
         let verifier = match layouts.commit(self.client().shared(), layout) {
             Err(crate::Error::WritesLost) => {
-                used.writes.committed(mark, layout.verifier(), true);
+                used.writes.committed(mark, Verifier(layout.verifier()), true);
                 return Err(crate::Error::WritesLost);
             }
             told => told?,
@@ -249,7 +252,7 @@ impl File {
         told?;
         match used.writes.standing() {
             Standing::Lost => Err(crate::Error::WritesLost),
-            Standing::Unstable(first) if first != layout.verifier() => {
+            Standing::Unstable(first) if first.0 != layout.verifier() => {
                 Err(crate::Error::WritesLost)
             }
             _ => Ok(()),

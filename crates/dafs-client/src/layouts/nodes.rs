@@ -16,12 +16,8 @@ use crate::fork::ForkMutex;
 use crate::limit::{self, Limit};
 use crate::limits::UNPROBED_DEADLINE_FACTOR;
 use crate::options::{Authentication, ConnectOptions, Credential};
-use dafs_parallel::Avoidance;
-use dafs_parallel::limits::{
-    DATA_SERVERS_MAX, NODE_ANSWER_TIMEOUT, NODE_CONNECT_TIMEOUT, NODE_PAUSE_MIN,
-};
-use rustc_hash::FxHashMap;
-use std::net::SocketAddr;
+use dafs_parallel::limits::{NODE_ANSWER_TIMEOUT, NODE_CONNECT_TIMEOUT, NODE_PAUSE_MIN};
+use dafs_parallel::{Avoidance, Away};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, PoisonError};
 use std::time::Instant;
@@ -30,17 +26,9 @@ use std::time::Instant;
 /// answer.
 const HURRIED_MAX: u32 = 3;
 
-/// The data servers that a client has heard of, by their addresses.
-#[derive(Debug)]
-pub(super) struct Nodes {
-    /// How the client is connected to the metadata server.
-    options: Arc<ConnectOptions>,
-    known: ForkMutex<FxHashMap<Arc<[SocketAddr]>, Arc<Node>>>,
-}
-
 /// A data server.
 #[derive(Debug)]
-pub(super) struct Node {
+pub(crate) struct Node {
     options: Arc<ConnectOptions>,
     /// Not held while somebody waits for the data server.
     state: ForkMutex<State>,
@@ -69,15 +57,6 @@ impl Drop for Connecting<'_> {
     }
 }
 
-/// Why a data server cannot be used just now.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Away {
-    /// It has been tried a short while ago.
-    Known,
-    /// It has just been tried.
-    News,
-}
-
 impl State {
     /// The session, if it is there.
     fn running(&mut self) -> Option<Arc<Shared>> {
@@ -90,33 +69,13 @@ impl State {
     }
 }
 
-impl Nodes {
-    pub(super) fn new(options: ConnectOptions) -> Self {
-        Self { options: Arc::new(options), known: ForkMutex::default() }
-    }
-
-    /// The data server of a component; `None` if there are too many.
-    pub(super) fn node(&self, place: &Place) -> Option<Arc<Node>> {
-        let mut known = self.known.lock_here();
-        if let Some(node) = known.get(&place.addresses) {
-            return Some(node.clone());
-        }
-        if known.len() >= DATA_SERVERS_MAX {
-            // Addresses change, and no layout names those of before.
-            known.retain(|_, node| Arc::strong_count(node) > 1);
-        }
-        if known.len() >= DATA_SERVERS_MAX {
-            return None;
-        }
-        let (options, state) = (self.options.clone(), ForkMutex::default());
-        let (changed, hurried) = (Condvar::new(), AtomicU32::new(0));
-        let node = Arc::new(Node { options, state, changed, hurried });
-        known.insert(place.addresses.clone(), node.clone());
-        Some(node)
-    }
-}
-
 impl Node {
+    /// `options` are those by which the client is connected to the metadata server.
+    pub(super) fn new(options: Arc<ConnectOptions>) -> Self {
+        let (changed, hurried) = (Condvar::new(), AtomicU32::new(0));
+        Self { options, state: ForkMutex::default(), changed, hurried }
+    }
+
     /// The session with this data server, made anew if need be. `of` is that with the metadata server.
     pub(super) fn session(&self, of: &Shared, place: &Place) -> Result<Arc<Shared>, Away> {
         self.session_of(of, place, false)
@@ -296,9 +255,7 @@ mod tests {
         let [client, other] = [TRANSPORTS[0]; 2].map(|transport| served.client(transport));
         let (session, older) = (client.shared(), other.shared());
         let state = State { session: Some(session.clone()), ..State::default() };
-        let (options, state) = (Arc::new(ConnectOptions::default()), ForkMutex::new(state));
-        let (changed, hurried) = (Condvar::new(), AtomicU32::new(0));
-        let node = Node { options, state, changed, hurried };
+        let node = Node { state: ForkMutex::new(state), ..Node::new(Arc::default()) };
         let is_left_alone = |time| node.state.lock_here().avoidance.is_left_alone(time);
         // Of one that was replaced, and one that is only too old.
         node.failed(older);

@@ -43,7 +43,7 @@ pub(super) struct Told {
 
 /// A component at its data server.
 #[derive(Debug, Clone)]
-pub(super) struct Place {
+pub(crate) struct Place {
     pub(super) device: DeviceId,
     pub(super) addresses: Arc<[SocketAddr]>,
     pub(super) ticket: Arc<[u8]>,

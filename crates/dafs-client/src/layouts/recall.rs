@@ -6,34 +6,29 @@
 //! * The thread ends with its client.
 
 use super::Layouts;
-use super::file::{FileLayout, Grant, Name};
+use super::file::{FileLayout, Name};
 use crate::attributes::FileHandle;
 use crate::driver::Shared;
 use crate::fork::ForkMutex;
 use dafs_dat::confine::confined;
-use dafs_parallel::Recalled;
+use dafs_parallel::limits::LAYOUT_THRESHOLD_BYTES;
+use dafs_parallel::{Recalled, Returns, Work};
 use dafs_wire::dafs::{LayoutScope, Status, XBcLayoutRecall};
 use rustc_hash::FxHashMap;
-use std::collections::VecDeque;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, PoisonError, Weak};
+use std::convert::Infallible;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
 
 /// The open files that have layouts, and what is to be given back of them.
 #[derive(Debug, Default)]
 pub(super) struct Known {
-    state: ForkMutex<State>,
-    changed: Condvar,
+    /// With the open files that use it.
+    files: ForkMutex<FxHashMap<FileHandle, (Arc<FileLayout>, usize)>>,
+    returns: Returns<Layouts, Infallible>,
+    /// Whether there is a thread that gives back.
+    started: AtomicBool,
     /// How many files there are, for a look without the lock.
     used: AtomicUsize,
-}
-
-#[derive(Debug, Default)]
-struct State {
-    /// With the open files that use it.
-    files: FxHashMap<FileHandle, (Arc<FileLayout>, usize)>,
-    queue: VecDeque<(Arc<FileLayout>, Arc<Grant>)>,
-    started: bool,
-    stopped: bool,
 }
 
 /// What the session asks when the server calls.
@@ -66,39 +61,44 @@ impl Recalls {
 impl Known {
     /// What is known of a file that one more open file uses.
     pub(super) fn attach(&self, handle: &FileHandle) -> Arc<FileLayout> {
-        let mut state = self.state.lock_here();
-        let new = || (Arc::new(FileLayout::new(*handle)), 0);
-        let (file, users) = state.files.entry(*handle).or_insert_with(new);
+        let mut files = self.files.lock_here();
+        let new = || {
+            let file = FileLayout::new(*handle);
+            // Whoever asks for it has moved so much already.
+            file.count(LAYOUT_THRESHOLD_BYTES);
+            (Arc::new(file), 0)
+        };
+        let (file, users) = files.entry(*handle).or_insert_with(new);
         *users += 1;
         let file = file.clone();
-        self.used.store(state.files.len(), Ordering::Relaxed);
+        self.used.store(files.len(), Ordering::Relaxed);
         file
     }
 
     /// An open file does not use it any more; true if it was the last one. Then its layout is to be given
     /// back, and until [`Self::forget`] the server can recall it.
     pub(super) fn detach(&self, file: &Arc<FileLayout>) -> bool {
-        let mut state = self.state.lock_here();
-        let Some((_, users)) = state.files.get_mut(&file.handle) else { return false };
+        let mut files = self.files.lock_here();
+        let Some((_, users)) = files.get_mut(&file.handle) else { return false };
         *users = users.saturating_sub(1);
         *users == 0
     }
 
     /// Nothing is held of a file any more, unless somebody uses it again.
     pub(super) fn forget(&self, handle: &FileHandle) {
-        let mut state = self.state.lock_here();
-        if state.files.get(handle).is_some_and(|(_, users)| *users == 0) {
-            state.files.remove(handle);
-            self.used.store(state.files.len(), Ordering::Relaxed);
+        let mut files = self.files.lock_here();
+        if files.get(handle).is_some_and(|(_, users)| *users == 0) {
+            files.remove(handle);
+            self.used.store(files.len(), Ordering::Relaxed);
         }
     }
 
     pub(super) fn find(&self, handle: &FileHandle) -> Option<Arc<FileLayout>> {
-        self.state.lock_here().files.get(handle).map(|(file, _)| file.clone())
+        self.files.lock_here().get(handle).map(|(file, _)| file.clone())
     }
 
     pub(super) fn all(&self) -> Vec<Arc<FileLayout>> {
-        self.state.lock_here().files.values().map(|(file, _)| file.clone()).collect()
+        self.files.lock_here().values().map(|(file, _)| file.clone()).collect()
     }
 
     pub(super) fn are_used(&self) -> bool {
@@ -113,49 +113,22 @@ impl Known {
     ) -> Status {
         let mut status = Status::NotFound;
         for file in files {
-            match file.recall(name) {
+            let means = |held: &mut Name| name.is_none_or(|name| held.is_recalled(name));
+            match file.recall(means) {
                 // The answer that tells of it is on its way, and the server calls again.
                 Recalled::Later => return Status::Delay,
                 Recalled::Unknown => {}
                 Recalled::Yes => {
                     status = Status::Ok;
-                    if let Some((grant, _)) = file.held() {
-                        self.push(file, grant);
-                    }
+                    self.returns.add(file.held().map(|(grant, _)| (file, grant)));
                 }
             }
         }
         status
     }
 
-    fn push(&self, file: Arc<FileLayout>, grant: Arc<Grant>) {
-        let mut state = self.state.lock_here();
-        if !state.queue.iter().any(|(_, other)| Arc::ptr_eq(other, &grant)) {
-            state.queue.push_back((file, grant));
-            self.changed.notify_one();
-        }
-    }
-
-    /// The next thing to give back; `None` at the end.
-    fn next(&self) -> Option<(Arc<FileLayout>, Arc<Grant>)> {
-        let mut state = self.state.lock_here();
-        loop {
-            if state.stopped {
-                return None;
-            }
-            if let Some(next) = state.queue.pop_front() {
-                return Some(next);
-            }
-            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
-        }
-    }
-
     pub(super) fn stop(&self) {
-        // A fork has no thread.
-        if let Ok(mut state) = self.state.lock() {
-            state.stopped = true;
-            self.changed.notify_one();
-        }
+        self.returns.stop();
     }
 }
 
@@ -164,7 +137,7 @@ impl Layouts {
     pub(super) fn listen(self: &Arc<Self>, shared: &Arc<Shared>) -> crate::Result<()> {
         // Whoever gets a layout can hear that it is recalled, whoever was first here.
         shared.hear_recalls(Recalls(self.known.clone()))?;
-        if std::mem::replace(&mut self.known.state.lock_here().started, true) {
+        if self.known.started.swap(true, Ordering::Relaxed) {
             return Ok(());
         }
         let (known, layouts) = (self.known.clone(), Arc::downgrade(self));
@@ -172,7 +145,7 @@ impl Layouts {
         let thread = std::thread::Builder::new().name("dafs-layouts".to_owned());
         let started = thread.spawn(move || run(&known, &layouts, &session));
         if let Err(error) = started {
-            self.known.state.lock_here().started = false;
+            self.known.started.store(false, Ordering::Relaxed);
             return Err(crate::Error::Memory(error.to_string().into()));
         }
         Ok(())
@@ -180,7 +153,7 @@ impl Layouts {
 }
 
 fn run(known: &Known, layouts: &Weak<Layouts>, session: &Weak<Shared>) {
-    while let Some((file, grant)) = known.next() {
+    while let Some(Work::GiveBack((file, grant))) = known.returns.next() {
         let (Some(layouts), Some(shared)) = (layouts.upgrade(), session.upgrade()) else { return };
         // One that fails so is taken by the server in time; others are still given back.
         let _ = confined(|| layouts.give_back(&shared, &file, &grant, &[]));
@@ -191,6 +164,7 @@ fn run(known: &Known, layouts: &Weak<Layouts>, session: &Weak<Shared>) {
 
 #[cfg(test)]
 mod tests {
+    use super::super::file::{Grant, Granted};
     use super::*;
     use dafs_parallel::aggregation::{Packing, Striped};
     use dafs_parallel::{Plan, Want};
@@ -203,7 +177,7 @@ mod tests {
     /// A file whose layout is asked for.
     fn asked(known: &Known, handle: FileHandle) -> Arc<FileLayout> {
         let file = known.attach(&handle);
-        assert!(matches!(file.want(true, 1, 0), Want::Ask(None)));
+        assert!(matches!(file.want(true, 1, |_| true), Want::Ask(None)));
         file
     }
 
@@ -219,12 +193,9 @@ mod tests {
             read_bytes_max: 4096,
             write_bytes_max: 4096,
         };
-        let (nodes, turn) = (Vec::new(), AtomicUsize::new(0));
-        let grant = Grant { plan, nodes, write: true, restarts: 0, turn };
-        file.granted(
-            &Arc::new(grant),
-            Name { state_id: StateId([file.handle.file[0]; 8]), seqid: 1 },
-        );
+        let grant = Grant::new(plan, Vec::new(), true, 0);
+        let name = Name { state_id: StateId([file.handle.file[0]; 8]), seqid: 1 };
+        file.granted(&Granted { grant, name, size: None });
     }
 
     /// Layouts that are held, of files of two file systems.
@@ -242,8 +213,10 @@ mod tests {
 
     /// The files whose layouts are to be given back.
     fn work(known: &Known) -> Vec<u8> {
-        let queue = std::mem::take(&mut known.state.lock_here().queue);
-        let mut files: Vec<_> = queue.iter().map(|(file, _)| file.handle.file[0]).collect();
+        let mut files = Vec::new();
+        while let Some(Work::GiveBack((file, _))) = known.returns.try_next() {
+            files.push(file.handle.file[0]);
+        }
         files.sort_unstable();
         files
     }

@@ -7,7 +7,7 @@
 //! * Nothing of the application's is called while the parts of a piece are locked.
 
 use super::file::{FileLayout, Grant};
-use super::nodes::{Away, Node, is_hurry};
+use super::nodes::{Node, is_hurry};
 use crate::backoff::is_passing;
 use crate::buffer::IoBuffer;
 use crate::core::{Done, Piece, ReadCall, RegisteredMemory, WriteCall};
@@ -37,7 +37,7 @@ const STABLEST: Stability = Stability::ALL[Stability::ALL.len() - 1];
 
 /// A piece of a transfer, in parts that went to one data server each.
 #[derive(Debug)]
-pub(super) struct Sent {
+pub(crate) struct Sent {
     layout: Arc<FileLayout>,
     grant: Arc<Grant>,
     legs: ForkMutex<Vec<Leg>>,
@@ -110,10 +110,7 @@ impl Piecemeal<'_> {
         let place = &plan.places[cut.component];
         let of = self.file.client.shared();
         let session = self.grant.nodes[cut.component].session(of, place);
-        let session = session.map_err(|away| match away {
-            Away::Known => Fault::Away,
-            Away::News => Fault::Unreachable,
-        })?;
+        let session = session?;
         let begun = (|| {
             let state_id = of.current_open(self.file.state_id)?;
             let memory = session.lend(self.buffer.memory().buffer())?;
@@ -259,7 +256,7 @@ impl Sent {
                 (bytes as usize, end_of_file, STABLEST, None)
             }
             Ok(Done::Written { bytes, committed, verifier }) if write => {
-                let unstable = (committed == Stability::Unstable).then_some(verifier);
+                let unstable = (committed == Stability::Unstable).then_some(verifier.0);
                 (bytes as usize, false, committed, unstable)
             }
             Ok(other) => {

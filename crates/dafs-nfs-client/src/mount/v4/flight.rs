@@ -172,7 +172,9 @@ impl TransferFlight {
         if let Direction::Write(_) = self.transfer.direction {
             let end = self.transfer.offset.saturating_add(moved.bytes as u64);
             moved.keeper = Keeper::DataServers;
-            moved.verifier = part.file.wrote(&part.grant, part.component, end, &moved);
+            let unstable = (moved.stable == StableHow::Unstable).then_some(moved.verifier);
+            let wrote = (end, moved.bytes);
+            moved.verifier = part.file.wrote(&part.grant, part.component, wrote, unstable);
         }
         Ok(moved)
     }

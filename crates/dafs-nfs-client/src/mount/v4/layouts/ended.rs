@@ -1,6 +1,7 @@
 //! Test: what becomes of transfers when a data server ends the session that they are under way in.
 
 use super::FileLayout;
+use super::file::Granted;
 use super::file::tests::grant;
 use crate::files::Handle;
 use crate::mount::link::Link;
@@ -135,7 +136,7 @@ fn what_met_the_end_of_one_session_is_all_sent_again_by_one_other() {
     let handle = Handle(b"file".to_vec());
     let open = Arc::new(Open::new(0, handle.clone(), true, true, stateid));
     let (file, grant) = (Arc::new(FileLayout::new(handle.clone())), grant(true));
-    file.granted(&grant, stateid, None);
+    file.granted(&Granted { grant: grant.clone(), name: stateid, size: None });
     let memory = Memory::plain(4096).unwrap();
     let begin = |offset| {
         let (handle, file, grant) = (handle.clone(), file.clone(), grant.clone());

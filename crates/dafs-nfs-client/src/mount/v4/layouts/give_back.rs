@@ -20,7 +20,7 @@ use dafs_wire::nfs4::{
     LayoutreturnArgs, Op, OpNum, ResultBody, Stateid, Status,
 };
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// How often it is tried to tell the server what was written, by other layouts each time.
 const TELL_TRIES: u32 = 2;
@@ -72,8 +72,8 @@ impl Layouts {
         let is_told_of_errors = can_tell || errors.is_empty();
         let told = if is_told_of_errors { self.try_tell(client, file).map(drop) } else { Ok(()) };
         if let Some((_, stateid)) = file.held() {
-            let body = grant.reader.returned(stateid, &errors);
-            let returned = layoutreturn(client, &file.handle, stateid, &*grant.reader, &body);
+            let body = grant.terms.reader.returned(stateid, &errors);
+            let returned = layoutreturn(client, &file.handle, stateid, &*grant.terms.reader, &body);
             if returned.as_ref().is_err_and(is_revoked) {
                 // The server keeps it until its holder has seen that it is gone (RFC 8881 18.38).
                 let _ = client.change_all(&|compound| {
@@ -84,7 +84,7 @@ impl Layouts {
                 tracing::debug!(%error, "a layout was given back");
             }
         }
-        file.returned(Instant::now());
+        file.returned();
     }
 
     /// Has everything stable that was written, and the server know of it. Gives the verifier of all
@@ -103,9 +103,14 @@ impl Layouts {
 
     /// Commits unstable data where it is; what is not there any more counts as lost. Gives the errors
     /// of data servers that cannot commit.
-    fn commit_data(&self, client: &Client, file: &FileLayout, grant: &Grant) -> Vec<DeviceError> {
+    fn commit_data(
+        &self,
+        client: &Client,
+        file: &FileLayout,
+        grant: &Arc<Grant>,
+    ) -> Vec<DeviceError> {
         let _one_at_a_time = file.committing();
-        let unstable = file.take_unstable();
+        let unstable = file.take_unstable(grant);
         if grant.plan.commits_at_server && !unstable.is_empty() {
             let verifier = client.commit(&file.handle).ok();
             if unstable.values().any(|before| Some(*before) != verifier) {
@@ -185,7 +190,7 @@ impl Layouts {
                     return Ok(true);
                 }
                 Err(error) if is_lost(&error) && file.is_returning() => return Ok(false),
-                Err(error) if is_lost(&error) => file.void(),
+                Err(error) if is_lost(&error) => file.void_only(&grant),
                 // The data servers do not have what they have acknowledged.
                 Err(error) if error.status() == Some(Status::Inval) => break,
                 Err(error) => return Err(error),
@@ -221,16 +226,16 @@ impl Layouts {
                 None => client.stateid(&open).map_err(UnusableLayout::from),
             };
             match stateid.and_then(|stateid| self.ask(client, &file.handle, stateid, true)) {
-                Ok(granted) => file.granted(&granted.grant, granted.stateid, granted.size),
+                Ok(granted) => file.granted(&granted),
                 Err(UnusableLayout::Refused(status)) if is_passing(status) => {
-                    file.refused(true, true, true, Instant::now());
+                    file.refused(true, true, true);
                     if !patience.pause() {
                         return Ok(None);
                     }
                 }
                 Err(why) => {
                     tracing::warn!(%why, "what was written cannot be told to the server");
-                    file.refused(true, false, false, Instant::now());
+                    file.refused(true, false, false);
                     return Ok(None);
                 }
             }
@@ -284,7 +289,7 @@ fn layoutcommit(
         stateid,
         last_write_offset: written.end.checked_sub(1),
         time_modify: None,
-        update: LayoutBody { layout_type: grant.reader.layout_type(), body: b"" },
+        update: LayoutBody { layout_type: grant.terms.reader.layout_type(), body: b"" },
     };
     let mut results = client.change(&|compound| {
         compound.op(&putfh(file)).op(&Op::Layoutcommit(args));

@@ -5,15 +5,15 @@
 //! * A server is asked a bounded number of times for one layout, whatever it answers.
 
 use super::Layouts;
+use super::file::{Grant, Granted, Terms};
 use super::nodes::Node;
-use super::plan::{Plan, plan};
+use super::plan::plan;
 use crate::compound::Results;
 use crate::files::{Handle, putfh};
 use crate::mount::error::MountError;
 use crate::mount::layout::{LayoutReader, UnusableLayout};
 use crate::mount::limits::{DEVICES_MAX, LAYOUT_BYTES_MAX};
 use crate::mount::v4::client::Client;
-use dafs_parallel::LayoutGrant;
 use dafs_wire::nfs4::{
     Attr, Attributes, Bitmap, DeviceId, Fsid, GetattrArgs, GetdeviceinfoArgs, LayoutReturn,
     LayoutgetArgs, LayoutgetResult, LayoutreturnArgs, NOTIFY_DEVICE_CHANGE, NOTIFY_DEVICE_DELETE,
@@ -21,7 +21,7 @@ use dafs_wire::nfs4::{
 };
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 
 /// `layoutiomode4`.
 const IO_READ: u32 = 1;
@@ -36,49 +36,6 @@ const ASKED: Bitmap = Attr::set(&[Attr::FsLayoutTypes, Attr::Fsid, Attr::Size]);
 
 /// Word of changes of devices: with both of them what is known of a device can be kept.
 const DEVICE_NEWS: Bitmap = Bitmap::of(&[NOTIFY_DEVICE_CHANGE, NOTIFY_DEVICE_DELETE]);
-
-/// A layout.
-#[derive(Debug)]
-pub(crate) struct Grant {
-    pub(super) plan: Plan,
-    /// The bytes of the file that it is of, to behind the last one.
-    pub(super) range: Range<u64>,
-    /// The data server of each component.
-    pub(super) nodes: Vec<Arc<Node>>,
-    pub(super) write: bool,
-    /// The file system of the file, if the server told.
-    pub(super) fsid: Option<Fsid>,
-    /// It ends with the last close by itself.
-    pub(super) return_on_close: bool,
-    pub(super) reader: Arc<dyn LayoutReader>,
-    /// Grows with every read, so that copies take turns.
-    pub(super) turn: AtomicUsize,
-}
-
-impl Grant {
-    /// Whether a transfer may go by it; otherwise it is the server's (RFC 8881 12.5.1).
-    pub(super) fn covers(&self, offset: u64, end: u64) -> bool {
-        self.range.start <= offset && end <= self.range.end
-    }
-}
-
-impl LayoutGrant for Grant {
-    fn is_for_writing(&self) -> bool {
-        self.write
-    }
-
-    fn is_told(&self) -> bool {
-        self.plan.is_told
-    }
-}
-
-/// A layout, and what came with it.
-#[derive(Debug)]
-pub(super) struct Granted {
-    pub(super) grant: Arc<Grant>,
-    pub(super) stateid: Stateid,
-    pub(super) size: Option<u64>,
-}
 
 /// What LAYOUTGET said.
 struct Told {
@@ -111,7 +68,7 @@ impl Layouts {
         stateid: Stateid,
         write: bool,
     ) -> Result<Granted, UnusableLayout> {
-        if self.recalled.is_wide() {
+        if self.is_wide() {
             // It would have to go back at once.
             return Err(UnusableLayout::Refused(Status::RecallConflict));
         }
@@ -134,7 +91,7 @@ impl Layouts {
         let Told { about: About { size, fsid, .. }, layout } = told;
         let raw = layout.map_err(UnusableLayout::Refused)?;
         match self.understand(client, file, &raw, (write, fsid), reader) {
-            Ok(grant) => Ok(Granted { grant, stateid: raw.stateid, size }),
+            Ok(grant) => Ok(Granted { grant, name: raw.stateid, size }),
             Err(why) => {
                 // Whether it arrives or not, nothing is done by right of it.
                 let _ = layoutreturn(client, file, raw.stateid, &**reader, &[]);
@@ -154,11 +111,11 @@ impl Layouts {
         let (range, body) = raw.part.as_ref().ok_or(UnusableLayout::Range)?;
         let mut device = |device| self.device(client, &**reader, device);
         let plan = plan(&**reader, body, file, &mut device)?;
-        let nodes = plan.places.iter().map(|place| self.nodes.node(&place.addresses));
+        let nodes = plan.places.iter().map(|place| self.nodes.node(&place.addresses, Node::new));
         let nodes = nodes.collect::<Option<Vec<_>>>().ok_or(UnusableLayout::Devices)?;
         let return_on_close = raw.return_on_close;
-        let (turn, reader, range) = (AtomicUsize::new(0), reader.clone(), range.clone());
-        Ok(Arc::new(Grant { plan, range, nodes, write, fsid, return_on_close, reader, turn }))
+        let (reader, range) = (reader.clone(), range.clone());
+        Ok(Grant::new(plan, nodes, write, Terms { range, fsid, return_on_close, reader }))
     }
 
     /// The address of a device. It is kept if the server says that it will tell of changes.

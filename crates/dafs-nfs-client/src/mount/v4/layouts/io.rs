@@ -2,7 +2,6 @@
 //! and what fails is read from another copy or done through the server.
 
 use super::give_back::{is_layout_lost, is_passing};
-use super::nodes::Away;
 use super::{FileLayout, Grant, Layouts};
 use crate::mount::error::{MountError, Result};
 use crate::mount::layout::UnusableLayout;
@@ -15,9 +14,7 @@ use crate::mount::v4::flight::{NodePart, TransferFlight, Waiting};
 use dafs_parallel::aggregation::OFFSET_MAX;
 use dafs_parallel::{Cut, Fault, Want};
 use dafs_wire::nfs4::{DeviceError, OpNum, StableHow, Stateid, Status};
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Instant;
 
 /// What sends the parts of one transfer.
 #[derive(Debug, Clone)]
@@ -84,13 +81,13 @@ impl Layouts {
             self.tell_first(client, &file)?;
         }
         let counted = if write { bytes } else { transfer.open.readable(transfer.offset, bytes) };
-        let grant = match file.want(write, counted, Instant::now()) {
+        let grant = match file.want(write, counted, |_| true) {
             Want::Have(grant) => Some(grant),
             Want::Ask(held) => self.ask_for(client, &file, transfer, held),
             Want::None => None,
         };
         let covers = |grant: &Arc<Grant>| {
-            grant.covers(transfer.offset, end)
+            grant.terms.covers(transfer.offset, end)
                 && grant.plan.suits(transfer.offset, transfer.memory.len())
         };
         let Some(grant) = grant.filter(|grant| covers(grant) && file.enter(grant)) else {
@@ -123,7 +120,7 @@ impl Layouts {
         // One layout for all that the open may do.
         match asked.and_then(|stateid| self.ask(client, &file.handle, stateid, open.write)) {
             Ok(granted) => {
-                file.granted(&granted.grant, granted.stateid, granted.size);
+                file.granted(&granted);
                 Some(granted.grant)
             }
             Err(why) => {
@@ -139,7 +136,7 @@ impl Layouts {
                     }
                     why => tracing::warn!(%why, "a layout cannot be used"),
                 }
-                file.refused(open.write, kept, passing, Instant::now());
+                file.refused(open.write, kept, passing);
                 None
             }
         }
@@ -151,7 +148,7 @@ impl Sender {
     fn send(&self, transfer: &Transfer, sizes: Sizes) -> (Parts, Vec<Arc<TransferFlight>>) {
         let plan = &self.grant.plan;
         let (copy, bytes_max) = match transfer.direction {
-            Direction::Read => (self.next_copy(), plan.read_bytes_max.min(sizes.read)),
+            Direction::Read => (self.grant.next_copy(), plan.read_bytes_max.min(sizes.read)),
             Direction::Write(_) => (0, plan.write_bytes_max.min(sizes.write)),
         };
         let (mut parts, mut flights) = (Parts::new(), Vec::new());
@@ -166,11 +163,6 @@ impl Sender {
             parts.push(Part { flight, memory, offset });
         }
         (parts, flights)
-    }
-
-    /// The copy to read from: the best ones take turns.
-    fn next_copy(&self) -> usize {
-        self.grant.plan.copy_in_turn(self.grant.turn.fetch_add(1, Ordering::Relaxed))
     }
 
     /// Sends a piece to where it is: one copy of it, or all if it is written.
@@ -202,12 +194,8 @@ impl Sender {
             let node = match self.grant.nodes[cut.component].client(&self.client) {
                 Ok(node) => node,
                 Err(away) => {
-                    let failure = match away {
-                        Away::Known => Fault::Away,
-                        Away::News => Fault::Unreachable,
-                    };
                     let (component, bytes) = (cut.component, cut.range.len());
-                    legs.push(Leg { component, bytes, sent: Err(failure) });
+                    legs.push(Leg { component, bytes, sent: Err(away.into()) });
                     continue;
                 }
             };

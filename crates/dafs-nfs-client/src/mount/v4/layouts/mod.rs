@@ -4,7 +4,7 @@
 //! | module | what it does |
 //! |---|---|
 //! | `plan` | what a layout says, by a reader for each type (`files`, `flexible`, those of the program), checked |
-//! | `file` | the layout of one file and what was written by it: the state machine of `dafs-parallel` |
+//! | `file` | what the parts of `dafs-parallel` are made of here |
 //! | `grant` | asking for layouts and devices |
 //! | `nodes` | connections to data servers |
 //! | `io` | reads and writes in parts, and what is done for those that fail |
@@ -29,8 +29,7 @@ mod nodes;
 mod plan;
 mod recall;
 
-pub(crate) use file::FileLayout;
-pub(crate) use grant::Grant;
+pub(crate) use file::{FileLayout, Grant};
 
 use super::client::Client;
 use crate::back::BackHandler;
@@ -38,10 +37,10 @@ use crate::files::Handle;
 use crate::mount::error::Result;
 use crate::mount::layout::LayoutReader;
 use crate::mount::open::Open;
-use nodes::Nodes;
-use recall::{Recalled, Recalls};
+use dafs_parallel::{Nodes, Returns};
+use recall::{Recalls, Said};
 use rustc_hash::FxHashMap;
-use std::sync::atomic::{AtomicU64, AtomicUsize};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -56,11 +55,14 @@ pub(crate) struct Layouts {
     devices: Mutex<Devices>,
     /// How often the server has told of changes of devices.
     device_news: AtomicU64,
-    nodes: Nodes,
+    nodes: Nodes<Self>,
     readers: Vec<Arc<dyn LayoutReader>>,
     /// The place of the reader whose layouts are asked for first.
     reader: AtomicUsize,
-    recalled: Recalled,
+    /// What the server has recalled.
+    returns: Returns<Self, Said>,
+    /// Recalls of more than a file that are not done yet.
+    wide: AtomicU32,
 }
 
 impl Layouts {
@@ -73,7 +75,8 @@ impl Layouts {
             nodes: Nodes::default(),
             readers: plan::readers(own),
             reader: AtomicUsize::default(),
-            recalled: Recalled::default(),
+            returns: Returns::default(),
+            wide: AtomicU32::default(),
         }
     }
 
@@ -128,7 +131,7 @@ impl Layouts {
         let Some(file) = self.known(&open.handle) else { return Ok(()) };
         if client.is_last_open(open) {
             match file.held() {
-                Some((grant, _)) if !grant.return_on_close => {
+                Some((grant, _)) if !grant.terms.return_on_close => {
                     self.give_back(client, &file, &grant, &[]);
                 }
                 _ => self.settle(&file),
@@ -168,12 +171,12 @@ impl Layouts {
 
     /// Keeps the sessions at data servers that nothing was asked of for so long.
     pub(crate) fn renew(&self, idle_max: Duration) {
-        self.nodes.renew(idle_max);
+        nodes::renew(&self.nodes, idle_max);
     }
 
     /// The mount ends.
     pub(crate) fn end(&self) {
-        self.recalled.stop();
-        self.nodes.end();
+        self.returns.stop();
+        nodes::end(&self.nodes);
     }
 }

@@ -6,26 +6,20 @@
 //! * One that cannot be reached is left alone for a while, longer each time, and nobody waits for it
 //!   meanwhile.
 
+use super::Layouts;
 use crate::mount::layout::NodeAddress;
 use crate::mount::link::Link;
 use crate::mount::options::MountOptions;
 use crate::mount::v4::client::{Client, Role};
-use dafs_parallel::Avoidance;
-use dafs_parallel::limits::{DATA_SERVERS_MAX, NODE_ANSWER_TIMEOUT, NODE_CONNECT_TIMEOUT};
-use rustc_hash::FxHashMap;
+use dafs_parallel::limits::{NODE_ANSWER_TIMEOUT, NODE_CONNECT_TIMEOUT};
+use dafs_parallel::{Avoidance, Away, Nodes};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// The data servers that a mount has heard of, by their addresses.
-#[derive(Debug, Default)]
-pub(super) struct Nodes {
-    known: Mutex<FxHashMap<Vec<NodeAddress>, Arc<Node>>>,
-}
-
 /// A data server.
 #[derive(Debug)]
-pub(super) struct Node {
-    addresses: Vec<NodeAddress>,
+pub(crate) struct Node {
+    addresses: Arc<[NodeAddress]>,
     state: Mutex<State>,
 }
 
@@ -35,62 +29,35 @@ struct State {
     avoidance: Avoidance,
 }
 
-/// Why a data server cannot be used just now.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Away {
-    /// It has been tried a short while ago.
-    Known,
-    /// It has just been tried.
-    News,
+/// Renews the leases of this client at the data servers of layouts that are held, where it was idle
+/// for so long. One that does not answer is found out by whoever needs it.
+pub(super) fn renew(nodes: &Nodes<Layouts>, idle_max: Duration) {
+    // One that is being connected to needs no renewal.
+    let client = |node: Arc<Node>| node.state.try_lock().ok()?.client.clone();
+    let clients = nodes.used().into_iter().filter_map(client);
+    for client in clients.filter(|client| client.idle() >= idle_max) {
+        if let Err(error) = client.ask_once(&|_| {}) {
+            tracing::debug!(%error, "the lease at a data server could not be renewed");
+        }
+    }
 }
 
-impl Nodes {
-    /// The data server with these addresses; `None` if there are too many.
-    pub(super) fn node(&self, addresses: &[NodeAddress]) -> Option<Arc<Node>> {
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(node) = known.get(addresses) {
-            return Some(node.clone());
-        }
-        if known.len() >= DATA_SERVERS_MAX {
-            return None;
-        }
-        let addresses = addresses.to_vec();
-        let node = Arc::new(Node { addresses: addresses.clone(), state: Mutex::default() });
-        known.insert(addresses, node.clone());
-        Some(node)
-    }
-
-    /// Renews the leases of this client at the data servers of layouts that are held, where it was idle
-    /// for so long. One that does not answer is found out by whoever needs it.
-    pub(super) fn renew(&self, idle_max: Duration) {
-        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        // Besides this list, layouts have them.
-        let used = known.values().filter(|node| Arc::strong_count(node) > 1);
-        // One that is being connected to needs no renewal.
-        let client = |node: &Arc<Node>| node.state.try_lock().ok()?.client.clone();
-        let clients: Vec<_> = used.filter_map(client).collect();
-        drop(known);
-        for client in clients.iter().filter(|client| client.idle() >= idle_max) {
-            if let Err(error) = client.ask_once(&|_| {}) {
-                tracing::debug!(%error, "the lease at a data server could not be renewed");
-            }
-        }
-    }
-
-    /// Ends all sessions.
-    pub(super) fn end(&self) {
-        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        for node in known.values() {
-            let client = node.state().client.take();
-            if let Some(client) = client {
-                client.end();
-                client.link.close();
-            }
+/// Ends all sessions.
+pub(super) fn end(nodes: &Nodes<Layouts>) {
+    for node in nodes.all() {
+        let client = node.state().client.take();
+        if let Some(client) = client {
+            client.end();
+            client.link.close();
         }
     }
 }
 
 impl Node {
+    pub(super) fn new(addresses: Arc<[NodeAddress]>) -> Self {
+        Self { addresses, state: Mutex::default() }
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -133,7 +100,7 @@ impl Node {
             retry_timeout: Duration::ZERO,
             ..mount.clone()
         };
-        let mut addresses = self.addresses.clone();
+        let mut addresses = self.addresses.to_vec();
         // As the metadata server is reached, where there is a choice.
         addresses.sort_by_key(|address| address.rdma != of.link.route().is_rdma());
         let mut reasons = Vec::new();

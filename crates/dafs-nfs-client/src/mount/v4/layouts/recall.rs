@@ -7,45 +7,25 @@
 //!   held that the server does not know of when it is told that they were given back.
 //! * The thread ends with its mount.
 
+use super::file::is_recalled;
 use super::{FileLayout, Grant, Layouts};
 use crate::back::BackHandler;
 use crate::files::Handle;
 use crate::mount::v4::client::Client;
 use dafs_dat::confine::confined;
+use dafs_parallel::{Held, Recalled, Work};
 use dafs_wire::nfs4::{
     CbLayoutrecallArgs, CbNotifyDeviceidArgs, CbRecallAnyArgs, DeviceChange, DeviceId, Fsid,
     LayoutRecall, Status,
 };
-use rustc_hash::FxHashSet;
-use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 
-/// What is to be given back.
-#[derive(Debug, Default)]
-pub(super) struct Recalled {
-    queue: Mutex<Queue>,
-    changed: Condvar,
-}
-
-#[derive(Debug, Default)]
-struct Queue {
-    work: VecDeque<Work>,
-    /// The layouts in `work`.
-    queued: FxHashSet<usize>,
-    /// Recalls of more than a file that are not done yet.
-    wide: u32,
-    stopped: bool,
-}
-
-#[derive(Debug)]
-enum Work {
-    File(Arc<FileLayout>, Arc<Grant>),
-    /// Everything was given back that the server asked for: it waits to be told so.
-    Said {
-        layout_type: u32,
-        of: Wide,
-    },
+/// Everything was given back that the server asked for: it waits to be told so.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Said {
+    layout_type: u32,
+    of: Wide,
 }
 
 /// More than a file (`layoutreturn_type4`).
@@ -54,79 +34,6 @@ pub(super) enum Wide {
     /// The file system of this file.
     FileSystem(Handle),
     All,
-}
-
-/// By what a layout that waits is told from others.
-fn mark(grant: &Arc<Grant>) -> usize {
-    Arc::as_ptr(grant) as usize
-}
-
-impl Recalled {
-    fn queue(&self) -> MutexGuard<'_, Queue> {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn add(&self, layouts: impl IntoIterator<Item = (Arc<FileLayout>, Arc<Grant>)>) {
-        let mut queue = self.queue();
-        for (file, grant) in layouts {
-            if queue.queued.insert(mark(&grant)) {
-                queue.work.push_back(Work::File(file, grant));
-            }
-        }
-        drop(queue);
-        self.changed.notify_all();
-    }
-
-    /// Nobody asks for a layout from now on.
-    fn begin_wide(&self) {
-        self.queue().wide += 1;
-    }
-
-    fn end_wide(&self) {
-        self.queue().wide -= 1;
-    }
-
-    /// Whether more than a file is being given back.
-    pub(super) fn is_wide(&self) -> bool {
-        self.queue().wide > 0
-    }
-
-    /// Has the server told that everything was given back, when it has been; ends with
-    /// [`Self::end_wide`].
-    fn say(&self, layout_type: u32, of: Wide) {
-        let mut queue = self.queue();
-        let said = |work: &Work| matches!(work, Work::Said { layout_type: other, of: known } if *other == layout_type && *known == of);
-        if let Some(at) = queue.work.iter().position(said) {
-            // Once, and behind all that is recalled now.
-            queue.work.remove(at);
-            queue.wide -= 1;
-        }
-        queue.work.push_back(Work::Said { layout_type, of });
-        drop(queue);
-        self.changed.notify_all();
-    }
-
-    pub(super) fn stop(&self) {
-        self.queue().stopped = true;
-        self.changed.notify_all();
-    }
-
-    /// The next thing to do; `None` at the end.
-    fn next(&self) -> Option<Work> {
-        let mut queue = self.queue();
-        loop {
-            if queue.stopped {
-                return None;
-            }
-            if let Some(work) = queue.work.pop_front() {
-                if let Work::File(_, grant) = &work {
-                    queue.queued.remove(&mark(grant));
-                }
-                return Some(work);
-            }
-            queue = self.changed.wait(queue).unwrap_or_else(PoisonError::into_inner);
-        }
-    }
 }
 
 /// Answers the calls of the server.
@@ -145,13 +52,16 @@ impl BackHandler for Recalls {
             LayoutRecall::File(recalled) => {
                 let file = layouts.known(&Handle(recalled.handle.to_vec()));
                 let Some(file) = file else { return Status::NoMatchingLayout };
-                let status = file.recall(recalled.stateid);
-                if status == Status::Ok
-                    && let Some((grant, _)) = file.held()
-                {
-                    layouts.recalled.add([(file, grant)]);
+                match file.recall(|held| is_recalled(held, recalled.stateid)) {
+                    Recalled::Later => Status::Delay,
+                    Recalled::Unknown => Status::NoMatchingLayout,
+                    // With OK it has to be given back now.
+                    Recalled::Yes => {
+                        let held = file.held().map(|(grant, _)| (file, grant));
+                        layouts.returns.add(held);
+                        Status::Ok
+                    }
                 }
-                status
             }
             LayoutRecall::FileSystem(fsid) => layouts.recall_wide(args.layout_type, Some(*fsid)),
             LayoutRecall::All => layouts.recall_wide(args.layout_type, None),
@@ -165,7 +75,7 @@ impl BackHandler for Recalls {
         if (FILE_LAYOUT..32).any(|kind| args.kinds.contains(kind))
             && let Some(layouts) = self.0.upgrade()
         {
-            layouts.recalled.add(layouts.held(|_| true));
+            layouts.returns.add(layouts.held(|_| true));
         }
         Status::Ok
     }
@@ -185,7 +95,7 @@ impl BackHandler for Recalls {
 
 impl Layouts {
     /// The layouts that are held and wanted.
-    fn held(&self, wanted: impl Fn(&Grant) -> bool) -> Vec<(Arc<FileLayout>, Arc<Grant>)> {
+    fn held(&self, wanted: impl Fn(&Grant) -> bool) -> Vec<Held<Self>> {
         let held = |file: Arc<FileLayout>| {
             let (grant, _) = file.held()?;
             wanted(&grant).then_some((file, grant))
@@ -196,30 +106,43 @@ impl Layouts {
     /// Gives back all layouts of a file system, or all there are. One whose file system the server did
     /// not tell goes with any.
     fn recall_wide(&self, layout_type: u32, fsid: Option<Fsid>) -> Status {
-        self.recalled.begin_wide();
+        // No thread asks for a layout from now on.
+        self.wide.fetch_add(1, Ordering::SeqCst);
         if self.all().iter().any(|file| file.is_asking()) {
             // The recall may have overtaken an answer that tells of a layout.
-            self.recalled.end_wide();
+            self.end_wide();
             return Status::Delay;
         }
-        let is_there = |grant: &Grant| match (grant.fsid, fsid) {
+        let is_there = |grant: &Grant| match (grant.terms.fsid, fsid) {
             (Some(own), Some(wanted)) => own == wanted,
             _ => true,
         };
-        let held = self.held(|grant| grant.reader.layout_type() == layout_type && is_there(grant));
+        let held =
+            self.held(|grant| grant.terms.reader.layout_type() == layout_type && is_there(grant));
         // It is named by a file of it.
-        let named = held.iter().find(|(_, grant)| grant.fsid == fsid).or(held.first());
+        let named = held.iter().find(|(_, grant)| grant.terms.fsid == fsid).or(held.first());
         let of = match named {
             Some((file, _)) if fsid.is_some() => Wide::FileSystem(file.handle.clone()),
             Some(_) => Wide::All,
             None => {
-                self.recalled.end_wide();
+                self.end_wide();
                 return Status::NoMatchingLayout;
             }
         };
-        self.recalled.add(held);
-        self.recalled.say(layout_type, of);
+        self.returns.add(held);
+        if self.returns.add_then(Said { layout_type, of }) {
+            self.end_wide();
+        }
         Status::Ok
+    }
+
+    fn end_wide(&self) {
+        self.wide.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    /// Whether more than a file is being given back.
+    pub(super) fn is_wide(&self) -> bool {
+        self.wide.load(Ordering::SeqCst) > 0
     }
 
     /// A device is not where it was. Layouts that name it are given back if it is not there at all any
@@ -229,10 +152,10 @@ impl Layouts {
         self.devices().remove(&(layout_type, device_id.0));
         if at_once {
             let uses = |grant: &Grant| {
-                grant.reader.layout_type() == layout_type
+                grant.terms.reader.layout_type() == layout_type
                     && grant.plan.places.iter().any(|place| place.device == device_id)
             };
-            self.recalled.add(self.held(uses));
+            self.returns.add(self.held(uses));
         }
     }
 }
@@ -242,14 +165,14 @@ pub(super) fn start(layouts: &Arc<Layouts>, client: &Arc<Client>) -> std::io::Re
     let (layouts, client) = (layouts.clone(), Arc::downgrade(client));
     let thread = std::thread::Builder::new().name("dafs-nfs-layouts".to_owned());
     thread.spawn(move || {
-        while let Some(work) = layouts.recalled.next() {
+        while let Some(work) = layouts.returns.next() {
             let Some(client) = client.upgrade() else { return };
             // A panic at one does not keep others from being given back.
             let _ = confined(|| match work {
-                Work::File(file, grant) => layouts.give_back(&client, &file, &grant, &[]),
-                Work::Said { layout_type, of } => {
+                Work::GiveBack((file, grant)) => layouts.give_back(&client, &file, &grant, &[]),
+                Work::Then(Said { layout_type, of }) => {
                     super::give_back::say(&client, layout_type, &of);
-                    layouts.recalled.end_wide();
+                    layouts.end_wide();
                 }
             });
         }
@@ -260,13 +183,13 @@ pub(super) fn start(layouts: &Arc<Layouts>, client: &Arc<Client>) -> std::io::Re
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::mount::v4::layouts::file::Granted;
     use crate::mount::v4::layouts::file::tests::grant_of;
     use dafs_parallel::Want;
     use dafs_parallel::limits::LAYOUT_THRESHOLD_BYTES;
     use dafs_wire::nfs4::{
         Bitmap, DeviceDeleted, DeviceMoved, LAYOUT_FILES, LAYOUT_FLEX_FILES, Stateid,
     };
-    use std::time::Instant;
 
     fn fsid(major: u64) -> Fsid {
         Fsid { major, minor: 0 }
@@ -279,7 +202,7 @@ mod tests {
     /// A file whose layout is asked for.
     fn asked(layouts: &Layouts, name: u8) -> Arc<FileLayout> {
         let file = layouts.file(&Handle(vec![name]));
-        let want = file.want(true, LAYOUT_THRESHOLD_BYTES, Instant::now());
+        let want = file.want(true, LAYOUT_THRESHOLD_BYTES, |_| true);
         assert!(matches!(want, Want::Ask(None)));
         file
     }
@@ -290,7 +213,8 @@ mod tests {
         for &(name, of, number) in held {
             let grant = grant_of(true, of.map(fsid), &[device(number)]);
             let stateid = Stateid { seqid: 1, other: [name; 12] };
-            asked(&layouts, name).granted(&grant, stateid, None);
+            let granted = Granted { grant, name: stateid, size: None };
+            asked(&layouts, name).granted(&granted);
         }
         let recalls = Recalls::new(&layouts);
         (layouts, recalls)
@@ -304,14 +228,14 @@ mod tests {
     /// What is to be given back, by the names of the files, and what is to be said then.
     fn work(layouts: &Layouts) -> (Vec<u8>, Vec<Wide>) {
         let (mut files, mut said) = (Vec::new(), Vec::new());
-        while !layouts.recalled.queue().work.is_empty() {
-            match layouts.recalled.next().unwrap() {
-                Work::File(file, _) if said.is_empty() => files.push(file.handle.0[0]),
-                Work::File(..) => panic!("it is said before it is true"),
-                Work::Said { layout_type, of } => {
+        while let Some(work) = layouts.returns.try_next() {
+            match work {
+                Work::GiveBack((file, _)) if said.is_empty() => files.push(file.handle.0[0]),
+                Work::GiveBack(..) => panic!("it is said before it is true"),
+                Work::Then(Said { layout_type, of }) => {
                     assert_eq!(layout_type, LAYOUT_FILES);
                     said.push(of);
-                    layouts.recalled.end_wide();
+                    layouts.end_wide();
                 }
             }
         }
@@ -324,13 +248,13 @@ mod tests {
         let (layouts, recalls) = holding(&[(1, Some(7), 1), (2, Some(8), 1), (3, None, 1)]);
         let of = |number| LayoutRecall::FileSystem(fsid(number));
         assert_eq!(recall(&recalls, LAYOUT_FLEX_FILES, of(7)), Status::NoMatchingLayout);
-        assert!(!layouts.recalled.is_wide());
+        assert!(!layouts.is_wide());
         assert_eq!(recall(&recalls, LAYOUT_FILES, of(7)), Status::Ok);
-        assert!(layouts.recalled.is_wide(), "none is asked for meanwhile");
+        assert!(layouts.is_wide(), "none is asked for meanwhile");
         // Named by the file that is certainly there.
         let of_first = Wide::FileSystem(Handle(vec![1]));
         assert_eq!(work(&layouts), (vec![1, 3], vec![of_first]));
-        assert!(!layouts.recalled.is_wide());
+        assert!(!layouts.is_wide());
         let (layouts, recalls) = holding(&[(1, Some(7), 1)]);
         assert_eq!(recall(&recalls, LAYOUT_FILES, of(8)), Status::NoMatchingLayout);
         assert_eq!(work(&layouts), (vec![], vec![]));
@@ -343,7 +267,7 @@ mod tests {
             assert_eq!(recall(&recalls, LAYOUT_FILES, LayoutRecall::All), Status::Ok);
         }
         assert_eq!(work(&layouts), (vec![1, 2, 3], vec![Wide::All]));
-        assert!(!layouts.recalled.is_wide());
+        assert!(!layouts.is_wide());
     }
 
     #[test]
@@ -354,8 +278,8 @@ mod tests {
             assert_eq!(recall(&recalls, LAYOUT_FILES, of), Status::Delay);
         }
         assert_eq!(work(&layouts), (vec![], vec![]));
-        assert!(!layouts.recalled.is_wide());
-        file.refused(true, true, false, Instant::now());
+        assert!(!layouts.is_wide());
+        file.refused(true, true, false);
         assert_eq!(recall(&recalls, LAYOUT_FILES, LayoutRecall::All), Status::Ok);
         assert_eq!(work(&layouts).0, [1]);
     }

@@ -1,0 +1,233 @@
+//! The layout of one file under a lock, with a place to wait for its changes. Nothing here waits for a server.
+//!
+//! Invariants
+//! * A read or a write at data servers takes the lock once to ask what it goes by, once to enter, once when all
+//!   is sent, and once for each answer to a write. Nothing is allocated for it but the list of what is under way.
+
+use crate::{Grant, Granted, LayoutState, Lock, Protocol, Recalled, Step, Want, Written};
+use rustc_hash::FxHashMap;
+use std::fmt;
+use std::sync::{Arc, Condvar, MutexGuard, PoisonError, Weak};
+use std::time::Instant;
+
+type State<P> = LayoutState<Grant<P>, <P as Protocol>::Name, <P as Protocol>::Flight>;
+
+/// The layout of a file as its client knows it, and what was written by it.
+pub struct FileLayout<P: Protocol> {
+    /// The file.
+    pub handle: P::Handle,
+    state: P::Lock<State<P>>,
+    changed: Condvar,
+    /// Held by the thread that tells the server what was written.
+    telling: P::Lock<()>,
+    /// Held by the thread that commits unstable data: one that finds none has waited for those that took it.
+    committing: P::Lock<()>,
+}
+
+impl<P: Protocol> fmt::Debug for FileLayout<P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FileLayout").field("handle", &self.handle).finish_non_exhaustive()
+    }
+}
+
+impl<P: Protocol> FileLayout<P> {
+    /// Nothing is held of this file yet.
+    pub fn new(handle: P::Handle) -> Self {
+        let (state, changed) = (P::Lock::default(), Condvar::new());
+        let (telling, committing) = (P::Lock::default(), P::Lock::default());
+        Self { handle, state, changed, telling, committing }
+    }
+
+    /// Takes a step, as soon as no other thread is at what it is about.
+    fn step<T>(&self, mut step: impl FnMut(&mut State<P>) -> Step<T>) -> T {
+        let mut state = self.state.hold();
+        loop {
+            match step(&mut state) {
+                Step::Now(result) => return result,
+                Step::Wait => {
+                    state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+                }
+            }
+        }
+    }
+
+    /// Changes what others may wait for.
+    fn change(&self, change: impl FnOnce(&mut State<P>)) {
+        change(&mut self.state.hold());
+        self.changed.notify_all();
+    }
+
+    /// One thread at a time tells the server what was written.
+    pub fn telling(&self) -> MutexGuard<'_, ()> {
+        self.telling.hold()
+    }
+
+    /// One thread at a time has data servers make stable what was written.
+    pub fn committing(&self) -> MutexGuard<'_, ()> {
+        self.committing.hold()
+    }
+
+    /// What a transfer of so many bytes goes by. A thread that is told to ask has to say what came of it. A
+    /// layout that is not `known` to the server any more is forgotten first.
+    pub fn want(
+        &self,
+        write: bool,
+        bytes: u64,
+        known: impl Fn(&Grant<P>) -> bool,
+    ) -> Want<Grant<P>, P::Name> {
+        let mut bytes = Some(bytes);
+        self.step(|state| {
+            if let Some(bytes) = bytes.take() {
+                state.count(bytes);
+                if state.void_unless(&known) {
+                    self.changed.notify_all();
+                }
+            }
+            state.want(write, Instant::now())
+        })
+    }
+
+    /// So many bytes were moved that were not counted when they were asked for.
+    pub fn count(&self, bytes: u64) {
+        self.state.hold().count(bytes);
+    }
+
+    /// Whether to ask for a layout in order to tell what was written ([`LayoutState::must_ask`]).
+    pub fn must_ask(&self) -> Option<Option<P::Name>> {
+        self.step(LayoutState::must_ask)
+    }
+
+    /// Waits until no thread is giving it back.
+    pub fn await_return(&self) {
+        self.step(|state| if state.is_returning() { Step::Wait } else { Step::Now(()) });
+    }
+
+    /// Whether a thread asks for a layout.
+    pub fn is_asking(&self) -> bool {
+        self.state.hold().is_asking()
+    }
+
+    /// Whether it is being given back.
+    pub fn is_returning(&self) -> bool {
+        self.state.hold().is_returning()
+    }
+
+    /// A layout was granted to the thread that asked.
+    pub fn granted(&self, Granted { grant, name, size }: &Granted<P>) {
+        self.change(|state| state.granted(grant, *name, *size));
+    }
+
+    /// There was none, or it was of no use and has been given back ([`LayoutState::refused`]).
+    pub fn refused(&self, write: bool, kept: bool, passing: bool) {
+        self.change(|state| state.refused(write, kept, passing, Instant::now()));
+    }
+
+    /// The layout that is held, with its name.
+    pub fn held(&self) -> Option<(Arc<Grant<P>>, P::Name)> {
+        self.state.hold().held()
+    }
+
+    /// Begins to send something by a layout; false if it is not held any more. [`Self::entered`] has to
+    /// follow.
+    pub fn enter(&self, grant: &Arc<Grant<P>>) -> bool {
+        self.state.hold().enter(grant)
+    }
+
+    /// All of it has been sent.
+    pub fn entered(&self, flights: impl Iterator<Item = Weak<P::Flight>>) {
+        self.change(|state| state.entered(flights));
+    }
+
+    /// What has been sent and may be unanswered, when nothing more is about to be sent.
+    pub fn flights(&self) -> Vec<Arc<P::Flight>> {
+        self.step(LayoutState::flights)
+    }
+
+    /// A data server has written `bytes` bytes up to `end`; `unstable` is its verifier if they are not
+    /// stable. Gives the verifier of all of them, that of the time before this was lost.
+    pub fn wrote(
+        &self,
+        grant: &Arc<Grant<P>>,
+        component: usize,
+        wrote: (u64, usize),
+        unstable: Option<[u8; 8]>,
+    ) -> [u8; 8] {
+        self.state.hold().wrote(grant, component, wrote, unstable)
+    }
+
+    /// Takes the verifiers of what is unstable at the data servers of a layout, by components. What another one
+    /// has written that is held now stays.
+    pub fn take_unstable(&self, grant: &Arc<Grant<P>>) -> FxHashMap<usize, [u8; 8]> {
+        let mut state = self.state.hold();
+        if state.holds(grant) { state.take_unstable() } else { FxHashMap::default() }
+    }
+
+    /// The verifier of all data servers together.
+    pub fn verifier(&self) -> [u8; 8] {
+        self.state.hold().verifier()
+    }
+
+    /// Unstable data is gone.
+    pub fn lose(&self) {
+        self.state.hold().lose();
+    }
+
+    /// What is to be told.
+    pub fn written(&self) -> Option<Written> {
+        self.state.hold().written()
+    }
+
+    /// Whether something was written behind the end that the server knows.
+    pub fn extends(&self) -> bool {
+        self.state.hold().extends()
+    }
+
+    /// The server was told so much.
+    pub fn told(&self, written: Written, size: Option<u64>) {
+        self.state.hold().told(written, size);
+    }
+
+    /// The server will not be told of what was written; it counts as lost.
+    pub fn abandon_written(&self) {
+        self.state.hold().abandon_written();
+    }
+
+    /// The file was given another size by this client.
+    pub fn resized(&self, size: u64) {
+        self.state.hold().resized(size);
+    }
+
+    /// How far the file reaches is not known any more. What was written is still to be told.
+    pub fn forget_size(&self) {
+        self.state.hold().forget_size();
+    }
+
+    /// Begins to give a layout back; false if it is not held any more, and when another thread has
+    /// given it back meanwhile.
+    pub fn begin_return(&self, grant: &Arc<Grant<P>>) -> bool {
+        self.step(|state| state.begin_return(grant))
+    }
+
+    /// It was given back.
+    pub fn returned(&self) {
+        self.change(|state| state.returned(Instant::now()));
+    }
+
+    /// The server has forgotten all layouts. Unstable data may be there still; no answer tells.
+    pub fn void(&self) {
+        self.change(LayoutState::void);
+    }
+
+    /// The same of this layout. Another may be held meanwhile.
+    pub fn void_only(&self, grant: &Arc<Grant<P>>) {
+        self.change(|state| {
+            state.void_unless(|held| !std::ptr::eq(held, &raw const **grant));
+        });
+    }
+
+    /// The server recalls a layout: `means` says whether it is that of this name, and brings the name to what
+    /// the server has told.
+    pub fn recall(&self, means: impl FnOnce(&mut P::Name) -> bool) -> Recalled {
+        self.state.hold().recall(means)
+    }
+}

@@ -1,0 +1,80 @@
+//! The data servers that a client has heard of.
+
+use crate::limits::DATA_SERVERS_MAX;
+use crate::{Fault, Lock, Protocol};
+use rustc_hash::FxHashMap;
+use std::fmt;
+use std::sync::Arc;
+
+type Known<P> = FxHashMap<Arc<[<P as Protocol>::Address]>, Arc<<P as Protocol>::Node>>;
+
+/// Data servers by their addresses.
+pub struct Nodes<P: Protocol> {
+    known: P::Lock<Known<P>>,
+}
+
+/// Why a data server cannot be used just now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Away {
+    /// It has been tried a short while ago.
+    Known,
+    /// It has just been tried.
+    News,
+}
+
+impl<E> From<Away> for Fault<E> {
+    fn from(away: Away) -> Self {
+        match away {
+            Away::Known => Self::Away,
+            Away::News => Self::Unreachable,
+        }
+    }
+}
+
+impl<P: Protocol> Default for Nodes<P> {
+    fn default() -> Self {
+        Self { known: P::Lock::default() }
+    }
+}
+
+impl<P: Protocol> fmt::Debug for Nodes<P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Nodes").finish_non_exhaustive()
+    }
+}
+
+impl<P: Protocol> Nodes<P> {
+    /// The data server with these addresses, made if it was not known; `None` if there are too many.
+    pub fn node(
+        &self,
+        addresses: &[P::Address],
+        make: impl FnOnce(Arc<[P::Address]>) -> P::Node,
+    ) -> Option<Arc<P::Node>> {
+        let mut known = self.known.hold();
+        if let Some(node) = known.get(addresses) {
+            return Some(node.clone());
+        }
+        if known.len() >= DATA_SERVERS_MAX {
+            // Addresses change, and no layout names those of before.
+            known.retain(|_, node| Arc::strong_count(node) > 1);
+        }
+        if known.len() >= DATA_SERVERS_MAX {
+            return None;
+        }
+        let addresses: Arc<[_]> = addresses.into();
+        let node = Arc::new(make(addresses.clone()));
+        known.insert(addresses, node.clone());
+        Some(node)
+    }
+
+    /// Those that layouts name.
+    pub fn used(&self) -> Vec<Arc<P::Node>> {
+        let known = self.known.hold();
+        known.values().filter(|node| Arc::strong_count(node) > 1).cloned().collect()
+    }
+
+    /// All of them.
+    pub fn all(&self) -> Vec<Arc<P::Node>> {
+        self.known.hold().values().cloned().collect()
+    }
+}

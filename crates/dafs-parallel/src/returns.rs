@@ -1,0 +1,118 @@
+//! What a client's thread for recalls has to do: layouts to give back, and what else a protocol asks for, in order.
+//!
+//! Invariants
+//! * Nothing waits twice: what waits is bounded by what is held.
+
+use crate::{Grant, Held, Lock, Protocol};
+use rustc_hash::FxHashSet;
+use std::collections::VecDeque;
+use std::fmt;
+use std::sync::{Arc, Condvar, PoisonError};
+
+/// The queue of that thread. `W` is what there is to do beside giving back.
+pub struct Returns<P: Protocol, W> {
+    queue: P::Lock<Queue<P, W>>,
+    changed: Condvar,
+}
+
+/// A thing to do.
+#[derive(Debug)]
+pub enum Work<P: Protocol, W> {
+    /// A layout is to be given back.
+    GiveBack(Held<P>),
+    /// Everything before it was given back.
+    Then(W),
+}
+
+struct Queue<P: Protocol, W> {
+    work: VecDeque<Work<P, W>>,
+    /// The layouts in `work`.
+    queued: FxHashSet<usize>,
+    stopped: bool,
+}
+
+impl<P: Protocol, W> Default for Queue<P, W> {
+    fn default() -> Self {
+        Self { work: VecDeque::new(), queued: FxHashSet::default(), stopped: false }
+    }
+}
+
+impl<P: Protocol, W> Default for Returns<P, W> {
+    fn default() -> Self {
+        Self { queue: P::Lock::default(), changed: Condvar::new() }
+    }
+}
+
+impl<P: Protocol, W> fmt::Debug for Returns<P, W> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Returns").finish_non_exhaustive()
+    }
+}
+
+/// By what a layout that waits is told from others.
+fn mark<P: Protocol>(grant: &Arc<Grant<P>>) -> usize {
+    Arc::as_ptr(grant) as usize
+}
+
+impl<P: Protocol, W: PartialEq> Returns<P, W> {
+    /// These layouts are to be given back, those of them that do not wait already.
+    pub fn add(&self, layouts: impl IntoIterator<Item = Held<P>>) {
+        let mut queue = self.queue.hold();
+        for held in layouts {
+            if queue.queued.insert(mark(&held.1)) {
+                queue.work.push_back(Work::GiveBack(held));
+            }
+        }
+        drop(queue);
+        self.changed.notify_all();
+    }
+
+    /// Does this once, and behind all that waits now. True if it has waited already.
+    pub fn add_then(&self, work: W) -> bool {
+        let mut queue = self.queue.hold();
+        let before = queue.work.len();
+        queue.work.retain(|other| !matches!(other, Work::Then(other) if *other == work));
+        let has_waited = queue.work.len() < before;
+        queue.work.push_back(Work::Then(work));
+        drop(queue);
+        self.changed.notify_all();
+        has_waited
+    }
+
+    /// Waits for the next thing to do; `None` at the end.
+    pub fn next(&self) -> Option<Work<P, W>> {
+        let mut queue = self.queue.hold();
+        loop {
+            if queue.stopped {
+                return None;
+            }
+            if let Some(work) = queue.take() {
+                return Some(work);
+            }
+            queue = self.changed.wait(queue).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// The next thing to do, if there is any.
+    pub fn try_next(&self) -> Option<Work<P, W>> {
+        self.queue.hold().take()
+    }
+
+    /// There is nothing more to do. A fork has no thread for it.
+    pub fn stop(&self) {
+        if let Some(mut queue) = self.queue.hold_unless_forked() {
+            queue.stopped = true;
+            self.changed.notify_all();
+        }
+    }
+}
+
+impl<P: Protocol, W> Queue<P, W> {
+    fn take(&mut self) -> Option<Work<P, W>> {
+        let work = self.work.pop_front()?;
+        if let Work::GiveBack((_, grant)) = &work {
+            self.queued.remove(&mark(grant));
+        }
+        Some(work)
+    }
+}
