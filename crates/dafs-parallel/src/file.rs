@@ -5,29 +5,22 @@
 //!   is sent, and once for each answer to a write. Nothing is allocated for it but the list of what is under way.
 
 use crate::{Grant, Granted, LayoutState, Lock, Protocol, Recalled, Step, Want, Written};
-use rustc_hash::FxHashMap;
-use std::fmt;
-use std::sync::{Arc, Condvar, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Condvar, PoisonError, Weak};
 use std::time::Instant;
 
 type State<P> = LayoutState<Grant<P>, <P as Protocol>::Name, <P as Protocol>::Flight>;
 
 /// The layout of a file as its client knows it, and what was written by it.
+#[derive(Debug)]
 pub struct FileLayout<P: Protocol> {
     /// The file.
     pub handle: P::Handle,
     state: P::Lock<State<P>>,
     changed: Condvar,
     /// Held by the thread that tells the server what was written.
-    telling: P::Lock<()>,
-    /// Held by the thread that commits unstable data: one that finds none has waited for those that took it.
-    committing: P::Lock<()>,
-}
-
-impl<P: Protocol> fmt::Debug for FileLayout<P> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("FileLayout").field("handle", &self.handle).finish_non_exhaustive()
-    }
+    pub(crate) telling: P::Lock<()>,
+    /// Held by the thread that commits unstable data.
+    pub(crate) committing: P::Lock<()>,
 }
 
 impl<P: Protocol> FileLayout<P> {
@@ -52,19 +45,10 @@ impl<P: Protocol> FileLayout<P> {
     }
 
     /// Changes what others may wait for.
-    fn change(&self, change: impl FnOnce(&mut State<P>)) {
-        change(&mut self.state.hold());
+    pub(crate) fn change<T>(&self, change: impl FnOnce(&mut State<P>) -> T) -> T {
+        let result = change(&mut self.state.hold());
         self.changed.notify_all();
-    }
-
-    /// One thread at a time tells the server what was written.
-    pub fn telling(&self) -> MutexGuard<'_, ()> {
-        self.telling.hold()
-    }
-
-    /// One thread at a time has data servers make stable what was written.
-    pub fn committing(&self) -> MutexGuard<'_, ()> {
-        self.committing.hold()
+        result
     }
 
     /// What a transfer of so many bytes goes by. A thread that is told to ask has to say what came of it. A
@@ -93,12 +77,12 @@ impl<P: Protocol> FileLayout<P> {
     }
 
     /// Whether to ask for a layout in order to tell what was written ([`LayoutState::must_ask`]).
-    pub fn must_ask(&self) -> Option<Option<P::Name>> {
+    pub(crate) fn must_ask(&self) -> Option<Option<P::Name>> {
         self.step(LayoutState::must_ask)
     }
 
     /// Waits until no thread is giving it back.
-    pub fn await_return(&self) {
+    pub(crate) fn await_return(&self) {
         self.step(|state| if state.is_returning() { Step::Wait } else { Step::Now(()) });
     }
 
@@ -108,7 +92,7 @@ impl<P: Protocol> FileLayout<P> {
     }
 
     /// Whether it is being given back.
-    pub fn is_returning(&self) -> bool {
+    pub(crate) fn is_returning(&self) -> bool {
         self.state.hold().is_returning()
     }
 
@@ -155,21 +139,9 @@ impl<P: Protocol> FileLayout<P> {
         self.state.hold().wrote(grant, component, wrote, unstable)
     }
 
-    /// Takes the verifiers of what is unstable at the data servers of a layout, by components. What another one
-    /// has written that is held now stays.
-    pub fn take_unstable(&self, grant: &Arc<Grant<P>>) -> FxHashMap<usize, [u8; 8]> {
-        let mut state = self.state.hold();
-        if state.holds(grant) { state.take_unstable() } else { FxHashMap::default() }
-    }
-
     /// The verifier of all data servers together.
     pub fn verifier(&self) -> [u8; 8] {
         self.state.hold().verifier()
-    }
-
-    /// Unstable data is gone.
-    pub fn lose(&self) {
-        self.state.hold().lose();
     }
 
     /// What is to be told.
@@ -216,13 +188,6 @@ impl<P: Protocol> FileLayout<P> {
     /// The server has forgotten all layouts. Unstable data may be there still; no answer tells.
     pub fn void(&self) {
         self.change(LayoutState::void);
-    }
-
-    /// The same of this layout. Another may be held meanwhile.
-    pub fn void_only(&self, grant: &Arc<Grant<P>>) {
-        self.change(|state| {
-            state.void_unless(|held| !std::ptr::eq(held, &raw const **grant));
-        });
     }
 
     /// The server recalls a layout: `means` says whether it is that of this name, and brings the name to what

@@ -1,5 +1,5 @@
 //! What a client knows and decides that reads and writes files at data servers itself, by whatever
-//! protocol it does so. Nothing here sends anything.
+//! protocol it does so. Nothing here knows a protocol or sends anything.
 //!
 //! | module | what it decides |
 //! |---|---|
@@ -13,8 +13,9 @@
 //!
 //! | module | what it does |
 //! |---|---|
-//! | [`protocol`](Protocol) | what a protocol calls things |
+//! | [`protocol`](Protocol) | what differs between protocols: types and requests |
 //! | [`file`](FileLayout) | the state of a file's layout under a lock |
+//! | [`holder`](Holder) | the order in which a layout is asked for, committed by, told by and given back |
 //! | [`nodes`](Nodes) | the data servers that a client has heard of |
 //! | [`returns`](Returns) | what waits to be given back |
 //!
@@ -26,6 +27,7 @@
 pub mod aggregation;
 mod avoidance;
 mod file;
+mod holder;
 mod legs;
 pub mod limits;
 mod nodes;
@@ -36,9 +38,10 @@ mod state;
 
 pub use avoidance::Avoidance;
 pub use file::FileLayout;
+pub use holder::Holder;
 pub use legs::{Fault, Faults, Moved, sum};
-pub use nodes::{Away, Nodes};
+pub use nodes::Nodes;
 pub use plan::{Cut, Plan, are_apart};
-pub use protocol::{Grant, Granted, Held, Lock, Protocol};
+pub use protocol::{Act, Grant, Granted, Held, Lock, Protocol, Refusal, Untold};
 pub use returns::{Returns, Work};
 pub use state::{LayoutGrant, LayoutState, Recalled, Step, Want, Written, catch_up};

@@ -1,45 +1,21 @@
 //! The data servers that a client has heard of.
 
 use crate::limits::DATA_SERVERS_MAX;
-use crate::{Fault, Lock, Protocol};
+use crate::{Lock, Protocol};
 use rustc_hash::FxHashMap;
-use std::fmt;
 use std::sync::Arc;
 
 type Known<P> = FxHashMap<Arc<[<P as Protocol>::Address]>, Arc<<P as Protocol>::Node>>;
 
 /// Data servers by their addresses.
+#[derive(Debug)]
 pub struct Nodes<P: Protocol> {
     known: P::Lock<Known<P>>,
-}
-
-/// Why a data server cannot be used just now.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Away {
-    /// It has been tried a short while ago.
-    Known,
-    /// It has just been tried.
-    News,
-}
-
-impl<E> From<Away> for Fault<E> {
-    fn from(away: Away) -> Self {
-        match away {
-            Away::Known => Self::Away,
-            Away::News => Self::Unreachable,
-        }
-    }
 }
 
 impl<P: Protocol> Default for Nodes<P> {
     fn default() -> Self {
         Self { known: P::Lock::default() }
-    }
-}
-
-impl<P: Protocol> fmt::Debug for Nodes<P> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Nodes").finish_non_exhaustive()
     }
 }
 

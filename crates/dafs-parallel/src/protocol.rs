@@ -1,11 +1,13 @@
-//! What differs by protocol between clients of data servers, as types; and a layout as all of them keep it.
+//! What differs by protocol between clients of data servers, and a layout as all of them keep it.
 
-use crate::{FileLayout, LayoutGrant, Plan};
-use std::fmt::Debug;
+use crate::{Fault, FileLayout, Holder, LayoutGrant, Plan, Written};
+use std::fmt::{Debug, Display};
+use std::hash::Hash;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// The types of a protocol by which files are read and written at data servers.
+/// A protocol by which files are read and written at data servers: its types, and the requests that
+/// [`Holder`] needs. What a client knows of layouts implements it.
 pub trait Protocol: Debug + Sized + 'static {
     /// A file, as the metadata server calls it.
     type Handle: Debug;
@@ -14,19 +16,172 @@ pub trait Protocol: Debug + Sized + 'static {
     /// A component at its data server.
     type Place: Debug;
     /// One way to a data server.
-    type Address: Clone + Eq + std::hash::Hash;
+    type Address: Clone + Debug + Eq + Hash;
     /// A data server.
     type Node: Debug;
     /// What a layout says beside its plan.
     type Terms: Debug;
     /// A transfer at data servers under way.
-    type Flight;
+    type Flight: Debug;
+    /// What the thread for recalls does beside giving back.
+    type Work: Debug + PartialEq;
     /// The locks of the client.
-    type Lock<T: Default>: Lock<T>;
+    type Lock<T: Debug + Default>: Lock<T>;
+    /// The connection with the metadata server.
+    type Server;
+    /// Why there is no layout, or it is of no use.
+    type Unusable: Display;
+    /// Why the server did not do something.
+    type Error: Display;
+    /// An error at a data server, for the metadata server.
+    type Report: Clone + Debug + PartialEq;
+    /// A COMMIT under way at a data server.
+    type Commit;
+
+    /// Data that was written is gone.
+    const WRITES_LOST: Self::Error;
+
+    /// The layout of a file, with the server that gives it.
+    fn at<'a>(&'a self, server: &'a Self::Server, file: &'a FileLayout<Self>) -> Holder<'a, Self> {
+        Holder { client: self, server, file }
+    }
+
+    /// Asks for a layout for writing, only to tell what was written; `held` is the name of one for reading.
+    ///
+    /// # Errors
+    /// There is none.
+    fn ask_to_tell(
+        at: &Holder<'_, Self>,
+        held: Option<Self::Name>,
+    ) -> Result<Granted<Self>, Self::Unusable>;
+
+    /// What it means that there is no layout, if the server has said so.
+    fn refusal(at: &Holder<'_, Self>, why: &Self::Unusable, to_tell: bool) -> Option<Refusal>;
+
+    /// There is no layout to tell by what was written.
+    ///
+    /// # Errors
+    /// It may be told later.
+    fn without_layout(why: Self::Unusable) -> Result<(), Self::Error>;
+
+    /// Pauses between attempts to get a layout, `long` ones where the server gives none for now: each call waits,
+    /// and says whether there is time for one more.
+    fn pauses(
+        at: &Holder<'_, Self>,
+        long: bool,
+    ) -> impl FnMut() -> Result<bool, Self::Error> + use<Self>;
+
+    /// Waits until a transfer has been answered.
+    fn settle(flight: &Self::Flight);
+
+    /// Begins to commit what a component has of the file.
+    fn begin_commit(at: &Holder<'_, Self>, grant: &Grant<Self>, component: usize) -> Self::Commit;
+
+    /// Gives the verifier of that; `None` if the data server cannot commit.
+    fn finish_commit(
+        at: &Holder<'_, Self>,
+        grant: &Grant<Self>,
+        component: usize,
+        commit: Self::Commit,
+    ) -> Option<[u8; 8]>;
+
+    /// Commits all of the file at the metadata server, for layouts that say so. Gives its verifier.
+    fn commit_at_server(_at: &Holder<'_, Self>) -> Option<[u8; 8]> {
+        None
+    }
+
+    /// Tells the server what was written (LAYOUTCOMMIT). Gives the size of the file, if it is told.
+    ///
+    /// # Errors
+    /// The server's.
+    fn layout_commit(
+        at: &Holder<'_, Self>,
+        grant: &Grant<Self>,
+        name: Self::Name,
+        written: Written,
+    ) -> Result<Option<u64>, Self::Error>;
+
+    /// What such an error means.
+    fn untold(error: &Self::Error) -> Untold;
+
+    /// Whether the server knows already of all that was written, and of the file's end.
+    ///
+    /// # Errors
+    /// The server's.
+    fn is_known(_at: &Holder<'_, Self>, _written: Written) -> Result<bool, Self::Error> {
+        Ok(false)
+    }
+
+    /// Others give the layout back again and again before what was written is told by it.
+    fn put_off(at: &Holder<'_, Self>) -> Self::Error;
+
+    /// Gives the layout back (LAYOUTRETURN).
+    ///
+    /// # Errors
+    /// The server's.
+    fn layout_return(
+        at: &Holder<'_, Self>,
+        grant: &Grant<Self>,
+        name: Self::Name,
+        errors: &[Self::Report],
+    ) -> Result<(), Self::Error>;
+
+    /// Tells the server of errors at data servers before the layout is given back. True if it knows of them
+    /// then, so that it goes on to take word of what was written by that layout.
+    fn report_before(_at: &Holder<'_, Self>, _errors: &[Self::Report]) -> bool {
+        false
+    }
+
+    /// What the server is told of a failure at a data server; nothing of what passes by itself.
+    fn report(
+        at: &Holder<'_, Self>,
+        grant: &Grant<Self>,
+        failed: (usize, &Fault<Self::Error>),
+        act: Act,
+    ) -> Option<Self::Report>;
+
+    /// Does something whatever time its thread has left.
+    fn unhurried<T>(work: impl FnOnce() -> T) -> T {
+        work()
+    }
+
+    /// Does something in the midst of which the program is not asked whether to stop.
+    fn unstopped<T>(work: impl FnOnce() -> T) -> T {
+        work()
+    }
+}
+
+/// What a data server was asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the names say it")]
+pub enum Act {
+    Read,
+    Write,
+    Commit,
+}
+
+/// What a refusal of a layout means.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Refusal {
+    /// The one that is held already, for reading, is still known to the server.
+    pub kept: bool,
+    /// There may be one soon.
+    pub passing: bool,
+}
+
+/// What the server's refusal to be told of writes means.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Untold {
+    /// It does not know the layout any more.
+    LayoutLost,
+    /// The data servers do not have what they have acknowledged.
+    WritesLost,
+    /// Something else.
+    Other,
 }
 
 /// A mutex that is never found poisoned: what it protects is whole between any two steps.
-pub trait Lock<T>: Default {
+pub trait Lock<T>: Debug + Default {
     /// Waits for the lock.
     fn hold(&self) -> MutexGuard<'_, T>;
 
@@ -36,7 +191,7 @@ pub trait Lock<T>: Default {
     }
 }
 
-impl<T: Default> Lock<T> for Mutex<T> {
+impl<T: Debug + Default> Lock<T> for Mutex<T> {
     fn hold(&self) -> MutexGuard<'_, T> {
         self.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -6,46 +6,41 @@
 use crate::{Grant, Held, Lock, Protocol};
 use rustc_hash::FxHashSet;
 use std::collections::VecDeque;
-use std::fmt;
 use std::sync::{Arc, Condvar, PoisonError};
 
-/// The queue of that thread. `W` is what there is to do beside giving back.
-pub struct Returns<P: Protocol, W> {
-    queue: P::Lock<Queue<P, W>>,
+/// The queue of that thread.
+#[derive(Debug)]
+pub struct Returns<P: Protocol> {
+    queue: P::Lock<Queue<P>>,
     changed: Condvar,
 }
 
 /// A thing to do.
 #[derive(Debug)]
-pub enum Work<P: Protocol, W> {
+pub enum Work<P: Protocol> {
     /// A layout is to be given back.
     GiveBack(Held<P>),
     /// Everything before it was given back.
-    Then(W),
+    Then(P::Work),
 }
 
-struct Queue<P: Protocol, W> {
-    work: VecDeque<Work<P, W>>,
+#[derive(Debug)]
+struct Queue<P: Protocol> {
+    work: VecDeque<Work<P>>,
     /// The layouts in `work`.
     queued: FxHashSet<usize>,
     stopped: bool,
 }
 
-impl<P: Protocol, W> Default for Queue<P, W> {
+impl<P: Protocol> Default for Queue<P> {
     fn default() -> Self {
         Self { work: VecDeque::new(), queued: FxHashSet::default(), stopped: false }
     }
 }
 
-impl<P: Protocol, W> Default for Returns<P, W> {
+impl<P: Protocol> Default for Returns<P> {
     fn default() -> Self {
         Self { queue: P::Lock::default(), changed: Condvar::new() }
-    }
-}
-
-impl<P: Protocol, W> fmt::Debug for Returns<P, W> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Returns").finish_non_exhaustive()
     }
 }
 
@@ -54,7 +49,7 @@ fn mark<P: Protocol>(grant: &Arc<Grant<P>>) -> usize {
     Arc::as_ptr(grant) as usize
 }
 
-impl<P: Protocol, W: PartialEq> Returns<P, W> {
+impl<P: Protocol> Returns<P> {
     /// These layouts are to be given back, those of them that do not wait already.
     pub fn add(&self, layouts: impl IntoIterator<Item = Held<P>>) {
         let mut queue = self.queue.hold();
@@ -68,7 +63,7 @@ impl<P: Protocol, W: PartialEq> Returns<P, W> {
     }
 
     /// Does this once, and behind all that waits now. True if it has waited already.
-    pub fn add_then(&self, work: W) -> bool {
+    pub fn add_then(&self, work: P::Work) -> bool {
         let mut queue = self.queue.hold();
         let before = queue.work.len();
         queue.work.retain(|other| !matches!(other, Work::Then(other) if *other == work));
@@ -80,7 +75,7 @@ impl<P: Protocol, W: PartialEq> Returns<P, W> {
     }
 
     /// Waits for the next thing to do; `None` at the end.
-    pub fn next(&self) -> Option<Work<P, W>> {
+    pub fn next(&self) -> Option<Work<P>> {
         let mut queue = self.queue.hold();
         loop {
             if queue.stopped {
@@ -94,7 +89,7 @@ impl<P: Protocol, W: PartialEq> Returns<P, W> {
     }
 
     /// The next thing to do, if there is any.
-    pub fn try_next(&self) -> Option<Work<P, W>> {
+    pub fn try_next(&self) -> Option<Work<P>> {
         self.queue.hold().take()
     }
 
@@ -107,8 +102,8 @@ impl<P: Protocol, W: PartialEq> Returns<P, W> {
     }
 }
 
-impl<P: Protocol, W> Queue<P, W> {
-    fn take(&mut self) -> Option<Work<P, W>> {
+impl<P: Protocol> Queue<P> {
+    fn take(&mut self) -> Option<Work<P>> {
         let work = self.work.pop_front()?;
         if let Work::GiveBack((_, grant)) = &work {
             self.queued.remove(&mark(grant));

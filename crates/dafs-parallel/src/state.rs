@@ -268,6 +268,11 @@ impl<G: LayoutGrant, N: Clone, F> LayoutState<G, N, F> {
         std::mem::take(&mut self.unstable)
     }
 
+    /// The same of what was written by one layout. What another has written that is held now stays.
+    pub fn take_unstable_of(&mut self, grant: &Arc<G>) -> FxHashMap<usize, [u8; 8]> {
+        if self.holds(grant) { self.take_unstable() } else { FxHashMap::default() }
+    }
+
     /// The verifier of all data servers together.
     pub fn verifier(&self) -> [u8; 8] {
         self.losses.to_be_bytes()
@@ -371,8 +376,7 @@ impl<G: LayoutGrant, N: Clone, F> LayoutState<G, N, F> {
         if is_meant { Recalled::Yes } else { Recalled::Unknown }
     }
 
-    /// Whether it is this layout that is held, or is being given back.
-    pub fn holds(&self, grant: &Arc<G>) -> bool {
+    fn holds(&self, grant: &Arc<G>) -> bool {
         match &self.phase {
             Phase::Held(held, _) | Phase::Returning(held, _) => Arc::ptr_eq(held, grant),
             Phase::None | Phase::Asking(_) => false,

@@ -11,7 +11,6 @@ use crate::attributes::FileHandle;
 use crate::backoff::is_passing;
 use crate::driver::Shared;
 use crate::error::Result;
-use crate::limit;
 use crate::limits::{
     LAYOUT_CHANNEL_PAUSE, LAYOUT_CHANNEL_TIME, LAYOUT_CHANNEL_TRIES, LAYOUT_DEVICES_MAX,
 };
@@ -46,41 +45,13 @@ impl Layouts {
         Some(has)
     }
 
-    /// Asks for the layout of an open file for a transfer.
+    /// Asks for the layout of an open file for a transfer: one for all that the open may do.
     pub(super) fn ask_for(
         self: &Arc<Self>,
         file: &Opened,
         layout: &FileLayout,
-    ) -> Option<Arc<Grant>> {
-        // One layout for all that the open may do.
-        let write = file.may_write();
-        // Who is asked whether to stop may use the file, for which this asks.
-        match limit::unstopped(|| self.listen_and_ask(file, layout, write)) {
-            Ok(granted) => {
-                layout.granted(&granted);
-                Some(granted.grant)
-            }
-            Err(why) => {
-                let passing = matches!(&why, Unusable::Refused(status) if self.passes(*status));
-                let kept = matches!(&why, Unusable::Refused(status) if !is_layout_lost(*status));
-                match why {
-                    Unusable::Refused(status) => {
-                        tracing::debug!(%status, "there is no layout of a file");
-                    }
-                    why => tracing::warn!(%why, "a layout cannot be used"),
-                }
-                layout.refused(write, kept, passing);
-                None
-            }
-        }
-    }
-
-    fn listen_and_ask(
-        self: &Arc<Self>,
-        file: &Opened,
-        layout: &FileLayout,
-        write: bool,
     ) -> Result<Granted, Unusable> {
+        let write = file.may_write();
         let shared = file.client.shared();
         self.listen(shared)?;
         shared.await_back()?;
@@ -162,7 +133,7 @@ impl Layouts {
     }
 
     /// There is none just now. At first the server may not have heard yet that it can call.
-    fn passes(&self, status: Status) -> bool {
+    pub(super) fn passes(&self, status: Status) -> bool {
         let now = Instant::now();
         let first = *self.asked_first.get_or_init(|| now);
         match status {

@@ -1,239 +1,121 @@
-//! What was written at data servers is made stable, told to the server, and the layout given back.
-//!
-//! Invariants
-//! * A layout is given back only when nothing that was sent by it is unanswered.
-//! * Unstable data is committed before its layout goes, or counted as lost.
+//! The requests by which what was written at data servers is made stable and told to the server, and the layout
+//! given back; what they are for is in [`dafs_parallel::Holder`].
 
 use super::Layouts;
 use super::ask::is_layout_lost;
-use super::file::{FileLayout, Grant, Name};
-use super::plan::Unusable;
-use super::sent::{Committing, Uncommitted};
+use super::file::{At, FileLayout, Grant, Granted, Name};
+use super::io::status_of;
+use super::nodes::Node;
+use super::plan::{Place, Unusable};
+use super::sent::{Committing, Failure, Sent, Uncommitted};
 use crate::attributes::FileHandle;
 use crate::backoff::{Backoff, is_passing};
 use crate::driver::Shared;
 use crate::error::{Error, Result};
+use crate::fork::ForkMutex;
 use crate::limit::{self, Limit, without};
 use crate::limits::LAYOUT_CHANNEL_TIME;
 use dafs_parallel::limits::NODE_ANSWER_TIMEOUT;
+use dafs_parallel::{Act, Fault, Protocol, Refusal, Untold, Written};
 use dafs_wire::dafs::{
     AttrMask, GetAttrInline, LayoutError, LayoutScope, Procedure, Reply, Request, Seq, Status,
-    Verifier, XLayoutCommit, XLayoutReturn,
+    XLayoutCommit, XLayoutReturn,
 };
+use std::convert::Infallible;
+use std::fmt::Debug;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How often it is tried to tell the server what was written, by other layouts each time.
-const TELL_TRIES: u32 = 2;
-
 impl Layouts {
-    /// Gives a layout back, if it is held, with the errors that are the reason. When this returns it is
-    /// not held any more.
-    pub(super) fn give_back(
-        &self,
-        shared: &Arc<Shared>,
-        layout: &FileLayout,
-        grant: &Arc<Grant>,
-        errors: &[LayoutError],
-    ) {
-        // What others have under way, and have written, is not given up because this thread is in a hurry; and
-        // who finds it given back believes that the server knows.
-        without(|| self.give_back_now(shared, layout, grant, errors));
-    }
-
-    fn give_back_now(
-        &self,
-        shared: &Arc<Shared>,
-        layout: &FileLayout,
-        grant: &Arc<Grant>,
-        errors: &[LayoutError],
-    ) {
-        if !layout.begin_return(grant) {
-            return;
-        }
-        layout.flights().iter().for_each(|sent| sent.settle_beside());
-        let mut errors = errors.to_vec();
-        errors.extend(commit_data(shared, layout, grant));
-        // With errors it is told by right of another layout, that the server gives when it knows of them.
-        let told = if errors.is_empty() { self.try_tell(shared, layout).map(drop) } else { Ok(()) };
-        if let Some((_, name)) = layout.held() {
-            let returned = return_layout(shared, layout.handle, name, &errors);
-            if let Err(error) = returned.and(told) {
-                tracing::debug!(%error, "a layout was given back");
-            }
-        }
-        layout.returned();
-    }
-
-    /// Has everything stable that was written, and the server know of it. Gives the verifier of all
-    /// data servers.
-    pub(super) fn commit(&self, shared: &Arc<Shared>, layout: &FileLayout) -> Result<Verifier> {
-        if let Some((grant, _)) = layout.held() {
-            let errors = without(|| commit_data(shared, layout, &grant));
-            if !errors.is_empty() {
-                self.give_back(shared, layout, &grant, &errors);
-            }
-        }
-        self.tell(shared, layout)?;
-        Ok(Verifier(layout.verifier()))
-    }
-
-    /// Tells the server what was written, if that has not been done.
-    pub(super) fn tell(&self, shared: &Arc<Shared>, layout: &FileLayout) -> Result<()> {
-        // A layout that is gone is asked for once more.
-        for _ in 0..TELL_TRIES {
-            if self.try_tell(shared, layout)? {
-                return Ok(());
-            }
-            layout.await_return();
-        }
-        // Whoever gave the layout back may have told it, and the server looks how far the file reaches then.
-        let Some(written) = layout.written() else { return Ok(()) };
-        let size = size_of(shared, layout.handle)?;
-        if size >= written.end {
-            layout.told(written, Some(size));
-            return Ok(());
-        }
-        // It is there; only that nobody leaves the layout alone.
-        let (procedure, status) = (Procedure::XLayoutCommit, Status::Delay);
-        Err(Error::Status { procedure, status })
-    }
-
-    /// The same; false while there is no layout to tell it by, because one that is of no use for that is
-    /// being given back.
-    fn try_tell(&self, shared: &Arc<Shared>, layout: &FileLayout) -> Result<bool> {
-        if layout.written().is_none() {
-            return Ok(true);
-        }
-        let _one_at_a_time = layout.telling();
-        // Who is asked whether to stop may use the file.
-        limit::unstopped(|| self.tell_now(shared, layout))
-    }
-
-    fn tell_now(&self, shared: &Arc<Shared>, layout: &FileLayout) -> Result<bool> {
-        let (mut tries, mut patience) = (TELL_TRIES, Backoff::new(Some(patience_of(shared))));
-        while tries > 0 {
-            let Some(written) = layout.written() else { return Ok(true) };
-            let held = match layout.held().filter(|(grant, _)| grant.write) {
-                Some(held) => Some(held),
-                None if layout.is_returning() => return Ok(false),
-                None => self.ask_to_tell(shared, layout)?,
-            };
-            let Some((grant, name)) = held else {
-                // When the layout was given back the server has looked how far the file reaches.
-                let size = size_of(shared, layout.handle)?;
-                if size >= written.end {
-                    layout.told(written, Some(size));
-                    return Ok(true);
-                }
-                // One that has just started does not know yet that it can call, nor who has what.
-                if patience.pause() {
-                    continue;
-                }
-                if let Some(Limit { after, .. }) = Limit::current() {
-                    // That this caller is in a hurry is nobody's loss.
-                    return Err(Error::NotSent { server: shared.server_name().clone(), after });
-                }
-                break;
-            };
-            let args = XLayoutCommit {
-                fh: layout.handle,
-                state_id: name.state_id,
-                seqid: name.seqid,
-                reclaim: false,
-                end: written.end,
-            };
-            let told = shared.ask(&Request::XLayoutCommit(args), |reply| match reply {
-                Reply::XLayoutCommit(reply) => Some(reply.size),
-                _ => None,
-            });
-            match told {
-                Ok(size) => {
-                    layout.told(written, Some(size));
-                    return Ok(true);
-                }
-                Err(error) if is_lost(&error) && layout.is_returning() => return Ok(false),
-                Err(error) if is_lost(&error) => {
-                    layout.void_only(&grant);
-                    tries -= 1;
-                }
-                // The data servers do not have what they have acknowledged.
-                Err(error) if error.status() == Some(Status::Inval) => break,
-                Err(error) => return Err(error),
-            }
-        }
-        layout.abandon_written();
-        Err(Error::WritesLost)
-    }
-
-    /// The same for somebody who asks for something else, whose business losses are not: a commit tells
-    /// of them.
-    pub(super) fn tell_first(&self, shared: &Arc<Shared>, layout: &FileLayout) {
-        if let Err(error) = self.tell(shared, layout) {
+    /// Tells the server what was written, for somebody who asks for something else, whose business losses are
+    /// not: a commit tells of them.
+    pub(super) fn tell_first(&self, shared: &Arc<Shared>, file: &FileLayout) {
+        if let Err(error) = self.at(shared, file).tell() {
             tracing::warn!(%error, "what was written to a file could not be told to the server");
         }
     }
-
-    /// A layout for writing, for what was written by one that is gone; `None` if there is none. A server that
-    /// puts it off is asked again.
-    fn ask_to_tell(
-        &self,
-        shared: &Arc<Shared>,
-        layout: &FileLayout,
-    ) -> Result<Option<(Arc<Grant>, Name)>> {
-        let mut backoff = Backoff::new(shared.deadline());
-        while layout.must_ask().is_some() {
-            let asked = match shared.writer_of(&layout.handle) {
-                Some(state_id) => self.ask(shared, layout, state_id, true),
-                None => Err(Unusable::Refused(Status::XNoLayout)),
-            };
-            let why = match asked {
-                Ok(granted) => {
-                    layout.granted(&granted);
-                    continue;
-                }
-                Err(why) => why,
-            };
-            let kept = matches!(&why, Unusable::Refused(status) if !is_layout_lost(*status));
-            let passing = matches!(&why, Unusable::Refused(status) if passes(*status));
-            layout.refused(true, kept, passing);
-            match why {
-                Unusable::Refused(_) if passing && backoff.pause() => {}
-                Unusable::Refused(status) if passing => {
-                    return Err(Error::Status { procedure: Procedure::XLayoutGet, status });
-                }
-                Unusable::Asking(error) => return Err(error),
-                why => {
-                    tracing::debug!(%why, "there is no layout to tell by what was written");
-                    return Ok(None);
-                }
-            }
-        }
-        Ok(layout.held().filter(|(grant, _)| grant.write))
-    }
 }
 
-/// Commits unstable data where it is; what is not there any more counts as lost. Gives the errors of data
-/// servers that cannot commit.
-fn commit_data(shared: &Arc<Shared>, layout: &FileLayout, grant: &Arc<Grant>) -> Vec<LayoutError> {
-    let _one_at_a_time = layout.committing();
-    let begin = |component: usize| -> Result<Committing, Uncommitted> {
+impl Protocol for Layouts {
+    type Handle = FileHandle;
+    type Name = Name;
+    type Place = Place;
+    type Address = SocketAddr;
+    type Node = Node;
+    /// Restarts of the server that had been seen: a later run knows nothing of it.
+    type Terms = u64;
+    type Flight = Sent;
+    type Work = Infallible;
+    type Lock<T: Debug + Default> = ForkMutex<T>;
+    type Server = Arc<Shared>;
+    type Unusable = Unusable;
+    type Error = Error;
+    type Report = LayoutError;
+    type Commit = Result<Committing, Uncommitted>;
+
+    const WRITES_LOST: Error = Error::WritesLost;
+
+    fn ask_to_tell(at: &At<'_>, _: Option<Name>) -> Result<Granted, Unusable> {
+        match at.server.writer_of(&at.file.handle) {
+            Some(state_id) => at.client.ask(at.server, at.file, state_id, true),
+            None => Err(Unusable::Refused(Status::XNoLayout)),
+        }
+    }
+
+    fn refusal(at: &At<'_>, why: &Unusable, to_tell: bool) -> Option<Refusal> {
+        let Unusable::Refused(status) = *why else { return None };
+        let passing = if to_tell { passes(status) } else { at.client.passes(status) };
+        Some(Refusal { kept: !is_layout_lost(status), passing })
+    }
+
+    fn without_layout(why: Unusable) -> Result<()> {
+        match why {
+            Unusable::Refused(status) if passes(status) => {
+                Err(Error::Status { procedure: Procedure::XLayoutGet, status })
+            }
+            Unusable::Asking(error) => Err(error),
+            why => {
+                tracing::debug!(%why, "there is no layout to tell by what was written");
+                Ok(())
+            }
+        }
+    }
+
+    /// One that has just started does not know yet that it can call, nor who has what.
+    fn pauses(at: &At<'_>, long: bool) -> impl FnMut() -> Result<bool> + use<> {
+        let shared = at.server;
+        let deadline = if long { Some(patience_of(shared)) } else { shared.deadline() };
+        let (mut backoff, server) = (Backoff::new(deadline), shared.server_name().clone());
+        move || match (backoff.pause(), Limit::current()) {
+            // That this caller is in a hurry is nobody's loss.
+            (false, Some(Limit { after, .. })) if long => {
+                Err(Error::NotSent { server: server.clone(), after })
+            }
+            (is_time, _) => Ok(is_time),
+        }
+    }
+
+    fn settle(flight: &Sent) {
+        flight.settle_beside();
+    }
+
+    fn begin_commit(at: &At<'_>, grant: &Grant, component: usize) -> Self::Commit {
         let (node, place) = (&grant.nodes[component], &grant.plan.places[component]);
         // There is no other way to what was written there, so it is tried also when it has failed.
-        let session = node.session_regardless(shared, place);
+        let session = node.session_regardless(at.server, place);
         let session = session.map_err(|_| Uncommitted::Unreachable)?;
         Committing::begin(node.clone(), session, place.handle)
-    };
-    // All data servers at a time.
-    let begun: Vec<_> = layout
-        .take_unstable(grant)
-        .into_iter()
-        .map(|(component, before)| (component, Verifier(before), begin(component)))
-        .collect();
-    let mut failed = Vec::new();
-    for (component, before, mut begun) in begun {
+    }
+
+    fn finish_commit(
+        at: &At<'_>,
+        grant: &Grant,
+        component: usize,
+        mut begun: Self::Commit,
+    ) -> Option<[u8; 8]> {
         let (mut may_reconnect, mut patience) = (true, Backoff::new(Some(NODE_ANSWER_TIMEOUT)));
-        let verifier = loop {
+        loop {
             let came = begun.and_then(Committing::finish);
             let again = match &came {
                 // Nothing was done, or it is not known, and that is nobody's fault.
@@ -242,19 +124,76 @@ fn commit_data(shared: &Arc<Shared>, layout: &FileLayout, grant: &Arc<Grant>) ->
                 _ => false,
             };
             if !again {
-                break came;
+                return came.ok().map(|verifier| verifier.0);
             }
-            begun = begin(component);
-        };
-        if !matches!(verifier, Ok(now) if now == before) {
-            layout.lose();
-        }
-        if verifier.is_err() {
-            let device = grant.plan.places[component].device;
-            failed.push(LayoutError { device, status: Status::Io, writing: true });
+            begun = Self::begin_commit(at, grant, component);
         }
     }
-    failed
+
+    fn layout_commit(at: &At<'_>, _: &Grant, name: Name, written: Written) -> Result<Option<u64>> {
+        let args = XLayoutCommit {
+            fh: at.file.handle,
+            state_id: name.state_id,
+            seqid: name.seqid,
+            reclaim: false,
+            end: written.end,
+        };
+        at.server.ask(&Request::XLayoutCommit(args), |reply| match reply {
+            Reply::XLayoutCommit(reply) => Some(Some(reply.size)),
+            _ => None,
+        })
+    }
+
+    fn untold(error: &Error) -> Untold {
+        match error.status() {
+            Some(status) if is_layout_lost(status) => Untold::LayoutLost,
+            Some(Status::Inval) => Untold::WritesLost,
+            _ => Untold::Other,
+        }
+    }
+
+    fn is_known(at: &At<'_>, written: Written) -> Result<bool> {
+        let size = size_of(at.server, at.file.handle)?;
+        let is_known = size >= written.end;
+        if is_known {
+            at.file.told(written, Some(size));
+        }
+        Ok(is_known)
+    }
+
+    /// It is there; only that nobody leaves the layout alone.
+    fn put_off(_: &At<'_>) -> Error {
+        let (procedure, status) = (Procedure::XLayoutCommit, Status::Delay);
+        Error::Status { procedure, status }
+    }
+
+    fn layout_return(at: &At<'_>, _: &Grant, name: Name, errors: &[LayoutError]) -> Result<()> {
+        return_layout(at.server, at.file.handle, name, errors)
+    }
+
+    fn report(
+        at: &At<'_>,
+        grant: &Grant,
+        (component, failure): (usize, &Failure),
+        act: Act,
+    ) -> Option<LayoutError> {
+        let device = grant.plan.places[component].device;
+        let status = status_of(failure)?;
+        if status == Status::NotAuthorized || matches!(failure, Fault::Unreachable) {
+            // What shows it who this client is may be too old.
+            at.client.forget_device(device);
+        }
+        Some(LayoutError { device, status, writing: act != Act::Read })
+    }
+
+    fn unhurried<T>(work: impl FnOnce() -> T) -> T {
+        without(work)
+    }
+
+    /// A program that is asked whether to stop may use the file.
+    fn unstopped<T>(work: impl FnOnce() -> T) -> T {
+        limit::unstopped(work)
+    }
 }
 
 /// How long it is tried to get a layout from a server that has none. Data servers may come back to one that was
@@ -278,10 +217,6 @@ fn size_of(shared: &Arc<Shared>, fh: FileHandle) -> Result<u64> {
         Reply::GetAttrInline(reply) => reply.attributes.object_size,
         _ => None,
     })
-}
-
-fn is_lost(error: &Error) -> bool {
-    error.status().is_some_and(is_layout_lost)
 }
 
 /// Gives the layout of a file back.

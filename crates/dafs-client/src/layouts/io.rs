@@ -16,8 +16,8 @@ use crate::pending::Moved;
 use crate::standing::Kept;
 use crate::transfer::{read_through, write_short};
 use dafs_parallel::aggregation::OFFSET_MAX;
-use dafs_parallel::{Fault, Want};
-use dafs_wire::dafs::{LayoutError, Stability, Status, Verifier};
+use dafs_parallel::{Act, Fault, Protocol};
+use dafs_wire::dafs::{Stability, Status, Verifier};
 use std::ops::Range;
 use std::sync::Arc;
 use std::task::Waker;
@@ -96,11 +96,13 @@ fn begin(
         layouts.tell_first(shared, layout);
     }
     let (bytes, restarts) = (range.len() as u64, shared.restarts_heard());
-    let grant = match layout.want(write.is_some(), bytes, |grant| grant.terms == restarts) {
-        Want::Have(grant) => Some(grant),
-        Want::Ask(_) => layouts.ask_for(file, layout),
-        Want::None => None,
-    };
+    let grant = layouts.at(shared, layout).grant_for(
+        (write.is_some(), bytes),
+        |grant| grant.terms == restarts,
+        file.may_write(),
+        // A program that is asked whether to stop may use the file, for which this asks.
+        |_| limit::unstopped(|| layouts.ask_for(file, layout)),
+    );
     let grant = grant.filter(|grant| layout.enter(grant))?;
     let (start, len) = (range.start, range.len());
     let (file, layout) = (file.clone(), layout.clone());
@@ -233,7 +235,7 @@ impl Beside {
                 // Where there is one it has just failed.
                 let copies = copies.skip(usize::from(self.grant.plan.driver.copies() == 1));
                 let other = copies.filter_map(|copy| self.read_from(buffer, range, copy)).next();
-                self.minded(&failed, false);
+                self.minded(&failed, Act::Read);
                 match other {
                     Some(moved) => moved,
                     None => return self.read_through(buffer, range.clone()),
@@ -332,7 +334,7 @@ impl Beside {
             Ok(_) => Vec::new(),
             Err(failed) => failed,
         };
-        self.minded(&failed, true);
+        self.minded(&failed, Act::Write);
         if done < range.len() {
             let (part, offset) = self.part(&(range.start + done..range.end));
             let writes = self.kept.as_ref().map(|kept| kept.through.clone());
@@ -350,7 +352,7 @@ impl Beside {
     /// Has the server know of what was written; false if that cannot be done.
     fn tell(&self) -> bool {
         let client = &self.file.client;
-        let told = client.layouts().map(|layouts| layouts.tell(client.shared(), &self.layout));
+        let told = client.layouts().map(|layouts| layouts.at(client.shared(), &self.layout).tell());
         let told = told.unwrap_or(Ok(()));
         told.inspect_err(|error| tracing::debug!(%error, "a stable write goes through the server"))
             .is_ok()
@@ -358,28 +360,14 @@ impl Beside {
 
     /// Gives the layout back if any failure asks for that. All of them are told: a copy that may be
     /// written late is not as the others.
-    fn minded(&self, failed: &[(usize, Failure)], writing: bool) {
+    fn minded(&self, failed: &[(usize, Failure)], act: Act) {
         let Some(layouts) = self.file.client.layouts() else { return };
-        if !writing && limit::is_over() {
+        if act == Act::Read && limit::is_over() {
             // What a caller had no time for says nothing of the data server.
             return;
         }
-        let error = |(component, failure): &(usize, Failure)| {
-            let device = self.grant.plan.places[*component].device;
-            let status = told(failure)?;
-            if status == Status::NotAuthorized || matches!(failure, Fault::Unreachable) {
-                // What shows it who this client is may be too old.
-                layouts.forget_device(device);
-            }
-            Some(LayoutError { device, status, writing })
-        };
-        let mut errors: Vec<_> = failed.iter().filter_map(error).collect();
-        errors.dedup();
-        if errors.is_empty() {
-            return;
-        }
-        tracing::debug!(?errors, "a data server failed; the layout is given back");
-        layouts.give_back(self.file.client.shared(), &self.layout, &self.grant, &errors);
+        let at = layouts.at(self.file.client.shared(), &self.layout);
+        at.give_back_after(&self.grant, failed, act);
     }
 
     fn read_through(&self, buffer: &IoBuffer, range: Range<usize>) -> Result<Moved> {
@@ -396,7 +384,7 @@ impl Beside {
 }
 
 /// What the server is told of a failure; nothing of what passes by itself.
-fn told(failure: &Failure) -> Option<Status> {
+pub(super) fn status_of(failure: &Failure) -> Option<Status> {
     match failure {
         Fault::Away | Fault::Short => None,
         // Nothing went wrong there.

@@ -10,7 +10,7 @@
 //! | `io` | reads and writes in parts, and what is done for those that fail |
 //! | `sent` | what is under way at data servers |
 //! | `flight` | transfers that tasks and later calls wait for |
-//! | `give_back` | what was written is committed, told, and the layout given back |
+//! | `give_back` | the requests by which `dafs-parallel` commits, tells what was written, and gives layouts back |
 //! | `recall` | what the server asks back |
 //!
 //! Invariants
@@ -46,8 +46,8 @@ use crate::opened::Opened;
 use crate::options::ConnectOptions;
 use crate::standing::Standing;
 use crate::uncommitted::Uncommitted;
-use dafs_parallel::Nodes;
 use dafs_parallel::limits::LAYOUT_THRESHOLD_BYTES;
+use dafs_parallel::{Nodes, Protocol};
 use dafs_wire::dafs::Verifier;
 use file::FileLayout;
 use flight::{Finisher, Transfers};
@@ -175,10 +175,10 @@ impl Layouts {
         }
         shared.check_process()?;
         let Some(layout) = self.known.find(handle) else { return Ok(Verifier([0; 8])) };
-        match self.commit(shared, &layout) {
+        match self.at(shared, &layout).commit() {
             // The verifier says so.
             Err(crate::Error::WritesLost) => Ok(Verifier(layout.verifier())),
-            told => told,
+            told => told.map(Verifier),
         }
     }
 
@@ -217,12 +217,12 @@ impl File {
             return Ok(());
         };
         let mark = used.writes.mark();
-        let verifier = match layouts.commit(self.client().shared(), layout) {
+        let verifier = match layouts.at(self.client().shared(), layout).commit() {
             Err(crate::Error::WritesLost) => {
                 used.writes.committed(mark, Verifier(layout.verifier()), true);
                 return Err(crate::Error::WritesLost);
             }
-            told => told?,
+            told => Verifier(told?),
         };
         match used.writes.committed(mark, verifier, true) {
             true => Ok(()),
@@ -243,9 +243,9 @@ impl File {
         used.transfers.await_all();
         let is_last = layouts.known.detach(layout);
         if is_last && let Some((grant, _)) = layout.held() {
-            layouts.give_back(shared, layout, &grant, &[]);
+            layouts.at(shared, layout).give_back(&grant, &[]);
         }
-        let told = layouts.tell(shared, layout);
+        let told = layouts.at(shared, layout).tell();
         if is_last {
             layouts.known.forget(&layout.handle);
         }

@@ -8,6 +8,7 @@
 //! * Whoever tells that it failed waits for nobody: it may be a task.
 
 use super::plan::Place;
+use super::sent::Failure;
 use crate::connect;
 use crate::core::{Authenticator, Challenge, Proof};
 use crate::driver::Shared;
@@ -17,7 +18,7 @@ use crate::limit::{self, Limit};
 use crate::limits::UNPROBED_DEADLINE_FACTOR;
 use crate::options::{Authentication, ConnectOptions, Credential};
 use dafs_parallel::limits::{NODE_ANSWER_TIMEOUT, NODE_CONNECT_TIMEOUT, NODE_PAUSE_MIN};
-use dafs_parallel::{Avoidance, Away};
+use dafs_parallel::{Avoidance, Fault};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, PoisonError};
 use std::time::Instant;
@@ -77,7 +78,7 @@ impl Node {
     }
 
     /// The session with this data server, made anew if need be. `of` is that with the metadata server.
-    pub(super) fn session(&self, of: &Shared, place: &Place) -> Result<Arc<Shared>, Away> {
+    pub(super) fn session(&self, of: &Shared, place: &Place) -> Result<Arc<Shared>, Failure> {
         self.session_of(of, place, false)
     }
 
@@ -86,7 +87,7 @@ impl Node {
         &self,
         of: &Shared,
         place: &Place,
-    ) -> Result<Arc<Shared>, Away> {
+    ) -> Result<Arc<Shared>, Failure> {
         self.session_of(of, place, true)
     }
 
@@ -95,7 +96,7 @@ impl Node {
         of: &Shared,
         place: &Place,
         regardless: bool,
-    ) -> Result<Arc<Shared>, Away> {
+    ) -> Result<Arc<Shared>, Failure> {
         let mut state = self.state.lock_here();
         loop {
             if let Some(session) = state.running() {
@@ -107,14 +108,14 @@ impl Node {
                 true => state.unreachable_since.is_some_and(|since| now < since + NODE_PAUSE_MIN),
             };
             if is_left_alone {
-                return Err(Away::Known);
+                return Err(Fault::Away);
             }
             if !state.is_connecting {
                 break;
             }
             state = match Limit::current() {
                 None => self.changed.wait(state).unwrap_or_else(PoisonError::into_inner),
-                Some(_) if limit::is_over() => return Err(Away::Known),
+                Some(_) if limit::is_over() => return Err(Fault::Away),
                 Some(limit) => {
                     let waited =
                         self.changed.wait_timeout(state, limit.at.since(dafs_dat::Instant::now()));
@@ -138,7 +139,7 @@ impl Node {
             Err(reasons) => {
                 tracing::warn!(%reasons, "a data server cannot be reached");
                 state.avoidance.failed(Instant::now());
-                Err(Away::News)
+                Err(Fault::Unreachable)
             }
         }
     }

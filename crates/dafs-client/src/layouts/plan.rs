@@ -52,7 +52,7 @@ pub(crate) struct Place {
 
 /// Why there is no layout, or it is of no use. The file is read and written through the server then.
 #[derive(Debug, Clone, Error)]
-pub(super) enum Unusable {
+pub(crate) enum Unusable {
     #[error("a data server has no address that is understood here")]
     Address,
     #[error("the server could not be asked: {0}")]

@@ -12,10 +12,9 @@ use crate::driver::Shared;
 use crate::fork::ForkMutex;
 use dafs_dat::confine::confined;
 use dafs_parallel::limits::LAYOUT_THRESHOLD_BYTES;
-use dafs_parallel::{Recalled, Returns, Work};
+use dafs_parallel::{Protocol, Recalled, Returns, Work};
 use dafs_wire::dafs::{LayoutScope, Status, XBcLayoutRecall};
 use rustc_hash::FxHashMap;
-use std::convert::Infallible;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
@@ -24,7 +23,7 @@ use std::sync::{Arc, Weak};
 pub(super) struct Known {
     /// With the open files that use it.
     files: ForkMutex<FxHashMap<FileHandle, (Arc<FileLayout>, usize)>>,
-    returns: Returns<Layouts, Infallible>,
+    returns: Returns<Layouts>,
     /// Whether there is a thread that gives back.
     started: AtomicBool,
     /// How many files there are, for a look without the lock.
@@ -156,7 +155,7 @@ fn run(known: &Known, layouts: &Weak<Layouts>, session: &Weak<Shared>) {
     while let Some(Work::GiveBack((file, grant))) = known.returns.next() {
         let (Some(layouts), Some(shared)) = (layouts.upgrade(), session.upgrade()) else { return };
         // One that fails so is taken by the server in time; others are still given back.
-        let _ = confined(|| layouts.give_back(&shared, &file, &grant, &[]));
+        let _ = confined(|| layouts.at(&shared, &file).give_back(&grant, &[]));
         // These may be the last references, and then their end stops this thread.
         drop((layouts, shared));
     }

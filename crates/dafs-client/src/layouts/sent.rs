@@ -324,7 +324,7 @@ impl Drop for Sent {
 }
 
 /// A COMMIT that was sent to a data server.
-pub(super) struct Committing {
+pub(crate) struct Committing {
     node: Arc<Node>,
     session: Arc<Shared>,
     slot: Slot,
@@ -362,7 +362,7 @@ impl Committing {
 }
 
 /// Why a data server has committed nothing.
-pub(super) enum Uncommitted {
+pub(crate) enum Uncommitted {
     Unreachable,
     /// The same may be done soon.
     PutOff,

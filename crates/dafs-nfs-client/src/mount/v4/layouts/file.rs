@@ -1,18 +1,16 @@
 //! What NFS calls things of a layout.
 
 use super::Layouts;
-use super::nodes::Node;
-use crate::files::Handle;
-use crate::mount::layout::{Component, LayoutReader, NodeAddress};
-use crate::mount::v4::flight::TransferFlight;
-use dafs_parallel::{Protocol, catch_up};
+use crate::mount::layout::LayoutReader;
+use dafs_parallel::catch_up;
 use dafs_wire::nfs4::{Fsid, Stateid};
 use std::ops::Range;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 pub(crate) type Grant = dafs_parallel::Grant<Layouts>;
 pub(super) type Granted = dafs_parallel::Granted<Layouts>;
 pub(crate) type FileLayout = dafs_parallel::FileLayout<Layouts>;
+pub(super) type At<'a> = dafs_parallel::Holder<'a, Layouts>;
 
 /// What a layout says beside where the file lies.
 #[derive(Debug)]
@@ -33,17 +31,6 @@ impl Terms {
     }
 }
 
-impl Protocol for Layouts {
-    type Handle = Handle;
-    type Name = Stateid;
-    type Place = Component;
-    type Address = NodeAddress;
-    type Node = Node;
-    type Terms = Terms;
-    type Flight = TransferFlight;
-    type Lock<T: Default> = Mutex<T>;
-}
-
 /// Whether the server recalls the layout of this name (RFC 8881 12.5.5.2.1, 20.3), which takes the number of the
 /// recall then.
 pub(super) fn is_recalled(held: &mut Stateid, recalled: Stateid) -> bool {
@@ -57,6 +44,8 @@ pub(super) fn is_recalled(held: &mut Stateid, recalled: Stateid) -> bool {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
+    use crate::files::Handle;
+    use crate::mount::layout::Component;
     use crate::mount::v4::layouts::files::FilesReader;
     use dafs_parallel::aggregation::{Packing, Striped};
     use dafs_parallel::limits::LAYOUT_THRESHOLD_BYTES;

@@ -5,7 +5,7 @@
 //! * A server is asked a bounded number of times for one layout, whatever it answers.
 
 use super::Layouts;
-use super::file::{Grant, Granted, Terms};
+use super::file::{FileLayout, Grant, Granted, Terms};
 use super::nodes::Node;
 use super::plan::plan;
 use crate::compound::Results;
@@ -13,6 +13,7 @@ use crate::files::{Handle, putfh};
 use crate::mount::error::MountError;
 use crate::mount::layout::{LayoutReader, UnusableLayout};
 use crate::mount::limits::{DEVICES_MAX, LAYOUT_BYTES_MAX};
+use crate::mount::open::Open;
 use crate::mount::v4::client::Client;
 use dafs_wire::nfs4::{
     Attr, Attributes, Bitmap, DeviceId, Fsid, GetattrArgs, GetdeviceinfoArgs, LayoutReturn,
@@ -60,14 +61,17 @@ struct Raw {
 }
 
 impl Layouts {
-    /// Asks for a layout of the whole file by a state-id of it; it may be of a part from the start on.
+    /// Asks for a layout of the whole file by the one that is held or by an open; it may be of a part from the
+    /// start on.
     pub(super) fn ask(
         &self,
         client: &Client,
-        file: &Handle,
-        stateid: Stateid,
+        file: &FileLayout,
+        (open, held): (&Open, Option<Stateid>),
         write: bool,
     ) -> Result<Granted, UnusableLayout> {
+        let file = &file.handle;
+        let stateid = held.map_or_else(|| client.stateid(open), Ok)?;
         if self.is_wide() {
             // It would have to go back at once.
             return Err(UnusableLayout::Refused(Status::RecallConflict));
@@ -94,7 +98,8 @@ impl Layouts {
             Ok(grant) => Ok(Granted { grant, name: raw.stateid, size }),
             Err(why) => {
                 // Whether it arrives or not, nothing is done by right of it.
-                let _ = layoutreturn(client, file, raw.stateid, &**reader, &[]);
+                let body = reader.returned(raw.stateid, &[]);
+                let _ = layoutreturn(client, file, raw.stateid, &**reader, &body);
                 Err(why)
             }
         }
@@ -237,14 +242,6 @@ pub(super) fn layoutreturn(
     reader: &dyn LayoutReader,
     body: &[u8],
 ) -> crate::mount::Result<()> {
-    let empty;
-    let body = match body.is_empty() {
-        true => {
-            empty = reader.returned(stateid, &[]);
-            &empty
-        }
-        false => body,
-    };
     let returned = ReturnedLayout { offset: 0, length: u64::MAX, stateid, body };
     let args = LayoutreturnArgs {
         reclaim: false,

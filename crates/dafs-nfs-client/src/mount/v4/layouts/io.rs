@@ -1,10 +1,10 @@
 //! Reads and writes at data servers: a transfer is cut where the file is, all parts are sent at once,
 //! and what fails is read from another copy or done through the server.
 
-use super::give_back::{is_layout_lost, is_passing};
+use super::file::At;
+use super::give_back::is_passing;
 use super::{FileLayout, Grant, Layouts};
 use crate::mount::error::{MountError, Result};
-use crate::mount::layout::UnusableLayout;
 use crate::mount::limits::HEAD_BYTES;
 use crate::mount::open::{Direction, Flight, Keeper, Moved, Transfer};
 use crate::mount::pending::{Part, Parts};
@@ -12,8 +12,8 @@ use crate::mount::protocol::Sizes;
 use crate::mount::v4::client::Client;
 use crate::mount::v4::flight::{NodePart, TransferFlight, Waiting};
 use dafs_parallel::aggregation::OFFSET_MAX;
-use dafs_parallel::{Cut, Fault, Want};
-use dafs_wire::nfs4::{DeviceError, OpNum, StableHow, Stateid, Status};
+use dafs_parallel::{Act, Cut, Fault, Protocol};
+use dafs_wire::nfs4::{StableHow, Stateid, Status};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// What sends the parts of one transfer.
@@ -44,13 +44,13 @@ struct Leg {
 }
 
 /// Why a data server did not do what it was asked for.
-type Failure = Fault<MountError>;
+pub(super) type Failure = Fault<MountError>;
 
 /// The components where something was not done, and why.
 type Failed = dafs_parallel::Faults<MountError>;
 
 /// What the server is told of a failure; nothing of what passes by itself.
-fn told(failure: &Failure) -> Option<Status> {
+pub(super) fn status_of(failure: &Failure) -> Option<Status> {
     match failure {
         Fault::Away | Fault::Short => None,
         Fault::Unreachable => Some(Status::Nxio),
@@ -81,11 +81,10 @@ impl Layouts {
             self.tell_first(client, &file)?;
         }
         let counted = if write { bytes } else { transfer.open.readable(transfer.offset, bytes) };
-        let grant = match file.want(write, counted, |_| true) {
-            Want::Have(grant) => Some(grant),
-            Want::Ask(held) => self.ask_for(client, &file, transfer, held),
-            Want::None => None,
-        };
+        let open = &transfer.open;
+        // One layout for all that the open may do.
+        let ask = |held| self.ask(client, &file, (open, held), open.write);
+        let grant = self.at(client, &file).grant_for((write, counted), |_| true, open.write, ask);
         let covers = |grant: &Arc<Grant>| {
             grant.terms.covers(transfer.offset, end)
                 && grant.plan.suits(transfer.offset, transfer.memory.len())
@@ -102,44 +101,6 @@ impl Layouts {
         let flights = sent.iter().flat_map(|(_, flights)| flights.iter().map(Arc::downgrade));
         file.entered(flights);
         Ok(Some(sent?.0))
-    }
-
-    /// Asks for a layout for a transfer.
-    fn ask_for(
-        &self,
-        client: &Client,
-        file: &FileLayout,
-        transfer: &Transfer,
-        held: Option<Stateid>,
-    ) -> Option<Arc<Grant>> {
-        let open = &transfer.open;
-        let asked = match held {
-            Some(stateid) => Ok(stateid),
-            None => client.stateid(open).map_err(UnusableLayout::from),
-        };
-        // One layout for all that the open may do.
-        match asked.and_then(|stateid| self.ask(client, &file.handle, stateid, open.write)) {
-            Ok(granted) => {
-                file.granted(&granted);
-                Some(granted.grant)
-            }
-            Err(why) => {
-                let (kept, passing) = match &why {
-                    UnusableLayout::Refused(status) => {
-                        (!is_layout_lost(*status), is_passing(*status))
-                    }
-                    _ => (false, false),
-                };
-                match why {
-                    UnusableLayout::Refused(status) => {
-                        tracing::debug!(?status, "there is no layout of a file");
-                    }
-                    why => tracing::warn!(%why, "a layout cannot be used"),
-                }
-                file.refused(open.write, kept, passing);
-                None
-            }
-        }
     }
 }
 
@@ -195,7 +156,7 @@ impl Sender {
                 Ok(node) => node,
                 Err(away) => {
                     let (component, bytes) = (cut.component, cut.range.len());
-                    legs.push(Leg { component, bytes, sent: Err(away.into()) });
+                    legs.push(Leg { component, bytes, sent: Err(away) });
                     continue;
                 }
             };
@@ -273,21 +234,8 @@ impl Sender {
         }
     }
 
-    /// Gives the layout back if any failure asks for that. All of them are told: a copy that may be
-    /// written late is not as the others.
-    fn minded(&self, failed: &Failed, write: bool) {
-        let op = if write { OpNum::Write } else { OpNum::Read } as u32;
-        let error = |(component, failure): &(usize, Failure)| {
-            let device_id = self.grant.plan.places[*component].device;
-            Some(DeviceError { device_id, status: told(failure)?, op })
-        };
-        let mut errors: Vec<_> = failed.iter().filter_map(error).collect();
-        errors.dedup();
-        if errors.is_empty() {
-            return;
-        }
-        tracing::debug!(?errors, "a data server failed; the layout is given back");
-        self.layouts.give_back(&self.client, &self.file, &self.grant, &errors);
+    fn at(&self) -> At<'_> {
+        self.layouts.at(&self.client, &self.file)
     }
 
     /// Does a transfer through the server.
@@ -321,7 +269,7 @@ impl DirectFlight {
                 // Where there is one it has just failed.
                 let copies = copies.skip(usize::from(sender.grant.plan.driver.copies() == 1));
                 let others = copies.filter_map(|copy| sender.read_from(piece, copy)).next();
-                sender.minded(&failed, false);
+                sender.at().give_back_after(&sender.grant, &failed, Act::Read);
                 match others {
                     Some(moved) => moved,
                     None => return sender.through_server(piece.clone()),
@@ -349,7 +297,7 @@ impl DirectFlight {
             {
                 // The data is stable; what the file has of it is the server's to say.
                 if moved.stable < wanted || sender.file.extends() {
-                    sender.layouts.tell(&sender.client, &sender.file)?;
+                    sender.at().tell()?;
                 }
                 return Ok(Moved { stable: wanted.max(moved.stable), ..moved });
             }
@@ -357,7 +305,7 @@ impl DirectFlight {
             Err(failed) => failed,
         };
         sender.avoid(&failed);
-        sender.minded(&failed, true);
+        sender.at().give_back_after(&sender.grant, &failed, Act::Write);
         sender.through_server(self.transfer.clone())
     }
 }

@@ -8,7 +8,7 @@
 //! | `grant` | asking for layouts and devices |
 //! | `nodes` | connections to data servers |
 //! | `io` | reads and writes in parts, and what is done for those that fail |
-//! | `give_back` | what was written is told, committed, and the layout given back |
+//! | `give_back` | the requests by which `dafs-parallel` commits, tells what was written, and gives layouts back |
 //! | `recall` | what the server asks for over the back channel |
 //!
 //! Invariants
@@ -37,8 +37,8 @@ use crate::files::Handle;
 use crate::mount::error::Result;
 use crate::mount::layout::LayoutReader;
 use crate::mount::open::Open;
-use dafs_parallel::{Nodes, Returns};
-use recall::{Recalls, Said};
+use dafs_parallel::{Nodes, Protocol, Returns};
+use recall::Recalls;
 use rustc_hash::FxHashMap;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -60,7 +60,7 @@ pub(crate) struct Layouts {
     /// The place of the reader whose layouts are asked for first.
     reader: AtomicUsize,
     /// What the server has recalled.
-    returns: Returns<Self, Said>,
+    returns: Returns<Self>,
     /// Recalls of more than a file that are not done yet.
     wide: AtomicU32,
 }
@@ -132,12 +132,12 @@ impl Layouts {
         if client.is_last_open(open) {
             match file.held() {
                 Some((grant, _)) if !grant.terms.return_on_close => {
-                    self.give_back(client, &file, &grant, &[]);
+                    self.at(client, &file).give_back(&grant, &[]);
                 }
-                _ => self.settle(&file),
+                _ => self.at(client, &file).settle_all(),
             }
         }
-        self.tell(client, &file)
+        self.at(client, &file).tell()
     }
 
     /// An open of this file was closed.

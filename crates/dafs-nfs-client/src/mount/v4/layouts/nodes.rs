@@ -7,12 +7,13 @@
 //!   meanwhile.
 
 use super::Layouts;
+use super::io::Failure;
 use crate::mount::layout::NodeAddress;
 use crate::mount::link::Link;
 use crate::mount::options::MountOptions;
 use crate::mount::v4::client::{Client, Role};
 use dafs_parallel::limits::{NODE_ANSWER_TIMEOUT, NODE_CONNECT_TIMEOUT};
-use dafs_parallel::{Avoidance, Away, Nodes};
+use dafs_parallel::{Avoidance, Fault, Nodes};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -63,10 +64,10 @@ impl Node {
     }
 
     /// The client at this data server, connected anew if need be. `of` is that at the metadata server.
-    pub(super) fn client(&self, of: &Client) -> Result<Arc<Client>, Away> {
+    pub(super) fn client(&self, of: &Client) -> Result<Arc<Client>, Failure> {
         let mut state = self.state();
         if state.avoidance.is_left_alone(Instant::now()) {
-            return Err(Away::Known);
+            return Err(Fault::Away);
         }
         let client = match &state.client {
             Some(client) => client.link.revive().map(|()| client.clone()),
@@ -81,7 +82,7 @@ impl Node {
             Err(reason) => {
                 tracing::warn!(%reason, "a data server cannot be reached");
                 state.avoidance.failed(Instant::now());
-                Err(Away::News)
+                Err(Fault::Unreachable)
             }
         }
     }

@@ -13,7 +13,7 @@ use crate::back::BackHandler;
 use crate::files::Handle;
 use crate::mount::v4::client::Client;
 use dafs_dat::confine::confined;
-use dafs_parallel::{Held, Recalled, Work};
+use dafs_parallel::{Held, Protocol, Recalled, Work};
 use dafs_wire::nfs4::{
     CbLayoutrecallArgs, CbNotifyDeviceidArgs, CbRecallAnyArgs, DeviceChange, DeviceId, Fsid,
     LayoutRecall, Status,
@@ -23,14 +23,14 @@ use std::sync::{Arc, Weak};
 
 /// Everything was given back that the server asked for: it waits to be told so.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Said {
+pub(crate) struct Said {
     layout_type: u32,
     of: Wide,
 }
 
 /// More than a file (`layoutreturn_type4`).
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Wide {
+pub(crate) enum Wide {
     /// The file system of this file.
     FileSystem(Handle),
     All,
@@ -169,7 +169,7 @@ pub(super) fn start(layouts: &Arc<Layouts>, client: &Arc<Client>) -> std::io::Re
             let Some(client) = client.upgrade() else { return };
             // A panic at one does not keep others from being given back.
             let _ = confined(|| match work {
-                Work::GiveBack((file, grant)) => layouts.give_back(&client, &file, &grant, &[]),
+                Work::GiveBack((file, grant)) => layouts.at(&client, &file).give_back(&grant, &[]),
                 Work::Then(Said { layout_type, of }) => {
                     super::give_back::say(&client, layout_type, &of);
                     layouts.end_wide();

@@ -1,0 +1,258 @@
+//! What the holder of a file's layout does, by whatever protocol: it asks for the layout, has data servers make
+//! stable what was written, tells the server of that, and gives the layout back.
+//!
+//! Invariants
+//! * A layout is given back only when nothing that was sent by it is unanswered.
+//! * Unstable data is committed before its layout goes, or counted as lost.
+
+use crate::{
+    Act, Fault, FileLayout, Grant, Granted, LayoutState, Lock, Protocol, Refusal, Untold, Want,
+};
+use std::sync::Arc;
+
+/// How often it is tried to tell the server what was written, by other layouts each time.
+const TELL_TRIES: u32 = 2;
+
+/// The layout of one file, with the server that gives it.
+#[derive(Debug)]
+pub struct Holder<'a, P: Protocol> {
+    /// What the client knows of layouts.
+    pub client: &'a P,
+    /// The server.
+    pub server: &'a P::Server,
+    /// The layout.
+    pub file: &'a FileLayout<P>,
+}
+
+impl<P: Protocol> Holder<'_, P> {
+    /// The layout that a transfer of so many bytes goes by, if any; `ask` asks for it, for writing as well if
+    /// the open may `write`. A layout that is not `known` to the server any more is forgotten first.
+    pub fn grant_for(
+        &self,
+        (writing, bytes): (bool, u64),
+        known: impl Fn(&Grant<P>) -> bool,
+        write: bool,
+        ask: impl FnOnce(Option<P::Name>) -> Result<Granted<P>, P::Unusable>,
+    ) -> Option<Arc<Grant<P>>> {
+        let held = match self.file.want(writing, bytes, known) {
+            Want::Have(grant) => return Some(grant),
+            Want::None => return None,
+            Want::Ask(held) => held,
+        };
+        let why = match ask(held) {
+            Ok(granted) => {
+                self.file.granted(&granted);
+                return Some(granted.grant);
+            }
+            Err(why) => why,
+        };
+        let refusal = P::refusal(self, &why, false);
+        match refusal {
+            Some(_) => tracing::debug!(%why, "there is no layout of a file"),
+            None => tracing::warn!(%why, "a layout cannot be used"),
+        }
+        let Refusal { kept, passing } = refusal.unwrap_or_default();
+        self.file.refused(write, kept, passing);
+        None
+    }
+
+    /// Waits until everything that was sent by the layout has been answered.
+    pub fn settle_all(&self) {
+        self.file.flights().iter().for_each(|flight| P::settle(flight));
+    }
+
+    /// Gives a layout back, if it is held, with the errors that are the reason. When this returns it is
+    /// not held any more.
+    pub fn give_back(&self, grant: &Arc<Grant<P>>, errors: &[P::Report]) {
+        // What others have under way, and have written, is not given up because this thread is in a hurry; and
+        // a thread that finds it given back believes that the server knows.
+        P::unhurried(|| {
+            if self.file.begin_return(grant) {
+                self.settle_all();
+                let mut errors = errors.to_vec();
+                errors.extend(self.commit_data(grant));
+                self.give_back_settled(grant, &errors);
+            }
+        });
+    }
+
+    /// The same of one that nothing is sent by any more.
+    fn give_back_settled(&self, grant: &Arc<Grant<P>>, errors: &[P::Report]) {
+        let is_reported = errors.is_empty() || P::report_before(self, errors);
+        // What is not told now is told by right of another layout, which the server gives when it knows of the
+        // errors.
+        let told = if is_reported { self.try_tell().map(drop) } else { Ok(()) };
+        if let Some((_, name)) = self.file.held() {
+            let returned = P::layout_return(self, grant, name, errors);
+            if let Err(error) = returned.and(told) {
+                tracing::debug!(%error, "a layout was given back");
+            }
+        }
+        self.file.returned();
+    }
+
+    /// Gives the layout back if any failure asks for that. All of them are told: a copy that may be
+    /// written late is not as the others.
+    pub fn give_back_after(
+        &self,
+        grant: &Arc<Grant<P>>,
+        failed: &[(usize, Fault<P::Error>)],
+        act: Act,
+    ) {
+        let errors = failed.iter();
+        let errors = errors.filter_map(|(at, fault)| P::report(self, grant, (*at, fault), act));
+        let mut errors: Vec<_> = errors.collect();
+        errors.dedup();
+        if !errors.is_empty() {
+            tracing::debug!(?errors, "a data server failed; the layout is given back");
+            self.give_back(grant, &errors);
+        }
+    }
+
+    /// Has everything stable that was written, and the server know of it. Gives the verifier of all
+    /// data servers.
+    ///
+    /// # Errors
+    /// The server's.
+    pub fn commit(&self) -> Result<[u8; 8], P::Error> {
+        if let Some((grant, _)) = self.file.held() {
+            let errors = P::unhurried(|| self.commit_data(&grant));
+            if !errors.is_empty() {
+                self.give_back(&grant, &errors);
+            }
+        }
+        self.tell()?;
+        Ok(self.file.verifier())
+    }
+
+    /// Commits unstable data where it is; what is not there any more counts as lost. Gives the errors
+    /// of data servers that cannot commit.
+    fn commit_data(&self, grant: &Arc<Grant<P>>) -> Vec<P::Report> {
+        let file = self.file;
+        // A thread that finds none has waited for those that took it.
+        let _one_at_a_time = file.committing.hold();
+        let unstable = file.change(|state| state.take_unstable_of(grant));
+        let mut failed = Vec::new();
+        if grant.plan.commits_at_server {
+            let verifier = (!unstable.is_empty()).then(|| P::commit_at_server(self)).flatten();
+            if unstable.values().any(|before| Some(*before) != verifier) {
+                file.change(LayoutState::lose);
+            }
+            return failed;
+        }
+        // All data servers at a time.
+        let begin =
+            |(component, before)| (component, before, P::begin_commit(self, grant, component));
+        let begun: Vec<_> = unstable.into_iter().map(begin).collect();
+        for (component, before, commit) in begun {
+            let verifier = P::finish_commit(self, grant, component, commit);
+            if verifier != Some(before) {
+                file.change(LayoutState::lose);
+            }
+            if verifier.is_none() {
+                let fault = (component, &Fault::Unreachable);
+                failed.extend(P::report(self, grant, fault, Act::Commit));
+            }
+        }
+        failed
+    }
+
+    /// Tells the server what was written, if that has not been done.
+    ///
+    /// # Errors
+    /// The server's; [`P::WRITES_LOST`].
+    pub fn tell(&self) -> Result<(), P::Error> {
+        // A layout that is gone is asked for once more.
+        for _ in 0..TELL_TRIES {
+            if self.try_tell()? {
+                return Ok(());
+            }
+            self.file.await_return();
+        }
+        // The thread that gave the layout back may have told it, and the server looks how far the file reaches
+        // then.
+        let Some(written) = self.file.written() else { return Ok(()) };
+        if P::is_known(self, written)? { Ok(()) } else { Err(P::put_off(self)) }
+    }
+
+    /// The same; false while there is no layout to tell it by, because one that is of no use for that is
+    /// being given back.
+    ///
+    /// # Errors
+    /// As for [`Self::tell`].
+    fn try_tell(&self) -> Result<bool, P::Error> {
+        if self.file.written().is_none() {
+            return Ok(true);
+        }
+        let _one_at_a_time = self.file.telling.hold();
+        P::unstopped(|| self.tell_now())
+    }
+
+    /// The same for the thread that does it alone.
+    ///
+    /// # Errors
+    /// As for [`Self::tell`].
+    fn tell_now(&self) -> Result<bool, P::Error> {
+        let file = self.file;
+        let (mut tries, mut pause) = (TELL_TRIES, P::pauses(self, true));
+        while tries > 0 {
+            let Some(written) = file.written() else { return Ok(true) };
+            let held = match file.held().filter(|(grant, _)| grant.write) {
+                Some(held) => Some(held),
+                None if file.is_returning() => return Ok(false),
+                None => self.layout_to_tell()?,
+            };
+            let Some((grant, name)) = held else {
+                // When the layout was given back the server may have looked how far the file reaches.
+                if P::is_known(self, written)? {
+                    return Ok(true);
+                }
+                if pause()? {
+                    continue;
+                }
+                break;
+            };
+            let error = match P::layout_commit(self, &grant, name, written) {
+                Ok(size) => {
+                    file.told(written, size);
+                    return Ok(true);
+                }
+                Err(error) => error,
+            };
+            match P::untold(&error) {
+                Untold::LayoutLost if file.is_returning() => return Ok(false),
+                Untold::LayoutLost => {
+                    file.change(|state| state.void_unless(|held| !std::ptr::eq(held, &*grant)));
+                    tries -= 1;
+                }
+                Untold::WritesLost => break,
+                Untold::Other => return Err(error),
+            }
+        }
+        file.abandon_written();
+        Err(P::WRITES_LOST)
+    }
+
+    /// A layout for writing, for what was written by one that is gone; `None` if there is none. A server that
+    /// puts it off is asked again.
+    ///
+    /// # Errors
+    /// As for [`Self::without_layout`].
+    fn layout_to_tell(&self) -> Result<Option<(Arc<Grant<P>>, P::Name)>, P::Error> {
+        let file = self.file;
+        let mut pause = P::pauses(self, false);
+        while let Some(held) = file.must_ask() {
+            match P::ask_to_tell(self, held) {
+                Ok(granted) => file.granted(&granted),
+                Err(why) => {
+                    let refusal = P::refusal(self, &why, true).unwrap_or_default();
+                    file.refused(true, refusal.kept, refusal.passing);
+                    if !(refusal.passing && pause()?) {
+                        return P::without_layout(why).map(|()| None);
+                    }
+                }
+            }
+        }
+        Ok(file.held().filter(|(grant, _)| grant.write))
+    }
+}
