@@ -44,8 +44,13 @@ impl<P: Protocol> FileLayout<P> {
         }
     }
 
-    /// Changes what others may wait for.
-    pub(crate) fn change<T>(&self, change: impl FnOnce(&mut State<P>) -> T) -> T {
+    /// Looks at the state, or changes what no thread waits for.
+    pub fn with<T>(&self, act: impl FnOnce(&mut State<P>) -> T) -> T {
+        act(&mut self.state.hold())
+    }
+
+    /// Changes the phase of the layout, which others may wait for.
+    pub fn change<T>(&self, change: impl FnOnce(&mut State<P>) -> T) -> T {
         let result = change(&mut self.state.hold());
         self.changed.notify_all();
         result
@@ -71,11 +76,6 @@ impl<P: Protocol> FileLayout<P> {
         })
     }
 
-    /// So many bytes were moved that were not counted when they were asked for.
-    pub fn count(&self, bytes: u64) {
-        self.state.hold().count(bytes);
-    }
-
     /// Whether to ask for a layout in order to tell what was written ([`LayoutState::must_ask`]).
     pub(crate) fn must_ask(&self) -> Option<Option<P::Name>> {
         self.step(LayoutState::must_ask)
@@ -84,11 +84,6 @@ impl<P: Protocol> FileLayout<P> {
     /// Waits until no thread is giving it back.
     pub(crate) fn await_return(&self) {
         self.step(|state| if state.is_returning() { Step::Wait } else { Step::Now(()) });
-    }
-
-    /// Whether a thread asks for a layout.
-    pub fn is_asking(&self) -> bool {
-        self.state.hold().is_asking()
     }
 
     /// Whether it is being given back.
@@ -154,26 +149,6 @@ impl<P: Protocol> FileLayout<P> {
         self.state.hold().extends()
     }
 
-    /// The server was told so much.
-    pub fn told(&self, written: Written, size: Option<u64>) {
-        self.state.hold().told(written, size);
-    }
-
-    /// The server will not be told of what was written; it counts as lost.
-    pub fn abandon_written(&self) {
-        self.state.hold().abandon_written();
-    }
-
-    /// The file was given another size by this client.
-    pub fn resized(&self, size: u64) {
-        self.state.hold().resized(size);
-    }
-
-    /// How far the file reaches is not known any more. What was written is still to be told.
-    pub fn forget_size(&self) {
-        self.state.hold().forget_size();
-    }
-
     /// Begins to give a layout back; false if it is not held any more, and when another thread has
     /// given it back meanwhile.
     pub fn begin_return(&self, grant: &Arc<Grant<P>>) -> bool {
@@ -185,14 +160,16 @@ impl<P: Protocol> FileLayout<P> {
         self.change(|state| state.returned(Instant::now()));
     }
 
-    /// The server has forgotten all layouts. Unstable data may be there still; no answer tells.
-    pub fn void(&self) {
-        self.change(LayoutState::void);
-    }
-
-    /// The server recalls a layout: `means` says whether it is that of this name, and brings the name to what
-    /// the server has told.
-    pub fn recall(&self, means: impl FnOnce(&mut P::Name) -> bool) -> Recalled {
-        self.state.hold().recall(means)
+    /// The server recalls a layout: that of this name, or any.
+    pub fn recall(&self, name: Option<P::Name>) -> Recalled {
+        self.state.hold().recall(|held| {
+            let Some(mut name) = name else { return true };
+            let ((number, is_held), (recalled, is_meant)) = (P::parts(held), P::parts(&mut name));
+            // The return has to be of the number of the recall. Numbers wrap; an older one comes late.
+            if is_held == is_meant && recalled.wrapping_sub(*number) < u32::MAX / 2 {
+                *number = *recalled;
+            }
+            is_held == is_meant
+        })
     }
 }

@@ -131,12 +131,12 @@ impl<P: Protocol> Holder<'_, P> {
         let file = self.file;
         // A thread that finds none has waited for those that took it.
         let _one_at_a_time = file.committing.hold();
-        let unstable = file.change(|state| state.take_unstable_of(grant));
+        let unstable = file.with(|state| state.take_unstable_of(grant));
         let mut failed = Vec::new();
         if grant.plan.commits_at_server {
             let verifier = (!unstable.is_empty()).then(|| P::commit_at_server(self)).flatten();
             if unstable.values().any(|before| Some(*before) != verifier) {
-                file.change(LayoutState::lose);
+                file.with(LayoutState::lose);
             }
             return failed;
         }
@@ -147,7 +147,7 @@ impl<P: Protocol> Holder<'_, P> {
         for (component, before, commit) in begun {
             let verifier = P::finish_commit(self, grant, component, commit);
             if verifier != Some(before) {
-                file.change(LayoutState::lose);
+                file.with(LayoutState::lose);
             }
             if verifier.is_none() {
                 let fault = (component, &Fault::Unreachable);
@@ -160,7 +160,7 @@ impl<P: Protocol> Holder<'_, P> {
     /// Tells the server what was written, if that has not been done.
     ///
     /// # Errors
-    /// The server's; [`P::WRITES_LOST`].
+    /// The server's; [`Protocol::WRITES_LOST`].
     pub fn tell(&self) -> Result<(), P::Error> {
         // A layout that is gone is asked for once more.
         for _ in 0..TELL_TRIES {
@@ -177,9 +177,6 @@ impl<P: Protocol> Holder<'_, P> {
 
     /// The same; false while there is no layout to tell it by, because one that is of no use for that is
     /// being given back.
-    ///
-    /// # Errors
-    /// As for [`Self::tell`].
     fn try_tell(&self) -> Result<bool, P::Error> {
         if self.file.written().is_none() {
             return Ok(true);
@@ -189,9 +186,6 @@ impl<P: Protocol> Holder<'_, P> {
     }
 
     /// The same for the thread that does it alone.
-    ///
-    /// # Errors
-    /// As for [`Self::tell`].
     fn tell_now(&self) -> Result<bool, P::Error> {
         let file = self.file;
         let (mut tries, mut pause) = (TELL_TRIES, P::pauses(self, true));
@@ -214,7 +208,7 @@ impl<P: Protocol> Holder<'_, P> {
             };
             let error = match P::layout_commit(self, &grant, name, written) {
                 Ok(size) => {
-                    file.told(written, size);
+                    file.with(|state| state.told(written, size));
                     return Ok(true);
                 }
                 Err(error) => error,
@@ -229,15 +223,12 @@ impl<P: Protocol> Holder<'_, P> {
                 Untold::Other => return Err(error),
             }
         }
-        file.abandon_written();
+        file.with(LayoutState::abandon_written);
         Err(P::WRITES_LOST)
     }
 
     /// A layout for writing, for what was written by one that is gone; `None` if there is none. A server that
     /// puts it off is asked again.
-    ///
-    /// # Errors
-    /// As for [`Self::without_layout`].
     fn layout_to_tell(&self) -> Result<Option<(Arc<Grant<P>>, P::Name)>, P::Error> {
         let file = self.file;
         let mut pause = P::pauses(self, false);

@@ -44,4 +44,4 @@ pub use nodes::Nodes;
 pub use plan::{Cut, Plan, are_apart};
 pub use protocol::{Act, Grant, Granted, Held, Lock, Protocol, Refusal, Untold};
 pub use returns::{Returns, Work};
-pub use state::{LayoutGrant, LayoutState, Recalled, Step, Want, Written, catch_up};
+pub use state::{LayoutGrant, LayoutState, Recalled, Step, Want, Written};

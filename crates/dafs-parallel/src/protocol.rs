@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// A protocol by which files are read and written at data servers: its types, and the requests that
-/// [`Holder`] needs. What a client knows of layouts implements it.
+/// [`Holder`] needs, whose errors are the server's. What a client knows of layouts implements it.
 pub trait Protocol: Debug + Sized + 'static {
     /// A file, as the metadata server calls it.
     type Handle: Debug;
@@ -46,10 +46,10 @@ pub trait Protocol: Debug + Sized + 'static {
         Holder { client: self, server, file }
     }
 
+    /// The number of a layout's state-id, and what else it consists of.
+    fn parts(name: &mut Self::Name) -> (&mut u32, &[u8]);
+
     /// Asks for a layout for writing, only to tell what was written; `held` is the name of one for reading.
-    ///
-    /// # Errors
-    /// There is none.
     fn ask_to_tell(
         at: &Holder<'_, Self>,
         held: Option<Self::Name>,
@@ -58,10 +58,7 @@ pub trait Protocol: Debug + Sized + 'static {
     /// What it means that there is no layout, if the server has said so.
     fn refusal(at: &Holder<'_, Self>, why: &Self::Unusable, to_tell: bool) -> Option<Refusal>;
 
-    /// There is no layout to tell by what was written.
-    ///
-    /// # Errors
-    /// It may be told later.
+    /// There is no layout to tell by what was written; an error if it may be told later.
     fn without_layout(why: Self::Unusable) -> Result<(), Self::Error>;
 
     /// Pauses between attempts to get a layout, `long` ones where the server gives none for now: each call waits,
@@ -91,9 +88,6 @@ pub trait Protocol: Debug + Sized + 'static {
     }
 
     /// Tells the server what was written (LAYOUTCOMMIT). Gives the size of the file, if it is told.
-    ///
-    /// # Errors
-    /// The server's.
     fn layout_commit(
         at: &Holder<'_, Self>,
         grant: &Grant<Self>,
@@ -105,9 +99,6 @@ pub trait Protocol: Debug + Sized + 'static {
     fn untold(error: &Self::Error) -> Untold;
 
     /// Whether the server knows already of all that was written, and of the file's end.
-    ///
-    /// # Errors
-    /// The server's.
     fn is_known(_at: &Holder<'_, Self>, _written: Written) -> Result<bool, Self::Error> {
         Ok(false)
     }
@@ -116,9 +107,6 @@ pub trait Protocol: Debug + Sized + 'static {
     fn put_off(at: &Holder<'_, Self>) -> Self::Error;
 
     /// Gives the layout back (LAYOUTRETURN).
-    ///
-    /// # Errors
-    /// The server's.
     fn layout_return(
         at: &Holder<'_, Self>,
         grant: &Grant<Self>,

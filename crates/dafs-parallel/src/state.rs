@@ -20,14 +20,6 @@ use rustc_hash::FxHashMap;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-/// Brings the number of a state-id that is held to that of a recall, which the return has to be of. Numbers wrap;
-/// an older one comes late and changes nothing.
-pub fn catch_up(held: &mut u32, recalled: u32) {
-    if recalled.wrapping_sub(*held) < u32::MAX / 2 {
-        *held = recalled;
-    }
-}
-
 /// What was granted.
 pub trait LayoutGrant {
     /// It is for writing, too.

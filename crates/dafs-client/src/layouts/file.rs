@@ -2,7 +2,7 @@
 
 use super::Layouts;
 use crate::fork::ForkMutex;
-use dafs_parallel::{Lock, catch_up};
+use dafs_parallel::Lock;
 use dafs_wire::dafs::StateId;
 use std::fmt::Debug;
 use std::sync::MutexGuard;
@@ -17,17 +17,6 @@ pub(super) type At<'a> = dafs_parallel::Holder<'a, Layouts>;
 pub(crate) struct Name {
     pub(super) state_id: StateId,
     pub(super) seqid: u32,
-}
-
-impl Name {
-    /// Whether a recall is of the layout of this name, which takes its number then.
-    pub(super) fn is_recalled(&mut self, recalled: Self) -> bool {
-        let is_it = self.state_id == recalled.state_id;
-        if is_it {
-            catch_up(&mut self.seqid, recalled.seqid);
-        }
-        is_it
-    }
 }
 
 impl<T: Debug + Default> Lock<T> for ForkMutex<T> {

@@ -56,6 +56,10 @@ impl Protocol for Layouts {
 
     const WRITES_LOST: Error = Error::WritesLost;
 
+    fn parts(name: &mut Name) -> (&mut u32, &[u8]) {
+        (&mut name.seqid, &name.state_id.0)
+    }
+
     fn ask_to_tell(at: &At<'_>, _: Option<Name>) -> Result<Granted, Unusable> {
         match at.server.writer_of(&at.file.handle) {
             Some(state_id) => at.client.ask(at.server, at.file, state_id, true),
@@ -156,7 +160,7 @@ impl Protocol for Layouts {
         let size = size_of(at.server, at.file.handle)?;
         let is_known = size >= written.end;
         if is_known {
-            at.file.told(written, Some(size));
+            at.file.with(|state| state.told(written, Some(size)));
         }
         Ok(is_known)
     }

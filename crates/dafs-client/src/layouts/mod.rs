@@ -47,7 +47,7 @@ use crate::options::ConnectOptions;
 use crate::standing::Standing;
 use crate::uncommitted::Uncommitted;
 use dafs_parallel::limits::LAYOUT_THRESHOLD_BYTES;
-use dafs_parallel::{Nodes, Protocol};
+use dafs_parallel::{LayoutState, Nodes, Protocol};
 use dafs_wire::dafs::Verifier;
 use file::FileLayout;
 use flight::{Finisher, Transfers};
@@ -150,14 +150,14 @@ impl Layouts {
                 self.tell_of(shared, handle);
                 // It may end elsewhere afterwards. What could not be told, or was written since, remains.
                 if let Some(layout) = self.known.find(handle) {
-                    layout.forget_size();
+                    layout.with(LayoutState::forget_size);
                 }
             }
             Use::LookAtAny | Use::ChangeAny => {
                 for layout in self.known.all() {
                     self.tell_first(shared, &layout);
                     if *what == Use::ChangeAny {
-                        layout.forget_size();
+                        layout.with(LayoutState::forget_size);
                     }
                 }
             }

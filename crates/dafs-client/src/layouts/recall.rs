@@ -64,7 +64,7 @@ impl Known {
         let new = || {
             let file = FileLayout::new(*handle);
             // Whoever asks for it has moved so much already.
-            file.count(LAYOUT_THRESHOLD_BYTES);
+            file.with(|state| state.count(LAYOUT_THRESHOLD_BYTES));
             (Arc::new(file), 0)
         };
         let (file, users) = files.entry(*handle).or_insert_with(new);
@@ -112,8 +112,7 @@ impl Known {
     ) -> Status {
         let mut status = Status::NotFound;
         for file in files {
-            let means = |held: &mut Name| name.is_none_or(|name| held.is_recalled(name));
-            match file.recall(means) {
+            match file.recall(name) {
                 // The answer that tells of it is on its way, and the server calls again.
                 Recalled::Later => return Status::Delay,
                 Recalled::Unknown => {}

@@ -137,7 +137,7 @@ impl TransferFlight {
             && let Some(file) =
                 self.client.layouts().and_then(|layouts| layouts.known(&open.handle))
         {
-            file.count(grown);
+            file.with(|state| state.count(grown));
         }
     }
 

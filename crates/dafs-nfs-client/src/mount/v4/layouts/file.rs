@@ -2,8 +2,7 @@
 
 use super::Layouts;
 use crate::mount::layout::LayoutReader;
-use dafs_parallel::catch_up;
-use dafs_wire::nfs4::{Fsid, Stateid};
+use dafs_wire::nfs4::Fsid;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -31,16 +30,6 @@ impl Terms {
     }
 }
 
-/// Whether the server recalls the layout of this name (RFC 8881 12.5.5.2.1, 20.3), which takes the number of the
-/// recall then.
-pub(super) fn is_recalled(held: &mut Stateid, recalled: Stateid) -> bool {
-    let is_it = held.other == recalled.other;
-    if is_it {
-        catch_up(&mut held.seqid, recalled.seqid);
-    }
-    is_it
-}
-
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
@@ -50,7 +39,7 @@ pub(super) mod tests {
     use dafs_parallel::aggregation::{Packing, Striped};
     use dafs_parallel::limits::LAYOUT_THRESHOLD_BYTES;
     use dafs_parallel::{Plan, Recalled, Want};
-    use dafs_wire::nfs4::DeviceId;
+    use dafs_wire::nfs4::{DeviceId, Stateid};
 
     /// A layout without data servers.
     pub(crate) fn grant(write: bool) -> Arc<Grant> {
@@ -85,7 +74,7 @@ pub(super) mod tests {
     #[test]
     fn recalls_and_answers_may_overtake_each_other() {
         let file = FileLayout::new(Handle(vec![1]));
-        let recall = |stateid| file.recall(|held| is_recalled(held, stateid));
+        let recall = |stateid| file.recall(Some(stateid));
         assert_eq!(recall(stateid(2, 1)), Recalled::Unknown);
         assert!(matches!(file.want(true, LAYOUT_THRESHOLD_BYTES, |_| true), Want::Ask(None)));
         // The answer is on its way.

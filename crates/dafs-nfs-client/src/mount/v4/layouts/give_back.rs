@@ -14,7 +14,7 @@ use crate::mount::layout::{Component, NodeAddress, UnusableLayout};
 use crate::mount::v4::client::Client;
 use crate::mount::v4::exchange::Exchange;
 use crate::mount::v4::flight::{TransferFlight, is_state_lost};
-use dafs_parallel::{Act, Protocol, Refusal, Untold, Written};
+use dafs_parallel::{Act, LayoutState, Protocol, Refusal, Untold, Written};
 use dafs_wire::nfs4::{
     DeviceError, FreeStateidArgs, LayoutBody, LayoutReturn, LayoutcommitArgs, LayouterrorArgs,
     LayoutreturnArgs, Op, OpNum, ResultBody, Stateid, Status,
@@ -63,6 +63,10 @@ impl Protocol for Layouts {
     type Commit = Option<(Arc<Client>, Exchange)>;
 
     const WRITES_LOST: MountError = MountError::WritesLost;
+
+    fn parts(stateid: &mut Stateid) -> (&mut u32, &[u8]) {
+        (&mut stateid.seqid, &stateid.other)
+    }
 
     fn ask_to_tell(at: &At<'_>, held: Option<Stateid>) -> Result<Granted, UnusableLayout> {
         let open = at.server.open_of(&at.file.handle, true);
@@ -157,7 +161,7 @@ impl Protocol for Layouts {
     }
 
     fn put_off(at: &At<'_>) -> MountError {
-        at.file.abandon_written();
+        at.file.with(LayoutState::abandon_written);
         MountError::WritesLost
     }
 

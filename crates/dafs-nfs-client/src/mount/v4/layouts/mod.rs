@@ -37,7 +37,7 @@ use crate::files::Handle;
 use crate::mount::error::Result;
 use crate::mount::layout::LayoutReader;
 use crate::mount::open::Open;
-use dafs_parallel::{Nodes, Protocol, Returns};
+use dafs_parallel::{LayoutState, Nodes, Protocol, Returns};
 use recall::Recalls;
 use rustc_hash::FxHashMap;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize};
@@ -112,7 +112,7 @@ impl Layouts {
     /// its last run has named.
     pub(crate) fn void(&self) {
         self.devices().clear();
-        self.all().iter().for_each(|file| file.void());
+        self.all().iter().for_each(|file| file.change(LayoutState::void));
     }
 
     /// Answers the calls of the server.
@@ -147,7 +147,7 @@ impl Layouts {
         if client.open_of(handle, false).is_some() {
             return;
         }
-        file.void();
+        file.change(LayoutState::void);
         // Whoever has opened it again meanwhile goes on with it.
         if Arc::strong_count(file) == 1 && file.written().is_none() {
             files.remove(handle);
@@ -165,7 +165,7 @@ impl Layouts {
     /// This client has given a file another size.
     pub(crate) fn resized(&self, handle: &Handle, size: u64) {
         if let Some(file) = self.known(handle) {
-            file.resized(size);
+            file.with(|state| state.resized(size));
         }
     }
 

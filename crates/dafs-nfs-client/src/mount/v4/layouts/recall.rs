@@ -7,7 +7,6 @@
 //!   held that the server does not know of when it is told that they were given back.
 //! * The thread ends with its mount.
 
-use super::file::is_recalled;
 use super::{FileLayout, Grant, Layouts};
 use crate::back::BackHandler;
 use crate::files::Handle;
@@ -52,7 +51,7 @@ impl BackHandler for Recalls {
             LayoutRecall::File(recalled) => {
                 let file = layouts.known(&Handle(recalled.handle.to_vec()));
                 let Some(file) = file else { return Status::NoMatchingLayout };
-                match file.recall(|held| is_recalled(held, recalled.stateid)) {
+                match file.recall(Some(recalled.stateid)) {
                     Recalled::Later => Status::Delay,
                     Recalled::Unknown => Status::NoMatchingLayout,
                     // With OK it has to be given back now.
@@ -108,7 +107,7 @@ impl Layouts {
     fn recall_wide(&self, layout_type: u32, fsid: Option<Fsid>) -> Status {
         // No thread asks for a layout from now on.
         self.wide.fetch_add(1, Ordering::SeqCst);
-        if self.all().iter().any(|file| file.is_asking()) {
+        if self.all().iter().any(|file| file.with(|state| state.is_asking())) {
             // The recall may have overtaken an answer that tells of a layout.
             self.end_wide();
             return Status::Delay;
