@@ -33,8 +33,7 @@ pub(crate) enum Callback {
     Recall { handle: Handle, state: StateRef, truncate: bool },
     /// CB_LAYOUTRECALL: recalls the layout of a file.
     RecallLayout { handle: Handle, state: StateRef, form: LayoutForm },
-    /// CB_LAYOUTRECALL: recalls all layouts of an object's file system, or all layouts of the
-    /// client.
+    /// CB_LAYOUTRECALL: recalls all layouts of an object's file system, or of the client.
     RecallLayouts { of: Option<Handle>, form: LayoutForm },
     /// CB_NOTIFY_DEVICEID: a device has gone.
     DeviceGone { key: DeviceKey, form: LayoutForm },
@@ -243,8 +242,7 @@ impl Callbacks {
         true
     }
 
-    /// Changes program and credential (BACKCHANNEL_CTL). Returns false when there is no such
-    /// session.
+    /// Changes program and credential (BACKCHANNEL_CTL). Returns false without such a session.
     pub(crate) fn control(
         &mut self,
         id: SessionId,
