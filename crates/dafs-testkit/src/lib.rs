@@ -1,8 +1,9 @@
 //! Fixtures that the tests of several crates share.
 //!
 //! Invariants
-//! * Nothing here depends on a client, so that the unit tests of the clients may use it.
-//! * Nothing here depends on `dafs-server`, so that tests of clients are not built anew with every engine.
+//! * The crate depends on no client, so that the unit tests of the clients may use it.
+//! * The crate does not depend on `dafs-server`, so that a change of an engine does not rebuild the
+//!   tests of clients.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]

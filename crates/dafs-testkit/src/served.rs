@@ -1,5 +1,5 @@
-//! A DAFS server in this process, on a directory of its own: engine, service and store, with what outlives
-//! a restart.
+//! A DAFS server in this process, on its own directory: engine, service and store, with the state
+//! that outlives a restart.
 
 use dafs_dat::connections::Connections;
 use dafs_dat::iwarp::{IwarpAdapter, IwarpConfig};
@@ -23,24 +23,24 @@ use std::sync::Arc;
 use std::time::Duration;
 use tempfile::TempDir;
 
-/// How long a server that stops waits for blocking calls.
+/// The longest wait for blocking calls when a server stops.
 const STOP_TIME: Duration = Duration::from_secs(5);
 
-/// How a server is made.
+/// The options of a server.
 #[derive(Debug, Clone)]
 pub struct Setup {
-    /// Proofs of identity.
+    /// The means of authentication.
     pub auth: AuthConfig,
-    /// How long a silent client keeps its opens.
+    /// The lease time: a silent client keeps its opens that long.
     pub lease_time: Duration,
-    /// How long clients may reclaim after a restart; the lease time if not set.
+    /// The grace period after a restart, in which clients may reclaim; `None` means the lease time.
     pub grace_time: Option<Duration>,
 }
 
 /// A server that listens on a loopback port, for iWARP and shared memory.
 pub struct Served {
     running: Option<Running>,
-    /// Where it listens, also after a restart.
+    /// The address of its listener, the same after a restart.
     pub address: SocketAddr,
     dir: TempDir,
     state: TempDir,
@@ -49,12 +49,12 @@ pub struct Served {
 }
 
 impl Served {
-    /// A server as it is by default.
+    /// Starts a server with default options.
     pub fn new() -> Self {
         Self::with(|_| {})
     }
 
-    /// A server with another setup.
+    /// Starts a server with changed options.
     pub fn with(change: impl FnOnce(&mut Setup)) -> Self {
         let lease_time = Duration::from_secs(30);
         let mut setup = Setup { auth: AuthConfig::default(), lease_time, grace_time: None };
@@ -71,23 +71,23 @@ impl Served {
         served
     }
 
-    /// Where clients connect.
+    /// Returns the URL for clients.
     pub fn url(&self) -> String {
         format!("dafs://{}/", self.address)
     }
 
-    /// The directory that it serves.
+    /// Returns the directory that it serves.
     pub fn path(&self) -> &Path {
         self.dir.path()
     }
 
-    /// What its engine held lately.
+    /// Returns the recent counts of its engine.
     pub fn counts(&self) -> EngineCounts {
         let running = self.running.as_ref().unwrap();
         running.reactors.iter().map(|reactor| reactor.gauge().counts()).sum()
     }
 
-    /// Ends it, with its connections; what it keeps in files stays.
+    /// Stops the server and its connections. Its files stay.
     pub fn stop(&mut self) {
         self.running = None;
     }
@@ -102,7 +102,7 @@ impl Served {
     fn service(&self) -> Service {
         let options = PosixOptions::new(self.secret);
         let store = PosixStore::open(self.path(), options).unwrap();
-        // Root squashing is not what these tests are about; they may run as root.
+        // The tests may run as root, and are not about root squashing.
         let options = ExportOptions { squash: Squash::None, ..ExportOptions::default() };
         let namespace = Namespace::new(vec![Export::new("", Arc::new(store), options)]).unwrap();
         let config = ServiceConfig {
@@ -128,7 +128,7 @@ impl Default for Served {
     }
 }
 
-/// The threads of a server. Dropping it ends them.
+/// The threads of a server. They end when this is dropped.
 struct Running {
     service: Arc<Service>,
     reactors: [Reactor; 1],
@@ -173,13 +173,13 @@ impl Drop for Running {
     fn drop(&mut self) {
         Reactor::stop(&mut self.reactors);
         self.clocks.clear();
-        // What they still do keeps the records open, which the next server on them would find locked.
+        // Running calls keep the records open, and the next server would find them locked.
         self.pools.iter().all(|pool| pool.finish(STOP_TIME));
         self.service.settle_records();
     }
 }
 
-/// iWARP at a listener, and shared memory beside it.
+/// Returns the adapters: iWARP at a listener, and shared memory.
 fn adapters(connections: &Arc<Connections>, listener: TcpListener) -> Vec<Box<dyn Adapter>> {
     let name = shm_socket_name(listener.local_addr().unwrap());
     let mut iwarp = IwarpAdapter::new(IwarpConfig::default()).unwrap();
@@ -192,7 +192,7 @@ fn adapters(connections: &Arc<Connections>, listener: TcpListener) -> Vec<Box<dy
     vec![Box::new(iwarp), Box::new(shm)]
 }
 
-/// A number that another run does not have.
+/// Returns a number that differs in each run.
 fn random() -> u64 {
     RandomState::new().build_hasher().finish()
 }

@@ -5,18 +5,19 @@ use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// A wire between a client and a server that is cut when so many bytes have gone over it.
+/// A wire between a client and a server. It is cut after a number of bytes.
 pub struct Wire {
-    /// Where clients connect.
+    /// The address for clients.
     pub address: SocketAddr,
-    /// How often it was cut.
+    /// The number of cuts.
     pub cuts: Arc<AtomicU64>,
-    /// Nothing goes over it while this is locked.
+    /// No bytes pass while this is locked.
     pub held: Arc<Mutex<()>>,
 }
 
 impl Wire {
-    /// `lengths` yields how many bytes the next connection lasts, in both directions together.
+    /// Starts a wire. `lengths` returns the number of bytes, in both directions together, after
+    /// which the next connection is cut.
     pub fn new(
         server: SocketAddr,
         mut lengths: impl FnMut() -> Option<u64> + Send + 'static,

@@ -13,7 +13,7 @@ pub fn content_reads_back(w: &World) {
     assert_eq!(read(&*file, 5, 3).unwrap(), b", s");
     assert_eq!(read(&*file, 13, 5), Ok(vec![]));
     assert_eq!(read(&*file, 1 << 40, 5), Ok(vec![]));
-    // Nothing is there, however far from the end.
+    // There is no data, at any distance from the end.
     for offset in [1 << 63, (1 << 63) - 1, (1 << 63) - 3, u64::MAX] {
         assert_eq!(read(&*file, offset, 5).unwrap(), b"");
     }
@@ -139,7 +139,7 @@ pub fn sizes_change_through_an_open(w: &World) {
     let cut = SetAttr { size: Some(5), mode: Some(0o400), ..SetAttr::default() };
     let attr = w.store.setattr(&w.cred, &created.id, &cut, Some(&*created.file)).unwrap();
     assert_eq!((attr.size, attr.mode), (5, 0o400));
-    // The open still may, whatever the mode says now.
+    // The open still may, with any mode.
     let cut = SetAttr { size: Some(3), ..SetAttr::default() };
     let attr = w.store.setattr(&w.cred, &created.id, &cut, Some(&*created.file)).unwrap();
     assert_eq!(attr.size, 3);
@@ -205,7 +205,7 @@ pub fn a_new_owner_counts_also_when_it_is_the_old_one(w: &World) {
     }
 }
 
-/// Also one that he is not in himself.
+/// Even if the owner is not a member of it.
 pub fn an_owner_may_name_the_present_group(w: &World) {
     if w.cred.uid == 0 || !is_root() {
         return;

@@ -1,4 +1,4 @@
-//! Behaviour of what is not ordinary: ranges of files, copies, extended attributes, access control.
+//! Behaviour of optional features: ranges of files, copies, extended attributes, access control.
 
 use super::*;
 use dafs_store::*;

@@ -1,13 +1,15 @@
-//! A store over another one, which it is but for what a layer says: for tests and simulations.
+//! A store that forwards to another one, except for the changes of a layer: for tests and
+//! simulations.
 //!
-//! A layer names what it changes and nothing else. [`Layered`] hands on each required operation of [`Store`] by
-//! name, so that it does not compile when one is added, and each as a [`Call`], which a layer may match in full.
+//! A layer defines only its changes. [`Layered`] forwards each required operation of [`Store`] by
+//! name, so that it does not compile when one is added. It passes each as a [`Call`], which a layer
+//! may match in full.
 
 use dafs_store::*;
 use std::ops::Deref;
 use std::sync::Arc;
 
-/// An operation of a store, as far as layers tell them apart.
+/// The operations of a store that layers can distinguish.
 #[derive(Debug, Clone, Copy)]
 pub enum Call<'a> {
     GetAttr,
@@ -31,14 +33,14 @@ pub enum Call<'a> {
     FsStat,
 }
 
-/// How a store differs from the one below it.
+/// The changes of a store against the one below it.
 pub trait Layer: Send + Sync + 'static {
-    /// Comes before each operation, which fails if this does.
+    /// Called before each operation, which fails if this does.
     fn before(&self, _call: Call<'_>) -> Result<()> {
         Ok(())
     }
 
-    /// The file that an open gives in place of one of the store below.
+    /// Replaces the open file of the store below.
     fn wrap(&self, file: Arc<dyn OpenFile>) -> Arc<dyn OpenFile> {
         file
     }
@@ -54,7 +56,7 @@ pub trait Layer: Send + Sync + 'static {
     fn sweep(&self) {}
 }
 
-/// A store with a layer, which it can be used as.
+/// A store with a layer. It dereferences to the layer.
 pub struct Layered<L> {
     below: Arc<dyn Store>,
     layer: L,
@@ -75,7 +77,7 @@ impl<L> Deref for Layered<L> {
 }
 
 impl<L: Layer> Layered<L> {
-    /// The store below, for an operation that the layer lets through.
+    /// Returns the store below, if the layer permits the operation.
     fn go(&self, call: Call<'_>) -> Result<&dyn Store> {
         self.layer.before(call)?;
         Ok(&*self.below)

@@ -1,5 +1,5 @@
-//! What the tests of the stores share: one suite of behaviour for every store (`data`, `extras`, `tree`), worlds
-//! to run it in, and short forms of the calls.
+//! The suite of behaviour for every store (`data`, `extras`, `tree`), worlds to run it in, and
+//! short forms of the calls.
 #![allow(missing_docs, reason = "the names are the meaning")]
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
@@ -21,7 +21,7 @@ pub const WRITE: OpenMode = OpenMode { read: false, write: true };
 const AGAIN: &str = "DAFS_STORE_TEST_AGAIN";
 const NOBODY: u32 = 65_534;
 
-/// A store and a caller who owns its root.
+/// A store and a caller that owns its root.
 pub struct World {
     pub store: Arc<dyn Store>,
     pub cred: Cred,
@@ -32,7 +32,7 @@ pub fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
-/// The user that runs the tests.
+/// Returns the user that runs the tests.
 pub fn me() -> Cred {
     Cred::new(rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw())
 }
@@ -41,7 +41,7 @@ pub fn skipped(reason: &str) {
     println!("SKIPPED: {reason}");
 }
 
-/// The same for want of what scripts/setup.sh installs: a failure where CI runs.
+/// Skips a test without a program that scripts/setup.sh installs. In CI that is a failure.
 pub fn missing(reason: &str) {
     assert!(std::env::var("CI").as_deref() != Ok("true"), "CI skips nothing: {reason}");
     skipped(reason);
@@ -89,7 +89,7 @@ impl World {
         self.store.rename(&self.cred, from_dir, from.as_bytes(), to_dir, to.as_bytes()).map(|_| ())
     }
 
-    /// All names of a directory, in order of the names.
+    /// Returns all names of a directory, in order.
     pub fn names(&self, dir: &FileId) -> Vec<String> {
         let mut names = Vec::new();
         let end = self.store.readdir(&self.cred, dir, 0, false, &mut |entry| {
@@ -115,8 +115,8 @@ pub fn read(file: &dyn OpenFile, offset: u64, len: usize) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Runs this test binary again as an ordinary user. Tests that do such things are named
-/// `everything_again_...` and left out.
+/// Runs this test binary again as an ordinary user, without the tests that call this, which are
+/// named `everything_again_...`.
 pub fn run_again_without_privileges() {
     use std::os::unix::process::CommandExt;
     let program = std::env::current_exe().unwrap();
@@ -125,8 +125,8 @@ pub fn run_again_without_privileges() {
     run_again(command);
 }
 
-/// Runs this test binary again as root without the capability to open objects by handle, which is
-/// what root in a container is.
+/// Runs this test binary again as root without the capability to open objects by handle, like root
+/// in a container.
 pub fn run_again_as_root_in_a_container() {
     let program = std::env::current_exe().unwrap();
     let mut command = std::process::Command::new("setpriv");
@@ -153,8 +153,8 @@ fn run_again(mut command: std::process::Command) {
     }
 }
 
-/// Runs one test again in a mount namespace of its own and tells whether this is that run. Skips
-/// where the system does not let it.
+/// Runs one test again in its own mount namespace. True in that run. Skips the test where the
+/// system does not permit it.
 pub fn in_own_mounts(test: &str) -> bool {
     const INSIDE: &str = "DAFS_STORE_TEST_MOUNTS";
     if std::env::var_os(INSIDE).is_some() {
@@ -181,7 +181,7 @@ pub fn in_own_mounts(test: &str) -> bool {
     false
 }
 
-/// Mounts something; tells whether that worked.
+/// Calls mount(8). True if that succeeded.
 pub fn mount(arguments: &[&str]) -> bool {
     let output = std::process::Command::new("mount").args(arguments).output();
     match output {
@@ -197,7 +197,7 @@ pub fn mount(arguments: &[&str]) -> bool {
     }
 }
 
-/// Makes tests of the suite: each for every world, whose maker gives `None` where there cannot be one.
+/// Makes the tests of the suite, each for every world. A world that is impossible here is `None`.
 #[macro_export]
 macro_rules! store_suite {
     (@tests $make:expr, {$($module:ident::$name:ident),* $(,)?}) => {

@@ -56,14 +56,14 @@ pub fn files_without_a_name_can_get_one(w: &World) {
     w.store.link(&w.cred, &made.id, &dir, b"again").unwrap();
     drop(made.file);
     assert_eq!(w.store.getattr(&made.id).unwrap().size, 12);
-    // One that is never named is gone with its last open.
+    // A file that never gets a name is removed with its last open.
     let made = make(OpenMode { read: true, write: false }).unwrap();
     assert_eq!(made.file.append(&view, Stability::Data), Err(StoreError::Access));
     drop(made.file);
     assert_eq!(w.store.getattr(&made.id), Err(StoreError::Stale));
     let link = w.store.link(&w.cred, &made.id, &root, b"late");
     assert_eq!(link.err(), Some(StoreError::Stale));
-    // One that has lost its name does not get another.
+    // A file that has lost its name does not get another.
     let made = make(OpenMode { read: false, write: true }).unwrap();
     w.store.link(&w.cred, &made.id, &root, b"short").unwrap();
     w.remove(&root, "short").unwrap();
@@ -87,7 +87,7 @@ pub fn names_and_attributes_can_be_made_stable(w: &World) {
     w.remove(&root, "g").unwrap();
     w.store.commit_names(&[]).unwrap();
     w.store.commit_names(&[dir, file, root, link, dir]).unwrap();
-    // What is removed needs nothing any more.
+    // Removed objects need no sync any more.
     w.store.commit_names(&[gone, dir]).unwrap();
     let forged = w.store.commit_names(&[dir, FileId([7; FILE_ID_BYTES])]);
     assert_eq!(forged, Err(StoreError::BadHandle));
@@ -152,7 +152,7 @@ pub fn creating_respects_what_is_there(w: &World) {
     assert_eq!(create("f", CreateHow::Guarded, &NO_ATTR).err(), Some(StoreError::Exists));
     let sized = create("g", CreateHow::Guarded, &SetAttr { size: Some(10), ..NO_ATTR }).unwrap();
     assert_eq!(sized.attr.size, 10);
-    // Creating a file that its maker may not write later still opens it for writing.
+    // A create of a file that its creator may not write later still opens it for writing.
     let sealed =
         create("h", CreateHow::Guarded, &SetAttr { mode: Some(0o444), ..NO_ATTR }).unwrap();
     assert_eq!(write(&*sealed.file, 0, b"x"), Ok(1));
@@ -214,7 +214,7 @@ pub fn hard_links_are_one_object(w: &World) {
     assert_eq!(w.store.getattr(&created.id).unwrap().links, 2);
     assert_eq!(w.store.link(&w.cred, &created.id, &dir, b"b"), Err(StoreError::Exists));
     assert_eq!(w.store.link(&w.cred, &dir, &root, b"dd"), Err(StoreError::IsDirectory));
-    // Renaming one name of an object onto another name of it changes nothing.
+    // Renaming one name of an object to another name of it has no effect.
     w.rename(&root, "a", &dir, "b").unwrap();
     assert_eq!((w.names(&dir), w.lookup(&root, "a")), (vec!["b".into()], Ok(created.id)));
     w.remove(&root, "a").unwrap();
