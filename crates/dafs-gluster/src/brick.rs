@@ -1,8 +1,8 @@
 //! A brick of this machine: files by their gfids, bypassing the daemon of the brick.
 //!
 //! Notes
-//! * A brick has each object a second time, as a hard link named after its gfid. So the path of a
-//!   file in the volume does not matter here.
+//! * A brick has each object a second time, as a link named after its gfid. So the path of a file
+//!   in the volume does not matter here.
 //! * A file that is being moved to another brick has the sticky bit, and so has the link that it
 //!   leaves behind. All operations on such a file must go through GlusterFS, which handles both
 //!   bricks. A move may begin at any time, so the bit is checked before and after. Data that was

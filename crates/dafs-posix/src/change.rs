@@ -39,8 +39,8 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-/// The changes that test if the ctime advances. They are quick enough to fit into one tick, and
-/// more than the end of a tick could tell apart.
+/// The changes that test if the ctime advances. They fit into one tick; and if a tick ends among
+/// them, some still have the same ctime.
 const TRIALS: u32 = 8;
 
 /// Returns the ctime as one number.

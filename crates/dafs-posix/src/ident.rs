@@ -5,7 +5,7 @@
 //! server works as its own user for all callers. Threads get their identities by `dafs_mem::sys`.
 //!
 //! Invariants
-//! * A root server that cannot switch, or keeps its privileges after a switch, does not start.
+//! * A root server that cannot switch, or keeps its privileges after a switch, opens no export.
 
 use dafs_mem::sys::{FileIdentity, FileIdentityGuard, act_as, as_server};
 use dafs_store::{Cred, Result, StoreError};

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// Removed files whose components are removed in one sweep.
+/// Entries of a list that one sweep works off.
 pub(crate) const REMOVALS_PER_SWEEP: usize = 256;
 
 /// The longest entry of a list of files, which holds the numbers of some nodes.

@@ -189,8 +189,8 @@ impl Relocation {
         let Place::Striped(record) = &*place else { return Err(StoreError::Busy) };
         self.state.adopt(record)?;
         let record = record.clone();
-        // The thread that works off the list enters the gate of a file while it holds the lock of
-        // the list.
+        // Released first, to avoid a deadlock: the thread that works off the list enters the gates
+        // of files while it holds the lock of the list.
         drop(place);
         let _server = self.shared.as_server()?;
         let targets = &self.moving.targets;
@@ -356,7 +356,7 @@ impl Shared {
     }
 
     /// Counts the move of an object to another directory, because a walk may miss the object. Never
-    /// waits: an object in use counts.
+    /// waits: an object whose gate is held counts.
     pub(super) fn note_wandering(self: &Arc<Self>, id: &FileId) {
         if self.slots.leaving().is_empty() && self.slots.lost().is_empty() {
             return;

@@ -74,8 +74,8 @@ impl Shared {
             Err(error) => return Err(error),
         }
         let _server = self.as_server()?;
-        // Each node is asked, even if others fail. A client with a cached authorisation could make
-        // the component again, so that goes first.
+        // Each node is asked, even if others fail. A running write would make the component again,
+        // so `forget` waits for it first.
         let remove = |&node: &u32| {
             let node = self.slot(node)?.node.clone();
             node.forget(&entry.component)?;

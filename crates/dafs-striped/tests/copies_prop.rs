@@ -102,7 +102,7 @@ impl Cell {
     fn write(&mut self, value: u8) {
         let old = std::mem::replace(&mut self.latest, value);
         self.before.push(old);
-        // An unacknowledged value may come back only together with the value before this write.
+        // An unacknowledged value may come back only if this write is lost.
         self.before.append(&mut self.maybe);
     }
 

@@ -75,8 +75,8 @@ impl FileState {
             Plan::Add(nodes) => nodes.clone(),
             Plan::Keep(kept) => without(record, kept).map(|at| record.nodes[at]).collect(),
         };
-        // The thread that works off the list enters the gate of a file while it holds the lock of
-        // the list.
+        // Released first, to avoid a deadlock: the thread that works off the list enters the gates
+        // of files while it holds the lock of the list.
         drop(place);
         lock(&shared.moving).insert(component);
         let _moving = Moving { shared, component };

@@ -111,7 +111,7 @@ impl FileState {
             for at in record.fresh() {
                 match self.at_copy(record, at, |node| node.commit(&record.component)) {
                     Ok(verifier) if *order.unstable[at].get_or_insert(verifier) == verifier => {}
-                    // A crowded node gets no layouts on top.
+                    // A crowded node gets no further writer.
                     Err(StoreError::Crowded) => return Ok(Step::Done(None)),
                     _ => failed |= 1 << at,
                 }
