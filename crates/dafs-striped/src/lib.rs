@@ -16,8 +16,9 @@
 //! Invariants
 //! * The size of a file is extended only after the data is on the node. Only a change of the size
 //!   makes it smaller.
-//! * Before components are truncated, the record holds the new size. A later run that finds it
-//!   finishes that truncation first (`owed`: on the nodes that are reachable).
+//! * Before components are truncated, the record holds the new size. The next use of the file
+//!   finishes an unfinished truncation first, also after a restart (`owed`: on the nodes that are
+//!   reachable).
 //! * Components are removed only after the last name and the last open of a file are gone and the
 //!   removal of the name is stable.
 //! * Data of components beyond the size never reappears: a change of the size truncates all

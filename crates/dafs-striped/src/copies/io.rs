@@ -201,7 +201,8 @@ impl FileState {
     }
 
     /// Makes all copies stable, in one attempt. A copy that has lost unstable data is given up. If
-    /// all copies have lost some, none is given up, and the writers are told to write again.
+    /// no copy has kept all of it, none is given up, and the writers get an error and must write
+    /// again.
     pub(super) fn commit_step(&self, record: &Record, order: &mut Order) -> Result<Step<()>> {
         if self.wait_to_be_sure(record, order)? {
             return Ok(Step::First(Chore::Wait));

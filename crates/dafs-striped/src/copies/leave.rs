@@ -4,6 +4,7 @@
 //! Invariants
 //! * The record drops a copy only when as many others as a file shall have are fresh, on reachable
 //!   nodes that stay, and when the data server of the copy has dropped its cached authorisations.
+//!   If the record has no room for another copy, one such fresh copy suffices.
 //! * Before a record names a new node, and before it drops an old one, a list names the node. The
 //!   entry is not worked off until the change is done.
 

@@ -141,7 +141,7 @@ impl FileState {
     }
 
     /// Handles a client's report that it cannot write to a device. The copy there is given up, if
-    /// another one is left. The data server may have restarted since the client got the device.
+    /// another one is left. The device may be one from before a restart of the data server.
     pub(in super::super) fn report_copy(&self, device: &DeviceKey) -> Result<()> {
         self.on_copies(|record, order| {
             let told = self.shared().nodes_of_device(device);

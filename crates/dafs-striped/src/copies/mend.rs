@@ -116,7 +116,7 @@ impl FileState {
         let size = |at: &usize| self.at_copy(record, *at, |node| node.size(&record.component));
         let early = order.mend_from.is_some_and(|from| from > Instant::now());
         let stale = if early { 0 } else { whole.stale };
-        // A copy that is to leave its node is not repaired.
+        // A stale copy that is to leave its node is not repaired.
         let leaving = self.shared().slots.leaving();
         let stays = |at: &usize| !leaving.contains(&record.nodes[*at]);
         let mut targets = places(torn).chain(places(stale).filter(stays));
