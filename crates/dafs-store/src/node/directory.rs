@@ -8,10 +8,9 @@
 //!   mounted is not mistaken for an empty node.
 //! * A directory is not used if others may write to it or to a directory in it, or if it belongs to
 //!   a user other than the server's and root. No symlink is followed below it.
-//! * The kernel reports lost data once, to the first sync after the loss. The thread that gets this
-//!   error changes the verifier and reports the loss before another thread may sync the component.
-//!   So a component stays open until its data is stable: with its last descriptor the kernel may
-//!   drop the error.
+//! * The kernel reports lost data once, to the first sync after the loss. The thread that gets the
+//!   error reports the loss before another thread may sync the component. A component stays open
+//!   until its data is stable, because with its last descriptor the kernel may drop the error.
 
 use super::{ComponentId, Node, NodeSpace, Written, lock};
 use crate::limits::{
@@ -373,7 +372,6 @@ impl DirectoryNode {
         }
         drop(open);
         for (component, held) in unstable {
-            // The error was reported to all.
             if let Err(error) = self.make_stable(&held, File::sync_data) {
                 tracing::error!(%component, %error, "data of a component is lost");
             }
