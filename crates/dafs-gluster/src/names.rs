@@ -42,9 +42,9 @@ fn rights(mode: OpenMode) -> u32 {
     right(mode.read, READ) | right(mode.write, WRITE)
 }
 
-/// Retries a request that a brick refuses although the mode allows it. In a race, a brick that has
-/// just got to know an object, because another thread makes it or looks it up, treats it as owned
-/// by root and closed to all others until it has read its owner.
+/// Retries a request that a brick refuses although the mode allows it. In a race, a brick may just
+/// have got to know the object, because another thread makes it or looks it up. Until the brick has
+/// read its owner, it treats the object as owned by root and closed to all others.
 fn patiently<T>(
     cred: &Cred,
     known: &Attr,

@@ -223,7 +223,7 @@ pub trait Layouts: Send + Sync {
     fn commit(&self, file: &FileId, end: Option<u64>) -> Result<u64>;
 
     /// Recovers the size after a layout for writing has gone without a commit, as when a client has
-    /// died: the file then extends to the end of its data at the data servers.
+    /// died. The file then extends to the end of its data at the data servers.
     fn settle(&self, file: &FileId) -> Result<()>;
 
     /// True if the store always knows the size of each file, whatever clients write at data
@@ -232,8 +232,8 @@ pub trait Layouts: Send + Sync {
         false
     }
 
-    /// Refreshes the size for a client that still holds a layout for writing and is about to
-    /// release a lock: the file then extends to the end of its data at the data servers.
+    /// Refreshes the size for a client that holds a layout for writing and is about to release a
+    /// lock. The file then extends to the end of its data at the data servers.
     fn reach(&self, file: &FileId) -> Result<()> {
         self.settle(file)
     }

@@ -7,8 +7,8 @@
 //! Decisions (RFC 8881 6.3, 6.4, and the practice of other servers)
 //! * From POSIX to NFSv4 only the mask entry is lost, after it was applied. Denials come before the
 //!   grants of classes that would otherwise grant more.
-//! * From NFSv4 to POSIX the conversion errs towards less access: a denial for one group applies to
-//!   all callers that may be in it, and write permission needs all the rights that belong to it.
+//! * From NFSv4 to POSIX the conversion errs towards less access. A denial for one group applies to
+//!   all callers that may be in it. Write permission needs all the rights that belong to it.
 //! * POSIX gives some rights to the owner or to all callers (such as reading attributes). Entries
 //!   neither grant nor deny them; the conversion ignores them.
 //! * Inheritance applies to files and directories alike; an entry for one of them counts for both.

@@ -1,7 +1,7 @@
 //! A complete file system in memory: for tests, for the simulator, and as a kind of export.
 //!
-//! It checks rights by mode bits as a local file system does (user id 0 has all rights), never
-//! blocks, and is deterministic if it gets a key for its ids: times come from the clock in its
+//! It checks rights by mode bits as a local file system does (user id 0 has all rights), and never
+//! blocks. It is deterministic if it gets a key for its ids: times come from the clock in its
 //! options, inode numbers, cookies and change values from counters. Reading does not change the
 //! access time. All content is gone when the store is dropped, so "stable" means as stable as the
 //! process.

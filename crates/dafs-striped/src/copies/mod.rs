@@ -14,9 +14,9 @@
 //!   ones.
 //!
 //! Invariants
-//! * An operation that fails on a copy is acknowledged only after the record says, stably, that the
-//!   copy is stale, and after its data server has dropped its cached authorisations for the file or
-//!   they have expired. At least one copy is always fresh.
+//! * If an operation fails on a copy, it is acknowledged only after two steps. The record says,
+//!   stably, that the copy is stale. And the copy's data server has dropped its cached
+//!   authorisations for the file, or they have expired. At least one copy is always fresh.
 //! * Writers through this server write to all copies under one lock for each file (`Order`). Repair
 //!   takes the same lock piece by piece, and writers also write to the copy under repair.
 //! * A copy has lost data if its write verifier differs from the one before the first write to it
