@@ -6,9 +6,10 @@
 //!   each use; those of copies (flexible files) are not with all clients.
 //! * GlusterFS returns the brick of a file as a host name and a path. Several hosts may have the
 //!   same path, and one host several names. So this module asks the bricks instead, through the
-//!   data servers. A file is on the brick that has it and where it is neither being moved nor a
-//!   link to another brick.
+//!   data servers. A file is on the brick that has it, unless it is being moved or is only a link
+//!   to another brick there.
 //! * GlusterFS has a file even if the data server of its brick is unreachable: then clients use the
+//!   metadata server.
 //!   metadata server.
 //!
 //! Invariants

@@ -33,7 +33,7 @@ fn umask() -> Mode {
     })
 }
 
-/// Runs a call that makes an object with exactly the given mode.
+/// Runs a call that makes an object, without the umask.
 pub(super) fn without<T>(make: impl FnOnce() -> T) -> T {
     let _without = Without::begin(SEPARATE.with(|separate| *separate));
     make()

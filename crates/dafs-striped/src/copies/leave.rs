@@ -242,7 +242,7 @@ mod tests {
         assert_eq!(both.iter().collect::<BTreeSet<_>>(), [&3, &4].into());
         // A stale copy leaves like a fresh one.
         assert_eq!(planned(&[1, 2, 3], 0b001, &[1], &[]), Plan::Keep(vec![1, 2]));
-        // A copy that stays may be stale, and the one that leaves the only fresh one.
+        // The copies that stay may be stale while the one that leaves is the only fresh one.
         assert_eq!(planned(&[1, 2, 3], 0b110, &[1], &[]), Plan::Wait);
     }
 

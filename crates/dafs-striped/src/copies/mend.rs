@@ -32,8 +32,9 @@ struct Job {
 }
 
 impl StripedStore {
-    /// Repairs the copies that can be repaired now. Marks files as whole that were not written for
-    /// `idle`. `pace` gets the number of compared bytes; it may sleep, and returns false to stop.
+    /// Repairs the copies that can be repaired now. Records of files that were not written for
+    /// `idle` are marked as not torn. `pace` gets the number of compared bytes; it may sleep, and
+    /// returns false to stop.
     pub fn mend(&self, idle: Duration, pace: &dyn Fn(usize) -> bool) {
         let shared = &self.shared;
         // Writers wait less if their data is stable already.

@@ -355,7 +355,7 @@ impl FileState {
         self.note_moved(record);
     }
 
-    /// Notifies clients that know the placement of the file of a change.
+    /// Reports a change of the file's placement, if clients know the placement.
     fn note_moved(&self, record: &Record) {
         if self.announce_again(record) {
             lock(&self.shared().moved).push(self.id());
