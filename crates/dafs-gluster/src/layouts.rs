@@ -10,7 +10,6 @@
 //!   to another brick there.
 //! * GlusterFS has a file even if the data server of its brick is unreachable: then clients use the
 //!   metadata server.
-//!   metadata server.
 //!
 //! Invariants
 //! * A brick that the volume does not have, or not any more, counts as empty.

@@ -10,7 +10,7 @@
 //! | 24..32 | the new size of a truncation, else zero |
 //! | 32..m | the numbers of the nodes, four bytes each |
 //! | m..n-8 | with pending truncations, eight bytes for each node: the size, or all ones for none |
-//! | n-8..n | a MAC: SipHash-2-4 of the metadata file's id and the rest, keyed by the secret |
+//! | n-8..n | a MAC: SipHash-2-4 of the metadata file's id and the rest, keyed with the secret |
 //!
 //! Numbers are in little-endian order.
 //!
