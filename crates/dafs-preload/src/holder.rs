@@ -144,7 +144,7 @@ fn start(fd: c_int, record: &Record, range: &LockRange, waits: bool) -> Result<(
     // SAFETY: the child uses nothing but what a fork may have here, and never returns.
     let child = unsafe { libc::fork() };
     if child == 0 {
-        // SAFETY: as above. Nobody has to wait for a process whose parent has ended.
+        // SAFETY: as above. The system reaps a process whose parent has ended.
         match unsafe { libc::fork() } {
             0 => hold(fd, record, range, waits, tells),
             _ => exit(),

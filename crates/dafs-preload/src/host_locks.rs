@@ -1,10 +1,11 @@
-//! Locks of `flock` on directories. A server locks files only, so these are known to this host alone, as
-//! on a mount: to all programs of one user that `dafs run` has started.
+//! Locks of `flock` on directories. A server locks files only. This host alone knows these locks,
+//! as on a mount: they are shared by all programs of one user that `dafs run` has started.
 //!
-//! All such locks are bytes of one empty file of the user's: the byte says which directory it is.
+//! Each lock is a byte of one empty file of the user; the offset is a hash of the directory's
+//! handle.
 //!
 //! Invariants
-//! * The file is the user's own, and nobody else can open it.
+//! * The file is the user's own, and no other user can open it.
 
 use crate::failure::{Errno, Result};
 use dafs_client::FileHandle;
@@ -12,7 +13,7 @@ use libc::c_int;
 use std::ffi::CString;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 
-/// Where the file is: not in `/tmp`, where old files are removed.
+/// The directory of the file: not `/tmp`, where old files are removed.
 const PLACE: &str = "/dev/shm";
 
 /// The byte of a directory (FNV-1a, the same in every version).
@@ -21,7 +22,7 @@ fn byte(handle: &FileHandle) -> i64 {
     let sum = all.fold(0xcbf2_9ce4_8422_2325, |sum: u64, &byte| {
         (sum ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
     });
-    // The last byte that a lock can have is the highest offset.
+    // A lock's last byte is at most the highest offset.
     (sum >> 1) as i64
 }
 
@@ -43,19 +44,18 @@ fn open() -> Result<OwnedFd> {
         let mut found: libc::stat = std::mem::zeroed();
         (libc::syscall(libc::SYS_fstat, fd, &raw mut found), found)
     };
-    // Another user can have made something by this name.
+    // Another user may have made a file of this name.
     let is_own = done == 0 && found.st_uid == user && found.st_mode & libc::S_IFMT == libc::S_IFREG;
     if !is_own {
         return Err(Errno(libc::ENOLCK));
     }
-    // Whatever the umask was when the file was made.
-    // SAFETY: takes no memory.
+    // Independent of the umask with which the file was made.
     unsafe { libc::syscall(libc::SYS_fchmod, fd, 0o600) };
     Ok(file)
 }
 
-/// Locks a directory until what this returns is dropped. While somebody else has it, `is_given_up` is asked
-/// again and again, and takes its time.
+/// Locks a directory until the result is dropped. While another process has the lock, `is_given_up`
+/// is called again and again, and sleeps.
 pub(crate) fn take(
     handle: &FileHandle,
     exclusive: bool,

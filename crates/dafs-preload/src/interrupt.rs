@@ -1,9 +1,9 @@
-//! Programs end when they are told to, also while a server is away: what waits for it gives up then.
+//! Termination signals end programs also while a server is unreachable: a waiting call gives up.
 //!
 //! Invariants
-//! * A server whose connection is there is waited for, for longer than it should take.
-//! * After a call has been given up no other waits for long, until one succeeds with all servers there:
-//!   handlers, and what a program does at its end, ask for files once more.
+//! * A call waits for a connected server for longer than that should take.
+//! * After a call has given up, no other waits for long until one succeeds with all servers
+//!   connected: signal handlers, and the program's cleanup at its end, use files once more.
 
 use crate::failure::Result;
 use crate::limits::{GIVEN_UP_PATIENCE, INTERRUPTED_PATIENCE};
@@ -13,15 +13,15 @@ use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-/// A call has been given up since all servers were there last.
+/// A call has given up since all servers were last connected.
 static GIVEN_UP: AtomicBool = AtomicBool::new(false);
 
 thread_local! {
-    /// Since when the call of this thread has been wanted to end.
+    /// When a termination signal was first seen during the call of this thread.
     static SINCE: Cell<Option<Instant>> = const { Cell::new(None) };
 }
 
-/// Asked several times a second by a call that waits.
+/// True if a waiting call is to give up. The call polls this several times a second.
 fn is_to_end() -> bool {
     let given_up = has_given_up();
     if !given_up && !signals::is_ending() {
@@ -30,13 +30,13 @@ fn is_to_end() -> bool {
     let since = SINCE.get().unwrap_or_else(Instant::now);
     SINCE.set(Some(since));
     let patience = if given_up { GIVEN_UP_PATIENCE } else { INTERRUPTED_PATIENCE };
-    // One that neither answers nor is seen to be gone may be away, too.
+    // A server that neither answers nor is known to be disconnected may be unreachable, too.
     let is_to_end = session::is_any_away() || since.elapsed() >= patience;
     GIVEN_UP.fetch_or(is_to_end, Ordering::Relaxed);
     is_to_end
 }
 
-/// Runs what serves a call, which may wait for a server.
+/// Runs `work`, which serves a call and may wait for a server.
 pub(crate) fn watched<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
     // Without a handler such a signal ends the program by itself.
     if !signals::handles_endings() {
@@ -50,7 +50,7 @@ pub(crate) fn watched<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
     done
 }
 
-/// Whether a call has been given up.
+/// True if a call has given up.
 pub(crate) fn has_given_up() -> bool {
     GIVEN_UP.load(Ordering::Relaxed)
 }

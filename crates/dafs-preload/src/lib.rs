@@ -1,27 +1,27 @@
-//! Files of a DAFS server for programs that cannot be changed: a library that stands before the C
-//! library and serves what they do below a prefix. `dafs run` puts it there.
+//! Files of a DAFS server for unmodified programs: a library that interposes the C library's
+//! functions and serves the calls below a prefix. `dafs run` preloads it.
 //!
 //! | module | what it does |
 //! |---|---|
-//! | `hooks` | the functions of the C library that are stood before, by theme |
-//! | `config`, `location` | which paths are served, and where they are on the server |
-//! | `descriptor`, `table` | a real descriptor behind every file, and what each stands for |
+//! | `hooks` | the interposed functions of the C library, by theme |
+//! | `config`, `location` | the served paths, and their places on the server |
+//! | `descriptor`, `table` | a real descriptor behind every file, and the open file of each |
 //! | `session` | a session per server and process, opened at the first use |
-//! | `signals`, `interrupt` | keeps signal handlers out of what we do, and ends what waits in vain |
+//! | `signals`, `interrupt` | defers signal handlers during calls, and ends waits in vain |
 //! | `life`, `alarm` | the beginning and the end of a process, and its forks |
 //! | `maps` | the memory that stands for mapped files |
-//! | `program`, `report` | who is not served, and what is told at the end |
-//! | `files`, `names`, `attributes`, `listing`, `locks`, `streams`, `wide` | what the calls do |
+//! | `program`, `report` | programs that are not served, and the report at the end |
+//! | `files`, `names`, `attributes`, `listing`, `locks`, `streams`, `wide` | the operations |
 //!
 //! Invariants
-//! * What is not below a prefix reaches the C library with the arguments it came with.
-//! * A descriptor of a served file is a real one of the kernel's, sealed and only for writing, so
-//!   that code that gets past this library neither reads nor writes anything by it.
-//! * Nothing here unwinds into the program: a panic is an `EIO`.
+//! * A call outside all prefixes reaches the C library with unchanged arguments.
+//! * A descriptor of a served file is a real one of the kernel, sealed and only for writing. Code
+//!   that bypasses this library therefore neither reads nor writes data through it.
+//! * No panic unwinds into the program: it becomes an `EIO`.
 //! * A fork uses nothing of its parent's sessions, and takes no lock that another thread of its
 //!   parent's may have held.
 
-// Tests stand before nothing, so that much of it has no caller in them.
+// The tests interpose nothing, so much of the code has no caller in them.
 #![cfg_attr(test, allow(dead_code, reason = "the hooks are no symbols of the tests"))]
 
 mod alarm;

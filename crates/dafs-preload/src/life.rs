@@ -24,7 +24,7 @@ static AT_START: extern "C" fn() = start;
 static AT_END: extern "C" fn() = end;
 
 extern "C" fn start() {
-    // Without us the program runs on, only nothing is served.
+    // If this fails, the program runs on, and its files are not served.
     let _ = catch_unwind(|| aside(begin));
 }
 
@@ -43,7 +43,8 @@ fn begin() {
     }
 }
 
-/// Where the descriptors of our sessions begin: above those that programs use, and below the limit.
+/// The lowest number for descriptors of our sessions: above those that programs use, and below the
+/// limit.
 fn own_descriptors() -> c_int {
     // SAFETY: all zero is a valid value of this plain structure, which the call fills.
     let limit = unsafe {
@@ -56,7 +57,7 @@ fn own_descriptors() -> c_int {
     c_int::try_from(limit / 8 * 7).unwrap_or(c_int::MAX).clamp(3, OWN_DESCRIPTORS_MIN)
 }
 
-/// Takes up what whoever started this program has opened for it.
+/// Takes over the open files that the parent program has passed on.
 fn inherit(config: &'static Config) {
     let mut known: Vec<((u64, u64), Arc<Description>)> = Vec::new();
     for fd in descriptor::inherited() {
@@ -70,7 +71,7 @@ fn inherit(config: &'static Config) {
                 description
             }
         };
-        // One with too high a number fails safely.
+        // A descriptor with too high a number fails safely.
         let _ = table::put(fd, description);
         streams::replaced(fd);
     }
@@ -90,7 +91,7 @@ extern "C" fn in_child() {
     streams::after_fork();
     session::after_fork_in_child();
     interrupt::after_fork_in_child();
-    // The parent's sessions are nothing to the child, which may close them.
+    // The child does not use the parent's sessions, and may close their descriptors.
     descriptors::release_all();
     report::keep();
     table::after_fork_in_child();
@@ -101,8 +102,8 @@ extern "C" fn end() {
     leave(true);
 }
 
-/// Tells what was done and ends the sessions in order, so that the servers need not find out. What is
-/// used afterwards is opened anew.
+/// Writes the report and ends the sessions in order, so that the servers need not notice. Files
+/// used afterwards are opened anew.
 pub(crate) fn leave(flush: bool) {
     if config::get().is_none() {
         return;
@@ -115,7 +116,7 @@ pub(crate) fn leave(flush: bool) {
             report::tell();
             dafs_client::within(GOODBYE_TIME, || {
                 for description in table::all() {
-                    // A lock on it is somebody's who is at work; that one finds out.
+                    // Another thread may hold the lock and be using the file; its call then fails.
                     for file in [&description.file, &description.locked] {
                         if let Ok(mut file) = file.try_lock() {
                             drop(file.take());
@@ -130,7 +131,7 @@ pub(crate) fn leave(flush: bool) {
     });
 }
 
-/// Closes what nobody in this process uses any more.
+/// Closes a file that no descriptor of this process represents any more.
 pub(crate) fn last_use(description: Arc<Description>) -> crate::failure::Result<()> {
     let Some(description) = Arc::into_inner(description) else { return Ok(()) };
     let close =
@@ -138,19 +139,20 @@ pub(crate) fn last_use(description: Arc<Description>) -> crate::failure::Result<
             Some(file) => Ok(file.close()?),
             None => Ok(()),
         };
-    // What was written under the lock is told first.
+    // The error of a write under the lock is reported first.
     let closed = close(&description.file);
     closed.and(close(&description.locked))
 }
 
-/// As [`leave`], for an end that must not wait: `_exit` may be called by a signal handler that has
-/// interrupted whoever has the locks that are needed here, the C library's for memory among them.
+/// As [`leave`], for an end that must not wait. A signal handler may call `_exit` after it has
+/// interrupted a thread that holds the locks needed here, the C library's allocator lock among
+/// them.
 pub(crate) fn goodbye(status: c_int) {
     if !session::is_any() || is_serving() {
         return;
     }
     let alarm = Alarm::set(GOODBYE_TIME + Duration::from_secs(1), status);
     leave(false);
-    // What the program does at its end takes as long as it likes.
+    // The program's cleanup at its end is not limited.
     alarm.restore();
 }

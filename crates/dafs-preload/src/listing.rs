@@ -1,7 +1,7 @@
-//! Directories as programs read them: streams of `opendir`, and `getdents64`.
+//! Directory reads of programs: streams of `opendir`, and `getdents64`.
 //!
 //! Invariants
-//! * A stream of ours begins with a mark that no stream of the C library's begins with: that has its
+//! * A stream of ours begins with a mark that no stream of the C library begins with: that has its
 //!   descriptor there, which is a small number.
 
 use crate::attributes::entry_type;
@@ -14,10 +14,10 @@ use dafs_client::{DirEntry, Status};
 use libc::{c_int, c_long, dirent64};
 use std::sync::Arc;
 
-/// What a stream of ours begins with.
+/// The first word of a stream of ours.
 const MARK: u64 = 0xdaf5_d14e_c70a_57e4;
 
-/// Behind a `DIR *` that we gave out.
+/// The structure behind a `DIR *` of ours.
 #[repr(C)]
 pub(crate) struct Stream {
     mark: u64,
@@ -27,19 +27,19 @@ pub(crate) struct Stream {
     current: dirent64,
 }
 
-/// Everything in a directory. The entries "." and ".." come first and are made here.
+/// All entries of a directory. The entries "." and ".." are made here and come first.
 fn list(description: &Description) -> Result<Arc<Vec<DirEntry>>> {
     if description.record.kind != Kind::Directory {
         return Err(Errno(libc::ENOTDIR));
     }
     let client = session::client(description.record.mount)?;
     let handle = &description.record.handle;
-    // In one that has been removed there is nothing, which the kernel says so.
+    // The kernel reports a removed directory as empty.
     let own = client.attributes(handle).map_err(|error| match error.status() {
         Some(Status::Stale) => Errno(libc::ENOENT),
         _ => error.into(),
     })?;
-    // What is above the root of the server is the root itself.
+    // The parent of the server's root is the root itself.
     let above = client.parent(handle).and_then(|parent| client.attributes(&parent));
     let above = above.unwrap_or_else(|_| own.clone());
     let mut entries = vec![
@@ -56,7 +56,7 @@ fn list(description: &Description) -> Result<Arc<Vec<DirEntry>>> {
 }
 
 fn number(entry: &DirEntry) -> u64 {
-    // Zero would mean an entry that is no more.
+    // Zero would mark a deleted entry.
     entry.attributes.as_ref().map_or(1, |attributes| attributes.file_id.max(1))
 }
 
@@ -65,10 +65,11 @@ fn kind(entry: &DirEntry) -> u8 {
 }
 
 impl Stream {
-    /// The stream that a program means, if we made it.
+    /// The stream, if this library has made it.
     ///
     /// # Safety
-    /// `stream` is one of the C library's or ours, not closed yet, and used by one thread at a time.
+    /// `stream` is one of the C library's or ours, not closed yet, and used by one thread at a
+    /// time.
     pub(crate) unsafe fn of<'a>(stream: *mut libc::DIR) -> Option<&'a mut Self> {
         let ours = stream.cast::<Self>();
         if ours.is_null() {
@@ -93,7 +94,7 @@ impl Stream {
         Ok(Box::into_raw(Box::new(stream)).cast())
     }
 
-    /// Ends a stream; returns its descriptor, which is still open.
+    /// Closes a stream; returns its descriptor, which is still open.
     ///
     /// # Safety
     /// As for [`Stream::of`]; it is ours and is not used afterwards.
@@ -115,7 +116,7 @@ impl Stream {
     pub(crate) fn seek(&mut self, at: c_long) {
         self.at = usize::try_from(at).unwrap_or(0);
         if self.at == 0 {
-            // Read anew, as rewinddir(3) wants.
+            // rewinddir(3) requires a fresh listing.
             self.entries = None;
         }
     }
@@ -127,7 +128,7 @@ impl Stream {
             None => {
                 let description = table::get(self.fd).ok_or(Errno(libc::EBADF))?;
                 let found = match list(&description) {
-                    // To the C library that is the end, too.
+                    // The C library treats this as the end, too.
                     Err(Errno(libc::ENOENT)) => Arc::default(),
                     found => found?,
                 };
@@ -141,7 +142,7 @@ impl Stream {
         current.d_off = self.at as i64;
         current.d_type = kind(entry);
         current.d_reclen = size_of::<dirent64>() as u16;
-        // A name has at most 255 bytes, which is checked where it arrives.
+        // A name has at most 255 bytes; the client checks that when it receives it.
         let count = entry.name.len().min(current.d_name.len() - 1);
         for (to, from) in current.d_name.iter_mut().zip(&entry.name[..count]) {
             *to = *from as libc::c_char;
@@ -151,7 +152,7 @@ impl Stream {
     }
 }
 
-/// Fills `target` as `getdents64` does, from the entry that the descriptor's offset says.
+/// Fills `target` as `getdents64` does, from the entry at the descriptor's offset.
 pub(crate) fn fill(description: &Description, fd: c_int, target: &mut [u8]) -> Result<usize> {
     const NAME_AT: usize = std::mem::offset_of!(dirent64, d_name);
     let _held = locked(&description.offset);

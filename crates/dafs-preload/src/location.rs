@@ -1,11 +1,11 @@
 //! From a path of the program to a place on a server.
 //!
 //! Invariants
-//! * Only a path that stays below a prefix is served: `..` that climbs out of it does.
-//! * What is below the prefix is left to the server as it stands, because `..` behind a symbolic
-//!   link is not what the text says. A text that climbs out of the prefix and comes back is taken
-//!   at its word instead: what is above the prefix is not the server's.
-//! * A relative path starts at the directory itself, whatever that is called by now.
+//! * Only a path that stays below a prefix is served: a path whose `..` leaves the prefix is not.
+//! * The server resolves the part below the prefix as it stands, because `..` behind a symbolic
+//!   link does not mean the lexical parent. A path that climbs out of the prefix and comes back is
+//!   resolved lexically instead: the server has no directories above the prefix.
+//! * A relative path starts at the directory itself, whatever its present name.
 
 use crate::config::{self, Config, Mount};
 use crate::descriptor::{Kind, Record};
@@ -20,19 +20,19 @@ use std::sync::Arc;
 #[derive(Debug, Clone)]
 pub(crate) struct Location {
     pub(crate) mount: &'static Mount,
-    /// The directory that the path starts at, and what it is called; the root of the server if there is
-    /// none.
+    /// The directory that the path starts at, and its shown path. `None` for the root of the
+    /// server.
     pub(crate) start: Option<(FileHandle, Vec<u8>)>,
     /// The path on the server.
     pub(crate) path: Vec<u8>,
-    /// The path as the program knows it: absolute, with `..` taken at its word.
+    /// The path as the program knows it: absolute, with `..` resolved lexically.
     pub(crate) shown: Vec<u8>,
 }
 
 /// The last component of a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Last {
-    /// There is none: it is the root.
+    /// No component: the root.
     Root,
     /// `.`
     Dot,
@@ -49,7 +49,7 @@ impl Location {
         last.unwrap_or_default()
     }
 
-    /// What the path ends in.
+    /// The kind of the last component.
     pub(crate) fn last(&self) -> Last {
         match self.name() {
             b"" => Last::Root,
@@ -59,12 +59,12 @@ impl Location {
         }
     }
 
-    /// Whether the path can only lead to a directory, by what it ends in (POSIX 4.13).
+    /// True if the path can only name a directory, by its end (POSIX 4.13).
     pub(crate) fn wants_directory(&self) -> bool {
         self.path.ends_with(b"/") || self.last() != Last::Name
     }
 
-    /// The directory that the last name of the path is in; a path that leads nowhere else if it has none.
+    /// The directory of the path's last name; for a path without one, that path itself.
     pub(crate) fn parent(&self) -> Self {
         let end = self.path.iter().rposition(|&byte| byte != b'/').map_or(0, |at| at + 1);
         let start = self.path[..end].iter().rposition(|&byte| byte == b'/').map_or(0, |at| at + 1);
@@ -72,18 +72,19 @@ impl Location {
         Self { path, ..self.clone() }
     }
 
-    /// The directory that the path starts at, if it leads nowhere else.
+    /// The directory that the path starts at, if the path names just that.
     pub(crate) fn start_itself(&self) -> Option<FileHandle> {
         let (handle, _) = self.start.as_ref()?;
         parts(&self.path).next().is_none().then_some(*handle)
     }
 
-    /// Whether there is a `..` in the path.
+    /// True if the path contains a `..`.
     pub(crate) fn climbs(&self) -> bool {
         parts(&self.path).any(|part| part == b"..")
     }
 
-    /// What is behind the directory that the path starts at, and the names from the prefix to there.
+    /// The names from the prefix to the directory that the path starts at, and the rest of the
+    /// path.
     pub(crate) fn behind_prefix(&self) -> Option<(Vec<Vec<u8>>, &[u8])> {
         let (shown, rest) = match &self.start {
             Some((_, shown)) => (shown.as_slice(), self.path.as_slice()),
@@ -94,7 +95,7 @@ impl Location {
     }
 }
 
-/// A path without empty and `.` components and a slash at the end, with `..` taken at its word.
+/// A path without empty and `.` components and a slash at the end, with `..` resolved lexically.
 /// Relative paths keep a `..` that climbs out of them.
 pub(crate) fn normal(path: &[u8]) -> Vec<u8> {
     let absolute = path.first() == Some(&b'/');
@@ -114,13 +115,13 @@ pub(crate) fn normal(path: &[u8]) -> Vec<u8> {
     normal
 }
 
-/// What is left of `path` behind `prefix`: nothing, or something that begins with a slash.
+/// The rest of `path` behind `prefix`: empty, or with a slash in front.
 fn below<'a>(path: &'a [u8], prefix: &[u8]) -> Option<&'a [u8]> {
     path.strip_prefix(prefix).filter(|rest| rest.first().is_none_or(|&byte| byte == b'/'))
 }
 
-/// Where the components of the prefix end in an absolute path that need not be normal, if they are
-/// what it begins with.
+/// The rest of an absolute, not necessarily normal path behind the components of the prefix, if it
+/// begins with them.
 fn behind<'a>(path: &'a [u8], prefix: &[u8]) -> Option<&'a [u8]> {
     let mut wanted = prefix.split(|&byte| byte == b'/').filter(|part| !part.is_empty());
     let mut rest = path;
@@ -144,7 +145,7 @@ fn parts(path: &[u8]) -> impl Iterator<Item = &[u8]> {
     path.split(|&byte| byte == b'/').filter(|part| !part.is_empty() && *part != b".")
 }
 
-/// How deep a path is below where it starts when it is highest: below zero for one that leaves it.
+/// The lowest depth of a path relative to its start: below zero if it climbs out.
 fn lowest(path: &[u8]) -> isize {
     let (mut depth, mut lowest) = (0, 0);
     for part in parts(path) {
@@ -157,7 +158,7 @@ fn lowest(path: &[u8]) -> isize {
 /// The place of an absolute path, if it is served.
 pub(crate) fn absolute(config: &'static Config, path: &[u8]) -> Option<Location> {
     let shown = normal(path);
-    // The directory above a prefix need not exist: as above a root, there is the prefix itself.
+    // The parent of a prefix need not exist: like the parent of a root, it is the prefix itself.
     if path.ends_with(b"/..") {
         let before = normal(&path[..path.len() - 3]);
         if config.mounts.iter().any(|mount| mount.prefix == before) {
@@ -170,7 +171,7 @@ pub(crate) fn absolute(config: &'static Config, path: &[u8]) -> Option<Location>
         report::bypassed(&shown);
         return None;
     }
-    // As it stands where it can be, with its `..` and the slash at its end.
+    // Unchanged if possible, with its `..` and the slash at its end.
     let rest = match behind(path, &mount.prefix) {
         Some(rest) => rest,
         None => below(&shown, &mount.prefix)?,
@@ -183,8 +184,8 @@ pub(crate) fn absolute(config: &'static Config, path: &[u8]) -> Option<Location>
     Some(Location { mount, start: None, path: on_server, shown })
 }
 
-/// Whether a path could be served, as far as its text tells; whether a relative one is that begins at a
-/// directory of this machine's is for [`find`] to say. Takes no lock and no memory.
+/// True if a path could be served, judged by its text alone. [`find`] decides about a relative path
+/// that begins at a directory of this machine. Takes no lock and allocates nothing.
 pub(crate) fn may_be_served(config: &Config, dir: c_int, path: &[u8]) -> bool {
     if path.first() != Some(&b'/') {
         return !path.is_empty() && (table::may_be_inside(dir) || may_lead_below(config, path));
@@ -192,12 +193,12 @@ pub(crate) fn may_be_served(config: &Config, dir: c_int, path: &[u8]) -> bool {
     let mut room = [0; PATH_BYTES_MAX];
     let Some(shown) = normal_in(&mut room, path) else { return true };
     let is_below = |mount: &Mount| below(shown, &mount.prefix).is_some();
-    // The directory above a prefix is taken for the prefix.
+    // The parent of a prefix means the prefix.
     config.mounts.iter().any(is_below) || path.ends_with(b"/..")
 }
 
-/// Whether a relative path that begins at a directory of this machine's could lead to something served:
-/// it has to name a part of a prefix, or to climb first.
+/// True if a relative path from a directory of this machine could lead below a prefix: it has to
+/// name a component of the prefix, or to climb first.
 fn may_lead_below(config: &Config, path: &[u8]) -> bool {
     let Some(first) = parts(path).next() else { return false };
     let named = |mount: &Mount| parts(&mount.prefix).any(|part| part == first);
@@ -221,8 +222,8 @@ fn normal_in<'a>(room: &'a mut [u8], path: &[u8]) -> Option<&'a [u8]> {
     Some(&room[..len])
 }
 
-/// The place of a path as a program gives it, if it is served: relative to the directory that `dir`
-/// is, or to the working directory for `AT_FDCWD`.
+/// The place of a program's path, if it is served: relative to the directory `dir`, or to the
+/// working directory for `AT_FDCWD`.
 pub(crate) fn find(dir: c_int, path: &[u8]) -> Result<Option<Location>> {
     let Some(config) = config::get() else { return Ok(None) };
     if path.is_empty() {
@@ -259,14 +260,14 @@ fn from_directory(config: &'static Config, from: &Record, path: &[u8]) -> Option
     Some(found)
 }
 
-/// Where a relative path starts.
+/// The start of a relative path.
 enum Base {
     Served(Arc<Record>),
-    /// A directory of this machine's.
+    /// A directory of this machine.
     Other(Vec<u8>),
 }
 
-/// The directory that a relative path starts at, if the path could lead to something served.
+/// The directory that a relative path starts at, if the path could lead below a prefix.
 fn base(config: &Config, dir: c_int, path: &[u8]) -> Result<Option<Base>> {
     if dir == libc::AT_FDCWD {
         if let Some(directory) = table::working_directory() {

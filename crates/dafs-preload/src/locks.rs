@@ -1,19 +1,20 @@
 //! Locks: those of `fcntl`, which belong to the process, and those of the open file.
 //!
-//! A lock of the server's belongs to an open file. So the process has each file that it locks by
-//! `fcntl` open once more, and an open file that is locked by `flock` is open once more, too: how the
-//! program has opened it does not matter then. `F_OFD_SETLK` locks the open file itself.
+//! A lock at the server belongs to an open file. For locks of `fcntl` the process therefore opens
+//! each file a second time. So does an open file for `flock`. The access mode of the program's own
+//! open does not matter then. `F_OFD_SETLK` locks the open file itself.
 //!
-//! What this program was given open by another one is locked by a process of its own ([`holder`]). So is
-//! what a child was given by a fork: its parent then shares that lock, and can release it.
+//! Open files that another program has passed on are locked by a separate process ([`holder`]). The
+//! same holds for those that a child has from a fork: its parent shares that lock, and can release
+//! it.
 //!
-//! Whoever is in the way is told by the name of the open that holds the lock: it has the number of the
+//! A conflicting lock is reported by the name of the open that holds it: the name contains the
+//! number of its process and a mark of its host.
 //! process in it, and a mark of this host.
 //!
-//! Invariants
-//! * Closing any descriptor of a file gives up what the process has locked in it, as POSIX wants; a
-//!   lock that is granted after that is held.
-//! * Who waits for a lock is woken by the program's signal handlers.
+//! * Closing any descriptor of a file releases the process's locks in it, as POSIX requires. A lock
+//!   that is granted after that is held.
+//! * The program's signal handlers interrupt a waiting lock request.
 
 use crate::descriptor::{Kind, Record, kernel};
 use crate::failure::{Errno, Result};
@@ -28,7 +29,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
-/// The owner of what this process locks in a file.
+/// The open that owns this process's locks in a file.
 fn owner(description: &Description) -> Result<Arc<File>> {
     let record = &description.record;
     if let Some(file) = locked(&process().owners).get(&record.handle) {
@@ -46,7 +47,7 @@ pub(crate) fn closed(record: &Record) {
     }
 }
 
-/// The first byte of a lock and how many there are.
+/// The first byte of a lock, and the number of bytes.
 fn range(description: &Description, fd: c_int, lock: &flock) -> Result<(u64, u64)> {
     let base = match c_int::from(lock.l_whence) {
         libc::SEEK_SET => 0,
@@ -56,7 +57,7 @@ fn range(description: &Description, fd: c_int, lock: &flock) -> Result<(u64, u64
     };
     let overflow = Errno(libc::EOVERFLOW);
     let start = base.checked_add(lock.l_start).ok_or(overflow)?;
-    // A negative length means the bytes before.
+    // A negative length means the bytes before the start.
     let (start, length) = match lock.l_len {
         length if length < 0 => {
             let before = length.checked_neg().ok_or(overflow)?;
@@ -118,7 +119,7 @@ pub(crate) fn control(
     for _ in 0..OWNERS_TRIES_MAX {
         let file = owner(description)?;
         take(&file)?;
-        // Another descriptor may have been closed meanwhile, and the owner with it.
+        // Another thread may have closed a descriptor meanwhile, and the owner with it.
         let kept = locked(&process().owners)
             .entry(description.record.handle)
             .or_insert(file.clone())
@@ -131,7 +132,7 @@ pub(crate) fn control(
     Err(Errno(libc::ENOLCK))
 }
 
-/// The same for a directory: none is open for writing, so nobody's lock stands in anybody's way.
+/// The same for a directory. No process has a directory open for writing, so locks do not conflict.
 fn of_directory(command: c_int, kind: c_int, lock: &mut flock) -> Result<c_int> {
     let asks = matches!(command, libc::F_GETLK | libc::F_OFD_GETLK);
     match kind {
@@ -151,7 +152,7 @@ fn asked(kind: c_int, first: u64, length: u64) -> Result<LockRange> {
     }
 }
 
-/// Waits for a lock until it is had or a signal is to be handled.
+/// Waits until a lock is granted or a signal must be handled.
 fn wait(file: &File, range: &LockRange) -> Result<()> {
     loop {
         match file.lock(range, Some(LOCK_WAIT_TIME)) {
@@ -163,7 +164,7 @@ fn wait(file: &File, range: &LockRange) -> Result<()> {
 }
 
 fn test(file: &File, range: &LockRange, lock: &mut flock) -> Result<c_int> {
-    // What this owner has locked itself does not stand in the way.
+    // The owner's own locks do not conflict.
     let holder = match file.test_own_lock(range) {
         Ok(None) => {
             lock.l_type = libc::F_UNLCK as _;
@@ -175,15 +176,15 @@ fn test(file: &File, range: &LockRange, lock: &mut flock) -> Result<c_int> {
     lock.l_type = if holder.exclusive { libc::F_WRLCK as _ } else { libc::F_RDLCK as _ };
     lock.l_whence = libc::SEEK_SET as _;
     lock.l_start = i64::try_from(holder.offset).unwrap_or(i64::MAX);
-    // No length stands for all up to the end.
+    // Length zero means up to the end.
     let is_short = holder.offset.checked_add(holder.length).is_some_and(|end| end < FLOCK_FROM);
     lock.l_len = if is_short { holder.length as i64 } else { 0 };
     lock.l_pid = process_of(&holder.owner);
     Ok(0)
 }
 
-/// Where in the name of an owner the number of the process is, and behind it the mark of the host. The
-/// highest bit tells these names from others.
+/// Position of the process number in an owner's name, and of the mark of the host behind it. The
+/// highest bit distinguishes these names from others.
 const PROCESS_AT: u32 = 20;
 const HOST_AT: u32 = 42;
 
@@ -195,7 +196,7 @@ pub(crate) fn new_owner() -> u64 {
     1 << 63 | mark_of_host() << HOST_AT | process << PROCESS_AT | count
 }
 
-/// Which process has opened by this name; -1 for one of another host, or of nothing like this.
+/// The process with this owner's name; -1 for one of another host or with another kind of name.
 fn process_of(owner: &[u8]) -> libc::pid_t {
     let Ok(name) = owner.try_into().map(u64::from_be_bytes) else { return -1 };
     match name >> HOST_AT == 1 << (63 - HOST_AT) | mark_of_host() {
@@ -204,7 +205,7 @@ fn process_of(owner: &[u8]) -> libc::pid_t {
     }
 }
 
-/// What tells this host, and the name space of its processes, from others, in 21 bits.
+/// A mark of this host and its process name space, in 21 bits.
 fn mark_of_host() -> u64 {
     static MARK: OnceLock<u64> = OnceLock::new();
     *MARK.get_or_init(|| {
@@ -218,8 +219,8 @@ fn mark_of_host() -> u64 {
     })
 }
 
-/// Where the bytes are that `flock` locks: behind all that `fcntl` can, as the two are independent. Those
-/// that lock all bytes of a file, such as NFS clients by `flock`, are kept away by both.
+/// The range that `flock` locks: beyond all that `fcntl` can lock, as the two are independent. A
+/// lock on all bytes of a file, such as an NFS client's `flock`, conflicts with both.
 const FLOCK_FROM: u64 = 1 << 63;
 
 /// `flock`: by the open file, whatever it was opened for.
@@ -228,7 +229,7 @@ pub(crate) fn whole(description: &Description, fd: c_int, operation: c_int) -> R
     if record.is_name() {
         return Err(Errno(libc::EBADF));
     }
-    // A directory is locked on this host, by a process that lasts as long as it is open.
+    // A directory is locked on this host, by a process that lives as long as the directory is open.
     let by_holder = description.was_given || record.kind == Kind::Directory;
     let range = match operation & !libc::LOCK_NB {
         libc::LOCK_SH => LockRange::shared().bytes(FLOCK_FROM, u64::MAX),
@@ -245,14 +246,14 @@ pub(crate) fn whole(description: &Description, fd: c_int, operation: c_int) -> R
     if by_holder {
         return holder::lock(fd, record, &range, operation & libc::LOCK_NB == 0);
     }
-    // The open file is the same as that of a child, so its lock is, too.
+    // A child shares the open file, and so its lock.
     holder::unlock(fd)?;
     let mut kept = locked(&description.locked);
     let file = match &*kept {
         Some(file) => file.clone(),
         None => {
             let opened = match files::open_for_locks(record.mount, &record.handle, new_owner()) {
-                // The rights may have been taken away since the program has opened it.
+                // Permissions may have been withdrawn since the program's open.
                 Err(Errno(libc::EACCES | libc::EPERM)) => description.file()?,
                 opened => Arc::new(opened?),
             };

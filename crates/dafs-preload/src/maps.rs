@@ -1,16 +1,19 @@
-//! The memory that stands for files which the program has mapped.
+//! The memory of files that the program has mapped.
 //!
-//! It is anonymous to the kernel, which would hand out zeros where it knows a file: behind the end when such
-//! a map grows, and in place of what the program lets it drop. So what is done to these maps is looked at.
+//! It is anonymous to the kernel, which would provide zeros instead of the file's content: behind
+//! the end when such a map grows, and for pages that the program drops. Changes of these maps are
+//! therefore intercepted.
 //!
 //! Invariants
 //! * No two ranges overlap, and none is empty; all begin and end with a page.
-//! * A program that maps no served file takes no lock, nor does one for memory that lies apart from all its maps.
-//! * Allocators call these functions with their own locks held, so nothing is allocated under ours: the list
-//!   lies in memory that the kernel alone was asked for.
-//! * A fork finds the list whole at any moment: a change is made in a second list, which then takes the place
-//!   of the first. A lock that another process has taken is nobody's here.
-//! * The second list has room for what is in the first: what makes the list no longer needs no memory.
+//! * A program that maps no served file takes no lock. No call takes one for memory that lies apart
+//!   from all maps.
+//! * Allocators call these functions with their own locks held, so no code allocates under our
+//!   lock: the list lies in memory mapped directly from the kernel.
+//! * A fork finds the list intact at any moment: a change is made in a second list, which then
+//!   replaces the first. A lock that another process has taken counts as free here.
+//! * The second list has room for the content of the first: a change that shortens the list needs
+//!   no memory.
 
 use crate::limits::PAGE_BYTES;
 use crate::next::quietly;
@@ -19,25 +22,25 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::time::Duration;
 
-/// One map, or what is left of it.
+/// One map, or the rest of one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Map {
-    /// Others would see what is written there, so nothing may be.
+    /// Writes would have to be visible to others, so they are not allowed.
     pub(crate) is_shared: bool,
-    /// The program may have written there, to a copy of its own.
+    /// The program may have written to its private copy.
     pub(crate) is_written: bool,
 }
 
 /// The addresses of whole pages.
 pub(crate) type Pages = Range<usize>;
 
-/// The pages that so many bytes from an address lie in.
+/// The pages of a range of bytes.
 pub(crate) fn pages(address: usize, bytes: usize) -> Pages {
     let end = address.saturating_add(bytes).checked_next_multiple_of(PAGE_BYTES);
     address - address % PAGE_BYTES..end.unwrap_or(usize::MAX)
 }
 
-/// A range and what is known of it.
+/// A range and its map.
 type Part = (Pages, Map);
 
 #[derive(Debug, Clone, Copy)]
@@ -68,7 +71,8 @@ impl List {
         unsafe { std::slice::from_raw_parts(self.at, self.len) }
     }
 
-    /// Empties it, with room for so many; false if there is no memory, and then it is as it was.
+    /// Empties it, with room for `count` entries. Returns false, and changes nothing, if there is
+    /// no memory.
     fn clear_for(&mut self, count: usize) -> bool {
         if count > self.capacity {
             let Some(old) = self.renew(count) else { return false };
@@ -78,8 +82,9 @@ impl List {
         true
     }
 
-    /// Gives it other memory, for so many at least; yields what it had, which nothing refers to any more: not
-    /// in a fork either, whatever it comes between. Such a fork has perhaps no room in it, and lost some pages.
+    /// Gives it new memory for at least `count` entries, and returns the old memory, to which no
+    /// reference remains. A fork in the middle finds a valid list, although perhaps without
+    /// capacity and with some pages leaked.
     fn renew(&mut self, count: usize) -> Option<Room> {
         let bytes = (2 * count * size_of::<Entry>()).next_multiple_of(PAGE_BYTES);
         let access = libc::PROT_READ | libc::PROT_WRITE;
@@ -95,7 +100,7 @@ impl List {
             (&raw mut self.len).write_volatile(0);
             (&raw mut self.capacity).write_volatile(0);
             (&raw mut self.at).write_volatile(at as *mut Entry);
-            // The whole of the mapping, as far as entries fit; the rest of a page goes with its end.
+            // The whole mapping, as far as entries fit; the rest of the last page stays unused.
             (&raw mut self.capacity).write_volatile(bytes / size_of::<Entry>());
         }
         Some(old)
@@ -111,7 +116,7 @@ impl List {
     }
 }
 
-/// Memory of a list that has other memory now.
+/// Former memory of a list.
 #[must_use]
 struct Room {
     at: *mut Entry,
@@ -130,7 +135,7 @@ impl Room {
 #[derive(Debug)]
 pub(crate) struct Maps {
     lists: [List; 2],
-    /// Which of them is in force.
+    /// Index of the current list.
     now: AtomicUsize,
 }
 
@@ -143,7 +148,7 @@ impl Maps {
         self.lists[self.now.load(Ordering::Acquire) & 1].entries()
     }
 
-    /// What lies in a range, cut at its ends.
+    /// The maps in a range, cut at its ends.
     pub(crate) fn within(&self, pages: &Pages) -> impl Iterator<Item = Part> {
         let (start, end) = (pages.start, pages.end);
         let all = self.entries().iter();
@@ -151,12 +156,12 @@ impl Maps {
             .filter(|(part, _)| !part.is_empty())
     }
 
-    /// Whether nothing else lies in a range.
+    /// True if maps cover the whole range.
     pub(crate) fn cover(&self, pages: &Pages) -> bool {
         self.within(pages).map(|(part, _)| part.len()).sum::<usize>() == pages.len()
     }
 
-    /// How many entries there are without those that lie in a range, and with one for `added`.
+    /// Number of entries without the range, plus `added`.
     fn count_without(&self, cut: &Pages, added: usize) -> usize {
         let left = |entry: &Entry| {
             let (before, behind) = (entry.end.min(cut.start), entry.start.max(cut.end));
@@ -165,8 +170,7 @@ impl Maps {
         self.entries().iter().map(left).sum::<usize>() + added
     }
 
-    /// Takes out what lies in a range, and puts in what lies there now; false if there is no memory, and then
-    /// all is as it was.
+    /// Replaces the content of a range. Returns false, and changes nothing, if there is no memory.
     fn exchange(&mut self, cut: &Pages, mut added: Option<Part>) -> bool {
         debug_assert!(added.as_ref().is_none_or(|(part, _)| cut.start <= part.start));
         let count = self.count_without(cut, usize::from(added.is_some()));
@@ -191,7 +195,7 @@ impl Maps {
             new.push(part.start, part.end, map);
         }
         self.now.store(1 - now, Ordering::Release);
-        // So that what is noted now can be taken out, with whatever memory there is then.
+        // The entry added now can be removed later, however little memory there is then.
         if !old.clear_for(count) {
             self.now.store(now, Ordering::Release);
             return false;
@@ -199,18 +203,18 @@ impl Maps {
         true
     }
 
-    /// Nothing lies in a range any more. False if that makes two of one and there is no memory; then all is as
-    /// it was.
+    /// Removes all maps in a range. Returns false, and changes nothing, if that splits a map and
+    /// there is no memory.
     pub(crate) fn take(&mut self, pages: &Pages) -> bool {
         self.within(pages).next().is_none() || self.exchange(pages, None)
     }
 
-    /// Notes what lies in a range, in place of all that was there; false if there is no memory.
+    /// Enters a map in a range, and replaces the former ones there. False if there is no memory.
     pub(crate) fn put(&mut self, pages: Pages, map: Map) -> bool {
         self.exchange(&pages.clone(), Some((pages, map)))
     }
 
-    /// The program may have written to what lies in a range.
+    /// Notes that the program may have written to a range.
     pub(crate) fn write(&mut self, pages: &Pages) {
         loop {
             let found = self.within(pages).find(|(_, map)| !map.is_written);
@@ -232,21 +236,21 @@ static MAPS: Shared = Shared(UnsafeCell::new(Maps::new()));
 /// The process whose thread has the lock, or zero.
 static LOCK: AtomicU32 = AtomicU32::new(0);
 
-/// All maps lie from the first of these addresses to before the second.
+/// All maps lie between these addresses.
 static FIRST: AtomicUsize = AtomicUsize::new(usize::MAX);
 static LAST: AtomicUsize = AtomicUsize::new(0);
 
-/// Whether a map may lie in a range; takes no lock.
+/// True if a map may lie in a range; takes no lock.
 pub(crate) fn may_hold(pages: &Pages) -> bool {
     pages.start < LAST.load(Ordering::Relaxed) && pages.end > FIRST.load(Ordering::Relaxed)
 }
 
-/// Tries again at once so often before another thread is let on, which may be one of lower rank.
+/// Spins this often before it yields to other threads, which may have lower priority.
 const TRIES: u32 = 64;
 const PAUSE: Duration = Duration::from_micros(50);
 
-/// Takes the lock. Of one that another process has taken nobody is left here: it was taken while this one
-/// was forked.
+/// Takes the lock. If another process has taken it, the lock was held during the fork of this one,
+/// and no thread here holds it.
 fn lock() {
     let process = std::process::id();
     for tries in 1_u32.. {
@@ -266,7 +270,7 @@ fn lock() {
     }
 }
 
-/// Runs `work`, which allocates nothing and calls nothing of the program's, on the maps.
+/// Runs `work` on the maps. `work` allocates nothing and calls no code of the program.
 pub(crate) fn with<T>(work: impl FnOnce(&mut Maps) -> T) -> T {
     quietly(|| {
         lock();
@@ -282,7 +286,7 @@ pub(crate) fn with<T>(work: impl FnOnce(&mut Maps) -> T) -> T {
     })
 }
 
-/// Notes a map; what lay in its place is gone. False if there is no memory.
+/// Notes a map, in place of earlier ones there. False if there is no memory.
 pub(crate) fn note(pages: Pages, map: Map) -> bool {
     with(|maps| {
         FIRST.fetch_min(pages.start, Ordering::Relaxed);
@@ -291,16 +295,16 @@ pub(crate) fn note(pages: Pages, map: Map) -> bool {
     })
 }
 
-/// Nothing of ours lies in a range any more, which has been mapped anew. Where there is no memory to note
-/// that, the rest of one that it lies in the middle of is all taken for ours.
+/// Forgets a range that has been mapped anew. Without memory for a split, the rest of a surrounding
+/// map is kept as ours.
 pub(crate) fn forget(pages: &Pages) {
     if may_hold(pages) {
         with(|maps| maps.take(pages));
     }
 }
 
-/// Takes out what lies in a range, and says what that was; `None` if there is no memory, and then all is as it
-/// was. Allocates only if there is anything, and then it is no allocator that asks.
+/// Removes the maps of a range, and returns them. `None`, and no change, if there is no memory.
+/// Allocates only if there are maps, and then the caller is no allocator.
 pub(crate) fn take(pages: &Pages) -> Option<Vec<Part>> {
     let mut taken = Vec::new();
     while may_hold(pages) {
@@ -323,7 +327,7 @@ pub(crate) fn take(pages: &Pages) -> Option<Vec<Part>> {
     Some(taken)
 }
 
-/// Puts back what is there after all, but where something else was noted meanwhile.
+/// Restores maps after a failed call, except where others were noted meanwhile.
 pub(crate) fn put_back(taken: Vec<Part>) {
     for (part, map) in taken {
         let is_free = with(|maps| maps.within(&part).next().is_none());
@@ -380,7 +384,7 @@ mod tests {
         list.push(PAGE, 2 * PAGE, OWN);
         let before = list.at;
         let old = list.renew(1000).unwrap();
-        // A fork that comes now never touches it.
+        // A fork at this point never touches it.
         assert!(old.at == before && list.at != before && list.entries().is_empty());
         assert!(list.capacity >= 1000);
         old.unmap();
@@ -394,7 +398,7 @@ mod tests {
             let room = maps.lists.each_ref().map(|list| list.capacity);
             assert!(room.into_iter().all(|room| room > at), "{room:?} for {at}");
         }
-        // As if there was none.
+        // As if there was no memory.
         let rooms = |maps: &Maps| maps.lists.each_ref().map(|list| (list.at, list.capacity));
         let before = rooms(&maps);
         for at in (0..500).rev() {
@@ -413,7 +417,7 @@ mod tests {
         assert_eq!(taken, [(102 * PAGE..108 * PAGE, SHARED)]);
         put_back(taken);
         assert!(with(|maps| maps.cover(&all)));
-        // Locked by a thread of the process that this one was forked from.
+        // Locked by a thread of the parent process at the time of the fork.
         LOCK.store(u32::MAX, Ordering::Relaxed);
         assert_eq!(take(&all).unwrap().len(), 3);
         assert!(!may_hold(&all));

@@ -1,4 +1,4 @@
-//! What is done by names, beside opening.
+//! Operations by name, besides opening.
 
 use crate::attributes;
 use crate::failure::{Errno, Result};
@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 /// The file mode creation mask of this process, which the kernel does not apply here.
 static MASK: AtomicU32 = AtomicU32::new(0o022);
 
-/// Asks the kernel for the mask, which takes setting it.
+/// Reads the mask from the kernel, which requires setting it.
 pub(crate) fn learn_mask() {
     // SAFETY: system calls without memory; no other thread runs yet.
     let mask = unsafe {
@@ -32,7 +32,7 @@ pub(crate) fn set_mask(mask: mode_t) {
     MASK.store(mask & 0o777, Ordering::Relaxed);
 }
 
-/// The permissions that a new object gets.
+/// The permissions of a new object.
 pub(crate) fn masked(mode: mode_t) -> u32 {
     mode & 0o7777 & !MASK.load(Ordering::Relaxed)
 }
@@ -46,7 +46,7 @@ pub(crate) fn start(client: &Client, at: &Location) -> FileHandle {
     at.start.as_ref().map_or_else(|| client.root(), |(handle, _)| *handle)
 }
 
-/// An error met on the way to a place: in a directory that has been removed there is nothing.
+/// The error of resolving a path: a removed directory has no entries.
 pub(crate) fn missed(at: &Location, error: Error) -> Errno {
     match error.status() {
         Some(Status::Stale) if at.start.is_some() => Errno(libc::ENOENT),
@@ -54,8 +54,8 @@ pub(crate) fn missed(at: &Location, error: Error) -> Errno {
     }
 }
 
-/// The place of a name. A path that ends in something else must lead to a directory, and fails as `others`
-/// says.
+/// The place of a path's last name. A path with another end must lead to a directory, and fails
+/// with `others`.
 pub(crate) fn place(
     client: &Client,
     at: &Location,
@@ -72,8 +72,8 @@ pub(crate) fn place(
     }
 }
 
-/// The place of a name for something new that is no directory: a slash behind it asks for one that is
-/// there.
+/// The place of a name for a new object that is no directory. A slash behind the name demands an
+/// existing directory.
 fn place_for_new(client: &Client, at: &Location) -> Result<Place> {
     let place = place(client, at, |_| libc::EEXIST)?;
     if at.wants_directory() {
@@ -91,7 +91,7 @@ pub(crate) fn find(at: &Location, follow: Follow) -> Result<(Client, Found)> {
     };
     let mut found = resolve(follow)?;
     if at.wants_directory() && !found.attributes.is_directory() {
-        // It is asked for also through a link.
+        // A path that demands a directory follows a link as well.
         found = resolve(Follow::Yes)?;
         if !found.attributes.is_directory() {
             return Err(Errno(libc::ENOTDIR));
@@ -109,7 +109,7 @@ pub(crate) fn space(at: &Location) -> Result<FsStatus> {
     Ok(client.fs_status(&found.handle)?)
 }
 
-/// Whether the server lets this process do what `mode` says (`R_OK` and so on).
+/// True if the server allows this process the access `mode` (`R_OK` and so on).
 pub(crate) fn access(at: &Location, mode: c_int, follow: Follow) -> Result<()> {
     let (client, found) = find(at, follow)?;
     access_found(&client, &found.handle, found.attributes.is_directory(), mode)
@@ -135,13 +135,13 @@ pub(crate) fn access_found(
 pub(crate) fn make_directory(at: &Location, mode: mode_t) -> Result<()> {
     let client = client(at)?;
     let place = place(&client, at, |_| libc::EEXIST)?;
-    // Those that lend rights are not for a new directory.
+    // Set-id bits are not for a new directory.
     let attributes = SetAttributes::mode(masked(mode & 0o1777));
     client.mkdir(&place.dir, &place.name, &attributes).map_err(|error| missed(at, error))?;
     Ok(())
 }
 
-/// Removes a name; `directory` says what it must be the name of.
+/// Removes a name; `directory` says whether it must name a directory.
 pub(crate) fn remove(at: &Location, directory: bool) -> Result<()> {
     let client = client(at)?;
     let place = place(&client, at, |last| match (directory, last) {
@@ -161,12 +161,12 @@ pub(crate) fn remove(at: &Location, directory: bool) -> Result<()> {
     Ok(client.remove(&place.dir, &place.name)?)
 }
 
-/// Two places that have to be on one server.
+/// Checks that two places are on one server.
 fn both<'a>(from: &'a Location, to: &'a Location) -> Result<Client> {
     if std::ptr::eq(from.mount, to.mount) { client(from) } else { Err(Errno(libc::EXDEV)) }
 }
 
-/// A rename. The errors come in the order that Linux has them in: those of the ways to both places first.
+/// Renames. Errors take precedence in the order of Linux: first those of resolving both places.
 pub(crate) fn rename(from: &Location, to: &Location, flags: u32) -> Result<()> {
     let keeps = match flags {
         0 => false,
@@ -176,13 +176,13 @@ pub(crate) fn rename(from: &Location, to: &Location, flags: u32) -> Result<()> {
     let client = both(from, to)?;
     let is_too_long = |name: &[u8]| name.len() > NAME_BYTES_MAX;
     let place_of = |at: &Location| match at.last() {
-        // That is found out when it is looked for.
+        // The lookup detects this.
         Last::Name if is_too_long(at.name()) => {
             let dir = find(&at.parent(), Follow::Yes)?.1.handle;
             Ok(Some(Place { dir, name: at.name().to_vec() }))
         }
         Last::Name => place(&client, at, |_| libc::EBUSY).map(Some),
-        // It has no name that could be another one's.
+        // The path has no name that could be replaced.
         _ => find(at, Follow::Yes).map(|_| None),
     };
     let (source, target) = (place_of(from)?, place_of(to)?);
@@ -196,7 +196,7 @@ pub(crate) fn rename(from: &Location, to: &Location, flags: u32) -> Result<()> {
             return Err(Errno(libc::ENAMETOOLONG));
         }
         if keeps {
-            // Somebody may make it in between; the server has no such rename.
+            // Another client may make it in between: the server has no atomic variant.
             match client.lookup(&target.dir, &target.name) {
                 Ok(_) => return Err(Errno(libc::EEXIST)),
                 Err(error) if error.to_errno() == libc::ENOENT => {}
@@ -238,7 +238,7 @@ pub(crate) fn link_found(
     client.link(handle, &place.dir, &place.name).map_err(|error| missed(to, error))
 }
 
-/// `mknod` of something else than a file, which is not served: the error that it ends with.
+/// The error of `mknod` for an object other than a file, which is not served.
 pub(crate) fn cannot_make(at: &Location) -> Result<Errno> {
     let client = client(at)?;
     let place = place_for_new(&client, at)?;
@@ -283,7 +283,7 @@ pub(crate) fn change(at: &Location, follow: Follow, change: &SetAttributes) -> R
     Ok(client.set_attributes(&found.handle, change)?)
 }
 
-/// The change that `chown` asks for; all ones leave alone.
+/// The change of `chown`; -1 leaves an id unchanged.
 pub(crate) fn owners(owner: u32, group: u32) -> SetAttributes {
     let some = |id: u32| (id != u32::MAX).then_some(id);
     SetAttributes { owner: some(owner), group: some(group), ..SetAttributes::default() }
@@ -297,7 +297,7 @@ pub(crate) fn own(client: &Client, object: &FileHandle, owners: &SetAttributes) 
     }
 }
 
-/// The change that `utimensat` asks for; nothing means now.
+/// The change of `utimensat`; `None` means now.
 pub(crate) fn times(times: Option<[libc::timespec; 2]>) -> Result<SetAttributes> {
     let one = |time: libc::timespec| match time.tv_nsec {
         libc::UTIME_NOW => Ok(Some(SetTime::Server)),
@@ -316,13 +316,13 @@ pub(crate) fn times(times: Option<[libc::timespec; 2]>) -> Result<SetAttributes>
     Ok(SetAttributes { accessed, modified, ..SetAttributes::default() })
 }
 
-/// The attributes of a place as `stat` tells them.
+/// The attributes of a place, for `stat`.
 pub(crate) fn stat(at: &Location, follow: Follow) -> Result<libc::stat> {
     Ok(attributes::stat(&attributes(at, follow)?))
 }
 
-/// An object, and the path that leads to it without a link, as the program knows it: what was asked for
-/// where that is not below the prefix.
+/// An object, and the path to it without links as the program knows it. Outside the prefix, the
+/// path is that of the request.
 #[derive(Debug)]
 pub(crate) struct Real {
     pub(crate) client: Client,
@@ -330,7 +330,7 @@ pub(crate) struct Real {
     pub(crate) shown: Vec<u8>,
 }
 
-/// Goes a path component by component, through all links.
+/// Resolves a path component by component, through all links.
 pub(crate) fn real(at: &Location) -> Result<Real> {
     let client = client(at)?;
     let ask = |error| missed(at, error);
@@ -362,7 +362,7 @@ pub(crate) fn real(at: &Location) -> Result<Real> {
             continue;
         }
         if name == b".." {
-            // Above the prefix there is no name for it.
+            // Above the prefix an object has no name.
             names = names.filter(|names| !names.is_empty());
             if let Some(names) = &mut names {
                 names.pop();

@@ -1,11 +1,11 @@
-//! The functions of the C library behind ours, and the frame that every one of ours runs in.
+//! The C library's functions behind ours, and the frame in which each of ours runs.
 //!
 //! Invariants
-//! * While a call is served, calls that this library itself makes go to the C library. What a handler
-//!   asks for then, or whoever has left the served call by `siglongjmp`, fails if it is ours; it is never
-//!   looked for on this machine.
-//! * While a call is served, or a lock of ours is held, no signal handler of the program's runs in
-//!   that thread, and the thread is not cancelled: both have to wait until it is done.
+//! * While a call is served, this library's own calls go to the C library. Calls of a signal
+//!   handler then, or of code that has left the served call by `siglongjmp`, fail if they are for a
+//!   served path; they never reach this machine's files.
+//! * While a call is served, or a lock of ours is held, no signal handler of the program runs in
+//!   that thread, and the thread is not cancelled: both are deferred.
 //! * A served call leaves `errno` alone unless it fails, and never unwinds.
 
 use crate::failure::{Errno, Failed, Result};
@@ -17,7 +17,7 @@ use std::ffi::{CStr, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-/// A function behind one of ours, looked for at its first use.
+/// A function behind one of ours, looked up at its first use.
 pub(crate) struct Next {
     name: &'static CStr,
     found: AtomicPtr<c_void>,
@@ -44,26 +44,26 @@ impl Next {
 thread_local! {
     /// True while this thread serves a call.
     static SERVING: Cell<bool> = const { Cell::new(false) };
-    /// True while this thread makes calls of this library's own, to files of this machine.
+    /// True while this thread makes calls of this library to files of this machine.
     static ASIDE: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Whether this thread is at work for a call already: then what it calls is our own doing, or a
-/// signal handler's that must not wait for us.
+/// True if this thread serves a call: further calls are our own, or those of a signal handler that
+/// must not wait for us.
 pub(crate) fn is_serving() -> bool {
     SERVING.get()
 }
 
-/// Whether a call of this thread's certainly is this library's own.
+/// True if the calls of this thread certainly are this library's own.
 pub(crate) fn is_aside() -> bool {
     ASIDE.get()
 }
 
-/// Runs what serves a call.
+/// Runs `work`, which serves a call.
 pub(crate) fn serve<T: Failed>(work: impl FnOnce() -> Result<T>) -> T {
     let before = Errno::last();
     if is_serving() {
-        // A handler for a fault of the machine, which cannot be kept waiting.
+        // A handler for a hardware fault, which cannot be deferred.
         Errno(libc::EDEADLK).set();
         return T::FAILED;
     }
@@ -87,19 +87,21 @@ pub(crate) fn serve<T: Failed>(work: impl FnOnce() -> Result<T>) -> T {
     }
 }
 
-/// Has what `work` calls reach the C library, as when a call is served. No handler of the program's for a
-/// fault runs meanwhile: what it asks for would be taken for ours, and all that follows if it leaves.
+/// Runs `work` with its calls going to the C library, as when a call is served. No handler of the
+/// program for a fault runs meanwhile: its calls would be taken for ours, and so would all later
+/// ones if it jumped out.
 pub(crate) fn aside<T>(work: impl FnOnce() -> T) -> T {
     aside_with(Touches::Own, work)
 }
 
-/// As [`aside`], for what sends to a server or waits for one: it may move the bytes of other threads' calls, and
-/// memory that is not there is to be an error of theirs.
+/// As [`aside`], for work that sends to a server or waits for one. It may move the bytes of other
+/// threads' calls, and bad memory must be an error of those calls.
 pub(crate) fn aside_with_clients<T>(work: impl FnOnce() -> T) -> T {
     aside_with(Touches::Programs, work)
 }
 
-/// As [`aside_with_clients`], for all the life of a thread of ours, in which no handler of the program's runs.
+/// As [`aside_with_clients`], for the whole life of a thread of ours, in which no handler of the
+/// program runs.
 pub(crate) fn aside_from_now_on() {
     SERVING.set(true);
     ASIDE.set(true);
@@ -119,9 +121,9 @@ fn aside_with<T>(touches: Touches, work: impl FnOnce() -> T) -> T {
     })
 }
 
-/// Functions that stand before those of the C library. `|pass|` names a closure that calls the
-/// function behind with the same arguments. The bodies may do what the C function's contract lets
-/// it do with its arguments.
+/// Functions that interpose those of the C library. `|pass|` names a closure that calls the
+/// function behind with the same arguments. The bodies may use the arguments as the C function's
+/// contract allows.
 macro_rules! interpose {
     ($(
         fn $name:ident($($argument:ident: $type:ty),* $(,)?) -> $out:ty, |$pass:ident| $body:block
@@ -162,7 +164,7 @@ mod tests {
     use super::*;
     use std::sync::atomic::AtomicU32;
 
-    /// What the handler has found: not run, aside, not aside.
+    /// The observation of the handler: not run, aside, not aside.
     static FOUND: AtomicU32 = AtomicU32::new(0);
 
     extern "C" fn looks(_signal: libc::c_int) {

@@ -1,5 +1,6 @@
-//! Whether the library of `dafs run` gets a hearing in a program. The command looks at what it starts itself,
-//! and the library (`dafs-preload`, which has this file as well) at what the programs start that it serves.
+//! Decides whether a program loads the library of `dafs run`. The command checks the program that
+//! it starts, and the library (`dafs-preload`, which has this file as well) the programs started
+//! later.
 
 use crate::limits::INTERPRETERS_MAX;
 use std::ffi::OsStr;
@@ -9,33 +10,33 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-/// Why nothing is served to a program.
+/// The reason why a program is not served.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Unserved {
-    /// Nothing can be put between it and the kernel.
+    /// It does not load a C library that could be interposed.
     Static,
-    /// It runs with other rights than its user's, and the loader takes no library from him.
+    /// It runs with other rights than its user's, so the loader takes no library from that user.
     Rights,
-    /// Not of this command's own machine and word length.
+    /// It is for another machine or word length than this command.
     Foreign,
     /// A script of a script, and so on.
     Nested,
 }
 
-/// Who somebody is, and how to look for what the standard library cannot.
+/// A user, and a function that the standard library lacks.
 #[derive(Clone, Copy)]
 pub(crate) struct User {
     pub(crate) uid: u32,
     pub(crate) gid: u32,
-    /// Whether a file has capabilities.
+    /// Checks whether a file has capabilities.
     pub(crate) has_capabilities: fn(&Path) -> bool,
 }
 
-/// Why nothing is served to a program when this user starts it, and the file that this is due to: its own, or
-/// that of what interprets it. `None` if nothing speaks against it, or the kernel has to say what it is.
+/// Why a program is not served when this user starts it, and the file to blame: the program's own,
+/// or its interpreter's. `None` if it is served, or if only the kernel can decide.
 ///
 /// # Errors
-/// A file that cannot be looked at, and why.
+/// A file that cannot be examined, and the reason.
 pub(crate) fn unserved(
     program: &Path,
     user: User,
@@ -77,7 +78,7 @@ fn look(path: &Path, user: User) -> io::Result<Kind> {
     Ok(kind(&start[..count]))
 }
 
-/// What a file is, by its beginning and by who may run it as whom.
+/// The kind of a file, by its first bytes and its permissions.
 #[derive(Debug, PartialEq, Eq)]
 enum Kind {
     Dynamic,
@@ -118,7 +119,7 @@ fn kind(start: &[u8]) -> Kind {
             // PT_INTERP
             Some(&[3, 0, 0, 0]) => return Kind::Dynamic,
             Some(_) => {}
-            // Further away than any linker puts it.
+            // Further away than any linker places it.
             None => return Kind::Unknown,
         }
     }
@@ -136,7 +137,7 @@ mod tests {
         let mut other = own[..4096].to_vec();
         other[18] ^= 1;
         assert_eq!(kind(&other), Kind::Foreign);
-        // All entries of the table made something else than PT_INTERP.
+        // Every PT_INTERP entry of the table changed to another type.
         let mut without = own[..4096].to_vec();
         let count = usize::from(without[56]);
         (0..count).for_each(|at| without[64 + 56 * at] = 1);

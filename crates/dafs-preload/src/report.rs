@@ -1,7 +1,7 @@
-//! What was served and what passed by, told when the program ends.
+//! The report at the end of the program: calls served and not served.
 //!
 //! Invariants
-//! * Which calls were refused is noted by name for a bounded number of them; the others are counted.
+//! * Refused calls are noted by name up to a bound; the others are counted.
 
 use crate::config;
 use crate::descriptor::kernel;
@@ -28,7 +28,7 @@ pub(crate) fn served() {
     SERVED.fetch_add(1, Relaxed);
 }
 
-/// Standard error as it was at the start: many programs close theirs before they end.
+/// The original standard error: many programs close theirs before they end.
 static STANDARD_ERROR: OnceLock<File> = OnceLock::new();
 
 /// Keeps what the report needs.
@@ -44,19 +44,19 @@ pub(crate) fn prepare() {
     }
 }
 
-/// Keeps the program's hands off what is needed here.
+/// Protects the descriptor of the report from the program.
 pub(crate) fn keep() {
     if let Some(file) = STANDARD_ERROR.get() {
         descriptors::note(file.as_raw_fd());
     }
 }
 
-/// A path or descriptor that is somebody else's.
+/// Counts a path or descriptor that is not served.
 pub(crate) fn passed() {
     PASSED.fetch_add(1, Relaxed);
 }
 
-/// What was not served, of one name.
+/// The calls of one name that were not served.
 #[derive(Debug)]
 struct Kind {
     name: &'static str,
@@ -69,32 +69,33 @@ static REFUSALS: Mutex<Vec<Kind>> = Mutex::new(Vec::new());
 static BYPASSES: Mutex<Vec<Kind>> = Mutex::new(Vec::new());
 static STARTS: Mutex<Vec<Kind>> = Mutex::new(Vec::new());
 
-/// Something that cannot be done with a served file: the function's name, and the path or nothing.
+/// Notes an operation that a served file does not support: the function's name, and the path or an
+/// empty one.
 pub(crate) fn refused(name: &'static str, path: &[u8]) {
     REFUSED.fetch_add(1, Relaxed);
     note(&REFUSALS, name, path);
 }
 
-/// A path below a prefix that the user wants to pass by.
+/// Notes a path below a prefix that the user has excluded.
 pub(crate) fn bypassed(path: &[u8]) {
     BYPASSED.fetch_add(1, Relaxed);
     note(&BYPASSES, "by --bypass", path);
 }
 
-/// A program is started that sees no prefix: why, and the path of its file.
+/// Notes the start of a program that sees no prefix: the reason, and its path.
 pub(crate) fn started(why: &'static str, path: &[u8]) {
     STARTED.fetch_add(1, Relaxed);
     note(&STARTS, why, path);
 }
 
-/// The prefixes whose servers were found to be out of reach, a bit for each.
+/// The prefixes whose servers were reported unreachable, a bit for each.
 static TOLD: AtomicU64 = AtomicU64::new(0);
 
-/// The device and inode of the program's standard error, if it is not served. A file that has that number
-/// later is the program's own.
+/// The device and inode of the program's standard error, if it is not served. A file with the same
+/// descriptor number later is the program's own.
 static ERRORS: OnceLock<(u64, u64)> = OnceLock::new();
 
-/// To be called when the program begins, before it has opened anything.
+/// Call it when the program begins, before it has opened any file.
 pub(crate) fn learn_errors() {
     if let Ok(inode) = kernel::inode(2)
         && !table::may_know(2)
@@ -103,8 +104,8 @@ pub(crate) fn learn_errors() {
     }
 }
 
-/// A server is not there, of which the program itself can only say that there was an input/output error. It
-/// is told once for a prefix, where the program's errors go, if that takes it at once.
+/// Reports an unreachable server, because the program itself can only report an input/output error.
+/// It writes once for a prefix, to the original standard error, if that accepts the line at once.
 pub(crate) fn unreachable(mount: usize, url: &DafsUrl, error: &Error) {
     let bit = 1 << (mount % 64);
     let is_known = || ERRORS.get().is_some_and(|known| kernel::inode(2) == Ok(*known));
@@ -114,7 +115,7 @@ pub(crate) fn unreachable(mount: usize, url: &DafsUrl, error: &Error) {
     let mut poll = libc::pollfd { fd: 2, events: libc::POLLOUT, revents: 0 };
     // SAFETY: one such structure.
     let ready = unsafe { libc::poll(&mut poll, 1, 0) };
-    // A pipe that nobody reads would end the program.
+    // A write to a closed pipe would end the program.
     if ready == 1 && poll.revents == libc::POLLOUT {
         let line = format!("dafs run: {url}: {error}\n");
         // SAFETY: reads the line.
@@ -122,7 +123,7 @@ pub(crate) fn unreachable(mount: usize, url: &DafsUrl, error: &Error) {
     }
 }
 
-/// Whether anybody will be told.
+/// True if a report is wanted.
 pub(crate) fn is_wanted() -> bool {
     config::get().is_some_and(|config| config.report.is_some())
 }
@@ -132,8 +133,8 @@ fn note(kinds: &Mutex<Vec<Kind>>, name: &'static str, path: &[u8]) {
         return;
     }
     quietly(|| {
-        // Who is in the way notes something itself, or was in a thread of the process that this is a fork
-        // of. It is counted all the same.
+        // The holder of the lock is noting a name, or was a thread of the parent at the time of the
+        // fork. The call is counted all the same.
         let Ok(mut kinds) = kinds.try_lock() else { return };
         if let Some(kind) = kinds.iter_mut().find(|kind| kind.name == name) {
             kind.count += 1;
@@ -144,7 +145,7 @@ fn note(kinds: &Mutex<Vec<Kind>>, name: &'static str, path: &[u8]) {
     });
 }
 
-/// The names that were noted, and how many of all calls have none; they begin anew.
+/// The noted names, and how many of all calls have none. Clears the notes.
 fn names(kinds: &Mutex<Vec<Kind>>, all: u64) -> String {
     let kinds = kinds.try_lock().map_or(Vec::new(), |mut kinds| std::mem::take(&mut *kinds));
     let mut text = String::new();
@@ -171,7 +172,7 @@ pub(crate) fn written(bytes: usize) {
     WRITTEN_BYTES.fetch_add(bytes as u64, Relaxed);
 }
 
-/// A fork has done nothing yet.
+/// Resets the counts in a forked child.
 pub(crate) fn clear() {
     for count in [&SERVED, &PASSED, &REFUSED, &BYPASSED, &STARTED, &READ_BYTES, &WRITTEN_BYTES] {
         count.store(0, Relaxed);
@@ -181,7 +182,7 @@ pub(crate) fn clear() {
     }
 }
 
-/// Tells it where the user wants it: a line per process. Once.
+/// Writes the report to its target: a line per process. Once.
 pub(crate) fn tell() {
     let Some(target) = config::get().and_then(|config| config.report.as_deref()) else { return };
     let take = |count: &AtomicU64| count.swap(0, Relaxed);
@@ -211,7 +212,7 @@ pub(crate) fn tell() {
         program.display(),
         std::process::id(),
     );
-    // A report that cannot be written is no reason to disturb the program.
+    // The program is not disturbed by a report that cannot be written.
     let _ = match target.as_os_str().as_encoded_bytes() {
         b"-" => match STANDARD_ERROR.get() {
             Some(mut file) => file.write_all(line.as_bytes()),

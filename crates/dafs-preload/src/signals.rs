@@ -1,24 +1,23 @@
-//! Keeps the program's signal handlers, and the cancelling of threads, out of what this library does:
-//! a handler that needs a served file would wait for locks that its own thread holds.
+//! Defers the program's signal handlers, and the cancelling of threads, while this library works: a
+//! handler that uses a served file would deadlock on locks that its own thread holds.
 //!
 //! Invariants
 //! * A program without handlers pays nothing.
-//! * What the program has blocked itself is the same before and after.
-//! * Faults of the machine (`SIGSEGV` and the like) are kept waiting by nothing but [`with_no_fault`]: one that the
-//!   machine itself finds there ends the process. Those of memory that is not there are not, where the memory may
-//!   be the program's.
+//! * The program's own signal mask is the same before and after.
+//! * Only [`with_no_fault`] blocks hardware faults (`SIGSEGV` and the like): a real fault there
+//!   ends the process. Faults of bad memory stay unblocked where the memory may be the program's.
 
 use libc::{c_int, c_long};
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The signals that the program has handlers for, a bit each, the lowest for signal 1.
+/// The signals for which the program has handlers, a bit each, the lowest for signal 1.
 static HANDLED: AtomicU64 = AtomicU64::new(0);
 
 thread_local! {
-    /// What the program has blocked, while we have blocked more.
+    /// The program's own mask, while this library blocks more.
     static BEFORE: Cell<Option<u64>> = const { Cell::new(None) };
-    /// How deep this thread is in `quietly`.
+    /// Depth of nested `quietly` in this thread.
     static DEPTH: Cell<u32> = const { Cell::new(0) };
 }
 
@@ -39,7 +38,7 @@ const fn set_of<const N: usize>(signals: [c_int; N]) -> u64 {
     set
 }
 
-/// Those by which the machine, and who checks it, tells of a fault.
+/// Signals by which the hardware and debugging tools report a fault.
 const FAULTS: u64 = set_of([
     libc::SIGSEGV,
     libc::SIGBUS,
@@ -50,13 +49,13 @@ const FAULTS: u64 = set_of([
     libc::SIGSYS,
 ]);
 
-/// Those of memory that is not there.
+/// Faults of bad memory.
 const MEMORY: u64 = set_of([libc::SIGSEGV, libc::SIGBUS]);
 
-/// Those by which people end programs.
+/// Signals by which users terminate programs.
 const ENDINGS: u64 = set_of([libc::SIGINT, libc::SIGQUIT, libc::SIGTERM]);
 
-/// The C library's own.
+/// Internal signals of the C library.
 const INTERNAL: u64 = set_of([32, 33]);
 
 fn bit(signal: c_int) -> u64 {
@@ -66,7 +65,7 @@ fn bit(signal: c_int) -> u64 {
     }
 }
 
-/// The program gives a signal a handler, or takes it away: then nobody has to wait for it.
+/// Notes that the program installs a handler, or removes it.
 pub(crate) fn set_handled(signal: c_int, is_handled: bool) {
     match is_handled {
         true => HANDLED.fetch_or(bit(signal), Ordering::Relaxed),
@@ -100,7 +99,7 @@ fn mask() -> u64 {
     now
 }
 
-/// Runs `work`, which unwinds no further, without handlers of the program's in between.
+/// Runs `work`, which does not unwind, without signal handlers of the program in between.
 pub(crate) fn quietly<T>(work: impl FnOnce() -> T) -> T {
     let depth = DEPTH.get();
     DEPTH.set(depth + 1);
@@ -121,7 +120,7 @@ pub(crate) fn quietly<T>(work: impl FnOnce() -> T) -> T {
     let done = work();
     DEPTH.set(0);
     if let Some(before) = BEFORE.take() {
-        // What has waited is handled now, before this call returns.
+        // Deferred signals are handled now, before this call returns.
         set_mask(before);
     }
     // SAFETY: as above.
@@ -129,7 +128,7 @@ pub(crate) fn quietly<T>(work: impl FnOnce() -> T) -> T {
     done
 }
 
-/// The signals that wait because we have blocked them.
+/// The pending signals that this library has blocked.
 fn waiting() -> u64 {
     let Some(before) = BEFORE.get() else { return 0 };
     let mut waiting = 0_u64;
@@ -138,32 +137,32 @@ fn waiting() -> u64 {
     waiting & !before
 }
 
-/// Whether a signal waits to be handled: then whoever waits for a lock gives up, with `EINTR`.
+/// True if a handled signal is pending: a thread that waits for a lock then gives up, with `EINTR`.
 pub(crate) fn is_waiting() -> bool {
     waiting() & HANDLED.load(Ordering::Relaxed) != 0
 }
 
-/// Whether one waits that is to end the program.
+/// True if a termination signal is pending.
 pub(crate) fn is_ending() -> bool {
     waiting() & ENDINGS != 0
 }
 
-/// Whether such a one would have to wait.
+/// True if the program handles a termination signal.
 pub(crate) fn handles_endings() -> bool {
     HANDLED.load(Ordering::Relaxed) & ENDINGS != 0
 }
 
-/// What a work touches, which says which signals may be kept waiting.
+/// The memory that a piece of work touches, which decides which signals may be blocked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Touches {
-    /// No memory of the program's.
+    /// No memory of the program.
     Own,
-    /// That of reads and writes of any thread, as whoever drives a client does: what is not there must find
-    /// the copy that it happens in.
+    /// The buffers of any thread's reads and writes, as a thread that drives a client does. A fault
+    /// of bad memory must be handled in the copy in which it happens.
     Programs,
 }
 
-/// Runs `work` with faults kept waiting.
+/// Runs `work` with faults blocked.
 pub(crate) fn with_no_fault<T>(touches: Touches, work: impl FnOnce() -> T) -> T {
     let before = mask();
     let faults = match touches {
@@ -176,11 +175,12 @@ pub(crate) fn with_no_fault<T>(touches: Touches, work: impl FnOnce() -> T) -> T 
     done
 }
 
-/// All signals but those that the C library sends itself: it waits until each thread has changed its
-/// user, for one; and those of memory that is not there, which must find the copy that they happen in.
+/// All signals but two groups. The C library sends its internal ones and waits for each thread, for
+/// example to change the user. Faults of bad memory must be handled in the copy in which they
+/// happen.
 const ALL_OF_PROGRAMS: u64 = !INTERNAL & !MEMORY;
 
-/// All signals of programs blocked in this thread, until [`end`](Self::end).
+/// All signals of programs, blocked in this thread until [`end`](Self::end).
 #[derive(Debug)]
 #[must_use = "they are blocked until its end"]
 pub(crate) struct Blocked(u64);
@@ -195,8 +195,8 @@ impl Blocked {
     }
 }
 
-/// All signals blocked while threads are started, which inherit that: signals are for the program's
-/// own threads.
+/// Runs `work` with all signals blocked. Threads started by it inherit that: signals are for the
+/// program's own threads.
 pub(crate) fn without<T>(work: impl FnOnce() -> T) -> T {
     let blocked = Blocked::all();
     let done = work();
@@ -212,7 +212,7 @@ mod tests {
     fn what_the_c_library_sends_itself_is_not_kept_back() {
         let inside = without(mask);
         let outside = mask();
-        // The kernel leaves two signals out of all masks.
+        // The kernel never blocks two signals.
         let never = 1 << (libc::SIGKILL - 1) | 1 << (libc::SIGSTOP - 1);
         let faults = set_of([libc::SIGSEGV, libc::SIGBUS]);
         assert_eq!(inside | never | 0b11 << 31 | faults, u64::MAX);

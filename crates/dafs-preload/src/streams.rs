@@ -1,11 +1,11 @@
-//! Streams of `stdio` over served files. The C library's own streams read and write by calls that
-//! nobody can stand before, so ours are made with `fopencookie`.
+//! Streams of `stdio` over served files. The C library's own streams use internal calls that cannot
+//! be interposed, so ours are made with `fopencookie`.
 //!
 //! Invariants
-//! * A stream belongs to a number, as the C library's do: it reads and writes whatever that stands for,
-//!   also a file of this machine's after `freopen`.
-//! * `stdin`, `stdout` and `stderr` are streams of ours exactly while their descriptors stand for
-//!   served files, and the C library's own otherwise.
+//! * A stream belongs to a descriptor number, as the C library's do. It reads and writes the
+//!   present file of that number, also a file of this machine after `freopen`.
+//! * `stdin`, `stdout` and `stderr` are streams of ours exactly while their descriptors are served,
+//!   and the C library's own otherwise.
 
 use crate::config;
 use crate::descriptor::kernel;
@@ -18,8 +18,8 @@ use libc::{FILE, c_char, c_int, c_void, size_t, ssize_t};
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard};
 
-/// Where the C library's streams have their descriptor, for `fileno`, and their orientation, for
-/// `fwide`: parts of its binary interface, as are the flags, which come first.
+/// The place of the descriptor in the C library's streams, for `fileno`, and of their orientation,
+/// for `fwide`. Both are parts of its binary interface, as are the flags, which come first.
 const FILENO_AT: usize = 112;
 const ORIENTATION_AT: usize = 192;
 const NO_READS: c_int = 4;
@@ -48,10 +48,10 @@ fn descriptor(cookie: *mut c_void) -> c_int {
 /// The streams of ours, by their addresses.
 static ALL: Mutex<Vec<usize>> = Mutex::new(Vec::new());
 
-/// How many they are: programs without any take no lock for each stream that they close.
+/// Their number: a program without any takes no lock when it closes a stream.
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 
-/// The streams, kept from everybody over a fork so that the child finds them whole.
+/// The list, locked over a fork so that the child finds it intact.
 static HELD: Mutex<Held> = Mutex::new(Held(None));
 
 struct Held(Option<MutexGuard<'static, Vec<usize>>>);
@@ -60,13 +60,13 @@ struct Held(Option<MutexGuard<'static, Vec<usize>>>);
 // the thread that forks, between the handlers that run before and after its fork.
 unsafe impl Send for Held {}
 
-/// After the table is held.
+/// Call it after the table is locked.
 pub(crate) fn before_fork() {
     let guard = locked(&ALL);
     locked(&HELD).0 = Some(guard);
 }
 
-/// In the parent and in the child.
+/// Call it in the parent and in the child.
 pub(crate) fn after_fork() {
     let guard = locked(&HELD).0.take();
     drop(guard);
@@ -76,8 +76,8 @@ pub(crate) fn is_ours(stream: *mut FILE) -> bool {
     COUNT.load(Ordering::Acquire) != 0 && quietly(|| locked(&ALL).contains(&(stream as usize)))
 }
 
-/// As [`is_ours`], for calls that make a stream of the C library's wide at its first: such a one costs no lock
-/// from then on. Ours are streams of bytes to it.
+/// As [`is_ours`], for calls by which a stream of the C library becomes wide: from then on such a
+/// stream costs no lock. Ours stay byte streams to the C library.
 pub(crate) fn is_ours_and_wide(stream: *mut FILE) -> bool {
     // SAFETY: a stream that is open.
     COUNT.load(Ordering::Acquire) != 0
@@ -85,7 +85,7 @@ pub(crate) fn is_ours_and_wide(stream: *mut FILE) -> bool {
         && is_ours(stream)
 }
 
-/// Notes that a stream has failed, or that it has not, for `ferror`; returns what was noted before.
+/// Sets or clears the error flag of a stream, for `ferror`; returns the former one.
 pub(crate) fn set_error(stream: *mut FILE, has_failed: bool) -> bool {
     let state = stream.cast::<c_int>();
     // SAFETY: an open stream, whose lock is held.
@@ -96,7 +96,7 @@ pub(crate) fn set_error(stream: *mut FILE, has_failed: bool) -> bool {
     }
 }
 
-/// Before a stream is closed.
+/// Call it before a stream is closed.
 pub(crate) fn forget(stream: *mut FILE) {
     if is_ours(stream) {
         quietly(|| {
@@ -112,7 +112,7 @@ unsafe extern "C" {
     fn funlockfile(stream: *mut FILE);
 }
 
-/// Writes out the streams of ours. One that another thread is at work with is left to the C library.
+/// Flushes our streams. A stream that another thread is using is left to the C library.
 pub(crate) fn write_out() {
     let all = quietly(|| locked(&ALL).clone());
     for stream in all {
@@ -127,7 +127,7 @@ pub(crate) fn write_out() {
     }
 }
 
-/// As `serve`, also where a stream is written out while a call is served.
+/// As `serve`, also for a flush while a call is served.
 fn within_stream<T: Failed>(work: impl FnOnce() -> Result<T>) -> T {
     if !is_serving() {
         return serve(work);
@@ -155,7 +155,7 @@ unsafe extern "C" fn read(cookie: *mut c_void, to: *mut c_char, count: size_t) -
     })
 }
 
-/// Writes all, as the C library wants of a writer: for it, what is less is an error.
+/// Writes all bytes, as the C library requires of a writer: it treats a short write as an error.
 unsafe extern "C" fn write(cookie: *mut c_void, from: *const c_char, count: size_t) -> ssize_t {
     let mut done = 0;
     while done < count {
@@ -206,12 +206,12 @@ unsafe extern "C" fn close(cookie: *mut c_void) -> c_int {
     })
 }
 
-/// Does not close what the program still has.
+/// Leaves open a descriptor that the program still has.
 unsafe extern "C" fn keep(_cookie: *mut c_void) -> c_int {
     0
 }
 
-/// A stream over a descriptor. It closes it at its end if `owned`.
+/// Makes a stream over a descriptor, which it closes at its end if `owned`.
 pub(crate) fn open(fd: c_int, mode: *const c_char, owned: bool) -> Result<*mut FILE> {
     let close = if owned { close } else { keep };
     let functions =
@@ -232,10 +232,10 @@ pub(crate) fn open(fd: c_int, mode: *const c_char, owned: bool) -> Result<*mut F
     Ok(stream)
 }
 
-/// A stream of ours whose descriptor has got to be another file is made as one just opened by `mode`.
+/// Resets a stream of ours whose descriptor has become another file, as if just opened with `mode`.
 ///
 /// # Safety
-/// An open stream of ours, which nobody else uses meanwhile, and a C string.
+/// An open stream of ours, which no other thread uses meanwhile, and a C string.
 pub(crate) unsafe fn start_anew(stream: *mut FILE, mode: *const c_char) {
     // SAFETY: the caller's promise.
     unsafe {
@@ -262,7 +262,7 @@ pub(crate) fn flags(mode: &[u8]) -> Result<c_int> {
         Some(b'a') => access(libc::O_WRONLY) | libc::O_CREAT | libc::O_APPEND,
         _ => return Err(Errno(libc::EINVAL)),
     };
-    // The C library would take no notice of it in a stream of ours.
+    // The C library would ignore it in a stream of ours.
     if mode.windows(5).any(|part| part == b",ccs=") {
         return Err(Errno(libc::EOPNOTSUPP));
     }
@@ -276,7 +276,7 @@ pub(crate) fn flags(mode: &[u8]) -> Result<c_int> {
     Ok(flags)
 }
 
-/// The streams of the C library's that were replaced, and those that replace them.
+/// The replaced streams of the C library, and our streams in their place.
 static BEFORE: [AtomicPtr<FILE>; 3] = [const { AtomicPtr::new(std::ptr::null_mut()) }; 3];
 static OURS: [AtomicPtr<FILE>; 3] = [const { AtomicPtr::new(std::ptr::null_mut()) }; 3];
 
@@ -289,7 +289,7 @@ fn standard(fd: c_int) -> Option<(usize, *mut *mut FILE)> {
     }
 }
 
-/// A descriptor has got to stand for a served file.
+/// Installs a stream of ours for a standard descriptor that has become a served file's.
 pub(crate) fn replaced(fd: c_int) {
     let Some((at, variable)) = standard(fd) else { return };
     if config::get().is_none() || !BEFORE[at].load(Ordering::Acquire).is_null() {
@@ -316,14 +316,14 @@ pub(crate) fn replaced(fd: c_int) {
     }
 }
 
-/// A descriptor is about to stand for a served file no longer.
+/// Restores the C library's stream for a standard descriptor that is about to change.
 pub(crate) fn restored(fd: c_int) {
     let Some((at, variable)) = standard(fd) else { return };
     let before = BEFORE[at].swap(std::ptr::null_mut(), Ordering::AcqRel);
     if before.is_null() {
         return;
     }
-    // SAFETY: as above. What was written so far belongs to the file, which is still known.
+    // Data written so far belongs to the file, which is still known.
     unsafe {
         if fd != 0 {
             aside_with_clients(|| libc::fflush(OURS[at].load(Ordering::Acquire)));

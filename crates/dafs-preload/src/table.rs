@@ -1,13 +1,13 @@
-//! Which descriptors of this process stand for served files, and the working directory.
+//! The descriptors of this process that represent served files, and the working directory.
 //!
 //! Invariants
-//! * Before a description is used it is made sure that the descriptor still is the one that it was
-//!   made for: a program may close descriptors behind our back.
-//! * Asking about a descriptor that was never ours takes no lock.
-//! * The lock is held for moments only, never while a server is asked, and no signal handler runs in
+//! * Before a description is used, the table checks that the descriptor still is the one that it
+//!   was made for: a program may close descriptors by calls that bypass this library.
+//! * A lookup of a descriptor that was never ours takes no lock.
+//! * The lock is held for moments only, never while waiting for a server. No signal handler runs in
 //!   a thread that holds it.
-//! * A number changes what it stands for in the kernel and here at once, and an offset is set while
-//!   its number cannot change: never another file's.
+//! * A number changes its meaning in the kernel and here atomically. An offset is set while its
+//!   number cannot change: it is never set in another file.
 
 use crate::descriptor::{Record, kernel};
 use crate::failure::{Errno, Result};
@@ -21,7 +21,7 @@ use std::mem::ManuallyDrop;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-/// An open file, shared by all descriptors of this process that stand for it.
+/// An open file, shared by all descriptors of this process that represent it.
 #[derive(Debug)]
 pub(crate) struct Description {
     pub(crate) record: Record,
@@ -29,13 +29,13 @@ pub(crate) struct Description {
     pub(crate) was_given: bool,
     /// The device and inode of its descriptors.
     inode: (u64, u64),
-    /// The file as this process has opened it at the server, if it has used it.
+    /// The file as this process has opened it at the server, once used.
     pub(crate) file: Mutex<Option<Arc<File>>>,
-    /// The same once more, for `flock`.
+    /// A second open of it, for `flock`.
     pub(crate) locked: Mutex<Option<Arc<File>>>,
-    /// Held by whoever uses the offset.
+    /// Locked by a thread that uses the offset.
     pub(crate) offset: Mutex<()>,
-    /// What a directory holds, while it is read by its descriptor.
+    /// The entries of a directory, while it is read by its descriptor.
     pub(crate) entries: Mutex<Option<Arc<Vec<DirEntry>>>>,
 }
 
@@ -48,7 +48,7 @@ impl Description {
     }
 }
 
-/// What these locks protect is whole between any two steps.
+/// Locks a mutex and ignores poison: the data is intact between any two steps.
 pub(crate) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -66,7 +66,7 @@ static TABLE: RwLock<Table> = RwLock::new(Table { open: BTreeMap::new(), directo
 static KNOWN: [AtomicU64; DESCRIPTORS_MAX / 64] =
     [const { AtomicU64::new(0) }; DESCRIPTORS_MAX / 64];
 
-/// One for a working directory that is served.
+/// A bit for a served working directory.
 static IS_INSIDE: AtomicU64 = AtomicU64::new(0);
 
 fn change() -> RwLockWriteGuard<'static, Table> {
@@ -82,12 +82,12 @@ fn bit(fd: c_int) -> Option<(&'static AtomicU64, u64)> {
     Some((KNOWN.get(at / 64)?, 1 << (at % 64)))
 }
 
-/// Whether a descriptor may be one of ours.
+/// True if a descriptor may be one of ours.
 pub(crate) fn may_know(fd: c_int) -> bool {
     bit(fd).is_some_and(|(word, bit)| word.load(Ordering::Relaxed) & bit != 0)
 }
 
-/// What a descriptor stands for, if it is one of ours.
+/// The open file of a descriptor, if it is one of ours.
 pub(crate) fn get(fd: c_int) -> Option<Arc<Description>> {
     if !may_know(fd) {
         return None;
@@ -97,7 +97,7 @@ pub(crate) fn get(fd: c_int) -> Option<Arc<Description>> {
         if kernel::inode(fd) == Ok(found.inode) {
             return Some(found);
         }
-        // Unless another thread has made it something of ours meanwhile.
+        // Unless another thread has reused the number for a served file meanwhile.
         let (word, bit) = bit(fd)?;
         let mut table = change();
         if table.open.get(&fd).is_some_and(|now| Arc::ptr_eq(now, &found)) {
@@ -110,13 +110,13 @@ pub(crate) fn get(fd: c_int) -> Option<Arc<Description>> {
     })
 }
 
-/// Lets a descriptor stand for an open file; returns what it stood for before.
+/// Enters a descriptor of an open file; returns its former one.
 pub(crate) fn put(fd: c_int, description: Arc<Description>) -> Result<Option<Arc<Description>>> {
     exchange(fd, Some(description), || Ok(())).map(|((), before)| before)
 }
 
-/// Has `act` do something to a descriptor, and notes what it stands for from then on: nobody finds the
-/// one without the other. Returns what it stood for before.
+/// Lets `act` change a descriptor, and notes its new open file atomically with that. Returns the
+/// former one.
 pub(crate) fn exchange<T>(
     fd: c_int,
     to: Option<Arc<Description>>,
@@ -140,8 +140,9 @@ pub(crate) fn exchange<T>(
     })
 }
 
-/// Asks for or sets the offset of an open file, which is that of its descriptors. `fd` is one of them,
-/// unless another thread has closed it meanwhile: then another one of them is taken, if there is one.
+/// Reads or sets the offset of an open file, which is that of its descriptors. `fd` is one of them,
+/// unless another thread has closed it meanwhile: then another descriptor of the file is used, if
+/// there is one.
 pub(crate) fn seek(of: &Description, fd: c_int, offset: i64, whence: c_int) -> Result<i64> {
     quietly(|| {
         let table = reading();
@@ -152,7 +153,7 @@ pub(crate) fn seek(of: &Description, fd: c_int, offset: i64, whence: c_int) -> R
                 *table.open.iter().find(|(_, other)| stands(other)).ok_or(Errno(libc::EBADF))?.0
             }
         };
-        // Held meanwhile, so that the number stays what it is.
+        // The table is locked meanwhile, so that the number keeps its meaning.
         kernel::seek(fd, offset, whence)
     })
 }
@@ -165,7 +166,7 @@ pub(crate) fn between(first: c_int, last: c_int) -> Vec<c_int> {
     quietly(|| reading().open.range(first..=last).map(|(fd, _)| *fd).collect())
 }
 
-/// Everything that is open.
+/// All open files.
 pub(crate) fn all() -> Vec<Arc<Description>> {
     quietly(|| reading().open.values().cloned().collect())
 }
@@ -178,7 +179,7 @@ pub(crate) fn working_directory() -> Option<Arc<Record>> {
     quietly(|| reading().directory.clone())
 }
 
-/// Whether a relative path may begin at something of ours. Takes no lock.
+/// True if a relative path may begin in a served directory. Takes no lock.
 pub(crate) fn may_be_inside(dir: c_int) -> bool {
     match dir {
         libc::AT_FDCWD => IS_INSIDE.load(Ordering::Relaxed) != 0,
@@ -194,7 +195,7 @@ pub(crate) fn set_working_directory(directory: Option<Record>) {
     });
 }
 
-/// The table, kept from everybody over a fork so that the child finds it whole.
+/// The table, locked over a fork so that the child finds it intact.
 static HELD: Mutex<Held> = Mutex::new(Held(None));
 
 struct Held(Option<(RwLockWriteGuard<'static, Table>, Blocked)>);
@@ -204,7 +205,7 @@ struct Held(Option<(RwLockWriteGuard<'static, Table>, Blocked)>);
 unsafe impl Send for Held {}
 
 pub(crate) fn before_fork() {
-    // A handler in this thread would wait for the lock for ever.
+    // A handler in this thread would deadlock on the lock.
     let blocked = Blocked::all();
     let guard = change();
     locked(&HELD).0 = Some((guard, blocked));
@@ -217,14 +218,14 @@ pub(crate) fn after_fork_in_parent() {
     blocked.end();
 }
 
-/// The child has the same files, none of them opened at a server yet.
+/// Gives the child the same files, none of them opened at a server yet.
 pub(crate) fn after_fork_in_child() {
     let held = locked(&HELD).0.take();
     let Some((mut table, blocked)) = held else { return };
     let mut made: Vec<(ManuallyDrop<Arc<Description>>, Arc<Description>)> = Vec::new();
     let open = std::mem::take(&mut table.open);
     for (fd, old) in open {
-        // Never dropped: its file is the parent's, its locks may be held by threads of the parent's.
+        // Never dropped: its file is the parent's, and threads of the parent may hold its locks.
         let old = ManuallyDrop::new(old);
         let known = made.iter().find(|(known, _)| Arc::ptr_eq(known, &old));
         let new = match known {

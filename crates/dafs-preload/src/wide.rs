@@ -1,11 +1,11 @@
-//! Wide characters on streams of ours. Those of `fopencookie` are streams of bytes for good: the C
-//! library's own functions crash on them, or drop what they are given. So characters are made here of
-//! the bytes that are read, and bytes of the characters that are written.
+//! Wide characters on streams of ours. Streams of `fopencookie` are byte streams for good: the C
+//! library's own wide functions crash on them, or drop their data. These functions convert the
+//! bytes read to characters, and the characters written to bytes.
 //!
 //! Invariants
 //! * A stream of ours has no orientation: bytes and wide characters may follow each other.
-//! * A character begins and ends within one call, and nothing is kept from one call to the next. The
-//!   encodings of locales in use today have no states that would have to be.
+//! * A character begins and ends within one call, and no state is kept between calls. The encodings
+//!   of locales in use today need none.
 
 use crate::failure::{Errno, Failed, Result};
 use crate::streams;
@@ -26,13 +26,13 @@ impl Failed for Character {
 #[repr(C)]
 struct State(u64);
 
-/// No character has more bytes: `MB_LEN_MAX`.
+/// Most bytes of a character: `MB_LEN_MAX`.
 const CHARACTER_BYTES_MAX: usize = 16;
 
-/// Bytes of what stands for one that has no encoding, such as "EUR".
+/// Most bytes of a transliteration, such as "EUR".
 const STAND_IN_BYTES_MAX: usize = 64;
 
-/// Bytes that are gathered before they are written.
+/// Bytes that are gathered before a write.
 const PIECE_BYTES: usize = 1024;
 
 unsafe extern "C" {
@@ -45,7 +45,7 @@ unsafe extern "C" {
     fn mbsinit(state: *const State) -> c_int;
 }
 
-/// A stream that no other thread uses meanwhile.
+/// A stream locked by this thread.
 struct Held(*mut FILE);
 
 impl Held {
@@ -57,7 +57,7 @@ impl Held {
         Self(stream)
     }
 
-    /// The next character, if there is one: an end in the middle of one is an end.
+    /// The next character. `None` at the end, also inside a character.
     fn get(&self) -> Option<wchar_t> {
         let (mut state, mut found) = (State(0), 0);
         let (mut bytes, mut count) = ([0; CHARACTER_BYTES_MAX], 0);
@@ -75,12 +75,12 @@ impl Held {
             match used {
                 // SAFETY: as above.
                 0 | 1 if unsafe { mbsinit(&state) } != 0 => return Some(found),
-                // More of it.
+                // The character has more bytes.
                 _ if used == size_t::MAX - 1 => {}
                 _ => break,
             }
         }
-        // What is no character stays in front of the stream, as with the C library.
+        // Invalid bytes are pushed back, as in the C library.
         for byte in bytes[..count].iter().rev() {
             // SAFETY: an open stream whose lock is held.
             unsafe { libc::ungetc((*byte).into(), self.0) };
@@ -116,8 +116,8 @@ impl Encoded {
     }
 }
 
-/// The bytes of a character, or of what stands for it where the locale has no such character. Takes no memory
-/// for one that it has: some programs write character by character.
+/// The bytes of a character, or of its transliteration if the locale lacks it. Allocates nothing
+/// for a character of the locale: some programs write character by character.
 fn encode(character: wchar_t) -> Result<Encoded> {
     const { assert!(STAND_IN_BYTES_MAX >= CHARACTER_BYTES_MAX) };
     let (mut bytes, mut state) = ([0_u8; STAND_IN_BYTES_MAX], State(0));
@@ -128,14 +128,14 @@ fn encode(character: wchar_t) -> Result<Encoded> {
     }
 }
 
-/// A conversion of characters to what stands for them in an encoding.
+/// A converter of characters to transliterations in an encoding.
 struct StandIns {
     codes: CString,
     how: libc::iconv_t,
 }
 
 impl StandIns {
-    /// That of the encoding of the locale.
+    /// Opens the converter for the encoding of the locale.
     fn open(codes: &CStr) -> Result<Self> {
         let none = Errno(libc::EILSEQ);
         let to = CString::new([codes.to_bytes(), b"//TRANSLIT"].concat()).map_err(|_| none)?;
@@ -168,16 +168,18 @@ impl Drop for StandIns {
 }
 
 thread_local! {
-    /// Kept, as opening takes long: of a text that the locale cannot write, many characters are like that.
+    /// Cached, because opening is slow, and a text that the locale cannot represent needs it for
+    /// many characters.
     static STAND_INS: RefCell<Option<StandIns>> = const { RefCell::new(None) };
 }
 
-/// What the C library's own streams write in place of a character that the locale does not have.
+/// The transliteration that the C library's own streams write for a character that the locale
+/// lacks.
 fn stand_in(character: wchar_t) -> Result<Encoded> {
     // SAFETY: a C string until the locale changes.
     let codes = unsafe { CStr::from_ptr(libc::nl_langinfo(libc::CODESET)) };
     let kept = STAND_INS.try_with(|kept| {
-        // A handler may have interrupted who is at it.
+        // A signal handler may have interrupted a user of the cache.
         let mut kept = kept.try_borrow_mut().ok()?;
         if kept.as_ref().is_none_or(|kept| *kept.codes != *codes) {
             *kept = Some(StandIns::open(codes).ok()?);
@@ -186,7 +188,7 @@ fn stand_in(character: wchar_t) -> Result<Encoded> {
     });
     match kept {
         Ok(Some(found)) => found,
-        // So may the end of the thread have come.
+        // The thread may be ending.
         _ => StandIns::open(codes)?.find(character),
     }
 }
@@ -243,7 +245,7 @@ pub(crate) unsafe fn unget(character: Character, stream: *mut FILE) -> Character
         // SAFETY: as above, for a stream whose lock is held.
         unsafe {
             if libc::ungetc((*byte).into(), held.0) == EOF {
-                // Half a character is none.
+                // Half a character is not pushed back.
                 for _ in 0..before {
                     getc_unlocked(held.0);
                 }
@@ -285,8 +287,7 @@ pub(crate) unsafe fn put(text: &[wchar_t], stream: *mut FILE) -> bool {
     held.put(&piece[..count])
 }
 
-/// `wprintf` and its relatives: `format` writes to the stream that it is given, which is one of the C
-/// library's in memory.
+/// `wprintf` and its relatives: `format` writes to a memory stream of the C library.
 ///
 /// # Safety
 /// An open stream of ours.
@@ -309,7 +310,7 @@ pub(crate) unsafe fn print(stream: *mut FILE, format: impl FnOnce(*mut FILE) -> 
     match (printed, written) {
         (0.., true) => printed,
         (0.., false) => -1,
-        // What stands before the mistake is written all the same.
+        // The text before the error is written all the same.
         _ => {
             errno.set();
             -1
