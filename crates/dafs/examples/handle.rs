@@ -1,7 +1,7 @@
 //! Shows that a file handle outlives sessions and servers.
 //!
-//! `handle URL` prints the handle of an object; `handle URL HANDLE [shm|iwarp]` says what that
-//! handle stands for, without any name.
+//! `handle URL` prints the handle of an object. `handle URL HANDLE [shm|iwarp]` prints the object
+//! of that handle, without any name.
 
 use dafs_client::{Client, ConnectOptions, DafsUrl, FileHandle, Follow, TransportChoice};
 use std::process::ExitCode;

@@ -15,8 +15,8 @@ use std::path::PathBuf;
 /// transport=auto|iwarp|shm, wait=adaptive|poll|sleep, checksums=yes|no, pnfs=yes|no. The commands
 /// ls, stat, cat, get, put, rm, mkdir, mv, ln, df and bench also take URLs of NFS servers:
 /// nfs://HOST[:PORT]/PATH and nfs+rdma://HOST[:PORT]/PATH, with vers=3, 4.1 or 4.2,
-/// transport=iwarp, shm or verbs, rsize, wsize, readahead, pnfs=yes|no. Exit status: 0 done, 1 something failed,
-/// 2 wrong command line or configuration, 3 the server cannot be reached or was lost.
+/// transport=iwarp, shm or verbs, rsize, wsize, readahead, pnfs=yes|no. Exit status: 0 success, 1
+/// failure, 2 wrong command line or configuration, 3 the server cannot be reached or was lost.
 #[derive(Debug, Parser)]
 #[command(name = "dafs", version, max_term_width = 100)]
 pub(crate) struct Cli {
@@ -27,7 +27,8 @@ pub(crate) struct Cli {
 }
 
 impl Cli {
-    /// What this process was started with. Ends it with a word about what is wrong, or with the help asked for.
+    /// The arguments of this process. On an error, or for help, prints the message and ends the
+    /// process.
     pub(crate) fn of_process() -> Self {
         let words: Vec<OsString> = std::env::args_os().collect();
         if words.get(1).is_some_and(|word| word == "run") {
@@ -38,8 +39,8 @@ impl Cli {
     }
 }
 
-/// The command line of `dafs run` and of nothing else. Describing all commands takes longer than all else that is
-/// done before the program starts, and each program that is run this way would pay for it.
+/// The command line of `dafs run` alone. Building the parser of all commands takes longer than the
+/// rest of the start, and each program started this way would pay for it.
 #[derive(Debug, Parser)]
 #[command(name = "dafs", version, max_term_width = 100)]
 struct OnlyRun {
@@ -70,18 +71,18 @@ pub(crate) struct SessionOptions {
     /// A file whose first line is the password
     #[arg(long, global = true, value_name = "FILE")]
     pub(crate) password_file: Option<PathBuf>,
-    /// Who this is to fences (dafs://); the same as ?fence-id=NAME behind a URL
+    /// The name of this client in fences (dafs://); the same as ?fence-id=NAME behind a URL
     #[arg(long, global = true, value_name = "NAME", value_parser = commands::fence::fence_id)]
     pub(crate) fence_id: Option<String>,
     /// Ask for checksums over all messages and data
     #[arg(long, global = true)]
     pub(crate) checksums: bool,
-    /// Give up on a server that has not answered for so long (0: never; 60 if not said, and never for
-    /// mounts); a URL with ?deadline=SECONDS has the last word
+    /// Timeout of a request in seconds (0: none; default 60, and none for mounts);
+    /// ?deadline=SECONDS in a URL takes precedence
     #[arg(long, global = true, value_name = "SECONDS")]
     pub(crate) deadline: Option<u64>,
-    /// Go on for so long after the connection to a dafs:// server was lost (0: fail at once; 120 if not
-    /// said, and for ever for mounts); a URL with ?recovery=SECONDS has the last word
+    /// Seconds to retry after the connection to a dafs:// server was lost (0: fail at once; default
+    /// 120, and without end for mounts); ?recovery=SECONDS in a URL takes precedence
     #[arg(long, global = true, value_name = "SECONDS")]
     pub(crate) recovery: Option<u64>,
     /// Say on standard error which transport is used, and why
@@ -90,7 +91,7 @@ pub(crate) struct SessionOptions {
 }
 
 impl SessionOptions {
-    /// The option that only means something to clients, if one was given.
+    /// The first given option that only clients use.
     pub(crate) fn client_only(&self) -> Option<&'static str> {
         [
             (self.transport != TransportName::Auto, "--transport"),
@@ -103,7 +104,7 @@ impl SessionOptions {
         .find_map(|(given, name)| given.then_some(name))
     }
 
-    /// Who the user is is said once, or twice the same.
+    /// Checks that option and URL do not name different users.
     pub(crate) fn check_user(&self, url: &DafsUrl) -> Result<(), Failure> {
         match (self.session_user.as_deref(), url.user()) {
             (Some(given), Some(of_url)) if given != of_url => Err(Failure::Usage(format!(
@@ -113,7 +114,7 @@ impl SessionOptions {
         }
     }
 
-    /// Who the session is to fences is said once, or twice the same.
+    /// Checks that option and URL do not give different fence ids.
     pub(crate) fn check_fence_id(&self, url: &DafsUrl) -> Result<(), Failure> {
         match (self.fence_id.as_deref(), url.fence_id()) {
             (Some(given), Some(of_url)) if given != of_url => Err(Failure::Usage(format!(
@@ -148,7 +149,7 @@ impl From<TransportName> for TransportChoice {
 /// The ways to wait by name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum WakeName {
-    /// Look for a while, then sleep
+    /// Poll for a while, then sleep
     Adaptive,
     /// Never sleep
     Poll,
@@ -176,7 +177,7 @@ impl From<WakeName> for Wake {
     }
 }
 
-/// What to do.
+/// The command.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     Serve(commands::serve::Serve),
@@ -226,7 +227,7 @@ mod tests {
         }
     }
 
-    /// What is printed for `dafs run` does not tell which of the two has read it.
+    /// A user cannot tell from the output which of the two parsers has read the arguments.
     #[test]
     fn run_alone_reads_as_run_among_all_commands() {
         for line in [

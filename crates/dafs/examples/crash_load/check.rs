@@ -1,4 +1,4 @@
-//! The exported directory against the histories.
+//! Compares the exported directory with the histories.
 
 use crate::Result;
 use crate::history::{self, Entry, Story};
@@ -17,7 +17,7 @@ struct Names {
 /// Compares everything.
 ///
 /// # Errors
-/// The first thing that was lost, doubled or not reported.
+/// The first change that was lost, done twice or not reported.
 pub(crate) fn run(directory: &Path, histories: &Path) -> Result<String> {
     let stories = history::read(histories)?;
     let operations: usize = stories.iter().map(|story| story.entries.len()).sum();
@@ -84,7 +84,7 @@ fn check_names(directory: &Path, stories: &[Story]) -> Result<usize> {
     if let Some(strange) = found.iter().find(|name| !known(name)) {
         return Err(format!("{strange} is there and should not be").into());
     }
-    // A rename in doubt leaves one of its names, never both, never none.
+    // A rename in doubt leaves exactly one of its names.
     for story in stories {
         let Some(Entry { asked, answer: None }) = story.entries.last() else { continue };
         if let [verb, from, to] = asked.as_slice()
@@ -134,7 +134,7 @@ fn check_appends(directory: &Path, stories: &[Story]) -> Result<usize> {
 fn check_slots(directory: &Path, stories: &[Story]) -> Result<usize> {
     let mut slots = 0;
     for story in stories {
-        // By slot: what must be there, and what may be instead.
+        // By slot: the value that must be there, and the values that may be there instead.
         let mut expected: BTreeMap<u64, Vec<&str>> = BTreeMap::new();
         for entry in story.entries.iter().filter(|entry| entry.asked[0] == "write") {
             let slot = entry.asked[1].parse()?;
@@ -165,7 +165,7 @@ fn check_slots(directory: &Path, stories: &[Story]) -> Result<usize> {
     Ok(slots)
 }
 
-/// The counter under the persistent lock: every value was reached by one holder, and there were as
+/// Checks the counter under the persistent lock: one holder reached each value, and there were as
 /// many repairs as holders that died.
 fn check_counter(directory: &Path, stories: &[Story]) -> Result<(u64, usize)> {
     let mut counted: HashMap<u64, &str> = HashMap::new();

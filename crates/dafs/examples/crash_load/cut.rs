@@ -8,10 +8,10 @@ use std::path::Path;
 /// The request that ends a file system, `_IOR('X', 125, u32)`.
 const SHUTDOWN: libc::Ioctl = 0x8004_587d_u32 as libc::Ioctl;
 
-/// Neither data nor the log is written first.
+/// The file system flushes neither data nor the log first.
 const NOTHING_FLUSHED: u32 = 2;
 
-/// Ends the file system that holds `directory` at once; only unmounting it is possible afterwards.
+/// Shuts down the file system that holds `directory` at once; afterwards it can only be unmounted.
 pub(crate) fn power(directory: &Path) -> io::Result<()> {
     let directory = File::open(directory)?;
     // SAFETY: the request reads one u32, which lives until the call returns.

@@ -1,8 +1,8 @@
-//! What the lives of clients did, in files that outlive them.
+//! The operations of all client lives, in files that outlive them.
 //!
 //! Invariants
-//! * A line is written with one call, before the operation that it announces is asked for, or after
-//!   it was answered. The kernel has it then, whatever happens to the process.
+//! * A line is written with one call, before its operation is sent or after it was answered. The
+//!   kernel has it then, even if the process is killed.
 
 use crate::Result;
 use std::fmt::Display;
@@ -10,7 +10,7 @@ use std::fs::{File, OpenOptions};
 use std::io::Write;
 use std::path::Path;
 
-/// One that writes.
+/// A history that is being written.
 pub(crate) struct History {
     file: File,
     number: u64,
@@ -22,20 +22,20 @@ impl History {
         Ok(Self { file: OpenOptions::new().append(true).create_new(true).open(path)?, number: 0 })
     }
 
-    /// Announces an operation; returns its number.
+    /// Logs an operation before it is sent; returns its number.
     pub(crate) fn ask(&mut self, what: impl Display) -> Result<u64> {
         self.number += 1;
         self.file.write_all(format!("ask {} {what}\n", self.number).as_bytes())?;
         Ok(self.number)
     }
 
-    /// The operation was answered.
+    /// Logs the answer to the latest operation.
     pub(crate) fn answered(&mut self, what: impl Display) -> Result<()> {
         Ok(self.file.write_all(format!("answer {} {what}\n", self.number).as_bytes())?)
     }
 }
 
-/// One operation as it was written down: its words, and those of its answer.
+/// One operation from a history: its words, and those of its answer.
 #[derive(Debug)]
 pub(crate) struct Entry {
     pub(crate) asked: Vec<String>,

@@ -16,24 +16,24 @@ pub(crate) const APPEND_BYTES: usize = 64;
 pub(crate) const SLOT_BYTES: usize = 4096;
 const SLOTS: u64 = 16;
 
-/// Which client, and in which of its lives.
+/// A client, and the number of its life.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Life {
     pub(crate) number: u32,
     pub(crate) life: u32,
 }
 
-/// The record that is appended under a name.
+/// The record appended under a name.
 pub(crate) fn append_record(name: &str) -> Vec<u8> {
     format!("{name:.<width$}\n", width = APPEND_BYTES - 1).into_bytes()
 }
 
-/// What a slot holds that was written with this value.
+/// The content of a slot that was written with this value.
 pub(crate) fn slot_content(value: &str) -> Vec<u8> {
     value.bytes().chain([b'.']).cycle().take(SLOT_BYTES).collect()
 }
 
-/// Numbers without a source of randomness: a life replays what it does from its name.
+/// Pseudorandom numbers from the name of a life, so that a life can be replayed.
 struct Draw(u64);
 
 impl Draw {
@@ -64,7 +64,7 @@ impl Life {
     }
 }
 
-/// How long a call waits for a server that is gone.
+/// Time that a call waits for an unreachable server.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 fn connect(url: &str, name: &str) -> Result<Client> {
@@ -79,7 +79,7 @@ fn connect(url: &str, name: &str) -> Result<Client> {
     loop {
         match Client::connect(&DafsUrl::parse(url)?, &options) {
             Ok(client) => return Ok(client),
-            // The server is just down, or says that the last life of this client still ends.
+            // The server is down, or has not yet ended the last life of this client.
             Err(_) if started.elapsed() < PATIENCE => std::thread::sleep(Duration::from_millis(50)),
             Err(error) => return Err(error.into()),
         }
@@ -94,7 +94,7 @@ fn open_shared(client: &Client, name: &str) -> Result<File> {
 /// Works until the time is over.
 ///
 /// # Errors
-/// Whatever no failure of a server explains: recovery must have hidden everything else.
+/// All errors: recovery must have hidden each failure of a server.
 pub(crate) fn run(url: &str, histories: &Path, life: Life, span: Duration) -> Result<()> {
     let end = Instant::now() + span;
     let who = life.name();
@@ -120,7 +120,7 @@ pub(crate) fn run(url: &str, histories: &Path, life: Life, span: Duration) -> Re
     Ok(())
 }
 
-/// Takes the lock once, which reports whoever died with it last.
+/// Takes the lock once more, which reports a last holder that died with it.
 ///
 /// # Errors
 /// As [`run`].

@@ -1,18 +1,18 @@
-//! Counting under a persistent lock.
+//! Counts under a persistent lock.
 //!
-//! Two numbers in a file are the same whenever nobody holds the lock. A holder that dies between the
-//! two leaves them different, so whoever is told of a broken lock finds work, and whoever is not told
-//! must find none.
+//! Two numbers in a file are equal whenever the lock is free. A holder that dies between the two
+//! writes leaves them different. A client that is told of a broken lock must therefore find them
+//! different, and any other client must find them equal.
 
 use crate::Result;
 use crate::history::History;
 use dafs_client::{Client, Create, File, LockError, LockRange, OpenOptions, Stability};
 use std::time::Duration;
 
-/// How long to wait for others.
+/// Time to wait for other holders.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// How long to be half done, so that some die like that.
+/// Time between the two writes, so that some holders die there.
 const HOLD: Duration = Duration::from_millis(25);
 
 #[derive(Debug)]
@@ -22,7 +22,7 @@ pub(crate) struct Counter {
 }
 
 impl Counter {
-    /// Reads both numbers; a file that nobody has counted in holds none.
+    /// Reads both numbers; a new file holds none.
     pub(crate) fn parse(bytes: &[u8]) -> Self {
         let number = |at: usize| {
             let word = bytes.get(at..at + 8).and_then(|word| word.try_into().ok());
@@ -41,7 +41,7 @@ impl Locked {
         Ok(Self(client.open(b"/shared/counter", &how)?))
     }
 
-    /// Counts one further, mending first what a holder that died has left.
+    /// Counts one further. First repairs the numbers that a dead holder has left.
     pub(crate) fn step(&self, history: &mut History) -> Result<()> {
         let whole = LockRange::exclusive().persist(true);
         history.ask("lock")?;
@@ -52,7 +52,7 @@ impl Locked {
                 history.ask("repair")?;
                 match self.0.lock_for_repair(0, u64::MAX) {
                     Ok(()) => true,
-                    // Somebody else was faster, and may have finished already.
+                    // Another client was faster, and may have finished already.
                     Err(LockError::Held(_) | LockError::Broken(_)) => {
                         return history.answered("late");
                     }

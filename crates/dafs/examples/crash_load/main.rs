@@ -1,14 +1,4 @@
-//! Work that is killed at any moment, and the proof that nothing of it was lost or done twice.
-//!
-//! | command | does |
-//! |---|---|
-//! | `crash_load load URL HISTORIES NUMBER LIFE SECONDS` | works as client NUMBER in its LIFE-th life, until killed |
-//! | `crash_load settle URL HISTORIES` | takes the lock once more, so that a lock that broke last is reported |
-//! | `crash_load check DIRECTORY HISTORIES` | compares what is in the exported directory with the histories |
-//! | `crash_load cut DIRECTORY` | ends a mounted file system as a power cut would: what was not synced is lost |
-//!
-//! A client writes every operation down before it asks for it and again when it is answered, so
-//! that at most the last operation of a killed one is in doubt.
+//! A load that is killed at any moment, and the proof that no operation was lost or done twice.
 
 mod check;
 mod cut;

@@ -1,4 +1,5 @@
-//! `dafs clients`, `dafs expire`, `dafs reload` and `dafs accept-loss`: for the administrator of a server.
+//! `dafs clients`, `dafs expire`, `dafs reload` and `dafs accept-loss`: for the administrator of a
+//! server.
 
 use crate::commands::serve::set_umask;
 use crate::failure::Failure;
@@ -7,7 +8,7 @@ use dafs_server::{AdminError, AdminReply, AdminRequest, ClientReport, ask_server
 use indicatif::BinaryBytes;
 use std::path::PathBuf;
 
-/// Which server is meant.
+/// The server of the command.
 #[derive(Debug, clap::Args)]
 pub(super) struct Place {
     /// The server's state directory; the same default as `dafs serve` has
@@ -31,7 +32,7 @@ impl Place {
         })
     }
 
-    /// Asks for something to be done.
+    /// Sends an order, and prints its result.
     pub(super) fn order(&self, request: &AdminRequest) -> Result<(), Failure> {
         match self.ask(request)? {
             AdminReply::Done(text) => {
@@ -47,7 +48,7 @@ pub(super) fn other_answer() -> Failure {
     Failure::Failed("the server has answered another question; is it of another version?".into())
 }
 
-/// Show who uses a server of this host, and what they hold
+/// Show the clients of a server of this host, and their opens, locks and delegations
 #[derive(Debug, clap::Args)]
 pub(crate) struct Clients {
     #[command(flatten)]
@@ -115,10 +116,10 @@ impl Clients {
     }
 }
 
-/// End a client of a server of this host: all that it holds is released
+/// End a client of a server of this host, and release its opens, locks and delegations
 ///
-/// The client notices at its next request, and starts anew. What it had not written is lost to it,
-/// so this is for clients that will not come back.
+/// The client notices at its next request, and starts anew. It loses its unwritten data, so this is
+/// for clients that will not come back.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Expire {
     #[command(flatten)]
@@ -141,7 +142,7 @@ impl Expire {
 
 /// Let a server of this host read its configuration file again
 ///
-/// Exports are added, changed and removed; clients of the others notice nothing. Other settings
+/// Exports are added, changed and removed; clients of the others are not affected. Other settings
 /// need a restart. SIGHUP does the same.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Reload {
@@ -155,11 +156,11 @@ impl Reload {
     }
 }
 
-/// Let a server that is stopped go on without a file of its state that is lost
+/// Let a stopped server start without a lost state file
 ///
-/// A server does not start when a file of its state directory is missing, damaged or older than it was.
-/// Its message names the file, and what is lost with it. After this command the next start takes what
-/// is there under that name, or makes a new one.
+/// A server does not start when a file of its state directory is missing, damaged or older than the
+/// last one. Its message names the file, and the state that is lost with it. After this command the
+/// next start accepts the present file of that name, or makes a new one.
 #[derive(Debug, clap::Args)]
 pub(crate) struct AcceptLoss {
     /// The file, as the server names it; `inventory` for all of them

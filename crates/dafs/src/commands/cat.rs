@@ -1,4 +1,5 @@
-//! `dafs cat`: file contents to standard output, those of long files straight from transfer memory.
+//! `dafs cat`: writes file contents to standard output, those of long files straight from transfer
+//! memory.
 
 use super::for_each;
 use crate::failure::Failure;
@@ -33,14 +34,14 @@ impl Cat {
     }
 }
 
-/// A read on its way.
+/// An outstanding read.
 struct Piece {
     pending: Pending,
     buffer: Buffer,
     offset: u64,
 }
 
-/// Prints `file` to its end, whatever its size is when it is reached.
+/// Prints `file` to its end, even if it grows or shrinks meanwhile.
 fn print(client: &Remote, file: &File, url: &RemoteUrl) -> Result<(), Failure> {
     let failed = |error| Failure::remote(url, &error);
     let bytes = PIECE_BYTES.min(client.read_bytes_max());
@@ -63,7 +64,7 @@ fn print(client: &Remote, file: &File, url: &RemoteUrl) -> Result<(), Failure> {
         }
         write_out(&piece.buffer, count)?;
         if count < bytes {
-            // Short of the end or not, what was asked for beyond it has to be asked again.
+            // After a short read, the later pieces are read again from its end.
             next = piece.offset + count as u64;
             for piece in flying.drain(..) {
                 piece.pending.wait().map_err(failed)?;

@@ -1,4 +1,4 @@
-//! `dafs fence`: who may use a file or a file system at all.
+//! `dafs fence`: allow lists of files and file systems.
 
 use super::admin::{Place, other_answer};
 use crate::failure::Failure;
@@ -10,17 +10,17 @@ use dafs_client::{
 use dafs_server::{AdminReply, AdminRequest, FenceOrder, FenceReport};
 use serde_json::json;
 
-/// Keep nodes away from a file or a file system, and let them in again
+/// Exclude nodes from a file or a file system, and admit them again
 ///
-/// An object without a list is open to everybody. With a list, only those on it have access; an empty list
-/// keeps everybody away. When a command that takes access away has ended with status 0, nothing of
-/// those it shut out is under way any more, and nothing of theirs will be carried out.
+/// An object without a list admits everybody. With a list, only those on it have access; an empty
+/// list excludes everybody. When a command that takes access away has ended with status 0, no
+/// request of an excluded node is under way any more, and none will be carried out.
 ///
-/// A NAME is the fence id that a DAFS client gave with --fence-id; nfs:OWNER is an NFSv4 client by what
-/// it calls itself (as `dafs clients` shows it); addr:192.0.2.0/24 is NFS clients by address.
+/// A NAME is the fence id that a DAFS client gave with --fence-id; nfs:OWNER is an NFSv4 client by
+/// its own name (as `dafs clients` shows it); addr:192.0.2.0/24 is NFS clients by address.
 ///
 /// The object is a URL: the file itself, or with --filesystem the file system that holds it. On the
-/// server's own host --export NAME or --all-exports takes its place, and needs no session.
+/// server's own host --export NAME or --all-exports replaces it, and needs no session.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Fence {
     #[command(subcommand)]
@@ -29,15 +29,15 @@ pub(crate) struct Fence {
 
 #[derive(Debug, clap::Subcommand)]
 enum Action {
-    /// Show who has access
+    /// Show the list
     Get(Target),
-    /// Let in these and nobody else; nobody at all without names
+    /// Admit only these names; nobody without names
     Set(Target),
-    /// Let in these, too
+    /// Admit these names, too
     Add(Target),
-    /// Shut these out
+    /// Exclude these names
     Remove(Target),
-    /// Let everybody in
+    /// Remove the list: admit everybody
     Clear(Target),
 }
 
@@ -181,7 +181,7 @@ impl Target {
     }
 }
 
-/// What is refused before anybody is asked.
+/// Checks the names before any request.
 fn check_names(order: Option<FenceOrder>, names: &[String]) -> Result<(), Failure> {
     let usage = |text: &str| Err(Failure::Usage(text.to_owned()));
     match order {
@@ -196,8 +196,8 @@ fn check_names(order: Option<FenceOrder>, names: &[String]) -> Result<(), Failur
     }
 }
 
-/// The object of a URL. Whoever lifts a fence is most likely shut out by it, and so cannot ask for
-/// attributes on the way.
+/// The object of a URL. A client that lifts a fence is most likely excluded by it, and so cannot
+/// read attributes on the way.
 fn handle(client: &Client, url: &DafsUrl, what: FenceObject) -> Result<FileHandle, Error> {
     let is_fenced = |error: &Error| matches!(error, Error::Status { status: Status::Fenced, .. });
     match client.resolve(url.path(), Follow::Yes) {

@@ -8,16 +8,16 @@ use std::path::PathBuf;
 
 /// Copy files and directory trees from a server to this host
 ///
-/// As cp -a does: directories with all that is in them, symlinks as symlinks, permissions and
-/// times, hard links and holes. If LOCAL is a directory the copies go into it. A file appears
-/// under its name when it is complete. The root of a server, and a URL that ends in "/.", stand
-/// for what is in them.
+/// As cp -a does: directories with their contents, symlinks as symlinks, permissions and times,
+/// hard links and holes. If LOCAL is a directory the copies go into it. A file appears under its
+/// name when it is complete. The root of a server, and a URL that ends in "/.", stand for their
+/// contents.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Get {
-    /// What to copy
+    /// The files and directories to copy
     #[arg(required = true, num_args = 1.., value_name = "URL")]
     pub(crate) sources: Vec<RemoteUrl>,
-    /// Where to: a directory, or the name of the copy
+    /// The target: a directory, or the name of the copy
     #[arg(required = true, value_name = "LOCAL")]
     pub(crate) target: PathBuf,
     #[command(flatten)]

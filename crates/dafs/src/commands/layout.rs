@@ -1,4 +1,4 @@
-//! `dafs layout`: for the administrator of a server that spreads files.
+//! `dafs layout`: for the administrator of a server with striped files.
 
 use super::admin::{Place, other_answer};
 use crate::failure::Failure;
@@ -6,13 +6,13 @@ use crate::output::say;
 use dafs_server::{AdminReply, AdminRequest, LayoutReport};
 use indicatif::BinaryBytes;
 
-/// How many stripes are drawn, at most.
+/// Most stripes that are drawn.
 const STRIPES_DRAWN_MAX: u64 = 64;
 
-/// Draw where a file of a server of this host lies among its data servers
+/// Draw the layout of a file of a server of this host over its data servers
 ///
-/// Each line is a data server, each column a stripe of the file, from its start on; # is where the
-/// stripe lies. A file that is not spread lies at the server itself.
+/// Each line is a data server, each column a stripe of the file, from its start on; # marks the
+/// server of the stripe. A file that is not striped lies at the server itself.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Layout {
     #[command(flatten)]

@@ -10,7 +10,7 @@ use std::os::unix::ffi::OsStrExt;
 /// Make a hard link, or with -s a symlink
 #[derive(Debug, clap::Args)]
 pub(crate) struct Ln {
-    /// What the link leads to: a URL, or with -s the text of the symlink
+    /// The target of the link: a URL, or with -s the text of the symlink
     target: OsString,
     /// The link, or for a hard link a directory to put it into
     link: RemoteUrl,

@@ -14,20 +14,20 @@ use std::ffi::OsString;
 use std::process::ExitStatus;
 use std::time::Duration;
 
-/// Somebody else has the lock.
+/// Another client has the lock.
 const EXIT_HELD: u8 = 4;
 
-/// The lock is broken, and nobody gets it before it is repaired.
+/// The lock is broken, and is not granted before it is repaired.
 const EXIT_BROKEN: u8 = 5;
 
-/// Lock files, also beyond one's own failure
+/// Lock files, also beyond a failure of the holder
 ///
-/// A persistent lock whose holder fails is broken: the next one who wants it is told so, and nobody
-/// reads or writes what it covers before somebody has locked it for repair, mended the data and unlocked
-/// it.
+/// A persistent lock whose holder fails is broken: the next client that requests it is told so.
+/// Nobody can read or write the locked bytes until a client has locked them for repair, repaired
+/// the data and unlocked them.
 ///
-/// Exit status, beside those of all commands: 4 somebody else has the lock, 5 the lock is broken. `hold`
-/// and `repair` end with the status of their command, if they ran one.
+/// Exit status, besides those of all commands: 4 another client has the lock, 5 the lock is broken.
+/// `hold` and `repair` end with the status of their command, if they ran one.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Lock {
     #[command(subcommand)]
@@ -38,15 +38,15 @@ pub(crate) struct Lock {
 enum Action {
     /// Hold a lock while a command runs, or without one until a signal (INT or TERM)
     ///
-    /// With --auto-recover the file is as it was before if the command fails or does not come to its
-    /// end, whoever wrote to it meanwhile; what a command that succeeds has done stays.
+    /// With --auto-recover, the server restores the file if the command fails or is killed,
+    /// whichever client wrote to it meanwhile; the changes of a successful command stay.
     Hold(Hold),
-    /// Take over a broken lock while a command mends the file; then it is free
+    /// Take over a broken lock while a command repairs the file; then it is free
     ///
     /// When the command fails, the repair counts as failed too: once the lease is over, the lock is
     /// broken again.
     Repair(Repair),
-    /// Say whether the file could be locked
+    /// Test whether the file could be locked
     Test(Test),
     /// Show the locks of all clients of a server of this host, broken ones first
     List(List),
@@ -68,22 +68,22 @@ struct Hold {
     file: DafsUrl,
     #[command(flatten)]
     bytes: Bytes,
-    /// Only against those who lock exclusively
+    /// Conflict only with exclusive locks
     #[arg(long)]
     shared: bool,
-    /// If the holder fails, tell the next one and keep everybody away until it is repaired
+    /// If the holder fails, tell the next client, and keep everybody out until the data is repaired
     #[arg(long)]
     persist: bool,
-    /// If the holder or its command fails, undo what was written to the file; for the whole file
+    /// If the holder or its command fails, undo the writes to the file; for the whole file
     #[arg(long, conflicts_with_all = ["shared", "offset", "length"])]
     auto_recover: bool,
-    /// Wait so long for others (0: not at all); without this, for ever
+    /// Timeout (0: do not wait); without this, none
     #[arg(long, value_name = "SECONDS")]
     timeout: Option<u64>,
-    /// Print one JSON object when the lock is had, or who has it
+    /// Print one JSON object when the lock is granted, or about its holder
     #[arg(long)]
     json: bool,
-    /// What to run meanwhile, with its arguments
+    /// The command to run meanwhile, with its arguments
     #[arg(last = true)]
     command: Vec<OsString>,
 }
@@ -94,10 +94,11 @@ struct Repair {
     file: DafsUrl,
     #[command(flatten)]
     bytes: Bytes,
-    /// Print one JSON object when the lock is had, or who has it
+    /// Print one JSON object when the lock is granted, or about its holder
     #[arg(long)]
     json: bool,
-    /// What mends the file, with its arguments; without one, the lock is freed at once
+    /// The command that repairs the file, with its arguments; without one, the lock is freed at
+    /// once
     #[arg(last = true)]
     command: Vec<OsString>,
 }
@@ -108,7 +109,7 @@ struct Test {
     file: DafsUrl,
     #[command(flatten)]
     bytes: Bytes,
-    /// Only against those who lock exclusively
+    /// Conflict only with exclusive locks
     #[arg(long)]
     shared: bool,
     /// Print one JSON object
@@ -196,7 +197,7 @@ fn tell(url: &DafsUrl, state: &str, holder: Option<&LockHolder>) -> Result<(), F
     say!("{}", json!({ "url": url.to_string(), "state": state, "holder": holder }))
 }
 
-/// Runs a command, if there is one; its status when it did not succeed.
+/// Runs a command, if there is one; returns its status if it did not succeed.
 fn run(command: &[OsString]) -> Result<Option<ExitStatus>, Failure> {
     let Some((program, arguments)) = command.split_first() else { return Ok(None) };
     let status = std::process::Command::new(program).args(arguments).status();
@@ -256,7 +257,7 @@ impl Repair {
             tell(&self.file, "repairing", None)?;
         }
         if let Some(status) = run(&self.command)? {
-            // Going away without a word leaves the lock as it was found: to be repaired.
+            // An end without a disconnect leaves the lock as it was: to be repaired.
             std::mem::forget(file);
             sessions.abandon();
             return Err(ended(status));
@@ -267,7 +268,7 @@ impl Repair {
 }
 
 impl Repair {
-    /// Gets the lock for repair. One whose holder is gone is broken only when somebody has wanted it.
+    /// Locks for repair. A lock whose holder is gone breaks only when a client requests it.
     fn take_over(&self, file: &File) -> Result<(), Failure> {
         let (offset, length) = (self.bytes.offset, self.bytes.length());
         match file.lock_for_repair(offset, length) {

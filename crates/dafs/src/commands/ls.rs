@@ -29,7 +29,7 @@ pub(crate) struct Ls {
     json: bool,
 }
 
-/// Where the listing goes.
+/// The output of the listing.
 type Out<'a> = BufWriter<StdoutLock<'a>>;
 
 impl Ls {
@@ -75,7 +75,7 @@ impl Ls {
             }
             first = false;
             match self.list_directory(client, &url, &directory, out) {
-                // Depth first and in order, as the names are shown.
+                // Depth first, in the order of names.
                 Ok((inner, is_whole)) => {
                     inner.into_iter().rev().for_each(|inner| left.push_front(inner));
                     if !is_whole {
@@ -92,8 +92,8 @@ impl Ls {
         result
     }
 
-    /// Lists one directory; returns the directories in it that are to be listed too, and whether all is
-    /// known of its entries.
+    /// Lists one directory. Returns the directories in it that are to be listed too, and true if
+    /// all entries are known.
     fn list_directory(
         &self,
         client: &Remote,
@@ -136,8 +136,8 @@ impl Ls {
         Ok((inner, is_whole))
     }
 
-    /// Shows an entry that the server has listed without attributes: a mount point, or what it tells of
-    /// now. Returns that, and whether it is known what the entry is.
+    /// Shows an entry that the server has listed without attributes: a mount point, or its
+    /// attributes now. Returns these, and true if the type of the entry is known.
     fn look_again(
         &self,
         client: &Remote,

@@ -9,10 +9,10 @@ use dafs_client::SplitPath;
 /// Make directories
 #[derive(Debug, clap::Args)]
 pub(crate) struct Mkdir {
-    /// What to make
+    /// The directories to make
     #[arg(required = true)]
     urls: Vec<RemoteUrl>,
-    /// Make the directories above too, and be content if it exists
+    /// Make the parent directories too, and succeed if it exists
     #[arg(short, long)]
     parents: bool,
     /// Permissions in octal; 777 less the umask if left out
@@ -49,7 +49,8 @@ impl Mkdir {
         let names = url.path().split(|&byte| byte == b'/').filter(|name| !name.is_empty());
         let names: Vec<&[u8]> = names.collect();
         let path = |count: usize| [b"/", &names[..count].join(&b'/')[..]].concat();
-        // What is there is looked for from below: above it there may be what one may not look at.
+        // The search for an existing directory goes upwards: parents further up may not be
+        // readable.
         let mut there = names.len();
         let mut at = loop {
             match client.resolve(&path(there), Follow::Yes) {
@@ -75,7 +76,7 @@ impl Mkdir {
             let mode =
                 if index + 1 == names.len() { self.mode.unwrap_or(default) } else { default };
             at = match client.mkdir(&at, name, &SetAttributes::mode(mode)) {
-                // Somebody else was faster, or it is a link that leads nowhere.
+                // Another client was faster, or it is a link that leads nowhere.
                 Err(error) if error.status() == Some(Status::Exist) => {
                     match client.resolve(&path(index + 1), Follow::Yes) {
                         Ok(found) => directory(found, url, name)?,
@@ -96,7 +97,7 @@ fn directory(found: Found, url: &RemoteUrl, name: &[u8]) -> Result<Handle, Failu
     Err(Failure::Failed(format!("{url}: {} is no directory", String::from_utf8_lossy(name))))
 }
 
-/// The umask of this process, which is read by setting it.
+/// The umask of this process. Reading it requires setting it.
 pub(crate) fn umask() -> u32 {
     use rustix::fs::Mode;
     let mask = rustix::process::umask(Mode::RWXG | Mode::RWXO);

@@ -29,7 +29,7 @@ use crate::failure::Failure;
 use crate::output::complain;
 use crate::session::Sessions;
 
-/// Runs what the command line says.
+/// Runs the command.
 pub(crate) fn run(cli: &Cli) -> Result<(), Failure> {
     let mut sessions = Sessions::new(&cli.session);
     let result = dispatch(cli, &mut sessions);
@@ -71,8 +71,8 @@ fn dispatch(cli: &Cli, sessions: &mut Sessions<'_>) -> Result<(), Failure> {
     }
 }
 
-/// Runs `each` for every operand. A failure is reported and does not keep the others from being
-/// tried, except when the server is gone.
+/// Runs `each` for every operand. A failure is reported and does not stop the others, unless the
+/// server is gone.
 fn for_each<T>(
     operands: &[T],
     mut each: impl FnMut(&T) -> Result<(), Failure>,

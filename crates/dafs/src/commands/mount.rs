@@ -1,7 +1,7 @@
 //! `dafs mount`: makes the files of a server a part of the tree of this host.
 //!
-//! In the background, the command starts itself again and waits until that says that all is well, so
-//! that what is wrong is told to the user.
+//! In the background, the command starts itself again and waits for the child's success, so that
+//! errors reach the user.
 
 use crate::descriptors::Given;
 use crate::failure::Failure;
@@ -24,39 +24,40 @@ use std::time::Duration;
 
 /// Mount a directory of a dafs:// server, so that every program can use its files
 ///
-/// It is served in the background until it is unmounted with dafs umount, or by a signal. What other
-/// hosts change is seen after --belief at the latest, and what a file holds whenever it is opened.
+/// It is served in the background until it is unmounted with dafs umount, or by a signal. A change
+/// of another host is visible after --belief at the latest, and new file contents whenever a file
+/// is opened.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Mount {
-    /// What to mount: dafs://HOST[:PORT]/PATH
+    /// The directory to mount: dafs://HOST[:PORT]/PATH
     source: RemoteUrl,
-    /// Where: a directory
+    /// The mount point: a directory
     directory: PathBuf,
     /// Stay in the foreground until it is unmounted
     #[arg(short, long)]
     foreground: bool,
-    /// Take it over from the process that serves it now, with all that is in use, and let that end
+    /// Take it over from the process that serves it now, with all open files, and let that end
     #[arg(long)]
     take_over: bool,
-    /// Let other users in; the permissions of the files say who may do what. Always so for root
+    /// Admit other users; the permissions of the files decide. Always so for root
     #[arg(long)]
     allow_other: bool,
-    /// Change nothing
+    /// Mount it read-only
     #[arg(long)]
     read_only: bool,
-    /// How long attributes and names are believed before the server is asked again
+    /// Lifetime of cached attributes and names
     #[arg(long, value_name = "SECONDS", default_value_t = limits::BELIEF_DEFAULT.as_secs_f64())]
     belief: f64,
-    /// Operations carried out at a time
+    /// Most concurrent operations
     #[arg(long, value_name = "COUNT", default_value_t = limits::THREADS_DEFAULT)]
     threads: usize,
 }
 
-/// Tells the child, in its environment, to say on standard output that it has mounted, and then to let go
-/// of the terminal.
+/// Tells the child, in its environment, to report on standard output that it has mounted, and then
+/// to detach from the terminal.
 const IS_BACKGROUND: &str = "DAFS_MOUNT_IN_BACKGROUND";
 
-/// What the child says when it is mounted.
+/// The child's report that it has mounted.
 const READY: &[u8] = b"mounted\n";
 
 impl Mount {
@@ -88,7 +89,7 @@ impl Mount {
         })
     }
 
-    /// Serves it; in the background with what this process was `given`.
+    /// Serves the mount; in the background with the descriptors that this process was `given`.
     fn serve(
         &self,
         url: &DafsUrl,
@@ -96,7 +97,7 @@ impl Mount {
         given: Option<Given>,
     ) -> Result<(), Failure> {
         let options = self.options(url)?;
-        // Before anything is mounted, so that no signal leaves it behind.
+        // Before the mount, so that no signal leaves it behind.
         let signals = Signals::new([SIGINT, SIGTERM, SIGHUP])
             .map_err(|error| Failure::local("cannot handle signals", &error))?;
         let mounted = match self.take_over {
@@ -113,7 +114,7 @@ impl Mount {
         }
         match mounted.serve() {
             Ok(Ended::Unmounted) => {
-                // With a server that is not there, that would not end.
+                // With an unreachable server, closing would not end.
                 dafs_client::within(limits::FAREWELL, || sessions.close());
                 Ok(())
             }
@@ -152,8 +153,8 @@ impl Mount {
     }
 }
 
-/// Takes a mount down when a signal comes. A second one ends the process at once, also while the kernel
-/// waits for what cannot be written any more.
+/// Unmounts when a signal comes. A second one ends the process at once, also while the kernel waits
+/// for data that cannot be written any more.
 fn unmount_on_signal(mut signals: Signals, place: MountPlace) -> Result<(), Failure> {
     let no_thread = |error| Failure::local("no thread for signals", &error);
     let (first, begin) = mpsc::channel();
@@ -182,7 +183,7 @@ fn unmount_on_signal(mut signals: Signals, place: MountPlace) -> Result<(), Fail
     thread().spawn(watch).map(drop).map_err(no_thread)
 }
 
-/// Runs this command line once more, on its own, and waits until that has mounted.
+/// Runs this command line again in the background, and waits until that has mounted.
 fn start_in_background() -> Result<(), Failure> {
     let local = |error| Failure::local("cannot start in the background", &error);
     let program = std::env::current_exe().map_err(local)?;
@@ -201,13 +202,13 @@ fn start_in_background() -> Result<(), Failure> {
     if said == READY {
         return Ok(());
     }
-    // It has told the user why.
+    // The child has told the user why.
     let status = child.wait().map_err(local)?;
     let code = status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(1);
     Err(Failure::Ended { code, text: None })
 }
 
-/// Tells the parent that all is well, and lets go of it, of its terminal and of all that came from it.
+/// Reports success to the parent, and detaches from it, its terminal and its descriptors.
 fn let_go(given: Given) -> std::io::Result<()> {
     given.close();
     let null = File::options().read(true).write(true).open("/dev/null")?;

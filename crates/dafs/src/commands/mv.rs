@@ -6,10 +6,10 @@ use crate::remote::{Error, Follow, Place, Remote, RemoteUrl};
 use crate::session::Sessions;
 use crate::show;
 
-/// Rename files and directories on one server, replacing what has the new name
+/// Rename files and directories on one server, replacing an object of the new name
 #[derive(Debug, clap::Args)]
 pub(crate) struct Mv {
-    /// What to rename or move
+    /// The files and directories to rename or move
     #[arg(required = true, num_args = 1..)]
     sources: Vec<RemoteUrl>,
     /// The new name, or a directory to move into
@@ -37,7 +37,7 @@ impl Mv {
     }
 }
 
-/// Why something was not renamed. Of a mount point the server says only that it may not be.
+/// The error of a failed rename. For a mount point the server only reports that it is refused.
 fn of_source(client: &Remote, from: &Place, error: Error) -> Error {
     if error.is_fatal() {
         return error;
@@ -48,7 +48,7 @@ fn of_source(client: &Remote, from: &Place, error: Error) -> Error {
     }
 }
 
-/// The place for a new name for `source` in `target` if that is a directory; else that is the name.
+/// The place of `source`'s new name: in `target` if that is a directory, else `target` itself.
 pub(crate) fn into(
     client: &Remote,
     target: &RemoteUrl,

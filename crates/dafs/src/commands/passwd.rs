@@ -1,7 +1,7 @@
-//! `dafs passwd`: puts a user into a server's password file, or changes one.
+//! `dafs passwd`: adds a user to a server's password file, or changes one.
 //!
 //! Invariants
-//! * The file is replaced as a whole or not at all, and never readable by others.
+//! * The file is replaced atomically, and never readable by others.
 //! * The password is neither shown nor taken from the command line.
 
 use crate::commands::serve::set_umask;
@@ -55,7 +55,7 @@ impl Passwd {
         }
         let line = password_line(&self.name, self.uid, self.gid, &self.groups, password.as_bytes());
         let failed = |error: io::Error| Failure::local(self.file.display(), &error);
-        // What others could write would be trusted from now on.
+        // A file that others can write must not become trusted.
         let old = match password_text(&self.file) {
             Err(PasswordFileError::Read { error, .. })
                 if error.kind() == io::ErrorKind::NotFound =>
@@ -90,9 +90,9 @@ fn with_line(old: &str, name: &str, line: &str) -> String {
     text
 }
 
-/// Writes the file aside, with mode 0600, and renames it into place.
+/// Writes a temporary file with mode 0600, and renames it into place.
 fn replace(path: &Path, text: &str) -> io::Result<()> {
-    // A symlink stays, and what it leads to is replaced: that was read.
+    // A symlink stays, and its target is replaced: that was read.
     let path = &fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
     let mut aside = path.as_os_str().to_owned();
     aside.push(format!(".{}.new", std::process::id()));
@@ -104,7 +104,7 @@ fn replace(path: &Path, text: &str) -> io::Result<()> {
         fs::rename(&aside, path)
     };
     write().inspect_err(|_| {
-        // The error that is reported matters more than one from tidying up.
+        // The first error matters more than one from the cleanup.
         let _ = fs::remove_file(&aside);
     })
 }

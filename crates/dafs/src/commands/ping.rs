@@ -1,4 +1,4 @@
-//! `dafs ping`: is the server there, over which transport, how far away.
+//! `dafs ping`: round trips to a server, and the transport.
 
 use crate::failure::Failure;
 use crate::output::say;
@@ -7,7 +7,7 @@ use dafs_client::DafsUrl;
 use serde_json::json;
 use std::time::Duration;
 
-/// Measure round trips to a server, and say which transport is used and why
+/// Measure round trips to a server, and show the transport and the reason for it
 #[derive(Debug, clap::Args)]
 pub(crate) struct Ping {
     /// The server: dafs://HOST[:PORT]

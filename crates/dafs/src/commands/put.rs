@@ -8,15 +8,15 @@ use std::path::PathBuf;
 
 /// Copy files and directory trees from this host to a server
 ///
-/// As cp -a does: directories with all that is in them, symlinks as symlinks, permissions and
-/// times, hard links and holes. If URL is a directory the copies go into it. A file appears under
-/// its name when it is complete. A path that ends in "/." stands for what is in it.
+/// As cp -a does: directories with their contents, symlinks as symlinks, permissions and times,
+/// hard links and holes. If URL is a directory the copies go into it. A file appears under its name
+/// when it is complete. A path that ends in "/." stands for its contents.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Put {
-    /// What to copy
+    /// The files and directories to copy
     #[arg(required = true, num_args = 1.., value_name = "LOCAL")]
     sources: Vec<PathBuf>,
-    /// Where to: a directory, or the name of the copy
+    /// The target: a directory, or the name of the copy
     #[arg(required = true, value_name = "URL")]
     target: RemoteUrl,
     #[command(flatten)]

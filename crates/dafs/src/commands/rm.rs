@@ -1,9 +1,9 @@
-//! `dafs rm`: removes files, and with -r directories with all that is in them.
+//! `dafs rm`: removes files, and with -r directories with their contents.
 //!
 //! Invariants
-//! * No symlink is followed: what a name says is a symlink is removed as such.
-//! * The way into a tree is kept on the heap, and each level of it by its name, so that it may be as deep
-//!   as file systems have it.
+//! * No symlink is followed: a symlink is removed itself.
+//! * The path into a tree is kept on the heap, and each level of it by its name, so that the tree
+//!   may be as deep as file systems allow.
 
 use super::for_each;
 use crate::failure::Failure;
@@ -19,10 +19,10 @@ pub(crate) struct Rm {
     /// What to remove
     #[arg(required = true)]
     urls: Vec<RemoteUrl>,
-    /// Remove directories with all that is in them; symlinks are not followed
+    /// Remove directories with their contents; symlinks are not followed
     #[arg(short, long)]
     recursive: bool,
-    /// Be content if it does not exist
+    /// Succeed if it does not exist
     #[arg(short, long)]
     force: bool,
 }
@@ -58,7 +58,7 @@ impl Rm {
     }
 }
 
-/// True when nothing is at a path: no object, or a file where a directory would have to be.
+/// True if there is no object at a path, or a file where a directory would have to be.
 fn is_missing(client: &Remote, url: &RemoteUrl, error: &Error) -> bool {
     match error.status() {
         Some(Status::NoEnt) => true,
@@ -69,11 +69,11 @@ fn is_missing(client: &Remote, url: &RemoteUrl, error: &Error) -> bool {
     }
 }
 
-/// A directory tree on its way out.
+/// A directory tree that is being removed.
 struct Tree<'a> {
     client: &'a Remote,
     top: &'a RemoteUrl,
-    /// The names from the top to the directory that is worked on.
+    /// The names from the top to the current directory.
     way: Vec<Vec<u8>>,
 }
 
@@ -81,27 +81,27 @@ struct Tree<'a> {
 struct Level {
     directory: Handle,
     listing: ReadDir,
-    /// Entries of the listing, and how many of them have been looked at for directories.
+    /// Entries of the listing, and how many of them have been checked for directories.
     batch: Vec<DirEntry>,
     looked: usize,
     /// Directories of the batch that could not be emptied.
     kept: usize,
-    /// Of this pass through the directory.
+    /// Counts of this pass through the directory.
     seen: usize,
     failed: usize,
     passes: usize,
 }
 
-/// What comes next in a directory.
+/// The next step in a directory.
 enum Step {
-    /// A directory in it.
+    /// Descend into a directory.
     Into(Vec<u8>, Handle),
-    /// Nothing.
+    /// The directory is empty, or cannot be emptied.
     Done(Result<(), Failure>),
 }
 
 impl Tree<'_> {
-    /// Removes all that is in a directory. What cannot be removed is reported, the rest goes on.
+    /// Removes the contents of a directory. Failures are reported, and the rest goes on.
     fn empty(&mut self, directory: Handle) -> Result<(), Failure> {
         let mut levels = vec![self.level(directory)];
         loop {
@@ -142,7 +142,7 @@ impl Tree<'_> {
         }
     }
 
-    /// The URL of the directory that is worked on.
+    /// The URL of the current directory.
     fn url(&self) -> RemoteUrl {
         match self.way.is_empty() {
             true => self.top.clone(),
@@ -150,7 +150,7 @@ impl Tree<'_> {
         }
     }
 
-    /// Goes on with a directory until another one in it comes first.
+    /// Goes on with a directory until it finds a subdirectory to descend into.
     fn step(&self, level: &mut Level) -> Result<Step, Failure> {
         loop {
             while let Some(entry) = level.batch.get(level.looked) {
@@ -182,8 +182,8 @@ impl Tree<'_> {
             if level.seen == 0 {
                 return Ok(Step::Done(Ok(())));
             }
-            // Removing while a listing goes on may make it skip entries, so it is done again until
-            // nothing is left.
+            // Removals during a listing may make it skip entries, so it is repeated until it is
+            // empty.
             level.passes += 1;
             if level.passes == REMOVE_PASSES_MAX {
                 let text =
@@ -195,10 +195,10 @@ impl Tree<'_> {
         }
     }
 
-    /// Removes entries of a directory; returns how many could not be.
+    /// Removes entries of a directory; returns the number of failures.
     fn remove_batch(&self, directory: &Handle, batch: &[DirEntry]) -> Result<usize, Failure> {
         let next = AtomicUsize::new(0);
-        // Each removal is a round trip, so several are under way.
+        // Each removal is a round trip, so several are outstanding.
         let work = || -> Result<usize, Failure> {
             let mut failed = 0;
             while let Some(entry) = batch.get(next.fetch_add(1, Ordering::Relaxed)) {

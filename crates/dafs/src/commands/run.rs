@@ -1,6 +1,6 @@
-//! `dafs run`: starts a program that cannot be changed, with files of a server below a prefix.
+//! `dafs run`: starts an unmodified program, with files of a server below a prefix.
 //!
-//! The work is done in the program itself, by a library that stands before the C library.
+//! The work is done in the program itself, by a library that interposes the C library.
 
 use crate::cli::{SessionOptions, TransportName};
 use crate::failure::Failure;
@@ -25,8 +25,8 @@ const LIBRARY: &str = "libdafs_preload.so";
 /// Run a program, with directories of servers in its name space
 ///
 /// The program sees the directory of the URL below the prefix, which need not exist. So do the
-/// programs that it starts. Nothing is mounted. Programs that are linked statically or run with
-/// other rights than yours cannot be served, and say so.
+/// programs that it starts. There is no mount. Programs that are linked statically or run with
+/// other rights than yours cannot be served, and the command says so.
 #[derive(Debug, Args)]
 pub(crate) struct Run {
     /// Serve a directory below a prefix: /PREFIX=dafs://HOST[:PORT]/PATH
@@ -35,8 +35,8 @@ pub(crate) struct Run {
     /// Leave a path below a prefix to the local file system
     #[arg(long, value_name = "PATH")]
     bypass: Vec<PathBuf>,
-    /// Append to a file what was served and what passed by, a line for each process; - is standard
-    /// error
+    /// Append to a file a report of the calls served and not served, a line for each process; - is
+    /// standard error
     #[arg(long, value_name = "FILE")]
     report: Option<PathBuf>,
     /// The program and its arguments
@@ -49,7 +49,7 @@ pub(crate) struct Run {
     program: Vec<OsString>,
 }
 
-/// Parses what stands behind `--at`.
+/// Parses the value of `--at`.
 fn place(text: &str) -> Result<(String, DafsUrl), String> {
     let (prefix, url) =
         text.split_once('=').ok_or("write it as /PREFIX=dafs://HOST[:PORT]/PATH")?;
@@ -94,7 +94,7 @@ impl Run {
         session: &SessionOptions,
         library: &Path,
     ) -> Result<(), Failure> {
-        // What is not said here is not what another dafs run has said.
+        // Settings of an outer dafs run must not apply to this one.
         for (name, _) in std::env::vars_os() {
             if name.as_bytes().starts_with(b"DAFS_RUN_") {
                 command.env_remove(name);
@@ -156,7 +156,7 @@ impl Run {
 }
 
 impl Run {
-    /// The user that all servers are told. There is one password, which is for nobody else.
+    /// The user for all servers. There is one password, which must not reach another user's server.
     fn user<'a>(&'a self, session: &'a SessionOptions) -> Result<Option<&'a str>, Failure> {
         let user = session.session_user.as_deref().or(self.at[0].1.user());
         let is_same = |url: &DafsUrl| {
@@ -175,7 +175,8 @@ impl Run {
 }
 
 impl Run {
-    /// The file of a program, looked for as a shell does. None is started in place of one that is served.
+    /// The file of a program, found as a shell does. A served file is skipped in `$PATH`, and is an
+    /// error as a path.
     fn find(&self, name: &OsStr) -> Result<PathBuf, Failure> {
         let is_program = |path: &Path| {
             path.metadata()
@@ -203,7 +204,7 @@ impl Run {
             })
     }
 
-    /// Whether a path is below a prefix, as it says so itself or by where its links lead.
+    /// True if a path is below a prefix, by its text or through its links.
     fn serves(&self, path: &Path) -> bool {
         let serves = |path: &Path| {
             let is_below = |place: &Path| path.starts_with(plain(place));
@@ -214,13 +215,13 @@ impl Run {
     }
 }
 
-/// An absolute path with `..` taken at its word, as the library takes it.
+/// An absolute path with `..` resolved lexically, as in the library.
 fn plain(path: &Path) -> PathBuf {
     let absolute = std::path::absolute(path).unwrap_or_else(|_| path.into());
     let mut plain = PathBuf::new();
     for part in absolute.components() {
         match part {
-            // That of the root is the root.
+            // The parent of the root is the root.
             Component::ParentDir => {
                 plain.pop();
             }
@@ -252,7 +253,7 @@ fn library() -> Result<PathBuf, Failure> {
     })
 }
 
-/// Whether the library gets a hearing in a program, and in what interprets it.
+/// Checks that a program, and its interpreter, load the library.
 fn can_be_served(program: &Path) -> Result<(), Failure> {
     let has_capabilities =
         |path: &Path| rustix::fs::getxattr(path, "security.capability", &mut [0_u8; 64]).is_ok();

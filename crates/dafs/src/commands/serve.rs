@@ -26,15 +26,15 @@ use tracing_subscriber::EnvFilter;
 ///
 /// Prints "ready URL" on standard output once clients can connect, and logs to standard error.
 /// SIGTERM and SIGINT end it in order, a second one at once; SIGHUP reads the configuration file
-/// again; SIGUSR1 logs what it holds. Without
-/// --config or --listen only this host can reach it, on port 20490.
+/// again; SIGUSR1 logs the server's counters. Without --config or --listen only this host can reach
+/// it, on port 20490.
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct Serve {
     /// The directory to export as the root; instead of the exports of a configuration file
     #[arg(value_name = "DIR", required_unless_present = "config")]
     directory: Option<PathBuf>,
-    /// What to be: data is a data server, which keeps stripes of files in DIR for the metadata server
-    /// that connects to --control (docs/striping.md)
+    /// The server's role: data is a data server, which keeps stripes of files in DIR for the
+    /// metadata server that connects to --control (docs/striping.md)
     #[arg(long, value_enum, default_value = "all")]
     role: Role,
     /// For a data server: where the metadata server connects
@@ -43,8 +43,8 @@ pub(crate) struct Serve {
     /// For a data server: the file with the secret of the cluster
     #[arg(long, value_name = "FILE")]
     cluster_secret: Option<PathBuf>,
-    /// For a data server of files that another file system keeps: the file that says what it is next to
-    /// (docs/cephfs.md, docs/glusterfs.md). DIR is only for who it is, then
+    /// For a data server of another storage engine: the file that describes the engine
+    /// (docs/cephfs.md, docs/glusterfs.md). DIR then only holds its identity
     #[arg(long, value_name = "FILE")]
     engine: Option<PathBuf>,
     /// Where to listen; port 0 picks a free one. May be given several times, for a data server once: it
@@ -63,47 +63,50 @@ pub(crate) struct Serve {
     /// May be given several times, for a data server once
     #[arg(long, value_name = "HOST:PORT", value_parser = parse_listen_nfs_rdma)]
     nfs_verbs: Vec<SocketAddr>,
-    /// Clients of this range may mount, and are believed when they say who their users are. May be
-    /// given several times; without it only this host may
+    /// Clients of this range may mount, and their claims about user ids are trusted. May be given
+    /// several times; without it only this host may
     #[arg(long, value_name = "RANGE")]
     nfs_network: Vec<AddressRange>,
-    /// Let NFS clients use ports from 1024 on, which do not prove that root of their host asks
+    /// Admit NFS clients with ports from 1024 on, which do not prove a request of root on their
+    /// host
     #[arg(long)]
     nfs_unprivileged_ports: bool,
     /// Where Prometheus reads counters
     #[arg(long, value_name = "HOST:PORT", value_parser = parse_listen)]
     metrics: Option<SocketAddr>,
-    /// How long NFS clients of the last run have to reclaim their files and locks; else as --lease
+    /// Grace period in which NFS clients of the last run reclaim their files and locks; else as
+    /// --lease
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(0..=3600))]
     grace: Option<u64>,
     /// A configuration file in TOML
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Let root of trusted clients be root here too
+    /// Do not map root of trusted clients to another user
     #[arg(long)]
     no_root_squash: bool,
     /// Refuse every change
     #[arg(long)]
     read_only: bool,
-    /// What replies to changes survive, in exports of one directory: off for nothing, crash for the
-    /// end of the server's process, power for the loss of power. A client then learns what became of a request
+    /// The failures that replies to changes survive, in exports of one directory: off for none,
+    /// crash for the end of the server's process, power for a power failure. A client then learns
+    /// the outcome of its request
     #[arg(long, value_name = "WHAT", value_parser = parse_durability)]
     durable_replies: Option<Durability>,
-    /// Where to keep the key of file handles, so that they survive a restart
+    /// Where to keep the key of file handles, so that handles survive a restart
     #[arg(long, value_name = "DIR")]
     state_directory: Option<PathBuf>,
     /// Threads that serve connections
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
     threads: Option<u16>,
-    /// How long the files of a client that has fallen silent stay open
+    /// Lease period: how long the files of a silent client stay open
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=3600))]
     lease: Option<u64>,
-    /// What to log: error, warn, info, debug, trace, or a filter as in $RUST_LOG, its default
+    /// The log filter: error, warn, info, debug, trace, or a filter as in $RUST_LOG, its default
     #[arg(long, value_name = "FILTER")]
     log: Option<String>,
 }
 
-/// What a server is.
+/// The role of a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum Role {
     /// A server of files
@@ -240,7 +243,7 @@ impl Serve {
             if self.no_root_squash {
                 export.options.squash = Squash::None;
             }
-            // Files in memory do not outlive the server; for spread ones replies are not kept.
+            // Files in memory do not outlive the server; striped exports keep no replies.
             let kept = matches!(export.source, ExportSource::Directory(_));
             if let Some(durability) = self.durable_replies.filter(|_| kept) {
                 export.options.durable_replies = durability;
@@ -266,7 +269,7 @@ fn parse_durability(text: &str) -> Result<Durability, String> {
     text.parse()
 }
 
-/// Tells whoever started us, who may wait for this line to come through a pipe.
+/// Tells the parent process, which may wait for this line on a pipe.
 fn announce(server: &Server) -> Result<(), Failure> {
     let mut out = std::io::stdout().lock();
     writeln!(out, "ready {}", server.url())
@@ -274,8 +277,8 @@ fn announce(server: &Server) -> Result<(), Failure> {
         .map_err(|error| Failure::local("cannot write to standard output", &error))
 }
 
-/// Makes what the server keeps for itself nobody else's, should a mode be forgotten somewhere, and closes it not to
-/// its owner, as a umask of 777 would. What clients make has the modes that they ask for all the same.
+/// Makes the server's own files private, should a mode be forgotten somewhere. The owner keeps
+/// access, unlike with a umask of 777. Files of clients get the requested modes all the same.
 pub(crate) fn set_umask() {
     rustix::process::umask(rustix::fs::Mode::RWXG | rustix::fs::Mode::RWXO);
 }
@@ -315,9 +318,9 @@ pub(crate) fn start_failure(error: &StartError) -> Failure {
     }
 }
 
-/// Logs what the server holds, and where bytes were copied in user space.
+/// Logs the server's counters, and where bytes were copied in user space.
 fn log_counts(server: &Server) {
-    // The first look asks the reactors for fresh numbers, the second takes them.
+    // The first call asks the reactors for fresh numbers, the second reads them.
     server.counts();
     std::thread::sleep(COUNTS_SETTLE);
     let (engine, service) = (server.counts(), server.service_counts());

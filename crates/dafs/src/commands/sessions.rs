@@ -5,7 +5,7 @@ use crate::failure::Failure;
 use crate::output::say;
 use dafs_server::{AdminReply, AdminRequest, SessionReport};
 
-/// Show the sessions of DAFS clients of a server of this host, and what each is doing
+/// Show the sessions of DAFS clients of a server of this host, and the state of each
 #[derive(Debug, clap::Args)]
 pub(crate) struct Sessions {
     #[command(flatten)]

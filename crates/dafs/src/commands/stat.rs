@@ -1,4 +1,4 @@
-//! `dafs stat`: all that is known about an object.
+//! `dafs stat`: all attributes of an object.
 
 use super::for_each;
 use crate::failure::Failure;
@@ -10,10 +10,10 @@ use crate::show;
 /// Show all attributes of files and directories
 #[derive(Debug, clap::Args)]
 pub(crate) struct Stat {
-    /// What to look at
+    /// The files and directories
     #[arg(required = true)]
     urls: Vec<RemoteUrl>,
-    /// Look at what a symlink points to, not at the symlink
+    /// Follow symlinks
     #[arg(short = 'L', long)]
     dereference: bool,
     /// Print one JSON object per line

@@ -1,7 +1,7 @@
-//! How often each latency was seen, to a thirtieth of its length.
+//! Counts of latencies, with a resolution of three per cent.
 //!
 //! Invariants
-//! * Its memory does not grow with what is counted.
+//! * Its memory does not grow with the number of latencies.
 
 use std::time::Duration;
 
@@ -51,7 +51,7 @@ impl Histogram {
     }
 }
 
-/// Small numbers have a place of their own; of others the first bits say which.
+/// The place of a value: small values have their own, others share one by their first bits.
 fn place(value: u64) -> usize {
     if value < STEPS as u64 {
         return value as usize;
@@ -61,7 +61,7 @@ fn place(value: u64) -> usize {
     (shift as usize + 1) * STEPS + step
 }
 
-/// The largest number of a place.
+/// The largest value of a place.
 fn upper(place: usize) -> u64 {
     if place < STEPS {
         return place as u64;

@@ -1,5 +1,5 @@
-//! SIGINT and SIGTERM during a measurement: the first ends it in order, so that the file goes that was
-//! made for it; the second ends the process.
+//! SIGINT and SIGTERM during a measurement: the first ends it in order and removes its file, the
+//! second ends the process.
 
 use crate::failure::Failure;
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -7,7 +7,7 @@ use signal_hook::flag;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-/// Whether the user has had enough.
+/// Records the first signal.
 #[derive(Debug)]
 pub(super) struct Interrupt {
     /// The number of the signal; zero before it.
@@ -15,7 +15,7 @@ pub(super) struct Interrupt {
 }
 
 impl Interrupt {
-    /// Takes signals from now on, to the end of the process.
+    /// Handles signals from now on, to the end of the process.
     pub(super) fn watch() -> Result<Self, Failure> {
         let (signal, before) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicBool::new(false)));
         for number in [SIGINT, SIGTERM] {
@@ -33,7 +33,7 @@ impl Interrupt {
         self.signal.load(Ordering::Relaxed) != 0
     }
 
-    /// The end of the command, if it was wanted.
+    /// Fails if a signal has come.
     pub(super) fn check(&self) -> Result<(), Failure> {
         match i32::try_from(self.signal.load(Ordering::Relaxed)) {
             Ok(0) => Ok(()),

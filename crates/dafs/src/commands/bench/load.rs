@@ -12,7 +12,7 @@ use rustix::time::{ClockId, clock_gettime};
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-/// What is done.
+/// The parameters of a load.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Load {
     pub(super) kind: Kind,
@@ -21,7 +21,7 @@ pub(super) struct Load {
     pub(super) time: Duration,
 }
 
-/// What came of it.
+/// The result of a load.
 #[derive(Debug)]
 pub(super) struct Outcome {
     pub(super) bytes: u64,
@@ -31,7 +31,7 @@ pub(super) struct Outcome {
     pub(super) latency: Histogram,
 }
 
-/// A transfer on its way.
+/// An outstanding transfer.
 struct Flight {
     pending: Pending,
     buffer: Buffer,
@@ -81,7 +81,7 @@ impl Load {
         buffers.collect()
     }
 
-    /// Runs until the time is over, or somebody has had enough.
+    /// Runs until the time is over or a signal comes.
     pub(super) fn run(
         &self,
         remote: &Remote,
@@ -129,7 +129,7 @@ fn cpu_time() -> Duration {
     Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec.unsigned_abs() as u32)
 }
 
-/// Which block comes next.
+/// The sequence of blocks.
 struct Places {
     count: u64,
     next: u64,

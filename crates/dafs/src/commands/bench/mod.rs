@@ -1,4 +1,5 @@
-//! `dafs bench`: what a server and the way to it give, in order and at random, reading and writing.
+//! `dafs bench`: throughput and latency of a server and its network, for sequential and random
+//! reads and writes.
 
 mod histogram;
 mod interrupt;
@@ -14,15 +15,15 @@ use load::{Load, Outcome};
 use serde_json::json;
 use std::time::Duration;
 
-/// Measure reading and writing of one file
+/// Measure reads and writes of one file
 ///
-/// URL is a directory, in which a file is made for the time of the measurement, or a file, which
-/// is only read.
+/// URL is a directory, in which the command makes a file and removes it afterwards, or a file,
+/// which is only read.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Bench {
     /// A directory to make a file in, or a file to read
     url: RemoteUrl,
-    /// What to measure; all that can be if left out
+    /// The loads to measure; all possible ones if left out
     #[arg(long = "run", value_enum, value_delimiter = ',', value_name = "KIND,...")]
     runs: Vec<Kind>,
     /// Length of the file that is made; k, m and g may follow
@@ -31,10 +32,10 @@ pub(crate) struct Bench {
     /// Length of one read or write; 1m in order and 4k at random if left out
     #[arg(long, value_parser = bytes)]
     block: Option<u64>,
-    /// Reads or writes under way at a time
+    /// Most outstanding reads or writes
     #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=1024))]
     depth: u32,
-    /// For how long each kind is measured
+    /// Seconds for each load
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=86_400))]
     seconds: u32,
     /// Print one JSON object per kind and line
@@ -42,7 +43,7 @@ pub(crate) struct Bench {
     json: bool,
 }
 
-/// What is measured.
+/// A kind of load.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 #[value(rename_all = "lower")]
 pub(super) enum Kind {
@@ -92,17 +93,17 @@ fn bytes(text: &str) -> Result<u64, String> {
     number.filter(|&bytes| bytes > 0).ok_or_else(wrong)
 }
 
-/// The file that is measured.
+/// The file of the measurement.
 struct Subject<'a> {
     remote: &'a Remote,
-    /// Where it was made, if it was.
+    /// The directory and name of a file that this command has made.
     made: Option<(Handle, String)>,
 }
 
 impl Drop for Subject<'_> {
     fn drop(&mut self) {
         if let Some((directory, name)) = &self.made {
-            // What has been measured is told all the same.
+            // The measured values are printed all the same.
             let _ = self.remote.remove(directory, name.as_bytes());
         }
     }

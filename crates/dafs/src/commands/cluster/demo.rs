@@ -1,4 +1,4 @@
-//! `dafs cluster demo`: a cluster on loopback, to look at.
+//! `dafs cluster demo`: a cluster on loopback, for demonstration.
 
 use crate::commands::serve::{set_umask, start_failure};
 use crate::failure::Failure;
@@ -19,11 +19,11 @@ const STRIPE_BYTES: NonZeroU32 = NonZeroU32::new(64 << 10).unwrap();
 
 /// Run a metadata server and three data servers on loopback, until a signal ends them
 ///
-/// All are in this one process, and talk to each other by connections as servers of different machines
+/// All are in this one process, and communicate over connections as servers of different machines
 /// do.
 #[derive(Debug, clap::Args)]
 pub(super) struct Demo {
-    /// Where to keep everything; it is made if it is not there, and found again by the next demo
+    /// Where to keep everything; made if it does not exist, and used again by the next demo
     #[arg(value_name = "DIR")]
     directory: PathBuf,
     /// Where DAFS clients connect
@@ -32,7 +32,7 @@ pub(super) struct Demo {
     /// Where NFS clients connect
     #[arg(long, value_name = "HOST:PORT", value_parser = parse_listen_nfs, default_value = "127.0.0.1:12049")]
     nfs: SocketAddr,
-    /// On how many of the data servers each new file is as a whole, instead of in stripes on all
+    /// Number of data servers that hold a whole copy of each new file, instead of stripes on all
     #[arg(long, value_name = "COPIES", default_value = "1", value_parser = copies)]
     copies: usize,
 }
@@ -46,7 +46,7 @@ impl Demo {
         let mut signals = Signals::new([SIGTERM, SIGINT])
             .map_err(|error| Failure::local("cannot handle signals", &error))?;
         let secret = self.make("names").and_then(|_| {
-            // The names are for those whom their modes let in, all else is for nobody.
+            // The modes of names decide about access; the umask protects all other files.
             set_umask();
             let secret = self.directory.join("secret");
             if !secret.exists() {

@@ -11,7 +11,7 @@ use indicatif::BinaryBytes;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Set up and look at a cluster: one metadata server, and data servers that keep stripes of files
+/// Set up and inspect a cluster: one metadata server, and data servers that keep stripes of files
 #[derive(Debug, clap::Args)]
 pub(crate) struct Cluster {
     #[command(subcommand)]
@@ -20,7 +20,7 @@ pub(crate) struct Cluster {
 
 #[derive(Debug, clap::Subcommand)]
 enum What {
-    /// Make the secret that all servers of a cluster have; copy it to each of them
+    /// Make the secret that all servers of a cluster share; copy it to each of them
     Init {
         /// The file to make; only its owner can read it
         #[arg(long, value_name = "FILE")]
@@ -34,11 +34,11 @@ enum What {
         #[arg(long)]
         json: bool,
     },
-    /// Take in nodes that were written into the configuration file of the metadata server on this host
+    /// Add the nodes that the configuration file of the metadata server on this host names
     ///
-    /// Write an [[export.node]] with `control` into the file first. The file is read again, all of it, as
-    /// with `dafs reload`; new files use new nodes from then on, and nobody is interrupted. Nodes that
-    /// are empty and no longer in the file are left out.
+    /// Write an [[export.node]] with `control` into the file first. The server reads the whole file
+    /// again, as with `dafs reload`, without an interruption. New files use new nodes from then on.
+    /// Nodes that are empty and no longer in the file are removed.
     Add {
         #[command(flatten)]
         place: Place,
@@ -62,11 +62,11 @@ enum What {
         #[command(flatten)]
         place: Place,
     },
-    /// Have an empty directory take the place of one that is lost, where files have copies
+    /// Replace a lost directory of a data server with an empty one, where files have copies
     ///
-    /// What files had there is given up, as far as they have other copies that are up to date. Then the
-    /// data server is let in with the empty directory that it has now, and gets a copy of what it had. Not
-    /// for a file system that is only not mounted: mount it.
+    /// The copies on the lost directory are given up if other copies are up to date. Then the data
+    /// server joins with the empty directory that it has now, and gets those copies again. Not for
+    /// a file system that is just not mounted: mount it.
     Replace {
         /// The number of the node
         node: u32,
@@ -102,7 +102,7 @@ impl Cluster {
     }
 }
 
-/// How often the server is asked whether a node is empty.
+/// Time between two queries whether a node is empty.
 const LOOK: Duration = Duration::from_millis(500);
 
 fn nodes(place: &Place) -> Result<Vec<NodeReport>, Failure> {

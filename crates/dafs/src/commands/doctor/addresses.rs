@@ -3,7 +3,7 @@
 use super::host::Host;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// An address of the network device by which its RDMA device can be reached from here.
+/// An address of the network device by which this host can reach its RDMA device.
 pub(super) fn of(host: &Host, network: &str) -> Option<IpAddr> {
     version_4(host, network).map(IpAddr::V4).or_else(|| version_6(host, network).map(IpAddr::V6))
 }
@@ -19,7 +19,7 @@ fn version_4(host: &Host, network: &str) -> Option<Ipv4Addr> {
             if words.first() != Some(&network) {
                 return None;
             }
-            // Written as words of this machine.
+            // In the byte order of this machine.
             let word = |at: usize| {
                 let word = u32::from_str_radix(words.get(at)?, 16).ok()?;
                 Some(u32::from_be_bytes(word.to_ne_bytes()))
@@ -46,7 +46,7 @@ fn version_4(host: &Host, network: &str) -> Option<Ipv4Addr> {
     None
 }
 
-/// The first address of the device that is good beyond its link.
+/// The first address of the device with more than link scope.
 fn version_6(host: &Host, network: &str) -> Option<Ipv6Addr> {
     // Address, index, length of the prefix, scope, flags, device.
     let table = host.read("proc/net/if_inet6")?;

@@ -4,7 +4,7 @@ use super::finding::Finding;
 use super::host::Host;
 use std::fmt;
 
-/// How a device speaks.
+/// The protocol of a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     Iwarp,
@@ -28,7 +28,7 @@ impl fmt::Display for Kind {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Port {
     pub(super) number: String,
-    /// As the kernel names it: ACTIVE, DOWN, INIT.
+    /// The state in the kernel's words: ACTIVE, DOWN, INIT.
     pub(super) state: String,
 }
 
@@ -40,7 +40,7 @@ pub(super) struct Device {
     /// The network device that it belongs to.
     pub(super) network: Option<String>,
     pub(super) ports: Vec<Port>,
-    /// The file for programs, below /dev/infiniband.
+    /// The device file for programs, below /dev/infiniband.
     pub(super) verbs_file: Option<String>,
 }
 
@@ -77,7 +77,7 @@ fn kind(host: &Host, name: &str) -> Kind {
     }
 }
 
-/// The network device: told by soft devices, by the first address of a port, or by the bus.
+/// The network device: named by soft devices, by the first address of a port, or by the bus.
 fn network(host: &Host, name: &str) -> Option<String> {
     host.read(&format!("{CLASS}/{name}/parent"))
         .or_else(|| host.read(&format!("{CLASS}/{name}/ports/1/gid_attrs/ndevs/0")))
@@ -114,7 +114,7 @@ pub(super) fn check(host: &Host, devices: &[Device]) -> Vec<Finding> {
     findings
 }
 
-/// A network device to put into an example: the first that is no loopback, rather one that is up.
+/// A network device for an example: not loopback, preferably one that is up.
 pub(super) fn network_device(host: &Host) -> String {
     let names = host.list("sys/class/net").into_iter().filter(|name| name != "lo");
     let rank =

@@ -1,21 +1,21 @@
-//! One finding: how bad, about what, one sentence, and the remedy.
+//! One finding: severity, topic, one sentence, and the remedy.
 
 use serde::Serialize;
 use std::fmt;
 
-/// How bad it is.
+/// The severity of a finding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Level {
     /// In order.
     Ok,
-    /// Something is not there, which may be just what is wanted.
+    /// Something is missing, perhaps on purpose.
     Note,
-    /// Something that is here does not work.
+    /// Something present does not work.
     Problem,
 }
 
-/// What was found.
+/// A finding.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(super) struct Finding {
     pub(super) level: Level,
@@ -23,22 +23,22 @@ pub(super) struct Finding {
     pub(super) topic: &'static str,
     /// One sentence.
     pub(super) text: String,
-    /// What to do about it.
+    /// The remedy.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) fix: Option<String>,
-    /// What was measured.
+    /// The measured values.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) measured: Option<Measured>,
 }
 
-/// What transfers have shown.
+/// The measured values of transfers.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub(super) struct Measured {
-    /// A message there and one back, the median.
+    /// Median round trip of a message.
     pub(super) round_trip_microseconds: f64,
-    /// By RDMA writes of 1 MiB.
+    /// Throughput of RDMA writes of 1 MiB.
     pub(super) write_mebibytes_per_second: f64,
-    /// By RDMA reads of 1 MiB.
+    /// Throughput of RDMA reads of 1 MiB.
     pub(super) read_mebibytes_per_second: f64,
 }
 

@@ -4,7 +4,7 @@ use std::fs;
 use std::io::Read;
 use std::path::PathBuf;
 
-/// The most that is read of one file, in bytes; lists of sockets and modules are the longest.
+/// Most bytes read of one file; lists of sockets and modules are the longest.
 const FILE_BYTES_MAX: u64 = 16 << 20;
 
 /// A host as its files show it. Paths are given without the leading slash.
@@ -14,7 +14,7 @@ pub(super) struct Host {
 }
 
 impl Host {
-    /// The host we run on.
+    /// The host of this process.
     pub(super) fn here() -> Self {
         Self { root: PathBuf::from("/") }
     }
@@ -40,13 +40,13 @@ impl Host {
         self.root.join(path).exists()
     }
 
-    /// Whether this process may read and write the file.
+    /// True if this process may read and write the file.
     pub(super) fn may_use(&self, path: &str) -> bool {
         use rustix::fs::{Access, access};
         access(self.root.join(path), Access::READ_OK | Access::WRITE_OK).is_ok()
     }
 
-    /// Where a symbolic link points to.
+    /// The target of a symbolic link.
     pub(super) fn link(&self, path: &str) -> Option<String> {
         let target = fs::read_link(self.root.join(path)).ok()?;
         Some(target.to_string_lossy().into_owned())
@@ -55,13 +55,13 @@ impl Host {
 
 #[cfg(test)]
 pub(super) mod fake {
-    //! Hosts made up.
+    //! Hosts for tests.
 
     use super::Host;
     use std::fs;
     use std::os::unix::fs::symlink;
 
-    /// A root directory that goes away with it.
+    /// A root directory that is removed on drop.
     pub(in super::super) struct Fake(tempfile::TempDir);
 
     impl Fake {

@@ -1,13 +1,13 @@
-//! The libraries that programs reach RDMA devices with, and their drivers for each device.
+//! The libraries for RDMA devices, and their drivers for each device.
 
 use super::devices::Device;
 use super::finding::Finding;
 use super::host::Host;
 
-/// Where the loader looks without further settings.
+/// The default search path of the loader.
 const PLAIN: [&str; 5] = ["lib64", "usr/lib64", "usr/local/lib", "lib", "usr/lib"];
 
-/// Where directories for one kind of processor lie.
+/// Directories that contain one directory for each kind of processor.
 const BY_PROCESSOR: [&str; 2] = ["usr/lib", "lib"];
 
 const PACKAGES: &str = "Debian, Ubuntu: apt install libibverbs1 librdmacm1 ibverbs-providers; \

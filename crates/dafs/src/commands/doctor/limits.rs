@@ -1,11 +1,10 @@
-//! Limits of this process: memory that may be locked, as registering it with a device does, and
-//! open files.
+//! Limits of this process: locked memory, which registering with a device needs, and open files.
 
 use super::finding::Finding;
 use super::host::Host;
 use rustix::process::{Resource, getrlimit};
 
-/// Locked memory below which RDMA over a device is a game of chance, in bytes.
+/// Locked memory below which RDMA over a device may fail, in bytes.
 const LOCKED_BYTES_WANTED: u64 = 256 << 20;
 
 /// Open files below which a server cannot have many clients.
@@ -14,14 +13,14 @@ const OPEN_FILES_WANTED: u64 = 65_536;
 /// The capability that lifts the limit of locked memory (CAP_IPC_LOCK).
 const IPC_LOCK_BIT: u32 = 14;
 
-/// What applies to this process.
+/// The limits of this process.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Limits {
-    /// Memory that may be locked, in bytes; `None` is any.
+    /// Memory that may be locked, in bytes; `None` is unlimited.
     locked_bytes: Option<u64>,
-    /// A capability makes that limit meaningless.
+    /// A capability lifts that limit.
     locks_at_will: bool,
-    /// Files that may be open, once a server has raised its own limit; `None` is any.
+    /// Files that may be open, after a server has raised its own limit; `None` is unlimited.
     open_files: Option<u64>,
 }
 

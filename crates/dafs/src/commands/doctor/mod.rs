@@ -1,12 +1,11 @@
-//! `dafs doctor`: what this host can do by direct access, what stands in the way, and how to mend
-//! it.
+//! `dafs doctor`: the transports that work on this host, the obstacles, and their remedies.
 //!
 //! Invariants
-//! * Nothing is changed: files below /sys, /proc, /etc and /usr are read, and the transfers stay
-//!   inside this process.
-//! * What is read comes through [`host::Host`], so each judgement can be tried with files made up.
-//! * A problem is what keeps something from working that is here to be used; what is merely not
-//!   installed is a note.
+//! * The command changes no state: it reads files below /sys, /proc, /etc and /usr, and the
+//!   transfers stay inside this process.
+//! * All files are read through [`host::Host`], so tests can run each judgement on made-up files.
+//! * A problem is a defect of something that is installed. Something that is merely not installed
+//!   is a note.
 
 mod addresses;
 mod devices;
@@ -29,16 +28,16 @@ use host::Host;
 use serde_json::json;
 use std::io::{self, Write};
 
-/// Find out what this host can do by direct access, and what stands in the way
+/// Find out which transports work on this host, and the obstacles
 ///
-/// Looks at RDMA devices, kernel modules, libraries, limits and ports, and moves data over each
+/// Checks RDMA devices, kernel modules, libraries, limits and ports, and moves data over each
 /// transport that works here. Exit status 1 if there is a problem.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Doctor {
     /// Print one JSON object
     #[arg(long)]
     json: bool,
-    /// Leave out what is in order
+    /// Leave out findings without a problem
     #[arg(short, long)]
     quiet: bool,
 }

@@ -1,12 +1,12 @@
-//! Modules of the kernel: those that programs need for RDMA devices, soft devices, and the kernel's
-//! own NFS over RDMA.
+//! Modules of the kernel: those for RDMA devices of programs, for soft devices, and for the
+//! kernel's own NFS over RDMA.
 
 use super::devices::{Device, network_device};
 use super::finding::Finding;
 use super::host::Host;
 
-/// What is there only when a module works, also where it is a part of the kernel and the kernel's
-/// modules cannot be looked through.
+/// Files that exist only when a module works, also if it is built into the kernel and the kernel's
+/// module lists are not readable.
 const SIGNS: [(&str, &str); 4] = [
     ("ib_uverbs", "sys/class/infiniband_verbs"),
     ("rdma_ucm", "sys/class/misc/rdma_cm"),
@@ -14,20 +14,20 @@ const SIGNS: [(&str, &str); 4] = [
     ("nfs", "proc/fs/nfsfs"),
 ];
 
-/// How far a module is from being of use.
+/// The availability of a module.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
     /// Loaded, or part of the kernel.
     Here,
     /// On disk.
     Loadable,
-    /// This kernel was built without it, as far as can be seen.
+    /// This kernel was apparently built without it.
     Missing,
     /// The kernel's modules are not where they should be, as in a container.
     Unknown,
 }
 
-/// The modules, and what for.
+/// The modules and their purposes.
 const MODULES: [(&str, &str); 6] = [
     ("ib_uverbs", "programs use RDMA devices"),
     ("rdma_ucm", "programs make RDMA connections"),
@@ -56,7 +56,7 @@ pub(super) fn check(host: &Host, devices: &[Device]) -> Vec<Finding> {
                 format!("this kernel has no module {name} ({purpose})"),
                 format!("where that is wanted, use a kernel that was built with {}", option(name)),
             ),
-            // A part of the kernel that leaves no trace looks the same.
+            // A built-in module without such a file looks the same.
             State::Unknown => {
                 let text = format!("{name} is not seen here ({purpose})");
                 let fix = format!("where that is wanted, on the host itself: {}", load(host, name));
@@ -90,7 +90,7 @@ fn state(host: &Host, name: &str) -> State {
     }
 }
 
-/// Whether a line such as `kernel/fs/nfs/nfs.ko.xz: ...` is about that module. File names may have
+/// True if a line such as `kernel/fs/nfs/nfs.ko.xz: ...` names that module. File names may have
 /// dashes for underscores.
 fn names_module(line: &str, name: &str) -> bool {
     let path = line.split(':').next().unwrap_or_default();

@@ -1,4 +1,4 @@
-//! The names by which clients find shared memory, which every user of a host may bind.
+//! The abstract socket names of servers over shared memory, which every user of a host may bind.
 
 use super::finding::Finding;
 use super::host::Host;
@@ -10,7 +10,8 @@ use std::net::IpAddr;
 /// `SS_UNCONNECTED` in /proc/net/unix: a socket that listens, or does nothing.
 const UNCONNECTED: &str = "01";
 
-/// Looks whether these names belong to those who serve there. `holder` tells whose the socket of a name is.
+/// Checks that these names belong to the users who run the servers there. `holder` returns the
+/// process behind a name.
 pub(super) fn check(host: &Host, holder: impl Fn(&str) -> Option<PeerProcess>) -> Vec<Finding> {
     let text = host.read("proc/net/unix").unwrap_or_default();
     let names: BTreeSet<&str> = text.lines().filter_map(name).collect();
@@ -21,7 +22,7 @@ pub(super) fn check(host: &Host, holder: impl Fn(&str) -> Option<PeerProcess>) -
     names.into_iter().filter_map(|name| check_name(name, holder(name), &servers)).collect()
 }
 
-/// The name of a line of /proc/net/unix, if servers could have it.
+/// The name in a line of /proc/net/unix, if it could be a server's.
 fn name(line: &str) -> Option<&str> {
     let mut words = line.split_whitespace();
     let state = words.nth(5)?;
@@ -36,7 +37,7 @@ fn port(name: &str) -> Option<u16> {
     (address == "*" || address.parse::<IpAddr>().is_ok()).then(|| port.parse().ok())?
 }
 
-/// `servers` are the ports where somebody listens, and who.
+/// `servers` are the ports with a listener, and the user of each.
 fn check_name(name: &str, holder: Option<PeerProcess>, servers: &[(u16, u32)]) -> Option<Finding> {
     let is_server =
         |user: u32| servers.iter().any(|&(at, by)| Some(at) == port(name) && by == user);

@@ -1,4 +1,4 @@
-//! What the kernel's own NFS client needs besides its modules.
+//! The needs of the kernel's own NFS client besides its modules.
 
 use super::finding::Finding;
 use super::host::Host;

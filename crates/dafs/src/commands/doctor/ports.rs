@@ -1,13 +1,13 @@
-//! The ports that servers of files want, and who has them.
+//! The ports of file servers, and their owners.
 
 use super::finding::Finding;
 use super::host::Host;
 
-/// The ports, and what for.
+/// The ports and their purposes.
 const PORTS: [(u16, &str); 3] =
     [(2049, "NFS over TCP"), (20_049, "NFS over RDMA"), (20_490, "DAFS")];
 
-/// Processes looked through for the owner of a port.
+/// Most processes examined to find the owner of a port.
 const PROCESS_COUNT_MAX: usize = 100_000;
 
 pub(super) fn check(host: &Host) -> Vec<Finding> {
@@ -15,7 +15,7 @@ pub(super) fn check(host: &Host) -> Vec<Finding> {
     PORTS.into_iter().map(|(port, purpose)| check_port(host, &listeners, port, purpose)).collect()
 }
 
-/// The ports where somebody listens over TCP, and the user who does.
+/// The ports with a TCP listener, and its user.
 pub(super) fn owners(host: &Host) -> Vec<(u16, u32)> {
     listeners(host).into_iter().map(|listener| (listener.port, listener.user)).collect()
 }
@@ -36,7 +36,7 @@ fn listeners(host: &Host) -> Vec<Listener> {
         .collect()
 }
 
-/// What a line of /proc/net/tcp says, if it is about a socket that listens.
+/// The listener in a line of /proc/net/tcp, if it is about one.
 fn listener(line: &str) -> Option<Listener> {
     let mut words = line.split_whitespace().skip(1);
     let (_, port) = words.next()?.rsplit_once(':')?;
@@ -128,7 +128,7 @@ mod tests {
         assert!(text.ends_with("taken by ganesha.nfsd, process 32"), "{text}");
         fake.file("proc/32/comm", "dafs\n");
         assert_eq!(found(&fake).0, Level::Ok);
-        // A connection that uses the number is no listener.
+        // A connection from this port is no listener.
         assert!(check(&fake.host())[1].text.contains("is free"));
     }
 

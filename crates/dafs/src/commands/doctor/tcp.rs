@@ -1,10 +1,10 @@
-//! Settings of TCP that hold back fast networks.
+//! Settings of TCP that limit fast networks.
 
 use super::finding::Finding;
 use super::host::Host;
 
-/// The most that TCP should be allowed to keep for one connection, in bytes: about what 10 Gbit/s
-/// have under way in 3 ms.
+/// The largest buffer that TCP should allow for one connection, in bytes: about 10 Gbit/s times 3
+/// ms.
 const BUFFER_BYTES_WANTED: u64 = 4 << 20;
 
 pub(super) fn check(host: &Host) -> Vec<Finding> {

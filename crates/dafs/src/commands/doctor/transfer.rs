@@ -1,9 +1,9 @@
-//! Data through a transport, from this process to itself: connect, messages there and back, RDMA
-//! write and read, all compared.
+//! Data through a transport, from this process to itself: connect, ping-pong messages, RDMA write
+//! and read, all compared.
 //!
 //! Invariants
-//! * Both ends are moved along by one thread, so nothing can wait for the other for ever; what is
-//!   not done in time is given up.
+//! * One thread drives both ends, so neither can wait for the other for ever. A step that takes too
+//!   long is given up.
 
 use super::finding::Measured;
 use dafs_dat::{
@@ -21,16 +21,16 @@ const MESSAGE_BYTES: usize = 64;
 const ROUND_TRIPS: usize = 1000;
 const TRANSFERS: usize = 64;
 
-/// After so long no more is measured of one kind.
+/// Time limit of one measurement.
 const ENOUGH: Duration = Duration::from_secs(1);
 
-/// Time for any one step.
+/// Timeout of any one step.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// What both sides say when they connect.
+/// The private data of both sides at connection setup.
 const GREETING: &[u8] = b"dafs doctor";
 
-/// One end.
+/// One end of the connection.
 struct End {
     adapter: Box<dyn Adapter>,
     domain: ProtectionDomain,
@@ -60,7 +60,7 @@ impl End {
         self.buffer.view().to_vec(Site::Inspect) == pattern(seed)
     }
 
-    /// Returns whether anything has happened.
+    /// Returns true if there was an event.
     fn poll(&mut self) -> bool {
         let mut events = Vec::new();
         let count = self.adapter.poll(Instant::now(), &mut events);
@@ -85,7 +85,7 @@ struct Pair {
     server: End,
 }
 
-/// Which end.
+/// The end that acts.
 #[derive(Clone, Copy)]
 enum Who {
     Client,
@@ -104,7 +104,7 @@ impl Pair {
         let here = self.client.poll();
         let there = self.server.poll();
         if !here && !there {
-            // Where there is one processor, the kernel's part needs it.
+            // With one processor, the kernel's part needs it.
             std::thread::yield_now();
         }
     }
@@ -180,7 +180,7 @@ impl Pair {
     }
 
     fn wait_request(&mut self) -> Result<(dafs_dat::RequestId, Vec<u8>), String> {
-        // The client may hear of a failure while the server hears nothing at all.
+        // The client may learn of a failure while the server gets no event at all.
         let start = std::time::Instant::now();
         loop {
             if let Some(Event::ConnectFailed { error, .. }) = self.client.events.pop_front() {
@@ -198,7 +198,7 @@ impl Pair {
         }
     }
 
-    /// One message from an end to the other, with tag `work` on both.
+    /// Sends one message from an end to the other, with tag `work` on both.
     fn message(
         &mut self,
         from: (Who, EndpointId),
@@ -217,8 +217,8 @@ impl Pair {
     }
 }
 
-/// Moves data from `client` to `server`, which listens at `listen`, and back. The error is what went
-/// wrong, as the end of a sentence.
+/// Moves data from `client` to `server`, which listens at `listen`, and back. The error text is the
+/// end of a sentence.
 pub(super) fn measure(
     client: Box<dyn Adapter>,
     server: Box<dyn Adapter>,
@@ -240,7 +240,7 @@ pub(super) fn measure(
 
     let refused = |error| format!("work cannot be posted: {error}");
     let whole = pair.client.region.local(0, TRANSFER_BYTES);
-    // Fresh pages would be counted with the first transfer.
+    // First use of fresh pages would count with the first transfer.
     pair.server.fill(0);
     pair.client.fill(1);
     let start = std::time::Instant::now();
@@ -251,7 +251,7 @@ pub(super) fn measure(
         pair.client.adapter.rdma_write(client, 1, &[whole], target).map_err(refused)?;
         pair.done(Who::Client, 1, "an RDMA write was done")?;
     }
-    // Only a read behind them, or a message, tells that writes have been placed.
+    // Only a later read or message shows that writes have been placed.
     pair.client.fill(0);
     let source = pair.server.all();
     pair.client.adapter.rdma_read(client, 2, whole, source).map_err(refused)?;

@@ -21,7 +21,7 @@ pub(super) fn check(host: &Host, devices: &[Device]) -> Vec<Finding> {
 }
 
 fn check_shm() -> Finding {
-    // A name that the kernel picks: any user could have one that is known before.
+    // The kernel picks the name: another user could have bound a fixed one.
     let name = String::new();
     finding(
         "shm",

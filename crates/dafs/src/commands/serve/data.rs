@@ -37,7 +37,7 @@ impl Serve {
         }
         say!("ready {}", server.control_address())?;
         std::io::stdout().flush().map_err(|error| Failure::local("standard output", &error))?;
-        // There is nothing to read again.
+        // There is no configuration file to read again.
         if let Some(signal) = signals.forever().find(|&signal| signal != SIGHUP) {
             again.store(true, Ordering::Relaxed);
             tracing::info!(signal, "ending; a second signal ends at once");
@@ -46,7 +46,7 @@ impl Serve {
         Ok(())
     }
 
-    /// Where clients come over RDMA.
+    /// The addresses for clients over RDMA.
     fn data_rdma(&self) -> Result<DataRdma, Failure> {
         let one = |option: &str, addresses: &[SocketAddr]| match *addresses {
             [] => Ok(None),
