@@ -1,17 +1,17 @@
-//! Descriptors that this process was given by whoever started it.
+//! Descriptors that this process has inherited.
 
 use std::os::fd::RawFd;
 
-/// The first one that is not of standard input, output or errors.
+/// The first one behind standard input, output and error.
 const FIRST: RawFd = 3;
 
-/// What this process was given beside its standard ones. The command line may name it, as the shell does
-/// for `<(...)`, so that it must stay until that has been read.
+/// The inherited descriptors beyond the standard ones. The command line may name one, as the shell
+/// does for `<(...)`, so they must stay open until that has been read.
 #[derive(Debug)]
 pub(crate) struct Given(Vec<RawFd>);
 
 impl Given {
-    /// To be called before this process opens anything that it keeps.
+    /// Call it before this process opens any file that it keeps.
     pub(crate) fn note() -> Self {
         let listed: Vec<RawFd> = match std::fs::read_dir("/proc/self/fd") {
             Ok(entries) => entries
@@ -23,11 +23,12 @@ impl Given {
                 Vec::new()
             }
         };
-        // The list had itself in it.
+        // The directory's own descriptor was in the listing.
         Self(listed.into_iter().filter(|fd| is_open(*fd)).collect())
     }
 
-    /// Whoever waits for the end of a pipe, or has a file locked, is not to wait for this process.
+    /// Closes the descriptors. Another process may wait for the end of a pipe or for a file lock,
+    /// and must not wait for this process.
     pub(crate) fn close(self) {
         for fd in self.0 {
             // SAFETY: the number was open before this process opened anything, and nothing here owns
@@ -37,7 +38,7 @@ impl Given {
     }
 }
 
-/// Lets this process open as many files as it ever may.
+/// Raises this process's limit of open files to the maximum.
 pub(crate) fn raise_limit() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);

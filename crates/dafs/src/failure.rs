@@ -3,14 +3,14 @@
 use crate::remote::{Error, Status};
 use std::fmt::Display;
 
-/// Why the command could not do what it was told.
+/// The reason why a command failed.
 #[derive(Debug)]
 pub(crate) enum Failure {
-    /// Something did not work; exit status 1.
+    /// An operation failed; exit status 1.
     Failed(String),
     /// Some of the operands failed and each has been reported; exit status 1.
     Reported,
-    /// The reader of our output went away, which is no news to anybody; exit status 1.
+    /// The reader of our output has closed it, and needs no message; exit status 1.
     OutputClosed,
     /// The command line or a configuration is wrong; exit status 2.
     Usage(String),
@@ -20,7 +20,7 @@ pub(crate) enum Failure {
     Ended {
         /// The status.
         code: u8,
-        /// What is left to say.
+        /// The message, if any.
         text: Option<String>,
     },
     /// A signal ended the command in order; exit status 128 + its number.
@@ -39,7 +39,7 @@ impl Failure {
         }
     }
 
-    /// What is left to say.
+    /// The message, if any.
     pub(crate) fn text(&self) -> Option<&str> {
         match self {
             Self::Failed(text) | Self::Usage(text) | Self::Unreachable(text) => Some(text),
@@ -49,7 +49,7 @@ impl Failure {
         }
     }
 
-    /// An error of a server, or on the way to it, about `what`.
+    /// An error of a server, or of the connection to it, about `what`.
     pub(crate) fn remote(what: impl Display, error: &Error) -> Self {
         match error.is_fatal() {
             true => Self::Unreachable(error.to_string()),
@@ -66,7 +66,7 @@ impl Failure {
     }
 }
 
-/// An error in words, with what to do about it where that can be known.
+/// An error in words, with the remedy where that is known.
 pub(crate) fn words(error: &Error) -> String {
     let Some((sentence, name)) = error.answer() else { return error.to_string() };
     if error.is_mount_point() {

@@ -1,8 +1,7 @@
-//! Memory that nobody uses goes back to the system.
+//! Returns unused memory to the system.
 //!
-//! The C library keeps what was freed for later, which after a burst of work may be hundreds of
-//! mebibytes. A thread looks now and then, and has pages given back of what has been free for a
-//! while.
+//! The C library keeps freed memory, which after a burst of work may be hundreds of mebibytes. A
+//! thread checks the heap periodically, and returns pages that have been free for a while.
 
 #[cfg(target_env = "gnu")]
 pub(crate) fn keep_trimmed() -> std::io::Result<()> {
@@ -22,23 +21,23 @@ pub(crate) fn keep_trimmed() -> std::io::Result<()> {
     std::thread::Builder::new().name("dafs-trim".to_owned()).spawn(watch).map(drop)
 }
 
-/// Other libraries have ways of their own.
+/// Other C libraries manage this themselves.
 #[cfg(not(target_env = "gnu"))]
 pub(crate) fn keep_trimmed() -> std::io::Result<()> {
     Ok(())
 }
 
-/// Decides when pages are given back. The library counts them as free afterwards, too.
+/// Decides when pages are returned. The library counts them as free afterwards, too.
 #[derive(Debug, Default)]
 struct Trimmer {
-    /// Free bytes whose pages were given back, or that were not worth it.
+    /// Free bytes whose pages were returned, or that were too few.
     done_bytes: usize,
-    /// More than that has been free at the last look.
+    /// More than that was free at the last check.
     waits: bool,
 }
 
 impl Trimmer {
-    /// Whether enough was free the last time, and still is.
+    /// True if enough was free at the last check, and still is.
     fn is_due(&mut self, free_bytes: usize) -> bool {
         use crate::limits::TRIM_BYTES_MIN;
         self.done_bytes = self.done_bytes.min(free_bytes);
@@ -64,11 +63,11 @@ mod tests {
         assert!(!trimmer.is_due(TRIM_BYTES_MIN - 1) && !trimmer.is_due(TRIM_BYTES_MIN - 1));
         assert!(!trimmer.is_due(much));
         assert!(trimmer.is_due(much));
-        // What was given back is not given back again, until it was in use.
+        // Returned pages are not returned again before they have been in use.
         assert!(!trimmer.is_due(much) && !trimmer.is_due(much));
         assert!(!trimmer.is_due(TRIM_BYTES_MIN));
         assert!(!trimmer.is_due(much) && trimmer.is_due(much));
-        // Nor is what is used all the time.
+        // Nor is memory that is in use all the time.
         for _ in 0..10 {
             assert!(!trimmer.is_due(0) && !trimmer.is_due(much));
         }

@@ -1,13 +1,13 @@
-//! A limit of lines in the log of a server, because strangers can cause them.
+//! A rate limit of lines in a server's log, because any client can cause them.
 //!
-//! A cause is a place in the code. Each may write some lines at once, and then about one in a
-//! second; of these a single peer gets less. What is left out is counted, and told before the next
-//! line of the cause, or before any line when the cause was quiet for a while. The command's own
-//! lines, which no peer causes, are not limited; nor are those for debugging. Nor are errors that name no
-//! peer: they may tell of lost data.
+//! A cause is a place in the code. Each may write a burst of lines, and then about one in a second;
+//! a single peer gets less of these. Suppressed lines are counted. Their count is logged before the
+//! next line of the cause, or before any line after the cause was quiet for a while. Lines that no
+//! peer causes, and those for debugging, are not limited. Nor are errors that name no peer: they
+//! may report lost data.
 //!
 //! Invariants
-//! * What is remembered of causes and peers is bounded, by the code and by a constant.
+//! * The code and a constant bound the memory for causes and peers.
 
 use crate::limits::{
     LOG_BURST, LOG_INTERVAL, LOG_PEER_BURST, LOG_PEER_CHARACTERS_MAX, LOG_PEER_INTERVAL,
@@ -25,15 +25,15 @@ use tracing_subscriber::fmt::format::{Format, Writer};
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
 use tracing_subscriber::registry::LookupSpan;
 
-/// Lines that were left out since the start.
+/// Lines suppressed since the start.
 static LEFT_OUT: AtomicU64 = AtomicU64::new(0);
 
-/// How many lines were left out since the start.
+/// The number of lines suppressed since the start.
 pub(crate) fn left_out() -> u64 {
     LEFT_OUT.load(Ordering::Relaxed)
 }
 
-/// The ordinary format, for the lines that there is room for.
+/// The ordinary format, for the lines within the limit.
 pub(crate) struct Limited {
     format: Format,
     causes: Mutex<HashMap<Identifier, Cause>>,
@@ -81,12 +81,12 @@ where
     }
 }
 
-/// Whether a peer may have caused a line.
+/// True if a peer may have caused a line.
 fn is_limited(level: Level, peer: Option<&str>) -> bool {
     level != Level::ERROR || peer.is_some()
 }
 
-/// The peer that a line is about, without its port.
+/// The peer of a line, without its port.
 #[derive(Default)]
 struct Peer {
     name: Option<String>,
@@ -96,9 +96,9 @@ impl Visit for Peer {
     fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
         if matches!(field.name(), "peer" | "host") {
             let mut text = String::new();
-            // A string takes whatever is written to it.
+            // Writing to a string cannot fail.
             let _ = write!(text, "{value:?}");
-            // Without the port of an address, and the number of a process.
+            // Without the port of an address, or the number of a process.
             let end = text.rfind(':').unwrap_or(text.len());
             let begin = text.find("uid ").unwrap_or(0).min(end);
             self.name = Some(text[begin..end].chars().take(LOG_PEER_CHARACTERS_MAX).collect());
@@ -114,7 +114,7 @@ struct Cause {
     all: Bucket,
     peers: HashMap<String, Bucket>,
     left_out: u64,
-    /// When one was left out last; `None` when that is to be told now.
+    /// Time of the latest suppressed line; `None` if the count is due now.
     left_out_at: Option<Instant>,
 }
 
@@ -124,7 +124,7 @@ impl Cause {
         Self { target: metadata.target(), line, ..Self::default() }
     }
 
-    /// Counts a line. Whether it is to be written.
+    /// Counts a line. Returns true if it is to be written.
     fn admit(&mut self, peer: Option<&str>, now: Instant) -> bool {
         let admitted = peer.is_none_or(|peer| self.admit_peer(peer, now))
             && self.all.take(LOG_BURST, LOG_INTERVAL, now);
@@ -135,7 +135,7 @@ impl Cause {
         admitted
     }
 
-    /// How many were left out, when it is time to tell.
+    /// The number of suppressed lines, when the report is due.
     fn tell(&mut self, now: Instant) -> Option<u64> {
         let quiet = |at: Instant| now.saturating_duration_since(at) >= LOG_QUIET;
         let due = self.left_out > 0 && self.left_out_at.is_none_or(quiet);
@@ -149,7 +149,7 @@ impl Cause {
         if self.peers.len() >= LOG_PEERS_MAX {
             self.peers.retain(|_, bucket| !bucket.is_full(now));
         }
-        // With more of them, the limit of all is what there is.
+        // With more peers, only the limit of the cause applies.
         self.peers.len() >= LOG_PEERS_MAX
             || self.peers.entry(peer.to_owned()).or_default().take(
                 LOG_PEER_BURST,
@@ -159,7 +159,7 @@ impl Cause {
     }
 }
 
-/// A token bucket, by when it will be full.
+/// A token bucket, represented by the time when it will be full.
 #[derive(Default)]
 struct Bucket {
     full_at: Option<Instant>,
@@ -176,7 +176,7 @@ impl Bucket {
         admitted
     }
 
-    /// Whether all tokens are there.
+    /// True if all tokens are there.
     fn is_full(&self, now: Instant) -> bool {
         self.full_at.is_none_or(|full_at| full_at <= now)
     }
@@ -199,7 +199,7 @@ mod tests {
         assert!(cause.admit(None, now));
         assert_eq!(cause.tell(now), Some(u64::from(10_000 - LOG_BURST)));
         assert!(!cause.admit(None, now));
-        // Nothing more comes of this cause, so any line tells of it.
+        // The cause is quiet from here on, so any line reports it.
         assert_eq!((cause.tell(now), cause.tell(now + LOG_QUIET)), (None, Some(1)));
         now += LOG_INTERVAL * LOG_BURST * 2;
         assert_eq!(admitted(&mut cause, None, 10_000, now), LOG_BURST);
@@ -217,7 +217,7 @@ mod tests {
         let (mut cause, now) = (Cause::default(), Instant::now());
         assert_eq!(admitted(&mut cause, Some("192.0.2.1"), 10_000, now), LOG_PEER_BURST);
         assert_eq!(admitted(&mut cause, Some("192.0.2.2"), 1, now), 1);
-        // Nor do many of them take more than the cause has, or memory without bound.
+        // Many peers together get no more than the cause has, and no unbounded memory.
         let many = (0..10_000).map(|peer| format!("peer {peer}"));
         let lines: u32 = many.map(|peer| admitted(&mut cause, Some(&peer), 1, now)).sum();
         assert_eq!(lines, LOG_BURST - LOG_PEER_BURST - 1);

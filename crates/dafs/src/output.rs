@@ -1,18 +1,18 @@
-//! What commands print.
+//! The output of commands.
 //!
 //! Invariants
-//! * A reader that goes away ends the command, quietly; it never makes it panic.
+//! * A closed reader ends the command quietly, without a panic.
 
 use crate::failure::Failure;
 use std::fmt::Arguments;
 use std::io::Write;
 
-/// Prints a line of results; ends with [`Failure::OutputClosed`] when nobody reads them any more.
+/// Prints a line of results. Returns [`Failure::OutputClosed`] when the reader has closed it.
 macro_rules! say {
     ($($text:tt)*) => { $crate::output::line(format_args!($($text)*)) };
 }
 
-/// Prints a line for whoever watches. Nobody may, and then there is nobody to tell that.
+/// Prints a line to standard error, and ignores failures.
 macro_rules! complain {
     ($($text:tt)*) => { $crate::output::remark(format_args!($($text)*)) };
 }

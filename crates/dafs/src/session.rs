@@ -1,4 +1,4 @@
-//! Connecting as the command line says. Operands that name the same server share a session.
+//! Connects as the command line says. Operands that name the same server share a session.
 
 use crate::cli::SessionOptions;
 use crate::cli::TransportName;
@@ -17,11 +17,11 @@ use std::time::Duration;
 #[derive(Debug)]
 pub(crate) struct Sessions<'a> {
     options: &'a SessionOptions,
-    /// How to wait if the command line does not say.
+    /// The wait policy if the command line gives none.
     wait: WaitPolicy,
-    /// Nobody gives up on a server, if the command line does not say when.
+    /// No timeouts, unless the command line gives them.
     endures: bool,
-    /// With the URL that each was opened for.
+    /// Each with the URL that it was opened for.
     open: Vec<(RemoteUrl, Remote)>,
 }
 
@@ -30,18 +30,18 @@ impl<'a> Sessions<'a> {
         Self { options, wait: WaitPolicy::default(), endures: false, open: Vec::new() }
     }
 
-    /// Says that many threads will have operations under way at all times. Then nothing is gained
-    /// by looking for answers, and the processor has better things to do.
+    /// Prepares for many threads with outstanding operations at all times. Polling gains nothing
+    /// then, and would only waste processor time.
     pub(crate) fn expect_many_threads(&mut self) {
         self.wait = WaitPolicy::Sleep;
     }
 
-    /// Says that the sessions are to outlast the server's being away, however long that is.
+    /// Makes the sessions survive any absence of the server.
     pub(crate) fn endure(&mut self) {
         self.endures = true;
     }
 
-    /// How long a server may take to answer, in seconds, and how long a lost connection is tried again.
+    /// The deadline of an answer, and the time of retries after a lost connection, in seconds.
     fn patience(&self) -> (u64, u64) {
         let (deadline, recovery) = match self.endures {
             true => (0, EVER_SECONDS),
@@ -79,7 +79,7 @@ impl<'a> Sessions<'a> {
         }
     }
 
-    /// A DAFS session for `url` as the client that another process is or was.
+    /// A DAFS session for `url` under the identity of another process's client.
     pub(crate) fn dafs_client_as(
         &mut self,
         url: &DafsUrl,
@@ -90,16 +90,16 @@ impl<'a> Sessions<'a> {
         Ok(client)
     }
 
-    /// Leaves all sessions as they are, as if the process had died.
+    /// Drops all sessions without a disconnect, as if the process had died.
     pub(crate) fn abandon(&mut self) {
         self.open.drain(..).for_each(std::mem::forget);
     }
 
-    /// Ends all sessions in order, so that the server need not find out.
+    /// Ends all sessions in order, so that the server need not detect it.
     pub(crate) fn close(&mut self) {
         for (_, remote) in self.open.drain(..) {
             match remote {
-                // All that was asked for has been answered, or its failure has been told.
+                // All requests have been answered, or their failures reported.
                 Remote::Dafs(client) => drop(client.disconnect()),
                 // It ends with its last handle.
                 Remote::Nfs(_) => {}
@@ -143,12 +143,12 @@ fn mount(options: &SessionOptions, url: &NfsUrl) -> Result<Mount, Failure> {
     let of_url = *url.options();
     let url = url.with_options(UrlOptions { transport: of_url.transport.or(transport), ..of_url });
     let mut mount = MountOptions::default();
-    // Without a deadline it is tried for as long as anybody could wait.
+    // Without a deadline it retries practically without end.
     mount.retry_timeout = match options.deadline.unwrap_or(DEADLINE_SECONDS) {
         0 => Duration::from_secs(EVER_SECONDS),
         seconds => Duration::from_secs(seconds),
     };
-    // So that there is time left for another attempt.
+    // Leaves time for another attempt.
     mount.answer_timeout = mount.answer_timeout.min(mount.retry_timeout / 2);
     Mount::connect(&url, &mount).map_err(|error| Failure::remote(&url, &Error::Nfs(error)))
 }

@@ -1,4 +1,4 @@
-//! How objects are shown: the mode as letters, times, names that may be any bytes, JSON.
+//! The display of objects: the mode as letters, times, names of any bytes, JSON.
 
 use crate::remote::{Attributes, ObjectType, Owner, RemoteUrl, Time};
 use dafs_client::SplitPath;
@@ -7,7 +7,7 @@ use jiff::tz::TimeZone;
 use serde_json::{Value, json};
 use std::io::IsTerminal;
 
-/// The word for a type of object.
+/// The name of a type of object.
 pub(crate) fn kind(kind: ObjectType) -> &'static str {
     match kind {
         ObjectType::Regular => "file",
@@ -35,7 +35,7 @@ pub(crate) fn mode_letters(object: ObjectType, mode: u32) -> String {
         _ => '-',
     };
     let mut letters = String::from(first);
-    // Each class has a special bit, which shows in the place of its x.
+    // Each class has a special bit, which replaces its x.
     for (shift, special, with_x, without_x) in
         [(6, 0o4000, 's', 'S'), (3, 0o2000, 's', 'S'), (0, 0o1000, 't', 'T')]
     {
@@ -86,8 +86,8 @@ fn time_json(time: Option<Time>) -> Value {
     timestamp(time).map_or(Value::Null, |time| json!(format!("{time:.9}")))
 }
 
-/// The bytes of a name as they go to standard output: as they are into a file or pipe; on a
-/// terminal, which they could take over, without control characters and with bad UTF-8 marked.
+/// The bytes of a name for standard output: unchanged for a file or pipe. For a terminal, which
+/// they could control, without control characters and with bad UTF-8 marked.
 pub(crate) fn name_bytes(name: &[u8]) -> Vec<u8> {
     if !std::io::stdout().is_terminal() {
         return name.to_vec();
@@ -95,7 +95,7 @@ pub(crate) fn name_bytes(name: &[u8]) -> Vec<u8> {
     readable(name).into_bytes()
 }
 
-/// A name for a message: one line of text, whatever bytes it is made of.
+/// A name for a message: one line of text, whatever its bytes.
 pub(crate) fn readable(name: &[u8]) -> String {
     let mut text = String::new();
     for chunk in name.utf8_chunks() {
@@ -113,7 +113,7 @@ pub(crate) fn readable(name: &[u8]) -> String {
     text
 }
 
-/// One object in JSON. `name` is for people; `url` names the object whatever bytes it is made of.
+/// One object in JSON. `name` is for people; `url` names the object whatever bytes the name has.
 pub(crate) fn object_json(url: &RemoteUrl, name: &[u8], attributes: &Attributes) -> Value {
     json!({
         "url": url.to_string(),

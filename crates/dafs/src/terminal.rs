@@ -1,14 +1,14 @@
 //! The terminal while a password is typed.
 //!
 //! Invariants
-//! * The echo is back whatever ends the typing, a signal included.
+//! * The echo is restored whatever ends the input, a signal included.
 
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::io;
 use std::os::fd::AsRawFd;
 
-/// Runs `read` with the echo of standard input switched off, and back to what it was after it.
+/// Runs `read` with the echo of standard input switched off, and restores it afterwards.
 pub(crate) fn without_echo<T>(read: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
     let descriptor = io::stdin().as_raw_fd();
     // SAFETY: termios is plain data for which all zero is valid; the call fills it.

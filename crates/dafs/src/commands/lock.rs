@@ -23,7 +23,7 @@ const EXIT_BROKEN: u8 = 5;
 /// Lock files, also beyond a failure of the holder
 ///
 /// A persistent lock whose holder fails is broken: the next client that requests it is told so.
-/// Nobody can read or write the locked bytes until a client has locked them for repair, repaired
+/// No client can read or write the locked bytes until a client has locked them for repair, repaired
 /// the data and unlocked them.
 ///
 /// Exit status, besides those of all commands: 4 another client has the lock, 5 the lock is broken.

@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 /// Remove files, and with -r directories
 #[derive(Debug, clap::Args)]
 pub(crate) struct Rm {
-    /// What to remove
+    /// The files
     #[arg(required = true)]
     urls: Vec<RemoteUrl>,
     /// Remove directories with their contents; symlinks are not followed

@@ -13,15 +13,15 @@ impl Digest {
         Self(wanted.then(|| crc_fast::Digest::new(CrcAlgorithm::Crc64Nvme)))
     }
 
-    /// Adds what is in `view`.
+    /// Adds the content of `view`.
     pub(super) fn add(&mut self, view: VolatileSlice<'_>) {
         if let Some(digest) = &mut self.0 {
             view.scan(|piece| digest.update(piece));
         }
     }
 
-    /// Adds a hole: each step has the checksum of twice as many zeros, so that a hole of any length takes
-    /// 64 of them at most.
+    /// Adds a hole. Each step uses the checksum of twice as many zeros, so that a hole of any
+    /// length takes at most 64 steps.
     pub(super) fn add_zeros(&mut self, mut bytes: u64) {
         let Some(digest) = &mut self.0 else { return };
         let mut zeros = crc_fast::Digest::new(CrcAlgorithm::Crc64Nvme);
@@ -63,7 +63,7 @@ mod tests {
         sparse.add(VolatileSlice::from_mut(&mut bytes[..10]));
         sparse.add_zeros(99_990);
         assert!(dense.value().is_some() && dense.value() == sparse.value());
-        // The longest hole, at once; in pieces it comes to the same.
+        // The longest hole at once has the same checksum as in pieces.
         let (mut whole, mut pieces) = (Digest::new(true), Digest::new(true));
         whole.add_zeros(i64::MAX as u64);
         pieces.add_zeros(i64::MAX as u64 - 70_000);

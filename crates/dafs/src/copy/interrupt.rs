@@ -1,4 +1,4 @@
-//! SIGINT and SIGTERM during a copy: it is ended in order, and if that takes too long, or at a
+//! SIGINT and SIGTERM during a copy: the first ends it in order. If that takes too long, or at a
 //! second signal, the process ends at once. Unfinished files on this host are removed either way.
 
 use super::report::Report;
@@ -9,13 +9,13 @@ use signal_hook::iterator::{Handle, Signals};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Watches for signals until it is told to end.
+/// Watches for signals until it ends.
 #[derive(Debug)]
 pub(super) struct Watch {
     handle: Handle,
 }
 
-/// How often signals are looked for once one has come.
+/// Poll interval for signals after the first.
 const STEP: Duration = Duration::from_millis(20);
 
 /// Starts to watch for signals on behalf of a copy.
@@ -44,7 +44,7 @@ pub(super) fn watch(report: &Arc<Report>) -> Result<Watch, Failure> {
 }
 
 impl Watch {
-    /// The copy is over.
+    /// Ends the watch after the copy.
     pub(super) fn end(self) {
         self.handle.close();
     }

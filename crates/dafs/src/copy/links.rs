@@ -1,9 +1,9 @@
 //! Files with several names: the first name met is copied, the others become links to the copy.
 //!
 //! Invariants
-//! * At most one worker copies a file; those that meet it meanwhile under other names wait for it.
-//!   A waiter never holds anything the copying worker needs.
-//! * An entry is gone when its file has been met under all of its names.
+//! * At most one worker copies a file. Workers that meet it meanwhile under other names wait for
+//!   it. A waiter holds no resource that the copying worker needs.
+//! * An entry is removed when its file has been met under all of its names.
 
 use super::report::lock;
 use std::collections::HashMap;
@@ -13,7 +13,7 @@ use std::sync::{Condvar, Mutex, PoisonError};
 #[derive(Debug)]
 enum State<P> {
     Copying,
-    /// Where the copy is, and how many names are still to come.
+    /// The place of the copy, and the number of names still to come.
     Copied(P, u32),
 }
 
@@ -24,16 +24,16 @@ pub(super) struct Links<K, P> {
     settled: Condvar,
 }
 
-/// What to do with a name.
+/// The decision about a name.
 #[derive(Debug)]
 pub(super) enum Claim<'a, K: Hash + Eq + Clone, P> {
-    /// Copy the file, then say where it is.
+    /// Copy the file, then call [`First::copied`].
     First(First<'a, K, P>),
-    /// Link to the copy that is there.
+    /// Link to the existing copy.
     Link(P),
 }
 
-/// The duty to copy a file. Given up when dropped, so that another name gets its turn.
+/// The duty to copy a file. Dropping it passes the duty to another name.
 #[derive(Debug)]
 pub(super) struct First<'a, K: Hash + Eq + Clone, P> {
     links: &'a Links<K, P>,
@@ -47,7 +47,7 @@ impl<K: Hash + Eq + Clone, P: Clone> Links<K, P> {
         Self { known: Mutex::new(HashMap::new()), settled: Condvar::new() }
     }
 
-    /// A file that has `names` names was met under one of them.
+    /// Decides about a name of a file that has `names` names.
     pub(super) fn claim(&self, key: K, names: u32) -> Claim<'_, K, P> {
         let mut known = lock(&self.known);
         loop {
@@ -74,7 +74,7 @@ impl<K: Hash + Eq + Clone, P: Clone> Links<K, P> {
 }
 
 impl<K: Hash + Eq + Clone, P> First<'_, K, P> {
-    /// The copy is complete and has its final name.
+    /// Notes that the copy is complete and has its final name.
     pub(super) fn copied(mut self, place: P) {
         self.done = true;
         let mut known = lock(&self.links.known);

@@ -1,9 +1,9 @@
 //! Files and directories of this host, by descriptors of their directories.
 //!
 //! Invariants
-//! * A name is one component, checked where it comes in, and only used below an open directory.
-//! * No symlink is followed, so whatever others do in the directories meanwhile, nothing outside
-//!   of them is touched.
+//! * A name is one component, validated on input, and only used below an open directory.
+//! * No symlink is followed. Whatever others do in the directories meanwhile, no object outside of
+//!   them is touched.
 
 use rustix::fs::{
     AtFlags, FileType, Mode, OFlags, Stat, StatxFlags, Timespec, Timestamps, XattrFlags, openat,
@@ -21,7 +21,7 @@ use crate::remote::{Attributes, ObjectType, Time};
 /// An open directory.
 pub(super) type Parent = Arc<OwnedFd>;
 
-/// The name of one entry, or `None` for what cannot be one, such as "..".
+/// The name of one entry, or `None` for an invalid one, such as "..".
 pub(super) fn component(name: Vec<u8>) -> Option<OsString> {
     let wrong = name.is_empty() || name == b"." || name == b"..";
     (!wrong && !name.contains(&b'/') && !name.contains(&0)).then(|| OsString::from_vec(name))
@@ -33,13 +33,13 @@ pub(super) fn open_directory(parent: impl AsFd, name: &OsString) -> Result<Owned
     openat(parent, name.as_os_str(), flags, Mode::empty())
 }
 
-/// Opens a file for reading, if possible without changing its time of access. What has become a
-/// pipe or a device meanwhile is not waited for.
+/// Opens a file for reading, if possible without changing its time of access. Does not block if it
+/// has become a pipe or a device meanwhile.
 pub(super) fn open_for_reading(parent: impl AsFd, name: &OsString) -> Result<OwnedFd, Errno> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let quiet = openat(parent.as_fd(), name.as_os_str(), flags | OFlags::NOATIME, Mode::empty());
     match quiet {
-        // Only the owner may ask for that.
+        // Only the owner may use that flag.
         Err(Errno::PERM) => openat(parent, name.as_os_str(), flags, Mode::empty()),
         other => other,
     }
@@ -54,8 +54,8 @@ pub(super) fn open_below(root: &OwnedFd, path: &[OsString]) -> Result<OwnedFd, E
     Ok(at)
 }
 
-/// What tells a directory from all others, as far as two hosts can say: its number and when it was
-/// born, or if the file system does not know that, when it was changed last.
+/// The identity of a directory, as far as two hosts can compare it: its number and its birth time
+/// or, if the file system has none, the time of its last change.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Identity {
     number: u64,
@@ -76,7 +76,7 @@ pub(super) fn identity(directory: impl AsFd) -> Result<Identity, Errno> {
 }
 
 impl Identity {
-    /// True when these are the attributes of that directory on a server.
+    /// True if these are the attributes of that directory on a server.
     pub(super) fn is(&self, attributes: &Attributes) -> bool {
         let parts = |time: Time| (time.seconds, time.nseconds);
         self.number == attributes.file_id
@@ -87,7 +87,7 @@ impl Identity {
     }
 }
 
-/// Both times of an object for the kernel; what the server did not tell is left alone.
+/// Both times of an object for the kernel; times that the server has not sent are left unchanged.
 pub(super) fn times(attributes: &Attributes) -> Timestamps {
     let time = |time: Option<Time>| match time {
         Some(time) => Timespec { tv_sec: time.seconds, tv_nsec: i64::from(time.nseconds) },
@@ -99,17 +99,17 @@ pub(super) fn times(attributes: &Attributes) -> Timestamps {
     }
 }
 
-/// A time of this host's for the server.
+/// A time of this host, for the server.
 pub(super) fn time(seconds: i64, nanoseconds: u64) -> Time {
     Time { seconds, nseconds: u32::try_from(nanoseconds).unwrap_or(0) }
 }
 
-/// The bits of a mode that say who may do what.
+/// The permission bits of a mode.
 pub(super) fn permissions(stat: &Stat) -> u32 {
     stat.st_mode & 0o7777
 }
 
-/// The kernel's word for a type of object that is made by `mknod`.
+/// The kernel's type for an object made by `mknod`.
 pub(super) fn special_type(kind: ObjectType) -> Option<FileType> {
     Some(match kind {
         ObjectType::BlockDevice => FileType::BlockDevice,
@@ -120,8 +120,8 @@ pub(super) fn special_type(kind: ObjectType) -> Option<FileType> {
     })
 }
 
-/// Runs `make` with the final name. Where that is taken, makes the object under a temporary name
-/// and renames it, so that what was there is replaced in one step.
+/// Runs `make` with the final name. If that exists, makes the object under a temporary name and
+/// renames it, so that the old one is replaced atomically.
 pub(super) fn make_or_replace(
     parent: &Parent,
     name: &OsString,
@@ -134,7 +134,7 @@ pub(super) fn make_or_replace(
     let aside = OsString::from(super::temporary::temporary_name());
     make(&aside)?;
     let renamed = rustix::fs::renameat(parent, aside.as_os_str(), parent, name.as_os_str());
-    // Renaming one name of a file to another of its names does nothing, so the temporary one may
+    // Renaming one name of a file to another of its names has no effect, so the temporary one may
     // still be there even after success.
     match rustix::fs::unlinkat(parent, aside.as_os_str(), AtFlags::empty()) {
         Ok(()) | Err(Errno::NOENT) => renamed,

@@ -1,17 +1,17 @@
-//! Copying trees between this host and a server: what `get` and `put` share.
+//! Copying trees between this host and a server: the common part of `get` and `put`.
 //!
-//! One thread walks the source tree, depth first, and puts what it finds into a bounded queue;
-//! workers take it from there, so that many small files are under way together. A large file is
+//! One thread walks the source tree, depth first, and puts the objects into a bounded queue.
+//! Workers take them from there, so that many small files are under way together. A large file is
 //! cut into pieces of which several are under way. File data goes between the kernel and transfer
-//! memory; no user-space copy is made.
+//! memory without a user-space copy.
 //!
 //! Invariants
-//! * Memory does not grow with the size of the tree, except by one entry for each file with
-//!   several names that has not been met under all of them, and by the directories above the one that is
-//!   read. These are held open, so the limit of open files bounds how deep a tree may be.
-//! * Nothing appears under its final name before it is complete.
-//! * A directory gets its final permissions and times after all that is in it.
-//! * A piece of memory is used again only when no transfer uses it any more.
+//! * Memory does not grow with the size of the tree. The exceptions are one entry for each file
+//!   with several names, until all of them have been met, and the directories above the current
+//!   one. These are held open, so the limit of open files bounds the depth of a tree.
+//! * No object appears under its final name before it is complete.
+//! * A directory gets its final permissions and times after its contents.
+//! * A piece of memory is used again only after its transfer has ended.
 
 mod digest;
 pub(crate) mod get;
@@ -31,10 +31,10 @@ use clap::Args;
 use report::Report;
 use std::sync::Arc;
 
-/// What to do besides copying names, contents, permissions and times.
+/// Options of a copy, besides names, contents, permissions and times.
 #[derive(Debug, Args)]
 pub(crate) struct CopyOptions {
-    /// Keep owner and group too, which takes root's rights
+    /// Keep owner and group too; requires root
     #[arg(long)]
     pub(crate) owner: bool,
     /// Keep named attributes (user.* extended attributes) too
@@ -43,7 +43,7 @@ pub(crate) struct CopyOptions {
     /// Read every copied file again and compare checksums
     #[arg(long)]
     pub(crate) verify: bool,
-    /// Have every file on stable storage before it gets its final name
+    /// Write every file to stable storage before it gets its final name
     #[arg(long)]
     pub(crate) sync: bool,
     /// Print a summary as one JSON object
@@ -52,7 +52,7 @@ pub(crate) struct CopyOptions {
 }
 
 impl CopyOptions {
-    /// Refuses what the server of a URL cannot do.
+    /// Refuses options that the server of a URL does not support.
     fn check(&self, url: &RemoteUrl) -> Result<(), Failure> {
         match url {
             RemoteUrl::Nfs(_) if self.xattrs => Err(Failure::Usage(format!(
@@ -63,17 +63,17 @@ impl CopyOptions {
     }
 }
 
-/// A directory on whose end those above it wait.
+/// A directory that ends after its contents, and then lets the directory above end.
 trait Ends {
-    /// The directory it is in, which it holds no longer.
+    /// Releases and returns the directory above.
     fn above(&mut self) -> Option<Arc<Self>>;
 
-    /// All that is in it is done. A second time does nothing.
+    /// Sets the final state, after all contents are done. A second call has no effect.
     fn finish(&mut self);
 }
 
-/// Ends a directory. Those above that end with it do so one after the other: a tree may be deeper than
-/// the stack of a thread.
+/// Ends a directory, and those above that end with it, in a loop: a tree may be deeper than the
+/// stack of a thread.
 fn end<D: Ends>(directory: &mut D) {
     directory.finish();
     let mut above = directory.above();
@@ -83,7 +83,7 @@ fn end<D: Ends>(directory: &mut D) {
     }
 }
 
-/// Runs a copy under the eye of the signal handler and says how it went.
+/// Runs a copy with the signal handler, and prints the result.
 fn supervise(
     options: &CopyOptions,
     copy: impl FnOnce(&Report) -> Result<(), Failure>,

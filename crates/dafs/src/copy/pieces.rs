@@ -1,8 +1,8 @@
 //! Transfer memory in pieces: one for each worker, and some that all share, for large files.
 //!
 //! Invariants
-//! * A piece returns to the free ones only when its transfer is over, also after an error, or a
-//!   late transfer would write into the next file.
+//! * A piece becomes free only when its transfer is over, also after an error. Otherwise a late
+//!   transfer would write into the next file.
 
 use super::report::lock;
 use super::trouble::{Outcome, remote};
@@ -81,7 +81,7 @@ impl<'a> Worker<'a> {
     }
 }
 
-/// A transfer on its way.
+/// An outstanding transfer.
 #[derive(Debug)]
 struct Flight {
     pending: Pending,
@@ -96,7 +96,7 @@ pub(super) struct Part {
     pub(super) piece: Buffer,
     pub(super) offset: u64,
     pub(super) bytes: usize,
-    /// Fewer bytes were there than asked for.
+    /// Fewer bytes were there than requested.
     pub(super) is_last: bool,
 }
 
@@ -113,12 +113,12 @@ impl Ring<'_, '_> {
         self.worker.pieces.bytes
     }
 
-    /// True while a transfer is on its way.
+    /// True while a transfer is outstanding.
     pub(super) fn is_busy(&self) -> bool {
         !self.flying.is_empty()
     }
 
-    /// A free piece; `None` while all are on their way.
+    /// A free piece; `None` while all are in use.
     pub(super) fn take(&mut self) -> Option<Buffer> {
         self.free.pop()
     }
@@ -141,8 +141,8 @@ impl Ring<'_, '_> {
         Ok(())
     }
 
-    /// Waits for the oldest read; `None` if there is none. A short answer that comes to `end`, where the
-    /// file is said to end, is believed.
+    /// Waits for the oldest read; `None` if there is none. A short answer up to `end`, the reported
+    /// size, is accepted as the end.
     pub(super) fn next_read(&mut self, file: &File, end: u64) -> Result<Option<Part>, Error> {
         let Some(flight) = self.flying.pop_front() else { return Ok(None) };
         let Flight { pending, piece, offset, bytes } = flight;
@@ -179,7 +179,7 @@ impl Ring<'_, '_> {
         let Some(flight) = self.flying.pop_front() else { return Ok(0) };
         let Flight { pending, piece, offset, bytes } = flight;
         let done = match pending.wait() {
-            // Nothing was written; what follows has the patience to ask again.
+            // The write had no effect; the call below retries it.
             Err(error) if error.is_delay() => 0,
             result => result?,
         };
@@ -200,7 +200,7 @@ pub(super) fn next_run(source: &File, from: u64) -> Result<Option<Range<u64>>, E
 }
 
 impl Ring<'_, '_> {
-    /// Waits for all that is on its way, whose outcome does not matter any more.
+    /// Waits for all outstanding transfers, and ignores their results.
     pub(super) fn settle(&mut self) {
         for flight in self.flying.drain(..) {
             let _ = flight.pending.wait();

@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
-/// How often those who wait look whether the copy has been stopped.
+/// Time after which a waiting thread checks whether the copy has been stopped.
 const STOP_CHECK: Duration = Duration::from_millis(100);
 
 #[derive(Debug)]
@@ -15,7 +15,7 @@ struct State<T> {
     closed: bool,
 }
 
-/// What has been found and not been taken yet.
+/// The objects between walk and workers.
 #[derive(Debug)]
 pub(super) struct Queue<'a, T> {
     state: Mutex<State<T>>,
@@ -29,7 +29,7 @@ impl<'a, T> Queue<'a, T> {
         Self { state: Mutex::new(state), changed: Condvar::new(), report }
     }
 
-    /// Adds an object as soon as there is room; drops it when the copy has been stopped.
+    /// Adds an object, waiting for room. Drops it when the copy has been stopped.
     pub(super) fn push(&self, object: T) {
         let mut state = lock(&self.state);
         while state.waiting.len() >= QUEUED_OBJECTS_MAX && !self.report.is_stopped() {
@@ -45,7 +45,7 @@ impl<'a, T> Queue<'a, T> {
         }
     }
 
-    /// The next object; `None` at the end of all, or when the copy has been stopped.
+    /// The next object; `None` after the last, or when the copy has been stopped.
     fn pop(&self) -> Option<T> {
         let mut state = lock(&self.state);
         loop {
@@ -53,7 +53,7 @@ impl<'a, T> Queue<'a, T> {
                 return None;
             }
             if let Some(object) = state.waiting.pop_front() {
-                // Only the walk may wait for room, and it looks from time to time anyway.
+                // Only the walk may wait for room, and it polls anyway.
                 if state.waiting.len() + 1 == QUEUED_OBJECTS_MAX {
                     self.changed.notify_all();
                 }
@@ -76,8 +76,8 @@ impl<'a, T> Queue<'a, T> {
     }
 }
 
-/// Lets `walk` fill a queue that workers empty; each worker runs `work` once, with a function that
-/// hands it the next object.
+/// Lets `walk` fill a queue that workers empty. Each worker runs `work` once, with a function that
+/// returns the next object.
 pub(super) fn run<T: Send>(
     report: &Report,
     walk: impl FnOnce(&Queue<'_, T>),

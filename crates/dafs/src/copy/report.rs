@@ -1,4 +1,4 @@
-//! What has been copied, what failed, and how that is shown while it goes on and at its end.
+//! Counts and failures of a copy, its progress display, and its summary.
 
 use super::trouble::{Outcome, Trouble};
 use crate::failure::Failure;
@@ -14,18 +14,18 @@ use std::time::Instant;
 
 use super::temporary::Registry;
 
-/// What an object that has been copied was.
+/// The type of a copied object.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Copied {
     Directory,
     File,
-    /// A further name of a file that is there already.
+    /// A further name of an existing file.
     HardLink,
     Special,
     Symlink,
 }
 
-/// The state of a copy that everybody in it shares.
+/// The state of a copy that all its threads share.
 #[derive(Debug)]
 pub(super) struct Report {
     started: Instant,
@@ -42,7 +42,7 @@ pub(super) struct Report {
     pub(super) temporaries: Registry,
 }
 
-/// Locks what no panic can leave half-changed.
+/// Locks a mutex and ignores poison: no panic can leave the data half-changed.
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -75,7 +75,7 @@ impl Report {
         }
     }
 
-    /// Notes how the data travels.
+    /// Notes the transport of a session.
     pub(super) fn connected(&self, client: &Remote) {
         *lock(&self.transport) = Some(client.transport());
     }
@@ -92,7 +92,7 @@ impl Report {
         }
     }
 
-    /// Says that something was left out or changed, without that being an error.
+    /// Prints that an object was left out or changed, without an error.
     pub(super) fn warn(&self, text: &str) {
         self.say(&format!("dafs: {text}"));
     }
@@ -103,7 +103,7 @@ impl Report {
         self.warn(text);
     }
 
-    /// Books the outcome of an object.
+    /// Counts the outcome of an object.
     pub(super) fn book(&self, outcome: Outcome) {
         match outcome {
             Ok(()) | Err(Trouble::Stopped) => {}
@@ -119,7 +119,7 @@ impl Report {
         self.bar.suspend(|| complain!("{line}"));
     }
 
-    /// Ends the copy. The first reason is the one that is told.
+    /// Ends the copy. The first reason is reported.
     pub(super) fn stop(&self, failure: Failure) {
         lock(&self.failure).get_or_insert(failure);
         self.stopped.store(true, Ordering::Relaxed);
@@ -129,12 +129,12 @@ impl Report {
         self.stopped.load(Ordering::Relaxed)
     }
 
-    /// Looks whether to go on; long transfers do so between pieces.
+    /// Fails if the copy has been stopped; long transfers check between pieces.
     pub(super) fn go_on(&self) -> Outcome {
         if self.is_stopped() { Err(Trouble::Stopped) } else { Ok(()) }
     }
 
-    /// What the command as a whole comes to.
+    /// The result of the whole command.
     pub(super) fn result(&self) -> Result<(), Failure> {
         match lock(&self.failure).take() {
             Some(failure) => Err(failure),
@@ -143,7 +143,7 @@ impl Report {
         }
     }
 
-    /// Says what was copied: to scripts if they want it, and to people who look.
+    /// Prints the summary: as JSON if requested, and as text for a terminal.
     pub(super) fn summary(&self, as_json: bool) -> Result<(), Failure> {
         let count = |what: Copied| self.counts[what as usize].load(Ordering::Relaxed);
         let seconds = self.started.elapsed().as_secs_f64();

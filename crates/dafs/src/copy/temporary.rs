@@ -1,8 +1,8 @@
-//! Files on this host that are not complete yet: they have temporary names, by which they are
-//! removed unless they get their final one.
+//! Unfinished files on this host: they have temporary names, by which they are removed unless they
+//! get their final one.
 //!
 //! Invariants
-//! * A name is in the registry before the file exists, so a signal finds every file.
+//! * A name is in the registry before the file exists, so a signal handler finds every file.
 
 use super::local::Parent;
 use super::report::lock;
@@ -21,7 +21,7 @@ const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxy
 pub(super) fn temporary_name() -> String {
     let mut random = [0; 6];
     if getrandom::fill(&mut random).is_err() {
-        // Only uniqueness is at stake, and creating the file fails if the name is taken.
+        // Only uniqueness matters here: making the file fails if the name exists.
         random.copy_from_slice(&std::process::id().to_ne_bytes().repeat(2)[..6]);
     }
     let letters: String =
@@ -36,10 +36,10 @@ pub(super) struct Registry {
 }
 
 impl Registry {
-    /// Removes all unfinished files; for the end of the process.
+    /// Removes all unfinished files, at the end of the process.
     pub(super) fn remove_all(&self) {
         for (name, parent) in lock(&self.files).drain() {
-            // There is nobody left to tell.
+            // There is no caller to report an error to.
             let _ = unlinkat(&parent, &name, AtFlags::empty());
         }
     }
@@ -55,7 +55,7 @@ pub(super) struct Temporary<'a> {
 }
 
 impl<'a> Temporary<'a> {
-    /// Makes a file that only its owner can use, open for writing and reading.
+    /// Makes a file that only its owner can access, open for writing and reading.
     pub(super) fn create(registry: &'a Registry, parent: &Parent) -> Result<Self, Errno> {
         let flags =
             OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -79,7 +79,7 @@ impl<'a> Temporary<'a> {
         self.file.as_fd()
     }
 
-    /// Gives the complete file its name, in place of what has that name.
+    /// Renames the complete file, and replaces an object of that name.
     pub(super) fn rename(self, name: &OsString) -> Result<(), Errno> {
         renameat(&self.parent, &self.name, &self.parent, name.as_os_str())?;
         lock(&self.registry.files).remove(&self.name);
@@ -89,7 +89,7 @@ impl<'a> Temporary<'a> {
 
 impl Drop for Temporary<'_> {
     fn drop(&mut self) {
-        // After `rename` the name is gone from the registry and nothing is removed.
+        // After `rename` the name is not in the registry, and no file is removed.
         if lock(&self.registry.files).remove(&self.name).is_some() {
             let _ = unlinkat(&self.parent, &self.name, AtFlags::empty());
         }

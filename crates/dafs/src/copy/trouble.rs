@@ -1,4 +1,4 @@
-//! What can go wrong with one object of a tree, and what that means for the rest.
+//! Errors of one object of a tree, and their effect on the rest.
 
 use crate::failure::{Failure, words};
 use crate::remote::Error;
@@ -7,17 +7,17 @@ use std::fmt::Display;
 /// Why an object was not copied.
 #[derive(Debug)]
 pub(super) enum Trouble {
-    /// Its own problem: it is reported and counted, and the rest goes on.
+    /// A problem of this object: it is reported and counted, and the rest goes on.
     Object(String),
     /// The end of the whole copy.
     Stop(Failure),
-    /// The copy is being ended; there is nothing to add.
+    /// The copy is being ended; there is no more to report.
     Stopped,
 }
 
 pub(super) type Outcome<T = ()> = Result<T, Trouble>;
 
-/// The server's answer about `what`.
+/// The server's error about `what`.
 pub(super) fn remote(what: impl Display, error: &Error) -> Trouble {
     match error.is_fatal() {
         true => Trouble::Stop(Failure::remote(what, error)),
@@ -25,7 +25,7 @@ pub(super) fn remote(what: impl Display, error: &Error) -> Trouble {
     }
 }
 
-/// This system's answer about `what`.
+/// This system's error about `what`.
 pub(super) fn here(what: impl Display, error: impl Into<std::io::Error>) -> Trouble {
     let error = error.into();
     let remedy = match error.raw_os_error() {

@@ -1,4 +1,4 @@
-//! What can go wrong with a server, by both protocols.
+//! Errors of a server, by both protocols.
 
 use dafs_client as dafs;
 use dafs_client::Status;
@@ -6,18 +6,18 @@ use dafs_nfs_client::mount::MountError;
 use dafs_wire::nfs4;
 use std::fmt;
 
-/// Why an operation failed.
+/// The reason why an operation failed.
 #[derive(Debug, Clone)]
 pub(crate) enum Error {
     Dafs(dafs::Error),
     Nfs(MountError),
-    /// The protocol has nothing of the kind.
+    /// The protocol has no such operation.
     NotByNfs(&'static str),
 }
 
 impl Error {
-    /// What the server answered. For NFS it is the status of DAFS with the same meaning, which
-    /// exists for everything that the commands ask about.
+    /// The status of the server's answer. For NFS it is the DAFS status with the same meaning,
+    /// which exists for all statuses that the commands test.
     pub(crate) fn status(&self) -> Option<Status> {
         match self {
             Self::Dafs(error) => error.status(),
@@ -26,7 +26,7 @@ impl Error {
         }
     }
 
-    /// True when the connection is over, so that everything else will fail too.
+    /// True if the connection is over, so that all other operations will fail too.
     pub(crate) fn is_fatal(&self) -> bool {
         match self {
             Self::Dafs(dafs::Error::Connect { .. }) => true,
@@ -36,22 +36,22 @@ impl Error {
         }
     }
 
-    /// True when the server has no time for the operation now: nothing was done.
+    /// True if the server is too busy for the operation: it had no effect.
     pub(crate) fn is_delay(&self) -> bool {
         self.status() == Some(Status::Delay)
     }
 
-    /// True when the server has lost what it had acknowledged, so that it must be written again.
+    /// True if the server has lost acknowledged writes, so that they must be repeated.
     pub(crate) fn is_loss_of_writes(&self) -> bool {
         matches!(self, Self::Dafs(dafs::Error::WritesLost) | Self::Nfs(MountError::WritesLost))
     }
 
-    /// True when the operation may or may not have been done.
+    /// True if the outcome is unknown.
     pub(crate) fn is_doubt(&self) -> bool {
         matches!(self, Self::Dafs(dafs::Error::InDoubt { .. }))
     }
 
-    /// True when there is something that is no part of the export: a file system is mounted there on the
+    /// True if the object is not part of the export: another file system is mounted there on the
     /// server.
     pub(crate) fn is_mount_point(&self) -> bool {
         match self {
@@ -63,7 +63,7 @@ impl Error {
         }
     }
 
-    /// What the server answered, in a sentence and by its name.
+    /// The server's status, in a sentence and by its name.
     pub(crate) fn answer(&self) -> Option<(&'static str, &'static str)> {
         match self {
             Self::Dafs(error) => error.status().map(|status| (status.sentence(), status.name())),
@@ -73,7 +73,7 @@ impl Error {
     }
 }
 
-/// The status of DAFS that means the same.
+/// The DAFS status with the same meaning.
 fn same(status: nfs4::Status) -> Option<Status> {
     Some(match status {
         nfs4::Status::Access => Status::Acces,

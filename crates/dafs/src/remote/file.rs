@@ -14,11 +14,11 @@ pub(crate) struct OpenOptions {
     read: bool,
     write: bool,
     create: Create,
-    /// Permission bits of a file that is made.
+    /// Permission bits of a new file.
     mode: Option<u32>,
 }
 
-/// Whether a file is made when it is opened.
+/// The treatment of missing files by an open.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Create {
     No,
@@ -112,7 +112,7 @@ impl Buffer {
     }
 }
 
-/// A transfer on its way.
+/// An outstanding transfer.
 #[derive(Debug)]
 pub(crate) enum Pending {
     Dafs(dafs::Pending<usize>),
@@ -121,7 +121,7 @@ pub(crate) enum Pending {
 }
 
 impl Pending {
-    /// Waits; gives the number of bytes.
+    /// Waits; returns the number of bytes.
     pub(crate) fn wait(self) -> Result<usize, Error> {
         Ok(match self {
             Self::Dafs(pending) => pending.wait()?,
@@ -154,8 +154,8 @@ impl Remote {
         })
     }
 
-    /// The whole file at a path, through symlinks, if it is shorter than `limit` and the protocol
-    /// has a quick way to it.
+    /// The content of the file at a path, through symlinks, if it is shorter than `limit` and the
+    /// protocol can read it in one round trip.
     pub(crate) fn read_small(&self, path: &[u8], limit: usize) -> Result<Option<Vec<u8>>, Error> {
         Ok(match self {
             Self::Dafs(client) => {
@@ -166,8 +166,8 @@ impl Remote {
         })
     }
 
-    /// True when a file in a directory certainly has nothing in it, and the protocol has a quick way to
-    /// see that, without opening it.
+    /// True if a file in a directory is certainly empty, and the protocol can check that without an
+    /// open.
     pub(crate) fn is_surely_empty(&self, dir: &Handle, name: &[u8]) -> Result<bool, Error> {
         Ok(match self {
             Self::Dafs(client) => {
@@ -258,7 +258,7 @@ impl File {
         })
     }
 
-    /// Reads into a part of a buffer. A server that puts it off is asked again.
+    /// Reads into a part of a buffer. Retries if the server is busy.
     pub(crate) fn read_into(
         &self,
         buffer: &Buffer,
@@ -271,7 +271,7 @@ impl File {
         }
     }
 
-    /// Writes all of a part of a buffer. A server that puts it off is asked again.
+    /// Writes a part of a buffer completely. Retries if the server is busy.
     pub(crate) fn write_from(
         &self,
         buffer: &Buffer,
@@ -285,7 +285,8 @@ impl File {
         }
     }
 
-    /// Where data begins at `offset` or behind it; `None` if there is none up to the end of the file.
+    /// The next offset with data from `offset` on; `None` if there is none up to the end of the
+    /// file.
     pub(crate) fn seek_data(&self, offset: u64) -> Result<Option<u64>, Error> {
         Ok(match &self.inner {
             Inner::Dafs(file) => file.seek_data(offset)?,
@@ -293,7 +294,7 @@ impl File {
         })
     }
 
-    /// Where a hole begins at `offset` or behind it; the end of the file counts as one.
+    /// The next offset of a hole from `offset` on; the end of the file counts as one.
     pub(crate) fn seek_hole(&self, offset: u64) -> Result<Option<u64>, Error> {
         Ok(match &self.inner {
             Inner::Dafs(file) => file.seek_hole(offset)?,
@@ -301,7 +302,7 @@ impl File {
         })
     }
 
-    /// Has everything that was written on stable storage.
+    /// Commits all writes to stable storage.
     pub(crate) fn commit(&self) -> Result<(), Error> {
         match &self.inner {
             Inner::Dafs(file) => Ok(file.commit(0, 0)?),
@@ -309,7 +310,7 @@ impl File {
         }
     }
 
-    /// Finds out whether data that was written is gone with a restart of the server.
+    /// Checks whether a restart of the server has lost written data.
     pub(crate) fn check_writes(&self) -> Result<(), Error> {
         match &self.inner {
             Inner::Dafs(file) => Ok(file.check_writes()?),

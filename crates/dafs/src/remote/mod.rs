@@ -1,8 +1,9 @@
-//! A file system on a server, by DAFS or by NFS: what the commands need of it, and no more.
+//! A file system on a server, by DAFS or by NFS: the operations that the commands need, and no
+//! more.
 //!
 //! Invariants
-//! * Handles, files, buffers and errors of one protocol never meet the other: a command works with
-//!   one server at a time.
+//! * Handles, files, buffers and errors of the two protocols never mix: a command works with one
+//!   server at a time.
 
 mod error;
 mod file;
@@ -43,7 +44,7 @@ impl Iterator for ReadDir {
 }
 
 impl Remote {
-    /// How data travels, by name, and why so.
+    /// The name of the transport, and the reason for its choice.
     pub(crate) fn transport(&self) -> (String, String) {
         match self {
             Self::Dafs(client) => {
@@ -57,11 +58,11 @@ impl Remote {
         }
     }
 
-    /// False while a lost connection is being replaced, and when there will be none any more.
+    /// False while a lost connection is being replaced, or after that has been given up.
     pub(crate) fn is_connected(&self) -> bool {
         match self {
             Self::Dafs(client) => client.is_connected(),
-            // It has no idea, and gives its requests up by itself.
+            // It does not know, and gives up its requests by itself.
             Self::Nfs(_) => true,
         }
     }
@@ -98,11 +99,11 @@ impl Remote {
         })
     }
 
-    /// Has what was submitted leave now.
+    /// Sends submitted requests now.
     pub(crate) fn flush(&self) -> Result<(), Error> {
         match self {
             Self::Dafs(client) => Ok(client.flush()?),
-            // It has left already.
+            // They have been sent already.
             Self::Nfs(_) => Ok(()),
         }
     }

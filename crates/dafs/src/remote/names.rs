@@ -58,8 +58,8 @@ impl Remote {
         })
     }
 
-    /// The directory that holds the last component of a path, and that component. A slash behind it
-    /// asks for a directory of that name, which must exist then.
+    /// The directory of the last component of a path, and that component. A slash behind it demands
+    /// an existing directory of that name.
     pub(crate) fn resolve_parent(&self, path: &[u8]) -> Result<Place, Error> {
         Ok(match self {
             Self::Dafs(client) => client.resolve_parent(path)?.into(),
@@ -67,8 +67,8 @@ impl Remote {
         })
     }
 
-    /// As [`Remote::resolve_parent`], for what is a directory or is to become one: a slash behind the
-    /// last component changes nothing.
+    /// As [`Remote::resolve_parent`], for a present or future directory: a slash behind the last
+    /// component changes nothing.
     pub(crate) fn resolve_new_directory(&self, path: &[u8]) -> Result<Place, Error> {
         Ok(match self {
             Self::Dafs(client) => client.resolve_new_directory_from(&client.root(), path)?.into(),
@@ -144,7 +144,7 @@ impl Remote {
         match self {
             Self::Dafs(client) => Ok(client.mknod(&dir.dafs(), name, kind, new)?.into()),
             Self::Nfs(mount) => {
-                // Not every server sets owner and times of what it makes.
+                // Not every server sets owner and times of a new object.
                 let mode = nfs::SetAttributes { mode: new.mode, ..nfs::SetAttributes::default() };
                 let made = mount.mknod(&dir.nfs(), name, nfs_special(kind), &mode)?;
                 mount.set_attributes(&made, &nfs_set(new))?;
@@ -160,7 +160,7 @@ impl Remote {
         }
     }
 
-    /// Removes a name, of an empty directory too.
+    /// Removes a name, also that of an empty directory.
     pub(crate) fn remove(&self, dir: &Handle, name: &[u8]) -> Result<(), Error> {
         match self {
             Self::Dafs(client) => Ok(client.remove(&dir.dafs(), name)?),
@@ -213,7 +213,7 @@ impl Remote {
         Ok(self.with_xattrs()?.xattr(&object.dafs(), name)?)
     }
 
-    /// Makes or replaces an extended attribute, as a whole or not at all.
+    /// Makes or replaces an extended attribute atomically.
     pub(crate) fn set_xattr(
         &self,
         object: &Handle,

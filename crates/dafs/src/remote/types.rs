@@ -15,7 +15,7 @@ pub(crate) enum Handle {
 }
 
 impl Handle {
-    /// What DAFS takes. One of NFS becomes a handle that no server knows.
+    /// The handle for DAFS. An NFS handle becomes one that no server knows.
     pub(super) fn dafs(&self) -> dafs::FileHandle {
         match self {
             Self::Dafs(handle) => *handle,
@@ -23,7 +23,7 @@ impl Handle {
         }
     }
 
-    /// What NFS takes. One of DAFS becomes a handle that no server knows.
+    /// The handle for NFS. A DAFS handle becomes one that no server knows.
     pub(super) fn nfs(&self) -> nfs::Handle {
         match self {
             Self::Dafs(_) => nfs::Handle(Vec::new()),
@@ -48,7 +48,7 @@ impl From<&nfs::Handle> for Handle {
     }
 }
 
-/// Attributes of an object. What the server does not keep is zero or `None`.
+/// Attributes of an object. Those that the server does not support are zero or `None`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Attributes {
     pub(crate) kind: ObjectType,
@@ -146,7 +146,7 @@ fn kind(kind: nfs::FileType) -> ObjectType {
     }
 }
 
-/// What NFS takes.
+/// The attributes in NFS form.
 pub(super) fn nfs_set(new: &SetAttributes) -> nfs::SetAttributes {
     let time = |time: SetTime| match time {
         SetTime::Server => nfs::SetTime::Server,
@@ -164,7 +164,7 @@ pub(super) fn nfs_set(new: &SetAttributes) -> nfs::SetAttributes {
     }
 }
 
-/// What NFS takes.
+/// The special file in NFS form.
 pub(super) fn nfs_special(kind: SpecialFile) -> nfs::SpecialFile {
     match kind {
         SpecialFile::BlockDevice { major, minor } => nfs::SpecialFile::BlockDevice { major, minor },
@@ -180,7 +180,7 @@ pub(super) fn nfs_special(kind: SpecialFile) -> nfs::SpecialFile {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct DirEntry {
     pub(crate) name: Vec<u8>,
-    /// Where the server gave them.
+    /// The attributes, if the server has sent them.
     pub(crate) attributes: Option<Attributes>,
 }
 
@@ -191,7 +191,7 @@ pub(crate) struct Found {
     pub(crate) attributes: Attributes,
 }
 
-/// Where a new name would go.
+/// The place of a new name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Place {
     pub(crate) dir: Handle,

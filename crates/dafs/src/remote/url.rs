@@ -5,7 +5,7 @@ use dafs_nfs_client::mount::NfsUrl;
 use std::fmt;
 use std::str::FromStr;
 
-/// Where a file is: server, path, and the protocol.
+/// The place of a file: server, path, and the protocol.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) enum RemoteUrl {
     Dafs(DafsUrl),
@@ -54,16 +54,16 @@ impl RemoteUrl {
         }
     }
 
-    /// True when both ask for connections of the same kind.
+    /// True if both have the same connection options.
     pub(crate) fn has_options_of(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Dafs(a), Self::Dafs(b)) => a.has_options_of(b),
-            // Those of NFS are part of what a mount is.
+            // NFS options are part of the mount.
             _ => true,
         }
     }
 
-    /// True when one connection serves both.
+    /// True if one connection serves both.
     pub(crate) fn is_same_server(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Dafs(a), Self::Dafs(b)) => {

@@ -1,7 +1,8 @@
 //! From the server to this host: the content of a file.
 //!
 //! Invariants
-//! * A copy ends where reading ends, not where the size says. A source that was cut meanwhile is an error.
+//! * A copy ends where reading ends, not at the reported size. A source that was truncated
+//!   meanwhile is an error.
 
 use super::{Get, Object};
 use crate::copy::digest::Digest;
@@ -27,7 +28,7 @@ impl Get<'_> {
         let temporary = Temporary::create(registry, &directory.descriptor)
             .map_err(|error| object.here(error))?;
         let mut attributes = object.attributes.clone();
-        // A file may have content that its size does not tell of, as those of /proc have.
+        // A file may have more content than its size says, as those of /proc have.
         let is_empty = attributes.size == 0
             && self
                 .client
@@ -39,7 +40,7 @@ impl Get<'_> {
                 .open_at(&directory.handle, object.source_name(), &OpenOptions::read())
                 .map_err(|error| object.remote(&error))?;
             if *source.handle() != attributes.handle {
-                // Another file has got the name since it was listed.
+                // Another file has taken the name since it was listed.
                 attributes = source.attributes().map_err(|error| object.remote(&error))?;
             }
             self.content(worker, object, &attributes, &source, temporary.file())?;
@@ -88,7 +89,7 @@ impl Get<'_> {
         }
         if length < attributes.size {
             let now = source.attributes().map_err(failed)?.size;
-            // Data ends where reading it ends, whatever the size says; else there is a hole.
+            // Data ends where reading ends, whatever the reported size; otherwise there is a hole.
             let end = if is_over { length } else { attributes.size.min(now).max(length) };
             digest.add_zeros(end - length);
             length = end;
@@ -133,7 +134,7 @@ impl Get<'_> {
             let data = match rustix::fs::seek(file, SeekFrom::Data(offset)) {
                 Ok(data) => data,
                 Err(Errno::NXIO) => size,
-                // A file system that cannot tell has only data.
+                // A file system without holes has only data.
                 Err(_) => offset,
             };
             digest.add_zeros(data - offset);
@@ -157,8 +158,8 @@ impl Get<'_> {
         result
     }
 
-    /// Reads a run of a file, which is said to end at `size`, with as many pieces under way as the ring
-    /// has, and hands them to `take` in order. Returns whether the file ended in it.
+    /// Reads a run of a file of the reported `size`, with as many pieces outstanding as the ring
+    /// has, and passes them to `take` in order. Returns true if the file ended in it.
     fn read_run(
         &self,
         ring: &mut Ring<'_, '_>,
@@ -170,9 +171,9 @@ impl Get<'_> {
         let failed = |error: Error| object.remote(&error);
         let mut next = run.start;
         loop {
-            // One byte more than there should be tells whether that is all. Behind it there is mostly
-            // nothing, so one piece after the other is asked for: a whole one, as some files of /proc
-            // have content for a read at their start alone.
+            // One byte beyond the size tests for the end. Mostly there is no more data, so later
+            // pieces are requested one by one. Each is a whole piece, as some files of /proc have
+            // content only for a read at their start.
             while next < run.end
                 && (next < size || !ring.is_busy())
                 && let Some(piece) = ring.take()
@@ -203,7 +204,7 @@ fn view(part: &Part) -> VolatileSlice<'_> {
     part.piece.slice(0, part.bytes).unwrap_or_else(|| part.piece.view())
 }
 
-/// Writes a part of a file; of a sparse one, only what is not zero.
+/// Writes a part of a file; of a sparse one, only blocks that are not zero.
 fn write_part(
     target: BorrowedFd<'_>,
     view: VolatileSlice<'_>,

@@ -30,11 +30,11 @@ pub(crate) fn run(
     target: &Path,
     options: &CopyOptions,
 ) -> Result<(), Failure> {
-    // Every mode below is meant as it is given.
+    // Every mode below is exact.
     rustix::process::umask(Mode::empty());
     supervise(options, |report| {
         let mut result = Ok(());
-        // One session after the other, the sources of each together.
+        // One session after the other, with all its sources.
         let mut left: Vec<&RemoteUrl> = sources.iter().collect();
         while let Some(&first) = left.first() {
             options.check(first)?;
@@ -51,7 +51,7 @@ pub(crate) fn run(
     })
 }
 
-/// What all workers of one copy share.
+/// The state that all workers of one copy share.
 #[derive(Debug)]
 struct Get<'a> {
     client: &'a Remote,
@@ -60,7 +60,7 @@ struct Get<'a> {
     links: super::links::Links<Handle, LinkPlace>,
 }
 
-/// What one source of the command line became, or the directory that it goes into.
+/// The copy of a source of the command line, or the directory that it goes into.
 #[derive(Debug)]
 struct Top {
     descriptor: Parent,
@@ -69,22 +69,22 @@ struct Top {
 }
 
 /// A directory that is being filled. It gets its permissions and times when the last object in it
-/// is done, which is when the last reference to it goes. Its path is only put together when it is
-/// needed, so that deep trees take no more memory than others.
+/// is done, and so the last reference to it is dropped. Its path is only built when it is needed,
+/// so that deep trees take no more memory than others.
 #[derive(Debug)]
 struct Directory<'a> {
     get: &'a Get<'a>,
     top: Arc<Top>,
-    /// The directory it is in and its name there; `None` for the top.
+    /// The directory above it, and its name there; `None` for the top.
     above: Option<(Arc<Directory<'a>>, OsString)>,
     descriptor: Parent,
     handle: Handle,
-    /// What it is to become; `None` for a directory that was there and was named by the user.
+    /// Its final attributes; `None` for an existing directory that the user has named.
     becomes: Option<Attributes>,
 }
 
 impl Directory<'_> {
-    /// The names on the way from the top to here.
+    /// The names on the path from the top.
     fn inside(&self) -> Vec<OsString> {
         let mut names = Vec::new();
         let mut at = self;
@@ -108,12 +108,12 @@ impl Directory<'_> {
     }
 }
 
-/// Something that is to be copied into a directory.
+/// An object to copy into a directory.
 #[derive(Debug)]
 struct Object<'a> {
     directory: Arc<Directory<'a>>,
     name: OsString,
-    /// For what the user has named: its URL and its name on the server.
+    /// For an operand of the command line: its URL and its name on the server.
     named: Option<(RemoteUrl, Vec<u8>)>,
     attributes: Attributes,
 }
@@ -135,12 +135,12 @@ impl Object<'_> {
         self.directory.path().join(&self.name)
     }
 
-    /// An error of this host about the copy.
+    /// A local error about the copy.
     fn here(&self, error: impl Into<std::io::Error>) -> Trouble {
         here(self.path().display(), error)
     }
 
-    /// The server's answer about the original.
+    /// The server's error about the original.
     fn remote(&self, error: &Error) -> Trouble {
         remote(self.source(), error)
     }
@@ -177,7 +177,7 @@ impl<'a> Get<'a> {
         result
     }
 
-    /// Copies what one URL of the command line names.
+    /// Copies one URL of the command line.
     fn source<'g>(
         &'g self,
         queue: &Queue<'_, Object<'g>>,
@@ -209,7 +209,7 @@ impl<'a> Get<'a> {
                 let text = format!("{url} has no name that {} could take", target.display());
                 return Err(Failure::Usage(text));
             }
-            // The contents go into a directory that the user has named and that exists.
+            // The contents go into an existing directory that the user has named.
             let top = Arc::new(Top { descriptor: descriptor.clone(), path, source: url.clone() });
             let handle = attributes.handle;
             let directory =
@@ -243,9 +243,10 @@ impl<'a> Get<'a> {
         Ok(Ok(()))
     }
 
-    /// Walks through a tree, depth first. A listing is read as far as it is worked on.
+    /// Walks through a tree, depth first. It reads a listing only as fast as it handles the
+    /// entries.
     fn walk<'g>(&'g self, queue: &Queue<'_, Object<'g>>, top: Arc<Directory<'g>>) -> Outcome {
-        // What the copy itself makes must not be copied, where the target is inside the source.
+        // The copy must not copy itself where the target is inside the source.
         let target = local::identity(&top.descriptor);
         let target = target.map_err(|error| here(top.path().display(), error))?;
         let mut levels = vec![(self.client.read_dir(&top.handle), top)];
@@ -312,7 +313,7 @@ impl<'a> Get<'a> {
         })))
     }
 
-    /// Makes a directory, or takes one that is there. `names` tells path and URL for messages.
+    /// Makes a directory, or uses an existing one. `names` returns path and URL for messages.
     fn make_directory(
         &self,
         above: &Parent,
@@ -335,25 +336,25 @@ impl<'a> Get<'a> {
     }
 }
 
-/// What an entry of a listing led to.
+/// The result of an entry of a listing.
 enum Step<'a> {
     Object,
     Directory(Arc<Directory<'a>>),
     End,
 }
 
-/// Where the copy of a source goes.
+/// The target of a source's copy.
 struct Place {
     directory: Parent,
     path: PathBuf,
-    /// Its name there; `None` when the contents go into the directory itself.
+    /// Its name there; `None` if the contents go into the directory itself.
     name: Option<OsString>,
-    /// A slash stands behind the name, so that only a directory can get it.
+    /// The name ends with a slash, so that only a directory can get it.
     for_directory: bool,
 }
 
 impl Place {
-    /// Into `target` if that is a directory, else to `target`; `name` is that of the source.
+    /// In `target` if that is a directory, else `target` itself; `name` is that of the source.
     fn find(
         target: &Path,
         name: Option<OsString>,
@@ -373,7 +374,7 @@ impl Place {
                 return Err(Failure::Usage(text));
             }
             Err(Errno::NOENT) if !split.name.is_empty() && !split.ends_in_dots() => {}
-            // A symlink that asks for a directory and leads to something else is refused, as it is by `put`.
+            // A symlink that names a directory and leads to another object is refused, as by `put`.
             Err(Errno::NOTDIR) if !split.wants_directory && rustix::fs::stat(target).is_ok() => {}
             Err(error) => return Ok(Err(here(target.display(), error))),
         }
@@ -391,7 +392,7 @@ impl Place {
     }
 }
 
-/// Opens a directory that the user has named; symlinks in that name are meant to be followed.
+/// Opens a directory that the user has named. Symlinks in that name are followed.
 fn open_named(path: &Path) -> Result<OwnedFd, Errno> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     rustix::fs::open(path, flags, Mode::empty())
@@ -422,7 +423,7 @@ impl Drop for Directory<'_> {
 }
 
 impl Get<'_> {
-    /// Gives an open file or directory its owner if asked for, then its permissions, then its
+    /// Sets the owner of an open file or directory if requested, then its permissions, then its
     /// times: each of these may change the later ones.
     fn finish(&self, file: &OwnedFd, becomes: &Attributes) -> Result<(), Errno> {
         if self.options.owner {
@@ -436,9 +437,8 @@ impl Get<'_> {
         futimens(file, &local::times(becomes))
     }
 
-    /// The permissions of the copy. The right to act as the owner or group of a file goes only
-    /// with a file that has the same owner or group, or a copy made by root would hand out root's
-    /// rights for any file of a server.
+    /// The permissions of the copy. Set-id bits are kept only for the same owner or group.
+    /// Otherwise a copy made by root would grant root's rights to any file of a server.
     fn mode(&self, file: &OwnedFd, becomes: &Attributes) -> Result<u32, Errno> {
         let mut mode = becomes.mode & 0o7777;
         if mode & 0o6000 == 0 || becomes.is_directory() {
@@ -460,7 +460,7 @@ impl Get<'_> {
         Ok(mode)
     }
 
-    /// As `finish`, for what cannot be opened, by name.
+    /// As `finish`, by name, for objects that cannot be opened.
     fn finish_named(&self, object: &Object<'_>, name: &OsString) -> Result<(), Errno> {
         let (parent, becomes) = (&object.directory.descriptor, &object.attributes);
         if self.options.owner {

@@ -1,5 +1,5 @@
-//! From the server to this host: links, pipes, sockets, devices, extended attributes; and which name
-//! of a file is copied.
+//! From the server to this host: links, pipes, sockets, devices, extended attributes; and the
+//! choice of the name under which a file is copied.
 
 use super::{Directory, Get, Object};
 use crate::copy::links::Claim;
@@ -16,8 +16,8 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
 
-/// Where the copy of a file with several names is. Not an open directory, because as many of them
-/// as there are such files may be kept.
+/// The copy of a file with several names. It is no open directory, because there may be as many
+/// places as such files.
 #[derive(Debug, Clone)]
 pub(super) struct LinkPlace {
     root: Parent,
@@ -26,7 +26,7 @@ pub(super) struct LinkPlace {
 }
 
 impl<'a> Get<'a> {
-    /// Copies what is no directory.
+    /// Copies an object other than a directory.
     pub(super) fn object(&self, worker: &mut Worker<'_>, object: &Object<'_>) -> Outcome {
         if object.attributes.links <= 1 {
             return self.make(worker, object);
@@ -122,7 +122,7 @@ impl<'a> Get<'a> {
         let failed = |error: &Error| remote(source, error);
         for name in self.client.xattr_names(handle).map_err(|error| failed(&error))? {
             let value = match self.client.xattr(handle, &name) {
-                // Somebody has removed it meanwhile.
+                // It was removed meanwhile.
                 Err(error) if error.status() == Some(Status::NoEnt) => continue,
                 value => value.map_err(|error| failed(&error))?,
             };
@@ -134,7 +134,7 @@ impl<'a> Get<'a> {
                 ),
                 Err(error) => std::io::Error::from(error).to_string(),
             };
-            // One that cannot be kept is told, and does not keep the others from being copied.
+            // An attribute that cannot be kept is reported, and the others are copied.
             self.report.book(Err(Trouble::Object(format!(
                 "{}: the attribute {} is not copied: {why}",
                 path.display(),
@@ -145,7 +145,7 @@ impl<'a> Get<'a> {
     }
 }
 
-/// Makes an object a further name of a file that has been copied.
+/// Makes an object a further name of an existing copy.
 fn link(place: &LinkPlace, object: &Object<'_>) -> Result<(), Errno> {
     let directory: &Directory<'_> = &object.directory;
     let link_from = |from: &OwnedFd| {

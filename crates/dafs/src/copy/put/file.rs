@@ -1,7 +1,8 @@
 //! From this host to the server: the content of a file.
 //!
 //! Invariants
-//! * A copy ends where reading ends, not where the size says. A source that was cut meanwhile is an error.
+//! * A copy ends where reading ends, not at the reported size. A source that was truncated
+//!   meanwhile is an error.
 
 use super::{Object, Put};
 use crate::copy::digest::Digest;
@@ -27,7 +28,7 @@ struct Temporary<'a> {
 }
 
 impl<'a> Temporary<'a> {
-    /// Makes a file that only its owner can use, and opens it.
+    /// Makes a file that only its owner can access, and opens it.
     fn create(put: &'a Put<'a>, directory: Handle) -> Result<(Self, File), Error> {
         let options = match put.options.verify {
             true => OpenOptions::read_write(),
@@ -49,12 +50,12 @@ impl<'a> Temporary<'a> {
         }
     }
 
-    /// Gives the complete file its name, in place of what has that name.
+    /// Renames the complete file, and replaces an object of that name.
     fn rename(mut self, name: &[u8]) -> Result<(), Error> {
         let (client, directory, old) = (&self.put.client, &self.directory, self.name.as_bytes());
         let mut renamed = client.rename(directory, old, directory, name);
         if renamed.as_ref().is_err_and(Error::is_doubt) {
-            // Nobody else knows the name: if it is gone, it was done.
+            // No other client knows the temporary name: if it is gone, the rename was done.
             renamed = match client.lookup(directory, old) {
                 Err(error) if error.status() == Some(Status::NoEnt) => Ok(()),
                 Ok(_) => client.rename(directory, old, directory, name),
@@ -70,7 +71,7 @@ impl Drop for Temporary<'_> {
     fn drop(&mut self) {
         // Without a connection it would only keep the user waiting.
         if !self.renamed && self.put.client.is_connected() {
-            // Why it is being removed is what will be told.
+            // The error that led to the removal is reported, not this one.
             let _ = self.put.client.remove(&self.directory, self.name.as_bytes());
         }
     }
@@ -97,7 +98,7 @@ impl Put<'_> {
             let mut content = Content { length: 0, written: 0, is_cut: false, digest };
             content.send(self, &mut ring, object, &source, &stat, &file)?;
             sends -= 1;
-            // While the file still lets itself be written: its owner and mode are about to change.
+            // While the file can still be written: its owner and mode are about to change.
             match file.check_writes() {
                 Ok(()) => break content,
                 Err(error) if error.is_loss_of_writes() && sends > 0 => {}
@@ -109,7 +110,7 @@ impl Put<'_> {
         }
         let mut becomes = self.becomes(&stat);
         if content.length != content.written || sends + 1 < SENDS_MAX {
-            // The file ends in a hole, or it was longer when it was sent before.
+            // The file ends in a hole, or an earlier attempt sent more.
             becomes.size = Some(content.length);
         }
         let lost = self.keep_set_id_bits(&file, &stat, &mut becomes).map_err(failed)?;
@@ -141,8 +142,8 @@ impl Put<'_> {
         Ok(handle)
     }
 
-    /// Takes the right to act as owner or group off a copy that has another owner or group, as it
-    /// would be a right to act as somebody else; returns whether it did.
+    /// Clears set-id bits of a copy that has another owner or group, because they would grant the
+    /// rights of another user. Returns true if it did.
     fn keep_set_id_bits(
         &self,
         file: &File,
@@ -180,7 +181,7 @@ impl Put<'_> {
             let rest = Some(length..content.length);
             let run = if sparse { next_run(file, length).map_err(failed)? } else { rest };
             let Some(run) = run.filter(|run| run.start < content.length) else {
-                // What the copy ends in is a hole.
+                // The copy ends in a hole.
                 copy.add_zeros(becomes.size.saturating_sub(length));
                 length = length.max(becomes.size);
                 break;
@@ -221,19 +222,19 @@ impl Put<'_> {
     }
 }
 
-/// What has been sent of a file.
+/// The sent part of a file.
 struct Content {
     /// The length of the file so far, holes included.
     length: u64,
-    /// Where the last byte that was written is.
+    /// The offset behind the last written byte.
     written: u64,
-    /// The source has become shorter meanwhile.
+    /// The source was truncated meanwhile.
     is_cut: bool,
     digest: Digest,
 }
 
 impl Content {
-    /// Sends all that is in `source`, and no holes.
+    /// Sends the data of `source`, without its holes.
     fn send(
         &mut self,
         put: &Put<'_>,
@@ -262,7 +263,7 @@ impl Content {
         if self.length < size {
             let now = fstat(source).map_err(|error| object.here(error))?.st_size.unsigned_abs();
             self.is_cut = now < size;
-            // Data ends where reading it ends, whatever the size says; else there is a hole.
+            // Data ends where reading ends, whatever the reported size; otherwise there is a hole.
             let end = if is_over || !sparse { self.length } else { size.min(now).max(self.length) };
             self.digest.add_zeros(end - self.length);
             self.length = end;
@@ -270,8 +271,8 @@ impl Content {
         Ok(())
     }
 
-    /// The next run of data after what has been sent: from where to where. A file without holes is
-    /// one run to wherever it ends.
+    /// The next run of data behind the sent part: its begin and end. A file without holes is one
+    /// run up to its end.
     fn next_run(
         &self,
         source: &OwnedFd,
@@ -287,7 +288,7 @@ impl Content {
         let start = match seek(source, SeekFrom::Data(self.length)) {
             Ok(start) => start,
             Err(Errno::NXIO) => return Ok(None),
-            // A file system that cannot tell has only data.
+            // A file system without holes has only data.
             Err(Errno::INVAL) => return Ok(Some((self.length, u64::MAX))),
             Err(error) => return Err(error),
         };
@@ -295,7 +296,7 @@ impl Content {
         Ok((start < end).then_some((start, end)))
     }
 
-    /// Sends data up to `end`; returns false when the file ended before that.
+    /// Sends data up to `end`; returns false if the file ended before that.
     fn send_run(
         &mut self,
         put: &Put<'_>,
@@ -314,7 +315,7 @@ impl Content {
                 }
             };
             let wanted = (end - self.length).min(ring.piece_bytes() as u64) as usize;
-            // INVARIANT: no more than the length of a piece is wanted.
+            // INVARIANT: at most the length of a piece is wanted.
             let view = piece.slice(0, wanted).unwrap_or_else(|| piece.view());
             let count = match read_full(source, view, self.length) {
                 Ok(count) => count,

@@ -40,7 +40,7 @@ pub(crate) fn run(
     })
 }
 
-/// What all workers of one copy share.
+/// The state that all workers of one copy share.
 #[derive(Debug)]
 struct Put<'a> {
     client: &'a Remote,
@@ -50,7 +50,7 @@ struct Put<'a> {
     links: Links<(u64, u64), Handle>,
 }
 
-/// What one source of the command line became, or the directory that it goes into.
+/// The copy of a source of the command line, or the directory that it goes into.
 #[derive(Debug)]
 struct Top {
     path: PathBuf,
@@ -58,22 +58,22 @@ struct Top {
 }
 
 /// A directory that is being filled. It gets its permissions and times when the last object in it
-/// is done, which is when the last reference to it goes. Its path is only put together when it is
-/// needed, so that deep trees take no more memory than others.
+/// is done, and so the last reference to it is dropped. Its path is only built when it is needed,
+/// so that deep trees take no more memory than others.
 #[derive(Debug)]
 struct Directory<'a> {
     put: &'a Put<'a>,
     top: Arc<Top>,
-    /// The directory it is in and its name there; `None` for the top.
+    /// The directory above it, and its name there; `None` for the top.
     above: Option<(Arc<Directory<'a>>, OsString)>,
     source: Parent,
     handle: Handle,
-    /// What it is to become; `None` for a directory that was there and was named by the user.
+    /// Its final attributes; `None` for an existing directory that the user has named.
     becomes: Option<SetAttributes>,
 }
 
 impl Directory<'_> {
-    /// The names on the way from the top to here.
+    /// The names on the path from the top.
     fn inside(&self) -> Vec<OsString> {
         let mut names = Vec::new();
         let mut at = self;
@@ -97,13 +97,13 @@ impl Directory<'_> {
     }
 }
 
-/// Something that is to be copied into a directory.
+/// An object to copy into a directory.
 #[derive(Debug)]
 struct Object<'a> {
     directory: Arc<Directory<'a>>,
     /// Its name on this host.
     name: OsString,
-    /// Its name on the server, if that is another one.
+    /// Its name on the server, if that differs.
     renamed: Option<Vec<u8>>,
 }
 
@@ -121,24 +121,24 @@ impl Object<'_> {
         directory.join(self.target_name()).unwrap_or(directory)
     }
 
-    /// An error of this host about the original.
+    /// A local error about the original.
     fn here(&self, error: impl Into<std::io::Error>) -> Trouble {
         here(self.path().display(), error)
     }
 
-    /// The server's answer about the copy.
+    /// The server's error about the copy.
     fn remote(&self, error: &Error) -> Trouble {
         remote(self.target(), error)
     }
 }
 
-/// Where the copies go.
+/// The target of the copies.
 struct Place {
     handle: Handle,
     url: RemoteUrl,
     /// The name there; `None` when sources keep their own.
     name: Option<Vec<u8>>,
-    /// A slash stands behind the name, so that only a directory can get it.
+    /// The name ends with a slash, so that only a directory can get it.
     for_directory: bool,
 }
 
@@ -165,7 +165,7 @@ impl<'a> Put<'a> {
         Ok(())
     }
 
-    /// Into `target` if that is a directory, else to `target`.
+    /// In `target` if that is a directory, else `target` itself.
     fn place(&self, target: &RemoteUrl, several: bool) -> Result<Place, Failure> {
         let failed = |error| Failure::remote(target, &error);
         match self.client.resolve(target.path(), Follow::Yes) {
@@ -275,9 +275,10 @@ impl<'a> Put<'a> {
         self.walk(queue, Directory { put: self, top, above: None, source, handle, becomes: None })
     }
 
-    /// Walks through a tree, depth first. A directory is read as far as it is worked on.
+    /// Walks through a tree, depth first. It reads a directory only as fast as it handles the
+    /// entries.
     fn walk<'g>(&'g self, queue: &Queue<'_, Object<'g>>, top: Directory<'g>) -> Outcome {
-        // What the copy itself makes must not be copied, where the target is inside the source.
+        // The copy must not copy itself where the target is inside the source.
         let target = self.client.attributes(&top.handle);
         let target = target.map_err(|error| remote(top.target(), &error))?;
         let top = Arc::new(top);
@@ -316,7 +317,7 @@ impl<'a> Put<'a> {
         let fail = |error: Errno| here(path().display(), error);
         let is_directory = match entry.file_type() {
             FileType::Directory => true,
-            // Some file systems do not say it in the listing.
+            // Some file systems do not report the type in a listing.
             FileType::Unknown => {
                 let stat = statat(&directory.source, name.as_os_str(), AtFlags::SYMLINK_NOFOLLOW);
                 FileType::from_raw_mode(stat.map_err(fail)?.st_mode) == FileType::Directory
@@ -327,7 +328,7 @@ impl<'a> Put<'a> {
             queue.push(Object { directory: directory.clone(), name, renamed: None });
             return Ok(Step::Object);
         }
-        // Its time of access is that from before it is read.
+        // Taken before the directory is read, for its time of access.
         let stat = statat(&directory.source, name.as_os_str(), AtFlags::SYMLINK_NOFOLLOW);
         let stat = stat.map_err(fail)?;
         let source = local::open_directory(&directory.source, &name).map_err(fail)?;
@@ -352,7 +353,7 @@ impl<'a> Put<'a> {
         Ok(Step::Directory(listing, Arc::new(inner)))
     }
 
-    /// Makes a directory, or takes one that is there. `names` tells path and URL for messages.
+    /// Makes a directory, or uses an existing one. `names` returns path and URL for messages.
     fn make_directory(
         &self,
         above: &Handle,
@@ -382,7 +383,7 @@ impl<'a> Put<'a> {
         Ok(handle)
     }
 
-    /// What the copy of an object is to become.
+    /// The final attributes of an object's copy.
     fn becomes(&self, stat: &Stat) -> SetAttributes {
         let owner = self.options.owner;
         SetAttributes {
@@ -396,21 +397,21 @@ impl<'a> Put<'a> {
     }
 }
 
-/// What an entry of a directory led to.
+/// The result of an entry of a directory.
 enum Step<'a> {
     Object,
     Directory(Dir, Arc<Directory<'a>>),
     End,
 }
 
-/// A source that the user has named.
+/// A source from the command line.
 struct Source {
     parent: Parent,
     /// `None` for a path that ends in "." or "..", or is the root.
     name: Option<OsString>,
     /// The path of the parent.
     path: PathBuf,
-    /// What the name leads to, where a slash behind it asks for a directory.
+    /// The directory behind the name, if a slash at its end demands one.
     directory: Option<Parent>,
 }
 

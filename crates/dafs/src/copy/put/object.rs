@@ -1,5 +1,5 @@
-//! From this host to the server: links, pipes, sockets, devices, extended attributes; and which name
-//! of a file is copied.
+//! From this host to the server: links, pipes, sockets, devices, extended attributes; and the
+//! choice of the name under which a file is copied.
 
 use super::{Object, Put};
 use crate::copy::links::Claim;
@@ -16,7 +16,7 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 
 impl Put<'_> {
-    /// Copies what is no directory.
+    /// Copies an object other than a directory.
     pub(super) fn object(&self, worker: &mut Worker<'_>, object: &Object<'_>) -> Outcome {
         let source = &object.directory.source;
         let stat = statat(source, object.name.as_os_str(), AtFlags::SYMLINK_NOFOLLOW)
@@ -130,8 +130,8 @@ impl Put<'_> {
         self.make_or_replace(object, |name| self.client.link(copy, directory, name))
     }
 
-    /// Runs `make` with the final name. Where that is taken, makes the object under a temporary
-    /// name and renames it, so that what was there is replaced in one step.
+    /// Runs `make` with the final name. If that exists, makes the object under a temporary name and
+    /// renames it, so that the old one is replaced atomically.
     fn make_or_replace<T>(
         &self,
         object: &Object<'_>,
@@ -146,7 +146,7 @@ impl Put<'_> {
         let directory = &object.directory.handle;
         let renamed =
             self.client.rename(directory, aside.as_bytes(), directory, object.target_name());
-        // Renaming one name of a file to another of its names does nothing, so the temporary one
+        // Renaming one name of a file to another of its names has no effect, so the temporary one
         // may still be there even after success.
         match self.client.remove(directory, aside.as_bytes()) {
             Err(error) if renamed.is_ok() && error.status() != Some(Status::NoEnt) => Err(error),
@@ -173,8 +173,8 @@ impl Put<'_> {
                 Err(error) if error.is_fatal() => return Err(failed(error)),
                 Err(error) => error,
             };
-            // One that cannot be kept is told, and does not keep the others from being copied. EXT4 says
-            // that it is full of a value that is too large for it.
+            // An attribute that cannot be kept is reported, and the others are copied. EXT4 answers
+            // "no space" for a value that is too large for it.
             let why = match error.status() {
                 Some(Status::FBig | Status::NoSpc) => format!(
                     "it has {} bytes, and the server's file system keeps no attributes so large, or \
