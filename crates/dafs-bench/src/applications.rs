@@ -1,9 +1,10 @@
-//! Whole applications, unchanged: on local files, on a mount, under `dafs run`, and one through the Python
-//! package. What each does stands in a script of its own (`applications/`).
+//! Whole applications, unchanged: on local files, on a mount, under `dafs run`, and one through the
+//! Python package. The work of each stands in a script of its own (`applications/`).
 //!
 //! Invariants
 //! * The ways of one application run one after the other within a round, each in an empty folder.
-//! * What an application has left on the server is compared with what it should be, in every run.
+//! * Every run compares the files that the application has left on the server with the expected
+//!   ones.
 
 use crate::fronts::{Front, ROOT, Site, Way, in_own_mounts, missing, output};
 use crate::python::Interpreter;
@@ -15,7 +16,7 @@ use std::process::{Command, Stdio};
 use std::time::Instant;
 use tempfile::TempDir;
 
-/// They take long, so that few rounds must do.
+/// Runs are long, so a few rounds must do.
 const ROUNDS_MAX: usize = 3;
 
 /// What Python needs besides our package.
@@ -51,7 +52,7 @@ const APPLICATIONS: [Application; 8] = [
     Application {
         name: "PostgreSQL",
         script: "postgresql.sh",
-        // Its processes share what they have mapped, which is nothing for `dafs run`.
+        // Its processes share mapped memory, which `dafs run` does not support.
         ways: &[Way::Local, Way::Mount],
         programs: &["pgbench", "psql", "setpriv"],
     },
@@ -114,18 +115,18 @@ fn cases(application: &Application) -> Vec<(Case, Way)> {
     application.ways.iter().map(case).collect()
 }
 
-/// All that the runs of one application share.
+/// The state that all runs of one application share.
 struct Stage {
     site: Site,
     inputs: TempDir,
     scale: u64,
     script: PathBuf,
-    /// What runs the script.
+    /// The interpreter of the script.
     interpreter: PathBuf,
     python: Option<Interpreter>,
 }
 
-/// What a run is told of its places: how it sees its folder, and how the server does.
+/// The paths of a run: its folder as the application sees it, and on the server.
 struct Places<'a> {
     seen: &'a Path,
     served: &'a Path,
@@ -134,7 +135,7 @@ struct Places<'a> {
 }
 
 impl Stage {
-    /// `None` when something is missing, which is said.
+    /// `None` when a program is missing; a message says so.
     fn new(plan: &Plan, application: &Application) -> Result<Option<Self>> {
         let (mut interpreter, mut python) = (PathBuf::from("bash"), None);
         if application.script.ends_with(".py") {
@@ -211,7 +212,7 @@ impl Stage {
     }
 }
 
-/// A Python with the packages, kept beside what cargo keeps, where the tests have it too.
+/// A Python with the packages. It is kept in cargo's target directory, where the tests have it too.
 fn virtual_environment() -> Result<PathBuf> {
     let own = std::env::current_exe()?;
     let target = own.ancestors().nth(2).context("this program lies in no folder of cargo's")?;

@@ -1,4 +1,4 @@
-//! The processes at the other end of what is measured.
+//! The processes at the other end of a measurement.
 
 use crate::{Child, cpu, pnfs, tcp, transport};
 use anyhow::{Context, Result, anyhow};
@@ -83,7 +83,7 @@ pub(crate) fn run(child: Child) -> Result<()> {
     }
 }
 
-/// Tells the parent where to connect.
+/// Prints the address to connect to, for the parent.
 pub(crate) fn announce(address: &str) -> Result<()> {
     println!("{address}");
     std::io::stdout().flush()?;
@@ -103,10 +103,10 @@ pub(crate) fn exit_with_parent() {
     });
 }
 
-/// A child process, ended when dropped.
+/// A child process, killed on drop.
 pub(crate) struct Process {
     child: std::process::Child,
-    /// What it announced.
+    /// The line that it has printed.
     pub(crate) address: String,
 }
 
@@ -135,7 +135,7 @@ impl Process {
         Self::start(&["serve-nfs", directory, &cpu.to_string()])
     }
 
-    /// A dafs server for DAFS and NFS; port 0 is any port.
+    /// A dafs server for DAFS and NFS; port 0 picks a free one.
     pub(crate) fn serve_sharing(
         directory: &Path,
         durable_replies: &str,
@@ -149,19 +149,19 @@ impl Process {
         Self::start(&arguments)
     }
 
-    /// Of a server for DAFS and NFS: its address for DAFS.
+    /// The DAFS address of a server for DAFS and NFS.
     pub(crate) fn url(&self) -> Result<DafsUrl> {
         let url = self.address.split(' ').next().context("no address")?;
         Ok(DafsUrl::parse(url)?)
     }
 
-    /// The address in that.
+    /// The socket address in that URL.
     pub(crate) fn dafs_address(&self) -> Result<SocketAddr> {
         let url = self.url()?;
         Ok((Ipv4Addr::LOCALHOST, url.port()).into())
     }
 
-    /// Of a server for DAFS and NFS: its address for NFS.
+    /// The NFS address of a server for DAFS and NFS.
     pub(crate) fn nfs_address(&self) -> Result<SocketAddr> {
         Ok(self.address.split(' ').nth(1).context("no address for NFS")?.parse()?)
     }
@@ -172,7 +172,7 @@ impl Process {
         Ok(rustix::process::kill_process(pid, signal)?)
     }
 
-    /// Ends it without giving it a chance to do anything.
+    /// Kills it, without any cleanup.
     pub(crate) fn kill(mut self) -> Result<()> {
         self.child.kill()?;
         self.child.wait()?;

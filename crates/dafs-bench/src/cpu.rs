@@ -23,8 +23,8 @@ pub(crate) fn unpin() -> Result<()> {
     Ok(())
 }
 
-/// CPUs that this process was given. The first call counts, which has to come before any pinning:
-/// a pinned process seems to have one.
+/// CPUs of this process, counted by the first call. That has to come before any pinning: a pinned
+/// process seems to have one.
 pub(crate) fn cpu_count() -> usize {
     static COUNT: OnceLock<usize> = OnceLock::new();
     *COUNT.get_or_init(|| std::thread::available_parallelism().map_or(1, NonZero::get))
@@ -48,13 +48,13 @@ pub(crate) fn process_time(pid: Option<u32>) -> Result<Duration> {
     Ok(Duration::new(time.tv_sec as u64, time.tv_nsec as u32))
 }
 
-/// CPU time that children of this process have used which have ended and were waited for, with
-/// their own such children.
+/// CPU time of this process's children that have ended and were waited for, with that of their own
+/// such children.
 pub(crate) fn children_time() -> Duration {
     // SAFETY: all zeros is a value of the struct, which the call writes.
     let usage = unsafe {
         let mut usage: libc::rusage = std::mem::zeroed();
-        // It fails for bad arguments alone.
+        // It fails only for bad arguments.
         assert_eq!(libc::getrusage(libc::RUSAGE_CHILDREN, &mut usage), 0);
         usage
     };

@@ -1,10 +1,11 @@
-//! Berkeley DB on a table of 512 MB, as the first file system over direct access was measured with: how
-//! much of it fits into the database's own cache decides how often the file is read.
+//! Berkeley DB on a table of 512 MB, as in the measurements of the first file system over direct
+//! access. The part of the table that fits into the database's own cache decides how often the file
+//! is read.
 //!
 //! Invariants
-//! * The table lies in the memory of the server's host. Each run is a process with nothing in its cache,
+//! * The table lies in the memory of the server's host. Each run is a process with an empty cache,
 //!   and has a mount or a session of its own.
-//! * Every record that is read is compared with what it should be (`applications/berkeley_db.c`).
+//! * Every record that is read is compared with the expected one (`applications/berkeley_db.c`).
 
 use crate::fronts::{MEMORY, ROOT, Site, Way};
 use crate::report::{Case, Report, Sample};
@@ -15,7 +16,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Instant;
 
-/// Records of 1008 bytes, which make so much with what the pages need for themselves.
+/// Records of 1008 bytes, which make up this size with the overhead of pages.
 const BYTES: u64 = 512 << 20;
 const RECORDS: u64 = 490_000;
 
@@ -24,10 +25,10 @@ const LOOKUPS: u64 = 150_000;
 
 const WAYS: [Way; 3] = [Way::Local, Way::Run, Way::Mount];
 
-/// It takes long, so that few rounds must do.
+/// Runs are long, so a few rounds must do.
 const ROUNDS_MAX: usize = 3;
 
-/// How much of the table the cache holds.
+/// The part of the table that the cache holds.
 #[derive(Clone, Copy)]
 struct Part {
     name: &'static str,
@@ -38,7 +39,7 @@ struct Part {
 const PARTS: [Part; 3] = [
     Part { name: "an eighth", numerator: 1, denominator: 8 },
     Part { name: "half", numerator: 1, denominator: 2 },
-    // With what the cache needs to know its pages.
+    // With the cache's own index of pages.
     Part { name: "all", numerator: 5, denominator: 4 },
 ];
 
@@ -92,7 +93,7 @@ fn list() -> Vec<(Case, Way, Work, Part)> {
     list
 }
 
-/// The table and the program that looks at it.
+/// The table and the program that reads it.
 struct Stage<'a> {
     site: &'a Site,
     program: PathBuf,

@@ -24,7 +24,7 @@ pub(crate) const BATCH: usize = 64;
 const WIRE_REQUEST: usize = 152;
 const WIRE_REPLY: usize = SMALL + 72;
 
-/// What is done over and over.
+/// The operation that is repeated.
 #[derive(Clone, Copy, PartialEq)]
 pub(crate) enum Load {
     Read {
@@ -36,7 +36,7 @@ pub(crate) enum Load {
         bytes: usize,
         depth: usize,
     },
-    /// Small writes at random places: so many under way at once, or in one batch.
+    /// Small writes at random places: this many outstanding, or in one batch.
     Scattered {
         depth: usize,
         batch: bool,
@@ -86,7 +86,7 @@ pub(crate) fn measure(plan: &Plan, report: &mut Report) -> Result<()> {
     cpu::unpin()
 }
 
-/// Makes an export with the file that is read and written.
+/// Makes an export with the file of the loads.
 pub(crate) fn prepare(folder: &Path) -> Result<PathBuf> {
     let export = folder.join("export");
     std::fs::create_dir(&export)?;
@@ -222,7 +222,7 @@ impl Offsets {
 
 fn local(plan: &Plan, export: &Path, load: Load) -> Result<Sample> {
     let file = std::fs::OpenOptions::new().read(true).write(true).open(export.join("data"))?;
-    // As many buffers as the client has, so that both move through as much memory.
+    // As many buffers as the client has, so that both touch as much memory.
     let mut buffers = vec![5; load.bytes() * load.depth()];
     let mut offsets = Offsets::new(load);
     let cpu = cpu::process_time(None)?;
@@ -283,7 +283,7 @@ pub(crate) fn remote(
     Ok(sample)
 }
 
-/// Keeps `depth` operations in flight for `time`; returns how many completed.
+/// Keeps `depth` operations outstanding for `time`; returns how many completed.
 fn run(client: &Client, file: &File, buffer: &IoBuffer, load: Load, time: Duration) -> Result<u64> {
     let bytes = load.bytes();
     let mut offsets = Offsets::new(load);
@@ -328,7 +328,7 @@ fn run(client: &Client, file: &File, buffer: &IoBuffer, load: Load, time: Durati
     Ok(operations)
 }
 
-/// One batch after the other for `time`; returns how many writes that were.
+/// One batch after the other for `time`; returns the number of writes.
 fn run_batches(
     client: &Client,
     file: &File,

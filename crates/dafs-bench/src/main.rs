@@ -1,8 +1,8 @@
 //! Measures dafs against what the machine can do: raw TCP, memcpy, local `pread` and `pwrite`.
 //!
-//! Machines are noisy, so a figure is only worth something as a ratio against a floor measured at
-//! the same time: every round runs all cases of a group one after the other, and medians over the
-//! rounds are compared. Every peer is a process of its own, so that CPU time can be told apart.
+//! Machines are noisy, so only a ratio against a floor measured at the same time is meaningful:
+//! every round runs all cases of a group one after the other, and the medians over the rounds are
+//! compared. Every peer is a process of its own, so that its CPU time can be measured separately.
 
 mod applications;
 mod child;
@@ -40,8 +40,8 @@ struct Arguments {
     /// Milliseconds that one case runs in one round.
     #[arg(long, default_value_t = 300)]
     milliseconds: u64,
-    /// Groups to run: transport, file, nfs, rdma, sharing, fio, python, fronts,
-    /// applications, memory. All if none is named.
+    /// Groups to run: transport, file, nfs, rdma, sharing, fio, python, fronts, applications,
+    /// memory. All by default.
     #[arg(long)]
     group: Vec<String>,
     /// Only cases whose name contains this.
@@ -50,22 +50,23 @@ struct Arguments {
     /// Only this way of waiting: poll, sleep, or adaptive with both ends on one CPU.
     #[arg(long, default_value = "")]
     wake: String,
-    /// A folder on the disk for changes that outlive a power cut; the system's temporary one if none
-    /// is named.
+    /// A folder on the disk for changes that survive a power failure; by default the system's
+    /// temporary one.
     #[arg(long)]
     disk: Option<PathBuf>,
     /// Percent of their full size at which gzip and the applications run.
     #[arg(long, default_value_t = 100)]
     scale: u64,
-    /// Where the JSON goes.
+    /// The file for the JSON.
     #[arg(long, default_value = "bench-results/bench.json")]
     json: PathBuf,
-    /// Where the figures go.
+    /// The folder for the figures.
     #[arg(long, default_value = "bench-results")]
     figures: PathBuf,
 }
 
-/// What is not a group; and the processes at the other end, which the benchmark starts itself.
+/// Subcommands beside the groups; and the processes at the other end, which the benchmark starts
+/// itself.
 #[derive(Subcommand, Clone)]
 enum Child {
     #[command(hide = true)]
@@ -95,12 +96,12 @@ enum Child {
     PnfsLoad(pnfs::Load),
     #[command(hide = true)]
     PnfsHere(pnfs::Here),
-    /// Compares Direct-pNFS with the other ways to the files of a CephFS on nodes with slow links. Runs
-    /// by itself, not with the groups.
+    /// Compares Direct-pNFS with the other ways to the files of a CephFS on nodes with slow links.
+    /// Runs by itself, not with the groups.
     Pnfs(pnfs::Options),
 }
 
-/// How long and how often to measure.
+/// Number and length of measurements.
 #[derive(Clone)]
 pub(crate) struct Plan {
     rounds: usize,

@@ -16,7 +16,7 @@ pub(crate) fn measure(report: &mut Report) -> Result<()> {
         let process = Process::serve(&export, 0, "sleep")?;
         let url = DafsUrl::parse(&process.address)?;
         let options = ConnectOptions { transport, ..ConnectOptions::default() };
-        // The first session makes what all share.
+        // The first session allocates the memory that all share.
         let first = Client::connect(&url, &options)?;
         first.ping()?;
         let idle = resident_bytes(process.id())?;

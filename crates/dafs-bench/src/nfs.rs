@@ -13,13 +13,13 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-/// The file that is read; small enough for the page cache of any machine.
+/// Size of the file for reads; it fits the page cache of any machine.
 const FILE_BYTES: u64 = 256 << 20;
 
 /// Entries of the directory that is listed.
 const ENTRIES: usize = 20_000;
 
-/// Name for people, case of the load generator, depth, and the target for dafs.
+/// Display name, case of the load generator, depth, and the target for dafs.
 type Load = (&'static str, &'static str, usize, Option<&'static str>);
 
 const LOADS: [Load; 11] = [
@@ -51,10 +51,10 @@ const SERVERS: [&str; 2] = ["ganesha", "dafs"];
 /// Idle clients whose memory is measured.
 const CLIENTS: usize = 1000;
 
-/// What the create case measures in its second line.
+/// The second line of the create case.
 const REMOVE: &str = "remove depth 32";
 
-/// One server as the load generator sees it.
+/// One server, for the load generator.
 struct Target<'a> {
     port: u16,
     mount_port: u16,
@@ -77,7 +77,7 @@ pub(crate) fn measure(plan: &Plan, report: &mut Report) -> Result<()> {
 }
 
 fn measure_inside(plan: &Plan, report: &mut Report) -> Result<()> {
-    // On tmpfs, because creating names on a disk says more about the disk.
+    // On tmpfs: on a disk, creating names would measure the disk.
     let shm = Path::new("/dev/shm");
     let directory = tempfile::Builder::new().prefix("dafs-bench").tempdir_in(shm)?;
     let export = directory.path().join("export");
@@ -85,7 +85,7 @@ fn measure_inside(plan: &Plan, report: &mut Report) -> Result<()> {
     let load = peer::build_load(directory.path())?;
     for (name, together) in [("both ends on one CPU", true), ("own CPUs", false)] {
         let server_cpu = if together || cpu::cpu_count() < 2 { 0 } else { 1 };
-        // No client of the run before is waited for.
+        // The server must not wait for clients of the last run.
         let _ = std::fs::remove_dir_all(export.with_extension("state"));
         let ganesha = Ganesha::start(&export, directory.path(), server_cpu)?;
         let dafs = Process::serve_nfs(&export, server_cpu)?;
@@ -149,7 +149,7 @@ fn rounds(plan: &Plan, load: &Path, targets: &[Target<'_>; 2]) -> Result<Vec<Cas
     Ok(cases)
 }
 
-/// The export as NFSv4 clients find it.
+/// The path of the export for NFSv4 clients.
 fn path4(server: &str) -> &'static str {
     if server == "ganesha" { "export" } else { "" }
 }
@@ -172,7 +172,7 @@ fn rounds4(plan: &Plan, targets: &[Target<'_>; 2]) -> Result<Vec<Case>> {
     Ok(cases)
 }
 
-/// What idle clients cost.
+/// Measures the memory of idle clients.
 fn memory(report: &mut Report, targets: &[Target<'_>; 2]) -> Result<()> {
     println!("\nmemory of {CLIENTS} idle NFSv4.1 clients");
     for (server, target) in SERVERS.into_iter().zip(targets) {
@@ -192,8 +192,8 @@ fn pair(name: &str, target: Option<&'static str>) -> [Case; 2] {
     ]
 }
 
-/// Runs one case: a sample for each line that the load generator prints. All server time is booked
-/// on the first line but for the creates, where it is split by the time that each part took.
+/// Runs one case and returns a sample for each line of the load generator. All server time counts
+/// for the first line, except for creates, where it is divided by the time of each part.
 fn sample(
     plan: &Plan,
     load: &Path,

@@ -1,4 +1,4 @@
-//! NFSv4.1 through our own client, and what many idle clients cost a server in memory.
+//! NFSv4.1 through our own client, and the memory of a server with many idle clients.
 
 use crate::cpu;
 use crate::report::Sample;
@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 const SMALL: u32 = 4096;
 const LARGE: u32 = 1 << 20;
 
-/// What is done over and over.
+/// The operation that is repeated.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Load {
     /// Reads of 4 KiB anywhere in "data".
@@ -51,7 +51,7 @@ impl Client {
         Ok(Self { file: opened.handle, stateid: opened.stateid, file_bytes, session })
     }
 
-    /// Runs a load with `depth` calls under way.
+    /// Runs a load with `depth` calls outstanding.
     pub(crate) fn run(
         &self,
         load: Load,
@@ -107,7 +107,7 @@ impl Client {
     }
 }
 
-/// What `count` clients that have connected and do nothing cost a server, in bytes of memory.
+/// The memory of a server for `count` connected, idle clients, in bytes.
 pub(crate) fn idle_clients_bytes(server: SocketAddr, pid: u32, count: usize) -> Result<usize> {
     let before = crate::memory::resident_bytes(pid)?;
     let sessions = (1..=count).map(|number| patiently(|| connect(server, &options(number))));

@@ -1,4 +1,4 @@
-//! Other people's programs: the load generator on libnfs, and NFS-Ganesha as the peer.
+//! Third-party programs: the load generator on libnfs, and NFS-Ganesha as the peer.
 
 use anyhow::{Context, Result, bail};
 use std::ffi::OsStr;
@@ -6,13 +6,13 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// How long a server may take until it answers.
+/// Time for a server to start.
 const START_SECONDS: u64 = 20;
 
 /// The source of the load generator.
 const LOAD_SOURCE: &str = include_str!("../peer/nfs3_load.c");
 
-/// What is missing for the comparison, in words, or nothing.
+/// The missing requirement of the comparison, in words, if any.
 pub(crate) fn missing() -> Option<String> {
     if !rustix::process::geteuid().is_root() {
         return Some("NFS-Ganesha opens files by handle, for which it must be root".to_owned());
@@ -29,7 +29,7 @@ pub(crate) fn missing() -> Option<String> {
     }
 }
 
-/// Where a program is.
+/// The path of a program.
 pub(crate) fn find(program: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let folders = std::env::split_paths(&path).chain(["/usr/sbin".into(), "/sbin".into()]);
@@ -60,7 +60,8 @@ pub(crate) fn run<A: AsRef<OsStr>>(
     Ok(())
 }
 
-/// Runs `inside` in a network of its own, which belongs to its thread and what that starts.
+/// Runs `inside` in a network namespace of its own, which its thread and the processes started from
+/// it share.
 pub(crate) fn in_own_network(inside: impl FnOnce() -> Result<()> + Send) -> Result<()> {
     std::thread::scope(|scope| {
         let thread = scope.spawn(|| {
@@ -73,8 +74,8 @@ pub(crate) fn in_own_network(inside: impl FnOnce() -> Result<()> + Send) -> Resu
     })
 }
 
-/// NFS-Ganesha with the rpcbind it insists on, ended when dropped. The calling thread must be in a
-/// network of its own.
+/// NFS-Ganesha with its own rpcbind, killed on drop. The calling thread must be in a network
+/// namespace of its own.
 pub(crate) struct Ganesha {
     rpcbind: Child,
     server: Child,

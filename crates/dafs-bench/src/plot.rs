@@ -5,7 +5,7 @@ use std::fmt::Write;
 /// One chart of a figure.
 pub(crate) struct Panel {
     pub(crate) title: String,
-    /// What the vertical axis counts.
+    /// The unit of the vertical axis.
     pub(crate) unit: &'static str,
     pub(crate) lines: Vec<Line>,
 }
@@ -18,7 +18,7 @@ pub(crate) struct Line {
 
 const WIDTH: f64 = 420.0;
 const HEIGHT: f64 = 260.0;
-/// Room around the plotted area of a panel: left, right, top, bottom.
+/// Margins around the plotted area of a panel: left, right, top, bottom.
 const MARGINS: [f64; 4] = [56.0, 12.0, 34.0, 34.0];
 const COLUMNS: usize = 2;
 const COLOURS: [&str; 5] = ["#4477aa", "#cc6677", "#228833", "#aa7744", "#884499"];

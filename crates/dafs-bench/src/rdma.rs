@@ -1,9 +1,9 @@
 //! NFS over RDMA against NFS over TCP: one server, one client, three transports, in turn.
 //!
-//! After figures 15 to 18 of the paper that proposed NFS over RDMA in 2003: reads and writes, in
-//! order and anywhere, of blocks of several sizes, with none to many read-aheads, for versions 3
-//! and 4.1. Every combination is run over TCP, over iWARP and over shared memory within
-//! milliseconds of each other, so that the ratios mean something on a machine with other work.
+//! After figures 15 to 18 of the paper that proposed NFS over RDMA in 2003: sequential and random
+//! reads and writes of blocks of several sizes, with none to many read-aheads, for versions 3 and
+//! 4.1. Every combination runs over TCP, over iWARP and over shared memory within milliseconds, so
+//! that the ratios are meaningful on a machine with other load.
 
 use crate::child::Process;
 use crate::plot::{self, Line, Panel};
@@ -19,17 +19,17 @@ use std::collections::VecDeque;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// The file that is read and written; small enough for the page cache of any machine.
+/// Size of the file; it fits the page cache of any machine.
 const FILE_BYTES: u64 = 128 << 20;
 
 const BLOCKS: [usize; 5] = [4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20];
 const READ_AHEADS: [usize; 6] = [0, 1, 2, 4, 8, 16];
 const VERSIONS: [&str; 2] = ["3", "4.1"];
 
-/// The first is what the others are compared with.
+/// The first one is the floor of the others.
 const TRANSPORTS: [&str; 3] = ["tcp", "iwarp", "shm"];
 
-/// What the table shows and the figures keep fixed.
+/// The values shown in the table and fixed in the figures.
 const SHOWN_READ_AHEADS: [usize; 2] = [0, 8];
 const SHOWN_BLOCK: usize = 64 << 10;
 
@@ -66,7 +66,7 @@ fn case_name(transport: &str, load: Load, block: usize, read_ahead: usize) -> St
 }
 
 pub(crate) fn measure(plan: &Plan, report: &mut Report, figures: &Path) -> Result<()> {
-    // On tmpfs, because a disk says more about the disk.
+    // On tmpfs: on a disk, the benchmark would measure the disk.
     let directory = tempfile::Builder::new().prefix("dafs-bench").tempdir_in("/dev/shm")?;
     let export = directory.path().join("export");
     std::fs::create_dir_all(&export)?;

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
-/// What one case did in one round.
+/// The result of one case in one round.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Sample {
     pub(crate) operations: u64,
@@ -34,7 +34,7 @@ pub(crate) struct Row {
     pub(crate) ratio: Option<f64>,
     /// The client's processor time relative to the floor, in the same way.
     pub(crate) client_cpu_ratio: Option<f64>,
-    /// What the design asks for, in words.
+    /// The target of the design, in words.
     pub(crate) target: Option<String>,
 }
 
@@ -43,12 +43,12 @@ pub(crate) struct Report {
     machine: BTreeMap<String, String>,
     rows: Vec<Row>,
     figures: BTreeMap<String, f64>,
-    /// What has gone wrong and is left out.
+    /// Failed cases, which are left out.
     #[serde(skip)]
     failed: Vec<String>,
 }
 
-/// What a case is compared by.
+/// The quantity by which a case is compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum Measure {
     /// Time.
@@ -58,7 +58,7 @@ pub(crate) enum Measure {
     ClientCpu,
 }
 
-/// A case of a group: its name, what it is compared with, its target, and its samples by round.
+/// A case of a group: its name, its floor, its target, and its samples by round.
 pub(crate) struct Case {
     pub(crate) name: String,
     pub(crate) floor: Option<Cow<'static, str>>,
@@ -136,8 +136,8 @@ impl Report {
         }
     }
 
-    /// Adds a group whose operations are programs that take seconds, and prints it with the ratio of
-    /// their processor time as well.
+    /// Adds a group whose operations are programs that take seconds, and prints the ratio of their
+    /// processor time as well.
     pub(crate) fn add_programs(&mut self, group: &str, cases: &[Case]) {
         println!("\n{group}");
         println!(
@@ -172,16 +172,16 @@ impl Report {
         &self.rows
     }
 
-    /// Something has gone wrong; the rest goes on.
+    /// Notes and prints a failure; the rest goes on.
     pub(crate) fn failed(&mut self, name: &str, error: &anyhow::Error) {
         println!("\nFAILED and left out: {error:#}");
         self.failed.push(name.to_owned());
     }
 
-    /// To be asked when all else is written down.
+    /// The final result. Call it after all output is written.
     ///
     /// # Errors
-    /// Something has gone wrong, as when what an application had left was not what it should be.
+    /// A case has failed, for example because an application has left wrong files.
     pub(crate) fn verdict(&self) -> Result<()> {
         ensure!(self.failed.is_empty(), "failed and left out: {}", self.failed.join(", "));
         Ok(())

@@ -1,4 +1,4 @@
-//! The floor under everything over TCP: the same bytes through a plain socket.
+//! The floor of everything over TCP: the same bytes through a plain socket.
 
 use crate::child::{Process, announce, exit_with_parent};
 use crate::report::Sample;
@@ -11,14 +11,15 @@ use std::time::{Duration, Instant};
 /// The request of a ping-pong: 4 bytes with the length of the answer, and padding.
 const REQUEST_BYTES_MIN: usize = 4;
 
-/// Answers every request of 4 + n bytes (the first 8 say both lengths) until the connection ends.
+/// Answers every request of 4 + n bytes (the first 8 contain both lengths) until the connection
+/// ends.
 pub(crate) fn serve(poll: bool) -> Result<()> {
     exit_with_parent();
     let listener = TcpListener::bind("127.0.0.1:0")?;
     announce(&listener.local_addr()?.to_string())?;
     loop {
         let (stream, _) = listener.accept()?;
-        // One connection at a time is all that is measured; an error is the end of it.
+        // One connection at a time is measured; an error ends it.
         let _ = answer(stream, poll);
     }
 }
@@ -81,7 +82,7 @@ pub(crate) fn measure(
     let lengths = [(request as u32).to_be_bytes(), (reply as u32).to_be_bytes()].concat();
     stream.write_all(&lengths)?;
     stream.set_nonblocking(poll)?;
-    // As many buffers as a client with this depth has, so that both move through as much memory.
+    // As many buffers as a client with this depth has, so that both touch as much memory.
     let output = vec![1; request * depth];
     let mut input = vec![0; reply * depth];
     let mut slot = 0;

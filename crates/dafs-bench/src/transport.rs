@@ -22,7 +22,7 @@ const STREAM_DEPTH: usize = 8;
 /// The longest message by send.
 const MESSAGE: usize = 8192;
 
-/// What a request asks the other side to do before it answers.
+/// The work of the other side before it answers a request.
 #[derive(Clone, Copy, PartialEq)]
 enum Ask {
     /// Answer with a message of this length.
@@ -98,7 +98,7 @@ impl Side {
         self.region.local(STREAM_DEPTH * (LARGE + MESSAGE) + slot * SMALL, SMALL)
     }
 
-    /// Waits for events, spinning or sleeping; hands each to `handle` until that says enough.
+    /// Waits for events, spinning or sleeping. Passes each to `handle` until that returns true.
     fn wait(&mut self, mut handle: impl FnMut(&mut Self, Event) -> Result<bool>) -> Result<()> {
         loop {
             let mut events = std::mem::take(&mut self.events);
@@ -120,7 +120,7 @@ impl Side {
     }
 }
 
-/// The other side: does what requests ask, until its parent is gone.
+/// The other side: does the requested work until its parent is gone.
 pub(crate) fn serve(kind: &str, poll: bool) -> Result<()> {
     exit_with_parent();
     let mut side = Side::new(kind, poll)?;

@@ -1,9 +1,8 @@
 //! fio on files of a dafs server through our engine, against fio on the local file, and against fio on
 //! NFS-Ganesha through libnfs.
-//!
 //! Invariants
 //! * All ways run the same job files (`fio/jobs`) on the same file, which is in the page cache.
-//! * What is compared runs within one round, one after the other, on the same CPUs.
+//! * Compared cases run within one round, one after the other, on the same CPUs.
 
 mod run;
 
@@ -43,7 +42,7 @@ const LOADS: [(Load, &[usize]); 6] = [
     (WRITE_1M, LARGE_DEPTHS),
 ];
 
-/// How often libnfs is tried: 4.0 loses its connection at times, or waits for ever at the end.
+/// Attempts with libnfs: 4.0 loses its connection at times, or hangs at the end.
 const TRIES: usize = 2;
 
 /// Our ways, which the tables compare with the others.
@@ -56,7 +55,7 @@ struct Run {
     depth: usize,
     samples: Vec<Sample>,
     latencies: Vec<Latency>,
-    /// Not tried again.
+    /// It is not retried.
     failed: bool,
 }
 
@@ -85,7 +84,7 @@ pub(crate) fn measure(plan: &Plan, report: &mut Report) -> Result<()> {
 }
 
 fn measure_inside(plan: &Plan, report: &mut Report, with_ganesha: bool) -> Result<()> {
-    // On tmpfs, because a disk would be what is measured.
+    // On tmpfs: on a disk, the benchmark would measure the disk.
     let folder = tempfile::Builder::new().prefix("dafs-bench").tempdir_in("/dev/shm")?;
     let export = folder.path().join("export");
     std::fs::create_dir(&export)?;
@@ -164,9 +163,9 @@ fn rounds(
     Ok(())
 }
 
-/// The tables, and the latencies of all.
+/// Prints the tables, and the latencies of all.
 fn print(report: &mut Report, place: &str, runs: &[Run], with_ganesha: bool) {
-    // What one operation at a time is compared with is what most programs do.
+    // At depth 1 the floor is the engine that most programs correspond to.
     let local = |depth| if depth == 1 { Way::Psync } else { Way::IoUring };
     let others = [Way::Psync, Way::IoUring];
     report.add(&format!("fio, against local files, {place}"), &cases(runs, &others, local));

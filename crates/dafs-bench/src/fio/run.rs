@@ -1,4 +1,4 @@
-//! One run of fio, and what it needs.
+//! One run of fio, and its preparations.
 
 use crate::peer;
 use crate::report::Sample;
@@ -13,21 +13,21 @@ use std::time::{Duration, Instant};
 /// The root of the repository, where scripts and job files are.
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
 
-/// How long one run may take beyond the time that it measures.
+/// Time that one run may take beyond the measured time.
 const RUN_SECONDS_MAX: u64 = 10;
 
-/// What fio is told to do.
+/// The job of a run.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Load {
     pub(super) name: &'static str,
     /// The job file.
     pub(super) file: &'static str,
     pub(super) writes: bool,
-    /// Whether operations are submitted by 16, and fetched as many as there are.
+    /// True if operations are submitted by 16, and completions fetched as they come.
     pub(super) batches: bool,
 }
 
-/// How fio gets at the file.
+/// The engine by which fio accesses the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Way {
     Psync,
@@ -37,7 +37,7 @@ pub(super) enum Way {
     Shm,
 }
 
-/// What is built for the benchmark.
+/// The programs built for the benchmark.
 pub(super) struct Programs {
     dafs: PathBuf,
     libnfs: Option<PathBuf>,
@@ -55,7 +55,7 @@ fn archive() -> Result<PathBuf> {
     Ok(std::env::current_exe()?.with_file_name("libdafs_capi.a"))
 }
 
-/// What is missing for fio, in words, or nothing.
+/// The missing requirement of fio, in words, if any.
 pub(super) fn missing() -> Option<String> {
     let ran = |program: &str| Command::new(program).arg("--version").output().is_ok();
     if let Some(program) = ["fio", "cc", "dpkg-source"].into_iter().find(|name| !ran(name)) {
@@ -72,7 +72,7 @@ pub(super) fn missing() -> Option<String> {
 }
 
 impl Programs {
-    /// Builds our engine in `folder`, and fio's own for libnfs, which Debian's fio comes without.
+    /// Builds our engine in `folder`, and fio's own for libnfs, which Debian's fio lacks.
     pub(super) fn build(folder: &Path, with_libnfs: bool) -> Result<Self> {
         let prefix = folder.join("prefix");
         let script = |name: &str| Command::new(format!("{ROOT}/{name}"));
@@ -110,7 +110,7 @@ impl Way {
         }
     }
 
-    /// The arguments that tell fio to go this way; `url` is that of the dafs server.
+    /// The arguments for this engine; `url` is that of the dafs server.
     pub(super) fn arguments(self, programs: &Programs, export: &Path, url: &str) -> Vec<String> {
         let local = |engine: &str| {
             vec![format!("--ioengine={engine}"), format!("--directory={}", export.display())]
@@ -140,8 +140,8 @@ impl Way {
     }
 }
 
-/// Runs fio once; `server` is the process whose time counts as the server's. `None` when fio did not
-/// end and was stopped.
+/// Runs fio once; the time of the process `server` counts as the server's. `None` when fio did not
+/// end and was killed.
 pub(super) fn once(
     plan: &Plan,
     programs: &Programs,
@@ -156,7 +156,7 @@ pub(super) fn once(
     let before = server_time()?;
     let seconds = RUN_SECONDS_MAX + plan.milliseconds / 1000;
     let mut command = match target.iter().any(|argument| argument.starts_with("--nfs_url=")) {
-        // What does not end leaves nothing behind: with its first process all of them end.
+        // In a PID namespace of its own, so that all processes end with the first one.
         true => {
             let mut command = Command::new("unshare");
             command.args(["--pid", "--fork", "timeout"]);
@@ -167,7 +167,7 @@ pub(super) fn once(
     let start = Instant::now();
     let output = command
         .args(["-k", "1", &seconds.to_string(), "fio"])
-        // fio leaves files where it runs.
+        // fio leaves files in its working directory.
         .current_dir(folder)
         .args(["--output-format=json", "--time_based"])
         .arg(format!("--runtime={}ms", plan.milliseconds))
@@ -188,7 +188,7 @@ pub(super) fn once(
     Ok(Some((Sample { server_cpu, ..sample }, latency)))
 }
 
-/// What fio prints, as far as it is wanted.
+/// The used part of fio's output.
 #[derive(Deserialize)]
 struct Output {
     jobs: Vec<Job>,
@@ -200,7 +200,7 @@ struct Job {
     write: Direction,
     /// Milliseconds from the beginning of the job to its end.
     job_runtime: f64,
-    /// Percent of that.
+    /// Percent of the run time.
     usr_cpu: f64,
     sys_cpu: f64,
 }
@@ -245,7 +245,7 @@ fn parse(text: &str, writes: bool) -> Result<(Sample, Latency)> {
 }
 
 impl Latency {
-    /// Each of them by itself.
+    /// The median of each value by itself.
     pub(super) fn median(all: &[Self]) -> Self {
         let median = |value: &dyn Fn(&Self) -> f64| {
             let mut values: Vec<f64> = all.iter().map(value).collect();

@@ -1,5 +1,6 @@
-//! What it costs to fetch results from a completion group, against waiting for each operation by itself:
-//! sleeping until some are there, polling, and by its descriptor, as a program with an event loop does.
+//! The cost of fetching results from a completion group, against waiting for each operation by
+//! itself: with a blocking wait, by polling, and by its descriptor, as a program with an event loop
+//! does.
 
 use crate::child::Process;
 use crate::files::{FILE_BYTES, prepare};
@@ -18,12 +19,12 @@ const DEPTHS: [usize; 2] = [1, 32];
 const TRANSPORTS: [(&str, TransportChoice); 2] =
     [("iwarp", TransportChoice::Iwarp), ("shm", TransportChoice::Shm)];
 
-/// How results are fetched.
+/// The method of fetching results.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fetch {
     /// Each operation by itself, the oldest first.
     Single,
-    /// `CompletionGroup::wait` for any.
+    /// `CompletionGroup::wait` for any result.
     Wait,
     /// `CompletionGroup::poll`, over and over.
     Poll,
@@ -104,7 +105,7 @@ fn run(plan: &Plan, process: &Process, load: &Load) -> Result<Sample> {
     Ok(sample)
 }
 
-/// Keeps so many reads under way.
+/// Keeps a number of reads outstanding.
 struct Reader {
     file: File,
     buffer: IoBuffer,
@@ -119,7 +120,7 @@ impl Reader {
         }
     }
 
-    /// The memory of one of the reads under way, and the place in the file of the read `number`.
+    /// The memory of an outstanding read, and the file offset of the read `number`.
     fn place(&self, slot: usize, number: u64) -> (std::ops::Range<usize>, u64) {
         let pieces = FILE_BYTES / PIECE as u64;
         // Far apart, and each once.

@@ -1,8 +1,8 @@
-//! gzip of a large file of the server, written back beside it: whole, by one process; and in two halves, by
-//! one process for both and by one for each, which is how the first file system over direct access was
-//! measured.
+//! gzip of a large file of the server, written back beside it: whole, by one process; and in two
+//! halves, by one process for both and by one for each. The first file system over direct access
+//! was measured like this.
 //!
-//! The files are in the memory of the server's host, and in no memory of the client's: each run has a
+//! The files are in the memory of the server's host, and not cached at the client: each run has a
 //! mount or a session of its own.
 
 use super::ways::MEMORY;
@@ -16,19 +16,19 @@ use std::io::{BufWriter, Write};
 use std::path::Path;
 use std::time::Instant;
 
-/// Both halves together, and the whole, for the whole size.
+/// The size of both halves together, and of the whole.
 const BYTES: u64 = 550 << 20;
 const HALVES: [&str; 2] = ["first", "second"];
 const WHOLE: &str = "whole";
 
-/// What each process packs, with the name of that in the table.
+/// The files that each process compresses, with the load's name in the table.
 type Load = (&'static str, &'static [&'static [&'static str]]);
 
 const LOADS: [Load; 3] =
     [("whole", &[&[WHOLE]]), ("one", &[&HALVES]), ("two", &[&[HALVES[0]], &[HALVES[1]]])];
 const WAYS: [Way; 3] = [Way::Local, Way::Run, Way::Mount];
 
-/// It takes long, so that few rounds must do.
+/// Runs are long, so a few rounds must do.
 const ROUNDS_MAX: usize = 3;
 
 pub(super) fn measure(plan: &Plan, report: &mut Report) -> Result<()> {
@@ -80,7 +80,7 @@ fn run(site: &Site, way: Way, load: Load, bytes: u64) -> Result<Sample> {
     let start = Instant::now();
     let mut children = Vec::new();
     for files in load.1 {
-        // Without name and time in it, what comes out is the same everywhere.
+        // Without name and time in it, the output is the same everywhere.
         let mut command = front.command("gzip");
         command.args(["-n", "-k", "-f"]).args(files.iter().map(|file| front.root.join(file)));
         children.push(command.spawn()?);
@@ -101,7 +101,8 @@ fn run(site: &Site, way: Way, load: Load, bytes: u64) -> Result<Sample> {
     Ok(sample)
 }
 
-/// The first result is unpacked and compared with what was packed; the others are compared with it.
+/// Unpacks the first result and compares it with the input; compares the others with the first
+/// result.
 fn keep_or_compare(site: &Site, load: Load) -> Result<()> {
     for file in load.1.iter().copied().flatten() {
         let packed = site.export.join(format!("{file}.gz"));
@@ -120,7 +121,7 @@ fn keep_or_compare(site: &Site, load: Load) -> Result<()> {
     Ok(())
 }
 
-/// What two processes gain, and the most that they could: all processor time on all processors.
+/// The speed-up by two processes, and its upper bound: all processor time on all processors.
 fn speed_up(report: &mut Report, cases: &[Case]) {
     let find = |name: String| cases.iter().find(|case| case.name == name);
     for way in WAYS {
@@ -149,7 +150,7 @@ fn speed_up(report: &mut Report, cases: &[Case]) {
     }
 }
 
-/// Lines as a server of the web writes them, the same in every run.
+/// Lines of a web server's log, the same in every run.
 fn write_log(path: &Path, bytes: u64, seed: u64) -> Result<()> {
     let mut file = BufWriter::new(File::create(path)?);
     let (mut state, mut written) = (seed + 1, 0);

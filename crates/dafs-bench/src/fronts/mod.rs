@@ -1,9 +1,10 @@
-//! Programs that know nothing of dafs: gzip, reads and writes through a mount, what it costs a program to
-//! start under `dafs run`; and what completion groups cost the programs that use the library.
+//! Unmodified programs: gzip, reads and writes through a mount, and the cost of a program's start
+//! under `dafs run`; and the cost of completion groups in programs that use the library.
 //!
 //! Invariants
-//! * What is compared runs within one round, one after the other, on the same file system.
-//! * Mounts are made in a name space of their own, so that nothing is seen outside or left behind.
+//! * Compared cases run within one round, one after the other, on the same file system.
+//! * Mounts are made in a mount namespace of their own: they are invisible outside, and end with
+//!   it.
 
 mod groups;
 mod gzip;

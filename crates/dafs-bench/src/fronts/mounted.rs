@@ -1,12 +1,12 @@
-//! Reads and writes of 4 KiB and 1 MiB through `dafs mount`, through a FUSE file system that only passes
-//! them on to this machine's files, and on those files.
+//! Reads and writes of 4 KiB and 1 MiB through `dafs mount`, through a FUSE file system that only
+//! passes them on to this machine's files, and on those files.
 //!
-//! "direct" is O_DIRECT at random places: each operation goes all the way. "cached" goes through the
-//! kernel's page cache in sequence, which has nothing of the file at first: reads profit by what is read
-//! ahead.
+//! "direct" is O_DIRECT at random places: each operation reaches the server. "cached" goes through
+//! the kernel's page cache in sequence, which has no page of the file at first: reads profit from
+//! read-ahead.
 //!
 //! Invariants
-//! * Every block begins with its number, also after writes, and each that is read is looked at.
+//! * Every block begins with its number, also after writes, and each one read is checked.
 
 use super::ways::MEMORY;
 use super::{Front, Site, Way};
@@ -22,7 +22,7 @@ use std::path::Path;
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
-/// What has a number of its own, and how memory for O_DIRECT is aligned.
+/// Bytes of a numbered block, and the alignment of memory for O_DIRECT.
 const BLOCK: usize = 4096;
 const SIZES: [(&str, usize); 2] = [("4 KiB", 4096), ("1 MiB", 1 << 20)];
 const THREADS: [usize; 2] = [1, 4];
@@ -95,7 +95,8 @@ fn is_block(found: &[u8], number: u64) -> bool {
     found.len() == BLOCK && found[..8] == number.to_le_bytes()
 }
 
-/// All threads at once, each in a part of the file of its own and with a descriptor of its own.
+/// Runs all threads at once, each in a part of the file of its own and with a descriptor of its
+/// own.
 fn run(plan: &Plan, site: &Site, front: &Front, load: Load) -> Result<Sample> {
     let (ready, done) = (Barrier::new(load.threads + 1), Barrier::new(load.threads + 1));
     let span = Duration::from_millis(plan.milliseconds);
@@ -139,7 +140,7 @@ fn run(plan: &Plan, site: &Site, front: &Front, load: Load) -> Result<Sample> {
 struct Worker {
     file: File,
     load: Load,
-    /// The first byte of the file that is this thread's.
+    /// The first byte of this thread's part of the file.
     begin: u64,
     len: u64,
     random: SmallRng,
@@ -160,7 +161,7 @@ impl Worker {
         Ok(this)
     }
 
-    /// Lets the page cache drop what it has of this part, as far as it is not the file itself.
+    /// Drops this part of the file from the page cache, unless the file lies there itself.
     fn forget(&self) -> Result<()> {
         let len = std::num::NonZero::new(self.len);
         Ok(rustix::fs::fadvise(&self.file, self.begin, len, rustix::fs::Advice::DontNeed)?)

@@ -1,8 +1,8 @@
-//! What it costs a program to be started with our library before the C library: one that touches nothing
-//! of the server, and one that reads a file of it, for which it opens a session.
+//! The cost of a program's start with our library preloaded: for a program that uses no file of the
+//! server, and for one that reads one and so opens a session.
 //!
-//! A process that is started by another that runs under `dafs run` costs that: the command `dafs run` itself
-//! is started once, and is told apart.
+//! A process that another one under `dafs run` starts costs that. The command `dafs run` itself is
+//! started once, and is listed apart.
 
 use super::ways::{MEMORY, dafs};
 use super::{Front, Site, Way};
@@ -15,15 +15,15 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Much is started in little time, so that more rounds cost nothing and even out what else goes on.
+/// A start is short, so more rounds cost little and average out other load.
 const ROUNDS: usize = 4;
 
-/// What a start with the library may cost.
+/// Most milliseconds that the library may add to a start.
 const LIMIT_MILLISECONDS: f64 = 3.0;
 
 const TEXT: &str = "one line\n";
 
-/// What is started, and how.
+/// A program to start, and the way to start it.
 struct Start {
     /// Its arguments, the program first.
     words: Vec<PathBuf>,
@@ -92,7 +92,7 @@ fn list(site: &Site) -> Result<Vec<(Case, Start)>> {
     ])
 }
 
-/// What `dafs run` puts into the environment of its program.
+/// The environment that `dafs run` sets for its program.
 fn environment(front: &Front) -> Result<Vec<(OsString, OsString)>> {
     let output = front.command("env").arg("-0").output()?;
     ensure!(output.status.success(), "env ended with {}", output.status);

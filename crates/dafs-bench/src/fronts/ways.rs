@@ -1,5 +1,4 @@
-//! The ways to a server's files for programs that cannot be changed, and the local one to the same
-//! files.
+//! The ways to a server's files for unmodified programs, and the local way to the same files.
 
 use crate::child::Process;
 use crate::{cpu, peer};
@@ -11,28 +10,28 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-/// How long a mount may take to appear, and its process to end.
+/// Time for a mount to appear, and for its process to end.
 const MOUNT_SECONDS: u64 = 10;
 
-/// How long one program may run.
+/// Time limit of one program.
 const RUN_SECONDS_MAX: u64 = 300;
 
-/// Where `dafs run` shows the server's files.
+/// The prefix under which `dafs run` shows the server's files.
 const PREFIX: &str = "/dafs-bench";
 
 /// The root of the repository, where scripts are.
 pub(crate) const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
 
-/// How a program gets at the files.
+/// The way by which a program accesses the files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Way {
-    /// As they lie on this machine.
+    /// As local files of this machine.
     Local,
     /// `dafs mount`.
     Mount,
     /// `dafs run`.
     Run,
-    /// The Python package; nothing has to be made ready for it.
+    /// The Python package, which needs no preparation.
     Fsspec,
     /// libfuse's example of a file system that only passes on.
     Passthrough,
@@ -55,7 +54,7 @@ pub(crate) fn dafs() -> Result<PathBuf> {
     Ok(std::env::current_exe()?.with_file_name("dafs"))
 }
 
-/// What is missing, in words, or nothing.
+/// The missing requirement, in words, if any.
 pub(crate) fn missing() -> Option<String> {
     let here = |name: &str| std::env::current_exe().map(|own| own.with_file_name(name));
     let built = |name: &str| here(name).is_ok_and(|file| file.exists());
@@ -69,7 +68,8 @@ pub(crate) fn missing() -> Option<String> {
     None
 }
 
-/// Runs `inside` where nobody else sees its mounts; they end with its thread and what that starts.
+/// Runs `inside` in a mount namespace of its own. The mounts end with its thread and the processes
+/// started from it.
 pub(crate) fn in_own_mounts(inside: impl FnOnce() -> Result<()> + Send) -> Result<()> {
     std::thread::scope(|scope| {
         let thread = scope.spawn(|| {
@@ -90,10 +90,10 @@ pub(crate) struct Site {
 }
 
 impl Site {
-    /// On any CPU, with its files below `place`.
+    /// A server on any CPU, with its files below `place`.
     pub(crate) fn start(place: &Path) -> Result<Self> {
         let folder = tempfile::Builder::new().prefix("dafs-bench").tempdir_in(place)?;
-        // Whoever the applications run as has to get in.
+        // Applications run as other users, which need access.
         let open = std::os::unix::fs::PermissionsExt::from_mode(0o755);
         std::fs::set_permissions(folder.path(), open)?;
         let export = folder.path().join("export");
@@ -106,7 +106,7 @@ impl Site {
         Ok(self.server.url()?.to_string())
     }
 
-    /// Makes ready what the way needs.
+    /// Prepares a way.
     pub(crate) fn front(&self, way: Way) -> Result<Front> {
         let (mut helper, mut wrapper) = (None, Vec::new());
         let root = match way {
@@ -141,7 +141,7 @@ impl Site {
         Ok(point)
     }
 
-    /// Builds libfuse's example out of Debian's source package.
+    /// Builds libfuse's example from Debian's source package.
     fn passthrough(&self) -> Result<PathBuf> {
         let program = self.folder.path().join("passthrough_ll");
         if !program.exists() {
@@ -158,7 +158,7 @@ impl Site {
     }
 }
 
-/// What a program says that must succeed.
+/// The output of a program that must succeed.
 pub(crate) fn output(command: &mut Command) -> Result<String> {
     let output = command.stderr(Stdio::inherit()).output()?;
     ensure!(output.status.success(), "{command:?} failed: {}", output.status);
@@ -167,14 +167,14 @@ pub(crate) fn output(command: &mut Command) -> Result<String> {
 
 /// A way that is ready.
 pub(crate) struct Front {
-    /// Where the exported folder is for programs that go this way.
+    /// The path of the exported folder for programs that use this way.
     pub(crate) root: PathBuf,
     wrapper: Vec<String>,
     helper: Option<Mounted>,
 }
 
 impl Front {
-    /// A program that goes this way, and is stopped if it does not end.
+    /// A command for a program that uses this way. It is killed if it does not end in time.
     pub(crate) fn command(&self, program: impl AsRef<OsStr>) -> Command {
         let mut command = Command::new("timeout");
         command.args(["-k", "5", &RUN_SECONDS_MAX.to_string()]);
@@ -182,13 +182,13 @@ impl Front {
         command
     }
 
-    /// Processor time of programs that have ended, and of what serves the mount, if there is one.
+    /// Processor time of programs that have ended, and of the mount's process, if there is one.
     pub(crate) fn client_time(&self) -> Result<Duration> {
         let helper = self.helper.as_ref().map(Mounted::time).transpose()?;
         Ok(cpu::children_time() + helper.unwrap_or_default())
     }
 
-    /// Processor time of what serves the mount.
+    /// Processor time of the mount's process.
     pub(crate) fn helper_time(&self) -> Result<Duration> {
         Ok(self.helper.as_ref().map(Mounted::time).transpose()?.unwrap_or_default())
     }
@@ -201,7 +201,7 @@ struct Mounted {
 }
 
 impl Mounted {
-    /// `command` is told the place and stays in the foreground.
+    /// Runs `command` with the mount point in the foreground, and waits for the mount.
     fn start(point: PathBuf, mut command: Command) -> Result<Self> {
         let before = std::fs::metadata(&point)?.dev();
         let child = command.arg(&point).stdin(Stdio::null()).stdout(Stdio::null()).spawn()?;
@@ -227,7 +227,7 @@ impl Drop for Mounted {
         let mut is_killed = false;
         while matches!(self.child.try_wait(), Ok(None)) {
             if Instant::now() > end {
-                // One that a kill does not end has the kernel wait for something.
+                // A process that survives SIGKILL is blocked in the kernel.
                 if is_killed {
                     eprintln!("what served {} does not end", self.point.display());
                     return;
@@ -241,5 +241,5 @@ impl Drop for Mounted {
     }
 }
 
-/// Files that are not to meet a disk lie here.
+/// A directory in memory, for files that must not lie on a disk.
 pub(crate) const MEMORY: &str = "/dev/shm";

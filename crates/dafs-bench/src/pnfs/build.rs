@@ -1,13 +1,13 @@
-//! A source build: a C program of some units, compiled and linked as make does, by a client that has a
-//! tree of its own. `native.py` has the same.
+//! A source build: a C program of some units, compiled and linked as make does, by a client that
+//! has a tree of its own. `native.py` has the same.
 //!
-//! What is not obvious
-//! * What a compiler reads is first read from the file system and put where it finds that, as into the
-//!   page cache of a kernel: once. Each further use opens and closes it again.
-//! * Objects are written back, are stable when they are closed, and are read again to be linked.
+//! Not obvious
+//! * A compiler's input is first read from the file system and stored in the local folder, once, as
+//!   in the page cache of a kernel. Each further use only opens and closes the file at the server.
+//! * Objects are written back, are stable when they are closed, and are read again by the linker.
 //!
 //! Invariants
-//! * The program is read back, runs, and has to print what can only be printed if each unit is in it.
+//! * The program is read back and run. It prints the expected output only if each unit is in it.
 
 use super::UNIT_BYTES;
 use super::load::{WINDOW, go};
@@ -24,14 +24,14 @@ use std::process::Command;
 /// Files with code, besides the one with `main`.
 const UNITS: u64 = 12;
 
-/// Functions in each, and units whose headers it includes besides its own.
+/// Functions in each unit, and other units whose headers it includes.
 const FUNCTIONS: u64 = 40;
 const NEIGHBOURS: u64 = 3;
 
 const COMPILER: &str = "cc";
 const PROGRAM: &str = "program";
 
-/// What unit `number` makes of a value.
+/// The function that unit `number` computes.
 fn value(number: u64, mut x: u64) -> u64 {
     for step in 0..FUNCTIONS {
         x = x.wrapping_mul(2 * step + 3).wrapping_add(number);
@@ -39,17 +39,17 @@ fn value(number: u64, mut x: u64) -> u64 {
     x
 }
 
-/// What the program prints.
+/// The expected output of the program.
 fn wanted() -> String {
     format!("{}\n", (0..UNITS).fold(1, |x, number| value(number, x)))
 }
 
-/// Which headers a unit includes.
+/// The headers that a unit includes.
 fn includes(number: u64) -> impl Iterator<Item = String> {
     (0..=NEIGHBOURS).map(move |next| format!("unit{}.h", (number + next) % UNITS))
 }
 
-/// What is to be compiled: the source of each, and the headers that it includes.
+/// The sources to compile, each with the headers that it includes.
 fn units() -> Vec<(String, Vec<String>)> {
     let unit = |number| (format!("unit{number}"), includes(number).collect());
     let main = ("main".to_owned(), (0..UNITS).map(|number| format!("unit{number}.h")).collect());
@@ -95,8 +95,8 @@ fn tree() -> Result<Vec<(String, String)>> {
     Ok(files)
 }
 
-/// Puts the tree where loads find it, with what is to be done: a line for each unit, of its name and the
-/// headers that it includes, and what the program is to print.
+/// Writes the tree for the loads, with a list of work: a line with the name and the headers of each
+/// unit, and the expected output.
 pub(super) fn write_tree(folder: &Path) -> Result<()> {
     std::fs::create_dir(folder)?;
     for (name, text) in tree()? {
@@ -115,7 +115,7 @@ fn compile(folder: &Path, arguments: &[String]) -> Result<()> {
     Ok(())
 }
 
-/// Runs a program in a folder: what it prints.
+/// Runs a program in a folder, and returns its output.
 fn printed(program: &Path) -> Result<String> {
     std::fs::set_permissions(program, std::fs::Permissions::from_mode(0o755))?;
     let output = Command::new(program).output()?;
@@ -126,17 +126,17 @@ fn printed(program: &Path) -> Result<String> {
 /// A client with its tree.
 struct Build<'a> {
     mount: &'a Mount,
-    /// What all names on the server begin with.
+    /// The prefix of all names on the server.
     path: &'a str,
     memory: &'a Memory,
-    /// Where the compiler works.
+    /// The working directory of the compiler.
     folder: tempfile::TempDir,
-    /// What of the server's is there.
+    /// The server's files that are already there.
     known: BTreeSet<String>,
     bytes: u64,
 }
 
-/// Builds the program of the tree in the folder `tree`, of which this client first gets a copy.
+/// Builds the program of the tree in the folder `tree`. The client first gets a copy of the tree.
 pub(super) fn run(mount: &Mount, path: &str, memory: &Memory, tree: &Path) -> Result<Done> {
     let folder = tempfile::Builder::new().prefix("dafs-bench").tempdir()?;
     let mut build = Build { mount, path, memory, folder, known: BTreeSet::new(), bytes: 0 };
@@ -178,7 +178,7 @@ impl Build<'_> {
         format!("{}-{name}", self.path)
     }
 
-    /// Opens a file of the server's, reads it if it is not known yet, and closes it.
+    /// Opens a file of the server, reads it if it is not there yet, and closes it.
     fn fetch(&mut self, name: &str) -> Result<()> {
         let file = self.mount.open(self.name(name).as_bytes(), &OpenOptions::read())?;
         if self.known.insert(name.to_owned()) {
@@ -195,7 +195,7 @@ impl Build<'_> {
         Ok(file.close()?)
     }
 
-    /// Hands what was made over to the server. Whoever wants it reads it from there.
+    /// Writes a build product to the server, from where its users read it.
     fn give(&mut self, name: &str) -> Result<()> {
         let made = self.folder.path().join(name);
         let content = std::fs::read(&made)?;
@@ -216,7 +216,7 @@ impl Build<'_> {
 mod tests {
     use super::*;
 
-    /// In the folder, from nothing else than what a unit says that it includes.
+    /// Builds in the folder, from just the declared includes of each unit.
     fn build(tree: &Path, folder: &Path) -> Result<String> {
         let units = std::fs::read_to_string(tree.join("units"))?;
         let mut objects = Vec::new();

@@ -1,11 +1,11 @@
-//! Whether bytes went the way that an architecture says.
+//! Checks that bytes took the path of an architecture.
 
 use super::Architecture;
 use super::engine::Counters;
 use super::network::Crossed;
 use anyhow::{Result, ensure};
 
-/// What counters say, of all time or of a case.
+/// Values of the counters, in total or of a case.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Seen {
     pub(crate) head: Crossed,
@@ -43,25 +43,26 @@ impl Seen {
         }
     }
 
-    /// What crossed the links of storage nodes, in all.
+    /// Bytes that crossed the links of storage nodes, in total.
     pub(crate) fn crossed_storage(&self) -> u64 {
         self.storage.iter().map(|crossed| crossed.both()).sum()
     }
 
-    /// What crossed the busiest link of all in one direction.
+    /// Bytes that crossed the busiest link in one direction.
     pub(crate) fn busiest(&self) -> u64 {
         let links = self.storage.iter().chain(&self.clients).chain([&self.head]);
         links.map(|crossed| crossed.to_node.max(crossed.from_node)).max().unwrap_or(0)
     }
 
-    /// What crossed the head's.
+    /// Bytes that crossed the head's link.
     pub(crate) fn crossed_head(&self) -> u64 {
         self.head.both()
     }
 }
 
-/// The same for patterns of applications, of whose bytes `dafs-nfs-client` takes so many past the server.
-/// Some of these go there all the same: the first of a file, for which it has not asked for a layout yet.
+/// The same for patterns of applications. `dafs-nfs-client` moves at most `bytes` of theirs past
+/// the server. Some of these go to the server all the same: the first ones of a file, for which it
+/// has no layout yet.
 pub(crate) fn way_of_pattern(architecture: Architecture, bytes: u64, seen: &Seen) -> Result<()> {
     let Counters { data, indirect } = seen.counters;
     let passed = match architecture {
@@ -80,18 +81,18 @@ pub(crate) fn way_of_pattern(architecture: Architecture, bytes: u64, seen: &Seen
     Ok(())
 }
 
-/// Looks at what was counted while `bytes` were written or read.
+/// Checks the counters of a case that wrote or read `bytes`.
 pub(crate) fn way(architecture: Architecture, bytes: u64, seen: &Seen) -> Result<()> {
     let (head, storage) = (seen.crossed_head(), seen.crossed_storage());
     let Counters { data, indirect } = seen.counters;
-    // What is not content: headers, acknowledgements, metadata.
+    // Allowance for headers, acknowledgements and metadata.
     let some = bytes / 4;
     let passed = match architecture {
         Architecture::Direct => {
             data >= bytes && indirect == 0 && storage < bytes + some && head < some
         }
         Architecture::Native => storage >= bytes && storage < bytes + some && head < some,
-        // What a data server has fetched from or brought to another one crosses both their links.
+        // Bytes that a data server fetches from or sends to another one cross both their links.
         Architecture::TwoTier => {
             data >= bytes && indirect >= bytes / 3 && storage >= bytes + 2 * indirect && head < some
         }

@@ -1,15 +1,15 @@
-//! Checkpoints as BTIO writes them: a grid of points with five values each, which several processes
-//! write into one file, step after step, and read back. `native.py` has the same.
+//! Checkpoints in the manner of BTIO: several processes write a grid of points with five values
+//! each into one file, step after step, and read it back. `native.py` has the same.
 //!
-//! What is not obvious
-//! * A row of the grid has 64 points, as in class A of that benchmark, and rows go to processes in
-//!   turn: so what one process writes at once is 2560 bytes long, and what lies before and behind it is
-//!   another's.
-//! * A step is collective: nobody begins the next one before all have made theirs stable.
+//! Not obvious
+//! * A row of the grid has 64 points, as in class A of that benchmark, and rows are assigned to
+//!   processes in turn. One process therefore writes 2560 bytes at once, between the bytes of
+//!   others.
+//! * A step is collective: no process begins the next one before all have made theirs stable.
 //!
 //! Invariants
-//! * Each row has a content of its own, and all of it is compared when it is read back, by another
-//!   process than has written it.
+//! * Each row has unique content. Every row is compared when it is read back, by another process
+//!   than its writer.
 
 use super::load::{WINDOW, finish, go, piece};
 use super::patterns::Done;
@@ -23,20 +23,20 @@ use std::collections::VecDeque;
 /// 64 points with five values of eight bytes.
 const ROW_BYTES: usize = 64 * 5 * 8;
 
-/// How often the grid is written, each time behind the last.
+/// Number of times the grid is written, each time behind the last.
 pub(super) const STEPS: u64 = 4;
 
-/// Which rows one of several processes has.
+/// The rows of one of several processes.
 #[derive(Debug, Clone, Copy)]
 struct Share {
     rank: u64,
     count: u64,
-    /// Those of one step, of all processes.
+    /// The rows of one step, of all processes.
     rows: u64,
 }
 
 impl Share {
-    /// The share of a process in a file of about so many bytes.
+    /// The share of a process in a file of about `bytes`.
     fn new(rank: u64, count: u64, bytes: u64) -> Result<Self> {
         let rows = bytes / STEPS / ROW_BYTES as u64;
         ensure!(rank < count, "process {rank} is none of {count}");
@@ -56,7 +56,7 @@ impl Share {
     }
 }
 
-/// What is in a row.
+/// The content of a row.
 fn row(number: u64) -> [u8; ROW_BYTES] {
     let mut bytes = [0; ROW_BYTES];
     for (at, value) in (0..).zip(bytes.as_chunks_mut().0) {
@@ -95,7 +95,7 @@ pub(super) fn run(
     Ok(Done { bytes: place(rows), transactions: rows })
 }
 
-/// Writes rows and makes them stable: how many.
+/// Writes rows and makes them stable; returns their number.
 fn write(file: &File, memory: &Memory, rows: impl Iterator<Item = u64>) -> Result<u64> {
     let (mut under_way, mut count) = (VecDeque::new(), 0);
     for (turn, number) in rows.enumerate() {
@@ -114,7 +114,7 @@ fn write(file: &File, memory: &Memory, rows: impl Iterator<Item = u64>) -> Resul
     Ok(count)
 }
 
-/// Reads rows and compares them: how many.
+/// Reads rows and compares them; returns their number.
 fn read(file: &File, memory: &Memory, rows: impl Iterator<Item = u64>) -> Result<u64> {
     let mut under_way: VecDeque<(PendingRead, MemorySlice, u64)> = VecDeque::new();
     let (mut rows, mut count) = (rows.enumerate(), 0);
@@ -133,7 +133,7 @@ fn read(file: &File, memory: &Memory, rows: impl Iterator<Item = u64>) -> Result
     }
 }
 
-/// Whether that is what a row holds.
+/// Checks the content of a row.
 fn check(number: u64, found: &[u8]) -> Result<()> {
     let wanted = row(number);
     let differs = found.iter().zip(&wanted).position(|(found, wanted)| found != wanted);
@@ -168,7 +168,7 @@ mod tests {
             assert!(writer.iter().zip(&reader).all(|(writer, reader)| {
                 writer.is_some() && reader.is_some() && (count == 1 || writer != reader)
             }));
-            // What lies beside a row is another's.
+            // The neighbours of a row belong to other processes.
             assert!(count == 1 || writer.windows(2).filter(|two| two[0] == two[1]).count() < 4);
         }
         assert!(Share::new(8, 8, 1 << 20).is_err());

@@ -1,4 +1,4 @@
-//! A CephFS whose storage daemons are nodes of their own, and dafs before it.
+//! A CephFS whose storage daemons are separate nodes, with dafs in front of it.
 
 use super::network::Node;
 use crate::child::Process;
@@ -10,7 +10,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-/// Groups of objects: enough of them that all daemons get about as many objects.
+/// Placement groups: enough of them that all daemons get about as many objects.
 const GROUPS: &str = "256";
 
 const METRICS: SocketAddr =
@@ -18,7 +18,7 @@ const METRICS: SocketAddr =
 
 const NATIVE: &str = include_str!("native.py");
 
-/// What is missing on this machine, in words, or nothing.
+/// The missing requirement, in words, if any.
 pub(crate) fn missing() -> Option<String> {
     if !rustix::process::geteuid().is_root() {
         return Some("networks of their own are made by root".to_owned());
@@ -41,14 +41,14 @@ pub(crate) fn missing() -> Option<String> {
     }
 }
 
-/// Whether there can be links with a rate.
+/// Tests whether the kernel supports links with a rate.
 const LINK: &str = "ip link add name one type veth peer name two && \
     tc qdisc add dev one root tbf rate 1mbit burst 128kb latency 1s";
 
-/// Debian's, whose packages have the bindings.
+/// Debian's Python, whose packages have the bindings.
 const PYTHON: &str = "/usr/bin/python3";
 
-/// The running cluster. It ends, with all daemons and their directory, when this is dropped.
+/// The running cluster. It ends on drop, with all daemons and its directory.
 pub(crate) struct Cluster {
     holder: Child,
     config: PathBuf,
@@ -56,8 +56,8 @@ pub(crate) struct Cluster {
 }
 
 impl Cluster {
-    /// Starts one: monitor and metadata server at `head`, a storage daemon at each of `storage`.
-    /// `folder` is for what it needs from here.
+    /// Starts a cluster: monitor and metadata server at `head`, a storage daemon at each of
+    /// `storage`. `folder` is for local files.
     pub(crate) fn start(head: &Node, storage: &[Node], folder: &Path) -> Result<Self> {
         let mut nodes = format!("{}\n", head.address());
         for node in storage {
@@ -94,7 +94,7 @@ impl Cluster {
     ) -> Result<()> {
         let daemons: Vec<_> = (0..narrow_daemons).map(|osd| format!("osd.{osd}")).collect();
         let daemons = daemons.join(" ");
-        // Daemons that are in no class are in no rule that names one.
+        // Rules that name a class exclude daemons without a class.
         let commands = format!(
             "set -e\n\
              ceph osd set-require-min-compat-client luminous\n\
@@ -139,7 +139,7 @@ impl Cluster {
         Ok((PYTHON.into(), vec![script, config]))
     }
 
-    /// Runs a program of ceph's to its end.
+    /// Runs a program of Ceph to its end.
     fn at(&self, head: &Node, program: &str, arguments: &[&str]) -> Result<()> {
         let output = head.inside(|| {
             let mut command = Command::new(program);
@@ -152,7 +152,8 @@ impl Cluster {
         Ok(())
     }
 
-    /// Starts dafs at `head` with data servers at some nodes, each next to what its node stores.
+    /// Starts dafs at `head` with data servers at some nodes, each next to its node's storage
+    /// daemon.
     pub(crate) fn serve(
         &self,
         head: &Node,
@@ -195,7 +196,7 @@ impl Drop for Cluster {
     }
 }
 
-/// Where the objects of a directory's files lie.
+/// The pool of a directory's files.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Pool {
     Wide,
@@ -211,18 +212,18 @@ impl Pool {
     }
 }
 
-/// dafs before the cluster.
+/// dafs in front of the cluster.
 pub(crate) struct Server {
-    /// It ends when this is dropped.
+    /// Killed on drop.
     _process: Process,
 }
 
-/// What dafs counts.
+/// The counters of dafs.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Counters {
-    /// What came from and went to clients at data servers.
+    /// Bytes from and to clients at data servers.
     pub(crate) data: u64,
-    /// What of that lay elsewhere.
+    /// The part of these that lay on another node.
     pub(crate) indirect: u64,
 }
 

@@ -1,10 +1,10 @@
-//! Linux's own client, in guests of the laboratory, beside ours, over the same three data servers: large
-//! writes and reads, and small files. The striped store lies below, and each data server is behind a
-//! link with a rate.
+//! Linux's own client, in guests of the laboratory, beside ours, over the same three data servers:
+//! large writes and reads, and small files. The striped store lies below, and each data server is
+//! behind a link with a rate.
 //!
-//! What is not obvious
-//! * `lab/kernel-clients.sh` does what is done, in a network of its own, and starts this program there for
-//!   the share of `dafs-nfs-client` (`Here`).
+//! Not obvious
+//! * `lab/kernel-clients.sh` runs the measurement in a network namespace of its own. It starts this
+//!   program there for the share of `dafs-nfs-client` (`Here`).
 
 use super::patterns::{SMALL_FILE_BYTES, SMALL_FILES};
 use super::{Client, Opens, Options, UNIT_BYTES};
@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
-/// What each client writes and reads, in MiB.
+/// The amount that each client writes and reads, in MiB.
 const MEGABYTES: u64 = 64;
 
 /// The largest number of clients at once.
@@ -25,10 +25,10 @@ const COUNTS: [usize; 2] = [1, 2];
 const LINUX: &str = "Linux";
 const OURS: &str = "dafs-nfs-client";
 
-/// What the last line of a script says when it is skipped.
+/// The exit status of a script that was skipped; its last line has the reason.
 const SKIPPED: i32 = 77;
 
-/// What was done.
+/// A kind of work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 enum Work {
@@ -41,7 +41,7 @@ enum Work {
 impl Work {
     const ALL: [Self; 4] = [Self::Write, Self::Read, Self::SmallWrite, Self::SmallRead];
 
-    /// As it stands in a line.
+    /// Its word in the output.
     fn word(self) -> &'static str {
         match self {
             Self::Write => "write",
@@ -77,7 +77,7 @@ pub(super) struct KernelCell {
     per_second: f64,
 }
 
-/// What was measured.
+/// All measurements.
 #[derive(Debug, Clone, Default, Serialize)]
 pub(super) struct Kernel {
     pub(super) cells: Vec<KernelCell>,
@@ -85,7 +85,7 @@ pub(super) struct Kernel {
 }
 
 impl Kernel {
-    /// Takes what a line says.
+    /// Takes one line of the output.
     fn take(&mut self, line: &str) -> Result<()> {
         let words: Vec<_> = line.split_whitespace().collect();
         match words[..] {
@@ -115,7 +115,7 @@ impl Kernel {
     }
 }
 
-/// Runs both clients; nothing, and it is said why, where there can be no guest.
+/// Runs both clients. Prints the reason and returns no cells where guests cannot run.
 pub(super) fn measure(options: &Options) -> Result<Kernel> {
     let lab = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../lab");
     let skipped = |reason: &str| {
@@ -151,12 +151,12 @@ pub(super) fn measure(options: &Options) -> Result<Kernel> {
     Ok(kernel)
 }
 
-/// Our share, beside a server that runs already.
+/// Our share, with a server that runs already.
 #[derive(clap::Args, Debug, Clone)]
 pub(crate) struct Here {
     /// The server, and options.
     url: String,
-    /// What each client writes and reads, in MiB.
+    /// The amount that each client writes and reads, in MiB.
     megabytes: u64,
     /// Numbers of clients.
     #[arg(value_delimiter = ',')]
@@ -187,7 +187,8 @@ impl Here {
         Ok(())
     }
 
-    /// Runs so many clients at once: how long each part took, of which there is one more than they meet.
+    /// Runs `count` clients at once. Returns the time of each part; there is one more part than
+    /// meetings.
     fn run(&self, count: usize, action: &str, bytes: u64, meetings: u64) -> Result<Vec<f64>> {
         let start = |number| self.client(number, count, action, bytes);
         let mut clients = (0..count).map(start).collect::<Result<Vec<_>>>()?;
@@ -214,7 +215,7 @@ impl Here {
         let mut command = Command::new(std::env::current_exe()?);
         command.args(["pnfs-load", &self.url, &format!("data/ours{count}-{number}"), action]);
         command.args([begin, bytes, UNIT_BYTES as u64, count as u64].map(|n| n.to_string()));
-        // Nothing is built here.
+        // No pattern here builds a tree.
         Client::start(command.arg(PathBuf::from(".")))
     }
 }
@@ -251,7 +252,7 @@ pub(super) fn print(options: &Options, kernel: &Kernel) {
     }
 }
 
-/// The figure's panels: the numbers of clients that were measured, among all of the figure.
+/// The figure's panels: the measured numbers of clients, among all of the figure.
 pub(super) fn panels(options: &Options, kernel: &Kernel) -> Vec<Panel> {
     if kernel.cells.is_empty() {
         return Vec::new();

@@ -1,10 +1,10 @@
-//! A client of NFS as IOR drives one: a part of a file in order, in blocks, written or read.
+//! An NFS client under a load like IOR's: a part of a file in order, in blocks, written or read.
 //!
-//! What is not obvious
-//! * `dafs-nfs-client` keeps no content. What a kernel's client does in its page cache is done here:
-//!   blocks are gathered into pieces of a stripe unit, or handed out of such, and several pieces are
-//!   under way.
-//! * Every 8 KiB begin with their place in the file, so that what lies in the wrong place is noticed.
+//! Not obvious
+//! * `dafs-nfs-client` caches no content. This load does the work of a kernel's page cache: it
+//!   gathers blocks into pieces of a stripe unit, or takes them from such pieces, with several
+//!   pieces outstanding.
+//! * Every 8 KiB begin with their place in the file, so that misplaced data is detected.
 
 use super::UNIT_BYTES;
 use super::{opens, patterns};
@@ -20,12 +20,12 @@ use std::io::BufRead;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-/// Pieces under way.
+/// Most outstanding pieces.
 pub(crate) const WINDOW: usize = 16;
 
 const STAMP_BYTES: usize = 8192;
 
-/// What one client does.
+/// The work of one client.
 #[derive(clap::Args, Debug, Clone)]
 pub(crate) struct Load {
     /// The server, and options.
@@ -33,20 +33,21 @@ pub(crate) struct Load {
     path: String,
     /// "write", "read", "opens" or a pattern.
     action: String,
-    /// Where its part begins; of patterns its number among the clients, from 1 on, with which chance
-    /// begins.
+    /// The start of its part. For patterns, its number among the clients, from 1 on, which is the
+    /// random seed.
     pub(super) begin: u64,
     pub(super) bytes: u64,
-    /// What the application hands over at once.
+    /// Bytes of a block of the application.
     block: usize,
-    /// How many clients there are.
+    /// Number of clients.
     pub(super) clients: u64,
     /// The tree that a build compiles.
     pub(super) tree: PathBuf,
 }
 
 impl Load {
-    /// Says when it is ready, waits for a line, says when it is done, and ends with its parent.
+    /// Reports that it is ready, waits for a line, reports that it is done, and ends with its
+    /// parent.
     pub(crate) fn run(&self) -> Result<()> {
         let write = self.action == "write";
         let url = NfsUrl::parse(&self.url)?;
@@ -150,7 +151,7 @@ impl Load {
     }
 }
 
-/// Says that this client is ready, and waits until all are.
+/// Reports that this client is ready, and waits until all are.
 pub(crate) fn go() -> Result<()> {
     announce("ready")?;
     std::io::stdin().lock().read_line(&mut String::new())?;
@@ -161,7 +162,7 @@ pub(crate) fn finish(write: Option<PendingWrite>) -> Result<()> {
     write.map_or(Ok(()), |write| Ok(write.wait().map(drop)?))
 }
 
-/// The memory for a piece: none that may still be under way has the same.
+/// The memory for a piece. No outstanding piece has the same memory.
 pub(crate) fn piece(memory: &Memory, number: usize, len: usize) -> Result<MemorySlice> {
     let at = number % (WINDOW + 1) * UNIT_BYTES;
     memory.slice(at..at + len).context("a piece is too long")

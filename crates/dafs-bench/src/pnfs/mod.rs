@@ -1,17 +1,17 @@
-//! Direct-pNFS against the other ways to the files of a parallel file system, after figures 6 and 7 of
-//! the paper of 2007: five architectures on the same storage nodes, whose links have a rate.
+//! Direct-pNFS against the other ways to the files of a parallel file system, after figures 6 and 7
+//! of the paper of 2007: five architectures on the same storage nodes, whose links have a rate.
 //!
-//! The engine is CephFS. Each storage node is a network namespace with a storage daemon and one link to
-//! a switch; so is the head (monitor, metadata servers of ceph and of dafs) and each client. What a
-//! node sends to itself does not cross its link.
+//! The storage engine is CephFS. Each storage node is a network namespace with a storage daemon and
+//! one link to a switch. So is the head (monitor, metadata servers of Ceph and of dafs) and each
+//! client. Traffic of a node to itself does not cross its link.
 //!
-//! What is not obvious
-//! * The data servers are threads of one dafs, each with its sockets and its client of CephFS in its
-//!   node's namespace: what they send goes over their node's link. What they ask the metadata server
-//!   does not, which is some bytes for each state-id.
+//! Not obvious
+//! * The data servers are threads of one dafs, each with its sockets and its client of CephFS in
+//!   its node's namespace: their traffic crosses their node's link. Their queries to the metadata
+//!   server do not, which are some bytes for each state-id.
 //!
 //! Invariants
-//! * After each case it is checked by counters that bytes went the way that its architecture says.
+//! * After each case, counters are checked: bytes must have taken the path of its architecture.
 
 mod build;
 mod check;
@@ -56,13 +56,13 @@ pub(crate) struct Options {
     /// Numbers of clients.
     #[arg(long, value_delimiter = ',', default_value = "1,2,4,8")]
     clients: Vec<usize>,
-    /// What each node's link passes, in Mbit/s, in each direction.
+    /// The rate of each node's link, in Mbit/s, in each direction
     #[arg(long, default_value_t = 100)]
     megabits: u32,
-    /// What each client writes and reads, in MiB.
+    /// The amount that each client writes and reads, in MiB
     #[arg(long, default_value_t = 24)]
     megabytes: u64,
-    /// What an application hands over at once, in KiB.
+    /// Bytes of an application's block, in KiB
     #[arg(long, value_delimiter = ',', default_value = "2048,8")]
     blocks: Vec<usize>,
     /// Patterns of applications to run as well: atlas, oltp, postmark, btio, build.
@@ -71,10 +71,10 @@ pub(crate) struct Options {
     /// Only architectures with this in their name.
     #[arg(long, default_value = "")]
     only: String,
-    /// Whether, and how, to compare Linux's client with ours over three data servers as well.
+    /// Compare Linux's client with ours over three data servers as well
     #[arg(long, value_enum, default_value_t)]
     kernel_clients: KernelClients,
-    /// Where table and figure go.
+    /// The folder for table and figure
     #[arg(long, default_value = "bench-results")]
     results: PathBuf,
 }
@@ -118,18 +118,18 @@ impl Architecture {
     }
 }
 
-/// Whether Linux's client is measured, in guests.
+/// Measurements of Linux's client, in guests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum)]
 enum KernelClients {
-    /// After all else.
+    /// After all others.
     #[default]
     Too,
-    /// And nothing else is.
+    /// Without any other.
     Alone,
     None,
 }
 
-/// What open, read and close of a small file take.
+/// Times of open, read and close of a small file.
 #[derive(Debug, Clone, Copy, Serialize)]
 struct Opens {
     without_us: f64,
@@ -142,7 +142,7 @@ impl Opens {
     }
 }
 
-/// What was measured in all.
+/// All measurements.
 #[derive(Default)]
 struct Measured {
     cells: Vec<Cell>,
@@ -159,12 +159,12 @@ struct Cell {
     block: usize,
     clients: usize,
     megabytes_per_second: f64,
-    /// The time that the busiest link needs for what crossed it, against the time that passed: 1 when
-    /// nothing but that link was waited for.
+    /// Time that the busiest link needs for its bytes, relative to the elapsed time: 1 when that
+    /// link is the only bottleneck.
     busiest_link: f64,
 }
 
-/// What a pattern of an application came to.
+/// The result of a pattern of an application.
 #[derive(Debug, Clone, Serialize)]
 struct Applied {
     architecture: Architecture,
@@ -174,7 +174,7 @@ struct Applied {
     transactions_per_second: f64,
 }
 
-/// What one case is about.
+/// The parameters of one case.
 #[derive(Debug, Clone, Copy)]
 struct Case {
     one_file: bool,
@@ -233,7 +233,7 @@ impl Options {
         Ok(())
     }
 
-    /// What a link passes, in MB/s.
+    /// The rate of a link, in MB/s.
     fn link_megabytes(&self) -> f64 {
         f64::from(self.megabits) / 8.0
     }
@@ -243,15 +243,15 @@ impl Options {
     }
 }
 
-/// Everything that runs.
+/// All running parts.
 struct Bench {
     cluster: Cluster,
     head: Node,
     storage: Vec<Node>,
     clients: Vec<Node>,
-    /// Of which storage nodes the three tiers store; the others are their data servers.
+    /// Number of storage nodes that store in the three tiers; the others are their data servers.
     narrow: usize,
-    /// What is built.
+    /// The source tree for builds.
     tree: PathBuf,
     _folder: tempfile::TempDir,
 }
@@ -282,7 +282,7 @@ impl Bench {
         measured: &mut Measured,
     ) -> Result<()> {
         let server = self.serve(architecture)?;
-        // Where files lie is asked once for all of them.
+        // The first access asks for the placement of all files.
         let warm = Case { one_file: false, block: UNIT_BYTES, clients: 1 };
         self.run(architecture, warm, true, 1 << 20)?;
         for one_file in [false, true] {
@@ -332,7 +332,7 @@ impl Bench {
         Ok(())
     }
 
-    /// What LAYOUTGET adds for who opens small files.
+    /// Measures the cost of LAYOUTGET for opening small files.
     fn open_read_close(&self, architecture: Architecture) -> Result<Opens> {
         let mut client = self.client(architecture, (0, 1), "small", "opens", (1, 0, UNIT_BYTES))?;
         client.expect("ready")?;
@@ -342,7 +342,7 @@ impl Bench {
         Ok(Opens { without_us: without_ns as f64 / 1e3, with_us: with_ns as f64 / 1e3 })
     }
 
-    /// Runs a pattern: what it wrote and read, and how fast.
+    /// Runs a pattern; returns its bytes and rates.
     fn apply(
         &self,
         architecture: Architecture,
@@ -381,7 +381,7 @@ impl Bench {
         Ok((bytes, applied))
     }
 
-    /// Starts dafs as an architecture has it.
+    /// Starts dafs for an architecture.
     fn serve(&self, architecture: Architecture) -> Result<Option<Server>> {
         let all: Vec<_> = (0..).zip(&self.storage).collect();
         let (layouts, data_servers) = match architecture {
@@ -395,7 +395,7 @@ impl Bench {
         self.cluster.serve(&self.head, directory, layouts, data_servers).map(Some)
     }
 
-    /// What all counters say. To be asked in the namespace of the switch.
+    /// Reads all counters. Call it in the namespace of the switch.
     fn see(&self, server: Option<&Server>) -> Result<Seen> {
         let counters = server.map(|server| server.counters(&self.head)).transpose()?;
         let crossed = |nodes: &[Node]| nodes.iter().map(Node::crossed).collect::<Result<Vec<_>>>();
@@ -407,10 +407,10 @@ impl Bench {
         })
     }
 
-    /// Runs all clients of a case at once, each for `bytes`; MB/s of all together.
+    /// Runs all clients of a case at once, each for `bytes`. Returns the MB/s of all together.
     fn run(&self, architecture: Architecture, case: Case, write: bool, bytes: u64) -> Result<f64> {
         let start = |number| {
-            // Nobody reads what he has written himself.
+            // A client reads the part of another one.
             let part = if write { number } else { (number + 1) % case.clients };
             let (name, begin) = match case.one_file {
                 true => ("one".to_owned(), part as u64 * bytes),
@@ -456,7 +456,7 @@ impl Bench {
     }
 }
 
-/// A client at its node. One that is dropped early ends with its input.
+/// A client at its node. If dropped early, it ends with its input.
 struct Client {
     child: Child,
     output: BufReader<ChildStdout>,
@@ -500,7 +500,7 @@ impl Client {
     }
 }
 
-/// A server as its configuration says; a child of the benchmark.
+/// Runs a server with a configuration file; a child of the benchmark.
 pub(crate) fn serve(config: &std::path::Path) -> Result<()> {
     let server = dafs_server::Server::start(&dafs_server::Config::load(config)?)?;
     crate::child::announce("serving")?;

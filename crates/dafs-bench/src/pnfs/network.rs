@@ -1,9 +1,9 @@
-//! Nodes as network namespaces, each with one link to a switch, and the link has a rate.
+//! Nodes as network namespaces, each with one link of a limited rate to a switch.
 //!
 //! Invariants
-//! * A namespace lives as long as its holder, a child process: nothing is left behind, whatever
-//!   becomes of this process.
-//! * Both directions of a link have the same rate; what a node sends to itself does not cross it.
+//! * A namespace lives as long as its holder, a child process: it is removed even if this process
+//!   is killed.
+//! * Both directions of a link have the same rate. Traffic of a node to itself does not cross it.
 
 use crate::child::Process;
 use crate::peer::run;
@@ -14,19 +14,19 @@ use std::net::Ipv4Addr;
 use std::os::fd::AsFd;
 use std::path::PathBuf;
 
-/// Bytes that a link passes at once.
+/// Burst size of a link.
 const BURST: &str = "128kb";
 
-/// How long a packet waits for a link before it is dropped: long enough that none is.
+/// Time that a packet waits for a link before it is dropped: long enough that none is.
 const LATENCY: &str = "2s";
 
-/// A machine of its own as far as its network goes.
+/// A machine, as far as its network goes.
 pub(crate) struct Node {
     holder: Process,
     number: u8,
 }
 
-/// What has crossed a node's link.
+/// Bytes that have crossed a node's link.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Crossed {
     pub(crate) to_node: u64,
@@ -60,7 +60,7 @@ impl Node {
         Ipv4Addr::new(10, 77, 0, self.number)
     }
 
-    /// The namespace, as others can enter it.
+    /// The path of the namespace, for other processes.
     pub(crate) fn namespace(&self) -> PathBuf {
         format!("/proc/{}/ns/net", self.holder.id()).into()
     }
@@ -69,7 +69,7 @@ impl Node {
         format!("node{}", self.number)
     }
 
-    /// Runs something in this node's network; the processes that it starts stay there.
+    /// Runs `work` in this node's network; processes that it starts stay there.
     pub(crate) fn inside<T: Send>(&self, work: impl FnOnce() -> T + Send) -> Result<T> {
         let namespace = File::open(self.namespace()).context("a node is gone")?;
         std::thread::scope(|scope| {
@@ -81,14 +81,14 @@ impl Node {
         })
     }
 
-    /// What has crossed its link until now. To be asked in the namespace of the switch.
+    /// Bytes that have crossed its link so far. Call it in the namespace of the switch.
     pub(crate) fn crossed(&self) -> Result<Crossed> {
         let table = std::fs::read_to_string("/proc/thread-self/net/dev")?;
         let device = format!("{}:", self.device());
         let line = table.lines().find_map(|line| line.trim().strip_prefix(&device));
         let line = line.context("a link is gone")?;
         let numbers: Vec<u64> = line.split_whitespace().filter_map(|n| n.parse().ok()).collect();
-        // What the switch receives comes from the node.
+        // The switch receives what the node sends.
         match numbers[..] {
             [from_node, .., to_node, _, _, _, _, _, _, _] if numbers.len() == 16 => {
                 Ok(Crossed { to_node, from_node })
@@ -116,7 +116,7 @@ fn limit(device: &str, megabits: u32) -> Result<()> {
     )
 }
 
-/// A child that holds a network namespace until its parent is gone.
+/// Holds a network namespace in a child until its parent is gone.
 pub(crate) fn hold() -> Result<()> {
     // SAFETY: a new network namespace changes nothing about this process's memory or files.
     unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::NEWNET)? };

@@ -1,11 +1,11 @@
-//! What LAYOUTGET costs who opens a small file, reads it and closes it: with LAYOUTGET in the compound of
-//! OPEN, as Linux sends it, against without.
+//! The cost of LAYOUTGET when a client opens a small file, reads it and closes it: with LAYOUTGET
+//! in the compound of OPEN, as Linux sends it, against without.
 //!
-//! What is not obvious
-//! * Both read from the server. Where data goes is another question, and another table's.
-//! * A close gives the layout back with no word of its own (`return_on_close`), and what that takes counts
-//!   as well.
-//! * The two ways take turns on the same files, so that both meet the same state of everything else.
+//! Not obvious
+//! * Both read from the server. The path of data is the subject of another table.
+//! * A close returns the layout implicitly (`return_on_close`), and that cost counts as well.
+//! * The two ways take turns on the same files, so that both find the same state of everything
+//!   else.
 
 use super::load::go;
 use super::patterns::Done;
@@ -20,14 +20,14 @@ use dafs_wire::nfs4::{
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-/// What a small file holds.
+/// Bytes of a small file.
 const FILE_BYTES: u32 = 4096;
 const FILES: usize = 32;
 
-/// How often each file is opened in each way.
+/// Number of opens of each file in each way.
 const ROUNDS: usize = 16;
 
-/// How often, and after what time, a layout of a new file is asked for again.
+/// Attempts, and the time between them, to get a layout of a new file.
 const ATTEMPTS: usize = 50;
 const PAUSE: Duration = Duration::from_millis(100);
 
@@ -35,12 +35,12 @@ const PAUSE: Duration = Duration::from_millis(100);
 const LAYOUT_FILES: u32 = 1;
 const IO_READ: u32 = 1;
 
-/// The most bytes of a layout that is taken.
+/// Most bytes of a layout.
 const LAYOUT_BYTES_MAX: u32 = 16 << 10;
 
-/// What comes of it: "opens", nanoseconds without and with LAYOUTGET, medians.
+/// Returns the medians without and with LAYOUTGET.
 pub(super) fn run(server: SocketAddr, path: &str) -> Result<(Duration, Duration)> {
-    // Who cannot be called back gets no layouts.
+    // The server gives no layouts to a client without a back channel.
     let options = Options { minor_version: 1, ..Options::new(b"dafs-bench opens") };
     let session = patiently(|| connect(server, &options))?;
     let (folder, prefix) = path.rsplit_once('/').context("no folder")?;
@@ -52,7 +52,7 @@ pub(super) fn run(server: SocketAddr, path: &str) -> Result<(Duration, Duration)
     let (mut without, mut with) = (Vec::new(), Vec::new());
     for round in 0..ROUNDS {
         for name in &names {
-            // None is always the first to meet a file.
+            // The ways alternate in being the first to open a file.
             for asks in [round % 2 == 0, round % 2 == 1] {
                 let began = Instant::now();
                 open_read_close(&session, &directory, name, asks)?;
@@ -63,7 +63,7 @@ pub(super) fn run(server: SocketAddr, path: &str) -> Result<(Duration, Duration)
     Ok((median(without), median(with)))
 }
 
-/// So that it can be told in one line.
+/// Encodes the times as one line's numbers.
 pub(super) fn as_done((without, with): (Duration, Duration)) -> Result<Done> {
     let number = |time: Duration| u64::try_from(time.as_nanos());
     Ok(Done { bytes: number(without)?, transactions: number(with)? })
@@ -132,7 +132,7 @@ fn open_read_close(session: &Session, directory: &Handle, name: &str, asks: bool
         let ResultBody::Layoutget(granted) = results.take(OpNum::Layoutget)? else {
             anyhow::bail!("no result of LAYOUTGET");
         };
-        // Else a close would cost less than that of who gives it back by himself.
+        // Otherwise the close would cost less than a separate LAYOUTRETURN.
         ensure!(granted.return_on_close && !granted.layouts.is_empty(), "no layout until close");
     }
     let mut content = [0; FILE_BYTES as usize];

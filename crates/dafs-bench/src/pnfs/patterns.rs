@@ -1,14 +1,15 @@
-//! Patterns of applications, after figure 8 of the paper, by a client of NFS. `native.py` has the same, with
-//! the same random numbers.
+//! Patterns of applications, after figure 8 of the paper, by a client of NFS. `native.py` has the
+//! same, with the same random numbers.
 //!
-//! * "atlas": writes of which 19 of 20 are small and the twentieth has 95 % of the bytes, anywhere in a
-//!   file; made stable at the end.
+//! * "atlas": writes anywhere in a file, of which 19 of 20 are small and the twentieth has 95 % of
+//!   the bytes; made stable at the end.
 //! * "oltp": reads, changes and writes a record of 8 KiB anywhere in a file; each is stable.
-//! * "postmark": small files are read as a whole or appended to, and others made or removed; what was
-//!   written is stable before a file is closed.
+//! * "postmark": reads small files as a whole or appends to them, and makes or removes others;
+//!   writes are stable before a file is closed.
 //! * "btio": processes write small pieces of one file in turn, and read them back (`checkpoint`).
-//! * "build": a C program is compiled (`build`).
-//! * "files": small files are made, and then read; for kernel clients, which know no other patterns here.
+//! * "build": compiles a C program (`build`).
+//! * "files": makes small files, and then reads them; for kernel clients, which have no other
+//!   patterns here.
 
 use super::load::{Load, WINDOW, finish, go, piece};
 use super::{UNIT_BYTES, build, checkpoint};
@@ -28,12 +29,12 @@ const FILES: usize = 16;
 const FILE_BYTES_MAX: u64 = 500_000;
 const APPEND_BYTES_MAX: u64 = 65_536;
 
-/// Small files of "files", and how long each is. The program of kernel clients has the same numbers from
-/// `kernel`.
+/// Number of small files of "files", and bytes of each. The program of kernel clients gets the same
+/// numbers from `kernel`.
 pub(super) const SMALL_FILES: u64 = 200;
 pub(super) const SMALL_FILE_BYTES: u64 = 16_384;
 
-/// The large request of the ATLAS mix, and the most of a small one.
+/// The large request of the ATLAS mix, and the longest small one.
 const LARGE_BYTES: u64 = 4 << 20;
 const SMALL_BYTES_MAX: u64 = 23_000;
 
@@ -49,17 +50,17 @@ impl Random {
     }
 }
 
-/// What was done.
+/// The work done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Done {
     pub(crate) bytes: u64,
     pub(crate) transactions: u64,
 }
 
-/// Which there are.
+/// The names of all patterns.
 pub(crate) const PATTERNS: [&str; 5] = ["atlas", "oltp", "postmark", "btio", "build"];
 
-/// How often the clients of a pattern wait for each other after they have begun.
+/// Number of times that the clients of a pattern wait for each other after the start.
 pub(crate) fn meetings(pattern: &str) -> u64 {
     match pattern {
         "btio" => checkpoint::STEPS,
@@ -68,18 +69,18 @@ pub(crate) fn meetings(pattern: &str) -> u64 {
     }
 }
 
-/// Whether all clients of a pattern use the same file.
+/// True if all clients of a pattern use the same file.
 pub(crate) fn is_of_one_file(pattern: &str) -> bool {
     pattern == "btio"
 }
 
-/// Whether the rate of bytes says most about a pattern, and not that of transactions.
+/// True if a pattern is rated by bytes, false if by transactions.
 pub(crate) fn is_of_bytes(pattern: &str) -> bool {
     ["atlas", "btio"].contains(&pattern)
 }
 
-/// How much of the bytes that a pattern has moved `dafs-nfs-client` takes past the server where it can: it
-/// asks for the layout of a file after its first 64 KiB.
+/// The bytes of a pattern that `dafs-nfs-client` can move past the server: it requests the layout
+/// of a file after its first 64 KiB.
 pub(crate) fn bytes_past_server(pattern: &str, bytes: u64) -> u64 {
     if pattern == "build" { 0 } else { bytes }
 }
@@ -147,7 +148,7 @@ struct Run<'a> {
     path: &'a str,
     memory: Memory,
     random: Random,
-    /// Written and read.
+    /// Bytes written and read.
     bytes: u64,
 }
 
@@ -157,7 +158,7 @@ impl Run<'_> {
         Ok(self.mount.open(name.as_bytes(), &options)?)
     }
 
-    /// Writes a range, with several pieces under way.
+    /// Writes ranges, with several pieces outstanding.
     fn write(&mut self, file: &File, ranges: impl Iterator<Item = (u64, u64)>) -> Result<()> {
         let mut under_way = VecDeque::new();
         let mut number = 0;

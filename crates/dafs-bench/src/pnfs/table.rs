@@ -1,4 +1,4 @@
-//! What was measured, as lines, tables, a figure and JSON.
+//! The measurements as lines, tables, a figure and JSON.
 
 use super::check::Seen;
 use super::kernel::{self, Kernel};
@@ -29,7 +29,7 @@ fn title(write: bool, one_file: bool, block: usize) -> String {
     format!("{action}, {files}, {block}")
 }
 
-/// The panels: what is done, and how.
+/// The panels: reads or writes, of one file or several, by block size.
 fn panels(options: &Options) -> impl Iterator<Item = (bool, bool, usize)> {
     let files = |write| [(write, false), (write, true)];
     let kinds = [true, false].into_iter().flat_map(files);
@@ -109,7 +109,7 @@ pub(crate) fn print_applied(options: &Options, applied: &[Applied]) {
         print!("\n|---|");
         options.clients.iter().for_each(|_| print!("---|"));
         for (index, one) in applied.iter().filter(|one| one.pattern == *pattern).enumerate() {
-            // They come by architecture, and in it by clients.
+            // They are ordered by architecture, then by number of clients.
             if index.is_multiple_of(options.clients.len()) {
                 print!("\n| {} |", one.architecture.name());
             }
@@ -119,7 +119,7 @@ pub(crate) fn print_applied(options: &Options, applied: &[Applied]) {
     }
 }
 
-/// What LAYOUTGET adds to open, read and close of a small file.
+/// The cost of LAYOUTGET for open, read and close of a small file.
 pub(crate) fn print_opens(opens: Opens) {
     println!(
         "\nopen, read and close of a file of 4 KiB: {:.0} us, with LAYOUTGET {:.0} us ({:+.1} %)",

@@ -13,8 +13,8 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 use tempfile::TempDir;
 
-/// The system's Python, with the package as it lies in this repository and the extension module that
-/// was built beside this program.
+/// The system's Python, with the package from this repository and the extension module that was
+/// built beside this program.
 pub(crate) struct Interpreter {
     packages: TempDir,
 }
@@ -69,7 +69,7 @@ impl Interpreter {
     }
 }
 
-/// Lets it begin when it is ready, and listens to what it has done.
+/// Starts the load when the child is ready, and reads its result.
 fn talk(child: &mut Child, process: &Process, load: &Load) -> Result<Sample> {
     let mut said = BufReader::new(child.stdout.take().context("the child has no output")?).lines();
     let mut listen = || said.next().context("Python has nothing to say")?.context("a broken pipe");

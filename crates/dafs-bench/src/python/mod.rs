@@ -1,7 +1,7 @@
-//! Reads of the Python package against those of the library that it stands on.
+//! Reads of the Python package against those of the library below it.
 //!
-//! Both read the same file of the same server, one after the other in every round, with one read in
-//! flight, so that all of the difference is Python's.
+//! Both read the same file of the same server, one after the other in every round, with one
+//! outstanding read. The whole difference is therefore Python's.
 
 mod interpreter;
 
@@ -17,12 +17,12 @@ use std::time::{Duration, Instant};
 const SIZES: [(&str, usize); 3] = [("64 KiB", 64 << 10), ("1 MiB", 1 << 20), ("4 MiB", 4 << 20)];
 const TARGET: &str = "at most 1.10";
 
-/// What is read into.
+/// The target memory of a read.
 #[derive(Clone, Copy)]
 enum Memory {
-    /// What the client has allocated: `Client.buffer`.
+    /// Memory from the client: `Client.buffer`.
     Own,
-    /// What the program has: a `bytearray`, or a slice of a vector.
+    /// Memory of the program: a `bytearray`, or a slice of a vector.
     Any,
     /// A new object for every read: `bytes`, or a vector.
     New,
@@ -139,7 +139,7 @@ fn read(client: &Client, file: &File, load: &Load, time: Duration) -> Result<u64
     Ok(operations)
 }
 
-/// As a program does it that has read the advice: over shared memory foreign memory is copied anyway.
+/// As the documentation advises: over shared memory, the program's own memory is copied anyway.
 fn in_place(
     client: &Client,
     file: &File,
@@ -150,7 +150,7 @@ fn in_place(
     if load.transport == TransportChoice::Shm {
         return Ok(file.read_at(target, offset)?);
     }
-    // SAFETY: the memory outlives the buffer, and nobody looks at it while the read goes on.
+    // SAFETY: the memory outlives the buffer, and no code accesses it during the read.
     let buffer = unsafe { client.register(target.as_mut_ptr(), target.len())? };
     Ok(file.read_into(&buffer, 0..load.bytes, offset)?)
 }

@@ -1,7 +1,7 @@
 //! Batches of small writes at random places, against the same writes one by one.
 //!
-//! What counts is the client's processor time: each write of a batch saves a message. Single writes
-//! are measured both with one and with as many as the batch has under way; both are floors.
+//! The client's processor time counts: each write of a batch saves a message. Single writes are
+//! measured both with one outstanding and with as many as the batch has; both are floors.
 
 use super::{TRANSPORTS, folder};
 use crate::files::{self, BATCH, Load};

@@ -1,8 +1,8 @@
-//! A program that knows nothing of direct access: 4 KiB at a time from a slice of its own, one after
-//! the other, with and without the client's cache, and the same on the local file.
+//! A program that knows nothing of direct access: 4 KiB at a time from a slice of its own, one
+//! after the other, with and without the client's cache, and the same on the local file.
 //!
-//! The file is in the server's page cache, and larger than the client's cache; what is read again is
-//! smaller. Writes count with what makes them stable in the end.
+//! The file is in the server's page cache, and larger than the client's cache. The range that is
+//! read again is smaller. Writes include the final commit.
 
 use super::{TRANSPORTS, folder};
 use crate::files::{FILE_BYTES, prepare};
@@ -17,7 +17,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 const PIECE: usize = 4096;
-/// What is read again and again, and what is written.
+/// The range that is read again and again, or written.
 const AGAIN_BYTES: u64 = 32 << 20;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,7 +27,7 @@ enum What {
     Write,
 }
 
-/// How the program gets at its file.
+/// The program's way to its file.
 #[derive(Debug, Clone, Copy)]
 enum Way {
     Local,
@@ -75,8 +75,8 @@ fn rows() -> Vec<(Case, Way, What)> {
     rows
 }
 
-/// Calls `one` with one place of the file after the other for the time of the plan, and `end` after
-/// the last; the processor time of the process `server` is the server's.
+/// Calls `one` with consecutive places of the file for the time of the plan, and `end` after the
+/// last. The processor time of the process `server` counts as the server's.
 fn run(
     plan: &Plan,
     what: What,

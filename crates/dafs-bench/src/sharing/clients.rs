@@ -1,4 +1,4 @@
-//! Several clients at work at the same time.
+//! Several concurrent clients.
 
 use crate::report::Sample;
 use crate::{Plan, cpu};
@@ -6,9 +6,9 @@ use anyhow::{Result, anyhow};
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
-/// Makes `count` workers, each in a thread of its own, and lets them work at the same time, over
-/// and over. A worker is told how often it has worked. What they need is made before and dropped
-/// after the time that counts.
+/// Makes `count` workers, each in a thread of its own, and lets them work concurrently, over and
+/// over. Each call gets the number of the worker's earlier ones. Their resources are made before
+/// and dropped after the measured time.
 pub(super) fn together<W>(
     plan: &Plan,
     count: usize,
@@ -28,7 +28,7 @@ where
             Err(_) => Ok(0),
         };
         done.wait();
-        // All have arrived: what is torn down now is not measured.
+        // All have arrived: teardown is not measured.
         worker.map(drop)?;
         worked
     };
@@ -36,7 +36,7 @@ where
         let work = &work;
         let threads: Vec<_> = (0..count).map(|number| scope.spawn(move || work(number))).collect();
         ready.wait();
-        // Looked at in both cases, so that an error leaves no thread at a barrier.
+        // Read in both cases, so that an error leaves no thread at a barrier.
         let before = times(server);
         let began = Instant::now();
         done.wait();

@@ -1,9 +1,9 @@
-//! Changes that outlive a power cut, against the same changes on the local file system, each
+//! Changes that survive a power failure, against the same changes on the local file system, each
 //! followed by `fsync`.
 //!
-//! What is compared is what a program must do to be as safe. A local program that creates a file
-//! has to sync the file and, by POSIX, the directory; ext4 and xfs make the name stable with the
-//! file, so the floor is the cheaper of the two, and the other one is measured beside it. A rename is
+//! The floor is the work of a local program that is equally safe. A program that creates a file has
+//! to sync the file and, by POSIX, the directory. ext4 and xfs make the name stable with the file,
+//! so the floor is the cheaper of the two, and the other one is measured as well. A rename is
 //! followed by a sync of the directory, an append by one of the file.
 //!
 //! Invariants
@@ -22,7 +22,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 const APPEND_BYTES: usize = 4096;
 
-/// Operations of the count of requests.
+/// Operations for counting requests.
 const COUNTED: u64 = 64;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,10 +35,10 @@ enum Change {
 const CHANGES: [(Change, &str); 3] =
     [(Change::Create, "create"), (Change::Rename, "rename"), (Change::Append, "append 4 KiB")];
 
-/// Which side does it.
+/// The side that runs it.
 #[derive(Debug, Clone, Copy)]
 enum Side {
-    /// The local file system; whether a create syncs the directory as well.
+    /// The local file system; `directory` if a create syncs the directory as well.
     Local {
         directory: bool,
     },
@@ -117,8 +117,8 @@ fn rows() -> Vec<Row> {
     rows
 }
 
-/// Makes a folder for one sample. It stays until the end: ext4 is slow to make files just after many
-/// were removed.
+/// Makes a folder for one sample. It stays until the end: ext4 is slow to make files just after
+/// many were removed.
 fn scratch(inside: &Path) -> Result<String> {
     static COUNT: AtomicU64 = AtomicU64::new(0);
     let name = format!("sample-{}", COUNT.fetch_add(1, Ordering::Relaxed));
@@ -175,11 +175,11 @@ fn remotely(
     })
 }
 
-/// Requests that one change takes.
+/// Number of requests of one change.
 fn requests(site: &Site, change: Change) -> Result<f64> {
     let folder = scratch(&site.export)?;
     let mut changer = Changer::new(site.connect(TransportChoice::Iwarp)?, &folder, change, 0)?;
-    // Files are closed without waiting: the answer to a later request comes behind that.
+    // Files are closed without waiting: the answer to a later request comes after the close.
     changer.client.ping()?;
     let before = changer.client.stats().answered;
     for count in 0..COUNTED {
@@ -189,7 +189,7 @@ fn requests(site: &Site, change: Change) -> Result<f64> {
     Ok((changer.client.stats().answered - before - 1) as f64 / COUNTED as f64)
 }
 
-/// A client at work.
+/// A client of the load.
 struct Changer {
     client: Client,
     change: Change,

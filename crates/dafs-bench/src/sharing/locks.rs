@@ -1,10 +1,7 @@
 //! Pairs of LOCK and unlock, against NFSv4.1 through NFS-Ganesha.
 //!
-//! All clients of a case use one file, each a range of its own: what is measured is what a lock
-//! costs, not how long others hold it. Our NFS side is measured with the same client as Ganesha.
-//!
-//! Invariants
-//! * Both servers run the whole time, on the same file system and on the same CPU.
+//! All clients of a case use one file, each a range of its own: this measures the cost of a lock,
+//! not contention. Our NFS side is measured with the same client as Ganesha.
 
 use super::clients::together;
 use super::{MANY, Site, TRANSPORTS, folder};
@@ -142,7 +139,7 @@ fn by_nfs(plan: &Plan, server: SocketAddr, pid: u32, path: &str, clients: usize)
             Locked::Held(stateid) => Ok(stateid),
             Locked::Denied { .. } => bail!("somebody else holds the lock"),
         };
-        // The first lock of an owner is another request than those that follow.
+        // The first lock of an owner is a different request from later ones.
         let owner = format!("owner {number}");
         let mut stateid = held(session.lock(&file, owner.as_bytes(), range)?)?;
         stateid = session.unlock(&file.handle, stateid, range)?;

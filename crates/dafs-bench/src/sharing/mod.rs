@@ -1,8 +1,8 @@
-//! What clusters ask for: changes that outlive a power cut, locks, batches, the client's
-//! cache, recovery.
+//! The needs of clusters: changes that survive a power failure, locks, batches, the client's cache,
+//! recovery.
 //!
 //! Invariants
-//! * What is compared runs within one round, one after the other, on the same file system.
+//! * Compared cases run within one round, one after the other, on the same file system.
 //! * Clients are sessions of their own, each with one thread, all in this process.
 
 mod batches;
@@ -20,7 +20,7 @@ use dafs_client::{Client, ConnectOptions, DafsUrl, TransportChoice};
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 
-/// Clients at a time, and threads of the local program.
+/// Concurrent clients, and threads of the local program.
 const MANY: usize = 16;
 
 /// The transports, as the cases name them.
@@ -36,7 +36,7 @@ pub(crate) fn measure(plan: &Plan, report: &mut Report) -> Result<()> {
     cpu::unpin()
 }
 
-/// A folder that goes when it is dropped, where the plan says that a disk is.
+/// A folder, removed on drop, on the disk that the plan names.
 fn folder(plan: &Plan) -> Result<TempDir> {
     let mut builder = tempfile::Builder::new();
     let builder = builder.prefix("dafs-bench");
@@ -47,7 +47,7 @@ fn folder(plan: &Plan) -> Result<TempDir> {
     made.context("there is no folder for the files of the benchmark")
 }
 
-/// A server of its own for an export of its own.
+/// A server for an export of its own.
 struct Site {
     export: PathBuf,
     server: Process,

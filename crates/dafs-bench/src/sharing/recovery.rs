@@ -1,14 +1,14 @@
-//! How long a session with many requests under way takes to go on after it has lost its server, or
-//! only its connection.
+//! The time that a session with many outstanding requests takes to recover after it has lost its
+//! server, or only its connection.
 //!
-//! The clock starts when the server answers again: at the first connection that anybody gets to it,
-//! or, when only the connection was lost, with that loss. It stops with the last of the requests
-//! that were under way. The pauses between the client's attempts to connect are part of this time.
+//! The clock starts when the server answers again: at the first successful connection to it or,
+//! when only the connection was lost, with that loss. It stops with the last of the outstanding
+//! requests. The pauses between the client's attempts to connect are part of this time.
 //!
 //! Invariants
-//! * The server stands still before it is killed, and it is waited for that nothing is answered any
-//!   more: so many requests as the case says are under way, some carried out and some not.
-//! * Each create that was answered has made its file, and nothing else has.
+//! * The server is stopped before it is killed, and the case waits until no more answers arrive.
+//!   The number of outstanding requests is thus known; some have taken effect and some not.
+//! * Each create that was answered has made its file, and no other file exists.
 
 use super::{TRANSPORTS, folder};
 use crate::Plan;
@@ -25,28 +25,28 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Requests under way.
+/// Outstanding requests.
 const UNDER_WAY: usize = 64;
 
 const BYTES: usize = 4096;
 
-/// The file that is written.
+/// The file for writes.
 const FILE: &str = "written";
 
-/// How long the load runs before the loss.
+/// Time of load before the loss.
 const LOAD_TIME: Duration = Duration::from_millis(50);
 
-/// Without an answer for so long, nothing more is on its way.
+/// After this time without an answer, no more are on their way.
 const QUIET: Duration = Duration::from_millis(20);
 
-/// When to give up.
+/// Timeout of a wait.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
-    /// May be done twice.
+    /// Idempotent: may be done twice.
     Writes,
-    /// Must not.
+    /// Not idempotent.
     Creates,
 }
 
@@ -108,7 +108,7 @@ fn connect(url: &DafsUrl, transport: TransportChoice) -> Result<Client> {
     Ok(Client::connect(url, &options)?)
 }
 
-/// The server is killed and started again.
+/// Kills the server and starts it again.
 fn server_lost(folder: &Path, transport: TransportChoice, kind: Kind) -> Result<Sample> {
     let export = folder.join("export");
     std::fs::create_dir(&export)?;
@@ -133,7 +133,7 @@ fn server_lost(folder: &Path, transport: TransportChoice, kind: Kind) -> Result<
     Ok(sample)
 }
 
-/// Only the connection is lost.
+/// Cuts only the connection.
 fn connection_lost(folder: &Path, transport: TransportChoice, kind: Kind) -> Result<Sample> {
     let export = folder.join("export");
     std::fs::create_dir(&export)?;
@@ -152,7 +152,7 @@ fn connection_lost(folder: &Path, transport: TransportChoice, kind: Kind) -> Res
     Ok(sample)
 }
 
-/// The moment of the first connection that the server takes.
+/// The time of the first connection that the server accepts.
 fn first_connection(address: SocketAddr) -> Result<Instant> {
     let end = Instant::now() + PATIENCE;
     while Instant::now() < end {
@@ -164,7 +164,7 @@ fn first_connection(address: SocketAddr) -> Result<Instant> {
     bail!("the server does not come back")
 }
 
-/// Each create that was answered has made its file.
+/// Checks that each create that was answered has made its file, and no more.
 fn verify(export: &Path, kind: Kind, answered: u64) -> Result<()> {
     let files = std::fs::read_dir(export)?.count() as u64;
     ensure!(
@@ -174,12 +174,12 @@ fn verify(export: &Path, kind: Kind, answered: u64) -> Result<()> {
     Ok(())
 }
 
-/// What the workers tell.
+/// The state shared with the workers.
 struct Load<'a> {
     client: &'a Client,
-    /// No more is begun.
+    /// No more requests are started.
     over: AtomicBool,
-    /// Begun and not answered.
+    /// Started and not answered.
     under_way: AtomicU64,
     answered: AtomicU64,
     last: Mutex<Option<Instant>>,
@@ -198,8 +198,7 @@ impl Load<'_> {
         *self.last.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
     }
 
-    /// Waits until a server that stands still has left everything under way, and lets nothing more
-    /// begin.
+    /// Waits until a stopped server has left all requests outstanding, and stops new ones.
     fn await_quiet(&self, pid: u32) -> Result<()> {
         let end = Instant::now() + PATIENCE;
         let mut seen = None;
@@ -219,9 +218,9 @@ impl Load<'_> {
     }
 }
 
-/// Runs requests, has `lose` take the server away and bring it back, and waits for the requests;
-/// `lose` tells when the server was there again. Returns how many requests were answered, and the
-/// time.
+/// Runs requests, calls `lose` to take the server away and bring it back, and waits for the
+/// requests. `lose` returns the time when the server was back. Returns the number of answered
+/// requests, and the time.
 fn under_load(
     client: &Client,
     kind: Kind,
@@ -282,7 +281,7 @@ fn under_load(
     Ok((load.answered.load(Ordering::SeqCst), sample))
 }
 
-/// Stands between client and server, and can cut what goes through it.
+/// Relays between client and server, and can cut the connections.
 struct Relay {
     address: SocketAddr,
     streams: Arc<Mutex<Vec<TcpStream>>>,
@@ -294,7 +293,7 @@ impl Relay {
         let address = listener.local_addr()?;
         let streams = Arc::new(Mutex::new(Vec::new()));
         let made = streams.clone();
-        // Ends with the process.
+        // It ends with the process.
         std::thread::spawn(move || -> Result<()> {
             loop {
                 let (client, server) = (listener.accept()?.0, TcpStream::connect(server)?);
@@ -302,7 +301,7 @@ impl Relay {
                     to.set_nodelay(true)?;
                     let (mut from, mut to) = (from.try_clone()?, to.try_clone()?);
                     std::thread::spawn(move || {
-                        // The end of one direction is that of both.
+                        // The end of one direction ends both.
                         let _ = std::io::copy(&mut from, &mut to);
                         let _ = to.shutdown(Shutdown::Both);
                     });
@@ -314,10 +313,10 @@ impl Relay {
         Ok(Self { address, streams })
     }
 
-    /// Ends all connections of now.
+    /// Cuts all present connections.
     fn cut(&self) {
         for stream in self.streams.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
-            // One that is over already needs nothing.
+            // A connection that has ended already is ignored.
             let _ = stream.shutdown(Shutdown::Both);
         }
     }
