@@ -14,43 +14,43 @@
 #include <stddef.h>
 #include <stdint.h>
 
-// It worked.
+// Success.
 #define DAP_OK 0
 
 // The handle is closed, was never open, or is of another kind.
 #define DAP_E_BAD_HANDLE -1
 
-// An argument cannot be: null, too long, out of its range.
+// An argument is not valid: null, too long, out of its range.
 #define DAP_E_INVALID -2
 
-// Memory is not mapped, or may not be used like that.
+// Memory is not mapped, or does not allow this access.
 #define DAP_E_FAULT -3
 
-// It is in use by an operation or by another thread.
+// The object is in use by an operation or by another thread.
 #define DAP_E_BUSY -4
 
-// It belongs to the process that this one was forked from: connect again.
+// The object belongs to the process that this one was forked from: connect again.
 #define DAP_E_FORKED -5
 
 // The library failed.
 #define DAP_E_INTERNAL -6
 
-// Memory could not be had or registered.
+// Memory could not be allocated or registered.
 #define DAP_E_NO_MEMORY -7
 
 // Too many operations, handles or completions: wait for some, or close some.
 #define DAP_E_TOO_MANY -8
 
-// Not done in the time that was given for waiting. What was waited for goes on.
+// The timeout of a wait has expired. The operation goes on.
 #define DAP_E_TIMED_OUT -9
 
-// The server has not answered in time. It may or may not have done what was asked.
+// The server has not answered in time. The outcome of the request is unknown.
 #define DAP_E_DEADLINE -10
 
-// Not sent in time; the server has not done it and will not.
+// Not sent in time; the request has no effect and will have none.
 #define DAP_E_NOT_SENT -11
 
-// The connection was lost, and nobody knows whether it was done.
+// The connection was lost, and the outcome of the request is unknown.
 #define DAP_E_IN_DOUBT -12
 
 // The session is over.
@@ -62,10 +62,10 @@
 // The session could not be opened.
 #define DAP_E_CONNECT -15
 
-// It was cancelled.
+// The operation was cancelled.
 #define DAP_E_CANCELED -16
 
-// It was not carried out because of another one, or does not fit one chain.
+// The request was not executed because of another one, or does not fit one chain.
 #define DAP_E_CHAIN -17
 
 // The server lost data that was written and not committed: write it again.
@@ -77,19 +77,19 @@
 // The file, buffer, group or batch belongs to another session.
 #define DAP_E_FOREIGN -20
 
-// Somebody else has a lock in the way.
+// Another owner holds a conflicting lock.
 #define DAP_E_LOCK_HELD -21
 
 // Too many symbolic links in one path.
 #define DAP_E_LOOP -22
 
-// The place for a result is too small.
+// The buffer for a result is too small.
 #define DAP_E_SHORT -23
 
-// Something else; dap_last_error() says what.
+// Another error; dap_last_error() describes it.
 #define DAP_E_OTHER -24
 
-// Codes from here downwards are what the server answered: this minus the number of the status.
+// Codes from here downwards are the server's answers: this minus the number of the status.
 #define DAP_E_STATUS -1000
 
 // The server: only the owner or a privileged caller may do this.
@@ -338,13 +338,13 @@
 // Shared memory.
 #define DAP_TRANSPORT_SHM 2
 
-// Threads that wait look for a while, then sleep.
+// Waiting threads poll for a while, then sleep.
 #define DAP_WAIT_ADAPTIVE 0
 
-// Threads that wait look until the answer is there: least latency, and all of a processor.
+// Waiting threads poll until the answer comes: least latency, and all of a processor.
 #define DAP_WAIT_POLL 1
 
-// Threads that wait sleep at once.
+// Waiting threads sleep at once.
 #define DAP_WAIT_SLEEP 2
 
 // DAFS checksums over messages and data.
@@ -353,10 +353,10 @@
 // CRC32C on iWARP.
 #define DAP_CONNECT_CRC 2
 
-// Keeps file content in this process as far as the server's delegations allow.
+// Caches file content in this process as far as the server's delegations allow.
 #define DAP_CONNECT_CACHE 4
 
-// Room for a name or a password, with its end.
+// Size of the buffer of a name or a password, with its end.
 #define DAP_PASSWORD_BYTES 256
 
 // A regular file.
@@ -383,31 +383,31 @@
 // An owner or group whose number is not known.
 #define DAP_NO_ID UINT32_MAX
 
-// Changes the permission bits.
+// Sets the permission bits.
 #define DAP_SET_MODE 1
 
-// Changes the owner.
+// Sets the owner.
 #define DAP_SET_OWNER 2
 
-// Changes the group.
+// Sets the group.
 #define DAP_SET_GROUP 4
 
-// Changes the length.
+// Sets the length.
 #define DAP_SET_SIZE 8
 
-// Changes the time of the last access.
+// Sets the time of the last access.
 #define DAP_SET_ACCESSED 16
 
-// Sets the time of the last access to that of the server's clock.
+// Sets the time of the last access from the server's clock.
 #define DAP_SET_ACCESSED_NOW 32
 
-// Changes the time of the last change.
+// Sets the time of the last change.
 #define DAP_SET_MODIFIED 64
 
-// Sets the time of the last change to that of the server's clock.
+// Sets the time of the last change from the server's clock.
 #define DAP_SET_MODIFIED_NOW 128
 
-// Looks at a symbolic link itself, not at what it points to.
+// The symbolic link itself, not its target.
 #define DAP_NO_FOLLOW 1
 
 // May read, or list.
@@ -428,52 +428,53 @@
 // May execute.
 #define DAP_ACCESS_EXECUTE 32
 
-// For reading.
+// Opens for reading.
 #define DAP_OPEN_READ 1
 
-// For writing.
+// Opens for writing.
 #define DAP_OPEN_WRITE 2
 
-// Makes the file if it is missing.
+// Makes the file if it does not exist.
 #define DAP_OPEN_CREATE 4
 
-// With DAP_OPEN_CREATE: fails if there is such a file, unless this very call has made it.
+// With DAP_OPEN_CREATE: fails if the file exists, unless this very call has made it.
 #define DAP_OPEN_EXCLUSIVE 8
 
-// Cuts the file to nothing.
+// Truncates the file to length 0.
 #define DAP_OPEN_TRUNCATE 16
 
-// Nobody else may open it for reading.
+// Denies other opens for reading.
 #define DAP_OPEN_DENY_READ 32
 
-// Nobody else may open it for writing.
+// Denies other opens for writing.
 #define DAP_OPEN_DENY_WRITE 64
 
-// Nobody may remove it while it is open.
+// Denies removal while it is open.
 #define DAP_OPEN_DENY_DELETE 128
 
-// Leaves it out of the session's cache.
+// Bypasses the session's cache.
 #define DAP_OPEN_DIRECT 256
 
 // A write that a later dap_commit() makes stable.
 #define DAP_UNSTABLE 0
 
-// A write whose data is stable when it is over.
+// A write whose data is stable when it completes.
 #define DAP_DATA_SYNC 1
 
-// A write whose data and attributes are stable when it is over.
+// A write whose data and attributes are stable when it completes.
 #define DAP_FILE_SYNC 2
 
 // A name in a chain is below what the request before has found.
 #define DAP_CHAIN_FOUND 1
 
-// Against everybody else; without it, against those who lock exclusively.
+// Conflicts with all locks of others; without it, only with exclusive ones.
 #define DAP_LOCK_EXCLUSIVE 1
 
-// Outlives its holder: if that fails, the next one gets DAP_E_LOCK_BROKEN until somebody has repaired.
+// Survives its holder: if that fails, the next request gets DAP_E_LOCK_BROKEN until the data is
+// repaired.
 #define DAP_LOCK_PERSIST 2
 
-// What is written to the file under it is undone when the lock is lost or aborted. Only for exclusive
+// Writes to the file under it are undone when the lock is lost or aborted. Only for exclusive
 // locks of all bytes.
 #define DAP_LOCK_AUTO_RECOVERY 4
 
@@ -486,72 +487,76 @@
 // The file system that holds it.
 #define DAP_FENCE_FILE_SYSTEM 2
 
-// Everybody has access.
+// Removes the list: all clients have access.
 #define DAP_FENCE_CLEAR 0
 
-// Only these have access.
+// Replaces the list by these names.
 #define DAP_FENCE_SET 1
 
-// These have access, too.
+// Adds these names to the list.
 #define DAP_FENCE_ADD 2
 
-// These have access no more.
+// Removes these names from the list.
 #define DAP_FENCE_REMOVE 3
 
-// Fills in who the user is and what proves it, each at most DAP_PASSWORD_BYTES with its zero; returns
-// 0, or anything else if it cannot. Called at every connect, also when a lost connection is replaced,
-// from whichever thread is at work then. It must not call this library.
+// Fills in the user's name and password, each at most DAP_PASSWORD_BYTES with its zero; returns 0,
+// or another number if it cannot. Called at every connect, also when a lost connection is
+// replaced, from any thread. It must not call this library.
 typedef int32_t (*dap_credentials_t)(void *context, char *user, char *password);
 
-// How to connect. Fill it in with dap_options_init() first.
+// Options of a connection. Initialise it with dap_options_init() first.
 typedef struct {
   // The size of this struct, as dap_options_init() has set it.
   size_t size;
-  // DAP_TRANSPORT_... What the connection string says of this goes before, as of all that follows.
+  // DAP_TRANSPORT_... An option in the connection string takes precedence, here and for all
+  // fields below.
   uint32_t transport;
-  // DAP_WAIT_...; wait=... in the connection string goes before.
+  // DAP_WAIT_...; wait=... in the connection string takes precedence.
   uint32_t wait;
-  // DAP_CONNECT_...; checksums=yes or no in the connection string goes before DAP_CONNECT_CHECKSUMS.
+  // DAP_CONNECT_...; checksums=yes or no in the connection string takes precedence over
+  // DAP_CONNECT_CHECKSUMS.
   uint32_t flags;
-  // Requests that may be outstanding, as proposed to the server; 0 for the usual number.
+  // Most outstanding requests, as proposed to the server; 0 for the default.
   uint32_t requests;
-  // Time for connecting; 0 for the usual. connect-timeout=SECONDS in the connection string goes before.
+  // Timeout of connecting; 0 for the default. connect-timeout=SECONDS in the connection string
+  // takes precedence.
   uint32_t connect_milliseconds;
-  // Time for one operation to be answered; negative for no end. deadline=SECONDS in the connection
-  // string goes before.
+  // Timeout of the answer to an operation; negative for none. deadline=SECONDS in the connection
+  // string takes precedence.
   int64_t deadline_milliseconds;
-  // Time for replacing a lost connection; 0 for none. recovery=SECONDS in the connection string goes
-  // before.
+  // Time for replacing a lost connection; 0 for none. recovery=SECONDS in the connection string
+  // takes precedence.
   int64_t recovery_milliseconds;
-  // Who the session is to fences, or null. fence-id=NAME in the connection string goes before.
+  // The name of the session in fences, or null. fence-id=NAME in the connection string takes
+  // precedence.
   const char *fence_id;
-  // Names this client to the server across restarts, or null.
+  // The name of this client for the server across restarts, or null.
   const char *client_id;
   // The user, or null for that of the connection string; two that differ are DAP_E_INVALID.
   const char *user;
   // The user's password, or null.
   const char *password;
-  // In place of user and password, or null.
+  // Replaces user and password, or null.
   dap_credentials_t credentials;
-  // For `credentials`.
+  // The argument of `credentials`.
   void *context;
 } dap_options_t;
 
 // A session with a server. 0 is none.
 typedef struct {
-  // A number that means something to the library alone.
+  // A number that only the library interprets.
   uint64_t id;
 } dap_session_t;
 
-// What a session agreed on.
+// The parameters that a session has negotiated.
 typedef struct {
   // The longest single read, in bytes.
   uint64_t read_bytes_max;
   // The longest single write, in bytes.
   uint64_t write_bytes_max;
-  // Requests that may be outstanding.
+  // Most outstanding requests.
   uint32_t requests;
-  // The time without a word after which the server forgets a client, in seconds.
+  // The lease time, in seconds: the server forgets a client that is silent for longer.
   uint32_t lease_seconds;
   // DAP_TRANSPORT_IWARP or DAP_TRANSPORT_SHM; DAP_TRANSPORT_AUTO for another one.
   uint32_t transport;
@@ -559,7 +564,7 @@ typedef struct {
   uint32_t checksums;
 } dap_session_info_t;
 
-// What a session has done.
+// Counters of a session.
 typedef struct {
   // Requests answered.
   uint64_t answered;
@@ -567,7 +572,7 @@ typedef struct {
   uint64_t bytes_read;
   // Bytes written.
   uint64_t bytes_written;
-  // Reads and writes whose data travelled inside messages.
+  // Reads and writes whose data was sent inside messages.
   uint64_t inline_transfers;
   // Reads and writes whose data was placed directly.
   uint64_t direct_transfers;
@@ -575,15 +580,15 @@ typedef struct {
   uint64_t recoveries;
   // Restarts of the server seen.
   uint64_t restarts;
-  // Requests that the server lets the session have outstanding now.
+  // Credits: requests that the session may have outstanding now.
   uint32_t credits;
   // Requests outstanding.
   uint32_t in_flight;
 } dap_stats_t;
 
-// A time since 1970.
+// A time, relative to 1970.
 typedef struct {
-  // Seconds; negative before.
+  // Seconds; negative before 1970.
   int64_t seconds;
   // Below 10^9.
   uint32_t nanoseconds;
@@ -591,7 +596,7 @@ typedef struct {
   uint32_t reserved;
 } dap_time_t;
 
-// Attributes of an object. What the server does not keep is zero.
+// Attributes of an object. Those that the server does not support are zero.
 typedef struct {
   // DAP_TYPE_...; 0 for another one.
   uint32_t kind;
@@ -607,7 +612,7 @@ typedef struct {
   uint32_t reserved;
   // Length, in bytes.
   uint64_t size;
-  // Bytes allocated at the server.
+  // Bytes allocated on the server.
   uint64_t space_used;
   // Inode number.
   uint64_t file_id;
@@ -629,7 +634,7 @@ typedef struct {
 
 // Attributes to change.
 typedef struct {
-  // Which, as DAP_SET_...
+  // The attributes to change, as DAP_SET_...
   uint32_t what;
   // Permission bits.
   uint32_t mode;
@@ -637,7 +642,7 @@ typedef struct {
   uint32_t owner;
   // The group's number.
   uint32_t group;
-  // Length, in bytes: cuts, or extends with zeros.
+  // Length, in bytes: truncates the file, or extends it with zeros.
   uint64_t size;
   // Last access.
   dap_time_t accessed;
@@ -645,19 +650,19 @@ typedef struct {
   dap_time_t modified;
 } dap_set_attributes_t;
 
-// Space and limits of a file system; UINT64_MAX for what the server does not say.
+// Space and limits of a file system; UINT64_MAX for a value that the server does not report.
 typedef struct {
-  // Bytes in all.
+  // Total bytes.
   uint64_t space_total;
   // Bytes free.
   uint64_t space_free;
   // Bytes free for this caller.
   uint64_t space_available;
-  // Files in all.
+  // Total files.
   uint64_t files_total;
-  // Files that can still be made.
+  // Free files.
   uint64_t files_free;
-  // Files that this caller can still make.
+  // Free files for this caller.
   uint64_t files_available;
   // The longest name, in bytes.
   uint64_t name_bytes_max;
@@ -665,19 +670,19 @@ typedef struct {
   uint64_t file_bytes_max;
   // The longest append, in bytes.
   uint64_t append_bytes_max;
-  // The size that the server likes for reads and writes, in bytes.
+  // The server's preferred size of reads and writes, in bytes.
   uint64_t io_bytes_preferred;
 } dap_fs_status_t;
 
 // A directory that is being listed. 0 is none.
 typedef struct {
-  // A number that means something to the library alone.
+  // A number that only the library interprets.
   uint64_t id;
 } dap_dir_t;
 
 // One entry of a directory.
 typedef struct {
-  // The name, with a zero at its end: any bytes but that and a slash.
+  // The name, with a zero at its end: any bytes but zero and a slash.
   char name[256];
   // 1 when `attributes` is known.
   uint32_t has_attributes;
@@ -689,42 +694,42 @@ typedef struct {
 
 // An open file. 0 is none.
 typedef struct {
-  // A number that means something to the library alone.
+  // A number that only the library interprets.
   uint64_t id;
 } dap_file_t;
 
-// Memory that a server can reach. 0 is none.
+// Memory that a server can access. 0 is none.
 typedef struct {
-  // A number that means something to the library alone.
+  // A number that only the library interprets.
   uint64_t id;
 } dap_buffer_t;
 
 // A completion group. 0 is none.
 typedef struct {
-  // A number that means something to the library alone.
+  // A number that only the library interprets.
   uint64_t id;
 } dap_group_t;
 
-// One operation that is over.
+// One completed operation.
 typedef struct {
-  // What the caller gave with the operation.
+  // The caller's value from the submission.
   uint64_t user_data;
-  // Its name, as it was returned when it was submitted.
+  // Its name, from the submission.
   uint64_t operation;
-  // The bytes moved, which may be fewer than asked for; 0 for a commit; for an append where it begins
-  // in the file; or a negative DAP_E_...
+  // The bytes moved, which may be fewer than requested; 0 for a commit; the file offset of an
+  // append; or a negative DAP_E_...
   int64_t result;
 } dap_completion_t;
 
 // Transfers that are sent together. 0 is none.
 typedef struct {
-  // A number that means something to the library alone.
+  // A number that only the library interprets.
   uint64_t id;
 } dap_batch_t;
 
 // A range of a file.
 typedef struct {
-  // Where it begins.
+  // The offset of its first byte.
   uint64_t offset;
   // Bytes.
   size_t len;
@@ -734,7 +739,7 @@ typedef struct {
 typedef struct {
   // The buffer.
   dap_buffer_t buffer;
-  // Where in it.
+  // The offset in the buffer.
   size_t at;
   // Bytes.
   size_t len;
@@ -742,11 +747,11 @@ typedef struct {
 
 // Requests that are sent together. 0 is none.
 typedef struct {
-  // A number that means something to the library alone.
+  // A number that only the library interprets.
   uint64_t id;
 } dap_chain_t;
 
-// Who has a lock, or had it.
+// The holder of a lock, or the former one.
 typedef struct {
   // The server's key of the client.
   uint64_t client;
@@ -764,28 +769,28 @@ typedef struct {
 extern "C" {
 #endif // __cplusplus
 
-// What a code means, in one sentence, for any number. The text is there for ever.
+// The meaning of a code, in one sentence, for any number. The text is never freed.
 //
 // Threads: any, at any time.
 const char *dap_strerror(int64_t code);
 
-// The name of a code, as in this header; "?" for what is none. The text is there for ever.
+// The name of a code, as in this header; "?" for any other number. The text is never freed.
 //
 // Threads: any, at any time.
 const char *dap_error_name(int64_t code);
 
-// The number in errno.h that comes nearest to a code; 0 for what is no error.
+// The number in errno.h that comes nearest to a code; 0 for a number that is no error.
 //
 // Threads: any, at any time.
 int32_t dap_errno(int64_t code);
 
-// What went wrong in the last call of this thread that failed, in one sentence that names what to do.
-// Good until the next call that fails in this thread. Never null.
+// The error of the last call of this thread that failed, in one sentence with a remedy. Valid
+// until the next call that fails in this thread. Never null.
 //
 // Threads: each has its own.
 const char *dap_last_error(void);
 
-// Fills in what is usual.
+// Fills in the defaults.
 //
 // Threads: any.
 //
@@ -793,16 +798,17 @@ const char *dap_last_error(void);
 // `options` is null or good for one struct.
 int32_t dap_options_init(dap_options_t *options);
 
-// Opens a session with the server that a connection string names, as
-// dafs://[USER@]HOST[:PORT]/PATH[?OPTION=VALUE&...]. There are deadline=SECONDS, recovery=SECONDS,
-// connect-timeout=SECONDS, transport=auto, iwarp or shm, wait=adaptive, poll or sleep, checksums=yes or no,
-// pnfs=yes or no (whether files are read and written at data servers), and fence-id=NAME; what is said there goes before `options`.
+// Opens a session with the server of a connection string:
+// dafs://[USER@]HOST[:PORT]/PATH[?OPTION=VALUE&...]. The options are deadline=SECONDS,
+// recovery=SECONDS, connect-timeout=SECONDS, transport=auto, iwarp or shm, wait=adaptive, poll or
+// sleep, checksums=yes or no, pnfs=yes or no (reads and writes at data servers), and
+// fence-id=NAME. They take precedence over `options`.
 //
-// Paths given to other functions begin at PATH, or at the server's root if they begin with a slash; the
-// empty path is PATH itself. `options` may be null.
+// Paths given to other functions begin at PATH, or at the server's root if they begin with a
+// slash; the empty path is PATH itself. `options` may be null.
 //
-// Threads: any. All threads may use one session at the same time. A fork of the process may not; it
-// opens one of its own.
+// Threads: any. All threads may use one session at the same time. A fork of the process may not;
+// it opens one of its own.
 //
 // Pointers:
 // `url` is a text or null, `options` null or made by dap_options_init(), `session` null or good for a
@@ -811,14 +817,14 @@ int32_t dap_connect(const char *url,
                     const dap_options_t *options,
                     dap_session_t *session);
 
-// Ends a session in order; operations in flight are waited for. Its files, buffers and groups are
-// still to be closed, and all else about them fails with DAP_E_LOST. The handle is closed even if the
+// Ends a session in order, after its outstanding operations. Its files, buffers and groups must
+// still be closed; other calls with them fail with DAP_E_LOST. The handle is closed even if the
 // server did not answer.
 //
 // Threads: DAP_E_BUSY while another thread is in a call that names the session.
 int32_t dap_disconnect(dap_session_t session);
 
-// Asks the server for a sign of life; tells the round trip if `nanoseconds` is not null.
+// Pings the server; returns the round trip in `nanoseconds`, if that is not null.
 //
 // Threads: any.
 //
@@ -826,18 +832,18 @@ int32_t dap_disconnect(dap_session_t session);
 // `nanoseconds` is null or good for a number.
 int32_t dap_ping(dap_session_t session, uint64_t *nanoseconds);
 
-// Sends what has been submitted and not sent yet.
+// Sends submitted requests that have not been sent yet.
 //
 // Threads: any.
 int32_t dap_flush(dap_session_t session);
 
-// 1 when there is a connection to the server now, as far as is known; 0 while a lost one is being
-// replaced, or when the session is over.
+// 1 if the session is connected now, as far as is known; 0 while a lost connection is being
+// replaced, or after the end of the session.
 //
 // Threads: any.
 int32_t dap_is_connected(dap_session_t session);
 
-// What the session agreed on.
+// The parameters that the session has negotiated.
 //
 // Threads: any.
 //
@@ -845,7 +851,7 @@ int32_t dap_is_connected(dap_session_t session);
 // `info` is null or good for one struct.
 int32_t dap_session_info(dap_session_t session, dap_session_info_t *info);
 
-// What the session has done so far.
+// The counters of the session.
 //
 // Threads: any.
 //
@@ -853,14 +859,14 @@ int32_t dap_session_info(dap_session_t session, dap_session_info_t *info);
 // `stats` is null or good for one struct.
 int32_t dap_stats(dap_session_t session, dap_stats_t *stats);
 
-// Lets every later call of this thread take no longer than so many milliseconds; a negative number
-// ends that. A call that is not over by then fails with DAP_E_NOT_SENT if nothing was done, and with
-// DAP_E_DEADLINE if it may have been.
+// Sets a timeout in milliseconds for every later call of this thread; a negative number ends that.
+// A call that takes longer fails with DAP_E_NOT_SENT if it had no effect, and with DAP_E_DEADLINE
+// if it may have had one.
 //
 // Threads: each has its own time.
 void dap_limit_thread(int64_t milliseconds);
 
-// The attributes of what a path names. `flags`: 0 or DAP_NO_FOLLOW.
+// The attributes of the object at a path. `flags`: 0 or DAP_NO_FOLLOW.
 //
 // Threads: any.
 //
@@ -871,8 +877,8 @@ int32_t dap_stat(dap_session_t handle,
                  uint32_t flags,
                  dap_attributes_t *attributes);
 
-// Changes attributes of what a path names. `flags`: 0 or DAP_NO_FOLLOW. When it fails, some may have
-// been changed.
+// Changes attributes of the object at a path. `flags`: 0 or DAP_NO_FOLLOW. If it fails, some may
+// have been changed.
 //
 // Threads: any.
 //
@@ -883,7 +889,7 @@ int32_t dap_set_attributes(dap_session_t handle,
                            uint32_t flags,
                            const dap_set_attributes_t *change);
 
-// Space and limits of the file system of what a path names.
+// Space and limits of the file system of the object at a path.
 //
 // Threads: any.
 //
@@ -891,7 +897,7 @@ int32_t dap_set_attributes(dap_session_t handle,
 // `path` is a text or null, `status` null or good for one struct.
 int32_t dap_statfs(dap_session_t handle, const char *path, dap_fs_status_t *status);
 
-// Which of the rights in `wanted` (DAP_ACCESS_...) the caller has on what a path names.
+// Returns the rights among `wanted` (DAP_ACCESS_...) that the caller has on the object at a path.
 //
 // Threads: any.
 //
@@ -915,7 +921,7 @@ int32_t dap_mkdir(dap_session_t handle, const char *path, uint32_t mode);
 // `path` is a text or null.
 int32_t dap_rmdir(dap_session_t handle, const char *path);
 
-// Removes a name that is no directory's. A file stays usable to those who have it open.
+// Removes a name other than a directory's. An open file stays usable.
 //
 // Threads: any.
 //
@@ -923,7 +929,7 @@ int32_t dap_rmdir(dap_session_t handle, const char *path);
 // `path` is a text or null.
 int32_t dap_remove(dap_session_t handle, const char *path);
 
-// Renames, replacing what has the name `to` if it is of the same kind.
+// Renames, replacing an object of the name `to` if it is of the same kind.
 //
 // Threads: any.
 //
@@ -939,7 +945,7 @@ int32_t dap_rename(dap_session_t handle, const char *from, const char *to);
 // Both are texts or null.
 int32_t dap_link(dap_session_t handle, const char *path, const char *other);
 
-// Makes a symbolic link at `path` that says `to`.
+// Makes a symbolic link at `path` with the text `to`.
 //
 // Threads: any.
 //
@@ -947,8 +953,8 @@ int32_t dap_link(dap_session_t handle, const char *path, const char *other);
 // Both are texts or null.
 int32_t dap_symlink(dap_session_t handle, const char *to, const char *path);
 
-// What a symbolic link says, with a zero at its end; returns the bytes without that. DAP_E_SHORT when
-// `size` is too small.
+// The text of a symbolic link, with a zero at its end; returns its length without that.
+// DAP_E_SHORT if `size` is too small.
 //
 // Threads: any.
 //
@@ -959,9 +965,9 @@ int64_t dap_readlink(dap_session_t handle,
                      char *target,
                      size_t size);
 
-// Makes a file with the permission bits `mode` and `len` bytes in it, and closes it: in one round trip
-// if they fit a message and `path` is a name without directories. DAP_E_EXIST if there is something of
-// that name. `stable` is as for dap_write(). When it fails the file may be there, with less in it.
+// Makes a file with the permission bits `mode` and `len` bytes in it, and closes it: in one round
+// trip if they fit a message and `path` is a name without directories. DAP_E_EXIST if the name
+// exists. `stable` is as for dap_write(). If it fails the file may exist, with fewer bytes.
 //
 // Threads: any.
 //
@@ -975,8 +981,8 @@ int32_t dap_create_file(dap_session_t handle,
                         size_t len,
                         uint32_t stable);
 
-// Reads up to `size` bytes from the start of the file at `path` without opening it: in one round trip
-// if that fits a message. Returns the bytes.
+// Reads up to `size` bytes from the start of the file at `path` without opening it: in one round
+// trip if that fits a message. Returns the number of bytes.
 //
 // Threads: any.
 //
@@ -995,7 +1001,7 @@ int64_t dap_read_file(dap_session_t handle,
 // `path` is a text or null, `directory` null or good for a handle.
 int32_t dap_opendir(dap_session_t handle, const char *path, dap_dir_t *directory);
 
-// The next entry, without "." and "..": returns 1, or 0 at the end. After an error it ends.
+// Returns the next entry, without "." and "..": 1, or 0 at the end. An error ends the listing.
 //
 // Threads: any; each entry goes to one of them.
 //
@@ -1008,7 +1014,7 @@ int32_t dap_readdir(dap_dir_t directory, dap_entry_t *entry);
 // Threads: DAP_E_BUSY while another thread is in a call that names it.
 int32_t dap_closedir(dap_dir_t directory);
 
-// Opens the file at `path`. `flags` are DAP_OPEN_...; `mode` is that of a file that is made.
+// Opens the file at `path`. `flags` are DAP_OPEN_...; `mode` is that of a new file.
 //
 // Threads: any. All threads may use one file at the same time.
 //
@@ -1020,8 +1026,8 @@ int32_t dap_open(dap_session_t handle,
                  uint32_t mode,
                  dap_file_t *file);
 
-// As dap_open(), together only with others that give the same key: DAP_E_KEY_MISMATCH while the file
-// is open under another one. Opens without a key are not concerned.
+// As dap_open(), shared only with opens of the same key: DAP_E_KEY_MISMATCH while the file is open
+// under another one. Opens without a key are not affected.
 //
 // Threads: any.
 //
@@ -1034,9 +1040,8 @@ int32_t dap_open_with_key(dap_session_t handle,
                           uint64_t key,
                           dap_file_t *file);
 
-// Closes a file. The handle is closed also when this reports DAP_E_WRITES_LOST or that the server did
-// not answer; only after DAP_E_BUSY it is not. Operations of a group that are in flight should be
-// waited for before.
+// Closes a file. The handle is closed also after DAP_E_WRITES_LOST or a missing answer of the
+// server, but not after DAP_E_BUSY. Wait for outstanding operations of a group before.
 //
 // Threads: DAP_E_BUSY while another thread is in a call that names the file.
 int32_t dap_close(dap_file_t handle);
@@ -1057,23 +1062,24 @@ int32_t dap_fstat(dap_file_t handle, dap_attributes_t *attributes);
 // `change` is null or one struct.
 int32_t dap_fset_attributes(dap_file_t handle, const dap_set_attributes_t *change);
 
-// Cuts a file, or extends it with zeros.
+// Truncates a file, or extends it with zeros.
 //
 // Threads: any.
 int32_t dap_truncate(dap_file_t handle, uint64_t size);
 
-// Makes `len` bytes from `offset` stable; 0 and 0 for all. DAP_E_WRITES_LOST: all that was written
-// since the last time must be written again.
+// Makes `len` bytes from `offset` stable; 0 and 0 for all. DAP_E_WRITES_LOST: all writes since the
+// last commit must be repeated.
 //
-// Threads: any. Covers what was over when it was called.
+// Threads: any. Covers the writes that had completed when it was called.
 int32_t dap_commit(dap_file_t handle, uint64_t offset, uint64_t len);
 
-// Tells the server that a range will be used soon, and asks it to read it ahead.
+// Announces that a range will be used soon, and asks the server to read it ahead.
 //
 // Threads: any.
 int32_t dap_prefetch(dap_file_t handle, uint64_t offset, uint32_t len);
 
-// Makes a buffer of zeros where this session's transport moves data fastest, and tells its address.
+// Makes a buffer of zeros where this session's transport moves data fastest, and returns its
+// address.
 //
 // Threads: any.
 //
@@ -1081,8 +1087,8 @@ int32_t dap_prefetch(dap_file_t handle, uint64_t offset, uint32_t len);
 // `buffer` is null or good for a handle, `address` for a pointer.
 int32_t dap_buffer_alloc(dap_session_t handle, size_t bytes, dap_buffer_t *buffer, void **address);
 
-// Registers memory of the caller's, for use in place: DAP_E_FAULT if it is not mapped or may not be
-// written. It must stay mapped until dap_unregister() has succeeded.
+// Registers memory of the caller, for use in place: DAP_E_FAULT if it is not mapped or not
+// writable. It must stay mapped until dap_unregister() has succeeded.
 //
 // Threads: any.
 //
@@ -1090,10 +1096,10 @@ int32_t dap_buffer_alloc(dap_session_t handle, size_t bytes, dap_buffer_t *buffe
 // As said above.
 int32_t dap_register(dap_session_t handle, void *memory, size_t bytes, dap_buffer_t *buffer);
 
-// As dap_register(), where the registration is kept for the next time: cheap for memory that was lent
-// before. dap_unregister() closes the handle; the memory may be unmapped when dap_forget_memory()
-// has succeeded. A block of a heap may be freed and used for something else without that, if the
-// heap keeps it mapped.
+// As dap_register(), but the registration is cached: cheap for memory that was lent before.
+// dap_unregister() closes the handle; the memory may be unmapped after dap_forget_memory() has
+// succeeded. A heap block may be freed and used for another purpose without that, if the heap
+// keeps it mapped.
 //
 // Threads: any.
 //
@@ -1104,19 +1110,19 @@ int32_t dap_lend(dap_session_t handle,
                  size_t bytes,
                  dap_buffer_t *buffer);
 
-// Ends what dap_lend() and the functions on any memory have registered of this memory, so that it can
-// be unmapped: when it succeeds the server cannot reach it any more. DAP_E_BUSY while an operation or a
-// buffer handle uses it.
+// Ends the cached registrations of this memory, from dap_lend() and the functions on any memory,
+// so that it can be unmapped: after success the server cannot access it any more. DAP_E_BUSY while
+// an operation or a buffer handle uses it.
 //
 // Threads: any.
 //
 // Pointers:
-// The memory is not touched: any pointer will do.
+// The memory is not accessed: any pointer will do.
 int32_t dap_forget_memory(dap_session_t handle,
                           const void *memory,
                           size_t bytes);
 
-// Where a buffer is, and how long.
+// The address and the length of a buffer.
 //
 // Threads: any.
 //
@@ -1124,14 +1130,14 @@ int32_t dap_forget_memory(dap_session_t handle,
 // `address` is null or good for a pointer, `bytes` for a number.
 int32_t dap_buffer_memory(dap_buffer_t handle, void **address, size_t *bytes);
 
-// Ends a registration, or frees what dap_buffer_alloc() has made. When it succeeds the server cannot
-// reach the memory any more. DAP_E_BUSY while an operation uses it: the buffer stays as it is.
+// Ends a registration, or frees a buffer of dap_buffer_alloc(). After success the server cannot
+// access the memory any more. DAP_E_BUSY while an operation uses it: the buffer stays as it is.
 //
 // Threads: DAP_E_BUSY while another thread is in a call that names the buffer.
 int32_t dap_unregister(dap_buffer_t handle);
 
-// Reads up to `len` bytes from `offset` into any memory; returns the bytes, fewer only at the end of
-// the file. Copies once; dap_read_buffer() does not.
+// Reads up to `len` bytes from `offset` into any memory; returns the number of bytes, fewer only
+// at the end of the file. Copies once; dap_read_buffer() does not.
 //
 // Threads: any.
 //
@@ -1155,8 +1161,8 @@ int64_t dap_write(dap_file_t handle,
                   uint64_t offset,
                   uint32_t stable);
 
-// Writes `len` bytes at the end of the file, whole or not at all, with nothing of anybody else's in
-// between; tells where in `offset`, if that is not null. `stable` is not DAP_UNSTABLE.
+// Writes `len` bytes at the end of the file, atomically and contiguously; returns their offset in
+// `offset`, if that is not null. `stable` is not DAP_UNSTABLE.
 //
 // Threads: any.
 //
@@ -1168,7 +1174,7 @@ int32_t dap_append(dap_file_t handle,
                    uint32_t stable,
                    uint64_t *offset);
 
-// As dap_append(), `len` bytes of a buffer from `at` on, which the server fetches itself.
+// As dap_append(), for `len` bytes of a buffer from `at` on, which the server fetches directly.
 //
 // Threads: any.
 //
@@ -1182,7 +1188,7 @@ int32_t dap_append_buffer(dap_file_t handle,
                           uint64_t *offset);
 
 // Reads up to `len` bytes from `offset` into a buffer, `at` bytes from its start, where the server
-// puts them itself; returns the bytes, fewer only at the end of the file.
+// stores them directly; returns the number of bytes, fewer only at the end of the file.
 //
 // Threads: any.
 int64_t dap_read_buffer(dap_file_t handle,
@@ -1209,18 +1215,20 @@ int64_t dap_write_buffer(dap_file_t handle,
 // `group` is null or good for a handle.
 int32_t dap_group_create(dap_session_t handle, dap_group_t *group);
 
-// Ends a group. DAP_E_BUSY while operations are in flight in it; completions that have not been
-// fetched are forgotten. Its descriptor is closed.
+// Ends a group. DAP_E_BUSY while operations are outstanding in it; completions that have not been
+// fetched are dropped. Its descriptor is closed.
 //
 // Threads: DAP_E_BUSY while another thread is in a call that names the group.
 int32_t dap_group_free(dap_group_t handle);
 
-// Starts a read of `len` bytes from `offset` into a buffer, `at` bytes from its start. Its completion
-// comes to the group with `user_data`; its name is told in `operation`, if that is not null. The bytes
-// read may be fewer than asked for, also because of dap_session_info_t.read_bytes_max.
+// Starts a read of `len` bytes from `offset` into a buffer, `at` bytes from its start. Its
+// completion comes to the group with `user_data`; its name is returned in `operation`, if that is
+// not null. The bytes read may be fewer than requested, also because of
+// dap_session_info_t.read_bytes_max.
 //
-// It leaves at once if nothing else is in flight, else with the next call that waits or polls, or with
-// dap_flush(). The memory must be left alone until the completion has been fetched.
+// It is sent at once if no other operation is outstanding, else with the next call that waits or
+// polls, or with dap_flush(). The memory must not be accessed until the completion has been
+// fetched.
 //
 // Threads: any.
 //
@@ -1236,8 +1244,8 @@ int32_t dap_async_read(dap_group_t handle,
                        uint64_t *operation);
 
 // Starts a write of `len` bytes at `offset` from a buffer, as dap_async_read() does. `stable` is
-// DAP_UNSTABLE, DAP_DATA_SYNC or DAP_FILE_SYNC. The bytes written may be fewer than asked for; the
-// rest is the caller's to write.
+// DAP_UNSTABLE, DAP_DATA_SYNC or DAP_FILE_SYNC. The bytes written may be fewer than requested; the
+// caller has to write the rest.
 //
 // Threads: any.
 //
@@ -1282,7 +1290,8 @@ int32_t dap_async_write_memory(dap_group_t handle,
                                uint32_t stable,
                                uint64_t *operation);
 
-// Starts to make `len` bytes from `offset` stable; 0 and 0 for all. Writes in flight are not covered.
+// Starts to make `len` bytes from `offset` stable; 0 and 0 for all. Outstanding writes are not
+// covered.
 //
 // Threads: any.
 //
@@ -1295,8 +1304,9 @@ int32_t dap_async_commit(dap_group_t handle,
                          uint64_t len,
                          uint64_t *operation);
 
-// Starts to write `len` bytes of a buffer from `at` on at the end of the file, as dap_append_buffer() does;
-// its completion tells where. Of several that are in flight the server may take any first.
+// Starts to write `len` bytes of a buffer from `at` on at the end of the file, as
+// dap_append_buffer() does; its completion has the offset. The server may execute outstanding
+// appends in any order.
 //
 // Threads: any.
 //
@@ -1325,11 +1335,12 @@ int32_t dap_async_append_memory(dap_group_t handle,
                                 uint32_t stable,
                                 uint64_t *operation);
 
-// Waits until `min` completions have come, or nothing is in flight any more, or `milliseconds` have
-// passed (negative: for ever), and hands out up to `max`, which are at most 4096: 1 waits for any, a
-// number for some, SIZE_MAX for all that have a place. With 0 for either it looks once. Returns how many;
-// 0 when nothing was in flight; DAP_E_TIMED_OUT when none has come in time; DAP_E_FAULT when there is no
-// memory for those that have come, which the next call hands out.
+// Waits until `min` completions have come, or no operation is outstanding any more, or
+// `milliseconds` have passed (negative: no timeout), and returns up to `max`, which are at most
+// 4096. `min` is 1 for any, a number for some, SIZE_MAX for as many as fit. With 0 for either it
+// polls once. Returns the number of completions: 0 when no operation was outstanding;
+// DAP_E_TIMED_OUT when none has come in time; DAP_E_FAULT when there is no memory for those that
+// have come, which the next call returns.
 //
 // Threads: any. When several wait for one group, each completion goes to one of them.
 //
@@ -1341,10 +1352,11 @@ int64_t dap_io_wait(dap_group_t handle,
                     size_t min,
                     int64_t milliseconds);
 
-// Hands out up to `max` completions that have come, without waiting and without a system call that the
-// transport does not need: over shared memory one to wake a server that sleeps, at each 128th poll, or
-// after 20 microseconds, a look whether it has gone, and at each sixteenth copy to or from memory of the
-// program's own three about its signal handlers; over TCP each poll tries to receive. Returns how many.
+// Returns up to `max` completions that have come, and their number, without waiting. It makes only
+// the system calls that the transport needs. Over TCP each poll tries to receive. Over shared
+// memory there are three kinds: one call to wake a sleeping server; a check, at each 128th poll or
+// after 20 microseconds, whether the server has gone; and three about the program's signal
+// handlers, at each sixteenth copy to or from its own memory.
 //
 // Threads: any.
 //
@@ -1354,24 +1366,25 @@ int64_t dap_io_poll(dap_group_t handle,
                     dap_completion_t *completions,
                     size_t max);
 
-// How many operations of a group are in flight; those that wait to be fetched are not among them.
+// The number of outstanding operations of a group, without completions that wait to be fetched.
 //
 // Threads: any.
 int64_t dap_io_in_flight(dap_group_t handle);
 
-// Gives an operation up if the server cannot reach its memory now: 1 if it is over, 0 if it is with
-// the server and must be waited for. Its completion comes in any case.
+// Cancels an operation if the server cannot access its memory now: 1 if it is cancelled, 0 if it
+// is with the server and must be waited for. Its completion comes in any case.
 //
 // Threads: any.
 int32_t dap_io_cancel(dap_group_t handle, uint64_t operation);
 
-// Asks the server not to wait any longer before it begins with a transfer of an asynchronous batch.
+// Asks the server to begin with a transfer of an asynchronous batch without further delay.
 //
 // Threads: any.
 int32_t dap_io_expedite(dap_group_t handle, uint64_t operation);
 
-// A descriptor that is readable while completions wait to be fetched, for poll() and epoll. It must
-// not be read or closed. From the first call on a thread of the library moves the group's operations.
+// A descriptor that is readable while completions wait to be fetched, for poll() and epoll. It
+// must not be read or closed. From the first call on a thread of the library drives the group's
+// operations.
 //
 // Threads: any.
 int32_t dap_group_descriptor(dap_group_t handle);
@@ -1384,8 +1397,8 @@ int32_t dap_group_descriptor(dap_group_t handle);
 // `batch` is null or good for a handle.
 int32_t dap_batch_create(dap_session_t handle, dap_batch_t *batch);
 
-// Adds a read of ranges of a file into pieces of buffers; the two need not be cut alike, but have the
-// same sum. Returns its place in the batch.
+// Adds a read of ranges of a file into pieces of buffers. The two may be divided differently, but
+// must have the same total length. Returns its index in the batch.
 //
 // Threads: any.
 //
@@ -1412,18 +1425,19 @@ int64_t dap_batch_write(dap_batch_t handle,
                         const dap_piece_t *pieces,
                         size_t piece_count);
 
-// Lets the server take up to so many microseconds to gather and order the transfers, and report each
-// by itself, `together` at a time (0: as before).
+// Allows the server to take up to so many microseconds to gather and order the transfers, and to
+// report them separately, `together` at a time (0: as before).
 //
 // Threads: any.
 int32_t dap_batch_window(dap_batch_t handle,
                          uint32_t microseconds,
                          uint32_t together);
 
-// Sends a batch and closes its handle; each transfer's completion comes to the group. `user_data` and
-// `operations` have a place for each transfer; `operations`, for their names, may be null. When this
-// fails nothing was sent, and the handle is closed, except after DAP_E_BUSY. When only a part could be
-// sent it succeeds, and the completions of the others tell why.
+// Sends a batch and closes its handle. The completion of each transfer comes to the group.
+// `user_data` and `operations` have an element for each transfer; `operations`, for their names,
+// may be null. If this fails no transfer was sent, and the handle is closed, except after
+// DAP_E_BUSY. If only a part could be sent it succeeds, and the completions of the others have the
+// reason.
 //
 // Threads: DAP_E_BUSY while another thread is in a call that names the batch.
 //
@@ -1434,8 +1448,8 @@ int32_t dap_batch_submit(dap_batch_t handle,
                          const uint64_t *user_data,
                          uint64_t *operations);
 
-// Sends a batch, waits for all of it, and closes its handle. `results` has a place for each transfer:
-// the bytes, or a negative DAP_E_...
+// Sends a batch, waits for all of it, and closes its handle. `results` has an element for each
+// transfer: the bytes, or a negative DAP_E_...
 //
 // Threads: DAP_E_BUSY while another thread is in a call that names the batch.
 //
@@ -1444,7 +1458,7 @@ int32_t dap_batch_submit(dap_batch_t handle,
 int32_t dap_batch_run(dap_batch_t handle,
                       int64_t *results);
 
-// Closes the handle of a batch that is not to be sent.
+// Closes the handle of a batch without sending it.
 //
 // Threads: DAP_E_BUSY while another thread is in a call that names the batch.
 int32_t dap_batch_discard(dap_batch_t handle);
@@ -1457,9 +1471,9 @@ int32_t dap_batch_discard(dap_batch_t handle);
 // `chain` is null or good for a handle.
 int32_t dap_chain_create(dap_session_t handle, dap_chain_t *chain);
 
-// Adds the search for an object by up to 64 names, which the requests behind it work on. `path` begins
-// as other paths do, or with DAP_CHAIN_FOUND at what the request before has found. Symbolic links are not
-// followed. Its result is 0. Returns its place in the chain.
+// Adds a lookup by up to 64 names. Later requests work on the object found. `path` begins as other
+// paths do, or with DAP_CHAIN_FOUND at the object that the request before has found. Symbolic
+// links are not followed. Its result is 0. Returns its index in the chain.
 //
 // Threads: any.
 //
@@ -1469,8 +1483,8 @@ int64_t dap_chain_lookup(dap_chain_t handle,
                          const char *path,
                          uint32_t flags);
 
-// Adds the question for the attributes of what was found, which dap_chain_run() puts into `attributes`. Its
-// result is 0. Returns its place in the chain.
+// Adds a request for the attributes of the object found, which dap_chain_run() stores in
+// `attributes`. Its result is 0. Returns its index in the chain.
 //
 // Threads: any.
 //
@@ -1479,16 +1493,16 @@ int64_t dap_chain_lookup(dap_chain_t handle,
 int64_t dap_chain_stat(dap_chain_t handle,
                        dap_attributes_t *attributes);
 
-// Adds the question which of the rights in `wanted` (DAP_ACCESS_...) the caller has on what was found: that
-// is its result. Returns its place in the chain.
+// Adds a check for the rights in `wanted` (DAP_ACCESS_...) of the caller on the object found; its
+// result is the set of rights that the caller has. Returns its index in the chain.
 //
 // Threads: any.
 int64_t dap_chain_access(dap_chain_t handle,
                          uint32_t wanted);
 
-// Adds a read of an open file, or with the handle 0 of what was found: of no more than a message
-// holds (8000 bytes always fit). dap_chain_run() puts the data into `memory`. Its result is the bytes,
-// fewer only at the end of the file. Returns its place in the chain.
+// Adds a read of an open file, or with the handle 0 of the object found: of no more than a message
+// holds (8000 bytes always fit). dap_chain_run() stores the data in `memory`. Its result is the
+// number of bytes, fewer only at the end of the file. Returns its index in the chain.
 //
 // Threads: any.
 //
@@ -1500,9 +1514,9 @@ int64_t dap_chain_read(dap_chain_t handle,
                        size_t len,
                        uint64_t offset);
 
-// Adds a write to an open file, or with the handle 0 to what was found: of no more than a message holds
-// (8000 bytes always fit). `stable` is DAP_DATA_SYNC or DAP_FILE_SYNC. The data is copied now. Its result
-// is the bytes. Returns its place in the chain.
+// Adds a write to an open file, or with the handle 0 to the object found: of no more than a
+// message holds (8000 bytes always fit). `stable` is DAP_DATA_SYNC or DAP_FILE_SYNC. The data is
+// copied now. Its result is the number of bytes. Returns its index in the chain.
 //
 // Threads: any.
 //
@@ -1515,8 +1529,8 @@ int64_t dap_chain_write(dap_chain_t handle,
                         uint64_t offset,
                         uint32_t stable);
 
-// Adds a lock, which waits for nobody. `flags` are as for dap_lock(). Its result is 0. Returns its place
-// in the chain.
+// Adds a lock request, which does not wait for other locks. `flags` are as for dap_lock(). Its
+// result is 0. Returns its index in the chain.
 //
 // Threads: any.
 int64_t dap_chain_lock(dap_chain_t handle,
@@ -1525,13 +1539,14 @@ int64_t dap_chain_lock(dap_chain_t handle,
                        uint64_t length,
                        uint32_t flags);
 
-// Adds the end of a lock. Its result is 0. Returns its place in the chain.
+// Adds an unlock. Its result is 0. Returns its index in the chain.
 //
 // Threads: any.
 int64_t dap_chain_unlock(dap_chain_t handle, dap_file_t of, uint64_t offset, uint64_t length);
 
-// Adds the making of a directory, which is what is found then. `path` is one name, where the session
-// begins or, with DAP_CHAIN_FOUND, in what was found. Its result is 0. Returns its place in the chain.
+// Adds a mkdir; later requests work on the new directory. `path` is one name, in the session's
+// directory or, with DAP_CHAIN_FOUND, in the directory found. Its result is 0. Returns its index
+// in the chain.
 //
 // Threads: any.
 //
@@ -1542,8 +1557,8 @@ int64_t dap_chain_mkdir(dap_chain_t handle,
                         uint32_t flags,
                         uint32_t mode);
 
-// Adds the removal of a name, or of an empty directory. `path` is as for dap_chain_mkdir(). Its result is
-// 0. Returns its place in the chain.
+// Adds the removal of a name, or of an empty directory. `path` is as for dap_chain_mkdir(). Its
+// result is 0. Returns its index in the chain.
 //
 // Threads: any.
 //
@@ -1553,27 +1568,29 @@ int64_t dap_chain_remove(dap_chain_t handle,
                          const char *path,
                          uint32_t flags);
 
-// Sends a chain, waits for it, and closes its handle. `results` has a place for each request: what its
-// function says, or a negative DAP_E_...; DAP_E_CHAIN behind the first that failed. When this fails
-// nothing was sent: DAP_E_INVALID where the requests form no chain, as when one that writes, makes or
-// removes comes behind one that reads content or attributes (locks may come anywhere), or when the first
-// works on what was found; DAP_E_CHAIN where the session has not a credit for each at the moment.
+// Sends a chain, waits for it, and closes its handle. `results` has an element for each request:
+// the result that its function documents, or a negative DAP_E_...; DAP_E_CHAIN behind the first
+// that failed. If this fails no request was sent: DAP_E_INVALID if the requests form no chain,
+// DAP_E_CHAIN if the session does not have a credit for each at the moment. The requests form no
+// chain if a write, mkdir or remove follows a request that reads content or attributes (locks may
+// come anywhere), or if the first works on an object found.
 //
 // Threads: DAP_E_BUSY while another thread is in a call that names the chain.
 //
 // Pointers:
-// `results` is null or as long as said, and so is what dap_chain_read() and dap_chain_stat() were given.
+// `results` is null or as long as said, and so are the places given to dap_chain_read() and
+// dap_chain_stat().
 int32_t dap_chain_run(dap_chain_t handle,
                       int64_t *results);
 
-// Closes the handle of a chain that is not to be sent.
+// Closes the handle of a chain without sending it.
 //
 // Threads: DAP_E_BUSY while another thread is in a call that names the chain.
 int32_t dap_chain_discard(dap_chain_t handle);
 
-// Locks `length` bytes from `offset`, and waits up to `milliseconds` for those who stand in the way
-// (0: not at all; negative: for ever). DAP_E_LOCK_HELD and DAP_E_LOCK_BROKEN say who in `holder`, if
-// that is not null. Two opens of one process are two owners.
+// Locks `length` bytes from `offset`, and waits up to `milliseconds` for conflicting locks (0: not
+// at all; negative: no timeout). With DAP_E_LOCK_HELD and DAP_E_LOCK_BROKEN, the holder is stored
+// in `holder`, if that is not null. Two opens of one process are two owners.
 //
 // Threads: any.
 //
@@ -1586,26 +1603,25 @@ int32_t dap_lock(dap_file_t handle,
                  int64_t milliseconds,
                  dap_lock_holder_t *holder);
 
-// Takes over broken locks, which the range must cover entirely, to mend what they protect;
-// dap_unlock() ends the repair. Until then nobody else reads or writes the bytes: that is
-// DAP_E_STALE_STATEID. DAP_E_INVAL where nothing is broken, DAP_E_LOCK_RANGE for a part of a lock.
+// Takes over broken locks, which the range must cover entirely, so that the caller can repair the
+// data; dap_unlock() ends the repair. Until then reads and writes of others fail with
+// DAP_E_STALE_STATEID. DAP_E_INVALID if no lock is broken, DAP_E_LOCK_RANGE for a part of a lock.
 //
 // Threads: any.
 int32_t dap_lock_for_repair(dap_file_t handle, uint64_t offset, uint64_t length);
 
-// Gives up what this file has locked in a range. Closing the file gives up all.
+// Releases the locks of this file in a range. Closing the file releases all.
 //
 // Threads: any.
 int32_t dap_unlock(dap_file_t handle, uint64_t offset, uint64_t length);
 
-// Undoes all that was written since the file was locked with DAP_LOCK_AUTO_RECOVERY, and gives the
-// lock up.
+// Undoes all writes since the file was locked with DAP_LOCK_AUTO_RECOVERY, and releases the lock.
 //
 // Threads: any.
 int32_t dap_abort_lock(dap_file_t handle);
 
-// Whether somebody would stand in the way of a lock by somebody else: 1, and who in `holder`, if that
-// is not null; else 0.
+// Tests for a lock that would conflict with a lock of another owner: 1, and the holder in
+// `holder`, if that is not null; else 0.
 //
 // Threads: any.
 //
@@ -1617,9 +1633,9 @@ int32_t dap_test_lock(dap_file_t handle,
                       uint32_t flags,
                       dap_lock_holder_t *holder);
 
-// Changes who may use what a path names (DAP_FENCE_FILE or DAP_FENCE_FILE_SYSTEM), as DAP_FENCE_CLEAR,
-// _SET, _ADD or _REMOVE and `count` names say. When it has succeeded, no request of those who are out
-// is under way any more.
+// Changes the fence of the object at a path (DAP_FENCE_FILE or DAP_FENCE_FILE_SYSTEM) by
+// DAP_FENCE_CLEAR, _SET, _ADD or _REMOVE and `count` names. After success, no request of an
+// excluded client is under way any more.
 //
 // Threads: any.
 //
@@ -1632,9 +1648,9 @@ int32_t dap_set_fence(dap_session_t handle,
                       const char *const *names,
                       size_t count);
 
-// The names on a fence, each with a zero at its end, one after the other. Returns how many there are;
-// 0 for nobody. DAP_E_NOT_FOUND says that there is no fence and everybody
-// has access. DAP_E_SHORT when they do not fit.
+// The names on a fence, each with a zero at its end, one after the other. Returns their number; 0
+// if all clients are excluded. DAP_E_NOT_FOUND if there is no fence and all clients have access.
+// DAP_E_SHORT if they do not fit.
 //
 // Threads: any.
 //

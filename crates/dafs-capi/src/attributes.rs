@@ -21,11 +21,11 @@ pub const DAP_TYPE_FIFO: u32 = 7;
 /// An owner or group whose number is not known.
 pub const DAP_NO_ID: u32 = u32::MAX;
 
-/// A time since 1970.
+/// A time, relative to 1970.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Default)]
 pub struct dap_time_t {
-    /// Seconds; negative before.
+    /// Seconds; negative before 1970.
     pub seconds: i64,
     /// Below 10^9.
     pub nanoseconds: u32,
@@ -33,7 +33,7 @@ pub struct dap_time_t {
     pub reserved: u32,
 }
 
-/// Attributes of an object. What the server does not keep is zero.
+/// Attributes of an object. Those that the server does not support are zero.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct dap_attributes_t {
@@ -51,7 +51,7 @@ pub struct dap_attributes_t {
     pub reserved: u32,
     /// Length, in bytes.
     pub size: u64,
-    /// Bytes allocated at the server.
+    /// Bytes allocated on the server.
     pub space_used: u64,
     /// Inode number.
     pub file_id: u64,
@@ -71,28 +71,28 @@ pub struct dap_attributes_t {
     pub created: dap_time_t,
 }
 
-/// Changes the permission bits.
+/// Sets the permission bits.
 pub const DAP_SET_MODE: u32 = 1;
-/// Changes the owner.
+/// Sets the owner.
 pub const DAP_SET_OWNER: u32 = 2;
-/// Changes the group.
+/// Sets the group.
 pub const DAP_SET_GROUP: u32 = 4;
-/// Changes the length.
+/// Sets the length.
 pub const DAP_SET_SIZE: u32 = 8;
-/// Changes the time of the last access.
+/// Sets the time of the last access.
 pub const DAP_SET_ACCESSED: u32 = 16;
-/// Sets the time of the last access to that of the server's clock.
+/// Sets the time of the last access from the server's clock.
 pub const DAP_SET_ACCESSED_NOW: u32 = 32;
-/// Changes the time of the last change.
+/// Sets the time of the last change.
 pub const DAP_SET_MODIFIED: u32 = 64;
-/// Sets the time of the last change to that of the server's clock.
+/// Sets the time of the last change from the server's clock.
 pub const DAP_SET_MODIFIED_NOW: u32 = 128;
 
 /// Attributes to change.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct dap_set_attributes_t {
-    /// Which, as DAP_SET_...
+    /// The attributes to change, as DAP_SET_...
     pub what: u32,
     /// Permission bits.
     pub mode: u32,
@@ -100,7 +100,7 @@ pub struct dap_set_attributes_t {
     pub owner: u32,
     /// The group's number.
     pub group: u32,
-    /// Length, in bytes: cuts, or extends with zeros.
+    /// Length, in bytes: truncates the file, or extends it with zeros.
     pub size: u64,
     /// Last access.
     pub accessed: dap_time_t,
@@ -108,21 +108,21 @@ pub struct dap_set_attributes_t {
     pub modified: dap_time_t,
 }
 
-/// Space and limits of a file system; UINT64_MAX for what the server does not say.
+/// Space and limits of a file system; UINT64_MAX for a value that the server does not report.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct dap_fs_status_t {
-    /// Bytes in all.
+    /// Total bytes.
     pub space_total: u64,
     /// Bytes free.
     pub space_free: u64,
     /// Bytes free for this caller.
     pub space_available: u64,
-    /// Files in all.
+    /// Total files.
     pub files_total: u64,
-    /// Files that can still be made.
+    /// Free files.
     pub files_free: u64,
-    /// Files that this caller can still make.
+    /// Free files for this caller.
     pub files_available: u64,
     /// The longest name, in bytes.
     pub name_bytes_max: u64,
@@ -130,7 +130,7 @@ pub struct dap_fs_status_t {
     pub file_bytes_max: u64,
     /// The longest append, in bytes.
     pub append_bytes_max: u64,
-    /// The size that the server likes for reads and writes, in bytes.
+    /// The server's preferred size of reads and writes, in bytes.
     pub io_bytes_preferred: u64,
 }
 

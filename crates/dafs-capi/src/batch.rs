@@ -13,14 +13,14 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// What a batch handle stands for. It holds a batch until that is sent.
+/// The object behind a batch handle. It holds a batch until that is sent.
 pub(crate) struct Batch(Mutex<Option<dafs_client::Batch>>);
 
 /// A range of a file.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct dap_range_t {
-    /// Where it begins.
+    /// The offset of its first byte.
     pub offset: u64,
     /// Bytes.
     pub len: usize,
@@ -32,7 +32,7 @@ pub struct dap_range_t {
 pub struct dap_piece_t {
     /// The buffer.
     pub buffer: dap_buffer_t,
-    /// Where in it.
+    /// The offset in the buffer.
     pub at: usize,
     /// Bytes.
     pub len: usize,
@@ -100,8 +100,8 @@ unsafe fn add(
     Ok(place as i64)
 }
 
-/// Adds a read of ranges of a file into pieces of buffers; the two need not be cut alike, but have the
-/// same sum. Returns its place in the batch.
+/// Adds a read of ranges of a file into pieces of buffers. The two may be divided differently, but
+/// must have the same total length. Returns its index in the batch.
 ///
 /// Threads: any.
 ///
@@ -140,8 +140,8 @@ pub unsafe extern "C" fn dap_batch_write(
     cross(|| unsafe { add(handle, file, (ranges, range_count), (pieces, piece_count), true) })
 }
 
-/// Lets the server take up to so many microseconds to gather and order the transfers, and report each
-/// by itself, `together` at a time (0: as before).
+/// Allows the server to take up to so many microseconds to gather and order the transfers, and to
+/// report them separately, `together` at a time (0: as before).
 ///
 /// Threads: any.
 #[unsafe(no_mangle)]
@@ -155,10 +155,11 @@ pub extern "C" fn dap_batch_window(handle: dap_batch_t, microseconds: u32, toget
     })
 }
 
-/// Sends a batch and closes its handle; each transfer's completion comes to the group. `user_data` and
-/// `operations` have a place for each transfer; `operations`, for their names, may be null. When this
-/// fails nothing was sent, and the handle is closed, except after DAP_E_BUSY. When only a part could be
-/// sent it succeeds, and the completions of the others tell why.
+/// Sends a batch and closes its handle. The completion of each transfer comes to the group.
+/// `user_data` and `operations` have an element for each transfer; `operations`, for their names,
+/// may be null. If this fails no transfer was sent, and the handle is closed, except after
+/// DAP_E_BUSY. If only a part could be sent it succeeds, and the completions of the others have the
+/// reason.
 ///
 /// Threads: DAP_E_BUSY while another thread is in a call that names the batch.
 ///
@@ -191,8 +192,8 @@ pub unsafe extern "C" fn dap_batch_submit(
     })
 }
 
-/// Sends a batch, waits for all of it, and closes its handle. `results` has a place for each transfer:
-/// the bytes, or a negative DAP_E_...
+/// Sends a batch, waits for all of it, and closes its handle. `results` has an element for each
+/// transfer: the bytes, or a negative DAP_E_...
 ///
 /// Threads: DAP_E_BUSY while another thread is in a call that names the batch.
 ///
@@ -212,7 +213,7 @@ pub unsafe extern "C" fn dap_batch_run(handle: dap_batch_t, results: *mut i64) -
     })
 }
 
-/// Closes the handle of a batch that is not to be sent.
+/// Closes the handle of a batch without sending it.
 ///
 /// Threads: DAP_E_BUSY while another thread is in a call that names the batch.
 #[unsafe(no_mangle)]

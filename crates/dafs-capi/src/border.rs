@@ -1,4 +1,4 @@
-//! What every function of the library goes through.
+//! The frame of every function of the library.
 
 use crate::error::{DAP_E_INTERNAL, Failure, remember};
 use std::cell::Cell;
@@ -9,12 +9,12 @@ thread_local! {
     static LIMIT: Cell<Option<Duration>> = const { Cell::new(None) };
 }
 
-/// Sets how long calls of this thread may take.
+/// Sets the time limit of this thread's calls.
 pub(crate) fn limit_thread(time: Option<Duration>) {
     LIMIT.set(time);
 }
 
-/// Does the work of a function and turns its failure, or a panic in it, into a code.
+/// Does the work of a function and maps its failure, or a panic in it, to a code.
 pub(crate) fn cross(work: impl FnOnce() -> Result<i64, Failure>) -> i64 {
     let bounded = AssertUnwindSafe(|| match LIMIT.get() {
         Some(time) => dafs_client::within(time, work),

@@ -1,4 +1,4 @@
-//! Memory that the server reads and writes itself.
+//! Memory that the server reads and writes directly.
 
 use crate::border::cross_plainly;
 use crate::error::{DAP_E_BUSY, DAP_E_INVALID, Failure};
@@ -10,11 +10,11 @@ use std::ffi::c_void;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// What a buffer handle stands for.
+/// The object behind a buffer handle.
 pub(crate) struct Buffer {
     pub(crate) io: IoBuffer,
     range: Range<usize>,
-    /// The registration is the cache's.
+    /// The registration belongs to the cache.
     is_lent: bool,
 }
 
@@ -23,7 +23,7 @@ pub(crate) fn buffer(handle: dap_buffer_t) -> Result<Arc<Buffer>, Failure> {
 }
 
 impl Buffer {
-    /// Where `len` bytes from `at` are in the registration.
+    /// The range of `len` bytes from `at` in the registration.
     pub(crate) fn part(&self, at: usize, len: usize) -> Result<Range<usize>, Failure> {
         let end = at.checked_add(len).filter(|end| *end <= self.range.len());
         let end = end.ok_or(Failure::new(DAP_E_INVALID, "the range leaves the buffer"))?;
@@ -38,7 +38,8 @@ fn some(bytes: usize) -> Result<(), Failure> {
     }
 }
 
-/// Makes a buffer of zeros where this session's transport moves data fastest, and tells its address.
+/// Makes a buffer of zeros where this session's transport moves data fastest, and returns its
+/// address.
 ///
 /// Threads: any.
 ///
@@ -64,8 +65,8 @@ pub unsafe extern "C" fn dap_buffer_alloc(
     })
 }
 
-/// Registers memory of the caller's, for use in place: DAP_E_FAULT if it is not mapped or may not be
-/// written. It must stay mapped until dap_unregister() has succeeded.
+/// Registers memory of the caller, for use in place: DAP_E_FAULT if it is not mapped or not
+/// writable. It must stay mapped until dap_unregister() has succeeded.
 ///
 /// Threads: any.
 ///
@@ -92,10 +93,10 @@ pub unsafe extern "C" fn dap_register(
     })
 }
 
-/// As dap_register(), where the registration is kept for the next time: cheap for memory that was lent
-/// before. dap_unregister() closes the handle; the memory may be unmapped when dap_forget_memory()
-/// has succeeded. A block of a heap may be freed and used for something else without that, if the
-/// heap keeps it mapped.
+/// As dap_register(), but the registration is cached: cheap for memory that was lent before.
+/// dap_unregister() closes the handle; the memory may be unmapped after dap_forget_memory() has
+/// succeeded. A heap block may be freed and used for another purpose without that, if the heap
+/// keeps it mapped.
 ///
 /// Threads: any.
 ///
@@ -121,14 +122,14 @@ pub unsafe extern "C" fn dap_lend(
     })
 }
 
-/// Ends what dap_lend() and the functions on any memory have registered of this memory, so that it can
-/// be unmapped: when it succeeds the server cannot reach it any more. DAP_E_BUSY while an operation or a
-/// buffer handle uses it.
+/// Ends the cached registrations of this memory, from dap_lend() and the functions on any memory,
+/// so that it can be unmapped: after success the server cannot access it any more. DAP_E_BUSY while
+/// an operation or a buffer handle uses it.
 ///
 /// Threads: any.
 ///
 /// # Safety
-/// The memory is not touched: any pointer will do.
+/// The memory is not accessed: any pointer will do.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dap_forget_memory(
     handle: dap_session_t,
@@ -138,7 +139,7 @@ pub unsafe extern "C" fn dap_forget_memory(
     cross_plainly(|| Ok(session(handle)?.client.forget_memory(memory.cast(), bytes)?))
 }
 
-/// Where a buffer is, and how long.
+/// The address and the length of a buffer.
 ///
 /// Threads: any.
 ///
@@ -164,8 +165,8 @@ pub unsafe extern "C" fn dap_buffer_memory(
     })
 }
 
-/// Ends a registration, or frees what dap_buffer_alloc() has made. When it succeeds the server cannot
-/// reach the memory any more. DAP_E_BUSY while an operation uses it: the buffer stays as it is.
+/// Ends a registration, or frees a buffer of dap_buffer_alloc(). After success the server cannot
+/// access the memory any more. DAP_E_BUSY while an operation uses it: the buffer stays as it is.
 ///
 /// Threads: DAP_E_BUSY while another thread is in a call that names the buffer.
 #[unsafe(no_mangle)]

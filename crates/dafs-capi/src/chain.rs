@@ -19,7 +19,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// A name in a chain is below what the request before has found.
 pub const DAP_CHAIN_FOUND: u32 = 1;
 
-/// What a chain handle stands for: the requests, until they are sent.
+/// The object behind a chain handle: the requests, until they are sent.
 pub(crate) struct Chain(Mutex<Option<Requests>>);
 
 /// It keeps neither the session nor files from being closed; they are looked up anew when it is run.
@@ -63,7 +63,7 @@ pub unsafe extern "C" fn dap_chain_create(handle: dap_session_t, chain: *mut dap
     })
 }
 
-/// Adds a request; yields its place.
+/// Adds a request; returns its index.
 fn add(
     handle: dap_chain_t,
     step: impl FnOnce(&Session) -> Result<Kept, Failure>,
@@ -83,12 +83,12 @@ fn sent() -> Failure {
     Failure::new(DAP_E_BAD_HANDLE, "the chain has been sent already")
 }
 
-/// The open file of a handle; that with the number 0 is what the chain has found.
+/// The open file of a handle. Handle 0 means the object that the chain has found.
 fn on(handle: dap_file_t) -> Result<Option<Arc<File>>, Failure> {
     if handle.id == 0 { Ok(None) } else { file(handle).map(Some) }
 }
 
-/// The place of a path: where it begins, and its names.
+/// The place of a path: its start, and its names.
 ///
 /// # Safety
 /// As [`text`].
@@ -108,7 +108,8 @@ unsafe fn place(
     Ok((from, names.map(<[u8]>::to_vec).collect()))
 }
 
-/// Refuses a path that asks for a directory (POSIX 4.13), since nothing looks at what a chain finds.
+/// Refuses a path that demands a directory (POSIX 4.13), because a chain does not check the type of
+/// the object that it finds.
 ///
 /// # Safety
 /// As [`text`].
@@ -143,9 +144,9 @@ unsafe fn name(
     }
 }
 
-/// Adds the search for an object by up to 64 names, which the requests behind it work on. `path` begins
-/// as other paths do, or with DAP_CHAIN_FOUND at what the request before has found. Symbolic links are not
-/// followed. Its result is 0. Returns its place in the chain.
+/// Adds a lookup by up to 64 names. Later requests work on the object found. `path` begins as other
+/// paths do, or with DAP_CHAIN_FOUND at the object that the request before has found. Symbolic
+/// links are not followed. Its result is 0. Returns its index in the chain.
 ///
 /// Threads: any.
 ///
@@ -172,8 +173,8 @@ pub unsafe extern "C" fn dap_chain_lookup(
     })
 }
 
-/// Adds the question for the attributes of what was found, which dap_chain_run() puts into `attributes`. Its
-/// result is 0. Returns its place in the chain.
+/// Adds a request for the attributes of the object found, which dap_chain_run() stores in
+/// `attributes`. Its result is 0. Returns its index in the chain.
 ///
 /// Threads: any.
 ///
@@ -191,8 +192,8 @@ pub unsafe extern "C" fn dap_chain_stat(
     })
 }
 
-/// Adds the question which of the rights in `wanted` (DAP_ACCESS_...) the caller has on what was found: that
-/// is its result. Returns its place in the chain.
+/// Adds a check for the rights in `wanted` (DAP_ACCESS_...) of the caller on the object found; its
+/// result is the set of rights that the caller has. Returns its index in the chain.
 ///
 /// Threads: any.
 #[unsafe(no_mangle)]
@@ -204,9 +205,9 @@ pub extern "C" fn dap_chain_access(handle: dap_chain_t, wanted: u32) -> i64 {
     })
 }
 
-/// Adds a read of an open file, or with the handle 0 of what was found: of no more than a message
-/// holds (8000 bytes always fit). dap_chain_run() puts the data into `memory`. Its result is the bytes,
-/// fewer only at the end of the file. Returns its place in the chain.
+/// Adds a read of an open file, or with the handle 0 of the object found: of no more than a message
+/// holds (8000 bytes always fit). dap_chain_run() stores the data in `memory`. Its result is the
+/// number of bytes, fewer only at the end of the file. Returns its index in the chain.
 ///
 /// Threads: any.
 ///
@@ -230,9 +231,9 @@ pub unsafe extern "C" fn dap_chain_read(
     })
 }
 
-/// Adds a write to an open file, or with the handle 0 to what was found: of no more than a message holds
-/// (8000 bytes always fit). `stable` is DAP_DATA_SYNC or DAP_FILE_SYNC. The data is copied now. Its result
-/// is the bytes. Returns its place in the chain.
+/// Adds a write to an open file, or with the handle 0 to the object found: of no more than a
+/// message holds (8000 bytes always fit). `stable` is DAP_DATA_SYNC or DAP_FILE_SYNC. The data is
+/// copied now. Its result is the number of bytes. Returns its index in the chain.
 ///
 /// Threads: any.
 ///
@@ -269,8 +270,8 @@ fn fits(len: usize, max: usize) -> Result<(), Failure> {
     }
 }
 
-/// Adds a lock, which waits for nobody. `flags` are as for dap_lock(). Its result is 0. Returns its place
-/// in the chain.
+/// Adds a lock request, which does not wait for other locks. `flags` are as for dap_lock(). Its
+/// result is 0. Returns its index in the chain.
 ///
 /// Threads: any.
 #[unsafe(no_mangle)]
@@ -288,7 +289,7 @@ pub extern "C" fn dap_chain_lock(
     })
 }
 
-/// Adds the end of a lock. Its result is 0. Returns its place in the chain.
+/// Adds an unlock. Its result is 0. Returns its index in the chain.
 ///
 /// Threads: any.
 #[unsafe(no_mangle)]
@@ -304,8 +305,9 @@ pub extern "C" fn dap_chain_unlock(
     })
 }
 
-/// Adds the making of a directory, which is what is found then. `path` is one name, where the session
-/// begins or, with DAP_CHAIN_FOUND, in what was found. Its result is 0. Returns its place in the chain.
+/// Adds a mkdir; later requests work on the new directory. `path` is one name, in the session's
+/// directory or, with DAP_CHAIN_FOUND, in the directory found. Its result is 0. Returns its index
+/// in the chain.
 ///
 /// Threads: any.
 ///
@@ -330,8 +332,8 @@ pub unsafe extern "C" fn dap_chain_mkdir(
     })
 }
 
-/// Adds the removal of a name, or of an empty directory. `path` is as for dap_chain_mkdir(). Its result is
-/// 0. Returns its place in the chain.
+/// Adds the removal of a name, or of an empty directory. `path` is as for dap_chain_mkdir(). Its
+/// result is 0. Returns its index in the chain.
 ///
 /// Threads: any.
 ///
@@ -355,16 +357,18 @@ pub unsafe extern "C" fn dap_chain_remove(
     })
 }
 
-/// Sends a chain, waits for it, and closes its handle. `results` has a place for each request: what its
-/// function says, or a negative DAP_E_...; DAP_E_CHAIN behind the first that failed. When this fails
-/// nothing was sent: DAP_E_INVALID where the requests form no chain, as when one that writes, makes or
-/// removes comes behind one that reads content or attributes (locks may come anywhere), or when the first
-/// works on what was found; DAP_E_CHAIN where the session has not a credit for each at the moment.
+/// Sends a chain, waits for it, and closes its handle. `results` has an element for each request:
+/// the result that its function documents, or a negative DAP_E_...; DAP_E_CHAIN behind the first
+/// that failed. If this fails no request was sent: DAP_E_INVALID if the requests form no chain,
+/// DAP_E_CHAIN if the session does not have a credit for each at the moment. The requests form no
+/// chain if a write, mkdir or remove follows a request that reads content or attributes (locks may
+/// come anywhere), or if the first works on an object found.
 ///
 /// Threads: DAP_E_BUSY while another thread is in a call that names the chain.
 ///
 /// # Safety
-/// `results` is null or as long as said, and so is what dap_chain_read() and dap_chain_stat() were given.
+/// `results` is null or as long as said, and so are the places given to dap_chain_read() and
+/// dap_chain_stat().
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dap_chain_run(handle: dap_chain_t, results: *mut i64) -> i32 {
     cross_plainly(|| {
@@ -387,7 +391,7 @@ pub unsafe extern "C" fn dap_chain_run(handle: dap_chain_t, results: *mut i64) -
             let result = match result {
                 // SAFETY: as the caller promises, and found writable above.
                 Ok(done) => unsafe { steps[place].tell(done) },
-                // It has no place in the connection there is now; those before it have.
+                // The present connection has no room for it, but has for those before it.
                 Err(Error::Unsendable(_)) => DAP_E_CHAIN.into(),
                 Err(error) => code(&error).into(),
             };
@@ -398,7 +402,7 @@ pub unsafe extern "C" fn dap_chain_run(handle: dap_chain_t, results: *mut i64) -
     })
 }
 
-/// Closes the handle of a chain that is not to be sent.
+/// Closes the handle of a chain without sending it.
 ///
 /// Threads: DAP_E_BUSY while another thread is in a call that names the chain.
 #[unsafe(no_mangle)]
@@ -419,7 +423,7 @@ impl Kept {
         }
     }
 
-    /// The open file that it is about.
+    /// The open file of the request.
     fn file(&self) -> Result<Option<Arc<File>>, Failure> {
         match self {
             Self::Read { of, .. } | Self::Write { to: of, .. } => on(*of),
@@ -446,12 +450,12 @@ impl Kept {
                 Step::MakeDirectory { within: within(dir), name, mode: *mode }
             }
             (Self::Remove { within: dir, name }, _) => Step::Remove { within: within(dir), name },
-            // `file` has found one for locks.
+            // Locks have a file, as `file` has checked.
             (Self::Stat(_) | Self::Lock { .. } | Self::Unlock { .. }, _) => Step::Attributes,
         }
     }
 
-    /// Puts the result where it belongs; what is told of it.
+    /// Stores the result in its place, and returns the number to report.
     ///
     /// # Safety
     /// The places are writable, and the caller of the library keeps them.

@@ -10,14 +10,14 @@ use dafs_client::{Follow, ReadDir};
 use std::ffi::c_char;
 use std::sync::{Mutex, PoisonError};
 
-/// What a directory handle stands for.
+/// The object behind a directory handle.
 pub(crate) struct Directory(Mutex<ReadDir>);
 
 /// One entry of a directory.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct dap_entry_t {
-    /// The name, with a zero at its end: any bytes but that and a slash.
+    /// The name, with a zero at its end: any bytes but zero and a slash.
     pub name: [c_char; 256],
     /// 1 when `attributes` is known.
     pub has_attributes: u32,
@@ -53,7 +53,7 @@ pub unsafe extern "C" fn dap_opendir(
     })
 }
 
-/// The next entry, without "." and "..": returns 1, or 0 at the end. After an error it ends.
+/// Returns the next entry, without "." and "..": 1, or 0 at the end. An error ends the listing.
 ///
 /// Threads: any; each entry goes to one of them.
 ///

@@ -6,31 +6,31 @@ use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char};
 use std::sync::LazyLock;
 
-/// It worked.
+/// Success.
 pub const DAP_OK: i32 = 0;
 /// The handle is closed, was never open, or is of another kind.
 pub const DAP_E_BAD_HANDLE: i32 = -1;
-/// An argument cannot be: null, too long, out of its range.
+/// An argument is not valid: null, too long, out of its range.
 pub const DAP_E_INVALID: i32 = -2;
-/// Memory is not mapped, or may not be used like that.
+/// Memory is not mapped, or does not allow this access.
 pub const DAP_E_FAULT: i32 = -3;
-/// It is in use by an operation or by another thread.
+/// The object is in use by an operation or by another thread.
 pub const DAP_E_BUSY: i32 = -4;
-/// It belongs to the process that this one was forked from: connect again.
+/// The object belongs to the process that this one was forked from: connect again.
 pub const DAP_E_FORKED: i32 = -5;
 /// The library failed.
 pub const DAP_E_INTERNAL: i32 = -6;
-/// Memory could not be had or registered.
+/// Memory could not be allocated or registered.
 pub const DAP_E_NO_MEMORY: i32 = -7;
 /// Too many operations, handles or completions: wait for some, or close some.
 pub const DAP_E_TOO_MANY: i32 = -8;
-/// Not done in the time that was given for waiting. What was waited for goes on.
+/// The timeout of a wait has expired. The operation goes on.
 pub const DAP_E_TIMED_OUT: i32 = -9;
-/// The server has not answered in time. It may or may not have done what was asked.
+/// The server has not answered in time. The outcome of the request is unknown.
 pub const DAP_E_DEADLINE: i32 = -10;
-/// Not sent in time; the server has not done it and will not.
+/// Not sent in time; the request has no effect and will have none.
 pub const DAP_E_NOT_SENT: i32 = -11;
-/// The connection was lost, and nobody knows whether it was done.
+/// The connection was lost, and the outcome of the request is unknown.
 pub const DAP_E_IN_DOUBT: i32 = -12;
 /// The session is over.
 pub const DAP_E_LOST: i32 = -13;
@@ -38,9 +38,9 @@ pub const DAP_E_LOST: i32 = -13;
 pub const DAP_E_PROTOCOL: i32 = -14;
 /// The session could not be opened.
 pub const DAP_E_CONNECT: i32 = -15;
-/// It was cancelled.
+/// The operation was cancelled.
 pub const DAP_E_CANCELED: i32 = -16;
-/// It was not carried out because of another one, or does not fit one chain.
+/// The request was not executed because of another one, or does not fit one chain.
 pub const DAP_E_CHAIN: i32 = -17;
 /// The server lost data that was written and not committed: write it again.
 pub const DAP_E_WRITES_LOST: i32 = -18;
@@ -48,16 +48,16 @@ pub const DAP_E_WRITES_LOST: i32 = -18;
 pub const DAP_E_URL: i32 = -19;
 /// The file, buffer, group or batch belongs to another session.
 pub const DAP_E_FOREIGN: i32 = -20;
-/// Somebody else has a lock in the way.
+/// Another owner holds a conflicting lock.
 pub const DAP_E_LOCK_HELD: i32 = -21;
 /// Too many symbolic links in one path.
 pub const DAP_E_LOOP: i32 = -22;
-/// The place for a result is too small.
+/// The buffer for a result is too small.
 pub const DAP_E_SHORT: i32 = -23;
-/// Something else; dap_last_error() says what.
+/// Another error; dap_last_error() describes it.
 pub const DAP_E_OTHER: i32 = -24;
 
-/// Codes from here downwards are what the server answered: this minus the number of the status.
+/// Codes from here downwards are the server's answers: this minus the number of the status.
 pub const DAP_E_STATUS: i32 = -1000;
 /// The server: only the owner or a privileged caller may do this.
 pub const DAP_E_PERM: i32 = -1001;
@@ -218,7 +218,7 @@ pub const DAP_E_X_LAYOUT_RECALLED: i32 = -16102;
 /// The server: the client has written elsewhere since this session began; a new one may write here.
 pub const DAP_E_X_SESSION_OLD: i32 = -16103;
 
-/// Code, error number, name and sentence of what the library itself finds.
+/// Code, error number, name and sentence of the library's own errors.
 const OWN: &[(i32, i32, &CStr, &CStr)] = &[
     (DAP_OK, 0, c"DAP_OK", c"it worked"),
     (
@@ -290,7 +290,7 @@ const OWN: &[(i32, i32, &CStr, &CStr)] = &[
 /// A code, its name and its sentence.
 type Told = (i64, CString, CString);
 
-/// The same of what servers answer, as `dafs-client` knows it.
+/// The codes of servers' answers, as `dafs-client` knows them.
 static SERVERS: LazyLock<Vec<Told>> = LazyLock::new(|| {
     let told = |status: &Status| -> Option<Told> {
         let name = CString::new(format!("DAP_E_{}", status.name())).ok()?;
@@ -299,7 +299,7 @@ static SERVERS: LazyLock<Vec<Told>> = LazyLock::new(|| {
     Status::ALL.iter().filter(|status| !status.is_ok()).filter_map(told).collect()
 });
 
-/// The name and the sentence of a code, which are there for ever.
+/// The name and the sentence of a code, with static lifetime.
 fn told(code: i64) -> Option<(&'static CStr, &'static CStr)> {
     match OWN.iter().find(|(known, ..)| i64::from(*known) == code) {
         Some((_, _, name, sentence)) => Some((name, sentence)),
@@ -310,7 +310,7 @@ fn told(code: i64) -> Option<(&'static CStr, &'static CStr)> {
     }
 }
 
-/// Why a function of the library failed.
+/// The reason why a function of the library failed.
 #[derive(Debug)]
 pub(crate) struct Failure {
     pub(crate) code: i32,
@@ -389,16 +389,16 @@ thread_local! {
     static LAST: RefCell<CString> = RefCell::new(CString::default());
 }
 
-/// Keeps the sentence for [`dap_last_error`]; returns the code.
+/// Stores the sentence for [`dap_last_error`]; returns the code.
 pub(crate) fn remember(failure: &Failure) -> i64 {
     let bytes: Vec<u8> = failure.sentence.bytes().filter(|byte| *byte != 0).collect();
     let sentence = CString::new(bytes).unwrap_or_default();
-    // A thread that is ending has no place for it any more.
+    // A thread that is ending has lost its storage.
     let _ = LAST.try_with(|last| last.replace(sentence));
     i64::from(failure.code)
 }
 
-/// What a code means, in one sentence, for any number. The text is there for ever.
+/// The meaning of a code, in one sentence, for any number. The text is never freed.
 ///
 /// Threads: any, at any time.
 #[unsafe(no_mangle)]
@@ -407,7 +407,7 @@ pub extern "C" fn dap_strerror(code: i64) -> *const c_char {
     told(code).map_or(unknown, |(_, sentence)| sentence).as_ptr()
 }
 
-/// The name of a code, as in this header; "?" for what is none. The text is there for ever.
+/// The name of a code, as in this header; "?" for any other number. The text is never freed.
 ///
 /// Threads: any, at any time.
 #[unsafe(no_mangle)]
@@ -415,7 +415,7 @@ pub extern "C" fn dap_error_name(code: i64) -> *const c_char {
     told(code).map_or(c"?", |(name, _)| name).as_ptr()
 }
 
-/// The number in errno.h that comes nearest to a code; 0 for what is no error.
+/// The number in errno.h that comes nearest to a code; 0 for a number that is no error.
 ///
 /// Threads: any, at any time.
 #[unsafe(no_mangle)]
@@ -435,8 +435,8 @@ pub extern "C" fn dap_errno(code: i64) -> i32 {
     }
 }
 
-/// What went wrong in the last call of this thread that failed, in one sentence that names what to do.
-/// Good until the next call that fails in this thread. Never null.
+/// The error of the last call of this thread that failed, in one sentence with a remedy. Valid
+/// until the next call that fails in this thread. Never null.
 ///
 /// Threads: each has its own.
 #[unsafe(no_mangle)]
@@ -449,7 +449,7 @@ mod tests {
     use super::*;
 
     fn text(pointer: *const c_char) -> &'static str {
-        // SAFETY: what is passed is a constant of the tables above.
+        // SAFETY: the pointer is to a constant of the tables above.
         unsafe { CStr::from_ptr(pointer) }.to_str().unwrap()
     }
 

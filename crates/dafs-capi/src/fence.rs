@@ -1,4 +1,4 @@
-//! Fences: who may use a file or a file system at all.
+//! Fences: allow lists of files and file systems.
 
 use crate::border::{cross, cross_plainly};
 use crate::error::{DAP_E_INVALID, DAP_E_SHORT, Failure};
@@ -15,13 +15,13 @@ pub const DAP_FENCE_FILE: u32 = 1;
 /// The file system that holds it.
 pub const DAP_FENCE_FILE_SYSTEM: u32 = 2;
 
-/// Everybody has access.
+/// Removes the list: all clients have access.
 pub const DAP_FENCE_CLEAR: u32 = 0;
-/// Only these have access.
+/// Replaces the list by these names.
 pub const DAP_FENCE_SET: u32 = 1;
-/// These have access, too.
+/// Adds these names to the list.
 pub const DAP_FENCE_ADD: u32 = 2;
-/// These have access no more.
+/// Removes these names from the list.
 pub const DAP_FENCE_REMOVE: u32 = 3;
 
 fn object(what: u32) -> Result<FenceObject, Failure> {
@@ -32,9 +32,9 @@ fn object(what: u32) -> Result<FenceObject, Failure> {
     }
 }
 
-/// Changes who may use what a path names (DAP_FENCE_FILE or DAP_FENCE_FILE_SYSTEM), as DAP_FENCE_CLEAR,
-/// _SET, _ADD or _REMOVE and `count` names say. When it has succeeded, no request of those who are out
-/// is under way any more.
+/// Changes the fence of the object at a path (DAP_FENCE_FILE or DAP_FENCE_FILE_SYSTEM) by
+/// DAP_FENCE_CLEAR, _SET, _ADD or _REMOVE and `count` names. After success, no request of an
+/// excluded client is under way any more.
 ///
 /// Threads: any.
 ///
@@ -69,9 +69,9 @@ pub unsafe extern "C" fn dap_set_fence(
     })
 }
 
-/// The names on a fence, each with a zero at its end, one after the other. Returns how many there are;
-/// 0 for nobody. DAP_E_NOT_FOUND says that there is no fence and everybody
-/// has access. DAP_E_SHORT when they do not fit.
+/// The names on a fence, each with a zero at its end, one after the other. Returns their number; 0
+/// if all clients are excluded. DAP_E_NOT_FOUND if there is no fence and all clients have access.
+/// DAP_E_SHORT if they do not fit.
 ///
 /// Threads: any.
 ///

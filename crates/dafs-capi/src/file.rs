@@ -10,39 +10,39 @@ use dafs_client::{AccessPattern, Create, OpenOptions, ShareDeny, Stability};
 use std::ffi::c_char;
 use std::sync::Arc;
 
-/// What a file handle stands for.
+/// The object behind a file handle.
 pub(crate) struct File(pub(crate) dafs_client::File);
 
 pub(crate) fn file(handle: dap_file_t) -> Result<Arc<File>, Failure> {
     tables().files.get(handle.id)
 }
 
-/// For reading.
+/// Opens for reading.
 pub const DAP_OPEN_READ: u32 = 0x1;
-/// For writing.
+/// Opens for writing.
 pub const DAP_OPEN_WRITE: u32 = 0x2;
-/// Makes the file if it is missing.
+/// Makes the file if it does not exist.
 pub const DAP_OPEN_CREATE: u32 = 0x4;
-/// With DAP_OPEN_CREATE: fails if there is such a file, unless this very call has made it.
+/// With DAP_OPEN_CREATE: fails if the file exists, unless this very call has made it.
 pub const DAP_OPEN_EXCLUSIVE: u32 = 0x8;
-/// Cuts the file to nothing.
+/// Truncates the file to length 0.
 pub const DAP_OPEN_TRUNCATE: u32 = 0x10;
-/// Nobody else may open it for reading.
+/// Denies other opens for reading.
 pub const DAP_OPEN_DENY_READ: u32 = 0x20;
-/// Nobody else may open it for writing.
+/// Denies other opens for writing.
 pub const DAP_OPEN_DENY_WRITE: u32 = 0x40;
-/// Nobody may remove it while it is open.
+/// Denies removal while it is open.
 pub const DAP_OPEN_DENY_DELETE: u32 = 0x80;
-/// Leaves it out of the session's cache.
+/// Bypasses the session's cache.
 pub const DAP_OPEN_DIRECT: u32 = 0x100;
-/// Opens only together with others that give the same key; see dap_open_with_key().
+/// Shares the file only with opens of the same key; see dap_open_with_key().
 const WITH_KEY: u32 = 0x200;
 
 /// A write that a later dap_commit() makes stable.
 pub const DAP_UNSTABLE: u32 = 0;
-/// A write whose data is stable when it is over.
+/// A write whose data is stable when it completes.
 pub const DAP_DATA_SYNC: u32 = 1;
-/// A write whose data and attributes are stable when it is over.
+/// A write whose data and attributes are stable when it completes.
 pub const DAP_FILE_SYNC: u32 = 2;
 
 pub(crate) fn stability(number: u32) -> Result<Stability, Failure> {
@@ -109,7 +109,7 @@ unsafe fn open(
     Ok(())
 }
 
-/// Opens the file at `path`. `flags` are DAP_OPEN_...; `mode` is that of a file that is made.
+/// Opens the file at `path`. `flags` are DAP_OPEN_...; `mode` is that of a new file.
 ///
 /// Threads: any. All threads may use one file at the same time.
 ///
@@ -130,8 +130,8 @@ pub unsafe extern "C" fn dap_open(
     })
 }
 
-/// As dap_open(), together only with others that give the same key: DAP_E_KEY_MISMATCH while the file
-/// is open under another one. Opens without a key are not concerned.
+/// As dap_open(), shared only with opens of the same key: DAP_E_KEY_MISMATCH while the file is open
+/// under another one. Opens without a key are not affected.
 ///
 /// Threads: any.
 ///
@@ -152,9 +152,8 @@ pub unsafe extern "C" fn dap_open_with_key(
     })
 }
 
-/// Closes a file. The handle is closed also when this reports DAP_E_WRITES_LOST or that the server did
-/// not answer; only after DAP_E_BUSY it is not. Operations of a group that are in flight should be
-/// waited for before.
+/// Closes a file. The handle is closed also after DAP_E_WRITES_LOST or a missing answer of the
+/// server, but not after DAP_E_BUSY. Wait for outstanding operations of a group before.
 ///
 /// Threads: DAP_E_BUSY while another thread is in a call that names the file.
 #[unsafe(no_mangle)]
@@ -196,7 +195,7 @@ pub unsafe extern "C" fn dap_fset_attributes(
     })
 }
 
-/// Cuts a file, or extends it with zeros.
+/// Truncates a file, or extends it with zeros.
 ///
 /// Threads: any.
 #[unsafe(no_mangle)]
@@ -204,16 +203,16 @@ pub extern "C" fn dap_truncate(handle: dap_file_t, size: u64) -> i32 {
     cross_plainly(|| Ok(file(handle)?.0.set_size(size)?))
 }
 
-/// Makes `len` bytes from `offset` stable; 0 and 0 for all. DAP_E_WRITES_LOST: all that was written
-/// since the last time must be written again.
+/// Makes `len` bytes from `offset` stable; 0 and 0 for all. DAP_E_WRITES_LOST: all writes since the
+/// last commit must be repeated.
 ///
-/// Threads: any. Covers what was over when it was called.
+/// Threads: any. Covers the writes that had completed when it was called.
 #[unsafe(no_mangle)]
 pub extern "C" fn dap_commit(handle: dap_file_t, offset: u64, len: u64) -> i32 {
     cross_plainly(|| Ok(file(handle)?.0.commit(offset, len)?))
 }
 
-/// Tells the server that a range will be used soon, and asks it to read it ahead.
+/// Announces that a range will be used soon, and asks the server to read it ahead.
 ///
 /// Threads: any.
 #[unsafe(no_mangle)]

@@ -1,4 +1,4 @@
-//! Operations that are not waited for one by one.
+//! Asynchronous operations.
 
 use crate::border::{cross, cross_plainly};
 use crate::buffer::buffer;
@@ -15,23 +15,23 @@ use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What a group handle stands for.
+/// The object behind a group handle.
 pub(crate) struct Group(pub(crate) CompletionGroup);
 
 pub(crate) fn group(handle: dap_group_t) -> Result<Arc<Group>, Failure> {
     tables().groups.get(handle.id)
 }
 
-/// One operation that is over.
+/// One completed operation.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct dap_completion_t {
-    /// What the caller gave with the operation.
+    /// The caller's value from the submission.
     pub user_data: u64,
-    /// Its name, as it was returned when it was submitted.
+    /// Its name, from the submission.
     pub operation: u64,
-    /// The bytes moved, which may be fewer than asked for; 0 for a commit; for an append where it begins
-    /// in the file; or a negative DAP_E_...
+    /// The bytes moved, which may be fewer than requested; 0 for a commit; the file offset of an
+    /// append; or a negative DAP_E_...
     pub result: i64,
 }
 
@@ -46,7 +46,7 @@ impl From<&Completion> for dap_completion_t {
 }
 
 thread_local! {
-    /// So that waiting asks for no memory.
+    /// Reused, so that a wait allocates no memory.
     static FETCHED: RefCell<Vec<Completion>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -67,8 +67,8 @@ pub unsafe extern "C" fn dap_group_create(handle: dap_session_t, group: *mut dap
     })
 }
 
-/// Ends a group. DAP_E_BUSY while operations are in flight in it; completions that have not been
-/// fetched are forgotten. Its descriptor is closed.
+/// Ends a group. DAP_E_BUSY while operations are outstanding in it; completions that have not been
+/// fetched are dropped. Its descriptor is closed.
 ///
 /// Threads: DAP_E_BUSY while another thread is in a call that names the group.
 #[unsafe(no_mangle)]
@@ -97,12 +97,14 @@ unsafe fn tell(
     Ok(())
 }
 
-/// Starts a read of `len` bytes from `offset` into a buffer, `at` bytes from its start. Its completion
-/// comes to the group with `user_data`; its name is told in `operation`, if that is not null. The bytes
-/// read may be fewer than asked for, also because of dap_session_info_t.read_bytes_max.
+/// Starts a read of `len` bytes from `offset` into a buffer, `at` bytes from its start. Its
+/// completion comes to the group with `user_data`; its name is returned in `operation`, if that is
+/// not null. The bytes read may be fewer than requested, also because of
+/// dap_session_info_t.read_bytes_max.
 ///
-/// It leaves at once if nothing else is in flight, else with the next call that waits or polls, or with
-/// dap_flush(). The memory must be left alone until the completion has been fetched.
+/// It is sent at once if no other operation is outstanding, else with the next call that waits or
+/// polls, or with dap_flush(). The memory must not be accessed until the completion has been
+/// fetched.
 ///
 /// Threads: any.
 ///
@@ -129,8 +131,8 @@ pub unsafe extern "C" fn dap_async_read(
 }
 
 /// Starts a write of `len` bytes at `offset` from a buffer, as dap_async_read() does. `stable` is
-/// DAP_UNSTABLE, DAP_DATA_SYNC or DAP_FILE_SYNC. The bytes written may be fewer than asked for; the
-/// rest is the caller's to write.
+/// DAP_UNSTABLE, DAP_DATA_SYNC or DAP_FILE_SYNC. The bytes written may be fewer than requested; the
+/// caller has to write the rest.
 ///
 /// Threads: any.
 ///
@@ -222,7 +224,8 @@ pub unsafe extern "C" fn dap_async_write_memory(
     })
 }
 
-/// Starts to make `len` bytes from `offset` stable; 0 and 0 for all. Writes in flight are not covered.
+/// Starts to make `len` bytes from `offset` stable; 0 and 0 for all. Outstanding writes are not
+/// covered.
 ///
 /// Threads: any.
 ///
@@ -244,8 +247,9 @@ pub unsafe extern "C" fn dap_async_commit(
     })
 }
 
-/// Starts to write `len` bytes of a buffer from `at` on at the end of the file, as dap_append_buffer() does;
-/// its completion tells where. Of several that are in flight the server may take any first.
+/// Starts to write `len` bytes of a buffer from `at` on at the end of the file, as
+/// dap_append_buffer() does; its completion has the offset. The server may execute outstanding
+/// appends in any order.
 ///
 /// Threads: any.
 ///
@@ -311,7 +315,7 @@ unsafe fn fetch(
         return Err(Failure::new(DAP_E_INVALID, "there is no place for completions"));
     }
     let max = max.min(COMPLETIONS_MAX);
-    // Before anything is fetched that could not be told.
+    // Before completions are fetched that could not be returned.
     check_place(completions.cast(), size_of::<dap_completion_t>())?;
     let mut fetched = FETCHED.try_with(RefCell::take).unwrap_or_default();
     fetched.clear();
@@ -329,17 +333,18 @@ unsafe fn fetch(
     fetched.clear();
     let _ = FETCHED.try_with(|place| place.replace(fetched));
     match result {
-        // What has been fetched must be told, also when it is less than was waited for.
+        // Completions that have been fetched are returned, also when they are fewer than requested.
         Err(error) if count == 0 => Err(error.into()),
         _ => Ok(count),
     }
 }
 
-/// Waits until `min` completions have come, or nothing is in flight any more, or `milliseconds` have
-/// passed (negative: for ever), and hands out up to `max`, which are at most 4096: 1 waits for any, a
-/// number for some, SIZE_MAX for all that have a place. With 0 for either it looks once. Returns how many;
-/// 0 when nothing was in flight; DAP_E_TIMED_OUT when none has come in time; DAP_E_FAULT when there is no
-/// memory for those that have come, which the next call hands out.
+/// Waits until `min` completions have come, or no operation is outstanding any more, or
+/// `milliseconds` have passed (negative: no timeout), and returns up to `max`, which are at most
+/// 4096. `min` is 1 for any, a number for some, SIZE_MAX for as many as fit. With 0 for either it
+/// polls once. Returns the number of completions: 0 when no operation was outstanding;
+/// DAP_E_TIMED_OUT when none has come in time; DAP_E_FAULT when there is no memory for those that
+/// have come, which the next call returns.
 ///
 /// Threads: any. When several wait for one group, each completion goes to one of them.
 ///
@@ -362,10 +367,11 @@ pub unsafe extern "C" fn dap_io_wait(
     })
 }
 
-/// Hands out up to `max` completions that have come, without waiting and without a system call that the
-/// transport does not need: over shared memory one to wake a server that sleeps, at each 128th poll, or
-/// after 20 microseconds, a look whether it has gone, and at each sixteenth copy to or from memory of the
-/// program's own three about its signal handlers; over TCP each poll tries to receive. Returns how many.
+/// Returns up to `max` completions that have come, and their number, without waiting. It makes only
+/// the system calls that the transport needs. Over TCP each poll tries to receive. Over shared
+/// memory there are three kinds: one call to wake a sleeping server; a check, at each 128th poll or
+/// after 20 microseconds, whether the server has gone; and three about the program's signal
+/// handlers, at each sixteenth copy to or from its own memory.
 ///
 /// Threads: any.
 ///
@@ -386,7 +392,7 @@ pub unsafe extern "C" fn dap_io_poll(
     })
 }
 
-/// How many operations of a group are in flight; those that wait to be fetched are not among them.
+/// The number of outstanding operations of a group, without completions that wait to be fetched.
 ///
 /// Threads: any.
 #[unsafe(no_mangle)]
@@ -394,8 +400,8 @@ pub extern "C" fn dap_io_in_flight(handle: dap_group_t) -> i64 {
     cross(|| Ok(group(handle)?.0.in_flight() as i64))
 }
 
-/// Gives an operation up if the server cannot reach its memory now: 1 if it is over, 0 if it is with
-/// the server and must be waited for. Its completion comes in any case.
+/// Cancels an operation if the server cannot access its memory now: 1 if it is cancelled, 0 if it
+/// is with the server and must be waited for. Its completion comes in any case.
 ///
 /// Threads: any.
 #[unsafe(no_mangle)]
@@ -403,7 +409,7 @@ pub extern "C" fn dap_io_cancel(handle: dap_group_t, operation: u64) -> i32 {
     cross(|| Ok(group(handle)?.0.cancel(OperationId::from_u64(operation)).into())) as i32
 }
 
-/// Asks the server not to wait any longer before it begins with a transfer of an asynchronous batch.
+/// Asks the server to begin with a transfer of an asynchronous batch without further delay.
 ///
 /// Threads: any.
 #[unsafe(no_mangle)]
@@ -411,8 +417,9 @@ pub extern "C" fn dap_io_expedite(handle: dap_group_t, operation: u64) -> i32 {
     cross_plainly(|| Ok(group(handle)?.0.expedite(OperationId::from_u64(operation))?))
 }
 
-/// A descriptor that is readable while completions wait to be fetched, for poll() and epoll. It must
-/// not be read or closed. From the first call on a thread of the library moves the group's operations.
+/// A descriptor that is readable while completions wait to be fetched, for poll() and epoll. It
+/// must not be read or closed. From the first call on a thread of the library drives the group's
+/// operations.
 ///
 /// Threads: any.
 #[unsafe(no_mangle)]

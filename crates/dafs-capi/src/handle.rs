@@ -1,9 +1,9 @@
-//! Handles, and the tables that say what they stand for.
+//! Handles, and the tables of the objects behind them.
 //!
 //! Invariants
-//! * A number is given out once: its generation differs from that of all before it in the same place.
-//! * A number says which kind of thing it stands for, and which process made it. A fork begins with
-//!   empty tables, and never touches what its parent had in them.
+//! * A number is used only once: its generation differs from all earlier ones in the same place.
+//! * A number contains the kind of its object, and the process that made it. A fork begins with
+//!   empty tables, and never touches those of its parent.
 
 use crate::batch::Batch;
 use crate::buffer::Buffer;
@@ -28,7 +28,7 @@ const _: () = assert!(HANDLES_MAX <= 1 << INDEX_BITS);
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct dap_session_t {
-    /// A number that means something to the library alone.
+    /// A number that only the library interprets.
     pub id: u64,
 }
 
@@ -36,7 +36,7 @@ pub struct dap_session_t {
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct dap_file_t {
-    /// A number that means something to the library alone.
+    /// A number that only the library interprets.
     pub id: u64,
 }
 
@@ -44,7 +44,7 @@ pub struct dap_file_t {
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct dap_dir_t {
-    /// A number that means something to the library alone.
+    /// A number that only the library interprets.
     pub id: u64,
 }
 
@@ -52,15 +52,15 @@ pub struct dap_dir_t {
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct dap_group_t {
-    /// A number that means something to the library alone.
+    /// A number that only the library interprets.
     pub id: u64,
 }
 
-/// Memory that a server can reach. 0 is none.
+/// Memory that a server can access. 0 is none.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct dap_buffer_t {
-    /// A number that means something to the library alone.
+    /// A number that only the library interprets.
     pub id: u64,
 }
 
@@ -68,7 +68,7 @@ pub struct dap_buffer_t {
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct dap_batch_t {
-    /// A number that means something to the library alone.
+    /// A number that only the library interprets.
     pub id: u64,
 }
 
@@ -76,7 +76,7 @@ pub struct dap_batch_t {
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct dap_chain_t {
-    /// A number that means something to the library alone.
+    /// A number that only the library interprets.
     pub id: u64,
 }
 
@@ -115,12 +115,12 @@ pub(crate) fn tables() -> &'static Tables {
             batches: Table::new(6, process, "batch"),
             chains: Table::new(7, process, "chain"),
         }));
-        // Those of the parent are left alone: a thread that is not here may have held a lock of them.
+        // Those of the parent are not touched: a thread of the parent may have held a lock of them.
         match TABLES.compare_exchange(known, new, Ordering::AcqRel, Ordering::Acquire) {
             // SAFETY: made above, and never freed from now on.
             Ok(_) => return unsafe { &*new },
             Err(now) => {
-                // SAFETY: made above, and seen by nobody.
+                // SAFETY: made above, and not published.
                 drop(unsafe { Box::from_raw(new) });
                 known = now;
             }
@@ -128,7 +128,7 @@ pub(crate) fn tables() -> &'static Tables {
     }
 }
 
-/// What the handles of one kind stand for.
+/// The objects of handles of one kind.
 pub(crate) struct Table<T> {
     kind: u64,
     process: u64,
@@ -138,7 +138,7 @@ pub(crate) struct Table<T> {
 
 struct Places<T> {
     places: Vec<Place<T>>,
-    /// Those without a thing, the one that has been so for longest first.
+    /// Free places, the one that has been free for longest first.
     free: VecDeque<u32>,
 }
 
@@ -181,7 +181,7 @@ impl<T> Table<T> {
         Ok(self.number(place.generation, index))
     }
 
-    /// What a handle stands for.
+    /// The object of a handle.
     pub(crate) fn get(&self, number: u64) -> Result<Arc<T>, Failure> {
         let index = self.place(number)?;
         let places = self.places.read().unwrap_or_else(PoisonError::into_inner);
@@ -189,7 +189,7 @@ impl<T> Table<T> {
         place.and_then(|place| place.thing.clone()).ok_or_else(|| self.bad())
     }
 
-    /// Ends a handle if nobody uses it now and `may_go` has nothing against it.
+    /// Closes a handle if no thread uses it now and `may_go` allows it.
     pub(crate) fn remove(
         &self,
         number: u64,
@@ -205,7 +205,7 @@ impl<T> Table<T> {
         match Arc::try_unwrap(thing) {
             Ok(thing) => {
                 place.generation += 1;
-                // One that has had all its generations is never used again.
+                // A place that has used all its generations is never used again.
                 if place.generation < 1 << GENERATION_BITS {
                     places.free.push_back(index as u32);
                 }

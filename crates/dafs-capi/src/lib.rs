@@ -1,15 +1,15 @@
 //! The client library for C: `libdafs.so` with the header `dafs.h`, which is made from this crate.
 //!
-//! Each function looks up its handles, checks its arguments, and calls `dafs-client`; nothing else is
-//! done here.
+//! Each function looks up its handles, checks its arguments, and calls `dafs-client`; it does no
+//! other work.
 //!
 //! Invariants
-//! * No panic and no unwinding leaves the library: both end as `DAP_E_INTERNAL`.
-//! * A handle is a number. A closed, foreign or invented one is an error, never memory.
-//! * Where a pointer is followed, it was checked for null, and memory that data is moved to or from was
-//!   found to be mapped; lengths are bounded before they are used.
-//! * A handle that is in use by another thread, and a buffer that is in use by an operation, is not
-//!   taken away under it (`DAP_E_BUSY`).
+//! * No panic leaves the library: it ends as `DAP_E_INTERNAL`.
+//! * A handle is a number. A closed, foreign or invented one is an error, never a memory access.
+//! * A pointer is checked for null before it is followed. Memory for data is checked to be mapped;
+//!   lengths are bounded before they are used.
+//! * A handle in use by another thread, and a buffer in use by an operation, cannot be closed
+//!   (`DAP_E_BUSY`).
 
 #![allow(non_camel_case_types, reason = "types have the names that they have in C")]
 

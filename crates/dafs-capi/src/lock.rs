@@ -8,18 +8,19 @@ use crate::pointer::Out;
 use dafs_client::{LockError, LockHolder, LockRange};
 use std::time::Duration;
 
-/// Against everybody else; without it, against those who lock exclusively.
+/// Conflicts with all locks of others; without it, only with exclusive ones.
 pub const DAP_LOCK_EXCLUSIVE: u32 = 1;
-/// Outlives its holder: if that fails, the next one gets DAP_E_LOCK_BROKEN until somebody has repaired.
+/// Survives its holder: if that fails, the next request gets DAP_E_LOCK_BROKEN until the data is
+/// repaired.
 pub const DAP_LOCK_PERSIST: u32 = 2;
-/// What is written to the file under it is undone when the lock is lost or aborted. Only for exclusive
+/// Writes to the file under it are undone when the lock is lost or aborted. Only for exclusive
 /// locks of all bytes.
 pub const DAP_LOCK_AUTO_RECOVERY: u32 = 4;
 
 /// All bytes from an offset on.
 pub const DAP_TO_END: u64 = u64::MAX;
 
-/// Who has a lock, or had it.
+/// The holder of a lock, or the former one.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct dap_lock_holder_t {
@@ -67,9 +68,9 @@ fn told(out: Option<Out<dap_lock_holder_t>>, error: LockError) -> Failure {
     error.into()
 }
 
-/// Locks `length` bytes from `offset`, and waits up to `milliseconds` for those who stand in the way
-/// (0: not at all; negative: for ever). DAP_E_LOCK_HELD and DAP_E_LOCK_BROKEN say who in `holder`, if
-/// that is not null. Two opens of one process are two owners.
+/// Locks `length` bytes from `offset`, and waits up to `milliseconds` for conflicting locks (0: not
+/// at all; negative: no timeout). With DAP_E_LOCK_HELD and DAP_E_LOCK_BROKEN, the holder is stored
+/// in `holder`, if that is not null. Two opens of one process are two owners.
 ///
 /// Threads: any.
 ///
@@ -96,9 +97,9 @@ pub unsafe extern "C" fn dap_lock(
     })
 }
 
-/// Takes over broken locks, which the range must cover entirely, to mend what they protect;
-/// dap_unlock() ends the repair. Until then nobody else reads or writes the bytes: that is
-/// DAP_E_STALE_STATEID. DAP_E_INVAL where nothing is broken, DAP_E_LOCK_RANGE for a part of a lock.
+/// Takes over broken locks, which the range must cover entirely, so that the caller can repair the
+/// data; dap_unlock() ends the repair. Until then reads and writes of others fail with
+/// DAP_E_STALE_STATEID. DAP_E_INVALID if no lock is broken, DAP_E_LOCK_RANGE for a part of a lock.
 ///
 /// Threads: any.
 #[unsafe(no_mangle)]
@@ -106,7 +107,7 @@ pub extern "C" fn dap_lock_for_repair(handle: dap_file_t, offset: u64, length: u
     cross_plainly(|| Ok(file(handle)?.0.lock_for_repair(offset, length)?))
 }
 
-/// Gives up what this file has locked in a range. Closing the file gives up all.
+/// Releases the locks of this file in a range. Closing the file releases all.
 ///
 /// Threads: any.
 #[unsafe(no_mangle)]
@@ -114,8 +115,7 @@ pub extern "C" fn dap_unlock(handle: dap_file_t, offset: u64, length: u64) -> i3
     cross_plainly(|| Ok(file(handle)?.0.unlock(offset, length)?))
 }
 
-/// Undoes all that was written since the file was locked with DAP_LOCK_AUTO_RECOVERY, and gives the
-/// lock up.
+/// Undoes all writes since the file was locked with DAP_LOCK_AUTO_RECOVERY, and releases the lock.
 ///
 /// Threads: any.
 #[unsafe(no_mangle)]
@@ -123,8 +123,8 @@ pub extern "C" fn dap_abort_lock(handle: dap_file_t) -> i32 {
     cross_plainly(|| Ok(file(handle)?.0.abort_lock()?))
 }
 
-/// Whether somebody would stand in the way of a lock by somebody else: 1, and who in `holder`, if that
-/// is not null; else 0.
+/// Tests for a lock that would conflict with a lock of another owner: 1, and the holder in
+/// `holder`, if that is not null; else 0.
 ///
 /// Threads: any.
 ///

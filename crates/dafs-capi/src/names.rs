@@ -12,7 +12,7 @@ use crate::transfer::{copy_in, copy_out};
 use dafs_client::{AccessMask, Follow, SetAttributes};
 use std::ffi::{c_char, c_void};
 
-/// Looks at a symbolic link itself, not at what it points to.
+/// The symbolic link itself, not its target.
 pub const DAP_NO_FOLLOW: u32 = 1;
 
 /// May read, or list.
@@ -36,7 +36,7 @@ fn follow(flags: u32) -> Result<Follow, Failure> {
     }
 }
 
-/// The attributes of what a path names. `flags`: 0 or DAP_NO_FOLLOW.
+/// The attributes of the object at a path. `flags`: 0 or DAP_NO_FOLLOW.
 ///
 /// Threads: any.
 ///
@@ -59,8 +59,8 @@ pub unsafe extern "C" fn dap_stat(
     })
 }
 
-/// Changes attributes of what a path names. `flags`: 0 or DAP_NO_FOLLOW. When it fails, some may have
-/// been changed.
+/// Changes attributes of the object at a path. `flags`: 0 or DAP_NO_FOLLOW. If it fails, some may
+/// have been changed.
 ///
 /// Threads: any.
 ///
@@ -83,7 +83,7 @@ pub unsafe extern "C" fn dap_set_attributes(
     })
 }
 
-/// Space and limits of the file system of what a path names.
+/// Space and limits of the file system of the object at a path.
 ///
 /// Threads: any.
 ///
@@ -105,7 +105,7 @@ pub unsafe extern "C" fn dap_statfs(
     })
 }
 
-/// Which of the rights in `wanted` (DAP_ACCESS_...) the caller has on what a path names.
+/// Returns the rights among `wanted` (DAP_ACCESS_...) that the caller has on the object at a path.
 ///
 /// Threads: any.
 ///
@@ -158,7 +158,7 @@ pub unsafe extern "C" fn dap_rmdir(handle: dap_session_t, path: *const c_char) -
     cross_plainly(|| unsafe { remove(handle, path, true) })
 }
 
-/// Removes a name that is no directory's. A file stays usable to those who have it open.
+/// Removes a name other than a directory's. An open file stays usable.
 ///
 /// Threads: any.
 ///
@@ -179,7 +179,7 @@ unsafe fn remove(handle: dap_session_t, path: *const c_char, dirs: bool) -> Resu
     Ok(session.client.remove_from(&from, path, dirs)?)
 }
 
-/// Renames, replacing what has the name `to` if it is of the same kind.
+/// Renames, replacing an object of the name `to` if it is of the same kind.
 ///
 /// Threads: any.
 ///
@@ -220,7 +220,7 @@ pub unsafe extern "C" fn dap_link(
     })
 }
 
-/// Makes a symbolic link at `path` that says `to`.
+/// Makes a symbolic link at `path` with the text `to`.
 ///
 /// Threads: any.
 ///
@@ -242,8 +242,8 @@ pub unsafe extern "C" fn dap_symlink(
     })
 }
 
-/// What a symbolic link says, with a zero at its end; returns the bytes without that. DAP_E_SHORT when
-/// `size` is too small.
+/// The text of a symbolic link, with a zero at its end; returns its length without that.
+/// DAP_E_SHORT if `size` is too small.
 ///
 /// Threads: any.
 ///
@@ -274,9 +274,9 @@ pub unsafe extern "C" fn dap_readlink(
     })
 }
 
-/// Makes a file with the permission bits `mode` and `len` bytes in it, and closes it: in one round trip
-/// if they fit a message and `path` is a name without directories. DAP_E_EXIST if there is something of
-/// that name. `stable` is as for dap_write(). When it fails the file may be there, with less in it.
+/// Makes a file with the permission bits `mode` and `len` bytes in it, and closes it: in one round
+/// trip if they fit a message and `path` is a name without directories. DAP_E_EXIST if the name
+/// exists. `stable` is as for dap_write(). If it fails the file may exist, with fewer bytes.
 ///
 /// Threads: any.
 ///
@@ -309,8 +309,8 @@ pub unsafe extern "C" fn dap_create_file(
     })
 }
 
-/// Reads up to `size` bytes from the start of the file at `path` without opening it: in one round trip
-/// if that fits a message. Returns the bytes.
+/// Reads up to `size` bytes from the start of the file at `path` without opening it: in one round
+/// trip if that fits a message. Returns the number of bytes.
 ///
 /// Threads: any.
 ///

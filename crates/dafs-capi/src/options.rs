@@ -1,4 +1,4 @@
-//! How to connect.
+//! Options of a connection.
 
 use crate::error::{DAP_E_INVALID, Failure};
 use crate::pointer::{Out, optional_utf8};
@@ -17,67 +17,71 @@ pub const DAP_TRANSPORT_IWARP: u32 = 1;
 /// Shared memory.
 pub const DAP_TRANSPORT_SHM: u32 = 2;
 
-/// Threads that wait look for a while, then sleep.
+/// Waiting threads poll for a while, then sleep.
 pub const DAP_WAIT_ADAPTIVE: u32 = 0;
-/// Threads that wait look until the answer is there: least latency, and all of a processor.
+/// Waiting threads poll until the answer comes: least latency, and all of a processor.
 pub const DAP_WAIT_POLL: u32 = 1;
-/// Threads that wait sleep at once.
+/// Waiting threads sleep at once.
 pub const DAP_WAIT_SLEEP: u32 = 2;
 
 /// DAFS checksums over messages and data.
 pub const DAP_CONNECT_CHECKSUMS: u32 = 1;
 /// CRC32C on iWARP.
 pub const DAP_CONNECT_CRC: u32 = 2;
-/// Keeps file content in this process as far as the server's delegations allow.
+/// Caches file content in this process as far as the server's delegations allow.
 pub const DAP_CONNECT_CACHE: u32 = 4;
 
-/// Room for a name or a password, with its end.
+/// Size of the buffer of a name or a password, with its end.
 pub const DAP_PASSWORD_BYTES: usize = 256;
 
-/// Fills in who the user is and what proves it, each at most DAP_PASSWORD_BYTES with its zero; returns
-/// 0, or anything else if it cannot. Called at every connect, also when a lost connection is replaced,
-/// from whichever thread is at work then. It must not call this library.
+/// Fills in the user's name and password, each at most DAP_PASSWORD_BYTES with its zero; returns 0,
+/// or another number if it cannot. Called at every connect, also when a lost connection is
+/// replaced, from any thread. It must not call this library.
 pub type dap_credentials_t = Option<
     unsafe extern "C" fn(context: *mut c_void, user: *mut c_char, password: *mut c_char) -> i32,
 >;
 
-/// How to connect. Fill it in with dap_options_init() first.
+/// Options of a connection. Initialise it with dap_options_init() first.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct dap_options_t {
     /// The size of this struct, as dap_options_init() has set it.
     pub size: usize,
-    /// DAP_TRANSPORT_... What the connection string says of this goes before, as of all that follows.
+    /// DAP_TRANSPORT_... An option in the connection string takes precedence, here and for all
+    /// fields below.
     pub transport: u32,
-    /// DAP_WAIT_...; wait=... in the connection string goes before.
+    /// DAP_WAIT_...; wait=... in the connection string takes precedence.
     pub wait: u32,
-    /// DAP_CONNECT_...; checksums=yes or no in the connection string goes before DAP_CONNECT_CHECKSUMS.
+    /// DAP_CONNECT_...; checksums=yes or no in the connection string takes precedence over
+    /// DAP_CONNECT_CHECKSUMS.
     pub flags: u32,
-    /// Requests that may be outstanding, as proposed to the server; 0 for the usual number.
+    /// Most outstanding requests, as proposed to the server; 0 for the default.
     pub requests: u32,
-    /// Time for connecting; 0 for the usual. connect-timeout=SECONDS in the connection string goes before.
+    /// Timeout of connecting; 0 for the default. connect-timeout=SECONDS in the connection string
+    /// takes precedence.
     pub connect_milliseconds: u32,
-    /// Time for one operation to be answered; negative for no end. deadline=SECONDS in the connection
-    /// string goes before.
+    /// Timeout of the answer to an operation; negative for none. deadline=SECONDS in the connection
+    /// string takes precedence.
     pub deadline_milliseconds: i64,
-    /// Time for replacing a lost connection; 0 for none. recovery=SECONDS in the connection string goes
-    /// before.
+    /// Time for replacing a lost connection; 0 for none. recovery=SECONDS in the connection string
+    /// takes precedence.
     pub recovery_milliseconds: i64,
-    /// Who the session is to fences, or null. fence-id=NAME in the connection string goes before.
+    /// The name of the session in fences, or null. fence-id=NAME in the connection string takes
+    /// precedence.
     pub fence_id: *const c_char,
-    /// Names this client to the server across restarts, or null.
+    /// The name of this client for the server across restarts, or null.
     pub client_id: *const c_char,
     /// The user, or null for that of the connection string; two that differ are DAP_E_INVALID.
     pub user: *const c_char,
     /// The user's password, or null.
     pub password: *const c_char,
-    /// In place of user and password, or null.
+    /// Replaces user and password, or null.
     pub credentials: dap_credentials_t,
-    /// For `credentials`.
+    /// The argument of `credentials`.
     pub context: *mut c_void,
 }
 
-/// Fills in what is usual.
+/// Fills in the defaults.
 ///
 /// Threads: any.
 ///
@@ -115,8 +119,8 @@ fn invalid(why: &'static str) -> Failure {
 }
 
 /// # Safety
-/// The texts in `given` are as [`optional_utf8`] wants them, and `credentials` can be called with
-/// `context` by any thread for as long as the session lasts.
+/// The texts in `given` are as [`optional_utf8`] requires, and any thread can call `credentials`
+/// with `context` for as long as the session lasts.
 pub(crate) unsafe fn parse(
     given: &dap_options_t,
     url: &DafsUrl,
@@ -185,7 +189,8 @@ impl Authenticator for Callback {
     fn begin(&self) -> Result<Proof, String> {
         let (mut user, mut password) = ([0u8; DAP_PASSWORD_BYTES], [0u8; DAP_PASSWORD_BYTES]);
         let (user_at, password_at) = (user.as_mut_ptr(), password.as_mut_ptr());
-        // SAFETY: the application gave the function for this, and the room is what the header says.
+        // SAFETY: the application gave the function for this, and the buffers are as large as the
+        // header says.
         let said = unsafe { (self.ask)(self.context, user_at.cast(), password_at.cast()) };
         if said != 0 {
             return Err("the application knows no user and password".into());

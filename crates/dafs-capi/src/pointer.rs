@@ -1,7 +1,7 @@
-//! Pointers of the caller's.
+//! Pointers of the caller.
 //!
 //! Invariants
-//! * All that follows one is here or in `transfer`, and says why that is sound.
+//! * All code that follows one is here or in `transfer`, with the reason why that is sound.
 
 use crate::error::{DAP_E_FAULT, DAP_E_INVALID, Failure};
 use crate::limits::{MEMORY_BYTES_MAX, TEXT_BYTES_MAX};
@@ -11,8 +11,8 @@ use std::ffi::{c_char, c_void};
 const PAGE_BYTES: usize = 4096;
 
 thread_local! {
-    /// The pages that this thread's last place for results lay in: mostly those of its stack, and the
-    /// next place lies there, too. Looking costs more than many a call.
+    /// The pages of this thread's last place for results. That is mostly on its stack, and so is
+    /// the next one. A check costs more than many a call.
     static SEEN: Cell<(usize, usize)> = const { Cell::new((0, 0)) };
 }
 
@@ -29,7 +29,7 @@ impl<T> Out<T> {
         if !pointer.is_aligned() {
             return Err(Failure::new(DAP_E_INVALID, "the place for a result is not aligned"));
         }
-        // Before anything is done whose result could not be told.
+        // Before any work whose result could not be returned.
         check_place(pointer.cast(), size_of::<T>())?;
         Ok(Self(pointer))
     }
@@ -47,7 +47,7 @@ impl<T> Out<T> {
     }
 }
 
-/// A text of the caller's, without its end.
+/// A text of the caller, without its end.
 ///
 /// # Safety
 /// `text` is null, unmapped, or ends with a zero that stays there while the result is used.
@@ -81,7 +81,7 @@ pub(crate) unsafe fn utf8<'a>(pointer: *const c_char) -> Result<&'a str, Failure
     std::str::from_utf8(bytes).map_err(|_| Failure::new(DAP_E_INVALID, "a text is not UTF-8"))
 }
 
-/// As [`utf8`], where null is nothing.
+/// As [`utf8`]; null means `None`.
 ///
 /// # Safety
 /// As [`text`].
@@ -90,7 +90,7 @@ pub(crate) unsafe fn optional_utf8<'a>(pointer: *const c_char) -> Result<Option<
     if pointer.is_null() { Ok(None) } else { unsafe { utf8(pointer) }.map(Some) }
 }
 
-/// `count` values of the caller's.
+/// `count` values of the caller.
 ///
 /// # Safety
 /// `values` is null, unmapped, or good for reading `count` values while the result is used.
@@ -137,8 +137,7 @@ pub(crate) fn check_write(memory: *const c_void, len: usize) -> Result<(), Failu
     }
 }
 
-/// As [`check_write`] for the small places that results are told in, which are looked at when they are
-/// new to the thread.
+/// As [`check_write`] for small results, whose pages are checked when they are new to the thread.
 pub(crate) fn check_place(memory: *const c_void, len: usize) -> Result<(), Failure> {
     let (start, end) = (memory as usize, (memory as usize).saturating_add(len));
     let (first, last) = SEEN.try_with(Cell::get).unwrap_or_default();

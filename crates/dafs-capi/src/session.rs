@@ -11,10 +11,10 @@ use std::mem::MaybeUninit;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What a session handle stands for.
+/// The object behind a session handle.
 pub(crate) struct Session {
     pub(crate) client: Client,
-    /// What the connection string names: paths that do not begin with a slash begin there.
+    /// The directory of the connection string, where paths begin that do not start with a slash.
     base: FileHandle,
     base_path: Vec<u8>,
 }
@@ -25,7 +25,7 @@ pub(crate) fn session(handle: dap_session_t) -> Result<Arc<Session>, Failure> {
 }
 
 impl Session {
-    /// Where the path of a caller begins, and the path.
+    /// The start of a caller's path, and the path.
     ///
     /// # Safety
     /// As [`text`].
@@ -40,7 +40,7 @@ impl Session {
     }
 }
 
-/// What a session agreed on.
+/// The parameters that a session has negotiated.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct dap_session_info_t {
@@ -48,9 +48,9 @@ pub struct dap_session_info_t {
     pub read_bytes_max: u64,
     /// The longest single write, in bytes.
     pub write_bytes_max: u64,
-    /// Requests that may be outstanding.
+    /// Most outstanding requests.
     pub requests: u32,
-    /// The time without a word after which the server forgets a client, in seconds.
+    /// The lease time, in seconds: the server forgets a client that is silent for longer.
     pub lease_seconds: u32,
     /// DAP_TRANSPORT_IWARP or DAP_TRANSPORT_SHM; DAP_TRANSPORT_AUTO for another one.
     pub transport: u32,
@@ -58,7 +58,7 @@ pub struct dap_session_info_t {
     pub checksums: u32,
 }
 
-/// What a session has done.
+/// Counters of a session.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct dap_stats_t {
@@ -68,7 +68,7 @@ pub struct dap_stats_t {
     pub bytes_read: u64,
     /// Bytes written.
     pub bytes_written: u64,
-    /// Reads and writes whose data travelled inside messages.
+    /// Reads and writes whose data was sent inside messages.
     pub inline_transfers: u64,
     /// Reads and writes whose data was placed directly.
     pub direct_transfers: u64,
@@ -76,22 +76,23 @@ pub struct dap_stats_t {
     pub recoveries: u64,
     /// Restarts of the server seen.
     pub restarts: u64,
-    /// Requests that the server lets the session have outstanding now.
+    /// Credits: requests that the session may have outstanding now.
     pub credits: u32,
     /// Requests outstanding.
     pub in_flight: u32,
 }
 
-/// Opens a session with the server that a connection string names, as
-/// dafs://[USER@]HOST[:PORT]/PATH[?OPTION=VALUE&...]. There are deadline=SECONDS, recovery=SECONDS,
-/// connect-timeout=SECONDS, transport=auto, iwarp or shm, wait=adaptive, poll or sleep, checksums=yes or no,
-/// pnfs=yes or no (whether files are read and written at data servers), and fence-id=NAME; what is said there goes before `options`.
+/// Opens a session with the server of a connection string:
+/// dafs://[USER@]HOST[:PORT]/PATH[?OPTION=VALUE&...]. The options are deadline=SECONDS,
+/// recovery=SECONDS, connect-timeout=SECONDS, transport=auto, iwarp or shm, wait=adaptive, poll or
+/// sleep, checksums=yes or no, pnfs=yes or no (reads and writes at data servers), and
+/// fence-id=NAME. They take precedence over `options`.
 ///
-/// Paths given to other functions begin at PATH, or at the server's root if they begin with a slash; the
-/// empty path is PATH itself. `options` may be null.
+/// Paths given to other functions begin at PATH, or at the server's root if they begin with a
+/// slash; the empty path is PATH itself. `options` may be null.
 ///
-/// Threads: any. All threads may use one session at the same time. A fork of the process may not; it
-/// opens one of its own.
+/// Threads: any. All threads may use one session at the same time. A fork of the process may not;
+/// it opens one of its own.
 ///
 /// # Safety
 /// `url` is a text or null, `options` null or made by dap_options_init(), `session` null or good for a
@@ -132,8 +133,8 @@ pub unsafe extern "C" fn dap_connect(
     })
 }
 
-/// Ends a session in order; operations in flight are waited for. Its files, buffers and groups are
-/// still to be closed, and all else about them fails with DAP_E_LOST. The handle is closed even if the
+/// Ends a session in order, after its outstanding operations. Its files, buffers and groups must
+/// still be closed; other calls with them fail with DAP_E_LOST. The handle is closed even if the
 /// server did not answer.
 ///
 /// Threads: DAP_E_BUSY while another thread is in a call that names the session.
@@ -145,7 +146,7 @@ pub extern "C" fn dap_disconnect(session: dap_session_t) -> i32 {
     })
 }
 
-/// Asks the server for a sign of life; tells the round trip if `nanoseconds` is not null.
+/// Pings the server; returns the round trip in `nanoseconds`, if that is not null.
 ///
 /// Threads: any.
 ///
@@ -164,7 +165,7 @@ pub unsafe extern "C" fn dap_ping(session: dap_session_t, nanoseconds: *mut u64)
     })
 }
 
-/// Sends what has been submitted and not sent yet.
+/// Sends submitted requests that have not been sent yet.
 ///
 /// Threads: any.
 #[unsafe(no_mangle)]
@@ -172,8 +173,8 @@ pub extern "C" fn dap_flush(session: dap_session_t) -> i32 {
     cross_plainly(|| Ok(crate::session::session(session)?.client.flush()?))
 }
 
-/// 1 when there is a connection to the server now, as far as is known; 0 while a lost one is being
-/// replaced, or when the session is over.
+/// 1 if the session is connected now, as far as is known; 0 while a lost connection is being
+/// replaced, or after the end of the session.
 ///
 /// Threads: any.
 #[unsafe(no_mangle)]
@@ -182,7 +183,7 @@ pub extern "C" fn dap_is_connected(session: dap_session_t) -> i32 {
         as i32
 }
 
-/// What the session agreed on.
+/// The parameters that the session has negotiated.
 ///
 /// Threads: any.
 ///
@@ -214,7 +215,7 @@ pub unsafe extern "C" fn dap_session_info(
     })
 }
 
-/// What the session has done so far.
+/// The counters of the session.
 ///
 /// Threads: any.
 ///
@@ -241,9 +242,9 @@ pub unsafe extern "C" fn dap_stats(session: dap_session_t, stats: *mut dap_stats
     })
 }
 
-/// Lets every later call of this thread take no longer than so many milliseconds; a negative number
-/// ends that. A call that is not over by then fails with DAP_E_NOT_SENT if nothing was done, and with
-/// DAP_E_DEADLINE if it may have been.
+/// Sets a timeout in milliseconds for every later call of this thread; a negative number ends that.
+/// A call that takes longer fails with DAP_E_NOT_SENT if it had no effect, and with DAP_E_DEADLINE
+/// if it may have had one.
 ///
 /// Threads: each has its own time.
 #[unsafe(no_mangle)]

@@ -1,6 +1,7 @@
-//! Reads and writes that are waited for.
+//! Synchronous reads and writes.
 //!
-//! Memory is looked at before anything is done, and taken away meanwhile it is an error all the same.
+//! The functions check memory before any other work. Memory that is unmapped meanwhile is an error
+//! all the same.
 
 use crate::border::{cross, cross_plainly};
 use crate::buffer::buffer;
@@ -13,7 +14,7 @@ use dafs_mem::{CheckedSlice, Site, VolatileSlice};
 use std::ffi::c_void;
 
 /// # Safety
-/// As many bytes at `target` as there are in `data` are the caller's, or are not there.
+/// As many bytes at `target` as there are in `data` belong to the caller, or are unmapped.
 pub(crate) unsafe fn copy_out(data: &mut [u8], target: *mut u8) -> Result<(), Failure> {
     // SAFETY: as the caller promises.
     let target = unsafe { CheckedSlice::callers(target, data.len()) };
@@ -21,20 +22,20 @@ pub(crate) unsafe fn copy_out(data: &mut [u8], target: *mut u8) -> Result<(), Fa
     Ok(())
 }
 
-/// Memory that is read into.
+/// The target of a read.
 ///
 /// # Safety
-/// `memory` is null, unmapped, or good for `len` bytes, which nobody else uses meanwhile.
+/// `memory` is null, unmapped, or good for `len` bytes, which no other thread uses meanwhile.
 unsafe fn target<'a>(memory: *mut c_void, len: usize) -> Result<CheckedSlice<'a>, Failure> {
     check_write(memory, len)?;
     // SAFETY: as the caller promises.
     Ok(unsafe { CheckedSlice::callers(memory.cast(), len) })
 }
 
-/// Memory that is written from.
+/// The source of a write.
 ///
 /// # Safety
-/// `memory` is null, unmapped, or good for `len` bytes, which nobody changes meanwhile.
+/// `memory` is null, unmapped, or good for `len` bytes, which no other thread changes meanwhile.
 pub(crate) unsafe fn source<'a>(
     memory: *const c_void,
     len: usize,
@@ -44,7 +45,7 @@ pub(crate) unsafe fn source<'a>(
     Ok(unsafe { CheckedSlice::callers(memory.cast_mut().cast(), len) })
 }
 
-/// The same as a copy.
+/// A copy of the source of a write.
 ///
 /// # Safety
 /// As [`source`].
@@ -54,8 +55,8 @@ pub(crate) unsafe fn copy_in(memory: *const c_void, len: usize) -> Result<Vec<u8
     Ok(source.to_vec(Site::ClientStaging).map_err(Error::from)?)
 }
 
-/// Reads up to `len` bytes from `offset` into any memory; returns the bytes, fewer only at the end of
-/// the file. Copies once; dap_read_buffer() does not.
+/// Reads up to `len` bytes from `offset` into any memory; returns the number of bytes, fewer only
+/// at the end of the file. Copies once; dap_read_buffer() does not.
 ///
 /// Threads: any.
 ///
@@ -100,8 +101,8 @@ pub unsafe extern "C" fn dap_write(
     })
 }
 
-/// Writes `len` bytes at the end of the file, whole or not at all, with nothing of anybody else's in
-/// between; tells where in `offset`, if that is not null. `stable` is not DAP_UNSTABLE.
+/// Writes `len` bytes at the end of the file, atomically and contiguously; returns their offset in
+/// `offset`, if that is not null. `stable` is not DAP_UNSTABLE.
 ///
 /// Threads: any.
 ///
@@ -128,7 +129,7 @@ pub unsafe extern "C" fn dap_append(
     })
 }
 
-/// As dap_append(), `len` bytes of a buffer from `at` on, which the server fetches itself.
+/// As dap_append(), for `len` bytes of a buffer from `at` on, which the server fetches directly.
 ///
 /// Threads: any.
 ///
@@ -157,7 +158,7 @@ pub unsafe extern "C" fn dap_append_buffer(
 }
 
 /// Reads up to `len` bytes from `offset` into a buffer, `at` bytes from its start, where the server
-/// puts them itself; returns the bytes, fewer only at the end of the file.
+/// stores them directly; returns the number of bytes, fewer only at the end of the file.
 ///
 /// Threads: any.
 #[unsafe(no_mangle)]

@@ -1,4 +1,4 @@
-//! Programs in C, compiled as anybody would, against a real server.
+//! Programs in C, compiled as by a user, against a real server.
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
@@ -22,7 +22,7 @@ fn here() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// What cargo has made beside this test.
+/// The library that cargo has built beside this test.
 fn archive() -> PathBuf {
     let test = std::env::current_exe().unwrap();
     let deps = test.parent().unwrap();
@@ -184,8 +184,8 @@ fn only_the_header_can_be_linked_against() {
         let plain = name.strip_suffix("@@DAFS_1").unwrap_or_else(|| panic!("{name}"));
         assert!(header.contains(&format!("{plain}(")), "{plain} is not in the header");
     }
-    // What programs were linked against is there for good: lines are added to this list, and none is
-    // ever taken away.
+    // Symbols that programs were linked against are never removed: lines are only added to this
+    // list.
     let promised = std::fs::read_to_string(here().join("symbols")).unwrap();
     let mut names: Vec<String> = names.iter().map(|name| name.replace("@@", " ")).collect();
     names.sort();

@@ -1,4 +1,4 @@
-//! The header and the manual pages say what the sources do.
+//! The header and the manual pages match the sources.
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
@@ -65,7 +65,7 @@ fn header() -> String {
     String::from_utf8(text).unwrap().replace("# Safety", "Pointers:").replace(" \n", "\n")
 }
 
-/// A function in the header: its name, its comment, and how it is declared.
+/// A function in the header: its name, its comment, and its declaration.
 struct Function<'a> {
     name: &'a str,
     comment: String,
@@ -116,7 +116,7 @@ fn pages(header: &str) -> Vec<(String, String)> {
             for line in function.comment.lines() {
                 match line {
                     "" => page.push_str(".PP\n"),
-                    // A line that begins like a command of roff is none.
+                    // Escapes a line that begins like a command of roff.
                     _ if line.starts_with(['.', '\'']) => writeln!(page, "\\&{line}").unwrap(),
                     _ => writeln!(page, "{line}").unwrap(),
                 }
