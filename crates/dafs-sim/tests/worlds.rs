@@ -5,7 +5,7 @@ use dafs_sim::{Danger, Failure, Profile, Report, WorldOptions, check};
 use std::ops::Range;
 
 /// Worlds of the day, and with `DAFS_TEST_LONG`.
-const WORLDS: u64 = 300;
+const WORLDS: u64 = 200;
 const WORLDS_LONG: u64 = 3_000;
 
 fn options(seed: u64, profile: Profile) -> WorldOptions {
