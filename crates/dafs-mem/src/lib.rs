@@ -1,6 +1,6 @@
-//! Memory for transfers: owned buffers, views of memory that a peer may change at any time,
-//! vectored file and socket I/O on such views, and counters of every user-space copy of file data.
-//! Module `sys` holds the identity with which a thread uses files.
+//! Memory that moves: owned buffers, views of memory that a peer may change at any time, vectored
+//! file and socket I/O on such views, and the counters of every user-space copy of file data. The module
+//! `sys` holds the identity with which a thread uses files.
 //!
 //! Invariants
 //! * Memory that a transport may write to is never handed out as `&mut [u8]` or `&[u8]`: a

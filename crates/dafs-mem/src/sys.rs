@@ -1,4 +1,4 @@
-//! With whose rights a thread uses files.
+//! The identity with which a thread uses files.
 //!
 //! Switching costs a few system calls, so a thread keeps its last identity after a guard is gone,
 //! until another one is asked for. A thread that touches files outside a store between operations

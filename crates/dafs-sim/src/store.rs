@@ -40,7 +40,7 @@ struct Chance {
 
 type SharedChance = Arc<Mutex<Chance>>;
 
-/// The layer that makes a store show every fault that a slow and strained one may.
+/// A layer that does all that a slow and strained store may do.
 pub(crate) struct Strained(SharedChance);
 
 impl Strained {

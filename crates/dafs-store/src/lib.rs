@@ -364,9 +364,9 @@ pub trait OpenFile: WholeFile + Send + Sync + 'static {
     fn attr(&self) -> Result<Attr>;
 }
 
-/// The operations of whole files only: size, holes, space, and content for others to copy. They
-/// have no default bodies, so that a wrapper cannot forget one. Each type of files implements all
-/// of them, or is a [`PartOfFile`].
+/// Operations that need a whole file: its size, its holes, its space, and copies of its content. None has a
+/// default, so that the compiler reports a type that wraps a file and lacks one. A type has all of them, or says
+/// that it is a [`PartOfFile`].
 pub trait WholeFile {
     /// Gives advice about future use.
     fn advise(&self, offset: u64, len: u64, advice: CacheAdvice) -> Result<()>;
@@ -412,7 +412,8 @@ pub trait WholeFile {
     ) -> Result<()>;
 }
 
-/// A file of which a data server has a part. It can only be read and written there.
+/// A file that a data server has a part of, and only reads and writes. The operations of [`WholeFile`] are
+/// refused, but for advice, which is ignored, and a search for data and holes, which finds data alone.
 pub trait PartOfFile: OpenFile {}
 
 impl<T: PartOfFile> WholeFile for T {

@@ -1,9 +1,4 @@
-//! Fixtures that the tests of several crates share.
-//!
-//! Invariants
-//! * The crate depends on no client, so that the unit tests of the clients may use it.
-//! * The crate does not depend on `dafs-server`, so that a change of an engine does not rebuild the
-//!   tests of clients.
+//! Fixtures and suites that the tests of several crates share.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]

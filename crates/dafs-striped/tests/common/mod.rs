@@ -1,4 +1,4 @@
-//! The helpers that the tests of the striped store share.
+//! Fixtures of the tests of the striped store.
 #![allow(dead_code, reason = "each test binary uses its part")]
 
 pub(crate) mod copies;

@@ -1,5 +1,5 @@
-//! The suite of behaviour for every store (`data`, `extras`, `tree`), worlds to run it in, and
-//! short forms of the calls.
+//! Fixtures of the tests of stores: one suite of behaviour for every store (`data`, `extras`, `tree`), worlds to
+//! run it in, stores over other stores (`layer`), and short forms of the calls.
 #![allow(missing_docs, reason = "the names are the meaning")]
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 

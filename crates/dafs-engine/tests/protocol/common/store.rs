@@ -90,7 +90,7 @@ impl Disk {
     }
 }
 
-/// Puts a store on that disk.
+/// A layer that puts a store on that disk.
 pub struct OnDisk {
     disk: Disk,
     /// The waits that it declares.
