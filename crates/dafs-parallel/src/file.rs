@@ -1,8 +1,8 @@
-//! The layout of one file under a lock, with a place to wait for its changes. Nothing here waits for a server.
+//! The layout of one file under a lock, with a condition variable for its phases. No method waits for a server.
 //!
 //! Invariants
 //! * A read or a write at data servers takes the lock once to ask what it goes by, once to enter, once when all
-//!   is sent, and once for each answer to a write. Nothing is allocated for it but the list of what is under way.
+//!   is sent, and once for each answer to a write. Only the list of transfers under way allocates.
 
 use crate::{Grant, Granted, LayoutState, Lock, Protocol, Recalled, Step, Want, Written};
 use std::sync::{Arc, Condvar, PoisonError, Weak};
@@ -24,7 +24,7 @@ pub struct FileLayout<P: Protocol> {
 }
 
 impl<P: Protocol> FileLayout<P> {
-    /// Nothing is held of this file yet.
+    /// A file without a layout.
     pub fn new(handle: P::Handle) -> Self {
         let (state, changed) = (P::Lock::default(), Condvar::new());
         let (telling, committing) = (P::Lock::default(), P::Lock::default());
@@ -56,7 +56,7 @@ impl<P: Protocol> FileLayout<P> {
         result
     }
 
-    /// What a transfer of so many bytes goes by. A thread that is told to ask has to say what came of it. A
+    /// The layout for a transfer of so many bytes. A thread that gets [`Want::Ask`] has to report the outcome. A
     /// layout that is not `known` to the server any more is forgotten first.
     pub fn want(
         &self,
@@ -76,7 +76,7 @@ impl<P: Protocol> FileLayout<P> {
         })
     }
 
-    /// Whether to ask for a layout in order to tell what was written ([`LayoutState::must_ask`]).
+    /// See [`LayoutState::must_ask`].
     pub(crate) fn must_ask(&self) -> Option<Option<P::Name>> {
         self.step(LayoutState::must_ask)
     }
@@ -86,7 +86,7 @@ impl<P: Protocol> FileLayout<P> {
         self.step(|state| if state.is_returning() { Step::Wait } else { Step::Now(()) });
     }
 
-    /// Whether it is being given back.
+    /// True while a thread gives it back.
     pub(crate) fn is_returning(&self) -> bool {
         self.state.hold().is_returning()
     }
@@ -117,7 +117,7 @@ impl<P: Protocol> FileLayout<P> {
         self.change(|state| state.entered(flights));
     }
 
-    /// What has been sent and may be unanswered, when nothing more is about to be sent.
+    /// The transfers that may be unanswered, as soon as no thread is about to send another.
     pub fn flights(&self) -> Vec<Arc<P::Flight>> {
         self.step(LayoutState::flights)
     }
@@ -139,12 +139,12 @@ impl<P: Protocol> FileLayout<P> {
         self.state.hold().verifier()
     }
 
-    /// What is to be told.
+    /// The write that LAYOUTCOMMIT has to tell of.
     pub fn written(&self) -> Option<Written> {
         self.state.hold().written()
     }
 
-    /// Whether something was written behind the end that the server knows.
+    /// True if something was written behind the end that the server knows.
     pub fn extends(&self) -> bool {
         self.state.hold().extends()
     }

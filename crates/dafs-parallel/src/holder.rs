@@ -1,5 +1,5 @@
-//! What the holder of a file's layout does, by whatever protocol: it asks for the layout, has data servers make
-//! stable what was written, tells the server of that, and gives the layout back.
+//! The holder of a file's layout, by whatever protocol: it asks for the layout, has data servers make stable
+//! the data that was written, notifies the server (LAYOUTCOMMIT), and gives the layout back (LAYOUTRETURN).
 //!
 //! Invariants
 //! * A layout is given back only when nothing that was sent by it is unanswered.
@@ -16,7 +16,7 @@ const TELL_TRIES: u32 = 2;
 /// The layout of one file, with the server that gives it.
 #[derive(Debug)]
 pub struct Holder<'a, P: Protocol> {
-    /// What the client knows of layouts.
+    /// The layouts of the client.
     pub client: &'a P,
     /// The server.
     pub server: &'a P::Server,
@@ -64,8 +64,8 @@ impl<P: Protocol> Holder<'_, P> {
     /// Gives a layout back, if it is held, with the errors that are the reason. When this returns it is
     /// not held any more.
     pub fn give_back(&self, grant: &Arc<Grant<P>>, errors: &[P::Report]) {
-        // What others have under way, and have written, is not given up because this thread is in a hurry; and
-        // a thread that finds it given back believes that the server knows.
+        // The short deadline of this thread must not abort the transfers of others; and a thread that finds the
+        // layout given back relies on the server to know.
         P::unhurried(|| {
             if self.file.begin_return(grant) {
                 self.settle_all();
@@ -79,8 +79,7 @@ impl<P: Protocol> Holder<'_, P> {
     /// The same of one that nothing is sent by any more.
     fn give_back_settled(&self, grant: &Arc<Grant<P>>, errors: &[P::Report]) {
         let is_reported = errors.is_empty() || P::report_before(self, errors);
-        // What is not told now is told by right of another layout, which the server gives when it knows of the
-        // errors.
+        // Otherwise a later LAYOUTCOMMIT goes by another layout, which the server gives when it knows of the errors.
         let told = if is_reported { self.try_tell().map(drop) } else { Ok(()) };
         if let Some((_, name)) = self.file.held() {
             let returned = P::layout_return(self, grant, name, errors);

@@ -1,5 +1,5 @@
 //! What a client knows and decides that reads and writes files at data servers itself, by whatever
-//! protocol it does so. Nothing here knows a protocol or sends anything.
+//! protocol it does so. No module knows a protocol or sends anything.
 //!
 //! | module | what it decides |
 //! |---|---|
@@ -9,7 +9,7 @@
 //! | [`state`](LayoutState) | the phases of the layout of one file, and what was written by it and is to be told |
 //! | [`avoidance`](Avoidance) | for how long a data server is left alone that has failed |
 //!
-//! None of these waits, locks or looks at a clock. What both clients do by them for their threads:
+//! None of these waits, locks or looks at a clock. These do, for the threads of both clients:
 //!
 //! | module | what it does |
 //! |---|---|

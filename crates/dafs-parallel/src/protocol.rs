@@ -1,4 +1,4 @@
-//! What differs by protocol between clients of data servers, and a layout as all of them keep it.
+//! The types and requests by which protocols differ, and the layout as every client keeps it.
 
 use crate::{Fault, FileLayout, Holder, LayoutGrant, Plan, Written};
 use std::fmt::{Debug, Display};
@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// A protocol by which files are read and written at data servers: its types, and the requests that
-/// [`Holder`] needs, whose errors are the server's. What a client knows of layouts implements it.
+/// [`Holder`] needs, whose errors are the server's. Each client implements it for its `Layouts`.
 pub trait Protocol: Debug + Sized + 'static {
     /// A file, as the metadata server calls it.
     type Handle: Debug;
@@ -19,11 +19,11 @@ pub trait Protocol: Debug + Sized + 'static {
     type Address: Clone + Debug + Eq + Hash;
     /// A data server.
     type Node: Debug;
-    /// What a layout says beside its plan.
+    /// The terms of a layout beside its plan.
     type Terms: Debug;
     /// A transfer at data servers under way.
     type Flight: Debug;
-    /// What the thread for recalls does beside giving back.
+    /// Work of the recall thread beside LAYOUTRETURN.
     type Work: Debug + PartialEq;
     /// The locks of the client.
     type Lock<T: Debug + Default>: Lock<T>;
@@ -55,7 +55,7 @@ pub trait Protocol: Debug + Sized + 'static {
         held: Option<Self::Name>,
     ) -> Result<Granted<Self>, Self::Unusable>;
 
-    /// What it means that there is no layout, if the server has said so.
+    /// The meaning of a refusal, if it was the server that refused the layout.
     fn refusal(at: &Holder<'_, Self>, why: &Self::Unusable, to_tell: bool) -> Option<Refusal>;
 
     /// There is no layout to tell by what was written; an error if it may be told later.
@@ -95,15 +95,15 @@ pub trait Protocol: Debug + Sized + 'static {
         written: Written,
     ) -> Result<Option<u64>, Self::Error>;
 
-    /// What such an error means.
+    /// The meaning of an error of LAYOUTCOMMIT.
     fn untold(error: &Self::Error) -> Untold;
 
-    /// Whether the server knows already of all that was written, and of the file's end.
+    /// True if the server knows already of all that was written, and of the file's end.
     fn is_known(_at: &Holder<'_, Self>, _written: Written) -> Result<bool, Self::Error> {
         Ok(false)
     }
 
-    /// Others give the layout back again and again before what was written is told by it.
+    /// The error where other threads return the layout again and again before LAYOUTCOMMIT.
     fn put_off(at: &Holder<'_, Self>) -> Self::Error;
 
     /// Gives the layout back (LAYOUTRETURN).
@@ -114,13 +114,13 @@ pub trait Protocol: Debug + Sized + 'static {
         errors: &[Self::Report],
     ) -> Result<(), Self::Error>;
 
-    /// Tells the server of errors at data servers before the layout is given back. True if it knows of them
-    /// then, so that it goes on to take word of what was written by that layout.
+    /// Reports errors at data servers before LAYOUTRETURN. True if the server knows of them then: it still takes a
+    /// LAYOUTCOMMIT by that layout.
     fn report_before(_at: &Holder<'_, Self>, _errors: &[Self::Report]) -> bool {
         false
     }
 
-    /// What the server is told of a failure at a data server; nothing of what passes by itself.
+    /// The report to the server of a failure at a data server; none of a failure that passes by itself.
     fn report(
         at: &Holder<'_, Self>,
         grant: &Grant<Self>,
@@ -139,7 +139,7 @@ pub trait Protocol: Debug + Sized + 'static {
     }
 }
 
-/// What a data server was asked for.
+/// The request to a data server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the names say it")]
 pub enum Act {
@@ -148,7 +148,7 @@ pub enum Act {
     Commit,
 }
 
-/// What a refusal of a layout means.
+/// The meaning of the server's refusal of a layout.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Refusal {
     /// The one that is held already, for reading, is still known to the server.
@@ -157,7 +157,7 @@ pub struct Refusal {
     pub passing: bool,
 }
 
-/// What the server's refusal to be told of writes means.
+/// The meaning of the server's refusal of LAYOUTCOMMIT.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Untold {
     /// It does not know the layout any more.
@@ -194,7 +194,7 @@ pub struct Grant<P: Protocol> {
     pub nodes: Vec<Arc<P::Node>>,
     /// It is for writing, too.
     pub write: bool,
-    /// What else it says.
+    /// Its further terms.
     pub terms: P::Terms,
     /// Grows with every read, so that copies take turns.
     turn: AtomicUsize,

@@ -1,4 +1,4 @@
-//! What a client's thread for recalls has to do: layouts to give back, and what else a protocol asks for, in order.
+//! The queue of a client's recall thread: layouts to give back, and other work of a protocol, in order.
 //!
 //! Invariants
 //! * Nothing waits twice: what waits is bounded by what is held.

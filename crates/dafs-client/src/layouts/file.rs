@@ -1,4 +1,4 @@
-//! What DAFS calls things of a layout. Locks are taken by those alone who have made sure that this is no fork.
+//! The types of a DAFS layout. A caller makes sure that this process is no fork before it takes a lock.
 
 use super::Layouts;
 use crate::fork::ForkMutex;

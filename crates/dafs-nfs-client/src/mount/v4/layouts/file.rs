@@ -1,4 +1,4 @@
-//! What NFS calls things of a layout.
+//! The types of an NFS layout.
 
 use super::Layouts;
 use crate::mount::layout::LayoutReader;
@@ -11,7 +11,7 @@ pub(super) type Granted = dafs_parallel::Granted<Layouts>;
 pub(crate) type FileLayout = dafs_parallel::FileLayout<Layouts>;
 pub(super) type At<'a> = dafs_parallel::Holder<'a, Layouts>;
 
-/// What a layout says beside where the file lies.
+/// The terms of a layout beside its plan.
 #[derive(Debug)]
 pub(crate) struct Terms {
     /// The bytes of the file that it is of, to behind the last one.
