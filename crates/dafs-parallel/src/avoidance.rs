@@ -1,10 +1,10 @@
-//! Data servers that have failed are left alone for a while, longer each time, so that nobody waits for
-//! them meanwhile.
+//! Backoff for failed data servers: a client avoids them for a while, longer each time, so that no
+//! transfer waits for them meanwhile.
 
 use crate::limits::{NODE_PAUSE_MAX, NODE_PAUSE_MIN};
 use std::time::{Duration, Instant};
 
-/// Whether a data server is worth another attempt.
+/// The backoff of one data server.
 #[derive(Debug, Default)]
 pub struct Avoidance {
     not_before: Option<Instant>,
@@ -12,17 +12,17 @@ pub struct Avoidance {
 }
 
 impl Avoidance {
-    /// It has failed a short while ago.
+    /// True if it has failed recently and is avoided.
     pub fn is_left_alone(&self, now: Instant) -> bool {
         self.not_before.is_some_and(|time| now < time)
     }
 
-    /// It was reached.
+    /// Notes a success.
     pub fn reached(&mut self) {
         *self = Self::default();
     }
 
-    /// It could not be reached, or did not answer.
+    /// Notes that it could not be reached, or did not answer.
     pub fn failed(&mut self, now: Instant) {
         self.pause = (self.pause * 2).clamp(NODE_PAUSE_MIN, NODE_PAUSE_MAX);
         self.not_before = now.checked_add(self.pause);

@@ -1,44 +1,44 @@
-//! What came of a piece of a transfer whose parts went to several data servers.
+//! The result of a piece of a transfer whose parts went to several data servers.
 //!
 //! Invariants
-//! * Every part is waited for before anything is concluded, so that the memory is the caller's again.
-//! * What is said to be done is done from the start of the piece without a gap, on every copy.
+//! * All parts have ended before a result is formed, so that the memory is the caller's again.
+//! * Bytes reported done are done from the start of the piece without a gap, on every copy.
 
-/// What a data server did.
+/// A successful part at a data server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Moved<S> {
     /// Bytes, from the start.
     pub bytes: usize,
-    /// A read reached the end of the file as the data server knows it.
+    /// A read reached the end of the file, as far as the data server knows it.
     pub eof: bool,
-    /// How stable what was written is.
+    /// The stability of the written data.
     pub stable: S,
     /// Counts losses of unstable data.
     pub verifier: [u8; 8],
 }
 
-/// Why a data server did not do what it was asked for.
+/// The reason why a data server has not done its part.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Fault<E> {
-    /// It is known to be away, and was not asked.
+    /// It is known to be unreachable, and no request was sent.
     Away,
-    /// It cannot be reached any more.
+    /// It has become unreachable.
     Unreachable,
-    /// It was asked.
+    /// It has answered with an error.
     Asked(E),
-    /// It has done less than it was asked for.
+    /// It has transferred fewer bytes than requested.
     Short,
 }
 
-/// The components where something was not done, and why.
+/// The components with a failed part, and the reasons.
 pub type Faults<E> = Vec<(usize, Fault<E>)>;
 
-/// Takes what came of the parts of a piece of `piece_bytes` bytes: its component and its length with
-/// each. Gives how much was done from the start, with the verifier of the time when its data was there for
-/// certain. `stablest` is how stable nothing is.
+/// Sums up the parts of a piece of `piece_bytes` bytes, each with its component, length and result.
+/// Returns the number of bytes done from the start, and the verifier of a time at which all their
+/// data certainly existed. `stablest` is the stability of an empty transfer.
 ///
 /// # Errors
-/// What failed.
+/// The faults.
 pub fn sum<S: Copy + Ord, E>(
     parts: impl ExactSizeIterator<Item = (usize, usize, Result<Moved<S>, Fault<E>>)>,
     write: bool,
@@ -58,7 +58,7 @@ pub fn sum<S: Copy + Ord, E>(
                 is_whole &= moved.bytes == bytes;
                 all.eof = moved.eof;
                 all.stable = all.stable.min(moved.stable);
-                // Losses are counted up: the earliest is the one that covers all of it.
+                // The verifier counts losses: the smallest one covers all data.
                 all.verifier = all.verifier.min(moved.verifier);
             }
             Err(fault) => faults.push((component, fault)),
@@ -67,7 +67,7 @@ pub fn sum<S: Copy + Ord, E>(
     if !faults.is_empty() {
         return Err(faults);
     }
-    // Of several copies all are whole.
+    // With several copies, each is whole.
     Ok(Moved { bytes: all.bytes.min(piece_bytes), ..all })
 }
 

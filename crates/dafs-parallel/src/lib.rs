@@ -1,13 +1,14 @@
-//! What a client knows and decides that reads and writes files at data servers itself, by whatever
-//! protocol it does so. No module knows a protocol or sends anything.
+//! The knowledge and the decisions of a client that reads and writes files at data servers itself,
+//! independent of the protocol. This crate does no I/O, takes no locks, never blocks and reads no
+//! clock.
 //!
-//! | module | what it decides |
+//! | module | decision |
 //! |---|---|
-//! | [`aggregation`] | the ways in which files are spread over components, as arithmetic |
-//! | [`plan`](Plan) | which bytes of a transfer go to which component, and the copies to go by |
-//! | [`legs`](sum) | what came of the parts of a piece, taken together |
-//! | [`state`](LayoutState) | the phases of the layout of one file, and what was written by it and is to be told |
-//! | [`avoidance`](Avoidance) | for how long a data server is left alone that has failed |
+//! | [`aggregation`] | the arithmetic that maps files to components |
+//! | [`plan`](Plan) | the component for each byte of a transfer, and the choice of a copy |
+//! | [`legs`](sum) | the result of a piece from those of its parts |
+//! | [`state`](LayoutState) | the phases of a file's layout, and the writes that must be reported |
+//! | [`avoidance`](Avoidance) | the backoff of a failed data server |
 //!
 //! None of these waits, locks or looks at a clock. These do, for the threads of both clients:
 //!
@@ -20,7 +21,7 @@
 //! | [`returns`](Returns) | what waits to be given back |
 //!
 //! Invariants
-//! * A layout only says of a shorter way: there is always that through the server.
+//! * A layout is only an optimisation: I/O through the server always works.
 
 #![forbid(unsafe_code)]
 

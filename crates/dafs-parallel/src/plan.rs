@@ -1,27 +1,27 @@
-//! Where a file lies, and how its transfers are cut by that.
+//! The places of a file, and the division of its transfers.
 //!
 //! Invariants
 //! * There is a place for each component of the driver.
-//! * A transfer is cut into pieces without gap or overlap; each lies within one unit of the layout, and
-//!   within one request.
+//! * A transfer is cut into pieces without gap or overlap. Each lies within one unit of the layout,
+//!   and within one request.
 
 use crate::aggregation::{self, Aggregation};
 use crate::limits::STRIPE_BYTES_MIN;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Where a file lies. `P` is what a protocol calls a component at its data server.
+/// The places of a file. `P` is a protocol's address of a component at its data server.
 #[derive(Debug)]
 pub struct Plan<P> {
-    /// Which byte of the file is where.
+    /// The mapping of bytes to components.
     pub driver: Arc<dyn Aggregation>,
-    /// One for each component of the driver.
+    /// One place for each component of the driver.
     pub places: Vec<P>,
-    /// The copies that are best to read from.
+    /// The preferred copies for reads.
     pub preferred: Vec<usize>,
     /// Data is committed at the metadata server.
     pub commits_at_server: bool,
-    /// The metadata server has to be told of writes.
+    /// The metadata server must learn of writes (LAYOUTCOMMIT).
     pub is_told: bool,
     /// The longest read of one data server, in bytes.
     pub read_bytes_max: u32,
@@ -29,19 +29,19 @@ pub struct Plan<P> {
     pub write_bytes_max: u32,
 }
 
-/// A part of a transfer that one component has.
+/// A part of a transfer on one component.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Cut {
     /// The component.
     pub component: usize,
-    /// Where the part lies in the transfer, in bytes.
+    /// The range of the part in the transfer, in bytes.
     pub range: Range<usize>,
-    /// Where it begins in the component, in bytes.
+    /// The offset of its first byte in the component.
     pub component_offset: u64,
 }
 
 impl Cut {
-    /// The same in requests of so many bytes at most.
+    /// Divides it into requests of at most `bytes_max` bytes.
     pub fn requests(self, bytes_max: usize) -> impl Iterator<Item = Self> {
         let Self { component, range, component_offset } = self;
         let starts = range.clone().step_by(bytes_max.max(1));
@@ -54,18 +54,18 @@ impl Cut {
 }
 
 impl<P> Plan<P> {
-    /// The copy to read from, when so many reads have gone before: the best ones take turns.
+    /// The copy for the read number `turn`: the preferred ones take turns.
     pub fn copy_in_turn(&self, turn: usize) -> usize {
         let preferred = &self.preferred;
         preferred.get(turn % preferred.len().max(1)).copied().unwrap_or(0)
     }
 
-    /// The copies to go by when one cannot be read from.
+    /// The copies to try when one cannot be read.
     pub fn other_copies(&self, copy: usize) -> impl Iterator<Item = usize> + use<P> {
         (0..self.driver.copies()).filter(move |&other| other != copy)
     }
 
-    /// The parts of `len` bytes from `offset` on of one copy, by the component that has them.
+    /// The parts of `len` bytes from `offset` on of one copy, by component.
     pub fn cuts(&self, copy: usize, offset: u64, len: usize) -> impl Iterator<Item = Cut> {
         let parts = aggregation::parts(&*self.driver, copy, offset, len as u64);
         parts.map(move |part| {
@@ -79,8 +79,8 @@ impl<P> Plan<P> {
         })
     }
 
-    /// Whether a transfer is worth a way of its own: every part lies on a component that there is, and there are
-    /// not so many parts that each is short. Only a driver that was looked at as a whole is sure to say so.
+    /// True if a transfer suits the layout: every part has an existing component, and the parts are
+    /// not mostly short. A third-party driver must have been checked as a whole for that.
     pub fn suits(&self, offset: u64, len: usize) -> bool {
         let most = len as u64 / STRIPE_BYTES_MIN + 2;
         (0..self.driver.copies()).all(|copy| {
@@ -93,8 +93,8 @@ impl<P> Plan<P> {
         })
     }
 
-    /// The pieces of a transfer, in order, none longer than `bytes_max`: each is read from one component,
-    /// or written to that and to the others that have the same bytes.
+    /// The pieces of a transfer, in order, none longer than `bytes_max`: each is read from one
+    /// component, or written to that and to the others with the same bytes.
     pub fn pieces(
         &self,
         copy: usize,
@@ -107,7 +107,7 @@ impl<P> Plan<P> {
     }
 }
 
-/// Whether no two components are one: names that are all different.
+/// True if all names differ, so that no two components are the same.
 pub fn are_apart<N: Ord>(names: impl IntoIterator<Item = N>) -> bool {
     let mut names: Vec<_> = names.into_iter().collect();
     names.sort_unstable();
@@ -168,7 +168,7 @@ mod tests {
         assert_eq!(found, [2 * 3 + 1]);
     }
 
-    /// Says that everything lies in parts of so many bytes, on a component of this number.
+    /// A driver of parts of one length, on a component of this number.
     #[derive(Debug)]
     struct Odd(u64, usize);
 

@@ -1,4 +1,4 @@
-//! The layout of one file as its client knows it, and what was written by it, as a state machine.
+//! The client's state machine for the layout of one file, and for the writes under it.
 //!
 //! ```text
 //!        want, must_ask          granted           begin_return        returned
@@ -9,10 +9,10 @@
 //! ```
 //!
 //! Invariants
-//! * One layout at a time is asked for, held or given back for a file (RFC 8881 12.5.2).
-//! * Nothing is sent by right of a layout once it is being given back, and it is given back only when
-//!   all that was sent by it has been answered.
-//! * What was written and not told to the server stays known until the server has been told, or the
+//! * At most one layout of a file is requested, held or returned at a time (RFC 8881 12.5.2).
+//! * No transfer is sent under a layout once its return has begun, and the return is sent only when
+//!   all transfers under it have been answered.
+//! * Unreported writes stay known until the server has learned of them, or the loss is counted.
 //!   loss is counted.
 
 use crate::limits::{LAYOUT_PAUSE_LONG, LAYOUT_PAUSE_SHORT, LAYOUT_THRESHOLD_BYTES};
@@ -20,84 +20,85 @@ use rustc_hash::FxHashMap;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-/// What was granted.
+/// A granted layout.
 pub trait LayoutGrant {
-    /// It is for writing, too.
+    /// True if it allows writes, too.
     fn is_for_writing(&self) -> bool;
 
-    /// The server has to be told of writes.
+    /// True if the server must learn of writes (LAYOUTCOMMIT).
     fn is_told(&self) -> bool;
 }
 
-/// The layout of a file: `G` is what was granted, `N` what the server knows it by, `F` a transfer that
-/// was sent by it.
+/// The layout of a file: `G` is the grant, `N` its name at the server (the state-id), `F` a
+/// transfer that was sent under it.
 #[derive(Debug)]
 pub struct LayoutState<G, N, F> {
     phase: Phase<G, N>,
-    /// What was read and written before a layout was asked for.
+    /// Bytes read and written before a layout was requested.
     moved_bytes: u64,
-    /// No layout is asked for before, to read and to write: an empty file may have one for writers only.
+    /// Times before which no layout for reading and for writing is requested: an empty file may
+    /// have one for writers only.
     read_not_before: Option<Instant>,
     write_not_before: Option<Instant>,
-    /// Transfers that are about to be sent by the layout.
+    /// Transfers that are about to be sent under the layout.
     entering: u32,
     flights: Vec<Weak<F>>,
     prune_at: usize,
-    /// What was written at data servers and not told.
+    /// Unreported writes at data servers.
     written: Option<Written>,
-    /// How far the file reaches as far as the server has told.
+    /// The end of the file, as far as the server has reported it.
     size: u64,
-    /// The verifiers of unstable data, by the component of the layout that is held.
+    /// The verifiers of unstable data, by component of the held layout.
     unstable: FxHashMap<usize, [u8; 8]>,
-    /// How often unstable data was lost.
+    /// Number of losses of unstable data.
     losses: u64,
 }
 
 #[derive(Debug)]
 enum Phase<G, N> {
     None,
-    /// Somebody asks, and this is what is held already, for reading.
+    /// A thread requests a layout; it may already hold this one, for reading.
     Asking(Option<(Arc<G>, N)>),
     Held(Arc<G>, N),
-    /// It is being given back.
+    /// The layout is being returned.
     Returning(Arc<G>, N),
 }
 
-/// What was written and is to be told.
+/// Writes that must be reported.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Written {
-    /// Behind its last byte.
+    /// The end of the last written byte.
     pub end: u64,
     /// Grows with every write.
     count: u64,
 }
 
-/// What to do for a transfer.
+/// The path of a transfer.
 #[derive(Debug)]
 pub enum Want<G, N> {
-    /// It goes by this.
+    /// It uses this layout.
     Have(Arc<G>),
-    /// To ask for one, by the name of the one that is held.
+    /// The caller must request one, with the name of the held one.
     Ask(Option<N>),
     /// Through the server.
     None,
 }
 
-/// What can be said now.
+/// A result, if it is available now.
 #[derive(Debug)]
 pub enum Step<T> {
-    /// The answer.
+    /// Another thread is deciding: retry after a change.
     Now(T),
     /// Another thread is at it: to be asked again after a change.
     Wait,
 }
 
-/// What is answered to a recall.
+/// The answer to a recall.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Recalled {
-    /// The recall may have overtaken the answer that tells of the layout.
+    /// Delay: the recall may have overtaken the grant.
     Later,
-    /// It is given back, or has to be now.
+    /// The layout is being returned, or must be returned now.
     Yes,
     /// There is no such layout.
     Unknown,
@@ -122,12 +123,12 @@ impl<G, N, F> Default for LayoutState<G, N, F> {
 }
 
 impl<G: LayoutGrant, N: Clone, F> LayoutState<G, N, F> {
-    /// Counts a transfer of so many bytes, which is about to ask what it goes by.
+    /// Counts a transfer of `bytes`, before it asks for its path.
     pub fn count(&mut self, bytes: u64) {
         self.moved_bytes = self.moved_bytes.saturating_add(bytes);
     }
 
-    /// What a transfer goes by. Who is told to ask has to say what came of it.
+    /// The path of a transfer. A caller that gets `Ask` must report the outcome.
     pub fn want(&mut self, write: bool, now: Instant) -> Step<Want<G, N>> {
         let held = match &self.phase {
             Phase::Held(grant, _) if grant.is_for_writing() || !write => {
@@ -148,9 +149,9 @@ impl<G: LayoutGrant, N: Clone, F> LayoutState<G, N, F> {
         Step::Now(Want::Ask(name))
     }
 
-    /// Whether to ask for a layout, whatever was moved, in order to tell what was written: there is
-    /// none for writing. By the name of the one that is held, if any. Who is told so has to say what
-    /// came of it.
+    /// Decides whether a layout must be requested, independent of the bytes moved, because writes
+    /// must be reported and there is none for writing. Returns the name of the held one, if any. A
+    /// caller that must request has to report the outcome.
     pub fn must_ask(&mut self) -> Step<Option<Option<N>>> {
         let held = match &self.phase {
             Phase::None => None,
@@ -165,25 +166,25 @@ impl<G: LayoutGrant, N: Clone, F> LayoutState<G, N, F> {
         Step::Now(Some(name))
     }
 
-    /// Whether somebody asks for a layout.
+    /// True while a thread requests a layout.
     pub fn is_asking(&self) -> bool {
         matches!(self.phase, Phase::Asking(_))
     }
 
-    /// Whether it is being given back.
+    /// True while the layout is being returned.
     pub fn is_returning(&self) -> bool {
         matches!(self.phase, Phase::Returning(..))
     }
 
-    /// A layout was granted to whoever asked. `size` is that of the file, if the server told.
+    /// A requested layout was granted. `size` is that of the file, if the server has reported it.
     pub fn granted(&mut self, grant: &Arc<G>, name: N, size: Option<u64>) {
         self.phase = Phase::Held(grant.clone(), name);
-        // Others may have cut it while there was none.
+        // Others may have truncated it while there was no layout.
         self.size = size.unwrap_or(0);
     }
 
-    /// There was none, or it was of no use and has been given back. What was held is `kept`, or is
-    /// gone with it. `write` says what was asked for.
+    /// The request failed, or the grant was useless and has been returned. The held layout is
+    /// `kept`, or gone with it. `write` is the requested mode.
     pub fn refused(&mut self, write: bool, kept: bool, passing: bool, now: Instant) {
         self.phase = match std::mem::replace(&mut self.phase, Phase::None) {
             Phase::Asking(Some((grant, name))) if kept => Phase::Held(grant, name),
@@ -202,15 +203,15 @@ impl<G: LayoutGrant, N: Clone, F> LayoutState<G, N, F> {
         }
     }
 
-    /// Begins to send something by a layout; false if it is not held any more. [`Self::entered`] has to
-    /// follow.
+    /// Begins to send a transfer under a layout; false if it is no longer held. [`Self::entered`]
+    /// has to follow.
     pub fn enter(&mut self, grant: &Arc<G>) -> bool {
         let is_held = matches!(&self.phase, Phase::Held(held, _) if Arc::ptr_eq(held, grant));
         self.entering += u32::from(is_held);
         is_held
     }
 
-    /// All of it has been sent.
+    /// The transfer has been sent completely.
     pub fn entered(&mut self, flights: impl Iterator<Item = Weak<F>>) {
         self.flights.extend(flights);
         if self.flights.len() >= self.prune_at {
@@ -220,7 +221,7 @@ impl<G: LayoutGrant, N: Clone, F> LayoutState<G, N, F> {
         self.entering -= 1;
     }
 
-    /// What has been sent and may be unanswered, when nothing more is about to be sent.
+    /// The transfers that may be unanswered, when no more are about to be sent.
     pub fn flights(&mut self) -> Step<Vec<Arc<F>>> {
         if self.entering > 0 {
             return Step::Wait;
@@ -229,8 +230,8 @@ impl<G: LayoutGrant, N: Clone, F> LayoutState<G, N, F> {
         Step::Now(std::mem::take(&mut self.flights).iter().filter_map(Weak::upgrade).collect())
     }
 
-    /// A data server has written `bytes` bytes up to `end`; `unstable` is its verifier if they are not
-    /// stable. Gives the verifier of all of them, that of the time before this was lost.
+    /// A data server has written `bytes` bytes up to `end`; `unstable` is its verifier if they are
+    /// not stable. Returns the common verifier, that of the time before any of this data was lost.
     pub fn wrote(
         &mut self,
         grant: &Arc<G>,
@@ -247,15 +248,15 @@ impl<G: LayoutGrant, N: Clone, F> LayoutState<G, N, F> {
         let holds = self.holds(grant);
         let is_lost = match holds {
             true => self.unstable.insert(component, told).is_some_and(|before| before != told),
-            // Nobody will commit what came by a layout that is gone.
+            // Data under a layout that is gone will not be committed.
             false => true,
         };
         self.losses += u64::from(is_lost);
-        // Where it is still there, what was lost is older.
+        // If the layout is still held, only older data was lost.
         if is_lost && holds { self.verifier() } else { verifier }
     }
 
-    /// Takes the verifiers that are to be compared at a commit.
+    /// Takes the verifiers, to be compared at a commit.
     pub fn take_unstable(&mut self) -> FxHashMap<usize, [u8; 8]> {
         std::mem::take(&mut self.unstable)
     }
@@ -270,22 +271,22 @@ impl<G: LayoutGrant, N: Clone, F> LayoutState<G, N, F> {
         self.losses.to_be_bytes()
     }
 
-    /// Unstable data is gone.
+    /// Counts a loss of unstable data.
     pub fn lose(&mut self) {
         self.losses += 1;
     }
 
-    /// What is to be told.
+    /// The unreported writes.
     pub fn written(&self) -> Option<Written> {
         self.written
     }
 
-    /// Whether something was written behind the end that the server knows.
+    /// True if a write lies behind the end that the server knows.
     pub fn extends(&self) -> bool {
         self.written.is_some_and(|written| written.end > self.size)
     }
 
-    /// The server was told so much.
+    /// The server has learned of writes.
     pub fn told(&mut self, written: Written, size: Option<u64>) {
         self.size = size.unwrap_or(self.size).max(written.end);
         if self.written == Some(written) {
@@ -293,14 +294,14 @@ impl<G: LayoutGrant, N: Clone, F> LayoutState<G, N, F> {
         }
     }
 
-    /// Nobody will be told of what was written; it counts as lost.
+    /// Drops unreported writes; they count as lost.
     pub fn abandon_written(&mut self) {
         if self.written.take().is_some() {
             self.losses += 1;
         }
     }
 
-    /// The file was given another size by this client.
+    /// This client has set the size of the file.
     pub fn resized(&mut self, size: u64) {
         self.size = size;
         if self.written.is_some_and(|written| written.end > size) {
@@ -308,13 +309,13 @@ impl<G: LayoutGrant, N: Clone, F> LayoutState<G, N, F> {
         }
     }
 
-    /// How far the file reaches is not known any more. What was written is still to be told.
+    /// Forgets the end of the file. Unreported writes stay.
     pub fn forget_size(&mut self) {
         self.size = 0;
     }
 
-    /// Begins to give a layout back; false if it is not held any more, and when another thread has
-    /// given it back meanwhile.
+    /// Begins to return a layout; false if it is no longer held, also when another thread has
+    /// returned it meanwhile.
     pub fn begin_return(&mut self, grant: &Arc<G>) -> Step<bool> {
         match &self.phase {
             Phase::Held(held, name) if Arc::ptr_eq(held, grant) => {
@@ -326,18 +327,18 @@ impl<G: LayoutGrant, N: Clone, F> LayoutState<G, N, F> {
         }
     }
 
-    /// It was given back.
+    /// The layout has been returned.
     pub fn returned(&mut self, now: Instant) {
         self.phase = Phase::None;
         self.unstable.clear();
-        // Others may cut it from now on, with no word to us.
+        // Others may truncate the file from now on, without a recall.
         self.size = 0;
         self.pause(true, LAYOUT_PAUSE_SHORT, now);
     }
 
-    /// The server has forgotten all layouts. Unstable data may be there still; nobody can tell.
+    /// The server has forgotten all layouts. Unstable data may still exist; this is unknown.
     pub fn void(&mut self) {
-        // Who asks, or gives it back, learns of it by the answer.
+        // A thread that requests or returns it learns of this by the answer.
         if matches!(self.phase, Phase::Held(..)) {
             self.phase = Phase::None;
             if !std::mem::take(&mut self.unstable).is_empty() {
@@ -361,7 +362,7 @@ impl<G: LayoutGrant, N: Clone, F> LayoutState<G, N, F> {
         let is_meant = match &mut self.phase {
             Phase::Asking(_) => return Recalled::Later,
             Phase::Held(_, held) => means(held),
-            // It is on its way already, by the name that it had.
+            // The return is under way, with the name of that time.
             Phase::Returning(_, held) => means(&mut held.clone()),
             Phase::None => false,
         };
@@ -424,7 +425,7 @@ mod tests {
         state.wrote(grant, at, (end, 50), Some([verifier; 8]))
     }
 
-    /// A file whose layout for writing is held.
+    /// A file with a held layout for writing.
     fn held() -> (State, Arc<Grant>) {
         let (mut state, grant) = (State::default(), grant(true));
         let asked = want(&mut state, true, LAYOUT_THRESHOLD_BYTES, Instant::now());
@@ -445,7 +446,7 @@ mod tests {
         assert!(matches!(want(&mut state, false, 1, later), Want::Ask(None)));
         state.granted(&grant(false), 1, None);
         assert!(matches!(want(&mut state, false, 1, later), Want::Have(_)));
-        // One for reading is not enough to write; it stays if there is no other.
+        // A layout for reading does not allow writes; it stays if there is no other.
         assert!(matches!(want(&mut state, true, 1, later), Want::Ask(Some(1))));
         state.refused(true, true, false, later);
         assert!(matches!(want(&mut state, false, 1, later), Want::Have(_)));
@@ -490,7 +491,7 @@ mod tests {
         let first = state.written().unwrap();
         wrote(&mut state, &grant, 0, 150, 7);
         assert!(state.extends());
-        // Told is what was known then; what came since stays.
+        // The report covers the writes known then; later ones stay.
         state.told(first, None);
         let second = state.written().unwrap();
         state.told(second, Some(150));
@@ -529,7 +530,7 @@ mod tests {
         assert_ne!(second, first);
         assert_eq!(state.take_unstable().len(), 2);
         assert_eq!(wrote(&mut state, &grant, 0, 50, 10), second, "after a commit");
-        // The server forgets, and with it goes who could commit.
+        // With the server's layouts, the means to commit are gone.
         state.void();
         assert_ne!(state.verifier(), second);
         assert!(state.held().is_none() && state.written().is_some());

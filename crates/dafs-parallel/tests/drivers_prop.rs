@@ -1,5 +1,5 @@
-//! Every driver against a plain file: what is written in parts is read back, at whatever offset, from
-//! whatever copy; places come back; sizes are found.
+//! Every driver against a plain file: data written in parts is read back, at any offset, from any
+//! copy; places map back; sizes are found.
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
@@ -29,7 +29,7 @@ fn striped() -> impl Strategy<Value = Arc<dyn Aggregation>> {
 
 fn variable() -> impl Strategy<Value = Arc<dyn Aggregation>> {
     proptest::collection::vec((0usize..4, 1u64..50), 1..8).prop_map(|mut turn| {
-        // No component is left out.
+        // All components occur.
         let mut seen: Vec<usize> = turn.iter().map(|&(component, _)| component).collect();
         seen.sort_unstable();
         seen.dedup();
@@ -123,7 +123,7 @@ proptest! {
             prop_assert!(place.component < by.components());
             prop_assert!(place.run_bytes > 0);
             prop_assert_eq!(by.origin(place.component, place.offset), Some(offset));
-            // A run is one.
+            // A run is contiguous.
             let ahead = (place.run_bytes - 1).min(OFFSET_MAX - offset);
             let last = by.locate(offset + ahead, copy);
             prop_assert_eq!(last.component, place.component);

@@ -1,20 +1,20 @@
-//! How the content of a file is spread over components, as arithmetic: aggregation drivers.
+//! Aggregation drivers: the arithmetic that maps the bytes of a file to components and back.
 //!
-//! A driver says which byte of a file is which byte of which component, and the way back. What a
-//! component is called and where it lies is for others to know. A client that knows a driver reads and
-//! writes files of every system that spreads them like that.
+//! A driver maps each byte of a file to a byte of a component, and back. It knows neither names nor
+//! places of components. A client that knows a driver can read and write the files of every system
+//! with that mapping.
 //!
-//! | driver | who spreads files so |
+//! | driver | mapping |
 //! |---|---|
-//! | [`Striped`] | NFSv4.1 files layouts (RFC 8881 13.4): round robin or any pattern that repeats, sparse or dense |
-//! | [`Variable`] | strips of different lengths that take turns |
-//! | [`Nested`] | groups of components that take turns, each spread in a way of its own |
-//! | [`Replicated`] | the same bytes several times, each time in a way of its own |
+//! | [`Striped`] | NFSv4.1 files layouts (RFC 8881 13.4): any repeated pattern, sparse or dense |
+//! | [`Variable`] | strips of different lengths in turn |
+//! | [`Nested`] | groups of components in turn, each with a mapping of its own |
+//! | [`Replicated`] | several copies of the same bytes, each with a mapping of its own |
 //!
 //! Invariants
 //! * [`Aggregation::origin`] undoes [`Aggregation::locate`], for every offset and copy.
-//! * No two bytes of a file are at one place.
-//! * Offsets are below 2^63, as files are; then no sum here overflows.
+//! * Any two bytes of a file have different places.
+//! * Offsets are below 2^63, as in files; no sum here overflows then.
 
 mod nested;
 mod parts;
@@ -34,45 +34,45 @@ use thiserror::Error;
 /// The largest offset in a file, in bytes.
 pub const OFFSET_MAX: u64 = i64::MAX as u64;
 
-/// The largest unit of stripes, in bytes.
+/// The largest stripe unit, in bytes.
 pub const UNIT_BYTES_MAX: u64 = 1 << 32;
 
-/// The most components of a file.
+/// Most components of a file.
 pub const COMPONENTS_MAX: usize = 65_536;
 
-/// Where a byte lies.
+/// The place of a byte.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Place {
     /// The number of the component.
     pub component: usize,
     /// The offset in the component, in bytes.
     pub offset: u64,
-    /// How many bytes follow one another here as they do in the file, this one included.
+    /// Number of bytes that are contiguous both here and in the file, this one included.
     pub run_bytes: u64,
 }
 
-/// A way to spread content over components.
+/// A mapping of file content to components.
 pub trait Aggregation: fmt::Debug + Send + Sync {
-    /// How many components there are.
+    /// The number of components.
     fn components(&self) -> usize;
 
-    /// How often each byte is kept.
+    /// The number of copies of each byte.
     fn copies(&self) -> usize {
         1
     }
 
-    /// Where a copy (below [`copies`](Self::copies)) of the byte at `offset` (at most [`OFFSET_MAX`])
-    /// lies.
+    /// The place of a copy (below [`copies`](Self::copies)) of the byte at `offset` (at most
+    /// [`OFFSET_MAX`]).
     fn locate(&self, offset: u64, copy: usize) -> Place;
 
-    /// Which byte of the file lies at `offset` of a component; `None` where none does, as in the holes
-    /// of sparse components, or none below [`OFFSET_MAX`].
+    /// The byte of the file at `offset` of a component. `None` if there is none, as in the holes of
+    /// sparse components, or none below [`OFFSET_MAX`].
     fn origin(&self, component: usize, offset: u64) -> Option<u64>;
 
-    /// How far the last byte of the file that is within the first `bytes` of a component is from the
-    /// file's start, with that byte: what a component of this length says about the size.
+    /// The end in the file of the last byte within the first `bytes` of a component: the least file
+    /// size that a component of this length implies.
     fn reach(&self, component: usize, bytes: u64) -> u64 {
-        // Where components have holes a driver knows better.
+        // A driver whose components have holes overrides this.
         bytes
             .checked_sub(1)
             .and_then(|last| self.origin(component, last))
@@ -80,7 +80,7 @@ pub trait Aggregation: fmt::Debug + Send + Sync {
     }
 }
 
-/// Why content cannot be spread so.
+/// The reason why a mapping is impossible.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[allow(missing_docs, reason = "the messages say it")]
 pub enum LayoutError {

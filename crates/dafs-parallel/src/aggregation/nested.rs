@@ -1,10 +1,10 @@
-//! Groups of components that take turns, each spread in a way of its own.
+//! Groups of components in turn, each with a mapping of its own.
 
 use super::{Aggregation, COMPONENTS_MAX, LayoutError, OFFSET_MAX, Place, UNIT_BYTES_MAX};
 use std::sync::Arc;
 
-/// Stripes go to groups in turn; what a group gets it spreads as if it were a file. Components are
-/// counted through all groups, in order.
+/// Stripes go to groups in turn. A group maps its stripes as if they were a file. Components are
+/// numbered through all groups, in order.
 #[derive(Debug, Clone)]
 pub struct Nested {
     unit_bytes: u64,
@@ -18,7 +18,7 @@ impl Nested {
     /// Groups that get `unit_bytes` at a time.
     ///
     /// # Errors
-    /// `Unit`, `Components`; `Copies` when groups keep unlike numbers of copies.
+    /// `Unit`, `Components`; `Copies` if the groups have different numbers of copies.
     pub fn new(unit_bytes: u64, groups: Vec<Arc<dyn Aggregation>>) -> Result<Self, LayoutError> {
         if !(1..=UNIT_BYTES_MAX).contains(&unit_bytes) {
             return Err(LayoutError::Unit);
@@ -77,7 +77,7 @@ impl Aggregation for Nested {
 }
 
 impl Nested {
-    /// Which byte of the file is a byte of what a group got.
+    /// The byte of the file at `inner` of a group's stripes.
     fn of_group(&self, group: usize, inner: u64) -> Option<u64> {
         let (turn, within) = (inner / self.unit_bytes, inner % self.unit_bytes);
         let stripe = turn.checked_mul(self.groups.len() as u64)?.checked_add(group as u64)?;

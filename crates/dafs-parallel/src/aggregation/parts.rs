@@ -5,13 +5,13 @@ use super::{Aggregation, OFFSET_MAX};
 /// A part of a range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Part {
-    /// Where it begins in the file.
+    /// The offset of its first byte in the file.
     pub file_offset: u64,
-    /// How long it is.
+    /// Its length.
     pub bytes: u64,
-    /// The component that has it.
+    /// Its component.
     pub component: usize,
-    /// Where it begins in the component.
+    /// The offset of its first byte in the component.
     pub component_offset: u64,
 }
 
@@ -24,8 +24,8 @@ pub struct Parts<'a> {
     end: u64,
 }
 
-/// Cuts `bytes` from `offset` on of one copy into parts. What is behind the largest offset of a file is
-/// left out.
+/// Cuts `bytes` from `offset` on of one copy into parts. Bytes behind the largest offset of a file
+/// are left out.
 pub fn parts(by: &dyn Aggregation, copy: usize, offset: u64, bytes: u64) -> Parts<'_> {
     assert!(copy < by.copies(), "there is no such copy");
     let end = offset.saturating_add(bytes).min(OFFSET_MAX);
@@ -35,13 +35,13 @@ pub fn parts(by: &dyn Aggregation, copy: usize, offset: u64, bytes: u64) -> Part
 impl Iterator for Parts<'_> {
     type Item = Part;
 
-    /// Stripes that follow one another on one component, as with a single server, are one part.
+    /// Stripes that are contiguous on one component, as with a single server, are one part.
     fn next(&mut self) -> Option<Part> {
         if self.offset >= self.end {
             return None;
         }
         let place = self.by.locate(self.offset, self.copy);
-        // A driver of somebody else's may say that there is nothing, and would be asked for ever.
+        // A third-party driver may return a run of 0, which would loop for ever.
         let mut bytes = place.run_bytes.clamp(1, self.end - self.offset);
         while self.offset + bytes < self.end {
             let next = self.by.locate(self.offset + bytes, self.copy);

@@ -1,21 +1,21 @@
-//! The same bytes several times.
+//! Several copies of the same bytes.
 
 use super::{Aggregation, COMPONENTS_MAX, LayoutError, Place};
 use std::sync::Arc;
 
-/// Copies of a file, each spread in a way of its own over components of its own. Components are counted
-/// through all copies, in order.
+/// Copies of a file, each with a mapping of its own to components of its own. Components are
+/// numbered through all copies, in order.
 #[derive(Debug, Clone)]
 pub struct Replicated {
     mirrors: Vec<Arc<dyn Aggregation>>,
     /// The first component of each mirror.
     first: Vec<usize>,
-    /// The first copy that each mirror keeps.
+    /// The first copy of each mirror.
     first_copy: Vec<usize>,
 }
 
 impl Replicated {
-    /// A copy in each of these ways; one that keeps several itself counts as several.
+    /// A copy for each of these mappings; one with several copies counts as several.
     ///
     /// # Errors
     /// `Copies`, `Components`.

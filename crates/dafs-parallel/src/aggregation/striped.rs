@@ -1,18 +1,18 @@
-//! Stripes of one length in a pattern that repeats (RFC 8881 13.4).
+//! Stripes of one length in a repeated pattern (RFC 8881 13.4).
 
 use super::{Aggregation, COMPONENTS_MAX, LayoutError, OFFSET_MAX, Place, UNIT_BYTES_MAX};
 use std::sync::Arc;
 
-/// How a stripe's place in its component is found.
+/// The offset of a stripe in its component.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Packing {
-    /// The offset in the component is that in the file; there is a component for each server.
+    /// The same offset as in the file; there is a component for each server.
     Sparse,
-    /// Stripes follow one another without holes; there is a component for each place of the pattern.
+    /// Stripes are contiguous, without holes; there is a component for each place of the pattern.
     Dense,
 }
 
-/// Stripes that lie on servers in a pattern that repeats.
+/// Stripes on servers in a repeated pattern.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Striped {
     unit_bytes: u64,
@@ -38,7 +38,7 @@ impl Striped {
         Self::cyclic(unit_bytes, pattern.collect(), servers, first, packing)
     }
 
-    /// The servers that a pattern names, one after the other, from its place `first` on.
+    /// The servers of a pattern, one after the other, from its place `first` on.
     ///
     /// # Errors
     /// `Unit`, `Components`, `Pattern`.
@@ -62,7 +62,7 @@ impl Striped {
         Ok(Self { unit_bytes, pattern, first_place: first, packing, servers })
     }
 
-    /// Which server a component lies on.
+    /// The server of a component.
     pub fn server(&self, component: usize) -> usize {
         match self.packing {
             Packing::Sparse => component,
@@ -120,7 +120,7 @@ impl Aggregation for Striped {
 
     fn reach(&self, component: usize, bytes: u64) -> u64 {
         match self.packing {
-            // It has what lies elsewhere as holes, and ends with a byte of its own.
+            // The component has holes for the bytes of others, and ends with a byte of its own.
             Packing::Sparse => bytes.min(OFFSET_MAX),
             Packing::Dense => {
                 let last = bytes.checked_sub(1).and_then(|last| self.origin(component, last));

@@ -1,28 +1,27 @@
-//! Strips of different lengths that take turns.
+//! Strips of different lengths in turn.
 
 use super::{Aggregation, COMPONENTS_MAX, LayoutError, OFFSET_MAX, Place, UNIT_BYTES_MAX};
 
-/// A turn of strips, each of a length and on a component of its own choice, that repeats; components
-/// have no holes.
+/// A repeated turn of strips, each with a length and a component; components have no holes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Variable {
     strips: Vec<Strip>,
     turn_bytes: u64,
-    /// For each component, how much of it one turn fills.
+    /// For each component, its bytes in one turn.
     shares: Vec<u64>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Strip {
     component: usize,
-    /// Where it begins: in the turn, and in what its component has of the turn.
+    /// Its begin in the turn, and in the component's share of the turn.
     in_turn: u64,
     in_share: u64,
     bytes: u64,
 }
 
 impl Variable {
-    /// A turn of strips (component and bytes). Components are counted from 0 and none is left out.
+    /// A turn of strips (component and bytes). Components are numbered from 0, without gaps.
     ///
     /// # Errors
     /// `Unit`, `Components`, `Pattern`.
