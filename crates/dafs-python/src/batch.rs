@@ -15,7 +15,7 @@ use pyo3::prelude::*;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Reads and writes that are sent together, as `Client.batch` begins them.
+/// Reads and writes that are sent together, made by `Client.batch`.
 #[pyclass(frozen, subclass, module = "dafs")]
 pub(crate) struct Batch {
     session: Arc<Session>,
@@ -23,7 +23,7 @@ pub(crate) struct Batch {
     gathered: Mutex<Option<Gathered>>,
 }
 
-/// What has been added.
+/// The added transfers.
 pub(crate) struct Gathered {
     pub(crate) batch: dafs_client::Batch,
     pub(crate) held: Vec<Held>,
@@ -39,7 +39,7 @@ impl Batch {
         Self { session, gathered: Mutex::new(Some(gathered)) }
     }
 
-    /// What has been added, to be sent.
+    /// Takes the added transfers, to send them.
     pub(crate) fn take(&self) -> PyResult<Gathered> {
         let gathered = self.gathered.lock().unwrap_or_else(PoisonError::into_inner).take();
         gathered.ok_or_else(|| PyValueError::new_err(SENT))
@@ -57,7 +57,7 @@ impl Batch {
         add: impl FnOnce(&mut dafs_client::Batch, &[(&IoBuffer, Range<usize>)]) -> Result<usize, Error>
         + Send,
     ) -> PyResult<usize> {
-        // Taken out meanwhile: adding may ask the server.
+        // Taken out meanwhile: adding may send a request to the server.
         let mut gathered = self.take()?;
         let memory: Vec<_> =
             used.iter().map(|used| (&used.own.buffer, used.own.range.clone())).collect();
@@ -145,7 +145,8 @@ impl Batch {
     }
 }
 
-/// How long the server may gather and order the transfers of a batch; `None` for not at all.
+/// Sets the time in which the server may gather and order the transfers of a batch; `None` for
+/// none.
 pub(crate) fn window(
     batch: dafs_client::Batch,
     window: Option<f64>,

@@ -1,4 +1,4 @@
-//! Memory for transfers without any copy, for Python: it has the buffer protocol.
+//! Memory for transfers without any copy, with Python's buffer protocol.
 
 use crate::session::{Own, Session};
 use crate::wait::drop_detached;
@@ -10,11 +10,11 @@ use pyo3::prelude::*;
 use std::ffi::c_int;
 use std::sync::Arc;
 
-/// Registered memory of a client, as `Client.buffer` makes it. Operations of that client on any part
-/// of it, also by way of a memoryview or an array over it, move data without a copy.
+/// Registered memory of a client, made by `Client.buffer`. Operations of that client on any part of
+/// it, also through a memoryview or an array over it, move data without a copy.
 #[pyclass(frozen, module = "dafs")]
 pub(crate) struct Buffer {
-    /// Taken out at the end.
+    /// Taken out by `drop`.
     own: Option<Own>,
     session: Arc<Session>,
 }

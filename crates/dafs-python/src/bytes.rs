@@ -1,9 +1,9 @@
-//! New objects of Python's type `bytes`, filled by the server: not cleared before, and copied after only
-//! if there was less than there is room for.
+//! New objects of Python's type `bytes`, filled by the server: not cleared before, and copied
+//! afterwards only if fewer bytes came than there is room for.
 //!
 //! Invariants
-//! * Nobody but its maker sees the object before it is whole.
-//! * What of it has not been filled is seen by nobody.
+//! * Only its maker sees the object before it is complete.
+//! * Unfilled bytes are never visible.
 
 use crate::memory::Span;
 use pyo3::ffi;
@@ -14,7 +14,7 @@ use std::ptr;
 /// An object that is being filled.
 pub(crate) struct NewBytes<'py> {
     py: Python<'py>,
-    /// A reference of our own; null when it has been given away.
+    /// An owned reference; null after it has been passed on.
     object: *mut ffi::PyObject,
     len: usize,
 }
@@ -27,8 +27,8 @@ impl<'py> NewBytes<'py> {
     pub(crate) fn new(py: Python<'py>, len: usize) -> PyResult<Self> {
         let size = ffi::Py_ssize_t::try_from(len)
             .map_err(|_| pyo3::exceptions::PyMemoryError::new_err("the read is too long"))?;
-        // SAFETY: without a source the object is new, and its content is the caller's to write; but
-        // for the empty one, which has none.
+        // SAFETY: without a source the object is new, and the caller may write its content. The
+        // empty object has none.
         let object = unsafe { ffi::PyBytes_FromStringAndSize(ptr::null(), size) };
         match object.is_null() {
             true => Err(PyErr::fetch(py)),
@@ -54,14 +54,14 @@ impl<'py> NewBytes<'py> {
             return PyBytes::new(self.py, filled);
         }
         let object = std::mem::replace(&mut self.object, ptr::null_mut());
-        // SAFETY: our reference is given away with it, and it is of this type.
+        // SAFETY: our reference is passed on with it, and it is of this type.
         unsafe { Bound::from_owned_ptr(self.py, object).cast_into_unchecked() }
     }
 }
 
 impl Drop for NewBytes<'_> {
     fn drop(&mut self) {
-        // SAFETY: our reference, if it is still there; Python's lock is held, as `py` shows.
+        // SAFETY: our reference, if it is still there; the GIL is held, as `py` shows.
         unsafe { ffi::Py_XDECREF(self.object) };
     }
 }

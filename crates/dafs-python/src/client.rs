@@ -1,4 +1,4 @@
-//! The client as Python sees it.
+//! The client for Python.
 
 use crate::batch::Batch;
 use crate::buffer::Buffer;
@@ -20,8 +20,8 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// A session with a server, for all threads of a process. A forked child gets one of its own with the
-/// first call.
+/// A session with a server, for all threads of a process. A forked child gets one of its own with
+/// its first call.
 #[pyclass(frozen, subclass, module = "dafs")]
 pub(crate) struct Client {
     url: DafsUrl,
@@ -49,7 +49,7 @@ impl Client {
             {
                 return Ok(session.clone());
             }
-            // The parent's, or one that could not be kept alive: the program goes on with a new one.
+            // The parent's session, or one that has ended: the program goes on with a new one.
             State::Open { .. } => {}
             State::Closed => return Err(PyValueError::new_err("the client is closed")),
         }
@@ -77,13 +77,13 @@ impl Client {
 
 impl Drop for Client {
     fn drop(&mut self) {
-        // If it is the last that uses the session, that ends.
+        // The session ends with its last user.
         let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
         drop_detached(std::mem::replace(state, State::Closed));
     }
 }
 
-/// The change that `mode` and others ask for.
+/// The attributes to change.
 fn change(mode: Option<u32>) -> SetAttributes {
     SetAttributes { mode, ..SetAttributes::default() }
 }
@@ -143,13 +143,13 @@ impl Client {
         self.url.to_string()
     }
 
-    /// Which transport is in use: "iwarp" or "shm".
+    /// The transport in use: "iwarp" or "shm".
     #[getter]
     fn transport(&self, py: Python<'_>) -> PyResult<String> {
         Ok(self.session(py)?.client.transport().kind.to_string())
     }
 
-    /// Whether there is a connection now.
+    /// True if the session is connected now.
     #[getter]
     fn connected(&self, py: Python<'_>) -> PyResult<bool> {
         let known = match &*self.state() {
@@ -158,7 +158,7 @@ impl Client {
             }
             State::Open { .. } | State::Closed => None,
         };
-        // One that is over is not replaced to be asked.
+        // An ended session is not replaced for this question.
         let session = known.map_or_else(|| self.session(py), Ok)?;
         Ok(py.detach(|| session.client.is_connected()))
     }
@@ -174,7 +174,7 @@ impl Client {
         matches!(*self.state(), State::Closed)
     }
 
-    /// Ends the session. Later calls fail. A second time does nothing.
+    /// Ends the session. Later calls fail. A second call has no effect.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         sweep(py);
         let old = std::mem::replace(&mut *self.state(), State::Closed);
@@ -186,7 +186,7 @@ impl Client {
         }
     }
 
-    /// Asks for a sign of life; returns the round trip in seconds.
+    /// Pings the server; returns the round trip in seconds.
     fn ping(&self, py: Python<'_>) -> PyResult<f64> {
         let session = self.session(py)?;
         let time = blocking(py, || session.client.ping()).map_err(raise)?;
@@ -200,7 +200,8 @@ impl Client {
         Ok(Buffer::new(session, io))
     }
 
-    /// Registers memory of Python's until that is closed or goes away. It cannot be resized meanwhile.
+    /// Registers memory of Python until the registration is closed or dropped. The memory cannot be
+    /// resized meanwhile.
     fn register(&self, py: Python<'_>, memory: &Bound<'_, PyAny>) -> PyResult<Registration> {
         Registration::new(py, self.session(py)?, memory)
     }
@@ -210,8 +211,8 @@ impl Client {
         Ok(Batch::new(self.session(py)?))
     }
 
-    /// The names on the fence list of a file, or of the file system that it is in; `None` where
-    /// everybody has access.
+    /// The names on the fence list of a file, or of its file system; `None` without a list, when
+    /// all clients have access.
     #[pyo3(signature = (path, *, file_system = false))]
     fn fence_list<'py>(
         &self,
@@ -295,7 +296,7 @@ impl Client {
         Ok(RawFile::new(session, file))
     }
 
-    /// Attributes of what a path names; of a symbolic link itself without `follow_symlinks`.
+    /// Attributes of the object at a path; without `follow_symlinks`, of a symbolic link itself.
     #[pyo3(signature = (path, *, follow_symlinks = true))]
     fn stat(
         &self,
@@ -311,7 +312,7 @@ impl Client {
         Ok(Stat::new(&found.attributes))
     }
 
-    /// Iterates over a directory; a symbolic link to one is none without `follow_symlinks`.
+    /// Iterates over a directory; without `follow_symlinks`, a symbolic link is an error.
     #[pyo3(signature = (path = None, *, follow_symlinks = true))]
     fn scandir(
         &self,
@@ -349,7 +350,7 @@ impl Client {
         Ok(())
     }
 
-    /// Removes a name that is not one of a directory.
+    /// Removes a name other than a directory's.
     fn unlink(&self, py: Python<'_>, path: &Bound<'_, PyAny>) -> PyResult<()> {
         self.remove(py, path, false)
     }
@@ -359,7 +360,7 @@ impl Client {
         self.remove(py, path, true)
     }
 
-    /// Renames, replacing a target of a fitting kind.
+    /// Renames, replacing a target of the same kind.
     fn rename(
         &self,
         py: Python<'_>,
@@ -376,7 +377,7 @@ impl Client {
         .map_err(raise_for(source))
     }
 
-    /// Makes another name for a file.
+    /// Gives a file another name.
     fn link(
         &self,
         py: Python<'_>,
@@ -392,7 +393,7 @@ impl Client {
         .map_err(raise_for(source))
     }
 
-    /// Makes a symbolic link at `target` that holds `text`, as `os.symlink` does.
+    /// Makes a symbolic link at `target` with the text `text`, as `os.symlink` does.
     fn symlink(
         &self,
         py: Python<'_>,
@@ -425,8 +426,8 @@ impl Client {
         path::name(py, &text)
     }
 
-    /// Changes attributes: permission bits, numbers of owner and group, size, and times as a pair of
-    /// nanoseconds (access, change of content).
+    /// Changes attributes: permission bits, numbers of owner and group, size, and times as a pair
+    /// of nanoseconds (access, change of content).
     #[pyo3(signature = (path, *, mode = None, uid = None, gid = None, size = None, times_ns = None,
         follow_symlinks = true))]
     fn set_attributes(
@@ -455,8 +456,8 @@ impl Client {
         .map_err(raise_for(path))
     }
 
-    /// Space of the file system that a path is in: a dictionary with what the server says of
-    /// `space_total`, `space_free`, `space_available`, `files_total`, `files_free`, in bytes and files.
+    /// Space of the file system of a path: a dictionary with those of `space_total`, `space_free`,
+    /// `space_available`, `files_total`, `files_free` that the server reports, in bytes and files.
     fn statvfs<'py>(
         &self,
         py: Python<'py>,

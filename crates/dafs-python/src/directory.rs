@@ -13,7 +13,7 @@ use std::sync::{Mutex, PoisonError};
 #[pyclass(frozen, get_all, module = "dafs")]
 pub(crate) struct DirEntry {
     name: Py<PyAny>,
-    /// `None` where the server cannot read them. Of a symbolic link its own.
+    /// `None` if the server cannot read them. For a symbolic link, its own.
     stat: Option<Py<Stat>>,
 }
 
@@ -27,7 +27,7 @@ impl DirEntry {
 /// Iterator over a directory, in the server's order, a page at a time.
 #[pyclass(frozen, module = "dafs")]
 pub(crate) struct Listing {
-    /// Taken out while it is with the server.
+    /// Taken out during a request to the server.
     entries: Mutex<Option<ReadDir>>,
 }
 

@@ -1,4 +1,4 @@
-//! Errors as Python knows them: `OSError` and its kinds by error number, and classes of our own where a
+//! Errors for Python: `OSError` and its subclasses by error number, and classes of our own where a
 //! program must act differently.
 
 use dafs_client::{Error, LockError};
@@ -38,7 +38,7 @@ pub(crate) fn raise(error: Error) -> PyErr {
     with_name(error, None)
 }
 
-/// As [`raise`], with the name of the file that was asked for.
+/// As [`raise`], with the name of the file.
 pub(crate) fn raise_for(path: &Bound<'_, PyAny>) -> impl FnOnce(Error) -> PyErr {
     let path = path.clone().unbind();
     move |error| with_name(error, Some(path))
@@ -62,7 +62,7 @@ fn with_name(error: Error, path: Option<Py<PyAny>>) -> PyErr {
     }
 }
 
-/// The exception for a lock that was not had.
+/// The exception for a failed lock request.
 pub(crate) fn raise_lock(error: LockError) -> PyErr {
     if let Some(raised) = crate::wait::raised() {
         return raised;
@@ -76,6 +76,6 @@ pub(crate) fn raise_lock(error: LockError) -> PyErr {
     }
 }
 
-// As Linux numbers them.
+// As in Linux.
 const EIO: i32 = 5;
 const EAGAIN: i32 = 11;

@@ -1,4 +1,4 @@
-//! An open file as Python sees it: offsets are explicit; `dafs.File` adds a position.
+//! An open file for Python: offsets are explicit; `dafs.File` adds a position.
 
 use crate::bytes::NewBytes;
 use crate::error::{raise, raise_lock};
@@ -13,10 +13,11 @@ use pyo3::types::PyBytes;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-/// A read that asks for more than this is given room for what there is. In bytes.
+/// The longest read for which all of its bytes are allocated at once; a longer one allocates by the
+/// file's size.
 const ALLOCATE_BYTES_MAX: usize = 64 << 20;
 
-/// That room has at least so many bytes, because files of `/proc` say that they are empty.
+/// Least bytes of such an allocation, because files of `/proc` report size 0.
 const ALLOCATE_BYTES_MIN: usize = 64 << 10;
 
 /// An open file without a position.
@@ -41,7 +42,7 @@ impl RawFile {
 impl Drop for RawFile {
     fn drop(&mut self) {
         let file = self.file.get_mut().unwrap_or_else(PoisonError::into_inner).take();
-        // Its end is told to the server.
+        // The close is sent to the server.
         drop_detached(file);
     }
 }
@@ -58,7 +59,8 @@ impl RawFile {
         self.file().is_err()
     }
 
-    /// Closes it; a second time does nothing. If other threads are using it, with the last of them.
+    /// Closes it; a second call has no effect. If other threads are using it, the last of them
+    /// closes it.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         let file = self.file.lock().unwrap_or_else(PoisonError::into_inner).take();
         match file.and_then(Arc::into_inner) {
@@ -67,7 +69,7 @@ impl RawFile {
         }
     }
 
-    /// Fills `target` from `offset`, or as far as the file goes; returns the bytes read.
+    /// Fills `target` from `offset`, up to the end of the file; returns the number of bytes.
     fn read_into(&self, py: Python<'_>, target: &Bound<'_, PyAny>, offset: u64) -> PyResult<usize> {
         let file = self.file()?;
         let memory = Exported::writable(target)?;
@@ -87,7 +89,7 @@ impl RawFile {
         let count = match count > ALLOCATE_BYTES_MAX {
             true => {
                 let size = blocking(py, || file.attributes()).map_err(raise)?.size;
-                // A file that is longer than memory is not there either.
+                // A file longer than the address space does not exist.
                 let left = usize::try_from(size.saturating_sub(offset)).unwrap_or(count);
                 count.min(left.max(ALLOCATE_BYTES_MIN))
             }
@@ -95,7 +97,7 @@ impl RawFile {
         };
         let bytes = NewBytes::new(py, count)?;
         let place = Place::of(&self.session, bytes.span())?;
-        // SAFETY: nobody else has the new object, and it stays until the call is over.
+        // SAFETY: no other code has the new object, and it stays until the call is over.
         let done = blocking(py, || unsafe { place.read(&file, offset) }).map_err(raise)?;
         Ok(bytes.finish(done))
     }
@@ -109,7 +111,7 @@ impl RawFile {
         blocking(py, || unsafe { place.write(&file, offset) }).map_err(raise)
     }
 
-    /// Writes all of `source` at the end of the file, in one piece and stable; returns where that was.
+    /// Appends all of `source` atomically and stably; returns its offset.
     fn append(&self, py: Python<'_>, source: &Bound<'_, PyAny>) -> PyResult<u64> {
         let file = self.file()?;
         let memory = Exported::readable(source)?;
@@ -135,20 +137,20 @@ impl RawFile {
         blocking(py, || file.commit(offset, length)).map_err(raise)
     }
 
-    /// Attributes, also after the last name is gone.
+    /// Attributes, also after the last name has been removed.
     fn stat(&self, py: Python<'_>) -> PyResult<Stat> {
         let file = self.file()?;
         Ok(Stat::new(&blocking(py, || file.attributes()).map_err(raise)?))
     }
 
-    /// Cuts the file or extends it with zeros.
+    /// Truncates the file, or extends it with zeros.
     fn truncate(&self, py: Python<'_>, size: u64) -> PyResult<()> {
         let file = self.file()?;
         blocking(py, || file.set_size(size)).map_err(raise)
     }
 
-    /// Locks `length` bytes from `offset`, all from there on without a length. Waits for others for
-    /// `timeout` seconds, `None` for as long as it takes, then raises `LockedError`.
+    /// Locks `length` bytes from `offset`, all from there on without a length. Waits for
+    /// conflicting locks for `timeout` seconds, `None` for no timeout, then raises `LockedError`.
     #[pyo3(signature = (exclusive = true, offset = 0, length = None, timeout = None, persist = false))]
     fn lock(
         &self,
@@ -176,7 +178,7 @@ impl RawFile {
         }
     }
 
-    /// Locks all, or raises `LockedError` at once.
+    /// Locks a range, or raises `LockedError` at once.
     #[pyo3(signature = (exclusive = true, offset = 0, length = None))]
     fn try_lock(
         &self,
@@ -190,7 +192,7 @@ impl RawFile {
         blocking(py, || file.try_lock(&range)).map_err(raise_lock)
     }
 
-    /// Takes over what the holder of a broken lock left behind, to mend it; `unlock` ends the repair.
+    /// Takes over the broken locks of a range, to repair the data; `unlock` ends the repair.
     #[pyo3(signature = (offset = 0, length = None))]
     fn lock_for_repair(&self, py: Python<'_>, offset: u64, length: Option<u64>) -> PyResult<()> {
         let file = self.file()?;
@@ -198,7 +200,7 @@ impl RawFile {
         blocking(py, || file.lock_for_repair(offset, length)).map_err(raise_lock)
     }
 
-    /// Gives up what this file has locked in a range.
+    /// Releases the locks of this file in a range.
     #[pyo3(signature = (offset = 0, length = None))]
     fn unlock(&self, py: Python<'_>, offset: u64, length: Option<u64>) -> PyResult<()> {
         let file = self.file()?;

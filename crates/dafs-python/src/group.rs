@@ -1,9 +1,10 @@
-//! Completion groups: asynchronous transfers in memory of Python's.
+//! Completion groups: asynchronous transfers in memory of Python.
 //!
 //! Invariants
 //! * The memory of an operation is exported until its completion has been fetched.
-//! * When a group goes away the memory of what is still in flight stays exported until that is over, rather
-//!   than let the server write to what is something else by then. Nobody waits for it.
+//! * When a group is dropped, the memory of outstanding operations stays exported until these have
+//!   ended. Otherwise the server could write to memory that has been reused. No thread waits for
+//!   that.
 
 use crate::batch::{self, Batch, Gathered};
 use crate::client::Client;
@@ -22,26 +23,26 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-/// Groups that went away while something was in flight. Only locked with Python's lock held, so that a fork
-/// finds it free.
+/// Groups dropped with outstanding operations. Only locked with the GIL held, so that a fork finds
+/// it free.
 static LEFT: Mutex<Vec<Left>> = Mutex::new(Vec::new());
 
-/// Whether there may be any.
+/// True if there may be any.
 static ANY_LEFT: AtomicBool = AtomicBool::new(false);
 
-/// What is left of a group.
+/// The rest of a dropped group.
 struct Left {
     group: dafs_client::CompletionGroup,
     used: Vec<InUse>,
 }
 
 impl Left {
-    /// Moves it along; whether nothing is in flight any more.
+    /// Makes progress. Returns true if no operation is outstanding any more.
     fn is_over(&self, py: Python<'_>) -> bool {
         py.detach(|| {
             let mut fetched = Vec::new();
             self.group.poll(&mut fetched);
-            // Which memory it was of is not told any more.
+            // The memory of each completion is unknown here, so all is marked.
             for completion in fetched {
                 self.used.iter().for_each(|used| used.own.note(&completion.result));
             }
@@ -50,7 +51,7 @@ impl Left {
     }
 }
 
-/// Lets go of the memory of what has ended since its group went away.
+/// Releases the memory of operations that have ended since their group was dropped.
 pub(crate) fn sweep(py: Python<'_>) {
     if !ANY_LEFT.swap(false, Ordering::Relaxed) {
         return;
@@ -73,20 +74,20 @@ pub(crate) struct CompletionGroup {
     session: Arc<Session>,
     group: dafs_client::CompletionGroup,
     held: Mutex<HashMap<u64, Held>>,
-    /// Fetched for somebody whose waiting a signal ended.
+    /// Fetched by a wait that a signal interrupted.
     ready: Mutex<Vec<Completion>>,
     next: AtomicU64,
 }
 
-/// What an operation needs until it is over.
+/// The resources of an operation until it has completed.
 pub(crate) struct Held {
-    /// `None` when the collector has taken it.
+    /// `None` when the garbage collector has taken it.
     pub(crate) user_data: Option<Py<PyAny>>,
     pub(crate) used: Vec<InUse>,
 }
 
 impl Held {
-    /// Ends the use of the memory, and tells of the end.
+    /// Ends the use of the memory, and makes the completion.
     pub(crate) fn completed(
         self,
         py: Python<'_>,
@@ -94,7 +95,7 @@ impl Held {
         result: Result<usize, Error>,
     ) -> Completion {
         self.used.iter().for_each(|used| used.own.note(&result));
-        // Of a batch, other transfers may have gone wrong in a way that leaves them with the server.
+        // In a batch, other transfers may have failed in a way that leaves them with the server.
         match result.is_err() && self.used.iter().any(InUse::is_reached) {
             true => std::mem::forget(self.used),
             false => release(py, self.used),
@@ -103,20 +104,20 @@ impl Held {
         Completion { user_data, operation, result }
     }
 
-    /// Ends the use of the memory after a call that failed. What the server may reach stays exported
-    /// for good.
+    /// Ends the use of the memory after a call that failed. Memory that the server may still access
+    /// stays exported for good.
     pub(crate) fn failed(self, py: Python<'_>, error: &Error) {
         drop(self.completed(py, 0, Err(error.clone())));
     }
 }
 
-/// One operation that is over.
+/// One completed operation.
 #[pyclass(frozen, module = "dafs")]
 pub(crate) struct Completion {
-    /// What was given with the operation.
+    /// The caller's object from the submission.
     #[pyo3(get)]
     user_data: Py<PyAny>,
-    /// Its number, as it was returned when it was submitted.
+    /// Its number, from the submission.
     #[pyo3(get)]
     operation: u64,
     result: Result<usize, Error>,
@@ -124,8 +125,8 @@ pub(crate) struct Completion {
 
 #[pymethods]
 impl Completion {
-    /// The bytes moved, which may be fewer than asked for; 0 for a commit; for an append where it begins in
-    /// the file. Raises what went wrong.
+    /// The bytes moved, which may be fewer than requested; 0 for a commit; the file offset of an
+    /// append. Raises the error of a failed operation.
     fn result(&self) -> PyResult<usize> {
         self.result.clone().map_err(raise)
     }
@@ -140,7 +141,7 @@ impl CompletionGroup {
         self.ready.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Submits an operation and holds what it needs.
+    /// Submits an operation and holds its resources.
     fn submit(
         &self,
         py: Python<'_>,
@@ -161,14 +162,14 @@ impl CompletionGroup {
         }
     }
 
-    /// Before the operation is under way: another thread may fetch its completion at once.
+    /// Called before the submission: another thread may fetch the completion at once.
     fn hold(&self, held: Held) -> u64 {
         let key = self.next.fetch_add(1, Ordering::Relaxed);
         self.held().insert(key, held);
         key
     }
 
-    /// They are not under way after all.
+    /// Releases the resources of operations that were not submitted.
     fn let_go(&self, py: Python<'_>, keys: impl IntoIterator<Item = u64>) {
         for key in keys {
             let held = self.held().remove(&key);
@@ -214,8 +215,8 @@ impl CompletionGroup {
     }
 
     /// Starts a read into `target` from `offset`; returns the number of the operation. Until its
-    /// completion has been fetched the memory can be neither resized nor freed, and what is in it is
-    /// anybody's guess.
+    /// completion has been fetched the memory can be neither resized nor freed, and its content is
+    /// undefined.
     #[pyo3(signature = (file, target, offset, user_data = None))]
     fn read_into(
         &self,
@@ -258,8 +259,8 @@ impl CompletionGroup {
         })
     }
 
-    /// Starts to write `source` at the end of the file, in one piece and stable; returns the number of the
-    /// operation, whose result is where that was. Read-only memory is copied first.
+    /// Starts an atomic, stable append of `source`; returns the number of the operation, whose
+    /// result is the offset. Read-only memory is copied first.
     #[pyo3(signature = (file, source, user_data = None))]
     fn append(
         &self,
@@ -294,9 +295,9 @@ impl CompletionGroup {
         })
     }
 
-    /// Sends a batch; each of its transfers has a completion of its own. With a `window`, in seconds,
-    /// the server may gather and order them for so long, and reports each by itself. Returns their
-    /// numbers.
+    /// Sends a batch; each of its transfers has a completion of its own. With a `window`, in
+    /// seconds, the server may gather and order them for that time, and reports each by itself.
+    /// Returns their numbers.
     #[pyo3(signature = (batch, window = None))]
     fn submit_batch(
         &self,
@@ -316,7 +317,7 @@ impl CompletionGroup {
         }
     }
 
-    /// What has completed. Never waits.
+    /// The completions that have come. Never waits.
     fn poll(&self, py: Python<'_>) -> Vec<Completion> {
         let fetched = py.detach(|| {
             let mut fetched = Vec::new();
@@ -328,8 +329,8 @@ impl CompletionGroup {
         done
     }
 
-    /// Waits until `count` have completed (`None`: all), nothing is in flight any more, or `timeout`
-    /// seconds have passed; returns what there is.
+    /// Waits until `count` have completed (`None`: all), no operation is outstanding any more, or
+    /// `timeout` seconds have passed; returns the completions.
     #[pyo3(signature = (count = 1, timeout = None))]
     fn wait(
         &self,
@@ -355,7 +356,7 @@ impl CompletionGroup {
                         return Ok(done);
                     }
                     if let Err(error) = py.check_signals() {
-                        // What has been fetched is for the next one who asks.
+                        // The next call returns the fetched completions.
                         self.ready().extend(done);
                         return Err(error);
                     }
@@ -366,14 +367,14 @@ impl CompletionGroup {
         }
     }
 
-    /// Operations in flight; those that wait to be fetched are not among them.
+    /// Number of outstanding operations, without completions that wait to be fetched.
     #[getter]
     fn in_flight(&self) -> usize {
         self.group.in_flight()
     }
 
-    /// Gives an operation up if the server cannot reach its memory now; true when it is over. Its
-    /// completion comes as always.
+    /// Cancels an operation if the server cannot access its memory now; true if it is cancelled.
+    /// Its completion comes in any case.
     fn cancel(&self, py: Python<'_>, operation: u64) -> bool {
         py.detach(|| self.group.cancel(OperationId::from_u64(operation)))
     }
@@ -384,10 +385,11 @@ impl CompletionGroup {
             .map_err(raise)
     }
 
-    // What was given with operations may lead back to the group, as the futures of tasks do.
+    // A caller's object may refer back to the group, as the futures of tasks do.
 
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
-        // Locked only for a few instructions that collect nothing, but the collector must never wait.
+        // Locked only for a few instructions that collect no garbage, but the collector must never
+        // wait.
         if let Ok(held) = self.held.try_lock() {
             held.values().try_for_each(|held| visit.call(&held.user_data))?;
         }
@@ -400,7 +402,7 @@ impl CompletionGroup {
     fn __clear__(&self) {
         let given: Vec<_> = self.held().values_mut().map(|held| held.user_data.take()).collect();
         let ready = std::mem::take(&mut *self.ready());
-        // Whose end may do anything.
+        // Dropped without the lock: their destructors may run any code.
         drop((given, ready));
     }
 }
@@ -419,7 +421,7 @@ impl Drop for CompletionGroup {
             leave([left]);
             sweep(py);
         });
-        // At the very end there is no Python any more that could let go of memory.
+        // At interpreter shutdown, Python can no longer release memory.
         std::mem::forget(held);
     }
 }

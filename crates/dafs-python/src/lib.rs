@@ -1,11 +1,11 @@
-//! The extension module `dafs._dafs`: what the Python package `dafs` (in python/dafs) stands on.
+//! The extension module `dafs._dafs`, the base of the Python package `dafs` (in python/dafs).
 //!
 //! Invariants
-//! * Nothing waits for a server with Python's lock held: see [`wait::blocking`].
-//! * Locks of this crate are taken only with Python's lock held, and for a few instructions. So no fork
-//!   ever finds one taken: `os.fork` holds Python's lock, too.
-//! * Memory of Python's that an operation names stays exported until the operation is over, so that
-//!   whoever resizes it gets a `BufferError`.
+//! * No code waits for a server with the GIL held: see [`wait::blocking`].
+//! * Locks of this crate are taken only with the GIL held, and for a few instructions. A fork
+//!   therefore never finds one taken: `os.fork` holds the GIL, too.
+//! * Python memory in an operation stays exported until the operation is over: a resize raises a
+//!   `BufferError`.
 
 mod batch;
 mod buffer;

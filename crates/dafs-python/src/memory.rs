@@ -1,9 +1,9 @@
-//! Memory of Python's: exported buffers, and transfers between them and files.
+//! Memory of Python: exported buffers, and transfers between them and files.
 //!
 //! Invariants
-//! * [`Exported`] keeps the memory where it is: its owner can neither resize nor free it.
-//! * Nothing is written to memory that was exported read-only.
-//! * Where memory lies is looked up with Python's lock held, what may wait is done without it.
+//! * [`Exported`] pins the memory: its owner can neither resize nor free it.
+//! * Memory that was exported read-only is never written.
+//! * Addresses are looked up with the GIL held; calls that may wait run without it.
 
 use crate::error::raise;
 use crate::session::{Own, Session};
@@ -14,14 +14,14 @@ use pyo3::exceptions::{PyBufferError, PyTypeError};
 use pyo3::ffi;
 use pyo3::prelude::*;
 
-/// From here on registering the memory of a caller costs less than a copy. In bytes.
+/// Length from which on registering the memory of a caller costs less than a copy. In bytes.
 const REGISTER_BYTES_MIN: usize = 32 << 10;
 
-/// The memory of an object that is not resized or freed while this is there. To be dropped with
-/// Python's lock held.
+/// The memory of an object that is not resized or freed while this exists. Drop it with the GIL
+/// held.
 pub(crate) struct Exported(PyUntypedBuffer);
 
-/// Where exported memory lies. Whoever has one keeps the [`Exported`], too.
+/// The address of exported memory. Its holder keeps the [`Exported`], too.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Span {
     address: *mut u8,
@@ -29,13 +29,13 @@ pub(crate) struct Span {
     read_only: bool,
 }
 
-// SAFETY: an address and a length; using them is what needs care.
+// SAFETY: an address and a length; only their use is unsafe.
 unsafe impl Send for Span {}
 // SAFETY: as above.
 unsafe impl Sync for Span {}
 
 impl Exported {
-    /// Memory to be read from.
+    /// Memory for reads of its content.
     pub(crate) fn readable(object: &Bound<'_, PyAny>) -> PyResult<Self> {
         let buffer = match PyUntypedBuffer::get(object) {
             Ok(buffer) => buffer,
@@ -51,7 +51,7 @@ impl Exported {
         Ok(Self(buffer))
     }
 
-    /// Memory to be written to.
+    /// Memory for writes to it.
     pub(crate) fn writable(object: &Bound<'_, PyAny>) -> PyResult<Self> {
         let this = Self::readable(object)?;
         if this.0.readonly() {
@@ -64,9 +64,9 @@ impl Exported {
         Ok(this)
     }
 
-    /// Whether this is the object's memory, and not a copy that it has made of it.
+    /// True if this is the object's memory, and not a copy made by it.
     fn is_of(&self, object: &Bound<'_, PyAny>) -> bool {
-        // SAFETY: the object is there; it is asked whether it has a buffer, nothing more.
+        // SAFETY: the object exists; the call only checks whether it has a buffer.
         let has_buffer = unsafe { ffi::PyObject_CheckBuffer(object.as_ptr()) } == 1;
         if has_buffer || self.0.len_bytes() == 0 {
             return true;
@@ -82,7 +82,7 @@ impl Exported {
 }
 
 impl Span {
-    /// The memory of a new object that nobody else has seen yet.
+    /// The memory of a new object that no other code has seen yet.
     pub(crate) fn of_new(address: *mut u8, len: usize) -> Self {
         Self { address, len, read_only: false }
     }
@@ -95,53 +95,54 @@ impl Span {
         self.address as usize
     }
 
-    /// The memory. Where a file is mapped that is cut meanwhile, it is not there, which is an error.
+    /// The memory. In a mapping of a file that is truncated meanwhile, an access fails with an
+    /// error.
     ///
     /// # Safety
-    /// What it was made of is kept, and not resized; where it is written to, it is writable.
+    /// The source object is kept, and not resized; for writes it is writable.
     pub(crate) unsafe fn checked<'a>(self) -> CheckedSlice<'a> {
-        // SAFETY: the export says that `len` bytes are there. Another thread of Python's may change
-        // them meanwhile, as under every `write` of Python's; what is copied then is anybody's guess,
-        // and nothing here depends on it.
+        // SAFETY: the export guarantees `len` bytes. Another thread of Python may change them
+        // meanwhile, as under every `write` of Python. The copied content is undefined then, and no
+        // code here depends on it.
         unsafe { CheckedSlice::callers(self.address, self.len) }
     }
 
-    /// The memory, registered for as long as the result is there. It must be writable, because a peer
+    /// The memory, registered for the lifetime of the result. It must be writable, because a peer
     /// could write to it.
     ///
     /// # Safety
-    /// What it was made of is kept, and not resized, until the result and all operations on it are
+    /// The source object is kept, and not resized, until the result and all operations on it are
     /// gone.
     pub(crate) unsafe fn register(self, session: &Session) -> Result<IoBuffer> {
         if self.read_only {
             return Err(Error::Argument("memory that is read-only cannot be registered"));
         }
-        // SAFETY: the caller's promise; nobody here holds a reference into it.
+        // SAFETY: the caller's promise; no code here holds a reference into it.
         unsafe { session.client.register(self.address, self.len) }
     }
 }
 
-/// Memory of one transfer that its caller waits for, and what is known of it.
+/// Memory of one synchronous transfer, and its registration.
 #[derive(Debug)]
 pub(crate) struct Place<'a> {
     session: &'a Session,
     span: Span,
-    /// There if the client knows it.
+    /// Set if the client has registered it.
     own: Option<Own>,
 }
 
 impl<'a> Place<'a> {
-    /// To be called with Python's lock held.
+    /// Call it with the GIL held.
     pub(crate) fn of(session: &'a Session, span: Span) -> PyResult<Self> {
         let own = match session.is_cached {
-            // What is read is better copied out of the cache.
+            // Cached data is better copied out of the cache.
             true => Session::check(span).map(|()| None)?,
             false => session.own(span)?,
         };
         Ok(Self { session, span, own })
     }
 
-    /// Whether a transfer is better made in the memory itself than through a copy.
+    /// True if a transfer is faster in the memory itself than through a copy.
     fn wants_registration(&self) -> bool {
         !self.session.is_cached
             && !self.span.read_only
@@ -149,10 +150,10 @@ impl<'a> Place<'a> {
             && !self.session.copies_foreign_memory()
     }
 
-    /// Fills it from `offset`, or as far as the file goes.
+    /// Fills it from `offset`, up to the end of the file.
     ///
     /// # Safety
-    /// What it was made of is kept, not resized, and writable.
+    /// The source object is kept, not resized, and writable.
     pub(crate) unsafe fn read(self, file: &File, offset: u64) -> Result<usize> {
         if let Some(own) = self.own {
             let result = file.read_into(&own.buffer, own.range.clone(), offset);
@@ -160,7 +161,7 @@ impl<'a> Place<'a> {
             return result;
         }
         if self.wants_registration() {
-            // SAFETY: the caller keeps the memory; nothing of a call that has returned reaches it.
+            // SAFETY: the caller keeps the memory; no access remains after the call has returned.
             let buffer = unsafe { self.span.register(self.session)? };
             return file.read_into(&buffer, 0..self.span.len, offset);
         }
@@ -171,7 +172,7 @@ impl<'a> Place<'a> {
     /// Writes all of it at `offset`.
     ///
     /// # Safety
-    /// What it was made of is kept and not resized.
+    /// The source object is kept and not resized.
     pub(crate) unsafe fn write(self, file: &File, offset: u64) -> Result<usize> {
         if let Some(own) = self.own {
             let result =
@@ -189,7 +190,7 @@ impl<'a> Place<'a> {
     }
 }
 
-/// Memory of an operation that nobody waits for: registered and exported until this is dropped.
+/// Memory of an asynchronous operation: registered and exported until this is dropped.
 pub(crate) struct InUse {
     pub(crate) own: Own,
     /// `None` where `own` is a copy.
@@ -197,19 +198,19 @@ pub(crate) struct InUse {
 }
 
 impl InUse {
-    /// Memory to be written to, or to be read from where it is.
+    /// Memory for writes to it, or for reads in place.
     pub(crate) fn in_place(py: Python<'_>, session: &Session, memory: Exported) -> PyResult<Self> {
         let span = memory.span();
         if let Some(own) = session.own(span)? {
             return Ok(Self { own, memory: Some(memory) });
         }
-        // SAFETY: `memory` goes with the result to where both are held until the operation is over.
+        // SAFETY: `memory` goes with the result, which holds both until the operation is over.
         let buffer = py.detach(|| unsafe { span.register(session) });
         let own = Own::borrowed(buffer.map_err(raise)?, 0..span.len);
         Ok(Self { own, memory: Some(memory) })
     }
 
-    /// Memory to be read from; a copy if it must not be written to.
+    /// Memory for reads; a copy if it is read-only.
     pub(crate) fn source(py: Python<'_>, session: &Session, memory: Exported) -> PyResult<Self> {
         let span = memory.span();
         if !span.read_only {
@@ -225,14 +226,14 @@ impl InUse {
         Ok(Self { own, memory: None })
     }
 
-    /// Whether an operation may still reach memory that is not the client's.
+    /// True if an operation may still access memory other than the client's.
     pub(crate) fn is_reached(&self) -> bool {
         self.memory.is_some() && self.own.buffer.is_shared()
     }
 }
 
-/// Ends the use of memory. What the end of a registration may wait for is waited for without Python's
-/// lock; the memory goes afterwards.
+/// Ends the use of memory. The end of a registration may wait, so it runs without the GIL; the
+/// export ends afterwards.
 pub(crate) fn release(py: Python<'_>, used: impl IntoIterator<Item = InUse>) {
     let (own, memory): (Vec<_>, Vec<_>) =
         used.into_iter().map(|used| (used.own, used.memory)).unzip();

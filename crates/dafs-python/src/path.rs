@@ -6,11 +6,11 @@ use pyo3::types::{PyBytes, PyString};
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
-/// As Linux numbers it.
+/// As in Linux.
 const ENOENT: i32 = 2;
 
-/// The raw bytes of a path, from the root of the server. A relative one starts at `base`. The empty path
-/// names nothing, as everywhere in POSIX.
+/// The raw bytes of a path, from the root of the server. A relative one starts at `base`. The empty
+/// path names no object, as in POSIX.
 pub(crate) fn path(given: &Bound<'_, PyAny>, base: &[u8]) -> PyResult<Vec<u8>> {
     let bytes = raw(given)?;
     if bytes.is_empty() {
@@ -43,7 +43,7 @@ pub(crate) fn raw(given: &Bound<'_, PyAny>) -> PyResult<Vec<u8>> {
     }
 }
 
-/// A name for Python. Bytes that are no text come out as surrogates, as everywhere in Python.
+/// A name for Python. Bytes that are not UTF-8 become surrogates, as everywhere in Python.
 pub(crate) fn name<'py>(py: Python<'py>, name: &[u8]) -> PyResult<Bound<'py, PyString>> {
     OsStr::from_bytes(name).into_pyobject(py).map_err(PyErr::from)
 }

@@ -1,4 +1,4 @@
-//! Memory of Python's that stays registered.
+//! Memory of Python with a lasting registration.
 //!
 //! Invariants
 //! * The memory is exported for as long as it is registered.
@@ -9,12 +9,12 @@ use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// The registration of an object's memory, as `Client.register` makes it: for any number of operations
+/// The registration of an object's memory, made by `Client.register`: for any number of operations
 /// on any part of it.
 #[pyclass(frozen, module = "dafs")]
 pub(crate) struct Registration {
     session: Arc<Session>,
-    /// `None` when it is over.
+    /// `None` after its end.
     used: Mutex<Option<(InUse, Span)>>,
 }
 
@@ -43,7 +43,7 @@ impl Registration {
 
 #[pymethods]
 impl Registration {
-    /// Ends it; operations that are in flight go on. A second time does nothing.
+    /// Ends it; outstanding operations go on. A second call has no effect.
     fn close(&self, py: Python<'_>) {
         self.end(py);
     }
@@ -60,7 +60,7 @@ impl Registration {
 
 impl Drop for Registration {
     fn drop(&mut self) {
-        // Python is there: it is what drops this.
+        // Python exists, because it drops this.
         Python::try_attach(|py| self.end(py));
     }
 }

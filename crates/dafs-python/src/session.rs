@@ -1,4 +1,4 @@
-//! A session, and how to have another one like it.
+//! A session, and the options for another one like it.
 
 use crate::memory::Span;
 use crate::wait::seconds;
@@ -16,15 +16,15 @@ pub(crate) struct Session {
     pub(crate) client: Client,
     /// The path of the URL, without a slash at the end.
     pub(crate) base: Vec<u8>,
-    /// The client keeps content, so that what is read is better copied out of that.
+    /// The client caches content, so that reads are better copied from the cache.
     pub(crate) is_cached: bool,
-    /// Registered memory that Python has, by address. Who owns it takes it out. Only locked with
-    /// Python's lock held.
+    /// Registered memory that Python has, by address. Its owner removes it. Only locked with the
+    /// GIL held.
     known: Mutex<BTreeMap<usize, Own>>,
 }
 
-/// Memory of this process, by address, that servers of whatever session may write to even when an
-/// operation has been given up: its length, and whether that has happened. Only locked with Python's lock
+/// Memory of this process, by address, that servers of any session may write to even after an
+/// operation has been given up: its length, and true if that has happened. Only locked with the GIL
 /// held, so that a fork finds it free.
 static SHARED: Mutex<BTreeMap<usize, (usize, Arc<AtomicBool>)>> = Mutex::new(BTreeMap::new());
 
@@ -37,24 +37,24 @@ fn shared() -> MutexGuard<'static, BTreeMap<usize, (usize, Arc<AtomicBool>)>> {
 pub(crate) struct Own {
     pub(crate) buffer: IoBuffer,
     pub(crate) range: Range<usize>,
-    /// Of memory that a server may write to even when an operation has been given up: whether that has
-    /// happened. The same for all parts of it.
+    /// For memory that a server may write to even after an operation has been given up: true if
+    /// that has happened. Shared by all parts of it.
     spent: Option<Arc<AtomicBool>>,
 }
 
 impl Own {
-    /// All of what a client has allocated over shared memory.
+    /// All of a client's buffer over shared memory.
     pub(crate) fn shared(buffer: IoBuffer) -> Self {
         let range = 0..buffer.len();
         Self { buffer, range, spent: Some(Arc::default()) }
     }
 
-    /// Memory that the server cannot reach when the operation is over, however that ended.
+    /// Memory that the server cannot access after the operation, however that ended.
     pub(crate) fn borrowed(buffer: IoBuffer, range: Range<usize>) -> Self {
         Self { buffer, range, spent: None }
     }
 
-    /// What became of an operation on it is taken note of.
+    /// Notes the result of an operation on it.
     pub(crate) fn note<T>(&self, result: &Result<T, Error>) {
         if let (Some(spent), Err(Error::Deadline { .. } | Error::Lost { .. })) =
             (&self.spent, result)
@@ -75,7 +75,7 @@ impl Session {
         Ok(Self { client, base, is_cached, known: Mutex::default() })
     }
 
-    /// True when memory that is not of the client's own is reached by copying.
+    /// True if memory other than the client's own is accessed by copying.
     pub(crate) fn copies_foreign_memory(&self) -> bool {
         self.client.transport().kind == TransportKind::Shm
     }
@@ -84,32 +84,32 @@ impl Session {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Operations on memory at `address` will use what is registered there.
+    /// Enters a registration, for operations on memory at `address`.
     pub(crate) fn add(&self, address: usize, own: &Own) {
         self.known().insert(address, own.clone());
     }
 
-    /// They will no longer. What is returned is to be dropped without Python's lock.
+    /// Removes a registration. Drop the returned value without the GIL.
     pub(crate) fn remove(&self, address: usize, own: &Own) -> Option<Own> {
         let mut known = self.known();
-        // Somebody may have registered the same memory again.
+        // Another owner may have registered the same memory again.
         let is_same = known.get(&address)?.buffer.view().as_ptr() == own.buffer.view().as_ptr();
         if is_same { known.remove(&address) } else { None }
     }
 
-    /// Python has been given the memory of a buffer.
+    /// Notes that Python has got the memory of a buffer.
     pub(crate) fn remember(address: usize, own: &Own) {
         if let Some(spent) = &own.spent {
             shared().insert(address, (own.range.len(), spent.clone()));
         }
     }
 
-    /// It has that no longer.
+    /// Notes that Python has it no longer.
     pub(crate) fn forget(address: usize) {
         shared().remove(&address);
     }
 
-    /// Whether some memory may be used, by this session or another.
+    /// Checks that memory may be used, by this session or another.
     ///
     /// # Errors
     /// `BufferError`: a server may still write to it.
@@ -128,7 +128,7 @@ impl Session {
         }
     }
 
-    /// Where some memory lies in what is registered.
+    /// The registration of some memory.
     ///
     /// # Errors
     /// `BufferError`: it must not be used any more.
@@ -146,7 +146,7 @@ impl Session {
     }
 }
 
-/// What a connection needs, from the arguments of `connect`.
+/// The options of a connection, from the arguments of `connect`.
 pub(crate) fn options(
     url: &DafsUrl,
     transport: &str,

@@ -11,7 +11,7 @@ pub(crate) struct Stat {
     /// Differs between file systems.
     st_dev: u64,
     st_nlink: u32,
-    /// -1 when the server named the owner in another way than by number.
+    /// -1 if the server's name of the owner is no number.
     st_uid: i64,
     /// As `st_uid`.
     st_gid: i64,
@@ -25,7 +25,7 @@ pub(crate) struct Stat {
     change: u64,
 }
 
-/// A number for a file system.
+/// A device number for a file system.
 fn device(handle: &FileHandle) -> u64 {
     let (low, high) = handle.fs.split_at(size_of::<u64>());
     let number = |half: &[u8]| half.iter().fold(0, |sum, byte| sum << 8 | u64::from(*byte));
@@ -36,7 +36,7 @@ fn nanoseconds(time: Time) -> i128 {
     i128::from(time.seconds) * 1_000_000_000 + i128::from(time.nseconds)
 }
 
-/// Rounded as Python rounds them.
+/// Rounded as in Python.
 fn as_seconds(nanoseconds: i128) -> f64 {
     let (seconds, rest) =
         (nanoseconds.div_euclid(1_000_000_000), nanoseconds.rem_euclid(1_000_000_000));
