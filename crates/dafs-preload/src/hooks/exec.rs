@@ -36,6 +36,9 @@ struct Given {
 
 /// The environment, completed with the missing variables. The program starts in this process's
 /// working directory unless `keeps_directory` is false.
+///
+/// # Safety
+/// `from` is null or a list of C strings that ends with null.
 unsafe fn completed(from: Environment, keeps_directory: bool) -> Option<Given> {
     let config = config::get()?;
     let mut pointers = Vec::new();
