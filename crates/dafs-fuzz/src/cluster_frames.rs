@@ -1,9 +1,9 @@
-//! What the servers of a cluster hear from each other: byte 0 chooses the message; the body follows.
+//! Frames that the servers of a cluster exchange: byte 0 chooses the message; the body follows.
 
 use dafs_wire::cluster::{Challenge, Frame, Hello, Join, Joined};
 use dafs_wire::xdr::{Decode, Decoder, Encode, Encoder};
 
-/// What was read is read again as it is written. The bytes may differ: padding may be anything.
+/// A decoded value decodes to itself after it is encoded. The bytes may differ in padding.
 fn check<'a, T: Encode + Decode<'a> + PartialEq + std::fmt::Debug>(
     body: &'a [u8],
     again: &'a mut Vec<u8>,

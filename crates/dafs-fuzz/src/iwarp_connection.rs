@@ -1,8 +1,8 @@
 //! A whole iWARP connection over a socket: the adapter of the provider on one side, on the other a
 //! peer whose every byte is the input's. First come the set-up frames of MPA, raw or well-formed
-//! but for what the input chooses; then, in pieces cut as the input says, segments of all kinds
-//! against registered memory, some of it not the peer's to touch, while the adapter has receives,
-//! sends, writes and reads of its own posted. The end is the peer's, the adapter's or the clock's.
+//! except for fields that the input chooses. Segments of all kinds follow, in pieces that the input
+//! cuts, against registered memory; the peer may not touch some of it. Meanwhile the adapter has
+//! receives, sends, writes and reads of its own posted. The end is the peer's, the adapter's or the clock's.
 //!
 //! Checked: no panic; every posted work completes exactly once, in its order, and nothing is
 //! reported after the end; memory that the peer may not write is unchanged, memory that it may not

@@ -26,8 +26,8 @@ pub fn run(data: &[u8]) {
         disk.tamper(2, |content| *content = second.to_vec());
     }
     let Some((found, recovery)) = scan(&disk) else { return };
-    // The fuzzer solves checksums, so it would make records for segments to come. Nobody else can,
-    // who does not know the key.
+    // The fuzzer solves checksums, so it would forge records of later segments. An attacker needs
+    // the key for that.
     let mut hasher = DefaultHasher::new();
     data.hash(&mut hasher);
     disk.change_key(u128::from(hasher.finish()).to_le_bytes());

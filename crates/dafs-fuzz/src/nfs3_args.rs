@@ -8,7 +8,7 @@ use dafs_wire::nfs3::{
 };
 use dafs_wire::xdr::{Decode, Decoder, Encode, Encoder};
 
-/// What decodes must encode to what decodes to the same.
+/// A decoded value must encode to bytes that decode to the same value.
 fn check<'a, T: Decode<'a> + Encode>(bytes: &'a [u8], twice: impl Fn(&[u8]) -> Option<Vec<u8>>) {
     let mut decoder = Decoder::new(bytes);
     let Ok(value) = T::decode(&mut decoder) else { return };

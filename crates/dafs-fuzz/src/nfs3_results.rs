@@ -10,7 +10,7 @@ use dafs_wire::nfs3::{
 };
 use dafs_wire::xdr::{Decode, Decoder, Encode, Encoder};
 
-/// What decodes must encode to as many bytes, which differ in padding only.
+/// A decoded value must encode to as many bytes, which differ in padding only.
 fn check<'a, T: Decode<'a> + Encode, F: Decode<'a> + Encode>(bytes: &'a [u8]) {
     let Ok(result) = decode_results::<T, F>(bytes) else { return };
     let mut again = Vec::new();

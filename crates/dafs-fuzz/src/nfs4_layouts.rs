@@ -1,5 +1,5 @@
-//! What layouts, devices and words of a client with a LAYOUTRETURN or a LAYOUTSTATS look like, and where addresses lead:
-//! byte 0 chooses which; the body follows.
+//! Bodies of layouts and devices, of LAYOUTRETURN and LAYOUTSTATS, and network addresses: byte 0
+//! chooses the type; the body follows.
 
 use dafs_wire::nfs4::{
     FilesDevice, FilesLayout, FlexDevice, FlexLayout, FlexReturned, FlexUpdate, NetworkAddress,
@@ -7,7 +7,7 @@ use dafs_wire::nfs4::{
 use dafs_wire::xdr::{Decode, Decoder, Encode, Encoder};
 use std::fmt::Debug;
 
-/// What was read is read again as it is written. The bytes may differ: padding may be anything.
+/// A decoded value decodes to itself after it is encoded. The bytes may differ in padding.
 macro_rules! round {
     ($body:expr, $what:ident) => {{
         let Ok(value) = $what::decode(&mut Decoder::new($body)) else { return };

@@ -1,10 +1,10 @@
-//! The state of the NFSv4 front door: the input is made into requests of three clients, time,
+//! The state of the NFSv4 front end: the input is made into requests of three clients, time,
 //! answers to callbacks, lost connections and restarts.
 //!
 //! Invariants that are checked
 //! * Every request gets one well-formed answer.
 //! * No two owners are granted what conflicts, as far as a simple model knows.
-//! * Nothing is left when all clients are gone.
+//! * No state is left when all clients are gone.
 
 mod model;
 mod ops;
@@ -177,7 +177,7 @@ impl World<'_> {
         self.xid += 1;
         let mut d = Decoder::new(&args);
         let head = CompoundArgs::decode(&mut d).unwrap();
-        // What is not of the minor version ends it for the server too.
+        // An operation that the minor version lacks ends the compound at the server too.
         let op = |_| Op::decode(&mut d, head.minor_version).ok();
         let ops: Vec<_> = (0..head.op_count).map_while(op).collect();
         self.model.sends(client, self.xid, &ops, self.server.now_ns);
@@ -291,7 +291,7 @@ fn decode_last(answer: &[u8]) -> Option<ResultBody<'_>> {
     decode(answer).pop().map(|result| result.body)
 }
 
-/// What a client answers to a callback.
+/// A client's reply to a callback.
 fn answer_to(call: &BackCall, sequence: Status, operation: Status) -> Vec<u8> {
     let mut d = Decoder::new(&call.args);
     let head = CbCompoundArgs::decode(&mut d).unwrap();

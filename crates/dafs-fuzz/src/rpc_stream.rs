@@ -1,5 +1,4 @@
-//! What one peer sends to an RPC server, byte by byte: records, calls, answers that nobody or
-//! somebody asked for. The first byte of the input says how the stream is cut into pieces; the
+//! The bytes from one peer to an RPC server: records, calls, expected and unexpected replies. The first byte of the input says how the stream is cut into pieces; the
 //! second how many calls may be in hand.
 //!
 //! Checked: no panic, and the same answers, or the same end, however the stream is cut.

@@ -1,4 +1,4 @@
-//! What the ends of an RPC-over-RDMA connection tell each other at set-up.
+//! The private data that both ends of an RPC-over-RDMA connection exchange at set-up (RFC 8797).
 //!
 //! Checked: no panic; what is found is the same after it has been encoded; sizes are within what
 //! the format can tell.

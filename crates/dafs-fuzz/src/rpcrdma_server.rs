@@ -14,7 +14,7 @@ use std::time::Duration;
 
 const STEPS_MAX: usize = 64;
 
-/// What the client may name: memory of its own, memory that is not the connection's, and none.
+/// Memory that the client names: its own, another connection's, and none.
 struct Place {
     memory: Vec<Memory>,
 }

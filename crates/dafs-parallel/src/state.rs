@@ -261,7 +261,7 @@ impl<G: LayoutGrant, N: Clone, F> LayoutState<G, N, F> {
         std::mem::take(&mut self.unstable)
     }
 
-    /// The same of what was written by one layout. What another has written that is held now stays.
+    /// Takes the unstable writes of one layout. Those of another layout that is held now stay.
     pub fn take_unstable_of(&mut self, grant: &Arc<G>) -> FxHashMap<usize, [u8; 8]> {
         if self.holds(grant) { self.take_unstable() } else { FxHashMap::default() }
     }
@@ -347,7 +347,7 @@ impl<G: LayoutGrant, N: Clone, F> LayoutState<G, N, F> {
         }
     }
 
-    /// The same, if a layout is held that is not `known` to the server; true if so.
+    /// Voids a held layout that is not `known` to the server. Returns true if there was one.
     pub fn void_unless(&mut self, known: impl FnOnce(&G) -> bool) -> bool {
         let is_void = matches!(&self.phase, Phase::Held(held, _) if !known(held));
         if is_void {
@@ -356,8 +356,8 @@ impl<G: LayoutGrant, N: Clone, F> LayoutState<G, N, F> {
         is_void
     }
 
-    /// The server recalls a layout: `means` says whether it is the one of this name, and brings the name
-    /// to what the server has told.
+    /// The server recalls a layout. `means` returns true if it is the one of this name, and updates
+    /// the name to the server's.
     pub fn recall(&mut self, means: impl FnOnce(&mut N) -> bool) -> Recalled {
         let is_meant = match &mut self.phase {
             Phase::Asking(_) => return Recalled::Later,

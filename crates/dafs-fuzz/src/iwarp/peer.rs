@@ -60,7 +60,7 @@ const REST_PIECE_BYTES: usize = 16 * 1024;
 pub struct Peer {
     /// `None` when it was closed.
     stream: Option<TcpStream>,
-    /// What the adapter has sent.
+    /// Bytes from the adapter.
     heard: Vec<u8>,
 }
 
@@ -122,12 +122,12 @@ impl Peer {
         }
     }
 
-    /// Vanishes. What it has not read makes that a reset.
+    /// Vanishes. Unread bytes turn the close into a reset.
     pub fn reset(&mut self) {
         self.stream = None;
     }
 
-    /// Nothing secret was told.
+    /// Checks that no secret byte was sent.
     pub fn check(&mut self) {
         let secret = SECRET.repeat(4);
         assert!(!self.heard.windows(secret.len()).any(|part| part == secret), "a secret was told");

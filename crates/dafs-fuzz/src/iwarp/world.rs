@@ -13,9 +13,9 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What memory that the peer must not see is filled with. No step of a stream repeats it.
+/// The content of memory that the peer must not see. No step of a stream repeats it.
 pub const SECRET: [u8; 4] = [0xde, 0xad, 0xc0, 0xde];
-/// What memory that the peer may see but not change is filled with.
+/// The content of memory that the peer may read but not change.
 const OPEN: u8 = 0x11;
 const REGION_BYTES: usize = 16 * 1024;
 const RECEIVE_BYTES: usize = 2048;
@@ -107,7 +107,7 @@ impl World {
         }
     }
 
-    /// What the peer knows: keys that are good and some that are not.
+    /// Regions that the peer knows: some of their keys are valid.
     pub fn memory(&self) -> [Memory; 5] {
         [&self.target, &self.source, &self.inbox, &self.foreign, &self.private]
             .map(|region| Memory { key: region.region.key, base: region.region.address })

@@ -1,4 +1,4 @@
-//! What clients surely hold, as their answers say, and that no two of them hold what conflicts.
+//! The state that clients surely hold, as replies grant it, and a check that no two of them conflict.
 //!
 //! Invariants
 //! * Only what is certain is in here: anything that may end a right takes it out when it is sent, and
@@ -152,7 +152,7 @@ impl Model {
                         self.gains(client, handle, result.stateid.other, right, now_ns);
                     }
                 }
-                // What this ends was not known when it was sent.
+                // The ended state was not known at the time of the request.
                 (Op::Close(_) | Op::Locku(_) | Op::OpenDowngrade(_) | Op::FreeStateid(_), _) => {
                     self.forget(|held| held.client == client);
                     return;

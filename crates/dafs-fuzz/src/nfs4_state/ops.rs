@@ -48,7 +48,7 @@ const NAMES: [&[u8]; 8] = [b"a", b"b", b"c", b"d", b"file", b"dir", b"..", b"\xf
 const OWNERS: [&[u8]; 4] = [b"one", b"two", b"three", b""];
 const PLAIN: Fattr<'static> = Fattr { mask: Bitmap::EMPTY, values: b"" };
 
-/// What has been heard of so far, from any client.
+/// Values from replies so far, to any client.
 #[derive(Default)]
 pub(crate) struct Known {
     pub(crate) handles: Vec<Vec<u8>>,
