@@ -2,6 +2,8 @@
 //!
 //! A target without inputs fails here, and so does one that has no program in `fuzz/`.
 
+#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,8 +14,11 @@ macro_rules! targets {
     };
 }
 
+/// The body of a target.
+type Target = fn(&[u8]);
+
 /// Each target by its name.
-const TARGETS: &[(&str, fn(&[u8]))] = targets! {
+const TARGETS: &[(&str, Target)] = targets! {
     cluster_frames dafs_attributes dafs_entries dafs_request dafs_response
     iwarp_connection iwarp_ddp iwarp_mpa iwarp_rdmap iwarp_receive journal_scan
     nfs3_args nfs3_results nfs4_attributes nfs4_callback nfs4_compound nfs4_layouts nfs4_state

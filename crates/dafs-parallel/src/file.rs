@@ -8,6 +8,9 @@ use crate::{Grant, Granted, LayoutState, Lock, Protocol, Recalled, Step, Want, W
 use std::sync::{Arc, Condvar, PoisonError, Weak};
 use std::time::Instant;
 
+/// A layout and its present name.
+pub(crate) type NamedGrant<P> = (Arc<Grant<P>>, <P as Protocol>::Name);
+
 type State<P> = LayoutState<Grant<P>, <P as Protocol>::Name, <P as Protocol>::Flight>;
 
 /// The layout of a file as its client knows it, and what was written by it.
@@ -102,7 +105,7 @@ impl<P: Protocol> FileLayout<P> {
     }
 
     /// The layout that is held, with its name.
-    pub fn held(&self) -> Option<(Arc<Grant<P>>, P::Name)> {
+    pub fn held(&self) -> Option<NamedGrant<P>> {
         self.state.hold().held()
     }
 

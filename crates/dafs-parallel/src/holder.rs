@@ -5,6 +5,7 @@
 //! * A layout is given back only when nothing that was sent by it is unanswered.
 //! * Unstable data is committed before its layout goes, or counted as lost.
 
+use crate::file::NamedGrant;
 use crate::{
     Act, Fault, FileLayout, Grant, Granted, LayoutState, Lock, Protocol, Refusal, Untold, Want,
 };
@@ -228,7 +229,7 @@ impl<P: Protocol> Holder<'_, P> {
 
     /// A layout for writing, for what was written by one that is gone; `None` if there is none. A server that
     /// puts it off is asked again.
-    fn layout_to_tell(&self) -> Result<Option<(Arc<Grant<P>>, P::Name)>, P::Error> {
+    fn layout_to_tell(&self) -> Result<Option<NamedGrant<P>>, P::Error> {
         let file = self.file;
         let mut pause = P::pauses(self, false);
         while let Some(held) = file.must_ask() {
