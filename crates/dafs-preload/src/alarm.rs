@@ -206,7 +206,8 @@ mod tests {
             let none = unsafe { zeroed() };
             let timer = set_timer(&none);
             let is_less = timer.it_value.tv_sec <= 10;
-            // SAFETY: as above. An expired timer fires at once.
+            // An expired timer fires at once.
+            // SAFETY: as above.
             let over = left(itimerval { it_value, ..unsafe { zeroed() } }, Duration::from_secs(1));
             is_less && over.it_value.tv_usec == 1
         });

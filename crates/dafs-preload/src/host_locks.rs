@@ -49,7 +49,8 @@ fn open() -> Result<OwnedFd> {
     if !is_own {
         return Err(Errno(libc::ENOLCK));
     }
-    // SAFETY: takes no memory. The mode is independent of the umask with which the file was made.
+    // Independent of the umask with which the file was made.
+    // SAFETY: takes no memory.
     unsafe { libc::syscall(libc::SYS_fchmod, fd, 0o600) };
     Ok(file)
 }

@@ -323,8 +323,7 @@ pub(crate) fn restored(fd: c_int) {
     if before.is_null() {
         return;
     }
-    // SAFETY: an open stream of the C library, and its own variable; both live as long as the process.
-    // Data written so far belongs to the file, which is still known.
+    // SAFETY: as above. Data written so far belongs to the file, which is still known.
     unsafe {
         if fd != 0 {
             aside_with_clients(|| libc::fflush(OURS[at].load(Ordering::Acquire)));

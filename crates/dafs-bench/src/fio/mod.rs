@@ -1,5 +1,6 @@
 //! fio on files of a dafs server through our engine, against fio on the local file, and against fio on
 //! NFS-Ganesha through libnfs.
+//!
 //! Invariants
 //! * All ways run the same job files (`fio/jobs`) on the same file, which is in the page cache.
 //! * Compared cases run within one round, one after the other, on the same CPUs.

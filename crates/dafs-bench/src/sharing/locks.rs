@@ -2,6 +2,9 @@
 //!
 //! All clients of a case use one file, each a range of its own: this measures the cost of a lock,
 //! not contention. Our NFS side is measured with the same client as Ganesha.
+//!
+//! Invariants
+//! * Both servers run the whole time, on the same file system and on the same CPU.
 
 use super::clients::together;
 use super::{MANY, Site, TRANSPORTS, folder};

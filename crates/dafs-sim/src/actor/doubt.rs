@@ -1,4 +1,7 @@
 //! The requests that a broken connection leaves undecided, and until when.
+//!
+//! The server may still run a request of a broken connection until it has noticed the break and run
+//! its jobs. The world sees both sides, so it knows when this time is over.
 
 use super::Actor;
 use super::task::Task;

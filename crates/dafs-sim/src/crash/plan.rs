@@ -1,4 +1,7 @@
 //! The plan that a seed decides for a world of crashes: clients, their work, and a list of faults.
+//!
+//! Invariant: removing a client, operations or faults leaves the rest of the plan unchanged, so that
+//! a failing world can be shrunk.
 
 use dafs_dat::sim::{SimFaults, SimRng};
 use dafs_service::durable::Durability;

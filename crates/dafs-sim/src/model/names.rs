@@ -2,6 +2,10 @@
 //!
 //! Only its owner changes a tree, one change at a time, so every answer can be predicted. When the
 //! connection breaks before the answer, the tree is one of two until a listing decides.
+//!
+//! Invariants
+//! * There are one or two candidates, and two only after a change in doubt.
+//! * A listing that fits no candidate is an error of the system under test.
 
 use std::collections::{BTreeMap, BTreeSet};
 

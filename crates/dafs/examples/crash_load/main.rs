@@ -1,4 +1,14 @@
 //! A load that is killed at any moment, and the proof that no operation was lost or done twice.
+//!
+//! | command | does |
+//! |---|---|
+//! | `crash_load load URL HISTORIES NUMBER LIFE SECONDS` | works as client NUMBER in its LIFE-th life, until killed |
+//! | `crash_load settle URL HISTORIES` | takes the lock once more, so that a lock that broke last is reported |
+//! | `crash_load check DIRECTORY HISTORIES` | compares the exported directory with the histories |
+//! | `crash_load cut DIRECTORY` | ends a mounted file system as a power failure would: unsynced data is lost |
+//!
+//! A client logs every operation before it sends it, and again when it is answered. At most the last
+//! operation of a killed client is therefore in doubt.
 
 mod check;
 mod cut;
