@@ -1,13 +1,14 @@
 # shellcheck shell=bash
-# Sourced by the tests of data servers that are processes of their own, next to the nodes of another file
-# system. The test has, of each of the three: `engine N`, its configuration; and `door N`, where clients
-# reach it.
+# Sourced by the tests of data servers that are separate processes, next to the nodes of another
+# file system. The test defines for each of the three: `engine N`, its configuration; and `door N`,
+# the address of its front end.
 
 dafs=${DAFS:-$lab/../target/debug/dafs}
 [[ -x $dafs ]] || fail "there is no $dafs; build it with: cargo build"
 "$dafs" cluster init --secret "$work/secret"
 
-# far N -- what the metadata server is told of a data server, but for what it is next to.
+# far N -- the metadata server's configuration of a data server, without the address of the node
+# next to it.
 far() { printf 'number = %d\ncontrol = "127.0.0.1:710%d"\n' "$1" "$1"; }
 data_server=()
 # data N... -- starts data servers.
@@ -28,7 +29,8 @@ data() {
 all_there() { "$dafs" cluster status --state-directory "$work/state" >"$work/status" 2>&1; }
 is_missed() { ! all_there; }
 
-# write_files NAME -- a megabyte each, of /out/wanted. read_files GUEST NAME -- and they are right.
+# write_files NAME -- writes files of a megabyte each, copies of /out/wanted. read_files GUEST NAME
+# -- compares them.
 write_files() {
     guest 1 "for ((n = 0; n < $files; n++)); do
             dd if=/out/wanted of=/mnt/a/$1\$n bs=1M count=1 skip=\$n conv=fsync status=none
@@ -39,8 +41,8 @@ read_files() {
         for ((n = 0; n < $files; n++)); do cat /mnt/a/$2\$n; done | cmp -n $((files << 20)) /out/wanted -"
 }
 
-# A data server is killed under writes of guest 1, comes back, and clients return to it. Guest 2 knows
-# of no data servers.
+# Kills a data server under writes of guest 1 and starts it again; clients return to it. Guest 2 has
+# no pNFS.
 go_without_one() {
     local received name began whole=$((files << 20))
     step "a data server is killed under writes"
@@ -63,25 +65,25 @@ go_without_one() {
     step "it comes back, and so do clients"
     data 2
     eventually 30 all_there
-    # One that was shut out of its file system comes a second time, as a new client of that.
+    # A data server that was evicted from its file system returns as a new client of it.
     wrote() {
         look
-        # Nothing ends here by itself where it is asked whether this is true.
+        # A check that does not stop the function by itself when it is used as a condition.
         write_files again || return 1
         (moved written "$whole" $((1 << 20))) >"$work/moved"
     }
     (eventually 60 wrote) || fail "writes do not return: $(<"$work/moved")"
     cat "$work/moved"
     read_files 2 again
-    # What was written before, too: sooner or later, as a kernel that has a file in mind of which there was
-    # no layout asks for one again after 120 seconds.
+    # Reads that began before return, too: a kernel that got no layout for a file asks for one again
+    # after 120 seconds.
     returned() {
         look
         read_files 1 without || return 1
         (moved read "$whole" $((1 << 20))) >"$work/moved"
     }
     began=$SECONDS
-    # Refused once more by a server that is not ready, it waits for as long again.
+    # A kernel refused once more by a server that is not ready waits for as long again.
     (eventually 400 returned) || fail "reads do not return: $(<"$work/moved")"
     echo "$(<"$work/moved"), $((SECONDS - began)) s later"
 }

@@ -1,14 +1,14 @@
 #!/bin/bash
-# dissect.sh CAPTURE PORT on|off COUNT SIZE -- hold one rping run on TCP port PORT against tshark's
+# dissect.sh CAPTURE PORT on|off COUNT SIZE -- check one rping run on TCP port PORT with tshark's
 # iWARP dissectors: COUNT rounds of SIZE bytes, with CRC on or off.
 #
-# Everything must have been dissected, not just something: the numbers of messages and the bytes
-# that RDMA moved are known from the run. tshark itself checks each CRC where it is on.
+# The dissectors must have seen all traffic, not just some: the number of messages and the bytes
+# that RDMA moved are known from the run. tshark itself checks each CRC if it is on.
 set -euo pipefail
 capture=$1 port=$2 crc=$3 count=$4 size=$5
 
-# Payloads are arbitrary bytes, which the protocols that guess at them would only misread. Packets
-# that two processors sent at once are captured in the wrong order now and then.
+# Payloads are arbitrary bytes, which heuristic dissectors would misread. Packets that two
+# processors send at once are sometimes captured in the wrong order.
 export LC_ALL=C
 tshark -n -r "$capture" -Y "tcp.port == $port" -V \
     -o tcp.try_heuristic_first:TRUE -o tcp.reassemble_out_of_order:TRUE \
@@ -26,8 +26,8 @@ awk -v port="$port" -v crc="$crc" -v count="$count" -v size="$size" '
     / = OpCode: Read Response / { responses++; response_bytes += bytes - 14 }
     / = OpCode: Send/ { sends++ }
     / = OpCode: Terminate / { fail("frame " frame " is a Terminate") }
-    # The dissector knows MPA revision 1 (RFC 5044), not the enhanced set-up of RFC 6581. What it
-    # says about the sequence of TCP segments is not our concern.
+    # The dissector knows MPA revision 1 (RFC 5044), not the enhanced connection setup of RFC 6581.
+    # Its warnings about TCP sequence numbers do not matter here.
     /Expert Info \((Warn|Warning|Error)\// && !/\/Sequence\)/ &&
         !/(Res field is NOT set to zero|Rev field is NOT set to one) as required by RFC 5044/ {
         fail("frame " frame ":" $0) }

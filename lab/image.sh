@@ -4,7 +4,7 @@
 # a test to build). Each is made again only when its recipe has changed; newer Debian packages alone
 # do not change it.
 #
-# Nothing is installed on this machine and no privilege is needed. It takes 4 to 8 minutes of
+# The script installs no package on this machine and needs no privilege. It takes 4 to 8 minutes of
 # processor time, nearly all of it for the kernel.
 set -euo pipefail
 unset MAKEFLAGS MAKELEVEL ARCH
@@ -20,8 +20,8 @@ packages=(bash busybox-static coreutils grep iproute2 mount sed util-linux
 
 die() { echo "lab: $*" >&2; exit 125; }
 
-# apt-get with its own cache and an empty list of installed packages, so that it fetches all that
-# the guest needs and leaves this machine's packages alone.
+# apt-get with its own cache and an empty list of installed packages, so that it fetches all
+# packages of the guest and leaves this machine's packages alone.
 apt() {
     apt-get -qq -o Debug::NoLocking=1 -o APT::Sandbox::User=root -o Acquire::Retries=3 \
         -o Dir::Cache="$work" -o Dir::State::status=/dev/null "$@" ||
@@ -52,7 +52,7 @@ build_root() {
     apt -y --no-install-recommends --download-only install "${packages[@]}"
     for dir in bin sbin lib lib64; do ln -s "usr/$dir" "$root/$dir"; done
     for deb in "$work"/archives/*.deb; do
-        # Maintainer scripts do not run here, so what only they need stays out.
+        # Maintainer scripts do not run here, so packages that only they need are left out.
         case ${deb##*/} in *perl*|dpkg_*|debconf_*|udev_*) continue ;; esac
         dpkg-deb --fsys-tarfile "$deb" | tar -x -C "$root" --keep-directory-symlink \
             --exclude='./usr/share/[bdilmp]*/*' --exclude='*/gconv/*'
@@ -76,8 +76,8 @@ END
     mv "$image/initrd.new" "$image/initrd"
 }
 
-# A source package as its author made it. Few machines have the lists of source packages, so this
-# reads them for itself, from where this machine has its packages.
+# The upstream source of a package. Few machines have the lists of source packages, so this reads
+# them itself, from this machine's package mirrors.
 build_program() {
     local parts=$work/sources.list.d file
     mkdir -p "$parts" "$work/lists/partial"
@@ -95,7 +95,7 @@ build_program() {
     mv "$work/${program_source}"_*.orig.tar.gz "$image/program.tar.gz"
 }
 
-# Runs build_$1 unless the part was built by the recipe whose text is on standard input.
+# Runs build_$1, unless the part was built by the recipe on standard input.
 part() {
     local stamp
     stamp=$(sha256sum)

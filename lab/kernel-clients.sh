@@ -1,11 +1,12 @@
 #!/bin/bash
-# kernel-clients.sh DAFS_BENCH MIB MBITS SMALL_FILES SMALL_BYTES -- how fast Linux's client, in one guest and in
-# two at once, and ours are over the same three data servers. Each data server is a process behind a link
-# of its own that passes so many Mbit/s. Run by `dafs-bench pnfs`, which reads the lines that begin
-# with `rate`: client, what was done, by how many at once, and how much a second, in MB or in files.
+# kernel-clients.sh DAFS_BENCH MIB MBITS SMALL_FILES SMALL_BYTES -- the throughput of Linux's
+# client, in one guest and in two at once, and of ours over the same three data servers. Each data
+# server is a process behind a link of its own with a rate of MBITS. `dafs-bench pnfs` runs this
+# script and reads the lines that begin with `rate`: client, operation, number of concurrent
+# clients, and MB or files per second.
 #
-# Clients fall back to the metadata server without a word, so the counters of the data servers are looked
-# at. All that is read is compared.
+# Clients silently fall back to the metadata server, so the script checks the counters of the data
+# servers. All data read is compared.
 bench=$1 mib=$2 megabits=$3 small_files=$4 small_bytes=$5
 source "$(dirname "$0")/nfs.sh"
 
@@ -24,7 +25,7 @@ in_node() {
 }
 is_apart() { [[ $(readlink "/proc/${holder[$1]}/ns/net") != "$(readlink /proc/self/ns/net)" ]]; }
 limited() { echo "qdisc add dev $1 root tbf rate ${megabits}mbit burst 128kb latency 2s"; }
-# Starts data server $1, at 10.0.2.20$1, which is a network of its own.
+# Starts data server $1, at 10.0.2.20$1, in a network namespace of its own.
 data() {
     local number=$1
     mkdir "$work/disk$number"
@@ -75,7 +76,7 @@ TOML
 }
 all_there() { "$dafs" cluster status --state-directory "$work/state" >/dev/null 2>&1; }
 
-# moved NAME -- what the data servers have counted, in all.
+# moved NAME -- the sum of a counter over all data servers.
 moved() {
     local number line sum=0
     for number in 1 2 3; do
@@ -90,8 +91,8 @@ moved() {
     echo "$sum"
 }
 
-# measure COUNT WHAT AMOUNT TEXT -- so many guests carry out the text at once, and each prints how many
-# microseconds it took; the slowest counts. The amount is what all of them have done.
+# measure COUNT WHAT AMOUNT TEXT -- COUNT guests run the text at once, and each prints the
+# microseconds that it took; the slowest one counts. The amount is the total of all.
 measure() {
     local number slowest=0 took
     for number in $(seq "$1"); do

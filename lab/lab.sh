@@ -3,8 +3,8 @@
 # software RDMA (siw, rxe). See `lab.sh help` and README.md.
 #
 # Invariants
-# * Guests, interfaces and processes started under `net` are gone when it ends, however it ends:
-#   all of them live in namespaces of its own.
+# * Guests, interfaces and processes started under `net` end with it, in all cases: they live in
+#   namespaces of its own.
 # * The machine is never changed: no module, no package, no mount, no address outside of those.
 set -euo pipefail
 
@@ -64,7 +64,7 @@ check() {
 }
 
 # Runs a command in fresh namespaces, in which an ordinary user is root. The command dies with this
-# script, and all else in there with the command.
+# script, and so do all other processes in there with the command.
 in_namespaces() {
     local user=()
     [[ $(id -u) == 0 ]] || user=(--user --map-root-user)

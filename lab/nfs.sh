@@ -1,29 +1,29 @@
 # shellcheck shell=bash
-# Sourced by the lab tests that mount a dafs server with the kernel's NFS client: a server on the
-# host's side of the network with a fresh state directory and export, guests that carry out shell
-# text, and what both said when a test fails.
+# Sourced by the lab tests that mount a dafs server with the kernel's NFS client. It starts a server
+# on the host's side of the network with a fresh state directory and export, and guests that run
+# shell text. When a test fails it prints the logs of all.
 #
 #     source "$(dirname "$0")/../nfs.sh"
 #     serve
 #     boot 1 2
 #     guest 1 'nfs_mount 4.2 a; echo hello >/mnt/a/file'
 #
-# A line of shell text stops at its first error. See tests/guest/agent for the words it has beyond
-# the shell's own, and tests/guest/fileop.c for `fileop`.
+# Shell text stops at its first error. tests/guest/agent defines more commands for it, and
+# tests/guest/fileop.c the program `fileop`.
 #
 # LAB_TRANSPORT=siw mounts over RDMA: software iWARP in the guests' kernels, our own on the host.
 # LAB_TRANSPORT=rxe is RDMA among guests: the server runs in guest 100 with its verbs provider.
-# LAB_LAYOUTS=stripes, cephfs or glusterfs spreads the files of /data over three data servers (spread.sh):
-# mounts of 4.1 and 4.2 go there themselves, and a test that passed without is a failure. With LAB_TRANSPORT=siw
-# these go there over RDMA.
-# LAB_SERVER=ganesha or knfsd runs a test against another server, to tell whose mistake it is.
-# A test that sets durable_replies before `serve` gets no /memory. It may name more folders of $work in
-# more_exports.
+# LAB_LAYOUTS=stripes, cephfs or glusterfs spreads the files of /data over three data servers
+# (spread.sh). Mounts of 4.1 and 4.2 use these directly, and a test that passes without them fails.
+# With LAB_TRANSPORT=siw they use RDMA.
+# LAB_SERVER=ganesha or knfsd runs a test against another server, to find out which side has a bug.
+# A test that sets durable_replies before `serve` gets no /memory. It may name more folders of $work
+# in more_exports.
 # LAB_CAPTURE=FILE captures all packets. LAB_LOG is the log filter of the server.
 #
 # Invariants
-# * Everything that a test starts is in the namespaces of `lab.sh net` and ends with them.
-# * A mount over RDMA has no other way to the server, but for the MOUNT protocol of NFSv3.
+# * All processes of a test are in the namespaces of `lab.sh net` and end with them.
+# * A mount over RDMA reaches the server only by RDMA, except for the MOUNT protocol of NFSv3.
 set -euo pipefail
 lab=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 script=$(cd "$(dirname "$0")" && pwd)/${0##*/}
@@ -33,14 +33,14 @@ cd "$lab/.."
 transport=${LAB_TRANSPORT:-tcp}
 address=10.0.2.2 export_path=/data nfs_port=2049 mount_port=2049
 [[ $transport == tcp ]] || nfs_port=20049
-# Does the server run in a guest, with its export in there?
+# True if the server runs in a guest, with its export there.
 server_guest='' server_log=server.log
 if [[ $transport == rxe || ${LAB_SERVER:-} == knfsd ]]; then
     server_guest=100 address=10.0.2.114 server_log=out/server.log
 fi
 [[ ${LAB_SERVER:-} != knfsd ]] || export_path=/ mount_port=20048
 versions=(4.2 4.1 3)
-# To RDMA 4.2 is as 4.1.
+# Over RDMA, 4.2 does the same as 4.1.
 [[ $transport == tcp || ${DAFS_TEST_LONG:-} ]] || versions=(4.1 3)
 layouts=${LAB_LAYOUTS:-}
 # shellcheck source=lab/spread.sh
@@ -50,13 +50,13 @@ source "$lab/ways.sh"
 if [[ $layouts ]]; then
     [[ $layouts =~ ^(stripes|cephfs|glusterfs)$ && $transport != rxe && ! ${LAB_SERVER:-} ]] ||
         { echo "LAB_LAYOUTS is stripes, cephfs or glusterfs, over TCP or siw, and this server's"; exit 1; }
-    # Version 3 knows no layouts, and to clients of 4.2 they are what they are to those of 4.1.
+    # Version 3 has no layouts, and those of 4.2 are the same as those of 4.1.
     versions=(4.1 4.2)
     [[ ${DAFS_TEST_LONG:-} ]] || versions=(4.1)
 fi
 [[ ! ${LAB_VERSIONS:-} ]] || read -r -a versions <<<"$LAB_VERSIONS"
 lease_seconds=${LAB_LEASE_SECONDS:-6}
-# How long one piece of work may take before the test gives up.
+# Timeout of one piece of work.
 patience_seconds=${LAB_PATIENCE_SECONDS:-90}
 
 work=$(mktemp -d "${TMPDIR:-/tmp}/dafs-lab.XXXXXX")
@@ -86,7 +86,8 @@ finish() {
 }
 trap finish EXIT
 
-# image KIND [OPTION]... -- mount a new file system of that kind as $work/KIND, made by mkfs with these options.
+# image KIND [OPTION]... -- makes a file system of that kind with mkfs and these options, and mounts
+# it as $work/KIND.
 images=()
 image() {
     local kind=$1
@@ -103,7 +104,7 @@ image() {
 started=() guests=()
 kill_all() {
     local pid
-    # Guests clean up behind them when asked to end.
+    # Guests clean up when asked to end.
     for pid in ${guests[@]+"${guests[@]}"}; do kill -TERM "$pid" 2>/dev/null || true; done
     for pid in ${started[@]+"${started[@]}"}; do kill -9 "$pid" 2>/dev/null || true; done
     wait 2>/dev/null || true
@@ -114,7 +115,7 @@ kill_all() {
     started+=("$!")
 }
 
-# Clients fall back to the server without a word.
+# Clients silently fall back to the server.
 went_past_the_server() {
     local to from astray through
     if [[ $transport == tcp ]]; then
@@ -136,7 +137,7 @@ fail() { printf 'FAILED: %s\n' "$*"; exit 1; }
 skip() { echo "$*"; exit 77; }
 step() { echo "--- after $SECONDS s: $*"; }
 
-# eventually SECONDS COMMAND... -- waits until it succeeds.
+# eventually SECONDS COMMAND... -- waits until the command succeeds.
 eventually() {
     local deadline=$((SECONDS + $1))
     shift
@@ -148,7 +149,7 @@ eventually() {
 
 listens() {
     (exec 3<>"/dev/tcp/$address/2049") 2>/dev/null || return 1
-    # A server with software iWARP does not like to be connected to without a word.
+    # A server with software iWARP logs an error about a connection without data.
     [[ $server_guest || $transport == tcp || $(</proc/net/tcp) == *":4E51 00000000:0000 0A"* ]]
 }
 server_ended() {
@@ -159,8 +160,8 @@ server_ended() {
     fi
 }
 
-# in_export TEXT -- carries out shell text in the exported folder, beside the server. Content that is
-# spread is not there, so that is seen by a machine that knows of no data servers.
+# in_export TEXT -- runs shell text in the exported folder, bypassing the server. The content of
+# striped files is not there, so a machine without pNFS runs it then.
 in_export() {
     if [[ $layouts ]]; then
         if [[ ! ${guests[99]:-} ]]; then
@@ -176,8 +177,8 @@ in_export() {
     fi
 }
 
-# serve [held] -- starts the server, or starts it again with the same state, and waits until it
-# listens. With `held` its listening sockets outlive it, as with systemd, for `restart_server`.
+# serve [held] -- starts the server, or restarts it with the same state, and waits until it listens.
+# With `held` its listening sockets outlive it, as with systemd, for `restart_server`.
 # shellcheck disable=SC2120
 serve() {
     "serve_${LAB_SERVER:-dafs}" "${1:-}"
@@ -214,7 +215,7 @@ unprivileged_ports = $ports
 durable_replies = "${durable_replies:-off}"
 END
     [[ ! $layouts ]] || spread_parts >>"$work/dafs.toml"
-    # What is in memory does not outlive the server, nor do replies that are about it.
+    # Files in memory do not survive the server, nor do replies about them.
     [[ ${durable_replies:-off} != off ]] || cat >>"$work/dafs.toml" <<END
 [[export]]
 name = "memory"
@@ -277,7 +278,7 @@ serve_knfsd() {
     guest "$server_guest" 'mkdir /tmp/export; server=$$; knfsd-up /tmp/export'
 }
 
-# Ends the server in order, or at once.
+# Ends the server, in order or by a kill.
 stop_server() {
     local status=0
     if [[ $server_guest ]]; then
@@ -311,7 +312,7 @@ kill_server() {
     fi
 }
 
-# boot N... -- starts guests and waits until they take work.
+# boot N... -- starts guests and waits until they accept work.
 boot() {
     local number
     build_fileop
@@ -333,12 +334,12 @@ build_fileop() {
     gcc -O1 -Wall -static -o "$work/out/fileop" "$lab/tests/guest/fileop.c"
 }
 
-# guest N TEXT -- carries out shell text in guest N, prints what it said, returns its status.
+# guest N TEXT -- runs shell text in guest N, prints its output, returns its status.
 guest() {
     begin "$@"
     end "$1"
 }
-# begin N TEXT -- the same without waiting; then `end N`.
+# begin N TEXT -- the same without waiting; `end N` waits for it.
 begin() {
     local number=$1 last
     read -r last <"$work/out/$number.last"
@@ -362,9 +363,9 @@ end() {
     read -r status <"$work/out/$number.$last.status"
     return "$status"
 }
-# Is the work of guest N still going on?
+# True while the work of guest N goes on.
 busy() { [[ ! -s $work/out/$1.$(<"$work/out/$1.last").status ]]; }
 
-# A machine that is gone from one moment to the next: no FIN, no RST, no goodbye.
+# Disconnects a machine without any packet: no FIN, no RST.
 cut_off() { ip link set "lab$1" nomaster; }
 reconnect() { ip link set "lab$1" master lab; }

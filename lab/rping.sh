@@ -1,12 +1,13 @@
 # shellcheck shell=bash
-# Sourced by lab tests that run our own rping (an example of dafs-dat) and capture what it does.
+# Sourced by lab tests that run our own rping (an example of dafs-dat) and capture its traffic.
 
-# Where cargo puts the example, as scripts/test.sh says or by default.
+# The place of the example: as scripts/test.sh sets it, or cargo's default.
 target=${CARGO_TARGET_DIR:-$(dirname "${BASH_SOURCE[0]}")/../target}
 rping=${DAFS_TARGET:-$target/debug}/examples/rping
 [[ -x $rping ]] || { echo "build it first: cargo build -p dafs-dat --examples"; exit 1; }
 
-# our_rping server|client ADDRESS PORT ROUNDS SIZE on|off [OPTION]... -- the CRC is what we ask for.
+# our_rping server|client ADDRESS PORT ROUNDS SIZE on|off [OPTION]... -- on|off is the CRC that our
+# side requests.
 our_rping() {
     local role=-s options=("${@:7}")
     [[ $1 == server ]] || role=-c
@@ -14,7 +15,7 @@ our_rping() {
     timeout 60 "$rping" "$role" -a "$2" -p "$3" -C "$4" -S "$5" "${options[@]}"
 }
 
-# Waits until somebody listens on TCP port $1; process $2 should.
+# Waits for a listener on TCP port $1; process $2 should be it.
 wait_for_listener() {
     local wanted
     printf -v wanted ':%04X 00000000:0000 0A' "$1"
@@ -24,13 +25,13 @@ wait_for_listener() {
     done
 }
 
-# start_capture INTERFACE FILE ADDRESS, stop_capture CONNECTIONS: all TCP traffic of so many
-# connections, complete or an error. A host at ADDRESS is behind INTERFACE. Not by tcpdump, which
-# wants to be a user that does not exist where an ordinary user is root.
+# start_capture INTERFACE FILE ADDRESS, stop_capture CONNECTIONS: captures all TCP traffic of that
+# many connections, complete or an error. A host at ADDRESS is behind INTERFACE. It does not use
+# tcpdump, which switches to a user that does not exist where an ordinary user is root.
 start_capture() {
     local attempt
     capture=$2
-    # On a busy machine dumpcap now and then sees nothing at all, so it must show that it sees.
+    # On a busy machine dumpcap sometimes captures no packet, so this checks that it works.
     for attempt in 1 2 3 4 5; do
         dumpcap -q -i "$1" -B 64 -f tcp -w "$capture" 2>"$capture.log" &
         capture_process=$!
@@ -42,7 +43,7 @@ start_capture() {
     cat "$capture.log"
     exit 1
 }
-# Is a connection to port 1 of $1, where nobody listens, soon in the capture?
+# True if a connection to port 1 of $1, which is closed, soon shows in the capture.
 capture_sees() {
     local tries
     for ((tries = 0; tries < 20; tries++)); do
@@ -55,7 +56,7 @@ capture_sees() {
 }
 stop_capture() {
     local tries
-    # On a busy machine packets reach the file seconds later, and an end would lose them.
+    # On a busy machine packets reach the file seconds later, and an early stop would lose them.
     for ((tries = 0; tries < 40; tries++)); do
         sleep 0.5
         (($(ended_connections) < $1)) || break

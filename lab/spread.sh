@@ -1,17 +1,17 @@
 # shellcheck shell=bash
-# Sourced by nfs.sh where the files of /data are spread over three data servers (LAB_LAYOUTS): what such an
-# export is made of, and the look past the server at what is stored.
+# Sourced by nfs.sh where the files of /data are spread over three data servers (LAB_LAYOUTS): the
+# storage of such an export, and reads of the stored content that bypass the server.
 #
-# | LAB_LAYOUTS | what the files are spread over |
+# | LAB_LAYOUTS | storage of the files |
 # |---|---|
 # | stripes | three directories of this machine, in stripes of 64 KiB |
 # | cephfs | the three storage daemons of a CephFS of its own, in objects of 64 KiB |
 # | glusterfs | the three bricks of a GlusterFS volume of its own, whole |
 
-# What the engine says of its cluster: a configuration, or an address.
+# The engine's description of its cluster: a configuration, or an address.
 cluster=''
 
-# Starts what the export is spread over; where that cannot be here, the test is skipped.
+# Starts the storage cluster of the export; skips the test where that is impossible.
 start_cluster() {
     local program
     case $layouts in
@@ -21,7 +21,7 @@ start_cluster() {
         done
         /usr/bin/python3 -c 'import cephfs' 2>/dev/null || skip "python3-cephfs is not installed"
         cluster=$("$lab/engines/cephfs.sh" start "$work/cluster")
-        # Small units, so that a file lies everywhere soon.
+        # Small units, so that a file soon lies on all nodes.
         ceph_client 'fs.mkdir("/a", 0o777)
 fs.chmod("/a", 0o777)
 fs.setxattr("/a", "ceph.dir.layout",
@@ -42,7 +42,7 @@ stop_cluster() {
     esac
 }
 
-# ceph_client CODE -- a client of CephFS, that has mounted it as `fs`.
+# ceph_client CODE -- runs code with a client of CephFS, mounted as `fs`.
 ceph_client() {
     timeout 60 /usr/bin/python3 - "$cluster" <<END
 import cephfs, os, sys
@@ -53,14 +53,14 @@ fs.shutdown()
 END
 }
 
-# spread_source -- what the export is, in words of the configuration.
+# spread_source -- the source of the export, for the configuration.
 spread_source() {
     case $layouts in
     stripes) echo 'path = "export"' ;;
     *) echo "store = \"$layouts\"" ;;
     esac
 }
-# spread_parts -- what it consists of.
+# spread_parts -- its parts, for the configuration.
 spread_parts() {
     local number
     case $layouts in
@@ -85,8 +85,8 @@ spread_parts() {
     done
 }
 
-# stored -- the content of the only file there is, without a word to the server; nothing if there is none.
-# It is so short that it lies on one data server.
+# stored -- the content of the only file there is, bypassing the server; empty if there is none. It
+# is so short that it lies on one data server.
 stored() {
     case $layouts in
     stripes) find "$work"/disk? -type f ! -name node ! -name incarnation -exec cat {} + ;;
@@ -98,13 +98,14 @@ stored() {
 except cephfs.ObjectNotFound:
     pass'
         ;;
-    # A brick may have a mark that says that the file is on another one.
+    # A brick may have a link file, whose mark says that the file is on another brick.
     glusterfs) find "$work"/cluster/?/brick -maxdepth 1 -type f ! -perm -1000 -exec cat {} + ;;
     esac
 }
 
-# grants_delegations -- whether the server does, for files that others than its clients can change.
+# grants_delegations -- true if the server grants delegations for files that others than its clients
+# can change.
 grants_delegations() { [[ ! $layouts || $layouts == stripes ]]; }
 
-# counts_space -- whether anybody does.
+# counts_space -- true if the store reports the used space.
 counts_space() { [[ $layouts != cephfs ]]; }

@@ -1,9 +1,10 @@
 # shellcheck shell=bash
-# Sourced by nfs.sh: which way the bytes of files went. Clients fall back to the metadata server without a word, so this
-# is read from the counters of every server, which are told at port 9300 for the metadata server and the data servers of
-# its process, and at 9301 to 9303 for data servers that are processes of their own.
+# Sourced by nfs.sh: checks the path of file bytes. Clients silently fall back to the metadata
+# server, so the checks read the counters of every server: at port 9300 for the metadata server and
+# the data servers of its process, and at 9301 to 9303 for data servers in separate processes.
 
-# counted N NAME -- by data server N, or by the metadata server, 0, since it was started: for all exports together.
+# counted N NAME -- a counter of data server N, or of the metadata server, 0, since its start: for
+# all exports together.
 counted() {
     local line sum=0
     if exec 4<>"/dev/tcp/127.0.0.1/930$1"; then
@@ -18,10 +19,10 @@ counted() {
 }
 # at_least N NAME VALUE
 at_least() { [[ $(counted "$1" "$2") -ge $3 ]]; }
-# at_data_servers NAME -- counted by all of them.
+# at_data_servers NAME -- the sum over all data servers.
 at_data_servers() { echo $(($(counted 1 "$1") + $(counted 2 "$1") + $(counted 3 "$1"))); }
 
-# Remembers what each server has read and written for clients until now.
+# Remembers the bytes that each server has read and written for clients so far.
 declare -A before_it=()
 look() {
     local way number
@@ -29,17 +30,18 @@ look() {
         for number in 0 1 2 3; do before_it[$way$number]=$(counted "$number" "dafs_export_${way}_bytes"); done
     done
 }
-# since N WAY -- what server N has `read` or `written` since `look`.
+# since N WAY -- the bytes that server N has `read` or `written` since `look`.
 since() { echo $(($(counted "$1" "dafs_export_$2_bytes") - before_it[$2$1])); }
-# None was read or written through the metadata server since `look`.
+# True if no bytes were read or written through the metadata server since `look`.
 none_through() {
     local read written
     read=$(since 0 read) written=$(since 0 written)
     echo "through the metadata server: $read bytes read, $written written"
     [[ $read == 0 && $written == 0 ]] || fail "it went through the metadata server"
 }
-# moved WAY BYTES EACH [N...] -- since `look` clients have `read` or `written` so many bytes at data servers, and of
-# these at each of N (all three) so many; and none, in either way, through the metadata server.
+# moved WAY BYTES EACH [N...] -- since `look` clients have `read` or `written` so many bytes at data
+# servers, and EACH of these at each of N (all three); and none, in either direction, through the
+# metadata server.
 moved() {
     local way=$1 bytes=$2 each=$3 number all=0 now=()
     shift 3
@@ -56,8 +58,8 @@ moved() {
     none_through
 }
 
-# lose_the_server -- the metadata server alone is killed when guest 1 has written all of a file at data servers and has
-# not told of it, and while it writes another one. Guest 2 knows of no data servers.
+# lose_the_server -- kills the metadata server alone, after guest 1 has written all of a file at
+# data servers without a LAYOUTCOMMIT, and while it writes another one. Guest 2 has no pNFS.
 lose_the_server() {
     local whole=$((8 << 20)) name
     step "the metadata server is killed between data and commit"

@@ -9,7 +9,7 @@ source scripts/env.sh
 allowed=" $(sed -n '/^allow = \[/,/^\]/s/^ *"\(.*\)",$/\1/p' deny.toml | tr '\n' ' ')"
 [[ $allowed == *' Apache-2.0 '* ]] || { echo "cannot read the list in deny.toml"; exit 1; }
 
-# Turns a licence expression into arithmetic: 1 for what the list has, 0 for what it has not.
+# Turns a licence expression into arithmetic: 1 for a licence in the list, 0 for any other.
 # Exceptions (`WITH ...`) only ever add permissions.
 is_allowed() {
     local word arithmetic=''

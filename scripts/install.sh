@@ -1,7 +1,7 @@
 #!/bin/bash
-# install.sh DIRECTORY [BUILD] -- puts the command dafs and the library of dafs run where they find each
-# other below DIRECTORY (/usr/local, say): bin/dafs and lib/dafs/libdafs_preload.so. BUILD is the
-# folder in which cargo has put them, target/release if it is not said.
+# install.sh DIRECTORY [BUILD] -- install the command dafs and the library of `dafs run` where they
+# find each other below DIRECTORY (/usr/local, say): bin/dafs and lib/dafs/libdafs_preload.so. BUILD
+# is cargo's output folder, by default target/release.
 #
 # Invariants
 # * Files are replaced whole, by renaming, so that running programs keep the ones that they have.

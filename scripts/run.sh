@@ -1,9 +1,9 @@
 #!/bin/bash
-# run.sh -- see it work: serves a tree of real files, copies it in and out over both transports,
-# compares every byte, and measures beside the same copy made by cp. `make run` calls it.
+# run.sh -- a demonstration: serves a tree of real files, copies it in and out over both transports,
+# compares every byte, and measures the same copy by cp. `make run` calls it.
 #
 # Invariants
-# * It ends by itself and leaves nothing behind but the built program.
+# * It ends by itself and leaves only the built program behind.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 # shellcheck source=scripts/env.sh
@@ -56,7 +56,7 @@ make_tree() {
     done
 }
 
-# All that is compared besides contents: one line for each object.
+# The compared attributes: one line for each object.
 listing() {
     (
         cd "$1"
@@ -78,7 +78,7 @@ compare() {
 # CPU that process $1 has used, in clock ticks.
 ticks() {
     [[ -n $1 ]] || { echo 0; return; }
-    # The name of the program, in parentheses, may hold anything, so counting begins after it.
+    # The name of the program, in parentheses, may hold any character, so counting begins after it.
     sed 's/.*) //' "/proc/$1/stat" | awk '{ print $12 + $13 }'
 }
 

@@ -2,8 +2,8 @@
 # setup.sh PART... -- install what PART needs on Debian 12 or 13. Parts: build, test, lab, bench.
 #
 # Invariants
-# * Only packages that are missing are installed, by name, without what they merely recommend; with
-#   nothing missing this takes well under a second and needs no privilege and no network.
+# * Only missing packages are installed, by name, without merely recommended ones. If none is
+#   missing, this takes well under a second and needs no privilege and no network.
 # * A compiler that is new enough is left alone, wherever it comes from.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -141,7 +141,7 @@ for part in "$@"; do
         ;;
     bench)
         # The server to compare with, and the client library that drives both. Installing a server
-        # would start it, which nobody asked for.
+        # would start it otherwise.
         without_starting_services install_packages db5.3-util dpkg-dev fio fuse3 git \
             iproute2 libdb5.3-dev libfuse3-dev libnfs-dev nfs-ganesha nfs-ganesha-vfs postgresql python3 python3-venv \
             rpcbind rsync sqlite3 util-linux

@@ -4,9 +4,9 @@
 # DAFS_SOURCE_CACHE (default ~/.cache/dafs-sources).
 #
 # Invariants
-# * This machine's package lists and sources are left alone, and no privilege is needed: the lists of
-#   source packages are read into the cache, from where this machine has its packages.
-# * What is in the cache is complete: it gets its name when all is done.
+# * This machine's package lists and sources are left alone, and no privilege is needed: the lists
+#   of source packages are read into the cache, from this machine's package mirrors.
+# * A folder in the cache is complete: it gets its name when all is done.
 set -euo pipefail
 cache=${DAFS_SOURCE_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/dafs-sources}
 

@@ -26,7 +26,7 @@ chosen=("$@")
 # The end-to-end scripts and lab tests find the programs by these.
 target=${CARGO_TARGET_DIR:-$PWD/target}
 export CARGO_TERM_COLOR=never DAFS=$target/debug/dafs DAFS_TARGET=$target/debug
-# What is built once and thrown away needs nothing by which to build it again, or to debug it.
+# A build in CI is thrown away, so it needs neither incremental state nor debug information.
 [[ ${CI:-} != true ]] || export CARGO_INCREMENTAL=0 CARGO_PROFILE_DEV_DEBUG=0
 logs=$target/test-logs
 rm -rf "$logs"
@@ -75,7 +75,7 @@ is_chosen() {
     return 1
 }
 
-# What the test harness of cargo counted in the log $1, if it ran.
+# The counts of cargo's test harness in the log $1, if it ran.
 cargo_counts() {
     awk '/^test result:/ { passed += $4; ignored += $8; ran = 1 }
         END { if (ran) printf "  %d tests, %d ignored", passed, ignored }' "$1"
@@ -92,7 +92,7 @@ begin() {
     names[$process]=$name starts[$process]=$SECONDS limits[$process]=$limit_seconds
 }
 
-# book PROCESS STATUS -- note and tell how a part has ended.
+# book PROCESS STATUS -- note and print how a part has ended.
 book() {
     local name=${names[$1]} seconds=$((SECONDS - starts[$1])) status=$2 log reason=''
     log=$logs/${name//\//-}.log
@@ -164,7 +164,7 @@ fuzz() {
     fuzz/run.sh "${FUZZ_SECONDS:-$seconds}"
 }
 
-# Waits for the build in the background, which holds the lock, or does it.
+# Waits for the build in the background, which holds the lock, or builds.
 guest() {
     lab/lab.sh check || return 77
     lab/lab.sh build
@@ -201,17 +201,17 @@ slowest_binaries() {
         sort -rn | head -n 20
 }
 
-# The lines of the log $1 that say what has failed, for whoever sees no more than the end of a run.
+# The lines of the log $1 with the causes of a failure, for a reader who sees only the end of a run.
 causes() {
     {
         grep -aE '^test .* FAILED$' "$1" | tail -n 6
         grep -aE '^--- after [0-9]+ s: |^FAILED' "$1" | tail -n 3
-        # The last word of a test of mounts stands before what servers and guests said.
+        # The last message of a test of mounts stands before the logs of servers and guests.
         grep -aE -B 6 -m 1 "^--- the end of the server's log" "$1"
-        # What servers say again and again is often not what went wrong at first.
+        # Errors that servers repeat often differ from the first one, the cause.
         grep -aE ' ERROR ' "$1" | head -n 3
         grep -aA 3 -E 'panicked at|^error' "$1" | tail -n 12
-        # What fuzzing has found: the cause, and the input that leads there.
+        # The findings of fuzzing: the cause, and the input that leads there.
         grep -aE '^found in |^input ' "$1" | head -n 60
         tail -n 4 "$1"
     } | cut -c 1-300 | sed 's/^/    | /'

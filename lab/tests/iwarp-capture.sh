@@ -1,20 +1,20 @@
 #!/bin/bash
 # iwarp-capture.sh -- two of our own iwarp adapters run rping with each other, with messages of many
 # segments and, because both are ours, FPDUs larger than a TCP segment, CRC off and on. tshark's
-# dissectors must find nothing to complain about in the capture (../dissect.sh). No guest is needed.
+# dissectors must find no fault in the capture (../dissect.sh). No guest is needed.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
 [[ ${LAB_NET:-} ]] || exec ../lab.sh net "$PWD/${BASH_SOURCE[0]##*/}" "$@"
 source ../rping.sh
 
 ROUNDS=10
-# More than any FPDU to a foreign peer on this network could hold.
+# Longer than any FPDU to a foreign peer on this network.
 LARGE_FPDU_BYTES=32768
 
 tmp=$(mktemp -d)
 trap 'rm -rf "$tmp"' EXIT
 failed=0 port=18700
-# The usual loopback carries an FPDU in one packet; with an Ethernet's MTU it takes many.
+# The usual loopback carries an FPDU in one packet; with the MTU of an Ethernet it takes many.
 for mtu in 65536 1500; do
     ip link set lo mtu "$mtu"
     for crc in off on; do

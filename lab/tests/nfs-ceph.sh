@@ -1,8 +1,8 @@
 #!/bin/bash
-# nfs-ceph.sh -- files of a CephFS with three storage daemons, each with a data server that is a process of
-# its own: the kernel's client goes there itself with version 4.1, and through the metadata server with
-# version 3; both see the same bytes as a client of CephFS. When a data server is killed, the kernel's
-# client goes through the metadata server, and returns when it is back.
+# nfs-ceph.sh -- files of a CephFS with three storage daemons, each with a data server in a process
+# of its own. The kernel's client uses the data servers directly with version 4.1, and the metadata
+# server with version 3. Both see the same bytes as a client of CephFS. When a data server is
+# killed, the kernel's client falls back to the metadata server, and returns when it is back.
 source "$(dirname "$0")/../nfs.sh"
 
 [[ $transport == tcp && ! ${LAB_SERVER:-} ]] || skip "only over TCP, and only this server"
@@ -17,7 +17,7 @@ files=16 whole=$((16 << 20))
 step "starting CephFS"
 config=$("$lab/engines/cephfs.sh" start "$work/ceph")
 
-# native CODE -- a client of CephFS, that has mounted it as `fs`.
+# native CODE -- runs code with a client of CephFS, mounted as `fs`.
 native() {
     timeout 60 /usr/bin/python3 - "$config" <<END
 import cephfs, os, sys
@@ -27,7 +27,7 @@ $1
 fs.shutdown()
 END
 }
-# Small units, so that a file lies everywhere soon.
+# Small units, so that a file soon lies on all nodes.
 native 'fs.mkdir("/a", 0o777)
 fs.setxattr("/a", "ceph.dir.layout",
     b"stripe_unit=65536 stripe_count=1 object_size=65536 pool=data", 0)'
@@ -65,7 +65,7 @@ END
     started+=("$server")
 }
 
-# daemon_bytes OSD -- what was written to a storage daemon.
+# daemon_bytes OSD -- the bytes written to a storage daemon.
 daemon_bytes() {
     timeout 30 ceph --admin-daemon "$work/ceph/run/osd.$1.asok" perf dump osd op_w_in_bytes |
         tr -dc '0-9\n' | grep -m 1 .
@@ -135,7 +135,8 @@ lose_the_server
 
 step "moving what one storage daemon has to the others"
 part=$((4 << 20))
-# is_direct N... -- a part of the file is written and read back by way of these data servers alone, the right ones.
+# is_direct N... -- true if a part of the file is written and read back through exactly these data
+# servers.
 is_direct() {
     local before number
     before=$(at_data_servers data_indirect_bytes)
@@ -153,7 +154,7 @@ is_direct() {
         [[ $(at_data_servers data_indirect_bytes) == "$before" ]] || fail "it came to the wrong data servers"
     ) >"$work/moved"
 }
-# As the server counts them: clients do not count those that they ask for with an OPEN.
+# Counted at the server: clients do not count those that they request with an OPEN.
 layouts_got() { counted 0 'dafs_operation_duration_seconds_count{door="nfs4",operation="LAYOUTGET"}'; }
 # The file is held open, so that its layout is used from then on until it is recalled.
 guest 1 'cp /out/wanted /mnt/a/file; exec 8<>/mnt/a/file'
@@ -162,7 +163,7 @@ got=$(layouts_got)
 is_direct 1 2 3 || fail "it is not direct: $(<"$work/moved")"
 [[ $(layouts_got) == "$got" ]] || fail "the layout is not kept"
 timeout 30 ceph -c "$config" osd out 2 2>/dev/null
-# In one process, as to start one takes long.
+# In one process, because each start takes long.
 is_empty() {
     timeout 60 /usr/bin/python3 - "$config" <<END
 import json, rados, sys
@@ -177,7 +178,7 @@ END
 }
 eventually 60 is_empty
 began=$SECONDS
-# A kernel that was given no layout meanwhile asks for one again after 120 seconds.
+# A kernel that got no layout meanwhile asks for one again after 120 seconds.
 (eventually 150 is_direct 1 2) || fail "it does not become direct: $(<"$work/moved")"
 echo "$(<"$work/moved"), $((SECONDS - began)) s later"
 [[ $(layouts_got) -gt $got ]] || fail "the layout was not recalled"

@@ -1,7 +1,7 @@
 #!/bin/bash
-# nfs-client.sh -- our own NFS client, the dafs command, with the kernel's server: what it writes is
-# in the exported folder, and what it reads back is what it wrote. Over RDMA its end is our iWARP on
-# the host and the server's is siw; with LAB_TRANSPORT=rxe it runs in a guest, with verbs.
+# nfs-client.sh -- our own NFS client, the dafs command, with the kernel's server: its writes are in
+# the exported folder, and it reads back the same data. Over RDMA its end is our iWARP on the host
+# and the server's is siw; with LAB_TRANSPORT=rxe it runs in a guest, with verbs.
 export LAB_SERVER=${LAB_SERVER:-knfsd} LAB_TRANSPORT=${LAB_TRANSPORT:-siw}
 source "$(dirname "$0")/../nfs.sh"
 

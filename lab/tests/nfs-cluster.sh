@@ -1,7 +1,7 @@
 #!/bin/bash
-# nfs-cluster.sh -- files that are spread over three data servers which are processes of their own: the
-# kernel's client goes to each of them, goes on when one is killed under writes and comes back, and
-# returns to it with what comes next.
+# nfs-cluster.sh -- files striped over three data servers in separate processes: the kernel's client
+# uses each of them directly, goes on when one is killed under writes and restarted, and uses it
+# again for later requests.
 #
 # With LAB_TRANSPORT=siw all of it goes over RDMA, to the data servers too.
 source "$(dirname "$0")/../nfs.sh"
@@ -59,7 +59,7 @@ END
 }
 all_there() { "$dafs" cluster status --state-directory "$work/state" >/dev/null 2>&1; }
 
-# by_rdma WAY -- each data server that was not started again has done so by chunks.
+# by_rdma WAY -- true if each data server, except restarted ones, has moved data in RDMA chunks.
 by_rdma() {
     local counter=data_rdma_written_bytes number
     [[ $1 == read ]] || counter=data_rdma_read_bytes
@@ -67,7 +67,7 @@ by_rdma() {
         at_least "$number" "$counter" 5000000 || fail "data server $number was not reached by RDMA"
     done
 }
-# directly WAY -- 16 MiB since `look`: each data server has moved its third, and was the right one.
+# directly WAY -- 16 MiB since `look`: each data server has moved its third.
 directly() {
     moved "$1" $((16 << 20)) 5000000
     [[ $(at_data_servers data_indirect_bytes) == 0 ]] || fail "stripes came to the wrong one"
@@ -115,7 +115,7 @@ guest 1 'dd if=/out/wanted of=/mnt/a/third bs=1M conv=fsync status=none
     echo 3 >/proc/sys/vm/drop_caches; cmp /out/wanted /mnt/a/third'
 directly written
 directly read
-# What it wrote and read before, too.
+# Data written and read before, too.
 look
 guest 1 'echo 3 >/proc/sys/vm/drop_caches; cmp /out/wanted /mnt/a/file'
 directly read

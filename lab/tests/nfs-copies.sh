@@ -1,7 +1,7 @@
 #!/bin/bash
-# nfs-copies.sh -- files with two copies on three data servers: the kernel's client reads and writes the
-# copies itself, goes on when a data server is killed under writes, and goes to it again when it is back
-# and has been mended.
+# nfs-copies.sh -- files with two copies on three data servers: the kernel's client reads and writes
+# the copies itself, goes on when a data server is killed under writes, and uses it again after it
+# is back and repaired.
 source "$(dirname "$0")/../nfs.sh"
 
 [[ $transport == tcp && ! ${LAB_SERVER:-} ]] || skip "only over TCP, and only this server"
@@ -54,7 +54,7 @@ status() { "$dafs" cluster status --state-directory "$work/state" 2>&1; }
 all_there() { status >/dev/null; }
 is_mended() { local said; said=$(status) && [[ $said != *"to be mended"* ]]; }
 
-# Twice the file was written to data servers since `look`, no more if $1 says so.
+# True if twice the file was written to data servers since `look`, and not more if $1 says so.
 written_directly() {
     local bytes=0
     moved written $((2 * whole)) 0
@@ -62,7 +62,7 @@ written_directly() {
     [[ ! ${1:-} || $bytes == $((2 * whole)) ]] || fail "some of it was written twice"
 }
 read_directly() { moved read "$whole" 0; }
-# The copies of file $1 are whole and equal.
+# True if the copies of file $1 are whole and equal.
 alike() {
     local copies
     [[ $("$dafs" layout --state-directory "$work/state" "/data/$1" | grep -c '\[####\]') == 2 ]] ||
@@ -130,7 +130,7 @@ step "what comes next goes to data servers again"
 look
 touch "$work/third.began"
 guest 1 'dd if=/out/wanted of=/mnt/a/third bs=1M conv=fsync status=none'
-# Some of it may be sent once more to the data server that was away.
+# The client may repeat some of it to the data server that was down.
 written_directly
 alike third || fail "the copies differ"
 look

@@ -1,7 +1,7 @@
 #!/bin/bash
-# nfs-direct.sh -- O_DIRECT by the kernel's client with NFSv4.2, which reads with READ_PLUS, on ext4 and xfs with
-# holes and with extents that are allocated and never written: every read fits the room that the client
-# has made for its reply, and has the content that the server's file has.
+# nfs-direct.sh -- O_DIRECT by the kernel's client with NFSv4.2, which reads with READ_PLUS, on ext4
+# and xfs with holes and with extents that are allocated and never written. Every reply fits the
+# client's buffer, and has the content of the server's file.
 source "$(dirname "$0")/../nfs.sh"
 
 [[ $transport == tcp && ! $layouts && ${LAB_SERVER:-dafs} == dafs ]] ||
@@ -11,14 +11,14 @@ OPERATIONS=500
 ROUNDS=1
 PIECES=2000
 [[ ! ${DAFS_TEST_LONG:-} ]] || OPERATIONS=5000 ROUNDS=10
-# The same operations come again with the same seed.
+# The same seed gives the same operations.
 seed=${LAB_SEED:-$RANDOM}
-# What the server has in its page cache changes all the time.
+# The content of the server's page cache changes all the time.
 FORGET_EVERY_SECONDS=0.05
 
 gcc -O1 -Wall -static -o "$work/out/direct" "$lab/tests/guest/direct.c"
 direct=$work/out/direct
-# Blocks of a size of their own make pieces smaller than a page.
+# Blocks of another size make pieces smaller than a page.
 image ext4 -b 4096
 image xfs -b size=1024
 more_exports='ext4 xfs'
@@ -26,7 +26,8 @@ serve
 boot 1
 guest 1 'cp /out/direct /job/bin/'
 
-# lay_out FILE -- keeps what FILE of the export has in /out/wanted, and takes it out of the server's cache.
+# lay_out FILE -- saves the content of FILE of the export in /out/wanted, and drops it from the
+# server's cache.
 lay_out() {
     cp "$work/$kind/$1" "$work/out/wanted"
     "$direct" forget "$work/$kind/$1"
@@ -50,7 +51,7 @@ for kind in "${images[@]}"; do
     done
 
     step "$kind: data beside what is allocated only"
-    # What is read fills the cache of the server with what follows, which then counts as data.
+    # Reads fill the server's cache with the following pages, which then count as data.
     for written in 1 2 3 8 31; do
         fallocate -l 1M "beside-$written"
         dd if=/dev/urandom of="beside-$written" bs=4k count=$written conv=notrunc,fsync status=none
@@ -75,7 +76,7 @@ for kind in "${images[@]}"; do
         touch random
         forget_all_the_time random &
         forgetting=$!
-        # It must end, too, where something fails.
+        # It must end, too, after a failure.
         started+=("$forgetting")
         guest 1 "direct fsx /mnt/a/random /out/wanted $((seed + round)) $OPERATIONS"
         kill "$forgetting"

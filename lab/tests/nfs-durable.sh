@@ -1,6 +1,6 @@
 #!/bin/bash
-# nfs-durable.sh -- a server with durable replies is killed in the middle of creates, renames
-# and removals: to the kernel's client each of them happens once, and no answer is lost.
+# nfs-durable.sh -- a server with durable replies is killed in the middle of creates, renames and
+# removals: the kernel's client sees each of them happen once, and no answer is lost.
 source "$(dirname "$0")/../nfs.sh"
 
 [[ ${LAB_SERVER:-dafs} == dafs ]] || skip "other servers know nothing of this"
@@ -29,7 +29,7 @@ for ((kill = 0; kill < KILLS; kill++)); do
     sleep "1.$((RANDOM % 10))"
     kill_server
     serve
-    # The clients have to be back before the next one.
+    # The clients have to reconnect before the next one.
     sleep "$lease_seconds"
 done
 for number in 1 2; do

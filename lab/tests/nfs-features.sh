@@ -1,6 +1,6 @@
 #!/bin/bash
-# nfs-features.sh -- what NFSv4.2 has beyond reading and writing, as the kernel's client uses it:
-# holes, allocation, copies and clones within the server, extended attributes; and ACLs.
+# nfs-features.sh -- features of NFSv4.2 beyond reads and writes, by the kernel's client: holes,
+# allocation, copies and clones within the server, extended attributes; and ACLs.
 source "$(dirname "$0")/../nfs.sh"
 
 command -v setfattr >/dev/null || skip "no setfattr; try: scripts/setup.sh lab"
@@ -23,7 +23,7 @@ guest 1 '
         head -c $((3 * 1024 * 1024 - 65536)) /dev/zero; } >/tmp/wanted
     cmp /tmp/wanted holes
     cmp /tmp/wanted /tmp/copied
-    # Linux does without READ_PLUS over RDMA, where its data could not be placed.
+    # Linux does not use READ_PLUS over RDMA, where its data could not be placed.
     [[ $transport != tcp || $(calls a READ_PLUS) -gt 0 ]]
     [[ $(calls a SEEK) -gt 0 ]]'
 [[ $(<"$work/out/holes") == $'data 1048576 1114112\ndata 5242880 5308416' ]] ||
@@ -99,7 +99,8 @@ if [[ ! $server_guest ]]; then
 fi
 
 step "access control lists"
-# The kernel's client shows NFSv4 ACLs as an attribute of their bytes on the wire, after an XDR count.
+# The kernel's client shows NFSv4 ACLs as an attribute of their bytes on the wire, after an XDR
+# count.
 guest 1 '
     echo text >guarded
     chmod 640 guarded

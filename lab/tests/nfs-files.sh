@@ -1,20 +1,20 @@
 #!/bin/bash
-# nfs-files.sh -- everyday work on files by the kernel's client with NFSv4.2, 4.1 and 3: what it
-# writes, links, renames, removes, maps and lists is so for itself, after a new mount, and in the
-# exported folder. A directory of many entries lists each once. Mounts come and go.
+# nfs-files.sh -- everyday work on files by the kernel's client with NFSv4.2, 4.1 and 3: the results
+# of writes, links, renames, removals, maps and listings are visible to itself, after a new mount,
+# and in the exported folder. A listing of many entries has each once. Mounts come and go.
 source "$(dirname "$0")/../nfs.sh"
 
 ENTRIES=20000
 SOME=1000
 case ${LAB_LAYOUTS:-} in
 '') ;;
-# They are made through the server there, and the kernel client keeps as many.
+# The files are made through the server, and the kernel client caches as many.
 stripes) ENTRIES=2000 ;;
-# A cluster takes some milliseconds for each.
+# A cluster needs some milliseconds for each.
 *) ENTRIES=400 SOME=200 ;;
 esac
 MOUNTS=10
-# Almost all is one file.
+# Almost all of it is one file.
 layouts_bytes_min=3000000
 
 serve
@@ -27,7 +27,7 @@ if ! counts_space; then
     echo "the size of the file system is not looked at: this cluster has no manager, who counts that"
 fi
 
-# May the server act as other users? Not in a user namespace with one user.
+# True if the server may act as other users. It may not in a user namespace with one user.
 read -r _ _ users </proc/self/uid_map
 
 for version in "${versions[@]}"; do

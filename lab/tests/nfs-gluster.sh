@@ -1,8 +1,9 @@
 #!/bin/bash
-# nfs-gluster.sh -- files of a GlusterFS volume over three bricks, each with a data server that is a process
-# of its own: the kernel's client goes there itself with version 4.1, and through the metadata server with
-# version 3; both see the same bytes as a client of GlusterFS. When a data server is killed, the kernel's
-# client goes through the metadata server, and returns when it is back.
+# nfs-gluster.sh -- files of a GlusterFS volume over three bricks, each with a data server in a
+# process of its own. The kernel's client uses the data servers directly with version 4.1, and the
+# metadata server with version 3. Both see the same bytes as a client of GlusterFS. When a data
+# server is killed, the kernel's client falls back to the metadata server, and returns when it is
+# back.
 source "$(dirname "$0")/../nfs.sh"
 
 [[ $transport == tcp && ! ${LAB_SERVER:-} ]] || skip "only over TCP, and only this server"
@@ -19,7 +20,7 @@ cluster=$work/gluster
 gluster_server=$("$lab/engines/glusterfs.sh" start "$cluster")
 net=${gluster_server%.1}
 
-# native CODE -- a client of GlusterFS by its own library; `call` tells errors.
+# native CODE -- runs code with a client of GlusterFS by its own library; `call` reports errors.
 native() {
     timeout 60 /usr/bin/python3 - "$gluster_server" <<END
 import ctypes, os, sys
@@ -62,7 +63,7 @@ END
 native 'call("glfs_mkdir", fs, b"/a", 0o777)
 call("glfs_chmod", fs, b"/a", 0o777)'
 
-# Each data server has an address of its own, so that one of them can go away for a client.
+# Each data server has an address of its own, so that one of them can be cut off.
 for number in 1 2 3; do ip address add "10.0.2.20$number/24" dev lab; done
 
 door() { echo "10.0.2.20$1:2051"; }
@@ -126,7 +127,7 @@ for number in 1 2 3; do
 done
 
 step "reading past the server"
-# compare GUEST -- all files there, as they are at their server.
+# compare GUEST -- compares all files there with those at their server.
 compare() {
     guest "$1" "echo 3 >/proc/sys/vm/drop_caches
         for ((n = 0; n < $files; n++)); do cat /mnt/a/file\$n; done | cmp /out/wanted -"
@@ -171,7 +172,7 @@ guest 1 'rm /mnt/a/during* /mnt/a/without* /mnt/a/again*'
 lose_the_server
 
 step "moving files to other bricks under a client"
-# New names are of other bricks by their hash, and a rebalance moves the files there.
+# New names hash to other bricks, and a rebalance moves the files there.
 native 'for n in range('"$files"'):
     call("glfs_rename", fs, f"/a/file{n}".encode(), f"/a/moved{n}".encode())'
 guest 1 "for ((n = 0; n < $files; n++)); do
@@ -214,7 +215,7 @@ is_direct_again() {
     ) >"$work/moved"
 }
 began=$SECONDS
-# A kernel that was given no layout meanwhile asks for one again after 120 seconds.
+# A kernel that got no layout meanwhile asks for one again after 120 seconds.
 (eventually 150 is_direct_again) || fail "it does not become direct: $(<"$work/moved")"
 echo "$(<"$work/moved"), $((SECONDS - began)) s later"
 echo "$(at_data_servers data_indirect_bytes) bytes astray meanwhile"

@@ -1,7 +1,8 @@
 #!/bin/bash
-# nfs-locks.sh -- what programs on a kernel client see of locks and fences of a cluster of DAFS clients: a
-# lock whose holder was killed fails their reads, writes and locks until it is repaired, and a fence
-# keeps them out and lets them in again. What they write under a lock with auto-recovery is undone with it.
+# nfs-locks.sh -- locks and fences of DAFS clients, as programs on a kernel client see them. Under a
+# lock whose holder was killed, their reads, writes and locks fail until it is repaired. A fence
+# excludes them and admits them again. Their writes under a lock with auto-recovery are undone with
+# it.
 source "$(dirname "$0")/../nfs.sh"
 
 dafs=${DAFS:-$lab/../target/debug/dafs}
@@ -13,7 +14,7 @@ place=$(sed -n 's/.*listening address=\(127[^ ]*\).*/\1/p' "$work/server.log")
 file=dafs://$place/data/file
 boot 1
 
-# What the file is, without a word to the server.
+# The content of the file, bypassing the server.
 seen() {
     if [[ $layouts ]]; then
         stored
@@ -21,7 +22,7 @@ seen() {
         cat "$work/export/file"
     fi | tr -d '\0'
 }
-# becomes TEXT -- the file is made anew.
+# becomes TEXT -- makes the file anew.
 becomes() {
     printf '%s' "$1" >"$work/text"
     chmod 666 "$work/text"
@@ -30,22 +31,22 @@ becomes() {
         chmod 666 "$work/export/file"
         return
     fi
-    # What was there before must not be taken for it.
+    # The old content must not be mistaken for it.
     "$dafs" rm -f "$file"
     eventually 20 nothing_stored
     "$dafs" put "$work/text" "$file"
 }
 nothing_stored() { [[ ! $(seen) ]]; }
 
-# Ends with this status.
+# True if the command ends with this status.
 ends() {
     local wanted=$1 status=0
     shift
     "$@" >"$work/said" 2>&1 || status=$?
     [[ $status == "$wanted" ]]
 }
-# refuses WHY -- programs in the guest get this error for reading, writing and cutting the file. What
-# they read must not come from the guest's own cache.
+# refuses WHY -- programs in the guest get this error for reads, writes and truncation of the file.
+# The reads must not come from the guest's own cache.
 refuses() {
     guest 1 "error='$1'"'
         refused() {
@@ -76,12 +77,12 @@ for version in "${tried[@]}"; do
     holder=$!
     started+=("$holder")
     eventually 10 grep -q '^locked$' "$work/held"
-    # It is advisory as long as it is held.
+    # The lock is advisory while it is held.
     guest 1 '[[ $(</mnt/a/file) == half ]]'
     [[ $version == 3 ]] || guest 1 'fails flock -x -n /mnt/a/file true'
     kill -9 "$holder"
     wait "$holder" 2>/dev/null || true
-    # Until its lease is over it may come back.
+    # Until the lease is over, the holder may come back.
     eventually 15 ends 5 "$dafs" lock hold "$file" --timeout 0
     refuses 'Input/output error'
     [[ $version == 3 ]] || guest 1 '
@@ -131,7 +132,7 @@ for version in "${tried[@]}"; do
     fence remove addr:10.0.2.0/24
     refuses 'Permission denied'
     if [[ $version != 3 ]]; then
-        # As the client calls itself.
+        # By the client's own name.
         owner=$("$dafs" clients --state-directory "$work/state" --json |
             sed -n 's/.*"door":"nfs4".*"name":"\([^"]*\)".*/\1/p')
         [[ $owner ]] || fail "who is the client?"

@@ -1,12 +1,12 @@
 #!/bin/bash
-# nfs-pnfs.sh -- files that are spread over three directories: the kernel's client goes to the data
-# servers itself with version 4.1, and through the server with version 3; both see the same bytes.
+# nfs-pnfs.sh -- files striped over three directories: the kernel's client uses the data servers
+# directly with version 4.1, and the server with version 3; both see the same bytes.
 #
 # With LAB_TRANSPORT=siw all of it goes over RDMA, to the data servers too.
 source "$(dirname "$0")/../nfs.sh"
 
 [[ $transport != rxe && ! ${LAB_SERVER:-} ]] || skip "only over TCP or siw, and only this server"
-# What counts the bytes of files: what came, and what went.
+# The counters of file bytes: received and sent.
 declare -A counter=([received]=data_received_bytes [sent]=data_sent_bytes)
 ports=false
 if [[ $transport == siw ]]; then
@@ -47,9 +47,9 @@ END
     started+=("$server")
 }
 
-# What data servers of the server's own process have moved is counted together, with all that was said.
+# Data servers in the server's own process are counted together, including all overhead.
 whole=$((16 << 20))
-# begins -- what is counted from now on is judged by `went received` and `went sent`.
+# begins -- resets the counts for `went received` and `went sent`.
 begins() {
     look
     received=$(counted 0 "${counter[received]}") sent=$(counted 0 "${counter[sent]}")

@@ -1,15 +1,15 @@
 #!/bin/bash
-# nfs-programs.sh -- programs that are hard on a file system, on mounts of the kernel's client: the
-# build of a C program, git, tar with hard links, holes and extended attributes, and fio with
-# verification by this client and by another.
+# nfs-programs.sh -- demanding programs on mounts of the kernel's client: the build of a C program,
+# git, tar with hard links, holes and extended attributes, and fio with verification by this client
+# and by another.
 source "$(dirname "$0")/../nfs.sh"
 
-# The tools are the host's own, seen by the guest.
+# The tools are the host's own, visible in the guest.
 for tool in gcc make git tar setfattr fio; do
     command -v "$tool" >/dev/null || skip "no $tool; try: scripts/setup.sh lab"
 done
 program=$("$lab/lab.sh" program)
-# Of some 60 MB, none of which goes through the server; on CephFS a few parts in a thousand do.
+# Out of some 60 MB, of which none goes through the server; on CephFS a few parts in a thousand do.
 layouts_bytes_min=20000000
 [[ $layouts == cephfs ]] || layouts_alone=yes
 

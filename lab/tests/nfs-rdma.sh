@@ -1,8 +1,8 @@
 #!/bin/bash
-# nfs-rdma.sh -- mounts of the kernel's client over RDMA: data moves in chunks and nothing goes over
-# TCP, direct I/O of all sizes is verified by this machine and by another, the server recalls a
-# delegation over the RDMA connection, and what unmounted machines had is gone from the server.
-# The other nfs tests do the same over RDMA as over TCP when LAB_TRANSPORT says so.
+# nfs-rdma.sh -- mounts of the kernel's client over RDMA. Data moves in chunks and no byte goes over
+# TCP. Direct I/O of all sizes is verified by this machine and by another. The server recalls a
+# delegation over the RDMA connection, and frees the state of unmounted machines. The other nfs
+# tests do the same over RDMA as over TCP when LAB_TRANSPORT says so.
 export LAB_TRANSPORT=${LAB_TRANSPORT:-siw}
 source "$(dirname "$0")/../nfs.sh"
 
@@ -13,9 +13,9 @@ MOUNTS=5
 FIO_MIB=${LAB_FIO_MIB:-2}
 [[ ! ${DAFS_TEST_LONG:-} ]] || FIO_MIB=16
 
-# Words for the guests, from what the kernel's client counts of its connection (the line of `xprt`
-# in mountstats) and of the first mount: `chunks read` of calls, `chunks write` and `chunks reply`;
-# `chunks bad` are replies it could not take.
+# Functions for the guests, from the counters of the kernel's client for its connection (the line of
+# `xprt` in mountstats) and for the first mount: `chunks read` of calls, `chunks write` and `chunks
+# reply`; `chunks bad` are replies that it rejected.
 words='
     chunks() {
         local line
@@ -31,7 +31,7 @@ words='
     # TCP connections to the ports of NFS and MOUNT that are up.
     tcp_connections() { grep -cE "[0-9]+: [0-9A-F:]+ [0-9A-F]+:(0801|4E50) 01 " /proc/net/tcp || true; }'
 
-# sockets -- how many the server on the host has.
+# sockets -- the number of sockets of the server on the host.
 sockets() { find "/proc/$server/fd" -lname 'socket:*' 2>/dev/null | wc -l; }
 
 serve

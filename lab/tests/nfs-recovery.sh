@@ -1,25 +1,25 @@
 #!/bin/bash
-# nfs-recovery.sh -- what the kernel's client keeps when the server is killed in the middle of
-# writes and locks and started again, and how long it waits when the server is restarted in order;
-# what others get, and when, when a client machine is gone.
+# nfs-recovery.sh -- the kernel's client keeps its files and locks when the server is killed in the
+# middle of writes and locks and started again; the test measures how long it waits after an orderly
+# restart, and when others get the locks of a client machine that is gone.
 source "$(dirname "$0")/../nfs.sh"
 
 KILLS=3
 [[ ! ${DAFS_TEST_LONG:-} ]] || KILLS=12
 RESTARTS=2
 lease_seconds=5
-# Counted since the last start, which is followed by little.
+# Counted since the last start, after which little follows.
 layouts_bytes_min=10000
 file=/mnt/a/locked
 
-# Guest 2 cannot lock it so, or can.
+# True if guest 2 is refused such a lock.
 denied() { guest 2 "agrees=0; fileop try $* >/dev/null || agrees=\$?; [[ \$agrees == 3 ]]"; }
 granted() { guest 2 "fileop try $*"; }
 # wait_for TEXT FILE, in a guest
 wait_for='wait_for() { until grep -q "$1" "$2" 2>/dev/null; do read -r -t 0.05 -u 3 || true; done; }'
 
 # start_load N [killed] -- guest N appends with fsync to a journal and makes, renames and removes
-# files; `killed` as in fileop.c. When this returns, something was acknowledged.
+# files; `killed` as in fileop.c. When this returns, some work was acknowledged.
 start_load() {
     guest "$1" "killed='${2:-}'; $wait_for"'
         fileop journal /mnt/a/journal-$guest /tmp/out/acknowledged-$guest >/tmp/journal & journal=$!
@@ -28,8 +28,9 @@ start_load() {
         wait_for begun /tmp/churn
         wait_for . /tmp/out/acknowledged-$guest'
 }
-# end_load N KILLS -- and see that each record is there once and in order, and each file, too. GlusterFS gives a
-# file its new name before it takes away the old one, so a server that is killed may leave both.
+# end_load N KILLS -- ends the load, and checks that each record is there once and in order, and
+# each file, too. GlusterFS gives a file its new name before it removes the old one, so a server
+# that is killed may leave both.
 end_load() {
     guest "$1" '
         ended=0
@@ -54,7 +55,7 @@ end_load() {
         sort /tmp/found | diff /tmp/wanted -
         rm -r /mnt/a/churn-$guest /mnt/a/journal-$guest'
 }
-# Everything that was acknowledged is in the exported folder, while no server is there to help.
+# Checks that all acknowledged work is in the exported folder, while the server is down.
 check_acknowledged() {
     local number last
     for number in "$@"; do
@@ -75,7 +76,7 @@ load_goes_on() {
 
 serve
 boot 1 2
-# Of two versions where two of them know locks.
+# With two versions, where two of them know locks.
 for number in 1 2; do
     version=${versions[number - 1]:-3}
     [[ $version != 3 ]] || version=${versions[0]}
@@ -95,7 +96,7 @@ guest 1 'for i in 1 2 3 4; do dd if=/tmp/bulk of=/mnt/a/bulk-$i bs=64k conv=fsyn
 for ((kill = 0; kill < KILLS; kill++)); do
     sleep "1.$((RANDOM % 10))"
     kill_server
-    # What lies on data servers is seen through the server alone.
+    # The content on data servers is visible through the server alone.
     [[ $layouts ]] || check_acknowledged 1 2
     serve
     [[ ! $layouts ]] || check_acknowledged 1 2

@@ -1,6 +1,6 @@
 #!/bin/bash
-# nfs-sharing.sh -- two machines at the same files: flock, ranges of fcntl, waiting for locks,
-# counting under locks, appending, recall of delegations, and sqlite with concurrent writers.
+# nfs-sharing.sh -- two machines on the same files: flock, ranges of fcntl, waiting for locks,
+# counting under locks, appends, recall of delegations, and sqlite with concurrent writers.
 source "$(dirname "$0")/../nfs.sh"
 
 command -v sqlite3 >/dev/null || skip "no sqlite3; try: scripts/setup.sh lab"
@@ -18,13 +18,13 @@ hold() {
         grep -q locked /tmp/held || { cat /tmp/held; false; }'
 }
 release() { guest "$1" 'kill $holder; wait $holder'; }
-# Guest 2 cannot lock it so, or can.
+# True if guest 2 is refused such a lock.
 denied() { guest 2 "agrees=0; fileop try $* >/dev/null || agrees=\$?; [[ \$agrees == 3 ]]"; }
 granted() { guest 2 "fileop try $*"; }
 
 delegations() {
-    # A delegation is there if opening again sends nothing; recalled, it is returned, and both see
-    # the other's data at once. A file that was shared before may be left without one.
+    # With a delegation, another open sends no request. After a recall it is returned, and both see
+    # the other's data at once. A file that was shared before may get none.
     guest 1 "shared=/mnt/a/shared-$version"'
         opens() { echo $(($(calls a OPEN) + $(calls a OPEN_NOATTR))); }
         echo one >$shared
@@ -46,7 +46,7 @@ delegations() {
 }
 
 for version in "${versions[@]}"; do
-    # Version 3 has locks of another kind, which the server does not know.
+    # Version 3 has a separate lock protocol, which the server does not have.
     [[ $version != 3 ]] || continue
     step "NFSv$version: flock and ranges of fcntl"
     for number in 1 2; do guest "$number" "nfs_mount $version a"; done
@@ -114,8 +114,8 @@ for version in "${versions[@]}"; do
     done
     end 1
     end 2
-    # Each machine counted twice at a time with each kind. Both kinds are the same to the server, so
-    # that they exclude each other, too.
+    # Each machine counted in two processes with each kind of lock. The server does not distinguish
+    # the kinds, so they conflict, too.
     guest 1 "[[ \$(</mnt/a/counter) == $((8 * COUNTS)) ]] || { cat /mnt/a/counter; false; }"
     guest 1 "[[ \$(sort -u /mnt/a/appended | wc -lc) =~ ^\ *$((2 * COUNTS))\ +$((128 * COUNTS))$ ]] ||
         { cat /mnt/a/appended; false; }"

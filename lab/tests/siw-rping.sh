@@ -1,10 +1,10 @@
 #!/bin/bash
 # siw-rping.sh -- the kernel's software iWARP (siw, in a guest) and our iwarp provider run rping
 # with each other: each in both roles, with small and large messages, CRC off and, at our request,
-# on. Each round is two sends either way, an RDMA read and an RDMA write, all done by the side that
-# listens, so the two roles cover both directions of everything. Both rpings compare the data.
+# on. Each round is two sends either way, an RDMA read and an RDMA write, all by the listening side,
+# so the two roles cover both directions of each operation. Both rpings compare the data.
 #
-# The traffic is captured and held against tshark's dissectors (../dissect.sh).
+# The traffic is captured and checked by tshark's dissectors (../dissect.sh).
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
 [[ ${LAB_NET:-} ]] || exec ../lab.sh net "$PWD/${BASH_SOURCE[0]##*/}" "$@"
@@ -36,7 +36,7 @@ guest_must_live() {
     kill -0 "$guest" 2>/dev/null || { echo "the guest has ended:"; cat "$tmp/guest.log"; exit 1; }
 }
 
-# The guest is up when it serves the first case, and only then can anything be captured.
+# The guest is up when it serves the first case; captures are possible from then on.
 until guest_wrote "$(head -n 1 "$tmp/host/cases" | cut -d ' ' -f 1).up"; do
     guest_must_live
     sleep 0.05

@@ -1,7 +1,8 @@
 #!/bin/bash
-# verbs-contract.sh -- our verbs provider on the kernel's software devices, in guests: it is held to
-# the contract of the transport trait with both sides on one device, rxe and then siw; it runs rping
-# with rdma-core's over rxe, each in both roles; and with our iwarp provider over siw, likewise.
+# verbs-contract.sh -- our verbs provider on the kernel's software devices, in guests: it runs the
+# contract tests of the transport trait with both sides on one device, rxe and then siw; it runs
+# rping with rdma-core's over rxe, each in both roles; and with our iwarp provider over siw,
+# likewise.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
 [[ ${LAB_NET:-} ]] || exec ../lab.sh net "$PWD/${BASH_SOURCE[0]##*/}" "$@"
@@ -23,7 +24,7 @@ for kind in rxe siw; do
         guest/verbs-contract "$kind" /host/verbs_contract || failed=1
 done
 
-# guest NUMBER KIND PEER -- starts a guest that goes through the cases.
+# guest NUMBER KIND PEER -- starts a guest that runs the cases.
 guest() {
     ../lab.sh run -n "$1" -t 240 -s "$tmp/host" -w "$tmp/out" -k "$tmp/kernel-$1.log" \
         guest/verbs-rping "$1" "$2" "$ROUNDS" "$3" >"$tmp/guest-$1.log" 2>&1 &
@@ -43,7 +44,7 @@ await() {
         sleep 0.05
     done
 }
-# judge NAME NUMBER PROGRAM -- how did this side of a case end?
+# judge NAME NUMBER PROGRAM -- checks the result of this side of a case.
 judge() {
     local status
     await "$1.$2.status"

@@ -6,7 +6,7 @@ source "$(dirname "$0")/lib.sh"
 
 needs_mounts
 
-# Debian keeps the programs of PostgreSQL's server where they are not in the way.
+# Debian keeps the programs of PostgreSQL's server outside of PATH.
 postgres=$(find /usr/lib/postgresql -name initdb -printf '%h\n' 2>/dev/null | sort -V | tail -n 1)
 missing=()
 [[ $postgres ]] || missing+=(postgresql)
@@ -30,7 +30,7 @@ user=$(id -u nobody)
 mkdir "$point/database"
 chown "$user" "$point/database"
 mkdir -m 777 "$work/socket"
-# Whatever goes wrong, nothing of it stays.
+# As that user, with a home that is removed at the end.
 as_user() { setpriv --reuid "$user" --clear-groups env HOME="$work" "$@"; }
 undo+=("as_user '$postgres/pg_ctl' -D '$point/database' -m immediate stop >/dev/null 2>&1")
 export PGHOST=$work/socket PGUSER=tester PGDATABASE=postgres
@@ -46,7 +46,7 @@ begin() {
         { tail -n 30 "$work/socket/log"; fail "PostgreSQL does not start"; }
 }
 ask() { psql -XAtqc "$1"; }
-# What each transaction adds to an account it adds to a teller and a branch, and notes.
+# Each transaction adds the same amount to an account, a teller and a branch, and logs it.
 is_balanced() {
     local sums
     sums=$(ask 'select (select sum(abalance) from pgbench_accounts) = (select sum(tbalance) from
@@ -177,7 +177,7 @@ zcat "$export/first.gz" | cmp - "$work/first" || fail "gzip packed something els
 gunzip "$point/second.gz"
 same "$work/second" "$export/second" "what was unpacked"
 
-# As they stand in docs/applications.md.
+# As in docs/applications.md.
 [[ $(example mount docs/applications.md) == 'dafs mount dafs://localhost/ /mnt/dafs' ]] ||
     fail "docs/applications.md mounts something else"
 application gzip mount

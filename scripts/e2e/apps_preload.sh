@@ -23,7 +23,7 @@ export HOME=$work/home GIT_CONFIG_NOSYSTEM=1
 git config --global user.name 'A Tester'
 git config --global user.email tester@example.org
 git config --global init.defaultBranch main
-# What git itself says of the tree is the measure, as the server's owner sees it.
+# The reference is git's own view of the tree, as the server's owner.
 git config --global --add safe.directory '*'
 served sh -euc '
     mkdir /data/repository
@@ -75,7 +75,7 @@ for kind in btree hash; do
         paste - - | sort >"$work/dumped"
     paste - - <"$work/records" | cmp - "$work/dumped" || fail "the $kind holds something else"
 done
-# An environment that processes share is memory that they share, which no server can give.
+# An environment of several processes is shared memory, which no server can provide.
 mkdir "$work/tree/environment"
 expect 1 'mmap: No such device' served db5.3_recover -e -h /data/environment
 
@@ -102,7 +102,7 @@ wait "$first" || fail "the first gzip failed to unpack"
 wait "$second" || fail "the second gzip failed to unpack"
 diff -r "$work/plain" "$work/tree/packed" || fail "gzip unpacked something else"
 
-# As they stand in docs/applications.md.
+# As in docs/applications.md.
 application gzip run
 [[ $(zcat "$export/gzip/first.gz" | tail -n 1) == 200000 ]] || fail "gzip packed something else"
 application "tar and rsync" run

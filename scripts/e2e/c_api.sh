@@ -1,6 +1,6 @@
 #!/bin/bash
-# The C library as it is installed: found by pkg-config, its manual pages can be read, and its examples and
-# test programs run clean under valgrind and with the address sanitizer, which find no memory that is lost.
+# The C library as installed: pkg-config finds it, its manual pages can be read, and its examples
+# and test programs run clean under valgrind and with the address sanitizer, without leaks.
 source "$(dirname "$0")/lib.sh"
 
 archive=${DAFS_TARGET:-$PWD/target/debug}/libdafs_capi.a
@@ -36,9 +36,9 @@ compile() {
     cc -std=c11 -D_GNU_SOURCE -Wall -Wextra -Werror -g -pthread "$@" $(pkg-config --cflags dafs) \
         "$source" -o "$program" $(pkg-config --libs dafs)
 }
-# Runs a program in all ways. In the forks of one that forks valgrind would take what the parent's threads
-# hold for lost; the address sanitizer looks at the parent alone. A program that is watched touches no memory
-# that is gone: valgrind counts that, whoever bears it.
+# Runs a program in all ways. In a forking program, valgrind would report memory of the parent's
+# threads as lost in the child; the address sanitizer checks the parent alone. A checked program
+# accesses no freed memory: valgrind counts each such access, even one that is handled.
 clean() {
     local program=$1 name=${1##*/} leaks=full
     ! grep -q 'fork()' "$capi/$program.c" || leaks=no

@@ -1,4 +1,4 @@
-"""Calls a server as somebody that the caller is not, and looks whether the server believes it.
+"""Calls a server under a false identity, and checks that the server does not accept it.
 
 callers.py users UID   a user of this host claims to be root
 callers.py hosts       hosts give the name of another host's client
@@ -20,7 +20,7 @@ def opaque(data):
 
 
 def dial(server, source=("", 0)):
-    """Connects from an address and port, which other sockets may use, too."""
+    """Connects from an address and port, which other sockets may share."""
     family = socket.AF_INET6 if ":" in server[0] else socket.AF_INET
     stream = socket.socket(family, socket.SOCK_STREAM)
     stream.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -46,7 +46,7 @@ def call(stream, program, version, procedure, args, xid=7):
 
 
 def reply(stream):
-    """The results, or nothing for a caller that is refused."""
+    """The results, or None for a refused caller."""
     data = b""
     while len(data) < 4 or len(data) < 4 + (struct.unpack(">I", data[:4])[0] & 0x7FFFFFFF):
         more = stream.recv(65536)
@@ -61,7 +61,7 @@ def reply(stream):
 
 
 def identity(stream, export):
-    """Whom the server takes the caller for: root may make a directory in the export."""
+    """The identity that the server assumes: only root may make a directory in the export."""
     found = call(stream, MOUNT, 3, 1, opaque(export.encode()))
     if found is None or struct.unpack(">I", found[:4])[0] != 0:
         return "refused"
@@ -77,7 +77,7 @@ def identity(stream, export):
 
 
 def as_user(uid, work):
-    """What a process of this user finds."""
+    """The results of a process of this user."""
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
@@ -104,7 +104,7 @@ def probe(what, wanted, uid, server, export, source=("", 0)):
 
 
 def users(user):
-    """Root has a connection from a port, and a user one from the same port to another address; and so on."""
+    """Root and a user have connections from the same port to different addresses; and so on."""
     port, good = PORT, []
     roots = dial(("127.0.0.1", port), ("127.0.0.1", 700))
     good.append(identity(roots, "/default") == "root")
@@ -125,7 +125,7 @@ def users(user):
 
 
 def operation(stream, number, args):
-    """Status and result of a compound of one operation; no status for a caller that is refused."""
+    """Status and result of a compound of one operation; no status for a refused caller."""
     found = call(stream, NFS, 4, 1, opaque(b"") + struct.pack(">3I", 1, 1, number) + args)
     if found is None:
         return None, b""

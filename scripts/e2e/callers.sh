@@ -1,12 +1,13 @@
 #!/bin/bash
-# A user of the server's host is that user, whatever it claims: from root's port to another address, from
-# a port below 1024, and by any address of this host, over TCP and iWARP. A host is not the client of
-# another one, and one that no export admits keeps nothing here.
+# A user of the server's host acts as that user, whatever it claims: from root's port to another
+# address, from a port below 1024, and by any address of this host, over TCP and iWARP. A host
+# cannot pose as the client of another one, and a host that no export admits gets no state here.
 source "$(dirname "$0")/lib.sh"
 
 needs_users
 command -v python3 >/dev/null || skip "there is no python3"
-# Addresses and the range of ports that everybody may use are a network's: this gets one of its own.
+# Addresses and the range of unprivileged ports belong to a network namespace: this gets one of its
+# own.
 if [[ ! ${DAFS_E2E_NETWORK:-} ]]; then
     unshare -n true 2>/dev/null || skip "this user may not make a network"
     rm -rf "$work"

@@ -1,20 +1,20 @@
 #!/bin/bash
-# A client that is killed in mid-transfer leaves nothing held at the server.
+# A client killed in mid-transfer leaves no state at the server.
 source "$(dirname "$0")/lib.sh"
 
 mkdir "$work/export"
-# Nothing but a hole, so that it takes no space, and so long that no reader gets to its end.
+# One hole, so that it takes no space, and so long that no reader gets to its end.
 truncate -s 200G "$work/export/long"
 head -c 600M /dev/zero >"$work/wide"
 serve "$work/export" --lease 1 --no-root-squash
 
-# Files that are open for nobody would be kept until the lease of their client has ended.
+# Open files of a lost client would be kept until its lease has ended.
 holds_nothing() {
     [[ $(counts) =~ connections=0\ sessions=0\ pending=0\ replies=0\ chunks=0\ credits=0 ]] &&
         [[ $(count opens) == 0 && $(count clients) == 0 ]]
 }
 eventually holds_nothing
-# Sockets, memory and events. The store may keep some files at hand.
+# Sockets, memory and events. The store may cache some files.
 descriptors() {
     find "/proc/$server/fd" -mindepth 1 -printf '%l\n' | grep -c -e '^socket:' -e '^anon_inode:' -e memfd
 }

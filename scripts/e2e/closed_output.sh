@@ -1,5 +1,5 @@
 #!/bin/bash
-# A reader of the output that goes away ends every command quietly: exit status 1, no panic.
+# A closed reader of the output ends every command quietly: exit status 1, no panic.
 source "$(dirname "$0")/lib.sh"
 
 mkdir "$work/export"
@@ -8,16 +8,16 @@ head -c 100000 /dev/urandom >"$work/export/long"
 serve "$work/export" --no-root-squash
 state=(--state-directory "$work/state")
 
-# The end for writing of a pipe that nobody reads: opened for both, so that opening it waits for
-# nobody, and then for writing alone.
+# The write end of a pipe without a reader: opened for both, so that the open does not block, and
+# then for writing alone.
 mkfifo "$work/pipe"
 exec 8<>"$work/pipe" 9>"$work/pipe"
 exec 8>&-
 
-# closed ARGUMENTS... -- the command with an output that nobody reads.
+# closed ARGUMENTS... -- runs the command with an output without a reader.
 closed() {
     local status=0
-    # As most programs are started; else the signal would be ignored.
+    # With the default action of SIGPIPE, as most programs are started.
     "$dafs" "$@" >&9 2>"$work/said" </dev/null || status=$?
     [[ $status == 1 ]] || { cat "$work/said"; fail "status $status: $*"; }
     [[ ! -s $work/said ]] || { cat "$work/said"; fail "said something: $*"; }

@@ -1,7 +1,7 @@
 #!/bin/bash
-# Files that are spread over data servers which are processes of their own: content goes there and
-# back, a data server that is killed under writes loses nothing, what waits for it goes on when it is
-# back, and data servers that are not what they should be are refused.
+# Files striped over data servers in separate processes: content goes there and back, a data server
+# killed under writes loses no data, waiting requests go on when it is back, and wrong data servers
+# are refused.
 source "$(dirname "$0")/lib.sh"
 
 mkdir "$work"/{names,other}
@@ -57,7 +57,7 @@ done
 
 step "there and back over RDMA, to the data servers too"
 rdma=$(sed -n 's/.*listening for NFS over RDMA.* address=//p' "$log" | head -n 1)
-# What the data servers have been called for over RDMA.
+# The number of RDMA calls to the data servers.
 rdma_calls() {
     local number all=0
     for number in 1 2 3; do all=$((all + $(counted "${data_log[number]}" data_rdma_calls))); done
@@ -67,7 +67,8 @@ rdma_calls() {
 "$dafs" put "$work/wanted" "nfs+rdma://$rdma/wide/iwarp?transport=iwarp"
 "$dafs" get "nfs+rdma://$rdma/wide/iwarp?transport=iwarp" "$work/back.iwarp"
 same "$work/wanted" "$work/back.iwarp" "what was written and what came back by iWARP"
-# At least one for each stripe of 64 KiB and each way, but for the first that the server has.
+# At least one for each stripe of 64 KiB and each direction, except for the first, which the server
+# has.
 [[ $(rdma_calls) -ge 600 ]] || fail "only $(rdma_calls) calls came over RDMA"
 "$dafs" rm "$url/wide/iwarp"
 expect 2 'name the one address' "$dafs" serve --role data --control 127.0.0.1:0 --nfs 127.0.0.1:0 \
@@ -88,7 +89,7 @@ while read -r place; do
     kill_data 2
     eventually is_missed 2
     data 2
-    # Whoever waits and keeps what is not stable has sent it again; who does not was told.
+    # A client that waits and keeps unstable data has sent it again; any other got an error.
     wait "$writer" || {
         eventually all_there
         grep -qE 'write it again|DELAY' "$work/put" || { cat "$work/put"; fail "a write was not carried on"; }
@@ -202,7 +203,7 @@ kill_data 2
 is_empty() { "${status[@]}" | grep ' 2 empty ' >/dev/null; }
 eventually is_empty
 sed -i '/^number = 2$/,/^control/d' "$work/dafs.toml"
-# What is left of the entry.
+# Remove the rest of the entry.
 awk '/^\[\[export.node\]\]$/ { held = $0; next } held && /^number/ { print held } { held = ""; print }' \
     "$work/dafs.toml" >"$work/dafs.new"
 cat "$work/dafs.new" >"$work/dafs.toml"
@@ -245,7 +246,7 @@ same "$work/wanted" "$work/back.5" "what was written and what came back"
 for number in 1 2 3; do
     [[ $(du -sk "$work/demo/data$number" | cut -f1) -ge 6000 ]] || fail "data server $number of the demo has too little"
 done
-# What it says to try, word for word, but for the mount, in place of which our client goes there.
+# The printed suggestion, word for word, except for the mount, which our client replaces.
 mkdir "$work"/{bin,tried}
 ln -s "$(realpath "$dafs")" "$work/bin/dafs"
 tried() { (cd "$work/tried" && PATH=$work/bin:$PATH bash -euc "$(sed -n "s/^$1: *//p" "$work/demo.out")"); }

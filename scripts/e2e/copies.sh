@@ -1,7 +1,7 @@
 #!/bin/bash
-# Files with two copies on three data servers: one that is killed under writes keeps nobody waiting, what
-# it lacks comes to it when it is back, and then any other can go. So it is when the metadata server dies. A node
-# is emptied, and one that has lost its disk gets its copies anew.
+# Files with two copies on three data servers. A data server killed under writes delays no client,
+# gets its missing data when it is back, and then any other one can fail. The same holds when the
+# metadata server dies. A node is drained, and one that has lost its disk gets its copies again.
 source "$(dirname "$0")/lib.sh"
 
 mkdir "$work/names"
@@ -37,7 +37,7 @@ metadata() {
 is_missed() { ("${status[@]}" || true) | grep " $1 missing " >/dev/null; }
 says() { ("${status[@]}" || true) | grep -F -e "$1" >/dev/null; }
 is_mended() { all_there && ! says 'to be mended'; }
-# What came back of each file is what was written, by either protocol.
+# Compares each file with the written content, by either protocol.
 check() {
     local name
     for name in "${names[@]}"; do
@@ -49,7 +49,7 @@ check() {
         same "$work/$name.wanted" "$work/back" "$1: $name, by NFS"
     done
 }
-# make NAME PLACE -- writes a new file, known to check.
+# make NAME PLACE -- writes a new file, and registers it for check.
 names=()
 make() {
     head -c 6000000 /dev/urandom >"$work/$1.wanted"
@@ -72,12 +72,12 @@ grep -q 'in 2 copies' "$work/drawn" || fail "two copies are not told"
 [[ $(grep -c '\[####\]' "$work/drawn") == 2 ]] || fail "both are up to date"
 
 step "a data server is killed under writes, and nobody waits for it"
-# What it was told of clients is waited out once.
+# Waits until the authorisations of clients have expired.
 while ((SECONDS - started_at < 9)); do sleep 0.2; done
 head -c 40000000 /dev/urandom >"$work/long1.wanted"
 cp "$work/long1.wanted" "$work/long2.wanted"
 cp "$work/long1.wanted" "$work/long3.wanted"
-# Which two of them have a file is up to chance. The first that grows is `dead`.
+# Chance decides which two of them have a file. The first that grows is `dead`.
 kept() { du -sk "$work/data$1" | cut -f1; }
 grows() {
     for dead in 1 2 3; do
@@ -135,7 +135,7 @@ kill "$writer" 2>/dev/null || true
 wait "$writer" 2>/dev/null || true
 metadata
 check "another run"
-# What is left of the file that was being written is the same on both, whatever it is.
+# The rest of the file that was being written is the same on both copies, in any state.
 digest() { "$dafs" cat "$url/safe/$torn" | sha256sum; }
 rest=$(digest)
 calm() { "$dafs" layout --state-directory "$work/state" "/safe/$torn" | grep -c '\[####\]' | grep -x 2 >/dev/null; }
@@ -208,7 +208,7 @@ mv "$work/newest" "$work/data2"
 data 2
 eventually is_mended
 check "the newest state is back"
-# Where that is lost, the older one takes its place.
+# If it is lost, the older one replaces it.
 kill_data 2
 rm -r "$work/data2"
 mv "$work/older" "$work/data2"

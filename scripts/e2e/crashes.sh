@@ -1,11 +1,11 @@
 #!/bin/bash
-# Servers and clients that are killed at any moment, and power that fails, under renames, creates,
-# appends, locks and writes: nothing is lost, nothing is done twice, every broken lock is reported.
+# Servers and clients killed at any moment, and power failures, under renames, creates, appends,
+# locks and writes: no operation is lost or done twice, every broken lock is reported.
 #
-# crashes.sh [SECONDS] -- how long each of the three rounds takes (20; `make crashes` takes 600)
+# crashes.sh [SECONDS] -- length of each of the three rounds (20; `make crashes` takes 600)
 
-# Mounts go into a name space of their own: those that others make meanwhile would otherwise keep
-# the file systems alive after they have been unmounted here.
+# Mounts go into a mount namespace of their own: mounts of others would otherwise keep the file
+# systems alive after they have been unmounted here.
 if [[ ${1:-} == --own-mounts ]]; then
     shift
 elif unshare --mount true 2>/dev/null; then
@@ -18,9 +18,9 @@ load=${DAFS_TARGET:-${dafs%/*}}/examples/crash_load
 [[ -x $load ]] || { echo "there is no $load; build it with: cargo build --examples"; exit 1; }
 clients=4
 lease_seconds=2
-# Whoever has a lock and cannot go on loses it after the lease, so no outage may last longer.
+# A lock holder that cannot go on loses its lock after the lease, so no outage may last longer.
 
-# A seed makes the same decisions again; what the machine does in between differs.
+# The same seed makes the same decisions; the timing of the machine differs.
 RANDOM=${CRASH_SEED:-$$}
 
 # Prepares $work/disk, a file system of its own of kind $1, or a plain directory.
@@ -46,8 +46,8 @@ remove_disk() {
     rm -rf "$disk" "$work/image" "$work/histories"
 }
 
-# A run of the system is known by a number of the kernel's; after a power cut the server must see
-# another one, as it would after a real one.
+# A boot id of the kernel identifies a run of the system. After a simulated power failure the server
+# must see another one, as after a real one.
 next_boot() {
     cat /proc/sys/kernel/random/uuid >"$work/boot_id"
 }
@@ -59,15 +59,15 @@ start_server() {
         --durable-replies "$durable"
 }
 cut_power() {
-    # Stopped first, all threads of it, so that it cannot say that a failed sync has failed.
+    # Stopped first, all threads of it, so that it cannot report a failed sync.
     kill -STOP "$server"
     has_stopped() { ! sed 's/.*) \(.\).*/\1/' "/proc/$server/task/"*/stat | grep '[RS]' >/dev/null; }
     eventually has_stopped
     "$load" cut "$disk"
     kill_server
     umount "$disk"
-    # The server's own name space lets go of the file system a moment later; until then a mount
-    # would yield the one that is shut down.
+    # The server's own mount namespace releases the file system a moment later; until then a mount
+    # would return the one that is shut down.
     is_detached() { [[ -z $(losetup -j "$work/image") ]]; }
     eventually is_detached
     mount_disk
@@ -82,7 +82,7 @@ start_client() {
     workers[number]=$!
     started+=("$!")
 }
-# A client that is gone without having been killed has something to say.
+# A client that has ended without being killed has reported an error.
 check_client() {
     local number=$1 status=0
     kill -0 "${workers[number]}" 2>/dev/null && return

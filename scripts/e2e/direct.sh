@@ -1,7 +1,7 @@
 #!/bin/bash
-# DAFS clients that go to data servers themselves (pnfs=yes), with stripes and with copies: what commands and a mount
-# write and read there is right, when a data server is killed meanwhile, too. The counters of all servers say which
-# way it went.
+# DAFS clients that use data servers directly (pnfs=yes), with stripes and with copies: commands and
+# a mount write and read the right data, also when a data server is killed meanwhile. The counters
+# of all servers show the path of the data.
 source "$(dirname "$0")/lib.sh"
 
 needs_mounts
@@ -40,7 +40,7 @@ eventually all_there
 large=20000000
 head -c "$large" /dev/urandom >"$work/wanted"
 
-# through -- how many reads and writes have come to the metadata server.
+# through -- the number of reads and writes at the metadata server.
 through() {
     local name sum=0
     for name in READ_INLINE READ_DIRECT WRITE_INLINE WRITE_DIRECT BATCH_SUBMIT; do
@@ -59,8 +59,8 @@ moved() {
 }
 # Remembers both.
 look() { read=$(moved read) written=$(moved written) asked=$(through); }
-# went WAY BYTES [MAX] -- so much was moved at data servers since then, and nothing was asked of the metadata server, or
-# not more often than that.
+# went WAY BYTES [MAX] -- since then, exactly these bytes were moved at data servers, and the
+# metadata server got no requests, or at most MAX.
 went() {
     local bytes asked_now
     bytes=$(($(moved "$1") - $1)) asked_now=$(($(through) - asked))
@@ -74,7 +74,7 @@ for place in 'wide 1 2 3' 'safe 4 5'; do
     stored=$large
     [[ $export == wide ]] || stored=$((2 * large))
     direct="$url/$export/NAME?pnfs=yes"
-    # check NAME -- what is there is what was written, by either way.
+    # check NAME -- compares the content with the written data, by either path.
     check() {
         rm -f "$work"/back*
         "$dafs" get "${direct/NAME/$1}" "$work/back"
@@ -90,11 +90,11 @@ for place in 'wide 1 2 3' 'safe 4 5'; do
     look
     "$dafs" get "${direct/NAME/one}" "$work/back"
     same "$work/wanted" "$work/back" "what was written and what came back"
-    # Whether there is more behind the end.
+    # Tests for data behind the end.
     went read "$large" 1
     look
     "$dafs" cat "${direct/NAME/one}" | cmp "$work/wanted" -
-    # Whether there is more behind the end.
+    # Tests for data behind the end.
     went read "$large" 20
     look
     check one
@@ -102,7 +102,7 @@ for place in 'wide 1 2 3' 'safe 4 5'; do
 
     step "$export: a data server is killed under writes"
     grows() { [[ $(counted "${data_log[victim]}" dafs_export_written_bytes) -gt $begun ]]; }
-    # It may be done before, as it takes no longer than to look.
+    # It may be done before, as it takes no longer than the check.
     for attempt in 1 2 3 4 5 6; do
         [[ $attempt != 6 ]] || fail "the writer was always done before"
         begun=$(counted "${data_log[victim]}" dafs_export_written_bytes)
@@ -120,7 +120,7 @@ for place in 'wide 1 2 3' 'safe 4 5'; do
     done
     eventually is_missed "$victim"
     restart "$victim"
-    # Whoever keeps what is not stable has sent it again; who does not was told.
+    # A client that keeps unstable data has sent it again; any other got an error.
     wait "$writer" || {
         grep -qE 'write it again|DELAY' "$work/put" || { cat "$work/put"; fail "a write was not carried on"; }
         eventually all_there
@@ -130,7 +130,7 @@ for place in 'wide 1 2 3' 'safe 4 5'; do
     eventually is_mended
 
     step "$export: a mount"
-    # One request of a megabyte may go before there is a layout.
+    # One request of a megabyte may go to the server before there is a layout.
     some=$((stored - (stored / large << 20)))
     "$dafs" mount "$url/$export?pnfs=yes" "$point"
     look

@@ -1,9 +1,9 @@
 #!/bin/bash
-# What `dafs doctor` finds, here and in a process that has too little of something.
+# The findings of `dafs doctor`, here and in a process with too low limits.
 source "$(dirname "$0")/lib.sh"
 
 step "this host"
-# A device of this host may well have a problem of its own; the transports have none.
+# A device of this host may have a problem of its own; the transports have none.
 status=0
 "$dafs" doctor >"$work/said" || status=$?
 [[ $status == 0 || $status == 1 ]] || fail "status $status"

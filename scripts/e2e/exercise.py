@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""exercise.py DIRECTORY SEED OPERATIONS [private] -- does random things to one file and checks each
-answer against what a file must hold: reads, writes, appends, cuts, maps, opens and closes it again,
-renames it. With `private`, maps are not shared with the file, and nothing is written through them.
+"""exercise.py DIRECTORY SEED OPERATIONS [private] -- does random operations on one file and checks each
+answer against a model: reads, writes, appends, truncates, maps, renames it, opens and closes it again.
+With `private`, maps are not shared with the file, and are not written.
 
-The same seed gives the same operations. What fails is printed with the operations before it.
+The same seed gives the same operations. A failure is printed with the operations before it.
 """
 
 import collections

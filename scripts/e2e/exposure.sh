@@ -1,5 +1,5 @@
 #!/bin/bash
-# Nobody opens files to other hosts by accident.
+# No server is open to other hosts by accident.
 source "$(dirname "$0")/lib.sh"
 
 sentence='anyone who reaches this port can read and write these files'

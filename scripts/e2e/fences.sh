@@ -1,6 +1,6 @@
 #!/bin/bash
-# Fences: a writer that is shut out has stopped when the command returns, lists outlive a server that
-# is killed, and nobody but those who may sets them.
+# Fences: an excluded writer has stopped when the command returns, lists survive a killed server,
+# and only permitted users set them.
 source "$(dirname "$0")/lib.sh"
 
 mkdir -p "$work/data" "$work/other"
@@ -71,7 +71,7 @@ step "unfenced again, also by who is shut out and has no name"
 expect 0 'hello' "$dafs" cat "$url/data/file" --fence-id n2
 expect 0 'hello' "$dafs" cat "$url/other/file"
 
-# writer NUMBER -- writes numbers to a file of its own until it is shut out.
+# writer NUMBER -- writes numbers to a file of its own until it is excluded.
 step "a writer has stopped when the command returns"
 "$dafs" fence set "${place[@]}" --export data n1 n2
 head -c 64M /dev/zero | tr '\0' x >"$work/large"

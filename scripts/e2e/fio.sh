@@ -1,7 +1,7 @@
 #!/bin/bash
-# The fio engine, built for the fio that is installed: what it writes is what it reads at all depths,
-# from threads and processes, from either memory; a server that is killed under it is waited for; what
-# cannot be done is refused with a sentence; and the job file of docs/fio.md works.
+# The fio engine, built for the installed fio: it reads back its writes at all depths, from threads
+# and processes, from either memory; it waits for a server that is killed and restarted; it refuses
+# unsupported jobs with a sentence; and the job file of docs/fio.md works.
 source "$(dirname "$0")/lib.sh"
 
 command -v fio >/dev/null || skip "there is no fio; install it with: scripts/setup.sh test"
@@ -20,7 +20,7 @@ arguments=(--lease 5)
 ! is_root || arguments+=(--no-root-squash)
 serve "$work/tree" "${arguments[@]}"
 jobs=$PWD/fio/jobs example=$PWD/docs/fio.md capi=$PWD/crates/dafs-capi
-# fio leaves files where it runs.
+# fio leaves files in its working directory.
 cd "$work/here" || exit
 
 # run ARGUMENTS... -- fio with the engine, which has to succeed.
@@ -60,7 +60,7 @@ for transport in shm iwarp; do
     run --name=logged --read_iolog="$work/iolog" --iodepth=8
     run --name=synced --rw=randwrite --iodepth=8 --fsync=16 --fdatasync=4 --end_fsync=1
     run --name=stable --rw=randwrite --iodepth=8 --size=1m --sync=dsync
-    # Blocks that are more than the server takes at a time.
+    # Blocks larger than the server's limit.
     run --name=large --rw=randwrite --bs=16m --size=64m --iodepth=3
     rm -r "${work:?}/tree/"*
 done
@@ -211,7 +211,7 @@ for transport in shm iwarp; do
         has_begun() { [[ $(written lost) -gt 4 ]] || ! kill -0 "$client"; }
         eventually has_begun
         kill_server
-        # A kill alone takes nothing of what the system has.
+        # A kill alone loses no data of the system.
         truncate -s 0 "$work/tree/lost"
         truncate -s 48M "$work/tree/lost"
         serve "$work/tree" "${arguments[@]}" --listen "$place"

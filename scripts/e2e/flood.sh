@@ -1,7 +1,7 @@
 #!/bin/bash
-# Thousands of connections from one host are limited, while a session that is there goes on; a
-# client that stops reading holds up nobody. Silent connections make room at all front ends, however few
-# descriptors there are, neither fill the log nor the memory, and hold up no scraper.
+# Thousands of connections from one host are limited, while an existing session goes on. A client
+# that stops reading delays no other. Silent connections make room at all front ends, however few
+# descriptors there are. They fill neither the log nor the memory, and delay no scraper.
 source "$(dirname "$0")/lib.sh"
 
 mkdir "$work/export"
@@ -54,7 +54,7 @@ eventually has_session
 ulimit -n 4000
 mkfifo "$work/done"
 
-# flood MESSAGE -- 3000 connections that send this and then nothing, until told to end.
+# flood MESSAGE -- 3000 connections that send this and no more, until told to end.
 flood() {
     local before
     before=$(memory)
@@ -75,7 +75,7 @@ flood() {
         open my $wait, "<", $done; <$wait>;' "$port" "$1" "$work/done" >"$work/flooding" &
     flood=$!
     started+=("$flood")
-    # It takes the kernel some ten seconds on a machine with nothing else to do.
+    # It takes the kernel some ten seconds on an idle machine.
     while [[ ! -s $work/flooding ]]; do
         kill -0 "$flood" || fail "the flood has ended early"
         sleep 0.1

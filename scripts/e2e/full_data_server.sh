@@ -1,6 +1,7 @@
 #!/bin/bash
-# A data server whose disk is full, with stripes and with copies: whoever writes is told, through the server and past
-# it by NFS and by DAFS, nothing that was acknowledged is lost, and when there is room again all goes on.
+# A data server with a full disk, with stripes and with copies: writers get an error, through the
+# server and past it by NFS and by DAFS. No acknowledged data is lost, and all goes on when there is
+# room again.
 source "$(dirname "$0")/lib.sh"
 
 is_root || skip "needs root to mount a small file system"
@@ -49,21 +50,21 @@ eventually all_there
 
 head -c 60M /dev/urandom >"$work/too-big"
 head -c 6M /dev/urandom >"$work/some"
-# left EXPORT NODE -- the room that the administrator is told of there, in bytes.
+# left EXPORT NODE -- the free space there, as shown to the administrator, in bytes.
 left() {
     "${status[@]}" --json |
         sed -n "s/.*\"export\":\"$1\",\"number\":$2,.*\"available_bytes\":\([0-9]*\).*/\1/p"
 }
-# What was removed, and what was not finished, is gone from data servers a little later.
+# Data servers remove deleted and unfinished files a little later.
 has_room() { [[ $(left "$export" "$small") -ge $1 ]]; }
-# What clients have written at data servers.
+# The bytes that clients have written at data servers.
 at_data_servers() {
     local number sum=0
     for number in 1 2 3 4 5; do sum=$((sum + $(counted "${data_log[number]}" dafs_export_written_bytes))); done
     echo "$sum"
 }
 is_mended() { all_there && ! "${status[@]}" | grep 'to be mended'; }
-# check WAY NAME... -- what is read back is what was acknowledged.
+# check WAY NAME... -- compares the content with the acknowledged data.
 check() {
     local way=$1 name
     shift
@@ -75,7 +76,7 @@ check() {
 }
 for place in 'wide 2' 'safe 5'; do
     read -r export small <<<"$place"
-    # What one file takes of it.
+    # One file's share of it.
     part=$((6 << 20))
     [[ $export == safe ]] || part=$((part / 3))
     # Each way with one of both, as most of the time is spent waiting for removals.
@@ -87,7 +88,7 @@ for place in 'wide 2' 'safe 5'; do
         direct=$(at_data_servers)
         "$dafs" put "$work/some" "${way/NAME/first}"
         [[ $way == "$url/$export/NAME" ]] || [[ $(at_data_servers) -gt $direct ]] || fail "it went through the server"
-        # The data server is full in the midst of this one, which leaves nothing.
+        # The data server becomes full during this one, which leaves no file.
         expect 1 'the file system is full (NOSPC)' "$dafs" put "$work/too-big" "${way/NAME/big}"
         [[ $(ls -A "$work/$export") == first ]] || fail "left: $(ls -A "$work/$export")"
         check "$way" first

@@ -1,5 +1,5 @@
 #!/bin/bash
-# A full disk, on either side: the file that does not fit gets a clear error and leaves nothing, the
+# A full disk, on either side: the file that does not fit gets a clear error and leaves no rest, the
 # others go on.
 source "$(dirname "$0")/lib.sh"
 

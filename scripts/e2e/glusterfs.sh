@@ -1,6 +1,6 @@
 #!/bin/bash
-# A GlusterFS volume as an export: what is wrong with it is said, with what to do about it, and files go
-# there and back, over a restart of the server too.
+# A GlusterFS volume as an export: errors of its setup are reported with the remedy. Files go there
+# and back, also over a restart of the server.
 source "$(dirname "$0")/lib.sh"
 
 for program in glusterd glusterfsd gluster; do

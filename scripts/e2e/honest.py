@@ -1,9 +1,9 @@
-"""An honest client of each protocol, which measures each of its operations; and what came of it.
+"""An honest client of each protocol, which measures each of its operations; and the judgement of the results.
 
-honest.py PROTOCOL SERVER DAFS_PORT NFS_PORT METRICS_PORT   works until it is ended, or refused
-honest.py judge LONG BEFORE START END LOG...                tells each p99 before and during a flood
+honest.py PROTOCOL SERVER DAFS_PORT NFS_PORT METRICS_PORT   works until it is killed, or refused
+honest.py judge LONG BEFORE START END LOG...                prints each p99 before and during a flood
 
-A line of its output is the time at which an operation had ended, its kind, and the seconds that it took.
+A line of its output is the end time of an operation, its kind, and its duration in seconds.
 """
 
 import os
@@ -19,19 +19,19 @@ PUTFH, PUTROOTFH, LOOKUP, GETFH = 22, 24, 15, 10
 OPEN, CLOSE, READ, WRITE, REMOVE = 18, 4, 25, 38, 28
 LOCK, UNLOCK, LAYOUT_GET, LAYOUT_RETURN = 12, 14, 50, 51
 RECLAIM_COMPLETE, DESTROY_SESSION, DESTROY_CLIENT = 58, 44, 57
-# A server may ask a client to come again: in a grace period, or while others give something back.
+# Statuses by which a server asks for a retry: a grace period, or a recall in progress.
 COME_AGAIN = (10008, 10013)
 PATIENCE_SECONDS = 20
 PAUSE_SECONDS = 0.004
-# Below this, and below what half of the kinds wait for before the flood, what the scheduler of a busy machine does
-# is most of what is measured. A kind of few operations may just not have met that before.
+# Below this, and below the median wait of the kinds before the flood, a measurement is mostly the scheduling delay of
+# a busy machine. A kind with few operations may not have met that before the flood.
 FLOOR_SECONDS = 0.010
 FACTOR_MAX = 5
 BLOCK = bytes(range(256)) * 16
 
 
 class Refused(Exception):
-    """The server did not do what an honest client asked for."""
+    """The server refused an operation of an honest client."""
 
 
 class Results:
@@ -52,13 +52,13 @@ class Results:
         return self.fixed(length + -length % 4)[:length]
 
     def operation(self):
-        """Goes to the next result of a compound, which has succeeded."""
+        """Goes to the next result of a compound, which must be a success."""
         self.fixed(8)
         return self
 
 
 def size_of(data):
-    """Bytes of the record whose mark this begins with."""
+    """Length of the record that begins with this mark."""
     return struct.unpack(">I", data[:4])[0] & 0x7FFFFFFF
 
 
@@ -82,7 +82,7 @@ class Nfs4:
         self.compound((RECLAIM_COMPLETE, struct.pack(">I", 0)))
 
     def compound(self, *operations):
-        """The results of operations that all succeed; comes again if it is asked to."""
+        """The results of operations that all succeed; retries if the server asks for it."""
         until = time.monotonic() + PATIENCE_SECONDS
         while True:
             status, results = self.attempt(operations)
@@ -109,7 +109,7 @@ class Nfs4:
         return status, results
 
     def reply(self):
-        """The results of the call under way. Of what the server calls for, only NULL is answered."""
+        """The results of the outstanding call. Of the callbacks of the server, only NULL is answered."""
         while True:
             while len(self.data) < 4 or len(self.data) < 4 + (length := size_of(self.data)):
                 more = self.stream.recv(65536)
@@ -283,7 +283,7 @@ def scrape(server, port):
 
 
 def arrivals(server, dafs_port, nfs_port, metrics_port):
-    """Clients that come and go: each is a new one to the server."""
+    """Short-lived clients: each is a new one for the server."""
     for name in names():
         timed("login", lambda: connect(server, dafs_port)).close()
         timed("mount4", lambda: Nfs4((server, nfs_port), name.encode())).leave()

@@ -2,8 +2,8 @@
 
 hostile.py FLOOD SECONDS DAFS_COMMAND PORT...   PORT: of DAFS, NFS, NFS over RDMA, metrics, and of nodes
 
-It says what it did, and fails if the server has met none of it. Which of its hosts calls follows from the address
-of the server that is called; nodes have one address, so they are called from the host's.
+It prints its counts, and fails if the server has counted none of them. The address of the called server selects the
+calling host; nodes have one address, so the calls to them come from the host itself.
 """
 
 import collections
@@ -21,7 +21,7 @@ from callers import CREATE_SESSION, EXCHANGE_ID, NFS, dial, message, opaque
 ADMITTED = ["203.0.113.%d" % number for number in range(2, 6)]
 STRANGERS = ["203.0.113.%d" % number for number in range(102, 104)]
 NODES = "198.51.100.1"
-# What the server has to have met, of each flood.
+# The server counters that each flood must increase.
 NEEDED = {
     "strangers": ["EXCHANGE_ID 10017", "EXCHANGE_ID denied"],
     "dead": ["opens", "layouts", "locks", "DAFS clients"],
@@ -36,7 +36,7 @@ WRITERS = 5
 
 
 class Flood:
-    """What one flooding process has to know, and what it has done."""
+    """The parameters and the counts of one flooding process."""
 
     def __init__(self, seconds, command, ports):
         self.end, self.command = time.monotonic() + seconds, command
@@ -52,7 +52,7 @@ class Flood:
 
 
 def compounds(numbered):
-    """Calls of one operation each, as they go over TCP."""
+    """Calls of one operation each, as TCP records."""
     head = opaque(b"") + struct.pack(">2I", 1, 1)
     return b"".join(
         message(NFS, 4, 1, head + struct.pack(">I", number) + args, xid)
@@ -61,7 +61,7 @@ def compounds(numbered):
 
 
 def answers(stream, count):
-    """The results of so many calls; nothing in place of those that were denied."""
+    """The results of so many calls; None for denied ones."""
     data, found = b"", []
     while len(found) < count:
         while len(data) < 4 or len(data) < 4 + (length := struct.unpack(">I", data[:4])[0] & 0x7FFFFFFF):
@@ -87,7 +87,7 @@ def session_of(client, sequence):
 
 
 def register(flood, stream, owners):
-    """Calls for records and sessions of clients of these names, and for some whose ids are guessed."""
+    """Requests records and sessions for clients of these names, and sessions for guessed client ids."""
     stream.sendall(compounds(name_of(owner) for owner in owners))
     sessions = [session_of(os.urandom(8), 1)]
     for found in answers(stream, len(owners)):
@@ -102,14 +102,14 @@ def register(flood, stream, owners):
 
 
 def strangers(flood, server):
-    """The name of the honest host's client, and ids that are guessed."""
+    """Requests under the name of the honest host's client, and with guessed ids."""
     with dial((server, flood.nfs)) as stream:
         while flood.goes_on():
             register(flood, stream, [b"victim"] * BATCH)
 
 
 def clients(flood, server):
-    """As many clients as there can be."""
+    """As many clients as the server allows."""
     with dial((server, flood.nfs)) as stream:
         number = 0
         while flood.goes_on():
@@ -119,7 +119,7 @@ def clients(flood, server):
 
 
 def dead(flood, server):
-    """Clients that take what they can get, and are gone: of NFSv4, and some of DAFS."""
+    """Clients that take all state that they get, and disappear: of NFSv4, and some of DAFS."""
     number = 0
     honest.PATIENCE_SECONDS = 0
     while flood.goes_on():
@@ -138,7 +138,7 @@ def dead(flood, server):
 
 
 def grab(flood, client, name):
-    """Files of its own and some that others have, too: those of the striped export with layouts, others with locks."""
+    """Files of its own and some shared ones: those of the striped export with layouts, others with locks."""
     wide, data = client.root(b"wide"), client.root(b"data")
     for at in range(200):
         file = b"shared-%d" % at if at >= 150 else name + b"-%d" % at
@@ -178,7 +178,7 @@ def dead_dafs(flood, server):
 
 
 def guesses(flood, server):
-    """Wrong passwords, for a name that there is and others."""
+    """Wrong passwords, for an existing name and others."""
     children = []
     while flood.goes_on():
         for child in children:
@@ -203,7 +203,7 @@ def guesses(flood, server):
 
 
 def silent(flood, server):
-    """Connections that say nothing, or begin to; those that the server closes are made again."""
+    """Silent connections, and partial messages; those that the server closes are made again."""
     openings = [b"", b"\x80", b"MPA ID Req Frame", b"MPA ID Req Frame\x00\x01\x00\x00", b"GET /"]
     host = ("192.0.2." + server.rsplit(".", 1)[1], 0)
     places = [((server, port), ("", 0)) for port in flood.ports]
@@ -227,8 +227,8 @@ def silent(flood, server):
 
 
 def unread(flood, server):
-    """Clients that offer data, and stop before the server has read it. Half of the hosts come by DAFS: their
-    passwords are right, so logins wait for them, too."""
+    """Clients that offer data, and stop before the server has read it. Half of the hosts use DAFS: their
+    passwords are right, so their logins occupy the server, too."""
     large = os.path.join(os.environ["HOSTILE_WORK"], "large")
     writers, by_dafs = collections.deque(), int(server.rsplit(".", 1)[1]) % 2
     while flood.goes_on():

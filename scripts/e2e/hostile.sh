@@ -1,8 +1,8 @@
 #!/bin/bash
-# A soak: several hosts flood the server, one kind of flood after the other, while clients of another host work
-# by every protocol. These are never refused; none waits five times as long as before; and the server
-# has its memory and its descriptors back. A minute for each with DAFS_TEST_LONG, where times are judged; a
-# few seconds else.
+# A soak: several hosts flood the server, one kind of flood after the other, while clients of
+# another host work by every protocol. The server never refuses these, none waits five times as long
+# as before, and memory and descriptors are freed afterwards. With DAFS_TEST_LONG each flood lasts a
+# minute, and times are judged; otherwise a few seconds.
 source "$(dirname "$0")/lib.sh"
 
 is_root || skip "needs root, to be several hosts"
@@ -19,11 +19,11 @@ if [[ ! ${DAFS_E2E_NETWORK:-} ]]; then
 fi
 floods=("$@")
 [[ $# != 0 ]] || floods=(strangers dead guesses silent clients unread)
-# It takes some seconds until freed memory is the system's again, so a short run allows more.
+# Freed memory returns to the system after some seconds, so a short run allows more.
 quiet_seconds=1 flood_seconds=2 is_long=0 memory_slack_kib=262144
 [[ ! ${DAFS_TEST_LONG:-} ]] || quiet_seconds=10 flood_seconds=60 is_long=1 memory_slack_kib=65536
-# An eighth of all opens, which are a sixth of the descriptors, is kept for clients that are away, with two descriptors
-# each.
+# An eighth of all opens, which are a sixth of the descriptors, is kept for clients that are
+# disconnected, with two descriptors each.
 descriptors_slack=200
 
 # network NAME ADDRESS PREFIX -- another host, behind a link of that name; sets `elsewhere`.
@@ -52,7 +52,7 @@ for last in 2 3 4 5 102 103; do
     "${at_bad[@]}" ip addr add "192.0.2.$last/24" dev own
     "${at_bad[@]}" ip route add "203.0.113.$last/32" dev own src "192.0.2.$last"
 done
-# Where the nodes are.
+# The nodes' network.
 "${at_bad[@]}" ip route add 198.51.100.1/32 dev own
 
 mkdir "$work/site"
@@ -93,13 +93,14 @@ END
         printf '[[export.node]]\nnumber = %d\npath = "disk%d"\nlisten = "198.51.100.1:205%d"\n' $number $number $number
     done
 } >"$work/dafs.toml"
-# So few that the bounds which follow from them are met in a second.
+# So few that the resulting bounds are reached in a second.
 as=(prlimit --nofile=4096:4096)
 serve --config "$work/dafs.toml"
 ulimit -n 8192
 
 memory_kib() { sed -n 's/^VmRSS:[^0-9]*\([0-9]*\) kB/\1/p' "/proc/$server/status"; }
-# But those of the cache of objects (O_PATH), which has a bound of its own and keeps nothing from being removed.
+# Without those of the cache of objects (O_PATH), which has a bound of its own and prevents no
+# removal.
 descriptors() { { grep -sLE '^flags:.01[0-7]{7}$' "/proc/$server"/fdinfo/* || true; } | wc -l; }
 
 step "an honest host comes"
@@ -117,7 +118,7 @@ all_work() {
             fail "the honest host: $(cat "$work/$protocol.said")"
     done
 }
-# All kinds have been done a few times, or some cannot.
+# True when all kinds have run a few times, or some cannot.
 is_warm() {
     cat "$work"/*.said | grep . || [[ $(grep -c scrape "$work/arrivals") -ge 2 && $(wc -l <"$work/dafs") -ge 100 ]]
 }
@@ -134,14 +135,15 @@ complain() {
     failures=$((failures + 1))
 }
 
-# flood NAME -- lets the flood come, and looks at what it does to the honest host and to the server.
+# flood NAME -- runs the flood, and checks its effect on the honest host and on the server.
 flood() {
     local before=$EPOCHREALTIME start end process most_kib=0 most_descriptors=0 now status=0
     step "$1"
     sleep "$quiet_seconds"
     now=$(memory_kib)
     echo "before: memory $now KiB, descriptors $(descriptors)"
-    # A check of a password takes some memory for a moment, so the least counts that was seen in quiet.
+    # A check of a password takes some memory for a moment, so the least value seen in a quiet time
+    # counts.
     [[ $now -gt $first_kib ]] || first_kib=$now
     start=$EPOCHREALTIME
     "${at_bad[@]}" python3 scripts/e2e/hostile.py "$1" "$flood_seconds" "$dafs" 20490 2049 20049 $metrics 2051 2052 \

@@ -1,6 +1,6 @@
 #!/bin/bash
-# SIGINT and SIGTERM end a copy, and a measurement, in order: no unfinished file stays, here or on the
-# server.
+# SIGINT and SIGTERM end a copy, and a measurement, in order: no unfinished file stays, here or on
+# the server.
 source "$(dirname "$0")/lib.sh"
 
 mkdir "$work/export" "$work/back"
@@ -50,7 +50,7 @@ for signal in INT TERM; do
         [[ $(ls -A "$work/export") == long ]] || fail "left behind: $(ls -A "$work/export")"
     done
 done
-# A hole this long was gone through byte by byte: an hour here, and no signal was looked at meanwhile.
+# A regression: a hole this long was read byte by byte for an hour, without a check for signals.
 step "a long hole is verified at once"
 truncate -s 8T "$work/export/hole"
 printf end | dd of="$work/export/hole" bs=1 seek=4T conv=notrunc status=none

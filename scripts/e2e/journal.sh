@@ -1,6 +1,6 @@
 #!/bin/bash
-# A server with durable replies does not start over a journal that has lost something: it says what
-# it found and what can be done, and leaves the journal alone. A torn tail is no loss.
+# A server with durable replies does not start with a damaged journal: it reports the finding and
+# the remedy, and leaves the journal alone. A torn tail is no damage.
 source "$(dirname "$0")/lib.sh"
 
 mkdir "$work/export" "$work/state"
@@ -26,12 +26,12 @@ serve --config "$work/dafs.toml"
 [[ $(cat "$work/export/file") == hello ]] || fail "the file is not there"
 stop_server
 
-# The segment in use: the one before the last, which is made in advance.
+# The segment in use: the one before the last, which is allocated in advance.
 segments=("$journal"/segment-*)
 segment=${segments[${#segments[@]} - 2]}
 cp -a "$journal" "$work/whole"
 
-# refuse TEXT... -- the server does not start, says these things and changes nothing.
+# refuse TEXT... -- the server does not start, prints these texts and changes no file.
 refuse() {
     cp -a "$journal" "$work/before"
     local text

@@ -1,6 +1,6 @@
 #!/bin/bash
-# Files spread over directories: where the administrator is told they lie, that they lie there, and that
-# the commands go to the data servers themselves where they come by NFS.
+# Files striped over directories: the administrator is shown the right places, and the commands use
+# the data servers directly by NFS.
 source "$(dirname "$0")/lib.sh"
 
 mkdir -p "$work/names" "$work/disk1" "$work/disk2" "$work/disk3"
@@ -55,7 +55,8 @@ done < <(tail -n +2 "$work/drawn")
 
 step "bytes by NFS go past the server"
 nfs=nfs://$(sed -n 's/.*listening for NFS *address=//p' "$log" | head -n 1)
-# What data servers were sent and have sent, and what of files the server itself has moved by NFS.
+# The bytes that data servers have received and sent, and those that the server itself has moved by
+# NFS.
 said() {
     printf '%s %s %s\n' "$(counted "$log" data_received_bytes)" "$(counted "$log" data_sent_bytes)" "$((
         $(counted "$log" dafs_export_read_bytes) + $(counted "$log" dafs_export_written_bytes)

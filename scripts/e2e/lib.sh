@@ -1,6 +1,6 @@
 # shellcheck shell=bash
-# Sourced by the end-to-end tests: a work folder that goes away, servers that end with the script,
-# and ways to compare trees.
+# Sourced by the end-to-end tests: a work folder that is removed, servers that end with the script,
+# and functions that compare trees.
 #
 # Invariants
 # * Only processes that were started here are ended, by their ids.
@@ -13,7 +13,7 @@ dafs=${DAFS:-$PWD/target/debug/dafs}
 work=$(mktemp -d "${TMPDIR:-/tmp}/dafs-e2e.XXXXXX")
 chmod 755 "$work"
 started=()
-# Commands that undo what a test did outside of its folder.
+# Commands that undo changes of a test outside of its folder.
 undo=()
 cleanup() {
     local pid command
@@ -46,9 +46,9 @@ eventually() {
     done
 }
 
-# is_taken LOG -- whether a server has ended because somebody has its port, and there are `tries` left; waits a
-# moment then. The kernel gives the port of a server that is away to others, as to connections of this machine's
-# own, and has it back a minute after the end of such a one.
+# is_taken LOG -- true if a server has ended because its port is in use, and there are `tries` left;
+# waits a moment then. While a server is down, the kernel gives its port to others, such as
+# connections of this machine's own, and frees it a minute after the end of such a one.
 is_taken() { [[ $tries -gt 0 ]] && grep -q 'Address already in use' "$1" && sleep 1; }
 
 # serve ARGUMENTS... -- starts a server on a free port; sets url, server and log.
@@ -75,8 +75,8 @@ serve() {
     url=${url%/}
 }
 
-# one_export LINE... -- a configuration with a state directory, and one export of a new directory `export`
-# with these lines.
+# one_export LINE... -- a configuration with a state directory, and one export of a new directory
+# `export` with these lines.
 one_export() {
     mkdir "$work/export"
     {
@@ -85,7 +85,8 @@ one_export() {
     } >"$work/dafs.toml"
 }
 
-# For scripts that are several users: skips those who cannot. Sets as_other, to be before a command.
+# For scripts that need several users: skips the test where that is impossible. Sets as_other, a
+# prefix for commands.
 needs_users() {
     is_root || skip "needs root, to be several users"
     command -v setpriv >/dev/null || skip "there is no setpriv (util-linux)"
@@ -122,13 +123,14 @@ damage() {
     esac
 }
 
-# Whether a file to which `damage symlink` has led is as it was; it goes then.
+# True if a file behind a symlink of `damage symlink` is unchanged; removes it.
 is_untouched() {
     [[ ! -e $work/linked ]] || cmp -s "$work/linked" "$work/linked.before" || return 1
     rm -f "$work/linked" "$work/linked.before"
 }
 
-# Whether a server starts with `$work/dafs.toml`; sets url and server then. If not, `$work/said` is what it said.
+# True if a server starts with `$work/dafs.toml`; sets url and server then. Otherwise `$work/said`
+# is its output.
 starts() {
     rm -f "$work/attempt"
     "$dafs" serve --config "$work/dafs.toml" >"$work/attempt" 2>"$work/said" &
@@ -142,14 +144,15 @@ starts() {
     [[ $url ]]
 }
 
-# tells_remedy FILE -- a server that did not start has named that file, and what can be done.
+# tells_remedy FILE -- true if a server that did not start has named that file, and the remedy.
 tells_remedy() {
     grep -qF "$1" "$work/said" && grep -qE 'accept-loss|remove|move it|copy' "$work/said" && return
     cat "$work/said"
     return 1
 }
 
-# A process has ended and been waited for: its number may be that of another one, which is not ours to end.
+# Forgets a process that has ended and been waited for: its number may be reused by a process that
+# is not ours.
 forget_process() {
     local kept=() pid
     for pid in ${started[@]+"${started[@]}"}; do [[ $pid == "$1" ]] || kept+=("$pid"); done
@@ -172,12 +175,12 @@ kill_server() {
     forget_process "$server"
 }
 
-# Options for `serve` with which root is root to it, if this is root.
+# Options for `serve` that disable root squash, if this is root.
 squash=()
 ! is_root || squash=(--no-root-squash)
 
-# Runs this script from its beginning in a name space for mounts of its own, so that nothing of what it
-# mounts is seen outside or left behind.
+# Runs this script from its beginning in a mount namespace of its own, so that its mounts are
+# invisible outside and end with it.
 in_own_mounts() {
     [[ ! ${DAFS_E2E_MOUNTS:-} ]] || return 0
     unshare -m true 2>/dev/null || skip "this user may not make a name space for mounts"
@@ -185,14 +188,14 @@ in_own_mounts() {
     DAFS_E2E_MOUNTS=1 exec unshare -m --propagation private "$0"
 }
 
-# For scripts that mount a server's files: skips those who cannot.
+# For scripts that mount a server's files: skips the test where that is impossible.
 needs_mounts() {
     [[ -c /dev/fuse ]] || skip "there is no /dev/fuse: load the kernel's fuse module"
     is_root || skip "mounting needs root here"
     in_own_mounts
 }
 
-# For scripts that use `dafs run`: sees to it that its library is there.
+# For scripts that use `dafs run`: builds its library if it is missing.
 needs_preload() {
     local library=${DAFS_PRELOAD_LIBRARY:-$(dirname "$(realpath "$dafs")")/libdafs_preload.so}
     [[ -f $library ]] || cargo build --locked -p dafs-preload || fail "$library cannot be built"
@@ -200,8 +203,8 @@ needs_preload() {
     export DAFS_PRELOAD_LIBRARY=$library
 }
 
-# own_cache TABLE WAY... -- makes a table of 4 MiB of Berkeley DB's with the way (a command before a command),
-# and looks at all of it with caches of the database's own that are smaller, and larger.
+# own_cache TABLE WAY... -- makes a table of 4 MiB of Berkeley DB with the way (a command before a
+# command), and reads all of it with caches of the database's own that are smaller, and larger.
 own_cache() {
     local table=$1 records=4000
     shift
@@ -214,12 +217,12 @@ own_cache() {
         "$@" "$work/berkeley_db" look "$table" "$records" "$cache" 3000 || fail "a record was not found"
         "$@" "$work/berkeley_db" scan "$table" "$records" "$cache" || fail "the records are not all there"
     done
-    # It looks at what it reads.
+    # It checks the records that it reads.
     "$@" "$work/berkeley_db" scan "$table" "$((records + 1))" 1 2>"$work/said" && fail "a missing record was found"
     grep -q 'the number of records' "$work/said" || { cat "$work/said"; fail "something else was wrong"; }
 }
 
-# The server's counts of this moment, as one line.
+# The server's present counts, as one line.
 counts() {
     local before
     before=$(grep -c ' counts connections=' "$log" || true)
@@ -232,7 +235,7 @@ counts() {
 # count NAME -- one of the server's counts.
 count() { counts | sed -E "s/.* $1=([0-9]+).*/\1/"; }
 
-# expect STATUS TEXT COMMAND... -- the command ends with that status and says that text.
+# expect STATUS TEXT COMMAND... -- the command ends with that status and prints that text.
 expect() {
     local wanted=$1 text=$2 status=0
     shift 2
@@ -248,8 +251,8 @@ example() {
         found && !/^```/ { lines = 1; print }' "$2"
 }
 
-# application NAME WAY -- runs the example of docs/applications.md, in a new folder of the server `$url`, which
-# exports `$export` and is mounted at `$point`. Sets folder.
+# application NAME WAY -- runs the example of docs/applications.md, in a new folder of the server
+# `$url`, which exports `$export` and is mounted at `$point`. Sets folder.
 application() {
     local commands home=$work/example
     folder=${1// /_}
@@ -268,7 +271,8 @@ application() {
     rm -rf "$home"
 }
 
-# One line for each object below $1: all that a copy must keep, besides the time of access.
+# One line for each object below $1, with all attributes that a copy must keep, except the time of
+# access.
 listing() {
     (
         cd "$1"
@@ -277,13 +281,12 @@ listing() {
     ) | LC_ALL=C sort -z | tr '\n\0' '?\n'
 }
 
-# The times of access below $1. Looking at them moves none, except those of directories after they
-# have been looked at.
+# The times of access below $1. Reading them changes none, except those of directories afterwards.
 access_times() {
     (cd "$1" && find . -printf '%A@ %P\0') | LC_ALL=C sort -z | tr '\n\0' '?\n'
 }
 
-# Which names below $1 belong to one file.
+# The names below $1 that belong to one file.
 hard_links() {
     (cd "$1" && find . ! -type d -links +1 -printf '%i %P\0') | perl -0ne '
         chomp; my ($inode, $name) = split / /, $_, 2; push @{$names{$inode}}, $name;
@@ -301,14 +304,15 @@ same() {
     cmp -s "$1" "$2" || { diff -a "$1" "$2" | head -n 20; fail "$3 differ"; }
 }
 
-# No unfinished file is left below $1.
+# Checks that no unfinished file is left below $1.
 no_parts() {
     local found
     found=$(find "$1" -name '.dafs-*.part')
     [[ ! $found ]] || fail "unfinished files were left: $found"
 }
 
-# data NUMBER [ARGUMENTS...] -- starts data server NUMBER of a cluster, again where it was if it was there.
+# data NUMBER [ARGUMENTS...] -- starts data server NUMBER of a cluster, again at its old address if
+# it had one.
 control=() data_server=() data_log=()
 data() {
     local number=$1
@@ -320,7 +324,7 @@ data() {
     data_ready() { grep -qs '^ready ' "${data_log[number]}.out" || ! kill -0 "${data_server[number]}"; }
     local place=${control[number]:-127.0.0.1:0} tries=90
     while :; do
-        # What the last one said is not to be taken for the next one's word.
+        # The output of the last run must not be mistaken for that of this one.
         rm -f "${data_log[number]}.out"
         "$dafs" serve --role data --control "$place" --nfs 127.0.0.1:0 --nfs-rdma 127.0.0.1:0 \
             --nfs-unprivileged-ports --metrics 127.0.0.1:0 "${arguments[@]}" \
@@ -347,7 +351,8 @@ nodes() {
     done
 }
 
-# counted LOG NAME -- what the server with this log has counted since it was started, for all exports together.
+# counted LOG NAME -- a counter of the server with this log since its start, for all exports
+# together.
 counted() {
     local metrics line sum=0
     metrics=$(sed -n 's|.*metrics at http://\([^/]*\)/.*|\1|p' "$1")

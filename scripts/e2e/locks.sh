@@ -1,6 +1,6 @@
 #!/bin/bash
-# Locks: a holder that is killed leaves a broken lock, also over a server that is killed; the next one
-# is told, nobody reads or writes what it covers, and a repair frees it.
+# Locks: a killed holder leaves a broken lock, also across a killed server. The next client is told,
+# no client reads or writes the locked bytes, and a repair frees it.
 source "$(dirname "$0")/lib.sh"
 
 mkdir -p "$work/data"
@@ -81,7 +81,7 @@ step "a holder that is killed leaves a broken lock"
 hold killed --persist
 kill -9 "$holder"
 wait "$holder" 2>/dev/null || true
-# Until its lease is over it may come back.
+# Until the lease is over, the holder may come back.
 eventually ends 5 "$dafs" lock hold "$(file)" --timeout 0
 expect 5 'half changed' "$dafs" lock hold "$(file)"
 expect 5 '"state":"broken"' "$dafs" lock test "$(file)" --json

@@ -1,6 +1,6 @@
 #!/bin/bash
-# A mounted tree: what programs do with files there is what the server has, whoever does it; open files
-# outlive their names and the server; unmounting works whatever state the mount is in.
+# A mounted tree: programs see the server's files, whoever changes them; open files outlive their
+# names and the server; unmounting works in every state of the mount.
 source "$(dirname "$0")/lib.sh"
 
 needs_mounts
@@ -217,7 +217,7 @@ kill -9 "$waiter"
 wait "$waiter" || true
 eventually is_gone "$waiter"
 exec 8>&-
-# The kernel tells of the last close after the program has gone on.
+# The kernel reports the last close after the program has gone on.
 eventually flock -n "$point/locked" true
 
 step "two mounts of one directory, which believe for a minute what they know"
@@ -278,7 +278,7 @@ expect 1 'is no mount of dafs' "$dafs" umount "$point"
 kill -TERM "$process"
 [[ $(stat -f -c %T "$point") == tmpfs ]] || fail "the mount above was taken down"
 umount "$point"
-# The signal may be heeded only now, and then there is nothing left to do.
+# The signal may take effect only now, and then the mount is gone already.
 "$dafs" umount "$point" || ! is_mounted || fail "it does not go"
 eventually is_gone "$process"
 ! is_mounted || fail "it is still mounted"
@@ -293,10 +293,11 @@ wait "$process" || fail "status $?"
 is_mounted && fail "still mounted"
 
 step "mounted by a user, who may not mount, with the helper that may"
-# The helper wants somebody with a name.
+# The helper requires a user with a name.
 as_nobody() { setpriv --reuid 65534 --regid 65534 --clear-groups "$@"; }
 if type -P fusermount3 >/dev/null; then
-    # As Debian has it; where the device is for root alone, users get one of their own in this name space.
+    # As Debian has it; where the device is for root alone, users get one of their own in this mount
+    # namespace.
     if ! as_nobody test -w /dev/fuse; then
         mknod -m 666 "$work/fuse" c 10 229
         mount --bind "$work/fuse" /dev/fuse
@@ -347,7 +348,7 @@ squash = "none"
 END
 serve --config "$work/dafs.toml"
 echo hello >"$export/secret"
-# mount_as PASSWORD -- with one more pipe that the mount has nothing to do with.
+# mount_as PASSWORD -- with one more pipe that does not concern the mount.
 mount_as() {
     "$dafs" mount --transport iwarp --user anna --password-file <(echo "$1") "$url/data" "$point" \
         9> >(cat >"$work/rest")

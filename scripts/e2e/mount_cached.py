@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""mount_cached.py ONE TWO LOCAL [both] -- two mounts of a directory, and the directory itself: what one has kept of a
-file is dropped before the other one changes it, whatever it changes.
+"""mount_cached.py ONE TWO LOCAL [both] -- two mounts of a directory, and the directory itself: one drops its
+cache of a file before the other one changes the file in any way.
 """
 
 import os
@@ -16,7 +16,7 @@ def read(path):
 
 
 def keep(name, content):
-    """A file that ONE and TWO have read, so often that they ask nobody any more."""
+    """A file that ONE and TWO have read so often that they send no requests for it any more."""
     with open(f"{LOCAL}/{name}", "wb") as file:
         file.write(content)
     for top in (ONE, TWO):
@@ -72,7 +72,7 @@ def attributes_and_names_as_well():
             file.write(b"9876543210")
         os.replace(f"{ONE}/other", path)
 
-    # What is open but was never read: the server must know of it before the name goes.
+    # Open files that were never read: the server must know of them before the name is removed.
     for name, change in (
         ("removed", lambda path: os.remove(path)),
         ("renamed", lambda path: os.rename(path, f"{path}-now")),
@@ -82,7 +82,7 @@ def attributes_and_names_as_well():
             name = f"{name}-{changer == reader}"
             keep(name, b"0123456789")
             file = os.open(f"{reader}/{name}", os.O_RDONLY)
-            # Nothing is read from the pages that the kernel has.
+            # The kernel must not use its cached pages.
             change(f"{changer}/{name}")
             if changer == reader:
                 os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
@@ -94,7 +94,7 @@ def who_changes_it_on_the_servers_host_is_seen():
     keep("local", b"before")
     with open(f"{LOCAL}/local", "wb") as file:
         file.write(b"after!")
-    # The server is told of it, and tells.
+    # The server learns of it, and notifies the other mount.
     while read(f"{TWO}/local") != b"after!" or read(f"{ONE}/local") != b"after!":
         pass
 
@@ -105,7 +105,7 @@ def an_append_goes_to_the_end_also_if_that_was_decided_later():
     keep("appended", b"a" * 5000)
     file = os.open(f"{ONE}/appended", os.O_RDWR)
     assert os.pread(file, 10, 4990) == b"a" * 10
-    # The kernel of the first takes the file to end at 5000.
+    # The kernel of the first believes that the file ends at 5000.
     other = os.open(f"{TWO}/appended", os.O_WRONLY | os.O_APPEND)
     os.write(other, b"b" * 100)
     fcntl.fcntl(file, fcntl.F_SETFL, fcntl.fcntl(file, fcntl.F_GETFL) | os.O_APPEND)
@@ -148,7 +148,7 @@ def nobody_waits_for_ever():
 
 
 def both_want_what_the_other_one_reads():
-    """Each opens a file to write of which the other one is just reading a part."""
+    """Each opens a file for writing while the other one reads a part of it."""
     size = 8 << 20
     for name in ("of-one", "of-two"):
         keep(name, bytes(size))
@@ -179,7 +179,7 @@ def both_want_what_the_other_one_reads():
         try:
             for _ in range(40):
                 os.close(os.open(path, os.O_RDWR))
-                # Kept again.
+                # Cached again.
                 read(path)
         except BaseException as error:
             failed.append(error)

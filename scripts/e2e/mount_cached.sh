@@ -1,6 +1,6 @@
 #!/bin/bash
-# What a mount keeps of files by right of delegations: reading again costs the server nothing, and whoever
-# changes a file is seen at once by those who had kept it.
+# A mount caches files under delegations: repeated reads cost the server no request, and a change is
+# visible at once to the mounts that had cached the file.
 source "$(dirname "$0")/lib.sh"
 
 needs_mounts
@@ -13,16 +13,16 @@ undo+=("umount -l '$one' '$two' 2>/dev/null")
 serve "$export" --no-root-squash --metrics 127.0.0.1:0
 metrics=$(sed -n 's|.*metrics at http://\([^/]*\)/.*|\1|p' "$log")
 
-# operations -- how often the server was asked for each operation: lines of NAME COUNT.
+# operations -- the number of requests of each operation at the server: lines of NAME COUNT.
 operations() {
     exec 3<>"/dev/tcp/${metrics%:*}/${metrics##*:}"
     printf 'GET /metrics HTTP/1.1\r\nHost: here\r\n\r\n' >&3
     awk -F '[" ]' '/^dafs_operation_duration_seconds_count\{door="dafs"/ { print $4, $NF }' <&3
     exec 3>&-
 }
-# asked_at_most MAX COMMAND... -- the server is asked no more than so often while the command runs. A kernel that
-# wants memory drops some pages of its own accord, even single ones; who reads these opens the file, reads and
-# closes it, and that is not counted for up to a fifth of the 200 files.
+# asked_at_most MAX COMMAND... -- the server gets at most so many requests while the command runs. A
+# kernel under memory pressure drops some pages of its own accord, even single ones. Reading these
+# opens, reads and closes the file again; that is not counted for up to a fifth of the 200 files.
 asked_at_most() {
     local max=$1 all
     shift
@@ -56,25 +56,27 @@ for transport in shm iwarp; do
     rm -rf "${export:?}"/*
     mkdir "$export/tree"
     for number in $(seq 200); do head -c 5000 /dev/urandom >"$export/tree/$number"; done
-    # So that names and attributes are asked for each time.
+    # Lifetime 0, so that names and attributes are requested each time.
     mounted --transport "$transport" --belief 0 "$url/tree" "$one"
-    # The first time they are read, the second time their names are told once more.
+    # The first time they are read, the second time their names are looked up once more.
     cat "$one"/* >"$work/first"
     cat "$one"/* >"$work/second"
     again() {
         for number in $(seq 200); do cat "$one/$number"; done >"$work/third"
         stat "$one/7" "$one/8" >/dev/null
     }
-    # The kernel asks for the attributes of the root before it looks into it; no delegation is for that.
+    # The kernel requests the attributes of the root before it looks into it; no delegation covers
+    # that.
     asked_at_most 210 again
     for number in $(seq 200); do cat "$export/tree/$number"; done >"$work/wanted"
     same "$work/wanted" "$work/third" "what is kept and what there is"
     "$dafs" umount "$one"
     mounted --transport "$transport" --belief 60 "$url/tree" "$one"
-    # The second time the kernel asks once more for the attributes, because reading may have changed them.
+    # The second time the kernel requests the attributes once more, because reading may have changed
+    # them.
     cat "$one"/* "$one"/* >/dev/null
     cat "$one"/* >/dev/null
-    # Signs of life are all that is left.
+    # Only keepalives are left.
     asked_at_most 5 again
     same "$work/wanted" "$work/third" "what is kept and believed and what there is"
 
@@ -99,14 +101,14 @@ for transport in shm iwarp; do
     echo after! >"$export/tree/restarted"
     serve "$export" --no-root-squash --metrics 127.0.0.1:0 --listen "127.0.0.1:${url##*:}" 8<&- 9<&-
     metrics=$(sed -n 's|.*metrics at http://\([^/]*\)/.*|\1|p' "$log")
-    # Nobody could ask the mounts, and what was promised to them is good for some seconds after the server's
-    # last answer. They hear that it is another run of it when they have connected again: they try that by
-    # themselves, after a small part of the time that it was away, and nothing that is looked at here waits for it.
+    # The server could not recall the delegations from the mounts, which stay valid for some seconds
+    # after its last answer. The mounts learn of the restart when they reconnect. They try that on
+    # their own, after a small part of the outage, and no operation checked here waits for it.
     is_after() { [[ $(cat "$1/restarted") == after! ]]; }
     for point in "$one" "$two"; do
         eventually is_after "$point"
     done
-    # Nobody asks the server for these, so they are dropped by whoever looks after the promises.
+    # No program sends requests about these, so the thread that checks delegations drops them.
     is_seen() { python3 -c "import os; assert os.pread($1, 10, 0) == b'after!\n'"; }
     eventually is_seen 8
     eventually is_seen 9
@@ -119,7 +121,8 @@ for transport in shm iwarp; do
     kill_server
     serve "$export" --no-root-squash --metrics 127.0.0.1:0 --listen "127.0.0.1:${url##*:}" 8<&-
     metrics=$(sed -n 's|.*metrics at http://\([^/]*\)/.*|\1|p' "$log")
-    # The server lets nobody write before all are back that it had promised something, or cannot come any more.
+    # The server allows no write before all holders of former delegations are back, or cannot come
+    # any more.
     echo write! >"$two/rewritten"
     [[ $(cat "$one/rewritten") == write! ]] || fail "old content after a write"
     python3 -c "import os; assert os.pread(8, 10, 0) == b'write!\n'" || fail "old content in an open file after a write"
@@ -172,7 +175,7 @@ try:
     until = time.monotonic() + 60
     while not dropping() and time.monotonic() < until:
         time.sleep(0.1)
-    # Until what hangs is divided no more; then the promises are looked at some times.
+    # Until the hanging range is divided no further; then the delegations are checked a few times.
     time.sleep(3)
     some = dropping()
     time.sleep(5)

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """mount_handover.py MOUNT OTHER COUNT COMMAND... -- runs the command COUNT times, which hands the mount over to a
 new process, while programs use the mount: writers and readers, open files with and without names, a directory
-that is being listed, locks that are held and waited for. OTHER is another mount of the same directory.
+listing, held locks and waiting lock requests. OTHER is another mount of the same directory.
 """
 
 import fcntl
@@ -26,7 +26,7 @@ def is_free(path):
 
 
 class Busy:
-    """Threads that work until they are told to stop; what fails in one fails the test."""
+    """Threads that work until they are stopped; a failure in one fails the test."""
 
     def __init__(self):
         self.done = threading.Event()
@@ -85,7 +85,7 @@ class Busy:
         for thread in self.threads:
             thread.join()
         assert not self.failed, self.failed
-        # Every line that was written is there, once.
+        # Every written line is there, once.
         with open(f"{MOUNT}/appended", "rb") as file:
             lines = file.read().split()
         assert lines == [b"%d" % turn for turn in range(self.turns["append"])], "lines were lost"

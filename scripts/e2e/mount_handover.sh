@@ -1,6 +1,6 @@
 #!/bin/bash
-# A mount is handed over to a new process while it is in use: nothing fails, is lost or done twice, and
-# what holds the mount before holds it after.
+# A mount is handed over to a new process while it is in use: no operation fails, is lost or done
+# twice, and all state of the mount survives.
 source "$(dirname "$0")/lib.sh"
 
 needs_mounts
@@ -58,7 +58,7 @@ assert said[8:].startswith(mine[:-1]) and said[8:] != mine and len(said) < 40, s
 PY
 [[ $(keepers) == "$last" ]] || fail "somebody else serves the mount: $(keepers)"
 echo served >"$work/point/locked"
-# The other mount believes the size that it knows for a second.
+# The other mount caches the known size for a second.
 is_served() { [[ $(cat "$work/other/locked") == served ]]; }
 eventually is_served
 flock -n "$work/other/locked" true && fail "a lock was lost"
@@ -74,7 +74,7 @@ flock -n "$work/other/locked" true && fail "a lock was lost"
 exec 8>&-
 
 step "the new process is killed before it has the mount"
-# It stops as soon as it is started, and so in the midst of it.
+# It stops right after its start, and so in the middle of the handover.
 for pause in 0.01 0.03 0.05 0.1; do
     "$dafs" mount --foreground --take-over "$url/" "$work/point" &
     taker=$!

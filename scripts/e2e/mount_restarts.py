@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""mount_restarts.py POINT EXPORT PROCESS -- writes files on a mount while its server is killed. What the
-server had not made stable is taken out of its files, which a kill alone does not do, before it is started
-anew. Says "kill" or "start" on standard output, and waits for an answer.
+"""mount_restarts.py POINT EXPORT PROCESS -- writes files on a mount while its server is killed. Before the server
+is restarted, its unstable data is removed from its files, because a kill alone loses none. Prints "kill" or
+"start" on standard output, and waits for an answer.
 """
 
 import fcntl
@@ -20,7 +20,7 @@ def ask(wish):
 
 
 class File:
-    """A file on the mount, and what the server has of it."""
+    """A file on the mount, and its content at the server."""
 
     def __init__(self, name, flags=os.O_RDWR | os.O_CREAT):
         self.name = name
@@ -39,7 +39,7 @@ class File:
         self.stable = bytes(self.content)
 
     def lose(self):
-        """Takes out of the server's file what was not stable."""
+        """Removes unstable data from the server's file."""
         with open(f"{EXPORT}/{self.name}", "r+b", buffering=0) as file:
             file.truncate(0)
             file.write(self.stable)
@@ -157,7 +157,7 @@ def who_reads_sees_what_was_written():
     file = File("read")
     file.write(0, b"see " * 50_000)
     crash(file)
-    # Not what the kernel has kept.
+    # Not from the kernel's cache.
     os.posix_fadvise(file.descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
     assert os.pread(file.descriptor, 300_000, 0) == file.content
     file.check()
@@ -172,7 +172,7 @@ def under_a_lock():
     file.sync()
     file.check()
     file.write(0, b"more" * 100)
-    # Others may have it from now on, and what they write stays.
+    # Others may lock it from now on, and their writes must survive.
     fcntl.lockf(file.descriptor, fcntl.LOCK_UN, 100)
     file.check()
     with open(f"{EXPORT}/locked", "r+b") as other:
@@ -191,7 +191,7 @@ def any_close_gives_up_the_locks_of_a_process():
     for _ in range(3):
         with open(f"{POINT}/closing", "rb") as reader:
             assert reader.read() == b"made"
-    # As a reader who may still rely on what the kernel has.
+    # As a reader that may still rely on the kernel's cache.
     reader = os.open(f"{POINT}/closing", os.O_RDONLY)
     file = File("closing")
     fcntl.lockf(file.descriptor, fcntl.LOCK_EX)
@@ -215,7 +215,7 @@ def much_is_written_and_little_memory_used():
             file.write(turn << 20, block[turn:] + block[:turn])
     with open(f"/proc/{PROCESS}/status") as status:
         peak = next(int(line.split()[1]) for line in status if line.startswith("VmHWM:"))
-    # 64 MiB are kept; the rest are the buffers of its threads and the program.
+    # 64 MiB are dirty data; the rest are the buffers of its threads and the program.
     assert peak < 260_000, f"{peak} KiB"
     ask("kill")
     ask("start")

@@ -1,6 +1,6 @@
 #!/bin/bash
-# The server of a mount is killed and started anew while files are written, and loses what it has not made
-# stable: no program on the mount hears of that, and all is there in the end.
+# The server of a mount is killed and restarted while files are written, and loses its unstable
+# data: no program on the mount gets an error, and all data is there in the end.
 source "$(dirname "$0")/lib.sh"
 
 needs_mounts
@@ -16,7 +16,7 @@ keeper=$(pgrep -f -- "^[^ ]* mount .*$point")
 started+=("$keeper")
 
 step "whatever was written, and however"
-# It asks for what is to be done with the server, and waits for an answer.
+# It requests actions on the server, and waits for an answer.
 coproc writer { exec scripts/e2e/mount_restarts.py "$point" "$export" "$keeper"; }
 # The descriptors of a coprocess, and its number, are gone as soon as it ends.
 process=$writer_PID

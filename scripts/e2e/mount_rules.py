@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""mount_rules.py MOUNT LOCAL -- does the same in a directory of a mount and in a local one: everything that
-the rules of POSIX for names, permissions, attributes and times speak of, right and wrong. What comes of it
-must be the same, and what a rule asks for where it says "must".
+"""mount_rules.py MOUNT LOCAL -- does the same calls in a directory of a mount and in a local one: valid and
+invalid uses of all rules of POSIX for names, permissions, attributes and times. The results must be equal,
+and those that a rule requires with "must".
 
-As root it also acts as other users; as a user only as that.
+As root it also acts as other users, otherwise as the present one.
 """
 
 import ctypes
@@ -24,7 +24,7 @@ NAME_MAX, PATH_MAX = 255, 4096
 
 
 class Place:
-    """One of the two directories, and what came of everything that was done there."""
+    """One of the two directories, and the results of all calls there."""
 
     def __init__(self, base):
         self.base = base
@@ -38,7 +38,7 @@ class Place:
         return result
 
     def attempt(self, what, function, *arguments, must=None, **named):
-        """Notes what a call ends with: "ok" with its result, or the name of its error."""
+        """Notes the result of a call: "ok" with its value, or the name of its error."""
         result = outcome(function, *arguments, **named)
         if must is not None:
             assert result == must, f"{self.base}: {what}: {result}, and the rule is {must}"
@@ -54,7 +54,7 @@ class Place:
         return self.note(f"{what} as {user}", result)
 
     def look(self, what, path):
-        """Notes all attributes but times, inode numbers, and what only this file system counts."""
+        """Notes all attributes except times, inode numbers, and those that depend on the file system."""
         found = os.lstat(path)
         size = None if stat.S_ISDIR(found.st_mode) else found.st_size
         self.note(what, (oct(found.st_mode), found.st_nlink, found.st_uid, found.st_gid, size))
@@ -122,7 +122,7 @@ MAKERS = {
 if IS_ROOT:
     MAKERS["device"] = lambda path: os.mknod(path, stat.S_IFCHR | 0o600, os.makedev(1, 3))
 
-# What can be done with one path; the second is one of a file that exists.
+# Calls with one path; the second path is that of an existing file.
 CALLS = {
     "stat": lambda path, _: os.stat(path),
     "lstat": lambda path, _: os.lstat(path),
@@ -153,7 +153,7 @@ CALLS = {
 
 
 def strange_paths(place):
-    """Every call with paths that lead nowhere, too far, or round and round."""
+    """Every call with paths that dangle, are too long, or loop."""
     for call, function in CALLS.items():
         top = place.path("strange-" + call.replace(" ", "-"))
         os.mkdir(top)
@@ -184,14 +184,14 @@ def strange_paths(place):
 
 
 def kinds_of_objects(place):
-    """Every call with objects of every kind, and what is there afterwards."""
+    """Every call with objects of every kind, and the state afterwards."""
     for call, function in CALLS.items():
         for kind, make in MAKERS.items():
             top = place.path(f"kind-{call}-{kind}".replace(" ", "-"))
             os.mkdir(top)
             make(f"{top}/object")
             touch(f"{top}/other", content=b"other")
-            # Devices are without effect in a mount.
+            # Devices have no effect in a mount.
             if call.startswith("open") and kind == "device":
                 continue
             place.attempt(f"{call} of a {kind}", function, f"{top}/object", f"{top}/other")
@@ -237,7 +237,7 @@ def renaming(place):
 
 
 def permissions(place):
-    """What others may do, for each call and each set of rights of the directory and of the object."""
+    """The rights of others, for each call and each mode of the directory and of the object."""
     for call, function in CALLS.items():
         for rights, mode in itertools.product((0o777, 0o555, 0o666, 0o000), (0o777, 0o444, 0o000)):
             top = place.path(f"right-{call}-{rights:o}-{mode:o}".replace(" ", "-"))
@@ -253,7 +253,7 @@ def permissions(place):
 
 
 def sticky_directories(place):
-    """Who may remove and rename in a sticky directory: who owns it, and who owns the object."""
+    """Removals and renames in a sticky directory: allowed to its owner, and to the object's."""
     users = [(0, 0), USER, OTHER]
     names = {(0, 0): "root", USER: "user", OTHER: "other"}
     for owner, of_object, kind in itertools.product(users, users, ("file", "directory")):
@@ -284,7 +284,7 @@ def sticky_directories(place):
 
 
 def owners_and_modes(place):
-    """Who may change mode and owner, and which bits go when they do and when data is written."""
+    """The right to change mode and owner, and the bits that such changes and writes clear."""
     for mode in (0o4755, 0o2755, 0o6777, 0o4644, 0o1777, 0o0000, 0o2644, 0o6767):
         file = place.path(f"bits-{mode:o}")
         touch(file, content=b"12345")
@@ -329,7 +329,7 @@ def owners_and_modes(place):
         place.by(user, "give to a group", os.chown, file, -1, 4321, must="EPERM")
         place.by(user, "change the mode", os.chmod, file, 0o644,
                  must="ok" if user == USER else "EPERM")
-    # Who is not in the group of a file cannot set its group on execution.
+    # A user outside the group of a file cannot set its set-group-id bit.
     os.chown(file, USER[0], 4321)
     place.by(USER, "set-group-id of a strange group", os.chmod, file, 0o2755, must="ok")
     assert not place.look("the bit", file).st_mode & stat.S_ISGID
@@ -340,7 +340,7 @@ def owners_and_modes(place):
 
 
 def removed_directories(place):
-    """What is left of a directory for those who are in it."""
+    """A removed directory, for processes that are in it."""
     directory = place.path("gone")
     os.mkdir(directory, 0o750)
     os.chdir(directory)
@@ -366,7 +366,7 @@ def change_content(act, file):
 
 
 def making(place):
-    """Modes of what is made under masks, and what opening does beside that."""
+    """Modes of new objects under masks, and other effects of opens."""
     for mask, mode in itertools.product((0, 0o022, 0o077, 0o777), (0o777, 0o644, 0o6755, 0o1666)):
         top = place.path(f"made-{mask:o}-{mode:o}")
         os.mkdir(top)
@@ -381,7 +381,7 @@ def making(place):
         for name in ("file", "directory", "fifo", "node"):
             place.look(f"{name} {mode:o} under {mask:o}", f"{top}/{name}")
     file = place.path("opened")
-    # What was opened by who made it can be written whatever its mode is.
+    # The creating open can write whatever the mode is.
     made = os.open(file, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0)
     place.attempt("write to a file without rights", os.write, made, b"12345", must="ok")
     os.chmod(file, 0o644)
@@ -425,7 +425,7 @@ def making(place):
     place.look("its size", place.path("long"))
 
 
-# Changes, and what they change the times of: the object "f", the directory "d", another directory "e".
+# Changes, and the objects whose times they change: the object "f", the directory "d", another directory "e".
 CHANGES = {
     "write": lambda top: change_content("write", f"{top}/d/f"),
     "cut": lambda top: os.truncate(f"{top}/d/f", 1),
@@ -454,7 +454,7 @@ if IS_ROOT:
 
 
 def wait_for_a_later_time(place, than):
-    """Until the clock that files are stamped by has moved on."""
+    """Waits until the clock of file times has advanced."""
     clock = place.path("clock")
     while True:
         touch(clock)
@@ -463,7 +463,7 @@ def wait_for_a_later_time(place, than):
 
 
 def positions_of_a_listing(place):
-    """What is removed does not move the others."""
+    """Removals do not move the other entries."""
     libc = ctypes.CDLL(None, use_errno=True)
     libc.opendir.restype = libc.readdir.restype = ctypes.c_void_p
     libc.opendir.argtypes = [ctypes.c_char_p]
@@ -517,7 +517,7 @@ def positions_of_a_listing(place):
 
 
 def times(place):
-    """Which times move with which change, and which stay."""
+    """The times that each change updates, and those that stay."""
     for change, function in CHANGES.items():
         top = place.path("times-" + change.replace(" ", "-"))
         os.makedirs(f"{top}/d/below")
@@ -544,7 +544,7 @@ def times(place):
 
 
 def setting_times(place):
-    """Times that are set are told again, exactly; and who may set them."""
+    """Times that are set are returned exactly; and the right to set them."""
     file = place.path("timed")
     touch(file)
     if IS_ROOT:

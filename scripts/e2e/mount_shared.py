@@ -1,7 +1,6 @@
 #!/usr/bin/env python3
-"""mount_shared.py ONE TWO -- two mounts of one directory: what is locked on one is locked on the other, who
-gets a lock sees what was written before, nothing is overwritten that was appended, and every lock ends with
-what it hangs on.
+"""mount_shared.py ONE TWO -- two mounts of one directory: a lock on one excludes the other, a new holder sees
+earlier writes, appends overwrite no data, and every lock ends with its descriptor or process.
 """
 
 import errno
@@ -19,7 +18,7 @@ def lock_of_file_description(file, kind):
 
 
 def is_locked(path):
-    """Whether somebody else holds a lock: asked by a process of its own, which has none."""
+    """True if another owner holds a lock: tested by a process of its own, which has none."""
     child = os.fork()
     if child == 0:
         with open(path, "r+b", buffering=0) as file:
@@ -34,13 +33,13 @@ def is_locked(path):
 
 
 def eventually_free(path):
-    """The kernel tells of the last close after the program has gone on."""
+    """The kernel reports the last close after the program has gone on."""
     while is_locked(path):
         pass
 
 
 def locks_make_changes_visible():
-    """A counter that both count up under a lock, from pages that their kernels keep."""
+    """A counter that both increment under a lock, from pages that their kernels cache."""
     with open(f"{ONE}/counter", "wb") as file:
         file.write(bytes(8192))
     one, two = (open(f"{top}/counter", "r+b", buffering=0) for top in (ONE, TWO))
@@ -67,7 +66,7 @@ def appending_overwrites_nothing():
         assert os.write(files[number % 2], line) == len(line)
     found = os.open(f"{ONE}/log", os.O_RDONLY)
     assert os.read(found, 1 << 20) == b"".join(lines), "something appended was overwritten"
-    # So it is with descriptors that were told to append later.
+    # The same with descriptors that are set to append later.
     later = os.open(f"{TWO}/log", os.O_WRONLY)
     fcntl.fcntl(later, fcntl.F_SETFL, os.O_APPEND)
     os.write(files[0], b"first\n")
@@ -83,7 +82,7 @@ def locks_end_with_their_open_file():
     with open(f"{ONE}/described", "wb") as file:
         lock_of_file_description(file, fcntl.F_WRLCK)
         assert is_locked(path)
-        # Another open file of the same process is somebody else.
+        # Another open file of the same process is another owner.
         open(f"{ONE}/described", "rb").close()
         assert is_locked(path), "a lock ended with another open file"
     eventually_free(path)
@@ -129,7 +128,7 @@ def what_cannot_be_done_in_one_step_is_refused():
         open(f"{ONE}/{name}", "wb").close()
     for flag in (1, 2):  # RENAME_NOREPLACE, RENAME_EXCHANGE
         done = libc.renameat2(-100, f"{ONE}/a".encode(), -100, f"{ONE}/b".encode(), flag)
-        # The kernel itself sees a target that is there.
+        # The kernel itself sees an existing target.
         wanted = (errno.EEXIST, errno.EINVAL) if flag == 1 else (errno.EINVAL,)
         assert done == -1 and get_errno() in wanted, get_errno()
     assert os.path.exists(f"{ONE}/a") and os.path.exists(f"{ONE}/b")

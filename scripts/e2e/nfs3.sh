@@ -1,6 +1,6 @@
 #!/bin/bash
-# A client that is not ours reads and writes by NFSv3: Debian's libnfs. What it writes, a DAFS client
-# sees, and the other way round. Who has no business there is refused.
+# A third-party client reads and writes by NFSv3: Debian's libnfs. A DAFS client sees its writes,
+# and the other way round. Unauthorised clients are refused.
 source "$(dirname "$0")/lib.sh"
 
 for tool in nfs-ls nfs-cat nfs-cp; do

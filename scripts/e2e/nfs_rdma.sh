@@ -1,5 +1,5 @@
 #!/bin/bash
-# NFS over RDMA: what an administrator can get wrong when starting the server.
+# NFS over RDMA: mistakes of an administrator at the start of the server.
 source "$(dirname "$0")/lib.sh"
 
 mkdir "$work/export"
@@ -9,7 +9,8 @@ state=(--state-directory "$work/state")
 step "wrong addresses"
 expect 2 '127.0.0.1:20049' "$dafs" serve "$here" --nfs-rdma nowhere
 expect 2 '127.0.0.1:20049' "$dafs" serve "$here" --nfs-verbs nowhere
-# Without devices or their libraries this says what is missing; with them, that none is there.
+# Without devices or their libraries this reports the missing part; with them, that there is no
+# device.
 expect 1 'RDMA device' \
     timeout 20 "$dafs" serve "$here" "${state[@]}" --listen 127.0.0.1:0 --nfs-verbs 192.0.2.1:20049
 expect 1 'this host has no such address' \
@@ -25,7 +26,7 @@ expect 1 'choose another with --nfs-rdma' timeout 20 "$dafs" serve "$here" \
     --state-directory "$work/other" --listen 127.0.0.1:0 --nfs-rdma "127.0.0.1:$rdma"
 grep -qF "mount -t nfs -o vers=4.2,proto=rdma,port=$rdma" "$log" || fail "no line to mount with"
 
-# says PORT BYTES TEXT -- sent the bytes at the port, the server logs the text.
+# says PORT BYTES TEXT -- the server logs the text when it gets these bytes at the port.
 says() {
     local port=$1 text=$3
     exec 3<>"/dev/tcp/127.0.0.1/$port"

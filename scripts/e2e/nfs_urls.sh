@@ -1,6 +1,6 @@
 #!/bin/bash
 # The commands work with NFS servers as they do with DAFS servers: trees go there and back by every
-# version, over TCP, iWARP and shared memory; and wrong URLs say what to write instead.
+# version, over TCP, iWARP and shared memory; and wrong URLs get an error with the right form.
 source "$(dirname "$0")/lib.sh"
 
 mkdir -p "$work/export/sub"

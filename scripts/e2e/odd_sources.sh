@@ -1,9 +1,8 @@
 #!/bin/bash
-# Copies of what is not as its attributes say or as most files are: sizes that lie, holes of gigabytes,
-# trees deeper than a path may be long, attributes with any names, mount points; and ports at which
-# something else listens.
+# Copies of unusual files: wrong sizes, holes of gigabytes, trees deeper than a path may be long,
+# attributes with any names, mount points; and ports with a foreign listener.
 source "$(dirname "$0")/lib.sh"
-# Mounts of the steps below are seen by nobody else.
+# The mounts of the steps below are private.
 ! is_root || in_own_mounts
 
 mkdir "$work/export" "$work/local"
@@ -14,7 +13,7 @@ bases=("$url" "nfs://$tcp")
 
 step "files of /sys, which say that they are longer than they are"
 short=/sys/class/net/lo/address
-# What is compared is what they hold: comparing goes by the size, too.
+# The content is compared: cmp would trust the size, too.
 if [[ -r $short && $(stat -c %s "$short") -gt $(wc -c <"$short") ]]; then
     cat "$short" >"$work/wanted"
     for base in "${bases[@]}"; do
@@ -34,7 +33,7 @@ step "files of /proc, which say that they are empty"
     tcp=$(sed -n 's/.*listening for NFS *address=//p' "$log" | head -n 1)
     for base in "$url" "nfs://$tcp" "nfs://$tcp?vers=3"; do
         query=${base#"${base%%\?*}"} base=${base%%\?*}
-        # The kernel gives a number to a read at its start alone.
+        # The kernel returns the number only to a read at its start.
         for name in boot_id poolsize; do
             cat "/proc/sys/kernel/random/$name" >"$work/wanted"
             expect 0 '' "$dafs" get --verify "$base/$name$query" "$work/local/$name"
@@ -58,8 +57,8 @@ for base in "${bases[@]}"; do
 done
 
 step "a source that is cut while it is copied"
-# cut_short FILE COPY COMMAND... -- copies a large file, cuts it while the command stands still half-way, and
-# expects that it says so.
+# cut_short FILE COPY COMMAND... -- copies a large file, truncates it while the command is stopped
+# half-way, and expects an error.
 is_over() { [[ $(ps -o stat= -p "$1") == [Z]* || ! -d /proc/$1 ]]; }
 cut_short() {
     local file=$1 copy=$2 status tries
@@ -134,7 +133,7 @@ step "a tree that is deeper than a stack"
 perl -e 'use strict; my ($top, $depth) = @ARGV; chdir $top or die;
     for (1 .. $depth) { mkdir "d" or die; chdir "d" or die }' "$work/export" 1500
 (
-    # What a recursion needs for each level is more than this, all together.
+    # A recursion would need more stack than this for its levels.
     ulimit -s 256
     expect 0 '' "$dafs" rm -r "$url/d"
 )
@@ -152,7 +151,7 @@ for name in "plain", "with/slash", ".", "..", "%%", "%%a%2Fb", "per%2Fcent":
     same <(attributes "$work/local/named") <(attributes "$work/export/named") "the attributes"
     expect 0 '' "$dafs" get --xattrs "$url/named" "$work/local/named-back"
     same <(attributes "$work/local/named") <(attributes "$work/local/named-back") "the attributes"
-    # What one side cannot keep is told by its name, and everything else is copied.
+    # Attributes that one side cannot keep are reported by name, and all else is copied.
     if mkdir "$work/tmpfs" && mount -t tmpfs none "$work/tmpfs" 2>/dev/null; then
         undo+=("umount -l '$work/tmpfs'")
         echo text >"$work/tmpfs/large"

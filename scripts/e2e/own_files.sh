@@ -1,7 +1,8 @@
 #!/bin/bash
-# What the server keeps for itself: whatever its umask, other users of the host can neither write there nor read
-# secrets, no symlink of theirs is followed, and places that are open to them are refused with what to do. Modes of
-# what clients make do not depend on its umask. Damaged lists and marks are told, and the remedy that is told helps.
+# The server's own files: whatever its umask, other users of the host can neither write there nor
+# read secrets. The server follows no symlink of theirs, and refuses places that are open to them
+# with a remedy. Modes of clients' files do not depend on its umask. Damaged lists and marks are
+# reported, and the printed remedy works.
 source "$(dirname "$0")/lib.sh"
 
 needs_users
@@ -84,7 +85,7 @@ step "a damaged mark is told, and what is told helps"
 memory=$(ls "$work"/state/nodes/*-1)
 cp "$memory" "$work/memory"
 for place in "$work/data1/incarnation" "$memory"; do
-    # Of the count, which could be any other one.
+    # In the count, which could have any value.
     sed -i '2s/^0/9/' "$place"
     expect 1 "$place is damaged" "${start[@]}"
     grep -q 'copy' "$work/said" || fail "no remedy"

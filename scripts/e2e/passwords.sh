@@ -1,5 +1,5 @@
 #!/bin/bash
-# Users of a password file come in with their password and no other, and act as their own ids.
+# Users of a password file log in with their password and no other, and act with their own ids.
 source "$(dirname "$0")/lib.sh"
 
 uid=$(id -u) gid=$(id -g)

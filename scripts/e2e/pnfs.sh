@@ -1,6 +1,6 @@
 #!/bin/bash
-# The comparison of Direct-pNFS with other ways to the same storage nodes, as short as it can be: it runs, and
-# counters say that bytes went the way of each architecture. Times are not looked at.
+# The comparison of Direct-pNFS with other ways to the same storage nodes, as short as possible: it
+# runs, and counters show that bytes took the path of each architecture. Times are not checked.
 source "$(dirname "$0")/lib.sh"
 
 bench=${DAFS_TARGET:-$PWD/target/debug}/dafs-bench

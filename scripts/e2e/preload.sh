@@ -1,5 +1,5 @@
 #!/bin/bash
-# Programs that know nothing of dafs work on files of a server under `dafs run`.
+# Unmodified programs work on files of a server under `dafs run`.
 source "$(dirname "$0")/lib.sh"
 
 here=$PWD
@@ -49,7 +49,7 @@ served bash -c '
     exec 9>&-
     for try in {1..100}; do flock -n /data/lock true && exit 0; sleep 0.05; done
     exit 8' || fail "flock on a descriptor of the shell: $?"
-# Of a directory, which is known to this host.
+# A lock of a directory, which is known to this host.
 served mkdir /data/lock-directory
 served flock /data/lock-directory echo locked >"$work/said" || fail "flock(1) does not lock a directory"
 [[ $(<"$work/said") == locked ]] || fail "flock(1) did not run its command"
@@ -61,8 +61,8 @@ served bash -c '
     (flock 8 && ! flock -n 9) 8</data/lock-directory || exit 5
     for try in {1..100}; do flock -n 9 && exit 0; sleep 0.05; done
     exit 6' || fail "flock of a directory on a descriptor of the shell: $?"
-# An unlock while another process with the same open file waits ends at once, and leaves that one waiting; the
-# lock that it then gets is not lost.
+# An unlock while another process with the same open file waits ends at once, and leaves that one
+# waiting; the lock that it then gets is not lost.
 served bash -c 'until_there() { until [[ -e $1 ]]; do sleep 0.05; done; }
     flock /data/lock bash -c "touch /data/held; until [[ -e /data/go ]]; do sleep 0.05; done" &
     until_there /data/held
@@ -75,7 +75,7 @@ served bash -c 'until_there() { until [[ -e $1 ]]; do sleep 0.05; done; }
     until_there /data/got
     flock -n /data/lock true && exit 3
     flock -u 9 && flock -n /data/lock true || exit 4' || fail "an unlock while a child waits: $?"
-# All who have one open file have its lock as soon as one has.
+# All processes with one open file share its lock.
 served timeout 60 bash -c 'exec 9>/data/lock
     for round in 1 2 3; do
         flock 9 & flock 9 & flock 9 & wait
@@ -85,7 +85,7 @@ served timeout 60 bash -c 'exec 9>/data/lock
         flock -sn /data/lock true || exit 3
         flock -u 9
     done' || fail "several processes lock one open file: $?"
-# What has the number of standard error by now is no place to tell errors.
+# Errors must not go to a file that has reused the number of standard error.
 timeout 60 "$dafs" run --at /away=dafs://127.0.0.1:1/ python3 -c 'import os, sys
 os.close(2)
 assert os.open(sys.argv[1], os.O_CREAT | os.O_WRONLY) == 2
@@ -111,7 +111,7 @@ for first in ways:
         os.close(two)
         fcntl.flock(one, fcntl.LOCK_EX | fcntl.LOCK_NB)
         os.close(one)
-# What a child has locked since the fork is locked for its parent, too, which can release it.
+# A lock that a child has taken since the fork is locked for its parent, too, which can release it.
 one, two = os.open("/data/lock", os.O_RDWR), os.open("/data/lock", os.O_RDWR)
 for again in (fcntl.LOCK_UN, fcntl.LOCK_EX):
     child = os.fork()
@@ -182,7 +182,7 @@ passed=$(sed -n 's/.*; \([0-9]*\) calls passed by$/\1/p' "$work/said")
 served --report - cat /data/line "$work/numbers" "$work/numbers" 2>"$work/said" >/dev/null
 more=$(sed -n 's/.*; \([0-9]*\) calls passed by$/\1/p' "$work/said")
 [[ $more -gt $passed && $passed -gt 0 ]] || { cat "$work/said"; fail "what passed by is not told: $passed, $more"; }
-# Looking for a program is one call, however many places there are.
+# The search for a program counts as one call, however many places there are.
 looked() { served --report - env PATH="${1:-}$PATH" true 2>&1 | sed -n 's/.* env\[.*; \([0-9]*\) calls passed by$/\1/p'; }
 once=$(looked)
 [[ $once && $once == "$(looked /no:/such:/place:)" ]] || fail "places of \$PATH are told as calls: $once, $(looked /no:/such:/place:)"
@@ -200,7 +200,8 @@ grep -q "calls passed by (1 by --bypass $work/here/local/file)\$" "$work/said" |
 [[ $(told --bypass "$work/here/local") == here ]] || fail "a path that is to pass by was served"
 [[ $(told --bypass "$work/here/loc") == there ]] || fail "a path was left out by the beginning of a name"
 
-# Programs are started from this machine, and never one for another that is served.
+# Programs are started from this machine. A local program never replaces a served one of the same
+# name.
 for place in here tree; do
     printf '#!/bin/sh\necho started\n' >"$work/$place/local/tool"
     chmod +x "$work/$place/local/tool"
@@ -228,7 +229,8 @@ except FileNotFoundError:
 fi
 [[ $(PATH=$work/here/local:$work/bypassed:$PATH timeout 120 "$dafs" run --at "$work/here=$url" env tool) == started ]] ||
     fail "a program is not found behind a place that is served"
-# As the C library, past what is executable but cannot be started; never into what is served.
+# As in the C library, the search skips executable files that cannot be started; it never starts a
+# served one.
 mkdir -p "$work/no program/tool" "$work/no interpreter"
 printf '#!/no/such/interpreter\n' >"$work/no interpreter/tool"
 chmod +x "$work/no interpreter/tool"
@@ -320,7 +322,7 @@ DAFS_PRELOAD_LIBRARY="$work/an other/libdafs_preload.so" expect 1 'cannot be pre
 rm -r "$work/an other"
 expect 2 'one user' "$dafs" run --at /a=dafs://anne@localhost/ --at /b=dafs://bob@localhost/ true
 expect 2 'leave one of them out' "$dafs" run --fence-id b --at '/a=dafs://localhost/?fence-id=a' true
-# A program that sets LD_PRELOAD for another has us there, too.
+# LD_PRELOAD that a program sets for another one gets this library added.
 served env LD_PRELOAD= cat /data/line >"$work/said"
 served env -i LD_PRELOAD=/nowhere.so PATH="$PATH" cat /data/line 2>/dev/null | cmp - "$work/said" ||
     fail "another LD_PRELOAD keeps us out"
@@ -421,9 +423,9 @@ echo begins
 while :; do echo x >>"$2"; done
 SH
     has_begun() { grep -qs begins "$work/$name.said" && [[ -s $work/tree/$name ]]; }
-    # Between two calls a program goes into the next one with the signal behind it, as into one of the kernel's,
-    # and sees that it was told only at that one's end. One that has slept three times with the signal blocked all
-    # the while is in a call that will not be answered: of the one before it the answer has come.
+    # A signal between two calls is handled at the end of the next call, as with the kernel's calls.
+    # A program that has slept three times with the signal blocked all the while is inside a call
+    # that will not be answered: the answer to the one before has come.
     is_waiting() {
         local key value blocked=0 sleeps=0
         while read -r key value; do
@@ -440,7 +442,7 @@ SH
         [[ $first && $((sleeps - first)) -ge 3 ]]
     }
     is_over() { ! kill -0 "$client"; }
-    # Says what a program is doing for which something does not come true.
+    # Prints the state of a program for which a condition does not come true.
     soon() {
         first=
         (eventually "$1") && return

@@ -1,4 +1,4 @@
-"""What calls on paths answer below a directory, a line for each: for comparison between file systems.
+"""The results of calls on paths below a directory, a line for each: for comparison between file systems.
 
 Run as: preload_paths.py DIRECTORY, an empty one."""
 
@@ -53,7 +53,7 @@ os.symlink("nowhere", at("dangling"))
 READ, WRITE, CREATE = os.O_RDONLY, os.O_WRONLY, os.O_WRONLY | os.O_CREAT
 CUT = CREATE | os.O_TRUNC
 
-# A path that ends in a slash or a dot is one of a directory (POSIX 4.13).
+# A path that ends in a slash or a dot names a directory (POSIX 4.13).
 for path in ("f/", "f//", "f/.", "f/./", "to-f/", "none/", "none/.", "dangling/", "dir/", "dir/.", "to-dir/"):
     for name, flags in ("read", READ), ("write", WRITE), ("create", CREATE), ("cut", CUT):
         told(f"open {path} {name}", lambda: opened(path, flags))
@@ -85,7 +85,7 @@ for path in ("dir/.", "dir/..", "to-dir/", "f/", "f/.", "dir"):
     told(f"rmdir {path}", lambda: os.rmdir(at(path)))
     told(f"unlink {path}", lambda: os.unlink(at(path)))
 
-# Flags that do not go together, and those of what a directory cannot be opened for.
+# Conflicting flags, and those with which a directory cannot be opened.
 for path in "dir", "dir/", "dir/.", "to-dir", "f", "none":
     told(f"open {path} O_TRUNC", lambda: opened(path, READ | os.O_TRUNC | os.O_DIRECTORY))
     told(f"open {path} O_TMPFILE", lambda: opened(path, READ | os.O_TMPFILE))
@@ -96,7 +96,7 @@ told("open dir to cut it", lambda: opened("dir", READ | os.O_TRUNC))
 for path in "dir/.", "dir/..", "dir/", "f/.", "f/", "none/x/", "f/x/":
     told(f"create {path} anew", lambda: opened(path, CREATE | os.O_EXCL))
 
-# A link that is open itself, and one whose text asks for a directory.
+# An open link itself, and one whose text demands a directory.
 libc = ctypes.CDLL(None, use_errno=True)
 libc.realpath.restype = ctypes.c_char_p
 
@@ -124,7 +124,7 @@ for name in "to-f", "f", "dir":
 for path in "slash", "slash/x", "dots", "dots/sub", "f/.", "f/..", "f/", "to-f", "to-f/..", "dir/.":
     told(f"realpath {path}", lambda: called(libc.realpath, at(path).encode(), None).decode())
 
-# The way to both names comes first, then what must not be there.
+# Errors of both parents come first, then those of existing targets.
 long = "x" * 256
 for source in "f", "f/", "none", "dir/.", "none/x", "f/x", long, "f/" + long:
     for target in "dir/.", "dir/..", "none/.", "f/.", "none/x", "f/x", "dir/", "f/", "f", "dangling/", long, "none/" + long:
@@ -133,7 +133,7 @@ for source in "f", "f/", "none", "dir/.", "none/x", "f/x", long, "f/" + long:
             if source != target and (source, target) != ("f", "f/"):
                 told(f"rename {source} {target} {flags}", lambda: called(libc.renameat2, -100, *pair))
 
-# What is made by mknod beside devices.
+# Objects other than devices, by mknod.
 told("mknod", lambda: os.mknod(at("node"), 0o100640))
 told("mode", lambda: mode("node"))
 for path in "node", "node/", "dir", "dir/.", "f/.", "f/x", "none/x", "none/", "dangling":
@@ -216,7 +216,7 @@ for bits in (0o777, 0o1777, 0o2755, 0o4755, 0o6755, 0o7777):
     told(f"mkdir {bits:o}", lambda: os.mkdir(at(f"d{bits:o}"), bits))
     told(f"mode {bits:o}", lambda: mode(f"d{bits:o}"))
 
-# The owner that it has already.
+# The present owner.
 for name, owner, group in ("both", 0, 0), ("owner", 0, -1), ("group", -1, 0), ("neither", -1, -1):
     fill("own")
     os.chmod(at("own"), 0o6755)
@@ -231,7 +231,7 @@ for name, owner, group in ("both", 0, 0), ("owner", 0, -1), ("group", -1, 0), ("
         moved = os.stat(at("own")).st_ctime_ns > before
     told("the time of change has moved", lambda: moved)
 
-# Where there is data, and where there is none.
+# Data and holes.
 with open(at("sparse"), "w+b") as file:
     file.truncate(1 << 20)
     os.pwrite(file.fileno(), b"x" * 4096, 1 << 19)
@@ -239,7 +239,7 @@ with open(at("sparse"), "w+b") as file:
         for whence in (os.SEEK_DATA, os.SEEK_HOLE):
             told(f"seek {offset} {whence}", lambda: os.lseek(file.fileno(), offset, whence))
 
-# Locks of both kinds, which know nothing of each other.
+# Locks of both kinds, which are independent.
 def control(command, kind, start, length, process=0):
     asked = struct.pack("hhqqi4x", kind, os.SEEK_SET, start, length, process)
     kind, _, start, length, _ = struct.unpack("hhqqi4x", fcntl.fcntl(second, command, asked))
@@ -285,7 +285,7 @@ os.wait()
 os.close(first)
 os.close(second)
 
-# Where one is, by its own name.
+# The working directory, by its real path.
 for path in ("to-dir", "to-dir/..", "dir/../to-dir/../sub", "dir/./sub//"):
     told(f"chdir {path}", lambda: (os.chdir(at(path)), os.getcwd()))
     os.chdir(top)

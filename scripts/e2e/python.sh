@@ -1,5 +1,5 @@
 #!/bin/bash
-# The Python package: a wheel is built and installed as anybody would, and its tests run against a
+# The Python package: a wheel is built and installed as by a user, and its tests run against a
 # server of their own.
 source "$(dirname "$0")/lib.sh"
 # shellcheck source=scripts/env.sh
@@ -13,7 +13,7 @@ python=$(command -v python3) || skip "there is no python3; install it with: scri
 
 step "an environment with what the tests need"
 target=${CARGO_TARGET_DIR:-$PWD/target}
-# Kept beside what cargo keeps: fetching these takes longer than the tests.
+# Kept in cargo's target directory: fetching these takes longer than the tests.
 venv=$target/python-venv
 [[ -x $venv/bin/python ]] || "$python" -m venv "$venv"
 wanted=(maturin pytest fsspec numpy pandas pyarrow zarr mypy)

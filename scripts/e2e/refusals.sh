@@ -1,5 +1,5 @@
 #!/bin/bash
-# What the server refuses gets its error, the rest of a copy goes on: read-only exports, missing
+# Refused objects get their error, the rest of a copy goes on: read-only exports, missing
 # permissions, a directory removed under the server, names in the way.
 source "$(dirname "$0")/lib.sh"
 
@@ -39,7 +39,7 @@ expect 0 '' "$dafs" rm "$url/data/a/dangling"
 expect 0 '' "$dafs" rm -f "$url/data/file/" "$url/data/file/below" "$url/missing/below"
 expect 1 'NOTDIR' "$dafs" rm "$url/data/file/"
 [[ -f $work/export/data/file ]] || fail "the file was removed"
-# A symlink that asks for a directory and leads to a file is no place for a copy, on either side.
+# A symlink that demands a directory and leads to a file is no target for a copy, on either side.
 ln -s file/ "$work/export/data/slashed"
 echo kept >"$work/file"
 ln -s file/ "$work/slashed"
@@ -120,7 +120,7 @@ slashes() {
     [[ $(cat "$in/f" "$here/f") == $'content\nlocal' ]] || fail "a file was replaced"
     [[ $(cd "$in" && echo *) == 'd f link' ]] || fail "something was made: $(ls "$in")"
     [[ $(cd "$here" && echo *) == 'd f link' ]] || fail "something was made: $(ls "$here")"
-    # What is a directory, or becomes one, may have a slash behind its name.
+    # A present or future directory may have a slash behind its name.
     expect 0 '' "$dafs" mkdir "$url/new/$query"
     expect 0 '' "$dafs" mv "$url/new/$query" "$url/moved/$query"
     expect 0 'Type: directory' "$dafs" stat "$url/link/$query"

@@ -1,6 +1,6 @@
 #!/bin/bash
-# A file handle works after the server has been killed and started again, and after the file was
-# renamed meanwhile; it fails as stale when the file is gone. Another key makes all handles fail.
+# A file handle works after a kill and restart of the server, and after the file was renamed
+# meanwhile; it fails as stale when the file is gone. Another key makes all handles fail.
 source "$(dirname "$0")/lib.sh"
 
 handle=${DAFS_TARGET:-$(dirname "$dafs")}/examples/handle

@@ -1,5 +1,5 @@
 #!/bin/bash
-# The server says when it is ready, answers signals, and ends in order.
+# The server reports when it is ready, answers signals, and ends in order.
 source "$(dirname "$0")/lib.sh"
 
 mkdir "$work/export"
@@ -36,9 +36,9 @@ kill -INT "$server"
 wait "$server" || fail "status $? after SIGINT"
 
 step "a second signal ends it at once"
-# With a state directory of its own: the next server on it would wait for the client that is lost.
+# With a state directory of its own: the next server on it would wait for the lost client.
 serve "$work/export" --state-directory "$work/abrupt"
-# A client that keeps its connection, so that ending in order takes a while.
+# A client that keeps its connection, so that an orderly end takes a while.
 mkfifo "$work/pipe"
 truncate -s 1G "$work/export/big"
 "$dafs" cat "$url/big" >"$work/pipe" &

@@ -1,6 +1,6 @@
 #!/bin/bash
-# A server that is killed gives clients that are not to wait for it a clear error at once, and nothing
-# half-written gets a final name.
+# A killed server gives clients without recovery a clear error at once, and no half-written file
+# gets a final name.
 source "$(dirname "$0")/lib.sh"
 
 mkdir "$work/export" "$work/back"
@@ -8,7 +8,7 @@ head -c 600M /dev/zero >"$work/wide"
 ln "$work/wide" "$work/export/long"
 export_files() { find "$work/export" -type f | sort; }
 
-# The next server waits as long as a lease for the clients of the last one.
+# The next server has a grace period of one lease for the clients of the last one.
 for transport in shm iwarp; do
     step "get over $transport"
     serve "$work/export" --no-root-squash --lease 1

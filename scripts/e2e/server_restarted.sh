@@ -1,12 +1,12 @@
 #!/bin/bash
-# A server that is killed in the middle of a copy and started again is only waited for: the copy ends
-# right, and nothing of the interruption is left behind.
+# A copy waits for a server that is killed in the middle of it and restarted: it ends right, and
+# leaves no trace of the interruption.
 source "$(dirname "$0")/lib.sh"
 
 mkdir "$work/export" "$work/back"
 head -c 400M /dev/urandom >"$work/wide"
 
-# Starts the server that was killed again, at the same place.
+# Restarts the killed server at the same address.
 serve_again() {
     local place=${url#dafs://}
     serve "$work/export" --no-root-squash --lease 2 --listen "$place"

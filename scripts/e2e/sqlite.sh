@@ -1,7 +1,7 @@
 #!/bin/bash
-# SQLite's own test of concurrent writers (mptest), out of Debian's source of the library that is installed
-# here: under `dafs run`, and on a mount where there can be one. Five processes change tables of one
-# database; in some scripts one of them crashes in a transaction, which the others roll back.
+# SQLite's own test of concurrent writers (mptest), from Debian's source of the installed library:
+# under `dafs run`, and on a mount where possible. Five processes change tables of one database; in
+# some scripts one of them crashes in a transaction, which the others roll back.
 source "$(dirname "$0")/lib.sh"
 
 if is_root && [[ -c /dev/fuse ]] && unshare -m true 2>/dev/null; then in_own_mounts; fi
@@ -11,8 +11,8 @@ for program in cc sqlite3; do
     command -v "$program" >/dev/null || skip "there is no $program; run: scripts/setup.sh build test"
 done
 source=$(scripts/source.sh libsqlite3-dev 2>"$work/said") || skip "$(tail -n 1 "$work/said")"
-# How fast the machine is, is not to count: the test waits ten seconds for locks and for its processes, and
-# two at its end for one that has yet to crash.
+# The speed of the machine must not count: the test waits ten seconds for locks and for its
+# processes, and two at its end for one that has yet to crash.
 sed -e 's/^#define DEFAULT_TIMEOUT .*/#define DEFAULT_TIMEOUT 120000/' -e 's/waitForClient(0, 2000,/waitForClient(0, 120000,/' \
     "$source/mptest/mptest.c" >"$work/mptest.c"
 [[ $(grep -c 120000 "$work/mptest.c") == 2 ]] || fail "SQLite's test has its times elsewhere now"
@@ -24,10 +24,10 @@ done
 mkdir -m 777 "$work/tree" "$work/point"
 serve "$work/tree" ${squash[@]+"${squash[@]}"}
 
-# Its processes may outlive the one that sums up.
+# Its processes may outlive the summarising one.
 all_ended() { ! pgrep -f "^$work/mptest " >/dev/null; }
 
-# concurrent DIRECTORY MODE SCRIPT COMMAND... -- runs it, and looks at the database afterwards.
+# concurrent DIRECTORY MODE SCRIPT COMMAND... -- runs it, and checks the database afterwards.
 concurrent() {
     local directory=$1 mode=$2 script=$3 name="$2-$3.db" status=0
     shift 3
@@ -38,13 +38,13 @@ concurrent() {
         fail "$script, $mode: status $status: $(grep -m 3 -E 'ERROR|errcode|rror:|imeout' "$work/said" || true)"
     }
     grep '^Summary: 0 errors out of [1-9]' "$work/said" || fail "$script, $mode: $(cat "$work/said")"
-    # What they have locked is not locked for who looks past the server.
+    # Their locks do not exist for a reader that bypasses the server.
     eventually all_ended
     [[ $(sqlite3 "$work/tree/$name" 'pragma integrity_check') == ok ]] ||
         fail "$script, $mode: SQLite finds faults"
 }
 
-# What its configurations map into memory, and the write-ahead log, are not to be had there.
+# Mapped memory of its configurations, and the write-ahead log, are not supported there.
 step "under dafs run"
 for mode in delete truncate persist; do
     concurrent /data "$mode" multiwrite01 "$dafs" run --at "/data=$url"
@@ -56,7 +56,8 @@ if [[ ${DAFS_E2E_MOUNTS:-} ]]; then
     undo+=("umount -l '$work/point' 2>/dev/null")
     "$dafs" mount "$url/" "$work/point"
     started+=("$(pgrep -f -- "^[^ ]* mount .*$work/point")")
-    # The configurations set other journals than the write-ahead log, at which they fail on any file system.
+    # The configurations set other journals than the write-ahead log, at which they fail on any file
+    # system.
     for script in multiwrite01 crash01 config01; do
         concurrent "$work/point" delete "$script"
     done

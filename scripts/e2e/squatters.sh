@@ -1,11 +1,11 @@
 #!/bin/bash
-# Names for shared memory may be bound by every user of a host. A user who has one gets nothing from clients,
-# keeps none of them from their server, and does not keep the server from starting.
+# Every user of a host may bind names for shared memory. A user who has bound one gets no data of
+# clients, keeps none of them from their server, and does not keep the server from starting.
 source "$(dirname "$0")/lib.sh"
 
 is_root || skip "needs root, to be several users"
 command -v python3 >/dev/null || skip "there is no python3"
-# Abstract names belong to a network: this gets one of its own.
+# Abstract names belong to a network namespace: this gets one of its own.
 if [[ ! ${DAFS_E2E_NETWORK:-} ]]; then
     unshare -n true 2>/dev/null || skip "this user may not make a network"
     rm -rf "$work"
@@ -70,7 +70,7 @@ while way == "accept":
 time.sleep(1000)
 END
 
-# squat USER WAY NAME... -- the user has these names.
+# squat USER WAY NAME... -- binds these names as the user.
 squat() {
     # Else the word of the last one may be taken for that of this one, which opens the file when it gets to.
     : >"$work/squatted"
@@ -101,7 +101,7 @@ for way in silent accept full; do
                 expect 0 hello "$dafs" cat "$nfs_url"
             fi
         done
-        # What came before this was told before it.
+        # The process reports earlier connections first.
         if [[ $way == accept ]]; then
             python3 -c 'import socket, sys
 s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)

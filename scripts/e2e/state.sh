@@ -1,15 +1,15 @@
 #!/bin/bash
-# A server does not start over state that is lost, damaged, older than it was or another server's: it
-# says which file, what is lost with it and what can be done. A persistent lock is never forgotten
-# without a word. The administrator can accept the loss.
+# A server does not start over state that is lost, damaged, older than it was or another server's:
+# it reports the file, the lost state and the remedy. A persistent lock is never forgotten silently.
+# The administrator can accept the loss.
 source "$(dirname "$0")/lib.sh"
 
 one_export 'name = "data"' 'path = "export"' 'durable_replies = "power"' 'squash = "none"'
 state=$work/state
 begin() { serve --config "$work/dafs.toml"; }
-# Those that persist. What is to be undone is among the locks when its holder has not come back.
+# Persistent locks. Locks with recovery are listed too when their holder has not come back.
 locks() { "$dafs" lock list --state-directory "$state" --json | grep -vc '"auto_recover":true' || true; }
-# The lock and the fence are as they were, and what is to be undone is not forgotten.
+# The lock and the fence are unchanged, and the undo log is not forgotten.
 is_whole() {
     [[ $(locks) == 1 && $("$dafs" fence get "$url/data/file" --fence-id n1) == n1 && -e $state/undo/0.undo ]]
 }
@@ -46,13 +46,13 @@ is_whole || fail "the locks or the fence are forgotten"
 kill_server
 cp -a "$state" "$work/whole"
 
-# restore [NAME] -- puts the state back as it was at the end, or when it got that name.
+# restore [NAME] -- restores the state of the last end, or that saved under the name.
 restore() {
     rm -rf "$state"
     cp -a "$work/${1:-whole}" "$state"
 }
-# refused NAME [TEXT] -- the server does not start, names the file and says what can be done, also when it
-# is tried again.
+# refused NAME [TEXT] -- the server does not start, names the file and the remedy, also at a second
+# attempt.
 refused() {
     expect 1 "accept-loss $1 --state-directory $state" timeout 30 "$dafs" serve --config "$work/dafs.toml"
     expect 1 "${2:-}" timeout 30 "$dafs" serve --config "$work/dafs.toml"
@@ -70,7 +70,7 @@ kill_server
 restore
 
 step "a bit of the database, right after the lock was had"
-# Of the pages that its last commit has written.
+# In the pages written by its last commit.
 for at in 4096 4160 4288 4416; do
     restore locked
     flip "$state/clients.redb" "$at"
@@ -83,7 +83,7 @@ for at in 4096 4160 4288 4416; do
 done
 restore
 
-# These stop the start. Each other one does, or changes nothing of what is found then.
+# These prevent the start. Each other one does too, or has no effect on the restored state.
 must_stop=' removed emptied zeroed first other symlink '
 step "each file of state with each damage"
 mapfile -t segments < <(cd "$state" && ls journal/segment-*)
@@ -94,7 +94,7 @@ for name in clients.redb fences.redb handle-key inventory undo.index undo/0.undo
         [[ $how != other || -e $work/other/$name ]] || continue
         damage "$how" "$state/$name" "$work/before/$name" "$work/other/$name"
         if starts; then
-            # The last segment is empty: it was made for later.
+            # The last segment is empty: it was allocated in advance.
             [[ $must_stop != *" $how "* || $name$how == "${segments[-1]}"[rz]* ]] ||
                 fail "$name $how, and the server starts"
             is_whole || fail "$name $how, and something is forgotten"
@@ -110,7 +110,7 @@ for name in handle-key clients.redb fences.redb undo.index; do
     damage other "$state/$name" '' "$work/other/$name"
     refused "$name" "it is another one"
 done
-# A slot of a commit, and a page: the database itself would go back to the commit before.
+# A commit slot, and a page: the database itself would return to the commit before.
 for at in 85 213 345; do
     flip "$state/clients.redb" "$at"
     refused clients.redb "it is damaged"

@@ -1,5 +1,6 @@
 #!/bin/bash
-# A tree of everything that copies tend to lose survives put and get unchanged over both transports.
+# A tree with all properties that copies tend to lose survives put and get unchanged over both
+# transports.
 source "$(dirname "$0")/lib.sh"
 
 tree=$work/tree
@@ -14,7 +15,7 @@ perl -e '
     chdir $tree or die;
     sub put { my ($name, $text) = @_; open my $f, ">", $name or die "$name: $!"; print $f $text; }
     mkdir $_ for qw(modes names many links directories deep);
-    # Without read permission nobody but root could read the source.
+    # Without read permission only root could read the source.
     for my $mode (0 .. 07777) {
         next if !$root && !($mode & 0400);
         my $name = sprintf "modes/%04o", $mode;
@@ -83,7 +84,7 @@ echo "$(wc -l <"$work/names") names"
 hard_links "$tree" >"$work/links-before"
 contents "$tree" >"$work/contents-before"
 cat "$tree"/huge* | wc -c
-# What is read below has been read once, so that reading it again moves no time of access.
+# All files have been read once before, so that reading them again changes no time of access.
 listing "$tree" >"$work/before"
 access_times "$tree" >"$work/times-before"
 
