@@ -19,7 +19,7 @@ use tempfile::TempDir;
 /// Runs are long, so a few rounds must do.
 const ROUNDS_MAX: usize = 3;
 
-/// What Python needs besides our package.
+/// The Python packages required besides ours.
 const PACKAGES: [&str; 2] = ["fsspec", "pyarrow"];
 
 struct Application {

@@ -23,8 +23,8 @@ pub(crate) fn unpin() -> Result<()> {
     Ok(())
 }
 
-/// CPUs of this process, counted by the first call. That has to come before any pinning: a pinned
-/// process seems to have one.
+/// CPUs of this process, counted by the first call. The call has to come before any pinning: a
+/// pinned process seems to have one.
 pub(crate) fn cpu_count() -> usize {
     static COUNT: OnceLock<usize> = OnceLock::new();
     *COUNT.get_or_init(|| std::thread::available_parallelism().map_or(1, NonZero::get))

@@ -1,4 +1,4 @@
-//! Measures dafs against what the machine can do: raw TCP, memcpy, local `pread` and `pwrite`.
+//! Measures dafs against the limits of the machine: raw TCP, memcpy, local `pread` and `pwrite`.
 //!
 //! Machines are noisy, so only a ratio against a floor measured at the same time is meaningful:
 //! every round runs all cases of a group one after the other, and the medians over the rounds are

@@ -464,7 +464,7 @@
 // A write whose data and attributes are stable when it completes.
 #define DAP_FILE_SYNC 2
 
-// A name in a chain is below what the request before has found.
+// The path begins at the object that the request before has found.
 #define DAP_CHAIN_FOUND 1
 
 // Conflicts with all locks of others; without it, only with exclusive ones.
@@ -972,8 +972,8 @@ int64_t dap_readlink(dap_session_t handle,
 // Threads: any.
 //
 // Pointers:
-// `path` is a text or null, `memory` null, unmapped, or good for `len` bytes that nobody changes
-// meanwhile.
+// `path` is a text or null, `memory` null, unmapped, or good for `len` bytes that no other thread
+// changes meanwhile.
 int32_t dap_create_file(dap_session_t handle,
                         const char *path,
                         uint32_t mode,
@@ -1142,7 +1142,7 @@ int32_t dap_unregister(dap_buffer_t handle);
 // Threads: any.
 //
 // Pointers:
-// `memory` is null, unmapped, or good for `len` bytes that nobody else uses meanwhile.
+// `memory` is null, unmapped, or good for `len` bytes that no other thread uses meanwhile.
 int64_t dap_read(dap_file_t handle,
                  void *memory,
                  size_t len,
@@ -1154,7 +1154,7 @@ int64_t dap_read(dap_file_t handle,
 // Threads: any.
 //
 // Pointers:
-// `memory` is null, unmapped, or good for `len` bytes that nobody changes meanwhile.
+// `memory` is null, unmapped, or good for `len` bytes that no other thread changes meanwhile.
 int64_t dap_write(dap_file_t handle,
                   const void *memory,
                   size_t len,
@@ -1507,7 +1507,8 @@ int64_t dap_chain_access(dap_chain_t handle,
 // Threads: any.
 //
 // Pointers:
-// `memory` is null, unmapped, or good for `len` bytes that nobody else uses until the chain has been run.
+// `memory` is null, unmapped, or good for `len` bytes that no other thread uses until the chain
+// has run.
 int64_t dap_chain_read(dap_chain_t handle,
                        dap_file_t of,
                        void *memory,
@@ -1521,7 +1522,7 @@ int64_t dap_chain_read(dap_chain_t handle,
 // Threads: any.
 //
 // Pointers:
-// `memory` is null, unmapped, or good for `len` bytes that nobody changes meanwhile.
+// `memory` is null, unmapped, or good for `len` bytes that no other thread changes meanwhile.
 int64_t dap_chain_write(dap_chain_t handle,
                         dap_file_t to,
                         const void *memory,

@@ -1,4 +1,4 @@
-//! Several requests in one round trip, each carried out only if the one before it has succeeded.
+//! Several requests in one round trip, each executed only if the one before it has succeeded.
 
 use crate::attributes::dap_attributes_t;
 use crate::border::{cross, cross_plainly};
@@ -16,19 +16,20 @@ use dafs_client::{
 use std::ffi::{c_char, c_void};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// A name in a chain is below what the request before has found.
+/// The path begins at the object that the request before has found.
 pub const DAP_CHAIN_FOUND: u32 = 1;
 
 /// The object behind a chain handle: the requests, until they are sent.
 pub(crate) struct Chain(Mutex<Option<Requests>>);
 
-/// It keeps neither the session nor files from being closed; they are looked up anew when it is run.
+/// It does not prevent the closing of the session or of files: they are looked up again when it
+/// runs.
 struct Requests {
     session: dap_session_t,
     steps: Vec<Kept>,
 }
 
-/// A request with all that it needs, but for the places of its results.
+/// A request with its arguments, and pointers to the places of its results.
 enum Kept {
     Lookup { from: Option<FileHandle>, names: Vec<Vec<u8>> },
     Stat(*mut dap_attributes_t),
@@ -212,7 +213,8 @@ pub extern "C" fn dap_chain_access(handle: dap_chain_t, wanted: u32) -> i64 {
 /// Threads: any.
 ///
 /// # Safety
-/// `memory` is null, unmapped, or good for `len` bytes that nobody else uses until the chain has been run.
+/// `memory` is null, unmapped, or good for `len` bytes that no other thread uses until the chain
+/// has run.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dap_chain_read(
     handle: dap_chain_t,
@@ -238,7 +240,7 @@ pub unsafe extern "C" fn dap_chain_read(
 /// Threads: any.
 ///
 /// # Safety
-/// `memory` is null, unmapped, or good for `len` bytes that nobody changes meanwhile.
+/// `memory` is null, unmapped, or good for `len` bytes that no other thread changes meanwhile.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dap_chain_write(
     handle: dap_chain_t,

@@ -281,8 +281,8 @@ pub unsafe extern "C" fn dap_readlink(
 /// Threads: any.
 ///
 /// # Safety
-/// `path` is a text or null, `memory` null, unmapped, or good for `len` bytes that nobody changes
-/// meanwhile.
+/// `path` is a text or null, `memory` null, unmapped, or good for `len` bytes that no other thread
+/// changes meanwhile.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dap_create_file(
     handle: dap_session_t,

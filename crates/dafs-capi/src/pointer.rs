@@ -11,7 +11,7 @@ use std::ffi::{c_char, c_void};
 const PAGE_BYTES: usize = 4096;
 
 thread_local! {
-    /// The pages of this thread's last place for results. That is mostly on its stack, and so is
+    /// The pages of this thread's last place for results. It is mostly on the stack, and so is
     /// the next one. A check costs more than many a call.
     static SEEN: Cell<(usize, usize)> = const { Cell::new((0, 0)) };
 }

@@ -61,7 +61,7 @@ pub(crate) unsafe fn copy_in(memory: *const c_void, len: usize) -> Result<Vec<u8
 /// Threads: any.
 ///
 /// # Safety
-/// `memory` is null, unmapped, or good for `len` bytes that nobody else uses meanwhile.
+/// `memory` is null, unmapped, or good for `len` bytes that no other thread uses meanwhile.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dap_read(
     handle: dap_file_t,
@@ -83,7 +83,7 @@ pub unsafe extern "C" fn dap_read(
 /// Threads: any.
 ///
 /// # Safety
-/// `memory` is null, unmapped, or good for `len` bytes that nobody changes meanwhile.
+/// `memory` is null, unmapped, or good for `len` bytes that no other thread changes meanwhile.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dap_write(
     handle: dap_file_t,

@@ -4,7 +4,7 @@
 //!        want, must_ask          granted           begin_return        returned
 //! None ------------------> Asking ------> Held --------------> Returning -----> None
 //!   ^                        |              | ^                    (void: the server has forgotten it)
-//!   +------- refused --------+              | +- refused, and what was held for reading is kept
+//!   +------- refused --------+              | +- refused, and the held one for reading is kept
 //!   +--------------- void ------------------+
 //! ```
 //!

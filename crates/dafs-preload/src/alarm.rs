@@ -40,13 +40,13 @@ fn only_alarm() -> sigset_t {
 
 /// Consumes a pending alarm, which this thread has blocked. Returns true if there was one.
 fn take_pending() -> bool {
-    // SAFETY: all zero is no time at all; nobody asks for what is told of the signal.
+    // SAFETY: all zero is no time at all; the information about the signal is not requested.
     unsafe { libc::sigtimedwait(&only_alarm(), null_mut(), &zeroed()) == libc::SIGALRM }
 }
 
 /// Sets the timer, and returns the former one.
 fn set_timer(timer: &itimerval) -> itimerval {
-    // SAFETY: plain structures; by a system call, as `_exit` must not take what the C library may.
+    // SAFETY: plain structures; by a system call, as `_exit` must not take the C library's locks.
     unsafe {
         let mut before: itimerval = zeroed();
         libc::syscall(libc::SYS_setitimer, libc::ITIMER_REAL, timer, &raw mut before);

@@ -35,7 +35,7 @@ pub(crate) struct Mount {
     pub(crate) prefix: Vec<u8>,
     /// The server.
     pub(crate) url: DafsUrl,
-    /// The path on the server that the prefix stands for, without a slash at its end.
+    /// The path on the server behind the prefix, without a slash at its end.
     pub(crate) base: Vec<u8>,
 }
 

@@ -155,7 +155,7 @@ pub(crate) mod kernel {
     }
 
     pub(crate) fn close_range(first: c_int, last: c_int, flags: c_int) -> Result<()> {
-        // SAFETY: the caller owns what it closes.
+        // SAFETY: the caller owns these descriptors.
         result(unsafe { libc::syscall(libc::SYS_close_range, first, last, flags) }).map(drop)
     }
 

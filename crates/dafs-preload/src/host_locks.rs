@@ -37,7 +37,7 @@ fn open() -> Result<OwnedFd> {
     let fd =
         unsafe { libc::syscall(libc::SYS_openat, libc::AT_FDCWD, path.as_ptr(), flags, 0o600) };
     let fd = RawFd::try_from(fd).ok().filter(|fd| *fd >= 0).ok_or(Errno(libc::ENOLCK))?;
-    // SAFETY: the kernel just returned this descriptor and nobody else knows it.
+    // SAFETY: the kernel has just returned this descriptor, which has no other owner.
     let file = unsafe { OwnedFd::from_raw_fd(fd) };
     // SAFETY: all zero is a valid value of this plain structure, which the call fills.
     let (done, found) = unsafe {

@@ -1,7 +1,7 @@
 //! Files of a DAFS server for unmodified programs: a library that interposes the C library's
 //! functions and serves the calls below a prefix. `dafs run` preloads it.
 //!
-//! | module | what it does |
+//! | module | purpose |
 //! |---|---|
 //! | `hooks` | the interposed functions of the C library, by theme |
 //! | `config`, `location` | the served paths, and their places on the server |
@@ -9,7 +9,7 @@
 //! | `session` | a session per server and process, opened at the first use |
 //! | `signals`, `interrupt` | defers signal handlers during calls, and ends waits in vain |
 //! | `life`, `alarm` | the beginning and the end of a process, and its forks |
-//! | `maps` | the memory that stands for mapped files |
+//! | `maps` | the memory of mapped files |
 //! | `program`, `report` | programs that are not served, and the report at the end |
 //! | `files`, `names`, `attributes`, `listing`, `locks`, `streams`, `wide` | the operations |
 //!

@@ -223,7 +223,7 @@ fn mark_of_host() -> u64 {
 /// lock on all bytes of a file, such as an NFS client's `flock`, conflicts with both.
 const FLOCK_FROM: u64 = 1 << 63;
 
-/// `flock`: by the open file, whatever it was opened for.
+/// `flock`: owned by the open file, independent of its access mode.
 pub(crate) fn whole(description: &Description, fd: c_int, operation: c_int) -> Result<()> {
     let record = &description.record;
     if record.is_name() {

@@ -228,7 +228,7 @@ impl Maps {
 
 struct Shared(UnsafeCell<Maps>);
 
-// SAFETY: used by whoever has taken the lock.
+// SAFETY: used only by the thread that holds the lock.
 unsafe impl Sync for Shared {}
 
 static MAPS: Shared = Shared(UnsafeCell::new(Maps::new()));

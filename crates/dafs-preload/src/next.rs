@@ -173,7 +173,7 @@ mod tests {
 
     #[test]
     fn a_fault_leaves_nothing_aside() {
-        // SAFETY: the handler only looks; the signal is one for this thread that nobody else uses.
+        // SAFETY: the handler only reads; no other code uses this signal.
         unsafe { libc::signal(libc::SIGSYS, looks as *const () as usize) };
         let inside = aside(|| {
             // SAFETY: takes no memory.

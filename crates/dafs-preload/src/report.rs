@@ -31,14 +31,14 @@ pub(crate) fn served() {
 /// The original standard error: many programs close theirs before they end.
 static STANDARD_ERROR: OnceLock<File> = OnceLock::new();
 
-/// Keeps what the report needs.
+/// Saves the descriptor that the report needs.
 pub(crate) fn prepare() {
     let wanted = config::get().and_then(|config| config.report.as_deref());
     if wanted.is_none_or(|target| target.as_os_str() != "-") {
         return;
     }
     let Ok(fd) = kernel::control(2, libc::F_DUPFD_CLOEXEC, 3) else { return };
-    // SAFETY: a new descriptor that belongs to nobody else.
+    // SAFETY: a new descriptor without another owner.
     if let Ok(fd) = descriptors::kept(unsafe { OwnedFd::from_raw_fd(fd) }) {
         let _ = STANDARD_ERROR.set(fd.into());
     }

@@ -30,13 +30,13 @@ pub(crate) fn process() -> &'static Process {
         current = match PROCESS.compare_exchange(null, new, Ordering::AcqRel, Ordering::Acquire) {
             Ok(_) => new,
             Err(known) => {
-                // SAFETY: nobody has seen the new one.
+                // SAFETY: the new one was not published.
                 drop(unsafe { Box::from_raw(new) });
                 known
             }
         };
     }
-    // SAFETY: what is in there was leaked from a box and is never freed.
+    // SAFETY: the pointer was leaked from a box and is never freed.
     unsafe { &*current }
 }
 

@@ -159,7 +159,7 @@ unsafe extern "C" fn read(cookie: *mut c_void, to: *mut c_char, count: size_t) -
 unsafe extern "C" fn write(cookie: *mut c_void, from: *const c_char, count: size_t) -> ssize_t {
     let mut done = 0;
     while done < count {
-        // SAFETY: what the C library gives, from its first byte that is not written yet.
+        // SAFETY: the C library's buffer, from its first byte that is not written yet.
         match unsafe { write_some(descriptor(cookie), from.add(done), count - done) } {
             ..=0 => break,
             written => done += written as usize,
@@ -302,7 +302,7 @@ pub(crate) fn replaced(fd: c_int) {
         true => {
             let Ok(stream) = open(fd, mode.as_ptr(), false) else { return };
             if fd == 2 {
-                // SAFETY: a stream that nobody has seen yet.
+                // SAFETY: a stream that is not published yet.
                 unsafe { libc::setvbuf(stream, std::ptr::null_mut(), libc::_IONBF, 0) };
             }
             OURS[at].store(stream, Ordering::Release);

@@ -162,7 +162,7 @@ impl StandIns {
 
 impl Drop for StandIns {
     fn drop(&mut self) {
-        // SAFETY: opened once, and used by nobody any more.
+        // SAFETY: opened once, and not used any more.
         unsafe { libc::iconv_close(self.how) };
     }
 }

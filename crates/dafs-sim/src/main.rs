@@ -37,35 +37,36 @@ struct Arguments {
     /// With --crashes: a network that does nothing but delay.
     #[arg(long, requires = "crashes")]
     calm_network: bool,
-    /// With --crashes: a deliberate bug, to see that it is noticed.
+    /// With --crashes: a deliberate bug, to prove that the checks find it.
     #[arg(long, requires = "crashes", default_value = "none")]
     danger: CrashDanger,
-    /// With --crashes: makes the first world that fails as small as it gets.
+    /// With --crashes: shrinks the first world that fails.
     #[arg(long, requires = "crashes")]
     shrink: bool,
     /// With --crashes: ends the server and the first client at every place there is, one place per
     /// world; all other faults are left out.
     #[arg(long, requires = "crashes")]
     exhaust: bool,
-    /// With --crashes: ends the server before it has this many effects.
+    /// With --crashes: ends the server after this many persistent effects.
     #[arg(long, requires = "crashes")]
     end_server: Option<u64>,
-    /// With --crashes: the same, and the power fails.
+    /// With --crashes: the same, with a power failure.
     #[arg(long, requires = "crashes")]
     cut_power: Option<u64>,
     /// With --crashes: ends the first client at this step.
     #[arg(long, requires = "crashes")]
     end_client: Option<u64>,
-    /// Prints everything that the clients do and are told.
+    /// Prints all operations of the clients and their answers.
     #[arg(long)]
     trace: bool,
-    /// Also prints what the program logs; as RUST_LOG says.
+    /// Also prints the log of the program, filtered by RUST_LOG.
     #[arg(long)]
     log: bool,
-    /// Lets the store forget every so many writes, to see that it is noticed.
+    /// Makes the store forget one write in this many, to prove that the checks find it.
     #[arg(long, default_value_t = 0)]
     danger_forget_write_every: u32,
-    /// Lets the transport flip a bit in so many of a million pieces, to see that it is noticed.
+    /// Makes the transport flip a bit in this many of a million pieces, to prove that the checks
+    /// find it.
     #[arg(long, default_value_t = 0)]
     danger_corrupt_ppm: u32,
 }

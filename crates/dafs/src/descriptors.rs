@@ -31,8 +31,8 @@ impl Given {
     /// and must not wait for this process.
     pub(crate) fn close(self) {
         for fd in self.0 {
-            // SAFETY: the number was open before this process opened anything, and nothing here owns
-            // what it was given or closes it, so it is still that.
+            // SAFETY: the number was open before this process opened anything, and no code here
+            // owns or closes inherited descriptors, so it still is the same.
             unsafe { libc::close(fd) };
         }
     }

@@ -10,7 +10,7 @@ pub(crate) fn keep_trimmed() -> std::io::Result<()> {
         let mut trimmer = Trimmer::default();
         loop {
             std::thread::sleep(TRIM_INTERVAL);
-            // SAFETY: takes no memory; tells of the heap.
+            // SAFETY: takes no memory; returns statistics of the heap.
             let free_bytes = unsafe { libc::mallinfo2() }.fordblks;
             if trimmer.is_due(free_bytes) {
                 // SAFETY: takes no memory of ours; gives back pages that hold no object.

@@ -15,7 +15,7 @@ use libc::{AT_FDCWD, c_char, c_int, c_uint, c_ulong, c_void, iovec, off_t, size_
 /// Memory that a call reads into. A bad or read-only address fails with `EFAULT`, as in the kernel.
 ///
 /// # Safety
-/// Wherever there is memory among `count` bytes at `to`, it may be written, by nobody else meanwhile.
+/// Any memory among `count` bytes at `to` is writable, and no other thread writes it meanwhile.
 pub(super) unsafe fn target<'a>(to: *mut c_void, count: size_t) -> CheckedSlice<'a> {
     // SAFETY: the caller's promise.
     unsafe { CheckedSlice::callers(to.cast(), count.min(IO_BYTES_MAX)) }
@@ -24,7 +24,7 @@ pub(super) unsafe fn target<'a>(to: *mut c_void, count: size_t) -> CheckedSlice<
 /// Memory that a call writes from.
 ///
 /// # Safety
-/// Wherever there is memory among `count` bytes at `from`, it stays as it is.
+/// Any memory among `count` bytes at `from` stays unchanged.
 pub(super) unsafe fn source<'a>(from: *const c_void, count: size_t) -> CheckedSlice<'a> {
     // SAFETY: the caller's promise; a source is only copied from.
     unsafe { CheckedSlice::callers(from.cast_mut().cast(), count.min(IO_BYTES_MAX)) }

@@ -62,7 +62,7 @@ unsafe fn map(
     // SAFETY: the mapping is new and of whole pages.
     let target = unsafe { std::slice::from_raw_parts_mut(at.cast::<u8>(), whole.len()) };
     if let Err(errno) = file.read_vectored(&[CheckedSlice::from_mut(target)], offset) {
-        // SAFETY: the mapping is ours; nobody has seen it.
+        // SAFETY: the mapping is ours, and not published.
         unsafe { libc::munmap(at, bytes) };
         return Err(errno);
     }

@@ -59,7 +59,7 @@ unsafe fn bytes<'a>(text: *const c_char) -> &'a [u8] {
 /// Reads a value from the program's memory: `EFAULT` at a bad address.
 ///
 /// # Safety
-/// Wherever there is memory at `from`, it holds such a value.
+/// Any memory at `from` holds such a value.
 unsafe fn taken<T: Copy>(from: *const T) -> Result<T> {
     let mut value = MaybeUninit::<T>::uninit();
     // SAFETY: the caller's promise; the value is there when it has been copied whole.
@@ -74,7 +74,7 @@ unsafe fn taken<T: Copy>(from: *const T) -> Result<T> {
 /// Writes a value to the program's memory: `EFAULT` at a bad address.
 ///
 /// # Safety
-/// Wherever there is memory at `to`, it may be written, by nobody else meanwhile.
+/// Any memory at `to` is writable, and no other thread writes it meanwhile.
 unsafe fn give<T: Copy>(to: *mut T, mut value: T) -> Result<()> {
     // SAFETY: the value, as bytes; the caller's promise.
     unsafe {

@@ -14,7 +14,7 @@ use std::ffi::{CStr, CString};
 enum Places {
     /// The search of the C library.
     All,
-    /// These paths in turn; `None` stands for a served one.
+    /// These paths in turn; `None` is a served one.
     Each(Vec<Option<CString>>),
 }
 

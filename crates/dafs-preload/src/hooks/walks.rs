@@ -135,7 +135,7 @@ unsafe fn glob_with_ours(
         return libc::GLOB_ABORTED;
     }
     // SAFETY: the structure is the program's and has room for these; the function of that name has
-    // this type. The functions given come to us first, and pass on what is not ours.
+    // this type. The given functions are the hooks, which pass on calls for other streams.
     unsafe {
         (*result).closedir = libc::closedir;
         (*result).readdir = libc::readdir64;

@@ -71,7 +71,7 @@ struct Hold {
     /// Conflict only with exclusive locks
     #[arg(long)]
     shared: bool,
-    /// If the holder fails, tell the next client, and keep everybody out until the data is repaired
+    /// If the holder fails, tell the next client, and deny all access until the data is repaired
     #[arg(long)]
     persist: bool,
     /// If the holder or its command fails, undo the writes to the file; for the whole file

@@ -2,8 +2,8 @@
 //!
 //! Invariants
 //! * A name is one component, validated on input, and only used below an open directory.
-//! * No symlink is followed. Whatever others do in the directories meanwhile, no object outside of
-//!   them is touched.
+//! * No symlink is followed. Changes by others in the directories lead to no object outside of
+//!   them.
 
 use rustix::fs::{
     AtFlags, FileType, Mode, OFlags, Stat, StatxFlags, Timespec, Timestamps, XattrFlags, openat,

@@ -53,7 +53,7 @@ enum What {
         /// The export that it is a part of, if several have nodes
         #[arg(long)]
         export: Option<String>,
-        /// Let it take files again, and leave there what has not been moved
+        /// Let it take files again, and leave the files there that have not been moved
         #[arg(long, conflicts_with = "wait")]
         undo: bool,
         /// Wait until it is empty
