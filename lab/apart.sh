@@ -68,7 +68,7 @@ go_without_one() {
     # A data server that was evicted from its file system returns as a new client of it.
     wrote() {
         look
-        # A check that does not stop the function by itself when it is used as a condition.
+        # `set -e` has no effect in a function that is used as a condition, so each command returns by itself.
         write_files again || return 1
         (moved written "$whole" $((1 << 20))) >"$work/moved"
     }

@@ -149,7 +149,7 @@ eventually() {
 
 listens() {
     (exec 3<>"/dev/tcp/$address/2049") 2>/dev/null || return 1
-    # A server with software iWARP logs an error about a connection without data.
+    # A server with software iWARP complains about a connection without data.
     [[ $server_guest || $transport == tcp || $(</proc/net/tcp) == *":4E51 00000000:0000 0A"* ]]
 }
 server_ended() {

@@ -99,7 +99,7 @@ pub unsafe extern "C" fn dap_lock(
 
 /// Takes over broken locks, which the range must cover entirely, so that the caller can repair the
 /// data; dap_unlock() ends the repair. Until then reads and writes of others fail with
-/// DAP_E_STALE_STATEID. DAP_E_INVALID if no lock is broken, DAP_E_LOCK_RANGE for a part of a lock.
+/// DAP_E_STALE_STATEID. DAP_E_INVAL if no lock is broken, DAP_E_LOCK_RANGE for a part of a lock.
 ///
 /// Threads: any.
 #[unsafe(no_mangle)]

@@ -24,7 +24,7 @@ pub enum Fault<E> {
     Away,
     /// It has become unreachable.
     Unreachable,
-    /// It has answered with an error.
+    /// The request was sent and has failed.
     Asked(E),
     /// It has transferred fewer bytes than requested.
     Short,

@@ -80,7 +80,7 @@ impl<P> Plan<P> {
     }
 
     /// True if a transfer suits the layout: every part has an existing component, and the parts are
-    /// not mostly short. A third-party driver must have been checked as a whole for that.
+    /// not mostly short. The result is reliable only for a driver that was checked as a whole.
     pub fn suits(&self, offset: u64, len: usize) -> bool {
         let most = len as u64 / STRIPE_BYTES_MIN + 2;
         (0..self.driver.copies()).all(|copy| {

@@ -87,9 +87,9 @@ pub enum Want<G, N> {
 /// A result, if it is available now.
 #[derive(Debug)]
 pub enum Step<T> {
-    /// Another thread is deciding: retry after a change.
+    /// The result.
     Now(T),
-    /// Another thread is at it: to be asked again after a change.
+    /// Another thread is deciding: retry after a change.
     Wait,
 }
 

@@ -10,8 +10,8 @@
 //!
 //! Invariants
 //! * An open file has at most one holder. The holder has one `fcntl` lock on the memfd for its
-//!   lifetime, and another while it has the server's lock. A second holder waits for the first
-//!   lock.
+//!   lifetime, and another while it has the server's lock. A second holder waits until the
+//!   first has got the lock.
 //! * The holder keeps no descriptor of the program, and only `SIGKILL` ends it.
 
 use crate::descriptor::{Kind, Record, kernel};
@@ -167,7 +167,7 @@ fn start(fd: c_int, record: &Record, range: &LockRange, waits: bool) -> Result<(
     done
 }
 
-/// Waits for an event at one end of a pipe, until a timeout.
+/// True if an event occurs at one end of a pipe before a timeout.
 fn is_ready(end: c_int, events: i16, milliseconds: c_int) -> bool {
     let mut poll = libc::pollfd { fd: end, events, revents: 0 };
     // SAFETY: one such structure.
