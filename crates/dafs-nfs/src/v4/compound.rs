@@ -21,6 +21,7 @@ use super::journal::{Numbered, Progress};
 use super::ops::copy::Copied;
 use super::resume::{self, Resume};
 use super::session::{HeldSlot, Session};
+use super::status::{OpError, OpResult};
 use crate::admission::{Origin, Who};
 use crate::args::Args;
 use crate::connection::Connection;
@@ -33,44 +34,9 @@ use dafs_rpc::{Mark, Reply};
 use dafs_service::{Caller, Client, Door, Handle, Owner, Service, Subject};
 use dafs_store::Wait;
 use dafs_wire::nfs4::{CompoundArgs, OP_ILLEGAL, Op, OpNum, SessionId, Stateid, Status};
-use dafs_wire::xdr::{Decode, Decoder, Encoder, XdrError};
+use dafs_wire::xdr::{Decode, Decoder, Encoder};
 use std::net::SocketAddr;
 use std::sync::Arc;
-
-/// The outcome of an operation. On success its result body follows the status in the reply.
-pub(crate) type OpResult = Result<(), OpError>;
-
-/// The reason why an operation has no ordinary result.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum OpError {
-    /// It failed, and its output is truncated.
-    Status(Status),
-    /// It failed, and its output is the body that belongs to this status.
-    WithBody(Status),
-    /// It must wait. Its output is truncated, and it runs again where waiting is allowed.
-    Wait,
-    /// It must wait for the journal, on any thread. Its output is truncated, and it runs again when
-    /// the gate has opened.
-    Later,
-    /// It may wait for machines of another store than those of its thread's lane. It runs again on
-    /// a thread of that lane.
-    Elsewhere,
-    /// It has done a piece, and other jobs get their turns before the next one. Its output is
-    /// truncated, and it runs again.
-    NextTurn,
-}
-
-impl From<Status> for OpError {
-    fn from(status: Status) -> Self {
-        Self::Status(status)
-    }
-}
-
-impl From<XdrError> for OpError {
-    fn from(_: XdrError) -> Self {
-        Self::Status(Status::BadXdr)
-    }
-}
 
 /// The caller, origin and time of a call.
 #[derive(Debug, Clone)]

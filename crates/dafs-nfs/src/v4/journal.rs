@@ -18,8 +18,9 @@
 //! * The journal keeps the changes of one request for each slot. A newer request shows that the
 //!   client has the reply to the one before.
 
-use super::compound::{Compound, OpError, OpResult};
+use super::compound::Compound;
 use super::resume;
+use super::status::{OpError, OpResult};
 use crate::args::Args;
 use crate::limits::{DURABLE_OPERATIONS_MAX, DURABLE_REPLY_BYTES_MAX, DURABLE_RESULT_BYTES_MAX};
 use crate::principal::Principal;

@@ -13,10 +13,11 @@
 
 use super::attr::VERIFIER_KEPT_IN;
 use super::attr::set::{self, Purpose};
-use super::compound::{Compound, OpError, OpResult};
+use super::compound::Compound;
 use super::dispatch;
 use super::journal::{MECHANISM, Noted, Numbered, session_key};
 use super::session::Session;
+use super::status::{OpError, OpResult};
 use crate::limits::DURABLE_OPERATIONS_MAX;
 use crate::principal::Principal;
 use crate::shared::NfsShared;

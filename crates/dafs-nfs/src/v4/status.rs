@@ -6,10 +6,45 @@
 //!   15.1.16).
 //! * "Must wait" is no status: it moves the compound to a thread that may wait.
 
-use super::compound::OpError;
 use dafs_service::ServiceError;
 use dafs_store::StoreError;
 use dafs_wire::nfs4::Status;
+use dafs_wire::xdr::XdrError;
+
+/// The outcome of an operation. On success its result body follows the status in the reply.
+pub(crate) type OpResult = Result<(), OpError>;
+
+/// The reason why an operation has no ordinary result.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum OpError {
+    /// It failed, and its output is truncated.
+    Status(Status),
+    /// It failed, and its output is the body that belongs to this status.
+    WithBody(Status),
+    /// It must wait. Its output is truncated, and it runs again where waiting is allowed.
+    Wait,
+    /// It must wait for the journal, on any thread. Its output is truncated, and it runs again when
+    /// the gate has opened.
+    Later,
+    /// It may wait for machines of another store than those of its thread's lane. It runs again on
+    /// a thread of that lane.
+    Elsewhere,
+    /// It has done a piece, and other jobs get their turns before the next one. Its output is
+    /// truncated, and it runs again.
+    NextTurn,
+}
+
+impl From<Status> for OpError {
+    fn from(status: Status) -> Self {
+        Self::Status(status)
+    }
+}
+
+impl From<XdrError> for OpError {
+    fn from(_: XdrError) -> Self {
+        Self::Status(Status::BadXdr)
+    }
+}
 
 impl From<StoreError> for OpError {
     fn from(error: StoreError) -> Self {

@@ -12,8 +12,9 @@
 mod read;
 mod write;
 
-use super::compound::{Compound, OpError, OpResult};
+use super::compound::Compound;
 use super::stateid;
+use super::status::{OpError, OpResult};
 use crate::wire_handle;
 use dafs_service::{DataRole, ForeignUse, Handle, ServiceError};
 use dafs_wire::nfs4::{Op, Stateid, Status};

@@ -6,9 +6,9 @@
 
 use super::check;
 use crate::io::write_all;
-use crate::v4::compound::{Compound, OpError, OpResult};
+use crate::v4::compound::Compound;
 use crate::v4::ops::sync_failed;
-use crate::v4::status::of_store;
+use crate::v4::status::{OpError, OpResult, of_store};
 use dafs_service::DataRole;
 use dafs_store::{DataUse, Stability, Wait};
 use dafs_wire::nfs4::{StableHow, Status, Verifier, WriteArgs, WriteResult};

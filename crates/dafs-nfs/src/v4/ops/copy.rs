@@ -12,9 +12,9 @@ use super::write::WRITE;
 use crate::limits::{COPY_SLICE_BYTES, COPY_SYNCHRONOUS_BYTES_MAX};
 use crate::shared::NfsShared;
 use crate::v4::callback::{Callback, OffloadOutcome};
-use crate::v4::compound::{CallContext, Compound, OpError, OpResult};
+use crate::v4::compound::{CallContext, Compound};
 use crate::v4::stateid;
-use crate::v4::status::of_io;
+use crate::v4::status::{OpError, OpResult, of_io};
 use dafs_service::{Caller, Client, Handle, Place, StateRef};
 use dafs_store::{OpenFile, Wait};
 use dafs_wire::nfs4::{

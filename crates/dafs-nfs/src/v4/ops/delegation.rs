@@ -2,9 +2,9 @@
 //! 18.2, 18.6, 18.18).
 
 use super::open::share;
-use crate::v4::compound::{Compound, OpResult};
+use crate::v4::compound::Compound;
 use crate::v4::stateid;
-use crate::v4::status::without_perm;
+use crate::v4::status::{OpResult, without_perm};
 use dafs_wire::nfs4::{
     CloseArgs, DelegreturnArgs, OpenDowngradeArgs, ShareAccess, Stateid, StateidResult, Status,
 };

@@ -2,8 +2,8 @@
 
 use crate::io::place_text;
 use crate::v4::attr::get::{self, Object};
-use crate::v4::compound::{Compound, OpError, OpResult};
-use crate::v4::status::without_perm;
+use crate::v4::compound::Compound;
+use crate::v4::status::{OpError, OpResult, without_perm};
 use dafs_service::ServiceError;
 use dafs_store::StoreError;
 use dafs_wire::nfs4::{Attr, Bitmap, GetattrArgs, Status};

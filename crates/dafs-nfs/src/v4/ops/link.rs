@@ -1,8 +1,8 @@
 //! LINK (RFC 8881 18.9).
 
 use super::{change_info, kind_of, name};
-use crate::v4::compound::{Compound, OpError, OpResult};
-use crate::v4::status::without_perm;
+use crate::v4::compound::Compound;
+use crate::v4::status::{OpError, OpResult, without_perm};
 use dafs_service::ServiceError;
 use dafs_service::durable::Change;
 use dafs_store::{Kind, StoreError};

@@ -36,7 +36,8 @@ mod xattr;
 
 pub(crate) use commit::sync_failed;
 
-use super::compound::{Compound, OpError, OpResult};
+use super::compound::Compound;
+use super::status::{OpError, OpResult};
 use dafs_service::{Handle, ServiceError};
 use dafs_store::{DirChange, Kind, StoreError};
 use dafs_wire::nfs4::{ChangeInfo, Op, Status};

@@ -4,8 +4,9 @@ use super::create::{finish_new, hands_down};
 use super::{name, open_reply};
 use crate::v4::attr::VERIFIER_KEPT_IN;
 use crate::v4::attr::set::{self, Change, Purpose};
-use crate::v4::compound::{Compound, OpError, OpResult};
+use crate::v4::compound::Compound;
 use crate::v4::stateid;
+use crate::v4::status::{OpError, OpResult};
 use dafs_service::{
     DelegationKind, Handle, OpenClaim, OpenHow, OpenRequest, OpenTarget, Opened, Share, Want,
     WantKind, durable,

@@ -2,8 +2,9 @@
 //! why there is none.
 
 use super::change_info;
-use crate::v4::compound::{Compound, OpResult};
+use crate::v4::compound::Compound;
 use crate::v4::stateid;
+use crate::v4::status::OpResult;
 use dafs_service::{Delegation, DelegationKind, NoDelegation, Opened, StateRef, WantKind};
 use dafs_wire::nfs4::{
     Ace, Bitmap, ChangeInfo, OpenDelegation, OpenFlags, OpenResult, ReadDelegation, SpaceLimit,

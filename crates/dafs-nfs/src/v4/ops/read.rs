@@ -5,9 +5,9 @@
 //! * Data that is not in memory is read on a pool thread. No answer comes from a partial check.
 
 use crate::limits::TRANSFER_BYTES_MAX;
-use crate::v4::compound::{Compound, OpError, OpResult};
+use crate::v4::compound::Compound;
 use crate::v4::stateid;
-use crate::v4::status::of_io;
+use crate::v4::status::{OpError, OpResult, of_io};
 use dafs_mem::VolatileSlice;
 use dafs_rpc::BulkSpace;
 use dafs_store::{OpenFile, OpenMode, StoreError, Wait};

@@ -4,9 +4,9 @@
 //! * The mask in the answer names the attributes that were set, on failure too.
 
 use crate::v4::attr::set::{self, Change, Purpose};
-use crate::v4::compound::{Compound, OpError, OpResult};
+use crate::v4::compound::Compound;
 use crate::v4::stateid;
-use crate::v4::status::of_setattr;
+use crate::v4::status::{OpError, OpResult, of_setattr};
 use dafs_service::durable::{self, MaskedMode};
 use dafs_service::{Handle, StateRef};
 use dafs_store::SetAttr;

@@ -3,9 +3,9 @@
 
 use super::read::READ;
 use super::write::WRITE;
-use crate::v4::compound::{Compound, OpError, OpResult};
+use crate::v4::compound::Compound;
 use crate::v4::stateid;
-use crate::v4::status::{of_io, without_perm};
+use crate::v4::status::{OpError, OpResult, of_io, without_perm};
 use dafs_store::{CacheAdvice, OpenFile, OpenMode, SeekWhat};
 use dafs_wire::nfs4::{
     AllocateArgs, Bitmap, CloneArgs, DeallocateArgs, IoAdvice, IoAdviseArgs, IoAdviseResult,

@@ -1,6 +1,7 @@
 //! PUTFH, PUTROOTFH, PUTPUBFH, GETFH (RFC 8881 18.8, 18.19 - 18.21).
 
-use crate::v4::compound::{Compound, OpError, OpResult};
+use crate::v4::compound::Compound;
+use crate::v4::status::{OpError, OpResult};
 use crate::wire_handle;
 use dafs_wire::nfs4::{GetfhResult, PutfhArgs, Status};
 

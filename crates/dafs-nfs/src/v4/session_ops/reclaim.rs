@@ -1,6 +1,7 @@
 //! RECLAIM_COMPLETE (RFC 8881 18.51).
 
-use crate::v4::compound::{Compound, OpResult};
+use crate::v4::compound::Compound;
+use crate::v4::status::OpResult;
 use dafs_wire::nfs4::ReclaimCompleteArgs;
 
 /// Completes the client's reclaims. For one file system (after a migration, which this server does

@@ -2,12 +2,13 @@
 
 use crate::limits::RPC_REPLY_HEADER_BYTES;
 use crate::principal::Principal;
-use crate::v4::compound::{Compound, OpError, OpResult, RESULT_HEAD_BYTES};
+use crate::v4::compound::{Compound, RESULT_HEAD_BYTES};
 use crate::v4::digest;
 use crate::v4::journal::Numbered;
 use crate::v4::resume;
 use crate::v4::session::{Session, SlotsLeft};
 use crate::v4::slot::{Begin, SlotRequest};
+use crate::v4::status::{OpError, OpResult};
 use dafs_wire::nfs4::{SequenceArgs, SequenceResult, SequenceStatus, Status};
 use std::sync::Arc;
 

@@ -2,8 +2,9 @@
 //! server chooses the modification time, whatever the client sends.
 
 use super::{check_range, form, of_layout};
-use crate::v4::compound::{Compound, OpError, OpResult};
+use crate::v4::compound::Compound;
 use crate::v4::stateid;
+use crate::v4::status::{OpError, OpResult};
 use dafs_service::ServiceError;
 use dafs_wire::nfs4::{LayoutcommitArgs, LayoutcommitResult, Status};
 

@@ -3,8 +3,9 @@
 //! The other reports are for the administrator's log.
 
 use super::{count_uses, form, hear_errors, of_layout, use_of};
-use crate::v4::compound::{Compound, OpResult};
+use crate::v4::compound::Compound;
 use crate::v4::stateid;
+use crate::v4::status::OpResult;
 use dafs_service::{DeviceUse, Moved, StateKind};
 use dafs_store::{DeviceKey, LayoutForm};
 use dafs_wire::nfs4::{FlexUpdate, IoInfo, LayouterrorArgs, LayoutstatsArgs, Stateid, Status};

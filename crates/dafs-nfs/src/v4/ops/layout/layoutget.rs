@@ -2,8 +2,9 @@
 
 use super::{check_range, form, mode, of_layout};
 use crate::limits::LAYOUT_STATS_SECONDS;
-use crate::v4::compound::{Compound, OpError, OpResult};
+use crate::v4::compound::Compound;
 use crate::v4::stateid;
+use crate::v4::status::{OpError, OpResult};
 use dafs_service::{LayoutMode, LayoutRequest, ServiceError, StateRef};
 use dafs_store::{FileCopy, Packing, Placement, Spread};
 use dafs_wire::nfs4::{

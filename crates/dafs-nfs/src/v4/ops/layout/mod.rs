@@ -25,8 +25,9 @@ use dafs_wire::nfs4::{
     Stateid, Status,
 };
 
-use crate::v4::compound::{Compound, OpError, OpResult};
+use crate::v4::compound::Compound;
 use crate::v4::stateid;
+use crate::v4::status::{OpError, OpResult};
 
 /// Handles a client's errors at data servers. Write errors take effect before the client gets its
 /// answer, so the failed data server gets none of its later writes.
