@@ -12,7 +12,9 @@ use crate::listings::Listings;
 use crate::mount;
 use crate::shared::NfsShared;
 use crate::v3::{self, Sender};
-use crate::v4::compound::{self, Answer, CallContext, Parked};
+use crate::v4::compound::context::CallContext;
+use crate::v4::compound::end::Parked;
+use crate::v4::compound::engine::{self, Answer};
 use dafs_rpc::{
     AcceptStatus, AuthStatus, BackError, Call, ConnectionId, Credential, Groups, Handled, Handler,
     OwnedArgs, RejectStatus, Rejection, Reply, Responder, VersionRange,
@@ -65,7 +67,7 @@ impl NfsHandler {
 
     fn compound(&mut self, call: Call<'_>) -> Handled {
         let context = self.context(&call);
-        match compound::compound(&self.shared, context, Args::of(&call), Wait::Never) {
+        match engine::compound(&self.shared, context, Args::of(&call), Wait::Never) {
             Answer::Reply(reply) => reply.into(),
             Answer::Garbage => AcceptStatus::GarbageArgs.into(),
             Answer::Parked(parked) => {

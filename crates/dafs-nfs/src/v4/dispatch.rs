@@ -1,6 +1,6 @@
 //! Dispatches an operation to its function.
 
-use super::compound::Compound;
+use super::compound::context::Compound;
 use super::status::OpResult;
 use super::{data, ops, session_ops};
 use dafs_wire::nfs4::{Op, OpNum, Status};

@@ -18,7 +18,7 @@
 //! * The journal keeps the changes of one request for each slot. A newer request shows that the
 //!   client has the reply to the one before.
 
-use super::compound::Compound;
+use super::compound::context::Compound;
 use super::resume;
 use super::status::{OpError, OpResult};
 use crate::args::Args;

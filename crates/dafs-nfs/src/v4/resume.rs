@@ -13,7 +13,7 @@
 
 use super::attr::VERIFIER_KEPT_IN;
 use super::attr::set::{self, Purpose};
-use super::compound::Compound;
+use super::compound::context::Compound;
 use super::dispatch;
 use super::journal::{MECHANISM, Noted, Numbered, session_key};
 use super::session::Session;

@@ -1,10 +1,10 @@
 //! The end of a compound: it has a reply to send, or is parked until it can go on.
 
-use super::{Compound, Frame, run};
+use super::context::{CallContext, Compound, Frame};
+use super::engine::run;
 use crate::args::Args;
 use crate::measure::About;
 use crate::shared::NfsShared;
-use crate::v4::compound::CallContext;
 use crate::v4::journal::{Gate, Unsettled};
 use crate::v4::session::Session;
 use dafs_rpc::Reply;

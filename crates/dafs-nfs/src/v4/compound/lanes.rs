@@ -6,7 +6,7 @@
 //!   store. So a store that does not answer never blocks the threads of others, whatever handles
 //!   clients put into one request.
 
-use super::{Compound, Frame, Place};
+use super::context::{Compound, Frame, Place};
 use dafs_service::{Service, Touch};
 use dafs_wire::nfs4::OpNum;
 

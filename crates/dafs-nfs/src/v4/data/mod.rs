@@ -12,7 +12,7 @@
 mod read;
 mod write;
 
-use super::compound::Compound;
+use super::compound::context::Compound;
 use super::stateid;
 use super::status::{OpError, OpResult};
 use crate::wire_handle;

@@ -7,7 +7,7 @@
 
 use super::check;
 use crate::limits::TRANSFER_BYTES_MAX;
-use crate::v4::compound::Compound;
+use crate::v4::compound::context::Compound;
 use crate::v4::status::{OpError, OpResult};
 use dafs_mem::VolatileSlice;
 use dafs_service::DataRole;

@@ -6,7 +6,7 @@
 
 use super::check;
 use crate::io::write_all;
-use crate::v4::compound::Compound;
+use crate::v4::compound::context::Compound;
 use crate::v4::ops::sync_failed;
 use crate::v4::status::{OpError, OpResult, of_store};
 use dafs_service::DataRole;

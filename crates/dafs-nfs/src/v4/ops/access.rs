@@ -1,6 +1,6 @@
 //! ACCESS (RFC 8881 18.1, RFC 8276 8.5).
 
-use crate::v4::compound::Compound;
+use crate::v4::compound::context::Compound;
 use crate::v4::status::{OpResult, without_perm};
 use dafs_store::AccessMask;
 use dafs_wire::nfs4::{Access, AccessArgs, AccessResult, Status};

@@ -1,7 +1,7 @@
 //! COMMIT (RFC 8881 18.3).
 
 use super::{holds_data, kind_of};
-use crate::v4::compound::Compound;
+use crate::v4::compound::context::Compound;
 use crate::v4::status::{OpError, OpResult, of_store, without_perm};
 use dafs_store::StoreError;
 use dafs_wire::nfs4::{CommitArgs, CommitResult, Status, Verifier};

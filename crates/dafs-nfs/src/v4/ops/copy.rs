@@ -12,7 +12,7 @@ use super::write::WRITE;
 use crate::limits::{COPY_SLICE_BYTES, COPY_SYNCHRONOUS_BYTES_MAX};
 use crate::shared::NfsShared;
 use crate::v4::callback::{Callback, OffloadOutcome};
-use crate::v4::compound::{CallContext, Compound};
+use crate::v4::compound::context::{CallContext, Compound};
 use crate::v4::stateid;
 use crate::v4::status::{OpError, OpResult, of_io};
 use dafs_service::{Caller, Client, Handle, Place, StateRef};

@@ -3,7 +3,7 @@
 use super::{change_info, name};
 use crate::limits::LINK_TEXT_BYTES_MAX;
 use crate::v4::attr::set::{self, Purpose};
-use crate::v4::compound::Compound;
+use crate::v4::compound::context::Compound;
 use crate::v4::status::{OpError, OpResult};
 use dafs_service::Handle;
 use dafs_service::durable::Change;

@@ -2,7 +2,7 @@
 //! 18.2, 18.6, 18.18).
 
 use super::open::share;
-use crate::v4::compound::Compound;
+use crate::v4::compound::context::Compound;
 use crate::v4::stateid;
 use crate::v4::status::{OpResult, without_perm};
 use dafs_wire::nfs4::{

@@ -2,7 +2,7 @@
 
 use crate::io::place_text;
 use crate::v4::attr::get::{self, Object};
-use crate::v4::compound::Compound;
+use crate::v4::compound::context::Compound;
 use crate::v4::status::{OpError, OpResult, without_perm};
 use dafs_service::ServiceError;
 use dafs_store::StoreError;

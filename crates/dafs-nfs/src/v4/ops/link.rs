@@ -1,7 +1,7 @@
 //! LINK (RFC 8881 18.9).
 
 use super::{change_info, kind_of, name};
-use crate::v4::compound::Compound;
+use crate::v4::compound::context::Compound;
 use crate::v4::status::{OpError, OpResult, without_perm};
 use dafs_service::ServiceError;
 use dafs_service::durable::Change;

@@ -1,7 +1,7 @@
 //! LOCK, LOCKT and LOCKU (RFC 8881 18.10 - 18.12).
 
 use super::{holds_data, kind_of};
-use crate::v4::compound::Compound;
+use crate::v4::compound::context::Compound;
 use crate::v4::stateid;
 use crate::v4::status::{OpError, OpResult, without_perm};
 use dafs_service::{LockConflict, LockError, LockExtras, LockKind, LockOwner, LockRequest};

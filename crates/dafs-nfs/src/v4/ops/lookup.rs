@@ -1,7 +1,7 @@
 //! LOOKUP, LOOKUPP and OPENATTR: from one handle to another (RFC 8881 18.13, 18.14, 18.17).
 
 use super::{name, not_a_directory};
-use crate::v4::compound::Compound;
+use crate::v4::compound::context::Compound;
 use crate::v4::status::{self, OpError, OpResult};
 use dafs_service::ServiceError;
 use dafs_store::StoreError;

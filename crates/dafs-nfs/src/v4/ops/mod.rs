@@ -36,7 +36,7 @@ mod xattr;
 
 pub(crate) use commit::sync_failed;
 
-use super::compound::Compound;
+use super::compound::context::Compound;
 use super::status::{OpError, OpResult};
 use dafs_service::{Handle, ServiceError};
 use dafs_store::{DirChange, Kind, StoreError};

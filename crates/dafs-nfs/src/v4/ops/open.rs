@@ -4,7 +4,7 @@ use super::create::{finish_new, hands_down};
 use super::{name, open_reply};
 use crate::v4::attr::VERIFIER_KEPT_IN;
 use crate::v4::attr::set::{self, Change, Purpose};
-use crate::v4::compound::Compound;
+use crate::v4::compound::context::Compound;
 use crate::v4::stateid;
 use crate::v4::status::{OpError, OpResult};
 use dafs_service::{

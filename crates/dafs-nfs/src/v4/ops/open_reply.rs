@@ -2,7 +2,7 @@
 //! why there is none.
 
 use super::change_info;
-use crate::v4::compound::Compound;
+use crate::v4::compound::context::Compound;
 use crate::v4::stateid;
 use crate::v4::status::OpResult;
 use dafs_service::{Delegation, DelegationKind, NoDelegation, Opened, StateRef, WantKind};

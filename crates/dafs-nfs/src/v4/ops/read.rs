@@ -5,7 +5,7 @@
 //! * Data that is not in memory is read on a pool thread. No answer comes from a partial check.
 
 use crate::limits::TRANSFER_BYTES_MAX;
-use crate::v4::compound::Compound;
+use crate::v4::compound::context::Compound;
 use crate::v4::stateid;
 use crate::v4::status::{OpError, OpResult, of_io};
 use dafs_mem::VolatileSlice;

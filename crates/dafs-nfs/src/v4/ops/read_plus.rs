@@ -13,7 +13,7 @@
 
 use super::read::{READ, read_part};
 use crate::limits::{READ_PLUS_PIECES_MAX, TRANSFER_BYTES_MAX};
-use crate::v4::compound::Compound;
+use crate::v4::compound::context::Compound;
 use crate::v4::stateid;
 use crate::v4::status::{OpError, OpResult, of_io};
 use dafs_store::{OpenFile, SeekWhat, StoreError};

@@ -9,7 +9,7 @@
 use super::getattr::check_request;
 use crate::limits::READDIR_LOOK_BYTES_MAX;
 use crate::v4::attr::get::{self, Object};
-use crate::v4::compound::Compound;
+use crate::v4::compound::context::Compound;
 use crate::v4::status::{self, OpError, OpResult, without_perm};
 use dafs_rpc::Reply;
 use dafs_service::{Caller, Handle, Service, ServiceError};

@@ -1,7 +1,7 @@
 //! REMOVE and RENAME (RFC 8881 18.25, 18.26).
 
 use super::{change_info, name};
-use crate::v4::compound::Compound;
+use crate::v4::compound::context::Compound;
 use crate::v4::status::{OpError, OpResult, without_perm};
 use dafs_service::durable::Change;
 use dafs_service::{RemoveMode, ServiceError};

@@ -4,7 +4,7 @@
 //! * The mask in the answer names the attributes that were set, on failure too.
 
 use crate::v4::attr::set::{self, Change, Purpose};
-use crate::v4::compound::Compound;
+use crate::v4::compound::context::Compound;
 use crate::v4::stateid;
 use crate::v4::status::{OpError, OpResult, of_setattr};
 use dafs_service::durable::{self, MaskedMode};

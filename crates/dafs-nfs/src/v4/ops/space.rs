@@ -3,7 +3,7 @@
 
 use super::read::READ;
 use super::write::WRITE;
-use crate::v4::compound::Compound;
+use crate::v4::compound::context::Compound;
 use crate::v4::stateid;
 use crate::v4::status::{OpError, OpResult, of_io, without_perm};
 use dafs_store::{CacheAdvice, OpenFile, OpenMode, SeekWhat};

@@ -3,7 +3,7 @@
 use super::getattr::check_request;
 use crate::v4::attr::get::{self, Object};
 use crate::v4::attr::supported;
-use crate::v4::compound::Compound;
+use crate::v4::compound::context::Compound;
 use crate::v4::status::{OpError, OpResult, without_perm};
 use dafs_wire::nfs4::{Attr, Fattr, Status, VerifyArgs};
 use dafs_wire::xdr::{Decode, Decoder, Encoder};

@@ -8,7 +8,7 @@
 use super::commit::sync_failed;
 use crate::io::write_all;
 use crate::limits::WRITE_INLINE_BYTES_MAX;
-use crate::v4::compound::Compound;
+use crate::v4::compound::context::Compound;
 use crate::v4::stateid;
 use crate::v4::status::{OpError, OpResult, of_io, of_store};
 use dafs_store::{OpenMode, Stability, StoreError};

@@ -3,7 +3,7 @@
 //! Names have no prefix on the wire. The store keeps them in the name space of users.
 
 use super::change_info;
-use crate::v4::compound::Compound;
+use crate::v4::compound::context::Compound;
 use crate::v4::status::{OpError, OpResult, without_perm};
 use dafs_service::ServiceError;
 use dafs_service::durable::{Change, digest};

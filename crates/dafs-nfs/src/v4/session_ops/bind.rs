@@ -1,7 +1,7 @@
 //! BIND_CONN_TO_SESSION and BACKCHANNEL_CTL (RFC 8881 18.34, 18.33).
 
 use super::channel;
-use crate::v4::compound::Compound;
+use crate::v4::compound::context::Compound;
 use crate::v4::status::{OpError, OpResult};
 use dafs_wire::nfs4::{
     BackchannelCtlArgs, BindConnToSessionArgs, BindConnToSessionResult, ChannelFromClient,

@@ -11,7 +11,7 @@ use super::channel;
 use crate::limits::SESSIONS_MAX;
 use crate::principal::Principal;
 use crate::v4::callback::BackParameters;
-use crate::v4::compound::Compound;
+use crate::v4::compound::context::Compound;
 use crate::v4::journal::{MECHANISM, session_record};
 use crate::v4::session::{Creation, NewSession};
 use crate::v4::status::{OpError, OpResult};

@@ -1,7 +1,7 @@
 //! DESTROY_SESSION and DESTROY_CLIENTID (RFC 8881 18.37, 18.50).
 
 use crate::principal::Principal;
-use crate::v4::compound::Compound;
+use crate::v4::compound::context::Compound;
 use crate::v4::journal::session_key;
 use crate::v4::status::{OpError, OpResult};
 use dafs_service::ClientKey;

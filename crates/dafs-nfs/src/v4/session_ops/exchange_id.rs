@@ -1,7 +1,7 @@
 //! EXCHANGE_ID (RFC 8881 18.35): makes, finds or updates the record of a client.
 
 use crate::principal::Principal;
-use crate::v4::compound::Compound;
+use crate::v4::compound::context::Compound;
 use crate::v4::status::OpResult;
 use dafs_service::ExchangeId;
 use dafs_wire::nfs4::{

@@ -1,6 +1,6 @@
 //! PUTFH, PUTROOTFH, PUTPUBFH, GETFH (RFC 8881 18.8, 18.19 - 18.21).
 
-use crate::v4::compound::Compound;
+use crate::v4::compound::context::Compound;
 use crate::v4::status::{OpError, OpResult};
 use crate::wire_handle;
 use dafs_wire::nfs4::{GetfhResult, PutfhArgs, Status};

@@ -1,6 +1,6 @@
 //! RECLAIM_COMPLETE (RFC 8881 18.51).
 
-use crate::v4::compound::Compound;
+use crate::v4::compound::context::Compound;
 use crate::v4::status::OpResult;
 use dafs_wire::nfs4::ReclaimCompleteArgs;
 

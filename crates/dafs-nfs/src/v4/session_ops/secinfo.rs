@@ -2,7 +2,7 @@
 //!
 //! Both consume the current file handle (RFC 8881 2.6.3.1.1.8).
 
-use crate::v4::compound::Compound;
+use crate::v4::compound::context::Compound;
 use crate::v4::status::{OpError, OpResult};
 use dafs_service::Handle;
 use dafs_wire::nfs4::{

@@ -2,7 +2,7 @@
 
 use crate::limits::RPC_REPLY_HEADER_BYTES;
 use crate::principal::Principal;
-use crate::v4::compound::{Compound, RESULT_HEAD_BYTES};
+use crate::v4::compound::context::{Compound, RESULT_HEAD_BYTES};
 use crate::v4::digest;
 use crate::v4::journal::Numbered;
 use crate::v4::resume;

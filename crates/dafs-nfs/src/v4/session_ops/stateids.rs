@@ -1,6 +1,6 @@
 //! FREE_STATEID and TEST_STATEID (RFC 8881 18.38, 18.48).
 
-use crate::v4::compound::Compound;
+use crate::v4::compound::context::Compound;
 use crate::v4::stateid;
 use crate::v4::status::{self, OpResult};
 use dafs_wire::nfs4::{FreeStateidArgs, Status, TestStateidArgs, TestStateidResult};

@@ -18,7 +18,7 @@
 
 use super::form;
 use crate::limits::TRANSFER_BYTES_MAX;
-use crate::v4::compound::Compound;
+use crate::v4::compound::context::Compound;
 use crate::v4::status::{OpError, OpResult};
 use dafs_store::{Device, DeviceKey, LayoutForm, NfsAddresses};
 use dafs_wire::nfs4::{

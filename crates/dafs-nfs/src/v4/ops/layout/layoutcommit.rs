@@ -2,7 +2,7 @@
 //! server chooses the modification time, whatever the client sends.
 
 use super::{check_range, form, of_layout};
-use crate::v4::compound::Compound;
+use crate::v4::compound::context::Compound;
 use crate::v4::stateid;
 use crate::v4::status::{OpError, OpResult};
 use dafs_service::ServiceError;

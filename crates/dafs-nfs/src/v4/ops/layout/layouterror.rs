@@ -3,7 +3,7 @@
 //! The other reports are for the administrator's log.
 
 use super::{count_uses, form, hear_errors, of_layout, use_of};
-use crate::v4::compound::Compound;
+use crate::v4::compound::context::Compound;
 use crate::v4::stateid;
 use crate::v4::status::OpResult;
 use dafs_service::{DeviceUse, Moved, StateKind};

@@ -2,7 +2,7 @@
 
 use super::{check_range, form, mode, of_layout};
 use crate::limits::LAYOUT_STATS_SECONDS;
-use crate::v4::compound::Compound;
+use crate::v4::compound::context::Compound;
 use crate::v4::stateid;
 use crate::v4::status::{OpError, OpResult};
 use dafs_service::{LayoutMode, LayoutRequest, ServiceError, StateRef};

@@ -1,7 +1,7 @@
 //! LAYOUTRETURN (RFC 8881 18.44): returns the layouts of a file, of a file system, or all.
 
 use super::{check_range, count_uses, form, hear_errors, mode, of_layout, use_of};
-use crate::v4::compound::Compound;
+use crate::v4::compound::context::Compound;
 use crate::v4::stateid;
 use crate::v4::status::OpResult;
 use dafs_store::LayoutForm;

@@ -25,7 +25,7 @@ use dafs_wire::nfs4::{
     Stateid, Status,
 };
 
-use crate::v4::compound::Compound;
+use crate::v4::compound::context::Compound;
 use crate::v4::stateid;
 use crate::v4::status::{OpError, OpResult};
 

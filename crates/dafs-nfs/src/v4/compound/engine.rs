@@ -1,0 +1,225 @@
+//! The compound engine: executes operations one after the other. Each appends its result.
+//!
+//! Invariants
+//! * No operation waits while `wait` is `Never`. One that must wait is undone by truncating its
+//!   output, and the compound goes on from it on a pool thread ([`Parked`]). There it waits for the
+//!   machines of one store only. An operation on another store moves to another thread.
+//! * The reply never exceeds the session's limit. A modifying operation starts only if its result
+//!   will fit.
+//! * The slot that SEQUENCE took is released when the compound ends, in whatever way.
+//! * The rules on the positions of operations (RFC 8881 18.46.3) are checked before any operation
+//!   runs.
+
+use super::context::{CallContext, Compound, Frame, RESULT_HEAD_BYTES};
+use super::end::{Parked, conclude, lost, refuse, take_back};
+use crate::args::Args;
+use crate::limits::{
+    MINOR_VERSION_MAX, MINOR_VERSION_MIN, RESPONSE_BYTES_MAX, RPC_REPLY_HEADER_BYTES,
+};
+use crate::measure::Stages;
+use crate::shared::NfsShared;
+use crate::v4::status::{OpError, OpResult};
+use crate::v4::{dispatch, resume};
+use dafs_rpc::{Mark, Reply};
+use dafs_service::Door;
+use dafs_store::Wait;
+use dafs_wire::nfs4::{CompoundArgs, OP_ILLEGAL, Op, OpNum, Status};
+use dafs_wire::xdr::{Decode, Decoder};
+use std::sync::Arc;
+
+/// The outcome of a compound.
+pub(crate) enum Answer {
+    /// The whole reply.
+    Reply(Reply),
+    /// The rest has to run where waiting is allowed.
+    Parked(Box<Parked>),
+    /// The frame around the operations is not XDR.
+    Garbage,
+}
+
+/// Runs the COMPOUND in `args`. With `Wait::Never` it waits for no other machine and no fsync. It
+/// may read names and attributes of local file systems.
+pub(crate) fn compound(
+    shared: &Arc<NfsShared>,
+    call: CallContext,
+    args: Args<'_>,
+    wait: Wait,
+) -> Answer {
+    let mut decoder = args.decoder();
+    let Ok(head) = CompoundArgs::decode(&mut decoder) else { return Answer::Garbage };
+    let CompoundArgs { tag, minor_version: minor, op_count } = head;
+    let frame = Frame {
+        reply_bytes_max: RESPONSE_BYTES_MAX as usize - RPC_REPLY_HEADER_BYTES,
+        op_count,
+        stages: Stages::begin(call.now_ns),
+        ..Frame::default()
+    };
+    let reply = args.reply();
+    let lane = None;
+    let mut cx = Compound { shared, wait, lane, call, args, minor, reply, session: None, frame };
+    let mut e = cx.encoder();
+    let status_at = e.position();
+    e.u32(Status::Ok.code());
+    e.opaque(tag);
+    let count_at = e.position();
+    e.u32(0);
+    cx.frame.status_at = status_at;
+    cx.frame.count_at = count_at;
+    let refused = if !(MINOR_VERSION_MIN..=MINOR_VERSION_MAX).contains(&minor) {
+        Some(Status::MinorVersMismatch)
+    } else if std::str::from_utf8(tag).is_err() {
+        Some(Status::Inval)
+    } else {
+        None
+    };
+    let end = match refused {
+        Some(status) => Some(status),
+        None => run(&mut cx, &mut decoder),
+    };
+    match conclude(cx, end) {
+        Ok(reply) => Answer::Reply(reply),
+        Err(parked) => Answer::Parked(parked),
+    }
+}
+
+/// Runs operations until the end, the first failure (its status), or one that must wait (`None`).
+pub(super) fn run<'a>(cx: &mut Compound<'a>, decoder: &mut Decoder<'a>) -> Option<Status> {
+    let service = &cx.shared.service;
+    // A client that sets a fence against this one waits for this work to end.
+    let entry = service.begin_work(cx.call.origin.address());
+    let mut is_known = false;
+    while cx.frame.op_index < cx.frame.op_count {
+        if let Some(session) = cx.session.as_ref().filter(|_| !is_known) {
+            entry.is_of(session.client());
+            is_known = true;
+        }
+        cx.frame.op_start = decoder.position();
+        let (mark, at, len) = (cx.reply.mark(), cx.encoder().position(), cx.reply.len());
+        cx.frame.begin.get_or_insert(mark);
+        let (number, result) = step(cx, decoder);
+        if cx.frame.lost {
+            return Some(lost(cx));
+        }
+        if cx.frame.replay.is_some() {
+            return Some(Status::Ok);
+        }
+        let waits = result == Err(OpError::Wait) && cx.wait == Wait::Never;
+        if waits || matches!(result, Err(OpError::Later | OpError::Elsewhere | OpError::NextTurn)) {
+            cx.reply.truncate_to(mark);
+            return None;
+        }
+        if let Some(unsettled) = cx.frame.journal.take_unsettled() {
+            return Some(take_back(cx, unsettled));
+        }
+        let status = settle(cx, (mark, at), number, result);
+        cx.frame.stages.lap(cx.shared, Door::Nfs4, number, status != Status::Ok);
+        let bytes = len..cx.reply.len();
+        let op = (cx.frame.op_index, number);
+        cx.frame.journal.ran(op, mark, bytes, status != Status::Ok);
+        cx.frame.op_index += 1;
+        if status != Status::Ok {
+            return Some(status);
+        }
+    }
+    Some(Status::Ok)
+}
+
+/// Decodes and runs one operation. Returns the operation number of its result, and the outcome.
+fn step<'a>(cx: &mut Compound<'a>, decoder: &mut Decoder<'a>) -> (u32, OpResult) {
+    let Ok(number) = { *decoder }.u32() else {
+        return (OP_ILLEGAL, Err(Status::BadXdr.into()));
+    };
+    let known = OpNum::from_u32(number).filter(|op| op.minor_version_min() <= cx.minor);
+    let Some(op_number) = known else {
+        return (OP_ILLEGAL, Err(Status::OpIllegal.into()));
+    };
+    if cx.frame.uncached {
+        return (number, Err(Status::RetryUncachedRep.into()));
+    }
+    if let Err(status) = check_place(cx, op_number) {
+        return (number, Err(status.into()));
+    }
+    let Ok(op) = Op::decode(decoder, cx.minor) else {
+        return (number, Err(Status::BadXdr.into()));
+    };
+    if decoder.check_apart().is_err() {
+        return (number, Err(Status::BadXdr.into()));
+    }
+    let change_bytes = dispatch::change_result_bytes(op_number);
+    // Number and status of this operation are not written yet, and one more status has to fit.
+    if change_bytes > 0 && cx.room() < change_bytes + RESULT_HEAD_BYTES {
+        return (number, Err(cx.too_big().into()));
+    }
+    if !matches!(op_number, OpNum::Sequence | OpNum::Putfh | OpNum::Getattr | OpNum::Getfh) {
+        cx.frame.name = Some(op_number);
+    }
+    if cx.wait == Wait::Never && cx.waits_for_store(op_number) {
+        return (number, Err(OpError::Wait));
+    }
+    if cx.is_elsewhere(op_number) {
+        return (number, Err(OpError::Elsewhere));
+    }
+    let mut e = cx.encoder();
+    e.u32(number);
+    e.u32(Status::Ok.code());
+    let result = match &cx.frame.resume {
+        None => match cx.settle_earlier(op_number) {
+            Ok(()) => dispatch::run(cx, &op, decoder.rest()),
+            waits => waits,
+        },
+        Some(_) => resume::run(cx, op_number, &op, decoder.rest()),
+    };
+    (number, result)
+}
+
+/// Checks the position of an operation (RFC 8881 2.6.3.1, 18.46.3, and the operations' own
+/// sections).
+fn check_place(cx: &Compound<'_>, number: OpNum) -> Result<(), Status> {
+    let first = cx.frame.op_index == 0;
+    match number {
+        OpNum::Sequence if first => Ok(()),
+        OpNum::Sequence => Err(Status::SequencePos),
+        OpNum::BindConnToSession if !first => Err(Status::NotOnlyOp),
+        OpNum::ExchangeId
+        | OpNum::CreateSession
+        | OpNum::BindConnToSession
+        | OpNum::DestroySession
+        | OpNum::DestroyClientid
+            if first =>
+        {
+            if cx.is_only() {
+                Ok(())
+            } else {
+                Err(Status::NotOnlyOp)
+            }
+        }
+        _ if first => Err(Status::OpNotInSession),
+        _ => Ok(()),
+    }
+}
+
+/// Brings the result in the reply into its final form, and returns its final status.
+fn settle(cx: &mut Compound<'_>, begin: (Mark, usize), number: u32, result: OpResult) -> Status {
+    let (mark, at) = begin;
+    let (status, body) = match result {
+        Ok(()) => (Status::Ok, true),
+        Err(OpError::WithBody(status)) => (status, true),
+        Err(OpError::Status(status)) => (status, false),
+        // An operation that asks to wait although it may wait is delayed.
+        Err(OpError::Wait | OpError::Later | OpError::Elsewhere | OpError::NextTurn) => {
+            (Status::Delay, false)
+        }
+    };
+    let rest = if cx.is_last() { 0 } else { RESULT_HEAD_BYTES };
+    let fits = cx.reply.len() + rest <= cx.frame.reply_bytes_max;
+    if body && fits {
+        if status != Status::Ok {
+            cx.encoder().patch_u32(at + 4, status.code());
+        }
+        return status;
+    }
+    let status = if body { cx.too_big() } else { status };
+    cx.reply.truncate_to(mark);
+    refuse(cx, number, status);
+    status
+}
