@@ -1,13 +1,13 @@
 //! Dispatches an operation to its function.
 
-use super::compound::context::Compound;
+use super::compound::context::OpContext;
 use super::status::OpResult;
 use super::{data, ops, session_ops};
 use dafs_wire::nfs4::{Op, OpNum, Status};
 
 /// Runs an operation. Operations on clients, sessions, file handles and state-ids as such are in
 /// this file. Those on files are in [`ops`]. `rest` are the operations that follow.
-pub(crate) fn run<'a>(cx: &mut Compound<'a>, op: &Op<'a>, rest: &[u8]) -> OpResult {
+pub(crate) fn run<'a>(cx: &mut OpContext<'a>, op: &Op<'a>, rest: &[u8]) -> OpResult {
     if let Some(role) = cx.shared.data_role() {
         let role = role.clone();
         if let Some(result) = data::run(cx, &role, op) {

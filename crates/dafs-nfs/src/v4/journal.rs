@@ -1,6 +1,6 @@
 //! Changes with durable replies, for persistent sessions (RFC 8881 2.10.6.5).
 //!
-//! An operation that is about to change an object logs its intent ([`Compound::announce`]). It runs
+//! An operation that is about to change an object logs its intent ([`OpContext::announce`]). It runs
 //! again from its start when the journal has the intent. The result of a compound's last change is
 //! logged with the whole reply, which is sent when the journal has it. The results of earlier
 //! changes are logged by themselves. [`super::resume`] describes how a retry finds them.
@@ -18,7 +18,7 @@
 //! * The journal keeps the changes of one request for each slot. A newer request shows that the
 //!   client has the reply to the one before.
 
-use super::compound::context::Compound;
+use super::compound::context::OpContext;
 use super::resume;
 use super::status::{OpError, OpResult};
 use crate::args::Args;
@@ -344,7 +344,7 @@ fn leaves_no_trace(number: OpNum) -> bool {
         )
 }
 
-impl Compound<'_> {
+impl OpContext<'_> {
     /// Logs the intent of this operation, if its reply is durable. Must come before the first
     /// change, each time the operation runs.
     ///

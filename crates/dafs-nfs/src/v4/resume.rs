@@ -13,7 +13,7 @@
 
 use super::attr::VERIFIER_KEPT_IN;
 use super::attr::set::{self, Purpose};
-use super::compound::context::Compound;
+use super::compound::context::OpContext;
 use super::dispatch;
 use super::journal::{MECHANISM, Noted, Numbered, session_key};
 use super::session::Session;
@@ -64,7 +64,7 @@ pub(crate) fn is_kept(shared: &NfsShared, id: SessionId) -> bool {
 ///
 /// # Errors
 /// `DeadSession` when the request was not executed.
-pub(crate) fn sequence(cx: &mut Compound<'_>, args: &SequenceArgs, rest: &[u8]) -> OpResult {
+pub(crate) fn sequence(cx: &mut OpContext<'_>, args: &SequenceArgs, rest: &[u8]) -> OpResult {
     let session = kept(cx.shared, args.session_id).ok_or(Status::BadSession)?;
     let request = Numbered {
         session: args.session_id,
@@ -114,7 +114,7 @@ pub(crate) fn sequence(cx: &mut Compound<'_>, args: &SequenceArgs, rest: &[u8]) 
 }
 
 /// Runs an operation of such a request.
-pub(super) fn run<'a>(cx: &mut Compound<'a>, number: OpNum, op: &Op<'a>, rest: &[u8]) -> OpResult {
+pub(super) fn run<'a>(cx: &mut OpContext<'a>, number: OpNum, op: &Op<'a>, rest: &[u8]) -> OpResult {
     let index = cx.op_index();
     let Some(resume) = cx.resumed() else { return Err(Status::ServerFault.into()) };
     let before_last = resume.known.last().is_some_and(|(last, _)| index < *last);
@@ -167,7 +167,7 @@ pub(super) fn looks_only(number: OpNum) -> bool {
 }
 
 /// Writes the result of an operation from its effect.
-fn tell(cx: &mut Compound<'_>, op: &Op<'_>, effect: &Effect) -> OpResult {
+fn tell(cx: &mut OpContext<'_>, op: &Op<'_>, effect: &Effect) -> OpResult {
     match (op, *effect) {
         (Op::Create(args), Effect::Made { dir, object, dir_before, .. }) => {
             let capabilities = cx.shared.service.capabilities(&dir)?;
@@ -228,7 +228,7 @@ fn tell(cx: &mut Compound<'_>, op: &Op<'_>, effect: &Effect) -> OpResult {
 }
 
 /// Returns the change of an object. Other clients may have changed it, too.
-fn changed(cx: &Compound<'_>, object: &Handle, before: u64) -> ChangeInfo {
+fn changed(cx: &OpContext<'_>, object: &Handle, before: u64) -> ChangeInfo {
     let after = cx.shared.service.getattr(object).map_or(before, |attr| attr.change);
     ChangeInfo { atomic: false, before, after }
 }
@@ -245,7 +245,7 @@ fn lost_stateid(file: &Handle) -> Stateid {
 
 /// Returns the attributes that an open has set when it made or emptied a file.
 fn set_by_open(
-    cx: &Compound<'_>,
+    cx: &OpContext<'_>,
     args: &OpenArgs<'_>,
     dir: &Handle,
     created: bool,

@@ -48,7 +48,7 @@ impl CallContext {
 }
 
 /// A compound under way.
-pub(crate) struct Compound<'a> {
+pub(crate) struct OpContext<'a> {
     /// The state that all compounds share.
     pub(crate) shared: &'a Arc<NfsShared>,
     /// `Allowed` if operations may wait.
@@ -107,7 +107,7 @@ pub(super) struct Frame {
     pub(super) name: Option<OpNum>,
 }
 
-impl<'a> Compound<'a> {
+impl<'a> OpContext<'a> {
     /// Returns the current file handle.
     ///
     /// # Errors

@@ -1,6 +1,6 @@
 //! The end of a compound: it has a reply to send, or is parked until it can go on.
 
-use super::context::{CallContext, Compound, Frame};
+use super::context::{CallContext, Frame, OpContext};
 use super::engine::run;
 use crate::args::Args;
 use crate::measure::About;
@@ -31,7 +31,7 @@ impl Parked {
         frame.stages.resume(&shared);
         let (wait, lane) = (Wait::Allowed, Some(lane));
         let mut cx =
-            Compound { shared: &shared, wait, lane, call, args, minor, reply, session, frame };
+            OpContext { shared: &shared, wait, lane, call, args, minor, reply, session, frame };
         if let Some(status) = cx.frame.end {
             let status = settled(&mut cx, status);
             return Ok(finish(cx, status));
@@ -61,7 +61,7 @@ impl Parked {
 }
 
 /// Ends a compound with a status, or parks it.
-pub(super) fn conclude(mut cx: Compound<'_>, end: Option<Status>) -> Result<Reply, Box<Parked>> {
+pub(super) fn conclude(mut cx: OpContext<'_>, end: Option<Status>) -> Result<Reply, Box<Parked>> {
     if let Some(status) = end {
         complete(&mut cx, status);
         if cx.settle_reply().is_ok() {
@@ -69,13 +69,14 @@ pub(super) fn conclude(mut cx: Compound<'_>, end: Option<Status>) -> Result<Repl
         }
         cx.frame.end = end;
     }
-    let Compound { shared, wait: _, lane: _, call, args: _, minor, reply, session, mut frame } = cx;
+    let OpContext { shared, wait: _, lane: _, call, args: _, minor, reply, session, mut frame } =
+        cx;
     frame.stages.park(shared);
     Err(Box::new(Parked { shared: shared.clone(), call, minor, reply, session, frame }))
 }
 
 /// Handles the journal's answer about the reply. Returns the status of the compound.
-fn settled(cx: &mut Compound<'_>, status: Status) -> Status {
+fn settled(cx: &mut OpContext<'_>, status: Status) -> Status {
     let Err(unsettled) = cx.settled() else { return status };
     let status = take_back(cx, unsettled);
     complete(cx, status);
@@ -84,7 +85,7 @@ fn settled(cx: &mut Compound<'_>, status: Status) -> Status {
 
 /// Ends the results with a change whose result the journal did not take. Returns the status of the
 /// compound.
-pub(super) fn take_back(cx: &mut Compound<'_>, unsettled: Unsettled) -> Status {
+pub(super) fn take_back(cx: &mut OpContext<'_>, unsettled: Unsettled) -> Status {
     let Unsettled { op_index, number, mark, status } = unsettled;
     cx.reply.truncate_to(mark);
     refuse(cx, number, status);
@@ -93,7 +94,7 @@ pub(super) fn take_back(cx: &mut Compound<'_>, unsettled: Unsettled) -> Status {
 }
 
 /// Answers as if the retry of a request had failed in its SEQUENCE.
-pub(super) fn lost(cx: &mut Compound<'_>) -> Status {
+pub(super) fn lost(cx: &mut OpContext<'_>) -> Status {
     if let Some(begin) = cx.frame.begin {
         cx.reply.truncate_to(begin);
     }
@@ -103,7 +104,7 @@ pub(super) fn lost(cx: &mut Compound<'_>) -> Status {
 }
 
 /// Writes the result of a failed operation without a body.
-pub(super) fn refuse(cx: &mut Compound<'_>, number: u32, status: Status) {
+pub(super) fn refuse(cx: &mut OpContext<'_>, number: u32, status: Status) {
     let mut e = cx.encoder();
     e.u32(number);
     e.u32(status.code());
@@ -114,7 +115,7 @@ pub(super) fn refuse(cx: &mut Compound<'_>, number: u32, status: Status) {
 }
 
 /// Writes the head of the reply.
-fn complete(cx: &mut Compound<'_>, status: Status) {
+fn complete(cx: &mut OpContext<'_>, status: Status) {
     let (status_at, count_at, count) = (cx.frame.status_at, cx.frame.count_at, cx.frame.op_index);
     let mut e = cx.encoder();
     e.patch_u32(status_at, status.code());
@@ -122,8 +123,8 @@ fn complete(cx: &mut Compound<'_>, status: Status) {
 }
 
 /// Caches the reply if the client asked for that, and releases the slot.
-fn finish(cx: Compound<'_>, status: Status) -> Reply {
-    let Compound { shared, call, session, reply, frame, .. } = cx;
+fn finish(cx: OpContext<'_>, status: Status) -> Reply {
+    let OpContext { shared, call, session, reply, frame, .. } = cx;
     let about = About {
         door: Door::Nfs4,
         operation: frame.name.unwrap_or(OpNum::Getattr).name(),

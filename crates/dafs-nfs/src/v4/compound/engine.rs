@@ -10,7 +10,7 @@
 //! * The rules on the positions of operations (RFC 8881 18.46.3) are checked before any operation
 //!   runs.
 
-use super::context::{CallContext, Compound, Frame, RESULT_HEAD_BYTES};
+use super::context::{CallContext, Frame, OpContext, RESULT_HEAD_BYTES};
 use super::end::{Parked, conclude, lost, refuse, take_back};
 use crate::args::Args;
 use crate::limits::{
@@ -56,7 +56,7 @@ pub(crate) fn compound(
     };
     let reply = args.reply();
     let lane = None;
-    let mut cx = Compound { shared, wait, lane, call, args, minor, reply, session: None, frame };
+    let mut cx = OpContext { shared, wait, lane, call, args, minor, reply, session: None, frame };
     let mut e = cx.encoder();
     let status_at = e.position();
     e.u32(Status::Ok.code());
@@ -83,7 +83,7 @@ pub(crate) fn compound(
 }
 
 /// Runs operations until the end, the first failure (its status), or one that must wait (`None`).
-pub(super) fn run<'a>(cx: &mut Compound<'a>, decoder: &mut Decoder<'a>) -> Option<Status> {
+pub(super) fn run<'a>(cx: &mut OpContext<'a>, decoder: &mut Decoder<'a>) -> Option<Status> {
     let service = &cx.shared.service;
     // A client that sets a fence against this one waits for this work to end.
     let entry = service.begin_work(cx.call.origin.address());
@@ -125,7 +125,7 @@ pub(super) fn run<'a>(cx: &mut Compound<'a>, decoder: &mut Decoder<'a>) -> Optio
 }
 
 /// Decodes and runs one operation. Returns the operation number of its result, and the outcome.
-fn step<'a>(cx: &mut Compound<'a>, decoder: &mut Decoder<'a>) -> (u32, OpResult) {
+fn step<'a>(cx: &mut OpContext<'a>, decoder: &mut Decoder<'a>) -> (u32, OpResult) {
     let Ok(number) = { *decoder }.u32() else {
         return (OP_ILLEGAL, Err(Status::BadXdr.into()));
     };
@@ -174,7 +174,7 @@ fn step<'a>(cx: &mut Compound<'a>, decoder: &mut Decoder<'a>) -> (u32, OpResult)
 
 /// Checks the position of an operation (RFC 8881 2.6.3.1, 18.46.3, and the operations' own
 /// sections).
-fn check_place(cx: &Compound<'_>, number: OpNum) -> Result<(), Status> {
+fn check_place(cx: &OpContext<'_>, number: OpNum) -> Result<(), Status> {
     let first = cx.frame.op_index == 0;
     match number {
         OpNum::Sequence if first => Ok(()),
@@ -199,7 +199,7 @@ fn check_place(cx: &Compound<'_>, number: OpNum) -> Result<(), Status> {
 }
 
 /// Brings the result in the reply into its final form, and returns its final status.
-fn settle(cx: &mut Compound<'_>, begin: (Mark, usize), number: u32, result: OpResult) -> Status {
+fn settle(cx: &mut OpContext<'_>, begin: (Mark, usize), number: u32, result: OpResult) -> Status {
     let (mark, at) = begin;
     let (status, body) = match result {
         Ok(()) => (Status::Ok, true),

@@ -6,11 +6,11 @@
 //!   store. So a store that does not answer never blocks the threads of others, whatever handles
 //!   clients put into one request.
 
-use super::context::{Compound, Frame, Place};
+use super::context::{Frame, OpContext, Place};
 use dafs_service::{Service, Touch};
 use dafs_wire::nfs4::OpNum;
 
-impl Compound<'_> {
+impl OpContext<'_> {
     /// True if the operation on the current file handle may wait for other machines.
     pub(super) fn waits_for_store(&self, number: OpNum) -> bool {
         let service = &self.shared.service;

@@ -12,7 +12,7 @@
 mod read;
 mod write;
 
-use super::compound::context::Compound;
+use super::compound::context::OpContext;
 use super::stateid;
 use super::status::{OpError, OpResult};
 use crate::wire_handle;
@@ -22,7 +22,7 @@ use std::time::Duration;
 
 /// Runs an operation of a data server. Returns `None` for operations that it shares with other
 /// servers.
-pub(super) fn run<'a>(cx: &mut Compound<'a>, role: &DataRole, op: &Op<'a>) -> Option<OpResult> {
+pub(super) fn run<'a>(cx: &mut OpContext<'a>, role: &DataRole, op: &Op<'a>) -> Option<OpResult> {
     match op {
         Op::Sequence(_)
         | Op::ExchangeId(_)
@@ -45,7 +45,7 @@ pub(super) fn run<'a>(cx: &mut Compound<'a>, role: &DataRole, op: &Op<'a>) -> Op
 
 /// Asks the metadata server for authorisation.
 fn check(
-    cx: &Compound<'_>,
+    cx: &OpContext<'_>,
     role: &DataRole,
     handle: &Handle,
     argument: &Stateid,
@@ -70,7 +70,7 @@ fn check(
 }
 
 /// Destroys the session if it is too old.
-fn check_session(cx: &Compound<'_>, age: Duration) -> OpResult {
+fn check_session(cx: &OpContext<'_>, age: Duration) -> OpResult {
     let session = cx.session.as_ref().ok_or(Status::OpNotInSession)?;
     let now_ns = cx.now_ns();
     let age_ns = u64::try_from(age.as_nanos()).unwrap_or(u64::MAX);

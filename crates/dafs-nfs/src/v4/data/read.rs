@@ -7,7 +7,7 @@
 
 use super::check;
 use crate::limits::TRANSFER_BYTES_MAX;
-use crate::v4::compound::context::Compound;
+use crate::v4::compound::context::OpContext;
 use crate::v4::status::{OpError, OpResult};
 use dafs_mem::VolatileSlice;
 use dafs_service::DataRole;
@@ -17,7 +17,7 @@ use dafs_wire::nfs4::{ReadArgs, Status};
 /// Bytes of a result without data: end-of-file flag and length.
 const FRAME_BYTES: usize = 8;
 
-pub(super) fn read(cx: &mut Compound<'_>, role: &DataRole, args: &ReadArgs) -> OpResult {
+pub(super) fn read(cx: &mut OpContext<'_>, role: &DataRole, args: &ReadArgs) -> OpResult {
     let handle = cx.current()?;
     cx.may_wait()?;
     let file = role.files.open(&handle.file)?;

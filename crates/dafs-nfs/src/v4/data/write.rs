@@ -6,14 +6,14 @@
 
 use super::check;
 use crate::io::write_all;
-use crate::v4::compound::context::Compound;
+use crate::v4::compound::context::OpContext;
 use crate::v4::ops::sync_failed;
 use crate::v4::status::{OpError, OpResult, of_store};
 use dafs_service::DataRole;
 use dafs_store::{DataUse, Stability, Wait};
 use dafs_wire::nfs4::{StableHow, Status, Verifier, WriteArgs, WriteResult};
 
-pub(super) fn write<'a>(cx: &mut Compound<'a>, role: &DataRole, args: &WriteArgs<'a>) -> OpResult {
+pub(super) fn write<'a>(cx: &mut OpContext<'a>, role: &DataRole, args: &WriteArgs<'a>) -> OpResult {
     let handle = cx.current()?;
     let data = cx.args.view(args.data).ok_or(Status::BadXdr)?;
     cx.may_wait()?;

@@ -1,6 +1,6 @@
 //! ACCESS (RFC 8881 18.1, RFC 8276 8.5).
 
-use crate::v4::compound::context::Compound;
+use crate::v4::compound::context::OpContext;
 use crate::v4::status::{OpResult, without_perm};
 use dafs_store::AccessMask;
 use dafs_wire::nfs4::{Access, AccessArgs, AccessResult, Status};
@@ -13,7 +13,7 @@ const XATTR_RIGHTS: [(Access, AccessMask); 3] = [
     (Access::XATTR_LIST, AccessMask::READ),
 ];
 
-pub(crate) fn access(cx: &mut Compound<'_>, args: &AccessArgs) -> OpResult {
+pub(crate) fn access(cx: &mut OpContext<'_>, args: &AccessArgs) -> OpResult {
     let handle = cx.current()?;
     let asked = args.access;
     if asked.has_unknown() {

@@ -1,12 +1,12 @@
 //! COMMIT (RFC 8881 18.3).
 
 use super::{holds_data, kind_of};
-use crate::v4::compound::context::Compound;
+use crate::v4::compound::context::OpContext;
 use crate::v4::status::{OpError, OpResult, of_store, without_perm};
 use dafs_store::StoreError;
 use dafs_wire::nfs4::{CommitArgs, CommitResult, Status, Verifier};
 
-pub(crate) fn commit(cx: &mut Compound<'_>, args: &CommitArgs) -> OpResult {
+pub(crate) fn commit(cx: &mut OpContext<'_>, args: &CommitArgs) -> OpResult {
     let handle = cx.current()?;
     cx.may_wait()?;
     holds_data(kind_of(cx, &handle)?)?;
@@ -35,7 +35,7 @@ pub(crate) fn commit(cx: &mut Compound<'_>, args: &CommitArgs) -> OpResult {
 
 /// Returns the status for data that could not be made stable. If a device failed, unstable data of
 /// any client may be lost with it.
-pub(crate) fn sync_failed(cx: &Compound<'_>, error: StoreError) -> Status {
+pub(crate) fn sync_failed(cx: &OpContext<'_>, error: StoreError) -> Status {
     if error == StoreError::Io {
         // The verifier changes first: the next commit of the file may succeed.
         cx.shared.write_verifier.change();

@@ -12,7 +12,7 @@ use super::write::WRITE;
 use crate::limits::{COPY_SLICE_BYTES, COPY_SYNCHRONOUS_BYTES_MAX};
 use crate::shared::NfsShared;
 use crate::v4::callback::{Callback, OffloadOutcome};
-use crate::v4::compound::context::{CallContext, Compound};
+use crate::v4::compound::context::{CallContext, OpContext};
 use crate::v4::stateid;
 use crate::v4::status::{OpError, OpResult, of_io};
 use dafs_service::{Caller, Client, Handle, Place, StateRef};
@@ -81,7 +81,7 @@ impl Plan {
     }
 }
 
-pub(crate) fn copy(cx: &mut Compound<'_>, args: &CopyArgs<'_>) -> OpResult {
+pub(crate) fn copy(cx: &mut OpContext<'_>, args: &CopyArgs<'_>) -> OpResult {
     if !args.source_servers.is_empty() {
         // The server copies no data from other servers.
         return Err(Status::NotSupp.into());
@@ -141,7 +141,7 @@ pub(crate) fn copy(cx: &mut Compound<'_>, args: &CopyArgs<'_>) -> OpResult {
 }
 
 /// Checks the plan, and sets its length.
-fn check(cx: &Compound<'_>, plan: &mut Plan) -> OpResult {
+fn check(cx: &OpContext<'_>, plan: &mut Plan) -> OpResult {
     let (source, _) = plan.files(cx.shared, cx.caller()?)?;
     let size = source.attr()?.size;
     // The range must lie in the source (RFC 7862 15.2.3). A count of zero means all of the rest.
@@ -153,7 +153,7 @@ fn check(cx: &Compound<'_>, plan: &mut Plan) -> OpResult {
     Ok(check_overlap(plan)?)
 }
 
-pub(crate) fn offload_status(cx: &mut Compound<'_>, args: &OffloadStatusArgs) -> OpResult {
+pub(crate) fn offload_status(cx: &mut OpContext<'_>, args: &OffloadStatusArgs) -> OpResult {
     cx.current()?;
     let copy = cx.shared.copies().find(cx.client()?.key(), &args.stateid)?;
     let result = OffloadStatusResult { count: copy.copied(), complete: copy.outcome() };
@@ -161,7 +161,7 @@ pub(crate) fn offload_status(cx: &mut Compound<'_>, args: &OffloadStatusArgs) ->
     Ok(())
 }
 
-pub(crate) fn offload_cancel(cx: &mut Compound<'_>, args: &OffloadCancelArgs) -> OpResult {
+pub(crate) fn offload_cancel(cx: &mut OpContext<'_>, args: &OffloadCancelArgs) -> OpResult {
     cx.current()?;
     let copies = cx.shared.copies();
     copies.cancel(&*copies.find(cx.client()?.key(), &args.stateid)?);
@@ -169,7 +169,7 @@ pub(crate) fn offload_cancel(cx: &mut Compound<'_>, args: &OffloadCancelArgs) ->
 }
 
 fn answer(
-    cx: &mut Compound<'_>,
+    cx: &mut OpContext<'_>,
     callback_id: Option<dafs_wire::nfs4::Stateid>,
     count: u64,
     verifier: Verifier,

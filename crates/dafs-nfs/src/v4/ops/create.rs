@@ -3,7 +3,7 @@
 use super::{change_info, name};
 use crate::limits::LINK_TEXT_BYTES_MAX;
 use crate::v4::attr::set::{self, Purpose};
-use crate::v4::compound::context::Compound;
+use crate::v4::compound::context::OpContext;
 use crate::v4::status::{OpError, OpResult};
 use dafs_service::Handle;
 use dafs_service::durable::Change;
@@ -13,7 +13,7 @@ use dafs_wire::nfs4::{
 };
 use std::borrow::Cow;
 
-pub(crate) fn create<'a>(cx: &mut Compound<'a>, args: &CreateArgs<'a>) -> OpResult {
+pub(crate) fn create<'a>(cx: &mut OpContext<'a>, args: &CreateArgs<'a>) -> OpResult {
     let dir = cx.current()?;
     let text = match args.kind {
         CreateType::Symlink(text) if text.len() > LINK_TEXT_BYTES_MAX => {
@@ -55,7 +55,7 @@ fn kind_of_new(object: &NewObject<'_>) -> Kind {
 
 /// True if objects inherit rights from a directory.
 pub(super) fn hands_down(
-    cx: &Compound<'_>,
+    cx: &OpContext<'_>,
     dir: &Handle,
     capabilities: &Capabilities,
 ) -> Result<bool, OpError> {
@@ -69,7 +69,7 @@ pub(super) fn hands_down(
 
 /// Sets the access control list of a new object, and returns the attributes that have been set. The
 /// object exists already, so a list that cannot be set is left out.
-pub(super) fn finish_new(cx: &Compound<'_>, handle: &Handle, change: &set::Change) -> Bitmap {
+pub(super) fn finish_new(cx: &OpContext<'_>, handle: &Handle, change: &set::Change) -> Bitmap {
     let plain = change.mask.without(Attr::Acl.number());
     let Some(acl) = &change.acl else { return plain };
     let set = cx

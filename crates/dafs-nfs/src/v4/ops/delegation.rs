@@ -2,14 +2,14 @@
 //! 18.2, 18.6, 18.18).
 
 use super::open::share;
-use crate::v4::compound::context::Compound;
+use crate::v4::compound::context::OpContext;
 use crate::v4::stateid;
 use crate::v4::status::{OpResult, without_perm};
 use dafs_wire::nfs4::{
     CloseArgs, DelegreturnArgs, OpenDowngradeArgs, ShareAccess, Stateid, StateidResult, Status,
 };
 
-pub(crate) fn close(cx: &mut Compound<'_>, args: &CloseArgs) -> OpResult {
+pub(crate) fn close(cx: &mut OpContext<'_>, args: &CloseArgs) -> OpResult {
     let handle = cx.current()?;
     let state = stateid::reference(&cx.stateid(&args.stateid)?)?;
     cx.shared.service.close(cx.caller()?, &handle, state).map_err(without_perm)?;
@@ -19,7 +19,7 @@ pub(crate) fn close(cx: &mut Compound<'_>, args: &CloseArgs) -> OpResult {
     Ok(())
 }
 
-pub(crate) fn open_downgrade(cx: &mut Compound<'_>, args: &OpenDowngradeArgs) -> OpResult {
+pub(crate) fn open_downgrade(cx: &mut OpContext<'_>, args: &OpenDowngradeArgs) -> OpResult {
     let handle = cx.current()?;
     let state = stateid::reference(&cx.stateid(&args.stateid)?)?;
     // Wants have no meaning here, but clients send them (RFC 8881 18.18.3).
@@ -32,7 +32,7 @@ pub(crate) fn open_downgrade(cx: &mut Compound<'_>, args: &OpenDowngradeArgs) ->
     Ok(())
 }
 
-pub(crate) fn delegreturn(cx: &mut Compound<'_>, args: &DelegreturnArgs) -> OpResult {
+pub(crate) fn delegreturn(cx: &mut OpContext<'_>, args: &DelegreturnArgs) -> OpResult {
     let handle = cx.current()?;
     let state = stateid::reference(&cx.stateid(&args.stateid)?)?;
     if state.is_special() {

@@ -2,13 +2,13 @@
 
 use crate::io::place_text;
 use crate::v4::attr::get::{self, Object};
-use crate::v4::compound::context::Compound;
+use crate::v4::compound::context::OpContext;
 use crate::v4::status::{OpError, OpResult, without_perm};
 use dafs_service::ServiceError;
 use dafs_store::StoreError;
 use dafs_wire::nfs4::{Attr, Bitmap, GetattrArgs, Status};
 
-pub(crate) fn getattr(cx: &mut Compound<'_>, args: &GetattrArgs) -> OpResult {
+pub(crate) fn getattr(cx: &mut OpContext<'_>, args: &GetattrArgs) -> OpResult {
     let handle = cx.current()?;
     check_request(args.request)?;
     let (service, caller, minor, reply) = cx.split()?;
@@ -31,7 +31,7 @@ pub(super) fn check_request(request: Bitmap) -> Result<(), Status> {
     if request.and(set_only).is_empty() { Ok(()) } else { Err(Status::Inval) }
 }
 
-pub(crate) fn readlink(cx: &mut Compound<'_>) -> OpResult {
+pub(crate) fn readlink(cx: &mut OpContext<'_>) -> OpResult {
     let handle = cx.current()?;
     let text = cx.shared.service.readlink(cx.caller()?, &handle);
     let text = text.map_err(|error| match error {

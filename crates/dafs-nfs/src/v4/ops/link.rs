@@ -1,14 +1,14 @@
 //! LINK (RFC 8881 18.9).
 
 use super::{change_info, kind_of, name};
-use crate::v4::compound::context::Compound;
+use crate::v4::compound::context::OpContext;
 use crate::v4::status::{OpError, OpResult, without_perm};
 use dafs_service::ServiceError;
 use dafs_service::durable::Change;
 use dafs_store::{Kind, StoreError};
 use dafs_wire::nfs4::{LinkArgs, LinkResult, Status};
 
-pub(crate) fn link(cx: &mut Compound<'_>, args: &LinkArgs<'_>) -> OpResult {
+pub(crate) fn link(cx: &mut OpContext<'_>, args: &LinkArgs<'_>) -> OpResult {
     let source = cx.saved()?;
     let dir = cx.current()?;
     name::check(args.name)?;

@@ -1,7 +1,7 @@
 //! LOCK, LOCKT and LOCKU (RFC 8881 18.10 - 18.12).
 
 use super::{holds_data, kind_of};
-use crate::v4::compound::context::Compound;
+use crate::v4::compound::context::OpContext;
 use crate::v4::stateid;
 use crate::v4::status::{OpError, OpResult, without_perm};
 use dafs_service::{LockConflict, LockError, LockExtras, LockKind, LockOwner, LockRequest};
@@ -10,7 +10,7 @@ use dafs_wire::nfs4::{
     StateidResult, Status,
 };
 
-pub(crate) fn lock(cx: &mut Compound<'_>, args: &LockArgs<'_>) -> OpResult {
+pub(crate) fn lock(cx: &mut OpContext<'_>, args: &LockArgs<'_>) -> OpResult {
     let handle = cx.current()?;
     let owner = match args.locker {
         Locker::New { open, owner, .. } => {
@@ -36,7 +36,7 @@ pub(crate) fn lock(cx: &mut Compound<'_>, args: &LockArgs<'_>) -> OpResult {
     }
 }
 
-pub(crate) fn lockt(cx: &mut Compound<'_>, args: &LocktArgs<'_>) -> OpResult {
+pub(crate) fn lockt(cx: &mut OpContext<'_>, args: &LocktArgs<'_>) -> OpResult {
     let handle = cx.current()?;
     holds_data(kind_of(cx, &handle)?)?;
     check_range(args.offset, args.length)?;
@@ -57,7 +57,7 @@ pub(crate) fn lockt(cx: &mut Compound<'_>, args: &LocktArgs<'_>) -> OpResult {
     })
 }
 
-pub(crate) fn locku(cx: &mut Compound<'_>, args: &LockuArgs) -> OpResult {
+pub(crate) fn locku(cx: &mut OpContext<'_>, args: &LockuArgs) -> OpResult {
     let handle = cx.current()?;
     let state = stateid::reference(&cx.stateid(&args.stateid)?)?;
     check_range(args.offset, args.length)?;
@@ -68,14 +68,14 @@ pub(crate) fn locku(cx: &mut Compound<'_>, args: &LockuArgs) -> OpResult {
 }
 
 /// Writes a state-id, which becomes the current one.
-fn answer(cx: &mut Compound<'_>, stateid: Stateid) -> OpResult {
+fn answer(cx: &mut OpContext<'_>, stateid: Stateid) -> OpResult {
     cx.encoder().value(&StateidResult { stateid });
     cx.set_current_stateid(stateid);
     Ok(())
 }
 
 /// Returns the outcome of a refused lock. DENIED comes with the conflicting lock.
-fn refused(cx: &mut Compound<'_>, error: LockError) -> OpError {
+fn refused(cx: &mut OpContext<'_>, error: LockError) -> OpError {
     match error {
         LockError::Denied(conflict) => {
             let LockConflict { offset, length, kind, client, owner } = conflict;

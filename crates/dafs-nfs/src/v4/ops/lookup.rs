@@ -1,13 +1,13 @@
 //! LOOKUP, LOOKUPP and OPENATTR: from one handle to another (RFC 8881 18.13, 18.14, 18.17).
 
 use super::{name, not_a_directory};
-use crate::v4::compound::context::Compound;
+use crate::v4::compound::context::OpContext;
 use crate::v4::status::{self, OpError, OpResult};
 use dafs_service::ServiceError;
 use dafs_store::StoreError;
 use dafs_wire::nfs4::{LookupArgs, OpenattrArgs, Status};
 
-pub(crate) fn lookup(cx: &mut Compound<'_>, args: &LookupArgs<'_>) -> OpResult {
+pub(crate) fn lookup(cx: &mut OpContext<'_>, args: &LookupArgs<'_>) -> OpResult {
     let dir = cx.current()?;
     name::check(args.name)?;
     let resolved = cx.shared.service.lookup(cx.caller()?, &dir, [args.name]);
@@ -20,7 +20,7 @@ pub(crate) fn lookup(cx: &mut Compound<'_>, args: &LookupArgs<'_>) -> OpResult {
     }
 }
 
-pub(crate) fn lookupp(cx: &mut Compound<'_>) -> OpResult {
+pub(crate) fn lookupp(cx: &mut OpContext<'_>) -> OpResult {
     let dir = cx.current()?;
     let parent = cx
         .shared
@@ -31,7 +31,7 @@ pub(crate) fn lookupp(cx: &mut Compound<'_>) -> OpResult {
     Ok(())
 }
 
-pub(crate) fn openattr(cx: &mut Compound<'_>, _args: &OpenattrArgs) -> OpResult {
+pub(crate) fn openattr(cx: &mut OpContext<'_>, _args: &OpenattrArgs) -> OpResult {
     let handle = cx.current()?;
     // The directory of named attributes always exists, even if it is empty, so there is none to
     // make.

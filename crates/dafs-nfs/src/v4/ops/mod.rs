@@ -36,14 +36,14 @@ mod xattr;
 
 pub(crate) use commit::sync_failed;
 
-use super::compound::context::Compound;
+use super::compound::context::OpContext;
 use super::status::{OpError, OpResult};
 use dafs_service::{Handle, ServiceError};
 use dafs_store::{DirChange, Kind, StoreError};
 use dafs_wire::nfs4::{ChangeInfo, Op, Status};
 
 /// Runs an operation on files.
-pub(crate) fn dispatch<'a>(cx: &mut Compound<'a>, op: &Op<'a>) -> OpResult {
+pub(crate) fn dispatch<'a>(cx: &mut OpContext<'a>, op: &Op<'a>) -> OpResult {
     match op {
         Op::Access(args) => access::access(cx, args),
         Op::Close(args) => delegation::close(cx, args),
@@ -102,13 +102,13 @@ pub(crate) fn change_info(change: DirChange) -> ChangeInfo {
 ///
 /// # Errors
 /// Those of a read of its attributes.
-pub(crate) fn kind_of(cx: &Compound<'_>, handle: &Handle) -> Result<Kind, OpError> {
+pub(crate) fn kind_of(cx: &OpContext<'_>, handle: &Handle) -> Result<Kind, OpError> {
     Ok(cx.shared.service.attributes(cx.caller()?, handle)?.kind)
 }
 
 /// Returns the status for an object that is no directory where one is needed, for operations that
 /// distinguish symbolic links (RFC 8881 15.1.2.8).
-pub(crate) fn not_a_directory(cx: &Compound<'_>, handle: &Handle, error: ServiceError) -> OpError {
+pub(crate) fn not_a_directory(cx: &OpContext<'_>, handle: &Handle, error: ServiceError) -> OpError {
     if error == ServiceError::Store(StoreError::NotDirectory) {
         match kind_of(cx, handle) {
             Ok(Kind::Symlink) => return OpError::Status(Status::Symlink),

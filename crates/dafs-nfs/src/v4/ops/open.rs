@@ -4,7 +4,7 @@ use super::create::{finish_new, hands_down};
 use super::{name, open_reply};
 use crate::v4::attr::VERIFIER_KEPT_IN;
 use crate::v4::attr::set::{self, Change, Purpose};
-use crate::v4::compound::context::Compound;
+use crate::v4::compound::context::OpContext;
 use crate::v4::stateid;
 use crate::v4::status::{OpError, OpResult};
 use dafs_service::{
@@ -20,7 +20,7 @@ use dafs_wire::nfs4::{
 /// Permissions of a new file without a mode in its request: only the owner's (RFC 8881 18.16.4).
 const EXCLUSIVE_MODE: u32 = 0o600;
 
-pub(crate) fn open(cx: &mut Compound<'_>, args: &OpenArgs<'_>) -> OpResult {
+pub(crate) fn open(cx: &mut OpContext<'_>, args: &OpenArgs<'_>) -> OpResult {
     let current = cx.current()?;
     let share = share(args.share_access, args.share_deny)?;
     let (target, claim) = target(cx, &current, &args.claim)?;
@@ -70,7 +70,7 @@ pub(super) fn share(access: ShareAccess, deny: u32) -> Result<Share, Status> {
 
 /// Returns the file and the claim of an open.
 fn target<'a>(
-    cx: &Compound<'_>,
+    cx: &OpContext<'_>,
     current: &'a Handle,
     claim: &WireClaim<'a>,
 ) -> Result<(OpenTarget<'a>, OpenClaim), OpError> {
@@ -109,7 +109,7 @@ fn delegation_kind(kind: DelegationType) -> Result<Option<DelegationKind>, Statu
 }
 
 /// Returns the way in which the file is found or made, and the attributes of a new one.
-fn how(cx: &Compound<'_>, dir: &Handle, how: &WireHow<'_>) -> Result<(OpenHow, Change), OpError> {
+fn how(cx: &OpContext<'_>, dir: &Handle, how: &WireHow<'_>) -> Result<(OpenHow, Change), OpError> {
     if *how == WireHow::NoCreate {
         return Ok((OpenHow::Existing, Change::default()));
     }
@@ -153,7 +153,7 @@ fn want(access: ShareAccess) -> Result<Want, Status> {
 
 /// Returns the attributes that this open has set.
 fn attributes_set(
-    cx: &Compound<'_>,
+    cx: &OpContext<'_>,
     handle: &Handle,
     how: &WireHow<'_>,
     change: &Change,

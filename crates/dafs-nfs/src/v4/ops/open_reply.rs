@@ -2,7 +2,7 @@
 //! why there is none.
 
 use super::change_info;
-use crate::v4::compound::context::Compound;
+use crate::v4::compound::context::OpContext;
 use crate::v4::stateid;
 use crate::v4::status::OpResult;
 use dafs_service::{Delegation, DelegationKind, NoDelegation, Opened, StateRef, WantKind};
@@ -13,7 +13,7 @@ use dafs_wire::nfs4::{
 
 /// Writes the result. File and state-id become the current ones.
 pub(super) fn write(
-    cx: &mut Compound<'_>,
+    cx: &mut OpContext<'_>,
     opened: &Opened,
     by_name: bool,
     want: WantKind,

@@ -5,7 +5,7 @@
 //! * Data that is not in memory is read on a pool thread. No answer comes from a partial check.
 
 use crate::limits::TRANSFER_BYTES_MAX;
-use crate::v4::compound::context::Compound;
+use crate::v4::compound::context::OpContext;
 use crate::v4::stateid;
 use crate::v4::status::{OpError, OpResult, of_io};
 use dafs_mem::VolatileSlice;
@@ -19,7 +19,7 @@ pub(crate) const READ: OpenMode = OpenMode { read: true, write: false };
 /// Bytes of a result without data: end-of-file flag and length.
 const FRAME_BYTES: usize = 8;
 
-pub(crate) fn read(cx: &mut Compound<'_>, args: &ReadArgs) -> OpResult {
+pub(crate) fn read(cx: &mut OpContext<'_>, args: &ReadArgs) -> OpResult {
     let handle = cx.current()?;
     let state = stateid::reference(&cx.stateid(&args.stateid)?)?;
     let file = cx.shared.service.io_file(cx.caller()?, &handle, state, READ).map_err(of_io)?;

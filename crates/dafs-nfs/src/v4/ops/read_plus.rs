@@ -13,7 +13,7 @@
 
 use super::read::{READ, read_part};
 use crate::limits::{READ_PLUS_PIECES_MAX, TRANSFER_BYTES_MAX};
-use crate::v4::compound::context::Compound;
+use crate::v4::compound::context::OpContext;
 use crate::v4::stateid;
 use crate::v4::status::{OpError, OpResult, of_io};
 use dafs_store::{OpenFile, SeekWhat, StoreError};
@@ -43,7 +43,7 @@ struct Piece {
     end: u64,
 }
 
-pub(crate) fn read_plus(cx: &mut Compound<'_>, args: &ReadPlusArgs) -> OpResult {
+pub(crate) fn read_plus(cx: &mut OpContext<'_>, args: &ReadPlusArgs) -> OpResult {
     let handle = cx.current()?;
     let state = stateid::reference(&cx.stateid(&args.stateid)?)?;
     let file = cx.shared.service.io_file(cx.caller()?, &handle, state, READ).map_err(of_io)?;
@@ -133,7 +133,7 @@ fn add(pieces: &mut Vec<Piece>, piece: Piece) {
 
 /// Writes a piece of data, unless it is empty.
 fn data(
-    cx: &mut Compound<'_>,
+    cx: &mut OpContext<'_>,
     file: &dyn OpenFile,
     offset: u64,
     wanted: usize,

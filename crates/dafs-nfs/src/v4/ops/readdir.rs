@@ -9,7 +9,7 @@
 use super::getattr::check_request;
 use crate::limits::READDIR_LOOK_BYTES_MAX;
 use crate::v4::attr::get::{self, Object};
-use crate::v4::compound::context::Compound;
+use crate::v4::compound::context::OpContext;
 use crate::v4::status::{self, OpError, OpResult, without_perm};
 use dafs_rpc::Reply;
 use dafs_service::{Caller, Handle, Service, ServiceError};
@@ -29,7 +29,7 @@ const WITHOUT_LOOK: Bitmap = Attr::set(&[Attr::RdattrError, Attr::MountedOnFilei
 /// Cookies below this are reserved (RFC 8881 18.23.3).
 const COOKIE_MIN: u64 = 3;
 
-pub(crate) fn readdir(cx: &mut Compound<'_>, args: &ReaddirArgs) -> OpResult {
+pub(crate) fn readdir(cx: &mut OpContext<'_>, args: &ReaddirArgs) -> OpResult {
     let dir = cx.current()?;
     check_request(args.request)?;
     match args.cookie {

@@ -1,14 +1,14 @@
 //! REMOVE and RENAME (RFC 8881 18.25, 18.26).
 
 use super::{change_info, name};
-use crate::v4::compound::context::Compound;
+use crate::v4::compound::context::OpContext;
 use crate::v4::status::{OpError, OpResult, without_perm};
 use dafs_service::durable::Change;
 use dafs_service::{RemoveMode, ServiceError};
 use dafs_store::StoreError;
 use dafs_wire::nfs4::{RemoveArgs, RemoveResult, RenameArgs, RenameResult, Status};
 
-pub(crate) fn remove(cx: &mut Compound<'_>, args: &RemoveArgs<'_>) -> OpResult {
+pub(crate) fn remove(cx: &mut OpContext<'_>, args: &RemoveArgs<'_>) -> OpResult {
     let dir = cx.current()?;
     name::check(args.name)?;
     cx.announce(&Change::Remove { dir: &dir, name: args.name })?;
@@ -21,7 +21,7 @@ pub(crate) fn remove(cx: &mut Compound<'_>, args: &RemoveArgs<'_>) -> OpResult {
     Ok(())
 }
 
-pub(crate) fn rename(cx: &mut Compound<'_>, args: &RenameArgs<'_>) -> OpResult {
+pub(crate) fn rename(cx: &mut OpContext<'_>, args: &RenameArgs<'_>) -> OpResult {
     let from_dir = cx.saved()?;
     let to_dir = cx.current()?;
     name::check(args.old_name)?;

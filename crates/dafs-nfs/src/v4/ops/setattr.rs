@@ -4,7 +4,7 @@
 //! * The mask in the answer names the attributes that were set, on failure too.
 
 use crate::v4::attr::set::{self, Change, Purpose};
-use crate::v4::compound::context::Compound;
+use crate::v4::compound::context::OpContext;
 use crate::v4::stateid;
 use crate::v4::status::{OpError, OpResult, of_setattr};
 use dafs_service::durable::{self, MaskedMode};
@@ -12,7 +12,7 @@ use dafs_service::{Handle, StateRef};
 use dafs_store::SetAttr;
 use dafs_wire::nfs4::{Attr, Bitmap, ModeMasked, SetattrArgs, SetattrResult, Status};
 
-pub(crate) fn setattr(cx: &mut Compound<'_>, args: &SetattrArgs<'_>) -> OpResult {
+pub(crate) fn setattr(cx: &mut OpContext<'_>, args: &SetattrArgs<'_>) -> OpResult {
     let mut done = Bitmap::EMPTY;
     let outcome = set(cx, args, &mut done);
     if let Err(OpError::Wait | OpError::Later) = outcome {
@@ -25,7 +25,7 @@ pub(crate) fn setattr(cx: &mut Compound<'_>, args: &SetattrArgs<'_>) -> OpResult
     })
 }
 
-fn set(cx: &mut Compound<'_>, args: &SetattrArgs<'_>, done: &mut Bitmap) -> OpResult {
+fn set(cx: &mut OpContext<'_>, args: &SetattrArgs<'_>, done: &mut Bitmap) -> OpResult {
     let handle = cx.current()?;
     let capabilities = cx.shared.service.capabilities(&handle)?;
     let change = set::parse(&args.attributes, cx.minor, &capabilities, Purpose::Existing)?;
@@ -44,7 +44,7 @@ fn set(cx: &mut Compound<'_>, args: &SetattrArgs<'_>, done: &mut Bitmap) -> OpRe
 /// Sets attributes and records in `done` which ones are set. First come those that the store sets
 /// in one step, then the access control list (RFC 8881 6.4.1.3).
 pub(super) fn apply(
-    cx: &Compound<'_>,
+    cx: &OpContext<'_>,
     handle: &Handle,
     state: StateRef,
     change: &Change,

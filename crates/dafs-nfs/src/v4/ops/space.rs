@@ -3,7 +3,7 @@
 
 use super::read::READ;
 use super::write::WRITE;
-use crate::v4::compound::context::Compound;
+use crate::v4::compound::context::OpContext;
 use crate::v4::stateid;
 use crate::v4::status::{OpError, OpResult, of_io, without_perm};
 use dafs_store::{CacheAdvice, OpenFile, OpenMode, SeekWhat};
@@ -13,7 +13,7 @@ use dafs_wire::nfs4::{
 };
 use std::sync::Arc;
 
-pub(crate) fn seek(cx: &mut Compound<'_>, args: &SeekArgs) -> OpResult {
+pub(crate) fn seek(cx: &mut OpContext<'_>, args: &SeekArgs) -> OpResult {
     let what = match args.what {
         Content::Data => SeekWhat::Data,
         Content::Hole => SeekWhat::Hole,
@@ -28,7 +28,7 @@ pub(crate) fn seek(cx: &mut Compound<'_>, args: &SeekArgs) -> OpResult {
     Ok(())
 }
 
-pub(crate) fn allocate(cx: &mut Compound<'_>, args: &AllocateArgs) -> OpResult {
+pub(crate) fn allocate(cx: &mut OpContext<'_>, args: &AllocateArgs) -> OpResult {
     cx.may_wait()?;
     let file = file(cx, &args.stateid, WRITE)?;
     check_range(args.offset, args.length)?;
@@ -36,7 +36,7 @@ pub(crate) fn allocate(cx: &mut Compound<'_>, args: &AllocateArgs) -> OpResult {
     Ok(file.allocate(args.offset, args.length)?)
 }
 
-pub(crate) fn deallocate(cx: &mut Compound<'_>, args: &DeallocateArgs) -> OpResult {
+pub(crate) fn deallocate(cx: &mut OpContext<'_>, args: &DeallocateArgs) -> OpResult {
     cx.may_wait()?;
     let file = file(cx, &args.stateid, WRITE)?;
     check_range(args.offset, args.length)?;
@@ -44,7 +44,7 @@ pub(crate) fn deallocate(cx: &mut Compound<'_>, args: &DeallocateArgs) -> OpResu
     Ok(file.deallocate(args.offset, args.length)?)
 }
 
-pub(crate) fn clone(cx: &mut Compound<'_>, args: &CloneArgs) -> OpResult {
+pub(crate) fn clone(cx: &mut OpContext<'_>, args: &CloneArgs) -> OpResult {
     cx.may_wait()?;
     let source_handle = cx.saved()?;
     let source_state = stateid::reference(&cx.saved_stateid(&args.source_stateid)?)?;
@@ -65,7 +65,7 @@ pub(crate) fn clone(cx: &mut Compound<'_>, args: &CloneArgs) -> OpResult {
     Ok(target.clone_range_from(&*source, from, to, args.count)?)
 }
 
-pub(crate) fn io_advise(cx: &mut Compound<'_>, args: &IoAdviseArgs) -> OpResult {
+pub(crate) fn io_advise(cx: &mut OpContext<'_>, args: &IoAdviseArgs) -> OpResult {
     let handle = cx.current()?;
     let wire_stateid = cx.stateid(&args.stateid)?;
     let state = stateid::reference(&wire_stateid)?;
@@ -98,7 +98,7 @@ const ADVICE: [(IoAdvice, CacheAdvice); 5] = [
 
 /// Returns the current file, open for `need` under this state-id.
 fn file(
-    cx: &Compound<'_>,
+    cx: &OpContext<'_>,
     argument: &Stateid,
     need: OpenMode,
 ) -> Result<Arc<dyn OpenFile>, OpError> {

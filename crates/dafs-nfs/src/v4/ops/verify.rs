@@ -3,20 +3,20 @@
 use super::getattr::check_request;
 use crate::v4::attr::get::{self, Object};
 use crate::v4::attr::supported;
-use crate::v4::compound::context::Compound;
+use crate::v4::compound::context::OpContext;
 use crate::v4::status::{OpError, OpResult, without_perm};
 use dafs_wire::nfs4::{Attr, Fattr, Status, VerifyArgs};
 use dafs_wire::xdr::{Decode, Decoder, Encoder};
 
-pub(crate) fn verify(cx: &mut Compound<'_>, args: &VerifyArgs<'_>) -> OpResult {
+pub(crate) fn verify(cx: &mut OpContext<'_>, args: &VerifyArgs<'_>) -> OpResult {
     if is_same(cx, &args.attributes)? { Ok(()) } else { Err(Status::NotSame.into()) }
 }
 
-pub(crate) fn nverify(cx: &mut Compound<'_>, args: &VerifyArgs<'_>) -> OpResult {
+pub(crate) fn nverify(cx: &mut OpContext<'_>, args: &VerifyArgs<'_>) -> OpResult {
     if is_same(cx, &args.attributes)? { Err(Status::Same.into()) } else { Ok(()) }
 }
 
-fn is_same(cx: &mut Compound<'_>, theirs: &Fattr<'_>) -> Result<bool, OpError> {
+fn is_same(cx: &mut OpContext<'_>, theirs: &Fattr<'_>) -> Result<bool, OpError> {
     let handle = cx.current()?;
     let (service, caller, minor, _) = cx.split()?;
     let attr = service.attributes(caller, &handle).map_err(without_perm)?;

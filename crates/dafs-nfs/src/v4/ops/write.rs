@@ -8,7 +8,7 @@
 use super::commit::sync_failed;
 use crate::io::write_all;
 use crate::limits::WRITE_INLINE_BYTES_MAX;
-use crate::v4::compound::context::Compound;
+use crate::v4::compound::context::OpContext;
 use crate::v4::stateid;
 use crate::v4::status::{OpError, OpResult, of_io, of_store};
 use dafs_store::{OpenMode, Stability, StoreError};
@@ -17,7 +17,7 @@ use dafs_wire::nfs4::{StableHow, Status, Verifier, WriteArgs, WriteResult};
 /// The mode that a write requires of an open.
 pub(crate) const WRITE: OpenMode = OpenMode { read: false, write: true };
 
-pub(crate) fn write<'a>(cx: &mut Compound<'a>, args: &WriteArgs<'a>) -> OpResult {
+pub(crate) fn write<'a>(cx: &mut OpContext<'a>, args: &WriteArgs<'a>) -> OpResult {
     let handle = cx.current()?;
     let state = stateid::reference(&cx.stateid(&args.stateid)?)?;
     let data = cx.args.view(args.data).ok_or(Status::BadXdr)?;

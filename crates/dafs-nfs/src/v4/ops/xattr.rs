@@ -3,7 +3,7 @@
 //! Names have no prefix on the wire. The store keeps them in the name space of users.
 
 use super::change_info;
-use crate::v4::compound::context::Compound;
+use crate::v4::compound::context::OpContext;
 use crate::v4::status::{OpError, OpResult, without_perm};
 use dafs_service::ServiceError;
 use dafs_service::durable::{Change, digest};
@@ -13,7 +13,7 @@ use dafs_wire::nfs4::{
     SetxattrOption, SetxattrResult, Status,
 };
 
-pub(crate) fn getxattr(cx: &mut Compound<'_>, args: &GetxattrArgs<'_>) -> OpResult {
+pub(crate) fn getxattr(cx: &mut OpContext<'_>, args: &GetxattrArgs<'_>) -> OpResult {
     let handle = cx.current()?;
     check_name(args.name)?;
     let value = cx.shared.service.xattr(cx.caller()?, &handle, args.name).map_err(without_perm)?;
@@ -21,7 +21,7 @@ pub(crate) fn getxattr(cx: &mut Compound<'_>, args: &GetxattrArgs<'_>) -> OpResu
     Ok(())
 }
 
-pub(crate) fn setxattr(cx: &mut Compound<'_>, args: &SetxattrArgs<'_>) -> OpResult {
+pub(crate) fn setxattr(cx: &mut OpContext<'_>, args: &SetxattrArgs<'_>) -> OpResult {
     let handle = cx.current()?;
     check_name(args.name)?;
     let how = match args.option {
@@ -40,7 +40,7 @@ pub(crate) fn setxattr(cx: &mut Compound<'_>, args: &SetxattrArgs<'_>) -> OpResu
     Ok(())
 }
 
-pub(crate) fn removexattr(cx: &mut Compound<'_>, args: &RemovexattrArgs<'_>) -> OpResult {
+pub(crate) fn removexattr(cx: &mut OpContext<'_>, args: &RemovexattrArgs<'_>) -> OpResult {
     let handle = cx.current()?;
     check_name(args.name)?;
     let how = SetXattr::Replace;
@@ -54,7 +54,7 @@ pub(crate) fn removexattr(cx: &mut Compound<'_>, args: &RemovexattrArgs<'_>) -> 
 /// Bytes of a result without names: cookie, count, end.
 const LIST_FRAME_BYTES: usize = 8 + 4 + 4;
 
-pub(crate) fn listxattrs(cx: &mut Compound<'_>, args: &ListxattrsArgs) -> OpResult {
+pub(crate) fn listxattrs(cx: &mut OpContext<'_>, args: &ListxattrsArgs) -> OpResult {
     let handle = cx.current()?;
     let names = match cx.shared.service.list_xattrs(cx.caller()?, &handle) {
         Ok(names) => names,

@@ -1,7 +1,7 @@
 //! BIND_CONN_TO_SESSION and BACKCHANNEL_CTL (RFC 8881 18.34, 18.33).
 
 use super::channel;
-use crate::v4::compound::context::Compound;
+use crate::v4::compound::context::OpContext;
 use crate::v4::status::{OpError, OpResult};
 use dafs_wire::nfs4::{
     BackchannelCtlArgs, BindConnToSessionArgs, BindConnToSessionResult, ChannelFromClient,
@@ -11,7 +11,7 @@ use dafs_wire::nfs4::{
 /// Lets this connection carry a session's requests, callbacks, or both. Any connection may, because
 /// without state protection a session is not tied to its first connections.
 pub(crate) fn bind_conn_to_session(
-    cx: &mut Compound<'_>,
+    cx: &mut OpContext<'_>,
     args: &BindConnToSessionArgs,
 ) -> OpResult {
     let session = cx.find_session(args.session_id)?;
@@ -40,7 +40,7 @@ pub(crate) fn bind_conn_to_session(
 }
 
 /// Changes program and credential of this session's callbacks.
-pub(crate) fn backchannel_ctl(cx: &mut Compound<'_>, args: &BackchannelCtlArgs<'_>) -> OpResult {
+pub(crate) fn backchannel_ctl(cx: &mut OpContext<'_>, args: &BackchannelCtlArgs<'_>) -> OpResult {
     let session = cx.session.clone().ok_or(OpError::Status(Status::OpNotInSession))?;
     let credential = channel::credential(&args.security);
     if credential.is_none() {

@@ -11,7 +11,7 @@ use super::channel;
 use crate::limits::SESSIONS_MAX;
 use crate::principal::Principal;
 use crate::v4::callback::BackParameters;
-use crate::v4::compound::context::Compound;
+use crate::v4::compound::context::OpContext;
 use crate::v4::journal::{MECHANISM, session_record};
 use crate::v4::session::{Creation, NewSession};
 use crate::v4::status::{OpError, OpResult};
@@ -20,7 +20,7 @@ use dafs_wire::nfs4::{CreateSessionArgs, CreateSessionFlags, CreateSessionResult
 use dafs_wire::xdr::{Encode, Encoder};
 
 /// Makes a session, and confirms the client with its first one.
-pub(crate) fn create_session(cx: &mut Compound<'_>, args: &CreateSessionArgs<'_>) -> OpResult {
+pub(crate) fn create_session(cx: &mut OpContext<'_>, args: &CreateSessionArgs<'_>) -> OpResult {
     let key = ClientKey(args.client_id);
     let owner = cx.shared.sessions.client(key).ok_or(Status::StaleClientId)?;
     // The record may have been replaced or have expired since.

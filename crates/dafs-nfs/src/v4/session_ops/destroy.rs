@@ -1,7 +1,7 @@
 //! DESTROY_SESSION and DESTROY_CLIENTID (RFC 8881 18.37, 18.50).
 
 use crate::principal::Principal;
-use crate::v4::compound::context::Compound;
+use crate::v4::compound::context::OpContext;
 use crate::v4::journal::session_key;
 use crate::v4::status::{OpError, OpResult};
 use dafs_service::ClientKey;
@@ -12,7 +12,7 @@ use dafs_wire::nfs4::{DestroyClientidArgs, DestroySessionArgs, Status};
 /// RFC 8881 18.37.3 requires the client to use a connection of that session. The server does not
 /// enforce that. Without state protection it would protect no session, and a client whose
 /// connection broke before it unmounts would leave its session behind.
-pub(crate) fn destroy_session(cx: &mut Compound<'_>, args: &DestroySessionArgs) -> OpResult {
+pub(crate) fn destroy_session(cx: &mut OpContext<'_>, args: &DestroySessionArgs) -> OpResult {
     let own = cx.session.as_ref().is_some_and(|session| session.id() == args.session_id);
     if own && !cx.is_last() {
         return Err(Status::NotOnlyOp.into());
@@ -28,7 +28,7 @@ pub(crate) fn destroy_session(cx: &mut Compound<'_>, args: &DestroySessionArgs) 
 }
 
 /// Removes a client that has neither sessions nor state, for that client only.
-pub(crate) fn destroy_clientid(cx: &mut Compound<'_>, args: &DestroyClientidArgs) -> OpResult {
+pub(crate) fn destroy_clientid(cx: &mut OpContext<'_>, args: &DestroyClientidArgs) -> OpResult {
     let key = ClientKey(args.client_id);
     let client = cx.shared.service.find_client(key)?;
     let origin = &cx.call.origin;

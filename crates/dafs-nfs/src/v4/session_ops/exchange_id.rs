@@ -1,7 +1,7 @@
 //! EXCHANGE_ID (RFC 8881 18.35): makes, finds or updates the record of a client.
 
 use crate::principal::Principal;
-use crate::v4::compound::context::Compound;
+use crate::v4::compound::context::OpContext;
 use crate::v4::status::OpResult;
 use dafs_service::ExchangeId;
 use dafs_wire::nfs4::{
@@ -21,7 +21,7 @@ const KNOWN_FLAGS: ExchangeFlags = ExchangeFlags::SUPP_MOVED_REFER
 
 /// Executes EXCHANGE_ID. The service decides the nine cases of RFC 8881 18.35.5. This function
 /// handles flags, state protection and the server's identity.
-pub(crate) fn exchange_id(cx: &mut Compound<'_>, args: &ExchangeIdArgs<'_>) -> OpResult {
+pub(crate) fn exchange_id(cx: &mut OpContext<'_>, args: &ExchangeIdArgs<'_>) -> OpResult {
     if !KNOWN_FLAGS.contains(args.flags) {
         return Err(Status::Inval.into());
     }

@@ -1,26 +1,26 @@
 //! PUTFH, PUTROOTFH, PUTPUBFH, GETFH (RFC 8881 18.8, 18.19 - 18.21).
 
-use crate::v4::compound::context::Compound;
+use crate::v4::compound::context::OpContext;
 use crate::v4::status::{OpError, OpResult};
 use crate::wire_handle;
 use dafs_wire::nfs4::{GetfhResult, PutfhArgs, Status};
 
 /// Sets the current file handle.
-pub(crate) fn putfh(cx: &mut Compound<'_>, args: &PutfhArgs<'_>) -> OpResult {
+pub(crate) fn putfh(cx: &mut OpContext<'_>, args: &PutfhArgs<'_>) -> OpResult {
     let handle = wire_handle::decode(args.handle).ok_or(OpError::Status(Status::BadHandle))?;
     cx.set_current(handle);
     Ok(())
 }
 
 /// Sets the root as the current file handle. The public file handle is the root too.
-pub(crate) fn putrootfh(cx: &mut Compound<'_>) -> OpResult {
+pub(crate) fn putrootfh(cx: &mut OpContext<'_>) -> OpResult {
     let root = cx.shared.service.root();
     cx.set_current(root);
     Ok(())
 }
 
 /// Returns the current file handle to the client.
-pub(crate) fn getfh(cx: &mut Compound<'_>) -> OpResult {
+pub(crate) fn getfh(cx: &mut OpContext<'_>) -> OpResult {
     let handle = cx.current()?;
     let bytes = wire_handle::encode(&handle);
     cx.encoder().value(&GetfhResult { handle: &bytes });

@@ -1,12 +1,12 @@
 //! RECLAIM_COMPLETE (RFC 8881 18.51).
 
-use crate::v4::compound::context::Compound;
+use crate::v4::compound::context::OpContext;
 use crate::v4::status::OpResult;
 use dafs_wire::nfs4::ReclaimCompleteArgs;
 
 /// Completes the client's reclaims. For one file system (after a migration, which this server does
 /// not have) there is no work to do.
-pub(crate) fn reclaim_complete(cx: &mut Compound<'_>, args: &ReclaimCompleteArgs) -> OpResult {
+pub(crate) fn reclaim_complete(cx: &mut OpContext<'_>, args: &ReclaimCompleteArgs) -> OpResult {
     if args.one_fs {
         cx.current()?;
         return Ok(());

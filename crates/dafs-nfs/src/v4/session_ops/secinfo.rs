@@ -2,7 +2,7 @@
 //!
 //! Both consume the current file handle (RFC 8881 2.6.3.1.1.8).
 
-use crate::v4::compound::context::Compound;
+use crate::v4::compound::context::OpContext;
 use crate::v4::status::{OpError, OpResult};
 use dafs_service::Handle;
 use dafs_wire::nfs4::{
@@ -10,7 +10,7 @@ use dafs_wire::nfs4::{
 };
 
 /// Returns the flavours for the object of a name in the current directory.
-pub(crate) fn secinfo(cx: &mut Compound<'_>, args: &SecinfoArgs<'_>) -> OpResult {
+pub(crate) fn secinfo(cx: &mut OpContext<'_>, args: &SecinfoArgs<'_>) -> OpResult {
     let dir = cx.current_for_secinfo()?;
     let name = args.name;
     if name.is_empty() {
@@ -25,7 +25,7 @@ pub(crate) fn secinfo(cx: &mut Compound<'_>, args: &SecinfoArgs<'_>) -> OpResult
 }
 
 /// Returns the flavours for the current object or its parent.
-pub(crate) fn secinfo_no_name(cx: &mut Compound<'_>, args: &SecinfoNoNameArgs) -> OpResult {
+pub(crate) fn secinfo_no_name(cx: &mut OpContext<'_>, args: &SecinfoNoNameArgs) -> OpResult {
     let current = cx.current_for_secinfo()?;
     let handle = match args.style {
         SecinfoStyle::Current => current,
@@ -34,7 +34,7 @@ pub(crate) fn secinfo_no_name(cx: &mut Compound<'_>, args: &SecinfoNoNameArgs) -
     answer(cx, &handle)
 }
 
-fn answer(cx: &mut Compound<'_>, handle: &Handle) -> OpResult {
+fn answer(cx: &mut OpContext<'_>, handle: &Handle) -> OpResult {
     let namespace = cx.shared.service.namespace();
     let export = namespace.export(handle)?;
     let admits = &export.options().admits;

@@ -2,7 +2,7 @@
 
 use crate::limits::RPC_REPLY_HEADER_BYTES;
 use crate::principal::Principal;
-use crate::v4::compound::context::{Compound, RESULT_HEAD_BYTES};
+use crate::v4::compound::context::{OpContext, RESULT_HEAD_BYTES};
 use crate::v4::digest;
 use crate::v4::journal::Numbered;
 use crate::v4::resume;
@@ -17,7 +17,7 @@ const RESULT_BYTES: usize = 16 + 5 * 4;
 
 /// Executes SEQUENCE. Every check comes before the slot is taken, so that a request that is refused
 /// here can be repeated with the same sequence id.
-pub(crate) fn sequence(cx: &mut Compound<'_>, args: &SequenceArgs, rest: &[u8]) -> OpResult {
+pub(crate) fn sequence(cx: &mut OpContext<'_>, args: &SequenceArgs, rest: &[u8]) -> OpResult {
     let session = match cx.find_session(args.session_id) {
         Err(OpError::Status(Status::DeadSession)) => return resume::sequence(cx, args, rest),
         found => found?,
@@ -61,7 +61,7 @@ pub(crate) fn sequence(cx: &mut Compound<'_>, args: &SequenceArgs, rest: &[u8]) 
     Ok(())
 }
 
-fn check_limits(cx: &Compound<'_>, session: &Session, args: &SequenceArgs) -> OpResult {
+fn check_limits(cx: &OpContext<'_>, session: &Session, args: &SequenceArgs) -> OpResult {
     let fore = session.fore();
     if cx.call.call_bytes > fore.request_bytes_max as usize {
         return Err(Status::ReqTooBig.into());
@@ -83,7 +83,7 @@ fn check_limits(cx: &Compound<'_>, session: &Session, args: &SequenceArgs) -> Op
 }
 
 fn result(
-    cx: &Compound<'_>,
+    cx: &OpContext<'_>,
     session: &Arc<Session>,
     args: &SequenceArgs,
     slots: SlotsLeft,
@@ -99,7 +99,7 @@ fn result(
 }
 
 /// Returns the flags on the state of the client and its back channels (RFC 8881 18.46.3).
-fn status_flags(cx: &Compound<'_>, session: &Arc<Session>) -> SequenceStatus {
+fn status_flags(cx: &OpContext<'_>, session: &Arc<Session>) -> SequenceStatus {
     let news = cx.shared.service.client_status(session.client());
     let owner = session.owner();
     let path = owner.path();

@@ -1,12 +1,12 @@
 //! FREE_STATEID and TEST_STATEID (RFC 8881 18.38, 18.48).
 
-use crate::v4::compound::context::Compound;
+use crate::v4::compound::context::OpContext;
 use crate::v4::stateid;
 use crate::v4::status::{self, OpResult};
 use dafs_wire::nfs4::{FreeStateidArgs, Status, TestStateidArgs, TestStateidResult};
 
 /// Frees state of locks without ranges, and revoked state that the client has seen.
-pub(crate) fn free_stateid(cx: &mut Compound<'_>, args: &FreeStateidArgs) -> OpResult {
+pub(crate) fn free_stateid(cx: &mut OpContext<'_>, args: &FreeStateidArgs) -> OpResult {
     let state = stateid::reference(&cx.stateid(&args.stateid)?)?;
     if state.is_special() {
         return Err(Status::BadStateId.into());
@@ -16,7 +16,7 @@ pub(crate) fn free_stateid(cx: &mut Compound<'_>, args: &FreeStateidArgs) -> OpR
 }
 
 /// Tests each state-id.
-pub(crate) fn test_stateid(cx: &mut Compound<'_>, args: &TestStateidArgs) -> OpResult {
+pub(crate) fn test_stateid(cx: &mut OpContext<'_>, args: &TestStateidArgs) -> OpResult {
     let mut statuses = Vec::with_capacity(args.stateids.len());
     for stateid in &args.stateids {
         let tested = match stateid::reference(stateid) {

@@ -18,7 +18,7 @@
 
 use super::form;
 use crate::limits::TRANSFER_BYTES_MAX;
-use crate::v4::compound::context::Compound;
+use crate::v4::compound::context::OpContext;
 use crate::v4::status::{OpError, OpResult};
 use dafs_store::{Device, DeviceKey, LayoutForm, NfsAddresses};
 use dafs_wire::nfs4::{
@@ -42,7 +42,7 @@ const DATA_SERVER_VERSION: FlexVersion = FlexVersion {
 const AROUND_BODY_BYTES: usize = 16;
 
 pub(in crate::v4::ops) fn getdeviceinfo(
-    cx: &mut Compound<'_>,
+    cx: &mut OpContext<'_>,
     args: &GetdeviceinfoArgs,
 ) -> OpResult {
     let form = form(cx, args.layout_type)?;
@@ -78,7 +78,7 @@ pub(in crate::v4::ops) fn getdeviceinfo(
 }
 
 pub(in crate::v4::ops) fn getdevicelist(
-    cx: &mut Compound<'_>,
+    cx: &mut OpContext<'_>,
     args: &GetdevicelistArgs,
 ) -> OpResult {
     let handle = cx.current()?;

@@ -2,14 +2,14 @@
 //! server chooses the modification time, whatever the client sends.
 
 use super::{check_range, form, of_layout};
-use crate::v4::compound::context::Compound;
+use crate::v4::compound::context::OpContext;
 use crate::v4::stateid;
 use crate::v4::status::{OpError, OpResult};
 use dafs_service::ServiceError;
 use dafs_wire::nfs4::{LayoutcommitArgs, LayoutcommitResult, Status};
 
 pub(in crate::v4::ops) fn layoutcommit(
-    cx: &mut Compound<'_>,
+    cx: &mut OpContext<'_>,
     args: &LayoutcommitArgs<'_>,
 ) -> OpResult {
     let handle = cx.current()?;

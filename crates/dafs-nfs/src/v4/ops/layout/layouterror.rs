@@ -3,7 +3,7 @@
 //! The other reports are for the administrator's log.
 
 use super::{count_uses, form, hear_errors, of_layout, use_of};
-use crate::v4::compound::context::Compound;
+use crate::v4::compound::context::OpContext;
 use crate::v4::stateid;
 use crate::v4::status::OpResult;
 use dafs_service::{DeviceUse, Moved, StateKind};
@@ -11,13 +11,13 @@ use dafs_store::{DeviceKey, LayoutForm};
 use dafs_wire::nfs4::{FlexUpdate, IoInfo, LayouterrorArgs, LayoutstatsArgs, Stateid, Status};
 use dafs_wire::xdr::{Decode, Decoder};
 
-pub(in crate::v4::ops) fn layouterror(cx: &mut Compound<'_>, args: &LayouterrorArgs) -> OpResult {
+pub(in crate::v4::ops) fn layouterror(cx: &mut OpContext<'_>, args: &LayouterrorArgs) -> OpResult {
     check_layout(cx, &args.stateid)?;
     hear_errors(cx, &args.stateid, &args.errors)
 }
 
 pub(in crate::v4::ops) fn layoutstats(
-    cx: &mut Compound<'_>,
+    cx: &mut OpContext<'_>,
     args: &LayoutstatsArgs<'_>,
 ) -> OpResult {
     cx.current()?;
@@ -40,7 +40,7 @@ fn moved(info: IoInfo) -> Moved {
 }
 
 /// Checks that the state-id of a report is a layout of the current file.
-fn check_layout(cx: &mut Compound<'_>, wire: &Stateid) -> OpResult {
+fn check_layout(cx: &mut OpContext<'_>, wire: &Stateid) -> OpResult {
     let handle = cx.current()?;
     let state = stateid::reference(&cx.stateid(wire)?)?;
     let service = cx.shared.service.clone();

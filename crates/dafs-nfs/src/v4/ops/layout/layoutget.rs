@@ -2,7 +2,7 @@
 
 use super::{check_range, form, mode, of_layout};
 use crate::limits::LAYOUT_STATS_SECONDS;
-use crate::v4::compound::context::Compound;
+use crate::v4::compound::context::OpContext;
 use crate::v4::stateid;
 use crate::v4::status::{OpError, OpResult};
 use dafs_service::{LayoutMode, LayoutRequest, ServiceError, StateRef};
@@ -22,7 +22,7 @@ const GROUP: &[u8] = b"65534";
 /// Bytes of the result besides the body of its one layout.
 const AROUND_BODY_BYTES: usize = 64;
 
-pub(in crate::v4::ops) fn layoutget(cx: &mut Compound<'_>, args: &LayoutgetArgs) -> OpResult {
+pub(in crate::v4::ops) fn layoutget(cx: &mut OpContext<'_>, args: &LayoutgetArgs) -> OpResult {
     let handle = cx.current()?;
     let form = form(cx, args.layout_type)?;
     let mode = mode(args.io_mode, false)?;

@@ -1,7 +1,7 @@
 //! LAYOUTRETURN (RFC 8881 18.44): returns the layouts of a file, of a file system, or all.
 
 use super::{check_range, count_uses, form, hear_errors, mode, of_layout, use_of};
-use crate::v4::compound::context::Compound;
+use crate::v4::compound::context::OpContext;
 use crate::v4::stateid;
 use crate::v4::status::OpResult;
 use dafs_store::LayoutForm;
@@ -15,7 +15,7 @@ const OF_FILE_SYSTEM: u32 = 2;
 const OF_ALL: u32 = 3;
 
 pub(in crate::v4::ops) fn layoutreturn(
-    cx: &mut Compound<'_>,
+    cx: &mut OpContext<'_>,
     args: &LayoutreturnArgs<'_>,
 ) -> OpResult {
     let form = form(cx, args.layout_type)?;
@@ -56,7 +56,7 @@ pub(in crate::v4::ops) fn layoutreturn(
 }
 
 /// Handles a client's report on data servers.
-fn hear(cx: &mut Compound<'_>, stateid: &Stateid, body: &[u8]) -> OpResult {
+fn hear(cx: &mut OpContext<'_>, stateid: &Stateid, body: &[u8]) -> OpResult {
     let told = FlexReturned::decode(&mut Decoder::new(body)).map_err(|_| Status::BadXdr)?;
     let errors: Vec<_> = told.errors.iter().flat_map(|range| &range.errors).copied().collect();
     hear_errors(cx, stateid, &errors)?;
@@ -68,7 +68,7 @@ fn hear(cx: &mut Compound<'_>, stateid: &Stateid, body: &[u8]) -> OpResult {
     count_uses(cx, stateid, &uses)
 }
 
-fn answer(cx: &mut Compound<'_>, stateid: Option<Stateid>) -> OpResult {
+fn answer(cx: &mut OpContext<'_>, stateid: Option<Stateid>) -> OpResult {
     cx.encoder().value(&LayoutreturnResult { stateid });
     if let Some(stateid) = stateid {
         cx.set_current_stateid(stateid);

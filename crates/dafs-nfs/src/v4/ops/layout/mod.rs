@@ -25,13 +25,13 @@ use dafs_wire::nfs4::{
     Stateid, Status,
 };
 
-use crate::v4::compound::context::Compound;
+use crate::v4::compound::context::OpContext;
 use crate::v4::stateid;
 use crate::v4::status::{OpError, OpResult};
 
 /// Handles a client's errors at data servers. Write errors take effect before the client gets its
 /// answer, so the failed data server gets none of its later writes.
-fn hear_errors(cx: &mut Compound<'_>, stateid: &Stateid, errors: &[DeviceError]) -> OpResult {
+fn hear_errors(cx: &mut OpContext<'_>, stateid: &Stateid, errors: &[DeviceError]) -> OpResult {
     let client = cx.caller()?.client.name().escape_ascii().to_string();
     for DeviceError { status, op, .. } in errors {
         tracing::debug!(client, ?status, op, "a client had an error at a data server");
@@ -52,7 +52,7 @@ fn hear_errors(cx: &mut Compound<'_>, stateid: &Stateid, errors: &[DeviceError])
 }
 
 /// Counts the I/O that a client reports for a layout of the current file.
-fn count_uses(cx: &mut Compound<'_>, stateid: &Stateid, told: &[DeviceUse]) -> OpResult {
+fn count_uses(cx: &mut OpContext<'_>, stateid: &Stateid, told: &[DeviceUse]) -> OpResult {
     let handle = cx.current()?;
     let state = stateid::reference(&cx.stateid(stateid)?)?;
     let service = cx.shared.service.clone();
@@ -78,7 +78,7 @@ fn trouble(status: Status) -> DeviceTrouble {
 
 /// Returns the form of a layout type. Refuses unknown types, and all types where no export has
 /// layouts.
-fn form(cx: &Compound<'_>, layout_type: u32) -> Result<LayoutForm, Status> {
+fn form(cx: &OpContext<'_>, layout_type: u32) -> Result<LayoutForm, Status> {
     if !cx.shared.service.has_layouts() {
         return Err(Status::NotSupp);
     }
