@@ -1,6 +1,6 @@
 //! Changes with durable replies, for persistent sessions (RFC 8881 2.10.6.5).
 //!
-//! An operation that is about to change an object logs its intent ([`OpContext::announce`]). It runs
+//! An operation that is about to change an object logs its intent (`OpContext::announce`). It runs
 //! again from its start when the journal has the intent. The result of a compound's last change is
 //! logged with the whole reply, which is sent when the journal has it. The results of earlier
 //! changes are logged by themselves. [`super::resume`] describes how a retry finds them.
@@ -18,20 +18,18 @@
 //! * The journal keeps the changes of one request for each slot. A newer request shows that the
 //!   client has the reply to the one before.
 
-use super::compound::context::OpContext;
 use super::resume;
+use super::session::Session;
 use super::status::{OpError, OpResult};
 use crate::args::Args;
 use crate::limits::{DURABLE_OPERATIONS_MAX, DURABLE_REPLY_BYTES_MAX, DURABLE_RESULT_BYTES_MAX};
 use crate::principal::Principal;
 use crate::shared::NfsShared;
 use crate::wire_handle;
-use dafs_rpc::Mark;
-use dafs_service::durable::{self, Change, Intended, Notify, Op, Settled};
-use dafs_service::{Client, Handle, Job, Owner, Place, RequestKey};
-use dafs_store::Stability;
+use dafs_rpc::{Mark, Reply};
+use dafs_service::durable::{self, Intended, Notify, Op, Settled};
+use dafs_service::{Client, Handle, Job, Owner, Place, RequestKey, Service};
 use dafs_wire::nfs4::{OpNum, SessionId, Status};
-use dafs_wire::xdr::Payload;
 use std::fmt;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -248,6 +246,13 @@ pub(super) struct Unsettled {
     pub(super) status: Status,
 }
 
+/// The results of a compound so far, and the current file handle that they leave.
+#[derive(Clone, Copy)]
+pub(super) struct Results<'a> {
+    pub(super) reply: &'a Reply,
+    pub(super) current: Option<&'a Handle>,
+}
+
 /// The state of a compound's changes in the journal.
 #[derive(Default)]
 pub(crate) struct Progress {
@@ -293,6 +298,158 @@ impl Progress {
         // INVARIANT: a compound goes on when its gate has opened.
         let result = self.gate.take().and_then(|gate| gate.result());
         Ok(result.ok_or(Status::ServerFault)??)
+    }
+
+    /// Returns the request, if its replies are durable.
+    pub(super) fn request(&self) -> Option<Numbered> {
+        self.request
+    }
+
+    /// Returns the digest of the request, which is computed once.
+    pub(super) fn digest(&mut self, compute: impl FnOnce() -> u32) -> u32 {
+        *self.digest.get_or_insert_with(compute)
+    }
+
+    /// True if the change of an operation has a logged intent.
+    pub(super) fn is_announced(&mut self, op_index: u32) -> Result<bool, OpError> {
+        match std::mem::take(&mut self.phase) {
+            Phase::Idle => return Ok(false),
+            Phase::Announced(op) if self.op_index == op_index => self.phase = Phase::Announced(op),
+            // If it could not be logged, the change ends with `op`.
+            Phase::Announcing(op) => {
+                self.answer()?;
+                self.phase = Phase::Announced(op);
+            }
+            // INVARIANT: the change before was settled when this operation was begun.
+            Phase::Announced(_) | Phase::Settling => return Err(Status::ServerFault.into()),
+        }
+        Ok(true)
+    }
+
+    /// Notes the answer to an intent, or to a guard. Its change may begin, or has to wait.
+    pub(super) fn intended(
+        &mut self,
+        op_index: u32,
+        intended: Intended,
+        gate: Option<Arc<Gate>>,
+    ) -> OpResult {
+        self.op_index = op_index;
+        match intended {
+            Intended::Unneeded => Ok(()),
+            Intended::Ready(op) => {
+                self.phase = Phase::Announced(op);
+                Ok(())
+            }
+            Intended::Waiting(op) => {
+                (self.phase, self.gate) = (Phase::Announcing(op), gate);
+                Err(OpError::Later)
+            }
+        }
+    }
+
+    /// Lets the journal drop the request that had the slot before, with the first change of this
+    /// one.
+    pub(super) fn forget_earlier(
+        &mut self,
+        request: &Numbered,
+        op_index: u32,
+        session: &Session,
+        service: &Service,
+    ) {
+        let first = !std::mem::replace(&mut self.begun, true);
+        let earlier = session.slots().note(request.slot, op_index, first);
+        if earlier != 0 {
+            let known = (0..DURABLE_OPERATIONS_MAX).filter(|index| earlier >> index & 1 != 0);
+            let streams = known.map(|index| stream(request.slot, index));
+            service.forget_answers(&session_key(request.session), streams);
+        }
+    }
+
+    /// Makes sure that the journal has the result of the change before this operation, if this one
+    /// leaves a trace of its own. `results` are those in the reply.
+    ///
+    /// # Errors
+    /// `Later` while it has to wait. The error of the journal.
+    pub(super) fn settle_earlier(
+        &mut self,
+        op: (u32, OpNum),
+        shared: &Arc<NfsShared>,
+        results: Results<'_>,
+    ) -> OpResult {
+        let (op_index, number) = op;
+        if leaves_no_trace(number) {
+            return Ok(());
+        }
+        match std::mem::take(&mut self.phase) {
+            Phase::Announced(op) if self.op_index != op_index => {
+                self.settle_result(op, shared, results)
+            }
+            Phase::Settling => self.settled().map_err(|unsettled| {
+                self.unsettled = Some(unsettled);
+                OpError::Status(unsettled.status)
+            }),
+            phase => {
+                self.phase = phase;
+                Ok(())
+            }
+        }
+    }
+
+    /// Logs the result of a change that is not the last one.
+    fn settle_result(&mut self, op: Op, shared: &Arc<NfsShared>, results: Results<'_>) -> OpResult {
+        let Some(changed) = &self.changed else { return Ok(()) };
+        let bytes = changed.bytes.clone();
+        // Without number and status.
+        let result = results.reply.to_bytes()[bytes.start + 8..bytes.end].to_vec();
+        self.hand_over(op, shared, &Noted::Result { current: results.current.copied(), result })
+    }
+
+    /// Logs the result of the compound's last change, with the reply as it will be sent.
+    ///
+    /// # Errors
+    /// `Later` when the reply has to wait.
+    pub(super) fn settle_reply(
+        &mut self,
+        shared: &Arc<NfsShared>,
+        results: Results<'_>,
+    ) -> OpResult {
+        match std::mem::take(&mut self.phase) {
+            Phase::Announced(op) if results.reply.len() <= DURABLE_REPLY_BYTES_MAX => {
+                self.hand_over(op, shared, &Noted::Whole(results.reply.to_bytes()))
+            }
+            // A retry executes the operations behind the change again.
+            Phase::Announced(op) => self.settle_result(op, shared, results),
+            // An operation that waited for its intent has run again, so this is its refusal.
+            Phase::Idle | Phase::Announcing(_) | Phase::Settling => Ok(()),
+        }
+    }
+
+    fn hand_over(&mut self, op: Op, shared: &Arc<NfsShared>, noted: &Noted) -> OpResult {
+        let gate = Gate::new(shared);
+        let noted = noted.encode();
+        let bytes_max = DURABLE_REPLY_BYTES_MAX.max(DURABLE_RESULT_BYTES_MAX);
+        debug_assert!(noted.len() <= bytes_max + 1, "{}", noted.len());
+        match shared.service.settle(op, &noted, false, gate.notify()) {
+            Settled::Now => Ok(()),
+            Settled::Later => {
+                (self.phase, self.gate) = (Phase::Settling, Some(gate));
+                Err(OpError::Later)
+            }
+        }
+    }
+
+    /// Checks that the journal has the result of the last change.
+    pub(super) fn settled(&mut self) -> Result<(), Unsettled> {
+        self.phase = Phase::Idle;
+        let changed = self.changed.take();
+        let Err(error) = self.answer() else { return Ok(()) };
+        let status = if let OpError::Status(status) = error { status } else { Status::Io };
+        match changed {
+            Some(Changed { op_index, number, mark, .. }) => {
+                Err(Unsettled { op_index, number, mark, status })
+            }
+            None => Ok(()),
+        }
     }
 
     /// Notes that an operation has run. `bytes` are its result in the reply.
@@ -342,212 +499,6 @@ fn leaves_no_trace(number: OpNum) -> bool {
                 | OpNum::Seek
                 | OpNum::TestStateid
         )
-}
-
-impl OpContext<'_> {
-    /// Logs the intent of this operation, if its reply is durable. Must come before the first
-    /// change, each time the operation runs.
-    ///
-    /// # Errors
-    /// `Wait` and `Later` while the operation has to wait. Those of the journal.
-    pub(crate) fn announce(&mut self, change: &Change<'_>) -> OpResult {
-        match self.is_announced()? {
-            true => Ok(()),
-            false => self.intend(change, None),
-        }
-    }
-
-    /// Logs the intent of a write of `data`. The digest of the data is computed only when it is
-    /// needed.
-    ///
-    /// # Errors
-    /// As for [`Self::announce`]. `BadXdr` when the data is missing.
-    pub(crate) fn announce_write(
-        &mut self,
-        file: &Handle,
-        offset: u64,
-        data: Payload<'_>,
-        stability: Stability,
-    ) -> OpResult {
-        let kept = self.progress().request.is_some() && stability != Stability::Unstable;
-        if !kept || self.is_announced()? {
-            return Ok(());
-        }
-        let mut digest = 0;
-        let view = self.args.view(data).ok_or(Status::BadXdr)?;
-        view.scan(|bytes| digest = durable::digest(digest, bytes));
-        let summed = match data {
-            Payload::Here(bytes) => Some((bytes, digest)),
-            Payload::Apart(_) => None,
-        };
-        let (len, digest) = (data.len() as u64, Some(digest));
-        self.intend(&Change::Write { file, offset, len, stability, digest }, summed)
-    }
-
-    /// True if the change of this operation has a logged intent, or needs none.
-    fn is_announced(&mut self) -> Result<bool, OpError> {
-        if self.progress().request.is_some() {
-            self.may_wait()?;
-        }
-        let op_index = self.op_index();
-        let progress = self.progress();
-        match std::mem::take(&mut progress.phase) {
-            Phase::Idle => return Ok(false),
-            Phase::Announced(op) if progress.op_index == op_index => {
-                progress.phase = Phase::Announced(op);
-            }
-            // If it could not be logged, the change ends with `op`.
-            Phase::Announcing(op) => {
-                progress.answer()?;
-                progress.phase = Phase::Announced(op);
-            }
-            // INVARIANT: the change before was settled when this operation was begun.
-            Phase::Announced(_) | Phase::Settling => return Err(Status::ServerFault.into()),
-        }
-        Ok(true)
-    }
-
-    /// Makes sure that the journal has the result of the change before this operation, if this one
-    /// leaves a trace of its own.
-    ///
-    /// # Errors
-    /// `Later` while it has to wait. The error of the journal.
-    pub(super) fn settle_earlier(&mut self, number: OpNum) -> OpResult {
-        if leaves_no_trace(number) {
-            return Ok(());
-        }
-        let op_index = self.op_index();
-        let progress = self.progress();
-        match std::mem::take(&mut progress.phase) {
-            Phase::Announced(op) if progress.op_index != op_index => self.settle_result(op),
-            Phase::Settling => self.settled().map_err(|unsettled| {
-                self.progress().unsettled = Some(unsettled);
-                OpError::Status(unsettled.status)
-            }),
-            phase => {
-                progress.phase = phase;
-                Ok(())
-            }
-        }
-    }
-
-    /// Logs the intent. `summed` is data of the request whose digest is known already.
-    fn intend(&mut self, change: &Change<'_>, summed: Option<(&[u8], u32)>) -> OpResult {
-        let Some(request) = self.progress().request else { return self.guard(change) };
-        let op_index = self.op_index();
-        let digest = match self.progress().digest {
-            Some(digest) => digest,
-            None => {
-                let who = Principal::of(&self.call.who);
-                request.digest(&who, self.minor, self.op_count(), self.args, summed)
-            }
-        };
-        self.progress().digest = Some(digest);
-        let Some(key) = request.key(digest, op_index) else { return self.guard(change) };
-        self.forget_earlier(&request, op_index)?;
-        let gate = Gate::new(self.shared);
-        let service = &self.shared.service;
-        let intended = service.intend(self.caller()?, &key, change, gate.notify())?;
-        self.intended(intended, Some(gate))
-    }
-
-    /// Guards a change without a record against logged changes of other clients.
-    fn guard(&mut self, change: &Change<'_>) -> OpResult {
-        let (shared, mut gate) = (self.shared, None);
-        let guarded = shared.service.guard(self.caller()?, change, || {
-            let gate: &Arc<Gate> = gate.insert(Gate::new(shared));
-            gate.notify()
-        })?;
-        self.intended(guarded, gate)
-    }
-
-    fn intended(&mut self, intended: Intended, gate: Option<Arc<Gate>>) -> OpResult {
-        let op_index = self.op_index();
-        let progress = self.progress();
-        progress.op_index = op_index;
-        match intended {
-            Intended::Unneeded => Ok(()),
-            Intended::Ready(op) => {
-                progress.phase = Phase::Announced(op);
-                Ok(())
-            }
-            Intended::Waiting(op) => {
-                (progress.phase, progress.gate) = (Phase::Announcing(op), gate);
-                Err(OpError::Later)
-            }
-        }
-    }
-
-    /// Lets the journal drop the request that had the slot before, with the first change of this
-    /// one.
-    fn forget_earlier(&mut self, request: &Numbered, op_index: u32) -> OpResult {
-        let session = self.session.clone().ok_or(Status::ServerFault)?;
-        let first = !std::mem::replace(&mut self.progress().begun, true);
-        let earlier = session.slots().note(request.slot, op_index, first);
-        if earlier != 0 {
-            let known = (0..DURABLE_OPERATIONS_MAX).filter(|index| earlier >> index & 1 != 0);
-            let streams = known.map(|index| stream(request.slot, index));
-            self.shared.service.forget_answers(&session_key(request.session), streams);
-        }
-        Ok(())
-    }
-
-    /// Logs the result of a change that is not the last one.
-    fn settle_result(&mut self, op: Op) -> OpResult {
-        let current = self.current_place();
-        let Some(changed) = &self.progress().changed else { return Ok(()) };
-        let bytes = changed.bytes.clone();
-        // Without number and status.
-        let result = self.reply.to_bytes()[bytes.start + 8..bytes.end].to_vec();
-        self.hand_over(op, &Noted::Result { current, result })
-    }
-
-    /// Logs the result of the compound's last change, with the reply as it will be sent.
-    ///
-    /// # Errors
-    /// `Later` when the reply has to wait.
-    pub(super) fn settle_reply(&mut self) -> OpResult {
-        match std::mem::take(&mut self.progress().phase) {
-            Phase::Announced(op) if self.reply.len() <= DURABLE_REPLY_BYTES_MAX => {
-                let reply = self.reply.to_bytes();
-                self.hand_over(op, &Noted::Whole(reply))
-            }
-            // A retry executes the operations behind the change again.
-            Phase::Announced(op) => self.settle_result(op),
-            // An operation that waited for its intent has run again, so this is its refusal.
-            Phase::Idle | Phase::Announcing(_) | Phase::Settling => Ok(()),
-        }
-    }
-
-    fn hand_over(&mut self, op: Op, noted: &Noted) -> OpResult {
-        let gate = Gate::new(self.shared);
-        let noted = noted.encode();
-        let bytes_max = DURABLE_REPLY_BYTES_MAX.max(DURABLE_RESULT_BYTES_MAX);
-        debug_assert!(noted.len() <= bytes_max + 1, "{}", noted.len());
-        match self.shared.service.settle(op, &noted, false, gate.notify()) {
-            Settled::Now => Ok(()),
-            Settled::Later => {
-                let progress = self.progress();
-                (progress.phase, progress.gate) = (Phase::Settling, Some(gate));
-                Err(OpError::Later)
-            }
-        }
-    }
-
-    /// Checks that the journal has the result of the last change.
-    pub(super) fn settled(&mut self) -> Result<(), Unsettled> {
-        let progress = self.progress();
-        progress.phase = Phase::Idle;
-        let changed = progress.changed.take();
-        let Err(error) = progress.answer() else { return Ok(()) };
-        let status = if let OpError::Status(status) = error { status } else { Status::Io };
-        match changed {
-            Some(Changed { op_index, number, mark, .. }) => {
-                Err(Unsettled { op_index, number, mark, status })
-            }
-            None => Ok(()),
-        }
-    }
 }
 
 #[cfg(test)]

@@ -5,17 +5,19 @@ use crate::args::Args;
 use crate::connection::Connection;
 use crate::limits::RPC_REPLY_HEADER_BYTES;
 use crate::measure::Stages;
+use crate::principal::Principal;
 use crate::shared::NfsShared;
-use crate::v4::journal::{Numbered, Progress};
+use crate::v4::journal::{Gate, Numbered, Progress};
 use crate::v4::ops::copy::Copied;
 use crate::v4::resume::{self, Resume};
 use crate::v4::session::{HeldSlot, Session};
 use crate::v4::status::{OpError, OpResult};
 use dafs_rpc::{Mark, Reply};
+use dafs_service::durable::{self, Change};
 use dafs_service::{Caller, Client, Handle, Owner, Service, Subject};
-use dafs_store::Wait;
+use dafs_store::{Stability, Wait};
 use dafs_wire::nfs4::{OpNum, SessionId, Stateid, Status};
-use dafs_wire::xdr::Encoder;
+use dafs_wire::xdr::{Encoder, Payload};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -286,16 +288,6 @@ impl<'a> OpContext<'a> {
         self.frame.op_count
     }
 
-    /// Returns the state of durable replies.
-    pub(crate) fn progress(&mut self) -> &mut Progress {
-        &mut self.frame.journal
-    }
-
-    /// Returns the current file handle, even if its export does not admit the caller.
-    pub(crate) fn current_place(&self) -> Option<Handle> {
-        self.frame.current.map(|place| place.handle)
-    }
-
     /// Returns the known results of this request, if an earlier run of the server has worked on it.
     pub(crate) fn resumed(&self) -> Option<&Resume> {
         self.frame.resume.as_deref()
@@ -399,6 +391,80 @@ impl<'a> OpContext<'a> {
             Wait::Never => Err(OpError::Wait),
             Wait::Allowed => Ok(()),
         }
+    }
+
+    /// Logs the intent of this operation, if its reply is durable. Must come before the first
+    /// change, each time the operation runs.
+    ///
+    /// # Errors
+    /// `Wait` and `Later` while the operation has to wait. Those of the journal.
+    pub(crate) fn announce(&mut self, change: &Change<'_>) -> OpResult {
+        match self.is_announced()? {
+            true => Ok(()),
+            false => self.intend(change, None),
+        }
+    }
+
+    /// Logs the intent of a write of `data`. The digest of the data is computed only when it is
+    /// needed.
+    ///
+    /// # Errors
+    /// As for [`Self::announce`]. `BadXdr` when the data is missing.
+    pub(crate) fn announce_write(
+        &mut self,
+        file: &Handle,
+        offset: u64,
+        data: Payload<'_>,
+        stability: Stability,
+    ) -> OpResult {
+        let kept = self.frame.journal.request().is_some() && stability != Stability::Unstable;
+        if !kept || self.is_announced()? {
+            return Ok(());
+        }
+        let mut digest = 0;
+        let view = self.args.view(data).ok_or(Status::BadXdr)?;
+        view.scan(|bytes| digest = durable::digest(digest, bytes));
+        let summed = match data {
+            Payload::Here(bytes) => Some((bytes, digest)),
+            Payload::Apart(_) => None,
+        };
+        let (len, digest) = (data.len() as u64, Some(digest));
+        self.intend(&Change::Write { file, offset, len, stability, digest }, summed)
+    }
+
+    /// True if the change of this operation has a logged intent, or needs none.
+    fn is_announced(&mut self) -> Result<bool, OpError> {
+        if self.frame.journal.request().is_some() {
+            self.may_wait()?;
+        }
+        self.frame.journal.is_announced(self.frame.op_index)
+    }
+
+    /// Logs the intent. `summed` is data of the request whose digest is known already.
+    fn intend(&mut self, change: &Change<'_>, summed: Option<(&[u8], u32)>) -> OpResult {
+        let Frame { journal, op_index, op_count, .. } = &mut self.frame;
+        let Some(request) = journal.request() else { return self.guard(change) };
+        let digest = journal.digest(|| {
+            let who = Principal::of(&self.call.who);
+            request.digest(&who, self.minor, *op_count, self.args, summed)
+        });
+        let Some(key) = request.key(digest, *op_index) else { return self.guard(change) };
+        let session = self.session.as_ref().ok_or(Status::ServerFault)?;
+        journal.forget_earlier(&request, *op_index, session, &self.shared.service);
+        let gate = Gate::new(self.shared);
+        let service = &self.shared.service;
+        let intended = service.intend(self.caller()?, &key, change, gate.notify())?;
+        self.frame.journal.intended(self.frame.op_index, intended, Some(gate))
+    }
+
+    /// Guards a change without a record against logged changes of other clients.
+    fn guard(&mut self, change: &Change<'_>) -> OpResult {
+        let (shared, mut gate) = (self.shared, None);
+        let guarded = shared.service.guard(self.caller()?, change, || {
+            let gate: &Arc<Gate> = gate.insert(Gate::new(shared));
+            gate.notify()
+        })?;
+        self.frame.journal.intended(self.frame.op_index, guarded, gate)
     }
 
     /// Returns the status for a reply that has become too big.

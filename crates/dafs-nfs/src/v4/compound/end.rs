@@ -5,7 +5,7 @@ use super::engine::run;
 use crate::args::Args;
 use crate::measure::About;
 use crate::shared::NfsShared;
-use crate::v4::journal::{Gate, Unsettled};
+use crate::v4::journal::{Gate, Results, Unsettled};
 use crate::v4::session::Session;
 use dafs_rpc::Reply;
 use dafs_service::{Door, Owner};
@@ -64,7 +64,10 @@ impl Parked {
 pub(super) fn conclude(mut cx: OpContext<'_>, end: Option<Status>) -> Result<Reply, Box<Parked>> {
     if let Some(status) = end {
         complete(&mut cx, status);
-        if cx.settle_reply().is_ok() {
+        let Frame { journal, current, .. } = &mut cx.frame;
+        let current = current.as_ref().map(|place| &place.handle);
+        let results = Results { reply: &cx.reply, current };
+        if journal.settle_reply(cx.shared, results).is_ok() {
             return Ok(finish(cx, status));
         }
         cx.frame.end = end;
@@ -77,7 +80,7 @@ pub(super) fn conclude(mut cx: OpContext<'_>, end: Option<Status>) -> Result<Rep
 
 /// Handles the journal's answer about the reply. Returns the status of the compound.
 fn settled(cx: &mut OpContext<'_>, status: Status) -> Status {
-    let Err(unsettled) = cx.settled() else { return status };
+    let Err(unsettled) = cx.frame.journal.settled() else { return status };
     let status = take_back(cx, unsettled);
     complete(cx, status);
     status

@@ -18,6 +18,7 @@ use crate::limits::{
 };
 use crate::measure::Stages;
 use crate::shared::NfsShared;
+use crate::v4::journal::Results;
 use crate::v4::status::{OpError, OpResult};
 use crate::v4::{dispatch, resume};
 use dafs_rpc::{Mark, Reply};
@@ -163,13 +164,20 @@ fn step<'a>(cx: &mut OpContext<'a>, decoder: &mut Decoder<'a>) -> (u32, OpResult
     e.u32(number);
     e.u32(Status::Ok.code());
     let result = match &cx.frame.resume {
-        None => match cx.settle_earlier(op_number) {
+        None => match settle_earlier(cx, op_number) {
             Ok(()) => dispatch::run(cx, &op, decoder.rest()),
             waits => waits,
         },
         Some(_) => resume::run(cx, op_number, &op, decoder.rest()),
     };
     (number, result)
+}
+
+/// Makes sure that the journal has the result of the change before an operation.
+fn settle_earlier(cx: &mut OpContext<'_>, number: OpNum) -> OpResult {
+    let Frame { journal, current, op_index, .. } = &mut cx.frame;
+    let current = current.as_ref().map(|place| &place.handle);
+    journal.settle_earlier((*op_index, number), cx.shared, Results { reply: &cx.reply, current })
 }
 
 /// Checks the position of an operation (RFC 8881 2.6.3.1, 18.46.3, and the operations' own
