@@ -3,7 +3,7 @@
 //! An operation that is about to change an object logs its intent (`OpContext::announce`). It runs
 //! again from its start when the journal has the intent. The result of a compound's last change is
 //! logged with the whole reply, which is sent when the journal has it. The results of earlier
-//! changes are logged by themselves. [`super::resume`] describes how a retry finds them.
+//! changes are logged by themselves. `compound/resume.rs` describes how a retry finds them.
 //!
 //! Sessions that are not persistent log no intent. Their changes are guarded against conflicting
 //! logged changes in the same way, while the operation runs.
@@ -18,7 +18,6 @@
 //! * The journal keeps the changes of one request for each slot. A newer request shows that the
 //!   client has the reply to the one before.
 
-use super::resume;
 use super::session::Session;
 use super::status::{OpError, OpResult};
 use crate::args::Args;
@@ -27,9 +26,10 @@ use crate::principal::Principal;
 use crate::shared::NfsShared;
 use crate::wire_handle;
 use dafs_rpc::{Mark, Reply};
-use dafs_service::durable::{self, Intended, Notify, Op, Settled};
+use dafs_service::durable::{self, Effect, Intended, Notify, Op, Settled};
 use dafs_service::{Client, Handle, Job, Owner, Place, RequestKey, Service};
 use dafs_wire::nfs4::{OpNum, SessionId, Status};
+use smallvec::SmallVec;
 use std::fmt;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -156,6 +156,35 @@ impl Noted {
             _ => return None,
         })
     }
+}
+
+/// The knowledge about one operation of a request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Known {
+    /// Its result, and the current file handle that it has left.
+    Result { current: Option<Handle>, result: Vec<u8> },
+    /// Its effect.
+    Happened(Effect),
+    /// Its change could not be made stable, and was answered with an error.
+    Failed,
+}
+
+/// The knowledge about a request.
+#[derive(Debug)]
+pub(crate) struct Resume {
+    /// By index of the operation, in order.
+    pub(super) known: SmallVec<[(u32, Known); 1]>,
+}
+
+/// Returns the session of an earlier run, if its replies are durable.
+pub(super) fn kept(shared: &NfsShared, id: SessionId) -> Option<durable::Session> {
+    let session = shared.service.kept_session(&session_key(id))?;
+    (session.mechanism == MECHANISM).then_some(session)
+}
+
+/// True if a session is one of an earlier run with durable replies.
+pub(crate) fn is_kept(shared: &NfsShared, id: SessionId) -> bool {
+    kept(shared, id).is_some()
 }
 
 /// A gate at which a compound waits for the journal.
@@ -486,9 +515,34 @@ fn changes_all_or_nothing(number: u32) -> bool {
     )
 }
 
+/// True if an operation only reads files, and uses no state of the client.
+pub(super) fn looks_only(number: OpNum) -> bool {
+    matches!(
+        number,
+        OpNum::Access
+            | OpNum::Getattr
+            | OpNum::Getfh
+            | OpNum::Getxattr
+            | OpNum::Listxattrs
+            | OpNum::Lookup
+            | OpNum::Lookupp
+            | OpNum::Nverify
+            | OpNum::Putfh
+            | OpNum::Putpubfh
+            | OpNum::Putrootfh
+            | OpNum::Readdir
+            | OpNum::Readlink
+            | OpNum::Restorefh
+            | OpNum::Savefh
+            | OpNum::Secinfo
+            | OpNum::SecinfoNoName
+            | OpNum::Verify
+    )
+}
+
 /// True if an operation leaves no trace when its result is removed.
 fn leaves_no_trace(number: OpNum) -> bool {
-    resume::looks_only(number)
+    looks_only(number)
         || matches!(
             number,
             OpNum::IoAdvise

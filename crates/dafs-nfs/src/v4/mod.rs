@@ -10,7 +10,6 @@ pub(crate) mod dispatch;
 pub(crate) mod journal;
 pub(crate) mod ops;
 mod persistent;
-mod resume;
 pub(crate) mod session;
 mod session_ops;
 mod slot;

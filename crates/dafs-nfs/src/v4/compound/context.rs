@@ -7,16 +7,14 @@ use crate::limits::RPC_REPLY_HEADER_BYTES;
 use crate::measure::Stages;
 use crate::principal::Principal;
 use crate::shared::NfsShared;
-use crate::v4::journal::{Gate, Numbered, Progress};
-use crate::v4::ops::copy::Copied;
-use crate::v4::resume::{self, Resume};
+use crate::v4::journal::{self, Gate, Numbered, Progress, Resume};
 use crate::v4::session::{HeldSlot, Session};
 use crate::v4::status::{OpError, OpResult};
 use dafs_rpc::{Mark, Reply};
 use dafs_service::durable::{self, Change};
 use dafs_service::{Caller, Client, Handle, Owner, Service, Subject};
 use dafs_store::{Stability, Wait};
-use dafs_wire::nfs4::{OpNum, SessionId, Stateid, Status};
+use dafs_wire::nfs4::{OpNum, SessionId, Stateid, Status, Verifier};
 use dafs_wire::xdr::{Encoder, Payload};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -68,6 +66,15 @@ pub(crate) struct OpContext<'a> {
     /// The session, once SEQUENCE has succeeded.
     pub(crate) session: Option<Arc<Session>>,
     pub(super) frame: Frame,
+}
+
+/// A COPY that is made before its reply, slice by slice.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Copied {
+    pub(crate) done: u64,
+    pub(crate) wanted: u64,
+    /// Its value before the first slice.
+    pub(crate) verifier: Verifier,
 }
 
 /// The private state of the engine.
@@ -354,7 +361,7 @@ impl<'a> OpContext<'a> {
             return Ok(session);
         }
         let Some(session) = self.shared.sessions.find(id) else {
-            let dead = resume::is_kept(self.shared, id);
+            let dead = journal::is_kept(self.shared, id);
             return Err(if dead { Status::DeadSession } else { Status::BadSession }.into());
         };
         // A connection with a session is not closed to make room for others.

@@ -12,15 +12,17 @@
 
 use super::context::{CallContext, Frame, OpContext, RESULT_HEAD_BYTES};
 use super::end::{Parked, conclude, lost, refuse, take_back};
+use super::resume;
 use crate::args::Args;
 use crate::limits::{
     MINOR_VERSION_MAX, MINOR_VERSION_MIN, RESPONSE_BYTES_MAX, RPC_REPLY_HEADER_BYTES,
 };
 use crate::measure::Stages;
 use crate::shared::NfsShared;
+use crate::v4::dispatch;
 use crate::v4::journal::Results;
 use crate::v4::status::{OpError, OpResult};
-use crate::v4::{dispatch, resume};
+
 use dafs_rpc::{Mark, Reply};
 use dafs_service::Door;
 use dafs_store::Wait;

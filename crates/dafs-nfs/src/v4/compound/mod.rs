@@ -4,3 +4,4 @@ pub(crate) mod context;
 pub(crate) mod end;
 pub(crate) mod engine;
 mod lanes;
+mod resume;

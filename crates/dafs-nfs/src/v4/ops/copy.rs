@@ -12,7 +12,7 @@ use super::write::WRITE;
 use crate::limits::{COPY_SLICE_BYTES, COPY_SYNCHRONOUS_BYTES_MAX};
 use crate::shared::NfsShared;
 use crate::v4::callback::{Callback, OffloadOutcome};
-use crate::v4::compound::context::{CallContext, OpContext};
+use crate::v4::compound::context::{CallContext, Copied, OpContext};
 use crate::v4::stateid;
 use crate::v4::status::{OpError, OpResult, of_io};
 use dafs_service::{Caller, Client, Handle, Place, StateRef};
@@ -33,15 +33,6 @@ struct Plan {
     target_state: StateRef,
     target_offset: u64,
     count: u64,
-}
-
-/// A COPY that is made before its reply, slice by slice.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Copied {
-    done: u64,
-    wanted: u64,
-    /// Its value before the first slice.
-    verifier: Verifier,
 }
 
 type Files = (Arc<dyn OpenFile>, Arc<dyn OpenFile>);

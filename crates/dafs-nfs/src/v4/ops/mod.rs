@@ -10,7 +10,7 @@
 
 mod access;
 mod commit;
-pub(crate) mod copy;
+mod copy;
 mod create;
 mod delegation;
 mod getattr;

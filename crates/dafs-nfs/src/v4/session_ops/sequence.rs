@@ -1,15 +1,16 @@
 //! SEQUENCE (RFC 8881 18.46): takes a slot, answers retries, renews the lease.
 
-use crate::limits::RPC_REPLY_HEADER_BYTES;
+use crate::limits::{DURABLE_OPERATIONS_MAX, RPC_REPLY_HEADER_BYTES};
 use crate::principal::Principal;
 use crate::v4::compound::context::{OpContext, RESULT_HEAD_BYTES};
 use crate::v4::digest;
-use crate::v4::journal::Numbered;
-use crate::v4::resume;
+use crate::v4::journal::{Known, Noted, Numbered, Resume, kept};
 use crate::v4::session::{Session, SlotsLeft};
 use crate::v4::slot::{Begin, SlotRequest};
 use crate::v4::status::{OpError, OpResult};
+use dafs_service::durable::Answer;
 use dafs_wire::nfs4::{SequenceArgs, SequenceResult, SequenceStatus, Status};
+use smallvec::SmallVec;
 use std::sync::Arc;
 
 /// Bytes of a SEQUENCE result behind its status.
@@ -19,7 +20,7 @@ const RESULT_BYTES: usize = 16 + 5 * 4;
 /// here can be repeated with the same sequence id.
 pub(crate) fn sequence(cx: &mut OpContext<'_>, args: &SequenceArgs, rest: &[u8]) -> OpResult {
     let session = match cx.find_session(args.session_id) {
-        Err(OpError::Status(Status::DeadSession)) => return resume::sequence(cx, args, rest),
+        Err(OpError::Status(Status::DeadSession)) => return resume(cx, args, rest),
         found => found?,
     };
     check_limits(cx, &session, args)?;
@@ -58,6 +59,59 @@ pub(crate) fn sequence(cx: &mut OpContext<'_>, args: &SequenceArgs, rest: &[u8])
     }
     let result = result(cx, &session, args, slots);
     cx.encoder().value(&result);
+    Ok(())
+}
+
+/// Executes SEQUENCE of a session of an earlier run: finds the results of the request.
+///
+/// # Errors
+/// `DeadSession` when the request was not executed.
+fn resume(cx: &mut OpContext<'_>, args: &SequenceArgs, rest: &[u8]) -> OpResult {
+    let session = kept(cx.shared, args.session_id).ok_or(Status::BadSession)?;
+    let request = Numbered {
+        session: args.session_id,
+        slot: args.slot_id,
+        sequence: args.sequence_id,
+        rest_bytes: rest.len(),
+    };
+    let who = Principal::of(&cx.call.who);
+    let digest = request.digest(&who, cx.minor, cx.op_count(), cx.args, None);
+    let mut known = SmallVec::new();
+    for op_index in 1..cx.op_count().min(DURABLE_OPERATIONS_MAX) {
+        let Some(key) = request.key(digest, op_index) else { break };
+        match cx.shared.service.kept_answer(&key) {
+            None => {}
+            Some(Answer::Happened(effect)) => known.push((op_index, Known::Happened(effect))),
+            Some(Answer::Failed) => known.push((op_index, Known::Failed)),
+            Some(Answer::Reply { bytes, .. }) => match Noted::decode(&bytes) {
+                Some(Noted::Whole(reply)) => {
+                    cx.replay(reply.into());
+                    return Ok(());
+                }
+                Some(Noted::Result { current, result }) => {
+                    known.push((op_index, Known::Result { current, result }));
+                }
+                None => return Err(Status::DeadSession.into()),
+            },
+        }
+    }
+    if known.is_empty() {
+        return Err(Status::DeadSession.into());
+    }
+    // Files are read.
+    cx.may_wait()?;
+    let client = cx.shared.service.absent_client(&session.client);
+    let ghost = Session::absent(args.session_id, client, who);
+    cx.resume(ghost, Resume { known });
+    let highest = args.highest_slot_id.max(args.slot_id);
+    cx.encoder().value(&SequenceResult {
+        session_id: args.session_id,
+        sequence_id: args.sequence_id,
+        slot_id: args.slot_id,
+        highest_slot_id: highest,
+        target_highest_slot_id: highest,
+        status: SequenceStatus::empty(),
+    });
     Ok(())
 }
 

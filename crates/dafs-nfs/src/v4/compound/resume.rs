@@ -11,107 +11,19 @@
 //! * If the operations before an executed change cannot be repeated, the client is told that the
 //!   session is lost with its replies. It is never told that the change was not made.
 
-use super::attr::VERIFIER_KEPT_IN;
-use super::attr::set::{self, Purpose};
-use super::compound::context::OpContext;
-use super::dispatch;
-use super::journal::{MECHANISM, Noted, Numbered, session_key};
-use super::session::Session;
-use super::status::{OpError, OpResult};
-use crate::limits::DURABLE_OPERATIONS_MAX;
-use crate::principal::Principal;
-use crate::shared::NfsShared;
+use super::context::OpContext;
+use crate::v4::attr::VERIFIER_KEPT_IN;
+use crate::v4::attr::set::{self, Purpose};
+use crate::v4::dispatch;
+use crate::v4::journal::{Known, looks_only};
+use crate::v4::status::{OpError, OpResult};
 use dafs_service::Handle;
-use dafs_service::durable::{self, Answer, Effect};
+use dafs_service::durable::{self, Effect};
 use dafs_wire::nfs4::{
     Attr, Bitmap, ChangeInfo, CreateResult, LinkResult, Op, OpNum, OpenArgs, OpenDelegation,
-    OpenFlags, OpenHow, OpenResult, RemoveResult, RemovexattrResult, RenameResult, SequenceArgs,
-    SequenceResult, SequenceStatus, SessionId, SetattrResult, SetxattrResult, Stateid, Status,
-    Verifier, WriteResult,
+    OpenFlags, OpenHow, OpenResult, RemoveResult, RemovexattrResult, RenameResult, SetattrResult,
+    SetxattrResult, Stateid, Status, Verifier, WriteResult,
 };
-use smallvec::SmallVec;
-
-/// The knowledge about one operation of a request.
-#[derive(Debug, Clone, PartialEq, Eq)]
-enum Known {
-    /// Its result, and the current file handle that it has left.
-    Result { current: Option<Handle>, result: Vec<u8> },
-    /// Its effect.
-    Happened(Effect),
-    /// Its change could not be made stable, and was answered with an error.
-    Failed,
-}
-
-/// The knowledge about a request.
-#[derive(Debug)]
-pub(crate) struct Resume {
-    /// By index of the operation, in order.
-    known: SmallVec<[(u32, Known); 1]>,
-}
-
-/// Returns the session of an earlier run, if its replies are durable.
-fn kept(shared: &NfsShared, id: SessionId) -> Option<durable::Session> {
-    let session = shared.service.kept_session(&session_key(id))?;
-    (session.mechanism == MECHANISM).then_some(session)
-}
-
-/// True if a session is one of an earlier run with durable replies.
-pub(crate) fn is_kept(shared: &NfsShared, id: SessionId) -> bool {
-    kept(shared, id).is_some()
-}
-
-/// Executes SEQUENCE of a session of an earlier run: finds the results of the request.
-///
-/// # Errors
-/// `DeadSession` when the request was not executed.
-pub(crate) fn sequence(cx: &mut OpContext<'_>, args: &SequenceArgs, rest: &[u8]) -> OpResult {
-    let session = kept(cx.shared, args.session_id).ok_or(Status::BadSession)?;
-    let request = Numbered {
-        session: args.session_id,
-        slot: args.slot_id,
-        sequence: args.sequence_id,
-        rest_bytes: rest.len(),
-    };
-    let who = Principal::of(&cx.call.who);
-    let digest = request.digest(&who, cx.minor, cx.op_count(), cx.args, None);
-    let mut known = SmallVec::new();
-    for op_index in 1..cx.op_count().min(DURABLE_OPERATIONS_MAX) {
-        let Some(key) = request.key(digest, op_index) else { break };
-        match cx.shared.service.kept_answer(&key) {
-            None => {}
-            Some(Answer::Happened(effect)) => known.push((op_index, Known::Happened(effect))),
-            Some(Answer::Failed) => known.push((op_index, Known::Failed)),
-            Some(Answer::Reply { bytes, .. }) => match Noted::decode(&bytes) {
-                Some(Noted::Whole(reply)) => {
-                    cx.replay(reply.into());
-                    return Ok(());
-                }
-                Some(Noted::Result { current, result }) => {
-                    known.push((op_index, Known::Result { current, result }));
-                }
-                None => return Err(Status::DeadSession.into()),
-            },
-        }
-    }
-    if known.is_empty() {
-        return Err(Status::DeadSession.into());
-    }
-    // Files are read.
-    cx.may_wait()?;
-    let client = cx.shared.service.absent_client(&session.client);
-    let ghost = Session::absent(args.session_id, client, who);
-    cx.resume(ghost, Resume { known });
-    let highest = args.highest_slot_id.max(args.slot_id);
-    cx.encoder().value(&SequenceResult {
-        session_id: args.session_id,
-        sequence_id: args.sequence_id,
-        slot_id: args.slot_id,
-        highest_slot_id: highest,
-        target_highest_slot_id: highest,
-        status: SequenceStatus::empty(),
-    });
-    Ok(())
-}
 
 /// Runs an operation of such a request.
 pub(super) fn run<'a>(cx: &mut OpContext<'a>, number: OpNum, op: &Op<'a>, rest: &[u8]) -> OpResult {
@@ -139,31 +51,6 @@ pub(super) fn run<'a>(cx: &mut OpContext<'a>, number: OpNum, op: &Op<'a>, rest: 
         Err(_) if before_last => cx.lose(),
         outcome => outcome,
     }
-}
-
-/// True if an operation only reads files, and uses no state of the client.
-pub(super) fn looks_only(number: OpNum) -> bool {
-    matches!(
-        number,
-        OpNum::Access
-            | OpNum::Getattr
-            | OpNum::Getfh
-            | OpNum::Getxattr
-            | OpNum::Listxattrs
-            | OpNum::Lookup
-            | OpNum::Lookupp
-            | OpNum::Nverify
-            | OpNum::Putfh
-            | OpNum::Putpubfh
-            | OpNum::Putrootfh
-            | OpNum::Readdir
-            | OpNum::Readlink
-            | OpNum::Restorefh
-            | OpNum::Savefh
-            | OpNum::Secinfo
-            | OpNum::SecinfoNoName
-            | OpNum::Verify
-    )
 }
 
 /// Writes the result of an operation from its effect.
