@@ -1,12 +1,8 @@
 //! Operations awaited under tokio, on both of its runtimes: results, timeouts, and cancelled tasks.
 
-#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
-
-mod served;
-
+use crate::served::{Served, TRANSPORTS, Wire, pattern};
 use dafs_client::{Client, Create, Error, File, IoBuffer, OpenOptions, Stability};
 use dafs_mem::Site;
-use served::{Served, TRANSPORTS, Wire, pattern};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::unix::AsyncFd;

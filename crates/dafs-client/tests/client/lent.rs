@@ -1,17 +1,13 @@
 //! Transfers whose connection is lost while the server may still move their data: where it can map
 //! the client's memory, the end of a connection does not stop it.
 
-#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
-
-mod fake;
-
+use crate::fake::back::completion;
+use crate::fake::{Answer, ROOT, World, pattern};
 use dafs_client::core::{
     BackStage, BatchCall, BatchHints, Done, Failure, Piece, RegisteredMemory, SessionConfig, Stage,
 };
 use dafs_client::{Procedure, Status};
 use dafs_wire::dafs::*;
-use fake::back::completion;
-use fake::{Answer, ROOT, World, pattern};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;

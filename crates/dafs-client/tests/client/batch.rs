@@ -1,12 +1,8 @@
 //! Batches, end to end over both transports.
 
-#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
-
-mod served;
-
+use crate::served::{Served, TRANSPORTS, pattern};
 use dafs_client::{Create, Error, File, IoBuffer, OpenOptions, Status};
 use dafs_mem::Site;
-use served::{Served, TRANSPORTS, pattern};
 use std::ops::Range;
 
 const BLOCK: usize = 4096;

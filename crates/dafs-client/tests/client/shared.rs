@@ -1,12 +1,8 @@
 //! Cooperation of several clients on one file: appends, share keys, denials of removal, and files
 //! that get their name when they are done.
 
-#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
-
-mod served;
-
+use crate::served::{Served, TRANSPORTS, pattern};
 use dafs_client::{Create, Error, OpenOptions, Stability, Status};
-use served::{Served, TRANSPORTS, pattern};
 
 fn status<T>(result: Result<T, Error>) -> Status {
     match result {

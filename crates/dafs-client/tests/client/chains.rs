@@ -1,16 +1,12 @@
 //! Chains, end to end over both transports, and over wires that break.
 
-#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
-
-mod served;
-
+use crate::served::{Served, TRANSPORTS, Wire, pattern};
 use dafs_client::{
     AccessMask, Client, Error, LockRange, OpenOptions, SetAttributes, Stability, Status, Step,
     StepIn, StepOn, Stepped, Takes,
 };
 use dafs_wire::dafs as wire;
 use dafs_wire::dafs::Request;
-use served::{Served, TRANSPORTS, Wire, pattern};
 use std::os::unix::fs::PermissionsExt;
 
 fn lookup<'a>(client: &Client, path: &'a [&'a [u8]]) -> Request<'a> {

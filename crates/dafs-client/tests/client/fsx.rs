@@ -4,16 +4,12 @@
 //!
 //! `DAFS_TEST_LONG` makes it 100,000 operations each, half of them over each transport.
 
-#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
-
-mod served;
-
+use crate::served::{Served, TRANSPORTS};
 use dafs_client::{
     CacheOptions, Client, Completion, CompletionGroup, Create, File, IoBuffer, OpenOptions,
     Stability,
 };
 use dafs_mem::Site;
-use served::{Served, TRANSPORTS};
 use std::ops::Range;
 use std::time::Duration;
 

@@ -1,15 +1,11 @@
 //! Calls whose callers have timed out, and their fate at the server.
 
-#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
-
-mod fake;
-
+use crate::fake::live::Live;
+use crate::fake::requests::{create, is_ok, lock, open, opened, recovering};
+use crate::fake::{Answer, World, pattern};
 use dafs_client::core::{Done, Failure, Piece, Stage};
 use dafs_client::{Error, OpenOptions, Procedure, within};
 use dafs_wire::dafs::*;
-use fake::live::Live;
-use fake::requests::{create, is_ok, lock, open, opened, recovering};
-use fake::{Answer, World, pattern};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};

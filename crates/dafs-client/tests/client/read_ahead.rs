@@ -1,14 +1,10 @@
 //! Read-ahead for sequential readers, and no stale data by it.
 
-#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
-
-mod served;
-
+use crate::served::{Served, TRANSPORTS, Wire, pattern};
 use dafs_client::{
     CacheOptions, Client, Create, File, OpenOptions, Stability, TransportChoice, interruptible,
     limits, within,
 };
-use served::{Served, TRANSPORTS, Wire, pattern};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 

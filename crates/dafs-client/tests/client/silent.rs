@@ -1,14 +1,10 @@
 //! A back-control channel that dies silently while delegations are held.
 
-#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
-
-mod fake;
-
+use crate::fake::back::Grants;
+use crate::fake::{ROOT, World, pattern};
 use dafs_client::Status;
 use dafs_client::core::{BackEvent, BackStage, Done, Failure, Piece, SessionConfig};
 use dafs_wire::dafs::*;
-use fake::back::Grants;
-use fake::{ROOT, World, pattern};
 use std::time::Duration;
 
 /// A world whose server may call and grants delegations.

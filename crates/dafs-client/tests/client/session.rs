@@ -1,9 +1,6 @@
 //! The session core against a scripted server on the simulated network.
 
-#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
-
-mod fake;
-
+use crate::fake::{Answer, ROOT, World, pattern};
 use dafs_client::Stability;
 use dafs_client::core::{
     Authenticator, Challenge, CredentialIds, Done, Failure, Piece, Proof, Refused, SessionConfig,
@@ -11,7 +8,6 @@ use dafs_client::core::{
 };
 use dafs_dat::sim::SimFaults;
 use dafs_wire::dafs::{ByteOrder, Commit, Procedure, Request, Status};
-use fake::{Answer, ROOT, World, pattern};
 use std::sync::Arc;
 use std::time::Duration;
 

@@ -1,11 +1,7 @@
 //! Sessions with a real server that outlive their connections.
 
-#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
-
-mod served;
-
+use crate::served::{Served, TRANSPORTS, Wire, pattern};
 use dafs_client::{Create, Error, OpenOptions, SetAttributes, Stability};
-use served::{Served, TRANSPORTS, Wire};
 use std::sync::atomic::Ordering;
 
 #[test]
@@ -85,7 +81,7 @@ fn an_open_file_goes_on_over_a_wire_that_breaks() {
         (number < 10).then_some(400_000 + number * 12_347)
     });
     let client = wire.client();
-    let content = served::pattern(3 << 20);
+    let content = pattern(3 << 20);
     let options = OpenOptions::read_write().create(Create::New);
     let file = client.open(b"file", &options).unwrap();
     file.write_at(&content, 0, Stability::Unstable).unwrap();

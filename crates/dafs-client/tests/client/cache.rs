@@ -1,15 +1,11 @@
 //! The client's cache on a real server: it saves requests, and no reader sees stale data.
 
-#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
-
-mod served;
-
+use crate::served::{Served, TRANSPORTS, pattern};
 use dafs_client::{
     CacheOptions, Client, Create, Error, FenceChange, FenceObject, File, LockRange, OpenOptions,
     SetAttributes, Stability, Status, TransportChoice,
 };
 use dafs_mem::Site;
-use served::{Served, TRANSPORTS, pattern};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 const PAGE: usize = 4096;

@@ -1,15 +1,11 @@
 //! Files against a scripted server over a real transport, which does what a correct server never
 //! does.
 
-#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
-
-mod fake;
-
+use crate::fake::live::Live;
+use crate::fake::{Answer, pattern};
 use dafs_client::{Error, OpenOptions, Stability, Standing, Status};
 use dafs_mem::Site;
 use dafs_wire::dafs::{DirectBuffer, Request};
-use fake::live::Live;
-use fake::{Answer, pattern};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};

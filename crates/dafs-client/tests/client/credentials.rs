@@ -1,11 +1,7 @@
 //! Users and passwords that the application returns when it is asked.
 
-#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
-
-mod served;
-
+use crate::served::{Served, TRANSPORTS};
 use dafs_client::{Authentication, Client, ConnectOptions, Credential, Error};
-use served::{Served, TRANSPORTS};
 use std::fs::Permissions;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;

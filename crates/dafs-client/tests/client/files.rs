@@ -1,16 +1,12 @@
 //! Files and names, end to end over both transports.
 
-#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
-
-mod served;
-
+use crate::served::{Served, TRANSPORTS, pattern};
 use dafs_client::{
     AccessMask, AccessPattern, ByteOrder, Create, Error, Follow, ObjectType, OpenOptions,
     SetAttributes, SetTime, ShareDeny, SpecialFile, Stability, Status, Time, TransportChoice,
     TransportKind, WaitPolicy,
 };
 use dafs_mem::Site;
-use served::{Served, TRANSPORTS, pattern};
 use std::time::Duration;
 
 fn status<T>(result: Result<T, Error>) -> Status {

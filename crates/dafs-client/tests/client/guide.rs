@@ -1,16 +1,13 @@
 //! The examples of docs/rust.md, run: the page shows parts of this file as they stand here.
 
-#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 #![allow(clippy::needless_borrow, reason = "on the page files and buffers are no references")]
 
-mod served;
-
+use crate::served::{Served, TRANSPORTS, pattern};
 use dafs_client::{
     Authentication, Client, ConnectOptions, Create, Credential, DafsUrl, Error, File, Follow,
     IoBuffer, LockError, LockRange, OpenOptions, SetAttributes, Site, Stability, Status, Step,
     StepIn, StepOn, Stepped, within,
 };
-use served::{Served, TRANSPORTS, pattern};
 use std::time::Duration;
 
 type Tested = Result<(), Box<dyn std::error::Error>>;
@@ -22,7 +19,7 @@ fn plain(text: &str) -> String {
 
 #[test]
 fn the_page_shows_what_is_run_here() {
-    let page = include_str!("../../../docs/rust.md");
+    let page = include_str!("../../../../docs/rust.md");
     let here = plain(include_str!("guide.rs"));
     let examples: Vec<&str> = page
         .split("\n```rust\n")

@@ -1,15 +1,11 @@
 //! Completion groups and futures, end to end over both transports.
 
-#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
-
-mod served;
-
+use crate::served::{Served, TRANSPORTS, Wire, pattern};
 use dafs_client::{
     CacheOptions, Client, Completion, CompletionGroup, Create, Error, File, IoBuffer, OpenOptions,
     OperationId, Pending, Stability,
 };
 use dafs_mem::Site;
-use served::{Served, TRANSPORTS, Wire, pattern};
 use std::collections::BTreeSet;
 use std::os::fd::AsRawFd;
 use std::pin::pin;

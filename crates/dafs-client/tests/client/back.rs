@@ -1,18 +1,14 @@
 //! The back-control channel of the session core: bound, called, lost, and attacked by a hostile
 //! server.
 
-#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
-
-mod fake;
-
+use crate::fake::back::{Grants, completion, delegation_id};
+use crate::fake::{Answer, ROOT, World, pattern};
 use dafs_client::core::{
     BackEvent, BackStage, BatchCall, BatchHints, Done, Failure, Piece, RegisteredMemory,
     SessionConfig, Stage,
 };
 use dafs_client::{Procedure, Status};
 use dafs_wire::dafs::*;
-use fake::back::{Grants, completion, delegation_id};
-use fake::{Answer, ROOT, World, pattern};
 use std::sync::Arc;
 use std::time::Duration;
 

@@ -1,14 +1,10 @@
 //! Locks with auto-recovery: writes under them stay when they are unlocked, and are undone when
 //! they are aborted or lost.
 
-#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
-
-mod served;
-
+use crate::served::{Served, TRANSPORTS, pattern};
 use dafs_client::{
     Client, Create, File, LockError, LockRange, OpenOptions, Stability, Status, TransportChoice,
 };
-use served::{Served, TRANSPORTS, pattern};
 use std::time::Duration;
 
 fn recovering() -> LockRange {

@@ -1,9 +1,7 @@
 //! A server of one file that does what a script says, on the simulated network, with a client core
 //! beside it. It keeps the server's half of the credit rules (DAFS 7) and checks the client's.
 
-#![allow(dead_code, reason = "each test file uses its part")]
-#![allow(unused_imports, reason = "each test file uses its part")]
-#![allow(unreachable_pub, reason = "the module is compiled into several tests")]
+#![allow(unreachable_pub, reason = "the modules of a test program")]
 
 pub mod back;
 pub mod live;
@@ -25,7 +23,7 @@ use dafs_dat::{
 };
 use dafs_mem::{Buffer, Site};
 use dafs_wire::dafs::*;
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 

@@ -1,9 +1,9 @@
 //! Calls that are cancelled or time out, and the session that goes on for the others.
 
-#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
-
-mod fake;
-
+use crate::fake::back::Grants;
+use crate::fake::live::Live;
+use crate::fake::requests::{append, create, is_ok, recovering};
+use crate::fake::{Answer, ROOT, World, pattern};
 use dafs_client::core::{Done, Failure, Piece, SessionConfig, Stage};
 use dafs_client::{
     CacheOptions, Chain, Client, Error, File, OpenOptions, Procedure, Stability, Status, Takes,
@@ -11,10 +11,6 @@ use dafs_client::{
 };
 use dafs_dat::sim::{Direction, SimRng};
 use dafs_wire::dafs::*;
-use fake::back::Grants;
-use fake::live::Live;
-use fake::requests::{append, create, is_ok, recovering};
-use fake::{Answer, ROOT, World, pattern};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;

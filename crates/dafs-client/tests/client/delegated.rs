@@ -1,13 +1,9 @@
 //! Delegations of callers that cache content themselves.
 
-#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
-
-mod served;
-
+use crate::served::{Served, TRANSPORTS};
 use dafs_client::{
     Client, FileHandle, Keeper, OpenOptions, ReadDelegation, SetAttributes, Stability,
 };
-use served::{Served, TRANSPORTS};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;

@@ -1,14 +1,10 @@
 //! Opens and locks over a restart of the server.
 
-#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
-
-mod fake;
-
+use crate::fake::requests::{self, opened, recovering};
+use crate::fake::{Answer, ROOT, World, pattern};
 use dafs_client::core::{Done, Piece, ReadCall, Stage};
 use dafs_client::{Procedure, Status};
 use dafs_wire::dafs::*;
-use fake::requests::{self, opened, recovering};
-use fake::{Answer, ROOT, World, pattern};
 use std::time::Duration;
 
 fn world() -> World {

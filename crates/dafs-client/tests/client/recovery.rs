@@ -1,15 +1,11 @@
 //! Recovery of a session: connections that are lost anywhere, servers that restart, forget, or lie.
 
-#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
-
-mod fake;
-
+use crate::fake::requests::{append, create, recovering, status};
+use crate::fake::{Answer, World, pattern};
 use dafs_client::core::{Done, Failure, Piece, Refused, SessionConfig, Stage};
 use dafs_client::{Procedure, Status};
 use dafs_dat::sim::{Direction, SimRng};
 use dafs_wire::dafs::*;
-use fake::requests::{append, create, recovering, status};
-use fake::{Answer, World, pattern};
 use std::time::Duration;
 
 const CLIENT: u32 = 2;

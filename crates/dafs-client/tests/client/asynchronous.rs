@@ -1,12 +1,8 @@
 //! Asynchronous batches, end to end over both transports.
 
-#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
-
-mod served;
-
+use crate::served::{Served, TRANSPORTS, Wire, pattern};
 use dafs_client::{Batch, Client, Create, Error, File, IoBuffer, OpenOptions};
 use dafs_mem::Site;
-use served::{Served, TRANSPORTS, Wire, pattern};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 

@@ -1,14 +1,10 @@
 //! Servers that go away, are unreachable, or refuse.
 
-#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
-
-mod served;
-
+use crate::served::{Served, TRANSPORTS};
 use dafs_client::{
     Client, ConnectOptions, Create, DafsUrl, Error, OpenOptions, Stability, TransportChoice,
     WaitPolicy,
 };
-use served::{Served, TRANSPORTS};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::time::Duration;

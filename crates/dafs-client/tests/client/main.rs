@@ -1,0 +1,32 @@
+//! The client, against a real server in this process and against a scripted one.
+
+#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+mod asynchronous;
+mod back;
+mod batch;
+mod cache;
+mod chains;
+mod credentials;
+mod delegated;
+mod fake;
+mod files;
+mod fsx;
+mod given_up;
+mod groups;
+mod guide;
+mod lent;
+mod lost;
+mod overdue;
+mod read_ahead;
+mod reclaim;
+mod recovered;
+mod recovery;
+mod scripted;
+#[path = "../served/mod.rs"]
+mod served;
+mod session;
+mod shared;
+mod silent;
+mod tokio;
+mod undone;
