@@ -1,5 +1,6 @@
 //! Memory that the application withdraws under an operation: unmapped, made read-only, or of a file
-//! that is truncated. The operation ends with an error, and all others go on.
+//! that is truncated. The operation ends with an error, and all others go on. These tests are alone in their
+//! process, because a fault that is not caught ends it with all tests in it.
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 

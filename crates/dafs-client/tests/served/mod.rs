@@ -1,6 +1,6 @@
 //! Clients of a real server in this process.
 
-#![allow(dead_code, unused_imports, reason = "each test file uses its part")]
+#![allow(dead_code, unused_imports, reason = "each test program uses its part")]
 #![allow(unreachable_pub, reason = "the module is compiled into several tests")]
 
 pub use dafs_testkit::pattern;

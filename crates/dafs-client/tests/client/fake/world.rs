@@ -17,10 +17,6 @@ pub struct World {
 }
 
 impl World {
-    pub fn new(seed: u64, faults: SimFaults, config: SessionConfig) -> Self {
-        Self::with(seed, faults, config, |_| {})
-    }
-
     pub fn with(
         seed: u64,
         faults: SimFaults,
