@@ -278,7 +278,7 @@ macro_rules! contract_tests {
         $($(
             #[test]
             fn $name() {
-                contract::$module::$name(&mut $make());
+                $crate::contract::$module::$name(&mut $make());
             }
         )*)*
     };

@@ -1,11 +1,6 @@
 //! The iWARP provider keeps the contract of the trait, in each of its modes.
 
-// A helper of tests fails the test.
-#![allow(clippy::unwrap_used)]
-
-mod contract;
-
-use contract::{Side, World};
+use crate::contract::{Side, World};
 use dafs_dat::iwarp::{IwarpAdapter, IwarpConfig};
 use dafs_dat::{Address, Instant};
 
@@ -69,7 +64,7 @@ mod stranger_crc {
 /// More connections than the adapter reads directly, all busy at once, from one adapter to another.
 #[test]
 fn a_crowd_is_served() {
-    use contract::Link;
+    use crate::contract::Link;
     use dafs_dat::{Access, WorkStatus};
 
     const COUNT: usize = 150;
@@ -98,7 +93,7 @@ fn a_crowd_is_served() {
 /// on the direct list for long.
 #[test]
 fn who_is_quiet_is_heard_among_those_who_are_not() {
-    use contract::Link;
+    use crate::contract::Link;
     use dafs_dat::{Access, Event};
 
     /// Far more turns than needed.

@@ -1,17 +1,12 @@
 //! The iWARP provider against byte-level peers: manual set-up, deliberate violations.
 
-// A helper of tests fails the test.
-#![allow(clippy::unwrap_used)]
-
-mod raw;
-
+use crate::raw::{Node, Raw, WORDS, read_place, request, send_place};
 use dafs_dat::connections::{ConnectionLimits, Connections};
 use dafs_dat::iwarp::{IwarpAdapter, IwarpConfig, limits};
 use dafs_dat::{Access, Adapter, Address, DisconnectReason, Event, Instant, WorkStatus};
 use dafs_wire::iwarp::ddp::{Place, Queue};
 use dafs_wire::iwarp::mpa::Enhanced;
 use dafs_wire::iwarp::rdmap::{Opcode, ReadRequest, Terminate};
-use raw::{Node, Raw, WORDS, read_place, request, send_place};
 use std::io::{Read, Write};
 use std::net::TcpListener;
 use std::time::Duration;

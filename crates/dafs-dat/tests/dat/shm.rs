@@ -1,18 +1,13 @@
 //! The shared-memory provider: its promises beyond the contract of every provider, and its defence
 //! against hostile peers.
 
-#![allow(clippy::unwrap_used)] // helpers of tests are tests
-
-#[path = "shm/pair.rs"]
-mod pair;
-
+use crate::pair::{self, Memory, Pair, pattern, status, status_of};
 use dafs_dat::shm::{ShmAdapter, ShmConfig};
 use dafs_dat::{
     Access, Adapter, Address, ConnectError, DisconnectReason, Event, Instant, Operation, PostError,
     WorkStatus,
 };
 use dafs_mem::{Buffer, Site};
-use pair::{Memory, Pair, pattern, status, status_of};
 use std::os::fd::AsFd;
 use std::sync::Arc;
 

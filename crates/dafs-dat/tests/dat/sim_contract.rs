@@ -1,8 +1,6 @@
 //! The simulated provider keeps the contract of the trait, with and without rough delays.
 
-mod contract;
-
-use contract::{Side, World};
+use crate::contract::{Side, World};
 use dafs_dat::Address;
 use dafs_dat::sim::{SimFaults, SimNetwork};
 use std::time::Duration;

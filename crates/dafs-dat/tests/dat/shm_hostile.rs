@@ -1,19 +1,13 @@
 //! Hostile peers of the shared-memory provider: each breaks its own connection at most and gets the
 //! reason, and an honest client of the same server continues.
 
-#![allow(clippy::unwrap_used)] // helpers of tests are tests
-#![allow(dead_code)] // the helpers are shared with other tests, which use more of them
-
-#[path = "shm/pair.rs"]
-mod pair;
-#[path = "shm/raw.rs"]
-mod raw;
-
+use crate::pair::{self, Pair, pattern};
+use crate::shm_raw::{
+    self as raw, MEMORY, MESSAGE, OUT_RING, OWN_HEAD, READ, READ_DATA, RING, Raw, WRITE, header,
+};
 use dafs_dat::shm::ShmConfig;
 use dafs_dat::{Access, Adapter, Address, DisconnectReason, EndpointId, Event, RemoteBuffer};
-use pair::{Pair, pattern};
 use proptest::prelude::*;
-use raw::{MEMORY, MESSAGE, OUT_RING, OWN_HEAD, READ, READ_DATA, RING, Raw, WRITE, header};
 use rustix::fs::SealFlags;
 use std::os::fd::AsFd;
 

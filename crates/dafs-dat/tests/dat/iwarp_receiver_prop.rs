@@ -1,9 +1,6 @@
 //! The iWARP receiver against all ways to cut a stream. It reports and places the same whatever the
 //! pieces are, and whether payload passes the staging area or goes straight into place.
 
-// A helper of tests fails the test.
-#![allow(clippy::unwrap_used)]
-
 use dafs_dat::iwarp::{Inbound, PostedRead, PostedReceive, Receiver, Violation};
 use dafs_dat::{Access, PostError, ProtectionDomain, RegionTable};
 use dafs_mem::{Buffer, Site};

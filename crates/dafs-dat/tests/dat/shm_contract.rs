@@ -1,10 +1,6 @@
 //! The shared-memory provider keeps the contract of the trait, on each of its paths.
 
-#![allow(clippy::unwrap_used)] // helpers of tests are tests
-
-mod contract;
-
-use contract::{Side, World};
+use crate::contract::{Side, World};
 use dafs_dat::shm::{ShmAdapter, ShmConfig};
 use dafs_dat::{Address, Instant};
 

@@ -1,8 +1,6 @@
 //! The simulated provider: its promises beyond the contract of every provider, and the faults that
 //! it injects.
 
-#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
-
 use dafs_dat::sim::{Direction, SimAdapter, SimFaults, SimNetwork};
 use dafs_dat::{
     Access, Adapter, Address, Completion, ConnectError, DisconnectReason, EndpointId, Event,

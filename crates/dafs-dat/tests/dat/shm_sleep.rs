@@ -1,18 +1,12 @@
 //! Sleep, wake-up and death: the shared-memory provider between threads and processes.
 
-#![allow(clippy::unwrap_used)] // helpers of tests are tests
-#![allow(dead_code)] // the helpers are shared with other tests, which use more of them
-
-#[path = "shm/pair.rs"]
-mod pair;
-
+use crate::pair::{self, Memory, Pair, pattern, status};
 use dafs_dat::shm::{ShmAdapter, ShmConfig};
 use dafs_dat::{
     Access, Adapter, Address, DisconnectReason, EndpointId, Event, Instant, MemoryRegion,
     Operation, RemoteBuffer, WorkStatus,
 };
 use dafs_mem::Site;
-use pair::{Memory, Pair, pattern, status};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::os::fd::AsFd;
 use std::process::{Command, Stdio};
@@ -250,7 +244,7 @@ fn a_killed_peer_is_noticed_and_its_memory_stays() {
     let listener = adapter.listen(&Address::Shm(String::new())).unwrap();
     let Some(Address::Shm(name)) = adapter.listener_address(listener) else { panic!() };
     let mut child = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "a_killed_peer_is_noticed_and_its_memory_stays"])
+        .args(["--exact", "shm_sleep::a_killed_peer_is_noticed_and_its_memory_stays"])
         .env(CHILD, name)
         .stdout(Stdio::null())
         .spawn()

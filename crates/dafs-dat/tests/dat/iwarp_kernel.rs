@@ -1,16 +1,11 @@
 //! The iWARP provider against peers that behave like the kernel's NFS client and server over siw.
 
-// A helper of tests fails the test.
-#![allow(clippy::unwrap_used)]
-
-mod raw;
-
+use crate::raw::{Node, Raw, send_place};
 use dafs_dat::iwarp::IwarpConfig;
 use dafs_dat::{Adapter, Address, DisconnectReason, EndpointId, Event, WorkStatus};
 use dafs_wire::iwarp::ddp::Place;
 use dafs_wire::iwarp::mpa::{Enhanced, Frame, FrameKind};
 use dafs_wire::iwarp::rdmap::{Opcode, ReadRequest};
-use raw::{Node, Raw, send_place};
 use std::io::{Read, Write};
 use std::net::TcpListener;
 use std::time::Duration;
