@@ -23,7 +23,7 @@ pub mod iwarp_rdmap;
 pub mod iwarp_receive;
 pub mod journal_scan;
 #[allow(dead_code, reason = "the worlds of RPC over RDMA use more of it")]
-#[path = "../../dafs-rpc/tests/rdma_sim/net.rs"]
+#[path = "../../dafs-rpc/tests/rpc/rdma_sim/net.rs"]
 mod net;
 pub mod nfs3_args;
 pub mod nfs3_results;
@@ -33,10 +33,10 @@ pub mod nfs4_compound;
 pub mod nfs4_layouts;
 pub mod nfs4_state;
 #[allow(dead_code, reason = "the worlds of RPC over RDMA use more of it")]
-#[path = "../../dafs-rpc/tests/rdma_sim/program.rs"]
+#[path = "../../dafs-rpc/tests/rpc/rdma_sim/program.rs"]
 mod program;
 #[allow(dead_code, reason = "the worlds of RPC over RDMA use more of it")]
-#[path = "../../dafs-rpc/tests/rdma_sim/raw.rs"]
+#[path = "../../dafs-rpc/tests/rpc/rdma_sim/raw.rs"]
 mod raw;
 pub mod rpc_header;
 pub mod rpc_stream;

@@ -5,7 +5,7 @@
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 #![allow(dead_code, reason = "the helpers are shared with other tests, which use more of them")]
 
-#[path = "sockets/common.rs"]
+#[path = "rpc/sockets/common.rs"]
 mod common;
 
 use common::{Raw, Server, call, procedures};

@@ -4,9 +4,9 @@
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 #![allow(unreachable_pub, dead_code, reason = "a module of another test program")]
 
-#[path = "rdma/common.rs"]
+#[path = "rpc/rdma/common.rs"]
 mod common;
-#[path = "rdma_client/world.rs"]
+#[path = "rpc/rdma_client/world.rs"]
 mod scripted;
 
 use common::*;

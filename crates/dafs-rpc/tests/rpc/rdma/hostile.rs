@@ -1,6 +1,6 @@
 //! Peers that break the protocol.
 
-use crate::common::*;
+use super::common::*;
 use dafs_rpc::server::Config;
 use dafs_wire::rpcrdma::{Body, Chunks, HeaderFault, ReadSegment, Segment};
 use std::time::Duration;

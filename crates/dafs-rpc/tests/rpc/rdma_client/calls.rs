@@ -1,6 +1,6 @@
 //! Calls that succeed.
 
-use crate::world::{Arrived, FIRST_XID, PROCEDURE, World, args, chunk, message, success};
+use super::world::{Arrived, FIRST_XID, PROCEDURE, World, args, chunk, message, success};
 use dafs_mem::{Site, VolatileSlice};
 use dafs_rpc::client::{CallError, Memory, Options, Pending, Request, RpcClient, SendData};
 use dafs_wire::rpc::AcceptStatus;

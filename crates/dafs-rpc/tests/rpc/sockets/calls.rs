@@ -1,6 +1,6 @@
 //! Calls that succeed.
 
-use crate::common::{Raw, Server, call, options, pattern, procedure, procedures, sum};
+use super::common::{Raw, Server, call, options, pattern, procedure, procedures, sum};
 use dafs_dat::Wake;
 use dafs_mem::{Site, copied_bytes};
 use dafs_rpc::client::{

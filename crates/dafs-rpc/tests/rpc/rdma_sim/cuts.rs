@@ -1,9 +1,9 @@
 //! A short run of calls of all kinds. The test cuts its connection at every moment: after every
 //! step, and after every byte that matters in either direction.
 
-use crate::caller::Caller;
-use crate::net::{Net, SERVER_HOST};
-use crate::program::procedures;
+use super::caller::Caller;
+use super::net::{Net, SERVER_HOST};
+use super::program::procedures;
 use dafs_dat::sim::{Direction, SimFaults, SimNetwork, SimRng};
 use dafs_rpc::client::Options;
 use dafs_rpc::server::Config;

@@ -1,7 +1,7 @@
 //! Calls of every shape: items inline and in read chunks, in pieces, long calls, write chunks that
 //! fit and that do not. The data must return unchanged, wherever the server puts it.
 
-use crate::common::*;
+use super::common::*;
 use dafs_wire::rpcrdma::{Body, Chunks, HeaderFault, Segment};
 use dafs_wire::xdr::padded;
 use proptest::prelude::*;

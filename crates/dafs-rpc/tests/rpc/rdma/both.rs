@@ -1,13 +1,7 @@
 //! The RDMA client against the RDMA server, each on threads of its own that sleep when they have no
 //! work.
 
-#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
-#![allow(unreachable_pub, dead_code, reason = "a module of another test program")]
-
-#[path = "rdma/common.rs"]
-mod common;
-
-use common::*;
+use super::common::*;
 use dafs_dat::iwarp::{IwarpAdapter, IwarpConfig};
 use dafs_dat::shm::{ShmAdapter, ShmConfig};
 use dafs_dat::{Adapter, Address, Wake};

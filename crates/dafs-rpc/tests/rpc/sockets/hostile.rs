@@ -1,6 +1,6 @@
 //! Hostile and faulty peers.
 
-use crate::common::{PATIENCE, Raw, Server, call, call_words, procedure, procedures, record};
+use super::common::{PATIENCE, Raw, Server, call, call_words, procedure, procedures, record};
 use dafs_rpc::server::Config;
 use dafs_rpc::{AuthStatus, RejectStatus, Reply, VersionRange};
 use dafs_wire::rpc::{FragmentMark, ReplyStatus};

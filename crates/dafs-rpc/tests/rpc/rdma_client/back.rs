@@ -1,6 +1,6 @@
 //! Callbacks of the server.
 
-use crate::world::{Arrived, PROCEDURE, World, chunk, message};
+use super::world::{Arrived, PROCEDURE, World, chunk, message};
 use dafs_rpc::client::{BackRequest, Options, Request, RpcClient};
 use dafs_rpc::{AcceptStatus, Rejection, Reply};
 use dafs_wire::rpc::{CallHeader, OpaqueAuth, ReplyHeader, ReplyStatus};

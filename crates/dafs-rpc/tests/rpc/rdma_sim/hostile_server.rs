@@ -2,8 +2,8 @@
 //! fails, memory that was not offered stays untouched, and the resources of a dead connection are
 //! free again.
 
-use crate::net::{Net, SERVER_HOST};
-use crate::raw::{Memory, Message, Raw, chunk, words};
+use super::net::{Net, SERVER_HOST};
+use super::raw::{Memory, Message, Raw, chunk, words};
 use dafs_dat::sim::SimRng;
 use dafs_dat::{Address, Instant, RemoteBuffer};
 use dafs_mem::Site;
@@ -17,7 +17,7 @@ use smallvec::smallvec;
 
 const HOST: u32 = 9;
 const PROCEDURE: Procedure =
-    Procedure { program: crate::program::PROGRAM, version: 1, procedure: 3 };
+    Procedure { program: super::program::PROGRAM, version: 1, procedure: 3 };
 
 /// The product's client with a server that the test plays.
 struct Pair {
@@ -354,7 +354,7 @@ fn a_key_that_dies_unasked_ends_the_connection() {
     let xid = message.header.xid;
     let header = Header { xid, credits: 1, body: Body::Message(returned(&message, &[0])) };
     let key = message.chunks().writes[0].segments[0].handle;
-    let bytes = crate::raw::message(&header, &success(xid, &[0; 8]));
+    let bytes = super::raw::message(&header, &success(xid, &[0; 8]));
     pair.server.send_invalidate(&bytes, key);
     pair.ended(pending);
 }
@@ -377,7 +377,7 @@ fn calls_that_were_not_asked_for_are_bounded() {
         pair.answer(xid, 1, Chunks::default(), &call(xid));
         let refused = pair.server.heard();
         assert_eq!(refused.header.xid, xid);
-        let status = crate::raw::reply(xid, &refused.body).0;
+        let status = super::raw::reply(xid, &refused.body).0;
         assert_eq!(status, AcceptStatus::ProgramUnavailable);
         // With chunks, or in one.
         let memory = pair.server.memory(64);
@@ -439,7 +439,7 @@ fn noise(rng: &mut SimRng, pair: &mut Pair) {
         _ => Body::Message(chunks),
     };
     let header = Header { xid, credits: rng.bits() as u32, body };
-    let mut bytes = crate::raw::message(&header, &success(xid, &[0; 64]));
+    let mut bytes = super::raw::message(&header, &success(xid, &[0; 64]));
     for _ in 0..rng.below(3) {
         let at = rng.below(bytes.len() as u64) as usize;
         bytes[at] = rng.bits() as u8;

@@ -1,8 +1,8 @@
 //! The common beginnings and ends of tests with raw clients.
 
-use crate::net::Net;
-use crate::program::procedures;
-use crate::raw::{Raw, words};
+use super::net::Net;
+use super::program::procedures;
+use super::raw::{Raw, words};
 use dafs_rpc::AcceptStatus;
 use dafs_wire::rpcrdma::{Chunk, Chunks, HeaderFault, PrivateData, ReadSegment};
 

@@ -1,10 +1,10 @@
 //! Clients that break RPC-over-RDMA by the content, the time and the number of their messages. At
 //! most their connection ends; its resources are free again, and the server serves others.
 
-use crate::net::Net;
-use crate::program::{data, procedures};
-use crate::raw::{Memory, Message, Raw, call, chunk, message, words};
-use crate::scene::*;
+use super::net::Net;
+use super::program::{data, procedures};
+use super::raw::{Memory, Message, Raw, call, chunk, message, words};
+use super::scene::*;
 use dafs_dat::sim::{SimFaults, SimNetwork, SimRng};
 use dafs_rpc::server::Config;
 use dafs_wire::rpcrdma::{Body, Chunks, Header, HeaderFault, ReadSegment};

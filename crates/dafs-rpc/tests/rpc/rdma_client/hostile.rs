@@ -1,6 +1,6 @@
 //! Servers that break the protocol, and connections that break.
 
-use crate::world::{Arrived, PROCEDURE, World, chunk, message, success};
+use super::world::{Arrived, PROCEDURE, World, chunk, message, success};
 use dafs_mem::Site;
 use dafs_rpc::client::{CallError, Memory, Options, Pending, Request, RpcClient};
 use dafs_wire::rpcrdma::{Body, Chunk, Chunks, HeaderFault, ReadSegment, Segment};

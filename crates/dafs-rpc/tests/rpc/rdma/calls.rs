@@ -1,6 +1,6 @@
 //! Calls and replies in one message each, credits, private data.
 
-use crate::common::*;
+use super::common::*;
 use dafs_rpc::server::Config;
 use dafs_wire::rpcrdma::{Body, Chunks, HeaderFault, PrivateData};
 

@@ -3,8 +3,8 @@
 //!
 //! `DAFS_RDMA_SEED=7 cargo test -p dafs-rpc --test rdma_sim worlds` runs one world again.
 
-use crate::caller::{Caller, Tally};
-use crate::net::{Net, SERVER_HOST};
+use super::caller::{Caller, Tally};
+use super::net::{Net, SERVER_HOST};
 use dafs_dat::sim::{SimFaults, SimNetwork, SimRng, seeds_of_the_day};
 use dafs_rpc::client::Options;
 use dafs_rpc::server::Config;

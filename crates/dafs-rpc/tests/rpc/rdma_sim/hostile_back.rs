@@ -1,9 +1,9 @@
 //! Clients that answer callbacks (RFC 8167) in arbitrary ways. Each callback completes once, and
 //! calls in the other direction do not suffer.
 
-use crate::net::Net;
-use crate::program::procedures;
-use crate::raw::{Message, Raw, words};
+use super::net::Net;
+use super::program::procedures;
+use super::raw::{Message, Raw, words};
 use dafs_rpc::BackError;
 use dafs_wire::rpc::{AcceptStatus, Direction, ReplyHeader, peek};
 use dafs_wire::rpcrdma::{Body, Chunks, Header, HeaderFault};

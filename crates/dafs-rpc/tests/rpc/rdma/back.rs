@@ -1,6 +1,6 @@
 //! Callbacks from the server to its client.
 
-use crate::common::*;
+use super::common::*;
 use dafs_wire::rpc::{AcceptStatus, CallHeader, ReplyHeader};
 use dafs_wire::rpcrdma::{Body, Chunks, Header};
 use dafs_wire::xdr::{Decoder, Encode, Encoder};

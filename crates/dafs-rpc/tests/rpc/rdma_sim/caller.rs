@@ -3,9 +3,9 @@
 //! Invariants
 //! * A call uses memory only after the call before has ended.
 
-use crate::net::SERVER_HOST;
-use crate::program::{PROGRAM, Program, data, procedures, sum};
-use crate::raw::words;
+use super::net::SERVER_HOST;
+use super::program::{PROGRAM, Program, data, procedures, sum};
+use super::raw::words;
 use dafs_dat::sim::{SimNetwork, SimRng};
 use dafs_dat::{Address, Instant};
 use dafs_mem::Site;

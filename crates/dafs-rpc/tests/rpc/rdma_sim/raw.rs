@@ -1,7 +1,7 @@
 //! One raw end of a connection: an adapter of the simulated network that sends arbitrary messages
 //! and shows the answers.
 
-use crate::net::{Net, SERVER_HOST};
+use super::net::{Net, SERVER_HOST};
 use dafs_dat::sim::SimAdapter;
 use dafs_dat::{
     Access, Adapter, Address, EndpointId, Event, Instant, ListenerId, MemoryRegion, Operation,
@@ -343,7 +343,7 @@ pub(crate) fn message(header: &Header, body: &[u8]) -> Vec<u8> {
 /// An RPC call.
 pub(crate) fn call(xid: u32, procedure: u32, args: &[u8]) -> Vec<u8> {
     let none = OpaqueAuth::NONE;
-    let (program, version) = (crate::program::PROGRAM, 1);
+    let (program, version) = (super::program::PROGRAM, 1);
     let header = CallHeader { xid, program, version, procedure, credential: none, verifier: none };
     let mut bytes = Vec::new();
     header.encode(&mut Encoder::new(&mut bytes));

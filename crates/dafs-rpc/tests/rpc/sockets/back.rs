@@ -1,6 +1,6 @@
 //! Callbacks over the connection that the client made.
 
-use crate::common::{Event, PROGRAM, Raw, Server, call, options, procedure, procedures, record};
+use super::common::{Event, PROGRAM, Raw, Server, call, options, procedure, procedures, record};
 use dafs_rpc::client::{BackRequest, RpcClient};
 use dafs_rpc::server::Config;
 use dafs_rpc::{AcceptStatus, BackError, Rejection, Reply};

@@ -1,6 +1,6 @@
 //! Data outside of the message: read chunks, write chunks, reply chunks.
 
-use crate::common::*;
+use super::common::*;
 use dafs_wire::rpcrdma::{Body, Chunks, HeaderFault};
 
 /// The arguments of `ECHO_APART` for one item before, the data, and one after: reduced and whole.

@@ -1,10 +1,10 @@
 //! Clients with wrong chunks: foreign, missing, too long, at the wrong position. At most their
 //! connection ends; its resources are free again, and the server serves others.
 
-use crate::net::Net;
-use crate::program::{data, procedures, sum};
-use crate::raw::{Raw, call, chunk, words};
-use crate::scene::*;
+use super::net::Net;
+use super::program::{data, procedures, sum};
+use super::raw::{Raw, call, chunk, words};
+use super::scene::*;
 use dafs_dat::sim::SimRng;
 use dafs_dat::{Access, RemoteBuffer};
 use dafs_rpc::AcceptStatus;
@@ -50,7 +50,7 @@ fn well_formed_calls_of_all_kinds_are_served() {
     assert!(matches!(answer.header.body, Body::NoMessage(_)) && answer.body.is_empty());
     let reply = answer.chunks().reply.as_ref().unwrap();
     assert_eq!(reply.len(), 24 + 40_000);
-    let (_, results) = crate::raw::reply(4, &memory.get(0, reply.len() as usize));
+    let (_, results) = super::raw::reply(4, &memory.get(0, reply.len() as usize));
     assert_eq!(results, words(&[4; 10_000]));
 
     // A long call.

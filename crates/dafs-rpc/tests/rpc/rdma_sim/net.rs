@@ -1,7 +1,7 @@
 //! The simulated network with a server on it, and the steps of a world.
 
-use crate::program::Program;
-use crate::raw::Raw;
+use super::program::Program;
+use super::raw::Raw;
 use dafs_dat::sim::{SimFaults, SimNetwork};
 use dafs_dat::{Adapter, Address, Instant};
 use dafs_rpc::server::{Config, Group, RdmaReactor};

@@ -1,0 +1,8 @@
+//! RPC over TCP and RDMA: servers and clients against each other, and each against peers that a test controls.
+
+#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+mod rdma;
+mod rdma_client;
+mod rdma_sim;
+mod sockets;
