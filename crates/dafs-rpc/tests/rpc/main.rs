@@ -1,4 +1,4 @@
-//! RPC over TCP and RDMA: servers and clients against each other, and each against peers that a test controls.
+//! RPC over TCP and RDMA: servers and clients against each other and against peers of the tests.
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 

@@ -1,23 +1,16 @@
 //! Bulk data over RDMA is not copied in user space. Reads place it directly, and writes take it
 //! from where the program has put it. Over shared memory it does not move at all.
 
-#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
-#![allow(unreachable_pub, dead_code, reason = "a module of another test program")]
-
-#[path = "rpc/rdma/common.rs"]
-mod common;
-#[path = "rpc/rdma_client/world.rs"]
-mod scripted;
-
-use common::*;
+use crate::common::*;
+use crate::{alone, scripted};
 use dafs_mem::{Site, copied_bytes};
 use dafs_rpc::client::{Options, Request};
 use dafs_wire::rpcrdma::Chunks;
 use dafs_wire::xdr::{Apart, Encoder, Payload};
 
-// One test, because the counters are the process's.
 #[test]
 fn bulk_data_is_not_copied() {
+    let _alone = alone();
     a_server_does_not_copy();
     a_client_does_not_copy();
 }

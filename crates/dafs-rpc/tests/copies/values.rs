@@ -1,19 +1,10 @@
 //! The example with large values works over every transport.
 
-#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
-#![allow(dead_code, reason = "modules of the example")]
-
-#[path = "../examples/values/client.rs"]
-mod client;
-#[path = "../examples/values/protocol.rs"]
-mod protocol;
-#[path = "../examples/values/server.rs"]
-mod server;
-
-use client::{Client, Transport};
+use crate::alone;
+use crate::client::{Client, Transport};
+use crate::protocol::{LIST_BYTES_MAX, VALUE_BYTES_MAX};
+use crate::server::Server;
 use dafs_mem::{Site, copied_bytes};
-use protocol::{LIST_BYTES_MAX, VALUE_BYTES_MAX};
-use server::Server;
 
 fn pattern(seed: usize, len: usize) -> Vec<u8> {
     (0..len).map(|i| (i * 3 / 2 + seed) as u8).collect()
@@ -21,6 +12,7 @@ fn pattern(seed: usize, len: usize) -> Vec<u8> {
 
 #[test]
 fn values_and_keys_over_every_transport() {
+    let _alone = alone();
     let any = "127.0.0.1:0".parse().unwrap();
     let server = Server::start(any, any).unwrap();
     let copied = || {
