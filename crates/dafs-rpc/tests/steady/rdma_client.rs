@@ -1,7 +1,6 @@
 //! A client on RDMA allocates no memory in steady traffic.
 
-#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
-
+use crate::ALLOCATIONS;
 use dafs_dat::iwarp::{IwarpAdapter, IwarpConfig};
 use dafs_dat::shm::{ShmAdapter, ShmConfig};
 use dafs_dat::{Adapter, Address};
@@ -9,34 +8,7 @@ use dafs_rpc::client::{Options, Port, Procedure, Request, RpcClient, SendData};
 use dafs_rpc::server::{Config, Group};
 use dafs_rpc::{AcceptStatus, Call, Handled, Handler};
 use dafs_wire::xdr::Payload;
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
 use std::collections::VecDeque;
-
-thread_local! {
-    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
-}
-
-/// The system's allocator, with a counter per thread.
-struct Counting;
-
-// SAFETY: every method passes its arguments on to the system's allocator; the counter allocates
-// nothing and needs no destructor.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.set(ALLOCATIONS.get() + 1);
-        // SAFETY: the caller keeps the contract of `alloc`.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
-        // SAFETY: the caller keeps the contract of `dealloc`.
-        unsafe { System.dealloc(ptr, layout) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
 
 const LEN: usize = 50_000;
 

@@ -1,41 +1,13 @@
 //! Steady traffic allocates no memory: the test counts the allocations of a reactor's thread while
 //! it serves.
 
-#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
-
+use crate::ALLOCATIONS;
 use dafs_rpc::server::{Config, Group};
 use dafs_rpc::{Call, Handled, Handler, Reply};
 use dafs_wire::rpc::{AuthFlavor, AuthSys, CallHeader, FragmentMark, Groups, OpaqueAuth};
 use dafs_wire::xdr::{Encode, Encoder};
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
-
-thread_local! {
-    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
-}
-
-/// The system's allocator, with a counter per thread.
-struct Counting;
-
-// SAFETY: every method passes its arguments on to the system's allocator; the counter allocates
-// nothing and needs no destructor.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.set(ALLOCATIONS.get() + 1);
-        // SAFETY: the caller keeps the contract of `alloc`.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
-        // SAFETY: the caller keeps the contract of `dealloc`.
-        unsafe { System.dealloc(ptr, layout) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
 
 /// Answers with as much bulk data as there are arguments, and with the allocations so far.
 struct Watched;
