@@ -1,6 +1,6 @@
 //! Sessions, locks, fences and errors.
 
-use crate::layout::*;
+use super::layout::*;
 use dafs_wire::dafs::*;
 
 #[test]

@@ -1,8 +1,8 @@
 //! An encoded value decodes to the same value, in both byte orders, and fills exactly its own
 //! length.
 
-use crate::bodies::{PADDING, failure, reply, request};
-use crate::make::Source;
+use super::bodies::{PADDING, failure, reply, request};
+use super::make::Source;
 use dafs_wire::dafs::*;
 use proptest::prelude::*;
 use std::fmt::Debug;

@@ -160,8 +160,8 @@ impl Make for FailoverLocations<'static> {
 /// Generates a struct field by field.
 macro_rules! make_struct {
     ($($type:ident $(<$life:lifetime>)? { $($field:ident),* })*) => { $(
-        impl $crate::make::Make for $type $(<$life>)? {
-            fn make(source: &mut $crate::make::Source<'_>) -> Self {
+        impl $crate::dafs_prop::make::Make for $type $(<$life>)? {
+            fn make(source: &mut $crate::dafs_prop::make::Source<'_>) -> Self {
                 Self { $( $field: source.make() ),* }
             }
         }

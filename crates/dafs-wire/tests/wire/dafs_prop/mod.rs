@@ -2,8 +2,6 @@
 //! decoder panic. Values are generated from a string of bytes, so that a failing case shrinks to a
 //! short one.
 
-#![allow(clippy::unwrap_used, reason = "helpers of tests stand outside of test functions")]
-
 mod bodies;
 mod damage;
 mod make;

@@ -1,8 +1,8 @@
 //! Damaged messages cause an error, or decode to a value that can be walked and encoded again; no
 //! message causes a panic.
 
-use crate::bodies::{PADDING, failure, reply, request};
-use crate::make::Source;
+use super::bodies::{PADDING, failure, reply, request};
+use super::make::Source;
 use dafs_wire::dafs::*;
 use proptest::prelude::*;
 

@@ -1,7 +1,5 @@
 //! Messages that a receiver must refuse, and the statuses (DAFS O8, O15, O64).
 
-#![allow(clippy::unwrap_used, reason = "helpers of tests stand outside of test functions")]
-
 use dafs_wire::dafs::*;
 
 const ORDER: ByteOrder = ByteOrder::Big;

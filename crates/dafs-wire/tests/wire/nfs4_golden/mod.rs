@@ -1,8 +1,6 @@
 //! NFSv4.1 and 4.2 messages laid out by hand from the XDR of RFC 5662, 7863, 8276 and 9754: both
 //! directions must agree with them byte by byte.
 
-#![allow(clippy::unwrap_used, reason = "helpers of tests stand outside of test functions")]
-
 mod attributes;
 mod callbacks;
 mod files;

@@ -1,6 +1,6 @@
 //! Generates the arguments, results and error bodies of every procedure.
 
-use crate::make::{Make, Source, make_struct};
+use super::make::{Make, Source, make_struct};
 use dafs_wire::dafs::*;
 
 /// Start of padded data in the tests.

@@ -1,6 +1,6 @@
 //! Names, opens, data, attributes and directories.
 
-use crate::layout::*;
+use super::layout::*;
 use dafs_wire::dafs::*;
 
 #[test]

@@ -2,8 +2,6 @@
 //! refused, and no bytes make a decoder panic. Messages are generated from words that are mostly
 //! small numbers, so that many of them are valid.
 
-#![allow(clippy::unwrap_used, reason = "helpers of tests stand outside of test functions")]
-
 use dafs_wire::nfs4::*;
 use dafs_wire::xdr::{Decode, Decoder, Encode, Encoder};
 use proptest::prelude::*;

@@ -1,6 +1,6 @@
 //! Layouts, an extension: messages as in the tables of `docs/protocol.md`.
 
-use crate::layout::*;
+use super::layout::*;
 use dafs_wire::dafs::*;
 
 const DEVICE: DeviceId = *b"sixteen of these";
