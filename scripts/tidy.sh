@@ -1,10 +1,10 @@
 #!/bin/bash
-# tidy.sh -- what no compiler checks: the small rules of this repository that a machine can see.
-# Prints every place that breaks one and fails if there is any. Needs Python, no network and no compiler.
+# tidy.sh -- the rules of this repository that no compiler checks, as far as a machine can check
+# them. Prints every violation and fails if there is any. Needs Python, no network and no compiler.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
 
-# The end of a pipe runs in this shell, where `rule` books what it was given.
+# The end of a pipe runs in this shell, where `rule` counts its input.
 shopt -s lastpipe
 bad=0
 # Reads offending lines from standard input and reports them under the rule $1.
