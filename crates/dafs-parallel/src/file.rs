@@ -1,8 +1,10 @@
-//! The layout of one file under a lock, with a condition variable for its phases. No method waits for a server.
+//! The layout of one file under a lock, with a condition variable for its phases. No method waits
+//! for a server.
 //!
 //! Invariants
-//! * A read or a write at data servers takes the lock once to ask what it goes by, once to enter, once when all
-//!   is sent, and once for each answer to a write. Only the list of transfers under way allocates.
+//! * A read or a write at data servers takes the lock once to get its path, once to enter, once
+//!   when all is sent, and once for each answer to a write. Only the list of outstanding transfers
+//!   allocates.
 
 use crate::{Grant, Granted, LayoutState, Lock, Protocol, Recalled, Step, Want, Written};
 use std::sync::{Arc, Condvar, PoisonError, Weak};
@@ -13,16 +15,16 @@ pub(crate) type NamedGrant<P> = (Arc<Grant<P>>, <P as Protocol>::Name);
 
 type State<P> = LayoutState<Grant<P>, <P as Protocol>::Name, <P as Protocol>::Flight>;
 
-/// The layout of a file as its client knows it, and what was written by it.
+/// The layout of a file, and the writes under it.
 #[derive(Debug)]
 pub struct FileLayout<P: Protocol> {
     /// The file.
     pub handle: P::Handle,
     state: P::Lock<State<P>>,
     changed: Condvar,
-    /// Held by the thread that tells the server what was written.
+    /// Locked by the thread that sends LAYOUTCOMMIT.
     pub(crate) telling: P::Lock<()>,
-    /// Held by the thread that commits unstable data.
+    /// Locked by the thread that commits unstable data.
     pub(crate) committing: P::Lock<()>,
 }
 
@@ -34,7 +36,7 @@ impl<P: Protocol> FileLayout<P> {
         Self { handle, state, changed, telling, committing }
     }
 
-    /// Takes a step, as soon as no other thread is at what it is about.
+    /// Takes a step, as soon as no other thread is deciding it.
     fn step<T>(&self, mut step: impl FnMut(&mut State<P>) -> Step<T>) -> T {
         let mut state = self.state.hold();
         loop {
@@ -47,20 +49,20 @@ impl<P: Protocol> FileLayout<P> {
         }
     }
 
-    /// Looks at the state, or changes what no thread waits for.
+    /// Reads the state, or makes a change for which no thread waits.
     pub fn with<T>(&self, act: impl FnOnce(&mut State<P>) -> T) -> T {
         act(&mut self.state.hold())
     }
 
-    /// Changes the phase of the layout, which others may wait for.
+    /// Changes the phase of the layout, for which others may wait.
     pub fn change<T>(&self, change: impl FnOnce(&mut State<P>) -> T) -> T {
         let result = change(&mut self.state.hold());
         self.changed.notify_all();
         result
     }
 
-    /// The layout for a transfer of so many bytes. A thread that gets [`Want::Ask`] has to report the outcome. A
-    /// layout that is not `known` to the server any more is forgotten first.
+    /// The path of a transfer of `bytes`. A thread that gets [`Want::Ask`] has to report the
+    /// outcome. A layout that is no longer `known` to the server is forgotten first.
     pub fn want(
         &self,
         write: bool,
@@ -84,38 +86,39 @@ impl<P: Protocol> FileLayout<P> {
         self.step(LayoutState::must_ask)
     }
 
-    /// Waits until no thread is giving it back.
+    /// Waits until no thread is returning it.
     pub(crate) fn await_return(&self) {
         self.step(|state| if state.is_returning() { Step::Wait } else { Step::Now(()) });
     }
 
-    /// True while a thread gives it back.
+    /// True while a thread returns it.
     pub(crate) fn is_returning(&self) -> bool {
         self.state.hold().is_returning()
     }
 
-    /// A layout was granted to the thread that asked.
+    /// The layout was granted to the requesting thread.
     pub fn granted(&self, Granted { grant, name, size }: &Granted<P>) {
         self.change(|state| state.granted(grant, *name, *size));
     }
 
-    /// There was none, or it was of no use and has been given back ([`LayoutState::refused`]).
+    /// The request failed, or the grant was useless and has been returned
+    /// ([`LayoutState::refused`]).
     pub fn refused(&self, write: bool, kept: bool, passing: bool) {
         self.change(|state| state.refused(write, kept, passing, Instant::now()));
     }
 
-    /// The layout that is held, with its name.
+    /// The held layout, with its name.
     pub fn held(&self) -> Option<NamedGrant<P>> {
         self.state.hold().held()
     }
 
-    /// Begins to send something by a layout; false if it is not held any more. [`Self::entered`] has to
-    /// follow.
+    /// Begins to send a transfer under a layout; false if it is no longer held. [`Self::entered`]
+    /// has to follow.
     pub fn enter(&self, grant: &Arc<Grant<P>>) -> bool {
         self.state.hold().enter(grant)
     }
 
-    /// All of it has been sent.
+    /// The transfer has been sent completely.
     pub fn entered(&self, flights: impl Iterator<Item = Weak<P::Flight>>) {
         self.change(|state| state.entered(flights));
     }
@@ -125,8 +128,8 @@ impl<P: Protocol> FileLayout<P> {
         self.step(LayoutState::flights)
     }
 
-    /// A data server has written `bytes` bytes up to `end`; `unstable` is its verifier if they are not
-    /// stable. Gives the verifier of all of them, that of the time before this was lost.
+    /// A data server has written `bytes` bytes up to `end`; `unstable` is its verifier if they are
+    /// not stable. Returns the common verifier, that of the time before any of this data was lost.
     pub fn wrote(
         &self,
         grant: &Arc<Grant<P>>,
@@ -137,38 +140,39 @@ impl<P: Protocol> FileLayout<P> {
         self.state.hold().wrote(grant, component, wrote, unstable)
     }
 
-    /// The verifier of all data servers together.
+    /// The common verifier of all data servers.
     pub fn verifier(&self) -> [u8; 8] {
         self.state.hold().verifier()
     }
 
-    /// The write that LAYOUTCOMMIT has to tell of.
+    /// The writes that LAYOUTCOMMIT must report.
     pub fn written(&self) -> Option<Written> {
         self.state.hold().written()
     }
 
-    /// True if something was written behind the end that the server knows.
+    /// True if a write lies behind the end that the server knows.
     pub fn extends(&self) -> bool {
         self.state.hold().extends()
     }
 
-    /// Begins to give a layout back; false if it is not held any more, and when another thread has
-    /// given it back meanwhile.
+    /// Begins to return a layout; false if it is no longer held, also when another thread has
+    /// returned it meanwhile.
     pub fn begin_return(&self, grant: &Arc<Grant<P>>) -> bool {
         self.step(|state| state.begin_return(grant))
     }
 
-    /// It was given back.
+    /// The layout has been returned.
     pub fn returned(&self) {
         self.change(|state| state.returned(Instant::now()));
     }
 
-    /// The server recalls a layout: that of this name, or any.
+    /// The server recalls a layout: the one of this name, or any.
     pub fn recall(&self, name: Option<P::Name>) -> Recalled {
         self.state.hold().recall(|held| {
             let Some(mut name) = name else { return true };
             let ((number, is_held), (recalled, is_meant)) = (P::parts(held), P::parts(&mut name));
-            // The return has to be of the number of the recall. Numbers wrap; an older one comes late.
+            // The return must carry the seqid of the recall. Seqids wrap; a recall with an older
+            // one has come late.
             if is_held == is_meant && recalled.wrapping_sub(*number) < u32::MAX / 2 {
                 *number = *recalled;
             }

@@ -1,9 +1,9 @@
-//! The holder of a file's layout, by whatever protocol: it asks for the layout, has data servers make stable
-//! the data that was written, notifies the server (LAYOUTCOMMIT), and gives the layout back (LAYOUTRETURN).
+//! The holder of a file's layout, by any protocol: it requests the layout, commits unstable data at
+//! data servers, notifies the server (LAYOUTCOMMIT), and returns the layout (LAYOUTRETURN).
 //!
 //! Invariants
-//! * A layout is given back only when nothing that was sent by it is unanswered.
-//! * Unstable data is committed before its layout goes, or counted as lost.
+//! * A layout is returned only when all transfers under it have been answered.
+//! * Unstable data is committed before its layout is returned, or counted as lost.
 
 use crate::file::NamedGrant;
 use crate::{
@@ -11,10 +11,10 @@ use crate::{
 };
 use std::sync::Arc;
 
-/// How often it is tried to tell the server what was written, by other layouts each time.
+/// Attempts of LAYOUTCOMMIT, each under another layout.
 const TELL_TRIES: u32 = 2;
 
-/// The layout of one file, with the server that gives it.
+/// The layout of one file, with its server.
 #[derive(Debug)]
 pub struct Holder<'a, P: Protocol> {
     /// The layouts of the client.
@@ -26,8 +26,8 @@ pub struct Holder<'a, P: Protocol> {
 }
 
 impl<P: Protocol> Holder<'_, P> {
-    /// The layout that a transfer of so many bytes goes by, if any; `ask` asks for it, for writing as well if
-    /// the open may `write`. A layout that is not `known` to the server any more is forgotten first.
+    /// The layout for a transfer of `bytes`, if any. `ask` requests one, for writing as well if the
+    /// open may `write`. A layout that is no longer `known` to the server is forgotten first.
     pub fn grant_for(
         &self,
         (writing, bytes): (bool, u64),
@@ -57,16 +57,16 @@ impl<P: Protocol> Holder<'_, P> {
         None
     }
 
-    /// Waits until everything that was sent by the layout has been answered.
+    /// Waits until all transfers under the layout have been answered.
     pub fn settle_all(&self) {
         self.file.flights().iter().for_each(|flight| P::settle(flight));
     }
 
-    /// Gives a layout back, if it is held, with the errors that are the reason. When this returns it is
-    /// not held any more.
+    /// Returns a layout, if it is held, with the errors that are the reason. After this call it is
+    /// no longer held.
     pub fn give_back(&self, grant: &Arc<Grant<P>>, errors: &[P::Report]) {
-        // The short deadline of this thread must not abort the transfers of others; and a thread that finds the
-        // layout given back relies on the server to know.
+        // The short deadline of this thread must not abort the transfers of others. A thread that
+        // finds the layout returned relies on the server to know.
         P::unhurried(|| {
             if self.file.begin_return(grant) {
                 self.settle_all();
@@ -77,10 +77,11 @@ impl<P: Protocol> Holder<'_, P> {
         });
     }
 
-    /// The same of one that nothing is sent by any more.
+    /// The same for a layout without outstanding transfers.
     fn give_back_settled(&self, grant: &Arc<Grant<P>>, errors: &[P::Report]) {
         let is_reported = errors.is_empty() || P::report_before(self, errors);
-        // Otherwise a later LAYOUTCOMMIT goes by another layout, which the server gives when it knows of the errors.
+        // Otherwise a later LAYOUTCOMMIT uses another layout, which the server grants when it knows
+        // of the errors.
         let told = if is_reported { self.try_tell().map(drop) } else { Ok(()) };
         if let Some((_, name)) = self.file.held() {
             let returned = P::layout_return(self, grant, name, errors);
@@ -91,8 +92,8 @@ impl<P: Protocol> Holder<'_, P> {
         self.file.returned();
     }
 
-    /// Gives the layout back if any failure asks for that. All of them are told: a copy that may be
-    /// written late is not as the others.
+    /// Returns the layout if any failure requires that. All failures are reported: a copy that a
+    /// late write may change differs from the others.
     pub fn give_back_after(
         &self,
         grant: &Arc<Grant<P>>,
@@ -109,7 +110,7 @@ impl<P: Protocol> Holder<'_, P> {
         }
     }
 
-    /// Has everything stable that was written, and the server know of it. Gives the verifier of all
+    /// Makes all writes stable, and notifies the server of them. Returns the common verifier of all
     /// data servers.
     ///
     /// # Errors
@@ -125,11 +126,11 @@ impl<P: Protocol> Holder<'_, P> {
         Ok(self.file.verifier())
     }
 
-    /// Commits unstable data where it is; what is not there any more counts as lost. Gives the errors
-    /// of data servers that cannot commit.
+    /// Commits unstable data at its data servers; data that is gone counts as lost. Returns the
+    /// errors of data servers that cannot commit.
     fn commit_data(&self, grant: &Arc<Grant<P>>) -> Vec<P::Report> {
         let file = self.file;
-        // A thread that finds none has waited for those that took it.
+        // A thread that finds no verifiers has waited for the thread that took them.
         let _one_at_a_time = file.committing.hold();
         let unstable = file.with(|state| state.take_unstable_of(grant));
         let mut failed = Vec::new();
@@ -140,7 +141,7 @@ impl<P: Protocol> Holder<'_, P> {
             }
             return failed;
         }
-        // All data servers at a time.
+        // All data servers in parallel.
         let begin =
             |(component, before)| (component, before, P::begin_commit(self, grant, component));
         let begun: Vec<_> = unstable.into_iter().map(begin).collect();
@@ -157,26 +158,26 @@ impl<P: Protocol> Holder<'_, P> {
         failed
     }
 
-    /// Tells the server what was written, if that has not been done.
+    /// Sends LAYOUTCOMMIT for unreported writes.
     ///
     /// # Errors
     /// The server's; [`Protocol::WRITES_LOST`].
     pub fn tell(&self) -> Result<(), P::Error> {
-        // A layout that is gone is asked for once more.
+        // A lost layout is requested once more.
         for _ in 0..TELL_TRIES {
             if self.try_tell()? {
                 return Ok(());
             }
             self.file.await_return();
         }
-        // The thread that gave the layout back may have told it, and the server looks how far the file reaches
-        // then.
+        // The thread that returned the layout may have sent it, and the server then determines the
+        // end of the file.
         let Some(written) = self.file.written() else { return Ok(()) };
         if P::is_known(self, written)? { Ok(()) } else { Err(P::put_off(self)) }
     }
 
-    /// The same; false while there is no layout to tell it by, because one that is of no use for that is
-    /// being given back.
+    /// The same; false while there is no layout for LAYOUTCOMMIT, because a useless one is being
+    /// returned.
     fn try_tell(&self) -> Result<bool, P::Error> {
         if self.file.written().is_none() {
             return Ok(true);
@@ -185,7 +186,7 @@ impl<P: Protocol> Holder<'_, P> {
         P::unstopped(|| self.tell_now())
     }
 
-    /// The same for the thread that does it alone.
+    /// The same for the thread that holds the lock.
     fn tell_now(&self) -> Result<bool, P::Error> {
         let file = self.file;
         let (mut tries, mut pause) = (TELL_TRIES, P::pauses(self, true));
@@ -197,7 +198,7 @@ impl<P: Protocol> Holder<'_, P> {
                 None => self.layout_to_tell()?,
             };
             let Some((grant, name)) = held else {
-                // When the layout was given back the server may have looked how far the file reaches.
+                // When the layout was returned, the server may have determined the end of the file.
                 if P::is_known(self, written)? {
                     return Ok(true);
                 }
@@ -227,8 +228,8 @@ impl<P: Protocol> Holder<'_, P> {
         Err(P::WRITES_LOST)
     }
 
-    /// A layout for writing, for what was written by one that is gone; `None` if there is none. A server that
-    /// puts it off is asked again.
+    /// A layout for writing, to report writes of one that is gone; `None` if there is none. Retries
+    /// while the server delays it.
     fn layout_to_tell(&self) -> Result<Option<NamedGrant<P>>, P::Error> {
         let file = self.file;
         let mut pause = P::pauses(self, false);

@@ -1,4 +1,4 @@
-//! The data servers that a client has heard of.
+//! The data servers that a client knows.
 
 use crate::limits::DATA_SERVERS_MAX;
 use crate::{Lock, Protocol};
@@ -20,7 +20,7 @@ impl<P: Protocol> Default for Nodes<P> {
 }
 
 impl<P: Protocol> Nodes<P> {
-    /// The data server with these addresses, made if it was not known; `None` if there are too many.
+    /// The data server with these addresses, made if it is unknown; `None` if there are too many.
     pub fn node(
         &self,
         addresses: &[P::Address],
@@ -31,7 +31,7 @@ impl<P: Protocol> Nodes<P> {
             return Some(node.clone());
         }
         if known.len() >= DATA_SERVERS_MAX {
-            // Addresses change, and no layout names those of before.
+            // Addresses change, and no layout names the former ones.
             known.retain(|_, node| Arc::strong_count(node) > 1);
         }
         if known.len() >= DATA_SERVERS_MAX {
@@ -43,13 +43,13 @@ impl<P: Protocol> Nodes<P> {
         Some(node)
     }
 
-    /// Those that layouts name.
+    /// The data servers that layouts name.
     pub fn used(&self) -> Vec<Arc<P::Node>> {
         let known = self.known.hold();
         known.values().filter(|node| Arc::strong_count(node) > 1).cloned().collect()
     }
 
-    /// All of them.
+    /// All data servers.
     pub fn all(&self) -> Vec<Arc<P::Node>> {
         self.known.hold().values().cloned().collect()
     }

@@ -1,4 +1,5 @@
-//! The types and requests by which protocols differ, and the layout as every client keeps it.
+//! The types and requests in which protocols differ, and the layout in the form common to all
+//! clients.
 
 use crate::{Fault, FileLayout, Holder, LayoutGrant, Plan, Written};
 use std::fmt::{Debug, Display};
@@ -6,50 +7,50 @@ use std::hash::Hash;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// A protocol by which files are read and written at data servers: its types, and the requests that
-/// [`Holder`] needs, whose errors are the server's. Each client implements it for its `Layouts`.
+/// A protocol for reads and writes at data servers: its types, and the requests that [`Holder`]
+/// needs, whose errors are the server's. Each client implements it for its `Layouts`.
 pub trait Protocol: Debug + Sized + 'static {
-    /// A file, as the metadata server calls it.
+    /// The metadata server's handle of a file.
     type Handle: Debug;
     /// The state-id of a layout.
     type Name: Copy + Debug;
-    /// A component at its data server.
+    /// The address of a component at its data server.
     type Place: Debug;
-    /// One way to a data server.
+    /// One address of a data server.
     type Address: Clone + Debug + Eq + Hash;
     /// A data server.
     type Node: Debug;
-    /// The terms of a layout beside its plan.
+    /// The terms of a layout besides its plan.
     type Terms: Debug;
-    /// A transfer at data servers under way.
+    /// An outstanding transfer at data servers.
     type Flight: Debug;
-    /// Work of the recall thread beside LAYOUTRETURN.
+    /// Work of the recall thread besides LAYOUTRETURN.
     type Work: Debug + PartialEq;
     /// The locks of the client.
     type Lock<T: Debug + Default>: Lock<T>;
     /// The connection with the metadata server.
     type Server;
-    /// Why there is no layout, or it is of no use.
+    /// The reason why there is no layout, or why it is useless.
     type Unusable: Display;
-    /// Why the server did not do something.
+    /// An error of the server.
     type Error: Display;
     /// An error at a data server, for the metadata server.
     type Report: Clone + Debug + PartialEq;
-    /// A COMMIT under way at a data server.
+    /// An outstanding COMMIT at a data server.
     type Commit;
 
-    /// Data that was written is gone.
+    /// The error for lost writes.
     const WRITES_LOST: Self::Error;
 
-    /// The layout of a file, with the server that gives it.
+    /// The layout of a file, with its server.
     fn at<'a>(&'a self, server: &'a Self::Server, file: &'a FileLayout<Self>) -> Holder<'a, Self> {
         Holder { client: self, server, file }
     }
 
-    /// The number of a layout's state-id, and what else it consists of.
+    /// The seqid of a layout's state-id, and its other part.
     fn parts(name: &mut Self::Name) -> (&mut u32, &[u8]);
 
-    /// Asks for a layout for writing, only to tell what was written; `held` is the name of one for reading.
+    /// Requests a layout for writing, only for LAYOUTCOMMIT; `held` is the name of one for reading.
     fn ask_to_tell(
         at: &Holder<'_, Self>,
         held: Option<Self::Name>,
@@ -58,11 +59,11 @@ pub trait Protocol: Debug + Sized + 'static {
     /// The meaning of a refusal, if it was the server that refused the layout.
     fn refusal(at: &Holder<'_, Self>, why: &Self::Unusable, to_tell: bool) -> Option<Refusal>;
 
-    /// There is no layout to tell by what was written; an error if it may be told later.
+    /// There is no layout for LAYOUTCOMMIT; an error if a later attempt may succeed.
     fn without_layout(why: Self::Unusable) -> Result<(), Self::Error>;
 
-    /// Pauses between attempts to get a layout, `long` ones where the server gives none for now: each call waits,
-    /// and says whether there is time for one more.
+    /// Pauses between attempts to get a layout, `long` ones if the server grants none for now. Each
+    /// call waits, and returns true if there is time for another attempt.
     fn pauses(
         at: &Holder<'_, Self>,
         long: bool,
@@ -71,10 +72,10 @@ pub trait Protocol: Debug + Sized + 'static {
     /// Waits until a transfer has been answered.
     fn settle(flight: &Self::Flight);
 
-    /// Begins to commit what a component has of the file.
+    /// Begins to commit the data of a component.
     fn begin_commit(at: &Holder<'_, Self>, grant: &Grant<Self>, component: usize) -> Self::Commit;
 
-    /// Gives the verifier of that; `None` if the data server cannot commit.
+    /// Returns the verifier of that; `None` if the data server cannot commit.
     fn finish_commit(
         at: &Holder<'_, Self>,
         grant: &Grant<Self>,
@@ -82,12 +83,14 @@ pub trait Protocol: Debug + Sized + 'static {
         commit: Self::Commit,
     ) -> Option<[u8; 8]>;
 
-    /// Commits all of the file at the metadata server, for layouts that say so. Gives its verifier.
+    /// Commits the whole file at the metadata server, for layouts that require it. Returns its
+    /// verifier.
     fn commit_at_server(_at: &Holder<'_, Self>) -> Option<[u8; 8]> {
         None
     }
 
-    /// Tells the server what was written (LAYOUTCOMMIT). Gives the size of the file, if it is told.
+    /// Reports writes to the server (LAYOUTCOMMIT). Returns the size of the file, if the server
+    /// sends it.
     fn layout_commit(
         at: &Holder<'_, Self>,
         grant: &Grant<Self>,
@@ -98,15 +101,15 @@ pub trait Protocol: Debug + Sized + 'static {
     /// The meaning of an error of LAYOUTCOMMIT.
     fn untold(error: &Self::Error) -> Untold;
 
-    /// True if the server knows already of all that was written, and of the file's end.
+    /// True if the server already knows all writes, and the end of the file.
     fn is_known(_at: &Holder<'_, Self>, _written: Written) -> Result<bool, Self::Error> {
         Ok(false)
     }
 
-    /// The error where other threads return the layout again and again before LAYOUTCOMMIT.
+    /// The error if other threads repeatedly return the layout before LAYOUTCOMMIT.
     fn put_off(at: &Holder<'_, Self>) -> Self::Error;
 
-    /// Gives the layout back (LAYOUTRETURN).
+    /// Returns the layout (LAYOUTRETURN).
     fn layout_return(
         at: &Holder<'_, Self>,
         grant: &Grant<Self>,
@@ -114,13 +117,13 @@ pub trait Protocol: Debug + Sized + 'static {
         errors: &[Self::Report],
     ) -> Result<(), Self::Error>;
 
-    /// Reports errors at data servers before LAYOUTRETURN. True if the server knows of them then: it still takes a
-    /// LAYOUTCOMMIT by that layout.
+    /// Reports errors at data servers before LAYOUTRETURN. True if the server knows of them then:
+    /// it still accepts a LAYOUTCOMMIT under that layout.
     fn report_before(_at: &Holder<'_, Self>, _errors: &[Self::Report]) -> bool {
         false
     }
 
-    /// The report to the server of a failure at a data server; none of a failure that passes by itself.
+    /// The report to the server about a failure at a data server; none for a transient one.
     fn report(
         at: &Holder<'_, Self>,
         grant: &Grant<Self>,
@@ -128,12 +131,12 @@ pub trait Protocol: Debug + Sized + 'static {
         act: Act,
     ) -> Option<Self::Report>;
 
-    /// Does something whatever time its thread has left.
+    /// Runs `work` without the deadline of its thread.
     fn unhurried<T>(work: impl FnOnce() -> T) -> T {
         work()
     }
 
-    /// Does something in the midst of which the program is not asked whether to stop.
+    /// Runs `work` without checks whether the program wants to stop.
     fn unstopped<T>(work: impl FnOnce() -> T) -> T {
         work()
     }
@@ -151,24 +154,24 @@ pub enum Act {
 /// The meaning of the server's refusal of a layout.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Refusal {
-    /// The one that is held already, for reading, is still known to the server.
+    /// The held layout, for reading, is still known to the server.
     pub kept: bool,
-    /// There may be one soon.
+    /// The refusal is temporary.
     pub passing: bool,
 }
 
 /// The meaning of the server's refusal of LAYOUTCOMMIT.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Untold {
-    /// It does not know the layout any more.
+    /// The server no longer knows the layout.
     LayoutLost,
-    /// The data servers do not have what they have acknowledged.
+    /// The data servers have lost acknowledged writes.
     WritesLost,
-    /// Something else.
+    /// Another error.
     Other,
 }
 
-/// A mutex that is never found poisoned: what it protects is whole between any two steps.
+/// A mutex without poison: its data is intact between any two steps.
 pub trait Lock<T>: Debug + Default {
     /// Waits for the lock.
     fn hold(&self) -> MutexGuard<'_, T>;
@@ -188,11 +191,11 @@ impl<T: Debug + Default> Lock<T> for Mutex<T> {
 /// A layout.
 #[derive(Debug)]
 pub struct Grant<P: Protocol> {
-    /// Where the file lies.
+    /// The places of the file.
     pub plan: Plan<P::Place>,
     /// The data server of each component.
     pub nodes: Vec<Arc<P::Node>>,
-    /// It is for writing, too.
+    /// True if it allows writes, too.
     pub write: bool,
     /// Its further terms.
     pub terms: P::Terms,
@@ -211,7 +214,7 @@ impl<P: Protocol> Grant<P> {
         Arc::new(Self { plan, nodes, write, terms, turn: AtomicUsize::new(0) })
     }
 
-    /// The copy to read from next: the best ones take turns.
+    /// The copy for the next read: the preferred ones take turns.
     pub fn next_copy(&self) -> usize {
         self.plan.copy_in_turn(self.turn.fetch_add(1, Ordering::Relaxed))
     }
@@ -227,16 +230,16 @@ impl<P: Protocol> LayoutGrant for Grant<P> {
     }
 }
 
-/// A layout that the server has just granted, and what came with it.
+/// A layout that the server has just granted, with its state-id and the file's size.
 #[derive(Debug)]
 pub struct Granted<P: Protocol> {
     /// The layout.
     pub grant: Arc<Grant<P>>,
     /// Its state-id.
     pub name: P::Name,
-    /// The size of the file, if the server told.
+    /// The size of the file, if the server has reported it.
     pub size: Option<u64>,
 }
 
-/// The layout of a file that is to be given back.
+/// The layout of a file that must be returned.
 pub type Held<P> = (Arc<FileLayout<P>>, Arc<Grant<P>>);

@@ -1,7 +1,8 @@
-//! The queue of a client's recall thread: layouts to give back, and other work of a protocol, in order.
+//! The queue of a client's recall thread: layouts to return, and other work of a protocol, in
+//! order.
 //!
 //! Invariants
-//! * Nothing waits twice: what waits is bounded by what is held.
+//! * No layout is queued twice, so the held layouts bound the queue.
 
 use crate::{Grant, Held, Lock, Protocol};
 use rustc_hash::FxHashSet;
@@ -15,12 +16,12 @@ pub struct Returns<P: Protocol> {
     changed: Condvar,
 }
 
-/// A thing to do.
+/// A queue entry.
 #[derive(Debug)]
 pub enum Work<P: Protocol> {
-    /// A layout is to be given back.
+    /// Return this layout.
     GiveBack(Held<P>),
-    /// Everything before it was given back.
+    /// Do this, after all entries before it.
     Then(P::Work),
 }
 
@@ -44,13 +45,13 @@ impl<P: Protocol> Default for Returns<P> {
     }
 }
 
-/// By what a layout that waits is told from others.
+/// The identity of a queued layout.
 fn mark<P: Protocol>(grant: &Arc<Grant<P>>) -> usize {
     Arc::as_ptr(grant) as usize
 }
 
 impl<P: Protocol> Returns<P> {
-    /// These layouts are to be given back, those of them that do not wait already.
+    /// Queues these layouts, except those that are queued already.
     pub fn add(&self, layouts: impl IntoIterator<Item = Held<P>>) {
         let mut queue = self.queue.hold();
         for held in layouts {
@@ -62,7 +63,8 @@ impl<P: Protocol> Returns<P> {
         self.changed.notify_all();
     }
 
-    /// Does this once, and behind all that waits now. True if it has waited already.
+    /// Queues this work behind all entries, in place of an equal one. Returns true if there was
+    /// one.
     pub fn add_then(&self, work: P::Work) -> bool {
         let mut queue = self.queue.hold();
         let before = queue.work.len();
@@ -74,7 +76,7 @@ impl<P: Protocol> Returns<P> {
         has_waited
     }
 
-    /// Waits for the next thing to do; `None` at the end.
+    /// Waits for the next entry; `None` at the end.
     pub fn next(&self) -> Option<Work<P>> {
         let mut queue = self.queue.hold();
         loop {
@@ -88,12 +90,12 @@ impl<P: Protocol> Returns<P> {
         }
     }
 
-    /// The next thing to do, if there is any.
+    /// The next entry, if there is one.
     pub fn try_next(&self) -> Option<Work<P>> {
         self.queue.hold().take()
     }
 
-    /// There is nothing more to do. A fork has no thread for it.
+    /// Ends the queue. A fork has no thread for it.
     pub fn stop(&self) {
         if let Some(mut queue) = self.queue.hold_unless_forked() {
             queue.stopped = true;
