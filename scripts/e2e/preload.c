@@ -1,5 +1,5 @@
-/* What a program may do with files below the prefix that is its argument: each step says what it
- * expects, and the first that fails ends the program. Compiled and run by preload.sh. */
+/* Operations on files below the prefix that is the argument: each step has an expectation, and the
+ * first failure ends the program. Compiled and run by preload.sh. */
 #define _GNU_SOURCE
 #include <aio.h>
 #include <dirent.h>
@@ -60,10 +60,10 @@ static void descriptors(void)
     EXPECT(fstat(fd, &found) == 0 && found.st_size == 9 && (found.st_mode & 0777) == (0640 & ~022));
     EXPECT(posix_fallocate(fd, 0, 100) == EOPNOTSUPP && fstat(fd, &found) == 0 && found.st_size == 9);
     EXPECT(ftruncate(fd, 3) == 0 && fsync(fd) == 0 && stat("file", &found) == 0 && found.st_size == 3);
-    /* What gets past the library fails, and does no harm. */
+    /* Calls that bypass the library fail, and do no harm. */
     EXPECT(syscall(SYS_read, fd, bytes, 4) == -1 && errno == EBADF);
     EXPECT(syscall(SYS_write, fd, bytes, 4) == -1 && errno == EPERM);
-    /* What was closed behind its back is somebody else's from then on. */
+    /* A descriptor closed by a bypassing call may be reused by others. */
     EXPECT(syscall(SYS_close, 77) == 0 && open("/dev/zero", O_RDONLY) >= 0);
     EXPECT(syscall(SYS_dup2, open("/dev/zero", O_RDONLY), 77) == 77);
     EXPECT(read(77, bytes, 4) == 4 && bytes[0] == 0);
@@ -84,7 +84,7 @@ static void children(const char *self)
     }
     EXPECT(waitpid(child, &status, 0) == child && status == 0);
     EXPECT(lseek(fd, 0, SEEK_CUR) == 4);
-    /* Removed, and still a child's to read. */
+    /* A child can still read a removed file. */
     EXPECT(unlink("shared") == 0);
     snprintf(number, sizeof number, "%d", fd);
     EXPECT((child = vfork()) >= 0);
@@ -156,7 +156,7 @@ static void locks(void)
         exit(0);
     }
     EXPECT(waitpid(child, &status, 0) == child && status == 0);
-    /* One's own locks stand in nobody's way but others'. */
+    /* Locks conflict only with those of other owners. */
     EXPECT(fcntl(fd, F_GETLK, &lock) == 0 && lock.l_type == F_UNLCK);
     EXPECT(lseek(fd, 0, SEEK_SET) == 0 && lockf(fd, F_TEST, 100) == 0);
     lock = (struct flock){.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = 10, .l_len = 5};
@@ -214,7 +214,7 @@ static void after(int microseconds)
     EXPECT(setitimer(ITIMER_REAL, &soon, NULL) == 0);
 }
 
-/* Handlers come while calls are served, and use served files themselves. */
+/* Signal handlers run while calls are served, and use served files themselves. */
 static void signals(void)
 {
     struct sigaction action = {.sa_handler = removes};
@@ -265,8 +265,8 @@ static void leaves(int number)
     siglongjmp(out, 1);
 }
 
-/* Out of a served call, whose locks nobody gives back: what is served fails from then on, and is not looked
- * for on this machine; what is not served goes on. */
+/* A jump out of a served call, whose locks stay taken: calls on served files fail from then on, and do not
+ * reach this machine's files; other calls work. */
 static void left(const char *top)
 {
     char path[200];
@@ -289,7 +289,7 @@ static void left(const char *top)
         EXPECT(open(path, O_RDONLY) == -1 && errno == EDEADLK);
         snprintf(path, sizeof path, "%s/*", top);
         EXPECT(glob(path, 0, NULL, &matched) == GLOB_ABORTED && errno == EDEADLK);
-        /* Also from a directory of this machine's. */
+        /* Also from a directory of this machine. */
         EXPECT((local = open("/", O_RDONLY | O_DIRECTORY)) >= 0);
         EXPECT(openat(local, top + 1, O_RDONLY) == -1 && errno == EDEADLK);
         EXPECT(mkdirat(local, top + 1, 0700) == -1 && errno == EDEADLK);
@@ -312,7 +312,7 @@ static void looks(int number)
     handled++;
 }
 
-/* Handlers that come in the middle of a fork. */
+/* Signal handlers in the middle of a fork. */
 static void forks(void)
 {
     struct sigaction action = {.sa_handler = looks, .sa_flags = SA_RESTART};
@@ -345,7 +345,7 @@ static void has_no_alarm(void)
     _exit(9);
 }
 
-/* What a program does at its end has its own alarm, not one of the library's. */
+/* The program's cleanup at its end has its own alarm, not that of the library. */
 static void quick_ends(void)
 {
     struct itimerval later = {.it_value = {.tv_sec = 10000}};
@@ -360,7 +360,7 @@ static void quick_ends(void)
     EXPECT(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 9);
 }
 
-/* What the C library would do with this machine's files of the same names is refused. */
+/* Calls that the C library would make on this machine's files of the same names are refused. */
 static void refused(const char *top)
 {
     char *const trees[] = {"/tmp", (char *)top, NULL};
@@ -379,7 +379,7 @@ static void refused(const char *top)
     EXPECT(posix_spawn_file_actions_init(&actions) == 0);
     EXPECT(posix_spawn_file_actions_addopen(&actions, 0, "file", O_RDONLY, 0) == EOPNOTSUPP);
     EXPECT(posix_spawn_file_actions_addopen(&actions, 0, "/dev/null", O_RDONLY, 0) == 0);
-    /* Judged from where the child is by then, which is not told that it is where its parent is. */
+    /* Resolved from the child's directory at that point, which differs from its parent's. */
     EXPECT((local = open(".", O_RDONLY | O_DIRECTORY)) >= 0);
     EXPECT(posix_spawn_file_actions_addfchdir_np(&actions, local) == EOPNOTSUPP && close(local) == 0);
     EXPECT(posix_spawn_file_actions_addchdir_np(&actions, top) == EOPNOTSUPP);
@@ -414,7 +414,7 @@ static void *reads_once(void *nothing)
 static void *reads_for_ever(void *nothing)
 {
     char byte;
-    /* A served call lets nobody cancel it; the next one that is not, does. */
+    /* A served call cannot be cancelled; the next other one can. */
     for (;; usleep(10))
         (void)pread(shared_fd, &byte, 1, 0);
     return nothing;
@@ -439,7 +439,7 @@ static void threads(void)
     EXPECT(pread(shared_fd, bytes, 1, 0) == 1 && close(shared_fd) == 0);
 }
 
-/* Directories are what they are, whatever they are called. */
+/* Renamed directories stay the same objects. */
 static void directories(const char *top)
 {
     struct stat found;
@@ -453,7 +453,7 @@ static void directories(const char *top)
     EXPECT(stat("../moving/mark", &found) == -1 && errno == ENOENT);
     EXPECT(fstatat(directory, "mark", &found, 0) == 0 && unlinkat(directory, "mark", 0) == 0);
     EXPECT(close(directory) == 0 && chdir("..") == 0 && rmdir("moved") == 0 && rmdir("moving") == 0);
-    /* Behind a link, ".." is above what it leads to. */
+    /* Behind a link, ".." is the parent of its target. */
     EXPECT(mkdir("deep", 0700) == 0 && mkdir("deep/dir", 0700) == 0 && symlink("deep/dir", "link") == 0);
     EXPECT(close(open("deep/mark", O_WRONLY | O_CREAT, 0600)) == 0);
     snprintf(path, sizeof path, "%s/deep/mark", top);
@@ -463,7 +463,7 @@ static void directories(const char *top)
     *strrchr(path, '/') = 0;
     EXPECT(chdir("link/..") == 0 && getcwd(bytes, sizeof bytes) && !strcmp(bytes, path));
     EXPECT(stat("mark", &found) == 0);
-    /* Programs that the C library starts by itself are there, too. */
+    /* Programs that the C library starts internally are served, too. */
     EXPECT(system("test -f mark") == 0 && (pipe = popen("ls", "r")));
     EXPECT(fgets(bytes, sizeof bytes, pipe) && !strcmp(bytes, "dir\n") && pclose(pipe) == 0);
     EXPECT(chdir("..") == 0 && unlink("deep/mark") == 0 && unlink("link") == 0);
@@ -536,7 +536,7 @@ static void asynchronous(void)
     EXPECT(close(fd) == 0 && close(other) == 0);
 }
 
-/* Arguments in the call itself: more than there are registers for. */
+/* Variadic arguments: more than there are registers. */
 static void lists(void)
 {
     char *environment[] = {"WORD=nine", NULL};
@@ -558,17 +558,17 @@ static void lists(void)
     EXPECT(execl("/bin/nothing", "nothing", NULL) == -1 && errno == ENOENT);
 }
 
-/* What a program closes or takes without having opened it is not what the sessions need. */
+/* A program that closes or reuses descriptors that it has not opened does not hit those of the sessions. */
 extern ssize_t __read_chk(int fd, void *to, size_t bytes, size_t room);
 extern ssize_t __readlink_chk(const char *path, char *to, size_t bytes, size_t room);
 extern ssize_t __readlinkat_chk(int dir, const char *path, char *to, size_t bytes, size_t room);
 extern char *__realpath_chk(const char *path, char *to, size_t room);
 extern char *__getcwd_chk(char *to, size_t bytes, size_t room);
 
-/* Memory that is not there is an error, and memory that is too short ends the program. */
+/* Unmapped memory is an error, and a buffer that is too short aborts the program. */
 static void memory(void)
 {
-    /* Not constants, which the compiler would look at. */
+    /* Not constants, which the compiler would check. */
     void *volatile low = (void *)8, *volatile high = (void *)-4096;
     char target[PATH_MAX];
     struct iovec bad[2] = { { target, 1 }, { (void *)8, 10 } };
@@ -657,7 +657,7 @@ static void numbers(void)
     EXPECT(close(fd) == 0 && close(local) == 0);
 }
 
-/* The C library sends each thread a signal of its own, that of the sessions, too. */
+/* The C library sends an internal signal to each thread, also to those of the sessions. */
 static void users(void)
 {
     alarm(30);
@@ -672,7 +672,7 @@ int main(int count, char **arguments)
         lseek(fd, 0, SEEK_CUR);
         return read(fd, bytes, 2) != 2 || bytes[1] != bytes[0] + 1;
     }
-    /* The session that this opens takes no number that a program would get. */
+    /* The new session takes no descriptor number that a program would get. */
     EXPECT(count == 2 && (count = open("/dev/null", O_RDONLY)) >= 0 && close(count) == 0);
     EXPECT(chdir(arguments[1]) == 0 && open("/dev/null", O_RDONLY) == count);
     EXPECT(getcwd(bytes, sizeof bytes) && !strcmp(bytes, arguments[1]));

@@ -1,7 +1,6 @@
-/* Calls that few programs make by themselves, below the prefix that is the first argument: the checked
- * ones that compilers put in place of others when they do not know a length, and those that are relative
- * to a directory. Each step says what it expects. Compiled and run by preload.sh, which also looks that
- * the compiler has put them there. */
+/* Rare calls, below the prefix that is the first argument: the checked variants that compilers insert when
+ * they do not know a length, and those that are relative to a directory. Each step has an expectation.
+ * Compiled and run by preload.sh, which also checks that the compiler has inserted them. */
 #define _GNU_SOURCE
 #include <setjmp.h>
 #include <signal.h>
@@ -43,7 +42,7 @@ extern char **environ;
 static char bytes[4096];
 static char large[PATH_MAX];
 
-/* What no compiler can know. */
+/* A value that no compiler can know. */
 static volatile size_t length;
 static volatile int flags;
 
@@ -135,7 +134,7 @@ static void relative(void)
     EXPECT(close(copy) == 0 && close(fd) == 0 && close(top) == 0);
 }
 
-/* A program of this machine by its descriptor, with an open file of the server's that it is to read. */
+/* A program of this machine by its descriptor, with an open file of the server to read. */
 static void executes(void)
 {
     int fd = open("below/file", O_RDONLY), program = open("/bin/cat", O_RDONLY), ends[2], status;
@@ -153,8 +152,8 @@ static void executes(void)
     EXPECT(close(fd) == 0 && close(program) == 0 && close(ends[0]) == 0);
 }
 
-/* What cannot be started, here and behind a place of $PATH that is served, costs nobody the locks that
- * end with this program's sessions. */
+/* A failed start, here and behind a served place of $PATH, does not release the locks that end with this
+ * program's sessions. */
 static void starts_nothing(const char *top)
 {
     struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
@@ -176,7 +175,7 @@ static void starts_nothing(const char *top)
     free(before);
 }
 
-/* Maps show the file, whatever is done to them: never zeros in its place. */
+/* Maps show the file after all changes of them, never zeros. */
 static void maps(void)
 {
     static char content[4 * 4096];
@@ -197,7 +196,7 @@ static void maps(void)
     EXPECT(mremap(map, 8192, 8192, MREMAP_MAYMOVE | MREMAP_DONTUNMAP, NULL) == MAP_FAILED);
 
     EXPECT(madvise(map, 8192, MADV_DONTNEED) == 0 && !memcmp(map, content, 2 * 4096));
-    /* What the kernel says no to changes nothing of what is known. */
+    /* A call that the kernel refuses does not change the library's notes. */
     EXPECT(munmap(map, (size_t)-4096) == -1 && errno == EINVAL);
     EXPECT(mremap(map, 8192, 4096, MREMAP_FIXED, map + 1) == MAP_FAILED);
     EXPECT(madvise(map, 4096, MADV_DONTNEED) == 0 && !memcmp(map, content, 2 * 4096));
@@ -214,14 +213,14 @@ static void maps(void)
     EXPECT(mremap(moved + 4096, 8192, 4096, 0) == moved + 4096 && !memcmp(moved + 4096, content, 4096));
     EXPECT(mremap(moved + 4096, 4096, 8192, MREMAP_MAYMOVE) == MAP_FAILED && errno == ENOMEM);
 
-    /* What has come in its place is the program's own. */
+    /* The new map in its place is the program's own. */
     other = mmap(moved + 4096, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
     EXPECT(other == moved + 4096);
     other[0] = 1;
     EXPECT(madvise(other, 4096, MADV_DONTNEED) == 0 && other[0] == 0);
     EXPECT(munmap(moved, 4 * 4096) == 0);
 
-    /* What was written to a copy of one's own is not dropped: nobody would know the file's any more. */
+    /* Writes to a private copy are not dropped: the file's content would be unknown. */
     map = mmap(NULL, 8192, PROT_READ | PROT_WRITE, MAP_PRIVATE, read_only, 8192);
     EXPECT(map != MAP_FAILED && !memcmp(map, content + 8192, 8192));
     map[0] = '!';
@@ -240,7 +239,7 @@ static void counted(int signal)
     siglongjmp(out, 1);
 }
 
-/* Memory that was good for one call and is gone for the next, also where the program has a handler of its own. */
+/* Memory that is mapped for one call and gone for the next, also where the program has a handler of its own. */
 static void gone(void)
 {
     char *page = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -267,7 +266,7 @@ static void gone(void)
     EXPECT(close(fd) == 0);
 }
 
-/* What appends does so: by a descriptor, and more at once than the server appends at once. */
+/* Appends: by a descriptor, and longer ones than the server accepts at once. */
 static void appends(void)
 {
     enum { MANY = 3 << 20 };
@@ -279,7 +278,7 @@ static void appends(void)
     EXPECT(all && fd >= 0 && write(fd, "first\n", 6) == 6 && close(fd) == 0);
     EXPECT((fd = open("log", O_RDWR)) >= 0 && (file = fdopen(fd, "a")) && ftell(file) == 6);
     EXPECT((fcntl(fd, F_GETFL) & O_APPEND) && fputs("second\n", file) >= 0 && fclose(file) == 0);
-    /* Nothing is opened for more than the descriptor is. */
+    /* Reopening grants no more access than the descriptor has. */
     EXPECT((fd = open("log", O_RDONLY)) >= 0 && !fdopen(fd, "w") && errno == EINVAL);
     EXPECT(read(fd, bytes, some(20)) == 13 && !memcmp(bytes, "first\nsecond\n", 13) && close(fd) == 0);
     for (at = 0; at < MANY; at++)
@@ -295,10 +294,10 @@ static void appends(void)
     free(all);
 }
 
-/* Memory for results that is not there, and ranges that are none. */
+/* Unmapped memory for results, and invalid ranges. */
 static void given(void)
 {
-    /* Not constants, which the compiler would look at. */
+    /* Not constants, which the compiler would check. */
     void *volatile low = (void *)8;
     volatile size_t no_room = 0;
     struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = 10, .l_len = 5};
@@ -318,7 +317,8 @@ static void given(void)
     EXPECT(fcntl(fd, F_SETLK, &lock) == 0 && close(fd) == 0 && unlink("link") == 0);
 }
 
-/* What the kernel says no to: flags, ends that append, and out of a pipe, which cannot be given back. */
+/* Calls that the kernel refuses: flags, targets that append, and sources that are pipes, to which data cannot
+ * be returned. */
 static void copies(void)
 {
     int fd = open("given", O_RDWR), append, from = open("/etc/passwd", O_RDONLY), ends[2];
@@ -336,7 +336,7 @@ static void copies(void)
     EXPECT(close(from) == 0 && close(fd) == 0 && unlink("given") == 0);
 }
 
-/* What the kernel would make or look for on this machine. */
+/* Calls by which the kernel would make or look up paths of this machine. */
 static void refused(const char *top)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
@@ -350,7 +350,7 @@ static void refused(const char *top)
     EXPECT(sendto(local, "x", 1, 0, (struct sockaddr *)&address, sizeof address) == -1 && errno == EOPNOTSUPP);
     EXPECT(sendmsg(local, &one.msg_hdr, 0) == -1 && errno == EOPNOTSUPP);
     EXPECT(sendmmsg(local, &one, 1, 0) == -1 && errno == EOPNOTSUPP);
-    /* What is this machine's is its own. */
+    /* Paths of this machine work. */
     snprintf(address.sun_path, sizeof address.sun_path, "/none/socket");
     EXPECT(sendto(local, "x", 1, 0, (struct sockaddr *)&address, sizeof address) == -1 && errno == ENOENT);
     EXPECT(sendmsg(local, &one.msg_hdr, 0) == -1 && errno == ENOENT);
@@ -364,10 +364,10 @@ static void refused(const char *top)
 #define MANY_ARGUMENTS 1, 2.5, 3L, 4.5, "five", L"s\u20acx", 'x', 8.5, 9, 10.5, 11, 12.5, 13, 14.5, 15, 16.5, 17, 18.5, 19, 20.5
 #define MANY_FORMATS L"%d %g %ld %g %s %ls %c %g %d %g %d %g %d %g %d %g %d %g %d %g\n"
 
-/* Characters of several bytes, on streams that are of bytes to the C library. */
+/* Multibyte characters, on streams that are byte streams for the C library. */
 static void wide(void)
 {
-    /* Not what the compiler puts in their place. */
+    /* Not the replacements of the compiler. */
     int (*volatile print)(FILE *, const wchar_t *, ...) = fwprintf;
     int (*volatile print_here)(const wchar_t *, ...) = wprintf;
     wchar_t wanted[200], line[200];
@@ -395,7 +395,7 @@ static void wide(void)
     EXPECT(fwscanf(file, L"%d", &length) == -1 && errno == EOPNOTSUPP && fclose(file) == 0);
     EXPECT(!fopen("wide", "r,ccs=UTF-16") && errno == EOPNOTSUPP);
 
-    /* What is no character, and what the locale does not have. */
+    /* Invalid characters, and those that the locale lacks. */
     EXPECT((file = fopen("wide", "w+")) && fputs("a\xff", file) >= 0 && fflush(file) == 0);
     rewind(file);
     EXPECT(fgetwc(file) == 'a' && fgetwc(file) == WEOF && errno == EILSEQ && ferror(file) && !feof(file));
@@ -413,7 +413,7 @@ static void wide(void)
     EXPECT(fgetws(line, some(200), stdin) == line && !wcscmp(line, L"\u4e2d 1.5\n"));
     EXPECT(getwchar() == '2' && getwchar() == '\n' && getwchar() == 0xe4 && getwchar() == WEOF && feof(stdin));
     EXPECT(dup2(local, 0) == 0 && close(local) == 0);
-    /* A stream of this machine's is the C library's affair. */
+    /* A stream of this machine is left to the C library. */
     EXPECT((file = tmpfile()) && print(file, MANY_FORMATS, MANY_ARGUMENTS) == length);
     rewind(file);
     EXPECT(fgetws(line, some(200), file) && !wcscmp(line, wanted) && fwide(file, 0) > 0 && fclose(file) == 0);
@@ -435,7 +435,7 @@ static void *waits(void *nothing)
     return nothing;
 }
 
-/* A thread that is cancelled while it waits in one of those functions cleans up above it. */
+/* A thread that is cancelled while it waits in one of those functions runs the cleanup handlers above it. */
 static void cancelled(void)
 {
     int ends[2], local = dup(0);

@@ -1,5 +1,5 @@
-/* Programs that read in sequence are read ahead for; what they read is never old. The file is the argument.
- * Compiled and run by preload.sh. */
+/* Sequential reads get read-ahead, and never return stale data. The file is the argument. Compiled and run by
+ * preload.sh. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -22,7 +22,7 @@ enum { PIECE = 32 << 10, PIECES = 384, READ_FIRST = 256 };
 
 static char piece[PIECE], expected[PIECE];
 
-/* What the piece of this number holds in this version of the file. */
+/* The content of the piece of this number in this version of the file. */
 static void fill(char *bytes, int number, int version)
 {
     memset(bytes, number * 7 + version * 101, PIECE);
@@ -57,7 +57,7 @@ int main(int count, char **arguments)
     EXPECT((child = fork()) >= 0);
     if (child == 0) {
         int own;
-        /* Its parent's place in the file is its own, too, and nothing else of its parent's. */
+        /* It shares the file offset with its parent, and no other state. */
         EXPECT(read(ask[0], &word, 1) == 1);
         expect_next(fd, READ_FIRST, 1);
         EXPECT((own = open(arguments[1], O_RDWR)) >= 0);
@@ -71,7 +71,7 @@ int main(int count, char **arguments)
     }
     for (number = 0; number < READ_FIRST; number++)
         expect_next(number % 2 ? fd : copy, number, 1);
-    /* What comes next has been read ahead, and is changed now. */
+    /* The next piece has been read ahead, and is changed now. */
     EXPECT(write(ask[1], "w", 1) == 1 && read(told[0], &word, 1) == 1 && word == 'w');
     expect_next(fd, READ_FIRST + 1, 2);
     expect_next(copy, READ_FIRST + 2, 2);

@@ -1,4 +1,4 @@
-/* bad_input.c URL TRANSPORT -- what a program can do wrong is an error code, never a crash. */
+/* bad_input.c URL TRANSPORT -- mistakes of a program are error codes, never crashes. */
 #include <dafs.h>
 #include <poll.h>
 #include <pthread.h>
@@ -75,7 +75,7 @@ static void nulls(void)
         exit(1);
 }
 
-/* The places of results, in memory that is not there or that may only be read. */
+/* Results in memory that is unmapped or read-only. */
 static void bad_places(void *place)
 {
     dap_chain_t chain;
@@ -114,11 +114,11 @@ static void bad_places(void *place)
     expect(dap_chain_create(session, &chain), 0);
     expect(dap_chain_stat(chain, place), DAP_E_FAULT);
     expect(dap_chain_discard(chain), 0);
-    /* What was not asked for is not needed. */
+    /* Optional results may be null. */
     expect(dap_readlink(session, "file", target, 0) < 0, 1);
 }
 
-/* Completions that could not all be told are told the next time. */
+/* Completions that could not all be returned are returned the next time. */
 static void too_few_places(void)
 {
     char *page = mmap(NULL, 8192, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -127,9 +127,9 @@ static void too_few_places(void)
     struct pollfd told = { .events = POLLIN };
     int at;
 
-    /* Not unmapped: something else may come to a hole. */
+    /* Not unmapped: a new map may take a hole. */
     expect(page != MAP_FAILED && mprotect(page + 4096, 4096, PROT_NONE) == 0, 1);
-    /* What could not be told is there as if it had not been fetched: for who sleeps, and who counts. */
+    /* Completions that could not be returned still count as unfetched, for waits and for counts. */
     expect(dap_group_create(session, &watched_group), 0);
     told.fd = dap_group_descriptor(watched_group);
     for (at = 0; at < 4; at++)
@@ -334,7 +334,7 @@ static void bad_memory(void)
     expect(dap_async_write_memory(group, 0, file, page, 8192, 0, DAP_UNSTABLE, NULL), DAP_E_FAULT);
     munmap(page + 4096, 4096);
     expect(dap_write(file, page, 8192, 0, DAP_UNSTABLE), DAP_E_FAULT);
-    /* A text that runs into memory that is not there. */
+    /* A text that runs into unmapped memory. */
     expect(dap_mkdir(session, page, 0755), DAP_E_FAULT);
     munmap(page, 4096);
     expect(dap_write(file, page, 1, 0, DAP_UNSTABLE), DAP_E_FAULT);
@@ -344,11 +344,11 @@ static void bad_memory(void)
     expect(dap_rmdir(session, (const char *)-1), DAP_E_FAULT);
 }
 
-/* Whether no memory may be touched that is not there, because valgrind watches. */
+/* True if unmapped memory must not be accessed, because valgrind checks that. */
 static int watched;
 static int reads_that_failed;
 
-/* Operations whose memory goes while they are under way: errors of theirs, and nothing of anybody else's. */
+/* Operations whose memory is unmapped meanwhile: only they fail. */
 static void memory_that_goes(void)
 {
     enum { OPERATIONS = 16, BYTES = 1 << 16, GONE = 5 };
@@ -362,7 +362,7 @@ static void memory_that_goes(void)
         expect(dap_register(session, pages, OPERATIONS * BYTES, &buffer), 0);
         for (at = 0; at < OPERATIONS; at++)
             expect(dap_async_read(group, at, file, buffer, at * BYTES, BYTES, 0, NULL), 0);
-        /* As after munmap(), but nothing of the library's comes to lie there. */
+        /* As after munmap(), but no memory of the library can take its place. */
         mmap(pages + GONE * BYTES, BYTES, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
         expect(dap_io_wait(group, done, OPERATIONS, OPERATIONS, -1), OPERATIONS);
         for (at = 0; at < OPERATIONS; at++) {
@@ -410,7 +410,7 @@ static void handlers(void)
         action.sa_handler = counted;
         sigaction(SIGSEGV, &action, &before);
         if (round == 0) {
-            /* Ours again, as a program puts it back that knows no flags: it is told nothing of a fault. */
+            /* The library's handler again, restored by a program without flags: it gets no fault information. */
             signal(SIGSEGV, before.sa_handler);
             for (at = 0; at < 20; at++)
                 expect(dap_read(file, memory, 100, 0), 100);
@@ -418,7 +418,7 @@ static void handlers(void)
             expect(faults, round + 1);
             sigaction(SIGSEGV, &action, NULL);
         }
-        /* Seen within sixteen short copies. */
+        /* Noticed within sixteen short copies. */
         for (at = 0; at < 20; at++)
             expect(dap_read(file, memory, 100, 0), 100);
     }
@@ -472,7 +472,7 @@ static void closed_and_foreign(void)
     expect(dap_unregister(of_other), 0);
     expect(dap_read_buffer(file, of_other, 0, 10, 0), DAP_E_BAD_HANDLE);
 
-    /* Nothing is taken away under operations: many more than the server takes at a time. */
+    /* Handles cannot be closed under operations: many more than the server accepts at a time. */
     for (at = 0; at < 512; at++)
         expect(dap_async_read(group, 7, file, buffer, 0, 65536, 0, NULL), 0);
     expect(dap_unregister(buffer), DAP_E_BUSY);
@@ -577,7 +577,7 @@ int main(int argc, char **argv)
     two_threads_on_one_group();
     expect(dap_group_free(group), 0);
 
-    /* What is left of a session that is over. */
+    /* The rest of a session that is over. */
     kept = file;
     expect(dap_disconnect(session), 0);
     expect(dap_disconnect(session), DAP_E_BAD_HANDLE);

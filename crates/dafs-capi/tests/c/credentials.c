@@ -1,4 +1,4 @@
-/* credentials.c URL TRANSPORT -- the application tells who the user is: anna, whose password is secret. */
+/* credentials.c URL TRANSPORT -- the application provides the user: anna, whose password is secret. */
 #include <dafs.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
-/* descriptors.c URL TRANSPORT -- a program that closes descriptors it does not own, and opens others by
- * their numbers, is told so, and nothing of the session reaches what it has opened. */
+/* descriptors.c URL TRANSPORT -- a program that closes descriptors it does not own, and reuses their numbers,
+ * gets an error, and the session does not access its new files. */
 #include <dafs.h>
 #include <dirent.h>
 #include <errno.h>
@@ -28,7 +28,7 @@ static void check_at(int line, int holds, const char *what)
 }
 #define check(condition) check_at(__LINE__, (condition), #condition)
 
-/* What is put in the place of a descriptor. */
+/* The replacement of a descriptor. */
 enum kind { FILE_KIND, PAIR_KIND, TCP_KIND, EPOLL_KIND, KINDS };
 
 struct other {
@@ -69,7 +69,7 @@ static int above(int fd)
     return number;
 }
 
-/* Puts another file at a number, with something to be read from it. */
+/* Puts another file at a number, with readable data. */
 static struct other put(enum kind kind, int number)
 {
     struct other other = { kind, number, -1 };
@@ -92,7 +92,7 @@ static struct other put(enum kind kind, int number)
     default:
         tcp_pair(pair);
     }
-    /* Out of the way of the numbers that are to be taken. */
+    /* Above the numbers that will be reused. */
     pair[0] = above(pair[0]);
     if (kind != FILE_KIND)
         other.peer = above(pair[1]);
@@ -102,7 +102,7 @@ static struct other put(enum kind kind, int number)
     return other;
 }
 
-/* Nothing has been done to it. */
+/* It is unchanged. */
 static void untouched(const struct other *other)
 {
     struct epoll_event event;
@@ -116,7 +116,7 @@ static void untouched(const struct other *other)
         return;
     }
     if (other->kind == EPOLL_KIND) {
-        /* It is told only once, to whoever asks first. */
+        /* The error is reported only once, to the first call. */
         check(epoll_wait(other->number, &event, 1, 0) == 1 && event.data.u64 == 1);
         return;
     }
@@ -168,7 +168,7 @@ static void begin(struct work *work, uint32_t wait, int watch)
         check(dap_group_descriptor(work->group) > 2);
 }
 
-/* Calls of every kind; all must come back. Returns how many went well. */
+/* Calls of every kind; all must return. Returns the number of successes. */
 static int calls(struct work *work)
 {
     dap_completion_t done;
@@ -200,7 +200,7 @@ static void until_calls_fail(struct work *work)
     }
 }
 
-/* Everything is closed, and its numbers are given to others. */
+/* All descriptors are closed, and their numbers reused. */
 static void everything(enum kind kind, uint32_t wait)
 {
     static struct work work;
@@ -221,7 +221,7 @@ static void everything(enum kind kind, uint32_t wait)
         untouched(&others[at]);
 }
 
-/* One alone is taken; what does not need it may go on. */
+/* One descriptor alone is reused; operations that do not need it may go on. */
 static void one(enum kind kind, uint32_t wait, int which)
 {
     static struct work work;
@@ -237,7 +237,7 @@ static void one(enum kind kind, uint32_t wait, int which)
     untouched(&other);
 }
 
-/* A session that is opened by the same numbers is not taken for the one before. */
+/* A session with the same descriptor numbers is not mistaken for the one before. */
 static void another_session(uint32_t wait)
 {
     static struct work first, second;

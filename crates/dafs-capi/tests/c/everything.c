@@ -105,7 +105,7 @@ static void names(void)
     expect(entries, 3);
     expect(dap_closedir(directory), 0);
     expect(dap_rmdir(session, "tree"), DAP_E_NOTEMPTY);
-    /* A slash behind a name asks for a directory. */
+    /* A slash behind a name demands a directory. */
     dap_attributes_t slashed;
     dap_file_t none;
     char content[8];
@@ -206,7 +206,7 @@ static void data(dap_file_t file)
     expect(dap_async_append(group, 7, file, buffer, 65530, 7, DAP_FILE_SYNC, NULL), DAP_E_INVALID);
     expect(dap_async_append_memory(group, 7, file, NULL, 4, DAP_FILE_SYNC, NULL), DAP_E_INVALID);
     expect(dap_forget_memory(session, mine, sizeof mine), 0);
-    /* Reading behind the end yields nothing. */
+    /* A read behind the end returns 0. */
     expect(dap_async_read(group, 4, file, buffer, 0, 10, 1 << 30, &operation), 0);
     expect(dap_flush(session), 0);
     while ((count = dap_io_poll(group, done, 4)) == 0)
@@ -301,7 +301,7 @@ static void batches(dap_file_t file)
     expect(dap_unregister(buffer), 0);
 }
 
-/* What comes too late for a wait, and what is given up. */
+/* Completions after the timeout of a wait, and cancelled operations. */
 static void waits(dap_file_t file)
 {
     enum { TRANSFERS = 3000, LONG = 9 * 1000 * 1000 };
@@ -318,7 +318,7 @@ static void waits(dap_file_t file)
     expect(dap_buffer_alloc(session, TRANSFERS * 16, &buffer, &address), 0);
     expect(dap_group_create(session, &group), 0);
 
-    /* The server may take seconds for it, unless it is hurried. */
+    /* The server may take seconds for it, unless it is expedited. */
     expect(dap_batch_create(session, &batch), 0);
     expect(dap_batch_window(batch, LONG, 0), 0);
     piece = (dap_piece_t){ buffer, 0, 16 };
@@ -328,7 +328,7 @@ static void waits(dap_file_t file)
     expect(dap_io_wait(group, done, 1, 1, 20), DAP_E_TIMED_OUT);
     expect(dap_io_poll(group, done, 1), 0);
     expect(dap_io_in_flight(group), 1);
-    /* What has come by the end of the time is told, though it is not all. */
+    /* The completions that have come by the timeout are returned, though not all have. */
     expect(dap_async_read(group, 6, file, buffer, 16, 16, 0, NULL), 0);
     expect(dap_io_wait(group, done, 2, 2, 1000), 1);
     expect(done[0].user_data == 6 && done[0].result == 16, 1);
@@ -336,7 +336,7 @@ static void waits(dap_file_t file)
     expect(dap_io_wait(group, done, 2, SIZE_MAX, -1), 1);
     expect(done[0].user_data == 5 && done[0].result == 16, 1);
 
-    /* More than the server is asked for at a time: the rest can be taken back. */
+    /* More than the session sends at a time: the rest can be cancelled. */
     expect(dap_batch_create(session, &batch), 0);
     expect(dap_batch_window(batch, LONG, 0), 0);
     for (at = 0; at < TRANSFERS; at++) {
@@ -357,7 +357,7 @@ static void waits(dap_file_t file)
             told += done[at].result == DAP_E_CANCELED;
         }
     }
-    /* Some that are over were done, not taken back. */
+    /* Some of the completed ones were executed, not cancelled. */
     expect(told > 0 && told <= over, 1);
     expect(dap_group_free(group), 0);
     expect(dap_unregister(buffer), 0);
@@ -373,7 +373,7 @@ static void chains(dap_file_t file)
     static int64_t many[4096];
     int64_t results[5];
 
-    /* A directory, and a file in it that is found and looked at. */
+    /* A directory, and a lookup and attributes of a file in it. */
     expect(dap_chain_create(session, &chain), 0);
     expect(dap_chain_mkdir(chain, "chained", 0, 0755), 0);
     expect(dap_chain_mkdir(chain, "below", DAP_CHAIN_FOUND, 0700), 1);
@@ -394,7 +394,7 @@ static void chains(dap_file_t file)
     expect(results[3], 8);
     expect(memcmp(text, "23456789", 8), 0);
 
-    /* Under a lock, and to what is found. */
+    /* Under a lock, and on the object found. */
     expect(dap_open(session, "chained/file", RDWR, 0, &other), 0);
     expect(dap_chain_create(session, &chain), 0);
     expect(dap_chain_lock(chain, other, 0, 4, DAP_LOCK_EXCLUSIVE), 0);
@@ -405,7 +405,7 @@ static void chains(dap_file_t file)
     expect(results[0] == 0 && results[1] == 2 && results[2] == 4 && results[3] == 0, 1);
     expect(memcmp(text, "0xy3", 4), 0);
 
-    /* What comes behind a failure is not done. */
+    /* Requests behind a failure are not executed. */
     expect(dap_chain_create(session, &chain), 0);
     expect(dap_chain_lookup(chain, "chained", 0), 0);
     expect(dap_chain_lookup(chain, "none", DAP_CHAIN_FOUND), 1);
@@ -414,7 +414,7 @@ static void chains(dap_file_t file)
     expect(results[1], DAP_E_NOENT);
     expect(results[2], DAP_E_CHAIN);
 
-    /* No chains. */
+    /* Invalid chains. */
     expect(dap_chain_create(session, &chain), 0);
     expect(dap_chain_stat(chain, &attributes), 0);
     expect(dap_chain_run(chain, results), DAP_E_INVALID);
@@ -455,7 +455,7 @@ static void locks(dap_file_t file)
     expect(holder.offset == 10 && holder.length == 10 && holder.exclusive == 1, 1);
     expect(dap_lock(second, 15, 1, 0, 0, &holder), DAP_E_LOCK_HELD);
     expect(dap_lock(second, 15, 1, 0, 20, NULL), DAP_E_LOCK_HELD);
-    /* What would wait for ever ends with the time of the thread. */
+    /* A call that would wait for ever ends with the timeout of the thread. */
     dap_limit_thread(20);
     expect(dap_lock(second, 15, 1, 0, -1, NULL) < 0, 1);
     dap_limit_thread(-1);
@@ -474,7 +474,7 @@ static void locks(dap_file_t file)
     expect(memcmp(text, "undone", 6) != 0, 1);
 }
 
-/* A holder of a persistent lock fails, and what it leaves is mended. */
+/* A holder of a persistent lock fails, and its data is repaired. */
 static void broken_locks(const char *url, dap_options_t options)
 {
     dap_lock_holder_t holder = { 0 };
@@ -499,12 +499,12 @@ static void broken_locks(const char *url, dap_options_t options)
     }
     waitpid(child, &status, 0);
     expect(WIFEXITED(status) ? WEXITSTATUS(status) : -1, 0);
-    /* It may be coming back. */
+    /* It may still come back. */
     expect(dap_lock(file, 0, 100, DAP_LOCK_EXCLUSIVE, 0, &holder), DAP_E_LOCK_HELD);
     expect(holder.offset == 0 && holder.length == 100 && holder.exclusive == 1, 1);
     expect(dap_lock_for_repair(file, 0, 100), DAP_E_INVAL);
     expect(dap_read(file, text, 4, 0), 4);
-    /* It comes back and knows of nothing. */
+    /* It comes back without its state. */
     expect(dap_connect(url, &options, &again), 0);
     memset(&holder, 0, sizeof holder);
     expect(dap_lock(file, 10, 1, DAP_LOCK_EXCLUSIVE, -1, &holder), DAP_E_LOCK_BROKEN);
