@@ -16,9 +16,9 @@
 #
 # Invariants
 # * A process is ended only if its command line names this cluster's configuration.
-# * Every wait has an end.
-# * How full the disk is does not matter, as long as there are free_mib_min.
-# * What the daemons have said is shown before it is removed, if the cluster does not start.
+# * Every wait has a timeout.
+# * The fill level of the disk does not matter, as long as free_mib_min are free.
+# * If the cluster does not start, the logs of the daemons are shown before they are removed.
 set -euo pipefail
 
 die() { printf 'cephfs.sh: %s\n' "$*" >&2; exit 1; }
@@ -36,7 +36,7 @@ read_nodes() {
     ((osds > 0)) || die "$1 names no storage daemons"
 }
 
-# at_node ID COMMAND... -- runs it in the namespace of a storage daemon.
+# at_node ID COMMAND... -- runs the command in the namespace of a storage daemon.
 at_node() {
     local id=$1
     shift
@@ -51,8 +51,7 @@ free_port() {
     python3 -c 'import socket; s = socket.socket(); s.bind(("'"$address"'", 0)); print(s.getsockname()[1])'
 }
 
-# The daemons of this cluster that still run. A dead one that nobody has waited for has no command
-# line any more.
+# The running daemons of this cluster. A zombie has no command line any more.
 own_pids() {
     local pid
     # The monitor, storage daemons and the metadata server. A name has 15 characters at most, and so
@@ -99,11 +98,12 @@ admin_socket =
 [mon]
 admin_socket = $dir/run/\$name.asok
 mon_data = $dir/mon
-# It uses some megabytes, whatever part of the disk that is. At these percentages, or fewer, it would end
-# itself with status 28; nothing is free where what is left is kept for root.
+# The store uses some megabytes, independent of the disk's size. At these percentages of free space,
+# or fewer, the monitor would end itself with status 28; space reserved for root does not count as
+# free.
 mon_data_avail_warn = -1
 mon_data_avail_crit = -1
-# Changes of the maps are what a start waits for.
+# A start waits for changes of the maps.
 paxos_propose_interval = 0.05
 
 [mds]
@@ -143,7 +143,7 @@ start_osd() {
 
 is_active() { timeout 30 ceph -c "$config" --connect-timeout 20 mds stat 2>/dev/null | grep -q up:active; }
 
-# What this user may still write to the directory's disk: root has all that is free.
+# The space on the directory's disk that this user may still write: for root, all free space.
 look_for_room() {
     local free=%a mib
     [[ $(id -u) != 0 ]] || free=%f
@@ -152,7 +152,7 @@ look_for_room() {
         die "the disk of $dir is too full: $mib MiB are free, and it takes $free_mib_min"
 }
 
-# Ends what is left of a cluster; with a failure it is told what its daemons said last.
+# Ends the rest of a cluster; after a failure it prints the last log lines of the daemons.
 end() {
     local status=$1 file
     trap - EXIT
@@ -169,7 +169,7 @@ end() {
     exit "$status"
 }
 
-# The directory has to be there and empty.
+# The directory must exist and be empty.
 start() {
     local id uuid job jobs=() deadline
     look_for_room
@@ -202,7 +202,7 @@ start() {
     done
 }
 
-# Nothing is kept, so nobody needs to be asked.
+# No data is kept, so the daemons need no orderly shutdown.
 stop() {
     local pid round
     for ((round = 0; round < 100; round++)); do

@@ -9,17 +9,18 @@
 #   glusterfs.sh stop DIR      ends the daemons of that cluster and removes DIR
 #   glusterfs.sh admin DIR ... the command gluster(8), for that cluster
 #
-# GLUSTER_NET is where the daemons listen: its addresses 1, 2 and 3; else a net of 127/8 that is free. The
-# brick of daemon N is DIR/N/brick; trusted attributes need root, and a file system that has them.
+# GLUSTER_NET is the network of the daemons, which listen at its addresses 1, 2 and 3; by default a
+# free network of 127/8. The brick of daemon N is DIR/N/brick; trusted attributes need root, and a
+# file system that supports them.
 #
 # Needs Debian's glusterfs-server; known to work with 10.3. Uses some 110 MB of memory and is up in two to
 # nine seconds on an idle machine.
 #
 # Invariants
 # * A process is ended only if its command line names this cluster's directory.
-# * Every wait has an end.
-# * How full the disk is does not matter, as long as there are free_mib_min.
-# * What the daemons have said is shown before it is removed, if the cluster does not start.
+# * Every wait has a timeout.
+# * The fill level of the disk does not matter, as long as free_mib_min are free.
+# * If the cluster does not start, the logs of the daemons are shown before they are removed.
 set -euo pipefail
 
 die() { printf 'glusterfs.sh: %s\n' "$*" >&2; exit 1; }
@@ -38,8 +39,7 @@ free_net() {
     die "no free addresses"
 }
 
-# The daemons of this cluster that still run. A dead one that nobody has waited for has no command line
-# any more.
+# The running daemons of this cluster. A zombie has no command line any more.
 own_pids() {
     local pid
     for pid in $(pgrep -x 'gluster.*' || true); do
@@ -70,7 +70,7 @@ start_daemon() {
 
 is_pool() { [[ $(admin peer status 2>/dev/null | grep -c 'Peer in Cluster (Connected)') == 2 ]]; }
 
-# Ends what is left of a cluster; with a failure it is told what its daemons said last.
+# Ends the rest of a cluster; after a failure it prints the last log lines of the daemons.
 end() {
     local status=$1 file
     trap - EXIT
@@ -105,9 +105,10 @@ start() {
         ((SECONDS < deadline)) || die "the daemons do not find each other: $dir/*/log"
         sleep 0.1
     done
-    # The bricks share this machine's disk. Where less than a tenth of it is free, or of its inodes a
-    # twentieth, GlusterFS would make all files on one brick, and move none to another; and it would keep
-    # a hundredth of the disk for itself. Zero, since what is free for root alone is nothing to it.
+    # The bricks share this machine's disk. With less than a tenth of it free, or a twentieth of its
+    # inodes, GlusterFS would make all files on one brick, and move none to another. It would also
+    # reserve a hundredth of the disk. All are set to zero, because it does not count space reserved
+    # for root.
     if ! {
         admin volume create dist "${bricks[@]}" force &&
             admin volume set dist cluster.min-free-disk 0 &&
@@ -119,7 +120,7 @@ start() {
     fi
 }
 
-# Nothing is kept, so nobody needs to be asked.
+# No data is kept, so the daemons need no orderly shutdown.
 stop() {
     local pid round
     for ((round = 0; round < 100; round++)); do
