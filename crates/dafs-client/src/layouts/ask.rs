@@ -1,7 +1,7 @@
-//! Asking for layouts and devices.
+//! Requests for layouts and devices.
 //!
 //! Invariants
-//! * A layout that was granted is kept, or has been given back when this returns.
+//! * A granted layout is kept, or was given back when the call returns.
 
 use super::Layouts;
 use super::file::{FileLayout, Grant, Granted, Name};
@@ -23,7 +23,7 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 impl Layouts {
-    /// Whether files of this file system have layouts; `None` as long as the server has not said.
+    /// True if files of this file system have layouts; `None` as long as the server has not said.
     pub(super) fn has_layouts(&self, shared: &Arc<Shared>, handle: &FileHandle) -> Option<bool> {
         if let Some(&known) = self.systems.lock_here().get(&handle.fs) {
             return Some(known);
@@ -37,7 +37,7 @@ impl Layouts {
             Ok(has) => has,
             Err(error) => {
                 tracing::debug!(%error, "the server does not say whether there are layouts");
-                // A server of another make may take it for a mistake.
+                // A server of another make may refuse the attribute as an error.
                 error.status().filter(|status| !is_passing(*status)).map(|_| false)?
             }
         };
@@ -45,7 +45,7 @@ impl Layouts {
         Some(has)
     }
 
-    /// Asks for the layout of an open file for a transfer: one for all that the open may do.
+    /// Asks for the layout of an open file for a transfer: one layout for all that the open allows.
     pub(super) fn ask_for(
         self: &Arc<Self>,
         file: &Opened,
@@ -56,7 +56,8 @@ impl Layouts {
         self.listen(shared)?;
         shared.await_back()?;
         let mut asked = self.ask(shared, layout, file.state_id, write);
-        // The server may not have read yet what says that it can call, which comes another way.
+        // The server may not know yet that it can call back, because that message takes another
+        // way.
         for _ in 0..LAYOUT_CHANNEL_TRIES {
             let is_refused = matches!(&asked, Err(Unusable::Refused(Status::XNoLayout)));
             if !is_refused || self.is_channel_known.load(Ordering::Relaxed) {
@@ -69,7 +70,7 @@ impl Layouts {
         asked
     }
 
-    /// Asks for a layout of the whole file by an open of it.
+    /// Asks for a layout of the whole file, by the state-id of an open.
     pub(super) fn ask(
         &self,
         shared: &Arc<Shared>,
@@ -88,7 +89,7 @@ impl Layouts {
         match self.understand(shared, &told, write, restarts) {
             Ok(grant) => Ok(Granted { grant, name, size: None }),
             Err(why) => {
-                // Whether it arrives or not, nothing is done by right of it.
+                // The outcome does not matter, because no transfer uses this layout.
                 let _ = super::give_back::return_layout(shared, layout.handle, name, &[]);
                 Err(why)
             }
@@ -115,7 +116,8 @@ impl Layouts {
         self.nodes.node(&place.addresses, |_| Node::new(self.options.clone()))
     }
 
-    /// What is known of a device: one never becomes another.
+    /// Returns a device, from the cache or from the server. A device id never comes to name another
+    /// device.
     fn device(&self, shared: &Arc<Shared>, device: DeviceId) -> Result<Arc<Device>, Unusable> {
         if let Some(known) = self.devices.lock_here().get(&device) {
             return Ok(known.clone());
@@ -132,7 +134,8 @@ impl Layouts {
         Ok(told)
     }
 
-    /// There is none just now. At first the server may not have heard yet that it can call.
+    /// True if the refusal is transient. At first the server may not know yet that it can call
+    /// back.
     pub(super) fn passes(&self, status: Status) -> bool {
         let now = Instant::now();
         let first = *self.asked_first.get_or_init(|| now);
@@ -143,13 +146,13 @@ impl Layouts {
         }
     }
 
-    /// What shows a data server who this client is has become too old: it is asked for anew.
+    /// Drops a device whose ticket may have expired; the client asks for it again at the next use.
     pub(super) fn forget_device(&self, device: DeviceId) {
         self.devices.lock_here().remove(&device);
     }
 }
 
-/// The server does not know the layout any more.
+/// True if the server does not know the layout any more.
 pub(super) fn is_layout_lost(status: Status) -> bool {
     matches!(
         status,

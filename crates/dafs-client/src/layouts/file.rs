@@ -1,4 +1,4 @@
-//! The types of a DAFS layout. A caller makes sure that this process is no fork before it takes a lock.
+//! The types of a DAFS layout. A caller checks that the process is no fork before it takes a lock.
 
 use super::Layouts;
 use crate::fork::ForkMutex;
@@ -12,7 +12,7 @@ pub(super) type Granted = dafs_parallel::Granted<Layouts>;
 pub(crate) type FileLayout = dafs_parallel::FileLayout<Layouts>;
 pub(super) type At<'a> = dafs_parallel::Holder<'a, Layouts>;
 
-/// What the server knows a layout by.
+/// The state-id of a layout, with its sequence number.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Name {
     pub(super) state_id: StateId,

@@ -1,13 +1,13 @@
-//! Transfers at data servers that a task or a later call waits for, if anybody does.
+//! Transfers at data servers, with or without a task or a later call that waits for them.
 //!
-//! What a data server has not done is done through the server by whoever waits. Neither a task nor
-//! whoever gives the result up can do that: then a thread does it, which ends when there is nothing left.
-//! Whoever closes the file sees to what is left of its transfers before.
+//! A thread that waits does through the server what a data server has not done. A task cannot do
+//! that, and a caller that drops the result does not: the finisher thread does it for them, and
+//! ends when its queue is empty. The close of a file ends the rest of its transfers first.
 //!
 //! Invariants
-//! * A transfer is over in any case, and what it wrote is known to the file, whether somebody wants its
-//!   result or not.
-//! * It is ended by one thread, and before its file is closed: afterwards there is no way through the
+//! * Every transfer ends, and the file knows what it wrote, with or without a caller that takes the
+//!   result.
+//! * One thread ends a transfer, before its file is closed: afterwards there is no way through the
 //!   server.
 
 use super::io::Beside;
@@ -22,13 +22,13 @@ use std::sync::{Arc, Condvar, PoisonError, Weak};
 use std::task::{Poll, Waker};
 use std::time::{Duration, Instant};
 
-/// A transfer under way, for whoever has started it.
+/// A transfer under way, for its starter.
 #[derive(Debug)]
 pub(crate) struct Flight {
     transfer: Arc<Transfer>,
 }
 
-/// The same for all who may end it.
+/// The state of a transfer, shared by all threads that may end it.
 #[derive(Debug)]
 struct Transfer {
     beside: Beside,
@@ -39,19 +39,19 @@ struct Transfer {
 #[derive(Debug)]
 struct State {
     stage: Stage,
-    /// That of a task that waits for the end.
+    /// The waker of a task that waits for the end.
     waker: Option<Waker>,
-    /// Ends with the transfer.
+    /// Dropped when the transfer ends.
     used: Option<Arc<DirectUse>>,
 }
 
 #[derive(Debug)]
 enum Stage {
-    /// It is with data servers, or nobody has looked at what they have done.
+    /// Data servers are at work, or no thread has looked at their answers.
     UnderWay,
-    /// A thread is going to end it, unless somebody else does so before.
+    /// The finisher thread is going to end it, unless another thread does so before.
     Left,
-    /// Somebody is at it.
+    /// A thread ends it.
     Ending,
     Over(Result<Moved>),
     Taken,
@@ -63,7 +63,7 @@ pub(super) struct Transfers {
     begun: ForkMutex<Vec<Weak<Transfer>>>,
 }
 
-/// Transfers that nobody waits for, and whether there is a thread for them.
+/// Transfers without a waiting caller, and the state of the thread that ends them.
 #[derive(Debug, Default)]
 pub(super) struct Finisher {
     queue: Arc<ForkMutex<Queue>>,
@@ -76,7 +76,7 @@ struct Queue {
 }
 
 impl Flight {
-    /// The sessions move it along from now on.
+    /// Lets threads of the sessions drive the transfer from now on.
     pub(crate) fn new(beside: Beside, used: Option<Arc<DirectUse>>) -> Self {
         beside.attend();
         let state = State { stage: Stage::UnderWay, waker: None, used };
@@ -86,10 +86,10 @@ impl Flight {
         Self { transfer }
     }
 
-    /// Whether data servers have answered all of it.
+    /// True if data servers have answered all of it and no thread does the rest, or if it is over.
     pub(crate) fn is_done(&self) -> bool {
         let Transfer { beside, state, .. } = &*self.transfer;
-        // A fork is told by whatever asks for the result.
+        // A fork gets its error when it asks for the result.
         let Ok(state) = state.lock() else { return true };
         match state.stage {
             Stage::UnderWay => {
@@ -101,15 +101,15 @@ impl Flight {
         }
     }
 
-    /// Whether it is over, memory and all. What data servers have refused, or have done in part, is not: it
-    /// is done through the server yet.
+    /// True if the transfer is over and does not use its memory any more. A part that data servers
+    /// have refused, or have not done in full, is not over: it still goes through the server.
     pub(crate) fn cancel(&mut self) -> bool {
         let beside = &self.transfer.beside;
         if self.transfer.is_under_way() {
             if !beside.is_answered(None) {
                 return false;
             }
-            // Somebody else may have begun to end it meanwhile: then neither does anything.
+            // If another thread has begun to end it meanwhile, neither call does anything.
             if beside.is_good() {
                 self.transfer.end();
             } else {
@@ -119,35 +119,35 @@ impl Flight {
         self.is_done()
     }
 
-    /// Waits for it, for up to `time` for the answers of data servers.
+    /// Waits for the result, and for up to `time` for the answers of data servers.
     ///
     /// # Errors
-    /// That of the transfer; [`Error::TimedOut`], after which it can be asked again.
+    /// The transfer's; [`Error::TimedOut`], after which the caller can wait again.
     pub(crate) fn wait(&mut self, time: Option<Duration>) -> Result<Moved> {
         let until = time.and_then(|time| Instant::now().checked_add(time));
         let beside = &self.transfer.beside;
         if self.transfer.is_under_way() {
             beside.settle(until)?;
             if until.is_some() && !beside.is_good() {
-                // Through the server, which may take longer than there is time.
+                // The rest goes through the server, which may take longer than `time`.
                 self.transfer.leave();
             } else {
                 self.transfer.end();
             }
         } else if until.is_none() {
-            // The thread that is to end it may be long in coming to it.
+            // The finisher thread may take long to come to it.
             self.transfer.end();
         }
         self.transfer.take(until)
     }
 
-    /// The result, if it is there; else `waker` is called when it is.
+    /// Returns the result; if there is none yet, `waker` is called when there is.
     pub(crate) fn poll(&mut self, waker: &Waker) -> Poll<Result<Moved>> {
         let (transfer, beside) = (&self.transfer, &self.transfer.beside);
         if let Poll::Ready(result) = transfer.poll(waker) {
             return Poll::Ready(result);
         }
-        // Somebody else may end it in between, and calls the waker then.
+        // Another thread may end it in between, and then calls the waker.
         if transfer.is_under_way() {
             if !beside.is_answered(Some(waker)) {
                 return Poll::Pending;
@@ -165,12 +165,12 @@ impl Flight {
 impl Drop for Flight {
     fn drop(&mut self) {
         let (transfer, beside) = (&self.transfer, &self.transfer.beside);
-        // A fork has no part in it.
+        // In a fork it is never under way.
         if !transfer.is_under_way() {
             return;
         }
         if beside.is_answered(None) && beside.is_good() {
-            // What it wrote is noted.
+            // This notes what it wrote.
             transfer.end();
         } else {
             transfer.leave();
@@ -179,12 +179,12 @@ impl Drop for Flight {
 }
 
 impl Transfer {
-    /// Whether nobody has begun to end it; never so in a fork.
+    /// True if no thread has begun to end it; never so in a fork.
     fn is_under_way(&self) -> bool {
         self.state.lock().is_ok_and(|state| matches!(state.stage, Stage::UnderWay))
     }
 
-    /// Has a thread end it, or ends it here if there is none to be had.
+    /// Lets the finisher thread end it, or ends it here if there is no such thread.
     fn leave(self: &Arc<Self>) {
         let Ok(mut state) = self.state.lock() else { return };
         if !matches!(state.stage, Stage::UnderWay) {
@@ -198,8 +198,8 @@ impl Transfer {
         }
     }
 
-    /// Waits for data servers, and does through the server what they have not done, unless somebody else is
-    /// at it.
+    /// Waits for data servers, and does through the server what they have not done. Does nothing if
+    /// another thread is at it.
     fn end(&self) {
         let Ok(mut state) = self.state.lock() else { return };
         if !matches!(state.stage, Stage::UnderWay | Stage::Left) {
@@ -207,14 +207,14 @@ impl Transfer {
         }
         state.stage = Stage::Ending;
         drop(state);
-        // Nobody waits for ever, whatever happens here.
+        // The guard sets a result even after a panic, so that no thread waits for ever.
         let mut ending = Ending { transfer: self, result: Err(Error::Canceled) };
         ending.result = self.beside.wait();
     }
 
-    /// Ends it, and returns when it is over, whoever has ended it.
+    /// Ends it, and returns when it is over, whichever thread has ended it.
     fn await_end(&self) {
-        // A task may look meanwhile.
+        // A task may poll it meanwhile.
         self.beside.settle_beside();
         self.end();
         let Ok(mut state) = self.state.lock() else { return };
@@ -246,7 +246,7 @@ impl Transfer {
     }
 
     fn poll(&self, waker: &Waker) -> Poll<Result<Moved>> {
-        // Wakers are the application's: they are cloned and dropped without the lock.
+        // Wakers are the application's, so no lock is held while one is cloned or dropped.
         let mut waker = Some(waker.clone());
         let mut state = match self.state.lock() {
             Ok(state) => state,
@@ -273,7 +273,7 @@ impl State {
     }
 }
 
-/// Somebody ends a transfer. It is over when this is dropped.
+/// The guard of a thread that ends a transfer, which is over when this is dropped.
 struct Ending<'a> {
     transfer: &'a Transfer,
     result: Result<Moved>,
@@ -289,7 +289,7 @@ impl Drop for Ending<'_> {
         self.transfer.changed.notify_all();
         drop(used);
         if let Some(waker) = waker {
-            // That it panics concerns its task alone.
+            // A panic of the waker concerns its task alone.
             let _ = catch_unwind(AssertUnwindSafe(|| waker.wake()));
         }
     }
@@ -300,15 +300,15 @@ impl Transfers {
         let Ok(mut begun) = self.begun.lock() else { return };
         if begun.len() == begun.capacity() {
             begun.retain(|transfer| transfer.strong_count() > 0);
-            // Many are begun before it is looked at again.
+            // The spare room makes the next scan rare.
             let room = begun.len();
             begun.reserve(room + 1);
         }
         begun.push(Arc::downgrade(transfer));
     }
 
-    /// Returns when all of them are over. What others have under way is not given up because this thread is
-    /// in a hurry.
+    /// Waits until all of them are over. The deadline of this thread does not abort transfers of
+    /// others.
     pub(super) fn await_all(&self) {
         let begun = match self.begun.lock() {
             Ok(mut begun) => std::mem::take(&mut *begun),
@@ -316,7 +316,7 @@ impl Transfers {
         };
         without(|| {
             for transfer in begun.iter().filter_map(Weak::upgrade) {
-                // What goes wrong with one is not to keep the file open.
+                // A panic of one must not keep the file open.
                 let _ = catch_unwind(AssertUnwindSafe(|| transfer.await_end()));
             }
         });
@@ -347,7 +347,7 @@ fn finish_all(queue: &ForkMutex<Queue>) {
             return;
         };
         drop(locked);
-        // What goes wrong with one has been reported, and is not to keep the others from their ends.
+        // A panic of one has been reported, and must not stop the others.
         let _ = catch_unwind(AssertUnwindSafe(|| without(|| transfer.end())));
     }
 }

@@ -1,5 +1,6 @@
-//! The requests by which what was written at data servers is made stable and told to the server, and the layout
-//! given back; what they are for is in [`dafs_parallel::Holder`].
+//! The requests that commit what was written at data servers, report it to the server
+//! (LAYOUTCOMMIT) and give the layout back (LAYOUTRETURN). [`dafs_parallel::Holder`] describes
+//! their order.
 
 use super::Layouts;
 use super::ask::is_layout_lost;
@@ -28,8 +29,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 impl Layouts {
-    /// Tells the server what was written, for somebody who asks for something else, whose business losses are
-    /// not: a commit tells of them.
+    /// Sends LAYOUTCOMMIT ahead of another request. Losses do not concern its caller: a commit
+    /// reports them.
     pub(super) fn tell_first(&self, shared: &Arc<Shared>, file: &FileLayout) {
         if let Err(error) = self.at(shared, file).tell() {
             tracing::warn!(%error, "what was written to a file could not be told to the server");
@@ -43,7 +44,7 @@ impl Protocol for Layouts {
     type Place = Place;
     type Address = SocketAddr;
     type Node = Node;
-    /// Restarts of the server that had been seen: a later run knows nothing of it.
+    /// The restarts of the server that were seen before: a later run does not know the layout.
     type Terms = u64;
     type Flight = Sent;
     type Work = Infallible;
@@ -86,13 +87,14 @@ impl Protocol for Layouts {
         }
     }
 
-    /// One that has just started does not know yet that it can call, nor who has what.
+    /// A server that has just started may not know yet that it can call back, or where its data
+    /// servers are.
     fn pauses(at: &At<'_>, long: bool) -> impl FnMut() -> Result<bool> + use<> {
         let shared = at.server;
         let deadline = if long { Some(patience_of(shared)) } else { shared.deadline() };
         let (mut backoff, server) = (Backoff::new(deadline), shared.server_name().clone());
         move || match (backoff.pause(), Limit::current()) {
-            // That this caller is in a hurry is nobody's loss.
+            // A caller's deadline must not turn into a loss of data.
             (false, Some(Limit { after, .. })) if long => {
                 Err(Error::NotSent { server: server.clone(), after })
             }
@@ -106,7 +108,8 @@ impl Protocol for Layouts {
 
     fn begin_commit(at: &At<'_>, grant: &Grant, component: usize) -> Self::Commit {
         let (node, place) = (&grant.nodes[component], &grant.plan.places[component]);
-        // There is no other way to what was written there, so it is tried also when it has failed.
+        // The unstable data is only there, so the client tries the data server even after a
+        // failure.
         let session = node.session_regardless(at.server, place);
         let session = session.map_err(|_| Uncommitted::Unreachable)?;
         Committing::begin(node.clone(), session, place.handle)
@@ -122,7 +125,7 @@ impl Protocol for Layouts {
         loop {
             let came = begun.and_then(Committing::finish);
             let again = match &came {
-                // Nothing was done, or it is not known, and that is nobody's fault.
+                // The data server did nothing, or the outcome is unknown. Neither is its fault.
                 Err(Uncommitted::PutOff | Uncommitted::Hurried) => patience.pause(),
                 Err(Uncommitted::Over) => std::mem::take(&mut may_reconnect),
                 _ => false,
@@ -165,7 +168,7 @@ impl Protocol for Layouts {
         Ok(is_known)
     }
 
-    /// It is there; only that nobody leaves the layout alone.
+    /// The data is there, but other threads return the layout again and again.
     fn put_off(_: &At<'_>) -> Error {
         let (procedure, status) = (Procedure::XLayoutCommit, Status::Delay);
         Error::Status { procedure, status }
@@ -184,7 +187,7 @@ impl Protocol for Layouts {
         let device = grant.plan.places[component].device;
         let status = status_of(failure)?;
         if status == Status::NotAuthorized || matches!(failure, Fault::Unreachable) {
-            // What shows it who this client is may be too old.
+            // The ticket may have expired.
             at.client.forget_device(device);
         }
         Some(LayoutError { device, status, writing: act != Act::Read })
@@ -194,14 +197,14 @@ impl Protocol for Layouts {
         without(work)
     }
 
-    /// A program that is asked whether to stop may use the file.
+    /// The stop callback may use the file.
     fn unstopped<T>(work: impl FnOnce() -> T) -> T {
         limit::unstopped(work)
     }
 }
 
-/// How long it is tried to get a layout from a server that has none. Data servers may come back to one that was
-/// restarted after its clients do.
+/// How long the client retries for a layout that the server does not grant. After a restart of the
+/// server, data servers may come back later than clients.
 fn patience_of(shared: &Shared) -> Duration {
     match shared.restarts_heard() {
         0 => LAYOUT_CHANNEL_TIME,
@@ -209,12 +212,12 @@ fn patience_of(shared: &Shared) -> Duration {
     }
 }
 
-/// There may be a layout soon.
+/// True if there may be a layout soon.
 fn passes(status: Status) -> bool {
     is_passing(status) || status == Status::XLayoutRecalled
 }
 
-/// How far a file reaches as the server knows it.
+/// Asks the server for the size of a file.
 fn size_of(shared: &Arc<Shared>, fh: FileHandle) -> Result<u64> {
     let request = GetAttrInline { fh, attributes: AttrMask::OBJECT_SIZE };
     shared.ask(&Request::GetAttrInline(request), |reply| match reply {
@@ -223,7 +226,7 @@ fn size_of(shared: &Arc<Shared>, fh: FileHandle) -> Result<u64> {
     })
 }
 
-/// Gives the layout of a file back.
+/// Gives the layout of a file back (LAYOUTRETURN).
 pub(super) fn return_layout(
     shared: &Arc<Shared>,
     fh: FileHandle,

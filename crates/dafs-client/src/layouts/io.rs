@@ -1,5 +1,5 @@
-//! Reads and writes at data servers: a transfer is cut where the file is, all parts are sent at once, and
-//! what fails is read from another copy or done through the server.
+//! Reads and writes at data servers. The client cuts a transfer by the layout and sends all parts
+//! at once. A part that fails is read from another copy or done through the server.
 
 use super::Layouts;
 use super::file::{FileLayout, Grant};
@@ -23,24 +23,25 @@ use std::sync::Arc;
 use std::task::Waker;
 use std::time::Instant;
 
-/// A read or write at data servers under way. It is over when this is dropped.
+/// A read or write under way at data servers. Its drop waits until it is over.
 #[derive(Debug)]
 pub(crate) struct Beside {
     file: Arc<Opened>,
     layout: Arc<FileLayout>,
     grant: Arc<Grant>,
-    /// Taken by whoever waits: what is the caller's is let go before the result is told.
+    /// Taken by the thread that waits, which drops the caller's memory before it returns the
+    /// result.
     buffer: ForkMutex<Option<IoBuffer>>,
     start: usize,
     offset: u64,
     write: Option<Stability>,
-    /// Who is told of what is not stable in place of the file.
+    /// Notes unstable data in place of the file.
     kept: Option<Kept>,
-    /// Each with its range in the transfer.
+    /// The pieces, each with its range in the transfer.
     pieces: Vec<(Range<usize>, Arc<Sent>)>,
 }
 
-/// Starts to read at data servers; `None` if that has to be done through the server.
+/// Starts to read at data servers; `None` if the read has to go through the server.
 pub(crate) fn begin_read(
     file: &Arc<Opened>,
     buffer: &IoBuffer,
@@ -50,7 +51,7 @@ pub(crate) fn begin_read(
     begin(file, buffer, range, offset, (None, None))
 }
 
-/// Starts to write at data servers; `None` if that has to be done through the server.
+/// Starts to write at data servers; `None` if the write has to go through the server.
 pub(crate) fn begin_write(
     file: &Arc<Opened>,
     buffer: &IoBuffer,
@@ -61,7 +62,7 @@ pub(crate) fn begin_write(
     begin(file, buffer, range, offset, (Some(stability), None))
 }
 
-/// The same unstably, for somebody who keeps the data.
+/// Starts an unstable write at data servers, for a caller that keeps the data.
 pub(crate) fn begin_kept(
     file: &Arc<Opened>,
     buffer: &IoBuffer,
@@ -82,7 +83,7 @@ fn begin(
     let layouts = file.client.layouts()?;
     let layout = layouts.of(file, range.len())?;
     let shared = file.client.shared();
-    // What makes no sense, the ordinary way says.
+    // The way through the server reports arguments that make no sense.
     let is_inside = range.end <= buffer.len() && buffer.is_of(shared);
     let end = offset.checked_add(range.len() as u64).filter(|end| *end <= OFFSET_MAX);
     if range.is_empty() || !is_inside || end.is_none() || shared.check_process().is_err() {
@@ -92,7 +93,7 @@ fn begin(
         return None;
     }
     if write.is_none() && layout.extends() {
-        // Whoever is asked may know the file by the size that the server was told.
+        // A data server may know the file only by its size at the metadata server.
         layouts.tell_first(shared, layout);
     }
     let (bytes, restarts) = (range.len() as u64, shared.restarts_heard());
@@ -100,7 +101,7 @@ fn begin(
         (write.is_some(), bytes),
         |grant| grant.terms == restarts,
         file.may_write(),
-        // A program that is asked whether to stop may use the file, for which this asks.
+        // The stop callback may use the file, and would wait for this very request.
         |_| limit::unstopped(|| layouts.ask_for(file, layout)),
     );
     let grant = grant.filter(|grant| layout.enter(grant))?;
@@ -145,30 +146,31 @@ impl Beside {
         let is_spread = pieces.len() > 1 || pieces.iter().any(|(_, sent)| !sent.is_of_one());
         self.pieces = pieces;
         if is_spread {
-            // Whoever waits moves one session along; the others are to go on meanwhile.
+            // The thread that waits drives one session; other threads drive the others meanwhile.
             self.attend();
         }
     }
 
-    /// Has it moved along by threads of the sessions.
+    /// Lets threads of the sessions drive it.
     pub(super) fn attend(&self) {
         self.pieces.iter().for_each(|(_, sent)| sent.attend());
     }
 
-    /// Whether data servers have answered all of it; if not, `waker` is called when there is more to
-    /// look at.
+    /// True if data servers have answered all of it; if false, `waker` is called after another
+    /// answer.
     pub(super) fn is_answered(&self, waker: Option<&Waker>) -> bool {
-        // All of them are asked.
+        // Each piece has to get the waker, so the count does not stop early.
         self.pieces.iter().filter(|(_, sent)| !sent.is_answered(waker)).count() == 0
     }
 
-    /// Whether nothing is left to do but to take the result of what was answered.
+    /// True if only the result is left to take: no part goes through the server, and no
+    /// LAYOUTCOMMIT may follow.
     pub(super) fn is_good(&self) -> bool {
         let may_be_told = self.write.is_some_and(|wanted| wanted != Stability::Unstable);
         !may_be_told && self.pieces.iter().all(|(_, sent)| sent.is_whole())
     }
 
-    /// Those that its file has begun.
+    /// The transfers of its file.
     pub(super) fn transfers(&self) -> &Transfers {
         &self.file.layout.transfers
     }
@@ -177,12 +179,12 @@ impl Beside {
         self.file.client.layouts()
     }
 
-    /// Waits until data servers have answered all of it, or for so long.
+    /// Waits until data servers have answered all of it, but not beyond `until`.
     pub(super) fn settle(&self, until: Option<Instant>) -> Result<()> {
         self.pieces.iter().try_for_each(|(_, sent)| sent.settle_until(until))
     }
 
-    /// Waits until data servers have answered all of it, for somebody else than who has sent it.
+    /// The same, for a thread that has not sent it.
     pub(super) fn settle_beside(&self) {
         self.pieces.iter().for_each(|(_, sent)| sent.settle_beside());
     }
@@ -192,7 +194,7 @@ impl Beside {
         if !sent.is_away() {
             return sent;
         }
-        // Another copy may be there.
+        // Another copy may be reachable.
         let others = self.grant.plan.other_copies(copy);
         let mut others = others.map(|other| sender.send(range.clone(), std::iter::once(other)));
         others.find(|sent| !sent.is_away()).unwrap_or(sent)
@@ -201,11 +203,11 @@ impl Beside {
     /// Waits until it is over. To be called once.
     ///
     /// # Errors
-    /// The server's, where it had to be asked.
+    /// The server's, where a part went through it.
     pub(crate) fn wait(&self) -> Result<Moved> {
         let taken = Error::Argument("the result has been taken already");
         let buffer = self.buffer.lock()?.take().ok_or(taken)?;
-        // All of it is over before anything is done anew.
+        // All parts are over before any is retried.
         self.pieces.iter().for_each(|(_, sent)| sent.settle());
         let mut all = Moved { bytes: 0, end_of_file: false };
         for (range, sent) in &self.pieces {
@@ -222,7 +224,7 @@ impl Beside {
         Ok(all)
     }
 
-    /// Where a part of the transfer lies in the buffer and in the file.
+    /// The range of a part in the buffer, and its offset in the file.
     fn part(&self, range: &Range<usize>) -> (Range<usize>, u64) {
         (self.start + range.start..self.start + range.end, self.offset + range.start as u64)
     }
@@ -232,7 +234,7 @@ impl Beside {
             Ok(moved) => moved,
             Err(failed) => {
                 let copies = 0..self.grant.plan.driver.copies();
-                // Where there is one it has just failed.
+                // If there is only one copy, it has just failed.
                 let copies = copies.skip(usize::from(self.grant.plan.driver.copies() == 1));
                 let other = copies.filter_map(|copy| self.read_from(buffer, range, copy)).next();
                 self.minded(&failed, Act::Read);
@@ -242,7 +244,7 @@ impl Beside {
                 }
             }
         };
-        // What a data server knows of the file's end may be what the server was told last.
+        // A data server may know only an older size of the file from the metadata server.
         match moved.bytes < range.len() {
             true => {
                 let rest = self.read_through(buffer, range.start + moved.bytes..range.end)?;
@@ -252,7 +254,7 @@ impl Beside {
         }
     }
 
-    /// Reads a piece from a copy now; `None` if that fails too.
+    /// Reads a piece from a copy now; `None` if that fails, too.
     fn read_from(
         &self,
         buffer: &IoBuffer,
@@ -263,7 +265,7 @@ impl Beside {
         sent.take(false, range.len()).ok()
     }
 
-    /// Sends a piece once more; `None` if the layout is not held any more.
+    /// Sends a piece again; `None` if the layout is not held any more.
     fn send_again(
         &self,
         buffer: &IoBuffer,
@@ -278,8 +280,8 @@ impl Beside {
         Some(sent)
     }
 
-    /// Takes what came of a piece that was to be written, which is sent again by younger sessions where its
-    /// session was too old.
+    /// Takes the result of a piece that was written. Where a session was too old, sends the piece
+    /// again by a newer one.
     fn take_written(
         &self,
         buffer: &IoBuffer,
@@ -319,13 +321,13 @@ impl Beside {
                 done = moved.bytes;
                 Vec::new()
             }
-            // If something was lost since, it may be that the server was not told of this.
+            // If data was lost since, LAYOUTCOMMIT may not have covered this write.
             Ok(moved)
                 if moved.stable != Stability::Unstable
                     && moved.verifier == self.layout.verifier() =>
             {
-                // The data is stable; what the file has of it is the server's to say. If it cannot be told, all
-                // goes there.
+                // The data is stable, but the server decides how much of it the file has. If
+                // LAYOUTCOMMIT fails, the whole piece goes through the server.
                 let is_to_tell = moved.stable < wanted || self.layout.extends();
                 let is_told = !is_to_tell || self.tell();
                 done = if is_told { moved.bytes } else { 0 };
@@ -341,7 +343,7 @@ impl Beside {
             let writes = writes.or_else(|| self.file.watch(wanted));
             let written = write_short(&self.file, buffer, part, offset, wanted, writes.as_ref());
             written.map_err(|error| match error {
-                // Data servers may have.
+                // Data servers may have done the write.
                 Error::NotSent { server, after } => Error::Deadline { server, after },
                 error => error,
             })?;
@@ -349,7 +351,7 @@ impl Beside {
         Ok(Moved { bytes: range.len(), end_of_file: false })
     }
 
-    /// Has the server know of what was written; false if that cannot be done.
+    /// Sends LAYOUTCOMMIT for what was written; false if that fails.
     fn tell(&self) -> bool {
         let client = &self.file.client;
         let told = client.layouts().map(|layouts| layouts.at(client.shared(), &self.layout).tell());
@@ -358,12 +360,12 @@ impl Beside {
             .is_ok()
     }
 
-    /// Gives the layout back if any failure asks for that. All of them are told: a copy that may be
-    /// written late is not as the others.
+    /// Gives the layout back if any failure requires it. The server learns of all failures: a copy
+    /// that may be written late differs from the others.
     fn minded(&self, failed: &[(usize, Failure)], act: Act) {
         let Some(layouts) = self.file.client.layouts() else { return };
         if act == Act::Read && limit::is_over() {
-            // What a caller had no time for says nothing of the data server.
+            // The caller's deadline says nothing about the data server.
             return;
         }
         let at = layouts.at(self.file.client.shared(), &self.layout);
@@ -383,15 +385,15 @@ impl Beside {
     }
 }
 
-/// What the server is told of a failure; nothing of what passes by itself.
+/// The status that reports a failure to the server; `None` for a transient one.
 pub(super) fn status_of(failure: &Failure) -> Option<Status> {
     match failure {
         Fault::Away | Fault::Short => None,
-        // Nothing went wrong there.
+        // This client failed, not the data server.
         Fault::Asked(Error::BadMemory | Error::Memory(_) | Error::TooMany) => None,
         Fault::Unreachable => Some(Status::Io),
         Fault::Asked(error) => match error.status() {
-            // The data server is well.
+            // The data server works; its session is too old.
             Some(_) if is_outgrown(error) => None,
             Some(status) => Some(status).filter(|status| !is_passing(*status)),
             None => Some(Status::Io),

@@ -1,26 +1,26 @@
-//! Reading and writing at data servers (an extension of ours): files whose layout the server tells are
-//! read and written where they lie, on all data servers at a time.
+//! Reading and writing at data servers, an extension of DAFS. The server grants the layout of a
+//! file, and the client reads and writes at all of the file's data servers in parallel.
 //!
 //! | module | what it does |
 //! |---|---|
-//! | `plan` | what a layout and its devices say |
-//! | `file` | what the parts of `dafs-parallel` are made of here |
-//! | `ask` | asking for layouts and devices |
+//! | `plan` | the content of a layout and its devices |
+//! | `file` | the types of `dafs-parallel` for DAFS |
+//! | `ask` | requests for layouts and devices |
 //! | `nodes` | sessions with data servers |
-//! | `io` | reads and writes in parts, and what is done for those that fail |
-//! | `sent` | what is under way at data servers |
+//! | `io` | reads and writes in parts, and the handling of failed parts |
+//! | `sent` | requests under way at data servers |
 //! | `flight` | transfers that tasks and later calls wait for |
-//! | `give_back` | the requests by which `dafs-parallel` commits, tells what was written, and gives layouts back |
-//! | `recall` | what the server asks back |
+//! | `give_back` | the requests of `dafs-parallel`: COMMIT, LAYOUTCOMMIT, LAYOUTRETURN |
+//! | `recall` | recalls by the server |
 //!
 //! Invariants
-//! * A layout only says of a shorter way. Whatever cannot be done by one is done through the server, and
-//!   errors are the server's.
-//! * A write whose fate at a data server is unknown is sent through the server only when the layout has
-//!   been given back.
-//! * Whoever has the driver's lock may take the locks of `recall` and the state of a file: neither is held
-//!   over a request.
-//! * Where a server gives no layouts an open file costs one look at a number for each transfer.
+//! * A layout is only an optimisation. The client does through the server whatever cannot be done
+//!   by a layout, and reports the server's errors.
+//! * A write whose outcome at a data server is unknown goes through the server only after the
+//!   layout was given back.
+//! * A thread that holds the driver's lock may take the locks of `recall` and of a file's state: no
+//!   thread holds either during a request.
+//! * Where a server grants no layouts, an open file costs one atomic load for each transfer.
 
 mod ask;
 mod file;
@@ -57,41 +57,42 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
-/// What a client knows of where files lie.
+/// The layouts of a client, their devices and data servers.
 #[derive(Debug)]
 pub(crate) struct Layouts {
     known: Arc<Known>,
     devices: ForkMutex<FxHashMap<plan::DeviceId, Arc<plan::Device>>>,
-    /// Whether file systems have layouts.
+    /// True for each file system that has layouts, by its id.
     systems: ForkMutex<FxHashMap<[u8; 16], bool>>,
-    /// How the client is connected to the metadata server.
+    /// The options of the session with the metadata server.
     options: Arc<ConnectOptions>,
     nodes: Nodes<Self>,
     finisher: Finisher,
-    /// That of the server under which something was written or committed last.
+    /// The server's verifier at the last write or commit.
     verifier: ForkMutex<Option<Verifier>>,
-    /// The server has told by an answer whether it knows that it can call.
+    /// True once a request for a layout has allowed for a server that does not know the
+    /// back-control channel yet.
     is_channel_known: AtomicBool,
-    /// When the server gave no layout for the first time.
+    /// The time of the first refusal of a layout.
     asked_first: OnceLock<Instant>,
 }
 
-/// What an open file has of its layout.
+/// The layout of an open file, and what was done by it.
 #[derive(Debug, Default)]
 pub(crate) struct LayoutUse {
-    /// What was read and written through the server.
+    /// The bytes that were read and written through the server.
     moved_bytes: AtomicU64,
-    /// `None` when there is none to be had.
+    /// `None` inside if the file has no layout.
     layout: OnceLock<Option<Arc<FileLayout>>>,
-    /// What was written at data servers and is not stable; they count as one, which loses data when
-    /// any of them does.
+    /// Unstable writes at data servers. All data servers count as one, which loses data when any of
+    /// them does.
     writes: Uncommitted,
-    /// What was begun at data servers and may not be over.
+    /// Transfers at data servers that may not be over.
     transfers: Transfers,
 }
 
 impl LayoutUse {
-    /// Data servers have taken data that is not stable.
+    /// Notes unstable data at data servers.
     fn written(&self, verifier: Verifier) {
         self.writes.written(verifier);
     }
@@ -102,7 +103,7 @@ impl LayoutUse {
 }
 
 impl Layouts {
-    /// For a client that connects with these options.
+    /// Makes the layouts of a client that connects with these options.
     pub(crate) fn new(options: ConnectOptions) -> Self {
         Self {
             known: Arc::default(),
@@ -117,7 +118,8 @@ impl Layouts {
         }
     }
 
-    /// The layout of an open file that has moved so much, if there may be one.
+    /// Returns the layout of an open file, if it may have one and has transferred enough. `bytes`
+    /// is the size of the next transfer.
     fn of<'a>(&self, file: &'a Opened, bytes: usize) -> Option<&'a Arc<FileLayout>> {
         let used = &file.layout;
         if let Some(known) = used.layout.get() {
@@ -129,11 +131,11 @@ impl Layouts {
         }
         let shared = file.client.shared();
         shared.check_process().ok()?;
-        // First, so that the server can call when it is asked.
+        // The back-control channel comes first, so that the server can recall what it grants.
         let has = self.has_layouts(shared, &file.handle)? && shared.is_listening().is_some();
         let layout = has.then(|| self.known.attach(&file.handle));
         if let Err(Some(unused)) = used.layout.set(layout) {
-            // Another thread was first, and uses the same, or none.
+            // Another thread was first, with the same layout or with none.
             if self.known.detach(&unused) {
                 self.known.forget(&unused.handle);
             }
@@ -141,14 +143,16 @@ impl Layouts {
         used.layout.get()?.as_ref()
     }
 
-    /// To be called before a file is used beside its layout: the server is to know what was written.
+    /// Prepares a use of a file that bypasses its layout: the server must know first what was
+    /// written.
     pub(crate) fn before(&self, shared: &Arc<Shared>, what: &Use) {
         match what {
             Use::None => {}
             Use::Look(handle) => self.tell_of(shared, handle),
             Use::Change(handle, _) => {
                 self.tell_of(shared, handle);
-                // It may end elsewhere afterwards. What could not be told, or was written since, remains.
+                // The use may move the end of the file. A write that was not reported, or came
+                // since, remains.
                 if let Some(layout) = self.known.find(handle) {
                     layout.with(LayoutState::forget_size);
                 }
@@ -164,8 +168,8 @@ impl Layouts {
         }
     }
 
-    /// Has data servers make stable what was written to a file there, and the server know of it. Tells the
-    /// verifier of all of them, which is nothing as long as nothing was lost.
+    /// Commits a file at its data servers and sends LAYOUTCOMMIT. Returns the verifier of all of
+    /// them, which is zero until data is lost.
     ///
     /// # Errors
     /// The server's.
@@ -176,28 +180,28 @@ impl Layouts {
         shared.check_process()?;
         let Some(layout) = self.known.find(handle) else { return Ok(Verifier([0; 8])) };
         match self.at(shared, &layout).commit() {
-            // The verifier says so.
+            // The verifier shows the loss.
             Err(crate::Error::WritesLost) => Ok(Verifier(layout.verifier())),
             told => told.map(Verifier),
         }
     }
 
-    /// The verifier of the data servers of a file.
+    /// Returns the verifier of the data servers of a file.
     pub(crate) fn verifier_of(&self, handle: &FileHandle) -> Verifier {
         self.known.find(handle).map_or(Verifier([0; 8]), |layout| Verifier(layout.verifier()))
     }
 
-    /// That of the server which was seen last.
+    /// Returns the server's verifier that was seen last.
     pub(crate) fn server_verifier(&self) -> Option<Verifier> {
         *self.verifier.lock_here()
     }
 
-    /// The server has told its verifier.
+    /// Notes the server's verifier.
     pub(crate) fn server_told(&self, verifier: Verifier) {
         *self.verifier.lock_here() = Some(verifier);
     }
 
-    /// Whether any file has a layout, so that [`before`](Self::before) is worth calling.
+    /// True if any file has a layout, so that [`before`](Self::before) is worth calling.
     pub(crate) fn are_used(&self) -> bool {
         self.known.are_used()
     }
@@ -210,7 +214,7 @@ impl Layouts {
 }
 
 impl File {
-    /// Has data servers make stable what was written there, and the server know of it.
+    /// Commits the file at its data servers and sends LAYOUTCOMMIT.
     pub(crate) fn commit_beside(&self) -> Result<()> {
         let used = &self.opened().layout;
         let (Some(layout), Some(layouts)) = (used.layout(), self.client().layouts()) else {
@@ -230,8 +234,8 @@ impl File {
         }
     }
 
-    /// The file is about to be closed: what was written is told, and with the last open of a file by which
-    /// its layout is used that is given back.
+    /// Prepares the close of the file: sends LAYOUTCOMMIT. The last open file that uses the layout
+    /// also gives it back.
     pub(crate) fn leave_layout(&self) -> Result<()> {
         let used = &self.opened().layout;
         let (Some(layout), Some(layouts)) = (used.layout(), self.client().layouts()) else {
@@ -239,7 +243,7 @@ impl File {
         };
         let shared = self.client().shared();
         shared.check_process()?;
-        // What data servers have not done goes through the server, which knows the open for that long.
+        // The rest of each transfer goes through the server, which needs the open until then.
         used.transfers.await_all();
         let is_last = layouts.known.detach(layout);
         if is_last && let Some((grant, _)) = layout.held() {

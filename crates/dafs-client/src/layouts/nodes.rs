@@ -1,11 +1,11 @@
-//! Data servers: one session with each, made when it is needed first, for all files of a client.
+//! Data servers: one session with each, made at its first use and shared by all files of a client.
 //!
 //! Invariants
-//! * A data server knows this client by the name that the metadata server knows it by, and believes it by
-//!   what that has told of the device.
-//! * One that cannot be reached is left alone for a while, longer each time, and nobody waits for it
-//!   meanwhile but who would lose what was written there.
-//! * Whoever tells that it failed waits for nobody: it may be a task.
+//! * A data server knows this client by the same identity as the metadata server does, and
+//!   authenticates it by the ticket of the device.
+//! * The client avoids an unreachable data server for a while, longer each time. Meanwhile only a
+//!   commit tries it, because unstable data there would be lost.
+//! * A report of a failure never blocks, because an async task may make it.
 
 use super::plan::Place;
 use super::sent::Failure;
@@ -23,32 +23,33 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, PoisonError};
 use std::time::Instant;
 
-/// So many sessions in a row given up for callers without time, and a data server counts as one that does not
-/// answer.
+/// After this many sessions in a row that were aborted for a caller's deadline, the data server
+/// counts as failed.
 const HURRIED_MAX: u32 = 3;
 
 /// A data server.
 #[derive(Debug)]
 pub(crate) struct Node {
     options: Arc<ConnectOptions>,
-    /// Not held while somebody waits for the data server.
+    /// Not held while a thread waits for the data server.
     state: ForkMutex<State>,
     changed: Condvar,
-    /// Sessions in a row that were given up because a caller had no time for an answer.
+    /// Sessions in a row that were aborted because a caller had no time for an answer.
     hurried: AtomicU32,
 }
 
 #[derive(Debug, Default)]
 struct State {
     session: Option<Arc<Shared>>,
-    /// Others wait for whoever is at it.
+    /// A thread connects, and the others wait for it.
     is_connecting: bool,
-    /// When it had no answer to a connection, and none since. That one broke says less.
+    /// The time of the last failed attempt to connect, if none has succeeded since. A session that
+    /// broke does not count.
     unreachable_since: Option<Instant>,
     avoidance: Avoidance,
 }
 
-/// Somebody makes a session with a data server, until this is dropped.
+/// Marks that a thread connects to a data server, until this is dropped.
 struct Connecting<'a>(&'a Node);
 
 impl Drop for Connecting<'_> {
@@ -59,7 +60,7 @@ impl Drop for Connecting<'_> {
 }
 
 impl State {
-    /// The session, if it is there.
+    /// Returns the session, if it is not over.
     fn running(&mut self) -> Option<Arc<Shared>> {
         self.session = self.session.take().filter(|session| !session.is_over());
         self.session.clone()
@@ -71,18 +72,19 @@ impl State {
 }
 
 impl Node {
-    /// `options` are those by which the client is connected to the metadata server.
+    /// `options` are those of the session with the metadata server.
     pub(super) fn new(options: Arc<ConnectOptions>) -> Self {
         let (changed, hurried) = (Condvar::new(), AtomicU32::new(0));
         Self { options, state: ForkMutex::default(), changed, hurried }
     }
 
-    /// The session with this data server, made anew if need be. `of` is that with the metadata server.
+    /// Returns the session with this data server, and connects if there is none. `of` is the
+    /// session with the metadata server.
     pub(super) fn session(&self, of: &Shared, place: &Place) -> Result<Arc<Shared>, Failure> {
         self.session_of(of, place, false)
     }
 
-    /// The same, even if it is left alone just now because a session broke.
+    /// The same, even while the data server is avoided because a session broke.
     pub(super) fn session_regardless(
         &self,
         of: &Shared,
@@ -126,7 +128,7 @@ impl Node {
         state.is_connecting = true;
         drop(state);
         let _connecting = Connecting(self);
-        // Whether it is there is found out for all.
+        // Other threads need the outcome, too, so the deadline of this caller does not limit it.
         let made = limit::without(|| self.connect(of, place));
         let mut state = self.state.lock_here();
         state.unreachable_since = made.is_err().then(Instant::now);
@@ -144,18 +146,19 @@ impl Node {
         }
     }
 
-    /// A session began too long ago to write by. Whoever needs one next makes another; what is under way by
-    /// this one goes on.
+    /// Retires a session that is too old to write by. The next transfer makes another; requests
+    /// under way by the old one go on.
     pub(super) fn outgrow(&self, session: &Arc<Shared>) {
         let mut state = self.state.lock_here();
-        // That of now may be another: others that met the same were looked at before.
+        // The current session may be a newer one: other threads may have met the same refusal
+        // before.
         if state.is_current(session) {
             state.session = None;
         }
     }
 
-    /// It did not answer by a session, which is used no more. What others meet who have used the same is no
-    /// other failure.
+    /// Retires a session by which the data server did not answer. Later reports about the same
+    /// session are no further failures.
     fn failed(&self, session: &Arc<Shared>) {
         let mut state = self.state.lock_here();
         if state.is_current(session) {
@@ -165,13 +168,14 @@ impl Node {
         }
     }
 
-    /// An operation there ended with an error, which may be that the session is over.
+    /// Handles an error of an operation at the data server, which may mean that the session is
+    /// over.
     pub(super) fn met(&self, session: &Arc<Shared>, error: &Error) {
         if !error.is_fatal() {
             return self.answered();
         }
-        // What a caller, this or another one, had no time for costs the connection, and says little of the data
-        // server unless there is never time enough.
+        // A caller's deadline, of this caller or another, costs the connection. It says little
+        // about the data server, unless callers never have time enough.
         match is_hurry(session, error) || limit::is_over() {
             true => self.hurried(session),
             false => self.failed(session),
@@ -189,7 +193,7 @@ impl Node {
         }
     }
 
-    /// It has answered.
+    /// Notes an answer of the data server.
     pub(super) fn answered(&self) {
         if self.hurried.load(Ordering::Relaxed) != 0 {
             self.hurried.store(0, Ordering::Relaxed);
@@ -201,11 +205,11 @@ impl Node {
         let deadline = self.options.deadline.unwrap_or(NODE_ANSWER_TIMEOUT);
         let options = ConnectOptions {
             authentication: Authentication::Custom(Arc::new(Ticket(place.ticket.clone()))),
-            // Whose rights count was judged at the open.
+            // The metadata server has checked the user's rights at the open.
             credential: Credential::Session,
             connect_timeout: self.options.connect_timeout.min(NODE_CONNECT_TIMEOUT),
             deadline: Some(deadline.min(NODE_ANSWER_TIMEOUT)),
-            // There is another way to the data: what fails is not tried again here.
+            // A transfer that fails here goes through the server, so the session is not recovered.
             recovery: None,
             identity: Some(identity),
             ..(*self.options).clone()
@@ -221,7 +225,7 @@ impl Node {
     }
 }
 
-/// Whether a session was given up for a caller in a hurry, and not by its own deadline.
+/// True if a session was aborted for a caller's deadline, and not for its own.
 pub(super) fn is_hurry(session: &Shared, error: &Error) -> bool {
     let (Error::Deadline { after, .. } | Error::NotSent { after, .. }) = error else {
         return false;
@@ -229,7 +233,7 @@ pub(super) fn is_hurry(session: &Shared, error: &Error) -> bool {
     session.deadline().is_some_and(|own| ![own, own * UNPROBED_DEADLINE_FACTOR].contains(after))
 }
 
-/// What shows a data server who this client is.
+/// Authenticates this client to a data server, by the ticket of its device.
 struct Ticket(Arc<[u8]>);
 
 impl Authenticator for Ticket {
@@ -258,12 +262,12 @@ mod tests {
         let state = State { session: Some(session.clone()), ..State::default() };
         let node = Node { state: ForkMutex::new(state), ..Node::new(Arc::default()) };
         let is_left_alone = |time| node.state.lock_here().avoidance.is_left_alone(time);
-        // Of one that was replaced, and one that is only too old.
+        // Reports about a session that was replaced change nothing.
         node.failed(older);
         node.outgrow(older);
         assert!(Arc::ptr_eq(&node.state.lock_here().running().unwrap(), session));
         assert!(!is_left_alone(Instant::now()));
-        // One that was given up because a caller had no time for an answer.
+        // A session that was aborted because a caller had no time for an answer.
         let given_up = |after| Error::Deadline { server: session.server_name().clone(), after };
         node.met(session, &Error::TooMany);
         assert!(node.state.lock_here().running().is_some());
@@ -276,7 +280,7 @@ mod tests {
         }
         assert!(node.state.lock_here().running().is_none());
         assert!(!is_left_alone(Instant::now() + NODE_PAUSE_MIN), "it was counted once");
-        // Callers never have time enough for it; one answer, and they had.
+        // Callers never have time enough. One answer resets the count.
         node.state.lock_here().avoidance.reached();
         let hurry_again = || {
             node.state.lock_here().session = Some(session.clone());

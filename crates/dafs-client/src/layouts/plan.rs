@@ -1,8 +1,8 @@
-//! What a layout and its devices say, read into what can be gone by.
+//! Conversion of a layout and its devices into a plan.
 //!
 //! Invariants
 //! * A plan names a data server with at least one address for each component of its driver.
-//! * No two components are one file at one data server, unless that is what sparse packing makes of it.
+//! * No two components are one file at one data server, except with sparse packing.
 
 use crate::attributes::FileHandle;
 use crate::error::Error;
@@ -25,11 +25,11 @@ pub(super) use dafs_wire::dafs::DeviceId;
 pub(super) struct Device {
     pattern: Arc<[u32]>,
     servers: Vec<Arc<[SocketAddr]>>,
-    /// What shows them who this client is.
+    /// The ticket that authenticates this client to them.
     pub(super) ticket: Arc<[u8]>,
 }
 
-/// A layout as it came.
+/// A layout as the server sent it.
 #[derive(Debug)]
 pub(super) struct Told {
     pub(super) state_id: StateId,
@@ -50,7 +50,7 @@ pub(crate) struct Place {
     pub(super) handle: FileHandle,
 }
 
-/// Why there is no layout, or it is of no use. The file is read and written through the server then.
+/// Why there is no layout, or no usable one. The file is then read and written through the server.
 #[derive(Debug, Clone, Error)]
 pub(crate) enum Unusable {
     #[error("a data server has no address that is understood here")]
@@ -81,7 +81,7 @@ impl From<Error> for Unusable {
 }
 
 impl Device {
-    /// What the server tells of a device.
+    /// Decodes the server's description of a device.
     pub(super) fn read(told: &XNodeInfoReply<'_>) -> Result<Self, Unusable> {
         let addresses = |addresses: dafs_wire::dafs::Seq<'_, &[u8]>| {
             let text = |address: &[u8]| std::str::from_utf8(address).ok()?.parse().ok();
@@ -111,7 +111,7 @@ impl Told {
         }
     }
 
-    /// What it says. `device` looks a device up; transfers are no longer than the server takes them.
+    /// Converts the layout into a plan. `device` looks a device up; the sizes bound each transfer.
     pub(super) fn plan(
         &self,
         device: &mut dyn FnMut(DeviceId) -> Result<Arc<Device>, Unusable>,
@@ -206,7 +206,7 @@ mod tests {
         Told { state_id, seqid, kind, packing, unit_bytes, first_place: 1, components }
     }
 
-    /// A device with so many servers that take turns.
+    /// A device with so many data servers, which take turns.
     fn device(servers: u16) -> Arc<Device> {
         let address = |port: u16| Arc::from([SocketAddr::from(([10, 0, 0, 1], 1 + port))]);
         let servers: Vec<_> = (0..servers).map(address).collect();
@@ -231,7 +231,8 @@ mod tests {
         assert_eq!((own.places[2].handle, own.places[2].addresses[0].port()), (handle(7), 3));
     }
 
-    /// As RFC 8881 13.4.4 has it: where a stripe is follows from how many came to its place before.
+    /// RFC 8881 13.4.4: the offset of a stripe follows from the number of stripes before it in its
+    /// component.
     #[test]
     fn stripes_of_a_component_without_holes_follow_one_another() {
         let components = [(ONE, 5), (ONE, 6), (ONE, 7)];

@@ -1,8 +1,9 @@
-//! What the server asks back over the back-control channel, and the thread that gives it back.
+//! Recalls of layouts over the back-control channel, and the thread that gives recalled layouts
+//! back.
 //!
 //! Invariants
-//! * The call is answered at once, by whoever drives the session: nothing here waits for a server.
-//! * What waits is bounded by what is held: nothing waits twice.
+//! * The thread that drives the session answers a recall at once: nothing here waits for a server.
+//! * Each layout is queued at most once, so the number of held layouts bounds the queue.
 //! * The thread ends with its client.
 
 use super::Layouts;
@@ -18,24 +19,24 @@ use rustc_hash::FxHashMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
-/// The open files that have layouts, and what is to be given back of them.
+/// The open files that have layouts, and the queue of layouts to give back.
 #[derive(Debug, Default)]
 pub(super) struct Known {
-    /// With the open files that use it.
+    /// The files, each with the number of open files that use it.
     files: ForkMutex<FxHashMap<FileHandle, (Arc<FileLayout>, usize)>>,
     returns: Returns<Layouts>,
-    /// Whether there is a thread that gives back.
+    /// True if the recall thread was started.
     started: AtomicBool,
-    /// How many files there are, for a look without the lock.
+    /// The number of files, to be read without the lock.
     used: AtomicUsize,
 }
 
-/// What the session asks when the server calls.
+/// The callback by which the session answers recalls.
 #[derive(Debug, Clone)]
 pub(crate) struct Recalls(Arc<Known>);
 
 impl Recalls {
-    /// Answers a call of the server's.
+    /// Answers a recall of the server.
     pub(crate) fn recalled(&self, args: &XBcLayoutRecall) -> Status {
         let name = Name { state_id: args.state_id, seqid: args.seqid };
         match args.scope {
@@ -51,19 +52,19 @@ impl Recalls {
         }
     }
 
-    /// Whether there is anything that might be asked back.
+    /// True if the server may recall anything.
     pub(crate) fn are_expected(&self) -> bool {
         self.0.are_used()
     }
 }
 
 impl Known {
-    /// What is known of a file that one more open file uses.
+    /// Adds an open file to the users of a layout.
     pub(super) fn attach(&self, handle: &FileHandle) -> Arc<FileLayout> {
         let mut files = self.files.lock_here();
         let new = || {
             let file = FileLayout::new(*handle);
-            // Whoever asks for it has moved so much already.
+            // The open file has transferred this much already.
             file.with(|state| state.count(LAYOUT_THRESHOLD_BYTES));
             (Arc::new(file), 0)
         };
@@ -74,8 +75,8 @@ impl Known {
         file
     }
 
-    /// An open file does not use it any more; true if it was the last one. Then its layout is to be given
-    /// back, and until [`Self::forget`] the server can recall it.
+    /// Removes an open file from the users of a layout; true if it was the last. The caller then
+    /// gives the layout back, and the server can recall it until [`Self::forget`].
     pub(super) fn detach(&self, file: &Arc<FileLayout>) -> bool {
         let mut files = self.files.lock_here();
         let Some((_, users)) = files.get_mut(&file.handle) else { return false };
@@ -83,7 +84,7 @@ impl Known {
         *users == 0
     }
 
-    /// Nothing is held of a file any more, unless somebody uses it again.
+    /// Drops the entry of a file, unless an open file uses it again.
     pub(super) fn forget(&self, handle: &FileHandle) {
         let mut files = self.files.lock_here();
         if files.get(handle).is_some_and(|(_, users)| *users == 0) {
@@ -104,7 +105,7 @@ impl Known {
         self.used.load(Ordering::Relaxed) > 0
     }
 
-    /// Has given back what is held of these files. Without any of it there is nothing to give back.
+    /// Queues the layouts of these files to be given back. The status is NOT_FOUND if none is held.
     fn recalled(
         &self,
         files: impl IntoIterator<Item = Arc<FileLayout>>,
@@ -113,7 +114,8 @@ impl Known {
         let mut status = Status::NotFound;
         for file in files {
             match file.recall(name) {
-                // The answer that tells of it is on its way, and the server calls again.
+                // The answer with the layout is still on its way, and the server retries the
+                // recall.
                 Recalled::Later => return Status::Delay,
                 Recalled::Unknown => {}
                 Recalled::Yes => {
@@ -131,9 +133,9 @@ impl Known {
 }
 
 impl Layouts {
-    /// Has the session ask here when the server calls, and starts the thread that gives back.
+    /// Registers for recalls at the session, and starts the recall thread.
     pub(super) fn listen(self: &Arc<Self>, shared: &Arc<Shared>) -> crate::Result<()> {
-        // Whoever gets a layout can hear that it is recalled, whoever was first here.
+        // Every caller registers before it asks for a layout, whichever of them starts the thread.
         shared.hear_recalls(Recalls(self.known.clone()))?;
         if self.known.started.swap(true, Ordering::Relaxed) {
             return Ok(());
@@ -153,9 +155,9 @@ impl Layouts {
 fn run(known: &Known, layouts: &Weak<Layouts>, session: &Weak<Shared>) {
     while let Some(Work::GiveBack((file, grant))) = known.returns.next() {
         let (Some(layouts), Some(shared)) = (layouts.upgrade(), session.upgrade()) else { return };
-        // One that fails so is taken by the server in time; others are still given back.
+        // The server revokes a layout whose return fails by a panic; others are still given back.
         let _ = confined(|| layouts.at(&shared, &file).give_back(&grant, &[]));
-        // These may be the last references, and then their end stops this thread.
+        // These may be the last references, whose drop stops this thread.
         drop((layouts, shared));
     }
 }
@@ -172,14 +174,14 @@ mod tests {
         FileHandle { fs: [fs; 16], file: [file; 48] }
     }
 
-    /// A file whose layout is asked for.
+    /// Starts to ask for the layout of a file.
     fn asked(known: &Known, handle: FileHandle) -> Arc<FileLayout> {
         let file = known.attach(&handle);
         assert!(matches!(file.want(true, 1, |_| true), Want::Ask(None)));
         file
     }
 
-    /// A layout without data servers.
+    /// Grants a layout without data servers.
     fn granted(file: &FileLayout) {
         let driver = Arc::new(Striped::round_robin(4096, 1, 0, Packing::Sparse).unwrap());
         let plan = Plan {
@@ -196,7 +198,7 @@ mod tests {
         file.granted(&Granted { grant, name, size: None });
     }
 
-    /// Layouts that are held, of files of two file systems.
+    /// Holds layouts of files in two file systems.
     fn holding() -> (Recalls, Arc<Known>) {
         let known = Arc::<Known>::default();
         for (fs, file) in [(1, 1), (1, 2), (2, 3)] {
@@ -209,7 +211,7 @@ mod tests {
         XBcLayoutRecall { fh, state_id: StateId([state; 8]), seqid: 2, scope }
     }
 
-    /// The files whose layouts are to be given back.
+    /// Returns the files whose layouts are queued to be given back.
     fn work(known: &Known) -> Vec<u8> {
         let mut files = Vec::new();
         while let Some(Work::GiveBack((file, _))) = known.returns.try_next() {
@@ -231,7 +233,7 @@ mod tests {
         assert_eq!(other, (Status::NotFound, vec![]), "of another name");
         let unknown = recalled(LayoutScope::File, handle(1, 9), 9);
         assert_eq!(unknown, (Status::NotFound, vec![]));
-        // Any object names its file system.
+        // Any object identifies its file system.
         assert_eq!(recalled(LayoutScope::FileSystem, handle(1, 9), 0), (Status::Ok, vec![1, 2]));
         let none = recalled(LayoutScope::FileSystem, handle(3, 1), 0);
         assert_eq!(none, (Status::NotFound, vec![]));

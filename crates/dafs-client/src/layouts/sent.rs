@@ -1,10 +1,11 @@
-//! What is under way at data servers.
+//! Requests under way at data servers.
 //!
 //! Invariants
-//! * What a data server has written is noted when its answer is read, whoever reads it: so whoever gives a
-//!   layout back knows what was written by it.
-//! * When a part is settled the data server cannot reach its memory any more.
-//! * Nothing of the application's is called while the parts of a piece are locked.
+//! * The client notes a write when a thread reads the data server's answer, whichever thread that
+//!   is. So a thread that gives a layout back knows all that was written by it.
+//! * Once a part is settled, the data server cannot access its memory any more.
+//! * The application's stop callback does not run while the parts of a piece are locked. A waker is
+//!   only cloned or dropped then.
 
 use super::file::{FileLayout, Grant};
 use super::nodes::{Node, is_hurry};
@@ -27,12 +28,12 @@ use std::task::Waker;
 use std::time::{Duration, Instant};
 
 pub(super) type Failure = Fault<Error>;
-/// How often somebody looks whether what others have sent was answered.
+/// The pause between two looks for answers to requests of other threads.
 const SETTLE_NAP: Duration = Duration::from_millis(1);
 
 type Came = Result<Moved<Stability>, Failure>;
 
-/// How stable what was read is, and what was not written.
+/// The stability of data that was read, and of parts that wrote nothing.
 const STABLEST: Stability = Stability::ALL[Stability::ALL.len() - 1];
 
 /// A piece of a transfer, in parts that went to one data server each.
@@ -43,12 +44,12 @@ pub(crate) struct Sent {
     legs: ForkMutex<Vec<Leg>>,
 }
 
-/// What goes to one data server.
+/// The part of a piece that goes to one data server.
 #[derive(Debug)]
 struct Leg {
     component: usize,
     bytes: usize,
-    /// Behind its last byte in the file.
+    /// The offset in the file behind its last byte.
     end: u64,
     came: Stage,
 }
@@ -68,7 +69,7 @@ struct UnderWay {
     memory: Arc<RegisteredMemory>,
 }
 
-/// What is to be sent.
+/// A transfer that is sent in pieces.
 pub(super) struct Piecemeal<'a> {
     pub(super) file: &'a Opened,
     pub(super) layout: &'a Arc<FileLayout>,
@@ -81,7 +82,7 @@ pub(super) struct Piecemeal<'a> {
 }
 
 impl Piecemeal<'_> {
-    /// Sends a piece, given by its range in the transfer, to where these copies of it are.
+    /// Sends a piece, given by its range in the transfer, to the components of these copies.
     pub(super) fn send(
         &self,
         piece: Range<usize>,
@@ -130,7 +131,7 @@ impl Piecemeal<'_> {
             Ok((memory, slot))
         })();
         let (memory, slot) = begun.map_err(|error: Error| match error.is_fatal() {
-            // The session ended before anything was sent by it.
+            // The session ended before it sent anything.
             true => Fault::Away,
             false => Fault::Asked(error),
         })?;
@@ -139,13 +140,14 @@ impl Piecemeal<'_> {
 }
 
 impl Sent {
-    /// Whether no part could be sent, because the data servers are known to be away.
+    /// True if no part could be sent, because the data servers are known to be away.
     pub(super) fn is_away(&self) -> bool {
         let legs = self.legs.lock_here();
         legs.iter().all(|leg| matches!(leg.came, Stage::Over(Err(Fault::Away))))
     }
 
-    /// Has it moved along by threads of the sessions, so that data servers do not wait for one another.
+    /// Lets threads of the sessions drive the parts, so that data servers do not wait for one
+    /// another.
     pub(super) fn attend(&self) {
         for leg in &*self.legs.lock_here() {
             if let Stage::UnderWay(UnderWay { session, slot, .. }) = &leg.came {
@@ -154,7 +156,8 @@ impl Sent {
         }
     }
 
-    /// Whether all parts are answered, without waiting; if not, `waker` is called when one of them is.
+    /// True if all parts are answered. Does not wait; if false, `waker` is called when one of them
+    /// is.
     pub(super) fn is_answered(&self, waker: Option<&Waker>) -> bool {
         let Ok(mut legs) = self.legs.lock() else { return true };
         let mut all = true;
@@ -164,21 +167,21 @@ impl Sent {
                 session.is_done(slot) || waker.is_some_and(|waker| session.attend(slot, waker));
             all &= is_done;
             if is_done {
-                // What is over needs no time.
+                // The request is over, so this returns at once.
                 let _ = self.settle_leg(leg, None);
             }
         }
         all
     }
 
-    /// Whether all parts are answered and have done all that was asked of them.
+    /// True if all parts are answered and were done in full.
     pub(super) fn is_whole(&self) -> bool {
         let legs = self.legs.lock_here();
         legs.iter()
             .all(|leg| matches!(&leg.came, Stage::Over(Ok(moved)) if moved.bytes == leg.bytes))
     }
 
-    /// Whether all parts are of one component.
+    /// True if all parts are of one component.
     pub(super) fn is_of_one(&self) -> bool {
         let legs = self.legs.lock_here();
         let mut components = legs.iter().map(|leg| leg.component);
@@ -188,11 +191,12 @@ impl Sent {
 
     /// Waits until all parts are answered, or given up.
     pub(super) fn settle(&self) {
-        // A fork has no part in it.
+        // A fork has nothing to wait for.
         let _ = self.settle_until(None);
     }
 
-    /// The same for somebody else than who has sent it, who is not kept meanwhile from looking for the answers.
+    /// The same for a thread that has not sent them. It does not block the sender's look for the
+    /// answers.
     pub(super) fn settle_beside(&self) {
         let end = Instant::now() + NODE_ANSWER_TIMEOUT;
         while !self.is_answered(None) && Instant::now() < end {
@@ -201,23 +205,23 @@ impl Sent {
         self.settle();
     }
 
-    /// The same, for so long.
+    /// The same, but not beyond `until`.
     ///
     /// # Errors
-    /// [`Error::TimedOut`], after which it can be asked again; [`Error::Forked`].
+    /// [`Error::TimedOut`], after which the caller can wait again; [`Error::Forked`].
     pub(super) fn settle_until(&self, until: Option<Instant>) -> Result<()> {
         let begun = Instant::now();
         let patience = NODE_ANSWER_TIMEOUT * UNPROBED_DEADLINE_FACTOR;
         while limit::can_be_stopped() && !limit::is_over() {
             if begun.elapsed() >= patience {
-                // As one who waits in one piece gives it up.
+                // A wait without interruptions times out here as well.
                 return limit::within(Duration::ZERO, || self.settle_legs(until));
             }
             let look = Instant::now() + STOP_PERIOD;
             let end = until.map_or(look, |until| until.min(look));
             match limit::unstopped(|| self.settle_legs(Some(end))) {
                 Err(Error::TimedOut(_)) if until.is_none_or(|until| end < until) => {
-                    // Who is told to stop has no time left.
+                    // If the callback asks to stop, the thread has no time left and the loop ends.
                     limit::is_stopped();
                 }
                 Err(Error::TimedOut(_)) => return Err(Error::TimedOut(begun.elapsed())),
@@ -248,7 +252,7 @@ impl Sent {
 
     fn finish(&self, leg: &Leg, under_way: UnderWay, done: Result<Done>) -> Came {
         let UnderWay { session, slot: _, write, memory } = under_way;
-        // Nobody may write to it from now on.
+        // The data server may not write to the memory from now on.
         drop(memory);
         session.reap();
         let (bytes, eof, stable, verifier) = match done {
@@ -284,20 +288,21 @@ impl Sent {
             node.met(session, &error);
         }
         if !write && is_hurry(session, &error) {
-            // It says nothing of the data server; of a write it is not known what was done.
+            // The deadline says nothing about the data server. A write may have been done, so it
+            // fails.
             return Fault::Away;
         }
         Fault::Asked(error)
     }
 
-    /// Whether nothing of it was sent, because too much is under way already.
+    /// True if nothing was sent, because too many requests are under way already.
     pub(super) fn is_turned_away(&self) -> bool {
         let is_full =
             |leg: &Leg| matches!(leg.came, Stage::Over(Err(Fault::Asked(Error::TooMany))));
         self.legs.lock_here().iter().all(is_full)
     }
 
-    /// Waits, and says what came of the piece.
+    /// Waits, and returns the result of the piece.
     pub(super) fn take(
         &self,
         write: bool,
@@ -318,7 +323,7 @@ impl Sent {
 
 impl Drop for Sent {
     fn drop(&mut self) {
-        // The memory may be the caller's, who goes on to use it.
+        // The memory may be the caller's, who uses it again.
         self.settle();
     }
 }
@@ -344,7 +349,7 @@ impl Committing {
         Ok(Self { node, session, slot })
     }
 
-    /// The verifier of now.
+    /// Waits for the answer, and returns the verifier in it.
     pub(super) fn finish(self) -> Result<Verifier, Uncommitted> {
         let Self { node, session, slot } = self;
         let reply = session.wait_reply(&slot, None).and_then(|reply| {
@@ -361,12 +366,12 @@ impl Committing {
     }
 }
 
-/// Why a data server has committed nothing.
+/// The reasons why a data server has committed nothing.
 pub(crate) enum Uncommitted {
     Unreachable,
-    /// The same may be done soon.
+    /// A retry may succeed soon.
     PutOff,
-    /// Its session was given up for a caller in a hurry.
+    /// Its session was aborted for a caller's deadline.
     Hurried,
     /// Its session is over.
     Over,
@@ -385,8 +390,8 @@ impl Uncommitted {
     }
 }
 
-/// Whether it was refused by a data server, which did nothing, because of the session by which it came: its
-/// client has written the same bytes through the server since that began.
+/// True if a data server refused a request, and did nothing, because its session is too old: the
+/// client has written the same bytes through the server since the session began.
 pub(super) fn is_outgrown(error: &Error) -> bool {
     error.status() == Some(Status::XSessionOld)
 }
