@@ -1,4 +1,4 @@
-//! Test: what becomes of transfers when a data server ends the session that they are under way in.
+//! Test: transfers under way in a session that the data server ends.
 
 use super::FileLayout;
 use super::file::Granted;
@@ -22,16 +22,16 @@ use dafs_wire::xdr::{Decode, Encode, Encoder, Payload};
 use std::net::TcpListener;
 use std::sync::{Arc, Mutex};
 
-/// The session that the data server has ended while WRITEs of it were beyond SEQUENCE. The one before it
-/// is that of the client at the server itself.
+/// The session that the data server ends while it has WRITEs behind SEQUENCE. The session before it
+/// is that of the client at the metadata server.
 const ENDED: u8 = 2;
 
-/// What a data server was asked for; sessions go by their numbers.
+/// The requests to the data server, by the numbers of sessions.
 #[derive(Debug, Default)]
 struct Asked {
     made: Vec<u8>,
     destroyed: Vec<u8>,
-    /// By which sessions something was written.
+    /// The session of each WRITE that was carried out.
     wrote: Vec<u8>,
 }
 
@@ -146,7 +146,7 @@ fn what_met_the_end_of_one_session_is_all_sent_again_by_one_other() {
         TransferFlight::begin_part(&client, transfer, Some(part)).unwrap()
     };
 
-    // All are on their way before the first answer is looked at.
+    // All are under way before the first answer is read.
     let flights = [begin(0), begin(4096), begin(8192)];
     let again = flights.map(|flight| {
         flight.settled().unwrap_err();

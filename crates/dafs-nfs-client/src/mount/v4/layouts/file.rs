@@ -11,20 +11,21 @@ pub(super) type Granted = dafs_parallel::Granted<Layouts>;
 pub(crate) type FileLayout = dafs_parallel::FileLayout<Layouts>;
 pub(super) type At<'a> = dafs_parallel::Holder<'a, Layouts>;
 
-/// The terms of a layout beside its plan.
+/// The terms of a layout besides its plan.
 #[derive(Debug)]
 pub(crate) struct Terms {
-    /// The bytes of the file that it is of, to behind the last one.
+    /// The bytes of the file that it covers.
     pub(super) range: Range<u64>,
-    /// The file system of the file, if the server told.
+    /// The file system of the file, if the server reported it.
     pub(super) fsid: Option<Fsid>,
-    /// It ends with the last close by itself.
+    /// True if the layout ends with the last close.
     pub(super) return_on_close: bool,
     pub(super) reader: Arc<dyn LayoutReader>,
 }
 
 impl Terms {
-    /// Whether a transfer may go by it; otherwise it is the server's (RFC 8881 12.5.1).
+    /// True if a transfer may go by the layout; otherwise it goes through the server (RFC 8881
+    /// 12.5.1).
     pub(super) fn covers(&self, offset: u64, end: u64) -> bool {
         self.range.start <= offset && end <= self.range.end
     }
@@ -41,12 +42,13 @@ pub(super) mod tests {
     use dafs_parallel::{Plan, Recalled, Want};
     use dafs_wire::nfs4::{DeviceId, Stateid};
 
-    /// A layout without data servers.
+    /// Makes a layout without data servers.
     pub(crate) fn grant(write: bool) -> Arc<Grant> {
         grant_of(write, None, &[])
     }
 
-    /// A layout of a file of a file system, with components on devices and without data servers.
+    /// Makes a layout of a file of a file system, with components on devices and without data
+    /// servers.
     pub(crate) fn grant_of(write: bool, fsid: Option<Fsid>, devices: &[DeviceId]) -> Arc<Grant> {
         let driver = Striped::round_robin(4096, 1, 0, Packing::Sparse).unwrap();
         let place = |&device: &DeviceId| {
@@ -77,7 +79,7 @@ pub(super) mod tests {
         let recall = |stateid| file.recall(Some(stateid));
         assert_eq!(recall(stateid(2, 1)), Recalled::Unknown);
         assert!(matches!(file.want(true, LAYOUT_THRESHOLD_BYTES, |_| true), Want::Ask(None)));
-        // The answer is on its way.
+        // The grant is on its way.
         assert_eq!(recall(stateid(2, 1)), Recalled::Later);
         let grant = grant(true);
         let (name, size) = (stateid(1, 1), None);
@@ -85,7 +87,7 @@ pub(super) mod tests {
         assert_eq!(recall(stateid(2, 9)), Recalled::Unknown, "of another layout");
         assert_eq!(recall(stateid(2, 1)), Recalled::Yes);
         assert_eq!(file.held().unwrap().1, stateid(2, 1), "the return is of the recall's number");
-        // An older one comes late and changes nothing.
+        // An older recall comes late and changes nothing.
         assert_eq!(recall(stateid(1, 1)), Recalled::Yes);
         assert_eq!(file.held().unwrap().1, stateid(2, 1));
         assert!(file.begin_return(&grant));

@@ -1,4 +1,4 @@
-//! The files layout (RFC 8881 13): stripes in a pattern that repeats.
+//! The files layout (RFC 8881 13): stripes in a repeated pattern.
 
 use crate::files::Handle;
 use crate::mount::layout::{
@@ -40,7 +40,7 @@ impl LayoutReader for FilesReader {
         let pattern: Arc<[u32]> = stripe_indices.into();
         let mut driver =
             Striped::cyclic(unit_bytes, pattern.clone(), servers.len(), first, packing)?;
-        // What the file is called there (RFC 8881 13.3).
+        // The handle of the file at the data server (RFC 8881 13.3).
         let name = |component: usize| match (packing, &layout.handles[..]) {
             (Packing::Sparse, []) => Ok(file.clone()),
             (Packing::Sparse, [one]) => Ok(Handle(one.0.to_vec())),
@@ -64,8 +64,8 @@ impl LayoutReader for FilesReader {
     }
 }
 
-/// A data server that is named several times, and calls the file the same each time, has one component
-/// of it: where packing is sparse, different bytes of the file lie at different offsets of that.
+/// Merges entries of one data server with the same handle into one component. With sparse packing,
+/// different bytes of the file lie at different offsets of it.
 fn fold(pattern: &[u32], components: Vec<Component>) -> (Arc<[u32]>, Vec<Component>) {
     let mut apart: Vec<Component> = Vec::with_capacity(components.len());
     let mut known = Vec::with_capacity(components.len());
@@ -74,7 +74,7 @@ fn fold(pattern: &[u32], components: Vec<Component>) -> (Arc<[u32]>, Vec<Compone
         if at == apart.len() {
             apart.push(component);
         }
-        // INVARIANT: there are no more than servers, whose numbers in patterns fit.
+        // INVARIANT: components are no more than servers, whose numbers fit into patterns.
         known.push(at as u32);
     }
     (pattern.iter().map(|&server| known[server as usize]).collect(), apart)

@@ -1,6 +1,6 @@
-//! The flexible file layout (RFC 8435): copies of a file, each in stripes or whole. Only data servers
-//! that go by state-ids of the metadata server are used; with others every reader and writer would
-//! have to be somebody else.
+//! The flexible file layout (RFC 8435): copies of a file, each in stripes or whole. The client uses
+//! only tightly coupled data servers, which accept state-ids of the metadata server. With others it
+//! would need a different user for each mode of access.
 
 use crate::files::Handle;
 use crate::mount::layout::{
@@ -18,17 +18,17 @@ use rustc_hash::FxHashMap;
 use std::collections::hash_map::Entry;
 use std::sync::Arc;
 
-/// Writes need not be told by LAYOUTCOMMIT (`FF_FLAGS_NO_LAYOUTCOMMIT`).
+/// Writes need no LAYOUTCOMMIT (`FF_FLAGS_NO_LAYOUTCOMMIT`).
 const NO_LAYOUTCOMMIT: u32 = 1;
 
 #[derive(Debug)]
 pub(super) struct FlexibleReader;
 
-/// A data server as its device tells of it.
+/// A data server as its device describes it.
 #[derive(Debug, Clone)]
 struct Known {
     addresses: Vec<NodeAddress>,
-    /// Which of its versions is spoken.
+    /// The index of the version in use.
     version: usize,
     read_bytes_max: u32,
     write_bytes_max: u32,
@@ -104,7 +104,7 @@ impl LayoutReader for FlexibleReader {
 }
 
 fn component(copy: &FlexCopy<'_>, known: &Known) -> Result<Component, UnusableLayout> {
-    // One for each version that the data server speaks, or one for all.
+    // There is a handle for each version that the data server speaks, or one for all.
     let handle = match &copy.handles[..] {
         [one] => Some(one),
         all => all.get(known.version),
@@ -114,7 +114,7 @@ fn component(copy: &FlexCopy<'_>, known: &Known) -> Result<Component, UnusableLa
     Ok(Component { device: copy.device, addresses, handle, stateid: Some(copy.stateid) })
 }
 
-/// How a copy is spread: sparse, always (RFC 8435 6).
+/// Returns the mapping of a copy: always sparse (RFC 8435 6).
 fn spread(
     unit_bytes: u64,
     mirror: &FlexMirror<'_>,
@@ -128,7 +128,7 @@ fn spread(
     Ok(Arc::new(Striped::round_robin(unit_bytes, servers, 0, Packing::Sparse)?))
 }
 
-/// The copies that the server says are best to read from.
+/// Returns the copies that the server prefers for reads.
 fn preferred(mirrors: &[FlexMirror<'_>]) -> Vec<usize> {
     let worth = |mirror: &FlexMirror<'_>| mirror.servers.iter().map(|copy| copy.efficiency).min();
     let best = mirrors.iter().map(worth).max().flatten();
@@ -175,7 +175,7 @@ mod tests {
         FlexLayout { stripe_unit_bytes: unit, mirrors, flags: 0, stats_hint_seconds: 0 }
     }
 
-    /// Devices lie at the address of their number.
+    /// Makes a plan of a layout, whose devices have the addresses of their numbers.
     fn plan_with(
         layout: &FlexLayout<'_>,
         versions: &[FlexVersion],

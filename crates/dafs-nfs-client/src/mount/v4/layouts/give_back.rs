@@ -1,6 +1,6 @@
-//! The requests by which what was written at data servers is made stable and told to the server, and the layout
-//! given back (COMMIT, LAYOUTCOMMIT, LAYOUTERROR, LAYOUTRETURN; RFC 8881 13.7, 18.42, 18.44, RFC 7862 15.6);
-//! what they are for is in [`dafs_parallel::Holder`].
+//! The requests that commit what was written at data servers, report it to the server and give the
+//! layout back (COMMIT, LAYOUTCOMMIT, LAYOUTERROR, LAYOUTRETURN; RFC 8881 13.7, 18.42, 18.44, RFC
+//! 7862 15.6). [`dafs_parallel::Holder`] describes their order.
 
 use super::Layouts;
 use super::file::{At, FileLayout, Grant, Granted, Terms};
@@ -23,18 +23,17 @@ use std::fmt::Debug;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// How long somebody is given who is just reading an answer.
+/// The pause while another thread is just reading an answer.
 const READING: Duration = Duration::from_millis(1);
 
 impl Layouts {
-    /// Has everything stable that was written, and the server know of it. Gives the verifier of all
-    /// data servers.
+    /// Commits all unstable data and sends LAYOUTCOMMIT. Returns the verifier of all data servers.
     pub(crate) fn commit(&self, client: &Client, handle: &Handle) -> Result<[u8; 8]> {
         self.known(handle).map_or(Ok([0; 8]), |file| self.at(client, &file).commit())
     }
 
-    /// Tells the server what was written, for somebody who asks for something else, whose business losses are
-    /// not: a commit tells of them.
+    /// Sends LAYOUTCOMMIT ahead of another request. Losses do not concern its caller: a commit
+    /// reports them.
     pub(super) fn tell_first(&self, client: &Client, file: &FileLayout) -> Result<()> {
         match self.at(client, file).tell() {
             Err(error @ MountError::WritesLost) => {
@@ -84,7 +83,7 @@ impl Protocol for Layouts {
         Ok(())
     }
 
-    /// No layout is waited for where there is none.
+    /// A server that gives no layouts for now is not asked again (`long`).
     fn pauses(at: &At<'_>, long: bool) -> impl FnMut() -> Result<bool> + use<> {
         let mut patience = at.server.link.patience();
         move || Ok(!long && patience.pause())
@@ -112,9 +111,10 @@ impl Protocol for Layouts {
         let again = || client.commit(&grant.plan.places[component].handle);
         let verifier = match client.finish_commit(exchange) {
             Ok(Some(verifier)) => Ok(verifier),
-            // It has ended the session, as it does with who was away. What it has is there.
+            // The data server has ended the session, as after an absence of its client. Its data is
+            // still there.
             Ok(None) => again(),
-            // It has found that data was lost meanwhile, and says so the next time.
+            // The data server has noticed a loss of data, and reports it the next time.
             Err(error) if error.status() == Some(Status::Delay) => again(),
             Err(error) => Err(error),
         };
@@ -175,7 +175,8 @@ impl Protocol for Layouts {
         let body = reader.returned(stateid, errors);
         let returned = layoutreturn(at.server, &at.file.handle, stateid, reader, &body);
         if returned.as_ref().is_err_and(is_revoked) {
-            // The server keeps it until its holder has seen that it is gone (RFC 8881 18.38).
+            // The server keeps the state-id until its holder knows of the revocation (RFC 8881
+            // 18.38).
             let _ = at.server.change_all(&|compound| {
                 compound.op(&Op::FreeStateid(FreeStateidArgs { stateid }));
             });
@@ -183,7 +184,7 @@ impl Protocol for Layouts {
         returned
     }
 
-    /// First, so that the server waits for nobody who cannot be reached.
+    /// LAYOUTERROR comes first, so that the server does not wait for an unreachable data server.
     fn report_before(at: &At<'_>, errors: &[DeviceError]) -> bool {
         let can_tell = at.server.minor_version >= 2;
         if can_tell && let Some((_, stateid)) = at.file.held() {
@@ -208,13 +209,13 @@ impl Protocol for Layouts {
     }
 }
 
-/// The server has taken it away.
+/// True if the server has revoked the layout.
 fn is_revoked(error: &MountError) -> bool {
     let status = error.status();
     matches!(status, Some(Status::AdminRevoked | Status::DelegRevoked | Status::Expired))
 }
 
-/// There is none just now.
+/// True if the refusal is transient.
 pub(super) fn is_passing(status: Status) -> bool {
     matches!(
         status,
@@ -222,7 +223,7 @@ pub(super) fn is_passing(status: Status) -> bool {
     )
 }
 
-/// The server does not know the layout any more.
+/// True if the server does not know the layout any more.
 pub(super) fn is_layout_lost(status: Status) -> bool {
     let is_none = matches!(
         status,
@@ -239,13 +240,14 @@ fn layouterror(client: &Client, file: &Handle, stateid: Stateid, errors: &[Devic
     let told = client.change_all(&|compound| {
         compound.op(&putfh(file)).op(&Op::Layouterror(args.clone()));
     });
-    // It is for the server's administrator to read; nothing here depends on it.
+    // The report is for the server's administrator; nothing here depends on it.
     if let Err(error) = told {
         tracing::debug!(%error, "the server did not take word of an error at a data server");
     }
 }
 
-/// Says that all layouts of a file system, or all there are, have been given back (RFC 8881 12.5.5.1).
+/// Reports that all layouts of a file system, or all there are, have been given back (RFC 8881
+/// 12.5.5.1).
 pub(super) fn say(client: &Client, layout_type: u32, of: &Wide) {
     /// `layoutreturn_type4`.
     const OF_FILE_SYSTEM: u32 = 2;

@@ -1,8 +1,8 @@
-//! Asking for layouts and devices (LAYOUTGET, GETDEVICEINFO; RFC 8881 18.43, 18.40).
+//! Requests for layouts and devices (LAYOUTGET, GETDEVICEINFO; RFC 8881 18.43, 18.40).
 //!
 //! Invariants
-//! * A layout that was granted is kept, or has been given back when this returns.
-//! * A server is asked a bounded number of times for one layout, whatever it answers.
+//! * A granted layout is kept, or was given back when the call returns.
+//! * The number of requests for one layout is bounded, whatever the server answers.
 
 use super::Layouts;
 use super::file::{FileLayout, Grant, Granted, Terms};
@@ -29,22 +29,22 @@ const IO_READ: u32 = 1;
 const IO_READ_WRITE: u32 = 2;
 pub(super) const IO_ANY: u32 = 3;
 
-/// What is granted has to be of some use: the shortest stripe.
+/// The shortest layout that is of use: the shortest stripe.
 const LENGTH_MIN: u64 = 4096;
 
-/// What is asked with a layout.
+/// The attributes that are requested with a layout.
 const ASKED: Bitmap = Attr::set(&[Attr::FsLayoutTypes, Attr::Fsid, Attr::Size]);
 
-/// Word of changes of devices: with both of them what is known of a device can be kept.
+/// The device notifications. With both of them the client can cache a device.
 const DEVICE_NEWS: Bitmap = Bitmap::of(&[NOTIFY_DEVICE_CHANGE, NOTIFY_DEVICE_DELETE]);
 
-/// What LAYOUTGET said.
+/// The answer to LAYOUTGET.
 struct Told {
     about: About,
     layout: Result<Raw, Status>,
 }
 
-/// What it said of the file itself with that.
+/// The attributes of the file in that answer.
 struct About {
     size: Option<u64>,
     fsid: Option<Fsid>,
@@ -52,17 +52,17 @@ struct About {
     types: Vec<u32>,
 }
 
-/// A layout as it came.
+/// A layout as the server sent it.
 struct Raw {
     stateid: Stateid,
     return_on_close: bool,
-    /// The range that it is of, and the body, if the layout is what was asked for.
+    /// The range of the layout and its body, if it is what was requested.
     part: Option<(Range<u64>, Vec<u8>)>,
 }
 
 impl Layouts {
-    /// Asks for a layout of the whole file by the one that is held or by an open; it may be of a part from the
-    /// start on.
+    /// Asks for a layout of the whole file, by the state-id of the held layout or of an open. The
+    /// server may grant a part from the start on.
     pub(super) fn ask(
         &self,
         client: &Client,
@@ -73,15 +73,15 @@ impl Layouts {
         let file = &file.handle;
         let stateid = held.map_or_else(|| client.stateid(open), Ok)?;
         if self.is_wide() {
-            // It would have to go back at once.
+            // The client would have to give it back at once.
             return Err(UnusableLayout::Refused(Status::RecallConflict));
         }
         let preferred = self.reader.load(Ordering::Relaxed);
-        // INVARIANT: it is the place of one of them.
+        // INVARIANT: it is the index of a reader.
         let mut reader = &self.readers[preferred];
         let mut told = layoutget(client, file, stateid, write, &**reader)?;
         if told.layout.is_err() {
-            // The file system may have those of another type.
+            // The file system may have layouts of another type.
             let has = |reader: &dyn LayoutReader| told.about.types.contains(&reader.layout_type());
             let other = self.readers.iter().position(|other| has(&**other));
             if let Some(other) = other.filter(|_| !has(&**reader)) {
@@ -97,7 +97,7 @@ impl Layouts {
         match self.understand(client, file, &raw, (write, fsid), reader) {
             Ok(grant) => Ok(Granted { grant, name: raw.stateid, size }),
             Err(why) => {
-                // Whether it arrives or not, nothing is done by right of it.
+                // The outcome does not matter, because no transfer uses this layout.
                 let body = reader.returned(raw.stateid, &[]);
                 let _ = layoutreturn(client, file, raw.stateid, &**reader, &body);
                 Err(why)
@@ -123,7 +123,7 @@ impl Layouts {
         Ok(Grant::new(plan, nodes, write, Terms { range, fsid, return_on_close, reader }))
     }
 
-    /// The address of a device. It is kept if the server says that it will tell of changes.
+    /// Returns the address of a device. It is cached if the server is going to report changes.
     fn device(
         &self,
         client: &Client,
@@ -156,7 +156,7 @@ impl Layouts {
                 }
             };
         let mut devices = self.devices();
-        // Word of a change may have overtaken the answer.
+        // A notification may have overtaken the answer.
         if lasts && news == self.device_news.load(Ordering::SeqCst) {
             if devices.len() >= DEVICES_MAX {
                 devices.clear();
@@ -216,9 +216,9 @@ fn attributes(results: &mut Results) -> Result<About, UnusableLayout> {
     }
 }
 
-/// A layout as it came. One that begins behind the start of the file is not what was asked for. What it
-/// does not tell of is done through the server: a server that tells files in parts would have to be asked
-/// again and again.
+/// Extracts the layout. A layout that begins behind the start of the file is not what was
+/// requested. Bytes outside its range go through the server: a server that grants parts would have
+/// to be asked again and again.
 fn raw(granted: &LayoutgetResult<'_>, asked: &LayoutgetArgs) -> Raw {
     let part = granted.layouts.first().filter(|layout| {
         layout.offset == asked.offset
@@ -229,12 +229,12 @@ fn raw(granted: &LayoutgetResult<'_>, asked: &LayoutgetArgs) -> Raw {
     Raw {
         stateid: granted.stateid,
         return_on_close: granted.return_on_close,
-        // A length of u64::MAX is that to the end of the file, wherever it is.
+        // A length of u64::MAX reaches to the end of the file, wherever that is.
         part: part.map(|layout| (0..layout.length, layout.content.body.to_vec())),
     }
 }
 
-/// Gives the whole layout of a file back.
+/// Gives the whole layout of a file back (LAYOUTRETURN).
 pub(super) fn layoutreturn(
     client: &Client,
     file: &Handle,

@@ -1,5 +1,5 @@
-//! Reads and writes at data servers: a transfer is cut where the file is, all parts are sent at once,
-//! and what fails is read from another copy or done through the server.
+//! Reads and writes at data servers. The client cuts a transfer by the layout and sends all parts
+//! at once. A part that fails is read from another copy or done through the server.
 
 use super::file::At;
 use super::give_back::is_passing;
@@ -16,18 +16,18 @@ use dafs_parallel::{Act, Cut, Fault, Protocol};
 use dafs_wire::nfs4::{StableHow, Stateid, Status};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// What sends the parts of one transfer.
+/// The context in which the parts of one transfer are sent.
 #[derive(Debug, Clone)]
 struct Sender {
     layouts: Arc<Layouts>,
     client: Arc<Client>,
     file: Arc<FileLayout>,
     grant: Arc<Grant>,
-    /// The name of the open.
+    /// The state-id of the open.
     stateid: Stateid,
 }
 
-/// A part of a transfer that lies within one unit of the layout, or its copies.
+/// A piece of a transfer within one unit of the layout. A write goes to all of its copies.
 #[derive(Debug)]
 struct DirectFlight {
     sender: Sender,
@@ -35,7 +35,7 @@ struct DirectFlight {
     legs: Mutex<Vec<Leg>>,
 }
 
-/// What goes to one data server.
+/// The part of a piece that goes to one data server.
 #[derive(Debug)]
 struct Leg {
     component: usize,
@@ -43,13 +43,13 @@ struct Leg {
     sent: Result<Arc<TransferFlight>, Failure>,
 }
 
-/// Why a data server did not do what it was asked for.
+/// The reason why a data server has not done its part.
 pub(super) type Failure = Fault<MountError>;
 
-/// The components where something was not done, and why.
+/// The components with a failed part, and the reasons.
 type Failed = dafs_parallel::Faults<MountError>;
 
-/// What the server is told of a failure; nothing of what passes by itself.
+/// The status that reports a failure to the server; `None` for a transient one.
 pub(super) fn status_of(failure: &Failure) -> Option<Status> {
     match failure {
         Fault::Away | Fault::Short => None,
@@ -77,12 +77,12 @@ impl Layouts {
         }
         let file = self.file(&transfer.open.handle);
         if !write && file.extends() {
-            // Whoever is asked may know the file by the size that the server was told.
+            // A data server may know the file only by its size at the metadata server.
             self.tell_first(client, &file)?;
         }
         let counted = if write { bytes } else { transfer.open.readable(transfer.offset, bytes) };
         let open = &transfer.open;
-        // One layout for all that the open may do.
+        // One layout for all that the open allows.
         let ask = |held| self.ask(client, &file, (open, held), open.write);
         let grant = self.at(client, &file).grant_for((write, counted), |_| true, open.write, ask);
         let covers = |grant: &Arc<Grant>| {
@@ -105,7 +105,7 @@ impl Layouts {
 }
 
 impl Sender {
-    /// Sends all parts of a transfer. Gives also what is under way.
+    /// Sends all parts of a transfer. Also returns the requests under way.
     fn send(&self, transfer: &Transfer, sizes: Sizes) -> (Parts, Vec<Arc<TransferFlight>>) {
         let plan = &self.grant.plan;
         let (copy, bytes_max) = match transfer.direction {
@@ -126,7 +126,7 @@ impl Sender {
         (parts, flights)
     }
 
-    /// Sends a piece to where it is: one copy of it, or all if it is written.
+    /// Sends a piece to one copy for a read, or to all copies for a write.
     fn legs(&self, piece: &Transfer, copy: usize) -> Vec<Leg> {
         match piece.direction {
             Direction::Read => {
@@ -135,7 +135,7 @@ impl Sender {
                 if !legs.iter().all(is_away) {
                     return legs;
                 }
-                // Another copy may be there.
+                // Another copy may be reachable.
                 let other = self.grant.plan.other_copies(copy).find_map(|other| {
                     let legs = self.legs_of_copy(piece, other);
                     legs.iter().any(|leg| leg.sent.is_ok()).then_some(legs)
@@ -193,8 +193,8 @@ impl Sender {
         TransferFlight::begin_part(node, piece, Some(part)).map_err(Fault::Asked)
     }
 
-    /// Takes what came of the legs of a piece: how much of it was done from its start, with the verifier
-    /// of the time when its data was there for certain.
+    /// Sums up the parts of a piece. Returns the number of bytes done from its start, and the
+    /// verifier of a time when their data certainly existed.
     fn take(&self, legs: Vec<Leg>, piece: &Transfer) -> Result<Moved, Failed> {
         let write = piece.direction != Direction::Read;
         let came = |Leg { component, bytes, sent }| {
@@ -210,7 +210,7 @@ impl Sender {
         Ok(Moved { bytes, eof, stable, keeper: Keeper::DataServers, verifier })
     }
 
-    /// Waits for a leg, and sends it once more if it met a session that was over.
+    /// Waits for a part, and sends it again if its session was over.
     fn settled(&self, flight: &TransferFlight) -> Result<Moved> {
         let settled = flight.settled();
         if settled.is_ok() || !self.file.enter(&self.grant) {
@@ -225,7 +225,7 @@ impl Sender {
         }
     }
 
-    /// Leaves data servers alone that did not answer.
+    /// Avoids the data servers that did not answer.
     fn avoid(&self, failed: &Failed) {
         for (component, failure) in failed {
             if matches!(failure, Fault::Asked(error) if error.status().is_none()) {
@@ -246,7 +246,7 @@ impl Sender {
         Waiting(TransferFlight::begin(&self.client, transfer)?).wait()
     }
 
-    /// Reads a piece from a copy now; `None` if that fails too.
+    /// Reads a piece from a copy now; `None` if that fails, too.
     fn read_from(&self, piece: &Transfer, copy: usize) -> Option<Moved> {
         if !self.file.enter(&self.grant) {
             return None;
@@ -266,7 +266,7 @@ impl DirectFlight {
             Err(failed) => {
                 sender.avoid(&failed);
                 let copies = 0..sender.grant.plan.driver.copies();
-                // Where there is one it has just failed.
+                // If there is only one copy, it has just failed.
                 let copies = copies.skip(usize::from(sender.grant.plan.driver.copies() == 1));
                 let others = copies.filter_map(|copy| sender.read_from(piece, copy)).next();
                 sender.at().give_back_after(&sender.grant, &failed, Act::Read);
@@ -276,7 +276,7 @@ impl DirectFlight {
                 }
             }
         };
-        // What a data server knows of the file's end may be the end of its component (RFC 8881 13.10).
+        // A data server may take the end of its component for that of the file (RFC 8881 13.10).
         match piece.part(moved.bytes..piece.memory.len()).filter(|rest| !rest.memory.is_empty()) {
             None => Ok(moved),
             Some(rest) => {
@@ -290,12 +290,12 @@ impl DirectFlight {
         let sender = &self.sender;
         let failed = match sender.take(legs, &self.transfer) {
             Ok(moved) if wanted == StableHow::Unstable => return Ok(moved),
-            // If something was lost since, it may be that the server was not told of this.
+            // If data was lost since, LAYOUTCOMMIT may not have covered this write.
             Ok(moved)
                 if moved.stable != StableHow::Unstable
                     && moved.verifier == sender.file.verifier() =>
             {
-                // The data is stable; what the file has of it is the server's to say.
+                // The data is stable, but the server decides how much of it the file has.
                 if moved.stable < wanted || sender.file.extends() {
                     sender.at().tell()?;
                 }

@@ -1,21 +1,21 @@
-//! Parallel NFS (RFC 8881 12, 13; RFC 8435): files whose layout a server tells are read and written at
-//! the data servers themselves, all of them at a time.
+//! Parallel NFS (RFC 8881 12, 13; RFC 8435). The server grants the layout of a file, and the client
+//! reads and writes at all of the file's data servers in parallel.
 //!
 //! | module | what it does |
 //! |---|---|
-//! | `plan` | what a layout says, by a reader for each type (`files`, `flexible`, those of the program), checked |
-//! | `file` | what the parts of `dafs-parallel` are made of here |
-//! | `grant` | asking for layouts and devices |
-//! | `nodes` | connections to data servers |
-//! | `io` | reads and writes in parts, and what is done for those that fail |
-//! | `give_back` | the requests by which `dafs-parallel` commits, tells what was written, and gives layouts back |
-//! | `recall` | what the server asks for over the back channel |
+//! | `plan` | checked plans of layouts, by a reader for each type (`files`, `flexible`, own ones) |
+//! | `file` | the types of `dafs-parallel` for NFS |
+//! | `grant` | requests for layouts and devices |
+//! | `nodes` | clients at data servers |
+//! | `io` | reads and writes in parts, and the handling of failed parts |
+//! | `give_back` | requests for `dafs-parallel`: COMMIT, LAYOUTCOMMIT, LAYOUTERROR, LAYOUTRETURN |
+//! | `recall` | the server's calls over the back channel |
 //!
 //! Invariants
-//! * A layout only says of a shorter way. Whatever cannot be done by one, because the server gives none,
-//!   it makes no sense, or a data server fails, is done through the server, and errors are the server's.
-//! * A write whose fate at a data server is unknown is sent through the server only when the layout has
-//!   been given back.
+//! * A layout is only an optimisation. Where the server grants none, it makes no sense, or a data
+//!   server fails, the client goes through the server, and reports the server's errors.
+//! * A write whose outcome at a data server is unknown goes through the server only after the
+//!   layout was given back.
 
 #[cfg(test)]
 mod ended;
@@ -47,26 +47,26 @@ use std::time::Duration;
 /// The addresses of devices, by layout type and device.
 type Devices = FxHashMap<(u32, [u8; 16]), Arc<[u8]>>;
 
-/// What a mount knows of where files lie.
+/// The layouts of a mount, their devices and data servers.
 #[derive(Debug)]
 pub(crate) struct Layouts {
-    /// The open files that were read or written.
+    /// The layouts of the open files that were read or written.
     files: Mutex<FxHashMap<Handle, Arc<FileLayout>>>,
     devices: Mutex<Devices>,
-    /// How often the server has told of changes of devices.
+    /// The number of device notifications from the server.
     device_news: AtomicU64,
     nodes: Nodes<Self>,
     readers: Vec<Arc<dyn LayoutReader>>,
-    /// The place of the reader whose layouts are asked for first.
+    /// The index of the reader whose layouts are requested first.
     reader: AtomicUsize,
-    /// What the server has recalled.
+    /// The queue of the recall thread.
     returns: Returns<Self>,
-    /// Recalls of more than a file that are not done yet.
+    /// Recalls of more than one file that are not done yet.
     wide: AtomicU32,
 }
 
 impl Layouts {
-    /// Nothing is known yet; layouts are read by the program's own readers before those of this crate.
+    /// Makes the layouts of a mount. The program's own readers come before those of this crate.
     pub(crate) fn new(own: &[Arc<dyn LayoutReader>]) -> Self {
         Self {
             files: Mutex::default(),
@@ -88,12 +88,12 @@ impl Layouts {
         self.devices.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What is known of a file, if anything.
+    /// Returns the layout state of a file, if there is any.
     pub(crate) fn known(&self, handle: &Handle) -> Option<Arc<FileLayout>> {
         self.files().get(handle).cloned()
     }
 
-    /// What is known of a file that is read or written.
+    /// Returns the layout state of a file that is read or written, and makes it at the first use.
     fn file(&self, handle: &Handle) -> Arc<FileLayout> {
         let mut files = self.files();
         if let Some(file) = files.get(handle) {
@@ -108,25 +108,25 @@ impl Layouts {
         self.files().values().cloned().collect()
     }
 
-    /// The server has restarted, and knows of no layouts. Nor will it tell of changes of devices that
-    /// its last run has named.
+    /// Voids all layouts, because the server has restarted and does not know them. It will not
+    /// report changes of the devices that its last run has named either.
     pub(crate) fn void(&self) {
         self.devices().clear();
         self.all().iter().for_each(|file| file.change(LayoutState::void));
     }
 
-    /// Answers the calls of the server.
+    /// Returns the handler of the server's calls.
     pub(crate) fn back_handler(self: &Arc<Self>) -> Arc<dyn BackHandler> {
         Arc::new(Recalls::new(self))
     }
 
-    /// Begins to give back what is recalled.
+    /// Starts the recall thread.
     pub(crate) fn start(self: &Arc<Self>, client: &Arc<Client>) -> std::io::Result<()> {
         recall::start(self, client)
     }
 
-    /// An open is about to be closed: what was written is told, and with the last open of a file its
-    /// layout ends.
+    /// Prepares the close of an open: sends LAYOUTCOMMIT. With the last open of a file its layout
+    /// is given back, or ends by itself.
     pub(crate) fn closing(&self, client: &Client, open: &Open) -> Result<()> {
         let Some(file) = self.known(&open.handle) else { return Ok(()) };
         if client.is_last_open(open) {
@@ -140,7 +140,7 @@ impl Layouts {
         self.at(client, &file).tell()
     }
 
-    /// An open of this file was closed.
+    /// Voids the layout of a file if the last open was closed.
     pub(crate) fn closed(&self, client: &Client, handle: &Handle) {
         let mut files = self.files();
         let Some(file) = files.get(handle) else { return };
@@ -148,13 +148,14 @@ impl Layouts {
             return;
         }
         file.change(LayoutState::void);
-        // Whoever has opened it again meanwhile goes on with it.
+        // Another thread may have opened the file again, and goes on with this state.
         if Arc::strong_count(file) == 1 && file.written().is_none() {
             files.remove(handle);
         }
     }
 
-    /// The server is to know the size and the times of a file before it is asked for them.
+    /// Sends LAYOUTCOMMIT before a request for the size and the times of a file. True if there was
+    /// anything to report.
     pub(crate) fn tell_of(&self, client: &Client, handle: &Handle) -> Result<bool> {
         match self.known(handle) {
             Some(file) if file.written().is_some() => self.tell_first(client, &file).map(|()| true),
@@ -162,19 +163,19 @@ impl Layouts {
         }
     }
 
-    /// This client has given a file another size.
+    /// Notes that this client has given a file another size.
     pub(crate) fn resized(&self, handle: &Handle, size: u64) {
         if let Some(file) = self.known(handle) {
             file.with(|state| state.resized(size));
         }
     }
 
-    /// Keeps the sessions at data servers that nothing was asked of for so long.
+    /// Renews the sessions at data servers that were idle for so long.
     pub(crate) fn renew(&self, idle_max: Duration) {
         nodes::renew(&self.nodes, idle_max);
     }
 
-    /// The mount ends.
+    /// Ends all layouts with the mount.
     pub(crate) fn end(&self) {
         self.returns.stop();
         nodes::end(&self.nodes);

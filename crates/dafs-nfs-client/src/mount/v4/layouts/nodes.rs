@@ -1,10 +1,10 @@
-//! Data servers: one client of ours at each, made when it is needed first.
+//! Data servers: one client at each, made at its first use.
 //!
 //! Invariants
-//! * A data server knows this client by the name that the metadata server knows it by: that is how one
-//!   tells the other whose state-ids are shown (RFC 8881 13.1).
-//! * One that cannot be reached is left alone for a while, longer each time, and nobody waits for it
-//!   meanwhile.
+//! * A data server knows this client by the same owner as the metadata server does. By that name a
+//!   data server asks the metadata server about the client's state-ids (RFC 8881 13.1).
+//! * The client avoids an unreachable data server for a while, longer each time, and no thread
+//!   waits for it meanwhile.
 
 use super::Layouts;
 use super::io::Failure;
@@ -30,10 +30,10 @@ struct State {
     avoidance: Avoidance,
 }
 
-/// Renews the leases of this client at the data servers of layouts that are held, where it was idle
-/// for so long. One that does not answer is found out by whoever needs it.
+/// Renews the leases of this client at the data servers of held layouts, where it was idle for so
+/// long. The next transfer finds out about a data server that does not answer.
 pub(super) fn renew(nodes: &Nodes<Layouts>, idle_max: Duration) {
-    // One that is being connected to needs no renewal.
+    // A client that is just connecting needs no renewal.
     let client = |node: Arc<Node>| node.state.try_lock().ok()?.client.clone();
     let clients = nodes.used().into_iter().filter_map(client);
     for client in clients.filter(|client| client.idle() >= idle_max) {
@@ -43,7 +43,7 @@ pub(super) fn renew(nodes: &Nodes<Layouts>, idle_max: Duration) {
     }
 }
 
-/// Ends all sessions.
+/// Ends all sessions with data servers.
 pub(super) fn end(nodes: &Nodes<Layouts>) {
     for node in nodes.all() {
         let client = node.state().client.take();
@@ -63,7 +63,8 @@ impl Node {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The client at this data server, connected anew if need be. `of` is that at the metadata server.
+    /// Returns the client at this data server, and connects it if need be. `of` is the client at
+    /// the metadata server.
     pub(super) fn client(&self, of: &Client) -> Result<Arc<Client>, Failure> {
         let mut state = self.state();
         if state.avoidance.is_left_alone(Instant::now()) {
@@ -87,7 +88,7 @@ impl Node {
         }
     }
 
-    /// It did not answer.
+    /// Notes that the data server did not answer.
     pub(super) fn failed(&self) {
         self.state().avoidance.failed(Instant::now());
     }
@@ -97,12 +98,12 @@ impl Node {
         let options = MountOptions {
             connect_timeout: mount.connect_timeout.min(NODE_CONNECT_TIMEOUT),
             answer_timeout: mount.answer_timeout.min(NODE_ANSWER_TIMEOUT),
-            // There is another way to the data: what fails is not tried again here.
+            // A transfer that fails here goes through the server, so nothing is retried.
             retry_timeout: Duration::ZERO,
             ..mount.clone()
         };
         let mut addresses = self.addresses.to_vec();
-        // As the metadata server is reached, where there is a choice.
+        // The transport to the metadata server is preferred.
         addresses.sort_by_key(|address| address.rdma != of.link.route().is_rdma());
         let mut reasons = Vec::new();
         for address in addresses {

@@ -1,10 +1,10 @@
-//! What a layout says, whatever its type: what its reader makes of it, checked. The readers of this
-//! crate are in `files` and `flexible`; programs may have some of their own.
+//! Conversion of layouts of any type into checked plans. The readers of this crate are in `files`
+//! and `flexible`; programs may have some of their own.
 //!
 //! Invariants
 //! * A plan names a data server with at least one address for each component of its driver.
 //! * No two components are one file at one data server.
-//! * How many devices a layout makes a client ask about is bounded.
+//! * The number of devices that the client asks about for a layout is bounded.
 
 use super::files::FilesReader;
 use super::flexible::FlexibleReader;
@@ -25,10 +25,10 @@ pub(super) fn readers(own: &[Arc<dyn LayoutReader>]) -> Vec<Arc<dyn LayoutReader
     own.iter().cloned().chain(built_in).collect()
 }
 
-/// Where a file lies.
+/// The places of a file.
 pub(super) type Plan = dafs_parallel::Plan<Component>;
 
-/// What the reader makes of a layout of a file.
+/// Reads a layout of a file by its reader, and checks the result.
 pub(super) fn plan(
     reader: &dyn LayoutReader,
     body: &[u8],
@@ -82,8 +82,8 @@ fn checked(spread: Spread) -> Result<Plan, UnusableLayout> {
     })
 }
 
-/// Refuses a driver that does not make sense where a copy begins, or cuts it into parts that are not
-/// worth a request each.
+/// Refuses a driver that makes no sense at the start of a copy, or that cuts it into parts too
+/// short for a request each.
 fn check_start(driver: &dyn Aggregation, copy: usize) -> Result<(), UnusableLayout> {
     let (mut offset, mut runs) = (0, 0);
     while offset < DRIVER_SAMPLE_BYTES {
@@ -107,7 +107,7 @@ mod tests {
     use crate::mount::layout::NodeAddress;
     use dafs_parallel::aggregation::{Packing, Place, Replicated, Striped, Variable};
 
-    /// Components of this name at as many data servers.
+    /// Returns components with one handle at as many data servers.
     fn components(count: u8) -> Vec<Component> {
         let component = |number| Component {
             device: DeviceId([number; 16]),
@@ -174,7 +174,7 @@ mod tests {
         assert!(matches!(refused(short), UnusableLayout::Transfers(4095)));
     }
 
-    /// A driver that is wrong.
+    /// A driver with a wrong mapping.
     #[derive(Debug)]
     struct Wrong(Place);
 
@@ -198,7 +198,7 @@ mod tests {
         for place in [
             Place { component: 3, ..place },
             Place { run_bytes: 0, ..place },
-            // The same place for all that follows.
+            // The same place for every offset.
             place,
         ] {
             let spread = Spread { driver: Arc::new(Wrong(place)), ..good() };

@@ -1,10 +1,11 @@
-//! What the server asks for over the back channel (RFC 8881 20.3, 20.12), and the thread that does it.
+//! The server's calls over the back channel (RFC 8881 20.3, 20.12), and the thread that carries
+//! them out.
 //!
 //! Invariants
-//! * The handler waits for nobody: the thread that reads for all calls runs it.
-//! * What waits is bounded by what is held: nothing waits twice.
-//! * While all layouts of a file system, or all there are, are given back, none is asked for; so none is
-//!   held that the server does not know of when it is told that they were given back.
+//! * The handler never blocks, because it runs on the thread that reads the answers to all calls.
+//! * Each layout is queued at most once, so the number of held layouts bounds the queue.
+//! * While all layouts of a file system, or all there are, are given back, the client asks for
+//!   none. So it holds none unknown to the server when it reports that they were given back.
 //! * The thread ends with its mount.
 
 use super::{FileLayout, Grant, Layouts};
@@ -20,14 +21,14 @@ use dafs_wire::nfs4::{
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
-/// Everything was given back that the server asked for: it waits to be told so.
+/// The final LAYOUTRETURN of a wide recall, for which the server waits.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Said {
     layout_type: u32,
     of: Wide,
 }
 
-/// More than a file (`layoutreturn_type4`).
+/// The scope of a wide recall (`layoutreturn_type4`).
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Wide {
     /// The file system of this file.
@@ -35,7 +36,7 @@ pub(crate) enum Wide {
     All,
 }
 
-/// Answers the calls of the server.
+/// The handler of the server's calls.
 pub(super) struct Recalls(Weak<Layouts>);
 
 impl Recalls {
@@ -54,7 +55,7 @@ impl BackHandler for Recalls {
                 match file.recall(Some(recalled.stateid)) {
                     Recalled::Later => Status::Delay,
                     Recalled::Unknown => Status::NoMatchingLayout,
-                    // With OK it has to be given back now.
+                    // After OK the client has to give the layout back now.
                     Recalled::Yes => {
                         let held = file.held().map(|(grant, _)| (file, grant));
                         layouts.returns.add(held);
@@ -67,7 +68,7 @@ impl BackHandler for Recalls {
         }
     }
 
-    /// Any layout can be had again, so all are given back.
+    /// Gives all layouts back, because the client can get each of them again.
     fn recall_any(&self, args: &CbRecallAnyArgs) -> Status {
         /// The first kind of object that is a layout (`RCA4_TYPE_MASK_FILE_LAYOUT`).
         const FILE_LAYOUT: u32 = 3;
@@ -93,7 +94,7 @@ impl BackHandler for Recalls {
 }
 
 impl Layouts {
-    /// The layouts that are held and wanted.
+    /// Returns the held layouts that are `wanted`.
     fn held(&self, wanted: impl Fn(&Grant) -> bool) -> Vec<Held<Self>> {
         let held = |file: Arc<FileLayout>| {
             let (grant, _) = file.held()?;
@@ -102,13 +103,13 @@ impl Layouts {
         self.all().into_iter().filter_map(held).collect()
     }
 
-    /// Gives back all layouts of a file system, or all there are. One whose file system the server did
-    /// not tell goes with any.
+    /// Queues all layouts of a file system, or all there are, to be given back. A layout of an
+    /// unknown file system counts as one of each.
     fn recall_wide(&self, layout_type: u32, fsid: Option<Fsid>) -> Status {
         // No thread asks for a layout from now on.
         self.wide.fetch_add(1, Ordering::SeqCst);
         if self.all().iter().any(|file| file.with(|state| state.is_asking())) {
-            // The recall may have overtaken an answer that tells of a layout.
+            // The recall may have overtaken a grant.
             self.end_wide();
             return Status::Delay;
         }
@@ -118,7 +119,7 @@ impl Layouts {
         };
         let held =
             self.held(|grant| grant.terms.reader.layout_type() == layout_type && is_there(grant));
-        // It is named by a file of it.
+        // A file of the file system names it.
         let named = held.iter().find(|(_, grant)| grant.terms.fsid == fsid).or(held.first());
         let of = match named {
             Some((file, _)) if fsid.is_some() => Wide::FileSystem(file.handle.clone()),
@@ -139,13 +140,13 @@ impl Layouts {
         self.wide.fetch_sub(1, Ordering::SeqCst);
     }
 
-    /// Whether more than a file is being given back.
+    /// True while a wide recall is carried out.
     pub(super) fn is_wide(&self) -> bool {
         self.wide.load(Ordering::SeqCst) > 0
     }
 
-    /// A device is not where it was. Layouts that name it are given back if it is not there at all any
-    /// more; whoever asks for one again learns where its devices are.
+    /// Handles a change of a device. If the device is gone at once, the layouts that name it are
+    /// queued to be given back. The next request for a layout learns the devices' new addresses.
     fn device_changed(&self, layout_type: u32, device_id: DeviceId, at_once: bool) {
         self.device_news.fetch_add(1, Ordering::SeqCst);
         self.devices().remove(&(layout_type, device_id.0));
@@ -159,14 +160,14 @@ impl Layouts {
     }
 }
 
-/// Starts the thread that gives back what is recalled.
+/// Starts the recall thread.
 pub(super) fn start(layouts: &Arc<Layouts>, client: &Arc<Client>) -> std::io::Result<()> {
     let (layouts, client) = (layouts.clone(), Arc::downgrade(client));
     let thread = std::thread::Builder::new().name("dafs-nfs-layouts".to_owned());
     thread.spawn(move || {
         while let Some(work) = layouts.returns.next() {
             let Some(client) = client.upgrade() else { return };
-            // A panic at one does not keep others from being given back.
+            // A panic of one must not keep others from being given back.
             let _ = confined(|| match work {
                 Work::GiveBack((file, grant)) => layouts.at(&client, &file).give_back(&grant, &[]),
                 Work::Then(Said { layout_type, of }) => {
@@ -198,7 +199,7 @@ mod tests {
         DeviceId([number; 16])
     }
 
-    /// A file whose layout is asked for.
+    /// Starts to ask for the layout of a file.
     fn asked(layouts: &Layouts, name: u8) -> Arc<FileLayout> {
         let file = layouts.file(&Handle(vec![name]));
         let want = file.want(true, LAYOUT_THRESHOLD_BYTES, |_| true);
@@ -206,7 +207,7 @@ mod tests {
         file
     }
 
-    /// Layouts that are held: the names of their files, their file systems and devices.
+    /// Holds layouts, given by the names of their files, their file systems and their devices.
     fn holding(held: &[(u8, Option<u64>, u8)]) -> (Arc<Layouts>, Recalls) {
         let layouts = Arc::new(Layouts::new(&[]));
         for &(name, of, number) in held {
@@ -224,7 +225,8 @@ mod tests {
         recalls.recall_layout(&args)
     }
 
-    /// What is to be given back, by the names of the files, and what is to be said then.
+    /// Returns the queued work: the names of the files whose layouts are given back, and then the
+    /// scopes of wide recalls.
     fn work(layouts: &Layouts) -> (Vec<u8>, Vec<Wide>) {
         let (mut files, mut said) = (Vec::new(), Vec::new());
         while let Some(work) = layouts.returns.try_next() {
@@ -250,7 +252,7 @@ mod tests {
         assert!(!layouts.is_wide());
         assert_eq!(recall(&recalls, LAYOUT_FILES, of(7)), Status::Ok);
         assert!(layouts.is_wide(), "none is asked for meanwhile");
-        // Named by the file that is certainly there.
+        // The file that is certainly there names the file system.
         let of_first = Wide::FileSystem(Handle(vec![1]));
         assert_eq!(work(&layouts), (vec![1, 3], vec![of_first]));
         assert!(!layouts.is_wide());
@@ -293,7 +295,7 @@ mod tests {
         };
         assert_eq!(any(&[0, 1, 2]), (vec![], vec![]), "delegations are no layouts");
         assert_eq!(any(&[3]), (vec![1, 2], vec![]));
-        // Those of flexible files, to write.
+        // Layouts of flexible files for writing.
         assert_eq!(any(&[17]), (vec![1, 2], vec![]));
     }
 
