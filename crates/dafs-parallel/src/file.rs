@@ -1,9 +1,9 @@
-//! The layout of one file under a lock, with a condition variable for its phases. No method waits
-//! for a server.
+//! The layout of one file under a lock, with a condition variable for its phases. No method sends a
+//! request; some wait for a thread that does.
 //!
 //! Invariants
-//! * A read or a write at data servers takes the lock once to get its path, once to enter, once
-//!   when all is sent, and once for each answer to a write. Only the list of outstanding transfers
+//! * A read or a write at data servers takes the lock once for its layout, once before and once
+//!   after it is sent, and once for each answer to a write. Only the list of transfers under way
 //!   allocates.
 
 use crate::{Grant, Granted, LayoutState, Lock, Protocol, Recalled, Step, Want, Written};
@@ -15,14 +15,14 @@ pub(crate) type NamedGrant<P> = (Arc<Grant<P>>, <P as Protocol>::Name);
 
 type State<P> = LayoutState<Grant<P>, <P as Protocol>::Name, <P as Protocol>::Flight>;
 
-/// The layout of a file, and the writes under it.
+/// The layout of a file, and the writes that were made by it.
 #[derive(Debug)]
 pub struct FileLayout<P: Protocol> {
     /// The file.
     pub handle: P::Handle,
     state: P::Lock<State<P>>,
     changed: Condvar,
-    /// Locked by the thread that sends LAYOUTCOMMIT.
+    /// Held by the thread that sends LAYOUTCOMMIT.
     pub(crate) telling: P::Lock<()>,
     /// Locked by the thread that commits unstable data.
     pub(crate) committing: P::Lock<()>,
@@ -36,7 +36,7 @@ impl<P: Protocol> FileLayout<P> {
         Self { handle, state, changed, telling, committing }
     }
 
-    /// Takes a step, as soon as no other thread is deciding it.
+    /// Takes a step of the state machine. Waits while another thread's step is in the way.
     fn step<T>(&self, mut step: impl FnMut(&mut State<P>) -> Step<T>) -> T {
         let mut state = self.state.hold();
         loop {
@@ -49,20 +49,20 @@ impl<P: Protocol> FileLayout<P> {
         }
     }
 
-    /// Reads the state, or makes a change for which no thread waits.
+    /// Reads the state, or changes something that no thread waits for.
     pub fn with<T>(&self, act: impl FnOnce(&mut State<P>) -> T) -> T {
         act(&mut self.state.hold())
     }
 
-    /// Changes the phase of the layout, for which others may wait.
+    /// Changes the phase of the layout, and wakes the threads that wait for that.
     pub fn change<T>(&self, change: impl FnOnce(&mut State<P>) -> T) -> T {
         let result = change(&mut self.state.hold());
         self.changed.notify_all();
         result
     }
 
-    /// The path of a transfer of `bytes`. A thread that gets [`Want::Ask`] has to report the
-    /// outcome. A layout that is no longer `known` to the server is forgotten first.
+    /// Returns the layout for a transfer of so many bytes. A thread that gets [`Want::Ask`] has to
+    /// report the outcome. A layout that is not `known` to the server any more is forgotten first.
     pub fn want(
         &self,
         write: bool,
@@ -86,22 +86,22 @@ impl<P: Protocol> FileLayout<P> {
         self.step(LayoutState::must_ask)
     }
 
-    /// Waits until no thread is returning it.
+    /// Waits until no thread is giving the layout back.
     pub(crate) fn await_return(&self) {
         self.step(|state| if state.is_returning() { Step::Wait } else { Step::Now(()) });
     }
 
-    /// True while a thread returns it.
+    /// True while a thread gives the layout back.
     pub(crate) fn is_returning(&self) -> bool {
         self.state.hold().is_returning()
     }
 
-    /// The layout was granted to the requesting thread.
+    /// Notes the layout that was granted to this thread.
     pub fn granted(&self, Granted { grant, name, size }: &Granted<P>) {
         self.change(|state| state.granted(grant, *name, *size));
     }
 
-    /// The request failed, or the grant was useless and has been returned
+    /// Notes a refusal, or a layout that was of no use and has been given back
     /// ([`LayoutState::refused`]).
     pub fn refused(&self, write: bool, kept: bool, passing: bool) {
         self.change(|state| state.refused(write, kept, passing, Instant::now()));
@@ -112,24 +112,25 @@ impl<P: Protocol> FileLayout<P> {
         self.state.hold().held()
     }
 
-    /// Begins to send a transfer under a layout; false if it is no longer held. [`Self::entered`]
+    /// Begins to send a transfer by a layout; false if it is not held any more. [`Self::entered`]
     /// has to follow.
     pub fn enter(&self, grant: &Arc<Grant<P>>) -> bool {
         self.state.hold().enter(grant)
     }
 
-    /// The transfer has been sent completely.
+    /// Notes that the transfer has been sent completely.
     pub fn entered(&self, flights: impl Iterator<Item = Weak<P::Flight>>) {
         self.change(|state| state.entered(flights));
     }
 
-    /// The transfers that may be unanswered, as soon as no thread is about to send another.
+    /// Returns the transfers that may be unanswered. Waits while a thread is about to send another.
     pub fn flights(&self) -> Vec<Arc<P::Flight>> {
         self.step(LayoutState::flights)
     }
 
-    /// A data server has written `bytes` bytes up to `end`; `unstable` is its verifier if they are
-    /// not stable. Returns the common verifier, that of the time before any of this data was lost.
+    /// Notes a write at a data server, by its end and length; `unstable` is the server's verifier
+    /// if the data is not stable. Returns the common verifier, that of the time before any of this
+    /// data was lost.
     pub fn wrote(
         &self,
         grant: &Arc<Grant<P>>,
@@ -145,7 +146,7 @@ impl<P: Protocol> FileLayout<P> {
         self.state.hold().verifier()
     }
 
-    /// The writes that LAYOUTCOMMIT must report.
+    /// The writes that LAYOUTCOMMIT has to report.
     pub fn written(&self) -> Option<Written> {
         self.state.hold().written()
     }
@@ -155,24 +156,24 @@ impl<P: Protocol> FileLayout<P> {
         self.state.hold().extends()
     }
 
-    /// Begins to return a layout; false if it is no longer held, also when another thread has
-    /// returned it meanwhile.
+    /// Begins to give a layout back; false if it is not held any more, also when another thread has
+    /// given it back meanwhile.
     pub fn begin_return(&self, grant: &Arc<Grant<P>>) -> bool {
         self.step(|state| state.begin_return(grant))
     }
 
-    /// The layout has been returned.
+    /// Notes that the layout was given back.
     pub fn returned(&self) {
         self.change(|state| state.returned(Instant::now()));
     }
 
-    /// The server recalls a layout: the one of this name, or any.
+    /// Handles a recall of the layout with this name, or of any layout.
     pub fn recall(&self, name: Option<P::Name>) -> Recalled {
         self.state.hold().recall(|held| {
             let Some(mut name) = name else { return true };
             let ((number, is_held), (recalled, is_meant)) = (P::parts(held), P::parts(&mut name));
-            // The return must carry the seqid of the recall. Seqids wrap; a recall with an older
-            // one has come late.
+            // LAYOUTRETURN must carry the recall's sequence number. Numbers wrap, and an old recall
+            // may come late.
             if is_held == is_meant && recalled.wrapping_sub(*number) < u32::MAX / 2 {
                 *number = *recalled;
             }

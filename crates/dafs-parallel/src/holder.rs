@@ -1,9 +1,9 @@
-//! The holder of a file's layout, by any protocol: it requests the layout, commits unstable data at
-//! data servers, notifies the server (LAYOUTCOMMIT), and returns the layout (LAYOUTRETURN).
+//! The holder of a file's layout, independent of the protocol. It asks for the layout, has data
+//! servers commit, notifies the server (LAYOUTCOMMIT), and gives the layout back (LAYOUTRETURN).
 //!
 //! Invariants
-//! * A layout is returned only when all transfers under it have been answered.
-//! * Unstable data is committed before its layout is returned, or counted as lost.
+//! * A layout is given back only after everything that was sent by it has been answered.
+//! * Unstable data is committed before its layout is given back, or counted as lost.
 
 use crate::file::NamedGrant;
 use crate::{
@@ -11,10 +11,10 @@ use crate::{
 };
 use std::sync::Arc;
 
-/// Attempts of LAYOUTCOMMIT, each under another layout.
+/// Attempts to send LAYOUTCOMMIT, by another layout each time.
 const TELL_TRIES: u32 = 2;
 
-/// The layout of one file, with its server.
+/// The layout of one file, with the server that grants it.
 #[derive(Debug)]
 pub struct Holder<'a, P: Protocol> {
     /// The layouts of the client.
@@ -26,8 +26,9 @@ pub struct Holder<'a, P: Protocol> {
 }
 
 impl<P: Protocol> Holder<'_, P> {
-    /// The layout for a transfer of `bytes`, if any. `ask` requests one, for writing as well if the
-    /// open may `write`. A layout that is no longer `known` to the server is forgotten first.
+    /// Returns the layout for a transfer of so many bytes, if there is one. `ask` asks for it, for
+    /// writing as well if the open may `write`. A layout that is not `known` to the server any more
+    /// is forgotten first.
     pub fn grant_for(
         &self,
         (writing, bytes): (bool, u64),
@@ -62,11 +63,11 @@ impl<P: Protocol> Holder<'_, P> {
         self.file.flights().iter().for_each(|flight| P::settle(flight));
     }
 
-    /// Returns a layout, if it is held, with the errors that are the reason. After this call it is
-    /// no longer held.
+    /// Gives a layout back, if it is held, with the errors that are the reason. It is not held any
+    /// more when this returns.
     pub fn give_back(&self, grant: &Arc<Grant<P>>, errors: &[P::Report]) {
         // The short deadline of this thread must not abort the transfers of others. A thread that
-        // finds the layout returned relies on the server to know.
+        // finds the layout given back relies on the server to know the writes.
         P::unhurried(|| {
             if self.file.begin_return(grant) {
                 self.settle_all();
@@ -77,11 +78,11 @@ impl<P: Protocol> Holder<'_, P> {
         });
     }
 
-    /// The same for a layout without outstanding transfers.
+    /// The same for a layout whose transfers have been answered and committed.
     fn give_back_settled(&self, grant: &Arc<Grant<P>>, errors: &[P::Report]) {
         let is_reported = errors.is_empty() || P::report_before(self, errors);
-        // Otherwise a later LAYOUTCOMMIT uses another layout, which the server grants when it knows
-        // of the errors.
+        // If the server does not know of the errors, LAYOUTCOMMIT uses another layout later, which the
+        // server grants once it knows of them.
         let told = if is_reported { self.try_tell().map(drop) } else { Ok(()) };
         if let Some((_, name)) = self.file.held() {
             let returned = P::layout_return(self, grant, name, errors);
@@ -92,8 +93,8 @@ impl<P: Protocol> Holder<'_, P> {
         self.file.returned();
     }
 
-    /// Returns the layout if any failure requires that. All failures are reported: a copy that a
-    /// late write may change differs from the others.
+    /// Gives the layout back if any failure requires it. The server learns of all failures: a copy
+    /// that may be written late differs from the others.
     pub fn give_back_after(
         &self,
         grant: &Arc<Grant<P>>,
@@ -110,8 +111,7 @@ impl<P: Protocol> Holder<'_, P> {
         }
     }
 
-    /// Makes all writes stable, and notifies the server of them. Returns the common verifier of all
-    /// data servers.
+    /// Commits all unstable data and sends LAYOUTCOMMIT. Returns the verifier of all data servers.
     ///
     /// # Errors
     /// The server's.
@@ -126,11 +126,11 @@ impl<P: Protocol> Holder<'_, P> {
         Ok(self.file.verifier())
     }
 
-    /// Commits unstable data at its data servers; data that is gone counts as lost. Returns the
-    /// errors of data servers that cannot commit.
+    /// Commits unstable data at its data servers. Data that is not there any more counts as lost.
+    /// Returns the errors of data servers that cannot commit.
     fn commit_data(&self, grant: &Arc<Grant<P>>) -> Vec<P::Report> {
         let file = self.file;
-        // A thread that finds no verifiers has waited for the thread that took them.
+        // A thread that finds no unstable data has waited for the thread that took it.
         let _one_at_a_time = file.committing.hold();
         let unstable = file.with(|state| state.take_unstable_of(grant));
         let mut failed = Vec::new();
@@ -141,7 +141,7 @@ impl<P: Protocol> Holder<'_, P> {
             }
             return failed;
         }
-        // All data servers in parallel.
+        // All data servers commit in parallel.
         let begin =
             |(component, before)| (component, before, P::begin_commit(self, grant, component));
         let begun: Vec<_> = unstable.into_iter().map(begin).collect();
@@ -158,26 +158,25 @@ impl<P: Protocol> Holder<'_, P> {
         failed
     }
 
-    /// Sends LAYOUTCOMMIT for unreported writes.
+    /// Sends LAYOUTCOMMIT, if there are unreported writes.
     ///
     /// # Errors
     /// The server's; [`Protocol::WRITES_LOST`].
     pub fn tell(&self) -> Result<(), P::Error> {
-        // A lost layout is requested once more.
+        // If the layout is gone, the next attempt asks for another.
         for _ in 0..TELL_TRIES {
             if self.try_tell()? {
                 return Ok(());
             }
             self.file.await_return();
         }
-        // The thread that returned the layout may have sent it, and the server then determines the
-        // end of the file.
+        // The thread that gave the layout back may have sent LAYOUTCOMMIT, and the server recovers
+        // the size of the file at a return.
         let Some(written) = self.file.written() else { return Ok(()) };
         if P::is_known(self, written)? { Ok(()) } else { Err(P::put_off(self)) }
     }
 
-    /// The same; false while there is no layout for LAYOUTCOMMIT, because a useless one is being
-    /// returned.
+    /// The same; false while no layout allows it, because one that does not is being given back.
     fn try_tell(&self) -> Result<bool, P::Error> {
         if self.file.written().is_none() {
             return Ok(true);
@@ -186,7 +185,7 @@ impl<P: Protocol> Holder<'_, P> {
         P::unstopped(|| self.tell_now())
     }
 
-    /// The same for the thread that holds the lock.
+    /// The same, for one thread at a time.
     fn tell_now(&self) -> Result<bool, P::Error> {
         let file = self.file;
         let (mut tries, mut pause) = (TELL_TRIES, P::pauses(self, true));
@@ -198,7 +197,8 @@ impl<P: Protocol> Holder<'_, P> {
                 None => self.layout_to_tell()?,
             };
             let Some((grant, name)) = held else {
-                // When the layout was returned, the server may have determined the end of the file.
+                // The server may have recovered the size of the file when the layout was given
+                // back.
                 if P::is_known(self, written)? {
                     return Ok(true);
                 }
@@ -228,8 +228,8 @@ impl<P: Protocol> Holder<'_, P> {
         Err(P::WRITES_LOST)
     }
 
-    /// A layout for writing, to report writes of one that is gone; `None` if there is none. Retries
-    /// while the server delays it.
+    /// Asks for a layout for writing, to report writes of one that is gone; `None` if there is
+    /// none. Retries while the server delays the grant.
     fn layout_to_tell(&self) -> Result<Option<NamedGrant<P>>, P::Error> {
         let file = self.file;
         let mut pause = P::pauses(self, false);

@@ -1,6 +1,7 @@
 //! The knowledge and the decisions of a client that reads and writes files at data servers itself,
-//! independent of the protocol. This crate does no I/O, takes no locks, never blocks and reads no
-//! clock.
+//! independent of the protocol. This crate does no I/O.
+//!
+//! These modules take no locks, never block and read no clock:
 //!
 //! | module | decision |
 //! |---|---|
@@ -10,15 +11,15 @@
 //! | [`state`](LayoutState) | the phases of a file's layout, and the writes that must be reported |
 //! | [`avoidance`](Avoidance) | the backoff of a failed data server |
 //!
-//! None of these waits, locks or looks at a clock. These do, for the threads of both clients:
+//! These modules lock, and wait, for the threads of both clients:
 //!
 //! | module | what it does |
 //! |---|---|
-//! | [`protocol`](Protocol) | what differs between protocols: types and requests |
+//! | [`protocol`](Protocol) | the types and requests by which protocols differ |
 //! | [`file`](FileLayout) | the state of a file's layout under a lock |
-//! | [`holder`](Holder) | the order in which a layout is asked for, committed by, told by and given back |
+//! | [`holder`](Holder) | the order of LAYOUTGET, COMMIT, LAYOUTCOMMIT and LAYOUTRETURN |
 //! | [`nodes`](Nodes) | the data servers that a client has heard of |
-//! | [`returns`](Returns) | what waits to be given back |
+//! | [`returns`](Returns) | the queue of layouts to give back |
 //!
 //! Invariants
 //! * A layout is only an optimisation: I/O through the server always works.

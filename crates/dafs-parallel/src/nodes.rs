@@ -20,7 +20,8 @@ impl<P: Protocol> Default for Nodes<P> {
 }
 
 impl<P: Protocol> Nodes<P> {
-    /// The data server with these addresses, made if it is unknown; `None` if there are too many.
+    /// Returns the data server with these addresses, and makes it if it was not known; `None` if
+    /// there are too many.
     pub fn node(
         &self,
         addresses: &[P::Address],
@@ -31,7 +32,7 @@ impl<P: Protocol> Nodes<P> {
             return Some(node.clone());
         }
         if known.len() >= DATA_SERVERS_MAX {
-            // Addresses change, and no layout names the former ones.
+            // Addresses change, and no layout names the old ones.
             known.retain(|_, node| Arc::strong_count(node) > 1);
         }
         if known.len() >= DATA_SERVERS_MAX {
@@ -49,7 +50,7 @@ impl<P: Protocol> Nodes<P> {
         known.values().filter(|node| Arc::strong_count(node) > 1).cloned().collect()
     }
 
-    /// All data servers.
+    /// All known data servers.
     pub fn all(&self) -> Vec<Arc<P::Node>> {
         self.known.hold().values().cloned().collect()
     }

@@ -1,5 +1,4 @@
-//! The types and requests in which protocols differ, and the layout in the form common to all
-//! clients.
+//! The types and requests by which protocols differ, and the layout that every client holds.
 
 use crate::{Fault, FileLayout, Holder, LayoutGrant, Plan, Written};
 use std::fmt::{Debug, Display};
@@ -7,16 +6,16 @@ use std::hash::Hash;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// A protocol for reads and writes at data servers: its types, and the requests that [`Holder`]
-/// needs, whose errors are the server's. Each client implements it for its `Layouts`.
+/// A protocol by which a client reads and writes files at data servers: its types, and the requests
+/// of [`Holder`], which return the server's errors. Each client implements it for its `Layouts`.
 pub trait Protocol: Debug + Sized + 'static {
-    /// The metadata server's handle of a file.
+    /// The handle of a file at the metadata server.
     type Handle: Debug;
     /// The state-id of a layout.
     type Name: Copy + Debug;
     /// The address of a component at its data server.
     type Place: Debug;
-    /// One address of a data server.
+    /// An address of a data server.
     type Address: Clone + Debug + Eq + Hash;
     /// A data server.
     type Node: Debug;
@@ -30,27 +29,27 @@ pub trait Protocol: Debug + Sized + 'static {
     type Lock<T: Debug + Default>: Lock<T>;
     /// The connection with the metadata server.
     type Server;
-    /// The reason why there is no layout, or why it is useless.
+    /// The reason why there is no layout, or no usable one.
     type Unusable: Display;
-    /// An error of the server.
+    /// The reason why the server has not done something.
     type Error: Display;
-    /// An error at a data server, for the metadata server.
+    /// A report to the metadata server of an error at a data server.
     type Report: Clone + Debug + PartialEq;
     /// An outstanding COMMIT at a data server.
     type Commit;
 
-    /// The error for lost writes.
+    /// The error for written data that is gone.
     const WRITES_LOST: Self::Error;
 
-    /// The layout of a file, with its server.
+    /// Returns the holder of a file's layout.
     fn at<'a>(&'a self, server: &'a Self::Server, file: &'a FileLayout<Self>) -> Holder<'a, Self> {
         Holder { client: self, server, file }
     }
 
-    /// The seqid of a layout's state-id, and its other part.
+    /// Splits a layout's state-id into its sequence number and the rest.
     fn parts(name: &mut Self::Name) -> (&mut u32, &[u8]);
 
-    /// Requests a layout for writing, only for LAYOUTCOMMIT; `held` is the name of one for reading.
+    /// Asks for a layout for writing, only for LAYOUTCOMMIT; `held` is the name of one for reading.
     fn ask_to_tell(
         at: &Holder<'_, Self>,
         held: Option<Self::Name>,
@@ -59,11 +58,11 @@ pub trait Protocol: Debug + Sized + 'static {
     /// The meaning of a refusal, if it was the server that refused the layout.
     fn refusal(at: &Holder<'_, Self>, why: &Self::Unusable, to_tell: bool) -> Option<Refusal>;
 
-    /// There is no layout for LAYOUTCOMMIT; an error if a later attempt may succeed.
+    /// Ends LAYOUTCOMMIT without a layout; an error if it may succeed later.
     fn without_layout(why: Self::Unusable) -> Result<(), Self::Error>;
 
-    /// Pauses between attempts to get a layout, `long` ones if the server grants none for now. Each
-    /// call waits, and returns true if there is time for another attempt.
+    /// Returns the pause between attempts to get a layout, `long` where the server gives none for
+    /// now. Each call sleeps, and returns whether there is time for another attempt.
     fn pauses(
         at: &Holder<'_, Self>,
         long: bool,
@@ -72,10 +71,10 @@ pub trait Protocol: Debug + Sized + 'static {
     /// Waits until a transfer has been answered.
     fn settle(flight: &Self::Flight);
 
-    /// Begins to commit the data of a component.
+    /// Sends a COMMIT to the data server of a component.
     fn begin_commit(at: &Holder<'_, Self>, grant: &Grant<Self>, component: usize) -> Self::Commit;
 
-    /// Returns the verifier of that; `None` if the data server cannot commit.
+    /// Waits for the verifier of that; `None` if the data server cannot commit.
     fn finish_commit(
         at: &Holder<'_, Self>,
         grant: &Grant<Self>,
@@ -83,14 +82,13 @@ pub trait Protocol: Debug + Sized + 'static {
         commit: Self::Commit,
     ) -> Option<[u8; 8]>;
 
-    /// Commits the whole file at the metadata server, for layouts that require it. Returns its
+    /// Commits the whole file at the metadata server, for layouts that say so. Returns its
     /// verifier.
     fn commit_at_server(_at: &Holder<'_, Self>) -> Option<[u8; 8]> {
         None
     }
 
-    /// Reports writes to the server (LAYOUTCOMMIT). Returns the size of the file, if the server
-    /// sends it.
+    /// Sends LAYOUTCOMMIT. Returns the size of the file, if the server reports it.
     fn layout_commit(
         at: &Holder<'_, Self>,
         grant: &Grant<Self>,
@@ -101,7 +99,7 @@ pub trait Protocol: Debug + Sized + 'static {
     /// The meaning of an error of LAYOUTCOMMIT.
     fn untold(error: &Self::Error) -> Untold;
 
-    /// True if the server already knows all writes, and the end of the file.
+    /// True if the server already knows of all writes, and of the file's end.
     fn is_known(_at: &Holder<'_, Self>, _written: Written) -> Result<bool, Self::Error> {
         Ok(false)
     }
@@ -117,13 +115,14 @@ pub trait Protocol: Debug + Sized + 'static {
         errors: &[Self::Report],
     ) -> Result<(), Self::Error>;
 
-    /// Reports errors at data servers before LAYOUTRETURN. True if the server knows of them then:
-    /// it still accepts a LAYOUTCOMMIT under that layout.
+    /// Reports errors at data servers before LAYOUTRETURN. True if the server knows of them then,
+    /// and still takes a LAYOUTCOMMIT by that layout.
     fn report_before(_at: &Holder<'_, Self>, _errors: &[Self::Report]) -> bool {
         false
     }
 
-    /// The report to the server about a failure at a data server; none for a transient one.
+    /// Returns the report to the server of a failure at a data server; none for a transient
+    /// failure.
     fn report(
         at: &Holder<'_, Self>,
         grant: &Grant<Self>,
@@ -131,12 +130,12 @@ pub trait Protocol: Debug + Sized + 'static {
         act: Act,
     ) -> Option<Self::Report>;
 
-    /// Runs `work` without the deadline of its thread.
+    /// Does something regardless of its thread's deadline.
     fn unhurried<T>(work: impl FnOnce() -> T) -> T {
         work()
     }
 
-    /// Runs `work` without checks whether the program wants to stop.
+    /// Does something without a call of the program's stop callback.
     fn unstopped<T>(work: impl FnOnce() -> T) -> T {
         work()
     }
@@ -154,16 +153,16 @@ pub enum Act {
 /// The meaning of the server's refusal of a layout.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Refusal {
-    /// The held layout, for reading, is still known to the server.
+    /// The server still knows the layout that is held already, for reading.
     pub kept: bool,
-    /// The refusal is temporary.
+    /// There may be a layout soon.
     pub passing: bool,
 }
 
 /// The meaning of the server's refusal of LAYOUTCOMMIT.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Untold {
-    /// The server no longer knows the layout.
+    /// The server does not know the layout any more.
     LayoutLost,
     /// The data servers have lost acknowledged writes.
     WritesLost,
@@ -171,12 +170,12 @@ pub enum Untold {
     Other,
 }
 
-/// A mutex without poison: its data is intact between any two steps.
+/// A mutex that ignores poison: what it protects is whole between any two steps.
 pub trait Lock<T>: Debug + Default {
     /// Waits for the lock.
     fn hold(&self) -> MutexGuard<'_, T>;
 
-    /// The same; `None` in a fork of the process that made it.
+    /// The same; `None` in a fork of the process that made the lock.
     fn hold_unless_forked(&self) -> Option<MutexGuard<'_, T>> {
         Some(self.hold())
     }
@@ -188,23 +187,23 @@ impl<T: Debug + Default> Lock<T> for Mutex<T> {
     }
 }
 
-/// A layout.
+/// A granted layout.
 #[derive(Debug)]
 pub struct Grant<P: Protocol> {
     /// The places of the file.
     pub plan: Plan<P::Place>,
     /// The data server of each component.
     pub nodes: Vec<Arc<P::Node>>,
-    /// True if it allows writes, too.
+    /// True if it is for writing, too.
     pub write: bool,
-    /// Its further terms.
+    /// Further terms.
     pub terms: P::Terms,
     /// Grows with every read, so that copies take turns.
     turn: AtomicUsize,
 }
 
 impl<P: Protocol> Grant<P> {
-    /// A layout with this plan.
+    /// Makes a layout with this plan.
     pub fn new(
         plan: Plan<P::Place>,
         nodes: Vec<Arc<P::Node>>,
@@ -230,16 +229,16 @@ impl<P: Protocol> LayoutGrant for Grant<P> {
     }
 }
 
-/// A layout that the server has just granted, with its state-id and the file's size.
+/// A layout that the server has just granted, with the rest of the answer.
 #[derive(Debug)]
 pub struct Granted<P: Protocol> {
     /// The layout.
     pub grant: Arc<Grant<P>>,
     /// Its state-id.
     pub name: P::Name,
-    /// The size of the file, if the server has reported it.
+    /// The size of the file, if the server reported it.
     pub size: Option<u64>,
 }
 
-/// The layout of a file that must be returned.
+/// The layout of a file, to be given back.
 pub type Held<P> = (Arc<FileLayout<P>>, Arc<Grant<P>>);

@@ -1,27 +1,27 @@
-//! The queue of a client's recall thread: layouts to return, and other work of a protocol, in
+//! The queue of a client's recall thread: layouts to give back, and other work of a protocol, in
 //! order.
 //!
 //! Invariants
-//! * No layout is queued twice, so the held layouts bound the queue.
+//! * Each layout is queued at most once, so the number of held layouts bounds the queue.
 
 use crate::{Grant, Held, Lock, Protocol};
 use rustc_hash::FxHashSet;
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, PoisonError};
 
-/// The queue of that thread.
+/// The queue of the recall thread.
 #[derive(Debug)]
 pub struct Returns<P: Protocol> {
     queue: P::Lock<Queue<P>>,
     changed: Condvar,
 }
 
-/// A queue entry.
+/// A task of the recall thread.
 #[derive(Debug)]
 pub enum Work<P: Protocol> {
-    /// Return this layout.
+    /// A layout to give back.
     GiveBack(Held<P>),
-    /// Do this, after all entries before it.
+    /// Work after everything before it was given back.
     Then(P::Work),
 }
 
@@ -45,13 +45,13 @@ impl<P: Protocol> Default for Returns<P> {
     }
 }
 
-/// The identity of a queued layout.
+/// Identifies a layout in the queue.
 fn mark<P: Protocol>(grant: &Arc<Grant<P>>) -> usize {
     Arc::as_ptr(grant) as usize
 }
 
 impl<P: Protocol> Returns<P> {
-    /// Queues these layouts, except those that are queued already.
+    /// Queues layouts to be given back, without those that are queued already.
     pub fn add(&self, layouts: impl IntoIterator<Item = Held<P>>) {
         let mut queue = self.queue.hold();
         for held in layouts {
@@ -63,8 +63,7 @@ impl<P: Protocol> Returns<P> {
         self.changed.notify_all();
     }
 
-    /// Queues this work behind all entries, in place of an equal one. Returns true if there was
-    /// one.
+    /// Queues work once, behind everything that waits now. True if it was queued already.
     pub fn add_then(&self, work: P::Work) -> bool {
         let mut queue = self.queue.hold();
         let before = queue.work.len();
@@ -76,7 +75,7 @@ impl<P: Protocol> Returns<P> {
         has_waited
     }
 
-    /// Waits for the next entry; `None` at the end.
+    /// Waits for the next task; `None` after [`Self::stop`].
     pub fn next(&self) -> Option<Work<P>> {
         let mut queue = self.queue.hold();
         loop {
@@ -90,12 +89,12 @@ impl<P: Protocol> Returns<P> {
         }
     }
 
-    /// The next entry, if there is one.
+    /// Returns the next task, if there is one.
     pub fn try_next(&self) -> Option<Work<P>> {
         self.queue.hold().take()
     }
 
-    /// Ends the queue. A fork has no thread for it.
+    /// Ends the queue. A fork has no recall thread.
     pub fn stop(&self) {
         if let Some(mut queue) = self.queue.hold_unless_forked() {
             queue.stopped = true;

@@ -3,8 +3,8 @@
 //! ```text
 //!        want, must_ask          granted           begin_return        returned
 //! None ------------------> Asking ------> Held --------------> Returning -----> None
-//!   ^                        |              | ^                    (void: the server has forgotten it)
-//!   +------- refused --------+              | +- refused, and the held one for reading is kept
+//!   ^                        |              | ^                    (void: the server forgot it)
+//!   +------- refused --------+              | +- refused, and what was held for reading is kept
 //!   +--------------- void ------------------+
 //! ```
 //!
@@ -13,7 +13,6 @@
 //! * No transfer is sent under a layout once its return has begun, and the return is sent only when
 //!   all transfers under it have been answered.
 //! * Unreported writes stay known until the server has learned of them, or the loss is counted.
-//!   loss is counted.
 
 use crate::limits::{LAYOUT_PAUSE_LONG, LAYOUT_PAUSE_SHORT, LAYOUT_THRESHOLD_BYTES};
 use rustc_hash::FxHashMap;
@@ -89,7 +88,7 @@ pub enum Want<G, N> {
 pub enum Step<T> {
     /// The result.
     Now(T),
-    /// Another thread is deciding: retry after a change.
+    /// Another thread is deciding: the caller retries after a change.
     Wait,
 }
 
@@ -176,15 +175,15 @@ impl<G: LayoutGrant, N: Clone, F> LayoutState<G, N, F> {
         matches!(self.phase, Phase::Returning(..))
     }
 
-    /// A requested layout was granted. `size` is that of the file, if the server has reported it.
+    /// Notes the grant of a layout. `size` is that of the file, if the server has reported it.
     pub fn granted(&mut self, grant: &Arc<G>, name: N, size: Option<u64>) {
         self.phase = Phase::Held(grant.clone(), name);
         // Others may have truncated it while there was no layout.
         self.size = size.unwrap_or(0);
     }
 
-    /// The request failed, or the grant was useless and has been returned. The held layout is
-    /// `kept`, or gone with it. `write` is the requested mode.
+    /// Notes a refusal, or a useless grant that has been returned. The held layout is `kept`, or
+    /// gone with it. `write` is the requested mode.
     pub fn refused(&mut self, write: bool, kept: bool, passing: bool, now: Instant) {
         self.phase = match std::mem::replace(&mut self.phase, Phase::None) {
             Phase::Asking(Some((grant, name))) if kept => Phase::Held(grant, name),
@@ -211,7 +210,7 @@ impl<G: LayoutGrant, N: Clone, F> LayoutState<G, N, F> {
         is_held
     }
 
-    /// The transfer has been sent completely.
+    /// Notes that the transfer has been sent completely.
     pub fn entered(&mut self, flights: impl Iterator<Item = Weak<F>>) {
         self.flights.extend(flights);
         if self.flights.len() >= self.prune_at {
@@ -230,8 +229,9 @@ impl<G: LayoutGrant, N: Clone, F> LayoutState<G, N, F> {
         Step::Now(std::mem::take(&mut self.flights).iter().filter_map(Weak::upgrade).collect())
     }
 
-    /// A data server has written `bytes` bytes up to `end`; `unstable` is its verifier if they are
-    /// not stable. Returns the common verifier, that of the time before any of this data was lost.
+    /// Notes that a data server has written `bytes` bytes up to `end`; `unstable` is its verifier
+    /// if they are not stable. Returns the common verifier, that of the time before any of this
+    /// data was lost.
     pub fn wrote(
         &mut self,
         grant: &Arc<G>,
@@ -286,7 +286,7 @@ impl<G: LayoutGrant, N: Clone, F> LayoutState<G, N, F> {
         self.written.is_some_and(|written| written.end > self.size)
     }
 
-    /// The server has learned of writes.
+    /// Notes that the server has learned of writes.
     pub fn told(&mut self, written: Written, size: Option<u64>) {
         self.size = size.unwrap_or(self.size).max(written.end);
         if self.written == Some(written) {
@@ -301,7 +301,7 @@ impl<G: LayoutGrant, N: Clone, F> LayoutState<G, N, F> {
         }
     }
 
-    /// This client has set the size of the file.
+    /// Notes that this client has set the size of the file.
     pub fn resized(&mut self, size: u64) {
         self.size = size;
         if self.written.is_some_and(|written| written.end > size) {
@@ -327,7 +327,7 @@ impl<G: LayoutGrant, N: Clone, F> LayoutState<G, N, F> {
         }
     }
 
-    /// The layout has been returned.
+    /// Notes that the layout has been returned.
     pub fn returned(&mut self, now: Instant) {
         self.phase = Phase::None;
         self.unstable.clear();
@@ -336,7 +336,8 @@ impl<G: LayoutGrant, N: Clone, F> LayoutState<G, N, F> {
         self.pause(true, LAYOUT_PAUSE_SHORT, now);
     }
 
-    /// The server has forgotten all layouts. Unstable data may still exist; this is unknown.
+    /// Voids the layout, because the server has forgotten all of them. Unstable data may still
+    /// exist; this is unknown.
     pub fn void(&mut self) {
         // A thread that requests or returns it learns of this by the answer.
         if matches!(self.phase, Phase::Held(..)) {
@@ -356,7 +357,7 @@ impl<G: LayoutGrant, N: Clone, F> LayoutState<G, N, F> {
         is_void
     }
 
-    /// The server recalls a layout. `means` returns true if it is the one of this name, and updates
+    /// Handles a recall. `means` returns true if it is about the layout with this name, and updates
     /// the name to the server's.
     pub fn recall(&mut self, means: impl FnOnce(&mut N) -> bool) -> Recalled {
         let is_meant = match &mut self.phase {
