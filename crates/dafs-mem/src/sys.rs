@@ -27,7 +27,7 @@ pub struct FileIdentity {
     pub groups: Arc<[u32]>,
 }
 
-/// What a thread knows about itself.
+/// The identity of a thread, as far as it is known.
 struct ThreadIdentity {
     /// The identity that the kernel holds for this thread; `None` before the first switch, when
     /// the thread may have inherited anything from the thread that made it.

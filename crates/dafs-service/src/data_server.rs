@@ -1,54 +1,52 @@
-//! A front door that is a data server's: it moves data of components, by leave of a metadata server.
+//! A front end that is a data server: it moves data of components, as a metadata server permits.
 
 use crate::{Identity, StateRef};
 use dafs_store::{DataFiles, FileId, StoreError};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What a client wants to do with a component, and what it shows for it.
+/// A client's wish to use a component, with its credentials.
 #[derive(Debug, Clone, Copy)]
 pub struct ForeignUse<'a> {
-    /// What the client calls itself (co_ownerid).
+    /// The client's name for itself (co_ownerid).
     pub owner: &'a [u8],
-    /// Who it has shown itself to be.
+    /// The identity that the client has proved.
     pub identity: &'a Identity,
-    /// The component's handle, as the layout has it.
+    /// The component's handle in the layout.
     pub component: &'a [u8],
-    /// The state-id, which the metadata server has given to the client.
+    /// The state-id that the metadata server has given to the client.
     pub state: StateRef,
-    /// Whether it wants to write.
+    /// True for a write.
     pub write: bool,
-    /// The time of the service.
+    /// The service's clock.
     pub now_ns: u64,
 }
 
 /// The metadata server, as far as a data server needs it. Calls may wait, and end in bounded time.
 pub trait ForeignStates: Send + Sync {
-    /// Whether that may be done. A write only by a session that is no older now than what is returned, if
-    /// anything is: by an older one it may have been sent before what its client has written elsewhere
-    /// since.
+    /// Decides about the use. If the result is an age, only a session that is no older now may
+    /// write: over an older one the client may have sent the write before newer writes elsewhere.
     ///
     /// # Errors
-    /// Why not, as for the client; `Delay` while the metadata server cannot be asked.
+    /// The reason for the client; `Delay` while the metadata server cannot be asked.
     fn check(&self, wanted: &ForeignUse<'_>) -> crate::Result<Option<Duration>>;
 
-    /// How far the file reaches that a component is of. Asked only for components that do not know; those
-    /// of a file system that all of its clients see alike do.
+    /// Returns the size of the file that a component belongs to. Called only for components that do
+    /// not know it. Components of a file system that looks the same to all of its clients do.
     ///
     /// # Errors
-    /// [`StoreError::Busy`] while that cannot be told.
+    /// [`StoreError::Busy`] while the size is unknown.
     fn size(&self, _component: &FileId) -> Result<u64, StoreError> {
         Err(StoreError::Busy)
     }
 }
 
-/// What makes a front door that of a data server.
+/// The role of a front end as a data server.
 #[derive(Clone)]
 pub struct DataRole {
-    /// What it serves; the service's only export is over a
-    /// [`DataStore`](dafs_store::DataStore) of it.
+    /// The files; the service's only export is over a [`DataStore`](dafs_store::DataStore) of them.
     pub files: Arc<dyn DataFiles>,
-    /// Who judges state-ids.
+    /// The judge of state-ids.
     pub states: Arc<dyn ForeignStates>,
 }
 

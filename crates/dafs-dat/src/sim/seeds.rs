@@ -1,10 +1,10 @@
-//! Which worlds a test looks at.
+//! The choice of worlds for a test.
 
 use std::ops::Range;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
-/// No test looks at more worlds in one run.
+/// Most worlds that a test looks at in one run.
 const WORLDS_A_DAY_MAX: u64 = 1_000_000;
 
 /// The seeds of `worlds` worlds, or of `worlds_long` if `DAFS_TEST_LONG` is set.
