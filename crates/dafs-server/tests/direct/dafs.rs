@@ -167,7 +167,7 @@ fn what_is_submitted_goes_to_data_servers_however_it_is_waited_for() {
     assert_eq!(read.wait().unwrap(), PIECE);
     assert!(back.view().slice(0, BYTES).unwrap().to_vec(Site::Inspect) == data);
     assert_eq!(through(&client).since(before).read, 0);
-    // Behind the end the server decides, and no task waits for that.
+    // The server decides about the end of the file, and no task waits for that.
     let end = file.submit_read(&back, 0..100, BYTES as u64 - 10).unwrap();
     assert_eq!(block_on(end).unwrap(), 10);
     file.close().unwrap();
@@ -284,7 +284,7 @@ fn a_data_server_that_dies_is_gone_around() {
     cluster.stop_node(0);
     let data = pattern(BYTES + 4096, 8);
     write_stable(&file, &data[..BYTES]);
-    // With or without a layout to commit it by.
+    // A layout for the commit may exist or not.
     file.write_at(&data[BYTES..BYTES + 4096], BYTES as u64, Stability::FileSync).unwrap();
     let mut found = vec![0; data.len() + 100];
     assert_eq!(file.read_at(&mut found, 0).unwrap(), data.len());

@@ -60,7 +60,7 @@ fn a_data_server_dies_under_writes(mut cluster: Cluster, mount: &Mount) {
     assert!(content(&file, LEN) == bytes);
     let other = cluster.mount();
     assert!(content(&create(&other), LEN) == bytes);
-    // It is used again after a while.
+    // The client uses the data server again after a while.
     cluster.reads_directly(LEN as u64, || assert!(content(&file, LEN) == bytes));
 }
 

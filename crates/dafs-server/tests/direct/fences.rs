@@ -20,7 +20,7 @@ impl Writer {
         let session = cluster.session(owner);
         let file = patiently(|| session.create(&session.root().unwrap(), name)).unwrap();
         let (_, component) = layout(&session, &file);
-        // On any node.
+        // The component may be on any node.
         let mut nodes = (0..3).map(|number| node(cluster, number, owner));
         let is_there = |node: &Session| write(node, &component, file.stateid, b"was").is_ok();
         let node = nodes.find(is_there).unwrap();

@@ -130,7 +130,7 @@ impl Cluster {
         config.exports[0].options.admits.unprivileged_ports = true;
         config.listen = vec![any()];
         let nfs = Port::reserve();
-        // It restarts at the same address.
+        // The server restarts at the same address.
         config.nfs.listen = vec![nfs.address];
         config.nfs.rdma_listen = Some(vec![any()]);
         config.nfs.grace_time = Some(Duration::ZERO);
@@ -158,7 +158,7 @@ impl Cluster {
     pub(crate) fn wait_for_nodes(&self) {
         let session = self.session(b"probe");
         let root = session.root().unwrap();
-        // A stopped data server may have to be waited for.
+        // A stopped data server may delay this.
         let file = patiently(|| session.create(&root, b"probe")).unwrap();
         let args = LayoutgetArgs {
             signal_available: false,
@@ -248,7 +248,7 @@ impl Cluster {
         self.nodes[at].process.take().unwrap().stop();
     }
 
-    /// Starts it again at its address.
+    /// Starts a data server again at its address.
     pub(crate) fn start_node(&mut self, at: usize) {
         let Node { process, control, nfs, rdma } = &mut self.nodes[at];
         *process = Some(start_process(self.dir.path(), at, (control, nfs, rdma.as_ref())));

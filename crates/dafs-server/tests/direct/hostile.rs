@@ -175,7 +175,7 @@ fn data_servers_that_are_not_there_cost_little() {
     let lie = Lie { layout, device: Some(servers(&[0, 1, 2], 3)), ..Lie::default() };
     let begun = std::time::Instant::now();
     let (layouts, devices) = used(&cluster, "/f", lie);
-    // At most one after each pause.
+    // At most one request after each pause.
     let pauses = 2 * begun.elapsed().as_secs() as usize + 2;
     assert!(layouts <= 2 * pauses && devices == 1, "{layouts} {devices}");
 }

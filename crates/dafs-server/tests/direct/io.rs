@@ -34,7 +34,7 @@ fn all_bytes_go_to_the_data_servers_and_none_through_the_server() {
     let through = cluster.server_bytes().since(server);
     assert_eq!((through.read, through.written), (0, 0));
     file.close().unwrap();
-    // A reader of its own, with requests ahead.
+    // Another mount reads ahead.
     let nodes = cluster.node_bytes();
     let other = cluster.mount();
     let file = other.open(b"/f", &OpenOptions::read()).unwrap();
@@ -121,7 +121,7 @@ fn a_data_server_that_comes_back_is_reached_over_rdma_again() {
     let file = mount.open(b"/after", &options).unwrap();
     file.write(filled(&mount, &bytes).whole(), 0, StableHow::FileSync).unwrap();
     assert!(content(&file, LEN) == bytes);
-    // The device is another one, about which the client knew no address.
+    // The client knew no address of the device, which is another one.
     let chunks = (LEN / UNIT * UNIT) as u64;
     let after = cluster.rdma_counts();
     assert!(after[1] - before[1] >= chunks && after[2] - before[2] >= chunks, "{after:?}");
@@ -153,7 +153,7 @@ fn small_files_are_done_with_before_a_layout_is_asked_for() {
     file.write(filled(&mount, &bytes).whole(), 0, StableHow::FileSync).unwrap();
     assert!(content(&file, bytes.len()) == bytes);
     file.close().unwrap();
-    // A request for more than there is does not change that either.
+    // A request beyond the end of the file does not change that either.
     let file = mount.open(b"/f", &OpenOptions::read()).unwrap();
     for _ in 0..2 {
         let mut reader = file.reader(0, 256 << 10, 4).unwrap();
@@ -189,7 +189,7 @@ fn a_file_looks_as_if_there_was_one_server() {
     let bytes = pattern(30 * UNIT, 4);
     let memory = filled(&writer, &bytes);
     let start = memory.slice(0..20 * UNIT).unwrap();
-    // Behind a hole of several stripes.
+    // The data lies behind a hole of several stripes.
     file.write(start, 10 * UNIT as u64, StableHow::Unstable).unwrap();
     let mut expected = vec![0; 10 * UNIT];
     expected.extend_from_slice(&bytes[..20 * UNIT]);
@@ -282,7 +282,7 @@ fn a_layout_of_a_part_leads_to_the_data_servers_for_that_part() {
     let (nodes, server) = (cluster.node_bytes(), cluster.server_bytes());
     let bytes = pattern(LEN, 7);
     let memory = filled(&mount, &bytes);
-    // Within it, across its end, and behind it.
+    // The pieces lie within the layout, across its end, and behind it.
     let pieces = [0..PART, 10 * UNIT..30 * UNIT, 30 * UNIT..LEN];
     for piece in pieces.clone() {
         let (offset, len) = (piece.start as u64, piece.len());

@@ -71,10 +71,10 @@ fn a_late_write_does_not_land_over_what_its_client_wrote_through_the_server_sinc
     let session = cluster.session(b"late");
     let file = session.create(&session.root().unwrap(), b"f").unwrap();
     let read = || patiently(|| session.read(&file.handle, file.stateid, 0, 3)).unwrap().0;
-    // So that the server knows its size.
+    // The server knows the size after this write.
     write(&session, &file.handle, file.stateid, b"was").unwrap();
     let (stateid, component) = layout(&session, &file);
-    // On any node.
+    // The component may be on any node.
     let nodes: Vec<_> = (0..3).map(|number| node(&cluster, number, b"late")).collect();
     let writes = nodes.iter().map(|node| write(node, &component, file.stateid, b"one"));
     let at = writes.map(|written| written.is_ok()).collect::<Vec<_>>();

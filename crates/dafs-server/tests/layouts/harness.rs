@@ -106,7 +106,7 @@ impl Cluster {
         (peer, session)
     }
 
-    /// Opens a session that can be called.
+    /// Opens a session with a back-control channel.
     pub(crate) fn client(&self, name: &str) -> Caller {
         self.client_with(name, b"")
     }
@@ -128,7 +128,7 @@ impl Cluster {
         assert_eq!(call.request(), Request::BcNull);
         channel.client.answer(&call, 4, &Reply::BcNull);
         let mut caller = Caller { peer, channel, name: name.to_owned() };
-        // The answer has arrived when this one's has.
+        // After the answer to this request, the answer to the call has arrived, too.
         caller.channel.turn();
         assert_eq!(caller.peer.status(&Request::Null), Status::Ok);
         caller
@@ -385,7 +385,7 @@ impl Place {
     }
 }
 
-/// A client that can be called.
+/// A client with a back-control channel.
 pub(crate) struct Caller {
     pub(crate) peer: Peer,
     pub(crate) channel: Peer,
@@ -423,7 +423,7 @@ impl Caller {
         Ok(place)
     }
 
-    /// Requests a layout until all data servers are there.
+    /// Requests a layout until all data servers are connected.
     pub(crate) fn layout_soon(&mut self, file: File, mode: LayoutMode) -> Place {
         let end = std::time::Instant::now() + PATIENCE;
         loop {

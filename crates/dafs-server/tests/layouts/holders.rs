@@ -20,7 +20,7 @@ fn a_file_keeps_the_time_that_its_writer_gives_it() {
             Attributes { time_modify_set: Some(SetTime::Client(given)), ..Attributes::default() };
         let (fh, state_id) = (file.fh, file.id);
         let set = Request::SetAttrInline(SetAttrInline { fh, state_id, attributes });
-        // At once: while the client has the layout a wait would not help.
+        // The server answers at once: while the client has the layout a wait would not help.
         assert_eq!(writer.peer.status(&set), Status::Ok);
         assert_eq!(writer.commit_layout(file, &place, 4), Ok(4));
         assert_eq!(writer.give_back(file, place.state_id, place.seqid), Status::Ok);

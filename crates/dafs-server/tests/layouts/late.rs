@@ -107,7 +107,7 @@ fn late_writes(place: Where) {
         through(&mut client, file, 0, b"two");
         let late = write(&mut session, own, 0, b"old");
         assert_eq!((late, &*content(&mut client, file)), (Err(Status::XSessionOld), &b"two"[..]));
-        // Reads over it are allowed, and so are writes over a session that has begun since.
+        // The old session may read, and a session that has begun since may write.
         assert_eq!(session.read_soon(own, 3), b"two");
         write(&mut fresh(), own, 0, b"six").unwrap();
         assert_eq!(content(&mut client, file), b"six", "{how}");
@@ -154,7 +154,7 @@ fn a_write_comes_after_what_was_sent_for_its_bytes_and_an_append_after_all() {
     // Two pieces, on two data servers.
     unstable(&mut client, file, UNIT - 1, b"two");
     assert_eq!(refused(&mut client), [true, true, false]);
-    // A session that has begun since is as good as any.
+    // A session that has begun since may write.
     assert_eq!(refused(&mut client), [false; 3]);
     let append = Request::AppendInline(AppendInline {
         fh: file.fh,

@@ -99,7 +99,7 @@ fn a_recall_that_came_too_early_comes_again() {
     let (call, _) = it.recalled();
     it.holder.channel.client.refuse(&call, Status::Delay);
     it.holder.channel.turn();
-    // Its answer has arrived when this one's has.
+    // After the answer to this request, the answer to the recall has arrived, too.
     assert_eq!(it.holder.peer.status(&Request::Null), Status::Ok);
     let end = std::time::Instant::now() + std::time::Duration::from_secs(60);
     let cut = it.cut();

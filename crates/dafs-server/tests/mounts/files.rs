@@ -26,7 +26,7 @@ fn data_is_written_and_read_at_any_length() {
         assert_eq!(std::fs::read(served.path().join("file")).unwrap(), expected);
         let attributes = file.attributes().unwrap();
         assert_eq!((attributes.size, attributes.mode), (expected.len() as u64, 0o640));
-        // More than there is, so that the read meets the end.
+        // The request exceeds the file, so that the read meets the end.
         let memory = mount.allocate(expected.len() + 10).unwrap();
         assert_eq!(file.read(memory.whole(), 0).unwrap(), expected.len());
         assert!(bytes_of(&memory, expected.len()) == expected, "{way:?}");
@@ -38,7 +38,7 @@ fn data_is_written_and_read_at_any_length() {
 #[test]
 fn many_transfers_are_under_way_and_waited_for_in_any_order() {
     const PIECE: usize = 5000;
-    // More than a session has slots.
+    // More transfers than a session has slots.
     const COUNT: usize = 600;
     for way in WAYS.into_iter().chain(SHARED) {
         let served = Served::new();

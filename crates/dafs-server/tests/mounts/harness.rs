@@ -216,7 +216,7 @@ impl Relay {
         self.shared.swallow.store(true, Ordering::SeqCst);
     }
 
-    /// True while that has not happened.
+    /// True until that happens.
     pub(crate) fn will_swallow(&self) -> bool {
         self.shared.swallow.load(Ordering::SeqCst)
     }

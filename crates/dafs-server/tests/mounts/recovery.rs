@@ -78,7 +78,7 @@ fn many_transfers_survive_cuts() {
         let mut writes = Vec::new();
         for at in 0..COUNT {
             let offset = (at * PIECE) as u64;
-            // The device need not be waited for each time.
+            // Not every write has to wait for the device.
             let how = if at % 10 == 0 { StableHow::FileSync } else { StableHow::Unstable };
             writes.push(file.submit_write(piece(at), offset, how).unwrap());
             if at % 100 == 50 {
@@ -104,7 +104,7 @@ fn opens_survive_a_restart_of_the_server() {
             let memory = filled(&mount, &content);
             file.write(memory.whole(), 0, StableHow::FileSync).unwrap();
             memory.view().fill(0);
-            // One is under way when the server stops, and one begins while there is none.
+            // One read is under way when the server stops, and one begins while there is none.
             let early = file.submit_read(memory.slice(0..25_000).unwrap(), 0).unwrap();
             served.stop();
             let late = std::thread::scope(|scope| {
@@ -160,7 +160,7 @@ fn data_that_a_restarted_server_may_have_lost_is_told_of() {
         served.stop();
         served.start();
         assert!(matches!(file.commit(), Err(MountError::WritesLost)), "{way:?}");
-        // Written once more it is safe.
+        // A repeated write is safe.
         let written = file.write(memory.whole(), 0, StableHow::Unstable).unwrap();
         assert_eq!(file.commit().unwrap(), written.verifier);
     }
