@@ -303,6 +303,8 @@ fn half_records_of_many_are_bounded_and_completed_in_turn() {
     for peer in &mut peers {
         peer.send(&whole[..2000]);
     }
+    // A record of which more arrives at first takes more memory, and eight of them take it all.
+    server.wait_for(|statistics| statistics.received_bytes == 8 * 2000);
     std::thread::scope(|scope| {
         for peer in &mut peers {
             let rest = &whole[2000..];
