@@ -1,9 +1,6 @@
 //! Random histories on a disk that loses and tears unstable data, against a model.
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
-mod common;
-
-use common::{Jobs, SEGMENT_BYTES, scan};
+use super::common::{Jobs, SEGMENT_BYTES, scan, start};
 use dafs_journal::Log;
 use dafs_journal::sim::SimDisk;
 use proptest::prelude::*;
@@ -151,7 +148,7 @@ proptest! {
     fn nothing_stable_is_lost_and_nothing_is_made_up(steps in steps()) {
         let disk = Arc::new(SimDisk::new());
         let jobs = Jobs::default();
-        let (_, log) = common::start(&disk, 0, &jobs);
+        let (_, log) = start(&disk, 0, &jobs);
         let stable = Arc::new(AtomicUsize::new(0));
         let (history, boot) = (Vec::new(), 0);
         let mut world = World { disk, jobs, log, boot, history, last: 0, flushed: 0, stable };
@@ -169,7 +166,7 @@ proptest! {
     ) {
         let disk = Arc::new(SimDisk::new());
         let jobs = Jobs::default();
-        let (_, log) = common::start(&disk, 0, &jobs);
+        let (_, log) = start(&disk, 0, &jobs);
         for at in 0..10u8 {
             log.append(&[at; 50]);
         }

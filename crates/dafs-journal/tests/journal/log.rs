@@ -1,9 +1,6 @@
 //! Append, sync, and the errors of a log that cannot be read.
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
-mod common;
-
-use common::{Jobs, SEGMENT_BYTES, scan, start, sync};
+use super::common::{Jobs, SEGMENT_BYTES, scan, start, sync};
 use dafs_journal::sim::SimDisk;
 use dafs_journal::{Disk, FileDisk, LogFailed, Recovery, ScanError, Workers};
 use std::io;

@@ -1,5 +1,4 @@
 //! The fixture of the log's tests: a simulated disk, with jobs that run when the test says so.
-#![allow(dead_code, reason = "some test binaries use a part of it")]
 
 use dafs_journal::sim::SimDisk;
 use dafs_journal::{Disk, Log, Recovery, ScanError, Spawn};
