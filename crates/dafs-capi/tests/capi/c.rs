@@ -1,7 +1,5 @@
 //! Programs in C, compiled as by a user, against a real server.
 
-#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
-
 use dafs_testkit::{Served, pattern};
 use std::fs::Permissions;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};

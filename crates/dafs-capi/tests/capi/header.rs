@@ -1,7 +1,5 @@
 //! The header and the manual pages match the sources.
 
-#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
-
 use cbindgen::{Builder, Config, DocumentationStyle, Language, Style};
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
