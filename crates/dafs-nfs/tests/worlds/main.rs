@@ -1,14 +1,15 @@
 //! Worlds made from a seed: clients, a network that loses, repeats, delays and reorders, and a
 //! server that crashes and restarts. Every answer to a client is compared with a model.
 //!
-//! `DAFS_WORLD_SEED=7 cargo test -p dafs-nfs --test worlds` runs one world again and prints its
-//! events.
+//! `DAFS_WORLD_SEED=7 cargo test -p dafs-nfs --test worlds every_answer` runs one world again and prints
+//! its events.
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 mod actions;
 mod client;
 mod play;
+mod rdma;
 #[allow(dead_code, reason = "the fuzz target uses more of it")]
 mod server;
 mod world;

@@ -64,7 +64,10 @@ pub(crate) struct World {
 impl Drop for World {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            eprintln!("replay: DAFS_WORLD_SEED={} cargo test -p dafs-nfs --test worlds", self.seed);
+            eprintln!(
+                "replay: DAFS_WORLD_SEED={} cargo test -p dafs-nfs --test worlds every_answer",
+                self.seed
+            );
         }
     }
 }

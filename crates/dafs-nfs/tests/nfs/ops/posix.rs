@@ -1,0 +1,191 @@
+//! Features of a local directory: access control lists, holes, extended attributes of the kernel.
+
+use super::helper::*;
+use crate::common::World;
+use dafs_posix::{PosixOptions, PosixStore};
+use dafs_store::ExportSecret;
+use dafs_wire::nfs4::*;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::sync::Arc;
+use tempfile::TempDir;
+
+/// Makes a client of a directory, which lives as long as the first value.
+fn client() -> (TempDir, Client) {
+    let dir = TempDir::new().unwrap();
+    let options = PosixOptions::new(ExportSecret::from_bytes([3; 16]));
+    let store = PosixStore::open(dir.path(), options).unwrap();
+    let world = World::over(Arc::new(store));
+    (dir, Client::of(world, 2))
+}
+
+fn getxattr(name: &[u8]) -> Op<'_> {
+    Op::Getxattr(GetxattrArgs { name })
+}
+
+fn setxattr<'a>(option: SetxattrOption, name: &'a [u8], value: &'a [u8]) -> Op<'a> {
+    Op::Setxattr(SetxattrArgs { option, name, value })
+}
+
+fn listxattrs(cookie: u64, result_bytes_max: u32) -> Op<'static> {
+    Op::Listxattrs(ListxattrsArgs { cookie, result_bytes_max })
+}
+
+fn check_xattrs(client: &mut Client) {
+    let (fh, _) = client.file(b"f");
+    let mut status = |op| client.send(&[putfh(&fh), op]).status();
+    let (create, replace) = (SetxattrOption::Create, SetxattrOption::Replace);
+    let either = SetxattrOption::Either;
+    let remove = |name| Op::Removexattr(RemovexattrArgs { name });
+    assert_eq!(status(getxattr(b"a")), Status::NoXattr);
+    assert_eq!(status(setxattr(replace, b"a", b"1")), Status::NoXattr);
+    assert_eq!(status(setxattr(create, b"a", b"1")), Status::Ok);
+    assert_eq!(status(setxattr(create, b"a", b"1")), Status::Exist);
+    assert_eq!(status(setxattr(replace, b"a", b"2")), Status::Ok);
+    assert_eq!(status(setxattr(either, b"user.b", b"3")), Status::Ok);
+    assert_eq!(status(setxattr(either, b"c", b"")), Status::Ok);
+    assert_eq!(status(setxattr(either, b"", b"1")), Status::Inval);
+    assert_eq!(status(remove(b"none")), Status::NoXattr);
+    assert_eq!(status(listxattrs(4, 1000)), Status::BadCookie);
+    assert_eq!(status(listxattrs(0, 17)), Status::TooSmall);
+    let answer = client.send(&[putfh(&fh), getxattr(b"a")]);
+    let ResultBody::Getxattr(result) = answer.body(2) else { panic!() };
+    assert_eq!(result.value, b"2");
+    let (mut cookie, mut names) = (0, Vec::new());
+    loop {
+        // Room for one name of up to eight bytes, or two of four.
+        let answer = client.send(&[putfh(&fh), listxattrs(cookie, 28)]);
+        let ResultBody::Listxattrs(result) = answer.body(2) else { panic!() };
+        names.extend(result.names.iter().map(|name| name.to_vec()));
+        cookie = result.cookie;
+        if result.eof {
+            break;
+        }
+    }
+    names.sort();
+    assert_eq!(names, [&b"a"[..], b"c", b"user.b"]);
+    assert_eq!(client.send(&[putfh(&fh), remove(b"a")]).status(), Status::Ok);
+    assert_eq!(client.send(&[putfh(&fh), getxattr(b"a")]).status(), Status::NoXattr);
+    let answer = client.send(&[putfh(&fh), getattr(&[Attr::XattrSupport, Attr::NamedAttr])]);
+    let told = attributes(&answer, 2);
+    assert_eq!((told.xattr_support, told.named_attr), (Some(true), Some(true)));
+}
+
+#[test]
+fn extended_attributes_of_a_directory() {
+    let (_dir, mut client) = client();
+    check_xattrs(&mut client);
+}
+
+#[test]
+fn extended_attributes_in_memory() {
+    check_xattrs(&mut Client::new(2));
+}
+
+#[test]
+fn holes_are_told_as_holes() {
+    let (_dir, mut client) = client();
+    let (fh, stateid) = client.file(b"f");
+    let far = 8 << 20;
+    client.send(&[putfh(&fh), write(stateid, far, b"end")]);
+    let seek = |offset, what| Op::Seek(SeekArgs { stateid, offset, what });
+    let answer = client.send(&[putfh(&fh), seek(0, SeekWhat::Data), seek(0, SeekWhat::Hole)]);
+    let ResultBody::Seek(data) = answer.body(2) else { panic!() };
+    let ResultBody::Seek(hole) = answer.body(3) else { panic!() };
+    let plus = Op::ReadPlus(ReadPlusArgs { stateid, offset: 0, count: 1 << 20 });
+    let answer = client.send(&[putfh(&fh), plus]);
+    let ResultBody::ReadPlus(result) = answer.body(2) else { panic!() };
+    // A file system without holes reports all as data, and so does READ_PLUS.
+    if hole.offset == 0 {
+        assert_eq!(data.offset / 65_536, far / 65_536);
+        let all = ReadPlusContent::Hole { offset: 0, length: 1 << 20 };
+        assert_eq!((result.eof, &result.contents[..]), (false, &[all][..]));
+    } else {
+        let ReadPlusContent::Data { offset: 0, data } = result.contents[0] else { panic!() };
+        assert_eq!(data.len(), 1 << 20);
+    }
+}
+
+/// Linux reserves room for the requested bytes and the frame of one piece.
+#[test]
+fn a_reply_with_a_short_hole_is_no_longer_than_its_client_has_room_for() {
+    let (_dir, mut client) = client();
+    let (fh, stateid) = client.file(b"f");
+    client.send(&[putfh(&fh), write(stateid, 0, &[7; 4096]), write(stateid, 1 << 20, b"end")]);
+    for count in 4090..4160 {
+        let plus = Op::ReadPlus(ReadPlusArgs { stateid, offset: 0, count });
+        let answer = client.send(&[putfh(&fh), plus]);
+        let ResultBody::ReadPlus(result) = answer.body(2) else { panic!() };
+        let bytes = |piece: &ReadPlusContent<'_>| match piece {
+            ReadPlusContent::Data { data, .. } => 16 + data.len().next_multiple_of(4),
+            ReadPlusContent::Hole { .. } => 20,
+        };
+        let told: usize = result.contents.iter().map(bytes).sum();
+        assert!(told <= count as usize + 20, "{count}: {told}");
+    }
+}
+
+#[test]
+fn lists_of_rights_are_kept() {
+    let (_dir, mut client) = client();
+    let (fh, stateid) = client.file(b"f");
+    let answer = client.send(&[putfh(&fh), getattr(&[Attr::Aclsupport, Attr::Acl])]);
+    let told = attributes(&answer, 2);
+    if told.aclsupport == Some(AclSupport::empty()) {
+        // The file system below has none.
+        assert_eq!(told.acl, None);
+        return;
+    }
+    let ace = |who, mask| Ace { kind: ACE_ALLOWED, flags: AceFlags::empty(), mask, who };
+    let (read, write) = (AceMask::READ_DATA, AceMask::WRITE_DATA | AceMask::APPEND_DATA);
+    let aces = vec![ace(b"OWNER@", read | write), ace(b"1000", read), ace(b"GROUP@", read)];
+    let set = SetAttributes { acl: Some(Acl { aces }), ..SetAttributes::default() };
+    let values = set.to_values();
+    let wanted = Fattr { mask: set.mask(), values: &values };
+    let setattr = Op::Setattr(SetattrArgs { stateid, attributes: wanted });
+    let answer = client.send(&[putfh(&fh), setattr, getattr(&[Attr::Acl, Attr::Mode])]);
+    assert_eq!(answer.status(), Status::Ok, "{:?}", answer.results());
+    let told = attributes(&answer, 3);
+    assert_eq!(told.mode, Some(0o640));
+    let acl = told.acl.unwrap();
+    let named = acl.aces.iter().find(|ace| ace.who == b"1000" && ace.kind == ACE_ALLOWED);
+    assert!(named.is_some_and(|ace| ace.mask.contains(read) && !ace.mask.contains(write)));
+    // Rights that a directory hands down replace the umask (RFC 8275 4).
+    let dir = client.directory(b"d");
+    let inherit = AceFlags::FILE_INHERIT | AceFlags::DIRECTORY_INHERIT;
+    let both = |who| [ace(who, read | write), Ace { flags: inherit, ..ace(who, read | write) }];
+    let aces = [&b"OWNER@"[..], b"GROUP@", b"EVERYONE@"].into_iter().flat_map(both).collect();
+    let set = SetAttributes { acl: Some(Acl { aces }), ..SetAttributes::default() };
+    let values = set.to_values();
+    let attributes_wanted = Fattr { mask: set.mask(), values: &values };
+    let stateid = Stateid::ANONYMOUS;
+    let setattr = Op::Setattr(SetattrArgs { stateid, attributes: attributes_wanted });
+    let umask = ModeUmask { mode: 0o666, umask: 0o077 };
+    let new = SetAttributes { mode_umask: Some(umask), ..SetAttributes::default() };
+    let new_values = new.to_values();
+    let how = unchecked(Fattr { mask: new.mask(), values: &new_values });
+    let create = || open(b"n", ShareAccess::READ | Want::None.number(), how);
+    let answer = client.at_root(&[create(), getattr(&[Attr::Mode])]);
+    assert_eq!(attributes(&answer, 3).mode, Some(0o600));
+    let answer = client.send(&[putfh(&dir), setattr, create(), getattr(&[Attr::Mode])]);
+    assert_eq!(answer.status(), Status::Ok, "{:?}", answer.results());
+    assert_eq!(attributes(&answer, 4).mode, Some(0o666));
+    let audit = Ace { kind: ACE_AUDIT, ..ace(b"OWNER@", read) };
+    let set = SetAttributes { acl: Some(Acl { aces: vec![audit] }), ..SetAttributes::default() };
+    let values = set.to_values();
+    let wanted = Fattr { mask: set.mask(), values: &values };
+    let setattr = Op::Setattr(SetattrArgs { stateid, attributes: wanted });
+    assert_eq!(client.send(&[putfh(&fh), setattr]).status(), Status::AttrNotSupp);
+}
+
+#[test]
+fn names_that_are_not_utf8_are_names() {
+    let (dir, mut client) = client();
+    let name = b"caf\xe9";
+    client.file(name);
+    assert!(dir.path().join(OsStr::from_bytes(name)).exists());
+    assert_eq!(client.status(&[lookup(name)]), Status::Ok);
+    let answer = client.at_root(&[getattr(&[Attr::FsCharsetCap])]);
+    let told = attributes(&answer, 2).fs_charset_cap;
+    assert_eq!(told, Some(CharsetCapability::CONTAINS_NON_UTF8));
+}
