@@ -108,6 +108,7 @@ if command -v shellcheck >/dev/null; then
         rule "what shellcheck says"
 fi
 
+python3 scripts/house/prose.py | rule "comments that scripts/house/prose.py finds"
 python3 scripts/house/pages.py | rule "what is wrong with the pages"
 python3 scripts/house/crates.py --check 2>&1 | rule "the figure of the crates (scripts/house/crates.py draws it)"
 
