@@ -7,14 +7,14 @@ use crate::limits::RPC_REPLY_HEADER_BYTES;
 use crate::measure::Stages;
 use crate::principal::Principal;
 use crate::shared::NfsShared;
-use crate::v4::journal::{self, Gate, Numbered, Progress, Resume};
+use crate::v4::journal::{self, Gate, Numbered, Progress, Results, Resume};
 use crate::v4::session::{HeldSlot, Session};
 use crate::v4::status::{OpError, OpResult};
-use dafs_rpc::{Mark, Reply};
+use dafs_rpc::Reply;
 use dafs_service::durable::{self, Change};
 use dafs_service::{Caller, Client, Handle, Owner, Service, Subject};
 use dafs_store::{Stability, Wait};
-use dafs_wire::nfs4::{OpNum, SessionId, Stateid, Status, Verifier};
+use dafs_wire::nfs4::{SessionId, Stateid, Status, Verifier};
 use dafs_wire::xdr::{Encoder, Payload};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -53,8 +53,6 @@ pub(crate) struct OpContext<'a> {
     pub(crate) shared: &'a Arc<NfsShared>,
     /// `Allowed` if operations may wait.
     pub(crate) wait: Wait,
-    /// The lane whose machines may be waited for. `None` for any.
-    pub(super) lane: Option<u64>,
     /// The call.
     pub(crate) call: CallContext,
     /// The arguments.
@@ -77,7 +75,7 @@ pub(crate) struct Copied {
     pub(crate) verifier: Verifier,
 }
 
-/// The private state of the engine.
+/// The state of a compound that its operations see by methods only.
 #[derive(Debug, Default)]
 pub(super) struct Frame {
     pub(super) current: Option<Place>,
@@ -93,27 +91,13 @@ pub(super) struct Frame {
     pub(super) reply_bytes_max: usize,
     pub(super) op_count: u32,
     pub(super) op_index: u32,
-    /// The start of the running operation in the arguments.
-    pub(super) op_start: usize,
     /// The part of a COPY that was made in earlier turns.
     pub(super) copied: Option<Copied>,
     /// The state of changes with durable replies.
     pub(super) journal: Progress,
     /// A retry of a request that an earlier run of the server has worked on.
     pub(super) resume: Option<Box<Resume>>,
-    /// Too little is known to answer such a retry.
-    pub(super) lost: bool,
-    /// The start of the results.
-    pub(super) begin: Option<Mark>,
-    /// The final status of a compound whose reply waits for the journal.
-    pub(super) end: Option<Status>,
-    /// The position of status and number of results in the reply.
-    pub(super) status_at: usize,
-    pub(super) count_at: usize,
     pub(super) stages: Stages,
-    /// The last operation other than those on sessions and handles. It names the request in the
-    /// log.
-    pub(super) name: Option<OpNum>,
 }
 
 impl<'a> OpContext<'a> {
@@ -285,34 +269,15 @@ impl<'a> OpContext<'a> {
         self.frame.op_count == 1
     }
 
-    /// Returns the index of the running operation.
-    pub(crate) fn op_index(&self) -> u32 {
-        self.frame.op_index
-    }
-
     /// Returns the number of operations of the compound.
     pub(crate) fn op_count(&self) -> u32 {
         self.frame.op_count
-    }
-
-    /// Returns the known results of this request, if an earlier run of the server has worked on it.
-    pub(crate) fn resumed(&self) -> Option<&Resume> {
-        self.frame.resume.as_deref()
     }
 
     /// Resumes a request that an earlier run of the server has worked on, for an absent client.
     pub(crate) fn resume(&mut self, session: Arc<Session>, resume: Resume) {
         self.session = Some(session);
         self.frame.resume = Some(Box::new(resume));
-    }
-
-    /// Reports that the retry of an executed request cannot be answered.
-    ///
-    /// # Errors
-    /// `DeadSession`, which becomes the answer to the whole compound.
-    pub(crate) fn lose(&mut self) -> OpResult {
-        self.frame.lost = true;
-        Err(Status::DeadSession.into())
     }
 
     /// Makes replies to changes of this request durable.
@@ -472,6 +437,12 @@ impl<'a> OpContext<'a> {
             gate.notify()
         })?;
         self.frame.journal.intended(self.frame.op_index, guarded, gate)
+    }
+
+    /// Returns the changes in the journal, and the results so far.
+    pub(super) fn journal(&mut self) -> (&mut Progress, Results<'_>) {
+        let current = self.frame.current.as_ref().map(|place| &place.handle);
+        (&mut self.frame.journal, Results { reply: &self.reply, current })
     }
 
     /// Returns the status for a reply that has become too big.

@@ -1,11 +1,11 @@
 //! The end of a compound: it has a reply to send, or is parked until it can go on.
 
 use super::context::{CallContext, Frame, OpContext};
-use super::engine::run;
+use super::engine::Runner;
 use crate::args::Args;
 use crate::measure::About;
 use crate::shared::NfsShared;
-use crate::v4::journal::{Gate, Results, Unsettled};
+use crate::v4::journal::{Gate, Unsettled};
 use crate::v4::session::Session;
 use dafs_rpc::Reply;
 use dafs_service::{Door, Owner};
@@ -21,26 +21,27 @@ pub(crate) struct Parked {
     reply: Reply,
     session: Option<Arc<Session>>,
     frame: Frame,
+    runner: Runner,
 }
 
 impl Parked {
     /// Runs the rest. May wait for the machines of `lane`, but not for others, nor for the journal.
     /// `args` are the arguments that the compound started with.
     pub(crate) fn run(self: Box<Self>, args: Args<'_>, lane: u64) -> Result<Reply, Box<Self>> {
-        let Self { shared, call, minor, reply, session, mut frame } = *self;
+        let Self { shared, call, minor, reply, session, mut frame, mut runner } = *self;
         frame.stages.resume(&shared);
-        let (wait, lane) = (Wait::Allowed, Some(lane));
-        let mut cx =
-            OpContext { shared: &shared, wait, lane, call, args, minor, reply, session, frame };
-        if let Some(status) = cx.frame.end {
-            let status = settled(&mut cx, status);
-            return Ok(finish(cx, status));
+        runner.lane = Some(lane);
+        let wait = Wait::Allowed;
+        let mut cx = OpContext { shared: &shared, wait, call, args, minor, reply, session, frame };
+        if let Some(status) = runner.end {
+            let status = runner.settled(&mut cx, status);
+            return Ok(runner.finish(cx, status));
         }
         let mut decoder = args.decoder();
-        let seek = decoder.resume(cx.frame.op_start);
+        let seek = decoder.resume(runner.op_start);
         debug_assert!(seek.is_ok(), "the arguments are those of the first run");
-        let end = run(&mut cx, &mut decoder);
-        conclude(cx, end)
+        let end = runner.run(&mut cx, &mut decoder);
+        runner.conclude(cx, end)
     }
 
     /// Returns the gate that has to open before the rest can run. `None` when any thread that may
@@ -60,30 +61,75 @@ impl Parked {
     }
 }
 
-/// Ends a compound with a status, or parks it.
-pub(super) fn conclude(mut cx: OpContext<'_>, end: Option<Status>) -> Result<Reply, Box<Parked>> {
-    if let Some(status) = end {
-        complete(&mut cx, status);
-        let Frame { journal, current, .. } = &mut cx.frame;
-        let current = current.as_ref().map(|place| &place.handle);
-        let results = Results { reply: &cx.reply, current };
-        if journal.settle_reply(cx.shared, results).is_ok() {
-            return Ok(finish(cx, status));
+impl Runner {
+    /// Ends a compound with a status, or parks it.
+    pub(super) fn conclude(
+        mut self,
+        mut cx: OpContext<'_>,
+        end: Option<Status>,
+    ) -> Result<Reply, Box<Parked>> {
+        if let Some(status) = end {
+            self.complete(&mut cx, status);
+            let shared = cx.shared;
+            let (journal, results) = cx.journal();
+            if journal.settle_reply(shared, results).is_ok() {
+                return Ok(self.finish(cx, status));
+            }
+            self.end = end;
         }
-        cx.frame.end = end;
+        let OpContext { shared, wait: _, call, args: _, minor, reply, session, mut frame } = cx;
+        frame.stages.park(shared);
+        let (shared, runner) = (shared.clone(), self);
+        Err(Box::new(Parked { shared, call, minor, reply, session, frame, runner }))
     }
-    let OpContext { shared, wait: _, lane: _, call, args: _, minor, reply, session, mut frame } =
-        cx;
-    frame.stages.park(shared);
-    Err(Box::new(Parked { shared: shared.clone(), call, minor, reply, session, frame }))
-}
 
-/// Handles the journal's answer about the reply. Returns the status of the compound.
-fn settled(cx: &mut OpContext<'_>, status: Status) -> Status {
-    let Err(unsettled) = cx.frame.journal.settled() else { return status };
-    let status = take_back(cx, unsettled);
-    complete(cx, status);
-    status
+    /// Handles the journal's answer about the reply. Returns the status of the compound.
+    fn settled(&self, cx: &mut OpContext<'_>, status: Status) -> Status {
+        let Err(unsettled) = cx.frame.journal.settled() else { return status };
+        let status = take_back(cx, unsettled);
+        self.complete(cx, status);
+        status
+    }
+
+    /// Answers as if the retry of a request had failed in its SEQUENCE.
+    pub(super) fn lost(&self, cx: &mut OpContext<'_>) -> Status {
+        if let Some(begin) = self.begin {
+            cx.reply.truncate_to(begin);
+        }
+        refuse(cx, OpNum::Sequence as u32, Status::DeadSession);
+        cx.frame.op_index = 1;
+        Status::DeadSession
+    }
+
+    /// Writes the head of the reply.
+    fn complete(&self, cx: &mut OpContext<'_>, status: Status) {
+        let count = cx.frame.op_index;
+        let mut e = cx.encoder();
+        e.patch_u32(self.status_at, status.code());
+        e.patch_u32(self.count_at, count);
+    }
+
+    /// Caches the reply if the client asked for that, and releases the slot.
+    fn finish(&self, cx: OpContext<'_>, status: Status) -> Reply {
+        let OpContext { shared, call, session, reply, frame, .. } = cx;
+        let about = About {
+            door: Door::Nfs4,
+            operation: self.name.unwrap_or(OpNum::Getattr).name(),
+            client: session.as_ref().map(|session| session.client().usage()),
+            handle: frame.current.map(|place| place.handle),
+            peer: call.origin.address(),
+            failed: status != Status::Ok,
+        };
+        frame.stages.end(shared, &about);
+        if let Some(kept) = &frame.replay {
+            return Reply::from_bytes(kept);
+        }
+        if let Some(held) = frame.held {
+            let keep = frame.cache || frame.op_count == 1;
+            held.finish(keep.then(|| reply.to_bytes().into()));
+        }
+        reply
+    }
 }
 
 /// Ends the results with a change whose result the journal did not take. Returns the status of the
@@ -96,16 +142,6 @@ pub(super) fn take_back(cx: &mut OpContext<'_>, unsettled: Unsettled) -> Status 
     status
 }
 
-/// Answers as if the retry of a request had failed in its SEQUENCE.
-pub(super) fn lost(cx: &mut OpContext<'_>) -> Status {
-    if let Some(begin) = cx.frame.begin {
-        cx.reply.truncate_to(begin);
-    }
-    refuse(cx, OpNum::Sequence as u32, Status::DeadSession);
-    cx.frame.op_index = 1;
-    Status::DeadSession
-}
-
 /// Writes the result of a failed operation without a body.
 pub(super) fn refuse(cx: &mut OpContext<'_>, number: u32, status: Status) {
     let mut e = cx.encoder();
@@ -115,34 +151,4 @@ pub(super) fn refuse(cx: &mut OpContext<'_>, number: u32, status: Status) {
         // It returns its mask in every case (RFC 8881 18.30.2), even if it did not run.
         e.value(&SetattrResult::default());
     }
-}
-
-/// Writes the head of the reply.
-fn complete(cx: &mut OpContext<'_>, status: Status) {
-    let (status_at, count_at, count) = (cx.frame.status_at, cx.frame.count_at, cx.frame.op_index);
-    let mut e = cx.encoder();
-    e.patch_u32(status_at, status.code());
-    e.patch_u32(count_at, count);
-}
-
-/// Caches the reply if the client asked for that, and releases the slot.
-fn finish(cx: OpContext<'_>, status: Status) -> Reply {
-    let OpContext { shared, call, session, reply, frame, .. } = cx;
-    let about = About {
-        door: Door::Nfs4,
-        operation: frame.name.unwrap_or(OpNum::Getattr).name(),
-        client: session.as_ref().map(|session| session.client().usage()),
-        handle: frame.current.map(|place| place.handle),
-        peer: call.origin.address(),
-        failed: status != Status::Ok,
-    };
-    frame.stages.end(shared, &about);
-    if let Some(kept) = &frame.replay {
-        return Reply::from_bytes(kept);
-    }
-    if let Some(held) = frame.held {
-        let keep = frame.cache || frame.op_count == 1;
-        held.finish(keep.then(|| reply.to_bytes().into()));
-    }
-    reply
 }

@@ -11,7 +11,8 @@
 //!   runs.
 
 use super::context::{CallContext, Frame, OpContext, RESULT_HEAD_BYTES};
-use super::end::{Parked, conclude, lost, refuse, take_back};
+use super::end::{Parked, refuse, take_back};
+use super::lanes::{is_elsewhere, waits_for_store};
 use super::resume;
 use crate::args::Args;
 use crate::limits::{
@@ -20,9 +21,7 @@ use crate::limits::{
 use crate::measure::Stages;
 use crate::shared::NfsShared;
 use crate::v4::dispatch;
-use crate::v4::journal::Results;
 use crate::v4::status::{OpError, OpResult};
-
 use dafs_rpc::{Mark, Reply};
 use dafs_service::Door;
 use dafs_store::Wait;
@@ -38,6 +37,27 @@ pub(crate) enum Answer {
     Parked(Box<Parked>),
     /// The frame around the operations is not XDR.
     Garbage,
+}
+
+/// The state of the engine for one compound.
+#[derive(Debug, Default)]
+pub(super) struct Runner {
+    /// The lane whose machines may be waited for. `None` for any.
+    pub(super) lane: Option<u64>,
+    /// The start of the running operation in the arguments.
+    pub(super) op_start: usize,
+    /// Too little is known to answer a retry.
+    lost: bool,
+    /// The start of the results.
+    pub(super) begin: Option<Mark>,
+    /// The final status of a compound whose reply waits for the journal.
+    pub(super) end: Option<Status>,
+    /// The position of status and number of results in the reply.
+    pub(super) status_at: usize,
+    pub(super) count_at: usize,
+    /// The last operation other than those on sessions and handles. It names the request in the
+    /// log.
+    pub(super) name: Option<OpNum>,
 }
 
 /// Runs the COMPOUND in `args`. With `Wait::Never` it waits for no other machine and no fsync. It
@@ -58,16 +78,14 @@ pub(crate) fn compound(
         ..Frame::default()
     };
     let reply = args.reply();
-    let lane = None;
-    let mut cx = OpContext { shared, wait, lane, call, args, minor, reply, session: None, frame };
+    let mut cx = OpContext { shared, wait, call, args, minor, reply, session: None, frame };
     let mut e = cx.encoder();
     let status_at = e.position();
     e.u32(Status::Ok.code());
     e.opaque(tag);
     let count_at = e.position();
     e.u32(0);
-    cx.frame.status_at = status_at;
-    cx.frame.count_at = count_at;
+    let mut runner = Runner { status_at, count_at, ..Runner::default() };
     let refused = if !(MINOR_VERSION_MIN..=MINOR_VERSION_MAX).contains(&minor) {
         Some(Status::MinorVersMismatch)
     } else if std::str::from_utf8(tag).is_err() {
@@ -77,109 +95,115 @@ pub(crate) fn compound(
     };
     let end = match refused {
         Some(status) => Some(status),
-        None => run(&mut cx, &mut decoder),
+        None => runner.run(&mut cx, &mut decoder),
     };
-    match conclude(cx, end) {
+    match runner.conclude(cx, end) {
         Ok(reply) => Answer::Reply(reply),
         Err(parked) => Answer::Parked(parked),
     }
 }
 
-/// Runs operations until the end, the first failure (its status), or one that must wait (`None`).
-pub(super) fn run<'a>(cx: &mut OpContext<'a>, decoder: &mut Decoder<'a>) -> Option<Status> {
-    let service = &cx.shared.service;
-    // A client that sets a fence against this one waits for this work to end.
-    let entry = service.begin_work(cx.call.origin.address());
-    let mut is_known = false;
-    while cx.frame.op_index < cx.frame.op_count {
-        if let Some(session) = cx.session.as_ref().filter(|_| !is_known) {
-            entry.is_of(session.client());
-            is_known = true;
+impl Runner {
+    /// Runs operations until the end, the first failure (its status), or one that must wait
+    /// (`None`).
+    pub(super) fn run<'a>(
+        &mut self,
+        cx: &mut OpContext<'a>,
+        decoder: &mut Decoder<'a>,
+    ) -> Option<Status> {
+        let service = &cx.shared.service;
+        // A client that sets a fence against this one waits for this work to end.
+        let entry = service.begin_work(cx.call.origin.address());
+        let mut is_known = false;
+        while cx.frame.op_index < cx.frame.op_count {
+            if let Some(session) = cx.session.as_ref().filter(|_| !is_known) {
+                entry.is_of(session.client());
+                is_known = true;
+            }
+            self.op_start = decoder.position();
+            let (mark, at, len) = (cx.reply.mark(), cx.encoder().position(), cx.reply.len());
+            self.begin.get_or_insert(mark);
+            let (number, result) = self.step(cx, decoder);
+            if self.lost {
+                return Some(self.lost(cx));
+            }
+            if cx.frame.replay.is_some() {
+                return Some(Status::Ok);
+            }
+            let waits = result == Err(OpError::Wait) && cx.wait == Wait::Never;
+            if waits
+                || matches!(result, Err(OpError::Later | OpError::Elsewhere | OpError::NextTurn))
+            {
+                cx.reply.truncate_to(mark);
+                return None;
+            }
+            if let Some(unsettled) = cx.frame.journal.take_unsettled() {
+                return Some(take_back(cx, unsettled));
+            }
+            let status = settle(cx, (mark, at), number, result);
+            cx.frame.stages.lap(cx.shared, Door::Nfs4, number, status != Status::Ok);
+            let bytes = len..cx.reply.len();
+            let op = (cx.frame.op_index, number);
+            cx.frame.journal.ran(op, mark, bytes, status != Status::Ok);
+            cx.frame.op_index += 1;
+            if status != Status::Ok {
+                return Some(status);
+            }
         }
-        cx.frame.op_start = decoder.position();
-        let (mark, at, len) = (cx.reply.mark(), cx.encoder().position(), cx.reply.len());
-        cx.frame.begin.get_or_insert(mark);
-        let (number, result) = step(cx, decoder);
-        if cx.frame.lost {
-            return Some(lost(cx));
-        }
-        if cx.frame.replay.is_some() {
-            return Some(Status::Ok);
-        }
-        let waits = result == Err(OpError::Wait) && cx.wait == Wait::Never;
-        if waits || matches!(result, Err(OpError::Later | OpError::Elsewhere | OpError::NextTurn)) {
-            cx.reply.truncate_to(mark);
-            return None;
-        }
-        if let Some(unsettled) = cx.frame.journal.take_unsettled() {
-            return Some(take_back(cx, unsettled));
-        }
-        let status = settle(cx, (mark, at), number, result);
-        cx.frame.stages.lap(cx.shared, Door::Nfs4, number, status != Status::Ok);
-        let bytes = len..cx.reply.len();
-        let op = (cx.frame.op_index, number);
-        cx.frame.journal.ran(op, mark, bytes, status != Status::Ok);
-        cx.frame.op_index += 1;
-        if status != Status::Ok {
-            return Some(status);
-        }
+        Some(Status::Ok)
     }
-    Some(Status::Ok)
-}
 
-/// Decodes and runs one operation. Returns the operation number of its result, and the outcome.
-fn step<'a>(cx: &mut OpContext<'a>, decoder: &mut Decoder<'a>) -> (u32, OpResult) {
-    let Ok(number) = { *decoder }.u32() else {
-        return (OP_ILLEGAL, Err(Status::BadXdr.into()));
-    };
-    let known = OpNum::from_u32(number).filter(|op| op.minor_version_min() <= cx.minor);
-    let Some(op_number) = known else {
-        return (OP_ILLEGAL, Err(Status::OpIllegal.into()));
-    };
-    if cx.frame.uncached {
-        return (number, Err(Status::RetryUncachedRep.into()));
+    /// Decodes and runs one operation. Returns the operation number of its result, and the outcome.
+    fn step<'a>(&mut self, cx: &mut OpContext<'a>, decoder: &mut Decoder<'a>) -> (u32, OpResult) {
+        let Ok(number) = { *decoder }.u32() else {
+            return (OP_ILLEGAL, Err(Status::BadXdr.into()));
+        };
+        let known = OpNum::from_u32(number).filter(|op| op.minor_version_min() <= cx.minor);
+        let Some(op_number) = known else {
+            return (OP_ILLEGAL, Err(Status::OpIllegal.into()));
+        };
+        if cx.frame.uncached {
+            return (number, Err(Status::RetryUncachedRep.into()));
+        }
+        if let Err(status) = check_place(cx, op_number) {
+            return (number, Err(status.into()));
+        }
+        let Ok(op) = Op::decode(decoder, cx.minor) else {
+            return (number, Err(Status::BadXdr.into()));
+        };
+        if decoder.check_apart().is_err() {
+            return (number, Err(Status::BadXdr.into()));
+        }
+        let change_bytes = dispatch::change_result_bytes(op_number);
+        // Number and status of this operation are not written yet, and one more status has to fit.
+        if change_bytes > 0 && cx.room() < change_bytes + RESULT_HEAD_BYTES {
+            return (number, Err(cx.too_big().into()));
+        }
+        if !matches!(op_number, OpNum::Sequence | OpNum::Putfh | OpNum::Getattr | OpNum::Getfh) {
+            self.name = Some(op_number);
+        }
+        if cx.wait == Wait::Never && waits_for_store(cx, op_number) {
+            return (number, Err(OpError::Wait));
+        }
+        if is_elsewhere(cx, self.lane, op_number) {
+            return (number, Err(OpError::Elsewhere));
+        }
+        let mut e = cx.encoder();
+        e.u32(number);
+        e.u32(Status::Ok.code());
+        let result = if cx.frame.resume.is_some() {
+            resume::run(cx, op_number, &op, decoder.rest()).unwrap_or_else(|| {
+                self.lost = true;
+                Err(Status::DeadSession.into())
+            })
+        } else {
+            let (shared, op_index) = (cx.shared, cx.frame.op_index);
+            let (journal, results) = cx.journal();
+            let settled = journal.settle_earlier((op_index, op_number), shared, results);
+            settled.and_then(|()| dispatch::run(cx, &op, decoder.rest()))
+        };
+        (number, result)
     }
-    if let Err(status) = check_place(cx, op_number) {
-        return (number, Err(status.into()));
-    }
-    let Ok(op) = Op::decode(decoder, cx.minor) else {
-        return (number, Err(Status::BadXdr.into()));
-    };
-    if decoder.check_apart().is_err() {
-        return (number, Err(Status::BadXdr.into()));
-    }
-    let change_bytes = dispatch::change_result_bytes(op_number);
-    // Number and status of this operation are not written yet, and one more status has to fit.
-    if change_bytes > 0 && cx.room() < change_bytes + RESULT_HEAD_BYTES {
-        return (number, Err(cx.too_big().into()));
-    }
-    if !matches!(op_number, OpNum::Sequence | OpNum::Putfh | OpNum::Getattr | OpNum::Getfh) {
-        cx.frame.name = Some(op_number);
-    }
-    if cx.wait == Wait::Never && cx.waits_for_store(op_number) {
-        return (number, Err(OpError::Wait));
-    }
-    if cx.is_elsewhere(op_number) {
-        return (number, Err(OpError::Elsewhere));
-    }
-    let mut e = cx.encoder();
-    e.u32(number);
-    e.u32(Status::Ok.code());
-    let result = match &cx.frame.resume {
-        None => match settle_earlier(cx, op_number) {
-            Ok(()) => dispatch::run(cx, &op, decoder.rest()),
-            waits => waits,
-        },
-        Some(_) => resume::run(cx, op_number, &op, decoder.rest()),
-    };
-    (number, result)
-}
-
-/// Makes sure that the journal has the result of the change before an operation.
-fn settle_earlier(cx: &mut OpContext<'_>, number: OpNum) -> OpResult {
-    let Frame { journal, current, op_index, .. } = &mut cx.frame;
-    let current = current.as_ref().map(|place| &place.handle);
-    journal.settle_earlier((*op_index, number), cx.shared, Results { reply: &cx.reply, current })
 }
 
 /// Checks the position of an operation (RFC 8881 2.6.3.1, 18.46.3, and the operations' own

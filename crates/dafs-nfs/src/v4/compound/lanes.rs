@@ -10,20 +10,18 @@ use super::context::{Frame, OpContext, Place};
 use dafs_service::{Service, Touch};
 use dafs_wire::nfs4::OpNum;
 
-impl OpContext<'_> {
-    /// True if the operation on the current file handle may wait for other machines.
-    pub(super) fn waits_for_store(&self, number: OpNum) -> bool {
-        let service = &self.shared.service;
-        let waits = |place: Place| service.namespace().waits_for(&place.handle, Touch::Object);
-        !is_about_handles(number) && self.frame.current.is_some_and(waits)
-    }
+/// True if the operation on the current file handle may wait for other machines.
+pub(super) fn waits_for_store(cx: &OpContext<'_>, number: OpNum) -> bool {
+    let service = &cx.shared.service;
+    let waits = |place: Place| service.namespace().waits_for(&place.handle, Touch::Object);
+    !is_about_handles(number) && cx.frame.current.is_some_and(waits)
+}
 
-    /// True if an operation may wait for machines of another lane than this thread's.
-    pub(super) fn is_elsewhere(&self, number: OpNum) -> bool {
-        let Some(own) = self.lane else { return false };
-        let lane = self.frame.lane(&self.shared.service);
-        !is_about_handles(number) && lane != own && lane != 0
-    }
+/// True if an operation may wait for machines of another lane than this thread's, which is `own`.
+pub(super) fn is_elsewhere(cx: &OpContext<'_>, own: Option<u64>, number: OpNum) -> bool {
+    let Some(own) = own else { return false };
+    let lane = cx.frame.lane(&cx.shared.service);
+    !is_about_handles(number) && lane != own && lane != 0
 }
 
 /// True if an operation only stores and returns handles.

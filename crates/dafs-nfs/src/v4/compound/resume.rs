@@ -25,10 +25,15 @@ use dafs_wire::nfs4::{
     SetxattrResult, Stateid, Status, Verifier, WriteResult,
 };
 
-/// Runs an operation of such a request.
-pub(super) fn run<'a>(cx: &mut OpContext<'a>, number: OpNum, op: &Op<'a>, rest: &[u8]) -> OpResult {
-    let index = cx.op_index();
-    let Some(resume) = cx.resumed() else { return Err(Status::ServerFault.into()) };
+/// Runs an operation of such a request. Returns `None` when the retry cannot be answered.
+pub(super) fn run<'a>(
+    cx: &mut OpContext<'a>,
+    number: OpNum,
+    op: &Op<'a>,
+    rest: &[u8],
+) -> Option<OpResult> {
+    let index = cx.frame.op_index;
+    let resume = cx.frame.resume.as_ref()?;
     let before_last = resume.known.last().is_some_and(|(last, _)| index < *last);
     let known = resume.known.iter().find(|(at, _)| *at == index);
     let outcome = match known.map(|(_, known)| known.clone()) {
@@ -37,19 +42,19 @@ pub(super) fn run<'a>(cx: &mut OpContext<'a>, number: OpNum, op: &Op<'a>, rest: 
             if let Some(handle) = current {
                 cx.set_current(handle);
             }
-            return Ok(());
+            return Some(Ok(()));
         }
-        Some(Known::Happened(effect)) => return tell(cx, op, &effect).or_else(|_| cx.lose()),
-        Some(Known::Failed) => return Err(Status::Io.into()),
+        Some(Known::Happened(effect)) => return tell(cx, op, &effect).ok().map(Ok),
+        Some(Known::Failed) => return Some(Err(Status::Io.into())),
         None if looks_only(number) => dispatch::run(cx, op, rest),
         None => Err(Status::Delay.into()),
     };
     match outcome {
         // The compared attributes have changed since, perhaps by this request itself.
-        Err(_) if before_last && matches!(number, OpNum::Verify | OpNum::Nverify) => Ok(()),
-        Err(OpError::Wait | OpError::Later) => outcome,
-        Err(_) if before_last => cx.lose(),
-        outcome => outcome,
+        Err(_) if before_last && matches!(number, OpNum::Verify | OpNum::Nverify) => Some(Ok(())),
+        Err(OpError::Wait | OpError::Later) => Some(outcome),
+        Err(_) if before_last => None,
+        outcome => Some(outcome),
     }
 }
 
