@@ -1,4 +1,4 @@
-//! Dispatches an operation to its function.
+//! Dispatches an operation to its function. Touches neither slot nor reply.
 
 use super::compound::context::OpContext;
 use super::status::OpResult;
@@ -8,9 +8,8 @@ use dafs_wire::nfs4::{Op, OpNum, Status};
 /// Runs an operation. Operations on clients, sessions, file handles and state-ids as such are in
 /// this file. Those on files are in [`ops`]. `rest` are the operations that follow.
 pub(crate) fn run<'a>(cx: &mut OpContext<'a>, op: &Op<'a>, rest: &[u8]) -> OpResult {
-    if let Some(role) = cx.shared.data_role() {
-        let role = role.clone();
-        if let Some(result) = data::run(cx, &role, op) {
+    if let Some(role) = cx.shared().data_role() {
+        if let Some(result) = data::run(cx, role, op) {
             return result;
         }
     }

@@ -9,6 +9,7 @@
 //! logged changes in the same way, while the operation runs.
 //!
 //! Invariants
+//! * This file imports neither operations nor their context.
 //! * No function here blocks a thread: a compound that waits for the journal is parked at a
 //!   [`Gate`].
 //! * At most one change of a compound is under way in the journal, so two compounds never deadlock.

@@ -1,4 +1,9 @@
-//! The parts of a compound that its operations see.
+//! The parts of a compound that its operations see: handles, caller, session, reply, service.
+//!
+//! Invariants
+//! * Nothing here runs an operation. This file imports no operation, neither the dispatch nor the
+//!   engine.
+//! * Operations use methods alone. The fields are open to the files of the engine only.
 
 use crate::admission::{Origin, Who};
 use crate::args::Args;
@@ -50,19 +55,19 @@ impl CallContext {
 /// A compound under way.
 pub(crate) struct OpContext<'a> {
     /// The state that all compounds share.
-    pub(crate) shared: &'a Arc<NfsShared>,
+    pub(super) shared: &'a Arc<NfsShared>,
     /// `Allowed` if operations may wait.
-    pub(crate) wait: Wait,
+    pub(super) wait: Wait,
     /// The call.
-    pub(crate) call: CallContext,
+    pub(super) call: CallContext,
     /// The arguments.
-    pub(crate) args: Args<'a>,
+    pub(super) args: Args<'a>,
     /// The minor version: 1 or 2.
-    pub(crate) minor: u32,
+    pub(super) minor: u32,
     /// The reply so far.
-    pub(crate) reply: Reply,
+    pub(super) reply: Reply,
     /// The session, once SEQUENCE has succeeded.
-    pub(crate) session: Option<Arc<Session>>,
+    pub(super) session: Option<Arc<Session>>,
     pub(super) frame: Frame,
 }
 
@@ -204,13 +209,55 @@ impl<'a> OpContext<'a> {
         self.shared.admits(handle, &self.call.origin, self.call.who.flavour).err()
     }
 
+    /// Returns the service.
+    pub(crate) fn service(&self) -> &'a Service {
+        &self.shared.service
+    }
+
+    /// Returns the state that all compounds share, for operations on sessions and copies.
+    pub(crate) fn shared(&self) -> &'a Arc<NfsShared> {
+        self.shared
+    }
+
+    /// Returns the present write verifier.
+    pub(crate) fn write_verifier(&self) -> Verifier {
+        Verifier(self.shared.write_verifier.current())
+    }
+
+    /// Returns the call.
+    pub(crate) fn call(&self) -> &CallContext {
+        &self.call
+    }
+
+    /// Returns the arguments.
+    pub(crate) fn args(&self) -> Args<'a> {
+        self.args
+    }
+
+    /// Returns the minor version: 1 or 2.
+    pub(crate) fn minor(&self) -> u32 {
+        self.minor
+    }
+
+    /// Returns `Allowed` if this operation may wait.
+    pub(crate) fn wait(&self) -> Wait {
+        self.wait
+    }
+
+    /// Returns the session.
+    ///
+    /// # Errors
+    /// `OpNotInSession` before SEQUENCE has succeeded.
+    pub(crate) fn session(&self) -> Result<&Arc<Session>, OpError> {
+        self.session.as_ref().ok_or(OpError::Status(Status::OpNotInSession))
+    }
+
     /// Returns the client of the session.
     ///
     /// # Errors
     /// `OpNotInSession` without a session.
     pub(crate) fn client(&self) -> Result<&Arc<Client>, OpError> {
-        let session = self.session.as_ref();
-        Ok(session.ok_or(OpError::Status(Status::OpNotInSession))?.client())
+        Ok(self.session()?.client())
     }
 
     /// Returns the present time of the service. The call may have waited.
@@ -246,6 +293,11 @@ impl<'a> OpContext<'a> {
             now_ns: self.call.now_ns,
         };
         Ok((&self.shared.service, caller, self.minor, &mut self.reply))
+    }
+
+    /// Returns the reply so far, for results with file data.
+    pub(crate) fn reply(&mut self) -> &mut Reply {
+        &mut self.reply
     }
 
     /// Returns an encoder for results.
@@ -308,11 +360,6 @@ impl<'a> OpContext<'a> {
     pub(crate) fn refuse_retry(&mut self, session: Arc<Session>) {
         self.frame.uncached = true;
         self.session = Some(session);
-    }
-
-    /// Returns the bytes of the reply so far, without the RPC header.
-    pub(crate) fn reply_len(&self) -> usize {
-        self.reply.len()
     }
 
     /// Finds a live session.

@@ -1,4 +1,5 @@
-//! The end of a compound: it has a reply to send, or is parked until it can go on.
+//! The end of a compound: it has a reply to send, or is parked until it can go on. No operation
+//! runs here.
 
 use super::context::{CallContext, Frame, OpContext};
 use super::engine::Runner;

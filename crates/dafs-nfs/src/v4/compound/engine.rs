@@ -9,6 +9,7 @@
 //! * The slot that SEQUENCE took is released when the compound ends, in whatever way.
 //! * The rules on the positions of operations (RFC 8881 18.46.3) are checked before any operation
 //!   runs.
+//! * The engine names no operation's function, and touches no file. It leaves both to the dispatch.
 
 use super::context::{CallContext, Frame, OpContext, RESULT_HEAD_BYTES};
 use super::end::{Parked, refuse, take_back};

@@ -22,7 +22,7 @@ use dafs_service::durable::{self, Effect};
 use dafs_wire::nfs4::{
     Attr, Bitmap, ChangeInfo, CreateResult, LinkResult, Op, OpNum, OpenArgs, OpenDelegation,
     OpenFlags, OpenHow, OpenResult, RemoveResult, RemovexattrResult, RenameResult, SetattrResult,
-    SetxattrResult, Stateid, Status, Verifier, WriteResult,
+    SetxattrResult, Stateid, Status, WriteResult,
 };
 
 /// Runs an operation of such a request. Returns `None` when the retry cannot be answered.
@@ -62,7 +62,7 @@ pub(super) fn run<'a>(
 fn tell(cx: &mut OpContext<'_>, op: &Op<'_>, effect: &Effect) -> OpResult {
     match (op, *effect) {
         (Op::Create(args), Effect::Made { dir, object, dir_before, .. }) => {
-            let capabilities = cx.shared.service.capabilities(&dir)?;
+            let capabilities = cx.service().capabilities(&dir)?;
             let change = set::parse(&args.attributes, cx.minor, &capabilities, Purpose::New)?;
             // It is not known if the list was set, too.
             let attributes_set = change.mask.without(Attr::Acl.number());
@@ -97,7 +97,7 @@ fn tell(cx: &mut OpContext<'_>, op: &Op<'_>, effect: &Effect) -> OpResult {
             cx.encoder().value(&RenameResult { source, target });
         }
         (Op::Setattr(args), Effect::AttrSet { file }) => {
-            let capabilities = cx.shared.service.capabilities(&file)?;
+            let capabilities = cx.service().capabilities(&file)?;
             let change = set::parse(&args.attributes, cx.minor, &capabilities, Purpose::Existing)?;
             cx.encoder().value(&SetattrResult { attributes_set: change.mask });
         }
@@ -110,7 +110,7 @@ fn tell(cx: &mut OpContext<'_>, op: &Op<'_>, effect: &Effect) -> OpResult {
             cx.encoder().value(&RemovexattrResult { change });
         }
         (Op::Write(args), Effect::Written { len, .. }) => {
-            let verifier = Verifier(cx.shared.write_verifier.current());
+            let verifier = cx.write_verifier();
             let result = WriteResult { count: len as u32, committed: args.stable, verifier };
             cx.encoder().value(&result);
         }
@@ -121,7 +121,7 @@ fn tell(cx: &mut OpContext<'_>, op: &Op<'_>, effect: &Effect) -> OpResult {
 
 /// Returns the change of an object. Other clients may have changed it, too.
 fn changed(cx: &OpContext<'_>, object: &Handle, before: u64) -> ChangeInfo {
-    let after = cx.shared.service.getattr(object).map_or(before, |attr| attr.change);
+    let after = cx.service().getattr(object).map_or(before, |attr| attr.change);
     ChangeInfo { atomic: false, before, after }
 }
 
@@ -142,7 +142,7 @@ fn set_by_open(
     dir: &Handle,
     created: bool,
 ) -> Result<Bitmap, OpError> {
-    let capabilities = cx.shared.service.capabilities(dir)?;
+    let capabilities = cx.service().capabilities(dir)?;
     let mask = |fattr, purpose| {
         let change = set::parse(fattr, cx.minor, &capabilities, purpose)?;
         Ok::<_, OpError>(change.mask.without(Attr::Acl.number()))

@@ -2,6 +2,7 @@
 //! authorisation (RFC 8881 13.3).
 //!
 //! Invariants
+//! * An operation touches the context and the files of its role, never the slot or the engine.
 //! * No operation depends on state of this server, because it has none. State-ids are the metadata
 //!   server's, which checks each use.
 //! * A use begins before it is checked, so that a revocation can wait for its end.
@@ -71,12 +72,12 @@ fn check(
 
 /// Destroys the session if it is too old.
 fn check_session(cx: &OpContext<'_>, age: Duration) -> OpResult {
-    let session = cx.session.as_ref().ok_or(Status::OpNotInSession)?;
+    let session = cx.session()?;
     let now_ns = cx.now_ns();
     let age_ns = u64::try_from(age.as_nanos()).unwrap_or(u64::MAX);
     if session.made_ns() >= now_ns.saturating_sub(age_ns) {
         return Ok(());
     }
-    cx.shared.destroy_session(session, now_ns);
+    cx.shared().destroy_session(session, now_ns);
     Err(Status::DeadSession.into())
 }

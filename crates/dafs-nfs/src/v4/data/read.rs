@@ -30,7 +30,7 @@ pub(super) fn read(cx: &mut OpContext<'_>, role: &DataRole, args: &ReadArgs) -> 
     let head = encoder.position();
     encoder.bool(false);
     encoder.u32(0);
-    let mut space = cx.reply.bulk(wanted).map_err(|_| OpError::Status(Status::Delay))?;
+    let mut space = cx.reply().bulk(wanted).map_err(|_| OpError::Status(Status::Delay))?;
     let read = |view: VolatileSlice<'_>, at| file.read_at(&[view], at, Wait::Allowed);
     let size = || match file.file_size()? {
         Some(size) => Ok(size),

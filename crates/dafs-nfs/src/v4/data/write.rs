@@ -11,11 +11,11 @@ use crate::v4::ops::sync_failed;
 use crate::v4::status::{OpError, OpResult, of_store};
 use dafs_service::DataRole;
 use dafs_store::{DataUse, Stability, Wait};
-use dafs_wire::nfs4::{StableHow, Status, Verifier, WriteArgs, WriteResult};
+use dafs_wire::nfs4::{StableHow, Status, WriteArgs, WriteResult};
 
 pub(super) fn write<'a>(cx: &mut OpContext<'a>, role: &DataRole, args: &WriteArgs<'a>) -> OpResult {
     let handle = cx.current()?;
-    let data = cx.args.view(args.data).ok_or(Status::BadXdr)?;
+    let data = cx.args().view(args.data).ok_or(Status::BadXdr)?;
     cx.may_wait()?;
     let file = role.files.open(&handle.file)?;
     let _use = DataUse::begin(&*file);
@@ -30,7 +30,7 @@ pub(super) fn write<'a>(cx: &mut OpContext<'a>, role: &DataRole, args: &WriteArg
         StableHow::DataSync | StableHow::FileSync => (Stability::Data, StableHow::DataSync),
     };
     // Read before the data is written: if the data is lost meanwhile, the client must see that.
-    let verifier = Verifier(cx.shared.write_verifier.current());
+    let verifier = cx.write_verifier();
     let count = match write_all(&*file, data, args.offset, stability, Wait::Allowed) {
         Ok(count) => count,
         Err(error) if stability != Stability::Unstable => {

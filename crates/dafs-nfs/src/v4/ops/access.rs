@@ -26,7 +26,7 @@ pub(crate) fn access(cx: &mut OpContext<'_>, args: &AccessArgs) -> OpResult {
             wanted |= right;
         }
     }
-    let granted = cx.shared.service.access(cx.caller()?, &handle, wanted).map_err(without_perm)?;
+    let granted = cx.service().access(cx.caller()?, &handle, wanted).map_err(without_perm)?;
     let mut answer = Access::from_bits_retain(granted.bits()) & asked;
     for (xattr, right) in XATTR_RIGHTS {
         if asked.contains(xattr) && granted.contains(right) {

@@ -92,16 +92,16 @@ pub(crate) fn copy(cx: &mut OpContext<'_>, args: &CopyArgs<'_>) -> OpResult {
         None => {
             check(cx, &mut plan)?;
             // Read before data is copied: if the data is lost meanwhile, the client must see that.
-            let verifier = Verifier(cx.shared.write_verifier.current());
+            let verifier = cx.write_verifier();
             let client = cx.client()?;
             if !args.synchronous
                 && plan.count > COPY_SYNCHRONOUS_BYTES_MAX
-                && let Some(copy) = cx.shared.copies().begin(client.key(), client.host().host())
+                && let Some(copy) = cx.shared().copies().begin(client.key(), client.host().host())
             {
                 let stateid = copy.stateid();
                 let job = Job {
-                    shared: cx.shared.clone(),
-                    call: cx.call.clone(),
+                    shared: cx.shared().clone(),
+                    call: cx.call().clone(),
                     client: client.clone(),
                     plan,
                     copy,
@@ -117,7 +117,7 @@ pub(crate) fn copy(cx: &mut OpContext<'_>, args: &CopyArgs<'_>) -> OpResult {
     // The time of a recall that the slice causes counts from now, because earlier slices may have
     // taken long.
     let caller = Caller { now_ns: cx.now_ns(), ..cx.caller()? };
-    match plan.after(copied.done).slice(cx.shared, caller) {
+    match plan.after(copied.done).slice(cx.shared(), caller) {
         Ok(count) => {
             copied.done += count;
             if count > 0 && copied.done < copied.wanted {
@@ -133,7 +133,7 @@ pub(crate) fn copy(cx: &mut OpContext<'_>, args: &CopyArgs<'_>) -> OpResult {
 
 /// Checks the plan, and sets its length.
 fn check(cx: &OpContext<'_>, plan: &mut Plan) -> OpResult {
-    let (source, _) = plan.files(cx.shared, cx.caller()?)?;
+    let (source, _) = plan.files(cx.shared(), cx.caller()?)?;
     let size = source.attr()?.size;
     // The range must lie in the source (RFC 7862 15.2.3). A count of zero means all of the rest.
     let rest = size.checked_sub(plan.source_offset).ok_or(Status::Inval)?;
@@ -146,7 +146,7 @@ fn check(cx: &OpContext<'_>, plan: &mut Plan) -> OpResult {
 
 pub(crate) fn offload_status(cx: &mut OpContext<'_>, args: &OffloadStatusArgs) -> OpResult {
     cx.current()?;
-    let copy = cx.shared.copies().find(cx.client()?.key(), &args.stateid)?;
+    let copy = cx.shared().copies().find(cx.client()?.key(), &args.stateid)?;
     let result = OffloadStatusResult { count: copy.copied(), complete: copy.outcome() };
     cx.encoder().value(&result);
     Ok(())
@@ -154,7 +154,7 @@ pub(crate) fn offload_status(cx: &mut OpContext<'_>, args: &OffloadStatusArgs) -
 
 pub(crate) fn offload_cancel(cx: &mut OpContext<'_>, args: &OffloadCancelArgs) -> OpResult {
     cx.current()?;
-    let copies = cx.shared.copies();
+    let copies = cx.shared().copies();
     copies.cancel(&*copies.find(cx.client()?.key(), &args.stateid)?);
     Ok(())
 }

@@ -19,13 +19,13 @@ pub(crate) fn create<'a>(cx: &mut OpContext<'a>, args: &CreateArgs<'a>) -> OpRes
         CreateType::Symlink(text) if text.len() > LINK_TEXT_BYTES_MAX => {
             return Err(Status::NameTooLong.into());
         }
-        CreateType::Symlink(text) => cx.args.text(text).ok_or(Status::BadXdr)?,
+        CreateType::Symlink(text) => cx.args().text(text).ok_or(Status::BadXdr)?,
         _ => Cow::default(),
     };
     let object = object(&args.kind, &text)?;
     name::check(args.name)?;
-    let capabilities = cx.shared.service.capabilities(&dir)?;
-    let mut change = set::parse(&args.attributes, cx.minor, &capabilities, Purpose::New)?;
+    let capabilities = cx.service().capabilities(&dir)?;
+    let mut change = set::parse(&args.attributes, cx.minor(), &capabilities, Purpose::New)?;
     change.settle_umask(|| hands_down(cx, &dir, &capabilities))?;
     if change.plain.size.is_some() {
         // None of these objects has a size to set.
@@ -33,7 +33,7 @@ pub(crate) fn create<'a>(cx: &mut OpContext<'a>, args: &CreateArgs<'a>) -> OpRes
     }
     let (kind, attr) = (kind_of_new(&object), &change.plain);
     cx.announce(&Change::Make { dir: &dir, name: args.name, kind, attr })?;
-    let made = cx.shared.service.make(cx.caller()?, &dir, args.name, object, &change.plain)?;
+    let made = cx.service().make(cx.caller()?, &dir, args.name, object, &change.plain)?;
     let handle = Handle { fs: dir.fs, file: made.id };
     let attributes_set = finish_new(cx, &handle, &change);
     let result = CreateResult { change: change_info(made.dir), attributes_set };
@@ -63,7 +63,7 @@ pub(super) fn hands_down(
         return Ok(false);
     }
     let inherited = AceFlags::FILE_INHERIT | AceFlags::DIRECTORY_INHERIT;
-    let acl = cx.shared.service.acl(dir)?;
+    let acl = cx.service().acl(dir)?;
     Ok(acl.entries.iter().any(|entry| entry.flags.intersects(inherited)))
 }
 
@@ -74,7 +74,7 @@ pub(super) fn finish_new(cx: &OpContext<'_>, handle: &Handle, change: &set::Chan
     let Some(acl) = &change.acl else { return plain };
     let set = cx
         .caller()
-        .and_then(|caller| cx.shared.service.set_acl(caller, handle, acl).map_err(OpError::from));
+        .and_then(|caller| cx.service().set_acl(caller, handle, acl).map_err(OpError::from));
     if set.is_ok() { change.mask } else { plain }
 }
 

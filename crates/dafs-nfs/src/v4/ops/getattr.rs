@@ -33,7 +33,7 @@ pub(super) fn check_request(request: Bitmap) -> Result<(), Status> {
 
 pub(crate) fn readlink(cx: &mut OpContext<'_>) -> OpResult {
     let handle = cx.current()?;
-    let text = cx.shared.service.readlink(cx.caller()?, &handle);
+    let text = cx.service().readlink(cx.caller()?, &handle);
     let text = text.map_err(|error| match error {
         // Only a symbolic link has a text (RFC 8881 18.24.4).
         ServiceError::Store(
@@ -42,6 +42,6 @@ pub(crate) fn readlink(cx: &mut OpContext<'_>) -> OpResult {
         error => without_perm(error),
     })?;
     cx.encoder().count(text.len());
-    place_text(&mut cx.reply, &text).map_err(|_| OpError::Status(Status::Delay))?;
+    place_text(cx.reply(), &text).map_err(|_| OpError::Status(Status::Delay))?;
     Ok(())
 }

@@ -10,7 +10,7 @@ use dafs_wire::nfs4::{LookupArgs, OpenattrArgs, Status};
 pub(crate) fn lookup(cx: &mut OpContext<'_>, args: &LookupArgs<'_>) -> OpResult {
     let dir = cx.current()?;
     name::check(args.name)?;
-    let resolved = cx.shared.service.lookup(cx.caller()?, &dir, [args.name]);
+    let resolved = cx.service().lookup(cx.caller()?, &dir, [args.name]);
     match resolved {
         Ok(resolved) => {
             cx.set_current(resolved.handle);
@@ -23,8 +23,7 @@ pub(crate) fn lookup(cx: &mut OpContext<'_>, args: &LookupArgs<'_>) -> OpResult 
 pub(crate) fn lookupp(cx: &mut OpContext<'_>) -> OpResult {
     let dir = cx.current()?;
     let parent = cx
-        .shared
-        .service
+        .service()
         .lookup_parent(cx.caller()?, &dir)
         .map_err(|error| not_a_directory(cx, &dir, error))?;
     cx.set_current(parent);
@@ -35,7 +34,7 @@ pub(crate) fn openattr(cx: &mut OpContext<'_>, _args: &OpenattrArgs) -> OpResult
     let handle = cx.current()?;
     // The directory of named attributes always exists, even if it is empty, so there is none to
     // make.
-    let attributes = cx.shared.service.attr_dir(cx.caller()?, &handle).map_err(|error| {
+    let attributes = cx.service().attr_dir(cx.caller()?, &handle).map_err(|error| {
         match error {
             // Named attributes have none themselves (RFC 8881 5.3).
             ServiceError::Store(StoreError::BadType) => OpError::Status(Status::WrongType),

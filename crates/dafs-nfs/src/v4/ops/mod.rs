@@ -1,6 +1,7 @@
 //! The operations on files, one file per operation or close family.
 //!
 //! Invariants
+//! * An operation touches the context and the service, never the slot or the engine.
 //! * An operation appends its result body only when it has succeeded, unless the protocol gives its
 //!   failure a body.
 //! * Current file handle and state-id change only when the operation has succeeded (RFC 8881
@@ -103,7 +104,7 @@ pub(crate) fn change_info(change: DirChange) -> ChangeInfo {
 /// # Errors
 /// Those of a read of its attributes.
 pub(crate) fn kind_of(cx: &OpContext<'_>, handle: &Handle) -> Result<Kind, OpError> {
-    Ok(cx.shared.service.attributes(cx.caller()?, handle)?.kind)
+    Ok(cx.service().attributes(cx.caller()?, handle)?.kind)
 }
 
 /// Returns the status for an object that is no directory where one is needed, for operations that

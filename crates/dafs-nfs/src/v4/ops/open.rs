@@ -43,7 +43,7 @@ pub(crate) fn open(cx: &mut OpContext<'_>, args: &OpenArgs<'_>) -> OpResult {
         how,
         want,
     };
-    let opened = cx.shared.service.open(cx.caller()?, &request)?;
+    let opened = cx.service().open(cx.caller()?, &request)?;
     let handle = *opened.state.handle();
     let attributes_set = attributes_set(cx, &handle, &args.how, &change, &opened);
     open_reply::write(cx, &opened, by_name, want.kind, attributes_set)
@@ -113,8 +113,8 @@ fn how(cx: &OpContext<'_>, dir: &Handle, how: &WireHow<'_>) -> Result<(OpenHow, 
     if *how == WireHow::NoCreate {
         return Ok((OpenHow::Existing, Change::default()));
     }
-    let capabilities = cx.shared.service.capabilities(dir)?;
-    let parse = |fattr, purpose| set::parse(fattr, cx.minor, &capabilities, purpose);
+    let capabilities = cx.service().capabilities(dir)?;
+    let parse = |fattr, purpose| set::parse(fattr, cx.minor(), &capabilities, purpose);
     let (create, mut change) = match how {
         WireHow::NoCreate => return Ok((OpenHow::Existing, Change::default())),
         WireHow::Unchecked(fattr) => (CreateHow::Unchecked, parse(fattr, Purpose::New)?),

@@ -46,8 +46,8 @@ struct Piece {
 pub(crate) fn read_plus(cx: &mut OpContext<'_>, args: &ReadPlusArgs) -> OpResult {
     let handle = cx.current()?;
     let state = stateid::reference(&cx.stateid(&args.stateid)?)?;
-    let file = cx.shared.service.io_file(cx.caller()?, &handle, state, READ).map_err(of_io)?;
-    cx.shared.service.check_span(&handle, args.offset, args.count.into()).map_err(of_io)?;
+    let file = cx.service().io_file(cx.caller()?, &handle, state, READ).map_err(of_io)?;
+    cx.service().check_span(&handle, args.offset, args.count.into()).map_err(of_io)?;
     let attr = file.attr()?;
     // A file with all its space allocated has no holes to look for.
     let dense = attr.space_used >= attr.size;
@@ -138,16 +138,16 @@ fn data(
     offset: u64,
     wanted: usize,
 ) -> Result<usize, OpError> {
-    let wait = cx.wait;
-    let mark = cx.reply.mark();
+    let wait = cx.wait();
+    let mark = cx.reply().mark();
     let mut encoder = cx.encoder();
     encoder.value(&ReadPlusContent::Data { offset, data: b"" });
     let length_at = encoder.position() - 4;
     // It stays among the results, even if the transport could move it separately (RFC 8267 5.2).
-    let space = cx.reply.bulk_here(wanted).map_err(|_| OpError::Status(Status::Delay))?;
+    let space = cx.reply().bulk_here(wanted).map_err(|_| OpError::Status(Status::Delay))?;
     let part = read_part(space, file, offset, wait)?;
     if part.count == 0 {
-        cx.reply.truncate_to(mark);
+        cx.reply().truncate_to(mark);
     } else {
         cx.encoder().patch_u32(length_at, part.count as u32);
     }

@@ -41,8 +41,8 @@ pub(crate) fn readdir(cx: &mut OpContext<'_>, args: &ReaddirArgs) -> OpResult {
     let look = !args.request.is_subset_of(WITHOUT_LOOK);
     let longest = if look { READDIR_LOOK_BYTES_MAX } else { usize::MAX };
     let room = (args.result_bytes_max as usize).min(cx.room()).min(longest);
-    let (here, listings) = (cx.wait == Wait::Never, cx.call.connection.listings().clone());
-    if here && !listings.may(cx.call.now_ns, room, look) {
+    let (here, listings) = (cx.wait() == Wait::Never, cx.call().connection.listings().clone());
+    if here && !listings.may(cx.call().now_ns, room, look) {
         return Err(OpError::Wait);
     }
     let (service, caller, minor, reply) = cx.split()?;

@@ -13,8 +13,7 @@ pub(crate) fn remove(cx: &mut OpContext<'_>, args: &RemoveArgs<'_>) -> OpResult 
     name::check(args.name)?;
     cx.announce(&Change::Remove { dir: &dir, name: args.name })?;
     let change = cx
-        .shared
-        .service
+        .service()
         .remove(cx.caller()?, &dir, args.name, RemoveMode::Unchecked)
         .map_err(without_perm)?;
     cx.encoder().value(&RemoveResult { change: change_info(change) });
@@ -28,7 +27,7 @@ pub(crate) fn rename(cx: &mut OpContext<'_>, args: &RenameArgs<'_>) -> OpResult 
     name::check(args.new_name)?;
     let (from, to) = (args.old_name, args.new_name);
     cx.announce(&Change::Rename { from_dir: &from_dir, from, to_dir: &to_dir, to })?;
-    let renamed = cx.shared.service.rename(cx.caller()?, &from_dir, from, &to_dir, to);
+    let renamed = cx.service().rename(cx.caller()?, &from_dir, from, &to_dir, to);
     let (source, target) = renamed.map_err(|error| match error {
         // RENAME has no ISDIR: a target of another kind "exists" (RFC 8881 18.26.3).
         ServiceError::Store(StoreError::IsDirectory) => OpError::Status(Status::Exist),

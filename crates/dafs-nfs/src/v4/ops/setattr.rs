@@ -27,8 +27,8 @@ pub(crate) fn setattr(cx: &mut OpContext<'_>, args: &SetattrArgs<'_>) -> OpResul
 
 fn set(cx: &mut OpContext<'_>, args: &SetattrArgs<'_>, done: &mut Bitmap) -> OpResult {
     let handle = cx.current()?;
-    let capabilities = cx.shared.service.capabilities(&handle)?;
-    let change = set::parse(&args.attributes, cx.minor, &capabilities, Purpose::Existing)?;
+    let capabilities = cx.service().capabilities(&handle)?;
+    let change = set::parse(&args.attributes, cx.minor(), &capabilities, Purpose::Existing)?;
     // Only a change of size uses the state-id. Otherwise it may be any valid one.
     let state = if change.plain.size.is_some() {
         stateid::reference(&cx.stateid(&args.stateid)?)?
@@ -50,7 +50,7 @@ pub(super) fn apply(
     change: &Change,
     done: &mut Bitmap,
 ) -> OpResult {
-    let service = &cx.shared.service;
+    let service = cx.service();
     let caller = cx.caller()?;
     let mut plain = change.plain;
     if let Some(masked) = change.mode_masked {

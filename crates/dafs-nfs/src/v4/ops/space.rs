@@ -32,7 +32,7 @@ pub(crate) fn allocate(cx: &mut OpContext<'_>, args: &AllocateArgs) -> OpResult 
     cx.may_wait()?;
     let file = file(cx, &args.stateid, WRITE)?;
     check_range(args.offset, args.length)?;
-    cx.shared.service.check_span(&cx.current()?, args.offset, args.length).map_err(of_io)?;
+    cx.service().check_span(&cx.current()?, args.offset, args.length).map_err(of_io)?;
     Ok(file.allocate(args.offset, args.length)?)
 }
 
@@ -40,7 +40,7 @@ pub(crate) fn deallocate(cx: &mut OpContext<'_>, args: &DeallocateArgs) -> OpRes
     cx.may_wait()?;
     let file = file(cx, &args.stateid, WRITE)?;
     check_range(args.offset, args.length)?;
-    cx.shared.service.check_span(&cx.current()?, args.offset, args.length).map_err(of_io)?;
+    cx.service().check_span(&cx.current()?, args.offset, args.length).map_err(of_io)?;
     Ok(file.deallocate(args.offset, args.length)?)
 }
 
@@ -49,7 +49,7 @@ pub(crate) fn clone(cx: &mut OpContext<'_>, args: &CloneArgs) -> OpResult {
     let source_handle = cx.saved()?;
     let source_state = stateid::reference(&cx.saved_stateid(&args.source_stateid)?)?;
     let target = file(cx, &args.destination_stateid, WRITE)?;
-    let service = &cx.shared.service;
+    let service = cx.service();
     let source =
         service.io_file(cx.caller()?, &source_handle, source_state, READ).map_err(of_io)?;
     let (from, to) = (args.source_offset, args.destination_offset);
@@ -69,7 +69,7 @@ pub(crate) fn io_advise(cx: &mut OpContext<'_>, args: &IoAdviseArgs) -> OpResult
     let handle = cx.current()?;
     let wire_stateid = cx.stateid(&args.stateid)?;
     let state = stateid::reference(&wire_stateid)?;
-    let service = &cx.shared.service;
+    let service = cx.service();
     let file = if state.is_special() {
         service.file_for_sync(cx.caller()?, &handle).map_err(without_perm)?
     } else {
@@ -104,7 +104,7 @@ fn file(
 ) -> Result<Arc<dyn OpenFile>, OpError> {
     let handle = cx.current()?;
     let state = stateid::reference(&cx.stateid(argument)?)?;
-    cx.shared.service.io_file(cx.caller()?, &handle, state, need).map_err(of_io)
+    cx.service().io_file(cx.caller()?, &handle, state, need).map_err(of_io)
 }
 
 /// Refuses ranges that are empty or wrap.

@@ -16,7 +16,7 @@ use dafs_wire::nfs4::{
 pub(crate) fn getxattr(cx: &mut OpContext<'_>, args: &GetxattrArgs<'_>) -> OpResult {
     let handle = cx.current()?;
     check_name(args.name)?;
-    let value = cx.shared.service.xattr(cx.caller()?, &handle, args.name).map_err(without_perm)?;
+    let value = cx.service().xattr(cx.caller()?, &handle, args.name).map_err(without_perm)?;
     cx.encoder().value(&GetxattrResult { value: &value });
     Ok(())
 }
@@ -32,8 +32,7 @@ pub(crate) fn setxattr(cx: &mut OpContext<'_>, args: &SetxattrArgs<'_>) -> OpRes
     let (name, value) = (args.name, Some(digest(0, args.value)));
     cx.announce(&Change::SetXattr { file: &handle, name, value, how })?;
     let change = cx
-        .shared
-        .service
+        .service()
         .set_xattr(cx.caller()?, &handle, args.name, args.value, how)
         .map_err(without_perm)?;
     cx.encoder().value(&SetxattrResult { change: change_info(change) });
@@ -46,7 +45,7 @@ pub(crate) fn removexattr(cx: &mut OpContext<'_>, args: &RemovexattrArgs<'_>) ->
     let how = SetXattr::Replace;
     cx.announce(&Change::SetXattr { file: &handle, name: args.name, value: None, how })?;
     let change =
-        cx.shared.service.remove_xattr(cx.caller()?, &handle, args.name).map_err(without_perm)?;
+        cx.service().remove_xattr(cx.caller()?, &handle, args.name).map_err(without_perm)?;
     cx.encoder().value(&RemovexattrResult { change: change_info(change) });
     Ok(())
 }
@@ -56,7 +55,7 @@ const LIST_FRAME_BYTES: usize = 8 + 4 + 4;
 
 pub(crate) fn listxattrs(cx: &mut OpContext<'_>, args: &ListxattrsArgs) -> OpResult {
     let handle = cx.current()?;
-    let names = match cx.shared.service.list_xattrs(cx.caller()?, &handle) {
+    let names = match cx.service().list_xattrs(cx.caller()?, &handle) {
         Ok(names) => names,
         // An object that cannot have extended attributes has an empty list.
         Err(ServiceError::Store(StoreError::NotSupported)) => Vec::new(),

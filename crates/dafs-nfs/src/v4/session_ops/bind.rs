@@ -2,7 +2,7 @@
 
 use super::channel;
 use crate::v4::compound::context::OpContext;
-use crate::v4::status::{OpError, OpResult};
+use crate::v4::status::OpResult;
 use dafs_wire::nfs4::{
     BackchannelCtlArgs, BindConnToSessionArgs, BindConnToSessionResult, ChannelFromClient,
     ChannelFromServer, Status,
@@ -23,14 +23,14 @@ pub(crate) fn bind_conn_to_session(
     };
     let either = matches!(args.direction, ChannelFromClient::ForeOrBoth);
     let bound = direction == ChannelFromServer::Fore
-        || cx.shared.bind_back(&session, &cx.call.connection, cx.call.now_ns);
+        || cx.shared().bind_back(&session, &cx.call().connection, cx.call().now_ns);
     let direction = match (bound, either) {
         (true, _) => direction,
         // The session has no usable back channel, but accepts requests.
         (false, true) => ChannelFromServer::Fore,
         (false, false) => return Err(Status::Inval.into()),
     };
-    session.client().renew(cx.call.now_ns);
+    session.client().renew(cx.call().now_ns);
     cx.encoder().value(&BindConnToSessionResult {
         session_id: args.session_id,
         direction,
@@ -41,11 +41,11 @@ pub(crate) fn bind_conn_to_session(
 
 /// Changes program and credential of this session's callbacks.
 pub(crate) fn backchannel_ctl(cx: &mut OpContext<'_>, args: &BackchannelCtlArgs<'_>) -> OpResult {
-    let session = cx.session.clone().ok_or(OpError::Status(Status::OpNotInSession))?;
+    let session = cx.session()?.clone();
     let credential = channel::credential(&args.security);
     if credential.is_none() {
         return Err(Status::Inval.into());
     }
-    cx.shared.control_back(&session, args.callback_program, credential, cx.call.now_ns);
+    cx.shared().control_back(&session, args.callback_program, credential, cx.call().now_ns);
     Ok(())
 }

@@ -22,22 +22,22 @@ use dafs_wire::xdr::{Encode, Encoder};
 /// Makes a session, and confirms the client with its first one.
 pub(crate) fn create_session(cx: &mut OpContext<'_>, args: &CreateSessionArgs<'_>) -> OpResult {
     let key = ClientKey(args.client_id);
-    let owner = cx.shared.sessions.client(key).ok_or(Status::StaleClientId)?;
+    let owner = cx.shared().sessions.client(key).ok_or(Status::StaleClientId)?;
     // The record may have been replaced or have expired since.
     if owner.record().is_gone() {
         return Err(Status::StaleClientId.into());
     }
     let confirmed = owner.record().is_confirmed();
     // A caller whose user is only claimed could claim to be this one.
-    let matters = !confirmed || cx.call.origin.is_certain();
-    if matters && *owner.principal() != Principal::of(&cx.call.who) {
+    let matters = !confirmed || cx.call().origin.is_certain();
+    if matters && *owner.principal() != Principal::of(&cx.call().who) {
         return Err(Status::ClidInUse.into());
     }
-    if !owner.record().calls_from(&cx.call.origin.client_address()) {
+    if !owner.record().calls_from(&cx.call().origin.client_address()) {
         return Err(Status::ClidInUse.into());
     }
     // Locked to the end, so that two requests with one sequence id do not both make a session.
-    let mut slot = owner.create_slot(cx.wait).ok_or(OpError::Wait)?;
+    let mut slot = owner.create_slot(cx.wait()).ok_or(OpError::Wait)?;
     match slot.check(args.sequence)? {
         Creation::Replay(result) => {
             drop(slot);
@@ -55,50 +55,50 @@ pub(crate) fn create_session(cx: &mut OpContext<'_>, args: &CreateSessionArgs<'_
         return Err(Status::NoSpc.into());
     }
     let wants = args.flags.contains(CreateSessionFlags::PERSIST);
-    let persistent = wants && cx.shared.service.keeps_all_replies();
+    let persistent = wants && cx.service().keeps_all_replies();
     if !confirmed || persistent {
         // An older instance of the client is released then, after a write to disk. A persistent
         // session needs such a write, too.
         cx.may_wait()?;
     }
-    while !cx.shared.sessions.has_room(&owner) {
-        let now_ns = cx.call.now_ns;
-        let level = (cx.shared.sessions.least_to_lose(&owner), SESSIONS_MAX);
-        match cx.shared.service.make_room(Shared::Sessions, level, now_ns, cx.wait) {
+    while !cx.shared().sessions.has_room(&owner) {
+        let now_ns = cx.call().now_ns;
+        let level = (cx.shared().sessions.least_to_lose(&owner), SESSIONS_MAX);
+        match cx.service().make_room(Shared::Sessions, level, now_ns, cx.wait()) {
             // This host has used up its share.
             Err(ServiceError::Resource) => return Err(Status::NoSpc.into()),
             made => made?,
         }
     }
-    cx.shared.confirm(&owner, cx.call.now_ns)?;
+    cx.shared().confirm(&owner, cx.call().now_ns)?;
     if !confirmed {
-        cx.shared.service.forget_other_runs(owner.record(), MECHANISM);
+        cx.service().forget_other_runs(owner.record(), MECHANISM);
     }
     let credential = channel::credential(&args.security);
     let wants_back = args.flags.contains(CreateSessionFlags::CONN_BACK_CHAN);
     let can_back = wants_back && credential.is_some() && back.requests_max > 0;
     let parameters = BackParameters {
         program: args.callback_program,
-        minor: cx.minor,
+        minor: cx.minor(),
         attributes: back,
         credential,
     };
-    let host = cx.call.origin.host().to_bytes();
+    let host = cx.call().origin.host().to_bytes();
     let persistent = persistent.then(|| host.clone());
     let new = NewSession {
         owner: owner.clone(),
-        made_ns: cx.call.now_ns,
+        made_ns: cx.call().now_ns,
         fore,
         back: parameters,
         persistent,
     };
-    let session = cx.shared.sessions.create(new)?;
+    let session = cx.shared().sessions.create(new)?;
     let (persistent, fore) = (session.is_persistent(), *session.fore());
     if persistent {
         let record = session_record(session.id(), session.client(), host);
         // No request of a session that is unknown after a restart was executed: its first change
         // waits until the journal has both.
-        let _ = cx.shared.service.keep_session(&record, Box::new(|_| ()));
+        let _ = cx.service().keep_session(&record, Box::new(|_| ()));
     }
     let mut flags = CreateSessionFlags::empty();
     flags.set(CreateSessionFlags::PERSIST, persistent);
@@ -116,7 +116,7 @@ pub(crate) fn create_session(cx: &mut OpContext<'_>, args: &CreateSessionArgs<'_
     owner.created(&mut slot, args.sequence, bytes);
     drop(slot);
     if can_back {
-        cx.shared.bind_back(&session, &cx.call.connection, cx.call.now_ns);
+        cx.shared().bind_back(&session, &cx.call().connection, cx.call().now_ns);
     }
     Ok(())
 }

@@ -13,16 +13,16 @@ use dafs_wire::nfs4::{DestroyClientidArgs, DestroySessionArgs, Status};
 /// enforce that. Without state protection it would protect no session, and a client whose
 /// connection broke before it unmounts would leave its session behind.
 pub(crate) fn destroy_session(cx: &mut OpContext<'_>, args: &DestroySessionArgs) -> OpResult {
-    let own = cx.session.as_ref().is_some_and(|session| session.id() == args.session_id);
+    let own = cx.session().is_ok_and(|session| session.id() == args.session_id);
     if own && !cx.is_last() {
         return Err(Status::NotOnlyOp.into());
     }
     match cx.find_session(args.session_id) {
         // Its client asks for none of its replies any more.
         Err(OpError::Status(Status::DeadSession)) => {
-            cx.shared.service.forget_session(&session_key(args.session_id));
+            cx.service().forget_session(&session_key(args.session_id));
         }
-        session => cx.shared.destroy_session(&session?, cx.call.now_ns),
+        session => cx.shared().destroy_session(&session?, cx.call().now_ns),
     }
     Ok(())
 }
@@ -30,17 +30,17 @@ pub(crate) fn destroy_session(cx: &mut OpContext<'_>, args: &DestroySessionArgs)
 /// Removes a client that has neither sessions nor state, for that client only.
 pub(crate) fn destroy_clientid(cx: &mut OpContext<'_>, args: &DestroyClientidArgs) -> OpResult {
     let key = ClientKey(args.client_id);
-    let client = cx.shared.service.find_client(key)?;
-    let origin = &cx.call.origin;
+    let client = cx.service().find_client(key)?;
+    let origin = &cx.call().origin;
     // As for CREATE_SESSION: a caller whose user is only claimed could claim to be this one.
     let is_other =
-        origin.is_certain() && *client.identity() != Principal::of(&cx.call.who).identity();
+        origin.is_certain() && *client.identity() != Principal::of(&cx.call().who).identity();
     if is_other || !client.calls_from(&origin.client_address()) {
         return Err(Status::StaleClientId.into());
     }
     // The durable record is removed first.
     cx.may_wait()?;
-    cx.shared.service.destroy_client(key)?;
-    cx.shared.forget_client(key);
+    cx.service().destroy_client(key)?;
+    cx.shared().forget_client(key);
     Ok(())
 }

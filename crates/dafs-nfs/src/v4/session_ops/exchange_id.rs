@@ -34,27 +34,27 @@ pub(crate) fn exchange_id(cx: &mut OpContext<'_>, args: &ExchangeIdArgs<'_>) -> 
     }
     // The record of another client may have to be removed first.
     cx.may_wait()?;
-    let principal = Principal::of(&cx.call.who);
+    let principal = Principal::of(&cx.call().who);
     let request = ExchangeId {
         owner: args.owner.owner_id,
         verifier: args.owner.verifier.0,
         identity: principal.identity(),
-        host: cx.call.origin.host(),
-        address: cx.call.origin.client_address(),
+        host: cx.call().origin.host(),
+        address: cx.call().origin.client_address(),
         update: args.flags.contains(ExchangeFlags::UPD_CONFIRMED_REC_A),
     };
-    let exchanged = cx.shared.service.exchange_id(&request, cx.call.now_ns)?;
+    let exchanged = cx.service().exchange_id(&request, cx.call().now_ns)?;
     let key = exchanged.client.key();
-    exchanged.client.set_peer(cx.call.peer.to_string());
-    let owner = cx.shared.sessions.enter_client(&exchanged.client, principal);
+    exchanged.client.set_peer(cx.call().peer.to_string());
+    let owner = cx.shared().sessions.enter_client(&exchanged.client, principal);
     let sequence_id = owner.next_sequence();
-    let mut flags = match (cx.shared.data_role(), cx.shared.service.has_layouts()) {
+    let mut flags = match (cx.shared().data_role(), cx.service().has_layouts()) {
         (Some(_), _) => ExchangeFlags::USE_PNFS_DS,
         (None, true) => ExchangeFlags::USE_PNFS_MDS,
         (None, false) => ExchangeFlags::USE_NON_PNFS,
     };
     flags.set(ExchangeFlags::CONFIRMED_R, exchanged.confirmed);
-    let options = cx.shared.options().clone();
+    let options = cx.shared().options();
     cx.encoder().value(&ExchangeIdResult {
         client_id: key.0,
         sequence_id,

@@ -14,7 +14,7 @@ pub(crate) fn putfh(cx: &mut OpContext<'_>, args: &PutfhArgs<'_>) -> OpResult {
 
 /// Sets the root as the current file handle. The public file handle is the root too.
 pub(crate) fn putrootfh(cx: &mut OpContext<'_>) -> OpResult {
-    let root = cx.shared.service.root();
+    let root = cx.service().root();
     cx.set_current(root);
     Ok(())
 }

@@ -1,4 +1,5 @@
-//! Operations on clients, sessions, file handles and state-ids as such. None uses a file.
+//! Operations on clients, sessions, file handles and state-ids as such. None uses a file, or the
+//! engine. SEQUENCE alone takes a slot.
 
 pub(super) mod bind;
 mod channel;

@@ -19,7 +19,7 @@ pub(crate) fn secinfo(cx: &mut OpContext<'_>, args: &SecinfoArgs<'_>) -> OpResul
     if matches!(name, b"." | b"..") || name.contains(&b'/') || name.contains(&0) {
         return Err(Status::BadName.into());
     }
-    let resolved = cx.shared.service.lookup(cx.caller()?, &dir, [name]);
+    let resolved = cx.service().lookup(cx.caller()?, &dir, [name]);
     let handle = resolved.map_err(|unresolved| OpError::from(unresolved.error))?.handle;
     answer(cx, &handle)
 }
@@ -29,13 +29,13 @@ pub(crate) fn secinfo_no_name(cx: &mut OpContext<'_>, args: &SecinfoNoNameArgs) 
     let current = cx.current_for_secinfo()?;
     let handle = match args.style {
         SecinfoStyle::Current => current,
-        SecinfoStyle::Parent => cx.shared.service.lookup_parent(cx.caller()?, &current)?,
+        SecinfoStyle::Parent => cx.service().lookup_parent(cx.caller()?, &current)?,
     };
     answer(cx, &handle)
 }
 
 fn answer(cx: &mut OpContext<'_>, handle: &Handle) -> OpResult {
-    let namespace = cx.shared.service.namespace();
+    let namespace = cx.service().namespace();
     let export = namespace.export(handle)?;
     let admits = &export.options().admits;
     let mut flavors = Vec::with_capacity(2);

@@ -29,16 +29,16 @@ pub(crate) fn sequence(cx: &mut OpContext<'_>, args: &SequenceArgs, rest: &[u8])
         sequence: args.sequence_id,
         highest: args.highest_slot_id,
         digest: digest::of_request(
-            &Principal::of(&cx.call.who),
-            cx.minor,
+            &Principal::of(&cx.call().who),
+            cx.minor(),
             cx.op_count(),
             rest,
-            cx.args,
+            cx.args(),
         ),
     };
     let (begin, slots, held) = session.begin(request)?;
     // A retry shows that its client is alive. The client counts its lease from the answer.
-    session.client().renew(cx.call.now_ns);
+    session.client().renew(cx.call().now_ns);
     match (begin, held) {
         (Begin::Replay(reply), _) => {
             cx.replay(reply);
@@ -67,19 +67,19 @@ pub(crate) fn sequence(cx: &mut OpContext<'_>, args: &SequenceArgs, rest: &[u8])
 /// # Errors
 /// `DeadSession` when the request was not executed.
 fn resume(cx: &mut OpContext<'_>, args: &SequenceArgs, rest: &[u8]) -> OpResult {
-    let session = kept(cx.shared, args.session_id).ok_or(Status::BadSession)?;
+    let session = kept(cx.shared(), args.session_id).ok_or(Status::BadSession)?;
     let request = Numbered {
         session: args.session_id,
         slot: args.slot_id,
         sequence: args.sequence_id,
         rest_bytes: rest.len(),
     };
-    let who = Principal::of(&cx.call.who);
-    let digest = request.digest(&who, cx.minor, cx.op_count(), cx.args, None);
+    let who = Principal::of(&cx.call().who);
+    let digest = request.digest(&who, cx.minor(), cx.op_count(), cx.args(), None);
     let mut known = SmallVec::new();
     for op_index in 1..cx.op_count().min(DURABLE_OPERATIONS_MAX) {
         let Some(key) = request.key(digest, op_index) else { break };
-        match cx.shared.service.kept_answer(&key) {
+        match cx.service().kept_answer(&key) {
             None => {}
             Some(Answer::Happened(effect)) => known.push((op_index, Known::Happened(effect))),
             Some(Answer::Failed) => known.push((op_index, Known::Failed)),
@@ -100,7 +100,7 @@ fn resume(cx: &mut OpContext<'_>, args: &SequenceArgs, rest: &[u8]) -> OpResult 
     }
     // Files are read.
     cx.may_wait()?;
-    let client = cx.shared.service.absent_client(&session.client);
+    let client = cx.service().absent_client(&session.client);
     let ghost = Session::absent(args.session_id, client, who);
     cx.resume(ghost, Resume { known });
     let highest = args.highest_slot_id.max(args.slot_id);
@@ -115,9 +115,9 @@ fn resume(cx: &mut OpContext<'_>, args: &SequenceArgs, rest: &[u8]) -> OpResult 
     Ok(())
 }
 
-fn check_limits(cx: &OpContext<'_>, session: &Session, args: &SequenceArgs) -> OpResult {
+fn check_limits(cx: &mut OpContext<'_>, session: &Session, args: &SequenceArgs) -> OpResult {
     let fore = session.fore();
-    if cx.call.call_bytes > fore.request_bytes_max as usize {
+    if cx.call().call_bytes > fore.request_bytes_max as usize {
         return Err(Status::ReqTooBig.into());
     }
     if cx.op_count() > fore.operations_max {
@@ -126,7 +126,7 @@ fn check_limits(cx: &OpContext<'_>, session: &Session, args: &SequenceArgs) -> O
     // The reply has the frame so far, and number and status of this operation. If there are other
     // operations, at least a status has to fit behind it.
     let rest_bytes = if cx.is_only() { 0 } else { RESULT_HEAD_BYTES };
-    let reply_bytes = RPC_REPLY_HEADER_BYTES + cx.reply_len() + RESULT_BYTES + rest_bytes;
+    let reply_bytes = RPC_REPLY_HEADER_BYTES + cx.reply().len() + RESULT_BYTES + rest_bytes;
     if reply_bytes > fore.response_bytes_max as usize {
         return Err(Status::RepTooBig.into());
     }
@@ -154,7 +154,7 @@ fn result(
 
 /// Returns the flags on the state of the client and its back channels (RFC 8881 18.46.3).
 fn status_flags(cx: &OpContext<'_>, session: &Arc<Session>) -> SequenceStatus {
-    let news = cx.shared.service.client_status(session.client());
+    let news = cx.service().client_status(session.client());
     let owner = session.owner();
     let path = owner.path();
     let mut flags = SequenceStatus::empty();
@@ -163,7 +163,7 @@ fn status_flags(cx: &OpContext<'_>, session: &Arc<Session>) -> SequenceStatus {
     flags.set(SequenceStatus::RECALLABLE_STATE_REVOKED, news.recallable_revoked);
     let wanted = owner.wants_callbacks();
     flags.set(SequenceStatus::CB_PATH_DOWN, news.callback_down || wanted && !path.up);
-    let silent = session.is_back_silent(cx.call.connection.id(), cx.call.now_ns);
+    let silent = session.is_back_silent(cx.call().connection.id(), cx.call().now_ns);
     flags.set(SequenceStatus::CB_PATH_DOWN_SESSION, wanted && (session.back_down() || silent));
     flags.set(SequenceStatus::BACKCHANNEL_FAULT, path.fault);
     flags

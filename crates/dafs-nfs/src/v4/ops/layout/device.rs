@@ -24,7 +24,7 @@ use dafs_store::{Device, DeviceKey, LayoutForm, NfsAddresses};
 use dafs_wire::nfs4::{
     Bitmap, DataServer, DeviceId, FilesDevice, FlexDevice, FlexVersion, GetdeviceinfoArgs,
     GetdeviceinfoResult, GetdevicelistArgs, GetdevicelistResult, LayoutBody, NOTIFY_DEVICE_CHANGE,
-    NOTIFY_DEVICE_DELETE, NetworkAddress, Status, Verifier,
+    NOTIFY_DEVICE_DELETE, NetworkAddress, Status,
 };
 use dafs_wire::xdr::{Encode, Encoder};
 use std::net::SocketAddr;
@@ -47,8 +47,8 @@ pub(in crate::v4::ops) fn getdeviceinfo(
 ) -> OpResult {
     let form = form(cx, args.layout_type)?;
     let key = DeviceKey(args.device_id.0);
-    let device = cx.shared.service.device(&key).ok_or(Status::NoEnt)?;
-    let mut body = body(&device, form, cx.call.is_rdma).ok_or(Status::NoEnt)?;
+    let device = cx.service().device(&key).ok_or(Status::NoEnt)?;
+    let mut body = body(&device, form, cx.call().is_rdma).ok_or(Status::NoEnt)?;
     let wanted = body.len() + AROUND_BODY_BYTES;
     match args.result_bytes_max as usize {
         // The client only asked which notifications are supported.
@@ -66,8 +66,7 @@ pub(in crate::v4::ops) fn getdeviceinfo(
         }
     }
     let wanted = notifications != Bitmap::EMPTY;
-    let service = cx.shared.service.clone();
-    if !service.watch_device(cx.caller()?.client, key, form, wanted) {
+    if !cx.service().watch_device(cx.caller()?.client, key, form, wanted) {
         notifications = Bitmap::EMPTY;
     }
     cx.encoder().value(&GetdeviceinfoResult {
@@ -83,8 +82,8 @@ pub(in crate::v4::ops) fn getdevicelist(
 ) -> OpResult {
     let handle = cx.current()?;
     let form = form(cx, args.layout_type)?;
-    let devices = cx.shared.service.devices(&handle, form)?;
-    let verifier = Verifier(cx.shared.write_verifier.current());
+    let devices = cx.service().devices(&handle, form)?;
+    let verifier = cx.write_verifier();
     if args.devices_max == 0 {
         return Err(Status::TooSmall.into());
     }

@@ -43,8 +43,8 @@ fn moved(info: IoInfo) -> Moved {
 fn check_layout(cx: &mut OpContext<'_>, wire: &Stateid) -> OpResult {
     let handle = cx.current()?;
     let state = stateid::reference(&cx.stateid(wire)?)?;
-    let service = cx.shared.service.clone();
-    match service.check_state(cx.caller()?, Some(&handle), state.id.into()).map_err(of_layout)? {
+    let kind = cx.service().check_state(cx.caller()?, Some(&handle), state.id.into());
+    match kind.map_err(of_layout)? {
         StateKind::Layout => Ok(()),
         StateKind::Open | StateKind::Lock | StateKind::Delegation => Err(Status::BadStateId.into()),
     }

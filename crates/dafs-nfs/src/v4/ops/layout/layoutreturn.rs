@@ -20,7 +20,7 @@ pub(in crate::v4::ops) fn layoutreturn(
 ) -> OpResult {
     let form = form(cx, args.layout_type)?;
     let mode = mode(args.io_mode, true)?;
-    let service = cx.shared.service.clone();
+    let service = cx.service();
     if args.reclaim {
         // Layouts of the last run ended with it. Their holders return them during grace.
         return match service.in_grace() {
