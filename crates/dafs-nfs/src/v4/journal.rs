@@ -279,6 +279,7 @@ pub(super) struct Unsettled {
 /// The results of a compound so far, and the current file handle that they leave.
 #[derive(Clone, Copy)]
 pub(super) struct Results<'a> {
+    pub(super) shared: &'a Arc<NfsShared>,
     pub(super) reply: &'a Reply,
     pub(super) current: Option<&'a Handle>,
 }
@@ -343,7 +344,10 @@ impl Progress {
     /// True if the change of an operation has a logged intent.
     pub(super) fn is_announced(&mut self, op_index: u32) -> Result<bool, OpError> {
         match std::mem::take(&mut self.phase) {
-            Phase::Idle => return Ok(false),
+            Phase::Idle => {
+                self.op_index = op_index;
+                return Ok(false);
+            }
             Phase::Announced(op) if self.op_index == op_index => self.phase = Phase::Announced(op),
             // If it could not be logged, the change ends with `op`.
             Phase::Announcing(op) => {
@@ -357,13 +361,7 @@ impl Progress {
     }
 
     /// Notes the answer to an intent, or to a guard. Its change may begin, or has to wait.
-    pub(super) fn intended(
-        &mut self,
-        op_index: u32,
-        intended: Intended,
-        gate: Option<Arc<Gate>>,
-    ) -> OpResult {
-        self.op_index = op_index;
+    pub(super) fn intended(&mut self, intended: Intended, gate: Option<Arc<Gate>>) -> OpResult {
         match intended {
             Intended::Unneeded => Ok(()),
             Intended::Ready(op) => {
@@ -379,15 +377,10 @@ impl Progress {
 
     /// Lets the journal drop the request that had the slot before, with the first change of this
     /// one.
-    pub(super) fn forget_earlier(
-        &mut self,
-        request: &Numbered,
-        op_index: u32,
-        session: &Session,
-        service: &Service,
-    ) {
+    pub(super) fn forget_earlier(&mut self, session: &Session, service: &Service) {
+        let Some(request) = self.request else { return };
         let first = !std::mem::replace(&mut self.begun, true);
-        let earlier = session.slots().note(request.slot, op_index, first);
+        let earlier = session.slots().note(request.slot, self.op_index, first);
         if earlier != 0 {
             let known = (0..DURABLE_OPERATIONS_MAX).filter(|index| earlier >> index & 1 != 0);
             let streams = known.map(|index| stream(request.slot, index));
@@ -400,20 +393,13 @@ impl Progress {
     ///
     /// # Errors
     /// `Later` while it has to wait. The error of the journal.
-    pub(super) fn settle_earlier(
-        &mut self,
-        op: (u32, OpNum),
-        shared: &Arc<NfsShared>,
-        results: Results<'_>,
-    ) -> OpResult {
+    pub(super) fn settle_earlier(&mut self, op: (u32, OpNum), results: Results<'_>) -> OpResult {
         let (op_index, number) = op;
         if leaves_no_trace(number) {
             return Ok(());
         }
         match std::mem::take(&mut self.phase) {
-            Phase::Announced(op) if self.op_index != op_index => {
-                self.settle_result(op, shared, results)
-            }
+            Phase::Announced(op) if self.op_index != op_index => self.settle_result(op, results),
             Phase::Settling => self.settled().map_err(|unsettled| {
                 self.unsettled = Some(unsettled);
                 OpError::Status(unsettled.status)
@@ -426,29 +412,29 @@ impl Progress {
     }
 
     /// Logs the result of a change that is not the last one.
-    fn settle_result(&mut self, op: Op, shared: &Arc<NfsShared>, results: Results<'_>) -> OpResult {
+    fn settle_result(&mut self, op: Op, results: Results<'_>) -> OpResult {
         let Some(changed) = &self.changed else { return Ok(()) };
         let bytes = changed.bytes.clone();
         // Without number and status.
         let result = results.reply.to_bytes()[bytes.start + 8..bytes.end].to_vec();
-        self.hand_over(op, shared, &Noted::Result { current: results.current.copied(), result })
+        self.hand_over(
+            op,
+            results.shared,
+            &Noted::Result { current: results.current.copied(), result },
+        )
     }
 
     /// Logs the result of the compound's last change, with the reply as it will be sent.
     ///
     /// # Errors
     /// `Later` when the reply has to wait.
-    pub(super) fn settle_reply(
-        &mut self,
-        shared: &Arc<NfsShared>,
-        results: Results<'_>,
-    ) -> OpResult {
+    pub(super) fn settle_reply(&mut self, results: Results<'_>) -> OpResult {
         match std::mem::take(&mut self.phase) {
             Phase::Announced(op) if results.reply.len() <= DURABLE_REPLY_BYTES_MAX => {
-                self.hand_over(op, shared, &Noted::Whole(results.reply.to_bytes()))
+                self.hand_over(op, results.shared, &Noted::Whole(results.reply.to_bytes()))
             }
             // A retry executes the operations behind the change again.
-            Phase::Announced(op) => self.settle_result(op, shared, results),
+            Phase::Announced(op) => self.settle_result(op, results),
             // An operation that waited for its intent has run again, so this is its refusal.
             Phase::Idle | Phase::Announcing(_) | Phase::Settling => Ok(()),
         }

@@ -14,13 +14,14 @@ use crate::principal::Principal;
 use crate::shared::NfsShared;
 use crate::v4::journal::{self, Gate, Numbered, Progress, Results, Resume};
 use crate::v4::session::{HeldSlot, Session};
+use crate::v4::stateid;
 use crate::v4::status::{OpError, OpResult};
 use dafs_rpc::Reply;
 use dafs_service::durable::{self, Change};
-use dafs_service::{Caller, Client, Handle, Owner, Service, Subject};
+use dafs_service::{Caller, Client, Handle, Owner, Service, StateRef, Subject};
 use dafs_store::{Stability, Wait};
 use dafs_wire::nfs4::{SessionId, Stateid, Status, Verifier};
-use dafs_wire::xdr::{Encoder, Payload};
+use dafs_wire::xdr::{Encode, Encoder, Payload};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -49,6 +50,12 @@ impl CallContext {
     /// Returns the subject that fences see for a calling client.
     pub(crate) fn subject<'a>(&self, client: &'a Client) -> Subject<'a> {
         self.origin.subject(Some(client.name()))
+    }
+
+    /// Returns the caller for the service.
+    fn caller<'a>(&'a self, client: &'a Arc<Client>, wait: Wait) -> Caller<'a> {
+        let subject = self.subject(client);
+        Caller { client, cred: &self.who.cred, subject, wait, now_ns: self.now_ns }
     }
 }
 
@@ -176,16 +183,16 @@ impl<'a> OpContext<'a> {
     /// Resolves a state-id argument. The special state-id for the current one is replaced by it.
     ///
     /// # Errors
-    /// `BadStateId` when there is no current state-id.
-    pub(crate) fn stateid(&self, argument: &Stateid) -> Result<Stateid, OpError> {
+    /// `BadStateId` when there is no current state-id, or for one that is never assigned.
+    pub(crate) fn state(&self, argument: &Stateid) -> Result<StateRef, OpError> {
         resolve(argument, self.frame.current)
     }
 
     /// Resolves a state-id argument for the saved file handle (COPY, CLONE).
     ///
     /// # Errors
-    /// `BadStateId` when there is no saved state-id.
-    pub(crate) fn saved_stateid(&self, argument: &Stateid) -> Result<Stateid, OpError> {
+    /// Those of [`state`](Self::state).
+    pub(crate) fn saved_state(&self, argument: &Stateid) -> Result<StateRef, OpError> {
         resolve(argument, self.frame.saved)
     }
 
@@ -244,18 +251,12 @@ impl<'a> OpContext<'a> {
         self.wait
     }
 
-    /// Returns the session.
-    ///
-    /// # Errors
-    /// `OpNotInSession` before SEQUENCE has succeeded.
+    /// Returns the session, or `OpNotInSession` before SEQUENCE has succeeded.
     pub(crate) fn session(&self) -> Result<&Arc<Session>, OpError> {
         self.session.as_ref().ok_or(OpError::Status(Status::OpNotInSession))
     }
 
-    /// Returns the client of the session.
-    ///
-    /// # Errors
-    /// `OpNotInSession` without a session.
+    /// Returns the client of the session, or `OpNotInSession` without one.
     pub(crate) fn client(&self) -> Result<&Arc<Client>, OpError> {
         Ok(self.session()?.client())
     }
@@ -265,33 +266,16 @@ impl<'a> OpContext<'a> {
         self.shared.clock_ns().max(self.call.now_ns)
     }
 
-    /// Returns the caller for the service.
-    ///
-    /// # Errors
-    /// `OpNotInSession` without a session.
+    /// Returns the caller for the service, or `OpNotInSession` without a session.
     pub(crate) fn caller(&self) -> Result<Caller<'_>, OpError> {
-        Ok(Caller {
-            client: self.client()?,
-            cred: &self.call.who.cred,
-            subject: self.subject(),
-            wait: self.wait,
-            now_ns: self.call.now_ns,
-        })
+        Ok(self.call.caller(self.client()?, self.wait))
     }
 
-    /// Returns the service, its caller, the minor version, and the reply to write to meanwhile.
-    ///
-    /// # Errors
+    /// Returns the service, its caller, the minor version, and the reply to write to meanwhile, or
     /// `OpNotInSession` without a session.
     pub(crate) fn split(&mut self) -> Result<(&Service, Caller<'_>, u32, &mut Reply), OpError> {
         let session = self.session.as_ref().ok_or(OpError::Status(Status::OpNotInSession))?;
-        let caller = Caller {
-            client: session.client(),
-            cred: &self.call.who.cred,
-            subject: self.call.subject(session.client()),
-            wait: self.wait,
-            now_ns: self.call.now_ns,
-        };
+        let caller = self.call.caller(session.client(), self.wait);
         Ok((&self.shared.service, caller, self.minor, &mut self.reply))
     }
 
@@ -305,6 +289,12 @@ impl<'a> OpContext<'a> {
         self.reply.encoder()
     }
 
+    /// Writes the result of this operation.
+    pub(crate) fn answer(&mut self, result: &impl Encode) -> OpResult {
+        self.encoder().value(result);
+        Ok(())
+    }
+
     /// Returns the bytes that the result of this operation may still take, for results that can be
     /// shortened. Room for one more status is reserved.
     pub(crate) fn room(&self) -> usize {
@@ -314,11 +304,6 @@ impl<'a> OpContext<'a> {
     /// True for the last operation.
     pub(crate) fn is_last(&self) -> bool {
         self.frame.op_index + 1 == self.frame.op_count
-    }
-
-    /// True for the only operation.
-    pub(crate) fn is_only(&self) -> bool {
-        self.frame.op_count == 1
     }
 
     /// Returns the number of operations of the compound.
@@ -469,11 +454,11 @@ impl<'a> OpContext<'a> {
         });
         let Some(key) = request.key(digest, *op_index) else { return self.guard(change) };
         let session = self.session.as_ref().ok_or(Status::ServerFault)?;
-        journal.forget_earlier(&request, *op_index, session, &self.shared.service);
+        journal.forget_earlier(session, &self.shared.service);
         let gate = Gate::new(self.shared);
         let service = &self.shared.service;
         let intended = service.intend(self.caller()?, &key, change, gate.notify())?;
-        self.frame.journal.intended(self.frame.op_index, intended, Some(gate))
+        self.frame.journal.intended(intended, Some(gate))
     }
 
     /// Guards a change without a record against logged changes of other clients.
@@ -483,13 +468,14 @@ impl<'a> OpContext<'a> {
             let gate: &Arc<Gate> = gate.insert(Gate::new(shared));
             gate.notify()
         })?;
-        self.frame.journal.intended(self.frame.op_index, guarded, gate)
+        self.frame.journal.intended(guarded, gate)
     }
 
     /// Returns the changes in the journal, and the results so far.
     pub(super) fn journal(&mut self) -> (&mut Progress, Results<'_>) {
         let current = self.frame.current.as_ref().map(|place| &place.handle);
-        (&mut self.frame.journal, Results { reply: &self.reply, current })
+        let results = Results { shared: self.shared, reply: &self.reply, current };
+        (&mut self.frame.journal, results)
     }
 
     /// Returns the status for a reply that has become too big.
@@ -515,11 +501,12 @@ fn allowed(place: Option<Place>) -> Result<Handle, OpError> {
     }
 }
 
-fn resolve(argument: &Stateid, place: Option<Place>) -> Result<Stateid, OpError> {
+fn resolve(argument: &Stateid, place: Option<Place>) -> Result<StateRef, OpError> {
     if *argument != Stateid::CURRENT {
-        return Ok(*argument);
+        return Ok(stateid::reference(argument)?);
     }
-    place.and_then(|place| place.stateid).ok_or(OpError::Status(Status::BadStateId))
+    let current = place.and_then(|place| place.stateid).ok_or(Status::BadStateId)?;
+    Ok(stateid::reference(&current)?)
 }
 
 /// The longest result of an operation that did not run: number, status, and the mask of SETATTR.

@@ -71,9 +71,8 @@ impl Runner {
     ) -> Result<Reply, Box<Parked>> {
         if let Some(status) = end {
             self.complete(&mut cx, status);
-            let shared = cx.shared;
             let (journal, results) = cx.journal();
-            if journal.settle_reply(shared, results).is_ok() {
+            if journal.settle_reply(results).is_ok() {
                 return Ok(self.finish(cx, status));
             }
             self.end = end;

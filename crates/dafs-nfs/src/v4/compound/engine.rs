@@ -94,10 +94,7 @@ pub(crate) fn compound(
     } else {
         None
     };
-    let end = match refused {
-        Some(status) => Some(status),
-        None => runner.run(&mut cx, &mut decoder),
-    };
+    let end = refused.or_else(|| runner.run(&mut cx, &mut decoder));
     match runner.conclude(cx, end) {
         Ok(reply) => Answer::Reply(reply),
         Err(parked) => Answer::Parked(parked),
@@ -198,9 +195,9 @@ impl Runner {
                 Err(Status::DeadSession.into())
             })
         } else {
-            let (shared, op_index) = (cx.shared, cx.frame.op_index);
+            let op_index = cx.frame.op_index;
             let (journal, results) = cx.journal();
-            let settled = journal.settle_earlier((op_index, op_number), shared, results);
+            let settled = journal.settle_earlier((op_index, op_number), results);
             settled.and_then(|()| dispatch::run(cx, &op, decoder.rest()))
         };
         (number, result)
@@ -222,11 +219,7 @@ fn check_place(cx: &OpContext<'_>, number: OpNum) -> Result<(), Status> {
         | OpNum::DestroyClientid
             if first =>
         {
-            if cx.is_only() {
-                Ok(())
-            } else {
-                Err(Status::NotOnlyOp)
-            }
+            (cx.frame.op_count == 1).then_some(()).ok_or(Status::NotOnlyOp)
         }
         _ if first => Err(Status::OpNotInSession),
         _ => Ok(()),

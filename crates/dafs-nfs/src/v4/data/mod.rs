@@ -14,7 +14,6 @@ mod read;
 mod write;
 
 use super::compound::context::OpContext;
-use super::stateid;
 use super::status::{OpError, OpResult};
 use crate::wire_handle;
 use dafs_service::{DataRole, ForeignUse, Handle, ServiceError};
@@ -53,7 +52,7 @@ fn check(
     write: bool,
 ) -> OpResult {
     // There is no current state-id, because no operation here sets one.
-    let state = stateid::reference(&cx.stateid(argument)?)?;
+    let state = cx.state(argument)?;
     let component = wire_handle::encode(handle);
     let client = cx.client()?;
     let now_ns = cx.now_ns();

@@ -5,13 +5,12 @@
 //!   the file, so the answer is never FILE_SYNC4, and the client sends LAYOUTCOMMIT.
 
 use super::check;
-use crate::io::write_all;
 use crate::v4::compound::context::OpContext;
-use crate::v4::ops::sync_failed;
-use crate::v4::status::{OpError, OpResult, of_store};
+use crate::v4::ops::write_data;
+use crate::v4::status::OpResult;
 use dafs_service::DataRole;
-use dafs_store::{DataUse, Stability, Wait};
-use dafs_wire::nfs4::{StableHow, Status, WriteArgs, WriteResult};
+use dafs_store::{DataUse, Stability};
+use dafs_wire::nfs4::{StableHow, Status, WriteArgs};
 
 pub(super) fn write<'a>(cx: &mut OpContext<'a>, role: &DataRole, args: &WriteArgs<'a>) -> OpResult {
     let handle = cx.current()?;
@@ -29,16 +28,5 @@ pub(super) fn write<'a>(cx: &mut OpContext<'a>, role: &DataRole, args: &WriteArg
         StableHow::Unstable => (Stability::Unstable, StableHow::Unstable),
         StableHow::DataSync | StableHow::FileSync => (Stability::Data, StableHow::DataSync),
     };
-    // Read before the data is written: if the data is lost meanwhile, the client must see that.
-    let verifier = cx.write_verifier();
-    let count = match write_all(&*file, data, args.offset, stability, Wait::Allowed) {
-        Ok(count) => count,
-        Err(error) if stability != Stability::Unstable => {
-            return Err(OpError::Status(sync_failed(cx, error)));
-        }
-        Err(error) => return Err(OpError::Status(of_store(error))),
-    };
-    cx.encoder().value(&WriteResult { count: count as u32, committed, verifier });
-    cx.count_bytes(0, count);
-    Ok(())
+    write_data(cx, &*file, data, args.offset, (stability, committed))
 }

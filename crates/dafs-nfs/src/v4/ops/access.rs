@@ -33,6 +33,5 @@ pub(crate) fn access(cx: &mut OpContext<'_>, args: &AccessArgs) -> OpResult {
             answer |= xattr;
         }
     }
-    cx.encoder().value(&AccessResult { supported: asked, access: answer });
-    Ok(())
+    cx.answer(&AccessResult { supported: asked, access: answer })
 }

@@ -29,8 +29,7 @@ pub(crate) fn commit(cx: &mut OpContext<'_>, args: &CommitArgs) -> OpResult {
     if cx.write_verifier() != verifier {
         return Err(Status::Delay.into());
     }
-    cx.encoder().value(&CommitResult { verifier });
-    Ok(())
+    cx.answer(&CommitResult { verifier })
 }
 
 /// Returns the status for data that could not be made stable. If a device failed, unstable data of

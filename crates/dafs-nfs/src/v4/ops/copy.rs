@@ -13,7 +13,6 @@ use crate::limits::{COPY_SLICE_BYTES, COPY_SYNCHRONOUS_BYTES_MAX};
 use crate::shared::NfsShared;
 use crate::v4::callback::{Callback, OffloadOutcome};
 use crate::v4::compound::context::{CallContext, Copied, OpContext};
-use crate::v4::stateid;
 use crate::v4::status::{OpError, OpResult, of_io};
 use dafs_service::{Caller, Client, Handle, Place, StateRef};
 use dafs_store::{OpenFile, Wait};
@@ -80,10 +79,10 @@ pub(crate) fn copy(cx: &mut OpContext<'_>, args: &CopyArgs<'_>) -> OpResult {
     cx.may_wait()?;
     let mut plan = Plan {
         source: cx.saved()?,
-        source_state: stateid::reference(&cx.saved_stateid(&args.source_stateid)?)?,
+        source_state: cx.saved_state(&args.source_stateid)?,
         source_offset: args.source_offset,
         target: cx.current()?,
-        target_state: stateid::reference(&cx.stateid(&args.destination_stateid)?)?,
+        target_state: cx.state(&args.destination_stateid)?,
         target_offset: args.destination_offset,
         count: args.count,
     };
@@ -148,8 +147,7 @@ pub(crate) fn offload_status(cx: &mut OpContext<'_>, args: &OffloadStatusArgs) -
     cx.current()?;
     let copy = cx.shared().copies().find(cx.client()?.key(), &args.stateid)?;
     let result = OffloadStatusResult { count: copy.copied(), complete: copy.outcome() };
-    cx.encoder().value(&result);
-    Ok(())
+    cx.answer(&result)
 }
 
 pub(crate) fn offload_cancel(cx: &mut OpContext<'_>, args: &OffloadCancelArgs) -> OpResult {
@@ -170,8 +168,7 @@ fn answer(
         response: WriteResponse { callback_id, count, committed: StableHow::Unstable, verifier },
         requirements: CopyRequirements { consecutive: true, synchronous },
     };
-    cx.encoder().value(&result);
-    Ok(())
+    cx.answer(&result)
 }
 
 /// Refuses overlapping ranges of one file (RFC 7862 15.2.3).

@@ -37,9 +37,8 @@ pub(crate) fn create<'a>(cx: &mut OpContext<'a>, args: &CreateArgs<'a>) -> OpRes
     let handle = Handle { fs: dir.fs, file: made.id };
     let attributes_set = finish_new(cx, &handle, &change);
     let result = CreateResult { change: change_info(made.dir), attributes_set };
-    cx.encoder().value(&result);
     cx.set_current(handle);
-    Ok(())
+    cx.answer(&result)
 }
 
 fn kind_of_new(object: &NewObject<'_>) -> Kind {

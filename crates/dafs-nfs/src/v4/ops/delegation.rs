@@ -11,30 +11,28 @@ use dafs_wire::nfs4::{
 
 pub(crate) fn close(cx: &mut OpContext<'_>, args: &CloseArgs) -> OpResult {
     let handle = cx.current()?;
-    let state = stateid::reference(&cx.stateid(&args.stateid)?)?;
+    let state = cx.state(&args.stateid)?;
     cx.service().close(cx.caller()?, &handle, state).map_err(without_perm)?;
     // A closed open has no state-id. This one is never valid (RFC 8881 18.2.4).
-    cx.encoder().value(&StateidResult { stateid: Stateid::INVALID });
     cx.set_current_stateid(Stateid::INVALID);
-    Ok(())
+    cx.answer(&StateidResult { stateid: Stateid::INVALID })
 }
 
 pub(crate) fn open_downgrade(cx: &mut OpContext<'_>, args: &OpenDowngradeArgs) -> OpResult {
     let handle = cx.current()?;
-    let state = stateid::reference(&cx.stateid(&args.stateid)?)?;
+    let state = cx.state(&args.stateid)?;
     // Wants have no meaning here, but clients send them (RFC 8881 18.18.3).
     let access = ShareAccess(args.share_access.access());
     let share = share(access, args.share_deny)?;
     let downgraded = cx.service().downgrade(cx.caller()?, &handle, state, share, None);
     let stateid = stateid::wire(downgraded.map_err(without_perm)?);
-    cx.encoder().value(&StateidResult { stateid });
     cx.set_current_stateid(stateid);
-    Ok(())
+    cx.answer(&StateidResult { stateid })
 }
 
 pub(crate) fn delegreturn(cx: &mut OpContext<'_>, args: &DelegreturnArgs) -> OpResult {
     let handle = cx.current()?;
-    let state = stateid::reference(&cx.stateid(&args.stateid)?)?;
+    let state = cx.state(&args.stateid)?;
     if state.is_special() {
         return Err(Status::BadStateId.into());
     }

@@ -26,6 +26,5 @@ pub(crate) fn link(cx: &mut OpContext<'_>, args: &LinkArgs<'_>) -> OpResult {
         },
         error => without_perm(error),
     })?;
-    cx.encoder().value(&LinkResult { change: change_info(change) });
-    Ok(())
+    cx.answer(&LinkResult { change: change_info(change) })
 }

@@ -14,11 +14,9 @@ pub(crate) fn lock(cx: &mut OpContext<'_>, args: &LockArgs<'_>) -> OpResult {
     let handle = cx.current()?;
     let owner = match args.locker {
         Locker::New { open, owner, .. } => {
-            LockOwner::New { open: stateid::reference(&cx.stateid(&open)?)?, owner: owner.owner }
+            LockOwner::New { open: cx.state(&open)?, owner: owner.owner }
         }
-        Locker::Existing { lock, .. } => {
-            LockOwner::Existing(stateid::reference(&cx.stateid(&lock)?)?)
-        }
+        Locker::Existing { lock, .. } => LockOwner::Existing(cx.state(&lock)?),
     };
     check_range(args.offset, args.length)?;
     let request = LockRequest {
@@ -59,7 +57,7 @@ pub(crate) fn lockt(cx: &mut OpContext<'_>, args: &LocktArgs<'_>) -> OpResult {
 
 pub(crate) fn locku(cx: &mut OpContext<'_>, args: &LockuArgs) -> OpResult {
     let handle = cx.current()?;
-    let state = stateid::reference(&cx.stateid(&args.stateid)?)?;
+    let state = cx.state(&args.stateid)?;
     check_range(args.offset, args.length)?;
     let unlocked = cx.service().unlock(cx.caller()?, &handle, state, args.offset, args.length);
     let state = unlocked.map_err(|error| refused(cx, error.into()))?;
@@ -68,9 +66,8 @@ pub(crate) fn locku(cx: &mut OpContext<'_>, args: &LockuArgs) -> OpResult {
 
 /// Writes a state-id, which becomes the current one.
 fn answer(cx: &mut OpContext<'_>, stateid: Stateid) -> OpResult {
-    cx.encoder().value(&StateidResult { stateid });
     cx.set_current_stateid(stateid);
-    Ok(())
+    cx.answer(&StateidResult { stateid })
 }
 
 /// Returns the outcome of a refused lock. DENIED comes with the conflicting lock.

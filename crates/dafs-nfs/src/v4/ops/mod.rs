@@ -35,7 +35,7 @@ mod verify;
 mod write;
 mod xattr;
 
-pub(crate) use commit::sync_failed;
+pub(in crate::v4) use write::write_data;
 
 use super::compound::context::OpContext;
 use super::status::{OpError, OpResult};

@@ -5,7 +5,6 @@ use super::{name, open_reply};
 use crate::v4::attr::VERIFIER_KEPT_IN;
 use crate::v4::attr::set::{self, Change, Purpose};
 use crate::v4::compound::context::OpContext;
-use crate::v4::stateid;
 use crate::v4::status::{OpError, OpResult};
 use dafs_service::{
     DelegationKind, Handle, OpenClaim, OpenHow, OpenRequest, OpenTarget, Opened, Share, Want,
@@ -79,7 +78,7 @@ fn target<'a>(
         Ok::<_, OpError>(OpenTarget::Name { dir: current, name })
     };
     let delegation = |argument| {
-        let state = stateid::reference(&cx.stateid(&argument)?)?;
+        let state = cx.state(&argument)?;
         if state.is_special() {
             return Err(OpError::Status(Status::BadStateId));
         }

@@ -43,10 +43,9 @@ pub(super) fn write(
             Err(why) => refused(*why, want),
         },
     };
-    cx.encoder().value(&result);
     cx.set_current(*opened.state.handle());
     cx.set_current_stateid(current);
-    Ok(())
+    cx.answer(&result)
 }
 
 fn granted(delegation: &Delegation) -> OpenDelegation<'static> {

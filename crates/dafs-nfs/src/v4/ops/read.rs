@@ -6,7 +6,6 @@
 
 use crate::limits::TRANSFER_BYTES_MAX;
 use crate::v4::compound::context::OpContext;
-use crate::v4::stateid;
 use crate::v4::status::{OpError, OpResult, of_io};
 use dafs_mem::VolatileSlice;
 use dafs_rpc::BulkSpace;
@@ -21,7 +20,7 @@ const FRAME_BYTES: usize = 8;
 
 pub(crate) fn read(cx: &mut OpContext<'_>, args: &ReadArgs) -> OpResult {
     let handle = cx.current()?;
-    let state = stateid::reference(&cx.stateid(&args.stateid)?)?;
+    let state = cx.state(&args.stateid)?;
     let file = cx.service().io_file(cx.caller()?, &handle, state, READ).map_err(of_io)?;
     cx.service().check_span(&handle, args.offset, args.count.into()).map_err(of_io)?;
     let room = cx.room().saturating_sub(FRAME_BYTES) / 4 * 4;

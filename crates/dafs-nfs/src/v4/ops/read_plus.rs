@@ -14,7 +14,6 @@
 use super::read::{READ, read_part};
 use crate::limits::{READ_PLUS_PIECES_MAX, TRANSFER_BYTES_MAX};
 use crate::v4::compound::context::OpContext;
-use crate::v4::stateid;
 use crate::v4::status::{OpError, OpResult, of_io};
 use dafs_store::{OpenFile, SeekWhat, StoreError};
 use dafs_wire::nfs4::{ReadPlusArgs, ReadPlusContent, Status};
@@ -45,7 +44,7 @@ struct Piece {
 
 pub(crate) fn read_plus(cx: &mut OpContext<'_>, args: &ReadPlusArgs) -> OpResult {
     let handle = cx.current()?;
-    let state = stateid::reference(&cx.stateid(&args.stateid)?)?;
+    let state = cx.state(&args.stateid)?;
     let file = cx.service().io_file(cx.caller()?, &handle, state, READ).map_err(of_io)?;
     cx.service().check_span(&handle, args.offset, args.count.into()).map_err(of_io)?;
     let attr = file.attr()?;

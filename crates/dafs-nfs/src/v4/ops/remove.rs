@@ -16,8 +16,7 @@ pub(crate) fn remove(cx: &mut OpContext<'_>, args: &RemoveArgs<'_>) -> OpResult 
         .service()
         .remove(cx.caller()?, &dir, args.name, RemoveMode::Unchecked)
         .map_err(without_perm)?;
-    cx.encoder().value(&RemoveResult { change: change_info(change) });
-    Ok(())
+    cx.answer(&RemoveResult { change: change_info(change) })
 }
 
 pub(crate) fn rename(cx: &mut OpContext<'_>, args: &RenameArgs<'_>) -> OpResult {
@@ -34,6 +33,5 @@ pub(crate) fn rename(cx: &mut OpContext<'_>, args: &RenameArgs<'_>) -> OpResult 
         error => without_perm(error),
     })?;
     let (source, target) = (change_info(source), change_info(target));
-    cx.encoder().value(&RenameResult { source, target });
-    Ok(())
+    cx.answer(&RenameResult { source, target })
 }

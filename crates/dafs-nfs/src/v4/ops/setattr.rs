@@ -5,7 +5,6 @@
 
 use crate::v4::attr::set::{self, Change, Purpose};
 use crate::v4::compound::context::OpContext;
-use crate::v4::stateid;
 use crate::v4::status::{OpError, OpResult, of_setattr};
 use dafs_service::durable::{self, MaskedMode};
 use dafs_service::{Handle, StateRef};
@@ -30,11 +29,8 @@ fn set(cx: &mut OpContext<'_>, args: &SetattrArgs<'_>, done: &mut Bitmap) -> OpR
     let capabilities = cx.service().capabilities(&handle)?;
     let change = set::parse(&args.attributes, cx.minor(), &capabilities, Purpose::Existing)?;
     // Only a change of size uses the state-id. Otherwise it may be any valid one.
-    let state = if change.plain.size.is_some() {
-        stateid::reference(&cx.stateid(&args.stateid)?)?
-    } else {
-        StateRef::ANONYMOUS
-    };
+    let state =
+        if change.plain.size.is_some() { cx.state(&args.stateid)? } else { StateRef::ANONYMOUS };
     let masked = change.mode_masked.map(|ModeMasked { value, mask }| MaskedMode { value, mask });
     let acl = change.acl.as_ref();
     cx.announce(&durable::Change::SetAttr { file: &handle, change: &change.plain, masked, acl })?;

@@ -4,7 +4,6 @@
 use super::read::READ;
 use super::write::WRITE;
 use crate::v4::compound::context::OpContext;
-use crate::v4::stateid;
 use crate::v4::status::{OpError, OpResult, of_io, without_perm};
 use dafs_store::{CacheAdvice, OpenFile, OpenMode, SeekWhat};
 use dafs_wire::nfs4::{
@@ -24,8 +23,7 @@ pub(crate) fn seek(cx: &mut OpContext<'_>, args: &SeekArgs) -> OpResult {
     let found = file.seek(args.offset, what)?;
     let size = file.attr()?.size;
     let offset = found.unwrap_or(size);
-    cx.encoder().value(&SeekResult { eof: offset >= size, offset });
-    Ok(())
+    cx.answer(&SeekResult { eof: offset >= size, offset })
 }
 
 pub(crate) fn allocate(cx: &mut OpContext<'_>, args: &AllocateArgs) -> OpResult {
@@ -47,7 +45,7 @@ pub(crate) fn deallocate(cx: &mut OpContext<'_>, args: &DeallocateArgs) -> OpRes
 pub(crate) fn clone(cx: &mut OpContext<'_>, args: &CloneArgs) -> OpResult {
     cx.may_wait()?;
     let source_handle = cx.saved()?;
-    let source_state = stateid::reference(&cx.saved_stateid(&args.source_stateid)?)?;
+    let source_state = cx.saved_state(&args.source_stateid)?;
     let target = file(cx, &args.destination_stateid, WRITE)?;
     let service = cx.service();
     let source =
@@ -67,8 +65,7 @@ pub(crate) fn clone(cx: &mut OpContext<'_>, args: &CloneArgs) -> OpResult {
 
 pub(crate) fn io_advise(cx: &mut OpContext<'_>, args: &IoAdviseArgs) -> OpResult {
     let handle = cx.current()?;
-    let wire_stateid = cx.stateid(&args.stateid)?;
-    let state = stateid::reference(&wire_stateid)?;
+    let state = cx.state(&args.stateid)?;
     let service = cx.service();
     let file = if state.is_special() {
         service.file_for_sync(cx.caller()?, &handle).map_err(without_perm)?
@@ -83,8 +80,7 @@ pub(crate) fn io_advise(cx: &mut OpContext<'_>, args: &IoAdviseArgs) -> OpResult
             followed.insert(hint as u32);
         }
     }
-    cx.encoder().value(&IoAdviseResult { hints: followed });
-    Ok(())
+    cx.answer(&IoAdviseResult { hints: followed })
 }
 
 /// The hints that have a meaning for a file system. The others are ignored.
@@ -103,7 +99,7 @@ fn file(
     need: OpenMode,
 ) -> Result<Arc<dyn OpenFile>, OpError> {
     let handle = cx.current()?;
-    let state = stateid::reference(&cx.stateid(argument)?)?;
+    let state = cx.state(argument)?;
     cx.service().io_file(cx.caller()?, &handle, state, need).map_err(of_io)
 }
 

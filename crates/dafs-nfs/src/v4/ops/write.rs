@@ -9,9 +9,9 @@ use super::commit::sync_failed;
 use crate::io::write_all;
 use crate::limits::WRITE_INLINE_BYTES_MAX;
 use crate::v4::compound::context::OpContext;
-use crate::v4::stateid;
-use crate::v4::status::{OpError, OpResult, of_io, of_store};
-use dafs_store::{OpenMode, Stability, StoreError};
+use crate::v4::status::{OpError, OpResult, of_io};
+use dafs_mem::VolatileSlice;
+use dafs_store::{OpenFile, OpenMode, Stability, StoreError};
 use dafs_wire::nfs4::{StableHow, Status, WriteArgs, WriteResult};
 
 /// The mode that a write requires of an open.
@@ -19,7 +19,7 @@ pub(crate) const WRITE: OpenMode = OpenMode { read: false, write: true };
 
 pub(crate) fn write<'a>(cx: &mut OpContext<'a>, args: &WriteArgs<'a>) -> OpResult {
     let handle = cx.current()?;
-    let state = stateid::reference(&cx.stateid(&args.stateid)?)?;
+    let state = cx.state(&args.stateid)?;
     let data = cx.args().view(args.data).ok_or(Status::BadXdr)?;
     let stability = stability(args.stable);
     if stability != Stability::Unstable || args.data.len() > WRITE_INLINE_BYTES_MAX {
@@ -40,20 +40,28 @@ pub(crate) fn write<'a>(cx: &mut OpContext<'a>, args: &WriteArgs<'a>) -> OpResul
         cx.service().overtake_late_writes(client, moment, &handle, range).map_err(of_io)?;
     }
     cx.announce_write(&handle, args.offset, args.data, stability)?;
+    write_data(cx, &*file, data, args.offset, (stability, args.stable))
+}
+
+/// Writes data, and the result with the stability that it has then.
+pub(in crate::v4) fn write_data(
+    cx: &mut OpContext<'_>,
+    file: &dyn OpenFile,
+    data: VolatileSlice<'_>,
+    offset: u64,
+    (stability, committed): (Stability, StableHow),
+) -> OpResult {
     // Read before the data is written: if the data is lost meanwhile, the client must see that.
     let verifier = cx.write_verifier();
-    let count = match write_all(&*file, data, args.offset, stability, cx.wait()) {
+    let count = match write_all(file, data, offset, stability, cx.wait()) {
         Ok(count) => count,
-        Err(StoreError::WouldBlock) => return Err(OpError::Wait),
-        Err(error) if stability != Stability::Unstable => {
+        Err(error) if stability != Stability::Unstable && error != StoreError::WouldBlock => {
             return Err(OpError::Status(sync_failed(cx, error)));
         }
-        Err(error) => return Err(OpError::Status(of_store(error))),
+        Err(error) => return Err(error.into()),
     };
-    let result = WriteResult { count: count as u32, committed: args.stable, verifier };
-    cx.encoder().value(&result);
     cx.count_bytes(0, count);
-    Ok(())
+    cx.answer(&WriteResult { count: count as u32, committed, verifier })
 }
 
 fn stability(how: StableHow) -> Stability {

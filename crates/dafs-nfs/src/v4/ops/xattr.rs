@@ -17,8 +17,7 @@ pub(crate) fn getxattr(cx: &mut OpContext<'_>, args: &GetxattrArgs<'_>) -> OpRes
     let handle = cx.current()?;
     check_name(args.name)?;
     let value = cx.service().xattr(cx.caller()?, &handle, args.name).map_err(without_perm)?;
-    cx.encoder().value(&GetxattrResult { value: &value });
-    Ok(())
+    cx.answer(&GetxattrResult { value: &value })
 }
 
 pub(crate) fn setxattr(cx: &mut OpContext<'_>, args: &SetxattrArgs<'_>) -> OpResult {
@@ -35,8 +34,7 @@ pub(crate) fn setxattr(cx: &mut OpContext<'_>, args: &SetxattrArgs<'_>) -> OpRes
         .service()
         .set_xattr(cx.caller()?, &handle, args.name, args.value, how)
         .map_err(without_perm)?;
-    cx.encoder().value(&SetxattrResult { change: change_info(change) });
-    Ok(())
+    cx.answer(&SetxattrResult { change: change_info(change) })
 }
 
 pub(crate) fn removexattr(cx: &mut OpContext<'_>, args: &RemovexattrArgs<'_>) -> OpResult {
@@ -46,8 +44,7 @@ pub(crate) fn removexattr(cx: &mut OpContext<'_>, args: &RemovexattrArgs<'_>) ->
     cx.announce(&Change::SetXattr { file: &handle, name: args.name, value: None, how })?;
     let change =
         cx.service().remove_xattr(cx.caller()?, &handle, args.name).map_err(without_perm)?;
-    cx.encoder().value(&RemovexattrResult { change: change_info(change) });
-    Ok(())
+    cx.answer(&RemovexattrResult { change: change_info(change) })
 }
 
 /// Bytes of a result without names: cookie, count, end.

@@ -31,12 +31,7 @@ pub(crate) fn bind_conn_to_session(
         (false, false) => return Err(Status::Inval.into()),
     };
     session.client().renew(cx.call().now_ns);
-    cx.encoder().value(&BindConnToSessionResult {
-        session_id: args.session_id,
-        direction,
-        use_rdma: false,
-    });
-    Ok(())
+    cx.answer(&BindConnToSessionResult { session_id: args.session_id, direction, use_rdma: false })
 }
 
 /// Changes program and credential of this session's callbacks.

@@ -55,7 +55,7 @@ pub(crate) fn exchange_id(cx: &mut OpContext<'_>, args: &ExchangeIdArgs<'_>) -> 
     };
     flags.set(ExchangeFlags::CONFIRMED_R, exchanged.confirmed);
     let options = cx.shared().options();
-    cx.encoder().value(&ExchangeIdResult {
+    cx.answer(&ExchangeIdResult {
         client_id: key.0,
         sequence_id,
         flags,
@@ -67,6 +67,5 @@ pub(crate) fn exchange_id(cx: &mut OpContext<'_>, args: &ExchangeIdArgs<'_>) -> 
             name: options.implementation_name.as_bytes(),
             date: Time::default(),
         }),
-    });
-    Ok(())
+    })
 }

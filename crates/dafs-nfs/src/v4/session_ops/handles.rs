@@ -23,6 +23,5 @@ pub(crate) fn putrootfh(cx: &mut OpContext<'_>) -> OpResult {
 pub(crate) fn getfh(cx: &mut OpContext<'_>) -> OpResult {
     let handle = cx.current()?;
     let bytes = wire_handle::encode(&handle);
-    cx.encoder().value(&GetfhResult { handle: &bytes });
-    Ok(())
+    cx.answer(&GetfhResult { handle: &bytes })
 }

@@ -47,6 +47,5 @@ fn answer(cx: &mut OpContext<'_>, handle: &Handle) -> OpResult {
     }
     let result = SecinfoResult { flavors };
     cx.clear_current();
-    cx.encoder().value(&result);
-    Ok(())
+    cx.answer(&result)
 }

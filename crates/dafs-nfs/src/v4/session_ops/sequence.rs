@@ -58,8 +58,7 @@ pub(crate) fn sequence(cx: &mut OpContext<'_>, args: &SequenceArgs, rest: &[u8])
         });
     }
     let result = result(cx, &session, args, slots);
-    cx.encoder().value(&result);
-    Ok(())
+    cx.answer(&result)
 }
 
 /// Executes SEQUENCE of a session of an earlier run: finds the results of the request.
@@ -104,15 +103,14 @@ fn resume(cx: &mut OpContext<'_>, args: &SequenceArgs, rest: &[u8]) -> OpResult 
     let ghost = Session::absent(args.session_id, client, who);
     cx.resume(ghost, Resume { known });
     let highest = args.highest_slot_id.max(args.slot_id);
-    cx.encoder().value(&SequenceResult {
+    cx.answer(&SequenceResult {
         session_id: args.session_id,
         sequence_id: args.sequence_id,
         slot_id: args.slot_id,
         highest_slot_id: highest,
         target_highest_slot_id: highest,
         status: SequenceStatus::empty(),
-    });
-    Ok(())
+    })
 }
 
 fn check_limits(cx: &mut OpContext<'_>, session: &Session, args: &SequenceArgs) -> OpResult {
@@ -125,7 +123,7 @@ fn check_limits(cx: &mut OpContext<'_>, session: &Session, args: &SequenceArgs) 
     }
     // The reply has the frame so far, and number and status of this operation. If there are other
     // operations, at least a status has to fit behind it.
-    let rest_bytes = if cx.is_only() { 0 } else { RESULT_HEAD_BYTES };
+    let rest_bytes = if cx.op_count() == 1 { 0 } else { RESULT_HEAD_BYTES };
     let reply_bytes = RPC_REPLY_HEADER_BYTES + cx.reply().len() + RESULT_BYTES + rest_bytes;
     if reply_bytes > fore.response_bytes_max as usize {
         return Err(Status::RepTooBig.into());

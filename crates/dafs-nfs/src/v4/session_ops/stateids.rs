@@ -7,7 +7,7 @@ use dafs_wire::nfs4::{FreeStateidArgs, Status, TestStateidArgs, TestStateidResul
 
 /// Frees state of locks without ranges, and revoked state that the client has seen.
 pub(crate) fn free_stateid(cx: &mut OpContext<'_>, args: &FreeStateidArgs) -> OpResult {
-    let state = stateid::reference(&cx.stateid(&args.stateid)?)?;
+    let state = cx.state(&args.stateid)?;
     if state.is_special() {
         return Err(Status::BadStateId.into());
     }
@@ -26,6 +26,5 @@ pub(crate) fn test_stateid(cx: &mut OpContext<'_>, args: &TestStateidArgs) -> Op
         };
         statuses.push(tested.err().unwrap_or(Status::Ok));
     }
-    cx.encoder().value(&TestStateidResult { statuses });
-    Ok(())
+    cx.answer(&TestStateidResult { statuses })
 }

@@ -69,11 +69,10 @@ pub(in crate::v4::ops) fn getdeviceinfo(
     if !cx.service().watch_device(cx.caller()?.client, key, form, wanted) {
         notifications = Bitmap::EMPTY;
     }
-    cx.encoder().value(&GetdeviceinfoResult {
+    cx.answer(&GetdeviceinfoResult {
         address: LayoutBody { layout_type: args.layout_type, body: &body },
         notifications,
-    });
-    Ok(())
+    })
 }
 
 pub(in crate::v4::ops) fn getdevicelist(
@@ -92,13 +91,12 @@ pub(in crate::v4::ops) fn getdevicelist(
     }
     let from = usize::try_from(args.cookie).unwrap_or(usize::MAX).min(devices.len());
     let until = from.saturating_add(args.devices_max as usize).min(devices.len());
-    cx.encoder().value(&GetdevicelistResult {
+    cx.answer(&GetdevicelistResult {
         cookie: until as u64,
         cookie_verifier: verifier,
         devices: devices[from..until].iter().map(|key| DeviceId(key.0)).collect(),
         eof: until == devices.len(),
-    });
-    Ok(())
+    })
 }
 
 /// Returns the body of a device's address. `None` for a device that such layouts do not name.

@@ -3,7 +3,6 @@
 
 use super::{check_range, form, of_layout};
 use crate::v4::compound::context::OpContext;
-use crate::v4::stateid;
 use crate::v4::status::{OpError, OpResult};
 use dafs_service::ServiceError;
 use dafs_wire::nfs4::{LayoutcommitArgs, LayoutcommitResult, Status};
@@ -27,14 +26,13 @@ pub(in crate::v4::ops) fn layoutcommit(
     let caller = cx.caller()?;
     let state = match args.reclaim {
         true => dafs_service::StateRef::ANONYMOUS,
-        false => stateid::reference(&cx.stateid(&args.stateid)?)?,
+        false => cx.state(&args.stateid)?,
     };
     let size = cx.service().commit_layout(caller, &handle, state, args.reclaim, end);
     let size = size.map_err(of_commit)?;
     // The file ends behind this client's last write, or others have made it longer. The old size is
     // not read: that would block I/O at data servers that cache the size.
-    cx.encoder().value(&LayoutcommitResult { new_size: end.filter(|&end| end == size) });
-    Ok(())
+    cx.answer(&LayoutcommitResult { new_size: end.filter(|&end| end == size) })
 }
 
 /// Returns the outcome for a failed commit. An unknown layout, for instance after a restart of this

@@ -4,7 +4,6 @@
 
 use super::{count_uses, form, hear_errors, of_layout, use_of};
 use crate::v4::compound::context::OpContext;
-use crate::v4::stateid;
 use crate::v4::status::OpResult;
 use dafs_service::{DeviceUse, Moved, StateKind};
 use dafs_store::{DeviceKey, LayoutForm};
@@ -42,7 +41,7 @@ fn moved(info: IoInfo) -> Moved {
 /// Checks that the state-id of a report is a layout of the current file.
 fn check_layout(cx: &mut OpContext<'_>, wire: &Stateid) -> OpResult {
     let handle = cx.current()?;
-    let state = stateid::reference(&cx.stateid(wire)?)?;
+    let state = cx.state(wire)?;
     let kind = cx.service().check_state(cx.caller()?, Some(&handle), state.id.into());
     match kind.map_err(of_layout)? {
         StateKind::Layout => Ok(()),

@@ -34,7 +34,7 @@ pub(in crate::v4::ops) fn layoutget(cx: &mut OpContext<'_>, args: &LayoutgetArgs
     }
     // The store may ask data servers.
     cx.may_wait()?;
-    let state = stateid::reference(&cx.stateid(&args.stateid)?)?;
+    let state = cx.state(&args.stateid)?;
     let write = mode == LayoutMode::ReadWrite;
     let request = LayoutRequest { state, write, form: Some(form) };
     // A granted layout must reach the client, so the whole reply must have room for it.
@@ -61,9 +61,8 @@ pub(in crate::v4::ops) fn layoutget(cx: &mut OpContext<'_>, args: &LayoutgetArgs
         io_mode: args.io_mode,
         content: LayoutBody { layout_type: args.layout_type, body: &body },
     };
-    cx.encoder().value(&LayoutgetResult { return_on_close: true, stateid, layouts: vec![layout] });
     cx.set_current_stateid(stateid);
-    Ok(())
+    cx.answer(&LayoutgetResult { return_on_close: true, stateid, layouts: vec![layout] })
 }
 
 /// Returns the body of a layout with this state-id. `None` where the stripe unit cannot be encoded.

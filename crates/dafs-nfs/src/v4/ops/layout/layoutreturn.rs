@@ -35,7 +35,7 @@ pub(in crate::v4::ops) fn layoutreturn(
                 hear(cx, &returned.stateid, returned.body)?;
             }
             check_range(returned.offset, returned.length)?;
-            let state = stateid::reference(&cx.stateid(&returned.stateid)?)?;
+            let state = cx.state(&returned.stateid)?;
             let range = (returned.offset, returned.length);
             let left = service.return_layout(cx.caller()?, &handle, state, mode, range);
             answer(cx, left.map_err(of_layout)?.map(stateid::wire))

@@ -26,7 +26,6 @@ use dafs_wire::nfs4::{
 };
 
 use crate::v4::compound::context::OpContext;
-use crate::v4::stateid;
 use crate::v4::status::{OpError, OpResult};
 
 /// Handles a client's errors at data servers. Write errors take effect before the client gets its
@@ -46,14 +45,14 @@ fn hear_errors(cx: &mut OpContext<'_>, stateid: &Stateid, errors: &[DeviceError]
     // The store asks data servers, and writes to disk.
     cx.may_wait()?;
     let handle = cx.current()?;
-    let state = stateid::reference(&cx.stateid(stateid)?)?;
+    let state = cx.state(stateid)?;
     cx.service().report_layout(cx.caller()?, &handle, state, &devices).map_err(of_layout)
 }
 
 /// Counts the I/O that a client reports for a layout of the current file.
 fn count_uses(cx: &mut OpContext<'_>, stateid: &Stateid, told: &[DeviceUse]) -> OpResult {
     let handle = cx.current()?;
-    let state = stateid::reference(&cx.stateid(stateid)?)?;
+    let state = cx.state(stateid)?;
     cx.service().count_direct_use(cx.caller()?, &handle, state, told).map_err(of_layout)
 }
 
