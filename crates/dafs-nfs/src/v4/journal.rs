@@ -375,8 +375,7 @@ impl Progress {
         }
     }
 
-    /// Lets the journal drop the request that had the slot before, with the first change of this
-    /// one.
+    /// Lets the journal drop the request that had the slot before, with this one's first change.
     pub(super) fn forget_earlier(&mut self, session: &Session, service: &Service) {
         let Some(request) = self.request else { return };
         let first = !std::mem::replace(&mut self.begun, true);

@@ -144,7 +144,9 @@ impl<'a> OpContext<'a> {
     /// operation that uses the handle gets the error if its export does not admit the caller.
     pub(crate) fn set_current(&mut self, handle: Handle) {
         let known = self.frame.current.filter(|place| place.handle.fs == handle.fs);
-        let refused = known.map_or_else(|| self.refuses(&handle), |place| place.refused);
+        let (origin, flavour) = (&self.call.origin, self.call.who.flavour);
+        let refuses = || self.shared.admits(&handle, origin, flavour).err();
+        let refused = known.map_or_else(refuses, |place| place.refused);
         self.frame.current = Some(Place { handle, stateid: None, refused });
     }
 
@@ -198,10 +200,7 @@ impl<'a> OpContext<'a> {
 
     /// Returns the subject that fences see for the caller.
     fn subject(&self) -> Subject<'_> {
-        match &self.session {
-            Some(session) => self.call.subject(session.client()),
-            None => self.call.origin.subject(None),
-        }
+        self.call.origin.subject(self.session.as_ref().map(|session| session.client().name()))
     }
 
     /// Returns a handle, if the client is not fenced from it. Fences may change, so each use is
@@ -209,11 +208,6 @@ impl<'a> OpContext<'a> {
     fn unfenced(&self, handle: Handle) -> Result<Handle, OpError> {
         self.shared.service.check_fence(&self.subject(), &handle)?;
         Ok(handle)
-    }
-
-    /// Returns the reason why the export of a handle does not admit the caller, if there is one.
-    fn refuses(&self, handle: &Handle) -> Option<Status> {
-        self.shared.admits(handle, &self.call.origin, self.call.who.flavour).err()
     }
 
     /// Returns the service.
@@ -403,10 +397,7 @@ impl<'a> OpContext<'a> {
     /// # Errors
     /// `Wait` and `Later` while the operation has to wait. Those of the journal.
     pub(crate) fn announce(&mut self, change: &Change<'_>) -> OpResult {
-        match self.is_announced()? {
-            true => Ok(()),
-            false => self.intend(change, None),
-        }
+        if self.is_announced()? { Ok(()) } else { self.intend(change, None) }
     }
 
     /// Logs the intent of a write of `data`. The digest of the data is computed only when it is

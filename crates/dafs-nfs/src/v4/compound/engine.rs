@@ -87,14 +87,13 @@ pub(crate) fn compound(
     let count_at = e.position();
     e.u32(0);
     let mut runner = Runner { status_at, count_at, ..Runner::default() };
-    let refused = if !(MINOR_VERSION_MIN..=MINOR_VERSION_MAX).contains(&minor) {
+    let end = if !(MINOR_VERSION_MIN..=MINOR_VERSION_MAX).contains(&minor) {
         Some(Status::MinorVersMismatch)
     } else if std::str::from_utf8(tag).is_err() {
         Some(Status::Inval)
     } else {
-        None
+        runner.run(&mut cx, &mut decoder)
     };
-    let end = refused.or_else(|| runner.run(&mut cx, &mut decoder));
     match runner.conclude(cx, end) {
         Ok(reply) => Answer::Reply(reply),
         Err(parked) => Answer::Parked(parked),

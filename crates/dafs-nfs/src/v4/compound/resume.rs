@@ -67,8 +67,8 @@ fn tell(cx: &mut OpContext<'_>, op: &Op<'_>, effect: &Effect) -> OpResult {
             // It is not known if the list was set, too.
             let attributes_set = change.mask.without(Attr::Acl.number());
             let change = changed(cx, &dir, dir_before);
-            cx.encoder().value(&CreateResult { change, attributes_set });
             cx.set_current(object);
+            cx.answer(&CreateResult { change, attributes_set })
         }
         (Op::Open(args), Effect::Made { dir, object, created, dir_before }) => {
             let attributes_set = set_by_open(cx, args, &dir, created)?;
@@ -80,43 +80,38 @@ fn tell(cx: &mut OpContext<'_>, op: &Op<'_>, effect: &Effect) -> OpResult {
                 attributes_set,
                 delegation: OpenDelegation::None,
             };
-            cx.encoder().value(&result);
             cx.set_current(object);
+            cx.answer(&result)
         }
         (Op::Remove(_), Effect::Removed { dir, dir_before }) => {
-            let change = changed(cx, &dir, dir_before);
-            cx.encoder().value(&RemoveResult { change });
+            cx.answer(&RemoveResult { change: changed(cx, &dir, dir_before) })
         }
         (Op::Link(_), Effect::Linked { dir, dir_before, .. }) => {
-            let change = changed(cx, &dir, dir_before);
-            cx.encoder().value(&LinkResult { change });
+            cx.answer(&LinkResult { change: changed(cx, &dir, dir_before) })
         }
         (Op::Rename(_), Effect::Renamed { from_dir, from_before, to_dir, to_before }) => {
             let source = changed(cx, &from_dir, from_before);
             let target = changed(cx, &to_dir, to_before);
-            cx.encoder().value(&RenameResult { source, target });
+            cx.answer(&RenameResult { source, target })
         }
         (Op::Setattr(args), Effect::AttrSet { file }) => {
             let capabilities = cx.service().capabilities(&file)?;
             let change = set::parse(&args.attributes, cx.minor, &capabilities, Purpose::Existing)?;
-            cx.encoder().value(&SetattrResult { attributes_set: change.mask });
+            cx.answer(&SetattrResult { attributes_set: change.mask })
         }
         (Op::Setxattr(_), Effect::AttrSet { file }) => {
-            let change = changed(cx, &file, 0);
-            cx.encoder().value(&SetxattrResult { change });
+            cx.answer(&SetxattrResult { change: changed(cx, &file, 0) })
         }
         (Op::Removexattr(_), Effect::AttrSet { file }) => {
-            let change = changed(cx, &file, 0);
-            cx.encoder().value(&RemovexattrResult { change });
+            cx.answer(&RemovexattrResult { change: changed(cx, &file, 0) })
         }
         (Op::Write(args), Effect::Written { len, .. }) => {
             let verifier = cx.write_verifier();
             let result = WriteResult { count: len as u32, committed: args.stable, verifier };
-            cx.encoder().value(&result);
+            cx.answer(&result)
         }
-        _ => return Err(Status::DeadSession.into()),
+        _ => Err(Status::DeadSession.into()),
     }
-    Ok(())
 }
 
 /// Returns the change of an object. Other clients may have changed it, too.

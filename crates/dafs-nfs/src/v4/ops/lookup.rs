@@ -22,11 +22,8 @@ pub(crate) fn lookup(cx: &mut OpContext<'_>, args: &LookupArgs<'_>) -> OpResult 
 
 pub(crate) fn lookupp(cx: &mut OpContext<'_>) -> OpResult {
     let dir = cx.current()?;
-    let parent = cx
-        .service()
-        .lookup_parent(cx.caller()?, &dir)
-        .map_err(|error| not_a_directory(cx, &dir, error))?;
-    cx.set_current(parent);
+    let parent = cx.service().lookup_parent(cx.caller()?, &dir);
+    cx.set_current(parent.map_err(|error| not_a_directory(cx, &dir, error))?);
     Ok(())
 }
 

@@ -12,11 +12,8 @@ pub(crate) fn remove(cx: &mut OpContext<'_>, args: &RemoveArgs<'_>) -> OpResult 
     let dir = cx.current()?;
     name::check(args.name)?;
     cx.announce(&Change::Remove { dir: &dir, name: args.name })?;
-    let change = cx
-        .service()
-        .remove(cx.caller()?, &dir, args.name, RemoveMode::Unchecked)
-        .map_err(without_perm)?;
-    cx.answer(&RemoveResult { change: change_info(change) })
+    let change = cx.service().remove(cx.caller()?, &dir, args.name, RemoveMode::Unchecked);
+    cx.answer(&RemoveResult { change: change_info(change.map_err(without_perm)?) })
 }
 
 pub(crate) fn rename(cx: &mut OpContext<'_>, args: &RenameArgs<'_>) -> OpResult {

@@ -30,11 +30,8 @@ pub(crate) fn setxattr(cx: &mut OpContext<'_>, args: &SetxattrArgs<'_>) -> OpRes
     };
     let (name, value) = (args.name, Some(digest(0, args.value)));
     cx.announce(&Change::SetXattr { file: &handle, name, value, how })?;
-    let change = cx
-        .service()
-        .set_xattr(cx.caller()?, &handle, args.name, args.value, how)
-        .map_err(without_perm)?;
-    cx.answer(&SetxattrResult { change: change_info(change) })
+    let change = cx.service().set_xattr(cx.caller()?, &handle, args.name, args.value, how);
+    cx.answer(&SetxattrResult { change: change_info(change.map_err(without_perm)?) })
 }
 
 pub(crate) fn removexattr(cx: &mut OpContext<'_>, args: &RemovexattrArgs<'_>) -> OpResult {

@@ -24,17 +24,12 @@ pub(crate) fn sequence(cx: &mut OpContext<'_>, args: &SequenceArgs, rest: &[u8])
         found => found?,
     };
     check_limits(cx, &session, args)?;
+    let who = Principal::of(&cx.call().who);
     let request = SlotRequest {
         slot: args.slot_id,
         sequence: args.sequence_id,
         highest: args.highest_slot_id,
-        digest: digest::of_request(
-            &Principal::of(&cx.call().who),
-            cx.minor(),
-            cx.op_count(),
-            rest,
-            cx.args(),
-        ),
+        digest: digest::of_request(&who, cx.minor(), cx.op_count(), rest, cx.args()),
     };
     let (begin, slots, held) = session.begin(request)?;
     // A retry shows that its client is alive. The client counts its lease from the answer.
