@@ -15,7 +15,7 @@
 
 use crate::attr::attr;
 use crate::ends::Ends;
-use crate::id::{Ids, Object};
+use crate::id::Object;
 use crate::limits::{DATA_FILES_OPEN_MAX, DATA_IDLE, ENDS_MAX, PATTERN_PLACES_MAX};
 use crate::map::OsdMap;
 use crate::server;
@@ -23,6 +23,7 @@ use crate::stripes::Stripes;
 use crate::sys::{Handle, Inode, Mount, NO_SNAPSHOT, Perm};
 use dafs_mem::VolatileSlice;
 use dafs_store::backend::{FILE_BYTES_MAX, Uses, continued, continued_to_end};
+use dafs_store::inode::Ids;
 use dafs_store::{
     Attr, DataFile, DataFiles, FileId, FsId, FsStat, NAME_BYTES_MAX, OpenFile, PartOfFile, Result,
     Stability, StoreError, Wait,

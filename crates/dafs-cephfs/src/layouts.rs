@@ -12,7 +12,7 @@
 //! * When the map of daemons has changed, every file with a placement in use is checked again.
 
 use crate::data::{CephData, Settled};
-use crate::id::{Ids, Object};
+use crate::id::Object;
 use crate::limits::{
     DEVICES_MAX, PATTERN_BYTES_MIN, PATTERN_PLACES_MAX, PLACE_TRIES_MAX, PLACED_MAX, WATCH_INTERVAL,
 };
@@ -21,6 +21,7 @@ pub(crate) use crate::server::{Place, Server, ShutOut};
 use crate::stripes::Stripes;
 use crate::sys::{Inode, NO_SNAPSHOT, Perm};
 use crate::{CephStore, Shared, server};
+use dafs_store::inode::Ids;
 use dafs_store::vital;
 use dafs_store::{
     Device, DeviceKey, FileId, FsId, Layouts, NfsAddresses, Packing, Placement, Result, StoreError,

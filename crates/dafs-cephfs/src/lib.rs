@@ -27,7 +27,6 @@ mod id;
 mod layouts;
 mod limits;
 mod map;
-mod names;
 mod network;
 mod node;
 mod nudge;
@@ -41,12 +40,13 @@ pub use network::in_network;
 pub use node::{CephNode, CephNodeOptions};
 pub use sys::Unavailable;
 
+use dafs_store::inode::Ids;
 use dafs_store::node::Node;
 use dafs_store::{
     Cred, DEVICE_SERVERS_MAX, ExportSecret, FileId, FsId, NfsAddresses, NoOutcome, Result,
     StoreError, Tries,
 };
-use id::{Ids, Object};
+use id::{ID_VERSION, Object};
 use layouts::{Place, Server, Spread, Watch};
 use limits::OPEN_TIMEOUT;
 use map::OsdMap;
@@ -338,7 +338,7 @@ impl CephStore {
         hasher.write_u64(root.ino);
         hasher.write_u64(root.snap);
         let fs_id = FsId(hasher.finish128().as_bytes());
-        let ids = Ids::new(fs_id, options.secret);
+        let ids = Ids::new(ID_VERSION, fs_id, options.secret);
         let spread = match options.data_servers.is_empty() {
             true => None,
             false => Some(spread(options, &as_client, fs_id, &mount)?),
@@ -413,7 +413,7 @@ fn data_ids(secret: ExportSecret, of: &[u8]) -> Ids {
     let mut hasher = SipHasher24::new_with_key(secret.as_bytes());
     hasher.write(b"data servers");
     hasher.write(of);
-    Ids::new(FsId(hasher.finish128().as_bytes()), secret)
+    Ids::new(ID_VERSION, FsId(hasher.finish128().as_bytes()), secret)
 }
 
 /// Returns the object of some attributes. For objects in a snapshot, the library returns the
@@ -446,14 +446,14 @@ impl Shared {
 
     /// Returns the inode of an id.
     fn inode(&self, id: &FileId) -> Result<(Object, Inode)> {
-        let object = self.ids.open(id)?;
+        let object: Object = self.ids.open(id)?;
         let inode = self.mounts[self.home(object)].inode(object.ino, object.snap)?;
         Ok((object, inode))
     }
 
     /// Returns the inode of an id on a given mount.
     fn inode_on(&self, mount: &Arc<Mount>, id: &FileId) -> Result<(Object, Inode)> {
-        let object = self.ids.open(id)?;
+        let object: Object = self.ids.open(id)?;
         Ok((object, mount.inode(object.ino, object.snap)?))
     }
 

@@ -34,15 +34,6 @@ pub(crate) const MOUNTS_MAX: usize = 64;
 /// The most views in one call of the library (the kernel's IOV_MAX).
 pub(crate) const VIEWS_MAX: usize = 1024;
 
-/// The most attempts of a create while the name appears and disappears.
-pub(crate) const CREATE_RETRIES_MAX: usize = 8;
-
-/// The longest text of a symlink, in bytes.
-pub(crate) const SYMLINK_BYTES_MAX: usize = 4095;
-
-/// The reported limit of links of a file. The MDS enforces its own.
-pub(crate) const LINKS_MAX: u32 = 65_000;
-
 /// The most files that one data server has open.
 pub(crate) const DATA_FILES_OPEN_MAX: usize = 1024;
 

@@ -1,279 +1,63 @@
-//! The store's calls, in terms of names, files and inodes.
+//! The operations of the store by the calls of libcephfs.
+//!
+//! Invariants
+//! * Directories are never open files, so all their inodes are those of the first mount.
 
 use crate::attr::{attr, change};
-use crate::limits::{LINKS_MAX, SYMLINK_BYTES_MAX, UNIT_BYTES_USUAL};
-use crate::sys::{Inode, NO_SNAPSHOT, Perm};
-use crate::{CephStore, Shared, object};
-use dafs_store::backend::{
-    FILE_BYTES_MAX, MODE_BITS, XATTR_LIST_BYTES_MAX, XATTR_PREFIX, check_name, check_xattr_name,
-    mode_of_acl,
-};
+use crate::file::CephFile;
+use crate::id::Object;
+use crate::limits::UNIT_BYTES_USUAL;
+use crate::sys::{DirStream, Handle, Inode, NO_SNAPSHOT, Perm, StatX};
+use crate::{CephStore, Shared, object, server};
+use dafs_store::inode::{Ids, InodeFs, Known, Listed, check_regular, flags};
 use dafs_store::{
-    AccessMask, Acl, AclSupport, Attr, Capabilities, CreateHow, Created, Cred, DirChange, DirEntry,
-    FileId, FsId, FsStat, Kind, LayoutForm, Layouts, LocalChanges, Made, NAME_BYTES_MAX, NewObject,
-    OpenFile, OpenMode, Result, SetAttr, SetXattr, Store, StoreError, Waits, XATTR_BYTES_MAX,
+    AclSupport, Attr, Capabilities, Cred, FileId, Kind, LayoutForm, Layouts, LocalChanges,
+    OpenFile, OpenMode, Result, SetAttr, StoreError, Waits,
 };
 use std::sync::Arc;
 
-const READ: u32 = 4;
-const WRITE: u32 = 2;
-pub(crate) const EXECUTE: u32 = 1;
+/// Returns a caller in the form of the library.
+fn perm<'a>(inode: &'a Inode, cred: &Cred) -> Result<Perm<'a>> {
+    Perm::new(inode.mount(), cred)
+}
 
-/// True if a mode gives a caller these rights.
-pub(crate) fn allows(cred: &Cred, attr: &Attr, want: u32) -> bool {
-    if cred.uid == 0 {
-        // If no class may execute a file, root may not either.
-        return want & EXECUTE == 0 || attr.kind == Kind::Directory || attr.mode & 0o111 != 0;
-    }
-    let in_group = cred.gid == attr.gid || cred.groups.contains(&attr.gid);
-    let shift = match () {
-        () if cred.uid == attr.uid => 6,
-        () if in_group => 3,
-        () => 0,
-    };
-    (attr.mode >> shift) & want == want
+fn known((inode, stat): (Inode, StatX)) -> Result<Known<CephStore>> {
+    Ok(Known { key: object(&stat), inode, attr: attr(&stat)? })
 }
 
 impl Shared {
-    /// Returns an object that can have extended attributes, and its attributes.
-    ///
-    /// # Errors
-    /// `none` for an object that cannot have any.
-    fn with_xattrs(
-        &self,
+    fn open_inode(
+        self: &Arc<Self>,
         cred: &Cred,
-        id: &FileId,
-        want: u32,
-        none: StoreError,
-    ) -> Result<(Inode, Attr)> {
-        let (object, inode) = self.inode(id)?;
-        let attr = attr(&self.stat(object, &inode)?)?;
-        if !matches!(attr.kind, Kind::Regular | Kind::Directory) {
-            return Err(none);
-        }
-        if !allows(cred, &attr, want) {
-            return Err(StoreError::Access);
-        }
-        Ok((inode, attr))
-    }
-}
-
-fn xattr_name(name: &[u8]) -> Result<Vec<u8>> {
-    check_xattr_name(name)?;
-    Ok([XATTR_PREFIX, name].concat())
-}
-
-impl Store for CephStore {
-    fn fs_id(&self) -> FsId {
-        self.shared.ids.fs_id()
-    }
-
-    fn layouts(&self) -> Option<&dyn Layouts> {
-        self.shared.spread.as_ref().map(|_| self as &dyn Layouts)
-    }
-
-    fn root(&self) -> FileId {
-        self.shared.ids.seal(self.shared.root)
-    }
-
-    fn getattr(&self, id: &FileId) -> Result<Attr> {
-        let (object, inode) = self.shared.inode(id)?;
-        attr(&self.shared.stat(object, &inode)?)
-    }
-
-    fn setattr(
-        &self,
-        cred: &Cred,
-        id: &FileId,
-        wish: &SetAttr,
-        file: Option<&dyn OpenFile>,
-    ) -> Result<Attr> {
-        let (object, inode) = self.shared.inode(id)?;
-        let known = attr(&self.shared.stat(object, &inode)?)?;
-        let mut rest = *wish;
-        if let Some(size) = rest.size {
-            match known.kind {
-                Kind::Regular => {}
-                Kind::Directory => return Err(StoreError::IsDirectory),
-                _ => return Err(StoreError::Invalid),
-            }
-            if size > FILE_BYTES_MAX {
-                return Err(StoreError::FileTooBig);
-            }
-            if let Some(file) = file {
-                if file.id() != *id {
-                    return Err(StoreError::Invalid);
-                }
-                file.set_size(size)?;
-                rest.size = None;
-            }
-        }
-        if known.kind == Kind::Symlink {
-            rest.mode = None;
-        }
-        let perm = Perm::new(inode.mount(), cred)?;
-        let (stat, mask) = change(&SetAttr { size: None, ..rest })?;
-        // A change of the size also sets the times, so the wanted times are set afterwards.
-        if let Some(size) = rest.size {
-            let (stat, mask) = change(&SetAttr { size: Some(size), ..SetAttr::default() })?;
-            inode.set_stat(stat, mask, &perm)?;
-        }
-        if mask != 0 {
-            inode.set_stat(stat, mask, &perm)?;
-        }
-        attr(&self.shared.stat(object, &inode)?)
-    }
-
-    fn access(&self, cred: &Cred, id: &FileId, wanted: AccessMask) -> Result<AccessMask> {
-        let attr = self.getattr(id)?;
-        let directory = attr.kind == Kind::Directory;
-        let rights = [
-            (AccessMask::READ, Some(READ)),
-            (AccessMask::LOOKUP, directory.then_some(EXECUTE)),
-            (AccessMask::MODIFY, Some(WRITE)),
-            (AccessMask::EXTEND, Some(WRITE)),
-            (AccessMask::DELETE, directory.then_some(WRITE)),
-            (AccessMask::EXECUTE, (!directory).then_some(EXECUTE)),
-        ];
-        let granted = rights.into_iter().filter(|&(right, want)| {
-            wanted.contains(right) && want.is_some_and(|want| allows(cred, &attr, want))
-        });
-        Ok(granted.fold(AccessMask::empty(), |all, (right, _)| all | right))
-    }
-
-    fn lookup(&self, cred: &Cred, dir: &FileId, name: &[u8]) -> Result<(FileId, Attr)> {
-        check_name(name)?;
-        let (dir, _) = self.shared.directory(dir)?;
-        let (_, stat) = dir.lookup(name, &Perm::new(dir.mount(), cred)?)?;
-        Ok((self.shared.ids.seal(object(&stat)), attr(&stat)?))
-    }
-
-    fn parent(&self, cred: &Cred, dir: &FileId) -> Result<FileId> {
-        let (inode, _) = self.shared.directory(dir)?;
-        if self.shared.ids.open(dir)? == self.shared.root {
-            return Err(StoreError::NotFound);
-        }
-        let (_, stat) = inode.lookup(b"..", &Perm::new(inode.mount(), cred)?)?;
-        Ok(self.shared.ids.seal(object(&stat)))
-    }
-
-    fn open(&self, cred: &Cred, id: &FileId, mode: OpenMode) -> Result<Arc<dyn OpenFile>> {
-        Ok(self.shared.open_file(cred, id, mode)?)
-    }
-
-    fn create(
-        &self,
-        cred: &Cred,
-        dir: &FileId,
-        name: &[u8],
-        how: CreateHow,
-        attr: &SetAttr,
+        object: Object,
+        inode: Inode,
         mode: OpenMode,
-    ) -> Result<Created> {
-        self.shared.create_file(cred, dir, name, how, attr, mode)
-    }
-
-    fn make(
-        &self,
-        cred: &Cred,
-        dir: &FileId,
-        name: &[u8],
-        object: NewObject<'_>,
-        attr: &SetAttr,
-    ) -> Result<Made> {
-        self.shared.make_object(cred, dir, name, object, attr)
-    }
-
-    fn link(&self, cred: &Cred, id: &FileId, dir: &FileId, name: &[u8]) -> Result<DirChange> {
-        check_name(name)?;
-        let (dir, before) = self.shared.directory(dir)?;
-        let (_, target) = self.shared.inode_on(dir.mount(), id)?;
-        let perm = Perm::new(dir.mount(), cred)?;
-        let stat = target.stat(&perm)?;
-        if attr(&stat)?.kind == Kind::Directory {
-            return Err(StoreError::IsDirectory);
+    ) -> Result<Arc<dyn OpenFile>> {
+        let flags = flags(mode)?;
+        check_regular(attr(&self.stat(object, &inode)?)?.kind)?;
+        if mode.write && object.snap != NO_SNAPSHOT {
+            return Err(StoreError::ReadOnly);
         }
-        if stat.nlink == 0 {
-            return Err(StoreError::Stale);
-        }
-        dir.link(&target, name, &perm)?;
-        self.shared.changed(&dir, &before)
+        let handle = inode.open(flags, &perm(&inode, cred)?)?;
+        Ok(Arc::new(CephFile::new(self, object, mode, inode, handle)))
+    }
+}
+
+impl InodeFs for CephStore {
+    type Key = Object;
+    type Inode = Inode;
+    type Handle = Handle;
+    type Listing = DirStream;
+
+    fn ids(&self) -> &Ids {
+        &self.shared.ids
     }
 
-    fn remove(&self, cred: &Cred, dir: &FileId, name: &[u8]) -> Result<DirChange> {
-        check_name(name)?;
-        let (dir, before) = self.shared.directory(dir)?;
-        let perm = Perm::new(dir.mount(), cred)?;
-        let (_, stat) = dir.lookup(name, &perm)?;
-        match attr(&stat)?.kind {
-            Kind::Directory => dir.rmdir(name, &perm)?,
-            _ => dir.unlink(name, &perm)?,
-        }
-        self.shared.changed(&dir, &before)
+    fn root_key(&self) -> Object {
+        self.shared.root
     }
 
-    fn rename(
-        &self,
-        cred: &Cred,
-        from_dir: &FileId,
-        from: &[u8],
-        to_dir: &FileId,
-        to: &[u8],
-    ) -> Result<(DirChange, DirChange)> {
-        check_name(from)?;
-        check_name(to)?;
-        let (source, source_before) = self.shared.directory(from_dir)?;
-        self.shared.directory(to_dir)?;
-        let (to_object, target) = self.shared.inode_on(source.mount(), to_dir)?;
-        let target_before = attr(&self.shared.stat(to_object, &target)?)?;
-        let perm = Perm::new(source.mount(), cred)?;
-        let (_, moved) = source.lookup(from, &perm)?;
-        match target.lookup(to, &perm) {
-            // A rename to another name of the same object has no effect. libcephfs would drop the
-            // name from its cache.
-            Ok((_, there)) if object(&there) == object(&moved) => {}
-            Ok((_, there)) => {
-                let is_directory = |stat| attr(stat).map(|attr| attr.kind == Kind::Directory);
-                match (is_directory(&moved)?, is_directory(&there)?) {
-                    (false, true) => return Err(StoreError::IsDirectory),
-                    (true, false) => return Err(StoreError::NotDirectory),
-                    _ => source.rename(from, &target, to, &perm)?,
-                }
-            }
-            Err(_) => source.rename(from, &target, to, &perm)?,
-        }
-        let left = self.shared.changed(&source, &source_before)?;
-        Ok((left, self.shared.changed(&target, &target_before)?))
-    }
-
-    fn readdir(
-        &self,
-        cred: &Cred,
-        dir: &FileId,
-        cookie: u64,
-        attr: bool,
-        sink: &mut dyn FnMut(DirEntry<'_>) -> bool,
-    ) -> Result<bool> {
-        self.shared.list(cred, dir, cookie, attr, sink)
-    }
-
-    fn readlink(&self, cred: &Cred, id: &FileId) -> Result<Vec<u8>> {
-        let (object, inode) = self.shared.inode(id)?;
-        if attr(&self.shared.stat(object, &inode)?)?.kind != Kind::Symlink {
-            return Err(StoreError::Invalid);
-        }
-        let mut text = vec![0; SYMLINK_BYTES_MAX + 1];
-        let len = inode.readlink(&mut text, &Perm::new(inode.mount(), cred)?)?;
-        text.truncate(len);
-        Ok(text)
-    }
-
-    fn attr_dir(&self, _cred: &Cred, id: &FileId) -> Result<FileId> {
-        self.getattr(id)?;
-        Err(StoreError::NotSupported)
-    }
-
-    fn capabilities(&self) -> Capabilities {
+    fn features(&self) -> Capabilities {
         Capabilities {
             xattrs: true,
             acls: AclSupport::Mode,
@@ -285,76 +69,217 @@ impl Store for CephStore {
         }
     }
 
-    fn xattr(&self, cred: &Cred, id: &FileId, name: &[u8]) -> Result<Vec<u8>> {
-        let name = xattr_name(name)?;
-        let (inode, _) = self.shared.with_xattrs(cred, id, READ, StoreError::NoXattr)?;
-        let mut value = vec![0; XATTR_BYTES_MAX];
-        let len = inode.xattr(&name, &mut value, &Perm::new(inode.mount(), cred)?)?;
-        value.truncate(len);
-        Ok(value)
+    fn placements(&self) -> Option<&dyn Layouts> {
+        self.shared.spread.as_ref().map(|_| self as &dyn Layouts)
     }
 
-    fn set_xattr(
+    fn find(&self, id: &FileId) -> Result<(Object, Result<Inode>, Attr)> {
+        let (object, inode) = self.shared.inode(id)?;
+        let attr = attr(&self.shared.stat(object, &inode)?)?;
+        Ok((object, Ok(inode), attr))
+    }
+
+    fn stat(&self, inode: &Inode) -> Result<Attr> {
+        attr(&inode.stat(&perm(inode, &server())?)?)
+    }
+
+    fn find_name(&self, cred: &Cred, dir: &Inode, name: &[u8]) -> Result<Known<Self>> {
+        known(dir.lookup(name, &perm(dir, cred)?)?)
+    }
+
+    fn above(&self, cred: &Cred, dir: &Inode) -> Result<Object> {
+        let (_, stat) = dir.lookup(b"..", &perm(dir, cred)?)?;
+        Ok(object(&stat))
+    }
+
+    /// The metadata server checks the rights.
+    fn check_change(&self, _cred: &Cred, _known: &Attr, wish: &mut SetAttr) -> Result<()> {
+        change(wish).map(drop)
+    }
+
+    fn resize(&self, cred: &Cred, inode: &Inode, _known: &Attr, size: u64) -> Result<()> {
+        let size = Some(size);
+        self.set_attributes(cred, inode, &SetAttr { size, ..SetAttr::default() })
+    }
+
+    fn set_attributes(&self, cred: &Cred, inode: &Inode, wish: &SetAttr) -> Result<()> {
+        let (stat, mask) = change(wish)?;
+        if mask != 0 { inode.set_stat(stat, mask, &perm(inode, cred)?) } else { Ok(()) }
+    }
+
+    fn open_file(&self, cred: &Cred, id: &FileId, mode: OpenMode) -> Result<Arc<dyn OpenFile>> {
+        let shared = &self.shared;
+        let object = shared.ids.open(id)?;
+        let inode = shared.mounts[shared.home_of_open(object)].inode(object.ino, object.snap)?;
+        shared.open_inode(cred, object, inode, mode)
+    }
+
+    fn open_found(
         &self,
         cred: &Cred,
-        id: &FileId,
+        found: Known<Self>,
+        truncate: bool,
+        mode: OpenMode,
+    ) -> Result<Arc<dyn OpenFile>> {
+        let (object, shared) = (found.key, &self.shared);
+        let inode = shared.mounts[shared.home(object)].inode(object.ino, object.snap)?;
+        if truncate {
+            self.resize(cred, &inode, &found.attr, 0)?;
+        }
+        shared.open_inode(cred, object, inode, mode)
+    }
+
+    fn make_file(
+        &self,
+        cred: &Cred,
+        dir: &Inode,
+        name: &[u8],
+        mode: u32,
+        flags: i32,
+    ) -> Result<(Known<Self>, Handle)> {
+        let (inode, handle, stat) = dir.create(name, mode, flags, &perm(dir, cred)?)?;
+        Ok((known((inode, stat))?, handle))
+    }
+
+    fn sync_made(&self, dir: &Inode, inode: &Inode, _handle: &Handle) -> Result<()> {
+        inode.sync()?;
+        dir.sync()
+    }
+
+    fn open_made(
+        &self,
+        _cred: &Cred,
+        made: Known<Self>,
+        mode: OpenMode,
+        handle: Handle,
+    ) -> Arc<dyn OpenFile> {
+        Arc::new(CephFile::new(&self.shared, made.key, mode, made.inode, handle))
+    }
+
+    fn make_directory(
+        &self,
+        cred: &Cred,
+        dir: &Inode,
+        name: &[u8],
+        mode: u32,
+    ) -> Result<Known<Self>> {
+        known(dir.mkdir(name, mode, &perm(dir, cred)?)?)
+    }
+
+    fn make_symlink(
+        &self,
+        cred: &Cred,
+        dir: &Inode,
+        name: &[u8],
+        text: &[u8],
+    ) -> Result<Known<Self>> {
+        known(dir.symlink(name, text, &perm(dir, cred)?)?)
+    }
+
+    fn make_special(
+        &self,
+        cred: &Cred,
+        dir: &Inode,
+        name: &[u8],
+        mode: u32,
+        device: u64,
+    ) -> Result<Known<Self>> {
+        known(dir.mknod(name, mode, device, &perm(dir, cred)?)?)
+    }
+
+    fn link_name(&self, cred: &Cred, id: &FileId, dir: &Inode, name: &[u8]) -> Result<()> {
+        let (_, target) = self.shared.inode_on(dir.mount(), id)?;
+        let perm = perm(dir, cred)?;
+        let stat = target.stat(&perm)?;
+        if attr(&stat)?.kind == Kind::Directory {
+            return Err(StoreError::IsDirectory);
+        }
+        if stat.nlink == 0 {
+            return Err(StoreError::Stale);
+        }
+        dir.link(&target, name, &perm)
+    }
+
+    fn remove_name(&self, cred: &Cred, dir: &Inode, name: &[u8], kind: Option<Kind>) -> Result<()> {
+        let perm = perm(dir, cred)?;
+        let kind = match kind {
+            Some(kind) => kind,
+            None => attr(&dir.lookup(name, &perm)?.1)?.kind,
+        };
+        match kind {
+            Kind::Directory => dir.rmdir(name, &perm),
+            _ => dir.unlink(name, &perm),
+        }
+    }
+
+    fn rename_name(
+        &self,
+        cred: &Cred,
+        from_dir: &Inode,
+        from: &[u8],
+        to_dir: &Inode,
+        to: &[u8],
+    ) -> Result<()> {
+        from_dir.rename(from, to_dir, to, &perm(from_dir, cred)?)
+    }
+
+    fn read_text(&self, cred: &Cred, inode: &Inode, buffer: &mut [u8]) -> Result<usize> {
+        inode.readlink(buffer, &perm(inode, cred)?)
+    }
+
+    fn open_listing(&self, cred: &Cred, dir: &Inode, from: Option<i64>) -> Result<DirStream> {
+        let mut stream = dir.open_dir(&perm(dir, cred)?)?;
+        match from {
+            Some(from) if from < 0 => return Err(StoreError::BadCookie),
+            Some(from) => stream.seek(from),
+            None => {}
+        }
+        Ok(stream)
+    }
+
+    fn next_entry(
+        &self,
+        stream: &mut DirStream,
+        with_object: bool,
+    ) -> Result<Option<Listed<Object>>> {
+        let Some(entry) = stream.next(with_object)? else { return Ok(None) };
+        let known = entry.stat.as_ref().and_then(|stat| Some((object(stat), attr(stat).ok()?)));
+        let (name, file_id, next) = (entry.name, entry.ino, entry.next);
+        Ok(Some(Listed { name, file_id, next, object: known }))
+    }
+
+    fn read_xattr(
+        &self,
+        cred: &Cred,
+        inode: &Inode,
+        name: &[u8],
+        buffer: &mut [u8],
+    ) -> Result<usize> {
+        inode.xattr(name, buffer, &perm(inode, cred)?)
+    }
+
+    fn write_xattr(
+        &self,
+        cred: &Cred,
+        inode: &Inode,
         name: &[u8],
         value: &[u8],
-        how: SetXattr,
-    ) -> Result<DirChange> {
-        let name = xattr_name(name)?;
-        let (inode, before) = self.shared.with_xattrs(cred, id, WRITE, StoreError::NotSupported)?;
-        if value.len() > XATTR_BYTES_MAX {
-            return Err(StoreError::XattrTooBig);
-        }
-        let flags = match how {
-            SetXattr::Either => 0,
-            SetXattr::Create => libc::XATTR_CREATE,
-            SetXattr::Replace => libc::XATTR_REPLACE,
-        };
-        inode.set_xattr(&name, value, flags, &Perm::new(inode.mount(), cred)?)?;
-        self.shared.changed(&inode, &before)
+        flags: i32,
+    ) -> Result<()> {
+        inode.set_xattr(name, value, flags, &perm(inode, cred)?)
     }
 
-    fn list_xattrs(&self, cred: &Cred, id: &FileId) -> Result<Vec<Vec<u8>>> {
-        let (inode, _) = match self.shared.with_xattrs(cred, id, READ, StoreError::NoXattr) {
-            Err(StoreError::NoXattr) => return Ok(Vec::new()),
-            found => found?,
-        };
-        let mut list = vec![0; XATTR_LIST_BYTES_MAX];
-        let len = inode.list_xattrs(&mut list, &Perm::new(inode.mount(), cred)?)?;
-        let names = list[..len].split(|&byte| byte == 0);
-        let mut names: Vec<_> =
-            names.filter_map(|name| name.strip_prefix(XATTR_PREFIX)).map(<[u8]>::to_vec).collect();
-        names.sort_unstable();
-        Ok(names)
+    fn xattr_names(&self, cred: &Cred, inode: &Inode, buffer: &mut [u8]) -> Result<usize> {
+        inode.list_xattrs(buffer, &perm(inode, cred)?)
     }
 
-    fn remove_xattr(&self, cred: &Cred, id: &FileId, name: &[u8]) -> Result<DirChange> {
-        let name = xattr_name(name)?;
-        let (inode, before) = self.shared.with_xattrs(cred, id, WRITE, StoreError::NoXattr)?;
-        inode.remove_xattr(&name, &Perm::new(inode.mount(), cred)?)?;
-        self.shared.changed(&inode, &before)
+    fn drop_xattr(&self, cred: &Cred, inode: &Inode, name: &[u8]) -> Result<()> {
+        inode.remove_xattr(name, &perm(inode, cred)?)
     }
 
-    fn acl(&self, id: &FileId) -> Result<Acl> {
-        let attr = self.getattr(id)?;
-        Ok(Acl::from_mode(attr.mode, attr.kind == Kind::Directory))
-    }
-
-    fn set_acl(&self, cred: &Cred, id: &FileId, acl: &Acl) -> Result<()> {
-        let attr = self.getattr(id)?;
-        if attr.kind == Kind::Symlink {
-            return Err(StoreError::NotSupported);
-        }
-        let bits = mode_of_acl(acl, attr.kind == Kind::Directory)?;
-        let mode = attr.mode & MODE_BITS & !0o777 | bits;
-        self.setattr(cred, id, &SetAttr { mode: Some(mode), ..SetAttr::default() }, None).map(drop)
-    }
-
-    fn commit_names(&self, ids: &[FileId]) -> Result<()> {
+    fn sync_names(&self, ids: &[FileId]) -> Result<()> {
         for id in ids {
-            let object = self.shared.ids.open(id)?;
+            let object: Object = self.shared.ids.open(id)?;
             if object.snap != NO_SNAPSHOT {
                 continue;
             }
@@ -369,22 +294,7 @@ impl Store for CephStore {
         Ok(())
     }
 
-    fn fs_stat(&self, _cred: &Cred, id: &FileId) -> Result<FsStat> {
-        let (object, inode) = self.shared.inode(id)?;
-        self.shared.stat(object, &inode)?;
-        let stat = inode.statfs()?;
-        let bytes = |blocks: u64| blocks.saturating_mul(stat.f_frsize);
-        Ok(FsStat {
-            space_total: bytes(stat.f_blocks),
-            space_free: bytes(stat.f_bfree),
-            space_available: bytes(stat.f_bavail),
-            files_total: stat.f_files,
-            files_free: stat.f_ffree,
-            files_available: stat.f_favail,
-            name_bytes_max: NAME_BYTES_MAX as u32,
-            links_max: LINKS_MAX,
-            file_bytes_max: FILE_BYTES_MAX,
-            read_only: false,
-        })
+    fn statvfs(&self, inode: &Result<Inode>) -> Result<libc::statvfs> {
+        inode.as_ref().map_err(|error| *error)?.statfs()
     }
 }

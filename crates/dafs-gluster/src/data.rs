@@ -18,7 +18,6 @@
 
 use crate::attr::attr;
 use crate::brick::{Brick, look};
-use crate::id::Ids;
 use crate::limits::{
     DATA_FILES_OPEN_MAX, DATA_IDLE, DATA_NOTES_MAX, MOVED_PAUSE, MOVED_TRIES_MAX, PRIVILEGE_BITS,
 };
@@ -26,6 +25,7 @@ use crate::server;
 use crate::sys::{Gfid, Handle, Mount};
 use dafs_mem::{VolatileSlice, preadv2, pwritev2};
 use dafs_store::backend::{FILE_BYTES_MAX, Uses, continued, continued_to_end};
+use dafs_store::inode::Ids;
 use dafs_store::{
     Attr, DataFile, DataFiles, FileId, FsId, FsStat, NAME_BYTES_MAX, OpenFile, PartOfFile, Result,
     Stability, StoreError, Wait,

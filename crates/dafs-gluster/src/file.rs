@@ -127,7 +127,7 @@ impl OpenFile for GlusterFile {
     }
 
     fn id(&self) -> FileId {
-        self.shared.ids.seal(&self.gfid)
+        self.shared.ids.seal(self.gfid)
     }
 
     fn read_at(&self, views: &[VolatileSlice<'_>], offset: u64, wait: Wait) -> Result<usize> {

@@ -18,11 +18,11 @@
 
 use crate::attr::{attr, change};
 use crate::data::GlusterData;
-use crate::id::Ids;
 use crate::limits::{PLACED_MAX, PRIVILEGE_BITS, UNIT_BYTES, WATCH_INTERVAL};
 use crate::sys::{Gfid, Mount, Object};
 use crate::volume::Volume;
 use crate::{GlusterStore, Shared, server};
+use dafs_store::inode::Ids;
 use dafs_store::node::{ComponentId, Node};
 use dafs_store::vital;
 use dafs_store::{
@@ -258,7 +258,7 @@ impl Spread {
         }
         let Some((at, key)) = found else { return Ok(None) };
         lock(&self.told).insert(gfid, at);
-        let file = self.ids.seal(gfid);
+        let file = self.ids.seal(*gfid);
         Ok(Some(Placement {
             epoch: epoch(&key),
             spread: dafs_store::Spread::Stripes(dafs_store::Stripes {
@@ -466,7 +466,7 @@ impl Layouts for GlusterStore {
     fn take_moved(&self, sink: &mut dyn FnMut(FileId)) {
         let Ok(spread) = self.shared.spread() else { return };
         let moved = std::mem::take(&mut lock(&spread.told).moved);
-        moved.into_iter().for_each(|gfid| sink(self.shared.ids.seal(&gfid)));
+        moved.into_iter().for_each(|gfid| sink(self.shared.ids.seal(gfid)));
     }
 }
 

@@ -20,10 +20,8 @@ mod attr;
 mod brick;
 mod data;
 mod file;
-mod id;
 mod layouts;
 mod limits;
-mod names;
 mod node;
 mod store;
 mod sys;
@@ -35,15 +33,15 @@ pub use sys::Unavailable;
 
 use attr::attr;
 use brick::Brick;
+use dafs_store::inode::Ids;
 use dafs_store::node::Node;
 use dafs_store::{
     Attr, Cred, DEVICE_SERVERS_MAX, ExportSecret, FileId, FsId, Kind, NfsAddresses, NoOutcome,
     Result, StoreError, Tries,
 };
 use file::Opens;
-use id::Ids;
 use layouts::{Place, Server, Spread, Watch};
-use limits::OPEN_TIMEOUT;
+use limits::{ID_VERSION, OPEN_TIMEOUT};
 use rustc_hash::FxHashMap;
 use siphasher::sip128::{Hasher128, SipHasher24};
 use std::hash::Hasher;
@@ -311,7 +309,7 @@ impl GlusterStore {
             true => None,
             false => Some(spread(options, &mount, &volume_id, fs_id)?),
         };
-        let (ids, opens) = (Ids::new(fs_id, options.secret), Mutex::default());
+        let (ids, opens) = (Ids::new(ID_VERSION, fs_id, options.secret), Mutex::default());
         Ok(Self { shared: Arc::new(Shared { mount, ids, root, opens, spread }) })
     }
 
@@ -388,7 +386,7 @@ fn data_ids(secret: ExportSecret, of: &[u8]) -> Ids {
     let mut hasher = SipHasher24::new_with_key(secret.as_bytes());
     hasher.write(b"data servers");
     hasher.write(of);
-    Ids::new(FsId(hasher.finish128().as_bytes()), secret)
+    Ids::new(ID_VERSION, FsId(hasher.finish128().as_bytes()), secret)
 }
 
 /// Returns the directory at a path from the root of the volume. Follows no links.

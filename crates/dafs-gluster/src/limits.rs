@@ -19,6 +19,10 @@ pub(crate) const SETTINGS: [(&CStr, &CStr, &CStr); 9] = [
     (c"*-quick-read", c"cache-timeout", c"0"),
 ];
 
+/// The version of the ids of this store. The key in an id is the object's gfid: GlusterFS generates
+/// gfids at random, so an id never names another object later.
+pub(crate) const ID_VERSION: u8 = 0x61;
+
 /// The log level of the library: no messages.
 pub(crate) const LOG_LEVEL: i32 = 0;
 
@@ -36,9 +40,6 @@ pub(crate) const OPEN_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The most views in one call of the library (the kernel's IOV_MAX).
 pub(crate) const VIEWS_MAX: usize = 1024;
-
-/// The most attempts of a create while the name appears and disappears.
-pub(crate) const CREATE_RETRIES_MAX: usize = 8;
 
 /// The most attempts of an open that a brick refuses although the mode allows it.
 pub(crate) const ACCESS_TRIES_MAX: usize = 4;
@@ -64,14 +65,8 @@ pub(crate) const MOVED_BIT: u32 = 0o1000;
 /// The bits that a write clears: setuid and setgid.
 pub(crate) const PRIVILEGE_BITS: u32 = 0o6000;
 
-/// The longest text of a symlink, in bytes.
-pub(crate) const SYMLINK_BYTES_MAX: usize = 4095;
-
 /// The longest path of a directory from the root of the volume, in bytes.
 pub(crate) const PATH_BYTES_MAX: usize = 64 * 1024;
-
-/// The reported limit of links of a file. The bricks enforce their own.
-pub(crate) const LINKS_MAX: u32 = 65_000;
 
 /// The most files that one data server has open.
 pub(crate) const DATA_FILES_OPEN_MAX: usize = 1024;

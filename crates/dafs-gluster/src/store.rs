@@ -1,45 +1,25 @@
-//! The store's calls, in terms of names, files and objects.
+//! The operations of the store by the calls of libgfapi.
 
 use crate::attr::{attr, change};
+use crate::file::GlusterFile;
 use crate::limits::{
-    LINKS_MAX, MOVED_BIT, PARENT_TRIES_MAX, PATH_BYTES_MAX, PRIVILEGE_BITS, SYMLINK_BYTES_MAX,
+    ACCESS_PAUSE, ACCESS_TRIES_MAX, MOVED_BIT, PARENT_TRIES_MAX, PATH_BYTES_MAX, PRIVILEGE_BITS,
     UNIT_BYTES,
 };
-use crate::sys::Object;
+use crate::sys::{DirStream, Gfid, Handle, Object, Stat};
 use crate::{GlusterStore, Shared, server};
-use dafs_store::backend::{
-    FILE_BYTES_MAX, MODE_BITS, XATTR_LIST_BYTES_MAX, XATTR_PREFIX, check_name, check_xattr_name,
-    mode_of_acl,
+use dafs_store::backend::MODE_BITS;
+use dafs_store::inode::{
+    EXECUTE, Ids, InodeFs, Known, Listed, READ, WRITE, allows, check_regular, flags,
 };
 use dafs_store::{
-    AccessMask, Acl, AclSupport, Attr, Capabilities, CreateHow, Created, Cred, DirChange, DirEntry,
-    FileId, FsId, FsStat, Kind, LayoutForm, Layouts, LocalChanges, Made, NAME_BYTES_MAX, NewObject,
-    OpenFile, OpenMode, Result, SetAttr, SetTime, SetXattr, Store, StoreError, Waits,
-    XATTR_BYTES_MAX,
+    AclSupport, Attr, Capabilities, Cred, FileId, Kind, LayoutForm, Layouts, LocalChanges,
+    OpenFile, OpenMode, Result, SetAttr, SetTime, StoreError, Waits,
 };
 use std::sync::Arc;
 
-pub(crate) const READ: u32 = 4;
-pub(crate) const WRITE: u32 = 2;
-pub(crate) const EXECUTE: u32 = 1;
-
 /// The attribute by which a brick returns the path of a directory from the root of the volume.
 const PATH: &[u8] = b"glusterfs.ancestry.path";
-
-/// True if a mode gives a caller these rights.
-pub(crate) fn allows(cred: &Cred, attr: &Attr, want: u32) -> bool {
-    if cred.uid == 0 {
-        // If no class may execute a file, root may not either.
-        return want & EXECUTE == 0 || attr.kind == Kind::Directory || attr.mode & 0o111 != 0;
-    }
-    let in_group = cred.gid == attr.gid || cred.groups.contains(&attr.gid);
-    let shift = match () {
-        () if cred.uid == attr.uid => 6,
-        () if in_group => 3,
-        () => 0,
-    };
-    (attr.mode >> shift) & want == want
-}
 
 /// Rejects a change of attributes before any part of it is made. The bricks check each part again.
 fn check_change(cred: &Cred, known: &Attr, wish: &SetAttr) -> Result<()> {
@@ -55,52 +35,45 @@ fn check_change(cred: &Cred, known: &Attr, wish: &SetAttr) -> Result<()> {
     if now && !allows(cred, known, WRITE) { Err(StoreError::Access) } else { Ok(()) }
 }
 
+/// Returns the rights of the mode that an open needs.
+fn rights(mode: OpenMode) -> u32 {
+    let right = |wanted: bool, right| if wanted { right } else { 0 };
+    right(mode.read, READ) | right(mode.write, WRITE)
+}
+
+/// Retries a request that a brick refuses although the mode allows it. In a race, a brick may just
+/// have got to know the object, because another thread makes it or looks it up. Until the brick has
+/// read its owner, it treats the object as owned by root and closed to all others.
+fn patiently<T>(
+    cred: &Cred,
+    known: &Attr,
+    want: u32,
+    mut ask: impl FnMut() -> Result<T>,
+) -> Result<T> {
+    for _ in 1..ACCESS_TRIES_MAX {
+        match ask() {
+            Err(StoreError::Access) if allows(cred, known, want) => {
+                std::thread::sleep(ACCESS_PAUSE);
+            }
+            done => return done,
+        }
+    }
+    ask()
+}
+
+/// True if the file has setuid or setgid, which a write must clear.
+fn is_privileged(attr: &Attr) -> bool {
+    attr.mode & PRIVILEGE_BITS != 0
+}
+
+fn known((object, stat): (Object, Stat)) -> Result<Known<GlusterStore>> {
+    Ok(Known { key: object.gfid()?, inode: object, attr: attr(&stat)? })
+}
+
 impl Shared {
-    /// Returns an object that can have extended attributes, and its attributes.
-    ///
-    /// # Errors
-    /// `none` for an object that cannot have any.
-    fn with_xattrs(
-        &self,
-        cred: &Cred,
-        id: &FileId,
-        want: u32,
-        none: StoreError,
-    ) -> Result<(Object, Attr)> {
-        let (_, object, attr) = self.object(id)?;
-        if !matches!(attr.kind, Kind::Regular | Kind::Directory) {
-            return Err(none);
-        }
-        if !allows(cred, &attr, want) {
-            return Err(StoreError::Access);
-        }
-        Ok((object?, attr))
-    }
-
-    /// Returns the change of an object after a change of an extended attribute. GlusterFS does not
-    /// update the ctime then, so the atime is set to its present value, which does.
-    fn changed_xattr(&self, object: &Object, before: &Attr) -> Result<DirChange> {
-        let atime = Some(SetTime::To(before.atime));
-        let (stat, mask) = change(&SetAttr { atime, ..SetAttr::default() })?;
-        object.set_stat(stat, mask, &server())?;
-        self.changed(object, before)
-    }
-
-    /// Changes the size as a caller, which clears setuid and setgid.
-    fn set_size(&self, cred: &Cred, object: &Object, known: &Attr, size: u64) -> Result<()> {
-        if size > FILE_BYTES_MAX {
-            return Err(StoreError::FileTooBig);
-        }
-        object.truncate(size, cred)?;
-        if cred.uid != 0 && known.mode & PRIVILEGE_BITS != 0 {
-            crate::layouts::end_privilege(object, known.mode)?;
-        }
-        Ok(())
-    }
-
     /// Returns the parent of a directory. The library only knows the parents of objects that it has
     /// looked up by name, so a brick must return the path.
-    fn above(&self, cred: &Cred, dir: &Object) -> Result<FileId> {
+    fn above(&self, cred: &Cred, dir: &Object) -> Result<Gfid> {
         let gfid = dir.gfid()?;
         for _ in 0..PARENT_TRIES_MAX {
             let mut path = vec![0; PATH_BYTES_MAX];
@@ -129,255 +102,58 @@ impl Shared {
             if is_above {
                 let known = attr(&at.stat()?)?;
                 return match allows(cred, &known, EXECUTE) {
-                    true => Ok(self.ids.seal(&at.gfid()?)),
+                    true => at.gfid(),
                     false => Err(StoreError::Access),
                 };
             }
         }
         Err(StoreError::Busy)
     }
-}
 
-fn xattr_name(name: &[u8]) -> Result<Vec<u8>> {
-    check_xattr_name(name)?;
-    Ok([XATTR_PREFIX, name].concat())
-}
-
-impl Store for GlusterStore {
-    fn fs_id(&self) -> FsId {
-        self.shared.ids.fs_id()
-    }
-
-    fn layouts(&self) -> Option<&dyn Layouts> {
-        self.shared.spread.as_ref().map(|_| self as &dyn Layouts)
-    }
-
-    fn root(&self) -> FileId {
-        self.shared.ids.seal(&self.shared.root)
-    }
-
-    fn getattr(&self, id: &FileId) -> Result<Attr> {
-        self.shared.object(id).map(|(_, _, attr)| attr)
-    }
-
-    fn setattr(
-        &self,
+    fn open_file(
+        self: &Arc<Self>,
         cred: &Cred,
         id: &FileId,
-        wish: &SetAttr,
-        file: Option<&dyn OpenFile>,
-    ) -> Result<Attr> {
-        let (gfid, object, known) = self.shared.object(id)?;
-        let mut rest = *wish;
-        if rest.size.is_some() {
-            match known.kind {
-                Kind::Regular => {}
-                Kind::Directory => return Err(StoreError::IsDirectory),
-                _ => return Err(StoreError::Invalid),
-            }
-        }
-        if known.kind == Kind::Symlink {
-            rest.mode = None;
-        }
-        if known.kind == Kind::Regular {
-            rest.mode = rest.mode.map(|mode| mode & !MOVED_BIT);
-        }
-        check_change(cred, &known, &rest)?;
-        // Bricks refuse the file's present group, too, to an owner who is not a member. A change of
-        // the owner to the present one has the same effect.
-        let foreign = cred.uid != 0 && cred.gid != known.gid && !cred.groups.contains(&known.gid);
-        if foreign && rest.gid == Some(known.gid) {
-            rest.gid = None;
-            rest.uid = rest.uid.or(Some(known.uid));
-        }
-        change(&rest)?;
-        let object = match rest.size.take() {
-            None => object?,
-            Some(size) => match file {
-                None => {
-                    let object = object?;
-                    self.shared.set_size(cred, &object, &known, size)?;
-                    object
-                }
-                Some(file) if file.id() != *id => return Err(StoreError::Invalid),
-                Some(file) => {
-                    file.set_size(size)?;
-                    let Ok(object) = object else { return file.attr() };
-                    object
-                }
-            },
-        };
-        self.shared.set_attributes(cred, &object, &rest)?;
-        if rest.mode.is_some_and(|mode| mode & PRIVILEGE_BITS != 0)
-            && let Some(opens) = self.shared.opens().get(&gfid)
-        {
-            opens.note_privileged();
-        }
-        attr(&object.stat()?)
-    }
-
-    fn access(&self, cred: &Cred, id: &FileId, wanted: AccessMask) -> Result<AccessMask> {
-        let (_, object, attr) = self.shared.object(id)?;
-        let directory = attr.kind == Kind::Directory;
-        // The bricks evaluate access control lists. One question is enough for a caller with all
-        // rights.
-        let may = |want: u32| match &object {
-            Ok(object) if cred.uid != 0 => object.allows(want as i32, cred),
-            _ => Ok(allows(cred, &attr, want)),
-        };
-        let rights = [
-            (AccessMask::READ, Some(READ)),
-            (AccessMask::LOOKUP, directory.then_some(EXECUTE)),
-            (AccessMask::MODIFY, Some(WRITE)),
-            (AccessMask::EXTEND, Some(WRITE)),
-            (AccessMask::DELETE, directory.then_some(WRITE)),
-            (AccessMask::EXECUTE, (!directory).then_some(EXECUTE)),
-        ];
-        let rights = rights.into_iter().filter(|&(right, _)| wanted.contains(right));
-        let rights: Vec<_> =
-            rights.filter_map(|(right, want)| want.map(|want| (right, want))).collect();
-        let all = rights.iter().fold(0, |all, (_, want)| all | want);
-        let mut held = 0;
-        if all != 0 && may(all)? {
-            held = all;
-        } else {
-            for want in [READ, WRITE, EXECUTE] {
-                if all & want != 0 && all != want && may(want)? {
-                    held |= want;
-                }
-            }
-        }
-        let granted = rights.iter().filter(|(_, want)| held & want != 0);
-        Ok(granted.fold(AccessMask::empty(), |all, &(right, _)| all | right))
-    }
-
-    fn lookup(&self, cred: &Cred, dir: &FileId, name: &[u8]) -> Result<(FileId, Attr)> {
-        check_name(name)?;
-        let (dir, _) = self.shared.directory(dir)?;
-        let (object, stat) = dir.lookup(name, cred)?;
-        Ok((self.shared.ids.seal(&object.gfid()?), attr(&stat)?))
-    }
-
-    fn parent(&self, cred: &Cred, dir: &FileId) -> Result<FileId> {
-        let (object, _) = self.shared.directory(dir)?;
-        if self.shared.ids.open(dir)? == self.shared.root {
-            return Err(StoreError::NotFound);
-        }
-        self.shared.above(cred, &object)
-    }
-
-    fn open(&self, cred: &Cred, id: &FileId, mode: OpenMode) -> Result<Arc<dyn OpenFile>> {
-        Ok(self.shared.open_file(cred, id, mode)?)
-    }
-
-    fn create(
-        &self,
-        cred: &Cred,
-        dir: &FileId,
-        name: &[u8],
-        how: CreateHow,
-        attr: &SetAttr,
         mode: OpenMode,
-    ) -> Result<Created> {
-        self.shared.create_file(cred, dir, name, how, attr, mode)
-    }
-
-    fn make(
-        &self,
-        cred: &Cred,
-        dir: &FileId,
-        name: &[u8],
-        object: NewObject<'_>,
-        attr: &SetAttr,
-    ) -> Result<Made> {
-        self.shared.make_object(cred, dir, name, object, attr)
-    }
-
-    fn link(&self, cred: &Cred, id: &FileId, dir: &FileId, name: &[u8]) -> Result<DirChange> {
-        check_name(name)?;
-        let (dir, before) = self.shared.directory(dir)?;
-        let (_, target, attr) = self.shared.object(id)?;
-        if attr.kind == Kind::Directory {
-            return Err(StoreError::IsDirectory);
-        }
-        let target = target?;
-        match dir.lookup(name, cred) {
-            Ok(_) => return Err(StoreError::Exists),
-            Err(StoreError::NotFound) => {}
-            Err(error) => return Err(error),
-        }
-        dir.link(&target, name, cred)?;
-        self.shared.changed(&dir, &before)
-    }
-
-    fn remove(&self, cred: &Cred, dir: &FileId, name: &[u8]) -> Result<DirChange> {
-        check_name(name)?;
-        let (dir, before) = self.shared.directory(dir)?;
-        dir.remove(name, cred)?;
-        self.shared.changed(&dir, &before)
-    }
-
-    fn rename(
-        &self,
-        cred: &Cred,
-        from_dir: &FileId,
-        from: &[u8],
-        to_dir: &FileId,
-        to: &[u8],
-    ) -> Result<(DirChange, DirChange)> {
-        check_name(from)?;
-        check_name(to)?;
-        let (source, source_before) = self.shared.directory(from_dir)?;
-        let (target, target_before) = self.shared.directory(to_dir)?;
-        let (moved, moved_stat) = source.lookup(from, cred)?;
-        let is_same = match target.lookup(to, cred) {
-            // A rename between two names of one object has no effect.
-            Ok((there, _)) if there.gfid()? == moved.gfid()? => true,
-            Ok((_, there)) => {
-                let is_directory = |stat| attr(stat).map(|attr| attr.kind == Kind::Directory);
-                match (is_directory(&moved_stat)?, is_directory(&there)?) {
-                    (false, true) => return Err(StoreError::IsDirectory),
-                    (true, false) => return Err(StoreError::NotDirectory),
-                    _ => false,
-                }
+    ) -> Result<Arc<dyn OpenFile>> {
+        let flags = flags(mode)?;
+        let (gfid, object, attr) = self.object(id)?;
+        check_regular(attr.kind)?;
+        let handle = match object {
+            Ok(object) => {
+                Arc::new(patiently(cred, &attr, rights(mode), || object.open(flags, cred))?)
             }
-            Err(_) => false,
+            // The file has no name any more, and no brick finds it; but it may be open here.
+            Err(error) => {
+                if !allows(cred, &attr, rights(mode)) {
+                    return Err(StoreError::Access);
+                }
+                let known = self.opens().get(&gfid).and_then(|opens| opens.handle(mode));
+                known.ok_or(error)?
+            }
         };
-        if !is_same {
-            source.rename(from, &target, to, cred)?;
-        }
-        let left = self.shared.changed(&source, &source_before)?;
-        Ok((left, self.shared.changed(&target, &target_before)?))
+        let privileged = is_privileged(&attr);
+        Ok(Arc::new(GlusterFile::new(self, gfid, mode, handle, cred, privileged)))
+    }
+}
+
+impl InodeFs for GlusterStore {
+    type Key = Gfid;
+    type Inode = Object;
+    type Handle = Handle;
+    type Listing = DirStream;
+
+    const FILE_MODE_BITS: u32 = MODE_BITS & !MOVED_BIT;
+
+    fn ids(&self) -> &Ids {
+        &self.shared.ids
     }
 
-    fn readdir(
-        &self,
-        cred: &Cred,
-        dir: &FileId,
-        cookie: u64,
-        attr: bool,
-        sink: &mut dyn FnMut(DirEntry<'_>) -> bool,
-    ) -> Result<bool> {
-        self.shared.list(cred, dir, cookie, attr, sink)
+    fn root_key(&self) -> Gfid {
+        self.shared.root
     }
 
-    fn readlink(&self, cred: &Cred, id: &FileId) -> Result<Vec<u8>> {
-        let (_, object, attr) = self.shared.object(id)?;
-        if attr.kind != Kind::Symlink {
-            return Err(StoreError::Invalid);
-        }
-        let mut text = vec![0; SYMLINK_BYTES_MAX + 1];
-        let len = object?.readlink(&mut text, cred)?;
-        text.truncate(len);
-        Ok(text)
-    }
-
-    fn attr_dir(&self, _cred: &Cred, id: &FileId) -> Result<FileId> {
-        self.getattr(id)?;
-        Err(StoreError::NotSupported)
-    }
-
-    fn capabilities(&self) -> Capabilities {
+    fn features(&self) -> Capabilities {
         Capabilities {
             xattrs: true,
             acls: AclSupport::Mode,
@@ -392,78 +168,274 @@ impl Store for GlusterStore {
         }
     }
 
-    fn xattr(&self, cred: &Cred, id: &FileId, name: &[u8]) -> Result<Vec<u8>> {
-        let name = xattr_name(name)?;
-        let (object, _) = self.shared.with_xattrs(cred, id, READ, StoreError::NoXattr)?;
-        let mut value = vec![0; XATTR_BYTES_MAX];
-        let len = object.xattr(&name, &mut value, cred)?;
-        value.truncate(len);
-        Ok(value)
+    fn placements(&self) -> Option<&dyn Layouts> {
+        self.shared.spread.as_ref().map(|_| self as &dyn Layouts)
     }
 
-    fn set_xattr(
+    fn find(&self, id: &FileId) -> Result<(Gfid, Result<Object>, Attr)> {
+        self.shared.object(id)
+    }
+
+    fn stat(&self, object: &Object) -> Result<Attr> {
+        attr(&object.stat()?)
+    }
+
+    fn find_name(&self, cred: &Cred, dir: &Object, name: &[u8]) -> Result<Known<Self>> {
+        known(dir.lookup(name, cred)?)
+    }
+
+    fn above(&self, cred: &Cred, dir: &Object) -> Result<Gfid> {
+        self.shared.above(cred, dir)
+    }
+
+    /// The bricks evaluate access control lists. One question is enough for a caller with all
+    /// rights.
+    fn rights(
         &self,
         cred: &Cred,
-        id: &FileId,
+        object: &Result<Object>,
+        attr: &Attr,
+        wanted: u32,
+    ) -> Result<u32> {
+        let may = |want: u32| match object {
+            Ok(object) if cred.uid != 0 => object.allows(want as i32, cred),
+            _ => Ok(allows(cred, attr, want)),
+        };
+        if wanted == 0 || may(wanted)? {
+            return Ok(wanted);
+        }
+        let mut held = 0;
+        for want in [READ, WRITE, EXECUTE] {
+            if wanted & want != 0 && wanted != want && may(want)? {
+                held |= want;
+            }
+        }
+        Ok(held)
+    }
+
+    fn check_change(&self, cred: &Cred, known: &Attr, wish: &mut SetAttr) -> Result<()> {
+        check_change(cred, known, wish)?;
+        // Bricks refuse the file's present group, too, to an owner who is not a member. A change of
+        // the owner to the present one has the same effect.
+        let foreign = cred.uid != 0 && cred.gid != known.gid && !cred.groups.contains(&known.gid);
+        if foreign && wish.gid == Some(known.gid) {
+            wish.gid = None;
+            wish.uid = wish.uid.or(Some(known.uid));
+        }
+        change(wish).map(drop)
+    }
+
+    /// Changes the size as a caller, which clears setuid and setgid.
+    fn resize(&self, cred: &Cred, object: &Object, known: &Attr, size: u64) -> Result<()> {
+        object.truncate(size, cred)?;
+        if cred.uid != 0 && is_privileged(known) {
+            crate::layouts::end_privilege(object, known.mode)?;
+        }
+        Ok(())
+    }
+
+    /// Sets attributes other than the size. The mode comes after a new owner, which clears some of
+    /// its bits.
+    fn set_attributes(&self, cred: &Cred, object: &Object, wish: &SetAttr) -> Result<()> {
+        let SetAttr { mode, uid, gid, atime, mtime, size: _ } = *wish;
+        let none = SetAttr::default();
+        for part in [
+            SetAttr { uid, gid, ..none },
+            SetAttr { mode, ..none },
+            SetAttr { atime, mtime, ..none },
+        ] {
+            let (stat, mask) = change(&part)?;
+            if mask != 0 {
+                object.set_stat(stat, mask, cred)?;
+            }
+        }
+        if mode.is_some_and(|mode| mode & PRIVILEGE_BITS != 0)
+            && let Some(opens) = self.shared.opens().get(&object.gfid()?)
+        {
+            opens.note_privileged();
+        }
+        Ok(())
+    }
+
+    fn open_file(&self, cred: &Cred, id: &FileId, mode: OpenMode) -> Result<Arc<dyn OpenFile>> {
+        self.shared.open_file(cred, id, mode)
+    }
+
+    fn open_found(
+        &self,
+        cred: &Cred,
+        found: Known<Self>,
+        truncate: bool,
+        mode: OpenMode,
+    ) -> Result<Arc<dyn OpenFile>> {
+        let Known { key, inode, attr } = found;
+        if truncate {
+            patiently(cred, &attr, WRITE, || inode.truncate(0, cred))?;
+        }
+        let flags = flags(mode)?;
+        let handle = patiently(cred, &attr, rights(mode), || inode.open(flags, cred))?;
+        let (handle, privileged) = (Arc::new(handle), is_privileged(&attr));
+        Ok(Arc::new(GlusterFile::new(&self.shared, key, mode, handle, cred, privileged)))
+    }
+
+    fn make_file(
+        &self,
+        cred: &Cred,
+        dir: &Object,
+        name: &[u8],
+        mode: u32,
+        flags: i32,
+    ) -> Result<(Known<Self>, Handle)> {
+        let (object, handle, stat) = dir.create(name, mode, flags, cred)?;
+        Ok((known((object, stat))?, handle))
+    }
+
+    /// On the file systems of bricks, the sync of a new file makes its name stable, too.
+    fn sync_made(&self, _dir: &Object, _object: &Object, handle: &Handle) -> Result<()> {
+        handle.sync()
+    }
+
+    /// The creator of a file with setuid or setgid may write it without clearing these bits.
+    fn open_made(
+        &self,
+        cred: &Cred,
+        made: Known<Self>,
+        mode: OpenMode,
+        handle: Handle,
+    ) -> Arc<dyn OpenFile> {
+        Arc::new(GlusterFile::new(&self.shared, made.key, mode, Arc::new(handle), cred, false))
+    }
+
+    fn make_directory(
+        &self,
+        cred: &Cred,
+        dir: &Object,
+        name: &[u8],
+        mode: u32,
+    ) -> Result<Known<Self>> {
+        known(dir.mkdir(name, mode, cred)?)
+    }
+
+    fn make_symlink(
+        &self,
+        cred: &Cred,
+        dir: &Object,
+        name: &[u8],
+        text: &[u8],
+    ) -> Result<Known<Self>> {
+        known(dir.symlink(name, text, cred)?)
+    }
+
+    fn make_special(
+        &self,
+        cred: &Cred,
+        dir: &Object,
+        name: &[u8],
+        mode: u32,
+        device: u64,
+    ) -> Result<Known<Self>> {
+        known(dir.mknod(name, mode, device, cred)?)
+    }
+
+    fn link_name(&self, cred: &Cred, id: &FileId, dir: &Object, name: &[u8]) -> Result<()> {
+        let (_, target, attr) = self.shared.object(id)?;
+        if attr.kind == Kind::Directory {
+            return Err(StoreError::IsDirectory);
+        }
+        let target = target?;
+        match dir.lookup(name, cred) {
+            Ok(_) => return Err(StoreError::Exists),
+            Err(StoreError::NotFound) => {}
+            Err(error) => return Err(error),
+        }
+        dir.link(&target, name, cred)
+    }
+
+    fn remove_name(
+        &self,
+        cred: &Cred,
+        dir: &Object,
+        name: &[u8],
+        _kind: Option<Kind>,
+    ) -> Result<()> {
+        dir.remove(name, cred)
+    }
+
+    fn rename_name(
+        &self,
+        cred: &Cred,
+        from_dir: &Object,
+        from: &[u8],
+        to_dir: &Object,
+        to: &[u8],
+    ) -> Result<()> {
+        from_dir.rename(from, to_dir, to, cred)
+    }
+
+    fn read_text(&self, cred: &Cred, object: &Object, buffer: &mut [u8]) -> Result<usize> {
+        object.readlink(buffer, cred)
+    }
+
+    fn open_listing(&self, cred: &Cred, dir: &Object, from: Option<i64>) -> Result<DirStream> {
+        let mut stream = dir.open_dir(cred)?;
+        if let Some(from) = from {
+            stream.seek(from);
+        }
+        Ok(stream)
+    }
+
+    fn next_entry(
+        &self,
+        stream: &mut DirStream,
+        with_object: bool,
+    ) -> Result<Option<Listed<Gfid>>> {
+        let Some(entry) = stream.next(with_object)? else { return Ok(None) };
+        let known = entry.object.and_then(|(gfid, stat)| Some((gfid, attr(&stat).ok()?)));
+        let (name, file_id, next) = (entry.name, entry.ino, entry.next);
+        Ok(Some(Listed { name, file_id, next, object: known }))
+    }
+
+    fn read_xattr(
+        &self,
+        cred: &Cred,
+        object: &Object,
+        name: &[u8],
+        buffer: &mut [u8],
+    ) -> Result<usize> {
+        object.xattr(name, buffer, cred)
+    }
+
+    fn write_xattr(
+        &self,
+        cred: &Cred,
+        object: &Object,
         name: &[u8],
         value: &[u8],
-        how: SetXattr,
-    ) -> Result<DirChange> {
-        let name = xattr_name(name)?;
-        let (object, before) =
-            self.shared.with_xattrs(cred, id, WRITE, StoreError::NotSupported)?;
-        if value.len() > XATTR_BYTES_MAX {
-            return Err(StoreError::XattrTooBig);
-        }
-        let flags = match how {
-            SetXattr::Either => 0,
-            SetXattr::Create => libc::XATTR_CREATE,
-            SetXattr::Replace => libc::XATTR_REPLACE,
-        };
-        object.set_xattr(&name, value, flags, cred)?;
-        self.shared.changed_xattr(&object, &before)
+        flags: i32,
+    ) -> Result<()> {
+        object.set_xattr(name, value, flags, cred)
     }
 
-    fn list_xattrs(&self, cred: &Cred, id: &FileId) -> Result<Vec<Vec<u8>>> {
-        let (object, _) = match self.shared.with_xattrs(cred, id, READ, StoreError::NoXattr) {
-            Err(StoreError::NoXattr) => return Ok(Vec::new()),
-            found => found?,
-        };
-        let mut list = vec![0; XATTR_LIST_BYTES_MAX];
-        let len = object.list_xattrs(&mut list, cred)?;
-        let names = list[..len].split(|&byte| byte == 0);
-        let mut names: Vec<_> =
-            names.filter_map(|name| name.strip_prefix(XATTR_PREFIX)).map(<[u8]>::to_vec).collect();
-        names.sort_unstable();
-        Ok(names)
+    fn xattr_names(&self, cred: &Cred, object: &Object, buffer: &mut [u8]) -> Result<usize> {
+        object.list_xattrs(buffer, cred)
     }
 
-    fn remove_xattr(&self, cred: &Cred, id: &FileId, name: &[u8]) -> Result<DirChange> {
-        let name = xattr_name(name)?;
-        let (object, before) = self.shared.with_xattrs(cred, id, WRITE, StoreError::NoXattr)?;
-        object.remove_xattr(&name, cred)?;
-        self.shared.changed_xattr(&object, &before)
+    fn drop_xattr(&self, cred: &Cred, object: &Object, name: &[u8]) -> Result<()> {
+        object.remove_xattr(name, cred)
     }
 
-    fn acl(&self, id: &FileId) -> Result<Acl> {
-        let attr = self.getattr(id)?;
-        Ok(Acl::from_mode(attr.mode, attr.kind == Kind::Directory))
-    }
-
-    fn set_acl(&self, cred: &Cred, id: &FileId, acl: &Acl) -> Result<()> {
-        let attr = self.getattr(id)?;
-        if attr.kind == Kind::Symlink {
-            return Err(StoreError::NotSupported);
-        }
-        let bits = mode_of_acl(acl, attr.kind == Kind::Directory)?;
-        let mode = attr.mode & MODE_BITS & !0o777 | bits;
-        self.setattr(cred, id, &SetAttr { mode: Some(mode), ..SetAttr::default() }, None).map(drop)
+    /// GlusterFS does not update the ctime after a change of an extended attribute, so the atime is
+    /// set to its present value, which does.
+    fn note_xattr(&self, object: &Object, before: &Attr) -> Result<()> {
+        let atime = Some(SetTime::To(before.atime));
+        let (stat, mask) = change(&SetAttr { atime, ..SetAttr::default() })?;
+        object.set_stat(stat, mask, &server())
     }
 
     /// Makes regular files stable. GlusterFS has no call that makes the names in a directory
     /// stable. They become stable when the file systems of the bricks write them, or with the sync
     /// of a file that was made later.
-    fn commit_names(&self, ids: &[FileId]) -> Result<()> {
+    fn sync_names(&self, ids: &[FileId]) -> Result<()> {
         for id in ids {
             let (_, object, attr) = match self.shared.object(id) {
                 Err(StoreError::Stale) => continue,
@@ -476,24 +448,34 @@ impl Store for GlusterStore {
         Ok(())
     }
 
-    fn fs_stat(&self, _cred: &Cred, id: &FileId) -> Result<FsStat> {
-        let (_, object, _) = self.shared.object(id)?;
-        let stat = match object {
-            Ok(object) => object.statfs()?,
-            Err(_) => self.shared.mount.top()?.statfs()?,
+    fn statvfs(&self, object: &Result<Object>) -> Result<libc::statvfs> {
+        match object {
+            Ok(object) => object.statfs(),
+            Err(_) => self.shared.mount.top()?.statfs(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use dafs_store::backend::nameless;
+
+    #[test]
+    fn only_what_the_mode_allows_is_asked_for_again() {
+        let known = |mode| Attr { uid: 7, gid: 7, mode, ..nameless(Kind::Regular) };
+        let mut asked = 0;
+        let mut refused = |times: usize, mode| {
+            asked = 0;
+            let got = patiently(&Cred::new(7, 7), &known(mode), READ | WRITE, || {
+                asked += 1;
+                if asked <= times { Err(StoreError::Access) } else { Ok(()) }
+            });
+            (got, asked)
         };
-        let bytes = |blocks: u64| blocks.saturating_mul(stat.f_frsize);
-        Ok(FsStat {
-            space_total: bytes(stat.f_blocks),
-            space_free: bytes(stat.f_bfree),
-            space_available: bytes(stat.f_bavail),
-            files_total: stat.f_files,
-            files_free: stat.f_ffree,
-            files_available: stat.f_favail,
-            name_bytes_max: NAME_BYTES_MAX as u32,
-            links_max: LINKS_MAX,
-            file_bytes_max: FILE_BYTES_MAX,
-            read_only: false,
-        })
+        assert_eq!(refused(0, 0o600), (Ok(()), 1));
+        assert_eq!(refused(2, 0o600), (Ok(()), 3));
+        assert_eq!(refused(99, 0o600), (Err(StoreError::Access), ACCESS_TRIES_MAX));
+        assert_eq!(refused(2, 0o400), (Err(StoreError::Access), 1));
     }
 }

@@ -23,6 +23,7 @@ mod append;
 pub mod backend;
 mod data;
 mod error;
+pub mod inode;
 mod layouts;
 mod limits;
 pub mod memory;

@@ -43,6 +43,12 @@ pub(crate) const COPY_BUFFER_BYTES: usize = 256 * 1024;
 /// The first value of a directory cookie; protocols reserve the values below.
 pub const COOKIE_FIRST: u64 = 3;
 
+/// Inode file systems: the most attempts of a create while the name appears and disappears.
+pub(crate) const CREATE_TRIES_MAX: usize = 8;
+
+/// Inode file systems: the reported limit of links of a file. The engines enforce their own.
+pub(crate) const INODE_LINKS_MAX: u32 = 65_000;
+
 /// Memory store: the unit in which content is kept and looked up.
 pub(crate) const MEMORY_BLOCK_BYTES: u64 = 64 * 1024;
 

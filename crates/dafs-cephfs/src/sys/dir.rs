@@ -11,7 +11,7 @@ use std::ptr::{NonNull, null_mut};
 use std::sync::Arc;
 
 /// An open directory of a mount.
-pub(crate) struct DirStream {
+pub struct DirStream {
     mount: Arc<Mount>,
     raw: NonNull<DirResult>,
 }

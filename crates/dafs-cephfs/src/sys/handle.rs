@@ -11,7 +11,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 /// An open file of a mount.
-pub(crate) struct Handle {
+pub struct Handle {
     mount: Arc<Mount>,
     raw: NonNull<Fh>,
 }

@@ -12,7 +12,7 @@ use std::ptr::{NonNull, null_mut};
 use std::sync::Arc;
 
 /// A reference to an inode of a mount.
-pub(crate) struct Inode {
+pub struct Inode {
     mount: Arc<Mount>,
     raw: NonNull<RawInode>,
 }

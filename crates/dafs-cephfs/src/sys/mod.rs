@@ -21,6 +21,7 @@ mod rados;
 mod table;
 mod types;
 
+pub(crate) use dir::DirStream;
 pub(crate) use handle::Handle;
 pub(crate) use inode::Inode;
 pub(crate) use mount::{ClusterOptions, Mount, MountOptions};

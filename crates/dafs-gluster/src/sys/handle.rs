@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 /// An open file of a volume. The rights were checked at the open, so all calls use the server's
 /// identity.
-pub(crate) struct Handle {
+pub struct Handle {
     mount: Arc<Mount>,
     raw: NonNull<RawFd>,
 }

@@ -11,7 +11,7 @@ use std::ptr::{NonNull, null, null_mut};
 use std::sync::Arc;
 
 /// A reference to an object of a volume.
-pub(crate) struct Object {
+pub struct Object {
     mount: Arc<Mount>,
     raw: NonNull<RawObject>,
 }

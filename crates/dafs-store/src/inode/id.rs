@@ -1,0 +1,97 @@
+//! The layout of a [`FileId`] of such a store, and the check that rejects forged ids.
+//!
+//! | bytes | what |
+//! |---|---|
+//! | 0 | version, which differs between engines |
+//! | 8..24 | the object's key in its file system |
+//! | 40..48 | a MAC: SipHash-2-4 of the file system's id and bytes 0..40, keyed with the secret |
+//!
+//! Unused bytes are zero.
+//!
+//! Invariants
+//! * A key comes only from an id with a valid MAC, or from the file system itself.
+//! * The engine never reuses a key, so an id never names another object later.
+
+use crate::{ExportSecret, FILE_ID_BYTES, FileId, FsId, Result, StoreError};
+use siphasher::sip::SipHasher24;
+
+const KEY: usize = 8;
+const KEY_END: usize = KEY + 16;
+const MAC: usize = 40;
+
+/// Makes and checks the ids of the objects of a file system.
+#[derive(Debug)]
+pub struct Ids {
+    version: u8,
+    fs_id: FsId,
+    secret: ExportSecret,
+}
+
+impl Ids {
+    /// Makes the ids of a file system. `version` differs between engines.
+    pub fn new(version: u8, fs_id: FsId, secret: ExportSecret) -> Self {
+        Self { version, fs_id, secret }
+    }
+
+    /// Returns the identity of the file system.
+    pub fn fs_id(&self) -> FsId {
+        self.fs_id
+    }
+
+    fn code(&self, bytes: &[u8; FILE_ID_BYTES]) -> [u8; 8] {
+        let mut input = [0; 16 + MAC];
+        input[..16].copy_from_slice(&self.fs_id.0);
+        input[16..].copy_from_slice(&bytes[..MAC]);
+        SipHasher24::new_with_key(self.secret.as_bytes()).hash(&input).to_le_bytes()
+    }
+
+    /// Encodes the id of an object.
+    pub fn seal(&self, key: impl Into<[u8; 16]>) -> FileId {
+        let mut bytes = [0; FILE_ID_BYTES];
+        bytes[0] = self.version;
+        bytes[KEY..KEY_END].copy_from_slice(&key.into());
+        let code = self.code(&bytes);
+        bytes[MAC..].copy_from_slice(&code);
+        FileId(bytes)
+    }
+
+    /// Decodes the id of an object.
+    ///
+    /// # Errors
+    /// [`StoreError::BadHandle`] for an id that this store did not make.
+    pub fn open<K: From<[u8; 16]>>(&self, id: &FileId) -> Result<K> {
+        let bytes = &id.0;
+        // The MAC covers all bytes, so unused ones need no check.
+        if bytes[0] != self.version || bytes[MAC..] != self.code(bytes) {
+            return Err(StoreError::BadHandle);
+        }
+        let mut key = [0; 16];
+        key.copy_from_slice(&bytes[KEY..KEY_END]);
+        Ok(key.into())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_own_ids_are_opened() {
+        let ids = Ids::new(7, FsId([1; 16]), ExportSecret::from_bytes([2; 16]));
+        let key: [u8; 16] = std::array::from_fn(|at| at as u8);
+        let id = ids.seal(key);
+        assert_eq!(ids.open(&id), Ok(key));
+        for byte in 0..FILE_ID_BYTES {
+            let mut forged = id;
+            forged.0[byte] ^= 1;
+            assert_eq!(ids.open::<[u8; 16]>(&forged), Err(StoreError::BadHandle), "byte {byte}");
+        }
+        let others = [
+            Ids::new(7, FsId([3; 16]), ExportSecret::from_bytes([2; 16])),
+            Ids::new(8, FsId([1; 16]), ExportSecret::from_bytes([2; 16])),
+        ];
+        for other in others {
+            assert_eq!(other.open::<[u8; 16]>(&id), Err(StoreError::BadHandle));
+        }
+    }
+}

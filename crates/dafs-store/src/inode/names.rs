@@ -1,0 +1,287 @@
+//! Creating and listing.
+
+use super::{EXECUTE, InodeFs, Known, allows};
+use crate::backend::{
+    COOKIE_FIRST, DIRECTORY_MODE_DEFAULT, FILE_BYTES_MAX, FILE_MODE_DEFAULT, MODE_BITS,
+    SPECIAL_MODE_DEFAULT, check_symlink_text,
+};
+use crate::limits::CREATE_TRIES_MAX;
+use crate::{
+    Attr, CreateHow, Created, Cred, DirChange, DirEntry, FileId, Kind, Made, NewObject, OpenMode,
+    Result, SetAttr, SetTime, StoreError, TimeSpec,
+};
+
+/// Returns the seconds of atime and mtime in which an exclusive create keeps its verifier, as in
+/// other file servers. They are below 2^31, so that no reader takes them for negative.
+fn verifier_seconds(verifier: [u8; 8]) -> (i64, i64) {
+    let bits = u64::from_be_bytes(verifier);
+    let low = |bits: u64| i64::from((bits & 0x7fff_ffff) as u32);
+    (low(bits >> 32), low(bits))
+}
+
+/// Returns the flags of open(2) for an open.
+///
+/// # Errors
+/// [`StoreError::Invalid`] for an open that neither reads nor writes.
+pub fn flags(mode: OpenMode) -> Result<i32> {
+    match mode {
+        OpenMode { read: true, write: true } => Ok(libc::O_RDWR),
+        OpenMode { read: false, write: true } => Ok(libc::O_WRONLY),
+        OpenMode { read: true, write: false } => Ok(libc::O_RDONLY),
+        OpenMode { read: false, write: false } => Err(StoreError::Invalid),
+    }
+}
+
+/// Returns the error of an open of an object that is not a regular file.
+///
+/// # Errors
+/// One for each other kind.
+pub fn check_regular(kind: Kind) -> Result<()> {
+    match kind {
+        Kind::Regular => Ok(()),
+        Kind::Directory => Err(StoreError::IsDirectory),
+        Kind::Symlink => Err(StoreError::Symlink),
+        _ => Err(StoreError::BadType),
+    }
+}
+
+/// A directory in which names change.
+pub(super) struct Directory<'a, F: InodeFs> {
+    fs: &'a F,
+    pub(super) inode: F::Inode,
+    pub(super) attr: Attr,
+}
+
+impl<'a, F: InodeFs> Directory<'a, F> {
+    /// Returns an existing directory.
+    pub(super) fn find(fs: &'a F, id: &FileId) -> Result<Self> {
+        let (_, inode, attr) = fs.find(id)?;
+        if attr.kind != Kind::Directory {
+            return Err(StoreError::NotDirectory);
+        }
+        Ok(Self { fs, inode: inode?, attr })
+    }
+
+    /// Returns the change of the directory since it was found.
+    pub(super) fn changed(&self) -> Result<DirChange> {
+        changed(self.fs, &self.inode, &self.attr)
+    }
+
+    pub(super) fn create(
+        &self,
+        cred: &Cred,
+        name: &[u8],
+        how: CreateHow,
+        wish: &SetAttr,
+        mode: OpenMode,
+    ) -> Result<Created> {
+        // In a race, another client may remove the found or made file, or the directory.
+        let mut why = StoreError::Busy;
+        for _ in 0..CREATE_TRIES_MAX {
+            match self.fs.find_name(cred, &self.inode, name) {
+                Ok(found) => match self.create_existing(cred, found, how, wish, mode) {
+                    Err(StoreError::NotFound | StoreError::Stale) => continue,
+                    done => return done,
+                },
+                Err(StoreError::NotFound) => {}
+                Err(StoreError::Stale) => {
+                    why = StoreError::Stale;
+                    continue;
+                }
+                Err(error) => return Err(error),
+            }
+            match self.create_new(cred, name, how, wish, mode) {
+                Err(StoreError::Exists) => {}
+                Err(StoreError::Stale) => why = StoreError::Stale,
+                done => return done,
+            }
+        }
+        Err(why)
+    }
+
+    fn create_existing(
+        &self,
+        cred: &Cred,
+        found: Known<F>,
+        how: CreateHow,
+        wish: &SetAttr,
+        mode: OpenMode,
+    ) -> Result<Created> {
+        let (key, known) = (found.key, found.attr);
+        match how {
+            CreateHow::Guarded => return Err(StoreError::Exists),
+            CreateHow::Exclusive(verifier) => {
+                let kept = (known.atime.seconds, known.mtime.seconds);
+                if known.kind != Kind::Regular || kept != verifier_seconds(verifier) {
+                    return Err(StoreError::Exists);
+                }
+            }
+            CreateHow::Unchecked => {}
+        }
+        check_regular(known.kind)?;
+        let truncate = how == CreateHow::Unchecked && wish.size == Some(0);
+        let file = self.fs.open_found(cred, found, truncate, mode)?;
+        let (id, attr, dir) = (self.fs.ids().seal(key), file.attr()?, self.changed()?);
+        Ok(Created { id, attr, dir, file, created: false })
+    }
+
+    fn create_new(
+        &self,
+        cred: &Cred,
+        name: &[u8],
+        how: CreateHow,
+        wish: &SetAttr,
+        mode: OpenMode,
+    ) -> Result<Created> {
+        if wish.size.is_some_and(|size| size > FILE_BYTES_MAX) {
+            return Err(StoreError::FileTooBig);
+        }
+        let bits = wish.mode.map_or(FILE_MODE_DEFAULT, |mode| mode & MODE_BITS);
+        let bits = bits & F::FILE_MODE_BITS;
+        let (mut made, handle) = self.fs.make_file(cred, &self.inode, name, bits, flags(mode)?)?;
+        let mut wish = *wish;
+        if let CreateHow::Exclusive(verifier) = how {
+            let (atime, mtime) = verifier_seconds(verifier);
+            let at = |seconds| Some(SetTime::To(TimeSpec { seconds, nanoseconds: 0 }));
+            (wish.atime, wish.mtime) = (at(atime), at(mtime));
+        }
+        self.finish_new(cred, name, &mut made, bits, &wish)?;
+        if matches!(how, CreateHow::Exclusive(_)) {
+            self.fs.sync_made(&self.inode, &made.inode, &handle)?;
+        }
+        let (id, attr) = (self.fs.ids().seal(made.key), made.attr);
+        let file = self.fs.open_made(cred, made, mode, handle);
+        Ok(Created { id, attr, dir: self.changed()?, file, created: true })
+    }
+
+    /// Gives a new object the attributes that the call that made it could not set. An object that
+    /// cannot get all its attributes is removed again.
+    fn finish_new(
+        &self,
+        cred: &Cred,
+        name: &[u8],
+        made: &mut Known<F>,
+        bits: u32,
+        wish: &SetAttr,
+    ) -> Result<()> {
+        let finished = self.set_rest(cred, made, bits, wish).inspect_err(|error| {
+            // If it is gone already, another object may have its name.
+            if *error != StoreError::Stale {
+                let kind = Some(made.attr.kind);
+                let _ = self.fs.remove_name(cred, &self.inode, name, kind);
+            }
+        });
+        made.attr = finished?;
+        Ok(())
+    }
+
+    fn set_rest(&self, cred: &Cred, made: &Known<F>, bits: u32, wish: &SetAttr) -> Result<Attr> {
+        let Known { inode, attr, .. } = made;
+        let mut rest = *wish;
+        // The creator of a file with a size may write it with any mode.
+        if let Some(size) = rest.size.take().filter(|&size| size > 0) {
+            self.fs.resize(&Cred::new(0, 0), inode, attr, size)?;
+        }
+        rest.uid = rest.uid.filter(|&uid| uid != attr.uid);
+        rest.gid = rest.gid.filter(|&gid| gid != attr.gid);
+        let owners = rest.uid.is_some() || rest.gid.is_some();
+        rest.mode = (attr.mode != bits || owners).then_some(bits);
+        self.fs.set_attributes(cred, inode, &rest)?;
+        self.fs.stat(inode)
+    }
+
+    pub(super) fn make(
+        &self,
+        cred: &Cred,
+        name: &[u8],
+        object: NewObject<'_>,
+        wish: &SetAttr,
+    ) -> Result<Made> {
+        let bits = |default| wish.mode.map_or(default, |mode| mode & MODE_BITS);
+        let special = bits(SPECIAL_MODE_DEFAULT);
+        let dir = &self.inode;
+        let node = |kind, device| self.fs.make_special(cred, dir, name, kind | special, device);
+        let (bits, made) = match object {
+            NewObject::Directory => {
+                let bits = bits(DIRECTORY_MODE_DEFAULT);
+                (bits, self.fs.make_directory(cred, dir, name, bits))
+            }
+            NewObject::Symlink(text) => {
+                check_symlink_text(text)?;
+                (0, self.fs.make_symlink(cred, dir, name, text))
+            }
+            NewObject::BlockDevice { major, minor } => {
+                (special, node(libc::S_IFBLK, libc::makedev(major, minor)))
+            }
+            NewObject::CharDevice { major, minor } => {
+                (special, node(libc::S_IFCHR, libc::makedev(major, minor)))
+            }
+            NewObject::Socket => (special, node(libc::S_IFSOCK, 0)),
+            NewObject::Fifo => (special, node(libc::S_IFIFO, 0)),
+        };
+        let mut made = made?;
+        // The client cannot choose the mode of a symlink, and its size is that of its text.
+        let is_link = matches!(object, NewObject::Symlink(_));
+        let bits = if is_link { made.attr.mode } else { bits };
+        let wish = SetAttr { size: None, ..*wish };
+        self.finish_new(cred, name, &mut made, bits, &wish)?;
+        Ok(Made { id: self.fs.ids().seal(made.key), attr: made.attr, dir: self.changed()? })
+    }
+
+    pub(super) fn list(
+        &self,
+        cred: &Cred,
+        cookie: u64,
+        with_attr: bool,
+        sink: &mut dyn FnMut(DirEntry<'_>) -> bool,
+    ) -> Result<bool> {
+        // A caller without search permission does not get ids and attributes.
+        let with_attr = with_attr && allows(cred, &self.attr, EXECUTE);
+        let from = if cookie == 0 { None } else { Some(position(cookie)?) };
+        let mut listing = self.fs.open_listing(cred, &self.inode, from)?;
+        while let Some(entry) = self.fs.next_entry(&mut listing, with_attr)? {
+            if entry.name == b"." || entry.name == b".." {
+                continue;
+            }
+            let object = entry.object.map(|(key, attr)| (self.fs.ids().seal(key), attr));
+            let (cookie, file_id) = (cookie_of(entry.next), entry.file_id);
+            if !sink(DirEntry { name: &entry.name, cookie, file_id, object }) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+}
+
+/// Returns the change of an object since its attributes `before`.
+pub(super) fn changed<F: InodeFs>(fs: &F, inode: &F::Inode, before: &Attr) -> Result<DirChange> {
+    let after = fs.stat(inode)?;
+    let (before, after_change) = (before.change, after.change);
+    Ok(DirChange { before, after: after_change, atomic: false, attr: Some(after) })
+}
+
+/// Converts a position to a cookie. Positions may be any numbers except the largest ones.
+fn cookie_of(position: i64) -> u64 {
+    (position as u64).wrapping_add(COOKIE_FIRST)
+}
+
+fn position(cookie: u64) -> Result<i64> {
+    match cookie {
+        0..COOKIE_FIRST => Err(StoreError::BadCookie),
+        _ => Ok(cookie.wrapping_sub(COOKIE_FIRST) as i64),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cookies_lead_back_to_positions() {
+        for at in [0, 1, 2, 77, i64::MAX - 3, i64::MIN, -4] {
+            assert!(cookie_of(at) > 2);
+            assert_eq!(position(cookie_of(at)), Ok(at));
+        }
+        assert_eq!(position(2), Err(StoreError::BadCookie));
+    }
+}
