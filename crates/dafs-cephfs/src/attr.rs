@@ -50,7 +50,8 @@ pub(crate) fn attr(stat: &StatX) -> Result<Attr> {
     })
 }
 
-/// Returns the new attributes and their mask, for a call that sets them.
+/// Returns the new attributes and their mask, for a call that sets them. The size is not among
+/// them.
 ///
 /// # Errors
 /// [`StoreError::Invalid`] for a time that CephFS cannot keep: one before 1970 or after 2106.
@@ -67,10 +68,6 @@ pub(crate) fn change(change: &SetAttr) -> Result<(StatX, i32)> {
     if let Some(gid) = change.gid {
         stat.gid = gid;
         mask |= set::GID;
-    }
-    if let Some(size) = change.size {
-        stat.size = size;
-        mask |= set::SIZE;
     }
     let mut now = None;
     let mut put = |wish: Option<SetTime>, at: &mut libc::timespec, to: i32, to_now: i32| {

@@ -13,17 +13,16 @@
 //! * A file is open here only while it is in use. Otherwise its capabilities would delay other
 //!   clients, and a removed file would keep its space.
 
-use crate::attr::attr;
 use crate::ends::Ends;
 use crate::id::Object;
 use crate::limits::{DATA_FILES_OPEN_MAX, DATA_IDLE, ENDS_MAX, PATTERN_PLACES_MAX};
 use crate::map::OsdMap;
 use crate::server;
 use crate::stripes::Stripes;
-use crate::sys::{Handle, Inode, Mount, NO_SNAPSHOT, Perm};
+use crate::sys::{Handle, Inode, Mount, NO_SNAPSHOT};
 use dafs_mem::VolatileSlice;
 use dafs_store::backend::{FILE_BYTES_MAX, Uses, continued, continued_to_end};
-use dafs_store::inode::Ids;
+use dafs_store::inode::{Ids, Inode as _};
 use dafs_store::{
     Attr, DataFile, DataFiles, FileId, FsId, FsStat, NAME_BYTES_MAX, OpenFile, PartOfFile, Result,
     Stability, StoreError, Wait,
@@ -96,7 +95,7 @@ impl Open {
 
     /// Returns the size of the file if it is stable, even if this client dies.
     fn known_size(&self) -> Result<Option<u64>> {
-        let size = self.inode.size_here(&Perm::new(self.inode.mount(), &server())?)?;
+        let size = self.inode.size_here()?;
         Ok(Some(size).filter(|&size| lock(&self.ends).is_known(size)))
     }
 
@@ -105,7 +104,7 @@ impl Open {
         if let Some(size) = self.known_size()? {
             return Ok(size);
         }
-        let size = self.inode.size_here(&Perm::new(self.inode.mount(), &server())?)?;
+        let size = self.inode.size_here()?;
         let syncing = lock(&self.ends).sync_begins();
         self.handle.sync()?;
         lock(&self.ends).synced(&syncing);
@@ -272,10 +271,9 @@ impl Shared {
         }
         let inode = Arc::new(self.inode(object)?);
         // The metadata server has authorised the client.
-        let perm = Perm::new(inode.mount(), &server())?;
         let flags = if write { libc::O_RDWR } else { libc::O_RDONLY };
-        let handle = Arc::new(inode.open(flags, &perm)?);
-        let stripes = Arc::new(crate::layouts::stripes(&inode, &perm)?);
+        let handle = Arc::new(inode.open(flags, &server())?);
+        let stripes = Arc::new(crate::layouts::stripes(&inode)?);
         self.learn(object, &stripes);
         let (written, ends) = Default::default();
         let open = Open {
@@ -463,8 +461,7 @@ impl OpenFile for CephDataFile {
     }
 
     fn attr(&self) -> Result<Attr> {
-        let inode = self.data.inode(self.object)?;
-        attr(&inode.stat(&Perm::new(inode.mount(), &server())?)?)
+        self.data.inode(self.object)?.stat()
     }
 }
 

@@ -1,13 +1,13 @@
 //! Open files.
 
-use crate::attr::attr;
 use crate::id::Object;
-use crate::sys::{Handle, Inode, Perm, StatX, set};
+use crate::sys::{Handle, Inode};
 use crate::{Home, Shared, server};
 use dafs_mem::VolatileSlice;
 use dafs_store::backend::{
     COPY_BYTES_MAX, FILE_BYTES_MAX, check_ranges, continued, copy_piece, seek_dense,
 };
+use dafs_store::inode::Inode as _;
 use dafs_store::{
     Attr, CacheAdvice, FileId, OpenFile, OpenMode, Result, SeekWhat, Stability, StoreError, Wait,
     WholeFile,
@@ -112,7 +112,7 @@ impl OpenFile for CephFile {
     }
 
     fn attr(&self) -> Result<Attr> {
-        attr(&self.inode.stat(&Perm::new(self.inode.mount(), &server())?)?)
+        self.inode.stat()
     }
 }
 
@@ -132,8 +132,7 @@ impl WholeFile for CephFile {
             return Err(StoreError::FileTooBig);
         }
         // The open has proved that the caller may write.
-        let perm = Perm::new(self.inode.mount(), &server())?;
-        self.inode.set_stat(StatX { size, ..StatX::empty() }, set::SIZE, &perm)
+        self.inode.truncate(size, &server())
     }
 
     fn seek(&self, offset: u64, what: SeekWhat) -> Result<Option<u64>> {

@@ -19,9 +19,9 @@ use crate::limits::{
 use crate::map::OsdMap;
 pub(crate) use crate::server::{Place, Server, ShutOut};
 use crate::stripes::Stripes;
-use crate::sys::{Inode, NO_SNAPSHOT, Perm};
+use crate::sys::{Inode, NO_SNAPSHOT};
 use crate::{CephStore, Shared, server};
-use dafs_store::inode::Ids;
+use dafs_store::inode::{Ids, Inode as _};
 use dafs_store::vital;
 use dafs_store::{
     Device, DeviceKey, FileId, FsId, Layouts, NfsAddresses, Packing, Placement, Result, StoreError,
@@ -40,9 +40,9 @@ use std::time::Duration;
 const LAYOUT: &[u8] = b"ceph.file.layout";
 
 /// Reads how a file is divided into objects.
-pub(crate) fn stripes(inode: &Inode, perm: &Perm<'_>) -> Result<Stripes> {
+pub(crate) fn stripes(inode: &Inode) -> Result<Stripes> {
     let mut text = vec![0; 1024];
-    let len = inode.xattr(LAYOUT, &mut text, perm)?;
+    let len = inode.xattr(LAYOUT, &mut text, &server())?;
     Stripes::parse(&text[..len])
 }
 
@@ -295,7 +295,7 @@ impl Spread {
         let stripes = match known {
             Some(stripes) => stripes,
             // This call asks the MDS.
-            None => Arc::new(stripes(inode, &Perm::new(inode.mount(), &server())?)?),
+            None => Arc::new(stripes(inode)?),
         };
         let places = places(size, stripes.unit_bytes);
         let mut key = None;

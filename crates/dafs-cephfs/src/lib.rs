@@ -40,10 +40,10 @@ pub use network::in_network;
 pub use node::{CephNode, CephNodeOptions};
 pub use sys::Unavailable;
 
-use dafs_store::inode::Ids;
+use dafs_store::inode::{Ids, Inode as _};
 use dafs_store::node::Node;
 use dafs_store::{
-    Cred, DEVICE_SERVERS_MAX, ExportSecret, FileId, FsId, NfsAddresses, NoOutcome, Result,
+    Attr, Cred, DEVICE_SERVERS_MAX, ExportSecret, FileId, FsId, NfsAddresses, NoOutcome, Result,
     StoreError, Tries,
 };
 use id::{ID_VERSION, Object};
@@ -57,7 +57,7 @@ use std::hash::Hasher;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-use sys::{ClusterOptions, Inode, Mount, MountOptions, Perm, Rados, StatX};
+use sys::{ClusterOptions, Inode, Mount, MountOptions, Rados, StatX};
 use thiserror::Error;
 
 /// The options of a [`CephStore`].
@@ -328,10 +328,7 @@ impl CephStore {
         };
         let mounts = (0..options.mounts).map(|number| mount(number.to_string()));
         let mounts = mounts.collect::<std::result::Result<Vec<_>, _>>()?;
-        let stat = mounts[0].root().and_then(|root| {
-            let perm = Perm::new(&mounts[0], &server())?;
-            root.stat(&perm)
-        });
+        let stat = mounts[0].root().and_then(|root| root.statx());
         let root = object(&stat.map_err(OpenError::Root)?);
         let mut hasher = SipHasher24::new_with_key(options.secret.as_bytes());
         hasher.write(options.file_system.as_deref().unwrap_or_default().as_bytes());
@@ -458,12 +455,12 @@ impl Shared {
     }
 
     /// Returns the attributes of an existing object, which has a name or is open here.
-    fn stat(&self, object: Object, inode: &Inode) -> Result<StatX> {
-        let stat = inode.stat(&Perm::new(inode.mount(), &server())?)?;
+    fn stat(&self, object: Object, inode: &Inode) -> Result<Attr> {
+        let attr = inode.stat()?;
         // The library's cache keeps removed objects.
-        if stat.nlink == 0 && !self.is_open(object) {
+        if attr.links == 0 && !self.is_open(object) {
             return Err(StoreError::Stale);
         }
-        Ok(stat)
+        Ok(attr)
     }
 }

@@ -16,7 +16,6 @@
 //!   file with unsynced data stays open, because the kernel reports a failed write only to
 //!   descriptors from before it. If its sync fails, the loss is reported.
 
-use crate::attr::attr;
 use crate::brick::{Brick, look};
 use crate::limits::{
     DATA_FILES_OPEN_MAX, DATA_IDLE, DATA_NOTES_MAX, MOVED_PAUSE, MOVED_TRIES_MAX, PRIVILEGE_BITS,
@@ -25,7 +24,7 @@ use crate::server;
 use crate::sys::{Gfid, Handle, Mount};
 use dafs_mem::{VolatileSlice, preadv2, pwritev2};
 use dafs_store::backend::{FILE_BYTES_MAX, Uses, continued, continued_to_end};
-use dafs_store::inode::Ids;
+use dafs_store::inode::{Ids, Inode};
 use dafs_store::{
     Attr, DataFile, DataFiles, FileId, FsId, FsStat, NAME_BYTES_MAX, OpenFile, PartOfFile, Result,
     Stability, StoreError, Wait,
@@ -291,7 +290,7 @@ impl Shared {
         if let Some((_, attr)) = self.file(gfid)? {
             return Ok(attr);
         }
-        self.found(|| attr(&self.mount.object(gfid)?.stat()?))
+        self.found(|| self.mount.object(gfid)?.stat())
     }
 
     /// Looks up a file, with retries, because GlusterFS may be moving it.

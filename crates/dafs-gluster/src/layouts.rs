@@ -16,13 +16,13 @@
 //! * If a file with a placement in use is found elsewhere, the store reports that its placement has
 //!   changed.
 
-use crate::attr::{attr, change};
+use crate::attr::change;
 use crate::data::GlusterData;
 use crate::limits::{PLACED_MAX, PRIVILEGE_BITS, UNIT_BYTES, WATCH_INTERVAL};
 use crate::sys::{Gfid, Mount, Object};
 use crate::volume::Volume;
 use crate::{GlusterStore, Shared, server};
-use dafs_store::inode::Ids;
+use dafs_store::inode::{Ids, Inode};
 use dafs_store::node::{ComponentId, Node};
 use dafs_store::vital;
 use dafs_store::{
@@ -412,7 +412,7 @@ impl Layouts for GlusterStore {
         if !stable {
             object.open(libc::O_RDWR, &server())?.sync()?;
         }
-        Ok(attr(&object.stat()?)?.size)
+        Ok(object.stat()?.size)
     }
 
     /// The brick always knows the size, but not the mtime.

@@ -33,7 +33,7 @@ pub use sys::Unavailable;
 
 use attr::attr;
 use brick::Brick;
-use dafs_store::inode::Ids;
+use dafs_store::inode::{Ids, Inode};
 use dafs_store::node::Node;
 use dafs_store::{
     Attr, Cred, DEVICE_SERVERS_MAX, ExportSecret, FileId, FsId, Kind, NfsAddresses, NoOutcome,
@@ -393,9 +393,9 @@ fn data_ids(secret: ExportSecret, of: &[u8]) -> Ids {
 fn root(mount: &Arc<Mount>, path: &str) -> Result<Gfid> {
     let mut at = mount.top()?;
     for name in path.split('/').filter(|name| !name.is_empty()) {
-        at = at.lookup(name.as_bytes(), &server())?.0;
+        at = at.lookup(name.as_bytes(), &server())?.inode;
     }
-    match attr(&at.stat()?)?.kind {
+    match at.stat()?.kind {
         Kind::Directory => at.gfid(),
         _ => Err(StoreError::NotDirectory),
     }
@@ -412,7 +412,7 @@ impl Shared {
     fn object(&self, id: &FileId) -> Result<(Gfid, Result<Object>, Attr)> {
         let gfid = self.ids.open(id)?;
         let found = self.mount.object(&gfid).and_then(|object| {
-            let attr = attr(&object.stat()?)?;
+            let attr = object.stat()?;
             Ok((object, attr))
         });
         match found {

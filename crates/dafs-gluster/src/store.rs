@@ -1,16 +1,16 @@
 //! The operations of the store by the calls of libgfapi.
 
-use crate::attr::{attr, change};
+use crate::attr::change;
 use crate::file::GlusterFile;
 use crate::limits::{
     ACCESS_PAUSE, ACCESS_TRIES_MAX, MOVED_BIT, PARENT_TRIES_MAX, PATH_BYTES_MAX, PRIVILEGE_BITS,
     UNIT_BYTES,
 };
-use crate::sys::{DirStream, Gfid, Handle, Object, Stat};
-use crate::{GlusterStore, Shared, server};
+use crate::sys::{Gfid, Handle, Object};
+use crate::{GlusterStore, server};
 use dafs_store::backend::MODE_BITS;
 use dafs_store::inode::{
-    EXECUTE, Ids, InodeFs, Known, Listed, READ, WRITE, allows, check_regular, flags,
+    EXECUTE, Ids, Inode, InodeFs, Known, READ, WRITE, allows, check_regular, flags,
 };
 use dafs_store::{
     AclSupport, Attr, Capabilities, Cred, FileId, Kind, LayoutForm, Layouts, LocalChanges,
@@ -66,82 +66,8 @@ fn is_privileged(attr: &Attr) -> bool {
     attr.mode & PRIVILEGE_BITS != 0
 }
 
-fn known((object, stat): (Object, Stat)) -> Result<Known<GlusterStore>> {
-    Ok(Known { key: object.gfid()?, inode: object, attr: attr(&stat)? })
-}
-
-impl Shared {
-    /// Returns the parent of a directory. The library only knows the parents of objects that it has
-    /// looked up by name, so a brick must return the path.
-    fn above(&self, cred: &Cred, dir: &Object) -> Result<Gfid> {
-        let gfid = dir.gfid()?;
-        for _ in 0..PARENT_TRIES_MAX {
-            let mut path = vec![0; PATH_BYTES_MAX];
-            let len = dir.xattr(PATH, &mut path, &server())?;
-            path.truncate(len);
-            let names: Vec<_> = path
-                .split(|&byte| byte == b'/' || byte == 0)
-                .filter(|name| !name.is_empty())
-                .collect();
-            let Some((own, above)) = names.split_last() else {
-                return Err(StoreError::NotFound);
-            };
-            let mut at = self.mount.top()?;
-            let mut found = Ok(());
-            for name in above {
-                match at.lookup(name, &server()) {
-                    Ok((next, _)) => at = next,
-                    Err(error) => found = Err(error),
-                }
-            }
-            // In a race, another client may have moved it.
-            let is_above = match at.lookup(own, &server()) {
-                Ok((same, _)) => found.is_ok() && same.gfid()? == gfid,
-                Err(_) => false,
-            };
-            if is_above {
-                let known = attr(&at.stat()?)?;
-                return match allows(cred, &known, EXECUTE) {
-                    true => at.gfid(),
-                    false => Err(StoreError::Access),
-                };
-            }
-        }
-        Err(StoreError::Busy)
-    }
-
-    fn open_file(
-        self: &Arc<Self>,
-        cred: &Cred,
-        id: &FileId,
-        mode: OpenMode,
-    ) -> Result<Arc<dyn OpenFile>> {
-        let flags = flags(mode)?;
-        let (gfid, object, attr) = self.object(id)?;
-        check_regular(attr.kind)?;
-        let handle = match object {
-            Ok(object) => {
-                Arc::new(patiently(cred, &attr, rights(mode), || object.open(flags, cred))?)
-            }
-            // The file has no name any more, and no brick finds it; but it may be open here.
-            Err(error) => {
-                if !allows(cred, &attr, rights(mode)) {
-                    return Err(StoreError::Access);
-                }
-                let known = self.opens().get(&gfid).and_then(|opens| opens.handle(mode));
-                known.ok_or(error)?
-            }
-        };
-        let privileged = is_privileged(&attr);
-        Ok(Arc::new(GlusterFile::new(self, gfid, mode, handle, cred, privileged)))
-    }
-}
-
 impl InodeFs for GlusterStore {
-    type Key = Gfid;
     type Inode = Object;
-    type Handle = Handle;
-    type Listing = DirStream;
 
     const FILE_MODE_BITS: u32 = MODE_BITS & !MOVED_BIT;
 
@@ -176,16 +102,43 @@ impl InodeFs for GlusterStore {
         self.shared.object(id)
     }
 
-    fn stat(&self, object: &Object) -> Result<Attr> {
-        attr(&object.stat()?)
-    }
-
-    fn find_name(&self, cred: &Cred, dir: &Object, name: &[u8]) -> Result<Known<Self>> {
-        known(dir.lookup(name, cred)?)
-    }
-
+    /// Returns the parent of a directory. The library only knows the parents of objects that it has
+    /// looked up by name, so a brick must return the path.
     fn above(&self, cred: &Cred, dir: &Object) -> Result<Gfid> {
-        self.shared.above(cred, dir)
+        let gfid = dir.gfid()?;
+        for _ in 0..PARENT_TRIES_MAX {
+            let mut path = vec![0; PATH_BYTES_MAX];
+            let len = dir.xattr(PATH, &mut path, &server())?;
+            path.truncate(len);
+            let names: Vec<_> = path
+                .split(|&byte| byte == b'/' || byte == 0)
+                .filter(|name| !name.is_empty())
+                .collect();
+            let Some((own, above)) = names.split_last() else {
+                return Err(StoreError::NotFound);
+            };
+            let mut at = self.shared.mount.top()?;
+            let mut found = Ok(());
+            for name in above {
+                match at.lookup(name, &server()) {
+                    Ok(next) => at = next.inode,
+                    Err(error) => found = Err(error),
+                }
+            }
+            // In a race, another client may have moved it.
+            let is_above = match at.lookup(own, &server()) {
+                Ok(same) => found.is_ok() && same.key == gfid,
+                Err(_) => false,
+            };
+            if is_above {
+                let known = at.stat()?;
+                return match allows(cred, &known, EXECUTE) {
+                    true => at.gfid(),
+                    false => Err(StoreError::Access),
+                };
+            }
+        }
+        Err(StoreError::Busy)
     }
 
     /// The bricks evaluate access control lists. One question is enough for a caller with all
@@ -258,13 +211,30 @@ impl InodeFs for GlusterStore {
     }
 
     fn open_file(&self, cred: &Cred, id: &FileId, mode: OpenMode) -> Result<Arc<dyn OpenFile>> {
-        self.shared.open_file(cred, id, mode)
+        let flags = flags(mode)?;
+        let (gfid, object, attr) = self.shared.object(id)?;
+        check_regular(attr.kind)?;
+        let handle = match object {
+            Ok(object) => {
+                Arc::new(patiently(cred, &attr, rights(mode), || object.open(flags, cred))?)
+            }
+            // The file has no name any more, and no brick finds it; but it may be open here.
+            Err(error) => {
+                if !allows(cred, &attr, rights(mode)) {
+                    return Err(StoreError::Access);
+                }
+                let known = self.shared.opens().get(&gfid).and_then(|opens| opens.handle(mode));
+                known.ok_or(error)?
+            }
+        };
+        let privileged = is_privileged(&attr);
+        Ok(Arc::new(GlusterFile::new(&self.shared, gfid, mode, handle, cred, privileged)))
     }
 
     fn open_found(
         &self,
         cred: &Cred,
-        found: Known<Self>,
+        found: Known<Object>,
         truncate: bool,
         mode: OpenMode,
     ) -> Result<Arc<dyn OpenFile>> {
@@ -278,18 +248,6 @@ impl InodeFs for GlusterStore {
         Ok(Arc::new(GlusterFile::new(&self.shared, key, mode, handle, cred, privileged)))
     }
 
-    fn make_file(
-        &self,
-        cred: &Cred,
-        dir: &Object,
-        name: &[u8],
-        mode: u32,
-        flags: i32,
-    ) -> Result<(Known<Self>, Handle)> {
-        let (object, handle, stat) = dir.create(name, mode, flags, cred)?;
-        Ok((known((object, stat))?, handle))
-    }
-
     /// On the file systems of bricks, the sync of a new file makes its name stable, too.
     fn sync_made(&self, _dir: &Object, _object: &Object, handle: &Handle) -> Result<()> {
         handle.sync()
@@ -299,42 +257,11 @@ impl InodeFs for GlusterStore {
     fn open_made(
         &self,
         cred: &Cred,
-        made: Known<Self>,
+        made: Known<Object>,
         mode: OpenMode,
         handle: Handle,
     ) -> Arc<dyn OpenFile> {
         Arc::new(GlusterFile::new(&self.shared, made.key, mode, Arc::new(handle), cred, false))
-    }
-
-    fn make_directory(
-        &self,
-        cred: &Cred,
-        dir: &Object,
-        name: &[u8],
-        mode: u32,
-    ) -> Result<Known<Self>> {
-        known(dir.mkdir(name, mode, cred)?)
-    }
-
-    fn make_symlink(
-        &self,
-        cred: &Cred,
-        dir: &Object,
-        name: &[u8],
-        text: &[u8],
-    ) -> Result<Known<Self>> {
-        known(dir.symlink(name, text, cred)?)
-    }
-
-    fn make_special(
-        &self,
-        cred: &Cred,
-        dir: &Object,
-        name: &[u8],
-        mode: u32,
-        device: u64,
-    ) -> Result<Known<Self>> {
-        known(dir.mknod(name, mode, device, cred)?)
     }
 
     fn link_name(&self, cred: &Cred, id: &FileId, dir: &Object, name: &[u8]) -> Result<()> {
@@ -361,69 +288,6 @@ impl InodeFs for GlusterStore {
         dir.remove(name, cred)
     }
 
-    fn rename_name(
-        &self,
-        cred: &Cred,
-        from_dir: &Object,
-        from: &[u8],
-        to_dir: &Object,
-        to: &[u8],
-    ) -> Result<()> {
-        from_dir.rename(from, to_dir, to, cred)
-    }
-
-    fn read_text(&self, cred: &Cred, object: &Object, buffer: &mut [u8]) -> Result<usize> {
-        object.readlink(buffer, cred)
-    }
-
-    fn open_listing(&self, cred: &Cred, dir: &Object, from: Option<i64>) -> Result<DirStream> {
-        let mut stream = dir.open_dir(cred)?;
-        if let Some(from) = from {
-            stream.seek(from);
-        }
-        Ok(stream)
-    }
-
-    fn next_entry(
-        &self,
-        stream: &mut DirStream,
-        with_object: bool,
-    ) -> Result<Option<Listed<Gfid>>> {
-        let Some(entry) = stream.next(with_object)? else { return Ok(None) };
-        let known = entry.object.and_then(|(gfid, stat)| Some((gfid, attr(&stat).ok()?)));
-        let (name, file_id, next) = (entry.name, entry.ino, entry.next);
-        Ok(Some(Listed { name, file_id, next, object: known }))
-    }
-
-    fn read_xattr(
-        &self,
-        cred: &Cred,
-        object: &Object,
-        name: &[u8],
-        buffer: &mut [u8],
-    ) -> Result<usize> {
-        object.xattr(name, buffer, cred)
-    }
-
-    fn write_xattr(
-        &self,
-        cred: &Cred,
-        object: &Object,
-        name: &[u8],
-        value: &[u8],
-        flags: i32,
-    ) -> Result<()> {
-        object.set_xattr(name, value, flags, cred)
-    }
-
-    fn xattr_names(&self, cred: &Cred, object: &Object, buffer: &mut [u8]) -> Result<usize> {
-        object.list_xattrs(buffer, cred)
-    }
-
-    fn drop_xattr(&self, cred: &Cred, object: &Object, name: &[u8]) -> Result<()> {
-        object.remove_xattr(name, cred)
-    }
-
     /// GlusterFS does not update the ctime after a change of an extended attribute, so the atime is
     /// set to its present value, which does.
     fn note_xattr(&self, object: &Object, before: &Attr) -> Result<()> {
@@ -448,11 +312,8 @@ impl InodeFs for GlusterStore {
         Ok(())
     }
 
-    fn statvfs(&self, object: &Result<Object>) -> Result<libc::statvfs> {
-        match object {
-            Ok(object) => object.statfs(),
-            Err(_) => self.shared.mount.top()?.statfs(),
-        }
+    fn space(&self, object: Result<Object>) -> Result<libc::statvfs> {
+        object.or_else(|_| self.shared.mount.top())?.statfs()
     }
 }
 

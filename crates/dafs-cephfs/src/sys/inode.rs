@@ -4,9 +4,13 @@ use super::dir::DirStream;
 use super::handle::Handle;
 use super::mount::Mount;
 use super::perm::Perm;
-use super::types::{RawInode, STAT_AS_KNOWN, STATX_ALL, StatX};
+use super::types::{RawInode, STAT_AS_KNOWN, STATX_ALL, StatX, set};
 use super::{c_string, checked};
-use dafs_store::{Result, StoreError};
+use crate::attr::attr;
+use crate::id::Object;
+use crate::{object, server};
+use dafs_store::inode::{self, Known};
+use dafs_store::{Attr, Cred, Result, StoreError};
 use std::ffi::c_int;
 use std::ptr::{NonNull, null_mut};
 use std::sync::Arc;
@@ -37,9 +41,18 @@ impl Inode {
         self.raw.as_ptr()
     }
 
+    fn perm(&self, cred: &Cred) -> Result<Perm<'_>> {
+        Perm::new(&self.mount, cred)
+    }
+
+    fn known(&self, raw: *mut RawInode, stat: &StatX) -> Result<Known<Self>> {
+        let inode = Self::new(&self.mount, raw)?;
+        Ok(Known { key: object(stat), inode, attr: attr(stat)? })
+    }
+
     /// Returns all attributes, from the MDS or from the cache that its capabilities permit.
-    pub(crate) fn stat(&self, perm: &Perm<'_>) -> Result<StatX> {
-        let mut stat = StatX::empty();
+    pub(crate) fn statx(&self) -> Result<StatX> {
+        let (perm, mut stat) = (self.perm(&server())?, StatX::empty());
         // SAFETY: the inode is one of this mount; `stat` takes the answer.
         checked(unsafe {
             (self.mount.calls().ceph_ll_getattr)(
@@ -55,8 +68,8 @@ impl Inode {
     }
 
     /// Returns the size that this mount knows, without asking the MDS.
-    pub(crate) fn size_here(&self, perm: &Perm<'_>) -> Result<u64> {
-        let mut stat = StatX::empty();
+    pub(crate) fn size_here(&self) -> Result<u64> {
+        let (perm, mut stat) = (self.perm(&server())?, StatX::empty());
         // SAFETY: the inode is one of this mount; `stat` takes the answer.
         checked(unsafe {
             (self.mount.calls().ceph_ll_getattr)(
@@ -72,7 +85,8 @@ impl Inode {
     }
 
     /// Sets the attributes in `mask` (of [`set`](super::set)).
-    pub(crate) fn set_stat(&self, mut stat: StatX, mask: i32, perm: &Perm<'_>) -> Result<()> {
+    pub(crate) fn set_stat(&self, mut stat: StatX, mask: i32, cred: &Cred) -> Result<()> {
+        let perm = self.perm(cred)?;
         // SAFETY: the inode is one of this mount; `stat` is ours and whole.
         checked(unsafe {
             (self.mount.calls().ceph_ll_setattr)(
@@ -86,8 +100,96 @@ impl Inode {
         .map(drop)
     }
 
-    /// Looks up one component below a directory.
-    pub(crate) fn lookup(&self, name: &[u8], perm: &Perm<'_>) -> Result<(Self, StatX)> {
+    /// Opens a regular file, with the flags of open(2).
+    pub(crate) fn open(&self, flags: i32, cred: &Cred) -> Result<Handle> {
+        let perm = self.perm(cred)?;
+        let mut raw = null_mut();
+        // SAFETY: the inode is one of this mount; `raw` takes the answer.
+        checked(unsafe {
+            (self.mount.calls().ceph_ll_open)(
+                self.mount.raw(),
+                self.raw(),
+                flags,
+                &mut raw,
+                perm.raw(),
+            )
+        })?;
+        Handle::new(&self.mount, raw)
+    }
+
+    /// Gives an inode of the same mount another name in this directory.
+    pub(crate) fn link(&self, target: &Self, name: &[u8], cred: &Cred) -> Result<()> {
+        let perm = self.perm(cred)?;
+        assert!(Arc::ptr_eq(&self.mount, &target.mount), "inodes of one mount");
+        let name = c_string(name)?;
+        // SAFETY: both inodes are of this mount, as was just seen; the name ends with a zero.
+        checked(unsafe {
+            (self.mount.calls().ceph_ll_link)(
+                self.mount.raw(),
+                target.raw(),
+                self.raw(),
+                name.as_ptr(),
+                perm.raw(),
+            )
+        })
+        .map(drop)
+    }
+
+    /// Removes the name of an object that is not a directory.
+    pub(crate) fn unlink(&self, name: &[u8], cred: &Cred) -> Result<()> {
+        let perm = self.perm(cred)?;
+        let name = c_string(name)?;
+        // SAFETY: the inode is one of this mount, the name ends with a zero.
+        checked(unsafe {
+            (self.mount.calls().ceph_ll_unlink)(
+                self.mount.raw(),
+                self.raw(),
+                name.as_ptr(),
+                perm.raw(),
+            )
+        })
+        .map(drop)
+    }
+
+    /// Removes an empty directory.
+    pub(crate) fn rmdir(&self, name: &[u8], cred: &Cred) -> Result<()> {
+        let perm = self.perm(cred)?;
+        let name = c_string(name)?;
+        // SAFETY: the inode is one of this mount, the name ends with a zero.
+        checked(unsafe {
+            (self.mount.calls().ceph_ll_rmdir)(
+                self.mount.raw(),
+                self.raw(),
+                name.as_ptr(),
+                perm.raw(),
+            )
+        })
+        .map(drop)
+    }
+
+    /// Makes this mount's changes stable: attributes, and names in a directory.
+    pub(crate) fn sync(&self) -> Result<()> {
+        // SAFETY: the inode is one of this mount.
+        checked(unsafe { (self.mount.calls().ceph_ll_sync_inode)(self.mount.raw(), self.raw(), 0) })
+            .map(drop)
+    }
+}
+
+impl inode::Inode for Inode {
+    type Key = Object;
+    type Handle = Handle;
+    type Listing = DirStream;
+
+    fn stat(&self) -> Result<Attr> {
+        attr(&self.statx()?)
+    }
+
+    fn truncate(&self, size: u64, cred: &Cred) -> Result<()> {
+        self.set_stat(StatX { size, ..StatX::empty() }, set::SIZE, cred)
+    }
+
+    fn lookup(&self, name: &[u8], cred: &Cred) -> Result<Known<Self>> {
+        let perm = self.perm(cred)?;
         let name = c_string(name)?;
         let (mut raw, mut stat) = (null_mut(), StatX::empty());
         // SAFETY: the inode is one of this mount, the name ends with a zero, the rest takes answers.
@@ -103,33 +205,17 @@ impl Inode {
                 perm.raw(),
             )
         })?;
-        Ok((Self::new(&self.mount, raw)?, stat))
+        self.known(raw, &stat)
     }
 
-    /// Opens a regular file, with the flags of open(2).
-    pub(crate) fn open(&self, flags: i32, perm: &Perm<'_>) -> Result<Handle> {
-        let mut raw = null_mut();
-        // SAFETY: the inode is one of this mount; `raw` takes the answer.
-        checked(unsafe {
-            (self.mount.calls().ceph_ll_open)(
-                self.mount.raw(),
-                self.raw(),
-                flags,
-                &mut raw,
-                perm.raw(),
-            )
-        })?;
-        Handle::new(&self.mount, raw)
-    }
-
-    /// Makes and opens a regular file that does not exist.
-    pub(crate) fn create(
+    fn create(
         &self,
         name: &[u8],
         mode: u32,
         flags: i32,
-        perm: &Perm<'_>,
-    ) -> Result<(Self, Handle, StatX)> {
+        cred: &Cred,
+    ) -> Result<(Known<Self>, Handle)> {
+        let perm = self.perm(cred)?;
         let name = c_string(name)?;
         let (mut raw, mut file, mut stat) = (null_mut(), null_mut(), StatX::empty());
         // SAFETY: the inode is one of this mount, the name ends with a zero, the rest takes answers.
@@ -149,12 +235,12 @@ impl Inode {
             )
         })?;
         let handle = Handle::new(&self.mount, file);
-        let inode = Self::new(&self.mount, raw);
-        Ok((inode?, handle?, stat))
+        let known = self.known(raw, &stat);
+        Ok((known?, handle?))
     }
 
-    /// Makes a directory.
-    pub(crate) fn mkdir(&self, name: &[u8], mode: u32, perm: &Perm<'_>) -> Result<(Self, StatX)> {
+    fn mkdir(&self, name: &[u8], mode: u32, cred: &Cred) -> Result<Known<Self>> {
+        let perm = self.perm(cred)?;
         let name = c_string(name)?;
         let (mut raw, mut stat) = (null_mut(), StatX::empty());
         // SAFETY: the inode is one of this mount, the name ends with a zero, the rest takes answers.
@@ -171,17 +257,11 @@ impl Inode {
                 perm.raw(),
             )
         })?;
-        Ok((Self::new(&self.mount, raw)?, stat))
+        self.known(raw, &stat)
     }
 
-    /// Makes a special file; the mode holds its kind.
-    pub(crate) fn mknod(
-        &self,
-        name: &[u8],
-        mode: u32,
-        device: u64,
-        perm: &Perm<'_>,
-    ) -> Result<(Self, StatX)> {
+    fn mknod(&self, name: &[u8], mode: u32, device: u64, cred: &Cred) -> Result<Known<Self>> {
+        let perm = self.perm(cred)?;
         let name = c_string(name)?;
         let (mut raw, mut stat) = (null_mut(), StatX::empty());
         // SAFETY: the inode is one of this mount, the name ends with a zero, the rest takes answers.
@@ -199,16 +279,11 @@ impl Inode {
                 perm.raw(),
             )
         })?;
-        Ok((Self::new(&self.mount, raw)?, stat))
+        self.known(raw, &stat)
     }
 
-    /// Makes a symlink.
-    pub(crate) fn symlink(
-        &self,
-        name: &[u8],
-        text: &[u8],
-        perm: &Perm<'_>,
-    ) -> Result<(Self, StatX)> {
+    fn symlink(&self, name: &[u8], text: &[u8], cred: &Cred) -> Result<Known<Self>> {
+        let perm = self.perm(cred)?;
         let (name, text) = (c_string(name)?, c_string(text)?);
         let (mut raw, mut stat) = (null_mut(), StatX::empty());
         // SAFETY: the inode is one of this mount, both texts end with a zero, the rest takes
@@ -226,64 +301,11 @@ impl Inode {
                 perm.raw(),
             )
         })?;
-        Ok((Self::new(&self.mount, raw)?, stat))
+        self.known(raw, &stat)
     }
 
-    /// Gives an inode of the same mount another name in this directory.
-    pub(crate) fn link(&self, target: &Self, name: &[u8], perm: &Perm<'_>) -> Result<()> {
-        assert!(Arc::ptr_eq(&self.mount, &target.mount), "inodes of one mount");
-        let name = c_string(name)?;
-        // SAFETY: both inodes are of this mount, as was just seen; the name ends with a zero.
-        checked(unsafe {
-            (self.mount.calls().ceph_ll_link)(
-                self.mount.raw(),
-                target.raw(),
-                self.raw(),
-                name.as_ptr(),
-                perm.raw(),
-            )
-        })
-        .map(drop)
-    }
-
-    /// Removes the name of an object that is not a directory.
-    pub(crate) fn unlink(&self, name: &[u8], perm: &Perm<'_>) -> Result<()> {
-        let name = c_string(name)?;
-        // SAFETY: the inode is one of this mount, the name ends with a zero.
-        checked(unsafe {
-            (self.mount.calls().ceph_ll_unlink)(
-                self.mount.raw(),
-                self.raw(),
-                name.as_ptr(),
-                perm.raw(),
-            )
-        })
-        .map(drop)
-    }
-
-    /// Removes an empty directory.
-    pub(crate) fn rmdir(&self, name: &[u8], perm: &Perm<'_>) -> Result<()> {
-        let name = c_string(name)?;
-        // SAFETY: the inode is one of this mount, the name ends with a zero.
-        checked(unsafe {
-            (self.mount.calls().ceph_ll_rmdir)(
-                self.mount.raw(),
-                self.raw(),
-                name.as_ptr(),
-                perm.raw(),
-            )
-        })
-        .map(drop)
-    }
-
-    /// Renames from this directory to another one of the same mount.
-    pub(crate) fn rename(
-        &self,
-        from: &[u8],
-        to_dir: &Self,
-        to: &[u8],
-        perm: &Perm<'_>,
-    ) -> Result<()> {
+    fn rename(&self, from: &[u8], to_dir: &Self, to: &[u8], cred: &Cred) -> Result<()> {
+        let perm = self.perm(cred)?;
         assert!(Arc::ptr_eq(&self.mount, &to_dir.mount), "inodes of one mount");
         let (from, to) = (c_string(from)?, c_string(to)?);
         // SAFETY: both inodes are of this mount, as was just seen; the names end with a zero.
@@ -300,8 +322,8 @@ impl Inode {
         .map(drop)
     }
 
-    /// Reads the text of a symlink into `buffer`, and returns its length.
-    pub(crate) fn readlink(&self, buffer: &mut [u8], perm: &Perm<'_>) -> Result<usize> {
+    fn readlink(&self, buffer: &mut [u8], cred: &Cred) -> Result<usize> {
+        let perm = self.perm(cred)?;
         // SAFETY: the inode is one of this mount; the buffer is ours and has the given length.
         let len = checked(unsafe {
             (self.mount.calls().ceph_ll_readlink)(
@@ -315,8 +337,8 @@ impl Inode {
         Ok(len.min(buffer.len()))
     }
 
-    /// Opens a directory for listing.
-    pub(crate) fn open_dir(&self, perm: &Perm<'_>) -> Result<DirStream> {
+    fn open_dir(&self, cred: &Cred) -> Result<DirStream> {
+        let perm = self.perm(cred)?;
         let mut raw = null_mut();
         // SAFETY: the inode is one of this mount; `raw` takes the answer.
         checked(unsafe {
@@ -325,15 +347,7 @@ impl Inode {
         DirStream::new(&self.mount, raw)
     }
 
-    /// Makes this mount's changes stable: attributes, and names in a directory.
-    pub(crate) fn sync(&self) -> Result<()> {
-        // SAFETY: the inode is one of this mount.
-        checked(unsafe { (self.mount.calls().ceph_ll_sync_inode)(self.mount.raw(), self.raw(), 0) })
-            .map(drop)
-    }
-
-    /// Returns space and files of the file system.
-    pub(crate) fn statfs(&self) -> Result<libc::statvfs> {
+    fn statfs(&self) -> Result<libc::statvfs> {
         let mut stat = std::mem::MaybeUninit::<libc::statvfs>::zeroed();
         // SAFETY: the inode is one of this mount; `stat` takes the answer.
         checked(unsafe {
@@ -343,8 +357,8 @@ impl Inode {
         Ok(unsafe { stat.assume_init() })
     }
 
-    /// Reads the value of an extended attribute, whose name includes the prefix, into `buffer`.
-    pub(crate) fn xattr(&self, name: &[u8], buffer: &mut [u8], perm: &Perm<'_>) -> Result<usize> {
+    fn xattr(&self, name: &[u8], buffer: &mut [u8], cred: &Cred) -> Result<usize> {
+        let perm = self.perm(cred)?;
         let name = c_string(name)?;
         // SAFETY: the inode is one of this mount, the name ends with a zero, the buffer is ours and
         // has the given length.
@@ -360,14 +374,8 @@ impl Inode {
         })
     }
 
-    /// Sets an extended attribute, with the flags of setxattr(2).
-    pub(crate) fn set_xattr(
-        &self,
-        name: &[u8],
-        value: &[u8],
-        flags: i32,
-        perm: &Perm<'_>,
-    ) -> Result<()> {
+    fn set_xattr(&self, name: &[u8], value: &[u8], flags: i32, cred: &Cred) -> Result<()> {
+        let perm = self.perm(cred)?;
         let name = c_string(name)?;
         // SAFETY: the inode is one of this mount, the name ends with a zero, the value has the
         // given length.
@@ -385,9 +393,8 @@ impl Inode {
         .map(drop)
     }
 
-    /// Lists the names of extended attributes, each with a final zero, and returns the length of
-    /// the list.
-    pub(crate) fn list_xattrs(&self, buffer: &mut [u8], perm: &Perm<'_>) -> Result<usize> {
+    fn list_xattrs(&self, buffer: &mut [u8], cred: &Cred) -> Result<usize> {
+        let perm = self.perm(cred)?;
         let mut len = 0;
         // SAFETY: the inode is one of this mount; the buffer is ours and has the given length;
         // `len` takes the answer.
@@ -404,8 +411,8 @@ impl Inode {
         Ok(len.min(buffer.len()))
     }
 
-    /// Removes an extended attribute.
-    pub(crate) fn remove_xattr(&self, name: &[u8], perm: &Perm<'_>) -> Result<()> {
+    fn remove_xattr(&self, name: &[u8], cred: &Cred) -> Result<()> {
+        let perm = self.perm(cred)?;
         let name = c_string(name)?;
         // SAFETY: the inode is one of this mount, the name ends with a zero.
         checked_xattr(unsafe {

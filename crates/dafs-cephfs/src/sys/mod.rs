@@ -21,11 +21,9 @@ mod rados;
 mod table;
 mod types;
 
-pub(crate) use dir::DirStream;
 pub(crate) use handle::Handle;
 pub(crate) use inode::Inode;
 pub(crate) use mount::{ClusterOptions, Mount, MountOptions};
-pub(crate) use perm::Perm;
 pub(crate) use rados::Rados;
 pub(crate) use types::{NO_SNAPSHOT, StatX, set};
 

@@ -4,7 +4,9 @@ use super::mount::Mount;
 use super::object::gfid_of;
 use super::types::{Gfid, RawFd, Stat, WITH_OBJECT, WITH_STAT, XStat};
 use super::{checked_int, failure};
+use crate::attr::attr;
 use dafs_store::Result;
+use dafs_store::inode::{Listed, Listing};
 use std::ffi::CStr;
 use std::mem::MaybeUninit;
 use std::ptr::{NonNull, null_mut};
@@ -19,31 +21,22 @@ pub struct DirStream {
 // SAFETY: the library lets any thread use an open directory, one at a time.
 unsafe impl Send for DirStream {}
 
-/// One entry.
-pub(crate) struct Entry {
-    pub(crate) name: Vec<u8>,
-    pub(crate) ino: u64,
-    /// The position of the next entry.
-    pub(crate) next: i64,
-    /// The object of the entry, if asked for and known.
-    pub(crate) object: Option<(Gfid, Stat)>,
-}
-
 impl DirStream {
     /// Takes over an open directory of the library; null means a failure.
     pub(super) fn new(mount: &Arc<Mount>, raw: *mut RawFd) -> Result<Self> {
         let raw = NonNull::new(raw).ok_or_else(failure)?;
         Ok(Self { mount: mount.clone(), raw })
     }
+}
 
-    /// Continues at the `next` of an entry.
-    pub(crate) fn seek(&mut self, position: i64) {
+impl Listing<Gfid> for DirStream {
+    fn seek(&mut self, position: i64) -> Result<()> {
         // SAFETY: the directory is one of this volume and is used by one thread at a time.
         unsafe { (self.mount.calls().glfs_seekdir)(self.raw.as_ptr(), position) };
+        Ok(())
     }
 
-    /// Returns the next entry, including "." and "..".
-    pub(crate) fn next(&mut self, with_object: bool) -> Result<Option<Entry>> {
+    fn next(&mut self, with_object: bool) -> Result<Option<Listed<Gfid>>> {
         let calls = self.mount.calls_as(&crate::server())?;
         let mut entry = MaybeUninit::<libc::dirent>::zeroed();
         let (mut found, mut told) = (null_mut(), null_mut());
@@ -70,7 +63,8 @@ impl DirStream {
         let name = unsafe { CStr::from_ptr(entry.d_name.as_ptr()) }.to_bytes().to_vec();
         let all = with_object && got & want as usize == want as usize;
         let object = if all { told.object()? } else { None };
-        Ok(Some(Entry { name, ino: entry.d_ino, next: entry.d_off, object }))
+        let object = object.and_then(|(gfid, stat)| Some((gfid, attr(&stat).ok()?)));
+        Ok(Some(Listed { name, file_id: entry.d_ino, next: entry.d_off, object }))
     }
 }
 

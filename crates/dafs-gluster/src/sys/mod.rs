@@ -20,7 +20,6 @@ mod object;
 mod table;
 mod types;
 
-pub(crate) use dir::DirStream;
 pub(crate) use handle::Handle;
 pub(crate) use mount::{Mount, MountOptions};
 pub(crate) use object::Object;

@@ -5,7 +5,9 @@ use super::handle::Handle;
 use super::mount::{Mount, gone};
 use super::types::{Gfid, RawObject, Stat, no_stat};
 use super::{c_string, checked, checked_int, errno, failure};
-use dafs_store::{Cred, Result, StoreError};
+use crate::attr::attr;
+use dafs_store::inode::{Inode, Known};
+use dafs_store::{Attr, Cred, Result, StoreError};
 use std::ffi::c_int;
 use std::ptr::{NonNull, null, null_mut};
 use std::sync::Arc;
@@ -37,16 +39,6 @@ impl Object {
         gfid_of(&self.mount, self.raw())
     }
 
-    /// Returns all attributes from the bricks. [`StoreError::Stale`] for a removed object.
-    pub(crate) fn stat(&self) -> Result<Stat> {
-        let calls = self.mount.calls_as(&crate::server())?;
-        let mut stat = no_stat();
-        // SAFETY: the object is one of this volume; `stat` takes the answer.
-        let done = unsafe { (calls.glfs_h_stat)(self.mount.raw(), self.raw(), &mut stat) };
-        checked_int(done).map_err(gone)?;
-        Ok(stat)
-    }
-
     /// Sets the attributes in `mask` (of [`set`](super::set)).
     pub(crate) fn set_stat(&self, mut stat: Stat, mask: i32, cred: &Cred) -> Result<()> {
         let calls = self.mount.calls_as(cred)?;
@@ -54,15 +46,6 @@ impl Object {
         let done =
             unsafe { (calls.glfs_h_setattrs)(self.mount.raw(), self.raw(), &mut stat, mask) };
         checked_int(done).map(drop)
-    }
-
-    /// Changes the size.
-    pub(crate) fn truncate(&self, size: u64, cred: &Cred) -> Result<()> {
-        let size = i64::try_from(size).map_err(|_| StoreError::FileTooBig)?;
-        let calls = self.mount.calls_as(cred)?;
-        // SAFETY: the object is one of this volume.
-        checked_int(unsafe { (calls.glfs_h_truncate)(self.mount.raw(), self.raw(), size) })
-            .map(drop)
     }
 
     /// True if a caller has all rights of a mask of access(2).
@@ -76,101 +59,12 @@ impl Object {
         }
     }
 
-    /// Looks up one component below a directory. Follows no link.
-    pub(crate) fn lookup(&self, name: &[u8], cred: &Cred) -> Result<(Self, Stat)> {
-        let (name, mut stat) = (c_string(name)?, no_stat());
-        let calls = self.mount.calls_as(cred)?;
-        // SAFETY: the object is one of this volume, the name ends with a zero, `stat` takes the answer.
-        let raw = unsafe {
-            (calls.glfs_h_lookupat)(self.mount.raw(), self.raw(), name.as_ptr(), &mut stat, 0)
-        };
-        Ok((Self::new(&self.mount, raw)?, stat))
-    }
-
     /// Opens a regular file, with the flags of open(2).
     pub(crate) fn open(&self, flags: i32, cred: &Cred) -> Result<Handle> {
         let calls = self.mount.calls_as(cred)?;
         // SAFETY: the object is one of this volume.
         let raw = unsafe { (calls.glfs_h_open)(self.mount.raw(), self.raw(), flags) };
         Handle::new(&self.mount, raw)
-    }
-
-    /// Makes and opens a regular file that does not exist.
-    pub(crate) fn create(
-        &self,
-        name: &[u8],
-        mode: u32,
-        flags: i32,
-        cred: &Cred,
-    ) -> Result<(Self, Handle, Stat)> {
-        let (name, mut stat, mut file) = (c_string(name)?, no_stat(), null_mut());
-        let calls = self.mount.calls_as(cred)?;
-        // SAFETY: the object is one of this volume, the name ends with a zero, the rest takes answers.
-        let raw = unsafe {
-            (calls.glfs_h_creat_open)(
-                self.mount.raw(),
-                self.raw(),
-                name.as_ptr(),
-                flags | libc::O_CREAT | libc::O_EXCL,
-                mode,
-                &mut stat,
-                &mut file,
-            )
-        };
-        let object = Self::new(&self.mount, raw)?;
-        Ok((object, Handle::new(&self.mount, file)?, stat))
-    }
-
-    /// Makes a directory.
-    pub(crate) fn mkdir(&self, name: &[u8], mode: u32, cred: &Cred) -> Result<(Self, Stat)> {
-        let (name, mut stat) = (c_string(name)?, no_stat());
-        let calls = self.mount.calls_as(cred)?;
-        // SAFETY: the object is one of this volume, the name ends with a zero, `stat` takes the answer.
-        let raw = unsafe {
-            (calls.glfs_h_mkdir)(self.mount.raw(), self.raw(), name.as_ptr(), mode, &mut stat)
-        };
-        Ok((Self::new(&self.mount, raw)?, stat))
-    }
-
-    /// Makes a special file; the mode holds its kind.
-    pub(crate) fn mknod(
-        &self,
-        name: &[u8],
-        mode: u32,
-        device: u64,
-        cred: &Cred,
-    ) -> Result<(Self, Stat)> {
-        let (name, mut stat) = (c_string(name)?, no_stat());
-        let calls = self.mount.calls_as(cred)?;
-        // SAFETY: the object is one of this volume, the name ends with a zero, `stat` takes the answer.
-        let raw = unsafe {
-            (calls.glfs_h_mknod)(
-                self.mount.raw(),
-                self.raw(),
-                name.as_ptr(),
-                mode,
-                device,
-                &mut stat,
-            )
-        };
-        Ok((Self::new(&self.mount, raw)?, stat))
-    }
-
-    /// Makes a symlink.
-    pub(crate) fn symlink(&self, name: &[u8], text: &[u8], cred: &Cred) -> Result<(Self, Stat)> {
-        let (name, text, mut stat) = (c_string(name)?, c_string(text)?, no_stat());
-        let calls = self.mount.calls_as(cred)?;
-        // SAFETY: the object is one of this volume, both texts end with a zero, `stat` takes the answer.
-        let raw = unsafe {
-            (calls.glfs_h_symlink)(
-                self.mount.raw(),
-                self.raw(),
-                name.as_ptr(),
-                text.as_ptr(),
-                &mut stat,
-            )
-        };
-        Ok((Self::new(&self.mount, raw)?, stat))
     }
 
     /// Gives an object of the same volume another name in this directory.
@@ -194,8 +88,114 @@ impl Object {
             .map(drop)
     }
 
-    /// Renames from this directory to another one of the same volume.
-    pub(crate) fn rename(&self, from: &[u8], to_dir: &Self, to: &[u8], cred: &Cred) -> Result<()> {
+    fn known(&self, raw: *mut RawObject, stat: &Stat) -> Result<Known<Self>> {
+        let inode = Self::new(&self.mount, raw)?;
+        Ok(Known { key: inode.gfid()?, inode, attr: attr(stat)? })
+    }
+}
+
+impl Inode for Object {
+    type Key = Gfid;
+    type Handle = Handle;
+    type Listing = DirStream;
+
+    /// Asks the bricks. [`StoreError::Stale`] for a removed object.
+    fn stat(&self) -> Result<Attr> {
+        let calls = self.mount.calls_as(&crate::server())?;
+        let mut stat = no_stat();
+        // SAFETY: the object is one of this volume; `stat` takes the answer.
+        let done = unsafe { (calls.glfs_h_stat)(self.mount.raw(), self.raw(), &mut stat) };
+        checked_int(done).map_err(gone)?;
+        attr(&stat)
+    }
+
+    fn truncate(&self, size: u64, cred: &Cred) -> Result<()> {
+        let size = i64::try_from(size).map_err(|_| StoreError::FileTooBig)?;
+        let calls = self.mount.calls_as(cred)?;
+        // SAFETY: the object is one of this volume.
+        checked_int(unsafe { (calls.glfs_h_truncate)(self.mount.raw(), self.raw(), size) })
+            .map(drop)
+    }
+
+    fn lookup(&self, name: &[u8], cred: &Cred) -> Result<Known<Self>> {
+        let (name, mut stat) = (c_string(name)?, no_stat());
+        let calls = self.mount.calls_as(cred)?;
+        // SAFETY: the object is one of this volume, the name ends with a zero, `stat` takes the answer.
+        let raw = unsafe {
+            (calls.glfs_h_lookupat)(self.mount.raw(), self.raw(), name.as_ptr(), &mut stat, 0)
+        };
+        self.known(raw, &stat)
+    }
+
+    fn create(
+        &self,
+        name: &[u8],
+        mode: u32,
+        flags: i32,
+        cred: &Cred,
+    ) -> Result<(Known<Self>, Handle)> {
+        let (name, mut stat, mut file) = (c_string(name)?, no_stat(), null_mut());
+        let calls = self.mount.calls_as(cred)?;
+        // SAFETY: the object is one of this volume, the name ends with a zero, the rest takes answers.
+        let raw = unsafe {
+            (calls.glfs_h_creat_open)(
+                self.mount.raw(),
+                self.raw(),
+                name.as_ptr(),
+                flags | libc::O_CREAT | libc::O_EXCL,
+                mode,
+                &mut stat,
+                &mut file,
+            )
+        };
+        let known = self.known(raw, &stat)?;
+        Ok((known, Handle::new(&self.mount, file)?))
+    }
+
+    fn mkdir(&self, name: &[u8], mode: u32, cred: &Cred) -> Result<Known<Self>> {
+        let (name, mut stat) = (c_string(name)?, no_stat());
+        let calls = self.mount.calls_as(cred)?;
+        // SAFETY: the object is one of this volume, the name ends with a zero, `stat` takes the answer.
+        let raw = unsafe {
+            (calls.glfs_h_mkdir)(self.mount.raw(), self.raw(), name.as_ptr(), mode, &mut stat)
+        };
+        self.known(raw, &stat)
+    }
+
+    fn mknod(&self, name: &[u8], mode: u32, device: u64, cred: &Cred) -> Result<Known<Self>> {
+        let (name, mut stat) = (c_string(name)?, no_stat());
+        let calls = self.mount.calls_as(cred)?;
+        // SAFETY: the object is one of this volume, the name ends with a zero, `stat` takes the answer.
+        let raw = unsafe {
+            (calls.glfs_h_mknod)(
+                self.mount.raw(),
+                self.raw(),
+                name.as_ptr(),
+                mode,
+                device,
+                &mut stat,
+            )
+        };
+        self.known(raw, &stat)
+    }
+
+    fn symlink(&self, name: &[u8], text: &[u8], cred: &Cred) -> Result<Known<Self>> {
+        let (name, text, mut stat) = (c_string(name)?, c_string(text)?, no_stat());
+        let calls = self.mount.calls_as(cred)?;
+        // SAFETY: the object is one of this volume, both texts end with a zero, `stat` takes the answer.
+        let raw = unsafe {
+            (calls.glfs_h_symlink)(
+                self.mount.raw(),
+                self.raw(),
+                name.as_ptr(),
+                text.as_ptr(),
+                &mut stat,
+            )
+        };
+        self.known(raw, &stat)
+    }
+
+    fn rename(&self, from: &[u8], to_dir: &Self, to: &[u8], cred: &Cred) -> Result<()> {
         assert!(Arc::ptr_eq(&self.mount, &to_dir.mount), "objects of one volume");
         let (from, to) = (c_string(from)?, c_string(to)?);
         let calls = self.mount.calls_as(cred)?;
@@ -212,8 +212,7 @@ impl Object {
         .map(drop)
     }
 
-    /// Reads the text of a symlink into `buffer`, and returns its length.
-    pub(crate) fn readlink(&self, buffer: &mut [u8], cred: &Cred) -> Result<usize> {
+    fn readlink(&self, buffer: &mut [u8], cred: &Cred) -> Result<usize> {
         let calls = self.mount.calls_as(cred)?;
         // SAFETY: the object is one of this volume; the buffer is ours and has the given length.
         let len = checked_int(unsafe {
@@ -227,16 +226,14 @@ impl Object {
         Ok(len.min(buffer.len()))
     }
 
-    /// Opens a directory for listing.
-    pub(crate) fn open_dir(&self, cred: &Cred) -> Result<DirStream> {
+    fn open_dir(&self, cred: &Cred) -> Result<DirStream> {
         let calls = self.mount.calls_as(cred)?;
         // SAFETY: the object is one of this volume.
         let raw = unsafe { (calls.glfs_h_opendir)(self.mount.raw(), self.raw()) };
         DirStream::new(&self.mount, raw)
     }
 
-    /// Returns space and files of the volume.
-    pub(crate) fn statfs(&self) -> Result<libc::statvfs> {
+    fn statfs(&self) -> Result<libc::statvfs> {
         let calls = self.mount.calls_as(&crate::server())?;
         let mut stat = std::mem::MaybeUninit::<libc::statvfs>::zeroed();
         // SAFETY: the object is one of this volume; `stat` takes the answer.
@@ -247,8 +244,7 @@ impl Object {
         Ok(unsafe { stat.assume_init() })
     }
 
-    /// Reads the value of an extended attribute, whose name includes the prefix, into `buffer`.
-    pub(crate) fn xattr(&self, name: &[u8], buffer: &mut [u8], cred: &Cred) -> Result<usize> {
+    fn xattr(&self, name: &[u8], buffer: &mut [u8], cred: &Cred) -> Result<usize> {
         let name = c_string(name)?;
         let calls = self.mount.calls_as(cred)?;
         // SAFETY: the object is one of this volume, the name ends with a zero, the buffer is ours
@@ -264,9 +260,7 @@ impl Object {
         })
     }
 
-    /// Lists the names of extended attributes, each with a final zero, and returns the length of
-    /// the list.
-    pub(crate) fn list_xattrs(&self, buffer: &mut [u8], cred: &Cred) -> Result<usize> {
+    fn list_xattrs(&self, buffer: &mut [u8], cred: &Cred) -> Result<usize> {
         let calls = self.mount.calls_as(cred)?;
         // SAFETY: the object is one of this volume; the buffer is ours and has the given length; a
         // null name asks for all names.
@@ -282,14 +276,7 @@ impl Object {
         Ok(len.min(buffer.len()))
     }
 
-    /// Sets an extended attribute, with the flags of setxattr(2).
-    pub(crate) fn set_xattr(
-        &self,
-        name: &[u8],
-        value: &[u8],
-        flags: i32,
-        cred: &Cred,
-    ) -> Result<()> {
+    fn set_xattr(&self, name: &[u8], value: &[u8], flags: i32, cred: &Cred) -> Result<()> {
         let name = c_string(name)?;
         let calls = self.mount.calls_as(cred)?;
         // SAFETY: the object is one of this volume, the name ends with a zero, the value has the
@@ -307,8 +294,7 @@ impl Object {
         .map(drop)
     }
 
-    /// Removes an extended attribute.
-    pub(crate) fn remove_xattr(&self, name: &[u8], cred: &Cred) -> Result<()> {
+    fn remove_xattr(&self, name: &[u8], cred: &Cred) -> Result<()> {
         let name = c_string(name)?;
         let calls = self.mount.calls_as(cred)?;
         // SAFETY: the object is one of this volume, the name ends with a zero.

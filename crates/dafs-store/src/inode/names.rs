@@ -1,6 +1,6 @@
 //! Creating and listing.
 
-use super::{EXECUTE, InodeFs, Known, allows};
+use super::{EXECUTE, Inode, InodeFs, Known, Listing, allows};
 use crate::backend::{
     COOKIE_FIRST, DIRECTORY_MODE_DEFAULT, FILE_BYTES_MAX, FILE_MODE_DEFAULT, MODE_BITS,
     SPECIAL_MODE_DEFAULT, check_symlink_text,
@@ -64,7 +64,7 @@ impl<'a, F: InodeFs> Directory<'a, F> {
 
     /// Returns the change of the directory since it was found.
     pub(super) fn changed(&self) -> Result<DirChange> {
-        changed(self.fs, &self.inode, &self.attr)
+        changed(&self.inode, &self.attr)
     }
 
     pub(super) fn create(
@@ -78,7 +78,7 @@ impl<'a, F: InodeFs> Directory<'a, F> {
         // In a race, another client may remove the found or made file, or the directory.
         let mut why = StoreError::Busy;
         for _ in 0..CREATE_TRIES_MAX {
-            match self.fs.find_name(cred, &self.inode, name) {
+            match self.inode.lookup(name, cred) {
                 Ok(found) => match self.create_existing(cred, found, how, wish, mode) {
                     Err(StoreError::NotFound | StoreError::Stale) => continue,
                     done => return done,
@@ -102,7 +102,7 @@ impl<'a, F: InodeFs> Directory<'a, F> {
     fn create_existing(
         &self,
         cred: &Cred,
-        found: Known<F>,
+        found: Known<F::Inode>,
         how: CreateHow,
         wish: &SetAttr,
         mode: OpenMode,
@@ -138,7 +138,7 @@ impl<'a, F: InodeFs> Directory<'a, F> {
         }
         let bits = wish.mode.map_or(FILE_MODE_DEFAULT, |mode| mode & MODE_BITS);
         let bits = bits & F::FILE_MODE_BITS;
-        let (mut made, handle) = self.fs.make_file(cred, &self.inode, name, bits, flags(mode)?)?;
+        let (mut made, handle) = self.inode.create(name, bits, flags(mode)?, cred)?;
         let mut wish = *wish;
         if let CreateHow::Exclusive(verifier) = how {
             let (atime, mtime) = verifier_seconds(verifier);
@@ -160,7 +160,7 @@ impl<'a, F: InodeFs> Directory<'a, F> {
         &self,
         cred: &Cred,
         name: &[u8],
-        made: &mut Known<F>,
+        made: &mut Known<F::Inode>,
         bits: u32,
         wish: &SetAttr,
     ) -> Result<()> {
@@ -175,7 +175,13 @@ impl<'a, F: InodeFs> Directory<'a, F> {
         Ok(())
     }
 
-    fn set_rest(&self, cred: &Cred, made: &Known<F>, bits: u32, wish: &SetAttr) -> Result<Attr> {
+    fn set_rest(
+        &self,
+        cred: &Cred,
+        made: &Known<F::Inode>,
+        bits: u32,
+        wish: &SetAttr,
+    ) -> Result<Attr> {
         let Known { inode, attr, .. } = made;
         let mut rest = *wish;
         // The creator of a file with a size may write it with any mode.
@@ -187,7 +193,7 @@ impl<'a, F: InodeFs> Directory<'a, F> {
         let owners = rest.uid.is_some() || rest.gid.is_some();
         rest.mode = (attr.mode != bits || owners).then_some(bits);
         self.fs.set_attributes(cred, inode, &rest)?;
-        self.fs.stat(inode)
+        inode.stat()
     }
 
     pub(super) fn make(
@@ -200,15 +206,15 @@ impl<'a, F: InodeFs> Directory<'a, F> {
         let bits = |default| wish.mode.map_or(default, |mode| mode & MODE_BITS);
         let special = bits(SPECIAL_MODE_DEFAULT);
         let dir = &self.inode;
-        let node = |kind, device| self.fs.make_special(cred, dir, name, kind | special, device);
+        let node = |kind, device| dir.mknod(name, kind | special, device, cred);
         let (bits, made) = match object {
             NewObject::Directory => {
                 let bits = bits(DIRECTORY_MODE_DEFAULT);
-                (bits, self.fs.make_directory(cred, dir, name, bits))
+                (bits, dir.mkdir(name, bits, cred))
             }
             NewObject::Symlink(text) => {
                 check_symlink_text(text)?;
-                (0, self.fs.make_symlink(cred, dir, name, text))
+                (0, dir.symlink(name, text, cred))
             }
             NewObject::BlockDevice { major, minor } => {
                 (special, node(libc::S_IFBLK, libc::makedev(major, minor)))
@@ -238,8 +244,9 @@ impl<'a, F: InodeFs> Directory<'a, F> {
         // A caller without search permission does not get ids and attributes.
         let with_attr = with_attr && allows(cred, &self.attr, EXECUTE);
         let from = if cookie == 0 { None } else { Some(position(cookie)?) };
-        let mut listing = self.fs.open_listing(cred, &self.inode, from)?;
-        while let Some(entry) = self.fs.next_entry(&mut listing, with_attr)? {
+        let mut listing = self.inode.open_dir(cred)?;
+        from.map_or(Ok(()), |from| listing.seek(from))?;
+        while let Some(entry) = listing.next(with_attr)? {
             if entry.name == b"." || entry.name == b".." {
                 continue;
             }
@@ -254,8 +261,8 @@ impl<'a, F: InodeFs> Directory<'a, F> {
 }
 
 /// Returns the change of an object since its attributes `before`.
-pub(super) fn changed<F: InodeFs>(fs: &F, inode: &F::Inode, before: &Attr) -> Result<DirChange> {
-    let after = fs.stat(inode)?;
+pub(super) fn changed(inode: &impl Inode, before: &Attr) -> Result<DirChange> {
+    let after = inode.stat()?;
     let (before, after_change) = (before.change, after.change);
     Ok(DirChange { before, after: after_change, atomic: false, attr: Some(after) })
 }

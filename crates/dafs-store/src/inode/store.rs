@@ -1,7 +1,7 @@
 //! The store's calls, in terms of names and inodes.
 
 use super::names::{Directory, changed};
-use super::{EXECUTE, InodeFs, READ, WRITE, allows};
+use super::{EXECUTE, Inode, InodeFs, Key, READ, WRITE, allows};
 use crate::backend::{
     FILE_BYTES_MAX, MODE_BITS, XATTR_LIST_BYTES_MAX, XATTR_PREFIX, check_name, check_xattr_name,
     mode_of_acl,
@@ -99,7 +99,7 @@ impl<F: InodeFs> Store for F {
             }
         };
         self.set_attributes(cred, &inode, &rest)?;
-        self.stat(&inode)
+        inode.stat()
     }
 
     fn access(&self, cred: &Cred, id: &FileId, wanted: AccessMask) -> Result<AccessMask> {
@@ -125,13 +125,13 @@ impl<F: InodeFs> Store for F {
     fn lookup(&self, cred: &Cred, dir: &FileId, name: &[u8]) -> Result<(FileId, Attr)> {
         check_name(name)?;
         let dir = Directory::find(self, dir)?;
-        let found = self.find_name(cred, &dir.inode, name)?;
+        let found = dir.inode.lookup(name, cred)?;
         Ok((self.ids().seal(found.key), found.attr))
     }
 
     fn parent(&self, cred: &Cred, dir: &FileId) -> Result<FileId> {
         let found = Directory::find(self, dir)?;
-        if self.ids().open::<F::Key>(dir)? == self.root_key() {
+        if self.ids().open::<Key<F>>(dir)? == self.root_key() {
             return Err(StoreError::NotFound);
         }
         Ok(self.ids().seal(self.above(cred, &found.inode)?))
@@ -192,8 +192,8 @@ impl<F: InodeFs> Store for F {
         check_name(to)?;
         let source = Directory::find(self, from_dir)?;
         let target = Directory::find(self, to_dir)?;
-        let moved = self.find_name(cred, &source.inode, from)?;
-        let is_same = match self.find_name(cred, &target.inode, to) {
+        let moved = source.inode.lookup(from, cred)?;
+        let is_same = match target.inode.lookup(to, cred) {
             // A rename between two names of one object has no effect.
             Ok(there) if there.key == moved.key => true,
             Ok(there) => {
@@ -207,7 +207,7 @@ impl<F: InodeFs> Store for F {
             Err(_) => false,
         };
         if !is_same {
-            self.rename_name(cred, &source.inode, from, &target.inode, to)?;
+            source.inode.rename(from, &target.inode, to, cred)?;
         }
         Ok((source.changed()?, target.changed()?))
     }
@@ -229,7 +229,7 @@ impl<F: InodeFs> Store for F {
             return Err(StoreError::Invalid);
         }
         let mut text = vec![0; SYMLINK_BYTES_MAX + 1];
-        let len = self.read_text(cred, &inode?, &mut text)?;
+        let len = inode?.readlink(&mut text, cred)?;
         text.truncate(len);
         Ok(text)
     }
@@ -247,7 +247,7 @@ impl<F: InodeFs> Store for F {
         let name = xattr_name(name)?;
         let (inode, _) = with_xattrs(self, cred, id, READ, StoreError::NoXattr)?;
         let mut value = vec![0; XATTR_BYTES_MAX];
-        let len = self.read_xattr(cred, &inode, &name, &mut value)?;
+        let len = inode.xattr(&name, &mut value, cred)?;
         value.truncate(len);
         Ok(value)
     }
@@ -270,9 +270,9 @@ impl<F: InodeFs> Store for F {
             SetXattr::Create => libc::XATTR_CREATE,
             SetXattr::Replace => libc::XATTR_REPLACE,
         };
-        self.write_xattr(cred, &inode, &name, value, flags)?;
+        inode.set_xattr(&name, value, flags, cred)?;
         self.note_xattr(&inode, &before)?;
-        changed(self, &inode, &before)
+        changed(&inode, &before)
     }
 
     fn list_xattrs(&self, cred: &Cred, id: &FileId) -> Result<Vec<Vec<u8>>> {
@@ -281,7 +281,7 @@ impl<F: InodeFs> Store for F {
             found => found?,
         };
         let mut list = vec![0; XATTR_LIST_BYTES_MAX];
-        let len = self.xattr_names(cred, &inode, &mut list)?;
+        let len = inode.list_xattrs(&mut list, cred)?;
         let names = list[..len].split(|&byte| byte == 0);
         let mut names: Vec<_> =
             names.filter_map(|name| name.strip_prefix(XATTR_PREFIX)).map(<[u8]>::to_vec).collect();
@@ -292,9 +292,9 @@ impl<F: InodeFs> Store for F {
     fn remove_xattr(&self, cred: &Cred, id: &FileId, name: &[u8]) -> Result<DirChange> {
         let name = xattr_name(name)?;
         let (inode, before) = with_xattrs(self, cred, id, WRITE, StoreError::NoXattr)?;
-        self.drop_xattr(cred, &inode, &name)?;
+        inode.remove_xattr(&name, cred)?;
         self.note_xattr(&inode, &before)?;
-        changed(self, &inode, &before)
+        changed(&inode, &before)
     }
 
     fn acl(&self, id: &FileId) -> Result<Acl> {
@@ -318,7 +318,7 @@ impl<F: InodeFs> Store for F {
 
     fn fs_stat(&self, _cred: &Cred, id: &FileId) -> Result<FsStat> {
         let (_, inode, _) = self.find(id)?;
-        let stat = self.statvfs(&inode)?;
+        let stat = self.space(inode)?;
         let bytes = |blocks: u64| blocks.saturating_mul(stat.f_frsize);
         Ok(FsStat {
             space_total: bytes(stat.f_blocks),
