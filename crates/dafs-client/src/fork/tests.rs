@@ -8,7 +8,6 @@ use crate::{
     CacheOptions, Client, CompletionGroup, ConnectOptions, Create, File, LockRange, OpenOptions,
     Stability,
 };
-use std::os::fd::RawFd;
 
 /// Runs `work` in a fork, which counts as failed after a timeout.
 fn in_fork(work: impl FnOnce() -> Option<&'static str>) {
@@ -191,36 +190,4 @@ fn forks_of_forks_differ_however_they_are_made() {
         (!own || status != 0).then_some("the number of a process")
     });
     assert_eq!(here, count());
-}
-
-/// Descriptors of this process.
-fn descriptors() -> Vec<RawFd> {
-    let list = std::fs::read_dir("/proc/self/fd").unwrap();
-    list.filter_map(|entry| entry.unwrap().file_name().to_str()?.parse().ok()).collect()
-}
-
-#[test]
-fn nothing_of_a_client_is_inherited_by_another_program() {
-    let before = descriptors();
-    for transport in TRANSPORTS {
-        let served = Served::new();
-        let client = connect(&served, |options| {
-            options.transport = transport;
-            options.cache = Some(CacheOptions::default());
-        });
-        let file = open(&client);
-        file.write_at(b"data", 0, Stability::FileSync).unwrap();
-        let _buffer = client.buffer(1 << 20).unwrap();
-        let mut seen = 0;
-        for descriptor in descriptors().into_iter().filter(|fd| !before.contains(fd)) {
-            // SAFETY: the call takes no memory.
-            let flags = unsafe { libc::fcntl(descriptor, libc::F_GETFD) };
-            // A descriptor that was closed meanwhile is skipped.
-            if flags >= 0 {
-                assert!(flags & libc::FD_CLOEXEC != 0, "descriptor {descriptor}, {transport:?}");
-                seen += 1;
-            }
-        }
-        assert!(seen >= 3, "{seen} descriptors");
-    }
 }

@@ -187,7 +187,8 @@ fn tasks_that_are_given_up_leave_nothing_behind() {
             }
             drop(held);
             for task in tasks {
-                assert!(task.await.is_err_and(|error| error.is_cancelled()));
+                let ended = task.await;
+                assert!(matches!(&ended, Err(error) if error.is_cancelled()), "{ended:?}");
             }
             for block in 0..64 {
                 assert_eq!(read_block(&file, &buffer, block).await.unwrap(), BLOCK);
