@@ -1,8 +1,8 @@
 //! The messages of back channels (RFC 8881 20): CB_COMPOUND of CB_SEQUENCE and one operation.
 
 use super::attr::get::fsid;
+use super::attr::layout_type;
 use super::callback::{Callback, OffloadOutcome};
-use super::ops::layout_type;
 use super::stateid;
 use crate::wire_handle;
 use dafs_wire::nfs4::{

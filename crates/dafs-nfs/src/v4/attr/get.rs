@@ -1,9 +1,8 @@
 //! Encodes attributes for the client.
 
 use super::owner::Decimal;
-use super::{OF_FILE_SYSTEM, acl, exclusive_create, supported};
+use super::{OF_FILE_SYSTEM, acl, exclusive_create, layout_type, supported};
 use crate::limits::TRANSFER_BYTES_MAX;
-use crate::v4::ops::layout_type;
 use crate::wire_handle;
 use dafs_service::{Caller, FsLimits, Handle, Service, ServiceError};
 use dafs_store::{Acl, AclSupport, Attr as ObjectAttr, Capabilities, Kind, TimeSpec};

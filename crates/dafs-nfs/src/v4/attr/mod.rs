@@ -9,8 +9,8 @@ pub(crate) mod get;
 pub(crate) mod owner;
 pub(crate) mod set;
 
-use dafs_store::{AclSupport, Attr as ObjectAttr, Capabilities};
-use dafs_wire::nfs4::{Attr, Bitmap};
+use dafs_store::{AclSupport, Attr as ObjectAttr, Capabilities, LayoutForm};
+use dafs_wire::nfs4::{Attr, Bitmap, LAYOUT_FILES, LAYOUT_FLEX_FILES};
 
 /// Attributes that every object has in both minor versions.
 const BASE: Bitmap = Attr::set(&[
@@ -136,4 +136,12 @@ pub(crate) fn supported(
 /// Returns the attributes that an exclusive create accepts in this minor version.
 pub(crate) fn exclusive_create(minor: u32) -> Bitmap {
     if minor >= 2 { EXCLUSIVE_CREATE } else { EXCLUSIVE_CREATE.without(Attr::ModeUmask.number()) }
+}
+
+/// Returns the layout type of a form.
+pub(in crate::v4) fn layout_type(form: LayoutForm) -> u32 {
+    match form {
+        LayoutForm::Stripes => LAYOUT_FILES,
+        LayoutForm::Copies => LAYOUT_FLEX_FILES,
+    }
 }

@@ -16,8 +16,6 @@ mod create;
 mod delegation;
 mod getattr;
 mod layout;
-
-pub(in crate::v4) use layout::layout_type;
 mod link;
 mod lock;
 mod lookup;

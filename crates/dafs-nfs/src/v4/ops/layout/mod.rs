@@ -20,11 +20,9 @@ pub(super) use layoutreturn::layoutreturn;
 
 use dafs_service::{DeviceUse, LayoutMode, Moved, ServiceError};
 use dafs_store::{DeviceKey, DeviceTrouble, LayoutForm, StoreError};
-use dafs_wire::nfs4::{
-    DeviceError, DeviceId, FlexLatency, FlexUpdate, LAYOUT_FILES, LAYOUT_FLEX_FILES, OpNum,
-    Stateid, Status,
-};
+use dafs_wire::nfs4::{DeviceError, DeviceId, FlexLatency, FlexUpdate, OpNum, Stateid, Status};
 
+use crate::v4::attr;
 use crate::v4::compound::context::OpContext;
 use crate::v4::status::{OpError, OpResult};
 
@@ -80,16 +78,8 @@ fn form(cx: &OpContext<'_>, layout_type: u32) -> Result<LayoutForm, Status> {
         return Err(Status::NotSupp);
     }
     let known = [LayoutForm::Stripes, LayoutForm::Copies];
-    let mut known = known.into_iter().filter(|&form| self::layout_type(form) == layout_type);
+    let mut known = known.into_iter().filter(|&form| attr::layout_type(form) == layout_type);
     known.next().ok_or(Status::UnknownLayoutType)
-}
-
-/// Returns the layout type of a form.
-pub(in crate::v4) fn layout_type(form: LayoutForm) -> u32 {
-    match form {
-        LayoutForm::Stripes => LAYOUT_FILES,
-        LayoutForm::Copies => LAYOUT_FLEX_FILES,
-    }
 }
 
 /// Returns the mode of a request. `any` allows the value for both modes.
