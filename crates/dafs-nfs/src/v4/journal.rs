@@ -502,7 +502,7 @@ fn changes_all_or_nothing(number: u32) -> bool {
 }
 
 /// True if an operation only reads files, and uses no state of the client.
-pub(super) fn looks_only(number: OpNum) -> bool {
+pub(super) fn is_read_only(number: OpNum) -> bool {
     matches!(
         number,
         OpNum::Access
@@ -528,7 +528,7 @@ pub(super) fn looks_only(number: OpNum) -> bool {
 
 /// True if an operation leaves no trace when its result is removed.
 fn leaves_no_trace(number: OpNum) -> bool {
-    looks_only(number)
+    is_read_only(number)
         || matches!(
             number,
             OpNum::IoAdvise
