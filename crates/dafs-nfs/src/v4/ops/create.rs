@@ -26,7 +26,7 @@ pub(crate) fn create<'a>(cx: &mut OpContext<'a>, args: &CreateArgs<'a>) -> OpRes
     name::check(args.name)?;
     let capabilities = cx.service().capabilities(&dir)?;
     let mut change = set::parse(&args.attributes, cx.minor(), &capabilities, Purpose::New)?;
-    change.settle_umask(|| hands_down(cx, &dir, &capabilities))?;
+    change.settle_umask(|| inherits_rights(cx, &dir, &capabilities))?;
     if change.plain.size.is_some() {
         // None of these objects has a size to set.
         return Err(Status::Inval.into());
@@ -53,7 +53,7 @@ fn kind_of_new(object: &NewObject<'_>) -> Kind {
 }
 
 /// True if objects inherit rights from a directory.
-pub(super) fn hands_down(
+pub(super) fn inherits_rights(
     cx: &OpContext<'_>,
     dir: &Handle,
     capabilities: &Capabilities,

@@ -1,6 +1,6 @@
 //! OPEN (RFC 8881 18.16): target, mode and claim of an open.
 
-use super::create::{finish_new, hands_down};
+use super::create::{finish_new, inherits_rights};
 use super::{name, open_reply};
 use crate::v4::attr::VERIFIER_KEPT_IN;
 use crate::v4::attr::set::{self, Change, Purpose};
@@ -131,7 +131,7 @@ fn how(cx: &OpContext<'_>, dir: &Handle, how: &WireHow<'_>) -> Result<(OpenHow, 
         // RFC 8881 18.16.3.
         return Err(Status::Inval.into());
     }
-    change.settle_umask(|| hands_down(cx, dir, &capabilities))?;
+    change.settle_umask(|| inherits_rights(cx, dir, &capabilities))?;
     Ok((OpenHow::Create(create, change.plain), change))
 }
 
