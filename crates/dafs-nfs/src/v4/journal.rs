@@ -267,7 +267,7 @@ struct Changed {
 
 /// An executed change that may be lost with the next crash, so it must not be reported as done.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Unsettled {
+pub(super) struct Unlogged {
     pub(super) op_index: u32,
     pub(super) number: u32,
     /// The start of its result.
@@ -295,7 +295,7 @@ pub(crate) struct Progress {
     gate: Option<Arc<Gate>>,
     changed: Option<Changed>,
     /// A change before the last one whose result the journal did not take.
-    unsettled: Option<Unsettled>,
+    unlogged: Option<Unlogged>,
     /// The digest of the request, once it was needed.
     digest: Option<u32>,
     /// An intent was logged.
@@ -321,8 +321,8 @@ impl Progress {
 
     /// Takes the change whose result the journal did not take. The operation behind it was not
     /// begun.
-    pub(super) fn take_unsettled(&mut self) -> Option<Unsettled> {
-        self.unsettled.take()
+    pub(super) fn take_unlogged(&mut self) -> Option<Unlogged> {
+        self.unlogged.take()
     }
 
     fn answer(&mut self) -> OpResult {
@@ -399,9 +399,9 @@ impl Progress {
         }
         match std::mem::take(&mut self.phase) {
             Phase::Announced(op) if self.op_index != op_index => self.settle_result(op, results),
-            Phase::Settling => self.settled().map_err(|unsettled| {
-                self.unsettled = Some(unsettled);
-                OpError::Status(unsettled.status)
+            Phase::Settling => self.settled().map_err(|unlogged| {
+                self.unlogged = Some(unlogged);
+                OpError::Status(unlogged.status)
             }),
             phase => {
                 self.phase = phase;
@@ -454,14 +454,14 @@ impl Progress {
     }
 
     /// Checks that the journal has the result of the last change.
-    pub(super) fn settled(&mut self) -> Result<(), Unsettled> {
+    pub(super) fn settled(&mut self) -> Result<(), Unlogged> {
         self.phase = Phase::Idle;
         let changed = self.changed.take();
         let Err(error) = self.answer() else { return Ok(()) };
         let status = if let OpError::Status(status) = error { status } else { Status::Io };
         match changed {
             Some(Changed { op_index, number, mark, .. }) => {
-                Err(Unsettled { op_index, number, mark, status })
+                Err(Unlogged { op_index, number, mark, status })
             }
             None => Ok(()),
         }

@@ -6,7 +6,7 @@ use super::engine::Runner;
 use crate::args::Args;
 use crate::measure::About;
 use crate::shared::NfsShared;
-use crate::v4::journal::{Gate, Unsettled};
+use crate::v4::journal::{Gate, Unlogged};
 use crate::v4::session::Session;
 use dafs_rpc::Reply;
 use dafs_service::{Door, Owner};
@@ -85,8 +85,8 @@ impl Runner {
 
     /// Handles the journal's answer about the reply. Returns the status of the compound.
     fn settled(&self, cx: &mut OpContext<'_>, status: Status) -> Status {
-        let Err(unsettled) = cx.frame.journal.settled() else { return status };
-        let status = take_back(cx, unsettled);
+        let Err(unlogged) = cx.frame.journal.settled() else { return status };
+        let status = take_back(cx, unlogged);
         self.complete(cx, status);
         status
     }
@@ -134,8 +134,8 @@ impl Runner {
 
 /// Ends the results with a change whose result the journal did not take. Returns the status of the
 /// compound.
-pub(super) fn take_back(cx: &mut OpContext<'_>, unsettled: Unsettled) -> Status {
-    let Unsettled { op_index, number, mark, status } = unsettled;
+pub(super) fn take_back(cx: &mut OpContext<'_>, unlogged: Unlogged) -> Status {
+    let Unlogged { op_index, number, mark, status } = unlogged;
     cx.reply.truncate_to(mark);
     refuse(cx, number, status);
     cx.frame.op_index = op_index + 1;

@@ -134,8 +134,8 @@ impl Runner {
                 cx.reply.truncate_to(mark);
                 return None;
             }
-            if let Some(unsettled) = cx.frame.journal.take_unsettled() {
-                return Some(take_back(cx, unsettled));
+            if let Some(unlogged) = cx.frame.journal.take_unlogged() {
+                return Some(take_back(cx, unlogged));
             }
             let status = settle(cx, (mark, at), number, result);
             cx.frame.stages.lap(cx.shared, Door::Nfs4, number, status != Status::Ok);
