@@ -125,7 +125,7 @@ fn stream(slot: u32, op_index: u32) -> u16 {
 
 /// The journal's record of an executed change.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Noted {
+pub(super) enum LoggedResult {
     /// The reply to the compound.
     Whole(Vec<u8>),
     /// The result of the operation, without its number and status, and the current file handle that
@@ -133,7 +133,7 @@ pub(super) enum Noted {
     Result { current: Option<Handle>, result: Vec<u8> },
 }
 
-impl Noted {
+impl LoggedResult {
     fn encode(&self) -> Vec<u8> {
         match self {
             Self::Whole(reply) => [&[1], reply.as_slice()].concat(),
@@ -419,7 +419,7 @@ impl Progress {
         self.hand_over(
             op,
             results.shared,
-            &Noted::Result { current: results.current.copied(), result },
+            &LoggedResult::Result { current: results.current.copied(), result },
         )
     }
 
@@ -430,7 +430,7 @@ impl Progress {
     pub(super) fn settle_reply(&mut self, results: Results<'_>) -> OpResult {
         match std::mem::take(&mut self.phase) {
             Phase::Announced(op) if results.reply.len() <= DURABLE_REPLY_BYTES_MAX => {
-                self.hand_over(op, results.shared, &Noted::Whole(results.reply.to_bytes()))
+                self.hand_over(op, results.shared, &LoggedResult::Whole(results.reply.to_bytes()))
             }
             // A retry executes the operations behind the change again.
             Phase::Announced(op) => self.settle_result(op, results),
@@ -439,12 +439,12 @@ impl Progress {
         }
     }
 
-    fn hand_over(&mut self, op: Op, shared: &Arc<NfsShared>, noted: &Noted) -> OpResult {
+    fn hand_over(&mut self, op: Op, shared: &Arc<NfsShared>, logged: &LoggedResult) -> OpResult {
         let gate = Gate::new(shared);
-        let noted = noted.encode();
+        let logged = logged.encode();
         let bytes_max = DURABLE_REPLY_BYTES_MAX.max(DURABLE_RESULT_BYTES_MAX);
-        debug_assert!(noted.len() <= bytes_max + 1, "{}", noted.len());
-        match shared.service.settle(op, &noted, false, gate.notify()) {
+        debug_assert!(logged.len() <= bytes_max + 1, "{}", logged.len());
+        match shared.service.settle(op, &logged, false, gate.notify()) {
             Settled::Now => Ok(()),
             Settled::Later => {
                 (self.phase, self.gate) = (Phase::Settling, Some(gate));

@@ -4,7 +4,7 @@ use crate::limits::{DURABLE_OPERATIONS_MAX, RPC_REPLY_HEADER_BYTES};
 use crate::principal::Principal;
 use crate::v4::compound::context::{OpContext, RESULT_HEAD_BYTES};
 use crate::v4::digest;
-use crate::v4::journal::{Known, Noted, Numbered, Resume, kept};
+use crate::v4::journal::{Known, LoggedResult, Numbered, Resume, kept};
 use crate::v4::session::{Session, SlotsLeft};
 use crate::v4::slot::{Begin, SlotRequest};
 use crate::v4::status::{OpError, OpResult};
@@ -77,12 +77,12 @@ fn resume(cx: &mut OpContext<'_>, args: &SequenceArgs, rest: &[u8]) -> OpResult 
             None => {}
             Some(Answer::Happened(effect)) => known.push((op_index, Known::Happened(effect))),
             Some(Answer::Failed) => known.push((op_index, Known::Failed)),
-            Some(Answer::Reply { bytes, .. }) => match Noted::decode(&bytes) {
-                Some(Noted::Whole(reply)) => {
+            Some(Answer::Reply { bytes, .. }) => match LoggedResult::decode(&bytes) {
+                Some(LoggedResult::Whole(reply)) => {
                     cx.replay(reply.into());
                     return Ok(());
                 }
-                Some(Noted::Result { current, result }) => {
+                Some(LoggedResult::Result { current, result }) => {
                     known.push((op_index, Known::Result { current, result }));
                 }
                 None => return Err(Status::DeadSession.into()),
