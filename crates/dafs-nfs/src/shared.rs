@@ -11,7 +11,7 @@ use crate::limits::TIDY_EVERY_NS;
 use crate::mount::Mounts;
 use crate::refusals::Refusals;
 use crate::v3::Duplicates;
-use crate::v4::callback::{BackCredential, Callback, Callbacks, Tokens, Told};
+use crate::v4::callback::{BackCredential, Callback, CallbackReport, Callbacks, Tokens};
 use crate::v4::journal::session_key;
 use crate::v4::ops::offload::Copies;
 use crate::v4::session::{NfsClient, Session, SessionTable};
@@ -324,8 +324,8 @@ impl NfsShared {
         };
         let now_ns = self.now_ns.load(Ordering::Relaxed);
         let submit = |callbacks: &mut Callbacks| callbacks.submit(callback);
-        if let Some(told) = self.with_callbacks(&client, now_ns, submit) {
-            self.tell(&client, told);
+        if let Some(report) = self.with_callbacks(&client, now_ns, submit) {
+            self.tell(&client, report);
         }
     }
 
@@ -337,15 +337,15 @@ impl NfsShared {
             tracing::debug!(client = client.key().0, %error, "a callback failed");
         }
         let answer = |callbacks: &mut Callbacks| callbacks.answer(token, result, now_ns);
-        if let Some(told) = self.with_callbacks(&client, now_ns, answer) {
-            self.tell(&client, told);
+        if let Some(report) = self.with_callbacks(&client, now_ns, answer) {
+            self.tell(&client, report);
         }
     }
 
     /// Reports the result of a callback to the service.
-    fn tell(&self, client: &NfsClient, told: Told) {
-        match told {
-            Told::Attributes { query, answer } => {
+    fn tell(&self, client: &NfsClient, report: CallbackReport) {
+        match report {
+            CallbackReport::Attributes { query, answer } => {
                 let answer = answer.map(|(change, size)| AttrAnswer {
                     change,
                     size,
@@ -354,19 +354,19 @@ impl NfsShared {
                 });
                 self.service.attr_answer(client.record(), query, answer);
             }
-            Told::RecallFailed { state } => {
+            CallbackReport::RecallFailed { state } => {
                 self.service.recall_failed(client.record().key(), state);
             }
-            Told::LayoutRecallFailed { state } => {
+            CallbackReport::LayoutRecallFailed { state } => {
                 self.service.layout_recall_failed(client.record().key(), state);
             }
-            Told::LayoutForgotten { state } => {
+            CallbackReport::LayoutForgotten { state } => {
                 self.service.layout_forgotten(client.record().key(), state);
             }
-            Told::LayoutsRecallFailed { of, form } => {
+            CallbackReport::LayoutsRecallFailed { of, form } => {
                 self.service.layouts_recall_failed(client.record().key(), of.as_ref(), form);
             }
-            Told::LayoutsForgotten { of, form } => {
+            CallbackReport::LayoutsForgotten { of, form } => {
                 self.service.layouts_forgotten(client.record().key(), of.as_ref(), form);
             }
         }
@@ -396,7 +396,7 @@ impl NfsShared {
         owner.set_path(path);
         drop(callbacks);
         if !given_up.is_empty() {
-            given_up.into_iter().for_each(|told| self.tell(owner, told));
+            given_up.into_iter().for_each(|report| self.tell(owner, report));
             // The service retries unanswered recalls over a path that has come meanwhile, but only
             // if it sees the path go down first.
             self.service.set_back_channel(owner.record(), false);

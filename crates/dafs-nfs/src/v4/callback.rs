@@ -8,7 +8,7 @@
 //! * The queue of waiting calls is bounded. A call that the client delays is retried a bounded
 //!   number of times.
 //! * No function here waits, and none calls the service while the lock on this state is held.
-//!   Reports to the service are returned to the caller ([`Told`]).
+//!   Reports to the service are returned to the caller ([`CallbackReport`]).
 
 use super::back_message::{self, BackAnswer};
 use super::session::{NfsClient, Session};
@@ -60,15 +60,17 @@ pub(crate) struct OffloadOutcome {
 
 impl Callback {
     /// Returns the report to the service if the callback cannot be sent.
-    fn failed(&self) -> Option<Told> {
+    fn failed(&self) -> Option<CallbackReport> {
         match self {
             Self::Attributes { query, .. } => {
-                Some(Told::Attributes { query: *query, answer: None })
+                Some(CallbackReport::Attributes { query: *query, answer: None })
             }
-            Self::Recall { state, .. } => Some(Told::RecallFailed { state: *state }),
-            Self::RecallLayout { state, .. } => Some(Told::LayoutRecallFailed { state: *state }),
+            Self::Recall { state, .. } => Some(CallbackReport::RecallFailed { state: *state }),
+            Self::RecallLayout { state, .. } => {
+                Some(CallbackReport::LayoutRecallFailed { state: *state })
+            }
             Self::RecallLayouts { of, form } => {
-                Some(Told::LayoutsRecallFailed { of: *of, form: *form })
+                Some(CallbackReport::LayoutsRecallFailed { of: *of, form: *form })
             }
             Self::DeviceGone { .. } | Self::LockAvailable { .. } | Self::Offload { .. } => None,
         }
@@ -77,7 +79,7 @@ impl Callback {
 
 /// A report to the service after a reply, or after a failure.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Told {
+pub(crate) enum CallbackReport {
     /// The holder's attributes: change and size, if it answered.
     Attributes { query: u64, answer: Option<(u64, u64)> },
     /// A recall failed: the client refused it, or there was no usable reply.
@@ -281,7 +283,7 @@ impl Callbacks {
 
     /// Queues a callback for the next possible moment. When the queue is full, the oldest call is
     /// dropped, and its report is returned.
-    pub(crate) fn submit(&mut self, callback: Callback) -> Option<Told> {
+    pub(crate) fn submit(&mut self, callback: Callback) -> Option<CallbackReport> {
         let full = self.waiting.len() >= BACK_WAITING_MAX;
         let oldest = if full { self.waiting.pop_front() } else { None };
         self.waiting.push_back(Pending { callback, tries: 0, not_before_ns: 0 });
@@ -290,7 +292,7 @@ impl Callbacks {
 
     /// Drops waiting calls, because there is no path, and returns their reports. The service
     /// repeats these calls when there is a path again. Calls that only the client waits for stay.
-    pub(crate) fn give_up_waiting(&mut self) -> Vec<Told> {
+    pub(crate) fn give_up_waiting(&mut self) -> Vec<CallbackReport> {
         let asked = |pending: &Pending| !matches!(pending.callback, Callback::Offload { .. });
         let (given_up, kept): (VecDeque<_>, _) = self.waiting.drain(..).partition(asked);
         self.waiting = kept;
@@ -303,7 +305,7 @@ impl Callbacks {
         token: u64,
         answer: Result<&[u8], BackError>,
         now_ns: u64,
-    ) -> Option<Told> {
+    ) -> Option<CallbackReport> {
         let (at, slot) = self.find(token)?;
         let bytes = match answer {
             Ok(bytes) => bytes,
@@ -406,13 +408,18 @@ impl Callbacks {
         self.waiting = later;
     }
 
-    fn conclude(&mut self, mut pending: Pending, verdict: Verdict, now_ns: u64) -> Option<Told> {
+    fn conclude(
+        &mut self,
+        mut pending: Pending,
+        verdict: Verdict,
+        now_ns: u64,
+    ) -> Option<CallbackReport> {
         match verdict {
             Verdict::Done(attributes) => {
                 self.fault = false;
                 match pending.callback {
                     Callback::Attributes { query, .. } => {
-                        Some(Told::Attributes { query, answer: attributes })
+                        Some(CallbackReport::Attributes { query, answer: attributes })
                     }
                     _ => None,
                 }
@@ -420,9 +427,11 @@ impl Callbacks {
             Verdict::Forgotten => {
                 self.fault = false;
                 match pending.callback {
-                    Callback::RecallLayout { state, .. } => Some(Told::LayoutForgotten { state }),
+                    Callback::RecallLayout { state, .. } => {
+                        Some(CallbackReport::LayoutForgotten { state })
+                    }
                     Callback::RecallLayouts { of, form } => {
-                        Some(Told::LayoutsForgotten { of, form })
+                        Some(CallbackReport::LayoutsForgotten { of, form })
                     }
                     callback => callback.failed(),
                 }
@@ -585,7 +594,7 @@ mod tests {
         let mut callbacks = Callbacks::new();
         assert_eq!(callbacks.submit(Callback::Recall { handle, state, truncate: false }), None);
         assert_eq!(callbacks.submit(offload.clone()), None);
-        assert_eq!(callbacks.give_up_waiting(), [Told::RecallFailed { state }]);
+        assert_eq!(callbacks.give_up_waiting(), [CallbackReport::RecallFailed { state }]);
         assert_eq!(callbacks.waiting.len(), 1);
         assert_eq!(callbacks.waiting[0].callback, offload);
         for number in 0..BACK_WAITING_MAX as u64 {
@@ -593,8 +602,8 @@ mod tests {
             callbacks.submit(Callback::Recall { handle, state, truncate: false });
         }
         let oldest = StateRef { id: StateId(0), seqid: 1 };
-        let told = callbacks.submit(Callback::Recall { handle, state, truncate: false });
-        assert_eq!(told, Some(Told::RecallFailed { state: oldest }));
+        let report = callbacks.submit(Callback::Recall { handle, state, truncate: false });
+        assert_eq!(report, Some(CallbackReport::RecallFailed { state: oldest }));
         assert_eq!(callbacks.waiting.len(), BACK_WAITING_MAX);
     }
 }
