@@ -56,7 +56,7 @@ pub struct Origin {
 
 /// An authenticated caller.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Who {
+pub struct CallerIdentity {
     /// The credential that the caller acts with.
     pub cred: Cred,
     /// The flavour of RPC authentication.
@@ -128,16 +128,19 @@ impl Origin {
     }
 
     /// Returns the caller of a connection from here with this credential.
-    pub fn who(&self, credential: &Credential<'_>) -> Who {
+    pub fn who(&self, credential: &Credential<'_>) -> CallerIdentity {
         match (credential, self.trust) {
             (Credential::Sys(_), Trust::Known(uid, gid)) => {
-                Who { cred: Cred::new(uid, gid), flavour: Flavour::Sys }
+                CallerIdentity { cred: Cred::new(uid, gid), flavour: Flavour::Sys }
             }
             (Credential::Sys(sys), _) => {
                 let groups: Arc<[u32]> = Arc::from(&*sys.groups);
-                Who { cred: Cred { uid: sys.uid, gid: sys.gid, groups }, flavour: Flavour::Sys }
+                CallerIdentity {
+                    cred: Cred { uid: sys.uid, gid: sys.gid, groups },
+                    flavour: Flavour::Sys,
+                }
             }
-            _ => Who { cred: Cred::new(NO_USER, NO_USER), flavour: Flavour::None },
+            _ => CallerIdentity { cred: Cred::new(NO_USER, NO_USER), flavour: Flavour::None },
         }
     }
 

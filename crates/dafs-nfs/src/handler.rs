@@ -5,7 +5,7 @@
 //! * Callers that no export admits are refused before they get any state. Every caller may send
 //!   NULL.
 
-use crate::admission::{Origin, Who};
+use crate::admission::{CallerIdentity, Origin};
 use crate::args::Args;
 use crate::connection::Connection;
 use crate::listings::Listings;
@@ -48,7 +48,7 @@ struct PeerState {
     admitted: Option<(u64, bool)>,
     /// The last credential and the caller that it stands for: the next call most likely brings the
     /// same.
-    last: Option<(u32, u32, Groups, Who)>,
+    last: Option<(u32, u32, Groups, CallerIdentity)>,
 }
 
 impl NfsHandler {
@@ -239,7 +239,7 @@ fn go_on(shared: Arc<NfsShared>, parked: Box<Parked>, args: OwnedArgs, responder
 }
 
 impl PeerState {
-    fn who(&mut self, credential: &Credential<'_>) -> Who {
+    fn who(&mut self, credential: &Credential<'_>) -> CallerIdentity {
         let Credential::Sys(sys) = credential else { return self.origin.who(credential) };
         if let Some((uid, gid, groups, who)) = &self.last
             && (*uid, *gid, groups) == (sys.uid, sys.gid, &sys.groups)

@@ -21,6 +21,6 @@ mod v3;
 mod v4;
 mod wire_handle;
 
-pub use admission::{Admission, Origin, Who};
+pub use admission::{Admission, CallerIdentity, Origin};
 pub use handler::NfsHandler;
 pub use shared::{NfsCounts, NfsOptions, NfsShared};

@@ -1,6 +1,6 @@
 //! The principal that a client's record belongs to.
 
-use crate::admission::Who;
+use crate::admission::CallerIdentity;
 use dafs_service::{Flavour, Identity};
 
 /// The owner of a credential, as far as it decides who may use a client's record.
@@ -14,7 +14,7 @@ pub(crate) enum Principal {
 
 impl Principal {
     /// Returns the principal of a caller.
-    pub(crate) fn of(who: &Who) -> Self {
+    pub(crate) fn of(who: &CallerIdentity) -> Self {
         match who.flavour {
             Flavour::None => Self::Nobody,
             Flavour::Sys => Self::User(who.cred.uid),

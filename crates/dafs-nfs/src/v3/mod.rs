@@ -26,7 +26,7 @@ mod write;
 pub(crate) use convert::attributes;
 pub(crate) use duplicate::Duplicates;
 
-use crate::admission::{Origin, Who};
+use crate::admission::{CallerIdentity, Origin};
 use crate::args::Args;
 use crate::connection::Connection;
 use crate::listings::Listings;
@@ -52,7 +52,7 @@ pub(crate) struct Sender {
     /// The origin of the connection.
     pub(crate) origin: Origin,
     /// The caller.
-    pub(crate) who: Who,
+    pub(crate) who: CallerIdentity,
     /// The connection of the request.
     pub(crate) connection: Arc<Connection>,
     /// The time, in nanoseconds of the service's clock.

@@ -5,7 +5,7 @@
 //!   engine.
 //! * Operations use methods alone. The fields are open to the files of the engine only.
 
-use crate::admission::{Origin, Who};
+use crate::admission::{CallerIdentity, Origin};
 use crate::args::Args;
 use crate::connection::Connection;
 use crate::limits::RPC_REPLY_HEADER_BYTES;
@@ -29,7 +29,7 @@ use std::sync::Arc;
 #[derive(Debug, Clone)]
 pub(crate) struct CallContext {
     /// The authenticated caller.
-    pub(crate) who: Who,
+    pub(crate) who: CallerIdentity,
     /// The origin of the connection.
     pub(crate) origin: Origin,
     /// The owner of the call for the scheduler.
