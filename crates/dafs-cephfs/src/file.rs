@@ -4,9 +4,7 @@ use crate::id::Object;
 use crate::sys::{Handle, Inode};
 use crate::{Home, Shared, server};
 use dafs_mem::VolatileSlice;
-use dafs_store::backend::{
-    COPY_BYTES_MAX, FILE_BYTES_MAX, check_ranges, continued, copy_piece, seek_dense,
-};
+use dafs_store::backend::{FILE_BYTES_MAX, continued, copy_pieces, seek_dense};
 use dafs_store::inode::Inode as _;
 use dafs_store::{
     Attr, CacheAdvice, FileId, OpenFile, OpenMode, Result, SeekWhat, Stability, StoreError, Wait,
@@ -154,18 +152,7 @@ impl WholeFile for CephFile {
         offset: u64,
         len: u64,
     ) -> Result<u64> {
-        check_ranges(source.id() == self.id(), source_offset, offset, len)?;
-        let len = len.min(COPY_BYTES_MAX);
-        let mut done = 0;
-        while done < len {
-            match copy_piece(self, source, source_offset + done, offset + done, len - done) {
-                Ok(0) => break,
-                Ok(copied) => done += copied,
-                Err(_) if done > 0 => break,
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(done)
+        copy_pieces(self, source, source_offset, offset, len)
     }
 
     fn clone_range_from(

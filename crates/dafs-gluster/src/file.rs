@@ -5,7 +5,7 @@ use crate::attr::attr;
 use crate::limits::PRIVILEGE_BITS;
 use crate::sys::{Gfid, Handle};
 use dafs_mem::VolatileSlice;
-use dafs_store::backend::{COPY_BYTES_MAX, FILE_BYTES_MAX, check_ranges, continued, copy_piece};
+use dafs_store::backend::{FILE_BYTES_MAX, check_range, continued, copy_pieces};
 use dafs_store::{
     Attr, CacheAdvice, Cred, FileId, OpenFile, OpenMode, Result, SeekWhat, Stability, StoreError,
     Wait, WholeFile,
@@ -220,14 +220,14 @@ impl WholeFile for GlusterFile {
 
     fn allocate(&self, offset: u64, len: u64) -> Result<()> {
         let handle = self.as_writer()?;
-        let (offset, len) = range(offset, len)?;
+        check_range(offset, len)?;
         handle.allocate(offset, len)?;
         self.touch()
     }
 
     fn deallocate(&self, offset: u64, len: u64) -> Result<()> {
         let handle = self.as_writer()?;
-        let (offset, len) = range(offset, len)?;
+        check_range(offset, len)?;
         // There is no data behind the end, and bricks refuse ranges that no file can have.
         let len = len.min(self.attr()?.size.saturating_sub(offset));
         if len > 0 {
@@ -244,18 +244,7 @@ impl WholeFile for GlusterFile {
         offset: u64,
         len: u64,
     ) -> Result<u64> {
-        check_ranges(source.id() == self.id(), source_offset, offset, len)?;
-        let len = len.min(COPY_BYTES_MAX);
-        let mut done = 0;
-        while done < len {
-            match copy_piece(self, source, source_offset + done, offset + done, len - done) {
-                Ok(0) => break,
-                Ok(copied) => done += copied,
-                Err(_) if done > 0 => break,
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(done)
+        copy_pieces(self, source, source_offset, offset, len)
     }
 
     fn clone_range_from(
@@ -266,15 +255,5 @@ impl WholeFile for GlusterFile {
         _len: u64,
     ) -> Result<()> {
         Err(StoreError::NotSupported)
-    }
-}
-
-/// Checks a range that is to be allocated or deallocated.
-fn range(offset: u64, len: u64) -> Result<(u64, u64)> {
-    let end = offset.checked_add(len).ok_or(StoreError::Invalid)?;
-    match len {
-        0 => Err(StoreError::Invalid),
-        _ if end > FILE_BYTES_MAX => Err(StoreError::FileTooBig),
-        _ => Ok((offset, len)),
     }
 }

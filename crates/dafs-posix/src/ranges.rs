@@ -3,7 +3,7 @@
 use super::export::stat_fd;
 use super::file::PosixFile;
 use super::sys;
-use dafs_store::backend::{COPY_BYTES_MAX, check_range, check_ranges, copy_piece};
+use dafs_store::backend::{COPY_BYTES_MAX, check_range, check_ranges, copy_pieces};
 use dafs_store::{OpenFile, Result, SeekWhat, StoreError, Wait};
 use rustix::fs::{FallocateFlags, SeekFrom};
 use rustix::io::Errno;
@@ -69,16 +69,7 @@ impl PosixFile {
                 return Ok(copied);
             }
         }
-        let mut done = 0;
-        while done < len {
-            match copy_piece(self, source, source_offset + done, offset + done, len - done) {
-                Ok(0) => break,
-                Ok(copied) => done += copied,
-                Err(_) if done > 0 => break,
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(done)
+        copy_pieces(self, source, source_offset, offset, len)
     }
 
     /// Copies as much as the kernel can copy itself, 0 if it cannot.

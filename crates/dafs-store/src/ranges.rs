@@ -1,6 +1,6 @@
 //! Ranges of files: checks, and simple versions of copying and seeking.
 
-use crate::limits::{COPY_BUFFER_BYTES, FILE_BYTES_MAX};
+use crate::limits::{COPY_BUFFER_BYTES, COPY_BYTES_MAX, FILE_BYTES_MAX};
 use crate::{OpenFile, Result, SeekWhat, Stability, StoreError, Wait};
 use dafs_mem::VolatileSlice;
 
@@ -51,6 +51,29 @@ pub fn copy_piece(
     let Some(part) = whole.slice(0, read).filter(|part| !part.is_empty()) else { return Ok(0) };
     let written = target.write_at(&[part], offset, Stability::Unstable, Wait::Allowed)?;
     Ok(written as u64)
+}
+
+/// Copies up to `len` bytes, at most [`COPY_BYTES_MAX`], piece by piece. An error after some progress
+/// is left for the next call.
+pub fn copy_pieces(
+    target: &dyn OpenFile,
+    source: &dyn OpenFile,
+    source_offset: u64,
+    offset: u64,
+    len: u64,
+) -> Result<u64> {
+    check_ranges(source.id() == target.id(), source_offset, offset, len)?;
+    let len = len.min(COPY_BYTES_MAX);
+    let mut done = 0;
+    while done < len {
+        match copy_piece(target, source, source_offset + done, offset + done, len - done) {
+            Ok(0) => break,
+            Ok(copied) => done += copied,
+            Err(_) if done > 0 => break,
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(done)
 }
 
 #[cfg(test)]

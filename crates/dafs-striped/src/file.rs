@@ -4,9 +4,7 @@ use super::record::{Piece, Record};
 use super::shown;
 use super::state::{FileState, Place};
 use dafs_mem::VolatileSlice;
-use dafs_store::backend::{
-    COPY_BYTES_MAX, FILE_BYTES_MAX, after, before, check_ranges, copy_piece, seek_dense,
-};
+use dafs_store::backend::{FILE_BYTES_MAX, after, before, copy_pieces, seek_dense};
 use dafs_store::{
     Attr, CacheAdvice, FileId, OpenFile, OpenMode, Result, SeekWhat, Stability, StoreError, Wait,
     WholeFile,
@@ -274,18 +272,7 @@ impl WholeFile for StripedFile {
         offset: u64,
         len: u64,
     ) -> Result<u64> {
-        check_ranges(source.id() == self.id(), source_offset, offset, len)?;
-        let len = len.min(COPY_BYTES_MAX);
-        let mut done = 0;
-        while done < len {
-            match copy_piece(self, source, source_offset + done, offset + done, len - done) {
-                Ok(0) => break,
-                Ok(copied) => done += copied,
-                Err(_) if done > 0 => break,
-                Err(error) => return Err(error.of_node()),
-            }
-        }
-        Ok(done)
+        copy_pieces(self, source, source_offset, offset, len).map_err(StoreError::of_node)
     }
 
     fn clone_range_from(

@@ -3,8 +3,7 @@
 use super::Inner;
 use super::content::Content;
 use super::object::{Body, Object, State};
-use crate::limits::COPY_BYTES_MAX;
-use crate::ranges::{check_range, check_ranges, copy_piece};
+use crate::ranges::{check_range, check_ranges, copy_pieces};
 use crate::{
     Attr, CacheAdvice, Cred, FileId, OpenFile, OpenMode, Result, SeekWhat, Stability, StoreError,
     Wait, WholeFile,
@@ -145,18 +144,7 @@ impl WholeFile for MemoryFile {
         offset: u64,
         len: u64,
     ) -> Result<u64> {
-        check_ranges(source.id() == self.id(), source_offset, offset, len)?;
-        let len = len.min(COPY_BYTES_MAX);
-        let mut done = 0;
-        while done < len {
-            match copy_piece(self, source, source_offset + done, offset + done, len - done) {
-                Ok(0) => break,
-                Ok(copied) => done += copied,
-                Err(_) if done > 0 => break,
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(done)
+        copy_pieces(self, source, source_offset, offset, len)
     }
 
     fn clone_range_from(
