@@ -14,7 +14,7 @@
 use crate::data::{CephData, Settled};
 use crate::id::Object;
 use crate::limits::{
-    DEVICES_MAX, PATTERN_BYTES_MIN, PATTERN_PLACES_MAX, PLACE_TRIES_MAX, PLACED_MAX, WATCH_INTERVAL,
+    DEVICES_MAX, PATTERN_BYTES_MIN, PATTERN_PLACES_MAX, PLACE_TRIES_MAX, PLACED_MAX,
 };
 use crate::map::OsdMap;
 pub(crate) use crate::server::{Place, Server, ShutOut};
@@ -22,7 +22,6 @@ use crate::stripes::Stripes;
 use crate::sys::{Inode, NO_SNAPSHOT};
 use crate::{CephStore, Shared, server};
 use dafs_store::inode::{Ids, Inode as _};
-use dafs_store::vital;
 use dafs_store::{
     Device, DeviceKey, FileId, FsId, Layouts, NfsAddresses, Packing, Placement, Result, StoreError,
 };
@@ -31,9 +30,7 @@ use siphasher::sip128::{Hasher128, SipHasher24};
 use std::hash::Hasher;
 use std::num::NonZeroU32;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::thread::JoinHandle;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// The extended attribute with the layout of a file.
@@ -385,7 +382,7 @@ impl Spread {
     }
 
     /// Does the periodic work.
-    fn turn(&self) {
+    pub(crate) fn turn(&self) {
         if let Err(error) = self.map.refresh() {
             tracing::warn!(%error, "the monitors of ceph do not answer");
         }
@@ -402,37 +399,6 @@ impl Spread {
         let changed = self.servers.iter().filter(|server| server.turn(&self.shut_out)).count();
         if changed > 0 {
             self.look_again();
-        }
-    }
-}
-
-/// The thread that watches the map of daemons. It ends when this is dropped.
-#[derive(Debug)]
-pub(crate) struct Watch {
-    end: Option<Sender<()>>,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl Watch {
-    pub(crate) fn start(spread: &Arc<Spread>) -> std::io::Result<Self> {
-        let (end, ended) = channel();
-        let spread: Weak<Spread> = Arc::downgrade(spread);
-        let run = move || {
-            while ended.recv_timeout(WATCH_INTERVAL) == Err(RecvTimeoutError::Timeout) {
-                let Some(spread) = spread.upgrade() else { return };
-                spread.turn();
-            }
-        };
-        let thread = vital::spawn("dafs-ceph-watch", run)?;
-        Ok(Self { end: Some(end), thread: Some(thread) })
-    }
-}
-
-impl Drop for Watch {
-    fn drop(&mut self) {
-        drop(self.end.take());
-        if self.thread.take().is_some_and(|thread| thread.join().is_err()) {
-            tracing::error!("the thread that watches the map of ceph had failed");
         }
     }
 }

@@ -42,13 +42,14 @@ pub use sys::Unavailable;
 
 use dafs_store::inode::{Ids, Inode as _};
 use dafs_store::node::Node;
+use dafs_store::vital::Periodic;
 use dafs_store::{
     Attr, Cred, DEVICE_SERVERS_MAX, ExportSecret, FileId, FsId, NfsAddresses, NoOutcome, Result,
     StoreError, Tries,
 };
 use id::{ID_VERSION, Object};
-use layouts::{Place, Server, Spread, Watch};
-use limits::OPEN_TIMEOUT;
+use layouts::{Place, Server, Spread};
+use limits::{OPEN_TIMEOUT, WATCH_INTERVAL};
 use map::OsdMap;
 use nudge::{Nudge, Waits};
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -263,7 +264,7 @@ struct Shared {
     homes: Mutex<FxHashMap<Object, Home>>,
     /// The data servers with the placement of files, if there are any, and the thread that watches
     /// both.
-    spread: Option<(Arc<Spread>, Watch)>,
+    spread: Option<(Arc<Spread>, Periodic)>,
     _nudge: Nudge,
 }
 
@@ -361,7 +362,7 @@ fn spread(
     as_client: &MountOptions,
     fs_id: FsId,
     mount: &(dyn Fn(String) -> std::result::Result<Arc<Mount>, OpenError> + Sync),
-) -> std::result::Result<(Arc<Spread>, Watch), OpenError> {
+) -> std::result::Result<(Arc<Spread>, Periodic), OpenError> {
     let rados = Rados::connect(&as_client.cluster)?;
     let map = Arc::new(OsdMap::new(Box::new(rados)).map_err(OpenError::Map)?);
     let ids = Arc::new(match options.data_secret {
@@ -400,7 +401,8 @@ fn spread(
     let data_fs = (options.data_fs)(&data_fs);
     let told = (data_fs, options.told);
     let spread = Arc::new(Spread::new(map, servers, ids, told, Arc::new(shut_out)));
-    let watch = Watch::start(&spread).map_err(OpenError::Thread)?;
+    let watch = Periodic::start("dafs-ceph-watch", WATCH_INTERVAL, &spread, Spread::turn);
+    let watch = watch.map_err(OpenError::Thread)?;
     Ok((spread, watch))
 }
 

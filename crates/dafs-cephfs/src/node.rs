@@ -15,16 +15,14 @@ use crate::sys::{ClusterOptions, Mount, MountOptions, Rados};
 use crate::{OpenError, data_ids, in_time};
 use dafs_mem::VolatileSlice;
 use dafs_store::node::{ComponentId, Node, NodeSpace, Written};
-use dafs_store::vital;
+use dafs_store::vital::Periodic;
 use dafs_store::{ExportSecret, FileId, Result, Stability, StoreError};
 use siphasher::sip128::{Hasher128, SipHasher24};
 use std::hash::Hasher;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
-use std::thread::JoinHandle;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 /// The options of a data server.
@@ -60,7 +58,7 @@ pub struct CephNode {
     addresses: Vec<SocketAddr>,
     /// True once a metadata server has connected.
     joined: AtomicBool,
-    _watch: Watch,
+    _watch: Periodic,
 }
 
 impl std::fmt::Debug for CephNode {
@@ -104,7 +102,16 @@ impl CephNode {
         let ids = Arc::new(data_ids(data_secret, &[]));
         let (data_fs, daemons) = (ids.fs_id(), options.daemons.into_iter().collect());
         let data = Arc::new(CephData::new(mount, map.clone(), ids, data_fs, daemons, true));
-        let watch = Watch::start(map, &data).map_err(OpenError::Thread)?;
+        let turn = move |data: &CephData| {
+            match map.refresh() {
+                Ok(true) => data.learn(),
+                Ok(false) => {}
+                Err(error) => tracing::warn!(%error, "the monitors of ceph do not answer"),
+            }
+            data.close_idle();
+        };
+        let watch = Periodic::start("dafs-ceph-watch", WATCH_INTERVAL, &data, turn);
+        let watch = watch.map_err(OpenError::Thread)?;
         let joined = AtomicBool::new(false);
         Ok(Self { data, mounting, nudge, number, addresses, joined, _watch: watch })
     }
@@ -198,40 +205,5 @@ impl Node for CephNode {
             })?;
         }
         Ok(())
-    }
-}
-
-/// The thread that watches the map of daemons. It ends when this is dropped.
-struct Watch {
-    end: Option<Sender<()>>,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl Watch {
-    fn start(map: Arc<OsdMap>, data: &Arc<CephData>) -> std::io::Result<Self> {
-        let (end, ended) = channel();
-        let data = Arc::downgrade(data);
-        let run = move || {
-            while ended.recv_timeout(WATCH_INTERVAL) == Err(RecvTimeoutError::Timeout) {
-                let Some(data) = Weak::upgrade(&data) else { return };
-                match map.refresh() {
-                    Ok(true) => data.learn(),
-                    Ok(false) => {}
-                    Err(error) => tracing::warn!(%error, "the monitors of ceph do not answer"),
-                }
-                data.close_idle();
-            }
-        };
-        let thread = vital::spawn("dafs-ceph-watch", run)?;
-        Ok(Self { end: Some(end), thread: Some(thread) })
-    }
-}
-
-impl Drop for Watch {
-    fn drop(&mut self) {
-        drop(self.end.take());
-        if self.thread.take().is_some_and(|thread| thread.join().is_err()) {
-            tracing::error!("the thread that watches the map of ceph had failed");
-        }
     }
 }

@@ -18,13 +18,12 @@
 
 use crate::attr::change;
 use crate::data::GlusterData;
-use crate::limits::{PLACED_MAX, PRIVILEGE_BITS, UNIT_BYTES, WATCH_INTERVAL};
+use crate::limits::{PLACED_MAX, PRIVILEGE_BITS, UNIT_BYTES};
 use crate::sys::{Gfid, Mount, Object};
 use crate::volume::Volume;
 use crate::{GlusterStore, Shared, server};
 use dafs_store::inode::{Ids, Inode};
 use dafs_store::node::{ComponentId, Node};
-use dafs_store::vital;
 use dafs_store::{
     Device, DeviceKey, FileId, FsId, Kind, Layouts, NfsAddresses, Packing, Placement, Result,
     SetAttr, SetTime, StoreError,
@@ -33,9 +32,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use siphasher::sip128::{Hasher128, SipHasher24};
 use std::hash::Hasher;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
-use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::thread::JoinHandle;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// The data server of a brick.
@@ -303,7 +300,7 @@ impl Spread {
     }
 
     /// Does the periodic work.
-    fn turn(&self) {
+    pub(crate) fn turn(&self) {
         if let Err(error) = self.look_again() {
             tracing::warn!(%error, "the volume of GlusterFS is not described");
         }
@@ -323,37 +320,6 @@ impl Spread {
                 }
                 Err(error) => tracing::debug!(%error, "a data server does not say what it lacks"),
             }
-        }
-    }
-}
-
-/// The thread that watches the volume. It ends when this is dropped.
-#[derive(Debug)]
-pub(crate) struct Watch {
-    end: Option<Sender<()>>,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl Watch {
-    pub(crate) fn start(spread: &Arc<Spread>) -> std::io::Result<Self> {
-        let (end, ended) = channel();
-        let spread: Weak<Spread> = Arc::downgrade(spread);
-        let run = move || {
-            while ended.recv_timeout(WATCH_INTERVAL) == Err(RecvTimeoutError::Timeout) {
-                let Some(spread) = spread.upgrade() else { return };
-                spread.turn();
-            }
-        };
-        let thread = vital::spawn("dafs-gluster-watch", run)?;
-        Ok(Self { end: Some(end), thread: Some(thread) })
-    }
-}
-
-impl Drop for Watch {
-    fn drop(&mut self) {
-        drop(self.end.take());
-        if self.thread.take().is_some_and(|thread| thread.join().is_err()) {
-            tracing::error!("the thread that watches the volume of GlusterFS had failed");
         }
     }
 }

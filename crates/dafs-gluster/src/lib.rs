@@ -35,13 +35,14 @@ use attr::attr;
 use brick::Brick;
 use dafs_store::inode::{Ids, Inode};
 use dafs_store::node::Node;
+use dafs_store::vital::Periodic;
 use dafs_store::{
     Attr, Cred, DEVICE_SERVERS_MAX, ExportSecret, FileId, FsId, Kind, NfsAddresses, NoOutcome,
     Result, StoreError, Tries,
 };
 use file::Opens;
-use layouts::{Place, Server, Spread, Watch};
-use limits::{ID_VERSION, OPEN_TIMEOUT};
+use layouts::{Place, Server, Spread};
+use limits::{ID_VERSION, OPEN_TIMEOUT, WATCH_INTERVAL};
 use rustc_hash::FxHashMap;
 use siphasher::sip128::{Hasher128, SipHasher24};
 use std::hash::Hasher;
@@ -232,7 +233,7 @@ struct Shared {
     opens: Mutex<FxHashMap<Gfid, Opens>>,
     /// The data servers with the placement of files, if there are any, and the thread that watches
     /// both.
-    spread: Option<(Arc<Spread>, Watch)>,
+    spread: Option<(Arc<Spread>, Periodic)>,
 }
 
 impl std::fmt::Debug for Shared {
@@ -326,7 +327,7 @@ fn spread(
     mount: &Arc<Mount>,
     volume_id: &[u8; 16],
     fs_id: FsId,
-) -> std::result::Result<(Arc<Spread>, Watch), OpenError> {
+) -> std::result::Result<(Arc<Spread>, Periodic), OpenError> {
     if options.data_servers.len() > DEVICE_SERVERS_MAX {
         return Err(OpenError::DataServers);
     }
@@ -350,7 +351,8 @@ fn spread(
     }
     let data_fs = (options.data_fs)(&data_fs);
     let spread = Arc::new(Spread::new(mount.clone(), servers, ids, data_fs, volume));
-    let watch = Watch::start(&spread).map_err(OpenError::Thread)?;
+    let watch = Periodic::start("dafs-gluster-watch", WATCH_INTERVAL, &spread, Spread::turn);
+    let watch = watch.map_err(OpenError::Thread)?;
     Ok((spread, watch))
 }
 

@@ -17,12 +17,10 @@ use crate::volume::Volume;
 use crate::{OpenError, data_ids, mounted, open_brick, path_of_brick, plain_volume};
 use dafs_mem::VolatileSlice;
 use dafs_store::node::{ComponentId, Node, NodeSpace, Written};
-use dafs_store::vital;
+use dafs_store::vital::Periodic;
 use dafs_store::{ExportSecret, FileId, Result, Stability, StoreError};
 use std::net::SocketAddr;
-use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
-use std::sync::{Arc, Weak};
-use std::thread::JoinHandle;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// The options of a data server of a brick.
@@ -48,7 +46,7 @@ pub struct GlusterNode {
     mount: Arc<Mount>,
     number: u32,
     addresses: Vec<SocketAddr>,
-    _watch: Watch,
+    _watch: Periodic,
 }
 
 impl std::fmt::Debug for GlusterNode {
@@ -80,7 +78,13 @@ impl GlusterNode {
         let ids = Arc::new(data_ids(data_secret, &[]));
         let data_fs = ids.fs_id();
         let data = Arc::new(GlusterData::new(mount.clone(), opened, ids, data_fs));
-        let watch = Watch::start(&mount, &data, brick).map_err(OpenError::Thread)?;
+        let watched = mount.clone();
+        let turn = move |data: &GlusterData| {
+            look_again(&watched, data, &brick);
+            data.close_idle();
+        };
+        let watch = Periodic::start("dafs-gluster-watch", WATCH_INTERVAL, &data, turn);
+        let watch = watch.map_err(OpenError::Thread)?;
         let (number, addresses) = (options.number, options.addresses.clone());
         Ok(Self { data, mount, number, addresses, _watch: watch })
     }
@@ -96,6 +100,22 @@ impl GlusterNode {
     /// [`StoreError::BadHandle`] for an id that this store did not make.
     pub fn component(&self, file: &FileId) -> Result<ComponentId> {
         self.data.gfid(file).map(ComponentId)
+    }
+}
+
+/// Reads the description of the volume, which may have changed.
+fn look_again(mount: &Mount, data: &GlusterData, brick: &str) {
+    let volume = match mount.volfile() {
+        Ok(text) => Volume::parse(&text),
+        Err(error) => {
+            tracing::warn!(%error, "the volume of GlusterFS is not described");
+            return;
+        }
+    };
+    let direct = volume.other.is_none() && volume.bricks.iter().any(|known| known == brick);
+    if data.set_direct(direct) {
+        let other = &volume.other;
+        tracing::warn!(brick, direct, ?other, "the volume of GlusterFS was changed");
     }
 }
 
@@ -159,53 +179,5 @@ impl Node for GlusterNode {
 
     fn take_astray(&self) -> Result<Vec<ComponentId>> {
         Ok(self.data.take_astray().into_iter().map(ComponentId).collect())
-    }
-}
-
-/// The thread that watches the volume. It ends when this is dropped.
-struct Watch {
-    end: Option<Sender<()>>,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl Watch {
-    fn start(mount: &Arc<Mount>, data: &Arc<GlusterData>, brick: String) -> std::io::Result<Self> {
-        let (end, ended) = channel();
-        let (mount, data) = (mount.clone(), Arc::downgrade(data));
-        let run = move || {
-            while ended.recv_timeout(WATCH_INTERVAL) == Err(RecvTimeoutError::Timeout) {
-                let Some(data) = Weak::upgrade(&data) else { return };
-                match mount.volfile() {
-                    Ok(text) => {
-                        let volume = Volume::parse(&text);
-                        let direct = volume.other.is_none() && volume.bricks.contains(&brick);
-                        if data.set_direct(direct) {
-                            let other = &volume.other;
-                            tracing::warn!(
-                                brick,
-                                direct,
-                                ?other,
-                                "the volume of GlusterFS was changed"
-                            );
-                        }
-                    }
-                    Err(error) => {
-                        tracing::warn!(%error, "the volume of GlusterFS is not described")
-                    }
-                }
-                data.close_idle();
-            }
-        };
-        let thread = vital::spawn("dafs-gluster-watch", run)?;
-        Ok(Self { end: Some(end), thread: Some(thread) })
-    }
-}
-
-impl Drop for Watch {
-    fn drop(&mut self) {
-        drop(self.end.take());
-        if self.thread.take().is_some_and(|thread| thread.join().is_err()) {
-            tracing::error!("the thread that watches the volume of GlusterFS had failed");
-        }
     }
 }

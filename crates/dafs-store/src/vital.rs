@@ -1,4 +1,4 @@
-//! Threads that the server cannot work without.
+//! Threads that the server cannot work without, and those of them that wake now and then.
 //!
 //! Invariants
 //! * A fault that one client causes ends only its connection. A panic that reaches this thread has
@@ -7,7 +7,10 @@
 
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 /// Starts a thread that the server cannot work without.
 ///
@@ -31,11 +34,63 @@ pub fn spawn(
     })
 }
 
+/// A thread that works at an interval. It ends when this is dropped, or with the object of its work.
+#[derive(Debug)]
+pub struct Periodic {
+    end: Option<Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Periodic {
+    /// Starts a thread that calls `turn` at each interval. It does not keep `object` alive.
+    ///
+    /// # Errors
+    /// When the system cannot start a thread.
+    pub fn start<T: Send + Sync + 'static>(
+        name: impl Into<String>,
+        interval: Duration,
+        object: &Arc<T>,
+        turn: impl Fn(&T) + Send + 'static,
+    ) -> io::Result<Self> {
+        let (end, ended) = channel();
+        let object = Arc::downgrade(object);
+        let run = move || {
+            while ended.recv_timeout(interval) == Err(RecvTimeoutError::Timeout) {
+                let Some(object) = object.upgrade() else { return };
+                turn(&object);
+            }
+        };
+        Ok(Self { end: Some(end), thread: Some(spawn(name, run)?) })
+    }
+}
+
+impl Drop for Periodic {
+    fn drop(&mut self) {
+        drop(self.end.take());
+        if let Some(thread) = self.thread.take() {
+            // A panic of the thread has ended the process.
+            let _ = thread.join();
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::os::unix::process::ExitStatusExt;
     use std::process::{Command, Stdio};
+
+    #[test]
+    fn a_periodic_thread_works_until_it_is_dropped() {
+        let (turns, turned) = channel();
+        let object = Arc::new(7);
+        let turn = move |object: &i32| turns.send(*object).unwrap();
+        let periodic = Periodic::start("turns", Duration::from_millis(1), &object, turn).unwrap();
+        assert_eq!((turned.recv(), turned.recv()), (Ok(7), Ok(7)));
+        drop(periodic);
+        assert_eq!(Arc::strong_count(&object), 1);
+        assert!(turned.iter().all(|turn| turn == 7), "the thread and its channel are gone");
+    }
 
     #[test]
     fn a_server_that_has_lost_a_thread_is_gone() {
