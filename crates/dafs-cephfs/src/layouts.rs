@@ -13,17 +13,15 @@
 
 use crate::data::{CephData, Settled};
 use crate::id::Object;
-use crate::limits::{
-    DEVICES_MAX, PATTERN_BYTES_MIN, PATTERN_PLACES_MAX, PLACE_TRIES_MAX, PLACED_MAX,
-};
+use crate::limits::{DEVICES_MAX, PATTERN_BYTES_MIN, PATTERN_PLACES_MAX, PLACE_TRIES_MAX};
 use crate::map::OsdMap;
 pub(crate) use crate::server::{Place, Server, ShutOut};
 use crate::stripes::Stripes;
 use crate::sys::{Inode, NO_SNAPSHOT};
 use crate::{CephStore, Shared, server};
-use dafs_store::inode::{Ids, Inode as _};
+use dafs_store::inode::{Ids, Inode as _, Placed, epoch_of};
 use dafs_store::{
-    Device, DeviceKey, FileId, FsId, Layouts, NfsAddresses, Packing, Placement, Result, StoreError,
+    Device, DeviceKey, FileId, FsId, Layouts, NfsAddresses, Placement, Result, StoreError,
 };
 use rustc_hash::FxHashMap;
 use siphasher::sip128::{Hasher128, SipHasher24};
@@ -68,13 +66,10 @@ struct Devices {
     uses: u64,
 }
 
-/// Files with placements in use, and those whose placement has changed.
+/// Files with placements in use.
 #[derive(Default)]
 struct Told {
-    files: FxHashMap<Object, Known>,
-    moved: Vec<Object>,
-    /// Counts the placements that were handed out.
-    count: u64,
+    files: Placed<Object, Known>,
 }
 
 #[derive(Clone)]
@@ -86,8 +81,6 @@ struct Known {
     device: DeviceKey,
     /// The inputs of the device; `None` if they changed while it was made.
     seen: Option<Seen>,
-    /// The number of this placement among all that were handed out.
-    told: u64,
 }
 
 /// The inputs of a device, other than the file.
@@ -101,8 +94,7 @@ struct Seen {
 }
 
 impl Told {
-    /// Records a placement. With too many, the oldest are not watched any more, so their layouts
-    /// are recalled.
+    /// Records a placement.
     fn insert(
         &mut self,
         object: Object,
@@ -110,27 +102,11 @@ impl Told {
         places: usize,
         device: DeviceKey,
     ) {
-        if self.files.len() >= PLACED_MAX && !self.files.contains_key(&object) {
-            let mut oldest: Vec<_> =
-                self.files.iter().map(|(object, known)| (known.told, *object)).collect();
-            let (first, ..) = oldest.select_nth_unstable_by_key(PLACED_MAX / 16, |(told, _)| *told);
-            for (_, object) in first {
-                self.remove(*object);
-            }
-        }
-        self.count += 1;
-        let known = Known { stripes, fixed, places, device, seen: None, told: self.count };
+        let known = Known { stripes, fixed, places, device, seen: None };
         let before = self.files.insert(object, known);
         if before.is_some_and(|before| before.device != device) {
             // Other clients may have got the previous device.
-            self.moved.push(object);
-        }
-    }
-
-    /// Records that the placement of a file has changed, if it is in use.
-    fn remove(&mut self, object: Object) {
-        if self.files.remove(&object).is_some() {
-            self.moved.push(object);
+            self.files.note_moved(object);
         }
     }
 
@@ -148,16 +124,16 @@ impl Told {
         size: u64,
         seen: Seen,
     ) -> Option<(Arc<Stripes>, DeviceKey)> {
-        let known = self.files.get_mut(&object)?;
+        let known = self.files.get(&object)?;
         let is_same = known.fixed
             && known.places == places(size, known.stripes.unit_bytes)
             && known.seen == Some(seen);
         if !is_same {
             return None;
         }
-        self.count += 1;
-        known.told = self.count;
-        Some((known.stripes.clone(), known.device))
+        let again = (known.stripes.clone(), known.device);
+        self.files.renew(&object);
+        Some(again)
     }
 
     /// Returns how a file is divided into objects, if it is known and cannot change.
@@ -189,12 +165,6 @@ fn by_turns(ino: u64, places: usize, servers: usize) -> Vec<u32> {
 fn hash_door(hasher: &mut SipHasher24, (addresses, run): &(NfsAddresses, u64)) {
     addresses.write_to(hasher);
     hasher.write_u64(*run);
-}
-
-/// Returns the epoch of a placement, which differs for other daemons.
-fn epoch_of(key: &DeviceKey) -> u64 {
-    let (epoch, _) = key.0.split_at(8);
-    epoch.iter().fold(0, |epoch, &byte| epoch << 8 | u64::from(byte))
 }
 
 impl Spread {
@@ -300,7 +270,7 @@ impl Spread {
             let before = self.seen();
             let Some((found, device)) = self.device_of(object, &stripes, places)? else {
                 // The file also lost its earlier placement.
-                lock(&self.told).remove(object);
+                lock(&self.told).files.remove(object);
                 return Ok(None);
             };
             self.note_device(found, device);
@@ -317,17 +287,7 @@ impl Spread {
     }
 
     fn placement(&self, object: Object, stripes: &Stripes, key: DeviceKey) -> Placement {
-        let file = self.ids.seal(object);
-        Placement {
-            epoch: epoch_of(&key),
-            spread: dafs_store::Spread::Stripes(dafs_store::Stripes {
-                device: key,
-                first_place: 0,
-                unit_bytes: stripes.unit_bytes,
-                packing: Packing::Sparse,
-                handles: vec![[&self.data_fs.0[..], &file.0[..]].concat().into_boxed_slice()],
-            }),
-        }
+        self.ids.placement(object, self.data_fs, key, stripes.unit_bytes)
     }
 
     /// Makes all data servers make the size of a file stable. Returns the least size of the file,
@@ -363,7 +323,7 @@ impl Spread {
             known.places < PATTERN_PLACES_MAX && end > known.places as u64 * unit_bytes
         });
         if outgrown {
-            told.remove(object);
+            told.files.remove(object);
         }
     }
 
@@ -377,7 +337,7 @@ impl Spread {
             if matches!(&device, Ok(Some((key, _))) if *key == known.device) {
                 continue;
             }
-            lock(&self.told).remove(object);
+            lock(&self.told).files.remove(object);
         }
     }
 
@@ -499,7 +459,7 @@ impl Layouts for CephStore {
 
     fn take_moved(&self, sink: &mut dyn FnMut(FileId)) {
         let Ok(spread) = self.shared.spread() else { return };
-        let moved = std::mem::take(&mut lock(&spread.told).moved);
+        let moved = lock(&spread.told).files.take_moved();
         moved.into_iter().for_each(|object| sink(self.shared.ids.seal(object)));
     }
 }
@@ -535,12 +495,12 @@ mod tests {
         assert!(told.stripes(object).is_none(), "somebody may have it cut otherwise");
         told.insert(object, (stripes.clone(), true), 1, here);
         assert!(told.stripes(object).is_some());
-        assert!(told.moved.is_empty());
+        assert!(told.files.take_moved().is_empty());
         told.insert(object, (stripes, true), 1, there);
-        assert_eq!(std::mem::take(&mut told.moved), [object]);
-        told.remove(object);
-        told.remove(object);
-        assert_eq!(told.moved, [object]);
+        assert_eq!(told.files.take_moved(), [object]);
+        told.files.remove(object);
+        told.files.remove(object);
+        assert_eq!(told.files.take_moved(), [object]);
         assert!(told.stripes(object).is_none());
     }
 
@@ -573,27 +533,7 @@ mod tests {
         assert_eq!(again(&mut told, 0, seen), None);
         told.insert(object(1), (stripes.clone(), true), places(size, stripes.unit_bytes), there);
         assert_eq!(again(&mut told, size, seen), None, "made of what was there before");
-        told.remove(object(1));
+        told.files.remove(object(1));
         assert_eq!(again(&mut told, size, seen), None);
-    }
-
-    #[test]
-    fn those_that_were_told_longest_ago_are_given_back() {
-        let text = b"stripe_unit=65536 stripe_count=1 object_size=65536 pool=data";
-        let stripes = Arc::new(Stripes::parse(text).unwrap());
-        let object = |ino| Object { ino, snap: NO_SNAPSHOT };
-        let mut told = Told::default();
-        let max = PLACED_MAX as u64;
-        for ino in 0..max {
-            told.insert(object(ino), (stripes.clone(), true), 1, DeviceKey([0; 16]));
-        }
-        // The placement of the first file is handed out again.
-        told.insert(object(0), (stripes.clone(), true), 1, DeviceKey([0; 16]));
-        assert!(told.moved.is_empty());
-        told.insert(object(max), (stripes, true), 1, DeviceKey([0; 16]));
-        let mut moved: Vec<_> = told.moved.iter().map(|object| object.ino).collect();
-        moved.sort_unstable();
-        assert!(moved.into_iter().eq(1..=max / 16));
-        assert_eq!(told.files.len() as u64, max + 1 - max / 16);
     }
 }

@@ -54,9 +54,6 @@ const _: () = assert!(PATTERN_PLACES_MAX <= dafs_store::PATTERN_PLACES_MAX);
 /// The most files with misplaced writes that a data server remembers.
 pub(crate) const ENDS_MAX: usize = 4096;
 
-/// The most files whose placement is watched.
-pub(crate) const PLACED_MAX: usize = 65_536;
-
 /// The interval at which the monitors are asked for changes of the map.
 pub(crate) const WATCH_INTERVAL: Duration = Duration::from_secs(1);
 

@@ -18,17 +18,17 @@
 
 use crate::attr::change;
 use crate::data::GlusterData;
-use crate::limits::{PLACED_MAX, PRIVILEGE_BITS, UNIT_BYTES};
+use crate::limits::{PRIVILEGE_BITS, UNIT_BYTES};
 use crate::sys::{Gfid, Mount, Object};
 use crate::volume::Volume;
 use crate::{GlusterStore, Shared, server};
-use dafs_store::inode::{Ids, Inode};
+use dafs_store::inode::{Ids, Inode, Placed};
 use dafs_store::node::{ComponentId, Node};
 use dafs_store::{
-    Device, DeviceKey, FileId, FsId, Kind, Layouts, NfsAddresses, Packing, Placement, Result,
-    SetAttr, SetTime, StoreError,
+    Device, DeviceKey, FileId, FsId, Kind, Layouts, NfsAddresses, Placement, Result, SetAttr,
+    SetTime, StoreError,
 };
-use rustc_hash::{FxHashMap, FxHashSet};
+use rustc_hash::FxHashSet;
 use siphasher::sip128::{Hasher128, SipHasher24};
 use std::hash::Hasher;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -141,11 +141,6 @@ impl Server {
     }
 }
 
-fn epoch(key: &DeviceKey) -> u64 {
-    let (epoch, _) = key.0.split_at(8);
-    epoch.iter().fold(0, |epoch, &byte| epoch << 8 | u64::from(byte))
-}
-
 /// The data servers of a store, and the placements that clients have got.
 pub(crate) struct Spread {
     mount: Arc<Mount>,
@@ -154,44 +149,8 @@ pub(crate) struct Spread {
     /// The file system id in the handles that clients show to data servers.
     data_fs: FsId,
     volume: Mutex<Volume>,
-    told: Mutex<Told>,
-}
-
-/// Files with placements in use, with the numbers of their data servers, and those whose placement
-/// has changed.
-#[derive(Default)]
-struct Told {
-    files: FxHashMap<Gfid, Known>,
-    moved: Vec<Gfid>,
-    /// Counts the placements that were handed out.
-    count: u64,
-}
-
-struct Known {
-    server: usize,
-    /// The number of this placement among all that were handed out.
-    told: u64,
-}
-
-impl Told {
-    fn take_back(&mut self, which: impl Fn(&Gfid, usize) -> bool) {
-        let Self { files, moved, .. } = self;
-        let gone = files.extract_if(|gfid, known| which(gfid, known.server));
-        moved.extend(gone.map(|(gfid, _)| gfid));
-    }
-
-    /// Records a placement. With too many, the oldest are not watched any more, so their layouts
-    /// are recalled.
-    fn insert(&mut self, gfid: &Gfid, server: usize) {
-        if self.files.len() >= PLACED_MAX && !self.files.contains_key(gfid) {
-            let mut all: Vec<_> = self.files.values().map(|known| known.told).collect();
-            let (_, &mut oldest, _) = all.select_nth_unstable(PLACED_MAX / 16);
-            let gone = self.files.extract_if(|_, known| known.told < oldest);
-            self.moved.extend(gone.map(|(gfid, _)| gfid));
-        }
-        self.count += 1;
-        self.files.insert(*gfid, Known { server, told: self.count });
-    }
+    /// The numbers of the data servers of files with placements in use.
+    told: Mutex<Placed<Gfid, usize>>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -235,7 +194,7 @@ impl Spread {
 
     fn place(&self, gfid: &Gfid) -> Result<Option<Placement>> {
         // Most files are where they were.
-        let last = lock(&self.told).files.get(gfid).map(|known| known.server);
+        let last = lock(&self.told).get(gfid).copied();
         let others = (0..self.servers.len()).filter(|at| Some(*at) != last);
         let mut found = None;
         for at in last.into_iter().chain(others) {
@@ -254,23 +213,13 @@ impl Spread {
             }
         }
         let Some((at, key)) = found else { return Ok(None) };
-        lock(&self.told).insert(gfid, at);
-        let file = self.ids.seal(*gfid);
-        Ok(Some(Placement {
-            epoch: epoch(&key),
-            spread: dafs_store::Spread::Stripes(dafs_store::Stripes {
-                device: key,
-                first_place: 0,
-                unit_bytes: UNIT_BYTES,
-                packing: Packing::Sparse,
-                handles: vec![[&self.data_fs.0[..], &file.0[..]].concat().into_boxed_slice()],
-            }),
-        }))
+        lock(&self.told).insert(*gfid, at);
+        Ok(Some(self.ids.placement(*gfid, self.data_fs, key, UNIT_BYTES)))
     }
 
     /// Returns the data servers, first the one of the file's last placement.
     fn likely(&self, gfid: &Gfid) -> impl Iterator<Item = &Server> {
-        let last = lock(&self.told).files.get(gfid).map(|known| known.server);
+        let last = lock(&self.told).get(gfid).copied();
         let others = (0..self.servers.len()).filter(move |at| Some(*at) != last);
         last.into_iter().chain(others).map(|at| &self.servers[at])
     }
@@ -292,7 +241,7 @@ impl Spread {
                 tracing::warn!(brick, direct, ?other, "the volume of GlusterFS was changed");
             }
             if !direct {
-                lock(&self.told).take_back(|_, of| of == at);
+                lock(&self.told).remove_all(|_, of| *of == at);
             }
         }
         *known = volume;
@@ -311,12 +260,12 @@ impl Spread {
             // While a data server is unreachable, clients use the metadata server instead of it.
             let key = server.device().map(|(key, _)| key);
             if std::mem::replace(&mut *lock(&server.known), key) != key {
-                lock(&self.told).take_back(|_, of| of == at);
+                lock(&self.told).remove_all(|_, of| *of == at);
             }
             match server.take_astray() {
                 Ok(astray) if astray.is_empty() => {}
                 Ok(astray) => {
-                    lock(&self.told).take_back(|gfid, of| of == at && astray.contains(gfid));
+                    lock(&self.told).remove_all(|gfid, of| *of == at && astray.contains(gfid));
                 }
                 Err(error) => tracing::debug!(%error, "a data server does not say what it lacks"),
             }
@@ -431,27 +380,7 @@ impl Layouts for GlusterStore {
 
     fn take_moved(&self, sink: &mut dyn FnMut(FileId)) {
         let Ok(spread) = self.shared.spread() else { return };
-        let moved = std::mem::take(&mut lock(&spread.told).moved);
+        let moved = lock(&spread.told).take_moved();
         moved.into_iter().for_each(|gfid| sink(self.shared.ids.seal(gfid)));
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn those_that_were_told_longest_ago_are_given_back() {
-        let gfid = |number: u64| -> Gfid { u128::from(number).to_be_bytes() };
-        let mut told = Told::default();
-        let max = PLACED_MAX as u64;
-        (0..max).for_each(|number| told.insert(&gfid(number), 0));
-        // The placement of the first file is handed out again.
-        told.insert(&gfid(0), 1);
-        assert!(told.moved.is_empty());
-        told.insert(&gfid(max), 1);
-        told.moved.sort_unstable();
-        assert!(told.moved.iter().copied().eq((1..=max / 16).map(gfid)));
-        assert_eq!(told.files.len() as u64, max + 1 - max / 16);
     }
 }

@@ -77,9 +77,6 @@ pub(crate) const DATA_IDLE: Duration = Duration::from_secs(2);
 /// The most files that a data server remembers as written, and as not being there.
 pub(crate) const DATA_NOTES_MAX: usize = 65_536;
 
-/// The most files whose placement is watched.
-pub(crate) const PLACED_MAX: usize = 65_536;
-
 /// The interval at which the description of the volume is read.
 pub(crate) const WATCH_INTERVAL: Duration = Duration::from_secs(1);
 

@@ -49,6 +49,9 @@ pub(crate) const CREATE_TRIES_MAX: usize = 8;
 /// Inode file systems: the reported limit of links of a file. The engines enforce their own.
 pub(crate) const INODE_LINKS_MAX: u32 = 65_000;
 
+/// Inode file systems: the most files whose placement is watched.
+pub(crate) const PLACED_MAX: usize = 65_536;
+
 /// Memory store: the unit in which content is kept and looked up.
 pub(crate) const MEMORY_BLOCK_BYTES: u64 = 64 * 1024;
 

@@ -13,11 +13,13 @@
 
 mod id;
 mod names;
+mod placed;
 mod rights;
 mod store;
 
 pub use id::Ids;
 pub use names::{check_regular, flags};
+pub use placed::{Placed, epoch_of};
 pub use rights::{EXECUTE, READ, WRITE, allows};
 
 use crate::backend::MODE_BITS;
