@@ -20,7 +20,7 @@ use crate::map::OsdMap;
 use crate::server;
 use crate::stripes::Stripes;
 use crate::sys::{Handle, Inode, Mount, NO_SNAPSHOT};
-use dafs_mem::VolatileSlice;
+use dafs_mem::{Mutex, VolatileSlice};
 use dafs_store::backend::{FILE_BYTES_MAX, Uses, continued, continued_to_end};
 use dafs_store::inode::{Ids, Inode as _};
 use dafs_store::{
@@ -30,7 +30,7 @@ use dafs_store::{
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::any::Any;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, MutexGuard, OnceLock};
 use std::time::{Duration, Instant};
 
 /// A data server of a CephFS.
@@ -82,21 +82,21 @@ struct Writing<'a>(&'a Mutex<Ends>);
 
 impl Drop for Writing<'_> {
     fn drop(&mut self) {
-        lock(self.0).write_ends();
+        self.0.lock().write_ends();
     }
 }
 
 impl Open {
     /// Begins a write that ends at `end`.
     fn begin_write(&self, end: u64) -> Writing<'_> {
-        lock(&self.ends).write_begins(end);
+        self.ends.lock().write_begins(end);
         Writing(&self.ends)
     }
 
     /// Returns the size of the file if it is stable, even if this client dies.
     fn known_size(&self) -> Result<Option<u64>> {
         let size = self.inode.size_here()?;
-        Ok(Some(size).filter(|&size| lock(&self.ends).is_known(size)))
+        Ok(Some(size).filter(|&size| self.ends.lock().is_known(size)))
     }
 
     /// Makes the size of the file and all written data stable, and returns the size.
@@ -105,9 +105,9 @@ impl Open {
             return Ok(size);
         }
         let size = self.inode.size_here()?;
-        let syncing = lock(&self.ends).sync_begins();
+        let syncing = self.ends.lock().sync_begins();
         self.handle.sync()?;
-        lock(&self.ends).synced(&syncing);
+        self.ends.lock().synced(&syncing);
         Ok(size)
     }
 }
@@ -116,11 +116,6 @@ impl std::fmt::Debug for Shared {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Shared").field("daemons", &self.daemons).finish_non_exhaustive()
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // A panic leaves no half-done change here, so a poisoned lock is usable.
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl CephData {
@@ -171,7 +166,7 @@ impl CephData {
     /// Replaces the mount. The caller calls it while no request works on a file, and after closing
     /// all files.
     pub(crate) fn renew(&self, mount: Arc<Mount>) {
-        let last = std::mem::replace(&mut *lock(&self.shared.mount), mount);
+        let last = std::mem::replace(&mut *self.shared.mount.lock(), mount);
         let open = std::mem::take(&mut *self.shared.table());
         // Closing the files and the mount of an evicted client may take long, or for ever. If no
         // thread can be started, this thread does it.
@@ -201,7 +196,7 @@ impl CephData {
     /// Returns the files that may have grown beyond their pattern since the last call, with their
     /// ends.
     pub(crate) fn take_ends(&self) -> FxHashMap<Object, u64> {
-        std::mem::take(&mut *lock(&self.shared.ends))
+        std::mem::take(&mut *self.shared.ends.lock())
     }
 
     /// Closes files that were not used for a while.
@@ -234,11 +229,11 @@ impl CephData {
 
 impl Shared {
     fn table(&self) -> MutexGuard<'_, FxHashMap<Object, Open>> {
-        lock(&self.open)
+        self.open.lock()
     }
 
     fn mount(&self) -> Arc<Mount> {
-        lock(&self.mount).clone()
+        self.mount.lock().clone()
     }
 
     /// Finds the placement of a file. Without it, misplaced requests are not counted.
@@ -362,7 +357,7 @@ impl Shared {
             let bytes = last - from.min(last) + 1;
             let bytes = bytes.min(unit_bytes - from % unit_bytes);
             self.indirect_bytes.fetch_add(bytes, Ordering::Relaxed);
-            let mut ends = lock(&self.ends);
+            let mut ends = self.ends.lock();
             if write && (ends.len() < ENDS_MAX || ends.contains_key(&object)) {
                 let end = ends.entry(object).or_insert(0);
                 *end = (*end).max(last + 1);

@@ -19,6 +19,7 @@ pub(crate) use crate::server::{Place, Server, ShutOut};
 use crate::stripes::Stripes;
 use crate::sys::{Inode, NO_SNAPSHOT};
 use crate::{CephStore, Shared, server};
+use dafs_mem::Mutex;
 use dafs_store::inode::{Ids, Inode as _, Placed, epoch_of};
 use dafs_store::{
     Device, DeviceKey, FileId, FsId, Layouts, NfsAddresses, Placement, Result, StoreError,
@@ -27,8 +28,8 @@ use rustc_hash::FxHashMap;
 use siphasher::sip128::{Hasher128, SipHasher24};
 use std::hash::Hasher;
 use std::num::NonZeroU32;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// The extended attribute with the layout of a file.
@@ -142,11 +143,6 @@ impl Told {
     }
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // A panic leaves no half-done change here, so a poisoned lock is usable.
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// Returns the number of units that a pattern covers for a file of some size, with room for a file
 /// that is growing.
 fn places(size: u64, unit_bytes: NonZeroU32) -> usize {
@@ -221,7 +217,7 @@ impl Spread {
     }
 
     fn note_device(&self, key: DeviceKey, device: Device) {
-        let mut devices = lock(&self.devices);
+        let mut devices = self.devices.lock();
         devices.uses += 1;
         let now = devices.uses;
         if devices.known.len() >= DEVICES_MAX && !devices.known.contains_key(&key) {
@@ -235,7 +231,7 @@ impl Spread {
 
     /// True if clients may still ask about a device. Then it becomes one of the last to be dropped.
     fn touch_device(&self, key: &DeviceKey) -> bool {
-        let mut devices = lock(&self.devices);
+        let mut devices = self.devices.lock();
         devices.uses += 1;
         let now = devices.uses;
         devices.known.get_mut(key).map(|(_, used)| *used = now).is_some()
@@ -254,11 +250,11 @@ impl Spread {
 
     fn place(&self, object: Object, inode: &Inode, size: u64) -> Result<Option<Placement>> {
         let seen = self.seen();
-        let again = lock(&self.told).again(object, size, seen);
+        let again = self.told.lock().again(object, size, seen);
         if let Some((stripes, key)) = again.filter(|(_, key)| self.touch_device(key)) {
             return Ok(Some(self.placement(object, &stripes, key)));
         }
-        let known = lock(&self.told).stripes(object);
+        let known = self.told.lock().stripes(object);
         let stripes = match known {
             Some(stripes) => stripes,
             // This call asks the MDS.
@@ -270,14 +266,14 @@ impl Spread {
             let before = self.seen();
             let Some((found, device)) = self.device_of(object, &stripes, places)? else {
                 // The file also lost its earlier placement.
-                lock(&self.told).files.remove(object);
+                self.told.lock().files.remove(object);
                 return Ok(None);
             };
             self.note_device(found, device);
-            lock(&self.told).insert(object, (stripes.clone(), size > 0), places, found);
+            self.told.lock().insert(object, (stripes.clone(), size > 0), places, found);
             // Otherwise a check of all placements may have missed this one.
             if self.seen() == before {
-                lock(&self.told).made_of(object, found, before);
+                self.told.lock().made_of(object, found, before);
                 key = Some(found);
                 break;
             }
@@ -317,7 +313,7 @@ impl Spread {
 
     /// Drops the placement of a file that has outgrown its pattern, so that it gets another one.
     fn note_size(&self, object: Object, end: u64) {
-        let mut told = lock(&self.told);
+        let mut told = self.told.lock();
         let outgrown = told.files.get(&object).is_some_and(|known| {
             let unit_bytes = u64::from(known.stripes.unit_bytes.get());
             known.places < PATTERN_PLACES_MAX && end > known.places as u64 * unit_bytes
@@ -331,13 +327,13 @@ impl Spread {
     fn look_again(&self) {
         self.looks.fetch_add(1, Ordering::SeqCst);
         let files: Vec<_> =
-            lock(&self.told).files.iter().map(|(&object, known)| (object, known.clone())).collect();
+            self.told.lock().files.iter().map(|(&object, known)| (object, known.clone())).collect();
         for (object, known) in files {
             let device = self.device_of(object, &known.stripes, known.places);
             if matches!(&device, Ok(Some((key, _))) if *key == known.device) {
                 continue;
             }
-            lock(&self.told).files.remove(object);
+            self.told.lock().files.remove(object);
         }
     }
 
@@ -391,12 +387,12 @@ impl Layouts for CephStore {
         let (Ok(spread), Ok(object)) = (self.shared.spread(), self.shared.ids.open(file)) else {
             return false;
         };
-        let told = lock(&spread.told);
+        let told = spread.told.lock();
         told.files.get(&object).is_some_and(|known| epoch_of(&known.device) == epoch)
     }
 
     fn device(&self, key: &DeviceKey) -> Option<Device> {
-        let mut devices = lock(&self.shared.spread().ok()?.devices);
+        let mut devices = self.shared.spread().ok()?.devices.lock();
         devices.uses += 1;
         let now = devices.uses;
         let (device, used) = devices.known.get_mut(key)?;
@@ -406,7 +402,7 @@ impl Layouts for CephStore {
 
     fn devices(&self) -> Vec<DeviceKey> {
         let Ok(spread) = self.shared.spread() else { return Vec::new() };
-        lock(&spread.devices).known.keys().copied().collect()
+        spread.devices.lock().known.keys().copied().collect()
     }
 
     fn commit(&self, file: &FileId, end: Option<u64>) -> Result<u64> {
@@ -459,7 +455,7 @@ impl Layouts for CephStore {
 
     fn take_moved(&self, sink: &mut dyn FnMut(FileId)) {
         let Ok(spread) = self.shared.spread() else { return };
-        let moved = lock(&spread.told).files.take_moved();
+        let moved = spread.told.lock().files.take_moved();
         moved.into_iter().for_each(|object| sink(self.shared.ids.seal(object)));
     }
 }

@@ -40,6 +40,7 @@ pub use network::in_network;
 pub use node::{CephNode, CephNodeOptions};
 pub use sys::Unavailable;
 
+use dafs_mem::Mutex;
 use dafs_store::inode::{Ids, Inode as _};
 use dafs_store::node::Node;
 use dafs_store::vital::Periodic;
@@ -56,7 +57,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use siphasher::sip128::{Hasher128, SipHasher24};
 use std::hash::Hasher;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 use sys::{ClusterOptions, Inode, Mount, MountOptions, Rados, StatX};
 use thiserror::Error;
@@ -423,8 +424,7 @@ fn object(stat: &StatX) -> Object {
 
 impl Shared {
     fn homes(&self) -> MutexGuard<'_, FxHashMap<Object, Home>> {
-        // A panic leaves no half-done change here, so a poisoned lock is usable.
-        self.homes.lock().unwrap_or_else(PoisonError::into_inner)
+        self.homes.lock()
     }
 
     /// Returns the mount for an object: the one where it is open, else the first.

@@ -12,10 +12,11 @@ use crate::hash::{group, object_hash};
 use crate::limits::MAP_TRIES_MAX;
 use crate::stripes::Stripes;
 use crate::sys::Rados;
+use dafs_mem::Mutex;
 use dafs_store::{Result, StoreError};
 use rustc_hash::FxHashMap;
 use serde::Deserialize;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 /// The interface to the monitors.
 pub(crate) trait Monitors: Send + Sync {
@@ -87,11 +88,6 @@ fn parse<'a, T: Deserialize<'a>>(answer: &'a [u8]) -> Result<T> {
     })
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // A panic leaves no half-done change here, so a poisoned lock is usable.
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl OsdMap {
     pub(crate) fn new(monitors: Box<dyn Monitors>) -> Result<Self> {
         let known = Mutex::new(Arc::new(Self::fetch(&*monitors)?));
@@ -111,7 +107,7 @@ impl OsdMap {
     }
 
     fn known(&self) -> Arc<Epoch> {
-        lock(&self.known).clone()
+        self.known.lock().clone()
     }
 
     /// Returns the number of the cached epoch.
@@ -132,7 +128,7 @@ impl OsdMap {
 
     fn renew(&self) -> Result<()> {
         let fresh = Arc::new(Self::fetch(&*self.monitors)?);
-        let mut known = lock(&self.known);
+        let mut known = self.known.lock();
         if fresh.number > known.number {
             *known = fresh;
         }
@@ -175,13 +171,13 @@ impl OsdMap {
         let epoch = self.known();
         let pool = epoch.pools.get(&stripes.pool)?;
         let group = group(object_hash(&stripes.key(ino, unit)), pool.count);
-        lock(&epoch.primaries).get(&(pool.number, group)).copied()
+        epoch.primaries.lock().get(&(pool.number, group)).copied()
     }
 
     /// Returns the daemon of a group. [`StoreError::Stale`] when there is a newer epoch.
     fn primary(&self, epoch: &Epoch, pool: &Pool, group: u32) -> Result<Option<u32>> {
         let key = (pool.number, group);
-        if let Some(&primary) = lock(&epoch.primaries).get(&key) {
+        if let Some(&primary) = epoch.primaries.lock().get(&key) {
             return Ok(primary);
         }
         let command =
@@ -193,7 +189,7 @@ impl OsdMap {
         }
         // In replicated pools the first acting daemon serves.
         let primary = mapped.acting.first().and_then(|&daemon| u32::try_from(daemon).ok());
-        lock(&epoch.primaries).insert(key, primary);
+        epoch.primaries.lock().insert(key, primary);
         Ok(primary)
     }
 }

@@ -13,7 +13,7 @@ use crate::nudge::{Nudge, Waits};
 use crate::server::{component, object};
 use crate::sys::{ClusterOptions, Mount, MountOptions, Rados};
 use crate::{OpenError, data_ids, in_time};
-use dafs_mem::VolatileSlice;
+use dafs_mem::{Mutex, VolatileSlice};
 use dafs_store::node::{ComponentId, Node, NodeSpace, Written};
 use dafs_store::vital::Periodic;
 use dafs_store::{ExportSecret, FileId, Result, Stability, StoreError};
@@ -21,8 +21,8 @@ use siphasher::sip128::{Hasher128, SipHasher24};
 use std::hash::Hasher;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 /// The options of a data server.
@@ -138,7 +138,7 @@ impl CephNode {
         let mount = in_time(move || Mount::new(&mounting).map(Arc::new))?;
         let nudge = Nudge::start(&waits, [&mount].into_iter()).map_err(OpenError::Thread)?;
         self.data.renew(mount);
-        *self.nudge.lock().unwrap_or_else(PoisonError::into_inner) = nudge;
+        *self.nudge.lock() = nudge;
         Ok(())
     }
 }

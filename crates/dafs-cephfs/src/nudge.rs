@@ -11,9 +11,10 @@
 
 use crate::limits::{NUDGE_AFTER, NUDGE_IDLE_ROUNDS};
 use crate::sys::Mount;
+use dafs_mem::{Condvar, Mutex};
 use dafs_store::vital;
 use std::collections::BTreeMap;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, MutexGuard, Weak};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
@@ -54,8 +55,7 @@ impl Waits {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        // A panic leaves no half-done change here, so a poisoned lock is usable.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 }
 
@@ -110,7 +110,7 @@ impl Waits {
         while !state.ended {
             if state.begun.is_empty() && idle_rounds >= NUDGE_IDLE_ROUNDS {
                 state.asleep = true;
-                state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+                state = self.changed.wait(state);
                 state.asleep = false;
                 continue;
             }
@@ -122,7 +122,7 @@ impl Waits {
                 state = self.lock();
             }
             let waited = self.changed.wait_timeout(state, NUDGE_AFTER);
-            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+            state = waited.0;
         }
     }
 }

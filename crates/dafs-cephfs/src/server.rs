@@ -12,10 +12,11 @@
 use crate::OpenError;
 use crate::data::{CephData, Settled};
 use crate::id::Object;
+use dafs_mem::Mutex;
 use dafs_store::node::{ComponentId, Node};
 use dafs_store::{NfsAddresses, Result, StoreError};
 use rustc_hash::FxHashSet;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard};
 use std::time::{Duration, Instant};
 
 /// Evicts the data server with a number from the cluster.
@@ -91,8 +92,7 @@ impl Server {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // A panic leaves no half-done change here, so a poisoned lock is usable.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     pub(crate) fn here(&self) -> Option<&Arc<CephData>> {

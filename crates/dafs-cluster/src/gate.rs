@@ -8,9 +8,10 @@
 //! * The errors distinguish a machine that serves other calls from one that is stuck, because
 //!   callers do without a stuck one.
 
+use dafs_mem::{Condvar, Mutex};
 use dafs_store::StoreError;
 use std::collections::VecDeque;
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::MutexGuard;
 use std::time::{Duration, Instant};
 
 /// Admits a limited number of calls.
@@ -61,8 +62,7 @@ impl Gate {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        // The state is consistent between any two statements.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// Admits a call. The caller keeps the result until the call is over.
@@ -83,7 +83,7 @@ impl Gate {
                 });
             }
             let waited = self.left.wait_timeout(state, end - now);
-            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+            state = waited.0;
         }
         let number = state.next;
         state.next += 1;

@@ -12,6 +12,7 @@
 
 use crate::limits::{ALIVE_INTERVAL, CALLS_MAX, SILENCE_MAX, SLOW_WORKERS, WORKERS};
 use crate::seal::{CODE_BYTES, Opener, SEALED_BYTES_MAX, Sealer};
+use dafs_mem::{Condvar, Mutex};
 use dafs_wire::cluster::{Answer, Call, Frame};
 use dafs_wire::xdr::{Decode, Decoder, Encode, Encoder};
 use rustc_hash::FxHashMap;
@@ -19,7 +20,7 @@ use std::collections::VecDeque;
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use thiserror::Error;
@@ -194,7 +195,7 @@ impl Link {
     pub(crate) fn wait_closed(&self) {
         let mut state = self.shared.lock();
         while !state.closed {
-            state = self.shared.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state = self.shared.changed.wait(state);
         }
     }
 
@@ -204,7 +205,7 @@ impl Link {
         self.shared.close();
         let busy = |state: &mut State| state.threads > 0;
         let waited = self.shared.changed.wait_timeout_while(self.shared.lock(), limit, busy);
-        !waited.unwrap_or_else(PoisonError::into_inner).1.timed_out()
+        !waited.1.timed_out()
     }
 }
 
@@ -236,8 +237,7 @@ fn frame(frame: &Frame<'_>) -> Vec<u8> {
 
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, State> {
-        // The state is consistent between any two statements.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     fn wait<'s>(
@@ -249,7 +249,7 @@ impl Shared {
         if left.is_zero() {
             return Err(Lost);
         }
-        Ok(self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0)
+        Ok(self.changed.wait_timeout(state, left).0)
     }
 
     fn close(&self) {
@@ -340,7 +340,7 @@ impl Shared {
             }
             let is_slow = slow.is_some();
             let Some((id, record)) = slow.or_else(|| state.queue.pop_front()) else {
-                state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+                state = self.changed.wait(state);
                 continue;
             };
             state.slow_working += usize::from(is_slow);

@@ -18,7 +18,7 @@ use crate::memory;
 use crate::refusal::{of_service, of_store, to_store};
 use crate::secret::ClusterSecret;
 use crate::time;
-use dafs_mem::{Site, VolatileSlice};
+use dafs_mem::{Condvar, Mutex, Site, VolatileSlice};
 use dafs_service::{ForeignStates, ForeignUse, Identity, ServiceError, StateId, StateRef};
 use dafs_store::node::{ComponentId, Node, NodeSpace, Written};
 use dafs_store::vital;
@@ -27,7 +27,7 @@ use dafs_wire::cluster::{Answer, Call, DATA_BYTES_MAX, HELLO_BYTES_MAX, Membersh
 use std::io::{self, ErrorKind, Write};
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::path::PathBuf;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, MutexGuard, OnceLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use thiserror::Error;
@@ -245,7 +245,7 @@ impl Drop for RemoteNode {
             link.close();
         }
         self.shared.stopped.notify_all();
-        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let thread = self.thread.lock().take();
         if let Some(thread) = thread {
             let _ = thread.join();
         }
@@ -467,7 +467,7 @@ pub(crate) fn scatter(mut data: &[u8], views: &[VolatileSlice<'_>], mut skip: us
 
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     fn run(self: Arc<Self>) {

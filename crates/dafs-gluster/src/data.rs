@@ -22,7 +22,7 @@ use crate::limits::{
 };
 use crate::server;
 use crate::sys::{Gfid, Handle, Mount};
-use dafs_mem::{VolatileSlice, preadv2, pwritev2};
+use dafs_mem::{Mutex, VolatileSlice, preadv2, pwritev2};
 use dafs_store::backend::{FILE_BYTES_MAX, Uses, continued, continued_to_end};
 use dafs_store::inode::{Ids, Inode};
 use dafs_store::{
@@ -34,7 +34,7 @@ use std::any::Any;
 use std::fs::File;
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 /// A data server of a volume.
@@ -75,11 +75,6 @@ impl std::fmt::Debug for Shared {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Shared").field("brick", &self.brick).finish_non_exhaustive()
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // A panic leaves no half-done change here, so a poisoned lock is usable.
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl GlusterData {
@@ -134,12 +129,12 @@ impl GlusterData {
     /// Returns the files that clients have asked for here since the last call and that are not
     /// here.
     pub(crate) fn take_astray(&self) -> FxHashSet<Gfid> {
-        std::mem::take(&mut *lock(&self.shared.astray))
+        std::mem::take(&mut *self.shared.astray.lock())
     }
 
     /// True if a file was written here and its times were not updated yet. The caller updates them.
     pub(crate) fn take_written(&self, gfid: &Gfid) -> bool {
-        lock(&self.shared.written).remove(gfid)
+        self.shared.written.lock().remove(gfid)
     }
 
     /// Makes a file stable if it is here. True if it is.
@@ -179,10 +174,10 @@ impl Shared {
             opened => opened?,
         };
         let file = Arc::new(file);
-        if lock(&self.open).len() >= DATA_FILES_OPEN_MAX {
+        if self.open.lock().len() >= DATA_FILES_OPEN_MAX {
             self.close(|_, _| true);
         }
-        let mut open = lock(&self.open);
+        let mut open = self.open.lock();
         // In a race, another thread may have opened it and written to it.
         let known = match open.get(gfid) {
             Some(known) => known.file.clone(),
@@ -200,13 +195,13 @@ impl Shared {
     fn close(&self, which: impl Fn(&Gfid, &Open) -> bool) {
         let chosen =
             |(gfid, open): (&Gfid, &Open)| which(gfid, open).then(|| (*gfid, open.clone()));
-        let chosen: Vec<_> = lock(&self.open).iter().filter_map(chosen).collect();
+        let chosen: Vec<_> = self.open.lock().iter().filter_map(chosen).collect();
         for (gfid, open) in chosen {
             if open.written.swap(false, Ordering::SeqCst) {
                 // `sync_file` reports a failure.
                 let _ = self.sync_file(&open.file);
             }
-            let mut table = lock(&self.open);
+            let mut table = self.open.lock();
             // Only this function and the table refer to it, and it was not written since.
             let unused = table.get(&gfid).is_some_and(|now| {
                 Arc::strong_count(&now.file) == 2 && !now.written.load(Ordering::SeqCst)
@@ -232,13 +227,13 @@ impl Shared {
     /// Records a write to a file of the brick. The caller holds the file, so it is still in the
     /// table.
     fn note_unsynced(&self, gfid: &Gfid) {
-        if let Some(open) = lock(&self.open).get(gfid) {
+        if let Some(open) = self.open.lock().get(gfid) {
             open.written.store(true, Ordering::SeqCst);
         }
     }
 
     fn known(&self, gfid: &Gfid) -> Option<Arc<File>> {
-        let mut open = lock(&self.open);
+        let mut open = self.open.lock();
         let known = open.get_mut(gfid)?;
         known.used = Instant::now();
         Some(known.file.clone())
@@ -252,7 +247,7 @@ impl Shared {
     /// Opens a file through GlusterFS, for a request of so many bytes.
     fn around(&self, gfid: &Gfid, bytes: usize, flags: i32) -> Result<Handle> {
         self.indirect_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
-        let mut astray = lock(&self.astray);
+        let mut astray = self.astray.lock();
         if astray.len() < DATA_NOTES_MAX {
             astray.insert(*gfid);
         }
@@ -263,7 +258,7 @@ impl Shared {
 
     /// Records that the times of a file must be updated.
     fn note_written(&self, gfid: &Gfid) -> Result<()> {
-        let mut written = lock(&self.written);
+        let mut written = self.written.lock();
         if written.len() < DATA_NOTES_MAX || written.contains(gfid) {
             written.insert(*gfid);
             return Ok(());

@@ -22,6 +22,7 @@ use crate::limits::{PRIVILEGE_BITS, UNIT_BYTES};
 use crate::sys::{Gfid, Mount, Object};
 use crate::volume::Volume;
 use crate::{GlusterStore, Shared, server};
+use dafs_mem::Mutex;
 use dafs_store::inode::{Ids, Inode, Placed};
 use dafs_store::node::{ComponentId, Node};
 use dafs_store::{
@@ -31,8 +32,8 @@ use dafs_store::{
 use rustc_hash::FxHashSet;
 use siphasher::sip128::{Hasher128, SipHasher24};
 use std::hash::Hasher;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// The data server of a brick.
@@ -58,7 +59,7 @@ impl Server {
     pub(crate) fn new(place: Place, brick: String) -> Self {
         let (direct, known) = (AtomicBool::new(true), Mutex::default());
         let server = Self { place, brick, direct, known };
-        *lock(&server.known) = server.device().map(|(key, _)| key);
+        *server.known.lock() = server.device().map(|(key, _)| key);
         server
     }
 
@@ -153,11 +154,6 @@ pub(crate) struct Spread {
     told: Mutex<Placed<Gfid, usize>>,
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // A panic leaves no half-done change here, so a poisoned lock is usable.
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// Sets the mtime of a file to now.
 pub(crate) fn touch(object: &Object) -> Result<()> {
     let wish = SetAttr { mtime: Some(SetTime::Now), ..SetAttr::default() };
@@ -194,7 +190,7 @@ impl Spread {
 
     fn place(&self, gfid: &Gfid) -> Result<Option<Placement>> {
         // Most files are where they were.
-        let last = lock(&self.told).get(gfid).copied();
+        let last = self.told.lock().get(gfid).copied();
         let others = (0..self.servers.len()).filter(|at| Some(*at) != last);
         let mut found = None;
         for at in last.into_iter().chain(others) {
@@ -213,13 +209,13 @@ impl Spread {
             }
         }
         let Some((at, key)) = found else { return Ok(None) };
-        lock(&self.told).insert(*gfid, at);
+        self.told.lock().insert(*gfid, at);
         Ok(Some(self.ids.placement(*gfid, self.data_fs, key, UNIT_BYTES)))
     }
 
     /// Returns the data servers, first the one of the file's last placement.
     fn likely(&self, gfid: &Gfid) -> impl Iterator<Item = &Server> {
-        let last = lock(&self.told).get(gfid).copied();
+        let last = self.told.lock().get(gfid).copied();
         let others = (0..self.servers.len()).filter(move |at| Some(*at) != last);
         last.into_iter().chain(others).map(|at| &self.servers[at])
     }
@@ -227,7 +223,7 @@ impl Spread {
     /// Reads the description of the volume, which may have changed.
     fn look_again(&self) -> Result<()> {
         let volume = Volume::parse(&self.mount.volfile()?);
-        let mut known = lock(&self.volume);
+        let mut known = self.volume.lock();
         if *known == volume {
             return Ok(());
         }
@@ -241,7 +237,7 @@ impl Spread {
                 tracing::warn!(brick, direct, ?other, "the volume of GlusterFS was changed");
             }
             if !direct {
-                lock(&self.told).remove_all(|_, of| *of == at);
+                self.told.lock().remove_all(|_, of| *of == at);
             }
         }
         *known = volume;
@@ -259,13 +255,13 @@ impl Spread {
             }
             // While a data server is unreachable, clients use the metadata server instead of it.
             let key = server.device().map(|(key, _)| key);
-            if std::mem::replace(&mut *lock(&server.known), key) != key {
-                lock(&self.told).remove_all(|_, of| *of == at);
+            if std::mem::replace(&mut *server.known.lock(), key) != key {
+                self.told.lock().remove_all(|_, of| *of == at);
             }
             match server.take_astray() {
                 Ok(astray) if astray.is_empty() => {}
                 Ok(astray) => {
-                    lock(&self.told).remove_all(|gfid, of| *of == at && astray.contains(gfid));
+                    self.told.lock().remove_all(|gfid, of| *of == at && astray.contains(gfid));
                 }
                 Err(error) => tracing::debug!(%error, "a data server does not say what it lacks"),
             }
@@ -380,7 +376,7 @@ impl Layouts for GlusterStore {
 
     fn take_moved(&self, sink: &mut dyn FnMut(FileId)) {
         let Ok(spread) = self.shared.spread() else { return };
-        let moved = lock(&spread.told).take_moved();
+        let moved = spread.told.lock().take_moved();
         moved.into_iter().for_each(|gfid| sink(self.shared.ids.seal(gfid)));
     }
 }

@@ -33,6 +33,7 @@ pub use sys::Unavailable;
 
 use attr::attr;
 use brick::Brick;
+use dafs_mem::Mutex;
 use dafs_store::inode::{Ids, Inode};
 use dafs_store::node::Node;
 use dafs_store::vital::Periodic;
@@ -47,7 +48,7 @@ use rustc_hash::FxHashMap;
 use siphasher::sip128::{Hasher128, SipHasher24};
 use std::hash::Hasher;
 use std::path::Path;
-use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, LazyLock, MutexGuard};
 use std::time::Duration;
 use sys::{Gfid, Mount, MountOptions, Object};
 use thiserror::Error;
@@ -251,9 +252,8 @@ fn server() -> Cred {
 /// Returns the client of a volume; the first call makes it.
 fn mounted(options: &MountOptions) -> std::result::Result<Arc<Mount>, OpenError> {
     static MOUNTS: Mutex<Vec<(MountOptions, Arc<Mount>)>> = Mutex::new(Vec::new());
-    // A panic leaves no half-done change here, so a poisoned lock is usable. No thread waits for
-    // bricks while it holds the lock.
-    let mounts = || MOUNTS.lock().unwrap_or_else(PoisonError::into_inner);
+    // No thread waits for bricks while it holds the lock.
+    let mounts = || MOUNTS.lock();
     let known = |mounts: &[(MountOptions, Arc<Mount>)]| {
         let found = mounts.iter().find(|(known, _)| known == options);
         found.map(|(_, mount)| mount.clone())
@@ -405,8 +405,7 @@ fn root(mount: &Arc<Mount>, path: &str) -> Result<Gfid> {
 
 impl Shared {
     fn opens(&self) -> MutexGuard<'_, FxHashMap<Gfid, Opens>> {
-        // A panic leaves no half-done change here, so a poisoned lock is usable.
-        self.opens.lock().unwrap_or_else(PoisonError::into_inner)
+        self.opens.lock()
     }
 
     /// Returns the object of an id, and its attributes. A file without a name has no object any

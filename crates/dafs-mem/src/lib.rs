@@ -1,6 +1,7 @@
 //! Memory that moves: owned buffers, views of memory that a peer may change at any time, vectored
-//! file and socket I/O on such views, and the counters of every user-space copy of file data. The module
-//! `sys` holds the identity with which a thread uses files.
+//! file and socket I/O on such views, and the counters of every user-space copy of file data. Below
+//! all other crates, it also has the locks without poison; the module `sys` holds the identity with
+//! which a thread uses files.
 //!
 //! Invariants
 //! * Memory that a transport may write to is never handed out as `&mut [u8]` or `&[u8]`: a
@@ -15,6 +16,7 @@ mod checked;
 mod copies;
 mod guard;
 mod io;
+mod sync;
 pub mod sys;
 mod volatile;
 
@@ -23,4 +25,5 @@ pub use checked::{CheckedSlice, Gone};
 pub use copies::{CopyCount, Site, copied_bytes, copies, count_copy};
 pub use guard::prepare_copies;
 pub use io::{IOV_COUNT_MAX, preadv2, pwritev2, readv, recvmsg, sendmsg, writev};
+pub use sync::{Condvar, Mutex, RwLock};
 pub use volatile::VolatileSlice;

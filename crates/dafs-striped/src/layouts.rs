@@ -4,7 +4,7 @@
 use super::record::Record;
 use super::slots::Slot;
 use super::state::Place;
-use super::{KnownDevice, Shared, StripedStore, lock, server, shown};
+use super::{KnownDevice, Shared, StripedStore, server, shown};
 use crate::limits::DEVICES_MAX;
 use dafs_store::node::{ComponentHandle, word};
 use dafs_store::{
@@ -58,7 +58,7 @@ impl Shared {
         key[..8].copy_from_slice(&hash.h1.to_le_bytes());
         key[8..].copy_from_slice(&hash.h2.to_le_bytes());
         let key = DeviceKey(key);
-        let devices = &mut *lock(&self.devices);
+        let devices = &mut *self.devices.lock();
         if devices.known.contains_key(&key) {
             return Some(key);
         }
@@ -79,7 +79,7 @@ impl Shared {
 
     /// Deletes the devices of a node that was removed.
     pub(super) fn drop_devices(&self, number: u32) {
-        let devices = &mut *lock(&self.devices);
+        let devices = &mut *self.devices.lock();
         let with_it = devices.known.extract_if(|_, known| known.nodes.contains(&number));
         devices.gone.extend(with_it.map(|(key, _)| key));
         let excess = devices.gone.len().saturating_sub(DEVICES_MAX);
@@ -88,7 +88,7 @@ impl Shared {
 
     /// Returns the numbers of the nodes that a device names, or named when it was handed out.
     pub(super) fn nodes_of_device(&self, key: &DeviceKey) -> Vec<u32> {
-        let devices = lock(&self.devices);
+        let devices = self.devices.lock();
         devices.known.get(key).map(|known| known.nodes.clone()).unwrap_or_default()
     }
 
@@ -161,11 +161,11 @@ impl Layouts for StripedStore {
     }
 
     fn device(&self, key: &DeviceKey) -> Option<Device> {
-        lock(&self.shared.devices).known.get(key).map(|known| known.device.clone())
+        self.shared.devices.lock().known.get(key).map(|known| known.device.clone())
     }
 
     fn dafs_servers(&self, key: &DeviceKey) -> Option<Vec<Vec<SocketAddr>>> {
-        let devices = lock(&self.shared.devices);
+        let devices = self.shared.devices.lock();
         // The addresses at the time when the device was made: a device never changes.
         let dafs = &devices.known.get(key)?.dafs;
         dafs.iter().all(|addresses| !addresses.is_empty()).then(|| dafs.clone())
@@ -176,11 +176,11 @@ impl Layouts for StripedStore {
     }
 
     fn devices(&self) -> Vec<DeviceKey> {
-        lock(&self.shared.devices).known.keys().copied().collect()
+        self.shared.devices.lock().known.keys().copied().collect()
     }
 
     fn take_gone(&self, sink: &mut dyn FnMut(DeviceKey)) {
-        let gone = std::mem::take(&mut lock(&self.shared.devices).gone);
+        let gone = std::mem::take(&mut self.shared.devices.lock().gone);
         gone.into_iter().for_each(sink);
     }
 
@@ -256,7 +256,7 @@ impl Layouts for StripedStore {
 
     /// Stripes stay where they are. For copies, the placement that clients know can change.
     fn take_moved(&self, sink: &mut dyn FnMut(FileId)) {
-        let moved = std::mem::take(&mut *lock(&self.shared.moved));
+        let moved = std::mem::take(&mut *self.shared.moved.lock());
         moved.into_iter().for_each(sink);
     }
 

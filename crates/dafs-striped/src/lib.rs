@@ -42,7 +42,7 @@ mod store;
 pub use copies::Leaving;
 pub use moving::{Relocation, Walk};
 
-use dafs_mem::VolatileSlice;
+use dafs_mem::{Mutex, VolatileSlice};
 use dafs_posix::{PosixStore, ServerGuard};
 use dafs_store::backend::{STRIPE_BYTES_MAX, STRIPE_BYTES_MIN, before};
 use dafs_store::node::{ComponentId, Node};
@@ -58,7 +58,7 @@ use std::net::SocketAddr;
 use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, AtomicUsize};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 
 /// The options of a [`StripedStore`].
 pub struct StripedOptions {
@@ -160,11 +160,6 @@ fn server() -> Cred {
     Cred::new(0, 0)
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // A panic leaves no half-done change here, so a poisoned lock is usable.
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl StripedStore {
     /// Spreads the content of new files of `meta` over `nodes`. The nodes that hold content of
     /// older files must be among them.
@@ -230,7 +225,7 @@ impl StripedStore {
     /// [`StoreError::Busy`] for other components.
     pub fn size_of(&self, component: &ComponentId) -> Result<u64> {
         use dafs_store::Store as _;
-        let file = lock(&self.shared.files).get(component).map(|known| known.file);
+        let file = self.shared.files.lock().get(component).map(|known| known.file);
         Ok(self.shared.meta.getattr(&file.ok_or(StoreError::Busy)?)?.size)
     }
 }
@@ -282,7 +277,7 @@ impl StripedStore {
         offset: u64,
         run: impl FnOnce(&Slot, &[VolatileSlice<'_>]) -> Result<usize>,
     ) -> Result<usize> {
-        let file = lock(&self.shared.files).get(component).map(|known| known.file);
+        let file = self.shared.files.lock().get(component).map(|known| known.file);
         let state = self.shared.state(&file.ok_or(StoreError::Busy)?);
         let place = state.enter()?;
         let Place::Striped(record) = &*place else { return Err(StoreError::Busy) };
@@ -301,7 +296,7 @@ impl StripedStore {
 impl Drop for StripedStore {
     fn drop(&mut self) {
         // Drops the states after the lock is released, because they refer to the store.
-        let torn = std::mem::take(&mut *lock(&self.shared.torn));
+        let torn = std::mem::take(&mut *self.shared.torn.lock());
         drop(torn);
     }
 }
@@ -331,7 +326,7 @@ impl Shared {
     fn note_verifier(&self, slot: &Slot, verifier: u64) -> bool {
         // The lock is held while the loss is reported. Any thread that sees the new verifier comes
         // after the report.
-        let mut known = lock(&slot.verifier);
+        let mut known = slot.verifier.lock();
         let same = *known == 0 || *known == verifier;
         if !same {
             tracing::warn!(node = slot.node.number(), "a node has lost what was not stable");
@@ -343,7 +338,7 @@ impl Shared {
 
     /// Returns the state of a file, shared by all its users.
     fn state(self: &Arc<Self>, id: &FileId) -> Arc<FileState> {
-        let mut states = lock(&self.states);
+        let mut states = self.states.lock();
         if let Some(state) = states.get(id).and_then(Weak::upgrade) {
             return state;
         }

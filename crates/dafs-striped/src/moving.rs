@@ -14,14 +14,14 @@ use super::pending::Entry;
 use super::record::Record;
 use super::slots::Slot;
 use super::state::{FileState, Place};
-use super::{Shared, StripedStore, lock, server};
+use super::{Shared, StripedStore, server};
 use crate::limits::{MOVE_BYTES, WALK_ENTRIES};
-use dafs_mem::VolatileSlice;
+use dafs_mem::{Mutex, VolatileSlice};
 use dafs_store::node::{ComponentId, Node};
 use dafs_store::{FileId, Kind, Result, Stability, Store, StoreError};
 use siphasher::sip::SipHasher24;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, MutexGuard};
 
 /// A running move of a file.
 pub(super) struct Move {
@@ -53,7 +53,7 @@ impl Move {
     /// [followed](Self::follow).
     pub(super) fn take_turn(&self, place: usize) -> Option<MutexGuard<'_, ()>> {
         let target = self.targets.iter().find(|target| target.place == place)?;
-        Some(lock(&target.turn))
+        Some(target.turn.lock())
     }
 
     /// Repeats a write to a place on the new node of that place.
@@ -99,7 +99,7 @@ impl std::fmt::Debug for Relocation {
 impl Drop for Relocation {
     fn drop(&mut self) {
         self.state.end_move();
-        lock(&self.shared.moving).remove(&self.component);
+        self.shared.moving.lock().remove(&self.component);
     }
 }
 
@@ -127,7 +127,7 @@ impl StripedStore {
         let component = record.component;
         let (ready, failed) = (AtomicBool::new(false), AtomicBool::new(false));
         let moving = Arc::new(Move { targets: shared.targets(record)?, ready, failed });
-        lock(&shared.moving).insert(component);
+        shared.moving.lock().insert(component);
         state.set_moving(moving.clone());
         drop(place);
         let (verifiers, reached, copied_bytes) = (None, 0, 0);
@@ -298,13 +298,13 @@ impl Shared {
 
     /// Returns the files in use.
     pub(super) fn in_use(&self) -> Vec<Arc<FileState>> {
-        lock(&self.states).values().filter_map(std::sync::Weak::upgrade).collect()
+        self.states.lock().values().filter_map(std::sync::Weak::upgrade).collect()
     }
 
     /// Adds a moving file to the list of components to be removed: on nodes that it leaves, or to
     /// which a failed move has copied.
     pub(super) fn enter_moved(&self, mut entry: Entry) -> Result<()> {
-        let _alone = lock(&self.left_turn);
+        let _alone = self.left_turn.lock();
         if let Some(before) = self.left.find(&entry.component)? {
             entry.nodes.extend(before.nodes);
         }
@@ -315,16 +315,16 @@ impl Shared {
 
     /// Removes components that moved files have left.
     pub(super) fn sweep_moved(self: &Arc<Self>) -> Result<()> {
-        let _alone = lock(&self.left_turn);
+        let _alone = self.left_turn.lock();
         let settle = || self.meta.sync_file_system();
         self.left.work_off(|| self.as_server(), settle, |entry| self.remove_left(entry))
     }
 
     fn remove_left(self: &Arc<Self>, entry: &Entry) -> Result<()> {
-        if lock(&self.moving).contains(&entry.component) {
+        if self.moving.lock().contains(&entry.component) {
             return Err(StoreError::Busy);
         }
-        let in_use = lock(&self.states).get(&entry.file).and_then(std::sync::Weak::upgrade);
+        let in_use = self.states.lock().get(&entry.file).and_then(std::sync::Weak::upgrade);
         let is_there = match self.meta.getattr(&entry.file) {
             Ok(attr) => attr.links > 0,
             Err(StoreError::Stale | StoreError::NotFound) => false,

@@ -8,7 +8,7 @@
 
 use super::record::Record;
 use super::state::{FileState, Place};
-use super::{Shared, StripedStore, lock};
+use super::{Shared, StripedStore};
 use dafs_store::node::ComponentHandle;
 use dafs_store::{Result, StoreError};
 
@@ -18,8 +18,8 @@ impl StripedStore {
     /// # Errors
     /// [`StoreError::Busy`] while its truncation is pending or its file is moving.
     pub fn admits(&self, handle: &ComponentHandle) -> Result<()> {
-        let owes = lock(&self.shared.owing).contains_key(&(handle.component, handle.node));
-        let moves = lock(&self.shared.moving).contains(&handle.component);
+        let owes = self.shared.owing.lock().contains_key(&(handle.component, handle.node));
+        let moves = self.shared.moving.lock().contains(&handle.component);
         if owes || moves { Err(StoreError::Busy) } else { Ok(()) }
     }
 }
@@ -27,7 +27,7 @@ impl StripedStore {
 impl Shared {
     /// Does the pending truncations of files in use whose nodes are reachable again.
     pub(super) fn pay_all(self: &std::sync::Arc<Self>) {
-        let owing: Vec<_> = lock(&self.owing).iter().map(|(key, file)| (*key, *file)).collect();
+        let owing: Vec<_> = self.owing.lock().iter().map(|(key, file)| (*key, *file)).collect();
         for ((_, number), file) in owing {
             if self.slot(number).is_ok_and(|slot| slot.node.is_there())
                 && let Err(error) = self.state(&file).enter().map(drop)
@@ -89,7 +89,7 @@ impl FileState {
             match node.cut(&record.component, size) {
                 Err(StoreError::Busy) => {
                     // First, so that the data server cannot renew its authorisation.
-                    lock(&shared.owing).insert((record.component, number), self.id());
+                    shared.owing.lock().insert((record.component, number), self.id());
                     node.forget(&record.component)?;
                     owed.push((place, size));
                 }
@@ -102,7 +102,7 @@ impl FileState {
     /// Publishes the components of a file whose truncations are pending, for the questions of data
     /// servers.
     pub(super) fn note_owing(&self, record: &Record) {
-        let mut owing = lock(&self.shared().owing);
+        let mut owing = self.shared().owing.lock();
         if owing.is_empty() && record.owed.is_empty() {
             return;
         }

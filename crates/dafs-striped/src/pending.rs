@@ -18,6 +18,7 @@
 //!   start. Entries of earlier versions had no MAC; they are taken over once.
 
 use crate::limits::{LIST_ENTRY_BYTES_MAX, REMOVALS_PER_SWEEP};
+use dafs_mem::Mutex;
 use dafs_store::node::ComponentId;
 use dafs_store::{FILE_ID_BYTES, FileId, Result, StoreError, own};
 use rustc_hash::FxHashMap;
@@ -25,7 +26,6 @@ use std::fs::{self, File};
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
 
 /// The suffix of entries that are being written.
 const UNFINISHED: &str = ".new";
@@ -292,7 +292,7 @@ impl Pending {
     fn due(&self) -> Result<Vec<Entry>> {
         let mut names = self.components()?;
         names.sort_unstable();
-        let mut reached = self.reached.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut reached = self.reached.lock();
         let from = reached.map_or(0, |last| names.partition_point(|name| *name <= last));
         names.rotate_left(from);
         names.truncate(REMOVALS_PER_SWEEP);

@@ -6,8 +6,8 @@
 //!   store's secret, so that the server accepts only marks that it wrote itself.
 //! * At least one node takes new files.
 
-use super::lock;
 use crate::limits::NODE_MARKS_BYTES_MAX;
+use dafs_mem::{Mutex, RwLock};
 use dafs_store::node::Node;
 use dafs_store::{DEVICE_SERVERS_MAX, Result, StoreError, own};
 use std::collections::BTreeSet;
@@ -15,7 +15,7 @@ use std::fmt::Write as _;
 use std::fs::{self, File};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::Arc;
 
 /// A node, and its last known write verifier.
 pub(super) struct Slot {
@@ -73,7 +73,7 @@ impl Slots {
     }
 
     pub(super) fn all(&self) -> Arc<Vec<Arc<Slot>>> {
-        self.all.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.all.read().clone()
     }
 
     pub(super) fn find(&self, number: u32) -> Option<Arc<Slot>> {
@@ -82,22 +82,22 @@ impl Slots {
 
     /// Returns the nodes that take new files.
     pub(super) fn staying(&self) -> Vec<Arc<Slot>> {
-        let marked = lock(&self.marked);
+        let marked = self.marked.lock();
         let stays = |slot: &&Arc<Slot>| !marked.leaving.contains(&slot.node.number());
         self.all().iter().filter(stays).cloned().collect()
     }
 
     pub(super) fn leaving(&self) -> BTreeSet<u32> {
-        lock(&self.marked).leaving.clone()
+        self.marked.lock().leaving.clone()
     }
 
     /// Returns the numbers of nodes that have lost all their data.
     pub(super) fn lost(&self) -> BTreeSet<u32> {
-        lock(&self.marked).lost.clone()
+        self.marked.lock().lost.clone()
     }
 
     pub(super) fn add(&self, node: Arc<dyn Node>) -> Result<()> {
-        let mut all = self.all.write().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.all.write();
         let known = all.iter().any(|slot| slot.node.number() == node.number());
         if known || all.len() >= DEVICE_SERVERS_MAX {
             return Err(StoreError::Invalid);
@@ -108,7 +108,7 @@ impl Slots {
     }
 
     pub(super) fn remove(&self, number: u32) -> Result<()> {
-        let mut all = self.all.write().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.all.write();
         *all = Arc::new(all.iter().filter(|slot| slot.node.number() != number).cloned().collect());
         drop(all);
         self.mark(|marked| {
@@ -151,7 +151,7 @@ impl Slots {
 
     /// Changes the marks, stably.
     fn mark(&self, change: impl FnOnce(&mut Marked) -> Result<()>) -> Result<()> {
-        let mut marked = lock(&self.marked);
+        let mut marked = self.marked.lock();
         let mut next = marked.clone();
         change(&mut next)?;
         if next != *marked {

@@ -14,18 +14,16 @@ use super::moving::Move;
 use super::record::{Owner, Record, STRIPES_XATTR, Whole};
 use super::slots::Slot;
 use super::stable::Stable;
-use super::{Known, Shared, lock, server};
+use super::{Known, Shared, server};
 use crate::limits::COPY_ATTEMPTS_MAX;
+use dafs_mem::{Mutex, RwLock};
 use dafs_store::node::ComponentId;
 use dafs_store::{
     Attr, FileId, Kind, OpenFile, OpenMode, Result, SetAttr, SetXattr, Store, StoreError,
 };
 use siphasher::sip::SipHasher24;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{
-    Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError,
-    Weak,
-};
+use std::sync::{Arc, MutexGuard, RwLockReadGuard, RwLockWriteGuard, Weak};
 
 /// The place of the content of a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -67,14 +65,14 @@ pub(super) struct FileState {
 
 impl Drop for FileState {
     fn drop(&mut self) {
-        let mut states = lock(&self.shared.states);
-        let place = self.gate.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let mut states = self.shared.states.lock();
+        let place = self.gate.get_mut();
         // A new state of the file may exist by now.
         if states.get(&self.id).is_some_and(|state| state.strong_count() == 0) {
             states.remove(&self.id);
             if let Place::Striped(record) = place {
-                lock(&self.shared.files).remove(&record.component);
-                lock(&self.shared.owing).retain(|(component, _), _| *component != record.component);
+                self.shared.files.lock().remove(&record.component);
+                self.shared.owing.lock().retain(|(component, _), _| *component != record.component);
             }
         }
         drop(states);
@@ -83,8 +81,8 @@ impl Drop for FileState {
         {
             self.shared.enter_removed(self.id, record);
         }
-        if let Some(component) = lock(&self.held).take() {
-            lock(&self.shared.held).remove(&component);
+        if let Some(component) = self.held.lock().take() {
+            self.shared.held.lock().remove(&component);
         }
     }
 }
@@ -121,7 +119,7 @@ impl FileState {
 
     /// Remembers an open for writing.
     pub(super) fn note_writer(&self, file: &Arc<dyn OpenFile>) {
-        *lock(&self.writer) = Some(Arc::downgrade(file));
+        *self.writer.lock() = Some(Arc::downgrade(file));
     }
 
     /// Records that the file has no name yet, or has got one.
@@ -132,27 +130,27 @@ impl FileState {
     /// Makes the file known by its component.
     pub(super) fn announce(&self, record: &Record) {
         let known = Known { file: self.id, usable: record.usable() };
-        lock(&self.shared.files).insert(record.component, known);
+        self.shared.files.lock().insert(record.component, known);
     }
 
     /// Publishes a change of the copies. False if no client knows the placement.
     pub(super) fn announce_again(&self, record: &Record) -> bool {
-        let mut files = lock(&self.shared.files);
+        let mut files = self.shared.files.lock();
         let known = files.get_mut(&record.component);
         known.map(|known| known.usable = record.usable()).is_some()
     }
 
     /// Protects the component from removal while the file is in use.
     pub(super) fn hold(&self, component: ComponentId) {
-        lock(&self.shared.held).insert(component);
-        *lock(&self.held) = Some(component);
+        self.shared.held.lock().insert(component);
+        *self.held.lock() = Some(component);
     }
 
     /// Enters the gate shared, and returns the place of the content.
     pub(super) fn enter(&self) -> Result<RwLockReadGuard<'_, Place>> {
         let mut tried = false;
         loop {
-            let place = self.gate.read().unwrap_or_else(PoisonError::into_inner);
+            let place = self.gate.read();
             if is_settled(&place) && (tried || !self.can_pay(&place)) {
                 return Ok(place);
             }
@@ -164,18 +162,13 @@ impl FileState {
 
     /// Does the same without waiting; `None` if that is not possible.
     pub(super) fn try_enter(&self) -> Option<RwLockReadGuard<'_, Place>> {
-        let place = match self.gate.try_read() {
-            Ok(place) => place,
-            Err(TryLockError::Poisoned(place)) => place.into_inner(),
-            Err(TryLockError::WouldBlock) => return None,
-        };
-        is_settled(&place).then_some(place)
+        self.gate.try_read().filter(|place| is_settled(place))
     }
 
     /// Returns the record as it is, even with an unfinished truncation. `None` if the file has no
     /// record.
     pub(super) fn look(&self) -> Result<Option<Record>> {
-        self.look_at(self.gate.write().unwrap_or_else(PoisonError::into_inner))
+        self.look_at(self.gate.write())
     }
 
     /// Does the same without waiting.
@@ -183,11 +176,7 @@ impl FileState {
     /// # Errors
     /// [`StoreError::WouldBlock`] if that is not possible.
     pub(super) fn try_look(&self) -> Result<Option<Record>> {
-        match self.gate.try_write() {
-            Ok(place) => self.look_at(place),
-            Err(TryLockError::Poisoned(place)) => self.look_at(place.into_inner()),
-            Err(TryLockError::WouldBlock) => Err(StoreError::WouldBlock),
-        }
+        self.look_at(self.gate.try_write().ok_or(StoreError::WouldBlock)?)
     }
 
     fn look_at(&self, mut place: RwLockWriteGuard<'_, Place>) -> Result<Option<Record>> {
@@ -202,7 +191,7 @@ impl FileState {
 
     /// Enters the gate exclusively.
     pub(super) fn enter_alone(&self) -> Result<RwLockWriteGuard<'_, Place>> {
-        let mut place = self.gate.write().unwrap_or_else(PoisonError::into_inner);
+        let mut place = self.gate.write();
         if *place == Place::Unknown {
             *place = self.load()?;
             if let Place::Striped(record) = &*place {
@@ -303,7 +292,7 @@ impl FileState {
 
     /// Places a file that has just been made with a size.
     pub(super) fn place_new(&self) -> Result<()> {
-        let mut place = self.gate.write().unwrap_or_else(PoisonError::into_inner);
+        let mut place = self.gate.write();
         if !matches!(*place, Place::Striped(_)) {
             *place = Place::Striped(self.make_record()?);
         }
@@ -337,23 +326,23 @@ impl FileState {
 
     /// Returns the running move of the file.
     pub(super) fn moving(&self) -> Option<Arc<Move>> {
-        lock(&self.moving).clone()
+        self.moving.lock().clone()
     }
 
     /// True if the file is being moved.
     pub(super) fn is_moving(&self) -> bool {
-        lock(&self.moving).is_some()
+        self.moving.lock().is_some()
     }
 
     /// Begins a move. The caller holds the gate exclusively.
     pub(super) fn set_moving(&self, moving: Arc<Move>) {
-        *lock(&self.moving) = Some(moving);
+        *self.moving.lock() = Some(moving);
     }
 
     /// Ends a move. With the gate held exclusively no writer is under way that saw the move.
     pub(super) fn end_move(&self) {
-        let _alone = self.gate.write().unwrap_or_else(PoisonError::into_inner);
-        *lock(&self.moving) = None;
+        let _alone = self.gate.write();
+        *self.moving.lock() = None;
     }
 
     /// Records that components may be longer than the size.
@@ -395,7 +384,7 @@ impl FileState {
     }
 
     pub(super) fn lock_size(&self) -> MutexGuard<'_, ()> {
-        lock(&self.size_lock)
+        self.size_lock.lock()
     }
 
     /// Extends the size to `end` at least, and updates the change attribute in any case. The caller
@@ -481,7 +470,7 @@ impl FileState {
 
     /// Returns an open of the metadata file for writing: one of a client, or the server's own.
     pub(super) fn writer(&self) -> Result<Arc<dyn OpenFile>> {
-        if let Some(file) = lock(&self.writer).as_ref().and_then(Weak::upgrade) {
+        if let Some(file) = self.writer.lock().as_ref().and_then(Weak::upgrade) {
             return Ok(file);
         }
         let mode = OpenMode { read: false, write: true };

@@ -5,7 +5,7 @@ use super::file::StripedFile;
 use super::pending::Entry;
 use super::record::{Record, STRIPES_XATTR};
 use super::state::FileState;
-use super::{Shared, StripedStore, lock, server, shown};
+use super::{Shared, StripedStore, server, shown};
 use dafs_store::{
     AccessMask, Acl, Attr, Capabilities, CreateHow, Created, Cred, DirChange, DirEntry, FileId,
     FsId, FsStat, Kind, LayoutForm, Layouts, Made, NewObject, OpenFile, OpenMode, Result, SetAttr,
@@ -59,7 +59,7 @@ impl Shared {
     /// Removes the components of a removed file. Leaves a file alone that has a name: a crash has
     /// brought the name back.
     fn remove_components(self: &Arc<Self>, entry: &Entry) -> Result<()> {
-        if lock(&self.held).contains(&entry.component) {
+        if self.held.lock().contains(&entry.component) {
             return Err(StoreError::Busy);
         }
         match self.meta.getattr(&entry.file) {

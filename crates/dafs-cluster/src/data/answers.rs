@@ -1,6 +1,6 @@
 //! The data server's answers to its metadata server.
 
-use super::{NodeCounters, Shared, lock};
+use super::{NodeCounters, Shared};
 use crate::link::{Answers, Pace};
 use crate::refusal::of_store;
 use dafs_mem::VolatileSlice;
@@ -73,7 +73,7 @@ impl DataAnswers {
     fn forget(&self, component: &ComponentId) -> Result<Answer<'static>> {
         let shared = self.shared.upgrade().ok_or(StoreError::Busy)?;
         // First, so that a use that begins now asks again.
-        lock(&shared.beliefs).forget(component);
+        shared.beliefs.lock().forget(component);
         self.node.forget(component).map(|()| Answer::Done)
     }
 }

@@ -1,7 +1,7 @@
 //! The data server's questions to its metadata server: the rights of clients, the sizes of files,
 //! and bytes on other nodes.
 
-use super::{DataNode, Shared, lock};
+use super::{DataNode, Shared};
 use crate::belief::Made;
 use crate::limits::{ASK_TIME, ASKS_MAX, CALL_TIME};
 use crate::refusal::{to_service, to_store};
@@ -73,12 +73,12 @@ impl Judge {
         // The sequence number is compared, and not a part of the key.
         StateUse { seqid: 0, ..wanted.clone() }.encode(&mut Encoder::new(&mut key));
         let seqid = state.seqid;
-        let believed = lock(&self.shared.beliefs).allow(component, (&key, seqid), time::now());
+        let believed = self.shared.beliefs.lock().allow(component, (&key, seqid), time::now());
         if let Some(made) = believed {
             return Ok(age(made));
         }
         for _ in 0..ASKS_MAX {
-            let question = lock(&self.shared.beliefs).ask(*component, time::now());
+            let question = self.shared.beliefs.lock().ask(*component, time::now());
             let answer =
                 self.ask(Call::CheckState(wanted.clone()), ASK_TIME, |answer| match answer {
                     Answer::Done => Ok(None),
@@ -91,7 +91,7 @@ impl Judge {
             let made = answer.map(|age| age.map(|age| time::now().saturating_sub(age)));
             let known = (key.as_slice().into(), seqid);
             let current =
-                lock(&self.shared.beliefs).answered(question, known, made.ok(), time::now());
+                self.shared.beliefs.lock().answered(question, known, made.ok(), time::now());
             // A refusal may be out of date as well, but does no harm.
             if current || made.is_err() {
                 return made.map(age);
@@ -119,7 +119,7 @@ impl Judge {
         limit: Duration,
         take: impl FnOnce(Answer<'_>) -> T,
     ) -> Result<T> {
-        let link = lock(&self.shared.link).clone();
+        let link = self.shared.link.lock().clone();
         link.ok_or(StoreError::Busy)?.call(call, limit, take).map_err(|_| StoreError::Busy)
     }
 }

@@ -27,6 +27,7 @@ use crate::seal::Sealer;
 use crate::secret::ClusterSecret;
 use answers::DataAnswers;
 use dafs_dat::connections::{Admitted, Connections, Origin};
+use dafs_mem::Mutex;
 use dafs_store::node::{DirectoryError, DirectoryNode, Node};
 use dafs_store::vital;
 use dafs_wire::cluster::{HELLO_BYTES_MAX, Joined, Refusal, VERSION};
@@ -34,7 +35,7 @@ use std::io::{self, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use thiserror::Error;
@@ -150,11 +151,6 @@ impl std::fmt::Debug for DataNode {
     }
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // The state is consistent between any two statements.
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl DataNode {
     /// Starts to accept metadata servers. A directory that already belongs to a node is opened at
     /// once.
@@ -202,15 +198,15 @@ impl DataNode {
 
     /// True if a metadata server is connected.
     pub fn is_connected(&self) -> bool {
-        lock(&self.shared.link).as_ref().is_some_and(|link| !link.is_closed())
+        self.shared.link.lock().as_ref().is_some_and(|link| !link.is_closed())
     }
 }
 
 impl Drop for DataNode {
     fn drop(&mut self) {
         self.shared.stop.store(true, Ordering::SeqCst);
-        drop(lock(&self.shared.announce).take());
-        if let Some(link) = lock(&self.shared.link).take() {
+        drop(self.shared.announce.lock().take());
+        if let Some(link) = self.shared.link.lock().take() {
             link.close();
         }
         // The thread sleeps in accept, and a connection wakes it.
@@ -295,7 +291,7 @@ impl Shared {
         Keys { mut sealer, opener }: Keys,
         end: Instant,
     ) -> Result<(), GreetError> {
-        let _joining = lock(&self.joining);
+        let _joining = self.joining.lock();
         // Past the end, the metadata server does not wait for the answer any more: it may have
         // connected again since.
         let in_time = || match Instant::now() < end {
@@ -325,12 +321,12 @@ impl Shared {
             Err(refusal) => return refused(&mut sealer, refusal),
         };
         in_time()?;
-        let last = lock(&self.link).clone();
+        let last = self.link.lock().clone();
         if last.is_some_and(|last| !last.drain(DRAIN_TIME)) {
             return refused(&mut sealer, Refusal::Busy);
         }
-        *lock(&self.link) = None;
-        lock(&self.beliefs).forget_all();
+        *self.link.lock() = None;
+        self.beliefs.lock().forget_all();
         // Uses that the earlier metadata server has authorised end before any work for the next
         // one.
         if answering.await_uses(DRAIN_TIME).is_err() {
@@ -348,10 +344,10 @@ impl Shared {
         let node = answering.clone();
         let answers = Arc::new(DataAnswers { node, shared: Arc::downgrade(self) });
         let link = Link::start("dafs-control", stream, (sealer, opener), answers)?;
-        *lock(&self.link) = Some(Arc::new(link));
+        *self.link.lock() = Some(Arc::new(link));
         // The drop may have checked the link before it was set.
         if self.stop.load(Ordering::SeqCst) {
-            *lock(&self.link) = None;
+            *self.link.lock() = None;
         }
         tracing::info!(number = wanted.number, "a metadata server is there");
         Ok(())
@@ -387,14 +383,14 @@ impl Shared {
         let opened = Opened { node, store, component_secret };
         let judge = Judge { shared: self.clone() };
         let mut announce =
-            lock(&self.announce).take().ok_or_else(|| io::Error::other("it ends"))?;
+            self.announce.lock().take().ok_or_else(|| io::Error::other("it ends"))?;
         match announce(opened.clone(), judge) {
             Ok(answering) => {
                 let serving = self.serving.get_or_init(|| Serving { opened, answering });
                 Ok(&serving.answering.node)
             }
             Err(error) => {
-                *lock(&self.announce) =
+                *self.announce.lock() =
                     Some(announce).filter(|_| !self.stop.load(Ordering::SeqCst));
                 Err(error.into())
             }

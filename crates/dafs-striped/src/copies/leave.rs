@@ -11,7 +11,7 @@
 use super::super::pending::Entry;
 use super::super::record::{Record, Whole};
 use super::super::state::{FileState, Place};
-use super::super::{Shared, StripedStore, lock};
+use super::super::{Shared, StripedStore};
 use super::copied;
 use crate::limits::MEND_BAR;
 use dafs_store::node::ComponentId;
@@ -60,7 +60,7 @@ struct Moving<'a> {
 
 impl Drop for Moving<'_> {
     fn drop(&mut self) {
-        lock(&self.shared.moving).remove(&self.component);
+        self.shared.moving.lock().remove(&self.component);
     }
 }
 
@@ -79,7 +79,7 @@ impl FileState {
         // Released first, to avoid a deadlock: the thread that works off the list enters the gates
         // of files while it holds the lock of the list.
         drop(place);
-        lock(&shared.moving).insert(component);
+        shared.moving.lock().insert(component);
         let _moving = Moving { shared, component };
         let server = shared.as_server()?;
         shared.enter_moved(Entry { component, file: self.id(), nodes })?;

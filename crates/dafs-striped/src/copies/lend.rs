@@ -7,14 +7,14 @@
 
 use super::super::record::{Record, places};
 use super::super::state::FileState;
-use super::super::{Shared, StripedStore, lock};
+use super::super::{Shared, StripedStore};
 use super::{Chore, Lending, Step};
 use crate::limits::{COPY_REPORT_PAUSE, LENDING_PAUSE, RETURN_WAIT};
 use dafs_store::node::ComponentId;
 use dafs_store::{CopyState, DeviceKey, FileCopy, FileId, Placement, Result, Spread, StoreError};
 use siphasher::sip128::{Hasher128, SipHasher24};
 use std::hash::Hasher;
-use std::sync::{MutexGuard, PoisonError};
+use std::sync::MutexGuard;
 use std::time::{Duration, Instant};
 
 impl Shared {
@@ -41,7 +41,7 @@ impl Shared {
 
 impl FileState {
     fn lending(&self) -> MutexGuard<'_, Lending> {
-        lock(&self.copies().lending)
+        self.copies().lending.lock()
     }
 
     pub(in super::super) fn is_lent(&self) -> bool {
@@ -66,7 +66,7 @@ impl FileState {
 
     /// Asks the service if clients still hold layouts for writing. With `recall` it recalls them.
     pub(super) fn ask_lent(&self, recall: bool) {
-        let mut asked = lock(&self.shared().asked);
+        let mut asked = self.shared().asked.lock();
         *asked.entry(self.id()).or_default() |= recall;
     }
 
@@ -76,7 +76,7 @@ impl FileState {
         self.ask_lent(true);
         let lent = |lending: &mut Lending| lending.lent;
         let waited = self.copies().returned.wait_timeout_while(self.lending(), RETURN_WAIT, lent);
-        match waited.unwrap_or_else(PoisonError::into_inner).1.timed_out() {
+        match waited.1.timed_out() {
             false => Ok(()),
             true => Err(StoreError::Busy),
         }
@@ -229,14 +229,14 @@ impl StripedStore {
     /// True if clients may use the copy on a node. They may not use a stale copy, or one that the
     /// record does not name any more.
     pub fn may_be_used(&self, component: &ComponentId, node: u32) -> bool {
-        let files = lock(&self.shared.files);
+        let files = self.shared.files.lock();
         let usable = files.get(component).and_then(|known| known.usable.as_ref());
         usable.is_none_or(|nodes| nodes.contains(&node))
     }
 
     /// Asks `sink` about clients that hold layouts for writing.
     pub(in super::super) fn ask_of_lent(&self, sink: &mut dyn FnMut(FileId, bool) -> bool) {
-        let asked = std::mem::take(&mut *lock(&self.shared.asked));
+        let asked = std::mem::take(&mut *self.shared.asked.lock());
         for (file, recall) in asked {
             let state = self.shared.state(&file);
             // `sink` does not know layouts that are given out from now on.

@@ -13,7 +13,7 @@
 use super::super::pending::Entry;
 use super::super::record::{Record, Whole, places};
 use super::super::state::{FileState, Place};
-use super::super::{Shared, StripedStore, lock};
+use super::super::{Shared, StripedStore};
 use super::{Order, Step, copied};
 use crate::limits::{MEND_BAR, MEND_PIECE_BYTES, SURE_NAP};
 use dafs_mem::VolatileSlice;
@@ -38,7 +38,7 @@ impl StripedStore {
     pub fn mend(&self, idle: Duration, pace: &dyn Fn(usize) -> bool) {
         let shared = &self.shared;
         // Writers wait less if their data is stable already.
-        let torn: Vec<_> = lock(&shared.torn).values().cloned().collect();
+        let torn: Vec<_> = shared.torn.lock().values().cloned().collect();
         for state in torn {
             if !pace(0) {
                 return;
@@ -284,7 +284,7 @@ impl FileState {
 
     fn forget_torn(&self) {
         // The last reference to the state is dropped after the lock is released.
-        let known = lock(&self.shared().torn).remove(&self.id());
+        let known = self.shared().torn.lock().remove(&self.id());
         drop(known);
     }
 }

@@ -31,18 +31,19 @@ mod mend;
 
 pub use leave::Leaving;
 
+use super::Shared;
 use super::pending::Entry;
 use super::record::{Record, Whole, places, remapped};
 use super::state::{FileState, Place};
-use super::{Shared, lock};
 use crate::limits::{
     COPY_ATTEMPTS_MAX, COPY_REPORT_PAUSE, COPY_REPORT_PAUSE_MAX, COPY_TURNS_MAX, SURE_NAP,
     SURE_NAPS_MAX, SURE_WAITERS_MAX, TORN_FILES_MAX,
 };
+use dafs_mem::{Condvar, Mutex};
 use dafs_store::node::Node;
 use dafs_store::{COPIES_MAX, FileId, Result, StoreError};
+use std::sync::MutexGuard;
 use std::sync::atomic::{AtomicU8, Ordering};
-use std::sync::{Condvar, Mutex, MutexGuard};
 use std::time::Instant;
 
 /// The value of `truth` if no copy is authoritative: all fresh copies are equally good.
@@ -127,7 +128,7 @@ impl Default for Copies {
 
 impl Copies {
     fn order(&self) -> MutexGuard<'_, Order> {
-        lock(&self.order)
+        self.order.lock()
     }
 
     /// Returns the authoritative copy, if there is one.
@@ -358,7 +359,7 @@ impl FileState {
     /// Reports a change of the file's placement, if clients know the placement.
     fn note_moved(&self, record: &Record) {
         if self.announce_again(record) {
-            lock(&self.shared().moved).push(self.id());
+            self.shared().moved.lock().push(self.id());
         }
     }
 
@@ -388,11 +389,11 @@ impl FileState {
     /// many such files: then the next user finds the file torn, and the verifiers of its unstable
     /// data are lost.
     fn note_torn(&self) -> bool {
-        if lock(&self.shared().torn).contains_key(&self.id()) {
+        if self.shared().torn.lock().contains_key(&self.id()) {
             return true;
         }
         let own = self.shared().state(&self.id());
-        let mut torn = lock(&self.shared().torn);
+        let mut torn = self.shared().torn.lock();
         let noted = torn.len() < TORN_FILES_MAX || torn.contains_key(&self.id());
         let before = if noted { torn.insert(self.id(), own) } else { None };
         drop(torn);
