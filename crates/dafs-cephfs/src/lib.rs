@@ -367,8 +367,8 @@ fn spread(
     let rados = Rados::connect(&as_client.cluster)?;
     let map = Arc::new(OsdMap::new(Box::new(rados)).map_err(OpenError::Map)?);
     let ids = Arc::new(match options.data_secret {
-        Some(secret) => data_ids(secret, &[]),
-        None => data_ids(options.secret, &fs_id.0),
+        Some(secret) => Ids::of_data_servers(ID_VERSION, secret, &[]),
+        None => Ids::of_data_servers(ID_VERSION, options.secret, &fs_id.0),
     });
     let data_fs = ids.fs_id();
     let mut servers = Vec::new();
@@ -405,15 +405,6 @@ fn spread(
     let watch = Periodic::start("dafs-ceph-watch", WATCH_INTERVAL, &spread, Spread::turn);
     let watch = watch.map_err(OpenError::Thread)?;
     Ok((spread, watch))
-}
-
-/// Makes the file ids for data servers. The key is known to them and to the metadata server; `of`
-/// distinguishes them from those of other stores.
-fn data_ids(secret: ExportSecret, of: &[u8]) -> Ids {
-    let mut hasher = SipHasher24::new_with_key(secret.as_bytes());
-    hasher.write(b"data servers");
-    hasher.write(of);
-    Ids::new(ID_VERSION, FsId(hasher.finish128().as_bytes()), secret)
 }
 
 /// Returns the object of some attributes. For objects in a snapshot, the library returns the

@@ -7,13 +7,15 @@
 //!   could not make stable before as lost.
 
 use crate::data::CephData;
+use crate::id::ID_VERSION;
 use crate::limits::WATCH_INTERVAL;
 use crate::map::OsdMap;
 use crate::nudge::{Nudge, Waits};
 use crate::server::{component, object};
 use crate::sys::{ClusterOptions, Mount, MountOptions, Rados};
-use crate::{OpenError, data_ids, in_time};
+use crate::{OpenError, in_time};
 use dafs_mem::{Mutex, VolatileSlice};
+use dafs_store::inode::Ids;
 use dafs_store::node::{ComponentId, Node, NodeSpace, Written};
 use dafs_store::vital::Periodic;
 use dafs_store::{ExportSecret, FileId, Result, Stability, StoreError};
@@ -99,7 +101,7 @@ impl CephNode {
         let mount = Arc::new(Mount::new(&mounting)?);
         let nudge = Nudge::start(&mounting.waits, [&mount].into_iter());
         let nudge = Mutex::new(nudge.map_err(OpenError::Thread)?);
-        let ids = Arc::new(data_ids(data_secret, &[]));
+        let ids = Arc::new(Ids::of_data_servers(ID_VERSION, data_secret, &[]));
         let (data_fs, daemons) = (ids.fs_id(), options.daemons.into_iter().collect());
         let data = Arc::new(CephData::new(mount, map.clone(), ids, data_fs, daemons, true));
         let turn = move |data: &CephData| {

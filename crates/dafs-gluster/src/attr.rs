@@ -2,22 +2,10 @@
 
 use crate::sys::{Stat, no_stat, set};
 use dafs_store::backend::{MODE_BITS, nameless};
-use dafs_store::{Attr, Kind, Result, SetAttr, SetTime, StoreError, TimeSpec};
+use dafs_store::inode::{device_of, kind_of, time_to_set};
+use dafs_store::{Attr, Kind, Result, SetAttr, StoreError, TimeSpec};
 use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt;
-
-fn kind(mode: u32) -> Result<Kind> {
-    match mode & libc::S_IFMT {
-        libc::S_IFREG => Ok(Kind::Regular),
-        libc::S_IFDIR => Ok(Kind::Directory),
-        libc::S_IFLNK => Ok(Kind::Symlink),
-        libc::S_IFBLK => Ok(Kind::BlockDevice),
-        libc::S_IFCHR => Ok(Kind::CharDevice),
-        libc::S_IFSOCK => Ok(Kind::Socket),
-        libc::S_IFIFO => Ok(Kind::Fifo),
-        _ => Err(StoreError::Io),
-    }
-}
 
 fn time(seconds: i64, nanoseconds: i64) -> TimeSpec {
     TimeSpec { seconds, nanoseconds: u32::try_from(nanoseconds).unwrap_or(0) }
@@ -29,7 +17,7 @@ fn time(seconds: i64, nanoseconds: i64) -> TimeSpec {
 /// # Errors
 /// [`StoreError::Io`] for an unknown kind.
 pub(crate) fn attr(stat: &Stat) -> Result<Attr> {
-    let kind = kind(stat.st_mode)?;
+    let kind = kind_of(stat.st_mode)?;
     let ctime = time(stat.st_ctime, stat.st_ctime_nsec);
     Ok(Attr {
         kind,
@@ -40,12 +28,7 @@ pub(crate) fn attr(stat: &Stat) -> Result<Attr> {
         size: u64::try_from(stat.st_size).map_err(|_| StoreError::Io)?,
         space_used: u64::try_from(stat.st_blocks).unwrap_or(0).saturating_mul(512),
         file_id: stat.st_ino,
-        raw_device: match kind {
-            Kind::BlockDevice | Kind::CharDevice => {
-                (libc::major(stat.st_rdev), libc::minor(stat.st_rdev))
-            }
-            _ => (0, 0),
-        },
+        raw_device: device_of(kind, stat.st_rdev),
         atime: time(stat.st_atime, stat.st_atime_nsec),
         mtime: time(stat.st_mtime, stat.st_mtime_nsec),
         ctime,
@@ -98,15 +81,9 @@ pub(crate) fn change(change: &SetAttr) -> Result<(Stat, i32)> {
         mask |= set::GID;
     }
     let mut now = None;
-    let mut at = |wish: SetTime| match wish {
-        SetTime::Now => Ok(*now.get_or_insert_with(clock)),
-        // Some parts of GlusterFS keep seconds in 32 bits, and would wrap other values.
-        SetTime::To(TimeSpec { seconds, nanoseconds })
-            if nanoseconds >= 1_000_000_000 || u32::try_from(seconds).is_err() =>
-        {
-            Err(StoreError::Invalid)
-        }
-        SetTime::To(TimeSpec { seconds, nanoseconds }) => Ok((seconds, nanoseconds.into())),
+    let mut at = |wish| {
+        let TimeSpec { seconds, nanoseconds } = time_to_set(wish, &mut now)?;
+        Ok::<_, StoreError>((seconds, nanoseconds.into()))
     };
     if let Some(wish) = change.atime {
         (stat.st_atime, stat.st_atime_nsec) = at(wish)?;
@@ -117,10 +94,4 @@ pub(crate) fn change(change: &SetAttr) -> Result<(Stat, i32)> {
         mask |= set::MTIME;
     }
     Ok((stat, mask))
-}
-
-fn clock() -> (i64, i64) {
-    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-    let since = since.unwrap_or_default();
-    (i64::try_from(since.as_secs()).unwrap_or(i64::MAX), since.subsec_nanos().into())
 }

@@ -26,8 +26,8 @@ use dafs_mem::{Mutex, VolatileSlice, preadv2, pwritev2};
 use dafs_store::backend::{FILE_BYTES_MAX, Uses, continued, continued_to_end};
 use dafs_store::inode::{Ids, Inode};
 use dafs_store::{
-    Attr, DataFile, DataFiles, FileId, FsId, FsStat, NAME_BYTES_MAX, OpenFile, PartOfFile, Result,
-    Stability, StoreError, Wait,
+    Attr, DataFile, DataFiles, FileId, FsId, OpenFile, PartOfFile, Result, Stability, StoreError,
+    Wait,
 };
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::any::Any;
@@ -313,14 +313,6 @@ impl DataFiles for GlusterData {
     fn indirect_bytes(&self) -> u64 {
         self.shared.indirect_bytes.load(Ordering::Relaxed)
     }
-
-    fn space(&self) -> Result<FsStat> {
-        Ok(FsStat {
-            name_bytes_max: NAME_BYTES_MAX as u32,
-            file_bytes_max: FILE_BYTES_MAX,
-            ..FsStat::default()
-        })
-    }
 }
 
 /// A file of a data server.
@@ -439,14 +431,5 @@ impl DataFile for GlusterDataFile {
 
     fn use_ends(&self, begun: u64) {
         self.data.uses.end(&self.gfid, begun);
-    }
-
-    /// Serves all of them, also those on other bricks.
-    fn served_bytes(&self, _offset: u64, len: usize) -> Result<usize> {
-        Ok(len)
-    }
-
-    fn file_size(&self) -> Result<Option<u64>> {
-        self.attr().map(|attr| Some(attr.size))
     }
 }

@@ -333,8 +333,8 @@ fn spread(
     }
     let volume = plain_volume(mount)?;
     let ids = Arc::new(match options.data_secret {
-        Some(secret) => data_ids(secret, &[]),
-        None => data_ids(options.secret, &fs_id.0),
+        Some(secret) => Ids::of_data_servers(ID_VERSION, secret, &[]),
+        None => Ids::of_data_servers(ID_VERSION, options.secret, &fs_id.0),
     });
     let data_fs = ids.fs_id();
     let mut servers = Vec::new();
@@ -380,15 +380,6 @@ fn open_brick(
 ) -> std::result::Result<Brick, OpenError> {
     Brick::open(Path::new(path), volume_id)
         .map_err(|error| OpenError::Brick { brick: brick.to_owned(), error })
-}
-
-/// Makes the file ids for data servers. The key is known to them and to the metadata server; `of`
-/// distinguishes them from those of other stores.
-fn data_ids(secret: ExportSecret, of: &[u8]) -> Ids {
-    let mut hasher = SipHasher24::new_with_key(secret.as_bytes());
-    hasher.write(b"data servers");
-    hasher.write(of);
-    Ids::new(ID_VERSION, FsId(hasher.finish128().as_bytes()), secret)
 }
 
 /// Returns the directory at a path from the root of the volume. Follows no links.

@@ -11,11 +11,12 @@
 
 use crate::data::GlusterData;
 use crate::layouts::touch;
-use crate::limits::WATCH_INTERVAL;
+use crate::limits::{ID_VERSION, WATCH_INTERVAL};
 use crate::sys::{Mount, MountOptions};
 use crate::volume::Volume;
-use crate::{OpenError, data_ids, mounted, open_brick, path_of_brick, plain_volume};
+use crate::{OpenError, mounted, open_brick, path_of_brick, plain_volume};
 use dafs_mem::VolatileSlice;
+use dafs_store::inode::Ids;
 use dafs_store::node::{ComponentId, Node, NodeSpace, Written};
 use dafs_store::vital::Periodic;
 use dafs_store::{ExportSecret, FileId, Result, Stability, StoreError};
@@ -75,7 +76,7 @@ impl GlusterNode {
         let volume_id = mount.volume_id().map_err(OpenError::VolumeId)?;
         let path = path_of_brick(&plain_volume(&mount)?, &brick)?;
         let opened = open_brick(&path, &brick, &volume_id)?;
-        let ids = Arc::new(data_ids(data_secret, &[]));
+        let ids = Arc::new(Ids::of_data_servers(ID_VERSION, data_secret, &[]));
         let data_fs = ids.fs_id();
         let data = Arc::new(GlusterData::new(mount.clone(), opened, ids, data_fs));
         let watched = mount.clone();

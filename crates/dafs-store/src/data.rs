@@ -4,10 +4,11 @@
 //! * A data server knows no names and no rights. A client with a handle that was sealed for the
 //!   data server may use the file, if the metadata server authorises each use.
 
+use crate::limits::FILE_BYTES_MAX;
 use crate::{
     AccessMask, Acl, Attr, Capabilities, CreateHow, Created, Cred, DirChange, DirEntry,
-    FILE_ID_BYTES, FileId, FsId, FsStat, Kind, Made, NewObject, OpenFile, OpenMode, Result,
-    SetAttr, SetXattr, Store, StoreError, TimeSpec,
+    FILE_ID_BYTES, FileId, FsId, FsStat, Kind, Made, NAME_BYTES_MAX, NewObject, OpenFile, OpenMode,
+    Result, SetAttr, SetXattr, Store, StoreError, TimeSpec,
 };
 use dafs_mem::VolatileSlice;
 use std::sync::Arc;
@@ -33,11 +34,17 @@ pub trait DataFiles: Send + Sync {
     /// Returns the number of bytes that clients asked for here although another node has them.
     fn indirect_bytes(&self) -> u64;
 
-    /// Returns the space for content.
+    /// Returns the space for content; zeros where the file system alone knows it.
     ///
     /// # Errors
     /// The node's.
-    fn space(&self) -> Result<FsStat>;
+    fn space(&self) -> Result<FsStat> {
+        Ok(FsStat {
+            name_bytes_max: NAME_BYTES_MAX as u32,
+            file_bytes_max: FILE_BYTES_MAX,
+            ..FsStat::default()
+        })
+    }
 }
 
 /// An open file, or the part of one on this data server.
@@ -48,17 +55,22 @@ pub trait DataFile: OpenFile {
     /// Ends a request.
     fn use_ends(&self, begun: u64);
 
-    /// Returns how many of `len` bytes from `offset` on one request can read or write here.
+    /// Returns how many of `len` bytes from `offset` on one request can read or write here: all,
+    /// where a data server reaches the bytes of others, too.
     ///
     /// # Errors
     /// The node's.
-    fn served_bytes(&self, offset: u64, len: usize) -> Result<usize>;
+    fn served_bytes(&self, _offset: u64, len: usize) -> Result<usize> {
+        Ok(len)
+    }
 
     /// Returns the size of the whole file; `None` where only the metadata server knows it.
     ///
     /// # Errors
     /// The node's.
-    fn file_size(&self) -> Result<Option<u64>>;
+    fn file_size(&self) -> Result<Option<u64>> {
+        self.attr().map(|attr| Some(attr.size))
+    }
 }
 
 /// A request may work on a file while this guard lives. It is made before the request is

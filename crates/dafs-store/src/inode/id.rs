@@ -14,6 +14,8 @@
 
 use crate::{ExportSecret, FILE_ID_BYTES, FileId, FsId, Result, StoreError};
 use siphasher::sip::SipHasher24;
+use siphasher::sip128::{Hasher128, SipHasher24 as SipHasher128};
+use std::hash::Hasher;
 
 const KEY: usize = 8;
 const KEY_END: usize = KEY + 16;
@@ -31,6 +33,15 @@ impl Ids {
     /// Makes the ids of a file system. `version` differs between engines.
     pub fn new(version: u8, fs_id: FsId, secret: ExportSecret) -> Self {
         Self { version, fs_id, secret }
+    }
+
+    /// Makes the file ids for data servers. The key is known to them and to the metadata server; `of`
+    /// distinguishes them from those of other stores.
+    pub fn of_data_servers(version: u8, secret: ExportSecret, of: &[u8]) -> Self {
+        let mut hasher = SipHasher128::new_with_key(secret.as_bytes());
+        hasher.write(b"data servers");
+        hasher.write(of);
+        Self::new(version, FsId(hasher.finish128().as_bytes()), secret)
     }
 
     /// Returns the identity of the file system.

@@ -11,12 +11,14 @@
 //!
 //! [`Store`]: crate::Store
 
+mod attr;
 mod id;
 mod names;
 mod placed;
 mod rights;
 mod store;
 
+pub use attr::{device_of, kind_of, time_to_set};
 pub use id::Ids;
 pub use names::{check_regular, flags};
 pub use placed::{Placed, epoch_of};
