@@ -2,7 +2,8 @@
 
 use super::attr::get::fsid;
 use super::attr::layout_type;
-use super::callback::{Callback, OffloadOutcome};
+use super::callback::Callback;
+use super::ops::offload::OffloadOutcome;
 use super::stateid;
 use crate::wire_handle;
 use dafs_wire::nfs4::{

@@ -11,6 +11,7 @@
 //!   Reports to the service are returned to the caller ([`CallbackReport`]).
 
 use super::back_message::{self, BackAnswer};
+use super::ops::offload::OffloadOutcome;
 use super::session::{NfsClient, Session};
 use crate::connection::Connection;
 use crate::limits::{
@@ -43,19 +44,6 @@ pub(crate) enum Callback {
     LockAvailable { handle: Handle, client: u64, owner: Vec<u8> },
     /// CB_OFFLOAD: an asynchronous copy has ended.
     Offload { handle: Handle, stateid: Stateid, outcome: OffloadOutcome },
-}
-
-/// The result of an asynchronous copy.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct OffloadOutcome {
-    /// The final status.
-    pub(crate) status: Status,
-    /// Bytes copied.
-    pub(crate) copied: u64,
-    /// The stability of the copied data.
-    pub(crate) committed: dafs_wire::nfs4::StableHow,
-    /// The write verifier.
-    pub(crate) verifier: [u8; 8],
 }
 
 impl Callback {

@@ -6,12 +6,12 @@
 //! Invariants
 //! * All copies are made slice by slice on the pool. Before each slice other jobs get their turns.
 
-use super::offload::Copy;
+use super::offload::{Copy, OffloadOutcome};
 use super::read::READ;
 use super::write::WRITE;
 use crate::limits::{COPY_SLICE_BYTES, COPY_SYNCHRONOUS_BYTES_MAX};
 use crate::shared::NfsShared;
-use crate::v4::callback::{Callback, OffloadOutcome};
+use crate::v4::callback::Callback;
 use crate::v4::compound::context::{CallContext, Copied, OpContext};
 use crate::v4::status::{OpError, OpResult, of_io};
 use dafs_service::{Caller, Client, Handle, Place, StateRef};

@@ -10,7 +10,7 @@
 
 use crate::limits::{COPIES_ENDED_MAX, COPIES_PER_CLIENT_MAX, COPIES_RUNNING_MAX};
 use dafs_service::{ClientKey, Host, has_share};
-use dafs_wire::nfs4::{Stateid, Status};
+use dafs_wire::nfs4::{StableHow, Stateid, Status};
 use rustc_hash::FxHashMap;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -18,6 +18,19 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// The last four bytes of a copy's state-id, which are zero in those of the service.
 const MARK: [u8; 4] = *b"copy";
+
+/// The result of an asynchronous copy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct OffloadOutcome {
+    /// The final status.
+    pub(crate) status: Status,
+    /// Bytes copied.
+    pub(crate) copied: u64,
+    /// The stability of the copied data.
+    pub(crate) committed: StableHow,
+    /// The write verifier.
+    pub(crate) verifier: [u8; 8],
+}
 
 /// A running copy, or one that has ended a short while ago.
 #[derive(Debug)]
