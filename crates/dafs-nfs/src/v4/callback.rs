@@ -49,19 +49,15 @@ pub(crate) enum Callback {
 impl Callback {
     /// Returns the report to the service if the callback cannot be sent.
     fn failed(&self) -> Option<CallbackReport> {
-        match self {
-            Self::Attributes { query, .. } => {
-                Some(CallbackReport::Attributes { query: *query, answer: None })
+        Some(match *self {
+            Self::Attributes { query, .. } => CallbackReport::Attributes { query, answer: None },
+            Self::Recall { state, .. } => CallbackReport::RecallFailed { state },
+            Self::RecallLayout { state, .. } => CallbackReport::LayoutRecallFailed { state },
+            Self::RecallLayouts { of, form } => CallbackReport::LayoutsRecallFailed { of, form },
+            Self::DeviceGone { .. } | Self::LockAvailable { .. } | Self::Offload { .. } => {
+                return None;
             }
-            Self::Recall { state, .. } => Some(CallbackReport::RecallFailed { state: *state }),
-            Self::RecallLayout { state, .. } => {
-                Some(CallbackReport::LayoutRecallFailed { state: *state })
-            }
-            Self::RecallLayouts { of, form } => {
-                Some(CallbackReport::LayoutsRecallFailed { of: *of, form: *form })
-            }
-            Self::DeviceGone { .. } | Self::LockAvailable { .. } | Self::Offload { .. } => None,
-        }
+        })
     }
 }
 
@@ -405,24 +401,20 @@ impl Callbacks {
         match verdict {
             Verdict::Done(attributes) => {
                 self.fault = false;
-                match pending.callback {
-                    Callback::Attributes { query, .. } => {
-                        Some(CallbackReport::Attributes { query, answer: attributes })
-                    }
-                    _ => None,
-                }
+                let Callback::Attributes { query, .. } = pending.callback else { return None };
+                Some(CallbackReport::Attributes { query, answer: attributes })
             }
             Verdict::Forgotten => {
                 self.fault = false;
-                match pending.callback {
+                Some(match pending.callback {
                     Callback::RecallLayout { state, .. } => {
-                        Some(CallbackReport::LayoutForgotten { state })
+                        CallbackReport::LayoutForgotten { state }
                     }
                     Callback::RecallLayouts { of, form } => {
-                        Some(CallbackReport::LayoutsForgotten { of, form })
+                        CallbackReport::LayoutsForgotten { of, form }
                     }
-                    callback => callback.failed(),
-                }
+                    callback => return callback.failed(),
+                })
             }
             Verdict::Again if pending.tries < BACK_TRIES_MAX => {
                 pending.tries += 1;
@@ -444,8 +436,7 @@ impl Callbacks {
     fn find(&self, token: u64) -> Option<(usize, usize)> {
         self.sessions.iter().enumerate().find_map(|(at, session)| {
             let is_it = |slot: &BackSlot| {
-                matches!(slot,
-                BackSlot::Busy { sent: Some((sent, _)), .. } if *sent == token)
+                matches!(slot, BackSlot::Busy { sent: Some((sent, _)), .. } if *sent == token)
             };
             Some((at, session.slots.iter().position(is_it)?))
         })
