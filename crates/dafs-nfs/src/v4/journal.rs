@@ -392,6 +392,7 @@ impl Progress {
     ///
     /// # Errors
     /// `Later` while it has to wait. The error of the journal.
+    #[inline]
     pub(super) fn settle_earlier(&mut self, op: (u32, OpNum), results: Results<'_>) -> OpResult {
         let (op_index, number) = op;
         if leaves_no_trace(number) {

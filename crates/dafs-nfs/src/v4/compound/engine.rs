@@ -196,8 +196,10 @@ impl Runner {
         } else {
             let op_index = cx.frame.op_index;
             let (journal, results) = cx.journal();
-            let settled = journal.settle_earlier((op_index, op_number), results);
-            settled.and_then(|()| dispatch::run(cx, &op, decoder.rest()))
+            match journal.settle_earlier((op_index, op_number), results) {
+                Ok(()) => dispatch::run(cx, &op, decoder.rest()),
+                waits => waits,
+            }
         };
         (number, result)
     }
