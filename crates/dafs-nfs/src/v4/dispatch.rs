@@ -8,10 +8,10 @@ use dafs_wire::nfs4::{Op, OpNum, Status};
 /// Runs an operation. Operations on clients, sessions, file handles and state-ids as such are in
 /// this file. Those on files are in [`ops`]. `rest` are the operations that follow.
 pub(crate) fn run<'a>(cx: &mut OpContext<'a>, op: &Op<'a>, rest: &[u8]) -> OpResult {
-    if let Some(role) = cx.shared().data_role() {
-        if let Some(result) = data::run(cx, role, op) {
-            return result;
-        }
+    if let Some(role) = cx.shared().data_role()
+        && let Some(result) = data::run(cx, role, op)
+    {
+        return result;
     }
     match op {
         Op::Sequence(args) => session_ops::sequence::sequence(cx, args, rest),
