@@ -309,7 +309,7 @@ impl NfsShared {
     /// Drops durable replies of a session, because no client will ask for them after a restart.
     fn forget_replies(&self, session: &Session) {
         if session.is_persistent() {
-            self.service.forget_session(&session_key(session.id()));
+            self.service.durable.forget_session(&session_key(session.id()));
         }
     }
 

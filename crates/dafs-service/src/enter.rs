@@ -47,7 +47,7 @@ impl Service {
     }
 
     pub(crate) fn clock(&self, caller: Caller<'_>) -> Clock {
-        Clock { now_ns: caller.now_ns, lease_ns: self.lease_ns() }
+        Clock { now_ns: caller.now_ns, lease_ns: self.config.lease_ns() }
     }
 
     /// An applicant for new state.

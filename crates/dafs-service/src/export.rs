@@ -17,7 +17,8 @@ use rustc_hash::{FxHashMap, FxHasher};
 use siphasher::sip128::{Hasher128, SipHasher13};
 use std::borrow::Cow;
 use std::hash::{Hash, Hasher};
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
 use thiserror::Error;
 
 /// The callers whose requests run as the anonymous user.
@@ -329,6 +330,32 @@ impl Namespace {
         let pseudo = self.pseudo?;
         let export = self.by_fs.get(&dir.fs)?;
         (dir.fs != pseudo && export.store.root() == dir.file).then_some(self.root)
+    }
+}
+
+/// The exports now, which the administrator may replace.
+pub(crate) struct Exports {
+    namespace: RwLock<Arc<Namespace>>,
+    /// Counts the replacements.
+    version: AtomicU64,
+}
+
+impl Exports {
+    pub(crate) fn new(namespace: Namespace) -> Self {
+        Self { namespace: RwLock::new(Arc::new(namespace)), version: AtomicU64::new(0) }
+    }
+
+    pub(crate) fn namespace(&self) -> Arc<Namespace> {
+        self.namespace.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(crate) fn version(&self) -> u64 {
+        self.version.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn replace(&self, namespace: Arc<Namespace>) {
+        *self.namespace.write().unwrap_or_else(PoisonError::into_inner) = namespace;
+        self.version.fetch_add(1, Ordering::Release);
     }
 }
 

@@ -96,6 +96,8 @@ pub(crate) use open::Break;
 use append::Writers;
 use client::ClientTable;
 use dafs_store::{Cred, Wait};
+use durable::Durable;
+use export::Exports;
 use fence::Fences;
 use grace::Grace;
 use guards::Guards;
@@ -105,7 +107,7 @@ use lock::LockLog;
 use replies::EndedSessions;
 use stateless::StatelessFiles;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use table::{Ended, StateTable};
 
@@ -153,6 +155,11 @@ impl ServiceConfig {
             recall_wait,
         }
     }
+
+    /// The lease in nanoseconds.
+    pub(crate) fn lease_ns(&self) -> u64 {
+        u64::try_from(self.lease_time.as_nanos()).unwrap_or(u64::MAX)
+    }
 }
 
 /// The origin of a request, and its time.
@@ -175,9 +182,7 @@ pub struct Caller<'a> {
 /// The one shared state of a server.
 pub struct Service {
     config: ServiceConfig,
-    namespace: RwLock<Arc<Namespace>>,
-    /// Counts the replacements of the exports.
-    namespaces: AtomicU64,
+    exports: Arc<Exports>,
     clients: Mutex<ClientTable>,
     /// Expired clients that blocked a caller that may not wait. [`tick`](Self::tick) ends them.
     doomed: Mutex<Vec<Arc<Client>>>,
@@ -200,10 +205,8 @@ pub struct Service {
     queries: AtomicU64,
     stateless: StatelessFiles,
     ended_sessions: EndedSessions,
-    /// The journal, if the server keeps one.
-    keeper: OnceLock<Arc<durable::Keeper>>,
-    /// The write verifier that changes when unstable data may be lost.
-    lost: Arc<OnceLock<Arc<WriteVerifier>>>,
+    /// Changes whose replies survive a crash.
+    pub durable: Durable,
     /// Held while an operation removes or replaces a name in a directory. Opens and I/O do not take
     /// it.
     names: Box<[Mutex<()>]>,
@@ -296,6 +299,7 @@ impl Service {
         records: Box<dyn ClientRecords>,
         grace: Grace,
     ) -> Self {
+        let exports = Arc::new(Exports::new(namespace));
         let index = Arc::new(Index::new(config.instance));
         let guards = Arc::new(Guards::new());
         let writers = Arc::new(Writers::new());
@@ -309,8 +313,8 @@ impl Service {
         );
         Self {
             config,
-            namespace: RwLock::new(Arc::new(namespace)),
-            namespaces: AtomicU64::new(0),
+            durable: Durable::new(exports.clone(), config.lease_ns()),
+            exports,
             clients: Mutex::new(ClientTable::new(config.secret)),
             doomed: Mutex::default(),
             stateless_client: Client::stateless(b""),
@@ -328,8 +332,6 @@ impl Service {
             queries: AtomicU64::new(1),
             stateless: StatelessFiles::new(),
             ended_sessions: EndedSessions::default(),
-            keeper: OnceLock::new(),
-            lost: Arc::default(),
             names: (0..NAME_LOCKS).map(|_| Mutex::new(())).collect(),
             metrics: Metrics::default(),
             swept_ns: AtomicU64::new(0),
@@ -351,20 +353,19 @@ impl Service {
 
     /// The exports.
     pub fn namespace(&self) -> Arc<Namespace> {
-        self.namespace.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.exports.namespace()
     }
 
     /// Changes whenever the exports are replaced.
     pub fn namespace_version(&self) -> u64 {
-        self.namespaces.load(Ordering::Acquire)
+        self.exports.version()
     }
 
     /// Replaces the exports. Requests under way finish with the old ones. State on an export that
     /// is gone is revoked, and its clients are notified. Everything else goes on.
     pub fn replace_namespace(&self, namespace: Namespace) {
         let namespace = Arc::new(namespace);
-        *self.namespace.write().unwrap_or_else(PoisonError::into_inner) = namespace.clone();
-        self.namespaces.fetch_add(1, Ordering::Release);
+        self.exports.replace(namespace.clone());
         self.stateless.clear();
         let mut ended = Ended::default();
         let mut table = self.lock_table();
@@ -439,8 +440,8 @@ impl Service {
             self.expire(now_ns);
             self.forget_idle_records();
             self.tick_replies(now_ns);
-            self.tick_journal(now_ns);
-            let clock = open::Clock { now_ns, lease_ns: self.lease_ns() };
+            self.durable.tick(now_ns);
+            let clock = open::Clock { now_ns, lease_ns: self.config.lease_ns() };
             let mut ended = Ended::default();
             let mut table = self.lock_table();
             table.end_turns(now_ns, &mut ended);

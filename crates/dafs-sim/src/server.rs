@@ -68,7 +68,7 @@ impl Server {
             let jobs = pool.clone();
             let spawn: Spawn = Arc::new(move |job| jobs.submit(job));
             let journal = Journal { disk, boot, segment_bytes: SEGMENT_BYTES, spawn };
-            service.start_journal(journal, now.0).map_err(|error| error.to_string())?;
+            service.durable.start_journal(journal, now.0).map_err(|error| error.to_string())?;
         }
         if let Some(directory) = &setup.undo {
             service.keep_undo_in(directory).map_err(|error| error.to_string())?;
@@ -93,7 +93,7 @@ impl Server {
             proofs: Arc::new(pool.clone()),
             data: None,
         };
-        service.tell_of_lost_data(shared.write_verifier.clone());
+        service.durable.tell_of_lost_data(shared.write_verifier.clone());
         let adapter: Box<dyn Adapter> = Box::new(network.adapter(SERVER_HOST));
         let mut engine = Engine::new(Arc::new(shared), vec![adapter], Arc::new(Inbox::unwatched()));
         let listening = engine.listen(0, &Address::Sim(SERVER_HOST));

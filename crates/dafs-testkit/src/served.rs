@@ -157,7 +157,7 @@ impl Running {
             proofs: proofs.clone(),
             data: None,
         };
-        service.tell_of_lost_data(shared.write_verifier.clone());
+        service.durable.tell_of_lost_data(shared.write_verifier.clone());
         let undo = pool.clone();
         service.undo_elsewhere(Arc::new(move |job| undo.submit(job)));
         let clocks = [Clock::start, Clock::start_fencing, Clock::start_sweeping];

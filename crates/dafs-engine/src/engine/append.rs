@@ -154,7 +154,7 @@ impl Context<'_> {
                     return Err(Status::ChkSum);
                 }
             }
-            let sum = match self.shared.service.has_journal() {
+            let sum = match self.shared.service.durable.has_journal() {
                 true => digest_of(&views(&windows, wanted)),
                 false => 0,
             };
@@ -352,7 +352,7 @@ impl Context<'_> {
         }
         let staging = &mut self.link.staging;
         let mut sum = 0;
-        if self.shared.service.has_journal() {
+        if self.shared.service.durable.has_journal() {
             for (&chunk, len) in chunks.iter().zip(pieces(fetch.wanted)) {
                 sum = digest(sum, &staging.bytes_mut(chunk)[..len]);
             }

@@ -38,7 +38,7 @@ impl Context<'_> {
         if !announced && self.outlive(call) {
             return Ok(true);
         }
-        if announced || !self.shared.service.has_journal() {
+        if announced || !self.shared.service.durable.has_journal() {
             return Ok(false);
         }
         let kept = call.keep == Keep::Reply;
@@ -120,7 +120,7 @@ impl Context<'_> {
             return false;
         };
         let pending = self.defer(call, Work::Again);
-        match self.shared.service.outlived(&session, stream, self.notify(pending)) {
+        match self.shared.service.durable.outlived(&session, stream, self.notify(pending)) {
             Settled::Later => true,
             Settled::Now => {
                 self.pending.take(pending);
@@ -162,8 +162,8 @@ impl Context<'_> {
     ) -> Result<Intended, Status> {
         let (kept, ready) = (call.keep == Keep::Reply, self.notify(pending));
         self.call_service(call, |service, caller| match kept {
-            true => service.intend(caller, key, change, ready),
-            false => service.guard(caller, change, || ready),
+            true => service.durable.intend(caller, key, change, ready),
+            false => service.durable.guard(caller, change, || ready),
         })
     }
 
@@ -182,7 +182,7 @@ impl Context<'_> {
         call: &Call,
         change: &Change<'_>,
     ) -> Result<bool, Status> {
-        if !self.shared.service.has_journal() {
+        if !self.shared.service.durable.has_journal() {
             return Ok(false);
         }
         let Some(key) = self.request_key(call) else { return Ok(false) };
@@ -267,7 +267,7 @@ impl Context<'_> {
         let ready = self.notify(pending);
         let message = &self.link.replies.bytes_mut(slot)[..len];
         let little_endian = self.connection.order == ByteOrder::Little;
-        match self.shared.service.settle(op, message, little_endian, ready) {
+        match self.shared.service.durable.settle(op, message, little_endian, ready) {
             Settled::Later => true,
             Settled::Now => {
                 self.pending.take(pending);

@@ -229,7 +229,7 @@ impl Context<'_> {
             return self.bind_done(call, &admission);
         }
         let Some(session) = &self.connection.session else { return Err(Status::IllegalState) };
-        if session.replies.is_none() || !self.shared.service.has_journal() {
+        if session.replies.is_none() || !self.shared.service.durable.has_journal() {
             return self.begin_session(call, admission);
         }
         // The client may ask for replies of the session as soon as it knows of it.
@@ -237,7 +237,7 @@ impl Context<'_> {
         let (endpoint, work) = (self.connection.endpoint, Work::KeepSession(Box::new(admission)));
         let pending = self.pending.insert(Pending { endpoint, call: *call, work });
         self.connection.proving = true;
-        match self.shared.service.keep_session(&kept, self.notify(pending)) {
+        match self.shared.service.durable.keep_session(&kept, self.notify(pending)) {
             Settled::Later => Ok(()),
             Settled::Now => self.session_known(pending),
         }
@@ -255,12 +255,12 @@ impl Context<'_> {
             return Ok(());
         };
         if self.connection.phase == Phase::Closing {
-            self.shared.service.forget_session(&session);
+            self.shared.service.durable.forget_session(&session);
             return Ok(());
         }
         let outcome = self.begin_session(&call, *admission);
         if outcome.is_err() {
-            self.shared.service.forget_session(&session);
+            self.shared.service.durable.forget_session(&session);
         }
         outcome
     }
@@ -315,7 +315,7 @@ impl Context<'_> {
         };
         let begun = self.connection.phase == Phase::Ready;
         if let Some(session) = session.filter(|_| !begun) {
-            self.shared.service.forget_session(&session);
+            self.shared.service.durable.forget_session(&session);
         }
         if outcome.is_err() && call.procedure != Some(Procedure::ClientAuth) {
             self.begin_again();
@@ -453,7 +453,7 @@ impl Context<'_> {
         if let Some(session) = &mut self.connection.session {
             // A client that disconnects in order has all the replies it wants.
             if session.replies.take().is_some() {
-                self.shared.service.forget_session(&session.id.0);
+                self.shared.service.durable.forget_session(&session.id.0);
             }
         }
         tracing::debug!(peer = %self.connection.peer, reason = %DisconnectReason::Local, "leaving");

@@ -190,7 +190,7 @@ impl Context<'_> {
             return Ok(());
         }
         let (shared, mut gate) = (self.shared, None);
-        let guarded = shared.service.guard(self.caller(), change, || {
+        let guarded = shared.service.durable.guard(self.caller(), change, || {
             let gate: &Arc<Gate> = gate.insert(Gate::new(shared));
             gate.notify()
         })?;

@@ -160,7 +160,7 @@ impl World {
             let jobs = pool.clone();
             let spawn = Arc::new(move |job| jobs.submit(job));
             let journal = Journal { disk, boot: [boot; 16], segment_bytes: 64 << 10, spawn };
-            service.start_journal(journal, 0).unwrap();
+            service.durable.start_journal(journal, 0).unwrap();
         }
         let (verifier, admission) = (Arc::new(WriteVerifier::new(1)), admission());
         let options = nfs_options(instance);

@@ -53,7 +53,9 @@ impl Administration {
         let read = self.read_config.get();
         let read = read.ok_or("this server has no configuration file to read again")?;
         let config = read()?;
-        if journal::is_wanted(&config.exports) && self.service.journal_statistics().is_none() {
+        if journal::is_wanted(&config.exports)
+            && self.service.durable.journal_statistics().is_none()
+        {
             return Err(
                 "durable_replies are kept from the next start of the server on: restart it, \
                         or set them to off"

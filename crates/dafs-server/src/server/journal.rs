@@ -58,7 +58,7 @@ pub(super) fn start(
         segment_bytes: SEGMENT_BYTES,
         spawn: workers.spawn(),
     };
-    let recovered = service.start_journal(journal, dafs_dat::Instant::now().0)?;
+    let recovered = service.durable.start_journal(journal, dafs_dat::Instant::now().0)?;
     inventory.note_key(JOURNAL, hash)?;
     tracing::info!(
         journal = %path.display(),
@@ -69,7 +69,7 @@ pub(super) fn start(
         lost = recovered.lost,
         "replies of the last run were recovered"
     );
-    if !service.keeps_all_replies() {
+    if !service.durable.keeps_all_replies() {
         tracing::info!(
             "NFSv4 sessions do not outlive the server: some exports keep no durable replies"
         );

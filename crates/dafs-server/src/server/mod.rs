@@ -345,7 +345,7 @@ impl Server {
             proofs: proofs.clone(),
             data: None,
         });
-        service.tell_of_lost_data(shared.write_verifier.clone());
+        service.durable.tell_of_lost_data(shared.write_verifier.clone());
         let pools = vec![pool.clone(), proofs];
         service.undo_elsewhere(Arc::new(move |job| pool.submit(job)));
         let mut server = Self {
@@ -508,7 +508,7 @@ impl Server {
                 ("dafs_delegations", "Delegations held", held.delegations as u64),
                 ("dafs_revoked", "State taken away, not freed yet", held.revoked as u64),
             ];
-            if let Some(journal) = service.journal_statistics() {
+            if let Some(journal) = service.durable.journal_statistics() {
                 let log = journal.log;
                 gauges.extend([
                     ("journal_records", "Records in the journal since the start", log.records),

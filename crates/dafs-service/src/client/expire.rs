@@ -20,14 +20,9 @@ use rustc_hash::FxHashMap;
 use std::sync::{Arc, MutexGuard, PoisonError};
 
 impl Service {
-    /// The lease in nanoseconds.
-    pub(crate) fn lease_ns(&self) -> u64 {
-        u64::try_from(self.config().lease_time.as_nanos()).unwrap_or(u64::MAX)
-    }
-
     /// True when the lease is over: another client that needs conflicting state may have it.
     pub(crate) fn is_over(&self, client: &Client, now_ns: u64) -> bool {
-        client.kind != ClientKind::Stateless && client.idle_ns(now_ns) > self.lease_ns()
+        client.kind != ClientKind::Stateless && client.idle_ns(now_ns) > self.config.lease_ns()
     }
 
     /// Ends leases that ran out, and returns the number of opens released.
@@ -38,7 +33,7 @@ impl Service {
     /// asks for them (DAFS 9.3).
     pub(crate) fn expire(&self, now_ns: u64) -> usize {
         let courtesy = self.config().courtesy_time.as_nanos();
-        let courtesy_ns = u64::try_from(courtesy).unwrap_or(u64::MAX).max(self.lease_ns());
+        let courtesy_ns = u64::try_from(courtesy).unwrap_or(u64::MAX).max(self.config.lease_ns());
         let mut table = self.lock_clients();
         let over = |client: &&Arc<Client>| self.is_over(client, now_ns);
         let mut over: Vec<_> = table.by_key.values().filter(over).cloned().collect();
@@ -112,7 +107,7 @@ impl Service {
         now_ns: u64,
         wait: Wait,
     ) -> Result<()> {
-        let clock = Clock { now_ns, lease_ns: self.lease_ns() };
+        let clock = Clock { now_ns, lease_ns: self.config.lease_ns() };
         let absent = self.lock_table().absent_with(shared, (least, max), clock);
         if absent.is_empty() {
             return Err(ServiceError::Resource);

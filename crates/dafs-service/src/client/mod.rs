@@ -179,7 +179,7 @@ impl Client {
     }
 
     /// Makes a client for callers without state. It is in no table.
-    pub(crate) fn stateless(name: &[u8]) -> Arc<Self> {
+    pub fn stateless(name: &[u8]) -> Arc<Self> {
         let nobody = Identity { mechanism: "none", principal: Vec::new() };
         Self::new(ClientKey(0), ClientKind::Stateless, name, 0, nobody, Arc::default(), 0)
     }

@@ -118,7 +118,7 @@ impl Service {
 
     /// Revokes delegations that were not returned in time, and forgets old recalls.
     pub(crate) fn tick_recalls(&self, now_ns: u64) {
-        let clock = Clock { now_ns, lease_ns: self.lease_ns() };
+        let clock = Clock { now_ns, lease_ns: self.config.lease_ns() };
         let mut ended = Ended::default();
         let mut table = self.lock_table();
         table.recalled.retain(|_, at_ns| now_ns.saturating_sub(*at_ns) < RECALL_QUIET_NS);

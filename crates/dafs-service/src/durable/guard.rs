@@ -16,7 +16,7 @@
 use super::intent;
 use super::keeper::{Keeper, shielded, tell};
 use super::places::{Ends, Hold, Place, PlaceList, Places};
-use super::{Change, Durability, Intended, Notify, Op};
+use super::{Change, Durability, Durable, Intended, Notify, Op};
 use crate::error::ServiceError;
 use crate::export::Export;
 use crate::fence::Subject;
@@ -25,7 +25,7 @@ use crate::hosts::Host;
 use crate::limits::{
     DURABLE_PICTURES_MAX, GUARD_WAIT_NS, GUARDED_CHANGES_MAX, GUARDED_CHANGES_SHARE_MAX,
 };
-use crate::{Caller, Result, Service};
+use crate::{Caller, Result};
 use dafs_store::Store;
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
@@ -326,7 +326,7 @@ impl Keeper {
     }
 }
 
-impl Service {
+impl Durable {
     /// Protects logged changes from a change without a record, while the [`Op`] lives. `ready`
     /// makes the notification, if one is needed, and must not call the service. Costs almost
     /// nothing where no replies are durable.
@@ -344,7 +344,7 @@ impl Service {
         if !change.is_guarded() || !change.is_possible() {
             return Ok(Intended::Unneeded);
         }
-        let namespace = self.namespace();
+        let namespace = self.exports.namespace();
         // The execution of the change reports an error of the object.
         let Ok(export) = namespace.export(change.place()) else { return Ok(Intended::Unneeded) };
         let keeps = |other: &Export| other.options().durable_replies != Durability::Off;

@@ -1,12 +1,12 @@
 //! Changes whose replies survive a crash of the server, on exports that are configured so.
 //!
-//! Before a front end executes a change, it logs the intent with [`Service::intend`] and waits
+//! Before a front end executes a change, it logs the intent with [`Durable::intend`] and waits
 //! until the change may go on. Then it executes the change by the ordinary call. Before it sends
-//! the reply, it hands the reply to [`Service::settle`]. After a restart each logged change either
+//! the reply, it hands the reply to [`Durable::settle`]. After a restart each logged change either
 //! is known to have happened, with its reply or the data for one, or has left no trace.
 //!
 //! A front end that changes names or attributes and needs no such reply asks for a
-//! [`Service::guard`] instead: recovery can judge a logged change only if no other change of the
+//! [`Durable::guard`] instead: recovery can judge a logged change only if no other change of the
 //! same object came in between.
 
 mod attributes;
@@ -26,21 +26,21 @@ mod slots;
 pub use change::{Change, MaskedMode};
 pub use recover::{Journal, JournalError, Recovered};
 
-pub(crate) use keeper::Keeper;
+use keeper::Keeper;
 
 use crate::client::ClientKind;
-use crate::export::Export;
+use crate::export::{Export, Exports};
 use crate::handle::Handle;
-use crate::limits::CLIENT_NAME_BYTES_MAX;
+use crate::limits::{CLIENT_NAME_BYTES_MAX, REPLY_RETENTION_NS};
 use crate::replies::RequestKey;
-use crate::{Caller, Client, Result, Service, WriteVerifier};
+use crate::{Caller, Client, Result, WriteVerifier};
 use crc_fast::CrcAlgorithm;
 use dafs_store::{AppendWitness, StoreError};
 use intent::Intent;
 use record::Record;
 use std::str::FromStr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 /// The failures that the replies to changes of an export survive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -72,7 +72,7 @@ impl FromStr for Durability {
 /// any thread, under no lock, and must not block.
 pub type Notify = Box<dyn FnOnce(Result<()>) + Send>;
 
-/// A change whose intent is logged. The front end hands it to [`Service::settle`] after the
+/// A change whose intent is logged. The front end hands it to [`Durable::settle`] after the
 /// execution, successful or not. If it is dropped instead, the change was not executed. A guarded
 /// change may be dropped after its execution.
 #[must_use]
@@ -343,7 +343,27 @@ pub struct JournalStatistics {
     pub kept_bytes: usize,
 }
 
-impl Service {
+/// The changes whose replies survive a crash, in the journal if the server keeps one.
+pub struct Durable {
+    exports: Arc<Exports>,
+    /// How long the replies of an ended session are kept.
+    pub(crate) retention_ns: u64,
+    keeper: OnceLock<Arc<Keeper>>,
+    /// The write verifier that changes when unstable data may be lost.
+    lost: Arc<OnceLock<Arc<WriteVerifier>>>,
+}
+
+impl Durable {
+    pub(crate) fn new(exports: Arc<Exports>, lease_ns: u64) -> Self {
+        let retention_ns = REPLY_RETENTION_NS.max(lease_ns.saturating_mul(3));
+        Self { exports, retention_ns, keeper: OnceLock::new(), lost: Arc::default() }
+    }
+
+    /// True if there is a journal, in which exports may keep replies.
+    pub fn has_journal(&self) -> bool {
+        self.keeper.get().is_some()
+    }
+
     /// Logs the intent of a change that is about to be executed for the request `key`.
     ///
     /// # Errors
@@ -358,7 +378,7 @@ impl Service {
         ready: Notify,
     ) -> Result<Intended> {
         let Some(keeper) = self.keeper.get() else { return Ok(Intended::Unneeded) };
-        let namespace = self.namespace();
+        let namespace = self.exports.namespace();
         let export = namespace.export(change.place())?;
         let options = export.options();
         // A caller without a session cannot ask for a reply.
@@ -404,7 +424,7 @@ impl Service {
             return Settled::Now;
         }
         let is_power = |export: &Arc<Export>| export.options().durable_replies == Durability::Power;
-        let power = self.namespace().exports().any(is_power);
+        let power = self.exports.namespace().exports().any(is_power);
         keeper.introduce(session, power, ready)
     }
 
@@ -476,7 +496,7 @@ impl Service {
 
     /// Forgets sessions of earlier runs after the time in which clients may ask for them (DAFS
     /// O50).
-    pub(crate) fn tick_journal(&self, now_ns: u64) {
+    pub(crate) fn tick(&self, now_ns: u64) {
         let Some(keeper) = self.keeper.get() else { return };
         keeper.give_up_guards(now_ns);
         let mut ledger = keeper.lock();

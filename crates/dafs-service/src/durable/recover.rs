@@ -1,15 +1,14 @@
 //! Recovery from a journal of an earlier run.
 
-use super::Durability;
 use super::evidence::Verdict;
 use super::intent::{Intent, server};
 use super::keeper::Keeper;
 use super::ledger::{Entry, Ledger};
 use super::record::{self, About, Record};
 use super::shares;
-use crate::Service;
+use super::{Durability, Durable};
 use crate::export::Namespace;
-use crate::limits::{BUSY_STORE_PAUSE, BUSY_STORE_TRIES_MAX, REPLY_RETENTION_NS};
+use crate::limits::{BUSY_STORE_PAUSE, BUSY_STORE_TRIES_MAX};
 use dafs_journal::{Disk, LogFailed, Recovery, ScanError, Spawn};
 use dafs_store::{OpenMode, Store, StoreError};
 use rustc_hash::FxHashMap;
@@ -144,7 +143,7 @@ impl Reading {
     }
 }
 
-impl Service {
+impl Durable {
     /// Begins to keep durable replies, for exports that are configured so: reads the journal of the
     /// last run, finds out the results of changes without a reply, and begins a new journal. The
     /// server calls it once, before it serves any request.
@@ -162,7 +161,7 @@ impl Service {
             return Err(JournalError::Unknown);
         }
         let mut ledger = reading.ledger;
-        let namespace = self.namespace();
+        let namespace = self.exports.namespace();
         let rebooted = recovery.rebooted();
         take_back(&ledger, &reading.placed, &namespace, rebooted)?;
         let mut recovered = judge(&mut ledger, &namespace, rebooted)?;
@@ -170,8 +169,7 @@ impl Service {
         ledger.count();
         recovered.sessions = ledger.sessions.len();
         ledger.recovered_sessions = ledger.sessions.len();
-        let retention_ns = REPLY_RETENTION_NS.max(self.lease_ns().saturating_mul(3));
-        ledger.recovered_until_ns = now_ns.saturating_add(retention_ns);
+        ledger.recovered_until_ns = now_ns.saturating_add(self.retention_ns);
         let log = recovery.start(segment_bytes, spawn.clone(), &mut ledger.live())?;
         let keeper = Arc::new(Keeper::new(log, spawn, ledger, self.lost.clone()));
         assert!(self.keeper.set(keeper).is_ok(), "the journal is begun once");

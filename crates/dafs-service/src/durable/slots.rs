@@ -5,17 +5,16 @@
 //! * An entry that is forgotten here was answered: if a crash brings its record back, no client
 //!   asks for its numbers.
 
-use super::Durability;
 use super::ledger::Kept;
+use super::{Durability, Durable};
 use crate::client::Client;
-use crate::{Service, durable};
-use std::sync::Arc;
+use crate::durable;
 
-impl Service {
+impl Durable {
     /// True if replies to all changes of clients are kept, in every export, and there is room for
     /// those of another session.
     pub fn keeps_all_replies(&self) -> bool {
-        let namespace = self.namespace();
+        let namespace = self.exports.namespace();
         let keeps = |options: &crate::ExportOptions| {
             options.read_only || options.durable_replies != Durability::Off
         };
@@ -53,11 +52,5 @@ impl Service {
         let ids: Vec<_> = sessions.map(|(id, _)| *id).collect();
         drop(ledger);
         ids.iter().for_each(|id| self.forget_session(id));
-    }
-
-    /// Makes a client that stands for one of an earlier run, by its name: it holds no state and is
-    /// not in the table of clients.
-    pub fn absent_client(&self, name: &[u8]) -> Arc<Client> {
-        Client::stateless(name)
     }
 }

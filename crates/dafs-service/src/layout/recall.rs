@@ -220,7 +220,7 @@ impl Service {
     /// `Delay` when that is not certain yet.
     pub fn vacate(&self, key: &Handle, now_ns: u64) -> Answer<()> {
         self.recall_layouts_of(key, now_ns);
-        let clock = Clock { now_ns, lease_ns: self.lease_ns() };
+        let clock = Clock { now_ns, lease_ns: self.config.lease_ns() };
         let mut table = self.lock_table();
         if let Some(store) = table.returned_layouts.take_file(key) {
             table.hold_back_file(&store, *key, None);
@@ -242,7 +242,7 @@ impl Service {
     /// writes, and a return a moment ago count as writers. With `recall` their layouts are
     /// recalled. An expired client cannot be called, so its lease ends.
     fn has_no_writers(&self, key: &Handle, recall: bool, now_ns: u64) -> bool {
-        let clock = Clock { now_ns, lease_ns: self.lease_ns() };
+        let clock = Clock { now_ns, lease_ns: self.config.lease_ns() };
         let mut table = self.lock_table();
         if let Some(store) = table.returned_layouts.take_file(key) {
             table.hold_back_file(&store, *key, None);
@@ -281,7 +281,7 @@ impl Service {
             self.recall_layouts_of_all(&moved, now_ns);
         }
         self.tell_of_devices();
-        let clock = Clock { now_ns, lease_ns: self.lease_ns() };
+        let clock = Clock { now_ns, lease_ns: self.config.lease_ns() };
         let mut ended = Ended::default();
         let mut table = self.lock_table();
         table.returned_layouts.tick(now_ns);

@@ -168,7 +168,7 @@ impl Service {
         form: LayoutForm,
         now_ns: u64,
     ) -> Result<()> {
-        let lease_ns = self.lease_ns();
+        let lease_ns = self.config.lease_ns();
         let mut pending = client.wide_recalls.pending();
         // The layouts of a client that has not answered for so long have been revoked.
         pending.retain(|recall| now_ns.saturating_sub(recall.since_ns) <= lease_ns);

@@ -6,8 +6,7 @@ use crate::client::{Client, Identity};
 use crate::durable::Answer;
 use crate::hosts::Host;
 use crate::limits::{
-    REPLY_BYTES_MAX, REPLY_BYTES_PER_CLIENT_MAX, REPLY_RETENTION_NS, REPLY_SESSIONS_MAX,
-    REPLY_SESSIONS_PER_CLIENT_MAX,
+    REPLY_BYTES_MAX, REPLY_BYTES_PER_CLIENT_MAX, REPLY_SESSIONS_MAX, REPLY_SESSIONS_PER_CLIENT_MAX,
 };
 use rustc_hash::FxHashMap;
 use std::collections::{BTreeMap, BTreeSet};
@@ -178,17 +177,18 @@ impl Service {
     pub fn keep_replies(&self, id: [u8; 8], client: &Client, session: EndedSession, now_ns: u64) {
         // Held so that a new instance of the client, which frees the replies, comes before or
         // after.
-        let Some(_clients) = self.not_replaced(client) else { return self.forget_session(&id) };
-        let retention_ns = REPLY_RETENTION_NS.max(self.lease_ns().saturating_mul(3));
+        let Some(_clients) = self.not_replaced(client) else {
+            return self.durable.forget_session(&id);
+        };
         let mut table = self.ended_sessions.lock();
-        table.insert(id, client, session, now_ns.saturating_add(retention_ns));
+        table.insert(id, client, session, now_ns.saturating_add(self.durable.retention_ns));
         let mut excess = Vec::new();
         while let Some(id) = table.excess(client) {
             table.remove(id);
             excess.push(id);
         }
         drop(table);
-        excess.iter().for_each(|id| self.forget_session(id));
+        excess.iter().for_each(|id| self.durable.forget_session(id));
     }
 
     /// Returns the answer to a request of an ended session of this client, of this run of the
@@ -218,24 +218,19 @@ impl Service {
         if !self.is_recovered(client, &key.session) {
             return Err(NoReply::UnknownSession);
         }
-        match self.kept_answer(key) {
+        match self.durable.kept_answer(key) {
             Some(Answer::Reply { bytes, order_le }) => {
                 Ok(Kept::Reply(KeptReply { bytes: bytes.into(), little_endian: order_le }))
             }
             Some(Answer::Happened(effect)) => Ok(Kept::Happened(effect)),
             Some(Answer::Failed) => Ok(Kept::Failed),
-            None if self.is_kept_whole(&key.session) => Err(NoReply::NotExecuted),
+            None if self.durable.is_kept_whole(&key.session) => Err(NoReply::NotExecuted),
             None => Err(NoReply::UnknownSession),
         }
     }
 
     fn is_recovered(&self, client: &Client, id: &[u8; 8]) -> bool {
-        self.kept_session(id).is_some_and(|session| session.is_of(client))
-    }
-
-    /// True if there is a journal, in which exports may keep replies.
-    pub fn has_journal(&self) -> bool {
-        self.keeper.get().is_some()
+        self.durable.kept_session(id).is_some_and(|session| session.is_of(client))
     }
 
     /// Forgets the replies of an ended session of this client. Returns false when there is none.
@@ -246,7 +241,7 @@ impl Service {
         drop(table);
         let known = found || self.is_recovered(client, &id);
         if known {
-            self.forget_session(&id);
+            self.durable.forget_session(&id);
         }
         known
     }
@@ -254,7 +249,7 @@ impl Service {
     /// True when replies of a session with this id are kept, so that no other session may get it.
     pub fn keeps_replies_of(&self, id: [u8; 8]) -> bool {
         let kept = self.ended_sessions.lock().sessions.contains_key(&id);
-        kept || self.kept_session(&id).is_some()
+        kept || self.durable.kept_session(&id).is_some()
     }
 
     /// A client has come back: replies to its other instances cannot be asked for any more.
@@ -270,7 +265,7 @@ impl Service {
             table.remove(*id);
         }
         drop(table);
-        others.iter().for_each(|id| self.forget_session(id));
+        others.iter().for_each(|id| self.durable.forget_session(id));
     }
 
     /// Forgets replies after their retention time (DAFS O50).
@@ -285,7 +280,7 @@ impl Service {
             over.push(id);
         }
         drop(table);
-        over.iter().for_each(|id| self.forget_session(id));
+        over.iter().for_each(|id| self.durable.forget_session(id));
     }
 }
 

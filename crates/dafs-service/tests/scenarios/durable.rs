@@ -130,7 +130,7 @@ impl World {
             segment_bytes: 16 << 10,
             spawn: Arc::new(move |job| jobs.lock().unwrap().push_back(job)),
         };
-        self.service.start_journal(journal, 0).map_err(|error| error.to_string())
+        self.service.durable.start_journal(journal, 0).map_err(|error| error.to_string())
     }
 
     fn introduce(&self, id: [u8; 8]) {
@@ -142,7 +142,7 @@ impl World {
             mechanism: "none".to_owned(),
             principal: Vec::new(),
         };
-        match self.service.keep_session(&session, self.notify("known")) {
+        match self.service.durable.keep_session(&session, self.notify("known")) {
             Settled::Now => assert_ne!(self.mode, Durability::Power),
             Settled::Later => {
                 self.run();
@@ -191,7 +191,7 @@ impl World {
 
     fn intend(&self, stream: u16, name: &'static str, change: &Change<'_>) -> Intended {
         let ready = self.notify(name);
-        self.service.intend(self.caller(), &self.key(stream), change, ready).unwrap()
+        self.service.durable.intend(self.caller(), &self.key(stream), change, ready).unwrap()
     }
 
     /// Logs an intent and waits.
@@ -208,7 +208,7 @@ impl World {
     }
 
     fn settle(&self, op: Op, reply: &[u8]) {
-        match self.service.settle(op, reply, true, self.notify("sent")) {
+        match self.service.durable.settle(op, reply, true, self.notify("sent")) {
             Settled::Now => {}
             Settled::Later => {
                 self.run();
@@ -457,7 +457,10 @@ fn die(case: &Case, mode: Durability, until: Until, power: bool, kept: bool) {
                 // The journal fails between the change's objects and the reply.
                 if mode == Durability::Power && !case.stable_at_once {
                     let ready = world.notify("sent");
-                    assert_eq!(world.service.settle(op, b"reply", true, ready), Settled::Later);
+                    assert_eq!(
+                        world.service.durable.settle(op, b"reply", true, ready),
+                        Settled::Later
+                    );
                     world.disk.fail_after(Some(0));
                     world.run();
                     let failed = Err(StoreError::Io.into());
@@ -481,7 +484,7 @@ fn die(case: &Case, mode: Durability, until: Until, power: bool, kept: bool) {
     let world = world.restart(power, store);
     let applied = (case.applied)(&world);
     assert_eq!(applied, !lost && until >= Until::Executed, "{what}");
-    let answer = world.service.kept_answer(&key);
+    let answer = world.service.durable.kept_answer(&key);
     if power && mode == Durability::Crash {
         assert_eq!(answer, None, "{what}: nothing is promised");
         return;
@@ -502,10 +505,10 @@ fn die(case: &Case, mode: Durability, until: Until, power: bool, kept: bool) {
     // A known result does not depend on the file system any more.
     let store = new_store();
     let world = world.restart(false, store);
-    assert_eq!(world.service.kept_answer(&key), answer, "{what}");
-    let session = world.service.kept_session(&SESSION).unwrap();
+    assert_eq!(world.service.durable.kept_answer(&key), answer, "{what}");
+    let session = world.service.durable.kept_session(&SESSION).unwrap();
     assert!(session.is_of(&world.client));
-    assert_eq!(world.service.kept_answer(&RequestKey { sequence: 5, ..key }), None);
+    assert_eq!(world.service.durable.kept_answer(&RequestKey { sequence: 5, ..key }), None);
 }
 
 impl PartialOrd for Until {
@@ -538,12 +541,12 @@ fn conflicting_changes_go_one_after_the_other() {
         assert_eq!(world.told(), [("third", Ok(()))]);
         drop(third);
         world.run();
-        let held = world.service.journal_statistics().unwrap();
+        let held = world.service.durable.journal_statistics().unwrap();
         assert_eq!(held.in_flight, 0);
         let store = world.store.clone();
         let keys = [world.key(0), world.key(1), world.key(2), world.key(3)];
         let world = world.restart(false, store);
-        let known = keys.map(|key| world.service.kept_answer(&key).is_some());
+        let known = keys.map(|key| world.service.durable.kept_answer(&key).is_some());
         assert_eq!(known, [true, false, false, false]);
     }
 }
@@ -574,7 +577,7 @@ fn emptying_and_other_changes_of_a_file_go_one_after_the_other() {
         assert_eq!(world.told(), [("third", Ok(()))]);
         cut(&world).unwrap();
         drop(third);
-        assert_eq!(world.service.journal_statistics().unwrap().in_flight, 0);
+        assert_eq!(world.service.durable.journal_statistics().unwrap().in_flight, 0);
         // The reverse: it waits for the file after it has got the name.
         let first = world.op(3, &append);
         let Intended::Waiting(second) = world.intend(4, "second", &empty) else { panic!() };
@@ -587,7 +590,7 @@ fn emptying_and_other_changes_of_a_file_go_one_after_the_other() {
         drop(second);
         assert_eq!(world.told(), [("third", Ok(()))]);
         drop(third);
-        assert_eq!(world.service.journal_statistics().unwrap().in_flight, 0);
+        assert_eq!(world.service.durable.journal_statistics().unwrap().in_flight, 0);
     }
 }
 
@@ -595,7 +598,7 @@ fn emptying_and_other_changes_of_a_file_go_one_after_the_other() {
 fn one_sync_of_the_journal_and_one_of_the_directory_serve_many() {
     let world = World::new(Durability::Power);
     let root = world.root();
-    let before = (world.disk.syncs(), world.service.journal_statistics().unwrap());
+    let before = (world.disk.syncs(), world.service.durable.journal_statistics().unwrap());
     let names: Vec<_> = (0..16).map(|n| format!("n{n}")).collect();
     let mut ops = Vec::new();
     for (stream, name) in (0..).zip(&names) {
@@ -609,12 +612,12 @@ fn one_sync_of_the_journal_and_one_of_the_directory_serve_many() {
     for (op, name) in ops.into_iter().zip(&names) {
         let object = NewObject::Directory;
         world.store.make(&world.cred, &world.store.root(), name.as_bytes(), object, &NONE).unwrap();
-        let settled = world.service.settle(op, b"reply", false, world.notify("sent"));
+        let settled = world.service.durable.settle(op, b"reply", false, world.notify("sent"));
         assert_eq!(settled, Settled::Later);
     }
     assert_eq!(world.run(), 1);
     assert_eq!(world.told().len(), 16);
-    let after = world.service.journal_statistics().unwrap();
+    let after = world.service.durable.journal_statistics().unwrap();
     assert_eq!((after.rounds - before.1.rounds, after.committed - before.1.committed), (1, 16));
     assert_eq!(world.disk.syncs() - before.0, 1);
 }
@@ -635,15 +638,15 @@ fn only_the_latest_change_of_a_stream_is_known_and_nothing_of_a_forgotten_sessio
     let store = world.store.clone();
     let world = world.restart(false, store);
     let reply = Answer::Reply { bytes: 499u16.to_le_bytes().to_vec(), order_le: true };
-    assert_eq!(world.service.kept_answer(&key), Some(reply));
-    assert_eq!(world.service.kept_answer(&RequestKey { sequence: 498, ..key }), None);
-    assert!(world.service.kept_session(b"session2").is_some());
-    world.service.forget_session(&SESSION);
+    assert_eq!(world.service.durable.kept_answer(&key), Some(reply));
+    assert_eq!(world.service.durable.kept_answer(&RequestKey { sequence: 498, ..key }), None);
+    assert!(world.service.durable.kept_session(b"session2").is_some());
+    world.service.durable.forget_session(&SESSION);
     let store = world.store.clone();
     let world = world.restart(false, store);
-    assert!(world.service.kept_session(&SESSION).is_none());
-    assert!(world.service.kept_answer(&key).is_none());
-    assert!(world.service.kept_session(b"session2").is_some());
+    assert!(world.service.durable.kept_session(&SESSION).is_none());
+    assert!(world.service.durable.kept_answer(&key).is_none());
+    assert!(world.service.durable.kept_session(b"session2").is_some());
     world.service.tick(RETENTION_NS);
-    assert_eq!(world.service.journal_statistics().unwrap().sessions, 0);
+    assert_eq!(world.service.durable.journal_statistics().unwrap().sessions, 0);
 }

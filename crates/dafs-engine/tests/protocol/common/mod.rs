@@ -225,10 +225,10 @@ impl World {
             let pool = pool.clone();
             let spawn = Arc::new(move |job| pool.submit(job));
             let journal = Journal { disk, boot: [1; 16], segment_bytes: 64 << 10, spawn };
-            service.start_journal(journal, 0).unwrap();
+            service.durable.start_journal(journal, 0).unwrap();
         }
         let verifier = Arc::new(WriteVerifier::new(u64::from_be_bytes(WRITE_VERIFIER.0)));
-        service.tell_of_lost_data(verifier.clone());
+        service.durable.tell_of_lost_data(verifier.clone());
         let authenticator = Arc::new(authenticator(&setup));
         let shared = Shared {
             service: service.clone(),

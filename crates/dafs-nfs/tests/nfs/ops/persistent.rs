@@ -424,7 +424,7 @@ fn what_is_kept_does_not_grow() {
         let mut ops = vec![ROOT; 1 + round % 10];
         ops.extend([directory(b"new"), ROOT, remove(b"new")]);
         assert_eq!(world.next(&mut session, &ops).status(), Status::Ok);
-        let statistics = world.shared.service.journal_statistics().unwrap();
+        let statistics = world.shared.service.durable.journal_statistics().unwrap();
         assert_eq!((statistics.changes, statistics.in_flight), (2, 0));
     }
     let ops = [ROOT, remove(b"victim")];

@@ -47,7 +47,7 @@ fn what_a_session_keeps_is_bounded() {
             let answer = world.send(1, 0, &with_sequence(sequence, &ops));
             assert_eq!(answer.status(), Status::Ok, "{:?}", answer.results());
         }
-        let statistics = world.shared.service.journal_statistics().unwrap();
+        let statistics = world.shared.service.durable.journal_statistics().unwrap();
         assert_eq!(statistics.changes as u32, 7 * fore.requests_max);
         assert!(statistics.kept_bytes <= DURABLE_SESSION_BYTES, "{}", statistics.kept_bytes);
     }

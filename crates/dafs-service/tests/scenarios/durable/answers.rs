@@ -9,12 +9,12 @@ fn a_change_that_is_refused_makes_nothing_stable() {
     let root = world.root();
     let mut op = world.op(0, &Change::Remove { dir: &root, name: b"nothing" });
     op.nothing_changed();
-    let settled = world.service.settle(op, b"not found", true, world.notify("sent"));
+    let settled = world.service.durable.settle(op, b"not found", true, world.notify("sent"));
     assert_eq!(settled, Settled::Now);
-    assert_eq!(world.service.journal_statistics().unwrap().rounds, 0);
+    assert_eq!(world.service.durable.journal_statistics().unwrap().rounds, 0);
     let (key, store) = (world.key(0), world.store.clone());
     let world = world.restart(false, store);
-    assert!(matches!(world.service.kept_answer(&key), Some(Answer::Reply { .. })));
+    assert!(matches!(world.service.durable.kept_answer(&key), Some(Answer::Reply { .. })));
 }
 
 /// A new object is complete only with its owner, mode and times.
@@ -39,7 +39,7 @@ fn an_object_whose_attributes_were_not_set_yet_gets_them() {
             world.store.make(&world.cred, &root.file, b"new", object, &NONE).unwrap();
             let (key, store) = (world.key(0), world.store.clone());
             let world = world.restart(mode == Durability::Power, store);
-            assert!(matches!(world.service.kept_answer(&key), Some(Answer::Happened(_))));
+            assert!(matches!(world.service.durable.kept_answer(&key), Some(Answer::Happened(_))));
             let found = world.store.getattr(&world.at("new").unwrap().file).unwrap();
             assert_eq!((found.uid, found.gid, found.mtime), (7, 8, time));
             assert_eq!(found.mode == 0o2750, kind == Kind::Directory);
@@ -55,10 +55,10 @@ fn a_change_that_was_made_is_made_stable_whatever_is_answered() {
     let mut op = world.op(0, &Change::Remove { dir: &root, name: b"old" });
     op.carried_out();
     op.nothing_changed();
-    let settled = world.service.settle(op, b"too small", true, world.notify("sent"));
+    let settled = world.service.durable.settle(op, b"too small", true, world.notify("sent"));
     assert_eq!(settled, Settled::Later);
     world.run();
-    assert_eq!(world.service.journal_statistics().unwrap().rounds, 1);
+    assert_eq!(world.service.durable.journal_statistics().unwrap().rounds, 1);
 }
 
 #[test]
@@ -78,7 +78,7 @@ fn a_change_that_ends_in_a_panic_is_not_called_undone() {
         world.settle(op, b"not found");
         let (key, store) = (world.key(0), world.store.clone());
         let world = world.restart(false, store);
-        assert_eq!(world.service.kept_answer(&key), Some(Answer::Failed));
+        assert_eq!(world.service.durable.kept_answer(&key), Some(Answer::Failed));
     }
 }
 
@@ -100,10 +100,11 @@ fn a_change_of_what_never_was_hurts_nobody_else() {
     ];
     for change in &changes {
         let op = world.op(0, &Change::Remove { dir: &root, name: b"nothing" });
-        let asked = world.service.intend(world.caller(), &world.key(1), change, world.notify("x"));
+        let asked =
+            world.service.durable.intend(world.caller(), &world.key(1), change, world.notify("x"));
         if let Ok(Intended::Ready(forged) | Intended::Waiting(forged)) = asked {
             world.run();
-            let _ = world.service.settle(forged, b"refused", true, Box::new(|_| ()));
+            let _ = world.service.durable.settle(forged, b"refused", true, Box::new(|_| ()));
             world.told();
         }
         world.settle(op, b"not found");
@@ -121,9 +122,10 @@ fn a_journal_that_fails_refuses_changes() {
     assert_eq!(world.told(), [("go", Err(StoreError::Io.into()))]);
     drop(op);
     world.disk.fail_after(None);
-    let again = world.service.intend(world.caller(), &world.key(1), &change, world.notify("go"));
+    let again =
+        world.service.durable.intend(world.caller(), &world.key(1), &change, world.notify("go"));
     assert_eq!(again.err(), Some(StoreError::Io.into()), "for good");
-    assert_eq!(world.service.journal_statistics().unwrap().in_flight, 0);
+    assert_eq!(world.service.durable.journal_statistics().unwrap().in_flight, 0);
 }
 
 /// Names that no object can have must not make long records.
@@ -144,8 +146,8 @@ fn what_no_store_can_do_is_not_announced() {
         mechanism: "none".to_owned(),
         principal: Vec::new(),
     };
-    assert_eq!(world.service.keep_session(&session, world.notify("known")), Settled::Now);
-    assert_eq!(world.service.journal_statistics().unwrap().sessions, 1);
+    assert_eq!(world.service.durable.keep_session(&session, world.notify("known")), Settled::Now);
+    assert_eq!(world.service.durable.journal_statistics().unwrap().sessions, 1);
 }
 
 /// For a reply that is too long, the journal records that it has none.
@@ -160,7 +162,7 @@ fn a_reply_that_is_too_long_is_not_mistaken_for_none() {
         world.store.remove(&world.cred, &world.store.root(), b"new").unwrap();
         let (key, store) = (world.key(0), world.store.clone());
         let world = world.restart(false, store);
-        assert_eq!(world.service.kept_answer(&key), Some(Answer::Failed));
+        assert_eq!(world.service.durable.kept_answer(&key), Some(Answer::Failed));
     }
 }
 
@@ -190,7 +192,10 @@ fn sessions_of_other_runs_are_forgotten_by_host() {
             mechanism: "front".to_owned(),
             principal: b"who".to_vec(),
         };
-        assert_eq!(world.service.keep_session(&session, world.notify("known")), Settled::Now);
+        assert_eq!(
+            world.service.durable.keep_session(&session, world.notify("known")),
+            Settled::Now
+        );
         let store = world.store.clone();
         let service = world.restart(false, store).service;
         let request = ExchangeId {
@@ -202,9 +207,9 @@ fn sessions_of_other_runs_are_forgotten_by_host() {
             update: false,
         };
         let client = service.exchange_id(&request, 0).unwrap().client;
-        assert!(service.kept_session(&session.id).is_some());
-        service.forget_other_runs(&client, "front");
-        let is_kept = service.kept_session(&session.id).is_some();
+        assert!(service.durable.kept_session(&session.id).is_some());
+        service.durable.forget_other_runs(&client, "front");
+        let is_kept = service.durable.kept_session(&session.id).is_some();
         assert_eq!(is_kept, !is_forgotten, "{kept:?} {ip}");
     }
 }
@@ -218,7 +223,7 @@ fn what_is_kept_of_a_session_is_bounded() {
     let mut kept = 0;
     let refused = loop {
         let ready = world.notify("go");
-        match world.service.intend(world.caller(), &world.key(kept), &change, ready) {
+        match world.service.durable.intend(world.caller(), &world.key(kept), &change, ready) {
             Ok(Intended::Ready(op)) => world.settle(op, &vec![1; 60 << 10]),
             Ok(_) => panic!("nothing has to be waited for"),
             Err(error) => break error,
@@ -227,16 +232,16 @@ fn what_is_kept_of_a_session_is_bounded() {
         assert!(kept < 500, "no end");
     };
     assert_eq!(refused, ServiceError::Resource);
-    let bytes = world.service.journal_statistics().unwrap().kept_bytes;
+    let bytes = world.service.durable.journal_statistics().unwrap().kept_bytes;
     let max = dafs_service::limits::DURABLE_SESSION_BYTES_MAX;
     assert!(bytes <= max && bytes > max - (64 << 10), "{bytes}");
     // A reply that did not fit is not taken for a missing one.
     let (first, last, store) = (world.key(0), world.key(kept - 1), world.store.clone());
     let world = world.restart(false, store);
-    assert!(matches!(world.service.kept_answer(&first), Some(Answer::Reply { .. })));
-    assert_eq!(world.service.kept_answer(&last), Some(Answer::Failed));
-    world.service.forget_session(&SESSION);
-    assert_eq!(world.service.journal_statistics().unwrap().kept_bytes, 0);
+    assert!(matches!(world.service.durable.kept_answer(&first), Some(Answer::Reply { .. })));
+    assert_eq!(world.service.durable.kept_answer(&last), Some(Answer::Failed));
+    world.service.durable.forget_session(&SESSION);
+    assert_eq!(world.service.durable.journal_statistics().unwrap().kept_bytes, 0);
 }
 
 /// Its client may ask for replies as soon as it knows that it has a session.
@@ -245,7 +250,7 @@ fn a_session_is_known_after_a_loss_of_power() {
     let world = World::new(Durability::Power);
     let store = world.store.clone();
     let world = world.restart(true, store);
-    assert!(world.service.kept_session(&SESSION).is_some());
+    assert!(world.service.durable.kept_session(&SESSION).is_some());
     let asked = world.service.kept_reply(&world.client, &world.key(0));
     assert_eq!(asked, Err(NoReply::NotExecuted));
 }
@@ -261,14 +266,14 @@ fn the_answer_to_a_request_is_forgotten_before_its_number_comes_again() {
             world.settle(op, b"reply");
         }
         let ready = world.notify("forgotten");
-        assert_eq!(world.service.outlived(&SESSION, 0, ready), Settled::Later);
+        assert_eq!(world.service.durable.outlived(&SESSION, 0, ready), Settled::Later);
         world.run();
         assert_eq!(world.told(), [("forgotten", Ok(()))]);
-        let again = world.service.outlived(&SESSION, 0, world.notify("again"));
+        let again = world.service.durable.outlived(&SESSION, 0, world.notify("again"));
         assert_eq!(again, Settled::Now);
         let (keys, store) = ([world.key(0), world.key(1)], world.store.clone());
         let world = world.restart(mode == Durability::Power, store);
-        let known = keys.map(|key| world.service.kept_answer(&key).is_some());
+        let known = keys.map(|key| world.service.durable.kept_answer(&key).is_some());
         assert_eq!(known, [false, true]);
     }
 }
@@ -314,7 +319,7 @@ fn a_session_that_changed_what_is_not_kept_cannot_say_that_a_request_was_not_car
         let change = Change::Remove { dir: &root, name: b"nothing" };
         assert!(matches!(world.intend(0, "go", &change), Intended::Unneeded));
     }
-    let log = world.service.journal_statistics().unwrap().log;
+    let log = world.service.durable.journal_statistics().unwrap().log;
     assert!(log.records < 4, "once is enough: {log:?}");
     for _ in 0..2 {
         let store = world.store.clone();

@@ -36,7 +36,7 @@ fn die(world: World, op: Op, power: bool) -> (World, Option<Answer>) {
     std::mem::forget(op);
     let (key, store) = (world.key(0), world.store.clone());
     let world = world.restart(power, store);
-    let answer = world.service.kept_answer(&key);
+    let answer = world.service.durable.kept_answer(&key);
     (world, answer)
 }
 
@@ -133,11 +133,11 @@ fn a_half_done_append_of_a_forgotten_session_is_taken_back() {
         let world = World::new(mode);
         let op = announced(&world);
         if forget_first {
-            world.service.forget_session(&SESSION);
+            world.service.durable.forget_session(&SESSION);
         }
         op.witness().unwrap().placed(6).unwrap();
         write(&*world.open("grown"), 6, b"aft");
-        world.service.forget_session(&SESSION);
+        world.service.durable.forget_session(&SESSION);
         world.introduce(SESSION);
         let root = world.root();
         for _ in 0..500 {
@@ -145,7 +145,7 @@ fn a_half_done_append_of_a_forgotten_session_is_taken_back() {
             world.settle(op, &[7; 100]);
             world.run();
         }
-        assert!(world.service.journal_statistics().unwrap().log.segments > 2);
+        assert!(world.service.durable.journal_statistics().unwrap().log.segments > 2);
         let (world, answer) = die(world, op, mode == Durability::Power);
         assert_eq!((content(&world), answer), (b"before".to_vec(), None));
     }
@@ -171,7 +171,7 @@ fn an_append_without_room_is_known_not_to_have_happened_and_others_go_on() {
         let (key, store) = (world.key(1), world.store.clone());
         let world = world.restart(false, store);
         let reply = Answer::Reply { bytes: b"no room".to_vec(), order_le: true };
-        assert_eq!(world.service.kept_answer(&key), Some(reply));
+        assert_eq!(world.service.durable.kept_answer(&key), Some(reply));
     }
 }
 
@@ -197,12 +197,12 @@ fn a_file_whose_append_the_journal_cannot_note_takes_no_writes_until_the_restart
             assert_eq!(world.open("grown").append(&[view], Stability::Data), Err(StoreError::Io));
             let old = world.open("old");
             old.set_size(1).unwrap();
-            let _ = world.service.settle(op, b"error", true, world.notify("sent"));
+            let _ = world.service.durable.settle(op, b"error", true, world.notify("sent"));
             world.run();
             let power = mode == Durability::Power;
             let (key, store) = (world.key(0), world.store.clone());
             let world = world.restart(power, store);
-            let there = match world.service.kept_answer(&key) {
+            let there = match world.service.durable.kept_answer(&key) {
                 None => &b"before"[..],
                 Some(Answer::Happened(_)) => b"beforeafter",
                 answer => panic!("{answer:?}"),

@@ -49,11 +49,11 @@ fn check(before: Step, change: &Change<'_>, steps: &[Step], answer: Option<Answe
         steps.iter().for_each(|step| step(&world));
         let (key, store) = (world.key(0), world.store.clone());
         let world = world.restart(mode == Durability::Power, store);
-        assert_eq!(world.service.kept_answer(&key), answer, "{change:?} {mode:?}");
+        assert_eq!(world.service.durable.kept_answer(&key), answer, "{change:?} {mode:?}");
         // A restart does not judge it a second time.
         let store = new_store();
         let world = world.restart(false, store);
-        assert_eq!(world.service.kept_answer(&key), answer, "{change:?} {mode:?}");
+        assert_eq!(world.service.durable.kept_answer(&key), answer, "{change:?} {mode:?}");
     }
 }
 
@@ -211,6 +211,6 @@ fn what_is_older_than_the_announcement_was_not_changed_by_it() {
         std::mem::forget(world.op(0, &change));
         let key = world.key(0);
         let world = world.restart(true, new_store());
-        assert_eq!(world.service.kept_answer(&key), None, "{change:?}");
+        assert_eq!(world.service.durable.kept_answer(&key), None, "{change:?}");
     }
 }

@@ -35,7 +35,7 @@ fn an_object_that_somebody_else_made_is_left_alone() {
             let found = world.store.getattr(&world.at(name).unwrap().file).unwrap();
             assert_eq!((found.uid, found.gid, found.mode), (8, 8, 0o600), "{name}");
         }
-        assert_eq!(keys.map(|key| world.service.kept_answer(&key)), [None, None]);
+        assert_eq!(keys.map(|key| world.service.durable.kept_answer(&key)), [None, None]);
     }
 }
 
@@ -65,7 +65,7 @@ fn an_object_that_is_older_than_its_making_was_not_made() {
     world.store.rename(&cred(), &root.file, b"old", &root.file, b"new").unwrap();
     let (key, store) = (world.key(0), world.store.clone());
     let world = world.restart(false, store);
-    assert_eq!(world.service.kept_answer(&key), None);
+    assert_eq!(world.service.durable.kept_answer(&key), None);
     let found = world.store.getattr(&world.at("new").unwrap().file).unwrap();
     assert_eq!(found.mode & 0o7000, 0);
 }
@@ -92,7 +92,7 @@ fn a_file_is_emptied_when_its_content_is_gone() {
         }
         let (key, store) = (world.key(0), world.store.clone());
         let world = world.restart(false, store);
-        match (world.service.kept_answer(&key), emptied, size) {
+        match (world.service.durable.kept_answer(&key), emptied, size) {
             (Some(Answer::Happened(_)), true, _)
             | (Some(Answer::Failed), false, 6)
             | (None, false, 0) => {}
@@ -114,7 +114,7 @@ fn what_belongs_to_another_gets_no_rights_of_his() {
     drop(world.store.create(&other, &root.file, b"new", how, &own, mode).unwrap());
     let (key, store) = (world.key(0), world.store.clone());
     let world = world.restart(false, store);
-    assert_eq!(world.service.kept_answer(&key), Some(Answer::Failed));
+    assert_eq!(world.service.durable.kept_answer(&key), Some(Answer::Failed));
     let found = world.store.getattr(&world.at("new").unwrap().file).unwrap();
     assert_eq!((found.uid, found.mode), (7, 0o755));
 }
@@ -139,6 +139,6 @@ fn a_rename_of_what_is_gone_from_both_names_is_told_as_failed() {
         world.store.remove(&cred(), &root.file, other).unwrap();
         let (key, store) = (world.key(0), world.store.clone());
         let world = world.restart(false, store);
-        assert_eq!(world.service.kept_answer(&key), answer);
+        assert_eq!(world.service.durable.kept_answer(&key), answer);
     }
 }

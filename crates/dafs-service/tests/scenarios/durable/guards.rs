@@ -11,7 +11,7 @@ const EMPTY: SetAttr = SetAttr { size: Some(0), ..NONE };
 
 impl World {
     fn guard(&self, name: &'static str, change: &Change<'_>) -> Intended {
-        self.service.guard(self.caller(), change, || self.notify(name)).unwrap()
+        self.service.durable.guard(self.caller(), change, || self.notify(name)).unwrap()
     }
 
     /// A change that need not wait.
@@ -22,7 +22,7 @@ impl World {
     }
 
     fn held(&self) -> (usize, usize) {
-        let statistics = self.service.journal_statistics().unwrap();
+        let statistics = self.service.durable.journal_statistics().unwrap();
         (statistics.in_flight, statistics.guarded)
     }
 }
@@ -160,7 +160,7 @@ fn only_so_many_are_under_way_at_once() {
         let address = IpAddr::V4(Ipv4Addr::from_bits(address));
         let subject = Subject::Nfs { owner: None, address, host: Host::of(address) };
         let caller = Caller { subject, ..world.caller() };
-        world.service.guard(caller, &change, || world.notify("more"))
+        world.service.durable.guard(caller, &change, || world.notify("more"))
     };
     let hosts = (GUARDED_CHANGES_MAX / GUARDED_CHANGES_SHARE_MAX) as u32;
     let mut held = Vec::new();
@@ -205,7 +205,7 @@ fn who_announces_nothing_goes_on_when_the_end_of_the_one_before_is_stable() {
     let (key, store) = (world.key(0), world.store.clone());
     let world = world.restart(true, store);
     let reply = Answer::Reply { bytes: b"made".to_vec(), order_le: true };
-    assert_eq!(world.service.kept_answer(&key), Some(reply));
+    assert_eq!(world.service.durable.kept_answer(&key), Some(reply));
 }
 
 /// The same for a change that waited, and for one that empties a file.
@@ -219,7 +219,8 @@ fn who_has_waited_goes_on_when_the_end_of_the_one_before_is_stable() {
         let op = world.op(0, &chmod);
         let early = waits.then(|| waiting(world.guard("guard", &empty)));
         let syncs = world.disk.syncs();
-        let Settled::Later = world.service.settle(op, b"done", true, world.notify("sent")) else {
+        let Settled::Later = world.service.durable.settle(op, b"done", true, world.notify("sent"))
+        else {
             panic!("the change is made stable first")
         };
         if !waits {
@@ -248,7 +249,7 @@ fn a_change_that_was_given_up_stays_so_whoever_does_the_same() {
         world.service.remove(world.caller(), &root, b"victim", RemoveMode::Unchecked).unwrap();
         let (key, store) = (world.key(0), world.store.clone());
         let world = world.restart(mode == Durability::Power, store);
-        assert_eq!(world.service.kept_answer(&key), None);
+        assert_eq!(world.service.durable.kept_answer(&key), None);
     }
 }
 
@@ -263,10 +264,10 @@ fn nobody_goes_on_when_the_end_of_the_one_before_is_lost() {
         let op = world.op(0, &remove);
         world.service.remove(world.caller(), &root, b"victim", RemoveMode::Unchecked).unwrap();
         world.disk.fail_after(Some(0));
-        let _ = world.service.settle(op, b"removed", true, world.notify("sent"));
+        let _ = world.service.durable.settle(op, b"removed", true, world.notify("sent"));
         world.run();
         world.told();
-        match world.service.guard(world.caller(), &create, || world.notify("guard")) {
+        match world.service.durable.guard(world.caller(), &create, || world.notify("guard")) {
             Err(error) => assert_eq!(error, StoreError::Io.into()),
             Ok(_guard) => {
                 world.run();
@@ -276,7 +277,8 @@ fn nobody_goes_on_when_the_end_of_the_one_before_is_lost() {
         assert_eq!(world.held(), (0, 0));
         // Others are not affected, not even after a failed intent.
         let other = Change::Remove { dir: &root, name: b"other" };
-        let tried = world.service.intend(world.caller(), &world.key(1), &other, Box::new(|_| ()));
+        let tried =
+            world.service.durable.intend(world.caller(), &world.key(1), &other, Box::new(|_| ()));
         assert_eq!(tried.err(), Some(StoreError::Io.into()));
         drop(world.guarded(&other));
     }
@@ -322,7 +324,7 @@ fn nothing_is_kept_of_a_session_that_is_forgotten() {
     let second = waiting(world.intend(1, "second", &remove));
     let append =
         world.op(2, &Change::Append { file: &world.at("grown").unwrap(), len: 4, digest: 1 });
-    world.service.forget_session(&SESSION);
+    world.service.durable.forget_session(&SESSION);
     world.settle(first, b"removed");
     assert_eq!(world.told(), [("second", Err(ServiceError::Delay))]);
     drop(second);
@@ -333,7 +335,7 @@ fn nothing_is_kept_of_a_session_that_is_forgotten() {
     let Intended::Ready(op) = world.intend(3, "third", &remove) else { panic!("it may go on") };
     assert!(op.is_guard());
     drop(op);
-    let statistics = world.service.journal_statistics().unwrap();
+    let statistics = world.service.durable.journal_statistics().unwrap();
     assert_eq!((statistics.sessions, statistics.changes, statistics.kept_bytes), (0, 0, 0));
     assert_eq!(world.held(), (0, 0));
 }

@@ -39,7 +39,7 @@ fn changes_that_empty_files_do_not_wait_for_each_other_for_ever() {
         world.run();
         assert_eq!(world.told(), [("third", Ok(()))]);
         drop(third);
-        assert_eq!(world.service.journal_statistics().unwrap().in_flight, 0);
+        assert_eq!(world.service.durable.journal_statistics().unwrap().in_flight, 0);
     }
 }
 
@@ -49,7 +49,7 @@ fn everybody_is_told_though_one_of_them_makes_a_mistake() {
     let root = world.root();
     let names: [&[u8]; 4] = [b"a", b"b", b"c", b"d"];
     let settle = |op: Op, ready: Notify| {
-        assert_eq!(world.service.settle(op, b"reply", true, ready), Settled::Later);
+        assert_eq!(world.service.durable.settle(op, b"reply", true, ready), Settled::Later);
     };
     let ops: Vec<_> = (0u16..)
         .zip(names)
@@ -65,5 +65,5 @@ fn everybody_is_told_though_one_of_them_makes_a_mistake() {
     settle(ops.next().unwrap(), world.notify("fourth"));
     world.run();
     assert_eq!(world.told(), [("fourth", Ok(()))]);
-    assert_eq!(world.service.journal_statistics().unwrap().in_flight, 0);
+    assert_eq!(world.service.durable.journal_statistics().unwrap().in_flight, 0);
 }
