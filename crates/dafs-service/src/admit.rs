@@ -299,7 +299,7 @@ mod tests {
         ];
         for (shared, max) in kinds {
             let service = Service::of_memory();
-            let mut guard = service.lock_table();
+            let mut guard = service.state.lock();
             let table = &mut *guard;
             let (greedy, honest) = (client(1, 1, CLOCK.now_ns), client(2, 2, CLOCK.now_ns));
             let away = [client(3, 1, 20), client(4, 3, 10)];
@@ -355,7 +355,7 @@ mod tests {
     fn one_that_was_passed_over_makes_room_when_its_host_has_enough() {
         for grows in [true, false] {
             let service = Service::of_memory();
-            let mut guard = service.lock_table();
+            let mut guard = service.state.lock();
             let table = &mut *guard;
             let away = [client(3, 3, 10), client(4, 4, 20), client(5, 5, 30)];
             for (client, count) in away.iter().zip([40, 60, 90]) {
@@ -383,7 +383,7 @@ mod tests {
     #[test]
     fn refusals_look_in_vain_once() {
         let service = Service::of_memory();
-        let mut guard = service.lock_table();
+        let mut guard = service.state.lock();
         let table = &mut *guard;
         let away: Vec<_> = (0..100).map(|key| client(key, key as u32, 10)).collect();
         for client in &away {

@@ -5,15 +5,19 @@
 //! * A caller waits for a bounded time, and only if it may.
 
 use crate::admit::Applicant;
+use crate::append::Writers;
 use crate::error::ServiceError;
+use crate::guards::Guards;
 use crate::handle::Handle;
+use crate::index::Index;
 use crate::limits::{CLEARED_MAX, RECALL_NAP, RECALL_WAITERS_MAX};
+use crate::lock::LockLog;
 use crate::open::{Break, Clock, RemoveMode};
 use crate::table::{Blocked, Ended, Notice, StateTable};
-use crate::{Caller, Result, Service};
+use crate::{Caller, Result, Service, ServiceConfig};
 use dafs_store::Wait;
 use std::sync::atomic::Ordering;
-use std::sync::{MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// The wait of an operation for other clients: a bounded time from its first wait.
@@ -39,8 +43,33 @@ impl Patience {
     }
 }
 
-impl Service {
-    pub(crate) fn lock_table(&self) -> MutexGuard<'_, StateTable> {
+/// The state of all clients, under one lock, and the indexes that are read without it. All parts of
+/// the service share it.
+pub(crate) struct State {
+    pub(crate) config: ServiceConfig,
+    pub(crate) index: Arc<Index>,
+    pub(crate) guards: Arc<Guards>,
+    pub(crate) writers: Arc<Writers>,
+    table: Mutex<StateTable>,
+    /// Notified, with the table's lock, when state has ended or a holder has answered.
+    pub(crate) returned: Condvar,
+}
+
+impl State {
+    pub(crate) fn new(config: ServiceConfig, lock_log: Arc<LockLog>) -> Self {
+        let index = Arc::new(Index::new(config.instance));
+        let (guards, writers) = (Arc::new(Guards::new()), Arc::new(Writers::new()));
+        let table = StateTable::new(
+            index.clone(),
+            guards.clone(),
+            writers.clone(),
+            lock_log,
+            config.files_max,
+        );
+        Self { config, index, guards, writers, table: Mutex::new(table), returned: Condvar::new() }
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, StateTable> {
         // A panic while the lock was held left the table as the last complete statement made it. To
         // refuse all service would be worse than to go on.
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
@@ -54,7 +83,9 @@ impl Service {
     pub(crate) fn applicant<'a>(&self, caller: Caller<'a>) -> Applicant<'a> {
         Applicant { client: caller.client, reclaims: false, clock: self.clock(caller) }
     }
+}
 
+impl Service {
     /// Runs `attempt` under the table's lock until no other client blocks it. Meanwhile recalls the
     /// delegations of others, and ends the leases of expired clients.
     pub(crate) fn enter<T>(
@@ -64,13 +95,15 @@ impl Service {
     ) -> Result<T> {
         let mut patience = Patience::default();
         loop {
-            match self.attempt(&mut attempt) {
+            match self.state.attempt(&mut attempt) {
                 Ok(value) => return Ok(value),
                 Err(blocked) => self.make_way(caller, blocked, &mut patience)?,
             }
         }
     }
+}
 
+impl State {
     /// Runs `attempt` once under the table's lock.
     ///
     /// # Errors
@@ -80,11 +113,13 @@ impl Service {
         attempt: impl FnOnce(&mut StateTable, &mut Ended) -> std::result::Result<T, Blocked>,
     ) -> std::result::Result<T, Blocked> {
         let mut ended = Ended::default();
-        let outcome = attempt(&mut self.lock_table(), &mut ended);
+        let outcome = attempt(&mut self.lock(), &mut ended);
         self.finish(ended);
         outcome
     }
+}
 
+impl Service {
     /// Clears a conflict and waits a little. After it has returned, the caller repeats the attempt.
     ///
     /// # Errors
@@ -130,7 +165,7 @@ impl Service {
         if caller.wait == Wait::Never {
             return Err(ServiceError::WouldWait);
         }
-        let left = patience.left(self.config().recall_wait);
+        let left = patience.left(self.state.config.recall_wait);
         if left.is_zero() {
             return Err(ServiceError::Delay);
         }
@@ -138,13 +173,15 @@ impl Service {
         if others < RECALL_WAITERS_MAX {
             // The event may have happened since the attempt, so no nap is long.
             let nap = left.min(RECALL_NAP);
-            let woken = self.returned.wait_timeout(self.lock_table(), nap);
+            let woken = self.state.returned.wait_timeout(self.state.lock(), nap);
             drop(woken.unwrap_or_else(PoisonError::into_inner));
         }
         self.waiting.fetch_sub(1, Ordering::Relaxed);
         if others < RECALL_WAITERS_MAX { Ok(()) } else { Err(ServiceError::Delay) }
     }
+}
 
+impl State {
     /// Does the work that ended state leaves, without the table's lock.
     pub(crate) fn finish(&self, ended: Ended) {
         if !ended.held.is_empty() {
@@ -157,7 +194,9 @@ impl Service {
         }
         drop((held, files));
     }
+}
 
+impl Service {
     /// Forbids new delegations on a file while it changes, and first has those of others returned.
     /// With a new `size`, their layouts are returned too.
     ///
@@ -169,7 +208,7 @@ impl Service {
         key: Handle,
         size: Option<u64>,
     ) -> Result<ChangeGuard<'_>> {
-        let clock = self.clock(caller);
+        let clock = self.state.clock(caller);
         let breaks = Break::Change { truncate: size == Some(0) };
         self.enter(caller, |table, ended| {
             table.clear_delegations(&key, caller.client, breaks, clock, ended)?;
@@ -179,7 +218,7 @@ impl Service {
             table.files.entry(key).or_default().changing += 1;
             Ok(())
         })?;
-        Ok(ChangeGuard { service: self, key })
+        Ok(ChangeGuard { state: &self.state, key })
     }
 
     /// Begins a removal of a name of `target` and a change of `source`, in one step.
@@ -192,9 +231,9 @@ impl Service {
         source: Option<Handle>,
         target: Option<(Handle, RemoveMode)>,
     ) -> std::result::Result<(Option<ChangeGuard<'_>>, Option<RemovalGuard<'_>>), Blocked> {
-        let clock = self.clock(caller);
+        let clock = self.state.clock(caller);
         let breaks = Break::Change { truncate: false };
-        self.attempt(|table, ended| {
+        self.state.attempt(|table, ended| {
             if let Some(key) = &source {
                 table.clear_delegations(key, caller.client, breaks, clock, ended)?;
             }
@@ -206,34 +245,34 @@ impl Service {
             }
             Ok(())
         })?;
-        let change = source.map(|key| ChangeGuard { service: self, key });
-        let removal = target.map(|(key, mode)| RemovalGuard { service: self, key, mode });
+        let change = source.map(|key| ChangeGuard { state: &self.state, key });
+        let removal = target.map(|(key, mode)| RemovalGuard { state: &self.state, key, mode });
         Ok((change, removal))
     }
 }
 
 /// Forbids opens that the removal of the file would break, while it lives.
 pub(crate) struct RemovalGuard<'a> {
-    service: &'a Service,
+    state: &'a State,
     key: Handle,
     mode: RemoveMode,
 }
 
 impl Drop for RemovalGuard<'_> {
     fn drop(&mut self) {
-        self.service.lock_table().end_removal(&self.key, self.mode);
+        self.state.lock().end_removal(&self.key, self.mode);
     }
 }
 
 /// Forbids delegations on the file, while it lives.
 pub(crate) struct ChangeGuard<'a> {
-    service: &'a Service,
+    state: &'a State,
     key: Handle,
 }
 
 impl Drop for ChangeGuard<'_> {
     fn drop(&mut self) {
-        let mut table = self.service.lock_table();
+        let mut table = self.state.lock();
         if let Some(file) = table.files.get_mut(&self.key) {
             file.changing -= 1;
         }

@@ -1,5 +1,6 @@
 //! Operations on objects: attributes, rights, symlink text, named attributes, space.
 
+use crate::enter::State;
 use crate::export::{Export, Touch};
 use crate::handle::Handle;
 use crate::state::StateRef;
@@ -49,20 +50,24 @@ impl Service {
     /// # Errors
     /// The store's.
     pub fn getattr(&self, handle: &Handle) -> Result<Attr> {
-        self.getattr_in(self.namespace().export(handle)?, handle)
+        self.state.getattr_in(self.namespace().export(handle)?, handle)
     }
+}
 
+impl State {
     /// Does `getattr` in the object's export.
     pub(crate) fn getattr_in(&self, export: &Export, handle: &Handle) -> Result<Attr> {
         match export.store().getattr(&handle.file) {
             Err(StoreError::Stale) => {
-                let file = self.lock_table().any_file(&export.key(handle));
+                let file = self.lock().any_file(&export.key(handle));
                 Ok(file.ok_or(StoreError::Stale)?.attr()?)
             }
             attr => Ok(attr?),
         }
     }
+}
 
+impl Service {
     /// Changes attributes, after other clients have returned their delegations. A change of size
     /// uses an open, or none if no open denies writing.
     ///
@@ -91,7 +96,7 @@ impl Service {
             Some(size) => {
                 self.check_span(handle, size, u64::MAX)?;
                 let need = OpenMode { read: false, write: true };
-                if self.writers.must_wait_to_cut(&export.key(handle), size, caller.wait) {
+                if self.state.writers.must_wait_to_cut(&export.key(handle), size, caller.wait) {
                     return Err(ServiceError::WouldWait);
                 }
                 Some(self.io_file(caller, handle, state, need)?)
@@ -169,7 +174,7 @@ impl Service {
     pub fn file_for_sync(&self, caller: Caller<'_>, handle: &Handle) -> Result<Arc<dyn OpenFile>> {
         let namespace = self.namespace();
         let export = namespace.export(handle)?;
-        if let Some(file) = self.lock_table().any_file(&export.key(handle)) {
+        if let Some(file) = self.state.lock().any_file(&export.key(handle)) {
             return Ok(file);
         }
         let cred = export.map_cred(caller.cred);

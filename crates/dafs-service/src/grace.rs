@@ -95,7 +95,7 @@ impl Service {
         drop(clients);
         for client in idle {
             let order = self.lock_record_order();
-            let table = self.lock_table();
+            let table = self.state.lock();
             if client.sessions() > 0 || table.holds_anything(client.key()) {
                 continue;
             }
@@ -245,7 +245,7 @@ impl Service {
             return;
         }
         let grace = self.grace.lock();
-        let grace_ns = u64::try_from(self.config().grace_time.as_nanos()).unwrap_or(u64::MAX);
+        let grace_ns = u64::try_from(self.state.config.grace_time.as_nanos()).unwrap_or(u64::MAX);
         let passed_ns = now_ns.saturating_sub(grace.started_ns);
         let reclaimed_ns = self.grace.reclaimed_ns.load(Ordering::Relaxed);
         let quiet = reclaimed_ns == 0 || now_ns.saturating_sub(reclaimed_ns) >= RECLAIM_PAUSE_NS;
@@ -291,7 +291,7 @@ impl Service {
     /// hold none are recorded anew before they get any.
     fn keep_returned(&self, missing: &mut Vec<ClientRecord>) {
         let clients: Vec<_> = self.lock_clients().by_key.values().cloned().collect();
-        let table = self.lock_table();
+        let table = self.state.lock();
         missing.retain(|record| {
             let is_there = |client: &&Arc<Client>| {
                 client.kind() == ClientKind::Dafs && record.is_of(client) && !client.is_gone()
@@ -379,7 +379,7 @@ impl Service {
     /// not completed its reclaims stays recorded.
     pub fn settle_records(&self) {
         let mut clients: Vec<_> = self.lock_clients().by_key.values().cloned().collect();
-        let table = self.lock_table();
+        let table = self.state.lock();
         let in_grace = self.in_grace();
         clients.retain(|client| {
             let reclaims = client.kind() == ClientKind::Dafs && in_grace && client.may_reclaim();

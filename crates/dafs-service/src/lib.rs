@@ -93,23 +93,22 @@ pub use write_verifier::WriteVerifier;
 
 pub(crate) use open::Break;
 
-use append::Writers;
 use client::ClientTable;
 use dafs_store::{Cred, Wait};
 use durable::Durable;
+use enter::State;
 use export::Exports;
 use fence::Fences;
 use grace::Grace;
-use guards::Guards;
-use index::{Held, Index};
+use index::Held;
 use layout::WatchedDevices;
 use lock::LockLog;
 use replies::EndedSessions;
 use stateless::StatelessFiles;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-use table::{Ended, StateTable};
+use table::Ended;
 
 /// Shorthand for service results.
 pub type Result<T> = std::result::Result<T, ServiceError>;
@@ -181,7 +180,7 @@ pub struct Caller<'a> {
 
 /// The one shared state of a server.
 pub struct Service {
-    config: ServiceConfig,
+    state: Arc<State>,
     exports: Arc<Exports>,
     clients: Mutex<ClientTable>,
     /// Expired clients that blocked a caller that may not wait. [`tick`](Self::tick) ends them.
@@ -191,14 +190,8 @@ pub struct Service {
     records: Box<dyn ClientRecords>,
     grace: Grace,
     fences: Fences,
-    index: Arc<Index>,
-    guards: Arc<Guards>,
-    writers: Arc<Writers>,
     lock_log: Arc<LockLog>,
-    table: Mutex<StateTable>,
     watched_devices: WatchedDevices,
-    /// Notified, with the table's lock, when state has ended or a holder has answered.
-    returned: Condvar,
     /// Callers that wait for `returned`.
     waiting: AtomicUsize,
     /// Counts the attribute queries to holders of delegations.
@@ -300,19 +293,10 @@ impl Service {
         grace: Grace,
     ) -> Self {
         let exports = Arc::new(Exports::new(namespace));
-        let index = Arc::new(Index::new(config.instance));
-        let guards = Arc::new(Guards::new());
-        let writers = Arc::new(Writers::new());
         let lock_log = Arc::new(LockLog::default());
-        let table = StateTable::new(
-            index.clone(),
-            guards.clone(),
-            writers.clone(),
-            lock_log.clone(),
-            config.files_max,
-        );
+        let state = Arc::new(State::new(config, lock_log.clone()));
         Self {
-            config,
+            state,
             durable: Durable::new(exports.clone(), config.lease_ns()),
             exports,
             clients: Mutex::new(ClientTable::new(config.secret)),
@@ -321,13 +305,8 @@ impl Service {
             records,
             grace,
             fences: Fences::new(),
-            table: Mutex::new(table),
             watched_devices: WatchedDevices::default(),
-            index,
-            guards,
-            writers,
             lock_log,
-            returned: Condvar::new(),
             waiting: AtomicUsize::new(0),
             queries: AtomicU64::new(1),
             stateless: StatelessFiles::new(),
@@ -343,7 +322,7 @@ impl Service {
 
     /// The configuration.
     pub fn config(&self) -> &ServiceConfig {
-        &self.config
+        &self.state.config
     }
 
     /// The counters of all operations.
@@ -368,7 +347,7 @@ impl Service {
         self.exports.replace(namespace.clone());
         self.stateless.clear();
         let mut ended = Ended::default();
-        let mut table = self.lock_table();
+        let mut table = self.state.lock();
         let gone = |held: &Held| namespace.export(held.handle()).is_err();
         for held in table.all_held() {
             match &held {
@@ -388,7 +367,7 @@ impl Service {
         }
         drop(table);
         layout::tell_of_taken(&mut ended);
-        self.finish(ended);
+        self.state.finish(ended);
     }
 
     /// The one client record of all callers without state.
@@ -401,7 +380,7 @@ impl Service {
         let clients = self.lock_clients();
         let (known, unconfirmed) = (clients.len(), clients.unconfirmed());
         drop(clients);
-        let table = self.lock_table();
+        let table = self.state.lock();
         let (counts, recalled) = (table.counts, table.recalling.len());
         let attribute_queries = table.queries.len();
         let (recalled_layouts, fenced_layouts) =
@@ -417,7 +396,7 @@ impl Service {
             lock_ranges: counts.ranges,
             lock_waiters: counts.waiters,
             kept_locks: self.lock_log.kept(),
-            broken_locks: self.guards.broken(),
+            broken_locks: self.state.guards.broken(),
             delegations: counts.delegations,
             recalled_delegations: recalled,
             layouts: counts.layouts,
@@ -426,7 +405,7 @@ impl Service {
             attribute_queries,
             revoked: counts.revoked,
             stateless_files: self.stateless.len(),
-            undo_files: self.writers.undo.len(),
+            undo_files: self.state.writers.undo.len(),
             ended_sessions: self.ended_sessions.len(),
             fences,
             fence_waiters,
@@ -441,13 +420,13 @@ impl Service {
             self.forget_idle_records();
             self.tick_replies(now_ns);
             self.durable.tick(now_ns);
-            let clock = open::Clock { now_ns, lease_ns: self.config.lease_ns() };
+            let clock = open::Clock { now_ns, lease_ns: self.state.config.lease_ns() };
             let mut ended = Ended::default();
-            let mut table = self.lock_table();
+            let mut table = self.state.lock();
             table.end_turns(now_ns, &mut ended);
             let overdue = table.overdue_holders(clock);
             drop(table);
-            self.finish(ended);
+            self.state.finish(ended);
             self.doom(overdue);
         }
         if self.grace_ends_soon() {

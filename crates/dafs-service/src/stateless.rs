@@ -198,7 +198,7 @@ impl Service {
             }
         }
         let file = open_as_owner(export, &cred, handle, need)?;
-        let file = self.writers.count(export.key(handle), need, file);
+        let file = self.state.writers.count(export.key(handle), need, file);
         let attr = file.attr()?;
         self.keep_file(handle, &cred, need, &file, &attr, now_ns);
         Ok(StatelessFile { file, attr })
@@ -251,7 +251,7 @@ impl Service {
         match store.create(&cred, &dir.file, name, make, attr, mode) {
             Ok(made) => {
                 let handle = Handle { fs: dir.fs, file: made.id };
-                let file = self.writers.count(export.key(&handle), mode, made.file);
+                let file = self.state.writers.count(export.key(&handle), mode, made.file);
                 self.keep_file(&handle, &cred, mode, &file, &made.attr, caller.now_ns);
                 let (attr, dir, created) = (made.attr, made.dir, made.created);
                 Ok(StatelessCreated { handle, attr, dir, created })

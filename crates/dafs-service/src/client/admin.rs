@@ -72,7 +72,7 @@ impl Service {
     pub fn clients_info(&self, now_ns: u64) -> Vec<ClientInfo> {
         let mut clients: Vec<_> = self.lock_clients().by_key.values().cloned().collect();
         clients.sort_by_key(|client| client.key());
-        let table = self.lock_table();
+        let table = self.state.lock();
         let info = |client: Arc<Client>| {
             let held = table.by_client.get(&client.key());
             ClientInfo {
@@ -96,7 +96,7 @@ impl Service {
         if !self.lock_clients().by_key.contains_key(&key) {
             return Err(ServiceError::StaleClientId);
         }
-        let table = self.lock_table();
+        let table = self.state.lock();
         let Some(held) = table.by_client.get(&key) else { return Ok(Vec::new()) };
         let ids = held.opens.iter().chain(&held.locks).chain(&held.delegations);
         let ids = ids.chain(&held.layouts);

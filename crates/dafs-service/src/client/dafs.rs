@@ -27,7 +27,7 @@ pub struct Registered {
 impl Service {
     /// The key that a DAFS client of this name and verifier has or would get.
     pub fn client_key(&self, name: &[u8], verifier: u64) -> ClientKey {
-        let [first, second] = self.config().secret;
+        let [first, second] = self.state.config.secret;
         let mut hasher = SipHasher24::new_with_keys(first, second);
         // Keys of NFS clients are hashes with this secret, too.
         hasher.write_u8(ClientKind::Dafs as u8);
@@ -105,7 +105,7 @@ impl Service {
             return Err(ServiceError::ClientInUse);
         }
         // An older instance may have left a record, or locks.
-        let left = self.is_awaited(name) || !self.lock_table().left_files.is_empty();
+        let left = self.is_awaited(name) || !self.state.lock().left_files.is_empty();
         if wait == Wait::Never && left {
             return Err(ServiceError::WouldWait);
         }

@@ -193,6 +193,6 @@ impl Service {
 
     /// True while it has a session or holds state.
     fn is_in_use(&self, client: &Client) -> bool {
-        client.sessions() > 0 || self.lock_table().holds_anything(client.key)
+        client.sessions() > 0 || self.state.lock().holds_anything(client.key)
     }
 }

@@ -22,7 +22,8 @@ use std::sync::{Arc, MutexGuard, PoisonError};
 impl Service {
     /// True when the lease is over: another client that needs conflicting state may have it.
     pub(crate) fn is_over(&self, client: &Client, now_ns: u64) -> bool {
-        client.kind != ClientKind::Stateless && client.idle_ns(now_ns) > self.config.lease_ns()
+        client.kind != ClientKind::Stateless
+            && client.idle_ns(now_ns) > self.state.config.lease_ns()
     }
 
     /// Ends leases that ran out, and returns the number of opens released.
@@ -32,8 +33,9 @@ impl Service {
     /// clients with persistent locks are kept as well: those locks stay theirs until another client
     /// asks for them (DAFS 9.3).
     pub(crate) fn expire(&self, now_ns: u64) -> usize {
-        let courtesy = self.config().courtesy_time.as_nanos();
-        let courtesy_ns = u64::try_from(courtesy).unwrap_or(u64::MAX).max(self.config.lease_ns());
+        let courtesy = self.state.config.courtesy_time.as_nanos();
+        let courtesy_ns =
+            u64::try_from(courtesy).unwrap_or(u64::MAX).max(self.state.config.lease_ns());
         let mut table = self.lock_clients();
         let over = |client: &&Arc<Client>| self.is_over(client, now_ns);
         let mut over: Vec<_> = table.by_key.values().filter(over).cloned().collect();
@@ -49,20 +51,20 @@ impl Service {
         over.sort_by_key(|client| std::cmp::Reverse(client.idle_ns(now_ns)));
         let keeps = |client: &Arc<Client>| match client.kind {
             _ if client.idle_ns(now_ns) > courtesy_ns => false,
-            ClientKind::Dafs => self.lock_table().keeps_locks(client),
+            ClientKind::Dafs => self.state.lock().keeps_locks(client),
             // A client without state would only make others wait after a restart.
-            _ => self.lock_table().holds_anything(client.key),
+            _ => self.state.lock().holds_anything(client.key),
         };
         let (mut kept, mut ending): (Vec<_>, Vec<_>) = over.into_iter().partition(keeps);
         ending.extend(thin_out(&mut kept, COURTESY_CLIENTS_MAX, |_| 1));
         // Frees descriptors that no client has asked for yet.
         for (shared, max) in [(Shared::Opens, OPENS_MAX), (Shared::Delegations, DELEGATIONS_MAX)] {
-            let table = self.lock_table();
+            let table = self.state.lock();
             let max = (max.min(table.files_max) / COURTESY_FILES_SHARE).max(COURTESY_FILES_MIN);
             ending.extend(thin_out(&mut kept, max, |client| table.held(client, shared)));
         }
         // The replaced clients are dropped after the table's lock is released.
-        let before = std::mem::replace(&mut self.lock_table().absent, Absent::new(kept));
+        let before = std::mem::replace(&mut self.state.lock().absent, Absent::new(kept));
         drop(before);
         // In chunks, so that the end of many clients costs few writes.
         let some = ending.chunks(ENDED_AT_ONCE_MAX);
@@ -107,8 +109,8 @@ impl Service {
         now_ns: u64,
         wait: Wait,
     ) -> Result<()> {
-        let clock = Clock { now_ns, lease_ns: self.config.lease_ns() };
-        let absent = self.lock_table().absent_with(shared, (least, max), clock);
+        let clock = Clock { now_ns, lease_ns: self.state.config.lease_ns() };
+        let absent = self.state.lock().absent_with(shared, (least, max), clock);
         if absent.is_empty() {
             return Err(ServiceError::Resource);
         }
@@ -205,8 +207,8 @@ impl Service {
 
     /// Releases the state of a client. If the record is gone for good, its front end is notified.
     pub(crate) fn release_client(&self, client: &Arc<Client>) -> usize {
-        let (ended, opens) = self.lock_table().release_client(client);
-        self.finish(ended);
+        let (ended, opens) = self.state.lock().release_client(client);
+        self.state.finish(ended);
         if client.is_gone()
             && let Some(front) = client.take_front()
         {

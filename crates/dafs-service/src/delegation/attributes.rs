@@ -87,15 +87,15 @@ impl Service {
         let namespace = self.namespace();
         let export = namespace.export(handle)?;
         let key = export.key(handle);
-        if !self.guards.maybe_guarded(&key) {
-            return self.getattr_in(export, handle);
+        if !self.state.guards.maybe_guarded(&key) {
+            return self.state.getattr_in(export, handle);
         }
         match self.ask_holder(caller, &key)? {
             Some((delegation, answer)) => {
-                let attr = self.getattr_in(export, handle)?;
+                let attr = self.state.getattr_in(export, handle)?;
                 Ok(merged(&mut delegation.lock(), attr, &answer))
             }
-            None => self.getattr_in(export, handle),
+            None => self.state.getattr_in(export, handle),
         }
     }
 
@@ -104,7 +104,7 @@ impl Service {
         caller: Caller<'_>,
         key: &Handle,
     ) -> Result<Option<(Arc<DelegationState>, AttrAnswer)>> {
-        let clock = self.clock(caller);
+        let clock = self.state.clock(caller);
         self.enter(caller, |table, ended| {
             let other = |delegation: &&Arc<DelegationState>| {
                 delegation.kind.writes() && !Arc::ptr_eq(&delegation.client, caller.client)
@@ -145,7 +145,7 @@ impl Service {
     /// Takes the holder's answer to [`Front::get_attr`](crate::Front::get_attr). `None` means that
     /// the call failed: then the delegation is recalled.
     pub fn attr_answer(&self, client: &Client, query: u64, answer: Option<AttrAnswer>) {
-        let mut table = self.lock_table();
+        let mut table = self.state.lock();
         let theirs = |delegation: &Arc<DelegationState>| delegation.client.key() == client.key();
         if !table.queries.get(&query).is_some_and(theirs) {
             return;
@@ -157,7 +157,7 @@ impl Service {
             asked.answer = answer.map_or(Answer::Failed, Answer::Is);
         }
         drop(table);
-        self.returned.notify_all();
+        self.state.returned.notify_all();
     }
 }
 

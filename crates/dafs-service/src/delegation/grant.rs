@@ -28,7 +28,7 @@ impl Service {
     ) -> Granted {
         let kind = self.wanted(caller, request, attr)?;
         let key = open.key;
-        let table = self.lock_table();
+        let table = self.state.lock();
         let free = self.check_free(&table, caller, &key, kind, request.claim);
         drop(table);
         free?;
@@ -37,7 +37,7 @@ impl Service {
             || {
                 let cred = export.map_cred(caller.cred);
                 let file = export.store().open(&cred, &open.handle().file, need)?;
-                Ok::<_, StoreError>(self.writers.count(key, need, file))
+                Ok::<_, StoreError>(self.state.writers.count(key, need, file))
             },
             Ok,
         );
@@ -48,12 +48,12 @@ impl Service {
         let what = if kind.writes() { Watch::Uses } else { Watch::Changes };
         export.store().watch(&key.file, what).map_err(|_| NoDelegation::Policy)?;
         // Counted before the check for recent writes. See the guards.
-        self.guards.add(&key);
-        let (mut table, mut absent) = (self.lock_table(), Vec::new());
+        self.state.guards.add(&key);
+        let (mut table, mut absent) = (self.state.lock(), Vec::new());
         let id = self.check_free(&table, caller, &key, kind, request.claim).and_then(|()| {
             let current = StateTable::check_current(caller.client).is_ok();
             let reclaims = matches!(request.claim, OpenClaim::Previous(_));
-            match table.admit_delegation(Applicant { reclaims, ..self.applicant(caller) }) {
+            match table.admit_delegation(Applicant { reclaims, ..self.state.applicant(caller) }) {
                 Ok(id) if current && open.life.is_live() => return Ok(id),
                 Err(Blocked::Expire(clients)) => absent = clients,
                 _ => {}
@@ -65,7 +65,7 @@ impl Service {
             Err(error) => {
                 drop(table);
                 self.doom(absent);
-                self.guards.remove(&key);
+                self.state.guards.remove(&key);
                 export.store().unwatch(&key.file);
                 return Err(error);
             }
@@ -102,7 +102,7 @@ impl Service {
         request: &OpenRequest<'_>,
         attr: &Attr,
     ) -> Result<DelegationKind, NoDelegation> {
-        let never = caller.client.kind() == ClientKind::Stateless || !self.config().delegations;
+        let never = caller.client.kind() == ClientKind::Stateless || !self.state.config.delegations;
         if let OpenClaim::Previous(kind) = request.claim {
             // Nor is a delegation of another configuration granted again. The open alone is
             // reclaimed.
@@ -150,7 +150,7 @@ impl Service {
                 .recalled
                 .get(key)
                 .is_some_and(|at_ns| caller.now_ns.saturating_sub(*at_ns) < RECALL_QUIET_NS)
-            || self.guards.written_lately(key, caller.now_ns, WRITE_QUIET_NS)
+            || self.state.guards.written_lately(key, caller.now_ns, WRITE_QUIET_NS)
         {
             return contention;
         }

@@ -196,7 +196,7 @@ impl Service {
 
     /// The file of a delegation.
     pub fn delegated(&self, state: StateId) -> Option<Handle> {
-        match self.index.find(state).ok()? {
+        match self.state.index.find(state).ok()? {
             Held::Delegation(delegation) => Some(delegation.handle),
             _ => None,
         }
@@ -208,17 +208,17 @@ impl Service {
         handle: Option<&Handle>,
         state: StateRef,
     ) -> Result<()> {
-        let Held::Delegation(delegation) = self.held(caller, handle, state)? else {
+        let Held::Delegation(delegation) = self.state.held(caller, handle, state)? else {
             return Err(ServiceError::BadStateId);
         };
         // Its holder locked the file locally, and others continue at its size.
         self.settle_before_unlock(caller, &delegation.key)?;
         let mut ended = Ended::default();
-        let mut table = self.lock_table();
+        let mut table = self.state.lock();
         delegation.life.check()?;
         table.release_delegation(&delegation, &mut ended);
         drop(table);
-        self.finish(ended);
+        self.state.finish(ended);
         Ok(())
     }
 }

@@ -97,7 +97,7 @@ impl Service {
     /// know the delegation yet. It is sent again at the next conflict, or when the client has a
     /// back channel again.
     pub fn recall_failed(&self, client: ClientKey, state: StateRef) {
-        if let Ok(Held::Delegation(delegation)) = self.index.find(state.id)
+        if let Ok(Held::Delegation(delegation)) = self.state.index.find(state.id)
             && delegation.client.key() == client
         {
             delegation.lock().resend = true;
@@ -106,7 +106,7 @@ impl Service {
 
     /// Sends again the recalls that did not reach a client.
     pub(crate) fn resend_recalls(&self, client: &Client) {
-        let table = self.lock_table();
+        let table = self.state.lock();
         let theirs = |delegation: &&Arc<DelegationState>| {
             delegation.client.key() == client.key() && std::mem::take(&mut delegation.lock().resend)
         };
@@ -118,9 +118,9 @@ impl Service {
 
     /// Revokes delegations that were not returned in time, and forgets old recalls.
     pub(crate) fn tick_recalls(&self, now_ns: u64) {
-        let clock = Clock { now_ns, lease_ns: self.config.lease_ns() };
+        let clock = Clock { now_ns, lease_ns: self.state.config.lease_ns() };
         let mut ended = Ended::default();
-        let mut table = self.lock_table();
+        let mut table = self.state.lock();
         table.recalled.retain(|_, at_ns| now_ns.saturating_sub(*at_ns) < RECALL_QUIET_NS);
         let overdue = |delegation: &&Arc<DelegationState>| {
             // A delegation of an expired client ends with all its other state, when there is a
@@ -130,18 +130,18 @@ impl Service {
         let overdue: Vec<_> = table.recalling.values().filter(overdue).cloned().collect();
         drop(table);
         for some in overdue.chunks(ENDED_AT_ONCE_MAX) {
-            let mut table = self.lock_table();
+            let mut table = self.state.lock();
             for delegation in some {
                 table.revoke(&Held::Delegation(delegation.clone()), false, &mut ended);
             }
         }
-        self.finish(ended);
+        self.state.finish(ended);
     }
 
     /// Recalls all delegations on a file: a local process has changed it, bypassing the server, or
     /// a lock on it is broken.
     pub(crate) fn recall_all(&self, key: &Handle, now_ns: u64) {
-        let mut table = self.lock_table();
+        let mut table = self.state.lock();
         let held = table.files.get(key).map(|file| file.delegations.clone()).unwrap_or_default();
         let notices: Vec<_> =
             held.iter().filter_map(|delegation| table.recall(delegation, false, now_ns)).collect();

@@ -384,7 +384,7 @@ impl Service {
             return Err(StoreError::Invalid.into());
         }
         // The object must exist.
-        let attr = self.getattr_in(export, &handle)?;
+        let attr = self.state.getattr_in(export, &handle)?;
         let FenceRight::Client(caller, trusted) = right else { return Ok(key) };
         let owns = export.map_cred(caller.cred).uid == attr.uid;
         if !trusted && (!owns || matches!(key, FenceObject::FileSystem(_))) {
@@ -415,7 +415,7 @@ impl Service {
             // The list of an export that is not served now is kept.
             let Some(export) = namespace.exports().find(of) else { return false };
             let handle = Handle { fs: export.fs(), file: key.file };
-            self.getattr_in(export, &handle) == Err(StoreError::Stale.into())
+            self.state.getattr_in(export, &handle) == Err(StoreError::Stale.into())
         };
         let start = self.fences.swept.fetch_add(FENCE_LISTS_SWEPT_MAX, Ordering::Relaxed);
         let count = objects.len();

@@ -69,7 +69,7 @@ impl Service {
     /// # Errors
     /// `WouldWait`.
     pub(crate) fn settle_before_unlock(&self, caller: Caller<'_>, key: &Handle) -> Result<()> {
-        let table = self.lock_table();
+        let table = self.state.lock();
         let mut layouts = table.files.get(key).into_iter().flat_map(|file| &file.layouts);
         let own = |layout: &&Arc<LayoutState>| {
             Arc::ptr_eq(&layout.client, caller.client) && layout.covers(true)
@@ -87,7 +87,7 @@ impl Service {
             Err(error) => {
                 tracing::warn!(%error, "a lock is let go of; the next one waits for data servers");
                 let written = layout.written(true);
-                self.lock_table().fencing.note_written(&layout.store, *key, written);
+                self.state.lock().fencing.note_written(&layout.store, *key, written);
             }
         }
         Ok(())

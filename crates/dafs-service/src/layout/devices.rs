@@ -113,7 +113,7 @@ impl Service {
 
     /// True if a layout of the client names a device.
     fn names_device(&self, client: &Client, key: &DeviceKey) -> bool {
-        let table = self.lock_table();
+        let table = self.state.lock();
         let held = table.by_client.get(&client.key());
         held.into_iter().flat_map(|held| &held.layouts).any(|id| match table.index.find(*id) {
             Ok(Held::Layout(layout)) => layout.lock().devices.contains(key),

@@ -381,14 +381,14 @@ impl StateTable {
 impl Service {
     /// The stores with questions.
     pub fn stores_to_fence(&self) -> Vec<Arc<dyn Store>> {
-        self.lock_table().fencing.stores()
+        self.state.lock().fencing.stores()
     }
 
     /// Makes the data servers of a store drop their authorisations for revoked layouts, and looks
     /// for the holders' writes, unless another thread does. It waits for the data servers, so a
     /// thread without other work calls it, several times a second.
     pub fn fence_layouts(&self, store: &Arc<dyn Store>) {
-        let asking = self.lock_table().fencing.line_of(store).map(|line| line.asking.clone());
+        let asking = self.state.lock().fencing.line_of(store).map(|line| line.asking.clone());
         let Some(asking) = asking else { return };
         let Some(turn) = asking.turn_if_free() else { return };
         self.fence_store(store);
@@ -398,9 +398,9 @@ impl Service {
     /// Asks a store all questions about it, until it cannot be certain.
     fn fence_store(&self, store: &Arc<dyn Store>) {
         // Questions that come meanwhile wait for the next round.
-        let mut left = self.lock_table().fencing.len_of(store);
+        let mut left = self.state.lock().fencing.len_of(store);
         while left > 0 {
-            let due = self.lock_table().fencing.next_of(store, left.min(FENCED_AT_ONCE));
+            let due = self.state.lock().fencing.next_of(store, left.min(FENCED_AT_ONCE));
             if due.is_empty() {
                 return;
             }
@@ -419,9 +419,9 @@ impl Service {
     /// # Errors
     /// `Delay` when that is not certain yet.
     pub(super) fn fence_now(&self, wanted: impl Fn(&Handle) -> bool) -> Result<()> {
-        let held_back = self.lock_table().fencing.held_back(wanted);
+        let held_back = self.state.lock().fencing.held_back(wanted);
         for key in held_back {
-            let Some(asking) = self.lock_table().fencing.asking(&key) else { continue };
+            let Some(asking) = self.state.lock().fencing.asking(&key) else { continue };
             let turn = asking.turn();
             self.forget(&key)?;
             drop(turn);
@@ -434,7 +434,7 @@ impl Service {
     /// # Errors
     /// `Delay` when that is not certain yet.
     pub(crate) fn fence_if_free(&self, key: &Handle) -> Result<()> {
-        let Some(asking) = self.lock_table().fencing.asking(key) else { return Ok(()) };
+        let Some(asking) = self.state.lock().fencing.asking(key) else { return Ok(()) };
         let turn = asking.turn_if_free().ok_or(ServiceError::Delay)?;
         self.forget(key)?;
         drop(turn);
@@ -443,7 +443,7 @@ impl Service {
 
     /// Makes the data servers drop their authorisations for a file.
     fn forget(&self, key: &Handle) -> Result<()> {
-        let due = self.lock_table().fencing.due_of(key).filter(|due| due.forget);
+        let due = self.state.lock().fencing.due_of(key).filter(|due| due.forget);
         due.map_or(Ok(()), |due| self.fence(&due)).map_err(|_| ServiceError::Delay)
     }
 
@@ -452,12 +452,12 @@ impl Service {
     /// # Errors
     /// `Delay` when the size is not known, for instance because data servers do not answer.
     pub(crate) fn settle_file(&self, key: &Handle) -> Result<()> {
-        let Some(asking) = self.lock_table().fencing.asking(key) else { return Ok(()) };
+        let Some(asking) = self.state.lock().fencing.asking(key) else { return Ok(()) };
         let asked = EndAsked::begin(asking, *key).ok_or(ServiceError::Delay)?;
-        let due = self.lock_table().fencing.due_of(key);
+        let due = self.state.lock().fencing.due_of(key);
         due.map_or(Ok(()), |due| self.fence(&due)).map_err(|_| ServiceError::Delay)?;
         drop(asked);
-        if self.lock_table().fencing.is_written(key) { Err(ServiceError::Delay) } else { Ok(()) }
+        if self.state.lock().fencing.is_written(key) { Err(ServiceError::Delay) } else { Ok(()) }
     }
 
     /// Asks the questions about returned layouts. The next rounds ask those that cannot be answered
@@ -470,9 +470,9 @@ impl Service {
                 return;
             }
             // A thread that looks for it already does so for this caller too.
-            let asking = self.lock_table().fencing.asking(key);
+            let asking = self.state.lock().fencing.asking(key);
             let asked = asking.and_then(|asking| EndAsked::begin(asking, *key));
-            let due = asked.as_ref().and_then(|_| self.lock_table().fencing.due_of(key));
+            let due = asked.as_ref().and_then(|_| self.state.lock().fencing.due_of(key));
             let Some(due) = due else { continue };
             if !unsure.iter().any(|store| Arc::ptr_eq(store, &due.store))
                 && let Err(error) = self.fence(&due)
@@ -493,7 +493,7 @@ impl Service {
                 file.late = false;
                 file.refused_ns = None;
                 if std::mem::take(&mut file.believed) {
-                    self.guards.remove(key);
+                    self.state.guards.remove(key);
                 }
             })?;
         }
@@ -502,8 +502,8 @@ impl Service {
                 file.written = None;
             })?;
         }
-        self.lock_table().fencing.tidy(key);
-        self.returned.notify_all();
+        self.state.lock().fencing.tidy(key);
+        self.state.returned.notify_all();
         Ok(())
     }
 
@@ -513,7 +513,7 @@ impl Service {
         outcome: std::result::Result<(), StoreError>,
         done: impl FnOnce(&mut Fenced),
     ) -> std::result::Result<(), StoreError> {
-        let mut table = self.lock_table();
+        let mut table = self.state.lock();
         if let Some(file) = table.fencing.files.get_mut(&due.key)
             && outcome.is_ok()
             && file.noted == due.noted
@@ -524,7 +524,7 @@ impl Service {
         table.fencing.put_last(&due.key);
         drop(table);
         if due.forget && outcome.is_ok() {
-            self.returned.notify_all();
+            self.state.returned.notify_all();
         }
         outcome
     }

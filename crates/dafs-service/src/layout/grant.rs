@@ -4,6 +4,7 @@ use super::late::Places;
 use super::{Inner, LayoutState, Spans};
 use crate::admit::Applicant;
 use crate::client::{Client, ClientKind};
+use crate::enter::State;
 use crate::error::ServiceError;
 use crate::handle::Handle;
 use crate::index::{Held, Life};
@@ -75,8 +76,8 @@ impl Service {
             return Err(ServiceError::LayoutTooBig);
         }
         let places = request.write.then(|| Arc::new(places(&*store, &placement)));
-        let by = self.applicant(caller);
-        let entered = self.attempt(|table, _| {
+        let by = self.state.applicant(caller);
+        let entered = self.state.attempt(|table, _| {
             let state =
                 table.lay_out(caller, by, (handle, key), request, (&store, belief), &placement)?;
             if let Some(places) = &places {
@@ -117,7 +118,7 @@ impl Service {
         if request.state.is_special() {
             return Err(ServiceError::BadStateId);
         }
-        let allowed = match self.held(caller, Some(handle), request.state.id.into())? {
+        let allowed = match self.state.held(caller, Some(handle), request.state.id.into())? {
             Held::Layout(layout) => {
                 return match check_seqid(layout.seqid(), request.state.seqid) {
                     // A layout gives no right to write by itself. The right comes from an open,
@@ -136,7 +137,7 @@ impl Service {
             Held::Delegation(delegation) => delegation.kind.writes() || !request.write,
         };
         // An old or unknown seqid is refused for all state but layouts.
-        self.held(caller, Some(handle), request.state)?;
+        self.state.held(caller, Some(handle), request.state)?;
         if allowed { Ok(()) } else { Err(ServiceError::OpenMode) }
     }
 
@@ -145,8 +146,8 @@ impl Service {
     /// did not return a layout a short while ago gets none either.
     fn check_layout_allowed(&self, caller: Caller<'_>, key: &Handle) -> Result<()> {
         let quiet = caller.client.layouts_from_ns.load(Ordering::Relaxed) > caller.now_ns;
-        let undone = self.writers.undo.find(key).is_some();
-        if quiet || undone || self.guards.maybe_broken(key) || self.is_any_fenced(key) {
+        let undone = self.state.writers.undo.find(key).is_some();
+        if quiet || undone || self.state.guards.maybe_broken(key) || self.is_any_fenced(key) {
             return Err(ServiceError::LayoutUnavailable);
         }
         Ok(())
@@ -155,24 +156,24 @@ impl Service {
     /// Makes the grant visible, until the layout is entered or refused, so that no operation takes
     /// the file for one without layouts.
     fn begin_granting(&self, key: Handle) -> Granting<'_> {
-        self.lock_table().files.entry(key).or_default().granting += 1;
-        Granting { service: self, key }
+        self.state.lock().files.entry(key).or_default().granting += 1;
+        Granting { state: &self.state, key }
     }
 
     fn abandon(&self, caller: Caller<'_>, key: &Handle) {
         let mut ended = Ended::default();
-        let mut table = self.lock_table();
+        let mut table = self.state.lock();
         let layouts = table.files.get(key).map(|file| file.layouts.clone()).unwrap_or_default();
         for layout in layouts.iter().filter(|layout| Arc::ptr_eq(&layout.client, caller.client)) {
             table.abandon_layout(layout, &mut ended);
         }
         drop(table);
-        self.finish(ended);
+        self.state.finish(ended);
     }
 
     /// True if an open or delegation of the client lets it read, or write, the file.
     pub(super) fn has_right(&self, client: &Arc<Client>, key: &Handle, write: bool) -> bool {
-        let table = self.lock_table();
+        let table = self.state.lock();
         table.files.get(key).is_some_and(|file| {
             let own = |other| Arc::ptr_eq(other, client);
             file.opens.iter().any(|open| own(&open.client) && open.share().allows(write))
@@ -183,13 +184,13 @@ impl Service {
 
 /// Marks a grant of a layout as under way while it lives.
 struct Granting<'a> {
-    service: &'a Service,
+    state: &'a State,
     key: Handle,
 }
 
 impl Drop for Granting<'_> {
     fn drop(&mut self) {
-        let mut table = self.service.lock_table();
+        let mut table = self.state.lock();
         if let Some(file) = table.files.get_mut(&self.key) {
             file.granting -= 1;
         }

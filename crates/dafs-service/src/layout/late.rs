@@ -204,7 +204,7 @@ impl Service {
         range: (u64, u64),
     ) -> Result<()> {
         let key = self.namespace().export(handle)?.key(handle);
-        let must_wait = self.lock_table().overtake(client, &key, range, now_ns);
+        let must_wait = self.state.lock().overtake(client, &key, range, now_ns);
         match wait {
             _ if !must_wait => Ok(()),
             Wait::Never => Err(ServiceError::WouldWait),

@@ -285,7 +285,7 @@ impl Service {
     ) -> Result<Option<StateRef>> {
         let layout = self.layout(caller, handle, state)?;
         let mut ended = Ended::default();
-        let mut table = self.lock_table();
+        let mut table = self.state.lock();
         layout.life.check()?;
         // Its holder must know all that it returns. It may not have received a recall yet.
         let granted = layout.lock().granted_seqid;
@@ -301,7 +301,7 @@ impl Service {
             table.release_layout(&layout, &mut ended);
         }
         drop(table);
-        self.finish(ended);
+        self.state.finish(ended);
         if !left && layout.is_written() {
             self.settle_now(&[layout.key]);
         }
@@ -319,13 +319,13 @@ impl Service {
         mode: LayoutMode,
     ) {
         let (mut ended, mut written) = (Ended::default(), Vec::new());
-        let table = self.lock_table();
+        let table = self.state.lock();
         let held = table.by_client.get(&caller.client.key());
         let ids: Vec<StateId> = held.into_iter().flat_map(|held| &held.layouts).copied().collect();
         drop(table);
         // There may be many, and most of them of another form.
         for some in ids.chunks(ENDED_AT_ONCE_MAX) {
-            let mut table = self.lock_table();
+            let mut table = self.state.lock();
             for id in some {
                 let Ok(Held::Layout(layout)) = table.index.find(*id) else { continue };
                 if layout.form != form || of.is_some_and(|handle| handle.fs != layout.handle.fs) {
@@ -337,7 +337,7 @@ impl Service {
                 }
             }
         }
-        self.finish(ended);
+        self.state.finish(ended);
         if of.is_some() {
             self.settle_now(&written);
         }
@@ -354,7 +354,7 @@ impl Service {
         handle: &Handle,
         state: StateRef,
     ) -> Result<Arc<LayoutState>> {
-        match self.held(caller, Some(handle), state.id.into())? {
+        match self.state.held(caller, Some(handle), state.id.into())? {
             Held::Layout(layout) => match check_seqid(layout.seqid(), state.seqid) {
                 Ok(()) | Err(ServiceError::OldStateId) => Ok(layout),
                 Err(error) => Err(error),
@@ -414,7 +414,7 @@ impl Service {
             FenceObject::FileSystem(fs) => *fs == key.fs,
         };
         let mut ended = Ended::default();
-        let mut table = self.lock_table();
+        let mut table = self.state.lock();
         let files = table.files.iter().filter(|(key, _)| concerns(key));
         let layouts: Vec<_> = files.flat_map(|(_, file)| file.layouts.clone()).collect();
         for layout in layouts {
@@ -427,7 +427,7 @@ impl Service {
         if matches!(object, FenceObject::FileSystem(_)) {
             tell_of_taken(&mut ended);
         }
-        self.finish(ended);
+        self.state.finish(ended);
         self.fence_now(concerns)?;
         // Layouts of the last run are not known here.
         let fs = match object {

@@ -71,7 +71,7 @@ impl Service {
         if caller.client.laid_out.load(Ordering::Relaxed) == 0 {
             return Vec::new();
         }
-        let table = self.lock_table();
+        let table = self.state.lock();
         let layouts = table.files.get(key).into_iter().flat_map(|file| &file.layouts);
         layouts.filter(|layout| Arc::ptr_eq(&layout.client, caller.client)).cloned().collect()
     }

@@ -170,16 +170,16 @@ impl Service {
     pub fn layout_forgotten(&self, client: ClientKey, state: StateRef) {
         let Some(layout) = self.layout_of(client, state.id) else { return };
         let mut ended = Ended::default();
-        let mut table = self.lock_table();
+        let mut table = self.state.lock();
         if layout.life.is_live() {
             table.abandon_layout(&layout, &mut ended);
         }
         drop(table);
-        self.finish(ended);
+        self.state.finish(ended);
     }
 
     fn layout_of(&self, client: ClientKey, id: StateId) -> Option<Arc<LayoutState>> {
-        match self.index.find(id) {
+        match self.state.index.find(id) {
             Ok(Held::Layout(layout)) if layout.client.key() == client => Some(layout),
             _ => None,
         }
@@ -187,7 +187,7 @@ impl Service {
 
     /// Sends again the recalls of layouts that did not reach a client.
     pub(crate) fn resend_layout_recalls(&self, client: &Client) {
-        let table = self.lock_table();
+        let table = self.state.lock();
         let theirs = |layout: &&Arc<LayoutState>| {
             layout.client.key() == client.key() && layout.lock().recall_again()
         };
@@ -205,7 +205,7 @@ impl Service {
     /// Does the same for many files. The layouts of one client are recalled together where there
     /// are many.
     fn recall_layouts_of_all(&self, keys: &[Handle], now_ns: u64) {
-        let mut table = self.lock_table();
+        let mut table = self.state.lock();
         let files = keys.iter().filter_map(|key| table.files.get(key));
         let held: Vec<_> = files.flat_map(|file| file.layouts.clone()).collect();
         let notices = table.recall_layouts(held, now_ns);
@@ -220,8 +220,8 @@ impl Service {
     /// `Delay` when that is not certain yet.
     pub fn vacate(&self, key: &Handle, now_ns: u64) -> Answer<()> {
         self.recall_layouts_of(key, now_ns);
-        let clock = Clock { now_ns, lease_ns: self.config.lease_ns() };
-        let mut table = self.lock_table();
+        let clock = Clock { now_ns, lease_ns: self.state.config.lease_ns() };
+        let mut table = self.state.lock();
         if let Some(store) = table.returned_layouts.take_file(key) {
             table.hold_back_file(&store, *key, None);
         }
@@ -242,8 +242,8 @@ impl Service {
     /// writes, and a return a moment ago count as writers. With `recall` their layouts are
     /// recalled. An expired client cannot be called, so its lease ends.
     fn has_no_writers(&self, key: &Handle, recall: bool, now_ns: u64) -> bool {
-        let clock = Clock { now_ns, lease_ns: self.config.lease_ns() };
-        let mut table = self.lock_table();
+        let clock = Clock { now_ns, lease_ns: self.state.config.lease_ns() };
+        let mut table = self.state.lock();
         if let Some(store) = table.returned_layouts.take_file(key) {
             table.hold_back_file(&store, *key, None);
         }
@@ -281,9 +281,9 @@ impl Service {
             self.recall_layouts_of_all(&moved, now_ns);
         }
         self.tell_of_devices();
-        let clock = Clock { now_ns, lease_ns: self.config.lease_ns() };
+        let clock = Clock { now_ns, lease_ns: self.state.config.lease_ns() };
         let mut ended = Ended::default();
-        let mut table = self.lock_table();
+        let mut table = self.state.lock();
         table.returned_layouts.tick(now_ns);
         // A layout of an expired client ends with all its other state, when there is a conflict.
         let overdue =
@@ -291,12 +291,12 @@ impl Service {
         let overdue: Vec<_> = table.recalling_layouts.values().filter(overdue).cloned().collect();
         drop(table);
         for some in overdue.chunks(ENDED_AT_ONCE_MAX) {
-            let mut table = self.lock_table();
+            let mut table = self.state.lock();
             // Some have been returned since.
             for layout in some.iter().filter(|layout| layout.life.is_live()) {
                 table.revoke_layout(layout, clock, &mut ended);
             }
         }
-        self.finish(ended);
+        self.state.finish(ended);
     }
 }

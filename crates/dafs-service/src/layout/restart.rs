@@ -59,7 +59,7 @@ impl Service {
         if caller.wait == Wait::Never {
             return Err(ServiceError::WouldWait);
         }
-        let half_ns = nanoseconds(self.config().grace_time) / 2;
+        let half_ns = nanoseconds(self.state.config.grace_time) / 2;
         if let Err(unknown) = self.find_end(export, handle) {
             let patience_ns = match unknown {
                 Unknown::Crowded => half_ns,
@@ -93,7 +93,7 @@ impl Service {
         state: StateRef,
     ) -> Result<()> {
         let knows_ends = export.store().layouts().is_none_or(|layouts| layouts.knows_ends());
-        if knows_ends || state.is_special() || !self.index.is_of_another_run(state.id) {
+        if knows_ends || state.is_special() || !self.state.index.is_of_another_run(state.id) {
             return Ok(());
         }
         if !self.may_have_written(caller, export, handle)? {
@@ -102,7 +102,9 @@ impl Service {
         match self.find_end(export, handle) {
             Ok(()) => Ok(()),
             Err(Unknown::Crowded) => Err(ServiceError::Delay),
-            Err(Unknown::Away) if self.grace_age_ns() < nanoseconds(self.config().lease_time) => {
+            Err(Unknown::Away)
+                if self.grace_age_ns() < nanoseconds(self.state.config.lease_time) =>
+            {
                 Err(ServiceError::Delay)
             }
             Err(Unknown::Away) => match self.find_end_later(export, handle) {
@@ -133,7 +135,7 @@ impl Service {
     /// False when too many are queued.
     fn find_end_later(&self, export: &Export, handle: &Handle) -> bool {
         let (store, key) = (export.store(), export.key(handle));
-        let mut table = self.lock_table();
+        let mut table = self.state.lock();
         if table.fencing.is_written(&key) {
             return true;
         }
@@ -147,7 +149,7 @@ impl Service {
     /// Looks for the end of a file, in a thread of its own, because a data server may hang.
     fn find_end(&self, export: &Export, handle: &Handle) -> std::result::Result<(), Unknown> {
         let (store, key, file) = (export.store().clone(), export.key(handle), handle.file);
-        let asking = self.lock_table().fencing.asking_of(&store);
+        let asking = self.state.lock().fencing.asking_of(&store);
         let begun = Instant::now();
         let asked = loop {
             if let Some(asked) = EndAsked::begin(asking.clone(), key) {

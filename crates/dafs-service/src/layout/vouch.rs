@@ -32,7 +32,7 @@ impl Service {
         if state.is_special() {
             return Err(ServiceError::BadStateId);
         }
-        let held = self.index.find(state.id)?;
+        let held = self.state.index.find(state.id)?;
         let client = held.client();
         if client.name() != owner || client.identity() != identity {
             return Err(ServiceError::BadStateId);
@@ -64,7 +64,7 @@ impl Service {
         if write {
             self.namespace().export(held.handle())?.writable()?;
         }
-        let mut table = self.lock_table();
+        let mut table = self.state.lock();
         let Some(file) = table.files.get_mut(&key) else { return Err(ServiceError::BadLayout) };
         let layouts = file.layouts.iter();
         let mut own = layouts.filter(|layout| Arc::ptr_eq(&layout.client, client));

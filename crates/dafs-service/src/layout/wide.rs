@@ -168,7 +168,7 @@ impl Service {
         form: LayoutForm,
         now_ns: u64,
     ) -> Result<()> {
-        let lease_ns = self.config.lease_ns();
+        let lease_ns = self.state.config.lease_ns();
         let mut pending = client.wide_recalls.pending();
         // The layouts of a client that has not answered for so long have been revoked.
         pending.retain(|recall| now_ns.saturating_sub(recall.since_ns) <= lease_ns);
@@ -189,7 +189,7 @@ impl Service {
     pub fn layouts_forgotten(&self, client: ClientKey, of: Option<&Handle>, form: LayoutForm) {
         let of = of.map(|handle| handle.fs);
         let mut ended = Ended::default();
-        let mut table = self.lock_table();
+        let mut table = self.state.lock();
         for layout in table.layouts_of_client(client, form, of) {
             let recalled = layout.lock().recalled_ns.is_some();
             if recalled && layout.life.is_live() {
@@ -197,7 +197,7 @@ impl Service {
             }
         }
         drop(table);
-        self.finish(ended);
+        self.state.finish(ended);
         if let Ok(client) = self.find_client(client) {
             client.wide_recalls.end(of, form);
         }
@@ -211,7 +211,7 @@ impl Service {
         let Ok(known) = self.find_client(client) else { return };
         known.wide_recalls.refused.store(true, Ordering::SeqCst);
         known.wide_recalls.end(of, form);
-        for layout in self.lock_table().layouts_of_client(client, form, of) {
+        for layout in self.state.lock().layouts_of_client(client, form, of) {
             let mut inner = layout.lock();
             inner.resend = inner.recalled_ns.is_some();
         }

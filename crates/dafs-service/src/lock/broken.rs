@@ -121,7 +121,7 @@ impl Service {
     /// Enters the persistent locks of earlier runs. Holders can reclaim locks that they held until
     /// another client's request conflicts.
     pub(crate) fn restore_locks(&self, records: &[LockRecord]) {
-        let mut table = self.lock_table();
+        let mut table = self.state.lock();
         for record in records {
             table.restore_lock(record.handle, record);
         }
@@ -131,7 +131,7 @@ impl Service {
     /// will not come back. Delegations that were compatible with a shared lock are recalled: their
     /// holders would go on granting locks locally. Waits for the disk if it may.
     pub(crate) fn break_older(&self, client: &Client, wait: Wait, now_ns: u64) {
-        let mut table = self.lock_table();
+        let mut table = self.state.lock();
         let keys: Vec<Handle> = table.left_files.iter().copied().collect();
         let (verifier, identity) = (client.verifier(), client.identity());
         let older = |left: &Left| {
@@ -146,7 +146,7 @@ impl Service {
             files.extend((count > 0).then_some(key));
         }
         drop(table);
-        self.finish(ended);
+        self.state.finish(ended);
         files.into_iter().for_each(|key| self.recall_all(key, now_ns));
         if broken > 0 {
             let client = client.name().escape_ascii();
@@ -164,15 +164,15 @@ impl Service {
     /// # Errors
     /// `LockBroken`, and the store's for the file.
     pub fn check_span(&self, handle: &Handle, offset: u64, length: u64) -> Result<()> {
-        if !self.guards.any_broken() || length == 0 {
+        if !self.state.guards.any_broken() || length == 0 {
             return Ok(());
         }
         let key = self.namespace().export(handle)?.key(handle);
-        if !self.guards.maybe_broken(&key) {
+        if !self.state.guards.maybe_broken(&key) {
             return Ok(());
         }
         let range = Range { first: offset, last: offset.saturating_add(length - 1) };
-        let table = self.lock_table();
+        let table = self.state.lock();
         match table.files.get(&key).is_some_and(|file| file.locks.is_broken_in(range)) {
             true => Err(ServiceError::LockBroken),
             false => Ok(()),
@@ -184,18 +184,18 @@ impl Service {
     /// # Errors
     /// The store's.
     pub fn append_span(&self, handle: &Handle) -> Result<(u64, u64)> {
-        if !self.guards.any_broken() {
+        if !self.state.guards.any_broken() {
             return Ok((0, 0));
         }
         let namespace = self.namespace();
-        let size = self.getattr_in(namespace.export(handle)?, handle)?.size;
+        let size = self.state.getattr_in(namespace.export(handle)?, handle)?.size;
         Ok((size, u64::MAX))
     }
 
     /// Forgets the orphaned and broken locks of files that are gone, some at a time, and writes
     /// records that could not be written before. Waits for the disk.
     pub(crate) fn sweep_left(&self) {
-        let table = self.lock_table();
+        let table = self.state.lock();
         let unused = |key: &&Handle| table.files.get(key).is_some_and(|file| file.opens.is_empty());
         let keys: Vec<Handle> =
             table.left_files.iter().filter(unused).take(LEFT_FILES_SWEPT_MAX).copied().collect();
@@ -206,7 +206,7 @@ impl Service {
             let found = store.map(|export| export.store().getattr(&key.file));
             if matches!(found, Some(Err(StoreError::Stale))) {
                 tracing::info!("a file with locks that its holders left behind is gone");
-                self.lock_table().forget_left(&key);
+                self.state.lock().forget_left(&key);
             }
         }
         let _logged = self.lock_log.flush(&*self.records);

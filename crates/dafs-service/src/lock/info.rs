@@ -51,9 +51,10 @@ impl Service {
     /// come first, then broken and orphaned ones.
     pub fn locks_info(&self, max: usize, now_ns: u64) -> Vec<LockInfo> {
         let namespace = self.namespace();
-        let lost = self.writers.undo.all().into_iter().filter(|entry| entry.is_lost()).take(max);
+        let lost =
+            self.state.writers.undo.all().into_iter().filter(|entry| entry.is_lost()).take(max);
         let mut infos: Vec<_> = lost.map(|entry| of_undo(&namespace, &entry)).collect();
-        let table = self.lock_table();
+        let table = self.state.lock();
         let left_files =
             table.left_files.iter().filter_map(|key| Some((key, table.files.get(key)?)));
         for (key, left) in left_files {
@@ -79,7 +80,7 @@ impl Service {
                 let holder = LockHolder::of(client, &state.owner);
                 let handle = state.open.handle();
                 let info = info(handle, held.range, held.kind, held.special, standing, holder);
-                let entry = self.writers.undo.find(&state.open.key);
+                let entry = self.state.writers.undo.find(&state.open.key);
                 let recovers = entry.is_some_and(|entry| entry.is_of(state));
                 infos.push(LockInfo { autorecover: info.autorecover || recovers, ..info });
             }

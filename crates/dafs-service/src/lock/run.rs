@@ -124,7 +124,7 @@ impl Service {
         if !allowed {
             return Err(ServiceError::OpenMode.into());
         }
-        let (clock, in_grace) = (self.clock(caller), self.in_grace());
+        let (clock, in_grace) = (self.state.clock(caller), self.in_grace());
         let (owner, name) = (&owner, &*name);
         let attempt = Attempt { caller, clock, owner, name, me, range, request, reclaim, in_grace };
         let mut refused = None;
@@ -169,14 +169,14 @@ impl Service {
         let Some((ticket, granted)) = unwritten else { return Ok(state) };
         let written = self.lock_log.wait(&*self.records, &ticket);
         let mut ended = Ended::default();
-        let mut table = self.lock_table();
+        let mut table = self.state.lock();
         lock.set_busy(false);
         if written.is_err() {
             table.take_back(caller.client, &lock, granted, &mut ended);
         }
         drop(table);
-        self.finish(ended);
-        self.returned.notify_all();
+        self.state.finish(ended);
+        self.state.returned.notify_all();
         written?;
         Ok(state)
     }
@@ -188,7 +188,7 @@ impl Service {
         owner: &LockOwner<'_>,
     ) -> Result<(Owner, Box<[u8]>)> {
         match *owner {
-            LockOwner::Existing(state) => match self.held(caller, Some(handle), state)? {
+            LockOwner::Existing(state) => match self.state.held(caller, Some(handle), state)? {
                 Held::Lock(lock) => {
                     let name = lock.owner.clone();
                     Ok((Owner::Existing(lock), name))
@@ -229,7 +229,7 @@ impl Service {
         let range = Range::new(offset, length)?;
         self.check_grace(caller.client)?;
         let key = self.namespace().export(handle)?.key(handle);
-        let (clock, me) = (self.clock(caller), holder(caller.client, owner));
+        let (clock, me) = (self.state.clock(caller), holder(caller.client, owner));
         let mut refused = None;
         self.enter(caller, |table, _| {
             refused = None;
@@ -268,7 +268,7 @@ impl Service {
         length: u64,
     ) -> Result<StateRef> {
         let range = Range::new(offset, length)?;
-        let lock = match self.held(caller, Some(handle), state)? {
+        let lock = match self.state.held(caller, Some(handle), state)? {
             Held::Lock(lock) => lock,
             Held::Open(open) if caller.client.kind() == ClientKind::Dafs => {
                 match self.lock_state_under(&open) {
@@ -293,7 +293,7 @@ impl Service {
         let whole = range == Range { first: 0, last: u64::MAX };
         self.settle_before_unlock(caller, &lock.open.key)?;
         let changes = self.keep_changes(caller, lock, whole)?;
-        let by = self.applicant(caller);
+        let by = self.state.applicant(caller);
         let given_up = self.enter(caller, |table, ended| {
             lock.life.check()?;
             if lock.is_busy() {
@@ -339,7 +339,7 @@ impl Service {
         written: bool,
     ) {
         let mut ended = Ended::default();
-        let mut table = self.lock_table();
+        let mut table = self.state.lock();
         lock.set_busy(false);
         if written && lock.life.is_live() {
             table.clear_range(caller.client, lock, range, &mut ended);
@@ -349,8 +349,8 @@ impl Service {
             table.forget_orphans(caller.client.name(), &lock.open.key, numbers);
         }
         drop(table);
-        self.finish(ended);
-        self.returned.notify_all();
+        self.state.finish(ended);
+        self.state.returned.notify_all();
     }
 
     /// Releases the locks under an open that have records or undo logs, before the open is closed
@@ -359,7 +359,7 @@ impl Service {
     /// # Errors
     /// `WouldWait` when there are any and the caller may not wait. Those of the disk.
     pub(crate) fn give_up_kept(&self, caller: Caller<'_>, open: &Arc<OpenState>) -> Result<()> {
-        let nothing = self.lock_log.kept() == 0 && self.writers.undo.is_empty();
+        let nothing = self.lock_log.kept() == 0 && self.state.writers.undo.is_empty();
         if caller.client.kind() != ClientKind::Dafs || nothing {
             return Ok(());
         }
@@ -371,7 +371,7 @@ impl Service {
 impl Service {
     /// Returns the lock state of the owner of an open, if it has one.
     pub(crate) fn lock_state_under(&self, open: &Arc<OpenState>) -> Option<Arc<LockState>> {
-        let table = self.lock_table();
+        let table = self.state.lock();
         let file = table.files.get(&open.key)?;
         let own =
             |lock: &&Arc<LockState>| Arc::ptr_eq(&lock.open, open) && *lock.owner == *open.owner();

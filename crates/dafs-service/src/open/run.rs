@@ -118,7 +118,7 @@ impl Service {
             }
             OpenClaim::DelegateCurrent(state) => {
                 self.check_new_state(caller.client)?;
-                let Held::Delegation(delegation) = self.held(caller, None, state)? else {
+                let Held::Delegation(delegation) = self.state.held(caller, None, state)? else {
                     return Err(ServiceError::BadStateId);
                 };
                 if request.share.write && !delegation.kind.writes() {
@@ -162,7 +162,7 @@ impl Service {
             CreateHow::Unchecked | CreateHow::Guarded => CreateHow::Guarded,
         };
         // Do not create a file that cannot be opened afterwards.
-        let by = self.applicant(caller);
+        let by = self.state.applicant(caller);
         self.enter(caller, |table, _| table.check_room(by))?;
         let made = store.create(&cred, &dir.file, name, how, &attr, request.share.mode())?;
         self.open_made(caller, export, request, dir, made)
@@ -180,7 +180,7 @@ impl Service {
         let OpenHow::Create(CreateHow::Unchecked | CreateHow::Guarded, attr) = request.how else {
             return Err(StoreError::Invalid.into());
         };
-        let by = self.applicant(caller);
+        let by = self.state.applicant(caller);
         self.enter(caller, |table, _| table.check_room(by))?;
         let (cred, mode) = (export.map_cred(caller.cred), request.share.mode());
         let made = export.store().create_unlinked(&cred, &dir.file, &attr, mode)?;
@@ -247,10 +247,10 @@ impl Service {
             if !request.share.write {
                 // An open without write access empties the file only if the caller may write.
                 let writable = export.store().open(&cred, &handle.file, WRITE)?;
-                emptied = Some(self.writers.count(export.key(&handle), WRITE, writable));
+                emptied = Some(self.state.writers.count(export.key(&handle), WRITE, writable));
             }
             self.check_span(&handle, 0, u64::MAX)?;
-            if self.writers.must_wait_to_cut(&export.key(&handle), 0, caller.wait) {
+            if self.state.writers.must_wait_to_cut(&export.key(&handle), 0, caller.wait) {
                 return Err(ServiceError::WouldWait);
             }
         }
@@ -288,7 +288,7 @@ impl Service {
         handle: Handle,
     ) -> Result<Reserved> {
         let key = export.key(&handle);
-        let clock = self.clock(caller);
+        let clock = self.state.clock(caller);
         let reserved = self.enter(caller, |table, ended| {
             if self.needs_record(caller.client) {
                 // Its record was removed since the check, because it held no state.
@@ -329,8 +329,8 @@ impl Service {
             Ok(attr) => attr,
             Err(error) => {
                 let mut ended = Ended::default();
-                self.lock_table().cancel(reserved, &mut ended);
-                self.finish(ended);
+                self.state.lock().cancel(reserved, &mut ended);
+                self.state.finish(ended);
                 return Err(error);
             }
         };
@@ -340,14 +340,14 @@ impl Service {
             delegation.is_ok() && request.want.open_xor && reserved.before.is_none();
         if delegation_only {
             let mut ended = Ended::default();
-            let mut table = self.lock_table();
+            let mut table = self.state.lock();
             // Another open of the same owner that has joined meanwhile was told its state-id.
             delegation_only = reserved.is_last_change();
             if delegation_only {
                 table.release_open(&state, &mut ended);
             }
             drop(table);
-            self.finish(ended);
+            self.state.finish(ended);
         }
         Ok(Opened { state, seqid, attr, dir, created: false, delegation, delegation_only })
     }
@@ -370,12 +370,12 @@ impl Service {
         }
         if covers(request.share.mode(), need) {
             let mode = request.share.mode();
-            inner.file = Some((mode, self.writers.count(state.key, mode, file)));
+            inner.file = Some((mode, self.state.writers.count(state.key, mode, file)));
             return Ok(());
         }
         drop(inner);
         let both = export.store().open(cred, &state.handle.file, need)?;
-        state.lock().file = Some((need, self.writers.count(state.key, need, both)));
+        state.lock().file = Some((need, self.state.writers.count(state.key, need, both)));
         Ok(())
     }
 }

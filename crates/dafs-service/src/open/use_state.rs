@@ -7,6 +7,7 @@
 
 use super::{OpenState, Share};
 use crate::client::ClientKind;
+use crate::enter::State;
 use crate::error::ServiceError;
 use crate::handle::Handle;
 use crate::index::Held;
@@ -16,7 +17,7 @@ use crate::{Break, Caller, Result, Service};
 use dafs_store::{AccessMask, OpenFile, OpenMode, StoreError};
 use std::sync::Arc;
 
-impl Service {
+impl State {
     /// Returns the state of a state-id of this client, on this file if one is given.
     pub(crate) fn held(
         &self,
@@ -40,7 +41,9 @@ impl Service {
         }
         Ok(held)
     }
+}
 
+impl Service {
     /// Returns the open of a state-id that was issued to this client for this file.
     ///
     /// # Errors
@@ -52,7 +55,7 @@ impl Service {
         handle: &Handle,
         state: impl Into<StateRef>,
     ) -> Result<Arc<OpenState>> {
-        match self.held(caller, Some(handle), state.into())? {
+        match self.state.held(caller, Some(handle), state.into())? {
             Held::Open(open) => Ok(open),
             Held::Lock(_) | Held::Delegation(_) | Held::Layout(_) => Err(ServiceError::BadStateId),
         }
@@ -68,7 +71,7 @@ impl Service {
         handle: Option<&Handle>,
         state: StateRef,
     ) -> Result<StateKind> {
-        self.held(caller, handle, state).map(|held| held.kind())
+        self.state.held(caller, handle, state).map(|held| held.kind())
     }
 
     /// Returns a file to do I/O on: that of the open, of the open under a lock, or of the
@@ -93,7 +96,7 @@ impl Service {
             // The export may have become read-only since the open.
             self.namespace().export(handle)?.writable()?;
         }
-        let (uid, file) = match self.held(caller, Some(handle), state)? {
+        let (uid, file) = match self.state.held(caller, Some(handle), state)? {
             Held::Open(open) => (open.uid, open.file(need)?),
             Held::Lock(lock) => (lock.open.uid, lock.open.file(need)?),
             Held::Delegation(delegation) => (delegation.uid, delegation.file(need)?),
@@ -143,7 +146,7 @@ impl Service {
         self.check_io(caller, &export.key(handle), need, bypass)?;
         let cred = export.map_cred(caller.cred);
         let file = export.store().open(&cred, &handle.file, need)?;
-        Ok(self.writers.count(export.key(handle), need, file))
+        Ok(self.state.writers.count(export.key(handle), need, file))
     }
 
     /// Checks that I/O without an open may go on: no open denies it (unless `bypass`), and no
@@ -159,12 +162,12 @@ impl Service {
         bypass: bool,
     ) -> Result<()> {
         if need.write {
-            self.guards.note_write(key, caller.now_ns);
+            self.state.guards.note_write(key, caller.now_ns);
         }
-        if !self.guards.maybe_guarded(key) {
+        if !self.state.guards.maybe_guarded(key) {
             return Ok(());
         }
-        let clock = self.clock(caller);
+        let clock = self.state.clock(caller);
         let breaks = if need.write { Break::Change { truncate: false } } else { Break::Read };
         self.enter(caller, |table, ended| {
             if !bypass {
@@ -188,12 +191,12 @@ impl Service {
         let open = self.open_state(caller, handle, state)?;
         self.give_up_kept(caller, &open)?;
         let mut ended = Ended::default();
-        let mut table = self.lock_table();
+        let mut table = self.state.lock();
         // Of two closes in a race, the second fails here.
         open.life.check()?;
         table.release_open(&open, &mut ended);
         drop(table);
-        self.finish(ended);
+        self.state.finish(ended);
         Ok(())
     }
 
@@ -214,7 +217,7 @@ impl Service {
     ) -> Result<StateRef> {
         let open = self.open_state(caller, handle, state)?;
         // Under the table's lock, because shares are compared under it.
-        let table = self.lock_table();
+        let table = self.state.lock();
         open.life.check()?;
         let mut inner = open.lock();
         let within = inner.modes.within(share);
@@ -243,7 +246,7 @@ impl Service {
     /// # Errors
     /// `LocksHeld` for one that is in use. Those of the state-id.
     pub fn free_state(&self, caller: Caller<'_>, state: StateRef) -> Result<()> {
-        let found = self.index.find(state.id);
+        let found = self.state.index.find(state.id);
         let held = found.map_err(|_| ServiceError::BadStateId)?;
         if !Arc::ptr_eq(held.client(), caller.client) {
             return Err(ServiceError::BadStateId);
@@ -254,7 +257,7 @@ impl Service {
             current?;
         }
         let mut ended = Ended::default();
-        let mut table = self.lock_table();
+        let mut table = self.state.lock();
         if !held.life().is_live() {
             table.free_revoked(&held);
             return Ok(());
@@ -266,7 +269,7 @@ impl Service {
         }
         table.release_lock(lock, &mut ended);
         drop(table);
-        self.finish(ended);
+        self.state.finish(ended);
         Ok(())
     }
 

@@ -67,10 +67,10 @@ impl Service {
     /// # Errors
     /// The directory cannot be read, or a file in it is damaged. The directory is left unchanged.
     pub fn keep_undo_in(&self, directory: &Path) -> std::result::Result<(), UndoError> {
-        for key in self.writers.undo.open(directory)? {
-            let Some(entry) = self.writers.undo.find(&key) else { continue };
-            if entry.head.persist && !self.lock_table().has_record(&entry) {
-                self.writers.undo.keep(&entry).map_err(std::io::Error::other)?;
+        for key in self.state.writers.undo.open(directory)? {
+            let Some(entry) = self.state.writers.undo.find(&key) else { continue };
+            if entry.head.persist && !self.state.lock().has_record(&entry) {
+                self.state.writers.undo.keep(&entry).map_err(std::io::Error::other)?;
                 continue;
             }
             match open_as_server(&self.namespace(), &key) {
@@ -86,7 +86,7 @@ impl Service {
     /// Without it, `tick` and those callers wait for the disk.
     pub fn undo_elsewhere(&self, spawn: Spawn) {
         // INVARIANT: set once, at the start.
-        let _ = self.writers.undo.elsewhere.set(spawn);
+        let _ = self.state.writers.undo.elsewhere.set(spawn);
     }
 
     /// Refuses a lock with recovery that cannot be granted.
@@ -103,7 +103,7 @@ impl Service {
         if !autorecover {
             return Ok(());
         }
-        if (request.offset, request.length) != (0, u64::MAX) || !self.writers.undo.is_open() {
+        if (request.offset, request.length) != (0, u64::MAX) || !self.state.writers.undo.is_open() {
             return Err(ServiceError::NotSupported);
         }
         if recovers(request) && caller.wait == Wait::Never {
@@ -127,9 +127,16 @@ impl Service {
         // ones are granted until the log exists, which forbids them.
         let begun = self.begin_change(caller, open.key, Some(u64::MAX)).and_then(|_change| {
             let file = open_as_server(&self.namespace(), &open.key)?;
-            let holds = |entry: &Entry| self.lock_table().is_held(entry);
+            let holds = |entry: &Entry| self.state.lock().is_held(entry);
             let holder = (Holder::of(holder), caller.client.host().host());
-            self.writers.undo.begin(open.key, holder, persist, file, &self.writers, holds)
+            self.state.writers.undo.begin(
+                open.key,
+                holder,
+                persist,
+                file,
+                &self.state.writers,
+                holds,
+            )
         });
         if begun.is_err() {
             self.unlock(caller, open.handle(), open.reference(), 0, u64::MAX)?;
@@ -156,10 +163,10 @@ impl Service {
         if caller.wait == Wait::Never {
             return Err(ServiceError::WouldWait);
         }
-        if entry.head.persist && self.lock_table().has_special(lock) {
+        if entry.head.persist && self.state.lock().has_special(lock) {
             return Ok(Some(entry));
         }
-        self.writers.undo.keep(&entry).map(|()| None)
+        self.state.writers.undo.keep(&entry).map(|()| None)
     }
 
     /// Keeps the changes of a lock whose record is removed.
@@ -167,12 +174,16 @@ impl Service {
     /// # Errors
     /// `Expired` when the lock was lost before.
     pub(crate) fn changes_kept(&self, entry: &Arc<Entry>) -> Result<()> {
-        if self.writers.undo.keep_given_up(entry) { Ok(()) } else { Err(ServiceError::Expired) }
+        if self.state.writers.undo.keep_given_up(entry) {
+            Ok(())
+        } else {
+            Err(ServiceError::Expired)
+        }
     }
 
     /// Returns the undo log of a lock.
     fn undo_of(&self, lock: &LockState) -> Option<Arc<Entry>> {
-        let entry = self.writers.undo.find(&lock.open.key)?;
+        let entry = self.state.writers.undo.find(&lock.open.key)?;
         entry.is_of(lock).then_some(entry)
     }
 
@@ -200,31 +211,31 @@ impl Service {
 
     fn undo(&self, entry: &Arc<Entry>) -> Result<()> {
         let open = || open_as_server(&self.namespace(), &entry.head.key);
-        self.writers.undo.roll_back(entry, &self.writers, open)
+        self.state.writers.undo.roll_back(entry, &self.state.writers, open)
     }
 
     /// Undoes the changes of a lost lock in a file, so that a lock can be granted. Waits for the
     /// disk.
     pub(crate) fn undo_lost(&self, key: &Handle, now_ns: u64) -> Result<()> {
-        let Some(entry) = self.writers.undo.find(key) else { return Ok(()) };
+        let Some(entry) = self.state.writers.undo.find(key) else { return Ok(()) };
         self.undo(&entry).inspect_err(|error| entry.note_trouble(error, now_ns))
     }
 
     /// Undoes the changes of lost locks. Retries failed ones at longer and longer intervals.
     pub(crate) fn tick_undo(&self, now_ns: u64) {
-        if self.writers.undo.is_empty() {
+        if self.state.writers.undo.is_empty() {
             return;
         }
         let in_grace = self.in_grace();
-        for entry in self.writers.undo.all() {
+        for entry in self.state.writers.undo.all() {
             let waits = match entry.head.persist {
-                true => !self.lock_table().is_broken(&entry.head.key),
+                true => !self.state.lock().is_broken(&entry.head.key),
                 false => entry.is_restored() && in_grace,
             };
             if waits && !entry.is_doomed() || !entry.is_due(now_ns) {
                 continue;
             }
-            let table = self.lock_table();
+            let table = self.state.lock();
             let held = !entry.is_doomed() && table.is_held(&entry);
             if !held {
                 entry.doom();
@@ -233,8 +244,8 @@ impl Service {
             if held {
                 continue;
             }
-            let (writers, namespace) = (self.writers.clone(), self.namespace());
-            self.writers.undo.run(&entry, move |entry| {
+            let (writers, namespace) = (self.state.writers.clone(), self.namespace());
+            self.state.writers.undo.run(&entry, move |entry| {
                 let open = || open_as_server(&namespace, &entry.head.key);
                 if let Err(error) = writers.undo.roll_back(entry, &writers, open) {
                     entry.note_trouble(&error, now_ns);
