@@ -69,7 +69,7 @@ impl Clock {
         let (running, ended) = channel::<()>();
         let run = move || {
             loop {
-                let look = if service.in_grace() { LOOK_IN_GRACE } else { LOOK };
+                let look = if service.clients.in_grace() { LOOK_IN_GRACE } else { LOOK };
                 if ended.recv_timeout(look) != Err(RecvTimeoutError::Timeout) {
                     return;
                 }

@@ -255,9 +255,9 @@ impl NfsShared {
     /// Confirms the service's record of a client, and lets the service call the client.
     pub(crate) fn confirm(&self, owner: &NfsClient, now_ns: u64) -> dafs_service::Result<()> {
         if !owner.record().is_confirmed() {
-            self.service.set_front(owner.record(), self.front.clone());
+            owner.record().set_front(self.front.clone());
         }
-        self.service.confirm_client(owner.key(), now_ns)?;
+        self.service.clients.confirm(owner.key(), now_ns)?;
         Ok(())
     }
 

@@ -141,7 +141,7 @@ impl Service {
                 are_new
             }
             Blocked::Expire(clients) if may_wait => {
-                self.end_leases(&clients, caller.now_ns)?;
+                self.clients.end_leases(&clients, caller.now_ns)?;
                 true
             }
             Blocked::Undo(key) if may_wait => {
@@ -155,7 +155,7 @@ impl Service {
             Blocked::Fence(_) | Blocked::Settle(_) | Blocked::Undo(_) => false,
             Blocked::Expire(clients) => {
                 // Some front ends do not repeat the call where it may wait.
-                self.doom(clients);
+                self.clients.doom(clients);
                 false
             }
         };

@@ -17,10 +17,10 @@
 //!   for new state, so that grace does not wait for it any longer. Until grace ends it may go on
 //!   reclaiming, because its sessions are not in step with each other.
 
-use crate::client::{Client, ClientKind};
+use crate::Result;
+use crate::client::{Client, ClientKind, Clients};
 use crate::error::ServiceError;
 use crate::records::{ClientRecord, RecordsError};
-use crate::{Result, Service};
 use rustc_hash::FxHashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -80,11 +80,11 @@ impl Grace {
     }
 }
 
-impl Service {
+impl Clients {
     /// Removes the records of DAFS clients that have left in order: without a session and without
     /// state.
     pub(crate) fn forget_idle_records(&self) {
-        let clients = self.lock_clients();
+        let clients = self.lock();
         let idle = |client: &&Arc<Client>| {
             client.kind() == ClientKind::Dafs
                 && client.is_written()
@@ -169,7 +169,7 @@ impl Service {
 
     /// A client of this name has confirmed its key. It may reclaim if it is the recorded one.
     /// Otherwise the recorded one will not come back.
-    pub(crate) fn client_confirmed(&self, client: &Arc<Client>) {
+    pub(crate) fn confirmed(&self, client: &Arc<Client>) {
         if !self.in_grace() {
             return;
         }
@@ -290,7 +290,7 @@ impl Service {
     /// Removes from the list the DAFS clients that hold reclaimed state. Clients that are back and
     /// hold none are recorded anew before they get any.
     fn keep_returned(&self, missing: &mut Vec<ClientRecord>) {
-        let clients: Vec<_> = self.lock_clients().by_key.values().cloned().collect();
+        let clients: Vec<_> = self.lock().by_key.values().cloned().collect();
         let table = self.state.lock();
         missing.retain(|record| {
             let is_there = |client: &&Arc<Client>| {
@@ -352,7 +352,7 @@ impl Service {
     }
 
     /// Records a DAFS client, so that it may reclaim after a restart. Waits for the disk.
-    pub fn record_client(&self, client: &Client) {
+    pub fn record(&self, client: &Client) {
         if self.needs_record(client) {
             self.put_record(client);
         }
@@ -378,7 +378,7 @@ impl Service {
     /// The server calls it at an orderly end, when no request is served any more. A client that has
     /// not completed its reclaims stays recorded.
     pub fn settle_records(&self) {
-        let mut clients: Vec<_> = self.lock_clients().by_key.values().cloned().collect();
+        let mut clients: Vec<_> = self.lock().by_key.values().cloned().collect();
         let table = self.state.lock();
         let in_grace = self.in_grace();
         clients.retain(|client| {

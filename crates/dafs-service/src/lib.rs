@@ -55,8 +55,8 @@ mod undo;
 mod write_verifier;
 
 pub use client::{
-    Client, ClientAddress, ClientInfo, ClientKey, ClientKind, ClientStatus, ExchangeId, Exchanged,
-    Holding, Identity, Registered,
+    Client, ClientAddress, ClientInfo, ClientKey, ClientKind, ClientStatus, Clients, ExchangeId,
+    Exchanged, Holding, Identity, Registered,
 };
 pub use data_server::{DataRole, ForeignStates, ForeignUse};
 pub use database::{StateFile, StateFileId, bears_seal};
@@ -93,7 +93,6 @@ pub use write_verifier::WriteVerifier;
 
 pub(crate) use open::Break;
 
-use client::ClientTable;
 use dafs_store::{Cred, Wait};
 use durable::Durable;
 use enter::State;
@@ -182,13 +181,10 @@ pub struct Caller<'a> {
 pub struct Service {
     state: Arc<State>,
     exports: Arc<Exports>,
-    clients: Mutex<ClientTable>,
-    /// Expired clients that blocked a caller that may not wait. [`tick`](Self::tick) ends them.
-    doomed: Mutex<Vec<Arc<Client>>>,
+    /// Clients and their leases.
+    pub clients: Arc<Clients>,
     /// The one client record of all callers without state.
     stateless_client: Arc<Client>,
-    records: Box<dyn ClientRecords>,
-    grace: Grace,
     fences: Fences,
     lock_log: Arc<LockLog>,
     watched_devices: WatchedDevices,
@@ -209,8 +205,6 @@ pub struct Service {
     stores_swept_ns: AtomicU64,
     /// When leases were last checked.
     leases_ns: AtomicU64,
-    /// When grace, recalls and local changes were last checked.
-    recalls_ns: AtomicU64,
 }
 
 /// Counts of the state that the service holds, for metrics and tests.
@@ -295,15 +289,13 @@ impl Service {
         let exports = Arc::new(Exports::new(namespace));
         let lock_log = Arc::new(LockLog::default());
         let state = Arc::new(State::new(config, lock_log.clone()));
+        let clients = Arc::new(Clients::new(state.clone(), records, grace));
         Self {
             state,
             durable: Durable::new(exports.clone(), config.lease_ns()),
             exports,
-            clients: Mutex::new(ClientTable::new(config.secret)),
-            doomed: Mutex::default(),
+            clients,
             stateless_client: Client::stateless(b""),
-            records,
-            grace,
             fences: Fences::new(),
             watched_devices: WatchedDevices::default(),
             lock_log,
@@ -316,7 +308,6 @@ impl Service {
             swept_ns: AtomicU64::new(0),
             stores_swept_ns: AtomicU64::new(0),
             leases_ns: AtomicU64::new(0),
-            recalls_ns: AtomicU64::new(0),
         }
     }
 
@@ -377,7 +368,7 @@ impl Service {
 
     /// Counts the state that is held now.
     pub fn counts(&self) -> ServiceCounts {
-        let clients = self.lock_clients();
+        let clients = self.clients.lock();
         let (known, unconfirmed) = (clients.len(), clients.unconfirmed());
         drop(clients);
         let table = self.state.lock();
@@ -416,8 +407,8 @@ impl Service {
     /// several times a second. A call soon after another does little.
     pub fn tick(&self, now_ns: u64) {
         if is_due(&self.leases_ns, now_ns, limits::LEASES_EVERY_NS) {
-            self.expire(now_ns);
-            self.forget_idle_records();
+            self.clients.expire(now_ns);
+            self.clients.forget_idle_records();
             self.tick_replies(now_ns);
             self.durable.tick(now_ns);
             let clock = open::Clock { now_ns, lease_ns: self.state.config.lease_ns() };
@@ -427,14 +418,14 @@ impl Service {
             let overdue = table.overdue_holders(clock);
             drop(table);
             self.state.finish(ended);
-            self.doom(overdue);
+            self.clients.doom(overdue);
         }
-        if self.grace_ends_soon() {
-            self.tick_grace(now_ns);
+        if self.clients.grace_ends_soon() {
+            self.clients.tick_grace(now_ns);
         }
-        if is_due(&self.recalls_ns, now_ns, limits::RECALLS_EVERY_NS) {
-            self.end_doomed_leases(now_ns);
-            self.tick_grace(now_ns);
+        if is_due(&self.clients.recalls_ns, now_ns, limits::RECALLS_EVERY_NS) {
+            self.clients.end_doomed_leases(now_ns);
+            self.clients.tick_grace(now_ns);
             self.tick_recalls(now_ns);
             self.tick_layouts(now_ns);
             self.tick_undo(now_ns);
@@ -465,12 +456,6 @@ impl Service {
                 self.recall_all(&Handle { fs, file }, now_ns);
             });
         }
-    }
-
-    fn lock_clients(&self) -> MutexGuard<'_, ClientTable> {
-        // A panic while the lock was held left the table as the last complete statement made it. To
-        // refuse all service would be worse than to go on.
-        self.clients.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The lock under which names of a directory are removed or replaced.

@@ -172,7 +172,7 @@ impl Service {
         let export = namespace.export(dir)?;
         export.writable()?;
         export.check_wait(caller.wait, Touch::Data)?;
-        self.check_grace(caller.client)?;
+        self.clients.check_grace(caller.client)?;
         let cred = export.map_cred(caller.cred);
         let mut patience = Patience::default();
         loop {
@@ -219,7 +219,7 @@ impl Service {
         }
         export.writable()?;
         export.check_wait(caller.wait, Touch::Data)?;
-        self.check_grace(caller.client)?;
+        self.clients.check_grace(caller.client)?;
         let cred = export.map_cred(caller.cred);
         let store = export.store();
         let mut patience = Patience::default();

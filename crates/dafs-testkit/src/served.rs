@@ -175,7 +175,7 @@ impl Drop for Running {
         self.clocks.clear();
         // Running calls keep the records open, and the next server would find them locked.
         self.pools.iter().all(|pool| pool.finish(STOP_TIME));
-        self.service.settle_records();
+        self.service.clients.settle_records();
     }
 }
 

@@ -74,13 +74,13 @@ impl Context<'_> {
     /// true when it waits for that.
     fn record_first(&mut self, call: &Call) -> Result<bool, Status> {
         let needed = self.call_service_raw(call, |service, caller| {
-            service.needs_record(caller.client).then(|| caller.client.clone())
+            service.clients.needs_record(caller.client).then(|| caller.client.clone())
         })?;
         let Some(client) = needed else { return Ok(false) };
         let service = self.shared.service.clone();
         let id = self.defer(call, Work::Again);
         submit((&*self.shared.pool, self.place(0)), self.inbox, id, move || {
-            service.record_client(&client);
+            service.clients.record(&client);
             JobResult::Unit(Ok(()))
         });
         Ok(true)

@@ -107,7 +107,7 @@ impl Context<'_> {
             options,
             client_name: name.to_vec(),
             client_verifier: verifier,
-            client_key: self.shared.service.client_key(name, verifier),
+            client_key: self.shared.service.clients.key(name, verifier),
             fence_id: fence_id.to_vec(),
             proven: None,
             ticket: None,
@@ -348,7 +348,7 @@ impl Context<'_> {
         };
         self.shared.registry.add_session(id, entry);
         let front: Weak<BackFront> = Arc::downgrade(self.front);
-        self.shared.service.set_front(&registered.client, front);
+        registered.client.set_front(front);
         self.connection.establish(Phase::Ready);
         tracing::debug!(peer = %self.connection.peer, trusted, "session ready");
         if call.procedure == Some(Procedure::ClientConnectAuth) {

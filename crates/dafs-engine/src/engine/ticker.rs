@@ -27,7 +27,7 @@ impl Default for Ticker {
 impl Ticker {
     /// Lets the service do due work.
     pub fn turn(&mut self, service: &Service, now: Instant) {
-        if service.grace_ends_soon() {
+        if service.clients.grace_ends_soon() {
             self.next = self.next.min(now + TICK_IN_GRACE);
         }
         if now >= self.next {

@@ -32,11 +32,11 @@ impl NfsClient {
             let host = Default::default();
             ExchangeId { owner: b"nfs", verifier: [1; 8], identity, host, address, update: false }
         };
-        let key = world.service.exchange_id(&request, 0).unwrap().client.key();
-        let client = world.service.confirm_client(key, 0).unwrap();
-        world.service.set_front(&client, Weak::<Silent>::new());
+        let key = world.service.clients.exchange_id(&request, 0).unwrap().client.key();
+        let client = world.service.clients.confirm(key, 0).unwrap();
+        client.set_front(Weak::<Silent>::new());
         world.service.set_back_channel(&client, true);
-        world.service.reclaim_complete(&client).unwrap();
+        world.service.clients.reclaim_complete(&client).unwrap();
         Self { client, cred: Cred::new(1, 1) }
     }
 

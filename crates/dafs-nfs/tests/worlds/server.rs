@@ -246,7 +246,7 @@ impl Server {
     }
 
     pub(crate) fn in_grace(&self) -> bool {
-        self.parts.shared.service.in_grace()
+        self.parts.shared.service.clients.in_grace()
     }
 
     fn answered(

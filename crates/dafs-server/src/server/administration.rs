@@ -110,7 +110,7 @@ impl Administration {
 
     fn clients(&self) -> Vec<ClientReport> {
         let now_ns = dafs_dat::Instant::now().0;
-        let clients = self.service.clients_info(now_ns);
+        let clients = self.service.clients.info(now_ns);
         let sessions = self.survey();
         let transport = |info: &ClientInfo| {
             let mut own = sessions.iter().filter(|facts| facts.client.key() == info.client.key());
@@ -122,7 +122,7 @@ impl Administration {
     fn report(&self, info: &ClientInfo, transport: &str) -> ClientReport {
         let (client, usage) = (&info.client, info.client.usage());
         let identity = info.identity();
-        let holds = self.service.client_holdings(client.key(), HOLDINGS_SHOWN_MAX);
+        let holds = self.service.clients.holdings(client.key(), HOLDINGS_SHOWN_MAX);
         let text = |bytes: &[u8]| bytes.escape_ascii().to_string();
         ClientReport {
             client: client.key().0,
@@ -226,7 +226,7 @@ pub(super) fn handler(administration: Arc<Administration>) -> AdminHandler {
     Box::new(move |request| match request {
         AdminRequest::Clients => AdminReply::Clients(administration.clients()),
         AdminRequest::Expire { client } => {
-            match administration.service.expire_client(ClientKey(client)) {
+            match administration.service.clients.revoke(ClientKey(client)) {
                 Ok(()) => AdminReply::Done(format!("client {client:016x} was ended")),
                 Err(ServiceError::StaleClientId) => {
                     AdminReply::Failed(format!("there is no client {client:016x}"))

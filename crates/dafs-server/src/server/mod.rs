@@ -570,7 +570,7 @@ impl Server {
         if !self.pools.iter().all(|pool| pool.finish(STOP_TIME)) {
             tracing::warn!("blocking calls are still under way after {STOP_TIME:?}");
         }
-        self.service.settle_records();
+        self.service.clients.settle_records();
         drop(self.journal.take());
     }
 }

@@ -9,7 +9,7 @@ use std::collections::HashMap;
 impl Administration {
     /// Returns all sessions of DAFS clients.
     pub(super) fn sessions(&self) -> Vec<SessionReport> {
-        let clients = self.service.clients_info(dafs_dat::Instant::now().0);
+        let clients = self.service.clients.info(dafs_dat::Instant::now().0);
         let clients: HashMap<ClientKey, &ClientInfo> =
             clients.iter().map(|info| (info.client.key(), info)).collect();
         let mut facts = self.survey();

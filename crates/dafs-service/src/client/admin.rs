@@ -1,11 +1,11 @@
 //! The administrators' view of clients.
 
-use super::{Client, ClientKey, ClientKind, Identity};
+use super::{Client, ClientKey, ClientKind, Clients, Identity};
 use crate::delegation::DelegationKind;
 use crate::handle::Handle;
 use crate::index::Held;
 use crate::open::Share;
-use crate::{Result, Service, ServiceError};
+use crate::{Result, ServiceError};
 use std::sync::Arc;
 
 /// A client, for administrators.
@@ -67,10 +67,10 @@ impl ClientInfo {
     }
 }
 
-impl Service {
+impl Clients {
     /// All clients, in the order of their keys.
-    pub fn clients_info(&self, now_ns: u64) -> Vec<ClientInfo> {
-        let mut clients: Vec<_> = self.lock_clients().by_key.values().cloned().collect();
+    pub fn info(&self, now_ns: u64) -> Vec<ClientInfo> {
+        let mut clients: Vec<_> = self.lock().by_key.values().cloned().collect();
         clients.sort_by_key(|client| client.key());
         let table = self.state.lock();
         let info = |client: Arc<Client>| {
@@ -92,8 +92,8 @@ impl Service {
     ///
     /// # Errors
     /// `StaleClientId` when there is no such client.
-    pub fn client_holdings(&self, key: ClientKey, max: usize) -> Result<Vec<Holding>> {
-        if !self.lock_clients().by_key.contains_key(&key) {
+    pub fn holdings(&self, key: ClientKey, max: usize) -> Result<Vec<Holding>> {
+        if !self.lock().by_key.contains_key(&key) {
             return Err(ServiceError::StaleClientId);
         }
         let table = self.state.lock();

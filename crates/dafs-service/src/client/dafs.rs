@@ -5,7 +5,7 @@
 //!   sessions of a client that connect at once get the same key, and a key changes when the server
 //!   restarts.
 
-use super::{Client, ClientKey, ClientKind, ClientTable, Identity};
+use super::{Client, ClientKey, ClientKind, ClientTable, Clients, Identity};
 use crate::error::ServiceError;
 use crate::hosts::Host;
 use crate::limits::CLIENT_NAME_BYTES_MAX;
@@ -24,9 +24,9 @@ pub struct Registered {
     pub replaced: bool,
 }
 
-impl Service {
+impl Clients {
     /// The key that a DAFS client of this name and verifier has or would get.
-    pub fn client_key(&self, name: &[u8], verifier: u64) -> ClientKey {
+    pub fn key(&self, name: &[u8], verifier: u64) -> ClientKey {
         let [first, second] = self.state.config.secret;
         let mut hasher = SipHasher24::new_with_keys(first, second);
         // Keys of NFS clients are hashes with this secret, too.
@@ -35,7 +35,9 @@ impl Service {
         hasher.write(name);
         ClientKey(hasher.finish().max(1))
     }
+}
 
+impl Service {
     /// Makes or finds the record of an authenticated DAFS client (the three client-id rules of DAFS
     /// 4.1), and starts its lease. Waits for the disk when an instance is replaced, or comes back
     /// after a restart of the server.
@@ -81,9 +83,9 @@ impl Service {
         if name.len() > CLIENT_NAME_BYTES_MAX {
             return Err(ServiceError::Resource);
         }
-        let key = self.client_key(name, verifier);
+        let key = self.clients.key(name, verifier);
         let newcomer = |table: &ClientTable| (!table.dafs.contains_key(name)).then_some(host);
-        let mut table = self.clients_with_room(newcomer, now_ns, wait)?;
+        let mut table = self.clients.with_room(newcomer, now_ns, wait)?;
         let old = table.dafs.get(name).cloned();
         if let Some(old) = &old {
             if old.identity != identity {
@@ -93,7 +95,7 @@ impl Service {
                 old.renew(now_ns);
                 return Ok(Registered { client: old.clone(), replaced: false });
             }
-            if wait == Wait::Never && self.records.keeps() {
+            if wait == Wait::Never && self.clients.records.keeps() {
                 return Err(ServiceError::WouldWait);
             }
             // The old one is dropped before the new one can be recorded, so that it is no longer
@@ -101,11 +103,11 @@ impl Service {
             table.drop_record(old);
         }
         let owner = (ClientKind::Dafs, name.to_vec());
-        if self.awaits_another(owner, |record| record.is_by(&identity)) {
+        if self.clients.awaits_another(owner, |record| record.is_by(&identity)) {
             return Err(ServiceError::ClientInUse);
         }
         // An older instance may have left a record, or locks.
-        let left = self.is_awaited(name) || !self.state.lock().left_files.is_empty();
+        let left = self.clients.is_awaited(name) || !self.state.lock().left_files.is_empty();
         if wait == Wait::Never && left {
             return Err(ServiceError::WouldWait);
         }
@@ -113,18 +115,20 @@ impl Service {
         drop(table);
         self.discard_replies_of_others(&client);
         if let Some(old) = &old {
-            self.forget_record(old);
-            let released = self.release_client(old);
+            self.clients.forget_record(old);
+            let released = self.clients.release(old);
             tracing::info!(client = %old.name.escape_ascii(), released, "client has restarted");
         }
         self.break_older(&client, wait, now_ns);
-        self.client_confirmed(&client);
+        self.clients.confirmed(&client);
         Ok(Registered { client, replaced: old.is_some() })
     }
+}
 
+impl Clients {
     /// Returns the locked table of clients, unless another instance of this client has replaced it.
     pub(crate) fn not_replaced(&self, client: &Client) -> Option<MutexGuard<'_, ClientTable>> {
-        let table = self.lock_clients();
+        let table = self.lock();
         let now = table.dafs.get(&client.name);
         let replaced = now
             .is_some_and(|now| now.identity == client.identity && now.verifier != client.verifier);

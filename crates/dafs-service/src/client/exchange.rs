@@ -2,12 +2,12 @@
 //! 18.50).
 
 use super::table::ClientTable;
-use super::{Client, ClientAddress, ClientKey, ClientKind, Identity};
+use super::{Client, ClientAddress, ClientKey, ClientKind, Clients, Identity};
+use crate::Result;
 use crate::error::ServiceError;
 use crate::hosts::Host;
 use crate::limits::CLIENT_NAME_BYTES_MAX;
 use crate::records::ClientRecord;
-use crate::{Result, Service};
 use dafs_store::Wait;
 use std::sync::Arc;
 
@@ -57,9 +57,9 @@ pub struct Exchanged {
     pub confirmed: bool,
 }
 
-impl Service {
+impl Clients {
     /// EXCHANGE_ID in all its nine cases (RFC 8881 18.35.5). A new record holds no state until
-    /// [`confirm_client`](Self::confirm_client). Without that it is dropped after one lease.
+    /// [`confirm_client`](Self::confirm). Without that it is dropped after one lease.
     ///
     /// A restarted client that comes from another address is another principal (case 3) until its
     /// lease is over.
@@ -76,14 +76,14 @@ impl Service {
         let other = |client: &Arc<Client>| {
             !request.update && !request.is_of(client) && self.is_over(client, now_ns)
         };
-        let mut table = self.lock_clients();
+        let mut table = self.lock();
         let away = table.nfs.get(request.owner).and_then(|owner| owner.confirmed.clone());
         if let Some(away) = away.filter(other) {
             // Its lease is over and another client asks for its name: its state ends, and its
             // durable record first.
             drop(table);
             self.end_lease(&away, now_ns)?;
-            table = self.lock_clients();
+            table = self.lock();
         }
         let confirmed = table.nfs.get(request.owner).and_then(|owner| owner.confirmed.clone());
         let known = |client| Ok(Exchanged { client, confirmed: true });
@@ -122,7 +122,7 @@ impl Service {
         drop(table);
         if let Some(old) = displaced {
             self.forget_record(&old);
-            self.release_client(&old);
+            self.release(&old);
         }
         Ok(Exchanged { client, confirmed: false })
     }
@@ -131,8 +131,8 @@ impl Service {
     ///
     /// # Errors
     /// `StaleClientId` when there is none.
-    pub fn find_client(&self, key: ClientKey) -> Result<Arc<Client>> {
-        let table = self.lock_clients();
+    pub fn find(&self, key: ClientKey) -> Result<Arc<Client>> {
+        let table = self.lock();
         let client = table.by_key.get(&key).filter(|client| client.kind == ClientKind::Nfs);
         client.cloned().ok_or(ServiceError::StaleClientId)
     }
@@ -145,14 +145,14 @@ impl Service {
     /// # Errors
     /// `StaleClientId` when there is no such record. `Resource` when its host has its share of
     /// clients. `Delay` when the disk fails.
-    pub fn confirm_client(&self, key: ClientKey, now_ns: u64) -> Result<Arc<Client>> {
+    pub fn confirm(&self, key: ClientKey, now_ns: u64) -> Result<Arc<Client>> {
         let newcomer = |table: &ClientTable| {
             let client = table.by_key.get(&key).filter(|client| !client.is_confirmed())?;
             let owner = table.nfs.get(&client.name);
             let is_known = owner.is_some_and(|owner| owner.confirmed.is_some());
             (!is_known).then(|| client.host().host())
         };
-        let mut table = self.clients_with_room(newcomer, now_ns, Wait::Allowed)?;
+        let mut table = self.with_room(newcomer, now_ns, Wait::Allowed)?;
         let client = table.by_key.get(&key).filter(|client| client.kind == ClientKind::Nfs);
         let client = client.cloned().ok_or(ServiceError::StaleClientId)?;
         client.renew(now_ns);
@@ -165,10 +165,10 @@ impl Service {
             // A failure does no harm: the record names the old verifier, and only a client with
             // that verifier may reclaim by it.
             self.forget_record(&old);
-            let released = self.release_client(&old);
+            let released = self.release(&old);
             tracing::info!(client = %old.name.escape_ascii(), released, "client has restarted");
         }
-        self.client_confirmed(&client);
+        self.confirmed(&client);
         Ok(client)
     }
 
@@ -176,8 +176,8 @@ impl Service {
     ///
     /// # Errors
     /// `StaleClientId` when there is none, `ClientIdBusy` while it has a session or state.
-    pub fn destroy_client(&self, key: ClientKey) -> Result<()> {
-        let mut table = self.lock_clients();
+    pub fn destroy(&self, key: ClientKey) -> Result<()> {
+        let mut table = self.lock();
         let client = table.by_key.get(&key).filter(|client| client.kind == ClientKind::Nfs);
         let client = client.cloned().ok_or(ServiceError::StaleClientId)?;
         if self.is_in_use(&client) {
@@ -187,7 +187,7 @@ impl Service {
         drop(table);
         self.forget_record(&client);
         // It may have opened a file since the check.
-        self.release_client(&client);
+        self.release(&client);
         Ok(())
     }
 

@@ -5,7 +5,8 @@
 //! * The durable record of a client is removed before any of its state is given to others, so that
 //!   it cannot reclaim after a restart what it has lost (RFC 8881 8.4.2.1).
 
-use super::{Client, ClientKey, ClientKind, ClientTable};
+use super::{Client, ClientKey, ClientKind, ClientTable, Clients};
+use crate::Result;
 use crate::admit::Absent;
 use crate::error::ServiceError;
 use crate::hosts::{Host, Shared};
@@ -14,12 +15,11 @@ use crate::limits::{
     ENDED_AT_ONCE_MAX, OPENS_MAX,
 };
 use crate::open::Clock;
-use crate::{Result, Service};
 use dafs_store::Wait;
 use rustc_hash::FxHashMap;
 use std::sync::{Arc, MutexGuard, PoisonError};
 
-impl Service {
+impl Clients {
     /// True when the lease is over: another client that needs conflicting state may have it.
     pub(crate) fn is_over(&self, client: &Client, now_ns: u64) -> bool {
         client.kind != ClientKind::Stateless
@@ -36,7 +36,7 @@ impl Service {
         let courtesy = self.state.config.courtesy_time.as_nanos();
         let courtesy_ns =
             u64::try_from(courtesy).unwrap_or(u64::MAX).max(self.state.config.lease_ns());
-        let mut table = self.lock_clients();
+        let mut table = self.lock();
         let over = |client: &&Arc<Client>| self.is_over(client, now_ns);
         let mut over: Vec<_> = table.by_key.values().filter(over).cloned().collect();
         over.retain(|client| {
@@ -80,14 +80,14 @@ impl Service {
     ///
     /// # Errors
     /// Those of [`make_room`](Self::make_room).
-    pub(super) fn clients_with_room(
+    pub(super) fn with_room(
         &self,
         newcomer: impl Fn(&ClientTable) -> Option<Host>,
         now_ns: u64,
         wait: Wait,
     ) -> Result<MutexGuard<'_, ClientTable>> {
         loop {
-            let table = self.lock_clients();
+            let table = self.lock();
             let lacks_room = |host: &Host| !table.has_room(*host);
             let Some(host) = newcomer(&table).filter(lacks_room) else { return Ok(table) };
             let level = (table.least_to_lose(host), table.count_max());
@@ -164,11 +164,11 @@ impl Service {
 
     /// Does the same for a client whose record, if it was `recorded`, has just been removed.
     fn end_unrecorded(&self, client: &Arc<Client>, recorded: bool, now_ns: u64) -> usize {
-        let mut table = self.lock_clients();
+        let mut table = self.lock();
         if client.is_gone() {
             // Another thread is ending it. To do it twice does no harm.
             drop(table);
-            return self.release_client(client);
+            return self.release(client);
         }
         if !self.is_over(client, now_ns) {
             drop(table);
@@ -182,7 +182,7 @@ impl Service {
             table.drop_record(client);
         }
         drop(table);
-        let released = self.release_client(client);
+        let released = self.release(client);
         if released > 0 {
             let client = client.name.escape_ascii();
             tracing::info!(%client, released, "lease has ended; state is revoked");
@@ -194,19 +194,19 @@ impl Service {
     ///
     /// # Errors
     /// `StaleClientId` when there is none, `Delay` when its durable record cannot be removed.
-    pub fn expire_client(&self, key: ClientKey) -> Result<()> {
-        let find = || self.lock_clients().by_key.get(&key).cloned();
+    pub fn revoke(&self, key: ClientKey) -> Result<()> {
+        let find = || self.lock().by_key.get(&key).cloned();
         let client = find().ok_or(ServiceError::StaleClientId)?;
         self.remove_record(&client).map_err(|_| ServiceError::Delay)?;
-        let mut table = self.lock_clients();
+        let mut table = self.lock();
         table.drop_record(&client);
         drop(table);
-        self.release_client(&client);
+        self.release(&client);
         Ok(())
     }
 
     /// Releases the state of a client. If the record is gone for good, its front end is notified.
-    pub(crate) fn release_client(&self, client: &Arc<Client>) -> usize {
+    pub(crate) fn release(&self, client: &Arc<Client>) -> usize {
         let (ended, opens) = self.state.lock().release_client(client);
         self.state.finish(ended);
         if client.is_gone()

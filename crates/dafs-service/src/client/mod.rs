@@ -22,13 +22,16 @@ pub use address::ClientAddress;
 pub use admin::{ClientInfo, Holding};
 pub use dafs::Registered;
 pub use exchange::{ExchangeId, Exchanged};
-pub(crate) use table::ClientTable;
+use table::ClientTable;
 
 use crate::Service;
+use crate::enter::State;
 use crate::front::Front;
+use crate::grace::Grace;
 use crate::hosts::{HostUse, Shared};
 use crate::layout::{Late, Watching, WideRecalls};
 use crate::metrics::Usage;
+use crate::records::ClientRecords;
 use dafs_store::Cred;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -252,7 +255,7 @@ impl Client {
         self.gone.load(Ordering::SeqCst)
     }
 
-    /// True once the client has used its key ([`Service::confirm_client`]).
+    /// True once the client has used its key ([`Clients::confirm`]).
     pub fn is_confirmed(&self) -> bool {
         self.confirmed.load(Ordering::Relaxed)
     }
@@ -380,30 +383,56 @@ impl Client {
         let slot = creds.get((number as usize).checked_sub(1)?)?;
         slot.as_ref().map(|(cred, _)| cred.clone())
     }
-}
 
-impl Service {
     /// Returns the flags for a SEQUENCE reply to this client, without a lock. The loss of layouts
     /// is reported once: a client that misses the report learns of the loss when it uses a layout.
-    pub fn client_status(&self, client: &Client) -> ClientStatus {
+    pub fn status(&self) -> ClientStatus {
         let some = |count: &AtomicU32| count.load(Ordering::Relaxed) > 0;
-        let taken = &client.is_layout_taken;
+        let taken = &self.is_layout_taken;
         let is_layout_taken = taken.load(Ordering::Relaxed) && taken.swap(false, Ordering::Relaxed);
         ClientStatus {
-            expired_all_revoked: client.is_gone(),
-            admin_revoked: some(&client.admin_revoked),
-            recallable_revoked: some(&client.revoked) || is_layout_taken,
-            callback_down: !client.back_channel() && some(&client.delegated),
+            expired_all_revoked: self.is_gone(),
+            admin_revoked: some(&self.admin_revoked),
+            recallable_revoked: some(&self.revoked) || is_layout_taken,
+            callback_down: !self.back_channel() && some(&self.delegated),
         }
     }
 
     /// Sets the front end through which the service calls this client. The front end does this
     /// once, with the client's first session. [`Front::client_gone`] comes through it even without
     /// a back channel. The reference is weak, because the front end keeps the service alive.
-    pub fn set_front(&self, client: &Client, front: Weak<dyn Front>) {
-        *client.lock_front() = Some(front);
+    pub fn set_front(&self, front: Weak<dyn Front>) {
+        *self.lock_front() = Some(front);
+    }
+}
+
+/// All clients, their leases, and which of them may reclaim after a restart.
+pub struct Clients {
+    pub(crate) state: Arc<State>,
+    table: Mutex<ClientTable>,
+    /// Expired clients that blocked a caller that may not wait. [`Service::tick`] ends them.
+    doomed: Mutex<Vec<Arc<Client>>>,
+    pub(crate) records: Box<dyn ClientRecords>,
+    pub(crate) grace: Grace,
+    /// When grace, recalls and local changes were last checked.
+    pub(crate) recalls_ns: AtomicU64,
+}
+
+impl Clients {
+    pub(crate) fn new(state: Arc<State>, records: Box<dyn ClientRecords>, grace: Grace) -> Self {
+        let table = Mutex::new(ClientTable::new(state.config.secret));
+        let (doomed, recalls_ns) = (Mutex::default(), AtomicU64::new(0));
+        Self { state, table, doomed, records, grace, recalls_ns }
     }
 
+    pub(crate) fn lock(&self) -> MutexGuard<'_, ClientTable> {
+        // A panic while the lock was held left the table as the last complete statement made it. To
+        // refuse all service would be worse than to go on.
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Service {
     /// Sets if the client has a back channel. When it gets one again, unanswered recalls are sent
     /// once more.
     pub fn set_back_channel(&self, client: &Client, up: bool) {

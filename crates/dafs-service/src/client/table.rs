@@ -253,7 +253,7 @@ mod tests {
 
     fn service() -> Service {
         let service = Service::of_memory();
-        *service.lock_clients() = ClientTable::with_bounds([1; 2], COUNT_MAX, UNCONFIRMED_MAX);
+        *service.clients.lock() = ClientTable::with_bounds([1; 2], COUNT_MAX, UNCONFIRMED_MAX);
         service
     }
 
@@ -270,7 +270,7 @@ mod tests {
             address: ClientAddress { ip: Ipv4Addr::LOCALHOST.into(), privileged: true },
             update: false,
         };
-        service.exchange_id(&request, now_ns).unwrap().client.key()
+        service.clients.exchange_id(&request, now_ns).unwrap().client.key()
     }
 
     /// Steps of clients of other hosts.
@@ -297,7 +297,7 @@ mod tests {
 
     /// Checks that bounds hold, and that the counts of hosts match the records.
     fn check(service: &Service) {
-        let table = service.lock_clients();
+        let table = service.clients.lock();
         assert!(table.unconfirmed() <= UNCONFIRMED_MAX);
         assert!(table.len() - table.unconfirmed() <= COUNT_MAX);
         let unconfirmed = table.by_key.values().filter(|client| !client.is_confirmed());
@@ -322,10 +322,10 @@ mod tests {
                         keys.push(exchange(&service, host, &name.to_string(), verifier, now_ns));
                     }
                     Step::Confirm { nth } if !keys.is_empty() => {
-                        let _ = service.confirm_client(keys[keys.len() - 1 - nth % keys.len()], now_ns);
+                        let _ = service.clients.confirm(keys[keys.len() - 1 - nth % keys.len()], now_ns);
                     }
                     Step::Destroy { nth } if !keys.is_empty() => {
-                        let _ = service.destroy_client(keys[nth % keys.len()]);
+                        let _ = service.clients.destroy(keys[nth % keys.len()]);
                     }
                     Step::Register { host, name } => {
                         let (name, host) = (name.to_string(), Host::User(host));
@@ -335,20 +335,20 @@ mod tests {
                     Step::Confirm { .. } | Step::Destroy { .. } => {}
                     Step::Pass { seconds } => {
                         // The client itself keeps its lease.
-                        service.confirm_client(mine, now_ns).unwrap();
+                        service.clients.confirm(mine, now_ns).unwrap();
                         now_ns += seconds * SECOND_NS;
-                        service.find_client(mine).unwrap().renew(now_ns);
+                        service.clients.find(mine).unwrap().renew(now_ns);
                         service.tick(now_ns);
                     }
                 }
                 check(&service);
                 if at % 7 == 0 {
-                    service.confirm_client(mine, now_ns).unwrap();
-                    service.destroy_client(mine).unwrap();
+                    service.clients.confirm(mine, now_ns).unwrap();
+                    service.clients.destroy(mine).unwrap();
                     mine = exchange(&service, 9, "honest", 0, now_ns);
                 }
             }
-            service.confirm_client(mine, now_ns).unwrap();
+            service.clients.confirm(mine, now_ns).unwrap();
         }
     }
 
@@ -359,13 +359,13 @@ mod tests {
         let mine = exchange(&service, 1, "name", 0, SECOND_NS);
         let theirs = exchange(&service, 2, "name", 1, SECOND_NS);
         let theirs = [theirs, exchange(&service, 2, "name", 2, SECOND_NS)];
-        assert_eq!(service.lock_clients().unconfirmed(), 2);
-        service.confirm_client(mine, SECOND_NS).unwrap();
+        assert_eq!(service.clients.lock().unconfirmed(), 2);
+        service.clients.confirm(mine, SECOND_NS).unwrap();
         for late in theirs {
-            assert!(service.confirm_client(late, SECOND_NS).is_err());
+            assert!(service.clients.confirm(late, SECOND_NS).is_err());
         }
         check(&service);
-        assert_eq!(service.lock_clients().len(), 1);
+        assert_eq!(service.clients.lock().len(), 1);
     }
 
     /// Each host has its own record of a name, found without a search of those of the others.
@@ -373,20 +373,20 @@ mod tests {
     fn a_name_that_many_hosts_give_is_one_record_for_each() {
         let service = service();
         let unconfirmed = |service: &Service| {
-            let table = service.lock_clients();
+            let table = service.clients.lock();
             table.nfs.get(&b"name"[..]).map_or(0, |owner| owner.unconfirmed.len())
         };
         for verifier in 0..3 {
             for host in 0..100 {
                 exchange(&service, host, "name", verifier, SECOND_NS);
                 check(&service);
-                assert_eq!(unconfirmed(&service), service.lock_clients().unconfirmed());
+                assert_eq!(unconfirmed(&service), service.clients.lock().unconfirmed());
             }
             assert_eq!(unconfirmed(&service), UNCONFIRMED_MAX);
         }
         let latest = exchange(&service, 99, "name", 9, SECOND_NS);
-        service.confirm_client(latest, SECOND_NS).unwrap();
-        assert_eq!((unconfirmed(&service), service.lock_clients().len()), (0, 1));
+        service.clients.confirm(latest, SECOND_NS).unwrap();
+        assert_eq!((unconfirmed(&service), service.clients.lock().len()), (0, 1));
     }
 
     #[test]

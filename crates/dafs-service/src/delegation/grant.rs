@@ -64,7 +64,7 @@ impl Service {
             Ok(id) => id,
             Err(error) => {
                 drop(table);
-                self.doom(absent);
+                self.clients.doom(absent);
                 self.state.guards.remove(&key);
                 export.store().unwatch(&key.file);
                 return Err(error);

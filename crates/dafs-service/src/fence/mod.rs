@@ -286,7 +286,7 @@ impl Service {
         self.fences.ask_doors(&draining);
         self.fences.gate.mark(&draining, |worker| {
             // A client that has gone meanwhile is on no list.
-            let client = worker.client.and_then(|key| self.find_client(key).ok());
+            let client = worker.client.and_then(|key| self.clients.find(key).ok());
             let owner = client.as_ref().map(|client| client.name());
             let (address, host) = (worker.address, Host::of(worker.address));
             draining.concerns(&Subject::Nfs { owner, address, host })

@@ -32,7 +32,7 @@ impl Service {
         let layouts = export.store().layouts().ok_or(ServiceError::LayoutUnavailable)?;
         export.writable()?;
         if reclaim {
-            if !self.in_grace() {
+            if !self.clients.in_grace() {
                 return Err(ServiceError::NoGrace);
             }
             let allowed = self.has_right(caller.client, &export.key(handle), true);

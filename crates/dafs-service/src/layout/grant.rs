@@ -61,7 +61,7 @@ impl Service {
             export.writable()?;
         }
         self.check_layout_right(caller, handle, request)?;
-        self.check_grace(caller.client)?;
+        self.clients.check_grace(caller.client)?;
         let key = export.key(handle);
         self.check_layout_allowed(caller, &key)?;
         let store = export.store().clone();
@@ -90,7 +90,7 @@ impl Service {
             Blocked::Refused(ServiceError::Resource) => ServiceError::LayoutUnavailable,
             Blocked::Refused(error) => error,
             Blocked::Expire(absent) => {
-                self.doom(absent);
+                self.clients.doom(absent);
                 ServiceError::LayoutUnavailable
             }
             Blocked::Recall(_) | Blocked::Fence(_) | Blocked::Settle(_) | Blocked::Undo(_) => {

@@ -230,7 +230,7 @@ impl Service {
         let held = file.map(|file| file.layouts.clone()).unwrap_or_default();
         drop(table);
         for layout in held.iter().filter(|layout| clock.is_over(&layout.client)) {
-            self.end_lease(&layout.client, now_ns)?;
+            self.clients.end_lease(&layout.client, now_ns)?;
         }
         if granting || !held.is_empty() {
             return Err(ServiceError::Delay);
@@ -259,7 +259,7 @@ impl Service {
         let notices: Vec<_> =
             there.iter().filter_map(|layout| table.recall_layout(layout, now_ns)).collect();
         drop(table);
-        self.doom(over.iter().map(|layout| layout.client.clone()).collect());
+        self.clients.doom(over.iter().map(|layout| layout.client.clone()).collect());
         notices.into_iter().for_each(Notice::deliver);
         none
     }

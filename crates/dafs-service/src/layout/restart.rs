@@ -66,7 +66,7 @@ impl Service {
                 Unknown::Away => half_ns.min(RECLAIM_PATIENCE_NS),
                 Unknown::Failed(_) => 0,
             };
-            if self.grace_age_ns() < patience_ns {
+            if self.clients.grace_age_ns() < patience_ns {
                 return Err(ServiceError::Delay);
             }
             if !self.find_end_later(export, handle) {
@@ -76,7 +76,7 @@ impl Service {
             }
         }
         // Grace may have ended during this wait.
-        self.check_reclaim(caller.client)
+        self.clients.check_reclaim(caller.client)
     }
 
     /// Does the same for a client that names a layout of an earlier run. After success the client
@@ -103,7 +103,7 @@ impl Service {
             Ok(()) => Ok(()),
             Err(Unknown::Crowded) => Err(ServiceError::Delay),
             Err(Unknown::Away)
-                if self.grace_age_ns() < nanoseconds(self.state.config.lease_time) =>
+                if self.clients.grace_age_ns() < nanoseconds(self.state.config.lease_time) =>
             {
                 Err(ServiceError::Delay)
             }

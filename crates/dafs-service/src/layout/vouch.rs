@@ -44,7 +44,7 @@ impl Service {
             Ok(()) | Err(ServiceError::OldStateId) => {}
             Err(error) => return Err(error),
         }
-        if client.is_gone() || self.is_over(client, now_ns) {
+        if client.is_gone() || self.clients.is_over(client, now_ns) {
             return Err(ServiceError::Expired);
         }
         let (key, allowed) = match &held {

@@ -198,7 +198,7 @@ impl Service {
         }
         drop(table);
         self.state.finish(ended);
-        if let Ok(client) = self.find_client(client) {
+        if let Ok(client) = self.clients.find(client) {
             client.wide_recalls.end(of, form);
         }
     }
@@ -208,7 +208,7 @@ impl Service {
     /// channel again.
     pub fn layouts_recall_failed(&self, client: ClientKey, of: Option<&Handle>, form: LayoutForm) {
         let of = of.map(|handle| handle.fs);
-        let Ok(known) = self.find_client(client) else { return };
+        let Ok(known) = self.clients.find(client) else { return };
         known.wide_recalls.refused.store(true, Ordering::SeqCst);
         known.wide_recalls.end(of, form);
         for layout in self.state.lock().layouts_of_client(client, form, of) {

@@ -153,7 +153,7 @@ impl Service {
             tracing::warn!(%client, broken, "the holder has restarted; its locks are broken");
             // Otherwise the change stays queued, and no client is told of it before it is written.
             if wait == Wait::Allowed {
-                let _logged = self.lock_log.flush(&*self.records);
+                let _logged = self.lock_log.flush(&*self.clients.records);
             }
         }
     }
@@ -209,7 +209,7 @@ impl Service {
                 self.state.lock().forget_left(&key);
             }
         }
-        let _logged = self.lock_log.flush(&*self.records);
+        let _logged = self.lock_log.flush(&*self.clients.records);
     }
 }
 

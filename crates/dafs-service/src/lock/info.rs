@@ -73,7 +73,7 @@ impl Service {
                 // INVARIANT: ranges end with the state that owns them.
                 let Some(state) = state else { continue };
                 let client = &state.open.client;
-                let standing = match self.is_over(client, now_ns) {
+                let standing = match self.clients.is_over(client, now_ns) {
                     true => LockStanding::Breakable,
                     false => LockStanding::Held,
                 };

@@ -110,9 +110,9 @@ impl Service {
             return Err(ServiceError::from(StoreError::Invalid).into());
         }
         let reclaim = match request.reclaim {
-            true => self.check_reclaim(caller.client),
+            true => self.clients.check_reclaim(caller.client),
             false => {
-                self.check_new_state(caller.client)?;
+                self.clients.check_new_state(caller.client)?;
                 Ok(())
             }
         };
@@ -124,7 +124,7 @@ impl Service {
         if !allowed {
             return Err(ServiceError::OpenMode.into());
         }
-        let (clock, in_grace) = (self.state.clock(caller), self.in_grace());
+        let (clock, in_grace) = (self.state.clock(caller), self.clients.in_grace());
         let (owner, name) = (&owner, &*name);
         let attempt = Attempt { caller, clock, owner, name, me, range, request, reclaim, in_grace };
         let mut refused = None;
@@ -152,7 +152,7 @@ impl Service {
             if caller.wait == Wait::Never {
                 return ServiceError::WouldWait.into();
             }
-            if let Err(error) = self.lock_log.flush(&*self.records) {
+            if let Err(error) = self.lock_log.flush(&*self.clients.records) {
                 return error.into();
             }
         }
@@ -167,7 +167,7 @@ impl Service {
     ) -> std::result::Result<StateRef, LockError> {
         let Entered { lock, state, unwritten } = entered;
         let Some((ticket, granted)) = unwritten else { return Ok(state) };
-        let written = self.lock_log.wait(&*self.records, &ticket);
+        let written = self.lock_log.wait(&*self.clients.records, &ticket);
         let mut ended = Ended::default();
         let mut table = self.state.lock();
         lock.set_busy(false);
@@ -227,7 +227,7 @@ impl Service {
         kind: LockKind,
     ) -> std::result::Result<(), LockError> {
         let range = Range::new(offset, length)?;
-        self.check_grace(caller.client)?;
+        self.clients.check_grace(caller.client)?;
         let key = self.namespace().export(handle)?.key(handle);
         let (clock, me) = (self.state.clock(caller), holder(caller.client, owner));
         let mut refused = None;
@@ -318,7 +318,7 @@ impl Service {
         })?;
         if let Some((ticket, numbers)) = given_up {
             // No other client gets the range before the record of its lock is removed, too.
-            let written = self.lock_log.wait(&*self.records, &ticket);
+            let written = self.lock_log.wait(&*self.clients.records, &ticket);
             // The records are removed, and the next start does not undo the changes any more.
             let kept = match &changes {
                 Some(changes) if written.is_ok() => self.changes_kept(changes),

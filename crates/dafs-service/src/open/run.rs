@@ -49,11 +49,11 @@ impl Service {
             OpenTarget::Handle(handle) => handle,
         };
         let mut right = self.check_claim(caller, request)?;
-        if self.needs_record(caller.client) {
+        if self.clients.needs_record(caller.client) {
             if caller.wait == Wait::Never {
                 return Err(ServiceError::WouldWait);
             }
-            self.record_client(caller.client);
+            self.clients.record(caller.client);
             // Grace may have ended during this wait.
             right = self.check_claim(caller, request)?;
         }
@@ -106,9 +106,9 @@ impl Service {
         request: &OpenRequest<'_>,
     ) -> Result<Option<Arc<DelegationState>>> {
         match request.claim {
-            OpenClaim::New => self.check_new_state(caller.client).map(|()| None),
+            OpenClaim::New => self.clients.check_new_state(caller.client).map(|()| None),
             OpenClaim::Previous(_) => {
-                self.check_reclaim(caller.client)?;
+                self.clients.check_reclaim(caller.client)?;
                 match request.target {
                     OpenTarget::Handle(_) => Ok(None),
                     OpenTarget::Name { .. } | OpenTarget::Unlinked { .. } => {
@@ -117,7 +117,7 @@ impl Service {
                 }
             }
             OpenClaim::DelegateCurrent(state) => {
-                self.check_new_state(caller.client)?;
+                self.clients.check_new_state(caller.client)?;
                 let Held::Delegation(delegation) = self.state.held(caller, None, state)? else {
                     return Err(ServiceError::BadStateId);
                 };
@@ -290,7 +290,7 @@ impl Service {
         let key = export.key(&handle);
         let clock = self.state.clock(caller);
         let reserved = self.enter(caller, |table, ended| {
-            if self.needs_record(caller.client) {
+            if self.clients.needs_record(caller.client) {
                 // Its record was removed since the check, because it held no state.
                 let may_wait = caller.wait == Wait::Allowed;
                 let again = if may_wait { ServiceError::Delay } else { ServiceError::WouldWait };

@@ -141,7 +141,7 @@ impl Service {
         if need.write {
             export.writable()?;
         }
-        self.check_grace(caller.client)?;
+        self.clients.check_grace(caller.client)?;
         let bypass = state == StateRef::READ_BYPASS && !need.write;
         self.check_io(caller, &export.key(handle), need, bypass)?;
         let cred = export.map_cred(caller.cred);

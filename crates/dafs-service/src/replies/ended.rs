@@ -177,7 +177,7 @@ impl Service {
     pub fn keep_replies(&self, id: [u8; 8], client: &Client, session: EndedSession, now_ns: u64) {
         // Held so that a new instance of the client, which frees the replies, comes before or
         // after.
-        let Some(_clients) = self.not_replaced(client) else {
+        let Some(_clients) = self.clients.not_replaced(client) else {
             return self.durable.forget_session(&id);
         };
         let mut table = self.ended_sessions.lock();

@@ -226,7 +226,7 @@ impl Service {
         if self.state.writers.undo.is_empty() {
             return;
         }
-        let in_grace = self.in_grace();
+        let in_grace = self.clients.in_grace();
         for entry in self.state.writers.undo.all() {
             let waits = match entry.head.persist {
                 true => !self.state.lock().is_broken(&entry.head.key),

@@ -16,7 +16,7 @@ fn exchange_id_in_nine_cases() {
     let world = World::new();
     let exchange = |request: &ExchangeId<'_>| {
         let now_ns = world.now_ns.get();
-        let exchanged = world.service.exchange_id(request, now_ns);
+        let exchanged = world.service.clients.exchange_id(request, now_ns);
         exchanged.map(|exchanged| (exchanged.client.key(), exchanged.confirmed))
     };
     let (new, restarted) = (exchange_id("a", 1), exchange_id("a", 2));
@@ -29,8 +29,8 @@ fn exchange_id_in_nine_cases() {
     assert_eq!(exchange(&update), Err(ServiceError::NoClient));
     let (key, confirmed) = exchange(&new).unwrap();
     assert!(!confirmed && key != first);
-    assert_eq!(error(world.service.confirm_client(first, 0)), ServiceError::StaleClientId);
-    let client = world.service.confirm_client(key, 0).unwrap();
+    assert_eq!(error(world.service.clients.confirm(first, 0)), ServiceError::StaleClientId);
+    let client = world.service.clients.confirm(key, 0).unwrap();
     // Case 2: the same again. Case 6: an update.
     assert_eq!(exchange(&new), Ok((key, true)));
     assert_eq!(exchange(&update), Ok((key, true)));
@@ -45,9 +45,9 @@ fn exchange_id_in_nine_cases() {
     assert_eq!(exchange(&new), Ok((key, true)));
     assert!(!client.is_gone());
     // A confirmation is idempotent.
-    let client = world.service.confirm_client(second, 0).unwrap();
-    assert!(Arc::ptr_eq(&client, &world.service.confirm_client(second, 0).unwrap()));
-    assert_eq!(error(world.service.find_client(key)), ServiceError::StaleClientId);
+    let client = world.service.clients.confirm(second, 0).unwrap();
+    assert!(Arc::ptr_eq(&client, &world.service.clients.confirm(second, 0).unwrap()));
+    assert_eq!(error(world.service.clients.find(key)), ServiceError::StaleClientId);
     assert_eq!(world.service.counts().clients, 1);
 }
 
@@ -58,7 +58,8 @@ fn a_name_in_use_belongs_to_its_principal() {
     let client = world.nfs("a");
     let other = ExchangeId { identity: other_principal(), ..exchange_id("a", 1) };
     let now_ns = world.now_ns.get();
-    let exchange = |now_ns| world.service.exchange_id(&other, now_ns).map(|it| it.client.key());
+    let exchange =
+        |now_ns| world.service.clients.exchange_id(&other, now_ns).map(|it| it.client.key());
     assert_eq!(exchange(now_ns), Err(ServiceError::ClientInUse));
     client.session_ended();
     let opened = world.open(&client, "f", READ).unwrap();
@@ -77,7 +78,7 @@ fn a_name_in_use_belongs_to_the_addresses_of_its_client() {
     world.open(&client, "f", DENY_WRITE).unwrap();
     let exchange = |verifier, address| {
         let request = ExchangeId { address, ..exchange_id("a", verifier) };
-        let exchanged = world.service.exchange_id(&request, world.now_ns.get());
+        let exchanged = world.service.clients.exchange_id(&request, world.now_ns.get());
         exchanged.map(|exchanged| (exchanged.client.key(), exchanged.confirmed))
     };
     assert_eq!(exchange(2, from(2)), Err(ServiceError::ClientInUse));
@@ -130,7 +131,7 @@ fn the_name_of_an_absent_client_may_be_taken_with_its_state() {
     world.open(&client, "f", DENY_WRITE).unwrap();
     world.pass(LEASE_NS + 1);
     let other = ExchangeId { identity: other_principal(), ..exchange_id("a", 1) };
-    let exchange = || world.service.exchange_id(&other, world.now_ns.get());
+    let exchange = || world.service.clients.exchange_id(&other, world.now_ns.get());
     world.disk.broken.store(true, std::sync::atomic::Ordering::Relaxed);
     assert_eq!(exchange().map(|_| ()), Err(ServiceError::Delay));
     assert!(!client.is_gone());
@@ -149,7 +150,7 @@ fn what_a_restarted_client_held_is_released_when_it_is_confirmed() {
     world.lock(&old, &opened, "l", (0, 10), LockKind::Read).unwrap();
     let new = world.exchange("a", 2);
     assert_eq!(world.service.counts().opens, 1);
-    let new = world.service.confirm_client(new.key(), world.now_ns.get()).unwrap();
+    let new = world.service.clients.confirm(new.key(), world.now_ns.get()).unwrap();
     let counts = world.service.counts();
     assert_eq!((counts.opens, counts.locks, counts.lock_ranges), (0, 0, 0));
     assert_eq!(world.ear.take(), [Told::Gone(old.key())]);
@@ -168,7 +169,7 @@ fn what_a_restarted_client_held_is_released_when_it_is_confirmed() {
 fn a_client_with_sessions_or_state_is_not_destroyed() {
     let world = World::new();
     let client = world.nfs("a");
-    let destroy = || world.service.destroy_client(client.key());
+    let destroy = || world.service.clients.destroy(client.key());
     assert_eq!(destroy(), Err(ServiceError::ClientIdBusy));
     client.session_ended();
     let opened = world.open(&client, "f", READ).unwrap();
@@ -179,10 +180,10 @@ fn a_client_with_sessions_or_state_is_not_destroyed() {
     assert_eq!(world.disk.owners(), [] as [Vec<u8>; 0]);
     // Unconfirmed ones are removed at once.
     let key = world.exchange("b", 1).key();
-    assert_eq!(world.service.destroy_client(key), Ok(()));
+    assert_eq!(world.service.clients.destroy(key), Ok(()));
     assert_eq!(world.service.counts(), Default::default());
     let never = ClientKey(12345);
-    assert_eq!(world.service.destroy_client(never), Err(ServiceError::StaleClientId));
+    assert_eq!(world.service.clients.destroy(never), Err(ServiceError::StaleClientId));
 }
 
 #[test]
@@ -211,7 +212,7 @@ fn dafs_and_nfs_clients_may_have_the_same_name() {
     let (dafs, nfs) = (world.dafs("a"), world.nfs("a"));
     assert_ne!(dafs.key(), nfs.key());
     assert_eq!(world.service.counts().clients, 2);
-    assert_eq!(error(world.service.find_client(dafs.key())), ServiceError::StaleClientId);
+    assert_eq!(error(world.service.clients.find(dafs.key())), ServiceError::StaleClientId);
 }
 
 #[test]
@@ -223,7 +224,7 @@ fn an_expired_nfs_client_keeps_its_state_until_somebody_needs_it() {
     world.pass_with(&[&other], 5 * LEASE_NS);
     // No other client conflicts: it comes back and goes on.
     assert_eq!(world.service.counts().opens, 1);
-    assert!(world.service.clients_info(world.now_ns.get())[0].courtesy);
+    assert!(world.service.clients.info(world.now_ns.get())[0].courtesy);
     away.renew(world.now_ns.get());
     let state = opened.state.reference();
     let handle = *opened.state.handle();
@@ -252,7 +253,7 @@ fn an_expired_nfs_client_keeps_its_state_until_somebody_needs_it() {
     assert!(away.is_gone());
     assert_eq!(world.ear.take(), [Told::Gone(away.key())]);
     assert_eq!(error(io(MODE_READ)), ServiceError::Expired);
-    assert!(world.service.client_status(&away).expired_all_revoked);
+    assert!(away.status().expired_all_revoked);
 }
 
 #[test]
@@ -293,10 +294,10 @@ fn an_administrator_sees_and_ends_what_a_client_holds() {
     client.set_peer("192.0.2.1".to_owned());
     let opened = world.open(&client, "f", BOTH).unwrap();
     world.lock(&client, &opened, "l", (3, 4), LockKind::Write).unwrap();
-    let info = &world.service.clients_info(world.now_ns.get())[0];
+    let info = &world.service.clients.info(world.now_ns.get())[0];
     assert_eq!((info.opens, info.locks, info.delegations), (1, 1, 0));
     assert_eq!((info.client.peer().as_str(), info.courtesy), ("192.0.2.1", false));
-    let holdings = world.service.client_holdings(client.key(), 100).unwrap();
+    let holdings = world.service.clients.holdings(client.key(), 100).unwrap();
     let handle = *opened.state.handle();
     assert!(holdings.contains(&dafs_service::Holding::Open {
         handle,
@@ -308,12 +309,12 @@ fn an_administrator_sees_and_ends_what_a_client_holds() {
         owner: b"l".to_vec(),
         ranges: vec![(3, 4, true)]
     }));
-    assert_eq!(world.service.client_holdings(client.key(), 1).unwrap().len(), 1);
-    world.service.expire_client(client.key()).unwrap();
+    assert_eq!(world.service.clients.holdings(client.key(), 1).unwrap().len(), 1);
+    world.service.clients.revoke(client.key()).unwrap();
     assert_eq!(world.service.counts(), Default::default());
     assert_eq!(world.ear.take(), [Told::Gone(client.key())]);
     assert_eq!(world.disk.owners(), [] as [Vec<u8>; 0]);
-    let again = world.service.expire_client(client.key());
+    let again = world.service.clients.revoke(client.key());
     assert_eq!(again, Err(ServiceError::StaleClientId));
 }
 

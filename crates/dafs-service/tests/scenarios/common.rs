@@ -260,15 +260,15 @@ impl World {
 
     pub(crate) fn exchange(&self, name: &str, verifier: u8) -> Arc<Client> {
         let request = ExchangeId { host: self.host.get(), ..exchange_id(name, verifier) };
-        self.service.exchange_id(&request, self.now_ns.get()).unwrap().client
+        self.service.clients.exchange_id(&request, self.now_ns.get()).unwrap().client
     }
 
     /// A client with a session and a back channel that has not completed its reclaims.
     pub(crate) fn returning(&self, name: &str, verifier: u8) -> Arc<Client> {
         let key = self.exchange(name, verifier).key();
-        let client = self.service.confirm_client(key, self.now_ns.get()).unwrap();
+        let client = self.service.clients.confirm(key, self.now_ns.get()).unwrap();
         client.session_started();
-        self.service.set_front(&client, Arc::<Ear>::downgrade(&self.ear));
+        client.set_front(Arc::<Ear>::downgrade(&self.ear));
         self.service.set_back_channel(&client, true);
         client
     }
@@ -276,7 +276,7 @@ impl World {
     /// An NFS client that may open files and get delegations.
     pub(crate) fn nfs(&self, name: &str) -> Arc<Client> {
         let client = self.returning(name, 1);
-        self.service.reclaim_complete(&client).unwrap();
+        self.service.clients.reclaim_complete(&client).unwrap();
         client
     }
 
@@ -286,7 +286,7 @@ impl World {
         let (name, host) = (name.as_bytes(), self.host.get());
         let registered = self.service.register_client(name, 1, identity, host, now_ns);
         let client = registered.unwrap().client;
-        self.service.record_client(&client);
+        self.service.clients.record(&client);
         client
     }
 

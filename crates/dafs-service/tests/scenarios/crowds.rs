@@ -153,14 +153,14 @@ fn one_host_does_not_fill_the_table_of_clients() {
     let now_ns = world.now_ns.get();
     let confirm = |name: &str| {
         let key = world.exchange(name, 1).key();
-        world.service.confirm_client(key, now_ns)
+        world.service.clients.confirm(key, now_ns)
     };
     let made = (0..).take_while(|number: &u32| confirm(&number.to_string()).is_ok()).count();
     assert_eq!(made, CLIENT_COUNT_MAX / 2);
     assert_eq!(error(confirm("more")), ServiceError::Resource);
     // A restarted client of it does not count as another one.
     let key = world.exchange("0", 2).key();
-    world.service.confirm_client(key, now_ns).unwrap();
+    world.service.clients.confirm(key, now_ns).unwrap();
     for host in 2..6 {
         world.come_from(host);
         confirm("honest").unwrap();
@@ -218,7 +218,7 @@ fn clients_that_are_gone_make_room_for_sessions() {
     let world = World::new();
     let [one, two] = ["one", "two"].map(|name| world.nfs(name));
     let make_room =
-        |wait| world.service.make_room(Shared::Sessions, (0, 2), world.now_ns.get(), wait);
+        |wait| world.service.clients.make_room(Shared::Sessions, (0, 2), world.now_ns.get(), wait);
     for client in [&one, &two] {
         world.open(client, "f", READ).unwrap();
     }

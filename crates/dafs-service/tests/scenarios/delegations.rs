@@ -295,14 +295,14 @@ fn what_is_not_returned_within_a_lease_is_revoked() {
     world.open(&other, "f", READ).unwrap();
     let (caller, state) = (world.caller(&holder), delegation.state);
     let revoked = ServiceError::DelegRevoked;
-    assert!(world.service.client_status(&holder).recallable_revoked);
+    assert!(holder.status().recallable_revoked);
     assert_eq!(error(world.service.io_file(caller, &handle, state, MODE_READ)), revoked);
     assert_eq!(world.service.test_state(caller, state), Err(revoked));
     assert_eq!(give_back(&world, &holder, &handle, state), Err(revoked));
     let open = opened.state.reference();
     assert!(world.service.io_file(caller, &handle, open, MODE_WRITE).is_ok());
     world.service.free_state(caller, state).unwrap();
-    assert!(!world.service.client_status(&holder).recallable_revoked);
+    assert!(!holder.status().recallable_revoked);
     assert_eq!(world.service.free_state(caller, state), Err(ServiceError::BadStateId));
     assert_eq!(world.service.counts().revoked, 0);
 }
@@ -335,11 +335,11 @@ fn a_recall_that_did_not_arrive_is_sent_again() {
     assert_eq!(world.ear.take(), recall);
     // The channel is lost, and comes back.
     world.service.set_back_channel(&holder, false);
-    assert!(world.service.client_status(&holder).callback_down);
+    assert!(holder.status().callback_down);
     world.service.recall_failed(holder.key(), delegation.state);
     world.service.set_back_channel(&holder, true);
     assert_eq!(world.ear.take(), recall);
-    assert!(!world.service.client_status(&holder).callback_down);
+    assert!(!holder.status().callback_down);
     assert_eq!(conflict(), ServiceError::WouldWait);
     assert_eq!(world.ear.take(), []);
 }
@@ -375,7 +375,7 @@ fn who_waits_for_a_holder_that_cannot_be_told_waits_as_long_as_for_any_other() {
     granted(&world, &holder, BOTH);
     let (sender, failed) = mpsc::sync_channel(0);
     let front = Arc::new(NoWay { calls: AtomicUsize::new(0), failed: Mutex::new(sender) });
-    world.service.set_front(&holder, Arc::<NoWay>::downgrade(&front));
+    holder.set_front(Arc::<NoWay>::downgrade(&front));
     std::thread::scope(|scope| {
         let service = &world.service;
         scope.spawn(move || {
@@ -453,7 +453,7 @@ fn delegations_are_reclaimed() {
     let opened = world.service.open(world.caller(&holder), &request).unwrap();
     let delegation = opened.delegation.unwrap();
     assert_eq!((delegation.kind, delegation.recall), (DelegationKind::Write, false));
-    world.service.reclaim_complete(&holder).unwrap();
+    world.service.clients.reclaim_complete(&holder).unwrap();
     let other = world.nfs("b");
     assert_eq!(error(world.open(&other, "f", READ)), ServiceError::WouldWait);
 }
@@ -500,7 +500,7 @@ fn a_server_that_gives_no_delegations_any_more_gives_the_open_back_alone() {
             if delegations { Ok(DelegationKind::Write) } else { Err(&NoDelegation::Policy) };
         assert_eq!(kind, expected);
         assert_eq!(opened.state.share(), BOTH);
-        world.service.reclaim_complete(&holder).unwrap();
+        world.service.clients.reclaim_complete(&holder).unwrap();
         world.close(&holder, &opened);
     }
 }

@@ -59,7 +59,7 @@ fn person(world: &World, at: usize, verifier: u8) -> Person {
         world.dafs("dafs")
     } else {
         let client = world.returning(&at.to_string(), verifier);
-        world.service.reclaim_complete(&client).unwrap();
+        world.service.clients.reclaim_complete(&client).unwrap();
         client
     };
     Person { client, opens: Vec::new(), delegations: Vec::new(), away: false }
@@ -71,7 +71,7 @@ fn check(world: &World, people: &[Person]) {
         .iter()
         .enumerate()
         .filter_map(|(at, person)| {
-            let held = world.service.client_holdings(person.client.key(), usize::MAX).ok()?;
+            let held = world.service.clients.holdings(person.client.key(), usize::MAX).ok()?;
             Some(held.into_iter().map(move |holding| (at, holding)))
         })
         .flatten()
@@ -165,7 +165,7 @@ fn replace_lost(world: &World, people: &mut [Person], verifier: &mut u8) {
     for (at, person) in people.iter_mut().enumerate() {
         let lost = person.client.kind() == dafs_service::ClientKind::Dafs
             && person.away
-            && world.service.client_holdings(person.client.key(), 1).is_ok_and(|it| it.is_empty());
+            && world.service.clients.holdings(person.client.key(), 1).is_ok_and(|it| it.is_empty());
         if person.client.is_gone() || lost {
             *verifier += 1;
             *person = self::person(world, at, *verifier);
@@ -205,7 +205,7 @@ fn live(steps: impl IntoIterator<Item = Step>) {
         check(&world, &people);
     }
     for person in &people {
-        world.service.expire_client(person.client.key()).unwrap();
+        world.service.clients.revoke(person.client.key()).unwrap();
     }
     assert_eq!(world.service.counts(), Default::default());
     assert_eq!(world.disk.owners(), [] as [Vec<u8>; 0]);

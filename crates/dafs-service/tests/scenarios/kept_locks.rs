@@ -322,7 +322,7 @@ fn a_holder_whose_opens_were_given_to_others_takes_its_lock_back() {
     let mine = open(&world, &one).unwrap();
     keep(&world, &one, &mine, (0, 10));
     keep(&world, &one, &mine, (20, 10));
-    world.service.expire_client(one.key()).unwrap();
+    world.service.clients.revoke(one.key()).unwrap();
     let kept = [(0, LockStanding::Breakable, false), (20, LockStanding::Breakable, false)];
     assert_eq!(standing(&world), kept);
     let back = world.dafs("a");
@@ -533,7 +533,7 @@ fn dafs_clients_reclaim_after_a_restart_and_others_wait() {
     write(&world, &two, &theirs, (40, 10)).unwrap();
     assert_eq!(world.disk.owners(), [b"a", b"b"]);
     world.restart();
-    assert!(world.service.in_grace());
+    assert!(world.service.clients.in_grace());
     let (three, one) = (world.dafs("c"), world.dafs("a"));
     assert_eq!(error(open(&world, &three)), ServiceError::Grace);
     let reclaim = |world: &World, client: &Arc<Client>| world.reclaim(client, &handle, BOTH);
@@ -546,18 +546,18 @@ fn dafs_clients_reclaim_after_a_restart_and_others_wait() {
     assert_eq!(write(&world, &one, &mine, (60, 1)), Err(ServiceError::Grace.into()));
     reclaim_lock(&world, &one, &mine, (20, 10), PLAIN).unwrap();
     world.pass_with(&[&one, &three], SECOND_NS);
-    assert!(world.service.in_grace(), "the other one is awaited");
+    assert!(world.service.clients.in_grace(), "the other one is awaited");
     let two = world.dafs("b");
     let theirs = reclaim(&world, &two).unwrap();
     let conflict = reclaim_lock(&world, &two, &theirs, (5, 1), PLAIN);
     assert_eq!(conflict, Err(ServiceError::ReclaimConflict.into()));
     reclaim_lock(&world, &two, &theirs, (40, 10), PLAIN).unwrap();
-    assert!(!world.service.grace_ends_soon(), "this one has not said that it is done");
+    assert!(!world.service.clients.grace_ends_soon(), "this one has not said that it is done");
     assert_eq!(error(open(&world, &two)), ServiceError::Grace);
-    assert!(world.service.grace_ends_soon());
+    assert!(world.service.clients.grace_ends_soon());
     world.pass_with(&[&one, &two, &three], SECOND_NS);
-    assert!(!world.service.in_grace(), "all are back and want new things");
-    assert!(!world.service.grace_ends_soon());
+    assert!(!world.service.clients.in_grace(), "all are back and want new things");
+    assert!(!world.service.clients.grace_ends_soon());
     let third = open(&world, &three).unwrap();
     assert_eq!(denied(write(&world, &three, &third, (0, 1))).client, one.key());
     assert_eq!(denied(write(&world, &three, &third, (49, 1))).client, two.key());
@@ -580,7 +580,7 @@ fn a_persistent_lock_that_nobody_reclaims_is_breakable_after_grace() {
     let two = world.dafs("b");
     assert_eq!(error(open(&world, &two)), ServiceError::Grace);
     world.pass_with(&[&two], LEASE_NS + SECOND_NS);
-    assert!(!world.service.in_grace());
+    assert!(!world.service.clients.in_grace());
     assert_eq!(standing(&world).len(), 2);
     let theirs = open(&world, &two).unwrap();
     write(&world, &two, &theirs, (40, 10)).unwrap();
@@ -606,7 +606,7 @@ fn a_client_that_was_back_during_grace_can_reclaim_after_the_next_restart() {
     // One reclaims its open, the other reclaims none. Neither asks for new state yet.
     world.reclaim(&one, &handle, BOTH).unwrap();
     world.pass_with(&[&one, &two], 3 * LEASE_NS);
-    assert!(!world.service.in_grace());
+    assert!(!world.service.clients.in_grace());
     assert_eq!(world.disk.owners(), [b"a"]);
     let hasty = world.service.open(world.caller(&two), &world.plain("f", "owner", BOTH));
     assert_eq!(error(hasty), ServiceError::WouldWait, "the record comes first");
@@ -627,9 +627,9 @@ fn the_late_record_of_an_old_instance_does_not_replace_that_of_the_new_one() {
     let handle = *mine.state.handle();
     keep(&world, &new, &mine, (0, 10));
     // The first open of the old instance has waited for the disk all the time.
-    world.service.record_client(&old);
+    world.service.clients.record(&old);
     assert_eq!(world.disk.owners(), [b"a"]);
-    assert!(!world.service.needs_record(&old), "it would be tried for ever");
+    assert!(!world.service.clients.needs_record(&old), "it would be tried for ever");
     assert_eq!(error(open(&world, &old)), ServiceError::Expired);
     world.restart();
     let new = instance(&world, "a", 2);
@@ -661,7 +661,7 @@ fn nothing_is_reclaimed_by_a_record_that_goes_with_the_end_of_grace() {
         assert_eq!(taken, [Err(ServiceError::WouldWait), Err(ServiceError::ReclaimBad)]);
         late
     });
-    assert!(!world.service.in_grace());
+    assert!(!world.service.clients.in_grace());
     assert_eq!(world.disk.owners(), [b""; 0]);
     for client in [&idle, &late] {
         assert_eq!(error(world.reclaim(client, &handle, BOTH)), ServiceError::NoGrace);
@@ -693,5 +693,5 @@ fn nobody_waits_for_dafs_clients_that_went_in_order() {
     world.pass(LEASE_NS + SECOND_NS);
     assert!(world.disk.owners().is_empty());
     world.restart();
-    assert!(!world.service.in_grace());
+    assert!(!world.service.clients.in_grace());
 }

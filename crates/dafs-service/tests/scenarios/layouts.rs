@@ -425,7 +425,7 @@ fn what_is_not_given_back_is_taken_and_fenced_before_anything_changes() {
     assert_eq!(cluster.store.take_asked(), [Asked::Forget, Asked::Settle]);
     cluster.truncate(&two, "f").unwrap();
     // Its holder is told once: Linux would drop the layouts that it gets afterwards, too.
-    let told = || cluster.world.service.client_status(&one).recallable_revoked;
+    let told = || one.status().recallable_revoked;
     assert_eq!([told(), told()], [true, false]);
     let test = cluster.world.service.test_state(cluster.world.caller(&one), granted);
     assert_eq!(test, Err(ServiceError::StaleStateId));

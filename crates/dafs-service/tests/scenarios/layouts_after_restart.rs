@@ -28,7 +28,7 @@ fn after_a_restart_only_those_who_reclaim_say_what_they_wrote() {
     let again = cluster.world.reclaim_by(cluster.world.patient(&one), &handle, BOTH).unwrap();
     assert_eq!(error(cluster.get(&one, &again, true)), ServiceError::Grace);
     assert_eq!(commit(&cluster, &one).unwrap(), 500);
-    cluster.world.service.reclaim_complete(&one).unwrap();
+    cluster.world.service.clients.reclaim_complete(&one).unwrap();
     cluster.world.pass_with(&[&one], SECOND_NS);
     assert_eq!(error(commit(&cluster, &one)), ServiceError::NoGrace);
     cluster.get(&one, &again, true).unwrap();
@@ -61,7 +61,7 @@ fn who_takes_back_an_open_finds_what_it_had_written_and_not_told() {
     assert_eq!(cluster.store.take_asked(), [Asked::Settle]);
     // Writes that were under way meanwhile, or belong to a closed file, are found when the client
     // names the old layout.
-    cluster.world.service.reclaim_complete(&one).unwrap();
+    cluster.world.service.clients.reclaim_complete(&one).unwrap();
     cluster.world.pass_with(&[&one], SECOND_NS);
     cluster.world.close(&one, &again);
     cluster.store.take_asked();
@@ -136,7 +136,7 @@ fn an_open_is_taken_back_though_data_servers_stay_away_and_others_wait_for_its_e
     };
     let delegated = world.service.open(world.patient(&one), &delegated).unwrap();
     assert!(delegated.delegation.is_ok());
-    world.service.reclaim_complete(&one).unwrap();
+    world.service.clients.reclaim_complete(&one).unwrap();
     world.pass_with(&[&one], SECOND_NS);
     let lock = || world.lock(&one, &again, "m", (5, 1), LockKind::Write);
     assert_eq!(lock().unwrap_err(), ServiceError::WouldWait.into(), "it would append elsewhere");
@@ -183,7 +183,7 @@ fn an_open_is_not_taken_back_when_grace_has_ended_meanwhile() {
         let late = one.clone();
         scope.spawn(move || {
             gate.wait();
-            service.reclaim_complete(&late).unwrap();
+            service.clients.reclaim_complete(&late).unwrap();
             gate.wait();
         });
         let caller = cluster.world.patient(&one);

@@ -199,7 +199,7 @@ fn waiting_is_bounded_for_each_file() {
     assert_eq!(waiting, dafs_service::limits::WAITERS_PER_FILE_MAX);
     client.session_ended();
     world.close(&client, &opened);
-    assert_eq!(world.service.destroy_client(client.key()), Ok(()));
+    assert_eq!(world.service.clients.destroy(client.key()), Ok(()));
 }
 
 #[test]
@@ -258,7 +258,7 @@ fn a_close_releases_all_locks_even_when_it_wakes_somebody() {
     let counts = world.service.counts();
     assert_eq!((counts.locks, counts.lock_ranges, counts.lock_waiters), (0, 0, 0));
     client.session_ended();
-    world.service.destroy_client(client.key()).unwrap();
+    world.service.clients.destroy(client.key()).unwrap();
 }
 
 #[test]

@@ -221,8 +221,8 @@ fn nothing_new_before_reclaim_complete() {
     let world = World::new();
     let client = world.returning("a", 1);
     assert_eq!(error(world.open(&client, "f", READ)), ServiceError::Grace);
-    world.service.reclaim_complete(&client).unwrap();
-    let again = world.service.reclaim_complete(&client);
+    world.service.clients.reclaim_complete(&client).unwrap();
+    let again = world.service.clients.reclaim_complete(&client);
     assert_eq!(again, Err(ServiceError::CompleteAlready));
     let opened = world.open(&client, "f", READ).unwrap();
     let handle = *opened.state.handle();
@@ -252,10 +252,10 @@ fn an_export_that_goes_takes_its_state_along() {
     world.service.replace_namespace(dafs_service::Namespace::new(vec![export]).unwrap());
     let used = world.service.io_file(caller, &handle, state, MODE_READ);
     assert_eq!(error(used), ServiceError::AdminRevoked);
-    assert!(world.service.client_status(&client).admin_revoked);
+    assert!(client.status().admin_revoked);
     assert!(world.service.free_state(caller, lock).is_err());
     world.service.free_state(caller, state).unwrap();
-    assert!(!world.service.client_status(&client).admin_revoked);
+    assert!(!client.status().admin_revoked);
     assert_eq!(world.service.counts().revoked, 0);
     let used = world.service.io_file(caller, &handle, state, MODE_READ);
     assert_eq!(error(used), ServiceError::StaleStateId);

@@ -16,11 +16,11 @@ fn holder(world: &World, name: &str, file: &str) -> Handle {
 #[test]
 fn without_known_clients_there_is_no_grace() {
     let mut world = World::new();
-    assert!(!world.service.in_grace());
+    assert!(!world.service.clients.in_grace());
     world.exchange("a", 1);
     world.returning("b", 1);
     world.restart();
-    assert!(!world.service.in_grace());
+    assert!(!world.service.clients.in_grace());
     let client = world.nfs("a");
     world.open(&client, "f", READ).unwrap();
 }
@@ -33,16 +33,16 @@ fn after_an_orderly_end_nobody_waits_for_clients_that_held_nothing() {
     let closed = world.nfs("closed");
     let opened = world.open(&closed, "g", READ).unwrap();
     world.close(&closed, &opened);
-    world.service.settle_records();
+    world.service.clients.settle_records();
     assert_eq!(world.disk.owners(), [b"a".to_vec()]);
     world.restart();
     let a = world.returning("a", 1);
     world.reclaim(&a, &held, DENY_WRITE).unwrap();
     // A second shutdown before it has completed its reclaims: it may still reclaim.
-    world.service.settle_records();
+    world.service.clients.settle_records();
     assert_eq!(world.disk.owners(), [b"a".to_vec()]);
-    world.service.reclaim_complete(&a).unwrap();
-    assert!(!world.service.in_grace());
+    world.service.clients.reclaim_complete(&a).unwrap();
+    assert!(!world.service.clients.in_grace());
 }
 
 #[test]
@@ -50,7 +50,7 @@ fn grace_ends_at_once_when_all_known_clients_are_back() {
     let mut world = World::new();
     let (one, two) = (holder(&world, "a", "f"), holder(&world, "b", "g"));
     world.restart();
-    assert!(world.service.in_grace());
+    assert!(world.service.clients.in_grace());
     let a = world.returning("a", 1);
     let opened = world.reclaim(&a, &one, DENY_WRITE).unwrap();
     assert_eq!(opened.seqid, 1);
@@ -67,13 +67,13 @@ fn grace_ends_at_once_when_all_known_clients_are_back() {
     let remove =
         world.service.remove(world.caller(&dafs), &world.root, b"g", RemoveMode::Unchecked);
     assert_eq!(error(remove), ServiceError::Grace);
-    world.service.reclaim_complete(&a).unwrap();
-    assert!(world.service.in_grace());
+    world.service.clients.reclaim_complete(&a).unwrap();
+    assert!(world.service.clients.in_grace());
     assert_eq!(error(world.open(&a, "h", READ)), ServiceError::Grace);
     let b = world.returning("b", 1);
     world.reclaim(&b, &two, DENY_WRITE).unwrap();
-    world.service.reclaim_complete(&b).unwrap();
-    assert!(!world.service.in_grace());
+    world.service.clients.reclaim_complete(&b).unwrap();
+    assert!(!world.service.clients.in_grace());
     assert_eq!(error(world.open(&dafs, "f", WRITE)), ServiceError::ShareDenied);
     world.open(&dafs, "h", READ).unwrap();
     assert_eq!(error(world.reclaim(&b, &one, READ)), ServiceError::NoGrace);
@@ -102,7 +102,7 @@ fn locks_are_reclaimed() {
     };
     assert_eq!(lock(false), Err(ServiceError::Grace.into()));
     assert_eq!(lock(true), Ok(1));
-    world.service.reclaim_complete(&a).unwrap();
+    world.service.clients.reclaim_complete(&a).unwrap();
     assert_eq!(lock(true), Err(ServiceError::NoGrace.into()));
     assert_eq!(lock(false), Ok(2));
 }
@@ -116,7 +116,7 @@ fn only_who_was_recorded_may_reclaim() {
     assert_eq!(error(world.reclaim(&stranger, &handle, READ)), ServiceError::ReclaimBad);
     // A client that has itself restarted holds no state any more, and grace does not wait for it.
     let restarted = world.returning("a", 2);
-    assert!(!world.service.in_grace());
+    assert!(!world.service.clients.in_grace());
     assert_eq!(error(world.reclaim(&restarted, &handle, READ)), ServiceError::NoGrace);
 }
 
@@ -160,7 +160,7 @@ fn a_client_that_lost_its_state_does_not_reclaim_it() {
     let opened = world.service.open(world.patient(&other), &request).unwrap();
     world.close(&other, &opened);
     world.restart();
-    assert!(world.service.in_grace());
+    assert!(world.service.clients.in_grace());
     let away = world.returning("away", 1);
     assert_eq!(error(world.reclaim(&away, &handle, DENY_WRITE)), ServiceError::ReclaimBad);
 }
@@ -174,13 +174,13 @@ fn a_client_that_missed_a_grace_period_does_not_reclaim_in_the_next() {
     world.nfs("other");
     world.restart();
     let other = world.returning("other", 1);
-    world.service.reclaim_complete(&other).unwrap();
-    assert!(world.service.in_grace());
+    world.service.clients.reclaim_complete(&other).unwrap();
+    assert!(world.service.clients.in_grace());
     world.pass(LEASE_NS - 1);
-    assert!(world.service.in_grace());
+    assert!(world.service.clients.in_grace());
     other.renew(world.now_ns.get());
     world.pass(SECOND_NS);
-    assert!(!world.service.in_grace());
+    assert!(!world.service.clients.in_grace());
     assert_eq!(world.disk.owners(), [b"other".to_vec()]);
     let opened = world.open(&other, "f", WRITE).unwrap();
     world.close(&other, &opened);
@@ -201,7 +201,7 @@ fn a_second_restart_within_grace_loses_nothing() {
     world.restart();
     let a = world.returning("a", 1);
     world.reclaim(&a, &one, DENY_WRITE).unwrap();
-    world.service.reclaim_complete(&a).unwrap();
+    world.service.clients.reclaim_complete(&a).unwrap();
     world.restart();
     let (a, b) = (world.returning("a", 1), world.returning("b", 1));
     world.reclaim(&a, &one, DENY_WRITE).unwrap();
@@ -217,10 +217,10 @@ fn reclaims_after_grace_are_refused_and_service_goes_on() {
     let a = world.returning("a", 1);
     a.renew(world.now_ns.get() + LEASE_NS);
     world.pass(LEASE_NS);
-    assert!(!world.service.in_grace());
+    assert!(!world.service.clients.in_grace());
     assert_eq!(error(world.reclaim(&a, &handle, READ)), ServiceError::NoGrace);
     assert_eq!(error(world.open(&a, "f", READ)), ServiceError::Grace);
-    world.service.reclaim_complete(&a).unwrap();
+    world.service.clients.reclaim_complete(&a).unwrap();
     world.open(&a, "f", READ).unwrap();
     assert_eq!(world.disk.owners(), [b"a".to_vec()]);
 }
@@ -235,7 +235,7 @@ fn grace_goes_on_while_somebody_is_reclaiming_and_at_most_twice_as_long() {
     world.pass(LEASE_NS - second);
     let a = world.returning("a", 1);
     let mut reclaims = 0;
-    while world.service.in_grace() {
+    while world.service.clients.in_grace() {
         world.reclaim(&a, &handle, READ).unwrap();
         a.renew(world.now_ns.get());
         world.pass(second);
@@ -249,9 +249,9 @@ fn grace_goes_on_while_somebody_is_reclaiming_and_at_most_twice_as_long() {
     let a = world.returning("a", 1);
     world.reclaim(&a, &handle, READ).unwrap();
     world.pass(second);
-    assert!(world.service.in_grace());
+    assert!(world.service.clients.in_grace());
     world.pass(2 * second);
-    assert!(!world.service.in_grace());
+    assert!(!world.service.clients.in_grace());
 }
 
 #[test]
@@ -261,10 +261,10 @@ fn grace_goes_on_while_records_cannot_be_removed() {
     world.restart();
     world.disk.broken.store(true, Ordering::Relaxed);
     world.pass(LEASE_NS + 1);
-    assert!(world.service.in_grace());
+    assert!(world.service.clients.in_grace());
     world.disk.broken.store(false, Ordering::Relaxed);
     world.pass(SECOND_NS);
-    assert!(!world.service.in_grace());
+    assert!(!world.service.clients.in_grace());
     assert_eq!(world.disk.owners(), [] as [Vec<u8>; 0]);
 }
 
@@ -285,9 +285,9 @@ fn a_clean_end_leaves_no_record() {
     let mut world = World::new();
     let client = world.nfs("a");
     client.session_ended();
-    world.service.destroy_client(client.key()).unwrap();
+    world.service.clients.destroy(client.key()).unwrap();
     world.restart();
-    assert!(!world.service.in_grace());
+    assert!(!world.service.clients.in_grace());
 }
 
 #[test]
@@ -298,12 +298,12 @@ fn nobody_waits_for_a_client_that_is_expired_or_ends_in_order() {
     world.restart();
     let (a, b) = (world.returning("a", 1), world.returning("b", 1));
     a.session_ended();
-    world.service.destroy_client(a.key()).unwrap();
-    assert!(world.service.in_grace());
-    world.service.expire_client(b.key()).unwrap();
-    assert!(!world.service.in_grace());
+    world.service.clients.destroy(a.key()).unwrap();
+    assert!(world.service.clients.in_grace());
+    world.service.clients.revoke(b.key()).unwrap();
+    assert!(!world.service.clients.in_grace());
     world.restart();
-    assert!(!world.service.in_grace());
+    assert!(!world.service.clients.in_grace());
 }
 
 /// A thousand clients that come back at once do not wait for a thousand writes.
@@ -316,14 +316,14 @@ fn a_client_that_is_back_is_not_written_down_again() {
     world.nfs("a");
     assert_eq!(world.disk.writes.load(Ordering::Relaxed), before);
     assert_eq!(world.disk.owners(), [b"a"]);
-    assert!(!world.service.in_grace());
+    assert!(!world.service.clients.in_grace());
     // A client whose record was removed at the end of grace is recorded again.
     world.restart();
     let late = world.returning("a", 1);
     world.pass_with(&[&late], LEASE_NS / 2);
     world.pass_with(&[&late], LEASE_NS);
     assert!(world.disk.owners().is_empty());
-    world.service.reclaim_complete(&late).unwrap();
+    world.service.clients.reclaim_complete(&late).unwrap();
     assert_eq!(world.disk.owners(), [b"a"]);
 }
 
@@ -338,7 +338,7 @@ fn the_name_of_a_client_that_is_waited_for_is_kept_for_it() {
         let own = exchange_id("a", verifier);
         let identity = identity.unwrap_or(own.identity.clone());
         let request = ExchangeId { address, identity, ..own };
-        world.service.exchange_id(&request, world.now_ns.get())
+        world.service.clients.exchange_id(&request, world.now_ns.get())
     };
     let other = Identity { mechanism: "sys", principal: b"7".to_vec() };
     assert_eq!(error(exchange(from(2), None, 2)), ServiceError::ClientInUse);
@@ -354,7 +354,7 @@ fn the_name_of_a_client_that_is_waited_for_is_kept_for_it() {
     exchange(from(1), None, 2).unwrap();
     // When grace waits for no client any more the name is free.
     world.pass(2 * LEASE_NS);
-    assert!(!world.service.in_grace());
+    assert!(!world.service.clients.in_grace());
     exchange(from(2), Some(other.clone()), 2).unwrap();
     world.service.register_client(b"b", 2, other, host, world.now_ns.get()).unwrap();
 }

@@ -62,7 +62,7 @@ fn actors<'a>(world: &'a World) -> Vec<Actor<'a>> {
     let actor = |at: usize| {
         let client = world.nfs(&at.to_string());
         let mailbox = Arc::new(Mailbox::default());
-        world.service.set_front(&client, Arc::<Mailbox>::downgrade(&mailbox));
+        client.set_front(Arc::<Mailbox>::downgrade(&mailbox));
         let (service, cred) = (&world.service, world.cred.clone());
         Actor { service, client, mailbox, cred, now_ns: world.now_ns.get() }
     };
@@ -168,8 +168,8 @@ fn delegations_come_and_go_between_threads() {
     });
     let counts = world.service.counts();
     assert_eq!((counts.opens, counts.open_files), (0, 0));
-    for info in world.service.clients_info(world.now_ns.get()) {
-        world.service.expire_client(info.client.key()).unwrap();
+    for info in world.service.clients.info(world.now_ns.get()) {
+        world.service.clients.revoke(info.client.key()).unwrap();
     }
     assert_eq!(world.service.counts(), Default::default());
 }

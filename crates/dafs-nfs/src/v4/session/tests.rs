@@ -17,8 +17,8 @@ fn client(service: &Service, host: u32, name: &str) -> Arc<NfsClient> {
         address: ClientAddress { ip: Ipv4Addr::LOCALHOST.into(), privileged: true },
         update: false,
     };
-    let key = service.exchange_id(&request, 0).unwrap().client.key();
-    let record = service.confirm_client(key, 0).unwrap();
+    let key = service.clients.exchange_id(&request, 0).unwrap().client.key();
+    let record = service.clients.confirm(key, 0).unwrap();
     Arc::new(NfsClient::new(record, Principal::User(0)))
 }
 

@@ -91,7 +91,7 @@ fn layouts_of_an_earlier_run_are_given_back_in_grace_alone() {
     let ResultBody::ExchangeId(exchanged) = answer.body(0) else { panic!() };
     let session = world.session(1, create_session(exchanged.client_id, exchanged.sequence_id));
     let mut client = Client { world, session };
-    assert!(client.world.shared.service.in_grace());
+    assert!(client.world.shared.service.clients.in_grace());
     let reclaim = |returned| {
         let Op::Layoutreturn(args) = give(3, returned) else { unreachable!() };
         Op::Layoutreturn(LayoutreturnArgs { reclaim: true, ..args })
@@ -111,7 +111,7 @@ fn layouts_of_an_earlier_run_are_given_back_in_grace_alone() {
     let complete = Op::ReclaimComplete(ReclaimCompleteArgs { one_fs: false });
     assert_eq!(client.send(&[complete]).status(), Status::Ok);
     client.world.shared.service.tick(client.world.now_ns);
-    assert!(!client.world.shared.service.in_grace());
+    assert!(!client.world.shared.service.clients.in_grace());
     for returned in of_all {
         assert_eq!(client.status(&[reclaim(returned)]), Status::NoGrace);
     }

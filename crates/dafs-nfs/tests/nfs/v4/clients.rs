@@ -362,7 +362,7 @@ fn a_client_counts_for_its_host() {
         let answer = world.send(connection, 0, &[exchange_id(peer.as_bytes(), 1)]);
         let ResultBody::ExchangeId(result) = answer.body(0) else { panic!() };
         let key = dafs_service::ClientKey(result.client_id);
-        hosts.push(world.shared.service.find_client(key).unwrap().host().host());
+        hosts.push(world.shared.service.clients.find(key).unwrap().host().host());
     }
     let at = |text: &str| Host::of(text.parse().unwrap());
     let user = Host::User(2000);

@@ -206,7 +206,7 @@ fn sessions_of_other_runs_are_forgotten_by_host() {
             address: ClientAddress { ip: ip.parse().unwrap(), privileged: false },
             update: false,
         };
-        let client = service.exchange_id(&request, 0).unwrap().client;
+        let client = service.clients.exchange_id(&request, 0).unwrap().client;
         assert!(service.durable.kept_session(&session.id).is_some());
         service.durable.forget_other_runs(&client, "front");
         let is_kept = service.durable.kept_session(&session.id).is_some();

@@ -23,7 +23,7 @@ pub(in crate::v4::ops) fn layoutreturn(
     let service = cx.service();
     if args.reclaim {
         // Layouts of the last run ended with it. Their holders return them during grace.
-        return match service.in_grace() {
+        return match service.clients.in_grace() {
             true => answer(cx, None),
             false => Err(Status::NoGrace.into()),
         };
