@@ -65,7 +65,7 @@ pub use error::ServiceError;
 pub use export::{Export, ExportOptions, NO_USER, Namespace, NamespaceError, Squash, Touch};
 pub use fence::{
     Drain, Drained, Draining, FenceEntry, FenceObject, FenceRecord, FenceRecords, FenceRight,
-    FenceUpdate, FileFences, NoFenceRecords, Subject, is_fence_id,
+    FenceUpdate, Fences, FileFences, NoFenceRecords, Subject, is_fence_id,
 };
 pub use files::{FsLimits, Resolved, Unresolved};
 pub use front::Front;
@@ -84,7 +84,9 @@ pub use network::{AddressRange, Admits, Flavour};
 pub use open::{OpenClaim, OpenHow, OpenRequest, OpenState, OpenTarget, Opened, RemoveMode, Share};
 pub use pool::{Job, Pool};
 pub use records::{ClientRecord, ClientRecords, FileRecords, NoRecords, RecordsError};
-pub use replies::{EndedSession, Entry, Kept, KeptReply, NoReply, RequestKey, SessionReplies};
+pub use replies::{
+    EndedSession, Entry, Kept, KeptReply, NoReply, Replies, RequestKey, SessionReplies,
+};
 pub use state::{StateId, StateKind, StateRef};
 pub use stateless::{StatelessCreated, StatelessFile};
 pub use turns::{Origin, Owner, Place, Turn, Turns};
@@ -97,12 +99,10 @@ use dafs_store::{Cred, Wait};
 use durable::Durable;
 use enter::State;
 use export::Exports;
-use fence::Fences;
 use grace::Grace;
 use index::Held;
 use layout::WatchedDevices;
 use lock::LockLog;
-use replies::EndedSessions;
 use stateless::StatelessFiles;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -185,7 +185,8 @@ pub struct Service {
     pub clients: Arc<Clients>,
     /// The one client record of all callers without state.
     stateless_client: Arc<Client>,
-    fences: Fences,
+    /// Fence lists.
+    pub fences: Arc<Fences>,
     lock_log: Arc<LockLog>,
     watched_devices: WatchedDevices,
     /// Callers that wait for `returned`.
@@ -193,9 +194,10 @@ pub struct Service {
     /// Counts the attribute queries to holders of delegations.
     queries: AtomicU64,
     stateless: StatelessFiles,
-    ended_sessions: EndedSessions,
+    /// The replies of sessions that have ended.
+    pub replies: Replies,
     /// Changes whose replies survive a crash.
-    pub durable: Durable,
+    pub durable: Arc<Durable>,
     /// Held while an operation removes or replaces a name in a directory. Opens and I/O do not take
     /// it.
     names: Box<[Mutex<()>]>,
@@ -290,19 +292,20 @@ impl Service {
         let lock_log = Arc::new(LockLog::default());
         let state = Arc::new(State::new(config, lock_log.clone()));
         let clients = Arc::new(Clients::new(state.clone(), records, grace));
+        let durable = Arc::new(Durable::new(exports.clone(), config.lease_ns()));
         Self {
             state,
-            durable: Durable::new(exports.clone(), config.lease_ns()),
+            stateless_client: Client::stateless(b""),
+            fences: Arc::new(Fences::new(exports.clone(), clients.clone())),
+            replies: Replies::new(clients.clone(), durable.clone()),
+            durable,
             exports,
             clients,
-            stateless_client: Client::stateless(b""),
-            fences: Fences::new(),
             watched_devices: WatchedDevices::default(),
             lock_log,
             waiting: AtomicUsize::new(0),
             queries: AtomicU64::new(1),
             stateless: StatelessFiles::new(),
-            ended_sessions: EndedSessions::default(),
             names: (0..NAME_LOCKS).map(|_| Mutex::new(())).collect(),
             metrics: Metrics::default(),
             swept_ns: AtomicU64::new(0),
@@ -397,7 +400,7 @@ impl Service {
             revoked: counts.revoked,
             stateless_files: self.stateless.len(),
             undo_files: self.state.writers.undo.len(),
-            ended_sessions: self.ended_sessions.len(),
+            ended_sessions: self.replies.len(),
             fences,
             fence_waiters,
         }
@@ -409,7 +412,7 @@ impl Service {
         if is_due(&self.leases_ns, now_ns, limits::LEASES_EVERY_NS) {
             self.clients.expire(now_ns);
             self.clients.forget_idle_records();
-            self.tick_replies(now_ns);
+            self.replies.tick(now_ns);
             self.durable.tick(now_ns);
             let clock = open::Clock { now_ns, lease_ns: self.state.config.lease_ns() };
             let mut ended = Ended::default();
@@ -433,7 +436,7 @@ impl Service {
         }
         if is_due(&self.swept_ns, now_ns, limits::SWEEP_EVERY_NS) {
             self.stateless.sweep(now_ns);
-            self.sweep_fences();
+            self.fences.sweep();
             self.sweep_left();
         }
     }

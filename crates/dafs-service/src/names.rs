@@ -182,7 +182,7 @@ impl Service {
             let (file, found) = export.store().peek(&cred, &dir.file, name)?;
             kind.check(found)?;
             let handle = Handle { fs: dir.fs, file };
-            self.check_fence(&caller.subject, &handle)?;
+            self.fences.check(&caller.subject, &handle)?;
             match self.try_removal(caller, None, Some((export.key(&handle), mode))) {
                 Ok(_removal) => {
                     let removed = export.store().remove_known(&cred, &dir.file, name, &file);
@@ -232,7 +232,7 @@ impl Service {
             };
             let (source, target) = (find(from_dir, from), find(to_dir, to));
             for handle in source.iter().chain(&target) {
-                self.check_fence(&caller.subject, handle)?;
+                self.fences.check(&caller.subject, handle)?;
             }
             let changed = source.map(|handle| export.key(&handle));
             if source.is_some() && source == target {

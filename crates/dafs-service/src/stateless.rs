@@ -275,7 +275,7 @@ impl Service {
         let cred = export.map_cred(caller.cred);
         let (file, mut found) = export.store().lookup(&cred, &dir.file, name)?;
         let handle = Handle { fs: dir.fs, file };
-        self.check_fence(&caller.subject, &handle)?;
+        self.fences.check(&caller.subject, &handle)?;
         if found.kind != dafs_store::Kind::Regular {
             return Err(ServiceError::Store(StoreError::Exists));
         }

@@ -61,8 +61,8 @@ impl Server {
         let config =
             ServiceConfig { recall_wait, ..ServiceConfig::new(setup.lease, rng.bits() as u32) };
         let service = Service::with_records(config, namespace, setup.records, now.0);
-        let service = service.and_then(|service| service.with_fences(setup.fences));
         let service = Arc::new(service.map_err(|error| error.to_string())?);
+        service.fences.load(setup.fences).map_err(|error| error.to_string())?;
         let pool = SimPool::default();
         if let Some((disk, boot)) = setup.journal {
             let jobs = pool.clone();

@@ -116,7 +116,7 @@ impl Served {
         let fences = FileFences::open(&state.join("fences"), file).unwrap();
         let now_ns = Instant::now().0;
         let service = Service::with_records(config, namespace, Box::new(records), now_ns).unwrap();
-        let service = service.with_fences(Box::new(fences)).unwrap();
+        service.fences.load(Box::new(fences)).unwrap();
         service.keep_undo_in(&state.join("undo")).unwrap();
         service
     }

@@ -105,7 +105,7 @@ impl Context<'_> {
     /// Returns the authorisation that a job checks before it writes.
     pub(super) fn allowed_elsewhere(&self, allowed: &Allowed) -> AllowedElsewhere {
         let (service, allowed) = (self.shared.service.clone(), allowed.clone());
-        let fence_id = service.has_fences().then(|| self.connection.fence_id().to_vec());
+        let fence_id = service.fences.exist().then(|| self.connection.fence_id().to_vec());
         AllowedElsewhere { service, allowed, fence_id }
     }
 }
@@ -148,7 +148,7 @@ fn check(
     span: (u64, u64),
 ) -> Result<(), Status> {
     if let Some(subject) = subject {
-        service.check_fence(&subject, handle).map_err(convert::status)?;
+        service.fences.check(&subject, handle).map_err(convert::status)?;
     }
     if let Some(open) = open {
         open.file(WRITE).map_err(convert::status)?;

@@ -26,13 +26,13 @@ enum Act {
 impl Context<'_> {
     /// Refuses a request that names an object that this session is fenced from.
     pub(super) fn check_fences(&self, request: &Request<'_>) -> Done {
-        if !self.shared.service.has_fences() {
+        if !self.shared.service.fences.exist() {
             return Ok(());
         }
         let subject = Subject::Session(self.connection.fence_id());
         named(request).iter().try_for_each(|fh| {
             let handle = convert::handle(fh);
-            self.shared.service.check_fence(&subject, &handle).map_err(convert::status)
+            self.shared.service.fences.check(&subject, &handle).map_err(convert::status)
         })
     }
 
@@ -45,7 +45,7 @@ impl Context<'_> {
         let object = object_of(&args.fh, object);
         let trusted = self.is_trusted();
         let names = self.call_service(call, |service, caller| {
-            service.fence_list(FenceRight::Client(caller, trusted), &object)
+            service.fences.list(FenceRight::Client(caller, trusted), &object)
         })?;
         let names = names.map(|names| match names.is_empty() {
             // DAFS O46.

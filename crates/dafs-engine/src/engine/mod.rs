@@ -215,7 +215,7 @@ impl Engine {
         };
         let asked = Asked::new(inbox.clone());
         let door: Arc<dyn Drain> = asked.clone();
-        shared.service.add_drain(Arc::downgrade(&door));
+        shared.service.fences.add_drain(Arc::downgrade(&door));
         let (service, registry) = (shared.service.clone(), shared.registry.clone());
         Self {
             shared,
@@ -591,7 +591,7 @@ impl Engine {
         if let Some(Session { id, proven: Some(proven), replies, .. }) = connection.session.take() {
             if let Some(replies) = replies {
                 let ended = replies.freeze();
-                self.shared.service.keep_replies(id.0, &proven.client, ended, now.0);
+                self.shared.service.replies.keep(id.0, &proven.client, ended, now.0);
             }
             self.shared.registry.remove_session(id);
             proven.client.session_ended();

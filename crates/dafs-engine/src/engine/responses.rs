@@ -72,7 +72,7 @@ impl Context<'_> {
         if self.await_end(call, args.session_id, &client)? {
             return Ok(());
         }
-        if !self.shared.service.discard_replies(&client, args.session_id.0) {
+        if !self.shared.service.replies.discard(&client, args.session_id.0) {
             return Err(Status::UnknownSession);
         }
         self.reply(call, &Reply::DiscardResponses)
@@ -90,7 +90,7 @@ impl Context<'_> {
             sequence: args.seq_number,
             procedure: args.procedure as u32,
         };
-        match self.shared.service.kept_reply(&client, &key) {
+        match self.shared.service.replies.find(&client, &key) {
             Ok(kept) => Ok(Some(kept)),
             Err(NoReply::UnknownSession) => Err(Status::UnknownSession),
             Err(NoReply::NotExecuted) => Err(Status::NoXidMatch),

@@ -97,7 +97,7 @@ impl Context<'_> {
         }
         // DAFS O48. A session without an id may be made to lift fences.
         let subject = Subject::Session(fence_id);
-        if !fence_id.is_empty() && self.shared.service.is_fenced_everywhere(&subject) {
+        if !fence_id.is_empty() && self.shared.service.fences.is_fenced_everywhere(&subject) {
             return Err(Status::Fenced);
         }
         let (options, credits) = negotiate(wish, &self.shared.limits)?;
@@ -121,8 +121,7 @@ impl Context<'_> {
     fn new_session_id(&self) -> SessionId {
         loop {
             let id = self.shared.registry.new_session_id();
-            if !self.shared.registry.has_session(id) && !self.shared.service.keeps_replies_of(id.0)
-            {
+            if !self.shared.registry.has_session(id) && !self.shared.service.replies.keeps(id.0) {
                 return id;
             }
         }

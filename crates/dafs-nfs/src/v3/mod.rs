@@ -169,7 +169,7 @@ impl Context<'_> {
         let Sender { origin, who, .. } = self.sender;
         if origin.admitted(export, who.flavour) {
             self.sender.connection.establish();
-            self.service().check_fence(&self.sender.subject(), &handle)?;
+            self.service().fences.check(&self.sender.subject(), &handle)?;
             if self.wait == Wait::Never && namespace.waits_for(&handle, Touch::Object) {
                 return Err(Stop::Wait);
             }
@@ -399,7 +399,7 @@ fn run(
     stages: Stages,
 ) -> Result<(Reply, Status), Stop> {
     // A client that sets a fence against the caller waits for this work to end.
-    let _entry = shared.service.begin_work(sender.origin.address());
+    let _entry = shared.service.fences.begin_work(sender.origin.address());
     let reply = args.reply();
     let start = reply.mark();
     let mut cx = Context { shared, held, sender, wait, reply, start, stages };

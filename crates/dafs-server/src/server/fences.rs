@@ -12,7 +12,7 @@ impl Administration {
     pub(super) fn fences(&self, exports: &[String]) -> Result<Vec<FenceReport>, String> {
         let report = |export: &Arc<Export>| {
             let object = FenceObject::FileSystem(export.fs());
-            let names = self.service.fence_list(FenceRight::Administrator, &object);
+            let names = self.service.fences.list(FenceRight::Administrator, &object);
             let names = names.map_err(|error| format!("export {:?}: {error}", export.name()))?;
             let fenced = names.is_some();
             let names = names.unwrap_or_default();

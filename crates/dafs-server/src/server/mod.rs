@@ -278,7 +278,7 @@ impl Server {
         let service = new_service(config, exports, Box::new(records), &random)?;
         let fences = inventory.records(FENCES, FileFences::open)?;
         inventory.note(FENCES, fences.id());
-        let service = service.with_fences(Box::new(fences)).map_err(StartError::Fences)?;
+        service.fences.load(Box::new(fences)).map_err(StartError::Fences)?;
         inventory.check_undo_list()?;
         service.keep_undo_in(&directory.join(UNDO))?;
         inventory.note_undo_list()?;

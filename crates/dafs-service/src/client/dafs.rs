@@ -113,7 +113,7 @@ impl Service {
         }
         let client = table.enter_dafs(key, name, verifier, identity, host, now_ns);
         drop(table);
-        self.discard_replies_of_others(&client);
+        self.replies.discard_others(&client);
         if let Some(old) = &old {
             self.clients.forget_record(old);
             let released = self.clients.release(old);

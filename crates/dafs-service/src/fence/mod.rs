@@ -22,19 +22,19 @@ pub(crate) use list::FenceList;
 pub use list::{FenceUpdate, Subject, is_fence_id};
 pub use records::{FenceRecord, FenceRecords, FileFences, NoFenceRecords};
 
-use crate::export::Export;
+use crate::export::{Export, Exports};
 use crate::handle::Handle;
 use crate::hosts::{Host, has_share};
 use crate::limits::{FENCE_LISTS_MAX, FENCE_LISTS_SWEPT_MAX};
 use crate::records::RecordsError;
-use crate::{Caller, Client, ClientKey, Result, Service, ServiceError};
+use crate::{Caller, Client, ClientKey, Clients, Result, Service, ServiceError};
 use dafs_store::{FsId, StoreError};
 use gate::{Entered, Gate};
 use rustc_hash::FxHashMap;
 use std::fmt;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, Weak};
 
 /// The object of a list. Any handle of the object names it. Two exports of one directory lead to
 /// the same files and are one file system here.
@@ -123,11 +123,13 @@ struct Worker {
 }
 
 /// All fences.
-pub(crate) struct Fences {
+pub struct Fences {
+    exports: Arc<Exports>,
+    clients: Arc<Clients>,
     /// The number of lists.
     count: AtomicUsize,
     lists: RwLock<FxHashMap<FenceObject, FenceList>>,
-    records: Box<dyn FenceRecords>,
+    records: OnceLock<Box<dyn FenceRecords>>,
     /// The hosts from which clients of this run have made lists. Held from the check of a list
     /// until the list has been changed.
     update: Mutex<FxHashMap<FenceObject, Host>>,
@@ -141,11 +143,13 @@ pub(crate) struct Fences {
 }
 
 impl Fences {
-    pub(crate) fn new() -> Self {
+    pub(crate) fn new(exports: Arc<Exports>, clients: Arc<Clients>) -> Self {
         Self {
+            exports,
+            clients,
             count: AtomicUsize::new(0),
             lists: RwLock::default(),
-            records: Box::new(NoFenceRecords),
+            records: OnceLock::new(),
             update: Mutex::default(),
             doors: Mutex::default(),
             gate: Gate::new(),
@@ -171,6 +175,10 @@ impl Fences {
         let key = export.key(handle);
         self.admits(&FenceObject::FileSystem(key.fs), subject)
             && self.admits(&FenceObject::File(key), subject)
+    }
+
+    fn put(&self, records: &[FenceRecord]) -> std::result::Result<(), RecordsError> {
+        self.records.get().map_or(Ok(()), |kept| kept.put(records))
     }
 
     fn enter(&self, changes: Vec<(FenceObject, Option<FenceList>)>) {
@@ -208,15 +216,15 @@ impl Fences {
     }
 }
 
-impl Service {
+impl Fences {
     /// Loads the fences of the last run, and keeps new ones in `records`.
     ///
     /// # Errors
     /// The fences cannot be read. To serve without them would admit fenced subjects.
-    pub fn with_fences(
-        mut self,
-        records: Box<dyn FenceRecords>,
-    ) -> std::result::Result<Self, RecordsError> {
+    ///
+    /// # Panics
+    /// When it is called twice.
+    pub fn load(&self, records: Box<dyn FenceRecords>) -> std::result::Result<(), RecordsError> {
         let mut lists = Vec::new();
         for (object, names) in records.load()? {
             let names = names.unwrap_or_default();
@@ -225,15 +233,15 @@ impl Service {
                 .map_err(|error| RecordsError::new(format!("a fence list is damaged: {error}")))?;
             lists.push((object, Some(list)));
         }
-        self.fences.enter(lists);
-        self.fences.records = records;
-        Ok(self)
+        self.enter(lists);
+        assert!(self.records.set(records).is_ok(), "fences are loaded once");
+        Ok(())
     }
 
     /// True if there is any list.
     #[inline]
-    pub fn has_fences(&self) -> bool {
-        self.fences.count.load(Ordering::SeqCst) > 0
+    pub fn exist(&self) -> bool {
+        self.count.load(Ordering::SeqCst) > 0
     }
 
     /// Refuses a request about an object that the subject is fenced from. The caller asks after the
@@ -242,49 +250,48 @@ impl Service {
     /// # Errors
     /// `Fenced`.
     #[inline]
-    pub fn check_fence(&self, subject: &Subject<'_>, handle: &Handle) -> Result<()> {
-        if self.has_fences() { self.fenced(subject, handle) } else { Ok(()) }
+    pub fn check(&self, subject: &Subject<'_>, handle: &Handle) -> Result<()> {
+        if self.exist() { self.check_lists(subject, handle) } else { Ok(()) }
     }
 
     #[cold]
-    fn fenced(&self, subject: &Subject<'_>, handle: &Handle) -> Result<()> {
-        let namespace = self.namespace();
+    fn check_lists(&self, subject: &Subject<'_>, handle: &Handle) -> Result<()> {
+        let namespace = self.exports.namespace();
         // The operation that uses a handle of no export reports the error.
         let Ok(export) = namespace.export(handle) else { return Ok(()) };
-        match self.fences.admits_to(export, handle, subject) {
+        match self.admits_to(export, handle, subject) {
             true => Ok(()),
             false => Err(ServiceError::Fenced),
         }
     }
 
     /// True if a fence list exists for a file, by its key, or for its file system.
-    pub(crate) fn is_any_fenced(&self, key: &Handle) -> bool {
-        let listed = |object| self.fences.with(&object, |list| list.is_some());
-        self.has_fences()
-            && (listed(FenceObject::FileSystem(key.fs)) || listed(FenceObject::File(*key)))
+    pub(crate) fn is_fenced(&self, key: &Handle) -> bool {
+        let listed = |object| self.with(&object, |list| list.is_some());
+        self.exist() && (listed(FenceObject::FileSystem(key.fs)) || listed(FenceObject::File(*key)))
     }
 
     /// True if the subject is fenced from every file system.
     pub fn is_fenced_everywhere(&self, subject: &Subject<'_>) -> bool {
         let admitted = |export: &Arc<Export>| {
-            self.fences.admits(&FenceObject::FileSystem(export.store().fs_id()), subject)
+            self.admits(&FenceObject::FileSystem(export.store().fs_id()), subject)
         };
-        self.has_fences() && !self.namespace().exports().any(admitted)
+        self.exist() && !self.exports.namespace().exports().any(admitted)
     }
 
     /// Begins work for a request of an NFS caller that no [`Drain`] knows of.
     pub fn begin_work(&self, address: IpAddr) -> FenceEntry<'_> {
-        let entered = self.fences.gate.enter(Worker { address, client: None });
+        let entered = self.gate.enter(Worker { address, client: None });
         FenceEntry { address, entered }
     }
 
     /// Makes an update wait until no work is under way for subjects that its list shuts out.
     fn drain(&self, list: FenceList, drained: Drained) {
-        let (drained, waiting) = (Mutex::new(Some(drained)), self.fences.waiting.clone());
+        let (drained, waiting) = (Mutex::new(Some(drained)), self.waiting.clone());
         waiting.fetch_add(1, Ordering::Relaxed);
         let draining = Draining(Arc::new(Wait { list, drained, waiting }));
-        self.fences.ask_doors(&draining);
-        self.fences.gate.mark(&draining, |worker| {
+        self.ask_doors(&draining);
+        self.gate.mark(&draining, |worker| {
             // A client that has gone meanwhile is on no list.
             let client = worker.client.and_then(|key| self.clients.find(key).ok());
             let owner = client.as_ref().map(|client| client.name());
@@ -295,78 +302,60 @@ impl Service {
 
     /// Registers a front end that is asked to drain from now on.
     pub fn add_drain(&self, door: Weak<dyn Drain>) {
-        self.fences.doors.lock().unwrap_or_else(PoisonError::into_inner).push(door);
+        self.doors.lock().unwrap_or_else(PoisonError::into_inner).push(door);
     }
 
     /// Returns the names on a list. `None` when there is no list, so that every subject has access.
     ///
     /// # Errors
     /// `NotOwner`, `Fenced`, the store's.
-    pub fn fence_list(
+    pub fn list(
         &self,
         right: FenceRight<'_>,
         object: &FenceObject,
     ) -> Result<Option<Vec<Vec<u8>>>> {
-        let key = self.fence_key(right, object)?;
-        Ok(self.fences.with(&key, |list| list.map(FenceList::names)))
+        let key = self.key(right, object)?;
+        Ok(self.with(&key, |list| list.map(FenceList::names)))
     }
 
-    /// Changes a list. When this has returned, requests of subjects without access are refused.
-    /// `drained` is called when none of their work is under way any more, or not at all after an
-    /// error. May wait for the disk.
-    ///
-    /// # Errors
-    /// `NotOwner`, `Fenced`. `Invalid` for names and updates that make no sense. `Resource`.
-    /// `Delay` when data servers cannot be notified, though the list holds here. `Io` when the disk
-    /// failed, with the list unchanged. The store's.
-    pub fn set_fence(
+    /// Changes a list on the disk and here. Returns its key, the list now, and true if it is new.
+    fn change(
         &self,
         right: FenceRight<'_>,
         object: &FenceObject,
         update: FenceUpdate<'_>,
-        drained: Drained,
-    ) -> Result<()> {
-        let mut makers = self.fences.update.lock().unwrap_or_else(PoisonError::into_inner);
+    ) -> Result<(FenceObject, Option<FenceList>, bool)> {
+        let mut makers = self.update.lock().unwrap_or_else(PoisonError::into_inner);
         // A subject that the last update has shut out has no right to change the list.
-        let key = self.fence_key(right, object)?;
-        let before = self.fences.with(&key, |list| list.cloned());
+        let key = self.key(right, object)?;
+        let before = self.with(&key, |list| list.cloned());
         let after = FenceList::updated(before.as_ref(), update)?;
         let host = match right {
             FenceRight::Client(caller, _) => Some(caller.client.host().host()),
             FenceRight::Administrator => None,
         };
         if before.is_none() && after.is_some() {
-            self.fences.check_room(&mut makers, host)?;
+            self.check_room(&mut makers, host)?;
         }
         if before != after {
             let names = after.as_ref().map(FenceList::names);
-            if let Err(error) = self.fences.records.put(&[(key, names)]) {
+            if let Err(error) = self.put(&[(key, names)]) {
                 tracing::error!(%error, "a fence cannot be kept, so it is not set");
                 return Err(StoreError::Io.into());
             }
-            self.fences.enter(vec![(key, after.clone())]);
+            self.enter(vec![(key, after.clone())]);
             if let (None, Some(host)) = (&before, host) {
                 makers.insert(key, host);
             }
         }
         drop(makers);
         tracing::info!(object = ?key, list = ?after, "fence");
-        if after.is_some() {
-            // Data servers know no fences, so clients must do their I/O here from now on.
-            self.take_layouts_of(&key)?;
-        }
-        let only_adds = matches!(update, FenceUpdate::Add(_)) && before.is_some();
-        match after {
-            // Drains without a change, too: the update that made the change may not be over.
-            Some(list) if !only_adds => self.drain(list, drained),
-            _ => drained(),
-        }
-        Ok(())
+        Ok((key, after, before.is_none()))
     }
 
     /// Returns the key of a list, if the caller may see and change it.
-    fn fence_key(&self, right: FenceRight<'_>, object: &FenceObject) -> Result<FenceObject> {
-        let namespace = self.namespace();
+    fn key(&self, right: FenceRight<'_>, object: &FenceObject) -> Result<FenceObject> {
+        let namespace = self.exports.namespace();
         let (handle, key) = match object {
             FenceObject::File(handle) => {
                 let export = namespace.export(handle)?;
@@ -384,7 +373,7 @@ impl Service {
             return Err(StoreError::Invalid.into());
         }
         // The object must exist.
-        let attr = self.state.getattr_in(export, &handle)?;
+        let attr = self.clients.state.getattr_in(export, &handle)?;
         let FenceRight::Client(caller, trusted) = right else { return Ok(key) };
         let owns = export.map_cred(caller.cred).uid == attr.uid;
         if !trusted && (!owns || matches!(key, FenceObject::FileSystem(_))) {
@@ -393,20 +382,20 @@ impl Service {
         match caller.subject {
             // Managers and owners need no name of their own to lift a fence again.
             Subject::Session([]) | Subject::Server => {}
-            subject if self.fences.admits_to(export, &handle, &subject) => {}
+            subject if self.admits_to(export, &handle, &subject) => {}
             _ => return Err(ServiceError::Fenced),
         }
         Ok(key)
     }
 
     /// Removes the lists of files that are gone, some at a time.
-    pub(crate) fn sweep_fences(&self) {
-        if self.fences.count.load(Ordering::Relaxed) == 0 {
+    pub(crate) fn sweep(&self) {
+        if self.count.load(Ordering::Relaxed) == 0 {
             return;
         }
-        let namespace = self.namespace();
+        let namespace = self.exports.namespace();
         let objects: Vec<_> = {
-            let lists = self.fences.lists.read().unwrap_or_else(PoisonError::into_inner);
+            let lists = self.lists.read().unwrap_or_else(PoisonError::into_inner);
             lists.keys().copied().collect()
         };
         let is_gone = |object: &FenceObject| {
@@ -415,21 +404,52 @@ impl Service {
             // The list of an export that is not served now is kept.
             let Some(export) = namespace.exports().find(of) else { return false };
             let handle = Handle { fs: export.fs(), file: key.file };
-            self.state.getattr_in(export, &handle) == Err(StoreError::Stale.into())
+            self.clients.state.getattr_in(export, &handle) == Err(StoreError::Stale.into())
         };
-        let start = self.fences.swept.fetch_add(FENCE_LISTS_SWEPT_MAX, Ordering::Relaxed);
+        let start = self.swept.fetch_add(FENCE_LISTS_SWEPT_MAX, Ordering::Relaxed);
         let count = objects.len();
         let some = objects.into_iter().cycle().skip(start % count.max(1)).take(count);
         let gone: Vec<_> = some.take(FENCE_LISTS_SWEPT_MAX).filter(is_gone).collect();
         if gone.is_empty() {
             return;
         }
-        let _updating = self.fences.update.lock().unwrap_or_else(PoisonError::into_inner);
+        let _updating = self.update.lock().unwrap_or_else(PoisonError::into_inner);
         let records: Vec<FenceRecord> = gone.iter().map(|&object| (object, None)).collect();
-        match self.fences.records.put(&records) {
-            Ok(()) => self.fences.enter(gone.into_iter().map(|object| (object, None)).collect()),
+        match self.put(&records) {
+            Ok(()) => self.enter(gone.into_iter().map(|object| (object, None)).collect()),
             Err(error) => tracing::warn!(%error, "fences of files that are gone cannot be removed"),
         }
+    }
+}
+
+impl Service {
+    /// Changes a list. When this has returned, requests of subjects without access are refused.
+    /// `drained` is called when none of their work is under way any more, or not at all after an
+    /// error. May wait for the disk.
+    ///
+    /// # Errors
+    /// `NotOwner`, `Fenced`. `Invalid` for names and updates that make no sense. `Resource`.
+    /// `Delay` when data servers cannot be notified, though the list holds here. `Io` when the disk
+    /// failed, with the list unchanged. The store's.
+    pub fn set_fence(
+        &self,
+        right: FenceRight<'_>,
+        object: &FenceObject,
+        update: FenceUpdate<'_>,
+        drained: Drained,
+    ) -> Result<()> {
+        let (key, list, is_new) = self.fences.change(right, object, update)?;
+        if list.is_some() {
+            // Data servers know no fences, so clients must do their I/O here from now on.
+            self.take_layouts_of(&key)?;
+        }
+        let only_adds = matches!(update, FenceUpdate::Add(_)) && !is_new;
+        match list {
+            // Drains without a change, too: the update that made the change may not be over.
+            Some(list) if !only_adds => self.fences.drain(list, drained),
+            _ => drained(),
+        }
+        Ok(())
     }
 }
 
@@ -440,7 +460,8 @@ mod tests {
 
     #[test]
     fn no_host_makes_all_lists() {
-        let (fences, mut makers) = (Fences::new(), FxHashMap::default());
+        let (service, mut makers) = (Service::of_memory(), FxHashMap::default());
+        let fences = &service.fences;
         let object = |number: usize| {
             let mut file = [0; 48];
             file[..8].copy_from_slice(&number.to_be_bytes());

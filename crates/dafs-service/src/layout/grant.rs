@@ -147,7 +147,7 @@ impl Service {
     fn check_layout_allowed(&self, caller: Caller<'_>, key: &Handle) -> Result<()> {
         let quiet = caller.client.layouts_from_ns.load(Ordering::Relaxed) > caller.now_ns;
         let undone = self.state.writers.undo.find(key).is_some();
-        if quiet || undone || self.state.guards.maybe_broken(key) || self.is_any_fenced(key) {
+        if quiet || undone || self.state.guards.maybe_broken(key) || self.fences.is_fenced(key) {
             return Err(ServiceError::LayoutUnavailable);
         }
         Ok(())

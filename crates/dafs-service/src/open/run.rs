@@ -200,7 +200,7 @@ impl Service {
         let cred = export.map_cred(caller.cred);
         let handle = Handle { fs: dir.fs, file: made.id };
         if !made.created {
-            self.check_fence(&caller.subject, &handle)?;
+            self.fences.check(&caller.subject, &handle)?;
         }
         // A request that has made a file is not idempotent, so it waits here if it must. That
         // happens only when another client has found and opened the new file at this moment.
@@ -239,7 +239,7 @@ impl Service {
             return Err(ServiceError::BadStateId);
         }
         // The request may have named only the directory.
-        self.check_fence(&caller.subject, &handle)?;
+        self.fences.check(&caller.subject, &handle)?;
         let cred = export.map_cred(caller.cred);
         let file = export.store().open(&cred, &handle.file, request.share.mode())?;
         let mut emptied = None;

@@ -1,9 +1,8 @@
 //! The replies of sessions that have ended.
 
 use super::{Entry, Kept, KeptReply, RequestKey};
-use crate::Service;
-use crate::client::{Client, Identity};
-use crate::durable::Answer;
+use crate::client::{Client, Clients, Identity};
+use crate::durable::{Answer, Durable};
 use crate::hosts::Host;
 use crate::limits::{
     REPLY_BYTES_MAX, REPLY_BYTES_PER_CLIENT_MAX, REPLY_SESSIONS_MAX, REPLY_SESSIONS_PER_CLIENT_MAX,
@@ -158,29 +157,34 @@ impl Table {
 }
 
 /// The replies of all sessions that have ended.
-#[derive(Debug, Default)]
-pub(crate) struct EndedSessions(Mutex<Table>);
+pub struct Replies {
+    clients: Arc<Clients>,
+    durable: Arc<Durable>,
+    table: Mutex<Table>,
+}
 
-impl EndedSessions {
+impl Replies {
+    pub(crate) fn new(clients: Arc<Clients>, durable: Arc<Durable>) -> Self {
+        Self { clients, durable, table: Mutex::default() }
+    }
+
     fn lock(&self) -> MutexGuard<'_, Table> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The number of kept sessions, for metrics.
     pub(crate) fn len(&self) -> usize {
         self.lock().sessions.len()
     }
-}
 
-impl Service {
     /// Keeps the replies of a session that has ended, until the client asks for them.
-    pub fn keep_replies(&self, id: [u8; 8], client: &Client, session: EndedSession, now_ns: u64) {
+    pub fn keep(&self, id: [u8; 8], client: &Client, session: EndedSession, now_ns: u64) {
         // Held so that a new instance of the client, which frees the replies, comes before or
         // after.
         let Some(_clients) = self.clients.not_replaced(client) else {
             return self.durable.forget_session(&id);
         };
-        let mut table = self.ended_sessions.lock();
+        let mut table = self.lock();
         table.insert(id, client, session, now_ns.saturating_add(self.durable.retention_ns));
         let mut excess = Vec::new();
         while let Some(id) = table.excess(client) {
@@ -196,12 +200,12 @@ impl Service {
     ///
     /// # Errors
     /// The reason why there is none.
-    pub fn kept_reply(&self, client: &Client, key: &RequestKey) -> Result<Kept, NoReply> {
-        let table = self.ended_sessions.lock();
+    pub fn find(&self, client: &Client, key: &RequestKey) -> Result<Kept, NoReply> {
+        let table = self.lock();
         let kept = table.sessions.get(&key.session).filter(|kept| kept.is_of(client));
         let Some(kept) = kept else {
             drop(table);
-            return self.recovered_reply(client, key);
+            return self.recovered(client, key);
         };
         let session = &kept.session;
         let found = session.entries.iter().find(|entry| {
@@ -214,7 +218,7 @@ impl Service {
     }
 
     /// Does the same for a session of an earlier run.
-    fn recovered_reply(&self, client: &Client, key: &RequestKey) -> Result<Kept, NoReply> {
+    fn recovered(&self, client: &Client, key: &RequestKey) -> Result<Kept, NoReply> {
         if !self.is_recovered(client, &key.session) {
             return Err(NoReply::UnknownSession);
         }
@@ -234,8 +238,8 @@ impl Service {
     }
 
     /// Forgets the replies of an ended session of this client. Returns false when there is none.
-    pub fn discard_replies(&self, client: &Client, id: [u8; 8]) -> bool {
-        let mut table = self.ended_sessions.lock();
+    pub fn discard(&self, client: &Client, id: [u8; 8]) -> bool {
+        let mut table = self.lock();
         let own = table.sessions.get(&id).is_some_and(|kept| kept.is_of(client));
         let found = own && table.remove(id).is_some();
         drop(table);
@@ -247,14 +251,14 @@ impl Service {
     }
 
     /// True when replies of a session with this id are kept, so that no other session may get it.
-    pub fn keeps_replies_of(&self, id: [u8; 8]) -> bool {
-        let kept = self.ended_sessions.lock().sessions.contains_key(&id);
+    pub fn keeps(&self, id: [u8; 8]) -> bool {
+        let kept = self.lock().sessions.contains_key(&id);
         kept || self.durable.kept_session(&id).is_some()
     }
 
     /// A client has come back: replies to its other instances cannot be asked for any more.
-    pub(crate) fn discard_replies_of_others(&self, client: &Client) {
-        let mut table = self.ended_sessions.lock();
+    pub(crate) fn discard_others(&self, client: &Client) {
+        let mut table = self.lock();
         let Some(of_owner) = table.owners.get(&Owner::of(client)) else { return };
         let ids = of_owner.sessions.iter().filter_map(|number| table.by_age.get(number)).copied();
         let other = |id: &[u8; 8]| {
@@ -269,8 +273,8 @@ impl Service {
     }
 
     /// Forgets replies after their retention time (DAFS O50).
-    pub(crate) fn tick_replies(&self, now_ns: u64) {
-        let mut table = self.ended_sessions.lock();
+    pub(crate) fn tick(&self, now_ns: u64) {
+        let mut table = self.lock();
         let mut over = Vec::new();
         while let Some(id) = table.by_age.values().next().copied() {
             if table.sessions.get(&id).is_some_and(|kept| kept.until_ns > now_ns) {

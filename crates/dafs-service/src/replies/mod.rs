@@ -18,8 +18,7 @@
 mod ended;
 mod session;
 
-pub(crate) use ended::EndedSessions;
-pub use ended::{EndedSession, NoReply};
+pub use ended::{EndedSession, NoReply, Replies};
 pub use session::SessionReplies;
 
 use crate::durable::Effect;

@@ -200,11 +200,6 @@ impl World {
         Self { service: start_with(config, &world.store, &world.disk, SECOND_NS), ..world }
     }
 
-    /// The world with another service, or the same one changed.
-    pub(crate) fn map_service(self, map: impl FnOnce(Service) -> Service) -> Self {
-        Self { service: map(self.service), ..self }
-    }
-
     /// Serves the files under these names, read-only or not.
     pub(crate) fn serve(&self, exports: &[(&str, bool)]) {
         let export = |&(name, read_only): &(&str, bool)| {

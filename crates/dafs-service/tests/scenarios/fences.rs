@@ -19,7 +19,7 @@ fn set(service: &Service, object: FenceObject, update: FenceUpdate<'_>) -> Resul
 }
 
 fn list(service: &Service, object: FenceObject) -> Option<Vec<String>> {
-    let names = service.fence_list(FenceRight::Administrator, &object).unwrap()?;
+    let names = service.fences.list(FenceRight::Administrator, &object).unwrap()?;
     Some(names.into_iter().map(|name| String::from_utf8(name).unwrap()).collect())
 }
 
@@ -39,7 +39,8 @@ fn file(world: &World, name: &str) -> Handle {
 /// The same world with fences on a disk.
 fn with_fences(world: World, path: &Path) -> World {
     let records = Box::new(FileFences::open(path, StateFile::New([7; 16])).unwrap());
-    world.map_service(|service| service.with_fences(records).unwrap())
+    world.service.fences.load(records).unwrap();
+    world
 }
 
 #[test]
@@ -60,11 +61,11 @@ fn fences_hold_after_a_restart_and_go_with_their_files() {
     assert_eq!(list(&world.service, fs), Some(vec![]));
     assert_eq!(list(&world.service, FenceObject::File(kept)), Some(vec!["n1".to_owned()]));
     assert_eq!(
-        world.service.check_fence(&Subject::Session(b"n1"), &kept),
+        world.service.fences.check(&Subject::Session(b"n1"), &kept),
         Err(ServiceError::Fenced)
     );
     assert_eq!(set(&world.service, fs, FenceUpdate::Lift), Ok(true));
-    assert_eq!(world.service.check_fence(&Subject::Session(b"n1"), &kept), Ok(()));
+    assert_eq!(world.service.fences.check(&Subject::Session(b"n1"), &kept), Ok(()));
     let client = world.nfs("remover");
     world.pass_with(&[&client], LEASE_NS);
     let removed =
@@ -84,14 +85,14 @@ fn nfs_clients_are_known_by_name_and_address() {
     let handle = file(&world, "f");
     let update = FenceUpdate::Install(&[b"nfs:linux 1", b"addr:10.0.0.0/24", b"n1"]);
     assert_eq!(set(&world.service, FenceObject::File(handle), update), Ok(true));
-    let check = |subject: Subject<'_>| world.service.check_fence(&subject, &handle);
+    let check = |subject: Subject<'_>| world.service.fences.check(&subject, &handle);
     assert_eq!(check(nfs("linux 1", "192.0.2.1")), Ok(()));
     assert_eq!(check(nfs("linux 2", "10.0.0.7")), Ok(()));
     assert_eq!(check(nfs("linux 2", "10.0.1.7")), Err(ServiceError::Fenced));
     assert_eq!(check(nfs("n1", "10.0.1.7")), Err(ServiceError::Fenced));
     assert_eq!(check(Subject::Session(b"n1")), Ok(()));
     assert_eq!(check(Subject::Session(b"linux 1")), Err(ServiceError::Fenced));
-    assert_eq!(world.service.check_fence(&nfs("linux 2", "10.0.1.7"), &world.root), Ok(()));
+    assert_eq!(world.service.fences.check(&nfs("linux 2", "10.0.1.7"), &world.root), Ok(()));
 }
 
 #[test]
@@ -120,7 +121,7 @@ fn a_fenced_file_is_not_reached_by_its_name_either() {
     assert_eq!(service.counts().opens, 0);
     let allowed = Caller { subject: nfs("b", "10.0.0.1"), ..fenced };
     assert!(service.open(allowed, &world.plain("f", "owner", READ)).is_ok());
-    assert_eq!(service.check_fence(&fenced.subject, &other), Ok(()));
+    assert_eq!(service.fences.check(&fenced.subject, &other), Ok(()));
 }
 
 #[test]
@@ -128,7 +129,7 @@ fn a_change_waits_for_requests_that_had_begun() {
     let world = World::new();
     let handle = file(&world, "f");
     let object = FenceObject::File(handle);
-    let begin = |address: &str| world.service.begin_work(address.parse().unwrap());
+    let begin = |address: &str| world.service.fences.begin_work(address.parse().unwrap());
     let entry = begin("10.0.0.1");
     assert_eq!(set(&world.service, object, FenceUpdate::Add(&[b"n1"])), Ok(false));
     assert_eq!(world.service.counts().fence_waiters, 1);
@@ -149,7 +150,7 @@ fn a_change_waits_for_nobody_who_stays() {
     let world = World::new();
     let object = FenceObject::File(file(&world, "f"));
     let clients = ["stays", "goes"].map(|name| world.nfs(name));
-    let begin = |address: &str| world.service.begin_work(address.parse().unwrap());
+    let begin = |address: &str| world.service.fences.begin_work(address.parse().unwrap());
     let all: [&[u8]; 3] = [b"nfs:stays", b"nfs:goes", b"addr:10.0.0.0/24"];
     assert_eq!(set(&world.service, object, FenceUpdate::Install(&all)), Ok(true));
     // One is on the list by its name, one by its address.

@@ -262,7 +262,7 @@ impl Context<'_> {
         let subject = Subject::Session(&fence_id);
         let check = |transfer: &Transfer| {
             let handle = &transfer.handle;
-            service.check_fence(&subject, handle).map_err(convert::status)?;
+            service.fences.check(&subject, handle).map_err(convert::status)?;
             transfer.chunks.iter().try_for_each(|chunk| {
                 let span = (chunk.offset, chunk.byte_count.into());
                 check_span(&service, handle, transfer.open.is_none(), span)

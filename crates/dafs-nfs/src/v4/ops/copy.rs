@@ -260,10 +260,10 @@ impl Job {
         let subject = self.call.subject(&self.client);
         // A client that sets a fence against this one waits for this slice. The next one is
         // refused.
-        let entry = self.shared.service.begin_work(self.call.origin.address());
+        let entry = self.shared.service.fences.begin_work(self.call.origin.address());
         entry.is_of(&self.client);
         for handle in [&self.plan.source, &self.plan.target] {
-            self.shared.service.check_fence(&subject, handle)?;
+            self.shared.service.fences.check(&subject, handle)?;
         }
         let caller = Caller {
             client: &self.client,

@@ -251,7 +251,7 @@ fn a_session_is_known_after_a_loss_of_power() {
     let store = world.store.clone();
     let world = world.restart(true, store);
     assert!(world.service.durable.kept_session(&SESSION).is_some());
-    let asked = world.service.kept_reply(&world.client, &world.key(0));
+    let asked = world.service.replies.find(&world.client, &world.key(0));
     assert_eq!(asked, Err(NoReply::NotExecuted));
 }
 
@@ -310,7 +310,8 @@ fn a_session_that_changed_what_is_not_kept_cannot_say_that_a_request_was_not_car
     let world = World::new(Durability::Off);
     let store = world.store.clone();
     let world = world.restart(false, store);
-    let asked = |world: &World| world.service.kept_reply(&world.client, &world.key(0)).unwrap_err();
+    let asked =
+        |world: &World| world.service.replies.find(&world.client, &world.key(0)).unwrap_err();
     assert_eq!(asked(&world), NoReply::NotExecuted, "nothing was changed");
     let mut world = World::new(Durability::Off);
     let root = world.root();
@@ -339,7 +340,7 @@ fn after_a_loss_of_power_nothing_is_said_of_what_was_not_stable() {
     for _ in 0..2 {
         // With and without a trace in the journal.
         for stream in 0..2 {
-            let asked = world.service.kept_reply(&world.client, &world.key(stream));
+            let asked = world.service.replies.find(&world.client, &world.key(stream));
             assert_eq!(asked, Err(NoReply::UnknownSession));
         }
         let store = world.store.clone();
