@@ -89,12 +89,12 @@ struct Fencers(Vec<(Arc<dyn Store>, JoinHandle<()>)>);
 impl Fencers {
     fn turn(&mut self, service: &Arc<Service>) {
         self.0.retain(|(_, thread)| !thread.is_finished());
-        for store in service.stores_to_fence() {
+        for store in service.layouts.stores_to_fence() {
             if self.0.iter().any(|(asked, _)| Arc::ptr_eq(asked, &store)) {
                 continue;
             }
             let (service, own) = (service.clone(), store.clone());
-            let asks = move || service.fence_layouts(&own);
+            let asks = move || service.layouts.fence_some(&own);
             match std::thread::Builder::new().name("dafs-fencing".to_owned()).spawn(asks) {
                 Ok(thread) => self.0.push((store, thread)),
                 Err(error) => tracing::warn!(%error, "data servers are told a little later"),

@@ -150,8 +150,8 @@ impl Service {
             }
             // Most often the data servers can be notified at once. Otherwise another thread does
             // it.
-            Blocked::Fence(key) if may_wait => self.fence_if_free(&key).is_ok(),
-            Blocked::Settle(key) if may_wait => self.settle_file(&key).is_ok(),
+            Blocked::Fence(key) if may_wait => self.layouts.fence_if_free(&key).is_ok(),
+            Blocked::Settle(key) if may_wait => self.layouts.settle_file(&key).is_ok(),
             Blocked::Fence(_) | Blocked::Settle(_) | Blocked::Undo(_) => false,
             Blocked::Expire(clients) => {
                 // Some front ends do not repeat the call where it may wait.

@@ -89,7 +89,7 @@ impl Service {
         let cred = export.map_cred(caller.cred);
         let given = change.mtime.filter(|_| export.store().layouts().is_some());
         if given.is_some() {
-            self.begin_giving_mtime(caller, &export.key(handle))?;
+            self.layouts.begin_giving_mtime(caller, &export.key(handle))?;
         }
         let _change = self.begin_change(caller, export.key(handle), change.size)?;
         let file: Option<Arc<dyn OpenFile>> = match change.size {
@@ -105,7 +105,7 @@ impl Service {
         };
         let attr = export.store().setattr(&cred, &handle.file, change, file.as_deref())?;
         if matches!(given, Some(SetTime::To(_))) {
-            self.note_mtime(caller, &export.key(handle), attr.mtime);
+            self.layouts.note_mtime(caller, &export.key(handle), attr.mtime);
         }
         Ok(attr)
     }

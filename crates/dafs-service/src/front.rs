@@ -14,17 +14,17 @@ pub trait Front: Send + Sync {
     fn recall(&self, client: ClientKey, handle: &Handle, state: StateRef, truncate: bool);
 
     /// Recalls a layout (CB_LAYOUTRECALL). The front end reports a failed call
-    /// ([`Service::layout_recall_failed`](crate::Service::layout_recall_failed)) and an answer that
+    /// ([`Layouts::recall_failed`](crate::Layouts::recall_failed)) and an answer that
     /// the client knows no such layout
-    /// ([`Service::layout_forgotten`](crate::Service::layout_forgotten)), but no other answer.
+    /// ([`Layouts::forgotten`](crate::Layouts::forgotten)), but no other answer.
     /// Clients of a front end without this call get no layouts.
     fn recall_layout(&self, _: ClientKey, _: &Handle, _: StateRef, _: LayoutForm) {}
 
     /// Recalls all layouts of this form that a client has of the file system of an object, or of
     /// all file systems (CB_LAYOUTRECALL with FSID or ALL). The front end reports a failure
-    /// ([`Service::layouts_recall_failed`](crate::Service::layouts_recall_failed)) and an answer
+    /// ([`Layouts::wide_recall_failed`](crate::Layouts::wide_recall_failed)) and an answer
     /// that the client has none
-    /// ([`Service::layouts_forgotten`](crate::Service::layouts_forgotten)).
+    /// ([`Layouts::wide_forgotten`](crate::Layouts::wide_forgotten)).
     fn recall_layouts(&self, _: ClientKey, _: Option<&Handle>, _: LayoutForm) {}
 
     /// Notifies a client that a device which it has asked about is deleted (CB_NOTIFY_DEVICEID). No

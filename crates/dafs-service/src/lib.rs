@@ -71,7 +71,9 @@ pub use files::{FsLimits, Resolved, Unresolved};
 pub use front::Front;
 pub use handle::Handle;
 pub use hosts::{FairQueue, Host, HostUse, Shared, has_share, least_to_lose, network_of_host};
-pub use layout::{DeviceTold, DeviceUse, LayoutGranted, LayoutMode, LayoutRequest, Moved, Ticket};
+pub use layout::{
+    DeviceTold, DeviceUse, LayoutGranted, LayoutMode, LayoutRequest, Layouts, Moved, Ticket,
+};
 pub use lock::{
     LockChange, LockConflict, LockError, LockExtras, LockHolder, LockInfo, LockKind, LockOwner,
     LockRecord, LockRequest, LockStanding,
@@ -101,7 +103,6 @@ use enter::State;
 use export::Exports;
 use grace::Grace;
 use index::Held;
-use layout::WatchedDevices;
 use lock::LockLog;
 use stateless::StatelessFiles;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -188,7 +189,8 @@ pub struct Service {
     /// Fence lists.
     pub fences: Arc<Fences>,
     lock_log: Arc<LockLog>,
-    watched_devices: WatchedDevices,
+    /// Layouts of files on data servers.
+    pub layouts: Arc<Layouts>,
     /// Callers that wait for `returned`.
     waiting: AtomicUsize,
     /// Counts the attribute queries to holders of delegations.
@@ -293,15 +295,18 @@ impl Service {
         let state = Arc::new(State::new(config, lock_log.clone()));
         let clients = Arc::new(Clients::new(state.clone(), records, grace));
         let durable = Arc::new(Durable::new(exports.clone(), config.lease_ns()));
+        let fences = Arc::new(Fences::new(exports.clone(), clients.clone()));
+        let layouts = Layouts::new(exports.clone(), clients.clone(), fences.clone());
+        let layouts = Arc::new(layouts);
         Self {
             state,
             stateless_client: Client::stateless(b""),
-            fences: Arc::new(Fences::new(exports.clone(), clients.clone())),
+            fences,
             replies: Replies::new(clients.clone(), durable.clone()),
             durable,
             exports,
             clients,
-            watched_devices: WatchedDevices::default(),
+            layouts,
             lock_log,
             waiting: AtomicUsize::new(0),
             queries: AtomicU64::new(1),
@@ -430,7 +435,7 @@ impl Service {
             self.clients.end_doomed_leases(now_ns);
             self.clients.tick_grace(now_ns);
             self.tick_recalls(now_ns);
-            self.tick_layouts(now_ns);
+            self.layouts.tick(now_ns);
             self.tick_undo(now_ns);
             self.take_local_changes(now_ns);
         }

@@ -59,7 +59,7 @@ impl Overtakes {
         wait: Wait,
     ) -> dafs_service::Result<()> {
         let Self { service, client, asked_ns } = self;
-        service.overtake_late_writes(client, (*asked_ns, wait), handle, span)
+        service.layouts.overtake_late_writes(client, (*asked_ns, wait), handle, span)
     }
 }
 

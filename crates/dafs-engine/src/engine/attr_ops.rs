@@ -345,7 +345,7 @@ impl Context<'_> {
             (&handle, Touch::Data),
             move |service, caller| {
                 let limits = service.fs_limits(caller, &handle)?;
-                Ok((limits, service.tells_of_layouts(&handle)))
+                Ok((limits, service.layouts.tells_of_layouts(&handle)))
             },
             move |context, call, told: dafs_service::Result<_>| {
                 let (limits, layouts) = told.map_err(convert::status)?;

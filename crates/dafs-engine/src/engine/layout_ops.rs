@@ -91,12 +91,12 @@ fn get(
 ) -> Result<LayoutGranted, ServiceError> {
     let reachable = Cell::new(true);
     let fits = |placement: &Placement| {
-        let known = |key| service.device_for(caller.client, &key).is_ok();
+        let known = |key| service.layouts.device_for(caller.client, &key).is_ok();
         reachable.set(told(placement).is_some() && placement.devices().all(known));
         let bytes = AROUND_COMPONENTS_BYTES + COMPONENT_BYTES * placement.handles().count();
         reachable.get() && bytes <= room
     };
-    match service.get_layout(caller, handle, request, &fits) {
+    match service.layouts.get(caller, handle, request, &fits) {
         Err(ServiceError::LayoutTooBig) if !reachable.get() => Err(ServiceError::LayoutUnavailable),
         outcome => outcome,
     }
@@ -136,7 +136,7 @@ impl Context<'_> {
             call,
             &handle,
             move |service, caller| {
-                service.commit_layout(caller, &handle, state, reclaim, end)?;
+                service.layouts.commit(caller, &handle, state, reclaim, end)?;
                 service.getattr(&handle)
             },
             |context, call, attr| {
@@ -170,8 +170,9 @@ impl Context<'_> {
 
     pub(super) fn node_info(&mut self, call: &Call, args: &XNodeInfo) -> Done {
         let key = DeviceKey(args.device);
-        let told =
-            self.call_service_raw(call, |service, caller| service.device_for(caller.client, &key))?;
+        let told = self.call_service_raw(call, |service, caller| {
+            service.layouts.device_for(caller.client, &key)
+        })?;
         let told = told.map_err(|_| Status::NoEnt)?;
         let owned: Vec<Vec<String>> = told
             .servers
@@ -205,9 +206,9 @@ fn give_back(
     let of = match scope {
         LayoutScope::File => {
             if !failed.is_empty() {
-                service.report_layout(caller, handle, state, failed)?;
+                service.layouts.report(caller, handle, state, failed)?;
             }
-            let left = service.return_layout(caller, handle, state, LayoutMode::Any, WHOLE)?;
+            let left = service.layouts.return_one(caller, handle, state, LayoutMode::Any, WHOLE)?;
             debug_assert!(left.is_none(), "the whole was given back");
             return Ok(());
         }
@@ -215,7 +216,7 @@ fn give_back(
         LayoutScope::All => None,
     };
     for form in [LayoutForm::Stripes, LayoutForm::Copies] {
-        service.return_layouts(caller, of, form, LayoutMode::Any);
+        service.layouts.return_many(caller, of, form, LayoutMode::Any);
     }
     Ok(())
 }

@@ -183,7 +183,7 @@ impl Emptying {
     fn go_on(&mut self, mut current: Current, service: &Service, now_ns: u64) -> Result<Next> {
         let patient = now_ns.saturating_sub(current.since_ns) < nanoseconds(MOVE_PATIENCE);
         if !current.vacated {
-            if service.vacate(&current.key, now_ns).is_err() {
+            if service.layouts.vacate(&current.key, now_ns).is_err() {
                 // Clients have a lease's time to return their layouts.
                 if patient {
                     self.current = Some(current);

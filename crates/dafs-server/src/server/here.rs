@@ -23,7 +23,7 @@ impl ForeignStates for Here {
     fn check(&self, wanted: &ForeignUse<'_>) -> dafs_service::Result<Option<Duration>> {
         let ForeignUse { owner, identity, component, state, write, now_ns } = *wanted;
         let service = self.service.upgrade().ok_or(StoreError::Busy)?;
-        service.vouch((owner, identity), component, state, write, now_ns)
+        service.layouts.vouch((owner, identity), component, state, write, now_ns)
     }
 }
 

@@ -439,7 +439,7 @@ impl Service {
         let before = client.back_channel.swap(up, Ordering::AcqRel);
         if up && !before {
             self.resend_recalls(client);
-            self.resend_layout_recalls(client);
+            self.layouts.resend_recalls(client);
         }
     }
 }

@@ -212,7 +212,7 @@ impl Service {
             return Err(ServiceError::BadStateId);
         };
         // Its holder locked the file locally, and others continue at its size.
-        self.settle_before_unlock(caller, &delegation.key)?;
+        self.layouts.settle_before_unlock(caller, &delegation.key)?;
         let mut ended = Ended::default();
         let mut table = self.state.lock();
         delegation.life.check()?;

@@ -441,7 +441,7 @@ impl Service {
         let (key, list, is_new) = self.fences.change(right, object, update)?;
         if list.is_some() {
             // Data servers know no fences, so clients must do their I/O here from now on.
-            self.take_layouts_of(&key)?;
+            self.layouts.take_of(&key)?;
         }
         let only_adds = matches!(update, FenceUpdate::Add(_)) && !is_new;
         match list {

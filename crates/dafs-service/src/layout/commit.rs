@@ -1,14 +1,14 @@
 //! LAYOUTCOMMIT: a client's writes at the data servers become part of the file.
 
-use super::LayoutState;
+use super::{LayoutState, Layouts};
 use crate::error::ServiceError;
 use crate::handle::Handle;
 use crate::state::StateRef;
-use crate::{Caller, Result, Service};
+use crate::{Caller, Result};
 use dafs_store::{Cred, SetAttr, SetTime, StoreError, Wait};
 use std::sync::Arc;
 
-impl Service {
+impl Layouts {
     /// Commits a client's writes: the file extends to `end` at least, and is changed. With
     /// `reclaim`, after a restart of this server, `state` is a layout of its last run, and a
     /// reclaimed open for writing gives the right. May wait for data servers and the disk. Returns
@@ -19,7 +19,7 @@ impl Service {
     /// * Those of the state-id. For a state-id of the last run they are returned after its writes
     ///   have become part of the file.
     /// * The store's, among them `Invalid` for an end beyond the written data.
-    pub fn commit_layout(
+    pub fn commit(
         &self,
         caller: Caller<'_>,
         handle: &Handle,
@@ -27,7 +27,7 @@ impl Service {
         reclaim: bool,
         end: Option<u64>,
     ) -> Result<u64> {
-        let namespace = self.namespace();
+        let namespace = self.exports.namespace();
         let export = namespace.export(handle)?;
         let layouts = export.store().layouts().ok_or(ServiceError::LayoutUnavailable)?;
         export.writable()?;

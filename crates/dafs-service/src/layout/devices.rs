@@ -5,7 +5,7 @@
 //! * A client is notified when none of its layouts names the device. A client that is not reached
 //!   keeps a device that no layout will name again.
 
-use crate::Service;
+use super::Layouts;
 use crate::client::{Client, ClientKey};
 use crate::index::Held;
 use crate::limits::DEVICES_WATCHED_MAX;
@@ -44,7 +44,7 @@ impl Watched {
     }
 }
 
-impl Service {
+impl Layouts {
     /// Registers a client for notifications about a device, or cancels that. True if it will get
     /// them.
     pub fn watch_device(

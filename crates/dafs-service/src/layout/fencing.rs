@@ -19,14 +19,14 @@
 //! * There are at most as many files of one store as there may be layouts. With more the store gets
 //!   no new layouts.
 
-use super::LayoutState;
+use super::{LayoutState, Layouts};
 use crate::handle::Handle;
 use crate::limits::{
     END_ANSWER_TIME, ENDS_ASKED_MAX, FENCED_AT_ONCE, LAYOUT_PATIENCE_NS, RETURN_SETTLE_TIME,
 };
 use crate::table::{Blocked, StateTable};
-use crate::{Result, Service, ServiceError};
-use dafs_store::{Cred, Layouts, SetAttr, SetTime, Store, StoreError, TimeSpec};
+use crate::{Result, ServiceError};
+use dafs_store::{Cred, SetAttr, SetTime, Store, StoreError, TimeSpec};
 use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
 use std::collections::hash_map::Entry;
@@ -378,7 +378,7 @@ impl StateTable {
     }
 }
 
-impl Service {
+impl Layouts {
     /// The stores with questions.
     pub fn stores_to_fence(&self) -> Vec<Arc<dyn Store>> {
         self.state.lock().fencing.stores()
@@ -387,7 +387,7 @@ impl Service {
     /// Makes the data servers of a store drop their authorisations for revoked layouts, and looks
     /// for the holders' writes, unless another thread does. It waits for the data servers, so a
     /// thread without other work calls it, several times a second.
-    pub fn fence_layouts(&self, store: &Arc<dyn Store>) {
+    pub fn fence_some(&self, store: &Arc<dyn Store>) {
         let asking = self.state.lock().fencing.line_of(store).map(|line| line.asking.clone());
         let Some(asking) = asking else { return };
         let Some(turn) = asking.turn_if_free() else { return };
@@ -535,7 +535,7 @@ impl Due {
     /// unless the file has another one by now.
     fn settle(
         &self,
-        layouts: &dyn Layouts,
+        layouts: &dyn dafs_store::Layouts,
         written: Written,
     ) -> std::result::Result<(), StoreError> {
         let (store, file) = (&self.store, &self.key.file);

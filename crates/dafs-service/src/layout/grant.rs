@@ -1,7 +1,7 @@
 //! LAYOUTGET: grants one client a layout.
 
 use super::late::Places;
-use super::{Inner, LayoutState, Spans};
+use super::{Inner, LayoutState, Layouts, Spans};
 use crate::admit::Applicant;
 use crate::client::{Client, ClientKind};
 use crate::enter::State;
@@ -10,8 +10,8 @@ use crate::handle::Handle;
 use crate::index::{Held, Life};
 use crate::state::{StateRef, check_seqid, next_seqid};
 use crate::table::{Blocked, Ended, StateTable};
-use crate::{Caller, Result, Service};
-use dafs_store::{LayoutForm, Layouts, Placement, Store, StoreError};
+use crate::{Caller, Result};
+use dafs_store::{LayoutForm, Placement, Store, StoreError};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -36,7 +36,7 @@ pub struct LayoutGranted {
     pub placement: Placement,
 }
 
-impl Service {
+impl Layouts {
     /// Grants a client a layout. It ends when the client returns it, or with the client's last open
     /// and delegation of the file. `fits` is true if the answer has room for the placement.
     ///
@@ -45,14 +45,14 @@ impl Service {
     /// * `RecallConflict` while the client's layout is recalled.
     /// * `LayoutTryLater`, `LayoutTooBig`, `OpenMode`, `Grace`, `Resource`, `WouldWait`, `Delay`.
     /// * Those of the state-id and the store's.
-    pub fn get_layout(
+    pub fn get(
         &self,
         caller: Caller<'_>,
         handle: &Handle,
         request: LayoutRequest,
         fits: &dyn Fn(&Placement) -> bool,
     ) -> Result<LayoutGranted> {
-        let namespace = self.namespace();
+        let namespace = self.exports.namespace();
         let export = namespace.export(handle)?;
         if export.store().layouts().is_none() || caller.client.kind() == ClientKind::Stateless {
             return Err(ServiceError::LayoutUnavailable);
@@ -60,10 +60,10 @@ impl Service {
         if request.write {
             export.writable()?;
         }
-        self.check_layout_right(caller, handle, request)?;
+        self.check_right(caller, handle, request)?;
         self.clients.check_grace(caller.client)?;
         let key = export.key(handle);
-        self.check_layout_allowed(caller, &key)?;
+        self.check_allowed(caller, &key)?;
         let store = export.store().clone();
         let belief = store.layouts().map(|layouts| layouts.belief()).unwrap_or_default();
         let _granting = self.begin_granting(key);
@@ -98,18 +98,19 @@ impl Service {
             }
         })?;
         // In a race with a fence, either the fence sees the layout, or this check sees the fence.
-        self.check_layout_allowed(caller, &key).inspect_err(|_| self.abandon(caller, &key))?;
+        self.check_allowed(caller, &key).inspect_err(|_| self.abandon(caller, &key))?;
         // If the file had moved before the layout was entered, the move would recall no layout.
-        let is_current = |layouts: &dyn Layouts| layouts.is_current(&handle.file, placement.epoch);
+        let is_current =
+            |layouts: &dyn dafs_store::Layouts| layouts.is_current(&handle.file, placement.epoch);
         if !store.layouts().is_some_and(is_current) {
-            self.recall_layouts_of(&key, caller.now_ns);
+            self.recall_of(&key, caller.now_ns);
             return Err(ServiceError::LayoutTryLater);
         }
         Ok(LayoutGranted { state, placement })
     }
 
     /// Checks that the request's state-id lets the client read, or write, the file.
-    fn check_layout_right(
+    fn check_right(
         &self,
         caller: Caller<'_>,
         handle: &Handle,
@@ -144,7 +145,7 @@ impl Service {
     /// Refuses layouts where data servers do not know the restrictions here: the client is fenced
     /// from the file, writes under a lock may have to be undone, or a lock is broken. A client that
     /// did not return a layout a short while ago gets none either.
-    fn check_layout_allowed(&self, caller: Caller<'_>, key: &Handle) -> Result<()> {
+    fn check_allowed(&self, caller: Caller<'_>, key: &Handle) -> Result<()> {
         let quiet = caller.client.layouts_from_ns.load(Ordering::Relaxed) > caller.now_ns;
         let undone = self.state.writers.undo.find(key).is_some();
         if quiet || undone || self.state.guards.maybe_broken(key) || self.fences.is_fenced(key) {

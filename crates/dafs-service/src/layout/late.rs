@@ -13,11 +13,12 @@
 //! * One time may stand for many components. A later time may replace an earlier one, but not the
 //!   reverse.
 
+use super::Layouts;
 use crate::client::{Client, ClientKey};
 use crate::handle::Handle;
 use crate::limits::LATE_COMPONENTS_MAX;
 use crate::table::{FileState, StateTable};
-use crate::{Result, Service, ServiceError};
+use crate::{Result, ServiceError};
 use dafs_store::{Device, Packing, Placement, Spread, Store, Wait};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -187,7 +188,7 @@ impl StateTable {
     }
 }
 
-impl Service {
+impl Layouts {
     /// Orders a client's write to these bytes of a file after its earlier ones. The caller calls it
     /// before the write, with a time that is not before the arrival of the request. When it
     /// returns, all writes to data servers that the client has given up by then have been executed,
@@ -203,7 +204,7 @@ impl Service {
         handle: &Handle,
         range: (u64, u64),
     ) -> Result<()> {
-        let key = self.namespace().export(handle)?.key(handle);
+        let key = self.exports.namespace().export(handle)?.key(handle);
         let must_wait = self.state.lock().overtake(client, &key, range, now_ns);
         match wait {
             _ if !must_wait => Ok(()),

@@ -41,28 +41,47 @@ pub use grant::{LayoutGranted, LayoutRequest};
 pub use ticket::{DeviceTold, Ticket};
 pub use told::{DeviceUse, Moved};
 
-pub(crate) use devices::{WatchedDevices, Watching};
+use devices::WatchedDevices;
+pub(crate) use devices::Watching;
 pub(crate) use fencing::Fencing;
 pub(crate) use late::{Late, Lent};
 pub(crate) use returned::Returned;
 pub(crate) use wide::{WideRecalls, tell_of_taken};
 
-use crate::client::{Client, Holding};
+use crate::client::{Client, Clients, Holding};
+use crate::enter::State;
 use crate::error::ServiceError;
-use crate::fence::FenceObject;
+use crate::export::Exports;
+use crate::fence::{FenceObject, Fences};
 use crate::handle::Handle;
 use crate::hosts::Shared;
 use crate::index::{Held, Life};
 use crate::limits::ENDED_AT_ONCE_MAX;
 use crate::state::{StateId, StateRef, check_seqid, next_seqid};
 use crate::table::{Ended, StateTable};
-use crate::{Caller, Result, Service};
+use crate::{Caller, Result};
 use dafs_store::{Device, DeviceKey, LayoutForm, Store, TimeSpec, Wait};
 use fencing::Written;
 use spans::Spans;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+
+/// All layouts, and the devices that their clients are to be notified of.
+pub struct Layouts {
+    exports: Arc<Exports>,
+    state: Arc<State>,
+    clients: Arc<Clients>,
+    fences: Arc<Fences>,
+    watched_devices: WatchedDevices,
+}
+
+impl Layouts {
+    pub(crate) fn new(exports: Arc<Exports>, clients: Arc<Clients>, fences: Arc<Fences>) -> Self {
+        let (state, watched_devices) = (clients.state.clone(), WatchedDevices::default());
+        Self { exports, state, clients, fences, watched_devices }
+    }
+}
 
 /// One client's layout of one file.
 pub(crate) struct LayoutState {
@@ -269,13 +288,13 @@ impl StateTable {
     }
 }
 
-impl Service {
+impl Layouts {
     /// Takes the return of one file's layout (LAYOUTRETURN). Returns the state-id of the rest, if
     /// any is left.
     ///
     /// # Errors
     /// `OldStateId` for a state-id from before the last grant, those of the state-id, `WouldWait`.
-    pub fn return_layout(
+    pub fn return_one(
         &self,
         caller: Caller<'_>,
         handle: &Handle,
@@ -311,7 +330,7 @@ impl Service {
     /// Takes the return of all layouts of a client in one form for some use: of one file system,
     /// that of `handle`, or of all (LAYOUTRETURN with FSID or ALL). For one file system it may wait
     /// for data servers for a while. For all it does not wait.
-    pub fn return_layouts(
+    pub fn return_many(
         &self,
         caller: Caller<'_>,
         of: Option<&Handle>,
@@ -362,17 +381,15 @@ impl Service {
             _ => Err(ServiceError::BadStateId),
         }
     }
-}
 
-impl Service {
     /// True if any export has its files on data servers.
-    pub fn has_layouts(&self) -> bool {
-        self.namespace().exports().any(|export| export.store().layouts().is_some())
+    pub fn exist(&self) -> bool {
+        self.exports.namespace().exports().any(|export| export.store().layouts().is_some())
     }
 
     /// True if clients that speak DAFS may get layouts of files in the export of an object.
     pub fn tells_of_layouts(&self, handle: &Handle) -> bool {
-        let namespace = self.namespace();
+        let namespace = self.exports.namespace();
         let layouts = namespace.export(handle).ok().and_then(|export| export.store().layouts());
         layouts.is_some_and(|layouts| {
             let devices = layouts.devices();
@@ -384,7 +401,7 @@ impl Service {
 
     /// Finds a device of any export.
     pub fn device(&self, key: &DeviceKey) -> Option<Device> {
-        let namespace = self.namespace();
+        let namespace = self.exports.namespace();
         let mut layouts = namespace.exports().filter_map(|export| export.store().layouts());
         layouts.find_map(|layouts| layouts.device(key))
     }
@@ -394,21 +411,19 @@ impl Service {
     /// # Errors
     /// `BadHandle`.
     pub fn devices(&self, handle: &Handle, form: LayoutForm) -> Result<Vec<DeviceKey>> {
-        let namespace = self.namespace();
+        let namespace = self.exports.namespace();
         let store = namespace.export(handle)?.store();
         let layouts = store.layouts().filter(|_| store.capabilities().layouts == Some(form));
         Ok(layouts.map(|layouts| layouts.devices()).unwrap_or_default())
     }
-}
 
-impl Service {
     /// Revokes the layouts of a file, or of all files of a file system. When it has returned, no
     /// data server honours any of them.
     ///
     /// # Errors
     /// `Delay` when that is not certain yet. New layouts are not granted then either, if a fence
     /// exists.
-    pub(crate) fn take_layouts_of(&self, object: &FenceObject) -> Result<()> {
+    pub(crate) fn take_of(&self, object: &FenceObject) -> Result<()> {
         let concerns = |key: &Handle| match object {
             FenceObject::File(file) => file == key,
             FenceObject::FileSystem(fs) => *fs == key.fs,
@@ -434,7 +449,7 @@ impl Service {
             FenceObject::File(key) => key.fs,
             FenceObject::FileSystem(fs) => *fs,
         };
-        let namespace = self.namespace();
+        let namespace = self.exports.namespace();
         let mut stores = namespace.exports().map(|export| export.store());
         let layouts = stores.find(|store| store.fs_id() == fs).and_then(|store| store.layouts());
         layouts.map_or(Ok(()), |layouts| layouts.settled()).map_err(|_| ServiceError::Delay)

@@ -9,10 +9,10 @@
 //!   is set, they drop their cached authorisations for the file. A write that is asked about
 //!   meanwhile counts as later.
 
-use super::LayoutState;
+use super::{LayoutState, Layouts};
 use crate::error::ServiceError;
 use crate::handle::Handle;
-use crate::{Caller, Result, Service};
+use crate::{Caller, Result};
 use dafs_store::{TimeSpec, Wait};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -37,14 +37,14 @@ impl LayoutState {
     }
 }
 
-impl Service {
+impl Layouts {
     /// Prepares for a client that sets the modification time of a file, to a given time or to now.
     /// May wait for data servers if the client has written there.
     ///
     /// # Errors
     /// `WouldWait`.
     pub(crate) fn begin_giving_mtime(&self, caller: Caller<'_>, key: &Handle) -> Result<()> {
-        let held = self.own_layouts(caller, key);
+        let held = self.own(caller, key);
         let believed = |layout: &&Arc<LayoutState>| layout.is_written() && !layout.belief.is_zero();
         let believed = held.iter().find(believed);
         if believed.is_some() && caller.wait == Wait::Never {
@@ -63,10 +63,10 @@ impl Service {
 
     /// Notes the modification time that the client has set.
     pub(crate) fn note_mtime(&self, caller: Caller<'_>, key: &Handle, time: TimeSpec) {
-        self.own_layouts(caller, key).iter().for_each(|layout| layout.note_mtime(time));
+        self.own(caller, key).iter().for_each(|layout| layout.note_mtime(time));
     }
 
-    fn own_layouts(&self, caller: Caller<'_>, key: &Handle) -> Vec<Arc<LayoutState>> {
+    fn own(&self, caller: Caller<'_>, key: &Handle) -> Vec<Arc<LayoutState>> {
         // Most clients have none.
         if caller.client.laid_out.load(Ordering::Relaxed) == 0 {
             return Vec::new();

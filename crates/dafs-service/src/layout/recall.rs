@@ -1,6 +1,7 @@
 //! Recalls and revocation of layouts.
 
-use super::{Inner, LayoutState};
+use super::{Inner, LayoutState, Layouts};
+use crate::Result as Answer;
 use crate::client::{Client, ClientKey};
 use crate::error::ServiceError;
 use crate::handle::Handle;
@@ -9,7 +10,6 @@ use crate::limits::ENDED_AT_ONCE_MAX;
 use crate::open::Clock;
 use crate::state::{StateId, StateRef, next_seqid};
 use crate::table::{Blocked, Ended, Notice, NoticeKind, StateTable};
-use crate::{Result as Answer, Service};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -154,12 +154,12 @@ impl StateTable {
     }
 }
 
-impl Service {
+impl Layouts {
     /// Notes that the recall of a layout did not reach its holder, or that the holder does not know
     /// the layout yet. It is sent again at the next conflict, or when the client has a back channel
     /// again.
-    pub fn layout_recall_failed(&self, client: ClientKey, state: StateRef) {
-        if let Some(layout) = self.layout_of(client, state.id) {
+    pub fn recall_failed(&self, client: ClientKey, state: StateRef) {
+        if let Some(layout) = self.find(client, state.id) {
             layout.lock().resend = true;
         }
     }
@@ -167,8 +167,8 @@ impl Service {
     /// Ends a layout that the client does not know (NFS4ERR_NOMATCHING_LAYOUT). The client has
     /// dropped it, or will learn of it only now, from an answer that the recall has overtaken. So
     /// no data server may honour it.
-    pub fn layout_forgotten(&self, client: ClientKey, state: StateRef) {
-        let Some(layout) = self.layout_of(client, state.id) else { return };
+    pub fn forgotten(&self, client: ClientKey, state: StateRef) {
+        let Some(layout) = self.find(client, state.id) else { return };
         let mut ended = Ended::default();
         let mut table = self.state.lock();
         if layout.life.is_live() {
@@ -178,7 +178,7 @@ impl Service {
         self.state.finish(ended);
     }
 
-    fn layout_of(&self, client: ClientKey, id: StateId) -> Option<Arc<LayoutState>> {
+    fn find(&self, client: ClientKey, id: StateId) -> Option<Arc<LayoutState>> {
         match self.state.index.find(id) {
             Ok(Held::Layout(layout)) if layout.client.key() == client => Some(layout),
             _ => None,
@@ -186,7 +186,7 @@ impl Service {
     }
 
     /// Sends again the recalls of layouts that did not reach a client.
-    pub(crate) fn resend_layout_recalls(&self, client: &Client) {
+    pub(crate) fn resend_recalls(&self, client: &Client) {
         let table = self.state.lock();
         let theirs = |layout: &&Arc<LayoutState>| {
             layout.client.key() == client.key() && layout.lock().recall_again()
@@ -198,13 +198,13 @@ impl Service {
     }
 
     /// Recalls all layouts of a file, because it has moved.
-    pub(crate) fn recall_layouts_of(&self, key: &Handle, now_ns: u64) {
-        self.recall_layouts_of_all(&[*key], now_ns);
+    pub(crate) fn recall_of(&self, key: &Handle, now_ns: u64) {
+        self.recall_all(&[*key], now_ns);
     }
 
     /// Does the same for many files. The layouts of one client are recalled together where there
     /// are many.
-    fn recall_layouts_of_all(&self, keys: &[Handle], now_ns: u64) {
+    fn recall_all(&self, keys: &[Handle], now_ns: u64) {
         let mut table = self.state.lock();
         let files = keys.iter().filter_map(|key| table.files.get(key));
         let held: Vec<_> = files.flat_map(|file| file.layouts.clone()).collect();
@@ -219,7 +219,7 @@ impl Service {
     /// # Errors
     /// `Delay` when that is not certain yet.
     pub fn vacate(&self, key: &Handle, now_ns: u64) -> Answer<()> {
-        self.recall_layouts_of(key, now_ns);
+        self.recall_of(key, now_ns);
         let clock = Clock { now_ns, lease_ns: self.state.config.lease_ns() };
         let mut table = self.state.lock();
         if let Some(store) = table.returned_layouts.take_file(key) {
@@ -265,9 +265,9 @@ impl Service {
     }
 
     /// Revokes layouts that were not returned in time, and recalls those of files that have moved.
-    pub(crate) fn tick_layouts(&self, now_ns: u64) {
+    pub(crate) fn tick(&self, now_ns: u64) {
         let mut moved = Vec::new();
-        for export in self.namespace().exports() {
+        for export in self.exports.namespace().exports() {
             let store = export.store();
             let Some(layouts) = store.layouts() else { continue };
             let fs = store.fs_id();
@@ -278,7 +278,7 @@ impl Service {
             });
         }
         if !moved.is_empty() {
-            self.recall_layouts_of_all(&moved, now_ns);
+            self.recall_all(&moved, now_ns);
         }
         self.tell_of_devices();
         let clock = Clock { now_ns, lease_ns: self.state.config.lease_ns() };

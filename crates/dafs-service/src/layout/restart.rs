@@ -12,6 +12,7 @@
 //! * A client can make the server look for ends only of files that it may write: any client can
 //!   invent a layout of an earlier run.
 
+use super::Layouts;
 use super::fencing::{EndAsked, Written};
 use crate::error::ServiceError;
 use crate::export::Export;
@@ -19,7 +20,7 @@ use crate::handle::Handle;
 use crate::limits::{END_ANSWER_TIME, END_TURN_TIME, LAYOUTS_MAX, RECLAIM_PATIENCE_NS};
 use crate::open::OpenClaim;
 use crate::state::StateRef;
-use crate::{Caller, OpenRequest, Result, Service};
+use crate::{Caller, OpenRequest, Result};
 use dafs_store::{AccessMask, StoreError, Wait};
 use std::sync::mpsc::sync_channel;
 use std::time::{Duration, Instant};
@@ -37,7 +38,7 @@ enum Unknown {
     Failed(StoreError),
 }
 
-impl Service {
+impl Layouts {
     /// Extends a file that a client reclaims to all that the client may have written. May wait for
     /// data servers.
     ///

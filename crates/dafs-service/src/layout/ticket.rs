@@ -3,11 +3,12 @@
 //!
 //! Invariants
 //! * A ticket identifies and allows nothing: each use is decided by the state-id that comes with it
-//!   ([`Service::vouch`]).
+//!   ([`Layouts::vouch`]).
 //! * It is the same for all data servers of a store, and as long as the client has this name.
 
+use super::Layouts;
 use crate::client::{Client, Identity};
-use crate::{Result, Service, ServiceError};
+use crate::{Result, ServiceError};
 use dafs_store::{Device, DeviceKey};
 use std::net::SocketAddr;
 
@@ -70,13 +71,13 @@ impl Ticket {
     }
 }
 
-impl Service {
+impl Layouts {
     /// Returns a device of any export, for a client that reaches it by DAFS.
     ///
     /// # Errors
     /// `LayoutUnavailable` for a device that is unknown or does not speak DAFS.
     pub fn device_for(&self, client: &Client, key: &DeviceKey) -> Result<DeviceTold> {
-        let namespace = self.namespace();
+        let namespace = self.exports.namespace();
         let mut layouts = namespace.exports().filter_map(|export| export.store().layouts());
         let told = layouts.find_map(|layouts| {
             let (device, servers) = (layouts.device(key)?, layouts.dafs_servers(key)?);

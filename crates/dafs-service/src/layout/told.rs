@@ -7,10 +7,10 @@
 //!   If any total has decreased, it has started again from zero.
 //! * A layout keeps one report for each of its devices. Reports for other devices do not count.
 
-use super::Inner;
+use super::{Inner, Layouts};
 use crate::handle::Handle;
 use crate::state::StateRef;
-use crate::{Caller, Result, Service};
+use crate::{Caller, Result};
 use dafs_store::{DeviceKey, Placement};
 
 /// Operations and bytes in one direction.
@@ -72,7 +72,7 @@ impl Inner {
     }
 }
 
-impl Service {
+impl Layouts {
     /// Counts a client's report of its I/O at data servers by a layout of a file.
     ///
     /// # Errors
@@ -85,7 +85,7 @@ impl Service {
         told: &[DeviceUse],
     ) -> Result<()> {
         let layout = self.layout(caller, handle, state)?;
-        let namespace = self.namespace();
+        let namespace = self.exports.namespace();
         let counters = namespace.export(handle)?.direct_use();
         let mut inner = layout.lock();
         for &told in told {

@@ -1,17 +1,17 @@
 //! The answer to a data server that asks if a client may read or write there.
 
-use super::LayoutState;
+use super::{LayoutState, Layouts};
+use crate::Result;
 use crate::client::Identity;
 use crate::error::ServiceError;
 use crate::index::Held;
 use crate::state::{StateRef, check_seqid};
-use crate::{Result, Service};
 use dafs_store::LayoutForm;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-impl Service {
+impl Layouts {
     /// Decides if a client may read, or write, a component at a data server. `owner` is the
     /// client's name there, and `identity` the one that it has authenticated as. The state-id of
     /// this server must be valid, and belong to an open, a lock, a delegation or a layout of that
@@ -62,7 +62,7 @@ impl Service {
             return Err(ServiceError::OpenMode);
         }
         if write {
-            self.namespace().export(held.handle())?.writable()?;
+            self.exports.namespace().export(held.handle())?.writable()?;
         }
         let mut table = self.state.lock();
         let Some(file) = table.files.get_mut(&key) else { return Err(ServiceError::BadLayout) };

@@ -8,14 +8,14 @@
 //! * A client that does not understand such a recall gets no other one.
 //! * A layout in such a recall counts as recalled. If it is not returned in time, it is revoked.
 
-use super::LayoutState;
+use super::{LayoutState, Layouts};
 use crate::client::{Client, ClientKey};
 use crate::handle::Handle;
 use crate::index::Held;
 use crate::limits::LAYOUT_RECALLS_ONE_BY_ONE_MAX;
 use crate::state::StateId;
 use crate::table::{Ended, Notice, NoticeKind, StateTable};
-use crate::{Result, Service, ServiceError};
+use crate::{Result, ServiceError};
 use dafs_store::{FsId, LayoutForm};
 use rustc_hash::FxHashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -159,7 +159,7 @@ pub(crate) fn tell_of_taken(ended: &mut Ended) {
     ended.notices.extend(notices);
 }
 
-impl Service {
+impl Layouts {
     /// Refuses a layout while the client is asked to return all of its kind.
     pub(super) fn check_wide_recalls(
         &self,
@@ -186,7 +186,7 @@ impl Service {
     /// Ends the layouts of a wide recall that the client does not have: of the file system of `of`,
     /// or of all. It has dropped them, or will learn of them only now. So no data server may honour
     /// any.
-    pub fn layouts_forgotten(&self, client: ClientKey, of: Option<&Handle>, form: LayoutForm) {
+    pub fn wide_forgotten(&self, client: ClientKey, of: Option<&Handle>, form: LayoutForm) {
         let of = of.map(|handle| handle.fs);
         let mut ended = Ended::default();
         let mut table = self.state.lock();
@@ -206,7 +206,7 @@ impl Service {
     /// Notes that a wide recall did not reach the client, or that the client does not understand
     /// it. Its layouts are recalled one by one at the next conflict, or when the client has a back
     /// channel again.
-    pub fn layouts_recall_failed(&self, client: ClientKey, of: Option<&Handle>, form: LayoutForm) {
+    pub fn wide_recall_failed(&self, client: ClientKey, of: Option<&Handle>, form: LayoutForm) {
         let of = of.map(|handle| handle.fs);
         let Ok(known) = self.clients.find(client) else { return };
         known.wide_recalls.refused.store(true, Ordering::SeqCst);

@@ -291,7 +291,7 @@ impl Service {
         range: Range,
     ) -> Result<StateRef> {
         let whole = range == Range { first: 0, last: u64::MAX };
-        self.settle_before_unlock(caller, &lock.open.key)?;
+        self.layouts.settle_before_unlock(caller, &lock.open.key)?;
         let changes = self.keep_changes(caller, lock, whole)?;
         let by = self.state.applicant(caller);
         let given_up = self.enter(caller, |table, ended| {

@@ -77,7 +77,7 @@ impl Service {
                     self.open_name(caller, export, request, right.as_deref(), dir, name)
                 }
                 OpenTarget::Handle(handle) => {
-                    self.find_end_before_reclaim(caller, export, request, handle)?;
+                    self.layouts.find_end_before_reclaim(caller, export, request, handle)?;
                     let attr = export.store().getattr(&handle.file)?;
                     let right = right.as_deref();
                     self.open_existing(caller, export, request, right, *handle, attr)

@@ -178,7 +178,7 @@ fn what_was_written_is_looked_for_when_its_layout_is_given_back() {
     let whole = (0, u64::MAX);
     let caller = world.caller(&one);
     let returned =
-        service.return_layout(caller, own.state.handle(), granted, LayoutMode::Any, whole);
+        service.layouts.return_one(caller, own.state.handle(), granted, LayoutMode::Any, whole);
     assert_eq!(error(returned), ServiceError::WouldWait);
     cluster.give_back(&one, &own, granted);
     assert_eq!(cluster.store.take_asked(), [Asked::Settle], "before the answer");
@@ -210,7 +210,7 @@ fn a_write_that_failed_is_over_when_its_layout_has_been_given_back() {
     let own = world.open(&one, "f", BOTH).unwrap();
     let granted = cluster.get(&one, &own, true).unwrap().state;
     let handle = own.state.handle();
-    service.report_layout(world.patient(&one), handle, granted, &[FAILED]).unwrap();
+    service.layouts.report(world.patient(&one), handle, granted, &[FAILED]).unwrap();
     cluster.store.take_asked();
     cluster.store.away.store(true, Ordering::SeqCst);
     cluster.give_back(&one, &own, granted);
@@ -486,7 +486,7 @@ fn overtake(cluster: &Cluster, client: &Arc<Client>, opened: &Opened) -> Result<
     let (world, handle) = (&cluster.world, opened.state.handle());
     let overtake = |wait| {
         let moment = (world.now_ns.get(), wait);
-        world.service.overtake_late_writes(client, moment, handle, (0, 10))
+        world.service.layouts.overtake_late_writes(client, moment, handle, (0, 10))
     };
     let (quick, patient) = (overtake(Wait::Never), overtake(Wait::Allowed));
     assert!(quick == patient || quick == Err(ServiceError::WouldWait), "{quick:?} {patient:?}");
@@ -600,7 +600,7 @@ fn a_store_that_does_not_answer_keeps_no_other_from_being_asked() {
     let gate = cluster.store.hold_next();
     let service = &cluster.world.service;
     std::thread::scope(|scope| {
-        scope.spawn(|| service.fence_layouts(&silent));
+        scope.spawn(|| service.layouts.fence_some(&silent));
         gate.wait();
         let overtaken = overtake(&cluster, &one, &files[1]);
         gate.wait();

@@ -230,7 +230,11 @@ impl World {
 
     /// Sends data servers all due requests.
     pub(crate) fn fence(&self) {
-        self.service.stores_to_fence().iter().for_each(|store| self.service.fence_layouts(store));
+        self.service
+            .layouts
+            .stores_to_fence()
+            .iter()
+            .for_each(|store| self.service.layouts.fence_some(store));
     }
 
     /// Lets time pass, in which these clients send a request.

@@ -54,12 +54,13 @@ impl Cluster {
         (state, write): (StateRef, bool),
     ) -> Result<LayoutGranted> {
         let request = LayoutRequest { state, write, form: Some(form) };
-        self.world.service.get_layout(self.world.patient(client), handle, request, &|_| true)
+        self.world.service.layouts.get(self.world.patient(client), handle, request, &|_| true)
     }
 
     pub(crate) fn give_back(&self, client: &Arc<Client>, opened: &Opened, state: StateRef) {
         let (caller, handle) = (self.world.patient(client), opened.state.handle());
-        let left = self.world.service.return_layout(caller, handle, state, LayoutMode::Any, ALL);
+        let left =
+            self.world.service.layouts.return_one(caller, handle, state, LayoutMode::Any, ALL);
         assert_eq!(left.unwrap(), None);
     }
 
@@ -71,7 +72,7 @@ impl Cluster {
         end: Option<u64>,
     ) -> Result<u64> {
         let (caller, handle) = (self.world.patient(client), opened.state.handle());
-        self.world.service.commit_layout(caller, handle, state, false, end)
+        self.world.service.layouts.commit(caller, handle, state, false, end)
     }
 
     /// Empties the file, as an open with O_TRUNC does.
@@ -91,7 +92,7 @@ impl Cluster {
     ) -> Result<Option<Duration>> {
         let component = component(&opened.state.handle().file);
         let who = (owner.as_bytes(), &exchange_id(owner, 1).identity);
-        self.world.service.vouch(who, &component, state, write, self.world.now_ns.get())
+        self.world.service.layouts.vouch(who, &component, state, write, self.world.now_ns.get())
     }
 }
 
@@ -148,7 +149,7 @@ fn nobody_else_gets_it_and_not_everything_has_one() {
     let request = LayoutRequest { state: opened.state.reference(), write: false, form: None };
     let handle = opened.state.handle();
     let caller = cluster.world.patient(&one);
-    let small = cluster.world.service.get_layout(caller, handle, request, &|_| false);
+    let small = cluster.world.service.layouts.get(caller, handle, request, &|_| false);
     assert_eq!(error(small), ServiceError::LayoutTooBig);
     assert_eq!(cluster.world.service.counts().layouts, 0);
 }
@@ -162,7 +163,7 @@ fn it_is_given_back_in_parts_by_mode_and_with_the_last_close() {
     let state = cluster.get_by(&client, opened.state.handle(), state, true).unwrap().state;
     let give = |state, mode, range| {
         let (caller, handle) = (cluster.world.caller(&client), opened.state.handle());
-        cluster.world.service.return_layout(caller, handle, state, mode, range).unwrap()
+        cluster.world.service.layouts.return_one(caller, handle, state, mode, range).unwrap()
     };
     let state = give(state, LayoutMode::Read, ALL).unwrap();
     let state = give(state, LayoutMode::ReadWrite, (0, 4096)).unwrap();
@@ -171,7 +172,8 @@ fn it_is_given_back_in_parts_by_mode_and_with_the_last_close() {
     assert_eq!(cluster.world.service.counts().layouts, 0);
     // A second return is an error.
     let (caller, handle) = (cluster.world.caller(&client), opened.state.handle());
-    let again = cluster.world.service.return_layout(caller, handle, state, LayoutMode::Any, ALL);
+    let again =
+        cluster.world.service.layouts.return_one(caller, handle, state, LayoutMode::Any, ALL);
     assert_eq!(error(again), ServiceError::StaleStateId);
     // A close ends the layout, but not while the client has another open of the file.
     cluster.get(&client, &opened, true).unwrap();
@@ -188,7 +190,7 @@ fn it_is_given_back_in_parts_by_mode_and_with_the_last_close() {
         cluster.get(&client, &opened, true).unwrap();
         let give = |form, mode| {
             let caller = cluster.world.caller(&client);
-            cluster.world.service.return_layouts(caller, of.as_ref(), form, mode);
+            cluster.world.service.layouts.return_many(caller, of.as_ref(), form, mode);
         };
         give(LayoutForm::Stripes, LayoutMode::Read);
         assert_eq!(cluster.world.service.counts().layouts, 1, "it is for writing");
@@ -238,10 +240,10 @@ fn a_file_is_emptied_when_others_have_given_their_layouts_back() {
     assert_eq!(error(cluster.truncate(&two, "f")), ServiceError::WouldWait);
     assert_eq!(cluster.world.ear.take(), []);
     // The call did not arrive. It is sent again, with the same sequence number.
-    cluster.world.service.layout_recall_failed(one.key(), granted);
+    cluster.world.service.layouts.recall_failed(one.key(), granted);
     assert_eq!(error(cluster.truncate(&two, "f")), ServiceError::WouldWait);
     assert_eq!(cluster.world.ear.take(), [recall_of(&one, &opened, granted)]);
-    cluster.world.service.layout_recall_failed(one.key(), granted);
+    cluster.world.service.layouts.recall_failed(one.key(), granted);
     cluster.world.service.set_back_channel(&one, false);
     cluster.world.service.set_back_channel(&one, true);
     assert_eq!(cluster.world.ear.take(), [recall_of(&one, &opened, granted)]);
@@ -259,7 +261,7 @@ fn a_file_is_emptied_when_others_have_given_their_layouts_back() {
     // A client that does not know the layout says so instead of returning it. The layout may be
     // still on its way to the client, so data servers are notified.
     assert_eq!(error(cluster.truncate(&two, "f")), ServiceError::WouldWait);
-    cluster.world.service.layout_forgotten(one.key(), granted.state);
+    cluster.world.service.layouts.forgotten(one.key(), granted.state);
     assert_eq!(error(cluster.truncate(&two, "f")), ServiceError::WouldWait);
     cluster.world.pass_with(&[&one, &two], SECOND_NS);
     cluster.truncate(&two, "f").unwrap();
@@ -294,9 +296,10 @@ fn a_recall_after_a_part_was_given_back_has_a_new_number() {
     cluster.world.ear.take();
     let (caller, handle) = (cluster.world.caller(&one), opened.state.handle());
     let part = (0, 4096);
-    let left = cluster.world.service.return_layout(caller, handle, granted, LayoutMode::Any, part);
+    let left =
+        cluster.world.service.layouts.return_one(caller, handle, granted, LayoutMode::Any, part);
     let left = left.unwrap().unwrap();
-    cluster.world.service.layout_recall_failed(one.key(), granted);
+    cluster.world.service.layouts.recall_failed(one.key(), granted);
     assert_eq!(error(cluster.truncate(&two, "f")), ServiceError::WouldWait);
     assert_eq!(cluster.world.ear.take(), [recall_of(&one, &opened, left)]);
 }
@@ -540,7 +543,8 @@ fn data_servers_are_told_the_truth() {
     let component = component(&opened.state.handle().file);
     let somebody = Identity { mechanism: "sys", principal: b"7".to_vec() };
     let now_ns = cluster.world.now_ns.get();
-    let by_other = cluster.world.service.vouch((b"a", &somebody), &component, state, false, now_ns);
+    let by_other =
+        cluster.world.service.layouts.vouch((b"a", &somebody), &component, state, false, now_ns);
     assert_eq!(error(by_other), ServiceError::BadStateId);
     assert_eq!(error(cluster.vouch("a", &opened, state, true)), ServiceError::BadLayout);
     assert_eq!(error(cluster.vouch("b", &opened, state, false)), ServiceError::BadStateId);
@@ -618,7 +622,7 @@ fn a_layout_is_given_back_by_its_last_number_alone() {
     let second = cluster.get_by(&client, &handle, first, true).unwrap().state;
     let (caller, service) = (cluster.world.caller(&client), &cluster.world.service);
     // The holder did not know of the later grant when it returned this layout.
-    let early = service.return_layout(caller, &handle, first, LayoutMode::Any, ALL);
+    let early = service.layouts.return_one(caller, &handle, first, LayoutMode::Any, ALL);
     assert_eq!(early, Err(ServiceError::OldStateId));
     cluster.give_back(&client, &opened, second);
 }
@@ -648,7 +652,7 @@ fn the_store_learns_whether_anybody_writes_by_itself() {
     // The file of a client that does not know its layout is held back until its size is known.
     let granted = cluster.get(&one, &opened, true).unwrap().state;
     cluster.store.away.store(true, Ordering::SeqCst);
-    cluster.world.service.layout_forgotten(one.key(), granted);
+    cluster.world.service.layouts.forgotten(one.key(), granted);
     assert!(!ask(false));
     cluster.store.away.store(false, Ordering::SeqCst);
     cluster.world.pass_with(&[&one], SECOND_NS);
@@ -663,7 +667,7 @@ fn who_writes_by_itself_may_say_where_it_cannot() {
     let handle = *opened.state.handle();
     let report = |client, state| {
         let caller = cluster.world.patient(client);
-        cluster.world.service.report_layout(caller, &handle, state, &[FAILED])
+        cluster.world.service.layouts.report(caller, &handle, state, &[FAILED])
     };
     let reading = cluster.get(&one, &opened, false).unwrap().state;
     report(&one, reading).unwrap();

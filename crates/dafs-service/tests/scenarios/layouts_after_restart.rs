@@ -22,7 +22,7 @@ fn after_a_restart_only_those_who_reclaim_say_what_they_wrote() {
     let one = cluster.world.returning("a", 1);
     let commit = |cluster: &Cluster, client: &Arc<Client>| {
         let caller = cluster.world.patient(client);
-        cluster.world.service.commit_layout(caller, &handle, granted, true, Some(500))
+        cluster.world.service.layouts.commit(caller, &handle, granted, true, Some(500))
     };
     assert_eq!(error(commit(&cluster, &one)), ServiceError::OpenMode);
     let again = cluster.world.reclaim_by(cluster.world.patient(&one), &handle, BOTH).unwrap();
@@ -96,7 +96,7 @@ fn nobody_has_ends_looked_for_of_what_is_not_his_by_a_layout_that_he_invents() {
     cluster.store.take_asked();
     let commit = |cred: &Cred| {
         let caller = Caller { cred, ..cluster.world.patient(&two) };
-        cluster.world.service.commit_layout(caller, &handle, granted, false, None)
+        cluster.world.service.layouts.commit(caller, &handle, granted, false, None)
     };
     assert_eq!(error(commit(&Cred::new(1000, 1000))), ServiceError::StaleStateId);
     assert_eq!(cluster.store.take_asked(), []);

@@ -60,7 +60,7 @@ fn many_layouts_of_a_file_system_are_recalled_together_and_none_is_given_meanwhi
     world.pass_with(&[&one, &two], SECOND_NS);
     assert_eq!(world.ear.take(), []);
     let root = Some(&world.root);
-    service.return_layouts(world.caller(&one), root, LayoutForm::Stripes, LayoutMode::Any);
+    service.layouts.return_many(world.caller(&one), root, LayoutForm::Stripes, LayoutMode::Any);
     assert_eq!(service.counts().layouts, few.len());
     cluster.get(&one, &other, true).unwrap();
 }
@@ -92,7 +92,7 @@ fn layouts_given_back_together_wait_for_data_servers_a_short_while_or_not_at_all
         cluster.store.take_asked();
     };
     let returned = |of| {
-        service.return_layouts(world.patient(&one), of, LayoutForm::Stripes, LayoutMode::Any);
+        service.layouts.return_many(world.patient(&one), of, LayoutForm::Stripes, LayoutMode::Any);
         assert_eq!(service.counts().layouts, 0);
         cluster.store.take_asked().len()
     };
@@ -124,7 +124,7 @@ fn files_of_which_nothing_can_be_found_out_keep_no_other_store_waiting() {
         cluster.vouch("a", opened, opened.state.reference(), true).unwrap();
     });
     cluster.store.away.store(true, Ordering::SeqCst);
-    service.return_layouts(world.patient(&one), None, LayoutForm::Stripes, LayoutMode::Any);
+    service.layouts.return_many(world.patient(&one), None, LayoutForm::Stripes, LayoutMode::Any);
     cluster.store.take_asked();
     // One question in a round. In the next round it is another file's turn.
     (0..MANY).for_each(|_| world.fence());
@@ -133,7 +133,7 @@ fn files_of_which_nothing_can_be_found_out_keep_no_other_store_waiting() {
     // A file that is held back comes first.
     let other = world.open(&two, "g", BOTH).unwrap();
     let granted = cluster.get(&two, &other, true).unwrap().state;
-    service.layout_forgotten(two.key(), granted);
+    service.layouts.forgotten(two.key(), granted);
     world.fence();
     assert_eq!(cluster.store.take_asked(), [Asked::Forget]);
     cluster.store.away.store(false, Ordering::SeqCst);
@@ -151,9 +151,9 @@ fn who_has_forgotten_all_is_not_believed_by_data_servers_any_more() {
     move_away(&cluster, &own);
     world.pass_with(&[&one], SECOND_NS);
     let handle = own[0].state.handle();
-    service.layouts_forgotten(one.key(), Some(handle), LayoutForm::Copies);
+    service.layouts.wide_forgotten(one.key(), Some(handle), LayoutForm::Copies);
     assert_eq!(service.counts().layouts, MANY, "of the other type");
-    service.layouts_forgotten(one.key(), Some(handle), LayoutForm::Stripes);
+    service.layouts.wide_forgotten(one.key(), Some(handle), LayoutForm::Stripes);
     assert_eq!((service.counts().layouts, service.counts().fenced_layouts), (0, MANY));
     world.fence();
     cluster.get(&one, &own[0], true).unwrap();
@@ -171,7 +171,7 @@ fn who_makes_nothing_of_such_a_recall_gets_one_for_each_file() {
     world.pass_with(&[&one], SECOND_NS);
     world.ear.take();
     let handle = own[0].state.handle();
-    service.layouts_recall_failed(one.key(), Some(handle), LayoutForm::Stripes);
+    service.layouts.wide_recall_failed(one.key(), Some(handle), LayoutForm::Stripes);
     service.set_back_channel(&one, false);
     service.set_back_channel(&one, true);
     let told = world.ear.take();
@@ -203,7 +203,8 @@ fn word_of_a_device_that_is_gone_comes_when_no_layout_names_it() {
     let cluster = Cluster::new();
     let (world, service) = (&cluster.world, &cluster.world.service);
     let (one, two) = (world.nfs("a"), world.nfs("b"));
-    let watch = |client, wanted| service.watch_device(client, DEVICE, LayoutForm::Stripes, wanted);
+    let watch =
+        |client, wanted| service.layouts.watch_device(client, DEVICE, LayoutForm::Stripes, wanted);
     assert!(watch(&one, true) && watch(&one, true) && watch(&two, true));
     assert!(!watch(&two, false), "not any more");
     let opened = world.open(&one, "f", BOTH).unwrap();
@@ -228,7 +229,7 @@ fn who_changes_his_mind_about_a_device_is_noted_once() {
     let before = Arc::weak_count(&one);
     for _ in 0..1000 {
         for wanted in [true, false] {
-            cluster.world.service.watch_device(&one, DEVICE, LayoutForm::Stripes, wanted);
+            cluster.world.service.layouts.watch_device(&one, DEVICE, LayoutForm::Stripes, wanted);
         }
     }
     assert!(Arc::weak_count(&one) <= before + 1);
@@ -277,7 +278,7 @@ impl Two {
         let of = of.map(|export| self.files[export][0].state.handle());
         let caller = self.cluster.world.caller(&self.client);
         let service = &self.cluster.world.service;
-        service.return_layouts(caller, of, LayoutForm::Stripes, LayoutMode::Any);
+        service.layouts.return_many(caller, of, LayoutForm::Stripes, LayoutMode::Any);
     }
 
     /// Asks for a layout of the first file of an export.
@@ -326,7 +327,7 @@ fn who_has_forgotten_layouts_of_all_is_done_with_both() {
     let two = Two::new();
     two.move_away(&[0, 1]);
     let service = &two.cluster.world.service;
-    service.layouts_forgotten(two.client.key(), None, LayoutForm::Stripes);
+    service.layouts.wide_forgotten(two.client.key(), None, LayoutForm::Stripes);
     assert_eq!((two.layouts(), service.counts().fenced_layouts), (0, 2 * MANY));
     two.cluster.world.fence();
     assert_eq!([two.ask(0), two.ask(1)], [Ok(()), Ok(())]);
@@ -337,7 +338,7 @@ fn who_makes_nothing_of_a_recall_of_all_gets_one_for_each_file() {
     let two = Two::new();
     two.move_away(&[0, 1]);
     let service = &two.cluster.world.service;
-    service.layouts_recall_failed(two.client.key(), None, LayoutForm::Stripes);
+    service.layouts.wide_recall_failed(two.client.key(), None, LayoutForm::Stripes);
     let told = two.move_away(&[0, 1]);
     let single = told.iter().filter(|told| matches!(told, Told::RecallLayout(..))).count();
     assert_eq!((single, told.len()), (2 * MANY, 2 * MANY), "{told:?}");

@@ -316,11 +316,11 @@ impl Context<'_> {
             (
                 Callback::RecallLayout { client, state, .. },
                 Some(Outcome::Error { status: Status::NotFound, .. }),
-            ) => service.layout_forgotten(client.key(), state),
+            ) => service.layouts.forgotten(client.key(), state),
             (
                 Callback::RecallLayouts { client, of, form },
                 Some(Outcome::Error { status: Status::NotFound, .. }),
-            ) => service.layouts_forgotten(client.key(), of.as_ref(), form),
+            ) => service.layouts.wide_forgotten(client.key(), of.as_ref(), form),
             // The report has reached the client, whatever the answer is.
             (Callback::Completions(_), _) => {}
             (

@@ -41,14 +41,14 @@ impl Front for BackFront {
     fn recall_layout(&self, client: ClientKey, handle: &Handle, state: StateRef, _: LayoutForm) {
         let handle = *handle;
         if !self.call(client, |client| Callback::RecallLayout { client, handle, state }) {
-            self.service.layout_recall_failed(client, state);
+            self.service.layouts.recall_failed(client, state);
         }
     }
 
     fn recall_layouts(&self, client: ClientKey, of: Option<&Handle>, form: LayoutForm) {
         let copy = of.copied();
         if !self.call(client, |client| Callback::RecallLayouts { client, of: copy, form }) {
-            self.service.layouts_recall_failed(client, of, form);
+            self.service.layouts.wide_recall_failed(client, of, form);
         }
     }
 

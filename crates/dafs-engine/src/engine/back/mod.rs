@@ -106,10 +106,10 @@ impl Callback {
             Self::Null | Self::Completions(_) => {}
             Self::Recall { client, state, .. } => service.recall_failed(client.key(), state),
             Self::RecallLayout { client, state, .. } => {
-                service.layout_recall_failed(client.key(), state);
+                service.layouts.recall_failed(client.key(), state);
             }
             Self::RecallLayouts { client, of, form } => {
-                service.layouts_recall_failed(client.key(), of.as_ref(), form);
+                service.layouts.wide_recall_failed(client.key(), of.as_ref(), form);
             }
             Self::GetAttr { client, query, .. } => service.attr_answer(&client, query, None),
         }

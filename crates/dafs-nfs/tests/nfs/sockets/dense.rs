@@ -232,7 +232,7 @@ impl ForeignStates for Judge {
     fn check(&self, wanted: &ForeignUse<'_>) -> dafs_service::Result<Option<Duration>> {
         let service = self.0.lock().unwrap().clone().unwrap();
         let ForeignUse { owner, identity, component, state, write, now_ns } = *wanted;
-        service.vouch((owner, identity), component, state, write, now_ns)
+        service.layouts.vouch((owner, identity), component, state, write, now_ns)
     }
 
     fn size(&self, _: &FileId) -> std::result::Result<u64, StoreError> {

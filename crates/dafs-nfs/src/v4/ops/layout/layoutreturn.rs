@@ -37,18 +37,18 @@ pub(in crate::v4::ops) fn layoutreturn(
             check_range(returned.offset, returned.length)?;
             let state = cx.state(&returned.stateid)?;
             let range = (returned.offset, returned.length);
-            let left = service.return_layout(cx.caller()?, &handle, state, mode, range);
+            let left = service.layouts.return_one(cx.caller()?, &handle, state, mode, range);
             answer(cx, left.map_err(of_layout)?.map(stateid::wire))
         }
         LayoutReturn::Wider(OF_FILE_SYSTEM) => {
             let handle = cx.current()?;
             cx.may_wait()?;
-            service.return_layouts(cx.caller()?, Some(&handle), form, mode);
+            service.layouts.return_many(cx.caller()?, Some(&handle), form, mode);
             answer(cx, None)
         }
         LayoutReturn::Wider(OF_ALL) => {
             cx.may_wait()?;
-            service.return_layouts(cx.caller()?, None, form, mode);
+            service.layouts.return_many(cx.caller()?, None, form, mode);
             answer(cx, None)
         }
         LayoutReturn::Wider(_) => Err(Status::Inval.into()),
