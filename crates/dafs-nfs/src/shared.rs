@@ -318,7 +318,7 @@ impl NfsShared {
         let Some(client) = self.sessions.client(key) else {
             if let Callback::Recall { state, .. } = callback {
                 // The client may be about to create a session, and would never get this recall.
-                self.service.recall_failed(key, state);
+                self.service.delegations.recall_failed(key, state);
             }
             return;
         };
@@ -352,7 +352,7 @@ impl NfsShared {
                     atime: None,
                     mtime: None,
                 });
-                self.service.attr_answer(client.record(), query, answer);
+                self.service.delegations.attr_answer(client.record(), query, answer);
             }
             CallbackReport::RecallFailed { state } => {
                 self.service.recall_failed(client.record().key(), state);

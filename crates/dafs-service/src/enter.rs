@@ -6,17 +6,20 @@
 
 use crate::admit::Applicant;
 use crate::append::Writers;
+use crate::client::Clients;
 use crate::error::ServiceError;
+use crate::export::Exports;
 use crate::guards::Guards;
 use crate::handle::Handle;
 use crate::index::Index;
+use crate::layout::Layouts;
 use crate::limits::{CLEARED_MAX, RECALL_NAP, RECALL_WAITERS_MAX};
 use crate::lock::LockLog;
 use crate::open::{Break, Clock, RemoveMode};
 use crate::table::{Blocked, Ended, Notice, StateTable};
-use crate::{Caller, Result, Service, ServiceConfig};
+use crate::{Caller, Result, ServiceConfig};
 use dafs_store::Wait;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -83,9 +86,51 @@ impl State {
     pub(crate) fn applicant<'a>(&self, caller: Caller<'a>) -> Applicant<'a> {
         Applicant { client: caller.client, reclaims: false, clock: self.clock(caller) }
     }
+
+    /// Runs `attempt` once under the table's lock.
+    ///
+    /// # Errors
+    /// The conflict, for [`Conflicts::make_way`].
+    pub(crate) fn attempt<T>(
+        &self,
+        attempt: impl FnOnce(&mut StateTable, &mut Ended) -> std::result::Result<T, Blocked>,
+    ) -> std::result::Result<T, Blocked> {
+        let mut ended = Ended::default();
+        let outcome = attempt(&mut self.lock(), &mut ended);
+        self.finish(ended);
+        outcome
+    }
+
+    /// Does the work that ended state leaves, without the table's lock.
+    pub(crate) fn finish(&self, ended: Ended) {
+        if !ended.held.is_empty() {
+            self.returned.notify_all();
+        }
+        let Ended { held, files, notices, unwatch } = ended;
+        notices.into_iter().for_each(Notice::deliver);
+        for (store, id) in unwatch {
+            store.unwatch(&id);
+        }
+        drop((held, files));
+    }
 }
 
-impl Service {
+/// The way into the table past the state of other clients. Locks, delegations and opens share it.
+pub(crate) struct Conflicts {
+    pub(crate) exports: Arc<Exports>,
+    pub(crate) state: Arc<State>,
+    pub(crate) clients: Arc<Clients>,
+    pub(crate) layouts: Arc<Layouts>,
+    /// Callers that wait for state to end, or for a holder to answer.
+    waiting: AtomicUsize,
+}
+
+impl Conflicts {
+    pub(crate) fn new(exports: Arc<Exports>, clients: Arc<Clients>, layouts: Arc<Layouts>) -> Self {
+        let state = clients.state.clone();
+        Self { exports, state, clients, layouts, waiting: AtomicUsize::new(0) }
+    }
+
     /// Runs `attempt` under the table's lock until no other client blocks it. Meanwhile recalls the
     /// delegations of others, and ends the leases of expired clients.
     pub(crate) fn enter<T>(
@@ -101,25 +146,7 @@ impl Service {
             }
         }
     }
-}
 
-impl State {
-    /// Runs `attempt` once under the table's lock.
-    ///
-    /// # Errors
-    /// The conflict, for [`make_way`](Self::make_way).
-    pub(crate) fn attempt<T>(
-        &self,
-        attempt: impl FnOnce(&mut StateTable, &mut Ended) -> std::result::Result<T, Blocked>,
-    ) -> std::result::Result<T, Blocked> {
-        let mut ended = Ended::default();
-        let outcome = attempt(&mut self.lock(), &mut ended);
-        self.finish(ended);
-        outcome
-    }
-}
-
-impl Service {
     /// Clears a conflict and waits a little. After it has returned, the caller repeats the attempt.
     ///
     /// # Errors
@@ -179,24 +206,7 @@ impl Service {
         self.waiting.fetch_sub(1, Ordering::Relaxed);
         if others < RECALL_WAITERS_MAX { Ok(()) } else { Err(ServiceError::Delay) }
     }
-}
 
-impl State {
-    /// Does the work that ended state leaves, without the table's lock.
-    pub(crate) fn finish(&self, ended: Ended) {
-        if !ended.held.is_empty() {
-            self.returned.notify_all();
-        }
-        let Ended { held, files, notices, unwatch } = ended;
-        notices.into_iter().for_each(Notice::deliver);
-        for (store, id) in unwatch {
-            store.unwatch(&id);
-        }
-        drop((held, files));
-    }
-}
-
-impl Service {
     /// Forbids new delegations on a file while it changes, and first has those of others returned.
     /// With a new `size`, their layouts are returned too.
     ///

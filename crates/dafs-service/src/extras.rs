@@ -40,7 +40,7 @@ impl Service {
         let export = namespace.export(handle)?;
         export.writable()?;
         let cred = export.map_cred(caller.cred);
-        let _change = self.begin_change(caller, export.key(handle), None)?;
+        let _change = self.conflicts.begin_change(caller, export.key(handle), None)?;
         Ok(export.store().set_xattr(&cred, &handle.file, name, value, how)?)
     }
 
@@ -69,7 +69,7 @@ impl Service {
         let export = namespace.export(handle)?;
         export.writable()?;
         let cred = export.map_cred(caller.cred);
-        let _change = self.begin_change(caller, export.key(handle), None)?;
+        let _change = self.conflicts.begin_change(caller, export.key(handle), None)?;
         Ok(export.store().remove_xattr(&cred, &handle.file, name)?)
     }
 
@@ -90,7 +90,7 @@ impl Service {
         let export = namespace.export(handle)?;
         export.writable()?;
         let cred = export.map_cred(caller.cred);
-        let _change = self.begin_change(caller, export.key(handle), None)?;
+        let _change = self.conflicts.begin_change(caller, export.key(handle), None)?;
         let set = export.store().set_acl(&cred, &handle.file, acl);
         // Rights that were removed just now must not be used from the cache.
         self.stateless.forget(handle);

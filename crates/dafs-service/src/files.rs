@@ -91,7 +91,7 @@ impl Service {
         if given.is_some() {
             self.layouts.begin_giving_mtime(caller, &export.key(handle))?;
         }
-        let _change = self.begin_change(caller, export.key(handle), change.size)?;
+        let _change = self.conflicts.begin_change(caller, export.key(handle), change.size)?;
         let file: Option<Arc<dyn OpenFile>> = match change.size {
             Some(size) => {
                 self.check_span(handle, size, u64::MAX)?;

@@ -9,7 +9,7 @@ use dafs_store::{DeviceKey, LayoutForm};
 /// never with a lock of the service held.
 pub trait Front: Send + Sync {
     /// Recalls a delegation (CB_RECALL). The front end reports a failed call
-    /// ([`Service::recall_failed`](crate::Service::recall_failed)) and the return of the
+    /// ([`Delegations::recall_failed`](crate::Delegations::recall_failed)) and the return of the
     /// delegation, but not a successful answer.
     fn recall(&self, client: ClientKey, handle: &Handle, state: StateRef, truncate: bool);
 
@@ -32,7 +32,7 @@ pub trait Front: Send + Sync {
     fn device_gone(&self, _: ClientKey, _: &DeviceKey, _: LayoutForm) {}
 
     /// Asks for size and change attribute of a write-delegated file (CB_GETATTR). The answer, or
-    /// the failure, goes to [`Service::attr_answer`](crate::Service::attr_answer) with `query`.
+    /// the failure, goes to [`Delegations::attr_answer`](crate::Delegations::attr_answer) with `query`.
     fn get_attr(&self, client: ClientKey, handle: &Handle, query: u64);
 
     /// Notifies a client that a lock which it waits for may be free (CB_NOTIFY_LOCK).

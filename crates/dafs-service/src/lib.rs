@@ -60,7 +60,9 @@ pub use client::{
 };
 pub use data_server::{DataRole, ForeignStates, ForeignUse};
 pub use database::{StateFile, StateFileId, bears_seal};
-pub use delegation::{AttrAnswer, Delegation, DelegationKind, NoDelegation, Want, WantKind};
+pub use delegation::{
+    AttrAnswer, Delegation, DelegationKind, Delegations, NoDelegation, Want, WantKind,
+};
 pub use error::ServiceError;
 pub use export::{Export, ExportOptions, NO_USER, Namespace, NamespaceError, Squash, Touch};
 pub use fence::{
@@ -99,13 +101,13 @@ pub(crate) use open::Break;
 
 use dafs_store::{Cred, Wait};
 use durable::Durable;
-use enter::State;
+use enter::{Conflicts, State};
 use export::Exports;
 use grace::Grace;
 use index::Held;
 use lock::LockLog;
 use stateless::StatelessFiles;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use table::Ended;
@@ -191,10 +193,9 @@ pub struct Service {
     lock_log: Arc<LockLog>,
     /// Layouts of files on data servers.
     pub layouts: Arc<Layouts>,
-    /// Callers that wait for `returned`.
-    waiting: AtomicUsize,
-    /// Counts the attribute queries to holders of delegations.
-    queries: AtomicU64,
+    conflicts: Arc<Conflicts>,
+    /// Delegations.
+    pub delegations: Arc<Delegations>,
     stateless: StatelessFiles,
     /// The replies of sessions that have ended.
     pub replies: Replies,
@@ -298,6 +299,8 @@ impl Service {
         let fences = Arc::new(Fences::new(exports.clone(), clients.clone()));
         let layouts = Layouts::new(exports.clone(), clients.clone(), fences.clone());
         let layouts = Arc::new(layouts);
+        let conflicts = Conflicts::new(exports.clone(), clients.clone(), layouts.clone());
+        let conflicts = Arc::new(conflicts);
         Self {
             state,
             stateless_client: Client::stateless(b""),
@@ -308,8 +311,8 @@ impl Service {
             clients,
             layouts,
             lock_log,
-            waiting: AtomicUsize::new(0),
-            queries: AtomicU64::new(1),
+            delegations: Arc::new(Delegations::new(conflicts.clone())),
+            conflicts,
             stateless: StatelessFiles::new(),
             names: (0..NAME_LOCKS).map(|_| Mutex::new(())).collect(),
             metrics: Metrics::default(),
@@ -434,7 +437,7 @@ impl Service {
         if is_due(&self.clients.recalls_ns, now_ns, limits::RECALLS_EVERY_NS) {
             self.clients.end_doomed_leases(now_ns);
             self.clients.tick_grace(now_ns);
-            self.tick_recalls(now_ns);
+            self.delegations.tick(now_ns);
             self.layouts.tick(now_ns);
             self.tick_undo(now_ns);
             self.take_local_changes(now_ns);
@@ -461,7 +464,7 @@ impl Service {
         for export in self.namespace().exports() {
             let fs = export.store().fs_id();
             export.store().take_local_changes(&mut |file| {
-                self.recall_all(&Handle { fs, file }, now_ns);
+                self.delegations.recall_all(&Handle { fs, file }, now_ns);
             });
         }
     }

@@ -137,7 +137,7 @@ impl Service {
         }
         export.writable()?;
         let cred = export.map_cred(caller.cred);
-        let _change = self.begin_change(caller, export.key(source), None)?;
+        let _change = self.conflicts.begin_change(caller, export.key(source), None)?;
         Ok(export.store().link(&cred, &source.file, &dir.file, name)?)
     }
 
@@ -183,7 +183,7 @@ impl Service {
             kind.check(found)?;
             let handle = Handle { fs: dir.fs, file };
             self.fences.check(&caller.subject, &handle)?;
-            match self.try_removal(caller, None, Some((export.key(&handle), mode))) {
+            match self.conflicts.try_removal(caller, None, Some((export.key(&handle), mode))) {
                 Ok(_removal) => {
                     let removed = export.store().remove_known(&cred, &dir.file, name, &file);
                     self.stateless.forget(&handle);
@@ -192,7 +192,7 @@ impl Service {
                 Err(blocked) => {
                     // No thread waits with the names locked.
                     drop(names);
-                    self.make_way(caller, blocked, &mut patience)?;
+                    self.conflicts.make_way(caller, blocked, &mut patience)?;
                 }
             }
         }
@@ -240,7 +240,7 @@ impl Service {
                 return Ok((unchanged(store, from_dir)?, unchanged(store, to_dir)?));
             }
             let removed = target.map(|handle| (export.key(&handle), RemoveMode::Unchecked));
-            match self.try_removal(caller, changed, removed) {
+            match self.conflicts.try_removal(caller, changed, removed) {
                 Ok(_guards) => {
                     let renamed = store.rename(&cred, &from_dir.file, from, &to_dir.file, to);
                     if let Some(handle) = target {
@@ -254,7 +254,7 @@ impl Service {
                 }
                 Err(blocked) => {
                     drop(names);
-                    self.make_way(caller, blocked, &mut patience)?;
+                    self.conflicts.make_way(caller, blocked, &mut patience)?;
                 }
             }
         }

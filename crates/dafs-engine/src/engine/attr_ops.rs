@@ -324,8 +324,9 @@ impl Context<'_> {
             return Err(Status::NotSupp);
         }
         let handle = convert::handle(&args.fh);
-        let attr =
-            self.call_service(call, |service, caller| service.attributes(caller, &handle))?;
+        let attr = self.call_service(call, |service, caller| {
+            service.delegations.attributes(caller, &handle)
+        })?;
         let text = OwnerText::new(&attr);
         let actual = convert::attributes(&handle, &attr, &text, given);
         let same = Attributes { included: given, ..args.attributes }
@@ -445,7 +446,7 @@ impl Told {
         handle: &Handle,
         wanted: AttrMask,
     ) -> dafs_service::Result<Self> {
-        let attr = service.attributes(caller, handle)?;
+        let attr = service.delegations.attributes(caller, handle)?;
         let names = match wanted.contains(AttrMask::X_XATTR_NAMES) {
             false => None,
             true => match service.list_xattrs(caller, handle) {

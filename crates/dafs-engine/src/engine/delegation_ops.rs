@@ -47,11 +47,11 @@ impl Context<'_> {
     pub(super) fn return_delegation(&mut self, call: &Call, args: &DelegReturn) -> Done {
         let state = convert::state_id(args.state_id);
         // Other clients then use the file's size, for which data servers may have to be asked.
-        let handle = self.shared.service.delegated(state);
+        let handle = self.shared.service.delegations.handle(state);
         let lane = handle.map_or(0, |handle| self.lane(&handle));
         self.call_or_wait(
             (call, lane),
-            move |service, caller| service.return_delegation_by_id(caller, state),
+            move |service, caller| service.delegations.return_by_id(caller, state),
             |context, call, returned| {
                 returned.map_err(convert::status)?;
                 context.reply(call, &Reply::DelegReturn)

@@ -45,7 +45,7 @@ pub(super) fn follow(
                     Ok(_) | Err(ServiceError::Store(StoreError::NotFound)) => handle,
                     Err(error) => return Err(failed(error)),
                 };
-                let attr = service.attributes(caller, &handle).map_err(failed)?;
+                let attr = service.delegations.attributes(caller, &handle).map_err(failed)?;
                 Resolved { handle, components, attr: Some(attr) }
             }
             _ => service.lookup(caller, &handle, [&*name]).map_err(|step| failed(step.error))?,

@@ -215,7 +215,7 @@ impl Context<'_> {
 
     /// Returns the attributes of an object if they are available. They are optional in results.
     fn attributes(&self, handle: &Handle) -> Option<Attributes> {
-        let attr = self.service().attributes(self.caller(), handle).ok()?;
+        let attr = self.service().delegations.attributes(self.caller(), handle).ok()?;
         Some(attributes(&handle.fs, &attr))
     }
 

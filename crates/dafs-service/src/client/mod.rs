@@ -438,7 +438,7 @@ impl Service {
     pub fn set_back_channel(&self, client: &Client, up: bool) {
         let before = client.back_channel.swap(up, Ordering::AcqRel);
         if up && !before {
-            self.resend_recalls(client);
+            self.delegations.resend_recalls(client);
             self.layouts.resend_recalls(client);
         }
     }

@@ -1,13 +1,13 @@
 //! Attributes of files on which another client has a write delegation: the server asks the holder
 //! for size and change attribute (CB_GETATTR, RFC 8881 10.4.3).
 
-use super::{DelegationState, Inner};
+use super::{DelegationState, Delegations, Inner};
 use crate::client::Client;
 use crate::handle::Handle;
 use crate::limits::{ATTR_ANSWER_FRESH_NS, ATTR_ANSWER_WAIT_NS};
 use crate::open::Break;
 use crate::table::{Blocked, Notice, NoticeKind};
-use crate::{Caller, Result, Service};
+use crate::{Caller, Result};
 use dafs_store::{Attr, TimeSpec};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -77,14 +77,14 @@ impl DelegationState {
     }
 }
 
-impl Service {
+impl Delegations {
     /// Returns the attributes for this caller. If another client holds a write delegation, it is
     /// asked.
     ///
     /// # Errors
     /// The store's. `WouldWait`, `Delay` while the holder has not answered.
     pub fn attributes(&self, caller: Caller<'_>, handle: &Handle) -> Result<Attr> {
-        let namespace = self.namespace();
+        let namespace = self.exports.namespace();
         let export = namespace.export(handle)?;
         let key = export.key(handle);
         if !self.state.guards.maybe_guarded(&key) {
@@ -105,7 +105,7 @@ impl Service {
         key: &Handle,
     ) -> Result<Option<(Arc<DelegationState>, AttrAnswer)>> {
         let clock = self.state.clock(caller);
-        self.enter(caller, |table, ended| {
+        self.conflicts.enter(caller, |table, ended| {
             let other = |delegation: &&Arc<DelegationState>| {
                 delegation.kind.writes() && !Arc::ptr_eq(&delegation.client, caller.client)
             };

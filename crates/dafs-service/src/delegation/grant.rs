@@ -1,6 +1,9 @@
 //! Grants of delegations.
 
-use super::{Delegation, DelegationKind, DelegationState, Inner, NoDelegation, WantKind};
+use super::{
+    Delegation, DelegationKind, DelegationState, Delegations, Inner, NoDelegation, WantKind,
+};
+use crate::Caller;
 use crate::admit::Applicant;
 use crate::client::ClientKind;
 use crate::export::Export;
@@ -9,13 +12,12 @@ use crate::index::Life;
 use crate::limits::{RECALL_QUIET_NS, WRITE_QUIET_NS};
 use crate::open::{OpenClaim, OpenRequest, OpenState};
 use crate::table::{Blocked, StateTable};
-use crate::{Caller, Service};
 use dafs_store::{Attr, Kind, OpenMode, StoreError, Watch};
 use std::sync::{Arc, Mutex};
 
 type Granted = Result<Delegation, NoDelegation>;
 
-impl Service {
+impl Delegations {
     /// Grants a delegation with an open that has succeeded, if the client wants one, can be called
     /// back, and no other client uses the file in conflict.
     pub(crate) fn grant(

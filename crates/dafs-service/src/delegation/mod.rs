@@ -17,16 +17,40 @@ mod recall;
 
 pub use attributes::AttrAnswer;
 
-use crate::client::Client;
+use crate::client::{Client, Clients};
+use crate::enter::{Conflicts, State};
 use crate::error::ServiceError;
+use crate::export::Exports;
 use crate::handle::Handle;
 use crate::index::{Held, Life};
+use crate::layout::Layouts;
 use crate::state::{StateId, StateRef};
 use crate::table::Ended;
-use crate::{Caller, Result, Service};
+use crate::{Caller, Result};
 use attributes::Query;
 use dafs_store::{OpenFile, OpenMode, Store};
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// All delegations, and the questions to their holders.
+pub struct Delegations {
+    exports: Arc<Exports>,
+    state: Arc<State>,
+    clients: Arc<Clients>,
+    layouts: Arc<Layouts>,
+    conflicts: Arc<Conflicts>,
+    /// Counts the attribute queries to holders of delegations.
+    queries: AtomicU64,
+}
+
+impl Delegations {
+    pub(crate) fn new(conflicts: Arc<Conflicts>) -> Self {
+        let Conflicts { exports, state, clients, layouts, .. } = &*conflicts;
+        let (exports, state) = (exports.clone(), state.clone());
+        let (clients, layouts) = (clients.clone(), layouts.clone());
+        Self { exports, state, clients, layouts, conflicts, queries: AtomicU64::new(1) }
+    }
+}
 
 /// The kind of a delegation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -172,17 +196,12 @@ impl DelegationState {
     }
 }
 
-impl Service {
+impl Delegations {
     /// Takes the return of a delegation (DELEGRETURN).
     ///
     /// # Errors
     /// `DelegRevoked`, and those of the state-id.
-    pub fn return_delegation(
-        &self,
-        caller: Caller<'_>,
-        handle: &Handle,
-        state: StateRef,
-    ) -> Result<()> {
+    pub fn return_one(&self, caller: Caller<'_>, handle: &Handle, state: StateRef) -> Result<()> {
         self.take_back(caller, Some(handle), state)
     }
 
@@ -190,12 +209,12 @@ impl Service {
     ///
     /// # Errors
     /// Those of the state-id.
-    pub fn return_delegation_by_id(&self, caller: Caller<'_>, state: StateId) -> Result<()> {
+    pub fn return_by_id(&self, caller: Caller<'_>, state: StateId) -> Result<()> {
         self.take_back(caller, None, state.into())
     }
 
     /// The file of a delegation.
-    pub fn delegated(&self, state: StateId) -> Option<Handle> {
+    pub fn handle(&self, state: StateId) -> Option<Handle> {
         match self.state.index.find(state).ok()? {
             Held::Delegation(delegation) => Some(delegation.handle),
             _ => None,

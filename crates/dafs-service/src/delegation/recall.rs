@@ -1,7 +1,6 @@
 //! Recalls and revocation.
 
-use super::DelegationState;
-use crate::Service;
+use super::{DelegationState, Delegations};
 use crate::client::{Client, ClientKey};
 use crate::handle::Handle;
 use crate::index::Held;
@@ -92,7 +91,7 @@ impl StateTable {
     }
 }
 
-impl Service {
+impl Delegations {
     /// Notes that the recall of a delegation did not reach its holder, or that the holder does not
     /// know the delegation yet. It is sent again at the next conflict, or when the client has a
     /// back channel again.
@@ -117,7 +116,7 @@ impl Service {
     }
 
     /// Revokes delegations that were not returned in time, and forgets old recalls.
-    pub(crate) fn tick_recalls(&self, now_ns: u64) {
+    pub(crate) fn tick(&self, now_ns: u64) {
         let clock = Clock { now_ns, lease_ns: self.state.config.lease_ns() };
         let mut ended = Ended::default();
         let mut table = self.state.lock();

@@ -147,7 +147,7 @@ impl Service {
         }
         drop(table);
         self.state.finish(ended);
-        files.into_iter().for_each(|key| self.recall_all(key, now_ns));
+        files.into_iter().for_each(|key| self.delegations.recall_all(key, now_ns));
         if broken > 0 {
             let client = client.name().escape_ascii();
             tracing::warn!(%client, broken, "the holder has restarted; its locks are broken");

@@ -128,7 +128,7 @@ impl Service {
         let (owner, name) = (&owner, &*name);
         let attempt = Attempt { caller, clock, owner, name, me, range, request, reclaim, in_grace };
         let mut refused = None;
-        let entered = self.enter(caller, |table, ended| {
+        let entered = self.conflicts.enter(caller, |table, ended| {
             refused = None;
             table.lock(&attempt, ended, &mut refused)
         });
@@ -231,7 +231,7 @@ impl Service {
         let key = self.namespace().export(handle)?.key(handle);
         let (clock, me) = (self.state.clock(caller), holder(caller.client, owner));
         let mut refused = None;
-        self.enter(caller, |table, _| {
+        self.conflicts.enter(caller, |table, _| {
             refused = None;
             let Some(file) = table.files.get(&key) else { return Ok(()) };
             let own = file.lock_state_of(caller, owner).map(|lock| lock.id);
@@ -294,7 +294,7 @@ impl Service {
         self.layouts.settle_before_unlock(caller, &lock.open.key)?;
         let changes = self.keep_changes(caller, lock, whole)?;
         let by = self.state.applicant(caller);
-        let given_up = self.enter(caller, |table, ended| {
+        let given_up = self.conflicts.enter(caller, |table, ended| {
             lock.life.check()?;
             if lock.is_busy() {
                 return Err(Blocked::Recall(Vec::new()));

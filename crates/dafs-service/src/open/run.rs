@@ -163,7 +163,7 @@ impl Service {
         };
         // Do not create a file that cannot be opened afterwards.
         let by = self.state.applicant(caller);
-        self.enter(caller, |table, _| table.check_room(by))?;
+        self.conflicts.enter(caller, |table, _| table.check_room(by))?;
         let made = store.create(&cred, &dir.file, name, how, &attr, request.share.mode())?;
         self.open_made(caller, export, request, dir, made)
     }
@@ -181,7 +181,7 @@ impl Service {
             return Err(StoreError::Invalid.into());
         };
         let by = self.state.applicant(caller);
-        self.enter(caller, |table, _| table.check_room(by))?;
+        self.conflicts.enter(caller, |table, _| table.check_room(by))?;
         let (cred, mode) = (export.map_cred(caller.cred), request.share.mode());
         let made = export.store().create_unlinked(&cred, &dir.file, &attr, mode)?;
         self.open_made(caller, export, request, dir, made)
@@ -256,7 +256,7 @@ impl Service {
         }
         // Held until the file is emptied, so that no new delegation misses the change.
         let emptying = match request.truncates() {
-            true => Some(self.begin_change(caller, export.key(&handle), Some(0))?),
+            true => Some(self.conflicts.begin_change(caller, export.key(&handle), Some(0))?),
             false => None,
         };
         let reserved = self.reserve(caller, export, request, handle)?;
@@ -289,7 +289,7 @@ impl Service {
     ) -> Result<Reserved> {
         let key = export.key(&handle);
         let clock = self.state.clock(caller);
-        let reserved = self.enter(caller, |table, ended| {
+        let reserved = self.conflicts.enter(caller, |table, ended| {
             if self.clients.needs_record(caller.client) {
                 // Its record was removed since the check, because it held no state.
                 let may_wait = caller.wait == Wait::Allowed;
@@ -335,7 +335,7 @@ impl Service {
             }
         };
         let seqid = state.succeed(request.share);
-        let delegation = self.grant(caller, export, request, &state, &attr);
+        let delegation = self.delegations.grant(caller, export, request, &state, &attr);
         let mut delegation_only =
             delegation.is_ok() && request.want.open_xor && reserved.before.is_none();
         if delegation_only {

@@ -169,7 +169,7 @@ impl Service {
         }
         let clock = self.state.clock(caller);
         let breaks = if need.write { Break::Change { truncate: false } } else { Break::Read };
-        self.enter(caller, |table, ended| {
+        self.conflicts.enter(caller, |table, ended| {
             if !bypass {
                 table.check_anonymous(key, need, clock)?;
             }

@@ -14,6 +14,7 @@
 
 use super::{Entry, Holder, UndoError};
 use crate::client::ClientKey;
+use crate::enter::Conflicts;
 use crate::error::ServiceError;
 use crate::handle::Handle;
 use crate::lock::{LockExtras, LockHolder, LockKind, LockRequest, LockState};
@@ -75,7 +76,9 @@ impl Service {
             }
             match open_as_server(&self.namespace(), &key) {
                 Ok(file) => entry.set_file(file),
-                Err(StoreError::Stale) => self.undo(&entry).map_err(std::io::Error::other)?,
+                Err(StoreError::Stale) => {
+                    self.conflicts.undo(&entry).map_err(std::io::Error::other)?
+                }
                 Err(error) => entry.note_trouble(&error, 0),
             }
         }
@@ -125,19 +128,20 @@ impl Service {
         let persist = request.extras.persist || request.extras.repair;
         // No pre-images exist for writes at data servers. So layouts are returned first, and no new
         // ones are granted until the log exists, which forbids them.
-        let begun = self.begin_change(caller, open.key, Some(u64::MAX)).and_then(|_change| {
-            let file = open_as_server(&self.namespace(), &open.key)?;
-            let holds = |entry: &Entry| self.state.lock().is_held(entry);
-            let holder = (Holder::of(holder), caller.client.host().host());
-            self.state.writers.undo.begin(
-                open.key,
-                holder,
-                persist,
-                file,
-                &self.state.writers,
-                holds,
-            )
-        });
+        let begun =
+            self.conflicts.begin_change(caller, open.key, Some(u64::MAX)).and_then(|_change| {
+                let file = open_as_server(&self.namespace(), &open.key)?;
+                let holds = |entry: &Entry| self.state.lock().is_held(entry);
+                let holder = (Holder::of(holder), caller.client.host().host());
+                self.state.writers.undo.begin(
+                    open.key,
+                    holder,
+                    persist,
+                    file,
+                    &self.state.writers,
+                    holds,
+                )
+            });
         if begun.is_err() {
             self.unlock(caller, open.handle(), open.reference(), 0, u64::MAX)?;
         }
@@ -205,12 +209,14 @@ impl Service {
         if caller.wait == Wait::Never {
             return Err(ServiceError::WouldWait);
         }
-        self.undo(&entry)?;
+        self.conflicts.undo(&entry)?;
         self.unlock(caller, handle, open.reference(), 0, u64::MAX).map(drop)
     }
+}
 
+impl Conflicts {
     fn undo(&self, entry: &Arc<Entry>) -> Result<()> {
-        let open = || open_as_server(&self.namespace(), &entry.head.key);
+        let open = || open_as_server(&self.exports.namespace(), &entry.head.key);
         self.state.writers.undo.roll_back(entry, &self.state.writers, open)
     }
 
@@ -220,7 +226,9 @@ impl Service {
         let Some(entry) = self.state.writers.undo.find(key) else { return Ok(()) };
         self.undo(&entry).inspect_err(|error| entry.note_trouble(error, now_ns))
     }
+}
 
+impl Service {
     /// Undoes the changes of lost locks. Retries failed ones at longer and longer intervals.
     pub(crate) fn tick_undo(&self, now_ns: u64) {
         if self.state.writers.undo.is_empty() {

@@ -474,7 +474,7 @@ fn a_file_reaches_as_far_as_it_was_written_before_its_delegation_is_given_up() {
     let delegated = opened.delegation.as_ref().unwrap().state;
     cluster.get(&one, &opened, true).unwrap();
     let handle = opened.state.handle();
-    let returned = |caller| service.return_delegation(caller, handle, delegated);
+    let returned = |caller| service.delegations.return_one(caller, handle, delegated);
     assert_eq!(error(returned(world.caller(&one))), ServiceError::WouldWait);
     assert_eq!(cluster.store.take_asked(), []);
     returned(world.patient(&one)).unwrap();

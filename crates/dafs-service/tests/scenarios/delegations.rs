@@ -24,7 +24,7 @@ fn granted(world: &World, client: &Arc<Client>, share: Share) -> (Opened, Delega
 }
 
 fn give_back(world: &World, client: &Arc<Client>, handle: &Handle, state: StateRef) -> Result<()> {
-    world.service.return_delegation(world.caller(client), handle, state)
+    world.service.delegations.return_one(world.caller(client), handle, state)
 }
 
 fn recall_of(client: &Arc<Client>, handle: &Handle, state: StateRef) -> Vec<Told> {
@@ -330,13 +330,13 @@ fn a_recall_that_did_not_arrive_is_sent_again() {
     let conflict = || error(world.open(&other, "f", READ));
     assert_eq!(conflict(), ServiceError::WouldWait);
     assert_eq!(world.ear.take(), recall);
-    world.service.recall_failed(holder.key(), delegation.state);
+    world.service.delegations.recall_failed(holder.key(), delegation.state);
     assert_eq!(conflict(), ServiceError::WouldWait);
     assert_eq!(world.ear.take(), recall);
     // The channel is lost, and comes back.
     world.service.set_back_channel(&holder, false);
     assert!(holder.status().callback_down);
-    world.service.recall_failed(holder.key(), delegation.state);
+    world.service.delegations.recall_failed(holder.key(), delegation.state);
     world.service.set_back_channel(&holder, true);
     assert_eq!(world.ear.take(), recall);
     assert!(!holder.status().callback_down);
@@ -380,7 +380,7 @@ fn who_waits_for_a_holder_that_cannot_be_told_waits_as_long_as_for_any_other() {
         let service = &world.service;
         scope.spawn(move || {
             for (client, state, told) in failed {
-                service.recall_failed(client, state);
+                service.delegations.recall_failed(client, state);
                 told.send(()).unwrap();
             }
         });
@@ -512,7 +512,7 @@ fn the_holder_is_asked_for_attributes() {
     let (holder, other) = (world.nfs("a"), world.nfs("b"));
     let (opened, _) = granted(&world, &holder, BOTH);
     let handle = *opened.state.handle();
-    let look = |client| world.service.attributes(world.caller(client), &handle);
+    let look = |client| world.service.delegations.attributes(world.caller(client), &handle);
     let known = look(&holder).unwrap();
     assert_eq!(world.ear.take(), []);
     assert_eq!(look(&other), Err(ServiceError::WouldWait));
@@ -523,9 +523,9 @@ fn the_holder_is_asked_for_attributes() {
     assert_eq!(world.ear.take(), []);
     // An answer of another client does not count.
     let answer = AttrAnswer { change: known.change + 1, size: 77, atime: None, mtime: None };
-    world.service.attr_answer(&other, query, Some(answer));
+    world.service.delegations.attr_answer(&other, query, Some(answer));
     assert_eq!(look(&other), Err(ServiceError::WouldWait));
-    world.service.attr_answer(&holder, query, Some(answer));
+    world.service.delegations.attr_answer(&holder, query, Some(answer));
     let seen = look(&other).unwrap();
     assert_eq!(seen.size, 77);
     assert!(seen.change != known.change);
@@ -538,7 +538,7 @@ fn the_holder_is_asked_for_attributes() {
     let asked = world.ear.take();
     let [Told::GetAttr(_, _, query)] = asked[..] else { panic!("{asked:?}") };
     let answer = AttrAnswer { change: known.change, size: known.size, atime: None, mtime: None };
-    world.service.attr_answer(&holder, query, Some(answer));
+    world.service.delegations.attr_answer(&holder, query, Some(answer));
     assert_eq!(look(&other), Ok(known));
     // Changes that were written back are not counted again, though the size is not the granted one.
     let longer = SetAttr { size: Some(5), ..SetAttr::default() };
@@ -549,7 +549,7 @@ fn the_holder_is_asked_for_attributes() {
     let asked = world.ear.take();
     let [Told::GetAttr(_, _, query)] = asked[..] else { panic!("{asked:?}") };
     let answer = AttrAnswer { size: 5, ..answer };
-    world.service.attr_answer(&holder, query, Some(answer));
+    world.service.delegations.attr_answer(&holder, query, Some(answer));
     assert_eq!([look(&other), look(&other)], [Ok(written); 2]);
 }
 
@@ -559,7 +559,7 @@ fn a_holder_that_does_not_answer_loses_the_delegation() {
     let (holder, other) = (world.nfs("a"), world.nfs("b"));
     let (opened, delegation) = granted(&world, &holder, BOTH);
     let handle = *opened.state.handle();
-    let look = || world.service.attributes(world.caller(&other), &handle);
+    let look = || world.service.delegations.attributes(world.caller(&other), &handle);
     assert_eq!(look(), Err(ServiceError::WouldWait));
     assert!(matches!(world.ear.take()[..], [Told::GetAttr(..)]));
     world.pass(4 * SECOND_NS);
@@ -592,7 +592,7 @@ fn a_patient_caller_goes_on_as_soon_as_the_delegation_is_returned() {
                 wait,
                 now_ns,
             };
-            service.return_delegation(caller, &handle, delegation.state).unwrap();
+            service.delegations.return_one(caller, &handle, delegation.state).unwrap();
         });
         let request = world.plain("f", "owner", WRITE);
         // On a very busy machine one wait may take too long. Then the caller retries.

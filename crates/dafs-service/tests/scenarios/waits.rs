@@ -31,7 +31,7 @@ fn what_a_store_waits_for_is_done_by_those_who_may_wait() {
     assert_eq!(calls(world.caller(&one)), [const { Err(ServiceError::WouldWait) }; 5]);
     assert_eq!(calls(world.patient(&one)), [const { Ok(()) }; 5]);
     // Names and attributes are on this machine.
-    world.service.attributes(world.caller(&one), &handle).unwrap();
+    world.service.delegations.attributes(world.caller(&one), &handle).unwrap();
     let mode = SetAttr { mode: Some(0o600), ..SetAttr::default() };
     world.service.setattr(world.caller(&one), &handle, StateRef::ANONYMOUS, &mode).unwrap();
     let namespace = world.service.namespace();

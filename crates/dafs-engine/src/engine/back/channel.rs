@@ -336,7 +336,7 @@ impl Context<'_> {
                         .time_modify
                         .map(|time| TimeSpec { seconds: time.seconds, nanoseconds: time.nseconds }),
                 });
-                service.attr_answer(&client, query, answer);
+                service.delegations.attr_answer(&client, query, answer);
             }
             (callback, _) => callback.failed(service),
         }

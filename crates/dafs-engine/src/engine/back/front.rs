@@ -34,7 +34,7 @@ impl Front for BackFront {
         let make = |client| Callback::Recall { client, handle, state, truncate };
         if !self.call(client, make) {
             // The client may be back within its lease, and would never get this recall.
-            self.service.recall_failed(client, state);
+            self.service.delegations.recall_failed(client, state);
         }
     }
 

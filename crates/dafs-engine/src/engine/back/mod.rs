@@ -104,14 +104,18 @@ impl Callback {
         match self {
             // A client that loses its channel submits requests again whose end it does not know.
             Self::Null | Self::Completions(_) => {}
-            Self::Recall { client, state, .. } => service.recall_failed(client.key(), state),
+            Self::Recall { client, state, .. } => {
+                service.delegations.recall_failed(client.key(), state)
+            }
             Self::RecallLayout { client, state, .. } => {
                 service.layouts.recall_failed(client.key(), state);
             }
             Self::RecallLayouts { client, of, form } => {
                 service.layouts.wide_recall_failed(client.key(), of.as_ref(), form);
             }
-            Self::GetAttr { client, query, .. } => service.attr_answer(&client, query, None),
+            Self::GetAttr { client, query, .. } => {
+                service.delegations.attr_answer(&client, query, None)
+            }
         }
     }
 }

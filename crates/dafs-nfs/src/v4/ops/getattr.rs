@@ -12,7 +12,7 @@ pub(crate) fn getattr(cx: &mut OpContext<'_>, args: &GetattrArgs) -> OpResult {
     let handle = cx.current()?;
     check_request(args.request)?;
     let (service, caller, minor, reply) = cx.split()?;
-    let attr = service.attributes(caller, &handle).map_err(without_perm)?;
+    let attr = service.delegations.attributes(caller, &handle).map_err(without_perm)?;
     let mounted_on_file_id = if args.request.contains(Attr::MountedOnFileid) {
         service.namespace().mounted_on(&handle)
     } else {

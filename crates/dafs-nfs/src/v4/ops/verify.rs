@@ -19,7 +19,7 @@ pub(crate) fn nverify(cx: &mut OpContext<'_>, args: &VerifyArgs<'_>) -> OpResult
 fn is_same(cx: &mut OpContext<'_>, theirs: &Fattr<'_>) -> Result<bool, OpError> {
     let handle = cx.current()?;
     let (service, caller, minor, _) = cx.split()?;
-    let attr = service.attributes(caller, &handle).map_err(without_perm)?;
+    let attr = service.delegations.attributes(caller, &handle).map_err(without_perm)?;
     let capabilities = service.capabilities(&handle).map_err(without_perm)?;
     let mask = theirs.mask;
     if mask.contains(Attr::RdattrError) || check_request(mask).is_err() {
