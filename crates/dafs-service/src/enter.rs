@@ -48,7 +48,7 @@ impl Patience {
 
 /// The state of all clients, under one lock, and the indexes that are read without it. All parts of
 /// the service share it.
-pub(crate) struct State {
+pub struct State {
     pub(crate) config: ServiceConfig,
     pub(crate) index: Arc<Index>,
     pub(crate) guards: Arc<Guards>,

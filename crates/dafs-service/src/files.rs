@@ -94,7 +94,7 @@ impl Service {
         let _change = self.conflicts.begin_change(caller, export.key(handle), change.size)?;
         let file: Option<Arc<dyn OpenFile>> = match change.size {
             Some(size) => {
-                self.check_span(handle, size, u64::MAX)?;
+                self.locks.check_span(handle, size, u64::MAX)?;
                 let need = OpenMode { read: false, write: true };
                 if self.state.writers.must_wait_to_cut(&export.key(handle), size, caller.wait) {
                     return Err(ServiceError::WouldWait);

@@ -63,6 +63,7 @@ pub use database::{StateFile, StateFileId, bears_seal};
 pub use delegation::{
     AttrAnswer, Delegation, DelegationKind, Delegations, NoDelegation, Want, WantKind,
 };
+pub use enter::State;
 pub use error::ServiceError;
 pub use export::{Export, ExportOptions, NO_USER, Namespace, NamespaceError, Squash, Touch};
 pub use fence::{
@@ -78,7 +79,7 @@ pub use layout::{
 };
 pub use lock::{
     LockChange, LockConflict, LockError, LockExtras, LockHolder, LockInfo, LockKind, LockOwner,
-    LockRecord, LockRequest, LockStanding,
+    LockRecord, LockRequest, LockStanding, Locks,
 };
 pub use metrics::{
     BUCKETS, DirectUse, Done, Door, Histogram, Metrics, OPERATIONS_MAX, OperationMetrics, Usage,
@@ -101,7 +102,7 @@ pub(crate) use open::Break;
 
 use dafs_store::{Cred, Wait};
 use durable::Durable;
-use enter::{Conflicts, State};
+use enter::Conflicts;
 use export::Exports;
 use grace::Grace;
 use index::Held;
@@ -182,7 +183,8 @@ pub struct Caller<'a> {
 
 /// The one shared state of a server.
 pub struct Service {
-    state: Arc<State>,
+    /// The state of all clients.
+    pub state: Arc<State>,
     exports: Arc<Exports>,
     /// Clients and their leases.
     pub clients: Arc<Clients>,
@@ -190,12 +192,13 @@ pub struct Service {
     stateless_client: Arc<Client>,
     /// Fence lists.
     pub fences: Arc<Fences>,
-    lock_log: Arc<LockLog>,
     /// Layouts of files on data servers.
     pub layouts: Arc<Layouts>,
     conflicts: Arc<Conflicts>,
     /// Delegations.
     pub delegations: Arc<Delegations>,
+    /// Byte-range locks.
+    pub locks: Arc<Locks>,
     stateless: StatelessFiles,
     /// The replies of sessions that have ended.
     pub replies: Replies,
@@ -281,7 +284,7 @@ impl Service {
         let grace = Grace::new(records.load()?, now_ns);
         let locks = records.load_locks()?;
         let service = Self::with_grace(config, namespace, records, grace);
-        service.restore_locks(&locks);
+        service.locks.restore(&locks);
         Ok(service)
     }
 
@@ -301,6 +304,8 @@ impl Service {
         let layouts = Arc::new(layouts);
         let conflicts = Conflicts::new(exports.clone(), clients.clone(), layouts.clone());
         let conflicts = Arc::new(conflicts);
+        let delegations = Arc::new(Delegations::new(conflicts.clone()));
+        let locks = Locks::new(conflicts.clone(), delegations.clone(), lock_log);
         Self {
             state,
             stateless_client: Client::stateless(b""),
@@ -310,8 +315,8 @@ impl Service {
             exports,
             clients,
             layouts,
-            lock_log,
-            delegations: Arc::new(Delegations::new(conflicts.clone())),
+            locks: Arc::new(locks),
+            delegations,
             conflicts,
             stateless: StatelessFiles::new(),
             names: (0..NAME_LOCKS).map(|_| Mutex::new(())).collect(),
@@ -397,7 +402,7 @@ impl Service {
             locks: counts.locks,
             lock_ranges: counts.ranges,
             lock_waiters: counts.waiters,
-            kept_locks: self.lock_log.kept(),
+            kept_locks: self.locks.lock_log.kept(),
             broken_locks: self.state.guards.broken(),
             delegations: counts.delegations,
             recalled_delegations: recalled,
@@ -439,13 +444,13 @@ impl Service {
             self.clients.tick_grace(now_ns);
             self.delegations.tick(now_ns);
             self.layouts.tick(now_ns);
-            self.tick_undo(now_ns);
+            self.locks.tick(now_ns);
             self.take_local_changes(now_ns);
         }
         if is_due(&self.swept_ns, now_ns, limits::SWEEP_EVERY_NS) {
             self.stateless.sweep(now_ns);
             self.fences.sweep();
-            self.sweep_left();
+            self.locks.sweep();
         }
     }
 

@@ -71,9 +71,9 @@ impl Server {
             service.durable.start_journal(journal, now.0).map_err(|error| error.to_string())?;
         }
         if let Some(directory) = &setup.undo {
-            service.keep_undo_in(directory).map_err(|error| error.to_string())?;
+            service.locks.keep_undo_in(directory).map_err(|error| error.to_string())?;
             let jobs = pool.clone();
-            service.undo_elsewhere(Arc::new(move |job| jobs.submit(job)));
+            service.locks.undo_elsewhere(Arc::new(move |job| jobs.submit(job)));
         }
         let authenticator =
             Authenticator::new(&AuthConfig::default()).map_err(|error| error.to_string())?;

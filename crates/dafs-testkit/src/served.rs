@@ -117,7 +117,7 @@ impl Served {
         let now_ns = Instant::now().0;
         let service = Service::with_records(config, namespace, Box::new(records), now_ns).unwrap();
         service.fences.load(Box::new(fences)).unwrap();
-        service.keep_undo_in(&state.join("undo")).unwrap();
+        service.locks.keep_undo_in(&state.join("undo")).unwrap();
         service
     }
 }
@@ -159,7 +159,7 @@ impl Running {
         };
         service.durable.tell_of_lost_data(shared.write_verifier.clone());
         let undo = pool.clone();
-        service.undo_elsewhere(Arc::new(move |job| undo.submit(job)));
+        service.locks.undo_elsewhere(Arc::new(move |job| undo.submit(job)));
         let clocks = [Clock::start, Clock::start_fencing, Clock::start_sweeping];
         let clocks = clocks.iter().map(|start| start(service.clone()).unwrap()).collect();
         let adapters = adapters(&connections, listener);

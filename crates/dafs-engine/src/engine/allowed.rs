@@ -121,7 +121,7 @@ impl AllowedElsewhere {
     /// Checks an append, which goes to the present end of the file.
     pub(super) fn check_append(&self) -> Result<(), Unwritten> {
         self.overtake((0, u64::MAX))?;
-        let span = self.service.append_span(&self.allowed.handle).map_err(refused)?;
+        let span = self.service.locks.append_span(&self.allowed.handle).map_err(refused)?;
         self.check_rights(span)
     }
 

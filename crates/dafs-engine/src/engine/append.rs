@@ -123,7 +123,7 @@ fn digest_of(views: &[VolatileSlice<'_>]) -> u32 {
 impl Context<'_> {
     pub(super) fn append_inline(&mut self, call: &Call, args: &AppendInline<'_>) -> Done {
         let handle = convert::handle(&args.fh);
-        let span = self.shared.service.append_span(&handle).map_err(convert::status)?;
+        let span = self.shared.service.locks.append_span(&handle).map_err(convert::status)?;
         let file = self.write_target(call, &args.fh, args.state_id, span)?;
         let target = self.append_target(file, args.stable, args.data.len())?;
         let data = self.connection.receives.part(call.slot, args.data, 0);
@@ -133,7 +133,7 @@ impl Context<'_> {
 
     pub(super) fn append_direct(&mut self, call: &Call, args: &AppendDirect) -> Done {
         let handle = convert::handle(&args.fh);
-        let span = self.shared.service.append_span(&handle).map_err(convert::status)?;
+        let span = self.shared.service.locks.append_span(&handle).map_err(convert::status)?;
         let file = self.write_target(call, &args.fh, args.state_id, span)?;
         let wanted = args.byte_count as usize;
         let target = self.append_target(file, args.stable, wanted)?;

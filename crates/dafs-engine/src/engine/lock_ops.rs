@@ -35,7 +35,7 @@ impl Context<'_> {
         };
         self.call_or_wait(
             (call, self.lane(&handle)),
-            move |service, caller| service.lock(caller, &handle, &request).map(drop),
+            move |service, caller| service.locks.lock(caller, &handle, &request).map(drop),
             |context, call, locked| match locked {
                 Ok(()) => context.reply(call, &Reply::Lock),
                 Err(error) => context.lock_refused(call, error),
@@ -49,7 +49,9 @@ impl Context<'_> {
         let (offset, length) = (args.offset, args.length);
         self.call_or_wait(
             (call, self.lane(&handle)),
-            move |service, caller| service.lock_test(caller, &handle, &owner, offset, length, kind),
+            move |service, caller| {
+                service.locks.test(caller, &handle, &owner, offset, length, kind)
+            },
             |context, call, tested| match tested {
                 Ok(()) => context.reply(call, &Reply::LockT),
                 Err(error) => context.lock_refused(call, error),
@@ -66,7 +68,9 @@ impl Context<'_> {
         let (offset, length) = (args.offset, args.length);
         self.call_or_wait(
             (call, self.lane(&handle)),
-            move |service, caller| service.unlock(caller, &handle, state, offset, length).map(drop),
+            move |service, caller| {
+                service.locks.unlock(caller, &handle, state, offset, length).map(drop)
+            },
             |context, call, unlocked| {
                 unlocked.map_err(convert::status)?;
                 context.reply(call, &Reply::LockU)
@@ -80,7 +84,7 @@ impl Context<'_> {
         let (handle, state) = (convert::handle(fh), convert::state_id(id));
         self.call_or_wait(
             (call, self.lane(&handle)),
-            move |service, caller| service.abort_lock(caller, &handle, state),
+            move |service, caller| service.locks.abort(caller, &handle, state),
             move |context, call, aborted| {
                 aborted.map_err(convert::status)?;
                 context.reply(call, &reply)

@@ -393,7 +393,7 @@ impl Context<'_> {
             }
             _ => {
                 let state = self.call_service(call, |service, caller| {
-                    service.open_state(caller, &handle, id)
+                    service.state.open_state(caller, &handle, id)
                 })?;
                 self.remember_open(&state);
                 state
@@ -417,7 +417,7 @@ pub(super) fn check_span(
     anonymous: bool,
     (offset, bytes): (u64, u64),
 ) -> Result<(), Status> {
-    service.check_span(handle, offset, bytes).map_err(|error| match error {
+    service.locks.check_span(handle, offset, bytes).map_err(|error| match error {
         // A client with an open has to find out the state of the lock.
         ServiceError::LockBroken if !anonymous => Status::StaleStateId,
         error => super::convert::status(error),

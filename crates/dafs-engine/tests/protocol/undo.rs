@@ -20,7 +20,7 @@ const ALL: u64 = u64::MAX;
 /// Makes a world with an undo log in a directory that lives as long.
 fn world() -> (World, tempfile::TempDir) {
     let (world, dir) = (World::new(Setup::default()), tempfile::tempdir().unwrap());
-    world.service.keep_undo_in(dir.path()).unwrap();
+    world.service.locks.keep_undo_in(dir.path()).unwrap();
     (world, dir)
 }
 
@@ -125,7 +125,7 @@ fn writes_of_all_kinds_are_undone_together() {
     both_ways(|maps| {
         let mut world = World::new(Setup { maps, ..Setup::default() });
         let dir = tempfile::tempdir().unwrap();
-        world.service.keep_undo_in(dir.path()).unwrap();
+        world.service.locks.keep_undo_in(dir.path()).unwrap();
         let client = world.session(2, "a");
         let file = world.open(client, b"f");
         let before = pattern(700_000, 1);

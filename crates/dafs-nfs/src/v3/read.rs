@@ -30,7 +30,7 @@ fn read_of(cx: &mut Context<'_>, args: &ReadArgs<'_>) -> Result<(), Stop> {
     let handle = cx.handle(args.file)?;
     let StatelessFile { file, mut attr } =
         cx.service().stateless_file(cx.caller(), &handle, READ)?;
-    cx.service().check_span(&handle, args.offset, args.count.into())?;
+    cx.service().locks.check_span(&handle, args.offset, args.count.into())?;
     let wait = cx.wait;
     let wanted = args.count.min(TRANSFER_BYTES_MAX) as usize;
     // No file is that long, and the kernel would refuse the offset.

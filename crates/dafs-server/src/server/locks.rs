@@ -8,7 +8,7 @@ use dafs_service::{LockInfo, LockKind, LockStanding};
 impl Administration {
     /// Returns the locks of all clients, and those that they have left behind.
     pub(super) fn locks(&self) -> Vec<LockReport> {
-        let infos = self.service.locks_info(LOCKS_SHOWN_MAX, dafs_dat::Instant::now().0);
+        let infos = self.service.locks.info(LOCKS_SHOWN_MAX, dafs_dat::Instant::now().0);
         let report = |info: &LockInfo| {
             let state = match info.standing {
                 LockStanding::Held => "held",

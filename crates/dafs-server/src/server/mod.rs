@@ -280,7 +280,7 @@ impl Server {
         inventory.note(FENCES, fences.id());
         service.fences.load(Box::new(fences)).map_err(StartError::Fences)?;
         inventory.check_undo_list()?;
-        service.keep_undo_in(&directory.join(UNDO))?;
+        service.locks.keep_undo_in(&directory.join(UNDO))?;
         inventory.note_undo_list()?;
         let service = Arc::new(service);
         // Before any client can change objects of the last run's journal.
@@ -347,7 +347,7 @@ impl Server {
         });
         service.durable.tell_of_lost_data(shared.write_verifier.clone());
         let pools = vec![pool.clone(), proofs];
-        service.undo_elsewhere(Arc::new(move |job| pool.submit(job)));
+        service.locks.undo_elsewhere(Arc::new(move |job| pool.submit(job)));
         let mut server = Self {
             addresses: listeners.iter().map(|listener| listener.address).collect(),
             service,

@@ -119,7 +119,7 @@ impl Service {
             let released = self.clients.release(old);
             tracing::info!(client = %old.name.escape_ascii(), released, "client has restarted");
         }
-        self.break_older(&client, wait, now_ns);
+        self.locks.break_older(&client, wait, now_ns);
         self.clients.confirmed(&client);
         Ok(Registered { client, replaced: old.is_some() })
     }

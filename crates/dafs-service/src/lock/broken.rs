@@ -7,7 +7,8 @@
 
 use super::book::{Left, LockHolder};
 use super::records::{LockChange, LockRecord};
-use super::{LockConflict, Range};
+use super::{LockConflict, Locks, Range};
+use crate::Result;
 use crate::client::Client;
 use crate::error::ServiceError;
 use crate::handle::Handle;
@@ -15,7 +16,6 @@ use crate::hosts::Host;
 use crate::index::Held;
 use crate::limits::LEFT_FILES_SWEPT_MAX;
 use crate::table::{Ended, StateTable};
-use crate::{Result, Service};
 use dafs_store::{StoreError, Wait};
 use std::sync::Arc;
 
@@ -117,10 +117,10 @@ impl StateTable {
     }
 }
 
-impl Service {
+impl Locks {
     /// Enters the persistent locks of earlier runs. Holders can reclaim locks that they held until
     /// another client's request conflicts.
-    pub(crate) fn restore_locks(&self, records: &[LockRecord]) {
+    pub(crate) fn restore(&self, records: &[LockRecord]) {
         let mut table = self.state.lock();
         for record in records {
             table.restore_lock(record.handle, record);
@@ -167,7 +167,7 @@ impl Service {
         if !self.state.guards.any_broken() || length == 0 {
             return Ok(());
         }
-        let key = self.namespace().export(handle)?.key(handle);
+        let key = self.exports.namespace().export(handle)?.key(handle);
         if !self.state.guards.maybe_broken(&key) {
             return Ok(());
         }
@@ -187,20 +187,20 @@ impl Service {
         if !self.state.guards.any_broken() {
             return Ok((0, 0));
         }
-        let namespace = self.namespace();
+        let namespace = self.exports.namespace();
         let size = self.state.getattr_in(namespace.export(handle)?, handle)?.size;
         Ok((size, u64::MAX))
     }
 
     /// Forgets the orphaned and broken locks of files that are gone, some at a time, and writes
     /// records that could not be written before. Waits for the disk.
-    pub(crate) fn sweep_left(&self) {
+    pub(crate) fn sweep(&self) {
         let table = self.state.lock();
         let unused = |key: &&Handle| table.files.get(key).is_some_and(|file| file.opens.is_empty());
         let keys: Vec<Handle> =
             table.left_files.iter().filter(unused).take(LEFT_FILES_SWEPT_MAX).copied().collect();
         drop(table);
-        let namespace = self.namespace();
+        let namespace = self.exports.namespace();
         for key in keys {
             let store = namespace.exports().find(|export| export.store().fs_id() == key.fs);
             let found = store.map(|export| export.store().getattr(&key.file));

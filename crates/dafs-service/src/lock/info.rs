@@ -2,8 +2,7 @@
 
 use super::book::{Left, LockHolder};
 use super::ranges::Special;
-use super::{LockKind, Range};
-use crate::Service;
+use super::{LockKind, Locks, Range};
 use crate::export::Namespace;
 use crate::handle::Handle;
 use crate::undo::{Entry, EntryHead};
@@ -46,11 +45,11 @@ pub struct LockInfo {
     pub trouble: Option<String>,
 }
 
-impl Service {
+impl Locks {
     /// Returns up to `max` of the byte-range locks of all clients. Lost locks with changes to undo
     /// come first, then broken and orphaned ones.
-    pub fn locks_info(&self, max: usize, now_ns: u64) -> Vec<LockInfo> {
-        let namespace = self.namespace();
+    pub fn info(&self, max: usize, now_ns: u64) -> Vec<LockInfo> {
+        let namespace = self.exports.namespace();
         let lost =
             self.state.writers.undo.all().into_iter().filter(|entry| entry.is_lost()).take(max);
         let mut infos: Vec<_> = lost.map(|entry| of_undo(&namespace, &entry)).collect();

@@ -27,14 +27,42 @@ pub use records::{LockChange, LockRecord};
 pub use run::LockError;
 pub(crate) use wait::Waiter;
 
-use crate::client::ClientKey;
+use crate::client::{ClientKey, Clients};
+use crate::delegation::Delegations;
+use crate::enter::{Conflicts, State};
 use crate::error::ServiceError;
+use crate::export::Exports;
 use crate::index::Life;
+use crate::layout::Layouts;
 use crate::open::OpenState;
 use crate::state::{StateId, StateRef, next_seqid};
 use dafs_store::StoreError;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+/// All byte-range locks, the records of the persistent ones and their undo logs.
+pub struct Locks {
+    pub(crate) exports: Arc<Exports>,
+    pub(crate) state: Arc<State>,
+    pub(crate) clients: Arc<Clients>,
+    layouts: Arc<Layouts>,
+    pub(crate) conflicts: Arc<Conflicts>,
+    delegations: Arc<Delegations>,
+    pub(crate) lock_log: Arc<LockLog>,
+}
+
+impl Locks {
+    pub(crate) fn new(
+        conflicts: Arc<Conflicts>,
+        delegations: Arc<Delegations>,
+        lock_log: Arc<LockLog>,
+    ) -> Self {
+        let Conflicts { exports, state, clients, layouts, .. } = &*conflicts;
+        let (exports, state) = (exports.clone(), state.clone());
+        let (clients, layouts) = (clients.clone(), layouts.clone());
+        Self { exports, state, clients, layouts, conflicts, delegations, lock_log }
+    }
+}
 
 /// The kind of a lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -5,7 +5,7 @@ use super::broken::holder;
 use super::durable::Ticket;
 use super::ranges::Special;
 use super::records::{LockChange, LockRecord};
-use super::{LockConflict, LockExtras, LockKind, LockOwner, LockRequest, LockState, Range};
+use super::{LockConflict, LockExtras, LockKind, LockOwner, LockRequest, LockState, Locks, Range};
 use crate::admit::Applicant;
 use crate::client::{Client, ClientKind};
 use crate::error::ServiceError;
@@ -16,7 +16,7 @@ use crate::limits::OWNER_BYTES_MAX;
 use crate::open::{Clock, OpenState};
 use crate::state::{StateId, StateRef};
 use crate::table::{Blocked, Ended, FileState, StateTable};
-use crate::{Caller, Result, Service};
+use crate::{Caller, Result};
 use dafs_store::{StoreError, Wait};
 use std::sync::Arc;
 use thiserror::Error;
@@ -80,7 +80,7 @@ struct Attempt<'a> {
     in_grace: bool,
 }
 
-impl Service {
+impl Locks {
     /// Locks a range of bytes. Returns the lock's state-id with its new sequence number.
     ///
     /// # Errors
@@ -139,7 +139,7 @@ impl Service {
             Some(LockError::Broken(conflict)) => Err(self.tell_broken(caller, conflict)),
             Some(refused) => Err(refused),
             None => {
-                let state = self.settle_lock(caller, entered?)?;
+                let state = self.settle(caller, entered?)?;
                 self.begin_recovery(caller, request, owner.open(), attempt.me.as_deref())?;
                 Ok(state)
             }
@@ -160,7 +160,7 @@ impl Service {
     }
 
     /// Makes a lock durable if necessary, or reverts it.
-    fn settle_lock(
+    fn settle(
         &self,
         caller: Caller<'_>,
         entered: Entered,
@@ -201,10 +201,10 @@ impl Service {
                 Err(ServiceError::Resource)
             }
             LockOwner::New { open, owner } => {
-                Ok((Owner::New(self.open_state(caller, handle, open)?), owner.into()))
+                Ok((Owner::New(self.state.open_state(caller, handle, open)?), owner.into()))
             }
             LockOwner::Open(open) => {
-                let open = self.open_state(caller, handle, open)?;
+                let open = self.state.open_state(caller, handle, open)?;
                 let name = open.owner().into();
                 Ok((Owner::New(open), name))
             }
@@ -217,7 +217,7 @@ impl Service {
     /// * `Denied` with the conflicting lock, `Broken` with one whose holder has failed.
     /// * `Invalid` for an invalid range, `Grace`, and the store's for the file.
     /// * `WouldWait` while the lease of an expired client is ended.
-    pub fn lock_test(
+    pub fn test(
         &self,
         caller: Caller<'_>,
         handle: &Handle,
@@ -228,7 +228,7 @@ impl Service {
     ) -> std::result::Result<(), LockError> {
         let range = Range::new(offset, length)?;
         self.clients.check_grace(caller.client)?;
-        let key = self.namespace().export(handle)?.key(handle);
+        let key = self.exports.namespace().export(handle)?.key(handle);
         let (clock, me) = (self.state.clock(caller), holder(caller.client, owner));
         let mut refused = None;
         self.conflicts.enter(caller, |table, _| {
@@ -271,7 +271,7 @@ impl Service {
         let lock = match self.state.held(caller, Some(handle), state)? {
             Held::Lock(lock) => lock,
             Held::Open(open) if caller.client.kind() == ClientKind::Dafs => {
-                match self.lock_state_under(&open) {
+                match self.state_under(&open) {
                     Some(lock) => lock,
                     // The owner holds no lock.
                     None => return Ok(state),
@@ -363,14 +363,12 @@ impl Service {
         if caller.client.kind() != ClientKind::Dafs || nothing {
             return Ok(());
         }
-        let Some(lock) = self.lock_state_under(open) else { return Ok(()) };
+        let Some(lock) = self.state_under(open) else { return Ok(()) };
         self.unlock_range(caller, &lock, Range { first: 0, last: u64::MAX }).map(drop)
     }
-}
 
-impl Service {
     /// Returns the lock state of the owner of an open, if it has one.
-    pub(crate) fn lock_state_under(&self, open: &Arc<OpenState>) -> Option<Arc<LockState>> {
+    pub(crate) fn state_under(&self, open: &Arc<OpenState>) -> Option<Arc<LockState>> {
         let table = self.state.lock();
         let file = table.files.get(&open.key)?;
         let own =

@@ -249,7 +249,7 @@ impl Service {
                 let writable = export.store().open(&cred, &handle.file, WRITE)?;
                 emptied = Some(self.state.writers.count(export.key(&handle), WRITE, writable));
             }
-            self.check_span(&handle, 0, u64::MAX)?;
+            self.locks.check_span(&handle, 0, u64::MAX)?;
             if self.state.writers.must_wait_to_cut(&export.key(&handle), 0, caller.wait) {
                 return Err(ServiceError::WouldWait);
             }

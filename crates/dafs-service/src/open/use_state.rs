@@ -41,9 +41,7 @@ impl State {
         }
         Ok(held)
     }
-}
 
-impl Service {
     /// Returns the open of a state-id that was issued to this client for this file.
     ///
     /// # Errors
@@ -55,7 +53,7 @@ impl Service {
         handle: &Handle,
         state: impl Into<StateRef>,
     ) -> Result<Arc<OpenState>> {
-        match self.state.held(caller, Some(handle), state.into())? {
+        match self.held(caller, Some(handle), state.into())? {
             Held::Open(open) => Ok(open),
             Held::Lock(_) | Held::Delegation(_) | Held::Layout(_) => Err(ServiceError::BadStateId),
         }
@@ -71,9 +69,11 @@ impl Service {
         handle: Option<&Handle>,
         state: StateRef,
     ) -> Result<StateKind> {
-        self.state.held(caller, handle, state).map(|held| held.kind())
+        self.held(caller, handle, state).map(|held| held.kind())
     }
+}
 
+impl Service {
     /// Returns a file to do I/O on: that of the open, of the open under a lock, or of the
     /// delegation. For a special state-id, the file is opened for this caller now. Then no open may
     /// deny the access, and other clients return their delegations first.
@@ -188,8 +188,8 @@ impl Service {
         handle: &Handle,
         state: impl Into<StateRef>,
     ) -> Result<()> {
-        let open = self.open_state(caller, handle, state)?;
-        self.give_up_kept(caller, &open)?;
+        let open = self.state.open_state(caller, handle, state)?;
+        self.locks.give_up_kept(caller, &open)?;
         let mut ended = Ended::default();
         let mut table = self.state.lock();
         // Of two closes in a race, the second fails here.
@@ -215,7 +215,7 @@ impl Service {
         share: Share,
         share_key: Option<u64>,
     ) -> Result<StateRef> {
-        let open = self.open_state(caller, handle, state)?;
+        let open = self.state.open_state(caller, handle, state)?;
         // Under the table's lock, because shares are compared under it.
         let table = self.state.lock();
         open.life.check()?;
@@ -272,7 +272,9 @@ impl Service {
         self.state.finish(ended);
         Ok(())
     }
+}
 
+impl State {
     /// Checks a state-id and returns its kind (TEST_STATEID).
     ///
     /// # Errors

@@ -17,10 +17,10 @@ use crate::client::ClientKey;
 use crate::enter::Conflicts;
 use crate::error::ServiceError;
 use crate::handle::Handle;
-use crate::lock::{LockExtras, LockHolder, LockKind, LockRequest, LockState};
+use crate::lock::{LockExtras, LockHolder, LockKind, LockRequest, LockState, Locks};
 use crate::open::OpenState;
 use crate::table::StateTable;
-use crate::{Caller, Namespace, Result, Service};
+use crate::{Caller, Namespace, Result};
 use dafs_journal::Spawn;
 use dafs_store::{Cred, OpenFile, OpenMode, StoreError, Wait};
 use std::path::Path;
@@ -61,7 +61,7 @@ fn recovers(request: &LockRequest<'_>) -> bool {
     request.extras.autorecover && request.kind == LockKind::Write
 }
 
-impl Service {
+impl Locks {
     /// Keeps undo logs in a directory, and reads those of an earlier run. The server calls it once,
     /// before it serves any request. Until then no lock with recovery is granted.
     ///
@@ -74,7 +74,7 @@ impl Service {
                 self.state.writers.undo.keep(&entry).map_err(std::io::Error::other)?;
                 continue;
             }
-            match open_as_server(&self.namespace(), &key) {
+            match open_as_server(&self.exports.namespace(), &key) {
                 Ok(file) => entry.set_file(file),
                 Err(StoreError::Stale) => {
                     self.conflicts.undo(&entry).map_err(std::io::Error::other)?
@@ -130,7 +130,7 @@ impl Service {
         // ones are granted until the log exists, which forbids them.
         let begun =
             self.conflicts.begin_change(caller, open.key, Some(u64::MAX)).and_then(|_change| {
-                let file = open_as_server(&self.namespace(), &open.key)?;
+                let file = open_as_server(&self.exports.namespace(), &open.key)?;
                 let holds = |entry: &Entry| self.state.lock().is_held(entry);
                 let holder = (Holder::of(holder), caller.client.host().host());
                 self.state.writers.undo.begin(
@@ -197,14 +197,14 @@ impl Service {
     /// # Errors
     /// `Invalid` when the owner has no such lock. Those of the state-id. `WouldWait`. Those of the
     /// disk, with the lock still held.
-    pub fn abort_lock(
+    pub fn abort(
         &self,
         caller: Caller<'_>,
         handle: &Handle,
         state: impl Into<crate::StateRef>,
     ) -> Result<()> {
-        let open = self.open_state(caller, handle, state)?;
-        let lock = self.lock_state_under(&open);
+        let open = self.state.open_state(caller, handle, state)?;
+        let lock = self.state_under(&open);
         let entry = lock.and_then(|lock| self.undo_of(&lock)).ok_or(StoreError::Invalid)?;
         if caller.wait == Wait::Never {
             return Err(ServiceError::WouldWait);
@@ -228,9 +228,9 @@ impl Conflicts {
     }
 }
 
-impl Service {
+impl Locks {
     /// Undoes the changes of lost locks. Retries failed ones at longer and longer intervals.
-    pub(crate) fn tick_undo(&self, now_ns: u64) {
+    pub(crate) fn tick(&self, now_ns: u64) {
         if self.state.writers.undo.is_empty() {
             return;
         }
@@ -252,7 +252,7 @@ impl Service {
             if held {
                 continue;
             }
-            let (writers, namespace) = (self.state.writers.clone(), self.namespace());
+            let (writers, namespace) = (self.state.writers.clone(), self.exports.namespace());
             self.state.writers.undo.run(&entry, move |entry| {
                 let open = || open_as_server(&namespace, &entry.head.key);
                 if let Err(error) = writers.undo.roll_back(entry, &writers, open) {

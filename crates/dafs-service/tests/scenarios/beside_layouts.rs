@@ -51,7 +51,7 @@ fn what_a_lost_client_had_is_given_to_others_when_no_data_server_goes_by_its_lay
 fn nobody_changes_at_data_servers_what_may_have_to_be_undone() {
     let cluster = Cluster::new();
     let (world, dir) = (&cluster.world, tempfile::tempdir().unwrap());
-    world.service.keep_undo_in(&dir.path().join("undo")).unwrap();
+    world.service.locks.keep_undo_in(&dir.path().join("undo")).unwrap();
     let (one, two) = (world.nfs("a"), world.dafs("b"));
     let own = world.open(&one, "f", BOTH).unwrap();
     let granted = cluster.get(&one, &own, true).unwrap().state;
@@ -62,7 +62,7 @@ fn nobody_changes_at_data_servers_what_may_have_to_be_undone() {
         let (kind, wait, reclaim) = (LockKind::Write, false, false);
         let request =
             LockRequest { owner, offset: 0, length: u64::MAX, kind, wait, reclaim, extras };
-        world.service.lock(world.patient(&two), other.state.handle(), &request)
+        world.service.locks.lock(world.patient(&two), other.state.handle(), &request)
     };
     assert_eq!(lock(), Err(ServiceError::Delay.into()));
     assert_eq!(world.ear.take(), [recall_of(&one, &own, granted)]);
@@ -83,7 +83,7 @@ fn a_broken_lock_keeps_everybody_away_at_data_servers_too() {
         let extras = LockExtras { persist, repair, ..LockExtras::default() };
         let (kind, wait, reclaim) = (LockKind::Write, false, false);
         let request = LockRequest { owner, offset: 0, length: 9, kind, wait, reclaim, extras };
-        world.service.lock(world.patient(client), opened.state.handle(), &request)
+        world.service.locks.lock(world.patient(client), opened.state.handle(), &request)
     };
     lock(&two, &left, (true, false)).unwrap();
     let own = world.open(&one, "f", BOTH).unwrap();
@@ -95,7 +95,7 @@ fn a_broken_lock_keeps_everybody_away_at_data_servers_too() {
     assert!(matches!(lock(&three, &other, (false, false)), Err(LockError::Broken(_))));
     let state = own.state.reference();
     assert_eq!(error(cluster.vouch("a", &own, state, false)), ServiceError::BadLayout);
-    let test = world.service.test_state(world.caller(&one), granted);
+    let test = world.service.state.test_state(world.caller(&one), granted);
     assert_eq!(test, Err(ServiceError::StaleStateId));
     // Nor does a repair begin before that.
     assert_eq!(lock(&three, &other, (true, true)), Err(ServiceError::Delay.into()));
@@ -312,8 +312,9 @@ fn a_file_reaches_as_far_as_it_was_written_before_its_lock_is_given_up() {
     let lock = |client, opened: &Opened| {
         world.lock(client, opened, "owner", (0, 8), LockKind::Write).unwrap()
     };
-    let unlock =
-        |caller, opened: &Opened, lock| service.unlock(caller, opened.state.handle(), lock, 0, 8);
+    let unlock = |caller, opened: &Opened, lock| {
+        service.locks.unlock(caller, opened.state.handle(), lock, 0, 8)
+    };
     let own = world.open(&one, "f", BOTH).unwrap();
     let locked = lock(&one, &own);
     cluster.get(&one, &own, true).unwrap();
@@ -357,7 +358,7 @@ impl Appending {
 
     fn unlock(&self) {
         let (world, handle) = (&self.cluster.world, self.own.state.handle());
-        world.service.unlock(world.patient(&self.one), handle, self.locked, 0, 8).unwrap();
+        world.service.locks.unlock(world.patient(&self.one), handle, self.locked, 0, 8).unwrap();
         assert_eq!(world.service.counts().lock_ranges, 0);
     }
 
@@ -382,7 +383,7 @@ fn lock(service: &Service, caller: Caller<'_>, opened: &Opened) -> Result<StateR
     let (kind, extras) = (LockKind::Write, LockExtras::default());
     let (wait, reclaim) = (false, false);
     let request = LockRequest { owner, offset: 0, length: 8, kind, wait, reclaim, extras };
-    service.lock(caller, opened.state.handle(), &request)
+    service.locks.lock(caller, opened.state.handle(), &request)
 }
 
 #[test]

@@ -248,7 +248,7 @@ fn an_expired_nfs_client_keeps_its_state_until_somebody_needs_it() {
         reclaim: false,
         extras: LockExtras::default(),
     };
-    world.service.lock(world.patient(&other), &handle, &request).unwrap();
+    world.service.locks.lock(world.patient(&other), &handle, &request).unwrap();
     assert_eq!(world.disk.owners(), [b"other".to_vec()]);
     assert!(away.is_gone());
     assert_eq!(world.ear.take(), [Told::Gone(away.key())]);

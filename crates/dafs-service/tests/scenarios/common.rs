@@ -354,7 +354,7 @@ impl World {
             reclaim: false,
             extras: LockExtras::default(),
         };
-        self.service.lock(self.caller(client), opened.state.handle(), &request)
+        self.service.locks.lock(self.caller(client), opened.state.handle(), &request)
     }
 
     pub(crate) fn close(&self, client: &Arc<Client>, opened: &Opened) {

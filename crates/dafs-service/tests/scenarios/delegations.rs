@@ -208,7 +208,7 @@ fn a_state_id_of_a_delegation_allows_what_the_delegation_does() {
     assert_eq!(io(&one, MODE_READ), Ok(()));
     assert_eq!(io(&one, MODE_WRITE), Err(ServiceError::OpenMode));
     assert_eq!(io(&two, MODE_READ), Err(ServiceError::BadStateId));
-    let test = world.service.test_state(world.caller(&one), delegation.state);
+    let test = world.service.state.test_state(world.caller(&one), delegation.state);
     assert_eq!(test, Ok(StateKind::Delegation));
     let free = world.service.free_state(world.caller(&one), delegation.state);
     assert_eq!(free, Err(ServiceError::LocksHeld));
@@ -297,7 +297,7 @@ fn what_is_not_returned_within_a_lease_is_revoked() {
     let revoked = ServiceError::DelegRevoked;
     assert!(holder.status().recallable_revoked);
     assert_eq!(error(world.service.io_file(caller, &handle, state, MODE_READ)), revoked);
-    assert_eq!(world.service.test_state(caller, state), Err(revoked));
+    assert_eq!(world.service.state.test_state(caller, state), Err(revoked));
     assert_eq!(give_back(&world, &holder, &handle, state), Err(revoked));
     let open = opened.state.reference();
     assert!(world.service.io_file(caller, &handle, open, MODE_WRITE).is_ok());

@@ -42,7 +42,7 @@ pub(crate) fn try_lock(
     let owner = LockOwner::Open(opened.state.id().into());
     let request = LockRequest { owner, offset, length, kind, wait: false, reclaim: false, extras };
     let caller = world.patient(client);
-    world.service.lock(caller, opened.state.handle(), &request).map(drop)
+    world.service.locks.lock(caller, opened.state.handle(), &request).map(drop)
 }
 
 fn keep(world: &World, client: &Arc<Client>, opened: &Opened, range: (u64, u64)) {
@@ -68,7 +68,7 @@ fn wait(
     let (owner, kind) = (LockOwner::Open(opened.state.id().into()), LockKind::Write);
     let (wait, reclaim, extras) = (true, false, PLAIN);
     let request = LockRequest { owner, offset, length, kind, wait, reclaim, extras };
-    world.service.lock(world.patient(client), opened.state.handle(), &request).map(drop)
+    world.service.locks.lock(world.patient(client), opened.state.handle(), &request).map(drop)
 }
 
 fn repair(
@@ -88,7 +88,7 @@ fn unlock(
 ) -> Result<(), ServiceError> {
     let state = opened.state.id().into();
     let caller = world.patient(client);
-    world.service.unlock(caller, opened.state.handle(), state, offset, length).map(drop)
+    world.service.locks.unlock(caller, opened.state.handle(), state, offset, length).map(drop)
 }
 
 fn broken(result: Result<(), LockError>) -> LockConflict {
@@ -107,7 +107,7 @@ fn denied(result: Result<(), LockError>) -> LockConflict {
 
 /// The states of the persistent locks: first byte, state, and true for a repair.
 fn standing(world: &World) -> Vec<(u64, LockStanding, bool)> {
-    let infos = world.service.locks_info(100, world.now_ns.get());
+    let infos = world.service.locks.info(100, world.now_ns.get());
     let kept = infos.iter().filter(|info| info.persist);
     let mut all: Vec<_> = kept.map(|info| (info.offset, info.standing, info.repair)).collect();
     all.sort_by_key(|(offset, ..)| *offset);
@@ -115,7 +115,7 @@ fn standing(world: &World) -> Vec<(u64, LockStanding, bool)> {
 }
 
 fn span(world: &World, handle: &Handle, offset: u64, length: u64) -> Result<(), ServiceError> {
-    world.service.check_span(handle, offset, length)
+    world.service.locks.check_span(handle, offset, length)
 }
 
 #[test]
@@ -159,7 +159,7 @@ fn a_client_that_restarts_leaves_a_broken_lock_that_is_repaired() {
         standing(&world),
         [(10, LockStanding::Broken, false), (40, LockStanding::Broken, false)]
     );
-    let infos = world.service.locks_info(100, world.now_ns.get());
+    let infos = world.service.locks.info(100, world.now_ns.get());
     assert!(infos.iter().all(|info| info.handle == handle), "{infos:?}");
     assert!(world.disk.locks.lock().unwrap().iter().all(|record| record.broken));
     let former = LockConflict {
@@ -175,7 +175,7 @@ fn a_client_that_restarts_leaves_a_broken_lock_that_is_repaired() {
         assert_eq!(broken(write(&world, &two, &theirs, (15, 1))), former);
         assert_eq!(broken(write(&world, &again, &mine, (0, u64::MAX))), former);
         let kind = LockKind::Read;
-        let tested = world.service.lock_test(world.caller(&two), &handle, b"x", 19, 1, kind);
+        let tested = world.service.locks.test(world.caller(&two), &handle, b"x", 19, 1, kind);
         assert_eq!(broken(tested), former);
     }
     // The plain lock ended with its holder, and the bytes between are free.
@@ -297,7 +297,7 @@ fn a_lapsed_lock_stays_its_holders_until_somebody_wants_it() {
         reclaim: false,
         extras: PLAIN,
     };
-    let hasty = world.service.lock(world.caller(&two), &handle, &request);
+    let hasty = world.service.locks.lock(world.caller(&two), &handle, &request);
     assert_eq!(hasty, Err(ServiceError::WouldWait.into()));
     assert_eq!(world.service.counts().broken_locks, 0);
     // The first conflicting request breaks it and gets that answer.
@@ -448,12 +448,12 @@ fn who_may_not_wait_gets_no_persistent_lock() {
         reclaim: false,
         extras: PERSIST,
     };
-    let hasty = world.service.lock(world.caller(&one), &handle, &request);
+    let hasty = world.service.locks.lock(world.caller(&one), &handle, &request);
     assert_eq!(hasty, Err(ServiceError::WouldWait.into()));
     assert_eq!(world.service.counts().lock_ranges, 0);
-    world.service.lock(world.patient(&one), &handle, &request).unwrap();
+    world.service.locks.lock(world.patient(&one), &handle, &request).unwrap();
     let state = mine.state.id().into();
-    let hasty = world.service.unlock(world.caller(&one), &handle, state, 0, 10);
+    let hasty = world.service.locks.unlock(world.caller(&one), &handle, state, 0, 10);
     assert_eq!(hasty, Err(ServiceError::WouldWait));
     let hasty = world.service.close(world.caller(&one), &handle, mine.state.id());
     assert_eq!(hasty, Err(ServiceError::WouldWait));
@@ -464,7 +464,7 @@ fn who_may_not_wait_gets_no_persistent_lock() {
     let owner = LockOwner::New { open: theirs.state.reference(), owner: b"l" };
     let refused = LockRequest { owner, ..request };
     let not_supported = Err(ServiceError::NotSupported.into());
-    assert_eq!(world.service.lock(world.patient(&nfs), &handle, &refused), not_supported);
+    assert_eq!(world.service.locks.lock(world.patient(&nfs), &handle, &refused), not_supported);
     assert_eq!(world.patient(&one).wait, Wait::Allowed);
 }
 
@@ -510,7 +510,7 @@ fn reclaim_lock(
     let owner = LockOwner::Open(opened.state.id().into());
     let kind = LockKind::Write;
     let request = LockRequest { owner, offset, length, kind, wait: false, reclaim: true, extras };
-    world.service.lock(world.patient(client), opened.state.handle(), &request).map(drop)
+    world.service.locks.lock(world.patient(client), opened.state.handle(), &request).map(drop)
 }
 
 fn open(world: &World, client: &Arc<Client>) -> Result<Opened, ServiceError> {

@@ -127,7 +127,7 @@ fn an_open_is_taken_back_though_data_servers_stay_away_and_others_wait_for_its_e
         reclaim: true,
         extras: Default::default(),
     };
-    world.service.lock(world.caller(&one), &handle, &request).unwrap();
+    world.service.locks.lock(world.caller(&one), &handle, &request).unwrap();
     let delegated = OpenRequest {
         target: OpenTarget::Handle(&handle),
         claim: OpenClaim::Previous(Some(DelegationKind::Write)),

@@ -23,7 +23,7 @@ fn test(
     range: (u64, u64),
 ) -> Result<(), LockError> {
     let (caller, handle) = (world.caller(client), opened.state.handle());
-    world.service.lock_test(caller, handle, owner.as_bytes(), range.0, range.1, LockKind::Read)
+    world.service.locks.test(caller, handle, owner.as_bytes(), range.0, range.1, LockKind::Read)
 }
 
 #[test]
@@ -64,7 +64,7 @@ fn locks_of_two_owners_exclude_each_other() {
             reclaim: false,
             extras: LockExtras::default(),
         };
-        world.service.lock(world.caller(&one), mine.state.handle(), &request)
+        world.service.locks.lock(world.caller(&one), mine.state.handle(), &request)
     };
     assert_eq!(existing(first), Err(ServiceError::OldStateId.into()));
     let third = existing(second).unwrap();
@@ -72,7 +72,7 @@ fn locks_of_two_owners_exclude_each_other() {
     assert_eq!(test(&world, &two, &theirs, "l", (15, 1)), Ok(()));
     let handle = *mine.state.handle();
     let unlock = |state, offset, length| {
-        world.service.unlock(world.caller(&one), &handle, state, offset, length)
+        world.service.locks.unlock(world.caller(&one), &handle, state, offset, length)
     };
     let fourth = unlock(third, 0, u64::MAX).unwrap();
     assert_eq!(fourth.seqid, 4);
@@ -102,7 +102,7 @@ fn a_lock_needs_an_open_that_allows_it() {
     assert!(io(MODE_READ).is_ok());
     assert_eq!(error(io(MODE_WRITE)), ServiceError::OpenMode);
     // It is not an open.
-    let open = world.service.open_state(world.caller(&client), &handle, lock);
+    let open = world.service.state.open_state(world.caller(&client), &handle, lock);
     assert_eq!(error(open), ServiceError::BadStateId);
 }
 
@@ -113,16 +113,16 @@ fn locks_end_with_their_open_or_are_freed_when_empty() {
     let opened = world.open(&client, "f", BOTH).unwrap();
     let (caller, handle) = (world.caller(&client), *opened.state.handle());
     let lock = world.lock(&client, &opened, "l", (0, 1), LockKind::Write).unwrap();
-    assert_eq!(world.service.test_state(caller, lock), Ok(StateKind::Lock));
+    assert_eq!(world.service.state.test_state(caller, lock), Ok(StateKind::Lock));
     assert_eq!(world.service.free_state(caller, lock), Err(ServiceError::LocksHeld));
-    let lock = world.service.unlock(caller, &handle, lock, 0, 1).unwrap();
+    let lock = world.service.locks.unlock(caller, &handle, lock, 0, 1).unwrap();
     let old = StateRef { seqid: 1, ..lock };
     assert_eq!(world.service.free_state(caller, old), Err(ServiceError::OldStateId));
     world.service.free_state(caller, lock).unwrap();
     assert_eq!(world.service.free_state(caller, lock), Err(ServiceError::BadStateId));
     let lock = world.lock(&client, &opened, "l", (0, 1), LockKind::Write).unwrap();
     world.close(&client, &opened);
-    assert_eq!(world.service.test_state(caller, lock), Err(ServiceError::StaleStateId));
+    assert_eq!(world.service.state.test_state(caller, lock), Err(ServiceError::StaleStateId));
     let counts = world.service.counts();
     assert_eq!((counts.opens, counts.locks, counts.lock_ranges), (0, 0, 0));
 }
@@ -146,7 +146,7 @@ fn those_who_wait_are_told_in_order_and_once() {
             reclaim: false,
             extras: LockExtras::default(),
         };
-        world.service.lock(world.caller(&clients[at]), &handle, &request)
+        world.service.locks.lock(world.caller(&clients[at]), &handle, &request)
     };
     let held = lock(0, false, (0, 100)).unwrap();
     assert!(lock(1, true, (0, 10)).is_err());
@@ -155,7 +155,11 @@ fn those_who_wait_are_told_in_order_and_once() {
     assert!(lock(1, true, (0, 10)).is_err());
     assert_eq!(world.service.counts().lock_waiters, 2);
     let unlock = |state, offset, length| {
-        world.service.unlock(world.caller(&clients[0]), &handle, state, offset, length).unwrap()
+        world
+            .service
+            .locks
+            .unlock(world.caller(&clients[0]), &handle, state, offset, length)
+            .unwrap()
     };
     let held = unlock(held, 50, 50);
     assert_eq!(world.ear.take(), []);
@@ -192,7 +196,8 @@ fn waiting_is_bounded_for_each_file() {
             reclaim: false,
             extras: LockExtras::default(),
         };
-        let asked = world.service.lock(world.caller(&client), opened.state.handle(), &request);
+        let asked =
+            world.service.locks.lock(world.caller(&client), opened.state.handle(), &request);
         assert!(matches!(asked, Err(LockError::Denied(_))));
     }
     let waiting = world.service.counts().lock_waiters;
@@ -221,14 +226,14 @@ fn who_waits_for_a_client_that_is_gone_is_told_when_its_lease_ends() {
         extras: LockExtras::default(),
     };
     let (caller, handle) = (world.caller(&waiting), opened.state.handle());
-    assert!(world.service.lock(caller, handle, &request).is_err());
+    assert!(world.service.locks.lock(caller, handle, &request).is_err());
     world.pass_with(&[&waiting], LEASE_NS / 2);
     world.pass_with(&[&waiting], LEASE_NS / 3);
     assert_eq!(world.ear.take(), []);
     world.pass_with(&[&waiting], LEASE_NS / 3);
     let told = world.ear.take();
     assert!(told.contains(&Told::LockAvailable(waiting.key(), *handle, b"l".to_vec())), "{told:?}");
-    world.service.lock(world.caller(&waiting), handle, &request).unwrap();
+    world.service.locks.lock(world.caller(&waiting), handle, &request).unwrap();
 }
 
 /// The first release wakes the last waiter, and no other state is on the file then.
@@ -253,7 +258,10 @@ fn a_close_releases_all_locks_even_when_it_wakes_somebody() {
         extras: LockExtras::default(),
     };
     let (caller, handle) = (world.caller(&client), *opened.state.handle());
-    assert!(matches!(world.service.lock(caller, &handle, &request), Err(LockError::Denied(_))));
+    assert!(matches!(
+        world.service.locks.lock(caller, &handle, &request),
+        Err(LockError::Denied(_))
+    ));
     world.close(&client, &opened);
     let counts = world.service.counts();
     assert_eq!((counts.locks, counts.lock_ranges, counts.lock_waiters), (0, 0, 0));
@@ -271,7 +279,7 @@ fn ranges_are_bounded_even_when_unlocking_makes_them() {
     let lock = world.lock(&client, &opened, "l", all, LockKind::Write).unwrap();
     let unlock = |offset, length| {
         let state = StateRef { seqid: 0, ..lock };
-        world.service.unlock(world.caller(&client), &handle, state, offset, length)
+        world.service.locks.unlock(world.caller(&client), &handle, state, offset, length)
     };
     let mut at = 1;
     while unlock(at, 1).is_ok() {
@@ -308,11 +316,11 @@ fn locks_of_both_protocols_exclude_each_other() {
             reclaim: false,
             extras: LockExtras::default(),
         };
-        world.service.lock(world.caller(&dafs), &handle, &request)
+        world.service.locks.lock(world.caller(&dafs), &handle, &request)
     };
     let lock = world.lock(&nfs, &mine, "l", (0, 10), LockKind::Write).unwrap();
     assert!(matches!(by_open(true), Err(LockError::Denied(_))));
-    world.service.unlock(world.caller(&nfs), &handle, lock, 0, 10).unwrap();
+    world.service.locks.unlock(world.caller(&nfs), &handle, lock, 0, 10).unwrap();
     let request = LockRequest {
         owner: LockOwner::New { open: mine.state.reference(), owner: b"l" },
         offset: 0,
@@ -322,7 +330,7 @@ fn locks_of_both_protocols_exclude_each_other() {
         reclaim: false,
         extras: LockExtras::default(),
     };
-    let wait = || world.service.lock(world.caller(&nfs), &handle, &request);
+    let wait = || world.service.locks.lock(world.caller(&nfs), &handle, &request);
     assert!(matches!(wait(), Err(LockError::Denied(turn)) if turn.client == dafs.key()));
     assert_eq!(world.ear.take(), []);
     world.pass_with(&[&nfs, &dafs], 2 * SECOND_NS);
@@ -333,6 +341,6 @@ fn locks_of_both_protocols_exclude_each_other() {
     world.close(&nfs, &mine);
     by_open(false).unwrap();
     let state = theirs.state.id().into();
-    world.service.unlock(world.caller(&dafs), &handle, state, 0, u64::MAX).unwrap();
+    world.service.locks.unlock(world.caller(&dafs), &handle, state, 0, u64::MAX).unwrap();
     assert_eq!(world.service.counts().lock_ranges, 0);
 }

@@ -98,7 +98,7 @@ fn locks_are_reclaimed() {
             reclaim,
             extras: Default::default(),
         };
-        world.service.lock(world.caller(&a), &handle, &request).map(|state| state.seqid)
+        world.service.locks.lock(world.caller(&a), &handle, &request).map(|state| state.seqid)
     };
     assert_eq!(lock(false), Err(ServiceError::Grace.into()));
     assert_eq!(lock(true), Ok(1));
@@ -142,7 +142,7 @@ fn two_clients_cannot_reclaim_the_same() {
             reclaim,
             extras: Default::default(),
         };
-        world.service.lock(world.caller(client), &handle, &request).map(|_| ())
+        world.service.locks.lock(world.caller(client), &handle, &request).map(|_| ())
     };
     assert_eq!(lock(&a, true), Ok(()));
     assert_eq!(lock(&b, true), Ok(()));

@@ -117,9 +117,13 @@ fn denials_and_locks_exclude_between_threads() {
                         reclaim: false,
                         extras: LockExtras::default(),
                     };
-                    if let Ok(lock) = actor.service.lock(actor.caller(), &handle, &request) {
+                    if let Ok(lock) = actor.service.locks.lock(actor.caller(), &handle, &request) {
                         inside(lock_holders);
-                        actor.service.unlock(actor.caller(), &handle, lock, 0, u64::MAX).unwrap();
+                        actor
+                            .service
+                            .locks
+                            .unlock(actor.caller(), &handle, lock, 0, u64::MAX)
+                            .unwrap();
                     }
                     let id = opened.state.id();
                     actor.service.close(actor.caller(), &handle, id).unwrap();

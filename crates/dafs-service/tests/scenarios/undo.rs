@@ -27,7 +27,7 @@ struct Undoing {
 impl Undoing {
     fn new() -> Self {
         let undoing = Self { world: World::new(), dir: tempfile::tempdir().unwrap() };
-        undoing.world.service.keep_undo_in(&undoing.logs()).unwrap();
+        undoing.world.service.locks.keep_undo_in(&undoing.logs()).unwrap();
         undoing
     }
 
@@ -37,7 +37,7 @@ impl Undoing {
 
     fn restart(&mut self) -> Result<(), UndoError> {
         self.world.restart();
-        self.world.service.keep_undo_in(&self.logs())
+        self.world.service.locks.keep_undo_in(&self.logs())
     }
 
     fn client(&self, name: &str, verifier: u64) -> Arc<Client> {
@@ -82,7 +82,7 @@ impl Undoing {
         let owner = LockOwner::Open(opened.state.id().into());
         let request = LockRequest { owner, offset, length, kind, wait: false, reclaim, extras };
         let caller = self.world.patient(client);
-        self.world.service.lock(caller, opened.state.handle(), &request).map(drop)
+        self.world.service.locks.lock(caller, opened.state.handle(), &request).map(drop)
     }
 
     fn unlock(
@@ -93,12 +93,12 @@ impl Undoing {
     ) -> Result<(), ServiceError> {
         let (caller, state) = (self.world.patient(client), opened.state.id().into());
         let handle = opened.state.handle();
-        self.world.service.unlock(caller, handle, state, offset, length).map(drop)
+        self.world.service.locks.unlock(caller, handle, state, offset, length).map(drop)
     }
 
     fn abort(&self, client: &Arc<Client>, opened: &Opened) -> Result<(), ServiceError> {
         let caller = self.world.patient(client);
-        self.world.service.abort_lock(caller, opened.state.handle(), opened.state.id())
+        self.world.service.locks.abort(caller, opened.state.handle(), opened.state.id())
     }
 
     fn write(&self, client: &Arc<Client>, opened: &Opened, offset: u64, bytes: &[u8]) {
@@ -176,7 +176,7 @@ fn what_is_unlocked_or_closed_stays_and_what_is_aborted_goes() {
     undoing.change(&one, &file);
     assert_eq!(undoing.content(), AFTER);
     assert_eq!(undoing.logged(), 1);
-    let infos = undoing.world.service.locks_info(10, undoing.world.now_ns.get());
+    let infos = undoing.world.service.locks.info(10, undoing.world.now_ns.get());
     assert!(matches!(&infos[..], [info] if info.autorecover && !info.persist), "{infos:?}");
     undoing.abort(&one, &file).unwrap();
     assert_eq!((undoing.content(), undoing.logged()), (BEFORE.to_vec(), 0));
@@ -225,7 +225,7 @@ fn a_change_of_size_that_saves_much_is_left_to_those_who_may_wait() {
     undoing.lock(&one, &file, RECOVER).unwrap();
     let service = &undoing.world.service;
     let elsewhere = Elsewhere::default();
-    service.undo_elsewhere(elsewhere.spawn());
+    service.locks.undo_elsewhere(elsewhere.spawn());
     let size = SetAttr { size: Some(0), ..SetAttr::default() };
     let (handle, state) = (file.state.handle(), file.state.reference());
     let cut = |caller| service.setattr(caller, handle, state, &size).map(|attr| attr.size);
@@ -250,7 +250,7 @@ fn a_tick_leaves_the_disk_to_others() {
     let (one, two) = (undoing.client("a", 1), undoing.client("b", 1));
     let mine = undoing.filled(&one);
     let elsewhere = Elsewhere::default();
-    undoing.world.service.undo_elsewhere(elsewhere.spawn());
+    undoing.world.service.locks.undo_elsewhere(elsewhere.spawn());
     undoing.lock(&one, &mine, RECOVER).unwrap();
     undoing.change(&one, &mine);
     // The client restarts.
@@ -297,7 +297,7 @@ fn nobody_gets_a_lock_before_the_changes_of_the_last_holder_are_undone() {
             let extras = PLAIN;
             let request = LockRequest { owner, offset: 5, length: 1, kind, wait, reclaim, extras };
             let try_lock = |caller| {
-                undoing.world.service.lock(caller, opened.state.handle(), &request).map(drop)
+                undoing.world.service.locks.lock(caller, opened.state.handle(), &request).map(drop)
             };
             let waits = Err(LockError::Service(ServiceError::WouldWait));
             assert_eq!(try_lock(undoing.world.caller(&nfs)), waits);
@@ -364,7 +364,7 @@ fn a_persistent_lock_keeps_its_changes_until_somebody_else_comes() {
         assert_eq!((undoing.content(), undoing.logged()), (AFTER.to_vec(), 1), "breakable");
         let theirs = undoing.open(&two);
         assert!(matches!(undoing.lock(&two, &theirs, PLAIN), Err(LockError::Broken(_))));
-        let broken = undoing.world.service.check_span(&handle, 0, 1);
+        let broken = undoing.world.service.locks.check_span(&handle, 0, 1);
         assert_eq!(broken, Err(ServiceError::LockBroken), "nobody sees what is half done");
         undoing.lock(&two, &theirs, REPAIR).unwrap();
         assert_eq!((undoing.content(), undoing.logged()), (BEFORE.to_vec(), 0));
@@ -409,7 +409,7 @@ fn what_cannot_be_undone_is_not_promised() {
     let theirs = undoing.open(&stranger);
     assert_eq!(undoing.abort(&stranger, &theirs), Err(StoreError::Invalid.into()));
     let foreign = undoing.world.patient(&stranger);
-    let aborted = undoing.world.service.abort_lock(foreign, mine.state.handle(), mine.state.id());
+    let aborted = undoing.world.service.locks.abort(foreign, mine.state.handle(), mine.state.id());
     assert_eq!(aborted, Err(ServiceError::BadStateId));
     // Without a directory for logs there is no such lock.
     let world = World::new();
@@ -470,10 +470,10 @@ fn what_cannot_be_put_back_is_told_and_tried_again_later_and_later() {
     undoing.change(&one, &mine);
     undoing.world.restart();
     undoing.world.serve(&[("", true)]);
-    undoing.world.service.keep_undo_in(&undoing.logs()).unwrap();
+    undoing.world.service.locks.keep_undo_in(&undoing.logs()).unwrap();
     let elsewhere = Elsewhere::default();
     let service = &undoing.world.service;
-    service.undo_elsewhere(elsewhere.spawn());
+    service.locks.undo_elsewhere(elsewhere.spawn());
     let two = undoing.client("b", 1);
     let again = undoing.client("a", 2);
     let mut tried = 0;
@@ -482,7 +482,7 @@ fn what_cannot_be_put_back_is_told_and_tried_again_later_and_later() {
         tried += elsewhere.run();
     }
     assert!((4..=8).contains(&tried), "{tried} times in 100 seconds");
-    let infos = service.locks_info(10, undoing.world.now_ns.get());
+    let infos = service.locks.info(10, undoing.world.now_ns.get());
     let [info] = &infos[..] else { panic!("{infos:?}") };
     assert_eq!((info.standing, &*info.holder.name), (LockStanding::Undone, &b"a"[..]));
     assert!(info.trouble.as_ref().unwrap().contains("read-only"), "{info:?}");
@@ -494,7 +494,7 @@ fn what_cannot_be_put_back_is_told_and_tried_again_later_and_later() {
         elsewhere.run();
     }
     assert_eq!(undoing.logged(), 0);
-    assert_eq!(service.locks_info(10, undoing.world.now_ns.get()), []);
+    assert_eq!(service.locks.info(10, undoing.world.now_ns.get()), []);
     undoing.world.serve(&[("", false)]);
     assert_eq!(undoing.content(), BEFORE);
 }

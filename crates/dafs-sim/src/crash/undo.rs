@@ -273,7 +273,7 @@ impl UndoDirectory {
         let namespace = Namespace::new(vec![export]).map_err(io::Error::other)?;
         let service = Service::new(ServiceConfig::new(crate::limits::LEASE, 1), namespace);
         let starts = (known.is_none() || undo_list_instance(&list)? == known)
-            && service.keep_undo_in(&copy).is_ok();
+            && service.locks.keep_undo_in(&copy).is_ok();
         std::fs::remove_dir_all(&copy)?;
         match std::fs::remove_file(list) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),

@@ -46,8 +46,8 @@ impl Plan {
             service.io_file(caller, &self.target, self.target_state, WRITE).map_err(of_io)?;
         // A count of zero means all of the rest here.
         let length = if self.count == 0 { u64::MAX } else { self.count };
-        service.check_span(&self.source, self.source_offset, length).map_err(of_io)?;
-        service.check_span(&self.target, self.target_offset, length).map_err(of_io)?;
+        service.locks.check_span(&self.source, self.source_offset, length).map_err(of_io)?;
+        service.locks.check_span(&self.target, self.target_offset, length).map_err(of_io)?;
         Ok((source, target))
     }
 

@@ -54,8 +54,8 @@ pub(crate) fn clone(cx: &mut OpContext<'_>, args: &CloneArgs) -> OpResult {
     if from.checked_add(args.count).is_none() || to.checked_add(args.count).is_none() {
         return Err(Status::Inval.into());
     }
-    service.check_span(&source_handle, from, args.count).map_err(of_io)?;
-    service.check_span(&cx.current()?, to, args.count).map_err(of_io)?;
+    service.locks.check_span(&source_handle, from, args.count).map_err(of_io)?;
+    service.locks.check_span(&cx.current()?, to, args.count).map_err(of_io)?;
     // Beyond its end the source has no data to share (RFC 7862 15.13.3).
     if from + args.count > source.attr()?.size {
         return Err(Status::Inval.into());
