@@ -93,7 +93,7 @@ impl Service {
         let _change = self.conflicts.begin_change(caller, export.key(handle), None)?;
         let set = export.store().set_acl(&cred, &handle.file, acl);
         // Rights that were removed just now must not be used from the cache.
-        self.stateless.forget(handle);
+        self.opens.stateless.forget(handle);
         Ok(set?)
     }
 }

@@ -99,7 +99,7 @@ impl Service {
                 if self.state.writers.must_wait_to_cut(&export.key(handle), size, caller.wait) {
                     return Err(ServiceError::WouldWait);
                 }
-                Some(self.io_file(caller, handle, state, need)?)
+                Some(self.opens.io_file(caller, handle, state, need)?)
             }
             None => None,
         };

@@ -86,7 +86,9 @@ pub use metrics::{
 };
 pub use names::{EntrySink, RemoveKind};
 pub use network::{AddressRange, Admits, Flavour};
-pub use open::{OpenClaim, OpenHow, OpenRequest, OpenState, OpenTarget, Opened, RemoveMode, Share};
+pub use open::{
+    OpenClaim, OpenHow, OpenRequest, OpenState, OpenTarget, Opened, Opens, RemoveMode, Share,
+};
 pub use pool::{Job, Pool};
 pub use records::{ClientRecord, ClientRecords, FileRecords, NoRecords, RecordsError};
 pub use replies::{
@@ -107,7 +109,6 @@ use export::Exports;
 use grace::Grace;
 use index::Held;
 use lock::LockLog;
-use stateless::StatelessFiles;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -199,7 +200,8 @@ pub struct Service {
     pub delegations: Arc<Delegations>,
     /// Byte-range locks.
     pub locks: Arc<Locks>,
-    stateless: StatelessFiles,
+    /// Opens.
+    pub opens: Opens,
     /// The replies of sessions that have ended.
     pub replies: Replies,
     /// Changes whose replies survive a crash.
@@ -305,7 +307,9 @@ impl Service {
         let conflicts = Conflicts::new(exports.clone(), clients.clone(), layouts.clone());
         let conflicts = Arc::new(conflicts);
         let delegations = Arc::new(Delegations::new(conflicts.clone()));
-        let locks = Locks::new(conflicts.clone(), delegations.clone(), lock_log);
+        let locks = Arc::new(Locks::new(conflicts.clone(), delegations.clone(), lock_log));
+        let opens =
+            Opens::new(conflicts.clone(), fences.clone(), delegations.clone(), locks.clone());
         Self {
             state,
             stateless_client: Client::stateless(b""),
@@ -315,10 +319,10 @@ impl Service {
             exports,
             clients,
             layouts,
-            locks: Arc::new(locks),
+            locks,
+            opens,
             delegations,
             conflicts,
-            stateless: StatelessFiles::new(),
             names: (0..NAME_LOCKS).map(|_| Mutex::new(())).collect(),
             metrics: Metrics::default(),
             swept_ns: AtomicU64::new(0),
@@ -352,7 +356,7 @@ impl Service {
     pub fn replace_namespace(&self, namespace: Namespace) {
         let namespace = Arc::new(namespace);
         self.exports.replace(namespace.clone());
-        self.stateless.clear();
+        self.opens.stateless.clear();
         let mut ended = Ended::default();
         let mut table = self.state.lock();
         let gone = |held: &Held| namespace.export(held.handle()).is_err();
@@ -411,7 +415,7 @@ impl Service {
             fenced_layouts,
             attribute_queries,
             revoked: counts.revoked,
-            stateless_files: self.stateless.len(),
+            stateless_files: self.opens.stateless.len(),
             undo_files: self.state.writers.undo.len(),
             ended_sessions: self.replies.len(),
             fences,
@@ -448,7 +452,7 @@ impl Service {
             self.take_local_changes(now_ns);
         }
         if is_due(&self.swept_ns, now_ns, limits::SWEEP_EVERY_NS) {
-            self.stateless.sweep(now_ns);
+            self.opens.stateless.sweep(now_ns);
             self.fences.sweep();
             self.locks.sweep();
         }

@@ -186,7 +186,7 @@ impl Service {
             match self.conflicts.try_removal(caller, None, Some((export.key(&handle), mode))) {
                 Ok(_removal) => {
                     let removed = export.store().remove_known(&cred, &dir.file, name, &file);
-                    self.stateless.forget(&handle);
+                    self.opens.stateless.forget(&handle);
                     return Ok(removed?);
                 }
                 Err(blocked) => {
@@ -244,7 +244,7 @@ impl Service {
                 Ok(_guards) => {
                     let renamed = store.rename(&cred, &from_dir.file, from, &to_dir.file, to);
                     if let Some(handle) = target {
-                        self.stateless.forget(&handle);
+                        self.opens.stateless.forget(&handle);
                     }
                     let (mut from, mut to) = renamed?;
                     if source.is_some() && source == target {

@@ -12,6 +12,7 @@ use crate::error::ServiceError;
 use crate::export::{Export, Touch};
 use crate::handle::Handle;
 use crate::limits::{STATELESS_FILES_MAX, STATELESS_IDLE_NS, STATELESS_RIGHTS_NS};
+use crate::open::Opens;
 use crate::{Caller, Result, Service};
 use dafs_store::{
     Attr, CreateHow, Cred, DirChange, OpenFile, OpenMode, SetAttr, StoreError, TimeSpec, Wait,
@@ -167,7 +168,7 @@ impl StatelessFiles {
     }
 }
 
-impl Service {
+impl Opens {
     /// Returns a file to read or write for a caller without opens. The owner of a file may always
     /// do both, because a client checks the rights when it opens a file and not when it uses it
     /// (RFC 1813 4.4).
@@ -180,7 +181,7 @@ impl Service {
         handle: &Handle,
         need: OpenMode,
     ) -> Result<StatelessFile> {
-        let namespace = self.namespace();
+        let namespace = self.exports.namespace();
         let export = namespace.export(handle)?;
         if need.write {
             export.writable()?;
@@ -218,7 +219,9 @@ impl Service {
         let entry = Entry { handle: *handle, cred, mode, file, rights, used_ns: now_ns };
         drop(self.stateless.keep(entry));
     }
+}
 
+impl Service {
     /// Makes or finds a regular file for a caller without opens.
     ///
     /// # Errors
@@ -252,7 +255,7 @@ impl Service {
             Ok(made) => {
                 let handle = Handle { fs: dir.fs, file: made.id };
                 let file = self.state.writers.count(export.key(&handle), mode, made.file);
-                self.keep_file(&handle, &cred, mode, &file, &made.attr, caller.now_ns);
+                self.opens.keep_file(&handle, &cred, mode, &file, &made.attr, caller.now_ns);
                 let (attr, dir, created) = (made.attr, made.dir, made.created);
                 Ok(StatelessCreated { handle, attr, dir, created })
             }

@@ -171,8 +171,8 @@ impl Context<'_> {
         let data = matches!(how, OpenHow::Create(_, SetAttr { size: Some(_), .. }));
         let touch = if data { Touch::Data } else { Touch::Object };
         if !exclusive && !self.waits_for(reached, touch) {
-            let opened =
-                self.call_service_raw(call, |service, caller| service.open(caller, &request))?;
+            let opened = self
+                .call_service_raw(call, |service, caller| service.opens.open(caller, &request))?;
             return self.answer_open(call, opened, (reached, components), named);
         }
         let place = Place::of(target);
@@ -182,7 +182,7 @@ impl Context<'_> {
             let (target, by) = (place.target(), place.handle());
             let request = OpenRequest::by_name(by, b"", &owner, share, how);
             let request = OpenRequest { target, claim, deny_delete, share_key, ..request };
-            service.open(caller, &request)
+            service.opens.open(caller, &request)
         };
         let (at, waits) = (*reached, self.waits_for(reached, touch));
         let then = move |context: &mut Context<'_>, call: &Call, opened| {
@@ -232,7 +232,7 @@ impl Context<'_> {
         // Persistent locks that end with the open are released on disk first.
         self.call_or_wait(
             (call, self.lane(&handle)),
-            move |service, caller| service.close(caller, &handle, id),
+            move |service, caller| service.opens.close(caller, &handle, id),
             |context, call, closed| {
                 closed.map_err(convert::status)?;
                 context.reply(call, &Reply::Close)
@@ -245,7 +245,7 @@ impl Context<'_> {
         let share = share(args.share_access, args.share_deny);
         let key = args.share_key.0;
         self.call_service(call, |service, caller| {
-            service.downgrade(caller, &handle, id, share, key)
+            service.opens.downgrade(caller, &handle, id, share, key)
         })?;
         self.reply(call, &Reply::OpenDowngrade)
     }

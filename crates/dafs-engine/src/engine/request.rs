@@ -377,8 +377,9 @@ impl Context<'_> {
         let (handle, id) = (super::convert::handle(fh), super::convert::state_id(id));
         check_span(&self.shared.service, &handle, id == StateId::ANONYMOUS, (offset, bytes))?;
         if id == StateId::ANONYMOUS {
-            let file = self
-                .call_service(call, |service, caller| service.io_file(caller, &handle, id, need))?;
+            let file = self.call_service(call, |service, caller| {
+                service.opens.io_file(caller, &handle, id, need)
+            })?;
             return Ok((file, None));
         }
         let last = self.connection.session.as_ref().and_then(|s| s.last_open.as_ref());

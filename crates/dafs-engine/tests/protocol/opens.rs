@@ -335,11 +335,11 @@ fn opens_of_one_owner_at_once_do_not_disturb_each_other() {
     let open = move |service: &Service, client: &Arc<Client>, cred: &Cred, share, how| {
         let owner = b"owner";
         let request = OpenRequest::by_name(&root, b"f", owner, share, how);
-        service.open(caller(client, cred), &request).map(|opened| opened.state)
+        service.opens.open(caller(client, cred), &request).map(|opened| opened.state)
     };
     let made = open(&service, &client, &maker, both, make).unwrap();
     let caller = caller(&client, &maker);
-    service.close(caller, made.handle(), made.id()).unwrap();
+    service.opens.close(caller, made.handle(), made.id()).unwrap();
     let inner = Arc::new(Mutex::new(None));
     let (kept, nested, nested_client) = (inner.clone(), service.clone(), client.clone());
     world.disk.on_open(move || {
@@ -352,7 +352,7 @@ fn opens_of_one_owner_at_once_do_not_disturb_each_other() {
     assert!(state.file(OpenMode { read: true, write: false }).is_ok());
     assert!(state.file(OpenMode { read: false, write: true }).is_err());
     assert_eq!(service.counts().opens, 1);
-    service.close(caller, state.handle(), state.id()).unwrap();
+    service.opens.close(caller, state.handle(), state.id()).unwrap();
     assert_eq!(service.counts().opens, 0);
 }
 
@@ -369,7 +369,7 @@ fn an_open_under_way_is_refused_when_its_client_is_replaced() {
         let share = Share { read: true, ..Share::default() };
         let owner = b"owner";
         let request = OpenRequest::by_name(&root, b"f", owner, share, how);
-        service.open(caller(&client, &cred), &request).map(|opened| opened.state.id())
+        service.opens.open(caller(&client, &cred), &request).map(|opened| opened.state.id())
     };
     let make = OpenHow::Create(CreateHow::Guarded, SetAttr::default());
     open(make).unwrap();

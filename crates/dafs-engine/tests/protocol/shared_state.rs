@@ -55,7 +55,7 @@ impl NfsClient {
         let how = OpenHow::Create(CreateHow::Unchecked, attr);
         let root = world.service.root();
         let request = OpenRequest::by_name(&root, name, b"owner", share, how);
-        world.service.open(self.caller(), &request).unwrap()
+        world.service.opens.open(self.caller(), &request).unwrap()
     }
 }
 
@@ -84,7 +84,7 @@ fn a_delegation_of_an_nfs_client_makes_dafs_clients_ask_again() {
     assert_eq!(world.status(session, &set(anonymous, size(9))), Status::Ok);
     let file = world.open_with(session, &open).unwrap();
     assert_eq!(world.status(session, &close(file)), Status::Ok);
-    world.service.close(nfs.caller(), &handle, opened.state.id()).unwrap();
+    world.service.opens.close(nfs.caller(), &handle, opened.state.id()).unwrap();
     assert_eq!(world.status(session, &remove(root, b"f", true)), Status::Ok);
 }
 
@@ -101,11 +101,11 @@ fn denials_of_nfs_clients_hold_for_dafs_clients() {
         let root = world.service.root();
         let share = Share { deny_write: true, ..BOTH };
         let request = OpenRequest::by_name(&root, b"f", b"other", share, OpenHow::Existing);
-        world.service.open(nfs.caller(), &request).map(|_| ())
+        world.service.opens.open(nfs.caller(), &request).map(|_| ())
     };
     assert_eq!(refused, Err(dafs_service::ServiceError::ShareDenied));
     assert_eq!(world.status(session, &close(file)), Status::Ok);
-    world.service.close(nfs.caller(), plain.state.handle(), plain.state.id()).unwrap();
+    world.service.opens.close(nfs.caller(), plain.state.handle(), plain.state.id()).unwrap();
     let denying = nfs.open(&world, b"f", Share { deny_write: true, ..BOTH });
     if let Ok(delegation) = denying.delegation {
         let handle = denying.state.handle();

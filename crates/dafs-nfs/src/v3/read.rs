@@ -29,7 +29,7 @@ pub(super) fn only_files(stop: Stop) -> Stop {
 fn read_of(cx: &mut Context<'_>, args: &ReadArgs<'_>) -> Result<(), Stop> {
     let handle = cx.handle(args.file)?;
     let StatelessFile { file, mut attr } =
-        cx.service().stateless_file(cx.caller(), &handle, READ)?;
+        cx.service().opens.stateless_file(cx.caller(), &handle, READ)?;
     cx.service().locks.check_span(&handle, args.offset, args.count.into())?;
     let wait = cx.wait;
     let wanted = args.count.min(TRANSFER_BYTES_MAX) as usize;

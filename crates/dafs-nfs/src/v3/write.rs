@@ -35,7 +35,7 @@ fn write_of<'a>(cx: &mut Context<'_>, wire: Args<'a>, args: &WriteArgs<'a>) -> R
     if !small && cx.wait == Wait::Never {
         return Err(Stop::Wait);
     }
-    let file = cx.service().stateless_file(cx.caller(), &handle, WRITE)?.file;
+    let file = cx.service().opens.stateless_file(cx.caller(), &handle, WRITE)?.file;
     cx.service().locks.check_span(&handle, args.offset, len as u64)?;
     let verifier = cx.shared.write_verifier.current();
     let written = match io::write_all(&*file, data, args.offset, stability, cx.wait) {

@@ -13,12 +13,13 @@ mod writers;
 pub(crate) use writers::Writers;
 
 use crate::handle::Handle;
+use crate::open::Opens;
 use crate::state::StateRef;
-use crate::{Caller, Result, Service};
+use crate::{Caller, Result};
 use dafs_mem::VolatileSlice;
 use dafs_store::{OpenMode, Stability, StoreError};
 
-impl Service {
+impl Opens {
     /// Writes all of `views` at the end of a file and returns the offset. All of the data must be
     /// in memory already. The thread may wait for the disk. A thread that may not wait gets the
     /// file by [`io_file`](Self::io_file) and has another one call its `append`.

@@ -15,15 +15,49 @@ mod use_state;
 pub(crate) use enter::{Break, Clock};
 
 use crate::Result;
-use crate::client::Client;
-use crate::delegation::{Delegation, DelegationKind, NoDelegation, Want};
+use crate::client::{Client, Clients};
+use crate::delegation::{Delegation, DelegationKind, Delegations, NoDelegation, Want};
+use crate::enter::{Conflicts, State};
 use crate::error::ServiceError;
+use crate::export::Exports;
+use crate::fence::Fences;
 use crate::handle::Handle;
 use crate::index::Life;
+use crate::layout::Layouts;
+use crate::lock::Locks;
 use crate::state::{StateId, StateRef, next_seqid};
+use crate::stateless::StatelessFiles;
 use dafs_store::{Attr, CreateHow, DirChange, OpenFile, OpenMode, SetAttr, StoreError};
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// All opens, and the files of callers without opens.
+pub struct Opens {
+    pub(crate) exports: Arc<Exports>,
+    pub(crate) state: Arc<State>,
+    clients: Arc<Clients>,
+    fences: Arc<Fences>,
+    layouts: Arc<Layouts>,
+    conflicts: Arc<Conflicts>,
+    delegations: Arc<Delegations>,
+    locks: Arc<Locks>,
+    pub(crate) stateless: StatelessFiles,
+}
+
+impl Opens {
+    pub(crate) fn new(
+        conflicts: Arc<Conflicts>,
+        fences: Arc<Fences>,
+        delegations: Arc<Delegations>,
+        locks: Arc<Locks>,
+    ) -> Self {
+        let Conflicts { exports, state, clients, layouts, .. } = &*conflicts;
+        let (exports, state) = (exports.clone(), state.clone());
+        let (clients, layouts) = (clients.clone(), layouts.clone());
+        let stateless = StatelessFiles::new();
+        Self { exports, state, clients, fences, layouts, conflicts, delegations, locks, stateless }
+    }
+}
 
 /// The access of an open, and the access that it denies to others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -1,7 +1,7 @@
 //! OPEN: find or make the file, open it in the store, enter the open, grant a delegation.
 
 use super::enter::Reserved;
-use super::{OpenClaim, OpenHow, OpenRequest, OpenTarget, Opened, covers};
+use super::{OpenClaim, OpenHow, OpenRequest, OpenTarget, Opened, Opens, covers};
 use crate::client::ClientKind;
 use crate::delegation::DelegationState;
 use crate::error::ServiceError;
@@ -10,7 +10,7 @@ use crate::handle::Handle;
 use crate::index::Held;
 use crate::limits::{OPEN_TRIES_MAX, OWNER_BYTES_MAX};
 use crate::table::{Blocked, Ended};
-use crate::{Caller, Result, Service};
+use crate::{Caller, Result};
 use dafs_store::{
     Attr, CreateHow, Created, Cred, DirChange, Kind, OpenFile, OpenMode, SetAttr, StoreError, Wait,
 };
@@ -28,7 +28,7 @@ fn is_directory_there(export: &Export, target: &OpenTarget<'_>) -> bool {
     }
 }
 
-impl Service {
+impl Opens {
     /// Opens a regular file or named attribute.
     ///
     /// # Errors
@@ -57,7 +57,7 @@ impl Service {
             // Grace may have ended during this wait.
             right = self.check_claim(caller, request)?;
         }
-        let namespace = self.namespace();
+        let namespace = self.exports.namespace();
         let export = namespace.export(by)?;
         if request.share.write || creates {
             export.writable()?;
@@ -207,7 +207,7 @@ impl Service {
         let wait = if made.created { Wait::Allowed } else { caller.wait };
         let reserved = self.reserve(Caller { wait, ..caller }, export, request, handle)?;
         let installed = self.install(export, &cred, request, &reserved, made.file);
-        let opened = self.finish_open(
+        let opened = self.finish(
             caller,
             export,
             request,
@@ -277,7 +277,7 @@ impl Service {
             }
             OpenTarget::Handle(_) | OpenTarget::Unlinked { .. } => NO_CHANGE,
         };
-        self.finish_open(caller, export, request, &reserved, installed, change)
+        self.finish(caller, export, request, &reserved, installed, change)
     }
 
     fn reserve(
@@ -308,7 +308,7 @@ impl Service {
     }
 
     /// Completes an open whose file is there, or cancels it.
-    fn finish_open(
+    fn finish(
         &self,
         caller: Caller<'_>,
         export: &Export,
@@ -320,7 +320,7 @@ impl Service {
         let state = reserved.state.clone();
         // The loss of an export meanwhile revoked only opens that were entered before.
         let attr = attr.and_then(|attr| {
-            let namespace = self.namespace();
+            let namespace = self.exports.namespace();
             let export = namespace.export(&state.handle)?;
             state.set_read_only(export.writable().is_err());
             Ok(attr)

@@ -5,7 +5,7 @@
 //!   of that client no more rights than the file does, because state-ids can be guessed.
 //! * I/O takes one lock of a shard and one of the open, both for a few instructions.
 
-use super::{OpenState, Share};
+use super::{OpenState, Opens, Share};
 use crate::client::ClientKind;
 use crate::enter::State;
 use crate::error::ServiceError;
@@ -13,7 +13,7 @@ use crate::handle::Handle;
 use crate::index::Held;
 use crate::state::{StateKind, StateRef, check_seqid, next_seqid};
 use crate::table::Ended;
-use crate::{Break, Caller, Result, Service};
+use crate::{Break, Caller, Result};
 use dafs_store::{AccessMask, OpenFile, OpenMode, StoreError};
 use std::sync::Arc;
 
@@ -71,9 +71,17 @@ impl State {
     ) -> Result<StateKind> {
         self.held(caller, handle, state).map(|held| held.kind())
     }
+
+    /// Checks a state-id and returns its kind (TEST_STATEID).
+    ///
+    /// # Errors
+    /// Those of `check_state`.
+    pub fn test_state(&self, caller: Caller<'_>, state: StateRef) -> Result<StateKind> {
+        self.check_state(caller, None, state)
+    }
 }
 
-impl Service {
+impl Opens {
     /// Returns a file to do I/O on: that of the open, of the open under a lock, or of the
     /// delegation. For a special state-id, the file is opened for this caller now. Then no open may
     /// deny the access, and other clients return their delegations first.
@@ -94,7 +102,7 @@ impl Service {
         }
         if need.write {
             // The export may have become read-only since the open.
-            self.namespace().export(handle)?.writable()?;
+            self.exports.namespace().export(handle)?.writable()?;
         }
         let (uid, file) = match self.state.held(caller, Some(handle), state)? {
             Held::Open(open) => (open.uid, open.file(need)?),
@@ -112,7 +120,7 @@ impl Service {
     /// always may, and execute permission allows reads, because clients check the rights when a
     /// file is opened.
     fn check_user(&self, caller: Caller<'_>, handle: &Handle, need: OpenMode) -> Result<()> {
-        let namespace = self.namespace();
+        let namespace = self.exports.namespace();
         let export = namespace.export(handle)?;
         let cred = export.map_cred(caller.cred);
         let (read, write) = (AccessMask::READ | AccessMask::EXECUTE, AccessMask::MODIFY);
@@ -136,7 +144,7 @@ impl Service {
         if caller.client.kind() == ClientKind::Stateless {
             return self.stateless_file(caller, handle, need).map(|found| found.file);
         }
-        let namespace = self.namespace();
+        let namespace = self.exports.namespace();
         let export = namespace.export(handle)?;
         if need.write {
             export.writable()?;
@@ -245,7 +253,7 @@ impl Service {
     ///
     /// # Errors
     /// `LocksHeld` for one that is in use. Those of the state-id.
-    pub fn free_state(&self, caller: Caller<'_>, state: StateRef) -> Result<()> {
+    pub fn free(&self, caller: Caller<'_>, state: StateRef) -> Result<()> {
         let found = self.state.index.find(state.id);
         let held = found.map_err(|_| ServiceError::BadStateId)?;
         if !Arc::ptr_eq(held.client(), caller.client) {
@@ -271,15 +279,5 @@ impl Service {
         drop(table);
         self.state.finish(ended);
         Ok(())
-    }
-}
-
-impl State {
-    /// Checks a state-id and returns its kind (TEST_STATEID).
-    ///
-    /// # Errors
-    /// Those of `check_state`.
-    pub fn test_state(&self, caller: Caller<'_>, state: StateRef) -> Result<StateKind> {
-        self.check_state(caller, None, state)
     }
 }

@@ -64,7 +64,7 @@ fn meet(service: &Service, appenders: usize) {
         let how =
             dafs_service::OpenHow::Create(dafs_store::CreateHow::Unchecked, SetAttr::default());
         let request = dafs_service::OpenRequest::by_name(&root, b"log", b"o", BOTH, how);
-        let opened = service.open(caller(client), &request).unwrap();
+        let opened = service.opens.open(caller(client), &request).unwrap();
         (*opened.state.handle(), opened.state.reference())
     };
     let first = client("first".to_owned());
@@ -85,7 +85,10 @@ fn meet(service: &Service, appenders: usize) {
                         let views = [VolatileSlice::from_mut(one), VolatileSlice::from_mut(two)];
                         let stability =
                             if number % 2 == 0 { Stability::Data } else { Stability::File };
-                        service.append(caller(&client), &handle, state, &views, stability).unwrap()
+                        service
+                            .opens
+                            .append(caller(&client), &handle, state, &views, stability)
+                            .unwrap()
                     };
                     (0..RECORDS).map(append).collect::<Vec<u64>>()
                 })
@@ -98,7 +101,7 @@ fn meet(service: &Service, appenders: usize) {
         let mode = OpenMode { read: true, write: true };
         scope.spawn(move || {
             let special = StateRef::ANONYMOUS;
-            let file = service.io_file(caller(&head_writer), &handle, special, mode).unwrap();
+            let file = service.opens.io_file(caller(&head_writer), &handle, special, mode).unwrap();
             let mut bytes = vec![OTHER; 2000];
             let view = [VolatileSlice::from_mut(&mut bytes)];
             while !done.load(Ordering::Relaxed) {
@@ -113,8 +116,16 @@ fn meet(service: &Service, appenders: usize) {
             while !done.load(Ordering::Relaxed) && others.len() < 1000 {
                 let stateless = caller(service.stateless_client());
                 let file = match others.len() % 2 {
-                    0 => service.stateless_file(stateless, &handle, mode).map(|found| found.file),
-                    _ => service.io_file(caller(&end_writer), &handle, StateRef::ANONYMOUS, mode),
+                    0 => service
+                        .opens
+                        .stateless_file(stateless, &handle, mode)
+                        .map(|found| found.file),
+                    _ => service.opens.io_file(
+                        caller(&end_writer),
+                        &handle,
+                        StateRef::ANONYMOUS,
+                        mode,
+                    ),
                 };
                 let file = file.unwrap();
                 let size = file.attr().unwrap().size;
@@ -128,7 +139,7 @@ fn meet(service: &Service, appenders: usize) {
         done.store(true, Ordering::Relaxed);
         (places, others.join().unwrap())
     });
-    let file = service.io_file(caller(&first), &handle, state, MODE_READ).unwrap();
+    let file = service.opens.io_file(caller(&first), &handle, state, MODE_READ).unwrap();
     let mut all: Vec<u64> = Vec::new();
     for (writer, offsets) in places.iter().enumerate() {
         assert!(offsets.windows(2).all(|pair| pair[0] < pair[1]), "one after the other");

@@ -35,10 +35,11 @@ fn what_a_lost_client_had_is_given_to_others_when_no_data_server_goes_by_its_lay
     assert_eq!(error(world.open(&two, "f", DENY_WRITE)), ServiceError::WouldWait);
     let want = Want { kind: WantKind::Write, ..Want::default() };
     let request = OpenRequest { want, ..world.plain("f", "third", READ) };
-    assert_eq!(error(service.open(world.caller(&two), &request)), ServiceError::WouldWait);
+    assert_eq!(error(service.opens.open(world.caller(&two), &request)), ServiceError::WouldWait);
     let handle = own.state.handle();
-    let write =
-        |client| service.io_file(world.caller(client), handle, StateRef::ANONYMOUS, MODE_WRITE);
+    let write = |client| {
+        service.opens.io_file(world.caller(client), handle, StateRef::ANONYMOUS, MODE_WRITE)
+    };
     assert!(matches!(write(&two), Err(ServiceError::WouldWait)));
     cluster.store.away.store(false, Ordering::SeqCst);
     world.pass_with(&[&two], SECOND_NS);
@@ -435,12 +436,12 @@ fn nobody_is_let_lock_by_himself_before_the_end_of_a_file_is_known() {
     world.close(two, other);
     let want = Want { kind: WantKind::Write, ..Want::default() };
     let request = OpenRequest { want, ..world.plain("f", "third", BOTH) };
-    let opened = world.service.open(world.patient(two), &request).unwrap();
+    let opened = world.service.opens.open(world.patient(two), &request).unwrap();
     assert!(opened.delegation.is_err());
     cluster.store.away.store(false, Ordering::SeqCst);
     world.pass_with(&[one, two], 20 * SECOND_NS);
     world.close(two, &opened);
-    let opened = world.service.open(world.patient(two), &request).unwrap();
+    let opened = world.service.opens.open(world.patient(two), &request).unwrap();
     assert!(opened.delegation.is_ok());
 }
 
@@ -471,7 +472,7 @@ fn a_file_reaches_as_far_as_it_was_written_before_its_delegation_is_given_up() {
     let one = world.nfs("a");
     let want = Want { kind: WantKind::Write, ..Want::default() };
     let request = OpenRequest { want, ..world.plain("f", "owner", BOTH) };
-    let opened = service.open(world.caller(&one), &request).unwrap();
+    let opened = service.opens.open(world.caller(&one), &request).unwrap();
     let delegated = opened.delegation.as_ref().unwrap().state;
     cluster.get(&one, &opened, true).unwrap();
     let handle = opened.state.handle();

@@ -155,7 +155,7 @@ fn what_a_restarted_client_held_is_released_when_it_is_confirmed() {
     assert_eq!((counts.opens, counts.locks, counts.lock_ranges), (0, 0, 0));
     assert_eq!(world.ear.take(), [Told::Gone(old.key())]);
     assert!(old.is_gone() && !new.is_gone());
-    let used = world.service.io_file(
+    let used = world.service.opens.io_file(
         world.caller(&old),
         opened.state.handle(),
         opened.state.reference(),
@@ -228,7 +228,7 @@ fn an_expired_nfs_client_keeps_its_state_until_somebody_needs_it() {
     away.renew(world.now_ns.get());
     let state = opened.state.reference();
     let handle = *opened.state.handle();
-    let io = |wait_for| world.service.io_file(world.caller(&away), &handle, state, wait_for);
+    let io = |wait_for| world.service.opens.io_file(world.caller(&away), &handle, state, wait_for);
     assert!(io(MODE_WRITE).is_ok());
     let theirs = world.open(&other, "f", BOTH).unwrap();
     let denied = world.lock(&other, &theirs, "l", (5, 1), LockKind::Read);
@@ -265,7 +265,7 @@ fn the_record_goes_before_the_state() {
     world.disk.broken.store(true, std::sync::atomic::Ordering::Relaxed);
     let open = || {
         let request = world.plain("f", "owner", WRITE);
-        world.service.open(world.patient(&other), &request).map(|opened| opened.seqid)
+        world.service.opens.open(world.patient(&other), &request).map(|opened| opened.seqid)
     };
     assert_eq!(open(), Err(ServiceError::Delay));
     assert!(!away.is_gone());

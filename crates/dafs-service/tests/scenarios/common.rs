@@ -309,7 +309,7 @@ impl World {
     }
 
     pub(crate) fn open(&self, client: &Arc<Client>, name: &str, share: Share) -> Result<Opened> {
-        self.service.open(self.caller(client), &self.plain(name, "owner", share))
+        self.service.opens.open(self.caller(client), &self.plain(name, "owner", share))
     }
 
     pub(crate) fn reclaim(
@@ -333,7 +333,7 @@ impl World {
             how: OpenHow::Existing,
             ..self.plain("", "owner", share)
         };
-        self.service.open(caller, &request)
+        self.service.opens.open(caller, &request)
     }
 
     pub(crate) fn lock(
@@ -359,7 +359,7 @@ impl World {
 
     pub(crate) fn close(&self, client: &Arc<Client>, opened: &Opened) {
         let state = opened.state.reference();
-        self.service.close(self.patient(client), opened.state.handle(), state).unwrap();
+        self.service.opens.close(self.patient(client), opened.state.handle(), state).unwrap();
     }
 }
 

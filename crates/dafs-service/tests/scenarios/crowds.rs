@@ -14,7 +14,7 @@ use std::sync::Arc;
 /// Opens a file for a client that may wait.
 fn open_patiently(world: &World, client: &Arc<Client>, name: &str) -> dafs_service::Result<Opened> {
     let request: OpenRequest<'_> = world.plain(name, "owner", READ);
-    world.service.open(world.patient(client), &request)
+    world.service.opens.open(world.patient(client), &request)
 }
 
 /// Opens files by clients of a host until the limit is reached. Returns these clients.

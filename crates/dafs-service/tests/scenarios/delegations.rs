@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, mpsc};
 fn wanting(world: &World, client: &Arc<Client>, share: Share, kind: WantKind) -> Result<Opened> {
     let want = Want { kind, ..Want::default() };
     let request = OpenRequest { want, ..world.plain("f", "owner", share) };
-    world.service.open(world.caller(client), &request)
+    world.service.opens.open(world.caller(client), &request)
 }
 
 fn granted(world: &World, client: &Arc<Client>, share: Share) -> (Opened, Delegation) {
@@ -98,15 +98,19 @@ fn everything_that_conflicts_recalls() {
         ("open to write", |world, client, _| world.open(client, "f", WRITE).map(|_| ())),
         ("anonymous read", |world, client, handle| {
             let caller = world.caller(client);
-            world.service.io_file(caller, handle, StateRef::ANONYMOUS, MODE_READ).map(|_| ())
+            world.service.opens.io_file(caller, handle, StateRef::ANONYMOUS, MODE_READ).map(|_| ())
         }),
         ("read that bypasses", |world, client, handle| {
             let caller = world.caller(client);
-            world.service.io_file(caller, handle, StateRef::READ_BYPASS, MODE_READ).map(|_| ())
+            world
+                .service
+                .opens
+                .io_file(caller, handle, StateRef::READ_BYPASS, MODE_READ)
+                .map(|_| ())
         }),
         ("anonymous write", |world, client, handle| {
             let caller = world.caller(client);
-            world.service.io_file(caller, handle, StateRef::ANONYMOUS, MODE_WRITE).map(|_| ())
+            world.service.opens.io_file(caller, handle, StateRef::ANONYMOUS, MODE_WRITE).map(|_| ())
         }),
         ("change of mode", |world, client, handle| {
             let change = SetAttr { mode: Some(0o600), ..SetAttr::default() };
@@ -183,13 +187,13 @@ fn what_the_holder_does_itself_does_not_conflict() {
     world.open(&holder, "f", READ).unwrap();
     let change = SetAttr { size: Some(10), ..SetAttr::default() };
     world.service.setattr(caller, &handle, delegation.state, &change).unwrap();
-    assert!(world.service.io_file(caller, &handle, StateRef::ANONYMOUS, MODE_WRITE).is_ok());
+    assert!(world.service.opens.io_file(caller, &handle, StateRef::ANONYMOUS, MODE_WRITE).is_ok());
     world.service.rename(caller, &world.root, b"f", &world.root, b"g").unwrap();
     world.service.remove(caller, &world.root, b"g", RemoveMode::Unchecked).unwrap();
     assert_eq!(world.ear.take(), []);
     // The delegation keeps the file without an open, and without a name.
     world.close(&holder, &opened);
-    assert!(world.service.io_file(caller, &handle, delegation.state, MODE_WRITE).is_ok());
+    assert!(world.service.opens.io_file(caller, &handle, delegation.state, MODE_WRITE).is_ok());
     assert_eq!(world.service.getattr(&handle).unwrap().size, 10);
     give_back(&world, &holder, &handle, delegation.state).unwrap();
     assert!(world.service.getattr(&handle).is_err());
@@ -203,16 +207,16 @@ fn a_state_id_of_a_delegation_allows_what_the_delegation_does() {
     let handle = *opened.state.handle();
     let io = |client, mode| {
         let caller = world.caller(client);
-        world.service.io_file(caller, &handle, delegation.state, mode).map(|_| ())
+        world.service.opens.io_file(caller, &handle, delegation.state, mode).map(|_| ())
     };
     assert_eq!(io(&one, MODE_READ), Ok(()));
     assert_eq!(io(&one, MODE_WRITE), Err(ServiceError::OpenMode));
     assert_eq!(io(&two, MODE_READ), Err(ServiceError::BadStateId));
     let test = world.service.state.test_state(world.caller(&one), delegation.state);
     assert_eq!(test, Ok(StateKind::Delegation));
-    let free = world.service.free_state(world.caller(&one), delegation.state);
+    let free = world.service.opens.free(world.caller(&one), delegation.state);
     assert_eq!(free, Err(ServiceError::LocksHeld));
-    let as_open = world.service.close(world.caller(&one), &handle, delegation.state);
+    let as_open = world.service.opens.close(world.caller(&one), &handle, delegation.state);
     assert_eq!(as_open, Err(ServiceError::BadStateId));
     let stolen = give_back(&world, &two, &handle, delegation.state);
     assert_eq!(stolen, Err(ServiceError::BadStateId));
@@ -233,27 +237,27 @@ fn opens_by_a_delegation_succeed_while_it_is_recalled() {
         OpenRequest { claim, how: OpenHow::Existing, ..world.plain("f", "late", DENY_WRITE) };
     let by_handle = OpenRequest { target: OpenTarget::Handle(&handle), ..by_name };
     let caller = world.caller(&holder);
-    world.service.open(caller, &by_name).unwrap();
-    world.service.open(caller, &by_handle).unwrap();
+    world.service.opens.open(caller, &by_name).unwrap();
+    world.service.opens.open(caller, &by_handle).unwrap();
     give_back(&world, &holder, &handle, delegation.state).unwrap();
     assert_eq!(error(world.open(&other, "f", WRITE)), ServiceError::ShareDenied);
-    let again = world.service.open(caller, &by_name);
+    let again = world.service.opens.open(caller, &by_name);
     assert_eq!(error(again), ServiceError::StaleStateId);
     // Another file, or more access than the delegation allows.
     let (opened, delegation) = {
         let want = Want { kind: WantKind::Read, ..Want::default() };
         let request = OpenRequest { want, ..world.plain("g", "o", READ) };
-        let opened = world.service.open(caller, &request).unwrap();
+        let opened = world.service.opens.open(caller, &request).unwrap();
         let delegation = opened.delegation.unwrap();
         (opened, delegation)
     };
     let claim = OpenClaim::DelegateCurrent(delegation.state);
     let other_file = OpenRequest { claim, ..by_handle };
-    assert_eq!(error(world.service.open(caller, &other_file)), ServiceError::BadStateId);
+    assert_eq!(error(world.service.opens.open(caller, &other_file)), ServiceError::BadStateId);
     let handle = *opened.state.handle();
     let target = OpenTarget::Handle(&handle);
     let to_write = OpenRequest { claim, target, share: BOTH, ..by_handle };
-    assert_eq!(error(world.service.open(caller, &to_write)), ServiceError::OpenMode);
+    assert_eq!(error(world.service.opens.open(caller, &to_write)), ServiceError::OpenMode);
 }
 
 #[test]
@@ -269,7 +273,7 @@ fn no_new_delegation_right_after_a_recall_or_a_write_without_an_open() {
     assert_eq!(want(), contention);
     world.pass(16 * SECOND_NS);
     let nobody = world.service.stateless_client().clone();
-    world.service.stateless_file(world.caller(&nobody), &handle, MODE_WRITE).unwrap();
+    world.service.opens.stateless_file(world.caller(&nobody), &handle, MODE_WRITE).unwrap();
     assert_eq!(want(), contention);
     world.pass(16 * SECOND_NS);
     assert_eq!(want(), None);
@@ -284,7 +288,7 @@ fn what_is_not_returned_within_a_lease_is_revoked() {
     let handle = *opened.state.handle();
     assert_eq!(error(world.open(&other, "f", READ)), ServiceError::WouldWait);
     let request = world.plain("f", "owner", READ);
-    let waited = world.service.open(world.patient(&other), &request);
+    let waited = world.service.opens.open(world.patient(&other), &request);
     assert_eq!(error(waited), ServiceError::Delay);
     for _ in 0..2 {
         world.pass_with(&[&holder, &other], LEASE_NS / 2);
@@ -296,14 +300,14 @@ fn what_is_not_returned_within_a_lease_is_revoked() {
     let (caller, state) = (world.caller(&holder), delegation.state);
     let revoked = ServiceError::DelegRevoked;
     assert!(holder.status().recallable_revoked);
-    assert_eq!(error(world.service.io_file(caller, &handle, state, MODE_READ)), revoked);
+    assert_eq!(error(world.service.opens.io_file(caller, &handle, state, MODE_READ)), revoked);
     assert_eq!(world.service.state.test_state(caller, state), Err(revoked));
     assert_eq!(give_back(&world, &holder, &handle, state), Err(revoked));
     let open = opened.state.reference();
-    assert!(world.service.io_file(caller, &handle, open, MODE_WRITE).is_ok());
-    world.service.free_state(caller, state).unwrap();
+    assert!(world.service.opens.io_file(caller, &handle, open, MODE_WRITE).is_ok());
+    world.service.opens.free(caller, state).unwrap();
     assert!(!holder.status().recallable_revoked);
-    assert_eq!(world.service.free_state(caller, state), Err(ServiceError::BadStateId));
+    assert_eq!(world.service.opens.free(caller, state), Err(ServiceError::BadStateId));
     assert_eq!(world.service.counts().revoked, 0);
 }
 
@@ -316,7 +320,7 @@ fn a_holder_that_is_away_loses_everything_to_who_needs_it() {
     world.pass_with(&[&other], LEASE_NS + 1);
     assert_eq!(error(world.open(&other, "f", READ)), ServiceError::WouldWait);
     let request = world.plain("f", "owner", READ);
-    world.service.open(world.patient(&other), &request).unwrap();
+    world.service.opens.open(world.patient(&other), &request).unwrap();
     assert_eq!(world.ear.take(), [Told::Gone(holder.key())]);
     assert_eq!(world.disk.owners(), [b"b".to_vec()]);
 }
@@ -385,7 +389,7 @@ fn who_waits_for_a_holder_that_cannot_be_told_waits_as_long_as_for_any_other() {
             }
         });
         let caller = world.patient(&other);
-        let opened = service.open(caller, &world.plain("f", "owner", READ));
+        let opened = service.opens.open(caller, &world.plain("f", "owner", READ));
         assert_eq!(error(opened), ServiceError::Delay);
         let calls = front.calls.load(Ordering::Relaxed);
         assert!(calls > 1, "the recall is sent again");
@@ -405,14 +409,14 @@ fn a_delegation_may_stand_for_the_open() {
     let want = Want { kind: WantKind::NoPreference, open_xor: true, timestamps: true };
     let open = |client| {
         let request = OpenRequest { want, ..world.plain("f", "o", BOTH) };
-        world.service.open(world.caller(client), &request)
+        world.service.opens.open(world.caller(client), &request)
     };
     let opened = open(&one).unwrap();
     let delegation = opened.delegation.unwrap();
     assert!(opened.delegation_only && delegation.timestamps);
     assert_eq!(world.service.counts().opens, 0);
     let handle = *opened.state.handle();
-    let io = world.service.io_file(world.caller(&one), &handle, delegation.state, MODE_WRITE);
+    let io = world.service.opens.io_file(world.caller(&one), &handle, delegation.state, MODE_WRITE);
     assert!(io.is_ok());
     assert_eq!(error(open(&two)), ServiceError::WouldWait);
     give_back(&world, &one, &handle, delegation.state).unwrap();
@@ -430,7 +434,7 @@ fn emptying_a_file_says_so_in_the_recall() {
     let attr = SetAttr { size: Some(0), ..SetAttr::default() };
     let how = OpenHow::Create(CreateHow::Unchecked, attr);
     let request = OpenRequest { how, ..world.plain("f", "o", WRITE) };
-    let blocked = world.service.open(world.caller(&other), &request);
+    let blocked = world.service.opens.open(world.caller(&other), &request);
     assert_eq!(error(blocked), ServiceError::WouldWait);
     let told = Told::Recall(holder.key(), *opened.state.handle(), delegation.state, true);
     assert_eq!(world.ear.take(), [told]);
@@ -450,7 +454,7 @@ fn delegations_are_reclaimed() {
         how: OpenHow::Existing,
         ..world.plain("", "owner", BOTH)
     };
-    let opened = world.service.open(world.caller(&holder), &request).unwrap();
+    let opened = world.service.opens.open(world.caller(&holder), &request).unwrap();
     let delegation = opened.delegation.unwrap();
     assert_eq!((delegation.kind, delegation.recall), (DelegationKind::Write, false));
     world.service.clients.reclaim_complete(&holder).unwrap();
@@ -475,7 +479,7 @@ fn a_delegation_reclaimed_without_a_back_channel_is_to_be_returned_at_once() {
         how: OpenHow::Existing,
         ..world.plain("", "owner", BOTH)
     };
-    let opened = world.service.open(world.caller(&holder), &request).unwrap();
+    let opened = world.service.opens.open(world.caller(&holder), &request).unwrap();
     assert!(opened.delegation.unwrap().recall);
 }
 
@@ -494,7 +498,7 @@ fn a_server_that_gives_no_delegations_any_more_gives_the_open_back_alone() {
             how: OpenHow::Existing,
             ..world.plain("", "owner", BOTH)
         };
-        let opened = world.service.open(world.caller(&holder), &request).unwrap();
+        let opened = world.service.opens.open(world.caller(&holder), &request).unwrap();
         let kind = opened.delegation.as_ref().map(|delegation| delegation.kind);
         let expected =
             if delegations { Ok(DelegationKind::Write) } else { Err(&NoDelegation::Policy) };
@@ -597,7 +601,7 @@ fn a_patient_caller_goes_on_as_soon_as_the_delegation_is_returned() {
         let request = world.plain("f", "owner", WRITE);
         // On a very busy machine one wait may take too long. Then the caller retries.
         let opened = loop {
-            match service.open(world.patient(&other), &request) {
+            match service.opens.open(world.patient(&other), &request) {
                 Err(ServiceError::Delay) => {}
                 done => break done,
             }
@@ -619,7 +623,7 @@ fn who_empties_a_file_may_have_a_delegation() {
         want: Want::default(),
         ..world.plain("f", "owner", BOTH)
     };
-    let opened = world.service.open(world.caller(&client), &request).unwrap();
+    let opened = world.service.opens.open(world.caller(&client), &request).unwrap();
     assert_eq!(opened.delegation.map(|granted| granted.kind), Ok(DelegationKind::Write));
 }
 
@@ -628,11 +632,11 @@ fn a_delegation_beside_a_shared_lock_is_recalled_when_that_breaks() {
     let world = World::new();
     let (one, nfs) = (instance(&world, "a", 1), world.nfs("n"));
     let mine = world.plain("f", "owner", READ);
-    let mine = world.service.open(world.patient(&one), &mine).unwrap();
+    let mine = world.service.opens.open(world.patient(&one), &mine).unwrap();
     try_lock(&world, &one, &mine, (0, 10), LockKind::Read, PERSIST).unwrap();
     let want = Want { kind: WantKind::Read, ..Want::default() };
     let request = OpenRequest { want, ..world.plain("f", "owner", READ) };
-    let opened = world.service.open(world.patient(&nfs), &request).unwrap();
+    let opened = world.service.opens.open(world.patient(&nfs), &request).unwrap();
     let granted = opened.delegation.expect("two readers do not disturb each other");
     assert_eq!(world.ear.take(), []);
     instance(&world, "a", 2);

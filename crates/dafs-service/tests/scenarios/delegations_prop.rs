@@ -104,12 +104,12 @@ fn act(world: &World, people: &mut [Person], step: Step) {
             let request = OpenRequest { want, ..world.plain(name, "owner", share) };
             // A caller that may wait ends leases that are over.
             let mut caller = world.caller(&person.client);
-            let first = world.service.open(caller, &request);
+            let first = world.service.opens.open(caller, &request);
             let opened = first.or_else(|error| {
                 let recalled = world.service.counts().recalled_delegations > 0;
                 if error == dafs_service::ServiceError::WouldWait && !recalled {
                     caller.wait = dafs_store::Wait::Allowed;
-                    return world.service.open(caller, &request);
+                    return world.service.opens.open(caller, &request);
                 }
                 Err(error)
             });
@@ -129,7 +129,7 @@ fn act(world: &World, people: &mut [Person], step: Step) {
                 return;
             }
             let (handle, state) = person.opens.remove(which % person.opens.len());
-            world.service.close(world.caller(&person.client), &handle, state).unwrap();
+            world.service.opens.close(world.caller(&person.client), &handle, state).unwrap();
         }
         Step::Return { client, which } => {
             let person = &mut people[client];
@@ -179,7 +179,7 @@ fn give_back(world: &World, client: &Arc<Client>, handle: &Handle, state: StateR
     match world.service.delegations.return_one(caller, handle, state) {
         Ok(()) => {}
         Err(dafs_service::ServiceError::DelegRevoked) => {
-            world.service.free_state(caller, state).unwrap();
+            world.service.opens.free(caller, state).unwrap();
         }
         // It was returned already, after its recall.
         Err(error) => assert_eq!(error, dafs_service::ServiceError::StaleStateId),

@@ -222,7 +222,7 @@ impl World {
     /// A file as the service returns it to clients without intents.
     fn open(&self, name: &str) -> Arc<dyn OpenFile> {
         let (file, need) = (self.at(name).unwrap(), OpenMode { read: false, write: true });
-        self.service.io_file(self.caller(), &file, StateRef::ANONYMOUS, need).unwrap()
+        self.service.opens.io_file(self.caller(), &file, StateRef::ANONYMOUS, need).unwrap()
     }
 
     /// Executes a logged append.

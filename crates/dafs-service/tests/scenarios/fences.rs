@@ -106,7 +106,7 @@ fn a_fenced_file_is_not_reached_by_its_name_either() {
     let fenced = Caller { subject: nfs("a", "10.0.0.1"), ..world.caller(&client) };
     let fenced_out = Err(ServiceError::Fenced);
     let service = &world.service;
-    let open = service.open(fenced, &world.plain("f", "owner", READ));
+    let open = service.opens.open(fenced, &world.plain("f", "owner", READ));
     assert_eq!(open.map(|_| ()), fenced_out);
     let removed = service.remove(fenced, &world.root, b"f", RemoveMode::Unchecked);
     assert_eq!(removed.map(|_| ()), fenced_out);
@@ -120,7 +120,7 @@ fn a_fenced_file_is_not_reached_by_its_name_either() {
     assert_eq!(made.map(|_| ()), fenced_out);
     assert_eq!(service.counts().opens, 0);
     let allowed = Caller { subject: nfs("b", "10.0.0.1"), ..fenced };
-    assert!(service.open(allowed, &world.plain("f", "owner", READ)).is_ok());
+    assert!(service.opens.open(allowed, &world.plain("f", "owner", READ)).is_ok());
     assert_eq!(service.fences.check(&fenced.subject, &other), Ok(()));
 }
 

@@ -128,7 +128,7 @@ fn nobody_gets_a_delegation_of_a_file_with_a_broken_lock() {
     let wish = |share| {
         let want = Want { kind: WantKind::Any, ..Want::default() };
         let request = OpenRequest { want, ..world.plain("f", "owner", share) };
-        let opened = world.service.open(world.caller(&nfs), &request).unwrap();
+        let opened = world.service.opens.open(world.caller(&nfs), &request).unwrap();
         world.close(&nfs, &opened);
         opened.delegation.map(|delegation| delegation.kind)
     };
@@ -334,7 +334,7 @@ fn a_holder_whose_opens_were_given_to_others_takes_its_lock_back() {
     assert_eq!(standing(&world)[0], (0, LockStanding::Held, false));
     // Another owner of the same client counts as a stranger.
     let caller = world.caller(&back);
-    let other = world.service.open(caller, &world.plain("f", "other", BOTH)).unwrap();
+    let other = world.service.opens.open(caller, &world.plain("f", "other", BOTH)).unwrap();
     assert_eq!(broken(write(&world, &back, &other, (20, 1))).client, one.key());
     let theirs = world.open(&two, "f", BOTH).unwrap();
     assert_eq!(denied(write(&world, &two, &theirs, (0, 1))).client, back.key());
@@ -455,7 +455,7 @@ fn who_may_not_wait_gets_no_persistent_lock() {
     let state = mine.state.id().into();
     let hasty = world.service.locks.unlock(world.caller(&one), &handle, state, 0, 10);
     assert_eq!(hasty, Err(ServiceError::WouldWait));
-    let hasty = world.service.close(world.caller(&one), &handle, mine.state.id());
+    let hasty = world.service.opens.close(world.caller(&one), &handle, mine.state.id());
     assert_eq!(hasty, Err(ServiceError::WouldWait));
     assert_eq!(world.service.counts().kept_locks, 1);
     // Neither persistence for NFS clients nor rollback is supported.
@@ -514,7 +514,7 @@ fn reclaim_lock(
 }
 
 fn open(world: &World, client: &Arc<Client>) -> Result<Opened, ServiceError> {
-    world.service.open(world.patient(client), &world.plain("f", "owner", BOTH))
+    world.service.opens.open(world.patient(client), &world.plain("f", "owner", BOTH))
 }
 
 #[test]
@@ -523,7 +523,8 @@ fn dafs_clients_reclaim_after_a_restart_and_others_wait() {
     let (one, two) = (instance(&world, "a", 1), instance(&world, "b", 1));
     for client in [&one, &two] {
         client.session_started();
-        let hasty = world.service.open(world.caller(client), &world.plain("f", "owner", BOTH));
+        let hasty =
+            world.service.opens.open(world.caller(client), &world.plain("f", "owner", BOTH));
         assert_eq!(error(hasty), ServiceError::WouldWait, "the record comes first");
     }
     let (mine, theirs) = (open(&world, &one).unwrap(), open(&world, &two).unwrap());
@@ -608,7 +609,7 @@ fn a_client_that_was_back_during_grace_can_reclaim_after_the_next_restart() {
     world.pass_with(&[&one, &two], 3 * LEASE_NS);
     assert!(!world.service.clients.in_grace());
     assert_eq!(world.disk.owners(), [b"a"]);
-    let hasty = world.service.open(world.caller(&two), &world.plain("f", "owner", BOTH));
+    let hasty = world.service.opens.open(world.caller(&two), &world.plain("f", "owner", BOTH));
     assert_eq!(error(hasty), ServiceError::WouldWait, "the record comes first");
     open(&world, &two).unwrap();
     assert_eq!(world.disk.owners(), [b"a", b"b"]);

@@ -80,7 +80,7 @@ impl Cluster {
         let empty = SetAttr { size: Some(0), ..SetAttr::default() };
         let how = OpenHow::Create(CreateHow::Unchecked, empty);
         let request = OpenRequest { how, ..self.world.plain(name, "other", BOTH) };
-        self.world.service.open(self.world.caller(client), &request)
+        self.world.service.opens.open(self.world.caller(client), &request)
     }
 
     pub(crate) fn vouch(
@@ -178,7 +178,7 @@ fn it_is_given_back_in_parts_by_mode_and_with_the_last_close() {
     // A close ends the layout, but not while the client has another open of the file.
     cluster.get(&client, &opened, true).unwrap();
     let request = cluster.world.plain("f", "other", READ);
-    let other = cluster.world.service.open(cluster.world.caller(&client), &request).unwrap();
+    let other = cluster.world.service.opens.open(cluster.world.caller(&client), &request).unwrap();
     cluster.world.close(&client, &opened);
     assert_eq!(cluster.world.service.counts().layouts, 1);
     cluster.world.close(&client, &other);
@@ -331,7 +331,7 @@ fn a_delegation_that_is_taken_takes_the_layout_along() {
     let (one, two) = (cluster.world.nfs("a"), cluster.world.nfs("b"));
     let want = Want { kind: WantKind::Write, ..Want::default() };
     let request = OpenRequest { want, ..cluster.world.plain("f", "owner", BOTH) };
-    let opened = cluster.world.service.open(cluster.world.caller(&one), &request).unwrap();
+    let opened = cluster.world.service.opens.open(cluster.world.caller(&one), &request).unwrap();
     let delegation = opened.delegation.unwrap().state;
     cluster.get_by(&one, opened.state.handle(), delegation, true).unwrap();
     cluster.world.close(&one, &opened);
@@ -601,7 +601,7 @@ fn data_servers_go_by_a_layout_for_as_long_as_its_holder_may_use_the_file() {
     assert_eq!(error(cluster.vouch("b", &reader, layout, false)), ServiceError::BadStateId);
     // Another open gives the right, and only a layout for writing gives the place.
     let request = cluster.world.plain("f", "writer", WRITE);
-    let writer = cluster.world.service.open(cluster.world.caller(&client), &request).unwrap();
+    let writer = cluster.world.service.opens.open(cluster.world.caller(&client), &request).unwrap();
     assert_eq!(error(cluster.vouch("a", &reader, layout, true)), ServiceError::BadLayout);
     let state = writer.state.reference();
     cluster.get_in(LayoutForm::Copies, &client, &handle, (state, true)).unwrap();

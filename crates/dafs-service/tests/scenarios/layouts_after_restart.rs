@@ -134,7 +134,7 @@ fn an_open_is_taken_back_though_data_servers_stay_away_and_others_wait_for_its_e
         how: OpenHow::Existing,
         ..world.plain("", "other", READ)
     };
-    let delegated = world.service.open(world.patient(&one), &delegated).unwrap();
+    let delegated = world.service.opens.open(world.patient(&one), &delegated).unwrap();
     assert!(delegated.delegation.is_ok());
     world.service.clients.reclaim_complete(&one).unwrap();
     world.pass_with(&[&one], SECOND_NS);

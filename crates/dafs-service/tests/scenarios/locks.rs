@@ -98,7 +98,7 @@ fn a_lock_needs_an_open_that_allows_it() {
     let lock = world.lock(&client, &reader, "l", (0, 1), LockKind::Read).unwrap();
     // The state-id of the lock allows the access of its open.
     let handle = *reader.state.handle();
-    let io = |mode| world.service.io_file(world.caller(&client), &handle, lock, mode);
+    let io = |mode| world.service.opens.io_file(world.caller(&client), &handle, lock, mode);
     assert!(io(MODE_READ).is_ok());
     assert_eq!(error(io(MODE_WRITE)), ServiceError::OpenMode);
     // It is not an open.
@@ -114,12 +114,12 @@ fn locks_end_with_their_open_or_are_freed_when_empty() {
     let (caller, handle) = (world.caller(&client), *opened.state.handle());
     let lock = world.lock(&client, &opened, "l", (0, 1), LockKind::Write).unwrap();
     assert_eq!(world.service.state.test_state(caller, lock), Ok(StateKind::Lock));
-    assert_eq!(world.service.free_state(caller, lock), Err(ServiceError::LocksHeld));
+    assert_eq!(world.service.opens.free(caller, lock), Err(ServiceError::LocksHeld));
     let lock = world.service.locks.unlock(caller, &handle, lock, 0, 1).unwrap();
     let old = StateRef { seqid: 1, ..lock };
-    assert_eq!(world.service.free_state(caller, old), Err(ServiceError::OldStateId));
-    world.service.free_state(caller, lock).unwrap();
-    assert_eq!(world.service.free_state(caller, lock), Err(ServiceError::BadStateId));
+    assert_eq!(world.service.opens.free(caller, old), Err(ServiceError::OldStateId));
+    world.service.opens.free(caller, lock).unwrap();
+    assert_eq!(world.service.opens.free(caller, lock), Err(ServiceError::BadStateId));
     let lock = world.lock(&client, &opened, "l", (0, 1), LockKind::Write).unwrap();
     world.close(&client, &opened);
     assert_eq!(world.service.state.test_state(caller, lock), Err(ServiceError::StaleStateId));

@@ -20,7 +20,7 @@ fn sequence_numbers_tell_old_state_ids_from_new_ones() {
     let (id, handle) = (first.state.id(), *first.state.handle());
     let io = |seqid| {
         let state = StateRef { id, seqid };
-        world.service.io_file(world.caller(&client), &handle, state, MODE_READ).map(|_| ())
+        world.service.opens.io_file(world.caller(&client), &handle, state, MODE_READ).map(|_| ())
     };
     assert_eq!(io(0), Ok(()));
     assert_eq!(io(2), Ok(()));
@@ -32,23 +32,23 @@ fn sequence_numbers_tell_old_state_ids_from_new_ones() {
     assert_eq!(test(1), Err(ServiceError::OldStateId));
     let state = second.state.reference();
     assert_eq!(
-        world.service.free_state(world.caller(&client), state),
+        world.service.opens.free(world.caller(&client), state),
         Err(ServiceError::LocksHeld)
     );
     // A state-id of another client, of another file, of another run, and an invalid one.
     let other = world.nfs("b");
     let caller = world.caller(&other);
-    let stolen = world.service.io_file(caller, &handle, id, MODE_READ);
+    let stolen = world.service.opens.io_file(caller, &handle, id, MODE_READ);
     assert_eq!(error(stolen), ServiceError::BadStateId);
-    let freed = world.service.free_state(caller, state);
+    let freed = world.service.opens.free(caller, state);
     assert_eq!(freed, Err(ServiceError::BadStateId));
-    let elsewhere = world.service.io_file(world.caller(&client), &world.root, id, MODE_READ);
+    let elsewhere = world.service.opens.io_file(world.caller(&client), &world.root, id, MODE_READ);
     assert_eq!(error(elsewhere), ServiceError::BadStateId);
     world.close(&client, &second);
     assert_eq!(io(0), Err(ServiceError::StaleStateId));
     assert_eq!(io(0), test(0).map(|_| ()));
     for id in [StateId(7), StateId(u64::MAX), StateId(u64::MAX - 1)] {
-        let used = world.service.io_file(world.caller(&client), &handle, id, MODE_READ);
+        let used = world.service.opens.io_file(world.caller(&client), &handle, id, MODE_READ);
         assert!(matches!(error(used), ServiceError::BadStateId | ServiceError::StaleStateId));
     }
     assert_eq!(world.service.counts().opens, 0);
@@ -67,7 +67,7 @@ fn nothing_is_made_in_a_directory_that_is_gone_and_nobody_waits_for_it() {
         for how in [CreateHow::Unchecked, CreateHow::Guarded] {
             let how = OpenHow::Create(how, none);
             let request = OpenRequest::by_name(&dir, b"f", b"owner", BOTH, how);
-            let opened = world.service.open(world.caller(client), &request);
+            let opened = world.service.opens.open(world.caller(client), &request);
             assert_eq!(error(opened), ServiceError::Store(StoreError::Stale));
         }
     }
@@ -81,7 +81,7 @@ fn a_downgrade_goes_to_a_union_of_earlier_opens() {
     let opened = world.open(&client, "f", BOTH).unwrap();
     let handle = *opened.state.handle();
     let downgrade = |state: StateRef, share| {
-        world.service.downgrade(world.caller(&client), &handle, state, share, None)
+        world.service.opens.downgrade(world.caller(&client), &handle, state, share, None)
     };
     let invalid = Err(ServiceError::Store(StoreError::Invalid));
     let state = opened.state.reference();
@@ -100,7 +100,7 @@ fn a_downgrade_goes_to_a_union_of_earlier_opens() {
     let opened = world.open(&dafs, "g", BOTH).unwrap();
     let id = opened.state.id();
     let handle = *opened.state.handle();
-    assert!(world.service.downgrade(world.caller(&dafs), &handle, id, WRITE, None).is_ok());
+    assert!(world.service.opens.downgrade(world.caller(&dafs), &handle, id, WRITE, None).is_ok());
 }
 
 #[test]
@@ -111,7 +111,7 @@ fn files_are_opened_by_handle() {
     assert!(made.created);
     let handle = *made.state.handle();
     let request = |target, how| OpenRequest { target, how, ..world.plain("", "o", READ) };
-    let open = |target, how| world.service.open(world.caller(&client), &request(target, how));
+    let open = |target, how| world.service.opens.open(world.caller(&client), &request(target, how));
     let opened = open(OpenTarget::Handle(&handle), OpenHow::Existing).unwrap();
     assert!(!opened.created);
     assert_eq!(*opened.state.handle(), handle);
@@ -132,9 +132,9 @@ fn an_exclusive_create_finds_its_own_file_again() {
         let how = OpenHow::Create(CreateHow::Exclusive([verifier; 8]), attr);
         let request = OpenRequest { how, ..world.plain("f", "o", BOTH) };
         // It is stable before the answer.
-        let at_once = world.service.open(world.caller(&client), &request);
+        let at_once = world.service.opens.open(world.caller(&client), &request);
         assert_eq!(error(at_once), ServiceError::WouldWait);
-        world.service.open(world.patient(&client), &request)
+        world.service.opens.open(world.patient(&client), &request)
     };
     let first = open(1).unwrap();
     assert!(first.created);
@@ -155,9 +155,9 @@ fn denials_hold_between_protocols() {
         let anonymous = StateRef::ANONYMOUS;
         for client in [denied, &nobody] {
             let caller = world.caller(client);
-            let write = world.service.io_file(caller, &handle, anonymous, MODE_WRITE);
+            let write = world.service.opens.io_file(caller, &handle, anonymous, MODE_WRITE);
             assert_eq!(error(write), ServiceError::ShareDenied);
-            assert!(world.service.io_file(caller, &handle, anonymous, MODE_READ).is_ok());
+            assert!(world.service.opens.io_file(caller, &handle, anonymous, MODE_READ).is_ok());
             let size = SetAttr { size: Some(1), ..SetAttr::default() };
             let cut = world.service.setattr(caller, &handle, anonymous, &size);
             assert_eq!(error(cut), ServiceError::ShareDenied);
@@ -180,7 +180,8 @@ fn the_bypass_reads_what_is_denied_and_writes_nothing() {
     let share = Share { deny_read: true, deny_write: true, ..BOTH };
     let opened = world.open(&one, "f", share).unwrap();
     let io = |state, mode| {
-        let file = world.service.io_file(world.caller(&two), opened.state.handle(), state, mode);
+        let file =
+            world.service.opens.io_file(world.caller(&two), opened.state.handle(), state, mode);
         file.map(|_| ())
     };
     assert_eq!(io(StateRef::ANONYMOUS, MODE_READ), Err(ServiceError::ShareDenied));
@@ -196,7 +197,7 @@ fn emptying_a_file_is_a_write_that_can_be_denied() {
     let attr = SetAttr { size: Some(0), ..SetAttr::default() };
     let how = OpenHow::Create(CreateHow::Unchecked, attr);
     let request = OpenRequest { how, ..world.plain("f", "o", READ) };
-    let refused = world.service.open(world.caller(&two), &request);
+    let refused = world.service.opens.open(world.caller(&two), &request);
     assert_eq!(error(refused), ServiceError::ShareDenied);
 }
 
@@ -210,7 +211,7 @@ fn a_removed_file_lives_for_those_who_have_it_open() {
     assert_eq!(error(remove(RemoveMode::CheckOpen)), ServiceError::DeleteDenied);
     remove(RemoveMode::Unchecked).unwrap();
     let state = opened.state.reference();
-    assert!(world.service.io_file(world.caller(&nfs), &handle, state, MODE_WRITE).is_ok());
+    assert!(world.service.opens.io_file(world.caller(&nfs), &handle, state, MODE_WRITE).is_ok());
     assert_eq!(world.service.getattr(&handle).unwrap().links, 0);
     world.close(&nfs, &opened);
     assert_eq!(error(world.service.getattr(&handle)), ServiceError::Store(StoreError::Stale));
@@ -243,7 +244,7 @@ fn an_export_that_goes_takes_its_state_along() {
     let export = dafs_service::Export::new("", store, Default::default());
     // The same file system under the same name is the same export.
     world.service.replace_namespace(dafs_service::Namespace::new(vec![export]).unwrap());
-    assert!(world.service.io_file(caller, &handle, state, MODE_READ).is_ok());
+    assert!(world.service.opens.io_file(caller, &handle, state, MODE_READ).is_ok());
     let options = dafs_store::MemoryOptions {
         fs_id: dafs_store::FsId(*b"another fs      "),
         ..Default::default()
@@ -251,14 +252,14 @@ fn an_export_that_goes_takes_its_state_along() {
     let store = Arc::new(dafs_store::MemoryStore::new(options));
     let export = dafs_service::Export::new("", store, Default::default());
     world.service.replace_namespace(dafs_service::Namespace::new(vec![export]).unwrap());
-    let used = world.service.io_file(caller, &handle, state, MODE_READ);
+    let used = world.service.opens.io_file(caller, &handle, state, MODE_READ);
     assert_eq!(error(used), ServiceError::AdminRevoked);
     assert!(client.status().admin_revoked);
-    assert!(world.service.free_state(caller, lock).is_err());
-    world.service.free_state(caller, state).unwrap();
+    assert!(world.service.opens.free(caller, lock).is_err());
+    world.service.opens.free(caller, state).unwrap();
     assert!(!client.status().admin_revoked);
     assert_eq!(world.service.counts().revoked, 0);
-    let used = world.service.io_file(caller, &handle, state, MODE_READ);
+    let used = world.service.opens.io_file(caller, &handle, state, MODE_READ);
     assert_eq!(error(used), ServiceError::StaleStateId);
 }
 
@@ -292,7 +293,7 @@ fn an_export_that_becomes_read_only_is_so_for_files_that_are_open() {
         opens.each_ref().map(|(client, opened)| {
             let handle = opened.state.handle();
             let state = opened.state.reference();
-            let by_state = world.service.io_file(world.caller(client), handle, state, need);
+            let by_state = world.service.opens.io_file(world.caller(client), handle, state, need);
             let direct = opened.state.file(need);
             assert_eq!(by_state.as_ref().err(), direct.as_ref().err());
             direct.map(drop)

@@ -56,13 +56,13 @@ fn grace_ends_at_once_when_all_known_clients_are_back() {
     assert_eq!(opened.seqid, 1);
     // Reclaimed state allows I/O at once.
     let state = opened.state.reference();
-    assert!(world.service.io_file(world.caller(&a), &one, state, MODE_READ).is_ok());
+    assert!(world.service.opens.io_file(world.caller(&a), &one, state, MODE_READ).is_ok());
     // Every operation that could conflict with reclaimed state has to wait, for DAFS too.
     let dafs = world.dafs("d");
     assert_eq!(error(world.open(&dafs, "h", READ)), ServiceError::Grace);
     assert_eq!(error(world.open(&a, "h", READ)), ServiceError::Grace);
     let anonymous =
-        world.service.io_file(world.caller(&dafs), &two, StateRef::ANONYMOUS, MODE_READ);
+        world.service.opens.io_file(world.caller(&dafs), &two, StateRef::ANONYMOUS, MODE_READ);
     assert_eq!(error(anonymous), ServiceError::Grace);
     let remove =
         world.service.remove(world.caller(&dafs), &world.root, b"g", RemoveMode::Unchecked);
@@ -157,7 +157,7 @@ fn a_client_that_lost_its_state_does_not_reclaim_it() {
     let other = world.nfs("other");
     world.pass_with(&[&other], LEASE_NS + 1);
     let request = world.plain("f", "owner", WRITE);
-    let opened = world.service.open(world.patient(&other), &request).unwrap();
+    let opened = world.service.opens.open(world.patient(&other), &request).unwrap();
     world.close(&other, &opened);
     world.restart();
     assert!(world.service.clients.in_grace());
@@ -275,7 +275,7 @@ fn stateless_callers_do_not_wait_for_grace() {
     world.restart();
     let nobody = world.service.stateless_client().clone();
     let caller = world.caller(&nobody);
-    assert!(world.service.stateless_file(caller, &handle, MODE_WRITE).is_ok());
+    assert!(world.service.opens.stateless_file(caller, &handle, MODE_WRITE).is_ok());
     let removed = world.service.remove(caller, &world.root, b"f", RemoveMode::Unchecked);
     assert!(removed.is_ok());
 }

@@ -71,7 +71,7 @@ proptest! {
                 Step::Open { client, owner, share } => {
                     let name = ["x", "y"][owner];
                     let request = OpenRequest { share, ..world.plain("f", name, share) };
-                    let opened = world.service.open(world.caller(&clients[client]), &request);
+                    let opened = world.service.opens.open(world.caller(&clients[client]), &request);
                     let denied = model.iter().any(|(who, (_, shares))| {
                         *who != (client, owner) && conflict(union(shares), share)
                     });
@@ -87,7 +87,7 @@ proptest! {
                 Step::Downgrade { client, owner, share } => {
                     let Some((id, shares)) = model.get_mut(&(client, owner)) else { continue };
                     let caller = world.caller(&clients[client]);
-                    let done = world.service.downgrade(caller, &handle, *id, share, None);
+                    let done = world.service.opens.downgrade(caller, &handle, *id, share, None);
                     let within: Vec<_> =
                         shares.iter().copied().filter(|&part| part_of(part, share)).collect();
                     let allowed = match client {
@@ -102,8 +102,8 @@ proptest! {
                 Step::Close { client, owner } => {
                     let Some((id, _)) = model.remove(&(client, owner)) else { continue };
                     let caller = world.caller(&clients[client]);
-                    world.service.close(caller, &handle, id).unwrap();
-                    let again = world.service.close(caller, &handle, id);
+                    world.service.opens.close(caller, &handle, id).unwrap();
+                    let again = world.service.opens.close(caller, &handle, id);
                     prop_assert_eq!(again, Err(ServiceError::StaleStateId));
                 }
             }

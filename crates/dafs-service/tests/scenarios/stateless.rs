@@ -16,7 +16,7 @@ fn file(world: &World, uid: u32, handle: &Handle, mode: OpenMode) -> Result<Stat
         wait: Wait::Never,
         now_ns: world.now_ns.get(),
     };
-    world.service.stateless_file(caller, handle, mode)
+    world.service.opens.stateless_file(caller, handle, mode)
 }
 
 fn create(world: &World, mode: u32, uid: u32) -> Handle {

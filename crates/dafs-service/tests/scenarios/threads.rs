@@ -99,12 +99,12 @@ fn denials_and_locks_exclude_between_threads() {
             let (exclusive, shared) = (plain("alone", alone), plain("together", BOTH));
             scope.spawn(move || {
                 for _ in 0..ROUNDS {
-                    if let Ok(opened) = actor.service.open(actor.caller(), &exclusive) {
+                    if let Ok(opened) = actor.service.opens.open(actor.caller(), &exclusive) {
                         inside(share_holders);
                         let (handle, id) = (*opened.state.handle(), opened.state.id());
-                        actor.service.close(actor.caller(), &handle, id).unwrap();
+                        actor.service.opens.close(actor.caller(), &handle, id).unwrap();
                     }
-                    let opened = actor.service.open(actor.caller(), &shared).unwrap();
+                    let opened = actor.service.opens.open(actor.caller(), &shared).unwrap();
                     let handle = *opened.state.handle();
                     let owner = LockOwner::New { open: opened.state.id().into(), owner: b"owner" };
                     let (offset, length, kind) = (10, 10, LockKind::Write);
@@ -126,7 +126,7 @@ fn denials_and_locks_exclude_between_threads() {
                             .unwrap();
                     }
                     let id = opened.state.id();
-                    actor.service.close(actor.caller(), &handle, id).unwrap();
+                    actor.service.opens.close(actor.caller(), &handle, id).unwrap();
                 }
             });
         }
@@ -155,11 +155,11 @@ fn delegations_come_and_go_between_threads() {
                     let share = if round % 3 == 0 { BOTH } else { READ };
                     let request = OpenRequest::by_name(&root, name, b"owner", share, make());
                     let caller = Caller { wait: Wait::Never, ..actor.caller() };
-                    if let Ok(opened) = actor.service.open(caller, &request) {
+                    if let Ok(opened) = actor.service.opens.open(caller, &request) {
                         let (handle, id) = (*opened.state.handle(), opened.state.id());
-                        let read = actor.service.io_file(caller, &handle, id, MODE_READ);
+                        let read = actor.service.opens.io_file(caller, &handle, id, MODE_READ);
                         assert!(read.is_ok());
-                        actor.service.close(caller, &handle, id).unwrap();
+                        actor.service.opens.close(caller, &handle, id).unwrap();
                     }
                     if round % 7 == at {
                         // Refused while others hold delegations.

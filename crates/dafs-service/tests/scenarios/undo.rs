@@ -51,7 +51,7 @@ impl Undoing {
 
     fn open(&self, client: &Arc<Client>) -> Opened {
         let request = self.world.plain("f", "owner", BOTH);
-        self.world.service.open(self.world.patient(client), &request).unwrap()
+        self.world.service.opens.open(self.world.patient(client), &request).unwrap()
     }
 
     /// A file with content, open.
@@ -104,7 +104,7 @@ impl Undoing {
     fn write(&self, client: &Arc<Client>, opened: &Opened, offset: u64, bytes: &[u8]) {
         let (caller, handle) = (self.world.patient(client), opened.state.handle());
         let state = opened.state.reference();
-        let file = self.world.service.io_file(caller, handle, state, MODE_WRITE).unwrap();
+        let file = self.world.service.opens.io_file(caller, handle, state, MODE_WRITE).unwrap();
         let mut bytes = bytes.to_vec();
         let views = [VolatileSlice::from_mut(&mut bytes)];
         file.write_at(&views, offset, Stability::Unstable, Wait::Allowed).unwrap();
@@ -117,14 +117,14 @@ impl Undoing {
         let caller = self.world.patient(client);
         service.setattr(caller, handle, opened.state.reference(), &size).unwrap();
         let nfs = self.world.patient(service.stateless_client());
-        let file = service.stateless_file(nfs, handle, MODE_WRITE).unwrap().file;
+        let file = service.opens.stateless_file(nfs, handle, MODE_WRITE).unwrap().file;
         let mut bytes = *b"WHAT came";
         let views = [VolatileSlice::from_mut(&mut bytes)];
         file.write_at(&views, 0, Stability::Unstable, Wait::Allowed).unwrap();
         let mut bytes = *b"THERE after it";
         let views = [VolatileSlice::from_mut(&mut bytes)];
         let state = opened.state.reference();
-        assert_eq!(service.append(caller, handle, state, &views, Stability::File), Ok(9));
+        assert_eq!(service.opens.append(caller, handle, state, &views, Stability::File), Ok(9));
     }
 
     fn content(&self) -> Vec<u8> {
@@ -132,7 +132,7 @@ impl Undoing {
         let reader = self.world.patient(service.stateless_client());
         let path = [b"f".as_slice()];
         let handle = service.lookup(reader, &self.world.root, path).unwrap().handle;
-        let file = service.stateless_file(reader, &handle, MODE_READ).unwrap().file;
+        let file = service.opens.stateless_file(reader, &handle, MODE_READ).unwrap().file;
         let mut bytes = vec![0; 100];
         let views = [VolatileSlice::from_mut(&mut bytes)];
         let len = file.read_at(&views, 0, Wait::Allowed).unwrap();
@@ -233,7 +233,7 @@ fn a_change_of_size_that_saves_much_is_left_to_those_who_may_wait() {
     assert_eq!(cut(undoing.world.caller(&one)), Err(ServiceError::WouldWait));
     let how = OpenHow::Create(CreateHow::Unchecked, size);
     let request = OpenRequest { how, ..undoing.world.plain("f", "owner", BOTH) };
-    let empty = |caller| service.open(caller, &request).map(|opened| opened.attr.size);
+    let empty = |caller| service.opens.open(caller, &request).map(|opened| opened.attr.size);
     assert_eq!(empty(undoing.world.caller(&one)).err(), Some(ServiceError::WouldWait));
     assert_eq!(undoing.content(), BEFORE);
     // The data is saved once, for any number of retries.

@@ -22,7 +22,7 @@ fn what_a_store_waits_for_is_done_by_those_who_may_wait() {
         let emptying = OpenRequest { how: empty, ..world.plain("g", "owner", BOTH) };
         [
             service.setattr(caller, &handle, StateRef::ANONYMOUS, &size).map(drop),
-            service.open(caller, &emptying).map(drop),
+            service.opens.open(caller, &emptying).map(drop),
             service.fs_limits(caller, &handle).map(drop),
             service.rename(caller, root, b"g", root, b"h").map(drop),
             service.remove(caller, root, b"h", RemoveMode::Unchecked).map(drop),

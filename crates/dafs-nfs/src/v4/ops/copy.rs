@@ -41,9 +41,9 @@ impl Plan {
     fn files(&self, shared: &NfsShared, caller: Caller<'_>) -> Result<Files, OpError> {
         let service = &shared.service;
         let source =
-            service.io_file(caller, &self.source, self.source_state, READ).map_err(of_io)?;
+            service.opens.io_file(caller, &self.source, self.source_state, READ).map_err(of_io)?;
         let target =
-            service.io_file(caller, &self.target, self.target_state, WRITE).map_err(of_io)?;
+            service.opens.io_file(caller, &self.target, self.target_state, WRITE).map_err(of_io)?;
         // A count of zero means all of the rest here.
         let length = if self.count == 0 { u64::MAX } else { self.count };
         service.locks.check_span(&self.source, self.source_offset, length).map_err(of_io)?;

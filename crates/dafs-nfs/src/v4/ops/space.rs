@@ -49,7 +49,7 @@ pub(crate) fn clone(cx: &mut OpContext<'_>, args: &CloneArgs) -> OpResult {
     let target = file(cx, &args.destination_stateid, WRITE)?;
     let service = cx.service();
     let source =
-        service.io_file(cx.caller()?, &source_handle, source_state, READ).map_err(of_io)?;
+        service.opens.io_file(cx.caller()?, &source_handle, source_state, READ).map_err(of_io)?;
     let (from, to) = (args.source_offset, args.destination_offset);
     if from.checked_add(args.count).is_none() || to.checked_add(args.count).is_none() {
         return Err(Status::Inval.into());
@@ -71,7 +71,7 @@ pub(crate) fn io_advise(cx: &mut OpContext<'_>, args: &IoAdviseArgs) -> OpResult
         service.file_for_sync(cx.caller()?, &handle).map_err(without_perm)?
     } else {
         let none = OpenMode { read: false, write: false };
-        service.io_file(cx.caller()?, &handle, state, none).map_err(of_io)?
+        service.opens.io_file(cx.caller()?, &handle, state, none).map_err(of_io)?
     };
     let mut followed = Bitmap::EMPTY;
     for (hint, advice) in ADVICE {
