@@ -14,7 +14,6 @@ use crate::handle::Handle;
 use crate::index::Index;
 use crate::layout::Layouts;
 use crate::limits::{CLEARED_MAX, RECALL_NAP, RECALL_WAITERS_MAX};
-use crate::lock::LockLog;
 use crate::open::{Break, Clock, RemoveMode};
 use crate::table::{Blocked, Ended, Notice, StateTable};
 use crate::{Caller, Result, ServiceConfig};
@@ -59,16 +58,10 @@ pub struct State {
 }
 
 impl State {
-    pub(crate) fn new(config: ServiceConfig, lock_log: Arc<LockLog>) -> Self {
-        let index = Arc::new(Index::new(config.instance));
-        let (guards, writers) = (Arc::new(Guards::new()), Arc::new(Writers::new()));
-        let table = StateTable::new(
-            index.clone(),
-            guards.clone(),
-            writers.clone(),
-            lock_log,
-            config.files_max,
-        );
+    pub(crate) fn new(config: ServiceConfig) -> Self {
+        let table = StateTable::new(&config);
+        let (index, guards) = (table.index.clone(), table.guards.clone());
+        let writers = table.writers.clone();
         Self { config, index, guards, writers, table: Mutex::new(table), returned: Condvar::new() }
     }
 

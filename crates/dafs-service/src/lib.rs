@@ -108,7 +108,6 @@ use enter::Conflicts;
 use export::Exports;
 use grace::Grace;
 use index::Held;
-use lock::LockLog;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -297,8 +296,7 @@ impl Service {
         grace: Grace,
     ) -> Self {
         let exports = Arc::new(Exports::new(namespace));
-        let lock_log = Arc::new(LockLog::default());
-        let state = Arc::new(State::new(config, lock_log.clone()));
+        let state = Arc::new(State::new(config));
         let clients = Arc::new(Clients::new(state.clone(), records, grace));
         let durable = Arc::new(Durable::new(exports.clone(), config.lease_ns()));
         let fences = Arc::new(Fences::new(exports.clone(), clients.clone()));
@@ -307,7 +305,7 @@ impl Service {
         let conflicts = Conflicts::new(exports.clone(), clients.clone(), layouts.clone());
         let conflicts = Arc::new(conflicts);
         let delegations = Arc::new(Delegations::new(conflicts.clone()));
-        let locks = Arc::new(Locks::new(conflicts.clone(), delegations.clone(), lock_log));
+        let locks = Arc::new(Locks::new(conflicts.clone(), delegations.clone()));
         let opens =
             Opens::new(conflicts.clone(), fences.clone(), delegations.clone(), locks.clone());
         Self {

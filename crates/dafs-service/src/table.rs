@@ -9,7 +9,6 @@
 //! * State is entered for a client only while its record is current, so no state is entered after
 //!   the release of its client.
 
-use crate::Result;
 use crate::admit::Absent;
 use crate::append::Writers;
 use crate::client::{Client, ClientKey, ClientKind};
@@ -24,6 +23,7 @@ use crate::layout::{Fencing, LayoutState, Lent, Returned};
 use crate::lock::{LockBook, LockHolder, LockLog, LockState, Waiter};
 use crate::open::OpenState;
 use crate::state::{StateId, StateRef};
+use crate::{Result, ServiceConfig};
 use dafs_store::{FileId, LayoutForm, OpenFile, Store};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::VecDeque;
@@ -214,19 +214,13 @@ pub(crate) struct TableCounts {
 }
 
 impl StateTable {
-    pub(crate) fn new(
-        index: Arc<Index>,
-        guards: Arc<Guards>,
-        writers: Arc<Writers>,
-        lock_log: Arc<LockLog>,
-        files_max: usize,
-    ) -> Self {
+    pub(crate) fn new(config: &ServiceConfig) -> Self {
         Self {
             files: FxHashMap::default(),
             by_client: FxHashMap::default(),
-            index,
-            guards,
-            writers,
+            index: Arc::new(Index::new(config.instance)),
+            guards: Arc::new(Guards::new()),
+            writers: Arc::new(Writers::new()),
             recalled: FxHashMap::default(),
             recalling: FxHashMap::default(),
             recalling_layouts: FxHashMap::default(),
@@ -234,9 +228,9 @@ impl StateTable {
             returned_layouts: Returned::default(),
             queries: FxHashMap::default(),
             counts: TableCounts::default(),
-            lock_log,
+            lock_log: Arc::default(),
             left_files: FxHashSet::default(),
-            files_max,
+            files_max: config.files_max,
             absent: Absent::default(),
         }
     }

@@ -51,7 +51,7 @@ impl Context<'_> {
         let lane = handle.map_or(0, |handle| self.lane(&handle));
         self.call_or_wait(
             (call, lane),
-            move |service, caller| service.delegations.return_by_id(caller, state),
+            move |service, caller| service.delegations.take_back(caller, None, state.into()),
             |context, call, returned| {
                 returned.map_err(convert::status)?;
                 context.reply(call, &Reply::DelegReturn)

@@ -80,7 +80,7 @@ fn a_delegation_of_an_nfs_client_makes_dafs_clients_ask_again() {
     let anonymous = File { fh, id: dafs::StateId([0; 8]) };
     assert_eq!(world.status(session, &read_inline(anonymous, 0, 1)), Status::Delay);
     assert_eq!(world.status(session, &set(anonymous, size(9))), Status::Delay);
-    world.service.delegations.return_one(nfs.caller(), &handle, delegation.state).unwrap();
+    world.service.delegations.take_back(nfs.caller(), Some(&handle), delegation.state).unwrap();
     assert_eq!(world.status(session, &set(anonymous, size(9))), Status::Ok);
     let file = world.open_with(session, &open).unwrap();
     assert_eq!(world.status(session, &close(file)), Status::Ok);
@@ -109,7 +109,7 @@ fn denials_of_nfs_clients_hold_for_dafs_clients() {
     let denying = nfs.open(&world, b"f", Share { deny_write: true, ..BOTH });
     if let Ok(delegation) = denying.delegation {
         let handle = denying.state.handle();
-        world.service.delegations.return_one(nfs.caller(), handle, delegation.state).unwrap();
+        world.service.delegations.take_back(nfs.caller(), Some(handle), delegation.state).unwrap();
     }
     let root = world.root();
     let path = [b"f".as_slice()];

@@ -197,22 +197,6 @@ impl DelegationState {
 }
 
 impl Delegations {
-    /// Takes the return of a delegation (DELEGRETURN).
-    ///
-    /// # Errors
-    /// `DelegRevoked`, and those of the state-id.
-    pub fn return_one(&self, caller: Caller<'_>, handle: &Handle, state: StateRef) -> Result<()> {
-        self.take_back(caller, Some(handle), state)
-    }
-
-    /// Takes the return by the state-id alone (DAFS 6, DELEGRETURN).
-    ///
-    /// # Errors
-    /// Those of the state-id.
-    pub fn return_by_id(&self, caller: Caller<'_>, state: StateId) -> Result<()> {
-        self.take_back(caller, None, state.into())
-    }
-
     /// The file of a delegation.
     pub fn handle(&self, state: StateId) -> Option<Handle> {
         match self.state.index.find(state).ok()? {
@@ -221,7 +205,11 @@ impl Delegations {
         }
     }
 
-    fn take_back(
+    /// Takes the return of a delegation (DELEGRETURN), on this file if one is given.
+    ///
+    /// # Errors
+    /// `DelegRevoked`, and those of the state-id.
+    pub fn take_back(
         &self,
         caller: Caller<'_>,
         handle: Option<&Handle>,

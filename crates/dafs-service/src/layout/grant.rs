@@ -103,7 +103,7 @@ impl Layouts {
         let is_current =
             |layouts: &dyn dafs_store::Layouts| layouts.is_current(&handle.file, placement.epoch);
         if !store.layouts().is_some_and(is_current) {
-            self.recall_of(&key, caller.now_ns);
+            self.recall_all(&[key], caller.now_ns);
             return Err(ServiceError::LayoutTryLater);
         }
         Ok(LayoutGranted { state, placement })

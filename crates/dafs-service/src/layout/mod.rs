@@ -361,7 +361,7 @@ impl Layouts {
             self.settle_now(&written);
         }
         if mode == LayoutMode::Any {
-            self.wide_recall_is_over(caller.client, of.map(|handle| handle.fs), form);
+            caller.client.wide_recalls.end(of.map(|handle| handle.fs), form);
         }
     }
 

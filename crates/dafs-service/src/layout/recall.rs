@@ -197,14 +197,9 @@ impl Layouts {
         notices.into_iter().for_each(Notice::deliver);
     }
 
-    /// Recalls all layouts of a file, because it has moved.
-    pub(crate) fn recall_of(&self, key: &Handle, now_ns: u64) {
-        self.recall_all(&[*key], now_ns);
-    }
-
-    /// Does the same for many files. The layouts of one client are recalled together where there
-    /// are many.
-    fn recall_all(&self, keys: &[Handle], now_ns: u64) {
+    /// Recalls all layouts of files, because they have moved. The layouts of one client are recalled
+    /// together where there are many.
+    pub(super) fn recall_all(&self, keys: &[Handle], now_ns: u64) {
         let mut table = self.state.lock();
         let files = keys.iter().filter_map(|key| table.files.get(key));
         let held: Vec<_> = files.flat_map(|file| file.layouts.clone()).collect();
@@ -219,7 +214,7 @@ impl Layouts {
     /// # Errors
     /// `Delay` when that is not certain yet.
     pub fn vacate(&self, key: &Handle, now_ns: u64) -> Answer<()> {
-        self.recall_of(key, now_ns);
+        self.recall_all(&[*key], now_ns);
         let clock = Clock { now_ns, lease_ns: self.state.config.lease_ns() };
         let mut table = self.state.lock();
         if let Some(store) = table.returned_layouts.take_file(key) {

@@ -57,7 +57,8 @@ impl WideRecalls {
         pending.push(Pending { of, form, since_ns });
     }
 
-    fn end(&self, of: Option<FsId>, form: LayoutForm) {
+    /// Ends a wide recall: the client has returned all layouts of a file system, or all it had.
+    pub(super) fn end(&self, of: Option<FsId>, form: LayoutForm) {
         self.pending().retain(|old| old.form != form || (of.is_some() && old.of != of));
     }
 }
@@ -176,11 +177,6 @@ impl Layouts {
             true => Err(ServiceError::RecallConflict),
             false => Ok(()),
         }
-    }
-
-    /// Ends a wide recall: the client has returned all layouts of a file system, or all it had.
-    pub(super) fn wide_recall_is_over(&self, client: &Client, of: Option<FsId>, form: LayoutForm) {
-        client.wide_recalls.end(of, form);
     }
 
     /// Ends the layouts of a wide recall that the client does not have: of the file system of `of`,

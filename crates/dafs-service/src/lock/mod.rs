@@ -52,14 +52,11 @@ pub struct Locks {
 }
 
 impl Locks {
-    pub(crate) fn new(
-        conflicts: Arc<Conflicts>,
-        delegations: Arc<Delegations>,
-        lock_log: Arc<LockLog>,
-    ) -> Self {
+    pub(crate) fn new(conflicts: Arc<Conflicts>, delegations: Arc<Delegations>) -> Self {
         let Conflicts { exports, state, clients, layouts, .. } = &*conflicts;
         let (exports, state) = (exports.clone(), state.clone());
         let (clients, layouts) = (clients.clone(), layouts.clone());
+        let lock_log = state.lock().lock_log.clone();
         Self { exports, state, clients, layouts, conflicts, delegations, lock_log }
     }
 }

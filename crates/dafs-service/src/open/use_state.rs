@@ -59,7 +59,7 @@ impl State {
         }
     }
 
-    /// Returns the kind of a state-id of this client, on this file if one is given.
+    /// Returns the kind of a state-id of this client, on this file if one is given (TEST_STATEID).
     ///
     /// # Errors
     /// As `open_state`, and `DelegRevoked`.
@@ -70,14 +70,6 @@ impl State {
         state: StateRef,
     ) -> Result<StateKind> {
         self.held(caller, handle, state).map(|held| held.kind())
-    }
-
-    /// Checks a state-id and returns its kind (TEST_STATEID).
-    ///
-    /// # Errors
-    /// Those of `check_state`.
-    pub fn test_state(&self, caller: Caller<'_>, state: StateRef) -> Result<StateKind> {
-        self.check_state(caller, None, state)
     }
 }
 

@@ -126,6 +126,7 @@ impl Locks {
     ) -> Result<()> {
         let Some(holder) = holder.filter(|_| recovers(request)) else { return Ok(()) };
         let persist = request.extras.persist || request.extras.repair;
+        let writers = &self.state.writers;
         // No pre-images exist for writes at data servers. So layouts are returned first, and no new
         // ones are granted until the log exists, which forbids them.
         let begun =
@@ -133,14 +134,7 @@ impl Locks {
                 let file = open_as_server(&self.exports.namespace(), &open.key)?;
                 let holds = |entry: &Entry| self.state.lock().is_held(entry);
                 let holder = (Holder::of(holder), caller.client.host().host());
-                self.state.writers.undo.begin(
-                    open.key,
-                    holder,
-                    persist,
-                    file,
-                    &self.state.writers,
-                    holds,
-                )
+                writers.undo.begin(open.key, holder, persist, file, writers, holds)
             });
         if begun.is_err() {
             self.unlock(caller, open.handle(), open.reference(), 0, u64::MAX)?;

@@ -96,7 +96,7 @@ fn a_broken_lock_keeps_everybody_away_at_data_servers_too() {
     assert!(matches!(lock(&three, &other, (false, false)), Err(LockError::Broken(_))));
     let state = own.state.reference();
     assert_eq!(error(cluster.vouch("a", &own, state, false)), ServiceError::BadLayout);
-    let test = world.service.state.test_state(world.caller(&one), granted);
+    let test = world.service.state.check_state(world.caller(&one), None, granted);
     assert_eq!(test, Err(ServiceError::StaleStateId));
     // Nor does a repair begin before that.
     assert_eq!(lock(&three, &other, (true, true)), Err(ServiceError::Delay.into()));
@@ -476,7 +476,7 @@ fn a_file_reaches_as_far_as_it_was_written_before_its_delegation_is_given_up() {
     let delegated = opened.delegation.as_ref().unwrap().state;
     cluster.get(&one, &opened, true).unwrap();
     let handle = opened.state.handle();
-    let returned = |caller| service.delegations.return_one(caller, handle, delegated);
+    let returned = |caller| service.delegations.take_back(caller, Some(handle), delegated);
     assert_eq!(error(returned(world.caller(&one))), ServiceError::WouldWait);
     assert_eq!(cluster.store.take_asked(), []);
     returned(world.patient(&one)).unwrap();

@@ -24,7 +24,7 @@ fn granted(world: &World, client: &Arc<Client>, share: Share) -> (Opened, Delega
 }
 
 fn give_back(world: &World, client: &Arc<Client>, handle: &Handle, state: StateRef) -> Result<()> {
-    world.service.delegations.return_one(world.caller(client), handle, state)
+    world.service.delegations.take_back(world.caller(client), Some(handle), state)
 }
 
 fn recall_of(client: &Arc<Client>, handle: &Handle, state: StateRef) -> Vec<Told> {
@@ -212,7 +212,7 @@ fn a_state_id_of_a_delegation_allows_what_the_delegation_does() {
     assert_eq!(io(&one, MODE_READ), Ok(()));
     assert_eq!(io(&one, MODE_WRITE), Err(ServiceError::OpenMode));
     assert_eq!(io(&two, MODE_READ), Err(ServiceError::BadStateId));
-    let test = world.service.state.test_state(world.caller(&one), delegation.state);
+    let test = world.service.state.check_state(world.caller(&one), None, delegation.state);
     assert_eq!(test, Ok(StateKind::Delegation));
     let free = world.service.opens.free(world.caller(&one), delegation.state);
     assert_eq!(free, Err(ServiceError::LocksHeld));
@@ -301,7 +301,7 @@ fn what_is_not_returned_within_a_lease_is_revoked() {
     let revoked = ServiceError::DelegRevoked;
     assert!(holder.status().recallable_revoked);
     assert_eq!(error(world.service.opens.io_file(caller, &handle, state, MODE_READ)), revoked);
-    assert_eq!(world.service.state.test_state(caller, state), Err(revoked));
+    assert_eq!(world.service.state.check_state(caller, None, state), Err(revoked));
     assert_eq!(give_back(&world, &holder, &handle, state), Err(revoked));
     let open = opened.state.reference();
     assert!(world.service.opens.io_file(caller, &handle, open, MODE_WRITE).is_ok());
@@ -596,7 +596,7 @@ fn a_patient_caller_goes_on_as_soon_as_the_delegation_is_returned() {
                 wait,
                 now_ns,
             };
-            service.delegations.return_one(caller, &handle, delegation.state).unwrap();
+            service.delegations.take_back(caller, Some(&handle), delegation.state).unwrap();
         });
         let request = world.plain("f", "owner", WRITE);
         // On a very busy machine one wait may take too long. Then the caller retries.

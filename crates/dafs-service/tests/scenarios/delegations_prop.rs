@@ -176,7 +176,7 @@ fn replace_lost(world: &World, people: &mut [Person], verifier: &mut u8) {
 /// Returns a delegation. A revoked one is freed instead.
 fn give_back(world: &World, client: &Arc<Client>, handle: &Handle, state: StateRef) {
     let caller = world.caller(client);
-    match world.service.delegations.return_one(caller, handle, state) {
+    match world.service.delegations.take_back(caller, Some(handle), state) {
         Ok(()) => {}
         Err(dafs_service::ServiceError::DelegRevoked) => {
             world.service.opens.free(caller, state).unwrap();

@@ -117,7 +117,8 @@ fn an_open_leads_to_a_layout_of_its_kind() {
     let writer = cluster.world.open(&client, "f", WRITE).unwrap();
     let more = cluster.get_by(&client, writer.state.handle(), granted.state, true).unwrap();
     assert_eq!(more.state, StateRef { seqid: 2, ..granted.state });
-    let kind = cluster.world.service.state.test_state(cluster.world.caller(&client), more.state);
+    let kind =
+        cluster.world.service.state.check_state(cluster.world.caller(&client), None, more.state);
     assert_eq!(kind, Ok(StateKind::Layout));
     // Concurrent requests carry the same sequence number.
     assert_eq!(cluster.get_by(&client, &handle, granted.state, false).unwrap().state.seqid, 3);
@@ -366,7 +367,7 @@ fn a_fence_sends_everybody_to_this_server() {
     fence(FenceUpdate::Install(&[b"dafs:somebody"])).unwrap();
     assert_eq!(cluster.store.take_asked(), [Asked::Forget, Asked::Settle]);
     let caller = cluster.world.caller(&one);
-    let test = cluster.world.service.state.test_state(caller, granted);
+    let test = cluster.world.service.state.check_state(caller, None, granted);
     assert_eq!(test, Err(ServiceError::StaleStateId));
     assert_eq!(error(cluster.get(&one, &opened, false)), ServiceError::LayoutUnavailable);
     assert_eq!(cluster.vouch("a", &other, other.state.reference(), true), Ok(None));
@@ -430,7 +431,7 @@ fn what_is_not_given_back_is_taken_and_fenced_before_anything_changes() {
     // Its holder is told once: Linux would drop the layouts that it gets afterwards, too.
     let told = || one.status().recallable_revoked;
     assert_eq!([told(), told()], [true, false]);
-    let test = cluster.world.service.state.test_state(cluster.world.caller(&one), granted);
+    let test = cluster.world.service.state.check_state(cluster.world.caller(&one), None, granted);
     assert_eq!(test, Err(ServiceError::StaleStateId));
     assert_eq!(cluster.world.service.counts().revoked, 0);
     // Others shall not wait for it at each file.

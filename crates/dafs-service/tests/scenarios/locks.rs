@@ -113,7 +113,7 @@ fn locks_end_with_their_open_or_are_freed_when_empty() {
     let opened = world.open(&client, "f", BOTH).unwrap();
     let (caller, handle) = (world.caller(&client), *opened.state.handle());
     let lock = world.lock(&client, &opened, "l", (0, 1), LockKind::Write).unwrap();
-    assert_eq!(world.service.state.test_state(caller, lock), Ok(StateKind::Lock));
+    assert_eq!(world.service.state.check_state(caller, None, lock), Ok(StateKind::Lock));
     assert_eq!(world.service.opens.free(caller, lock), Err(ServiceError::LocksHeld));
     let lock = world.service.locks.unlock(caller, &handle, lock, 0, 1).unwrap();
     let old = StateRef { seqid: 1, ..lock };
@@ -122,7 +122,10 @@ fn locks_end_with_their_open_or_are_freed_when_empty() {
     assert_eq!(world.service.opens.free(caller, lock), Err(ServiceError::BadStateId));
     let lock = world.lock(&client, &opened, "l", (0, 1), LockKind::Write).unwrap();
     world.close(&client, &opened);
-    assert_eq!(world.service.state.test_state(caller, lock), Err(ServiceError::StaleStateId));
+    assert_eq!(
+        world.service.state.check_state(caller, None, lock),
+        Err(ServiceError::StaleStateId)
+    );
     let counts = world.service.counts();
     assert_eq!((counts.opens, counts.locks, counts.lock_ranges), (0, 0, 0));
 }

@@ -26,8 +26,9 @@ fn sequence_numbers_tell_old_state_ids_from_new_ones() {
     assert_eq!(io(2), Ok(()));
     assert_eq!(io(1), Err(ServiceError::OldStateId));
     assert_eq!(io(3), Err(ServiceError::BadStateId));
-    let test =
-        |seqid| world.service.state.test_state(world.caller(&client), StateRef { id, seqid });
+    let test = |seqid| {
+        world.service.state.check_state(world.caller(&client), None, StateRef { id, seqid })
+    };
     assert_eq!(test(2), Ok(StateKind::Open));
     assert_eq!(test(1), Err(ServiceError::OldStateId));
     let state = second.state.reference();

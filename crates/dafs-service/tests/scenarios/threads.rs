@@ -53,7 +53,7 @@ impl Actor<'_> {
     fn return_recalled(&self) {
         let recalled = std::mem::take(&mut *self.mailbox.0.lock().unwrap());
         for (handle, state) in recalled {
-            self.service.delegations.return_one(self.caller(), &handle, state).unwrap();
+            self.service.delegations.take_back(self.caller(), Some(&handle), state).unwrap();
         }
     }
 }
