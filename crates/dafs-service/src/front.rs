@@ -32,7 +32,8 @@ pub trait Front: Send + Sync {
     fn device_gone(&self, _: ClientKey, _: &DeviceKey, _: LayoutForm) {}
 
     /// Asks for size and change attribute of a write-delegated file (CB_GETATTR). The answer, or
-    /// the failure, goes to [`Delegations::attr_answer`](crate::Delegations::attr_answer) with `query`.
+    /// the failure, goes to
+    /// [`Delegations::attr_answer`](crate::Delegations::attr_answer) with `query`.
     fn get_attr(&self, client: ClientKey, handle: &Handle, query: u64);
 
     /// Notifies a client that a lock which it waits for may be free (CB_NOTIFY_LOCK).

@@ -121,7 +121,7 @@ impl Clients {
         ticked_ns.saturating_sub(self.grace.lock().started_ns)
     }
 
-    /// True when grace waits for no client any more: the next [`tick`](Self::tick) ends it and
+    /// True when grace waits for no client any more: the next tick of the service ends it and
     /// should come soon.
     pub fn grace_ends_soon(&self) -> bool {
         self.grace.all_back.load(Ordering::Relaxed) && self.in_grace()

@@ -59,7 +59,7 @@ pub struct Exchanged {
 
 impl Clients {
     /// EXCHANGE_ID in all its nine cases (RFC 8881 18.35.5). A new record holds no state until
-    /// [`confirm_client`](Self::confirm). Without that it is dropped after one lease.
+    /// [`confirm`](Self::confirm). Without that it is dropped after one lease.
     ///
     /// A restarted client that comes from another address is another principal (case 3) until its
     /// lease is over.

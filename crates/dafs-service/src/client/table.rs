@@ -322,7 +322,8 @@ mod tests {
                         keys.push(exchange(&service, host, &name.to_string(), verifier, now_ns));
                     }
                     Step::Confirm { nth } if !keys.is_empty() => {
-                        let _ = service.clients.confirm(keys[keys.len() - 1 - nth % keys.len()], now_ns);
+                        let key = keys[keys.len() - 1 - nth % keys.len()];
+                        let _ = service.clients.confirm(key, now_ns);
                     }
                     Step::Destroy { nth } if !keys.is_empty() => {
                         let _ = service.clients.destroy(keys[nth % keys.len()]);

@@ -197,8 +197,8 @@ impl Layouts {
         notices.into_iter().for_each(Notice::deliver);
     }
 
-    /// Recalls all layouts of files, because they have moved. The layouts of one client are recalled
-    /// together where there are many.
+    /// Recalls all layouts of files, because they have moved. The layouts of one client are
+    /// recalled together where there are many.
     pub(super) fn recall_all(&self, keys: &[Handle], now_ns: u64) {
         let mut table = self.state.lock();
         let files = keys.iter().filter_map(|key| table.files.get(key));
