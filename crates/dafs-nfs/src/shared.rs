@@ -355,19 +355,19 @@ impl NfsShared {
                 self.service.delegations.attr_answer(client.record(), query, answer);
             }
             CallbackReport::RecallFailed { state } => {
-                self.service.recall_failed(client.record().key(), state);
+                self.service.delegations.recall_failed(client.record().key(), state);
             }
             CallbackReport::LayoutRecallFailed { state } => {
-                self.service.layout_recall_failed(client.record().key(), state);
+                self.service.layouts.recall_failed(client.record().key(), state);
             }
             CallbackReport::LayoutForgotten { state } => {
-                self.service.layout_forgotten(client.record().key(), state);
+                self.service.layouts.forgotten(client.record().key(), state);
             }
             CallbackReport::LayoutsRecallFailed { of, form } => {
-                self.service.layouts_recall_failed(client.record().key(), of.as_ref(), form);
+                self.service.layouts.wide_recall_failed(client.record().key(), of.as_ref(), form);
             }
             CallbackReport::LayoutsForgotten { of, form } => {
-                self.service.layouts_forgotten(client.record().key(), of.as_ref(), form);
+                self.service.layouts.wide_forgotten(client.record().key(), of.as_ref(), form);
             }
         }
     }

@@ -179,7 +179,7 @@ pub(crate) struct Resume {
 
 /// Returns the session of an earlier run, if its replies are durable.
 pub(super) fn kept(shared: &NfsShared, id: SessionId) -> Option<durable::Session> {
-    let session = shared.service.kept_session(&session_key(id))?;
+    let session = shared.service.durable.kept_session(&session_key(id))?;
     (session.mechanism == MECHANISM).then_some(session)
 }
 
@@ -383,7 +383,7 @@ impl Progress {
         if earlier != 0 {
             let known = (0..DURABLE_OPERATIONS_MAX).filter(|index| earlier >> index & 1 != 0);
             let streams = known.map(|index| stream(request.slot, index));
-            service.forget_answers(&session_key(request.session), streams);
+            service.durable.forget_answers(&session_key(request.session), streams);
         }
     }
 
@@ -445,7 +445,7 @@ impl Progress {
         let logged = logged.encode();
         let bytes_max = DURABLE_REPLY_BYTES_MAX.max(DURABLE_RESULT_BYTES_MAX);
         debug_assert!(logged.len() <= bytes_max + 1, "{}", logged.len());
-        match shared.service.settle(op, &logged, false, gate.notify()) {
+        match shared.service.durable.settle(op, &logged, false, gate.notify()) {
             Settled::Now => Ok(()),
             Settled::Later => {
                 (self.phase, self.gate) = (Phase::Settling, Some(gate));

@@ -206,7 +206,7 @@ impl<'a> OpContext<'a> {
     /// Returns a handle, if the client is not fenced from it. Fences may change, so each use is
     /// checked.
     fn unfenced(&self, handle: Handle) -> Result<Handle, OpError> {
-        self.shared.service.check_fence(&self.subject(), &handle)?;
+        self.shared.service.fences.check(&self.subject(), &handle)?;
         Ok(handle)
     }
 
@@ -448,14 +448,14 @@ impl<'a> OpContext<'a> {
         journal.forget_earlier(session, &self.shared.service);
         let gate = Gate::new(self.shared);
         let service = &self.shared.service;
-        let intended = service.intend(self.caller()?, &key, change, gate.notify())?;
+        let intended = service.durable.intend(self.caller()?, &key, change, gate.notify())?;
         self.frame.journal.intended(intended, Some(gate))
     }
 
     /// Guards a change without a record against logged changes of other clients.
     fn guard(&mut self, change: &Change<'_>) -> OpResult {
         let (shared, mut gate) = (self.shared, None);
-        let guarded = shared.service.guard(self.caller()?, change, || {
+        let guarded = shared.service.durable.guard(self.caller()?, change, || {
             let gate: &Arc<Gate> = gate.insert(Gate::new(shared));
             gate.notify()
         })?;

@@ -110,7 +110,7 @@ impl Runner {
     ) -> Option<Status> {
         let service = &cx.shared.service;
         // A client that sets a fence against this one waits for this work to end.
-        let entry = service.begin_work(cx.call.origin.address());
+        let entry = service.fences.begin_work(cx.call.origin.address());
         let mut is_known = false;
         while cx.frame.op_index < cx.frame.op_count {
             if let Some(session) = cx.session.as_ref().filter(|_| !is_known) {

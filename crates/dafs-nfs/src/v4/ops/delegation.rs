@@ -12,7 +12,7 @@ use dafs_wire::nfs4::{
 pub(crate) fn close(cx: &mut OpContext<'_>, args: &CloseArgs) -> OpResult {
     let handle = cx.current()?;
     let state = cx.state(&args.stateid)?;
-    cx.service().close(cx.caller()?, &handle, state).map_err(without_perm)?;
+    cx.service().opens.close(cx.caller()?, &handle, state).map_err(without_perm)?;
     // A closed open has no state-id. This one is never valid (RFC 8881 18.2.4).
     cx.set_current_stateid(Stateid::INVALID);
     cx.answer(&StateidResult { stateid: Stateid::INVALID })
@@ -24,7 +24,7 @@ pub(crate) fn open_downgrade(cx: &mut OpContext<'_>, args: &OpenDowngradeArgs) -
     // Wants have no meaning here, but clients send them (RFC 8881 18.18.3).
     let access = ShareAccess(args.share_access.access());
     let share = share(access, args.share_deny)?;
-    let downgraded = cx.service().downgrade(cx.caller()?, &handle, state, share, None);
+    let downgraded = cx.service().opens.downgrade(cx.caller()?, &handle, state, share, None);
     let stateid = stateid::wire(downgraded.map_err(without_perm)?);
     cx.set_current_stateid(stateid);
     cx.answer(&StateidResult { stateid })
@@ -36,5 +36,5 @@ pub(crate) fn delegreturn(cx: &mut OpContext<'_>, args: &DelegreturnArgs) -> OpR
     if state.is_special() {
         return Err(Status::BadStateId.into());
     }
-    cx.service().return_delegation(cx.caller()?, &handle, state).map_err(without_perm)
+    cx.service().delegations.take_back(cx.caller()?, Some(&handle), state).map_err(without_perm)
 }

@@ -28,7 +28,7 @@ pub(crate) fn lock(cx: &mut OpContext<'_>, args: &LockArgs<'_>) -> OpResult {
         reclaim: args.reclaim,
         extras: LockExtras::default(),
     };
-    match cx.service().lock(cx.caller()?, &handle, &request) {
+    match cx.service().locks.lock(cx.caller()?, &handle, &request) {
         Ok(state) => answer(cx, stateid::wire(state)),
         Err(error) => Err(refused(cx, error)),
     }
@@ -39,7 +39,7 @@ pub(crate) fn lockt(cx: &mut OpContext<'_>, args: &LocktArgs<'_>) -> OpResult {
     holds_data(kind_of(cx, &handle)?)?;
     check_range(args.offset, args.length)?;
     let kind = kind(args.kind);
-    let tested = cx.service().lock_test(
+    let tested = cx.service().locks.test(
         cx.caller()?,
         &handle,
         args.owner.owner,
@@ -59,7 +59,8 @@ pub(crate) fn locku(cx: &mut OpContext<'_>, args: &LockuArgs) -> OpResult {
     let handle = cx.current()?;
     let state = cx.state(&args.stateid)?;
     check_range(args.offset, args.length)?;
-    let unlocked = cx.service().unlock(cx.caller()?, &handle, state, args.offset, args.length);
+    let unlocked =
+        cx.service().locks.unlock(cx.caller()?, &handle, state, args.offset, args.length);
     let state = unlocked.map_err(|error| refused(cx, error.into()))?;
     answer(cx, stateid::wire(state))
 }

@@ -102,7 +102,7 @@ pub(crate) fn change_info(change: DirChange) -> ChangeInfo {
 /// # Errors
 /// Those of a read of its attributes.
 pub(crate) fn kind_of(cx: &OpContext<'_>, handle: &Handle) -> Result<Kind, OpError> {
-    Ok(cx.service().attributes(cx.caller()?, handle)?.kind)
+    Ok(cx.service().delegations.attributes(cx.caller()?, handle)?.kind)
 }
 
 /// Returns the status for an object that is no directory where one is needed, for operations that

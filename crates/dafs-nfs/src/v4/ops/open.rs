@@ -42,7 +42,7 @@ pub(crate) fn open(cx: &mut OpContext<'_>, args: &OpenArgs<'_>) -> OpResult {
         how,
         want,
     };
-    let opened = cx.service().open(cx.caller()?, &request)?;
+    let opened = cx.service().opens.open(cx.caller()?, &request)?;
     let handle = *opened.state.handle();
     let attributes_set = attributes_set(cx, &handle, &args.how, &change, &opened);
     open_reply::write(cx, &opened, by_name, want.kind, attributes_set)

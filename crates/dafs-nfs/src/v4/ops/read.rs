@@ -21,8 +21,8 @@ const FRAME_BYTES: usize = 8;
 pub(crate) fn read(cx: &mut OpContext<'_>, args: &ReadArgs) -> OpResult {
     let handle = cx.current()?;
     let state = cx.state(&args.stateid)?;
-    let file = cx.service().io_file(cx.caller()?, &handle, state, READ).map_err(of_io)?;
-    cx.service().check_span(&handle, args.offset, args.count.into()).map_err(of_io)?;
+    let file = cx.service().opens.io_file(cx.caller()?, &handle, state, READ).map_err(of_io)?;
+    cx.service().locks.check_span(&handle, args.offset, args.count.into()).map_err(of_io)?;
     let room = cx.room().saturating_sub(FRAME_BYTES) / 4 * 4;
     let wanted = args.count.min(TRANSFER_BYTES_MAX) as usize;
     let wait = cx.wait();

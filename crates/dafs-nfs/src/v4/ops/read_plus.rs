@@ -45,8 +45,8 @@ struct Piece {
 pub(crate) fn read_plus(cx: &mut OpContext<'_>, args: &ReadPlusArgs) -> OpResult {
     let handle = cx.current()?;
     let state = cx.state(&args.stateid)?;
-    let file = cx.service().io_file(cx.caller()?, &handle, state, READ).map_err(of_io)?;
-    cx.service().check_span(&handle, args.offset, args.count.into()).map_err(of_io)?;
+    let file = cx.service().opens.io_file(cx.caller()?, &handle, state, READ).map_err(of_io)?;
+    cx.service().locks.check_span(&handle, args.offset, args.count.into()).map_err(of_io)?;
     let attr = file.attr()?;
     // A file with all its space allocated has no holes to look for.
     let dense = attr.space_used >= attr.size;

@@ -30,7 +30,7 @@ pub(crate) fn allocate(cx: &mut OpContext<'_>, args: &AllocateArgs) -> OpResult 
     cx.may_wait()?;
     let file = file(cx, &args.stateid, WRITE)?;
     check_range(args.offset, args.length)?;
-    cx.service().check_span(&cx.current()?, args.offset, args.length).map_err(of_io)?;
+    cx.service().locks.check_span(&cx.current()?, args.offset, args.length).map_err(of_io)?;
     Ok(file.allocate(args.offset, args.length)?)
 }
 
@@ -38,7 +38,7 @@ pub(crate) fn deallocate(cx: &mut OpContext<'_>, args: &DeallocateArgs) -> OpRes
     cx.may_wait()?;
     let file = file(cx, &args.stateid, WRITE)?;
     check_range(args.offset, args.length)?;
-    cx.service().check_span(&cx.current()?, args.offset, args.length).map_err(of_io)?;
+    cx.service().locks.check_span(&cx.current()?, args.offset, args.length).map_err(of_io)?;
     Ok(file.deallocate(args.offset, args.length)?)
 }
 
@@ -100,7 +100,7 @@ fn file(
 ) -> Result<Arc<dyn OpenFile>, OpError> {
     let handle = cx.current()?;
     let state = cx.state(argument)?;
-    cx.service().io_file(cx.caller()?, &handle, state, need).map_err(of_io)
+    cx.service().opens.io_file(cx.caller()?, &handle, state, need).map_err(of_io)
 }
 
 /// Refuses ranges that are empty or wrap.

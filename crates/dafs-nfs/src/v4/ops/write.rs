@@ -25,19 +25,19 @@ pub(crate) fn write<'a>(cx: &mut OpContext<'a>, args: &WriteArgs<'a>) -> OpResul
     if stability != Stability::Unstable || args.data.len() > WRITE_INLINE_BYTES_MAX {
         cx.may_wait()?;
     }
-    let file = cx.service().io_file(cx.caller()?, &handle, state, WRITE).map_err(of_io)?;
+    let file = cx.service().opens.io_file(cx.caller()?, &handle, state, WRITE).map_err(of_io)?;
     if args.offset.checked_add(args.data.len() as u64).is_none() {
         return Err(Status::Inval.into());
     }
     let len = args.data.len() as u64;
-    cx.service().check_span(&handle, args.offset, len).map_err(of_io)?;
+    cx.service().locks.check_span(&handle, args.offset, len).map_err(of_io)?;
     let client = cx.caller()?.client;
     if client.may_have_late_writes() {
         // The present time: the client may have made a session at a data server since the call was
         // read.
         let moment = (cx.now_ns(), cx.wait());
         let range = (args.offset, len);
-        cx.service().overtake_late_writes(client, moment, &handle, range).map_err(of_io)?;
+        cx.service().layouts.overtake_late_writes(client, moment, &handle, range).map_err(of_io)?;
     }
     cx.announce_write(&handle, args.offset, args.data, stability)?;
     write_data(cx, &*file, data, args.offset, (stability, args.stable))

@@ -55,7 +55,7 @@ pub(crate) fn create_session(cx: &mut OpContext<'_>, args: &CreateSessionArgs<'_
         return Err(Status::NoSpc.into());
     }
     let wants = args.flags.contains(CreateSessionFlags::PERSIST);
-    let persistent = wants && cx.service().keeps_all_replies();
+    let persistent = wants && cx.service().durable.keeps_all_replies();
     if !confirmed || persistent {
         // An older instance of the client is released then, after a write to disk. A persistent
         // session needs such a write, too.
@@ -64,7 +64,7 @@ pub(crate) fn create_session(cx: &mut OpContext<'_>, args: &CreateSessionArgs<'_
     while !cx.shared().sessions.has_room(&owner) {
         let now_ns = cx.call().now_ns;
         let level = (cx.shared().sessions.least_to_lose(&owner), SESSIONS_MAX);
-        match cx.service().make_room(Shared::Sessions, level, now_ns, cx.wait()) {
+        match cx.service().clients.make_room(Shared::Sessions, level, now_ns, cx.wait()) {
             // This host has used up its share.
             Err(ServiceError::Resource) => return Err(Status::NoSpc.into()),
             made => made?,
@@ -72,7 +72,7 @@ pub(crate) fn create_session(cx: &mut OpContext<'_>, args: &CreateSessionArgs<'_
     }
     cx.shared().confirm(&owner, cx.call().now_ns)?;
     if !confirmed {
-        cx.service().forget_other_runs(owner.record(), MECHANISM);
+        cx.service().durable.forget_other_runs(owner.record(), MECHANISM);
     }
     let credential = channel::credential(&args.security);
     let wants_back = args.flags.contains(CreateSessionFlags::CONN_BACK_CHAN);
@@ -98,7 +98,7 @@ pub(crate) fn create_session(cx: &mut OpContext<'_>, args: &CreateSessionArgs<'_
         let record = session_record(session.id(), session.client(), host);
         // No request of a session that is unknown after a restart was executed: its first change
         // waits until the journal has both.
-        let _ = cx.service().keep_session(&record, Box::new(|_| ()));
+        let _ = cx.service().durable.keep_session(&record, Box::new(|_| ()));
     }
     let mut flags = CreateSessionFlags::empty();
     flags.set(CreateSessionFlags::PERSIST, persistent);

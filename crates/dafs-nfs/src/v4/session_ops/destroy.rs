@@ -20,7 +20,7 @@ pub(crate) fn destroy_session(cx: &mut OpContext<'_>, args: &DestroySessionArgs)
     match cx.find_session(args.session_id) {
         // Its client asks for none of its replies any more.
         Err(OpError::Status(Status::DeadSession)) => {
-            cx.service().forget_session(&session_key(args.session_id));
+            cx.service().durable.forget_session(&session_key(args.session_id));
         }
         session => cx.shared().destroy_session(&session?, cx.call().now_ns),
     }
@@ -30,7 +30,7 @@ pub(crate) fn destroy_session(cx: &mut OpContext<'_>, args: &DestroySessionArgs)
 /// Removes a client that has neither sessions nor state, for that client only.
 pub(crate) fn destroy_clientid(cx: &mut OpContext<'_>, args: &DestroyClientidArgs) -> OpResult {
     let key = ClientKey(args.client_id);
-    let client = cx.service().find_client(key)?;
+    let client = cx.service().clients.find(key)?;
     let origin = &cx.call().origin;
     // As for CREATE_SESSION: a caller whose user is only claimed could claim to be this one.
     let is_other =
@@ -40,7 +40,7 @@ pub(crate) fn destroy_clientid(cx: &mut OpContext<'_>, args: &DestroyClientidArg
     }
     // The durable record is removed first.
     cx.may_wait()?;
-    cx.service().destroy_client(key)?;
+    cx.service().clients.destroy(key)?;
     cx.shared().forget_client(key);
     Ok(())
 }

@@ -43,12 +43,12 @@ pub(crate) fn exchange_id(cx: &mut OpContext<'_>, args: &ExchangeIdArgs<'_>) -> 
         address: cx.call().origin.client_address(),
         update: args.flags.contains(ExchangeFlags::UPD_CONFIRMED_REC_A),
     };
-    let exchanged = cx.service().exchange_id(&request, cx.call().now_ns)?;
+    let exchanged = cx.service().clients.exchange_id(&request, cx.call().now_ns)?;
     let key = exchanged.client.key();
     exchanged.client.set_peer(cx.call().peer.to_string());
     let owner = cx.shared().sessions.enter_client(&exchanged.client, principal);
     let sequence_id = owner.next_sequence();
-    let mut flags = match (cx.shared().data_role(), cx.service().has_layouts()) {
+    let mut flags = match (cx.shared().data_role(), cx.service().layouts.exist()) {
         (Some(_), _) => ExchangeFlags::USE_PNFS_DS,
         (None, true) => ExchangeFlags::USE_PNFS_MDS,
         (None, false) => ExchangeFlags::USE_NON_PNFS,

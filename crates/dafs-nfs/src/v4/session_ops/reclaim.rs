@@ -13,6 +13,6 @@ pub(crate) fn reclaim_complete(cx: &mut OpContext<'_>, args: &ReclaimCompleteArg
     }
     // The durable record is written now.
     cx.may_wait()?;
-    cx.service().reclaim_complete(cx.client()?)?;
+    cx.service().clients.reclaim_complete(cx.client()?)?;
     Ok(())
 }

@@ -8,6 +8,7 @@ use crate::v4::journal::{Known, LoggedResult, Numbered, Resume, kept};
 use crate::v4::session::{Session, SlotsLeft};
 use crate::v4::slot::{Begin, SlotRequest};
 use crate::v4::status::{OpError, OpResult};
+use dafs_service::Client;
 use dafs_service::durable::Answer;
 use dafs_wire::nfs4::{SequenceArgs, SequenceResult, SequenceStatus, Status};
 use smallvec::SmallVec;
@@ -73,7 +74,7 @@ fn resume(cx: &mut OpContext<'_>, args: &SequenceArgs, rest: &[u8]) -> OpResult 
     let mut known = SmallVec::new();
     for op_index in 1..cx.op_count().min(DURABLE_OPERATIONS_MAX) {
         let Some(key) = request.key(digest, op_index) else { break };
-        match cx.service().kept_answer(&key) {
+        match cx.service().durable.kept_answer(&key) {
             None => {}
             Some(Answer::Happened(effect)) => known.push((op_index, Known::Happened(effect))),
             Some(Answer::Failed) => known.push((op_index, Known::Failed)),
@@ -94,7 +95,7 @@ fn resume(cx: &mut OpContext<'_>, args: &SequenceArgs, rest: &[u8]) -> OpResult 
     }
     // Files are read.
     cx.may_wait()?;
-    let client = cx.service().absent_client(&session.client);
+    let client = Client::stateless(&session.client);
     let ghost = Session::absent(args.session_id, client, who);
     cx.resume(ghost, Resume { known });
     let highest = args.highest_slot_id.max(args.slot_id);
@@ -147,7 +148,7 @@ fn result(
 
 /// Returns the flags on the state of the client and its back channels (RFC 8881 18.46.3).
 fn status_flags(cx: &OpContext<'_>, session: &Arc<Session>) -> SequenceStatus {
-    let news = cx.service().client_status(session.client());
+    let news = session.client().status();
     let owner = session.owner();
     let path = owner.path();
     let mut flags = SequenceStatus::empty();

@@ -11,7 +11,7 @@ pub(crate) fn free_stateid(cx: &mut OpContext<'_>, args: &FreeStateidArgs) -> Op
     if state.is_special() {
         return Err(Status::BadStateId.into());
     }
-    cx.service().free_state(cx.caller()?, state)?;
+    cx.service().opens.free(cx.caller()?, state)?;
     Ok(())
 }
 
@@ -21,7 +21,9 @@ pub(crate) fn test_stateid(cx: &mut OpContext<'_>, args: &TestStateidArgs) -> Op
     for stateid in &args.stateids {
         let tested = match stateid::reference(stateid) {
             Ok(state) if state.is_special() => Err(Status::BadStateId),
-            Ok(state) => cx.service().test_state(cx.caller()?, state).map_err(status::of),
+            Ok(state) => {
+                cx.service().state.check_state(cx.caller()?, None, state).map_err(status::of)
+            }
             Err(status) => Err(status),
         };
         statuses.push(tested.err().unwrap_or(Status::Ok));

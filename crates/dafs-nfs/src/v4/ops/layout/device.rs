@@ -47,7 +47,7 @@ pub(in crate::v4::ops) fn getdeviceinfo(
 ) -> OpResult {
     let form = form(cx, args.layout_type)?;
     let key = DeviceKey(args.device_id.0);
-    let device = cx.service().device(&key).ok_or(Status::NoEnt)?;
+    let device = cx.service().layouts.device(&key).ok_or(Status::NoEnt)?;
     let mut body = body(&device, form, cx.call().is_rdma).ok_or(Status::NoEnt)?;
     let wanted = body.len() + AROUND_BODY_BYTES;
     match args.result_bytes_max as usize {
@@ -66,7 +66,7 @@ pub(in crate::v4::ops) fn getdeviceinfo(
         }
     }
     let wanted = notifications != Bitmap::EMPTY;
-    if !cx.service().watch_device(cx.caller()?.client, key, form, wanted) {
+    if !cx.service().layouts.watch_device(cx.caller()?.client, key, form, wanted) {
         notifications = Bitmap::EMPTY;
     }
     cx.answer(&GetdeviceinfoResult {
@@ -81,7 +81,7 @@ pub(in crate::v4::ops) fn getdevicelist(
 ) -> OpResult {
     let handle = cx.current()?;
     let form = form(cx, args.layout_type)?;
-    let devices = cx.service().devices(&handle, form)?;
+    let devices = cx.service().layouts.devices(&handle, form)?;
     let verifier = cx.write_verifier();
     if args.devices_max == 0 {
         return Err(Status::TooSmall.into());

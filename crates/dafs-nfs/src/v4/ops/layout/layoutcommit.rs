@@ -28,7 +28,7 @@ pub(in crate::v4::ops) fn layoutcommit(
         true => dafs_service::StateRef::ANONYMOUS,
         false => cx.state(&args.stateid)?,
     };
-    let size = cx.service().commit_layout(caller, &handle, state, args.reclaim, end);
+    let size = cx.service().layouts.commit(caller, &handle, state, args.reclaim, end);
     let size = size.map_err(of_commit)?;
     // The file ends behind this client's last write, or others have made it longer. The old size is
     // not read: that would block I/O at data servers that cache the size.

@@ -42,7 +42,7 @@ fn moved(info: IoInfo) -> Moved {
 fn check_layout(cx: &mut OpContext<'_>, wire: &Stateid) -> OpResult {
     let handle = cx.current()?;
     let state = cx.state(wire)?;
-    let kind = cx.service().check_state(cx.caller()?, Some(&handle), state.id.into());
+    let kind = cx.service().state.check_state(cx.caller()?, Some(&handle), state.id.into());
     match kind.map_err(of_layout)? {
         StateKind::Layout => Ok(()),
         StateKind::Open | StateKind::Lock | StateKind::Delegation => Err(Status::BadStateId.into()),

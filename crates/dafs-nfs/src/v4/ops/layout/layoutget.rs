@@ -39,7 +39,7 @@ pub(in crate::v4::ops) fn layoutget(cx: &mut OpContext<'_>, args: &LayoutgetArgs
     let request = LayoutRequest { state, write, form: Some(form) };
     // A granted layout must reach the client, so the whole reply must have room for it.
     let room = cx.room().min(args.result_bytes_max as usize).saturating_sub(AROUND_BODY_BYTES);
-    let placed = cx.service().get_layout(cx.caller()?, &handle, request, &|placement| {
+    let placed = cx.service().layouts.get(cx.caller()?, &handle, request, &|placement| {
         body(placement, mode, StateRef::ANONYMOUS).is_some_and(|body| body.len() <= room)
     });
     let granted = match placed {

@@ -44,14 +44,14 @@ fn hear_errors(cx: &mut OpContext<'_>, stateid: &Stateid, errors: &[DeviceError]
     cx.may_wait()?;
     let handle = cx.current()?;
     let state = cx.state(stateid)?;
-    cx.service().report_layout(cx.caller()?, &handle, state, &devices).map_err(of_layout)
+    cx.service().layouts.report(cx.caller()?, &handle, state, &devices).map_err(of_layout)
 }
 
 /// Counts the I/O that a client reports for a layout of the current file.
 fn count_uses(cx: &mut OpContext<'_>, stateid: &Stateid, told: &[DeviceUse]) -> OpResult {
     let handle = cx.current()?;
     let state = cx.state(stateid)?;
-    cx.service().count_direct_use(cx.caller()?, &handle, state, told).map_err(of_layout)
+    cx.service().layouts.count_direct_use(cx.caller()?, &handle, state, told).map_err(of_layout)
 }
 
 /// Converts the reported I/O at a device with flexible files.
@@ -74,7 +74,7 @@ fn trouble(status: Status) -> DeviceTrouble {
 /// Returns the form of a layout type. Refuses unknown types, and all types where no export has
 /// layouts.
 fn form(cx: &OpContext<'_>, layout_type: u32) -> Result<LayoutForm, Status> {
-    if !cx.service().has_layouts() {
+    if !cx.service().layouts.exist() {
         return Err(Status::NotSupp);
     }
     let known = [LayoutForm::Stripes, LayoutForm::Copies];
