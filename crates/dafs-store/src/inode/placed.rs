@@ -126,9 +126,7 @@ mod tests {
     fn the_oldest_placements_are_recalled() {
         let mut placed = Placed::default();
         let max = PLACED_MAX as u64;
-        for file in 0..max {
-            placed.insert(file, 0);
-        }
+        (0..max).for_each(|file| assert_eq!(placed.insert(file, 0), None));
         // The placements of the first two files are handed out again.
         assert_eq!(placed.insert(0, 1), Some(0));
         placed.renew(&1);
