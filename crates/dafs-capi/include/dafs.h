@@ -960,10 +960,7 @@ int32_t dap_symlink(dap_session_t handle, const char *to, const char *path);
 //
 // Pointers:
 // `path` is a text or null, `target` null or good for `size` bytes.
-int64_t dap_readlink(dap_session_t handle,
-                     const char *path,
-                     char *target,
-                     size_t size);
+int64_t dap_readlink(dap_session_t handle, const char *path, char *target, size_t size);
 
 // Makes a file with the permission bits `mode` and `len` bytes in it, and closes it: in one round
 // trip if they fit a message and `path` is a name without directories. DAP_E_EXIST if the name
@@ -988,10 +985,7 @@ int32_t dap_create_file(dap_session_t handle,
 //
 // Pointers:
 // `path` is a text or null, `memory` null, unmapped, or good for `size` bytes.
-int64_t dap_read_file(dap_session_t handle,
-                      const char *path,
-                      void *memory,
-                      size_t size);
+int64_t dap_read_file(dap_session_t handle, const char *path, void *memory, size_t size);
 
 // Begins to list the directory at `path`.
 //
@@ -1105,10 +1099,7 @@ int32_t dap_register(dap_session_t handle, void *memory, size_t bytes, dap_buffe
 //
 // Pointers:
 // As said above.
-int32_t dap_lend(dap_session_t handle,
-                 void *memory,
-                 size_t bytes,
-                 dap_buffer_t *buffer);
+int32_t dap_lend(dap_session_t handle, void *memory, size_t bytes, dap_buffer_t *buffer);
 
 // Ends the cached registrations of this memory, from dap_lend() and the functions on any memory,
 // so that it can be unmapped: after success the server cannot access it any more. DAP_E_BUSY while
@@ -1118,9 +1109,7 @@ int32_t dap_lend(dap_session_t handle,
 //
 // Pointers:
 // The memory is not accessed: any pointer will do.
-int32_t dap_forget_memory(dap_session_t handle,
-                          const void *memory,
-                          size_t bytes);
+int32_t dap_forget_memory(dap_session_t handle, const void *memory, size_t bytes);
 
 // The address and the length of a buffer.
 //
@@ -1143,10 +1132,7 @@ int32_t dap_unregister(dap_buffer_t handle);
 //
 // Pointers:
 // `memory` is null, unmapped, or good for `len` bytes that no other thread uses meanwhile.
-int64_t dap_read(dap_file_t handle,
-                 void *memory,
-                 size_t len,
-                 uint64_t offset);
+int64_t dap_read(dap_file_t handle, void *memory, size_t len, uint64_t offset);
 
 // Writes `len` bytes at `offset` from any memory; returns `len`. `stable` is DAP_UNSTABLE,
 // DAP_DATA_SYNC or DAP_FILE_SYNC. Copies once; dap_write_buffer() does not.
@@ -1362,9 +1348,7 @@ int64_t dap_io_wait(dap_group_t handle,
 //
 // Pointers:
 // `completions` is null or good for `max` structs.
-int64_t dap_io_poll(dap_group_t handle,
-                    dap_completion_t *completions,
-                    size_t max);
+int64_t dap_io_poll(dap_group_t handle, dap_completion_t *completions, size_t max);
 
 // The number of outstanding operations of a group, without completions that wait to be fetched.
 //
@@ -1429,9 +1413,7 @@ int64_t dap_batch_write(dap_batch_t handle,
 // report them separately, `together` at a time (0: as before).
 //
 // Threads: any.
-int32_t dap_batch_window(dap_batch_t handle,
-                         uint32_t microseconds,
-                         uint32_t together);
+int32_t dap_batch_window(dap_batch_t handle, uint32_t microseconds, uint32_t together);
 
 // Sends a batch and closes its handle. The completion of each transfer comes to the group.
 // `user_data` and `operations` have an element for each transfer; `operations`, for their names,
@@ -1455,8 +1437,7 @@ int32_t dap_batch_submit(dap_batch_t handle,
 //
 // Pointers:
 // `results` is null or as long as said.
-int32_t dap_batch_run(dap_batch_t handle,
-                      int64_t *results);
+int32_t dap_batch_run(dap_batch_t handle, int64_t *results);
 
 // Closes the handle of a batch without sending it.
 //
@@ -1479,9 +1460,7 @@ int32_t dap_chain_create(dap_session_t handle, dap_chain_t *chain);
 //
 // Pointers:
 // `path` is a text or null.
-int64_t dap_chain_lookup(dap_chain_t handle,
-                         const char *path,
-                         uint32_t flags);
+int64_t dap_chain_lookup(dap_chain_t handle, const char *path, uint32_t flags);
 
 // Adds a request for the attributes of the object found, which dap_chain_run() stores in
 // `attributes`. Its result is 0. Returns its index in the chain.
@@ -1490,15 +1469,13 @@ int64_t dap_chain_lookup(dap_chain_t handle,
 //
 // Pointers:
 // `attributes` is null, or good for one struct until the chain has been run.
-int64_t dap_chain_stat(dap_chain_t handle,
-                       dap_attributes_t *attributes);
+int64_t dap_chain_stat(dap_chain_t handle, dap_attributes_t *attributes);
 
 // Adds a check for the rights in `wanted` (DAP_ACCESS_...) of the caller on the object found; its
 // result is the set of rights that the caller has. Returns its index in the chain.
 //
 // Threads: any.
-int64_t dap_chain_access(dap_chain_t handle,
-                         uint32_t wanted);
+int64_t dap_chain_access(dap_chain_t handle, uint32_t wanted);
 
 // Adds a read of an open file, or with the handle 0 of the object found: of no more than a message
 // holds (8000 bytes always fit). dap_chain_run() stores the data in `memory`. Its result is the
@@ -1553,10 +1530,7 @@ int64_t dap_chain_unlock(dap_chain_t handle, dap_file_t of, uint64_t offset, uin
 //
 // Pointers:
 // `path` is a text or null.
-int64_t dap_chain_mkdir(dap_chain_t handle,
-                        const char *path,
-                        uint32_t flags,
-                        uint32_t mode);
+int64_t dap_chain_mkdir(dap_chain_t handle, const char *path, uint32_t flags, uint32_t mode);
 
 // Adds the removal of a name, or of an empty directory. `path` is as for dap_chain_mkdir(). Its
 // result is 0. Returns its index in the chain.
@@ -1565,9 +1539,7 @@ int64_t dap_chain_mkdir(dap_chain_t handle,
 //
 // Pointers:
 // `path` is a text or null.
-int64_t dap_chain_remove(dap_chain_t handle,
-                         const char *path,
-                         uint32_t flags);
+int64_t dap_chain_remove(dap_chain_t handle, const char *path, uint32_t flags);
 
 // Sends a chain, waits for it, and closes its handle. `results` has an element for each request:
 // the result that its function documents, or a negative DAP_E_...; DAP_E_CHAIN behind the first
@@ -1581,8 +1553,7 @@ int64_t dap_chain_remove(dap_chain_t handle,
 // Pointers:
 // `results` is null or as long as said, and so are the places given to dap_chain_read() and
 // dap_chain_stat().
-int32_t dap_chain_run(dap_chain_t handle,
-                      int64_t *results);
+int32_t dap_chain_run(dap_chain_t handle, int64_t *results);
 
 // Closes the handle of a chain without sending it.
 //
@@ -1657,11 +1628,7 @@ int32_t dap_set_fence(dap_session_t handle,
 //
 // Pointers:
 // `path` is a text or null, `target` null or good for `size` bytes.
-int64_t dap_fence(dap_session_t handle,
-                  const char *path,
-                  uint32_t what,
-                  char *target,
-                  size_t size);
+int64_t dap_fence(dap_session_t handle, const char *path, uint32_t what, char *target, size_t size);
 
 #ifdef __cplusplus
 }  // extern "C"
