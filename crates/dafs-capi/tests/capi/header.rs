@@ -134,7 +134,7 @@ fn is_current(path: &Path, text: &str) {
     assert!(
         known == text,
         "{} is not what the sources say; write it again with \
-         DAFS_WRITE_HEADER=1 cargo test -p dafs-capi --test header",
+         DAFS_WRITE_HEADER=1 cargo test -p dafs-capi --test capi header",
         path.display()
     );
 }
