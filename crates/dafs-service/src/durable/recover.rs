@@ -288,9 +288,16 @@ fn take_back(
 /// Retries while the store is busy: a store that may not open by handle searches for a file in slices,
 /// and a start that gave up would search from the beginning, and give up again.
 fn patiently<T>(mut call: impl FnMut() -> Result<T, StoreError>) -> Result<T, StoreError> {
-    for _ in 0..BUSY_STORE_TRIES_MAX {
+    for attempt in 0..BUSY_STORE_TRIES_MAX {
         match call() {
-            Err(StoreError::Busy) => std::thread::sleep(BUSY_STORE_PAUSE),
+            Err(StoreError::Busy) => {
+                if attempt == 0 {
+                    tracing::info!(
+                        "a store searches for a file of the last changes; the start waits"
+                    );
+                }
+                std::thread::sleep(BUSY_STORE_PAUSE);
+            }
             done => return done,
         }
     }
