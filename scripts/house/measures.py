@@ -113,7 +113,7 @@ def measure(root):
     found = {"crates": len(built_on), "lines": sum(sizes.values()), "test binaries": test_binaries(root)}
     for short in TOUCHED:
         crate = f"dafs-{short}"
-        # What is a crate of its own today was a part of the stores' crate.
+        # A commit before the split has the striped store in the stores' crate.
         others = rebuilt(built_on, crate if crate in built_on else "dafs-store")
         found[f"rebuilt after {short}"] = f"{len(others)} / {sum(sizes[name] for name in others) // 1000}k"
     found["duplicates"] = duplicates(root)

@@ -29,7 +29,8 @@ pub fn run(data: &[u8]) {
             assert_eq!(error.xid, xid);
             assert!(!error.to_string().is_empty());
             if let Some(fault) = error.fault {
-                let xid = error.xid.expect("what is answered has a transaction");
+                // INVARIANT, the one that is checked here: a fault to report has the XID to report it by.
+                let xid = error.xid.expect("a reported fault has an XID");
                 let answer = Header { xid, credits: 1, body: Body::Error(fault) };
                 let bytes = encoded(&answer);
                 assert_eq!(Header::decode(&bytes), Ok((answer, bytes.len())));

@@ -48,7 +48,7 @@ fn a_server_does_not_copy() {
     }
 }
 
-/// What the server has written into the memory that a call offers is there.
+/// The client finds the server's results in the memory that its call offered.
 fn a_client_does_not_copy() {
     const LEN: usize = 99_999;
     let copied = || copied_bytes(Site::RpcPlacement) + copied_bytes(Site::RpcRdmaLong);

@@ -52,10 +52,9 @@ pub(super) struct Message {
 impl Message {
     /// The bytes.
     pub(super) fn bytes(&self) -> &[u8] {
-        // SAFETY: the range lies in the buffer that `_buffer` keeps mapped. The slot is in hand
-        // while a `Message` of it is used: the creator of the `Message` frees the slot only after
-        // its last use. The memory is private and not registered for remote access, so no other
-        // code writes to it.
+        // The creator of a `Message` frees its slot only after the last use. The memory is private
+        // and not registered for remote access, so no other code writes to it meanwhile.
+        // SAFETY: as above, and the range lies in the buffer that `_buffer` keeps mapped.
         unsafe { std::slice::from_raw_parts(self.ptr, self.len) }
     }
 }
