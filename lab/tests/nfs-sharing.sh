@@ -37,7 +37,7 @@ delegations() {
         returned=$(calls a DELEGRETURN)'
     guest 2 "echo two >/mnt/a/shared-$version"
     guest 1 '
-        [[ $(calls a DELEGRETURN) -gt $returned ]]
+        has_sent a DELEGRETURN "$returned"
         [[ $(<$shared) == two && $(opens) -gt $before ]]'
     guest 1 'exec 8<>/mnt/a/gone; echo data >&8'
     guest 2 'mv /mnt/a/gone /mnt/a/there; grep -q data /mnt/a/there; chmod 600 /mnt/a/there
