@@ -15,6 +15,7 @@ use crate::v3::{self, Sender};
 use crate::v4::compound::context::CallContext;
 use crate::v4::compound::end::Parked;
 use crate::v4::compound::engine::{self, Answer};
+use dafs_mem::Shrinking as _;
 use dafs_rpc::{
     AcceptStatus, AuthStatus, BackError, Call, ConnectionId, Credential, Groups, Handled, Handler,
     OwnedArgs, RejectStatus, Rejection, Reply, Responder, VersionRange,
@@ -212,7 +213,7 @@ impl Handler for NfsHandler {
     }
 
     fn disconnected(&mut self, connection: ConnectionId) {
-        if let Some(peer) = self.connections.remove(&connection) {
+        if let Some(peer) = self.connections.remove_and_shrink(&connection) {
             self.shared.disconnected(&peer.connection);
         }
     }

@@ -10,6 +10,7 @@
 //! * The counts of a host change where state is entered and removed, under the lock of that table.
 //!   So to read them costs the same for any number of clients.
 
+use dafs_mem::Shrinking as _;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -196,6 +197,7 @@ impl ByName {
         *count -= less;
         if *count == 0 {
             self.names.remove(name);
+            self.names.shrink_if_sparse();
         }
         self.take(host, less);
     }
@@ -204,7 +206,7 @@ impl ByName {
         if let Some(count) = self.hosts.get_mut(&host) {
             *count = count.saturating_sub(less);
             if *count == 0 {
-                self.hosts.remove(&host);
+                self.hosts.remove_and_shrink(&host);
             }
         }
     }
@@ -259,7 +261,7 @@ impl<T> FairQueue<T> {
         if let Some(own) = self.of_host.get_mut(&host) {
             own.remove(&number);
             if own.is_empty() {
-                self.of_host.remove(&host);
+                self.of_host.remove_and_shrink(&host);
             }
         }
         Some(value)

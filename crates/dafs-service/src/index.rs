@@ -14,6 +14,7 @@ use crate::lock::LockState;
 use crate::open::OpenState;
 use crate::state::{StateId, StateKind};
 use crate::{Client, Handle, Result};
+use dafs_mem::Shrinking as _;
 use rustc_hash::FxHashMap;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -155,7 +156,7 @@ impl Index {
     pub(crate) fn remove(&self, id: StateId) {
         // Drops the removed entry after the shard's lock is released, because it may be the last
         // reference.
-        let removed = self.shard(id).remove(&id);
+        let removed = self.shard(id).remove_and_shrink(&id);
         drop(removed);
     }
 

@@ -24,6 +24,7 @@ use crate::lock::{LockBook, LockHolder, LockLog, LockState, Waiter};
 use crate::open::OpenState;
 use crate::state::{StateId, StateRef};
 use crate::{Result, ServiceConfig};
+use dafs_mem::Shrinking as _;
 use dafs_store::{FileId, LayoutForm, OpenFile, Store};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::VecDeque;
@@ -249,13 +250,13 @@ impl StateTable {
     /// Removes the entry of a file that is idle.
     pub(crate) fn tidy(&mut self, key: &Handle) {
         if self.files.get(key).is_some_and(FileState::is_idle) {
-            self.files.remove(key);
+            self.files.remove_and_shrink(key);
         }
     }
 
     pub(crate) fn tidy_client(&mut self, client: ClientKey) {
         if self.by_client.get(&client).is_some_and(Holdings::is_empty) {
-            self.by_client.remove(&client);
+            self.by_client.remove_and_shrink(&client);
         }
     }
 
@@ -305,7 +306,7 @@ impl StateTable {
         }
         ended.files.extend(open.take_file());
         if let Some(holdings) = self.by_client.get_mut(&client) {
-            holdings.opens.remove(&open.id());
+            holdings.opens.remove_and_shrink(&open.id());
         }
         ended.held.push(Held::Open(open.clone()));
         self.drop_unheld_layouts(&key, &open.client, ended);
@@ -347,7 +348,7 @@ impl StateTable {
             self.left_files.insert(key);
         }
         if let Some(holdings) = self.by_client.get_mut(&client) {
-            holdings.locks.remove(&lock.id);
+            holdings.locks.remove_and_shrink(&lock.id);
         }
         ended.held.push(Held::Lock(lock.clone()));
         if ranges > 0 {
@@ -408,7 +409,7 @@ impl StateTable {
         }
         ended.files.extend(delegation.take_file());
         if let Some(holdings) = self.by_client.get_mut(&client) {
-            holdings.delegations.remove(&delegation.id);
+            holdings.delegations.remove_and_shrink(&delegation.id);
         }
         ended.held.push(Held::Delegation(delegation.clone()));
         self.drop_unheld_layouts(&key, &delegation.client, ended);
@@ -461,7 +462,7 @@ impl StateTable {
     pub(crate) fn free_revoked(&mut self, held: &Held) {
         let client = held.client();
         let holdings = self.by_client.get_mut(&client.key());
-        if !holdings.is_some_and(|holdings| holdings.revoked.remove(&held.id())) {
+        if holdings.is_none_or(|own| own.revoked.remove_and_shrink(&held.id()).is_none()) {
             return;
         }
         self.counts.revoked -= 1;

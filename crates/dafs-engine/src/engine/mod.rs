@@ -63,6 +63,7 @@ use dafs_dat::{
     Adapter, Address, Completion, DisconnectReason, EndpointId, Event, Instant, ListenerId,
     Operation, PeerInfo, ProtectionDomain, RequestId, WorkStatus,
 };
+use dafs_mem::Shrinking as _;
 use dafs_service::{DataRole, Drain, Pool, Service, WriteVerifier};
 use drain::{Asked, UnderWay};
 use memory::{Replies, ReplySlot};
@@ -582,7 +583,7 @@ impl Engine {
         if working || !settled {
             return;
         }
-        let Some(mut connection) = connections.remove(&endpoint) else { return };
+        let Some(mut connection) = connections.remove_and_shrink(&endpoint) else { return };
         link.credits -= usize::from(connection.credits.nreq);
         connection.receives.release(&mut *link.adapter);
         // All posted work has been reported, except for losses by a panic here or in the transport.

@@ -5,6 +5,7 @@ use super::batch::{Batches, Gate};
 use crate::limits::SessionLimits;
 use dafs_dat::PeerInfo;
 use dafs_dat::connections::{Admitted, Connections, Origin, Refusal};
+use dafs_mem::Shrinking as _;
 use dafs_service::{Client, ClientKey, Host, Identity, Owner};
 use dafs_wire::dafs::SessionId;
 use rustc_hash::FxHashMap;
@@ -156,7 +157,8 @@ impl Registry {
     /// replies.
     pub(super) fn remove_session(&self, id: SessionId) {
         let mut tables = self.lock();
-        let (entry, over) = (tables.sessions.remove(&id), tables.over.remove(&id));
+        let (entry, over) =
+            (tables.sessions.remove_and_shrink(&id), tables.over.remove_and_shrink(&id));
         drop(tables);
         if let Some(back) = entry.and_then(|entry| entry.back) {
             back.address.post(Mail::Leave("its session is over"));

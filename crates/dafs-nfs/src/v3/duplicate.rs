@@ -16,6 +16,7 @@ use crate::limits::{
     DUPLICATE_AGE_NS_MAX, DUPLICATE_REPLY_BYTES_MAX, DUPLICATE_SAMPLE_BYTES, DUPLICATE_SHARDS,
     DUPLICATES_PER_SHARD_MAX,
 };
+use dafs_mem::Shrinking as _;
 use dafs_service::{FairQueue, Host};
 use dafs_store::Cred;
 use rustc_hash::FxHashMap;
@@ -169,7 +170,7 @@ impl Duplicates {
                     break;
                 }
                 shard.finished.remove(number);
-                shard.entries.remove(&oldest);
+                shard.entries.remove_and_shrink(&oldest);
             }
         }
     }

@@ -17,6 +17,7 @@ use crate::connection::Connection;
 use crate::limits::{
     BACK_CONNECTIONS_MAX, BACK_RETRY_NS, BACK_SLOTS_MAX, BACK_TRIES_MAX, BACK_WAITING_MAX,
 };
+use dafs_mem::Shrinking as _;
 use dafs_rpc::{BackCall, BackError};
 use dafs_service::{Handle, StateRef};
 use dafs_store::{DeviceKey, LayoutForm};
@@ -156,7 +157,7 @@ impl Tokens {
     /// Redeems a token, and returns its client.
     pub(crate) fn take(&self, token: u64) -> Option<Arc<NfsClient>> {
         let mut owners = self.owners.lock().unwrap_or_else(PoisonError::into_inner);
-        owners.remove(&token)?.upgrade()
+        owners.remove_and_shrink(&token)?.upgrade()
     }
 }
 

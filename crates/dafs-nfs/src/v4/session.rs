@@ -17,6 +17,7 @@ use crate::limits::{
 };
 use crate::principal::Principal;
 use crate::shared::NfsCounts;
+use dafs_mem::Shrinking as _;
 use dafs_service::{Client, ClientKey, Shared, has_share, least_to_lose};
 use dafs_store::Wait;
 use dafs_wire::nfs4::{ChannelAttributes, SessionId, Status};
@@ -407,6 +408,7 @@ impl Clients {
             // Records with sessions are removed together with these.
             let over = |client: &NfsClient| client.record.is_gone() && client.sessions().is_empty();
             self.by_key.retain(|_, client| !over(client));
+            self.by_key.shrink_if_sparse();
             self.prune_at = (2 * self.by_key.len()).max(CLIENTS_PRUNE_MIN);
         }
     }
@@ -539,7 +541,7 @@ impl SessionTable {
     /// Removes a session. Returns false when another thread did.
     pub(crate) fn destroy(&self, session: &Arc<Session>) -> bool {
         let mut sessions = self.sessions.write().unwrap_or_else(PoisonError::into_inner);
-        let removed = sessions.remove(&session.id).is_some();
+        let removed = sessions.remove_and_shrink(&session.id).is_some();
         drop(sessions);
         if removed {
             session.end();
@@ -552,11 +554,11 @@ impl SessionTable {
     /// Removes a client and its sessions, and returns these.
     pub(crate) fn forget_client(&self, key: ClientKey) -> Vec<Arc<Session>> {
         let mut clients = self.clients.write().unwrap_or_else(PoisonError::into_inner);
-        let Some(client) = clients.by_key.remove(&key) else { return Vec::new() };
+        let Some(client) = clients.by_key.remove_and_shrink(&key) else { return Vec::new() };
         drop(clients);
         let mut sessions = self.sessions.write().unwrap_or_else(PoisonError::into_inner);
         let ids = std::mem::take(&mut *client.sessions());
-        let ended: Vec<_> = ids.iter().filter_map(|id| sessions.remove(id)).collect();
+        let ended: Vec<_> = ids.iter().filter_map(|id| sessions.remove_and_shrink(id)).collect();
         drop(sessions);
         // Drops the connections, which would keep this record alive.
         *client.callbacks() = Callbacks::new();

@@ -8,6 +8,7 @@
 use super::{Client, ClientKey, ClientKind, Identity};
 use crate::hosts::{FairQueue, Host, HostUse, Shared, has_share, least_to_lose};
 use crate::limits::{CLIENT_COUNT_MAX, UNCONFIRMED_CLIENTS_MAX};
+use dafs_mem::Shrinking as _;
 use rustc_hash::FxHashMap;
 use siphasher::sip::SipHasher24;
 use std::hash::Hasher;
@@ -48,6 +49,7 @@ impl Hosts {
         }
         if self.by_host.len() >= self.prune_at {
             self.by_host.retain(|_, known| known.strong_count() > 0);
+            self.by_host.shrink_if_sparse();
             self.prune_at = (2 * self.by_host.len()).max(64);
         }
         let new = Arc::new(HostUse::new(host));
@@ -210,7 +212,7 @@ impl ClientTable {
         match client.kind {
             ClientKind::Dafs => {
                 if same(self.dafs.get(&client.name)) {
-                    self.dafs.remove(&client.name);
+                    self.dafs.remove_and_shrink(&client.name);
                 }
             }
             ClientKind::Nfs => {
@@ -220,17 +222,17 @@ impl ClientTable {
                     }
                     let host = client.host().host();
                     if same(owner.unconfirmed.get(&host)) {
-                        owner.unconfirmed.remove(&host);
+                        owner.unconfirmed.remove_and_shrink(&host);
                     }
                     if owner.is_empty() {
-                        self.nfs.remove(&client.name);
+                        self.nfs.remove_and_shrink(&client.name);
                     }
                 }
             }
             ClientKind::Stateless => {}
         }
         if same(self.by_key.get(&client.key)) {
-            self.by_key.remove(&client.key);
+            self.by_key.remove_and_shrink(&client.key);
             if client.is_confirmed() {
                 client.host().remove(Shared::Clients, 1);
             } else {

@@ -20,6 +20,7 @@ use crate::limits::{
     DURABLE_SESSION_BYTES_MAX,
 };
 use dafs_journal::{Appended, CHECKPOINT_BYTES_MAX, Log, record_bytes};
+use dafs_mem::Shrinking as _;
 use dafs_store::{Cred, Store};
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
@@ -450,7 +451,7 @@ impl Ledger {
 
     /// Forgets a session. Returns the number of the record, if the log knew it.
     pub(super) fn forget(&mut self, log: &Arc<Log>, id: &[u8; 8]) -> Option<u64> {
-        let kept = self.sessions.remove(id)?;
+        let kept = self.sessions.remove_and_shrink(id)?;
         self.bytes -= kept.bytes;
         if let Some(session) = &kept.session {
             count_host(&mut self.of_host, session, kept.bytes, 0);

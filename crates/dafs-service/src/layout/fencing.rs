@@ -26,6 +26,7 @@ use crate::limits::{
 };
 use crate::table::{Blocked, StateTable};
 use crate::{Result, ServiceError};
+use dafs_mem::Shrinking as _;
 use dafs_store::{Cred, SetAttr, SetTime, Store, StoreError, TimeSpec};
 use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
@@ -229,7 +230,7 @@ impl Fencing {
         let done = |file: &&Fenced| !file.is_to_be_forgotten() && file.written.is_none();
         let Some(file) = self.files.get(key).filter(done) else { return };
         let (store, turn) = (file.store.clone(), file.turn);
-        self.files.remove(key);
+        self.files.remove_and_shrink(key);
         self.lines.iter_mut().filter(|line| Arc::ptr_eq(&line.store, &store)).for_each(|line| {
             line.files.remove(&turn);
         });

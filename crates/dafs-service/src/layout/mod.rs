@@ -41,6 +41,7 @@ pub use grant::{LayoutGranted, LayoutRequest};
 pub use ticket::{DeviceTold, Ticket};
 pub use told::{DeviceUse, Moved};
 
+use dafs_mem::Shrinking as _;
 use devices::WatchedDevices;
 pub(crate) use devices::Watching;
 pub(crate) use fencing::Fencing;
@@ -256,7 +257,7 @@ impl StateTable {
         layout.client.laid_out.fetch_sub(1, Ordering::Relaxed);
         self.recalling_layouts.remove(&layout.id);
         if let Some(holdings) = self.by_client.get_mut(&client) {
-            holdings.layouts.remove(&layout.id);
+            holdings.layouts.remove_and_shrink(&layout.id);
         }
         ended.held.push(Held::Layout(layout.clone()));
         self.tidy_client(client);

@@ -11,6 +11,7 @@ use super::LayoutState;
 use crate::client::{Client, ClientKey};
 use crate::handle::Handle;
 use crate::limits::LAYOUTS_MAX;
+use dafs_mem::Shrinking as _;
 use dafs_store::Store;
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
@@ -69,7 +70,7 @@ impl Returned {
 
     /// Removes a file, whichever client returned its layouts.
     pub(super) fn take_file(&mut self, key: &Handle) -> Option<Arc<dyn Store>> {
-        self.files.remove(key).map(|entry| entry.store)
+        self.files.remove_and_shrink(key).map(|entry| entry.store)
     }
 
     /// Removes all wanted files.
@@ -85,6 +86,7 @@ impl Returned {
     pub(super) fn tick(&mut self, now_ns: u64) {
         self.now_ns = now_ns;
         self.files.retain(|_, entry| now_ns < entry.until_ns);
+        self.files.shrink_if_sparse();
     }
 
     pub(super) fn is_empty(&self) -> bool {

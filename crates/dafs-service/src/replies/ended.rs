@@ -7,6 +7,7 @@ use crate::hosts::Host;
 use crate::limits::{
     REPLY_BYTES_MAX, REPLY_BYTES_PER_CLIENT_MAX, REPLY_SESSIONS_MAX, REPLY_SESSIONS_PER_CLIENT_MAX,
 };
+use dafs_mem::Shrinking as _;
 use rustc_hash::FxHashMap;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -114,19 +115,19 @@ impl Table {
     }
 
     fn remove(&mut self, id: [u8; 8]) -> Option<KeptSession> {
-        let kept = self.sessions.remove(&id)?;
+        let kept = self.sessions.remove_and_shrink(&id)?;
         self.by_age.remove(&kept.number);
         self.len_bytes -= kept.len_bytes;
         if let Some(of_owner) = self.owners.get_mut(&kept.owner) {
             of_owner.remove(&kept);
             if of_owner.sessions.is_empty() {
-                self.owners.remove(&kept.owner);
+                self.owners.remove_and_shrink(&kept.owner);
             }
         }
         if let Some(of_host) = self.hosts.get_mut(&kept.host) {
             of_host.remove(&kept);
             if of_host.sessions.is_empty() {
-                self.hosts.remove(&kept.host);
+                self.hosts.remove_and_shrink(&kept.host);
             }
         }
         Some(kept)
