@@ -34,11 +34,11 @@ run:
 
 test:
 	$(SETUP) build test lab
-	@SINCE=$(SINCE) scripts/test.sh $(PARTS)
+	@set -f; SINCE=$(SINCE) scripts/test.sh $(PARTS)
 
 test-long:
 	$(SETUP) build test lab
-	@scripts/test.sh --long $(PARTS)
+	@set -f; scripts/test.sh --long $(PARTS)
 
 soak:
 	$(SETUP) build

@@ -11,6 +11,7 @@
 #
 # Invariants
 # * A skip is never silent: it is listed with its reason at the end, and fails the run if CI=true.
+# * A run without a part, and a PART that matches none, is an error.
 # * Nothing outlives this script: parts run under `timeout`, guests in namespaces of their own.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
@@ -33,9 +34,8 @@ rm -rf "$logs"
 mkdir -p "$logs"
 
 passed=() failed=() skipped=() took=()
-# The parts under way, by process, and the build of the guest.
+# The parts under way, by process.
 declare -A names=() starts=() limits=()
-guest_build=
 # Tests with processes and in namespaces of their own mostly wait, so two of them run at a time.
 beside_max=2
 
@@ -108,7 +108,7 @@ book() {
         printf '%-28s SKIPPED %4d s  %s\n' "$name" "$seconds" "$reason"
         ;;
     *)
-        [[ $status != 124 ]] || reason=" (over its limit of ${limits[$1]} s)"
+        [[ $status != 124 && $status != 137 ]] || reason=" (over its limit of ${limits[$1]} s)"
         failed+=("$name: status $status$reason, log in $log")
         printf '%-28s FAILED  %4d s  status %d%s\n' "$name" "$seconds" "$status" "$reason"
         tail -n 60 "$log" | sed 's/^/    | /'
@@ -135,10 +135,16 @@ beside() {
 
 # await_besides MAX -- wait until at most MAX parts are under way.
 await_besides() {
-    local process
+    local process ended status
     while [[ ${#names[@]} -gt $1 ]]; do
-        wait -n -p process "${!names[@]}"
-        book "$process" $?
+        status=0
+        wait -n -p process "${!names[@]}" || status=$?
+        # Of several that end at the same moment, bash may name one only.
+        for ended in ${process:-"${!names[@]}"}; do
+            [[ ${process:-} ]] || ! kill -0 "$ended" 2>/dev/null || continue
+            [[ ${process:-} ]] || { status=0; wait "$ended" || status=$?; }
+            book "$ended" "$status"
+        done
     done
 }
 
@@ -175,7 +181,6 @@ guest() {
 build_guest_in_background() {
     timeout 3000 nice -n 5 bash -c 'lab/lab.sh check && lab/lab.sh build' \
         >"$logs/guest-background.log" 2>&1 </dev/null &
-    guest_build=$!
 }
 
 # lab_test [VARIABLE=VALUE...] SCRIPT
@@ -238,7 +243,7 @@ summary() {
     echo "${#passed[@]} passed, ${#failed[@]} failed, ${#skipped[@]} skipped"
 }
 
-trap 'kill "${!names[@]}" $guest_build 2>/dev/null' EXIT
+trap 'mapfile -t ended < <(jobs -p); kill ${ended[@]+"${ended[@]}"} 2>/dev/null; wait' EXIT
 trap 'exit 130' INT TERM
 # The table is read once, so that a run goes by the table that it began with.
 mapfile -t table < <(grep -vE '^(#|$)' scripts/parts.txt)
@@ -250,6 +255,15 @@ for row in "${table[@]}"; do
     # The script that the part runs is the last word of its command.
     ! is_chosen "$name" "$when" "${about[@]}" "${words[-1]}" || rows+=("${row%% : *}")
 done
+for pattern in ${chosen[@]+"${chosen[@]}"}; do
+    for row in "${table[@]}"; do
+        # shellcheck disable=SC2053
+        [[ ${row%% *} != $pattern ]] || continue 2
+    done
+    echo "test.sh: scripts/parts.txt has no part '$pattern'" >&2
+    exit 2
+done
+[[ ${#rows[@]} != 0 ]] || { echo "test.sh: no part of scripts/parts.txt is to run" >&2; exit 2; }
 for row in ${rows[@]+"${rows[@]}"}; do [[ $row != guest\ * ]] || build_guest_in_background; done
 for row in ${rows[@]+"${rows[@]}"}; do
     read -r name _ limit_seconds command <<<"$row"

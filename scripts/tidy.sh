@@ -16,6 +16,13 @@ rule() {
     printf '%s:\n%s\n' "$1" "$found" | sed '2,$s/^/    /'
 }
 
+# A check that could not be carried out is a violation, too.
+checked() {
+    local status=0
+    "$@" 2>&1 || status=$?
+    [[ $status == 0 ]] || echo "$* ended with status $status"
+}
+
 # Files that belong to the checkout, tracked or about to be, by suffix.
 files() {
     git ls-files -z --cached --others --exclude-standard -- "$@" |
@@ -32,7 +39,7 @@ git rev-parse --git-dir >/dev/null 2>&1 || { echo "no git checkout to look at"; 
 code=('*.rs' '*.sh' '*.toml' '*.c' '*.h' '*.py' Makefile 'lab/guest/*')
 
 # All but the header that is made from sources.
-files "${code[@]}" '*.md' ':!crates/dafs-capi/include/dafs.h' | python3 scripts/house/sizes.py |
+files "${code[@]}" '*.md' ':!crates/dafs-capi/include/dafs.h' | checked python3 scripts/house/sizes.py |
     rule "files over 600 lines, functions over 70"
 files "${code[@]}" '*.md' | LC_ALL=C xargs -0 -r grep -nHP '[^\x00-\x7f]' -- |
     rule "characters outside of ASCII"
@@ -101,16 +108,22 @@ parts | cut -d' ' -f1 | sort | uniq -d | rule "parts that are in scripts/parts.t
 for path in scripts/e2e/*.sh lab/tests/*.sh crates/*; do
     [[ ! -x $path ]] || parts | grep -E "[ :]$path( |/|\$)" >/dev/null || echo "$path"
 done | rule "tests and crates that no row of scripts/parts.txt names"
+# A part that runs always shows what it shares with others. Of a file that only long parts use, each says so.
+for path in scripts/e2e/*.py lab/*.sh lab/tests/guest/*; do
+    users=$(grep -lwF -- "${path##*/}" scripts/e2e/*.sh lab/*.sh lab/tests/*.sh || true)
+    ! grep -E '^lab/(nfs|lab)\.sh$' <<<"$users" >/dev/null || continue
+    rows=$(for user in $users; do parts | grep -F " $user :" || true; done)
+    [[ $rows ]] && ! grep ' always ' <<<"$rows" >/dev/null || continue
+    grep -vE "[ :]$path( |\$)" <<<"$rows" | sed "s|^\([^ ]*\).*|\1: uses $path|"
+done | rule "files that rows of scripts/parts.txt do not name"
 # Not about names that a sourced file sets or uses, nor about commas in arguments.
-if command -v shellcheck >/dev/null; then
-    files '*.sh' 'lab/guest/*' .ci/run |
-        xargs -0 -r shellcheck -x -S warning -e SC2034,SC2054,SC2154 |
-        rule "what shellcheck says"
-fi
+files '*.sh' 'lab/guest/*' .ci/run |
+    checked xargs -0 -r shellcheck -x -S warning -e SC2034,SC2054,SC2154 |
+    rule "what shellcheck says"
 
-python3 scripts/house/prose.py | rule "comments that scripts/house/prose.py finds"
-python3 scripts/house/pages.py | rule "what is wrong with the pages"
-python3 scripts/house/crates.py --check 2>&1 | rule "the figure of the crates (scripts/house/crates.py draws it)"
+checked python3 scripts/house/prose.py | rule "comments that scripts/house/prose.py finds"
+checked python3 scripts/house/pages.py | rule "what is wrong with the pages"
+checked python3 scripts/house/crates.py --check | rule "the figure of the crates (scripts/house/crates.py draws it)"
 
 [[ $bad == 0 ]] || exit 1
 echo "tidy"
