@@ -3,21 +3,32 @@
 //! The C library keeps freed memory, which after a burst of work may be hundreds of mebibytes. A
 //! thread compares the resident memory with what is in use, and returns the rest after a while.
 
+use crate::limits::TRIM_BYTES_MIN;
+
+/// The most checks that are left out after attempts without effect.
+const PAUSE_MAX: u32 = 64;
+
 #[cfg(target_env = "gnu")]
 pub(crate) fn keep_trimmed() -> std::io::Result<()> {
     use crate::limits::{MAPPED_BYTES_MIN, TRIM_INTERVAL};
     // Without a fixed bound the library raises it to the largest freed block. So large blocks would
-    // come from its heaps, where small objects next to them keep the heaps from being reused.
-    // SAFETY: sets a parameter of the heap; takes no memory.
-    unsafe { libc::mallopt(libc::M_MMAP_THRESHOLD, MAPPED_BYTES_MIN) };
+    // come from its heaps, where small objects next to them keep the heaps from being reused. A
+    // fixed bound also fixes the free bytes at the end of a heap that are returned at once: at the
+    // default, each block of some 100 KiB would be mapped anew.
+    for parameter in [libc::M_MMAP_THRESHOLD, libc::M_TRIM_THRESHOLD] {
+        // SAFETY: sets a parameter of the heap; takes no memory.
+        let is_set = unsafe { libc::mallopt(parameter, MAPPED_BYTES_MIN) } == 1;
+        debug_assert!(is_set, "the library knows these parameters and allows this size");
+    }
     let watch = || {
         let mut trimmer = Trimmer::default();
         loop {
             std::thread::sleep(TRIM_INTERVAL);
-            if trimmer.is_due(unused_bytes()) {
+            let before_bytes = unused_bytes();
+            if trimmer.is_due(before_bytes) {
                 // SAFETY: takes no memory of ours; gives back pages that hold no object.
                 unsafe { libc::malloc_trim(0) };
-                trimmer.note_trimmed(unused_bytes());
+                trimmer.note_trimmed(before_bytes, unused_bytes());
             }
         }
     };
@@ -51,32 +62,42 @@ fn resident_bytes() -> Option<usize> {
 /// Decides when pages are returned.
 #[derive(Debug, Default)]
 struct Trimmer {
-    /// Unused bytes that could not be returned, because there are objects on the same pages.
+    /// Unused bytes that could not be returned: they share pages with objects, or belong to other
+    /// mappings, such as buffers of transfers.
     kept_bytes: usize,
     /// More than that was unused at the last check.
     waits: bool,
+    /// Checks to leave out, and how many were left out after the last attempt without effect.
+    pause: u32,
+    last_pause: u32,
 }
 
 impl Trimmer {
     /// True if enough was unused at the last check, and still is.
     fn is_due(&mut self, unused_bytes: usize) -> bool {
         self.kept_bytes = self.kept_bytes.min(unused_bytes);
-        let enough = unused_bytes - self.kept_bytes >= crate::limits::TRIM_BYTES_MIN;
+        if self.pause > 0 {
+            self.pause -= 1;
+            return false;
+        }
+        let enough = unused_bytes - self.kept_bytes >= TRIM_BYTES_MIN;
         let due = enough && self.waits;
         self.waits = enough && !due;
         due
     }
 
-    /// Notes what is unused after pages were returned.
-    fn note_trimmed(&mut self, unused_bytes: usize) {
-        self.kept_bytes = unused_bytes;
+    /// Notes what was unused before and after pages were returned.
+    fn note_trimmed(&mut self, before_bytes: usize, after_bytes: usize) {
+        self.kept_bytes = after_bytes;
+        let had_effect = before_bytes.saturating_sub(after_bytes) >= TRIM_BYTES_MIN;
+        self.last_pause = if had_effect { 0 } else { (2 * self.last_pause).clamp(1, PAUSE_MAX) };
+        self.pause = self.last_pause;
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::limits::TRIM_BYTES_MIN;
 
     #[test]
     fn pages_go_back_when_they_were_unused_for_a_while() {
@@ -86,26 +107,39 @@ mod tests {
         assert!(!trimmer.is_due(much));
         assert!(trimmer.is_due(much));
         // What could not be returned is not tried again, until more is unused.
-        trimmer.note_trimmed(2 * TRIM_BYTES_MIN);
+        trimmer.note_trimmed(much, 2 * TRIM_BYTES_MIN);
         assert!(!trimmer.is_due(3 * TRIM_BYTES_MIN - 1) && !trimmer.is_due(3 * TRIM_BYTES_MIN - 1));
         assert!(!trimmer.is_due(3 * TRIM_BYTES_MIN) && trimmer.is_due(3 * TRIM_BYTES_MIN));
-        trimmer.note_trimmed(2 * TRIM_BYTES_MIN);
+        trimmer.note_trimmed(3 * TRIM_BYTES_MIN, 2 * TRIM_BYTES_MIN);
         assert!(!trimmer.is_due(TRIM_BYTES_MIN));
         assert!(!trimmer.is_due(2 * TRIM_BYTES_MIN) && trimmer.is_due(2 * TRIM_BYTES_MIN));
         // Nor is memory that is in use all the time.
-        trimmer.note_trimmed(0);
+        trimmer.note_trimmed(2 * TRIM_BYTES_MIN, 0);
         for _ in 0..10 {
             assert!(!trimmer.is_due(0) && !trimmer.is_due(much));
         }
     }
 
     #[test]
+    fn attempts_without_effect_become_rare() {
+        let (mut trimmer, mut attempts) = (Trimmer::default(), 0);
+        for check in 0..1000 {
+            // Buffers that come and go, of which the heap knows nothing.
+            let unused_bytes = if check % 5 == 0 { 0 } else { 10 * TRIM_BYTES_MIN };
+            if trimmer.is_due(unused_bytes) {
+                attempts += 1;
+                trimmer.note_trimmed(unused_bytes, unused_bytes);
+            }
+        }
+        assert!((5..30).contains(&attempts), "{attempts}");
+        trimmer.note_trimmed(10 * TRIM_BYTES_MIN, 0);
+        assert!(!trimmer.is_due(10 * TRIM_BYTES_MIN) && trimmer.is_due(10 * TRIM_BYTES_MIN));
+    }
+
+    #[test]
     #[cfg(target_env = "gnu")]
-    fn freed_memory_is_found_to_be_resident() {
-        let before = resident_bytes().unwrap();
-        let block = vec![1_u8; 64 << 20];
-        let during = resident_bytes().unwrap();
-        assert!(during >= before + (48 << 20), "{before} {during}");
-        drop(std::hint::black_box(block));
+    fn resident_memory_is_found() {
+        let block = std::hint::black_box(vec![1_u8; 256 << 20]);
+        assert!(resident_bytes().unwrap() >= block.len());
     }
 }

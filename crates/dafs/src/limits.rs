@@ -20,7 +20,7 @@ pub(crate) const LOG_PEERS_MAX: usize = 256;
 /// See [`LOG_PEERS_MAX`].
 pub(crate) const LOG_PEER_CHARACTERS_MAX: usize = 64;
 
-/// Blocks of this size and more are mapped one by one, and go back to the system when they are freed.
+/// Blocks of this size and more are mapped one by one, unless a heap has room for them.
 pub(crate) const MAPPED_BYTES_MIN: i32 = 4 << 20;
 
 /// Interval of checks for unused memory, and the least amount to return.
