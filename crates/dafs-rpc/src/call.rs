@@ -8,7 +8,7 @@ use dafs_dat::connections::{Admitted, Origin};
 use dafs_dat::{PeerInfo, PeerProcess};
 use dafs_mem::{Site, VolatileSlice};
 use dafs_wire::rpc::AuthSys;
-use dafs_wire::xdr::{Apart, Decoder};
+use dafs_wire::xdr::{Decoder, MovedData};
 use std::cell::Cell;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::ops::Deref;
@@ -139,8 +139,8 @@ impl<'a> Call<'a> {
     }
 
     /// The data of an argument that the transport moved outside of the message.
-    pub fn data(&self, apart: &Apart) -> Option<VolatileSlice<'a>> {
-        self.exchange?.data(apart)
+    pub fn data(&self, moved: &MovedData) -> Option<VolatileSlice<'a>> {
+        self.exchange?.data(moved)
     }
 
     /// Empty results. Their bulk data goes into the caller's memory if the transport can place it
@@ -205,8 +205,8 @@ impl OwnedArgs {
     }
 
     /// The data of an argument that the transport moved outside of the message; see [`Call::data`].
-    pub fn data(&self, apart: &Apart) -> Option<VolatileSlice<'_>> {
-        self.exchange.as_ref()?.data(apart)
+    pub fn data(&self, moved: &MovedData) -> Option<VolatileSlice<'_>> {
+        self.exchange.as_ref()?.data(moved)
     }
 
     /// Empty results for the same call; see [`Call::reply`].
@@ -217,7 +217,7 @@ impl OwnedArgs {
 
 fn decoder<'a>(args: &'a [u8], exchange: Option<&'a Arc<Exchange>>) -> Decoder<'a> {
     match exchange {
-        Some(exchange) => Decoder::with_apart(args, &exchange.items),
+        Some(exchange) => Decoder::with_moved(args, &exchange.items),
         None => Decoder::new(args),
     }
 }

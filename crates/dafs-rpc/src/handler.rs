@@ -75,7 +75,7 @@ pub trait Handler {
     /// True when the program reads this call with [`Call::decoder`] and takes DDP-eligible data
     /// from [`Call::data`]. Then the transport does not join the data with the rest of the
     /// arguments. The reactor asks only when there is such data.
-    fn takes_apart(&self, program: u32, version: u32, procedure: u32) -> bool {
+    fn takes_moved_data(&self, program: u32, version: u32, procedure: u32) -> bool {
         let _ = (program, version, procedure);
         false
     }

@@ -25,7 +25,7 @@
 //!         if (call.program, call.version, call.procedure) != (0x2000_0001, 1, 1) {
 //!             return AcceptStatus::ProgramUnavailable.into();
 //!         }
-//!         // Data that this handler does not take apart (`Handler::takes_apart`) is among the
+//!         // Data that this handler does not take apart (`Handler::takes_moved_data`) is among the
 //!         // arguments, however it came.
 //!         let Ok(Payload::Here(data)) = call.decoder().payload(1 << 20) else {
 //!             return AcceptStatus::GarbageArgs.into();

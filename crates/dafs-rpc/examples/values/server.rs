@@ -36,8 +36,8 @@ impl Values {
                     Payload::Here(value) => value.to_vec(),
                     // The caller may still write to this memory, so copy the value before it is
                     // used.
-                    Payload::Apart(apart) => {
-                        let data = call.data(&apart).and_then(|data| data.slice(0, apart.len));
+                    Payload::Moved(moved) => {
+                        let data = call.data(&moved).and_then(|data| data.slice(0, moved.len));
                         let Some(data) = data else {
                             return Ok(AcceptStatus::SystemError.into());
                         };
@@ -89,7 +89,7 @@ impl Handler for Values {
     type Message = ();
 
     /// Values need not be joined with the rest of the arguments.
-    fn takes_apart(&self, program: u32, version: u32, procedure: u32) -> bool {
+    fn takes_moved_data(&self, program: u32, version: u32, procedure: u32) -> bool {
         (program, version, procedure) == (PROGRAM, VERSION, PUT)
     }
 

@@ -8,7 +8,7 @@ use crate::memory::Block;
 use crate::record::Record;
 use dafs_mem::{Site, VolatileSlice};
 use dafs_wire::rpc::{AcceptStatus, ReplyHeader, ReplyStatus};
-use dafs_wire::xdr::{ApartItem, Decoder, UNIT_BYTES, padded};
+use dafs_wire::xdr::{Decoder, MovedItem, UNIT_BYTES, padded};
 use smallvec::smallvec;
 
 /// The placed data of a record that has not arrived completely.
@@ -93,7 +93,7 @@ pub(crate) fn placed_results(record: Record<'_>, placed: &Aside) -> Result<Resul
     if !placed.is_complete() {
         return Err(CallError::Malformed);
     }
-    let item = ApartItem { at: Some(placed.position), len: placed.len };
+    let item = MovedItem { at: Some(placed.position), len: placed.len };
     results.place(smallvec![item]);
     Ok(results)
 }

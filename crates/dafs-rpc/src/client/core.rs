@@ -15,7 +15,7 @@ use dafs_mem::Site;
 use dafs_wire::rpc::{
     AcceptStatus, CallError as HeaderError, CallHeader, Direction, ReplyHeader, ReplyStatus, peek,
 };
-use dafs_wire::xdr::{ApartItem, Decoder, XdrError};
+use dafs_wire::xdr::{Decoder, MovedItem, XdrError};
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 use std::ops::Deref;
@@ -29,22 +29,22 @@ pub struct Results {
     /// Offset of the results in the record.
     start: usize,
     /// The data in the sinks, one item per sink; empty if the call has no sinks.
-    apart: SmallVec<[ApartItem; 2]>,
+    moved: SmallVec<[MovedItem; 2]>,
 }
 
 impl Results {
     /// A decoder at the start of the results that knows which data is in the sinks.
     /// [`Decoder::payload`] returns such data as
-    /// [`Payload::Apart`](dafs_wire::xdr::Payload::Apart), whose index is that of the sink. It
+    /// [`Payload::Moved`](dafs_wire::xdr::Payload::Moved), whose index is that of the sink. It
     /// returns data inside the results as such; [`MemorySlice::take`](super::MemorySlice::take)
     /// moves that data into the sink.
     pub fn decoder(&self) -> Decoder<'_> {
-        Decoder::with_apart(self, &self.apart)
+        Decoder::with_moved(self, &self.moved)
     }
 
     /// Records which data went into the sinks.
-    pub(crate) fn place(&mut self, apart: SmallVec<[ApartItem; 2]>) {
-        self.apart = apart;
+    pub(crate) fn place(&mut self, moved: SmallVec<[MovedItem; 2]>) {
+        self.moved = moved;
     }
 }
 
@@ -302,7 +302,7 @@ pub(crate) fn results(record: Record<'_>, start: usize) -> Result<Results, CallE
     match header.status {
         ReplyStatus::Accepted { status: AcceptStatus::Success, .. } => {
             let start = start + decoder.position();
-            Ok(Results { block, start, apart: SmallVec::new() })
+            Ok(Results { block, start, moved: SmallVec::new() })
         }
         ReplyStatus::Accepted { status, .. } => Err(CallError::NotDone(status)),
         ReplyStatus::Denied(status) => Err(CallError::Denied(status)),

@@ -204,7 +204,7 @@ impl MemorySlice {
     pub fn take(&self, data: Payload<'_>) -> usize {
         match data {
             Payload::Here(bytes) => self.view().copy_from(bytes, Site::RpcPlacement),
-            Payload::Apart(apart) => apart.len.min(self.len),
+            Payload::Moved(moved) => moved.len.min(self.len),
         }
     }
 
@@ -218,7 +218,7 @@ impl MemorySlice {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use dafs_wire::xdr::Apart;
+    use dafs_wire::xdr::MovedData;
 
     #[test]
     fn slices_stay_inside_and_keep_the_memory() {
@@ -229,7 +229,7 @@ mod tests {
         let inner = part.slice(70..80).unwrap();
         drop((memory, part));
         assert_eq!(inner.take(Payload::Here(b"hello")), 5);
-        assert_eq!(inner.take(Payload::Apart(Apart { index: 0, len: 9 })), 9);
+        assert_eq!(inner.take(Payload::Moved(MovedData { index: 0, len: 9 })), 9);
         assert_eq!(inner.memory().view().slice(80, 5).unwrap().to_vec(Site::Inspect), b"hello");
         assert_eq!((inner.offset(), inner.len()), (80, 10));
         assert!(inner.remote().is_none());

@@ -11,7 +11,7 @@ mod payload;
 
 pub use decoder::Decoder;
 pub use encoder::Encoder;
-pub use payload::{Apart, ApartItem, Payload};
+pub use payload::{MovedData, MovedItem, Payload};
 
 use thiserror::Error;
 
@@ -65,7 +65,7 @@ pub enum XdrError {
     Misplaced(usize),
     /// The length of moved data differs from that in the message.
     #[error("{moved} bytes were moved for data of {len} bytes")]
-    ApartLength {
+    MovedLength {
         /// The length in the message.
         len: usize,
         /// The moved bytes.

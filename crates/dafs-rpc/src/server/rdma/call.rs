@@ -213,7 +213,7 @@ impl<H: Handler> Context<'_, H> {
                 Ok(header) => {
                     let (program, version) = (header.program, header.version);
                     let handler = &self.core.handler;
-                    if handler.takes_apart(program, version, header.procedure) {
+                    if handler.takes_moved_data(program, version, header.procedure) {
                         args_at = Some(decoder.position());
                     }
                 }

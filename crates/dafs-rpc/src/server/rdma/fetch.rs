@@ -19,7 +19,7 @@ use dafs_dat::{Access, MemoryRegion, PostError, RegionId, RegisterError, RemoteB
 use dafs_mem::Site;
 use dafs_wire::rpc::peek;
 use dafs_wire::rpcrdma::HeaderFault;
-use dafs_wire::xdr::{ApartItem, padded};
+use dafs_wire::xdr::{MovedItem, padded};
 use smallvec::SmallVec;
 use std::sync::Arc;
 
@@ -136,7 +136,7 @@ impl<H: Handler> Context<'_, H> {
                     }
                 }
             };
-            exchange.items.push(ApartItem { at: Some(at - args_at), len: part.len });
+            exchange.items.push(MovedItem { at: Some(at - args_at), len: part.len });
             exchange.data.push(data);
         }
         fetch.exchange = Some(shared);

@@ -62,9 +62,9 @@ impl Program {
             PUT => {
                 let sum = match args.payload(usize::MAX)? {
                     Payload::Here(bytes) => sum(bytes),
-                    Payload::Apart(apart) => {
-                        let data = call.data(&apart).unwrap();
-                        sum(&data.slice(0, apart.len).unwrap().to_vec(Site::Inspect))
+                    Payload::Moved(moved) => {
+                        let data = call.data(&moved).unwrap();
+                        sum(&data.slice(0, moved.len).unwrap().to_vec(Site::Inspect))
                     }
                 };
                 reply.encoder().u64(sum);
@@ -96,7 +96,7 @@ impl Program {
 impl Handler for Program {
     type Message = ();
 
-    fn takes_apart(&self, _: u32, _: u32, procedure: u32) -> bool {
+    fn takes_moved_data(&self, _: u32, _: u32, procedure: u32) -> bool {
         procedure == PUT
     }
 

@@ -275,11 +275,11 @@ impl Caller {
                     let payload = decoder.payload(DATA_BYTES_MAX).unwrap();
                     let found = match payload {
                         Payload::Here(found) => found.to_vec(),
-                        Payload::Apart(apart) => {
-                            assert_eq!(apart.index, item);
+                        Payload::Moved(moved) => {
+                            assert_eq!(moved.index, item);
                             self.tally.placed += 1;
                             let at = item * DATA_BYTES_MAX / 2;
-                            let place = memory.slice(at..at + apart.len).unwrap();
+                            let place = memory.slice(at..at + moved.len).unwrap();
                             place.view().to_vec(Site::Inspect)
                         }
                     };

@@ -78,7 +78,7 @@ impl Program {
         let (procedure, args, responder) = self.account().held.remove(at);
         let result = match procedure {
             procedures::SINK_LATER => self.sink(args.decoder(), args.reply(), |payload| {
-                sum_of(payload, |apart| args.data(apart).map(|view| view.to_vec(Site::Inspect)))
+                sum_of(payload, |moved| args.data(moved).map(|view| view.to_vec(Site::Inspect)))
             }),
             _ => self.source(args.decoder(), args.reply(), 1),
         };
@@ -147,11 +147,11 @@ pub(crate) fn sum(data: &[u8]) -> u32 {
 
 fn sum_of(
     payload: Payload<'_>,
-    apart: impl FnOnce(&dafs_wire::xdr::Apart) -> Option<Vec<u8>>,
+    moved: impl FnOnce(&dafs_wire::xdr::MovedData) -> Option<Vec<u8>>,
 ) -> u32 {
     match payload {
         Payload::Here(data) => sum(data),
-        Payload::Apart(which) => sum(&apart(&which).expect("data that was announced")),
+        Payload::Moved(which) => sum(&moved(&which).expect("data that was announced")),
     }
 }
 
@@ -166,7 +166,7 @@ impl Handler for Program {
             procedures::NULL => Ok(call.reply()),
             procedures::SINK | procedures::SINK_APART => {
                 self.sink(call.decoder(), call.reply(), |payload| {
-                    sum_of(payload, |apart| call.data(apart).map(|view| view.to_vec(Site::Inspect)))
+                    sum_of(payload, |moved| call.data(moved).map(|view| view.to_vec(Site::Inspect)))
                 })
             }
             procedures::SOURCE => self.source(call.decoder(), call.reply(), 1),
@@ -207,7 +207,7 @@ impl Handler for Program {
         result.map_or_else(|_| AcceptStatus::GarbageArgs.into(), Handled::Reply)
     }
 
-    fn takes_apart(&self, program: u32, _: u32, procedure: u32) -> bool {
+    fn takes_moved_data(&self, program: u32, _: u32, procedure: u32) -> bool {
         program == PROGRAM && [procedures::SINK_APART, procedures::SINK_LATER].contains(&procedure)
     }
 

@@ -11,7 +11,7 @@ use crate::record::Record;
 use dafs_mem::Site;
 use dafs_wire::rpc::{Direction, peek};
 use dafs_wire::rpcrdma::{Body, Chunk, Chunks, Header, HeaderFault};
-use dafs_wire::xdr::ApartItem;
+use dafs_wire::xdr::MovedItem;
 use smallvec::SmallVec;
 use std::thread::Thread;
 
@@ -25,7 +25,7 @@ enum Message {
 
 /// The data that a server has placed.
 struct Placed {
-    apart: SmallVec<[ApartItem; 2]>,
+    moved: SmallVec<[MovedItem; 2]>,
     reply_bytes: usize,
 }
 
@@ -114,7 +114,7 @@ impl Connection {
                 Message::Long => (long_reply(offered, xid, placed.reply_bytes)?, 0),
             };
             let mut results = results(Record::Block(block), start)?;
-            results.place(placed.apart);
+            results.place(placed.moved);
             Ok(results)
         });
         Ok(())
@@ -164,14 +164,14 @@ fn judge(offered: &Offered, chunks: &Chunks) -> Result<Placed, String> {
     if chunks.writes.len() > offered.sinks.len() {
         return Err("a reply has more write chunks than the call".to_owned());
     }
-    let mut apart = SmallVec::new();
+    let mut moved = SmallVec::new();
     for (index, sink) in offered.sinks.iter().enumerate() {
         let len = chunks.writes.get(index).map_or(Ok(0), |chunk| placed(chunk, sink.len()))?;
-        apart.push(ApartItem { at: None, len });
+        moved.push(MovedItem { at: None, len });
     }
     let room = offered.long_reply.as_ref().map_or(0, |memory| memory.len());
     let reply_bytes = chunks.reply.as_ref().map_or(Ok(0), |chunk| placed(chunk, room))?;
-    Ok(Placed { apart, reply_bytes })
+    Ok(Placed { moved, reply_bytes })
 }
 
 /// Returns the bytes that a server reports in a chunk: one segment, at most `room` bytes.
