@@ -7,7 +7,7 @@
 //! a magic number) and ignore the trailer. iWARP carries exact lengths and gets no trailer, but the
 //! iwarp provider appends a block of its own, which is removed here.
 
-use dafs_wire::iwarp::mpa::Soft;
+use dafs_wire::iwarp::mpa::DafsBlock;
 
 /// Bytes of the trailer.
 pub(super) const TRAILER_BYTES: usize = 4;
@@ -37,7 +37,7 @@ pub(super) fn decode(mut bytes: Vec<u8>, is_padded: bool) -> Vec<u8> {
             }
         }
     } else {
-        let len = Soft::split(&bytes).0.len();
+        let len = DafsBlock::split(&bytes).0.len();
         bytes.truncate(len);
     }
     bytes
@@ -60,8 +60,8 @@ mod tests {
 
     #[test]
     fn the_block_of_the_iwarp_provider_is_cut_off() {
-        let soft = Soft { large_fpdu: true, crc: false };
-        let sent = [b"hello".as_slice(), &soft.encode()].concat();
+        let dafs_block = DafsBlock { large_fpdu: true, crc: false };
+        let sent = [b"hello".as_slice(), &dafs_block.encode()].concat();
         assert_eq!(decode(sent, false), b"hello");
     }
 
