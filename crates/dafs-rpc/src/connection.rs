@@ -2,7 +2,7 @@
 //!
 //! Invariants
 //! * The connection takes no call while too many are outstanding or too much output is queued.
-//!   Input that was read already is put aside then.
+//!   Input that was read already is deferred then.
 //! * Every callback completes exactly once, at the latest when the connection ends.
 //! * Replies without a callback are ignored; a record that is not RPC ends the connection.
 
@@ -101,7 +101,7 @@ pub(crate) struct Connection {
     process: CallerProcess,
     reader: RecordReader,
     /// Input that was read and waits.
-    aside: Option<Aside>,
+    deferred_input: Option<DeferredInput>,
     pub(crate) output: Output,
     /// Deferred calls without an answer.
     pending: usize,
@@ -121,7 +121,7 @@ pub(crate) struct Connection {
 }
 
 #[derive(Debug)]
-struct Aside {
+struct DeferredInput {
     block: Block,
     /// Bytes of the input that have been consumed.
     at: usize,
@@ -139,7 +139,7 @@ impl Connection {
             peer,
             process,
             reader: RecordReader::new(config.record_bytes_max, process.host(peer.ip())),
-            aside: None,
+            deferred_input: None,
             output: Output::default(),
             pending: 0,
             pending_bytes: 0,
@@ -164,14 +164,14 @@ impl Connection {
 
     /// Memory in queued replies and waiting calls.
     pub(crate) fn waiting_bytes(&self) -> usize {
-        let aside_bytes = self.aside.as_ref().map_or(0, |aside| aside.block.capacity());
-        self.output.held_bytes() + aside_bytes + self.pending_bytes
+        let deferred_bytes = self.deferred_input.as_ref().map_or(0, |input| input.block.capacity());
+        self.output.held_bytes() + deferred_bytes + self.pending_bytes
     }
 
-    /// True when input was put aside.
+    /// True when input was deferred.
     #[inline]
-    pub(crate) fn has_aside(&self) -> bool {
-        self.aside.is_some()
+    pub(crate) fn has_deferred_input(&self) -> bool {
+        self.deferred_input.is_some()
     }
 
     /// True when the reactor should read little, because a large record is likely to begin.
@@ -198,7 +198,7 @@ impl Connection {
     #[cfg(test)]
     pub(crate) fn is_idle(&self) -> bool {
         self.is_answered()
-            && self.aside.is_none()
+            && self.deferred_input.is_none()
             && !self.reader.is_inside()
             && self.back.as_ref().is_none_or(|back| back.is_empty())
     }
@@ -262,30 +262,30 @@ impl Connection {
     }
 
     /// Keeps input until the connection may take more calls.
-    pub(crate) fn put_aside(&mut self, input: &[u8]) -> Result<(), Ending> {
-        debug_assert!(self.aside.is_none(), "input overtakes what was put aside");
+    pub(crate) fn defer_input(&mut self, input: &[u8]) -> Result<(), Ending> {
+        debug_assert!(self.deferred_input.is_none(), "input overtakes deferred input");
         if !input.is_empty() {
             let mut block = Block::new(input.len())?;
             let copied = block.space(input.len()).copy_from(input, Site::RpcStaging);
             block.fill(copied);
-            self.aside = Some(Aside { block, at: 0 });
+            self.deferred_input = Some(DeferredInput { block, at: 0 });
         }
         Ok(())
     }
 
-    /// As [`Connection::process`], for the input that was put aside.
-    pub(crate) fn process_aside<H: Handler>(
+    /// As [`Connection::process`], for deferred input.
+    pub(crate) fn process_deferred_input<H: Handler>(
         &mut self,
         turn: &mut Turn<'_, H>,
     ) -> Result<Progress, Ending> {
-        let Some(mut aside) = self.aside.take() else {
+        let Some(mut deferred_input) = self.deferred_input.take() else {
             return Ok(Progress::Drained);
         };
-        let mut input = &aside.block.bytes()[aside.at..];
+        let mut input = &deferred_input.block.bytes()[deferred_input.at..];
         let progress = self.process(&mut input, turn)?;
         if progress == Progress::Flush && !input.is_empty() {
-            aside.at = aside.block.filled() - input.len();
-            self.aside = Some(aside);
+            deferred_input.at = deferred_input.block.filled() - input.len();
+            self.deferred_input = Some(deferred_input);
         }
         Ok(progress)
     }

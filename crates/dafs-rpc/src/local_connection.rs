@@ -83,10 +83,11 @@ impl LocalConnection {
         let Self { connection, config, budget, unread } = self;
         let inbox = reactor.inbox();
         let mut turn = Turn { handler, inbox, budget, config, tally: &mut tally, now_ns };
-        while connection.has_aside() && connection.may_take(config) {
-            connection.process_aside(&mut turn)?;
+        while connection.has_deferred_input() && connection.may_take(config) {
+            connection.process_deferred_input(&mut turn)?;
         }
-        while !unread.is_empty() && !connection.has_aside() && connection.may_take(config) {
+        while !unread.is_empty() && !connection.has_deferred_input() && connection.may_take(config)
+        {
             if !connection.reader().make_room(turn.budget).map_err(Ending::from)? {
                 break;
             }
@@ -105,7 +106,7 @@ impl LocalConnection {
             let mut input = &through[..];
             while connection.process(&mut input, &mut turn)? == Progress::Flush {
                 if !connection.may_take(config) {
-                    connection.put_aside(input)?;
+                    connection.defer_input(input)?;
                     break;
                 }
             }

@@ -4,9 +4,9 @@
 //! * An XID names at most one outstanding call.
 //! * A reply to a call that is no longer outstanding is ignored.
 
-use super::aside::{Aside, locate, placed_results, results_apart};
 use super::error::CallError;
 use super::memory::MemorySlice;
+use super::placed::{PlacedData, locate, placed_results, results_apart};
 use super::request::{Locate, Request};
 use crate::limits::LARGE_RECORD_BYTES;
 use crate::memory::Block;
@@ -205,7 +205,7 @@ impl Core {
     }
 
     /// Searches the first bytes of a record for data that belongs in a sink.
-    pub(crate) fn locate(&self, head: &[u8]) -> Option<Aside> {
+    pub(crate) fn locate(&self, head: &[u8]) -> Option<PlacedData> {
         let (xid, Direction::Reply) = peek(head).ok()? else { return None };
         let slot = self.calls.get(&xid).filter(|slot| slot.answer.is_none())?;
         locate(xid, head, slot.sink.as_ref()?)
@@ -223,7 +223,7 @@ impl Core {
     pub(crate) fn take(
         &mut self,
         record: Record<'_>,
-        placed: Option<Aside>,
+        placed: Option<PlacedData>,
     ) -> Result<Event, XdrError> {
         let bytes = match &record {
             Record::Here(bytes) => bytes,
@@ -237,7 +237,7 @@ impl Core {
         }
     }
 
-    fn answer(&mut self, xid: u32, record: Record<'_>, placed: Option<Aside>) -> Event {
+    fn answer(&mut self, xid: u32, record: Record<'_>, placed: Option<PlacedData>) -> Event {
         if self.placing == placed.as_ref().map(|placed| placed.xid) {
             self.placing = None;
         }
@@ -253,7 +253,7 @@ impl Core {
         slot.answer = Some(match (record, placed, sink) {
             (record, Some(placed), _) => placed_results(record, &placed),
             (Record::Here(bytes), None, Some(sink)) => match locate(xid, bytes, &sink) {
-                Some(aside) => results_apart(bytes, aside),
+                Some(placing) => results_apart(bytes, placing),
                 None => results(Record::Here(bytes), 0),
             },
             (record, None, _) => results(record, 0),

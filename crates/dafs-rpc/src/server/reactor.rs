@@ -236,7 +236,8 @@ impl<H: Handler> Reactor<H> {
             }
             Ok(()) => {
                 let takes = self.worker.may_take(peer);
-                if takes && (peer.readable || peer.connection.has_aside()) && !peer.listed {
+                if takes && (peer.readable || peer.connection.has_deferred_input()) && !peer.listed
+                {
                     peer.listed = true;
                     self.again.push(id);
                 }

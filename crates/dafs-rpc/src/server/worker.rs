@@ -127,14 +127,14 @@ impl<H: Handler> Worker<H> {
     }
 
     fn take_in(&mut self, peer: &mut Peer) -> Result<(), Ending> {
-        if peer.connection.has_aside() {
+        if peer.connection.has_deferred_input() {
             if self.may_take(peer) {
-                peer.connection.process_aside(&mut self.turn())?;
+                peer.connection.process_deferred_input(&mut self.turn())?;
             }
             return Ok(());
         }
         for _ in 0..READS_PER_TURN {
-            if !peer.readable || peer.connection.has_aside() || !self.may_take(peer) {
+            if !peer.readable || peer.connection.has_deferred_input() || !self.may_take(peer) {
                 return Ok(());
             }
             peer.starved = !peer.connection.reader().make_room(&mut self.budget)?;
@@ -170,7 +170,7 @@ impl<H: Handler> Worker<H> {
             return Ok(());
         }
         let at = len - input.len();
-        peer.connection.put_aside(&self.receive.bytes()[at..len])
+        peer.connection.defer_input(&self.receive.bytes()[at..len])
     }
 
     /// Publishes the counts of this turn.

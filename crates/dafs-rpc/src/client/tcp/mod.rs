@@ -292,9 +292,9 @@ impl Shared {
                 event => calls.push(event),
             }
         }
-        if let Some(aside) = reader.head().and_then(|head| core.locate(head)) {
-            let xid = aside.xid;
-            if reader.set_aside(aside) {
+        if let Some(placing) = reader.head().and_then(|head| core.locate(head)) {
+            let xid = placing.xid;
+            if reader.place_data(placing) {
                 core.placing(xid);
             }
         }
