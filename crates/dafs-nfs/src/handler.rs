@@ -17,8 +17,8 @@ use crate::v4::compound::end::Parked;
 use crate::v4::compound::engine::{self, Answer};
 use dafs_mem::Shrinking as _;
 use dafs_rpc::{
-    AcceptStatus, AuthStatus, BackError, Call, ConnectionId, Credential, Groups, Handled, Handler,
-    OwnedArgs, RejectStatus, Rejection, Reply, Responder, VersionRange,
+    AcceptStatus, AuthStatus, Call, CallbackError, ConnectionId, Credential, Groups, Handled,
+    Handler, OwnedArgs, RejectStatus, Rejection, Reply, Responder, VersionRange,
 };
 use dafs_service::{Owner, Place};
 use dafs_store::Wait;
@@ -207,7 +207,7 @@ impl Handler for NfsHandler {
         &mut self,
         _connection: ConnectionId,
         token: u64,
-        result: Result<&[u8], BackError>,
+        result: Result<&[u8], CallbackError>,
     ) {
         self.shared.back_reply(token, result);
     }

@@ -6,8 +6,8 @@
 
 use crate::call::ConnectionId;
 use crate::connection::Turn;
-use crate::handler::{BackError, Handler};
-use crate::inbox::BackCall;
+use crate::handler::{CallbackError, Handler};
+use crate::inbox::CallbackRequest;
 use dafs_wire::rpc::{AcceptStatus, AuthFlavor, CallHeader, OpaqueAuth, ReplyHeader, ReplyStatus};
 use dafs_wire::xdr::{Decoder, Encoder};
 use rustc_hash::FxHashMap;
@@ -69,9 +69,9 @@ impl Back {
         let mut decoder = Decoder::new(record);
         let result = match decoder.value().map(|header: ReplyHeader<'_>| header.status) {
             Ok(ReplyStatus::Accepted { status: AcceptStatus::Success, .. }) => Ok(decoder.rest()),
-            Ok(ReplyStatus::Accepted { status, .. }) => Err(BackError::NotDone(status)),
-            Ok(ReplyStatus::Denied(status)) => Err(BackError::Denied(status)),
-            Err(_) => Err(BackError::Malformed),
+            Ok(ReplyStatus::Accepted { status, .. }) => Err(CallbackError::NotDone(status)),
+            Ok(ReplyStatus::Denied(status)) => Err(CallbackError::Denied(status)),
+            Err(_) => Err(CallbackError::Malformed),
         };
         self.settle(id, xid, result, turn);
     }
@@ -81,7 +81,7 @@ impl Back {
         &mut self,
         id: ConnectionId,
         xid: u32,
-        result: Result<&[u8], BackError>,
+        result: Result<&[u8], CallbackError>,
         turn: &mut Turn<'_, H>,
     ) {
         match self.calls.remove(&xid) {
@@ -95,7 +95,7 @@ impl Back {
         let now_ns = turn.now_ns;
         let late = |pending: &Pending| now_ns >= pending.deadline_ns;
         for (_, pending) in self.calls.extract_if(|_, pending| late(pending)) {
-            turn.back_reply(id, pending.token, Err(BackError::TimedOut));
+            turn.back_reply(id, pending.token, Err(CallbackError::TimedOut));
         }
         if self.calls.is_empty() {
             self.calls.shrink_to_fit();
@@ -105,13 +105,13 @@ impl Back {
     /// Completes all callbacks with an error, because the connection has ended.
     pub(crate) fn end<H: Handler>(self, id: ConnectionId, turn: &mut Turn<'_, H>) {
         for pending in self.calls.into_values() {
-            turn.back_reply(id, pending.token, Err(BackError::Disconnected));
+            turn.back_reply(id, pending.token, Err(CallbackError::Disconnected));
         }
     }
 }
 
 /// Encodes the callback with this XID.
-pub(crate) fn encode(xid: u32, call: &BackCall, encoder: &mut Encoder<'_>) {
+pub(crate) fn encode(xid: u32, call: &CallbackRequest, encoder: &mut Encoder<'_>) {
     let credential = match &call.auth_sys {
         Some(body) => OpaqueAuth { flavor: AuthFlavor::SYS, body },
         None => OpaqueAuth::NONE,

@@ -1,7 +1,7 @@
 //! A call as a handler sees it, deferred answers, and callbacks.
 
 use crate::exchange::Exchange;
-use crate::inbox::{BackCall, Command, Inbox};
+use crate::inbox::{CallbackRequest, Command, Inbox};
 use crate::memory::Block;
 use crate::reply::{Rejection, Reply};
 use dafs_dat::connections::{Admitted, Origin};
@@ -313,7 +313,7 @@ impl ConnectionRef {
 
     /// Sends a callback to the peer. The `back_reply` of the handler that owns the connection gets
     /// the result, or the error, with `call.token`.
-    pub fn call_back(&self, call: BackCall) {
+    pub fn send_callback(&self, call: CallbackRequest) {
         self.inbox.push(Command::CallBack { connection: self.id, call });
     }
 

@@ -9,8 +9,8 @@
 use crate::back::{self, Back};
 use crate::call::{CallerProcess, ConnectionId};
 use crate::dispatch::{Incoming, Outcome, dispatch};
-use crate::handler::{BackError, Handler};
-use crate::inbox::{BackCall, Inbox};
+use crate::handler::{CallbackError, Handler};
+use crate::inbox::{CallbackRequest, Inbox};
 use crate::limits::{CALLS_PER_TURN, FLUSH_BYTES, LARGE_RECORD_BYTES, STALL_HURRY};
 use crate::memory::Block;
 use crate::output::Output;
@@ -79,7 +79,7 @@ impl<H: Handler> Turn<'_, H> {
         &mut self,
         id: ConnectionId,
         token: u64,
-        result: Result<&[u8], BackError>,
+        result: Result<&[u8], CallbackError>,
     ) {
         shielded(|| self.handler.back_reply(id, token, result));
     }
@@ -378,13 +378,17 @@ impl Connection {
 /// The reverse direction: callbacks.
 impl Connection {
     /// Queues a callback to the peer.
-    pub(crate) fn call_back<H: Handler>(&mut self, call: &BackCall, turn: &mut Turn<'_, H>) {
+    pub(crate) fn send_callback<H: Handler>(
+        &mut self,
+        call: &CallbackRequest,
+        turn: &mut Turn<'_, H>,
+    ) {
         self.known = true;
         let back = self.back.get_or_insert_default();
         let full = back.len() >= turn.config.back_calls_max
             || self.output.held_bytes() >= turn.config.output_bytes_max;
         if full {
-            return turn.back_reply(self.id, call.token, Err(BackError::TooMany));
+            return turn.back_reply(self.id, call.token, Err(CallbackError::TooMany));
         }
         let xid = back.begin(call.token, turn.now_ns, turn.config.back_timeout);
         self.output.push(Reply::record(|encoder| back::encode(xid, call, encoder)));

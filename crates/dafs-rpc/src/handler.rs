@@ -39,7 +39,7 @@ impl From<RejectStatus> for Handled {
 /// The reason why a callback has no results.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[non_exhaustive]
-pub enum BackError {
+pub enum CallbackError {
     /// The connection has ended, perhaps before the callback was sent.
     #[error("the connection has ended")]
     Disconnected,
@@ -80,13 +80,13 @@ pub trait Handler {
         false
     }
 
-    /// Takes the result of a callback that was sent with [`crate::ConnectionRef::call_back`]: the
+    /// Takes the result of a callback that was sent with [`crate::ConnectionRef::send_callback`]: the
     /// results in XDR, or an error. Called exactly once for each, unless the reactor ends first.
     fn back_reply(
         &mut self,
         connection: ConnectionId,
         token: u64,
-        result: Result<&[u8], BackError>,
+        result: Result<&[u8], CallbackError>,
     ) {
         let _ = (connection, token, result);
     }

@@ -28,7 +28,7 @@ pub(crate) enum Command {
     /// A deferred call will not be answered.
     Forget { connection: ConnectionId, held_bytes: usize },
     /// Send a callback to the peer.
-    CallBack { connection: ConnectionId, call: BackCall },
+    CallBack { connection: ConnectionId, call: CallbackRequest },
     /// End a connection.
     Close { connection: ConnectionId },
     /// Serve a connection that another reactor accepted.
@@ -50,7 +50,7 @@ impl Command {
 
 /// A callback to a peer that is a client of this server (RFC 8881 section 2.10.3.1).
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct BackCall {
+pub struct CallbackRequest {
     /// The program, such as the one that CREATE_SESSION named.
     pub program: u32,
     /// The version of the program.

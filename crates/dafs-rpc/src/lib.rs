@@ -145,8 +145,8 @@ pub use call::{
 };
 pub use dafs_dat::PeerProcess;
 pub use dafs_wire::rpc::{AcceptStatus, AuthStatus, AuthSys, Groups, RejectStatus, VersionRange};
-pub use handler::{BackError, Handled, Handler};
-pub use inbox::{BackCall, Injector};
+pub use handler::{CallbackError, Handled, Handler};
+pub use inbox::{CallbackRequest, Injector};
 pub use local::{LocalCall, LocalEvent, LocalReactor};
 pub use local_connection::{LocalConnection, LocalEnding};
 pub use reply::{BulkSpace, Mark, Rejection, Reply};

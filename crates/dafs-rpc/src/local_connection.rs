@@ -137,7 +137,7 @@ impl LocalConnection {
                 connection.forget(held_bytes);
             }
             LocalEvent::CallBack(id, call) if id == connection.id => {
-                connection.call_back(&call, &mut turn);
+                connection.send_callback(&call, &mut turn);
             }
             other => return Some(other),
         }
@@ -190,7 +190,7 @@ impl LocalConnection {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{BackCall, BackError, Call, Handled, Reply};
+    use crate::{Call, CallbackError, CallbackRequest, Handled, Reply};
     use dafs_wire::rpc::{CallHeader, FragmentMark, OpaqueAuth};
     use dafs_wire::xdr::{Encode, Encoder};
     use proptest::prelude::*;
@@ -198,7 +198,7 @@ mod tests {
     /// Answers with the arguments: at once, later, or not at all; or sends a callback.
     #[derive(Default)]
     struct Echo {
-        back: Vec<(u64, Result<Vec<u8>, BackError>)>,
+        back: Vec<(u64, Result<Vec<u8>, CallbackError>)>,
         ends: u32,
     }
 
@@ -219,7 +219,7 @@ mod tests {
                 }
                 3 => Handled::Drop,
                 _ => {
-                    call.connection().call_back(BackCall {
+                    call.connection().send_callback(CallbackRequest {
                         program: 1,
                         version: 1,
                         procedure: 1,
@@ -232,7 +232,12 @@ mod tests {
             }
         }
 
-        fn back_reply(&mut self, _: ConnectionId, token: u64, result: Result<&[u8], BackError>) {
+        fn back_reply(
+            &mut self,
+            _: ConnectionId,
+            token: u64,
+            result: Result<&[u8], CallbackError>,
+        ) {
             self.back.push((token, result.map(<[u8]>::to_vec)));
         }
 
@@ -348,9 +353,9 @@ mod tests {
         }
         connection.take_output(usize::MAX, 5 * second);
         connection.tick(&reactor, &mut echo, 10 * second).unwrap();
-        assert_eq!(echo.back, [(1, Err(BackError::TimedOut))]);
+        assert_eq!(echo.back, [(1, Err(CallbackError::TimedOut))]);
         connection.end(&reactor, &mut echo, 11 * second);
-        assert_eq!(echo.back[1..], [(2, Err(BackError::Disconnected))]);
+        assert_eq!(echo.back[1..], [(2, Err(CallbackError::Disconnected))]);
     }
 
     #[test]

@@ -11,7 +11,7 @@ use super::peer::{EVENTS, Peer};
 use super::worker::Worker;
 use crate::call::{CallerProcess, ConnectionId};
 use crate::connection::{Connection, Ending, shielded};
-use crate::handler::{BackError, Handler};
+use crate::handler::{CallbackError, Handler};
 use crate::inbox::{Command, Injector};
 use crate::limits::{
     ACCEPT_REST, ACCEPTS_PER_TURN, EVENTS_PER_TURN, KEEPALIVE_IDLE, KEEPALIVE_INTERVAL,
@@ -301,7 +301,7 @@ impl<H: Handler> Reactor<H> {
         let peer = self.slots.get_mut(id.slot()).and_then(Option::as_deref_mut);
         let Some(peer) = peer.filter(|peer| peer.connection.id == id) else {
             if let Command::CallBack { call, .. } = command {
-                let result = Err(BackError::Disconnected);
+                let result = Err(CallbackError::Disconnected);
                 shielded(|| self.worker.handler.back_reply(id, call.token, result));
             }
             return None;
@@ -312,7 +312,7 @@ impl<H: Handler> Reactor<H> {
             }
             Command::Forget { held_bytes, .. } => peer.connection.forget(held_bytes),
             Command::CallBack { call, .. } => {
-                peer.connection.call_back(&call, &mut self.worker.turn());
+                peer.connection.send_callback(&call, &mut self.worker.turn());
             }
             Command::Adopt { .. } | Command::Close { .. } => {}
         }

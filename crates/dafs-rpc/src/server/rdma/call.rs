@@ -10,7 +10,7 @@ use super::layout::ReadChunks;
 use super::link::Context;
 use crate::dispatch::{Incoming, Outcome, dispatch};
 use crate::exchange::{Exchange, Sink};
-use crate::handler::{BackError, Handler};
+use crate::handler::{CallbackError, Handler};
 use crate::memory::Block;
 use crate::server::group::add;
 use dafs_dat::{Access, RemoteBuffer, RemoteWindow};
@@ -146,7 +146,7 @@ impl<H: Handler> Context<'_, H> {
             Kind::Refused { xid } => {
                 let id = self.connection.id;
                 if let Some((calls, mut turn)) = self.back_landed(xid, 1) {
-                    calls.settle(id, xid, Err(BackError::Malformed), &mut turn);
+                    calls.settle(id, xid, Err(CallbackError::Malformed), &mut turn);
                 }
             }
             Kind::Nothing => {}

@@ -10,7 +10,7 @@ use super::connection::{Arrived, Connection, Ending};
 use super::link::{Context, Core, Link, Tag};
 use crate::call::ConnectionId;
 use crate::connection::shielded;
-use crate::handler::{BackError, Handler};
+use crate::handler::{CallbackError, Handler};
 use crate::inbox::{Command, Injector};
 use crate::limits::{
     QUIET_STRIDE, QUIET_TURNS, RDMA_CREDITS_INITIAL, RDMA_FETCH_HURRY, STALL_HURRY,
@@ -272,9 +272,9 @@ impl<H: Handler> RdmaReactor<H> {
                 context.resume();
             }
             Command::CallBack { connection, call } => match self.find(connection) {
-                Some(mut context) => context.call_back(&call),
+                Some(mut context) => context.send_callback(&call),
                 None => {
-                    let result = Err(BackError::Disconnected);
+                    let result = Err(CallbackError::Disconnected);
                     shielded(|| self.core.handler.back_reply(connection, call.token, result));
                 }
             },

@@ -10,8 +10,8 @@ use dafs_dat::{
 use dafs_mem::{Buffer, Site};
 use dafs_rpc::server::{Config, Group, RdmaReactor};
 use dafs_rpc::{
-    AcceptStatus, BackCall, BackError, Call, ConnectionId, Handled, Handler, OwnedArgs, Reply,
-    Responder,
+    AcceptStatus, Call, CallbackError, CallbackRequest, ConnectionId, Handled, Handler, OwnedArgs,
+    Reply, Responder,
 };
 use dafs_wire::rpc::{CallHeader, OpaqueAuth, ReplyHeader, ReplyStatus};
 use dafs_wire::rpcrdma::{Body, Chunk, Chunks, Header, PrivateData, ReadSegment, Segment};
@@ -131,7 +131,7 @@ impl Handler for Program {
                 let (args, responder) = call.later();
                 self.calls_back += 1;
                 let token = self.calls_back;
-                responder.connection().call_back(BackCall {
+                responder.connection().send_callback(CallbackRequest {
                     program: 77,
                     version: 1,
                     procedure: 2,
@@ -175,7 +175,7 @@ impl Handler for Program {
         }
     }
 
-    fn back_reply(&mut self, _: ConnectionId, token: u64, result: Result<&[u8], BackError>) {
+    fn back_reply(&mut self, _: ConnectionId, token: u64, result: Result<&[u8], CallbackError>) {
         let Some(at) = self.back.iter().position(|(own, _)| *own == token) else { return };
         let (_, responder) = self.back.swap_remove(at);
         let text = match result {

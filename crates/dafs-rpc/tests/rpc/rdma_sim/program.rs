@@ -5,8 +5,8 @@
 
 use dafs_mem::Site;
 use dafs_rpc::{
-    AcceptStatus, BackCall, BackError, Call, ConnectionId, Handled, Handler, OwnedArgs, Rejection,
-    Reply, Responder,
+    AcceptStatus, Call, CallbackError, CallbackRequest, ConnectionId, Handled, Handler, OwnedArgs,
+    Rejection, Reply, Responder,
 };
 use dafs_wire::xdr::{Decoder, Payload};
 use std::collections::HashMap;
@@ -52,7 +52,7 @@ pub(crate) struct Account {
     /// Connections whose end the handler has learned.
     pub(crate) ended: Vec<ConnectionId>,
     /// The outcomes of callbacks, by their numbers.
-    pub(crate) back: Vec<(u64, Result<Vec<u8>, BackError>)>,
+    pub(crate) back: Vec<(u64, Result<Vec<u8>, CallbackError>)>,
     /// Deferred calls, until [`Program::release`].
     pub(crate) held: Vec<(u32, OwnedArgs, Responder)>,
 }
@@ -198,8 +198,8 @@ impl Handler for Program {
                 };
                 let (program, version, procedure) = (PROGRAM + 1, 1, 1);
                 let (auth_sys, args, token) = (None, call.args.to_vec(), number.into());
-                let back = BackCall { program, version, procedure, auth_sys, args, token };
-                call.connection().call_back(back);
+                let back = CallbackRequest { program, version, procedure, auth_sys, args, token };
+                call.connection().send_callback(back);
                 Ok(call.reply())
             }
             _ => return AcceptStatus::ProcedureUnavailable.into(),
@@ -211,7 +211,7 @@ impl Handler for Program {
         program == PROGRAM && [procedures::SINK_APART, procedures::SINK_LATER].contains(&procedure)
     }
 
-    fn back_reply(&mut self, _: ConnectionId, token: u64, result: Result<&[u8], BackError>) {
+    fn back_reply(&mut self, _: ConnectionId, token: u64, result: Result<&[u8], CallbackError>) {
         self.account().back.push((token, result.map(<[u8]>::to_vec)));
     }
 
