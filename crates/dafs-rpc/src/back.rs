@@ -5,7 +5,7 @@
 //! * Every callback completes exactly once, at the latest when the connection ends.
 
 use crate::call::ConnectionId;
-use crate::connection::Turn;
+use crate::connection::TurnContext;
 use crate::handler::{CallbackError, Handler};
 use crate::inbox::CallbackRequest;
 use dafs_wire::rpc::{AcceptStatus, AuthFlavor, CallHeader, OpaqueAuth, ReplyHeader, ReplyStatus};
@@ -63,7 +63,7 @@ impl Back {
         &mut self,
         id: ConnectionId,
         record: &[u8],
-        turn: &mut Turn<'_, H>,
+        turn: &mut TurnContext<'_, H>,
     ) {
         let xid = Decoder::new(record).u32().unwrap_or_default();
         let mut decoder = Decoder::new(record);
@@ -82,7 +82,7 @@ impl Back {
         id: ConnectionId,
         xid: u32,
         result: Result<&[u8], CallbackError>,
-        turn: &mut Turn<'_, H>,
+        turn: &mut TurnContext<'_, H>,
     ) {
         match self.calls.remove(&xid) {
             Some(pending) => turn.back_reply(id, pending.token, result),
@@ -91,7 +91,7 @@ impl Back {
     }
 
     /// Completes the callbacks whose timeout has expired.
-    pub(crate) fn tick<H: Handler>(&mut self, id: ConnectionId, turn: &mut Turn<'_, H>) {
+    pub(crate) fn tick<H: Handler>(&mut self, id: ConnectionId, turn: &mut TurnContext<'_, H>) {
         let now_ns = turn.now_ns;
         let late = |pending: &Pending| now_ns >= pending.deadline_ns;
         for (_, pending) in self.calls.extract_if(|_, pending| late(pending)) {
@@ -103,7 +103,7 @@ impl Back {
     }
 
     /// Completes all callbacks with an error, because the connection has ended.
-    pub(crate) fn end<H: Handler>(self, id: ConnectionId, turn: &mut Turn<'_, H>) {
+    pub(crate) fn end<H: Handler>(self, id: ConnectionId, turn: &mut TurnContext<'_, H>) {
         for pending in self.calls.into_values() {
             turn.back_reply(id, pending.token, Err(CallbackError::Disconnected));
         }

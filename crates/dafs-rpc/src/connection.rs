@@ -65,7 +65,7 @@ pub(crate) enum Progress {
 }
 
 /// The parts of the reactor that a connection uses during a turn.
-pub(crate) struct Turn<'r, H> {
+pub(crate) struct TurnContext<'r, H> {
     pub(crate) handler: &'r mut H,
     pub(crate) inbox: &'r Arc<Inbox>,
     pub(crate) budget: &'r mut Budget,
@@ -74,7 +74,7 @@ pub(crate) struct Turn<'r, H> {
     pub(crate) now_ns: u64,
 }
 
-impl<H: Handler> Turn<'_, H> {
+impl<H: Handler> TurnContext<'_, H> {
     pub(crate) fn back_reply(
         &mut self,
         id: ConnectionId,
@@ -230,7 +230,7 @@ impl Connection {
     pub(crate) fn process<H: Handler>(
         &mut self,
         input: &mut &[u8],
-        turn: &mut Turn<'_, H>,
+        turn: &mut TurnContext<'_, H>,
     ) -> Result<Progress, Ending> {
         let was_inside = self.reader.is_inside();
         let mut whole = 0u32;
@@ -276,7 +276,7 @@ impl Connection {
     /// As [`Connection::process`], for deferred input.
     pub(crate) fn process_deferred_input<H: Handler>(
         &mut self,
-        turn: &mut Turn<'_, H>,
+        turn: &mut TurnContext<'_, H>,
     ) -> Result<Progress, Ending> {
         let Some(mut deferred_input) = self.deferred_input.take() else {
             return Ok(Progress::Drained);
@@ -295,7 +295,7 @@ impl Connection {
         &mut self,
         record: &[u8],
         block: Option<&Arc<Block>>,
-        turn: &mut Turn<'_, H>,
+        turn: &mut TurnContext<'_, H>,
     ) -> Result<(), Ending> {
         #[cfg(test)]
         assert_ne!(record, crate::server::FAULT, "on purpose");
@@ -313,7 +313,7 @@ impl Connection {
         &mut self,
         record: &[u8],
         block: Option<&Arc<Block>>,
-        turn: &mut Turn<'_, H>,
+        turn: &mut TurnContext<'_, H>,
     ) -> Result<(), Ending> {
         let held_bytes = block.map_or(record.len(), |block| block.capacity());
         let incoming = Incoming {
@@ -381,7 +381,7 @@ impl Connection {
     pub(crate) fn send_callback<H: Handler>(
         &mut self,
         call: &CallbackRequest,
-        turn: &mut Turn<'_, H>,
+        turn: &mut TurnContext<'_, H>,
     ) {
         self.known = true;
         let back = self.back.get_or_insert_default();
@@ -394,7 +394,7 @@ impl Connection {
         self.output.push(Reply::record(|encoder| back::encode(xid, call, encoder)));
     }
 
-    fn take_back_reply<H: Handler>(&mut self, record: &[u8], turn: &mut Turn<'_, H>) {
+    fn take_back_reply<H: Handler>(&mut self, record: &[u8], turn: &mut TurnContext<'_, H>) {
         match &mut self.back {
             Some(back) => back.take_reply(self.id, record, turn),
             None => turn.tally.unasked += 1,
@@ -402,7 +402,7 @@ impl Connection {
     }
 
     /// Checks the timeouts of the callbacks and of the connection.
-    pub(crate) fn tick<H: Handler>(&mut self, turn: &mut Turn<'_, H>) -> Result<(), Ending> {
+    pub(crate) fn tick<H: Handler>(&mut self, turn: &mut TurnContext<'_, H>) -> Result<(), Ending> {
         let now_ns = turn.now_ns;
         if let Some(back) = &mut self.back {
             back.tick(self.id, turn);
@@ -436,7 +436,7 @@ impl Connection {
     }
 
     /// Tells the handler that the connection has ended.
-    pub(crate) fn end<H: Handler>(mut self, turn: &mut Turn<'_, H>) {
+    pub(crate) fn end<H: Handler>(mut self, turn: &mut TurnContext<'_, H>) {
         self.reader.discard(turn.budget);
         if let Some(back) = self.back.take() {
             back.end(self.id, turn);

@@ -5,7 +5,7 @@
 
 use crate::auth::authenticate;
 use crate::call::{Call, CallerProcess, ConnectionId};
-use crate::connection::{Turn, shielded};
+use crate::connection::{TurnContext, shielded};
 use crate::exchange::Exchange;
 use crate::handler::{Handled, Handler};
 use crate::memory::Block;
@@ -50,7 +50,7 @@ pub(crate) enum Outcome {
 pub(crate) fn dispatch<H: Handler>(
     incoming: &Incoming<'_>,
     known: &mut bool,
-    turn: &mut Turn<'_, H>,
+    turn: &mut TurnContext<'_, H>,
 ) -> Result<Outcome, XdrError> {
     turn.tally.calls += 1;
     let record = incoming.record;

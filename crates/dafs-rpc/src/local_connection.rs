@@ -5,7 +5,7 @@
 //! * The connection consumes all input, at once or when output has been taken; no byte is lost.
 
 use crate::call::ConnectionId;
-use crate::connection::{Connection, Ending, Progress, Tally, Turn};
+use crate::connection::{Connection, Ending, Progress, Tally, TurnContext};
 use crate::handler::Handler;
 use crate::limits::{LARGE_RECORD_BYTES, RECEIVE_BYTES, RECEIVE_BYTES_BEFORE_LARGE};
 use crate::local::{LocalEvent, LocalReactor};
@@ -82,7 +82,7 @@ impl LocalConnection {
         let mut tally = Tally::default();
         let Self { connection, config, budget, unread } = self;
         let inbox = reactor.inbox();
-        let mut turn = Turn { handler, inbox, budget, config, tally: &mut tally, now_ns };
+        let mut turn = TurnContext { handler, inbox, budget, config, tally: &mut tally, now_ns };
         while connection.has_deferred_input() && connection.may_take(config) {
             connection.process_deferred_input(&mut turn)?;
         }
@@ -126,7 +126,7 @@ impl LocalConnection {
         let mut tally = Tally::default();
         let Self { connection, config, budget, .. } = self;
         let inbox = reactor.inbox();
-        let mut turn = Turn { handler, inbox, budget, config, tally: &mut tally, now_ns };
+        let mut turn = TurnContext { handler, inbox, budget, config, tally: &mut tally, now_ns };
         match event {
             LocalEvent::Answer { connection: id, xid, answer, held_bytes }
                 if id == connection.id =>
@@ -157,7 +157,7 @@ impl LocalConnection {
         let mut tally = Tally::default();
         let Self { connection, config, budget, .. } = self;
         let inbox = reactor.inbox();
-        let mut turn = Turn { handler, inbox, budget, config, tally: &mut tally, now_ns };
+        let mut turn = TurnContext { handler, inbox, budget, config, tally: &mut tally, now_ns };
         Ok(connection.tick(&mut turn)?)
     }
 
@@ -182,7 +182,7 @@ impl LocalConnection {
         let mut tally = Tally::default();
         let inbox = reactor.inbox();
         let (budget, config) = (&mut self.budget, &self.config);
-        let mut turn = Turn { handler, inbox, budget, config, tally: &mut tally, now_ns };
+        let mut turn = TurnContext { handler, inbox, budget, config, tally: &mut tally, now_ns };
         self.connection.end(&mut turn);
     }
 }

@@ -6,7 +6,7 @@
 
 use super::group::{Counters, Shared, add};
 use super::peer::Peer;
-use crate::connection::{Ending, Progress, Tally, Turn};
+use crate::connection::{Ending, Progress, Tally, TurnContext};
 use crate::handler::Handler;
 use crate::inbox::{Inbox, Injector};
 use crate::limits::{
@@ -64,8 +64,8 @@ impl<H: Handler> Worker<H> {
     }
 
     /// All fields but the target of reads.
-    fn split(&mut self) -> (&mut Block, Turn<'_, H>) {
-        let turn = Turn {
+    fn split(&mut self) -> (&mut Block, TurnContext<'_, H>) {
+        let turn = TurnContext {
             handler: &mut self.handler,
             inbox: &self.inbox,
             budget: &mut self.budget,
@@ -76,7 +76,7 @@ impl<H: Handler> Worker<H> {
         (&mut self.receive, turn)
     }
 
-    pub(super) fn turn(&mut self) -> Turn<'_, H> {
+    pub(super) fn turn(&mut self) -> TurnContext<'_, H> {
         self.split().1
     }
 

@@ -8,7 +8,7 @@
 
 use super::link::Context;
 use crate::back::{self, Back};
-use crate::connection::Turn;
+use crate::connection::TurnContext;
 use crate::handler::{CallbackError, Handler};
 use crate::inbox::CallbackRequest;
 use crate::limits::RDMA_BACK_CREDITS;
@@ -73,7 +73,7 @@ impl<H: Handler> Context<'_, H> {
         &mut self,
         xid: u32,
         credits: u32,
-    ) -> Option<(&mut Back, Turn<'_, H>)> {
+    ) -> Option<(&mut Back, TurnContext<'_, H>)> {
         let channel = self.connection.back.as_deref_mut()?;
         let at = channel.flying.iter().position(|flying| *flying == xid)?;
         channel.flying.swap_remove(at);

@@ -9,7 +9,7 @@ use super::fetch::Fetch;
 use super::memory::{Sends, Table};
 use super::send::Outgoing;
 use crate::call::ConnectionId;
-use crate::connection::{Tally, Turn};
+use crate::connection::{Tally, TurnContext};
 use crate::exchange::Exchange;
 use crate::handler::Handler;
 use crate::inbox::Inbox;
@@ -115,8 +115,8 @@ impl<H: Handler> Core<H> {
         &self.shared.members[self.number].counters
     }
 
-    pub(super) fn turn(&mut self) -> Turn<'_, H> {
-        Turn {
+    pub(super) fn turn(&mut self) -> TurnContext<'_, H> {
+        TurnContext {
             handler: &mut self.handler,
             inbox: &self.inbox,
             budget: &mut self.budget,
