@@ -319,7 +319,7 @@ impl Connection {
         let incoming = Incoming {
             record,
             block,
-            exchange: None,
+            call_chunks: None,
             held_bytes,
             connection_id: self.id,
             peer: self.peer,

@@ -5,8 +5,8 @@
 
 use crate::auth::authenticate;
 use crate::call::{Call, CallerProcess, ConnectionId};
+use crate::call_chunks::CallChunks;
 use crate::connection::{TurnContext, shielded};
-use crate::exchange::Exchange;
 use crate::handler::{Handled, Handler};
 use crate::memory::Block;
 use crate::reply::{Rejection, Reply};
@@ -23,7 +23,7 @@ pub(crate) struct Incoming<'a> {
     /// The block that holds the record, if it has one of its own.
     pub(crate) block: Option<&'a Arc<Block>>,
     /// The chunks of a call over RDMA.
-    pub(crate) exchange: Option<&'a Arc<Exchange>>,
+    pub(crate) call_chunks: Option<&'a Arc<CallChunks>>,
     /// Memory that the record takes while the handler keeps it.
     pub(crate) held_bytes: usize,
     pub(crate) connection_id: ConnectionId,
@@ -94,7 +94,7 @@ pub(crate) fn dispatch<H: Handler>(
         now_ns: turn.now_ns,
         inbox: turn.inbox,
         block: incoming.block,
-        exchange: incoming.exchange,
+        call_chunks: incoming.call_chunks,
         held_bytes: incoming.held_bytes,
         put_off: &put_off,
     };

@@ -5,7 +5,7 @@
 //!   it sleeps, then checks the inbox, then sleeps: no wake-up is lost.
 
 use crate::call::{CallerProcess, ConnectionId};
-use crate::exchange::Exchange;
+use crate::call_chunks::CallChunks;
 use crate::reply::{Rejection, Reply};
 use dafs_dat::connections::Admitted;
 use std::io;
@@ -23,7 +23,7 @@ pub(crate) enum Command {
         xid: u32,
         answer: Result<Reply, Rejection>,
         held_bytes: usize,
-        exchange: Option<Arc<Exchange>>,
+        call_chunks: Option<Arc<CallChunks>>,
     },
     /// A deferred call will not be answered.
     Forget { connection: ConnectionId, held_bytes: usize },

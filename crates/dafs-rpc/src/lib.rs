@@ -125,10 +125,10 @@
 mod auth;
 mod back;
 mod call;
+mod call_chunks;
 pub mod client;
 mod connection;
 mod dispatch;
-mod exchange;
 mod handler;
 mod inbox;
 mod limits;

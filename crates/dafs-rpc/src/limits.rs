@@ -149,7 +149,7 @@ pub(crate) const QUIET_STRIDE: u32 = 16;
 pub(crate) const STARVED_PER_TURN: usize = 64;
 
 /// Exchanges (the chunks of one call) that a reactor caches.
-pub(crate) const RDMA_EXCHANGES_KEPT_MAX: usize = 256;
+pub(crate) const RDMA_CALL_CHUNKS_KEPT_MAX: usize = 256;
 
 const _: () = assert!(BULK_IN_HEAD_BYTES_MAX < HEAD_BYTES / 2 + 1);
 const _: () = assert!(RECEIVE_BYTES_BEFORE_LARGE < LARGE_RECORD_BYTES);

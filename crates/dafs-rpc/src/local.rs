@@ -93,7 +93,7 @@ impl LocalReactor {
             now_ns: request.now_ns,
             inbox: &self.inbox,
             block: None,
-            exchange: None,
+            call_chunks: None,
             held_bytes: request.args.len(),
             put_off: &Cell::new(false),
         })

@@ -8,8 +8,8 @@
 use super::connection::{Arrived, Ending};
 use super::layout::ReadChunks;
 use super::link::Context;
+use crate::call_chunks::{CallChunks, Sink};
 use crate::dispatch::{Incoming, Outcome, dispatch};
-use crate::exchange::{Exchange, Sink};
 use crate::handler::{CallbackError, Handler};
 use crate::memory::Block;
 use crate::server::group::add;
@@ -92,7 +92,7 @@ pub(super) enum Taken {
 /// A call that the handler has served.
 pub(super) struct Served {
     outcome: Outcome,
-    exchange: Option<Arc<Exchange>>,
+    call_chunks: Option<Arc<CallChunks>>,
     held_bytes: usize,
 }
 
@@ -192,8 +192,8 @@ impl<H: Handler> Context<'_, H> {
         if call.chunks.reads.is_empty()
             && let Some(record) = sent
         {
-            let exchange = self.exchange(call.chunks);
-            return self.serve(record, None, exchange, record.len());
+            let call_chunks = self.call_chunks(call.chunks);
+            return self.serve(record, None, call_chunks, record.len());
         }
         let refused = Taken::Refused { xid: call.xid, fault: HeaderFault::Chunk };
         let sent_bytes = sent.map(<[u8]>::len);
@@ -220,8 +220,8 @@ impl<H: Handler> Context<'_, H> {
                 Err(CallError::Malformed(error)) => return Taken::Broken(error),
                 // The server denies the call whatever its arguments are.
                 Err(_) => {
-                    let exchange = self.exchange(call.chunks);
-                    return self.serve(sent, None, exchange, sent.len());
+                    let call_chunks = self.call_chunks(call.chunks);
+                    return self.serve(sent, None, call_chunks, sent.len());
                 }
             }
         }
@@ -247,8 +247,8 @@ impl<H: Handler> Context<'_, H> {
         }
         self.connection.receives.give_back(arrived.slot);
         match taken {
-            Taken::Served(Served { outcome, exchange, held_bytes }) => match outcome {
-                Outcome::Answer(xid, answer) => self.answer(xid, answer, exchange),
+            Taken::Served(Served { outcome, call_chunks, held_bytes }) => match outcome {
+                Outcome::Answer(xid, answer) => self.answer(xid, answer, call_chunks),
                 Outcome::Kept => {
                     self.connection.pending += 1;
                     self.hold(held_bytes);
@@ -266,28 +266,28 @@ impl<H: Handler> Context<'_, H> {
     }
 
     /// The chunks of a call, if it has any.
-    pub(super) fn exchange(&mut self, chunks: Chunks) -> Option<Arc<Exchange>> {
+    pub(super) fn call_chunks(&mut self, chunks: Chunks) -> Option<Arc<CallChunks>> {
         let Chunks { reads, writes, reply } = chunks;
         if reads.is_empty() && writes.is_empty() && reply.is_none() {
             return None;
         }
-        let mut shared = self.core.exchange();
-        // INVARIANT: the exchange has no other holder yet.
-        let exchange = Arc::get_mut(&mut shared)?;
+        let mut shared = self.core.call_chunks();
+        // INVARIANT: the call chunks have no other holder yet.
+        let call_chunks = Arc::get_mut(&mut shared)?;
         let invalidates = self.connection.invalidates;
         let read = reads.first().map(|read| read.segment);
         let written = writes.iter().chain(&reply).flat_map(|chunk| chunk.segments.first());
         let any = read.or_else(|| written.copied().next());
-        exchange.invalidate = any.filter(|_| invalidates).map(|segment| segment.handle);
+        call_chunks.invalidate = any.filter(|_| invalidates).map(|segment| segment.handle);
         for chunk in writes {
             let len_max = usize::try_from(chunk.len()).unwrap_or(usize::MAX);
             let window = match chunk.segments[..] {
                 [segment] if segment.length > 0 => self.window(segment, Access::REMOTE_WRITE),
                 _ => None,
             };
-            exchange.sinks.push(Sink { chunk, len_max, window });
+            call_chunks.sinks.push(Sink { chunk, len_max, window });
         }
-        exchange.reply = reply;
+        call_chunks.reply = reply;
         Some(shared)
     }
 
@@ -303,13 +303,13 @@ impl<H: Handler> Context<'_, H> {
         &mut self,
         record: &[u8],
         block: Option<&Arc<Block>>,
-        exchange: Option<Arc<Exchange>>,
+        call_chunks: Option<Arc<CallChunks>>,
         held_bytes: usize,
     ) -> Taken {
         let incoming = Incoming {
             record,
             block,
-            exchange: exchange.as_ref(),
+            call_chunks: call_chunks.as_ref(),
             held_bytes,
             connection_id: self.connection.id,
             peer: self.connection.peer,
@@ -318,7 +318,7 @@ impl<H: Handler> Context<'_, H> {
             admitted: self.connection.admitted.as_ref(),
         };
         match dispatch(&incoming, &mut self.connection.known, &mut self.core.turn()) {
-            Ok(outcome) => Taken::Served(Served { outcome, exchange, held_bytes }),
+            Ok(outcome) => Taken::Served(Served { outcome, call_chunks, held_bytes }),
             Err(error) => Taken::Broken(error),
         }
     }

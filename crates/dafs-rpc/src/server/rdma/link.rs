@@ -9,11 +9,11 @@ use super::fetch::Fetch;
 use super::memory::{Sends, Table};
 use super::send::Outgoing;
 use crate::call::ConnectionId;
+use crate::call_chunks::CallChunks;
 use crate::connection::{Tally, TurnContext};
-use crate::exchange::Exchange;
 use crate::handler::Handler;
 use crate::inbox::Inbox;
-use crate::limits::{RDMA_EXCHANGES_KEPT_MAX, RDMA_HOST_SHARE};
+use crate::limits::{RDMA_CALL_CHUNKS_KEPT_MAX, RDMA_HOST_SHARE};
 use crate::record::Budget;
 use crate::server::group::{Counters, Shared};
 use dafs_dat::connections::Origin;
@@ -84,8 +84,8 @@ pub(super) struct Core<H: Handler> {
     pub(super) receive_slots: usize,
     /// Connections that resume when some of that memory is free again.
     pub(super) starved: VecDeque<ConnectionId>,
-    /// Cached exchanges (the chunks of one call).
-    spare: Vec<Arc<Exchange>>,
+    /// Cached call chunks.
+    spare: Vec<Arc<CallChunks>>,
     /// Scratch memory for headers.
     pub(super) scratch: Vec<u8>,
     /// Unused: only byte streams have partial records.
@@ -137,18 +137,18 @@ impl<H: Handler> Core<H> {
         }
     }
 
-    /// An exchange that is empty and has no other holder.
-    pub(super) fn exchange(&mut self) -> Arc<Exchange> {
+    /// Empty call chunks without another holder.
+    pub(super) fn call_chunks(&mut self) -> Arc<CallChunks> {
         self.spare.pop().unwrap_or_default()
     }
 
-    /// Takes an exchange back, if it has no other holder.
-    pub(super) fn keep(&mut self, mut exchange: Arc<Exchange>) {
-        if self.spare.len() < RDMA_EXCHANGES_KEPT_MAX
-            && let Some(own) = Arc::get_mut(&mut exchange)
+    /// Takes call chunks back, if they have no other holder.
+    pub(super) fn keep(&mut self, mut call_chunks: Arc<CallChunks>) {
+        if self.spare.len() < RDMA_CALL_CHUNKS_KEPT_MAX
+            && let Some(own) = Arc::get_mut(&mut call_chunks)
         {
             own.clear();
-            self.spare.push(exchange);
+            self.spare.push(call_chunks);
         }
     }
 }

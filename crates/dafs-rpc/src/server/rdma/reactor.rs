@@ -259,10 +259,10 @@ impl<H: Handler> RdmaReactor<H> {
 
     fn obey_one(&mut self, command: Command) {
         match command {
-            Command::Answer { connection, xid, answer, held_bytes, exchange } => {
+            Command::Answer { connection, xid, answer, held_bytes, call_chunks } => {
                 let Some(mut context) = self.find(connection) else { return };
                 context.forget(held_bytes);
-                context.answer(xid, answer, exchange);
+                context.answer(xid, answer, call_chunks);
                 context.resume();
             }
             Command::Forget { connection, held_bytes } => {

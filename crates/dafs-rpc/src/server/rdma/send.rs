@@ -223,8 +223,8 @@ impl<H: Handler> Context<'_, H> {
             + outgoing.copied.as_ref().map_or(0, Block::capacity)
             + outgoing.remaining as usize * RDMA_WORK_BYTES;
         outgoing.held_bytes += held_bytes;
-        // The next call may use the exchange.
-        reply.forget_exchange();
+        // The next call may use the call chunks.
+        reply.forget_call_chunks();
         outgoing.reply = Some(reply);
         self.hold(held_bytes);
     }

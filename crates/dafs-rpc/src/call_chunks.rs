@@ -1,7 +1,7 @@
 //! The chunks of a call over RDMA: its argument data and the memory for its results.
 //!
 //! Invariants
-//! * The exchange does not change from the time the handler sees the call.
+//! * The call chunks do not change from the time the handler sees the call.
 //! * Fetched data is private memory. The mapped memory of a peer is only accessed through volatile
 //!   views.
 
@@ -14,7 +14,7 @@ use smallvec::SmallVec;
 
 /// The chunks of one call.
 #[derive(Debug, Default)]
-pub(crate) struct Exchange {
+pub(crate) struct CallChunks {
     /// Arguments outside of the message: their positions, and their bytes, one for one.
     pub(crate) items: SmallVec<[MovedItem; 1]>,
     pub(crate) data: SmallVec<[Data; 1]>,
@@ -45,8 +45,8 @@ pub(crate) struct Sink {
     pub(crate) window: Option<RemoteWindow>,
 }
 
-impl Exchange {
-    /// Clears all fields, so that the exchange can serve another call.
+impl CallChunks {
+    /// Clears all fields, so that the call chunks can serve another call.
     pub(crate) fn clear(&mut self) {
         self.items.clear();
         self.data.clear();
