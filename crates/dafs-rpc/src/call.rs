@@ -129,7 +129,7 @@ pub struct Call<'a> {
     /// Memory that the record takes while the handler keeps it.
     pub(crate) held_bytes: usize,
     /// Set when the handler defers the answer.
-    pub(crate) put_off: &'a Cell<bool>,
+    pub(crate) deferred: &'a Cell<bool>,
 }
 
 impl<'a> Call<'a> {
@@ -159,7 +159,7 @@ impl<'a> Call<'a> {
             }
             None => Arguments::Copied(private_copy(self.args)),
         };
-        self.put_off.set(true);
+        self.deferred.set(true);
         let call_chunks = self.call_chunks.cloned();
         let responder = Responder {
             connection: self.connection(),

@@ -78,7 +78,7 @@ pub(crate) fn dispatch<H: Handler>(
     {
         admitted.hear();
     }
-    let put_off = Cell::new(false);
+    let deferred = Cell::new(false);
     let call = Call {
         xid,
         program: header.program,
@@ -96,14 +96,14 @@ pub(crate) fn dispatch<H: Handler>(
         block: incoming.block,
         call_chunks: incoming.call_chunks,
         held_bytes: incoming.held_bytes,
-        put_off: &put_off,
+        deferred: &deferred,
     };
     // The caller learns no details; the panic has been reported where it happened.
     let handled = shielded(|| turn.handler.call(call));
     let handled = handled.unwrap_or_else(|| AcceptStatus::SystemError.into());
     Ok(match handled {
         // A responder exists, whatever the handler returned; the responder completes the call.
-        _ if put_off.get() => Outcome::Kept,
+        _ if deferred.get() => Outcome::Kept,
         Handled::Reply(reply) => Outcome::Answer(xid, Ok(reply)),
         Handled::Reject(rejection) => {
             turn.tally.rejected += 1;

@@ -95,7 +95,7 @@ impl LocalReactor {
             block: None,
             call_chunks: None,
             held_bytes: request.args.len(),
-            put_off: &Cell::new(false),
+            deferred: &Cell::new(false),
         })
     }
 
