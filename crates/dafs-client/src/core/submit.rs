@@ -131,7 +131,7 @@ impl SessionCore {
             }
             _ => return Err(Refused::NotReady),
         }
-        if memory.iter().any(|piece| !piece.memory().belongs_to(&self.graveyard)) {
+        if memory.iter().any(|piece| !piece.memory().belongs_to(&self.retired)) {
             return Err(Refused::ForeignMemory);
         }
         if self.waiting.len() >= QUEUED_REQUESTS_MAX {

@@ -39,32 +39,32 @@ struct Inner {
 #[derive(Debug)]
 struct Registration {
     region: MemoryRegion,
-    graveyard: Arc<Graveyard>,
+    retired: Arc<RetiredRegistrations>,
 }
 
 /// Registrations that are no longer in use.
 #[derive(Debug, Default)]
-pub(crate) struct Graveyard {
+pub(crate) struct RetiredRegistrations {
     occupied: AtomicBool,
-    regions: Mutex<Vec<Buried>>,
+    regions: Mutex<Vec<Retired>>,
 }
 
 /// A registration to be ended.
 #[derive(Debug)]
-pub(crate) struct Buried {
+pub(crate) struct Retired {
     pub(crate) region: MemoryRegion,
     /// The memory, if a server may still write it.
     pub(crate) spoiled: Option<Arc<Buffer>>,
 }
 
-impl Graveyard {
-    fn bury(&self, buried: Buried) {
-        self.regions.lock().unwrap_or_else(PoisonError::into_inner).push(buried);
+impl RetiredRegistrations {
+    fn retire(&self, registration: Retired) {
+        self.regions.lock().unwrap_or_else(PoisonError::into_inner).push(registration);
         self.occupied.store(true, Ordering::Release);
     }
 
     /// Takes the registrations to end, if there are any.
-    pub(crate) fn exhume(&self) -> Vec<Buried> {
+    pub(crate) fn take(&self) -> Vec<Retired> {
         // Check the flag first: this runs with every call.
         if !self.occupied.load(Ordering::Acquire) {
             return Vec::new();
@@ -76,9 +76,9 @@ impl Graveyard {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        let Some(Registration { region, graveyard }) = self.registration.take() else { return };
+        let Some(Registration { region, retired }) = self.registration.take() else { return };
         let spoiled = self.spoiled.load(Ordering::Relaxed).then(|| self.buffer.clone());
-        graveyard.bury(Buried { region, spoiled });
+        retired.retire(Retired { region, spoiled });
     }
 }
 
@@ -95,9 +95,9 @@ impl Memory {
     pub(crate) fn registered(
         buffer: Arc<Buffer>,
         region: MemoryRegion,
-        graveyard: Arc<Graveyard>,
+        retired: Arc<RetiredRegistrations>,
     ) -> Self {
-        Self::new(buffer, Some(Registration { region, graveyard }))
+        Self::new(buffer, Some(Registration { region, retired }))
     }
 
     fn new(buffer: Arc<Buffer>, registration: Option<Registration>) -> Self {
@@ -144,10 +144,10 @@ impl Memory {
         self.inner.spoiled.store(true, Ordering::Relaxed);
     }
 
-    /// True when the memory is registered with the adapter that this graveyard belongs to.
-    pub(crate) fn belongs_to(&self, graveyard: &Arc<Graveyard>) -> bool {
+    /// True when the memory is registered with the adapter whose registrations these are.
+    pub(crate) fn belongs_to(&self, retired: &Arc<RetiredRegistrations>) -> bool {
         let registration = self.inner.registration.as_ref();
-        registration.is_some_and(|registration| Arc::ptr_eq(&registration.graveyard, graveyard))
+        registration.is_some_and(|registration| Arc::ptr_eq(&registration.retired, retired))
     }
 
     fn region(&self) -> Option<MemoryRegion> {

@@ -102,7 +102,7 @@ impl Connection {
         }
         let data = request.data.as_ref().map(|data| &data.memory);
         for slice in request.sinks.iter().chain(data) {
-            if !slice.memory().belongs_to(&base.graveyard) {
+            if !slice.memory().belongs_to(&base.retired) {
                 return Err(CallError::Request("the memory does not belong to this port"));
             }
             if slice.memory().is_spoiled() {
