@@ -11,7 +11,7 @@ use crate::call::{CallerProcess, ConnectionId};
 use crate::dispatch::{Incoming, Outcome, dispatch};
 use crate::handler::{CallbackError, Handler};
 use crate::inbox::{CallbackRequest, Inbox};
-use crate::limits::{CALLS_PER_TURN, FLUSH_BYTES, LARGE_RECORD_BYTES, STALL_HURRY};
+use crate::limits::{CALLS_PER_TURN, FLUSH_BYTES, LARGE_RECORD_BYTES, STALL_TIMEOUT_DIVISOR};
 use crate::memory::Block;
 use crate::output::Output;
 use crate::record::{Budget, Record, RecordError, RecordReader};
@@ -426,8 +426,8 @@ impl Connection {
             self.record_since_ns = now_ns;
             return Ok(());
         }
-        let hurry = if turn.budget.is_tight() { STALL_HURRY } else { 1 };
-        let stall = nanoseconds(turn.config.stall_timeout) / hurry;
+        let divisor = if turn.budget.is_tight() { STALL_TIMEOUT_DIVISOR } else { 1 };
+        let stall = nanoseconds(turn.config.stall_timeout) / divisor;
         let silent = passed(self.last_input_ns.max(self.record_since_ns), stall);
         if silent || passed(self.record_since_ns, stall.saturating_mul(4)) {
             return Err(Ending::Stalled);

@@ -109,10 +109,10 @@ pub(crate) const FRAGMENTS_PER_RECORD_MAX: u32 = 4096;
 
 /// Divisor of stall timeouts while memory for records is short. Over RDMA it applies to reading a
 /// call and to delivering its replies.
-pub(crate) const STALL_HURRY: u64 = 8;
+pub(crate) const STALL_TIMEOUT_DIVISOR: u64 = 8;
 
 /// The longest timeout for reading a whole call of a peer over RDMA while others wait for memory.
-pub(crate) const RDMA_FETCH_HURRY: Duration = Duration::from_secs(1);
+pub(crate) const RDMA_FETCH_SHORT_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Divisor of the memory limit of all connections; the quotient is the limit of the connections of
 /// one host.

@@ -153,7 +153,7 @@ impl<H: Handler> Reactor<H> {
         }
         if self.worker.inbox.check() {
             busy = true;
-            self.obey();
+            self.run_commands();
         }
         self.feed_starved();
         if self.worker.now_ns >= self.next_tick_ns {
@@ -246,7 +246,7 @@ impl<H: Handler> Reactor<H> {
     }
 
     /// Executes the commands of other threads.
-    fn obey(&mut self) {
+    fn run_commands(&mut self) {
         if self.worker.shared.is_stopping() && self.stop_by_ns.is_none() {
             let timeout = self.worker.shared.config.stop_timeout;
             self.stop_by_ns = Some(self.worker.now_ns.saturating_add(nanoseconds(timeout)));
@@ -258,7 +258,7 @@ impl<H: Handler> Reactor<H> {
         let mut touched = std::mem::take(&mut self.touched);
         for command in commands.drain(..) {
             let about = command.connection();
-            match shielded(|| self.obey_one(command)) {
+            match shielded(|| self.run_command(command)) {
                 Some(id) => touched.extend(id),
                 None => about.into_iter().for_each(|id| self.end(id, &Ending::Fault)),
             }
@@ -284,7 +284,7 @@ impl<H: Handler> Reactor<H> {
     }
 
     /// Executes one command; returns the connection to serve afterwards, once per connection.
-    fn obey_one(&mut self, command: Command) -> Option<ConnectionId> {
+    fn run_command(&mut self, command: Command) -> Option<ConnectionId> {
         let id = match command {
             Command::Adopt { stream, peer, admitted } => {
                 self.adopt(stream, peer, admitted);
