@@ -73,11 +73,11 @@ impl Back {
             Ok(ReplyStatus::Denied(status)) => Err(CallbackError::Denied(status)),
             Err(_) => Err(CallbackError::Malformed),
         };
-        self.settle(id, xid, result, turn);
+        self.complete(id, xid, result, turn);
     }
 
     /// Completes one callback.
-    pub(crate) fn settle<H: Handler>(
+    pub(crate) fn complete<H: Handler>(
         &mut self,
         id: ConnectionId,
         xid: u32,

@@ -36,7 +36,7 @@ impl<H: Handler> Context<'_, H> {
         back::encode(xid, call, &mut Encoder::new(&mut message));
         if HEADER_BYTES_MIN + message.len() > self.connection.send_bytes_max {
             let result = Err(CallbackError::TooLong);
-            return channel.calls.settle(id, xid, result, &mut self.core.turn());
+            return channel.calls.complete(id, xid, result, &mut self.core.turn());
         }
         channel.queue.push_back((xid, message));
         self.send_back_calls();

@@ -146,7 +146,7 @@ impl<H: Handler> Context<'_, H> {
             Kind::Refused { xid } => {
                 let id = self.connection.id;
                 if let Some((calls, mut turn)) = self.back_landed(xid, 1) {
-                    calls.settle(id, xid, Err(CallbackError::Malformed), &mut turn);
+                    calls.complete(id, xid, Err(CallbackError::Malformed), &mut turn);
                 }
             }
             Kind::Nothing => {}

@@ -103,7 +103,7 @@ impl Connection {
             // No call is outstanding under this XID.
             return Ok(());
         };
-        let placed = judge(&call.offered, chunks)?;
+        let placed = validate(&call.offered, chunks)?;
         if matches!(message, Message::Long) && placed.reply_bytes == 0 {
             return Err("a reply without a message has no reply chunk either".to_owned());
         }
@@ -146,7 +146,7 @@ impl Connection {
 
 /// A private copy of the message in the reply chunk; the server cannot reach the copy.
 fn long_reply(offered: &Offered, xid: u32, bytes: usize) -> Result<Block, CallError> {
-    // INVARIANT: `judge` finds bytes of a reply chunk only where one was offered.
+    // INVARIANT: `validate` finds bytes of a reply chunk only where one was offered.
     let memory = offered.long_reply.as_ref().ok_or(CallError::Malformed)?;
     let copy = private_copy(memory.view(), bytes, Site::RpcRdmaLong);
     let copy = copy.map_err(|error| CallError::NoMemory(error.kind()))?;
@@ -157,7 +157,7 @@ fn long_reply(offered: &Offered, xid: u32, bytes: usize) -> Result<Block, CallEr
 }
 
 /// Checks the chunks that a server returns against those that the client offered.
-fn judge(offered: &Offered, chunks: &Chunks) -> Result<Placed, String> {
+fn validate(offered: &Offered, chunks: &Chunks) -> Result<Placed, String> {
     if !chunks.reads.is_empty() {
         return Err("a reply names memory to be read".to_owned());
     }
