@@ -357,8 +357,8 @@ impl ShmAdapter {
         conn.stage = Stage::Open;
         conn.deadline = None;
         let domain = conn.domain;
-        for region in self.showable.values().filter(|region| region.domain == domain) {
-            conn.show(region);
+        for region in self.shareable.values().filter(|region| region.domain == domain) {
+            conn.share(region);
         }
         let endpoint = EndpointId(name);
         let private_data = Box::new(private_data);
