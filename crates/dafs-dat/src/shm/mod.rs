@@ -432,7 +432,7 @@ impl Adapter for ShmAdapter {
             // caller.
             conn.close(&mut self.ready);
             conn.flush(&mut self.ready);
-            self.finish(endpoint.0, crate::DisconnectReason::Local, setup::Farewell::None);
+            self.finish(endpoint.0, crate::DisconnectReason::Local, setup::CloseNotice::None);
         }
     }
 }
@@ -447,7 +447,7 @@ impl Drop for ShmAdapter {
             .map(|conn| conn.id.0)
             .collect();
         for name in names {
-            self.finish(name, crate::DisconnectReason::Local, setup::Farewell::Close);
+            self.finish(name, crate::DisconnectReason::Local, setup::CloseNotice::Close);
         }
     }
 }
