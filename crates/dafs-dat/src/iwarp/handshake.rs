@@ -90,7 +90,7 @@ pub(super) fn request(config: &IwarpConfig, private_data: &[u8]) -> Vec<u8> {
 }
 
 /// Checks a request. `Err` has the reason why the connection is closed without an answer.
-pub(super) fn judge_request(frame: &Frame<'_>) -> Result<Offer, &'static str> {
+pub(super) fn validate_request(frame: &Frame<'_>) -> Result<Offer, &'static str> {
     if frame.markers {
         return Err("it insists on MPA markers, which are not supported");
     }
@@ -159,7 +159,7 @@ pub(super) fn reply(
 const UNTOLD_READS: u16 = 1;
 
 /// Checks the answer to this side's request; returns the agreement and the peer's private data.
-pub(super) fn judge_reply(
+pub(super) fn validate_reply(
     config: &IwarpConfig,
     frame: &Frame<'_>,
 ) -> Result<(Agreed, PrivateData), ConnectError> {
@@ -226,10 +226,10 @@ mod tests {
 
     fn agree(initiator: &IwarpConfig, responder: &IwarpConfig) -> (Agreed, Agreed) {
         let asked = request(initiator, b"ask");
-        let offer = judge_request(&frame(FrameKind::Request, &asked)).unwrap();
+        let offer = validate_request(&frame(FrameKind::Request, &asked)).unwrap();
         assert_eq!(offer.private_data, b"ask");
         let (answer, theirs) = reply(responder, &offer, b"answer", false);
-        let (ours, data) = judge_reply(initiator, &frame(FrameKind::Reply, &answer)).unwrap();
+        let (ours, data) = validate_reply(initiator, &frame(FrameKind::Reply, &answer)).unwrap();
         assert_eq!(data, b"answer");
         (ours, theirs)
     }
@@ -267,7 +267,7 @@ mod tests {
             enhanced: None,
             private_data: b"",
         };
-        let offer = judge_request(&asked).unwrap();
+        let offer = validate_request(&asked).unwrap();
         let (bytes, agreed) = reply(&config, &offer, b"", false);
         let answer = frame(FrameKind::Reply, &bytes);
         assert_eq!((answer.revision, answer.enhanced, agreed.large_fpdu), (1, None, false));
@@ -275,15 +275,15 @@ mod tests {
         let words = Enhanced { ird: 1, ord: 1, peer_to_peer: true, ..Enhanced::default() };
         asked.revision = 2;
         asked.enhanced = Some(Enhanced { rtr_read: true, ..words });
-        let (bytes, _) = reply(&config, &judge_request(&asked).unwrap(), b"", false);
+        let (bytes, _) = reply(&config, &validate_request(&asked).unwrap(), b"", false);
         let answer = frame(FrameKind::Reply, &bytes).enhanced.unwrap();
         assert!(answer.peer_to_peer && answer.rtr_read && !answer.rtr_write);
         assert_eq!(answer.ord, 1);
 
         asked.enhanced = Some(Enhanced { rtr_empty: true, ..words });
-        assert!(judge_request(&asked).is_err());
+        assert!(validate_request(&asked).is_err());
         asked.markers = true;
-        assert!(judge_request(&asked).is_err());
+        assert!(validate_request(&asked).is_err());
     }
 
     #[test]
@@ -300,7 +300,7 @@ mod tests {
                 enhanced,
                 private_data: b"",
             };
-            judge_reply(&config, &reply)
+            validate_reply(&config, &reply)
         };
         assert_eq!(answer(4).unwrap().0.inbound_reads_max, 4);
         assert!(answer(DEPTH_UNNEGOTIATED).is_ok());
@@ -312,9 +312,9 @@ mod tests {
     fn a_reject_carries_its_private_data() {
         let config = IwarpConfig::default();
         let asked = request(&config, b"");
-        let offer = judge_request(&frame(FrameKind::Request, &asked)).unwrap();
+        let offer = validate_request(&frame(FrameKind::Request, &asked)).unwrap();
         let (bytes, _) = reply(&config, &offer, b"no", true);
-        let error = judge_reply(&config, &frame(FrameKind::Reply, &bytes)).unwrap_err();
+        let error = validate_reply(&config, &frame(FrameKind::Reply, &bytes)).unwrap_err();
         assert!(matches!(error, ConnectError::Rejected(data) if data == b"no"));
     }
 }

@@ -312,7 +312,7 @@ impl Receiver {
         if let Some(mut crc) = self.crc.take() {
             let summed = self.payload_view(table, bytes)?.scan(|piece| crc.update(piece));
             self.crc = Some(crc);
-            self.judge_loss(summed.err())?;
+            self.check_loss(summed.err())?;
         }
         self.advance(bytes);
         Ok(())
@@ -325,10 +325,10 @@ impl Receiver {
     pub fn lose(&mut self, table: &RegionTable) -> Result<(), Violation> {
         let rest = self.segment.payload - self.segment.done;
         self.payload_view(table, rest)?.note_gone();
-        self.judge_loss(Some(Gone))
+        self.check_loss(Some(Gone))
     }
 
-    fn judge_loss(&mut self, gone: Option<Gone>) -> Result<(), Violation> {
+    fn check_loss(&mut self, gone: Option<Gone>) -> Result<(), Violation> {
         match (gone, self.segment.target) {
             (None, _) => Ok(()),
             (Some(_), Target::Write { .. }) => {
@@ -397,7 +397,7 @@ impl Receiver {
             self.cuts_small = payload < DIRECT_BYTES_MIN;
         }
         let announced = header.opcode.is_tagged() && self.expects_large();
-        let target = self.judge(&header, table)?;
+        let target = self.validate(&header, table)?;
         self.segment = Segment {
             opcode: header.opcode,
             target,
@@ -442,7 +442,7 @@ impl Receiver {
             }
             Target::Control => None,
         };
-        debug_assert!(view.is_some(), "judged from the header");
+        debug_assert!(view.is_some(), "validated from the header");
         view.ok_or(Violation::Malformed("segment"))
     }
 
@@ -472,7 +472,7 @@ impl Receiver {
             // SAFETY: it is only copied from.
             let source = unsafe { CheckedSlice::from_ref(bytes) }.view();
             let copied = self.payload_view(table, take)?.copy_from(source, Site::IwarpStaging);
-            self.judge_loss(copied.err())?;
+            self.check_loss(copied.err())?;
         }
         self.advance(take);
         Ok(take)
