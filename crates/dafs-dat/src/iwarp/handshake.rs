@@ -238,7 +238,7 @@ mod tests {
     fn both_sides_agree_on_crc_depth_and_fpdu_size() {
         let plain = IwarpConfig::default();
         let crc = IwarpConfig { crc: true, outbound_reads_max: 4, ..plain.clone() };
-        let stranger = IwarpConfig { announce: false, inbound_reads_max: 2, ..plain.clone() };
+        let foreign = IwarpConfig { announce: false, inbound_reads_max: 2, ..plain.clone() };
         for (one, other) in [(&plain, &plain), (&plain, &crc), (&crc, &plain)] {
             let (ours, theirs) = agree(one, other);
             assert!(ours.large_fpdu && theirs.large_fpdu);
@@ -247,7 +247,7 @@ mod tests {
             assert_eq!(ours.outbound_reads_max, one.outbound_reads_max);
             assert_eq!(theirs.outbound_reads_max, other.outbound_reads_max);
         }
-        for (one, other) in [(&plain, &stranger), (&stranger, &plain)] {
+        for (one, other) in [(&plain, &foreign), (&foreign, &plain)] {
             let (ours, theirs) = agree(one, other);
             assert!(!ours.large_fpdu && !theirs.large_fpdu);
             assert!(ours.outbound_reads_max <= other.inbound_reads_max);
