@@ -5,7 +5,7 @@ use super::failure::Failure;
 use super::memory::Piece;
 use super::session::{SessionCore, Stage};
 use dafs_dat::{Adapter, Instant};
-use dafs_mem::{Gone, Site, count_copy};
+use dafs_mem::{Inaccessible, Site, count_copy};
 use dafs_wire::dafs::{
     ByteOrder, HEADER_BYTES, PROTOCOL_VERSION, Procedure, READ_INLINE_REPLY_DATA_AT, Reply,
     ResponseHeader, Stability, Status, WriteReply, verify,
@@ -254,7 +254,7 @@ impl SessionCore {
         check_progress(reply.bytes_read, reply.eof, into)?;
         let data = into.first(reply.bytes_read);
         let sum = match self.data_checksum(data) {
-            _ if into.is_lost() => return Ok(Done::Lost(Gone.into())),
+            _ if into.is_lost() => return Ok(Done::Lost(Inaccessible.into())),
             Err(gone) => return Ok(Done::Lost(gone.into())),
             Ok(sum) => sum,
         };

@@ -24,7 +24,7 @@ use dafs_dat::{
     Access, Adapter, Address, Completion, ConnectError, Event, Instant, Operation, RegisterError,
     WorkStatus,
 };
-use dafs_mem::{Buffer, Gone};
+use dafs_mem::{Buffer, Inaccessible};
 use dafs_wire::dafs::{ByteOrder, CredHandle};
 use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
@@ -388,7 +388,7 @@ impl SessionCore {
         self.end_back(adapter, &failure);
         for (_, flight) in self.conn.cut(adapter) {
             let is_gone = flight.is_callers() && flight.work.is_gone();
-            let failure = if is_gone { Gone.into() } else { failure.clone() };
+            let failure = if is_gone { Inaccessible.into() } else { failure.clone() };
             self.finish(flight.purpose, Done::Lost(failure));
         }
         self.stop_putting_off();

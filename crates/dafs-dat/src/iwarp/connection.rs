@@ -177,7 +177,7 @@ impl Connection {
                 self.mark_dirty(core);
                 Ok(())
             }
-            Err(SendFailure::Gone(gone)) => Err(End::Lost(gone.to_string())),
+            Err(SendFailure::Inaccessible(gone)) => Err(End::Lost(gone.to_string())),
             Err(SendFailure::Violation(violation)) => Err(End::Violation(violation)),
             Err(SendFailure::Io(error)) => Err(self.drain_after(core, &error)),
         }

@@ -20,7 +20,7 @@ use super::expect::LargeData;
 use super::limits::DIRECT_BYTES_MIN;
 use super::violation::Violation;
 use crate::{Access, ProtectionDomain, RegionTable, RemoteBuffer};
-use dafs_mem::{Buffer, CheckedSlice, Gone, Site, VolatileSlice};
+use dafs_mem::{Buffer, CheckedSlice, Inaccessible, Site, VolatileSlice};
 use dafs_wire::iwarp::crc::Crc32c;
 use dafs_wire::iwarp::ddp::{self, Header};
 use dafs_wire::iwarp::mpa;
@@ -324,11 +324,11 @@ impl Receiver {
     /// When the stream cannot continue, or the memory is no longer registered.
     pub fn lose(&mut self, table: &RegionTable) -> Result<(), Violation> {
         let rest = self.segment.payload - self.segment.done;
-        self.payload_view(table, rest)?.note_gone();
-        self.check_loss(Some(Gone))
+        self.payload_view(table, rest)?.note_inaccessible();
+        self.check_loss(Some(Inaccessible))
     }
 
-    fn check_loss(&mut self, gone: Option<Gone>) -> Result<(), Violation> {
+    fn check_loss(&mut self, gone: Option<Inaccessible>) -> Result<(), Violation> {
         match (gone, self.segment.target) {
             (None, _) => Ok(()),
             (Some(_), Target::Write { .. }) => {

@@ -23,7 +23,7 @@ use crate::types::{
     Access, Completion, EndpointId, Event, Operation, PeerInfo, ProtectionDomain, RegionId,
     RemoteBuffer, WorkStatus,
 };
-use dafs_mem::{Buffer, CheckedSlice, Gone, Site};
+use dafs_mem::{Buffer, CheckedSlice, Inaccessible, Site};
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -446,7 +446,7 @@ impl Conn {
         work: Work,
         chunk: usize,
         ready: &mut Vec<Event>,
-    ) -> (Option<Work>, Result<(), Gone>) {
+    ) -> (Option<Work>, Result<(), Inaccessible>) {
         match work {
             Work::Send { work, pieces, total, mut done, invalidate } => {
                 let left = total - done;
