@@ -80,7 +80,7 @@ struct Directory<'a> {
     descriptor: Parent,
     handle: Handle,
     /// Its final attributes; `None` for an existing directory that the user has named.
-    becomes: Option<Attributes>,
+    final_attributes: Option<Attributes>,
 }
 
 impl Directory<'_> {
@@ -212,8 +212,14 @@ impl<'a> Get<'a> {
             // The contents go into an existing directory that the user has named.
             let top = Arc::new(Top { descriptor: descriptor.clone(), path, source: url.clone() });
             let handle = attributes.handle;
-            let directory =
-                Directory { get: self, top, above: None, descriptor, handle, becomes: None };
+            let directory = Directory {
+                get: self,
+                top,
+                above: None,
+                descriptor,
+                handle,
+                final_attributes: None,
+            };
             return Ok(self.walk(queue, Arc::new(directory)));
         };
         if attributes.is_directory() {
@@ -224,9 +230,9 @@ impl<'a> Get<'a> {
                 let source = url.clone();
                 let top = Arc::new(Top { descriptor: descriptor.clone(), path, source });
                 let handle = attributes.handle;
-                let becomes = Some(attributes);
+                let final_attributes = Some(attributes);
                 let directory =
-                    Directory { get: self, top, above: None, descriptor, handle, becomes };
+                    Directory { get: self, top, above: None, descriptor, handle, final_attributes };
                 self.walk(queue, Arc::new(directory))
             }));
         }
@@ -237,7 +243,7 @@ impl<'a> Get<'a> {
         let top = Arc::new(Top { descriptor: descriptor.clone(), path, source: url.clone() });
         let handle = parent.dir;
         let directory =
-            Directory { get: self, top, above: None, descriptor, handle, becomes: None };
+            Directory { get: self, top, above: None, descriptor, handle, final_attributes: None };
         let named = Some((url.clone(), parent.name));
         queue.push(Object { directory: Arc::new(directory), name, named, attributes });
         Ok(Ok(()))
@@ -309,7 +315,7 @@ impl<'a> Get<'a> {
             above: Some((directory.clone(), name)),
             descriptor,
             handle: attributes.handle,
-            becomes: Some(attributes),
+            final_attributes: Some(attributes),
         })))
     }
 
@@ -404,13 +410,13 @@ impl Ends for Directory<'_> {
     }
 
     fn finish(&mut self) {
-        let Some(becomes) = self.becomes.take() else { return };
+        let Some(final_attributes) = self.final_attributes.take() else { return };
         if self.get.report.is_stopped() {
             return;
         }
         let outcome = self
             .get
-            .finish(&self.descriptor, &becomes)
+            .finish(&self.descriptor, &final_attributes)
             .map_err(|error| here(self.path().display(), error));
         self.get.report.book(outcome);
     }
@@ -425,33 +431,33 @@ impl Drop for Directory<'_> {
 impl Get<'_> {
     /// Sets the owner of an open file or directory if requested, then its permissions, then its
     /// times: each of these may change the later ones.
-    fn finish(&self, file: &OwnedFd, becomes: &Attributes) -> Result<(), Errno> {
+    fn finish(&self, file: &OwnedFd, attributes: &Attributes) -> Result<(), Errno> {
         if self.options.owner {
             fchown(
                 file,
-                becomes.owner.id().map(Uid::from_raw),
-                becomes.group.id().map(Gid::from_raw),
+                attributes.owner.id().map(Uid::from_raw),
+                attributes.group.id().map(Gid::from_raw),
             )?;
         }
-        fchmod(file, Mode::from_raw_mode(self.mode(file, becomes)?))?;
-        futimens(file, &local::times(becomes))
+        fchmod(file, Mode::from_raw_mode(self.mode(file, attributes)?))?;
+        futimens(file, &local::times(attributes))
     }
 
     /// The permissions of the copy. Set-id bits are kept only for the same owner or group.
     /// Otherwise a copy made by root would grant root's rights to any file of a server.
-    fn mode(&self, file: &OwnedFd, becomes: &Attributes) -> Result<u32, Errno> {
-        let mut mode = becomes.mode & 0o7777;
-        if mode & 0o6000 == 0 || becomes.is_directory() {
+    fn mode(&self, file: &OwnedFd, attributes: &Attributes) -> Result<u32, Errno> {
+        let mut mode = attributes.mode & 0o7777;
+        if mode & 0o6000 == 0 || attributes.is_directory() {
             return Ok(mode);
         }
         let own = fstat(file)?;
-        if becomes.owner.id() != Some(own.st_uid) {
+        if attributes.owner.id() != Some(own.st_uid) {
             mode &= !0o4000;
         }
-        if becomes.group.id() != Some(own.st_gid) {
+        if attributes.group.id() != Some(own.st_gid) {
             mode &= !0o2000;
         }
-        if mode != becomes.mode & 0o7777 {
+        if mode != attributes.mode & 0o7777 {
             self.report.warn(
                 "a set-user-id or set-group-id bit was left out, because the copy belongs to \
                  somebody else; --owner keeps both",
@@ -462,13 +468,13 @@ impl Get<'_> {
 
     /// As `finish`, by name, for objects that cannot be opened.
     fn finish_named(&self, object: &Object<'_>, name: &OsString) -> Result<(), Errno> {
-        let (parent, becomes) = (&object.directory.descriptor, &object.attributes);
+        let (parent, attributes) = (&object.directory.descriptor, &object.attributes);
         if self.options.owner {
-            let owner = becomes.owner.id().map(Uid::from_raw);
-            let group = becomes.group.id().map(Gid::from_raw);
+            let owner = attributes.owner.id().map(Uid::from_raw);
+            let group = attributes.group.id().map(Gid::from_raw);
             rustix::fs::chownat(parent, name.as_os_str(), owner, group, AtFlags::SYMLINK_NOFOLLOW)?;
         }
-        let times = local::times(becomes);
+        let times = local::times(attributes);
         rustix::fs::utimensat(parent, name.as_os_str(), &times, AtFlags::SYMLINK_NOFOLLOW)
     }
 }

@@ -69,7 +69,7 @@ struct Directory<'a> {
     source: Parent,
     handle: Handle,
     /// Its final attributes; `None` for an existing directory that the user has named.
-    becomes: Option<SetAttributes>,
+    final_attributes: Option<SetAttributes>,
 }
 
 impl Directory<'_> {
@@ -222,7 +222,7 @@ impl<'a> Put<'a> {
                             above: None,
                             source: parent,
                             handle: made,
-                            becomes: Some(self.becomes(&stat)),
+                            final_attributes: Some(self.final_attributes(&stat)),
                         },
                     )
                 }
@@ -244,9 +244,11 @@ impl<'a> Put<'a> {
                 (path.to_owned(), target.clone())
             })?;
             let top = Arc::new(Top { path: path.to_owned(), target });
-            let becomes = Some(self.becomes(&stat));
-            return self
-                .walk(queue, Directory { put: self, top, above: None, source, handle, becomes });
+            let final_attributes = Some(self.final_attributes(&stat));
+            return self.walk(
+                queue,
+                Directory { put: self, top, above: None, source, handle, final_attributes },
+            );
         }
         if place.for_directory {
             return Err(Trouble::Object(format!(
@@ -257,7 +259,8 @@ impl<'a> Put<'a> {
         }
         let top = Arc::new(Top { path: parent_path, target: place.url.clone() });
         let (handle, source) = (place.handle, parent);
-        let directory = Directory { put: self, top, above: None, source, handle, becomes: None };
+        let directory =
+            Directory { put: self, top, above: None, source, handle, final_attributes: None };
         let directory = Arc::new(directory);
         queue.push(Object { directory, name, renamed: Some(target_name) });
         Ok(())
@@ -272,7 +275,10 @@ impl<'a> Put<'a> {
     ) -> Outcome {
         let top = Arc::new(Top { path: path.to_owned(), target: place.url.clone() });
         let handle = place.handle;
-        self.walk(queue, Directory { put: self, top, above: None, source, handle, becomes: None })
+        self.walk(
+            queue,
+            Directory { put: self, top, above: None, source, handle, final_attributes: None },
+        )
     }
 
     /// Walks through a tree, depth first. It reads a directory only as fast as it handles the
@@ -348,7 +354,7 @@ impl<'a> Put<'a> {
             above: Some((directory.clone(), name)),
             source: Arc::new(source),
             handle,
-            becomes: Some(self.becomes(&stat)),
+            final_attributes: Some(self.final_attributes(&stat)),
         };
         Ok(Step::Directory(listing, Arc::new(inner)))
     }
@@ -384,7 +390,7 @@ impl<'a> Put<'a> {
     }
 
     /// The final attributes of an object's copy.
-    fn becomes(&self, stat: &Stat) -> SetAttributes {
+    fn final_attributes(&self, stat: &Stat) -> SetAttributes {
         let owner = self.options.owner;
         SetAttributes {
             mode: Some(local::permissions(stat)),
@@ -438,11 +444,11 @@ impl Ends for Directory<'_> {
     }
 
     fn finish(&mut self) {
-        let Some(becomes) = self.becomes.take() else { return };
+        let Some(final_attributes) = self.final_attributes.take() else { return };
         if self.put.report.is_stopped() {
             return;
         }
-        let outcome = self.put.client.set_attributes(&self.handle, &becomes);
+        let outcome = self.put.client.set_attributes(&self.handle, &final_attributes);
         self.put.report.book(outcome.map_err(|error| remote(self.target(), &error)));
     }
 }

@@ -88,8 +88,10 @@ impl Put<'_> {
             .make_or_replace(object, |name| self.client.symlink(directory, name, text.as_bytes()))
             .map_err(|error| object.remote(&error))?;
         // A symlink has no permissions of its own.
-        let becomes = SetAttributes { mode: None, ..self.becomes(stat) };
-        self.client.set_attributes(&handle, &becomes).map_err(|error| object.remote(&error))?;
+        let final_attributes = SetAttributes { mode: None, ..self.final_attributes(stat) };
+        self.client
+            .set_attributes(&handle, &final_attributes)
+            .map_err(|error| object.remote(&error))?;
         self.report.add(Copied::Symlink);
         Ok(handle)
     }
@@ -101,9 +103,10 @@ impl Put<'_> {
         stat: &Stat,
     ) -> Outcome<Option<Handle>> {
         let directory = &object.directory.handle;
-        let becomes = self.becomes(stat);
-        let made =
-            self.make_or_replace(object, |name| self.client.mknod(directory, name, kind, &becomes));
+        let final_attributes = self.final_attributes(stat);
+        let made = self.make_or_replace(object, |name| {
+            self.client.mknod(directory, name, kind, &final_attributes)
+        });
         match made {
             Ok(handle) => {
                 self.report.add(Copied::Special);
