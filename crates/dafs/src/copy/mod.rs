@@ -14,6 +14,7 @@
 //! * A piece of memory is used again only after its transfer has ended.
 
 mod digest;
+mod error;
 pub(crate) mod get;
 mod interrupt;
 mod links;
@@ -23,7 +24,6 @@ pub(crate) mod put;
 mod queue;
 mod report;
 mod temporary;
-mod trouble;
 
 use crate::failure::Failure;
 use crate::remote::RemoteUrl;

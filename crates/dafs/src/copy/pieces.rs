@@ -4,8 +4,8 @@
 //! * A piece becomes free only when its transfer is over, also after an error. Otherwise a late
 //!   transfer would write into the next file.
 
+use super::error::{Outcome, remote};
 use super::report::lock;
-use super::trouble::{Outcome, remote};
 use crate::limits::{HOLE_BYTES, PIECE_BYTES, PIECES_PER_FILE_MAX, SHARED_PIECES};
 use crate::remote::{Buffer, Error, File, Pending, Remote, Stability};
 use std::collections::VecDeque;

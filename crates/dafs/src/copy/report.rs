@@ -1,6 +1,6 @@
 //! Counts and failures of a copy, its progress display, and its summary.
 
-use super::trouble::{Outcome, Trouble};
+use super::error::{CopyError, Outcome};
 use crate::failure::Failure;
 use crate::limits::PROGRESS_TICK;
 use crate::output::{complain, say};
@@ -106,12 +106,12 @@ impl Report {
     /// Counts the outcome of an object.
     pub(super) fn book(&self, outcome: Outcome) {
         match outcome {
-            Ok(()) | Err(Trouble::Stopped) => {}
-            Err(Trouble::Object(text)) => {
+            Ok(()) | Err(CopyError::Stopped) => {}
+            Err(CopyError::Object(text)) => {
                 self.errors.fetch_add(1, Ordering::Relaxed);
                 self.say(&format!("dafs: {text}"));
             }
-            Err(Trouble::Stop(failure)) => self.stop(failure),
+            Err(CopyError::Stop(failure)) => self.stop(failure),
         }
     }
 
@@ -131,7 +131,7 @@ impl Report {
 
     /// Fails if the copy has been stopped; long transfers check between pieces.
     pub(super) fn go_on(&self) -> Outcome {
-        if self.is_stopped() { Err(Trouble::Stopped) } else { Ok(()) }
+        if self.is_stopped() { Err(CopyError::Stopped) } else { Ok(()) }
     }
 
     /// The result of the whole command.

@@ -6,10 +6,10 @@
 
 use super::{Get, Object};
 use crate::copy::digest::Digest;
+use crate::copy::error::{CopyError, Outcome};
 use crate::copy::pieces::{Part, Ring, Worker, next_run};
 use crate::copy::report::Copied;
 use crate::copy::temporary::Temporary;
-use crate::copy::trouble::{Outcome, Trouble};
 use crate::limits::HOLE_BYTES;
 use crate::remote::{Attributes, Error, File, OpenOptions};
 use dafs_mem::{VolatileSlice, preadv2, pwritev2};
@@ -94,7 +94,7 @@ impl Get<'_> {
             digest.add_zeros(end - length);
             length = end;
             if now < attributes.size {
-                self.report.book(Err(Trouble::Object(format!(
+                self.report.book(Err(CopyError::Object(format!(
                     "{}: became shorter while it was copied; the copy has {length} bytes",
                     object.source()
                 ))));
@@ -106,7 +106,7 @@ impl Get<'_> {
         if self.options.verify {
             let copy = self.read_back(&mut ring, object, target)?;
             if copy.value() != digest.value() {
-                return Err(Trouble::Object(format!(
+                return Err(CopyError::Object(format!(
                     "{}: what was written reads back differently; check the disk, then copy again",
                     object.path().display()
                 )));

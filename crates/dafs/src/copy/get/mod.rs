@@ -3,11 +3,11 @@
 mod file;
 mod object;
 
+use super::error::{CopyError, Outcome, here, remote};
 use super::local::{self, Identity, Parent, component};
 use super::pieces::{Pieces, Worker};
 use super::queue::{self, Queue};
 use super::report::{Copied, Report};
-use super::trouble::{Outcome, Trouble, here, remote};
 use super::{CopyOptions, Ends, end, supervise};
 use crate::failure::Failure;
 use crate::remote::{Attributes, Error, Follow, Handle, ReadDir, Remote, RemoteUrl};
@@ -136,12 +136,12 @@ impl Object<'_> {
     }
 
     /// A local error about the copy.
-    fn here(&self, error: impl Into<std::io::Error>) -> Trouble {
+    fn here(&self, error: impl Into<std::io::Error>) -> CopyError {
         here(self.path().display(), error)
     }
 
     /// The server's error about the original.
-    fn remote(&self, error: &Error) -> Trouble {
+    fn remote(&self, error: &Error) -> CopyError {
         remote(self.source(), error)
     }
 }
@@ -194,11 +194,11 @@ impl<'a> Get<'a> {
         let contents_only = name.is_none() && attributes.is_directory();
         let place = match Place::find(target, name, several)? {
             Ok(place) => place,
-            Err(trouble) => return Ok(Err(trouble)),
+            Err(error) => return Ok(Err(error)),
         };
         let Place { directory: descriptor, path, name, for_directory } = place;
         if for_directory && !attributes.is_directory() {
-            return Ok(Err(Trouble::Object(format!(
+            return Ok(Err(CopyError::Object(format!(
                 "{url}: {} is no directory; make it first, or leave out the slash for a copy of that \
                  name",
                 target.display()
@@ -265,7 +265,7 @@ impl<'a> Get<'a> {
                 Ok(Step::Directory(inner)) => {
                     levels.push((self.client.read_dir(&inner.handle), inner));
                 }
-                Err(trouble) => self.report.book(Err(trouble)),
+                Err(error) => self.report.book(Err(error)),
             }
         }
         Ok(())
@@ -295,7 +295,7 @@ impl<'a> Get<'a> {
         };
         let Some(name) = component(entry.name.clone()) else {
             let text = format!("{}: the server gave a name that cannot be one", source());
-            return Err(Trouble::Object(text));
+            return Err(CopyError::Object(text));
         };
         if !attributes.is_directory() {
             let directory = directory.clone();
@@ -304,7 +304,7 @@ impl<'a> Get<'a> {
         }
         if target.is(&attributes) {
             let text = format!("{} is where the copy goes; it is not copied into itself", source());
-            return Err(Trouble::Object(text));
+            return Err(CopyError::Object(text));
         }
         let descriptor = self.make_directory(&directory.descriptor, &name, &attributes, || {
             (directory.path().join(&name), source())

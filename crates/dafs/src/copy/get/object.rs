@@ -2,11 +2,11 @@
 //! choice of the name under which a file is copied.
 
 use super::{Directory, Get, Object};
+use crate::copy::error::{CopyError, Outcome, remote};
 use crate::copy::links::Claim;
 use crate::copy::local::{self, Parent, make_or_replace, open_below};
 use crate::copy::pieces::Worker;
 use crate::copy::report::Copied;
-use crate::copy::trouble::{Outcome, Trouble, remote};
 use crate::remote::{Error, Handle, ObjectType, RemoteUrl, Status};
 use crate::show::readable;
 use rustix::fs::{AtFlags, Mode, linkat, makedev, mknodat, symlinkat};
@@ -64,7 +64,7 @@ impl<'a> Get<'a> {
             ObjectType::Symlink => self.symlink(object),
             kind => match local::special_type(kind) {
                 Some(_) => self.special(object),
-                None => Err(Trouble::Object(format!(
+                None => Err(CopyError::Object(format!(
                     "{}: what this is cannot be copied",
                     object.source()
                 ))),
@@ -135,7 +135,7 @@ impl<'a> Get<'a> {
                 Err(error) => std::io::Error::from(error).to_string(),
             };
             // An attribute that cannot be kept is reported, and the others are copied.
-            self.report.book(Err(Trouble::Object(format!(
+            self.report.book(Err(CopyError::Object(format!(
                 "{}: the attribute {} is not copied: {why}",
                 path.display(),
                 readable(&name)

@@ -6,11 +6,11 @@
 
 use super::{Object, Put};
 use crate::copy::digest::Digest;
+use crate::copy::error::{CopyError, Outcome};
 use crate::copy::local;
 use crate::copy::pieces::{Ring, Worker, next_run};
 use crate::copy::report::Copied;
 use crate::copy::temporary::temporary_name;
-use crate::copy::trouble::{Outcome, Trouble};
 use crate::limits::{SENDS_MAX, TEMPORARY_NAME_TRIES};
 use crate::remote::{Create, Error, File, Handle, OpenOptions, SetAttributes, Status};
 use dafs_mem::{VolatileSlice, preadv2};
@@ -87,7 +87,7 @@ impl Put<'_> {
         if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
             let path = object.path();
             let text = format!("{}: became something else meanwhile", path.display());
-            return Err(Trouble::Object(text));
+            return Err(CopyError::Object(text));
         }
         let failed = |error: Error| object.remote(&error);
         let (temporary, file) = Temporary::create(self, object.directory.handle).map_err(failed)?;
@@ -125,7 +125,7 @@ impl Put<'_> {
         temporary.rename(object.target_name()).map_err(failed)?;
         file.close().map_err(failed)?;
         if content.is_cut {
-            self.report.book(Err(Trouble::Object(format!(
+            self.report.book(Err(CopyError::Object(format!(
                 "{}: became shorter while it was copied; the copy has {} bytes",
                 object.path().display(),
                 content.length
@@ -217,7 +217,7 @@ impl Put<'_> {
         if length == content.length && copy.value() == content.digest.value() {
             return Ok(());
         }
-        Err(Trouble::Object(format!(
+        Err(CopyError::Object(format!(
             "{}: what was written reads back differently; check the server's disk, then copy again",
             object.target()
         )))

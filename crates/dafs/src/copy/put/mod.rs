@@ -3,12 +3,12 @@
 mod file;
 mod object;
 
+use super::error::{CopyError, Outcome, here, remote};
 use super::links::Links;
 use super::local::{self, Parent};
 use super::pieces::{Pieces, Worker};
 use super::queue::{self, Queue};
 use super::report::{Copied, Report};
-use super::trouble::{Outcome, Trouble, here, remote};
 use super::{CopyOptions, Ends, end, supervise};
 use crate::failure::Failure;
 use crate::remote::{
@@ -122,12 +122,12 @@ impl Object<'_> {
     }
 
     /// A local error about the original.
-    fn here(&self, error: impl Into<std::io::Error>) -> Trouble {
+    fn here(&self, error: impl Into<std::io::Error>) -> CopyError {
         here(self.path().display(), error)
     }
 
     /// The server's error about the copy.
-    fn remote(&self, error: &Error) -> Trouble {
+    fn remote(&self, error: &Error) -> CopyError {
         remote(self.target(), error)
     }
 }
@@ -251,7 +251,7 @@ impl<'a> Put<'a> {
             );
         }
         if place.for_directory {
-            return Err(Trouble::Object(format!(
+            return Err(CopyError::Object(format!(
                 "{}: {target} is no directory; make it first with dafs mkdir, or leave out the slash \
                  for a copy of that name",
                 path.display()
@@ -298,7 +298,7 @@ impl<'a> Put<'a> {
                 Ok(Step::Object) => {}
                 Ok(Step::End) => drop(levels.pop()),
                 Ok(Step::Directory(listing, inner)) => levels.push((listing, inner)),
-                Err(trouble) => self.report.book(Err(trouble)),
+                Err(error) => self.report.book(Err(error)),
             }
         }
         Ok(())
@@ -341,7 +341,7 @@ impl<'a> Put<'a> {
         if local::identity(&source).map_err(fail)?.is(target) {
             let text =
                 format!("{} is where the copy goes; not copied into itself", path().display());
-            return Err(Trouble::Object(text));
+            return Err(CopyError::Object(text));
         }
         let listing = Dir::read_from(&source).map_err(fail)?;
         let handle = self.make_directory(&directory.handle, name.as_bytes(), &source, || {
@@ -375,7 +375,7 @@ impl<'a> Put<'a> {
                 let there: Attributes = self.client.attributes(&handle).map_err(fail)?;
                 if !there.is_directory() {
                     let text = format!("{} is there and is no directory; remove it", names().1);
-                    return Err(Trouble::Object(text));
+                    return Err(CopyError::Object(text));
                 }
                 handle
             }

@@ -2,12 +2,12 @@
 //! choice of the name under which a file is copied.
 
 use super::{Object, Put};
+use crate::copy::error::{CopyError, Outcome, here, remote};
 use crate::copy::links::Claim;
 use crate::copy::local;
 use crate::copy::pieces::Worker;
 use crate::copy::report::Copied;
 use crate::copy::temporary::temporary_name;
-use crate::copy::trouble::{Outcome, Trouble, here, remote};
 use crate::failure::words;
 use crate::remote::{Error, Handle, RemoteUrl, SetAttributes, SpecialFile, Status};
 use crate::show::readable;
@@ -73,7 +73,7 @@ impl Put<'_> {
             _ => {
                 let path = object.path();
                 let text = format!("{}: what this is cannot be copied", path.display());
-                return Err(Trouble::Object(text));
+                return Err(CopyError::Object(text));
             }
         };
         self.special(object, special, stat)
@@ -187,7 +187,7 @@ impl Put<'_> {
                 _ => words(&error),
             };
             let text = format!("{target}: the attribute {} is not copied: {why}", readable(&name));
-            self.report.book(Err(Trouble::Object(text)));
+            self.report.book(Err(CopyError::Object(text)));
         }
         Ok(())
     }
