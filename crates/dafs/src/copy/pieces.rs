@@ -201,7 +201,7 @@ pub(super) fn next_run(source: &File, from: u64) -> Result<Option<Range<u64>>, E
 
 impl Ring<'_, '_> {
     /// Waits for all outstanding transfers, and ignores their results.
-    pub(super) fn settle(&mut self) {
+    pub(super) fn drain(&mut self) {
         for flight in self.flying.drain(..) {
             let _ = flight.pending.wait();
             self.free.push(flight.piece);
@@ -211,7 +211,7 @@ impl Ring<'_, '_> {
 
 impl Drop for Ring<'_, '_> {
     fn drop(&mut self) {
-        self.settle();
+        self.drain();
         self.worker.own = self.worker.own.take().or_else(|| self.free.pop());
         lock(&self.worker.pieces.shared).free.append(&mut self.free);
     }

@@ -191,7 +191,7 @@ impl Get<'_> {
             ring.give_back(part.piece);
             taken?;
             if part.is_last {
-                ring.settle();
+                ring.drain();
                 return Ok(true);
             }
             self.report.go_on()?;
