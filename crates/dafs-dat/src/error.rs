@@ -133,3 +133,12 @@ pub enum RegisterError {
     #[error("cannot register memory: {0}")]
     Io(#[from] io::Error),
 }
+
+impl From<RegisterError> for io::Error {
+    fn from(error: RegisterError) -> Self {
+        match error {
+            RegisterError::Io(error) => error,
+            error => io::Error::other(error),
+        }
+    }
+}

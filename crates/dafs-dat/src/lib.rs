@@ -34,6 +34,7 @@ mod naming;
 mod owner;
 pub mod shm;
 pub mod sim;
+pub mod slots;
 mod spin;
 mod time;
 mod types;

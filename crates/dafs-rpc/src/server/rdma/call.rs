@@ -104,7 +104,8 @@ impl<H: Handler> Context<'_, H> {
             return self.connection.receives.give_back(arrived.slot);
         }
         add(&self.core.counters().received_bytes, arrived.len as u64);
-        let message = self.connection.receives.message(arrived.slot, arrived.len);
+        // SAFETY: the slot is posted only after it was given back, when no code uses the message.
+        let message = unsafe { self.connection.receives.message(arrived.slot, arrived.len) };
         let kind = match classify(message.bytes()) {
             Ok(kind) => kind,
             Err(ending) => {
@@ -160,7 +161,8 @@ impl<H: Handler> Context<'_, H> {
     pub(super) fn resume(&mut self) {
         while !self.connection.is_closing() && self.may_take(0) {
             let Some(arrived) = self.connection.queue.pop_front() else { return };
-            let message = self.connection.receives.message(arrived.slot, arrived.len);
+            // SAFETY: as in `arrived`.
+            let message = unsafe { self.connection.receives.message(arrived.slot, arrived.len) };
             // The message was decoded when it arrived, and has not changed.
             let Ok(Kind::Call(call, _)) = classify(message.bytes()) else {
                 debug_assert!(false, "a message has changed in its slot");

@@ -264,7 +264,8 @@ impl<H: Handler> Context<'_, H> {
                 }
             }
         }
-        let message = self.connection.receives.message(arrived.slot, arrived.len);
+        // SAFETY: the slot is posted only after it was given back, when no code uses the message.
+        let message = unsafe { self.connection.receives.message(arrived.slot, arrived.len) };
         let record = &message.bytes()[fetch.sent_at..];
         let taken = self.serve(record, None, fetch.call_chunks, fetch.held_bytes);
         drop(message);

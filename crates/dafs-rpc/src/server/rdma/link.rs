@@ -6,8 +6,8 @@
 
 use super::connection::{Connection, Ending};
 use super::fetch::Fetch;
-use super::memory::{Sends, Table};
 use super::send::Outgoing;
+use super::table::Table;
 use crate::call::ConnectionId;
 use crate::call_chunks::CallChunks;
 use crate::connection::{Tally, TurnContext};
@@ -17,16 +17,20 @@ use crate::limits::{RDMA_CALL_CHUNKS_KEPT_MAX, RDMA_HOST_SHARE};
 use crate::record::Budget;
 use crate::server::group::{Counters, Shared};
 use dafs_dat::connections::Origin;
+use dafs_dat::slots::SlotPool;
 use dafs_dat::{Adapter, ProtectionDomain};
 use rustc_hash::FxHashMap;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+/// Send slots in one slab.
+const SENDS_PER_SLAB: usize = 32;
+
 /// An adapter.
 pub(super) struct Link {
     pub(super) adapter: Box<dyn Adapter>,
     pub(super) domain: ProtectionDomain,
-    pub(super) sends: Sends,
+    pub(super) sends: SlotPool,
     pub(super) outgoing: Table<Outgoing>,
     pub(super) fetches: Table<Fetch>,
 }
@@ -34,7 +38,7 @@ pub(super) struct Link {
 impl Link {
     pub(super) fn new(mut adapter: Box<dyn Adapter>, inline_bytes: usize) -> Self {
         let domain = adapter.protection_domain();
-        let sends = Sends::new(domain, inline_bytes);
+        let sends = SlotPool::new(domain, inline_bytes, SENDS_PER_SLAB);
         Self { adapter, domain, sends, outgoing: Table::default(), fetches: Table::default() }
     }
 }

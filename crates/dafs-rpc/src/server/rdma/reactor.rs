@@ -318,7 +318,7 @@ impl<H: Handler> Context<'_, H> {
         }
         self.connection.credits.tick(RDMA_CREDITS_INITIAL);
         let slots = self.connection.receives.total();
-        self.connection.receives.shrink(&mut *self.link.adapter);
+        self.connection.receives.shrink(&mut *self.link.adapter, 0);
         self.core.receive_slots -= slots - self.connection.receives.total();
         // Others wait for the memory of stalled connections. Then single pieces are not enough:
         // complete calls must arrive before a short timeout.

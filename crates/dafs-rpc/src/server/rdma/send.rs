@@ -70,7 +70,7 @@ impl<H: Handler> Context<'_, H> {
         for left in (1..=missing).rev() {
             let receives = &mut self.connection.receives;
             let adapter = &mut *self.link.adapter;
-            let mut slot = receives.take();
+            let mut slot = receives.take_lowest();
             if slot.is_none() {
                 let grown =
                     receives.grow(adapter, self.link.domain, left, config.rdma_inline_bytes);
@@ -78,7 +78,7 @@ impl<H: Handler> Context<'_, H> {
                     return self.fail(error);
                 }
                 self.core.receive_slots += left;
-                slot = receives.take();
+                slot = receives.take_lowest();
             }
             let Some((slot, segment)) = slot else { return };
             let work = Tag::Receive(slot).pack();
@@ -198,7 +198,8 @@ impl<H: Handler> Context<'_, H> {
         let Some(&mut Outgoing { slot, .. }) = self.link.outgoing.get_mut(out) else {
             return Err(PostError::Region);
         };
-        let space = self.link.sends.bytes_mut(slot);
+        // SAFETY: the message has taken the slot, and is posted below.
+        let space = unsafe { self.link.sends.bytes_mut(slot) };
         let Some(space) = space.get_mut(..message.len()) else { return Err(PostError::Length) };
         space.copy_from_slice(message);
         let segments = [self.link.sends.segment(slot, message.len())];

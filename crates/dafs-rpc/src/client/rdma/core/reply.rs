@@ -1,18 +1,18 @@
 //! Incoming messages. The client checks here all that a server sends before it uses any of it.
 
 use super::super::base::Base;
-use super::super::slots::private_copy;
 use super::Connection;
 use super::call::{Offered, State};
 use crate::client::core::results;
 use crate::client::error::CallError;
 use crate::memory::Block;
 use crate::record::Record;
-use dafs_mem::Site;
+use dafs_mem::{Site, VolatileSlice};
 use dafs_wire::rpc::{Direction, peek};
 use dafs_wire::rpcrdma::{Body, Chunk, Chunks, Header, HeaderFault};
 use dafs_wire::xdr::MovedItem;
 use smallvec::SmallVec;
+use std::io;
 use std::thread::Thread;
 
 /// The location of a reply's RPC message.
@@ -40,7 +40,8 @@ impl Connection {
         slot: u32,
         bytes: usize,
     ) -> Result<(), String> {
-        let message = self.receives.fetch(slot, bytes).map_err(|error| error.to_string())?;
+        let message = private_copy(self.receives.view(slot), bytes, Site::RpcRdmaInline)
+            .map_err(|error| error.to_string())?;
         self.post_receive(base, slot)?;
         let (header, at) = Header::decode(message.bytes()).map_err(|error| error.to_string())?;
         match header.body {
@@ -154,6 +155,19 @@ fn long_reply(offered: &Offered, xid: u32, bytes: usize) -> Result<Block, CallEr
         Ok((rpc_xid, Direction::Reply)) if rpc_xid == xid => Ok(copy),
         _ => Err(CallError::Malformed),
     }
+}
+
+/// A private copy of the first `len` bytes of memory that others may write; a shorter memory is
+/// copied whole.
+fn private_copy(view: VolatileSlice<'_>, len: usize, site: Site) -> io::Result<Block> {
+    let len = len.min(view.len());
+    let mut block = Block::new(len)?;
+    let copied = match view.slice(0, len) {
+        Some(view) => block.space(len).copy_from_volatile(view, site),
+        None => 0,
+    };
+    block.fill(copied);
+    Ok(block)
 }
 
 /// Checks the chunks that a server returns against those that the client offered.
