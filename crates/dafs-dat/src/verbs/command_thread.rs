@@ -12,13 +12,14 @@
 //! * Threads with the right credentials, which are all threads of most programs, call directly.
 
 use super::error::VerbsError;
+use dafs_mem::Mutex;
 use std::any::Any;
 use std::cell::Cell;
 use std::io;
 use std::os::fd::RawFd;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::OnceLock;
 use std::sync::mpsc::{Sender, channel, sync_channel};
-use std::sync::{Mutex, OnceLock, PoisonError};
 
 type Call = Box<dyn FnOnce() + Send>;
 
@@ -68,7 +69,7 @@ pub(super) fn run<R: Send>(call: impl FnOnce() -> R + Send) -> R {
     // SAFETY: only the lifetime changes. This function returns only after the call has sent its
     // result, which is its last use of borrowed data, or after the call was dropped.
     let job: Call = unsafe { std::mem::transmute(job) };
-    let sent = command_thread.lock().unwrap_or_else(PoisonError::into_inner).send(job);
+    let sent = command_thread.lock().send(job);
     debug_assert!(sent.is_ok(), "the thread never ends");
     match receiver.recv() {
         Ok(Ok(result)) => result,
