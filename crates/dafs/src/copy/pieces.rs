@@ -5,12 +5,11 @@
 //!   transfer would write into the next file.
 
 use super::error::{Outcome, remote};
-use super::report::lock;
 use crate::limits::{HOLE_BYTES, PIECE_BYTES, PIECES_PER_FILE_MAX, SHARED_PIECES};
 use crate::remote::{Buffer, Error, File, Pending, Remote, Stability};
+use dafs_mem::Mutex;
 use std::collections::VecDeque;
 use std::ops::Range;
-use std::sync::Mutex;
 
 /// The transfer memory of a copy.
 #[derive(Debug)]
@@ -37,7 +36,7 @@ impl<'a> Pieces<'a> {
     }
 
     fn borrow(&self) -> Option<Buffer> {
-        let mut shared = lock(&self.shared);
+        let mut shared = self.shared.lock();
         if let Some(piece) = shared.free.pop() {
             return Some(piece);
         }
@@ -46,7 +45,7 @@ impl<'a> Pieces<'a> {
         // Without memory for more pieces the transfer goes on with fewer.
         let piece = self.client.buffer(self.bytes).ok();
         if piece.is_none() {
-            lock(&self.shared).unused += 1;
+            self.shared.lock().unused += 1;
         }
         piece
     }
@@ -213,6 +212,6 @@ impl Drop for Ring<'_, '_> {
     fn drop(&mut self) {
         self.drain();
         self.worker.own = self.worker.own.take().or_else(|| self.free.pop());
-        lock(&self.worker.pieces.shared).free.append(&mut self.free);
+        self.worker.pieces.shared.lock().free.append(&mut self.free);
     }
 }
