@@ -9,11 +9,11 @@
 use crate::buffer::Buffer;
 use crate::copies::{Site, record};
 use crate::guard::{self, Ours};
+use crate::sync::Mutex;
 use crate::volatile::VolatileSlice;
 use std::mem::MaybeUninit;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// The memory is missing, or does not allow the access: an application has unmapped it, made it
 /// read-only, or cut the file behind it while it was in use.
@@ -246,7 +246,7 @@ impl Losses {
     }
 
     pub(crate) fn add(&self, range: Range<usize>, access: FailedAccess) {
-        let mut lists = self.lists();
+        let mut lists = self.lists.lock();
         let number = self.count() + 1;
         match access {
             FailedAccess::Reading => lists.unreadable.add(range, number),
@@ -260,17 +260,13 @@ impl Losses {
         if self.count() <= before {
             return false;
         }
-        let lists = self.lists();
+        let lists = self.lists.lock();
         lists.unreadable.has(range, before) || lists.unwritable.has(range, before)
     }
 
     /// Does [`has`](Self::has) for memory that could not be read.
     pub(crate) fn has_unreadable(&self, range: &Range<usize>, before: u64) -> bool {
-        self.count() > before && self.lists().unreadable.has(range, before)
-    }
-
-    fn lists(&self) -> MutexGuard<'_, Lists> {
-        self.lists.lock().unwrap_or_else(PoisonError::into_inner)
+        self.count() > before && self.lists.lock().unreadable.has(range, before)
     }
 }
 
@@ -345,7 +341,7 @@ mod tests {
         assert!(losses.has(&(10..11), 0) && losses.has(&(35..36), 0));
         let all = losses.count();
         assert!(!losses.has(&(0..10_000), all));
-        assert!(losses.lists().unreadable.0.len() <= LOSSES_MAX);
+        assert!(losses.lists.lock().unreadable.0.len() <= LOSSES_MAX);
     }
 
     #[test]
@@ -374,7 +370,7 @@ mod tests {
         losses.add(12..30, FailedAccess::Reading);
         assert!(losses.has_unreadable(&(19..20), 3) && !losses.has(&(10..12), 3));
         assert!(losses.has(&(10..12), 0) && losses.has(&(29..30), 3));
-        assert_eq!(losses.lists().unreadable.0, [(1, 10..12), (4, 12..30)]);
+        assert_eq!(losses.lists.lock().unreadable.0, [(1, 10..12), (4, 12..30)]);
     }
 
     #[test]
