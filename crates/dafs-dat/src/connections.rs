@@ -23,7 +23,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, Shutdown};
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, MutexGuard, Weak};
+use std::sync::{Arc, Weak};
 use thiserror::Error;
 
 /// A socket that its owner may close at any time.
@@ -227,7 +227,7 @@ impl Connections {
         origin: Origin,
         socket: WeakSocket,
     ) -> Result<Arc<Admitted>, Refusal> {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let mut leaving = None;
         let total = self.limits.total;
         // If no connection is left at all, the error is `Full` instead.
@@ -270,17 +270,13 @@ impl Connections {
     /// Evicts a connection that is not established, if there is one, because file descriptors are
     /// short.
     pub fn make_room(&self) -> bool {
-        let leaving = self.lock().evict_any();
+        let leaving = self.state.lock().evict_any();
         leaving.map(Waiting::shut_down).is_some()
     }
 
     /// The current counters.
     pub fn counts(&self) -> ConnectionCounts {
-        self.lock().counts
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock()
+        self.state.lock().counts
     }
 }
 
@@ -310,7 +306,7 @@ impl Admitted {
     /// Records that the peer has sent valid input; silent connections are evicted before it.
     pub fn hear(&self) {
         if !self.heard.load(Ordering::Relaxed) && !self.heard.swap(true, Ordering::Relaxed) {
-            self.connections.lock().change(self.origin, |own| {
+            self.connections.state.lock().change(self.origin, |own| {
                 if let Some(waiting) = own.waiting.remove(&(false, self.number)) {
                     own.waiting.insert((true, self.number), waiting);
                 }
@@ -331,7 +327,7 @@ impl Admitted {
 
     /// Counts the connection as established, or removes it from the count and returns it.
     fn enter(&self) -> Option<Waiting> {
-        let mut state = self.connections.lock();
+        let mut state = self.connections.state.lock();
         let has_share = state.has_share(self.origin, self.connections.limits.total);
         let waiting = state.change(self.origin, |own| {
             let waiting = own.take(self.number)?;
@@ -369,7 +365,7 @@ impl Admitted {
 
 impl Drop for Admitted {
     fn drop(&mut self) {
-        let mut state = self.connections.lock();
+        let mut state = self.connections.state.lock();
         if self.is_evicted() {
             return;
         }
@@ -425,7 +421,10 @@ mod tests {
         assert_eq!((counts.connections, counts.refused, counts.evicted), (10, 0, 24));
         drop((honest, flood_of_one, more));
         assert_eq!(connections.counts().connections, 0);
-        assert!(connections.lock().origins.is_empty() && connections.lock().order.is_empty());
+        assert!(
+            connections.state.lock().origins.is_empty()
+                && connections.state.lock().order.is_empty()
+        );
     }
 
     #[test]
@@ -471,7 +470,7 @@ mod tests {
         let another = establish(Origin::User(6));
         assert_eq!(another.len(), 2, "there is room for one who has none");
         drop((kept, another));
-        let state = connections.lock();
+        let state = connections.state.lock();
         assert_eq!((state.counts.connections, state.established), (0, 0));
         assert!(state.origins.is_empty() && state.order.is_empty());
     }
