@@ -8,11 +8,12 @@ use crate::call::{CallerProcess, ConnectionId};
 use crate::call_chunks::CallChunks;
 use crate::reply::{Rejection, Reply};
 use dafs_dat::connections::Admitted;
+use dafs_mem::Mutex;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 
 /// A command for a reactor.
 #[derive(Debug)]
@@ -87,7 +88,7 @@ impl Inbox {
     }
 
     pub(crate) fn push(&self, command: Command) {
-        self.commands.lock().unwrap_or_else(PoisonError::into_inner).push(command);
+        self.commands.lock().push(command);
         self.notify();
     }
 
@@ -116,10 +117,7 @@ impl Inbox {
     /// Moves the commands into `commands`, which must be empty.
     pub(crate) fn take(&self, commands: &mut Vec<Command>) {
         debug_assert!(commands.is_empty(), "commands of an earlier turn were not handled");
-        std::mem::swap(
-            &mut *self.commands.lock().unwrap_or_else(PoisonError::into_inner),
-            commands,
-        );
+        std::mem::swap(&mut *self.commands.lock(), commands);
     }
 
     /// Announces that the reactor is going to sleep; returns false when it must not.
@@ -161,16 +159,13 @@ impl<M> Injector<M> {
     /// Queues a message; the reactor passes it to the handler's `message`. It has no effect once
     /// the reactor has ended.
     pub fn send(&self, message: M) {
-        self.messages.lock().unwrap_or_else(PoisonError::into_inner).push(message);
+        self.messages.lock().push(message);
         self.inbox.notify();
     }
 
     pub(crate) fn take(&self, messages: &mut Vec<M>) {
         debug_assert!(messages.is_empty(), "messages of an earlier turn were not handled");
-        std::mem::swap(
-            &mut *self.messages.lock().unwrap_or_else(PoisonError::into_inner),
-            messages,
-        );
+        std::mem::swap(&mut *self.messages.lock(), messages);
     }
 }
 

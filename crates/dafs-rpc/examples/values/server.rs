@@ -6,14 +6,14 @@ use crate::protocol::{
 use dafs_dat::iwarp::{IwarpAdapter, IwarpConfig};
 use dafs_dat::shm::{ShmAdapter, ShmConfig};
 use dafs_dat::{Adapter, Address, shm_socket_name};
-use dafs_mem::Site;
+use dafs_mem::{Mutex, Site};
 use dafs_rpc::server::{Config, Group};
 use dafs_rpc::{AcceptStatus, Call, Handled, Handler, Reply, VersionRange};
 use dafs_wire::xdr::{Payload, XdrError};
 use std::collections::BTreeMap;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::thread::JoinHandle;
 
 type Table = Arc<Mutex<BTreeMap<Vec<u8>, Arc<[u8]>>>>;
@@ -27,7 +27,7 @@ impl Values {
         // reply knows which results the caller wants placed.
         let mut args = call.decoder();
         let mut reply = call.reply();
-        let mut table = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut table = self.0.lock();
         match call.procedure {
             NULL => {}
             PUT => {

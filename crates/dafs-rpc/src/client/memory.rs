@@ -8,12 +8,12 @@
 //!   ([`Memory::is_spoiled`]).
 
 use dafs_dat::{MemoryRegion, RemoteBuffer};
-use dafs_mem::{Buffer, Site, VolatileSlice};
+use dafs_mem::{Buffer, Mutex, Site, VolatileSlice};
 use dafs_wire::xdr::Payload;
 use std::io;
 use std::ops::Range;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 
 /// Memory for the data of calls. Clones share the memory.
 ///
@@ -59,7 +59,7 @@ pub(crate) struct Retired {
 
 impl RetiredRegistrations {
     fn retire(&self, registration: Retired) {
-        self.regions.lock().unwrap_or_else(PoisonError::into_inner).push(registration);
+        self.regions.lock().push(registration);
         self.occupied.store(true, Ordering::Release);
     }
 
@@ -70,7 +70,7 @@ impl RetiredRegistrations {
             return Vec::new();
         }
         self.occupied.store(false, Ordering::Relaxed);
-        std::mem::take(&mut *self.regions.lock().unwrap_or_else(PoisonError::into_inner))
+        std::mem::take(&mut *self.regions.lock())
     }
 }
 
