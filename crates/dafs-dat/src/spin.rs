@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_looks_where_the_cpu_was_lost() {
+    fn a_thread_does_not_poll_after_it_lost_the_cpu() {
         let mut spin = Spin::new(Wake::Adaptive);
         let mut now_ns = 1_000_000;
         spin.turned(false, now_ns);

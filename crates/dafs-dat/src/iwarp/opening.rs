@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_nudged_without_need() {
+    fn a_timer_without_need_sends_nothing() {
         for (said, heard) in [(false, false), (true, true)] {
             let mut opening = Opening::Unheard(0);
             assert_eq!(opening.timer_ran_out(said, heard), Due::Nothing);

@@ -66,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_stranger_sends_is_left_as_it_is() {
+    fn private_data_of_a_foreign_peer_stays_unchanged() {
         let mut field = vec![0xf6, 0xab, 0x0e, 0x18, 1, 1, 3, 3];
         field.resize(56, 0);
         assert_eq!(decode(field.clone(), true), field);

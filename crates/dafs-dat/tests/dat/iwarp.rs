@@ -92,7 +92,7 @@ fn a_crowd_is_served() {
 /// Some busy connections do not starve a quiet one, both with few of them and with more than stay
 /// on the direct list for long.
 #[test]
-fn who_is_quiet_is_heard_among_those_who_are_not() {
+fn a_quiet_connection_is_served_among_busy_ones() {
     use crate::contract::Link;
     use dafs_dat::{Access, Event};
 
