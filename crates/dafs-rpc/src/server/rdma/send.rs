@@ -293,7 +293,7 @@ mod tests {
     use dafs_dat::sim::{SimFaults, SimNetwork};
 
     #[test]
-    fn what_a_connection_has_lost_is_given_back() {
+    fn slots_of_an_ended_connection_are_freed() {
         let network = SimNetwork::new(1, SimFaults::none());
         let mut link = Link::new(Box::new(network.adapter(1)), 1024);
         let [one, other] = [1, 2].map(|serial| ConnectionId::new(0, 0, serial));

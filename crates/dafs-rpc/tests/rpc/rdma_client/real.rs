@@ -401,7 +401,7 @@ fn calls_end_with_the_connection_and_the_port_goes_on() {
 }
 
 #[test]
-fn nobody_listens() {
+fn a_connection_without_a_listener_fails() {
     for kind in [Kind::Iwarp, Kind::Shm] {
         let port = Port::new(kind.adapter()).unwrap();
         let address = match kind {

@@ -319,7 +319,7 @@ fn refusals_reach_their_calls() {
 }
 
 #[test]
-fn what_is_no_reply_ends_the_connection() {
+fn a_message_that_is_no_reply_ends_the_connection() {
     let read = |memory: &Memory| -> ReadSegment { memory.read(40, 0, 100) };
     for case in 0..8 {
         let mut pair = Pair::new();
