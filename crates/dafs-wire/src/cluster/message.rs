@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_asks_for_more_than_fits_an_answer() {
+    fn a_call_asks_for_no_more_than_fits_an_answer() {
         let call = Call::Read { component: [0; 16], offset: 0, len: DATA_BYTES_MAX as u32 + 1 };
         let mut bytes = Vec::new();
         call.encode(&mut Encoder::new(&mut bytes));

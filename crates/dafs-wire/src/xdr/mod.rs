@@ -200,7 +200,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read(values: Vec<Vec<u8>>, number: u64) {
+        fn written_values_are_read_back(values: Vec<Vec<u8>>, number: u64) {
             let bytes = written(|e| {
                 e.u64(number);
                 e.count(values.len());

@@ -193,7 +193,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_moved_out_is_found_again(data: Vec<(bool, Vec<u8>)>) {
+        fn moved_data_is_found_again(data: Vec<(bool, Vec<u8>)>) {
             let mut bytes = Vec::new();
             let mut items = Vec::new();
             for (moved, data) in &data {
