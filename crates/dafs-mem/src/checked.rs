@@ -359,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_lost_again_is_lost_anew_and_what_is_beside_it_is_not() {
+    fn a_second_loss_counts_anew_for_its_range_only() {
         let losses = Losses::default();
         losses.add(10..20, FailedAccess::Reading);
         losses.add(14..16, FailedAccess::Writing);
