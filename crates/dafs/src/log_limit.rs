@@ -224,6 +224,6 @@ mod tests {
         assert!(cause.peers.len() <= LOG_PEERS_MAX);
         let later = now + LOG_PEER_INTERVAL * 2 * LOG_PEER_BURST;
         assert_eq!(admitted(&mut cause, Some("198.51.100.1"), 1, later), 1);
-        assert_eq!(cause.peers.len(), 1, "those who have been quiet are forgotten");
+        assert_eq!(cause.peers.len(), 1, "quiet peers are removed");
     }
 }

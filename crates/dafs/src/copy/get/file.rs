@@ -107,7 +107,7 @@ impl Get<'_> {
             let copy = self.read_back(&mut ring, object, target)?;
             if copy.value() != digest.value() {
                 return Err(CopyError::Object(format!(
-                    "{}: what was written reads back differently; check the disk, then copy again",
+                    "{}: the copy differs from its source; check the disk, then copy again",
                     object.path().display()
                 )));
             }

@@ -294,7 +294,7 @@ impl<'a> Get<'a> {
                 .map_err(|error| remote(source(), &error))?,
         };
         let Some(name) = component(entry.name.clone()) else {
-            let text = format!("{}: the server gave a name that cannot be one", source());
+            let text = format!("{}: the server returned a name that is not valid here", source());
             return Err(CopyError::Object(text));
         };
         if !attributes.is_directory() {
@@ -303,7 +303,7 @@ impl<'a> Get<'a> {
             return Ok(Step::Object);
         }
         if target.is(&attributes) {
-            let text = format!("{} is where the copy goes; it is not copied into itself", source());
+            let text = format!("{} is the target of the copy; left out", source());
             return Err(CopyError::Object(text));
         }
         let descriptor = self.make_directory(&directory.descriptor, &name, &attributes, || {

@@ -65,7 +65,7 @@ impl<'a> Get<'a> {
             kind => match local::special_type(kind) {
                 Some(_) => self.special(object),
                 None => Err(CopyError::Object(format!(
-                    "{}: what this is cannot be copied",
+                    "{}: objects of this type cannot be copied",
                     object.source()
                 ))),
             },

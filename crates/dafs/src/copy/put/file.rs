@@ -218,7 +218,7 @@ impl Put<'_> {
             return Ok(());
         }
         Err(CopyError::Object(format!(
-            "{}: what was written reads back differently; check the server's disk, then copy again",
+            "{}: the copy differs from its source; check the server's disk, then copy again",
             object.target()
         )))
     }

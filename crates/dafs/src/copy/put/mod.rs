@@ -339,8 +339,8 @@ impl<'a> Put<'a> {
         let stat = stat.map_err(fail)?;
         let source = local::open_directory(&directory.source, &name).map_err(fail)?;
         if local::identity(&source).map_err(fail)?.is(target) {
-            let text =
-                format!("{} is where the copy goes; not copied into itself", path().display());
+            let path = path();
+            let text = format!("{} is the target of the copy; left out", path.display());
             return Err(CopyError::Object(text));
         }
         let listing = Dir::read_from(&source).map_err(fail)?;

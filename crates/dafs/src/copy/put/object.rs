@@ -72,7 +72,7 @@ impl Put<'_> {
             }
             _ => {
                 let path = object.path();
-                let text = format!("{}: what this is cannot be copied", path.display());
+                let text = format!("{}: objects of this type cannot be copied", path.display());
                 return Err(CopyError::Object(text));
             }
         };
