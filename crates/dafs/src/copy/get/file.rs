@@ -25,8 +25,8 @@ impl Get<'_> {
         self.report.go_on()?;
         let registry = &self.report.temporaries;
         let directory = &object.directory;
-        let temporary = Temporary::create(registry, &directory.descriptor)
-            .map_err(|error| object.here(error))?;
+        let temporary =
+            Temporary::create(registry, &directory.local).map_err(|error| object.here(error))?;
         let mut attributes = object.attributes.clone();
         // A file may have more content than its size says, as those of /proc have.
         let is_empty = attributes.size == 0
@@ -49,7 +49,7 @@ impl Get<'_> {
         if self.options.xattrs {
             self.xattrs(&attributes.handle, &file, &object.source(), &object.path())?;
         }
-        self.finish(&file, &attributes).map_err(|error| object.here(error))?;
+        self.finish_open(&file, &attributes).map_err(|error| object.here(error))?;
         if self.options.sync {
             rustix::fs::fsync(&file).map_err(|error| object.here(error))?;
         }

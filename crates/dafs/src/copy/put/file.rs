@@ -81,7 +81,7 @@ impl Put<'_> {
     /// Copies a file under a temporary name and renames it when it is complete.
     pub(super) fn file(&self, worker: &mut Worker<'_>, object: &Object<'_>) -> Outcome<Handle> {
         self.report.go_on()?;
-        let source = local::open_for_reading(&object.directory.source, &object.name)
+        let source = local::open_for_reading(&object.directory.local, &object.name)
             .map_err(|error| object.here(error))?;
         let stat = fstat(&source).map_err(|error| object.here(error))?;
         if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {

@@ -18,7 +18,7 @@ use std::path::Path;
 impl Put<'_> {
     /// Copies an object other than a directory.
     pub(super) fn object(&self, worker: &mut Worker<'_>, object: &Object<'_>) -> Outcome {
-        let source = &object.directory.source;
+        let source = &object.directory.local;
         let stat = statat(source, object.name.as_os_str(), AtFlags::SYMLINK_NOFOLLOW)
             .map_err(|error| object.here(error))?;
         if stat.st_nlink <= 1 {
@@ -80,7 +80,7 @@ impl Put<'_> {
     }
 
     fn symlink(&self, object: &Object<'_>, stat: &Stat) -> Outcome<Handle> {
-        let source = &object.directory.source;
+        let source = &object.directory.local;
         let text = readlinkat(source, object.name.as_os_str(), Vec::new())
             .map_err(|error| object.here(error))?;
         let directory = &object.directory.handle;
