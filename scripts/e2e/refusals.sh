@@ -136,8 +136,8 @@ slashes "nfs://$tcp/slashes"
 slashes "nfs://$tcp/slashes" "?vers=3"
 
 step "a copy into itself"
-expect 1 'where the copy goes' "$dafs" get "$url/" "$work/export/data/a"
-expect 1 'where the copy goes' "$dafs" put "$work/export/data" "$url/data/a/b"
+expect 1 'target of the copy' "$dafs" get "$url/" "$work/export/data/a"
+expect 1 'target of the copy' "$dafs" put "$work/export/data" "$url/data/a/b"
 rm -rf "$work/export/data/a"
 
 step "a directory removed under the server"

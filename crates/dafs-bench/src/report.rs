@@ -235,7 +235,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_left_out_is_written_down_and_fails_the_run() {
+    fn a_skipped_row_is_reported_and_fails_the_run() {
         let mut report = Report::new();
         assert!(report.verdict().is_ok());
         report.failed("git", &anyhow::anyhow!("something else was checked out"));

@@ -2,7 +2,7 @@
 
 use crate::url::UrlError;
 use dafs_dat::{PostError, RegisterError};
-use dafs_mem::Gone;
+use dafs_mem::Inaccessible;
 use dafs_wire::dafs::{Procedure, Status};
 use std::io;
 use std::sync::Arc;
@@ -165,8 +165,8 @@ pub enum Error {
     WriteZero,
 }
 
-impl From<Gone> for Error {
-    fn from(Gone: Gone) -> Self {
+impl From<Inaccessible> for Error {
+    fn from(Inaccessible: Inaccessible) -> Self {
         Self::BadMemory
     }
 }

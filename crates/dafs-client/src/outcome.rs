@@ -19,7 +19,7 @@ pub(crate) fn ended(failure: &Failure, server: &Arc<str>) -> Error {
             Error::Protocol { server, reason: reason.clone() }
         }
         Failure::Canceled => Error::Canceled,
-        Failure::Gone(_) => Error::BadMemory,
+        Failure::Inaccessible(_) => Error::BadMemory,
         Failure::DelegationLost => Error::DelegationLost,
         Failure::Unsendable(reason) => Error::Unsendable(reason.clone()),
         Failure::Memory(reason) => Error::Memory(reason.clone()),

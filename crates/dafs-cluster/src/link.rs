@@ -224,9 +224,7 @@ impl Drop for Ended {
 /// Encodes a message, with four free bytes in front for its length.
 fn frame(frame: &Frame<'_>) -> Vec<u8> {
     let mut bytes = vec![0; 4];
-    if let Frame::Call {
-        call: Call::Write { data, .. } | Call::WriteElsewhere { data, .. }, ..
-    }
+    if let Frame::Call { call: Call::Write { data, .. } | Call::WriteFile { data, .. }, .. }
     | Frame::Answer { answer: Answer::Data(data), .. } = frame
     {
         bytes.reserve(data.len() + 64 + CODE_BYTES);

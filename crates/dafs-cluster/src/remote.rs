@@ -402,7 +402,7 @@ impl Node for RemoteNode {
     fn forget(&self, component: &ComponentId) -> Result<()> {
         let link = self.shared.lock().link.clone();
         if let Some(link) = link {
-            let call = Call::Forget { component: component.0 };
+            let call = Call::RevokeAuthorisation { component: component.0 };
             let answer = link.call(call, CALL_TIME, |answer| match answer {
                 Answer::Done => Ok(()),
                 Answer::Refused(number) => Err(to_store(number)),
@@ -425,7 +425,7 @@ impl Node for RemoteNode {
     }
 
     fn take_astray(&self) -> Result<Vec<ComponentId>> {
-        self.call(Call::Astray, |answer| match answer {
+        self.call(Call::MissingComponents, |answer| match answer {
             Answer::Data(data) => {
                 let (components, rest) = data.as_chunks();
                 rest.is_empty().then(|| components.iter().copied().map(ComponentId).collect())
@@ -599,7 +599,7 @@ impl Answers for MetadataAnswers {
     fn pace(&self, call: &Call<'_>) -> Pace {
         match call {
             Call::CheckState(_) => Pace::Quick,
-            Call::ReadElsewhere { .. } | Call::WriteElsewhere { .. } => Pace::Others,
+            Call::ReadFile { .. } | Call::WriteFile { .. } => Pace::Others,
             _ => Pace::Device,
         }
     }
@@ -620,7 +620,7 @@ impl Answers for MetadataAnswers {
             Call::FileSize { component } => {
                 metadata.size_of(&ComponentId(*component)).map_or_else(refused, Answer::Size)
             }
-            Call::ReadElsewhere { component, offset, len } => {
+            Call::ReadFile { component, offset, len } => {
                 space.resize(*len as usize, 0);
                 let view = VolatileSlice::from_mut(space);
                 match metadata.read(&ComponentId(*component), &[view], *offset) {
@@ -628,7 +628,7 @@ impl Answers for MetadataAnswers {
                     Err(error) => refused(error),
                 }
             }
-            Call::WriteElsewhere { component, offset, data } => {
+            Call::WriteFile { component, offset, data } => {
                 space.extend_from_slice(data);
                 let view = VolatileSlice::from_mut(space);
                 let written = metadata.write(&ComponentId(*component), &[view], *offset);

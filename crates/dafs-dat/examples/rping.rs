@@ -76,7 +76,7 @@ impl Options {
                 "--fpdu" => {
                     let fpdu_bytes: usize = value()?.parse().map_err(|e| bad(&e))?;
                     config.fpdu_bytes_max = fpdu_bytes;
-                    config.stranger_fpdu_bytes_max = Some(fpdu_bytes);
+                    config.foreign_fpdu_bytes_max = Some(fpdu_bytes);
                 }
                 _ => return Err(format!("unknown option {word}")),
             }

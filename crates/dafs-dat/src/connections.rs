@@ -17,12 +17,13 @@
 //!   to make room.
 
 use crate::PeerInfo;
+use dafs_mem::Mutex;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, Shutdown};
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use thiserror::Error;
 
 /// A socket that its owner may close at any time.
@@ -128,7 +129,7 @@ struct State {
     next: u64,
     /// Established connections.
     established: usize,
-    origins: HashMap<Origin, Crowd>,
+    origins: HashMap<Origin, OriginConnections>,
     /// Origins with connections that are not established: their number, and the number of the
     /// oldest.
     order: BTreeSet<(usize, Reverse<u64>, Origin)>,
@@ -136,7 +137,7 @@ struct State {
 
 /// The connections of one origin.
 #[derive(Debug, Default)]
-struct Crowd {
+struct OriginConnections {
     count: usize,
     established: usize,
     /// Connections that are not established, by whether they have sent anything and by age.
@@ -154,7 +155,7 @@ impl std::fmt::Debug for Waiting {
     }
 }
 
-impl Crowd {
+impl OriginConnections {
     /// Removes a connection from those that are not established.
     fn take(&mut self, number: u64) -> Option<Waiting> {
         self.waiting.remove(&(false, number)).or_else(|| self.waiting.remove(&(true, number)))
@@ -168,16 +169,16 @@ impl Crowd {
 
 impl State {
     /// Changes the connections of an origin, and updates its place in the order.
-    fn change<T>(&mut self, origin: Origin, change: impl FnOnce(&mut Crowd) -> T) -> T {
-        let crowd = self.origins.entry(origin).or_default();
-        if let Some(rank) = crowd.rank(origin) {
+    fn change<T>(&mut self, origin: Origin, change: impl FnOnce(&mut OriginConnections) -> T) -> T {
+        let own = self.origins.entry(origin).or_default();
+        if let Some(rank) = own.rank(origin) {
             self.order.remove(&rank);
         }
-        let changed = change(crowd);
-        if let Some(rank) = crowd.rank(origin) {
+        let changed = change(own);
+        if let Some(rank) = own.rank(origin) {
             self.order.insert(rank);
         }
-        if crowd.count == 0 {
+        if own.count == 0 {
             self.origins.remove(&origin);
         }
         changed
@@ -185,9 +186,9 @@ impl State {
 
     /// Evicts the oldest connection of an origin that is not established.
     fn evict(&mut self, origin: Origin) -> Option<Waiting> {
-        let (_, waiting) = self.change(origin, |crowd| {
-            let oldest = crowd.waiting.pop_first();
-            crowd.count -= usize::from(oldest.is_some());
+        let (_, waiting) = self.change(origin, |own| {
+            let oldest = own.waiting.pop_first();
+            own.count -= usize::from(oldest.is_some());
             oldest
         })?;
         waiting.evicted.store(true, Ordering::Release);
@@ -198,7 +199,7 @@ impl State {
 
     /// True if an origin may establish another connection under this total limit.
     fn has_share(&self, origin: Origin, total: usize) -> bool {
-        let own = self.origins.get(&origin).map_or(0, |crowd| crowd.established);
+        let own = self.origins.get(&origin).map_or(0, |own| own.established);
         let left = total.saturating_sub(self.established);
         left > total / 8 || own < left
     }
@@ -226,7 +227,7 @@ impl Connections {
         origin: Origin,
         socket: WeakSocket,
     ) -> Result<Arc<Admitted>, Refusal> {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let mut leaving = None;
         let total = self.limits.total;
         // If no connection is left at all, the error is `Full` instead.
@@ -234,7 +235,7 @@ impl Connections {
             state.counts.refused += 1;
             return Err(Refusal::Share);
         }
-        let own = state.origins.get(&origin).map_or(0, |crowd| crowd.count);
+        let own = state.origins.get(&origin).map_or(0, |own| own.count);
         if own >= self.limits.per_address {
             leaving = state.evict(origin);
             if leaving.is_none() {
@@ -253,9 +254,9 @@ impl Connections {
         state.counts.connections += 1;
         let evicted = Arc::new(AtomicBool::new(false));
         let waiting = Waiting { socket, evicted: evicted.clone() };
-        state.change(origin, |crowd| {
-            crowd.count += 1;
-            crowd.waiting.insert((false, number), waiting);
+        state.change(origin, |own| {
+            own.count += 1;
+            own.waiting.insert((false, number), waiting);
         });
         drop(state);
         if let Some(leaving) = leaving {
@@ -269,17 +270,13 @@ impl Connections {
     /// Evicts a connection that is not established, if there is one, because file descriptors are
     /// short.
     pub fn make_room(&self) -> bool {
-        let leaving = self.lock().evict_any();
+        let leaving = self.state.lock().evict_any();
         leaving.map(Waiting::shut_down).is_some()
     }
 
     /// The current counters.
     pub fn counts(&self) -> ConnectionCounts {
-        self.lock().counts
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock().counts
     }
 }
 
@@ -309,9 +306,9 @@ impl Admitted {
     /// Records that the peer has sent valid input; silent connections are evicted before it.
     pub fn hear(&self) {
         if !self.heard.load(Ordering::Relaxed) && !self.heard.swap(true, Ordering::Relaxed) {
-            self.connections.lock().change(self.origin, |crowd| {
-                if let Some(waiting) = crowd.waiting.remove(&(false, self.number)) {
-                    crowd.waiting.insert((true, self.number), waiting);
+            self.connections.state.lock().change(self.origin, |own| {
+                if let Some(waiting) = own.waiting.remove(&(false, self.number)) {
+                    own.waiting.insert((true, self.number), waiting);
                 }
             });
         }
@@ -330,14 +327,14 @@ impl Admitted {
 
     /// Counts the connection as established, or removes it from the count and returns it.
     fn enter(&self) -> Option<Waiting> {
-        let mut state = self.connections.lock();
+        let mut state = self.connections.state.lock();
         let has_share = state.has_share(self.origin, self.connections.limits.total);
-        let waiting = state.change(self.origin, |crowd| {
-            let waiting = crowd.take(self.number)?;
+        let waiting = state.change(self.origin, |own| {
+            let waiting = own.take(self.number)?;
             if has_share {
-                crowd.established += 1;
+                own.established += 1;
             } else {
-                crowd.count -= 1;
+                own.count -= 1;
             }
             Some(waiting)
         })?;
@@ -368,14 +365,14 @@ impl Admitted {
 
 impl Drop for Admitted {
     fn drop(&mut self) {
-        let mut state = self.connections.lock();
+        let mut state = self.connections.state.lock();
         if self.is_evicted() {
             return;
         }
-        let was_waiting = state.change(self.origin, |crowd| {
-            let was_waiting = crowd.take(self.number).is_some();
-            crowd.count -= 1;
-            crowd.established -= usize::from(!was_waiting);
+        let was_waiting = state.change(self.origin, |own| {
+            let was_waiting = own.take(self.number).is_some();
+            own.count -= 1;
+            own.established -= usize::from(!was_waiting);
             was_waiting
         });
         state.established -= usize::from(!was_waiting);
@@ -424,7 +421,10 @@ mod tests {
         assert_eq!((counts.connections, counts.refused, counts.evicted), (10, 0, 24));
         drop((honest, flood_of_one, more));
         assert_eq!(connections.counts().connections, 0);
-        assert!(connections.lock().origins.is_empty() && connections.lock().order.is_empty());
+        assert!(
+            connections.state.lock().origins.is_empty()
+                && connections.state.lock().order.is_empty()
+        );
     }
 
     #[test]
@@ -470,7 +470,7 @@ mod tests {
         let another = establish(Origin::User(6));
         assert_eq!(another.len(), 2, "there is room for one who has none");
         drop((kept, another));
-        let state = connections.lock();
+        let state = connections.state.lock();
         assert_eq!((state.counts.connections, state.established), (0, 0));
         assert!(state.origins.is_empty() && state.order.is_empty());
     }

@@ -1,7 +1,7 @@
 //! The errors of this crate, worded for the person who must act.
 
 use crate::types::PrivateData;
-use dafs_mem::Gone;
+use dafs_mem::Inaccessible;
 use std::io;
 use thiserror::Error;
 
@@ -64,8 +64,8 @@ pub enum DisconnectReason {
     Terminated(String),
 }
 
-impl From<Gone> for DisconnectReason {
-    fn from(gone: Gone) -> Self {
+impl From<Inaccessible> for DisconnectReason {
+    fn from(gone: Inaccessible) -> Self {
         DisconnectReason::Lost(gone.to_string())
     }
 }
@@ -85,7 +85,7 @@ pub enum PostError {
     Bounds,
     /// The application has unmapped, write-protected or truncated the memory.
     #[error(transparent)]
-    Gone(#[from] Gone),
+    Inaccessible(#[from] Inaccessible),
     /// The region was registered without the right that this work needs.
     #[error("the memory region was registered without the access this work needs")]
     Access,
@@ -132,4 +132,13 @@ pub enum RegisterError {
     /// The operating system refused.
     #[error("cannot register memory: {0}")]
     Io(#[from] io::Error),
+}
+
+impl From<RegisterError> for io::Error {
+    fn from(error: RegisterError) -> Self {
+        match error {
+            RegisterError::Io(error) => error,
+            error => io::Error::other(error),
+        }
+    }
 }

@@ -31,19 +31,19 @@ pub mod iwarp;
 mod keys;
 mod memory;
 mod naming;
-mod offers;
 mod owner;
 pub mod shm;
 pub mod sim;
+pub mod slots;
 mod spin;
 mod time;
 mod types;
 pub mod verbs;
+mod yield_cost;
 
 pub use error::{ConnectError, DisconnectReason, PostError, RegisterError};
 pub use memory::{MemoryRegion, RegionTable};
 pub use naming::{shm_socket_candidates, shm_socket_name};
-pub use offers::CpuOffers;
 pub use owner::{is_of_this_host, tcp_peer};
 pub use spin::{Spin, Wake};
 pub use time::Instant;
@@ -52,6 +52,7 @@ pub use types::{
     PeerProcess, PrivateData, ProtectionDomain, RegionId, RemoteBuffer, RemoteWindow, RequestId,
     WorkStatus,
 };
+pub use yield_cost::YieldCost;
 
 use connections::Admitted;
 use dafs_mem::Buffer;

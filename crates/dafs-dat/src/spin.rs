@@ -6,7 +6,7 @@
 //! Invariants
 //! * The time spent in vain polling falls to zero if it never pays.
 
-use crate::{CpuOffers, Instant};
+use crate::{Instant, YieldCost};
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -58,7 +58,7 @@ pub struct Spin {
     asleep_since_ns: u64,
     /// Time at which the CPU was yielded, until the time of its return is known.
     offered_at_ns: Option<u64>,
-    offers: CpuOffers,
+    yield_cost: YieldCost,
 }
 
 impl Spin {
@@ -70,7 +70,7 @@ impl Spin {
             idle_since_ns: None,
             asleep_since_ns: 0,
             offered_at_ns: None,
-            offers: CpuOffers::default(),
+            yield_cost: YieldCost::default(),
         }
     }
 
@@ -78,7 +78,7 @@ impl Spin {
     pub fn turned(&mut self, busy: bool, now_ns: u64) {
         if let Some(at_ns) = self.offered_at_ns.take() {
             let time = Duration::from_nanos(now_ns.saturating_sub(at_ns));
-            self.offers.made(time, Instant(now_ns));
+            self.yield_cost.record(time, Instant(now_ns));
         }
         if !busy {
             self.idle_since_ns.get_or_insert(now_ns);
@@ -107,7 +107,7 @@ impl Spin {
                     }
                     return over;
                 };
-                let is_dear = self.offers.are_dear(Instant(now_ns));
+                let is_dear = self.yield_cost.is_high(Instant(now_ns));
                 if !is_dear && now_ns.saturating_sub(since_ns) < self.spin_ns {
                     // A client on the same core may use it at once.
                     self.offered_at_ns = Some(now_ns);
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_looks_where_the_cpu_was_lost() {
+    fn a_thread_does_not_poll_after_it_lost_the_cpu() {
         let mut spin = Spin::new(Wake::Adaptive);
         let mut now_ns = 1_000_000;
         spin.turned(false, now_ns);

@@ -13,13 +13,14 @@ use dafs_dat::connections::{ConnectionLimits, Connections};
 use dafs_dat::iwarp::{IwarpConfig, limits};
 use dafs_dat::shm::{ShmAdapter, ShmConfig};
 use dafs_dat::{Adapter, Address, Event, Instant};
+use dafs_mem::Mutex;
 use raw::{Node, Raw, WORDS, request};
 use rustix::fs::SealFlags;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::fs::File;
 use std::io::Write;
 use std::os::fd::{AsFd, AsRawFd};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::MutexGuard;
 use std::time::Duration;
 
 const LIMITS: ConnectionLimits = ConnectionLimits { total: 100, per_address: 100 };
@@ -37,7 +38,7 @@ struct Limit {
 impl Limit {
     fn new() -> Self {
         static ALONE: Mutex<()> = Mutex::new(());
-        let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+        let alone = ALONE.lock();
         Self { before: getrlimit(Resource::Nofile), filling: Vec::new(), _alone: alone }
     }
 

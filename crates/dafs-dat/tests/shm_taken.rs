@@ -26,7 +26,7 @@ fn sockets() -> Vec<RawFd> {
 }
 
 #[test]
-fn who_goes_to_sleep_has_looked_whether_it_can_be_woken() {
+fn a_thread_checks_its_wake_up_before_it_sleeps() {
     let mut pair = Pair::new(ShmConfig { guarded: true, ..ShmConfig::default() });
     let memory = pair.left_memory(64, Access::all(), true);
     let target = pair.right_memory(64, Access::all(), true);

@@ -12,7 +12,7 @@ mod ops;
 #[path = "../../dafs-nfs/tests/worlds/server.rs"]
 mod server;
 
-use dafs_rpc::{BackCall, BackError};
+use dafs_rpc::{CallbackError, CallbackRequest};
 use dafs_wire::nfs4::*;
 use dafs_wire::xdr::{Decode, Decoder, Encode, Encoder};
 use model::Model;
@@ -41,7 +41,7 @@ struct World<'a> {
     clients: [Client; CLIENTS],
     known: Known,
     model: Model,
-    calls: Vec<(u32, BackCall)>,
+    calls: Vec<(u32, CallbackRequest)>,
     sent: HashMap<u32, (usize, Vec<u8>)>,
     xid: u32,
     /// Results of the last request that was answered.
@@ -195,9 +195,9 @@ impl World<'_> {
         let raw;
         let good;
         let result = match self.input.below(8) {
-            0 => Err(BackError::TimedOut),
-            1 => Err(BackError::Disconnected),
-            2 => Err(BackError::Malformed),
+            0 => Err(CallbackError::TimedOut),
+            1 => Err(CallbackError::Disconnected),
+            2 => Err(CallbackError::Malformed),
             3 => {
                 raw = self.input.bytes(64);
                 Ok(raw)
@@ -292,7 +292,7 @@ fn decode_last(answer: &[u8]) -> Option<ResultBody<'_>> {
 }
 
 /// A client's reply to a callback.
-fn answer_to(call: &BackCall, sequence: Status, operation: Status) -> Vec<u8> {
+fn answer_to(call: &CallbackRequest, sequence: Status, operation: Status) -> Vec<u8> {
     let mut d = Decoder::new(&call.args);
     let head = CbCompoundArgs::decode(&mut d).unwrap();
     let CbOp::Sequence(args) = CbOp::decode(&mut d).unwrap() else { panic!("no CB_SEQUENCE") };

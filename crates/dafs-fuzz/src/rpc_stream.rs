@@ -5,8 +5,8 @@
 
 use dafs_rpc::server::Config;
 use dafs_rpc::{
-    AcceptStatus, BackCall, BackError, Call, ConnectionId, Handled, Handler, LocalConnection,
-    LocalReactor, Reply,
+    AcceptStatus, Call, CallbackError, CallbackRequest, ConnectionId, Handled, Handler,
+    LocalConnection, LocalReactor, Reply,
 };
 
 /// Does whatever the procedure says.
@@ -35,8 +35,8 @@ impl Handler for Anything {
                 self.calls_back += 1;
                 let (program, version, procedure, token) = (1, 1, 1, 7);
                 let (auth_sys, args) = (None, Vec::new());
-                let back = BackCall { program, version, procedure, auth_sys, args, token };
-                call.connection().call_back(back);
+                let back = CallbackRequest { program, version, procedure, auth_sys, args, token };
+                call.connection().send_callback(back);
                 Reply::new().into()
             }
             4 => {
@@ -53,7 +53,7 @@ impl Handler for Anything {
         }
     }
 
-    fn back_reply(&mut self, _: ConnectionId, token: u64, _: Result<&[u8], BackError>) {
+    fn back_reply(&mut self, _: ConnectionId, token: u64, _: Result<&[u8], CallbackError>) {
         assert_eq!(token, 7);
         self.back_replies += 1;
     }

@@ -129,7 +129,7 @@ pub fn run(bytes: &[u8]) {
         while let Ok(payload) = decoder.payload(usize::MAX) {
             match payload {
                 Payload::Here(data) => assert!(data.len() <= results.len()),
-                Payload::Apart(apart) => assert!(apart.len <= MEMORY_BYTES),
+                Payload::Moved(moved) => assert!(moved.len <= MEMORY_BYTES),
             }
         }
     }

@@ -19,8 +19,8 @@ pub fn run(data: &[u8]) {
             assert_eq!(encoded(&header), data[..len]);
             assert_eq!(header.encoded_bytes(), len);
             if let Body::Message(chunks) | Body::NoMessage(chunks) = header.body {
-                let apart = chunks.writes.iter().chain(&chunks.reply);
-                let named = apart.map(|chunk| 1 + chunk.segments.len()).sum::<usize>();
+                let moved = chunks.writes.iter().chain(&chunks.reply);
+                let named = moved.map(|chunk| 1 + chunk.segments.len()).sum::<usize>();
                 assert!(chunks.reads.len() + named <= limits::SEGMENTS_MAX);
             }
         }

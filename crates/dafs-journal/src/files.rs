@@ -7,6 +7,7 @@
 
 use crate::disk::Disk;
 use crate::limits::PATIENCE_MAX;
+use dafs_mem::Mutex;
 use dafs_store::own;
 use rustix::fs::FlockOperation;
 use std::collections::BTreeMap;
@@ -14,8 +15,8 @@ use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 const PREFIX: &str = "segment-";
@@ -96,7 +97,7 @@ impl FileDisk {
     }
 
     fn files(&self) -> std::sync::MutexGuard<'_, BTreeMap<u64, Arc<File>>> {
-        self.files.lock().unwrap_or_else(PoisonError::into_inner)
+        self.files.lock()
     }
 
     fn file(&self, segment: u64) -> io::Result<Arc<File>> {

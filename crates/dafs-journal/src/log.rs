@@ -13,10 +13,11 @@ use crate::disk::{Disk, Spawn};
 use crate::error::LogFailed;
 use crate::format::{HEADER_BYTES, Header, KEY_BYTES, Kind, Record, Seal};
 use crate::limits::BUFFER_SPARE_BYTES_MAX;
+use dafs_mem::{Condvar, Mutex};
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard};
 
 /// Called once, under no lock, when the requested records are stable, or cannot be made stable.
 pub type Done = Box<dyn FnOnce(Result<(), LogFailed>) + Send>;
@@ -112,11 +113,6 @@ pub struct Log {
     segments: AtomicU64,
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Only assertions can panic under a lock here, and the state in memory is whole.
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// Calls the disk. After a panic, as after an error, the effect of the call is not known.
 fn tried(call: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
     let mistake = |_| Err(io::Error::other("a mistake in the server"));
@@ -170,7 +166,7 @@ impl Log {
             waiters: AtomicU64::new(0),
             segments: AtomicU64::new(0),
         });
-        log.new_segment(&mut lock(&log.state), live);
+        log.new_segment(&mut log.state.lock(), live);
         log.sync_now()?;
         log.make_spare();
         Ok(log)
@@ -181,7 +177,7 @@ impl Log {
     /// covered it. The caller must not append records longer than
     /// [`RECORD_BYTES_MAX`](crate::RECORD_BYTES_MAX).
     pub fn append(&self, payload: &[u8]) -> Appended {
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         let sequence = self.put(&mut state, Kind::Record, payload);
         self.records.fetch_add(1, Ordering::Relaxed);
         let room = state.offset - state.checkpoint_end;
@@ -193,7 +189,7 @@ impl Log {
     /// Begins a new segment with `live`, all live records so far. The caller excludes appends
     /// meanwhile.
     pub fn rotate(self: &Arc<Self>, live: &mut dyn Iterator<Item = &[u8]>) {
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         let old = state.segment;
         self.new_segment(&mut state, live);
         state.obsolete.push(old);
@@ -247,7 +243,7 @@ impl Log {
         if self.is_written(sequence) {
             return Ok(());
         }
-        let mut io = lock(&self.io);
+        let mut io = self.io.lock();
         match self.is_written(sequence) {
             true => Ok(()),
             false => self.write_pending(&mut io),
@@ -261,11 +257,11 @@ impl Log {
 
     /// True if the disk has failed, so that no more records are kept.
     pub fn has_failed(&self) -> bool {
-        lock(&self.state).failed
+        self.state.lock().failed
     }
 
     fn write_pending(&self, io: &mut Io) -> Result<(), LogFailed> {
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         if state.failed {
             return Err(LogFailed);
         }
@@ -283,7 +279,7 @@ impl Log {
                 io.dirty.push(chunk.segment);
             }
         }
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         if let Err(error) = done {
             self.fail(&mut state, "written", &error);
             return Err(LogFailed);
@@ -300,8 +296,8 @@ impl Log {
 
     /// Makes a segment if it does not exist yet.
     fn need_segment(&self, segment: u64) -> io::Result<()> {
-        let _maker = lock(&self.maker);
-        if lock(&self.state).spare.take_if(|spare| *spare == segment).is_some() {
+        let _maker = self.maker.lock();
+        if self.state.lock().spare.take_if(|spare| *spare == segment).is_some() {
             return Ok(());
         }
         self.disk.make(segment, self.segment_bytes)
@@ -318,7 +314,7 @@ impl Log {
     /// Makes all records up to `sequence` stable, together with those of other waiters, and then
     /// calls `done`.
     pub fn sync_soon(self: &Arc<Self>, sequence: u64, done: Done) {
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         // A record that was not appended is not waited for.
         let sequence = sequence.min(state.next - 1);
         let outcome = match (state.failed, state.stable >= sequence) {
@@ -348,7 +344,7 @@ impl Log {
 
     fn sync_job(self: &Arc<Self>) {
         loop {
-            let mut state = lock(&self.state);
+            let mut state = self.state.lock();
             if state.waiters.is_empty() && !state.sync_wanted {
                 state.syncing = false;
                 return;
@@ -357,7 +353,7 @@ impl Log {
             state.sync_wanted = false;
             drop(state);
             let outcome = self.sync_now();
-            let mut state = lock(&self.state);
+            let mut state = self.state.lock();
             let stable = if outcome.is_ok() { state.stable } else { u64::MAX };
             let waiters = std::mem::take(&mut state.waiters);
             let (told, rest): (Vec<_>, Vec<_>) =
@@ -382,9 +378,8 @@ impl Log {
             return state;
         }
         state.gathers = Some(wanted);
-        let waited =
+        (state, _) =
             self.gathered.wait_timeout_while(state, patience, |state| state.gathers.is_some());
-        (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
         state.gathers = None;
         state
     }
@@ -399,7 +394,7 @@ impl Log {
         if self.is_stable(sequence) {
             return Ok(());
         }
-        let sync = lock(&self.sync);
+        let sync = self.sync.lock();
         match self.is_stable(sequence) {
             true => Ok(()),
             false => self.sync_all(&sync),
@@ -413,7 +408,7 @@ impl Log {
 
     /// The number up to which all records are stable.
     pub fn stable(&self) -> u64 {
-        lock(&self.state).stable
+        self.state.lock().stable
     }
 
     /// Makes all earlier records stable, and waits for that.
@@ -421,11 +416,11 @@ impl Log {
     /// # Errors
     /// The disk has failed, now or earlier.
     pub fn sync_now(&self) -> Result<(), LogFailed> {
-        self.sync_all(&lock(&self.sync))
+        self.sync_all(&self.sync.lock())
     }
 
     fn sync_all(&self, _sync: &MutexGuard<'_, ()>) -> Result<(), LogFailed> {
-        let mut io = lock(&self.io);
+        let mut io = self.io.lock();
         self.write_pending(&mut io)?;
         let dirty = std::mem::take(&mut io.dirty);
         let written = self.written.load(Ordering::Acquire);
@@ -433,7 +428,7 @@ impl Log {
         drop(io);
         self.syncs.fetch_add(1, Ordering::Relaxed);
         let synced = tried(|| dirty.iter().try_for_each(|&segment| self.disk.sync(segment)));
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         if let Err(error) = synced {
             self.fail(&mut state, "made stable", &error);
             return Err(LogFailed);
@@ -467,13 +462,13 @@ impl Log {
         state.confirmed = self.put(&mut state, Kind::Confirmation, &[]);
         drop(state);
         // Later callers get the error. The records of this sync are stable.
-        let _ = self.write_pending(&mut lock(&self.io));
+        let _ = self.write_pending(&mut self.io.lock());
     }
 
     /// Makes the next segment in advance.
     fn make_spare(&self) {
-        let _maker = lock(&self.maker);
-        let state = lock(&self.state);
+        let _maker = self.maker.lock();
+        let state = self.state.lock();
         // The writer of that segment takes `maker` first.
         let next = state.segment + 1;
         if state.failed || state.spare == Some(next) {
@@ -481,7 +476,7 @@ impl Log {
         }
         drop(state);
         match tried(|| self.disk.make(next, self.segment_bytes)) {
-            Ok(()) => lock(&self.state).spare = Some(next),
+            Ok(()) => self.state.lock().spare = Some(next),
             // The writer that needs it retries, and fails if it still cannot be made.
             Err(error) => {
                 let segment = self.disk.name(next);

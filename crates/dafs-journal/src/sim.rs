@@ -5,9 +5,10 @@
 //! * Writes become stable in sectors, each wholly or not at all, in any order.
 
 use crate::disk::Disk;
+use dafs_mem::Mutex;
 use std::collections::BTreeMap;
 use std::io;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::MutexGuard;
 
 /// The unit of an atomic write to the device, in bytes.
 pub const SECTOR_BYTES: usize = 512;
@@ -44,15 +45,11 @@ impl SimDisk {
 
     /// Changes the key of the records' checksums.
     pub fn change_key(&self, key: [u8; 16]) {
-        self.lock().key = key;
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock().key = key;
     }
 
     fn enter(&self) -> io::Result<MutexGuard<'_, State>> {
-        let mut state = self.lock();
+        let mut state = self.0.lock();
         state.calls += 1;
         if state.fail_after.is_some_and(|after| state.calls > after) {
             return Err(io::Error::other("the simulated disk fails"));
@@ -63,7 +60,7 @@ impl SimDisk {
     /// Cuts the power: each unstable sector, and each removal, survives only if `lasts` returns
     /// true.
     pub fn cut_power(&self, lasts: &mut dyn FnMut() -> bool) {
-        let mut state = self.lock();
+        let mut state = self.0.lock();
         for segment in state.segments.values_mut() {
             let mut dirty = std::mem::take(&mut segment.dirty);
             dirty.sort_unstable();
@@ -87,18 +84,18 @@ impl SimDisk {
 
     /// Makes every call fail after `calls` more of them. `None` ends that.
     pub fn fail_after(&self, calls: Option<u64>) {
-        let mut state = self.lock();
+        let mut state = self.0.lock();
         state.fail_after = calls.map(|calls| state.calls + calls);
     }
 
     /// The number of syncs.
     pub fn syncs(&self) -> u64 {
-        self.lock().syncs
+        self.0.lock().syncs
     }
 
     /// Damages the content of a segment. Makes the segment if it is missing.
     pub fn tamper(&self, segment: u64, change: impl FnOnce(&mut Vec<u8>)) {
-        let mut state = self.lock();
+        let mut state = self.0.lock();
         let segment = state.segments.entry(segment).or_default();
         change(&mut segment.content);
         segment.stable = segment.content.clone();
@@ -107,7 +104,7 @@ impl SimDisk {
 
     /// Removes a segment, to simulate a loss.
     pub fn lose(&self, segment: u64) {
-        self.lock().segments.remove(&segment);
+        self.0.lock().segments.remove(&segment);
     }
 }
 
@@ -128,7 +125,7 @@ fn missing() -> io::Error {
 
 impl Disk for SimDisk {
     fn key(&self) -> [u8; 16] {
-        self.lock().key
+        self.0.lock().key
     }
 
     fn list(&self) -> io::Result<Vec<u64>> {

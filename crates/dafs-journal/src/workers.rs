@@ -5,12 +5,13 @@
 //!   it drops the guard, also in a panic.
 
 use crate::disk::Spawn;
+use dafs_mem::Mutex;
 use std::cell::RefCell;
 use std::io;
 use std::marker::PhantomData;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
 type Job = Box<dyn FnOnce() + Send>;
@@ -47,7 +48,7 @@ impl Drop for HeldJobs {
 }
 
 fn hand_over(jobs: &Jobs, job: Job) {
-    let sender = jobs.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    let sender = jobs.lock().clone();
     match sender {
         Some(sender) => {
             if let Err(refused) = sender.send(job) {
@@ -78,7 +79,7 @@ impl Workers {
             let queue = queue.clone();
             let work = move || {
                 loop {
-                    let job = queue.lock().unwrap_or_else(PoisonError::into_inner).recv();
+                    let job = queue.lock().recv();
                     let Ok(job) = job else { return };
                     // A panic in one job must not end the thread.
                     let _ = catch_unwind(AssertUnwindSafe(job));
@@ -112,7 +113,7 @@ impl Workers {
 impl Drop for Workers {
     fn drop(&mut self) {
         if let Some(jobs) = self.jobs.take() {
-            jobs.lock().unwrap_or_else(PoisonError::into_inner).take();
+            jobs.lock().take();
         }
         for thread in self.threads.drain(..) {
             // A panic was reported already.

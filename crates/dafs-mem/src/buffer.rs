@@ -1,6 +1,6 @@
 //! Owned, page-aligned memory for transfers.
 
-use crate::checked::{CheckedSlice, Lack, Losses};
+use crate::checked::{CheckedSlice, FailedAccess, Losses};
 use crate::volatile::VolatileSlice;
 use std::any::Any;
 use std::io;
@@ -101,7 +101,7 @@ impl Buffer {
     }
 
     /// True if the memory belongs to the application, which may unmap it.
-    pub fn may_go(&self) -> bool {
+    pub fn may_be_unmapped(&self) -> bool {
         self.losses.is_some()
     }
 
@@ -121,9 +121,9 @@ impl Buffer {
         self.losses.as_ref().is_some_and(|losses| losses.has_unreadable(&range, before))
     }
 
-    pub(crate) fn lost(&self, range: Range<usize>, lack: Lack) {
+    pub(crate) fn lost(&self, range: Range<usize>, access: FailedAccess) {
         if let Some(losses) = &self.losses {
-            losses.add(range, lack);
+            losses.add(range, access);
         }
     }
 }

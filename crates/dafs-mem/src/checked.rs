@@ -9,24 +9,24 @@
 use crate::buffer::Buffer;
 use crate::copies::{Site, record};
 use crate::guard::{self, Ours};
+use crate::sync::Mutex;
 use crate::volatile::VolatileSlice;
 use std::mem::MaybeUninit;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// The memory is missing, or does not allow the access: an application has unmapped it, made it
 /// read-only, or cut the file behind it while it was in use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Gone;
+pub struct Inaccessible;
 
-impl std::fmt::Display for Gone {
+impl std::fmt::Display for Inaccessible {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("memory of the application was unmapped or made read-only while it was in use")
     }
 }
 
-impl std::error::Error for Gone {}
+impl std::error::Error for Inaccessible {}
 
 /// A view of memory with a known owner.
 #[derive(Debug, Clone, Copy)]
@@ -102,8 +102,8 @@ impl<'a> CheckedSlice<'a> {
     /// Copies to memory of the library's own, up to the shorter length. Returns the bytes copied.
     ///
     /// # Errors
-    /// [`Gone`]. Then any part of the target has changed.
-    pub fn copy_to(&self, target: VolatileSlice<'_>, site: Site) -> Result<usize, Gone> {
+    /// [`Inaccessible`]. Then any part of the target has changed.
+    pub fn copy_to(&self, target: VolatileSlice<'_>, site: Site) -> Result<usize, Inaccessible> {
         let len = self.len().min(target.len());
         match self.whose {
             Whose::Ours => return Ok(target.copy_from_volatile(self.view, site)),
@@ -112,7 +112,7 @@ impl<'a> CheckedSlice<'a> {
                 // belongs to the application or is missing.
                 let done =
                     unsafe { guard::copy(target.as_ptr(), self.view.as_ptr(), len, Ours::Target) };
-                self.judge_read(done)?;
+                self.check_read(done)?;
             }
         }
         record(site, len);
@@ -122,8 +122,8 @@ impl<'a> CheckedSlice<'a> {
     /// Copies from memory of the library's own, up to the shorter length. Returns the bytes copied.
     ///
     /// # Errors
-    /// [`Gone`]. Then any part of the memory has changed.
-    pub fn copy_from(&self, source: VolatileSlice<'_>, site: Site) -> Result<usize, Gone> {
+    /// [`Inaccessible`]. Then any part of the memory has changed.
+    pub fn copy_from(&self, source: VolatileSlice<'_>, site: Site) -> Result<usize, Inaccessible> {
         let len = self.len().min(source.len());
         match self.whose {
             Whose::Ours => return Ok(self.view.copy_from_volatile(source, site)),
@@ -132,8 +132,8 @@ impl<'a> CheckedSlice<'a> {
                 let done =
                     unsafe { guard::copy(self.view.as_ptr(), source.as_ptr(), len, Ours::Source) };
                 if !done {
-                    self.note_gone();
-                    return Err(Gone);
+                    self.note_inaccessible();
+                    return Err(Inaccessible);
                 }
             }
         }
@@ -144,8 +144,8 @@ impl<'a> CheckedSlice<'a> {
     /// Does [`VolatileSlice::scan`].
     ///
     /// # Errors
-    /// [`Gone`]. Then `look` has seen the bytes before the missing ones.
-    pub fn scan(&self, mut look: impl FnMut(&[u8])) -> Result<(), Gone> {
+    /// [`Inaccessible`]. Then `look` has seen the bytes before the missing ones.
+    pub fn scan(&self, mut look: impl FnMut(&[u8])) -> Result<(), Inaccessible> {
         const PIECE_BYTES: usize = 4096;
         if let Whose::Ours = self.whose {
             self.view.scan(look);
@@ -157,7 +157,7 @@ impl<'a> CheckedSlice<'a> {
             let len = PIECE_BYTES.min(self.len() - at);
             let from = self.view.as_ptr().wrapping_add(at);
             // SAFETY: `piece` is as long; the other side is as in `copy_to`.
-            self.judge_read(unsafe { guard::copy(own, from, len, Ours::Target) })?;
+            self.check_read(unsafe { guard::copy(own, from, len, Ours::Target) })?;
             // SAFETY: `piece` is ours alone, and the copy was made to its end.
             look(unsafe { std::slice::from_raw_parts(own, len) });
         }
@@ -167,8 +167,8 @@ impl<'a> CheckedSlice<'a> {
     /// Returns a private copy of the bytes.
     ///
     /// # Errors
-    /// [`Gone`]
-    pub fn to_vec(&self, site: Site) -> Result<Vec<u8>, Gone> {
+    /// [`Inaccessible`]
+    pub fn to_vec(&self, site: Site) -> Result<Vec<u8>, Inaccessible> {
         let mut bytes = vec![0; self.len()];
         self.copy_to(VolatileSlice::from_mut(&mut bytes), site)?;
         Ok(bytes)
@@ -178,8 +178,8 @@ impl<'a> CheckedSlice<'a> {
     /// application that a system call did not find.
     ///
     /// # Errors
-    /// [`Gone`]
-    pub fn look(&self) -> Result<(), Gone> {
+    /// [`Inaccessible`]
+    pub fn look(&self) -> Result<(), Inaccessible> {
         match self.whose {
             Whose::Ours => Ok(()),
             Whose::Callers | Whose::Registered(_) => self.scan(|_| {}),
@@ -187,37 +187,37 @@ impl<'a> CheckedSlice<'a> {
     }
 
     /// Records that the memory could not be written to, and checks if it can be read.
-    pub fn note_gone(&self) {
+    pub fn note_inaccessible(&self) {
         // It can be read and not written, or is mapped again.
         if self.look().is_ok() {
-            self.lose(Lack::Writing);
+            self.lose(FailedAccess::Writing);
         }
     }
 
     /// True if it belongs to the application, which may unmap it.
-    pub fn may_go(&self) -> bool {
+    pub fn may_be_unmapped(&self) -> bool {
         !matches!(self.whose, Whose::Ours)
     }
 
-    fn judge_read(&self, is_there: bool) -> Result<(), Gone> {
+    fn check_read(&self, is_there: bool) -> Result<(), Inaccessible> {
         if is_there {
             return Ok(());
         }
-        self.lose(Lack::Reading);
-        Err(Gone)
+        self.lose(FailedAccess::Reading);
+        Err(Inaccessible)
     }
 
-    fn lose(&self, lack: Lack) {
+    fn lose(&self, access: FailedAccess) {
         if let Whose::Registered(buffer) = self.whose {
             let start = self.view.as_ptr() as usize - buffer.as_ptr() as usize;
-            buffer.lost(start..start + self.len(), lack);
+            buffer.lost(start..start + self.len(), access);
         }
     }
 }
 
 /// The access that missing memory did not allow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Lack {
+pub(crate) enum FailedAccess {
     /// A read, and so a write neither.
     Reading,
     /// A write. It can be read.
@@ -245,12 +245,12 @@ impl Losses {
         self.count.load(Ordering::Acquire)
     }
 
-    pub(crate) fn add(&self, range: Range<usize>, lack: Lack) {
-        let mut lists = self.lists();
+    pub(crate) fn add(&self, range: Range<usize>, access: FailedAccess) {
+        let mut lists = self.lists.lock();
         let number = self.count() + 1;
-        match lack {
-            Lack::Reading => lists.unreadable.add(range, number),
-            Lack::Writing => lists.unwritable.add(range, number),
+        match access {
+            FailedAccess::Reading => lists.unreadable.add(range, number),
+            FailedAccess::Writing => lists.unwritable.add(range, number),
         }
         self.count.store(number, Ordering::Release);
     }
@@ -260,17 +260,13 @@ impl Losses {
         if self.count() <= before {
             return false;
         }
-        let lists = self.lists();
+        let lists = self.lists.lock();
         lists.unreadable.has(range, before) || lists.unwritable.has(range, before)
     }
 
     /// Does [`has`](Self::has) for memory that could not be read.
     pub(crate) fn has_unreadable(&self, range: &Range<usize>, before: u64) -> bool {
-        self.count() > before && self.lists().unreadable.has(range, before)
-    }
-
-    fn lists(&self) -> MutexGuard<'_, Lists> {
-        self.lists.lock().unwrap_or_else(PoisonError::into_inner)
+        self.count() > before && self.lists.lock().unreadable.has(range, before)
     }
 }
 
@@ -333,7 +329,7 @@ mod tests {
     #[test]
     fn losses_are_told_apart_and_never_forgotten() {
         let losses = Losses::default();
-        let lose = |range| losses.add(range, Lack::Reading);
+        let lose = |range| losses.add(range, FailedAccess::Reading);
         lose(10..20);
         let then = losses.count();
         lose(30..40);
@@ -345,7 +341,7 @@ mod tests {
         assert!(losses.has(&(10..11), 0) && losses.has(&(35..36), 0));
         let all = losses.count();
         assert!(!losses.has(&(0..10_000), all));
-        assert!(losses.lists().unreadable.0.len() <= LOSSES_MAX);
+        assert!(losses.lists.lock().unreadable.0.len() <= LOSSES_MAX);
     }
 
     #[test]
@@ -353,8 +349,8 @@ mod tests {
         const FAR: usize = 1 << 30;
         let losses = Losses::default();
         for at in (0..4 * LOSSES_MAX).map(|number| number * 16) {
-            losses.add(at..at + 16, Lack::Reading);
-            losses.add(FAR + at..FAR + at + 16, Lack::Writing);
+            losses.add(at..at + 16, FailedAccess::Reading);
+            losses.add(FAR + at..FAR + at + 16, FailedAccess::Writing);
         }
         assert!(losses.has(&(0..1), 0) && losses.has(&(FAR..FAR + 1), 0));
         let end = 4 * LOSSES_MAX * 16;
@@ -363,18 +359,18 @@ mod tests {
     }
 
     #[test]
-    fn what_is_lost_again_is_lost_anew_and_what_is_beside_it_is_not() {
+    fn a_second_loss_counts_anew_for_its_range_only() {
         let losses = Losses::default();
-        losses.add(10..20, Lack::Reading);
-        losses.add(14..16, Lack::Writing);
+        losses.add(10..20, FailedAccess::Reading);
+        losses.add(14..16, FailedAccess::Writing);
         assert!(!losses.has_unreadable(&(0..100), 1), "it can be read");
-        losses.add(14..16, Lack::Reading);
+        losses.add(14..16, FailedAccess::Reading);
         assert!(losses.has(&(15..16), 2) && !losses.has(&(10..14), 2) && losses.has(&(10..14), 0));
         assert!(!losses.has(&(16..20), 2) && losses.has(&(16..17), 0) && !losses.has(&(20..30), 0));
-        losses.add(12..30, Lack::Reading);
+        losses.add(12..30, FailedAccess::Reading);
         assert!(losses.has_unreadable(&(19..20), 3) && !losses.has(&(10..12), 3));
         assert!(losses.has(&(10..12), 0) && losses.has(&(29..30), 3));
-        assert_eq!(losses.lists().unreadable.0, [(1, 10..12), (4, 12..30)]);
+        assert_eq!(losses.lists.lock().unreadable.0, [(1, 10..12), (4, 12..30)]);
     }
 
     #[test]
@@ -391,19 +387,19 @@ mod tests {
         let part = |at, len| borrowed.checked(at, len).unwrap();
         assert_eq!(part(0, 3 * 4096).copy_from(own, Site::Inspect), Ok(3 * 4096));
         assert_eq!(borrowed.losses(), 0);
-        assert_eq!(part(2 * 4096, 8192).copy_to(own, Site::Inspect), Err(Gone));
-        assert_eq!(part(3 * 4096, 1).scan(|_| {}), Err(Gone));
+        assert_eq!(part(2 * 4096, 8192).copy_to(own, Site::Inspect), Err(Inaccessible));
+        assert_eq!(part(3 * 4096, 1).scan(|_| {}), Err(Inaccessible));
         assert!(borrowed.is_lost(0..2 * 4096 + 1, 0) && !borrowed.is_lost(0..2 * 4096, 0));
         assert!(borrowed.is_lost(3 * 4096..4 * 4096, 1));
         assert!(!borrowed.is_lost(0..4 * 4096, borrowed.losses()));
         let then = borrowed.losses();
-        assert_eq!(part(3 * 4096, 1).copy_from(own, Site::Inspect), Err(Gone));
+        assert_eq!(part(3 * 4096, 1).copy_from(own, Site::Inspect), Err(Inaccessible));
         assert!(borrowed.is_unreadable(3 * 4096..4 * 4096, then));
         // SAFETY: as above.
         assert_eq!(unsafe { libc::mprotect(last, 4096, libc::PROT_READ) }, 0);
         assert_eq!(part(3 * 4096, 4096).to_vec(Site::Inspect), Ok(vec![0; 4096]));
         let then = borrowed.losses();
-        assert_eq!(part(3 * 4096, 1).copy_from(own, Site::Inspect), Err(Gone));
+        assert_eq!(part(3 * 4096, 1).copy_from(own, Site::Inspect), Err(Inaccessible));
         assert!(borrowed.is_lost(3 * 4096..4 * 4096, then));
         assert!(!borrowed.is_unreadable(3 * 4096..4 * 4096, then));
     }

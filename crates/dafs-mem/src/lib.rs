@@ -23,7 +23,7 @@ mod table;
 mod volatile;
 
 pub use buffer::{Buffer, PAGE_BYTES};
-pub use checked::{CheckedSlice, Gone};
+pub use checked::{CheckedSlice, Inaccessible};
 pub use copies::{CopyCount, Site, copied_bytes, copies, count_copy};
 pub use guard::prepare_copies;
 pub use io::{IOV_COUNT_MAX, preadv2, pwritev2, readv, recvmsg, sendmsg, writev};

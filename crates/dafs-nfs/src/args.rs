@@ -7,22 +7,22 @@
 use crate::io;
 use dafs_mem::{Site, VolatileSlice};
 use dafs_rpc::{Call, OwnedArgs, Reply};
-use dafs_wire::xdr::{Apart, Decoder, Payload};
+use dafs_wire::xdr::{Decoder, MovedData, Payload};
 use std::borrow::Cow;
 use std::hash::Hasher;
 
 /// The parts of a call besides its arguments.
 pub(crate) trait Beside {
     /// Returns data that the transport has moved separately.
-    fn data(&self, apart: &Apart) -> Option<VolatileSlice<'_>>;
+    fn data(&self, moved: &MovedData) -> Option<VolatileSlice<'_>>;
 
     /// Returns an empty reply that places bulk data where the caller wants it.
     fn reply(&self) -> Reply;
 }
 
 impl Beside for Call<'_> {
-    fn data(&self, apart: &Apart) -> Option<VolatileSlice<'_>> {
-        Call::data(self, apart)
+    fn data(&self, moved: &MovedData) -> Option<VolatileSlice<'_>> {
+        Call::data(self, moved)
     }
 
     fn reply(&self) -> Reply {
@@ -31,8 +31,8 @@ impl Beside for Call<'_> {
 }
 
 impl Beside for OwnedArgs {
-    fn data(&self, apart: &Apart) -> Option<VolatileSlice<'_>> {
-        OwnedArgs::data(self, apart)
+    fn data(&self, moved: &MovedData) -> Option<VolatileSlice<'_>> {
+        OwnedArgs::data(self, moved)
     }
 
     fn reply(&self) -> Reply {
@@ -90,7 +90,7 @@ impl<'a> Args<'a> {
     pub(crate) fn view(&self, payload: Payload<'a>) -> Option<VolatileSlice<'a>> {
         match payload {
             Payload::Here(data) => Some(io::source(data)),
-            Payload::Apart(apart) => self.beside?.data(&apart),
+            Payload::Moved(moved) => self.beside?.data(&moved),
         }
     }
 
@@ -98,15 +98,16 @@ impl<'a> Args<'a> {
     pub(crate) fn text(&self, payload: Payload<'a>) -> Option<Cow<'a, [u8]>> {
         match payload {
             Payload::Here(text) => Some(Cow::Borrowed(text)),
-            Payload::Apart(_) => Some(Cow::Owned(self.view(payload)?.to_vec(Site::NfsText))),
+            Payload::Moved(_) => Some(Cow::Owned(self.view(payload)?.to_vec(Site::NfsText))),
         }
     }
 
     /// Adds to a digest the two ends of all data that was moved out, up to `sample_bytes` each. The
     /// length of the data is part of the stream.
     pub(crate) fn sample_apart(&self, hasher: &mut impl Hasher, sample_bytes: usize) {
-        for (index, item) in self.decoder.apart().iter().enumerate() {
-            let data = self.beside.and_then(|beside| beside.data(&Apart { index, len: item.len }));
+        for (index, item) in self.decoder.moved().iter().enumerate() {
+            let data =
+                self.beside.and_then(|beside| beside.data(&MovedData { index, len: item.len }));
             let Some(data) = data else { continue };
             let part = sample_bytes.min(data.len());
             for at in [0, data.len() - part] {

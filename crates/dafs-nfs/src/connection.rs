@@ -5,7 +5,7 @@
 
 use crate::listings::Listings;
 use crate::v4::session::{NfsClient, Session};
-use dafs_rpc::{BackCall, ConnectionRef};
+use dafs_rpc::{CallbackRequest, ConnectionRef};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
@@ -59,8 +59,8 @@ impl Connection {
     }
 
     /// Sends a call to the client. Never waits.
-    pub(crate) fn call_back(&self, call: BackCall) {
-        self.reference.call_back(call);
+    pub(crate) fn send_callback(&self, call: CallbackRequest) {
+        self.reference.send_callback(call);
     }
 
     /// Records that a client's callbacks may use it.

@@ -17,8 +17,8 @@ use crate::v4::compound::end::Parked;
 use crate::v4::compound::engine::{self, Answer};
 use dafs_mem::Shrinking as _;
 use dafs_rpc::{
-    AcceptStatus, AuthStatus, BackError, Call, ConnectionId, Credential, Groups, Handled, Handler,
-    OwnedArgs, RejectStatus, Rejection, Reply, Responder, VersionRange,
+    AcceptStatus, AuthStatus, Call, CallbackError, ConnectionId, Credential, Groups, Handled,
+    Handler, OwnedArgs, RejectStatus, Rejection, Reply, Responder, VersionRange,
 };
 use dafs_service::{Owner, Place};
 use dafs_store::Wait;
@@ -193,7 +193,7 @@ impl Handler for NfsHandler {
         }
     }
 
-    fn takes_apart(&self, program: u32, version: u32, procedure: u32) -> bool {
+    fn takes_moved_data(&self, program: u32, version: u32, procedure: u32) -> bool {
         match (program, version) {
             (nfs4::limits::PROGRAM, nfs4::limits::VERSION) => {
                 procedure == nfs4::limits::PROCEDURE_COMPOUND
@@ -207,7 +207,7 @@ impl Handler for NfsHandler {
         &mut self,
         _connection: ConnectionId,
         token: u64,
-        result: Result<&[u8], BackError>,
+        result: Result<&[u8], CallbackError>,
     ) {
         self.shared.back_reply(token, result);
     }
@@ -261,7 +261,7 @@ fn call_bytes(call: &Call<'_>) -> usize {
         Credential::Sys(sys) => 5 * 4 + padded(sys.machine.len()) + 4 * sys.groups.len(),
         _ => 0,
     };
-    let apart = call.decoder().apart().iter();
-    let moved = apart.fold(0, |sum: usize, item| sum.saturating_add(padded(item.len)));
+    let moved = call.decoder().moved().iter();
+    let moved = moved.fold(0, |sum: usize, item| sum.saturating_add(padded(item.len)));
     (head + credential + call.args.len()).saturating_add(moved)
 }

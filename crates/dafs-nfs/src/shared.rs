@@ -15,7 +15,7 @@ use crate::v4::callback::{BackCredential, Callback, CallbackReport, Callbacks, T
 use crate::v4::journal::session_key;
 use crate::v4::ops::offload::Copies;
 use crate::v4::session::{NfsClient, Session, SessionTable};
-use dafs_rpc::BackError;
+use dafs_rpc::CallbackError;
 use dafs_service::{
     AttrAnswer, ClientKey, DataRole, Export, Flavour, Front, Handle, Job, Place, Pool, Service,
     StateRef, WriteVerifier,
@@ -330,7 +330,7 @@ impl NfsShared {
     }
 
     /// Handles the reply to a callback.
-    pub(crate) fn back_reply(&self, token: u64, result: Result<&[u8], BackError>) {
+    pub(crate) fn back_reply(&self, token: u64, result: Result<&[u8], CallbackError>) {
         let now_ns = self.now_ns.load(Ordering::Relaxed);
         let Some(client) = self.tokens.take(token) else { return };
         if let Err(error) = result {

@@ -5,9 +5,9 @@
 //! * Every callback completes exactly once, at the latest when the connection ends.
 
 use crate::call::ConnectionId;
-use crate::connection::Turn;
-use crate::handler::{BackError, Handler};
-use crate::inbox::BackCall;
+use crate::connection::TurnContext;
+use crate::handler::{CallbackError, Handler};
+use crate::inbox::CallbackRequest;
 use dafs_wire::rpc::{AcceptStatus, AuthFlavor, CallHeader, OpaqueAuth, ReplyHeader, ReplyStatus};
 use dafs_wire::xdr::{Decoder, Encoder};
 use rustc_hash::FxHashMap;
@@ -63,26 +63,26 @@ impl Back {
         &mut self,
         id: ConnectionId,
         record: &[u8],
-        turn: &mut Turn<'_, H>,
+        turn: &mut TurnContext<'_, H>,
     ) {
         let xid = Decoder::new(record).u32().unwrap_or_default();
         let mut decoder = Decoder::new(record);
         let result = match decoder.value().map(|header: ReplyHeader<'_>| header.status) {
             Ok(ReplyStatus::Accepted { status: AcceptStatus::Success, .. }) => Ok(decoder.rest()),
-            Ok(ReplyStatus::Accepted { status, .. }) => Err(BackError::NotDone(status)),
-            Ok(ReplyStatus::Denied(status)) => Err(BackError::Denied(status)),
-            Err(_) => Err(BackError::Malformed),
+            Ok(ReplyStatus::Accepted { status, .. }) => Err(CallbackError::NotDone(status)),
+            Ok(ReplyStatus::Denied(status)) => Err(CallbackError::Denied(status)),
+            Err(_) => Err(CallbackError::Malformed),
         };
-        self.settle(id, xid, result, turn);
+        self.complete(id, xid, result, turn);
     }
 
     /// Completes one callback.
-    pub(crate) fn settle<H: Handler>(
+    pub(crate) fn complete<H: Handler>(
         &mut self,
         id: ConnectionId,
         xid: u32,
-        result: Result<&[u8], BackError>,
-        turn: &mut Turn<'_, H>,
+        result: Result<&[u8], CallbackError>,
+        turn: &mut TurnContext<'_, H>,
     ) {
         match self.calls.remove(&xid) {
             Some(pending) => turn.back_reply(id, pending.token, result),
@@ -91,11 +91,11 @@ impl Back {
     }
 
     /// Completes the callbacks whose timeout has expired.
-    pub(crate) fn tick<H: Handler>(&mut self, id: ConnectionId, turn: &mut Turn<'_, H>) {
+    pub(crate) fn tick<H: Handler>(&mut self, id: ConnectionId, turn: &mut TurnContext<'_, H>) {
         let now_ns = turn.now_ns;
         let late = |pending: &Pending| now_ns >= pending.deadline_ns;
         for (_, pending) in self.calls.extract_if(|_, pending| late(pending)) {
-            turn.back_reply(id, pending.token, Err(BackError::TimedOut));
+            turn.back_reply(id, pending.token, Err(CallbackError::TimedOut));
         }
         if self.calls.is_empty() {
             self.calls.shrink_to_fit();
@@ -103,15 +103,15 @@ impl Back {
     }
 
     /// Completes all callbacks with an error, because the connection has ended.
-    pub(crate) fn end<H: Handler>(self, id: ConnectionId, turn: &mut Turn<'_, H>) {
+    pub(crate) fn end<H: Handler>(self, id: ConnectionId, turn: &mut TurnContext<'_, H>) {
         for pending in self.calls.into_values() {
-            turn.back_reply(id, pending.token, Err(BackError::Disconnected));
+            turn.back_reply(id, pending.token, Err(CallbackError::Disconnected));
         }
     }
 }
 
 /// Encodes the callback with this XID.
-pub(crate) fn encode(xid: u32, call: &BackCall, encoder: &mut Encoder<'_>) {
+pub(crate) fn encode(xid: u32, call: &CallbackRequest, encoder: &mut Encoder<'_>) {
     let credential = match &call.auth_sys {
         Some(body) => OpaqueAuth { flavor: AuthFlavor::SYS, body },
         None => OpaqueAuth::NONE,

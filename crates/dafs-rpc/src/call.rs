@@ -1,14 +1,14 @@
 //! A call as a handler sees it, deferred answers, and callbacks.
 
-use crate::exchange::Exchange;
-use crate::inbox::{BackCall, Command, Inbox};
+use crate::call_chunks::CallChunks;
+use crate::inbox::{CallbackRequest, Command, Inbox};
 use crate::memory::Block;
 use crate::reply::{Rejection, Reply};
 use dafs_dat::connections::{Admitted, Origin};
 use dafs_dat::{PeerInfo, PeerProcess};
 use dafs_mem::{Site, VolatileSlice};
 use dafs_wire::rpc::AuthSys;
-use dafs_wire::xdr::{Apart, Decoder};
+use dafs_wire::xdr::{Decoder, MovedData};
 use std::cell::Cell;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::ops::Deref;
@@ -125,28 +125,28 @@ pub struct Call<'a> {
     /// The block that holds the record, if it has one of its own.
     pub(crate) block: Option<&'a Arc<Block>>,
     /// The chunks of a call over RDMA.
-    pub(crate) exchange: Option<&'a Arc<Exchange>>,
+    pub(crate) call_chunks: Option<&'a Arc<CallChunks>>,
     /// Memory that the record takes while the handler keeps it.
     pub(crate) held_bytes: usize,
     /// Set when the handler defers the answer.
-    pub(crate) put_off: &'a Cell<bool>,
+    pub(crate) deferred: &'a Cell<bool>,
 }
 
 impl<'a> Call<'a> {
     /// A decoder of the arguments that knows where the transport moved data out of them.
     pub fn decoder(&self) -> Decoder<'a> {
-        decoder(self.args, self.exchange)
+        decoder(self.args, self.call_chunks)
     }
 
     /// The data of an argument that the transport moved outside of the message.
-    pub fn data(&self, apart: &Apart) -> Option<VolatileSlice<'a>> {
-        self.exchange?.data(apart)
+    pub fn data(&self, moved: &MovedData) -> Option<VolatileSlice<'a>> {
+        self.call_chunks?.data(moved)
     }
 
     /// Empty results. Their bulk data goes into the caller's memory if the transport can place it
     /// there.
     pub fn reply(&self) -> Reply {
-        Reply::for_exchange(self.exchange)
+        Reply::for_call_chunks(self.call_chunks)
     }
 
     /// Defers the answer: returns the arguments and a responder, which another thread may use.
@@ -159,16 +159,16 @@ impl<'a> Call<'a> {
             }
             None => Arguments::Copied(private_copy(self.args)),
         };
-        self.put_off.set(true);
-        let exchange = self.exchange.cloned();
+        self.deferred.set(true);
+        let call_chunks = self.call_chunks.cloned();
         let responder = Responder {
             connection: self.connection(),
             xid: self.xid,
             held_bytes: self.held_bytes,
-            exchange: exchange.clone(),
+            call_chunks: call_chunks.clone(),
             answered: false,
         };
-        (OwnedArgs { args, exchange }, responder)
+        (OwnedArgs { args, call_chunks }, responder)
     }
 
     /// A handle to the connection, for callbacks.
@@ -189,7 +189,7 @@ fn private_copy(args: &[u8]) -> Box<[u8]> {
 #[derive(Debug)]
 pub struct OwnedArgs {
     args: Arguments,
-    exchange: Option<Arc<Exchange>>,
+    call_chunks: Option<Arc<CallChunks>>,
 }
 
 #[derive(Debug)]
@@ -201,23 +201,23 @@ enum Arguments {
 impl OwnedArgs {
     /// Reads the arguments; see [`Call::decoder`].
     pub fn decoder(&self) -> Decoder<'_> {
-        decoder(self, self.exchange.as_ref())
+        decoder(self, self.call_chunks.as_ref())
     }
 
     /// The data of an argument that the transport moved outside of the message; see [`Call::data`].
-    pub fn data(&self, apart: &Apart) -> Option<VolatileSlice<'_>> {
-        self.exchange.as_ref()?.data(apart)
+    pub fn data(&self, moved: &MovedData) -> Option<VolatileSlice<'_>> {
+        self.call_chunks.as_ref()?.data(moved)
     }
 
     /// Empty results for the same call; see [`Call::reply`].
     pub fn reply(&self) -> Reply {
-        Reply::for_exchange(self.exchange.as_ref())
+        Reply::for_call_chunks(self.call_chunks.as_ref())
     }
 }
 
-fn decoder<'a>(args: &'a [u8], exchange: Option<&'a Arc<Exchange>>) -> Decoder<'a> {
-    match exchange {
-        Some(exchange) => Decoder::with_apart(args, &exchange.items),
+fn decoder<'a>(args: &'a [u8], call_chunks: Option<&'a Arc<CallChunks>>) -> Decoder<'a> {
+    match call_chunks {
+        Some(call_chunks) => Decoder::with_moved(args, &call_chunks.items),
         None => Decoder::new(args),
     }
 }
@@ -242,7 +242,7 @@ pub struct Responder {
     connection: ConnectionRef,
     xid: u32,
     held_bytes: usize,
-    exchange: Option<Arc<Exchange>>,
+    call_chunks: Option<Arc<CallChunks>>,
     answered: bool,
 }
 
@@ -261,8 +261,8 @@ impl Responder {
         self.answered = true;
         let ConnectionRef { id: connection, inbox, .. } = &self.connection;
         let (connection, xid, held_bytes) = (*connection, self.xid, self.held_bytes);
-        let exchange = self.exchange.take();
-        inbox.push(Command::Answer { connection, xid, answer, held_bytes, exchange });
+        let call_chunks = self.call_chunks.take();
+        inbox.push(Command::Answer { connection, xid, answer, held_bytes, call_chunks });
     }
 
     /// The connection on which the call arrived.
@@ -313,7 +313,7 @@ impl ConnectionRef {
 
     /// Sends a callback to the peer. The `back_reply` of the handler that owns the connection gets
     /// the result, or the error, with `call.token`.
-    pub fn call_back(&self, call: BackCall) {
+    pub fn send_callback(&self, call: CallbackRequest) {
         self.inbox.push(Command::CallBack { connection: self.id, call });
     }
 

@@ -2,16 +2,16 @@
 //!
 //! Invariants
 //! * The connection takes no call while too many are outstanding or too much output is queued.
-//!   Input that was read already is put aside then.
+//!   Input that was read already is deferred then.
 //! * Every callback completes exactly once, at the latest when the connection ends.
 //! * Replies without a callback are ignored; a record that is not RPC ends the connection.
 
 use crate::back::{self, Back};
 use crate::call::{CallerProcess, ConnectionId};
 use crate::dispatch::{Incoming, Outcome, dispatch};
-use crate::handler::{BackError, Handler};
-use crate::inbox::{BackCall, Inbox};
-use crate::limits::{CALLS_PER_TURN, FLUSH_BYTES, LARGE_RECORD_BYTES, STALL_HURRY};
+use crate::handler::{CallbackError, Handler};
+use crate::inbox::{CallbackRequest, Inbox};
+use crate::limits::{CALLS_PER_TURN, FLUSH_BYTES, LARGE_RECORD_BYTES, STALL_TIMEOUT_DIVISOR};
 use crate::memory::Block;
 use crate::output::Output;
 use crate::record::{Budget, Record, RecordError, RecordReader};
@@ -65,7 +65,7 @@ pub(crate) enum Progress {
 }
 
 /// The parts of the reactor that a connection uses during a turn.
-pub(crate) struct Turn<'r, H> {
+pub(crate) struct TurnContext<'r, H> {
     pub(crate) handler: &'r mut H,
     pub(crate) inbox: &'r Arc<Inbox>,
     pub(crate) budget: &'r mut Budget,
@@ -74,12 +74,12 @@ pub(crate) struct Turn<'r, H> {
     pub(crate) now_ns: u64,
 }
 
-impl<H: Handler> Turn<'_, H> {
+impl<H: Handler> TurnContext<'_, H> {
     pub(crate) fn back_reply(
         &mut self,
         id: ConnectionId,
         token: u64,
-        result: Result<&[u8], BackError>,
+        result: Result<&[u8], CallbackError>,
     ) {
         shielded(|| self.handler.back_reply(id, token, result));
     }
@@ -101,7 +101,7 @@ pub(crate) struct Connection {
     process: CallerProcess,
     reader: RecordReader,
     /// Input that was read and waits.
-    aside: Option<Aside>,
+    deferred_input: Option<DeferredInput>,
     pub(crate) output: Output,
     /// Deferred calls without an answer.
     pending: usize,
@@ -121,7 +121,7 @@ pub(crate) struct Connection {
 }
 
 #[derive(Debug)]
-struct Aside {
+struct DeferredInput {
     block: Block,
     /// Bytes of the input that have been consumed.
     at: usize,
@@ -139,7 +139,7 @@ impl Connection {
             peer,
             process,
             reader: RecordReader::new(config.record_bytes_max, process.host(peer.ip())),
-            aside: None,
+            deferred_input: None,
             output: Output::default(),
             pending: 0,
             pending_bytes: 0,
@@ -164,14 +164,14 @@ impl Connection {
 
     /// Memory in queued replies and waiting calls.
     pub(crate) fn waiting_bytes(&self) -> usize {
-        let aside_bytes = self.aside.as_ref().map_or(0, |aside| aside.block.capacity());
-        self.output.held_bytes() + aside_bytes + self.pending_bytes
+        let deferred_bytes = self.deferred_input.as_ref().map_or(0, |input| input.block.capacity());
+        self.output.held_bytes() + deferred_bytes + self.pending_bytes
     }
 
-    /// True when input was put aside.
+    /// True when input was deferred.
     #[inline]
-    pub(crate) fn has_aside(&self) -> bool {
-        self.aside.is_some()
+    pub(crate) fn has_deferred_input(&self) -> bool {
+        self.deferred_input.is_some()
     }
 
     /// True when the reactor should read little, because a large record is likely to begin.
@@ -198,7 +198,7 @@ impl Connection {
     #[cfg(test)]
     pub(crate) fn is_idle(&self) -> bool {
         self.is_answered()
-            && self.aside.is_none()
+            && self.deferred_input.is_none()
             && !self.reader.is_inside()
             && self.back.as_ref().is_none_or(|back| back.is_empty())
     }
@@ -230,7 +230,7 @@ impl Connection {
     pub(crate) fn process<H: Handler>(
         &mut self,
         input: &mut &[u8],
-        turn: &mut Turn<'_, H>,
+        turn: &mut TurnContext<'_, H>,
     ) -> Result<Progress, Ending> {
         let was_inside = self.reader.is_inside();
         let mut whole = 0u32;
@@ -262,30 +262,30 @@ impl Connection {
     }
 
     /// Keeps input until the connection may take more calls.
-    pub(crate) fn put_aside(&mut self, input: &[u8]) -> Result<(), Ending> {
-        debug_assert!(self.aside.is_none(), "input overtakes what was put aside");
+    pub(crate) fn defer_input(&mut self, input: &[u8]) -> Result<(), Ending> {
+        debug_assert!(self.deferred_input.is_none(), "input overtakes deferred input");
         if !input.is_empty() {
             let mut block = Block::new(input.len())?;
             let copied = block.space(input.len()).copy_from(input, Site::RpcStaging);
             block.fill(copied);
-            self.aside = Some(Aside { block, at: 0 });
+            self.deferred_input = Some(DeferredInput { block, at: 0 });
         }
         Ok(())
     }
 
-    /// As [`Connection::process`], for the input that was put aside.
-    pub(crate) fn process_aside<H: Handler>(
+    /// As [`Connection::process`], for deferred input.
+    pub(crate) fn process_deferred_input<H: Handler>(
         &mut self,
-        turn: &mut Turn<'_, H>,
+        turn: &mut TurnContext<'_, H>,
     ) -> Result<Progress, Ending> {
-        let Some(mut aside) = self.aside.take() else {
+        let Some(mut deferred_input) = self.deferred_input.take() else {
             return Ok(Progress::Drained);
         };
-        let mut input = &aside.block.bytes()[aside.at..];
+        let mut input = &deferred_input.block.bytes()[deferred_input.at..];
         let progress = self.process(&mut input, turn)?;
         if progress == Progress::Flush && !input.is_empty() {
-            aside.at = aside.block.filled() - input.len();
-            self.aside = Some(aside);
+            deferred_input.at = deferred_input.block.filled() - input.len();
+            self.deferred_input = Some(deferred_input);
         }
         Ok(progress)
     }
@@ -295,7 +295,7 @@ impl Connection {
         &mut self,
         record: &[u8],
         block: Option<&Arc<Block>>,
-        turn: &mut Turn<'_, H>,
+        turn: &mut TurnContext<'_, H>,
     ) -> Result<(), Ending> {
         #[cfg(test)]
         assert_ne!(record, crate::server::FAULT, "on purpose");
@@ -313,13 +313,13 @@ impl Connection {
         &mut self,
         record: &[u8],
         block: Option<&Arc<Block>>,
-        turn: &mut Turn<'_, H>,
+        turn: &mut TurnContext<'_, H>,
     ) -> Result<(), Ending> {
         let held_bytes = block.map_or(record.len(), |block| block.capacity());
         let incoming = Incoming {
             record,
             block,
-            exchange: None,
+            call_chunks: None,
             held_bytes,
             connection_id: self.id,
             peer: self.peer,
@@ -378,19 +378,23 @@ impl Connection {
 /// The reverse direction: callbacks.
 impl Connection {
     /// Queues a callback to the peer.
-    pub(crate) fn call_back<H: Handler>(&mut self, call: &BackCall, turn: &mut Turn<'_, H>) {
+    pub(crate) fn send_callback<H: Handler>(
+        &mut self,
+        call: &CallbackRequest,
+        turn: &mut TurnContext<'_, H>,
+    ) {
         self.known = true;
         let back = self.back.get_or_insert_default();
         let full = back.len() >= turn.config.back_calls_max
             || self.output.held_bytes() >= turn.config.output_bytes_max;
         if full {
-            return turn.back_reply(self.id, call.token, Err(BackError::TooMany));
+            return turn.back_reply(self.id, call.token, Err(CallbackError::TooMany));
         }
         let xid = back.begin(call.token, turn.now_ns, turn.config.back_timeout);
         self.output.push(Reply::record(|encoder| back::encode(xid, call, encoder)));
     }
 
-    fn take_back_reply<H: Handler>(&mut self, record: &[u8], turn: &mut Turn<'_, H>) {
+    fn take_back_reply<H: Handler>(&mut self, record: &[u8], turn: &mut TurnContext<'_, H>) {
         match &mut self.back {
             Some(back) => back.take_reply(self.id, record, turn),
             None => turn.tally.unasked += 1,
@@ -398,7 +402,7 @@ impl Connection {
     }
 
     /// Checks the timeouts of the callbacks and of the connection.
-    pub(crate) fn tick<H: Handler>(&mut self, turn: &mut Turn<'_, H>) -> Result<(), Ending> {
+    pub(crate) fn tick<H: Handler>(&mut self, turn: &mut TurnContext<'_, H>) -> Result<(), Ending> {
         let now_ns = turn.now_ns;
         if let Some(back) = &mut self.back {
             back.tick(self.id, turn);
@@ -422,8 +426,8 @@ impl Connection {
             self.record_since_ns = now_ns;
             return Ok(());
         }
-        let hurry = if turn.budget.is_tight() { STALL_HURRY } else { 1 };
-        let stall = nanoseconds(turn.config.stall_timeout) / hurry;
+        let divisor = if turn.budget.is_tight() { STALL_TIMEOUT_DIVISOR } else { 1 };
+        let stall = nanoseconds(turn.config.stall_timeout) / divisor;
         let silent = passed(self.last_input_ns.max(self.record_since_ns), stall);
         if silent || passed(self.record_since_ns, stall.saturating_mul(4)) {
             return Err(Ending::Stalled);
@@ -432,7 +436,7 @@ impl Connection {
     }
 
     /// Tells the handler that the connection has ended.
-    pub(crate) fn end<H: Handler>(mut self, turn: &mut Turn<'_, H>) {
+    pub(crate) fn end<H: Handler>(mut self, turn: &mut TurnContext<'_, H>) {
         self.reader.discard(turn.budget);
         if let Some(back) = self.back.take() {
             back.end(self.id, turn);

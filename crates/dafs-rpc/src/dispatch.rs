@@ -5,8 +5,8 @@
 
 use crate::auth::authenticate;
 use crate::call::{Call, CallerProcess, ConnectionId};
-use crate::connection::{Turn, shielded};
-use crate::exchange::Exchange;
+use crate::call_chunks::CallChunks;
+use crate::connection::{TurnContext, shielded};
 use crate::handler::{Handled, Handler};
 use crate::memory::Block;
 use crate::reply::{Rejection, Reply};
@@ -23,7 +23,7 @@ pub(crate) struct Incoming<'a> {
     /// The block that holds the record, if it has one of its own.
     pub(crate) block: Option<&'a Arc<Block>>,
     /// The chunks of a call over RDMA.
-    pub(crate) exchange: Option<&'a Arc<Exchange>>,
+    pub(crate) call_chunks: Option<&'a Arc<CallChunks>>,
     /// Memory that the record takes while the handler keeps it.
     pub(crate) held_bytes: usize,
     pub(crate) connection_id: ConnectionId,
@@ -50,7 +50,7 @@ pub(crate) enum Outcome {
 pub(crate) fn dispatch<H: Handler>(
     incoming: &Incoming<'_>,
     known: &mut bool,
-    turn: &mut Turn<'_, H>,
+    turn: &mut TurnContext<'_, H>,
 ) -> Result<Outcome, XdrError> {
     turn.tally.calls += 1;
     let record = incoming.record;
@@ -78,7 +78,7 @@ pub(crate) fn dispatch<H: Handler>(
     {
         admitted.hear();
     }
-    let put_off = Cell::new(false);
+    let deferred = Cell::new(false);
     let call = Call {
         xid,
         program: header.program,
@@ -94,16 +94,16 @@ pub(crate) fn dispatch<H: Handler>(
         now_ns: turn.now_ns,
         inbox: turn.inbox,
         block: incoming.block,
-        exchange: incoming.exchange,
+        call_chunks: incoming.call_chunks,
         held_bytes: incoming.held_bytes,
-        put_off: &put_off,
+        deferred: &deferred,
     };
     // The caller learns no details; the panic has been reported where it happened.
     let handled = shielded(|| turn.handler.call(call));
     let handled = handled.unwrap_or_else(|| AcceptStatus::SystemError.into());
     Ok(match handled {
         // A responder exists, whatever the handler returned; the responder completes the call.
-        _ if put_off.get() => Outcome::Kept,
+        _ if deferred.get() => Outcome::Kept,
         Handled::Reply(reply) => Outcome::Answer(xid, Ok(reply)),
         Handled::Reject(rejection) => {
             turn.tally.rejected += 1;

@@ -39,7 +39,7 @@ impl From<RejectStatus> for Handled {
 /// The reason why a callback has no results.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[non_exhaustive]
-pub enum BackError {
+pub enum CallbackError {
     /// The connection has ended, perhaps before the callback was sent.
     #[error("the connection has ended")]
     Disconnected,
@@ -75,18 +75,18 @@ pub trait Handler {
     /// True when the program reads this call with [`Call::decoder`] and takes DDP-eligible data
     /// from [`Call::data`]. Then the transport does not join the data with the rest of the
     /// arguments. The reactor asks only when there is such data.
-    fn takes_apart(&self, program: u32, version: u32, procedure: u32) -> bool {
+    fn takes_moved_data(&self, program: u32, version: u32, procedure: u32) -> bool {
         let _ = (program, version, procedure);
         false
     }
 
-    /// Takes the result of a callback that was sent with [`crate::ConnectionRef::call_back`]: the
+    /// Takes the result of a callback that was sent with [`crate::ConnectionRef::send_callback`]: the
     /// results in XDR, or an error. Called exactly once for each, unless the reactor ends first.
     fn back_reply(
         &mut self,
         connection: ConnectionId,
         token: u64,
-        result: Result<&[u8], BackError>,
+        result: Result<&[u8], CallbackError>,
     ) {
         let _ = (connection, token, result);
     }

@@ -5,14 +5,15 @@
 //!   it sleeps, then checks the inbox, then sleeps: no wake-up is lost.
 
 use crate::call::{CallerProcess, ConnectionId};
-use crate::exchange::Exchange;
+use crate::call_chunks::CallChunks;
 use crate::reply::{Rejection, Reply};
 use dafs_dat::connections::Admitted;
+use dafs_mem::Mutex;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 
 /// A command for a reactor.
 #[derive(Debug)]
@@ -23,12 +24,12 @@ pub(crate) enum Command {
         xid: u32,
         answer: Result<Reply, Rejection>,
         held_bytes: usize,
-        exchange: Option<Arc<Exchange>>,
+        call_chunks: Option<Arc<CallChunks>>,
     },
     /// A deferred call will not be answered.
     Forget { connection: ConnectionId, held_bytes: usize },
     /// Send a callback to the peer.
-    CallBack { connection: ConnectionId, call: BackCall },
+    CallBack { connection: ConnectionId, call: CallbackRequest },
     /// End a connection.
     Close { connection: ConnectionId },
     /// Serve a connection that another reactor accepted.
@@ -50,7 +51,7 @@ impl Command {
 
 /// A callback to a peer that is a client of this server (RFC 8881 section 2.10.3.1).
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct BackCall {
+pub struct CallbackRequest {
     /// The program, such as the one that CREATE_SESSION named.
     pub program: u32,
     /// The version of the program.
@@ -87,7 +88,7 @@ impl Inbox {
     }
 
     pub(crate) fn push(&self, command: Command) {
-        self.commands.lock().unwrap_or_else(PoisonError::into_inner).push(command);
+        self.commands.lock().push(command);
         self.notify();
     }
 
@@ -116,10 +117,7 @@ impl Inbox {
     /// Moves the commands into `commands`, which must be empty.
     pub(crate) fn take(&self, commands: &mut Vec<Command>) {
         debug_assert!(commands.is_empty(), "commands of an earlier turn were not handled");
-        std::mem::swap(
-            &mut *self.commands.lock().unwrap_or_else(PoisonError::into_inner),
-            commands,
-        );
+        std::mem::swap(&mut *self.commands.lock(), commands);
     }
 
     /// Announces that the reactor is going to sleep; returns false when it must not.
@@ -161,16 +159,13 @@ impl<M> Injector<M> {
     /// Queues a message; the reactor passes it to the handler's `message`. It has no effect once
     /// the reactor has ended.
     pub fn send(&self, message: M) {
-        self.messages.lock().unwrap_or_else(PoisonError::into_inner).push(message);
+        self.messages.lock().push(message);
         self.inbox.notify();
     }
 
     pub(crate) fn take(&self, messages: &mut Vec<M>) {
         debug_assert!(messages.is_empty(), "messages of an earlier turn were not handled");
-        std::mem::swap(
-            &mut *self.messages.lock().unwrap_or_else(PoisonError::into_inner),
-            messages,
-        );
+        std::mem::swap(&mut *self.messages.lock(), messages);
     }
 }
 

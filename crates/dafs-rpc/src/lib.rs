@@ -25,7 +25,7 @@
 //!         if (call.program, call.version, call.procedure) != (0x2000_0001, 1, 1) {
 //!             return AcceptStatus::ProgramUnavailable.into();
 //!         }
-//!         // Data that this handler does not take apart (`Handler::takes_apart`) is among the
+//!         // Data that this handler does not take apart (`Handler::takes_moved_data`) is among the
 //!         // arguments, however it came.
 //!         let Ok(Payload::Here(data)) = call.decoder().payload(1 << 20) else {
 //!             return AcceptStatus::GarbageArgs.into();
@@ -125,10 +125,10 @@
 mod auth;
 mod back;
 mod call;
+mod call_chunks;
 pub mod client;
 mod connection;
 mod dispatch;
-mod exchange;
 mod handler;
 mod inbox;
 mod limits;
@@ -145,8 +145,8 @@ pub use call::{
 };
 pub use dafs_dat::PeerProcess;
 pub use dafs_wire::rpc::{AcceptStatus, AuthStatus, AuthSys, Groups, RejectStatus, VersionRange};
-pub use handler::{BackError, Handled, Handler};
-pub use inbox::{BackCall, Injector};
+pub use handler::{CallbackError, Handled, Handler};
+pub use inbox::{CallbackRequest, Injector};
 pub use local::{LocalCall, LocalEvent, LocalReactor};
 pub use local_connection::{LocalConnection, LocalEnding};
 pub use reply::{BulkSpace, Mark, Rejection, Reply};

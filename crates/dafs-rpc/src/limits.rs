@@ -109,10 +109,10 @@ pub(crate) const FRAGMENTS_PER_RECORD_MAX: u32 = 4096;
 
 /// Divisor of stall timeouts while memory for records is short. Over RDMA it applies to reading a
 /// call and to delivering its replies.
-pub(crate) const STALL_HURRY: u64 = 8;
+pub(crate) const STALL_TIMEOUT_DIVISOR: u64 = 8;
 
 /// The longest timeout for reading a whole call of a peer over RDMA while others wait for memory.
-pub(crate) const RDMA_FETCH_HURRY: Duration = Duration::from_secs(1);
+pub(crate) const RDMA_FETCH_SHORT_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Divisor of the memory limit of all connections; the quotient is the limit of the connections of
 /// one host.
@@ -149,7 +149,7 @@ pub(crate) const QUIET_STRIDE: u32 = 16;
 pub(crate) const STARVED_PER_TURN: usize = 64;
 
 /// Exchanges (the chunks of one call) that a reactor caches.
-pub(crate) const RDMA_EXCHANGES_KEPT_MAX: usize = 256;
+pub(crate) const RDMA_CALL_CHUNKS_KEPT_MAX: usize = 256;
 
 const _: () = assert!(BULK_IN_HEAD_BYTES_MAX < HEAD_BYTES / 2 + 1);
 const _: () = assert!(RECEIVE_BYTES_BEFORE_LARGE < LARGE_RECORD_BYTES);

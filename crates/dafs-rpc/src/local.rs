@@ -5,7 +5,7 @@
 
 use crate::call::{Call, CallerProcess, ConnectionId, ConnectionRef, Credential};
 use crate::handler::{Handled, Handler};
-use crate::inbox::{BackCall, Command, Inbox, Injector};
+use crate::inbox::{CallbackRequest, Command, Inbox, Injector};
 use crate::reply::{Rejection, Reply};
 use std::cell::Cell;
 use std::io;
@@ -29,7 +29,7 @@ pub enum LocalEvent {
     /// A deferred call was dropped and will never be answered; the number is the bytes it held.
     Forgotten(ConnectionId, usize),
     /// A callback to send to a peer.
-    CallBack(ConnectionId, BackCall),
+    CallBack(ConnectionId, CallbackRequest),
     /// A connection to close.
     Close(ConnectionId),
 }
@@ -93,9 +93,9 @@ impl LocalReactor {
             now_ns: request.now_ns,
             inbox: &self.inbox,
             block: None,
-            exchange: None,
+            call_chunks: None,
             held_bytes: request.args.len(),
-            put_off: &Cell::new(false),
+            deferred: &Cell::new(false),
         })
     }
 

@@ -5,7 +5,7 @@
 //! * The connection consumes all input, at once or when output has been taken; no byte is lost.
 
 use crate::call::ConnectionId;
-use crate::connection::{Connection, Ending, Progress, Tally, Turn};
+use crate::connection::{Connection, Ending, Progress, Tally, TurnContext};
 use crate::handler::Handler;
 use crate::limits::{LARGE_RECORD_BYTES, RECEIVE_BYTES, RECEIVE_BYTES_BEFORE_LARGE};
 use crate::local::{LocalEvent, LocalReactor};
@@ -82,11 +82,12 @@ impl LocalConnection {
         let mut tally = Tally::default();
         let Self { connection, config, budget, unread } = self;
         let inbox = reactor.inbox();
-        let mut turn = Turn { handler, inbox, budget, config, tally: &mut tally, now_ns };
-        while connection.has_aside() && connection.may_take(config) {
-            connection.process_aside(&mut turn)?;
+        let mut turn = TurnContext { handler, inbox, budget, config, tally: &mut tally, now_ns };
+        while connection.has_deferred_input() && connection.may_take(config) {
+            connection.process_deferred_input(&mut turn)?;
         }
-        while !unread.is_empty() && !connection.has_aside() && connection.may_take(config) {
+        while !unread.is_empty() && !connection.has_deferred_input() && connection.may_take(config)
+        {
             if !connection.reader().make_room(turn.budget).map_err(Ending::from)? {
                 break;
             }
@@ -105,7 +106,7 @@ impl LocalConnection {
             let mut input = &through[..];
             while connection.process(&mut input, &mut turn)? == Progress::Flush {
                 if !connection.may_take(config) {
-                    connection.put_aside(input)?;
+                    connection.defer_input(input)?;
                     break;
                 }
             }
@@ -125,7 +126,7 @@ impl LocalConnection {
         let mut tally = Tally::default();
         let Self { connection, config, budget, .. } = self;
         let inbox = reactor.inbox();
-        let mut turn = Turn { handler, inbox, budget, config, tally: &mut tally, now_ns };
+        let mut turn = TurnContext { handler, inbox, budget, config, tally: &mut tally, now_ns };
         match event {
             LocalEvent::Answer { connection: id, xid, answer, held_bytes }
                 if id == connection.id =>
@@ -136,7 +137,7 @@ impl LocalConnection {
                 connection.forget(held_bytes);
             }
             LocalEvent::CallBack(id, call) if id == connection.id => {
-                connection.call_back(&call, &mut turn);
+                connection.send_callback(&call, &mut turn);
             }
             other => return Some(other),
         }
@@ -156,7 +157,7 @@ impl LocalConnection {
         let mut tally = Tally::default();
         let Self { connection, config, budget, .. } = self;
         let inbox = reactor.inbox();
-        let mut turn = Turn { handler, inbox, budget, config, tally: &mut tally, now_ns };
+        let mut turn = TurnContext { handler, inbox, budget, config, tally: &mut tally, now_ns };
         Ok(connection.tick(&mut turn)?)
     }
 
@@ -181,7 +182,7 @@ impl LocalConnection {
         let mut tally = Tally::default();
         let inbox = reactor.inbox();
         let (budget, config) = (&mut self.budget, &self.config);
-        let mut turn = Turn { handler, inbox, budget, config, tally: &mut tally, now_ns };
+        let mut turn = TurnContext { handler, inbox, budget, config, tally: &mut tally, now_ns };
         self.connection.end(&mut turn);
     }
 }
@@ -189,7 +190,7 @@ impl LocalConnection {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{BackCall, BackError, Call, Handled, Reply};
+    use crate::{Call, CallbackError, CallbackRequest, Handled, Reply};
     use dafs_wire::rpc::{CallHeader, FragmentMark, OpaqueAuth};
     use dafs_wire::xdr::{Encode, Encoder};
     use proptest::prelude::*;
@@ -197,7 +198,7 @@ mod tests {
     /// Answers with the arguments: at once, later, or not at all; or sends a callback.
     #[derive(Default)]
     struct Echo {
-        back: Vec<(u64, Result<Vec<u8>, BackError>)>,
+        back: Vec<(u64, Result<Vec<u8>, CallbackError>)>,
         ends: u32,
     }
 
@@ -218,7 +219,7 @@ mod tests {
                 }
                 3 => Handled::Drop,
                 _ => {
-                    call.connection().call_back(BackCall {
+                    call.connection().send_callback(CallbackRequest {
                         program: 1,
                         version: 1,
                         procedure: 1,
@@ -231,7 +232,12 @@ mod tests {
             }
         }
 
-        fn back_reply(&mut self, _: ConnectionId, token: u64, result: Result<&[u8], BackError>) {
+        fn back_reply(
+            &mut self,
+            _: ConnectionId,
+            token: u64,
+            result: Result<&[u8], CallbackError>,
+        ) {
             self.back.push((token, result.map(<[u8]>::to_vec)));
         }
 
@@ -347,9 +353,9 @@ mod tests {
         }
         connection.take_output(usize::MAX, 5 * second);
         connection.tick(&reactor, &mut echo, 10 * second).unwrap();
-        assert_eq!(echo.back, [(1, Err(BackError::TimedOut))]);
+        assert_eq!(echo.back, [(1, Err(CallbackError::TimedOut))]);
         connection.end(&reactor, &mut echo, 11 * second);
-        assert_eq!(echo.back[1..], [(2, Err(BackError::Disconnected))]);
+        assert_eq!(echo.back[1..], [(2, Err(CallbackError::Disconnected))]);
     }
 
     #[test]

@@ -8,11 +8,11 @@
 //! * Free blocks are bounded per size, for each reactor and for all threads together.
 
 use crate::limits::{BLOCK_BYTES, BLOCKS_KEPT_BYTES_MAX, BLOCKS_SHARED_BYTES_MAX};
-use dafs_mem::{Buffer, VolatileSlice};
+use dafs_mem::{Buffer, Mutex, VolatileSlice};
 use std::cell::{Cell, RefCell};
 use std::io;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 
 const SIZES: usize = BLOCK_BYTES.len();
 
@@ -71,16 +71,12 @@ pub(crate) fn block_bytes(len: usize) -> usize {
     size_class(len).map_or(len, |class| BLOCK_BYTES[class])
 }
 
-fn shared(class: usize) -> std::sync::MutexGuard<'static, Free> {
-    SHARED[class].lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 fn take(len: usize) -> io::Result<Arc<Buffer>> {
     let Some(class) = size_class(len) else {
         return Ok(Arc::new(Buffer::zeroed(len)?));
     };
     let kept = KEPT.try_with(|kept| kept.borrow_mut()[class].pop()).ok().flatten();
-    match kept.or_else(|| shared(class).pop()) {
+    match kept.or_else(|| SHARED[class].lock().pop()) {
         Some(buffer) => Ok(buffer),
         None => Ok(Arc::new(Buffer::zeroed(BLOCK_BYTES[class])?)),
     }
@@ -99,7 +95,7 @@ fn give(buffer: Arc<Buffer>) {
         kept.borrow_mut()[class].push(&mut buffer, BLOCKS_KEPT_BYTES_MAX);
     });
     if buffer.is_some() {
-        shared(class).push(&mut buffer, BLOCKS_SHARED_BYTES_MAX);
+        SHARED[class].lock().push(&mut buffer, BLOCKS_SHARED_BYTES_MAX);
     }
 }
 
@@ -113,7 +109,7 @@ pub(crate) fn keep_here() {
 pub(crate) fn trim() {
     for class in 0..SIZES {
         let _ = KEPT.try_with(|kept| kept.borrow_mut()[class].trim());
-        shared(class).trim();
+        SHARED[class].lock().trim();
     }
 }
 
@@ -247,7 +243,7 @@ mod tests {
         let class = BLOCK_BYTES.len() - 1;
         let blocks: Vec<_> = (0..20).map(|_| Block::new(BLOCK_BYTES[class]).unwrap()).collect();
         std::thread::spawn(move || drop(blocks)).join().unwrap();
-        let free = || shared(class).blocks.len();
+        let free = || SHARED[class].lock().blocks.len();
         let most = free();
         assert!((4..=BLOCKS_SHARED_BYTES_MAX / BLOCK_BYTES[class]).contains(&most));
         trim();

@@ -7,9 +7,9 @@
 //! * A partial record takes memory in proportion to the bytes that have arrived, or out of the
 //!   [`Budget`]. A host gets memory of the budget only while it holds less than is left, so that
 //!   some is left for every other host.
-//! * Data that was set aside ([`RecordReader::set_aside`]) and its padding are not in the record.
+//! * Data that was placed ([`RecordReader::place_data`]) and its padding are not in the record.
 
-use crate::client::Aside;
+use crate::client::PlacedData;
 use crate::limits::{FRAGMENTS_PER_RECORD_MAX, HEAD_TO_SEARCH_BYTES_MAX, LARGE_RECORD_BYTES};
 use crate::memory::{Block, block_bytes};
 use dafs_dat::connections::Origin;
@@ -106,8 +106,8 @@ pub(crate) struct RecordReader {
     mark_bytes: u8,
     /// The partial record: some of its fragments have not arrived.
     partial: Option<Box<Partial>>,
-    /// The data that was set aside of the last reassembled record.
-    placed: Option<Aside>,
+    /// The data that was placed of the last reassembled record.
+    placed: Option<PlacedData>,
 }
 
 #[derive(Debug)]
@@ -118,14 +118,14 @@ struct Partial {
     last: bool,
     fragments: u32,
     /// Data that is read into a sink.
-    aside: Option<Aside>,
+    placing: Option<PlacedData>,
 }
 
 impl Partial {
     /// The data to be read into a sink, if it comes next.
-    fn aside_next(&mut self) -> Option<&mut Aside> {
+    fn placing_next(&mut self) -> Option<&mut PlacedData> {
         let filled = self.block.filled();
-        self.aside.as_mut().filter(|aside| filled == aside.at && !aside.is_complete())
+        self.placing.as_mut().filter(|placing| filled == placing.at && !placing.is_complete())
     }
 
     fn is_complete(&self) -> bool {
@@ -246,7 +246,7 @@ impl RecordReader {
                     fragment_left: mark.len as usize,
                     last: mark.last,
                     fragments: 1,
-                    aside: None,
+                    placing: None,
                 }));
             }
         }
@@ -256,7 +256,7 @@ impl RecordReader {
     /// Ends the partial record, which is complete or discarded.
     fn take_partial(&mut self, budget: &mut Budget) -> Option<Block> {
         let partial = self.partial.take()?;
-        self.placed = partial.aside;
+        self.placed = partial.placing;
         budget.give_back(self.host, partial.block.capacity());
         Some(partial.block)
     }
@@ -278,11 +278,13 @@ impl RecordReader {
         match &mut self.partial {
             Some(partial) => {
                 let len = partial.fragment_left;
-                match &partial.aside {
-                    Some(aside) if partial.block.filled() == aside.at && !aside.is_complete() => {
+                match &partial.placing {
+                    Some(placing)
+                        if partial.block.filled() == placing.at && !placing.is_complete() =>
+                    {
                         // Data without a sink goes where the rest of the record will overwrite it.
-                        let left = len.min(aside.left());
-                        aside.space(len).unwrap_or_else(|| partial.block.space(left))
+                        let left = len.min(placing.left());
+                        placing.space(len).unwrap_or_else(|| partial.block.space(left))
                     }
                     _ => partial.block.space(len),
                 }
@@ -295,9 +297,9 @@ impl RecordReader {
     pub(crate) fn filled(&mut self, len: usize) {
         if let Some(partial) = &mut self.partial {
             debug_assert!(len <= partial.fragment_left);
-            match partial.aside_next() {
-                Some(aside) => {
-                    aside.filled(len);
+            match partial.placing_next() {
+                Some(placing) => {
+                    placing.filled(len);
                 }
                 None => partial.block.fill(len),
             }
@@ -307,33 +309,33 @@ impl RecordReader {
 
     /// The arrived bytes of the partial record, while they may show the position of data.
     pub(crate) fn head(&self) -> Option<&[u8]> {
-        let partial = self.partial.as_ref().filter(|partial| partial.aside.is_none())?;
+        let partial = self.partial.as_ref().filter(|partial| partial.placing.is_none())?;
         Some(partial.block.bytes()).filter(|bytes| bytes.len() <= HEAD_TO_SEARCH_BYTES_MAX)
     }
 
     /// Directs data of the partial record to its sink. Returns false unless all bytes before the
     /// data have arrived, and some of the data has not.
-    pub(crate) fn set_aside(&mut self, mut aside: Aside) -> bool {
+    pub(crate) fn place_data(&mut self, mut placing: PlacedData) -> bool {
         let Some(partial) = &mut self.partial else { return false };
         let filled = partial.block.filled();
-        if filled < aside.at || filled - aside.at >= aside.len {
+        if filled < placing.at || filled - placing.at >= placing.len {
             return false;
         }
-        aside.append(&partial.block.bytes()[aside.at..]);
-        partial.block.truncate(aside.at);
-        partial.aside = Some(aside);
+        placing.append(&partial.block.bytes()[placing.at..]);
+        partial.block.truncate(placing.at);
+        partial.placing = Some(placing);
         true
     }
 
-    /// Discards the data that was set aside for this XID.
+    /// Discards the placed data of this XID.
     pub(crate) fn forsake(&mut self, xid: u32) {
         let partial = self.partial.as_mut();
-        let aside = partial.and_then(|partial| partial.aside.as_mut());
-        aside.filter(|aside| aside.xid == xid).into_iter().for_each(Aside::forsake);
+        let placing = partial.and_then(|partial| partial.placing.as_mut());
+        placing.filter(|placing| placing.xid == xid).into_iter().for_each(PlacedData::forsake);
     }
 
-    /// Takes the data that was set aside of the last record.
-    pub(crate) fn take_placed(&mut self) -> Option<Aside> {
+    /// Takes the placed data of the last record.
+    pub(crate) fn take_placed(&mut self) -> Option<PlacedData> {
         self.placed.take()
     }
 
@@ -378,8 +380,8 @@ fn append(
     mut piece: &[u8],
     (budget, host): (&mut Budget, Origin),
 ) -> Result<(), RecordError> {
-    if let Some(aside) = partial.aside_next() {
-        let len = aside.append(piece);
+    if let Some(placing) = partial.placing_next() {
+        let len = placing.append(piece);
         piece = &piece[len..];
         partial.fragment_left -= len;
     }
@@ -514,7 +516,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn data_set_aside_goes_to_its_place_however_the_stream_is_cut(
+        fn placed_data_goes_to_its_sink_however_the_stream_is_cut(
             (before, len, behind) in (0usize..200, 1usize..40_000, 0usize..200),
             fragments in prop::collection::vec(any::<usize>(), 0..3),
             cuts in prop::collection::vec(any::<usize>(), 1..9),
@@ -541,8 +543,8 @@ mod tests {
                     records.push((bytes_of(record), reader.take_placed()));
                 }
                 if records.is_empty() && reader.head().is_some() {
-                    let aside = Aside::new(1, before, 0, len, sink.clone());
-                    is_set |= reader.set_aside(aside);
+                    let placing = PlacedData::new(1, before, 0, len, sink.clone());
+                    is_set |= reader.place_data(placing);
                 }
                 if is_set && forsaken.is_some() && gone.is_none() {
                     reader.forsake(1);

@@ -8,7 +8,7 @@
 //! * A reply does not depend on its transport; a cached one can leave over another. A reply to a
 //!   call over RDMA also knows the write chunk of each piece.
 
-use crate::exchange::{Exchange, Sink};
+use crate::call_chunks::{CallChunks, Sink};
 use crate::limits::{BULK_IN_HEAD_BYTES_MAX, HEAD_BYTES, HEADS_KEPT_MAX};
 use crate::memory::{Block, source};
 use crate::output::Parts;
@@ -41,7 +41,7 @@ pub struct Reply {
     /// Bulk items so far, including empty ones.
     items: usize,
     /// The call's chunks, for results that use them.
-    exchange: Option<Arc<Exchange>>,
+    call_chunks: Option<Arc<CallChunks>>,
 }
 
 /// A piece of bulk data.
@@ -95,14 +95,14 @@ impl Reply {
         let mut head = pooled.unwrap_or_else(|| vec![0; HEAD_BYTES]);
         head.truncate(0);
         head.extend_from_slice(&[0; RESULTS_AT]);
-        Self { head, pieces: SmallVec::new(), piece_bytes: 0, items: 0, exchange: None }
+        Self { head, pieces: SmallVec::new(), piece_bytes: 0, items: 0, call_chunks: None }
     }
 
     /// Empty results of a call with these chunks.
-    pub(crate) fn for_exchange(exchange: Option<&Arc<Exchange>>) -> Self {
-        let exchange = exchange.filter(|exchange| !exchange.sinks.is_empty()).cloned();
+    pub(crate) fn for_call_chunks(call_chunks: Option<&Arc<CallChunks>>) -> Self {
+        let call_chunks = call_chunks.filter(|call_chunks| !call_chunks.sinks.is_empty()).cloned();
         let mut reply = Self::new();
-        reply.exchange = exchange;
+        reply.call_chunks = call_chunks;
         reply
     }
 
@@ -190,7 +190,7 @@ impl Reply {
 
     /// The write chunk of the next item, if it has room for `len_max` bytes.
     fn sink(&self, len_max: usize) -> Option<&Sink> {
-        let sink = self.exchange.as_ref()?.sinks.get(self.items)?;
+        let sink = self.call_chunks.as_ref()?.sinks.get(self.items)?;
         (len_max > 0 && len_max <= sink.len_max).then_some(sink)
     }
 
@@ -273,13 +273,13 @@ impl Reply {
     }
 
     /// True if its bulk data was made for the chunks of this call.
-    pub(crate) fn is_for(&self, exchange: &Arc<Exchange>) -> bool {
-        self.exchange.as_ref().is_some_and(|own| Arc::ptr_eq(own, exchange))
+    pub(crate) fn is_for(&self, call_chunks: &Arc<CallChunks>) -> bool {
+        self.call_chunks.as_ref().is_some_and(|own| Arc::ptr_eq(own, call_chunks))
     }
 
     /// Releases the chunks; data in the caller's memory stays there.
-    pub(crate) fn forget_exchange(&mut self) {
-        self.exchange = None;
+    pub(crate) fn forget_call_chunks(&mut self) {
+        self.call_chunks = None;
     }
 
     /// Ends the loans of bulk data to transports.

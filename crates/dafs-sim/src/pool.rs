@@ -2,9 +2,10 @@
 
 use dafs_dat::Instant;
 use dafs_dat::sim::SimRng;
+use dafs_mem::Mutex;
 use dafs_service::{Job, Pool};
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// A job's longest delay, in steps of 10 microseconds.
@@ -18,13 +19,7 @@ pub(crate) struct SimPool {
 
 impl Pool for SimPool {
     fn submit(&self, job: Job) {
-        self.lock().push(job);
-    }
-}
-
-impl SimPool {
-    fn lock(&self) -> MutexGuard<'_, Vec<Job>> {
-        self.fresh.lock().unwrap_or_else(PoisonError::into_inner)
+        self.fresh.lock().push(job);
     }
 }
 
@@ -44,7 +39,7 @@ impl PoolSchedule {
 
     /// Assigns times to new jobs.
     pub(crate) fn admit(&mut self, now: Instant) {
-        let fresh = std::mem::take(&mut *self.pool.lock());
+        let fresh = std::mem::take(&mut *self.pool.fresh.lock());
         for job in fresh {
             let steps = self.rng.log_below(JOB_STEPS_MAX);
             self.submitted += 1;

@@ -1,12 +1,13 @@
 //! Records of clients that survive the server, as its database does.
 
 use crate::disk::Plug;
+use dafs_mem::Mutex;
 use dafs_service::{
     ClientRecord, ClientRecords, FenceObject, FenceRecord, FenceRecords, LockChange, LockRecord,
     RecordsError,
 };
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 #[derive(Debug, Default)]
 struct Tables {
@@ -38,7 +39,7 @@ struct PluggedRecords {
 impl SimRecords {
     /// Sets the allow list of a file.
     pub(crate) fn fence(&self, object: FenceObject, names: Vec<Vec<u8>>) {
-        self.tables().fences.push((object, Some(names)));
+        self.tables.lock().fences.push((object, Some(names)));
     }
 
     /// The fences, for the server that holds `plug`.
@@ -50,10 +51,6 @@ impl SimRecords {
     pub(crate) fn plugged(&self, plug: Plug, forgets: Forgets) -> Box<dyn ClientRecords> {
         Box::new(PluggedRecords { records: self.clone(), plug, forgets })
     }
-
-    fn tables(&self) -> MutexGuard<'_, Tables> {
-        self.tables.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 fn off(_: crate::disk::Off) -> RecordsError {
@@ -62,12 +59,12 @@ fn off(_: crate::disk::Off) -> RecordsError {
 
 impl ClientRecords for PluggedRecords {
     fn load(&self) -> Result<Vec<ClientRecord>, RecordsError> {
-        Ok(self.records.tables().clients.clone())
+        Ok(self.records.tables.lock().clients.clone())
     }
 
     fn put(&self, record: &ClientRecord) -> Result<(), RecordsError> {
         self.plug.effect().map_err(off)?;
-        let clients = &mut self.records.tables().clients;
+        let clients = &mut self.records.tables.lock().clients;
         clients.retain(|known| known.kind != record.kind || known.owner != record.owner);
         clients.push(record.clone());
         Ok(())
@@ -82,7 +79,7 @@ impl ClientRecords for PluggedRecords {
                     && record.verifier == known.verifier
             })
         };
-        self.records.tables().clients.retain(|known| !gone(known));
+        self.records.tables.lock().clients.retain(|known| !gone(known));
         Ok(())
     }
 
@@ -90,12 +87,12 @@ impl ClientRecords for PluggedRecords {
         if self.forgets.locks {
             return Ok(Vec::new());
         }
-        Ok(self.records.tables().locks.values().cloned().collect())
+        Ok(self.records.tables.lock().locks.values().cloned().collect())
     }
 
     fn change_locks(&self, changes: &[LockChange]) -> Result<(), RecordsError> {
         self.plug.effect().map_err(off)?;
-        let locks = &mut self.records.tables().locks;
+        let locks = &mut self.records.tables.lock().locks;
         for change in changes {
             match change {
                 LockChange::Put(record) => {
@@ -112,7 +109,7 @@ impl ClientRecords for PluggedRecords {
 
 impl FenceRecords for PluggedRecords {
     fn load(&self) -> Result<Vec<FenceRecord>, RecordsError> {
-        let tables = self.records.tables();
+        let tables = self.records.tables.lock();
         let kept = tables.fences.iter().filter(|(_, names)| names.is_some());
         let all = kept.cloned().collect();
         Ok(if self.forgets.fences { Vec::new() } else { all })
@@ -120,7 +117,7 @@ impl FenceRecords for PluggedRecords {
 
     fn put(&self, records: &[FenceRecord]) -> Result<(), RecordsError> {
         self.plug.effect().map_err(off)?;
-        let fences = &mut self.records.tables().fences;
+        let fences = &mut self.records.tables.lock().fences;
         fences.retain(|(known, _)| !records.iter().any(|(object, _)| object == known));
         fences.extend_from_slice(records);
         Ok(())

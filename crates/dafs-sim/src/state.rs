@@ -8,6 +8,7 @@
 //!   content as the intact one.
 
 use dafs_dat::sim::SimRng;
+use dafs_mem::Mutex;
 use dafs_service::{
     ClientKey, ClientRecords, FenceObject, FenceRecord, FenceRecords, FileFences, FileRecords,
     Handle, LockChange, LockHolder, LockKind, LockRecord, RecordsError, StateFile, StateFileId,
@@ -15,7 +16,7 @@ use dafs_service::{
 use dafs_store::{FileId, FsId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard};
 
 const SECTOR_BYTES: usize = 512;
 
@@ -49,12 +50,8 @@ impl DiskFile {
         Self(Arc::new(Mutex::new(content)))
     }
 
-    fn lock(&self) -> MutexGuard<'_, Content> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn call(&self) -> io::Result<MutexGuard<'_, Content>> {
-        let mut content = self.lock();
+        let mut content = self.0.lock();
         match &mut content.calls_left {
             Some(0) => return Err(io::Error::other("the process has ended")),
             Some(left) => *left -= 1,
@@ -64,12 +61,12 @@ impl DiskFile {
     }
 
     fn bytes(&self) -> Vec<u8> {
-        self.lock().bytes.clone()
+        self.0.lock().bytes.clone()
     }
 
     /// Applies a power failure: each unsynced sector survives or not.
     fn cut_power(&self, rng: &mut SimRng) {
-        let mut content = self.lock();
+        let mut content = self.0.lock();
         let (bytes, dirty) = (content.bytes.clone(), std::mem::take(&mut content.dirty));
         if rng.chance(500_000) {
             content.stable.resize(bytes.len(), 0);
@@ -88,11 +85,11 @@ impl DiskFile {
 
 impl redb::StorageBackend for DiskFile {
     fn len(&self) -> io::Result<u64> {
-        Ok(self.lock().bytes.len() as u64)
+        Ok(self.0.lock().bytes.len() as u64)
     }
 
     fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
-        let content = self.lock();
+        let content = self.0.lock();
         let from = offset as usize;
         let found = content.bytes.get(from..from + out.len());
         out.copy_from_slice(found.ok_or(io::ErrorKind::UnexpectedEof)?);
@@ -297,7 +294,7 @@ impl World {
     /// A change, an orderly end, or an end in the middle of either.
     fn step(&mut self, open: Open) -> Result<Option<Open>, String> {
         if self.rng.chance(300_000) {
-            self.file.lock().calls_left = Some(self.rng.log_below(30));
+            self.file.0.lock().calls_left = Some(self.rng.log_below(30));
         }
         let in_order = self.rng.chance(150_000);
         if !in_order {
@@ -319,7 +316,7 @@ impl World {
                 self.doubt = Some(after);
             }
         }
-        if !in_order && self.file.lock().calls_left.is_none() {
+        if !in_order && self.file.0.lock().calls_left.is_none() {
             return Ok(Some(open));
         }
         drop(open);
@@ -329,7 +326,7 @@ impl World {
     }
 
     fn ended(&mut self) {
-        if self.file.lock().calls_left.take().is_some() {
+        if self.file.0.lock().calls_left.take().is_some() {
             self.report.ends += 1;
             if self.rng.chance(700_000) {
                 self.report.cuts += 1;
@@ -340,12 +337,12 @@ impl World {
 
     fn open(&mut self) -> Result<Open, String> {
         if self.rng.chance(100_000) {
-            self.file.lock().calls_left = Some(self.rng.below(12));
+            self.file.0.lock().calls_left = Some(self.rng.below(12));
         }
         loop {
             match Open::on(self.kept, self.file.clone(), StateFile::Known(self.id)) {
                 Ok(open) => {
-                    self.file.lock().calls_left = None;
+                    self.file.0.lock().calls_left = None;
                     self.check(&open.found()?)?;
                     if self.rng.chance(500_000) {
                         self.older = Some((open.id().openings, self.file.bytes()));
@@ -356,7 +353,7 @@ impl World {
                     }
                     return Ok(open);
                 }
-                Err(_) if self.file.lock().calls_left == Some(0) => self.ended(),
+                Err(_) if self.file.0.lock().calls_left == Some(0) => self.ended(),
                 Err(error) => return Err(format!("it cannot be opened again: {error}")),
             }
         }

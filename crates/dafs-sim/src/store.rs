@@ -2,7 +2,7 @@
 //! errors.
 
 use dafs_dat::sim::SimRng;
-use dafs_mem::VolatileSlice;
+use dafs_mem::{Mutex, VolatileSlice};
 use dafs_store::backend::before;
 use dafs_store::{
     Attr, CacheAdvice, FileId, OpenFile, Result, SeekWhat, Stability, Store, StoreError, Wait,
@@ -10,7 +10,7 @@ use dafs_store::{
 };
 use dafs_testkit::stores::layer::{Layer, Layered};
 use std::any::Any;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 /// The faults of the store. Chances are in parts per million.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -66,7 +66,7 @@ pub(crate) struct StoreControl(SharedChance);
 
 impl StoreControl {
     pub(crate) fn calm(&self) {
-        let mut chance = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut chance = self.0.lock();
         chance.faults.error_ppm = 0;
     }
 }
@@ -84,7 +84,7 @@ struct Verdict {
 
 impl SimFile {
     fn judge(&self, bytes: usize, wait: Wait, writing: bool) -> Result<Verdict> {
-        let mut chance = self.chance.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut chance = self.chance.lock();
         let Chance { rng, faults, writes, .. } = &mut *chance;
         if wait == Wait::Never && rng.chance(faults.would_block_ppm) {
             return Err(StoreError::WouldBlock);
@@ -145,7 +145,7 @@ impl OpenFile for SimFile {
 
     fn attr(&self) -> Result<Attr> {
         let mut attr = self.inner.attr()?;
-        let mut chance = self.chance.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut chance = self.chance.lock();
         chance.looks += 1;
         let every = chance.faults.danger_stale_every;
         let stale = every > 0 && chance.looks.is_multiple_of(every) && chance.size < attr.size;

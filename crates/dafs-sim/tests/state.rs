@@ -5,7 +5,7 @@ use dafs_sim::state::{Kept, StateReport, run};
 
 // One test, because the panic hook belongs to the process.
 #[test]
-fn what_is_stable_stays_and_damage_is_told() {
+fn stable_state_stays_and_damage_is_reported() {
     let seeds = seeds_of_the_day(100, 5_000);
     let (first, count) = (seeds.start, seeds.end - seeds.start);
     for kept in [Kept::Clients, Kept::Fences] {

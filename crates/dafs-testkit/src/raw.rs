@@ -117,17 +117,17 @@ pub struct Client {
     /// Replies to requests that were sent raw.
     pub stray: Vec<Vec<u8>>,
     /// Unanswered calls of the server on this channel.
-    pub calls: Vec<BackCall>,
+    pub calls: Vec<CallbackRequest>,
 }
 
 /// A received call of the server.
 #[derive(Debug)]
-pub struct BackCall {
+pub struct CallbackRequest {
     pub bytes: Vec<u8>,
     pub order: ByteOrder,
 }
 
-impl BackCall {
+impl CallbackRequest {
     pub fn header(&self) -> RequestHeader {
         RequestHeader::decode(&self.bytes, self.order).unwrap()
     }
@@ -293,7 +293,7 @@ impl Client {
     }
 
     /// Answers a call of the server, and grants `target` credits.
-    pub fn answer(&mut self, call: &BackCall, target: u16, reply: &Reply<'_>) {
+    pub fn answer(&mut self, call: &CallbackRequest, target: u16, reply: &Reply<'_>) {
         let header = ResponseHeader::answering(&call.header(), target);
         let mut message = vec![0; MESSAGE_BYTES];
         let len = encode_response(&mut message, self.order, &header, reply).unwrap();
@@ -305,7 +305,7 @@ impl Client {
     }
 
     /// Answers a call of the server with an error.
-    pub fn refuse(&mut self, call: &BackCall, status: Status) {
+    pub fn refuse(&mut self, call: &CallbackRequest, status: Status) {
         let header = ResponseHeader::answering(&call.header(), 1).with_status(status);
         let procedure = call.request().procedure();
         let mut message = vec![0; MESSAGE_BYTES];
@@ -377,7 +377,7 @@ impl Client {
             assert!(verify(&bytes), "a message has a wrong checksum");
         }
         if RequestHeader::decode(&bytes, self.order).is_ok() {
-            return self.calls.push(BackCall { bytes, order: self.order });
+            return self.calls.push(CallbackRequest { bytes, order: self.order });
         }
         let header = ResponseHeader::decode(&bytes, self.order).unwrap();
         self.target = header.target_nreq;

@@ -18,4 +18,5 @@ pub mod nfs4;
 pub mod path;
 pub mod rpc;
 pub mod rpcrdma;
+mod status;
 pub mod xdr;

@@ -1,7 +1,7 @@
 //! MOUNT version 3 (RFC 1813 appendix I): the protocol by which a client gets its first file
 //! handle.
 
-use crate::nfs3::field::{Field, record};
+use crate::nfs3::field::{Field, numbers, record};
 use crate::nfs3::{FileHandle, List, unknown};
 use crate::xdr::{Decode, Decoder, Encode, Encoder, XdrError};
 
@@ -20,82 +20,31 @@ pub const NAME_BYTES_MAX: usize = 255;
 /// The most flavors in one MNT result.
 const FLAVORS_MAX: usize = 64;
 
-/// Procedure numbers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[repr(u32)]
-#[allow(missing_docs, reason = "the names are those of the RFC")]
-pub enum Procedure {
-    Null = 0,
-    Mnt = 1,
-    Dump = 2,
-    Umnt = 3,
-    UmntAll = 4,
-    Export = 5,
-}
-
-impl Procedure {
-    /// All procedures, by number.
-    pub const ALL: [Self; 6] =
-        [Self::Null, Self::Mnt, Self::Dump, Self::Umnt, Self::UmntAll, Self::Export];
-
-    /// The procedure of a number, if there is one.
-    pub fn from_number(number: u32) -> Option<Self> {
-        Self::ALL.get(usize::try_from(number).ok()?).copied()
-    }
-
-    /// The number of the procedure.
-    pub const fn number(self) -> u32 {
-        self as u32
-    }
-
-    /// The procedure's name in the RFC, after that of the program.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Null => "MOUNT_NULL",
-            Self::Mnt => "MOUNT_MNT",
-            Self::Dump => "MOUNT_DUMP",
-            Self::Umnt => "MOUNT_UMNT",
-            Self::UmntAll => "MOUNT_UMNTALL",
-            Self::Export => "MOUNT_EXPORT",
-        }
+numbers! {
+    /// Procedure numbers.
+    pub enum Procedure {
+        Null = 0, "MOUNT_NULL";
+        Mnt = 1, "MOUNT_MNT";
+        Dump = 2, "MOUNT_DUMP";
+        Umnt = 3, "MOUNT_UMNT";
+        UmntAll = 4, "MOUNT_UMNTALL";
+        Export = 5, "MOUNT_EXPORT";
     }
 }
 
-/// The status of MNT (mountstat3).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[repr(u32)]
-#[allow(missing_docs, reason = "the names are those of the RFC")]
-pub enum Status {
-    Ok = 0,
-    Perm = 1,
-    NoEnt = 2,
-    Io = 5,
-    Acces = 13,
-    NotDir = 20,
-    Inval = 22,
-    NameTooLong = 63,
-    NotSupp = 10004,
-    ServerFault = 10006,
-}
-
-impl Status {
-    /// Every status.
-    pub const ALL: [Self; 10] = [
-        Self::Ok,
-        Self::Perm,
-        Self::NoEnt,
-        Self::Io,
-        Self::Acces,
-        Self::NotDir,
-        Self::Inval,
-        Self::NameTooLong,
-        Self::NotSupp,
-        Self::ServerFault,
-    ];
-
-    /// The number of the status.
-    pub const fn number(self) -> u32 {
-        self as u32
+numbers! {
+    /// The status of MNT (mountstat3).
+    pub enum Status {
+        Ok = 0,
+        Perm = 1,
+        NoEnt = 2,
+        Io = 5,
+        Acces = 13,
+        NotDir = 20,
+        Inval = 22,
+        NameTooLong = 63,
+        NotSupp = 10004,
+        ServerFault = 10006,
     }
 }
 
@@ -188,8 +137,8 @@ pub fn decode_mounted(
 ) -> Result<Result<(FileHandle<'_>, Vec<u32>), Status>, XdrError> {
     let mut decoder = Decoder::new(bytes);
     let number = decoder.u32()?;
-    let found = Status::ALL.into_iter().find(|status| status.number() == number);
-    let result = match found.ok_or(unknown("mountstat3", number))? {
+    let status = Status::from_number(number);
+    let result = match status.ok_or(unknown("mountstat3", number))? {
         Status::Ok => {
             let handle = FileHandle::read(&mut decoder)?;
             let count = decoder.array_len(FLAVORS_MAX, 4)?;

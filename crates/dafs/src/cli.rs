@@ -62,7 +62,7 @@ pub(crate) struct SessionOptions {
     /// How data travels: shm on one host, iwarp over any TCP network (dafs:// and nfs+rdma://)
     #[arg(long, global = true, value_enum, default_value = "auto")]
     pub(crate) transport: TransportName,
-    /// How to wait: poll burns a core for the lowest latency, sleep takes the least CPU
+    /// How to wait: poll uses a whole core for the lowest latency, sleep the least CPU
     #[arg(long, global = true, value_enum)]
     pub(crate) wake: Option<WakeName>,
     /// Prove to be this user; the password comes from --password-file or $DAFS_PASSWORD

@@ -19,7 +19,7 @@ impl Given {
                 .filter(|fd| *fd >= FIRST)
                 .collect(),
             Err(error) => {
-                tracing::debug!(%error, "what this process was given stays open");
+                tracing::debug!(%error, "inherited descriptors stay open");
                 Vec::new()
             }
         };

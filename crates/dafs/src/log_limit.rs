@@ -13,10 +13,10 @@ use crate::limits::{
     LOG_BURST, LOG_INTERVAL, LOG_PEER_BURST, LOG_PEER_CHARACTERS_MAX, LOG_PEER_INTERVAL,
     LOG_PEERS_MAX, LOG_QUIET,
 };
+use dafs_mem::Mutex;
 use std::collections::HashMap;
 use std::fmt::{self, Debug, Write};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use tracing::callsite::Identifier;
 use tracing::field::{Field, Visit};
@@ -59,7 +59,7 @@ where
         let (metadata, now) = (event.metadata(), Instant::now());
         let target = metadata.target();
         let own = target == "dafs" || target.starts_with("dafs::");
-        let mut causes = self.causes.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut causes = self.causes.lock();
         if !own && *metadata.level() <= Level::INFO {
             let mut peer = Peer::default();
             event.record(&mut peer);
@@ -224,6 +224,6 @@ mod tests {
         assert!(cause.peers.len() <= LOG_PEERS_MAX);
         let later = now + LOG_PEER_INTERVAL * 2 * LOG_PEER_BURST;
         assert_eq!(admitted(&mut cause, Some("198.51.100.1"), 1, later), 1);
-        assert_eq!(cause.peers.len(), 1, "those who have been quiet are forgotten");
+        assert_eq!(cause.peers.len(), 1, "quiet peers are removed");
     }
 }

@@ -20,14 +20,14 @@ pub(crate) struct Sessions<'a> {
     /// The wait policy if the command line gives none.
     wait: WaitPolicy,
     /// No timeouts, unless the command line gives them.
-    endures: bool,
+    retries_forever: bool,
     /// Each with the URL that it was opened for.
     open: Vec<(RemoteUrl, Remote)>,
 }
 
 impl<'a> Sessions<'a> {
     pub(crate) fn new(options: &'a SessionOptions) -> Self {
-        Self { options, wait: WaitPolicy::default(), endures: false, open: Vec::new() }
+        Self { options, wait: WaitPolicy::default(), retries_forever: false, open: Vec::new() }
     }
 
     /// Prepares for many threads with outstanding operations at all times. Polling gains nothing
@@ -37,18 +37,18 @@ impl<'a> Sessions<'a> {
     }
 
     /// Makes the sessions survive any absence of the server.
-    pub(crate) fn endure(&mut self) {
-        self.endures = true;
+    pub(crate) fn retry_forever(&mut self) {
+        self.retries_forever = true;
     }
 
     /// The deadline of an answer, and the time of retries after a lost connection, in seconds.
-    fn patience(&self) -> (u64, u64) {
-        let (deadline, recovery) = match self.endures {
+    fn timeouts(&self) -> (u64, u64) {
+        let (deadline, recovery) = match self.retries_forever {
             true => (0, EVER_SECONDS),
             false => (DEADLINE_SECONDS, RECOVERY_SECONDS),
         };
-        let SessionOptions { deadline: told, recovery: told_too, .. } = self.options;
-        (told.unwrap_or(deadline), told_too.unwrap_or(recovery))
+        let given = &self.options;
+        (given.deadline.unwrap_or(deadline), given.recovery.unwrap_or(recovery))
     }
 
     /// The session for `url`, opened if there is none yet.
@@ -158,7 +158,7 @@ impl Sessions<'_> {
         let options = self.options;
         options.check_fence_id(url)?;
         options.check_user(url)?;
-        let (deadline, recovery) = self.patience();
+        let (deadline, recovery) = self.timeouts();
         let mut connect_options = ConnectOptions {
             transport: options.transport.into(),
             wait: options.wake.map_or(self.wait, Into::into),

@@ -18,11 +18,12 @@ use anyhow::{Context, Result, anyhow, bail, ensure};
 use dafs_client::{
     Client, ConnectOptions, Create, DafsUrl, OpenOptions, Stability, TransportChoice,
 };
+use dafs_mem::Mutex;
 use rustix::process::Signal;
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Outstanding requests.
@@ -195,7 +196,7 @@ impl Load<'_> {
     fn end(&self) {
         self.answered.fetch_add(1, Ordering::SeqCst);
         self.under_way.fetch_sub(1, Ordering::SeqCst);
-        *self.last.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+        *self.last.lock() = Some(Instant::now());
     }
 
     /// Waits until a stopped server has left all requests outstanding, and stops new ones.
@@ -270,7 +271,7 @@ fn under_load(
         let used = crate::cpu::process_time(None)?.saturating_sub(before);
         anyhow::Ok((began?, used))
     })?;
-    let last = load.last.lock().unwrap_or_else(PoisonError::into_inner).context("no answer")?;
+    let last = load.last.lock().context("no answer")?;
     let sample = Sample {
         operations: 1,
         bytes: 0,
@@ -306,7 +307,7 @@ impl Relay {
                         let _ = to.shutdown(Shutdown::Both);
                     });
                 }
-                let mut streams = made.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut streams = made.lock();
                 streams.extend([client, server]);
             }
         });
@@ -315,7 +316,7 @@ impl Relay {
 
     /// Cuts all present connections.
     fn cut(&self) {
-        for stream in self.streams.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
+        for stream in self.streams.lock().drain(..) {
             // A connection that has ended already is ignored.
             let _ = stream.shutdown(Shutdown::Both);
         }

@@ -15,7 +15,7 @@ use crate::error::{Error, Result};
 use crate::file::File;
 use crate::fork::ForkMutex;
 use crate::limits::{CACHE_ATTEMPTS, CACHE_PIECE_BYTES, WRITE_BACK_BYTES};
-use dafs_mem::{CheckedSlice, Gone, Site};
+use dafs_mem::{CheckedSlice, Inaccessible, Site};
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -45,7 +45,7 @@ pub(crate) struct CacheUse {
 /// The result of an attempt to use the cache.
 enum Look {
     /// The number of bytes that the reader has got.
-    Done(Result<usize, Gone>),
+    Done(Result<usize, Inaccessible>),
     Wait(TransferId),
     Send(Vec<Order>),
     MakeRoom,
@@ -130,7 +130,11 @@ impl CacheUse {
     }
 
     /// `None` if the server has to be asked.
-    fn read_piece(&self, target: CheckedSlice<'_>, offset: u64) -> Option<Result<usize, Gone>> {
+    fn read_piece(
+        &self,
+        target: CheckedSlice<'_>,
+        offset: u64,
+    ) -> Option<Result<usize, Inaccessible>> {
         let CachedFile { client, cache, handle, .. } = &*self.file;
         let mut ahead = None;
         for _ in 0..CACHE_ATTEMPTS {
@@ -235,7 +239,7 @@ impl CacheUse {
             let mut own;
             let at = offset.saturating_add(done as u64);
             let bytes = piece.len();
-            if kept && piece.may_go() {
+            if kept && piece.may_be_unmapped() {
                 // The cache marks the range as dirty first, so the copy into it must not fail.
                 own = piece.to_vec(Site::ClientStaging)?;
                 piece = CheckedSlice::from_mut(&mut own);

@@ -16,7 +16,7 @@ use crate::delegation::DelegationKind;
 use crate::error::{Error, Result};
 use crate::pending::{Moved, Pending};
 use crate::uncommitted::Uncommitted;
-use dafs_mem::{CheckedSlice, Gone, Site, VolatileSlice};
+use dafs_mem::{CheckedSlice, Inaccessible, Site, VolatileSlice};
 use dafs_wire::dafs::StateId;
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
@@ -214,7 +214,7 @@ impl State {
         segments: &Segments,
         target: CheckedSlice<'_>,
         len: usize,
-    ) -> Result<usize, Gone> {
+    ) -> Result<usize, Inaccessible> {
         let mut done = 0;
         for view in segments.iter().filter_map(|segment| self.view(segment)) {
             if let Some(part) = target.slice(done, view.len()) {
@@ -227,7 +227,7 @@ impl State {
 
     /// Copies written data, which is certainly mapped, into the cache.
     pub(super) fn copy_in(&self, segments: &Segments, source: CheckedSlice<'_>) {
-        debug_assert!(!source.may_go());
+        debug_assert!(!source.may_be_unmapped());
         let mut done = 0;
         for view in segments.iter().filter_map(|segment| self.view(segment)) {
             let part = source.slice(done, view.len());

@@ -1,6 +1,6 @@
 //! The reasons why a session ended, before the name of its server is added.
 
-use dafs_mem::Gone;
+use dafs_mem::Inaccessible;
 use std::fmt::Display;
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +16,7 @@ pub enum Failure {
     /// The application has unmapped, or made read-only, memory that the call uses; the session goes
     /// on.
     #[error(transparent)]
-    Gone(#[from] Gone),
+    Inaccessible(#[from] Inaccessible),
     /// The data was cached under a delegation that is gone; the session goes on.
     #[error("the delegation that the data was kept by is gone")]
     DelegationLost,

@@ -26,13 +26,13 @@ pub(crate) type Pieces = SmallVec<[Piece; 1]>;
 
 /// Registrations without a user, which wait for the adapter's driver to end them.
 #[derive(Debug, Default)]
-pub(crate) struct Graveyard {
+pub(crate) struct RetiredRegistrations {
     occupied: AtomicBool,
     regions: ForkMutex<Vec<RegionId>>,
 }
 
-impl Graveyard {
-    fn bury(&self, region: RegionId) {
+impl RetiredRegistrations {
+    fn retire(&self, region: RegionId) {
         // A fork has no registrations.
         if let Ok(mut regions) = self.regions.lock() {
             regions.push(region);
@@ -41,7 +41,7 @@ impl Graveyard {
     }
 
     /// The registrations to end, if there are any.
-    pub(crate) fn exhume(&self) -> Vec<RegionId> {
+    pub(crate) fn take(&self) -> Vec<RegionId> {
         // A cheap check first: this runs with every request.
         if !self.occupied.load(Ordering::Acquire) {
             return Vec::new();
@@ -59,7 +59,7 @@ pub struct RegisteredMemory {
     name: MemoryRegion,
     /// `None` while there is no connection to register it for.
     region: ForkMutex<Option<MemoryRegion>>,
-    graveyard: Arc<Graveyard>,
+    retired: Arc<RetiredRegistrations>,
     /// The server may map it, and so reach it after its registration and the connection have ended.
     mappable: bool,
     /// The application never sees it.
@@ -70,14 +70,14 @@ impl RegisteredMemory {
     pub(crate) fn new(
         buffer: Arc<Buffer>,
         region: MemoryRegion,
-        graveyard: Arc<Graveyard>,
+        retired: Arc<RetiredRegistrations>,
         mappable: bool,
     ) -> Self {
         Self {
             buffer,
             name: region,
             region: ForkMutex::new(Some(region)),
-            graveyard,
+            retired,
             mappable,
             private: AtomicBool::new(false),
         }
@@ -119,8 +119,8 @@ impl RegisteredMemory {
     }
 
     /// True when both names mean registrations of one session.
-    pub(crate) fn belongs_to(&self, graveyard: &Arc<Graveyard>) -> bool {
-        Arc::ptr_eq(&self.graveyard, graveyard)
+    pub(crate) fn belongs_to(&self, retired: &Arc<RetiredRegistrations>) -> bool {
+        Arc::ptr_eq(&self.retired, retired)
     }
 
     pub(crate) fn buffer(&self) -> &Arc<Buffer> {
@@ -130,7 +130,7 @@ impl RegisteredMemory {
     /// Holds the locks, for tests.
     #[cfg(test)]
     pub(crate) fn hold(&self) -> impl Sized {
-        (self.region(), self.graveyard.regions.lock_here())
+        (self.region(), self.retired.regions.lock_here())
     }
 
     /// Removes the registration, to end it.
@@ -157,7 +157,7 @@ impl RegisteredMemory {
 impl Drop for RegisteredMemory {
     fn drop(&mut self) {
         if let Some(region) = self.region.lock().ok().and_then(|mut region| region.take()) {
-            self.graveyard.bury(region.id);
+            self.retired.retire(region.id);
         }
     }
 }

@@ -5,7 +5,7 @@ use super::failure::Failure;
 use super::memory::Piece;
 use super::session::{SessionCore, Stage};
 use dafs_dat::{Adapter, Instant};
-use dafs_mem::{Gone, Site, count_copy};
+use dafs_mem::{Inaccessible, Site, count_copy};
 use dafs_wire::dafs::{
     ByteOrder, HEADER_BYTES, PROTOCOL_VERSION, Procedure, READ_INLINE_REPLY_DATA_AT, Reply,
     ResponseHeader, Stability, Status, WriteReply, verify,
@@ -91,7 +91,7 @@ impl SessionCore {
         match &flight.work {
             Work::Message { .. } => {
                 let mut message = vec![0; bytes];
-                if self.conn.receives.fetch(slot, 0, &mut message) != bytes {
+                if self.conn.receives.fetch(slot, &mut message) != bytes {
                     return Err(Failure::protocol("a reply is longer than its receive"));
                 }
                 if procedure == Procedure::ReadInline && status.is_ok() {
@@ -156,7 +156,7 @@ impl SessionCore {
             return Err(Failure::protocol(format_args!("a reply of {bytes} bytes has no header")));
         }
         let head = &mut head[..bytes.min(HEAD_BYTES)];
-        self.conn.receives.fetch(slot, 0, head);
+        self.conn.receives.fetch(slot, head);
         let stated = word(self.order, head, LENGTH_AT);
         if stated as usize != bytes {
             return Err(Failure::protocol(format_args!(
@@ -199,7 +199,7 @@ impl SessionCore {
     /// A bad checksum ends the session (DAFS O21).
     fn check_sum(&mut self, slot: u32, bytes: usize) -> Result<(), Failure> {
         let mut message = vec![0; bytes];
-        self.conn.receives.fetch(slot, 0, &mut message);
+        self.conn.receives.fetch(slot, &mut message);
         if verify(&message) {
             Ok(())
         } else {
@@ -254,7 +254,7 @@ impl SessionCore {
         check_progress(reply.bytes_read, reply.eof, into)?;
         let data = into.first(reply.bytes_read);
         let sum = match self.data_checksum(data) {
-            _ if into.is_lost() => return Ok(Done::Lost(Gone.into())),
+            _ if into.is_lost() => return Ok(Done::Lost(Inaccessible.into())),
             Err(gone) => return Ok(Done::Lost(gone.into())),
             Ok(sum) => sum,
         };

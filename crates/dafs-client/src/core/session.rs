@@ -16,7 +16,7 @@ use super::config::{SessionConfig, SessionInfo};
 use super::connection::Connection;
 use super::failure::Failure;
 use super::held::Held;
-use super::memory::{Graveyard, RegisteredMemory};
+use super::memory::{RegisteredMemory, RetiredRegistrations};
 use super::orphans::Orphans;
 use super::recovery::Recovery;
 use crate::limits::{LEASE_ASSUMED, MESSAGE_BYTES_MAX, MESSAGE_BYTES_MIN};
@@ -24,7 +24,7 @@ use dafs_dat::{
     Access, Adapter, Address, Completion, ConnectError, Event, Instant, Operation, RegisterError,
     WorkStatus,
 };
-use dafs_mem::{Buffer, Gone};
+use dafs_mem::{Buffer, Inaccessible};
 use dafs_wire::dafs::{ByteOrder, CredHandle};
 use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
@@ -82,7 +82,7 @@ pub struct SessionCore {
     pub(crate) order: ByteOrder,
     pub(crate) stage: Stage,
     pub(crate) conn: Connection,
-    pub(crate) graveyard: Arc<Graveyard>,
+    pub(crate) retired: Arc<RetiredRegistrations>,
     /// The application's memory, for the next connection; only kept when there may be one.
     pub(crate) memories: Vec<Weak<RegisteredMemory>>,
     pub(crate) held: Held,
@@ -146,7 +146,7 @@ impl SessionCore {
             order: config.byte_order,
             stage: Stage::Connecting,
             conn,
-            graveyard: Arc::default(),
+            retired: Arc::default(),
             memories: Vec::new(),
             held: Held::default(),
             chains: Chains::default(),
@@ -254,21 +254,21 @@ impl SessionCore {
         self.reap(adapter);
         let access = Access::LOCAL_WRITE | Access::REMOTE_READ | Access::REMOTE_WRITE;
         let region = adapter.register(self.conn.domain, buffer.clone(), access)?;
-        let (mappable, graveyard) = (adapter.is_mappable(&buffer), self.graveyard.clone());
-        let memory = Arc::new(RegisteredMemory::new(buffer, region, graveyard, mappable));
+        let (mappable, retired) = (adapter.is_mappable(&buffer), self.retired.clone());
+        let memory = Arc::new(RegisteredMemory::new(buffer, region, retired, mappable));
         self.remember(&memory);
         Ok(memory)
     }
 
     /// True when the memory was registered in this session.
     pub fn owns(&self, memory: &RegisteredMemory) -> bool {
-        memory.belongs_to(&self.graveyard)
+        memory.belongs_to(&self.retired)
     }
 
     /// Ends registrations without a holder. Called after every step that may have dropped memory
     /// and before its result is seen.
     pub fn reap(&mut self, adapter: &mut dyn Adapter) {
-        for region in self.graveyard.exhume() {
+        for region in self.retired.take() {
             adapter.deregister(region);
         }
     }
@@ -388,7 +388,7 @@ impl SessionCore {
         self.end_back(adapter, &failure);
         for (_, flight) in self.conn.cut(adapter) {
             let is_gone = flight.is_callers() && flight.work.is_gone();
-            let failure = if is_gone { Gone.into() } else { failure.clone() };
+            let failure = if is_gone { Inaccessible.into() } else { failure.clone() };
             self.finish(flight.purpose, Done::Lost(failure));
         }
         self.stop_putting_off();

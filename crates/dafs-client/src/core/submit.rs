@@ -16,7 +16,7 @@ use super::session::{SessionCore, Stage};
 use super::timers::unless_silent;
 use crate::limits::{OPERATION_DEADLINE, QUEUED_REQUESTS_MAX};
 use dafs_dat::{Adapter, Instant};
-use dafs_mem::{CheckedSlice, Gone, Site, count_copy};
+use dafs_mem::{CheckedSlice, Inaccessible, Site, count_copy};
 use dafs_wire::dafs::{
     APPEND_INLINE_DATA_AT, Analyzer, CHECKSUM_AT, Checksum, ErrorBody, Fletcher32, HEADER_BYTES,
     Procedure, READ_INLINE_REPLY_DATA_AT, ReadDirect, ReadInline, Request, RequestHeader,
@@ -131,7 +131,7 @@ impl SessionCore {
             }
             _ => return Err(Refused::NotReady),
         }
-        if memory.iter().any(|piece| !piece.memory().belongs_to(&self.graveyard)) {
+        if memory.iter().any(|piece| !piece.memory().belongs_to(&self.retired)) {
             return Err(Refused::ForeignMemory);
         }
         if self.waiting.len() >= QUEUED_REQUESTS_MAX {
@@ -495,7 +495,7 @@ impl SessionCore {
     ///
     /// # Errors
     /// The data is unmapped.
-    pub(crate) fn data_checksum(&self, data: CheckedSlice<'_>) -> Result<Checksum, Gone> {
+    pub(crate) fn data_checksum(&self, data: CheckedSlice<'_>) -> Result<Checksum, Inaccessible> {
         self.checksum_of(std::iter::once(data))
     }
 
@@ -506,7 +506,7 @@ impl SessionCore {
     pub(crate) fn checksum_of<'a>(
         &self,
         data: impl IntoIterator<Item = CheckedSlice<'a>>,
-    ) -> Result<Checksum, Gone> {
+    ) -> Result<Checksum, Inaccessible> {
         if !self.info.checksums {
             return Ok(Checksum::ZERO);
         }
@@ -613,7 +613,7 @@ pub(super) fn due(now: Instant, deadline: Option<Duration>) -> Due {
 ///
 /// # Errors
 /// The data is unmapped.
-fn seal_volatile(head: &mut [u8], data: CheckedSlice<'_>) -> Result<(), Gone> {
+fn seal_volatile(head: &mut [u8], data: CheckedSlice<'_>) -> Result<(), Inaccessible> {
     let mut sums = Fletcher32::new();
     sums.update(head);
     data.scan(|bytes| sums.update(bytes))?;

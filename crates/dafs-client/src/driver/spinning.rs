@@ -5,19 +5,19 @@
 //! sleeps.
 
 use crate::limits::{SPIN_GAP_MAX, SPIN_POLLS_MIN, SPIN_WORTH};
-use dafs_dat::{CpuOffers, Instant};
+use dafs_dat::{Instant, YieldCost};
 
 #[derive(Debug)]
 pub(super) struct Spinning {
     polls: u32,
-    offers: CpuOffers,
+    yield_cost: YieldCost,
     /// The time of the last wait that was not over at once.
     waited_at: Instant,
 }
 
 impl Default for Spinning {
     fn default() -> Self {
-        Self { polls: u32::MAX, offers: CpuOffers::default(), waited_at: Instant(0) }
+        Self { polls: u32::MAX, yield_cost: YieldCost::default(), waited_at: Instant(0) }
     }
 }
 
@@ -25,7 +25,7 @@ impl Spinning {
     /// The number of polls before sleeping, `most` at most. `now` may be some milliseconds late.
     pub(super) fn polls(&mut self, most: u32, now: Instant) -> u32 {
         self.polls = self.polls.min(most);
-        if self.offers.are_dear(now) { 0 } else { self.polls }
+        if self.yield_cost.is_high(now) { 0 } else { self.polls }
     }
 
     /// An event came while polling.
@@ -40,7 +40,7 @@ impl Spinning {
 
     /// The CPU was yielded between two polls.
     pub(super) fn offered(&mut self, before: Instant, after: Instant) {
-        self.offers.made(after.since(before), after);
+        self.yield_cost.record(after.since(before), after);
         self.waited_at = after;
     }
 

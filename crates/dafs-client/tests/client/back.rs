@@ -435,7 +435,7 @@ fn memory_that_goes_is_looked_for_where_a_channel_was_lost_and_nowhere_else() {
     let writes: Vec<u64> = tags.iter().filter(is_write).copied().collect();
     world.run_all(&writes);
     for tag in &writes {
-        assert!(matches!(world.done[tag], Done::Lost(Failure::Gone(_))), "{tag}");
+        assert!(matches!(world.done[tag], Done::Lost(Failure::Inaccessible(_))), "{tag}");
     }
     world.run(|world| world.server.back.taken.len() == asked + COUNT / 2);
     assert!(world.server.back.taken[asked..].iter().all(|part| !part.write));

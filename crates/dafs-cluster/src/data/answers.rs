@@ -58,8 +58,8 @@ impl DataAnswers {
                     shared.counters();
                 Ok(Answer::Counters { read, written, indirect: indirect_bytes })
             }
-            Call::Forget { component } => self.forget(&ComponentId(*component)),
-            Call::Astray => {
+            Call::RevokeAuthorisation { component } => self.forget(&ComponentId(*component)),
+            Call::MissingComponents => {
                 // Clients ask again for those that do not fit into an answer.
                 let astray = node.take_astray()?;
                 let astray = astray.iter().take(DATA_BYTES_MAX / size_of::<ComponentId>());

@@ -134,7 +134,7 @@ impl Elsewhere for Judge {
         let wanted: usize = views.iter().map(VolatileSlice::len).sum();
         let len = wanted.min(DATA_BYTES_MAX);
         let component = handle.component.0;
-        let call = Call::ReadElsewhere { component, offset, len: len as u32 };
+        let call = Call::ReadFile { component, offset, len: len as u32 };
         let _turn = self.shared.elsewhere.enter()?;
         self.ask(call, CALL_TIME, |answer| match answer {
             Answer::Data(data) if data.len() <= len => {
@@ -157,7 +157,7 @@ impl Elsewhere for Judge {
         let wanted: usize = views.iter().map(VolatileSlice::len).sum();
         let _turn = self.shared.elsewhere.enter()?;
         let data = gather(views, 0, wanted.min(DATA_BYTES_MAX));
-        let call = Call::WriteElsewhere { component: handle.component.0, offset, data: &data };
+        let call = Call::WriteFile { component: handle.component.0, offset, data: &data };
         self.ask(call, CALL_TIME, |answer| match answer {
             Answer::Written { count, .. } if count as usize <= data.len() => Ok(count as usize),
             Answer::Refused(number) => Err(to_store(number)),

@@ -15,7 +15,7 @@ pub struct IwarpConfig {
     pub fpdu_bytes_max: usize,
     /// The largest FPDU sent to a peer with another implementation, in bytes. `None` keeps each
     /// within one TCP segment, as hardware adapters require.
-    pub stranger_fpdu_bytes_max: Option<usize>,
+    pub foreign_fpdu_bytes_max: Option<usize>,
     /// Announces this implementation to peers, so that FPDUs may be large. Without it the adapter
     /// looks like any other iWARP implementation.
     pub announce: bool,
@@ -41,7 +41,7 @@ impl Default for IwarpConfig {
         Self {
             crc: false,
             fpdu_bytes_max: limits::OWN_FPDU_BYTES,
-            stranger_fpdu_bytes_max: None,
+            foreign_fpdu_bytes_max: None,
             announce: true,
             inbound_reads_max: 32,
             outbound_reads_max: 32,
@@ -59,7 +59,7 @@ impl IwarpConfig {
     pub(crate) fn check(&self) -> io::Result<()> {
         let fpdu = limits::FPDU_BYTES_MIN..=limits::FPDU_BYTES_MAX;
         let bad = |text: String| Err(io::Error::new(io::ErrorKind::InvalidInput, text));
-        for bytes in [Some(self.fpdu_bytes_max), self.stranger_fpdu_bytes_max].into_iter().flatten()
+        for bytes in [Some(self.fpdu_bytes_max), self.foreign_fpdu_bytes_max].into_iter().flatten()
         {
             if !fpdu.contains(&bytes) {
                 let (min, max) = (fpdu.start(), fpdu.end());

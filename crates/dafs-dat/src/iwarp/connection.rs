@@ -64,7 +64,7 @@ pub(super) struct Connection {
     /// The state of a cautious opening: the peer may miss the first FPDU.
     pub(super) opening: Opening,
     may_send: bool,
-    stranger: bool,
+    foreign: bool,
     turns: u32,
     /// The error after which no more can be sent.
     send_error: Option<String>,
@@ -97,7 +97,7 @@ impl Connection {
             misses: 0,
             opening: Opening::Done,
             may_send: initiator,
-            stranger: false,
+            foreign: false,
             turns: 0,
             send_error: None,
         }
@@ -110,14 +110,14 @@ impl Connection {
     /// Applies the result of the handshake.
     pub(super) fn agree(&mut self, core: &Core, agreed: &Agreed) {
         self.rx.agree(agreed.crc, agreed.inbound_reads_max);
-        self.stranger = !agreed.large_fpdu;
-        self.opening = Opening::new(self.initiator, self.stranger);
-        self.tx.agree(agreed.crc, self.stranger && agreed.crc, agreed.outbound_reads_max);
+        self.foreign = !agreed.large_fpdu;
+        self.opening = Opening::new(self.initiator, self.foreign);
+        self.tx.agree(agreed.crc, self.foreign && agreed.crc, agreed.outbound_reads_max);
         self.limit_fpdu(core);
     }
 
     fn limit_fpdu(&mut self, core: &Core) {
-        let bytes = match (self.stranger, core.config.stranger_fpdu_bytes_max) {
+        let bytes = match (self.foreign, core.config.foreign_fpdu_bytes_max) {
             (false, _) => core.config.fpdu_bytes_max,
             (true, Some(bytes)) => bytes,
             // If the socket cannot report a size it is about to fail; the minimum works on any
@@ -147,7 +147,7 @@ impl Connection {
         if self.opening.is_held() {
             return Ok(());
         }
-        if self.stranger {
+        if self.foreign {
             self.turns = self.turns.wrapping_add(1);
             if self.turns.is_multiple_of(limits::TURNS_PER_SEGMENT_SIZE) {
                 self.limit_fpdu(core);
@@ -177,7 +177,7 @@ impl Connection {
                 self.mark_dirty(core);
                 Ok(())
             }
-            Err(SendFailure::Gone(gone)) => Err(End::Lost(gone.to_string())),
+            Err(SendFailure::Inaccessible(gone)) => Err(End::Lost(gone.to_string())),
             Err(SendFailure::Violation(violation)) => Err(End::Violation(violation)),
             Err(SendFailure::Io(error)) => Err(self.drain_after(core, &error)),
         }

@@ -10,7 +10,8 @@ use super::config::IwarpConfig;
 use super::limits;
 use crate::{ConnectError, PRIVATE_DATA_BYTES_MAX, PrivateData};
 use dafs_wire::iwarp::mpa::{
-    DEPTH_UNNEGOTIATED, Enhanced, FRAME_HEADER_BYTES, Frame, FrameKind, MpaError, SOFT_BYTES, Soft,
+    DAFS_BLOCK_BYTES, DEPTH_UNNEGOTIATED, DafsBlock, Enhanced, FRAME_HEADER_BYTES, Frame,
+    FrameKind, MpaError,
 };
 
 /// The agreement of both sides on a connection.
@@ -33,7 +34,7 @@ pub(super) struct Offer {
     crc: bool,
     revision: u8,
     enhanced: Option<Enhanced>,
-    soft: Option<Soft>,
+    dafs_block: Option<DafsBlock>,
 }
 
 /// Checks the length of a consumer's private data.
@@ -46,18 +47,21 @@ pub(super) fn check_private_data(bytes: &[u8]) -> Result<(), ConnectError> {
 }
 
 /// Consumer data of checked length, followed by the block of this implementation.
-fn with_soft(private_data: &[u8], soft: Option<Soft>) -> ([u8; DATA_BYTES], usize) {
+fn with_dafs_block(
+    private_data: &[u8],
+    dafs_block: Option<DafsBlock>,
+) -> ([u8; DATA_BYTES], usize) {
     let mut all = [0; DATA_BYTES];
     let mut len = private_data.len();
     all[..len].copy_from_slice(private_data);
-    if let Some(soft) = soft {
-        all[len..len + SOFT_BYTES].copy_from_slice(&soft.encode());
-        len += SOFT_BYTES;
+    if let Some(dafs_block) = dafs_block {
+        all[len..len + DAFS_BLOCK_BYTES].copy_from_slice(&dafs_block.encode());
+        len += DAFS_BLOCK_BYTES;
     }
     (all, len)
 }
 
-const DATA_BYTES: usize = PRIVATE_DATA_BYTES_MAX + SOFT_BYTES;
+const DATA_BYTES: usize = PRIVATE_DATA_BYTES_MAX + DAFS_BLOCK_BYTES;
 
 fn encode(frame: &Frame<'_>) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(FRAME_HEADER_BYTES + Enhanced::BYTES + DATA_BYTES);
@@ -68,8 +72,8 @@ fn encode(frame: &Frame<'_>) -> Vec<u8> {
 
 /// The request of a connecting side. The private data has been checked.
 pub(super) fn request(config: &IwarpConfig, private_data: &[u8]) -> Vec<u8> {
-    let soft = config.announce.then_some(Soft { large_fpdu: true, crc: config.crc });
-    let (data, len) = with_soft(private_data, soft);
+    let dafs_block = config.announce.then_some(DafsBlock { large_fpdu: true, crc: config.crc });
+    let (data, len) = with_dafs_block(private_data, dafs_block);
     encode(&Frame {
         kind: FrameKind::Request,
         markers: false,
@@ -86,7 +90,7 @@ pub(super) fn request(config: &IwarpConfig, private_data: &[u8]) -> Vec<u8> {
 }
 
 /// Checks a request. `Err` has the reason why the connection is closed without an answer.
-pub(super) fn judge_request(frame: &Frame<'_>) -> Result<Offer, &'static str> {
+pub(super) fn validate_request(frame: &Frame<'_>) -> Result<Offer, &'static str> {
     if frame.markers {
         return Err("it insists on MPA markers, which are not supported");
     }
@@ -100,13 +104,13 @@ pub(super) fn judge_request(frame: &Frame<'_>) -> Result<Offer, &'static str> {
     {
         return Err("it offers no ready-to-receive frame but the empty one");
     }
-    let (private_data, soft) = Soft::split(frame.private_data);
+    let (private_data, dafs_block) = DafsBlock::split(frame.private_data);
     Ok(Offer {
         private_data: private_data.to_vec(),
-        crc: frame.crc || soft.is_some_and(|soft| soft.crc),
+        crc: frame.crc || dafs_block.is_some_and(|dafs_block| dafs_block.crc),
         revision: frame.revision,
         enhanced: frame.enhanced,
-        soft,
+        dafs_block,
     })
 }
 
@@ -119,8 +123,8 @@ pub(super) fn reply(
     reject: bool,
 ) -> (Vec<u8>, Agreed) {
     let crc = offer.crc || config.crc;
-    let soft = (config.announce && offer.soft.is_some())
-        .then_some(Soft { large_fpdu: true, crc: config.crc });
+    let dafs_block = (config.announce && offer.dafs_block.is_some())
+        .then_some(DafsBlock { large_fpdu: true, crc: config.crc });
     let outbound_reads_max = match offer.enhanced {
         Some(words) if words.ird != DEPTH_UNNEGOTIATED => config.outbound_reads_max.min(words.ird),
         _ => config.outbound_reads_max.min(UNTOLD_READS),
@@ -135,7 +139,7 @@ pub(super) fn reply(
         rtr_write: asked.peer_to_peer && asked.rtr_write,
         rtr_read: asked.peer_to_peer && !asked.rtr_write,
     });
-    let (data, len) = with_soft(private_data, soft);
+    let (data, len) = with_dafs_block(private_data, dafs_block);
     let bytes = encode(&Frame {
         kind: FrameKind::Reply,
         markers: false,
@@ -145,7 +149,8 @@ pub(super) fn reply(
         enhanced: words,
         private_data: &data[..len],
     });
-    let large_fpdu = soft.is_some() && offer.soft.is_some_and(|soft| soft.large_fpdu);
+    let large_fpdu =
+        dafs_block.is_some() && offer.dafs_block.is_some_and(|dafs_block| dafs_block.large_fpdu);
     let inbound_reads_max = config.inbound_reads_max;
     (bytes, Agreed { crc, large_fpdu, inbound_reads_max, outbound_reads_max })
 }
@@ -154,12 +159,12 @@ pub(super) fn reply(
 const UNTOLD_READS: u16 = 1;
 
 /// Checks the answer to this side's request; returns the agreement and the peer's private data.
-pub(super) fn judge_reply(
+pub(super) fn validate_reply(
     config: &IwarpConfig,
     frame: &Frame<'_>,
 ) -> Result<(Agreed, PrivateData), ConnectError> {
-    let (private_data, soft) = Soft::split(frame.private_data);
-    let soft = soft.filter(|_| config.announce);
+    let (private_data, dafs_block) = DafsBlock::split(frame.private_data);
+    let dafs_block = dafs_block.filter(|_| config.announce);
     if frame.reject {
         return Err(ConnectError::Rejected(private_data.to_vec()));
     }
@@ -186,7 +191,7 @@ pub(super) fn judge_reply(
     };
     let agreed = Agreed {
         crc: config.crc || frame.crc,
-        large_fpdu: soft.is_some_and(|soft| soft.large_fpdu),
+        large_fpdu: dafs_block.is_some_and(|dafs_block| dafs_block.large_fpdu),
         inbound_reads_max: config.inbound_reads_max,
         outbound_reads_max: config.outbound_reads_max.min(depth).min(limits::READ_DEPTH_MAX),
     };
@@ -221,10 +226,10 @@ mod tests {
 
     fn agree(initiator: &IwarpConfig, responder: &IwarpConfig) -> (Agreed, Agreed) {
         let asked = request(initiator, b"ask");
-        let offer = judge_request(&frame(FrameKind::Request, &asked)).unwrap();
+        let offer = validate_request(&frame(FrameKind::Request, &asked)).unwrap();
         assert_eq!(offer.private_data, b"ask");
         let (answer, theirs) = reply(responder, &offer, b"answer", false);
-        let (ours, data) = judge_reply(initiator, &frame(FrameKind::Reply, &answer)).unwrap();
+        let (ours, data) = validate_reply(initiator, &frame(FrameKind::Reply, &answer)).unwrap();
         assert_eq!(data, b"answer");
         (ours, theirs)
     }
@@ -233,7 +238,7 @@ mod tests {
     fn both_sides_agree_on_crc_depth_and_fpdu_size() {
         let plain = IwarpConfig::default();
         let crc = IwarpConfig { crc: true, outbound_reads_max: 4, ..plain.clone() };
-        let stranger = IwarpConfig { announce: false, inbound_reads_max: 2, ..plain.clone() };
+        let foreign = IwarpConfig { announce: false, inbound_reads_max: 2, ..plain.clone() };
         for (one, other) in [(&plain, &plain), (&plain, &crc), (&crc, &plain)] {
             let (ours, theirs) = agree(one, other);
             assert!(ours.large_fpdu && theirs.large_fpdu);
@@ -242,7 +247,7 @@ mod tests {
             assert_eq!(ours.outbound_reads_max, one.outbound_reads_max);
             assert_eq!(theirs.outbound_reads_max, other.outbound_reads_max);
         }
-        for (one, other) in [(&plain, &stranger), (&stranger, &plain)] {
+        for (one, other) in [(&plain, &foreign), (&foreign, &plain)] {
             let (ours, theirs) = agree(one, other);
             assert!(!ours.large_fpdu && !theirs.large_fpdu);
             assert!(ours.outbound_reads_max <= other.inbound_reads_max);
@@ -262,7 +267,7 @@ mod tests {
             enhanced: None,
             private_data: b"",
         };
-        let offer = judge_request(&asked).unwrap();
+        let offer = validate_request(&asked).unwrap();
         let (bytes, agreed) = reply(&config, &offer, b"", false);
         let answer = frame(FrameKind::Reply, &bytes);
         assert_eq!((answer.revision, answer.enhanced, agreed.large_fpdu), (1, None, false));
@@ -270,15 +275,15 @@ mod tests {
         let words = Enhanced { ird: 1, ord: 1, peer_to_peer: true, ..Enhanced::default() };
         asked.revision = 2;
         asked.enhanced = Some(Enhanced { rtr_read: true, ..words });
-        let (bytes, _) = reply(&config, &judge_request(&asked).unwrap(), b"", false);
+        let (bytes, _) = reply(&config, &validate_request(&asked).unwrap(), b"", false);
         let answer = frame(FrameKind::Reply, &bytes).enhanced.unwrap();
         assert!(answer.peer_to_peer && answer.rtr_read && !answer.rtr_write);
         assert_eq!(answer.ord, 1);
 
         asked.enhanced = Some(Enhanced { rtr_empty: true, ..words });
-        assert!(judge_request(&asked).is_err());
+        assert!(validate_request(&asked).is_err());
         asked.markers = true;
-        assert!(judge_request(&asked).is_err());
+        assert!(validate_request(&asked).is_err());
     }
 
     #[test]
@@ -295,7 +300,7 @@ mod tests {
                 enhanced,
                 private_data: b"",
             };
-            judge_reply(&config, &reply)
+            validate_reply(&config, &reply)
         };
         assert_eq!(answer(4).unwrap().0.inbound_reads_max, 4);
         assert!(answer(DEPTH_UNNEGOTIATED).is_ok());
@@ -307,9 +312,9 @@ mod tests {
     fn a_reject_carries_its_private_data() {
         let config = IwarpConfig::default();
         let asked = request(&config, b"");
-        let offer = judge_request(&frame(FrameKind::Request, &asked)).unwrap();
+        let offer = validate_request(&frame(FrameKind::Request, &asked)).unwrap();
         let (bytes, _) = reply(&config, &offer, b"no", true);
-        let error = judge_reply(&config, &frame(FrameKind::Reply, &bytes)).unwrap_err();
+        let error = validate_reply(&config, &frame(FrameKind::Reply, &bytes)).unwrap_err();
         assert!(matches!(error, ConnectError::Rejected(data) if data == b"no"));
     }
 }

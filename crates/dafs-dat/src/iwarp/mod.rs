@@ -6,7 +6,7 @@
 //! | `handshake` | MPA set-up: offer, answer, agreement. No sockets |
 //! | `opening` | the first FPDU to another implementation, which Linux siw may miss. No sockets |
 //! | `plain_tcp` | log lines about clients that speak no iWARP |
-//! | `receive`, `judge`, `expect` | bytes in, placement and messages out. No sockets |
+//! | `receive`, `validate`, `expect` | bytes in, placement and messages out. No sockets |
 //! | `transmit`, `plan` | posted work in, FPDUs out |
 //! | `connection` | one TCP connection with its receiver and its transmitter |
 //! | `adapter`, `poller`, `setup`, `teardown` | the trait, the poll loop, set-up and end |
@@ -29,7 +29,6 @@ mod connection;
 mod core;
 mod expect;
 mod handshake;
-mod judge;
 pub mod limits;
 pub(crate) mod opening;
 mod plain_tcp;
@@ -41,6 +40,7 @@ pub(crate) mod slots;
 mod sys;
 mod teardown;
 mod transmit;
+mod validate;
 mod violation;
 
 pub use adapter::IwarpAdapter;

@@ -39,8 +39,8 @@ pub(crate) enum Due {
 }
 
 impl Opening {
-    pub(crate) fn new(initiator: bool, stranger: bool) -> Self {
-        if initiator && stranger { Opening::Hold } else { Opening::Done }
+    pub(crate) fn new(initiator: bool, foreign: bool) -> Self {
+        if initiator && foreign { Opening::Hold } else { Opening::Done }
     }
 
     /// The opening of a responder, which waits for the first FPDU of an initiator but may have
@@ -91,8 +91,8 @@ mod tests {
 
     #[test]
     fn only_an_initiator_waits_and_only_for_strangers() {
-        for (initiator, stranger) in [(false, false), (false, true), (true, false)] {
-            let opening = Opening::new(initiator, stranger);
+        for (initiator, foreign) in [(false, false), (false, true), (true, false)] {
+            let opening = Opening::new(initiator, foreign);
             assert_eq!((opening, opening.next_timer()), (Opening::Done, None));
         }
         assert!(Opening::new(true, true).is_held());
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_nudged_without_need() {
+    fn a_timer_without_need_sends_nothing() {
         for (said, heard) in [(false, false), (true, true)] {
             let mut opening = Opening::Unheard(0);
             assert_eq!(opening.timer_ran_out(said, heard), Due::Nothing);

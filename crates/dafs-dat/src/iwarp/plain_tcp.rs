@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_client_was_after_is_told() {
+    fn the_server_names_the_protocol_of_a_client() {
         assert!(guess(&call(100_003)).contains("proto=rdma"));
         assert!(guess(&call(100_005)).contains("MOUNT"));
         assert!(guess(&call(100_000)).contains("ONC RPC"));

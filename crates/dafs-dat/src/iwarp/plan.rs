@@ -231,7 +231,7 @@ impl Transmitter {
             if let (Some(crc), Some(view)) =
                 (&mut self.crc, piece.buffer.checked(piece.offset + self.next_offset, len))
             {
-                view.scan(|bytes| crc.update(bytes)).map_err(SendFailure::Gone)?;
+                view.scan(|bytes| crc.update(bytes)).map_err(SendFailure::Inaccessible)?;
             }
             let ends = self.next_offset + len == piece.len;
             if len > 0 {
@@ -263,7 +263,7 @@ impl Transmitter {
         let (key, address) = (request.source_stag, request.source_offset + u64::from(done));
         if let Some(crc) = &mut self.crc {
             let view = source_view(self.domain, table, key, address, len)?;
-            view.scan(|bytes| crc.update(bytes)).map_err(SendFailure::Gone)?;
+            view.scan(|bytes| crc.update(bytes)).map_err(SendFailure::Inaccessible)?;
         }
         self.chunks.push_back(Chunk::Remote { key, address, len });
         Ok(())

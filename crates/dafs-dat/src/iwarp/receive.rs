@@ -20,7 +20,7 @@ use super::expect::LargeData;
 use super::limits::DIRECT_BYTES_MIN;
 use super::violation::Violation;
 use crate::{Access, ProtectionDomain, RegionTable, RemoteBuffer};
-use dafs_mem::{Buffer, CheckedSlice, Gone, Site, VolatileSlice};
+use dafs_mem::{Buffer, CheckedSlice, Inaccessible, Site, VolatileSlice};
 use dafs_wire::iwarp::crc::Crc32c;
 use dafs_wire::iwarp::ddp::{self, Header};
 use dafs_wire::iwarp::mpa;
@@ -312,7 +312,7 @@ impl Receiver {
         if let Some(mut crc) = self.crc.take() {
             let summed = self.payload_view(table, bytes)?.scan(|piece| crc.update(piece));
             self.crc = Some(crc);
-            self.judge_loss(summed.err())?;
+            self.check_loss(summed.err())?;
         }
         self.advance(bytes);
         Ok(())
@@ -324,11 +324,11 @@ impl Receiver {
     /// When the stream cannot continue, or the memory is no longer registered.
     pub fn lose(&mut self, table: &RegionTable) -> Result<(), Violation> {
         let rest = self.segment.payload - self.segment.done;
-        self.payload_view(table, rest)?.note_gone();
-        self.judge_loss(Some(Gone))
+        self.payload_view(table, rest)?.note_inaccessible();
+        self.check_loss(Some(Inaccessible))
     }
 
-    fn judge_loss(&mut self, gone: Option<Gone>) -> Result<(), Violation> {
+    fn check_loss(&mut self, gone: Option<Inaccessible>) -> Result<(), Violation> {
         match (gone, self.segment.target) {
             (None, _) => Ok(()),
             (Some(_), Target::Write { .. }) => {
@@ -397,7 +397,7 @@ impl Receiver {
             self.cuts_small = payload < DIRECT_BYTES_MIN;
         }
         let announced = header.opcode.is_tagged() && self.expects_large();
-        let target = self.judge(&header, table)?;
+        let target = self.validate(&header, table)?;
         self.segment = Segment {
             opcode: header.opcode,
             target,
@@ -442,7 +442,7 @@ impl Receiver {
             }
             Target::Control => None,
         };
-        debug_assert!(view.is_some(), "judged from the header");
+        debug_assert!(view.is_some(), "validated from the header");
         view.ok_or(Violation::Malformed("segment"))
     }
 
@@ -472,7 +472,7 @@ impl Receiver {
             // SAFETY: it is only copied from.
             let source = unsafe { CheckedSlice::from_ref(bytes) }.view();
             let copied = self.payload_view(table, take)?.copy_from(source, Site::IwarpStaging);
-            self.judge_loss(copied.err())?;
+            self.check_loss(copied.err())?;
         }
         self.advance(take);
         Ok(take)

@@ -62,11 +62,11 @@ fn read_frame<T, E: From<io::Error> + From<dafs_wire::iwarp::mpa::MpaError>>(
     mut stream: &TcpStream,
     bytes: &mut Vec<u8>,
     kind: FrameKind,
-    judge: impl FnOnce(&Frame<'_>) -> Result<T, E>,
+    validate: impl FnOnce(&Frame<'_>) -> Result<T, E>,
 ) -> Result<FrameRead<T>, E> {
     loop {
         let need = match Frame::decode(kind, bytes)? {
-            Decoded::Frame(frame, _) => return judge(&frame).map(FrameRead::Done),
+            Decoded::Frame(frame, _) => return validate(&frame).map(FrameRead::Done),
             Decoded::Need(need) => need,
         };
         let have = bytes.len();
@@ -316,9 +316,9 @@ impl IwarpAdapter {
             return self.drop_request(id);
         }
         let Request { stream, bytes, peer, .. } = &mut **request;
-        let judge =
-            |frame: &Frame<'_>| handshake::judge_request(frame).map_err(handshake::protocol);
-        match read_frame(stream, bytes, FrameKind::Request, judge) {
+        let validate =
+            |frame: &Frame<'_>| handshake::validate_request(frame).map_err(handshake::protocol);
+        match read_frame(stream, bytes, FrameKind::Request, validate) {
             Ok(FrameRead::Partial) => {}
             Ok(FrameRead::Done(offer)) => self.request_complete(id, offer),
             Err(error) => {
@@ -464,8 +464,8 @@ impl IwarpAdapter {
             },
             Stage::AwaitingReply { reply } => {
                 let config = &self.core.config;
-                let judge = |frame: &Frame<'_>| handshake::judge_reply(config, frame);
-                match read_frame(&connection.stream, reply, FrameKind::Reply, judge)? {
+                let validate = |frame: &Frame<'_>| handshake::validate_reply(config, frame);
+                match read_frame(&connection.stream, reply, FrameKind::Reply, validate)? {
                     FrameRead::Partial => Ok(false),
                     FrameRead::Done((agreed, private_data)) => {
                         self.open(id, Some(&agreed), private_data);

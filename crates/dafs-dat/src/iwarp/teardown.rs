@@ -77,7 +77,7 @@ impl IwarpAdapter {
             self.core.blocked_count -= 1;
         }
         self.active.retain(|active| *active != id);
-        let linger = part(&mut connection, &end);
+        let linger = close_wire(&mut connection, &end);
         flush(&mut connection, &mut self.core);
         let never_up = !matches!(connection.stage, Stage::Open) && connection.initiator;
         tracing::debug!(peer = %connection.peer, ?end, "connection ends");
@@ -131,7 +131,7 @@ impl IwarpAdapter {
 
 /// Closes the connection on the wire as the reason requires. Returns true if the socket waits for
 /// the peer to close.
-fn part(connection: &mut Connection, end: &End) -> bool {
+fn close_wire(connection: &mut Connection, end: &End) -> bool {
     let open = matches!(connection.stage, Stage::Open);
     let stream = &mut connection.stream;
     if !stream.is_ours() {
@@ -142,8 +142,9 @@ fn part(connection: &mut Connection, end: &End) -> bool {
         End::Violation(violation) => match connection.tx.terminate(violation.terminate()) {
             Some(bytes) => {
                 // Best effort: the peer gets the Terminate if the socket has room for it.
-                let told = (&***stream).write(&bytes).is_ok_and(|written| written == bytes.len());
-                told && stream.shutdown(Shutdown::Write).is_ok()
+                let is_sent =
+                    (&***stream).write(&bytes).is_ok_and(|written| written == bytes.len());
+                is_sent && stream.shutdown(Shutdown::Write).is_ok()
             }
             None => {
                 sys::reset_on_close(stream);

@@ -20,7 +20,7 @@ use super::limits::{
 use super::receive::Receiver;
 use super::violation::Violation;
 use crate::{Access, Operation, ProtectionDomain, RegionTable, RemoteBuffer};
-use dafs_mem::{Buffer, CheckedSlice, Gone, Site, VolatileSlice};
+use dafs_mem::{Buffer, CheckedSlice, Inaccessible, Site, VolatileSlice};
 use dafs_wire::iwarp::crc::Crc32c;
 use dafs_wire::iwarp::ddp::{Header, Place, Queue};
 use dafs_wire::iwarp::mpa;
@@ -124,7 +124,7 @@ pub(super) enum Progress {
 #[derive(Debug)]
 pub(super) enum SendFailure {
     /// Memory to send is no longer accessible: the application has changed its mapping.
-    Gone(Gone),
+    Inaccessible(Inaccessible),
     Io(io::Error),
     Violation(Violation),
 }
@@ -284,8 +284,8 @@ impl Transmitter {
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) if error.raw_os_error() == Some(libc::EFAULT) => {
-                    self.note_gone(table);
-                    return Err(SendFailure::Gone(Gone));
+                    self.note_inaccessible(table);
+                    return Err(SendFailure::Inaccessible(Inaccessible));
                 }
                 Err(error) => return Err(SendFailure::Io(error)),
             }
@@ -293,7 +293,7 @@ impl Transmitter {
     }
 
     /// Marks the buffers of unsent pieces whose memory is no longer accessible.
-    fn note_gone(&self, table: &RegionTable) {
+    fn note_inaccessible(&self, table: &RegionTable) {
         for chunk in &self.chunks {
             if let Ok(Some(view)) = self.payload(chunk, table) {
                 let _ = view.look();
@@ -333,7 +333,7 @@ impl Transmitter {
         // The range of the last view, if it lies in the header area: adjacent ranges are joined.
         let mut joined: Option<(usize, usize)> = None;
         // Only the kernel accesses memory that may become inaccessible.
-        let mut may_go = false;
+        let mut may_be_unmapped = false;
         for chunk in &self.chunks {
             let view = match *chunk {
                 Chunk::Header { start, end } => {
@@ -361,10 +361,10 @@ impl Transmitter {
                 Chunk::Done { .. } | Chunk::Answered => continue,
             };
             debug_assert!(view.is_some(), "chunks lie inside their memory");
-            may_go |= view.is_some_and(|view| view.may_go());
+            may_be_unmapped |= view.is_some_and(|view| view.may_be_unmapped());
             views.extend(view.map(|view| view.view()));
         }
-        if total > COALESCE_BYTES_MAX || views.len() == 1 || may_go {
+        if total > COALESCE_BYTES_MAX || views.len() == 1 || may_be_unmapped {
             return Ok((total, dafs_mem::sendmsg(socket, &views, flags)));
         }
         // One piece costs the kernel less than three small ones.

@@ -1,7 +1,7 @@
 //! The protocol violations of a peer, as text for the log and as the codes of a Terminate.
 
 use crate::PostError;
-use dafs_mem::Gone;
+use dafs_mem::Inaccessible;
 use dafs_wire::iwarp::ddp::DdpError;
 use dafs_wire::iwarp::rdmap::Terminate;
 use thiserror::Error;
@@ -16,7 +16,7 @@ pub enum Violation {
     /// The target memory of a message or an own read is no longer accessible. The peer is not at
     /// fault, but the stream cannot continue.
     #[error(transparent)]
-    Gone(#[from] Gone),
+    Inaccessible(#[from] Inaccessible),
     /// A malformed segment header.
     #[error("{0}")]
     Header(#[from] DdpError),
@@ -102,7 +102,7 @@ impl Violation {
                 _ => Terminate::UNSPECIFIED,
             },
             Violation::Invalidate { .. } => Terminate::INVALIDATE,
-            Violation::Gone(_)
+            Violation::Inaccessible(_)
             | Violation::Malformed(_)
             | Violation::ReadResponse
             | Violation::TaggedOrder => Terminate::UNSPECIFIED,

@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_answer_is_refused() {
+    fn a_malformed_answer_is_refused() {
         let end = "127.0.0.1:7".parse().unwrap();
         let bytes = [0xff; UID_AT + 4];
         for len in 0..bytes.len() {

@@ -8,11 +8,12 @@
 //!   flood of connections causes no reads.
 
 use super::is_shortage;
+use dafs_mem::Mutex;
 use rustc_hash::FxHashMap;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::{LazyLock, Mutex, PoisonError};
+use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
 /// The group of a user without an entry.
@@ -30,7 +31,7 @@ static PASSWD: LazyLock<Mutex<Groups>> =
 /// When there is no file descriptor. A default group would be wrong: files would be created with
 /// it.
 pub(super) fn primary(uid: u32) -> io::Result<u32> {
-    let mut groups = PASSWD.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut groups = PASSWD.lock();
     groups.primary(uid, Instant::now())
 }
 

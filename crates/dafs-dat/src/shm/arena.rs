@@ -185,7 +185,7 @@ mod tests {
     use super::*;
     use dafs_mem::Site;
 
-    fn show(bytes: usize, access: Access) -> (RegionPacket, OwnedFd, Buffer) {
+    fn share(bytes: usize, access: Access) -> (RegionPacket, OwnedFd, Buffer) {
         let alive = Arc::new(AtomicUsize::new(0));
         let buffer = allocate(bytes, &alive, 1, &Watch::default()).unwrap();
         let file = Arena::of(&buffer).unwrap().descriptor(access).unwrap();
@@ -201,7 +201,7 @@ mod tests {
     #[test]
     fn one_peer_may_show_only_so_many_regions() {
         static AMPLE: Budget = Budget::new(usize::MAX);
-        let (region, _, buffer) = show(10, Access::REMOTE_READ);
+        let (region, _, buffer) = share(10, Access::REMOTE_READ);
         let mut regions = PeerRegions::default();
         for key in 0..2000 {
             let file = Arena::of(&buffer).unwrap().descriptor(Access::REMOTE_READ).unwrap();
@@ -215,7 +215,7 @@ mod tests {
     #[test]
     fn a_mapping_counts_until_the_last_window_to_it_is_gone() {
         static TWO: Budget = Budget::new(2);
-        let (region, _, buffer) = show(10, Access::REMOTE_READ);
+        let (region, _, buffer) = share(10, Access::REMOTE_READ);
         let mut regions = PeerRegions::default();
         let add = |regions: &mut PeerRegions, key| {
             let file = Arena::of(&buffer).unwrap().descriptor(Access::REMOTE_READ).unwrap();
@@ -237,7 +237,7 @@ mod tests {
 
     #[test]
     fn a_shown_region_is_the_same_memory() {
-        let (region, file, buffer) = show(5000, Access::REMOTE_WRITE);
+        let (region, file, buffer) = share(5000, Access::REMOTE_WRITE);
         let regions = add(region, file).unwrap();
         let mapping = &regions.entries[&7].mapping;
         mapping.view(4990, 5).unwrap().copy_from(b"hello", Site::Inspect);
@@ -246,7 +246,7 @@ mod tests {
 
     #[test]
     fn a_file_that_could_shrink_is_refused() {
-        let (region, _, _buffer) = show(4096, Access::REMOTE_WRITE);
+        let (region, _, _buffer) = share(4096, Access::REMOTE_WRITE);
         let flags = rustix::fs::MemfdFlags::CLOEXEC | rustix::fs::MemfdFlags::ALLOW_SEALING;
         let file = rustix::fs::memfd_create("unsealed", flags).unwrap();
         rustix::fs::ftruncate(&file, 4096).unwrap();
@@ -257,13 +257,13 @@ mod tests {
 
     #[test]
     fn a_region_longer_than_its_file_is_refused() {
-        let (region, file, _buffer) = show(4096, Access::REMOTE_WRITE);
+        let (region, file, _buffer) = share(4096, Access::REMOTE_WRITE);
         assert!(add(RegionPacket { len: 4097, ..region }, file).is_err());
     }
 
     #[test]
     fn a_readable_region_is_shown_read_only() {
-        let (_, file, _buffer) = show(4096, Access::REMOTE_READ);
+        let (_, file, _buffer) = share(4096, Access::REMOTE_READ);
         assert!(Mapping::new(file.as_fd(), 4096, true).is_err());
         assert!(Mapping::new(file.as_fd(), 4096, false).is_ok());
     }

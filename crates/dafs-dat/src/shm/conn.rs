@@ -12,7 +12,7 @@ use super::arena::PeerRegions;
 use super::layout::Control;
 use super::limits::{READS_OUTSTANDING_MAX, RECORDS_PER_POLL};
 use super::ring::{Consumer, Corrupt, Kind, Producer, Record, WORDS_MAX};
-use super::show::Shown;
+use super::share::SharedRegions;
 use crate::GATHER_SEGMENTS_MAX;
 use crate::connections::Admitted;
 use crate::descriptors::Guarded;
@@ -23,7 +23,7 @@ use crate::types::{
     Access, Completion, EndpointId, Event, Operation, PeerInfo, ProtectionDomain, RegionId,
     RemoteBuffer, WorkStatus,
 };
-use dafs_mem::{Buffer, CheckedSlice, Gone, Site};
+use dafs_mem::{Buffer, CheckedSlice, Inaccessible, Site};
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -113,7 +113,7 @@ pub(super) struct Conn {
     pub(super) regions: PeerRegions,
     pub(super) region_packets_seen: u32,
     /// Regions that this side shares.
-    pub(super) shown: Shown,
+    pub(super) shared_regions: SharedRegions,
     /// The deadline of set-up or tear-down.
     pub(super) deadline: Option<Instant>,
     /// The reason for the end; it takes effect once the ring is empty.
@@ -201,7 +201,7 @@ impl Conn {
             packets: VecDeque::new(),
             regions: PeerRegions::default(),
             region_packets_seen: 0,
-            shown: Shown::default(),
+            shared_regions: SharedRegions::default(),
             deadline: None,
             end: None,
             busy: false,
@@ -446,7 +446,7 @@ impl Conn {
         work: Work,
         chunk: usize,
         ready: &mut Vec<Event>,
-    ) -> (Option<Work>, Result<(), Gone>) {
+    ) -> (Option<Work>, Result<(), Inaccessible>) {
         match work {
             Work::Send { work, pieces, total, mut done, invalidate } => {
                 let left = total - done;

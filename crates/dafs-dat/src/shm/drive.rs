@@ -12,7 +12,7 @@ use super::conn::{Stage, Surroundings};
 use super::limits::{
     BUSY_MIN, IDLE_POLLS, IDLE_POLLS_AT_SLEEP, LOOK_INTERVAL, POLLS_PER_LOOK, REPORTS_PER_LOOK,
 };
-use super::setup::{Farewell, LISTENER, REQUEST};
+use super::setup::{CloseNotice, LISTENER, REQUEST};
 use super::sys;
 use crate::confine::{FAULT, confined};
 use crate::error::DisconnectReason;
@@ -130,7 +130,7 @@ impl ShmAdapter {
             if matches!(stage, Some(Stage::Dialing { .. } | Stage::Waiting)) {
                 self.connect_failed(name, io::Error::other(FAULT).into());
             } else {
-                self.finish(name, DisconnectReason::Lost(FAULT.to_owned()), Farewell::None);
+                self.finish(name, DisconnectReason::Lost(FAULT.to_owned()), CloseNotice::None);
             }
         }
         done
@@ -226,7 +226,7 @@ impl ShmAdapter {
                 }
                 let closing = matches!(conn.stage, Stage::Closing);
                 if closing && (conn.end.is_some() || !conn.stalled()) {
-                    return self.finish(name, DisconnectReason::Local, Farewell::Close);
+                    return self.finish(name, DisconnectReason::Local, CloseNotice::Close);
                 }
                 // Records that the peer published before its end are still delivered.
                 match conn.end.take_if(|_| !conn.consumer.ready()) {
@@ -236,11 +236,11 @@ impl ShmAdapter {
             }
             Err(reason) => reason,
         };
-        let farewell = match reason {
-            DisconnectReason::Protocol(_) => Farewell::Terminate,
-            _ => Farewell::None,
+        let notice = match reason {
+            DisconnectReason::Protocol(_) => CloseNotice::Terminate,
+            _ => CloseNotice::None,
         };
-        self.finish(name, reason, farewell);
+        self.finish(name, reason, notice);
     }
 
     /// Withdraws invalidated regions from all peers that share them, before the invalidation is

@@ -43,7 +43,7 @@ mod packet;
 mod post;
 mod ring;
 mod setup;
-mod show;
+mod share;
 mod slab;
 mod sys;
 
@@ -64,7 +64,7 @@ use dafs_mem::Buffer;
 use rustc_hash::FxHashMap;
 use rustix::event::epoll;
 use setup::{Listener, Request};
-use show::Showable;
+use share::Shareable;
 use slab::Slab;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -132,7 +132,7 @@ pub struct ShmAdapter {
     regions: RegionTable,
     keys: KeySource,
     /// Registrations with remote access to memory that can be shared with peers.
-    showable: FxHashMap<u32, Showable>,
+    shareable: FxHashMap<u32, Shareable>,
     domains: u32,
     conns: Slab<Conn>,
     requests: Slab<Request>,
@@ -186,7 +186,7 @@ impl ShmAdapter {
             descriptors: watch,
             regions: RegionTable::new(),
             keys: KeySource::new(),
-            showable: FxHashMap::default(),
+            shareable: FxHashMap::default(),
             domains: 0,
             conns: Slab::new(),
             requests: Slab::new(),
@@ -222,9 +222,9 @@ impl ShmAdapter {
 
     /// Withdraws a region from all peers that share it.
     fn withdraw(&mut self, region: RegionId) {
-        if let Some(showable) = self.showable.remove(&region.0) {
-            for conn in self.conns.iter_mut().filter(|conn| conn.domain == showable.domain) {
-                conn.withdraw(showable.key);
+        if let Some(shareable) = self.shareable.remove(&region.0) {
+            for conn in self.conns.iter_mut().filter(|conn| conn.domain == shareable.domain) {
+                conn.withdraw(shareable.key);
             }
         }
     }
@@ -271,11 +271,11 @@ impl Adapter for ShmAdapter {
         let region =
             self.regions.register(domain, buffer.clone(), access, self.keys.for_registration()?)?;
         if shareable && access.intersects(Access::REMOTE_READ | Access::REMOTE_WRITE) {
-            let showable = Showable { domain, key: region.key, access, buffer };
+            let shareable = Shareable { domain, key: region.key, access, buffer };
             for conn in self.conns.iter_mut().filter(|conn| conn.domain == domain) {
-                conn.show(&showable);
+                conn.share(&shareable);
             }
-            self.showable.insert(region.id.0, showable);
+            self.shareable.insert(region.id.0, shareable);
         }
         Ok(region)
     }
@@ -432,7 +432,7 @@ impl Adapter for ShmAdapter {
             // caller.
             conn.close(&mut self.ready);
             conn.flush(&mut self.ready);
-            self.finish(endpoint.0, crate::DisconnectReason::Local, setup::Farewell::None);
+            self.finish(endpoint.0, crate::DisconnectReason::Local, setup::CloseNotice::None);
         }
     }
 }
@@ -447,7 +447,7 @@ impl Drop for ShmAdapter {
             .map(|conn| conn.id.0)
             .collect();
         for name in names {
-            self.finish(name, crate::DisconnectReason::Local, setup::Farewell::Close);
+            self.finish(name, crate::DisconnectReason::Local, setup::CloseNotice::Close);
         }
     }
 }

@@ -22,7 +22,7 @@
 
 use super::layout::head_word;
 use super::sys::Mapping;
-use dafs_mem::{CheckedSlice, Gone, Site, VolatileSlice};
+use dafs_mem::{CheckedSlice, Inaccessible, Site, VolatileSlice};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -193,7 +193,7 @@ impl Producer {
         words: [u64; WORDS_MAX],
         payload: &[CheckedSlice<'_>],
         site: Site,
-    ) -> Result<(), Gone> {
+    ) -> Result<(), Inaccessible> {
         let len: usize = payload.iter().map(CheckedSlice::len).sum();
         assert!(self.fits_known(kind).is_some_and(|known| len <= known), "fits() before push()");
         let word_count = kind.words();
@@ -273,7 +273,7 @@ impl Consumer {
         record: &Record,
         target: CheckedSlice<'_>,
         site: Site,
-    ) -> Result<(), Gone> {
+    ) -> Result<(), Inaccessible> {
         let [first, second] = self.ring.pieces(record.start, record.len);
         let done = target.copy_from(first, site)?;
         if let Some(rest) = target.slice(done, target.len() - done).filter(|_| !second.is_empty()) {

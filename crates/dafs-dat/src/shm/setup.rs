@@ -54,7 +54,7 @@ pub(super) struct Request {
 }
 
 /// The last message to the peer.
-pub(super) enum Farewell {
+pub(super) enum CloseNotice {
     /// None; the peer sees the socket close.
     None,
     /// A graceful close.
@@ -357,8 +357,8 @@ impl ShmAdapter {
         conn.stage = Stage::Open;
         conn.deadline = None;
         let domain = conn.domain;
-        for region in self.showable.values().filter(|region| region.domain == domain) {
-            conn.show(region);
+        for region in self.shareable.values().filter(|region| region.domain == domain) {
+            conn.share(region);
         }
         let endpoint = EndpointId(name);
         let private_data = Box::new(private_data);
@@ -459,7 +459,7 @@ impl ShmAdapter {
         let deadline = *conn.deadline.get_or_insert(now + span);
         if now >= deadline {
             if closing {
-                self.finish(token, DisconnectReason::Local, Farewell::Close);
+                self.finish(token, DisconnectReason::Local, CloseNotice::Close);
             } else {
                 self.connect_failed(token, ConnectError::TimedOut(span));
             }
@@ -495,7 +495,7 @@ impl ShmAdapter {
         match conn.stage {
             Stage::Closing => {}
             Stage::Dialing { .. } | Stage::Waiting => {
-                self.finish(endpoint.0, DisconnectReason::Local, Farewell::None);
+                self.finish(endpoint.0, DisconnectReason::Local, CloseNotice::None);
             }
             Stage::Open => {
                 conn.deadline = None;
@@ -507,13 +507,13 @@ impl ShmAdapter {
     }
 
     /// Ends a connection: flushes its work, informs the peer, reports the end.
-    pub(super) fn finish(&mut self, name: u64, reason: DisconnectReason, farewell: Farewell) {
+    pub(super) fn finish(&mut self, name: u64, reason: DisconnectReason, notice: CloseNotice) {
         let Some(mut conn) = self.conns.remove(name) else { return };
         if let Some(socket) = conn.socket.as_ref().filter(|socket| socket.is_ours()) {
-            let packet = match farewell {
-                Farewell::None => None,
-                Farewell::Close => Some(Packet::Close),
-                Farewell::Terminate => {
+            let packet = match notice {
+                CloseNotice::None => None,
+                CloseNotice::Close => Some(Packet::Close),
+                CloseNotice::Terminate => {
                     tracing::warn!(peer = %conn.peer, "shared-memory connection ended: {reason}");
                     Some(Packet::Terminate { text: reason.to_string() })
                 }

@@ -1,9 +1,9 @@
 //! The simulated network as one process sees it.
 
+use super::Shared;
 use super::connection::{Connection, Frame, Memory, PendingRead, Receive, Side, Stage, Verb};
 use super::fabric::Fabric;
 use super::limits::{OUTSTANDING_MAX, POSTS_PER_POLL_MAX};
-use super::{Shared, lock};
 use crate::types::{
     Access, Address, EndpointId, Event, ListenerId, LocalSegment, PeerInfo, ProtectionDomain,
     RegionId, RemoteBuffer, RemoteWindow, RequestId,
@@ -39,7 +39,8 @@ impl SimAdapter {
         action: impl FnOnce(&mut Connection, &mut Fabric, Side) -> T,
     ) -> Option<T> {
         let port = self.port;
-        lock(&self.shared)
+        self.shared
+            .lock()
             .on_endpoint(endpoint, |connection, fabric, side| {
                 (connection.half(side).port == port).then(|| action(connection, fabric, side))
             })
@@ -107,7 +108,7 @@ impl SimAdapter {
     }
 
     fn flush_held(&mut self) {
-        let mut network = lock(&self.shared);
+        let mut network = self.shared.lock();
         let dirty = std::mem::take(&mut network.fabric.ports[self.port].dirty);
         for endpoint in dirty {
             network.on_endpoint(endpoint, |connection, fabric, side| {
@@ -148,7 +149,7 @@ impl Adapter for SimAdapter {
     }
 
     fn protection_domain(&mut self) -> ProtectionDomain {
-        let port = &mut lock(&self.shared).fabric.ports[self.port];
+        let port = &mut self.shared.lock().fabric.ports[self.port];
         port.domains += 1;
         ProtectionDomain(port.domains)
     }
@@ -159,7 +160,7 @@ impl Adapter for SimAdapter {
         buffer: Arc<Buffer>,
         access: Access,
     ) -> Result<MemoryRegion, RegisterError> {
-        let port = &mut lock(&self.shared).fabric.ports[self.port];
+        let port = &mut self.shared.lock().fabric.ports[self.port];
         let rng = &mut port.rng;
         let region = port.regions.register(domain, buffer, access, || rng.bits() as u32)?;
         // Real addresses differ from run to run; peers and digests see these instead.
@@ -170,7 +171,7 @@ impl Adapter for SimAdapter {
     }
 
     fn deregister(&mut self, region: RegionId) {
-        let port = &mut lock(&self.shared).fabric.ports[self.port];
+        let port = &mut self.shared.lock().fabric.ports[self.port];
         port.regions.deregister(region);
         if let Some(key) = port.keys.remove(&region) {
             port.bases.remove(&key);
@@ -179,7 +180,7 @@ impl Adapter for SimAdapter {
 
     fn listen(&mut self, address: &Address) -> io::Result<ListenerId> {
         let Address::Sim(host) = address else { return Err(io::ErrorKind::Unsupported.into()) };
-        let mut network = lock(&self.shared);
+        let mut network = self.shared.lock();
         if network.fabric.ports[self.port].host != *host {
             return Err(io::ErrorKind::AddrNotAvailable.into());
         }
@@ -196,7 +197,7 @@ impl Adapter for SimAdapter {
     }
 
     fn listener_address(&self, listener: ListenerId) -> Option<Address> {
-        let network = lock(&self.shared);
+        let network = self.shared.lock();
         let port = &network.fabric.ports[self.port];
         (port.listener == Some(listener)).then_some(Address::Sim(port.host))
     }
@@ -209,7 +210,7 @@ impl Adapter for SimAdapter {
     ) -> Result<EndpointId, ConnectError> {
         let Address::Sim(host) = address else { return Err(ConnectError::AddressKind) };
         check_private_data(private_data)?;
-        Ok(lock(&self.shared).connect(self.port, domain, *host, private_data))
+        Ok(self.shared.lock().connect(self.port, domain, *host, private_data))
     }
 
     fn accept(
@@ -219,12 +220,12 @@ impl Adapter for SimAdapter {
         private_data: &[u8],
     ) -> Result<EndpointId, ConnectError> {
         check_private_data(private_data)?;
-        lock(&self.shared).accept(self.port, request, domain, private_data)
+        self.shared.lock().accept(self.port, request, domain, private_data)
     }
 
     fn reject(&mut self, request: RequestId, private_data: &[u8]) {
         let data = &private_data[..private_data.len().min(PRIVATE_DATA_BYTES_MAX)];
-        lock(&self.shared).reject(self.port, request, data);
+        self.shared.lock().reject(self.port, request, data);
     }
 
     fn peer(&self, endpoint: EndpointId) -> Option<PeerInfo> {
@@ -314,7 +315,7 @@ impl Adapter for SimAdapter {
     }
 
     fn is_mappable(&self, _: &Buffer) -> bool {
-        lock(&self.shared).fabric.maps_memory
+        self.shared.lock().fabric.maps_memory
     }
 
     fn expect_remote_writes(&mut self, _endpoint: EndpointId, _bytes: u64) {}
@@ -322,7 +323,7 @@ impl Adapter for SimAdapter {
     fn poll(&mut self, _now: Instant, events: &mut Vec<Event>) -> usize {
         self.posts.set(0);
         self.flush_held();
-        let mut network = lock(&self.shared);
+        let mut network = self.shared.lock();
         if network.fabric.paused_until(self.port).is_some() {
             return 0;
         }
@@ -338,7 +339,7 @@ impl Adapter for SimAdapter {
 
     fn arm(&mut self) -> io::Result<bool> {
         self.flush_held();
-        Ok(lock(&self.shared).fabric.ports[self.port].ready.is_empty())
+        Ok(self.shared.lock().fabric.ports[self.port].ready.is_empty())
     }
 
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {
@@ -361,6 +362,6 @@ impl Adapter for SimAdapter {
 
 impl Drop for SimAdapter {
     fn drop(&mut self) {
-        lock(&self.shared).drop_port(self.port);
+        self.shared.lock().drop_port(self.port);
     }
 }

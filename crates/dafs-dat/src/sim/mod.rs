@@ -38,18 +38,14 @@ pub use seeds::seeds_of_the_day;
 
 use crate::{EndpointId, Instant, RegionTable};
 use connection::{Side, Stage};
+use dafs_mem::Mutex;
 use fabric::Port;
 use network::Network;
 use rustc_hash::FxHashMap;
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 type Shared = Arc<Mutex<Network>>;
-
-fn lock(shared: &Shared) -> MutexGuard<'_, Network> {
-    // A test that panics while it holds the lock has failed already; its clean-up may go on.
-    shared.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// The direction of bytes, seen from an endpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -74,7 +70,7 @@ impl SimNetwork {
 
     /// A new process on a host. A host may have several; one of them may listen.
     pub fn adapter(&self, host: u32) -> SimAdapter {
-        let mut network = lock(&self.shared);
+        let mut network = self.shared.lock();
         let rng = network.fabric.rng.fork();
         let port = network.fabric.ports.len();
         network.fabric.ports.push(Port {
@@ -94,34 +90,34 @@ impl SimNetwork {
 
     /// The current simulated time.
     pub fn now(&self) -> Instant {
-        lock(&self.shared).fabric.now
+        self.shared.lock().fabric.now
     }
 
     /// The time of the next event, if there is one.
     pub fn next_event(&self) -> Option<Instant> {
-        lock(&self.shared).fabric.next_time()
+        self.shared.lock().fabric.next_time()
     }
 
     /// Runs all events that are due until `now`.
     pub fn advance_to(&self, now: Instant) {
-        lock(&self.shared).advance_to(now);
+        self.shared.lock().advance_to(now);
     }
 
     /// Changes the knobs; losses already planned for existing connections stay planned.
     pub fn set_faults(&self, faults: SimFaults) {
-        lock(&self.shared).fabric.faults = faults;
+        self.shared.lock().fabric.faults = faults;
     }
 
     /// Lets peers reach each other's memory directly ([`Adapter::map_remote`](
     /// crate::Adapter::map_remote)), as over shared memory.
     pub fn map_memory(&self, maps: bool) {
-        lock(&self.shared).fabric.maps_memory = maps;
+        self.shared.lock().fabric.maps_memory = maps;
     }
 
     /// Ends all trouble: no faults, no planned losses, no partition, no pause. Lost connections
     /// stay lost, and both sides still learn of it with their own delay.
     pub fn calm(&self) {
-        let mut network = lock(&self.shared);
+        let mut network = self.shared.lock();
         network.fabric.faults = SimFaults::none();
         network.fabric.paused.clear();
         for connection in network.connections.values_mut() {
@@ -134,17 +130,17 @@ impl SimNetwork {
     /// Partitions two hosts, or joins them again. Traffic in flight waits; after some seconds the
     /// sides time out independently.
     pub fn partition(&self, a: u32, b: u32, apart: bool) {
-        lock(&self.shared).partition(a, b, apart);
+        self.shared.lock().partition(a, b, apart);
     }
 
     /// Pauses a host until `until`, including its network stack.
     pub fn pause(&self, host: u32, until: Instant) {
-        lock(&self.shared).fabric.paused.insert(host, until);
+        self.shared.lock().fabric.paused.insert(host, until);
     }
 
     /// Ends every process of a host suddenly. Its adapters must not be used any more.
     pub fn end_processes(&self, host: u32) {
-        let mut network = lock(&self.shared);
+        let mut network = self.shared.lock();
         let ports: Vec<usize> = (0..network.fabric.ports.len())
             .filter(|port| network.fabric.ports[*port].host == host)
             .filter(|port| !network.fabric.ports[*port].dropped)
@@ -154,13 +150,14 @@ impl SimNetwork {
 
     /// True if a host is paused now.
     pub fn is_paused(&self, host: u32) -> bool {
-        let network = lock(&self.shared);
+        let network = self.shared.lock();
         network.fabric.paused.get(&host).is_some_and(|until| *until > network.fabric.now)
     }
 
     /// True if a host has events to poll.
     pub fn is_ready(&self, host: u32) -> bool {
-        lock(&self.shared)
+        self.shared
+            .lock()
             .fabric
             .ports
             .iter()
@@ -169,7 +166,7 @@ impl SimNetwork {
 
     /// The live endpoints of a host, in the order of creation.
     pub fn endpoints(&self, host: u32) -> Vec<EndpointId> {
-        let network = lock(&self.shared);
+        let network = self.shared.lock();
         let of_host = |half: &&connection::Half| {
             network.fabric.ports[half.port].host == host && half.stage != Stage::Closed
         };
@@ -187,12 +184,12 @@ impl SimNetwork {
             let line = &mut connection.half_mut(sender).line;
             line.cut = Some(line.position.saturating_add(bytes));
         };
-        lock(&self.shared).on_endpoint(endpoint, cut).is_some()
+        self.shared.lock().on_endpoint(endpoint, cut).is_some()
     }
 
     /// Loses the connection now. False when there is no such endpoint.
     pub fn lose(&self, endpoint: EndpointId) -> bool {
-        let mut network = lock(&self.shared);
+        let mut network = self.shared.lock();
         let lose = |connection: &mut connection::Connection, fabric: &mut fabric::Fabric, _| {
             connection.lose(fabric, None, "the connection was cut");
         };
@@ -204,19 +201,19 @@ impl SimNetwork {
         let count = |connection: &mut connection::Connection, _: &mut fabric::Fabric, side| {
             connection.half(side).receives.len()
         };
-        lock(&self.shared).on_endpoint(endpoint, count).unwrap_or(0)
+        self.shared.lock().on_endpoint(endpoint, count).unwrap_or(0)
     }
 
     /// Memory regions registered by all processes of a host.
     pub fn region_count(&self, host: u32) -> usize {
-        let network = lock(&self.shared);
+        let network = self.shared.lock();
         let of_host = network.fabric.ports.iter().filter(|port| port.host == host);
         of_host.map(|port| port.keys.len()).sum()
     }
 
     /// The connections of a host of which at least one side has not reported its end.
     pub fn connections(&self, host: u32) -> Vec<u64> {
-        let network = lock(&self.shared);
+        let network = self.shared.lock();
         let touches = |connection: &&connection::Connection| {
             connection.halves.iter().any(|half| network.fabric.ports[half.port].host == host)
         };
@@ -225,16 +222,16 @@ impl SimNetwork {
 
     /// Connections of which at least one side has not reported its end.
     pub fn connection_count(&self) -> usize {
-        lock(&self.shared).connections.len()
+        self.shared.lock().connections.len()
     }
 
     /// A hash over every event and every payload byte delivered so far.
     pub fn digest(&self) -> u64 {
-        lock(&self.shared).fabric.digest.value()
+        self.shared.lock().fabric.digest.value()
     }
 
     /// Totals since the start.
     pub fn counts(&self) -> SimCounts {
-        lock(&self.shared).fabric.counts
+        self.shared.lock().fabric.counts
     }
 }

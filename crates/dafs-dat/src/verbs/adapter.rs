@@ -2,12 +2,12 @@
 //! the modules beside it.
 
 use super::cm::{CmId, EventChannel};
+use super::command_thread;
 use super::config::VerbsConfig;
 use super::connection::{Connection, Deadline, Receive, Stage};
 use super::device::{self, Chosen, DeviceInfo};
 use super::error::VerbsError;
 use super::fork;
-use super::keeper;
 use super::library::Library;
 use super::limits;
 use super::memory::Memory;
@@ -85,7 +85,7 @@ impl VerbsAdapter {
     pub fn open(config: VerbsConfig) -> Result<Self, VerbsError> {
         config.check()?;
         let library = Library::get()?;
-        keeper::run(|| Self::open_here(library, config))
+        command_thread::run(|| Self::open_here(library, config))
     }
 
     fn open_here(library: &'static Library, config: VerbsConfig) -> Result<Self, VerbsError> {

@@ -6,10 +6,10 @@
 //! * The context of an identifier is a number, never a pointer.
 
 use super::address::{raw_address, socket_address};
+use super::command_thread;
 use super::error::VerbsError;
 use super::ffi;
 use super::fork;
-use super::keeper;
 use super::library::Library;
 use super::sys::{check, set_nonblocking};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -74,7 +74,7 @@ impl EventChannel {
 
     /// A new identifier that reports here under `token`.
     pub(super) fn identifier(&self, token: u64) -> io::Result<CmId> {
-        keeper::on_behalf(self.fd(), || {
+        command_thread::with_opener_credentials(self.fd(), || {
             let mut id = null_mut();
             // SAFETY: writes the identifier; the context is a number that no code dereferences.
             check(unsafe {
@@ -98,7 +98,7 @@ impl EventChannel {
         if !self.is_ready() {
             return Ok(None);
         }
-        keeper::on_behalf(self.fd(), || self.take())
+        command_thread::with_opener_credentials(self.fd(), || self.take())
     }
 
     fn take(&self) -> io::Result<Option<CmEvent>> {
@@ -217,7 +217,7 @@ impl CmId {
     }
 
     pub(super) fn bind(&self, address: SocketAddr) -> io::Result<()> {
-        keeper::on_behalf(self.fd(), || {
+        command_thread::with_opener_credentials(self.fd(), || {
             let mut address = raw_address(address);
             // SAFETY: a live identifier and an address of the family it names.
             check(unsafe { (self.library.bind_addr)(self.as_ptr(), (&raw mut address).cast()) })
@@ -225,14 +225,14 @@ impl CmId {
     }
 
     pub(super) fn listen(&self, backlog: i32) -> io::Result<()> {
-        keeper::on_behalf(self.fd(), || {
+        command_thread::with_opener_credentials(self.fd(), || {
             // SAFETY: a live, bound identifier.
             check(unsafe { (self.library.listen)(self.as_ptr(), backlog) })
         })
     }
 
     pub(super) fn resolve_address(&self, to: SocketAddr, timeout_ms: i32) -> io::Result<()> {
-        keeper::on_behalf(self.fd(), || {
+        command_thread::with_opener_credentials(self.fd(), || {
             let mut to = raw_address(to);
             // SAFETY: as in `bind`; without a source address the system chooses one.
             check(unsafe {
@@ -243,7 +243,7 @@ impl CmId {
     }
 
     pub(super) fn resolve_route(&self, timeout_ms: i32) -> io::Result<()> {
-        keeper::on_behalf(self.fd(), || {
+        command_thread::with_opener_credentials(self.fd(), || {
             // SAFETY: a live identifier.
             check(unsafe { (self.library.resolve_route)(self.as_ptr(), timeout_ms) })
         })
@@ -270,7 +270,7 @@ impl CmId {
     }
 
     pub(super) fn connect(&self, private_data: &[u8], depths: ReadDepths) -> io::Result<()> {
-        keeper::on_behalf(self.fd(), || {
+        command_thread::with_opener_credentials(self.fd(), || {
             let mut parameters = Self::parameters(private_data, depths);
             // SAFETY: a live identifier with a route and a pair; the data lives through the call.
             check(unsafe { (self.library.connect)(self.as_ptr(), &mut parameters) })
@@ -278,7 +278,7 @@ impl CmId {
     }
 
     pub(super) fn accept(&self, private_data: &[u8], depths: ReadDepths) -> io::Result<()> {
-        keeper::on_behalf(self.fd(), || {
+        command_thread::with_opener_credentials(self.fd(), || {
             let mut parameters = Self::parameters(private_data, depths);
             // SAFETY: a live identifier of a request, with a pair; the data lives through the call.
             check(unsafe { (self.library.accept)(self.as_ptr(), &mut parameters) })
@@ -287,7 +287,7 @@ impl CmId {
 
     pub(super) fn reject(&self, private_data: &[u8]) -> io::Result<()> {
         let len = private_data.len().min(usize::from(u8::MAX)) as u8;
-        keeper::on_behalf(self.fd(), || {
+        command_thread::with_opener_credentials(self.fd(), || {
             // SAFETY: a live identifier of a request; the data lives through the call.
             check(unsafe {
                 (self.library.reject)(self.as_ptr(), private_data.as_ptr().cast(), len)
@@ -297,7 +297,7 @@ impl CmId {
 
     /// Tells the connection manager that a message has arrived before its own last message.
     pub(super) fn notify_established(&self) {
-        keeper::on_behalf(self.fd(), || {
+        command_thread::with_opener_credentials(self.fd(), || {
             // SAFETY: a live identifier. A failure means that the last message has arrived
             // meanwhile.
             let _ = unsafe { (self.library.notify)(self.as_ptr(), ffi::EVENT_COMM_EST) };
@@ -306,7 +306,7 @@ impl CmId {
 
     /// Disconnects and moves the queue pair to its error state, which flushes its work.
     pub(super) fn disconnect(&self) -> io::Result<()> {
-        keeper::on_behalf(self.fd(), || {
+        command_thread::with_opener_credentials(self.fd(), || {
             // SAFETY: a live identifier.
             check(unsafe { (self.library.disconnect)(self.as_ptr()) })
         })
@@ -319,7 +319,7 @@ impl Drop for CmId {
             return;
         }
         self.destroy_queue_pair();
-        keeper::on_behalf(self.fd(), || {
+        command_thread::with_opener_credentials(self.fd(), || {
             // SAFETY: owned by this value, without a pair; every event of it has been acknowledged.
             unsafe { (self.library.destroy_id)(self.as_ptr()) };
         });

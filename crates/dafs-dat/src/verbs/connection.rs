@@ -172,7 +172,7 @@ impl Connection {
         if self.opening.timer_ran_out(said, self.has_heard) == Due::Nudge {
             tracing::debug!(peer = %self.peer, "no word yet; sending an empty RDMA request");
             let nothing = RemoteBuffer { key: 0, address: 0, len: 0 };
-            let nowhere = Span { address: 0, len: 0, key: 0, may_go: false };
+            let nowhere = Span { address: 0, len: 0, key: 0, may_be_unmapped: false };
             let requests = match self.is_initiator {
                 true => plan::write(&[], nothing, 1),
                 false if self.outbound_reads > 0 => plan::read(nowhere, nothing),

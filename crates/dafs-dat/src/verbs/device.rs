@@ -1,10 +1,10 @@
 //! The RDMA devices of this machine, and the capabilities of the chosen one.
 
 use super::cm::{CmId, EventChannel};
+use super::command_thread;
 use super::config::{VerbsConfig, VerbsDevice};
 use super::error::VerbsError;
 use super::ffi;
-use super::keeper;
 use super::library::Library;
 use super::limits;
 use super::qp::Depths;
@@ -67,7 +67,7 @@ pub struct DeviceInfo {
 /// A library or a device that is missing, with its remedy.
 pub fn devices() -> Result<Vec<DeviceInfo>, VerbsError> {
     let library = Library::get()?;
-    keeper::run(|| {
+    command_thread::run(|| {
         let found = Device::all(library)?;
         if found.is_empty() {
             return Err(VerbsError::NoDevice);

@@ -141,7 +141,7 @@ impl Library {
         }
         let library = Self::open(VERBS, CM)?;
         super::fork::watch();
-        super::keeper::start()?;
+        super::command_thread::start()?;
         // SAFETY: a call without arguments, before any registration, as required. It has no effect
         // where the kernel copies pinned pages at a fork; on older kernels it keeps registered
         // memory out of children. Its failure only means that forking stays unsafe.

@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_counted_is_given_back() {
+    fn released_memory_is_no_longer_counted() {
         // Larger than all counts of other tests of this process.
         let bytes = 1 << 50;
         let share = take_below(bytes, Some(1 << 51)).unwrap();

@@ -190,12 +190,12 @@ impl Memory {
         let found = region.local.clone();
         let is_empty = region.buffer.is_empty();
         let address = region.buffer.as_ptr() as u64 + segment.offset as u64;
-        let may_go = region.buffer.may_go();
+        let may_be_unmapped = region.buffer.may_be_unmapped();
         self.regions[index] = Some(region);
         match found {
             Some(held) => {
                 let key = held.local_key();
-                Ok(Some((Span { address, len: segment.len, key, may_go }, held)))
+                Ok(Some((Span { address, len: segment.len, key, may_be_unmapped }, held)))
             }
             None if is_empty => Ok(None),
             None => Err(PostError::Memory),
@@ -224,9 +224,9 @@ impl Memory {
             region.sink = Some(Arc::new(Registered { registration, buffer }));
         }
         let address = region.buffer.as_ptr() as u64 + segment.offset as u64;
-        let (len, may_go) = (segment.len, region.buffer.may_go());
+        let (len, may_be_unmapped) = (segment.len, region.buffer.may_be_unmapped());
         let held = region.sink.clone();
-        Ok(held.map(|held| (Span { address, len, key: held.local_key(), may_go }, held)))
+        Ok(held.map(|held| (Span { address, len, key: held.local_key(), may_be_unmapped }, held)))
     }
 
     /// Registers a staging block of the provider for sends.

@@ -8,7 +8,7 @@
 //! |---|---|
 //! | `ffi`, `library` | the binary interface and the loader of its functions |
 //! | `sys`, `cm`, `qp`, `address` | owners of the libraries' objects: nearly all unsafe code |
-//! | `keeper` | a thread for calls that the kernel allows only with unchanged credentials |
+//! | `command_thread` | a thread for calls that the kernel allows only with unchanged credentials |
 //! | `device` | the devices, the chosen one, its capabilities |
 //! | `memory`, `cache`, `locked` | regions, cached registrations, the limit on locked memory |
 //! | `plan`, `post` | posted work in, requests to the device out |
@@ -37,13 +37,13 @@ mod adapter;
 mod address;
 mod cache;
 mod cm;
+mod command_thread;
 mod config;
 mod connection;
 mod device;
 mod error;
 mod ffi;
 mod fork;
-mod keeper;
 mod library;
 pub mod limits;
 mod locked;

@@ -19,7 +19,7 @@ pub(super) struct Span {
     pub(super) len: usize,
     pub(super) key: u32,
     /// True if the application may make it inaccessible.
-    pub(super) may_go: bool,
+    pub(super) may_be_unmapped: bool,
 }
 
 impl Span {
@@ -29,7 +29,7 @@ impl Span {
     /// The span must belong to a buffer that lives as long as the view.
     pub(super) unsafe fn view<'a>(&self) -> CheckedSlice<'a> {
         let address = self.address as *mut u8;
-        if self.may_go {
+        if self.may_be_unmapped {
             // SAFETY: the caller guarantees it.
             return unsafe { CheckedSlice::callers(address, self.len) };
         }
@@ -137,7 +137,7 @@ mod tests {
     use super::*;
 
     fn span(address: u64, len: usize) -> Span {
-        Span { address, len, key: 7, may_go: false }
+        Span { address, len, key: 7, may_be_unmapped: false }
     }
 
     #[test]

@@ -115,7 +115,7 @@ impl VerbsAdapter {
             Some((span, held)) => (plan::read(span, remote), Holds::from_iter([held])),
             // An empty buffer has no address; a zero-length access may use any.
             None => (
-                plan::read(Span { address: 0, len: 0, key: 0, may_go: false }, remote),
+                plan::read(Span { address: 0, len: 0, key: 0, may_be_unmapped: false }, remote),
                 Holds::new(),
             ),
         };
@@ -158,7 +158,7 @@ impl VerbsAdapter {
             at += span.len;
         }
         let (address, key) = (block.as_ptr() as u64, held.local_key());
-        spans.push(Span { address, len: bytes, key, may_go: false });
+        spans.push(Span { address, len: bytes, key, may_be_unmapped: false });
         Ok((block, held))
     }
 

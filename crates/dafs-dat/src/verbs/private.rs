@@ -7,7 +7,7 @@
 //! a magic number) and ignore the trailer. iWARP carries exact lengths and gets no trailer, but the
 //! iwarp provider appends a block of its own, which is removed here.
 
-use dafs_wire::iwarp::mpa::Soft;
+use dafs_wire::iwarp::mpa::DafsBlock;
 
 /// Bytes of the trailer.
 pub(super) const TRAILER_BYTES: usize = 4;
@@ -37,7 +37,7 @@ pub(super) fn decode(mut bytes: Vec<u8>, is_padded: bool) -> Vec<u8> {
             }
         }
     } else {
-        let len = Soft::split(&bytes).0.len();
+        let len = DafsBlock::split(&bytes).0.len();
         bytes.truncate(len);
     }
     bytes
@@ -60,13 +60,13 @@ mod tests {
 
     #[test]
     fn the_block_of_the_iwarp_provider_is_cut_off() {
-        let soft = Soft { large_fpdu: true, crc: false };
-        let sent = [b"hello".as_slice(), &soft.encode()].concat();
+        let dafs_block = DafsBlock { large_fpdu: true, crc: false };
+        let sent = [b"hello".as_slice(), &dafs_block.encode()].concat();
         assert_eq!(decode(sent, false), b"hello");
     }
 
     #[test]
-    fn what_a_stranger_sends_is_left_as_it_is() {
+    fn private_data_of_a_foreign_peer_stays_unchanged() {
         let mut field = vec![0xf6, 0xab, 0x0e, 0x18, 1, 1, 3, 3];
         field.resize(56, 0);
         assert_eq!(decode(field.clone(), true), field);

@@ -6,9 +6,9 @@
 //!   completion.
 
 use super::cm::CmId;
+use super::command_thread;
 use super::ffi;
 use super::fork;
-use super::keeper;
 use super::sys::{CompletionQueue, Domain, check};
 use smallvec::SmallVec;
 use std::io;
@@ -45,7 +45,9 @@ impl CmId {
         depths: Depths,
     ) -> io::Result<()> {
         fork::check()?;
-        keeper::on_behalf(self.fd(), || self.create_queue_pair_here(domain, queue, depths))
+        command_thread::with_opener_credentials(self.fd(), || {
+            self.create_queue_pair_here(domain, queue, depths)
+        })
     }
 
     fn create_queue_pair_here(
@@ -88,7 +90,7 @@ impl CmId {
     /// Destroys the queue pair: when this returns the device accesses no memory for it any more.
     pub(super) fn destroy_queue_pair(&mut self) {
         if self.queue_pair().is_some() && !fork::is_child() {
-            keeper::on_behalf(self.fd(), || {
+            command_thread::with_opener_credentials(self.fd(), || {
                 // SAFETY: a live pair; the call clears the field.
                 unsafe { (self.library.destroy_qp)(self.as_ptr()) };
             });
@@ -97,7 +99,7 @@ impl CmId {
 
     /// True if the queue pair is in its error state.
     pub(super) fn is_in_error(&self) -> bool {
-        keeper::on_behalf(self.fd(), || {
+        command_thread::with_opener_credentials(self.fd(), || {
             let Some(qp) = self.queue_pair() else { return false };
             let mut attributes = MaybeUninit::<ffi::ibv_qp_attr>::zeroed();
             let mut init = MaybeUninit::<ffi::ibv_qp_init_attr>::zeroed();
@@ -137,7 +139,9 @@ impl CmId {
         is_written: bool,
     ) -> Posted {
         if is_written {
-            keeper::on_behalf(self.fd(), || self.post_sends_here(id, requests))
+            command_thread::with_opener_credentials(self.fd(), || {
+                self.post_sends_here(id, requests)
+            })
         } else {
             self.post_sends_here(id, requests)
         }

@@ -7,10 +7,10 @@
 //!   before their domain. The adapter's fields are in that order.
 //! * Contexts belong to librdmacm and stay open for the life of the process.
 
+use super::command_thread;
 use super::error::VerbsError;
 use super::ffi;
 use super::fork;
-use super::keeper;
 use super::library::Library;
 use dafs_mem::Buffer;
 use std::ffi::CStr;
@@ -154,7 +154,7 @@ impl Device {
 
     pub(super) fn domain(&self) -> io::Result<Domain> {
         fork::check()?;
-        keeper::on_behalf(self.fd(), || {
+        command_thread::with_opener_credentials(self.fd(), || {
             // SAFETY: an open context.
             let pd = unsafe { (self.library.alloc_pd)(self.context.as_ptr()) };
             let pd = NonNull::new(pd).ok_or_else(io::Error::last_os_error)?;
@@ -177,7 +177,7 @@ impl Device {
         entries: u32,
     ) -> io::Result<CompletionQueue> {
         let entries = i32::try_from(entries).unwrap_or(i32::MAX);
-        keeper::on_behalf(self.fd(), || {
+        command_thread::with_opener_credentials(self.fd(), || {
             // SAFETY: an open context and a channel of it, which outlives the queue.
             let cq = unsafe {
                 let context = self.context.as_ptr();
@@ -224,7 +224,7 @@ macro_rules! owner {
                 }
                 // SAFETY: a live handle of an open context.
                 let descriptor = unsafe { (*self.$field.as_ref().context).cmd_fd };
-                let failed = keeper::on_behalf(descriptor, || self.release());
+                let failed = command_thread::with_opener_credentials(descriptor, || self.release());
                 if failed != 0 {
                     tracing::warn!(failed, concat!("cannot release: ", stringify!($release)));
                 }
@@ -266,7 +266,7 @@ impl Domain {
         fork::check()?;
         // SAFETY: a live domain of an open context.
         let descriptor = unsafe { (*self.pd.as_ref().context).cmd_fd };
-        keeper::on_behalf(descriptor, || {
+        command_thread::with_opener_credentials(descriptor, || {
             // SAFETY: the range is mapped as long as the buffer lives; the device gets no more than
             // it, and views of it tolerate changes.
             let mr = unsafe {
@@ -386,7 +386,7 @@ impl CompletionQueue {
             // SAFETY: a live queue.
             check(unsafe { request(self.cq.as_ptr(), 0) })
         };
-        if is_written { keeper::on_behalf(descriptor, call) } else { call() }
+        if is_written { command_thread::with_opener_credentials(descriptor, call) } else { call() }
     }
 }
 

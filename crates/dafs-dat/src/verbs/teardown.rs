@@ -13,8 +13,8 @@ use super::ffi;
 use super::limits;
 use super::sys::Device;
 use crate::{Completion, ConnectError, DisconnectReason, EndpointId, Event, Operation, WorkStatus};
+use dafs_mem::Mutex;
 use std::io;
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 /// The reason why a connection ends.
@@ -61,7 +61,7 @@ const TROUBLE_COUNT_MAX: usize = 1024;
 
 /// The error event of this queue pair, if the device has reported one.
 fn trouble(device: &Device, name: &str, number: u32) -> Option<&'static str> {
-    let mut reports = TROUBLE.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut reports = TROUBLE.lock();
     while let Some((about, kind)) = device.async_event() {
         let Some(about) = about else {
             tracing::debug!(device = name, kind, "event of an RDMA device");

@@ -291,7 +291,7 @@ macro_rules! all_contract_tests {
         $crate::contract_tests! { $make:
             setup::{
                 private_data_passes_both_ways, too_much_private_data_is_refused,
-                a_reject_carries_its_reason, nobody_listens, the_peer_is_known,
+                a_reject_carries_its_reason, a_connection_without_a_listener_fails, the_peer_is_known,
             }
             data::{
                 messages_keep_their_order, a_send_gathers_its_segments, an_empty_message_arrives,

@@ -32,7 +32,7 @@ pub fn a_reject_carries_its_reason(world: &mut World) {
     assert_eq!(data, b"no");
 }
 
-pub fn nobody_listens(world: &mut World) {
+pub fn a_connection_without_a_listener_fails(world: &mut World) {
     // An address with a former listener.
     let address = match world.listen.clone() {
         Address::Tcp(mut address) => {

@@ -38,11 +38,11 @@ mod crc {
 }
 
 /// A peer that does not announce this implementation, with FPDUs of an Ethernet segment.
-mod stranger {
+mod foreign {
     use super::*;
 
     fn world() -> World {
-        let config = IwarpConfig { stranger_fpdu_bytes_max: Some(1448), ..IwarpConfig::default() };
+        let config = IwarpConfig { foreign_fpdu_bytes_max: Some(1448), ..IwarpConfig::default() };
         world_of(IwarpConfig { announce: false, ..config.clone() }, config)
     }
 
@@ -50,7 +50,7 @@ mod stranger {
 }
 
 /// The same with CRC: one FPDU per system call, whose size the socket reports.
-mod stranger_crc {
+mod foreign_crc {
     use super::*;
 
     fn world() -> World {
@@ -92,7 +92,7 @@ fn a_crowd_is_served() {
 /// Some busy connections do not starve a quiet one, both with few of them and with more than stay
 /// on the direct list for long.
 #[test]
-fn who_is_quiet_is_heard_among_those_who_are_not() {
+fn a_quiet_connection_is_served_among_busy_ones() {
     use crate::contract::Link;
     use dafs_dat::{Access, Event};
 

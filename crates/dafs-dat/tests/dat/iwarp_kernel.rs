@@ -155,7 +155,7 @@ fn a_kernel_nfs_server_is_given_time_and_a_nudge() {
 }
 
 #[test]
-fn what_was_posted_to_a_stranger_is_sent_before_the_end() {
+fn posted_data_reaches_a_foreign_peer_before_the_end() {
     let mut node = Node::new(IwarpConfig::default());
     let reply = nfs_frame(FrameKind::Reply, 32, 32);
     let (mut raw, endpoint, _) = connect_to_raw(&mut node, &NFS_DATA, &reply);

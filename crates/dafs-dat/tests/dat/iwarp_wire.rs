@@ -454,7 +454,7 @@ fn settings_are_checked() {
     let good = IwarpConfig::default();
     let text = bad(IwarpConfig { fpdu_bytes_max: 10, ..good.clone() });
     assert!(text.contains("10 bytes"), "{text}");
-    let text = bad(IwarpConfig { stranger_fpdu_bytes_max: Some(1 << 20), ..good.clone() });
+    let text = bad(IwarpConfig { foreign_fpdu_bytes_max: Some(1 << 20), ..good.clone() });
     assert!(text.contains("1048576"), "{text}");
     let text = bad(IwarpConfig { inbound_reads_max: limits::READ_DEPTH_MAX + 1, ..good });
     assert!(text.contains("128"), "{text}");

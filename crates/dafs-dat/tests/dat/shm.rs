@@ -14,7 +14,7 @@ use std::sync::Arc;
 const ALL: Access = Access::all();
 
 #[test]
-fn who_is_to_show_nothing_shows_no_buffer_of_another_adapter_either() {
+fn an_adapter_that_shares_nothing_shares_no_buffer_of_another() {
     let mut shows = ShmAdapter::new(ShmConfig::default()).unwrap();
     let hides =
         ShmAdapter::new(ShmConfig { shareable_buffers_max: 0, ..ShmConfig::default() }).unwrap();

@@ -12,6 +12,7 @@ use super::allowed::{Allowed, AllowedElsewhere};
 use super::connection::Phase;
 use super::convert;
 use super::durable::journal_status;
+use super::memory::SlotPart;
 use super::read::{Buffers, checksum_of, views};
 use super::request::{Call, Context, Done};
 use super::work::{JobResult, PendingId, Unwritten, Work};
@@ -126,7 +127,7 @@ impl Context<'_> {
         let span = self.shared.service.locks.append_span(&handle).map_err(convert::status)?;
         let file = self.write_target(call, &args.fh, args.state_id, span)?;
         let target = self.append_target(file, args.stable, args.data.len())?;
-        let data = self.connection.receives.part(call.slot, args.data, 0);
+        let data = SlotPart::new(self.connection.receives.buffer(call.slot), args.data, 0);
         self.defer_append((call, handle), args.stable, move |by| target.append(&[data.view()], by));
         Ok(())
     }

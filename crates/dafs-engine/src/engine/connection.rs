@@ -8,10 +8,10 @@
 use super::back::Back;
 use super::batch::Queue;
 use super::chain::Chains;
-use super::memory::Receives;
 use crate::auth::Admission;
 use crate::limits::SessionLimits;
 use dafs_dat::connections::{Admitted, Closed};
+use dafs_dat::slots::Receives;
 use dafs_dat::{EndpointId, Instant, PeerInfo};
 use dafs_service::durable::Op;
 use dafs_service::{Client, ClientKey, OpenState, Owner, SessionReplies, StateId, Ticket};

@@ -105,7 +105,8 @@ impl Context<'_> {
         if self.connection.phase == Phase::Closing {
             return;
         }
-        let message = self.connection.receives.message(slot, len);
+        // SAFETY: the slot is posted again only after it was given back, after the last use below.
+        let message = unsafe { self.connection.receives.message(slot, len) };
         self.deferred = false;
         let bytes = message.bytes();
         let outcome =
@@ -202,7 +203,9 @@ impl Context<'_> {
             self.connection.ops.remove(&call.header.stream_id);
             return self.connection.receives.give_back(call.slot);
         }
-        let message = self.connection.receives.message(call.slot, call.header.request_len as usize);
+        let len = call.header.request_len as usize;
+        // SAFETY: as in `receive`.
+        let message = unsafe { self.connection.receives.message(call.slot, len) };
         self.deferred = false;
         let outcome = self.dispatch(call, message.bytes());
         self.finish(call, outcome);

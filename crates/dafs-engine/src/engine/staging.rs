@@ -10,12 +10,12 @@
 //! * Waiting transfers get chunks in turn. One that needs many keeps its turn until there are
 //!   enough, so that small ones do not starve it.
 
-use super::memory::Slab;
 use super::work::PendingId;
 use crate::limits::{
     STAGING_CHUNK_BYTES, STAGING_CHUNKS_IDLE, STAGING_CHUNKS_MAX, STAGING_CHUNKS_PER_ORIGIN_MAX,
     STAGING_CHUNKS_PER_SESSION_MAX,
 };
+use dafs_dat::slots::Slab;
 use dafs_dat::{Adapter, LocalSegment, ProtectionDomain};
 use dafs_mem::Buffer;
 use dafs_service::{Origin, Owner, Turn, Turns};

@@ -15,6 +15,7 @@
 use super::Link;
 use super::allowed::Allowed;
 use super::convert;
+use super::memory::SlotPart;
 use super::read::{Buffers, buffers, checksum_of, skip, views};
 use super::request::{Call, Context, Done};
 use super::work::{JobResult, PendingId, Unwritten, Work};
@@ -206,7 +207,7 @@ impl Context<'_> {
             Ok(WriteNow::Done(count)) => self.write_reply(call, (args.stable, verifier), count),
             Ok(WriteNow::Blocked(done)) => {
                 let (slot, offset) = (call.slot, args.offset + done as u64);
-                let data = self.connection.receives.part(slot, args.data, done);
+                let data = SlotPart::new(self.connection.receives.buffer(slot), args.data, done);
                 let handle = allowed.handle;
                 let allowed = self.allowed_elsewhere(&allowed);
                 self.defer_job(

@@ -2,7 +2,7 @@
 
 use super::stream::Input;
 use super::world::{SECRET, World};
-use dafs_wire::iwarp::mpa::{Enhanced, Frame, FrameKind, Soft};
+use dafs_wire::iwarp::mpa::{DafsBlock, Enhanced, Frame, FrameKind};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -34,8 +34,8 @@ pub fn frame(input: &mut Input<'_>, request: bool) -> (Vec<u8>, bool) {
     let len = usize::from(input.byte() % 64);
     let mut data = input.take(len);
     if flags & 0x80 != 0 {
-        let soft = Soft { large_fpdu: choice & 0x20 != 0, crc: false };
-        data.extend_from_slice(&soft.encode());
+        let dafs_block = DafsBlock { large_fpdu: choice & 0x20 != 0, crc: false };
+        data.extend_from_slice(&dafs_block.encode());
     }
     let frame = Frame {
         kind: if request { FrameKind::Request } else { FrameKind::Reply },

@@ -30,7 +30,7 @@ fn expected() -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn what_was_stable_is_read_back() {
+fn stable_records_are_read_back() {
     let disk = Arc::new(SimDisk::new());
     five(&disk);
     let (found, recovery) = scan(&disk, 1).unwrap();
@@ -246,7 +246,7 @@ fn a_sync_waits_for_as_many_as_the_one_before_has_served() {
 
 /// Earlier callers do not come again. Neither a sync nor ending workers wait for them for ever.
 #[test]
-fn who_waits_is_served_though_nobody_else_comes_and_the_server_stops() {
+fn a_single_waiter_is_served_also_while_the_server_stops() {
     let disk = Arc::new(Patient(SimDisk::new(), Duration::from_millis(20)));
     let workers = Workers::start("test", 1).unwrap();
     let recovery = Recovery::scan(disk, [1; 16], &mut |_| ()).unwrap();
@@ -274,7 +274,7 @@ fn who_waits_is_served_though_nobody_else_comes_and_the_server_stops() {
 }
 
 #[test]
-fn what_the_process_wrote_outlives_it_without_a_sync() {
+fn written_records_outlive_the_process_without_a_sync() {
     let disk = Arc::new(SimDisk::new());
     let (_, log) = start(&disk, 1, &Jobs::default());
     let first = log.append(b"one");
@@ -388,7 +388,7 @@ fn a_torn_tail_is_normal() {
 /// Two records that were written together: the second is readable and the first is not. Clients
 /// choose the content of payloads, and a reused segment contains old ones.
 #[test]
-fn what_clients_make_look_like_records_does_not_keep_a_log_from_being_read() {
+fn data_that_looks_like_records_does_not_break_the_scan() {
     for boot in [1, 2] {
         let disk = Arc::new(SimDisk::new());
         let segment = five(&disk);
@@ -423,7 +423,7 @@ fn reordered_unstable_writes_are_a_torn_tail_after_a_power_cut_only() {
 }
 
 #[test]
-fn what_was_found_is_named_with_its_remedy() {
+fn an_error_names_its_remedy() {
     let check = |spoil: &dyn Fn(&Arc<SimDisk>, u64), expected: &[&str]| {
         let disk = Arc::new(SimDisk::new());
         let segment = five(&disk);

@@ -45,7 +45,7 @@ fn both_ways(copy: impl Fn(*mut u8, *const u8, usize, Ours) -> bool) {
 }
 
 #[test]
-fn what_is_not_there_ends_a_copy() {
+fn missing_memory_ends_a_copy() {
     install_now();
     // SAFETY: memory of the test's own, or none.
     both_ways(|target, source, len, ours| unsafe { copy(target, source, len, ours) });

@@ -9,7 +9,7 @@ use dafs_store::{Attr, Kind, StoreError};
 use dafs_wire::nfs3::{
     DirOpArgs, FileHandle, GetattrArgs, LookupOk, ObjectFailure, ReadlinkOk, Status,
 };
-use dafs_wire::xdr::{Apart, Payload};
+use dafs_wire::xdr::{MovedData, Payload};
 
 pub(super) fn lookup(cx: &mut Context<'_>, wire: Args<'_>) -> Done {
     let args: DirOpArgs<'_> = args(wire)?;
@@ -72,7 +72,7 @@ fn readlink_of(cx: &mut Context<'_>, args: &GetattrArgs<'_>) -> Result<(), Stop>
     let text = cx.service().readlink(cx.caller(), &handle)?;
     let attributes = cx.attributes(&handle);
     // The text itself goes where the caller wants it.
-    let target = Payload::Apart(Apart { index: 0, len: text.len() });
+    let target = Payload::Moved(MovedData { index: 0, len: text.len() });
     cx.ok(&ReadlinkOk { attributes, target })?;
     place_text(&mut cx.reply, &text).map_err(|_| StoreError::Busy.into())
 }

@@ -18,7 +18,7 @@ use crate::limits::{
     BACK_CONNECTIONS_MAX, BACK_RETRY_NS, BACK_SLOTS_MAX, BACK_TRIES_MAX, BACK_WAITING_MAX,
 };
 use dafs_mem::Shrinking as _;
-use dafs_rpc::{BackCall, BackError};
+use dafs_rpc::{CallbackError, CallbackRequest};
 use dafs_service::{Handle, StateRef};
 use dafs_store::{DeviceKey, LayoutForm};
 use dafs_wire::nfs4::limits::{CALLBACK_VERSION, PROCEDURE_CB_COMPOUND};
@@ -288,7 +288,7 @@ impl Callbacks {
     pub(crate) fn answer(
         &mut self,
         token: u64,
-        answer: Result<&[u8], BackError>,
+        answer: Result<&[u8], CallbackError>,
         now_ns: u64,
     ) -> Option<CallbackReport> {
         let (at, slot) = self.find(token)?;
@@ -351,14 +351,16 @@ impl Callbacks {
 
     /// Handles a call without a reply. The same call goes over another connection, or over one that
     /// is bound later.
-    fn fail(&mut self, at: usize, slot: usize, error: BackError, now_ns: u64) {
+    fn fail(&mut self, at: usize, slot: usize, error: CallbackError, now_ns: u64) {
         let session = &mut self.sessions[at];
         let BackSlot::Busy { sent, pending, .. } = &mut session.slots[slot] else { return };
         let Some((_, connection)) = sent.take() else { return };
         match error {
             // The call was never sent. The client may be slow to read, so the retry comes later.
-            BackError::TooMany => pending.not_before_ns = now_ns.saturating_add(BACK_RETRY_NS),
-            BackError::Disconnected | BackError::TimedOut => session.drop_connection(connection),
+            CallbackError::TooMany => pending.not_before_ns = now_ns.saturating_add(BACK_RETRY_NS),
+            CallbackError::Disconnected | CallbackError::TimedOut => {
+                session.drop_connection(connection)
+            }
             // The client listens, but does not know this program, or cannot decode calls.
             _ => {
                 session.drop_connection(connection);
@@ -541,7 +543,7 @@ impl BackSession {
                     BackCredential::None => None,
                     BackCredential::Sys(body) => Some(body.clone()),
                 };
-                connection.call_back(BackCall {
+                connection.send_callback(CallbackRequest {
                     program: self.parameters.program,
                     version: CALLBACK_VERSION,
                     procedure: PROCEDURE_CB_COMPOUND,

@@ -4,8 +4,8 @@
 use dafs_journal::sim::SimDisk;
 use dafs_nfs::{Admission, NfsHandler, NfsOptions, NfsShared};
 use dafs_rpc::{
-    AuthSys, BackCall, Credential, Groups, Handled, Handler, LocalCall, LocalEvent, LocalReactor,
-    Rejection, Reply,
+    AuthSys, CallbackRequest, Credential, Groups, Handled, Handler, LocalCall, LocalEvent,
+    LocalReactor, Rejection, Reply,
 };
 use dafs_service::durable::Journal;
 use dafs_service::{
@@ -99,7 +99,7 @@ pub(crate) struct World {
     pub(crate) minor: u32,
     pub(crate) tag: &'static [u8],
     /// Callbacks that were sent, with their connection.
-    pub(crate) back_calls: Vec<(u64, BackCall)>,
+    pub(crate) back_calls: Vec<(u64, CallbackRequest)>,
     pub(crate) xid: u32,
 }
 
@@ -372,7 +372,12 @@ impl World {
     }
 
     /// Replies to a callback with these statuses.
-    pub(crate) fn answer_back(&mut self, call: &BackCall, sequence: Status, operation: Status) {
+    pub(crate) fn answer_back(
+        &mut self,
+        call: &CallbackRequest,
+        sequence: Status,
+        operation: Status,
+    ) {
         let args = back_args(call);
         let mut bytes = Vec::new();
         let mut e = Encoder::new(&mut bytes);
@@ -462,7 +467,7 @@ pub(crate) fn create_session(client_id: u64, sequence: u32) -> CreateSessionArgs
 }
 
 /// Decodes CB_SEQUENCE of a callback.
-pub(crate) fn back_args(call: &BackCall) -> CbSequenceArgs {
+pub(crate) fn back_args(call: &CallbackRequest) -> CbSequenceArgs {
     let mut d = Decoder::new(&call.args);
     let head = CbCompoundArgs::decode(&mut d).unwrap();
     assert_eq!(head.op_count, 2);
@@ -471,7 +476,7 @@ pub(crate) fn back_args(call: &BackCall) -> CbSequenceArgs {
 }
 
 /// Decodes the operation of a callback.
-pub(crate) fn back_op(call: &BackCall) -> CbOp<'_> {
+pub(crate) fn back_op(call: &CallbackRequest) -> CbOp<'_> {
     let mut d = Decoder::new(&call.args);
     CbCompoundArgs::decode(&mut d).unwrap();
     CbOp::decode(&mut d).unwrap();

@@ -6,8 +6,8 @@
 
 use dafs_nfs::{Admission, NfsCounts, NfsHandler, NfsOptions, NfsShared};
 use dafs_rpc::{
-    AuthSys, BackCall, BackError, Credential, Groups, Handled, Handler, LocalCall, LocalEvent,
-    LocalReactor, Rejection, Reply,
+    AuthSys, CallbackError, CallbackRequest, Credential, Groups, Handled, Handler, LocalCall,
+    LocalEvent, LocalReactor, Rejection, Reply,
 };
 use dafs_service::{
     ClientRecord, ClientRecords, Export, ExportOptions, Job, LockChange, LockRecord, Namespace,
@@ -75,7 +75,7 @@ pub(crate) enum Output {
     /// The results of a COMPOUND.
     Answer { connection: u32, xid: u32, results: Vec<u8> },
     /// A callback.
-    CallBack { connection: u32, call: BackCall },
+    CallBack { connection: u32, call: CallbackRequest },
 }
 
 /// One server, and the state that outlives it.
@@ -226,7 +226,7 @@ impl Server {
         &mut self,
         connection: u32,
         token: u64,
-        result: Result<&[u8], BackError>,
+        result: Result<&[u8], CallbackError>,
     ) -> Vec<Output> {
         let id = self.parts.reactor.connection(connection).id();
         self.parts.handler.back_reply(id, token, result);

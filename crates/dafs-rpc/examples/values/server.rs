@@ -6,14 +6,14 @@ use crate::protocol::{
 use dafs_dat::iwarp::{IwarpAdapter, IwarpConfig};
 use dafs_dat::shm::{ShmAdapter, ShmConfig};
 use dafs_dat::{Adapter, Address, shm_socket_name};
-use dafs_mem::Site;
+use dafs_mem::{Mutex, Site};
 use dafs_rpc::server::{Config, Group};
 use dafs_rpc::{AcceptStatus, Call, Handled, Handler, Reply, VersionRange};
 use dafs_wire::xdr::{Payload, XdrError};
 use std::collections::BTreeMap;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::thread::JoinHandle;
 
 type Table = Arc<Mutex<BTreeMap<Vec<u8>, Arc<[u8]>>>>;
@@ -27,7 +27,7 @@ impl Values {
         // reply knows which results the caller wants placed.
         let mut args = call.decoder();
         let mut reply = call.reply();
-        let mut table = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut table = self.0.lock();
         match call.procedure {
             NULL => {}
             PUT => {
@@ -36,8 +36,8 @@ impl Values {
                     Payload::Here(value) => value.to_vec(),
                     // The caller may still write to this memory, so copy the value before it is
                     // used.
-                    Payload::Apart(apart) => {
-                        let data = call.data(&apart).and_then(|data| data.slice(0, apart.len));
+                    Payload::Moved(moved) => {
+                        let data = call.data(&moved).and_then(|data| data.slice(0, moved.len));
                         let Some(data) = data else {
                             return Ok(AcceptStatus::SystemError.into());
                         };
@@ -89,7 +89,7 @@ impl Handler for Values {
     type Message = ();
 
     /// Values need not be joined with the rest of the arguments.
-    fn takes_apart(&self, program: u32, version: u32, procedure: u32) -> bool {
+    fn takes_moved_data(&self, program: u32, version: u32, procedure: u32) -> bool {
         (program, version, procedure) == (PROGRAM, VERSION, PUT)
     }
 

@@ -4,9 +4,9 @@
 //! * An XID names at most one outstanding call.
 //! * A reply to a call that is no longer outstanding is ignored.
 
-use super::aside::{Aside, locate, placed_results, results_apart};
 use super::error::CallError;
 use super::memory::MemorySlice;
+use super::placed::{PlacedData, locate, placed_results, results_apart};
 use super::request::{Locate, Request};
 use crate::limits::LARGE_RECORD_BYTES;
 use crate::memory::Block;
@@ -15,7 +15,7 @@ use dafs_mem::Site;
 use dafs_wire::rpc::{
     AcceptStatus, CallError as HeaderError, CallHeader, Direction, ReplyHeader, ReplyStatus, peek,
 };
-use dafs_wire::xdr::{ApartItem, Decoder, XdrError};
+use dafs_wire::xdr::{Decoder, MovedItem, XdrError};
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 use std::ops::Deref;
@@ -29,22 +29,22 @@ pub struct Results {
     /// Offset of the results in the record.
     start: usize,
     /// The data in the sinks, one item per sink; empty if the call has no sinks.
-    apart: SmallVec<[ApartItem; 2]>,
+    moved: SmallVec<[MovedItem; 2]>,
 }
 
 impl Results {
     /// A decoder at the start of the results that knows which data is in the sinks.
     /// [`Decoder::payload`] returns such data as
-    /// [`Payload::Apart`](dafs_wire::xdr::Payload::Apart), whose index is that of the sink. It
+    /// [`Payload::Moved`](dafs_wire::xdr::Payload::Moved), whose index is that of the sink. It
     /// returns data inside the results as such; [`MemorySlice::take`](super::MemorySlice::take)
     /// moves that data into the sink.
     pub fn decoder(&self) -> Decoder<'_> {
-        Decoder::with_apart(self, &self.apart)
+        Decoder::with_moved(self, &self.moved)
     }
 
     /// Records which data went into the sinks.
-    pub(crate) fn place(&mut self, apart: SmallVec<[ApartItem; 2]>) {
-        self.apart = apart;
+    pub(crate) fn place(&mut self, moved: SmallVec<[MovedItem; 2]>) {
+        self.moved = moved;
     }
 }
 
@@ -205,7 +205,7 @@ impl Core {
     }
 
     /// Searches the first bytes of a record for data that belongs in a sink.
-    pub(crate) fn locate(&self, head: &[u8]) -> Option<Aside> {
+    pub(crate) fn locate(&self, head: &[u8]) -> Option<PlacedData> {
         let (xid, Direction::Reply) = peek(head).ok()? else { return None };
         let slot = self.calls.get(&xid).filter(|slot| slot.answer.is_none())?;
         locate(xid, head, slot.sink.as_ref()?)
@@ -223,7 +223,7 @@ impl Core {
     pub(crate) fn take(
         &mut self,
         record: Record<'_>,
-        placed: Option<Aside>,
+        placed: Option<PlacedData>,
     ) -> Result<Event, XdrError> {
         let bytes = match &record {
             Record::Here(bytes) => bytes,
@@ -237,7 +237,7 @@ impl Core {
         }
     }
 
-    fn answer(&mut self, xid: u32, record: Record<'_>, placed: Option<Aside>) -> Event {
+    fn answer(&mut self, xid: u32, record: Record<'_>, placed: Option<PlacedData>) -> Event {
         if self.placing == placed.as_ref().map(|placed| placed.xid) {
             self.placing = None;
         }
@@ -253,7 +253,7 @@ impl Core {
         slot.answer = Some(match (record, placed, sink) {
             (record, Some(placed), _) => placed_results(record, &placed),
             (Record::Here(bytes), None, Some(sink)) => match locate(xid, bytes, &sink) {
-                Some(aside) => results_apart(bytes, aside),
+                Some(placing) => results_apart(bytes, placing),
                 None => results(Record::Here(bytes), 0),
             },
             (record, None, _) => results(record, 0),
@@ -302,7 +302,7 @@ pub(crate) fn results(record: Record<'_>, start: usize) -> Result<Results, CallE
     match header.status {
         ReplyStatus::Accepted { status: AcceptStatus::Success, .. } => {
             let start = start + decoder.position();
-            Ok(Results { block, start, apart: SmallVec::new() })
+            Ok(Results { block, start, moved: SmallVec::new() })
         }
         ReplyStatus::Accepted { status, .. } => Err(CallError::NotDone(status)),
         ReplyStatus::Denied(status) => Err(CallError::Denied(status)),

@@ -8,12 +8,12 @@
 //!   ([`Memory::is_spoiled`]).
 
 use dafs_dat::{MemoryRegion, RemoteBuffer};
-use dafs_mem::{Buffer, Site, VolatileSlice};
+use dafs_mem::{Buffer, Mutex, Site, VolatileSlice};
 use dafs_wire::xdr::Payload;
 use std::io;
 use std::ops::Range;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 
 /// Memory for the data of calls. Clones share the memory.
 ///
@@ -39,46 +39,46 @@ struct Inner {
 #[derive(Debug)]
 struct Registration {
     region: MemoryRegion,
-    graveyard: Arc<Graveyard>,
+    retired: Arc<RetiredRegistrations>,
 }
 
 /// Registrations that are no longer in use.
 #[derive(Debug, Default)]
-pub(crate) struct Graveyard {
+pub(crate) struct RetiredRegistrations {
     occupied: AtomicBool,
-    regions: Mutex<Vec<Buried>>,
+    regions: Mutex<Vec<Retired>>,
 }
 
 /// A registration to be ended.
 #[derive(Debug)]
-pub(crate) struct Buried {
+pub(crate) struct Retired {
     pub(crate) region: MemoryRegion,
     /// The memory, if a server may still write it.
     pub(crate) spoiled: Option<Arc<Buffer>>,
 }
 
-impl Graveyard {
-    fn bury(&self, buried: Buried) {
-        self.regions.lock().unwrap_or_else(PoisonError::into_inner).push(buried);
+impl RetiredRegistrations {
+    fn retire(&self, registration: Retired) {
+        self.regions.lock().push(registration);
         self.occupied.store(true, Ordering::Release);
     }
 
     /// Takes the registrations to end, if there are any.
-    pub(crate) fn exhume(&self) -> Vec<Buried> {
+    pub(crate) fn take(&self) -> Vec<Retired> {
         // Check the flag first: this runs with every call.
         if !self.occupied.load(Ordering::Acquire) {
             return Vec::new();
         }
         self.occupied.store(false, Ordering::Relaxed);
-        std::mem::take(&mut *self.regions.lock().unwrap_or_else(PoisonError::into_inner))
+        std::mem::take(&mut *self.regions.lock())
     }
 }
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        let Some(Registration { region, graveyard }) = self.registration.take() else { return };
+        let Some(Registration { region, retired }) = self.registration.take() else { return };
         let spoiled = self.spoiled.load(Ordering::Relaxed).then(|| self.buffer.clone());
-        graveyard.bury(Buried { region, spoiled });
+        retired.retire(Retired { region, spoiled });
     }
 }
 
@@ -95,9 +95,9 @@ impl Memory {
     pub(crate) fn registered(
         buffer: Arc<Buffer>,
         region: MemoryRegion,
-        graveyard: Arc<Graveyard>,
+        retired: Arc<RetiredRegistrations>,
     ) -> Self {
-        Self::new(buffer, Some(Registration { region, graveyard }))
+        Self::new(buffer, Some(Registration { region, retired }))
     }
 
     fn new(buffer: Arc<Buffer>, registration: Option<Registration>) -> Self {
@@ -144,10 +144,10 @@ impl Memory {
         self.inner.spoiled.store(true, Ordering::Relaxed);
     }
 
-    /// True when the memory is registered with the adapter that this graveyard belongs to.
-    pub(crate) fn belongs_to(&self, graveyard: &Arc<Graveyard>) -> bool {
+    /// True when the memory is registered with the adapter whose registrations these are.
+    pub(crate) fn belongs_to(&self, retired: &Arc<RetiredRegistrations>) -> bool {
         let registration = self.inner.registration.as_ref();
-        registration.is_some_and(|registration| Arc::ptr_eq(&registration.graveyard, graveyard))
+        registration.is_some_and(|registration| Arc::ptr_eq(&registration.retired, retired))
     }
 
     fn region(&self) -> Option<MemoryRegion> {
@@ -204,7 +204,7 @@ impl MemorySlice {
     pub fn take(&self, data: Payload<'_>) -> usize {
         match data {
             Payload::Here(bytes) => self.view().copy_from(bytes, Site::RpcPlacement),
-            Payload::Apart(apart) => apart.len.min(self.len),
+            Payload::Moved(moved) => moved.len.min(self.len),
         }
     }
 
@@ -218,7 +218,7 @@ impl MemorySlice {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use dafs_wire::xdr::Apart;
+    use dafs_wire::xdr::MovedData;
 
     #[test]
     fn slices_stay_inside_and_keep_the_memory() {
@@ -229,7 +229,7 @@ mod tests {
         let inner = part.slice(70..80).unwrap();
         drop((memory, part));
         assert_eq!(inner.take(Payload::Here(b"hello")), 5);
-        assert_eq!(inner.take(Payload::Apart(Apart { index: 0, len: 9 })), 9);
+        assert_eq!(inner.take(Payload::Moved(MovedData { index: 0, len: 9 })), 9);
         assert_eq!(inner.memory().view().slice(80, 5).unwrap().to_vec(Site::Inspect), b"hello");
         assert_eq!((inner.offset(), inner.len()), (80, 10));
         assert!(inner.remote().is_none());

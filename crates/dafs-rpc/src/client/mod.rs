@@ -11,17 +11,17 @@
 //!   buffers.
 //! * When a call ends, its memory belongs to the caller again, or is marked as spoiled.
 
-mod aside;
 mod core;
 mod error;
 mod memory;
 mod options;
+mod placed;
 mod rdma;
 mod request;
 mod tcp;
 
-pub(crate) use self::aside::Aside;
 pub use self::core::Results;
+pub(crate) use self::placed::PlacedData;
 pub use error::CallError;
 pub use memory::{Memory, MemorySlice};
 pub use options::{Identity, Options, WaitPolicy};

@@ -11,7 +11,7 @@ use super::peer::{EVENTS, Peer};
 use super::worker::Worker;
 use crate::call::{CallerProcess, ConnectionId};
 use crate::connection::{Connection, Ending, shielded};
-use crate::handler::{BackError, Handler};
+use crate::handler::{CallbackError, Handler};
 use crate::inbox::{Command, Injector};
 use crate::limits::{
     ACCEPT_REST, ACCEPTS_PER_TURN, EVENTS_PER_TURN, KEEPALIVE_IDLE, KEEPALIVE_INTERVAL,
@@ -153,7 +153,7 @@ impl<H: Handler> Reactor<H> {
         }
         if self.worker.inbox.check() {
             busy = true;
-            self.obey();
+            self.run_commands();
         }
         self.feed_starved();
         if self.worker.now_ns >= self.next_tick_ns {
@@ -236,7 +236,8 @@ impl<H: Handler> Reactor<H> {
             }
             Ok(()) => {
                 let takes = self.worker.may_take(peer);
-                if takes && (peer.readable || peer.connection.has_aside()) && !peer.listed {
+                if takes && (peer.readable || peer.connection.has_deferred_input()) && !peer.listed
+                {
                     peer.listed = true;
                     self.again.push(id);
                 }
@@ -245,7 +246,7 @@ impl<H: Handler> Reactor<H> {
     }
 
     /// Executes the commands of other threads.
-    fn obey(&mut self) {
+    fn run_commands(&mut self) {
         if self.worker.shared.is_stopping() && self.stop_by_ns.is_none() {
             let timeout = self.worker.shared.config.stop_timeout;
             self.stop_by_ns = Some(self.worker.now_ns.saturating_add(nanoseconds(timeout)));
@@ -257,7 +258,7 @@ impl<H: Handler> Reactor<H> {
         let mut touched = std::mem::take(&mut self.touched);
         for command in commands.drain(..) {
             let about = command.connection();
-            match shielded(|| self.obey_one(command)) {
+            match shielded(|| self.run_command(command)) {
                 Some(id) => touched.extend(id),
                 None => about.into_iter().for_each(|id| self.end(id, &Ending::Fault)),
             }
@@ -283,7 +284,7 @@ impl<H: Handler> Reactor<H> {
     }
 
     /// Executes one command; returns the connection to serve afterwards, once per connection.
-    fn obey_one(&mut self, command: Command) -> Option<ConnectionId> {
+    fn run_command(&mut self, command: Command) -> Option<ConnectionId> {
         let id = match command {
             Command::Adopt { stream, peer, admitted } => {
                 self.adopt(stream, peer, admitted);
@@ -300,7 +301,7 @@ impl<H: Handler> Reactor<H> {
         let peer = self.slots.get_mut(id.slot()).and_then(Option::as_deref_mut);
         let Some(peer) = peer.filter(|peer| peer.connection.id == id) else {
             if let Command::CallBack { call, .. } = command {
-                let result = Err(BackError::Disconnected);
+                let result = Err(CallbackError::Disconnected);
                 shielded(|| self.worker.handler.back_reply(id, call.token, result));
             }
             return None;
@@ -311,7 +312,7 @@ impl<H: Handler> Reactor<H> {
             }
             Command::Forget { held_bytes, .. } => peer.connection.forget(held_bytes),
             Command::CallBack { call, .. } => {
-                peer.connection.call_back(&call, &mut self.worker.turn());
+                peer.connection.send_callback(&call, &mut self.worker.turn());
             }
             Command::Adopt { .. } | Command::Close { .. } => {}
         }

@@ -6,7 +6,7 @@
 
 use super::group::{Counters, Shared, add};
 use super::peer::Peer;
-use crate::connection::{Ending, Progress, Tally, Turn};
+use crate::connection::{Ending, Progress, Tally, TurnContext};
 use crate::handler::Handler;
 use crate::inbox::{Inbox, Injector};
 use crate::limits::{
@@ -64,8 +64,8 @@ impl<H: Handler> Worker<H> {
     }
 
     /// All fields but the target of reads.
-    fn split(&mut self) -> (&mut Block, Turn<'_, H>) {
-        let turn = Turn {
+    fn split(&mut self) -> (&mut Block, TurnContext<'_, H>) {
+        let turn = TurnContext {
             handler: &mut self.handler,
             inbox: &self.inbox,
             budget: &mut self.budget,
@@ -76,7 +76,7 @@ impl<H: Handler> Worker<H> {
         (&mut self.receive, turn)
     }
 
-    pub(super) fn turn(&mut self) -> Turn<'_, H> {
+    pub(super) fn turn(&mut self) -> TurnContext<'_, H> {
         self.split().1
     }
 
@@ -127,14 +127,14 @@ impl<H: Handler> Worker<H> {
     }
 
     fn take_in(&mut self, peer: &mut Peer) -> Result<(), Ending> {
-        if peer.connection.has_aside() {
+        if peer.connection.has_deferred_input() {
             if self.may_take(peer) {
-                peer.connection.process_aside(&mut self.turn())?;
+                peer.connection.process_deferred_input(&mut self.turn())?;
             }
             return Ok(());
         }
         for _ in 0..READS_PER_TURN {
-            if !peer.readable || peer.connection.has_aside() || !self.may_take(peer) {
+            if !peer.readable || peer.connection.has_deferred_input() || !self.may_take(peer) {
                 return Ok(());
             }
             peer.starved = !peer.connection.reader().make_room(&mut self.budget)?;
@@ -170,7 +170,7 @@ impl<H: Handler> Worker<H> {
             return Ok(());
         }
         let at = len - input.len();
-        peer.connection.put_aside(&self.receive.bytes()[at..len])
+        peer.connection.defer_input(&self.receive.bytes()[at..len])
     }
 
     /// Publishes the counts of this turn.

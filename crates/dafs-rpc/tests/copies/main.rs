@@ -19,10 +19,11 @@ mod server;
 mod sockets;
 mod values;
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use dafs_mem::Mutex;
+use std::sync::MutexGuard;
 
 /// Holds up the other tests until it is dropped.
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
-    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+    ALONE.lock()
 }

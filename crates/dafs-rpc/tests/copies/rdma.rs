@@ -6,7 +6,7 @@ use crate::{alone, scripted};
 use dafs_mem::{Site, copied_bytes};
 use dafs_rpc::client::{Options, Request};
 use dafs_wire::rpcrdma::Chunks;
-use dafs_wire::xdr::{Apart, Encoder, Payload};
+use dafs_wire::xdr::{Encoder, MovedData, Payload};
 
 #[test]
 fn bulk_data_is_not_copied() {
@@ -65,7 +65,7 @@ fn a_client_does_not_copy() {
     world.write(segments[0], &pattern(LEN));
     let mut results = Vec::new();
     let mut encoder = Encoder::new(&mut results);
-    encoder.payload(Payload::Apart(Apart { index: 0, len: LEN }));
+    encoder.payload(Payload::Moved(MovedData { index: 0, len: LEN }));
     encoder.opaque(b"inline");
     let writes = segments.iter().zip([LEN, 0]);
     let writes = writes.map(|(&segment, len)| scripted::chunk(segment, len)).collect();

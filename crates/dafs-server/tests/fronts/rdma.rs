@@ -25,7 +25,7 @@ use dafs_wire::nfs4::{
     ReadArgs as ReadArgs4, ReadPlusArgs, ReadPlusContent, ReadlinkArgs, ResultBody, ShareAccess,
     StableHow, Status, Want, WriteArgs as WriteArgs4,
 };
-use dafs_wire::xdr::{Apart, Decode, Encode, Encoder, Payload};
+use dafs_wire::xdr::{Decode, Encode, Encoder, MovedData, Payload};
 use std::os::unix::fs::FileExt;
 
 const TRANSFER_BYTES_MAX: usize = 1 << 20;
@@ -85,9 +85,9 @@ impl Answer {
     fn data(&self, payload: Payload<'_>) -> Vec<u8> {
         match payload {
             Payload::Here(data) => data.to_vec(),
-            Payload::Apart(apart) => {
-                let place = self.sinks[apart.index].view();
-                place.slice(0, apart.len).unwrap().to_vec(Site::Inspect)
+            Payload::Moved(moved) => {
+                let place = self.sinks[moved.index].view();
+                place.slice(0, moved.len).unwrap().to_vec(Site::Inspect)
             }
         }
     }
@@ -177,7 +177,7 @@ fn a_write_writes_the_same_whichever_way_it_goes() {
     for way in WAYS {
         let connection = open(&served, way);
         for len in [0, 1, 4, 4095, 5001, 65_536, 262_145, TRANSFER_BYTES_MAX] {
-            for (apart, stable) in [
+            for (moved, stable) in [
                 (true, Stability::Unstable),
                 (true, Stability::FileSync),
                 (false, Stability::Unstable),
@@ -185,17 +185,17 @@ fn a_write_writes_the_same_whichever_way_it_goes() {
             ] {
                 seed += 1;
                 let data = pattern(len, seed);
-                let payload = if apart {
-                    Payload::Apart(Apart { index: 0, len })
+                let payload = if moved {
+                    Payload::Moved(MovedData { index: 0, len })
                 } else {
                     data.as_slice().into()
                 };
                 let (file, count) = (FileHandle(&file.0), len as u32);
                 let args = encoded(&WriteArgs { file, offset: 7, count, stable, data: payload });
-                let data_apart = apart.then_some((args.len(), data.as_slice()));
+                let data_apart = moved.then_some((args.len(), data.as_slice()));
                 let answer = call(&connection, v3(Procedure::Write), &args, data_apart, &[]);
                 let written: WriteOk = ok(&answer);
-                let what = format!("{way:?}: {len} bytes, apart: {apart}, {stable:?}");
+                let what = format!("{way:?}: {len} bytes, apart: {moved}, {stable:?}");
                 assert_eq!((written.count, written.committed), (len as u32, stable), "{what}");
                 let mut there = vec![0; len];
                 on_disk.read_exact_at(&mut there, 7).unwrap();
@@ -267,7 +267,7 @@ fn compounds_move_data_whichever_way_they_go() {
             open_wanting(&session, &root, name.as_bytes(), ShareAccess::BOTH, Want::None);
         for (seed, len) in [0, 1, 4095, 5001, 262_145, TRANSFER_BYTES_MAX].into_iter().enumerate() {
             let data = pattern(len, seed);
-            let payload = Payload::Apart(Apart { index: 0, len });
+            let payload = Payload::Moved(MovedData { index: 0, len });
             let stable = [StableHow::Unstable, StableHow::FileSync][seed % 2];
             let write = Op::Write(WriteArgs4 { stateid, offset: 3, stable, data: payload });
             let place = Some((WRITE_HEAD_BYTES, data.as_slice()));
@@ -328,7 +328,7 @@ fn texts_of_links_come_and_go_whichever_way() {
         let session = session(&connection, way);
         let root = session.root().unwrap();
         let name = format!("link-{way:?}");
-        let kind = CreateType::Symlink(Payload::Apart(Apart { index: 0, len: text.len() }));
+        let kind = CreateType::Symlink(Payload::Moved(MovedData { index: 0, len: text.len() }));
         let attributes = Fattr::default();
         let create = Op::Create(CreateArgs { kind, name: name.as_bytes(), attributes });
         let place = Some((SYMLINK_HEAD_BYTES, text.as_slice()));
@@ -360,7 +360,7 @@ fn a_retry_over_a_new_connection_is_answered_and_not_carried_out() {
     let root = session.root().unwrap();
     let sequence = session.take_slot(true);
     let text = vec![b't'; 2000];
-    let kind = CreateType::Symlink(Payload::Apart(Apart { index: 0, len: text.len() }));
+    let kind = CreateType::Symlink(Payload::Moved(MovedData { index: 0, len: text.len() }));
     let attributes = Fattr::default();
     let mut compound = Compound::new(session.minor_version());
     compound.op(&Op::Sequence(sequence)).op(&putfh(&root));
@@ -423,7 +423,7 @@ fn data_at_a_wrong_place_is_no_request_and_costs_nothing_else() {
     let file = handle(&served, "file");
     for way in [Way::Iwarp, Way::Shm] {
         let connection = open(&served, way);
-        let data = Payload::Apart(Apart { index: 0, len: 5000 });
+        let data = Payload::Moved(MovedData { index: 0, len: 5000 });
         let (file, stable) = (FileHandle(&file.0), Stability::Unstable);
         let args = encoded(&WriteArgs { file, offset: 0, count: 5000, stable, data });
         for (position, len) in [(args.len() - 4, 5000), (8, 5000), (args.len(), 4000)] {

@@ -8,7 +8,7 @@ use dafs_server::{
     NodePlace, Server,
 };
 use dafs_service::{Admits, Squash};
-use dafs_testkit::raw::{Answer, BackCall, Client};
+use dafs_testkit::raw::{Answer, CallbackRequest, Client};
 use dafs_wire::dafs::*;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -223,7 +223,7 @@ impl Peer {
     }
 
     /// Returns the next call of the server on this channel.
-    pub(crate) fn called(&mut self) -> BackCall {
+    pub(crate) fn called(&mut self) -> CallbackRequest {
         self.until("a call", |client| !client.calls.is_empty());
         self.client.calls.remove(0)
     }

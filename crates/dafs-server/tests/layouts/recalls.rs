@@ -31,7 +31,7 @@ impl Conflict {
     }
 
     /// Makes the server recall the layout. The recall is not answered yet.
-    fn recalled(&mut self) -> (dafs_testkit::raw::BackCall, XBcLayoutRecall) {
+    fn recalled(&mut self) -> (dafs_testkit::raw::CallbackRequest, XBcLayoutRecall) {
         let cut = self.cut();
         assert_eq!(self.other.status(&cut), Status::Delay);
         let call = self.holder.channel.called();

@@ -37,7 +37,7 @@ use model::board::Board;
 use model::gate::Gate;
 use model::lease::LeaseBook;
 use model::log::Log;
-use model::vault::{Ask, Content, Holder, Told, Vault, VaultKind};
+use model::vault::{Answer, Ask, Content, Holder, Vault, VaultKind};
 
 /// Directories in which all clients have names.
 pub(crate) const DIRECTORIES: u8 = 2;
@@ -109,13 +109,13 @@ pub struct LockCounts {
 }
 
 impl LockCounts {
-    fn count(&mut self, ask: Ask, told: Told) {
-        match (ask, told) {
-            (Ask::Repair, Told::Ok) => self.repaired += 1,
-            (Ask::Lock | Ask::LockWait, Told::Ok) => self.locked += 1,
-            (Ask::Lock | Ask::LockWait, Told::Denied) => self.denied += 1,
-            (Ask::Lock | Ask::LockWait, Told::Broken) => self.broken += 1,
-            (_, Told::Gone) => self.gone += 1,
+    fn count(&mut self, ask: Ask, answer: Answer) {
+        match (ask, answer) {
+            (Ask::Repair, Answer::Ok) => self.repaired += 1,
+            (Ask::Lock | Ask::LockWait, Answer::Ok) => self.locked += 1,
+            (Ask::Lock | Ask::LockWait, Answer::Denied) => self.denied += 1,
+            (Ask::Lock | Ask::LockWait, Answer::Broken) => self.broken += 1,
+            (_, Answer::Gone) => self.gone += 1,
             _ => {}
         }
     }

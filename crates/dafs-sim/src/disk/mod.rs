@@ -21,9 +21,10 @@ pub(crate) use store::DiskStore;
 
 use contents::Contents;
 use dafs_dat::sim::SimRng;
+use dafs_mem::Mutex;
 use dafs_store::{FileId, MemoryImage, MemoryStore, Result, Store};
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 /// Most unsynced changes of names and attributes. Beyond that the oldest ones become stable.
 const CHANGES_MAX: usize = 16;
@@ -74,7 +75,7 @@ impl SimDisk {
     /// Applies a power failure: unsynced changes are kept, lost or torn, as `rng` decides. The
     /// server must have ended.
     pub(crate) fn cut_power(&self, rng: &mut SimRng) -> Result<()> {
-        let mut log = self.shared.log();
+        let mut log = self.shared.log.lock();
         let kept = 1 + rng.below(log.states.len() as u64) as usize;
         log.states.truncate(kept);
         while log.states.len() > 1 {
@@ -94,7 +95,7 @@ impl SimDisk {
     /// Makes everything stable.
     #[cfg(test)]
     fn settle(&self) {
-        let mut log = self.shared.log();
+        let mut log = self.shared.log.lock();
         while log.states.len() > 1 {
             log.states.pop_front();
         }
@@ -103,13 +104,9 @@ impl SimDisk {
 }
 
 impl Shared {
-    fn log(&self) -> MutexGuard<'_, Log> {
-        self.log.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Records a change of names or attributes.
     fn changed(&self, touched: Vec<FileId>) {
-        let mut log = self.log();
+        let mut log = self.log.lock();
         let image = self.memory.image(log.states.back().map(|moment| &moment.image));
         log.states.push_back(Moment { image, touched });
         if log.states.len() > CHANGES_MAX {
@@ -121,7 +118,7 @@ impl Shared {
 
     /// Makes all changes up to the latest one of any of `ids` stable.
     fn settle_names(&self, ids: &[FileId]) {
-        let mut log = self.log();
+        let mut log = self.log.lock();
         if log.lies {
             return;
         }
@@ -133,7 +130,7 @@ impl Shared {
 
     /// Makes the data and the attributes of a file stable.
     fn settle_data(&self, id: &FileId, offset: u64, len: u64) {
-        let mut log = self.log();
+        let mut log = self.log.lock();
         log.contents.settle(id, offset, len);
         let image = self.memory.image(log.states.back().map(|moment| &moment.image));
         log.states.iter_mut().for_each(|moment| moment.image.take_attributes(&image, id));
@@ -144,7 +141,7 @@ impl Shared {
         let root = dafs_store::Cred::new(0, 0);
         let mode = dafs_store::OpenMode { read: true, write: false };
         let file = self.memory.open(&root, id, mode)?;
-        self.log().contents.changed(id, file.as_ref(), offset, end)
+        self.log.lock().contents.changed(id, file.as_ref(), offset, end)
     }
 }
 

@@ -1,8 +1,9 @@
 //! The power supply of a server. After it goes off, no action of that server has an effect.
 
+use dafs_mem::Mutex;
 use dafs_store::StoreError;
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 /// A callback at the end of a server, such as cutting the network.
 type AtEnd = Box<dyn Fn() + Send + Sync>;
@@ -53,13 +54,9 @@ impl Power {
         Self { state: Arc::default(), at_end: Arc::new(Box::new(at_end)) }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// A plug for a new server. Earlier servers have ended.
     pub(crate) fn plug(&self) -> Plug {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.server += 1;
         state.off = false;
         state.effects_left = None;
@@ -68,31 +65,31 @@ impl Power {
 
     /// Ends the server after this many more effects.
     pub(crate) fn end_after(&self, effects: u64) {
-        self.lock().effects_left = Some(effects);
+        self.state.lock().effects_left = Some(effects);
     }
 
     /// Cancels a scheduled end.
     pub(crate) fn spare(&self) {
-        self.lock().effects_left = None;
+        self.state.lock().effects_left = None;
     }
 
     /// Ends the server now.
     #[cfg(test)]
     pub(crate) fn end(&self) {
-        self.lock().off = true;
+        self.state.lock().off = true;
         (self.at_end)();
     }
 
     /// True while no server is alive.
     pub(crate) fn is_off(&self) -> bool {
-        self.lock().off
+        self.state.lock().off
     }
 }
 
 impl Plug {
     /// Call it before each change of state that outlives the server.
     pub(crate) fn effect(&self) -> Result<(), Off> {
-        let mut state = self.power.lock();
+        let mut state = self.power.state.lock();
         if state.server != self.server || state.off {
             return Err(Off);
         }
@@ -110,7 +107,7 @@ impl Plug {
 
     /// Call it before each read of such state.
     pub(crate) fn look(&self) -> Result<(), Off> {
-        let state = self.power.lock();
+        let state = self.power.state.lock();
         if state.server == self.server && !state.off { Ok(()) } else { Err(Off) }
     }
 }

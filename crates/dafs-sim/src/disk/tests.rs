@@ -120,7 +120,7 @@ fn data_that_is_not_stable_is_kept_lost_or_torn_by_pages() {
 }
 
 #[test]
-fn what_was_removed_after_the_cut_comes_back_with_its_data() {
+fn a_file_removed_after_the_cut_comes_back_with_its_data() {
     let mut found = 0;
     for seed in 0..20 {
         let mut world = World::new();

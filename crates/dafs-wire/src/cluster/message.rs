@@ -69,10 +69,10 @@ pub enum Call<'a> {
     /// Asks for the space for components.
     Space,
     /// Drops cached authorisations for a component and waits for the uses that they have allowed.
-    Forget { component: [u8; 16] },
+    RevokeAuthorisation { component: [u8; 16] },
     /// Asks for the components that clients have requested since the last such call but that do not
     /// exist there. The answer is a list of their names.
-    Astray,
+    MissingComponents,
     /// Asks for the counters of clients' use.
     Counters,
     /// Asks whether a client may use a component.
@@ -80,9 +80,9 @@ pub enum Call<'a> {
     /// Asks for the size of the file of a component.
     FileSize { component: [u8; 16] },
     /// Reads bytes of the component's file, from whichever node holds them.
-    ReadElsewhere { component: [u8; 16], offset: u64, len: u32 },
+    ReadFile { component: [u8; 16], offset: u64, len: u32 },
     /// Writes to that file, on whichever node holds the bytes; stable when answered.
-    WriteElsewhere { component: [u8; 16], offset: u64, data: &'a [u8] },
+    WriteFile { component: [u8; 16], offset: u64, data: &'a [u8] },
 }
 
 impl<'a> Decode<'a> for Call<'a> {
@@ -101,16 +101,16 @@ impl<'a> Decode<'a> for Call<'a> {
             5 => Self::Size { component: *d.fixed()? },
             6 => Self::Remove { component: *d.fixed()? },
             7 => Self::Space,
-            8 => Self::Forget { component: *d.fixed()? },
+            8 => Self::RevokeAuthorisation { component: *d.fixed()? },
             9 => Self::CheckState(d.value()?),
             10 => Self::FileSize { component: *d.fixed()? },
-            11 => Self::ReadElsewhere { component: *d.fixed()?, offset: d.u64()?, len: length(d)? },
-            12 => Self::WriteElsewhere {
+            11 => Self::ReadFile { component: *d.fixed()?, offset: d.u64()?, len: length(d)? },
+            12 => Self::WriteFile {
                 component: *d.fixed()?,
                 offset: d.u64()?,
                 data: d.opaque(DATA_BYTES_MAX)?,
             },
-            13 => Self::Astray,
+            13 => Self::MissingComponents,
             14 => Self::Counters,
             value => return Err(XdrError::UnknownValue { what: "a call", value }),
         })
@@ -143,20 +143,20 @@ impl Encode for Call<'_> {
             Self::Size { component } => named(5, component),
             Self::Remove { component } => named(6, component),
             Self::Space => e.u32(7),
-            Self::Forget { component } => named(8, component),
-            Self::Astray => e.u32(13),
+            Self::RevokeAuthorisation { component } => named(8, component),
+            Self::MissingComponents => e.u32(13),
             Self::Counters => e.u32(14),
             Self::CheckState(wanted) => {
                 e.u32(9);
                 e.value(wanted);
             }
             Self::FileSize { component } => named(10, component),
-            Self::ReadElsewhere { component, offset, len } => {
+            Self::ReadFile { component, offset, len } => {
                 named(11, component);
                 e.u64(*offset);
                 e.u32(*len);
             }
-            Self::WriteElsewhere { component, offset, data } => {
+            Self::WriteFile { component, offset, data } => {
                 named(12, component);
                 e.u64(*offset);
                 e.opaque(data);
@@ -321,13 +321,13 @@ mod tests {
             Call::Size { component },
             Call::Remove { component },
             Call::Space,
-            Call::Forget { component },
-            Call::Astray,
+            Call::RevokeAuthorisation { component },
+            Call::MissingComponents,
             Call::Counters,
             Call::CheckState(wanted),
             Call::FileSize { component },
-            Call::ReadElsewhere { component, offset: 4, len: DATA_BYTES_MAX as u32 },
-            Call::WriteElsewhere { component, offset: 4, data: b"" },
+            Call::ReadFile { component, offset: 4, len: DATA_BYTES_MAX as u32 },
+            Call::WriteFile { component, offset: 4, data: b"" },
         ];
         let answers = [
             Answer::Done,
@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_asks_for_more_than_fits_an_answer() {
+    fn a_call_asks_for_no_more_than_fits_an_answer() {
         let call = Call::Read { component: [0; 16], offset: 0, len: DATA_BYTES_MAX as u32 + 1 };
         let mut bytes = Vec::new();
         call.encode(&mut Encoder::new(&mut bytes));

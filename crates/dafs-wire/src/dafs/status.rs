@@ -5,62 +5,15 @@
 
 use super::codec::{Field, Scope, Writer};
 use super::error::{DecodeError, EncodeError};
+use crate::status::statuses;
 use std::fmt;
 
-macro_rules! statuses {
-    ($( $variant:ident = $code:literal, $name:literal, $sentence:literal; )*) => {
-        /// The outcome of a request (DAFS 15).
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-        #[allow(missing_docs, reason = "each is explained by its sentence")]
-        pub enum Status {
-            $( #[doc = $sentence] $variant, )*
-            /// An undefined code; a client treats it as SERVERFAULT (DAFS O4).
-            #[doc(alias = "SERVERFAULT")]
-            Unknown(u32),
-        }
-
-        impl Status {
-            /// Every code of DAFS 15, in numerical order.
-            pub const ALL: &'static [Self] = &[$( Self::$variant, )*];
-
-            /// The status with this code.
-            #[inline]
-            pub fn from_u32(code: u32) -> Self {
-                match code {
-                    $( $code => Self::$variant, )*
-                    code => Self::Unknown(code),
-                }
-            }
-
-            /// The code on the wire.
-            #[inline]
-            pub fn code(self) -> u32 {
-                match self {
-                    $( Self::$variant => $code, )*
-                    Self::Unknown(code) => code,
-                }
-            }
-
-            /// The name of DAFS 15, without its prefix.
-            pub fn name(self) -> &'static str {
-                match self {
-                    $( Self::$variant => $name, )*
-                    Self::Unknown(_) => "UNKNOWN",
-                }
-            }
-
-            /// The meaning, worded for the person who must act.
-            pub fn sentence(self) -> &'static str {
-                match self {
-                    $( Self::$variant => $sentence, )*
-                    Self::Unknown(_) => "the server answered with a code that has no meaning here",
-                }
-            }
-        }
-    };
-}
-
 statuses! {
+    /// The outcome of a request (DAFS 15).
+    Status;
+    /// An undefined code; a client treats it as SERVERFAULT (DAFS O4).
+    #[doc(alias = "SERVERFAULT")]
+    Unknown, "the server answered with a code that has no meaning here";
     Ok = 0, "OK", "the request succeeded";
     Perm = 1, "PERM", "only the owner or a privileged caller may do this";
     NoEnt = 2, "NOENT", "there is no such file or directory";

@@ -245,7 +245,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_decodes_encodes_to_the_same_bytes(bytes in proptest::array::uniform20(any::<u8>())) {
+        fn a_decoded_header_encodes_to_the_same_bytes(bytes in proptest::array::uniform20(any::<u8>())) {
             if let Ok(Some(header)) = Header::decode(&bytes) {
                 let mut again = Vec::new();
                 header.encode(&mut again);

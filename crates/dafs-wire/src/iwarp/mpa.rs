@@ -44,11 +44,11 @@ const ORD_RTR_READ: u16 = 0x4000;
 pub const DEPTH_UNNEGOTIATED: u16 = 0x3fff;
 
 /// Bytes of the block by which peers of this implementation recognize each other.
-pub const SOFT_BYTES: usize = 8;
+pub const DAFS_BLOCK_BYTES: usize = 8;
 
-const SOFT_MAGIC: [u8; 4] = *b"SOFT";
-const SOFT_LARGE_FPDU: u16 = 0x0001;
-const SOFT_CRC: u16 = 0x0002;
+const DAFS_BLOCK_MAGIC: [u8; 4] = *b"SOFT";
+const DAFS_BLOCK_LARGE_FPDU: u16 = 0x0001;
+const DAFS_BLOCK_CRC: u16 = 0x0002;
 
 /// The kind of a set-up frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -243,35 +243,38 @@ pub enum Decoded<'a> {
 /// The block that peers of this implementation append to the consumer's private data. Both sides
 /// must send it before either relies on it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Soft {
+pub struct DafsBlock {
     /// The sender takes FPDUs that are larger than a TCP segment.
     pub large_fpdu: bool,
     /// The sender requests CRC.
     pub crc: bool,
 }
 
-impl Soft {
+impl DafsBlock {
     /// The block on the wire: magic, flags, zero.
-    pub fn encode(self) -> [u8; SOFT_BYTES] {
-        let flags =
-            if self.large_fpdu { SOFT_LARGE_FPDU } else { 0 } | if self.crc { SOFT_CRC } else { 0 };
+    pub fn encode(self) -> [u8; DAFS_BLOCK_BYTES] {
+        let flags = if self.large_fpdu { DAFS_BLOCK_LARGE_FPDU } else { 0 }
+            | if self.crc { DAFS_BLOCK_CRC } else { 0 };
         let flags = flags.to_be_bytes();
-        let [a, b, c, d] = SOFT_MAGIC;
+        let [a, b, c, d] = DAFS_BLOCK_MAGIC;
         [a, b, c, d, flags[0], flags[1], 0, 0]
     }
 
     /// Splits the block off the end of private data, if it is there.
-    pub fn split(private_data: &[u8]) -> (&[u8], Option<Soft>) {
-        let Some(at) = private_data.len().checked_sub(SOFT_BYTES) else {
+    pub fn split(private_data: &[u8]) -> (&[u8], Option<DafsBlock>) {
+        let Some(at) = private_data.len().checked_sub(DAFS_BLOCK_BYTES) else {
             return (private_data, None);
         };
         let (rest, block) = private_data.split_at(at);
-        if block[..4] != SOFT_MAGIC || read_u16(block, 6) != 0 {
+        if block[..4] != DAFS_BLOCK_MAGIC || read_u16(block, 6) != 0 {
             return (private_data, None);
         }
         let flags = read_u16(block, 4);
-        let soft = Soft { large_fpdu: flags & SOFT_LARGE_FPDU != 0, crc: flags & SOFT_CRC != 0 };
-        (rest, Some(soft))
+        let dafs_block = DafsBlock {
+            large_fpdu: flags & DAFS_BLOCK_LARGE_FPDU != 0,
+            crc: flags & DAFS_BLOCK_CRC != 0,
+        };
+        (rest, Some(dafs_block))
     }
 }
 
@@ -335,13 +338,13 @@ mod tests {
 
     #[test]
     fn a_soft_block_is_found_only_at_the_end() {
-        let soft = Soft { large_fpdu: true, crc: false };
-        let data = [b"hello".as_slice(), &soft.encode()].concat();
+        let dafs_block = DafsBlock { large_fpdu: true, crc: false };
+        let data = [b"hello".as_slice(), &dafs_block.encode()].concat();
         assert_eq!(data[5..], *b"SOFT\0\x01\0\0");
-        assert_eq!(Soft::split(&data), (b"hello".as_slice(), Some(soft)));
-        assert_eq!(Soft::split(b"SOFT"), (b"SOFT".as_slice(), None));
-        assert_eq!(Soft::split(b"SOFT\0\x01\0\x01").1, None);
-        assert_eq!(Soft::split(b"SOFT\0\x01\0\0x").1, None);
+        assert_eq!(DafsBlock::split(&data), (b"hello".as_slice(), Some(dafs_block)));
+        assert_eq!(DafsBlock::split(b"SOFT"), (b"SOFT".as_slice(), None));
+        assert_eq!(DafsBlock::split(b"SOFT\0\x01\0\x01").1, None);
+        assert_eq!(DafsBlock::split(b"SOFT\0\x01\0\0x").1, None);
     }
 
     proptest! {

@@ -33,6 +33,7 @@ pub use types::{
 };
 
 use crate::xdr::XdrError;
+use field::numbers;
 
 /// The RPC program.
 pub const PROGRAM: u32 = 100_003;
@@ -71,98 +72,31 @@ pub mod access {
     pub const EXECUTE: u32 = 0x20;
 }
 
-/// Procedure numbers (RFC 1813 3).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[repr(u32)]
-#[allow(missing_docs, reason = "the names are those of the RFC")]
-pub enum Procedure {
-    Null = 0,
-    Getattr = 1,
-    Setattr = 2,
-    Lookup = 3,
-    Access = 4,
-    Readlink = 5,
-    Read = 6,
-    Write = 7,
-    Create = 8,
-    Mkdir = 9,
-    Symlink = 10,
-    Mknod = 11,
-    Remove = 12,
-    Rmdir = 13,
-    Rename = 14,
-    Link = 15,
-    Readdir = 16,
-    Readdirplus = 17,
-    FsStat = 18,
-    FsInfo = 19,
-    PathConf = 20,
-    Commit = 21,
-}
-
-impl Procedure {
-    /// All procedures, by number.
-    pub const ALL: [Self; 22] = [
-        Self::Null,
-        Self::Getattr,
-        Self::Setattr,
-        Self::Lookup,
-        Self::Access,
-        Self::Readlink,
-        Self::Read,
-        Self::Write,
-        Self::Create,
-        Self::Mkdir,
-        Self::Symlink,
-        Self::Mknod,
-        Self::Remove,
-        Self::Rmdir,
-        Self::Rename,
-        Self::Link,
-        Self::Readdir,
-        Self::Readdirplus,
-        Self::FsStat,
-        Self::FsInfo,
-        Self::PathConf,
-        Self::Commit,
-    ];
-
-    /// The procedure of a number, if there is one.
-    pub fn from_number(number: u32) -> Option<Self> {
-        Self::ALL.get(usize::try_from(number).ok()?).copied()
-    }
-
-    /// The number of the procedure.
-    pub const fn number(self) -> u32 {
-        self as u32
-    }
-
-    /// The procedure's name in the RFC.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Null => "NULL",
-            Self::Getattr => "GETATTR",
-            Self::Setattr => "SETATTR",
-            Self::Lookup => "LOOKUP",
-            Self::Access => "ACCESS",
-            Self::Readlink => "READLINK",
-            Self::Read => "READ",
-            Self::Write => "WRITE",
-            Self::Create => "CREATE",
-            Self::Mkdir => "MKDIR",
-            Self::Symlink => "SYMLINK",
-            Self::Mknod => "MKNOD",
-            Self::Remove => "REMOVE",
-            Self::Rmdir => "RMDIR",
-            Self::Rename => "RENAME",
-            Self::Link => "LINK",
-            Self::Readdir => "READDIR",
-            Self::Readdirplus => "READDIRPLUS",
-            Self::FsStat => "FSSTAT",
-            Self::FsInfo => "FSINFO",
-            Self::PathConf => "PATHCONF",
-            Self::Commit => "COMMIT",
-        }
+numbers! {
+    /// Procedure numbers (RFC 1813 3).
+    pub enum Procedure {
+        Null = 0, "NULL";
+        Getattr = 1, "GETATTR";
+        Setattr = 2, "SETATTR";
+        Lookup = 3, "LOOKUP";
+        Access = 4, "ACCESS";
+        Readlink = 5, "READLINK";
+        Read = 6, "READ";
+        Write = 7, "WRITE";
+        Create = 8, "CREATE";
+        Mkdir = 9, "MKDIR";
+        Symlink = 10, "SYMLINK";
+        Mknod = 11, "MKNOD";
+        Remove = 12, "REMOVE";
+        Rmdir = 13, "RMDIR";
+        Rename = 14, "RENAME";
+        Link = 15, "LINK";
+        Readdir = 16, "READDIR";
+        Readdirplus = 17, "READDIRPLUS";
+        FsStat = 18, "FSSTAT";
+        FsInfo = 19, "FSINFO";
+        PathConf = 20, "PATHCONF";
+        Commit = 21, "COMMIT";
     }
 }
 

@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_said_with_a_return_comes_back() {
+    fn a_layout_return_decodes_to_its_reports() {
         let time = Time { seconds: 3, nanoseconds: 4 };
         let latency = FlexLatency {
             requested: 1,

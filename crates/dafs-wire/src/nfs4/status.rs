@@ -3,62 +3,15 @@
 //! Invariants
 //! * Every number has one value of [`Status`]; undefined numbers are kept unchanged.
 
+use crate::status::statuses;
 use crate::xdr::{Decode, Decoder, Encode, Encoder, XdrError};
 use std::fmt;
 
-macro_rules! statuses {
-    ($( $variant:ident = $code:literal, $name:literal, $sentence:literal; )*) => {
-        /// The outcome of an operation or of a compound (`nfsstat4`).
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-        #[allow(missing_docs, reason = "each is explained by its sentence")]
-        pub enum Status {
-            $( #[doc = $sentence] $variant, )*
-            /// An undefined code.
-            Unknown(u32),
-        }
-
-        impl Status {
-            /// Every defined code, in numerical order.
-            pub const ALL: &'static [Self] = &[$( Self::$variant, )*];
-
-            /// The status with this code.
-            #[inline]
-            pub fn from_u32(code: u32) -> Self {
-                match code {
-                    $( $code => Self::$variant, )*
-                    code => Self::Unknown(code),
-                }
-            }
-
-            /// The code on the wire.
-            #[inline]
-            pub fn code(self) -> u32 {
-                match self {
-                    $( Self::$variant => $code, )*
-                    Self::Unknown(code) => code,
-                }
-            }
-
-            /// The status's name in the RFCs, without the prefix.
-            pub fn name(self) -> &'static str {
-                match self {
-                    $( Self::$variant => $name, )*
-                    Self::Unknown(_) => "UNKNOWN",
-                }
-            }
-
-            /// The meaning, worded for the person who must act.
-            pub fn sentence(self) -> &'static str {
-                match self {
-                    $( Self::$variant => $sentence, )*
-                    Self::Unknown(_) => "the peer answered with a code that has no meaning here",
-                }
-            }
-        }
-    };
-}
-
 statuses! {
+    /// The outcome of an operation or of a compound (`nfsstat4`).
+    Status;
+    /// An undefined code.
+    Unknown, "the peer answered with a code that has no meaning here";
     Ok = 0, "OK", "the operation succeeded";
     Perm = 1, "PERM", "only the owner or a privileged caller may do this";
     NoEnt = 2, "NOENT", "there is no such file or directory";

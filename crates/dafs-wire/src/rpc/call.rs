@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_decides_the_answer() {
+    fn the_fault_decides_the_answer() {
         let good = bytes(&header());
         let decode = |at: usize, value: u32| {
             let mut bytes = good.clone();

@@ -240,7 +240,7 @@ fn body() -> impl Strategy<Value = Body> {
 
 proptest! {
     #[test]
-    fn what_is_written_is_read(xid: u32, credits: u32, body in body(), message: Vec<u8>) {
+    fn written_values_are_read_back(xid: u32, credits: u32, body in body(), message: Vec<u8>) {
         let header = Header { xid, credits, body };
         let mut bytes = encoded(&header);
         prop_assert_eq!(bytes.len(), header.encoded_bytes());

@@ -1,6 +1,6 @@
 //! Reading XDR.
 
-use super::{Apart, ApartItem, Decode, Payload, XdrError, padded};
+use super::{Decode, MovedData, MovedItem, Payload, XdrError, padded};
 
 /// Reads XDR from bytes; its values borrow from them.
 #[derive(Debug, Clone, Copy)]
@@ -8,23 +8,23 @@ pub struct Decoder<'a> {
     bytes: &'a [u8],
     at: usize,
     /// Items that were moved out of the stream (DDP), in stream order.
-    apart: &'a [ApartItem],
+    moved: &'a [MovedItem],
     /// The index of the next such item.
-    apart_next: usize,
+    moved_next: usize,
 }
 
 impl<'a> Decoder<'a> {
     /// A decoder at the start of `bytes`.
     #[inline]
     pub const fn new(bytes: &'a [u8]) -> Self {
-        Self::with_apart(bytes, &[])
+        Self::with_moved(bytes, &[])
     }
 
-    /// A decoder at the start of `bytes`, from which the data of `apart` was moved. The items
+    /// A decoder at the start of `bytes`, from which the data of `moved` was moved. The items
     /// belong to one message, in the order of their positions.
     #[inline]
-    pub const fn with_apart(bytes: &'a [u8], apart: &'a [ApartItem]) -> Self {
-        Self { bytes, at: 0, apart, apart_next: 0 }
+    pub const fn with_moved(bytes: &'a [u8], moved: &'a [MovedItem]) -> Self {
+        Self { bytes, at: 0, moved, moved_next: 0 }
     }
 
     /// Bytes read so far.
@@ -152,10 +152,10 @@ impl<'a> Decoder<'a> {
     /// Reads opaque data of at most `max` bytes that may have been moved out of the stream.
     ///
     /// # Errors
-    /// Those of [`Decoder::opaque`], [`XdrError::Misplaced`], [`XdrError::ApartLength`].
+    /// Those of [`Decoder::opaque`], [`XdrError::Misplaced`], [`XdrError::MovedLength`].
     #[inline]
     pub fn payload(&mut self, max: usize) -> Result<Payload<'a>, XdrError> {
-        if self.apart_next < self.apart.len() {
+        if self.moved_next < self.moved.len() {
             return self.payload_apart(max);
         }
         self.opaque(max).map(Payload::Here)
@@ -164,8 +164,8 @@ impl<'a> Decoder<'a> {
     /// The same for a message with moved items.
     #[cold]
     fn payload_apart(&mut self, max: usize) -> Result<Payload<'a>, XdrError> {
-        let index = self.apart_next;
-        let item = self.apart[index];
+        let index = self.moved_next;
+        let item = self.moved[index];
         let mut ahead = *self;
         let word = ahead.u32()?;
         match item.at {
@@ -178,7 +178,7 @@ impl<'a> Decoder<'a> {
         if len > max {
             return Err(XdrError::TooLong { len: word, max });
         }
-        ahead.apart_next += 1;
+        ahead.moved_next += 1;
         if item.len == 0 && (item.at.is_none() || len == 0) {
             // The item was not moved.
             ahead.at = self.at;
@@ -187,16 +187,16 @@ impl<'a> Decoder<'a> {
             return Ok(Payload::Here(data));
         }
         if item.len != len && item.len != padded(len) {
-            return Err(XdrError::ApartLength { len, moved: item.len });
+            return Err(XdrError::MovedLength { len, moved: item.len });
         }
         *self = ahead;
-        Ok(Payload::Apart(Apart { index, len }))
+        Ok(Payload::Moved(MovedData { index, len }))
     }
 
     /// All items that were moved out of the message.
     #[inline]
-    pub const fn apart(&self) -> &'a [ApartItem] {
-        self.apart
+    pub const fn moved(&self) -> &'a [MovedItem] {
+        self.moved
     }
 
     /// Checks that no data was moved out of the part that was read without a payload.
@@ -205,8 +205,8 @@ impl<'a> Decoder<'a> {
     /// [`XdrError::Misplaced`].
     #[inline]
     pub fn check_apart(&self) -> Result<(), XdrError> {
-        match self.apart.get(self.apart_next) {
-            Some(ApartItem { at: Some(at), .. }) if *at <= self.at => Err(XdrError::Misplaced(*at)),
+        match self.moved.get(self.moved_next) {
+            Some(MovedItem { at: Some(at), .. }) if *at <= self.at => Err(XdrError::Misplaced(*at)),
             _ => Ok(()),
         }
     }
@@ -219,9 +219,9 @@ impl<'a> Decoder<'a> {
     pub fn resume(&mut self, position: usize) -> Result<(), XdrError> {
         let rest = position.saturating_sub(self.at);
         self.take(rest)?;
-        let items = &self.apart[self.apart_next..];
+        let items = &self.moved[self.moved_next..];
         let read = items.iter().take_while(|item| item.at.is_some_and(|at| at <= position));
-        self.apart_next += read.count();
+        self.moved_next += read.count();
         Ok(())
     }
 
@@ -283,7 +283,7 @@ impl<'a> Decoder<'a> {
     /// [`XdrError::Misplaced`].
     #[inline]
     pub fn finish_apart(&self) -> Result<(), XdrError> {
-        let mut left = self.apart[self.apart_next..].iter();
+        let mut left = self.moved[self.moved_next..].iter();
         match left.find(|item| item.len > 0) {
             None => Ok(()),
             Some(item) => Err(XdrError::Misplaced(item.at.unwrap_or(self.at))),

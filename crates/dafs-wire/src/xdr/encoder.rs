@@ -103,7 +103,7 @@ impl<'v> Encoder<'v> {
     pub fn payload(&mut self, payload: Payload<'_>) {
         match payload {
             Payload::Here(data) => self.opaque(data),
-            Payload::Apart(apart) => self.count(apart.len),
+            Payload::Moved(moved) => self.count(moved.len),
         }
     }
 

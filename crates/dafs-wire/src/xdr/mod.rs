@@ -11,7 +11,7 @@ mod payload;
 
 pub use decoder::Decoder;
 pub use encoder::Encoder;
-pub use payload::{Apart, ApartItem, Payload};
+pub use payload::{MovedData, MovedItem, Payload};
 
 use thiserror::Error;
 
@@ -65,7 +65,7 @@ pub enum XdrError {
     Misplaced(usize),
     /// The length of moved data differs from that in the message.
     #[error("{moved} bytes were moved for data of {len} bytes")]
-    ApartLength {
+    MovedLength {
         /// The length in the message.
         len: usize,
         /// The moved bytes.
@@ -200,7 +200,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read(values: Vec<Vec<u8>>, number: u64) {
+        fn written_values_are_read_back(values: Vec<Vec<u8>>, number: u64) {
             let bytes = written(|e| {
                 e.u64(number);
                 e.count(values.len());

@@ -181,6 +181,6 @@ impl AcceptLoss {
                  nothing is there; move away what is damaged"
             );
         }
-        say!("the next start goes on with what is there as {name}, or with a new one")
+        say!("the next start uses the present file {name}, or makes a new one")
     }
 }

@@ -22,7 +22,7 @@ const EXIT_BROKEN: u8 = 5;
 
 /// Lock files, also beyond a failure of the holder
 ///
-/// A persistent lock whose holder fails is broken: the next client that requests it is told so.
+/// A persistent lock whose holder fails is broken, and the next request for it fails.
 /// No client can read or write the locked bytes until a client has locked them for repair, repaired
 /// the data and unlocked them.
 ///

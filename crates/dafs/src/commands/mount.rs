@@ -73,7 +73,7 @@ impl Mount {
             return start_in_background();
         }
         let given = is_background.then(Given::note);
-        sessions.endure();
+        sessions.retry_forever();
         self.serve(url, sessions, given)
     }
 

@@ -5,10 +5,9 @@
 //!   it. A waiter holds no resource that the copying worker needs.
 //! * An entry is removed when its file has been met under all of its names.
 
-use super::report::lock;
+use dafs_mem::{Condvar, Mutex};
 use std::collections::HashMap;
 use std::hash::Hash;
-use std::sync::{Condvar, Mutex, PoisonError};
 
 #[derive(Debug)]
 enum State<P> {
@@ -49,7 +48,7 @@ impl<K: Hash + Eq + Clone, P: Clone> Links<K, P> {
 
     /// Decides about a name of a file that has `names` names.
     pub(super) fn claim(&self, key: K, names: u32) -> Claim<'_, K, P> {
-        let mut known = lock(&self.known);
+        let mut known = self.known.lock();
         loop {
             match known.get_mut(&key) {
                 None => {
@@ -66,7 +65,7 @@ impl<K: Hash + Eq + Clone, P: Clone> Links<K, P> {
                     return Claim::Link(place);
                 }
                 Some(State::Copying) => {
-                    known = self.settled.wait(known).unwrap_or_else(PoisonError::into_inner);
+                    known = self.settled.wait(known);
                 }
             }
         }
@@ -77,7 +76,7 @@ impl<K: Hash + Eq + Clone, P> First<'_, K, P> {
     /// Notes that the copy is complete and has its final name.
     pub(super) fn copied(mut self, place: P) {
         self.done = true;
-        let mut known = lock(&self.links.known);
+        let mut known = self.links.known.lock();
         if self.others == 0 {
             known.remove(&self.key);
         } else {
@@ -90,7 +89,7 @@ impl<K: Hash + Eq + Clone, P> First<'_, K, P> {
 impl<K: Hash + Eq + Clone, P> Drop for First<'_, K, P> {
     fn drop(&mut self) {
         if !self.done {
-            lock(&self.links.known).remove(&self.key);
+            self.links.known.lock().remove(&self.key);
             self.links.settled.notify_all();
         }
     }
@@ -108,7 +107,7 @@ mod tests {
         for _ in 0..2 {
             assert!(matches!(links.claim(7, 3), Claim::Link("a")));
         }
-        assert!(lock(&links.known).is_empty());
+        assert!(links.known.lock().is_empty());
     }
 
     #[test]

@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_there_is_replaced_in_one_step() {
+    fn an_existing_object_is_replaced_in_one_step() {
         let dir = tempfile::tempdir().unwrap();
         let parent: Parent = Arc::new(fs::File::open(dir.path()).unwrap().into());
         for text in ["a", "b"] {

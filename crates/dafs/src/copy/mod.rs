@@ -14,6 +14,7 @@
 //! * A piece of memory is used again only after its transfer has ended.
 
 mod digest;
+mod error;
 pub(crate) mod get;
 mod interrupt;
 mod links;
@@ -23,7 +24,7 @@ pub(crate) mod put;
 mod queue;
 mod report;
 mod temporary;
-mod trouble;
+mod tree;
 
 use crate::failure::Failure;
 use crate::remote::RemoteUrl;
@@ -60,26 +61,6 @@ impl CopyOptions {
             ))),
             _ => Ok(()),
         }
-    }
-}
-
-/// A directory that ends after its contents, and then lets the directory above end.
-trait Ends {
-    /// Releases and returns the directory above.
-    fn above(&mut self) -> Option<Arc<Self>>;
-
-    /// Sets the final state, after all contents are done. A second call has no effect.
-    fn finish(&mut self);
-}
-
-/// Ends a directory, and those above that end with it, in a loop: a tree may be deeper than the
-/// stack of a thread.
-fn end<D: Ends>(directory: &mut D) {
-    directory.finish();
-    let mut above = directory.above();
-    while let Some(mut ended) = above.and_then(Arc::into_inner) {
-        ended.finish();
-        above = ended.above();
     }
 }
 

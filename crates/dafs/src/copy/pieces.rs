@@ -4,13 +4,12 @@
 //! * A piece becomes free only when its transfer is over, also after an error. Otherwise a late
 //!   transfer would write into the next file.
 
-use super::report::lock;
-use super::trouble::{Outcome, remote};
+use super::error::{Outcome, remote};
 use crate::limits::{HOLE_BYTES, PIECE_BYTES, PIECES_PER_FILE_MAX, SHARED_PIECES};
 use crate::remote::{Buffer, Error, File, Pending, Remote, Stability};
+use dafs_mem::Mutex;
 use std::collections::VecDeque;
 use std::ops::Range;
-use std::sync::Mutex;
 
 /// The transfer memory of a copy.
 #[derive(Debug)]
@@ -37,7 +36,7 @@ impl<'a> Pieces<'a> {
     }
 
     fn borrow(&self) -> Option<Buffer> {
-        let mut shared = lock(&self.shared);
+        let mut shared = self.shared.lock();
         if let Some(piece) = shared.free.pop() {
             return Some(piece);
         }
@@ -46,7 +45,7 @@ impl<'a> Pieces<'a> {
         // Without memory for more pieces the transfer goes on with fewer.
         let piece = self.client.buffer(self.bytes).ok();
         if piece.is_none() {
-            lock(&self.shared).unused += 1;
+            self.shared.lock().unused += 1;
         }
         piece
     }
@@ -201,7 +200,7 @@ pub(super) fn next_run(source: &File, from: u64) -> Result<Option<Range<u64>>, E
 
 impl Ring<'_, '_> {
     /// Waits for all outstanding transfers, and ignores their results.
-    pub(super) fn settle(&mut self) {
+    pub(super) fn drain(&mut self) {
         for flight in self.flying.drain(..) {
             let _ = flight.pending.wait();
             self.free.push(flight.piece);
@@ -211,8 +210,8 @@ impl Ring<'_, '_> {
 
 impl Drop for Ring<'_, '_> {
     fn drop(&mut self) {
-        self.settle();
+        self.drain();
         self.worker.own = self.worker.own.take().or_else(|| self.free.pop());
-        lock(&self.worker.pieces.shared).free.append(&mut self.free);
+        self.worker.pieces.shared.lock().free.append(&mut self.free);
     }
 }

@@ -1,9 +1,9 @@
 //! The bounded queue between the walk through a tree and the workers.
 
-use super::report::{Report, lock};
+use super::report::Report;
 use crate::limits::{QUEUED_OBJECTS_MAX, WORKERS};
+use dafs_mem::{Condvar, Mutex};
 use std::collections::VecDeque;
-use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
 /// Time after which a waiting thread checks whether the copy has been stopped.
@@ -31,13 +31,9 @@ impl<'a, T> Queue<'a, T> {
 
     /// Adds an object, waiting for room. Drops it when the copy has been stopped.
     pub(super) fn push(&self, object: T) {
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         while state.waiting.len() >= QUEUED_OBJECTS_MAX && !self.report.is_stopped() {
-            state = self
-                .changed
-                .wait_timeout(state, STOP_CHECK)
-                .unwrap_or_else(PoisonError::into_inner)
-                .0;
+            state = self.changed.wait_timeout(state, STOP_CHECK).0;
         }
         if !self.report.is_stopped() {
             state.waiting.push_back(object);
@@ -47,7 +43,7 @@ impl<'a, T> Queue<'a, T> {
 
     /// The next object; `None` after the last, or when the copy has been stopped.
     fn pop(&self) -> Option<T> {
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         loop {
             if self.report.is_stopped() {
                 return None;
@@ -62,16 +58,12 @@ impl<'a, T> Queue<'a, T> {
             if state.closed {
                 return None;
             }
-            state = self
-                .changed
-                .wait_timeout(state, STOP_CHECK)
-                .unwrap_or_else(PoisonError::into_inner)
-                .0;
+            state = self.changed.wait_timeout(state, STOP_CHECK).0;
         }
     }
 
     fn close(&self) {
-        lock(&self.state).closed = true;
+        self.state.lock().closed = true;
         self.changed.notify_all();
     }
 }

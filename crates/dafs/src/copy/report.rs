@@ -1,15 +1,15 @@
 //! Counts and failures of a copy, its progress display, and its summary.
 
-use super::trouble::{Outcome, Trouble};
+use super::error::{CopyError, Outcome};
 use crate::failure::Failure;
 use crate::limits::PROGRESS_TICK;
 use crate::output::{complain, say};
 use crate::remote::Remote;
+use dafs_mem::Mutex;
 use indicatif::{BinaryBytes, ProgressBar, ProgressStyle};
 use serde_json::json;
 use std::io::IsTerminal;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use super::temporary::Registry;
@@ -42,11 +42,6 @@ pub(super) struct Report {
     pub(super) temporaries: Registry,
 }
 
-/// Locks a mutex and ignores poison: no panic can leave the data half-changed.
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl Report {
     pub(super) fn new() -> Self {
         let bar = if std::io::stderr().is_terminal() {
@@ -77,7 +72,7 @@ impl Report {
 
     /// Notes the transport of a session.
     pub(super) fn connected(&self, client: &Remote) {
-        *lock(&self.transport) = Some(client.transport());
+        *self.transport.lock() = Some(client.transport());
     }
 
     pub(super) fn add_bytes(&self, bytes: u64) {
@@ -106,12 +101,12 @@ impl Report {
     /// Counts the outcome of an object.
     pub(super) fn book(&self, outcome: Outcome) {
         match outcome {
-            Ok(()) | Err(Trouble::Stopped) => {}
-            Err(Trouble::Object(text)) => {
+            Ok(()) | Err(CopyError::Stopped) => {}
+            Err(CopyError::Object(text)) => {
                 self.errors.fetch_add(1, Ordering::Relaxed);
                 self.say(&format!("dafs: {text}"));
             }
-            Err(Trouble::Stop(failure)) => self.stop(failure),
+            Err(CopyError::Stop(failure)) => self.stop(failure),
         }
     }
 
@@ -121,7 +116,7 @@ impl Report {
 
     /// Ends the copy. The first reason is reported.
     pub(super) fn stop(&self, failure: Failure) {
-        lock(&self.failure).get_or_insert(failure);
+        self.failure.lock().get_or_insert(failure);
         self.stopped.store(true, Ordering::Relaxed);
     }
 
@@ -131,12 +126,12 @@ impl Report {
 
     /// Fails if the copy has been stopped; long transfers check between pieces.
     pub(super) fn go_on(&self) -> Outcome {
-        if self.is_stopped() { Err(Trouble::Stopped) } else { Ok(()) }
+        if self.is_stopped() { Err(CopyError::Stopped) } else { Ok(()) }
     }
 
     /// The result of the whole command.
     pub(super) fn result(&self) -> Result<(), Failure> {
-        match lock(&self.failure).take() {
+        match self.failure.lock().take() {
             Some(failure) => Err(failure),
             None if self.errors.load(Ordering::Relaxed) > 0 => Err(Failure::Reported),
             None => Ok(()),
@@ -148,7 +143,7 @@ impl Report {
         let count = |what: Copied| self.counts[what as usize].load(Ordering::Relaxed);
         let seconds = self.started.elapsed().as_secs_f64();
         let bytes = self.bytes.load(Ordering::Relaxed);
-        let transport = lock(&self.transport).clone();
+        let transport = self.transport.lock().clone();
         self.bar.finish_and_clear();
         if as_json {
             let (kind, why) = transport.unzip();

@@ -5,14 +5,14 @@
 //! * A name is in the registry before the file exists, so a signal handler finds every file.
 
 use super::local::Parent;
-use super::report::lock;
 use crate::limits::TEMPORARY_NAME_TRIES;
+use dafs_mem::Mutex;
 use rustix::fs::{AtFlags, Mode, OFlags, openat, renameat, unlinkat};
 use rustix::io::Errno;
 use std::collections::HashMap;
 use std::ffi::OsString;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 /// Letters of temporary names; 64, so that six random bits choose one.
 const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-";
@@ -38,7 +38,7 @@ pub(super) struct Registry {
 impl Registry {
     /// Removes all unfinished files, at the end of the process.
     pub(super) fn remove_all(&self) {
-        for (name, parent) in lock(&self.files).drain() {
+        for (name, parent) in self.files.lock().drain() {
             // There is no caller to report an error to.
             let _ = unlinkat(&parent, &name, AtFlags::empty());
         }
@@ -61,11 +61,11 @@ impl<'a> Temporary<'a> {
             OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         for _ in 0..TEMPORARY_NAME_TRIES {
             let name = temporary_name();
-            lock(&registry.files).insert(name.clone(), parent.clone());
+            registry.files.lock().insert(name.clone(), parent.clone());
             match openat(parent.as_fd(), &name, flags, Mode::RUSR | Mode::WUSR) {
                 Ok(file) => return Ok(Self { registry, parent: parent.clone(), name, file }),
                 Err(error) => {
-                    lock(&registry.files).remove(&name);
+                    registry.files.lock().remove(&name);
                     if error != Errno::EXIST {
                         return Err(error);
                     }
@@ -82,7 +82,7 @@ impl<'a> Temporary<'a> {
     /// Renames the complete file, and replaces an object of that name.
     pub(super) fn rename(self, name: &OsString) -> Result<(), Errno> {
         renameat(&self.parent, &self.name, &self.parent, name.as_os_str())?;
-        lock(&self.registry.files).remove(&self.name);
+        self.registry.files.lock().remove(&self.name);
         Ok(())
     }
 }
@@ -90,7 +90,7 @@ impl<'a> Temporary<'a> {
 impl Drop for Temporary<'_> {
     fn drop(&mut self) {
         // After `rename` the name is not in the registry, and no file is removed.
-        if lock(&self.registry.files).remove(&self.name).is_some() {
+        if self.registry.files.lock().remove(&self.name).is_some() {
             let _ = unlinkat(&self.parent, &self.name, AtFlags::empty());
         }
     }

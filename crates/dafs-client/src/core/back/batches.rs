@@ -24,7 +24,7 @@ use crate::limits::{
     RECOVERY_RETRY_PAUSE,
 };
 use dafs_dat::{Adapter, Instant};
-use dafs_mem::Gone;
+use dafs_mem::Inaccessible;
 use dafs_wire::dafs::{
     BatchSubmit, Checksum, CompletionNotification, DirectBuffer, FileChunk, FileHandle,
     HEADER_BYTES, HurryUp, Outcome, Procedure, ReadWrite, ReadWriteRequest, Reply, Request, Seq,
@@ -395,7 +395,7 @@ impl SessionCore {
         self.back.batches.waiting = waiting.into();
         gone.extend(more);
         for transfer in gone {
-            self.finish_transfer(&transfer, Done::Lost(Gone.into()));
+            self.finish_transfer(&transfer, Done::Lost(Inaccessible.into()));
         }
     }
 
@@ -515,7 +515,7 @@ impl SessionCore {
         });
         let sum = self.checksum_of(views);
         if sum.is_err() || transfer.call.pieces.iter().any(Piece::is_lost) {
-            return Ok(Done::Lost(Gone.into()));
+            return Ok(Done::Lost(Inaccessible.into()));
         }
         if self.info.checksums && sum != Ok(completion.direct_checksum) {
             return Err(Failure::corrupt("the checksum of data read does not match"));

@@ -95,7 +95,7 @@ impl Channel {
     /// The message of `bytes` bytes in a receive slot, which is freed.
     pub(super) fn take_message(&mut self, slot: u32, bytes: usize) -> Result<Vec<u8>, Failure> {
         let mut message = vec![0; bytes.min(MESSAGE_BYTES)];
-        self.receives.fetch(slot, 0, &mut message);
+        self.receives.fetch(slot, &mut message);
         self.receives.put(slot);
         if bytes > MESSAGE_BYTES {
             return Err(Failure::protocol("a call is longer than its receive"));

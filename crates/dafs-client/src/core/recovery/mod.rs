@@ -37,7 +37,7 @@ use crate::limits::{
     RECOVERY_RETRY_PAUSE,
 };
 use dafs_dat::{Access, Adapter, Instant};
-use dafs_mem::Gone;
+use dafs_mem::Inaccessible;
 use dafs_wire::dafs::{ByteOrder, ClientId, SessionId};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -503,7 +503,7 @@ impl SessionCore {
             gone.extend(more);
         }
         for call in gone {
-            self.finish(Purpose::Caller(call.tag), Done::Lost(Gone.into()));
+            self.finish(Purpose::Caller(call.tag), Done::Lost(Inaccessible.into()));
         }
         tracing::info!(again = again.len(), waiting = self.waiting.len(), "session recovered");
         for call in again.into_iter().rev() {

@@ -5,13 +5,13 @@ use crate::args::Beside;
 use dafs_mem::VolatileSlice;
 use dafs_rpc::Reply;
 use dafs_wire::nfs3::{ReadArgs, ReadOk, Stability, SymlinkArgs, WriteArgs, WriteOk};
-use dafs_wire::xdr::{Apart, ApartItem, Decoder, Payload};
+use dafs_wire::xdr::{Decoder, MovedData, MovedItem, Payload};
 
 /// Separately moved data, in memory of its own.
 struct Moved(Vec<u8>);
 
 impl Beside for Moved {
-    fn data(&self, apart: &Apart) -> Option<VolatileSlice<'_>> {
+    fn data(&self, apart: &MovedData) -> Option<VolatileSlice<'_>> {
         assert_eq!(apart.index, 0);
         crate::io::source(&self.0).slice(0, apart.len)
     }
@@ -31,9 +31,9 @@ impl World {
         data: &[u8],
     ) -> Option<Vec<u8>> {
         let bytes = bytes(args);
-        let items = [ApartItem { at: Some(at), len: data.len() }];
+        let items = [MovedItem { at: Some(at), len: data.len() }];
         let moved = Moved(data.to_vec());
-        let args = Args::with(Decoder::with_apart(&bytes, &items), &moved);
+        let args = Args::with(Decoder::with_moved(&bytes, &items), &moved);
         match call(&self.shared, self.sender.clone(), xid, procedure.number(), args) {
             Answer::Reply(reply) => Some(reply.to_bytes()),
             Answer::Parked(parked) => Some(parked.run(args).to_bytes()),
@@ -56,7 +56,7 @@ impl World {
 }
 
 fn write(file: &Fh, len: usize) -> WriteArgs<'_> {
-    let data = Payload::Apart(Apart { index: 0, len });
+    let data = Payload::Moved(MovedData { index: 0, len });
     let stable = Stability::FileSync;
     WriteArgs { file: FileHandle(file), offset: 0, count: len as u32, stable, data }
 }
@@ -108,7 +108,7 @@ fn the_text_of_a_link_may_come_apart() {
     let world = World::new();
     let root = world.root();
     let place = DirOpArgs { dir: FileHandle(&root), name: b"l" };
-    let target = |len| Payload::Apart(Apart { index: 0, len });
+    let target = |len| Payload::Moved(MovedData { index: 0, len });
     let args =
         |len| SymlinkArgs { place, attributes: SetAttributes::default(), target: target(len) };
     let at = bytes(&args(0)).len();

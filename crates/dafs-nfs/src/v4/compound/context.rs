@@ -421,7 +421,7 @@ impl<'a> OpContext<'a> {
         view.scan(|bytes| digest = durable::digest(digest, bytes));
         let summed = match data {
             Payload::Here(bytes) => Some((bytes, digest)),
-            Payload::Apart(_) => None,
+            Payload::Moved(_) => None,
         };
         let (len, digest) = (data.len() as u64, Some(digest));
         self.intend(&Change::Write { file, offset, len, stability, digest }, summed)

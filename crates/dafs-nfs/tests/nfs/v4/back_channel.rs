@@ -2,7 +2,7 @@
 //! 20).
 
 use crate::common::*;
-use dafs_rpc::{BackError, Handler};
+use dafs_rpc::{CallbackError, Handler};
 use dafs_service::{ClientKey, Front, Handle, StateId, StateRef};
 use dafs_store::{FileId, FsId};
 use dafs_wire::nfs4::*;
@@ -90,7 +90,7 @@ fn an_unanswered_call_goes_over_another_connection_under_the_same_sequence() {
     let (connection, call) = world.back_calls.pop().unwrap();
     assert_eq!(connection, world.reactor.connection(2).id().to_u64());
     let id = world.reactor.connection(2).id();
-    world.handler.back_reply(id, call.token, Err(BackError::TimedOut));
+    world.handler.back_reply(id, call.token, Err(CallbackError::TimedOut));
     world.collect();
     let (connection, again) = world.back_calls.pop().unwrap();
     assert_eq!(connection, world.reactor.connection(1).id().to_u64());
@@ -326,7 +326,7 @@ fn a_client_that_does_not_read_is_called_again_later() {
     recall(&mut world, &session, 5);
     let (_, call) = world.back_calls.pop().unwrap();
     let connection = world.reactor.connection(1).id();
-    world.handler.back_reply(connection, call.token, Err(BackError::TooMany));
+    world.handler.back_reply(connection, call.token, Err(CallbackError::TooMany));
     world.collect();
     assert!(world.back_calls.is_empty(), "it would be refused again, and so on without end");
     world.tick(2 * SECOND);

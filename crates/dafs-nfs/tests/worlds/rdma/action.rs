@@ -2,7 +2,7 @@
 
 use dafs_dat::sim::SimRng;
 use dafs_wire::nfs4::*;
-use dafs_wire::xdr::{Apart, Encode, Encoder, Payload};
+use dafs_wire::xdr::{Encode, Encoder, MovedData, Payload};
 
 /// Names of each slot.
 const NAMES: u64 = 3;
@@ -101,7 +101,7 @@ impl Action {
                 ops.extend([file, Op::Savefh(SavefhArgs), here, link]);
             }
             Self::Write { offset, len, .. } => {
-                let data = Payload::Apart(Apart { index: 0, len });
+                let data = Payload::Moved(MovedData { index: 0, len });
                 let stable = StableHow::FileSync;
                 ops.extend([file, Op::Write(WriteArgs { stateid, offset, stable, data })]);
             }

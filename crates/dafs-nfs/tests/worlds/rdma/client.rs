@@ -289,10 +289,10 @@ impl Slot {
         if matches!(action, Action::Read { .. }) {
             let found = match data.expect("a read has data") {
                 Payload::Here(found) => found.to_vec(),
-                Payload::Apart(apart) => {
+                Payload::Moved(moved) => {
                     tally.placed += 1;
                     let memory = self.memory.as_ref().expect("the place of the data");
-                    let part = memory.slice(0..apart.len).unwrap();
+                    let part = memory.slice(0..moved.len).unwrap();
                     part.view().to_vec(Site::Inspect)
                 }
             };

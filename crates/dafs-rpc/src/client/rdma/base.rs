@@ -2,7 +2,7 @@
 //! memory.
 
 use super::staging::Staging;
-use crate::client::memory::{Graveyard, Memory};
+use crate::client::memory::{Memory, RetiredRegistrations};
 use dafs_dat::{Access, Adapter, ProtectionDomain};
 use dafs_mem::Buffer;
 use std::io;
@@ -11,7 +11,7 @@ use std::sync::Arc;
 pub(super) struct Base {
     pub(super) adapter: Box<dyn Adapter>,
     pub(super) domain: ProtectionDomain,
-    pub(super) graveyard: Arc<Graveyard>,
+    pub(super) retired: Arc<RetiredRegistrations>,
     pub(super) staging: Staging,
     /// True when servers map memory of this process and may still write it after a connection has
     /// ended.
@@ -27,7 +27,7 @@ impl Base {
         let domain = adapter.protection_domain();
         Self {
             domain,
-            graveyard: Arc::default(),
+            retired: Arc::default(),
             staging: Staging::default(),
             is_mapped: adapter.name() == "shm",
             quarantine: Vec::new(),
@@ -37,9 +37,9 @@ impl Base {
 
     /// Ends the registrations that are no longer in use.
     pub(super) fn reap(&mut self) {
-        for buried in self.graveyard.exhume() {
-            self.adapter.deregister(buried.region.id);
-            self.quarantine.extend(buried.spoiled);
+        for registration in self.retired.take() {
+            self.adapter.deregister(registration.region.id);
+            self.quarantine.extend(registration.spoiled);
         }
     }
 
@@ -49,7 +49,7 @@ impl Base {
         let access = Access::LOCAL_WRITE | Access::REMOTE_READ | Access::REMOTE_WRITE;
         let region = self.adapter.register(self.domain, buffer.clone(), access);
         let region = region.map_err(io::Error::other)?;
-        Ok(Memory::registered(buffer, region, self.graveyard.clone()))
+        Ok(Memory::registered(buffer, region, self.retired.clone()))
     }
 
     /// Takes staging memory, from which a server reads a call or to which it writes a reply.

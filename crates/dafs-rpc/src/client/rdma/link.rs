@@ -151,12 +151,12 @@ impl Link {
         let mut driver = self.shared().lock();
         if let Some((connection, base)) = driver.on(self.endpoint) {
             connection.close(base);
-            self.part(&mut driver);
+            self.send_close(&mut driver);
         }
     }
 
     /// Sends the end of the connection to the server although no thread may wait any more.
-    fn part(&self, driver: &mut Driver) {
+    fn send_close(&self, driver: &mut Driver) {
         self.shared().send(driver);
         self.shared().progress_beside(driver, coarse_now());
     }
@@ -166,7 +166,7 @@ impl Drop for Link {
     fn drop(&mut self) {
         let mut driver = self.shared().lock();
         driver.forget(self.endpoint);
-        self.part(&mut driver);
+        self.send_close(&mut driver);
     }
 }
 

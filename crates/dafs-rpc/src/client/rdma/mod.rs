@@ -11,7 +11,6 @@ mod helper;
 mod link;
 mod port;
 mod sleep;
-mod slots;
 mod staging;
 mod waiter;
 

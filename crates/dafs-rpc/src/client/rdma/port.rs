@@ -19,10 +19,11 @@ use crate::client::Server;
 use crate::client::memory::Memory;
 use crate::client::options::WaitPolicy;
 use dafs_dat::{Adapter, EndpointId, Instant};
+use dafs_mem::Mutex;
 use rustix::time::{ClockId, clock_gettime};
 use std::io;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
+use std::sync::{Arc, MutexGuard, Weak};
 
 /// An adapter for connections on direct access transports, and the memory that is registered with
 /// it. Clones share the port. The port outlives its connections: memory can be used again after a
@@ -103,15 +104,11 @@ impl Port {
 
 impl Shared {
     pub(super) fn lock(&self) -> Guard<'_> {
-        match self.driver.try_lock() {
-            Ok(guard) => return guard,
-            // A panic under the lock leaves a connection between two steps at worst, which is a
-            // valid state.
-            Err(TryLockError::Poisoned(poisoned)) => return poisoned.into_inner(),
-            Err(TryLockError::WouldBlock) => {}
+        if let Some(guard) = self.driver.try_lock() {
+            return guard;
         }
         self.contenders.fetch_add(1, Ordering::Relaxed);
-        let guard = self.driver.lock().unwrap_or_else(PoisonError::into_inner);
+        let guard = self.driver.lock();
         self.contenders.fetch_sub(1, Ordering::Relaxed);
         guard
     }

@@ -1,10 +1,11 @@
 //! Sleep until the transport has an event or another thread rings the bell, an eventfd.
 
 use dafs_dat::Adapter;
+use dafs_mem::Mutex;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// The wake-up sources of one port.
@@ -31,7 +32,7 @@ impl Sleep {
     /// The adapter's descriptor, if it has one.
     pub(super) fn transport(&self, adapter: &dyn Adapter) -> Option<Arc<OwnedFd>> {
         let descriptor = adapter.descriptor()?;
-        let mut known = self.transport.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.transport.lock();
         match &*known {
             Some((number, own)) if *number == descriptor.as_raw_fd() => Some(own.clone()),
             _ => {

@@ -19,13 +19,13 @@ use crate::output::Output;
 use crate::record::{Budget, RecordReader};
 use crate::reply::Reply;
 use dafs_dat::connections::Origin;
-use dafs_mem::readv;
+use dafs_mem::{Mutex, readv};
 use dafs_wire::rpc::AcceptStatus;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, MutexGuard, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 /// Pause of the helper after it has seen another thread read.
@@ -81,10 +81,6 @@ impl Drop for Reading<'_> {
     }
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl Shared {
     pub(in crate::client) fn new(
         socket: OwnedFd,
@@ -119,7 +115,7 @@ impl Shared {
     }
 
     pub(in crate::client) fn core(&self) -> MutexGuard<'_, Core> {
-        lock(&self.core)
+        self.core.lock()
     }
 
     /// The reason why the connection ended, if it has.
@@ -166,7 +162,7 @@ impl Shared {
         }
         loop {
             if self.unsent.load(Ordering::Relaxed) {
-                self.flush(&mut lock(&self.outbound), deadline);
+                self.flush(&mut self.outbound.lock(), deadline);
             }
             {
                 let mut core = self.core();
@@ -196,7 +192,7 @@ impl Shared {
     /// Cancels a call; its memory belongs to the caller again.
     pub(in crate::client) fn forget(&self, xid: u32) {
         if self.core().forget(xid) {
-            lock(&self.inbound).reader.forsake(xid);
+            self.inbound.lock().reader.forsake(xid);
         }
     }
 
@@ -238,7 +234,7 @@ impl Shared {
 
     /// Reads available input and handles its records. Only the reading thread calls this.
     fn read(&self) {
-        let mut inbound = lock(&self.inbound);
+        let mut inbound = self.inbound.lock();
         let mut calls = Vec::new();
         let read = self.read_into(&mut inbound, &mut calls);
         if read.is_err() {
@@ -292,9 +288,9 @@ impl Shared {
                 event => calls.push(event),
             }
         }
-        if let Some(aside) = reader.head().and_then(|head| core.locate(head)) {
-            let xid = aside.xid;
-            if reader.set_aside(aside) {
+        if let Some(placing) = reader.head().and_then(|head| core.locate(head)) {
+            let xid = placing.xid;
+            if reader.place_data(placing) {
                 core.placing(xid);
             }
         }
@@ -348,7 +344,7 @@ fn help(client: &Weak<Shared>) {
             seen = shared.readings.load(Ordering::Relaxed);
         }
         if shared.unsent.load(Ordering::Relaxed)
-            && let Ok(mut outbound) = shared.outbound.try_lock()
+            && let Some(mut outbound) = shared.outbound.try_lock()
         {
             shared.flush(&mut outbound, Instant::now());
         }

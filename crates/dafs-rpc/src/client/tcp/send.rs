@@ -5,7 +5,7 @@
 //! * While the socket does not accept data the client reads, because the server may wait for that;
 //!   otherwise both sides could deadlock.
 
-use super::{READER_WATCH, Shared, is_passing, lock};
+use super::{READER_WATCH, Shared, is_passing};
 use crate::client::error::CallError;
 use crate::client::request::Request;
 use crate::limits::GATHERING_CALLS_MIN;
@@ -39,7 +39,7 @@ impl Shared {
         head[..FRAGMENT_MARK_BYTES].copy_from_slice(&mark.to_bytes());
         parts.insert(0, source(&head));
         let deadline = Instant::now() + self.options.call_timeout;
-        let mut outbound = lock(&self.outbound);
+        let mut outbound = self.outbound.lock();
         self.flush(&mut outbound, deadline);
         self.check()?;
         if !outbound.is_empty() {
@@ -66,7 +66,7 @@ impl Shared {
     /// Queues a call to be sent later.
     pub(in crate::client) fn queue(&self, record: Reply) -> Result<(), CallError> {
         self.check()?;
-        let mut outbound = lock(&self.outbound);
+        let mut outbound = self.outbound.lock();
         outbound.push(record);
         self.unsent.store(true, Ordering::Relaxed);
         Ok(())
@@ -75,7 +75,7 @@ impl Shared {
     /// True when a call may wait in the queue without harm: the server has enough to do.
     pub(in crate::client) fn may_queue(&self) -> bool {
         let unanswered = self.core().unanswered();
-        unanswered >= GATHERING_CALLS_MIN && lock(&self.outbound).len() * 2 < unanswered
+        unanswered >= GATHERING_CALLS_MIN && self.outbound.lock().len() * 2 < unanswered
     }
 
     /// Sends a record as soon as possible, without waiting. Bytes that cannot be sent now leave
@@ -85,17 +85,17 @@ impl Shared {
         // could not send.
         let now = Instant::now();
         match self.outbound.try_lock() {
-            Ok(mut outbound) => {
+            Some(mut outbound) => {
                 outbound.push(record);
                 self.unsent.store(true, Ordering::Relaxed);
                 self.flush(&mut outbound, now);
             }
-            Err(_) => {
+            None => {
                 let this = self.this.clone();
                 let later = std::thread::Builder::new().name("dafs-rpc-answer".to_owned());
                 let sent = later.spawn(move || {
                     if let Some(shared) = this.upgrade() {
-                        let mut outbound = lock(&shared.outbound);
+                        let mut outbound = shared.outbound.lock();
                         outbound.push(record);
                         shared.unsent.store(true, Ordering::Relaxed);
                         shared.flush(&mut outbound, now + shared.options.call_timeout);

@@ -8,9 +8,9 @@
 
 use super::link::Context;
 use crate::back::{self, Back};
-use crate::connection::Turn;
-use crate::handler::{BackError, Handler};
-use crate::inbox::BackCall;
+use crate::connection::TurnContext;
+use crate::handler::{CallbackError, Handler};
+use crate::inbox::CallbackRequest;
 use crate::limits::RDMA_BACK_CREDITS;
 use dafs_wire::rpcrdma::limits::HEADER_BYTES_MIN;
 use dafs_wire::rpcrdma::{Body, Chunks, Header};
@@ -18,25 +18,25 @@ use dafs_wire::xdr::Encoder;
 
 impl<H: Handler> Context<'_, H> {
     /// Sends a callback, or queues it until there is a credit.
-    pub(super) fn call_back(&mut self, call: &BackCall) {
+    pub(super) fn send_callback(&mut self, call: &CallbackRequest) {
         self.connection.known = true;
         let config = &self.core.shared.config;
         let (calls_max, timeout) = (config.back_calls_max, config.back_timeout);
         let id = self.connection.id;
         let channel = self.connection.back.get_or_insert_default();
         if self.connection.ending.is_some() {
-            let result = Err(BackError::Disconnected);
+            let result = Err(CallbackError::Disconnected);
             return self.core.turn().back_reply(id, call.token, result);
         }
         if channel.calls.len() >= calls_max {
-            return self.core.turn().back_reply(id, call.token, Err(BackError::TooMany));
+            return self.core.turn().back_reply(id, call.token, Err(CallbackError::TooMany));
         }
         let xid = channel.calls.begin(call.token, self.core.now_ns, timeout);
         let mut message = Vec::new();
         back::encode(xid, call, &mut Encoder::new(&mut message));
         if HEADER_BYTES_MIN + message.len() > self.connection.send_bytes_max {
-            let result = Err(BackError::TooLong);
-            return channel.calls.settle(id, xid, result, &mut self.core.turn());
+            let result = Err(CallbackError::TooLong);
+            return channel.calls.complete(id, xid, result, &mut self.core.turn());
         }
         channel.queue.push_back((xid, message));
         self.send_back_calls();
@@ -73,7 +73,7 @@ impl<H: Handler> Context<'_, H> {
         &mut self,
         xid: u32,
         credits: u32,
-    ) -> Option<(&mut Back, Turn<'_, H>)> {
+    ) -> Option<(&mut Back, TurnContext<'_, H>)> {
         let channel = self.connection.back.as_deref_mut()?;
         let at = channel.flying.iter().position(|flying| *flying == xid)?;
         channel.flying.swap_remove(at);

@@ -8,9 +8,9 @@
 use super::connection::{Arrived, Ending};
 use super::layout::ReadChunks;
 use super::link::Context;
+use crate::call_chunks::{CallChunks, Sink};
 use crate::dispatch::{Incoming, Outcome, dispatch};
-use crate::exchange::{Exchange, Sink};
-use crate::handler::{BackError, Handler};
+use crate::handler::{CallbackError, Handler};
 use crate::memory::Block;
 use crate::server::group::add;
 use dafs_dat::{Access, RemoteBuffer, RemoteWindow};
@@ -92,7 +92,7 @@ pub(super) enum Taken {
 /// A call that the handler has served.
 pub(super) struct Served {
     outcome: Outcome,
-    exchange: Option<Arc<Exchange>>,
+    call_chunks: Option<Arc<CallChunks>>,
     held_bytes: usize,
 }
 
@@ -104,7 +104,8 @@ impl<H: Handler> Context<'_, H> {
             return self.connection.receives.give_back(arrived.slot);
         }
         add(&self.core.counters().received_bytes, arrived.len as u64);
-        let message = self.connection.receives.message(arrived.slot, arrived.len);
+        // SAFETY: the slot is posted only after it was given back, when no code uses the message.
+        let message = unsafe { self.connection.receives.message(arrived.slot, arrived.len) };
         let kind = match classify(message.bytes()) {
             Ok(kind) => kind,
             Err(ending) => {
@@ -146,7 +147,7 @@ impl<H: Handler> Context<'_, H> {
             Kind::Refused { xid } => {
                 let id = self.connection.id;
                 if let Some((calls, mut turn)) = self.back_landed(xid, 1) {
-                    calls.settle(id, xid, Err(BackError::Malformed), &mut turn);
+                    calls.complete(id, xid, Err(CallbackError::Malformed), &mut turn);
                 }
             }
             Kind::Nothing => {}
@@ -160,7 +161,8 @@ impl<H: Handler> Context<'_, H> {
     pub(super) fn resume(&mut self) {
         while !self.connection.is_closing() && self.may_take(0) {
             let Some(arrived) = self.connection.queue.pop_front() else { return };
-            let message = self.connection.receives.message(arrived.slot, arrived.len);
+            // SAFETY: as in `arrived`.
+            let message = unsafe { self.connection.receives.message(arrived.slot, arrived.len) };
             // The message was decoded when it arrived, and has not changed.
             let Ok(Kind::Call(call, _)) = classify(message.bytes()) else {
                 debug_assert!(false, "a message has changed in its slot");
@@ -192,8 +194,8 @@ impl<H: Handler> Context<'_, H> {
         if call.chunks.reads.is_empty()
             && let Some(record) = sent
         {
-            let exchange = self.exchange(call.chunks);
-            return self.serve(record, None, exchange, record.len());
+            let call_chunks = self.call_chunks(call.chunks);
+            return self.serve(record, None, call_chunks, record.len());
         }
         let refused = Taken::Refused { xid: call.xid, fault: HeaderFault::Chunk };
         let sent_bytes = sent.map(<[u8]>::len);
@@ -213,15 +215,15 @@ impl<H: Handler> Context<'_, H> {
                 Ok(header) => {
                     let (program, version) = (header.program, header.version);
                     let handler = &self.core.handler;
-                    if handler.takes_apart(program, version, header.procedure) {
+                    if handler.takes_moved_data(program, version, header.procedure) {
                         args_at = Some(decoder.position());
                     }
                 }
                 Err(CallError::Malformed(error)) => return Taken::Broken(error),
                 // The server denies the call whatever its arguments are.
                 Err(_) => {
-                    let exchange = self.exchange(call.chunks);
-                    return self.serve(sent, None, exchange, sent.len());
+                    let call_chunks = self.call_chunks(call.chunks);
+                    return self.serve(sent, None, call_chunks, sent.len());
                 }
             }
         }
@@ -247,8 +249,8 @@ impl<H: Handler> Context<'_, H> {
         }
         self.connection.receives.give_back(arrived.slot);
         match taken {
-            Taken::Served(Served { outcome, exchange, held_bytes }) => match outcome {
-                Outcome::Answer(xid, answer) => self.answer(xid, answer, exchange),
+            Taken::Served(Served { outcome, call_chunks, held_bytes }) => match outcome {
+                Outcome::Answer(xid, answer) => self.answer(xid, answer, call_chunks),
                 Outcome::Kept => {
                     self.connection.pending += 1;
                     self.hold(held_bytes);
@@ -266,28 +268,28 @@ impl<H: Handler> Context<'_, H> {
     }
 
     /// The chunks of a call, if it has any.
-    pub(super) fn exchange(&mut self, chunks: Chunks) -> Option<Arc<Exchange>> {
+    pub(super) fn call_chunks(&mut self, chunks: Chunks) -> Option<Arc<CallChunks>> {
         let Chunks { reads, writes, reply } = chunks;
         if reads.is_empty() && writes.is_empty() && reply.is_none() {
             return None;
         }
-        let mut shared = self.core.exchange();
-        // INVARIANT: the exchange has no other holder yet.
-        let exchange = Arc::get_mut(&mut shared)?;
+        let mut shared = self.core.call_chunks();
+        // INVARIANT: the call chunks have no other holder yet.
+        let call_chunks = Arc::get_mut(&mut shared)?;
         let invalidates = self.connection.invalidates;
         let read = reads.first().map(|read| read.segment);
         let written = writes.iter().chain(&reply).flat_map(|chunk| chunk.segments.first());
         let any = read.or_else(|| written.copied().next());
-        exchange.invalidate = any.filter(|_| invalidates).map(|segment| segment.handle);
+        call_chunks.invalidate = any.filter(|_| invalidates).map(|segment| segment.handle);
         for chunk in writes {
             let len_max = usize::try_from(chunk.len()).unwrap_or(usize::MAX);
             let window = match chunk.segments[..] {
                 [segment] if segment.length > 0 => self.window(segment, Access::REMOTE_WRITE),
                 _ => None,
             };
-            exchange.sinks.push(Sink { chunk, len_max, window });
+            call_chunks.sinks.push(Sink { chunk, len_max, window });
         }
-        exchange.reply = reply;
+        call_chunks.reply = reply;
         Some(shared)
     }
 
@@ -303,13 +305,13 @@ impl<H: Handler> Context<'_, H> {
         &mut self,
         record: &[u8],
         block: Option<&Arc<Block>>,
-        exchange: Option<Arc<Exchange>>,
+        call_chunks: Option<Arc<CallChunks>>,
         held_bytes: usize,
     ) -> Taken {
         let incoming = Incoming {
             record,
             block,
-            exchange: exchange.as_ref(),
+            call_chunks: call_chunks.as_ref(),
             held_bytes,
             connection_id: self.connection.id,
             peer: self.connection.peer,
@@ -318,7 +320,7 @@ impl<H: Handler> Context<'_, H> {
             admitted: self.connection.admitted.as_ref(),
         };
         match dispatch(&incoming, &mut self.connection.known, &mut self.core.turn()) {
-            Ok(outcome) => Taken::Served(Served { outcome, exchange, held_bytes }),
+            Ok(outcome) => Taken::Served(Served { outcome, call_chunks, held_bytes }),
             Err(error) => Taken::Broken(error),
         }
     }

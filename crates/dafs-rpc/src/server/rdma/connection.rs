@@ -6,11 +6,11 @@
 //!   has returned all posted work.
 
 use super::credits::Credits;
-use super::memory::Receives;
 use crate::back::Back;
 use crate::call::{CallerProcess, ConnectionId};
 use crate::limits::{RDMA_BACK_CREDITS, RDMA_CREDITS_INITIAL};
 use dafs_dat::connections::{Admitted, Closed, Origin};
+use dafs_dat::slots::Receives;
 use dafs_dat::{ConnectError, DisconnectReason, EndpointId, PeerInfo, PostError, RegisterError};
 use dafs_wire::rpcrdma::{HeaderError, PrivateData, limits::INLINE_BYTES_DEFAULT};
 use dafs_wire::xdr::XdrError;

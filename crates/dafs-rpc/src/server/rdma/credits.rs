@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn who_uses_its_credits_gets_more_up_to_its_wish() {
+    fn a_client_that_uses_its_credits_gets_more() {
         let mut credits = Credits::new(4);
         let mut granted = Vec::new();
         for _ in 0..200 {
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_used_is_taken_back_in_time() {
+    fn unused_credits_are_taken_back_in_time() {
         let mut credits = Credits::new(64);
         fill(&mut credits);
         let serve = |credits: &mut Credits, calls| {
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_call_costs_the_peer_nothing_that_it_may_use() {
+    fn a_message_that_is_no_call_costs_no_credit() {
         let mut credits = Credits::new(64);
         fill(&mut credits);
         (0..100).for_each(|_| credits.tick(4));

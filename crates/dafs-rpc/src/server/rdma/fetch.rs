@@ -10,7 +10,7 @@ use super::connection::Arrived;
 use super::layout::{Place, ReadChunks, cut};
 use super::link::{Context, Link, Tag};
 use crate::call::ConnectionId;
-use crate::exchange::{Data, Exchange};
+use crate::call_chunks::{CallChunks, Data};
 use crate::handler::Handler;
 use crate::limits::RDMA_WORK_BYTES;
 use crate::memory::{Block, block_bytes};
@@ -19,7 +19,7 @@ use dafs_dat::{Access, MemoryRegion, PostError, RegionId, RegisterError, RemoteB
 use dafs_mem::Site;
 use dafs_wire::rpc::peek;
 use dafs_wire::rpcrdma::HeaderFault;
-use dafs_wire::xdr::{ApartItem, padded};
+use dafs_wire::xdr::{MovedItem, padded};
 use smallvec::SmallVec;
 use std::sync::Arc;
 
@@ -33,7 +33,7 @@ pub(super) struct Fetch {
     sent_at: usize,
     /// The message under reassembly, unless its data stays outside.
     whole: Option<(Block, usize)>,
-    exchange: Option<Arc<Exchange>>,
+    call_chunks: Option<Arc<CallChunks>>,
     regions: SmallVec<[RegionId; 2]>,
     /// Reads in progress.
     remaining: u32,
@@ -64,14 +64,14 @@ impl<H: Handler> Context<'_, H> {
             return Taken::NotYet;
         }
         let (xid, sent_at) = (call.xid, call.sent_at.unwrap_or_default());
-        let exchange = self.exchange(call.chunks);
+        let call_chunks = self.call_chunks(call.chunks);
         let mut fetch = Fetch {
             connection: self.connection.id,
             arrived,
             xid,
             sent_at,
             whole: None,
-            exchange,
+            call_chunks,
             regions: SmallVec::new(),
             remaining: 0,
             held_bytes,
@@ -108,9 +108,9 @@ impl<H: Handler> Context<'_, H> {
         reads: &ReadChunks,
         args_at: usize,
     ) -> Result<(), Trouble> {
-        // INVARIANT: the exchange was made for this call, which has chunks.
-        let Some(mut shared) = fetch.exchange.take() else { return Ok(()) };
-        let Some(exchange) = Arc::get_mut(&mut shared) else { return Ok(()) };
+        // INVARIANT: the call chunks were made for this call, which has chunks.
+        let Some(mut shared) = fetch.call_chunks.take() else { return Ok(()) };
+        let Some(call_chunks) = Arc::get_mut(&mut shared) else { return Ok(()) };
         let mut begun = Ok(());
         for (part, at) in reads.parts.iter().zip(reads.reduced_positions()) {
             let window = match part.segments[..] {
@@ -136,10 +136,10 @@ impl<H: Handler> Context<'_, H> {
                     }
                 }
             };
-            exchange.items.push(ApartItem { at: Some(at - args_at), len: part.len });
-            exchange.data.push(data);
+            call_chunks.items.push(MovedItem { at: Some(at - args_at), len: part.len });
+            call_chunks.data.push(data);
         }
-        fetch.exchange = Some(shared);
+        fetch.call_chunks = Some(shared);
         begun
     }
 
@@ -251,22 +251,23 @@ impl<H: Handler> Context<'_, H> {
                 Ok((xid, _)) if xid != fetch.xid => {
                     Taken::Refused { xid: fetch.xid, fault: HeaderFault::Chunk }
                 }
-                _ => self.serve(block.bytes(), Some(&block), fetch.exchange, fetch.held_bytes),
+                _ => self.serve(block.bytes(), Some(&block), fetch.call_chunks, fetch.held_bytes),
             };
             self.conclude(arrived, taken);
             return;
         }
-        if let Some(exchange) = fetch.exchange.as_mut().and_then(Arc::get_mut) {
-            for (data, item) in exchange.data.iter_mut().zip(&exchange.items) {
+        if let Some(call_chunks) = fetch.call_chunks.as_mut().and_then(Arc::get_mut) {
+            for (data, item) in call_chunks.data.iter_mut().zip(&call_chunks.items) {
                 if let Data::Block(block) = data {
                     block.take_back();
                     block.fill(item.len);
                 }
             }
         }
-        let message = self.connection.receives.message(arrived.slot, arrived.len);
+        // SAFETY: the slot is posted only after it was given back, when no code uses the message.
+        let message = unsafe { self.connection.receives.message(arrived.slot, arrived.len) };
         let record = &message.bytes()[fetch.sent_at..];
-        let taken = self.serve(record, None, fetch.exchange, fetch.held_bytes);
+        let taken = self.serve(record, None, fetch.call_chunks, fetch.held_bytes);
         drop(message);
         self.conclude(arrived, taken);
     }
@@ -275,8 +276,8 @@ impl<H: Handler> Context<'_, H> {
 impl Fetch {
     /// A placeholder without reads, which keeps the call's slot in the table.
     fn empty(&self) -> Self {
-        let (whole, exchange, regions) = (None, None, SmallVec::new());
-        Self { whole, exchange, regions, ..*self }
+        let (whole, call_chunks, regions) = (None, None, SmallVec::new());
+        Self { whole, call_chunks, regions, ..*self }
     }
 }
 

@@ -6,27 +6,31 @@
 
 use super::connection::{Connection, Ending};
 use super::fetch::Fetch;
-use super::memory::{Sends, Table};
 use super::send::Outgoing;
+use super::table::Table;
 use crate::call::ConnectionId;
-use crate::connection::{Tally, Turn};
-use crate::exchange::Exchange;
+use crate::call_chunks::CallChunks;
+use crate::connection::{Tally, TurnContext};
 use crate::handler::Handler;
 use crate::inbox::Inbox;
-use crate::limits::{RDMA_EXCHANGES_KEPT_MAX, RDMA_HOST_SHARE};
+use crate::limits::{RDMA_CALL_CHUNKS_KEPT_MAX, RDMA_HOST_SHARE};
 use crate::record::Budget;
 use crate::server::group::{Counters, Shared};
 use dafs_dat::connections::Origin;
+use dafs_dat::slots::SlotPool;
 use dafs_dat::{Adapter, ProtectionDomain};
 use rustc_hash::FxHashMap;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+/// Send slots in one slab.
+const SENDS_PER_SLAB: usize = 32;
+
 /// An adapter.
 pub(super) struct Link {
     pub(super) adapter: Box<dyn Adapter>,
     pub(super) domain: ProtectionDomain,
-    pub(super) sends: Sends,
+    pub(super) sends: SlotPool,
     pub(super) outgoing: Table<Outgoing>,
     pub(super) fetches: Table<Fetch>,
 }
@@ -34,7 +38,7 @@ pub(super) struct Link {
 impl Link {
     pub(super) fn new(mut adapter: Box<dyn Adapter>, inline_bytes: usize) -> Self {
         let domain = adapter.protection_domain();
-        let sends = Sends::new(domain, inline_bytes);
+        let sends = SlotPool::new(domain, inline_bytes, SENDS_PER_SLAB);
         Self { adapter, domain, sends, outgoing: Table::default(), fetches: Table::default() }
     }
 }
@@ -84,8 +88,8 @@ pub(super) struct Core<H: Handler> {
     pub(super) receive_slots: usize,
     /// Connections that resume when some of that memory is free again.
     pub(super) starved: VecDeque<ConnectionId>,
-    /// Cached exchanges (the chunks of one call).
-    spare: Vec<Arc<Exchange>>,
+    /// Cached call chunks.
+    spare: Vec<Arc<CallChunks>>,
     /// Scratch memory for headers.
     pub(super) scratch: Vec<u8>,
     /// Unused: only byte streams have partial records.
@@ -115,8 +119,8 @@ impl<H: Handler> Core<H> {
         &self.shared.members[self.number].counters
     }
 
-    pub(super) fn turn(&mut self) -> Turn<'_, H> {
-        Turn {
+    pub(super) fn turn(&mut self) -> TurnContext<'_, H> {
+        TurnContext {
             handler: &mut self.handler,
             inbox: &self.inbox,
             budget: &mut self.budget,
@@ -137,18 +141,18 @@ impl<H: Handler> Core<H> {
         }
     }
 
-    /// An exchange that is empty and has no other holder.
-    pub(super) fn exchange(&mut self) -> Arc<Exchange> {
+    /// Empty call chunks without another holder.
+    pub(super) fn call_chunks(&mut self) -> Arc<CallChunks> {
         self.spare.pop().unwrap_or_default()
     }
 
-    /// Takes an exchange back, if it has no other holder.
-    pub(super) fn keep(&mut self, mut exchange: Arc<Exchange>) {
-        if self.spare.len() < RDMA_EXCHANGES_KEPT_MAX
-            && let Some(own) = Arc::get_mut(&mut exchange)
+    /// Takes call chunks back, if they have no other holder.
+    pub(super) fn keep(&mut self, mut call_chunks: Arc<CallChunks>) {
+        if self.spare.len() < RDMA_CALL_CHUNKS_KEPT_MAX
+            && let Some(own) = Arc::get_mut(&mut call_chunks)
         {
             own.clear();
-            self.spare.push(exchange);
+            self.spare.push(call_chunks);
         }
     }
 }

@@ -17,10 +17,10 @@ mod ends;
 mod fetch;
 mod layout;
 mod link;
-mod memory;
 mod reactor;
 mod reply;
 mod send;
+mod table;
 mod wait;
 
 pub use reactor::RdmaReactor;

@@ -10,11 +10,11 @@ use super::connection::{Arrived, Connection, Ending};
 use super::link::{Context, Core, Link, Tag};
 use crate::call::ConnectionId;
 use crate::connection::shielded;
-use crate::handler::{BackError, Handler};
+use crate::handler::{CallbackError, Handler};
 use crate::inbox::{Command, Injector};
 use crate::limits::{
-    QUIET_STRIDE, QUIET_TURNS, RDMA_CREDITS_INITIAL, RDMA_FETCH_HURRY, STALL_HURRY,
-    STARVED_PER_TURN, TICK_MILLISECONDS,
+    QUIET_STRIDE, QUIET_TURNS, RDMA_CREDITS_INITIAL, RDMA_FETCH_SHORT_TIMEOUT,
+    STALL_TIMEOUT_DIVISOR, STARVED_PER_TURN, TICK_MILLISECONDS,
 };
 use crate::memory;
 use crate::server::group::{Shared, add};
@@ -104,7 +104,7 @@ impl<H: Handler> RdmaReactor<H> {
         self.events = events;
         if self.core.inbox.check() {
             busy = true;
-            self.obey();
+            self.run_commands();
         }
         self.feed_starved();
         if now_ns >= self.next_tick_ns {
@@ -233,7 +233,7 @@ impl<H: Handler> RdmaReactor<H> {
     }
 
     /// Executes the commands of other threads.
-    fn obey(&mut self) {
+    fn run_commands(&mut self) {
         if self.core.shared.is_stopping() && self.stop_by_ns.is_none() {
             let timeout = nanoseconds(self.core.shared.config.stop_timeout);
             self.stop_by_ns = Some(self.core.now_ns.saturating_add(timeout));
@@ -242,7 +242,7 @@ impl<H: Handler> RdmaReactor<H> {
         self.core.inbox.take(&mut commands);
         for command in commands.drain(..) {
             let about = command.connection();
-            if shielded(|| self.obey_one(command)).is_none()
+            if shielded(|| self.run_command(command)).is_none()
                 && let Some(mut context) = about.and_then(|id| self.find(id))
             {
                 context.fail(Ending::Fault);
@@ -257,12 +257,12 @@ impl<H: Handler> RdmaReactor<H> {
         self.messages = messages;
     }
 
-    fn obey_one(&mut self, command: Command) {
+    fn run_command(&mut self, command: Command) {
         match command {
-            Command::Answer { connection, xid, answer, held_bytes, exchange } => {
+            Command::Answer { connection, xid, answer, held_bytes, call_chunks } => {
                 let Some(mut context) = self.find(connection) else { return };
                 context.forget(held_bytes);
-                context.answer(xid, answer, exchange);
+                context.answer(xid, answer, call_chunks);
                 context.resume();
             }
             Command::Forget { connection, held_bytes } => {
@@ -272,9 +272,9 @@ impl<H: Handler> RdmaReactor<H> {
                 context.resume();
             }
             Command::CallBack { connection, call } => match self.find(connection) {
-                Some(mut context) => context.call_back(&call),
+                Some(mut context) => context.send_callback(&call),
                 None => {
-                    let result = Err(BackError::Disconnected);
+                    let result = Err(CallbackError::Disconnected);
                     shielded(|| self.core.handler.back_reply(connection, call.token, result));
                 }
             },
@@ -318,21 +318,23 @@ impl<H: Handler> Context<'_, H> {
         }
         self.connection.credits.tick(RDMA_CREDITS_INITIAL);
         let slots = self.connection.receives.total();
-        self.connection.receives.shrink(&mut *self.link.adapter);
+        self.connection.receives.shrink(&mut *self.link.adapter, 0);
         self.core.receive_slots -= slots - self.connection.receives.total();
         // Others wait for the memory of stalled connections. Then single pieces are not enough:
         // complete calls must arrive before a short timeout.
         let short = self.is_short();
-        let hurry = if short { STALL_HURRY } else { 1 };
+        let divisor = if short { STALL_TIMEOUT_DIVISOR } else { 1 };
         let config = &self.core.shared.config;
         let passed =
-            |since_ns: u64, time| now_ns >= since_ns.saturating_add(nanoseconds(time) / hurry);
+            |since_ns: u64, time| now_ns >= since_ns.saturating_add(nanoseconds(time) / divisor);
         let connection = &self.connection;
         let moved_ns =
             if short { connection.fetched_since_ns } else { connection.fetches_since_ns };
         let fetch_timeout = match short {
             // The cap of the short timeout, multiplied because `passed` divides it again.
-            true => config.rdma_fetch_timeout.min(RDMA_FETCH_HURRY * STALL_HURRY as u32),
+            true => config
+                .rdma_fetch_timeout
+                .min(RDMA_FETCH_SHORT_TIMEOUT * STALL_TIMEOUT_DIVISOR as u32),
             false => config.rdma_fetch_timeout,
         };
         let stalled = connection.fetches > 0 && passed(moved_ns, fetch_timeout);

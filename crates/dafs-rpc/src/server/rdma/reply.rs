@@ -10,7 +10,7 @@
 use super::connection::Ending;
 use super::layout::cut;
 use super::link::Context;
-use crate::exchange::Exchange;
+use crate::call_chunks::CallChunks;
 use crate::handler::Handler;
 use crate::memory::Block;
 use crate::reply::{Part, PieceData, Rejection, Reply};
@@ -29,7 +29,7 @@ impl<H: Handler> Context<'_, H> {
         &mut self,
         xid: u32,
         answer: Result<Reply, Rejection>,
-        exchange: Option<Arc<Exchange>>,
+        call_chunks: Option<Arc<CallChunks>>,
     ) {
         self.connection.credits.end();
         if !self.connection.is_closing() {
@@ -41,12 +41,12 @@ impl<H: Handler> Context<'_, H> {
                 }
                 Err(rejection) => Reply::refusal(&rejection.header(xid)),
             };
-            if let Err(ending) = self.send_reply(xid, reply, exchange.as_ref()) {
+            if let Err(ending) = self.send_reply(xid, reply, call_chunks.as_ref()) {
                 self.fail(ending);
             }
         }
-        if let Some(exchange) = exchange {
-            self.core.keep(exchange);
+        if let Some(call_chunks) = call_chunks {
+            self.core.keep(call_chunks);
         }
     }
 
@@ -54,20 +54,20 @@ impl<H: Handler> Context<'_, H> {
         &mut self,
         xid: u32,
         reply: Reply,
-        exchange: Option<&Arc<Exchange>>,
+        call_chunks: Option<&Arc<CallChunks>>,
     ) -> Result<(), Ending> {
         // Results of another call, from a reply cache, do not know this call's chunks.
-        let placed = exchange.is_some_and(|exchange| reply.is_for(exchange));
+        let placed = call_chunks.is_some_and(|call_chunks| reply.is_for(call_chunks));
         let mut stream_bytes = 0;
         reply.message(placed, |part| stream_bytes += part.len());
         let mut chunks = Chunks::default();
         for (number, sink) in
-            exchange.map_or(&[][..], |exchange| &exchange.sinks).iter().enumerate()
+            call_chunks.map_or(&[][..], |call_chunks| &call_chunks.sinks).iter().enumerate()
         {
             let own = reply.placed().find(|(sink, _)| placed && *sink == number);
             chunks.writes.push(filled(&sink.chunk, own.map_or(0, |(_, data)| data.len())));
         }
-        let room = exchange.and_then(|exchange| exchange.reply.as_ref());
+        let room = call_chunks.and_then(|call_chunks| call_chunks.reply.as_ref());
         chunks.reply = room.map(|chunk| filled(chunk, 0));
         let credits = self.connection.credits.granted();
         let mut header = Header { xid, credits, body: Body::Message(chunks) };
@@ -89,12 +89,12 @@ impl<H: Handler> Context<'_, H> {
                 header.body = Body::NoMessage(chunks);
             }
         }
-        let invalidate = exchange.and_then(|exchange| exchange.invalidate);
+        let invalidate = call_chunks.and_then(|call_chunks| call_chunks.invalidate);
         let out = self.begin_message()?;
-        if let Some(exchange) = exchange
+        if let Some(call_chunks) = call_chunks
             && placed
         {
-            self.write_placed(out, &reply, exchange)?;
+            self.write_placed(out, &reply, call_chunks)?;
         }
         if !inline && let Some(room) = room {
             self.write_stream(out, &reply, placed, room, stream_bytes)?;
@@ -109,9 +109,14 @@ impl<H: Handler> Context<'_, H> {
     }
 
     /// Writes the bulk data that has a write chunk.
-    fn write_placed(&mut self, out: u32, reply: &Reply, exchange: &Exchange) -> Result<(), Ending> {
+    fn write_placed(
+        &mut self,
+        out: u32,
+        reply: &Reply,
+        call_chunks: &CallChunks,
+    ) -> Result<(), Ending> {
         for (sink, data) in reply.placed() {
-            let (PieceData::Block(block), Some(sink)) = (data, exchange.sinks.get(sink)) else {
+            let (PieceData::Block(block), Some(sink)) = (data, call_chunks.sinks.get(sink)) else {
                 // The data lies there already.
                 continue;
             };

@@ -70,7 +70,7 @@ impl<H: Handler> Context<'_, H> {
         for left in (1..=missing).rev() {
             let receives = &mut self.connection.receives;
             let adapter = &mut *self.link.adapter;
-            let mut slot = receives.take();
+            let mut slot = receives.take_lowest();
             if slot.is_none() {
                 let grown =
                     receives.grow(adapter, self.link.domain, left, config.rdma_inline_bytes);
@@ -78,7 +78,7 @@ impl<H: Handler> Context<'_, H> {
                     return self.fail(error);
                 }
                 self.core.receive_slots += left;
-                slot = receives.take();
+                slot = receives.take_lowest();
             }
             let Some((slot, segment)) = slot else { return };
             let work = Tag::Receive(slot).pack();
@@ -198,7 +198,8 @@ impl<H: Handler> Context<'_, H> {
         let Some(&mut Outgoing { slot, .. }) = self.link.outgoing.get_mut(out) else {
             return Err(PostError::Region);
         };
-        let space = self.link.sends.bytes_mut(slot);
+        // SAFETY: the message has taken the slot, and is posted below.
+        let space = unsafe { self.link.sends.bytes_mut(slot) };
         let Some(space) = space.get_mut(..message.len()) else { return Err(PostError::Length) };
         space.copy_from_slice(message);
         let segments = [self.link.sends.segment(slot, message.len())];
@@ -223,8 +224,8 @@ impl<H: Handler> Context<'_, H> {
             + outgoing.copied.as_ref().map_or(0, Block::capacity)
             + outgoing.remaining as usize * RDMA_WORK_BYTES;
         outgoing.held_bytes += held_bytes;
-        // The next call may use the exchange.
-        reply.forget_exchange();
+        // The next call may use the call chunks.
+        reply.forget_call_chunks();
         outgoing.reply = Some(reply);
         self.hold(held_bytes);
     }
@@ -292,7 +293,7 @@ mod tests {
     use dafs_dat::sim::{SimFaults, SimNetwork};
 
     #[test]
-    fn what_a_connection_has_lost_is_given_back() {
+    fn slots_of_an_ended_connection_are_freed() {
         let network = SimNetwork::new(1, SimFaults::none());
         let mut link = Link::new(Box::new(network.adapter(1)), 1024);
         let [one, other] = [1, 2].map(|serial| ConnectionId::new(0, 0, serial));

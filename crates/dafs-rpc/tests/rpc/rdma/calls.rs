@@ -191,7 +191,7 @@ fn a_connection_of_no_use_yet_makes_room_for_another_and_others_do_not() {
 }
 
 #[test]
-fn whoever_makes_no_call_in_time_is_parted_with() {
+fn a_peer_without_a_call_in_time_is_disconnected() {
     for kind in KINDS {
         let mut world = World::with(kind, Config::default());
         let mut silent = world.client(Some(TOLD), 4);

@@ -86,6 +86,22 @@ fn a_long_call_is_read_from_the_client() {
     }
 }
 
+/// RFC 8166 section 4.2.1: the header and the message have one XID.
+#[test]
+fn a_long_call_with_an_xid_other_than_its_header_is_refused() {
+    for kind in KINDS {
+        let mut world = World::new(kind);
+        let mut client = world.client(Some(TOLD), 4);
+        let message = client.call_message(ECHO, &pattern(60_000));
+        client.memory.put(0, &message);
+        let mut chunks = Chunks::default();
+        chunks.reads.push(client.memory.read(0, 0, message.len()));
+        client.xid += 1;
+        client.send(Body::NoMessage(chunks), b"");
+        assert_eq!(world.message(&mut client).0.body, Body::Error(HeaderFault::Chunk), "{kind:?}");
+    }
+}
+
 #[test]
 fn a_long_call_may_have_data_apart_from_itself() {
     let mut world = World::new(Kind::Sim);

@@ -10,8 +10,8 @@ use dafs_dat::{
 use dafs_mem::{Buffer, Site};
 use dafs_rpc::server::{Config, Group, RdmaReactor};
 use dafs_rpc::{
-    AcceptStatus, BackCall, BackError, Call, ConnectionId, Handled, Handler, OwnedArgs, Reply,
-    Responder,
+    AcceptStatus, Call, CallbackError, CallbackRequest, ConnectionId, Handled, Handler, OwnedArgs,
+    Reply, Responder,
 };
 use dafs_wire::rpc::{CallHeader, OpaqueAuth, ReplyHeader, ReplyStatus};
 use dafs_wire::rpcrdma::{Body, Chunk, Chunks, Header, PrivateData, ReadSegment, Segment};
@@ -60,13 +60,13 @@ pub struct Program {
 /// Makes the results of `ECHO_APART` from arguments, wherever their data lies.
 fn echo(
     mut decoder: Decoder<'_>,
-    data: &dyn Fn(&dafs_wire::xdr::Apart) -> Vec<u8>,
+    data: &dyn Fn(&dafs_wire::xdr::MovedData) -> Vec<u8>,
 ) -> Option<Reply> {
     let mut reply = Reply::new();
     while decoder.remaining() > 0 {
         match decoder.payload(1 << 20).ok()? {
             Payload::Here(bytes) => reply.encoder().opaque(bytes),
-            Payload::Apart(apart) => reply.encoder().opaque(&data(&apart)),
+            Payload::Moved(moved) => reply.encoder().opaque(&data(&moved)),
         }
     }
     decoder.finish().ok()?;
@@ -83,7 +83,7 @@ fn bulk(reply: &mut Reply, len: usize, fill: u32) {
 impl Handler for Program {
     type Message = ();
 
-    fn takes_apart(&self, program: u32, _version: u32, procedure: u32) -> bool {
+    fn takes_moved_data(&self, program: u32, _version: u32, procedure: u32) -> bool {
         program == PROGRAM && matches!(procedure, ECHO_APART | LATER | TAKE | MIRROR_APART)
     }
 
@@ -96,7 +96,7 @@ impl Handler for Program {
             0 => Reply::new().into(),
             ECHO => Reply::from_bytes(call.args).into(),
             ECHO_APART => {
-                let data = |apart: &_| call.data(apart).unwrap().to_vec(Site::Inspect);
+                let data = |moved: &_| call.data(moved).unwrap().to_vec(Site::Inspect);
                 match echo(decoder, &data) {
                     Some(reply) => reply.into(),
                     None => AcceptStatus::GarbageArgs.into(),
@@ -105,7 +105,7 @@ impl Handler for Program {
             LATER => {
                 let (args, responder) = call.later();
                 std::thread::spawn(move || {
-                    let data = |apart: &_| args.data(apart).unwrap().to_vec(Site::Inspect);
+                    let data = |moved: &_| args.data(moved).unwrap().to_vec(Site::Inspect);
                     responder.respond(echo(args.decoder(), &data).unwrap());
                 });
                 Handled::Later
@@ -131,7 +131,7 @@ impl Handler for Program {
                 let (args, responder) = call.later();
                 self.calls_back += 1;
                 let token = self.calls_back;
-                responder.connection().call_back(BackCall {
+                responder.connection().send_callback(CallbackRequest {
                     program: 77,
                     version: 1,
                     procedure: 2,
@@ -161,7 +161,7 @@ impl Handler for Program {
                     };
                     let data = match payload {
                         Payload::Here(bytes) => bytes.to_vec(),
-                        Payload::Apart(apart) => call.data(&apart).unwrap().to_vec(Site::Inspect),
+                        Payload::Moved(moved) => call.data(&moved).unwrap().to_vec(Site::Inspect),
                     };
                     reply.encoder().u32(data.len() as u32);
                     let mut space = reply.bulk(data.len()).unwrap();
@@ -175,7 +175,7 @@ impl Handler for Program {
         }
     }
 
-    fn back_reply(&mut self, _: ConnectionId, token: u64, result: Result<&[u8], BackError>) {
+    fn back_reply(&mut self, _: ConnectionId, token: u64, result: Result<&[u8], CallbackError>) {
         let Some(at) = self.back.iter().position(|(own, _)| *own == token) else { return };
         let (_, responder) = self.back.swap_remove(at);
         let text = match result {

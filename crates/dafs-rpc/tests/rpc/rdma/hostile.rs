@@ -60,7 +60,7 @@ fn headers_that_make_no_sense_are_answered_with_errors() {
 }
 
 #[test]
-fn what_is_not_rpc_ends_its_connection_and_no_other() {
+fn a_malformed_message_ends_its_connection_only() {
     for kind in KINDS {
         let mut world = World::new(kind);
         let mut good = world.client(Some(TOLD), 8);

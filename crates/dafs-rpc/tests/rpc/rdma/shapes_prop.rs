@@ -164,7 +164,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
 
     #[test]
-    fn what_is_sent_comes_back(shapes in prop::collection::vec(shape(), 1..8)) {
+    fn the_server_echoes_every_shape(shapes in prop::collection::vec(shape(), 1..8)) {
         for kind in KINDS {
             let mut world = World::new(kind);
             let mut client = world.client(Some(TOLD), 4);

@@ -5,7 +5,7 @@ use dafs_mem::{Site, VolatileSlice};
 use dafs_rpc::client::{CallError, Memory, Options, Pending, Request, RpcClient, SendData};
 use dafs_wire::rpc::AcceptStatus;
 use dafs_wire::rpcrdma::{Body, Chunk, Chunks, HeaderFault, PrivateData};
-use dafs_wire::xdr::{Apart, Encoder, Payload};
+use dafs_wire::xdr::{Encoder, MovedData, Payload};
 
 fn pattern(len: usize) -> Vec<u8> {
     (0..len).map(|i| (i * 7 / 3) as u8).collect()
@@ -227,9 +227,9 @@ fn results_are_placed_where_the_call_wants_them() {
     world.write(segments[2], &pattern(5));
     let mut results = Vec::new();
     let mut encoder = Encoder::new(&mut results);
-    encoder.payload(Payload::Apart(Apart { index: 0, len: 99_999 }));
+    encoder.payload(Payload::Moved(MovedData { index: 0, len: 99_999 }));
     encoder.opaque(b"a short one");
-    encoder.payload(Payload::Apart(Apart { index: 2, len: 5 }));
+    encoder.payload(Payload::Moved(MovedData { index: 2, len: 5 }));
     // The server may have written the padding too.
     let lens = [99_999, 0, 8];
     let writes = segments.iter().zip(lens).map(|(&segment, len)| chunk(segment, len)).collect();
@@ -239,10 +239,10 @@ fn results_are_placed_where_the_call_wants_them() {
     let results = pending.wait().unwrap();
     let mut decoder = results.decoder();
     let first = decoder.payload(1 << 20).unwrap();
-    assert_eq!(first, Payload::Apart(Apart { index: 0, len: 99_999 }));
+    assert_eq!(first, Payload::Moved(MovedData { index: 0, len: 99_999 }));
     let second = decoder.payload(50).unwrap();
     assert_eq!(second, Payload::Here(b"a short one"));
-    assert_eq!(decoder.payload(9), Ok(Payload::Apart(Apart { index: 2, len: 5 })));
+    assert_eq!(decoder.payload(9), Ok(Payload::Moved(MovedData { index: 2, len: 5 })));
     assert_eq!(decoder.finish(), Ok(()));
     assert_eq!(memory.slice(0..100_000).unwrap().take(first), 99_999);
     let at = |at, len| memory.view().slice(at, len).unwrap().to_vec(Site::Inspect);

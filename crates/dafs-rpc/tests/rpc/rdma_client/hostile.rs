@@ -50,7 +50,7 @@ fn with(writes: &[Chunk], reply: Option<Chunk>) -> Chunks {
 }
 
 #[test]
-fn what_a_server_says_it_has_placed_is_checked() {
+fn the_client_checks_the_placements_of_a_server() {
     is_the_end(
         |world, xid, write, _| {
             let chunks = with(&[chunk(write, 1001)], None);

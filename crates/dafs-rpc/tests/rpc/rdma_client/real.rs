@@ -10,7 +10,8 @@ use dafs_rpc::client::{
 };
 use dafs_rpc::server::{Config, Group};
 use dafs_rpc::{
-    AcceptStatus, BackCall, BackError, Call, ConnectionId, Handled, Handler, Injector, Reply,
+    AcceptStatus, Call, CallbackError, CallbackRequest, ConnectionId, Handled, Handler, Injector,
+    Reply,
 };
 use dafs_wire::xdr::{Decoder, Encoder, Payload, XdrError};
 use std::collections::VecDeque;
@@ -39,7 +40,7 @@ const CLOSE: u32 = 6;
 
 #[derive(Debug, PartialEq)]
 enum Told {
-    BackReply(Result<Vec<u8>, BackError>),
+    BackReply(Result<Vec<u8>, CallbackError>),
     Disconnected,
 }
 
@@ -62,9 +63,9 @@ impl Program {
             PUT => {
                 let sum = match args.payload(usize::MAX)? {
                     Payload::Here(bytes) => sum(bytes),
-                    Payload::Apart(apart) => {
-                        let data = call.data(&apart).unwrap();
-                        sum(&data.slice(0, apart.len).unwrap().to_vec(Site::Inspect))
+                    Payload::Moved(moved) => {
+                        let data = call.data(&moved).unwrap();
+                        sum(&data.slice(0, moved.len).unwrap().to_vec(Site::Inspect))
                     }
                 };
                 reply.encoder().u64(sum);
@@ -78,7 +79,7 @@ impl Program {
                 reply.encoder().u32(7);
             }
             DROP => return Ok(Handled::Drop),
-            CALL_BACK => call.connection().call_back(BackCall {
+            CALL_BACK => call.connection().send_callback(CallbackRequest {
                 program: PROGRAM + 1,
                 version: 1,
                 procedure: 2,
@@ -96,7 +97,7 @@ impl Program {
 impl Handler for Program {
     type Message = ();
 
-    fn takes_apart(&self, _: u32, _: u32, procedure: u32) -> bool {
+    fn takes_moved_data(&self, _: u32, _: u32, procedure: u32) -> bool {
         procedure == PUT
     }
 
@@ -104,7 +105,7 @@ impl Handler for Program {
         self.serve(&call).unwrap_or_else(|_| AcceptStatus::GarbageArgs.into())
     }
 
-    fn back_reply(&mut self, _: ConnectionId, _: u64, result: Result<&[u8], BackError>) {
+    fn back_reply(&mut self, _: ConnectionId, _: u64, result: Result<&[u8], CallbackError>) {
         let _ = self.0.send(Told::BackReply(result.map(<[u8]>::to_vec)));
     }
 
@@ -331,7 +332,7 @@ fn the_server_calls_a_client_that_does_nothing() {
         // A client that accepts no callbacks refuses them.
         let client = server.connect(&port);
         client.call(procedure(CALL_BACK), &[]).unwrap();
-        let refused = BackError::NotDone(AcceptStatus::ProgramUnavailable);
+        let refused = CallbackError::NotDone(AcceptStatus::ProgramUnavailable);
         let told = loop {
             // A client without callbacks has no helper, so no other thread polls.
             port.poll(dafs_dat::Instant::now());
@@ -400,7 +401,7 @@ fn calls_end_with_the_connection_and_the_port_goes_on() {
 }
 
 #[test]
-fn nobody_listens() {
+fn a_connection_without_a_listener_fails() {
     for kind in [Kind::Iwarp, Kind::Shm] {
         let port = Port::new(kind.adapter()).unwrap();
         let address = match kind {

@@ -30,7 +30,7 @@ pub(crate) struct Tally {
     pub(crate) fetched: u32,
     pub(crate) long_calls: u32,
     pub(crate) long_replies: u32,
-    pub(crate) put_off: u32,
+    pub(crate) deferred: u32,
 }
 
 impl Tally {
@@ -44,15 +44,15 @@ impl Tally {
         self.fetched += other.fetched;
         self.long_calls += other.long_calls;
         self.long_replies += other.long_replies;
-        self.put_off += other.put_off;
+        self.deferred += other.deferred;
         self
     }
 
     /// True when every outcome has occurred often enough for a test.
     pub(crate) fn is_rich(&self) -> bool {
         let Self { connections, answered, lost, given_up, placed, .. } = *self;
-        let Self { fetched, long_calls, long_replies, put_off, .. } = *self;
-        [connections, answered, lost, given_up, placed, fetched, long_calls, long_replies, put_off]
+        let Self { fetched, long_calls, long_replies, deferred, .. } = *self;
+        [connections, answered, lost, given_up, placed, fetched, long_calls, long_replies, deferred]
             .iter()
             .all(|&count| count >= 100)
     }
@@ -239,7 +239,7 @@ impl Caller {
                     (false, false) => self.tally.long_replies += u32::from(is_long),
                 }
                 let later = [procedures::SINK_LATER, procedures::SOURCE_LATER];
-                self.tally.put_off += u32::from(later.contains(&procedure));
+                self.tally.deferred += u32::from(later.contains(&procedure));
             }
             Err(CallError::Disconnected(_)) => self.tally.lost += 1,
             Err(error) => panic!("{procedure} {number}, {len} {second}: {error:?}"),
@@ -275,11 +275,11 @@ impl Caller {
                     let payload = decoder.payload(DATA_BYTES_MAX).unwrap();
                     let found = match payload {
                         Payload::Here(found) => found.to_vec(),
-                        Payload::Apart(apart) => {
-                            assert_eq!(apart.index, item);
+                        Payload::Moved(moved) => {
+                            assert_eq!(moved.index, item);
                             self.tally.placed += 1;
                             let at = item * DATA_BYTES_MAX / 2;
-                            let place = memory.slice(at..at + apart.len).unwrap();
+                            let place = memory.slice(at..at + moved.len).unwrap();
                             place.view().to_vec(Site::Inspect)
                         }
                     };

@@ -4,7 +4,7 @@
 use super::net::Net;
 use super::program::procedures;
 use super::raw::{Message, Raw, words};
-use dafs_rpc::BackError;
+use dafs_rpc::CallbackError;
 use dafs_wire::rpc::{AcceptStatus, Direction, ReplyHeader, peek};
 use dafs_wire::rpcrdma::{Body, Chunks, Header, HeaderFault};
 use dafs_wire::xdr::{Encode, Encoder};
@@ -57,7 +57,7 @@ impl Called {
     }
 
     /// The outcomes of the callbacks, each of which completed once.
-    fn ends(&self) -> Vec<(u64, Result<Vec<u8>, BackError>)> {
+    fn ends(&self) -> Vec<(u64, Result<Vec<u8>, CallbackError>)> {
         let ends = self.net.program.account().back.clone();
         let mut tokens: Vec<_> = ends.iter().map(|(token, _)| *token).collect();
         tokens.sort_unstable();
@@ -122,7 +122,7 @@ fn a_client_that_never_answers_is_not_waited_for() {
     called.settle();
     let ends = called.ends();
     assert_eq!(ends.len(), 10);
-    assert!(ends.iter().all(|(_, result)| *result == Err(BackError::TimedOut)), "{ends:?}");
+    assert!(ends.iter().all(|(_, result)| *result == Err(CallbackError::TimedOut)), "{ends:?}");
     // A late answer does not count, but shows that the client takes callbacks again.
     let xid = called.calls.remove(0).header.xid;
     called.answer(xid, 1);
@@ -138,7 +138,7 @@ fn a_client_that_never_answers_is_not_waited_for() {
 fn calls_without_end_are_refused() {
     let mut called = Called::new();
     called.ask(2000);
-    let too_many = Err(BackError::TooMany);
+    let too_many = Err(CallbackError::TooMany);
     let refused = called.ends().iter().filter(|(_, result)| *result == too_many).count();
     assert!((1500..2000).contains(&refused), "{refused}");
     called.leave();
@@ -165,7 +165,7 @@ fn answers_that_are_none_end_their_call() {
         }
         called.settle();
         let ends = called.ends();
-        assert_eq!(ends, [(1, Err(BackError::Malformed))], "{case}");
+        assert_eq!(ends, [(1, Err(CallbackError::Malformed))], "{case}");
         if called.raw.is_up() {
             called.ask(1);
         }
@@ -181,6 +181,6 @@ fn calls_back_end_with_their_connection() {
     called.settle();
     let ends = called.ends();
     assert_eq!(ends.len(), 5);
-    assert!(ends.iter().all(|(_, result)| *result == Err(BackError::Disconnected)));
+    assert!(ends.iter().all(|(_, result)| *result == Err(CallbackError::Disconnected)));
     called.leave();
 }

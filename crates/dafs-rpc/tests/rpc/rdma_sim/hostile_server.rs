@@ -225,7 +225,7 @@ fn data_that_is_not_what_the_results_say_is_found_out() {
         pair.answer(xid, 8, chunks, &success(xid, &words(&[said])));
         let results = pending.wait().unwrap();
         let read = results.decoder().payload(5000);
-        let expected = [XdrError::ApartLength { len: said as usize, moved: placed as usize }];
+        let expected = [XdrError::MovedLength { len: said as usize, moved: placed as usize }];
         match read {
             Err(XdrError::Truncated { .. }) => assert_eq!(placed, 0),
             Err(error) => assert_eq!([error], expected),
@@ -319,7 +319,7 @@ fn refusals_reach_their_calls() {
 }
 
 #[test]
-fn what_is_no_reply_ends_the_connection() {
+fn a_message_that_is_no_reply_ends_the_connection() {
     let read = |memory: &Memory| -> ReadSegment { memory.read(40, 0, 100) };
     for case in 0..8 {
         let mut pair = Pair::new();

@@ -5,8 +5,8 @@
 
 use dafs_mem::Site;
 use dafs_rpc::{
-    AcceptStatus, BackCall, BackError, Call, ConnectionId, Handled, Handler, OwnedArgs, Rejection,
-    Reply, Responder,
+    AcceptStatus, Call, CallbackError, CallbackRequest, ConnectionId, Handled, Handler, OwnedArgs,
+    Rejection, Reply, Responder,
 };
 use dafs_wire::xdr::{Decoder, Payload};
 use std::collections::HashMap;
@@ -52,7 +52,7 @@ pub(crate) struct Account {
     /// Connections whose end the handler has learned.
     pub(crate) ended: Vec<ConnectionId>,
     /// The outcomes of callbacks, by their numbers.
-    pub(crate) back: Vec<(u64, Result<Vec<u8>, BackError>)>,
+    pub(crate) back: Vec<(u64, Result<Vec<u8>, CallbackError>)>,
     /// Deferred calls, until [`Program::release`].
     pub(crate) held: Vec<(u32, OwnedArgs, Responder)>,
 }
@@ -78,7 +78,7 @@ impl Program {
         let (procedure, args, responder) = self.account().held.remove(at);
         let result = match procedure {
             procedures::SINK_LATER => self.sink(args.decoder(), args.reply(), |payload| {
-                sum_of(payload, |apart| args.data(apart).map(|view| view.to_vec(Site::Inspect)))
+                sum_of(payload, |moved| args.data(moved).map(|view| view.to_vec(Site::Inspect)))
             }),
             _ => self.source(args.decoder(), args.reply(), 1),
         };
@@ -147,11 +147,11 @@ pub(crate) fn sum(data: &[u8]) -> u32 {
 
 fn sum_of(
     payload: Payload<'_>,
-    apart: impl FnOnce(&dafs_wire::xdr::Apart) -> Option<Vec<u8>>,
+    moved: impl FnOnce(&dafs_wire::xdr::MovedData) -> Option<Vec<u8>>,
 ) -> u32 {
     match payload {
         Payload::Here(data) => sum(data),
-        Payload::Apart(which) => sum(&apart(&which).expect("data that was announced")),
+        Payload::Moved(which) => sum(&moved(&which).expect("data that was announced")),
     }
 }
 
@@ -166,7 +166,7 @@ impl Handler for Program {
             procedures::NULL => Ok(call.reply()),
             procedures::SINK | procedures::SINK_APART => {
                 self.sink(call.decoder(), call.reply(), |payload| {
-                    sum_of(payload, |apart| call.data(apart).map(|view| view.to_vec(Site::Inspect)))
+                    sum_of(payload, |moved| call.data(moved).map(|view| view.to_vec(Site::Inspect)))
                 })
             }
             procedures::SOURCE => self.source(call.decoder(), call.reply(), 1),
@@ -198,8 +198,8 @@ impl Handler for Program {
                 };
                 let (program, version, procedure) = (PROGRAM + 1, 1, 1);
                 let (auth_sys, args, token) = (None, call.args.to_vec(), number.into());
-                let back = BackCall { program, version, procedure, auth_sys, args, token };
-                call.connection().call_back(back);
+                let back = CallbackRequest { program, version, procedure, auth_sys, args, token };
+                call.connection().send_callback(back);
                 Ok(call.reply())
             }
             _ => return AcceptStatus::ProcedureUnavailable.into(),
@@ -207,11 +207,11 @@ impl Handler for Program {
         result.map_or_else(|_| AcceptStatus::GarbageArgs.into(), Handled::Reply)
     }
 
-    fn takes_apart(&self, program: u32, _: u32, procedure: u32) -> bool {
+    fn takes_moved_data(&self, program: u32, _: u32, procedure: u32) -> bool {
         program == PROGRAM && [procedures::SINK_APART, procedures::SINK_LATER].contains(&procedure)
     }
 
-    fn back_reply(&mut self, _: ConnectionId, token: u64, result: Result<&[u8], BackError>) {
+    fn back_reply(&mut self, _: ConnectionId, token: u64, result: Result<&[u8], CallbackError>) {
         self.account().back.push((token, result.map(<[u8]>::to_vec)));
     }
 

@@ -3,7 +3,7 @@
 use super::common::{Event, PROGRAM, Raw, Server, call, options, procedure, procedures, record};
 use dafs_rpc::client::{BackRequest, RpcClient};
 use dafs_rpc::server::Config;
-use dafs_rpc::{AcceptStatus, BackError, Rejection, Reply};
+use dafs_rpc::{AcceptStatus, CallbackError, Rejection, Reply};
 use dafs_wire::rpc::{AuthFlavor, CallHeader};
 use dafs_wire::xdr::Decoder;
 use std::sync::mpsc::channel;
@@ -34,7 +34,7 @@ fn a_client_that_waits_for_nothing_answers_too() {
         assert_eq!(server.event(), Event::BackReply(token, Ok(args.to_vec())));
     }
     let token = ask(&client, &[]);
-    let failed = Err(BackError::NotDone(AcceptStatus::SystemError));
+    let failed = Err(CallbackError::NotDone(AcceptStatus::SystemError));
     assert_eq!(server.event(), Event::BackReply(token, failed));
     drop(client);
     assert_eq!(server.event(), Event::Disconnected);
@@ -77,7 +77,7 @@ fn a_client_without_handler_refuses() {
     let client = server.connect();
     let token = ask(&client, b"args");
     client.call(procedure(procedures::NULL), &[]).unwrap();
-    let refused = Err(BackError::NotDone(AcceptStatus::ProgramUnavailable));
+    let refused = Err(CallbackError::NotDone(AcceptStatus::ProgramUnavailable));
     assert_eq!(server.event(), Event::BackReply(token, refused));
 }
 
@@ -95,7 +95,7 @@ fn the_call_back_is_a_proper_call() {
     assert_eq!(decoder.rest(), b"args");
     // Denied: AUTH_ERROR, AUTH_TOOWEAK.
     raw.send(&record(&[header.xid, 1, 1, 1, 5], &[]));
-    let Event::BackReply(77, Err(BackError::Denied(_))) = server.event() else { panic!() };
+    let Event::BackReply(77, Err(CallbackError::Denied(_))) = server.event() else { panic!() };
     // The same answer again has no callback.
     raw.send(&record(&[header.xid, 1, 0, 0, 0, 0], &[]));
     server.wait_for(|statistics| statistics.unasked == 1);
@@ -104,7 +104,7 @@ fn the_call_back_is_a_proper_call() {
     let back = raw.record().unwrap();
     let xid = Decoder::new(&back).u32().unwrap();
     raw.send(&record(&[xid, 1, 9], &[]));
-    assert_eq!(server.event(), Event::BackReply(78, Err(BackError::Malformed)));
+    assert_eq!(server.event(), Event::BackReply(78, Err(CallbackError::Malformed)));
 }
 
 #[test]
@@ -116,10 +116,10 @@ fn peers_that_never_answer_are_not_waited_for() {
     for xid in 1..=3 {
         raw.send(&call(xid, procedures::CALL_BACK, &[]));
     }
-    assert_eq!(server.event(), Event::BackReply(3, Err(BackError::TooMany)));
+    assert_eq!(server.event(), Event::BackReply(3, Err(CallbackError::TooMany)));
     let mut late = [server.event(), server.event()];
     late.sort_by_key(|event| matches!(event, Event::BackReply(2, _)));
-    let timed_out = |token| Event::BackReply(token, Err(BackError::TimedOut));
+    let timed_out = |token| Event::BackReply(token, Err(CallbackError::TimedOut));
     assert_eq!(late, [timed_out(1), timed_out(2)]);
     raw.send(&call(4, procedures::CALL_BACK, &[]));
     while raw.reply_or_call() != Some(4) {}

@@ -3,8 +3,8 @@
 use dafs_rpc::client::{BackHandler, Identity, Options, Procedure, RpcClient};
 use dafs_rpc::server::{Config, Group};
 use dafs_rpc::{
-    AcceptStatus, BackCall, BackError, Call, ConnectionId, Credential, Handled, Handler, Injector,
-    OwnedArgs, Reply, Responder,
+    AcceptStatus, Call, CallbackError, CallbackRequest, ConnectionId, Credential, Handled, Handler,
+    Injector, OwnedArgs, Reply, Responder,
 };
 use dafs_wire::rpc::{FragmentMark, ReplyHeader};
 use dafs_wire::xdr::Decoder;
@@ -52,7 +52,7 @@ pub(crate) mod procedures {
 /// A report of a handler to the test.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Event {
-    BackReply(u64, Result<Vec<u8>, BackError>),
+    BackReply(u64, Result<Vec<u8>, CallbackError>),
     Disconnected,
 }
 
@@ -114,8 +114,8 @@ impl Handler for Tester {
                 let program = PROGRAM + 1;
                 let (version, procedure, auth_sys) = (1, 2, Some(vec![0; 20]));
                 let token = u64::from(call.xid);
-                let back = BackCall { program, version, procedure, auth_sys, args, token };
-                call.connection().call_back(back);
+                let back = CallbackRequest { program, version, procedure, auth_sys, args, token };
+                call.connection().send_callback(back);
                 reply.encoder().u64(token);
             }
             procedures::WHO => match call.credential {
@@ -134,7 +134,7 @@ impl Handler for Tester {
         reply.into()
     }
 
-    fn back_reply(&mut self, _: ConnectionId, token: u64, result: Result<&[u8], BackError>) {
+    fn back_reply(&mut self, _: ConnectionId, token: u64, result: Result<&[u8], CallbackError>) {
         // Through a message, as a handler would that must notify another thread.
         self.told.push_back(token);
         self.injector.send(token);

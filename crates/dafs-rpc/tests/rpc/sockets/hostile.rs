@@ -43,7 +43,7 @@ fn wrong_versions_and_credentials_get_their_answers() {
 }
 
 #[test]
-fn what_is_no_rpc_ends_its_connection_only() {
+fn a_malformed_record_ends_its_connection_only() {
     let server = Server::start(1, Config::default());
     let truncated = record(&call_words(1, 0)[..9], &[]);
     let too_long = FragmentMark { len: 0x7fff_ffff, last: true }.to_bytes().to_vec();
@@ -287,7 +287,7 @@ fn connections_are_bounded_and_those_of_no_use_yet_make_room() {
 }
 
 #[test]
-fn whoever_makes_no_call_in_time_is_parted_with() {
+fn a_peer_without_a_call_in_time_is_disconnected() {
     let config = Config { first_call_timeout: Duration::from_millis(100), ..Config::default() };
     let server = Server::start(1, config);
     assert!(Raw::connect(&server).is_closed());

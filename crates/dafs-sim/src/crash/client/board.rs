@@ -284,7 +284,7 @@ impl Client {
     }
 
     /// Handles recalls from the server, and takes the next step with the open board.
-    pub(super) fn mind_board(&mut self, shared: &mut Shared) -> Result<(), String> {
+    pub(super) fn handle_recalls(&mut self, shared: &mut Shared) -> Result<(), String> {
         while let Some(event) = self.session.as_mut().and_then(|session| session.take_back_event())
         {
             shared.common.note(|| format!("c{} hears {event:?}", self.number));

@@ -265,7 +265,7 @@ impl Client {
             }
         }
         // Recalls first: a recalled delegation must not be used.
-        self.mind_board(shared)?;
+        self.handle_recalls(shared)?;
         while let Some(due) = self.retries.iter().position(|(at, _)| *at <= now) {
             let (_, job) = self.retries.swap_remove(due);
             self.submit(shared, job)?;
@@ -279,7 +279,7 @@ impl Client {
             self.next_action = now + Duration::from_micros(10 * steps);
             self.issue(shared)?;
         }
-        self.mind_board(shared)?;
+        self.handle_recalls(shared)?;
         if !self.has_work()
             && let Some(session) = &mut self.session
         {

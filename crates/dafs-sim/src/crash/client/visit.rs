@@ -3,7 +3,7 @@
 use super::Client;
 use super::job::Job;
 use crate::crash::model::log::Log;
-use crate::crash::model::vault::{Ask, Content, Holder, Told, VAULT_BYTES, VaultKind};
+use crate::crash::model::vault::{Answer, Ask, Content, Holder, VAULT_BYTES, VaultKind};
 use crate::crash::{Danger, Shared};
 use crate::pattern::WriteId;
 use dafs_client::core::{Done, ReadCall, Refused, ReplyMessage, WriteCall};
@@ -168,27 +168,27 @@ impl Client {
         piece: Option<usize>,
         done: &Done,
     ) -> Result<(), String> {
-        let told = match done {
+        let answer = match done {
             Done::Read { bytes, .. } => {
                 let piece = piece.and_then(|piece| self.piece(piece, *bytes as usize));
                 let data = piece.ok_or("more was read than there is memory for")?;
-                Told::Content(content(&data.view().to_vec(Site::Inspect))?)
+                Answer::Content(content(&data.view().to_vec(Site::Inspect))?)
             }
-            Done::Written { bytes, .. } if *bytes as usize == VAULT_BYTES => Told::Ok,
+            Done::Written { bytes, .. } if *bytes as usize == VAULT_BYTES => Answer::Ok,
             Done::Written { bytes, .. } => return Err(format!("{bytes} bytes were written")),
-            Done::Answered(message) => told(ask, message.status())?,
-            Done::Refused { status, .. } => told(ask, *status)?,
+            Done::Answered(message) => answer(ask, message.status())?,
+            Done::Refused { status, .. } => answer(ask, *status)?,
             Done::Lost(_) | Done::InDoubt(_) => return Err("a step has no end".to_owned()),
         };
-        shared.common.counts.succeeded += u64::from(told != Told::Gone);
-        shared.common.note(|| format!("c{} is told {told:?}", self.number));
-        shared.lock_counts.count(ask, told);
+        shared.common.counts.succeeded += u64::from(answer != Answer::Gone);
+        shared.common.note(|| format!("c{} is told {answer:?}", self.number));
+        shared.lock_counts.count(ask, answer);
         let vault = &mut shared.vaults[visit.vault];
         let kind = vault.kind;
-        vault.answered(number.unwrap_or_default(), told, &shared.leases)?;
-        let next = match self.next_step(shared, kind, visit, (ask, told)) {
+        vault.answered(number.unwrap_or_default(), answer, &shared.leases)?;
+        let next = match self.next_step(shared, kind, visit, (ask, answer)) {
             Some(ask @ (Ask::Lock | Ask::LockWait))
-                if matches!(told, Told::Denied | Told::NothingBroken) =>
+                if matches!(answer, Answer::Denied | Answer::NothingBroken) =>
             {
                 let visit = Visit { steps: visit.steps + 1, ..visit };
                 self.again(shared.common.now, Job::Guarded { visit, ask, number: None });
@@ -211,18 +211,18 @@ impl Client {
         shared: &mut Shared,
         kind: VaultKind,
         visit: Visit,
-        last: (Ask, Told),
+        last: (Ask, Answer),
     ) -> Option<Ask> {
         let over = visit.steps >= STEPS_MAX;
         let draw = self.rng.below(100);
         let lock = if self.plan.waits { Ask::LockWait } else { Ask::Lock };
         Some(match last {
             (Ask::Close, _) => return None,
-            (_, Told::Gone) if last.0 != Ask::Peek => Ask::Close,
+            (_, Answer::Gone) if last.0 != Ask::Peek => Ask::Close,
             (Ask::Test | Ask::Peek, _) => lock,
-            (Ask::Lock | Ask::LockWait, Told::Broken) if draw < 80 && !over => Ask::Repair,
-            (_, Told::Denied | Told::NothingBroken | Told::Broken) => {
-                if draw < 90 && !over && last.1 != Told::Broken { lock } else { Ask::Close }
+            (Ask::Lock | Ask::LockWait, Answer::Broken) if draw < 80 && !over => Ask::Repair,
+            (_, Answer::Denied | Answer::NothingBroken | Answer::Broken) => {
+                if draw < 90 && !over && last.1 != Answer::Broken { lock } else { Ask::Close }
             }
             (Ask::Unlock | Ask::Abort, _) if draw < 20 && !over => lock,
             (Ask::Unlock | Ask::Abort, _) => Ask::Close,
@@ -250,15 +250,17 @@ pub(crate) fn content(bytes: &[u8]) -> Result<Content, String> {
     }
 }
 
-fn told(ask: Ask, status: Status) -> Result<Told, String> {
+fn answer(ask: Ask, status: Status) -> Result<Answer, String> {
     let locks = matches!(ask, Ask::Lock | Ask::LockWait | Ask::Repair | Ask::Test);
     Ok(match status {
-        Status::Ok => Told::Ok,
-        Status::Denied if locks => Told::Denied,
-        Status::LockBroken if locks => Told::Broken,
-        Status::Inval if ask == Ask::Repair => Told::NothingBroken,
-        Status::Inval if ask == Ask::Abort => Told::Gone,
-        Status::StaleStateId | Status::BadStateId | Status::Expired | Status::Locked => Told::Gone,
+        Status::Ok => Answer::Ok,
+        Status::Denied if locks => Answer::Denied,
+        Status::LockBroken if locks => Answer::Broken,
+        Status::Inval if ask == Ask::Repair => Answer::NothingBroken,
+        Status::Inval if ask == Ask::Abort => Answer::Gone,
+        Status::StaleStateId | Status::BadStateId | Status::Expired | Status::Locked => {
+            Answer::Gone
+        }
         status => return Err(format!("refused with {status}")),
     })
 }

@@ -146,7 +146,7 @@ mod tests {
     const SECOND: Content = Some(WriteId(2));
 
     #[test]
-    fn what_was_answered_is_read_until_it_is_replaced() {
+    fn an_answered_write_is_read_until_it_is_replaced() {
         let mut board = Board::default();
         board.sent(WriteId(1), ONE, 1);
         board.read((2, 3), None, |_| false).unwrap();
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_is_there_for_all_or_told_to_be_lost() {
+    fn a_kept_write_is_seen_by_all_or_reported_lost() {
         let mut board = Board::default();
         board.kept(WriteId(1), ONE, 1);
         assert!(board.read((2, 3), None, |_| false).is_err());

@@ -78,8 +78,8 @@ impl Log {
                 return Err(format!("{write:?} is in the log at {first} and at {at}"));
             }
             match fate {
-                Fate::At(told) if told != at as u64 => {
-                    return Err(format!("{write:?} is at {at}, and {told} was told"));
+                Fate::At(answer) if answer != at as u64 => {
+                    return Err(format!("{write:?} is at {at}, and {answer} was told"));
                 }
                 Fate::Refused => return Err(format!("{write:?} is at {at} and was refused")),
                 _ => {}

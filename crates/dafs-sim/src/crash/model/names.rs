@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_answered_must_be_so() {
+    fn an_answered_change_must_have_happened() {
         let mut names = Names::default();
         let object = names.new_object();
         let make = Change::MakeDirectory { at: A, object };

@@ -88,10 +88,10 @@ impl Slots {
     }
 
     /// A commit was answered with a verifier; `covered` are the writes since before it.
-    pub(crate) fn committed(&mut self, covered: &[(usize, WriteId, Verifier)], told: Verifier) {
+    pub(crate) fn committed(&mut self, covered: &[(usize, WriteId, Verifier)], answer: Verifier) {
         for (slot, write, verifier) in covered {
             let slot = &mut self.slots[*slot];
-            if *verifier != told {
+            if *verifier != answer {
                 continue;
             }
             if let Some(at) = slot.later.iter().position(|later| later == write) {

@@ -67,7 +67,7 @@ pub(crate) enum Ask {
 
 /// The answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Told {
+pub(crate) enum Answer {
     Ok,
     Content(Content),
     Denied,
@@ -102,7 +102,7 @@ struct State {
     /// The content after a rollback. `None` if the holder's writes are not rolled back.
     base: Option<Content>,
     /// Unanswered requests that have taken effect, and their answers.
-    done: Vec<(u64, Told)>,
+    done: Vec<(u64, Answer)>,
 }
 
 #[derive(Debug)]
@@ -135,13 +135,13 @@ pub(crate) struct Vault {
 }
 
 impl State {
-    fn told(&self, number: u64) -> Option<Told> {
-        self.done.iter().find(|(done, _)| *done == number).map(|(_, told)| *told)
+    fn answer(&self, number: u64) -> Option<Answer> {
+        self.done.iter().find(|(done, _)| *done == number).map(|(_, answer)| *answer)
     }
 
-    fn with(&self, number: u64, told: Told) -> Self {
+    fn with(&self, number: u64, answer: Answer) -> Self {
         let mut state = self.without(number);
-        state.done.push((number, told));
+        state.done.push((number, answer));
         state.done.sort_unstable();
         state
     }
@@ -195,14 +195,14 @@ impl Vault {
     pub(crate) fn answered(
         &mut self,
         number: u64,
-        told: Told,
+        answer: Answer,
         leases: &dyn Leases,
     ) -> Result<(), String> {
         self.close(leases);
         let before = std::mem::take(&mut self.states);
         let place = self.pending.iter().position(|pending| pending.number == number);
         let pending = place.map(|place| self.pending.remove(place));
-        let fits = before.iter().filter(|state| state.told(number) == Some(told));
+        let fits = before.iter().filter(|state| state.answer(number) == Some(answer));
         self.states = fits
             .map(|state| {
                 let mut state = state.without(number);
@@ -216,7 +216,7 @@ impl Vault {
             .collect();
         match self.states.is_empty() {
             true => Err(format!(
-                "{:?} vault: {pending:?} cannot be told {told:?}; possible was {before:#?}",
+                "{:?} vault: {pending:?} cannot be told {answer:?}; possible was {before:#?}",
                 self.kind
             )),
             false => Ok(()),
@@ -225,7 +225,7 @@ impl Vault {
 
     /// Handles an answer that the request was not done and may be retried.
     pub(crate) fn put_off(&mut self, number: u64) -> Result<(), String> {
-        self.states.retain(|state| state.told(number).is_none());
+        self.states.retain(|state| state.answer(number).is_none());
         match self.states.is_empty() {
             true => Err(format!("{:?} vault: it was done and is put off", self.kind)),
             false => Ok(()),
@@ -249,7 +249,7 @@ impl Vault {
                 open.push(kept);
             }
             for Pending { number, holder, ask, .. } in &self.pending {
-                if state.told(*number).is_none() {
+                if state.answer(*number).is_none() {
                     continue;
                 }
                 // The answer is lost with the server: the request may be retried.
@@ -367,7 +367,7 @@ impl Vault {
         for pending in &self.pending {
             let Pending { number, holder, ask, outlived } = *pending;
             let lapsed = leases.may_have_lapsed(holder);
-            let done = state.told(number).is_some();
+            let done = state.answer(number).is_some();
             // A server that has forgotten a session runs its retried requests again.
             if done && lapsed {
                 all.push(state.without(number));
@@ -375,13 +375,13 @@ impl Vault {
             let harmless = matches!(ask, Ask::Read | Ask::Write(_) | Ask::Test | Ask::Peek);
             if !done || harmless {
                 let effects = self.effects(state, holder, ask, lapsed);
-                all.extend(effects.into_iter().map(|(state, told)| state.with(number, told)));
+                all.extend(effects.into_iter().map(|(state, answer)| state.with(number, answer)));
                 // The release took effect before the server's end, unknown to this client. Another
                 // client then took the lock and released it, also unknown to it, and was faster to
                 // reclaim it.
                 let gives_up = matches!(ask, Ask::Unlock | Ask::Close | Ask::Abort);
                 if gives_up && outlived && state.is_of_another(holder) {
-                    all.push(state.with(number, Told::Gone));
+                    all.push(state.with(number, Answer::Gone));
                 }
             }
         }
@@ -389,65 +389,73 @@ impl Vault {
     }
 
     /// The possible effects of a request in a state.
-    fn effects(&self, state: &State, holder: Holder, ask: Ask, lapsed: bool) -> Vec<(State, Told)> {
-        let same = |told| (state.clone(), told);
+    fn effects(
+        &self,
+        state: &State,
+        holder: Holder,
+        ask: Ask,
+        lapsed: bool,
+    ) -> Vec<(State, Answer)> {
+        let same = |answer| (state.clone(), answer);
         let mine = state.hold == Hold::Held(holder);
         let mut all = Vec::new();
         match ask {
             Ask::Lock | Ask::LockWait => all.push(match state.hold {
                 Hold::Free => {
                     let base = self.kind.recovers().then_some(state.content);
-                    (State { base, ..state.holding(Hold::Held(holder)) }, Told::Ok)
+                    (State { base, ..state.holding(Hold::Held(holder)) }, Answer::Ok)
                 }
-                Hold::Held(other) if other != holder => same(Told::Denied),
+                Hold::Held(other) if other != holder => same(Answer::Denied),
                 Hold::Breakable(other) if other != holder => {
-                    (state.holding(Hold::Broken), Told::Broken)
+                    (state.holding(Hold::Broken), Answer::Broken)
                 }
-                Hold::Held(_) | Hold::Breakable(_) => (state.holding(Hold::Held(holder)), Told::Ok),
-                Hold::Broken => same(Told::Broken),
+                Hold::Held(_) | Hold::Breakable(_) => {
+                    (state.holding(Hold::Held(holder)), Answer::Ok)
+                }
+                Hold::Broken => same(Answer::Broken),
                 Hold::Undoing => return all,
             }),
             Ask::Repair => all.push(match state.hold {
                 // A repair rolls back first; its own writes are not rolled back.
-                Hold::Broken => (state.rolled_back(Hold::Held(holder)), Told::Ok),
-                _ => same(Told::NothingBroken),
+                Hold::Broken => (state.rolled_back(Hold::Held(holder)), Answer::Ok),
+                _ => same(Answer::NothingBroken),
             }),
             Ask::Test => all.push(match state.hold {
-                Hold::Free | Hold::Undoing => same(Told::Ok),
-                Hold::Held(_) | Hold::Breakable(_) => same(Told::Denied),
-                Hold::Broken => same(Told::Broken),
+                Hold::Free | Hold::Undoing => same(Answer::Ok),
+                Hold::Held(_) | Hold::Breakable(_) => same(Answer::Denied),
+                Hold::Broken => same(Answer::Broken),
             }),
             Ask::Peek => all.push(match state.hold {
-                Hold::Broken => same(Told::Gone),
-                _ => same(Told::Content(state.content)),
+                Hold::Broken => same(Answer::Gone),
+                _ => same(Answer::Content(state.content)),
             }),
-            Ask::Read if mine => all.push(same(Told::Content(state.content))),
+            Ask::Read if mine => all.push(same(Answer::Content(state.content))),
             Ask::Write(write) if mine => {
                 let written = State { content: Some(write), ..state.clone() };
-                all.push((State { stable: Some(write), ..written.clone() }, Told::Ok));
-                all.push((written, Told::Ok));
+                all.push((State { stable: Some(write), ..written.clone() }, Answer::Ok));
+                all.push((written, Answer::Ok));
             }
-            Ask::Unlock | Ask::Close if mine => all.push((state.given_up(), Told::Ok)),
-            Ask::Abort if mine && state.base.is_none() => all.push(same(Told::Gone)),
-            Ask::Abort if mine => all.push((state.rolled_back(Hold::Free), Told::Ok)),
+            Ask::Unlock | Ask::Close if mine => all.push((state.given_up(), Answer::Ok)),
+            Ask::Abort if mine && state.base.is_none() => all.push(same(Answer::Gone)),
+            Ask::Abort if mine => all.push((state.rolled_back(Hold::Free), Answer::Ok)),
             Ask::Unlock | Ask::Close => match state.hold {
                 Hold::Breakable(other) if other == holder => {
-                    all.push((state.given_up(), Told::Ok));
+                    all.push((state.given_up(), Answer::Ok));
                     if ask == Ask::Close {
-                        all.push(same(Told::Ok));
+                        all.push(same(Answer::Ok));
                     }
                 }
-                _ => all.push(same(Told::Ok)),
+                _ => all.push(same(Answer::Ok)),
             },
             Ask::Read | Ask::Write(_) | Ask::Abort => {}
         }
         // A repair does not queue: queued requests cannot be granted before it.
         let waits = matches!(ask, Ask::Lock | Ask::LockWait) && state.hold != Hold::Broken;
         if waits && !mine && self.queued {
-            all.push(same(Told::Denied));
+            all.push(same(Answer::Denied));
         }
         if lapsed && !mine && !matches!(ask, Ask::Test | Ask::Peek) {
-            all.push(same(Told::Gone));
+            all.push(same(Answer::Gone));
         }
         all
     }
@@ -479,15 +487,15 @@ mod tests {
         for (ends, may_be_gone) in [(false, false), (true, true)] {
             let mut vault = Vault::new(VaultKind::Both);
             let lock = vault.asked(ONE, Ask::Lock, &Kept);
-            vault.answered(lock, Told::Ok, &Kept).unwrap();
+            vault.answered(lock, Answer::Ok, &Kept).unwrap();
             let unlock = vault.asked(ONE, Ask::Unlock, &Kept);
             let lock = vault.asked(TWO, Ask::Lock, &Kept);
-            vault.answered(lock, Told::Ok, &Kept).unwrap();
+            vault.answered(lock, Answer::Ok, &Kept).unwrap();
             vault.asked(TWO, Ask::Abort, &Kept);
             if ends {
                 vault.server_ended(false, &Kept);
             }
-            assert_eq!(vault.answered(unlock, Told::Gone, &Kept).is_ok(), may_be_gone);
+            assert_eq!(vault.answered(unlock, Answer::Gone, &Kept).is_ok(), may_be_gone);
         }
     }
 }

@@ -34,7 +34,7 @@ fn a_layout_is_asked_for_and_told() {
 }
 
 #[test]
-fn what_was_written_by_a_layout_is_committed() {
+fn a_layout_commit_has_its_golden_bytes() {
     for order in ORDERS {
         let mut layout = Layout::request(order, 162, 40 + 88);
         layout.handle(40, FILE).raw(104, b"state-id").u32(112, 3).u32(116, 1).u64(120, 1 << 40);

@@ -31,7 +31,7 @@ fn words_behind_the_third_are_unknown_attributes() {
 }
 
 #[test]
-fn what_a_client_sets() {
+fn attributes_that_a_client_sets() {
     // size, mode, owner, owner_group, time_access_set, time_modify_set, mode_set_masked.
     let wire = bytes(
         r#"00000003 00000010 00410032 00000400 00000038
@@ -101,7 +101,7 @@ fn lists_of_entries() {
 }
 
 #[test]
-fn what_cannot_be_set_is_named() {
+fn an_attribute_that_cannot_be_set_is_named() {
     let only = |attr: Attr| Fattr { mask: Bitmap::EMPTY.with(attr as u32), values: &[] };
     let refuse = |fattr: &Fattr<'_>, supported| {
         SetAttributes::decode(fattr, supported).map(|_| ()).unwrap_err()
@@ -121,7 +121,7 @@ fn what_cannot_be_set_is_named() {
 }
 
 #[test]
-fn what_a_client_reads() {
+fn attributes_that_a_client_reads() {
     // type, change, size, fsid, fileid, mode, numlinks, owner, rawdev, time_modify.
     let wire = bytes(
         r#"00000002 0010011a 0020021a 00000050

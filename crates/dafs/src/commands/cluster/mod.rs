@@ -183,11 +183,11 @@ fn show(node: &NodeReport, json: bool) -> Result<(), Failure> {
         remarks = format!(", {files} files moved, {bytes}");
     }
     if node.files_to_mend > 0 {
-        remarks.push_str(&format!("; copies to be mended: {}", node.files_to_mend));
+        remarks.push_str(&format!("; copies to repair: {}", node.files_to_mend));
     }
     if node.indirect_bytes > 0 {
         let bytes = BinaryBytes(node.indirect_bytes);
-        remarks.push_str(&format!("; clients asked here for {bytes} that lie elsewhere"));
+        remarks.push_str(&format!("; clients used this node for {bytes} of other nodes"));
     }
     if !node.trouble.is_empty() {
         remarks = format!("{remarks}: {}", node.trouble);

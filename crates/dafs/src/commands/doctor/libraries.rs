@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_matters_only_with_a_device() {
+    fn a_missing_library_matters_only_with_a_device() {
         let fake = Fake::new();
         assert!(levels(&fake).iter().all(|(level, _)| *level == Level::Note));
         fake.file("sys/class/infiniband/siw0/node_type", "4: RNIC");

@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_in_order_has_a_remedy() {
+    fn each_problem_has_a_remedy() {
         let fake = Fake::new();
         fake.file("sys/class/infiniband/siw0/node_type", "4: RNIC");
         fake.file("sys/class/infiniband/siw0/ports/1/state", "1: DOWN");

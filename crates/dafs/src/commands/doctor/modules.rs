@@ -54,12 +54,12 @@ pub(super) fn check(host: &Host, devices: &[Device]) -> Vec<Finding> {
             State::Loadable => (format!("{name} is not loaded ({purpose})"), load(host, name)),
             State::Missing => (
                 format!("this kernel has no module {name} ({purpose})"),
-                format!("where that is wanted, use a kernel that was built with {}", option(name)),
+                format!("if you need it, use a kernel that was built with {}", option(name)),
             ),
             // A built-in module without such a file looks the same.
             State::Unknown => {
-                let text = format!("{name} is not seen here ({purpose})");
-                let fix = format!("where that is wanted, on the host itself: {}", load(host, name));
+                let text = format!("{name} is not visible here ({purpose})");
+                let fix = format!("if you need it, on the host itself: {}", load(host, name));
                 return Finding::note(TOPIC, text, fix);
             }
         };

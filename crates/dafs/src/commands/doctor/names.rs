@@ -48,7 +48,7 @@ fn check_name(name: &str, holder: Option<PeerProcess>, servers: &[(u16, u32)]) -
     };
     Some(Finding::problem(
         "shared memory",
-        format!("{who} has the name {name}, by which clients look for a server, and is none there"),
+        format!("{who} listens at {name}, where clients look for a server, but is none"),
         "clients and servers do without shared memory there; end that process (ss -xp shows it), \
          then start the server again",
     ))

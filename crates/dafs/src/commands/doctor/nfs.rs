@@ -11,7 +11,7 @@ pub(super) fn check(host: &Host) -> Vec<Finding> {
         None => Finding::note(
             TOPIC,
             "there is no mount.nfs, so mount cannot mount NFS",
-            "where that is wanted: apt install nfs-common (Debian, Ubuntu), dnf install nfs-utils \
+            "if you need it: apt install nfs-common (Debian, Ubuntu), dnf install nfs-utils \
              (Fedora, RHEL)",
         ),
     };

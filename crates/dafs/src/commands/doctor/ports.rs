@@ -110,7 +110,7 @@ mod tests {
         778 1 0000000000000000 100 0 0 10 0\n";
 
     #[test]
-    fn who_has_a_port_is_told() {
+    fn a_finding_names_the_owner_of_a_port() {
         let fake = Fake::new();
         fake.file("proc/net/tcp", TABLE);
         let found = |fake: &Fake| {

@@ -174,7 +174,7 @@ impl Pair {
         };
         let answered = self.wait(Who::Client, "the connection was made", established)?;
         if !said.starts_with(GREETING) || !answered.starts_with(GREETING) {
-            return Err("what was said on connecting arrived damaged".to_owned());
+            return Err("the private data of the connection arrived damaged".to_owned());
         }
         Ok((client, server))
     }
@@ -258,7 +258,7 @@ pub(super) fn measure(
     pair.done(Who::Client, 2, "an RDMA read was done")?;
     let write_time = start.elapsed();
     if !pair.server.holds(1) || !pair.client.holds(1) {
-        return Err("what was written by RDMA arrived damaged".to_owned());
+        return Err("the data of an RDMA write arrived damaged".to_owned());
     }
 
     pair.server.fill(2);
@@ -272,7 +272,7 @@ pub(super) fn measure(
     }
     let read_time = start.elapsed();
     if !pair.client.holds(2) {
-        return Err("what was read by RDMA arrived damaged".to_owned());
+        return Err("the data of an RDMA read arrived damaged".to_owned());
     }
     pair.client.adapter.disconnect(client);
     let mebibytes = |count: usize| (count * TRANSFER_BYTES) as f64 / f64::from(1 << 20);

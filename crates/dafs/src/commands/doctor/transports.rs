@@ -59,7 +59,7 @@ fn check_device(host: &Host, device: &Device) -> Finding {
         "verbs",
         &format!("by {name}, to {address}"),
         try_transport(|| Ok(VerbsAdapter::open(config())?), &listen),
-        "see what is said above of this device, its files, the libraries and locked memory",
+        "see above: this device, its files, the libraries and locked memory",
     )
 }
 

@@ -97,7 +97,7 @@ impl Serve {
             [] => None,
             _ if self.engine.is_some() => {
                 return Err(usage(
-                    "--listen is for stripes: of other files only NFS clients are told",
+                    "--listen serves stripes only: DAFS clients get no layout of other files",
                 ));
             }
             [address] if !address.ip().is_unspecified() => Some(address),

@@ -6,10 +6,10 @@
 
 use super::{Get, Object};
 use crate::copy::digest::Digest;
+use crate::copy::error::{CopyError, Outcome};
 use crate::copy::pieces::{Part, Ring, Worker, next_run};
 use crate::copy::report::Copied;
 use crate::copy::temporary::Temporary;
-use crate::copy::trouble::{Outcome, Trouble};
 use crate::limits::HOLE_BYTES;
 use crate::remote::{Attributes, Error, File, OpenOptions};
 use dafs_mem::{VolatileSlice, preadv2, pwritev2};
@@ -25,8 +25,8 @@ impl Get<'_> {
         self.report.go_on()?;
         let registry = &self.report.temporaries;
         let directory = &object.directory;
-        let temporary = Temporary::create(registry, &directory.descriptor)
-            .map_err(|error| object.here(error))?;
+        let temporary =
+            Temporary::create(registry, &directory.local).map_err(|error| object.here(error))?;
         let mut attributes = object.attributes.clone();
         // A file may have more content than its size says, as those of /proc have.
         let is_empty = attributes.size == 0
@@ -49,7 +49,7 @@ impl Get<'_> {
         if self.options.xattrs {
             self.xattrs(&attributes.handle, &file, &object.source(), &object.path())?;
         }
-        self.finish(&file, &attributes).map_err(|error| object.here(error))?;
+        self.finish_open(&file, &attributes).map_err(|error| object.here(error))?;
         if self.options.sync {
             rustix::fs::fsync(&file).map_err(|error| object.here(error))?;
         }
@@ -94,7 +94,7 @@ impl Get<'_> {
             digest.add_zeros(end - length);
             length = end;
             if now < attributes.size {
-                self.report.book(Err(Trouble::Object(format!(
+                self.report.book(Err(CopyError::Object(format!(
                     "{}: became shorter while it was copied; the copy has {length} bytes",
                     object.source()
                 ))));
@@ -106,8 +106,8 @@ impl Get<'_> {
         if self.options.verify {
             let copy = self.read_back(&mut ring, object, target)?;
             if copy.value() != digest.value() {
-                return Err(Trouble::Object(format!(
-                    "{}: what was written reads back differently; check the disk, then copy again",
+                return Err(CopyError::Object(format!(
+                    "{}: the copy differs from its source; check the disk, then copy again",
                     object.path().display()
                 )));
             }
@@ -191,7 +191,7 @@ impl Get<'_> {
             ring.give_back(part.piece);
             taken?;
             if part.is_last {
-                ring.settle();
+                ring.drain();
                 return Ok(true);
             }
             self.report.go_on()?;

@@ -3,12 +3,13 @@
 mod file;
 mod object;
 
+use super::error::{CopyError, Outcome, here, remote};
 use super::local::{self, Identity, Parent, component};
 use super::pieces::{Pieces, Worker};
 use super::queue::{self, Queue};
 use super::report::{Copied, Report};
-use super::trouble::{Outcome, Trouble, here, remote};
-use super::{CopyOptions, Ends, end, supervise};
+use super::tree::{self, Directory, Side, Step};
+use super::{CopyOptions, supervise};
 use crate::failure::Failure;
 use crate::remote::{Attributes, Error, Follow, Handle, ReadDir, Remote, RemoteUrl};
 use crate::session::Sessions;
@@ -60,58 +61,24 @@ struct Get<'a> {
     links: super::links::Links<Handle, LinkPlace>,
 }
 
-/// The copy of a source of the command line, or the directory that it goes into.
-#[derive(Debug)]
-struct Top {
-    descriptor: Parent,
-    path: PathBuf,
-    source: RemoteUrl,
-}
+impl Side for Get<'_> {
+    type Attributes = Attributes;
+    type Listing = ReadDir;
 
-/// A directory that is being filled. It gets its permissions and times when the last object in it
-/// is done, and so the last reference to it is dropped. Its path is only built when it is needed,
-/// so that deep trees take no more memory than others.
-#[derive(Debug)]
-struct Directory<'a> {
-    get: &'a Get<'a>,
-    top: Arc<Top>,
-    /// The directory above it, and its name there; `None` for the top.
-    above: Option<(Arc<Directory<'a>>, OsString)>,
-    descriptor: Parent,
-    handle: Handle,
-    /// Its final attributes; `None` for an existing directory that the user has named.
-    becomes: Option<Attributes>,
-}
-
-impl Directory<'_> {
-    /// The names on the path from the top.
-    fn inside(&self) -> Vec<OsString> {
-        let mut names = Vec::new();
-        let mut at = self;
-        while let Some((above, name)) = &at.above {
-            names.push(name.clone());
-            at = above;
-        }
-        names.reverse();
-        names
+    fn report(&self) -> &Report {
+        self.report
     }
 
-    fn path(&self) -> PathBuf {
-        let mut path = self.top.path.clone();
-        path.extend(self.inside());
-        path
-    }
-
-    fn source(&self) -> RemoteUrl {
-        let join = |url: RemoteUrl, name: OsString| url.join(name.as_bytes()).unwrap_or(url);
-        self.inside().into_iter().fold(self.top.source.clone(), join)
+    fn finish(&self, directory: &Directory<'_, Self>, attributes: &Attributes) -> Outcome {
+        self.finish_open(&directory.local, attributes)
+            .map_err(|error| here(directory.path().display(), error))
     }
 }
 
 /// An object to copy into a directory.
 #[derive(Debug)]
 struct Object<'a> {
-    directory: Arc<Directory<'a>>,
+    directory: Arc<Directory<'a, Get<'a>>>,
     name: OsString,
     /// For an operand of the command line: its URL and its name on the server.
     named: Option<(RemoteUrl, Vec<u8>)>,
@@ -123,7 +90,7 @@ impl Object<'_> {
         if let Some((url, _)) = &self.named {
             return url.clone();
         }
-        let directory = self.directory.source();
+        let directory = self.directory.url();
         directory.join(self.name.as_bytes()).unwrap_or(directory)
     }
 
@@ -136,12 +103,12 @@ impl Object<'_> {
     }
 
     /// A local error about the copy.
-    fn here(&self, error: impl Into<std::io::Error>) -> Trouble {
+    fn here(&self, error: impl Into<std::io::Error>) -> CopyError {
         here(self.path().display(), error)
     }
 
     /// The server's error about the original.
-    fn remote(&self, error: &Error) -> Trouble {
+    fn remote(&self, error: &Error) -> CopyError {
         remote(self.source(), error)
     }
 }
@@ -178,9 +145,9 @@ impl<'a> Get<'a> {
     }
 
     /// Copies one URL of the command line.
-    fn source<'g>(
-        &'g self,
-        queue: &Queue<'_, Object<'g>>,
+    fn source(
+        &'a self,
+        queue: &Queue<'_, Object<'a>>,
         url: &RemoteUrl,
         target: &Path,
         several: bool,
@@ -194,11 +161,11 @@ impl<'a> Get<'a> {
         let contents_only = name.is_none() && attributes.is_directory();
         let place = match Place::find(target, name, several)? {
             Ok(place) => place,
-            Err(trouble) => return Ok(Err(trouble)),
+            Err(error) => return Ok(Err(error)),
         };
         let Place { directory: descriptor, path, name, for_directory } = place;
         if for_directory && !attributes.is_directory() {
-            return Ok(Err(Trouble::Object(format!(
+            return Ok(Err(CopyError::Object(format!(
                 "{url}: {} is no directory; make it first, or leave out the slash for a copy of that \
                  name",
                 target.display()
@@ -210,73 +177,51 @@ impl<'a> Get<'a> {
                 return Err(Failure::Usage(text));
             }
             // The contents go into an existing directory that the user has named.
-            let top = Arc::new(Top { descriptor: descriptor.clone(), path, source: url.clone() });
-            let handle = attributes.handle;
-            let directory =
-                Directory { get: self, top, above: None, descriptor, handle, becomes: None };
-            return Ok(self.walk(queue, Arc::new(directory)));
+            let places = (descriptor, attributes.handle);
+            return Ok(self.walk(queue, Directory::top(self, (path, url.clone()), places, None)));
         };
         if attributes.is_directory() {
             let path = path.join(&name);
             let made = self
                 .make_directory(&descriptor, &name, &attributes, || (path.clone(), url.clone()));
             return Ok(made.and_then(|descriptor| {
-                let source = url.clone();
-                let top = Arc::new(Top { descriptor: descriptor.clone(), path, source });
-                let handle = attributes.handle;
-                let becomes = Some(attributes);
-                let directory =
-                    Directory { get: self, top, above: None, descriptor, handle, becomes };
-                self.walk(queue, Arc::new(directory))
+                let places = (descriptor, attributes.handle);
+                let directory = Directory::top(self, (path, url.clone()), places, Some(attributes));
+                self.walk(queue, directory)
             }));
         }
         let parent = match self.client.resolve_parent(url.path()) {
             Ok(parent) => parent,
             Err(error) => return Ok(Err(remote(url, &error))),
         };
-        let top = Arc::new(Top { descriptor: descriptor.clone(), path, source: url.clone() });
-        let handle = parent.dir;
-        let directory =
-            Directory { get: self, top, above: None, descriptor, handle, becomes: None };
+        let directory = Directory::top(self, (path, url.clone()), (descriptor, parent.dir), None);
         let named = Some((url.clone(), parent.name));
-        queue.push(Object { directory: Arc::new(directory), name, named, attributes });
+        queue.push(Object { directory, name, named, attributes });
         Ok(Ok(()))
     }
 
-    /// Walks through a tree, depth first. It reads a listing only as fast as it handles the
-    /// entries.
-    fn walk<'g>(&'g self, queue: &Queue<'_, Object<'g>>, top: Arc<Directory<'g>>) -> Outcome {
+    /// Walks through a tree.
+    fn walk(&'a self, queue: &Queue<'_, Object<'a>>, top: Arc<Directory<'a, Self>>) -> Outcome {
         // The copy must not copy itself where the target is inside the source.
-        let target = local::identity(&top.descriptor);
+        let target = local::identity(&top.local);
         let target = target.map_err(|error| here(top.path().display(), error))?;
-        let mut levels = vec![(self.client.read_dir(&top.handle), top)];
-        while let Some((listing, directory)) = levels.last_mut() {
-            self.report.go_on()?;
-            let directory = directory.clone();
-            match self.step(queue, listing, &directory, &target) {
-                Ok(Step::Object) => {}
-                Ok(Step::End) => drop(levels.pop()),
-                Ok(Step::Directory(inner)) => {
-                    levels.push((self.client.read_dir(&inner.handle), inner));
-                }
-                Err(trouble) => self.report.book(Err(trouble)),
-            }
-        }
-        Ok(())
+        tree::walk(self.client.read_dir(&top.handle), top, |listing, directory| {
+            self.step(queue, listing, directory, &target)
+        })
     }
 
     /// Takes the next entry of a listing.
-    fn step<'g>(
-        &'g self,
-        queue: &Queue<'_, Object<'g>>,
+    fn step(
+        &'a self,
+        queue: &Queue<'_, Object<'a>>,
         listing: &mut ReadDir,
-        directory: &Arc<Directory<'g>>,
+        directory: &Arc<Directory<'a, Self>>,
         target: &Identity,
-    ) -> Outcome<Step<'g>> {
+    ) -> Outcome<Step<'a, Self>> {
         let Some(entry) = listing.next() else { return Ok(Step::End) };
-        let entry = entry.map_err(|error| remote(directory.source(), &error))?;
+        let entry = entry.map_err(|error| remote(directory.url(), &error))?;
         let source = || {
-            let url = directory.source();
+            let url = directory.url();
             url.join(&entry.name).unwrap_or(url)
         };
         let attributes = match entry.attributes {
@@ -288,8 +233,8 @@ impl<'a> Get<'a> {
                 .map_err(|error| remote(source(), &error))?,
         };
         let Some(name) = component(entry.name.clone()) else {
-            let text = format!("{}: the server gave a name that cannot be one", source());
-            return Err(Trouble::Object(text));
+            let text = format!("{}: the server returned a name that is not valid here", source());
+            return Err(CopyError::Object(text));
         };
         if !attributes.is_directory() {
             let directory = directory.clone();
@@ -297,20 +242,22 @@ impl<'a> Get<'a> {
             return Ok(Step::Object);
         }
         if target.is(&attributes) {
-            let text = format!("{} is where the copy goes; it is not copied into itself", source());
-            return Err(Trouble::Object(text));
+            let text = format!("{} is the target of the copy; left out", source());
+            return Err(CopyError::Object(text));
         }
-        let descriptor = self.make_directory(&directory.descriptor, &name, &attributes, || {
+        let descriptor = self.make_directory(&directory.local, &name, &attributes, || {
             (directory.path().join(&name), source())
         })?;
-        Ok(Step::Directory(Arc::new(Directory {
-            get: self,
+        let listing = self.client.read_dir(&attributes.handle);
+        let inner = Directory {
+            side: self,
             top: directory.top.clone(),
             above: Some((directory.clone(), name)),
-            descriptor,
+            local: descriptor,
             handle: attributes.handle,
-            becomes: Some(attributes),
-        })))
+            final_attributes: Some(attributes),
+        };
+        Ok(Step::Directory(listing, Arc::new(inner)))
     }
 
     /// Makes a directory, or uses an existing one. `names` returns path and URL for messages.
@@ -334,13 +281,6 @@ impl<'a> Get<'a> {
         self.report.add(Copied::Directory);
         Ok(Arc::new(descriptor))
     }
-}
-
-/// The result of an entry of a listing.
-enum Step<'a> {
-    Object,
-    Directory(Arc<Directory<'a>>),
-    End,
 }
 
 /// The target of a source's copy.
@@ -398,60 +338,36 @@ fn open_named(path: &Path) -> Result<OwnedFd, Errno> {
     rustix::fs::open(path, flags, Mode::empty())
 }
 
-impl Ends for Directory<'_> {
-    fn above(&mut self) -> Option<Arc<Self>> {
-        self.above.take().map(|(above, _)| above)
-    }
-
-    fn finish(&mut self) {
-        let Some(becomes) = self.becomes.take() else { return };
-        if self.get.report.is_stopped() {
-            return;
-        }
-        let outcome = self
-            .get
-            .finish(&self.descriptor, &becomes)
-            .map_err(|error| here(self.path().display(), error));
-        self.get.report.book(outcome);
-    }
-}
-
-impl Drop for Directory<'_> {
-    fn drop(&mut self) {
-        end(self);
-    }
-}
-
 impl Get<'_> {
     /// Sets the owner of an open file or directory if requested, then its permissions, then its
     /// times: each of these may change the later ones.
-    fn finish(&self, file: &OwnedFd, becomes: &Attributes) -> Result<(), Errno> {
+    fn finish_open(&self, file: &OwnedFd, attributes: &Attributes) -> Result<(), Errno> {
         if self.options.owner {
             fchown(
                 file,
-                becomes.owner.id().map(Uid::from_raw),
-                becomes.group.id().map(Gid::from_raw),
+                attributes.owner.id().map(Uid::from_raw),
+                attributes.group.id().map(Gid::from_raw),
             )?;
         }
-        fchmod(file, Mode::from_raw_mode(self.mode(file, becomes)?))?;
-        futimens(file, &local::times(becomes))
+        fchmod(file, Mode::from_raw_mode(self.mode(file, attributes)?))?;
+        futimens(file, &local::times(attributes))
     }
 
     /// The permissions of the copy. Set-id bits are kept only for the same owner or group.
     /// Otherwise a copy made by root would grant root's rights to any file of a server.
-    fn mode(&self, file: &OwnedFd, becomes: &Attributes) -> Result<u32, Errno> {
-        let mut mode = becomes.mode & 0o7777;
-        if mode & 0o6000 == 0 || becomes.is_directory() {
+    fn mode(&self, file: &OwnedFd, attributes: &Attributes) -> Result<u32, Errno> {
+        let mut mode = attributes.mode & 0o7777;
+        if mode & 0o6000 == 0 || attributes.is_directory() {
             return Ok(mode);
         }
         let own = fstat(file)?;
-        if becomes.owner.id() != Some(own.st_uid) {
+        if attributes.owner.id() != Some(own.st_uid) {
             mode &= !0o4000;
         }
-        if becomes.group.id() != Some(own.st_gid) {
+        if attributes.group.id() != Some(own.st_gid) {
             mode &= !0o2000;
         }
-        if mode != becomes.mode & 0o7777 {
+        if mode != attributes.mode & 0o7777 {
             self.report.warn(
                 "a set-user-id or set-group-id bit was left out, because the copy belongs to \
                  somebody else; --owner keeps both",
@@ -460,15 +376,15 @@ impl Get<'_> {
         Ok(mode)
     }
 
-    /// As `finish`, by name, for objects that cannot be opened.
+    /// As `finish_open`, by name, for objects that cannot be opened.
     fn finish_named(&self, object: &Object<'_>, name: &OsString) -> Result<(), Errno> {
-        let (parent, becomes) = (&object.directory.descriptor, &object.attributes);
+        let (parent, attributes) = (&object.directory.local, &object.attributes);
         if self.options.owner {
-            let owner = becomes.owner.id().map(Uid::from_raw);
-            let group = becomes.group.id().map(Gid::from_raw);
+            let owner = attributes.owner.id().map(Uid::from_raw);
+            let group = attributes.group.id().map(Gid::from_raw);
             rustix::fs::chownat(parent, name.as_os_str(), owner, group, AtFlags::SYMLINK_NOFOLLOW)?;
         }
-        let times = local::times(becomes);
+        let times = local::times(attributes);
         rustix::fs::utimensat(parent, name.as_os_str(), &times, AtFlags::SYMLINK_NOFOLLOW)
     }
 }

@@ -1,12 +1,12 @@
 //! From the server to this host: links, pipes, sockets, devices, extended attributes; and the
 //! choice of the name under which a file is copied.
 
-use super::{Directory, Get, Object};
+use super::{Get, Object};
+use crate::copy::error::{CopyError, Outcome, remote};
 use crate::copy::links::Claim;
 use crate::copy::local::{self, Parent, make_or_replace, open_below};
 use crate::copy::pieces::Worker;
 use crate::copy::report::Copied;
-use crate::copy::trouble::{Outcome, Trouble, remote};
 use crate::remote::{Error, Handle, ObjectType, RemoteUrl, Status};
 use crate::show::readable;
 use rustix::fs::{AtFlags, Mode, linkat, makedev, mknodat, symlinkat};
@@ -36,7 +36,7 @@ impl<'a> Get<'a> {
                 self.make(worker, object)?;
                 let directory = &object.directory;
                 first.copied(LinkPlace {
-                    root: directory.top.descriptor.clone(),
+                    root: directory.top.local.clone(),
                     inside: directory.inside().into(),
                     name: object.name.clone(),
                 });
@@ -64,8 +64,8 @@ impl<'a> Get<'a> {
             ObjectType::Symlink => self.symlink(object),
             kind => match local::special_type(kind) {
                 Some(_) => self.special(object),
-                None => Err(Trouble::Object(format!(
-                    "{}: what this is cannot be copied",
+                None => Err(CopyError::Object(format!(
+                    "{}: objects of this type cannot be copied",
                     object.source()
                 ))),
             },
@@ -77,7 +77,7 @@ impl<'a> Get<'a> {
             .client
             .readlink(&object.attributes.handle)
             .map_err(|error| object.remote(&error))?;
-        let parent = &object.directory.descriptor;
+        let parent = &object.directory.local;
         make_or_replace(parent, &object.name, |name| {
             symlinkat(text.as_slice(), parent, name.as_os_str())?;
             self.finish_named(object, name)
@@ -93,7 +93,7 @@ impl<'a> Get<'a> {
         let mode = Mode::from_raw_mode(attributes.mode & 0o1777);
         let number = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
         let (major, minor) = attributes.raw_device;
-        let parent = &object.directory.descriptor;
+        let parent = &object.directory.local;
         let made = make_or_replace(parent, &object.name, |name| {
             let device = makedev(number(major), number(minor));
             mknodat(parent, name.as_os_str(), kind, mode, device)?;
@@ -135,7 +135,7 @@ impl<'a> Get<'a> {
                 Err(error) => std::io::Error::from(error).to_string(),
             };
             // An attribute that cannot be kept is reported, and the others are copied.
-            self.report.book(Err(Trouble::Object(format!(
+            self.report.book(Err(CopyError::Object(format!(
                 "{}: the attribute {} is not copied: {why}",
                 path.display(),
                 readable(&name)
@@ -147,15 +147,15 @@ impl<'a> Get<'a> {
 
 /// Makes an object a further name of an existing copy.
 fn link(place: &LinkPlace, object: &Object<'_>) -> Result<(), Errno> {
-    let directory: &Directory<'_> = &object.directory;
+    let directory = &*object.directory;
     let link_from = |from: &OwnedFd| {
-        make_or_replace(&directory.descriptor, &object.name, |name| {
-            let to = &directory.descriptor;
+        make_or_replace(&directory.local, &object.name, |name| {
+            let to = &directory.local;
             linkat(from, place.name.as_os_str(), to, name.as_os_str(), AtFlags::empty())
         })
     };
-    if Arc::ptr_eq(&place.root, &directory.top.descriptor) && *place.inside == directory.inside() {
-        return link_from(&directory.descriptor);
+    if Arc::ptr_eq(&place.root, &directory.top.local) && *place.inside == directory.inside() {
+        return link_from(&directory.local);
     }
     link_from(&open_below(&place.root, &place.inside)?)
 }

@@ -6,11 +6,11 @@
 
 use super::{Object, Put};
 use crate::copy::digest::Digest;
+use crate::copy::error::{CopyError, Outcome};
 use crate::copy::local;
 use crate::copy::pieces::{Ring, Worker, next_run};
 use crate::copy::report::Copied;
 use crate::copy::temporary::temporary_name;
-use crate::copy::trouble::{Outcome, Trouble};
 use crate::limits::{SENDS_MAX, TEMPORARY_NAME_TRIES};
 use crate::remote::{Create, Error, File, Handle, OpenOptions, SetAttributes, Status};
 use dafs_mem::{VolatileSlice, preadv2};
@@ -81,13 +81,13 @@ impl Put<'_> {
     /// Copies a file under a temporary name and renames it when it is complete.
     pub(super) fn file(&self, worker: &mut Worker<'_>, object: &Object<'_>) -> Outcome<Handle> {
         self.report.go_on()?;
-        let source = local::open_for_reading(&object.directory.source, &object.name)
+        let source = local::open_for_reading(&object.directory.local, &object.name)
             .map_err(|error| object.here(error))?;
         let stat = fstat(&source).map_err(|error| object.here(error))?;
         if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
             let path = object.path();
             let text = format!("{}: became something else meanwhile", path.display());
-            return Err(Trouble::Object(text));
+            return Err(CopyError::Object(text));
         }
         let failed = |error: Error| object.remote(&error);
         let (temporary, file) = Temporary::create(self, object.directory.handle).map_err(failed)?;
@@ -108,13 +108,13 @@ impl Put<'_> {
         if self.options.xattrs {
             self.xattrs(&source, file.handle(), &object.path(), &object.target())?;
         }
-        let mut becomes = self.becomes(&stat);
+        let mut final_attributes = self.final_attributes(&stat);
         if content.length != content.written || sends + 1 < SENDS_MAX {
             // The file ends in a hole, or an earlier attempt sent more.
-            becomes.size = Some(content.length);
+            final_attributes.size = Some(content.length);
         }
-        let lost = self.keep_set_id_bits(&file, &stat, &mut becomes).map_err(failed)?;
-        file.set_attributes(&becomes).map_err(failed)?;
+        let lost = self.keep_set_id_bits(&file, &stat, &mut final_attributes).map_err(failed)?;
+        file.set_attributes(&final_attributes).map_err(failed)?;
         if self.options.verify {
             self.verify(&mut ring, object, &file, &content)?;
         }
@@ -125,7 +125,7 @@ impl Put<'_> {
         temporary.rename(object.target_name()).map_err(failed)?;
         file.close().map_err(failed)?;
         if content.is_cut {
-            self.report.book(Err(Trouble::Object(format!(
+            self.report.book(Err(CopyError::Object(format!(
                 "{}: became shorter while it was copied; the copy has {} bytes",
                 object.path().display(),
                 content.length
@@ -148,9 +148,11 @@ impl Put<'_> {
         &self,
         file: &File,
         stat: &Stat,
-        becomes: &mut SetAttributes,
+        final_attributes: &mut SetAttributes,
     ) -> Result<bool, Error> {
-        let Some(mode) = becomes.mode.filter(|mode| mode & 0o6000 != 0) else { return Ok(false) };
+        let Some(mode) = final_attributes.mode.filter(|mode| mode & 0o6000 != 0) else {
+            return Ok(false);
+        };
         if self.options.owner {
             return Ok(false);
         }
@@ -162,7 +164,7 @@ impl Put<'_> {
         if copy.group.id() != Some(stat.st_gid) {
             kept &= !0o2000;
         }
-        becomes.mode = Some(kept);
+        final_attributes.mode = Some(kept);
         Ok(kept != mode)
     }
 
@@ -174,16 +176,16 @@ impl Put<'_> {
         content: &Content,
     ) -> Outcome {
         let failed = |error: Error| object.remote(&error);
-        let becomes = file.attributes().map_err(failed)?;
-        let sparse = becomes.space_used < content.length;
+        let attributes = file.attributes().map_err(failed)?;
+        let sparse = attributes.space_used < content.length;
         let (mut copy, mut length) = (Digest::new(true), 0);
         while length < content.length {
             let rest = Some(length..content.length);
             let run = if sparse { next_run(file, length).map_err(failed)? } else { rest };
             let Some(run) = run.filter(|run| run.start < content.length) else {
                 // The copy ends in a hole.
-                copy.add_zeros(becomes.size.saturating_sub(length));
-                length = length.max(becomes.size);
+                copy.add_zeros(attributes.size.saturating_sub(length));
+                length = length.max(attributes.size);
                 break;
             };
             copy.add_zeros(run.start - length);
@@ -215,8 +217,8 @@ impl Put<'_> {
         if length == content.length && copy.value() == content.digest.value() {
             return Ok(());
         }
-        Err(Trouble::Object(format!(
-            "{}: what was written reads back differently; check the server's disk, then copy again",
+        Err(CopyError::Object(format!(
+            "{}: the copy differs from its source; check the server's disk, then copy again",
             object.target()
         )))
     }

@@ -3,13 +3,14 @@
 mod file;
 mod object;
 
+use super::error::{CopyError, Outcome, here, remote};
 use super::links::Links;
 use super::local::{self, Parent};
 use super::pieces::{Pieces, Worker};
 use super::queue::{self, Queue};
 use super::report::{Copied, Report};
-use super::trouble::{Outcome, Trouble, here, remote};
-use super::{CopyOptions, Ends, end, supervise};
+use super::tree::{self, Directory, Side, Step};
+use super::{CopyOptions, supervise};
 use crate::failure::Failure;
 use crate::remote::{
     Attributes, Error, Follow, Handle, Remote, RemoteUrl, SetAttributes, SetTime, Status,
@@ -50,57 +51,24 @@ struct Put<'a> {
     links: Links<(u64, u64), Handle>,
 }
 
-/// The copy of a source of the command line, or the directory that it goes into.
-#[derive(Debug)]
-struct Top {
-    path: PathBuf,
-    target: RemoteUrl,
-}
+impl Side for Put<'_> {
+    type Attributes = SetAttributes;
+    type Listing = Dir;
 
-/// A directory that is being filled. It gets its permissions and times when the last object in it
-/// is done, and so the last reference to it is dropped. Its path is only built when it is needed,
-/// so that deep trees take no more memory than others.
-#[derive(Debug)]
-struct Directory<'a> {
-    put: &'a Put<'a>,
-    top: Arc<Top>,
-    /// The directory above it, and its name there; `None` for the top.
-    above: Option<(Arc<Directory<'a>>, OsString)>,
-    source: Parent,
-    handle: Handle,
-    /// Its final attributes; `None` for an existing directory that the user has named.
-    becomes: Option<SetAttributes>,
-}
-
-impl Directory<'_> {
-    /// The names on the path from the top.
-    fn inside(&self) -> Vec<OsString> {
-        let mut names = Vec::new();
-        let mut at = self;
-        while let Some((above, name)) = &at.above {
-            names.push(name.clone());
-            at = above;
-        }
-        names.reverse();
-        names
+    fn report(&self) -> &Report {
+        self.report
     }
 
-    fn path(&self) -> PathBuf {
-        let mut path = self.top.path.clone();
-        path.extend(self.inside());
-        path
-    }
-
-    fn target(&self) -> RemoteUrl {
-        let join = |url: RemoteUrl, name: OsString| url.join(name.as_bytes()).unwrap_or(url);
-        self.inside().into_iter().fold(self.top.target.clone(), join)
+    fn finish(&self, directory: &Directory<'_, Self>, attributes: &SetAttributes) -> Outcome {
+        let outcome = self.client.set_attributes(&directory.handle, attributes);
+        outcome.map_err(|error| remote(directory.url(), &error))
     }
 }
 
 /// An object to copy into a directory.
 #[derive(Debug)]
 struct Object<'a> {
-    directory: Arc<Directory<'a>>,
+    directory: Arc<Directory<'a, Put<'a>>>,
     /// Its name on this host.
     name: OsString,
     /// Its name on the server, if that differs.
@@ -117,17 +85,17 @@ impl Object<'_> {
     }
 
     fn target(&self) -> RemoteUrl {
-        let directory = self.directory.target();
+        let directory = self.directory.url();
         directory.join(self.target_name()).unwrap_or(directory)
     }
 
     /// A local error about the original.
-    fn here(&self, error: impl Into<std::io::Error>) -> Trouble {
+    fn here(&self, error: impl Into<std::io::Error>) -> CopyError {
         here(self.path().display(), error)
     }
 
     /// The server's error about the copy.
-    fn remote(&self, error: &Error) -> Trouble {
+    fn remote(&self, error: &Error) -> CopyError {
         remote(self.target(), error)
     }
 }
@@ -197,7 +165,7 @@ impl<'a> Put<'a> {
     }
 
     /// Copies one source of the command line.
-    fn source<'g>(&'g self, queue: &Queue<'_, Object<'g>>, path: &Path, place: &Place) -> Outcome {
+    fn source(&'a self, queue: &Queue<'_, Object<'a>>, path: &Path, place: &Place) -> Outcome {
         let fail = |error: Errno| here(path.display(), error);
         let Source { parent, name, path: parent_path, directory } =
             Source::open(path).map_err(fail)?;
@@ -210,21 +178,10 @@ impl<'a> Put<'a> {
                     let made = self.make_directory(&place.handle, target_name, &parent, || {
                         (path.to_owned(), place.url.join(target_name).unwrap_or(place.url.clone()))
                     })?;
-                    let top = Top {
-                        path: path.to_owned(),
-                        target: place.url.join(target_name).unwrap_or(place.url.clone()),
-                    };
-                    self.walk(
-                        queue,
-                        Directory {
-                            put: self,
-                            top: Arc::new(top),
-                            above: None,
-                            source: parent,
-                            handle: made,
-                            becomes: Some(self.becomes(&stat)),
-                        },
-                    )
+                    let names =
+                        (path.to_owned(), place.url.join(target_name).unwrap_or(place.url.clone()));
+                    let attributes = Some(self.final_attributes(&stat));
+                    self.walk(queue, Directory::top(self, names, (parent, made), attributes))
                 }
             };
         };
@@ -243,69 +200,52 @@ impl<'a> Put<'a> {
             let handle = self.make_directory(&place.handle, &target_name, &source, || {
                 (path.to_owned(), target.clone())
             })?;
-            let top = Arc::new(Top { path: path.to_owned(), target });
-            let becomes = Some(self.becomes(&stat));
-            return self
-                .walk(queue, Directory { put: self, top, above: None, source, handle, becomes });
+            let attributes = Some(self.final_attributes(&stat));
+            let names = (path.to_owned(), target);
+            return self.walk(queue, Directory::top(self, names, (source, handle), attributes));
         }
         if place.for_directory {
-            return Err(Trouble::Object(format!(
+            return Err(CopyError::Object(format!(
                 "{}: {target} is no directory; make it first with dafs mkdir, or leave out the slash \
                  for a copy of that name",
                 path.display()
             )));
         }
-        let top = Arc::new(Top { path: parent_path, target: place.url.clone() });
-        let (handle, source) = (place.handle, parent);
-        let directory = Directory { put: self, top, above: None, source, handle, becomes: None };
-        let directory = Arc::new(directory);
+        let names = (parent_path, place.url.clone());
+        let directory = Directory::top(self, names, (parent, place.handle), None);
         queue.push(Object { directory, name, renamed: Some(target_name) });
         Ok(())
     }
 
-    fn contents<'g>(
-        &'g self,
-        queue: &Queue<'_, Object<'g>>,
+    fn contents(
+        &'a self,
+        queue: &Queue<'_, Object<'a>>,
         source: Parent,
         path: &Path,
         place: &Place,
     ) -> Outcome {
-        let top = Arc::new(Top { path: path.to_owned(), target: place.url.clone() });
-        let handle = place.handle;
-        self.walk(queue, Directory { put: self, top, above: None, source, handle, becomes: None })
+        let names = (path.to_owned(), place.url.clone());
+        self.walk(queue, Directory::top(self, names, (source, place.handle), None))
     }
 
-    /// Walks through a tree, depth first. It reads a directory only as fast as it handles the
-    /// entries.
-    fn walk<'g>(&'g self, queue: &Queue<'_, Object<'g>>, top: Directory<'g>) -> Outcome {
+    /// Walks through a tree.
+    fn walk(&'a self, queue: &Queue<'_, Object<'a>>, top: Arc<Directory<'a, Self>>) -> Outcome {
         // The copy must not copy itself where the target is inside the source.
         let target = self.client.attributes(&top.handle);
-        let target = target.map_err(|error| remote(top.target(), &error))?;
-        let top = Arc::new(top);
-        let listing = Dir::read_from(&top.source);
+        let target = target.map_err(|error| remote(top.url(), &error))?;
+        let listing = Dir::read_from(&top.local);
         let listing = listing.map_err(|error| here(top.path().display(), error))?;
-        let mut levels = vec![(listing, top)];
-        while let Some((listing, directory)) = levels.last_mut() {
-            self.report.go_on()?;
-            let directory = directory.clone();
-            match self.step(queue, listing, &directory, &target) {
-                Ok(Step::Object) => {}
-                Ok(Step::End) => drop(levels.pop()),
-                Ok(Step::Directory(listing, inner)) => levels.push((listing, inner)),
-                Err(trouble) => self.report.book(Err(trouble)),
-            }
-        }
-        Ok(())
+        tree::walk(listing, top, |listing, directory| self.step(queue, listing, directory, &target))
     }
 
     /// Takes the next entry of a directory.
-    fn step<'g>(
-        &'g self,
-        queue: &Queue<'_, Object<'g>>,
+    fn step(
+        &'a self,
+        queue: &Queue<'_, Object<'a>>,
         listing: &mut Dir,
-        directory: &Arc<Directory<'g>>,
+        directory: &Arc<Directory<'a, Self>>,
         target: &Attributes,
-    ) -> Outcome<Step<'g>> {
+    ) -> Outcome<Step<'a, Self>> {
         let Some(entry) = listing.read() else { return Ok(Step::End) };
         let entry = entry.map_err(|error| here(directory.path().display(), error))?;
         let name = entry.file_name().to_bytes();
@@ -319,7 +259,7 @@ impl<'a> Put<'a> {
             FileType::Directory => true,
             // Some file systems do not report the type in a listing.
             FileType::Unknown => {
-                let stat = statat(&directory.source, name.as_os_str(), AtFlags::SYMLINK_NOFOLLOW);
+                let stat = statat(&directory.local, name.as_os_str(), AtFlags::SYMLINK_NOFOLLOW);
                 FileType::from_raw_mode(stat.map_err(fail)?.st_mode) == FileType::Directory
             }
             _ => false,
@@ -329,26 +269,26 @@ impl<'a> Put<'a> {
             return Ok(Step::Object);
         }
         // Taken before the directory is read, for its time of access.
-        let stat = statat(&directory.source, name.as_os_str(), AtFlags::SYMLINK_NOFOLLOW);
+        let stat = statat(&directory.local, name.as_os_str(), AtFlags::SYMLINK_NOFOLLOW);
         let stat = stat.map_err(fail)?;
-        let source = local::open_directory(&directory.source, &name).map_err(fail)?;
+        let source = local::open_directory(&directory.local, &name).map_err(fail)?;
         if local::identity(&source).map_err(fail)?.is(target) {
-            let text =
-                format!("{} is where the copy goes; not copied into itself", path().display());
-            return Err(Trouble::Object(text));
+            let path = path();
+            let text = format!("{} is the target of the copy; left out", path.display());
+            return Err(CopyError::Object(text));
         }
         let listing = Dir::read_from(&source).map_err(fail)?;
         let handle = self.make_directory(&directory.handle, name.as_bytes(), &source, || {
-            let url = directory.target();
+            let url = directory.url();
             (path(), url.join(name.as_bytes()).unwrap_or(url))
         })?;
         let inner = Directory {
-            put: self,
+            side: self,
             top: directory.top.clone(),
             above: Some((directory.clone(), name)),
-            source: Arc::new(source),
+            local: Arc::new(source),
             handle,
-            becomes: Some(self.becomes(&stat)),
+            final_attributes: Some(self.final_attributes(&stat)),
         };
         Ok(Step::Directory(listing, Arc::new(inner)))
     }
@@ -369,7 +309,7 @@ impl<'a> Put<'a> {
                 let there: Attributes = self.client.attributes(&handle).map_err(fail)?;
                 if !there.is_directory() {
                     let text = format!("{} is there and is no directory; remove it", names().1);
-                    return Err(Trouble::Object(text));
+                    return Err(CopyError::Object(text));
                 }
                 handle
             }
@@ -384,7 +324,7 @@ impl<'a> Put<'a> {
     }
 
     /// The final attributes of an object's copy.
-    fn becomes(&self, stat: &Stat) -> SetAttributes {
+    fn final_attributes(&self, stat: &Stat) -> SetAttributes {
         let owner = self.options.owner;
         SetAttributes {
             mode: Some(local::permissions(stat)),
@@ -395,13 +335,6 @@ impl<'a> Put<'a> {
             modified: Some(SetTime::Client(local::time(stat.st_mtime, stat.st_mtime_nsec))),
         }
     }
-}
-
-/// The result of an entry of a directory.
-enum Step<'a> {
-    Object,
-    Directory(Dir, Arc<Directory<'a>>),
-    End,
 }
 
 /// A source from the command line.
@@ -429,26 +362,5 @@ impl Source {
         let name = Some(OsString::from_vec(split.name.to_vec()));
         let directory = if split.wants_directory { Some(open(path)?) } else { None };
         Ok(Self { parent: open(above)?, name, path: above.to_owned(), directory })
-    }
-}
-
-impl Ends for Directory<'_> {
-    fn above(&mut self) -> Option<Arc<Self>> {
-        self.above.take().map(|(above, _)| above)
-    }
-
-    fn finish(&mut self) {
-        let Some(becomes) = self.becomes.take() else { return };
-        if self.put.report.is_stopped() {
-            return;
-        }
-        let outcome = self.put.client.set_attributes(&self.handle, &becomes);
-        self.put.report.book(outcome.map_err(|error| remote(self.target(), &error)));
-    }
-}
-
-impl Drop for Directory<'_> {
-    fn drop(&mut self) {
-        end(self);
     }
 }

@@ -2,12 +2,12 @@
 //! choice of the name under which a file is copied.
 
 use super::{Object, Put};
+use crate::copy::error::{CopyError, Outcome, here, remote};
 use crate::copy::links::Claim;
 use crate::copy::local;
 use crate::copy::pieces::Worker;
 use crate::copy::report::Copied;
 use crate::copy::temporary::temporary_name;
-use crate::copy::trouble::{Outcome, Trouble, here, remote};
 use crate::failure::words;
 use crate::remote::{Error, Handle, RemoteUrl, SetAttributes, SpecialFile, Status};
 use crate::show::readable;
@@ -18,7 +18,7 @@ use std::path::Path;
 impl Put<'_> {
     /// Copies an object other than a directory.
     pub(super) fn object(&self, worker: &mut Worker<'_>, object: &Object<'_>) -> Outcome {
-        let source = &object.directory.source;
+        let source = &object.directory.local;
         let stat = statat(source, object.name.as_os_str(), AtFlags::SYMLINK_NOFOLLOW)
             .map_err(|error| object.here(error))?;
         if stat.st_nlink <= 1 {
@@ -72,15 +72,15 @@ impl Put<'_> {
             }
             _ => {
                 let path = object.path();
-                let text = format!("{}: what this is cannot be copied", path.display());
-                return Err(Trouble::Object(text));
+                let text = format!("{}: objects of this type cannot be copied", path.display());
+                return Err(CopyError::Object(text));
             }
         };
         self.special(object, special, stat)
     }
 
     fn symlink(&self, object: &Object<'_>, stat: &Stat) -> Outcome<Handle> {
-        let source = &object.directory.source;
+        let source = &object.directory.local;
         let text = readlinkat(source, object.name.as_os_str(), Vec::new())
             .map_err(|error| object.here(error))?;
         let directory = &object.directory.handle;
@@ -88,8 +88,10 @@ impl Put<'_> {
             .make_or_replace(object, |name| self.client.symlink(directory, name, text.as_bytes()))
             .map_err(|error| object.remote(&error))?;
         // A symlink has no permissions of its own.
-        let becomes = SetAttributes { mode: None, ..self.becomes(stat) };
-        self.client.set_attributes(&handle, &becomes).map_err(|error| object.remote(&error))?;
+        let final_attributes = SetAttributes { mode: None, ..self.final_attributes(stat) };
+        self.client
+            .set_attributes(&handle, &final_attributes)
+            .map_err(|error| object.remote(&error))?;
         self.report.add(Copied::Symlink);
         Ok(handle)
     }
@@ -101,9 +103,10 @@ impl Put<'_> {
         stat: &Stat,
     ) -> Outcome<Option<Handle>> {
         let directory = &object.directory.handle;
-        let becomes = self.becomes(stat);
-        let made =
-            self.make_or_replace(object, |name| self.client.mknod(directory, name, kind, &becomes));
+        let final_attributes = self.final_attributes(stat);
+        let made = self.make_or_replace(object, |name| {
+            self.client.mknod(directory, name, kind, &final_attributes)
+        });
         match made {
             Ok(handle) => {
                 self.report.add(Copied::Special);
@@ -184,7 +187,7 @@ impl Put<'_> {
                 _ => words(&error),
             };
             let text = format!("{target}: the attribute {} is not copied: {why}", readable(&name));
-            self.report.book(Err(Trouble::Object(text)));
+            self.report.book(Err(CopyError::Object(text)));
         }
         Ok(())
     }

@@ -102,7 +102,7 @@ impl Connection {
         }
         let data = request.data.as_ref().map(|data| &data.memory);
         for slice in request.sinks.iter().chain(data) {
-            if !slice.memory().belongs_to(&base.graveyard) {
+            if !slice.memory().belongs_to(&base.retired) {
                 return Err(CallError::Request("the memory does not belong to this port"));
             }
             if slice.memory().is_spoiled() {
@@ -175,7 +175,7 @@ impl Connection {
         let plan = self.plan(base, xid, request, rpc_bytes, offered)?;
         plan.header.encode(&mut Encoder::new(&mut self.scratch));
         let (rpc, header) = self.scratch.split_at(rpc_bytes);
-        let slot = self.sends.take(&mut *base.adapter).map_err(no_memory)?;
+        let slot = self.sends.take(&mut *base.adapter).map_err(|error| no_memory(error.into()))?;
         let mut writer = Writer::new(self.sends.view(slot), Site::RpcRdmaInline);
         writer.put(header);
         let mut len = header.len();

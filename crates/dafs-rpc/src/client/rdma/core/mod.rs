@@ -19,13 +19,13 @@ mod reply;
 mod tests;
 
 use super::base::Base;
-use super::slots::Slots;
 use crate::client::BackHandler;
 use crate::client::core::{Results, ServerCall};
 use crate::client::error::CallError;
 use crate::client::options::Options;
 use crate::limits::{BACK_CREDITS, CREDITS_MAX};
 use call::{Call, State};
+use dafs_dat::slots::SlotPool;
 use dafs_dat::{Address, Completion, ConnectError, EndpointId, Event, Operation, WorkStatus};
 use dafs_wire::rpcrdma::PrivateData;
 use dafs_wire::rpcrdma::limits::{INLINE_BYTES_DEFAULT, INLINE_BYTES_MAX};
@@ -33,6 +33,9 @@ use rustc_hash::FxHashMap;
 use std::collections::VecDeque;
 use std::sync::{Arc, OnceLock};
 use std::thread::Thread;
+
+/// Slots are allocated this many at a time, so that an idle connection stays small.
+const SLOTS_PER_SLAB: usize = 16;
 
 /// The state of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -65,8 +68,8 @@ pub(super) struct Connection {
     in_flight: u32,
     /// Calls that wait for a credit.
     waiting: VecDeque<u32>,
-    sends: Slots,
-    receives: Slots,
+    sends: SlotPool,
+    receives: SlotPool,
     /// Posted receives that have not been consumed.
     posted: u32,
     /// Sends that have not completed.
@@ -118,8 +121,8 @@ impl Connection {
             credits_wanted: options.credits.clamp(1, CREDITS_MAX),
             in_flight: 0,
             waiting: VecDeque::new(),
-            sends: Slots::new(base.domain, inline),
-            receives: Slots::new(base.domain, inline),
+            sends: SlotPool::new(base.domain, inline, SLOTS_PER_SLAB),
+            receives: SlotPool::new(base.domain, inline, SLOTS_PER_SLAB),
             posted: 0,
             sending: 0,
             back_unanswered: 0,
@@ -215,7 +218,7 @@ impl Connection {
                 self.calls.remove(&xid);
             }
             State::Waiting { slot, .. } => {
-                self.sends.put(slot);
+                self.sends.give_back(slot);
                 self.waiting.retain(|&waiting| waiting != xid);
                 if let Some(call) = self.calls.remove(&xid) {
                     call.offered.release(base);
@@ -271,7 +274,7 @@ impl Connection {
         let slot = completion.work as u32;
         match (completion.operation, completion.status) {
             (Operation::Send, _) => {
-                self.sends.put(slot);
+                self.sends.give_back(slot);
                 self.sending -= 1;
                 if self.stage == Stage::Up {
                     self.pump(base);
@@ -318,7 +321,7 @@ impl Connection {
         let segments = [self.sends.segment(slot, len)];
         let posted = base.adapter.post_send(self.endpoint, slot.into(), &segments);
         posted.map_err(|error| {
-            self.sends.put(slot);
+            self.sends.give_back(slot);
             format!("cannot post a send: {error}")
         })?;
         self.sending += 1;
@@ -369,7 +372,7 @@ impl Connection {
             let offered = std::mem::take(&mut call.offered);
             match call.state {
                 State::Over(_) => continue,
-                State::Waiting { slot, .. } => self.sends.put(slot),
+                State::Waiting { slot, .. } => self.sends.give_back(slot),
                 State::Sent if base.is_mapped => offered.spoil(),
                 State::Sent => {}
             }

@@ -1,18 +1,18 @@
 //! Incoming messages. The client checks here all that a server sends before it uses any of it.
 
 use super::super::base::Base;
-use super::super::slots::private_copy;
 use super::Connection;
 use super::call::{Offered, State};
 use crate::client::core::results;
 use crate::client::error::CallError;
 use crate::memory::Block;
 use crate::record::Record;
-use dafs_mem::Site;
+use dafs_mem::{Site, VolatileSlice};
 use dafs_wire::rpc::{Direction, peek};
 use dafs_wire::rpcrdma::{Body, Chunk, Chunks, Header, HeaderFault};
-use dafs_wire::xdr::ApartItem;
+use dafs_wire::xdr::MovedItem;
 use smallvec::SmallVec;
+use std::io;
 use std::thread::Thread;
 
 /// The location of a reply's RPC message.
@@ -25,7 +25,7 @@ enum Message {
 
 /// The data that a server has placed.
 struct Placed {
-    apart: SmallVec<[ApartItem; 2]>,
+    moved: SmallVec<[MovedItem; 2]>,
     reply_bytes: usize,
 }
 
@@ -40,7 +40,8 @@ impl Connection {
         slot: u32,
         bytes: usize,
     ) -> Result<(), String> {
-        let message = self.receives.fetch(slot, bytes).map_err(|error| error.to_string())?;
+        let message = private_copy(self.receives.view(slot), bytes, Site::RpcRdmaInline)
+            .map_err(|error| error.to_string())?;
         self.post_receive(base, slot)?;
         let (header, at) = Header::decode(message.bytes()).map_err(|error| error.to_string())?;
         match header.body {
@@ -103,7 +104,7 @@ impl Connection {
             // No call is outstanding under this XID.
             return Ok(());
         };
-        let placed = judge(&call.offered, chunks)?;
+        let placed = validate(&call.offered, chunks)?;
         if matches!(message, Message::Long) && placed.reply_bytes == 0 {
             return Err("a reply without a message has no reply chunk either".to_owned());
         }
@@ -114,7 +115,7 @@ impl Connection {
                 Message::Long => (long_reply(offered, xid, placed.reply_bytes)?, 0),
             };
             let mut results = results(Record::Block(block), start)?;
-            results.place(placed.apart);
+            results.place(placed.moved);
             Ok(results)
         });
         Ok(())
@@ -146,7 +147,7 @@ impl Connection {
 
 /// A private copy of the message in the reply chunk; the server cannot reach the copy.
 fn long_reply(offered: &Offered, xid: u32, bytes: usize) -> Result<Block, CallError> {
-    // INVARIANT: `judge` finds bytes of a reply chunk only where one was offered.
+    // INVARIANT: `validate` finds bytes of a reply chunk only where one was offered.
     let memory = offered.long_reply.as_ref().ok_or(CallError::Malformed)?;
     let copy = private_copy(memory.view(), bytes, Site::RpcRdmaLong);
     let copy = copy.map_err(|error| CallError::NoMemory(error.kind()))?;
@@ -156,22 +157,35 @@ fn long_reply(offered: &Offered, xid: u32, bytes: usize) -> Result<Block, CallEr
     }
 }
 
+/// A private copy of the first `len` bytes of memory that others may write; a shorter memory is
+/// copied whole.
+fn private_copy(view: VolatileSlice<'_>, len: usize, site: Site) -> io::Result<Block> {
+    let len = len.min(view.len());
+    let mut block = Block::new(len)?;
+    let copied = match view.slice(0, len) {
+        Some(view) => block.space(len).copy_from_volatile(view, site),
+        None => 0,
+    };
+    block.fill(copied);
+    Ok(block)
+}
+
 /// Checks the chunks that a server returns against those that the client offered.
-fn judge(offered: &Offered, chunks: &Chunks) -> Result<Placed, String> {
+fn validate(offered: &Offered, chunks: &Chunks) -> Result<Placed, String> {
     if !chunks.reads.is_empty() {
         return Err("a reply names memory to be read".to_owned());
     }
     if chunks.writes.len() > offered.sinks.len() {
         return Err("a reply has more write chunks than the call".to_owned());
     }
-    let mut apart = SmallVec::new();
+    let mut moved = SmallVec::new();
     for (index, sink) in offered.sinks.iter().enumerate() {
         let len = chunks.writes.get(index).map_or(Ok(0), |chunk| placed(chunk, sink.len()))?;
-        apart.push(ApartItem { at: None, len });
+        moved.push(MovedItem { at: None, len });
     }
     let room = offered.long_reply.as_ref().map_or(0, |memory| memory.len());
     let reply_bytes = chunks.reply.as_ref().map_or(Ok(0), |chunk| placed(chunk, room))?;
-    Ok(Placed { apart, reply_bytes })
+    Ok(Placed { moved, reply_bytes })
 }
 
 /// Returns the bytes that a server reports in a chunk: one segment, at most `room` bytes.

@@ -26,15 +26,15 @@ const PAUSE_MAX: Duration = Duration::from_secs(2);
 
 /// Tracks whether a thread can yield the CPU without losing it.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct CpuOffers {
+pub struct YieldCost {
     paused_until: Instant,
     /// The length of the last pause.
     pause: Duration,
 }
 
-impl CpuOffers {
+impl YieldCost {
     /// Records a yield that lasted `time` and ended at `now`.
-    pub fn made(&mut self, time: Duration, now: Instant) {
+    pub fn record(&mut self, time: Duration, now: Instant) {
         if time < LOSS_MIN {
             return;
         }
@@ -46,7 +46,7 @@ impl CpuOffers {
     }
 
     /// True while it is better to sleep at once than to poll. `now` may be some milliseconds late.
-    pub fn are_dear(&self, now: Instant) -> bool {
+    pub fn is_high(&self, now: Instant) -> bool {
         now < self.paused_until
     }
 }
@@ -59,30 +59,30 @@ mod tests {
 
     #[test]
     fn an_answer_on_the_same_cpu_is_no_loss() {
-        let mut offers = CpuOffers::default();
-        offers.made(LOSS_MIN / 2, START);
-        assert!(!offers.are_dear(START));
-        offers.made(LOSS_MIN, START);
-        assert!(offers.are_dear(START));
-        assert!(!offers.are_dear(START + PAUSE_MIN));
+        let mut yield_cost = YieldCost::default();
+        yield_cost.record(LOSS_MIN / 2, START);
+        assert!(!yield_cost.is_high(START));
+        yield_cost.record(LOSS_MIN, START);
+        assert!(yield_cost.is_high(START));
+        assert!(!yield_cost.is_high(START + PAUSE_MIN));
     }
 
     #[test]
     fn little_time_is_lost_where_others_take_every_offer() {
         let loss = Duration::from_millis(4);
-        let (mut offers, mut now, mut lost) = (CpuOffers::default(), START, Duration::ZERO);
+        let (mut yield_cost, mut now, mut lost) = (YieldCost::default(), START, Duration::ZERO);
         while now < START + Duration::from_secs(60) {
-            if !offers.are_dear(now) {
+            if !yield_cost.is_high(now) {
                 (now, lost) = (now + loss, lost + loss);
-                offers.made(loss, now);
+                yield_cost.record(loss, now);
             }
             now = now + Duration::from_millis(1);
         }
         assert!(lost < Duration::from_millis(300), "{lost:?} of a minute");
         // After the losses have ended, one loss counts little again.
         now = now + 2 * PAUSE_MAX;
-        assert!(!offers.are_dear(now));
-        offers.made(loss, now);
-        assert!(!offers.are_dear(now + PAUSE_MIN));
+        assert!(!yield_cost.is_high(now));
+        yield_cost.record(loss, now);
+        assert!(!yield_cost.is_high(now + PAUSE_MIN));
     }
 }

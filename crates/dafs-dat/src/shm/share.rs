@@ -21,7 +21,7 @@ use std::sync::Arc;
 
 /// A registration that can be shared with peers.
 #[derive(Debug)]
-pub(super) struct Showable {
+pub(super) struct Shareable {
     pub(super) domain: ProtectionDomain,
     pub(super) key: u32,
     pub(super) access: Access,
@@ -30,13 +30,13 @@ pub(super) struct Showable {
 
 /// The slots in use on one connection.
 #[derive(Debug, Default)]
-pub(super) struct Shown {
+pub(super) struct SharedRegions {
     slots: FxHashMap<u32, u16>,
     free: Vec<u16>,
     next: u16,
 }
 
-impl Shown {
+impl SharedRegions {
     fn take_slot(&mut self, key: u32) -> Option<u16> {
         let slot = self.free.pop().or_else(|| {
             let fresh = self.next;
@@ -58,13 +58,13 @@ impl Shown {
 
 impl Conn {
     /// Shares a region with the peer, if its memory is shareable and a slot is free.
-    pub(super) fn show(&mut self, region: &Showable) {
+    pub(super) fn share(&mut self, region: &Shareable) {
         let Some(arena) = Arena::of(&region.buffer) else { return };
         if !matches!(self.stage, Stage::Open) || self.packets.len() >= PACKETS_QUEUED_MAX {
             return;
         }
         let Ok(file) = arena.descriptor(region.access) else { return };
-        let Some(slot) = self.shown.take_slot(region.key) else { return };
+        let Some(slot) = self.shared_regions.take_slot(region.key) else { return };
         self.control.set_key(slot, region.key);
         let packet = Packet::Region(RegionPacket {
             key: region.key,
@@ -80,7 +80,7 @@ impl Conn {
     /// Withdraws a region. The peer can no longer use it when this returns, except for a copy in
     /// progress.
     pub(super) fn withdraw(&mut self, key: u32) {
-        if let Some(slot) = self.shown.release(key) {
+        if let Some(slot) = self.shared_regions.release(key) {
             self.control.set_key(slot, 0);
             self.packets.push_back((Packet::Withdraw { key }.encode(), None));
             self.send_packets();

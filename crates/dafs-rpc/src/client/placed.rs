@@ -8,12 +8,12 @@ use crate::memory::Block;
 use crate::record::Record;
 use dafs_mem::{Site, VolatileSlice};
 use dafs_wire::rpc::{AcceptStatus, ReplyHeader, ReplyStatus};
-use dafs_wire::xdr::{ApartItem, Decoder, UNIT_BYTES, padded};
+use dafs_wire::xdr::{Decoder, MovedItem, UNIT_BYTES, padded};
 use smallvec::smallvec;
 
 /// The placed data of a record that has not arrived completely.
 #[derive(Debug)]
-pub(crate) struct Aside {
+pub(crate) struct PlacedData {
     /// The XID of the call.
     pub(crate) xid: u32,
     /// Bytes of the record before the data.
@@ -28,7 +28,7 @@ pub(crate) struct Aside {
     sink: Option<MemorySlice>,
 }
 
-impl Aside {
+impl PlacedData {
     /// Starts to place data in `sink`, which holds at least `len` bytes.
     pub(crate) fn new(xid: u32, at: usize, position: usize, len: usize, sink: MemorySlice) -> Self {
         debug_assert!(len <= sink.len());
@@ -75,7 +75,11 @@ impl Aside {
 }
 
 /// Searches the first bytes of a reply for data that belongs in the sink.
-pub(crate) fn locate(xid: u32, head: &[u8], (sink, find): &(MemorySlice, Locate)) -> Option<Aside> {
+pub(crate) fn locate(
+    xid: u32,
+    head: &[u8],
+    (sink, find): &(MemorySlice, Locate),
+) -> Option<PlacedData> {
     let mut decoder = Decoder::new(head);
     let header = decoder.value::<ReplyHeader<'_>>().ok()?;
     let ReplyStatus::Accepted { status: AcceptStatus::Success, .. } = header.status else {
@@ -84,27 +88,30 @@ pub(crate) fn locate(xid: u32, head: &[u8], (sink, find): &(MemorySlice, Locate)
     let Located { position, len } = find(decoder.rest())?;
     let fits = len > 0 && len <= sink.len() && position.is_multiple_of(UNIT_BYTES);
     let at = decoder.position().checked_add(position)?;
-    fits.then(|| Aside::new(xid, at, position, len, sink.clone()))
+    fits.then(|| PlacedData::new(xid, at, position, len, sink.clone()))
 }
 
 /// Returns the results of a record whose data is in its place already.
-pub(crate) fn placed_results(record: Record<'_>, placed: &Aside) -> Result<Results, CallError> {
+pub(crate) fn placed_results(
+    record: Record<'_>,
+    placed: &PlacedData,
+) -> Result<Results, CallError> {
     let mut results = results(record, 0)?;
     if !placed.is_complete() {
         return Err(CallError::Malformed);
     }
-    let item = ApartItem { at: Some(placed.position), len: placed.len };
+    let item = MovedItem { at: Some(placed.position), len: placed.len };
     results.place(smallvec![item]);
     Ok(results)
 }
 
 /// Returns the results of a complete record and copies their data to its place.
-pub(crate) fn results_apart(bytes: &[u8], mut aside: Aside) -> Result<Results, CallError> {
-    let Some((before, data)) = bytes.split_at_checked(aside.at) else {
+pub(crate) fn results_apart(bytes: &[u8], mut placing: PlacedData) -> Result<Results, CallError> {
+    let Some((before, data)) = bytes.split_at_checked(placing.at) else {
         return results(Record::Here(bytes), 0);
     };
     // Take the data, then the padding.
-    let taken = aside.append(data);
+    let taken = placing.append(data);
     let rest = &data[taken..];
     let block = Block::new(before.len() + rest.len());
     let mut block = block.map_err(|error| CallError::NoMemory(error.kind()))?;
@@ -112,5 +119,5 @@ pub(crate) fn results_apart(bytes: &[u8], mut aside: Aside) -> Result<Results, C
         let copied = block.space(part.len()).copy_from(part, Site::RpcStaging);
         block.fill(copied);
     }
-    placed_results(Record::Block(block), &aside)
+    placed_results(Record::Block(block), &placing)
 }

@@ -4,9 +4,9 @@ use crate::failure::{Failure, words};
 use crate::remote::Error;
 use std::fmt::Display;
 
-/// Why an object was not copied.
+/// The reason why an object was not copied.
 #[derive(Debug)]
-pub(super) enum Trouble {
+pub(super) enum CopyError {
     /// A problem of this object: it is reported and counted, and the rest goes on.
     Object(String),
     /// The end of the whole copy.
@@ -15,23 +15,23 @@ pub(super) enum Trouble {
     Stopped,
 }
 
-pub(super) type Outcome<T = ()> = Result<T, Trouble>;
+pub(super) type Outcome<T = ()> = Result<T, CopyError>;
 
 /// The server's error about `what`.
-pub(super) fn remote(what: impl Display, error: &Error) -> Trouble {
+pub(super) fn remote(what: impl Display, error: &Error) -> CopyError {
     match error.is_fatal() {
-        true => Trouble::Stop(Failure::remote(what, error)),
-        false => Trouble::Object(format!("{what}: {}", words(error))),
+        true => CopyError::Stop(Failure::remote(what, error)),
+        false => CopyError::Object(format!("{what}: {}", words(error))),
     }
 }
 
 /// This system's error about `what`.
-pub(super) fn here(what: impl Display, error: impl Into<std::io::Error>) -> Trouble {
+pub(super) fn here(what: impl Display, error: impl Into<std::io::Error>) -> CopyError {
     let error = error.into();
     let remedy = match error.raw_os_error() {
         Some(libc::EMFILE | libc::ENFILE) => "; raise the limit of open files (ulimit -n)",
         Some(libc::ENOSPC | libc::EDQUOT) => "; free some space or choose another place",
         _ => "",
     };
-    Trouble::Object(format!("{what}: {error}{remedy}"))
+    CopyError::Object(format!("{what}: {error}{remedy}"))
 }

@@ -1,8 +1,6 @@
 //! Worlds in which processes end and connections break, their replay, and proof that they find
 //! bugs.
 
-#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
-
 use dafs_dat::sim::seeds_of_the_day;
 use dafs_sim::crash::{CrashFailure, CrashOptions, CrashReport, Danger, check, exhaust, shrink};
 use std::ops::Range;

@@ -12,23 +12,24 @@
 //! * Threads with the right credentials, which are all threads of most programs, call directly.
 
 use super::error::VerbsError;
+use dafs_mem::Mutex;
 use std::any::Any;
 use std::cell::Cell;
 use std::io;
 use std::os::fd::RawFd;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::OnceLock;
 use std::sync::mpsc::{Sender, channel, sync_channel};
-use std::sync::{Mutex, OnceLock, PoisonError};
 
 type Call = Box<dyn FnOnce() + Send>;
 
-static KEEPER: OnceLock<Mutex<Sender<Call>>> = OnceLock::new();
+static COMMAND_THREAD: OnceLock<Mutex<Sender<Call>>> = OnceLock::new();
 
 thread_local! {
     /// The kernel refused this thread once, which is permanent.
     static DIFFERS: Cell<bool> = const { Cell::new(false) };
     /// True on the thread that makes calls for others. It cannot hand calls over to itself.
-    static IS_KEEPER: Cell<bool> = const { Cell::new(false) };
+    static IS_COMMAND_THREAD: Cell<bool> = const { Cell::new(false) };
 }
 
 /// Starts the thread unless it runs.
@@ -36,26 +37,26 @@ thread_local! {
 /// # Errors
 /// When no thread can be created.
 pub(super) fn start() -> Result<(), VerbsError> {
-    if KEEPER.get().is_some() {
+    if COMMAND_THREAD.get().is_some() {
         return Ok(());
     }
     let (sender, receiver) = channel::<Call>();
     std::thread::Builder::new()
         .name("dafs-verbs".to_owned())
         .spawn(move || {
-            IS_KEEPER.set(true);
+            IS_COMMAND_THREAD.set(true);
             receiver.into_iter().for_each(|call| call());
         })
         .map_err(|error| VerbsError::Io { what: "start a thread for RDMA devices", error })?;
-    // If another thread was faster, its keeper stays, and this one ends with its channel.
-    KEEPER.get_or_init(|| Mutex::new(sender));
+    // If another thread was faster, its command thread stays, and this one ends with its channel.
+    COMMAND_THREAD.get_or_init(|| Mutex::new(sender));
     Ok(())
 }
 
 /// Makes the call on the thread of [`start`], and waits.
 pub(super) fn run<R: Send>(call: impl FnOnce() -> R + Send) -> R {
-    let keeper = match KEEPER.get() {
-        Some(keeper) if !IS_KEEPER.get() => keeper,
+    let command_thread = match COMMAND_THREAD.get() {
+        Some(command_thread) if !IS_COMMAND_THREAD.get() => command_thread,
         _ => return call(),
     };
     let (sender, receiver) = sync_channel::<Result<R, Box<dyn Any + Send>>>(1);
@@ -68,7 +69,7 @@ pub(super) fn run<R: Send>(call: impl FnOnce() -> R + Send) -> R {
     // SAFETY: only the lifetime changes. This function returns only after the call has sent its
     // result, which is its last use of borrowed data, or after the call was dropped.
     let job: Call = unsafe { std::mem::transmute(job) };
-    let sent = keeper.lock().unwrap_or_else(PoisonError::into_inner).send(job);
+    let sent = command_thread.lock().send(job);
     debug_assert!(sent.is_ok(), "the thread never ends");
     match receiver.recv() {
         Ok(Ok(result)) => result,
@@ -78,14 +79,17 @@ pub(super) fn run<R: Send>(call: impl FnOnce() -> R + Send) -> R {
     }
 }
 
-/// Makes a call that may write to `descriptor`: on this thread if it may, else on the keeper.
-pub(super) fn on_behalf<R: Send>(descriptor: RawFd, call: impl FnOnce() -> R + Send) -> R {
+/// Makes a call that may write to `descriptor`: on this thread if it may, else on the command thread.
+pub(super) fn with_opener_credentials<R: Send>(
+    descriptor: RawFd,
+    call: impl FnOnce() -> R + Send,
+) -> R {
     if may_write(descriptor) { call() } else { run(call) }
 }
 
 /// True if the credentials are still those that opened the device.
 fn may_write(descriptor: RawFd) -> bool {
-    if IS_KEEPER.get() {
+    if IS_COMMAND_THREAD.get() {
         return true;
     }
     if DIFFERS.get() {
@@ -122,7 +126,7 @@ mod tests {
         start().unwrap();
         let panic = catch_unwind(|| run(|| panic!("on purpose"))).unwrap_err();
         assert_eq!(panic.downcast_ref(), Some(&"on purpose"));
-        // A call on the keeper may hand over another.
+        // A call on the command thread may hand over another.
         assert_eq!(run(|| run(|| 5)), 5);
     }
 
@@ -131,6 +135,6 @@ mod tests {
         start().unwrap();
         let here = thread::current().id();
         // Any result but a refusal means that this thread may write.
-        assert_eq!(on_behalf(-1, || thread::current().id()), here);
+        assert_eq!(with_opener_credentials(-1, || thread::current().id()), here);
     }
 }

@@ -13,7 +13,7 @@ use dafs_wire::iwarp::rdmap::{Opcode, ReadRequest, Terminate};
 
 impl Receiver {
     /// Decides from the header alone whether the segment is valid, and the target of its payload.
-    pub(super) fn judge(
+    pub(super) fn validate(
         &mut self,
         header: &Header,
         table: &RegionTable,
@@ -29,16 +29,16 @@ impl Receiver {
                 }
                 self.tagged = (!header.last).then_some((header.opcode, stag, next));
                 if header.opcode == Opcode::ReadResponse {
-                    self.judge_read_response(header, stag, offset)
+                    self.validate_read_response(header, stag, offset)
                 } else {
-                    self.judge_write(stag, offset, payload, table)
+                    self.validate_write(stag, offset, payload, table)
                 }
             }
             Place::Untagged { invalidate_stag, queue, msn, offset } => {
-                self.judge_order(queue, msn, offset)?;
+                self.validate_order(queue, msn, offset)?;
                 match queue {
-                    Queue::Send => self.judge_send(header, invalidate_stag, table),
-                    Queue::ReadRequest => self.judge_read_request(header),
+                    Queue::Send => self.validate_send(header, invalidate_stag, table),
+                    Queue::ReadRequest => self.validate_read_request(header),
                     Queue::Terminate => {
                         let fits = usize::from(header.payload_bytes) >= Terminate::BYTES;
                         let fits = fits && header.last;
@@ -49,7 +49,7 @@ impl Receiver {
         }
     }
 
-    fn judge_write(
+    fn validate_write(
         &mut self,
         stag: u32,
         address: u64,
@@ -68,7 +68,7 @@ impl Receiver {
         Ok(Target::Write { stag, address })
     }
 
-    fn judge_read_response(
+    fn validate_read_response(
         &mut self,
         header: &Header,
         stag: u32,
@@ -88,7 +88,7 @@ impl Receiver {
         Ok(Target::Read(self.read_offset))
     }
 
-    fn judge_order(&self, queue: Queue, msn: u32, offset: u32) -> Result<(), Violation> {
+    fn validate_order(&self, queue: Queue, msn: u32, offset: u32) -> Result<(), Violation> {
         let (expected_msn, expected_offset) = match queue {
             Queue::Send => (self.send_msn, self.send_offset),
             Queue::ReadRequest => (self.read_msn, 0),
@@ -107,7 +107,7 @@ impl Receiver {
         Ok(())
     }
 
-    fn judge_send(
+    fn validate_send(
         &self,
         header: &Header,
         invalidate_stag: u32,
@@ -128,7 +128,7 @@ impl Receiver {
         Ok(Target::Receive { offset: self.send_offset, invalidate })
     }
 
-    fn judge_read_request(&self, header: &Header) -> Result<Target, Violation> {
+    fn validate_read_request(&self, header: &Header) -> Result<Target, Violation> {
         if usize::from(header.payload_bytes) != ReadRequest::BYTES || !header.last {
             return Err(Violation::Malformed("RDMA read request"));
         }

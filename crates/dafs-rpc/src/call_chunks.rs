@@ -1,7 +1,7 @@
 //! The chunks of a call over RDMA: its argument data and the memory for its results.
 //!
 //! Invariants
-//! * The exchange does not change from the time the handler sees the call.
+//! * The call chunks do not change from the time the handler sees the call.
 //! * Fetched data is private memory. The mapped memory of a peer is only accessed through volatile
 //!   views.
 
@@ -9,14 +9,14 @@ use crate::memory::{Block, source};
 use dafs_dat::RemoteWindow;
 use dafs_mem::VolatileSlice;
 use dafs_wire::rpcrdma::Chunk;
-use dafs_wire::xdr::{Apart, ApartItem};
+use dafs_wire::xdr::{MovedData, MovedItem};
 use smallvec::SmallVec;
 
 /// The chunks of one call.
 #[derive(Debug, Default)]
-pub(crate) struct Exchange {
+pub(crate) struct CallChunks {
     /// Arguments outside of the message: their positions, and their bytes, one for one.
-    pub(crate) items: SmallVec<[ApartItem; 1]>,
+    pub(crate) items: SmallVec<[MovedItem; 1]>,
     pub(crate) data: SmallVec<[Data; 1]>,
     /// Write chunks for bulk results, in order.
     pub(crate) sinks: SmallVec<[Sink; 1]>,
@@ -45,8 +45,8 @@ pub(crate) struct Sink {
     pub(crate) window: Option<RemoteWindow>,
 }
 
-impl Exchange {
-    /// Clears all fields, so that the exchange can serve another call.
+impl CallChunks {
+    /// Clears all fields, so that the call chunks can serve another call.
     pub(crate) fn clear(&mut self) {
         self.items.clear();
         self.data.clear();
@@ -56,12 +56,12 @@ impl Exchange {
     }
 
     /// The bytes of an argument outside of the message.
-    pub(crate) fn data(&self, apart: &Apart) -> Option<VolatileSlice<'_>> {
-        let view = match self.data.get(apart.index)? {
+    pub(crate) fn data(&self, moved: &MovedData) -> Option<VolatileSlice<'_>> {
+        let view = match self.data.get(moved.index)? {
             Data::Block(block) => source(block.bytes()),
             Data::Window(window) => window.view(),
         };
         // The chunk may include the padding.
-        view.slice(0, apart.len)
+        view.slice(0, moved.len)
     }
 }

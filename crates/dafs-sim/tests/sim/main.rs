@@ -1,0 +1,7 @@
+//! Worlds of broken connections and of crashes. `state.rs` is a binary of its own, because it sets
+//! the panic hook of its process.
+
+#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+mod crashes;
+mod worlds;
