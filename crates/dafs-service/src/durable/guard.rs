@@ -14,7 +14,7 @@
 //! * The end of a guarded change blocks no caller: another thread lets the changes behind it go on.
 
 use super::intent;
-use super::keeper::{Keeper, shielded, tell};
+use super::journal::{Journal, shielded, tell};
 use super::places::{Ends, Hold, Place, PlaceList, Places};
 use super::{Change, Durability, Durable, Intended, Notify, Op};
 use crate::error::ServiceError;
@@ -122,7 +122,7 @@ enum Found {
     Waits,
 }
 
-impl Keeper {
+impl Journal {
     fn guard(
         self: &Arc<Self>,
         store: &Arc<dyn Store>,
@@ -191,9 +191,9 @@ impl Keeper {
         let Some(guard) = ledger.guards.all.get_mut(&number) else { return };
         (guard.waiting, guard.has_places) = (Some(ready), true);
         drop(ledger);
-        let keeper = self.clone();
+        let journal = self.clone();
         let kept = move |done: Result<()>| {
-            let mut ledger = keeper.lock();
+            let mut ledger = journal.lock();
             let waiting = ledger.guards.all.get_mut(&number).and_then(|guard| guard.waiting.take());
             drop(ledger);
             if let Some(ready) = waiting {
@@ -303,8 +303,8 @@ impl Keeper {
     /// Lets changes behind a finished one go on, on a thread that may read files.
     fn resume_elsewhere(self: &Arc<Self>, next: Vec<u64>) {
         if !next.is_empty() {
-            let keeper = self.clone();
-            (self.spawn)(Box::new(move || keeper.resume(next)));
+            let journal = self.clone();
+            (self.spawn)(Box::new(move || journal.resume(next)));
         }
     }
 
@@ -340,7 +340,7 @@ impl Durable {
         change: &Change<'_>,
         ready: impl FnOnce() -> Notify,
     ) -> Result<Intended> {
-        let Some(keeper) = self.keeper.get() else { return Ok(Intended::Unneeded) };
+        let Some(journal) = self.journal.get() else { return Ok(Intended::Unneeded) };
         if !change.is_guarded() || !change.is_possible() {
             return Ok(Intended::Unneeded);
         }
@@ -356,6 +356,6 @@ impl Durable {
         }
         let places = change.places(|handle| export.key(handle));
         let places = places.into_iter().map(Place::guarded).collect();
-        keeper.guard(export.store(), change, places, (Whose::of(caller), caller.now_ns), ready)
+        journal.guard(export.store(), change, places, (Whose::of(caller), caller.now_ns), ready)
     }
 }

@@ -17,7 +17,7 @@ mod places;
 use dafs_journal::sim::SimDisk;
 use dafs_mem::VolatileSlice;
 use dafs_service::durable::{
-    Answer, Change, Durability, Effect, Intended, Journal, MaskedMode, Notify, Op, Session,
+    Answer, Change, Durability, Effect, Intended, JournalConfig, MaskedMode, Notify, Op, Session,
     Settled, digest,
 };
 use dafs_service::{
@@ -124,7 +124,7 @@ impl World {
 
     fn recover(&mut self) -> Result<dafs_service::durable::Recovered, String> {
         let jobs = self.jobs.clone();
-        let journal = Journal {
+        let journal = JournalConfig {
             disk: self.disk.clone(),
             boot: [self.boot; 16],
             segment_bytes: 16 << 10,

@@ -29,7 +29,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// The journal of a service, and the changes under way.
-pub(crate) struct Keeper {
+pub(crate) struct Journal {
     pub(super) log: Arc<Log>,
     pub(super) spawn: Spawn,
     ledger: Mutex<Ledger>,
@@ -63,7 +63,7 @@ pub(super) fn tell(ready: Notify, outcome: Result<()>) {
     let _its_own = catch_unwind(AssertUnwindSafe(|| ready(outcome)));
 }
 
-impl Keeper {
+impl Journal {
     pub(super) fn new(
         log: Arc<Log>,
         spawn: Spawn,
@@ -366,8 +366,8 @@ impl Keeper {
             ledger.executed.push(Executed { op: op.number, order_le, reply, ready });
             if !std::mem::replace(&mut ledger.committing, true) {
                 drop(ledger);
-                let keeper = self.clone();
-                (self.spawn)(Box::new(move || keeper.commit_job()));
+                let journal = self.clone();
+                (self.spawn)(Box::new(move || journal.commit_job()));
             }
             return Settled::Later;
         }
