@@ -11,9 +11,9 @@
 //! * Every waiter is notified, whatever fails: a step that panics counts as failed, and the next
 //!   step goes on.
 
+use super::change_locks::{ChangeLock, Ends, Hold, LockList};
 use super::intent::Intent;
 use super::ledger::{Executed, Flight, Ledger, Waiting};
-use super::places::{Ends, Hold, Place, PlaceList};
 use super::record::About;
 use super::{Change, Effect, Intended, Notify, Op, Session, Settled};
 use crate::Result;
@@ -86,7 +86,7 @@ impl Journal {
         power: bool,
         key: &RequestKey,
         (change, cred): (&Change<'_>, &Cred),
-        places: PlaceList,
+        locks: LockList,
         ready: Notify,
     ) -> Result<Intended> {
         let mut ledger = self.lock();
@@ -96,15 +96,14 @@ impl Journal {
         ledger.next_op += 1;
         let number = ledger.next_op;
         let about = About { op: number, key: *key, power };
-        let free = ledger.places.enter(number, &places);
+        let free = ledger.locks.enter(number, &locks);
         let (mut now, waiting) = match free {
             true => (Some(ready), None),
             false => (None, Some(Waiting { change: change.owned(), cred: cred.clone(), ready })),
         };
         let store = store.clone();
         let (emptied, intent, ended) = (None, None, false);
-        let flight =
-            Flight { about, store: store.clone(), places, emptied, intent, waiting, ended };
+        let flight = Flight { about, store: store.clone(), locks, emptied, intent, waiting, ended };
         ledger.flights.insert(number, flight);
         drop(ledger);
         let op = Op::new(self.clone(), number, change);
@@ -155,19 +154,19 @@ impl Journal {
                 return Ok(Pictured::Intent(intent));
             }
             let emptied = intent.emptied();
-            let file =
-                emptied.map(|file| Place::file(&Handle { fs: store.fs_id(), file }, Hold::Alone));
+            let file = emptied
+                .map(|file| ChangeLock::file(&Handle { fs: store.fs_id(), file }, Hold::Alone));
             let mut ledger = self.lock();
-            let Ledger { flights, places, .. } = &mut *ledger;
+            let Ledger { flights, locks, .. } = &mut *ledger;
             let Some(flight) = flights.get_mut(&number) else { return Ok(Pictured::Waits) };
             if flight.emptied == file {
                 return Ok(Pictured::Intent(intent));
             }
             if let Some(former) = std::mem::replace(&mut flight.emptied, file) {
-                places.leave(number, &[former], next);
+                locks.leave(number, &[former], next);
             }
             let Some(file) = file else { return Ok(Pictured::Intent(intent)) };
-            if places.join(number, file) {
+            if locks.join(number, file) {
                 // A race: another client may have changed it after the lookup.
                 continue;
             }
@@ -218,13 +217,13 @@ impl Journal {
             return Err(StoreError::Io.into());
         }
         let mut ledger = self.lock();
-        let Ledger { flights, sessions, places, .. } = &mut *ledger;
+        let Ledger { flights, sessions, locks, .. } = &mut *ledger;
         let Some(flight) = flights.get_mut(&number) else { return Ok(None) };
         let about = flight.about;
         if !intent.appends() && !sessions.contains_key(&about.key.session) {
             return Err(ServiceError::Delay);
         }
-        let before = places.ends(flight.places.iter().chain(&flight.emptied));
+        let before = locks.ends(flight.locks.iter().chain(&flight.emptied));
         let intent = Arc::new(intent);
         flight.intent = Some(intent.clone());
         let written = ledger.intend(&self.log, &about, &intent);
@@ -302,9 +301,9 @@ impl Journal {
                 self.resume_guard(number, &mut next);
                 continue;
             }
-            let Ledger { flights, places, .. } = &mut *ledger;
+            let Ledger { flights, locks, .. } = &mut *ledger;
             let Some(flight) = flights.get_mut(&number) else { continue };
-            if flight.waiting.is_none() || !flight.is_first(number, places) {
+            if flight.waiting.is_none() || !flight.is_first(number, locks) {
                 continue;
             }
             let Some(Waiting { change, cred, ready }) = flight.waiting.take() else { continue };
@@ -520,7 +519,7 @@ impl Left {
             ledger.end(log, &flight, sequence);
             self.last = self.last.max(sequence);
         }
-        flight.leave(number, &mut ledger.places, &mut self.next);
+        flight.leave(number, &mut ledger.locks, &mut self.next);
         self.gone.push(flight);
     }
 }

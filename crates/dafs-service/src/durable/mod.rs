@@ -12,12 +12,12 @@
 mod attributes;
 mod bytes;
 mod change;
+mod change_locks;
 mod evidence;
 mod guard;
 mod intent;
 mod journal;
 mod ledger;
-mod places;
 mod record;
 mod recover;
 mod shares;
@@ -392,13 +392,15 @@ impl Durable {
                 return self.guard(caller, change, || ready);
             }
             // The session is forgotten, so no client can ask for the reply.
-            _ if !journal.lock().knows(&key.session) => return self.guard(caller, change, || ready),
+            _ if !journal.lock().knows(&key.session) => {
+                return self.guard(caller, change, || ready);
+            }
             Durability::Crash => false,
             Durability::Power => true,
         };
-        let places = change.places(|handle| export.key(handle));
+        let locks = change.locks(|handle| export.key(handle));
         let cred = export.map_cred(caller.cred);
-        journal.intend(export.store(), power, key, (change, &cred), places, ready)
+        journal.intend(export.store(), power, key, (change, &cred), locks, ready)
     }
 
     /// Sets the verifier that changes when the objects of a change cannot be made stable: then

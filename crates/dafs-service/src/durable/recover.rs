@@ -153,7 +153,11 @@ impl Durable {
     ///
     /// # Panics
     /// When it is called twice.
-    pub fn start_journal(&self, config: JournalConfig, now_ns: u64) -> Result<Recovered, JournalError> {
+    pub fn start_journal(
+        &self,
+        config: JournalConfig,
+        now_ns: u64,
+    ) -> Result<Recovered, JournalError> {
         let JournalConfig { disk, boot, segment_bytes, spawn } = config;
         let mut reading = Reading::default();
         let recovery = Recovery::scan(disk, boot, &mut |bytes| reading.read(bytes))?;

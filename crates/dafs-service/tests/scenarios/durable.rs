@@ -11,8 +11,8 @@ mod attributes;
 mod foreign;
 #[path = "durable/guards.rs"]
 mod guards;
-#[path = "durable/places.rs"]
-mod places;
+#[path = "durable/change_locks.rs"]
+mod change_locks;
 
 use dafs_journal::sim::SimDisk;
 use dafs_mem::VolatileSlice;

@@ -16,7 +16,7 @@ use std::hash::{Hash, Hasher};
 /// A change lock. Two different objects may share one by their hash, which makes one of their
 /// changes wait for no reason.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) struct Place {
+pub(super) struct ChangeLock {
     what: u64,
     hold: Hold,
 }
@@ -33,9 +33,9 @@ pub(super) enum Hold {
 }
 
 /// The locks of one change.
-pub(super) type PlaceList = SmallVec<[Place; 2]>;
+pub(super) type LockList = SmallVec<[ChangeLock; 2]>;
 
-impl Place {
+impl ChangeLock {
     /// The lock of a name in a directory. `dir` is the key of the directory in the table of opens.
     pub(super) fn name(dir: &Handle, name: &[u8]) -> Self {
         let mut hasher = FxHasher::default();
@@ -75,46 +75,46 @@ impl Ends {
 
 /// The holders and waiters of all locks, first come first served.
 #[derive(Debug, Default)]
-pub(super) struct Places {
+pub(super) struct ChangeLocks {
     lines: FxHashMap<u64, SmallVec<[(u64, Hold); 2]>>,
     ends: FxHashMap<u64, Ends>,
     /// The number of ends at which durable ones are removed.
     sweep_at: usize,
 }
 
-impl Places {
+impl ChangeLocks {
     /// Enqueues a change. True when it need not wait.
-    pub(super) fn enter(&mut self, op: u64, places: &[Place]) -> bool {
-        for (index, place) in places.iter().enumerate() {
-            if !places[..index].iter().any(|earlier| earlier.what == place.what) {
-                self.lines.entry(place.what).or_default().push((op, place.hold));
+    pub(super) fn enter(&mut self, op: u64, locks: &[ChangeLock]) -> bool {
+        for (index, lock) in locks.iter().enumerate() {
+            if !locks[..index].iter().any(|earlier| earlier.what == lock.what) {
+                self.lines.entry(lock.what).or_default().push((op, lock.hold));
             }
         }
-        self.is_first(op, places)
+        self.is_first(op, locks)
     }
 
     /// Enqueues a change at one more lock. True when it need not wait there.
-    pub(super) fn join(&mut self, op: u64, place: Place) -> bool {
-        let line = self.lines.entry(place.what).or_default();
+    pub(super) fn join(&mut self, op: u64, lock: ChangeLock) -> bool {
+        let line = self.lines.entry(lock.what).or_default();
         if !line.iter().any(|&(other, _)| other == op) {
-            line.push((op, place.hold));
+            line.push((op, lock.hold));
         }
-        self.is_first(op, &[place])
+        self.is_first(op, &[lock])
     }
 
     /// True if no other change blocks this one.
-    pub(super) fn is_first(&self, op: u64, places: &[Place]) -> bool {
-        places.iter().all(|place| {
-            let line = self.lines.get(&place.what).map_or(&[][..], |line| line.as_slice());
+    pub(super) fn is_first(&self, op: u64, locks: &[ChangeLock]) -> bool {
+        locks.iter().all(|lock| {
+            let line = self.lines.get(&lock.what).map_or(&[][..], |line| line.as_slice());
             let at = line.iter().position(|&(other, _)| other == op).unwrap_or(0);
             at == 0 || at < in_front(line)
         })
     }
 
     /// Removes a change, and adds to `next` the changes that it does not block any more.
-    pub(super) fn leave(&mut self, op: u64, places: &[Place], next: &mut Vec<u64>) {
-        for place in places {
-            let Some(line) = self.lines.get_mut(&place.what) else { continue };
+    pub(super) fn leave(&mut self, op: u64, locks: &[ChangeLock], next: &mut Vec<u64>) {
+        for lock in locks {
+            let Some(line) = self.lines.get_mut(&lock.what) else { continue };
             let Some(at) = line.iter().position(|&(other, _)| other == op) else { continue };
             let before = in_front(line);
             line.remove(at);
@@ -122,29 +122,34 @@ impl Places {
             let stay = before - usize::from(at < before);
             next.extend(line[..in_front(line)].iter().skip(stay).map(|&(other, _)| other));
             if line.is_empty() {
-                self.lines.remove(&place.what);
+                self.lines.remove(&lock.what);
             }
         }
     }
 
     /// Notes the log positions of a change that releases its locks. `is_kept` is true for positions
     /// that need no note any more.
-    pub(super) fn end(&mut self, places: &[Place], ends: Ends, is_kept: impl Fn(&Ends) -> bool) {
+    pub(super) fn end(
+        &mut self,
+        locks: &[ChangeLock],
+        ends: Ends,
+        is_kept: impl Fn(&Ends) -> bool,
+    ) {
         if self.ends.len() >= self.sweep_at {
             self.ends.retain(|_, ends| !is_kept(ends));
             // Each swept entry was added since the last sweep, so the cost of an entry is a check
             // or two.
             self.sweep_at = (2 * self.ends.len()).max(ENDS_SWEEP_MIN);
         }
-        for place in places {
-            let former = self.ends.entry(place.what).or_default();
+        for lock in locks {
+            let former = self.ends.entry(lock.what).or_default();
             *former = former.join(ends);
         }
     }
 
     /// Returns up to where the log must be durable before the objects of these locks change.
-    pub(super) fn ends<'a>(&self, places: impl IntoIterator<Item = &'a Place>) -> Ends {
-        let ends = places.into_iter().filter_map(|place| self.ends.get(&place.what));
+    pub(super) fn ends<'a>(&self, locks: impl IntoIterator<Item = &'a ChangeLock>) -> Ends {
+        let ends = locks.into_iter().filter_map(|lock| self.ends.get(&lock.what));
         ends.copied().fold(Ends::default(), Ends::join)
     }
 
@@ -176,109 +181,109 @@ mod tests {
         Handle { fs: FsId([0; 16]), file: FileId([id; FILE_ID_BYTES]) }
     }
 
-    fn list(places: &[Place]) -> PlaceList {
-        places.iter().copied().collect()
+    fn list(locks: &[ChangeLock]) -> LockList {
+        locks.iter().copied().collect()
     }
 
     #[test]
     fn the_first_goes_and_those_that_share_go_together() {
-        let mut places = Places::default();
-        let exclusive = list(&[Place::file(&handle(1), Hold::Alone)]);
-        let shared = list(&[Place::file(&handle(1), Hold::Write)]);
-        assert!(places.enter(1, &shared));
-        assert!(places.enter(2, &shared));
-        assert!(!places.enter(3, &exclusive));
-        assert!(!places.enter(4, &shared), "nobody overtakes");
+        let mut locks = ChangeLocks::default();
+        let exclusive = list(&[ChangeLock::file(&handle(1), Hold::Alone)]);
+        let shared = list(&[ChangeLock::file(&handle(1), Hold::Write)]);
+        assert!(locks.enter(1, &shared));
+        assert!(locks.enter(2, &shared));
+        assert!(!locks.enter(3, &exclusive));
+        assert!(!locks.enter(4, &shared), "nobody overtakes");
         let mut next = Vec::new();
-        places.leave(1, &shared, &mut next);
-        assert!(!places.is_first(3, &exclusive));
-        places.leave(2, &shared, &mut next);
-        assert!(places.is_first(3, &exclusive) && !places.is_first(4, &shared));
+        locks.leave(1, &shared, &mut next);
+        assert!(!locks.is_first(3, &exclusive));
+        locks.leave(2, &shared, &mut next);
+        assert!(locks.is_first(3, &exclusive) && !locks.is_first(4, &shared));
         assert_eq!(next, [3]);
-        places.leave(3, &exclusive, &mut next);
-        assert!(next.contains(&4) && places.is_first(4, &shared));
-        places.leave(4, &shared, &mut next);
-        assert_eq!(places.len(), 0);
+        locks.leave(3, &exclusive, &mut next);
+        assert!(next.contains(&4) && locks.is_first(4, &shared));
+        locks.leave(4, &shared, &mut next);
+        assert_eq!(locks.len(), 0);
     }
 
     #[test]
     fn changes_that_nothing_is_kept_of_go_together_and_with_no_others() {
-        let mut places = Places::default();
-        let guard = list(&[Place::file(&handle(1), Hold::Guard)]);
-        let write = list(&[Place::file(&handle(1), Hold::Write)]);
-        assert!(places.enter(1, &guard));
-        assert!(places.enter(2, &guard) && places.join(2, guard[0]));
-        assert!(!places.enter(3, &write));
-        assert!(!places.enter(4, &guard), "nobody overtakes");
-        places.leave(1, &guard, &mut Vec::new());
-        assert!(!places.is_first(3, &write));
-        places.leave(2, &guard, &mut Vec::new());
-        assert!(places.is_first(3, &write) && !places.is_first(4, &guard));
-        places.leave(3, &write, &mut Vec::new());
-        assert!(places.is_first(4, &guard));
-        places.leave(4, &guard, &mut Vec::new());
-        assert_eq!(places.len(), 0);
+        let mut locks = ChangeLocks::default();
+        let guard = list(&[ChangeLock::file(&handle(1), Hold::Guard)]);
+        let write = list(&[ChangeLock::file(&handle(1), Hold::Write)]);
+        assert!(locks.enter(1, &guard));
+        assert!(locks.enter(2, &guard) && locks.join(2, guard[0]));
+        assert!(!locks.enter(3, &write));
+        assert!(!locks.enter(4, &guard), "nobody overtakes");
+        locks.leave(1, &guard, &mut Vec::new());
+        assert!(!locks.is_first(3, &write));
+        locks.leave(2, &guard, &mut Vec::new());
+        assert!(locks.is_first(3, &write) && !locks.is_first(4, &guard));
+        locks.leave(3, &write, &mut Vec::new());
+        assert!(locks.is_first(4, &guard));
+        locks.leave(4, &guard, &mut Vec::new());
+        assert_eq!(locks.len(), 0);
     }
 
     /// Waiters that cannot go on are not woken.
     #[test]
     fn only_those_are_told_who_can_go_on() {
-        let mut places = Places::default();
-        let guard = [Place::file(&handle(1), Hold::Guard)];
-        let alone = [Place::file(&handle(1), Hold::Alone)];
-        let leave = |places: &mut Places, op, place: &[Place]| {
+        let mut locks = ChangeLocks::default();
+        let guard = [ChangeLock::file(&handle(1), Hold::Guard)];
+        let alone = [ChangeLock::file(&handle(1), Hold::Alone)];
+        let leave = |locks: &mut ChangeLocks, op, lock: &[ChangeLock]| {
             let mut next = Vec::new();
-            places.leave(op, place, &mut next);
+            locks.leave(op, lock, &mut next);
             next
         };
-        assert!(places.enter(1, &guard) && places.enter(2, &guard));
-        assert!(!places.enter(3, &alone) && !places.enter(4, &guard) && !places.enter(5, &alone));
-        assert!(!places.enter(6, &alone) && !places.enter(7, &guard));
-        assert_eq!(leave(&mut places, 1, &guard), [], "the other is still there");
-        assert_eq!(leave(&mut places, 3, &alone), [4], "who stood between has gone");
-        assert_eq!(leave(&mut places, 6, &alone), [], "others are still in the way");
-        assert_eq!(leave(&mut places, 4, &guard), []);
-        assert_eq!(leave(&mut places, 2, &guard), [5]);
-        assert_eq!(leave(&mut places, 2, &guard), [], "it has gone");
-        assert!(!places.enter(8, &alone));
-        assert_eq!(leave(&mut places, 5, &alone), [7]);
-        assert_eq!(leave(&mut places, 7, &guard), [8]);
-        assert_eq!(leave(&mut places, 8, &alone), []);
-        assert_eq!(places.len(), 0);
+        assert!(locks.enter(1, &guard) && locks.enter(2, &guard));
+        assert!(!locks.enter(3, &alone) && !locks.enter(4, &guard) && !locks.enter(5, &alone));
+        assert!(!locks.enter(6, &alone) && !locks.enter(7, &guard));
+        assert_eq!(leave(&mut locks, 1, &guard), [], "the other is still there");
+        assert_eq!(leave(&mut locks, 3, &alone), [4], "who stood between has gone");
+        assert_eq!(leave(&mut locks, 6, &alone), [], "others are still in the way");
+        assert_eq!(leave(&mut locks, 4, &guard), []);
+        assert_eq!(leave(&mut locks, 2, &guard), [5]);
+        assert_eq!(leave(&mut locks, 2, &guard), [], "it has gone");
+        assert!(!locks.enter(8, &alone));
+        assert_eq!(leave(&mut locks, 5, &alone), [7]);
+        assert_eq!(leave(&mut locks, 7, &guard), [8]);
+        assert_eq!(leave(&mut locks, 8, &alone), []);
+        assert_eq!(locks.len(), 0);
     }
 
     #[test]
     fn ends_are_known_until_they_are_kept() {
-        let mut places = Places::default();
-        let at = |id: u16| Place::name(&handle(0), &id.to_be_bytes());
+        let mut locks = ChangeLocks::default();
+        let at = |id: u16| ChangeLock::name(&handle(0), &id.to_be_bytes());
         let ends = |sequence| Ends { written: sequence, stable: sequence };
         let sweep = 4 * ENDS_SWEEP_MIN as u64;
         for sequence in 1..=sweep {
             let kept = |ends: &Ends| ends.stable + 10 < sequence;
-            places.end(&[at(sequence as u16), at(0)], ends(sequence), kept);
-            assert!(places.ends.len() <= ENDS_SWEEP_MIN + 2);
+            locks.end(&[at(sequence as u16), at(0)], ends(sequence), kept);
+            assert!(locks.ends.len() <= ENDS_SWEEP_MIN + 2);
         }
-        assert_eq!(places.ends(&[at(0), at(9)]), ends(sweep), "nine is swept");
-        assert_eq!(places.ends(&[at(9)]), Ends::default());
-        assert_eq!(places.ends(&[at(sweep as u16 - 1)]), ends(sweep - 1));
-        places.end(&[at(0)], Ends { written: sweep + 1, stable: 0 }, |_| false);
-        assert_eq!(places.ends(&[at(0)]), Ends { written: sweep + 1, stable: sweep });
+        assert_eq!(locks.ends(&[at(0), at(9)]), ends(sweep), "nine is swept");
+        assert_eq!(locks.ends(&[at(9)]), Ends::default());
+        assert_eq!(locks.ends(&[at(sweep as u16 - 1)]), ends(sweep - 1));
+        locks.end(&[at(0)], Ends { written: sweep + 1, stable: 0 }, |_| false);
+        assert_eq!(locks.ends(&[at(0)]), Ends { written: sweep + 1, stable: sweep });
     }
 
     #[test]
     fn renames_that_cross_each_other_do_not_wait_for_ever() {
-        let mut places = Places::default();
-        let (a, b) = (Place::name(&handle(1), b"a"), Place::name(&handle(1), b"b"));
+        let mut locks = ChangeLocks::default();
+        let (a, b) = (ChangeLock::name(&handle(1), b"a"), ChangeLock::name(&handle(1), b"b"));
         let (one, two) = (list(&[a, b]), list(&[b, a]));
-        assert!(places.enter(1, &one));
-        assert!(!places.enter(2, &two));
+        assert!(locks.enter(1, &one));
+        assert!(!locks.enter(2, &two));
         let same = list(&[a, a]);
-        assert!(!places.enter(3, &same));
-        places.leave(1, &one, &mut Vec::new());
-        assert!(places.is_first(2, &two) && !places.is_first(3, &same));
-        places.leave(2, &two, &mut Vec::new());
-        assert!(places.is_first(3, &same));
-        places.leave(3, &same, &mut Vec::new());
-        assert_eq!(places.len(), 0);
+        assert!(!locks.enter(3, &same));
+        locks.leave(1, &one, &mut Vec::new());
+        assert!(locks.is_first(2, &two) && !locks.is_first(3, &same));
+        locks.leave(2, &two, &mut Vec::new());
+        assert!(locks.is_first(3, &same));
+        locks.leave(3, &same, &mut Vec::new());
+        assert_eq!(locks.len(), 0);
     }
 }
