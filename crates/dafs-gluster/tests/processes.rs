@@ -49,7 +49,7 @@ impl Node for Behind {
         !self.away.load(SeqCst)
     }
 
-    fn belief(&self) -> Duration {
+    fn grant_ttl(&self) -> Duration {
         Duration::from_secs(8)
     }
 
@@ -139,7 +139,7 @@ fn moved(store: &GlusterStore) -> Vec<FileId> {
 fn files_lie_where_their_data_servers_say_and_what_these_write_is_the_volumes() {
     let Some((store, nodes)) = world() else { return };
     let layouts = store.layouts().unwrap();
-    assert_eq!(layouts.belief(), Duration::from_secs(8));
+    assert_eq!(layouts.grant_ttl(), Duration::from_secs(8));
     let mut used = [0; 3];
     for number in 0..24_u8 {
         let made = support::make(&store, &format!("file {number}"));

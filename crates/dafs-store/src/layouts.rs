@@ -247,7 +247,7 @@ pub trait Layouts: Send + Sync {
 
     /// Returns the lifetime of cached authorisations at data servers; zero if they ask each time.
     /// Constant for a store, and returned without waiting.
-    fn belief(&self) -> Duration {
+    fn grant_ttl(&self) -> Duration {
         Duration::ZERO
     }
 

@@ -245,9 +245,9 @@ impl Layouts for StripedStore {
         told
     }
 
-    fn belief(&self) -> Duration {
+    fn grant_ttl(&self) -> Duration {
         let slots = self.shared.slots.all();
-        slots.iter().map(|slot| slot.node.belief()).max().unwrap_or_default()
+        slots.iter().map(|slot| slot.node.grant_ttl()).max().unwrap_or_default()
     }
 
     fn settled(&self) -> Result<()> {

@@ -65,7 +65,7 @@ impl Layouts {
         let key = export.key(handle);
         self.check_allowed(caller, &key)?;
         let store = export.store().clone();
-        let belief = store.layouts().map(|layouts| layouts.belief()).unwrap_or_default();
+        let grant_ttl = store.layouts().map(|layouts| layouts.grant_ttl()).unwrap_or_default();
         let _granting = self.begin_granting(key);
         let placement = placement(&*store, handle, request.write)?;
         if request.form.is_some_and(|form| placement.form() != form) {
@@ -78,8 +78,14 @@ impl Layouts {
         let places = request.write.then(|| Arc::new(places(&*store, &placement)));
         let by = self.state.applicant(caller);
         let entered = self.state.attempt(|table, _| {
-            let state =
-                table.lay_out(caller, by, (handle, key), request, (&store, belief), &placement)?;
+            let state = table.lay_out(
+                caller,
+                by,
+                (handle, key),
+                request,
+                (&store, grant_ttl),
+                &placement,
+            )?;
             if let Some(places) = &places {
                 table.lend(key, caller.client, &store, places.clone());
             }
@@ -229,7 +235,7 @@ impl StateTable {
         by: Applicant<'_>,
         (handle, key): (&Handle, Handle),
         request: LayoutRequest,
-        (store, belief): (&Arc<dyn Store>, Duration),
+        (store, grant_ttl): (&Arc<dyn Store>, Duration),
         placement: &Placement,
     ) -> std::result::Result<StateRef, Blocked> {
         Self::check_current(caller.client)?;
@@ -291,7 +297,7 @@ impl StateTable {
             key,
             store: store.clone(),
             form: placement.form(),
-            belief,
+            grant_ttl,
             written: AtomicBool::new(written),
             failing: AtomicBool::new(false),
             life: Life::default(),

@@ -95,7 +95,7 @@ pub(crate) struct LayoutState {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) form: LayoutForm,
     /// The lifetime of authorisations for this layout in the caches of data servers.
-    belief: Duration,
+    grant_ttl: Duration,
     /// A data server was told that its holder may write there.
     written: AtomicBool,
     /// Its holder got no answer to a write there.

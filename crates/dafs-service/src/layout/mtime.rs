@@ -45,7 +45,8 @@ impl Layouts {
     /// `WouldWait`.
     pub(crate) fn begin_giving_mtime(&self, caller: Caller<'_>, key: &Handle) -> Result<()> {
         let held = self.own(caller, key);
-        let believed = |layout: &&Arc<LayoutState>| layout.is_written() && !layout.belief.is_zero();
+        let believed =
+            |layout: &&Arc<LayoutState>| layout.is_written() && !layout.grant_ttl.is_zero();
         let believed = held.iter().find(believed);
         if believed.is_some() && caller.wait == Wait::Never {
             return Err(ServiceError::WouldWait);

@@ -148,7 +148,7 @@ fn who_is_away_keeps_nobody_from_writing_for_longer_than_a_lease() {
 #[test]
 fn who_may_still_be_served_for_a_layout_given_back_counts_as_writing() {
     let cluster = Cluster::new();
-    cluster.store.belief_seconds.store(8, Ordering::SeqCst);
+    cluster.store.grant_ttl_seconds.store(8, Ordering::SeqCst);
     let one = cluster.world.nfs("a");
     let opened = cluster.world.open(&one, "f", BOTH).unwrap();
     let granted = cluster.get(&one, &opened, true).unwrap().state;
@@ -252,7 +252,7 @@ fn a_time_that_its_writer_gave_a_file_stays_when_it_tells_what_it_wrote() {
 #[test]
 fn a_time_given_to_a_file_is_not_put_over_what_came_after() {
     let cluster = Cluster::new();
-    cluster.store.belief_seconds.store(5, Ordering::SeqCst);
+    cluster.store.grant_ttl_seconds.store(5, Ordering::SeqCst);
     let (world, service) = (&cluster.world, &cluster.world.service);
     let (one, two) = (world.nfs("a"), world.nfs("b"));
     let own = world.open(&one, "f", BOTH).unwrap();
@@ -448,7 +448,7 @@ fn nobody_is_let_lock_by_himself_before_the_end_of_a_file_is_known() {
 #[test]
 fn what_is_written_without_a_question_is_looked_for_too() {
     let cluster = Cluster::new();
-    cluster.store.belief_seconds.store(8, Ordering::SeqCst);
+    cluster.store.grant_ttl_seconds.store(8, Ordering::SeqCst);
     let one = cluster.world.nfs("a");
     let opened = cluster.world.open(&one, "f", BOTH).unwrap();
     let granted = cluster.get(&one, &opened, true).unwrap().state;

@@ -444,7 +444,7 @@ fn what_is_not_given_back_is_taken_and_fenced_before_anything_changes() {
 #[test]
 fn nothing_changes_for_others_while_data_servers_go_by_what_was_given_back() {
     let cluster = Cluster::new();
-    cluster.store.belief_seconds.store(8, Ordering::SeqCst);
+    cluster.store.grant_ttl_seconds.store(8, Ordering::SeqCst);
     let (one, two) = (cluster.world.nfs("a"), cluster.world.nfs("b"));
     let opened = cluster.world.open(&one, "f", BOTH).unwrap();
     let use_it = || {

@@ -49,7 +49,7 @@ pub(crate) struct Spread {
     pub(crate) call_milliseconds: AtomicU64,
     pub(crate) sweeps: AtomicU64,
     /// Seconds for which data servers cache authorisations.
-    pub(crate) belief_seconds: AtomicU64,
+    pub(crate) grant_ttl_seconds: AtomicU64,
     pub(crate) moved: Mutex<Vec<FileId>>,
     pub(crate) gone: Mutex<Vec<DeviceKey>>,
     /// Questions about clients that write at data servers, and the answers.
@@ -150,8 +150,8 @@ impl Layouts for Spread {
         self.ask(Asked::Forget)
     }
 
-    fn belief(&self) -> Duration {
-        Duration::from_secs(self.belief_seconds.load(Ordering::SeqCst))
+    fn grant_ttl(&self) -> Duration {
+        Duration::from_secs(self.grant_ttl_seconds.load(Ordering::SeqCst))
     }
 
     fn settled(&self) -> Result<()> {

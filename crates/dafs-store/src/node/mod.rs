@@ -112,7 +112,7 @@ pub trait Node: Send + Sync {
     }
 
     /// Returns the lifetime of its cached authorisations; zero if it asks each time.
-    fn belief(&self) -> Duration {
+    fn grant_ttl(&self) -> Duration {
         Duration::ZERO
     }
 

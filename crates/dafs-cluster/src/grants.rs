@@ -11,7 +11,7 @@
 //!   data server asks again about later ones. So a client has one entry for each state-id, for any
 //!   number of sequence numbers.
 
-use crate::limits::{BELIEFS_MAX, STATE_BELIEF};
+use crate::limits::{GRANT_TTL, GRANTS_MAX};
 use dafs_store::node::ComponentId;
 use rustc_hash::FxHashMap;
 use std::time::Duration;
@@ -66,12 +66,12 @@ impl Known {
 
 /// The cache of a data server. All times are of one clock.
 #[derive(Debug, Default)]
-pub(crate) struct Beliefs {
+pub(crate) struct Grants {
     components: FxHashMap<ComponentId, Known>,
     count: usize,
 }
 
-impl Beliefs {
+impl Grants {
     /// Returns the cached authorisation of a use, if there is one.
     pub(crate) fn allow(
         &self,
@@ -104,14 +104,14 @@ impl Beliefs {
         let Some(known) = self.components.get_mut(&component) else { return false };
         assert!(known.asking > 0, "a question is answered once");
         known.asking -= 1;
-        let current = known.generation == generation && now < asked + STATE_BELIEF;
+        let current = known.generation == generation && now < asked + GRANT_TTL;
         if now >= known.swept {
-            known.swept = now + STATE_BELIEF;
+            known.swept = now + GRANT_TTL;
             self.count -= known.drop_over(now);
         }
         if current && let Some(made) = yes {
             let before = known.uses.len();
-            let fresh = Yes { until: asked + STATE_BELIEF, seqid, made };
+            let fresh = Yes { until: asked + GRANT_TTL, seqid, made };
             let yes = known.uses.entry(wanted).or_insert(fresh);
             *yes = Yes {
                 until: fresh.until.max(yes.until),
@@ -121,7 +121,7 @@ impl Beliefs {
             self.count += known.uses.len() - before;
         }
         self.tidy(&component);
-        if self.count > BELIEFS_MAX {
+        if self.count > GRANTS_MAX {
             self.make_room(now);
         }
         current
@@ -132,7 +132,7 @@ impl Beliefs {
         for known in self.components.values_mut() {
             self.count -= known.drop_over(now);
         }
-        if self.count > BELIEFS_MAX / 4 * 3 {
+        if self.count > GRANTS_MAX / 4 * 3 {
             self.drop_all();
         }
         self.components.retain(|_, known| !known.is_unused());
@@ -187,120 +187,120 @@ mod tests {
         (number.to_be_bytes().into(), 1)
     }
 
-    fn allow(beliefs: &Beliefs, component: &ComponentId, number: u32, now: Duration) -> bool {
+    fn allow(grants: &Grants, component: &ComponentId, number: u32, now: Duration) -> bool {
         let (wanted, seqid) = wanted(number);
-        beliefs.allow(component, (&wanted, seqid), now).is_some()
+        grants.allow(component, (&wanted, seqid), now).is_some()
     }
 
-    fn learn(beliefs: &mut Beliefs, component: ComponentId, number: u32, now: Duration) {
-        let question = beliefs.ask(component, now);
-        assert!(beliefs.answered(question, wanted(number), YES, now));
+    fn learn(grants: &mut Grants, component: ComponentId, number: u32, now: Duration) {
+        let question = grants.ask(component, now);
+        assert!(grants.answered(question, wanted(number), YES, now));
     }
 
     #[test]
     fn a_yes_is_believed_for_a_while_from_when_it_was_asked_for() {
-        let mut beliefs = Beliefs::default();
-        learn(&mut beliefs, ONE, 1, at(10));
-        let end = at(10) + STATE_BELIEF;
-        assert!(allow(&beliefs, &ONE, 1, end - Duration::from_nanos(1)));
-        assert!(!allow(&beliefs, &ONE, 1, end));
-        assert!(!allow(&beliefs, &ONE, 2, at(10)));
-        assert!(!allow(&beliefs, &TWO, 1, at(10)));
+        let mut grants = Grants::default();
+        learn(&mut grants, ONE, 1, at(10));
+        let end = at(10) + GRANT_TTL;
+        assert!(allow(&grants, &ONE, 1, end - Duration::from_nanos(1)));
+        assert!(!allow(&grants, &ONE, 1, end));
+        assert!(!allow(&grants, &ONE, 2, at(10)));
+        assert!(!allow(&grants, &TWO, 1, at(10)));
     }
 
     #[test]
     fn a_yes_that_was_long_under_way_is_not_acted_on() {
-        let mut beliefs = Beliefs::default();
-        let end = at(10) + STATE_BELIEF;
-        let question = beliefs.ask(ONE, at(10));
-        assert!(!beliefs.answered(question, wanted(1), YES, end));
-        assert!(!allow(&beliefs, &ONE, 1, end));
-        assert_eq!(beliefs.len(), (0, 0));
-        let question = beliefs.ask(ONE, at(10));
-        assert!(beliefs.answered(question, wanted(1), YES, end - Duration::from_nanos(1)));
+        let mut grants = Grants::default();
+        let end = at(10) + GRANT_TTL;
+        let question = grants.ask(ONE, at(10));
+        assert!(!grants.answered(question, wanted(1), YES, end));
+        assert!(!allow(&grants, &ONE, 1, end));
+        assert_eq!(grants.len(), (0, 0));
+        let question = grants.ask(ONE, at(10));
+        assert!(grants.answered(question, wanted(1), YES, end - Duration::from_nanos(1)));
     }
 
     #[test]
     fn a_no_is_not_kept() {
-        let mut beliefs = Beliefs::default();
-        let question = beliefs.ask(ONE, at(0));
-        assert!(beliefs.answered(question, wanted(1), None, at(0)));
-        assert!(!allow(&beliefs, &ONE, 1, at(0)));
-        assert_eq!(beliefs.len(), (0, 0));
+        let mut grants = Grants::default();
+        let question = grants.ask(ONE, at(0));
+        assert!(grants.answered(question, wanted(1), None, at(0)));
+        assert!(!allow(&grants, &ONE, 1, at(0)));
+        assert_eq!(grants.len(), (0, 0));
     }
 
     #[test]
     fn what_was_asked_before_a_component_was_forgotten_means_nothing() {
-        let mut beliefs = Beliefs::default();
-        learn(&mut beliefs, ONE, 1, at(0));
-        learn(&mut beliefs, TWO, 1, at(0));
-        let question = beliefs.ask(ONE, at(0));
-        beliefs.forget(&ONE);
-        assert!(!allow(&beliefs, &ONE, 1, at(0)));
-        assert!(allow(&beliefs, &TWO, 1, at(0)));
-        let later = beliefs.ask(ONE, at(0));
-        assert!(!beliefs.answered(question, wanted(2), YES, at(0)));
-        assert!(!allow(&beliefs, &ONE, 2, at(0)));
-        assert!(beliefs.answered(later, wanted(2), YES, at(0)));
-        assert!(allow(&beliefs, &ONE, 2, at(0)));
-        let question = beliefs.ask(TWO, at(0));
-        beliefs.forget_all();
-        assert!(!allow(&beliefs, &TWO, 1, at(0)));
-        assert!(!beliefs.answered(question, wanted(3), YES, at(0)));
-        assert_eq!(beliefs.len(), (0, 0));
+        let mut grants = Grants::default();
+        learn(&mut grants, ONE, 1, at(0));
+        learn(&mut grants, TWO, 1, at(0));
+        let question = grants.ask(ONE, at(0));
+        grants.forget(&ONE);
+        assert!(!allow(&grants, &ONE, 1, at(0)));
+        assert!(allow(&grants, &TWO, 1, at(0)));
+        let later = grants.ask(ONE, at(0));
+        assert!(!grants.answered(question, wanted(2), YES, at(0)));
+        assert!(!allow(&grants, &ONE, 2, at(0)));
+        assert!(grants.answered(later, wanted(2), YES, at(0)));
+        assert!(allow(&grants, &ONE, 2, at(0)));
+        let question = grants.ask(TWO, at(0));
+        grants.forget_all();
+        assert!(!allow(&grants, &TWO, 1, at(0)));
+        assert!(!grants.answered(question, wanted(3), YES, at(0)));
+        assert_eq!(grants.len(), (0, 0));
     }
 
     #[test]
     fn a_yes_for_a_number_is_one_for_those_before_and_for_no_later_one() {
-        let mut beliefs = Beliefs::default();
+        let mut grants = Grants::default();
         for seqid in [3, 2] {
-            let question = beliefs.ask(ONE, at(0));
-            assert!(beliefs.answered(question, (wanted(1).0, seqid), YES, at(0)));
+            let question = grants.ask(ONE, at(0));
+            assert!(grants.answered(question, (wanted(1).0, seqid), YES, at(0)));
         }
-        assert_eq!(beliefs.len(), (1, 1));
+        assert_eq!(grants.len(), (1, 1));
         for (seqid, good) in [(0, true), (2, true), (3, true), (4, false), (u32::MAX, false)] {
-            let allowed = beliefs.allow(&ONE, (&wanted(1).0, seqid), at(0));
+            let allowed = grants.allow(&ONE, (&wanted(1).0, seqid), at(0));
             assert_eq!(allowed.is_some(), good, "{seqid}");
         }
     }
 
     #[test]
     fn of_several_moments_that_sessions_have_to_be_younger_than_the_latest_counts() {
-        let mut beliefs = Beliefs::default();
-        let made = |beliefs: &Beliefs| beliefs.allow(&ONE, (&wanted(1).0, 1), at(9));
+        let mut grants = Grants::default();
+        let made = |grants: &Grants| grants.allow(&ONE, (&wanted(1).0, 1), at(9));
         for (said, known) in [(None, None), (Some(3), Some(3)), (Some(2), Some(3)), (None, Some(3))]
         {
-            let question = beliefs.ask(ONE, at(9));
-            assert!(beliefs.answered(question, wanted(1), Some(said.map(at)), at(9)));
-            assert_eq!(made(&beliefs), Some(known.map(at)));
+            let question = grants.ask(ONE, at(9));
+            assert!(grants.answered(question, wanted(1), Some(said.map(at)), at(9)));
+            assert_eq!(made(&grants), Some(known.map(at)));
         }
     }
 
     #[test]
     fn what_is_over_makes_room() {
-        let mut beliefs = Beliefs::default();
-        (0..10).for_each(|number| learn(&mut beliefs, ONE, number, at(0)));
-        assert_eq!(beliefs.len(), (1, 10));
-        learn(&mut beliefs, ONE, 11, at(0) + 2 * STATE_BELIEF);
-        assert_eq!(beliefs.len(), (1, 1));
+        let mut grants = Grants::default();
+        (0..10).for_each(|number| learn(&mut grants, ONE, number, at(0)));
+        assert_eq!(grants.len(), (1, 10));
+        learn(&mut grants, ONE, 11, at(0) + 2 * GRANT_TTL);
+        assert_eq!(grants.len(), (1, 1));
         // Entries of components without recent questions are removed, too, and no others.
         let now = at(100);
-        (0..BELIEFS_MAX as u32 / 2).for_each(|number| learn(&mut beliefs, TWO, number, now));
-        let later = now + STATE_BELIEF - Duration::from_secs(1);
-        (0..BELIEFS_MAX as u32 / 2).for_each(|number| learn(&mut beliefs, ONE, number, later));
-        learn(&mut beliefs, ONE, u32::MAX, now + STATE_BELIEF);
-        assert_eq!(beliefs.len(), (1, BELIEFS_MAX / 2 + 1));
+        (0..GRANTS_MAX as u32 / 2).for_each(|number| learn(&mut grants, TWO, number, now));
+        let later = now + GRANT_TTL - Duration::from_secs(1);
+        (0..GRANTS_MAX as u32 / 2).for_each(|number| learn(&mut grants, ONE, number, later));
+        learn(&mut grants, ONE, u32::MAX, now + GRANT_TTL);
+        assert_eq!(grants.len(), (1, GRANTS_MAX / 2 + 1));
     }
 
     #[test]
     fn a_hostile_client_costs_bounded_memory_and_nobody_anything_else_than_time() {
-        let mut beliefs = Beliefs::default();
-        let open = beliefs.ask(TWO, at(0));
-        for number in 0..=BELIEFS_MAX as u32 {
-            learn(&mut beliefs, ONE, number, at(0));
+        let mut grants = Grants::default();
+        let open = grants.ask(TWO, at(0));
+        for number in 0..=GRANTS_MAX as u32 {
+            learn(&mut grants, ONE, number, at(0));
         }
-        assert_eq!(beliefs.len(), (1, 0));
-        assert!(beliefs.answered(open, wanted(1), YES, at(0)));
-        assert_eq!(beliefs.len(), (1, 1));
+        assert_eq!(grants.len(), (1, 0));
+        assert!(grants.answered(open, wanted(1), YES, at(0)));
+        assert_eq!(grants.len(), (1, 1));
     }
 }
