@@ -206,7 +206,7 @@ pub trait Layouts: Send + Sync {
 
     /// Returns the MAC by which data servers verify that bytes come from this store. `None` where
     /// data servers do not verify MACs, as those that do not serve DAFS.
-    fn word(&self, _bytes: &[u8]) -> Option<[u8; 16]> {
+    fn mac(&self, _bytes: &[u8]) -> Option<[u8; 16]> {
         None
     }
 

@@ -6,7 +6,7 @@ use super::slots::Slot;
 use super::state::Place;
 use super::{KnownDevice, Shared, StripedStore, server, shown};
 use crate::limits::DEVICES_MAX;
-use dafs_store::node::{ComponentHandle, word};
+use dafs_store::node::{ComponentHandle, mac};
 use dafs_store::{
     CopyState, Device, DeviceKey, DeviceTrouble, FileId, Layouts, Packing, Placement, Result,
     SetAttr, SetTime, Spread, Store, StoreError, Stripes,
@@ -171,8 +171,8 @@ impl Layouts for StripedStore {
         dafs.iter().all(|addresses| !addresses.is_empty()).then(|| dafs.clone())
     }
 
-    fn word(&self, bytes: &[u8]) -> Option<[u8; 16]> {
-        Some(word(&self.shared.options.component_secret, bytes))
+    fn mac(&self, bytes: &[u8]) -> Option<[u8; 16]> {
+        Some(mac(&self.shared.options.component_secret, bytes))
     }
 
     fn devices(&self) -> Vec<DeviceKey> {

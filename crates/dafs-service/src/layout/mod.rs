@@ -396,7 +396,7 @@ impl Layouts {
             let devices = layouts.devices();
             let is_served = |device: &DeviceKey| layouts.dafs_servers(device).is_some();
             // Without any devices it is not known yet if they will be served.
-            layouts.word(b"").is_some() && (devices.is_empty() || devices.iter().any(is_served))
+            layouts.mac(b"").is_some() && (devices.is_empty() || devices.iter().any(is_served))
         })
     }
 

@@ -4,7 +4,7 @@ mod components;
 mod directory;
 mod handle;
 
-pub use components::{ComponentFile, ComponentStore, Elsewhere, component_store_fs, word};
+pub use components::{ComponentFile, ComponentStore, Elsewhere, component_store_fs, mac};
 pub use directory::{DirectoryError, DirectoryNode};
 pub use handle::{ComponentHandle, place_of};
 
