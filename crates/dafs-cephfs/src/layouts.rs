@@ -426,7 +426,7 @@ impl Layouts for CephStore {
     }
 
     /// The file system always knows the size, because the data servers are its clients.
-    fn settle(&self, _file: &FileId) -> Result<()> {
+    fn recover_size(&self, _file: &FileId) -> Result<()> {
         Ok(())
     }
 

@@ -327,7 +327,7 @@ impl Layouts for GlusterStore {
     }
 
     /// The brick always knows the size, but not the mtime.
-    fn settle(&self, file: &FileId) -> Result<()> {
+    fn recover_size(&self, file: &FileId) -> Result<()> {
         let spread = self.shared.spread()?;
         let gfid = self.shared.ids.open(file)?;
         let mut written = false;

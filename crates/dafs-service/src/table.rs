@@ -101,7 +101,7 @@ pub(crate) enum Blocked {
     /// Data servers may still honour a layout of this file that has ended.
     Fence(Handle),
     /// The size of this file is not known, until data servers are asked.
-    Settle(Handle),
+    RecoverSize(Handle),
     /// Changes of this file under a lock that was lost are to be undone first.
     Undo(Handle),
 }

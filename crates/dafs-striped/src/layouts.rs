@@ -206,7 +206,7 @@ impl Layouts for StripedStore {
         Ok(shown(attr).size)
     }
 
-    fn settle(&self, file: &FileId) -> Result<()> {
+    fn recover_size(&self, file: &FileId) -> Result<()> {
         let state = self.shared.state(file);
         let place = state.enter()?;
         match &*place {
@@ -219,7 +219,7 @@ impl Layouts for StripedStore {
         }
     }
 
-    fn reach(&self, file: &FileId) -> Result<()> {
+    fn refresh_size(&self, file: &FileId) -> Result<()> {
         let state = self.shared.state(file);
         let place = state.enter()?;
         match &*place {

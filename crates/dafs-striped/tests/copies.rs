@@ -244,7 +244,7 @@ fn how_far_clients_have_written_is_told_without_ending_their_layouts() {
     for (node, _) in world.copies(&id) {
         put(&node, &component, 0, b"written beside");
     }
-    world.layouts().reach(&id).unwrap();
+    world.layouts().refresh_size(&id).unwrap();
     assert_eq!(world.store().getattr(&id).unwrap().size, 14);
     assert_eq!(world.fresh(&id), [true, true]);
     let mut moved = Vec::new();
@@ -325,7 +325,7 @@ fn a_client_that_went_between_two_copies_leaves_one_content() {
     let copies = world.copies(&id);
     let component = world.component(&id);
     put(&copies[0].0, &component, 1, b"ew and long");
-    world.layouts().settle(&id).unwrap();
+    world.layouts().recover_size(&id).unwrap();
     world.mend();
     world.return_all();
     assert_eq!(world.layouts().placement(&id, true).unwrap(), None, "not before they are alike");

@@ -321,7 +321,7 @@ impl World {
         } else {
             // Retries until it succeeds, as the service does.
             for _ in 0..10 {
-                if self.layouts().settle(&self.id).is_ok() {
+                if self.layouts().recover_size(&self.id).is_ok() {
                     break;
                 }
                 self.nodes.iter().for_each(|node| node.set_away(false));

@@ -219,7 +219,7 @@ impl Delegations {
             return Err(ServiceError::BadStateId);
         };
         // Its holder locked the file locally, and others continue at its size.
-        self.layouts.settle_before_unlock(caller, &delegation.key)?;
+        self.layouts.refresh_size_before_unlock(caller, &delegation.key)?;
         let mut ended = Ended::default();
         let mut table = self.state.lock();
         delegation.life.check()?;

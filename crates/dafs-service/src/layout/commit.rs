@@ -68,7 +68,11 @@ impl Layouts {
     ///
     /// # Errors
     /// `WouldWait`.
-    pub(crate) fn settle_before_unlock(&self, caller: Caller<'_>, key: &Handle) -> Result<()> {
+    pub(crate) fn refresh_size_before_unlock(
+        &self,
+        caller: Caller<'_>,
+        key: &Handle,
+    ) -> Result<()> {
         let table = self.state.lock();
         let mut layouts = table.files.get(key).into_iter().flat_map(|file| &file.layouts);
         let own = |layout: &&Arc<LayoutState>| {
@@ -80,7 +84,7 @@ impl Layouts {
             return Err(ServiceError::WouldWait);
         }
         let Some(layouts) = layout.store.layouts() else { return Ok(()) };
-        match layouts.reach(&key.file) {
+        match layouts.refresh_size(&key.file) {
             Ok(()) | Err(StoreError::Stale) => {}
             // As far as this server knows, the client has not written.
             Err(_) if !layout.is_written() => {}

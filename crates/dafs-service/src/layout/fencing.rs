@@ -373,9 +373,9 @@ impl StateTable {
     }
 
     /// Blocks a lock of a file until its size is known.
-    pub(crate) fn check_settled(&self, key: &Handle) -> std::result::Result<(), Blocked> {
+    pub(crate) fn check_size_known(&self, key: &Handle) -> std::result::Result<(), Blocked> {
         self.check_held_back(key)?;
-        if self.fencing.is_written(key) { Err(Blocked::Settle(*key)) } else { Ok(()) }
+        if self.fencing.is_written(key) { Err(Blocked::RecoverSize(*key)) } else { Ok(()) }
     }
 }
 
@@ -452,7 +452,7 @@ impl Layouts {
     ///
     /// # Errors
     /// `Delay` when the size is not known, for instance because data servers do not answer.
-    pub(crate) fn settle_file(&self, key: &Handle) -> Result<()> {
+    pub(crate) fn recover_size(&self, key: &Handle) -> Result<()> {
         let Some(asking) = self.state.lock().fencing.asking(key) else { return Ok(()) };
         let asked = EndAsked::begin(asking, *key).ok_or(ServiceError::Delay)?;
         let due = self.state.lock().fencing.due_of(key);
@@ -463,7 +463,7 @@ impl Layouts {
 
     /// Asks the questions about returned layouts. The next rounds ask those that cannot be answered
     /// now, or not soon, like all others of a store that cannot be certain.
-    pub(super) fn settle_now(&self, keys: &[Handle]) {
+    pub(super) fn recover_sizes(&self, keys: &[Handle]) {
         let mut unsure: Vec<Arc<dyn Store>> = Vec::new();
         let begun = Instant::now();
         for key in keys {
@@ -499,7 +499,7 @@ impl Layouts {
             })?;
         }
         if let Some(written) = due.written {
-            self.note_fencing(due, gone_is_fine(due.settle(layouts, written)), |file| {
+            self.note_fencing(due, gone_is_fine(due.recover_size(layouts, written)), |file| {
                 file.written = None;
             })?;
         }
@@ -534,7 +534,7 @@ impl Layouts {
 impl Due {
     /// Extends the file to the end of the written data, and keeps the time that the writer set,
     /// unless the file has another one by now.
-    fn settle(
+    fn recover_size(
         &self,
         layouts: &dyn dafs_store::Layouts,
         written: Written,
@@ -542,7 +542,7 @@ impl Due {
         let (store, file) = (&self.store, &self.key.file);
         let keeps = |time: &TimeSpec| store.getattr(file).is_ok_and(|attr| attr.mtime == *time);
         let given = written.mtime.filter(keeps);
-        if written.goes_on { layouts.reach(file) } else { layouts.settle(file) }?;
+        if written.goes_on { layouts.refresh_size(file) } else { layouts.recover_size(file) }?;
         if let Some(time) = given {
             let change = SetAttr { mtime: Some(SetTime::To(time)), ..SetAttr::default() };
             if let Err(error) = store.setattr(&Cred::new(0, 0), file, &change, None) {

@@ -99,7 +99,7 @@ impl Layouts {
                 self.clients.doom(absent);
                 ServiceError::LayoutUnavailable
             }
-            Blocked::Recall(_) | Blocked::Fence(_) | Blocked::Settle(_) | Blocked::Undo(_) => {
+            Blocked::Recall(_) | Blocked::Fence(_) | Blocked::RecoverSize(_) | Blocked::Undo(_) => {
                 ServiceError::LayoutTryLater
             }
         })?;

@@ -323,7 +323,7 @@ impl Layouts {
         drop(table);
         self.state.finish(ended);
         if !left && layout.is_written() {
-            self.settle_now(&[layout.key]);
+            self.recover_sizes(&[layout.key]);
         }
         Ok(left.then_some(reference))
     }
@@ -359,7 +359,7 @@ impl Layouts {
         }
         self.state.finish(ended);
         if of.is_some() {
-            self.settle_now(&written);
+            self.recover_sizes(&written);
         }
         if mode == LayoutMode::Any {
             caller.client.wide_recalls.end(of.map(|handle| handle.fs), form);

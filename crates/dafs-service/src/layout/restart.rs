@@ -166,7 +166,7 @@ impl Layouts {
         let ask = move || {
             // It had layouts when the search was requested.
             let layouts = store.layouts().ok_or(StoreError::Busy);
-            let found = layouts.and_then(|layouts| layouts.reach(&file));
+            let found = layouts.and_then(|layouts| layouts.refresh_size(&file));
             drop(asked);
             // The caller may not wait for it any more.
             let _ = answer.send(found);

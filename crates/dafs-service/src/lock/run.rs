@@ -291,7 +291,7 @@ impl Locks {
         range: Range,
     ) -> Result<StateRef> {
         let whole = range == Range { first: 0, last: u64::MAX };
-        self.layouts.settle_before_unlock(caller, &lock.open.key)?;
+        self.layouts.refresh_size_before_unlock(caller, &lock.open.key)?;
         let changes = self.keep_changes(caller, lock, whole)?;
         let by = self.state.applicant(caller);
         let given_up = self.conflicts.enter(caller, |table, ended| {
@@ -465,7 +465,7 @@ impl StateTable {
                 // A reclaimed lock was held before the restart. Its client may have more to
                 // reclaim, and must not wait for the size of this file.
                 true => self.check_held_back(&key)?,
-                false => self.check_settled(&key)?,
+                false => self.check_size_known(&key)?,
             }
         }
         if matches!(decision, Decision::Free) && self.must_undo(&key, me, request) {

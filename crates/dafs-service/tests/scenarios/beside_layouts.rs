@@ -142,7 +142,7 @@ fn who_is_away_keeps_nobody_from_writing_for_longer_than_a_lease() {
     assert!(!nobody_writes(&cluster, &opened, &[&two]));
     assert!(!nobody_writes(&cluster, &opened, &[&two]), "what it wrote is looked for first");
     assert!(nobody_writes(&cluster, &opened, &[&two]));
-    assert_eq!(cluster.store.take_asked(), [Asked::Forget, Asked::Settle]);
+    assert_eq!(cluster.store.take_asked(), [Asked::Forget, Asked::RecoverSize]);
 }
 
 #[test]
@@ -182,7 +182,7 @@ fn what_was_written_is_looked_for_when_its_layout_is_given_back() {
         service.layouts.return_one(caller, own.state.handle(), granted, LayoutMode::Any, whole);
     assert_eq!(error(returned), ServiceError::WouldWait);
     cluster.give_back(&one, &own, granted);
-    assert_eq!(cluster.store.take_asked(), [Asked::Settle], "before the answer");
+    assert_eq!(cluster.store.take_asked(), [Asked::RecoverSize], "before the answer");
     // Data servers that are away are asked later, and no caller waits.
     let granted = cluster.get(&one, &own, true).unwrap().state;
     cluster.vouch("a", &own, state, true).unwrap();
@@ -192,14 +192,14 @@ fn what_was_written_is_looked_for_when_its_layout_is_given_back() {
     cluster.store.away.store(false, Ordering::SeqCst);
     cluster.store.take_asked();
     world.fence();
-    assert_eq!(cluster.store.take_asked(), [Asked::Settle]);
+    assert_eq!(cluster.store.take_asked(), [Asked::RecoverSize]);
     // A close ends the layout.
     let other = world.open(&one, "f", BOTH).unwrap();
     cluster.get(&one, &other, true).unwrap();
     cluster.vouch("a", &other, other.state.reference(), true).unwrap();
     world.close(&one, &other);
     world.fence();
-    assert_eq!(cluster.store.take_asked(), [Asked::Settle]);
+    assert_eq!(cluster.store.take_asked(), [Asked::RecoverSize]);
     assert_eq!(service.counts().fenced_layouts, 0);
 }
 
@@ -301,7 +301,7 @@ fn a_time_given_to_a_file_stays_when_what_was_written_is_looked_for_later() {
     cluster.store.touches.store(true, Ordering::SeqCst);
     world.close(&one, &own);
     world.fence();
-    assert_eq!(cluster.store.take_asked(), [Asked::Settle]);
+    assert_eq!(cluster.store.take_asked(), [Asked::RecoverSize]);
     assert_eq!(service.getattr(&handle).unwrap().mtime, old);
 }
 
@@ -323,7 +323,7 @@ fn a_file_reaches_as_far_as_it_was_written_before_its_lock_is_given_up() {
     cluster.vouch("a", &own, own.state.reference(), true).unwrap();
     cluster.store.take_asked();
     unlock(world.patient(&one), &own, locked).unwrap();
-    assert_eq!(cluster.store.take_asked(), [Asked::Settle]);
+    assert_eq!(cluster.store.take_asked(), [Asked::RecoverSize]);
     assert_eq!(service.counts().lock_ranges, 0);
     // A layout of another client does not matter.
     let other = world.open(&two, "f", BOTH).unwrap();
@@ -374,7 +374,7 @@ impl Appending {
         self.cluster.store.away.store(false, Ordering::SeqCst);
         self.cluster.store.take_asked();
         self.lock_of_the_other().unwrap();
-        assert_eq!(self.cluster.store.take_asked(), [Asked::Settle]);
+        assert_eq!(self.cluster.store.take_asked(), [Asked::RecoverSize]);
         assert_eq!(self.cluster.world.service.counts().fenced_layouts, 0);
     }
 }
@@ -403,7 +403,7 @@ fn of_all_who_want_to_lock_a_file_one_asks_where_it_ends() {
         let asked = cluster.store.take_asked();
         gate.wait();
         assert_eq!(second, Err(ServiceError::Delay.into()));
-        assert_eq!(asked, [Asked::Settle]);
+        assert_eq!(asked, [Asked::RecoverSize]);
         first.join().unwrap().unwrap();
     });
     assert_eq!(cluster.store.take_asked(), []);
@@ -454,11 +454,11 @@ fn what_is_written_without_a_question_is_looked_for_too() {
     let granted = cluster.get(&one, &opened, true).unwrap().state;
     cluster.vouch("a", &opened, opened.state.reference(), true).unwrap();
     cluster.give_back(&one, &opened, granted);
-    assert_eq!(cluster.store.take_asked(), [Asked::Settle]);
+    assert_eq!(cluster.store.take_asked(), [Asked::RecoverSize]);
     // Data servers cache their authorisations.
     let granted = cluster.get(&one, &opened, true).unwrap().state;
     cluster.give_back(&one, &opened, granted);
-    assert_eq!(cluster.store.take_asked(), [Asked::Settle]);
+    assert_eq!(cluster.store.take_asked(), [Asked::RecoverSize]);
     cluster.world.pass_with(&[&one], 20 * SECOND_NS);
     let granted = cluster.get(&one, &opened, true).unwrap().state;
     cluster.give_back(&one, &opened, granted);
@@ -480,7 +480,7 @@ fn a_file_reaches_as_far_as_it_was_written_before_its_delegation_is_given_up() {
     assert_eq!(error(returned(world.caller(&one))), ServiceError::WouldWait);
     assert_eq!(cluster.store.take_asked(), []);
     returned(world.patient(&one)).unwrap();
-    assert_eq!(cluster.store.take_asked(), [Asked::Settle]);
+    assert_eq!(cluster.store.take_asked(), [Asked::RecoverSize]);
 }
 
 /// Overtakes late writes, with a client that may wait and one that may not.

@@ -266,7 +266,10 @@ fn a_file_is_emptied_when_others_have_given_their_layouts_back() {
     assert_eq!(error(cluster.truncate(&two, "f")), ServiceError::WouldWait);
     cluster.world.pass_with(&[&one, &two], SECOND_NS);
     cluster.truncate(&two, "f").unwrap();
-    assert_eq!(cluster.store.take_asked(), [Asked::Commit(Some(77)), Asked::Forget, Asked::Settle]);
+    assert_eq!(
+        cluster.store.take_asked(),
+        [Asked::Commit(Some(77)), Asked::Forget, Asked::RecoverSize]
+    );
 }
 
 #[test]
@@ -315,7 +318,7 @@ fn what_an_administrator_or_a_read_only_export_takes_is_fenced() {
     cluster.world.serve(&[("", true)]);
     assert_eq!(cluster.world.service.counts().layouts, 0);
     cluster.world.pass_with(&[&one], SECOND_NS);
-    assert_eq!(cluster.store.take_asked(), [Asked::Forget, Asked::Settle]);
+    assert_eq!(cluster.store.take_asked(), [Asked::Forget, Asked::RecoverSize]);
     // The export is removed, and with it the open.
     cluster.world.serve(&[("", false)]);
     let opened = cluster.world.open(&one, "f", READ).unwrap();
@@ -341,7 +344,7 @@ fn a_delegation_that_is_taken_takes_the_layout_along() {
     assert_eq!(error(second), ServiceError::WouldWait);
     cluster.world.pass_with(&[&one, &two], LEASE_NS + SECOND_NS);
     assert_eq!(cluster.world.service.counts().layouts, 0);
-    assert_eq!(cluster.store.take_asked(), [Asked::Forget, Asked::Settle]);
+    assert_eq!(cluster.store.take_asked(), [Asked::Forget, Asked::RecoverSize]);
 }
 
 #[test]
@@ -365,7 +368,7 @@ fn a_fence_sends_everybody_to_this_server() {
     cluster.store.take_asked();
     // A retry completes it, although the list has been set since.
     fence(FenceUpdate::Install(&[b"dafs:somebody"])).unwrap();
-    assert_eq!(cluster.store.take_asked(), [Asked::Forget, Asked::Settle]);
+    assert_eq!(cluster.store.take_asked(), [Asked::Forget, Asked::RecoverSize]);
     let caller = cluster.world.caller(&one);
     let test = cluster.world.service.state.check_state(caller, None, granted);
     assert_eq!(test, Err(ServiceError::StaleStateId));
@@ -426,7 +429,7 @@ fn what_is_not_given_back_is_taken_and_fenced_before_anything_changes() {
     assert!(cluster.store.take_asked().contains(&Asked::Forget));
     cluster.store.away.store(false, Ordering::SeqCst);
     cluster.world.pass_with(&[&one, &two], SECOND_NS);
-    assert_eq!(cluster.store.take_asked(), [Asked::Forget, Asked::Settle]);
+    assert_eq!(cluster.store.take_asked(), [Asked::Forget, Asked::RecoverSize]);
     cluster.truncate(&two, "f").unwrap();
     // Its holder is told once: Linux would drop the layouts that it gets afterwards, too.
     let told = || one.status().recallable_revoked;
@@ -490,7 +493,7 @@ fn a_client_that_is_gone_leaves_nothing_that_data_servers_go_by() {
     assert_eq!(cluster.store.take_asked(), []);
     assert_eq!(error(cluster.truncate(&two, "f")), ServiceError::WouldWait);
     cluster.world.pass_with(&[&two], SECOND_NS);
-    assert_eq!(cluster.store.take_asked(), [Asked::Forget, Asked::Settle]);
+    assert_eq!(cluster.store.take_asked(), [Asked::Forget, Asked::RecoverSize]);
     cluster.truncate(&two, "f").unwrap();
     assert_eq!(cluster.world.service.counts().layouts, 0);
 }

@@ -21,7 +21,7 @@ pub(crate) const FAILED: (DeviceKey, DeviceTrouble) = (DEVICE, DeviceTrouble::Fa
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Asked {
     Commit(Option<u64>),
-    Settle,
+    RecoverSize,
     Forget,
     Report((DeviceKey, DeviceTrouble)),
 }
@@ -137,8 +137,8 @@ impl Layouts for Spread {
         self.inner.setattr(&Cred::new(0, 0), file, &change, None).map(|attr| attr.size)
     }
 
-    fn settle(&self, file: &FileId) -> Result<()> {
-        self.ask(Asked::Settle)?;
+    fn recover_size(&self, file: &FileId) -> Result<()> {
+        self.ask(Asked::RecoverSize)?;
         if self.touches.load(Ordering::SeqCst) {
             let change = SetAttr { mtime: Some(SetTime::Now), ..SetAttr::default() };
             self.inner.setattr(&Cred::new(0, 0), file, &change, None)?;

@@ -128,7 +128,7 @@ fn files_of_which_nothing_can_be_found_out_keep_no_other_store_waiting() {
     cluster.store.take_asked();
     // One question in a round. In the next round it is another file's turn.
     (0..MANY).for_each(|_| world.fence());
-    assert_eq!(cluster.store.take_asked(), vec![Asked::Settle; MANY]);
+    assert_eq!(cluster.store.take_asked(), vec![Asked::RecoverSize; MANY]);
     assert_eq!(service.counts().fenced_layouts, MANY);
     // A file that is held back comes first.
     let other = world.open(&two, "g", BOTH).unwrap();
