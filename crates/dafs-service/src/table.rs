@@ -19,7 +19,7 @@ use crate::guards::Guards;
 use crate::handle::Handle;
 use crate::hosts::Shared;
 use crate::index::{Held, Index};
-use crate::layout::{Fencing, LayoutState, Lent, Returned};
+use crate::layout::{DirectWriters, Fencing, LayoutState, Returned};
 use crate::lock::{LockBook, LockHolder, LockLog, LockState, Waiter};
 use crate::open::OpenState;
 use crate::state::{StateId, StateRef};
@@ -49,7 +49,7 @@ pub(crate) struct FileState {
     /// Grants of layouts that are under way.
     pub(crate) granting: u32,
     /// Clients that may have sent writes to data servers.
-    pub(crate) lent: Option<Box<Lent>>,
+    pub(crate) direct_writers: Option<Box<DirectWriters>>,
 }
 
 impl FileState {

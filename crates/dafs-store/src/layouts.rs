@@ -273,7 +273,7 @@ pub trait Layouts: Send + Sync {
     /// there is no such layout. It must count layouts under way whose placement was asked for
     /// before this call, and layouts of lost clients whose [sizes](Self::recover_size) are not
     /// recovered yet.
-    fn take_lent(&self, _sink: &mut dyn FnMut(FileId, bool) -> bool) {}
+    fn take_write_recalls(&self, _sink: &mut dyn FnMut(FileId, bool) -> bool) {}
 
     /// Handles the report of a client that could not write at a device of its layout. When the call
     /// has returned, the file does not need the device any more, if possible. A device that is only

@@ -260,7 +260,7 @@ impl Layouts for StripedStore {
         moved.into_iter().for_each(sink);
     }
 
-    fn take_lent(&self, sink: &mut dyn FnMut(FileId, bool) -> bool) {
+    fn take_write_recalls(&self, sink: &mut dyn FnMut(FileId, bool) -> bool) {
         self.ask_of_lent(sink);
     }
 

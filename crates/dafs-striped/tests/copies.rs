@@ -222,7 +222,7 @@ fn this_server_does_not_write_beside_clients() {
     assert_eq!(world.layouts().placement(&id, false).unwrap(), Some(placement));
     assert_eq!(write(&*file, 0, b"new"), Err(StoreError::Busy));
     let mut asked = Vec::new();
-    world.layouts().take_lent(&mut |file, recall| {
+    world.layouts().take_write_recalls(&mut |file, recall| {
         asked.push((file, recall));
         false
     });
@@ -262,7 +262,7 @@ fn who_is_told_where_to_write_while_it_is_asked_whether_anybody_does_counts() {
     // The store asks about idle files without a recall.
     world.mend();
     let mut asked = 0;
-    world.layouts().take_lent(&mut |file, recall| {
+    world.layouts().take_write_recalls(&mut |file, recall| {
         asked += 1;
         assert_eq!((file, recall), (id, false));
         world.layouts().placement(&id, true).unwrap().unwrap();
@@ -579,7 +579,7 @@ fn this_server_does_not_cut_beside_clients() {
     assert_eq!(file.set_size(3), Err(StoreError::Busy));
     assert_eq!(read(&*file, 0, 99).unwrap(), b"content");
     let mut asked = Vec::new();
-    world.layouts().take_lent(&mut |file, recall| {
+    world.layouts().take_write_recalls(&mut |file, recall| {
         asked.push((file, recall));
         true
     });

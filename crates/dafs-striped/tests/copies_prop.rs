@@ -128,7 +128,7 @@ impl Service {
             while !over.load(Ordering::SeqCst) {
                 if let Some(store) = own.lock().unwrap().upgrade() {
                     let none = || !busy.load(Ordering::SeqCst);
-                    store.layouts().unwrap().take_lent(&mut |_, _| none());
+                    store.layouts().unwrap().take_write_recalls(&mut |_, _| none());
                 }
                 std::thread::sleep(Duration::from_micros(300));
             }

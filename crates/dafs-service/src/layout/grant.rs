@@ -1,6 +1,6 @@
 //! LAYOUTGET: grants one client a layout.
 
-use super::late::Places;
+use super::late::Components;
 use super::{Inner, LayoutState, Layouts, Spans};
 use crate::admit::Applicant;
 use crate::client::{Client, ClientKind};
@@ -75,7 +75,7 @@ impl Layouts {
         if !fits(&placement) {
             return Err(ServiceError::LayoutTooBig);
         }
-        let places = request.write.then(|| Arc::new(places(&*store, &placement)));
+        let components = request.write.then(|| Arc::new(components(&*store, &placement)));
         let by = self.state.applicant(caller);
         let entered = self.state.attempt(|table, _| {
             let state = table.lay_out(
@@ -86,8 +86,8 @@ impl Layouts {
                 (&store, grant_ttl),
                 &placement,
             )?;
-            if let Some(places) = &places {
-                table.lend(key, caller.client, &store, places.clone());
+            if let Some(components) = &components {
+                table.note_direct_writer(key, caller.client, &store, components.clone());
             }
             Ok(state)
         });
@@ -217,10 +217,10 @@ fn placement(store: &dyn Store, handle: &Handle, write: bool) -> Result<Placemen
 }
 
 /// Returns the map from bytes to components.
-fn places(store: &dyn Store, placement: &Placement) -> Places {
+fn components(store: &dyn Store, placement: &Placement) -> Components {
     let device = placement.devices().next();
     let device = device.and_then(|device| store.layouts()?.device(&device));
-    Places::of(placement, device)
+    Components::of(placement, device)
 }
 
 fn components(placement: &Placement) -> Vec<Box<[u8]>> {

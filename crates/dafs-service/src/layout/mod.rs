@@ -45,7 +45,7 @@ use dafs_mem::Shrinking as _;
 use devices::WatchedDevices;
 pub(crate) use devices::Watching;
 pub(crate) use fencing::Fencing;
-pub(crate) use late::{Late, Lent};
+pub(crate) use late::{DirectWriters, Late};
 pub(crate) use returned::Returned;
 pub(crate) use wide::{WideRecalls, tell_of_taken};
 
@@ -273,13 +273,13 @@ impl StateTable {
         ended: &mut Ended,
     ) {
         let Some(file) = self.files.get_mut(key) else { return };
-        if file.layouts.is_empty() && file.lent.is_none()
+        if file.layouts.is_empty() && file.direct_writers.is_none()
             || file.opens.iter().any(|open| Arc::ptr_eq(&open.client, client))
             || file.delegations.iter().any(|held| Arc::ptr_eq(&held.client, client))
         {
             return;
         }
-        file.take_back(client.key());
+        file.remove_direct_writer(client.key());
         let theirs = |layout: &&Arc<LayoutState>| Arc::ptr_eq(&layout.client, client);
         let layouts: Vec<_> = file.layouts.iter().filter(theirs).cloned().collect();
         for layout in layouts {

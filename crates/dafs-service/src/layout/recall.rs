@@ -268,7 +268,7 @@ impl Layouts {
             let fs = store.fs_id();
             layouts.take_moved(&mut |file| moved.push(Handle { fs, file }));
             layouts.take_gone(&mut |device| self.device_is_gone(device));
-            layouts.take_lent(&mut |file, recall| {
+            layouts.take_write_recalls(&mut |file, recall| {
                 self.has_no_writers(&Handle { fs, file }, recall, now_ns)
             });
         }

@@ -127,9 +127,9 @@ fn a_fence_holds_when_data_servers_have_forgotten_the_last_run() {
 
 /// The store asks about one file, at the next tick.
 fn nobody_writes(cluster: &Cluster, opened: &Opened, present: &[&Arc<Client>]) -> bool {
-    cluster.store.lent.lock().unwrap().push((opened.state.handle().file, true));
+    cluster.store.write_recalls.lock().unwrap().push((opened.state.handle().file, true));
     cluster.world.pass_with(present, SECOND_NS);
-    cluster.store.none_lent.lock().unwrap().pop().unwrap()
+    cluster.store.without_writers.lock().unwrap().pop().unwrap()
 }
 
 #[test]

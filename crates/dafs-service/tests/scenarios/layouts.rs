@@ -638,9 +638,9 @@ fn the_store_learns_whether_anybody_writes_by_itself() {
     let opened = cluster.world.open(&one, "f", BOTH).unwrap();
     let file = opened.state.handle().file;
     let ask = |recall| {
-        cluster.store.lent.lock().unwrap().push((file, recall));
+        cluster.store.write_recalls.lock().unwrap().push((file, recall));
         cluster.world.pass_with(&[&one], SECOND_NS);
-        cluster.store.none_lent.lock().unwrap().pop().unwrap()
+        cluster.store.without_writers.lock().unwrap().pop().unwrap()
     };
     assert!(ask(true));
     let reading = cluster.get(&one, &opened, false).unwrap().state;

@@ -53,8 +53,8 @@ pub(crate) struct Spread {
     pub(crate) moved: Mutex<Vec<FileId>>,
     pub(crate) gone: Mutex<Vec<DeviceKey>>,
     /// Questions about clients that write at data servers, and the answers.
-    pub(crate) lent: Mutex<Vec<(FileId, bool)>>,
-    pub(crate) none_lent: Mutex<Vec<bool>>,
+    pub(crate) write_recalls: Mutex<Vec<(FileId, bool)>>,
+    pub(crate) without_writers: Mutex<Vec<bool>>,
 }
 
 impl Spread {
@@ -166,10 +166,10 @@ impl Layouts for Spread {
         self.gone.lock().unwrap().drain(..).for_each(sink);
     }
 
-    fn take_lent(&self, sink: &mut dyn FnMut(FileId, bool) -> bool) {
-        for (file, recall) in std::mem::take(&mut *self.lent.lock().unwrap()) {
+    fn take_write_recalls(&self, sink: &mut dyn FnMut(FileId, bool) -> bool) {
+        for (file, recall) in std::mem::take(&mut *self.write_recalls.lock().unwrap()) {
             let none = sink(file, recall);
-            self.none_lent.lock().unwrap().push(none);
+            self.without_writers.lock().unwrap().push(none);
         }
     }
 
