@@ -75,7 +75,7 @@ pub use front::Front;
 pub use handle::Handle;
 pub use hosts::{FairQueue, Host, HostUse, Shared, has_share, least_to_lose, network_of_host};
 pub use layout::{
-    DeviceTold, DeviceUse, LayoutGranted, LayoutMode, LayoutRequest, Layouts, Moved, Ticket,
+    DeviceUse, DeviceWithTicket, IoCount, LayoutGranted, LayoutMode, LayoutRequest, Layouts, Ticket,
 };
 pub use lock::{
     LockChange, LockConflict, LockError, LockExtras, LockHolder, LockInfo, LockKind, LockOwner,

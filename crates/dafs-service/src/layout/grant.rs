@@ -65,7 +65,7 @@ impl Layouts {
         let key = export.key(handle);
         self.check_allowed(caller, &key)?;
         let store = export.store().clone();
-        let grant_ttl = store.layouts().map(|layouts| layouts.grant_ttl()).unwrap_or_default();
+        let ttl = store.layouts().map(|layouts| layouts.grant_ttl()).unwrap_or_default();
         let _granting = self.begin_granting(key);
         let placement = placement(&*store, handle, request.write)?;
         if request.form.is_some_and(|form| placement.form() != form) {
@@ -75,17 +75,11 @@ impl Layouts {
         if !fits(&placement) {
             return Err(ServiceError::LayoutTooBig);
         }
-        let components = request.write.then(|| Arc::new(components(&*store, &placement)));
+        let components = request.write.then(|| Arc::new(component_map(&*store, &placement)));
         let by = self.state.applicant(caller);
         let entered = self.state.attempt(|table, _| {
-            let state = table.lay_out(
-                caller,
-                by,
-                (handle, key),
-                request,
-                (&store, grant_ttl),
-                &placement,
-            )?;
+            let state =
+                table.lay_out(caller, by, (handle, key), request, (&store, ttl), &placement)?;
             if let Some(components) = &components {
                 table.note_direct_writer(key, caller.client, &store, components.clone());
             }
@@ -217,7 +211,7 @@ fn placement(store: &dyn Store, handle: &Handle, write: bool) -> Result<Placemen
 }
 
 /// Returns the map from bytes to components.
-fn components(store: &dyn Store, placement: &Placement) -> Components {
+fn component_map(store: &dyn Store, placement: &Placement) -> Components {
     let device = placement.devices().next();
     let device = device.and_then(|device| store.layouts()?.device(&device));
     Components::of(placement, device)
@@ -306,7 +300,7 @@ impl StateTable {
                 granted_seqid: 1,
                 components: components(placement),
                 devices: placement.devices().collect(),
-                told: Vec::new(),
+                use_reports: Vec::new(),
                 read,
                 write,
                 own_mtime: None,

@@ -161,7 +161,7 @@ impl StateTable {
         client.late.any.store(true, Ordering::Relaxed);
         let file = self.files.entry(key).or_default();
         let (store, clients) = (store.clone(), FxHashMap::default());
-        let fresh = || Box::new(DirectWriters { store, places: places.clone(), clients });
+        let fresh = || Box::new(DirectWriters { store, components: components.clone(), clients });
         let writers = file.direct_writers.get_or_insert_with(fresh);
         writers.components = components;
         writers.clients.entry(client.key()).or_default();
@@ -258,17 +258,17 @@ mod tests {
             }
         }
         // One server has two turns of three.
-        let sparse = places(&["a", "b"], Packing::Sparse, vec![1, 0, 1], 0);
+        let sparse = components(&["a", "b"], Packing::Sparse, vec![1, 0, 1], 0);
         assert_eq!((&*named(&sparse, (0, 64)), &*named(&sparse, (64, 65))), ("b", "ab"));
-        let dense = places(&["a", "b", "c"], Packing::Dense, vec![1, 0, 1], 0);
+        let dense = components(&["a", "b", "c"], Packing::Dense, vec![1, 0, 1], 0);
         assert_eq!(named(&dense, (64, 65)), "bc");
     }
 
     #[test]
     fn what_cannot_be_told_apart_is_named_as_a_whole() {
-        let one = places(&["a"], Packing::Sparse, vec![0, 1, 2], 0);
+        let one = components(&["a"], Packing::Sparse, vec![0, 1, 2], 0);
         assert_eq!(named(&one, (1 << 40, 1)), "a");
-        let short = places(&["a", "b"], Packing::Sparse, vec![0, 1, 2], 0);
+        let short = components(&["a", "b"], Packing::Sparse, vec![0, 1, 2], 0);
         assert_eq!(named(&short, (0, 1)), "ab");
         let copy = |name: &str| FileCopy { device: DEVICE, handle: name.as_bytes().into() };
         let spread = Spread::Copies(vec![copy("a"), copy("b")]);

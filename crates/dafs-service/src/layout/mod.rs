@@ -33,13 +33,13 @@ mod restart;
 mod returned;
 mod spans;
 mod ticket;
-mod told;
+mod use_report;
 mod vouch;
 mod wide;
 
 pub use grant::{LayoutGranted, LayoutRequest};
-pub use ticket::{DeviceTold, Ticket};
-pub use told::{DeviceUse, Moved};
+pub use ticket::{DeviceWithTicket, Ticket};
+pub use use_report::{DeviceUse, IoCount};
 
 use dafs_mem::Shrinking as _;
 use devices::WatchedDevices;
@@ -113,7 +113,7 @@ struct Inner {
     /// The devices of its placement.
     devices: Vec<DeviceKey>,
     /// The last statistics that its holder has reported.
-    told: Vec<DeviceUse>,
+    use_reports: Vec<DeviceUse>,
     /// The parts held for reading only, and those for reading and writing.
     read: Spans,
     write: Spans,

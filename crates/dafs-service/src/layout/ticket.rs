@@ -29,7 +29,7 @@ pub struct Ticket {
 
 /// A device, with the ticket for data servers that speak DAFS.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct DeviceTold {
+pub struct DeviceWithTicket {
     /// The device.
     pub device: Device,
     /// The addresses where its servers speak DAFS, in their order.
@@ -76,15 +76,15 @@ impl Layouts {
     ///
     /// # Errors
     /// `LayoutUnavailable` for a device that is unknown or does not speak DAFS.
-    pub fn device_for(&self, client: &Client, key: &DeviceKey) -> Result<DeviceTold> {
+    pub fn device_for(&self, client: &Client, key: &DeviceKey) -> Result<DeviceWithTicket> {
         let namespace = self.exports.namespace();
         let mut layouts = namespace.exports().filter_map(|export| export.store().layouts());
-        let told = layouts.find_map(|layouts| {
+        let found = layouts.find_map(|layouts| {
             let (device, servers) = (layouts.device(key)?, layouts.dafs_servers(key)?);
             let ticket = Ticket::seal(client, |bytes| layouts.mac(bytes))?;
-            Some(DeviceTold { device, servers, ticket })
+            Some(DeviceWithTicket { device, servers, ticket })
         });
-        told.ok_or(ServiceError::LayoutUnavailable)
+        found.ok_or(ServiceError::LayoutUnavailable)
     }
 }
 

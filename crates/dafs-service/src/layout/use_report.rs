@@ -15,7 +15,7 @@ use dafs_store::{DeviceKey, Placement};
 
 /// Operations and bytes in one direction.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Moved {
+pub struct IoCount {
     /// Operations that were answered.
     pub operations: u64,
     /// Bytes of these operations.
@@ -28,12 +28,12 @@ pub struct DeviceUse {
     /// The device.
     pub device: DeviceKey,
     /// Reads.
-    pub read: Moved,
+    pub read: IoCount,
     /// Writes.
-    pub written: Moved,
+    pub written: IoCount,
 }
 
-impl Moved {
+impl IoCount {
     fn since(self, before: Self) -> Option<Self> {
         let operations = self.operations.checked_sub(before.operations)?;
         let bytes = self.bytes.checked_sub(before.bytes)?;
@@ -51,16 +51,18 @@ impl DeviceUse {
 
 impl Inner {
     /// Stores a report. Returns the difference to the last one, if the layout names the device.
-    fn hear(&mut self, told: DeviceUse) -> Option<DeviceUse> {
-        if !self.devices.contains(&told.device) {
+    fn note_use(&mut self, report: DeviceUse) -> Option<DeviceUse> {
+        if !self.devices.contains(&report.device) {
             return None;
         }
-        let Some(before) = self.told.iter_mut().find(|before| before.device == told.device) else {
-            self.told.push(told);
-            return Some(told);
+        let Some(before) =
+            self.use_reports.iter_mut().find(|before| before.device == report.device)
+        else {
+            self.use_reports.push(report);
+            return Some(report);
         };
-        let added = told.since(before).unwrap_or(told);
-        *before = told;
+        let added = report.since(before).unwrap_or(report);
+        *before = report;
         Some(added)
     }
 
@@ -68,7 +70,7 @@ impl Inner {
     pub(super) fn name_devices(&mut self, placement: &Placement) {
         self.devices = placement.devices().collect();
         let devices = &self.devices;
-        self.told.retain(|told| devices.contains(&told.device));
+        self.use_reports.retain(|report| devices.contains(&report.device));
     }
 }
 
@@ -82,16 +84,19 @@ impl Layouts {
         caller: Caller<'_>,
         handle: &Handle,
         state: StateRef,
-        told: &[DeviceUse],
+        reports: &[DeviceUse],
     ) -> Result<()> {
         let layout = self.layout(caller, handle, state)?;
         let namespace = self.exports.namespace();
         let counters = namespace.export(handle)?.direct_use();
         let mut inner = layout.lock();
-        for &told in told {
-            match inner.hear(told) {
+        for &report in reports {
+            match inner.note_use(report) {
                 Some(added) => counters.record(&added),
-                None => tracing::debug!(?told, "a client tells of a device that it has not"),
+                None => tracing::debug!(
+                    ?report,
+                    "a client reports a device that its layout does not name"
+                ),
             }
         }
         Ok(())
