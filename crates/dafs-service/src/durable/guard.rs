@@ -23,7 +23,7 @@ use crate::fence::Subject;
 use crate::handle::Handle;
 use crate::hosts::Host;
 use crate::limits::{
-    DURABLE_PICTURES_MAX, GUARD_WAIT_NS, GUARDED_CHANGES_MAX, GUARDED_CHANGES_SHARE_MAX,
+    DURABLE_PRE_IMAGES_MAX, GUARD_WAIT_NS, GUARDED_CHANGES_MAX, GUARDED_CHANGES_SHARE_MAX,
 };
 use crate::{Caller, Result};
 use dafs_store::Store;
@@ -216,7 +216,7 @@ impl Journal {
         ready: &mut Option<Notify>,
         next: &mut Vec<u64>,
     ) -> Result<Found> {
-        for _ in 0..DURABLE_PICTURES_MAX {
+        for _ in 0..DURABLE_PRE_IMAGES_MAX {
             let ledger = self.lock();
             let Some(guard) = ledger.guards.all.get(&number) else { return Ok(Found::Waits) };
             let Some((dir, name)) = guard.empties.clone() else { return Ok(Found::Free) };

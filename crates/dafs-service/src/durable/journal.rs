@@ -19,7 +19,7 @@ use super::{Change, Effect, Intended, Notify, Op, Session, Settled};
 use crate::Result;
 use crate::error::ServiceError;
 use crate::handle::Handle;
-use crate::limits::{DURABLE_PICTURES_MAX, DURABLE_REPLY_BYTES_MAX};
+use crate::limits::{DURABLE_PRE_IMAGES_MAX, DURABLE_REPLY_BYTES_MAX};
 use crate::replies::RequestKey;
 use crate::write_verifier::WriteVerifier;
 use dafs_journal::{Log, LogFailed, Spawn};
@@ -41,7 +41,7 @@ pub(crate) struct Journal {
 }
 
 /// The next step of a change whose change locks are free.
-enum Pictured {
+enum PreImage {
     Intent(Intent),
     /// It is recorded when its offset in the file is known.
     Append,
@@ -112,13 +112,13 @@ impl Journal {
         }
         let mut next = Vec::new();
         let what = (change, cred);
-        let pictured = shielded(|| self.picture(number, &store, what, &mut now, &mut next));
+        let pre_image = shielded(|| self.pre_image(number, &store, what, &mut now, &mut next));
         self.resume(next);
         // When this has failed, the change ends with `op`.
-        let intent = match pictured? {
-            Pictured::Intent(intent) => intent,
-            Pictured::Append => return Ok(Intended::Ready(op)),
-            Pictured::Waits => return Ok(Intended::Waiting(op)),
+        let intent = match pre_image? {
+            PreImage::Intent(intent) => intent,
+            PreImage::Append => return Ok(Intended::Ready(op)),
+            PreImage::Waits => return Ok(Intended::Waiting(op)),
         };
         let (Some(announced), Some(ready)) = (self.announce(number, intent)?, now) else {
             return Err(ServiceError::Delay);
@@ -138,41 +138,41 @@ impl Journal {
     ///
     /// # Errors
     /// Those of the store. `Delay` when the name leads to another file at each attempt.
-    fn picture(
+    fn pre_image(
         &self,
         number: u64,
         store: &Arc<dyn Store>,
         (change, cred): (&Change<'_>, &Cred),
         ready: &mut Option<Notify>,
         next: &mut Vec<u64>,
-    ) -> Result<Pictured> {
-        for _ in 0..DURABLE_PICTURES_MAX {
-            let Some(intent) = Intent::picture(&**store, change, cred)? else {
-                return Ok(Pictured::Append);
+    ) -> Result<PreImage> {
+        for _ in 0..DURABLE_PRE_IMAGES_MAX {
+            let Some(intent) = Intent::pre_image(&**store, change, cred)? else {
+                return Ok(PreImage::Append);
             };
             if !change.empties() {
-                return Ok(Pictured::Intent(intent));
+                return Ok(PreImage::Intent(intent));
             }
             let emptied = intent.emptied();
             let file = emptied
                 .map(|file| ChangeLock::file(&Handle { fs: store.fs_id(), file }, Hold::Alone));
             let mut ledger = self.lock();
             let Ledger { flights, locks, .. } = &mut *ledger;
-            let Some(flight) = flights.get_mut(&number) else { return Ok(Pictured::Waits) };
+            let Some(flight) = flights.get_mut(&number) else { return Ok(PreImage::Waits) };
             if flight.emptied == file {
-                return Ok(Pictured::Intent(intent));
+                return Ok(PreImage::Intent(intent));
             }
             if let Some(former) = std::mem::replace(&mut flight.emptied, file) {
                 locks.leave(number, &[former], next);
             }
-            let Some(file) = file else { return Ok(Pictured::Intent(intent)) };
+            let Some(file) = file else { return Ok(PreImage::Intent(intent)) };
             if locks.join(number, file) {
                 // A race: another client may have changed it after the lookup.
                 continue;
             }
             let (change, cred) = (change.owned(), cred.clone());
             flight.waiting = ready.take().map(|ready| Waiting { change, cred, ready });
-            return Ok(Pictured::Waits);
+            return Ok(PreImage::Waits);
         }
         Err(ServiceError::Delay)
     }
@@ -311,15 +311,16 @@ impl Journal {
             drop(ledger);
             let mut ready = Some(ready);
             let what = (&change.borrow(), &cred);
-            let pictured = shielded(|| self.picture(number, &store, what, &mut ready, &mut next));
+            let pre_image =
+                shielded(|| self.pre_image(number, &store, what, &mut ready, &mut next));
             let Some(ready) = ready else { continue };
-            let intent = match pictured {
-                Ok(Pictured::Intent(intent)) => intent,
-                Ok(Pictured::Append) => {
+            let intent = match pre_image {
+                Ok(PreImage::Intent(intent)) => intent,
+                Ok(PreImage::Append) => {
                     tell(ready, Ok(()));
                     continue;
                 }
-                Ok(Pictured::Waits) => continue,
+                Ok(PreImage::Waits) => continue,
                 Err(error) => {
                     tell(ready, Err(error));
                     continue;
