@@ -79,7 +79,7 @@ pub use layout::{
 };
 pub use lock::{
     LockChange, LockConflict, LockError, LockExtras, LockHolder, LockInfo, LockKind, LockOwner,
-    LockRecord, LockRequest, LockStanding, Locks,
+    LockRecord, LockRequest, LockStatus, Locks,
 };
 pub use metrics::{
     BUCKETS, DirectUse, Done, Door, Histogram, Metrics, OPERATIONS_MAX, OperationMetrics, Usage,

@@ -3,8 +3,8 @@
 use crate::common::*;
 use dafs_mem::VolatileSlice;
 use dafs_service::{
-    Client, Identity, LockError, LockExtras, LockKind, LockOwner, LockRequest, LockStanding,
-    OpenHow, OpenRequest, Opened, ServiceError, UndoError,
+    Client, Identity, LockError, LockExtras, LockKind, LockOwner, LockRequest, LockStatus, OpenHow,
+    OpenRequest, Opened, ServiceError, UndoError,
 };
 use dafs_store::{CreateHow, SetAttr, Stability, StoreError, Wait};
 use std::path::PathBuf;
@@ -484,7 +484,7 @@ fn what_cannot_be_put_back_is_told_and_tried_again_later_and_later() {
     assert!((4..=8).contains(&tried), "{tried} times in 100 seconds");
     let infos = service.locks.info(10, undoing.world.now_ns.get());
     let [info] = &infos[..] else { panic!("{infos:?}") };
-    assert_eq!((info.standing, &*info.holder.name), (LockStanding::Undone, &b"a"[..]));
+    assert_eq!((info.status, &*info.holder.name), (LockStatus::Undone, &b"a"[..]));
     assert!(info.trouble.as_ref().unwrap().contains("read-only"), "{info:?}");
     assert_eq!((undoing.content(), undoing.logged()), (AFTER.to_vec(), 1));
     // Another export of the same files allows writes.
