@@ -256,7 +256,7 @@ pub(super) fn open_list(
                 }
                 found.push(number);
                 let (log, standing) = log::standing(directory, number)?;
-                if standing != Standing::ThrownAway {
+                if standing != Standing::Discarded {
                     listed.push(log);
                 }
             }
@@ -287,7 +287,7 @@ fn settle(
                 let (list, log) = (path.to_owned(), log::path_of(directory, number));
                 return Err(UndoError::OlderList { list, log });
             }
-            Standing::ThrownAway if listed.contains(&log) => {
+            Standing::Discarded if listed.contains(&log) => {
                 list.remove(number)?;
                 kept.retain(|kept| *kept != log);
             }

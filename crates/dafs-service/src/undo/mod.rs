@@ -251,7 +251,7 @@ impl Undo {
         if holds(&entry) {
             return Ok(());
         }
-        self.throw_away(&entry);
+        self.discard(&entry);
         Err(ServiceError::Expired)
     }
 
@@ -305,11 +305,11 @@ impl Undo {
     /// Keeps the changes under a lock that is released for good, as the next start would find out
     /// too. False when the lock was lost before: then they are undone.
     pub(crate) fn keep_given_up(&self, entry: &Arc<Entry>) -> bool {
-        !entry.is_doomed() && self.throw_away(entry)
+        !entry.is_doomed() && self.discard(entry)
     }
 
     /// Discards the log. True unless that was done before.
-    fn throw_away(&self, entry: &Arc<Entry>) -> bool {
+    fn discard(&self, entry: &Arc<Entry>) -> bool {
         let mut saved = entry.lock();
         if saved.over {
             return false;
