@@ -175,7 +175,7 @@ impl Conflicts {
             Blocked::Fence(_) | Blocked::RecoverSize(_) | Blocked::Undo(_) => false,
             Blocked::Expire(clients) => {
                 // Some front ends do not repeat the call where it may wait.
-                self.clients.doom(clients);
+                self.clients.expire_soon(clients);
                 false
             }
         };

@@ -436,13 +436,13 @@ impl Service {
             let overdue = table.overdue_holders(clock);
             drop(table);
             self.state.finish(ended);
-            self.clients.doom(overdue);
+            self.clients.expire_soon(overdue);
         }
         if self.clients.grace_ends_soon() {
             self.clients.tick_grace(now_ns);
         }
         if is_due(&self.clients.recalls_ns, now_ns, limits::RECALLS_EVERY_NS) {
-            self.clients.end_doomed_leases(now_ns);
+            self.clients.end_expiring_leases(now_ns);
             self.clients.tick_grace(now_ns);
             self.delegations.tick(now_ns);
             self.layouts.tick(now_ns);

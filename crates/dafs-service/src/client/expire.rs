@@ -121,24 +121,24 @@ impl Clients {
     }
 
     /// Lets the next tick end the leases of expired clients.
-    pub(crate) fn doom(&self, clients: Vec<Arc<Client>>) {
-        let mut doomed = self.lock_doomed();
+    pub(crate) fn expire_soon(&self, clients: Vec<Arc<Client>>) {
+        let mut expiring = self.lock_expiring();
         for client in clients {
-            if !doomed.iter().any(|known| Arc::ptr_eq(known, &client)) {
-                doomed.push(client);
+            if !expiring.iter().any(|known| Arc::ptr_eq(known, &client)) {
+                expiring.push(client);
             }
         }
     }
 
-    pub(crate) fn end_doomed_leases(&self, now_ns: u64) {
-        let doomed = std::mem::take(&mut *self.lock_doomed());
-        if self.end_leases(&doomed, now_ns).is_err() {
-            self.doom(doomed);
+    pub(crate) fn end_expiring_leases(&self, now_ns: u64) {
+        let expiring = std::mem::take(&mut *self.lock_expiring());
+        if self.end_leases(&expiring, now_ns).is_err() {
+            self.expire_soon(expiring);
         }
     }
 
-    fn lock_doomed(&self) -> MutexGuard<'_, Vec<Arc<Client>>> {
-        self.doomed.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock_expiring(&self) -> MutexGuard<'_, Vec<Arc<Client>>> {
+        self.expiring.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Ends all state of a client whose lease is over, unless it has come back. Returns the number

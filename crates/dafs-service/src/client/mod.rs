@@ -411,7 +411,7 @@ pub struct Clients {
     pub(crate) state: Arc<State>,
     table: Mutex<ClientTable>,
     /// Expired clients that blocked a caller that may not wait. [`Service::tick`] ends them.
-    doomed: Mutex<Vec<Arc<Client>>>,
+    expiring: Mutex<Vec<Arc<Client>>>,
     pub(crate) records: Box<dyn ClientRecords>,
     pub(crate) grace: Grace,
     /// When grace, recalls and local changes were last checked.
@@ -421,8 +421,8 @@ pub struct Clients {
 impl Clients {
     pub(crate) fn new(state: Arc<State>, records: Box<dyn ClientRecords>, grace: Grace) -> Self {
         let table = Mutex::new(ClientTable::new(state.config.secret));
-        let (doomed, recalls_ns) = (Mutex::default(), AtomicU64::new(0));
-        Self { state, table, doomed, records, grace, recalls_ns }
+        let (expiring, recalls_ns) = (Mutex::default(), AtomicU64::new(0));
+        Self { state, table, expiring, records, grace, recalls_ns }
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, ClientTable> {

@@ -66,7 +66,7 @@ impl Delegations {
             Ok(id) => id,
             Err(error) => {
                 drop(table);
-                self.clients.doom(absent);
+                self.clients.expire_soon(absent);
                 self.state.guards.remove(&key);
                 export.store().unwatch(&key.file);
                 return Err(error);

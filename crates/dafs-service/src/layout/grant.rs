@@ -90,7 +90,7 @@ impl Layouts {
             Blocked::Refused(ServiceError::Resource) => ServiceError::LayoutUnavailable,
             Blocked::Refused(error) => error,
             Blocked::Expire(absent) => {
-                self.clients.doom(absent);
+                self.clients.expire_soon(absent);
                 ServiceError::LayoutUnavailable
             }
             Blocked::Recall(_) | Blocked::Fence(_) | Blocked::RecoverSize(_) | Blocked::Undo(_) => {

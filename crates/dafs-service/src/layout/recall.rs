@@ -254,7 +254,7 @@ impl Layouts {
         let notices: Vec<_> =
             there.iter().filter_map(|layout| table.recall_layout(layout, now_ns)).collect();
         drop(table);
-        self.clients.doom(over.iter().map(|layout| layout.client.clone()).collect());
+        self.clients.expire_soon(over.iter().map(|layout| layout.client.clone()).collect());
         notices.into_iter().for_each(Notice::deliver);
         none
     }

@@ -74,7 +74,7 @@ pub(crate) struct Entry {
     /// It is from an earlier run, and its holder has not reclaimed the lock yet.
     restored: AtomicBool,
     /// Its holder has lost the lock, and the file is to be restored.
-    doomed: AtomicBool,
+    forfeited: AtomicBool,
     /// Another thread is working on it.
     busy: AtomicBool,
     /// Why the file could not be restored, if that was tried.
@@ -211,7 +211,7 @@ impl Undo {
                 return Err(StoreError::Busy.into());
             }
             let mut saved = entry.lock();
-            if saved.over || entry.is_doomed() {
+            if saved.over || entry.is_forfeited() {
                 return Err(StoreError::Busy.into());
             }
             entry.restored.store(false, Ordering::SeqCst);
@@ -305,7 +305,7 @@ impl Undo {
     /// Keeps the changes under a lock that is released for good, as the next start would find out
     /// too. False when the lock was lost before: then they are undone.
     pub(crate) fn keep_given_up(&self, entry: &Arc<Entry>) -> bool {
-        !entry.is_doomed() && self.discard(entry)
+        !entry.is_forfeited() && self.discard(entry)
     }
 
     /// Discards the log. True unless that was done before.
@@ -406,23 +406,23 @@ impl Writers {
 
 impl Entry {
     fn new(head: EntryHead, restored: bool, saved: Saved) -> Self {
-        let (restored, doomed, busy) = (restored.into(), false.into(), false.into());
+        let (restored, forfeited, busy) = (restored.into(), false.into(), false.into());
         let (trouble, saved) = (Mutex::new(None), Mutex::new(saved));
-        Self { head, restored, doomed, busy, trouble, saved }
+        Self { head, restored, forfeited, busy, trouble, saved }
     }
 
     /// From now on the holder cannot reclaim it.
-    pub(crate) fn doom(&self) {
-        self.doomed.store(true, Ordering::SeqCst);
+    pub(crate) fn forfeit(&self) {
+        self.forfeited.store(true, Ordering::SeqCst);
     }
 
-    pub(crate) fn is_doomed(&self) -> bool {
-        self.doomed.load(Ordering::SeqCst)
+    pub(crate) fn is_forfeited(&self) -> bool {
+        self.forfeited.load(Ordering::SeqCst)
     }
 
     /// True if the file is to be restored, or could not be opened.
     pub(crate) fn is_lost(&self) -> bool {
-        self.is_doomed() || self.trouble().is_some()
+        self.is_forfeited() || self.trouble().is_some()
     }
 
     fn lock(&self) -> MutexGuard<'_, Saved> {

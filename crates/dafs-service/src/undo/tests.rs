@@ -251,7 +251,7 @@ fn one_holder_at_a_time_and_it_finds_its_own_again() {
     world.begin();
     assert!(!entry.is_restored());
     // Until the file is restored, others overwrite no bytes that are not saved.
-    entry.doom();
+    entry.forfeit();
     assert_eq!(world.try_begin(b"owner"), busy);
     world.roll_back();
     world.assert_untouched();
@@ -271,7 +271,7 @@ fn a_lock_that_was_lost_at_once_undoes_nothing() {
         &world.writers,
         |entry| {
             assert!(world.undo().find(&world.key).is_some(), "whoever comes later sees it");
-            assert!(!entry.is_doomed());
+            assert!(!entry.is_forfeited());
             false
         },
     );
