@@ -9,7 +9,7 @@
 //! * State is entered for a client only while its record is current, so no state is entered after
 //!   the release of its client.
 
-use crate::admit::Absent;
+use crate::admit::ExpiredClients;
 use crate::append::Writers;
 use crate::client::{Client, ClientKey, ClientKind};
 use crate::delegation::DelegationState;
@@ -198,7 +198,7 @@ pub(crate) struct StateTable {
     pub(crate) left_files: FxHashSet<Handle>,
     /// The most opens, and the most delegations.
     pub(crate) files_max: usize,
-    pub(crate) absent: Absent,
+    pub(crate) expired: ExpiredClients,
 }
 
 /// Counts of the state in the table.
@@ -232,7 +232,7 @@ impl StateTable {
             lock_log: Arc::default(),
             left_files: FxHashSet::default(),
             files_max: config.files_max,
-            absent: Absent::default(),
+            expired: ExpiredClients::default(),
         }
     }
 

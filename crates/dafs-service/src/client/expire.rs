@@ -7,7 +7,7 @@
 
 use super::{Client, ClientKey, ClientKind, ClientTable, Clients};
 use crate::Result;
-use crate::admit::Absent;
+use crate::admit::ExpiredClients;
 use crate::error::ServiceError;
 use crate::hosts::{Host, Shared};
 use crate::limits::{
@@ -64,7 +64,7 @@ impl Clients {
             ending.extend(thin_out(&mut kept, max, |client| table.held(client, shared)));
         }
         // The replaced clients are dropped after the table's lock is released.
-        let before = std::mem::replace(&mut self.state.lock().absent, Absent::new(kept));
+        let before = std::mem::replace(&mut self.state.lock().expired, ExpiredClients::new(kept));
         drop(before);
         // In chunks, so that the end of many clients costs few writes.
         let some = ending.chunks(ENDED_AT_ONCE_MAX);
@@ -110,14 +110,14 @@ impl Clients {
         wait: Wait,
     ) -> Result<()> {
         let clock = Clock { now_ns, lease_ns: self.state.config.lease_ns() };
-        let absent = self.state.lock().absent_with(shared, (least, max), clock);
-        if absent.is_empty() {
+        let expired = self.state.lock().expired_with(shared, (least, max), clock);
+        if expired.is_empty() {
             return Err(ServiceError::Resource);
         }
         if wait == Wait::Never {
             return Err(ServiceError::WouldWait);
         }
-        self.end_leases(&absent, now_ns).map(drop)
+        self.end_leases(&expired, now_ns).map(drop)
     }
 
     /// Lets the next tick end the leases of expired clients.

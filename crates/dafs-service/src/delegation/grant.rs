@@ -51,13 +51,13 @@ impl Delegations {
         export.store().watch(&key.file, what).map_err(|_| NoDelegation::Policy)?;
         // Counted before the check for recent writes. See the guards.
         self.state.guards.add(&key);
-        let (mut table, mut absent) = (self.state.lock(), Vec::new());
+        let (mut table, mut expired) = (self.state.lock(), Vec::new());
         let id = self.check_free(&table, caller, &key, kind, request.claim).and_then(|()| {
             let current = StateTable::check_current(caller.client).is_ok();
             let reclaims = matches!(request.claim, OpenClaim::Previous(_));
             match table.admit_delegation(Applicant { reclaims, ..self.state.applicant(caller) }) {
                 Ok(id) if current && open.life.is_live() => return Ok(id),
-                Err(Blocked::Expire(clients)) => absent = clients,
+                Err(Blocked::Expire(clients)) => expired = clients,
                 _ => {}
             }
             Err(NoDelegation::Resource)
@@ -66,7 +66,7 @@ impl Delegations {
             Ok(id) => id,
             Err(error) => {
                 drop(table);
-                self.clients.expire_soon(absent);
+                self.clients.expire_soon(expired);
                 self.state.guards.remove(&key);
                 export.store().unwatch(&key.file);
                 return Err(error);

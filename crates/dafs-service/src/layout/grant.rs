@@ -89,8 +89,8 @@ impl Layouts {
             // The client can reach the file without a layout.
             Blocked::Refused(ServiceError::Resource) => ServiceError::LayoutUnavailable,
             Blocked::Refused(error) => error,
-            Blocked::Expire(absent) => {
-                self.clients.expire_soon(absent);
+            Blocked::Expire(expired) => {
+                self.clients.expire_soon(expired);
                 ServiceError::LayoutUnavailable
             }
             Blocked::Recall(_) | Blocked::Fence(_) | Blocked::RecoverSize(_) | Blocked::Undo(_) => {
