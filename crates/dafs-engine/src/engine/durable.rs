@@ -20,7 +20,9 @@ use super::reply::is_ok;
 use super::request::{Call, Context, Keep};
 use super::work::{Arrival, JobDone, JobResult, Pending, PendingId, Work};
 use dafs_dat::PeerInfo;
-use dafs_service::durable::{Change, Effect, Intended, Notify, Op, Session, Settled, digest};
+use dafs_service::durable::{
+    Change, Effect, Intended, LoggedChange, Notify, Session, Settled, digest,
+};
 use dafs_service::{Handle, Identity, OpenHow, RequestKey};
 use dafs_store::{AppendWitness, Kind, NewObject};
 use dafs_wire::dafs::{
@@ -167,7 +169,7 @@ impl Context<'_> {
         })
     }
 
-    fn keep_op(&mut self, key: &RequestKey, op: Op) {
+    fn keep_op(&mut self, key: &RequestKey, op: LoggedChange) {
         if !op.is_guard() {
             self.connection.streams.keep_durable(key.stream, key.sequence);
         }

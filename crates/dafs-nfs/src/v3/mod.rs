@@ -35,7 +35,7 @@ use crate::shared::NfsShared;
 use crate::v4::journal::Gate;
 use crate::wire_handle;
 use dafs_rpc::{Mark, Reply};
-use dafs_service::durable::{Change, Intended, Op};
+use dafs_service::durable::{Change, Intended, LoggedChange};
 use dafs_service::{Caller, Door, Handle, Service, ServiceError, Subject, Touch};
 use dafs_store::{Attr, DirChange, StoreError, Wait};
 use dafs_wire::nfs3::{
@@ -127,7 +127,7 @@ type Done = Result<Status, Stop>;
 #[derive(Default)]
 struct Held {
     /// Protects conflicting logged changes from its own change.
-    guard: Option<Op>,
+    guard: Option<LoggedChange>,
     /// The gate where it waits for them.
     gate: Option<Arc<Gate>>,
     /// The object of the first handle. The request is accounted to its export.

@@ -27,7 +27,7 @@ use crate::principal::Principal;
 use crate::shared::NfsShared;
 use crate::wire_handle;
 use dafs_rpc::{Mark, Reply};
-use dafs_service::durable::{self, Effect, Intended, Notify, Op, Settled};
+use dafs_service::durable::{self, Effect, Intended, LoggedChange, Notify, Settled};
 use dafs_service::{Client, Handle, Job, Owner, Place, RequestKey, Service};
 use dafs_wire::nfs4::{OpNum, SessionId, Status};
 use smallvec::SmallVec;
@@ -248,9 +248,9 @@ enum Phase {
     #[default]
     Idle,
     /// Its intent waits at the gate.
-    Announcing(Op),
+    Announcing(LoggedChange),
     /// It may be executed, or was.
-    Announced(Op),
+    Announced(LoggedChange),
     /// Its result waits at the gate.
     Settling,
 }
@@ -412,7 +412,7 @@ impl Progress {
     }
 
     /// Logs the result of a change that is not the last one.
-    fn settle_result(&mut self, op: Op, results: Results<'_>) -> OpResult {
+    fn settle_result(&mut self, op: LoggedChange, results: Results<'_>) -> OpResult {
         let Some(changed) = &self.changed else { return Ok(()) };
         let bytes = changed.bytes.clone();
         // Without number and status.
@@ -440,7 +440,12 @@ impl Progress {
         }
     }
 
-    fn hand_over(&mut self, op: Op, shared: &Arc<NfsShared>, logged: &LoggedResult) -> OpResult {
+    fn hand_over(
+        &mut self,
+        op: LoggedChange,
+        shared: &Arc<NfsShared>,
+        logged: &LoggedResult,
+    ) -> OpResult {
         let gate = Gate::new(shared);
         let logged = logged.encode();
         let bytes_max = DURABLE_REPLY_BYTES_MAX.max(DURABLE_RESULT_BYTES_MAX);

@@ -98,7 +98,7 @@ pub enum Change<'a> {
         /// The [`digest`](super::digest) of the data, where it is known before the write.
         digest: Option<u32>,
     },
-    /// A write at the end of a file. [`Op::witness`](super::Op::witness) must see its execution,
+    /// A write at the end of a file. [`LoggedChange::witness`](super::Op::witness) must see its execution,
     /// and records it when its offset is known.
     Append {
         /// The file.

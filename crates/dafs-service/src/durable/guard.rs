@@ -16,7 +16,7 @@
 use super::change_locks::{ChangeLock, ChangeLocks, Ends, Hold, LockList};
 use super::intent;
 use super::journal::{Journal, shielded, tell};
-use super::{Change, Durability, Durable, Intended, Notify, Op};
+use super::{Change, Durability, Durable, Intended, LoggedChange, Notify};
 use crate::error::ServiceError;
 use crate::export::Export;
 use crate::fence::Subject;
@@ -150,7 +150,7 @@ impl Journal {
         let guard = Guard { whose, store, locks, empties, emptied, waiting, has_locks, until_ns };
         ledger.guards.insert(number, guard);
         drop(ledger);
-        let mut op = Op::new(self.clone(), number, change);
+        let mut op = LoggedChange::new(self.clone(), number, change);
         op.guard = true;
         if !free {
             return Ok(Intended::Waiting(op));
@@ -327,7 +327,7 @@ impl Journal {
 }
 
 impl Durable {
-    /// Protects logged changes from a change without a record, while the [`Op`] lives. `ready`
+    /// Protects logged changes from a change without a record, while the [`LoggedChange`] lives. `ready`
     /// makes the notification, if one is needed, and must not call the service. Costs almost
     /// nothing where no replies are durable.
     ///

@@ -15,7 +15,7 @@ use super::change_locks::{ChangeLock, Ends, Hold, LockList};
 use super::intent::Intent;
 use super::ledger::{Executed, Flight, Ledger, Waiting};
 use super::record::About;
-use super::{Change, Effect, Intended, Notify, Op, Session, Settled};
+use super::{Change, Effect, Intended, LoggedChange, Notify, Session, Settled};
 use crate::Result;
 use crate::error::ServiceError;
 use crate::handle::Handle;
@@ -106,7 +106,7 @@ impl Journal {
         let flight = Flight { about, store: store.clone(), locks, emptied, intent, waiting, ended };
         ledger.flights.insert(number, flight);
         drop(ledger);
-        let op = Op::new(self.clone(), number, change);
+        let op = LoggedChange::new(self.clone(), number, change);
         if now.is_none() {
             return Ok(Intended::Waiting(op));
         }
@@ -344,7 +344,7 @@ impl Journal {
 
     pub(super) fn settle(
         self: &Arc<Self>,
-        mut op: Op,
+        mut op: LoggedChange,
         reply: &[u8],
         order_le: bool,
         ready: Notify,

@@ -76,7 +76,7 @@ pub type Notify = Box<dyn FnOnce(Result<()>) + Send>;
 /// execution, successful or not. If it is dropped instead, the change was not executed. A guarded
 /// change may be dropped after its execution.
 #[must_use]
-pub struct Op {
+pub struct LoggedChange {
     journal: Arc<Journal>,
     number: u64,
     place: Handle,
@@ -89,7 +89,7 @@ pub struct Op {
     append: Option<(Handle, u64, u32)>,
 }
 
-impl Op {
+impl LoggedChange {
     fn new(journal: Arc<Journal>, number: u64, change: &Change<'_>) -> Self {
         let append = match *change {
             Change::Append { file, len, digest } => Some((*file, len, digest)),
@@ -164,7 +164,7 @@ impl AppendWitness for Witness {
     }
 }
 
-impl Drop for Op {
+impl Drop for LoggedChange {
     fn drop(&mut self) {
         match self.settled {
             true => {}
@@ -181,9 +181,9 @@ pub enum Intended {
     /// No record is needed. The request is executed as usual.
     Unneeded,
     /// It may be executed at once. The notification is not used.
-    Ready(Op),
+    Ready(LoggedChange),
     /// It may be executed after the notification, which can come before this call returns.
-    Waiting(Op),
+    Waiting(LoggedChange),
 }
 
 /// When a reply may be sent.
@@ -411,7 +411,7 @@ impl Durable {
 
     /// Takes the reply to an executed change, as it will be sent: its bytes, and true for
     /// little-endian order.
-    pub fn settle(&self, op: Op, reply: &[u8], order_le: bool, ready: Notify) -> Settled {
+    pub fn settle(&self, op: LoggedChange, reply: &[u8], order_le: bool, ready: Notify) -> Settled {
         let journal = op.journal.clone();
         journal.settle(op, reply, order_le, ready)
     }

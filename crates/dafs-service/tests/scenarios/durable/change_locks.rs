@@ -48,7 +48,7 @@ fn everybody_is_told_though_one_of_them_makes_a_mistake() {
     let world = World::new(Durability::Power);
     let root = world.root();
     let names: [&[u8]; 4] = [b"a", b"b", b"c", b"d"];
-    let settle = |op: Op, ready: Notify| {
+    let settle = |op: LoggedChange, ready: Notify| {
         assert_eq!(world.service.durable.settle(op, b"reply", true, ready), Settled::Later);
     };
     let ops: Vec<_> = (0u16..)

@@ -15,7 +15,7 @@ impl World {
     }
 
     /// A change that need not wait.
-    fn guarded(&self, change: &Change<'_>) -> Op {
+    fn guarded(&self, change: &Change<'_>) -> LoggedChange {
         let Intended::Ready(op) = self.guard("free", change) else { panic!("it need not wait") };
         assert!(op.is_guard());
         op
@@ -27,7 +27,7 @@ impl World {
     }
 }
 
-fn waiting(intended: Intended) -> Op {
+fn waiting(intended: Intended) -> LoggedChange {
     let Intended::Waiting(op) = intended else { panic!("it has to wait") };
     op
 }
