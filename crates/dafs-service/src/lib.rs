@@ -82,7 +82,7 @@ pub use lock::{
     LockRecord, LockRequest, LockStatus, Locks,
 };
 pub use metrics::{
-    BUCKETS, DirectUse, Done, Door, Histogram, Metrics, OPERATIONS_MAX, OperationMetrics, Usage,
+    BUCKETS, DirectUse, Done, FrontEnd, Histogram, Metrics, OPERATIONS_MAX, OperationMetrics, Usage,
 };
 pub use names::{EntrySink, RemoveKind};
 pub use network::{AddressRange, Admits, Flavour};

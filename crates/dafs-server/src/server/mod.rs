@@ -47,7 +47,7 @@ use dafs_engine::{
 use dafs_journal::Workers;
 use dafs_service::durable::JournalError;
 use dafs_service::{
-    ClientRecords, Door, Export, FileFences, FileRecords, Namespace, NamespaceError, NoRecords,
+    ClientRecords, Export, FileFences, FileRecords, FrontEnd, Namespace, NamespaceError, NoRecords,
     Pool, RecordsError, Service, ServiceConfig, ServiceCounts, UndoError, WriteVerifier,
 };
 use dafs_store::StoreError;
@@ -576,12 +576,12 @@ impl Server {
 }
 
 /// Returns the name of an operation by its number in the protocol.
-fn operation_name(door: Door, number: u32) -> Option<&'static str> {
-    match door {
-        Door::Dafs => dafs_wire::dafs::Procedure::from_u32(number).map(|p| p.name()),
-        Door::Nfs4 => dafs_wire::nfs4::OpNum::from_u32(number).map(|op| op.name()),
-        Door::Nfs3 => dafs_wire::nfs3::Procedure::from_number(number).map(|p| p.name()),
-        Door::Mount => None,
+fn operation_name(front_end: FrontEnd, number: u32) -> Option<&'static str> {
+    match front_end {
+        FrontEnd::Dafs => dafs_wire::dafs::Procedure::from_u32(number).map(|p| p.name()),
+        FrontEnd::Nfs4 => dafs_wire::nfs4::OpNum::from_u32(number).map(|op| op.name()),
+        FrontEnd::Nfs3 => dafs_wire::nfs3::Procedure::from_number(number).map(|p| p.name()),
+        FrontEnd::Mount => None,
     }
 }
 

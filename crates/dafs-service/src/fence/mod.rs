@@ -133,7 +133,7 @@ pub struct Fences {
     /// The hosts from which clients of this run have made lists. Held from the check of a list
     /// until the list has been changed.
     update: Mutex<FxHashMap<FenceObject, Host>>,
-    doors: Mutex<Vec<Weak<dyn Drain>>>,
+    drains: Mutex<Vec<Weak<dyn Drain>>>,
     /// Work of front ends that do not drain themselves.
     gate: Gate<Worker, Draining>,
     /// Updates that wait for work to end.
@@ -151,7 +151,7 @@ impl Fences {
             lists: RwLock::default(),
             records: OnceLock::new(),
             update: Mutex::default(),
-            doors: Mutex::default(),
+            drains: Mutex::default(),
             gate: Gate::new(),
             waiting: Arc::default(),
             swept: AtomicUsize::new(0),
@@ -209,10 +209,10 @@ impl Fences {
     }
 
     fn ask_doors(&self, draining: &Draining) {
-        let mut doors = self.doors.lock().unwrap_or_else(PoisonError::into_inner);
-        doors.retain(|door| door.strong_count() > 0);
-        let doors: Vec<_> = doors.iter().filter_map(Weak::upgrade).collect();
-        doors.iter().for_each(|door| door.drain(draining.clone()));
+        let mut drains = self.drains.lock().unwrap_or_else(PoisonError::into_inner);
+        drains.retain(|drain| drain.strong_count() > 0);
+        let drains: Vec<_> = drains.iter().filter_map(Weak::upgrade).collect();
+        drains.iter().for_each(|drain| drain.drain(draining.clone()));
     }
 }
 
@@ -301,8 +301,8 @@ impl Fences {
     }
 
     /// Registers a front end that is asked to drain from now on.
-    pub fn add_drain(&self, door: Weak<dyn Drain>) {
-        self.doors.lock().unwrap_or_else(PoisonError::into_inner).push(door);
+    pub fn add_drain(&self, drain: Weak<dyn Drain>) {
+        self.drains.lock().unwrap_or_else(PoisonError::into_inner).push(drain);
     }
 
     /// Returns the names on a list. `None` when there is no list, so that every subject has access.
