@@ -62,7 +62,7 @@ fn cluster() -> Option<Cluster> {
 fn config(cluster: &Cluster, base: &Path) -> Config {
     let Cluster { dir, net, .. } = cluster;
     let data_server = |number: u32| GlusterDataServer {
-        place: DataServerPlace::Here("127.0.0.1:0".parse().unwrap(), DataRdma::default()),
+        place: DataServerPlace::Local("127.0.0.1:0".parse().unwrap(), DataRdma::default()),
         brick: format!("{net}.{number}:{}/{number}/brick", dir.display()),
     };
     let mut config = Config::for_directory(base.to_path_buf());

@@ -1,9 +1,9 @@
 //! Exports of CephFS, and the data servers that give clients access to its storage daemons.
 
-use super::data::{DataDoor, NodeUsage, Spread};
+use super::data::{DataServerParts, DataServers, NodeUsage};
 use super::engine_servers::EngineServers;
-use super::here::Here;
-use super::nfs_rdma::RdmaDoors;
+use super::local_metadata::LocalMetadata;
+use super::nfs_rdma::RdmaListeners;
 use super::{StartError, listen, state, striped};
 use crate::admin::NodeReport;
 use crate::config::{CephFsConfig, DataServerPlace, ExportConfig};
@@ -22,7 +22,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 const MOUNTS: usize = 2;
 
 /// The sockets of a data server of this process, and true if it has a network namespace of its own.
-type Opened = (TcpListener, RdmaDoors, bool);
+type Opened = (TcpListener, RdmaListeners, bool);
 
 /// An open store, with the state for its data servers.
 pub(super) struct Ceph {
@@ -49,12 +49,12 @@ pub(super) fn open(
     for server in &ceph.data_servers {
         let daemons = server.osds.clone();
         let place = match &server.place {
-            DataServerPlace::Here(address, rdma) => {
+            DataServerPlace::Local(address, rdma) => {
                 let network = server.network_namespace.clone();
                 let opened = in_network(network.as_deref(), || {
                     Ok::<_, StartError>((
                         listen::fresh(*address)?,
-                        RdmaDoors::of_data_server(rdma)?,
+                        RdmaListeners::of_data_server(rdma)?,
                     ))
                 });
                 let opened = opened.map_err(|error| {
@@ -62,14 +62,14 @@ pub(super) fn open(
                     let (name, root) = (export.name.clone(), ceph.root.clone());
                     StartError::CephFs { name, root, error: OpenError::Network { path, error } }
                 })??;
-                let (listener, doors) = opened;
+                let (listener, rdma) = opened;
                 let address = listener.local_addr()?;
-                let addresses = NfsAddresses { tcp: vec![address], rdma: doors.addresses() };
-                listeners.push((listener, doors, network.is_some()));
+                let addresses = NfsAddresses { tcp: vec![address], rdma: rdma.addresses() };
+                listeners.push((listener, rdma, network.is_some()));
                 servers.add_here(address, format!("OSDs {daemons:?}"));
                 DataPlace::Here { addresses, network }
             }
-            DataServerPlace::Far { number, control } => {
+            DataServerPlace::Remote { number, control } => {
                 DataPlace::Far(servers.connect(*number, control, format!("OSDs {daemons:?}"))?)
             }
         };
@@ -104,7 +104,7 @@ impl Ceph {
     }
 }
 
-impl Spread for Ceph {
+impl DataServers for Ceph {
     fn nodes(&self, export: &str) -> Vec<NodeReport> {
         self.servers.report(export)
     }
@@ -122,15 +122,15 @@ impl Spread for Ceph {
 
     /// Returns the front ends of this process's data servers, and connects the other data servers
     /// to the metadata server.
-    fn take_doors(&self, service: &Arc<Service>) -> Vec<DataDoor> {
-        let states = Arc::new(Here::new(service));
+    fn take_parts(&self, service: &Arc<Service>) -> Vec<DataServerParts> {
+        let states = Arc::new(LocalMetadata::new(service));
         self.servers.answer_by(&states);
         let mut listeners = self.listeners.lock().unwrap_or_else(PoisonError::into_inner);
         let opened = (0_u32..).zip(self.servers.numbers_here()).zip(listeners.drain(..));
         type Numbered = (((u32, u32), Opened), Arc<CephData>);
         let open = |(((place, number), (listener, rdma, apart)), files): Numbered| {
             let of = [&files.fs_id().0[..], &place.to_be_bytes()].concat();
-            DataDoor {
+            DataServerParts {
                 export: Some(self.name.clone()),
                 listener,
                 rdma,

@@ -4,9 +4,9 @@
 //! Invariants
 //! * Clients are admitted only when the node of the directory is known.
 
-use super::data::{DataCounters, DataDoor, DataServer, by_node, gauges};
+use super::data::{DataCounters, DataServer, DataServerParts, by_node, gauges};
 use super::listen::Listener;
-use super::nfs_rdma::RdmaDoors;
+use super::nfs_rdma::RdmaListeners;
 use super::{Random, StartError, descriptors, listen, operation_name};
 use crate::config::{BrickConfig, Config, DataRdma, EngineConfig, OsdConfig};
 use crate::limits::STOP_TIME;
@@ -61,14 +61,14 @@ pub struct DataProcess {
     rdma: Vec<SocketAddr>,
     dafs: Option<SocketAddr>,
     metrics: Option<SocketAddr>,
-    door: Arc<Mutex<Option<Running>>>,
+    running: Arc<Mutex<Option<Running>>>,
     pool: Arc<ThreadPool>,
 }
 
 struct Running {
     /// Dropped first, because it uses the front end.
     _metrics: Option<MetricsPort>,
-    door: DataServer,
+    server: DataServer,
 }
 
 impl DataProcess {
@@ -82,7 +82,7 @@ impl DataProcess {
         let secret = Arc::new(ClusterSecret::load(&config.cluster_secret)?);
         let clients = listen::fresh(config.nfs)?;
         let nfs = clients.local_addr()?;
-        let rdma_clients = RdmaDoors::of_data_server(&config.rdma)?;
+        let rdma_clients = RdmaListeners::of_data_server(&config.rdma)?;
         let rdma = rdma_clients.addresses();
         let dafs_clients = config.dafs.map(Listener::fresh).transpose()?;
         let dafs = dafs_clients.as_ref().map(|listener| listener.address);
@@ -95,7 +95,7 @@ impl DataProcess {
         let metrics = metrics_port.as_ref().map(TcpListener::local_addr).transpose()?;
         let random = Random::draw()?;
         let write_verifier = Arc::new(WriteVerifier::new(random.write_verifier));
-        let (pool, door) = (Arc::new(ThreadPool::new()), Arc::new(Mutex::new(None)));
+        let (pool, running) = (Arc::new(ThreadPool::new()), Arc::new(Mutex::new(None)));
         let changed = write_verifier.clone();
         let directory = config.directory.clone();
         let sockets =
@@ -106,7 +106,7 @@ impl DataProcess {
             sockets: Some(sockets),
             pool: pool.clone(),
             write_verifier,
-            door: door.clone(),
+            running: running.clone(),
         };
         let node = DataNode::start(DataNodeConfig {
             directory,
@@ -120,7 +120,7 @@ impl DataProcess {
             }),
             lost: Box::new(move || changed.change()),
         })?;
-        Ok(Self { node, nfs, rdma, dafs, metrics, door, pool })
+        Ok(Self { node, nfs, rdma, dafs, metrics, running, pool })
     }
 
     /// Returns the address for the metadata server.
@@ -150,9 +150,9 @@ impl DataProcess {
 
     /// Admits no further client, and waits for the threads.
     pub fn stop(self) {
-        let Self { node, door, pool, .. } = self;
+        let Self { node, running, pool, .. } = self;
         drop(node);
-        drop(door.lock().unwrap_or_else(PoisonError::into_inner).take());
+        drop(running.lock().unwrap_or_else(PoisonError::into_inner).take());
         if !pool.finish(STOP_TIME) {
             tracing::warn!("blocking calls are still under way after {STOP_TIME:?}");
         }
@@ -162,7 +162,7 @@ impl DataProcess {
 /// The sockets for clients and Prometheus.
 struct Sockets {
     clients: TcpListener,
-    rdma: RdmaDoors,
+    rdma: RdmaListeners,
     dafs: Option<Listener>,
     metrics: Option<TcpListener>,
 }
@@ -176,13 +176,13 @@ struct Opener {
     sockets: Option<Sockets>,
     pool: Arc<ThreadPool>,
     write_verifier: Arc<WriteVerifier>,
-    door: Arc<Mutex<Option<Running>>>,
+    running: Arc<Mutex<Option<Running>>>,
 }
 
 impl Opener {
     fn run(&mut self, opened: Opened, judge: Judge) -> Result<Answering, StartError> {
         let (running, answering) = self.open(opened, judge)?;
-        *self.door.lock().unwrap_or_else(PoisonError::into_inner) = Some(running);
+        *self.running.lock().unwrap_or_else(PoisonError::into_inner) = Some(running);
         Ok(answering)
     }
 
@@ -193,7 +193,7 @@ impl Opener {
             let component_fs = Export::fs_of(&component_store_fs(secret), "");
             let way = Arc::new(judge.clone());
             let files = ComponentStore::new(node.clone(), *secret, component_fs, way);
-            let states = Far { judge, secret: *secret, component_fs };
+            let states = RemoteMetadata { judge, secret: *secret, component_fs };
             let (files, states) = (Arc::new(files), Arc::new(states));
             return Ok(Served { answering: node.clone(), files, states });
         };
@@ -259,22 +259,22 @@ impl Opener {
 
     fn open(&mut self, opened: Opened, judge: Judge) -> Result<(Running, Answering), StartError> {
         let Served { answering: node, files, states } = self.serve(&opened, judge)?;
-        let sockets = self.sockets.take().ok_or(StartError::DoorLost)?;
+        let sockets = self.sockets.take().ok_or(StartError::ListenersTaken)?;
         let Sockets { clients, rdma, dafs, metrics } = sockets;
         // The front end holds the judge, and the judge holds the owner of this. So this reference
         // to the front end is weak.
-        let running = Arc::downgrade(&self.door);
+        let running = Arc::downgrade(&self.running);
         let told = move || {
             let running = running.upgrade()?;
             let running = running.lock().unwrap_or_else(PoisonError::into_inner);
-            Some(running.as_ref()?.door.counters().usage().now())
+            Some(running.as_ref()?.server.counters().usage().now())
         };
         let counters = Box::new(move || told().unwrap_or_default());
         let Opened { node: own, store, .. } = opened;
         let number = own.number();
         let mut identity = store;
         identity[..4].iter_mut().zip(number.to_be_bytes()).for_each(|(own, byte)| *own ^= byte);
-        let parts = DataDoor {
+        let parts = DataServerParts {
             export: None,
             number,
             listener: clients,
@@ -288,22 +288,22 @@ impl Opener {
         };
         let general = &self.config.general;
         let (pool, write_verifier) = (self.pool.clone(), self.write_verifier.clone());
-        let door = DataServer::start(general, &self.connections, pool, write_verifier, parts)?;
-        let answered = metrics.map(|port| MetricsPort::start(port, collector(&door)));
+        let server = DataServer::start(general, &self.connections, pool, write_verifier, parts)?;
+        let answered = metrics.map(|port| MetricsPort::start(port, collector(&server)));
         let metrics = answered.transpose()?;
         if let Some(port) = &metrics {
             tracing::info!("metrics at http://{}/metrics", port.address);
         }
         tracing::info!(number, "clients are let in");
-        Ok((Running { _metrics: metrics, door }, Answering { node, counters }))
+        Ok((Running { _metrics: metrics, server }, Answering { node, counters }))
     }
 }
 
-fn collector(door: &DataServer) -> ServerCollector {
-    let counters: Vec<DataCounters> = vec![door.counters()];
+fn collector(server: &DataServer) -> ServerCollector {
+    let counters: Vec<DataCounters> = vec![server.counters()];
     let nodes = counters.clone();
     let (gauges, nodes) = (Box::new(move || gauges(&counters)), Box::new(move || by_node(&nodes)));
-    ServerCollector { service: door.service(), name: operation_name, gauges, nodes }
+    ServerCollector { service: server.service(), name: operation_name, gauges, nodes }
 }
 
 /// The served files of a data server.
@@ -338,13 +338,13 @@ impl ForeignStates for FarEngine {
 }
 
 /// The metadata server behind the control connection.
-struct Far {
+struct RemoteMetadata {
     judge: Judge,
     secret: [u8; 16],
     component_fs: FsId,
 }
 
-impl ForeignStates for Far {
+impl ForeignStates for RemoteMetadata {
     fn check(&self, wanted: &ForeignUse<'_>) -> dafs_service::Result<Option<Duration>> {
         let ForeignUse { owner, identity, component: handle, state, write, .. } = *wanted;
         let component = ComponentHandle::open(&file_of(handle)?, &self.component_fs, &self.secret)?;

@@ -3,7 +3,7 @@
 
 use super::StartError;
 use super::data::NodeUsage;
-use super::here::Here;
+use super::local_metadata::LocalMetadata;
 use super::striped::{Joining, derive};
 use crate::admin::NodeReport;
 use dafs_cluster::{ClusterSecret, NodeCounters, NodeStatus, RemoteNode};
@@ -86,8 +86,8 @@ impl EngineServers {
     }
 
     /// Sets the metadata server for data servers of other processes.
-    pub(super) fn answer_by(&self, here: &Arc<Here>) {
-        self.nodes.iter().for_each(|(node, _)| node.answer_by(here.clone()));
+    pub(super) fn answer_by(&self, metadata: &Arc<LocalMetadata>) {
+        self.nodes.iter().for_each(|(node, _)| node.answer_by(metadata.clone()));
     }
 
     /// Returns the reports on them for administrators.

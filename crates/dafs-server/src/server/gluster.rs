@@ -1,9 +1,9 @@
 //! Exports of GlusterFS, and the data servers that give clients access to its bricks.
 
-use super::data::{DataDoor, NodeUsage, Spread};
+use super::data::{DataServerParts, DataServers, NodeUsage};
 use super::engine_servers::EngineServers;
-use super::here::Here;
-use super::nfs_rdma::RdmaDoors;
+use super::local_metadata::LocalMetadata;
+use super::nfs_rdma::RdmaListeners;
 use super::{StartError, listen, striped};
 use crate::admin::NodeReport;
 use crate::config::{DataServerPlace, ExportConfig, GlusterConfig};
@@ -20,7 +20,7 @@ pub(super) struct Gluster {
     secret: ExportSecret,
     admits: Admits,
     /// The sockets of the data servers of this process.
-    listeners: Mutex<Vec<(TcpListener, RdmaDoors)>>,
+    listeners: Mutex<Vec<(TcpListener, RdmaListeners)>>,
     servers: EngineServers,
     name: String,
 }
@@ -39,16 +39,16 @@ pub(super) fn open(
     for server in &gluster.data_servers {
         let brick = server.brick.clone();
         let place = match &server.place {
-            DataServerPlace::Here(address, rdma) => {
-                let (listener, doors) =
-                    (listen::fresh(*address)?, RdmaDoors::of_data_server(rdma)?);
+            DataServerPlace::Local(address, rdma) => {
+                let (listener, rdma) =
+                    (listen::fresh(*address)?, RdmaListeners::of_data_server(rdma)?);
                 let address = listener.local_addr()?;
-                let addresses = NfsAddresses { tcp: vec![address], rdma: doors.addresses() };
-                listeners.push((listener, doors));
+                let addresses = NfsAddresses { tcp: vec![address], rdma: rdma.addresses() };
+                listeners.push((listener, rdma));
                 servers.add_here(address, brick.clone());
                 DataPlace::Here(addresses)
             }
-            DataServerPlace::Far { number, control } => {
+            DataServerPlace::Remote { number, control } => {
                 DataPlace::Far(servers.connect(*number, control, brick.clone())?)
             }
         };
@@ -77,7 +77,7 @@ impl Gluster {
     }
 }
 
-impl Spread for Gluster {
+impl DataServers for Gluster {
     fn nodes(&self, export: &str) -> Vec<NodeReport> {
         self.servers.report(export)
     }
@@ -95,15 +95,15 @@ impl Spread for Gluster {
 
     /// Returns the front ends of this process's data servers, and connects the other data servers
     /// to the metadata server.
-    fn take_doors(&self, service: &Arc<Service>) -> Vec<DataDoor> {
-        let states = Arc::new(Here::new(service));
+    fn take_parts(&self, service: &Arc<Service>) -> Vec<DataServerParts> {
+        let states = Arc::new(LocalMetadata::new(service));
         self.servers.answer_by(&states);
         let mut listeners = self.listeners.lock().unwrap_or_else(PoisonError::into_inner);
         let opened = (0_u32..).zip(self.servers.numbers_here()).zip(listeners.drain(..));
-        type Opened = (((u32, u32), (TcpListener, RdmaDoors)), Arc<GlusterData>);
+        type Opened = (((u32, u32), (TcpListener, RdmaListeners)), Arc<GlusterData>);
         let open = |(((place, number), (listener, rdma)), files): Opened| {
             let of = [&files.fs_id().0[..], &place.to_be_bytes()].concat();
-            DataDoor {
+            DataServerParts {
                 export: Some(self.name.clone()),
                 listener,
                 rdma,

@@ -63,7 +63,7 @@ impl Striped {
         for node in added {
             let number = node.number();
             self.store.add_node(node.clone()).map_err(|error| format!("node {number}: {error}"))?;
-            lock(&self.nodes).push(OpenNode::Far(node));
+            lock(&self.nodes).push(OpenNode::Remote(node));
             tracing::info!(number, "a node was taken in");
         }
         for number in gone {
@@ -77,8 +77,8 @@ impl Striped {
     /// Connects to a data server, and checks that it is reachable.
     fn join(&self, number: u32, control: &str) -> Result<Arc<RemoteNode>, String> {
         let node = self.joining.connect(number, control).map_err(|error| error.to_string())?;
-        if let Some(here) = self.here.get() {
-            node.answer_by(here.clone());
+        if let Some(metadata) = self.metadata.get() {
+            node.answer_by(metadata.clone());
         }
         let end = Instant::now() + JOIN_TIME;
         while !node.status().connected {

@@ -10,12 +10,12 @@ mod emptying;
 mod engine_servers;
 mod fences;
 mod gluster;
-mod here;
 mod inherited;
 mod inventory;
 mod journal;
 mod layout;
 mod listen;
+mod local_metadata;
 mod locks;
 mod membership;
 mod nfs;
@@ -52,7 +52,7 @@ use dafs_service::{
 };
 use dafs_store::StoreError;
 use dafs_store::own::OwnError;
-use data::{DataServer, Spread};
+use data::{DataServer, DataServers};
 use inherited::Inherited;
 use inventory::{CLIENT_RECORDS, FENCES, Inventory};
 use listen::Listener;
@@ -135,7 +135,7 @@ pub enum StartError {
     #[error(
         "clients could not be let in before, for the reason told then: start the data server again"
     )]
-    DoorLost,
+    ListenersTaken,
     /// An error of the files of the state directory.
     #[error("cannot use the state of the last run: {0}")]
     StateFiles(#[from] StateError),
@@ -291,8 +291,9 @@ impl Server {
         // Before any client relies on their content.
         inventory.save()?;
         let identity = Identity { server: state::server_identity(&secret), secret: random.secret };
-        let spread: Vec<_> = stores.iter().filter_map(administration::Known::spread).collect();
-        let mut server = Self::serve(config, service.clone(), &random, &identity, &spread)?;
+        let data_servers: Vec<_> =
+            stores.iter().filter_map(administration::Known::data_servers).collect();
+        let mut server = Self::serve(config, service.clone(), &random, &identity, &data_servers)?;
         let registry = server.registry.clone();
         let administration = Administration::start(service, registry, secret, &directory, stores)?;
         match AdminSocket::start(&directory, administration::handler(administration.clone())) {
@@ -325,7 +326,7 @@ impl Server {
         service: Arc<Service>,
         random: &Random,
         identity: &Identity,
-        spread: &[Arc<dyn Spread>],
+        data_servers: &[Arc<dyn DataServers>],
     ) -> Result<Self, StartError> {
         let mut inherited = Inherited::take();
         let listeners =
@@ -373,13 +374,13 @@ impl Server {
             let reactor = Reactor::start(name, shared.clone(), adapters, config.wake)?;
             server.reactors.push(reactor);
         }
-        for store in spread {
+        for store in data_servers {
             let verifier = &shared.write_verifier;
             store.tell_of_lost_data(verifier);
-            for door in store.take_doors(&shared.service) {
-                let (pool, number) = (Arc::new(ThreadPool::new()), door.number);
+            for parts in store.take_parts(&shared.service) {
+                let (pool, number) = (Arc::new(ThreadPool::new()), parts.number);
                 server.pools.push(pool.clone());
-                let data = DataServer::start(config, &connections, pool, verifier.clone(), door)?;
+                let data = DataServer::start(config, &connections, pool, verifier.clone(), parts)?;
                 store.count_by(number, data.counters().usage());
                 server.data.push(data);
             }
@@ -433,15 +434,15 @@ impl Server {
     /// Returns the lines with which NFS clients mount each export, with `host` as the name of this
     /// server: over TCP, and over RDMA.
     pub fn mount_lines(&self, host: &str) -> Vec<String> {
-        let mut doors = Vec::new();
+        let mut options = Vec::new();
         if let Some(address) = self.nfs_addresses().first() {
             let port = address.port();
             let option = if port == NFS_PORT { String::new() } else { format!(",port={port}") };
-            doors.push(option);
+            options.push(option);
         }
         let rdma = [self.nfs_rdma_addresses(), self.nfs_verbs_addresses()];
         if let Some(address) = rdma.concat().first() {
-            doors.push(format!(",proto=rdma,port={}", address.port()));
+            options.push(format!(",proto=rdma,port={}", address.port()));
         }
         let namespace = self.service.namespace();
         let mut names: Vec<_> = namespace.exports().map(|e| e.name().to_owned()).collect();
@@ -449,7 +450,7 @@ impl Server {
         let line = |option: &String, name: &String| {
             format!("mount -t nfs -o vers=4.2{option} {host}:/{name} /mnt")
         };
-        doors.iter().flat_map(|option| names.iter().map(move |name| line(option, name))).collect()
+        options.iter().flat_map(|option| names.iter().map(move |name| line(option, name))).collect()
     }
 
     /// Returns the URL of the first address.

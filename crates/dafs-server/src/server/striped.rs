@@ -10,10 +10,10 @@ mod mending;
 mod replacing;
 
 use super::StartError;
-use super::data::{DataDoor, NodeUsage, Spread};
+use super::data::{DataServerParts, DataServers, NodeUsage};
 use super::emptying::{Emptying, Progress};
 use super::listen::{self, Listener};
-use super::nfs_rdma::RdmaDoors;
+use super::nfs_rdma::RdmaListeners;
 use crate::admin::NodeReport;
 use crate::config::{ExportConfig, ExportSource, NodeConfig, NodePlace};
 use dafs_cluster::{ClusterSecret, Metadata, RemoteConfig, RemoteNode, join_directory};
@@ -60,11 +60,11 @@ pub(super) struct Striped {
     secret: [u8; 16],
     component_fs: FsId,
     admits: Admits,
-    doors: Mutex<Vec<Door>>,
+    listeners: Mutex<Vec<NodeListener>>,
     pub(super) nodes: Mutex<Vec<OpenNode>>,
     pub(super) joining: Joining,
     /// The metadata server for data servers, set once the server runs.
-    pub(super) here: OnceLock<Arc<Here>>,
+    pub(super) metadata: OnceLock<Arc<LocalMetadata>>,
     emptying: Mutex<Emptying>,
     /// The progress of the drain.
     pub(super) progress: Mutex<Progress>,
@@ -80,10 +80,10 @@ pub(super) struct Striped {
 }
 
 /// A node that clients may access, with its sockets.
-struct Door {
+struct NodeListener {
     node: Arc<DirectoryNode>,
     listener: TcpListener,
-    rdma: RdmaDoors,
+    rdma: RdmaListeners,
     dafs: Option<Listener>,
 }
 
@@ -128,15 +128,15 @@ impl Joining {
 /// A node, with its connection.
 #[derive(Clone)]
 pub(super) enum OpenNode {
-    Here(Arc<DirectoryNode>, PathBuf),
-    Far(Arc<RemoteNode>),
+    Local(Arc<DirectoryNode>, PathBuf),
+    Remote(Arc<RemoteNode>),
 }
 
 impl OpenNode {
     pub(super) fn node(&self) -> Arc<dyn Node> {
         match self {
-            Self::Here(node, _) => node.clone(),
-            Self::Far(node) => node.clone(),
+            Self::Local(node, _) => node.clone(),
+            Self::Remote(node) => node.clone(),
         }
     }
 }
@@ -172,7 +172,7 @@ pub(super) fn open(
             }
         })
     };
-    let mut doors = Vec::new();
+    let mut listeners = Vec::new();
     let mut opened = Vec::new();
     for node in nodes {
         let memory = joining.memory(node.number);
@@ -180,7 +180,7 @@ pub(super) fn open(
             NodePlace::Directory { path, listen, rdma, dafs_listen } => {
                 let listener = listen.map(listen::fresh).transpose()?;
                 let address = listener.as_ref().map(TcpListener::local_addr).transpose()?;
-                let rdma = RdmaDoors::of_data_server(rdma)?;
+                let rdma = RdmaListeners::of_data_server(rdma)?;
                 let dafs = dafs_listen.map(Listener::fresh).transpose()?;
                 let dafs_addresses = dafs.iter().map(|listener| listener.address).collect();
                 let (own, addresses) = ((&identity, node.number), address.into_iter().collect());
@@ -188,12 +188,13 @@ pub(super) fn open(
                 let directory = directory.telling(lost()).serving_rdma(rdma.addresses());
                 let directory = directory.serving_dafs(dafs_addresses);
                 let directory = Arc::new(directory);
-                opened.push(OpenNode::Here(directory.clone(), path.clone()));
-                let door = |listener| Door { node: directory, listener, rdma, dafs };
-                doors.extend(listener.map(door));
+                opened.push(OpenNode::Local(directory.clone(), path.clone()));
+                let with_listener =
+                    |listener| NodeListener { node: directory, listener, rdma, dafs };
+                listeners.extend(listener.map(with_listener));
             }
             NodePlace::Remote(control) => {
-                opened.push(OpenNode::Far(joining.connect(node.number, control)?));
+                opened.push(OpenNode::Remote(joining.connect(node.number, control)?));
             }
         }
     }
@@ -217,10 +218,10 @@ pub(super) fn open(
         secret: components,
         component_fs,
         admits: export.options.admits.clone(),
-        doors: Mutex::new(doors),
+        listeners: Mutex::new(listeners),
         nodes: Mutex::new(opened),
         joining,
-        here: OnceLock::new(),
+        metadata: OnceLock::new(),
         emptying: Mutex::default(),
         progress: Mutex::default(),
         replacing: Mutex::default(),
@@ -255,7 +256,7 @@ impl Striped {
     }
 }
 
-impl Spread for Striped {
+impl DataServers for Striped {
     fn nodes(&self, export: &str) -> Vec<NodeReport> {
         let (open, leaving) = (lock(&self.nodes).clone(), self.store.leaving());
         let progress = lock(&self.progress).clone();
@@ -268,13 +269,13 @@ impl Spread for Striped {
             let number = node.number();
             let space = node.space();
             let (place, connected, trouble, counters) = match open {
-                OpenNode::Here(_, path) => {
+                OpenNode::Local(_, path) => {
                     let trouble = space.err().map_or_else(String::new, |error| error.to_string());
                     let usage = lock(&self.usages).get(&number).cloned();
                     let counters = usage.map(|usage| usage.now()).unwrap_or_default();
                     (path.display().to_string(), space.is_ok(), trouble, counters)
                 }
-                OpenNode::Far(node) => {
+                OpenNode::Remote(node) => {
                     let (status, counters) = (node.status(), node.counters());
                     (node.control().to_owned(), status.connected, status.trouble, counters)
                 }
@@ -322,7 +323,7 @@ impl Spread for Striped {
     fn replace(&self, number: u32) -> Result<(), String> {
         let nodes = lock(&self.nodes).clone();
         let node = nodes.iter().find(|open| open.node().number() == number);
-        if let Some(OpenNode::Here(..)) = node {
+        if let Some(OpenNode::Local(..)) = node {
             return Err(format!(
                 "node {number} is a directory of this machine: only those of data servers can be replaced"
             ));
@@ -361,25 +362,25 @@ impl Spread for Striped {
 
     /// Returns the front ends of this process's data servers, and connects the other data servers
     /// to the metadata server.
-    fn take_doors(&self, service: &Arc<Service>) -> Vec<DataDoor> {
-        let here = Arc::new(Here {
+    fn take_parts(&self, service: &Arc<Service>) -> Vec<DataServerParts> {
+        let metadata = Arc::new(LocalMetadata {
             service: Arc::downgrade(service),
             store: Arc::downgrade(&self.store),
             secret: self.secret,
             component_fs: self.component_fs,
         });
-        let _ = self.here.set(here.clone());
+        let _ = self.metadata.set(metadata.clone());
         for node in lock(&self.nodes).iter() {
-            if let OpenNode::Far(node) = node {
-                node.answer_by(here.clone());
+            if let OpenNode::Remote(node) = node {
+                node.answer_by(metadata.clone());
             }
         }
-        let mut doors = lock(&self.doors);
-        let open = |Door { node, listener, rdma, dafs }| {
+        let mut listeners = lock(&self.listeners);
+        let open = |NodeListener { node, listener, rdma, dafs }| {
             let number = node.number();
-            let files = ComponentStore::new(node, self.secret, self.component_fs, here.clone());
+            let files = ComponentStore::new(node, self.secret, self.component_fs, metadata.clone());
             let secret = ExportSecret::from_bytes(self.secret);
-            DataDoor {
+            DataServerParts {
                 export: Some(self.name.clone()),
                 listener,
                 rdma,
@@ -387,25 +388,25 @@ impl Spread for Striped {
                 number,
                 files: Arc::new(files),
                 pool: None,
-                states: here.clone(),
+                states: metadata.clone(),
                 admits: self.admits.clone(),
                 identity: derive(&secret, b"data server", &number.to_be_bytes()),
             }
         };
-        doors.drain(..).map(open).collect()
+        listeners.drain(..).map(open).collect()
     }
 }
 
 /// The metadata server in the same process. Its references are weak, to avoid a cycle: nodes hold
 /// it, and the store holds nodes.
-pub(super) struct Here {
+pub(super) struct LocalMetadata {
     service: Weak<Service>,
     store: Weak<StripedStore>,
     secret: [u8; 16],
     component_fs: FsId,
 }
 
-impl Here {
+impl LocalMetadata {
     fn store(&self) -> Result<Arc<StripedStore>, StoreError> {
         self.store.upgrade().ok_or(StoreError::Busy)
     }
@@ -425,7 +426,7 @@ impl Here {
     }
 }
 
-impl ForeignStates for Here {
+impl ForeignStates for LocalMetadata {
     fn check(&self, wanted: &ForeignUse<'_>) -> dafs_service::Result<Option<Duration>> {
         let ForeignUse { owner, identity, component, state, write, now_ns } = *wanted;
         let service = self.service.upgrade().ok_or(StoreError::Busy)?;
@@ -441,7 +442,7 @@ impl ForeignStates for Here {
 }
 
 /// Serves I/O that a data server of this process has no local data for.
-impl Elsewhere for Here {
+impl Elsewhere for LocalMetadata {
     fn read(
         &self,
         handle: &ComponentHandle,
@@ -463,7 +464,7 @@ impl Elsewhere for Here {
     }
 }
 
-impl Metadata for Here {
+impl Metadata for LocalMetadata {
     fn size_of(&self, component: &ComponentId) -> Result<u64, StoreError> {
         self.store()?.size_of(component)
     }

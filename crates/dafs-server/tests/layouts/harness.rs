@@ -24,8 +24,8 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// The places of the data servers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Where {
-    Here,
-    Far,
+    Local,
+    Remote,
 }
 
 pub(crate) struct Cluster {
@@ -58,11 +58,11 @@ impl Cluster {
         let nodes = (1..=3).map(|number| {
             let path = directory(base, &format!("node{number}"));
             let place = match place {
-                Where::Here => {
+                Where::Local => {
                     let (listen, dafs_listen) = (Some(any()), Some(any()));
                     NodePlace::Directory { path, listen, rdma: DataRdma::default(), dafs_listen }
                 }
-                Where::Far => {
+                Where::Remote => {
                     data.push(far(path, &secret));
                     NodePlace::Remote(data.last().unwrap().control_address().to_string())
                 }
@@ -76,7 +76,7 @@ impl Cluster {
             unit_bytes: u32::try_from(UNIT).unwrap().try_into().unwrap(),
             copies,
             nodes,
-            cluster_secret: (place == Where::Far).then_some(secret),
+            cluster_secret: (place == Where::Remote).then_some(secret),
         };
         config.exports[0].options.squash = Squash::None;
         config.listen = vec![any()];

@@ -6,7 +6,7 @@ use dafs_wire::dafs::*;
 
 #[test]
 fn a_file_keeps_the_time_that_its_writer_gives_it() {
-    for place in [Where::Here, Where::Far] {
+    for place in [Where::Local, Where::Remote] {
         let cluster = Cluster::start(place, 1);
         let mut writer = cluster.client("writer");
         let file = writer.peer.open(b"f");
@@ -35,7 +35,7 @@ fn a_file_keeps_the_time_that_its_writer_gives_it() {
 
 #[test]
 fn a_delegation_is_given_back_while_its_holder_writes_by_a_layout() {
-    for place in [Where::Here, Where::Far] {
+    for place in [Where::Local, Where::Remote] {
         let cluster = Cluster::with(place, 1, |config| config.nfs.no_delegations = false);
         let mut holder = cluster.client("holder");
         let (file, delegation) = holder.peer.open_delegated(b"f");

@@ -125,17 +125,17 @@ fn late_writes(place: Where) {
 
 #[test]
 fn a_late_write_does_not_land_over_what_its_client_wrote_through_the_server_since() {
-    late_writes(Where::Here);
+    late_writes(Where::Local);
 }
 
 #[test]
 fn nor_does_it_at_data_servers_of_other_machines() {
-    late_writes(Where::Far);
+    late_writes(Where::Remote);
 }
 
 #[test]
 fn a_write_comes_after_what_was_sent_for_its_bytes_and_an_append_after_all() {
-    let cluster = Cluster::start(Where::Here, 1);
+    let cluster = Cluster::start(Where::Local, 1);
     let mut client = cluster.client("late");
     let file = client.peer.open(b"f");
     let place = client.layout_soon(file, LayoutMode::ReadWrite);

@@ -51,7 +51,7 @@ impl Conflict {
 
 #[test]
 fn a_layout_is_recalled_and_what_it_stood_against_comes_after_its_return() {
-    for place in [Where::Here, Where::Far] {
+    for place in [Where::Local, Where::Remote] {
         let mut it = Conflict::new(place);
         let mut data = it.holder.data(&it.place);
         let at = it.place.at(0);
@@ -78,7 +78,7 @@ fn a_layout_is_recalled_and_what_it_stood_against_comes_after_its_return() {
 
 #[test]
 fn who_knows_no_such_layout_has_none() {
-    let mut it = Conflict::new(Where::Here);
+    let mut it = Conflict::new(Where::Local);
     let mut data = it.holder.data(&it.place);
     let at = it.place.at(0);
     let own = it.place.component(at, it.file);
@@ -95,7 +95,7 @@ fn who_knows_no_such_layout_has_none() {
 
 #[test]
 fn a_recall_that_came_too_early_comes_again() {
-    let mut it = Conflict::new(Where::Here);
+    let mut it = Conflict::new(Where::Local);
     let (call, _) = it.recalled();
     it.holder.channel.client.refuse(&call, Status::Delay);
     it.holder.channel.turn();
@@ -122,7 +122,7 @@ fn a_recall_that_came_too_early_comes_again() {
 
 #[test]
 fn a_fence_takes_layouts_away() {
-    for place in [Where::Here, Where::Far] {
+    for place in [Where::Local, Where::Remote] {
         let cluster = Cluster::start(place, 1);
         let mut holder = cluster.client_with("holder", b"one");
         let file = holder.peer.open(b"f");

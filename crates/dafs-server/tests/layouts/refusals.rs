@@ -6,7 +6,7 @@ use dafs_wire::dafs::*;
 
 #[test]
 fn an_export_says_whether_its_files_are_laid_out() {
-    let cluster = Cluster::start(Where::Here, 1);
+    let cluster = Cluster::start(Where::Local, 1);
     let mut client = cluster.client("one");
     let file = client.peer.open(b"f");
     let attributes = FsAttrMask::X_LAYOUTS | FsAttrMask::SUPPORTED_FSATTR;
@@ -20,7 +20,7 @@ fn an_export_says_whether_its_files_are_laid_out() {
     cluster.stop();
 
     // Data servers without a DAFS front end have no layouts for DAFS clients.
-    let cluster = Cluster::with(Where::Here, 1, |config| {
+    let cluster = Cluster::with(Where::Local, 1, |config| {
         let ExportSource::Striped { nodes, .. } = &mut config.exports[0].source else { panic!() };
         for node in nodes {
             let NodePlace::Directory { dafs_listen, .. } = &mut node.place else { panic!() };
@@ -37,7 +37,7 @@ fn an_export_says_whether_its_files_are_laid_out() {
 
 #[test]
 fn layouts_go_to_those_who_can_be_called_and_have_an_open() {
-    let cluster = Cluster::start(Where::Here, 1);
+    let cluster = Cluster::start(Where::Local, 1);
     let mut deaf = cluster.deaf("deaf");
     let file = deaf.open(b"f");
     let (fh, mode) = (file.fh, LayoutMode::ReadWrite);
@@ -72,7 +72,7 @@ fn layouts_go_to_those_who_can_be_called_and_have_an_open() {
 
 #[test]
 fn a_data_server_goes_by_tickets_and_by_what_its_metadata_server_says() {
-    for servers in [Where::Here, Where::Far] {
+    for servers in [Where::Local, Where::Remote] {
         let cluster = Cluster::start(servers, 1);
         let mut client = cluster.client("one");
         let file = client.peer.open(b"f");
@@ -115,7 +115,7 @@ fn a_data_server_goes_by_tickets_and_by_what_its_metadata_server_says() {
         // The layout ends with the open, and with it all access. On data servers of other machines
         // that takes some time.
         client.peer.close(file);
-        if servers == Where::Here {
+        if servers == Where::Local {
             assert_eq!(write(own, 0), Err(Status::XNoLayout));
         }
         cluster.stop();
@@ -124,7 +124,7 @@ fn a_data_server_goes_by_tickets_and_by_what_its_metadata_server_says() {
 
 #[test]
 fn a_layout_for_reading_allows_no_writing() {
-    let cluster = Cluster::start(Where::Here, 1);
+    let cluster = Cluster::start(Where::Local, 1);
     let mut client = cluster.client("one");
     let file = client.peer.open(b"f");
     client.peer.write(file, 0, &pattern(UNIT), Stability::DataSync).unwrap();

@@ -60,17 +60,17 @@ fn stripes_by_hand(place: Where) {
 
 #[test]
 fn a_client_writes_stripes_by_itself_and_others_read_them() {
-    stripes_by_hand(Where::Here);
+    stripes_by_hand(Where::Local);
 }
 
 #[test]
 fn the_same_at_data_servers_of_other_machines() {
-    stripes_by_hand(Where::Far);
+    stripes_by_hand(Where::Remote);
 }
 
 #[test]
 fn direct_transfers_are_judged_piece_by_piece() {
-    let cluster = Cluster::start(Where::Here, 1);
+    let cluster = Cluster::start(Where::Local, 1);
     let mut client = cluster.client("one");
     let file = client.peer.open(b"f");
     let place = client.layout_soon(file, LayoutMode::ReadWrite);
@@ -118,7 +118,7 @@ fn direct_transfers_are_judged_piece_by_piece() {
 
 #[test]
 fn copies_are_written_whole_on_each() {
-    let cluster = Cluster::start(Where::Here, 2);
+    let cluster = Cluster::start(Where::Local, 2);
     let mut client = cluster.client("one");
     let file = client.peer.open(b"f");
     let place = client.layout_soon(file, LayoutMode::ReadWrite);

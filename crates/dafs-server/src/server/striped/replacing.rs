@@ -51,7 +51,7 @@ impl Replacing {
         self.looks.retain(|number, _| lost.contains(number));
         for number in lost {
             let is_it = |open: &&OpenNode| open.node().number() == number;
-            let Some(OpenNode::Far(node)) = nodes.iter().find(is_it) else { continue };
+            let Some(OpenNode::Remote(node)) = nodes.iter().find(is_it) else { continue };
             let look = self.looks.entry(number).or_default();
             if let Err(error) = look.turn(store, number, node) {
                 look.note(error.to_string());

@@ -9,17 +9,17 @@ use std::time::Duration;
 
 /// The metadata server for such data servers. Its reference to the service is weak, to avoid a
 /// cycle: control connections keep this, the service keeps stores, and those keep the connections.
-pub(super) struct Here {
+pub(super) struct LocalMetadata {
     service: Weak<Service>,
 }
 
-impl Here {
+impl LocalMetadata {
     pub(super) fn new(service: &Arc<Service>) -> Self {
         Self { service: Arc::downgrade(service) }
     }
 }
 
-impl ForeignStates for Here {
+impl ForeignStates for LocalMetadata {
     fn check(&self, wanted: &ForeignUse<'_>) -> dafs_service::Result<Option<Duration>> {
         let ForeignUse { owner, identity, component, state, write, now_ns } = *wanted;
         let service = self.service.upgrade().ok_or(StoreError::Busy)?;
@@ -27,4 +27,4 @@ impl ForeignStates for Here {
     }
 }
 
-impl Metadata for Here {}
+impl Metadata for LocalMetadata {}
