@@ -41,7 +41,7 @@ impl Administration {
     ) -> Result<Arc<Self>, StartError> {
         let (stores, read_config) = (Arc::new(Mutex::new(stores)), OnceLock::new());
         let all = stores.clone();
-        let turns = Clock::repeat("dafs-emptying", service.clone(), move |service| {
+        let turns = Clock::repeat("dafs-drain", service.clone(), move |service| {
             data_servers(&all).iter().for_each(|(_, store)| store.turn(service));
         })?;
         let state = state.to_owned();

@@ -7,13 +7,13 @@
 //! * The service of the metadata server authorises every use of a component by clients.
 
 mod mending;
-mod replacing;
+mod replacement;
 
 use super::StartError;
 use super::data::{DataServerParts, DataServers, NodeUsage};
-use super::emptying::{Emptying, Progress};
 use super::listen::{self, Listener};
 use super::nfs_rdma::RdmaListeners;
+use super::node_drain::{NodeDrain, Progress};
 use crate::admin::NodeReport;
 use crate::config::{ExportConfig, ExportSource, NodeConfig, NodePlace};
 use dafs_cluster::{ClusterSecret, Metadata, RemoteConfig, RemoteNode, join_directory};
@@ -29,7 +29,7 @@ use dafs_store::node::{
 use dafs_store::{ExportSecret, FileId, FsId, Stability, Store, StoreError, own};
 use dafs_striped::{StripedOptions, StripedStore};
 use mending::Mender;
-use replacing::Replacing;
+use replacement::NodeReplacement;
 use siphasher::sip128::{Hasher128, SipHasher24};
 use std::collections::BTreeMap;
 use std::hash::Hasher;
@@ -65,10 +65,10 @@ pub(super) struct Striped {
     pub(super) joining: Joining,
     /// The metadata server for data servers, set once the server runs.
     pub(super) metadata: OnceLock<Arc<LocalMetadata>>,
-    emptying: Mutex<Emptying>,
+    drain: Mutex<NodeDrain>,
     /// The progress of the drain.
     pub(super) progress: Mutex<Progress>,
-    replacing: Mutex<Replacing>,
+    replacement: Mutex<NodeReplacement>,
     /// The progress of replacements for each node, as text.
     replaced: Mutex<BTreeMap<u32, String>>,
     /// The counters of the data servers of this process, by their numbers.
@@ -222,9 +222,9 @@ pub(super) fn open(
         nodes: Mutex::new(opened),
         joining,
         metadata: OnceLock::new(),
-        emptying: Mutex::default(),
+        drain: Mutex::default(),
         progress: Mutex::default(),
-        replacing: Mutex::default(),
+        replacement: Mutex::default(),
         replaced: Mutex::default(),
         usages: Mutex::default(),
         name: export.name.clone(),
@@ -310,14 +310,14 @@ impl DataServers for Striped {
     }
 
     fn turn(&self, service: &Service) {
-        let mut emptying = lock(&self.emptying);
-        emptying.turn(&self.store, service);
-        *lock(&self.progress) = emptying.progress();
-        drop(emptying);
+        let mut drain = lock(&self.drain);
+        drain.turn(&self.store, service);
+        *lock(&self.progress) = drain.progress();
+        drop(drain);
         let nodes = lock(&self.nodes).clone();
-        let mut replacing = lock(&self.replacing);
-        replacing.turn(&self.store, &nodes);
-        *lock(&self.replaced) = replacing.told();
+        let mut replacement = lock(&self.replacement);
+        replacement.turn(&self.store, &nodes);
+        *lock(&self.replaced) = replacement.states();
     }
 
     fn replace(&self, number: u32) -> Result<(), String> {

@@ -24,7 +24,7 @@ const PAUSE: Duration = Duration::from_secs(1);
 
 /// The replacements under way.
 #[derive(Default)]
-pub(super) struct Replacing {
+pub(super) struct NodeReplacement {
     looks: BTreeMap<u32, Look>,
 }
 
@@ -44,7 +44,7 @@ fn nanoseconds(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
-impl Replacing {
+impl NodeReplacement {
     /// Does a part of the work, for a bounded time.
     pub(super) fn turn(&mut self, store: &StripedStore, nodes: &[OpenNode]) {
         let lost = store.lost();
@@ -60,13 +60,13 @@ impl Replacing {
     }
 
     /// Returns the problem of each node, as text.
-    pub(super) fn told(&self) -> BTreeMap<u32, String> {
-        let told = |(number, look): (&u32, &Look)| {
+    pub(super) fn states(&self) -> BTreeMap<u32, String> {
+        let states = |(number, look): (&u32, &Look)| {
             let text = "its directory is lost, and copies there are given up".to_owned();
             let trouble = if look.trouble.is_empty() { "" } else { ": " };
             (*number, text + trouble + &look.trouble)
         };
-        self.looks.iter().map(told).collect()
+        self.looks.iter().map(states).collect()
     }
 }
 

@@ -51,7 +51,7 @@ impl Progress {
 
 /// A drain.
 #[derive(Default)]
-pub(super) struct Emptying {
+pub(super) struct NodeDrain {
     progress: Progress,
     walk: Option<Walk>,
     /// The pass has found data to move.
@@ -89,7 +89,7 @@ fn nanoseconds(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
-impl Emptying {
+impl NodeDrain {
     /// Does a part of the work, for a bounded time.
     pub(super) fn turn(&mut self, store: &StripedStore, service: &Service) {
         let leaving = store.leaving();
@@ -277,20 +277,20 @@ mod tests {
         let written = made.file.write_at(&view, 0, Stability::Data, Wait::Allowed);
         assert_eq!(written, Ok(20_000));
         store.set_leaving(3, true).expect("another one is left");
-        let mut emptying = Emptying::default();
-        while !emptying.progress.is_through(&store) {
-            emptying.turn(&store, &service);
+        let mut drain = NodeDrain::default();
+        while !drain.progress.is_through(&store) {
+            drain.turn(&store, &service);
             std::thread::sleep(Duration::from_millis(20));
         }
-        assert!(!emptying.progress().is_empty(&store, 3), "it is in use");
+        assert!(!drain.progress().is_empty(&store, 3), "it is in use");
         store.link(&cred, &made.id, &root, b"f").expect("a name");
         drop(made);
-        assert!(!emptying.progress().is_empty(&store, 3), "it lies there");
-        while !emptying.progress().is_empty(&store, 3) {
-            emptying.turn(&store, &service);
+        assert!(!drain.progress().is_empty(&store, 3), "it lies there");
+        while !drain.progress().is_empty(&store, 3) {
+            drain.turn(&store, &service);
             store.sweep();
             std::thread::sleep(Duration::from_millis(20));
         }
-        assert_eq!(emptying.progress().moved_files, 1);
+        assert_eq!(drain.progress().moved_files, 1);
     }
 }
