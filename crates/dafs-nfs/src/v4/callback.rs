@@ -10,7 +10,7 @@
 //! * No function here waits, and none calls the service while the lock on this state is held.
 //!   Reports to the service are returned to the caller ([`CallbackReport`]).
 
-use super::back_message::{self, BackAnswer};
+use super::back_message::{self, BackAnswer, CallbackSlot};
 use super::ops::offload::OffloadOutcome;
 use super::session::{NfsClient, Session};
 use crate::connection::Connection;
@@ -521,8 +521,8 @@ impl BackSession {
         let busy = |slot: &BackSlot| matches!(slot, BackSlot::Busy { .. });
         let highest = self.slots.iter().rposition(busy).unwrap_or(0).max(slot);
         let (slot_id, highest) = (slot as u32, highest as u32);
-        let place = back_message::Place { session: self.id, sequence, slot: slot_id, highest };
-        let args = back_message::encode(&pending.callback, place, self.parameters.minor);
+        let on = CallbackSlot { session: self.id, sequence, slot: slot_id, highest };
+        let args = back_message::encode(&pending.callback, on, self.parameters.minor);
         self.slots[slot] = BackSlot::Busy { sequence, pending, args, sent: None, moved: false };
         self.resend(owner, tokens, now_ns);
     }

@@ -9,7 +9,7 @@
 //!   connection end ([`HeldSlot`]).
 
 use super::callback::{BackParameters, Callbacks, PathState};
-use super::persistent::{Host, Place, Places};
+use super::persistent::{Host, PersistentShare, PersistentShares};
 use super::slot::{Begin, SlotRequest, SlotTable};
 use crate::limits::{
     BACK_SILENCE_NS, CLIENTS_PRUNE_MIN, DURABLE_OPERATIONS_MAX, DURABLE_SLOTS_MAX,
@@ -197,7 +197,7 @@ pub(crate) struct Session {
     /// Its replies are durable.
     persistent: bool,
     /// Its place among persistent sessions, until it ends.
-    place: Mutex<Option<Place>>,
+    share: Mutex<Option<PersistentShare>>,
     gone: AtomicBool,
     back: BackWatch,
     /// Bytes of cached replies of all sessions.
@@ -237,7 +237,7 @@ impl Session {
             fore: ChannelAttributes::default(),
             slots: Mutex::new(SlotTable::fixed(1)),
             persistent: false,
-            place: Mutex::default(),
+            share: Mutex::default(),
             gone: AtomicBool::new(false),
             back: BackWatch::default(),
             cache_bytes: Arc::default(),
@@ -252,7 +252,7 @@ impl Session {
     /// Marks it as removed from all tables.
     fn end(&self) {
         self.gone.store(true, Ordering::Release);
-        self.place.lock().unwrap_or_else(PoisonError::into_inner).take();
+        self.share.lock().unwrap_or_else(PoisonError::into_inner).take();
     }
 
     /// True once the session has been destroyed or its client has been replaced.
@@ -424,7 +424,7 @@ pub(crate) struct SessionTable {
     sessions: RwLock<Sessions>,
     clients: RwLock<Clients>,
     cache_bytes: Arc<AtomicUsize>,
-    persistent: Arc<Places>,
+    persistent: Arc<PersistentShares>,
     sessions_max: usize,
 }
 
@@ -496,9 +496,9 @@ impl SessionTable {
     /// `NoSpc` when the client's host has its share, `StaleClientId` when the client is gone.
     pub(crate) fn create(&self, mut new: NewSession) -> Result<Arc<Session>, Status> {
         let host = new.persistent.take();
-        let place = host.and_then(|host| self.persistent.take(&host, new.owner.key()));
+        let share = host.and_then(|host| self.persistent.take(&host, new.owner.key()));
         let mut slots = SlotTable::new(new.fore.requests_max);
-        if place.is_some() {
+        if share.is_some() {
             let fore = &mut new.fore;
             fore.operations_max = fore.operations_max.min(DURABLE_OPERATIONS_MAX);
             fore.requests_max = fore.requests_max.min(DURABLE_SLOTS_MAX);
@@ -512,8 +512,8 @@ impl SessionTable {
         let session = Arc::new(Session {
             id,
             slots: Mutex::new(slots),
-            persistent: place.is_some(),
-            place: Mutex::new(place),
+            persistent: share.is_some(),
+            share: Mutex::new(share),
             fore: new.fore,
             gone: AtomicBool::new(false),
             back: BackWatch::default(),

@@ -116,7 +116,7 @@ impl Runner {
             front_end: FrontEnd::Nfs4,
             operation: self.name.unwrap_or(OpNum::Getattr).name(),
             client: session.as_ref().map(|session| session.client().usage()),
-            handle: frame.current.map(|place| place.handle),
+            handle: frame.current.map(|current| current.handle),
             peer: call.origin.address(),
             failed: status != Status::Ok,
         };
