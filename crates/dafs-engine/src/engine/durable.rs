@@ -11,7 +11,7 @@
 //!   its end without execution.
 
 use super::connection;
-use super::convert::{self, Wish};
+use super::convert::{self, AttrChange};
 use super::memory::ReplySlot;
 use super::name_ops::new_object;
 use super::open_ops::open_how;
@@ -87,7 +87,7 @@ impl Context<'_> {
                 self.intend(call, &Change::Link { source: &source, dir: &dir, name: args.name })
             }
             Request::SetAttrInline(args) => {
-                let Ok(wish) = Wish::of(&args.attributes) else { return Ok(false) };
+                let Ok(wish) = AttrChange::of(&args.attributes) else { return Ok(false) };
                 self.intend(call, &wish.change(&convert::handle(&args.fh)))
             }
             Request::WriteInline(args) if kept && args.stable != Stability::Unstable => {
