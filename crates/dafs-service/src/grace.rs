@@ -21,9 +21,10 @@ use crate::Result;
 use crate::client::{Client, ClientKind, Clients};
 use crate::error::ServiceError;
 use crate::records::{ClientRecord, RecordsError};
+use dafs_mem::Mutex;
 use rustc_hash::FxHashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard};
 
 /// How long grace lasts after the last reclaim, in nanoseconds.
 const RECLAIM_PAUSE_NS: u64 = 2_000_000_000;
@@ -76,7 +77,7 @@ impl Grace {
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+        self.inner.lock()
     }
 }
 
@@ -107,7 +108,7 @@ impl Clients {
     }
 
     fn lock_record_order(&self) -> MutexGuard<'_, ()> {
-        self.grace.record_order.lock().unwrap_or_else(PoisonError::into_inner)
+        self.grace.record_order.lock()
     }
 
     /// True while clients of the last run may reclaim.

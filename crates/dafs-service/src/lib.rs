@@ -102,6 +102,7 @@ pub use write_verifier::WriteVerifier;
 
 pub(crate) use open::Break;
 
+use dafs_mem::Mutex;
 use dafs_store::{Cred, Wait};
 use durable::Durable;
 use enter::Conflicts;
@@ -109,7 +110,7 @@ use export::Exports;
 use grace::Grace;
 use index::Held;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 use table::Ended;
 
@@ -478,7 +479,7 @@ impl Service {
 
     /// The lock under which names of a directory are removed or replaced.
     fn lock_names(&self, dir: usize) -> MutexGuard<'_, ()> {
-        self.names[dir].lock().unwrap_or_else(PoisonError::into_inner)
+        self.names[dir].lock()
     }
 }
 

@@ -17,7 +17,7 @@ use crate::limits::{
 use crate::open::Clock;
 use dafs_store::Wait;
 use rustc_hash::FxHashMap;
-use std::sync::{Arc, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard};
 
 impl Clients {
     /// True when the lease is over: another client that needs conflicting state may have it.
@@ -138,7 +138,7 @@ impl Clients {
     }
 
     fn lock_expiring(&self) -> MutexGuard<'_, Vec<Arc<Client>>> {
-        self.expiring.lock().unwrap_or_else(PoisonError::into_inner)
+        self.expiring.lock()
     }
 
     /// Ends all state of a client whose lease is over, unless it has come back. Returns the number

@@ -12,8 +12,9 @@ use crate::index::Life;
 use crate::limits::{RECALL_QUIET_NS, WRITE_QUIET_NS};
 use crate::open::{OpenClaim, OpenRequest, OpenState};
 use crate::table::{Blocked, StateTable};
+use dafs_mem::Mutex;
 use dafs_store::{Attr, Kind, OpenMode, StoreError, Watch};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 type Granted = Result<Delegation, NoDelegation>;
 

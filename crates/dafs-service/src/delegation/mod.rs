@@ -28,9 +28,10 @@ use crate::state::{StateId, StateRef};
 use crate::table::Ended;
 use crate::{Caller, Result};
 use attributes::Query;
+use dafs_mem::Mutex;
 use dafs_store::{OpenFile, OpenMode, Store};
 use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard};
 
 /// All delegations, and the questions to their holders.
 pub struct Delegations {
@@ -192,7 +193,7 @@ impl DelegationState {
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+        self.inner.lock()
     }
 }
 

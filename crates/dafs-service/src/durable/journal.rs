@@ -23,10 +23,11 @@ use crate::limits::{DURABLE_PRE_IMAGES_MAX, DURABLE_REPLY_BYTES_MAX};
 use crate::replies::RequestKey;
 use crate::write_verifier::WriteVerifier;
 use dafs_journal::{Log, LogFailed, Spawn};
+use dafs_mem::Mutex;
 use dafs_store::{Cred, FileId, Store, StoreError};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, MutexGuard, OnceLock};
 
 /// The journal of a service, and the changes under way.
 pub(crate) struct Journal {
@@ -77,7 +78,7 @@ impl Journal {
     pub(super) fn lock(&self) -> MutexGuard<'_, Ledger> {
         // Only assertions can panic in here, and the last complete statement leaves the ledger
         // whole.
-        self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
+        self.ledger.lock()
     }
 
     pub(super) fn intend(

@@ -9,9 +9,10 @@ use super::Layouts;
 use crate::client::{Client, ClientKey};
 use crate::index::Held;
 use crate::limits::DEVICES_WATCHED_MAX;
+use dafs_mem::Mutex;
 use dafs_store::{DeviceKey, LayoutForm};
 use rustc_hash::FxHashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, MutexGuard, Weak};
 
 /// The devices that one client is to be notified of.
 #[derive(Default)]
@@ -19,7 +20,7 @@ pub(crate) struct Watching(Mutex<FxHashMap<DeviceKey, LayoutForm>>);
 
 impl Watching {
     fn devices(&self) -> MutexGuard<'_, FxHashMap<DeviceKey, LayoutForm>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }
 
@@ -72,7 +73,7 @@ impl Layouts {
     }
 
     fn lock_watched(&self) -> MutexGuard<'_, Watched> {
-        self.watched_devices.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.watched_devices.0.lock()
     }
 
     pub(super) fn device_is_gone(&self, key: DeviceKey) {

@@ -26,12 +26,13 @@ use crate::limits::{
 };
 use crate::table::{Blocked, StateTable};
 use crate::{Result, ServiceError};
+use dafs_mem::Mutex;
 use dafs_mem::Shrinking as _;
 use dafs_store::{Cred, SetAttr, SetTime, Store, StoreError, TimeSpec};
 use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
 use std::collections::hash_map::Entry;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Arc, MutexGuard};
 use std::time::Instant;
 
 /// The files with questions to their stores.
@@ -69,16 +70,12 @@ pub(super) struct Asking {
 
 impl Asking {
     fn turn(&self) -> MutexGuard<'_, ()> {
-        self.turn.lock().unwrap_or_else(PoisonError::into_inner)
+        self.turn.lock()
     }
 
     /// Takes the turn. `None` if another thread has it.
     fn turn_if_free(&self) -> Option<MutexGuard<'_, ()>> {
-        match self.turn.try_lock() {
-            Ok(turn) => Some(turn),
-            Err(TryLockError::Poisoned(turn)) => Some(turn.into_inner()),
-            Err(TryLockError::WouldBlock) => None,
-        }
+        self.turn.try_lock()
     }
 
     /// True if the search for the end of this file, or every search, has taken longer than any
@@ -91,7 +88,7 @@ impl Asking {
     }
 
     fn ends(&self) -> MutexGuard<'_, FxHashMap<Handle, Instant>> {
-        self.ends.lock().unwrap_or_else(PoisonError::into_inner)
+        self.ends.lock()
     }
 }
 

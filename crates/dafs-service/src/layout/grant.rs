@@ -11,9 +11,10 @@ use crate::index::{Held, Life};
 use crate::state::{StateRef, check_seqid, next_seqid};
 use crate::table::{Blocked, Ended, StateTable};
 use crate::{Caller, Result};
+use dafs_mem::Mutex;
 use dafs_store::{LayoutForm, Placement, Store, StoreError};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 /// A client's request.

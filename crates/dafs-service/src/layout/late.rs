@@ -19,10 +19,11 @@ use crate::handle::Handle;
 use crate::limits::LATE_COMPONENTS_MAX;
 use crate::table::{FileState, StateTable};
 use crate::{Result, ServiceError};
+use dafs_mem::Mutex;
 use dafs_store::{Device, Packing, Placement, Spread, Store, Wait};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard};
 
 /// The names of a file's components, and the map from bytes to components.
 #[derive(Debug, PartialEq, Eq)]
@@ -97,7 +98,7 @@ struct Since {
 
 impl Late {
     fn since(&self) -> MutexGuard<'_, Since> {
-        self.since.lock().unwrap_or_else(PoisonError::into_inner)
+        self.since.lock()
     }
 
     fn note(&self, component: &[u8], now_ns: u64) {

@@ -61,11 +61,12 @@ use crate::limits::ENDED_AT_ONCE_MAX;
 use crate::state::{StateId, StateRef, check_seqid, next_seqid};
 use crate::table::{Ended, StateTable};
 use crate::{Caller, Result};
+use dafs_mem::Mutex;
 use dafs_store::{Device, DeviceKey, LayoutForm, Store, TimeSpec, Wait};
 use fencing::Written;
 use spans::Spans;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 
 /// All layouts, and the devices that their clients are to be notified of.
@@ -202,7 +203,7 @@ impl LayoutState {
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+        self.inner.lock()
     }
 }
 

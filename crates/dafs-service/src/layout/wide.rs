@@ -16,10 +16,11 @@ use crate::limits::LAYOUT_RECALLS_ONE_BY_ONE_MAX;
 use crate::state::StateId;
 use crate::table::{Ended, Notice, NoticeKind, StateTable};
 use crate::{Result, ServiceError};
+use dafs_mem::Mutex;
 use dafs_store::{FsId, LayoutForm};
 use rustc_hash::FxHashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard};
 
 /// Layouts of one client and one file system, at least one.
 type Group = Vec<Arc<LayoutState>>;
@@ -48,7 +49,7 @@ impl Pending {
 
 impl WideRecalls {
     fn pending(&self) -> MutexGuard<'_, Vec<Pending>> {
-        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
+        self.pending.lock()
     }
 
     fn begin(&self, of: Option<FsId>, form: LayoutForm, since_ns: u64) {

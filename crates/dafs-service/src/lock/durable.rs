@@ -14,9 +14,10 @@ use crate::error::ServiceError;
 use crate::hosts::{ByName, Host, has_share};
 use crate::limits::{KEPT_LOCKS_MAX, KEPT_LOCKS_PER_CLIENT_MAX};
 use crate::records::ClientRecords;
+use dafs_mem::{Condvar, Mutex};
 use dafs_store::StoreError;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard};
 
 /// A queued change, to ask for its result. Read and written under the queue's lock only.
 #[derive(Debug, Default)]
@@ -24,11 +25,11 @@ pub(crate) struct Ticket(Mutex<Option<bool>>);
 
 impl Ticket {
     fn fate(&self) -> Option<bool> {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        *self.0.lock()
     }
 
     fn settle(&self, written: bool) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(written);
+        *self.0.lock() = Some(written);
     }
 }
 
@@ -103,7 +104,7 @@ impl LockLog {
     }
 
     fn lock_kept_of(&self) -> MutexGuard<'_, ByName> {
-        self.kept_of.lock().unwrap_or_else(PoisonError::into_inner)
+        self.kept_of.lock()
     }
 
     /// Queues changes. The caller holds the table's lock, which gives them their order.
@@ -133,7 +134,7 @@ impl LockLog {
                 None => {}
             }
             if queue.writing {
-                queue = self.written.wait(queue).unwrap_or_else(PoisonError::into_inner);
+                queue = self.written.wait(queue);
                 continue;
             }
             queue.writing = true;
@@ -164,7 +165,7 @@ impl LockLog {
     }
 
     fn lock(&self) -> MutexGuard<'_, Queue> {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+        self.queue.lock()
     }
 }
 
@@ -227,8 +228,8 @@ mod tests {
         }
 
         fn change_locks(&self, changes: &[LockChange]) -> std::result::Result<(), RecordsError> {
-            self.steps.lock().unwrap().push(changes.to_vec());
-            drop(self.gate.lock().unwrap());
+            self.steps.lock().push(changes.to_vec());
+            drop(self.gate.lock());
             match self.fails.load(Ordering::SeqCst) {
                 true => Err(RecordsError::new("no")),
                 false => Ok(()),
@@ -241,11 +242,11 @@ mod tests {
         let (log, disk) = (LockLog::default(), Disk::default());
         let remove = |number| log.put(vec![LockChange::Remove(number)], false);
         std::thread::scope(|scope| {
-            let gate = disk.gate.lock().unwrap();
+            let gate = disk.gate.lock();
             let first = remove(1);
             let (log, disk) = (&log, &disk);
             scope.spawn(move || log.wait(disk, &first).unwrap());
-            while disk.steps.lock().unwrap().is_empty() {
+            while disk.steps.lock().is_empty() {
                 std::thread::yield_now();
             }
             // These come while the first is being written.
@@ -254,7 +255,7 @@ mod tests {
             }
             drop(gate);
         });
-        let steps = disk.steps.lock().unwrap();
+        let steps = disk.steps.lock();
         assert_eq!(steps.len(), 2);
         assert_eq!(steps[1], (2..10).map(LockChange::Remove).collect::<Vec<_>>());
         assert!(log.is_clean());
@@ -304,7 +305,7 @@ mod tests {
         assert!(log.flush(&disk).is_err());
         disk.fails.store(false, Ordering::SeqCst);
         log.flush(&disk).unwrap();
-        assert_eq!(disk.steps.lock().unwrap().last().unwrap(), &[LockChange::Remove(1)]);
+        assert_eq!(disk.steps.lock().last().unwrap(), &[LockChange::Remove(1)]);
         assert!(log.is_clean());
     }
 }

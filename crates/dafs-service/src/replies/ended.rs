@@ -7,10 +7,11 @@ use crate::hosts::Host;
 use crate::limits::{
     REPLY_BYTES_MAX, REPLY_BYTES_PER_CLIENT_MAX, REPLY_SESSIONS_MAX, REPLY_SESSIONS_PER_CLIENT_MAX,
 };
+use dafs_mem::Mutex;
 use dafs_mem::Shrinking as _;
 use rustc_hash::FxHashMap;
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard};
 
 /// The overhead in bytes of a session, and of an entry, besides the reply.
 const OVERHEAD_BYTES: usize = 128;
@@ -170,7 +171,7 @@ impl Replies {
     }
 
     fn lock(&self) -> MutexGuard<'_, Table> {
-        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+        self.table.lock()
     }
 
     /// The number of kept sessions, for metrics.

@@ -18,13 +18,14 @@ use super::frames::{Standing, sum};
 use super::log::{self, COPY_SUFFIX, UNFINISHED_SUFFIX};
 use super::{SUFFIX, UndoError};
 use crate::limits::UNDO_LOCKS_MAX;
+use dafs_mem::Mutex;
 use dafs_store::own;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard};
 
 const MAGIC: [u8; 8] = *b"dafsundx";
 const VERSION: u32 = 1;
@@ -167,7 +168,7 @@ impl Index {
     }
 
     fn slots(&self) -> MutexGuard<'_, BTreeMap<u64, Slot>> {
-        self.slots.lock().unwrap_or_else(PoisonError::into_inner)
+        self.slots.lock()
     }
 
     /// Puts a log on the list. This is stable on return.

@@ -36,7 +36,7 @@ use crate::error::ServiceError;
 use crate::handle::Handle;
 use crate::hosts::Host;
 use dafs_journal::Spawn;
-use dafs_mem::VolatileSlice;
+use dafs_mem::{Mutex, RwLock, VolatileSlice};
 use dafs_store::{OpenFile, Stability, StoreError, Wait, own};
 use index::Index;
 use log::{Head, Log, RECORD_BYTES_MAX};
@@ -45,7 +45,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, TryLockError};
+use std::sync::{Arc, MutexGuard, OnceLock};
 use trouble::Trouble;
 
 /// Pre-images are saved in whole blocks of this length.
@@ -113,7 +113,7 @@ impl Undo {
     pub(crate) fn open(&self, directory: &Path) -> std::result::Result<Vec<Handle>, UndoError> {
         // It contains bytes of all users' files.
         own::make_directory(directory).map_err(io::Error::from)?;
-        let mut entries = self.entries.write().unwrap_or_else(PoisonError::into_inner);
+        let mut entries = self.entries.write();
         let (mut logs, copies) = index::find_logs(directory)?;
         let (index, listed) = index::open_list(directory, &mut logs)?;
         if let Some((number, _)) = listed.iter().find(|(number, _)| !logs.contains(number)) {
@@ -175,14 +175,14 @@ impl Undo {
         if self.is_empty() {
             return None;
         }
-        self.entries.read().unwrap_or_else(PoisonError::into_inner).get(key).cloned()
+        self.entries.read().get(key).cloned()
     }
 
     pub(crate) fn all(&self) -> Vec<Arc<Entry>> {
         if self.is_empty() {
             return Vec::new();
         }
-        let entries = self.entries.read().unwrap_or_else(PoisonError::into_inner);
+        let entries = self.entries.read();
         entries.values().cloned().collect()
     }
 
@@ -241,7 +241,7 @@ impl Undo {
         let head = EntryHead { key, holder, persist, size };
         let entry = Entry::new(head, false, saved);
         let entry = Arc::new(entry);
-        let mut entries = self.entries.write().unwrap_or_else(PoisonError::into_inner);
+        let mut entries = self.entries.write();
         entries.insert(key, entry.clone());
         self.active.fetch_add(1, Ordering::SeqCst);
         room.keep();
@@ -355,7 +355,7 @@ impl Undo {
         saved.over = true;
         saved.file = None;
         self.room.give_lock(&entry.head.holder.name, saved.bytes);
-        let mut entries = self.entries.write().unwrap_or_else(PoisonError::into_inner);
+        let mut entries = self.entries.write();
         entries.remove(&entry.head.key);
         self.active.fetch_sub(1, Ordering::SeqCst);
     }
@@ -426,7 +426,7 @@ impl Entry {
     }
 
     fn lock(&self) -> MutexGuard<'_, Saved> {
-        self.saved.lock().unwrap_or_else(PoisonError::into_inner)
+        self.saved.lock()
     }
 
     /// True until the holder has reclaimed the lock that it had before the server's restart.
@@ -445,10 +445,9 @@ impl Entry {
             return Ok(());
         }
         let mut saved = match (self.saved.try_lock(), wait) {
-            (Ok(saved), _) => saved,
-            (Err(TryLockError::Poisoned(poisoned)), _) => poisoned.into_inner(),
-            (Err(TryLockError::WouldBlock), Wait::Never) => return Err(StoreError::WouldBlock),
-            (Err(TryLockError::WouldBlock), Wait::Allowed) => self.lock(),
+            (Some(saved), _) => saved,
+            (None, Wait::Never) => return Err(StoreError::WouldBlock),
+            (None, Wait::Allowed) => self.lock(),
         };
         if saved.over || saved.log.copied {
             return Ok(());

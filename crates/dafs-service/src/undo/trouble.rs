@@ -3,7 +3,7 @@
 
 use super::Entry;
 use crate::limits::{UNDO_PAUSE_MAX_NS, UNDO_PAUSE_MIN_NS};
-use std::sync::{MutexGuard, PoisonError};
+use std::sync::MutexGuard;
 
 /// Why a file could not be restored, and when to retry.
 pub(super) struct Trouble {
@@ -38,6 +38,6 @@ impl Entry {
     }
 
     fn lock_trouble(&self) -> MutexGuard<'_, Option<Trouble>> {
-        self.trouble.lock().unwrap_or_else(PoisonError::into_inner)
+        self.trouble.lock()
     }
 }
