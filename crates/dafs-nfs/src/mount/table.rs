@@ -4,9 +4,10 @@
 //! * The list is bounded. The oldest entry of a host at its share makes room.
 
 use crate::limits::MOUNTS_MAX;
+use dafs_mem::Mutex;
 use dafs_service::{FairQueue, Host};
 use std::net::IpAddr;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::MutexGuard;
 
 /// The list that DUMP returns.
 #[derive(Debug)]
@@ -24,7 +25,7 @@ impl Default for Mounts {
 
 impl Mounts {
     fn lock(&self) -> MutexGuard<'_, FairQueue<Entry>> {
-        self.list.lock().unwrap_or_else(PoisonError::into_inner)
+        self.list.lock()
     }
 
     /// Adds a mount of a host, charged to the share of `share`.

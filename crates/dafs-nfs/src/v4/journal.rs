@@ -26,6 +26,7 @@ use crate::limits::{DURABLE_OPERATIONS_MAX, DURABLE_REPLY_BYTES_MAX, DURABLE_RES
 use crate::principal::Principal;
 use crate::shared::NfsShared;
 use crate::wire_handle;
+use dafs_mem::Mutex;
 use dafs_rpc::{Mark, Reply};
 use dafs_service::durable::{self, Effect, Intended, LoggedChange, Notify, Settled};
 use dafs_service::{Client, Handle, Job, Owner, Place, RequestKey, Service};
@@ -33,7 +34,7 @@ use dafs_wire::nfs4::{OpNum, SessionId, Status};
 use smallvec::SmallVec;
 use std::fmt;
 use std::ops::Range;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard};
 
 /// Distinguishes the sessions of this front end from others in the journal.
 pub(crate) const MECHANISM: &str = "nfs4";
@@ -207,7 +208,7 @@ impl Gate {
     }
 
     fn lock(&self) -> MutexGuard<'_, GateState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     pub(crate) fn notify(self: &Arc<Self>) -> Notify {

@@ -6,9 +6,10 @@
 //! * A share is released exactly once, when its session has ended.
 
 use crate::limits::{DURABLE_SESSIONS_MAX, DURABLE_SESSIONS_PER_CLIENT_MAX};
+use dafs_mem::Mutex;
 use dafs_service::ClientKey;
 use rustc_hash::FxHashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard};
 
 /// The host of a client, by [`dafs_service::Host::to_bytes`].
 pub(crate) type Host = Vec<u8>;
@@ -34,7 +35,7 @@ pub(crate) struct PersistentShare {
 
 impl PersistentShares {
     fn lock(&self) -> MutexGuard<'_, Taken> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 
     /// Takes a share for a session of this client. `None` when the host or the client has its

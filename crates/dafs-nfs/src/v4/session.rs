@@ -18,6 +18,7 @@ use crate::limits::{
 use crate::principal::Principal;
 use crate::shared::NfsCounts;
 use dafs_mem::Shrinking as _;
+use dafs_mem::{Mutex, RwLock};
 use dafs_service::{Client, ClientKey, Shared, has_share, least_to_lose};
 use dafs_store::Wait;
 use dafs_wire::nfs4::{ChannelAttributes, SessionId, Status};
@@ -25,7 +26,7 @@ use rustc_hash::FxHashMap;
 use siphasher::sip128::{Hasher128, SipHasher24};
 use std::hash::Hasher;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, TryLockError};
+use std::sync::{Arc, MutexGuard};
 
 /// A client as this front end knows it, from its first EXCHANGE_ID on.
 #[derive(Debug)]
@@ -118,12 +119,8 @@ impl NfsClient {
     /// being made.
     pub(crate) fn create_slot(&self, wait: Wait) -> Option<MutexGuard<'_, CreateSlot>> {
         match wait {
-            Wait::Allowed => Some(self.create.lock().unwrap_or_else(PoisonError::into_inner)),
-            Wait::Never => match self.create.try_lock() {
-                Ok(slot) => Some(slot),
-                Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
-                Err(TryLockError::WouldBlock) => None,
-            },
+            Wait::Allowed => Some(self.create.lock()),
+            Wait::Never => self.create.try_lock(),
         }
     }
 
@@ -144,11 +141,11 @@ impl NfsClient {
     }
 
     fn sessions(&self) -> MutexGuard<'_, Vec<SessionId>> {
-        self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
+        self.sessions.lock()
     }
 
     pub(crate) fn callbacks(&self) -> MutexGuard<'_, Callbacks> {
-        self.callbacks.lock().unwrap_or_else(PoisonError::into_inner)
+        self.callbacks.lock()
     }
 
     /// Returns the last known state of the callback path.
@@ -252,7 +249,7 @@ impl Session {
     /// Marks it as removed from all tables.
     fn end(&self) {
         self.gone.store(true, Ordering::Release);
-        self.share.lock().unwrap_or_else(PoisonError::into_inner).take();
+        self.share.lock().take();
     }
 
     /// True once the session has been destroyed or its client has been replaced.
@@ -261,14 +258,14 @@ impl Session {
     }
 
     pub(crate) fn slots(&self) -> MutexGuard<'_, SlotTable> {
-        self.slots.lock().unwrap_or_else(PoisonError::into_inner)
+        self.slots.lock()
     }
 
     /// Sets the connections that carry its callbacks now. The last one is used.
     pub(crate) fn set_back(&self, down: bool, bound: Vec<u64>) {
         self.back.down.store(down, Ordering::Relaxed);
         self.back.used.store(bound.last().copied().unwrap_or(u64::MAX), Ordering::Relaxed);
-        *self.back.bound.lock().unwrap_or_else(PoisonError::into_inner) = bound;
+        *self.back.bound.lock() = bound;
     }
 
     /// True if a back channel was requested and is missing now.
@@ -290,7 +287,7 @@ impl Session {
         }
         let heard_ns = self.back.heard_ns.load(Ordering::Relaxed);
         now_ns.saturating_sub(heard_ns) > BACK_SILENCE_NS
-            && !self.back.bound.lock().unwrap_or_else(PoisonError::into_inner).contains(&connection)
+            && !self.back.bound.lock().contains(&connection)
     }
 
     /// Takes a slot for a request, or finds the result of an earlier copy.
@@ -445,19 +442,19 @@ impl SessionTable {
 
     /// Finds a live session by its id.
     pub(crate) fn find(&self, id: SessionId) -> Option<Arc<Session>> {
-        let sessions = self.sessions.read().unwrap_or_else(PoisonError::into_inner);
+        let sessions = self.sessions.read();
         sessions.get(&id).filter(|session| !session.is_gone()).cloned()
     }
 
     /// Finds a client by its key.
     pub(crate) fn client(&self, key: ClientKey) -> Option<Arc<NfsClient>> {
-        let clients = self.clients.read().unwrap_or_else(PoisonError::into_inner);
+        let clients = self.clients.read();
         clients.by_key.get(&key).cloned()
     }
 
     /// Returns all clients.
     pub(crate) fn clients(&self) -> Vec<Arc<NfsClient>> {
-        let clients = self.clients.read().unwrap_or_else(PoisonError::into_inner);
+        let clients = self.clients.read();
         clients.by_key.values().cloned().collect()
     }
 
@@ -467,7 +464,7 @@ impl SessionTable {
         record: &Arc<Client>,
         principal: Principal,
     ) -> Arc<NfsClient> {
-        let mut clients = self.clients.write().unwrap_or_else(PoisonError::into_inner);
+        let mut clients = self.clients.write();
         clients.prune();
         let make = || Arc::new(NfsClient::new(record.clone(), principal));
         clients.by_key.entry(record.key()).or_insert_with(make).clone()
@@ -475,13 +472,13 @@ impl SessionTable {
 
     /// True if the host of a client may have another session.
     pub(crate) fn has_room(&self, owner: &NfsClient) -> bool {
-        self.is_room(&self.sessions.read().unwrap_or_else(PoisonError::into_inner), owner)
+        self.is_room(&self.sessions.read(), owner)
     }
 
     /// Returns the least number of sessions that a host must have to make room for another one of
     /// this client's.
     pub(crate) fn least_to_lose(&self, owner: &NfsClient) -> usize {
-        let all = self.sessions.read().unwrap_or_else(PoisonError::into_inner).len();
+        let all = self.sessions.read().len();
         least_to_lose(owner.record.host().count(Shared::Sessions), all, self.sessions_max)
     }
 
@@ -521,7 +518,7 @@ impl SessionTable {
             owner: new.owner,
             made_ns: new.made_ns,
         });
-        let mut sessions = self.sessions.write().unwrap_or_else(PoisonError::into_inner);
+        let mut sessions = self.sessions.write();
         if !self.is_room(&sessions, &session.owner) {
             return Err(Status::NoSpc);
         }
@@ -540,7 +537,7 @@ impl SessionTable {
 
     /// Removes a session. Returns false when another thread did.
     pub(crate) fn destroy(&self, session: &Arc<Session>) -> bool {
-        let mut sessions = self.sessions.write().unwrap_or_else(PoisonError::into_inner);
+        let mut sessions = self.sessions.write();
         let removed = sessions.remove_and_shrink(&session.id).is_some();
         drop(sessions);
         if removed {
@@ -553,10 +550,10 @@ impl SessionTable {
 
     /// Removes a client and its sessions, and returns these.
     pub(crate) fn forget_client(&self, key: ClientKey) -> Vec<Arc<Session>> {
-        let mut clients = self.clients.write().unwrap_or_else(PoisonError::into_inner);
+        let mut clients = self.clients.write();
         let Some(client) = clients.by_key.remove_and_shrink(&key) else { return Vec::new() };
         drop(clients);
-        let mut sessions = self.sessions.write().unwrap_or_else(PoisonError::into_inner);
+        let mut sessions = self.sessions.write();
         let ids = std::mem::take(&mut *client.sessions());
         let ended: Vec<_> = ids.iter().filter_map(|id| sessions.remove_and_shrink(id)).collect();
         drop(sessions);
@@ -571,15 +568,15 @@ impl SessionTable {
 
     /// Returns the clients whose record the service has dropped.
     pub(crate) fn gone(&self) -> Vec<ClientKey> {
-        let clients = self.clients.read().unwrap_or_else(PoisonError::into_inner);
+        let clients = self.clients.read();
         let gone = clients.by_key.values().filter(|client| client.record.is_gone());
         gone.map(|client| client.key()).collect()
     }
 
     /// Counts the table's content.
     pub(crate) fn counts(&self) -> NfsCounts {
-        let sessions = self.sessions.read().unwrap_or_else(PoisonError::into_inner).len();
-        let clients = self.clients.read().unwrap_or_else(PoisonError::into_inner).by_key.len();
+        let sessions = self.sessions.read().len();
+        let clients = self.clients.read().by_key.len();
         NfsCounts { clients, sessions, cached_bytes: self.cache_bytes.load(Ordering::Relaxed) }
     }
 }

@@ -9,12 +9,13 @@
 //!   ones.
 
 use crate::limits::{COPIES_ENDED_MAX, COPIES_PER_CLIENT_MAX, COPIES_RUNNING_MAX};
+use dafs_mem::Mutex;
 use dafs_service::{ClientKey, Host, has_share};
 use dafs_wire::nfs4::{StableHow, Stateid, Status};
 use rustc_hash::FxHashMap;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, MutexGuard, OnceLock};
 
 /// The last four bytes of a copy's state-id, which are zero in those of the service.
 const MARK: [u8; 4] = *b"copy";
@@ -155,7 +156,7 @@ impl Copies {
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+        self.inner.lock()
     }
 }
 
