@@ -137,11 +137,7 @@ impl NfsClient {
 
     /// True if the client may have another session.
     pub(crate) fn has_room(&self) -> bool {
-        self.sessions().len() < SESSIONS_PER_CLIENT_MAX
-    }
-
-    fn sessions(&self) -> MutexGuard<'_, Vec<SessionId>> {
-        self.sessions.lock()
+        self.sessions.lock().len() < SESSIONS_PER_CLIENT_MAX
     }
 
     pub(crate) fn callbacks(&self) -> MutexGuard<'_, Callbacks> {
@@ -403,7 +399,8 @@ impl Clients {
     fn prune(&mut self) {
         if self.by_key.len() >= self.prune_at {
             // Records with sessions are removed together with these.
-            let over = |client: &NfsClient| client.record.is_gone() && client.sessions().is_empty();
+            let over =
+                |client: &NfsClient| client.record.is_gone() && client.sessions.lock().is_empty();
             self.by_key.retain(|_, client| !over(client));
             self.by_key.shrink_if_sparse();
             self.prune_at = (2 * self.by_key.len()).max(CLIENTS_PRUNE_MIN);
@@ -529,7 +526,7 @@ impl SessionTable {
         // Counted first, because it may end as soon as it is in the table.
         session.client().session_started();
         sessions.insert(id, session.clone());
-        session.owner.sessions().push(id);
+        session.owner.sessions.lock().push(id);
         drop(sessions);
         session.owner.callbacks().add_session(Arc::downgrade(&session), new.back);
         Ok(session)
@@ -542,7 +539,7 @@ impl SessionTable {
         drop(sessions);
         if removed {
             session.end();
-            session.owner.sessions().retain(|id| *id != session.id);
+            session.owner.sessions.lock().retain(|id| *id != session.id);
             session.client().session_ended();
         }
         removed
@@ -554,7 +551,7 @@ impl SessionTable {
         let Some(client) = clients.by_key.remove_and_shrink(&key) else { return Vec::new() };
         drop(clients);
         let mut sessions = self.sessions.write();
-        let ids = std::mem::take(&mut *client.sessions());
+        let ids = std::mem::take(&mut *client.sessions.lock());
         let ended: Vec<_> = ids.iter().filter_map(|id| sessions.remove_and_shrink(id)).collect();
         drop(sessions);
         // Drops the connections, which would keep this record alive.

@@ -122,7 +122,7 @@ impl Clients {
 
     /// Lets the next tick end the leases of expired clients.
     pub(crate) fn expire_soon(&self, clients: Vec<Arc<Client>>) {
-        let mut expiring = self.lock_expiring();
+        let mut expiring = self.expiring.lock();
         for client in clients {
             if !expiring.iter().any(|known| Arc::ptr_eq(known, &client)) {
                 expiring.push(client);
@@ -131,14 +131,10 @@ impl Clients {
     }
 
     pub(crate) fn end_expiring_leases(&self, now_ns: u64) {
-        let expiring = std::mem::take(&mut *self.lock_expiring());
+        let expiring = std::mem::take(&mut *self.expiring.lock());
         if self.end_leases(&expiring, now_ns).is_err() {
             self.expire_soon(expiring);
         }
-    }
-
-    fn lock_expiring(&self) -> MutexGuard<'_, Vec<Arc<Client>>> {
-        self.expiring.lock()
     }
 
     /// Ends all state of a client whose lease is over, unless it has come back. Returns the number

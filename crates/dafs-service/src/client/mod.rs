@@ -322,16 +322,12 @@ impl Client {
     }
 
     pub(crate) fn front(&self) -> Option<Arc<dyn Front>> {
-        self.lock_front().as_ref()?.upgrade()
+        self.front.lock().as_ref()?.upgrade()
     }
 
     /// Takes the front end out of the record, for the last call.
     fn take_front(&self) -> Option<Arc<dyn Front>> {
-        self.lock_front().take()?.upgrade()
-    }
-
-    fn lock_front(&self) -> MutexGuard<'_, Option<Weak<dyn Front>>> {
-        self.front.lock()
+        self.front.lock().take()?.upgrade()
     }
 
     /// Nanoseconds since its last request.
@@ -403,7 +399,7 @@ impl Client {
     /// once, with the client's first session. [`Front::client_gone`] comes through it even without
     /// a back channel. The reference is weak, because the front end keeps the service alive.
     pub fn set_front(&self, front: Weak<dyn Front>) {
-        *self.lock_front() = Some(front);
+        *self.front.lock() = Some(front);
     }
 }
 

@@ -69,10 +69,6 @@ pub(super) struct Asking {
 }
 
 impl Asking {
-    fn turn(&self) -> MutexGuard<'_, ()> {
-        self.turn.lock()
-    }
-
     /// Takes the turn. `None` if another thread has it.
     fn turn_if_free(&self) -> Option<MutexGuard<'_, ()>> {
         self.turn.try_lock()
@@ -81,14 +77,10 @@ impl Asking {
     /// True if the search for the end of this file, or every search, has taken longer than any
     /// caller waits.
     pub(super) fn is_slow(&self, key: &Handle) -> bool {
-        let ends = self.ends();
+        let ends = self.ends.lock();
         let is_slow = |since: &Instant| since.elapsed() >= END_ANSWER_TIME;
         let of_all = !ends.is_empty() && ends.values().all(is_slow);
         of_all || ends.get(key).is_some_and(is_slow)
-    }
-
-    fn ends(&self) -> MutexGuard<'_, FxHashMap<Handle, Instant>> {
-        self.ends.lock()
     }
 }
 
@@ -102,7 +94,7 @@ impl EndAsked {
     /// Begins a search. `None` if one is under way for this file, or too many are for other files
     /// of the store.
     pub(super) fn begin(asking: Arc<Asking>, key: Handle) -> Option<Self> {
-        let mut ends = asking.ends();
+        let mut ends = asking.ends.lock();
         let begins = ends.len() < ENDS_ASKED_MAX && !ends.contains_key(&key);
         if begins {
             ends.insert(key, Instant::now());
@@ -115,7 +107,7 @@ impl EndAsked {
 
 impl Drop for EndAsked {
     fn drop(&mut self) {
-        self.asking.ends().remove(&self.key);
+        self.asking.ends.lock().remove(&self.key);
     }
 }
 
@@ -420,7 +412,7 @@ impl Layouts {
         let held_back = self.state.lock().fencing.held_back(wanted);
         for key in held_back {
             let Some(asking) = self.state.lock().fencing.asking(&key) else { continue };
-            let turn = asking.turn();
+            let turn = asking.turn.lock();
             self.forget(&key)?;
             drop(turn);
         }
@@ -578,7 +570,7 @@ mod tests {
         asked.pop();
         assert!(begin(101).is_some());
         drop(asked);
-        assert!(asking.ends().is_empty());
+        assert!(asking.ends.lock().is_empty());
     }
 
     #[test]
@@ -587,12 +579,12 @@ mod tests {
         let asking = Asking::default();
         assert!(!asking.is_slow(&key(1)));
         let now = Instant::now();
-        asking.ends().insert(key(1), now.checked_sub(END_ANSWER_TIME).unwrap());
-        asking.ends().insert(key(2), now + END_ANSWER_TIME);
+        asking.ends.lock().insert(key(1), now.checked_sub(END_ANSWER_TIME).unwrap());
+        asking.ends.lock().insert(key(2), now + END_ANSWER_TIME);
         assert!(asking.is_slow(&key(1)), "others are not waited for by who asks for this one");
         assert!(!asking.is_slow(&key(2)));
         assert!(!asking.is_slow(&key(3)), "there will be a turn soon");
-        asking.ends().remove(&key(2));
+        asking.ends.lock().remove(&key(2));
         assert!(asking.is_slow(&key(3)));
     }
 }

@@ -22,8 +22,8 @@ use crate::{Result, ServiceError};
 use dafs_mem::Mutex;
 use dafs_store::{Device, Packing, Placement, Spread, Store, Wait};
 use rustc_hash::{FxHashMap, FxHashSet};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, MutexGuard};
 
 /// The names of a file's components, and the map from bytes to components.
 #[derive(Debug, PartialEq, Eq)]
@@ -97,12 +97,8 @@ struct Since {
 }
 
 impl Late {
-    fn since(&self) -> MutexGuard<'_, Since> {
-        self.since.lock()
-    }
-
     fn note(&self, component: &[u8], now_ns: u64) {
-        let mut since = self.since();
+        let mut since = self.since.lock();
         if let Some(noted_ns) = since.components.get_mut(component) {
             *noted_ns = now_ns.max(*noted_ns);
             return;
@@ -117,7 +113,7 @@ impl Late {
 
     /// Sessions must be younger than this time for a write to the component.
     pub(super) fn at_ns(&self, component: &[u8]) -> Option<u64> {
-        let since = self.since();
+        let since = self.since.lock();
         since.components.get(component).copied().max(since.all_ns)
     }
 }

@@ -16,8 +16,8 @@ use crate::limits::{KEPT_LOCKS_MAX, KEPT_LOCKS_PER_CLIENT_MAX};
 use crate::records::ClientRecords;
 use dafs_mem::{Condvar, Mutex};
 use dafs_store::StoreError;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, MutexGuard};
 
 /// A queued change, to ask for its result. Read and written under the queue's lock only.
 #[derive(Debug, Default)]
@@ -78,7 +78,7 @@ impl LockLog {
     /// True if a client may have another lock with a record. From now on, the records of its name
     /// count for its host.
     pub(crate) fn has_room(&self, client: &Client) -> bool {
-        let (mut kept_of, host) = (self.lock_kept_of(), client.host().host());
+        let (mut kept_of, host) = (self.kept_of.lock(), client.host().host());
         kept_of.move_to(client.name(), host);
         let own = kept_of.of_name(client.name()) as usize;
         let of_host = kept_of.of_host(host) as usize;
@@ -88,7 +88,7 @@ impl LockLog {
     /// Counts another lock with a record, of a client of this name. A new name is at this host.
     pub(crate) fn add_kept(&self, client: &[u8], host: Host) {
         self.kept.fetch_add(1, Ordering::SeqCst);
-        self.lock_kept_of().add(client, host, 1);
+        self.kept_of.lock().add(client, host, 1);
     }
 
     /// Counts the removal of records.
@@ -97,26 +97,22 @@ impl LockLog {
             return;
         }
         let before = self.kept.fetch_sub(count, Ordering::SeqCst);
-        let mut kept_of = self.lock_kept_of();
+        let mut kept_of = self.kept_of.lock();
         let own = kept_of.of_name(client) as usize;
         debug_assert!(before >= own && own >= count, "more locks were given up than there were");
         kept_of.remove(client, count as u64);
     }
 
-    fn lock_kept_of(&self) -> MutexGuard<'_, ByName> {
-        self.kept_of.lock()
-    }
-
     /// Queues changes. The caller holds the table's lock, which gives them their order.
     pub(crate) fn put(&self, changes: Vec<LockChange>, stays: bool) -> Arc<Ticket> {
         let ticket = Arc::new(Ticket::default());
-        self.lock().waiting.push(Queued { ticket: ticket.clone(), changes, stays });
+        self.queue.lock().waiting.push(Queued { ticket: ticket.clone(), changes, stays });
         ticket
     }
 
     /// True when all changes are durable.
     pub(crate) fn is_clean(&self) -> bool {
-        let queue = self.lock();
+        let queue = self.queue.lock();
         queue.waiting.is_empty() && !queue.writing
     }
 
@@ -126,7 +122,7 @@ impl LockLog {
     /// # Errors
     /// An I/O error when they cannot be written.
     pub(crate) fn wait(&self, records: &dyn ClientRecords, ticket: &Ticket) -> Result<()> {
-        let mut queue = self.lock();
+        let mut queue = self.queue.lock();
         loop {
             match ticket.fate() {
                 Some(true) => return Ok(()),
@@ -148,7 +144,7 @@ impl LockLog {
                 Err(error) => tracing::error!(%error, "lock records cannot be written"),
             }
             drop(writing);
-            queue = self.lock();
+            queue = self.queue.lock();
         }
     }
 
@@ -163,10 +159,6 @@ impl LockLog {
         let ticket = self.put(Vec::new(), false);
         self.wait(records, &ticket)
     }
-
-    fn lock(&self) -> MutexGuard<'_, Queue> {
-        self.queue.lock()
-    }
 }
 
 /// Reports a result for each change of a batch, however the write ends, so that no thread waits for
@@ -179,7 +171,7 @@ struct Writing<'a> {
 
 impl Drop for Writing<'_> {
     fn drop(&mut self) {
-        let mut queue = self.log.lock();
+        let mut queue = self.log.queue.lock();
         queue.writing = false;
         let mut kept = Vec::new();
         for queued in std::mem::take(&mut self.batch) {
@@ -290,7 +282,7 @@ mod tests {
         assert!(!log.has_room(&client("a", 3)) && log.has_room(&greedy[2]));
         log.remove_kept(b"a", quarter);
         log.remove_kept(b"b", quarter);
-        assert!(log.lock_kept_of().is_empty() && log.kept() == 0);
+        assert!(log.kept_of.lock().is_empty() && log.kept() == 0);
     }
 
     #[test]
