@@ -32,7 +32,7 @@ use dafs_store::{Cred, SetAttr, SetTime, Store, StoreError, TimeSpec};
 use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
 use std::collections::hash_map::Entry;
-use std::sync::{Arc, MutexGuard};
+use std::sync::Arc;
 use std::time::Instant;
 
 /// The files with questions to their stores.
@@ -69,11 +69,6 @@ pub(super) struct Asking {
 }
 
 impl Asking {
-    /// Takes the turn. `None` if another thread has it.
-    fn turn_if_free(&self) -> Option<MutexGuard<'_, ()>> {
-        self.turn.try_lock()
-    }
-
     /// True if the search for the end of this file, or every search, has taken longer than any
     /// caller waits.
     pub(super) fn is_slow(&self, key: &Handle) -> bool {
@@ -380,7 +375,7 @@ impl Layouts {
     pub fn fence_some(&self, store: &Arc<dyn Store>) {
         let asking = self.state.lock().fencing.line_of(store).map(|line| line.asking.clone());
         let Some(asking) = asking else { return };
-        let Some(turn) = asking.turn_if_free() else { return };
+        let Some(turn) = asking.turn.try_lock() else { return };
         self.fence_store(store);
         drop(turn);
     }
@@ -425,7 +420,7 @@ impl Layouts {
     /// `Delay` when that is not certain yet.
     pub(crate) fn fence_if_free(&self, key: &Handle) -> Result<()> {
         let Some(asking) = self.state.lock().fencing.asking(key) else { return Ok(()) };
-        let turn = asking.turn_if_free().ok_or(ServiceError::Delay)?;
+        let turn = asking.turn.try_lock().ok_or(ServiceError::Delay)?;
         self.forget(key)?;
         drop(turn);
         Ok(())
