@@ -7,13 +7,14 @@ use crate::admin::{AdminHandler, AdminReply, AdminRequest, ClientReport, NodeRep
 use crate::config::{Config, ExportConfig, ExportSource};
 use crate::limits::HOLDINGS_SHOWN_MAX;
 use dafs_engine::{Clock, Registry};
+use dafs_mem::Mutex;
 use dafs_service::{
     ClientInfo, ClientKey, ClientKind, Export, Handle, Holding, Namespace, Service, ServiceError,
 };
 use dafs_store::{ExportSecret, Store};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 
 /// Reloads the configuration. The text of an error says how to correct it.
 pub type ReadConfig = Box<dyn Fn() -> Result<Config, String> + Send + Sync>;
@@ -62,7 +63,7 @@ impl Administration {
                     .to_owned(),
             );
         }
-        let mut stores = self.stores.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut stores = self.stores.lock();
         config.exports.iter().try_for_each(|export| adapt(&mut stores, export))?;
         let (exports, opened) = open_exports(&config.exports, self.secret, &self.state, &stores)
             .map_err(|error| error.to_string())?;
@@ -197,7 +198,7 @@ impl Administration {
 /// Returns the exports with data servers. The list is not locked while a caller waits for their
 /// nodes.
 fn data_servers(stores: &Mutex<Vec<Known>>) -> Vec<(String, Arc<dyn DataServers>)> {
-    let stores = stores.lock().unwrap_or_else(PoisonError::into_inner);
+    let stores = stores.lock();
     stores.iter().filter_map(|known| Some((known.name.clone(), known.data_servers()?))).collect()
 }
 

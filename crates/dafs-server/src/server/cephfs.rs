@@ -11,11 +11,12 @@ use dafs_cephfs::{
     CephData, CephOptions, CephStore, DataPlace, DataServerOptions, OpenError, in_network,
 };
 use dafs_engine::ThreadPool;
+use dafs_mem::Mutex;
 use dafs_service::{Admits, Export, Pool, Service, WriteVerifier};
 use dafs_store::{DataFiles, ExportSecret, NfsAddresses, Store};
 use std::net::TcpListener;
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 /// The number of mounts of one export, so that operations on different files do not all compete for
 /// one lock.
@@ -125,7 +126,7 @@ impl DataServers for Ceph {
     fn take_parts(&self, service: &Arc<Service>) -> Vec<DataServerParts> {
         let states = Arc::new(LocalMetadata::new(service));
         self.servers.answer_by(&states);
-        let mut listeners = self.listeners.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut listeners = self.listeners.lock();
         let opened = (0_u32..).zip(self.servers.numbers_here()).zip(listeners.drain(..));
         type Numbered = (((u32, u32), Opened), Arc<CephData>);
         let open = |(((place, number), (listener, rdma, apart)), files): Numbered| {

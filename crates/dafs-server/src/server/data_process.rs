@@ -16,6 +16,7 @@ use dafs_cluster::{Answering, ClusterSecret, DataNode, DataNodeConfig, Judge, Op
 use dafs_dat::connections::Connections;
 use dafs_engine::ThreadPool;
 use dafs_gluster::{GlusterNode, GlusterNodeOptions};
+use dafs_mem::Mutex;
 use dafs_service::{Admits, Export, ForeignStates, ForeignUse, WriteVerifier};
 use dafs_store::node::{
     ComponentHandle, ComponentId, ComponentStore, DirectoryNode, Node, component_store_fs,
@@ -24,7 +25,7 @@ use dafs_store::{DataFiles, ExportSecret, FileId, FsId, StoreError};
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// The configuration of a data server.
@@ -152,7 +153,7 @@ impl DataProcess {
     pub fn stop(self) {
         let Self { node, running, pool, .. } = self;
         drop(node);
-        drop(running.lock().unwrap_or_else(PoisonError::into_inner).take());
+        drop(running.lock().take());
         if !pool.finish(STOP_TIME) {
             tracing::warn!("blocking calls are still under way after {STOP_TIME:?}");
         }
@@ -182,7 +183,7 @@ struct Opener {
 impl Opener {
     fn run(&mut self, opened: Opened, judge: Judge) -> Result<Answering, StartError> {
         let (running, answering) = self.open(opened, judge)?;
-        *self.running.lock().unwrap_or_else(PoisonError::into_inner) = Some(running);
+        *self.running.lock() = Some(running);
         Ok(answering)
     }
 
@@ -266,7 +267,7 @@ impl Opener {
         let running = Arc::downgrade(&self.running);
         let told = move || {
             let running = running.upgrade()?;
-            let running = running.lock().unwrap_or_else(PoisonError::into_inner);
+            let running = running.lock();
             Some(running.as_ref()?.server.counters().usage().now())
         };
         let counters = Box::new(move || told().unwrap_or_default());

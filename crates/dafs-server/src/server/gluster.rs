@@ -8,11 +8,12 @@ use super::{StartError, listen, striped};
 use crate::admin::NodeReport;
 use crate::config::{DataServerPlace, ExportConfig, GlusterConfig};
 use dafs_gluster::{DataPlace, DataServerOptions, GlusterData, GlusterOptions, GlusterStore};
+use dafs_mem::Mutex;
 use dafs_service::{Admits, Export, Service, WriteVerifier};
 use dafs_store::{DataFiles, ExportSecret, NfsAddresses, Store};
 use std::net::TcpListener;
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 /// An open store, with the state for its data servers.
 pub(super) struct Gluster {
@@ -98,7 +99,7 @@ impl DataServers for Gluster {
     fn take_parts(&self, service: &Arc<Service>) -> Vec<DataServerParts> {
         let states = Arc::new(LocalMetadata::new(service));
         self.servers.answer_by(&states);
-        let mut listeners = self.listeners.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut listeners = self.listeners.lock();
         let opened = (0_u32..).zip(self.servers.numbers_here()).zip(listeners.drain(..));
         type Opened = (((u32, u32), (TcpListener, RdmaListeners)), Arc<GlusterData>);
         let open = |(((place, number), (listener, rdma)), files): Opened| {

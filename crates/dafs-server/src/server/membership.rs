@@ -5,7 +5,7 @@
 //!   on.
 //! * A node leaves only when it has no data.
 
-use super::striped::{OpenNode, Striped, lock};
+use super::striped::{OpenNode, Striped};
 use crate::config::{ExportSource, NodeConfig, NodePlace};
 use crate::limits::JOIN_TIME;
 use dafs_cluster::RemoteNode;
@@ -51,7 +51,7 @@ impl Striped {
         let gone = was.iter().map(|node| node.number).filter(|&number| known(is, number).is_none());
         let gone: Vec<_> = gone.collect();
         for &number in &gone {
-            if !lock(&self.progress).is_empty(&self.store, number) {
+            if !self.progress.lock().is_empty(&self.store, number) {
                 return Err(format!(
                     "node {number} is not empty: leave it in the configuration until \
                      `dafs cluster drain {number} --wait` has ended"
@@ -63,12 +63,12 @@ impl Striped {
         for node in added {
             let number = node.number();
             self.store.add_node(node.clone()).map_err(|error| format!("node {number}: {error}"))?;
-            lock(&self.nodes).push(OpenNode::Remote(node));
+            self.nodes.lock().push(OpenNode::Remote(node));
             tracing::info!(number, "a node was taken in");
         }
         for number in gone {
             self.store.remove_node(number).map_err(|error| format!("node {number}: {error}"))?;
-            lock(&self.nodes).retain(|open| open.node().number() != number);
+            self.nodes.lock().retain(|open| open.node().number() != number);
             tracing::info!(number, "a node was left out");
         }
         Ok(())

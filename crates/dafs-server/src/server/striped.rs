@@ -17,7 +17,7 @@ use super::node_drain::{NodeDrain, Progress};
 use crate::admin::NodeReport;
 use crate::config::{ExportConfig, ExportSource, NodeConfig, NodePlace};
 use dafs_cluster::{ClusterSecret, Metadata, RemoteConfig, RemoteNode, join_directory};
-use dafs_mem::VolatileSlice;
+use dafs_mem::{Mutex, VolatileSlice};
 use dafs_posix::{PosixOptions, PosixStore};
 use dafs_service::{
     Admits, Export, ForeignStates, ForeignUse, Service, ServiceError, WriteVerifier,
@@ -36,7 +36,7 @@ use std::hash::Hasher;
 use std::net::TcpListener;
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 /// The directory with records of nodes, in the state directory.
@@ -245,11 +245,6 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // The protected data is consistent between any two steps.
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl Striped {
     pub(super) fn store(&self) -> Arc<dyn Store> {
         self.store.clone()
@@ -258,9 +253,9 @@ impl Striped {
 
 impl DataServers for Striped {
     fn nodes(&self, export: &str) -> Vec<NodeReport> {
-        let (open, leaving) = (lock(&self.nodes).clone(), self.store.leaving());
-        let progress = lock(&self.progress).clone();
-        let replaced = lock(&self.replaced).clone();
+        let (open, leaving) = (self.nodes.lock().clone(), self.store.leaving());
+        let progress = self.progress.lock().clone();
+        let replaced = self.replaced.lock().clone();
         let empty: Vec<_> =
             leaving.iter().filter(|number| progress.is_empty(&self.store, **number)).collect();
         let to_mend = self.store.to_mend().unwrap_or_default();
@@ -271,7 +266,7 @@ impl DataServers for Striped {
             let (place, connected, trouble, counters) = match open {
                 OpenNode::Local(_, path) => {
                     let trouble = space.err().map_or_else(String::new, |error| error.to_string());
-                    let usage = lock(&self.usages).get(&number).cloned();
+                    let usage = self.usages.lock().get(&number).cloned();
                     let counters = usage.map(|usage| usage.now()).unwrap_or_default();
                     (path.display().to_string(), space.is_ok(), trouble, counters)
                 }
@@ -310,18 +305,18 @@ impl DataServers for Striped {
     }
 
     fn turn(&self, service: &Service) {
-        let mut drain = lock(&self.drain);
+        let mut drain = self.drain.lock();
         drain.turn(&self.store, service);
-        *lock(&self.progress) = drain.progress();
+        *self.progress.lock() = drain.progress();
         drop(drain);
-        let nodes = lock(&self.nodes).clone();
-        let mut replacement = lock(&self.replacement);
+        let nodes = self.nodes.lock().clone();
+        let mut replacement = self.replacement.lock();
         replacement.turn(&self.store, &nodes);
-        *lock(&self.replaced) = replacement.states();
+        *self.replaced.lock() = replacement.states();
     }
 
     fn replace(&self, number: u32) -> Result<(), String> {
-        let nodes = lock(&self.nodes).clone();
+        let nodes = self.nodes.lock().clone();
         let node = nodes.iter().find(|open| open.node().number() == number);
         if let Some(OpenNode::Local(..)) = node {
             return Err(format!(
@@ -353,7 +348,7 @@ impl DataServers for Striped {
     }
 
     fn count_by(&self, number: u32, usage: NodeUsage) {
-        lock(&self.usages).insert(number, usage);
+        self.usages.lock().insert(number, usage);
     }
 
     fn tell_of_lost_data(&self, verifier: &Arc<WriteVerifier>) {
@@ -370,12 +365,12 @@ impl DataServers for Striped {
             component_fs: self.component_fs,
         });
         let _ = self.metadata.set(metadata.clone());
-        for node in lock(&self.nodes).iter() {
+        for node in self.nodes.lock().iter() {
             if let OpenNode::Remote(node) = node {
                 node.answer_by(metadata.clone());
             }
         }
-        let mut listeners = lock(&self.listeners);
+        let mut listeners = self.listeners.lock();
         let open = |NodeListener { node, listener, rdma, dafs }| {
             let number = node.number();
             let files = ComponentStore::new(node, self.secret, self.component_fs, metadata.clone());
