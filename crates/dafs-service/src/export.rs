@@ -368,7 +368,7 @@ mod tests {
     use dafs_store::{MemoryOptions, MemoryStore};
 
     #[test]
-    fn who_is_nobody_is_the_anonymous_user_of_every_export() {
+    fn user_nobody_is_the_anonymous_user_of_every_export() {
         for squash in [Squash::None, Squash::Root, Squash::All] {
             let anonymous = Cred::new(1000, 100);
             let options = ExportOptions { squash, anonymous, ..ExportOptions::default() };

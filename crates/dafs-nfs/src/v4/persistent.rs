@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nobody_takes_all_places() {
+    fn no_host_takes_all_shares() {
         let shares = Arc::new(PersistentShares::default());
         let take_all = |host: u8, first: u64| -> Vec<PersistentShare> {
             let each = DURABLE_SESSIONS_PER_CLIENT_MAX as u64;

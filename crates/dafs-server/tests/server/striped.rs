@@ -252,7 +252,7 @@ fn metrics(address: SocketAddr) -> String {
 }
 
 #[test]
-fn what_is_asked_of_the_wrong_data_server_is_served_and_counted_at_each() {
+fn the_wrong_data_server_serves_requests_and_counts_them() {
     let dir = TempDir::new().unwrap();
     let mut config = config(dir.path());
     config.metrics_listen = Some("127.0.0.1:0".parse().unwrap());
@@ -419,7 +419,7 @@ fn an_older_state_of_a_node_is_not_taken_for_the_newest() {
 }
 
 #[test]
-fn who_comes_over_rdma_is_told_where_data_servers_take_that() {
+fn rdma_clients_get_rdma_addresses_of_data_servers() {
     let dir = TempDir::new().unwrap();
     let mut config = config(dir.path());
     config.nfs.rdma_listen = Some(vec!["127.0.0.1:0".parse().unwrap()]);

@@ -574,7 +574,7 @@ mod tests {
 
     /// The next start can read the journal, for any behaviour of clients.
     #[test]
-    fn what_a_checkpoint_holds_is_bounded() {
+    fn a_checkpoint_is_bounded() {
         let log = log();
         let mut ledger = Ledger { bytes_max: 256 << 10, ..Ledger::default() };
         let mut replies = 0;

@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_refused_and_kept() {
+    fn an_invalid_record_is_refused_and_kept() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("fences.redb");
         let fences = FileFences::open(&path, NEW).unwrap();

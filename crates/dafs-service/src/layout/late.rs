@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_told_apart_is_named_as_a_whole() {
+    fn components_that_look_alike_are_named_together() {
         let one = components(&["a"], Packing::Sparse, vec![0, 1, 2], 0);
         assert_eq!(named(&one, (1 << 40, 1)), "a");
         let short = components(&["a", "b"], Packing::Sparse, vec![0, 1, 2], 0);
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn what_there_is_no_room_for_counts_as_later_and_never_as_nothing() {
+    fn components_beyond_the_bound_count_as_written_later() {
         let late = Late::default();
         assert_eq!(late.at_ns(b"x"), None);
         for number in 0..LATE_COMPONENTS_MAX as u64 {

@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_happened_stays_queued_until_it_is_written() {
+    fn a_change_stays_queued_until_it_is_written() {
         let (log, disk) = (LockLog::default(), Disk::default());
         disk.fails.store(true, Ordering::SeqCst);
         let happened = log.put(vec![LockChange::Remove(1)], true);

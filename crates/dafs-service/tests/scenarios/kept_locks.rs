@@ -119,7 +119,7 @@ fn span(world: &World, handle: &Handle, offset: u64, length: u64) -> Result<(), 
 }
 
 #[test]
-fn nobody_gets_a_delegation_of_a_file_with_a_broken_lock() {
+fn a_file_with_a_broken_lock_has_no_delegation() {
     let world = World::new();
     let (one, nfs, two) = (instance(&world, "a", 1), world.nfs("n"), world.dafs("b"));
     let mine = open(&world, &one).unwrap();
@@ -431,7 +431,7 @@ fn a_lock_that_cannot_be_written_is_not_had() {
 }
 
 #[test]
-fn who_may_not_wait_gets_no_persistent_lock() {
+fn a_caller_that_may_not_wait_gets_no_persistent_lock() {
     let world = World::new();
     let one = world.dafs("a");
     let mine = open(&world, &one).unwrap();
@@ -482,7 +482,7 @@ fn nfs_clients_are_kept_from_broken_locks() {
 }
 
 #[test]
-fn what_is_left_on_a_file_goes_with_the_file() {
+fn orphaned_locks_go_with_their_file() {
     let world = World::new();
     let one = instance(&world, "a", 1);
     let mine = open(&world, &one).unwrap();
@@ -636,7 +636,7 @@ fn the_late_record_of_an_old_instance_does_not_replace_that_of_the_new_one() {
 }
 
 #[test]
-fn nothing_is_reclaimed_by_a_record_that_goes_with_the_end_of_grace() {
+fn a_record_removed_at_the_end_of_grace_reclaims_no_lock() {
     let mut world = World::new();
     let handle = *open(&world, &instance(&world, "a", 1)).unwrap().state.handle();
     open(&world, &instance(&world, "b", 1)).unwrap();
@@ -669,7 +669,7 @@ fn nothing_is_reclaimed_by_a_record_that_goes_with_the_end_of_grace() {
 }
 
 #[test]
-fn nobody_waits_for_dafs_clients_that_went_in_order() {
+fn no_client_waits_for_dafs_clients_that_disconnected() {
     let mut world = World::new();
     let one = instance(&world, "a", 1);
     one.session_started();

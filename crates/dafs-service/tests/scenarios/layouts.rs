@@ -128,7 +128,7 @@ fn an_open_leads_to_a_layout_of_its_kind() {
 }
 
 #[test]
-fn nobody_else_gets_it_and_not_everything_has_one() {
+fn a_layout_is_for_its_holder_and_files_with_layouts_only() {
     let cluster = Cluster::new();
     let (one, two) = (cluster.world.nfs("a"), cluster.world.nfs("b"));
     let opened = cluster.world.open(&one, "f", BOTH).unwrap();
@@ -204,7 +204,7 @@ fn it_is_given_back_in_parts_by_mode_and_with_the_last_close() {
 }
 
 #[test]
-fn what_was_written_is_told_by_who_may_write() {
+fn only_a_writer_commits_a_layout() {
     let cluster = Cluster::new();
     let (one, two) = (cluster.world.nfs("a"), cluster.world.nfs("b"));
     let opened = cluster.world.open(&one, "f", BOTH).unwrap();
@@ -309,7 +309,7 @@ fn a_recall_after_a_part_was_given_back_has_a_new_number() {
 }
 
 #[test]
-fn what_an_administrator_or_a_read_only_export_takes_is_fenced() {
+fn an_administrator_or_a_read_only_export_fences_layouts() {
     let cluster = Cluster::new();
     let one = cluster.world.nfs("a");
     cluster.world.serve(&[("", false)]);
@@ -406,7 +406,7 @@ fn a_name_is_removed_or_replaced_when_others_have_given_their_layouts_back() {
 }
 
 #[test]
-fn what_is_not_given_back_is_taken_and_fenced_before_anything_changes() {
+fn an_unreturned_layout_is_revoked_and_fenced_before_any_change() {
     let cluster = Cluster::new();
     let (one, two) = (cluster.world.nfs("a"), cluster.world.nfs("b"));
     let opened = cluster.world.open(&one, "f", BOTH).unwrap();
@@ -445,7 +445,7 @@ fn what_is_not_given_back_is_taken_and_fenced_before_anything_changes() {
 }
 
 #[test]
-fn nothing_changes_for_others_while_data_servers_go_by_what_was_given_back() {
+fn others_change_nothing_while_data_servers_honour_a_returned_layout() {
     let cluster = Cluster::new();
     cluster.store.grant_ttl_seconds.store(8, Ordering::SeqCst);
     let (one, two) = (cluster.world.nfs("a"), cluster.world.nfs("b"));
@@ -664,7 +664,7 @@ fn the_store_learns_whether_anybody_writes_by_itself() {
 }
 
 #[test]
-fn who_writes_by_itself_may_say_where_it_cannot() {
+fn a_layout_holder_reports_a_failed_device() {
     let cluster = Cluster::new();
     let (one, two) = (cluster.world.nfs("a"), cluster.world.nfs("b"));
     let opened = cluster.world.open(&one, "f", BOTH).unwrap();

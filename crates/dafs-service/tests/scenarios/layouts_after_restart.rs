@@ -35,7 +35,7 @@ fn after_a_restart_only_those_who_reclaim_say_what_they_wrote() {
 }
 
 #[test]
-fn who_takes_back_an_open_finds_what_it_had_written_and_not_told() {
+fn a_reclaimed_open_finds_its_uncommitted_data() {
     let mut cluster = Cluster::new();
     let one = cluster.world.nfs("a");
     let opened = cluster.world.open(&one, "f", BOTH).unwrap();
@@ -85,7 +85,7 @@ fn who_takes_back_an_open_finds_what_it_had_written_and_not_told() {
 }
 
 #[test]
-fn nobody_has_ends_looked_for_of_what_is_not_his_by_a_layout_that_he_invents() {
+fn an_invented_layout_starts_no_search_for_the_size() {
     let mut cluster = Cluster::new();
     let one = cluster.world.nfs("a");
     let opened = cluster.world.open(&one, "f", BOTH).unwrap();

@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_ended_is_forgotten_in_turn_and_makes_room() {
+    fn ended_copies_make_room_oldest_first() {
         let copies = Copies::default();
         let mine = ClientKey(1);
         let all: Vec<_> = (0..COPIES_PER_CLIENT_MAX)

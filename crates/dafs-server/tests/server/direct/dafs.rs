@@ -123,7 +123,7 @@ fn block_on<T>(task: impl Future<Output = T>) -> T {
 }
 
 #[test]
-fn what_is_submitted_goes_to_data_servers_however_it_is_waited_for() {
+fn submitted_transfers_go_to_data_servers_with_every_kind_of_wait() {
     const PIECE: usize = BYTES / 8;
     let cluster = Cluster::new();
     let (client, other) = (client(&cluster, ""), client(&cluster, "?pnfs=no"));
@@ -195,7 +195,7 @@ fn a_stable_write_is_told_and_a_size_is_seen_at_once() {
 }
 
 #[test]
-fn whoever_writes_both_ways_goes_on_at_data_servers() {
+fn a_client_that_writes_both_ways_goes_on_at_data_servers() {
     let cluster = Cluster::new();
     let client = client(&cluster, "");
     let file = open(&client, b"/file");
@@ -219,7 +219,7 @@ fn whoever_writes_both_ways_goes_on_at_data_servers() {
 }
 
 #[test]
-fn whoever_keeps_what_is_unstable_at_data_servers_writes_it_again_until_it_is_stable() {
+fn a_client_rewrites_unstable_data_at_data_servers_until_it_is_stable() {
     let mut cluster = Cluster::new();
     let client = client(&cluster, "?deadline=20");
     let file = open(&client, b"/file");
@@ -293,7 +293,7 @@ fn a_data_server_that_dies_is_gone_around() {
 }
 
 #[test]
-fn what_nobody_waits_for_is_written_before_its_file_is_closed_though_a_data_server_dies() {
+fn close_writes_unawaited_data_although_a_data_server_dies() {
     const PIECE: usize = BYTES / 8;
     let mut cluster = Cluster::with_copies(2);
     let (client, other) = (client(&cluster, "?deadline=60"), client(&cluster, "?pnfs=no"));
@@ -318,7 +318,7 @@ fn what_nobody_waits_for_is_written_before_its_file_is_closed_though_a_data_serv
 }
 
 #[test]
-fn that_one_caller_is_in_a_hurry_is_not_the_loss_of_others() {
+fn a_short_timeout_of_one_caller_costs_others_nothing() {
     let cluster = Cluster::new();
     let client = client(&cluster, "");
     let (file, same) = (open(&client, b"/file"), open(&client, b"/file"));
@@ -373,7 +373,7 @@ fn commits_outlive_connections_given_up_for_callers_in_a_hurry() {
 
 /// A cancelled write is over: its memory may get other content, which is never written.
 #[test]
-fn what_is_given_up_beside_a_close_is_over() {
+fn an_operation_given_up_during_a_close_is_over() {
     const PIECE: usize = BYTES / 16;
     let rounds = if std::env::var_os("DAFS_TEST_LONG").is_some() { 6 } else { 2 };
     for round in 0..rounds {

@@ -65,7 +65,7 @@ fn a_data_server_dies_under_writes(mut cluster: Cluster, mount: &Mount) {
 }
 
 #[test]
-fn what_a_data_server_lost_is_told() {
+fn data_that_a_data_server_lost_is_reported() {
     let mut cluster = Cluster::new();
     let mount = cluster.mount();
     let file = create(&mount);

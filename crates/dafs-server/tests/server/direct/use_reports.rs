@@ -9,7 +9,7 @@ use dafs_wire::nfs4::{
 use dafs_wire::xdr::{Decode, Decoder};
 
 #[test]
-fn what_a_client_says_that_it_did_stands_in_the_metrics() {
+fn use_reports_of_clients_are_in_the_metrics() {
     let cluster = Cluster::new();
     let session = patiently(|| connect(cluster.address(), &Options::new(b"teller"))).unwrap();
     let file = patiently(|| session.create(&session.root().unwrap(), b"f")).unwrap();

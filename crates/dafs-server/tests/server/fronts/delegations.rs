@@ -126,7 +126,7 @@ fn a_delegation_is_recalled_by_changes_of_names() {
 }
 
 #[test]
-fn what_the_holder_wrote_is_asked_for() {
+fn the_server_asks_the_holder_for_size_and_change() {
     let served = Served::new();
     let (holder, root, heard) = served.v4_listening(b"holder");
     let file = open_wanting(&holder, &root, b"file", BOTH, Want::Write);
@@ -246,7 +246,7 @@ fn recalls_find_their_way_over_a_second_connection() {
 }
 
 #[test]
-fn what_a_caching_dafs_client_has_not_written_is_seen_through_every_front_door() {
+fn unwritten_data_of_a_dafs_cache_is_seen_by_every_front_end() {
     let served = Served::new();
     let options = ConnectOptions { cache: Some(CacheOptions::default()), ..Default::default() };
     let holder = Client::connect(&served.url, &options).unwrap();
@@ -337,7 +337,7 @@ fn the_delegation_of_a_dafs_client_is_recalled_by_every_front_door() {
 }
 
 #[test]
-fn what_a_dafs_client_has_not_written_yet_is_asked_for() {
+fn the_server_asks_a_dafs_client_for_unwritten_data() {
     let served = Served::new();
     std::fs::write(served.path().join("file"), b"0123456789").unwrap();
     let mut holder = Holder::new(&served);

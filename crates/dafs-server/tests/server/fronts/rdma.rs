@@ -442,7 +442,7 @@ fn data_at_a_wrong_place_is_no_request_and_costs_nothing_else() {
 }
 
 #[test]
-fn who_may_come_is_told_by_address_port_and_process() {
+fn clients_are_admitted_by_address_port_and_process() {
     let mount = |served: &Served, way| {
         let (program, version) = (mount3::PROGRAM, mount3::VERSION);
         let procedure = mount3::Procedure::Mnt.number();
@@ -467,7 +467,7 @@ fn who_may_come_is_told_by_address_port_and_process() {
 }
 
 #[test]
-fn what_goes_over_rdma_is_counted() {
+fn transfers_over_rdma_are_counted() {
     let served = Served::with(|config| {
         config.metrics_listen = Some("127.0.0.1:0".parse().unwrap());
     });

@@ -113,7 +113,7 @@ fn a_stranger_cannot_reclaim() {
 }
 
 #[test]
-fn whoever_does_not_come_back_loses_what_it_held() {
+fn a_client_that_does_not_return_loses_its_state() {
     let mut served = Served::with(|config| config.nfs.grace_time = Some(Duration::from_secs(2)));
     let handle = hold(&served, b"holder");
     served.restart();

@@ -77,7 +77,7 @@ fn a_layout_is_recalled_and_what_it_stood_against_comes_after_its_return() {
 }
 
 #[test]
-fn who_knows_no_such_layout_has_none() {
+fn a_client_that_knows_no_such_layout_has_none() {
     let mut it = Conflict::new(Where::Local);
     let mut data = it.holder.data(&it.place);
     let at = it.place.at(0);

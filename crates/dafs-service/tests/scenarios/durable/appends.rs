@@ -41,7 +41,7 @@ fn die(world: World, op: LoggedChange, power: bool) -> (World, Option<Answer>) {
 }
 
 #[test]
-fn what_others_wrote_is_not_taken_for_an_append_that_never_began() {
+fn another_write_is_not_taken_for_an_append_that_never_began() {
     for mode in MODES {
         for (others, left) in [(&b"nfs"[..], &b"beforenfs"[..]), (b"other", b"beforeother")] {
             let world = World::new(mode);
