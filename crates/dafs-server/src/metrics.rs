@@ -66,17 +66,19 @@ type NodeCounter = (&'static str, &'static str, fn(&NodeCounters) -> u64);
 const NODE: [NodeCounter; 3] = [
     ("data_node_read_bytes", "Bytes read at a data server", |node| node.read_bytes),
     ("data_node_written_bytes", "Bytes written at a data server", |node| node.written_bytes),
-    ("data_node_indirect_bytes", "Bytes asked of the wrong one", |node| node.indirect_bytes),
+    ("data_node_indirect_bytes", "Bytes of other data servers", |node| node.indirect_bytes),
 ];
 
 /// A counter of [`DirectUse`]: its name, its help, and its field.
 type DirectCounter = (&'static str, &'static str, fn(&DirectUse) -> &AtomicU64);
 
 const DIRECT_USE: [DirectCounter; 4] = [
-    ("reads", "Reads at data servers, as pNFS clients say", |direct| &direct.reads),
-    ("read_bytes", "Bytes read at data servers, as pNFS clients say", |direct| &direct.read_bytes),
-    ("writes", "Writes at data servers, as pNFS clients say", |direct| &direct.writes),
-    ("written_bytes", "Bytes written at data servers, as pNFS clients say", |direct| {
+    ("reads", "Reads at data servers, as pNFS clients report", |direct| &direct.reads),
+    ("read_bytes", "Bytes read at data servers, as pNFS clients report", |direct| {
+        &direct.read_bytes
+    }),
+    ("writes", "Writes at data servers, as pNFS clients report", |direct| &direct.writes),
+    ("written_bytes", "Bytes written at data servers, as pNFS clients report", |direct| {
         &direct.written_bytes
     }),
 ];

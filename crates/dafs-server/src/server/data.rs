@@ -146,7 +146,7 @@ pub(super) fn gauges(data: &[DataCounters]) -> Vec<(&'static str, &'static str, 
         ("data_rdma_calls", "Calls over RDMA", sum(|rpc| rpc.rdma_calls)),
         ("data_rdma_read_bytes", "Bytes fetched by RDMA", sum(|rpc| rpc.rdma_read_bytes)),
         ("data_rdma_written_bytes", "Bytes placed by RDMA", sum(|rpc| rpc.rdma_written_bytes)),
-        ("data_indirect_bytes", "Bytes asked for that another one has", indirect),
+        ("data_indirect_bytes", "Bytes requested that another data server has", indirect),
     ]
 }
 
@@ -250,7 +250,7 @@ impl Drop for DataServer {
         Reactor::stop(&mut self.reactors);
         for thread in self.threads.drain(..) {
             if thread.join().is_err() {
-                tracing::error!("a reactor of a data server had failed");
+                tracing::error!("a reactor of a data server has failed");
             }
         }
     }

@@ -295,7 +295,7 @@ impl Opener {
         if let Some(port) = &metrics {
             tracing::info!("metrics at http://{}/metrics", port.address);
         }
-        tracing::info!(number, "clients are let in");
+        tracing::info!(number, "clients are admitted");
         Ok((Running { _metrics: metrics, server }, Answering { node, counters }))
     }
 }

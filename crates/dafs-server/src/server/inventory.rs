@@ -361,7 +361,8 @@ impl Inventory {
                     && self.is_still_listed() =>
             {
                 tracing::warn!(
-                    "{}: {error}; until there is space, older copies of the databases may not be told",
+                    "{}: {error}; until there is space, older copies of the databases may not be \
+                    detected",
                     self.directory.join(INVENTORY).display()
                 );
             }

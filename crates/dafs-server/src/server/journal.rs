@@ -87,7 +87,7 @@ pub(super) fn start(
 /// Store calls leave threads with the user of their callers, so the thread takes back the server's.
 fn as_server() {
     if let Err(error) = dafs_mem::sys::as_server() {
-        tracing::error!(%error, "a thread that looks after the journal is not the server's user");
+        tracing::error!(%error, "a thread of the journal does not have the server's user id");
     }
 }
 

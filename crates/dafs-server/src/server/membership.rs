@@ -22,7 +22,7 @@ impl Striped {
         to: &ExportSource,
     ) -> Result<(), String> {
         let (Some((was, rest)), Some((is, same))) = (parts(from), parts(to)) else {
-            return Err("its files lie in another way: restart the server".to_owned());
+            return Err("its files are placed in another way: restart the server".to_owned());
         };
         if rest != same {
             return Err("only its nodes can be changed while it is served: restart the server \
@@ -43,7 +43,8 @@ impl Striped {
                 (None, NodePlace::Remote(control)) => added.push((number, control)),
                 (None, NodePlace::Directory { .. }) => {
                     return Err(format!(
-                        "node {number} is a directory of this machine: restart the server to take it in"
+                        "node {number} is a directory of this machine: restart the server to take \
+                        it in"
                     ));
                 }
             }
@@ -64,12 +65,12 @@ impl Striped {
             let number = node.number();
             self.store.add_node(node.clone()).map_err(|error| format!("node {number}: {error}"))?;
             self.nodes.lock().push(OpenNode::Remote(node));
-            tracing::info!(number, "a node was taken in");
+            tracing::info!(number, "a node has joined");
         }
         for number in gone {
             self.store.remove_node(number).map_err(|error| format!("node {number}: {error}"))?;
             self.nodes.lock().retain(|open| open.node().number() != number);
-            tracing::info!(number, "a node was left out");
+            tracing::info!(number, "a node has left");
         }
         Ok(())
     }

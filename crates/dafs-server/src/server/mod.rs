@@ -133,7 +133,7 @@ pub enum StartError {
     },
     /// The sockets of a data server are used up by a failed attempt to start its front end.
     #[error(
-        "clients could not be let in before, for the reason told then: start the data server again"
+        "the data server could not admit clients before, for the reason given then: restart it"
     )]
     ListenersTaken,
     /// An error of the files of the state directory.
@@ -495,8 +495,8 @@ impl Server {
             let (held, all) = (service.counts(), connections.counts());
             let mut gauges = vec![
                 ("connections", "Connections at all front ends", all.connections as u64),
-                ("connections_refused", "Connections turned away", all.refused),
-                ("connections_evicted", "Connections that made room", all.evicted),
+                ("connections_refused", "Connections refused", all.refused),
+                ("connections_evicted", "Connections closed to make room", all.evicted),
                 ("dafs_connections", "DAFS connections", engine.connections as u64),
                 ("dafs_sessions", "DAFS sessions", engine.sessions as u64),
                 ("dafs_pending", "DAFS requests that wait", engine.pending as u64),
@@ -507,17 +507,17 @@ impl Server {
                 ("dafs_locks", "Lock owners with byte ranges", held.locks as u64),
                 ("dafs_lock_waiters", "Waiting lock owners", held.lock_waiters as u64),
                 ("dafs_delegations", "Delegations held", held.delegations as u64),
-                ("dafs_revoked", "State taken away, not freed yet", held.revoked as u64),
+                ("dafs_revoked", "Revoked state, not freed yet", held.revoked as u64),
             ];
             if let Some(journal) = service.durable.journal_statistics() {
                 let log = journal.log;
                 gauges.extend([
                     ("journal_records", "Records in the journal since the start", log.records),
                     ("journal_bytes", "Bytes written to the journal", log.bytes),
-                    ("journal_syncs", "Times the journal was made stable", log.syncs),
-                    ("journal_waiters", "Changes and sessions that waited for that", log.waiters),
+                    ("journal_syncs", "Syncs of the journal", log.syncs),
+                    ("journal_waiters", "Changes and sessions that waited for a sync", log.waiters),
                     ("journal_segments", "Segments of the journal begun", log.segments),
-                    ("journal_rounds", "Times changes were made stable", journal.rounds),
+                    ("journal_rounds", "Rounds that made changes stable", journal.rounds),
                     ("journal_committed", "Changes made stable in them", journal.committed),
                     ("journal_changes", "Changes under way", journal.in_flight as u64),
                     ("journal_kept_sessions", "Sessions it knows", journal.sessions as u64),
@@ -531,8 +531,8 @@ impl Server {
                     ("nfs_connections", "NFS connections", rpc.connections),
                     ("nfs_sessions", "NFSv4.1 sessions", held.sessions as u64),
                     ("nfs_cached_bytes", "Bytes of replies for retries", held.cached_bytes as u64),
-                    ("nfs_refused", "Connections turned away", rpc.refused),
-                    ("nfs_broken", "Connections ended for what the peer did", rpc.broken),
+                    ("nfs_refused", "Connections refused", rpc.refused),
+                    ("nfs_broken", "Connections closed for errors of the peer", rpc.broken),
                     ("nfs_received_bytes", "Bytes received", rpc.received_bytes),
                     ("nfs_sent_bytes", "Bytes sent", rpc.sent_bytes),
                     ("nfs_rdma_connections", "NFS connections over RDMA", rpc.rdma_connections),

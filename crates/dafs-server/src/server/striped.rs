@@ -320,7 +320,8 @@ impl DataServers for Striped {
         let node = nodes.iter().find(|open| open.node().number() == number);
         if let Some(OpenNode::Local(..)) = node {
             return Err(format!(
-                "node {number} is a directory of this machine: only those of data servers can be replaced"
+                "node {number} is a directory of this machine: only those of data servers can be \
+                replaced"
             ));
         }
         self.store.set_lost(number, true).map_err(|error| match error {
@@ -328,7 +329,7 @@ impl DataServers for Striped {
             StoreError::Busy => {
                 format!("node {number} is there: nothing is lost. To take it away, drain it")
             }
-            error => format!("it cannot be kept that what node {number} had is lost: {error}"),
+            error => format!("cannot record that the data of node {number} is lost: {error}"),
         })
     }
 
@@ -339,7 +340,7 @@ impl DataServers for Striped {
                 "node {number} is needed: without it fewer nodes would take files than files are to \
                  have copies, or none; add one first"
             ),
-            error => format!("it cannot be kept that node {number} is to be emptied: {error}"),
+            error => format!("cannot record that node {number} is draining: {error}"),
         })
     }
 

@@ -42,7 +42,7 @@ pub enum JournalError {
     )]
     Unknown,
     /// The result of a change cannot be found out.
-    #[error("cannot find out what became of the last changes in export {export:?}: {error}")]
+    #[error("cannot determine the outcome of the last changes in export {export:?}: {error}")]
     Store {
         /// The name of the export.
         export: String,

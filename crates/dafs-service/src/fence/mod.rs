@@ -341,7 +341,7 @@ impl Fences {
         if before != after {
             let names = after.as_ref().map(FenceList::names);
             if let Err(error) = self.put(&[(key, names)]) {
-                tracing::error!(%error, "a fence cannot be kept, so it is not set");
+                tracing::error!(%error, "a fence cannot be stored, so it is not set");
                 return Err(StoreError::Io.into());
             }
             self.enter(vec![(key, after.clone())]);

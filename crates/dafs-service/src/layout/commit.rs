@@ -56,7 +56,7 @@ impl Layouts {
         let kept = export.store().setattr(&Cred::new(0, 0), &handle.file, &change, None);
         // The reported writes are stable, even if the time cannot be set.
         if let Err(error) = kept {
-            tracing::debug!(%error, "a file has another time than its writer gave it");
+            tracing::debug!(%error, "a file has another mtime than its writer set");
         }
         Ok(size)
     }
@@ -89,7 +89,7 @@ impl Layouts {
             // As far as this server knows, the client has not written.
             Err(_) if !layout.is_written() => {}
             Err(error) => {
-                tracing::warn!(%error, "a lock is let go of; the next one waits for data servers");
+                tracing::warn!(%error, "a lock is released; the next one waits for data servers");
                 let written = layout.written(true);
                 self.state.lock().fencing.note_written(&layout.store, *key, written);
             }

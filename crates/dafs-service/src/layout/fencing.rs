@@ -392,7 +392,7 @@ impl Layouts {
             left -= due.len();
             for due in due {
                 if let Err(error) = self.fence(&due) {
-                    tracing::debug!(%error, "data servers have not let go of a layout yet");
+                    tracing::debug!(%error, "data servers still have grants for a layout");
                     return;
                 }
             }
@@ -462,7 +462,7 @@ impl Layouts {
             if !unsure.iter().any(|store| Arc::ptr_eq(store, &due.store))
                 && let Err(error) = self.fence(&due)
             {
-                tracing::debug!(%error, "a layout was given back and data servers do not answer");
+                tracing::debug!(%error, "a layout was returned and data servers do not answer");
                 unsure.push(due.store);
             }
         }
@@ -530,7 +530,7 @@ impl Due {
         if let Some(time) = given {
             let change = SetAttr { mtime: Some(SetTime::To(time)), ..SetAttr::default() };
             if let Err(error) = store.setattr(&Cred::new(0, 0), file, &change, None) {
-                tracing::debug!(%error, "a file has another time than its writer gave it");
+                tracing::debug!(%error, "a file has another mtime than its writer set");
             }
         }
         Ok(())

@@ -56,7 +56,7 @@ impl Layouts {
             return Ok(());
         };
         if let Err(error) = layouts.forget(&key.file) {
-            tracing::debug!(%error, "a time that a client gives a file may not stay");
+            tracing::debug!(%error, "an mtime that a client sets may be replaced");
             held.iter().for_each(|layout| layout.forget_mtime());
         }
         Ok(())

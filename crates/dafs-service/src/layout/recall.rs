@@ -89,7 +89,7 @@ impl StateTable {
         self.revoke(&Held::Layout(layout.clone()), false, ended);
         tracing::warn!(
             client = %layout.client.name().escape_ascii(),
-            "a layout was not given back in time and is revoked"
+            "a layout was not returned in time and is revoked"
         );
     }
 

@@ -72,7 +72,8 @@ impl Layouts {
             }
             if !self.find_end_later(export, handle) {
                 tracing::warn!(
-                    "a file is given back whose end is not known, because many are looked for"
+                    "a reclaim succeeds before the size of the file is known, because many \
+                    searches are queued"
                 );
             }
         }

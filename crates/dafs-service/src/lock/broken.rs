@@ -207,7 +207,7 @@ impl Locks {
             let store = namespace.exports().find(|export| export.store().fs_id() == key.fs);
             let found = store.map(|export| export.store().getattr(&key.file));
             if matches!(found, Some(Err(StoreError::Stale))) {
-                tracing::info!("a file with locks that its holders left behind is gone");
+                tracing::info!("a file with orphaned locks is gone");
                 self.state.lock().forget_all_orphans(&key);
             }
         }

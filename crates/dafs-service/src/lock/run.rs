@@ -486,9 +486,7 @@ impl StateTable {
                 return Err(ServiceError::WouldWait.into());
             }
             Decision::Breaks(orphan) => {
-                tracing::warn!(
-                    "a lock that its holder has left behind is broken by another's wish"
-                );
+                tracing::warn!("an orphaned lock is broken by a conflicting request");
                 self.break_orphans(&key, |orphan| wish.breaks(orphan), ended);
                 Some(LockError::Broken(orphan.conflict()))
             }

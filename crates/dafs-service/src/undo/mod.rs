@@ -228,7 +228,7 @@ impl Undo {
             return if entry.head.holder == holder { Ok(()) } else { Err(StoreError::Busy.into()) };
         }
         let copied = log::copy(&log::path_of(directory, number), &*file).unwrap_or_else(|error| {
-            tracing::debug!(%error, "what is overwritten is saved instead of a copy");
+            tracing::debug!(%error, "overwritten blocks are saved instead of a copy");
             None
         });
         let size = copied.map_or_else(|| file.attr().map(|attr| attr.size), Ok)?;
@@ -347,7 +347,7 @@ impl Undo {
         let (bytes, size) = (saved.bytes, entry.head.size);
         self.forget(entry, &mut saved);
         let holder = entry.head.holder.name.escape_ascii();
-        tracing::warn!(client = %holder, bytes, size, "a lock was lost; its changes are undone");
+        tracing::warn!(client = %holder, bytes, size, "a lost lock is rolled back");
         Ok(())
     }
 
@@ -397,7 +397,7 @@ impl Writers {
         self.undo.run(&entry, move |entry| {
             let _together = writers.together(&entry.head.key, Wait::Allowed);
             if let Err(error) = entry.save(&writers.undo, offset, u64::MAX, Wait::Allowed) {
-                tracing::debug!(%error, "not all that is to be cut off could be saved");
+                tracing::debug!(%error, "not all data of a truncation could be saved");
             }
         });
         true
@@ -535,7 +535,7 @@ fn blocks(offset: u64, len: usize) -> impl Iterator<Item = u64> {
 }
 
 fn not_logged(error: &io::Error) -> StoreError {
-    tracing::error!(%error, "what a lock may have to undo cannot be kept");
+    tracing::error!(%error, "the pre-image for an undo log cannot be saved");
     match error.kind() {
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => StoreError::NoSpace,
         _ => StoreError::Io,

@@ -28,7 +28,7 @@ impl Entry {
         let (reason, before) = (reason.to_string(), trouble.take());
         if before.as_ref().is_none_or(|before| before.reason != reason) {
             let client = self.head.holder.name.escape_ascii();
-            tracing::error!(%client, %reason, "the changes of a lost lock cannot be undone yet");
+            tracing::error!(%client, %reason, "a lost lock cannot be rolled back yet");
         }
         let pause_ns = before.map_or(UNDO_PAUSE_MIN_NS, |before| before.pause_ns * 2);
         let pause_ns = pause_ns.min(UNDO_PAUSE_MAX_NS);
