@@ -2,21 +2,18 @@
 //! data servers of its bricks. Each test starts a cluster of three bricks on loopback, which ends
 //! with it. Without GlusterFS all tests here are skipped.
 
+use super::common::{self, WRITE, address, any, commit, device, layout, session};
 use dafs_nfs_client::{Handle, NfsError, OpenFile, OpenOptions, Options, Session, connect};
 use dafs_server::{
     Config, DataRdma, DataServerPlace, ExportSource, GlusterConfig, GlusterDataServer, Server,
 };
-use dafs_service::Squash;
 use dafs_wire::nfs4::*;
 use dafs_wire::xdr::{Decode, Decoder};
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
 use tempfile::TempDir;
-
-const WRITE: u32 = 2;
 
 /// A cluster. It ends, with all daemons and their directory, when its input does.
 struct Cluster {
@@ -60,10 +57,10 @@ fn cluster() -> Option<Cluster> {
 fn config(cluster: &Cluster, base: &Path) -> Config {
     let Cluster { dir, net, .. } = cluster;
     let data_server = |number: u32| GlusterDataServer {
-        place: DataServerPlace::Local("127.0.0.1:0".parse().unwrap(), DataRdma::default()),
+        place: DataServerPlace::Local(any(), DataRdma::default()),
         brick: format!("{net}.{number}:{}/{number}/brick", dir.display()),
     };
-    let mut config = Config::for_directory(base.to_path_buf());
+    let mut config = common::config(base.to_path_buf(), base.join("state"));
     config.exports[0].source = ExportSource::Gluster(GlusterConfig {
         volume: "dist".to_owned(),
         servers: vec![(format!("{net}.1"), None)],
@@ -71,26 +68,9 @@ fn config(cluster: &Cluster, base: &Path) -> Config {
         data_servers: (1..=3).map(data_server).collect(),
         cluster_secret: None,
     });
-    config.exports[0].options.squash = Squash::None;
     config.listen = Vec::new();
-    config.nfs.listen = vec!["127.0.0.1:0".parse().unwrap()];
-    config.nfs.grace_time = Some(Duration::ZERO);
     config.nfs.no_delegations = true;
-    config.state_directory = Some(base.join("state"));
-    config.threads = 1;
     config
-}
-
-fn session(server: &Server, owner: &[u8]) -> Session {
-    let options = Options { minor_version: 1, ..Options::new(owner) };
-    connect(server.nfs_addresses()[0], &options).unwrap()
-}
-
-fn address(text: &[u8]) -> SocketAddr {
-    let numbers: Vec<u16> =
-        std::str::from_utf8(text).unwrap().split('.').map(|n| n.parse().unwrap()).collect();
-    let [a, b, c, d, high, low] = numbers[..] else { panic!("{numbers:?}") };
-    format!("{a}.{b}.{c}.{d}:{}", high * 256 + low).parse().unwrap()
 }
 
 /// The placement of a file: whole on one data server.
@@ -100,55 +80,15 @@ struct Place {
     server: SocketAddr,
 }
 
-fn layout(session: &Session, file: &OpenFile) -> Result<Place, NfsError> {
-    let args = LayoutgetArgs {
-        signal_available: false,
-        layout_type: LAYOUT_FILES,
-        io_mode: WRITE,
-        offset: 0,
-        length: u64::MAX,
-        length_min: 4096,
-        stateid: file.stateid,
-        result_bytes_max: 4096,
-    };
-    let mut results = session.call(|compound| {
-        compound.op(&Op::Putfh(PutfhArgs { handle: &file.handle.0 })).op(&Op::Layoutget(args));
-    })?;
-    results.skip(&[OpNum::Putfh])?;
-    let ResultBody::Layoutget(granted) = results.take(OpNum::Layoutget)? else { panic!() };
-    let body = granted.layouts[0].content.body;
-    let layout = FilesLayout::decode(&mut Decoder::new(body)).unwrap();
+fn placement(session: &Session, file: &OpenFile) -> Result<Place, NfsError> {
+    let (stateid, body) = layout(session, file, WRITE)?;
+    let layout = FilesLayout::decode(&mut Decoder::new(&body)).unwrap();
     assert_eq!((layout.handles.len(), layout.first_stripe_index), (1, 0));
-    let (stateid, handle) = (granted.stateid, Handle(layout.handles[0].0.to_vec()));
-    let args = GetdeviceinfoArgs {
-        device_id: layout.device,
-        layout_type: LAYOUT_FILES,
-        result_bytes_max: 4096,
-        notifications: Bitmap::EMPTY,
-    };
-    let mut results = session.call(|compound| {
-        compound.op(&Op::Getdeviceinfo(args));
-    })?;
-    let ResultBody::Getdeviceinfo(told) = results.take(OpNum::Getdeviceinfo)? else { panic!() };
-    let device = FilesDevice::decode(&mut Decoder::new(told.address.body)).unwrap();
+    let handle = Handle(layout.handles[0].0.to_vec());
+    let body = device(session, layout.device)?;
+    let device = FilesDevice::decode(&mut Decoder::new(&body)).unwrap();
     assert_eq!((&device.stripe_indices[..], device.servers.len()), (&[0][..], 1));
     Ok(Place { stateid, handle, server: address(device.servers[0].0[0].address) })
-}
-
-fn commit(session: &Session, file: &OpenFile, place: &Place, last: u64) -> Result<(), NfsError> {
-    let args = LayoutcommitArgs {
-        offset: 0,
-        length: u64::MAX,
-        reclaim: false,
-        stateid: place.stateid,
-        last_write_offset: Some(last),
-        time_modify: None,
-        update: LayoutBody { layout_type: LAYOUT_FILES, body: b"" },
-    };
-    let mut results = session.call(|compound| {
-        compound.op(&Op::Putfh(PutfhArgs { handle: &file.handle.0 })).op(&Op::Layoutcommit(args));
-    })?;
-    results.skip(&[OpNum::Putfh, OpNum::Layoutcommit]).map(|_| ())
 }
 
 #[test]
@@ -163,7 +103,7 @@ fn clients_reach_the_bricks_by_themselves() {
     for number in 0..24 {
         let name = format!("file {number}");
         let file = client.create(&client.root().unwrap(), name.as_bytes()).unwrap();
-        let place = layout(&client, &file).unwrap();
+        let place = placement(&client, &file).unwrap();
         let data = connect(place.server, &options).unwrap();
         let write = |stateid| data.write(&place.handle, stateid, 5, &bytes, StableHow::FileSync);
         let written = write(file.stateid).unwrap();
@@ -177,10 +117,10 @@ fn clients_reach_the_bricks_by_themselves() {
         assert!(got == bytes, "through the server");
         let last = 4 + bytes.len() as u64;
         assert_eq!(
-            commit(&client, &file, &place, last + 1).unwrap_err().status(),
+            commit(&client, &file, place.stateid, last + 1).unwrap_err().status(),
             Some(Status::Inval)
         );
-        commit(&client, &file, &place, last).unwrap();
+        commit(&client, &file, place.stateid, last).unwrap();
         // Without an open no client has a right here.
         let forged = Stateid { seqid: 1, other: [7; 12] };
         assert!(write(forged).is_err());

@@ -1,6 +1,7 @@
 //! An export that is striped over three directories: through the server as any other, and by
 //! clients that use the data servers themselves.
 
+use super::common::{self, WRITE, address, any, commit, device, layout, pattern, session};
 use dafs_dat::Address;
 use dafs_dat::iwarp::{IwarpAdapter, IwarpConfig};
 use dafs_nfs_client::{
@@ -12,7 +13,6 @@ use dafs_server::{
     AdminReply, AdminRequest, ClusterSecret, Config, DataProcess, DataRdma, DataServerConfig,
     ExportSource, NodeConfig, NodePlace, NodeReport, Server, ask_server,
 };
-use dafs_service::{Admits, Squash};
 use dafs_wire::nfs4::*;
 use dafs_wire::xdr::{Decode, Decoder};
 use std::collections::BTreeSet;
@@ -24,7 +24,6 @@ use tempfile::TempDir;
 
 const UNIT: u64 = 4096;
 const READ: u32 = 1;
-const WRITE: u32 = 2;
 
 fn config(base: &Path) -> Config {
     let directory = |name: &str| {
@@ -36,12 +35,12 @@ fn config(base: &Path) -> Config {
         number,
         place: NodePlace::Directory {
             path: directory(&format!("node{number}")),
-            listen: Some("127.0.0.1:0".parse().unwrap()),
+            listen: Some(any()),
             rdma: DataRdma::default(),
             dafs_listen: None,
         },
     };
-    let mut config = Config::for_directory(directory("meta"));
+    let mut config = common::config(directory("meta"), base.join("state"));
     config.exports[0].source = ExportSource::Striped {
         path: directory("meta"),
         unit_bytes: u32::try_from(UNIT).unwrap().try_into().unwrap(),
@@ -49,19 +48,9 @@ fn config(base: &Path) -> Config {
         nodes: (1..=3).map(node).collect(),
         cluster_secret: None,
     };
-    config.exports[0].options.squash = Squash::None;
     config.listen = Vec::new();
-    config.nfs.listen = vec!["127.0.0.1:0".parse().unwrap()];
-    config.nfs.grace_time = Some(Duration::ZERO);
     config.nfs.no_delegations = true;
-    config.state_directory = Some(base.join("state"));
-    config.threads = 1;
     config
-}
-
-fn session(server: &Server, owner: &[u8]) -> Session {
-    let options = Options { minor_version: 1, ..Options::new(owner) };
-    connect(server.nfs_addresses()[0], &options).unwrap()
 }
 
 fn create(session: &Session, name: &[u8]) -> OpenFile {
@@ -71,10 +60,6 @@ fn create(session: &Session, name: &[u8]) -> OpenFile {
 fn open(session: &Session, name: &[u8]) -> OpenFile {
     let options = OpenOptions { create: Create::No, ..OpenOptions::default() };
     session.open(&session.root().unwrap(), name, &options).unwrap()
-}
-
-fn pattern(len: usize) -> Vec<u8> {
-    (0..len).map(|at| (at * 7 / 5) as u8).collect()
 }
 
 /// The placement of a file.
@@ -95,45 +80,14 @@ impl Place {
     }
 }
 
-fn address(text: &[u8]) -> SocketAddr {
-    let numbers: Vec<u16> =
-        std::str::from_utf8(text).unwrap().split('.').map(|n| n.parse().unwrap()).collect();
-    let [a, b, c, d, high, low] = numbers[..] else { panic!("{numbers:?}") };
-    format!("{a}.{b}.{c}.{d}:{}", high * 256 + low).parse().unwrap()
-}
-
-fn layout(session: &Session, file: &OpenFile, io_mode: u32) -> Result<Place, NfsError> {
-    let args = LayoutgetArgs {
-        signal_available: false,
-        layout_type: LAYOUT_FILES,
-        io_mode,
-        offset: 0,
-        length: u64::MAX,
-        length_min: UNIT,
-        stateid: file.stateid,
-        result_bytes_max: 4096,
-    };
-    let mut results = session.call(|compound| {
-        compound.op(&Op::Putfh(PutfhArgs { handle: &file.handle.0 })).op(&Op::Layoutget(args));
-    })?;
-    results.skip(&[OpNum::Putfh])?;
-    let ResultBody::Layoutget(granted) = results.take(OpNum::Layoutget)? else { panic!() };
-    let body = granted.layouts[0].content.body;
-    let layout = FilesLayout::decode(&mut Decoder::new(body)).unwrap();
+fn placement(session: &Session, file: &OpenFile, io_mode: u32) -> Result<Place, NfsError> {
+    let (stateid, body) = layout(session, file, io_mode)?;
+    let layout = FilesLayout::decode(&mut Decoder::new(&body)).unwrap();
     assert_eq!((layout.unit.unit_bytes(), layout.unit.dense()), (UNIT as u32, false));
-    let (stateid, first) = (granted.stateid, u64::from(layout.first_stripe_index));
+    let first = u64::from(layout.first_stripe_index);
     let handles = layout.handles.iter().map(|handle| Handle(handle.0.to_vec())).collect();
-    let args = GetdeviceinfoArgs {
-        device_id: layout.device,
-        layout_type: LAYOUT_FILES,
-        result_bytes_max: 4096,
-        notifications: Bitmap::EMPTY,
-    };
-    let mut results = session.call(|compound| {
-        compound.op(&Op::Getdeviceinfo(args));
-    })?;
-    let ResultBody::Getdeviceinfo(told) = results.take(OpNum::Getdeviceinfo)? else { panic!() };
-    let device = FilesDevice::decode(&mut Decoder::new(told.address.body)).unwrap();
+    let body = device(session, layout.device)?;
+    let device = FilesDevice::decode(&mut Decoder::new(&body)).unwrap();
     assert_eq!(device.stripe_indices, [0, 1, 2]);
     let told = device.servers.iter().map(|server| {
         let network = |told: &NetworkAddress<'_>| String::from_utf8(told.network.to_vec()).unwrap();
@@ -150,26 +104,10 @@ fn data_sessions(place: &Place, owner: &[u8]) -> Vec<Session> {
     place.servers.iter().map(|&address| connect(address, &options).unwrap()).collect()
 }
 
-fn commit(session: &Session, file: &OpenFile, place: &Place, last: u64) -> Result<(), NfsError> {
-    let args = LayoutcommitArgs {
-        offset: 0,
-        length: u64::MAX,
-        reclaim: false,
-        stateid: place.stateid,
-        last_write_offset: Some(last),
-        time_modify: None,
-        update: LayoutBody { layout_type: LAYOUT_FILES, body: b"" },
-    };
-    let mut results = session.call(|compound| {
-        compound.op(&Op::Putfh(PutfhArgs { handle: &file.handle.0 })).op(&Op::Layoutcommit(args));
-    })?;
-    results.skip(&[OpNum::Putfh, OpNum::Layoutcommit]).map(|_| ())
-}
-
 #[test]
 fn files_are_read_and_written_through_the_server_and_outlive_it() {
     let dir = TempDir::new().unwrap();
-    let bytes = pattern(7 * UNIT as usize + 99);
+    let bytes = pattern(7 * UNIT as usize + 99, 1);
     let server = Server::start(&config(dir.path())).unwrap();
     let client = session(&server, b"plain");
     let file = create(&client, b"f");
@@ -193,9 +131,9 @@ fn clients_reach_the_stripes_by_themselves() {
     let server = Server::start(&config(dir.path())).unwrap();
     let client = session(&server, b"pnfs");
     let file = create(&client, b"f");
-    let place = layout(&client, &file, WRITE).unwrap();
+    let place = placement(&client, &file, WRITE).unwrap();
     let data = data_sessions(&place, b"pnfs");
-    let bytes = pattern(5 * UNIT as usize + 10);
+    let bytes = pattern(5 * UNIT as usize + 10, 1);
     for (stripe, part) in bytes.chunks(UNIT as usize).enumerate() {
         let offset = stripe as u64 * UNIT;
         let at = place.at(offset);
@@ -209,7 +147,7 @@ fn clients_reach_the_stripes_by_themselves() {
         assert_eq!(refused.unwrap_err().status(), Some(Status::BadHandle));
     }
     assert_eq!(client.stat(&file.handle).unwrap().size, 0, "not committed");
-    commit(&client, &file, &place, bytes.len() as u64 - 1).unwrap();
+    commit(&client, &file, place.stateid, bytes.len() as u64 - 1).unwrap();
     assert_eq!(client.stat(&file.handle).unwrap().size, bytes.len() as u64);
     // A client without layouts reads the same through the server.
     let plain = session(&server, b"plain");
@@ -259,9 +197,9 @@ fn the_wrong_data_server_serves_requests_and_counts_them() {
     let server = Server::start(&config).unwrap();
     let client = session(&server, b"pnfs");
     let file = create(&client, b"f");
-    let place = layout(&client, &file, WRITE).unwrap();
+    let place = placement(&client, &file, WRITE).unwrap();
     let data = data_sessions(&place, b"pnfs");
-    let bytes = pattern(6 * UNIT as usize);
+    let bytes = pattern(6 * UNIT as usize, 1);
     // The second round goes to the node that has the stripe before.
     let first = place.at(0);
     for (stripe, part) in bytes.chunks(UNIT as usize).enumerate() {
@@ -272,7 +210,7 @@ fn the_wrong_data_server_serves_requests_and_counts_them() {
         let written = written.unwrap();
         assert_eq!((written.count as usize, written.committed), (part.len(), StableHow::DataSync));
     }
-    commit(&client, &file, &place, bytes.len() as u64 - 1).unwrap();
+    commit(&client, &file, place.stateid, bytes.len() as u64 - 1).unwrap();
     let plain = session(&server, b"plain");
     let other = open(&plain, b"f");
     let (got, eof) = plain.read(&other.handle, other.stateid, 0, 1 << 20).unwrap();
@@ -309,7 +247,7 @@ fn each_data_server_is_a_server_of_its_own() {
     let here = Server::start(&config(dir.path())).unwrap();
     let client = session(&here, b"pnfs");
     let file = create(&client, b"f");
-    let mut servers = layout(&client, &file, WRITE).unwrap().servers;
+    let mut servers = placement(&client, &file, WRITE).unwrap().servers;
     servers.push(here.nfs_addresses()[0]);
     let (processes, far) = far(dir.path().join("far").as_path());
     let server = Server::start(&far).unwrap();
@@ -336,9 +274,9 @@ fn state_is_judged_by_the_metadata_server() {
     let server = Server::start(&config(dir.path())).unwrap();
     let client = session(&server, b"pnfs");
     let file = create(&client, b"f");
-    let place = layout(&client, &file, READ | WRITE).map_err(|error| error.status());
-    assert_eq!(place.err(), Some(Some(Status::BadIoMode)));
-    let place = layout(&client, &file, WRITE).unwrap();
+    let refused = placement(&client, &file, READ | WRITE).map_err(|error| error.status());
+    assert_eq!(refused.err(), Some(Some(Status::BadIoMode)));
+    let place = placement(&client, &file, WRITE).unwrap();
     let at = place.at(0);
     let own = data_sessions(&place, b"pnfs");
     let write = |session: &Session, stateid| {
@@ -356,7 +294,7 @@ fn state_is_judged_by_the_metadata_server() {
     // Clients access files from before through the server.
     std::fs::write(dir.path().join("meta/old"), b"from before").unwrap();
     let old = open(&client, b"old");
-    let refused = layout(&client, &old, READ).map_err(|error| error.status());
+    let refused = placement(&client, &old, READ).map_err(|error| error.status());
     assert_eq!(refused.err(), Some(Some(Status::LayoutUnavailable)));
     let (got, _) = client.read(&old.handle, old.stateid, 0, 100).unwrap();
     assert_eq!(got, b"from before");
@@ -444,10 +382,10 @@ fn rdma_clients_get_rdma_addresses_of_data_servers() {
         connect_over(by_rdma(server.nfs_rdma_addresses()[0]), &options).unwrap(),
     ];
     let file = create(&sessions[0], b"f");
-    let tcp = layout(&sessions[0], &file, WRITE).unwrap();
+    let tcp = placement(&sessions[0], &file, WRITE).unwrap();
     assert!(tcp.told.iter().all(|told| told.len() == 1 && told[0].0 == "tcp"), "{:?}", tcp.told);
     let again = open(&sessions[1], b"f");
-    let rdma = layout(&sessions[1], &again, WRITE).unwrap();
+    let rdma = placement(&sessions[1], &again, WRITE).unwrap();
     assert_eq!((rdma.device, &rdma.handles), (tcp.device, &tcp.handles), "the same data servers");
     let networks = rdma.told.iter().map(|told| told.iter().map(|told| &*told.0).collect());
     let networks: Vec<Vec<_>> = networks.collect();
@@ -456,7 +394,7 @@ fn rdma_clients_get_rdma_addresses_of_data_servers() {
         assert_eq!(by_rdma.last(), by_tcp.last(), "for who cannot be there by RDMA");
     }
     // Writes over one of the transports are visible over the other.
-    let bytes = pattern(3 * UNIT as usize);
+    let bytes = pattern(3 * UNIT as usize, 1);
     let options = Options { back_slots: 0, ..options };
     let stripe = UNIT as usize;
     for (at, bytes) in (0..).map(|at| at * UNIT).zip(bytes.chunks(stripe)) {
@@ -478,22 +416,7 @@ fn rdma_clients_get_rdma_addresses_of_data_servers() {
 fn far_config(base: &Path, number: u32, secret: &Path) -> DataServerConfig {
     let directory = base.join(format!("far{number}"));
     std::fs::create_dir(&directory).unwrap();
-    let general = Config::for_directory(directory.clone());
-    let (cluster_secret, admits) = (secret.to_owned(), Admits::default());
-    let any = "127.0.0.1:0".parse().unwrap();
-    let (control, nfs, dafs, engine) = (any, any, None, None);
-    let rdma = DataRdma::default();
-    DataServerConfig {
-        directory,
-        engine,
-        cluster_secret,
-        control,
-        nfs,
-        rdma,
-        dafs,
-        admits,
-        general,
-    }
+    DataServerConfig { dafs: None, ..common::data_server(directory, secret) }
 }
 
 #[test]
@@ -541,7 +464,7 @@ fn data_servers_of_other_machines_serve_clients_by_leave_of_the_metadata_server(
     let end = Instant::now() + Duration::from_secs(60);
     let place = loop {
         // Until all nodes are there no client gets a layout.
-        match layout(&client, &file, WRITE) {
+        match placement(&client, &file, WRITE) {
             Ok(place) => break place,
             Err(error) => assert!(Instant::now() < end, "{error}"),
         }
@@ -549,7 +472,7 @@ fn data_servers_of_other_machines_serve_clients_by_leave_of_the_metadata_server(
     let addresses: Vec<_> = processes.iter().map(DataProcess::nfs_address).collect();
     assert_eq!(place.servers, addresses);
     let data = data_sessions(&place, b"pnfs");
-    let bytes = pattern(5 * UNIT as usize + 10);
+    let bytes = pattern(5 * UNIT as usize + 10, 1);
     let write = |server: usize, stateid, offset: u64, part: &[u8]| {
         let handle = &place.handles[server];
         let written = data[server].write(handle, stateid, offset, part, StableHow::FileSync);
@@ -575,7 +498,7 @@ fn data_servers_of_other_machines_serve_clients_by_leave_of_the_metadata_server(
         (written, indirect) == (bytes.len() as u64, 2 * UNIT + 10)
     });
     assert_eq!(client.stat(&file.handle).unwrap().size, 0, "not committed");
-    commit(&client, &file, &place, bytes.len() as u64 - 1).unwrap();
+    commit(&client, &file, place.stateid, bytes.len() as u64 - 1).unwrap();
     let plain = session(&server, b"plain");
     let other = open(&plain, b"f");
     let (got, eof) = plain.read(&other.handle, other.stateid, 0, 1 << 20).unwrap();

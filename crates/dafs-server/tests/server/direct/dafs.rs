@@ -1,6 +1,7 @@
 //! The DAFS client reads and writes at data servers itself.
 
-use super::harness::{Bytes, Cluster, PATIENCE, pattern, since};
+use super::harness::{Bytes, Cluster, PATIENCE, since};
+use crate::common::pattern;
 use dafs_client::{
     Client, ConnectOptions, Create, DafsUrl, Error, File, OpenOptions, Stability, Standing,
     TransportChoice,

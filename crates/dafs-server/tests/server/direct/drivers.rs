@@ -4,7 +4,8 @@
 //! The server keeps three whole copies of each file. The readers take these as the components of
 //! one file.
 
-use super::harness::{Cluster, PATIENCE, content, filled, pattern, since};
+use super::harness::{Cluster, PATIENCE, content, since};
+use crate::common::{filled, pattern};
 use dafs_nfs_client::Handle;
 use dafs_nfs_client::mount::layout::{
     AskDevice, Component, LayoutReader, NodeAddress, Spread, UnusableLayout,

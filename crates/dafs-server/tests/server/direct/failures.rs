@@ -1,6 +1,7 @@
 //! Data servers that stop and come back, recalls, and a metadata server that restarts.
 
-use super::harness::{Cluster, PATIENCE, UNIT, content, filled, pattern, since};
+use super::harness::{Cluster, PATIENCE, UNIT, content, since};
+use crate::common::{filled, pattern};
 use dafs_nfs_client::mount::{Create, File, Mount, MountError, OpenOptions, StableHow};
 use std::time::{Duration, Instant};
 

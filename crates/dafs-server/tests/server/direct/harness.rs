@@ -1,13 +1,13 @@
 //! A metadata server and three data servers, each as on a machine of its own, with byte counters.
 
+use crate::common::{self, WRITE, any, data_server, whole_file};
 use dafs_mem::Site;
-use dafs_nfs_client::mount::{File, Memory, Mount, MountOptions, NfsUrl};
+use dafs_nfs_client::mount::{File, Mount, MountOptions, NfsUrl};
 use dafs_nfs_client::{Options, Session, connect, patiently};
 use dafs_server::{
     AdminReply, AdminRequest, ClusterSecret, Config, DataProcess, DataRdma, DataServerConfig,
     ExportSource, NodeConfig, NodePlace, Server, ask_server,
 };
-use dafs_service::{Admits, Squash};
 use dafs_wire::nfs4::*;
 use socket2::{Domain, Socket, Type};
 use std::io::{Read, Write};
@@ -40,10 +40,6 @@ pub(crate) struct Cluster {
     _nfs: Port,
 }
 
-fn any() -> SocketAddr {
-    "127.0.0.1:0".parse().unwrap()
-}
-
 /// A port that no other process gets, even while no process listens there.
 struct Port {
     address: SocketAddr,
@@ -67,22 +63,11 @@ fn start_process(
 ) -> DataProcess {
     let directory = base.join(format!("far{number}"));
     std::fs::create_dir_all(&directory).unwrap();
-    let general =
-        Config { metrics_listen: Some(any()), ..Config::for_directory(directory.clone()) };
-    let (cluster_secret, admits) = (base.join("secret"), Admits::default());
-    let (control, nfs, dafs) = (control.address, nfs.address, Some(any()));
+    let config = data_server(directory, &base.join("secret"));
+    let general = Config { metrics_listen: Some(any()), ..config.general };
     let rdma = DataRdma { soft: rdma.map(|port| port.address), verbs: None };
-    let config = DataServerConfig {
-        directory,
-        engine: None,
-        cluster_secret,
-        control,
-        nfs,
-        rdma,
-        dafs,
-        admits,
-        general,
-    };
+    let (control, nfs) = (control.address, nfs.address);
+    let config = DataServerConfig { general, control, nfs, rdma, ..config };
     DataProcess::start(config).unwrap()
 }
 
@@ -114,7 +99,7 @@ impl Cluster {
         let nodes: Vec<Node> = (0..3).map(node).collect();
         let names = dir.path().join("meta");
         std::fs::create_dir(&names).unwrap();
-        let mut config = Config::for_directory(names.clone());
+        let mut config = common::config(names.clone(), dir.path().join("state"));
         let place = |(number, node): (u32, &Node)| NodeConfig {
             number,
             place: NodePlace::Remote(node.control.address.to_string()),
@@ -126,18 +111,13 @@ impl Cluster {
             nodes: (1..).zip(&nodes).map(place).collect(),
             cluster_secret: Some(dir.path().join("secret")),
         };
-        config.exports[0].options.squash = Squash::None;
         config.exports[0].options.admits.unprivileged_ports = true;
-        config.listen = vec![any()];
         let nfs = Port::reserve();
         // The server restarts at the same address.
         config.nfs.listen = vec![nfs.address];
         config.nfs.rdma_listen = Some(vec![any()]);
-        config.nfs.grace_time = Some(Duration::ZERO);
         config.nfs.no_delegations = true;
-        config.state_directory = Some(dir.path().join("state"));
         config.metrics_listen = Some(any());
-        config.threads = 1;
         let server = Server::start(&config).unwrap();
         let layout_type = if copies == 1 { LAYOUT_FILES } else { LAYOUT_FLEX_FILES };
         let cluster = Self { nodes, server: Some(server), config, layout_type, dir, _nfs: nfs };
@@ -160,16 +140,7 @@ impl Cluster {
         let root = session.root().unwrap();
         // A stopped data server may delay this.
         let file = patiently(|| session.create(&root, b"probe")).unwrap();
-        let args = LayoutgetArgs {
-            signal_available: false,
-            layout_type: self.layout_type,
-            io_mode: 2,
-            offset: 0,
-            length: u64::MAX,
-            length_min: UNIT as u64,
-            stateid: file.stateid,
-            result_bytes_max: 4096,
-        };
+        let args = whole_file(self.layout_type, WRITE, file.stateid);
         let end = Instant::now() + PATIENCE;
         loop {
             let asked = session.call(|compound| {
@@ -370,24 +341,6 @@ pub(crate) fn mount(address: SocketAddr, more: &str, data_servers: bool) -> Moun
     let url = NfsUrl::parse(&format!("nfs://{address}/?vers=4.2{more}")).unwrap();
     let options = MountOptions { retry_timeout: PATIENCE, data_servers, ..MountOptions::default() };
     Mount::connect(&url, &options).unwrap()
-}
-
-/// Returns bytes that depend on their position.
-pub(crate) fn pattern(len: usize, seed: u64) -> Vec<u8> {
-    let mut state = seed | 1;
-    (0..len)
-        .map(|_| {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-            (state >> 56) as u8
-        })
-        .collect()
-}
-
-/// Returns memory of a mount with these bytes.
-pub(crate) fn filled(mount: &Mount, bytes: &[u8]) -> Memory {
-    let memory = mount.allocate(bytes.len()).unwrap();
-    memory.view().copy_from(bytes, Site::Inspect);
-    memory
 }
 
 /// Reads the content of a file, with a request for a little more.

@@ -1,8 +1,9 @@
 //! Metadata servers with invalid layouts: the client reads and writes files through them, and
 //! limits its requests for layouts.
 
-use super::harness::{Cluster, UNIT, content, filled, mount, pattern, since};
+use super::harness::{Cluster, UNIT, content, mount, since};
 use super::tamper::{Lies, Tamper};
+use crate::common::{filled, pattern};
 use dafs_nfs_client::mount::{Create, OpenOptions, StableHow};
 use dafs_wire::nfs4::*;
 use dafs_wire::xdr::{Encode, Encoder};

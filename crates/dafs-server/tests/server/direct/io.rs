@@ -1,7 +1,8 @@
 //! I/O at data servers, and the view of the file meanwhile.
 
-use super::harness::{Bytes, Cluster, UNIT, content, filled, mount, pattern, since};
+use super::harness::{Bytes, Cluster, UNIT, content, mount, since};
 use super::tamper::{Lies, Tamper};
+use crate::common::{filled, pattern};
 use dafs_nfs_client::mount::{Create, OpenOptions, SetAttributes, StableHow};
 use dafs_wire::nfs4::{ResultBody, Status};
 use dafs_wire::xdr::{Encode, Encoder};

@@ -1,38 +1,20 @@
 //! Late writes: they reach a data server long after their client has abandoned them.
 
 use super::harness::{Cluster, UNIT};
+use crate::common::{self, WRITE};
 use dafs_nfs_client::{Handle, NfsError, OpenFile, Options, Session, connect, patiently};
 use dafs_wire::nfs4::{
-    FilesLayout, LAYOUT_FILES, LayoutReturn, LayoutgetArgs, LayoutreturnArgs, Op, OpNum, PutfhArgs,
-    ResultBody, ReturnedLayout, StableHow, Stateid, Status,
+    FilesLayout, LAYOUT_FILES, LayoutReturn, LayoutreturnArgs, Op, PutfhArgs, ReturnedLayout,
+    StableHow, Stateid, Status,
 };
 use dafs_wire::xdr::{Decode, Decoder};
 
 /// Requests the layout of a file for writing. Returns its state-id, and the handle of the component
 /// of its first stripe.
 pub(crate) fn layout(session: &Session, file: &OpenFile) -> (Stateid, Handle) {
-    let args = LayoutgetArgs {
-        signal_available: false,
-        layout_type: LAYOUT_FILES,
-        io_mode: 2,
-        offset: 0,
-        length: u64::MAX,
-        length_min: UNIT as u64,
-        stateid: file.stateid,
-        result_bytes_max: 4096,
-    };
-    let mut results = patiently(|| {
-        session.call(|compound| {
-            let handle = Op::Putfh(PutfhArgs { handle: &file.handle.0 });
-            compound.op(&handle).op(&Op::Layoutget(args));
-        })
-    })
-    .unwrap();
-    let body = results.skip(&[OpNum::Putfh]).unwrap().take(OpNum::Layoutget).unwrap();
-    let ResultBody::Layoutget(granted) = body else { panic!() };
-    let body = granted.layouts[0].content.body;
-    let layout = FilesLayout::decode(&mut Decoder::new(body)).unwrap();
-    (granted.stateid, Handle(layout.handles[layout.first_stripe_index as usize].0.to_vec()))
+    let (stateid, body) = patiently(|| common::layout(session, file, WRITE)).unwrap();
+    let layout = FilesLayout::decode(&mut Decoder::new(&body)).unwrap();
+    (stateid, Handle(layout.handles[layout.first_stripe_index as usize].0.to_vec()))
 }
 
 fn give_back(session: &Session, file: &OpenFile, stateid: Stateid) {

@@ -1,10 +1,10 @@
 //! Clients' reports of I/O at data servers, in the administrators' view.
 
-use super::harness::{Cluster, UNIT};
+use super::harness::Cluster;
+use crate::common::{self, WRITE};
 use dafs_nfs_client::{Options, connect, patiently};
 use dafs_wire::nfs4::{
-    FilesLayout, IoInfo, LAYOUT_FILES, LayoutBody, LayoutgetArgs, LayoutstatsArgs, Op, OpNum,
-    PutfhArgs, ResultBody,
+    FilesLayout, IoInfo, LAYOUT_FILES, LayoutBody, LayoutstatsArgs, Op, PutfhArgs,
 };
 use dafs_wire::xdr::{Decode, Decoder};
 
@@ -13,36 +13,18 @@ fn use_reports_of_clients_are_in_the_metrics() {
     let cluster = Cluster::new();
     let session = patiently(|| connect(cluster.address(), &Options::new(b"teller"))).unwrap();
     let file = patiently(|| session.create(&session.root().unwrap(), b"f")).unwrap();
-    let putfh = Op::Putfh(PutfhArgs { handle: &file.handle.0 });
-    let get = Op::Layoutget(LayoutgetArgs {
-        signal_available: false,
-        layout_type: LAYOUT_FILES,
-        io_mode: 2,
-        offset: 0,
-        length: u64::MAX,
-        length_min: UNIT as u64,
-        stateid: file.stateid,
-        result_bytes_max: 4096,
-    });
-    let mut results = patiently(|| {
-        session.call(|compound| {
-            compound.op(&putfh).op(&get);
-        })
-    })
-    .unwrap();
-    let body = results.skip(&[OpNum::Putfh]).unwrap().take(OpNum::Layoutget).unwrap();
-    let ResultBody::Layoutget(granted) = body else { panic!() };
-    let body = granted.layouts[0].content.body;
-    let device_id = FilesLayout::decode(&mut Decoder::new(body)).unwrap().device;
+    let (stateid, body) = patiently(|| common::layout(&session, &file, WRITE)).unwrap();
+    let device_id = FilesLayout::decode(&mut Decoder::new(&body)).unwrap().device;
     let said = Op::Layoutstats(LayoutstatsArgs {
         offset: 0,
         length: u64::MAX,
-        stateid: granted.stateid,
+        stateid,
         read: IoInfo { count: 3, bytes: 300 },
         write: IoInfo { count: 4, bytes: 400 },
         device_id,
         update: LayoutBody { layout_type: LAYOUT_FILES, body: b"" },
     });
+    let putfh = Op::Putfh(PutfhArgs { handle: &file.handle.0 });
     let told = session.call(|compound| {
         compound.op(&putfh).op(&said);
     });

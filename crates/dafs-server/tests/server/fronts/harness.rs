@@ -1,5 +1,6 @@
 //! A server on a directory of its own, and clients of all three kinds.
 
+use crate::common::{self, any};
 use dafs_client::{Client, ConnectOptions, DafsUrl};
 use dafs_nfs_client::v3::Client3;
 use dafs_nfs_client::{
@@ -7,7 +8,7 @@ use dafs_nfs_client::{
     Options, Session, add_connection, connect, connect_over, patiently,
 };
 use dafs_server::{Config, Server};
-use dafs_service::{ServiceCounts, Squash};
+use dafs_service::ServiceCounts;
 use dafs_wire::nfs4::{
     Attributes, CbGetattrArgs, CbNotifyLockArgs, CbRecallArgs, SetAttributes, Stateid, Status, Want,
 };
@@ -39,14 +40,8 @@ impl Served {
 
     pub(crate) fn with(change: impl FnOnce(&mut Config)) -> Self {
         let (directory, state) = (TempDir::new().unwrap(), TempDir::new().unwrap());
-        let mut config = Config::for_directory(directory.path().to_owned());
-        config.listen = vec!["127.0.0.1:0".parse().unwrap()];
-        config.nfs.listen = vec!["127.0.0.1:0".parse().unwrap()];
-        config.nfs.rdma_listen = Some(vec!["127.0.0.1:0".parse().unwrap()]);
-        config.nfs.grace_time = Some(Duration::ZERO);
-        config.state_directory = Some(state.path().to_owned());
-        config.threads = 1;
-        config.exports[0].options.squash = Squash::None;
+        let mut config = common::config(directory.path().to_owned(), state.path().to_owned());
+        config.nfs.rdma_listen = Some(vec![any()]);
         config.exports[0].options.admits.unprivileged_ports = true;
         change(&mut config);
         let server = Server::start(&config).unwrap();

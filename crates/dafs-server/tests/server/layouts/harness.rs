@@ -1,13 +1,12 @@
 //! A server whose files are striped over three data servers, in its process or as on other
 //! machines, and clients of both.
 
+use crate::common::{self, any, data_server};
 use dafs_dat::iwarp::{IwarpAdapter, IwarpConfig};
 use dafs_dat::{Address, Instant};
 use dafs_server::{
-    ClusterSecret, Config, DataProcess, DataRdma, DataServerConfig, ExportSource, NodeConfig,
-    NodePlace, Server,
+    ClusterSecret, Config, DataProcess, DataRdma, ExportSource, NodeConfig, NodePlace, Server,
 };
-use dafs_service::{Admits, Squash};
 use dafs_testkit::raw::{Answer, BackCall, Client};
 use dafs_wire::dafs::*;
 use std::net::SocketAddr;
@@ -32,10 +31,6 @@ pub(crate) struct Cluster {
     pub(crate) server: Server,
     data: Vec<DataProcess>,
     _dir: TempDir,
-}
-
-fn any() -> SocketAddr {
-    "127.0.0.1:0".parse().unwrap()
 }
 
 fn directory(base: &Path, name: &str) -> PathBuf {
@@ -63,14 +58,14 @@ impl Cluster {
                     NodePlace::Directory { path, listen, rdma: DataRdma::default(), dafs_listen }
                 }
                 Where::Remote => {
-                    data.push(far(path, &secret));
+                    data.push(DataProcess::start(data_server(path, &secret)).unwrap());
                     NodePlace::Remote(data.last().unwrap().control_address().to_string())
                 }
             };
             NodeConfig { number, place }
         });
         let nodes = nodes.collect();
-        let mut config = Config::for_directory(directory(base, "meta"));
+        let mut config = common::config(directory(base, "meta"), base.join("state"));
         config.exports[0].source = ExportSource::Striped {
             path: directory(base, "meta"),
             unit_bytes: u32::try_from(UNIT).unwrap().try_into().unwrap(),
@@ -78,13 +73,7 @@ impl Cluster {
             nodes,
             cluster_secret: (place == Where::Remote).then_some(secret),
         };
-        config.exports[0].options.squash = Squash::None;
-        config.listen = vec![any()];
-        config.nfs.listen = vec![any()];
-        config.nfs.grace_time = Some(Duration::ZERO);
         config.nfs.no_delegations = true;
-        config.state_directory = Some(base.join("state"));
-        config.threads = 1;
         change(&mut config);
         Self { server: Server::start(&config).unwrap(), data, _dir: dir }
     }
@@ -138,24 +127,6 @@ impl Cluster {
         self.server.stop();
         self.data.into_iter().for_each(DataProcess::stop);
     }
-}
-
-fn far(directory: PathBuf, secret: &Path) -> DataProcess {
-    let general = Config::for_directory(directory.clone());
-    let (cluster_secret, admits) = (secret.to_owned(), Admits::default());
-    let (control, nfs, dafs) = (any(), any(), Some(any()));
-    let config = DataServerConfig {
-        directory,
-        engine: None,
-        cluster_secret,
-        control,
-        nfs,
-        rdma: DataRdma::default(),
-        dafs,
-        admits,
-        general,
-    };
-    DataProcess::start(config).unwrap()
 }
 
 fn connect<'a>(name: &'a str, fence_id: &'a [u8], auth: AuthRequest<'a>) -> Request<'a> {

@@ -1,6 +1,7 @@
 //! Data of files.
 
-use super::harness::{PLAIN, SHARED, Served, WAYS, bytes_of, filled, pattern};
+use super::harness::{PLAIN, SHARED, Served, WAYS, bytes_of};
+use crate::common::{filled, pattern};
 use dafs_mem::Site;
 use dafs_nfs_client::mount::{Create, File, MountError, OpenOptions, SetAttributes, StableHow};
 use dafs_wire::nfs4::Status;

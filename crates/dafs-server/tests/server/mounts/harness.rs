@@ -1,9 +1,9 @@
 //! A server on a directory of its own, behind a relay that can cut connections.
 
+use crate::common::{self, any};
 use dafs_mem::Site;
 use dafs_nfs_client::mount::{Memory, Mount, MountOptions, NfsUrl, NfsVersion};
 use dafs_server::{Config, Server};
-use dafs_service::Squash;
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
@@ -57,14 +57,8 @@ impl Served {
 
     pub(crate) fn with(change: impl FnOnce(&mut Config)) -> Self {
         let (directory, state) = (TempDir::new().unwrap(), TempDir::new().unwrap());
-        let mut config = Config::for_directory(directory.path().to_owned());
-        config.listen = vec!["127.0.0.1:0".parse().unwrap()];
-        config.nfs.listen = vec!["127.0.0.1:0".parse().unwrap()];
-        config.nfs.rdma_listen = Some(vec!["127.0.0.1:0".parse().unwrap()]);
-        config.nfs.grace_time = Some(Duration::ZERO);
-        config.state_directory = Some(state.path().to_owned());
-        config.threads = 1;
-        config.exports[0].options.squash = Squash::None;
+        let mut config = common::config(directory.path().to_owned(), state.path().to_owned());
+        config.nfs.rdma_listen = Some(vec![any()]);
         config.exports[0].options.admits.unprivileged_ports = true;
         change(&mut config);
         let server = Server::start(&config).unwrap();
@@ -245,24 +239,6 @@ fn pass(mut from: TcpStream, mut to: TcpStream, may_pass: impl Fn() -> bool) {
     }
     // Either may have ended already.
     let _ = (from.shutdown(Shutdown::Both), to.shutdown(Shutdown::Both));
-}
-
-/// Returns bytes that depend on their position.
-pub(crate) fn pattern(len: usize, seed: u64) -> Vec<u8> {
-    let mut state = seed | 1;
-    (0..len)
-        .map(|_| {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-            (state >> 56) as u8
-        })
-        .collect()
-}
-
-/// Returns memory of a mount with these bytes.
-pub(crate) fn filled(mount: &Mount, bytes: &[u8]) -> Memory {
-    let memory = mount.allocate(bytes.len()).unwrap();
-    memory.view().copy_from(bytes, Site::Inspect);
-    memory
 }
 
 /// Returns the first bytes of memory.

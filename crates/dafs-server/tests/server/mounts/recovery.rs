@@ -1,6 +1,7 @@
 //! Cut connections and restarted servers.
 
-use super::harness::{PLAIN, SHARED, Served, WAYS, bytes_of, filled, pattern};
+use super::harness::{PLAIN, SHARED, Served, WAYS, bytes_of};
+use crate::common::{filled, pattern};
 use dafs_nfs_client::mount::{
     Create, Follow, Mount, MountError, MountOptions, OpenOptions, SetAttributes, StableHow,
 };
