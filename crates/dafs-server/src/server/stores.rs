@@ -30,14 +30,8 @@ pub(super) fn open_store(
             let striped = striped::open(export, layout, cluster_secret.as_deref(), secret, state)?;
             Ok((striped.store(), Some(striped as Arc<dyn DataServers>)))
         }
-        ExportSource::CephFs(ceph) => {
-            let ceph = cephfs::open(export, ceph, secret, state)?;
-            Ok((ceph.store(), Some(ceph as Arc<dyn DataServers>)))
-        }
-        ExportSource::Gluster(gluster) => {
-            let gluster = gluster::open(export, gluster, secret, state)?;
-            Ok((gluster.store(), Some(gluster as Arc<dyn DataServers>)))
-        }
+        ExportSource::CephFs(ceph) => cephfs::open(export, ceph, secret, state),
+        ExportSource::Gluster(gluster) => gluster::open(export, gluster, secret, state),
         // Every user may make files at the top, as in /tmp, because no administrator can prepare
         // it.
         ExportSource::Memory { bytes_max } => {
