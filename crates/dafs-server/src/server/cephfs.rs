@@ -43,7 +43,7 @@ pub(super) fn open(
                 })??;
                 let (listener, rdma) = opened;
                 let sockets = DataSockets { listener, rdma, apart: network.is_some() };
-                let addresses = servers.add_here(sockets, format!("OSDs {daemons:?}"))?;
+                let addresses = servers.add_local(sockets, format!("OSDs {daemons:?}"))?;
                 DataPlace::Here { addresses, network }
             }
             DataServerPlace::Remote { number, control } => {

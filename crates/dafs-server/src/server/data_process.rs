@@ -229,7 +229,7 @@ impl Opener {
         node.data().tell_of_lost_data(Box::new(move || changed.change()));
         let named = node.clone();
         let component = Box::new(move |file: &FileId| named.component(file));
-        let (files, states) = (node.data().clone(), Arc::new(FarEngine { judge, component }));
+        let (files, states) = (node.data().clone(), Arc::new(RemoteEngine { judge, component }));
         Ok(Served { answering: node, files, states })
     }
 
@@ -254,7 +254,7 @@ impl Opener {
         node.data().tell_of_lost_data(Box::new(move || changed.change()));
         let named = node.clone();
         let component = Box::new(move |file: &FileId| named.component(file));
-        let (files, states) = (node.data().clone(), Arc::new(FarEngine { judge, component }));
+        let (files, states) = (node.data().clone(), Arc::new(RemoteEngine { judge, component }));
         Ok(Served { answering: node, files, states })
     }
 
@@ -325,12 +325,12 @@ fn file_of(handle: &[u8]) -> Result<FileId, StoreError> {
 type Named = Box<dyn Fn(&FileId) -> Result<ComponentId, StoreError> + Send + Sync>;
 
 /// The metadata server behind the control connection, for files of another file system.
-struct FarEngine {
+struct RemoteEngine {
     judge: Judge,
     component: Named,
 }
 
-impl ForeignStates for FarEngine {
+impl ForeignStates for RemoteEngine {
     fn check(&self, wanted: &ForeignUse<'_>) -> dafs_service::Result<Option<Duration>> {
         let ForeignUse { owner, identity, component: handle, state, write, .. } = *wanted;
         let component = (self.component)(&file_of(handle)?)?;

@@ -29,7 +29,7 @@ pub(super) struct EngineServers {
     /// The data servers of other processes, each with its local part for administrators.
     nodes: Vec<(Arc<RemoteNode>, String)>,
     /// The data servers of this process, in the order of the configuration.
-    here: Vec<HereServer>,
+    local: Vec<LocalServer>,
     /// The files at each of them.
     files: Vec<Arc<dyn DataFiles>>,
     /// Their sockets, until they start.
@@ -47,7 +47,7 @@ pub(super) struct DataSockets {
 }
 
 /// A data server of this process.
-struct HereServer {
+struct LocalServer {
     address: SocketAddr,
     /// Its local part of the file system.
     beside: String,
@@ -75,7 +75,7 @@ impl EngineServers {
             joining,
             data_secret,
             nodes: Vec::new(),
-            here: Vec::new(),
+            local: Vec::new(),
             files: Vec::new(),
             sockets: Mutex::default(),
             verifier: Arc::default(),
@@ -100,14 +100,14 @@ impl EngineServers {
     }
 
     /// Adds a data server of this process. Returns its addresses.
-    pub(super) fn add_here(
+    pub(super) fn add_local(
         &mut self,
         sockets: DataSockets,
         beside: String,
     ) -> Result<NfsAddresses, StartError> {
         let address = sockets.listener.local_addr()?;
         let addresses = NfsAddresses { tcp: vec![address], rdma: sockets.rdma.addresses() };
-        self.here.push(HereServer { address, beside, usage: OnceLock::new() });
+        self.local.push(LocalServer { address, beside, usage: OnceLock::new() });
         self.sockets.lock().push(sockets);
         Ok(addresses)
     }
@@ -130,9 +130,9 @@ impl EngineServers {
 
     /// Returns the numbers of the data servers of this process. They have none in the
     /// configuration, so they get unused ones.
-    fn numbers_here(&self) -> Vec<u32> {
+    fn local_numbers(&self) -> Vec<u32> {
         let is_free = |number: &u32| self.nodes.iter().all(|(node, _)| node.number() != *number);
-        (1..).filter(is_free).take(self.here.len()).collect()
+        (1..).filter(is_free).take(self.local.len()).collect()
     }
 }
 
@@ -143,7 +143,7 @@ impl DataServers for EngineServers {
         let states = Arc::new(LocalMetadata::new(service));
         self.nodes.iter().for_each(|(node, _)| node.answer_by(states.clone()));
         let sockets = std::mem::take(&mut *self.sockets.lock());
-        let opened = (0_u32..).zip(self.numbers_here()).zip(sockets).zip(&self.files);
+        let opened = (0_u32..).zip(self.local_numbers()).zip(sockets).zip(&self.files);
         let parts = opened.map(|(((place, number), sockets), files)| {
             let DataSockets { listener, rdma, apart } = sockets;
             let of = [&files.fs_id().0[..], &place.to_be_bytes()].concat();
@@ -169,24 +169,24 @@ impl DataServers for EngineServers {
     }
 
     fn count_by(&self, number: u32, usage: NodeUsage) {
-        let at = self.numbers_here().into_iter().position(|known| known == number);
-        if let Some(server) = at.and_then(|at| self.here.get(at)) {
+        let at = self.local_numbers().into_iter().position(|known| known == number);
+        if let Some(server) = at.and_then(|at| self.local.get(at)) {
             let _ = server.usage.set(usage);
         }
     }
 
     fn nodes(&self, export: &str) -> Vec<NodeReport> {
-        let here = self.numbers_here().into_iter().zip(&self.here).map(|(number, server)| {
+        let local = self.local_numbers().into_iter().zip(&self.local).map(|(number, server)| {
             let status = NodeStatus { connected: true, trouble: String::new() };
             let counters = server.usage.get().map(NodeUsage::now).unwrap_or_default();
             report(export, (number, server.beside.clone()), vec![server.address], status, counters)
         });
-        let far = self.nodes.iter().map(|(node, beside)| {
+        let remote = self.nodes.iter().map(|(node, beside)| {
             let place = format!("{} ({beside})", node.control());
             let (status, counters) = (node.status(), node.counters());
             report(export, (node.number(), place), node.addresses(), status, counters)
         });
-        here.chain(far).collect()
+        local.chain(remote).collect()
     }
 }
 

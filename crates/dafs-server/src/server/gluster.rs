@@ -28,7 +28,7 @@ pub(super) fn open(
                 let listener = listen::fresh(*address)?;
                 let rdma = RdmaListeners::of_data_server(rdma)?;
                 let sockets = DataSockets { listener, rdma, apart: false };
-                DataPlace::Here(servers.add_here(sockets, brick.clone())?)
+                DataPlace::Here(servers.add_local(sockets, brick.clone())?)
             }
             DataServerPlace::Remote { number, control } => {
                 DataPlace::Far(servers.connect(*number, control, brick.clone())?)
