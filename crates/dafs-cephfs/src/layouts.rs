@@ -426,7 +426,7 @@ impl Layouts for CephStore {
     }
 
     /// The file system always knows the size, because the data servers are its clients.
-    fn settle(&self, _file: &FileId) -> Result<()> {
+    fn recover_size(&self, _file: &FileId) -> Result<()> {
         Ok(())
     }
 
@@ -444,9 +444,9 @@ impl Layouts for CephStore {
         told
     }
 
-    fn belief(&self) -> Duration {
+    fn grant_ttl(&self) -> Duration {
         let servers = self.shared.spread().map_or(&[][..], |spread| &spread.servers);
-        servers.iter().map(|server| server.belief()).max().unwrap_or_default()
+        servers.iter().map(|server| server.grant_ttl()).max().unwrap_or_default()
     }
 
     fn settled(&self) -> Result<()> {

@@ -137,7 +137,7 @@ impl Server {
             }
             (false, _) => {
                 let missed = *state.missed.get_or_insert_with(Instant::now);
-                if state.hold == Hold::Unknown && missed.elapsed() >= node.belief() {
+                if state.hold == Hold::Unknown && missed.elapsed() >= node.grant_ttl() {
                     state.hold = Hold::Ending;
                     self.end_hold(&mut state, shut_out);
                 }
@@ -204,10 +204,10 @@ impl Server {
         }
     }
 
-    pub(crate) fn belief(&self) -> Duration {
+    pub(crate) fn grant_ttl(&self) -> Duration {
         match &self.place {
             Place::Here(..) => Duration::ZERO,
-            Place::Far(node) => node.belief(),
+            Place::Far(node) => node.grant_ttl(),
         }
     }
 

@@ -6,7 +6,7 @@
 //! | `secret` | the secret of a cluster, and the MACs made with it |
 //! | `hello` | the handshake of the two (no I/O) |
 //! | `seal` | records and their MACs (no I/O) |
-//! | `belief` | a data server's cache of authorisations by state-id (no I/O) |
+//! | `grants` | a data server's cache of authorisations by state-id (no I/O) |
 //! | `mark` | the mark that identifies a directory of a node, and an older state of it |
 //! | `memory` | the metadata server's record of these marks |
 //! | `link` | a connection with calls both ways: threads and a socket |
@@ -24,9 +24,9 @@
 
 #![forbid(unsafe_code)]
 
-mod belief;
 mod data;
 mod gate;
+mod grants;
 mod hello;
 mod limits;
 mod link;
@@ -41,7 +41,7 @@ mod time;
 pub use data::{
     Announce, Answering, DataNode, DataNodeConfig, DataNodeError, Judge, NodeCounters, Opened,
 };
-pub use limits::{STATE_BELIEF, STATE_BELIEF_OVER};
+pub use limits::{GRANT_TTL, GRANT_TTL_MAX};
 pub use memory::{JoinError, join_directory};
 pub use remote::{Metadata, NodeStatus, RemoteConfig, RemoteNode};
 pub use secret::{ClusterSecret, SecretError};

@@ -4,15 +4,15 @@ use dafs_dat::connections::ConnectionLimits;
 use std::time::Duration;
 
 /// How long a data server caches an authorisation, from the time of its question.
-pub const STATE_BELIEF: Duration = Duration::from_secs(5);
+pub const GRANT_TTL: Duration = Duration::from_secs(5);
 
 /// How long after a data server's last question the metadata server counts all its cached
-/// authorisations as expired, if it cannot reach it. This is more than [`STATE_BELIEF`], because
+/// authorisations as expired, if it cannot reach it. This is more than [`GRANT_TTL`], because
 /// clocks run at different speeds and a use that was begun in time takes some time.
-pub const STATE_BELIEF_OVER: Duration = Duration::from_secs(8);
+pub const GRANT_TTL_MAX: Duration = Duration::from_secs(8);
 
 /// Authorisations that a data server caches.
-pub(crate) const BELIEFS_MAX: usize = 1 << 16;
+pub(crate) const GRANTS_MAX: usize = 1 << 16;
 
 /// How often a data server asks about one use when the answer is out of date at once.
 pub(crate) const ASKS_MAX: u32 = 3;
@@ -68,7 +68,7 @@ pub(crate) const RECONNECT_MIN: Duration = Duration::from_millis(100);
 /// See [`RECONNECT_MIN`].
 pub(crate) const RECONNECT_MAX: Duration = Duration::from_secs(2);
 
-const _: () = assert!(STATE_BELIEF.as_millis() * 3 / 2 <= STATE_BELIEF_OVER.as_millis());
+const _: () = assert!(GRANT_TTL.as_millis() * 3 / 2 <= GRANT_TTL_MAX.as_millis());
 const _: () = assert!(ALIVE_INTERVAL.as_millis() * 2 <= SILENCE_MAX.as_millis());
 const _: () = assert!(DRAIN_TIME.as_millis() * 2 < HELLO_TIME.as_millis());
 const _: () = assert!(TURN_TIME.as_millis() < STUCK_TIME.as_millis());

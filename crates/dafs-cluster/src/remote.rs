@@ -10,8 +10,8 @@ use crate::data::NodeCounters;
 use crate::gate::Gate;
 use crate::hello::{HelloError, Initiator, Keys, Member};
 use crate::limits::{
-    CALL_TIME, HELLO_TIME, NODE_CALLS_MAX, RECONNECT_MAX, RECONNECT_MIN, STATE_BELIEF_OVER,
-    STUCK_TIME, TURN_TIME,
+    CALL_TIME, GRANT_TTL_MAX, HELLO_TIME, NODE_CALLS_MAX, RECONNECT_MAX, RECONNECT_MIN, STUCK_TIME,
+    TURN_TIME,
 };
 use crate::link::{Answers, Link, Pace, read_record_until};
 use crate::memory;
@@ -163,7 +163,7 @@ impl RemoteNode {
             space: None,
             counters: NodeCounters::default(),
             asked: time::now(),
-            settled: time::now() + STATE_BELIEF_OVER,
+            settled: time::now() + GRANT_TTL_MAX,
             stop: false,
         };
         let shared = Arc::new(Shared {
@@ -289,8 +289,8 @@ impl Node for RemoteNode {
         self.status().connected
     }
 
-    fn belief(&self) -> Duration {
-        STATE_BELIEF_OVER
+    fn grant_ttl(&self) -> Duration {
+        GRANT_TTL_MAX
     }
 
     fn read(
@@ -413,7 +413,7 @@ impl Node for RemoteNode {
             }
         }
         // Long enough after the last question that it may have asked.
-        let over = self.shared.lock().asked + STATE_BELIEF_OVER;
+        let over = self.shared.lock().asked + GRANT_TTL_MAX;
         if time::now() < over { Err(StoreError::Busy) } else { Ok(()) }
     }
 

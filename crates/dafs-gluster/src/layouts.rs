@@ -327,7 +327,7 @@ impl Layouts for GlusterStore {
     }
 
     /// The brick always knows the size, but not the mtime.
-    fn settle(&self, file: &FileId) -> Result<()> {
+    fn recover_size(&self, file: &FileId) -> Result<()> {
         let spread = self.shared.spread()?;
         let gfid = self.shared.ids.open(file)?;
         let mut written = false;
@@ -357,13 +357,13 @@ impl Layouts for GlusterStore {
         told
     }
 
-    fn belief(&self) -> Duration {
+    fn grant_ttl(&self) -> Duration {
         let servers = self.shared.spread().map_or(&[][..], |spread| &spread.servers);
-        let belief = |server: &Server| match &server.place {
+        let grant_ttl = |server: &Server| match &server.place {
             Place::Here(..) => Duration::ZERO,
-            Place::Far(node) => node.belief(),
+            Place::Far(node) => node.grant_ttl(),
         };
-        servers.iter().map(belief).max().unwrap_or_default()
+        servers.iter().map(grant_ttl).max().unwrap_or_default()
     }
 
     fn settled(&self) -> Result<()> {

@@ -216,10 +216,10 @@ fn what_was_written_without_a_commit_has_a_new_time_when_the_layout_goes() {
     let early = SetAttr { mtime: Some(early), ..SetAttr::default() };
     store.setattr(&stores::me(), &made.id, &early, None).unwrap();
     let (at, id) = placed(&store, &made.id);
-    layouts.settle(&made.id).unwrap();
+    layouts.recover_size(&made.id).unwrap();
     assert_eq!(store.getattr(&made.id).unwrap().mtime.seconds, 7, "nothing was written");
     stores::write(&*servers[at].open(&id).unwrap(), 0, b"x").unwrap();
-    layouts.settle(&made.id).unwrap();
+    layouts.recover_size(&made.id).unwrap();
     assert!(store.getattr(&made.id).unwrap().mtime.seconds > 7);
 }
 
@@ -288,7 +288,7 @@ fn removed_files_are_gone_at_data_servers_too() {
     store.remove(&stores::me(), &store.root(), b"f").unwrap();
     assert_eq!(stores::read(&*file, 0, 1), Err(StoreError::Stale));
     assert_eq!(stores::write(&*file, 0, b"y"), Err(StoreError::Stale));
-    store.layouts().unwrap().settle(&made.id).unwrap();
+    store.layouts().unwrap().recover_size(&made.id).unwrap();
     let forged = FileId([7; FILE_ID_BYTES]);
     assert_eq!(servers[at].open(&forged).err(), Some(StoreError::BadHandle));
     assert_eq!(servers[at].open(&made.id).err(), Some(StoreError::BadHandle), "an id is no handle");

@@ -49,7 +49,7 @@ impl Node for Behind {
         !self.away.load(SeqCst)
     }
 
-    fn belief(&self) -> Duration {
+    fn grant_ttl(&self) -> Duration {
         Duration::from_secs(8)
     }
 
@@ -139,7 +139,7 @@ fn moved(store: &GlusterStore) -> Vec<FileId> {
 fn files_lie_where_their_data_servers_say_and_what_these_write_is_the_volumes() {
     let Some((store, nodes)) = world() else { return };
     let layouts = store.layouts().unwrap();
-    assert_eq!(layouts.belief(), Duration::from_secs(8));
+    assert_eq!(layouts.grant_ttl(), Duration::from_secs(8));
     let mut used = [0; 3];
     for number in 0..24_u8 {
         let made = support::make(&store, &format!("file {number}"));
@@ -150,13 +150,13 @@ fn files_lie_where_their_data_servers_say_and_what_these_write_is_the_volumes() 
         used[at] += 1;
         let component = nodes[at].node.component(&id).unwrap();
         let file = nodes[at].node.data().open(&id).unwrap();
-        layouts.settle(&made.id).unwrap();
+        layouts.recover_size(&made.id).unwrap();
         assert_eq!(store.getattr(&made.id).unwrap().mtime.seconds, 7, "nothing was written");
         stores::write(&*file, 5, &[number; 100]).unwrap();
         assert_eq!(stores::read(&*made.file, 0, 200).unwrap()[5..], [number; 100]);
         match number % 2 {
             0 => assert_eq!(layouts.commit(&made.id, Some(105)), Ok(105)),
-            _ => layouts.settle(&made.id).unwrap(),
+            _ => layouts.recover_size(&made.id).unwrap(),
         }
         assert!(store.getattr(&made.id).unwrap().mtime.seconds > 7);
         assert_eq!(nodes[at].size(&component), Ok(105));
@@ -189,7 +189,7 @@ fn layouts_go_while_a_data_server_is_away_and_have_another_name_when_it_is_back(
     stores::write(&*made.file, 0, b"by way of GlusterFS").unwrap();
     assert_eq!(layouts.forget(&made.id), Err(StoreError::Busy), "it may not know yet");
     layouts.commit(&made.id, Some(19)).unwrap();
-    layouts.settle(&made.id).unwrap();
+    layouts.recover_size(&made.id).unwrap();
     node.run.store(2, SeqCst);
     node.away.store(false, SeqCst);
     let after = device().unwrap();

@@ -145,6 +145,7 @@ mod tests {
         });
         assert!(failed);
         assert_eq!((*mutex.lock(), *lock.read()), (1, 1));
+        assert!(mutex.try_lock().is_some());
         assert!(lock.try_read().is_some() && lock.try_write().is_some());
         assert!(mutex.try_lock().is_some());
     }

@@ -5,9 +5,10 @@
 
 use crate::listings::Listings;
 use crate::v4::session::{NfsClient, Session};
+use dafs_mem::Mutex;
 use dafs_rpc::{CallbackRequest, ConnectionRef};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 
 /// One connection.
 #[derive(Debug)]
@@ -35,13 +36,13 @@ impl Connection {
 
     /// Returns the session of the last request over it, if it lives.
     pub(crate) fn recent_session(&self) -> Option<Arc<Session>> {
-        let recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
+        let recent = self.recent.lock();
         recent.upgrade().filter(|session| !session.is_gone())
     }
 
     /// Remembers the session of a request.
     pub(crate) fn set_recent_session(&self, session: &Arc<Session>) {
-        *self.recent.lock().unwrap_or_else(PoisonError::into_inner) = Arc::downgrade(session);
+        *self.recent.lock() = Arc::downgrade(session);
     }
 
     /// Returns the listing budget of its reactor.
@@ -65,7 +66,7 @@ impl Connection {
 
     /// Records that a client's callbacks may use it.
     pub(crate) fn serves(&self, client: &Arc<NfsClient>) {
-        let mut clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut clients = self.clients.lock();
         clients.retain(|known| known.strong_count() > 0);
         if !clients.iter().any(|known| std::ptr::eq(known.as_ptr(), Arc::as_ptr(client))) {
             clients.push(Arc::downgrade(client));
@@ -80,7 +81,7 @@ impl Connection {
     /// Marks it closed, and returns the clients that lose it as a back channel.
     pub(crate) fn close(&self) -> Vec<Arc<NfsClient>> {
         self.closed.store(true, Ordering::Release);
-        let mut clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut clients = self.clients.lock();
         std::mem::take(&mut *clients).iter().filter_map(Weak::upgrade).collect()
     }
 }

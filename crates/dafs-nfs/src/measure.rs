@@ -1,7 +1,7 @@
 //! Durations of requests and of their stages, for the counters and for the log of slow operations.
 
 use crate::shared::NfsShared;
-use dafs_service::{Done, Door, Handle, Usage};
+use dafs_service::{Done, FrontEnd, Handle, Usage};
 
 /// The stages of one request. Times are in nanoseconds of the service's clock.
 #[derive(Debug, Clone, Copy, Default)]
@@ -22,7 +22,7 @@ pub(crate) struct Stages {
 
 /// The counters that a request belongs to, and its description in the log.
 pub(crate) struct About<'a> {
-    pub(crate) door: Door,
+    pub(crate) front_end: FrontEnd,
     pub(crate) operation: &'static str,
     pub(crate) client: Option<&'a Usage>,
     pub(crate) handle: Option<Handle>,
@@ -47,11 +47,11 @@ impl Stages {
     }
 
     /// Counts one finished operation.
-    pub(crate) fn lap(&mut self, shared: &NfsShared, door: Door, number: u32, failed: bool) {
+    pub(crate) fn lap(&mut self, shared: &NfsShared, by: FrontEnd, number: u32, failed: bool) {
         let now_ns = shared.clock_ns();
         let duration_ns = now_ns.saturating_sub(self.lap_ns);
         self.lap_ns = now_ns;
-        shared.service.metrics().record(door, number, duration_ns, failed);
+        shared.service.metrics().record(by, number, duration_ns, failed);
     }
 
     /// Counts the request, and logs it if it was slow.
@@ -77,7 +77,7 @@ impl Stages {
             let parked_ns = self.parked_ns.unwrap_or(now_ns);
             let resumed_ns = self.resumed_ns.unwrap_or(now_ns);
             tracing::warn!(
-                door = about.door.label(),
+                door = about.front_end.label(),
                 operation = about.operation,
                 export = export.map_or("", |export| export.name()),
                 peer = %about.peer,

@@ -5,10 +5,10 @@
 //!   memory for hosts is bounded.
 
 use crate::admission::{Origin, Refusal};
+use dafs_mem::Mutex;
 use dafs_service::Export;
 use rustc_hash::FxHashMap;
 use std::net::IpAddr;
-use std::sync::{Mutex, PoisonError};
 
 /// The interval after which a host is logged again, in nanoseconds.
 const SILENCE_NS: u64 = 60_000_000_000;
@@ -55,7 +55,7 @@ impl Refusals {
     }
 
     fn is_news(&self, host: IpAddr, refusal: Refusal, now_ns: u64) -> bool {
-        let mut named = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut named = self.0.lock();
         let key = (host, refusal);
         let lately = |at: &u64| now_ns.saturating_sub(*at) < SILENCE_NS;
         if named.get(&key).is_some_and(lately) {
@@ -89,6 +89,6 @@ mod tests {
         assert_eq!(news.count(), HOSTS_MAX - 2);
         let later = 2 * SILENCE_NS;
         assert!(refusals.is_news(host(5000), Refusal::Port, later));
-        assert_eq!(refusals.0.lock().unwrap().len(), 1);
+        assert_eq!(refusals.0.lock().len(), 1);
     }
 }

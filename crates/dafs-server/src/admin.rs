@@ -431,9 +431,9 @@ fn serve(stream: &UnixStream, admitted: &Admitted, handler: &AdminHandler) -> io
     admitted.establish();
     let reply = match serde_json::from_str(&line) {
         Ok(request) => catch_unwind(AssertUnwindSafe(|| handler(request))).unwrap_or_else(|_| {
-            AdminReply::Failed("the server failed at this, and its log says where".to_owned())
+            AdminReply::Failed("the server failed to serve the request; see its log".to_owned())
         }),
-        Err(error) => AdminReply::Failed(format!("this is no request: {error}")),
+        Err(error) => AdminReply::Failed(format!("this is not a request: {error}")),
     };
     let mut answer = serde_json::to_vec(&reply).map_err(io::Error::other)?;
     answer.push(b'\n');

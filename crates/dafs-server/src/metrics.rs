@@ -9,7 +9,9 @@ use crate::peers::serve_each;
 use crate::server::StartError;
 use dafs_cluster::NodeCounters;
 use dafs_dat::connections::{Admitted, Connections, Origin};
-use dafs_service::{BUCKETS, DirectUse, Door, Export, Histogram, OPERATIONS_MAX, Service, Usage};
+use dafs_service::{
+    BUCKETS, DirectUse, Export, FrontEnd, Histogram, OPERATIONS_MAX, Service, Usage,
+};
 use dafs_store::vital;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet, text::encode};
@@ -24,7 +26,7 @@ use std::thread::JoinHandle;
 use std::time::Instant;
 
 /// Returns the name of an operation of a front end by its number.
-pub(crate) type OperationName = fn(Door, u32) -> Option<&'static str>;
+pub(crate) type OperationName = fn(FrontEnd, u32) -> Option<&'static str>;
 
 /// Current gauges: name, help, value.
 pub(crate) type Gauges = Box<dyn Fn() -> Vec<(&'static str, &'static str, u64)> + Send + Sync>;
@@ -64,17 +66,19 @@ type NodeCounter = (&'static str, &'static str, fn(&NodeCounters) -> u64);
 const NODE: [NodeCounter; 3] = [
     ("data_node_read_bytes", "Bytes read at a data server", |node| node.read_bytes),
     ("data_node_written_bytes", "Bytes written at a data server", |node| node.written_bytes),
-    ("data_node_indirect_bytes", "Bytes asked of the wrong one", |node| node.indirect_bytes),
+    ("data_node_indirect_bytes", "Bytes of other data servers", |node| node.indirect_bytes),
 ];
 
 /// A counter of [`DirectUse`]: its name, its help, and its field.
 type DirectCounter = (&'static str, &'static str, fn(&DirectUse) -> &AtomicU64);
 
 const DIRECT_USE: [DirectCounter; 4] = [
-    ("reads", "Reads at data servers, as pNFS clients say", |direct| &direct.reads),
-    ("read_bytes", "Bytes read at data servers, as pNFS clients say", |direct| &direct.read_bytes),
-    ("writes", "Writes at data servers, as pNFS clients say", |direct| &direct.writes),
-    ("written_bytes", "Bytes written at data servers, as pNFS clients say", |direct| {
+    ("reads", "Reads at data servers, as pNFS clients report", |direct| &direct.reads),
+    ("read_bytes", "Bytes read at data servers, as pNFS clients report", |direct| {
+        &direct.read_bytes
+    }),
+    ("writes", "Writes at data servers, as pNFS clients report", |direct| &direct.writes),
+    ("written_bytes", "Bytes written at data servers, as pNFS clients report", |direct| {
         &direct.written_bytes
     }),
 ];
@@ -122,16 +126,16 @@ impl ServerCollector {
     fn each_operation(&self) -> impl Iterator<Item = (Labels, u64, &Histogram)> {
         let metrics = self.service.metrics();
         let numbers =
-            Door::ALL.into_iter().flat_map(|door| (0..OPERATIONS_MAX).map(move |n| (door, n)));
-        numbers.filter_map(move |(door, number)| {
+            FrontEnd::ALL.into_iter().flat_map(|by| (0..OPERATIONS_MAX).map(move |n| (by, n)));
+        numbers.filter_map(move |(by, number)| {
             let number = u32::try_from(number).ok()?;
-            let operation = metrics.operation(door, number);
+            let operation = metrics.operation(by, number);
             let (buckets, _) = operation.latency.read();
             if buckets.iter().all(|&count| count == 0) {
                 return None;
             }
-            let name = (self.name)(door, number).unwrap_or("other");
-            let labels = vec![("door", door.label().to_owned()), ("operation", name.to_owned())];
+            let name = (self.name)(by, number).unwrap_or("other");
+            let labels = vec![("door", by.label().to_owned()), ("operation", name.to_owned())];
             Some((labels, operation.errors.load(Ordering::Relaxed), &operation.latency))
         })
     }

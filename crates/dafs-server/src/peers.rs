@@ -42,7 +42,7 @@ pub(crate) fn serve_each<S: AsFd + Send + Sync + 'static>(
             let admitted = match connections.admit(origin, Arc::downgrade(&stream) as _) {
                 Ok(admitted) => admitted,
                 Err(_) => {
-                    tracing::warn!(peer = ?origin, "{name} has too many peers and turned one away");
+                    tracing::warn!(peer = ?origin, "{name} has too many peers and refused one");
                     continue;
                 }
             };
@@ -50,14 +50,16 @@ pub(crate) fn serve_each<S: AsFd + Send + Sync + 'static>(
                 let served = catch_unwind(AssertUnwindSafe(|| serve(&stream, &admitted)));
                 match served {
                     Ok(Ok(())) => {}
-                    Ok(Err(error)) => tracing::debug!(%error, "a peer of {name} went away"),
+                    Ok(Err(error)) => {
+                        tracing::debug!(%error, "a peer of {name} hung up")
+                    }
                     // The panic has been reported where it happened.
                     Err(_) => tracing::error!("a request to {name} has failed by a panic"),
                 }
             };
             let thread = std::thread::Builder::new().name(format!("{name}-peer"));
             if let Err(error) = thread.spawn_scoped(scope, run) {
-                tracing::warn!(%error, "a peer of {name} was turned away");
+                tracing::warn!(%error, "a connection to {name} was refused");
             }
         }
     });

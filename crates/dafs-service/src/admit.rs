@@ -41,7 +41,7 @@ pub(crate) struct Applicant<'a> {
 
 /// Clients that were expired at the last check of leases, those absent longest first.
 #[derive(Default)]
-pub(crate) struct Absent {
+pub(crate) struct ExpiredClients {
     clients: Vec<Arc<Client>>,
     /// Per kind: no client before this position has any of that kind left.
     looked: [usize; Shared::ALL.len()],
@@ -56,7 +56,7 @@ struct Vain {
     nearest: Option<Arc<Client>>,
 }
 
-impl Absent {
+impl ExpiredClients {
     pub(crate) fn new(clients: Vec<Arc<Client>>) -> Self {
         Self { clients, looked: Default::default(), vain: Default::default() }
     }
@@ -90,7 +90,7 @@ impl StateTable {
 
     /// True if it is known that no client can make room.
     fn is_vain(&self, shared: Shared, least: usize, clock: Clock) -> bool {
-        let Some(Vain { nearest }) = &self.absent.vain[shared as usize] else { return false };
+        let Some(Vain { nearest }) = &self.expired.vain[shared as usize] else { return false };
         let makes_room = |client: &Arc<Client>| {
             client.host().count(shared) >= least && self.to_lose(client, shared, clock) > 0
         };
@@ -100,7 +100,7 @@ impl StateTable {
     /// Returns the clients that are to lose all their state to make room for one kind: those that
     /// are absent longest and hold any of it. Only clients of hosts with at least `least` of it are
     /// chosen.
-    pub(crate) fn absent_with(
+    pub(crate) fn expired_with(
         &mut self,
         shared: Shared,
         (least, max): (usize, usize),
@@ -109,10 +109,10 @@ impl StateTable {
         if self.is_vain(shared, least, clock) {
             return Vec::new();
         }
-        let mut looked = self.absent.looked[shared as usize];
+        let mut looked = self.expired.looked[shared as usize];
         let (mut found, mut freed, mut passed) = (Vec::new(), 0, false);
         let (mut nearest, mut most) = (None, 0);
-        for client in &self.absent.clients[looked..] {
+        for client in &self.expired.clients[looked..] {
             let count = client.host().count(shared);
             if count < least {
                 passed = true;
@@ -135,8 +135,8 @@ impl StateTable {
             }
         }
         let vain = found.is_empty().then(|| Vain { nearest: nearest.cloned() });
-        self.absent.looked[shared as usize] = looked;
-        self.absent.vain[shared as usize] = vain;
+        self.expired.looked[shared as usize] = looked;
+        self.expired.vain[shared as usize] = vain;
         found
     }
 
@@ -155,11 +155,11 @@ impl StateTable {
             return Ok(());
         }
         let least = least_to_lose(own, all, max);
-        let absent = self.absent_with(shared, (least, max), by.clock);
-        if absent.is_empty() {
+        let expired = self.expired_with(shared, (least, max), by.clock);
+        if expired.is_empty() {
             return Err(ServiceError::Resource.into());
         }
-        Err(Blocked::Expire(absent))
+        Err(Blocked::Expire(expired))
     }
 
     fn check_own(&self, client: &Client, shared: Shared, max: usize) -> Room<()> {
@@ -220,14 +220,14 @@ impl StateTable {
         }
         let holders: FxHashSet<StateId> =
             file.locks.ranges.iter().map(|range| range.owner).collect();
-        let absent = file
+        let expired = file
             .lock_states
             .iter()
             .filter(|lock| holders.contains(&lock.id) && by.clock.is_over(&lock.open.client))
             .map(|lock| &lock.open.client)
             .max_by_key(|client| client.idle_ns(by.clock.now_ns));
-        Err(match absent {
-            Some(absent) => Blocked::Expire(vec![absent.clone()]),
+        Err(match expired {
+            Some(expired) => Blocked::Expire(vec![expired.clone()]),
             None => ServiceError::Resource.into(),
         })
     }
@@ -322,25 +322,25 @@ mod tests {
             // while there is room.
             let [same, smaller] = &away;
             same.host().add(shared, max / 2);
-            for (absent, all, is_taken) in
+            for (expired, all, is_taken) in
                 [(same, max / 2, true), (smaller, max / 2, false), (smaller, max, true)]
             {
                 let counts = &mut table.counts;
                 (counts.opens, counts.locks, counts.ranges) = (all, all, all);
                 (counts.delegations, counts.layouts) = (all, all);
-                table.absent = Absent::new(vec![away[1].clone(), away[0].clone()]);
+                table.expired = ExpiredClients::new(vec![away[1].clone(), away[0].clone()]);
                 assert!(refused(admit(table, shared, &greedy)));
-                let held = table.by_client.entry(absent.key()).or_default();
-                let id = StateId(absent.key().0);
+                let held = table.by_client.entry(expired.key()).or_default();
+                let id = StateId(expired.key().0);
                 held.ranges = 1;
                 for ids in [&mut held.opens, &mut held.locks, &mut held.delegations] {
                     ids.insert(id);
                 }
                 held.layouts.insert(id);
-                table.absent = Absent::new(vec![away[1].clone(), away[0].clone()]);
+                table.expired = ExpiredClients::new(vec![away[1].clone(), away[0].clone()]);
                 match admit(table, shared, &greedy) {
                     Err(Blocked::Expire(clients)) if is_taken => {
-                        assert!(clients.len() == 1 && Arc::ptr_eq(&clients[0], absent));
+                        assert!(clients.len() == 1 && Arc::ptr_eq(&clients[0], expired));
                     }
                     outcome => assert!(!is_taken && refused(outcome), "{shared:?} of {all}"),
                 }
@@ -365,16 +365,16 @@ mod tests {
             for client in &away[..2] {
                 table.by_client.entry(client.key()).or_default().opens.insert(StateId(1));
             }
-            table.absent = Absent::new(away.to_vec());
-            let mut absent = |least| table.absent_with(Shared::Opens, (least, OPENS_MAX), CLOCK);
-            assert!(absent(100).is_empty());
+            table.expired = ExpiredClients::new(away.to_vec());
+            let mut expired = |least| table.expired_with(Shared::Opens, (least, OPENS_MAX), CLOCK);
+            assert!(expired(100).is_empty());
             let least = if grows { 100 } else { 60 };
             if grows {
                 away[1].host().add(Shared::Opens, 39);
-                assert!(absent(least).is_empty());
+                assert!(expired(least).is_empty());
                 away[1].host().add(Shared::Opens, 1);
             }
-            let found = absent(least);
+            let found = expired(least);
             assert!(found.len() == 1 && Arc::ptr_eq(&found[0], &away[1]), "{found:?}");
         }
     }
@@ -390,11 +390,11 @@ mod tests {
             client.host().add(Shared::Opens, 1);
             table.by_client.entry(client.key()).or_default().opens.insert(StateId(1));
         }
-        table.absent = Absent::new(away);
-        assert!(table.absent_with(Shared::Opens, (1000, OPENS_MAX), CLOCK).is_empty());
+        table.expired = ExpiredClients::new(away);
+        assert!(table.expired_with(Shared::Opens, (1000, OPENS_MAX), CLOCK).is_empty());
         for least in (2..1000).rev() {
             assert!(table.is_vain(Shared::Opens, least, CLOCK), "{least}");
         }
-        assert!(!table.absent_with(Shared::Opens, (1, OPENS_MAX), CLOCK).is_empty());
+        assert!(!table.expired_with(Shared::Opens, (1, OPENS_MAX), CLOCK).is_empty());
     }
 }

@@ -239,7 +239,7 @@ impl StateDatabase {
         };
         // The library uses some pages before it compares them with their checksums, and panics.
         let open = AssertUnwindSafe(|| Self::verified(Sealing { inner: backend, id }));
-        let nonsense = |_| DatabaseError::Damaged("a page makes no sense".to_owned());
+        let nonsense = |_| DatabaseError::Damaged("a page is invalid".to_owned());
         let database = catch_unwind(open).map_err(nonsense)?.map_err(|error| match error {
             redb::Error::Corrupted(what) => DatabaseError::Damaged(what),
             error => DatabaseError::Database(error),
@@ -255,7 +255,7 @@ impl StateDatabase {
         builder.set_cache_size(DATABASE_CACHE_BYTES);
         builder.set_repair_callback(|repair| {
             if repair.progress() == 0.0 {
-                tracing::info!("a database was not closed in order; it is looked through");
+                tracing::info!("a database was not closed cleanly; it is checked");
             }
         });
         let mut database = builder.create_with_backend(backend)?;

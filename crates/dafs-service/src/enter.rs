@@ -17,9 +17,10 @@ use crate::limits::{CLEARED_MAX, RECALL_NAP, RECALL_WAITERS_MAX};
 use crate::open::{Break, Clock, RemoveMode};
 use crate::table::{Blocked, Ended, Notice, StateTable};
 use crate::{Caller, Result, ServiceConfig};
+use dafs_mem::{Condvar, Mutex};
 use dafs_store::Wait;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard};
 use std::time::{Duration, Instant};
 
 /// The wait of an operation for other clients: a bounded time from its first wait.
@@ -68,7 +69,7 @@ impl State {
     pub(crate) fn lock(&self) -> MutexGuard<'_, StateTable> {
         // A panic while the lock was held left the table as the last complete statement made it. To
         // refuse all service would be worse than to go on.
-        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+        self.table.lock()
     }
 
     pub(crate) fn clock(&self, caller: Caller<'_>) -> Clock {
@@ -171,11 +172,11 @@ impl Conflicts {
             // Most often the data servers can be notified at once. Otherwise another thread does
             // it.
             Blocked::Fence(key) if may_wait => self.layouts.fence_if_free(&key).is_ok(),
-            Blocked::Settle(key) if may_wait => self.layouts.settle_file(&key).is_ok(),
-            Blocked::Fence(_) | Blocked::Settle(_) | Blocked::Undo(_) => false,
+            Blocked::RecoverSize(key) if may_wait => self.layouts.recover_size(&key).is_ok(),
+            Blocked::Fence(_) | Blocked::RecoverSize(_) | Blocked::Undo(_) => false,
             Blocked::Expire(clients) => {
                 // Some front ends do not repeat the call where it may wait.
-                self.clients.doom(clients);
+                self.clients.expire_soon(clients);
                 false
             }
         };
@@ -194,7 +195,7 @@ impl Conflicts {
             // The event may have happened since the attempt, so no nap is long.
             let nap = left.min(RECALL_NAP);
             let woken = self.state.returned.wait_timeout(self.state.lock(), nap);
-            drop(woken.unwrap_or_else(PoisonError::into_inner));
+            drop(woken);
         }
         self.waiting.fetch_sub(1, Ordering::Relaxed);
         if others < RECALL_WAITERS_MAX { Ok(()) } else { Err(ServiceError::Delay) }

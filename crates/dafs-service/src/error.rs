@@ -10,10 +10,10 @@ use thiserror::Error;
 pub enum ServiceError {
     #[error(transparent)]
     Store(#[from] StoreError),
-    #[error("the state-id was never given out, or belongs to another client or file")]
+    #[error("the state-id was never issued, or belongs to another client or file")]
     BadStateId,
     /// NFSv4.1 has no such status and answers with `BadStateId` (RFC 8881 15.1.16.5).
-    #[error("the state-id is of an earlier run of the server, or was given back")]
+    #[error("the state-id is of an earlier run of the server, or was returned")]
     StaleStateId,
     #[error("the state-id has changed since; ask with its current sequence number")]
     OldStateId,
@@ -51,7 +51,7 @@ pub enum ServiceError {
     NoGrace,
     #[error("the server does not know that this client held anything")]
     ReclaimBad,
-    #[error("what is reclaimed conflicts with what another client has")]
+    #[error("the reclaimed state conflicts with that of another client")]
     ReclaimConflict,
     #[error("the client has already said that it reclaims nothing more")]
     CompleteAlready,
@@ -60,7 +60,7 @@ pub enum ServiceError {
     #[error("the call must wait for another client or for the disk")]
     WouldWait,
     /// The client is to retry after a pause.
-    #[error("another client has been asked to give way and has not answered yet")]
+    #[error("a recall from another client is not answered yet")]
     Delay,
     #[error(
         "the bytes are under a lock that its holder's failure has broken; it is to be repaired"
@@ -74,11 +74,11 @@ pub enum ServiceError {
     Fenced,
     #[error("this file is read and written through this server alone")]
     LayoutUnavailable,
-    #[error("a layout cannot be given now; ask again later")]
+    #[error("no layout can be granted now; retry later")]
     LayoutTryLater,
-    #[error("the layout has been recalled and is to be given back first")]
+    #[error("the layout has been recalled and must be returned first")]
     RecallConflict,
-    #[error("what there is to say of the layout does not fit the answer that the client takes")]
+    #[error("the layout does not fit into the largest reply that the client accepts")]
     LayoutTooBig,
     #[error("no layout allows this")]
     BadLayout,

@@ -12,13 +12,14 @@ use crate::metrics::{DirectUse, Usage};
 use crate::network::Admits;
 use crate::pseudo::PseudoStore;
 use crate::{Result, limits};
+use dafs_mem::RwLock;
 use dafs_store::{Cred, FsId, Store, StoreError, Wait, Waits};
 use rustc_hash::{FxHashMap, FxHasher};
 use siphasher::sip128::{Hasher128, SipHasher13};
 use std::borrow::Cow;
 use std::hash::{Hash, Hasher};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
 use thiserror::Error;
 
 /// The callers whose requests run as the anonymous user.
@@ -346,7 +347,7 @@ impl Exports {
     }
 
     pub(crate) fn namespace(&self) -> Arc<Namespace> {
-        self.namespace.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.namespace.read().clone()
     }
 
     pub(crate) fn version(&self) -> u64 {
@@ -354,7 +355,7 @@ impl Exports {
     }
 
     pub(crate) fn replace(&self, namespace: Arc<Namespace>) {
-        *self.namespace.write().unwrap_or_else(PoisonError::into_inner) = namespace;
+        *self.namespace.write() = namespace;
         self.version.fetch_add(1, Ordering::Release);
     }
 }
@@ -367,7 +368,7 @@ mod tests {
     use dafs_store::{MemoryOptions, MemoryStore};
 
     #[test]
-    fn who_is_nobody_is_the_anonymous_user_of_every_export() {
+    fn user_nobody_is_the_anonymous_user_of_every_export() {
         for squash in [Squash::None, Squash::Root, Squash::All] {
             let anonymous = Cred::new(1000, 100);
             let options = ExportOptions { squash, anonymous, ..ExportOptions::default() };

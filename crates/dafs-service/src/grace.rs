@@ -21,9 +21,10 @@ use crate::Result;
 use crate::client::{Client, ClientKind, Clients};
 use crate::error::ServiceError;
 use crate::records::{ClientRecord, RecordsError};
+use dafs_mem::Mutex;
 use rustc_hash::FxHashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard};
 
 /// How long grace lasts after the last reclaim, in nanoseconds.
 const RECLAIM_PAUSE_NS: u64 = 2_000_000_000;
@@ -76,7 +77,7 @@ impl Grace {
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+        self.inner.lock()
     }
 }
 
@@ -94,7 +95,7 @@ impl Clients {
         let idle: Vec<_> = clients.by_key.values().filter(idle).cloned().collect();
         drop(clients);
         for client in idle {
-            let order = self.lock_record_order();
+            let order = self.grace.record_order.lock();
             let table = self.state.lock();
             if client.sessions() > 0 || table.holds_anything(client.key()) {
                 continue;
@@ -104,10 +105,6 @@ impl Clients {
             drop(table);
             let _logged = self.remove_records_in_order(&[&client], order);
         }
-    }
-
-    fn lock_record_order(&self) -> MutexGuard<'_, ()> {
-        self.grace.record_order.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// True while clients of the last run may reclaim.
@@ -270,7 +267,7 @@ impl Clients {
         grace.ending = true;
         let mut missing: Vec<_> = grace.waiting.values().cloned().collect();
         drop(grace);
-        let order = self.lock_record_order();
+        let order = self.grace.record_order.lock();
         self.keep_returned(&mut missing);
         let removed = self.records.remove(&missing);
         drop(order);
@@ -398,7 +395,7 @@ impl Clients {
     /// Writes the durable record of a client, unless it is gone. After a failure this client cannot
     /// reclaim. Others are not affected, so service goes on.
     pub(crate) fn put_record(&self, client: &Client) {
-        let _order = self.lock_record_order();
+        let _order = self.grace.record_order.lock();
         if client.is_gone() {
             // The record of this name may belong to the instance that has replaced it.
             return;
@@ -416,7 +413,7 @@ impl Clients {
     /// # Errors
     /// Those of the disk.
     pub(crate) fn remove_record(&self, client: &Client) -> std::result::Result<(), RecordsError> {
-        self.remove_records_in_order(&[client], self.lock_record_order())
+        self.remove_records_in_order(&[client], self.grace.record_order.lock())
     }
 
     /// Removes the records of several clients, in one step.
@@ -425,7 +422,7 @@ impl Clients {
         clients: &[Arc<Client>],
     ) -> std::result::Result<(), RecordsError> {
         let clients: Vec<&Client> = clients.iter().map(|client| &**client).collect();
-        self.remove_records_in_order(&clients, self.lock_record_order())
+        self.remove_records_in_order(&clients, self.grace.record_order.lock())
     }
 
     fn remove_records_in_order(

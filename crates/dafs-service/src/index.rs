@@ -14,10 +14,11 @@ use crate::lock::LockState;
 use crate::open::OpenState;
 use crate::state::{StateId, StateKind};
 use crate::{Client, Handle, Result};
+use dafs_mem::Mutex;
 use dafs_mem::Shrinking as _;
 use rustc_hash::FxHashMap;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard};
 
 const SHARDS: usize = 64;
 
@@ -146,7 +147,7 @@ impl Index {
 
     fn shard(&self, id: StateId) -> MutexGuard<'_, FxHashMap<StateId, Held>> {
         let shard = &self.shards[id.0 as usize % SHARDS];
-        shard.lock().unwrap_or_else(PoisonError::into_inner)
+        shard.lock()
     }
 
     pub(crate) fn insert(&self, held: Held) {

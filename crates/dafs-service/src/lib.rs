@@ -75,14 +75,14 @@ pub use front::Front;
 pub use handle::Handle;
 pub use hosts::{FairQueue, Host, HostUse, Shared, has_share, least_to_lose, network_of_host};
 pub use layout::{
-    DeviceTold, DeviceUse, LayoutGranted, LayoutMode, LayoutRequest, Layouts, Moved, Ticket,
+    DeviceUse, DeviceWithTicket, IoCount, LayoutGranted, LayoutMode, LayoutRequest, Layouts, Ticket,
 };
 pub use lock::{
     LockChange, LockConflict, LockError, LockExtras, LockHolder, LockInfo, LockKind, LockOwner,
-    LockRecord, LockRequest, LockStanding, Locks,
+    LockRecord, LockRequest, LockStatus, Locks,
 };
 pub use metrics::{
-    BUCKETS, DirectUse, Done, Door, Histogram, Metrics, OPERATIONS_MAX, OperationMetrics, Usage,
+    BUCKETS, DirectUse, Done, FrontEnd, Histogram, Metrics, OPERATIONS_MAX, OperationMetrics, Usage,
 };
 pub use names::{EntrySink, RemoveKind};
 pub use network::{AddressRange, Admits, Flavour};
@@ -102,6 +102,7 @@ pub use write_verifier::WriteVerifier;
 
 pub(crate) use open::Break;
 
+use dafs_mem::Mutex;
 use dafs_store::{Cred, Wait};
 use durable::Durable;
 use enter::Conflicts;
@@ -109,7 +110,7 @@ use export::Exports;
 use grace::Grace;
 use index::Held;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 use table::Ended;
 
@@ -436,13 +437,13 @@ impl Service {
             let overdue = table.overdue_holders(clock);
             drop(table);
             self.state.finish(ended);
-            self.clients.doom(overdue);
+            self.clients.expire_soon(overdue);
         }
         if self.clients.grace_ends_soon() {
             self.clients.tick_grace(now_ns);
         }
         if is_due(&self.clients.recalls_ns, now_ns, limits::RECALLS_EVERY_NS) {
-            self.clients.end_doomed_leases(now_ns);
+            self.clients.end_expiring_leases(now_ns);
             self.clients.tick_grace(now_ns);
             self.delegations.tick(now_ns);
             self.layouts.tick(now_ns);
@@ -478,7 +479,7 @@ impl Service {
 
     /// The lock under which names of a directory are removed or replaced.
     fn lock_names(&self, dir: usize) -> MutexGuard<'_, ()> {
-        self.names[dir].lock().unwrap_or_else(PoisonError::into_inner)
+        self.names[dir].lock()
     }
 }
 

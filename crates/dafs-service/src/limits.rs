@@ -251,7 +251,7 @@ pub const GUARDED_CHANGES_SHARE_MAX: usize = GUARDED_CHANGES_MAX / 8;
 pub const GUARD_WAIT_NS: u64 = 5_000_000_000;
 
 /// How often a change that empties a file retries when its name leads to another file meanwhile.
-pub(crate) const DURABLE_PICTURES_MAX: usize = 16;
+pub(crate) const DURABLE_PRE_IMAGES_MAX: usize = 16;
 
 /// The longest reply that the journal keeps, in bytes. A client that asks after a restart for a
 /// longer one gets an error instead.

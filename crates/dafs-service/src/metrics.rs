@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The front end by which an operation came.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Door {
+pub enum FrontEnd {
     /// DAFS.
     Dafs,
     /// NFSv4.1 and 4.2.
@@ -21,7 +21,7 @@ pub enum Door {
     Mount,
 }
 
-impl Door {
+impl FrontEnd {
     /// All front ends.
     pub const ALL: [Self; 4] = [Self::Dafs, Self::Nfs4, Self::Nfs3, Self::Mount];
 
@@ -163,26 +163,26 @@ pub struct Done {
 /// Counters of every operation of every front end.
 #[derive(Debug)]
 pub struct Metrics {
-    doors: [Box<[OperationMetrics]>; Door::ALL.len()],
+    front_ends: [Box<[OperationMetrics]>; FrontEnd::ALL.len()],
 }
 
 impl Default for Metrics {
     fn default() -> Self {
-        let door = |_| (0..OPERATIONS_MAX).map(|_| OperationMetrics::default()).collect();
-        Self { doors: std::array::from_fn(door) }
+        let front_end = |_| (0..OPERATIONS_MAX).map(|_| OperationMetrics::default()).collect();
+        Self { front_ends: std::array::from_fn(front_end) }
     }
 }
 
 impl Metrics {
     /// The counters of an operation by its number in the protocol.
-    pub fn operation(&self, door: Door, number: u32) -> &OperationMetrics {
+    pub fn operation(&self, front_end: FrontEnd, number: u32) -> &OperationMetrics {
         let number = usize::try_from(number).unwrap_or(OPERATIONS_MAX).min(OPERATIONS_MAX - 1);
-        &self.doors[door as usize][number]
+        &self.front_ends[front_end as usize][number]
     }
 
     /// Counts one operation.
-    pub fn record(&self, door: Door, number: u32, duration_ns: u64, failed: bool) {
-        let operation = self.operation(door, number);
+    pub fn record(&self, front_end: FrontEnd, number: u32, duration_ns: u64, failed: bool) {
+        let operation = self.operation(front_end, number);
         operation.latency.record(duration_ns);
         if failed {
             operation.errors.fetch_add(1, Ordering::Relaxed);
@@ -214,11 +214,12 @@ mod tests {
     #[test]
     fn unknown_operations_are_counted_together() {
         let metrics = Metrics::default();
-        metrics.record(Door::Nfs4, u32::MAX, 5, true);
-        metrics.record(Door::Nfs4, OPERATIONS_MAX as u32 - 1, 5, false);
-        let last = metrics.operation(Door::Nfs4, OPERATIONS_MAX as u32 + 5);
+        metrics.record(FrontEnd::Nfs4, u32::MAX, 5, true);
+        metrics.record(FrontEnd::Nfs4, OPERATIONS_MAX as u32 - 1, 5, false);
+        let last = metrics.operation(FrontEnd::Nfs4, OPERATIONS_MAX as u32 + 5);
         assert_eq!(last.latency.read().0[0], 2);
         assert_eq!(last.errors.load(Ordering::Relaxed), 1);
-        assert_eq!(metrics.operation(Door::Nfs3, OPERATIONS_MAX as u32 - 1).latency.read().0[0], 0);
+        let other = metrics.operation(FrontEnd::Nfs3, OPERATIONS_MAX as u32 - 1);
+        assert_eq!(other.latency.read().0[0], 0);
     }
 }

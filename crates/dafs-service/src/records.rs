@@ -414,7 +414,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_else_may_read_or_write_them() {
+    fn other_users_cannot_read_or_write_the_records() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("clients.redb");
         let mode = || path.metadata().unwrap().permissions().mode() & 0o777;

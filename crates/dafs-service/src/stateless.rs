@@ -14,12 +14,13 @@ use crate::handle::Handle;
 use crate::limits::{STATELESS_FILES_MAX, STATELESS_IDLE_NS, STATELESS_RIGHTS_NS};
 use crate::open::Opens;
 use crate::{Caller, Result, Service};
+use dafs_mem::Mutex;
 use dafs_store::{
     Attr, CreateHow, Cred, DirChange, OpenFile, OpenMode, SetAttr, StoreError, TimeSpec, Wait,
 };
 use rustc_hash::FxHasher;
 use std::hash::{Hash, Hasher};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard};
 
 /// Few files in each shard, because a search goes through all of them.
 const SHARDS: usize = 512;
@@ -93,7 +94,7 @@ impl StatelessFiles {
         let mut hasher = FxHasher::default();
         handle.file.hash(&mut hasher);
         let shard = &self.shards[hasher.finish() as usize % SHARDS];
-        shard.lock().unwrap_or_else(PoisonError::into_inner)
+        shard.lock()
     }
 
     fn find(
@@ -146,7 +147,7 @@ impl StatelessFiles {
     pub(crate) fn sweep(&self, now_ns: u64) {
         let idle = |entry: &mut Entry| now_ns.saturating_sub(entry.used_ns) > STATELESS_IDLE_NS;
         for shard in &self.shards {
-            let mut shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut shard = shard.lock();
             let gone: Vec<Entry> = shard.extract_if(.., idle).collect();
             drop(shard);
             drop(gone);
@@ -156,14 +157,13 @@ impl StatelessFiles {
     /// Evicts all entries.
     pub(crate) fn clear(&self) {
         for shard in &self.shards {
-            let gone = std::mem::take(&mut *shard.lock().unwrap_or_else(PoisonError::into_inner));
+            let gone = std::mem::take(&mut *shard.lock());
             drop(gone);
         }
     }
 
     pub(crate) fn len(&self) -> usize {
-        let len =
-            |shard: &Mutex<Vec<Entry>>| shard.lock().unwrap_or_else(PoisonError::into_inner).len();
+        let len = |shard: &Mutex<Vec<Entry>>| shard.lock().len();
         self.shards.iter().map(len).sum()
     }
 }

@@ -9,7 +9,7 @@
 //! * State is entered for a client only while its record is current, so no state is entered after
 //!   the release of its client.
 
-use crate::admit::Absent;
+use crate::admit::ExpiredClients;
 use crate::append::Writers;
 use crate::client::{Client, ClientKey, ClientKind};
 use crate::delegation::DelegationState;
@@ -19,7 +19,7 @@ use crate::guards::Guards;
 use crate::handle::Handle;
 use crate::hosts::Shared;
 use crate::index::{Held, Index};
-use crate::layout::{Fencing, LayoutState, Lent, Returned};
+use crate::layout::{DirectWriters, Fencing, LayoutState, Returned};
 use crate::lock::{LockBook, LockHolder, LockLog, LockState, Waiter};
 use crate::open::OpenState;
 use crate::state::{StateId, StateRef};
@@ -49,7 +49,7 @@ pub(crate) struct FileState {
     /// Grants of layouts that are under way.
     pub(crate) granting: u32,
     /// Clients that may have sent writes to data servers.
-    pub(crate) lent: Option<Box<Lent>>,
+    pub(crate) direct_writers: Option<Box<DirectWriters>>,
 }
 
 impl FileState {
@@ -101,7 +101,7 @@ pub(crate) enum Blocked {
     /// Data servers may still honour a layout of this file that has ended.
     Fence(Handle),
     /// The size of this file is not known, until data servers are asked.
-    Settle(Handle),
+    RecoverSize(Handle),
     /// Changes of this file under a lock that was lost are to be undone first.
     Undo(Handle),
 }
@@ -198,7 +198,7 @@ pub(crate) struct StateTable {
     pub(crate) left_files: FxHashSet<Handle>,
     /// The most opens, and the most delegations.
     pub(crate) files_max: usize,
-    pub(crate) absent: Absent,
+    pub(crate) expired: ExpiredClients,
 }
 
 /// Counts of the state in the table.
@@ -232,7 +232,7 @@ impl StateTable {
             lock_log: Arc::default(),
             left_files: FxHashSet::default(),
             files_max: config.files_max,
-            absent: Absent::default(),
+            expired: ExpiredClients::default(),
         }
     }
 

@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_much_waiting_is_passed_by_others() {
+    fn an_owner_with_a_long_queue_is_overtaken() {
         let mut turns = Turns::default();
         (0..4).for_each(|item| turns.push(owner(1, 1), item));
         turns.push(owner(1, 2), 10);
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_passed_over_keeps_what_it_has() {
+    fn an_overtaken_owner_keeps_its_queue() {
         let mut turns = Turns::default();
         for (user, number) in [(1, 1), (1, 2), (2, 1)] {
             turns.push(owner(user, number), number as u32);

@@ -8,7 +8,7 @@ use dafs_engine::{
     AuthConfig, Authenticator, Engine, EngineCounts, Inbox, Registry, SessionLimits, Shared, Ticker,
 };
 use dafs_journal::{Disk, Spawn};
-use dafs_service::durable::Journal;
+use dafs_service::durable::JournalConfig;
 use dafs_service::{
     ClientRecords, Export, ExportOptions, FenceRecords, Namespace, Pool, Service, ServiceConfig,
     ServiceCounts, WriteVerifier,
@@ -67,7 +67,7 @@ impl Server {
         if let Some((disk, boot)) = setup.journal {
             let jobs = pool.clone();
             let spawn: Spawn = Arc::new(move |job| jobs.submit(job));
-            let journal = Journal { disk, boot, segment_bytes: SEGMENT_BYTES, spawn };
+            let journal = JournalConfig { disk, boot, segment_bytes: SEGMENT_BYTES, spawn };
             service.durable.start_journal(journal, now.0).map_err(|error| error.to_string())?;
         }
         if let Some(directory) = &setup.undo {

@@ -25,9 +25,9 @@ pub trait DataFiles: Send + Sync {
     /// server.
     fn open(&self, id: &FileId) -> Result<Arc<dyn DataFile>>;
 
-    /// Returns the metadata server's MAC of some bytes ([`Layouts::word`](crate::Layouts::word));
+    /// Returns the metadata server's MAC of some bytes ([`Layouts::mac`](crate::Layouts::mac));
     /// `None` where MACs are not verified.
-    fn word(&self, _bytes: &[u8]) -> Option<[u8; 16]> {
+    fn mac(&self, _bytes: &[u8]) -> Option<[u8; 16]> {
         None
     }
 

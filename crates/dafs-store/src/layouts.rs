@@ -6,7 +6,8 @@
 //!   [`Layouts::take_moved`] reports the file. Until clients have returned their layouts, requests
 //!   by the old placement still succeed, if slowly.
 //! * Data that a client wrote at the data servers belongs to the file only when
-//!   [`commit`](Layouts::commit) or [`settle`](Layouts::settle) has extended the size over it.
+//!   [`commit`](Layouts::commit) or [`recover_size`](Layouts::recover_size) has extended the
+//!   size over it.
 //!   Neither ever makes a file shorter.
 
 use crate::Result;
@@ -206,7 +207,7 @@ pub trait Layouts: Send + Sync {
 
     /// Returns the MAC by which data servers verify that bytes come from this store. `None` where
     /// data servers do not verify MACs, as those that do not serve DAFS.
-    fn word(&self, _bytes: &[u8]) -> Option<[u8; 16]> {
+    fn mac(&self, _bytes: &[u8]) -> Option<[u8; 16]> {
         None
     }
 
@@ -224,7 +225,7 @@ pub trait Layouts: Send + Sync {
 
     /// Recovers the size after a layout for writing has gone without a commit, as when a client has
     /// died. The file then extends to the end of its data at the data servers.
-    fn settle(&self, file: &FileId) -> Result<()>;
+    fn recover_size(&self, file: &FileId) -> Result<()>;
 
     /// True if the store always knows the size of each file, whatever clients write at data
     /// servers. Constant for a store.
@@ -234,8 +235,8 @@ pub trait Layouts: Send + Sync {
 
     /// Refreshes the size for a client that holds a layout for writing and is about to release a
     /// lock. The file then extends to the end of its data at the data servers.
-    fn reach(&self, file: &FileId) -> Result<()> {
-        self.settle(file)
+    fn refresh_size(&self, file: &FileId) -> Result<()> {
+        self.recover_size(file)
     }
 
     /// Makes all data servers drop their cached authorisations for the file. After it has returned,
@@ -247,7 +248,7 @@ pub trait Layouts: Send + Sync {
 
     /// Returns the lifetime of cached authorisations at data servers; zero if they ask each time.
     /// Constant for a store, and returned without waiting.
-    fn belief(&self) -> Duration {
+    fn grant_ttl(&self) -> Duration {
         Duration::ZERO
     }
 
@@ -270,8 +271,9 @@ pub trait Layouts: Send + Sync {
     /// Passes the files to `sink` for which the store needs to know that no client writes at the
     /// data servers, and true if layouts for writing are to be recalled. `sink` returns true if
     /// there is no such layout. It must count layouts under way whose placement was asked for
-    /// before this call, and layouts of lost clients that still wait to be [settled](Self::settle).
-    fn take_lent(&self, _sink: &mut dyn FnMut(FileId, bool) -> bool) {}
+    /// before this call, and layouts of lost clients whose [sizes](Self::recover_size) are not
+    /// recovered yet.
+    fn take_write_recalls(&self, _sink: &mut dyn FnMut(FileId, bool) -> bool) {}
 
     /// Handles the report of a client that could not write at a device of its layout. When the call
     /// has returned, the file does not need the device any more, if possible. A device that is only

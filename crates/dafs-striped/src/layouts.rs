@@ -6,7 +6,7 @@ use super::slots::Slot;
 use super::state::Place;
 use super::{KnownDevice, Shared, StripedStore, server, shown};
 use crate::limits::DEVICES_MAX;
-use dafs_store::node::{ComponentHandle, word};
+use dafs_store::node::{ComponentHandle, mac};
 use dafs_store::{
     CopyState, Device, DeviceKey, DeviceTrouble, FileId, Layouts, Packing, Placement, Result,
     SetAttr, SetTime, Spread, Store, StoreError, Stripes,
@@ -171,8 +171,8 @@ impl Layouts for StripedStore {
         dafs.iter().all(|addresses| !addresses.is_empty()).then(|| dafs.clone())
     }
 
-    fn word(&self, bytes: &[u8]) -> Option<[u8; 16]> {
-        Some(word(&self.shared.options.component_secret, bytes))
+    fn mac(&self, bytes: &[u8]) -> Option<[u8; 16]> {
+        Some(mac(&self.shared.options.component_secret, bytes))
     }
 
     fn devices(&self) -> Vec<DeviceKey> {
@@ -206,7 +206,7 @@ impl Layouts for StripedStore {
         Ok(shown(attr).size)
     }
 
-    fn settle(&self, file: &FileId) -> Result<()> {
+    fn recover_size(&self, file: &FileId) -> Result<()> {
         let state = self.shared.state(file);
         let place = state.enter()?;
         match &*place {
@@ -219,7 +219,7 @@ impl Layouts for StripedStore {
         }
     }
 
-    fn reach(&self, file: &FileId) -> Result<()> {
+    fn refresh_size(&self, file: &FileId) -> Result<()> {
         let state = self.shared.state(file);
         let place = state.enter()?;
         match &*place {
@@ -245,9 +245,9 @@ impl Layouts for StripedStore {
         told
     }
 
-    fn belief(&self) -> Duration {
+    fn grant_ttl(&self) -> Duration {
         let slots = self.shared.slots.all();
-        slots.iter().map(|slot| slot.node.belief()).max().unwrap_or_default()
+        slots.iter().map(|slot| slot.node.grant_ttl()).max().unwrap_or_default()
     }
 
     fn settled(&self) -> Result<()> {
@@ -260,7 +260,7 @@ impl Layouts for StripedStore {
         moved.into_iter().for_each(sink);
     }
 
-    fn take_lent(&self, sink: &mut dyn FnMut(FileId, bool) -> bool) {
+    fn take_write_recalls(&self, sink: &mut dyn FnMut(FileId, bool) -> bool) {
         self.ask_of_lent(sink);
     }
 

@@ -80,10 +80,14 @@ fn files_are_spread_also_while_a_node_was_not_there_yet_since_the_start() {
     set_away(true);
     let store = open_on(dir.path(), &nodes);
     assert_eq!(store.capabilities().layouts, Some(LayoutForm::Stripes));
-    assert_eq!(layouts(&store).reach(&id), Err(StoreError::Busy), "not as if nobody had written");
+    assert_eq!(
+        layouts(&store).refresh_size(&id),
+        Err(StoreError::Busy),
+        "not as if nobody had written"
+    );
     assert_eq!(layouts(&store).placement(&id, false), Ok(None));
     set_away(false);
-    layouts(&store).reach(&id).unwrap();
+    layouts(&store).refresh_size(&id).unwrap();
     let (_, file) = reopen(&store, "f");
     assert_eq!(read(&*file, at, 99).unwrap(), b"written");
     assert!(layouts(&store).placement(&id, true).unwrap().is_some());
@@ -98,9 +102,9 @@ fn a_commit_waits_for_no_node() {
     nodes.iter().for_each(|node| node.set_down(true));
     let layouts = layouts(&store);
     assert_eq!(layouts.commit(&id, Some(5007)), Ok(5007));
-    assert_eq!(layouts.settle(&id), Err(StoreError::Busy));
+    assert_eq!(layouts.recover_size(&id), Err(StoreError::Busy));
     store.remove(&me(), &Store::root(&store), b"f").unwrap();
-    assert_eq!(layouts.settle(&id), Err(StoreError::Stale), "of a file that is gone");
+    assert_eq!(layouts.recover_size(&id), Err(StoreError::Stale), "of a file that is gone");
 }
 
 #[derive(Debug, Clone)]

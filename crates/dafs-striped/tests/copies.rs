@@ -222,7 +222,7 @@ fn this_server_does_not_write_beside_clients() {
     assert_eq!(world.layouts().placement(&id, false).unwrap(), Some(placement));
     assert_eq!(write(&*file, 0, b"new"), Err(StoreError::Busy));
     let mut asked = Vec::new();
-    world.layouts().take_lent(&mut |file, recall| {
+    world.layouts().take_write_recalls(&mut |file, recall| {
         asked.push((file, recall));
         false
     });
@@ -244,7 +244,7 @@ fn how_far_clients_have_written_is_told_without_ending_their_layouts() {
     for (node, _) in world.copies(&id) {
         put(&node, &component, 0, b"written beside");
     }
-    world.layouts().reach(&id).unwrap();
+    world.layouts().refresh_size(&id).unwrap();
     assert_eq!(world.store().getattr(&id).unwrap().size, 14);
     assert_eq!(world.fresh(&id), [true, true]);
     let mut moved = Vec::new();
@@ -262,7 +262,7 @@ fn who_is_told_where_to_write_while_it_is_asked_whether_anybody_does_counts() {
     // The store asks about idle files without a recall.
     world.mend();
     let mut asked = 0;
-    world.layouts().take_lent(&mut |file, recall| {
+    world.layouts().take_write_recalls(&mut |file, recall| {
         asked += 1;
         assert_eq!((file, recall), (id, false));
         world.layouts().placement(&id, true).unwrap().unwrap();
@@ -325,7 +325,7 @@ fn a_client_that_went_between_two_copies_leaves_one_content() {
     let copies = world.copies(&id);
     let component = world.component(&id);
     put(&copies[0].0, &component, 1, b"ew and long");
-    world.layouts().settle(&id).unwrap();
+    world.layouts().recover_size(&id).unwrap();
     world.mend();
     world.return_all();
     assert_eq!(world.layouts().placement(&id, true).unwrap(), None, "not before they are alike");
@@ -579,7 +579,7 @@ fn this_server_does_not_cut_beside_clients() {
     assert_eq!(file.set_size(3), Err(StoreError::Busy));
     assert_eq!(read(&*file, 0, 99).unwrap(), b"content");
     let mut asked = Vec::new();
-    world.layouts().take_lent(&mut |file, recall| {
+    world.layouts().take_write_recalls(&mut |file, recall| {
         asked.push((file, recall));
         true
     });

@@ -147,7 +147,7 @@ fn clients_that_write_by_themselves_stop_before_a_copy_leaves() {
     assert_eq!(devices(&before).len(), 3, "it has all copies for now");
     assert_eq!(world.store().leave_nodes(&id), Ok(Leaving::Waits));
     let mut asked = Vec::new();
-    world.layouts().take_lent(&mut |file, recall| {
+    world.layouts().take_write_recalls(&mut |file, recall| {
         asked.push((file, recall));
         false
     });

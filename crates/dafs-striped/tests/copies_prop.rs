@@ -128,7 +128,7 @@ impl Service {
             while !over.load(Ordering::SeqCst) {
                 if let Some(store) = own.lock().unwrap().upgrade() {
                     let none = || !busy.load(Ordering::SeqCst);
-                    store.layouts().unwrap().take_lent(&mut |_, _| none());
+                    store.layouts().unwrap().take_write_recalls(&mut |_, _| none());
                 }
                 std::thread::sleep(Duration::from_micros(300));
             }
@@ -321,7 +321,7 @@ impl World {
         } else {
             // Retries until it succeeds, as the service does.
             for _ in 0..10 {
-                if self.layouts().settle(&self.id).is_ok() {
+                if self.layouts().recover_size(&self.id).is_ok() {
                     break;
                 }
                 self.nodes.iter().for_each(|node| node.set_away(false));

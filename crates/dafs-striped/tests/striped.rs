@@ -171,10 +171,10 @@ fn what_a_client_left_behind_is_adopted() {
     drop(store);
     let store = open(dir.path());
     assert_eq!(store.getattr(&id).unwrap().size, 0);
-    layouts(&store).settle(&id).unwrap();
+    layouts(&store).recover_size(&id).unwrap();
     assert_eq!(store.getattr(&id).unwrap().size, 9004);
     write(&*reopen(&store, "f").1, 20_000, b"more").unwrap();
-    layouts(&store).settle(&id).unwrap();
+    layouts(&store).recover_size(&id).unwrap();
     assert_eq!(store.getattr(&id).unwrap().size, 20_004);
     let text = read(&*reopen(&store, "f").1, 8998, 8).unwrap();
     assert_eq!(text, b"\0\0left\0\0");

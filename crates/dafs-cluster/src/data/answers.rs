@@ -73,7 +73,7 @@ impl DataAnswers {
     fn forget(&self, component: &ComponentId) -> Result<Answer<'static>> {
         let shared = self.shared.upgrade().ok_or(StoreError::Busy)?;
         // First, so that a use that begins now asks again.
-        shared.beliefs.lock().forget(component);
+        shared.grants.lock().forget(component);
         self.node.forget(component).map(|()| Answer::Done)
     }
 }

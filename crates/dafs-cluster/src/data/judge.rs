@@ -2,7 +2,7 @@
 //! and bytes on other nodes.
 
 use super::{DataNode, Shared};
-use crate::belief::Made;
+use crate::grants::Made;
 use crate::limits::{ASK_TIME, ASKS_MAX, CALL_TIME};
 use crate::refusal::{to_service, to_store};
 use crate::remote::{gather, scatter};
@@ -73,12 +73,12 @@ impl Judge {
         // The sequence number is compared, and not a part of the key.
         StateUse { seqid: 0, ..wanted.clone() }.encode(&mut Encoder::new(&mut key));
         let seqid = state.seqid;
-        let believed = self.shared.beliefs.lock().allow(component, (&key, seqid), time::now());
+        let believed = self.shared.grants.lock().allow(component, (&key, seqid), time::now());
         if let Some(made) = believed {
             return Ok(age(made));
         }
         for _ in 0..ASKS_MAX {
-            let question = self.shared.beliefs.lock().ask(*component, time::now());
+            let question = self.shared.grants.lock().ask(*component, time::now());
             let answer =
                 self.ask(Call::CheckState(wanted.clone()), ASK_TIME, |answer| match answer {
                     Answer::Done => Ok(None),
@@ -91,7 +91,7 @@ impl Judge {
             let made = answer.map(|age| age.map(|age| time::now().saturating_sub(age)));
             let known = (key.as_slice().into(), seqid);
             let current =
-                self.shared.beliefs.lock().answered(question, known, made.ok(), time::now());
+                self.shared.grants.lock().answered(question, known, made.ok(), time::now());
             // A refusal may be out of date as well, but does no harm.
             if current || made.is_err() {
                 return made.map(age);

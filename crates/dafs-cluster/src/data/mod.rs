@@ -16,8 +16,8 @@ mod judge;
 
 pub use judge::Judge;
 
-use crate::belief::Beliefs;
 use crate::gate::Gate;
+use crate::grants::Grants;
 use crate::hello::{HelloError, Keys, Responder, Wanted};
 use crate::limits::{DRAIN_TIME, ELSEWHERE_MAX, HELLO_TIME, HELLOS, TURN_TIME};
 use crate::link::{Link, read_record_until};
@@ -131,7 +131,7 @@ struct Shared {
     /// Set until the front end is open.
     announce: Mutex<Option<Announce>>,
     serving: OnceLock<Serving>,
-    beliefs: Mutex<Beliefs>,
+    grants: Mutex<Grants>,
     /// Limits the requests that wait for bytes on other nodes.
     elsewhere: Gate,
     /// Held while a metadata server joins, so that one joins at a time.
@@ -173,7 +173,7 @@ impl DataNode {
             lost: lost.into(),
             announce: Mutex::new(Some(opened)),
             serving: OnceLock::new(),
-            beliefs: Mutex::default(),
+            grants: Mutex::default(),
             // The cause of a missing turn does not matter to clients.
             elsewhere: Gate::new(ELSEWHERE_MAX, TURN_TIME, Duration::ZERO),
             joining: Mutex::default(),
@@ -326,7 +326,7 @@ impl Shared {
             return refused(&mut sealer, Refusal::Busy);
         }
         *self.link.lock() = None;
-        self.beliefs.lock().forget_all();
+        self.grants.lock().forget_all();
         // Uses that the earlier metadata server has authorised end before any work for the next
         // one.
         if answering.await_uses(DRAIN_TIME).is_err() {

@@ -25,7 +25,7 @@ pub(super) struct Allowed {
     /// The open that allows it.
     pub(super) open: Option<Arc<OpenState>>,
     /// The late writes that it must be ordered after, if there may be any.
-    pub(super) overtakes: Option<Overtakes>,
+    pub(super) late_writes: Option<LateWrites>,
 }
 
 /// The target and authorisation of a write, for a thread of the pool.
@@ -39,14 +39,14 @@ pub(super) struct AllowedElsewhere {
 
 /// A client that may have late writes: sent to data servers, and abandoned.
 #[derive(Clone)]
-pub(super) struct Overtakes {
+pub(super) struct LateWrites {
     service: Arc<Service>,
     client: Arc<Client>,
     /// The arrival of its request for this write.
     asked_ns: u64,
 }
 
-impl Overtakes {
+impl LateWrites {
     /// Orders earlier writes before the next write of these bytes of a file. Called before that
     /// write.
     ///
@@ -65,9 +65,9 @@ impl Overtakes {
 
 impl Allowed {
     /// True if these bytes may be written without waiting for data servers.
-    pub(super) fn overtakes_now(&self, span: (u64, u64)) -> bool {
-        let now = |overtakes: &Overtakes| overtakes.before(&self.handle, span, Wait::Never);
-        self.overtakes.as_ref().is_none_or(|overtakes| now(overtakes).is_ok())
+    pub(super) fn may_write_now(&self, span: (u64, u64)) -> bool {
+        let now = |late_writes: &LateWrites| late_writes.before(&self.handle, span, Wait::Never);
+        self.late_writes.as_ref().is_none_or(|late_writes| now(late_writes).is_ok())
     }
 }
 
@@ -81,18 +81,18 @@ impl Context<'_> {
         span: (u64, u64),
     ) -> Result<(Arc<dyn OpenFile>, Allowed), Status> {
         let (file, open) = self.io_file(call, fh, id, WRITE, span)?;
-        let (handle, overtakes) = (convert::handle(fh), self.overtakes(call));
-        Ok((file, Allowed { handle, open, overtakes }))
+        let (handle, late_writes) = (convert::handle(fh), self.late_writes(call));
+        Ok((file, Allowed { handle, open, late_writes }))
     }
 
     /// Returns the late writes that the writes of this request must be ordered after. A client that
     /// never had a layout has none.
-    pub(super) fn overtakes(&self, call: &Call) -> Option<Overtakes> {
+    pub(super) fn late_writes(&self, call: &Call) -> Option<LateWrites> {
         let session = self.connection.session.as_ref()?;
         let client = &session.proven.as_ref()?.client;
         client.may_have_late_writes().then(|| {
             let (service, client) = (self.shared.service.clone(), client.clone());
-            Overtakes { service, client, asked_ns: call.began.0 }
+            LateWrites { service, client, asked_ns: call.began.0 }
         })
     }
 
@@ -126,9 +126,9 @@ impl AllowedElsewhere {
     }
 
     fn overtake(&self, span: (u64, u64)) -> Result<(), Unwritten> {
-        let Allowed { handle, overtakes, .. } = &self.allowed;
-        let Some(overtakes) = overtakes else { return Ok(()) };
-        overtakes.before(handle, span, Wait::Allowed).map_err(refused)
+        let Allowed { handle, late_writes, .. } = &self.allowed;
+        let Some(late_writes) = late_writes else { return Ok(()) };
+        late_writes.before(handle, span, Wait::Allowed).map_err(refused)
     }
 
     fn check_rights(&self, span: (u64, u64)) -> Result<(), Unwritten> {

@@ -4,7 +4,7 @@
 //! connection, so it needs no completion in between (DAFS 2.7).
 
 use super::connection::Phase;
-use super::convert::{self, OwnerText, READABLE, SUPPORTED, Wish};
+use super::convert::{self, AttrChange, OwnerText, READABLE, SUPPORTED};
 use super::durable::journal_status;
 use super::request::{Call, Context, Done};
 use super::work::{JobResult, Pending, PendingId, Work};
@@ -154,7 +154,13 @@ impl Context<'_> {
     pub(super) fn setattr_inline(&mut self, call: &Call, args: &SetAttrInline<'_>) -> Done {
         let (handle, id) = (convert::handle(&args.fh), convert::state_id(args.state_id));
         let valid = args.attributes.valid();
-        self.set_wish(call, (handle, id), valid, Wish::of(&args.attributes), Reply::SetAttrInline)
+        self.set_wish(
+            call,
+            (handle, id),
+            valid,
+            AttrChange::of(&args.attributes),
+            Reply::SetAttrInline,
+        )
     }
 
     fn set_wish(
@@ -162,7 +168,7 @@ impl Context<'_> {
         call: &Call,
         (handle, id): (Handle, StateId),
         valid: AttrMask,
-        wish: Result<Wish, Status>,
+        wish: Result<AttrChange, Status>,
         reply: fn(SetAttrReply) -> Reply<'static>,
     ) -> Done {
         let wish = match wish {
@@ -272,7 +278,7 @@ impl Context<'_> {
         let attributes = Attributes::decode_direct(bytes, self.connection.order);
         let attributes = attributes.map_err(|_| Status::Inval)?;
         // The execution of the change reports invalid attributes.
-        let Ok(wish) = Wish::of(&attributes) else { return Ok(false) };
+        let Ok(wish) = AttrChange::of(&attributes) else { return Ok(false) };
         self.announce_fetched(id, call, &wish.change(&convert::handle(&args.fh)))
     }
 
@@ -313,7 +319,7 @@ impl Context<'_> {
         attributes: &Attributes<'_>,
     ) -> Done {
         let at = (convert::handle(&args.fh), convert::state_id(args.state_id));
-        let (valid, wish) = (attributes.valid(), Wish::of(attributes));
+        let (valid, wish) = (attributes.valid(), AttrChange::of(attributes));
         self.set_wish(call, at, valid, wish, Reply::SetAttrDirect)
     }
 

@@ -13,7 +13,7 @@ use crate::limits::SessionLimits;
 use dafs_dat::connections::{Admitted, Closed};
 use dafs_dat::slots::Receives;
 use dafs_dat::{EndpointId, Instant, PeerInfo};
-use dafs_service::durable::Op;
+use dafs_service::durable::LoggedChange;
 use dafs_service::{Client, ClientKey, OpenState, Owner, SessionReplies, StateId, Ticket};
 use dafs_wire::dafs::{ByteOrder, RequestHeader, SessionId, SessionOptions};
 use rustc_hash::FxHashMap;
@@ -67,7 +67,7 @@ pub(super) struct Connection {
     pub(super) streams: Streams,
     pub(super) chains: Chains,
     /// Logged changes of requests in progress, by stream.
-    pub(super) ops: FxHashMap<u16, Op>,
+    pub(super) ops: FxHashMap<u16, LoggedChange>,
     pub(super) session: Option<Session>,
     /// The transport has ended it. It waits for the last of its jobs.
     pub(super) ended: bool,

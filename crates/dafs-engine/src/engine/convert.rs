@@ -240,14 +240,14 @@ pub(super) fn attributes<'a>(
 }
 
 /// The change of a SETATTR.
-pub(super) enum Wish {
+pub(super) enum AttrChange {
     /// Other attributes.
     Attributes(SetAttr),
     /// An extended attribute, with the condition on its existence. Without a value it is removed.
     Xattr { name: Vec<u8>, value: Option<Vec<u8>>, how: SetXattr },
 }
 
-impl Wish {
+impl AttrChange {
     /// # Errors
     /// `NotSupp` for an attribute that cannot be set, `Inval` for invalid values.
     pub(super) fn of(attributes: &Attributes<'_>) -> Result<Self, Status> {
@@ -381,9 +381,12 @@ mod tests {
             ..Attributes::default()
         };
         let whole = xattr(name, value, Some(XattrHow::Create));
-        assert!(matches!(Wish::of(&whole), Ok(Wish::Xattr { how: SetXattr::Create, .. })));
+        assert!(matches!(
+            AttrChange::of(&whole),
+            Ok(AttrChange::Xattr { how: SetXattr::Create, .. })
+        ));
         let gone = xattr(name, None, Some(XattrHow::Remove));
-        assert!(matches!(Wish::of(&gone), Ok(Wish::Xattr { value: None, .. })));
+        assert!(matches!(AttrChange::of(&gone), Ok(AttrChange::Xattr { value: None, .. })));
         for wrong in [
             Attributes { mode: Some(0o600), ..whole },
             xattr(None, value, Some(XattrHow::Either)),
@@ -391,7 +394,7 @@ mod tests {
             xattr(name, None, Some(XattrHow::Either)),
             xattr(name, value, Some(XattrHow::Remove)),
         ] {
-            assert_eq!(Wish::of(&wrong).err(), Some(Status::Inval), "{wrong:?}");
+            assert_eq!(AttrChange::of(&wrong).err(), Some(Status::Inval), "{wrong:?}");
         }
         assert_eq!(set_attr(&whole), Err(Status::NotSupp), "no part of a new object");
     }

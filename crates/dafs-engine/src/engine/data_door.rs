@@ -39,7 +39,7 @@ impl Context<'_> {
         auth: &AuthRequest<'_>,
     ) -> Option<Admission> {
         let AuthRequest::Text { id: TICKET_ID, password } = *auth else { return None };
-        let ticket = Ticket::open(password, |said| role.files.word(said))?;
+        let ticket = Ticket::open(password, |said| role.files.mac(said))?;
         let identity = ticket.identity.clone();
         // No channel is bound to a session of a data server, which sends no calls. An earlier time
         // than that of the session does no harm.
@@ -83,7 +83,7 @@ impl Context<'_> {
         let file = role.files.open(&FileId(fh.file)).map_err(convert::store_status)?;
         // A data server has one export.
         let export = self.shared.service.namespace().exports().next().cloned();
-        let judged = Judged {
+        let authorised = AuthorisedFile {
             file,
             export,
             role: role.clone(),
@@ -94,7 +94,7 @@ impl Context<'_> {
             made,
             clock: self.shared.clock,
         };
-        Ok((Arc::new(judged), None))
+        Ok((Arc::new(authorised), None))
     }
 }
 
@@ -104,7 +104,7 @@ fn stability(asked: Stability) -> Stability {
 }
 
 /// A component that is read and written with the metadata server's authorisation.
-struct Judged {
+struct AuthorisedFile {
     file: Arc<dyn DataFile>,
     /// The export whose counters count the moved data.
     export: Option<Arc<Export>>,
@@ -118,7 +118,7 @@ struct Judged {
     clock: fn() -> Instant,
 }
 
-impl Judged {
+impl AuthorisedFile {
     fn check(&self) -> Result<()> {
         let Ticket { owner, identity } = &*self.ticket;
         let component = [&self.handle.fs.0[..], &self.handle.file.0[..]].concat();
@@ -165,7 +165,7 @@ fn first<'a>(
     view.slice(0, served).ok_or(StoreError::Io)
 }
 
-impl OpenFile for Judged {
+impl OpenFile for AuthorisedFile {
     fn as_any(&self) -> &dyn Any {
         self.file.as_any()
     }
@@ -221,4 +221,4 @@ impl OpenFile for Judged {
     }
 }
 
-impl PartOfFile for Judged {}
+impl PartOfFile for AuthorisedFile {}

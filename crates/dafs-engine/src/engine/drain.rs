@@ -18,16 +18,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// The service's drain requests to an engine, from any thread.
-pub(super) struct Asked {
+pub(super) struct DrainRequests {
     some: AtomicBool,
-    asked: Mutex<Vec<Draining>>,
+    requests: Mutex<Vec<Draining>>,
     /// Wakes the engine.
     inbox: Arc<Inbox<JobDone>>,
 }
 
-impl Asked {
+impl DrainRequests {
     pub(super) fn new(inbox: Arc<Inbox<JobDone>>) -> Arc<Self> {
-        Arc::new(Self { some: AtomicBool::new(false), asked: Mutex::default(), inbox })
+        Arc::new(Self { some: AtomicBool::new(false), requests: Mutex::default(), inbox })
     }
 
     /// True if the engine has a drain request.
@@ -39,18 +39,18 @@ impl Asked {
         if !self.is_some() {
             return Vec::new();
         }
-        let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut requests = self.requests.lock().unwrap_or_else(PoisonError::into_inner);
         self.some.store(false, Ordering::Release);
-        std::mem::take(&mut *asked)
+        std::mem::take(&mut *requests)
     }
 }
 
-impl Drain for Asked {
+impl Drain for DrainRequests {
     fn drain(&self, draining: Draining) {
-        let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
-        asked.push(draining);
+        let mut requests = self.requests.lock().unwrap_or_else(PoisonError::into_inner);
+        requests.push(draining);
         self.some.store(true, Ordering::Release);
-        drop(asked);
+        drop(requests);
         self.inbox.wake();
     }
 }
@@ -59,12 +59,12 @@ impl Drain for Asked {
 pub(super) struct UnderWay {
     /// Its drop notifies the waiter.
     _draining: Draining,
-    sessions: Vec<ShutOut>,
+    sessions: Vec<FencedSession>,
     since: Instant,
 }
 
 /// A fenced session.
-struct ShutOut {
+struct FencedSession {
     port: usize,
     endpoint: EndpointId,
     /// Requests that wait.
@@ -76,7 +76,7 @@ struct ShutOut {
 impl Engine {
     /// Takes new drain requests, and checks the earlier ones.
     pub(super) fn drain(&mut self, now: Instant) {
-        for draining in self.asked.take() {
+        for draining in self.drain_requests.take() {
             let begun = self.begin_drain(draining, now);
             self.drains.push(begun);
         }
@@ -116,7 +116,7 @@ impl Engine {
                 }
                 let (endpoint, sent) = (connection.endpoint, connection.sent_total);
                 let requests = self.pending.of(port as u32, endpoint);
-                sessions.push(ShutOut { port, endpoint, requests, sent });
+                sessions.push(FencedSession { port, endpoint, requests, sent });
             }
         }
         for session in &mut sessions {
@@ -135,7 +135,7 @@ impl Engine {
 
     /// Ends sessions that do not finish in time.
     fn end_late(&mut self, under_way: &UnderWay) {
-        for &ShutOut { port, endpoint, .. } in &under_way.sessions {
+        for &FencedSession { port, endpoint, .. } in &under_way.sessions {
             let super::Port { link, connections, .. } = &mut self.ports[port];
             if let Some(connection) = connections.get_mut(&endpoint)
                 && connection.phase != super::Phase::Closing

@@ -11,7 +11,7 @@
 //!   its end without execution.
 
 use super::connection;
-use super::convert::{self, Wish};
+use super::convert::{self, AttrChange};
 use super::memory::ReplySlot;
 use super::name_ops::new_object;
 use super::open_ops::open_how;
@@ -20,7 +20,9 @@ use super::reply::is_ok;
 use super::request::{Call, Context, Keep};
 use super::work::{Arrival, JobDone, JobResult, Pending, PendingId, Work};
 use dafs_dat::PeerInfo;
-use dafs_service::durable::{Change, Effect, Intended, Notify, Op, Session, Settled, digest};
+use dafs_service::durable::{
+    Change, Effect, Intended, LoggedChange, Notify, Session, Settled, digest,
+};
 use dafs_service::{Handle, Identity, OpenHow, RequestKey};
 use dafs_store::{AppendWitness, Kind, NewObject};
 use dafs_wire::dafs::{
@@ -85,7 +87,7 @@ impl Context<'_> {
                 self.intend(call, &Change::Link { source: &source, dir: &dir, name: args.name })
             }
             Request::SetAttrInline(args) => {
-                let Ok(wish) = Wish::of(&args.attributes) else { return Ok(false) };
+                let Ok(wish) = AttrChange::of(&args.attributes) else { return Ok(false) };
                 self.intend(call, &wish.change(&convert::handle(&args.fh)))
             }
             Request::WriteInline(args) if kept && args.stable != Stability::Unstable => {
@@ -167,7 +169,7 @@ impl Context<'_> {
         })
     }
 
-    fn keep_op(&mut self, key: &RequestKey, op: Op) {
+    fn keep_op(&mut self, key: &RequestKey, op: LoggedChange) {
         if !op.is_guard() {
             self.connection.streams.keep_durable(key.stream, key.sequence);
         }

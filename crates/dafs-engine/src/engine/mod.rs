@@ -65,7 +65,7 @@ use dafs_dat::{
 };
 use dafs_mem::Shrinking as _;
 use dafs_service::{DataRole, Drain, Pool, Service, WriteVerifier};
-use drain::{Asked, UnderWay};
+use drain::{DrainRequests, UnderWay};
 use memory::{Replies, ReplySlot};
 use request::Context;
 use rustc_hash::FxHashMap;
@@ -120,7 +120,7 @@ pub struct Engine {
     events: Vec<Event>,
     done: Vec<JobDone>,
     /// Drain requests of fences.
-    asked: Arc<Asked>,
+    drain_requests: Arc<DrainRequests>,
     drains: Vec<UnderWay>,
     next_tick: Instant,
     turns: u32,
@@ -214,15 +214,15 @@ impl Engine {
             };
             Port { link, quiet_turns: 0, asleep: false, connections: FxHashMap::default() }
         };
-        let asked = Asked::new(inbox.clone());
-        let door: Arc<dyn Drain> = asked.clone();
-        shared.service.fences.add_drain(Arc::downgrade(&door));
+        let drain_requests = DrainRequests::new(inbox.clone());
+        let drain: Arc<dyn Drain> = drain_requests.clone();
+        shared.service.fences.add_drain(Arc::downgrade(&drain));
         let (service, registry) = (shared.service.clone(), shared.registry.clone());
         Self {
             shared,
             inbox,
             front: Arc::new(BackFront { service, registry }),
-            asked,
+            drain_requests,
             drains: Vec::new(),
             ports: adapters.into_iter().map(port).collect(),
             pending: PendingTable::default(),
@@ -319,7 +319,7 @@ impl Engine {
 
     /// Returns the time at which `turn` must be called even without an event.
     pub fn next_timeout(&self) -> Instant {
-        if self.asked.is_some() {
+        if self.drain_requests.is_some() {
             return Instant(0);
         }
         let adapters = self.ports.iter().filter_map(|port| port.link.adapter.next_timeout());

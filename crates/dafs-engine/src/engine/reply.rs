@@ -9,7 +9,7 @@ use super::connection::{Channel, Phase, Session};
 use super::memory::ReplySlot;
 use super::request::{Call, Context, Keep};
 use crate::limits::{SMALL_REPLY_BYTES, WORK_POSTED_MAX};
-use dafs_service::Door;
+use dafs_service::FrontEnd;
 use dafs_wire::dafs::{
     ByteOrder, EncodeError, ErrorBody, Procedure, Reply, ResponseHeader, Status, encode_error,
     encode_response, seal,
@@ -41,7 +41,8 @@ impl Context<'_> {
         debug_assert!(!status.is_ok());
         if let Some(procedure) = call.procedure {
             let metrics = self.shared.service.metrics();
-            metrics.operation(Door::Dafs, procedure as u32).errors.fetch_add(1, Ordering::Relaxed);
+            let operation = metrics.operation(FrontEnd::Dafs, procedure as u32);
+            operation.errors.fetch_add(1, Ordering::Relaxed);
         }
         let order = self.connection.order;
         // An unknown procedure has no error body, so any procedure without one stands for it.
@@ -196,7 +197,7 @@ impl Context<'_> {
         let duration = (self.shared.clock)().since(call.began);
         let duration_ns = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
         let metrics = self.shared.service.metrics();
-        metrics.operation(Door::Dafs, procedure as u32).latency.record(duration_ns);
+        metrics.operation(FrontEnd::Dafs, procedure as u32).latency.record(duration_ns);
         if let Some(client) = self.connection.client() {
             client.usage().record(&dafs_service::Done { duration_ns, ..Default::default() });
         }

@@ -132,7 +132,7 @@ impl Context<'_> {
             Mail::Batch(submission) => self.batch_submitted(*submission),
             // Checked after the mail has been taken.
             Mail::Settled => {}
-            Mail::Hurry(id) => self.batch_hurry(id),
+            Mail::Start(id) => self.start_batch(id),
             Mail::Survey(answer) => self.survey(&answer),
             Mail::Leave(_) if self.connection.phase == Phase::Closing => {}
             Mail::Leave(reason) => self.drop_session(reason),

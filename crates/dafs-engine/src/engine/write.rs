@@ -199,7 +199,7 @@ impl Context<'_> {
         // borrow of the message beside it, so the two do not disturb each other.
         let view = unsafe { VolatileSlice::new(args.data.as_ptr().cast_mut(), wanted) };
         let verifier = self.write_verifier();
-        let now = match allowed.overtakes_now(span) {
+        let now = match allowed.may_write_now(span) {
             true => write_now(&*file, &[view], args.offset, wanted, stable),
             false => Ok(WriteNow::Blocked(0)),
         };
@@ -329,7 +329,7 @@ impl Context<'_> {
             }
         }
         let verifier = self.write_verifier();
-        let now = match allowed.overtakes_now((args.offset, wanted as u64)) {
+        let now = match allowed.may_write_now((args.offset, wanted as u64)) {
             true => write_now(&*file, &views(&windows, wanted), args.offset, wanted, stable),
             false => Ok(WriteNow::Blocked(0)),
         };
@@ -474,7 +474,7 @@ impl Context<'_> {
             let buffer = self.link.staging.buffer(piece.chunk).clone();
             let now = match buffer.slice(0, piece.len) {
                 _ if failed => Ok(WriteNow::Done(0)),
-                _ if !allowed.overtakes_now(span) => Ok(WriteNow::Blocked(0)),
+                _ if !allowed.may_write_now(span) => Ok(WriteNow::Blocked(0)),
                 Some(view) => write_now(&*file, &[view], offset, piece.len, stable),
                 None => Err(StoreError::Io),
             };

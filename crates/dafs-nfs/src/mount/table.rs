@@ -4,9 +4,9 @@
 //! * The list is bounded. The oldest entry of a host at its share makes room.
 
 use crate::limits::MOUNTS_MAX;
+use dafs_mem::Mutex;
 use dafs_service::{FairQueue, Host};
 use std::net::IpAddr;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// The list that DUMP returns.
 #[derive(Debug)]
@@ -23,13 +23,9 @@ impl Default for Mounts {
 }
 
 impl Mounts {
-    fn lock(&self) -> MutexGuard<'_, FairQueue<Entry>> {
-        self.list.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Adds a mount of a host, charged to the share of `share`.
     pub(super) fn add(&self, share: Host, host: IpAddr, path: &[u8]) {
-        let mut list = self.lock();
+        let mut list = self.list.lock();
         if list.iter().any(|(_, entry)| entry.0 == host && *entry.1 == *path) {
             return;
         }
@@ -38,17 +34,17 @@ impl Mounts {
 
     /// Removes a mount of a host.
     pub(super) fn remove(&self, host: IpAddr, path: &[u8]) {
-        self.lock().retain(|_, entry| entry.0 != host || *entry.1 != *path);
+        self.list.lock().retain(|_, entry| entry.0 != host || *entry.1 != *path);
     }
 
     /// Removes all mounts of a host.
     pub(super) fn remove_all(&self, host: IpAddr) {
-        self.lock().retain(|_, entry| entry.0 != host);
+        self.list.lock().retain(|_, entry| entry.0 != host);
     }
 
     /// Calls `see` for all mounts, oldest first.
     pub(super) fn each(&self, mut see: impl FnMut(IpAddr, &[u8])) {
-        self.lock().iter().for_each(|(_, (host, path))| see(*host, path));
+        self.list.lock().iter().for_each(|(_, (host, path))| see(*host, path));
     }
 }
 

@@ -16,6 +16,7 @@ use crate::limits::{
     DUPLICATE_AGE_NS_MAX, DUPLICATE_REPLY_BYTES_MAX, DUPLICATE_SAMPLE_BYTES, DUPLICATE_SHARDS,
     DUPLICATES_PER_SHARD_MAX,
 };
+use dafs_mem::Mutex;
 use dafs_mem::Shrinking as _;
 use dafs_service::{FairQueue, Host};
 use dafs_store::Cred;
@@ -23,7 +24,7 @@ use rustc_hash::FxHashMap;
 use siphasher::sip::SipHasher13;
 use std::hash::{Hash, Hasher};
 use std::net::IpAddr;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::MutexGuard;
 
 /// The identity of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -115,7 +116,7 @@ impl Duplicates {
 
     fn shard(&self, key: &RequestKey) -> MutexGuard<'_, Shard> {
         let index = key.digest as usize % self.shards.len();
-        self.shards[index].lock().unwrap_or_else(PoisonError::into_inner)
+        self.shards[index].lock()
     }
 
     /// Looks a request up, and records it as under way if it is new.
@@ -158,7 +159,7 @@ impl Duplicates {
     /// Drops expired replies, so that an idle server keeps none.
     pub(crate) fn tidy(&self, now_ns: u64) {
         for shard in &self.shards {
-            let mut shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut shard = shard.lock();
             while let Some((number, &oldest)) = shard.finished.oldest() {
                 let young = match shard.entries.get(&oldest) {
                     Some(Entry::Done { at_ns, .. }) => {
@@ -234,7 +235,7 @@ mod tests {
         let cache = Duplicates::new([1; 16]);
         let total = DUPLICATE_SHARDS * DUPLICATES_PER_SHARD_MAX;
         let count = |cache: &Duplicates| -> usize {
-            cache.shards.iter().map(|shard| shard.lock().unwrap().entries.len()).sum()
+            cache.shards.iter().map(|shard| shard.lock().entries.len()).sum()
         };
         let under_way = key(&cache, u32::MAX, b"");
         assert!(matches!(cache.begin(under_way, 0), Known::New));

@@ -35,8 +35,8 @@ use crate::shared::NfsShared;
 use crate::v4::journal::Gate;
 use crate::wire_handle;
 use dafs_rpc::{Mark, Reply};
-use dafs_service::durable::{Change, Intended, Op};
-use dafs_service::{Caller, Door, Handle, Service, ServiceError, Subject, Touch};
+use dafs_service::durable::{Change, Intended, LoggedChange};
+use dafs_service::{Caller, FrontEnd, Handle, Service, ServiceError, Subject, Touch};
 use dafs_store::{Attr, DirChange, StoreError, Wait};
 use dafs_wire::nfs3::{
     Attributes, FileHandle, Procedure, Status, WccData, encode_failure, encode_ok,
@@ -127,7 +127,7 @@ type Done = Result<Status, Stop>;
 #[derive(Default)]
 struct Held {
     /// Protects conflicting logged changes from its own change.
-    guard: Option<Op>,
+    guard: Option<LoggedChange>,
     /// The gate where it waits for them.
     gate: Option<Arc<Gate>>,
     /// The object of the first handle. The request is accounted to its export.
@@ -406,9 +406,9 @@ fn run(
     let status = dispatch(&mut cx, procedure, args)?;
     let Context { reply, mut stages, held, .. } = cx;
     let failed = status != Status::Ok;
-    stages.lap(shared, Door::Nfs3, procedure.number(), failed);
+    stages.lap(shared, FrontEnd::Nfs3, procedure.number(), failed);
     let about = About {
-        door: Door::Nfs3,
+        front_end: FrontEnd::Nfs3,
         operation: procedure.name(),
         client: None,
         handle: held.first.get(),

@@ -16,7 +16,7 @@ use dafs_wire::xdr::{Decode, Decoder, Encode, Encoder, XdrError};
 
 /// The slot of a call on a back channel.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Place {
+pub(super) struct CallbackSlot {
     pub(super) session: SessionId,
     pub(super) sequence: u32,
     pub(super) slot: u32,
@@ -39,15 +39,15 @@ pub(super) enum BackAnswer {
 const IO_MODE_ANY: u32 = 3;
 
 /// Encodes the arguments of a call.
-pub(super) fn encode(callback: &Callback, place: Place, minor_version: u32) -> Vec<u8> {
+pub(super) fn encode(callback: &Callback, slot: CallbackSlot, minor_version: u32) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(256);
     let mut e = Encoder::new(&mut bytes);
     CbCompoundArgs { tag: b"", minor_version, callback_ident: 0, op_count: 2 }.encode(&mut e);
     let sequence = CbSequenceArgs {
-        session_id: place.session,
-        sequence_id: place.sequence,
-        slot_id: place.slot,
-        highest_slot_id: place.highest,
+        session_id: slot.session,
+        sequence_id: slot.sequence,
+        slot_id: slot.slot,
+        highest_slot_id: slot.highest,
         cache_this: false,
         referring: Vec::new(),
     };

@@ -10,13 +10,14 @@
 //! * No function here waits, and none calls the service while the lock on this state is held.
 //!   Reports to the service are returned to the caller ([`CallbackReport`]).
 
-use super::back_message::{self, BackAnswer};
+use super::back_message::{self, BackAnswer, CallbackSlot};
 use super::ops::offload::OffloadOutcome;
 use super::session::{NfsClient, Session};
 use crate::connection::Connection;
 use crate::limits::{
     BACK_CONNECTIONS_MAX, BACK_RETRY_NS, BACK_SLOTS_MAX, BACK_TRIES_MAX, BACK_WAITING_MAX,
 };
+use dafs_mem::Mutex;
 use dafs_mem::Shrinking as _;
 use dafs_rpc::{CallbackError, CallbackRequest};
 use dafs_service::{Handle, StateRef};
@@ -26,7 +27,7 @@ use dafs_wire::nfs4::{ChannelAttributes, SessionId, Stateid, Status};
 use rustc_hash::FxHashMap;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 
 /// A callback to a client.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -149,14 +150,14 @@ pub(crate) struct Tokens {
 impl Tokens {
     fn make(&self, owner: &Weak<NfsClient>) -> u64 {
         let token = self.next.fetch_add(1, Ordering::Relaxed);
-        let mut owners = self.owners.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut owners = self.owners.lock();
         owners.insert(token, owner.clone());
         token
     }
 
     /// Redeems a token, and returns its client.
     pub(crate) fn take(&self, token: u64) -> Option<Arc<NfsClient>> {
-        let mut owners = self.owners.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut owners = self.owners.lock();
         owners.remove_and_shrink(&token)?.upgrade()
     }
 }
@@ -523,8 +524,8 @@ impl BackSession {
         let busy = |slot: &BackSlot| matches!(slot, BackSlot::Busy { .. });
         let highest = self.slots.iter().rposition(busy).unwrap_or(0).max(slot);
         let (slot_id, highest) = (slot as u32, highest as u32);
-        let place = back_message::Place { session: self.id, sequence, slot: slot_id, highest };
-        let args = back_message::encode(&pending.callback, place, self.parameters.minor);
+        let on = CallbackSlot { session: self.id, sequence, slot: slot_id, highest };
+        let args = back_message::encode(&pending.callback, on, self.parameters.minor);
         self.slots[slot] = BackSlot::Busy { sequence, pending, args, sent: None, moved: false };
         self.resend(owner, tokens, now_ns);
     }

@@ -26,14 +26,15 @@ use crate::limits::{DURABLE_OPERATIONS_MAX, DURABLE_REPLY_BYTES_MAX, DURABLE_RES
 use crate::principal::Principal;
 use crate::shared::NfsShared;
 use crate::wire_handle;
+use dafs_mem::Mutex;
 use dafs_rpc::{Mark, Reply};
-use dafs_service::durable::{self, Effect, Intended, Notify, Op, Settled};
+use dafs_service::durable::{self, Effect, Intended, LoggedChange, Notify, Settled};
 use dafs_service::{Client, Handle, Job, Owner, Place, RequestKey, Service};
 use dafs_wire::nfs4::{OpNum, SessionId, Status};
 use smallvec::SmallVec;
 use std::fmt;
 use std::ops::Range;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard};
 
 /// Distinguishes the sessions of this front end from others in the journal.
 pub(crate) const MECHANISM: &str = "nfs4";
@@ -207,7 +208,7 @@ impl Gate {
     }
 
     fn lock(&self) -> MutexGuard<'_, GateState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     pub(crate) fn notify(self: &Arc<Self>) -> Notify {
@@ -248,9 +249,9 @@ enum Phase {
     #[default]
     Idle,
     /// Its intent waits at the gate.
-    Announcing(Op),
+    Announcing(LoggedChange),
     /// It may be executed, or was.
-    Announced(Op),
+    Announced(LoggedChange),
     /// Its result waits at the gate.
     Settling,
 }
@@ -412,7 +413,7 @@ impl Progress {
     }
 
     /// Logs the result of a change that is not the last one.
-    fn settle_result(&mut self, op: Op, results: Results<'_>) -> OpResult {
+    fn settle_result(&mut self, op: LoggedChange, results: Results<'_>) -> OpResult {
         let Some(changed) = &self.changed else { return Ok(()) };
         let bytes = changed.bytes.clone();
         // Without number and status.
@@ -440,7 +441,12 @@ impl Progress {
         }
     }
 
-    fn hand_over(&mut self, op: Op, shared: &Arc<NfsShared>, logged: &LoggedResult) -> OpResult {
+    fn hand_over(
+        &mut self,
+        op: LoggedChange,
+        shared: &Arc<NfsShared>,
+        logged: &LoggedResult,
+    ) -> OpResult {
         let gate = Gate::new(shared);
         let logged = logged.encode();
         let bytes_max = DURABLE_REPLY_BYTES_MAX.max(DURABLE_RESULT_BYTES_MAX);

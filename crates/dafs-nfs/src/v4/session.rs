@@ -9,7 +9,7 @@
 //!   connection end ([`HeldSlot`]).
 
 use super::callback::{BackParameters, Callbacks, PathState};
-use super::persistent::{Host, Place, Places};
+use super::persistent::{Host, PersistentShare, PersistentShares};
 use super::slot::{Begin, SlotRequest, SlotTable};
 use crate::limits::{
     BACK_SILENCE_NS, CLIENTS_PRUNE_MIN, DURABLE_OPERATIONS_MAX, DURABLE_SLOTS_MAX,
@@ -18,6 +18,7 @@ use crate::limits::{
 use crate::principal::Principal;
 use crate::shared::NfsCounts;
 use dafs_mem::Shrinking as _;
+use dafs_mem::{Mutex, RwLock};
 use dafs_service::{Client, ClientKey, Shared, has_share, least_to_lose};
 use dafs_store::Wait;
 use dafs_wire::nfs4::{ChannelAttributes, SessionId, Status};
@@ -25,7 +26,7 @@ use rustc_hash::FxHashMap;
 use siphasher::sip128::{Hasher128, SipHasher24};
 use std::hash::Hasher;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, TryLockError};
+use std::sync::{Arc, MutexGuard};
 
 /// A client as this front end knows it, from its first EXCHANGE_ID on.
 #[derive(Debug)]
@@ -118,12 +119,8 @@ impl NfsClient {
     /// being made.
     pub(crate) fn create_slot(&self, wait: Wait) -> Option<MutexGuard<'_, CreateSlot>> {
         match wait {
-            Wait::Allowed => Some(self.create.lock().unwrap_or_else(PoisonError::into_inner)),
-            Wait::Never => match self.create.try_lock() {
-                Ok(slot) => Some(slot),
-                Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
-                Err(TryLockError::WouldBlock) => None,
-            },
+            Wait::Allowed => Some(self.create.lock()),
+            Wait::Never => self.create.try_lock(),
         }
     }
 
@@ -140,15 +137,11 @@ impl NfsClient {
 
     /// True if the client may have another session.
     pub(crate) fn has_room(&self) -> bool {
-        self.sessions().len() < SESSIONS_PER_CLIENT_MAX
-    }
-
-    fn sessions(&self) -> MutexGuard<'_, Vec<SessionId>> {
-        self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
+        self.sessions.lock().len() < SESSIONS_PER_CLIENT_MAX
     }
 
     pub(crate) fn callbacks(&self) -> MutexGuard<'_, Callbacks> {
-        self.callbacks.lock().unwrap_or_else(PoisonError::into_inner)
+        self.callbacks.lock()
     }
 
     /// Returns the last known state of the callback path.
@@ -197,7 +190,7 @@ pub(crate) struct Session {
     /// Its replies are durable.
     persistent: bool,
     /// Its place among persistent sessions, until it ends.
-    place: Mutex<Option<Place>>,
+    share: Mutex<Option<PersistentShare>>,
     gone: AtomicBool,
     back: BackWatch,
     /// Bytes of cached replies of all sessions.
@@ -237,7 +230,7 @@ impl Session {
             fore: ChannelAttributes::default(),
             slots: Mutex::new(SlotTable::fixed(1)),
             persistent: false,
-            place: Mutex::default(),
+            share: Mutex::default(),
             gone: AtomicBool::new(false),
             back: BackWatch::default(),
             cache_bytes: Arc::default(),
@@ -252,7 +245,7 @@ impl Session {
     /// Marks it as removed from all tables.
     fn end(&self) {
         self.gone.store(true, Ordering::Release);
-        self.place.lock().unwrap_or_else(PoisonError::into_inner).take();
+        self.share.lock().take();
     }
 
     /// True once the session has been destroyed or its client has been replaced.
@@ -261,14 +254,14 @@ impl Session {
     }
 
     pub(crate) fn slots(&self) -> MutexGuard<'_, SlotTable> {
-        self.slots.lock().unwrap_or_else(PoisonError::into_inner)
+        self.slots.lock()
     }
 
     /// Sets the connections that carry its callbacks now. The last one is used.
     pub(crate) fn set_back(&self, down: bool, bound: Vec<u64>) {
         self.back.down.store(down, Ordering::Relaxed);
         self.back.used.store(bound.last().copied().unwrap_or(u64::MAX), Ordering::Relaxed);
-        *self.back.bound.lock().unwrap_or_else(PoisonError::into_inner) = bound;
+        *self.back.bound.lock() = bound;
     }
 
     /// True if a back channel was requested and is missing now.
@@ -290,7 +283,7 @@ impl Session {
         }
         let heard_ns = self.back.heard_ns.load(Ordering::Relaxed);
         now_ns.saturating_sub(heard_ns) > BACK_SILENCE_NS
-            && !self.back.bound.lock().unwrap_or_else(PoisonError::into_inner).contains(&connection)
+            && !self.back.bound.lock().contains(&connection)
     }
 
     /// Takes a slot for a request, or finds the result of an earlier copy.
@@ -406,7 +399,8 @@ impl Clients {
     fn prune(&mut self) {
         if self.by_key.len() >= self.prune_at {
             // Records with sessions are removed together with these.
-            let over = |client: &NfsClient| client.record.is_gone() && client.sessions().is_empty();
+            let over =
+                |client: &NfsClient| client.record.is_gone() && client.sessions.lock().is_empty();
             self.by_key.retain(|_, client| !over(client));
             self.by_key.shrink_if_sparse();
             self.prune_at = (2 * self.by_key.len()).max(CLIENTS_PRUNE_MIN);
@@ -424,7 +418,7 @@ pub(crate) struct SessionTable {
     sessions: RwLock<Sessions>,
     clients: RwLock<Clients>,
     cache_bytes: Arc<AtomicUsize>,
-    persistent: Arc<Places>,
+    persistent: Arc<PersistentShares>,
     sessions_max: usize,
 }
 
@@ -445,19 +439,19 @@ impl SessionTable {
 
     /// Finds a live session by its id.
     pub(crate) fn find(&self, id: SessionId) -> Option<Arc<Session>> {
-        let sessions = self.sessions.read().unwrap_or_else(PoisonError::into_inner);
+        let sessions = self.sessions.read();
         sessions.get(&id).filter(|session| !session.is_gone()).cloned()
     }
 
     /// Finds a client by its key.
     pub(crate) fn client(&self, key: ClientKey) -> Option<Arc<NfsClient>> {
-        let clients = self.clients.read().unwrap_or_else(PoisonError::into_inner);
+        let clients = self.clients.read();
         clients.by_key.get(&key).cloned()
     }
 
     /// Returns all clients.
     pub(crate) fn clients(&self) -> Vec<Arc<NfsClient>> {
-        let clients = self.clients.read().unwrap_or_else(PoisonError::into_inner);
+        let clients = self.clients.read();
         clients.by_key.values().cloned().collect()
     }
 
@@ -467,7 +461,7 @@ impl SessionTable {
         record: &Arc<Client>,
         principal: Principal,
     ) -> Arc<NfsClient> {
-        let mut clients = self.clients.write().unwrap_or_else(PoisonError::into_inner);
+        let mut clients = self.clients.write();
         clients.prune();
         let make = || Arc::new(NfsClient::new(record.clone(), principal));
         clients.by_key.entry(record.key()).or_insert_with(make).clone()
@@ -475,13 +469,13 @@ impl SessionTable {
 
     /// True if the host of a client may have another session.
     pub(crate) fn has_room(&self, owner: &NfsClient) -> bool {
-        self.is_room(&self.sessions.read().unwrap_or_else(PoisonError::into_inner), owner)
+        self.is_room(&self.sessions.read(), owner)
     }
 
     /// Returns the least number of sessions that a host must have to make room for another one of
     /// this client's.
     pub(crate) fn least_to_lose(&self, owner: &NfsClient) -> usize {
-        let all = self.sessions.read().unwrap_or_else(PoisonError::into_inner).len();
+        let all = self.sessions.read().len();
         least_to_lose(owner.record.host().count(Shared::Sessions), all, self.sessions_max)
     }
 
@@ -496,9 +490,9 @@ impl SessionTable {
     /// `NoSpc` when the client's host has its share, `StaleClientId` when the client is gone.
     pub(crate) fn create(&self, mut new: NewSession) -> Result<Arc<Session>, Status> {
         let host = new.persistent.take();
-        let place = host.and_then(|host| self.persistent.take(&host, new.owner.key()));
+        let share = host.and_then(|host| self.persistent.take(&host, new.owner.key()));
         let mut slots = SlotTable::new(new.fore.requests_max);
-        if place.is_some() {
+        if share.is_some() {
             let fore = &mut new.fore;
             fore.operations_max = fore.operations_max.min(DURABLE_OPERATIONS_MAX);
             fore.requests_max = fore.requests_max.min(DURABLE_SLOTS_MAX);
@@ -512,8 +506,8 @@ impl SessionTable {
         let session = Arc::new(Session {
             id,
             slots: Mutex::new(slots),
-            persistent: place.is_some(),
-            place: Mutex::new(place),
+            persistent: share.is_some(),
+            share: Mutex::new(share),
             fore: new.fore,
             gone: AtomicBool::new(false),
             back: BackWatch::default(),
@@ -521,7 +515,7 @@ impl SessionTable {
             owner: new.owner,
             made_ns: new.made_ns,
         });
-        let mut sessions = self.sessions.write().unwrap_or_else(PoisonError::into_inner);
+        let mut sessions = self.sessions.write();
         if !self.is_room(&sessions, &session.owner) {
             return Err(Status::NoSpc);
         }
@@ -532,7 +526,7 @@ impl SessionTable {
         // Counted first, because it may end as soon as it is in the table.
         session.client().session_started();
         sessions.insert(id, session.clone());
-        session.owner.sessions().push(id);
+        session.owner.sessions.lock().push(id);
         drop(sessions);
         session.owner.callbacks().add_session(Arc::downgrade(&session), new.back);
         Ok(session)
@@ -540,12 +534,12 @@ impl SessionTable {
 
     /// Removes a session. Returns false when another thread did.
     pub(crate) fn destroy(&self, session: &Arc<Session>) -> bool {
-        let mut sessions = self.sessions.write().unwrap_or_else(PoisonError::into_inner);
+        let mut sessions = self.sessions.write();
         let removed = sessions.remove_and_shrink(&session.id).is_some();
         drop(sessions);
         if removed {
             session.end();
-            session.owner.sessions().retain(|id| *id != session.id);
+            session.owner.sessions.lock().retain(|id| *id != session.id);
             session.client().session_ended();
         }
         removed
@@ -553,11 +547,11 @@ impl SessionTable {
 
     /// Removes a client and its sessions, and returns these.
     pub(crate) fn forget_client(&self, key: ClientKey) -> Vec<Arc<Session>> {
-        let mut clients = self.clients.write().unwrap_or_else(PoisonError::into_inner);
+        let mut clients = self.clients.write();
         let Some(client) = clients.by_key.remove_and_shrink(&key) else { return Vec::new() };
         drop(clients);
-        let mut sessions = self.sessions.write().unwrap_or_else(PoisonError::into_inner);
-        let ids = std::mem::take(&mut *client.sessions());
+        let mut sessions = self.sessions.write();
+        let ids = std::mem::take(&mut *client.sessions.lock());
         let ended: Vec<_> = ids.iter().filter_map(|id| sessions.remove_and_shrink(id)).collect();
         drop(sessions);
         // Drops the connections, which would keep this record alive.
@@ -571,15 +565,15 @@ impl SessionTable {
 
     /// Returns the clients whose record the service has dropped.
     pub(crate) fn gone(&self) -> Vec<ClientKey> {
-        let clients = self.clients.read().unwrap_or_else(PoisonError::into_inner);
+        let clients = self.clients.read();
         let gone = clients.by_key.values().filter(|client| client.record.is_gone());
         gone.map(|client| client.key()).collect()
     }
 
     /// Counts the table's content.
     pub(crate) fn counts(&self) -> NfsCounts {
-        let sessions = self.sessions.read().unwrap_or_else(PoisonError::into_inner).len();
-        let clients = self.clients.read().unwrap_or_else(PoisonError::into_inner).by_key.len();
+        let sessions = self.sessions.read().len();
+        let clients = self.clients.read().by_key.len();
         NfsCounts { clients, sessions, cached_bytes: self.cache_bytes.load(Ordering::Relaxed) }
     }
 }

@@ -178,7 +178,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_obsolete_is_answered() {
+    fn no_obsolete_status_is_answered() {
         assert_eq!(of(ServiceError::StaleStateId), Status::BadStateId);
         assert_eq!(of(ServiceError::Resource), Status::Delay);
         assert_eq!(of_store(StoreError::NoDevice), Status::Io);

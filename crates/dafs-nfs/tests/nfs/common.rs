@@ -7,7 +7,7 @@ use dafs_rpc::{
     AuthSys, CallbackRequest, Credential, Groups, Handled, Handler, LocalCall, LocalEvent,
     LocalReactor, Rejection, Reply,
 };
-use dafs_service::durable::Journal;
+use dafs_service::durable::JournalConfig;
 use dafs_service::{
     Admits, ClientKind, ClientRecord, ClientRecords, DataRole, Export, ExportOptions, Job,
     LockChange, LockRecord, Namespace, Owner, Place, Pool, RecordsError, Service, ServiceConfig,
@@ -159,7 +159,7 @@ impl World {
         if let Some((disk, boot)) = disk {
             let jobs = pool.clone();
             let spawn = Arc::new(move |job| jobs.submit(job));
-            let journal = Journal { disk, boot: [boot; 16], segment_bytes: 64 << 10, spawn };
+            let journal = JournalConfig { disk, boot: [boot; 16], segment_bytes: 64 << 10, spawn };
             service.durable.start_journal(journal, 0).unwrap();
         }
         let (verifier, admission) = (Arc::new(WriteVerifier::new(1)), admission());

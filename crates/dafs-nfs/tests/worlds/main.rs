@@ -1,5 +1,6 @@
 //! Worlds made from a seed: clients, a network that loses, repeats, delays and reorders, and a
-//! server that crashes and restarts. Every answer to a client is compared with a model.
+//! server that crashes and restarts. Every answer to a client is compared with a model. This is a
+//! test program of its own, because a world counts the panics that its process has confined.
 //!
 //! `DAFS_WORLD_SEED=7 cargo test -p dafs-nfs --test worlds every_answer` runs one world again and prints
 //! its events.

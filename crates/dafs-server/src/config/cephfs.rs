@@ -113,8 +113,8 @@ impl CephFile {
             let network_namespace = server.network_namespace.as_ref().map(|path| base.join(path));
             let remedy = match &place {
                 _ if network_namespace.is_none() => None,
-                DataServerPlace::Far { .. } => Some("it is for data servers of this process"),
-                DataServerPlace::Here(_, rdma) => {
+                DataServerPlace::Remote { .. } => Some("it is for data servers of this process"),
+                DataServerPlace::Local(_, rdma) => {
                     rdma.verbs.map(|_| "devices are used in the network of this process")
                 }
             };

@@ -38,9 +38,9 @@ pub(super) fn place(
 ) -> Result<DataServerPlace, String> {
     let rdma = data_rdma(soft, verbs)?;
     match (listen, number, control) {
-        (Some(listen), None, None) => Ok(DataServerPlace::Here(own_address(listen)?, rdma)),
+        (Some(listen), None, None) => Ok(DataServerPlace::Local(own_address(listen)?, rdma)),
         (None, Some(number), Some(control)) if rdma == DataRdma::default() => {
-            Ok(DataServerPlace::Far { number, control: control_address(control)? })
+            Ok(DataServerPlace::Remote { number, control: control_address(control)? })
         }
         _ => {
             Err("write listen, and rdma_listen if you like, for a data server of this process, or \
@@ -56,8 +56,8 @@ pub(super) fn check_far<'a>(
     cluster_secret: Option<&Path>,
 ) -> Result<Option<PathBuf>, String> {
     let far = places.filter_map(|place| match place {
-        DataServerPlace::Far { number, control } => Some((number, control)),
-        DataServerPlace::Here(..) => None,
+        DataServerPlace::Remote { number, control } => Some((number, control)),
+        DataServerPlace::Local(..) => None,
     });
     let far: Vec<_> = far.collect();
     for (at, (number, control)) in far.iter().enumerate() {

@@ -230,9 +230,9 @@ pub struct GlusterConfig {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum DataServerPlace {
     /// In this server, with its addresses for clients, over TCP and over RDMA.
-    Here(SocketAddr, DataRdma),
+    Local(SocketAddr, DataRdma),
     /// In a process of its own, which knows its addresses for clients.
-    Far {
+    Remote {
         /// Its number there.
         number: u32,
         /// Its control connection: HOST:PORT.

@@ -1,19 +1,20 @@
 //! Administration of a running server: list clients, expire one, change the exports.
 
-use super::data::Spread;
+use super::data::DataServers;
 use super::stores::open_store;
 use super::{StartError, journal};
 use crate::admin::{AdminHandler, AdminReply, AdminRequest, ClientReport, NodeReport};
 use crate::config::{Config, ExportConfig, ExportSource};
 use crate::limits::HOLDINGS_SHOWN_MAX;
 use dafs_engine::{Clock, Registry};
+use dafs_mem::Mutex;
 use dafs_service::{
     ClientInfo, ClientKey, ClientKind, Export, Handle, Holding, Namespace, Service, ServiceError,
 };
 use dafs_store::{ExportSecret, Store};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 
 /// Reloads the configuration. The text of an error says how to correct it.
 pub type ReadConfig = Box<dyn Fn() -> Result<Config, String> + Send + Sync>;
@@ -41,8 +42,8 @@ impl Administration {
     ) -> Result<Arc<Self>, StartError> {
         let (stores, read_config) = (Arc::new(Mutex::new(stores)), OnceLock::new());
         let all = stores.clone();
-        let turns = Clock::repeat("dafs-emptying", service.clone(), move |service| {
-            spread(&all).iter().for_each(|(_, store)| store.turn(service));
+        let turns = Clock::repeat("dafs-drain", service.clone(), move |service| {
+            data_servers(&all).iter().for_each(|(_, store)| store.turn(service));
         })?;
         let state = state.to_owned();
         Ok(Arc::new(Self { service, registry, secret, state, stores, read_config, _turns: turns }))
@@ -62,7 +63,7 @@ impl Administration {
                     .to_owned(),
             );
         }
-        let mut stores = self.stores.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut stores = self.stores.lock();
         config.exports.iter().try_for_each(|export| adapt(&mut stores, export))?;
         let (exports, opened) = open_exports(&config.exports, self.secret, &self.state, &stores)
             .map_err(|error| error.to_string())?;
@@ -75,12 +76,12 @@ impl Administration {
     }
 
     fn nodes(&self) -> Vec<NodeReport> {
-        spread(&self.stores).iter().flat_map(|(name, store)| store.nodes(name)).collect()
+        data_servers(&self.stores).iter().flat_map(|(name, store)| store.nodes(name)).collect()
     }
 
     /// Drains a node, or undoes that. Returns a text for the administrator.
     fn drain(&self, export: Option<&str>, node: u32, undo: bool) -> Result<String, String> {
-        let (name, store) = self.spread_export(export)?;
+        let (name, store) = self.with_data_servers(export)?;
         store.set_leaving(node, !undo)?;
         Ok(match undo {
             false => format!("files are moved off node {node} of export {name:?}"),
@@ -90,7 +91,7 @@ impl Administration {
 
     /// Replaces the lost directory of a node by an empty one. Returns a text for the administrator.
     fn replace(&self, export: Option<&str>, node: u32) -> Result<String, String> {
-        let (name, store) = self.spread_export(export)?;
+        let (name, store) = self.with_data_servers(export)?;
         store.replace(node)?;
         Ok(format!(
             "copies on node {node} of export {name:?} are given up, and made anew when it is back"
@@ -98,8 +99,11 @@ impl Administration {
     }
 
     /// Returns the export with data servers of that name, or the only one.
-    fn spread_export(&self, export: Option<&str>) -> Result<(String, Arc<dyn Spread>), String> {
-        let mut wanted = spread(&self.stores);
+    fn with_data_servers(
+        &self,
+        export: Option<&str>,
+    ) -> Result<(String, Arc<dyn DataServers>), String> {
+        let mut wanted = data_servers(&self.stores);
         wanted.retain(|(name, _)| export.is_none_or(|wanted| wanted == name));
         match (wanted.pop(), wanted.pop()) {
             (Some(found), None) => Ok(found),
@@ -193,30 +197,30 @@ impl Administration {
 
 /// Returns the exports with data servers. The list is not locked while a caller waits for their
 /// nodes.
-fn spread(stores: &Mutex<Vec<Known>>) -> Vec<(String, Arc<dyn Spread>)> {
-    let stores = stores.lock().unwrap_or_else(PoisonError::into_inner);
-    stores.iter().filter_map(|known| Some((known.name.clone(), known.spread()?))).collect()
+fn data_servers(stores: &Mutex<Vec<Known>>) -> Vec<(String, Arc<dyn DataServers>)> {
+    let stores = stores.lock();
+    stores.iter().filter_map(|known| Some((known.name.clone(), known.data_servers()?))).collect()
 }
 
 /// Adapts an open store with data servers to the present configuration.
 fn adapt(stores: &mut [Known], config: &ExportConfig) -> Result<(), String> {
-    let is_spread = match &config.source {
+    let has_data_servers = match &config.source {
         ExportSource::Striped { .. } => true,
         ExportSource::CephFs(ceph) => !ceph.data_servers.is_empty(),
         ExportSource::Gluster(gluster) => !gluster.data_servers.is_empty(),
         _ => false,
     };
-    if !is_spread || stores.iter().any(|known| known.is_for(config)) {
+    if !has_data_servers || stores.iter().any(|known| known.is_for(config)) {
         return Ok(());
     }
     let failed = |text: String| format!("export {:?}: {text}", config.name);
     let known = stores.iter_mut().find(|known| known.name == config.name);
-    let known = known.and_then(|known| Some((known.spread()?, known)));
-    let Some((spread, known)) = known else {
+    let known = known.and_then(|known| Some((known.data_servers()?, known)));
+    let Some((data_servers, known)) = known else {
         let text = "nodes and data servers are opened when the server starts: restart it";
         return Err(failed(text.to_owned()));
     };
-    spread.adapt(&known.source, &config.source).map_err(failed)?;
+    data_servers.adapt(&known.source, &config.source).map_err(failed)?;
     known.source = config.source.clone();
     Ok(())
 }
@@ -277,13 +281,13 @@ pub(super) struct Known {
     read_only: bool,
     subtree_check: bool,
     store: Arc<dyn Store>,
-    spread: Option<Arc<dyn Spread>>,
+    data_servers: Option<Arc<dyn DataServers>>,
 }
 
 impl Known {
     /// Returns the state for its data servers, if it has any.
-    pub(super) fn spread(&self) -> Option<Arc<dyn Spread>> {
-        self.spread.clone()
+    pub(super) fn data_servers(&self) -> Option<Arc<dyn DataServers>> {
+        self.data_servers.clone()
     }
 
     fn is_for(&self, config: &ExportConfig) -> bool {
@@ -310,22 +314,22 @@ pub(super) fn open_exports(
     let mut exports = Vec::new();
     let mut stores = Vec::new();
     for config in configs {
-        let (store, spread) = match known.iter().find(|known| known.is_for(config)) {
+        let (store, data_servers) = match known.iter().find(|known| known.is_for(config)) {
             // A store in use can be opened only once.
             Some(known) if !matches!(config.source, ExportSource::Directory(_)) => {
-                (known.store.clone(), known.spread.clone())
+                (known.store.clone(), known.data_servers.clone())
             }
             Some(known) => {
-                let (opened, spread) = open_store(config, secret, state)?;
+                let (opened, data_servers) = open_store(config, secret, state)?;
                 let kept = known.is_same(config, &*opened);
-                (if kept { known.store.clone() } else { opened }, spread)
+                (if kept { known.store.clone() } else { opened }, data_servers)
             }
             None => open_store(config, secret, state)?,
         };
         let (name, source) = (config.name.clone(), config.source.clone());
         let (read_only, subtree_check) = (config.options.read_only, config.subtree_check);
         exports.push(Export::new(&name, store.clone(), config.options.clone()));
-        stores.push(Known { name, source, read_only, subtree_check, store, spread });
+        stores.push(Known { name, source, read_only, subtree_check, store, data_servers });
     }
     Ok((exports, stores))
 }

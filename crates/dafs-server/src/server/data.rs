@@ -8,7 +8,7 @@
 use super::adapters::adapters;
 use super::listen::Listener;
 use super::nfs;
-use super::nfs_rdma::RdmaDoors;
+use super::nfs_rdma::RdmaListeners;
 use super::{Random, StartError};
 use crate::admin::NodeReport;
 use crate::config::{Config, ExportSource};
@@ -31,10 +31,10 @@ use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 
 /// An open store whose files clients may access at data servers.
-pub(super) trait Spread: Send + Sync {
+pub(super) trait DataServers: Send + Sync {
     /// Returns the front ends of its data servers, which ask `service` for authorisation. The
     /// second call returns none.
-    fn take_doors(&self, service: &Arc<Service>) -> Vec<DataDoor>;
+    fn take_parts(&self, service: &Arc<Service>) -> Vec<DataServerParts>;
 
     /// Sets the write verifier that changes when unstable data is lost.
     fn tell_of_lost_data(&self, _verifier: &Arc<WriteVerifier>) {}
@@ -67,12 +67,12 @@ pub(super) trait Spread: Send + Sync {
 }
 
 /// The parameters of a data server.
-pub(super) struct DataDoor {
+pub(super) struct DataServerParts {
     /// The name of its export, if that is known.
     pub(super) export: Option<String>,
     pub(super) listener: TcpListener,
     /// The sockets for RDMA.
-    pub(super) rdma: RdmaDoors,
+    pub(super) rdma: RdmaListeners,
     /// The socket for DAFS.
     pub(super) dafs: Option<Listener>,
     /// The number of its node.
@@ -146,7 +146,7 @@ pub(super) fn gauges(data: &[DataCounters]) -> Vec<(&'static str, &'static str, 
         ("data_rdma_calls", "Calls over RDMA", sum(|rpc| rpc.rdma_calls)),
         ("data_rdma_read_bytes", "Bytes fetched by RDMA", sum(|rpc| rpc.rdma_read_bytes)),
         ("data_rdma_written_bytes", "Bytes placed by RDMA", sum(|rpc| rpc.rdma_written_bytes)),
-        ("data_indirect_bytes", "Bytes asked for that another one has", indirect),
+        ("data_indirect_bytes", "Bytes requested that another data server has", indirect),
     ]
 }
 
@@ -165,10 +165,10 @@ impl DataServer {
         connections: &Arc<Connections>,
         pool: Arc<dyn Pool>,
         write_verifier: Arc<WriteVerifier>,
-        door: DataDoor,
+        parts: DataServerParts,
     ) -> Result<Self, StartError> {
-        let DataDoor { export, listener, rdma, dafs, number, files, .. } = door;
-        let DataDoor { pool: own, states, admits, identity, .. } = door;
+        let DataServerParts { export, listener, rdma, dafs, number, files, .. } = parts;
+        let DataServerParts { pool: own, states, admits, identity, .. } = parts;
         let pool = own.unwrap_or(pool);
         let options = ExportOptions { admits, squash: Squash::None, ..ExportOptions::default() };
         let store = Arc::new(DataStore::new(files.clone()));
@@ -223,7 +223,7 @@ impl DataServer {
                 proofs: pool,
                 data: Some(role),
             };
-            let name = format!("dafs-door-{number}");
+            let name = format!("dafs-ddafs-{number}");
             let adapters = adapters(config, connections, &[listener])?;
             let reactor = Reactor::start(name, Arc::new(shared), adapters, config.wake)?;
             server.reactors.push(reactor);
@@ -250,7 +250,7 @@ impl Drop for DataServer {
         Reactor::stop(&mut self.reactors);
         for thread in self.threads.drain(..) {
             if thread.join().is_err() {
-                tracing::error!("a reactor of a data server had failed");
+                tracing::error!("a reactor of a data server has failed");
             }
         }
     }

@@ -4,9 +4,9 @@
 //! Invariants
 //! * Clients are admitted only when the node of the directory is known.
 
-use super::data::{DataCounters, DataDoor, DataServer, by_node, gauges};
+use super::data::{DataCounters, DataServer, DataServerParts, by_node, gauges};
 use super::listen::Listener;
-use super::nfs_rdma::RdmaDoors;
+use super::nfs_rdma::RdmaListeners;
 use super::{Random, StartError, descriptors, listen, operation_name};
 use crate::config::{BrickConfig, Config, DataRdma, EngineConfig, OsdConfig};
 use crate::limits::STOP_TIME;
@@ -16,6 +16,7 @@ use dafs_cluster::{Answering, ClusterSecret, DataNode, DataNodeConfig, Judge, Op
 use dafs_dat::connections::Connections;
 use dafs_engine::ThreadPool;
 use dafs_gluster::{GlusterNode, GlusterNodeOptions};
+use dafs_mem::Mutex;
 use dafs_service::{Admits, Export, ForeignStates, ForeignUse, WriteVerifier};
 use dafs_store::node::{
     ComponentHandle, ComponentId, ComponentStore, DirectoryNode, Node, component_store_fs,
@@ -24,7 +25,7 @@ use dafs_store::{DataFiles, ExportSecret, FileId, FsId, StoreError};
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// The configuration of a data server.
@@ -61,14 +62,14 @@ pub struct DataProcess {
     rdma: Vec<SocketAddr>,
     dafs: Option<SocketAddr>,
     metrics: Option<SocketAddr>,
-    door: Arc<Mutex<Option<Running>>>,
+    running: Arc<Mutex<Option<Running>>>,
     pool: Arc<ThreadPool>,
 }
 
 struct Running {
     /// Dropped first, because it uses the front end.
     _metrics: Option<MetricsPort>,
-    door: DataServer,
+    server: DataServer,
 }
 
 impl DataProcess {
@@ -82,7 +83,7 @@ impl DataProcess {
         let secret = Arc::new(ClusterSecret::load(&config.cluster_secret)?);
         let clients = listen::fresh(config.nfs)?;
         let nfs = clients.local_addr()?;
-        let rdma_clients = RdmaDoors::of_data_server(&config.rdma)?;
+        let rdma_clients = RdmaListeners::of_data_server(&config.rdma)?;
         let rdma = rdma_clients.addresses();
         let dafs_clients = config.dafs.map(Listener::fresh).transpose()?;
         let dafs = dafs_clients.as_ref().map(|listener| listener.address);
@@ -95,7 +96,7 @@ impl DataProcess {
         let metrics = metrics_port.as_ref().map(TcpListener::local_addr).transpose()?;
         let random = Random::draw()?;
         let write_verifier = Arc::new(WriteVerifier::new(random.write_verifier));
-        let (pool, door) = (Arc::new(ThreadPool::new()), Arc::new(Mutex::new(None)));
+        let (pool, running) = (Arc::new(ThreadPool::new()), Arc::new(Mutex::new(None)));
         let changed = write_verifier.clone();
         let directory = config.directory.clone();
         let sockets =
@@ -106,7 +107,7 @@ impl DataProcess {
             sockets: Some(sockets),
             pool: pool.clone(),
             write_verifier,
-            door: door.clone(),
+            running: running.clone(),
         };
         let node = DataNode::start(DataNodeConfig {
             directory,
@@ -120,7 +121,7 @@ impl DataProcess {
             }),
             lost: Box::new(move || changed.change()),
         })?;
-        Ok(Self { node, nfs, rdma, dafs, metrics, door, pool })
+        Ok(Self { node, nfs, rdma, dafs, metrics, running, pool })
     }
 
     /// Returns the address for the metadata server.
@@ -150,9 +151,9 @@ impl DataProcess {
 
     /// Admits no further client, and waits for the threads.
     pub fn stop(self) {
-        let Self { node, door, pool, .. } = self;
+        let Self { node, running, pool, .. } = self;
         drop(node);
-        drop(door.lock().unwrap_or_else(PoisonError::into_inner).take());
+        drop(running.lock().take());
         if !pool.finish(STOP_TIME) {
             tracing::warn!("blocking calls are still under way after {STOP_TIME:?}");
         }
@@ -162,7 +163,7 @@ impl DataProcess {
 /// The sockets for clients and Prometheus.
 struct Sockets {
     clients: TcpListener,
-    rdma: RdmaDoors,
+    rdma: RdmaListeners,
     dafs: Option<Listener>,
     metrics: Option<TcpListener>,
 }
@@ -176,13 +177,13 @@ struct Opener {
     sockets: Option<Sockets>,
     pool: Arc<ThreadPool>,
     write_verifier: Arc<WriteVerifier>,
-    door: Arc<Mutex<Option<Running>>>,
+    running: Arc<Mutex<Option<Running>>>,
 }
 
 impl Opener {
     fn run(&mut self, opened: Opened, judge: Judge) -> Result<Answering, StartError> {
         let (running, answering) = self.open(opened, judge)?;
-        *self.door.lock().unwrap_or_else(PoisonError::into_inner) = Some(running);
+        *self.running.lock() = Some(running);
         Ok(answering)
     }
 
@@ -193,7 +194,7 @@ impl Opener {
             let component_fs = Export::fs_of(&component_store_fs(secret), "");
             let way = Arc::new(judge.clone());
             let files = ComponentStore::new(node.clone(), *secret, component_fs, way);
-            let states = Far { judge, secret: *secret, component_fs };
+            let states = RemoteMetadata { judge, secret: *secret, component_fs };
             let (files, states) = (Arc::new(files), Arc::new(states));
             return Ok(Served { answering: node.clone(), files, states });
         };
@@ -228,7 +229,7 @@ impl Opener {
         node.data().tell_of_lost_data(Box::new(move || changed.change()));
         let named = node.clone();
         let component = Box::new(move |file: &FileId| named.component(file));
-        let (files, states) = (node.data().clone(), Arc::new(FarEngine { judge, component }));
+        let (files, states) = (node.data().clone(), Arc::new(RemoteEngine { judge, component }));
         Ok(Served { answering: node, files, states })
     }
 
@@ -253,28 +254,28 @@ impl Opener {
         node.data().tell_of_lost_data(Box::new(move || changed.change()));
         let named = node.clone();
         let component = Box::new(move |file: &FileId| named.component(file));
-        let (files, states) = (node.data().clone(), Arc::new(FarEngine { judge, component }));
+        let (files, states) = (node.data().clone(), Arc::new(RemoteEngine { judge, component }));
         Ok(Served { answering: node, files, states })
     }
 
     fn open(&mut self, opened: Opened, judge: Judge) -> Result<(Running, Answering), StartError> {
         let Served { answering: node, files, states } = self.serve(&opened, judge)?;
-        let sockets = self.sockets.take().ok_or(StartError::DoorLost)?;
+        let sockets = self.sockets.take().ok_or(StartError::ListenersTaken)?;
         let Sockets { clients, rdma, dafs, metrics } = sockets;
         // The front end holds the judge, and the judge holds the owner of this. So this reference
         // to the front end is weak.
-        let running = Arc::downgrade(&self.door);
+        let running = Arc::downgrade(&self.running);
         let told = move || {
             let running = running.upgrade()?;
-            let running = running.lock().unwrap_or_else(PoisonError::into_inner);
-            Some(running.as_ref()?.door.counters().usage().now())
+            let running = running.lock();
+            Some(running.as_ref()?.server.counters().usage().now())
         };
         let counters = Box::new(move || told().unwrap_or_default());
         let Opened { node: own, store, .. } = opened;
         let number = own.number();
         let mut identity = store;
         identity[..4].iter_mut().zip(number.to_be_bytes()).for_each(|(own, byte)| *own ^= byte);
-        let parts = DataDoor {
+        let parts = DataServerParts {
             export: None,
             number,
             listener: clients,
@@ -288,22 +289,22 @@ impl Opener {
         };
         let general = &self.config.general;
         let (pool, write_verifier) = (self.pool.clone(), self.write_verifier.clone());
-        let door = DataServer::start(general, &self.connections, pool, write_verifier, parts)?;
-        let answered = metrics.map(|port| MetricsPort::start(port, collector(&door)));
+        let server = DataServer::start(general, &self.connections, pool, write_verifier, parts)?;
+        let answered = metrics.map(|port| MetricsPort::start(port, collector(&server)));
         let metrics = answered.transpose()?;
         if let Some(port) = &metrics {
             tracing::info!("metrics at http://{}/metrics", port.address);
         }
-        tracing::info!(number, "clients are let in");
-        Ok((Running { _metrics: metrics, door }, Answering { node, counters }))
+        tracing::info!(number, "clients are admitted");
+        Ok((Running { _metrics: metrics, server }, Answering { node, counters }))
     }
 }
 
-fn collector(door: &DataServer) -> ServerCollector {
-    let counters: Vec<DataCounters> = vec![door.counters()];
+fn collector(server: &DataServer) -> ServerCollector {
+    let counters: Vec<DataCounters> = vec![server.counters()];
     let nodes = counters.clone();
     let (gauges, nodes) = (Box::new(move || gauges(&counters)), Box::new(move || by_node(&nodes)));
-    ServerCollector { service: door.service(), name: operation_name, gauges, nodes }
+    ServerCollector { service: server.service(), name: operation_name, gauges, nodes }
 }
 
 /// The served files of a data server.
@@ -324,12 +325,12 @@ fn file_of(handle: &[u8]) -> Result<FileId, StoreError> {
 type Named = Box<dyn Fn(&FileId) -> Result<ComponentId, StoreError> + Send + Sync>;
 
 /// The metadata server behind the control connection, for files of another file system.
-struct FarEngine {
+struct RemoteEngine {
     judge: Judge,
     component: Named,
 }
 
-impl ForeignStates for FarEngine {
+impl ForeignStates for RemoteEngine {
     fn check(&self, wanted: &ForeignUse<'_>) -> dafs_service::Result<Option<Duration>> {
         let ForeignUse { owner, identity, component: handle, state, write, .. } = *wanted;
         let component = (self.component)(&file_of(handle)?)?;
@@ -338,13 +339,13 @@ impl ForeignStates for FarEngine {
 }
 
 /// The metadata server behind the control connection.
-struct Far {
+struct RemoteMetadata {
     judge: Judge,
     secret: [u8; 16],
     component_fs: FsId,
 }
 
-impl ForeignStates for Far {
+impl ForeignStates for RemoteMetadata {
     fn check(&self, wanted: &ForeignUse<'_>) -> dafs_service::Result<Option<Duration>> {
         let ForeignUse { owner, identity, component: handle, state, write, .. } = *wanted;
         let component = ComponentHandle::open(&file_of(handle)?, &self.component_fs, &self.secret)?;

@@ -48,11 +48,11 @@ impl Administration {
         }
         drop(drained);
         match over.recv_timeout(ADMIN_FENCE_TIME) {
-            Err(mpsc::RecvTimeoutError::Timeout) => {
-                Err("the fence is set, and what was under way before is not over yet: a disk does \
-                     not answer. Ask again until this succeeds"
-                    .to_owned())
-            }
+            Err(mpsc::RecvTimeoutError::Timeout) => Err(
+                "the fence is set, but earlier requests are still in progress: a disk does not \
+                    answer. Retry until this succeeds"
+                    .to_owned(),
+            ),
             _ => self.fences(exports),
         }
     }
@@ -84,7 +84,7 @@ fn words(error: ServiceError) -> String {
         }
         ServiceError::Resource => "there are too many names, or too many fences".to_owned(),
         ServiceError::Store(StoreError::Io) => {
-            "the fence cannot be kept in the state directory, so it was not set; see the log"
+            "the fence cannot be stored in the state directory, so it was not set; see the log"
                 .to_owned()
         }
         error => error.to_string(),

@@ -1,29 +1,14 @@
 //! Exports of GlusterFS, and the data servers that give clients access to its bricks.
 
-use super::data::{DataDoor, NodeUsage, Spread};
-use super::engine_servers::EngineServers;
-use super::here::Here;
-use super::nfs_rdma::RdmaDoors;
-use super::{StartError, listen, striped};
-use crate::admin::NodeReport;
+use super::engine_servers::{DataSockets, EngineServers};
+use super::nfs_rdma::RdmaListeners;
+use super::stores::OpenedStore;
+use super::{StartError, listen};
 use crate::config::{DataServerPlace, ExportConfig, GlusterConfig};
-use dafs_gluster::{DataPlace, DataServerOptions, GlusterData, GlusterOptions, GlusterStore};
-use dafs_service::{Admits, Export, Service, WriteVerifier};
-use dafs_store::{DataFiles, ExportSecret, NfsAddresses, Store};
-use std::net::TcpListener;
+use dafs_gluster::{DataPlace, DataServerOptions, GlusterOptions, GlusterStore};
+use dafs_service::Export;
+use dafs_store::ExportSecret;
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
-
-/// An open store, with the state for its data servers.
-pub(super) struct Gluster {
-    store: Arc<GlusterStore>,
-    secret: ExportSecret,
-    admits: Admits,
-    /// The sockets of the data servers of this process.
-    listeners: Mutex<Vec<(TcpListener, RdmaDoors)>>,
-    servers: EngineServers,
-    name: String,
-}
 
 /// Opens the store of an export, and the sockets of its data servers. Waits for the bricks for a
 /// limited time.
@@ -32,23 +17,20 @@ pub(super) fn open(
     gluster: &GlusterConfig,
     secret: ExportSecret,
     state: &Path,
-) -> Result<Arc<Gluster>, StartError> {
-    let (mut listeners, mut data_servers) = (Vec::new(), Vec::new());
+) -> Result<OpenedStore, StartError> {
+    let mut data_servers = Vec::new();
     let cluster_secret = gluster.cluster_secret.as_deref();
-    let mut servers = EngineServers::new(&export.name, cluster_secret, &secret, state)?;
+    let mut servers = EngineServers::new(export, cluster_secret, &secret, state)?;
     for server in &gluster.data_servers {
         let brick = server.brick.clone();
         let place = match &server.place {
-            DataServerPlace::Here(address, rdma) => {
-                let (listener, doors) =
-                    (listen::fresh(*address)?, RdmaDoors::of_data_server(rdma)?);
-                let address = listener.local_addr()?;
-                let addresses = NfsAddresses { tcp: vec![address], rdma: doors.addresses() };
-                listeners.push((listener, doors));
-                servers.add_here(address, brick.clone());
-                DataPlace::Here(addresses)
+            DataServerPlace::Local(address, rdma) => {
+                let listener = listen::fresh(*address)?;
+                let rdma = RdmaListeners::of_data_server(rdma)?;
+                let sockets = DataSockets { listener, rdma, apart: false };
+                DataPlace::Here(servers.add_local(sockets, brick.clone())?)
             }
-            DataServerPlace::Far { number, control } => {
+            DataServerPlace::Remote { number, control } => {
                 DataPlace::Far(servers.connect(*number, control, brick.clone())?)
             }
         };
@@ -66,56 +48,7 @@ pub(super) fn open(
     });
     let name = export.name.clone();
     let store = store.map_err(|error| StartError::Gluster { name, volume, root, error })?;
-    let (admits, listeners) = (export.options.admits.clone(), Mutex::new(listeners));
-    let (store, name) = (Arc::new(store), export.name.clone());
-    Ok(Arc::new(Gluster { store, secret, admits, listeners, servers, name }))
-}
-
-impl Gluster {
-    pub(super) fn store(&self) -> Arc<dyn Store> {
-        self.store.clone()
-    }
-}
-
-impl Spread for Gluster {
-    fn nodes(&self, export: &str) -> Vec<NodeReport> {
-        self.servers.report(export)
-    }
-
-    fn count_by(&self, number: u32, usage: NodeUsage) {
-        self.servers.count_by(number, usage);
-    }
-
-    fn tell_of_lost_data(&self, verifier: &Arc<WriteVerifier>) {
-        for files in self.store.data_servers() {
-            let verifier = verifier.clone();
-            files.tell_of_lost_data(Box::new(move || verifier.change()));
-        }
-    }
-
-    /// Returns the front ends of this process's data servers, and connects the other data servers
-    /// to the metadata server.
-    fn take_doors(&self, service: &Arc<Service>) -> Vec<DataDoor> {
-        let states = Arc::new(Here::new(service));
-        self.servers.answer_by(&states);
-        let mut listeners = self.listeners.lock().unwrap_or_else(PoisonError::into_inner);
-        let opened = (0_u32..).zip(self.servers.numbers_here()).zip(listeners.drain(..));
-        type Opened = (((u32, u32), (TcpListener, RdmaDoors)), Arc<GlusterData>);
-        let open = |(((place, number), (listener, rdma)), files): Opened| {
-            let of = [&files.fs_id().0[..], &place.to_be_bytes()].concat();
-            DataDoor {
-                export: Some(self.name.clone()),
-                listener,
-                rdma,
-                dafs: None,
-                number,
-                files,
-                pool: None,
-                states: states.clone(),
-                admits: self.admits.clone(),
-                identity: striped::derive(&self.secret, b"data server", &of),
-            }
-        };
-        opened.zip(self.store.data_servers()).map(open).collect()
-    }
+    let files = store.data_servers();
+    files.iter().for_each(|files| files.tell_of_lost_data(servers.on_lost_data()));
+    Ok(servers.with_store(store, files))
 }

@@ -361,7 +361,8 @@ impl Inventory {
                     && self.is_still_listed() =>
             {
                 tracing::warn!(
-                    "{}: {error}; until there is space, older copies of the databases may not be told",
+                    "{}: {error}; until there is space, older copies of the databases may not be \
+                    detected",
                     self.directory.join(INVENTORY).display()
                 );
             }
@@ -583,7 +584,7 @@ mod tests {
 
     /// The owner of the state may own the directory above, too.
     #[test]
-    fn what_is_put_in_the_place_of_the_directory_is_not_used() {
+    fn a_replaced_state_directory_is_not_used() {
         let outer = tempfile::tempdir().unwrap();
         let path = |name: &str| outer.path().join(name);
         std::fs::create_dir(path("victim")).unwrap();

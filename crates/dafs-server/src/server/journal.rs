@@ -6,7 +6,7 @@ use super::state::hash_of_key;
 use crate::config::ExportConfig;
 use dafs_journal::{Disk, FileDisk, SEGMENT_BYTES, Workers};
 use dafs_service::Service;
-use dafs_service::durable::{Durability, Journal};
+use dafs_service::durable::{Durability, JournalConfig};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -52,7 +52,7 @@ pub(super) fn start(
         Err(inventory.lost(JOURNAL, "its key is another one than the server has used before"))?;
     }
     let workers = Workers::start("dafs-journal", WORKERS)?;
-    let journal = Journal {
+    let journal = JournalConfig {
         disk: Arc::new(disk),
         boot: boot()?,
         segment_bytes: SEGMENT_BYTES,
@@ -87,7 +87,7 @@ pub(super) fn start(
 /// Store calls leave threads with the user of their callers, so the thread takes back the server's.
 fn as_server() {
     if let Err(error) = dafs_mem::sys::as_server() {
-        tracing::error!(%error, "a thread that looks after the journal is not the server's user");
+        tracing::error!(%error, "a thread of the journal does not have the server's user id");
     }
 }
 

@@ -3,18 +3,18 @@
 use super::administration::Administration;
 use crate::admin::LockReport;
 use crate::limits::LOCKS_SHOWN_MAX;
-use dafs_service::{LockInfo, LockKind, LockStanding};
+use dafs_service::{LockInfo, LockKind, LockStatus};
 
 impl Administration {
     /// Returns the locks of all clients, and those that they have left behind.
     pub(super) fn locks(&self) -> Vec<LockReport> {
         let infos = self.service.locks.info(LOCKS_SHOWN_MAX, dafs_dat::Instant::now().0);
         let report = |info: &LockInfo| {
-            let state = match info.standing {
-                LockStanding::Held => "held",
-                LockStanding::Breakable => "breakable",
-                LockStanding::Broken => "broken",
-                LockStanding::Undone => "undone",
+            let state = match info.status {
+                LockStatus::Held => "held",
+                LockStatus::Breakable => "breakable",
+                LockStatus::Broken => "broken",
+                LockStatus::Undone => "undone",
             };
             let text = |bytes: &[u8]| bytes.escape_ascii().to_string();
             LockReport {

@@ -5,7 +5,7 @@
 //!   on.
 //! * A node leaves only when it has no data.
 
-use super::striped::{OpenNode, Striped, lock};
+use super::striped::{OpenNode, Striped};
 use crate::config::{ExportSource, NodeConfig, NodePlace};
 use crate::limits::JOIN_TIME;
 use dafs_cluster::RemoteNode;
@@ -22,7 +22,7 @@ impl Striped {
         to: &ExportSource,
     ) -> Result<(), String> {
         let (Some((was, rest)), Some((is, same))) = (parts(from), parts(to)) else {
-            return Err("its files lie in another way: restart the server".to_owned());
+            return Err("its files are placed in another way: restart the server".to_owned());
         };
         if rest != same {
             return Err("only its nodes can be changed while it is served: restart the server \
@@ -43,7 +43,8 @@ impl Striped {
                 (None, NodePlace::Remote(control)) => added.push((number, control)),
                 (None, NodePlace::Directory { .. }) => {
                     return Err(format!(
-                        "node {number} is a directory of this machine: restart the server to take it in"
+                        "node {number} is a directory of this machine: restart the server to take \
+                        it in"
                     ));
                 }
             }
@@ -51,7 +52,7 @@ impl Striped {
         let gone = was.iter().map(|node| node.number).filter(|&number| known(is, number).is_none());
         let gone: Vec<_> = gone.collect();
         for &number in &gone {
-            if !lock(&self.progress).is_empty(&self.store, number) {
+            if !self.progress.lock().is_empty(&self.store, number) {
                 return Err(format!(
                     "node {number} is not empty: leave it in the configuration until \
                      `dafs cluster drain {number} --wait` has ended"
@@ -63,13 +64,13 @@ impl Striped {
         for node in added {
             let number = node.number();
             self.store.add_node(node.clone()).map_err(|error| format!("node {number}: {error}"))?;
-            lock(&self.nodes).push(OpenNode::Far(node));
-            tracing::info!(number, "a node was taken in");
+            self.nodes.lock().push(OpenNode::Remote(node));
+            tracing::info!(number, "a node has joined");
         }
         for number in gone {
             self.store.remove_node(number).map_err(|error| format!("node {number}: {error}"))?;
-            lock(&self.nodes).retain(|open| open.node().number() != number);
-            tracing::info!(number, "a node was left out");
+            self.nodes.lock().retain(|open| open.node().number() != number);
+            tracing::info!(number, "a node has left");
         }
         Ok(())
     }
@@ -77,8 +78,8 @@ impl Striped {
     /// Connects to a data server, and checks that it is reachable.
     fn join(&self, number: u32, control: &str) -> Result<Arc<RemoteNode>, String> {
         let node = self.joining.connect(number, control).map_err(|error| error.to_string())?;
-        if let Some(here) = self.here.get() {
-            node.answer_by(here.clone());
+        if let Some(metadata) = self.metadata.get() {
+            node.answer_by(metadata.clone());
         }
         let end = Instant::now() + JOIN_TIME;
         while !node.status().connected {

@@ -6,20 +6,20 @@ mod cephfs;
 mod data;
 mod data_process;
 mod descriptors;
-mod emptying;
 mod engine_servers;
 mod fences;
 mod gluster;
-mod here;
 mod inherited;
 mod inventory;
 mod journal;
 mod layout;
 mod listen;
+mod local_metadata;
 mod locks;
 mod membership;
 mod nfs;
 mod nfs_rdma;
+mod node_drain;
 mod rpcbind;
 mod sessions;
 mod state;
@@ -47,12 +47,12 @@ use dafs_engine::{
 use dafs_journal::Workers;
 use dafs_service::durable::JournalError;
 use dafs_service::{
-    ClientRecords, Door, Export, FileFences, FileRecords, Namespace, NamespaceError, NoRecords,
+    ClientRecords, Export, FileFences, FileRecords, FrontEnd, Namespace, NamespaceError, NoRecords,
     Pool, RecordsError, Service, ServiceConfig, ServiceCounts, UndoError, WriteVerifier,
 };
 use dafs_store::StoreError;
 use dafs_store::own::OwnError;
-use data::{DataServer, Spread};
+use data::{DataServer, DataServers};
 use inherited::Inherited;
 use inventory::{CLIENT_RECORDS, FENCES, Inventory};
 use listen::Listener;
@@ -133,9 +133,9 @@ pub enum StartError {
     },
     /// The sockets of a data server are used up by a failed attempt to start its front end.
     #[error(
-        "clients could not be let in before, for the reason told then: start the data server again"
+        "the data server could not admit clients before, for the reason given then: restart it"
     )]
-    DoorLost,
+    ListenersTaken,
     /// An error of the files of the state directory.
     #[error("cannot use the state of the last run: {0}")]
     StateFiles(#[from] StateError),
@@ -291,8 +291,9 @@ impl Server {
         // Before any client relies on their content.
         inventory.save()?;
         let identity = Identity { server: state::server_identity(&secret), secret: random.secret };
-        let spread: Vec<_> = stores.iter().filter_map(administration::Known::spread).collect();
-        let mut server = Self::serve(config, service.clone(), &random, &identity, &spread)?;
+        let data_servers: Vec<_> =
+            stores.iter().filter_map(administration::Known::data_servers).collect();
+        let mut server = Self::serve(config, service.clone(), &random, &identity, &data_servers)?;
         let registry = server.registry.clone();
         let administration = Administration::start(service, registry, secret, &directory, stores)?;
         match AdminSocket::start(&directory, administration::handler(administration.clone())) {
@@ -325,7 +326,7 @@ impl Server {
         service: Arc<Service>,
         random: &Random,
         identity: &Identity,
-        spread: &[Arc<dyn Spread>],
+        data_servers: &[Arc<dyn DataServers>],
     ) -> Result<Self, StartError> {
         let mut inherited = Inherited::take();
         let listeners =
@@ -373,13 +374,13 @@ impl Server {
             let reactor = Reactor::start(name, shared.clone(), adapters, config.wake)?;
             server.reactors.push(reactor);
         }
-        for store in spread {
+        for store in data_servers {
             let verifier = &shared.write_verifier;
             store.tell_of_lost_data(verifier);
-            for door in store.take_doors(&shared.service) {
-                let (pool, number) = (Arc::new(ThreadPool::new()), door.number);
+            for parts in store.take_parts(&shared.service) {
+                let (pool, number) = (Arc::new(ThreadPool::new()), parts.number);
                 server.pools.push(pool.clone());
-                let data = DataServer::start(config, &connections, pool, verifier.clone(), door)?;
+                let data = DataServer::start(config, &connections, pool, verifier.clone(), parts)?;
                 store.count_by(number, data.counters().usage());
                 server.data.push(data);
             }
@@ -433,15 +434,15 @@ impl Server {
     /// Returns the lines with which NFS clients mount each export, with `host` as the name of this
     /// server: over TCP, and over RDMA.
     pub fn mount_lines(&self, host: &str) -> Vec<String> {
-        let mut doors = Vec::new();
+        let mut options = Vec::new();
         if let Some(address) = self.nfs_addresses().first() {
             let port = address.port();
             let option = if port == NFS_PORT { String::new() } else { format!(",port={port}") };
-            doors.push(option);
+            options.push(option);
         }
         let rdma = [self.nfs_rdma_addresses(), self.nfs_verbs_addresses()];
         if let Some(address) = rdma.concat().first() {
-            doors.push(format!(",proto=rdma,port={}", address.port()));
+            options.push(format!(",proto=rdma,port={}", address.port()));
         }
         let namespace = self.service.namespace();
         let mut names: Vec<_> = namespace.exports().map(|e| e.name().to_owned()).collect();
@@ -449,7 +450,7 @@ impl Server {
         let line = |option: &String, name: &String| {
             format!("mount -t nfs -o vers=4.2{option} {host}:/{name} /mnt")
         };
-        doors.iter().flat_map(|option| names.iter().map(move |name| line(option, name))).collect()
+        options.iter().flat_map(|option| names.iter().map(move |name| line(option, name))).collect()
     }
 
     /// Returns the URL of the first address.
@@ -494,8 +495,8 @@ impl Server {
             let (held, all) = (service.counts(), connections.counts());
             let mut gauges = vec![
                 ("connections", "Connections at all front ends", all.connections as u64),
-                ("connections_refused", "Connections turned away", all.refused),
-                ("connections_evicted", "Connections that made room", all.evicted),
+                ("connections_refused", "Connections refused", all.refused),
+                ("connections_evicted", "Connections closed to make room", all.evicted),
                 ("dafs_connections", "DAFS connections", engine.connections as u64),
                 ("dafs_sessions", "DAFS sessions", engine.sessions as u64),
                 ("dafs_pending", "DAFS requests that wait", engine.pending as u64),
@@ -506,17 +507,17 @@ impl Server {
                 ("dafs_locks", "Lock owners with byte ranges", held.locks as u64),
                 ("dafs_lock_waiters", "Waiting lock owners", held.lock_waiters as u64),
                 ("dafs_delegations", "Delegations held", held.delegations as u64),
-                ("dafs_revoked", "State taken away, not freed yet", held.revoked as u64),
+                ("dafs_revoked", "Revoked state, not freed yet", held.revoked as u64),
             ];
             if let Some(journal) = service.durable.journal_statistics() {
                 let log = journal.log;
                 gauges.extend([
                     ("journal_records", "Records in the journal since the start", log.records),
                     ("journal_bytes", "Bytes written to the journal", log.bytes),
-                    ("journal_syncs", "Times the journal was made stable", log.syncs),
-                    ("journal_waiters", "Changes and sessions that waited for that", log.waiters),
+                    ("journal_syncs", "Syncs of the journal", log.syncs),
+                    ("journal_waiters", "Changes and sessions that waited for a sync", log.waiters),
                     ("journal_segments", "Segments of the journal begun", log.segments),
-                    ("journal_rounds", "Times changes were made stable", journal.rounds),
+                    ("journal_rounds", "Rounds that made changes stable", journal.rounds),
                     ("journal_committed", "Changes made stable in them", journal.committed),
                     ("journal_changes", "Changes under way", journal.in_flight as u64),
                     ("journal_kept_sessions", "Sessions it knows", journal.sessions as u64),
@@ -530,8 +531,8 @@ impl Server {
                     ("nfs_connections", "NFS connections", rpc.connections),
                     ("nfs_sessions", "NFSv4.1 sessions", held.sessions as u64),
                     ("nfs_cached_bytes", "Bytes of replies for retries", held.cached_bytes as u64),
-                    ("nfs_refused", "Connections turned away", rpc.refused),
-                    ("nfs_broken", "Connections ended for what the peer did", rpc.broken),
+                    ("nfs_refused", "Connections refused", rpc.refused),
+                    ("nfs_broken", "Connections closed for errors of the peer", rpc.broken),
                     ("nfs_received_bytes", "Bytes received", rpc.received_bytes),
                     ("nfs_sent_bytes", "Bytes sent", rpc.sent_bytes),
                     ("nfs_rdma_connections", "NFS connections over RDMA", rpc.rdma_connections),
@@ -576,12 +577,12 @@ impl Server {
 }
 
 /// Returns the name of an operation by its number in the protocol.
-fn operation_name(door: Door, number: u32) -> Option<&'static str> {
-    match door {
-        Door::Dafs => dafs_wire::dafs::Procedure::from_u32(number).map(|p| p.name()),
-        Door::Nfs4 => dafs_wire::nfs4::OpNum::from_u32(number).map(|op| op.name()),
-        Door::Nfs3 => dafs_wire::nfs3::Procedure::from_number(number).map(|p| p.name()),
-        Door::Mount => None,
+fn operation_name(front_end: FrontEnd, number: u32) -> Option<&'static str> {
+    match front_end {
+        FrontEnd::Dafs => dafs_wire::dafs::Procedure::from_u32(number).map(|p| p.name()),
+        FrontEnd::Nfs4 => dafs_wire::nfs4::OpNum::from_u32(number).map(|op| op.name()),
+        FrontEnd::Nfs3 => dafs_wire::nfs3::Procedure::from_number(number).map(|p| p.name()),
+        FrontEnd::Mount => None,
     }
 }
 

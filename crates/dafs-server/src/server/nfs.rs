@@ -1,7 +1,7 @@
 //! The NFS part of a running server: its sockets, its reactors.
 
 use super::inherited::Inherited;
-use super::nfs_rdma::RdmaDoors;
+use super::nfs_rdma::RdmaListeners;
 use super::rpcbind::Registration;
 use super::{StartError, listen};
 use crate::config::Config;
@@ -46,7 +46,7 @@ impl NfsServer {
         inherited: &mut Inherited,
         identity: &Identity,
     ) -> Result<Option<Self>, StartError> {
-        let rdma = RdmaDoors::open(config, inherited)?;
+        let rdma = RdmaListeners::open(config, inherited)?;
         if config.nfs.listen.is_empty() && rdma.is_empty() {
             return Ok(None);
         }

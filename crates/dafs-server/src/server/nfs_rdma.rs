@@ -18,12 +18,12 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 /// Listening sockets, and the addresses to listen on at devices.
-pub(super) struct RdmaDoors {
+pub(super) struct RdmaListeners {
     soft: Vec<Listener>,
     verbs: Vec<SocketAddr>,
 }
 
-impl RdmaDoors {
+impl RdmaListeners {
     /// Opens the configured sockets, and the default ones if they are available.
     ///
     /// # Errors

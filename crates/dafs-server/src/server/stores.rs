@@ -1,6 +1,6 @@
 //! The stores of exports: opens the kind of store for each source.
 
-use super::data::Spread;
+use super::data::DataServers;
 use super::{StartError, cephfs, gluster, striped};
 use crate::config::{ExportConfig, ExportSource};
 use dafs_posix::{PosixOptions, PosixStore};
@@ -9,7 +9,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 /// The store of an export, and the state of its data servers, if it has any.
-pub(super) type OpenedStore = (Arc<dyn Store>, Option<Arc<dyn Spread>>);
+pub(super) type OpenedStore = (Arc<dyn Store>, Option<Arc<dyn DataServers>>);
 
 /// Opens the store of an export.
 pub(super) fn open_store(
@@ -28,16 +28,10 @@ pub(super) fn open_store(
         ExportSource::Striped { path, unit_bytes, copies, nodes, cluster_secret } => {
             let layout = (path.as_path(), *unit_bytes, *copies, nodes.as_slice());
             let striped = striped::open(export, layout, cluster_secret.as_deref(), secret, state)?;
-            Ok((striped.store(), Some(striped as Arc<dyn Spread>)))
+            Ok((striped.store(), Some(striped as Arc<dyn DataServers>)))
         }
-        ExportSource::CephFs(ceph) => {
-            let ceph = cephfs::open(export, ceph, secret, state)?;
-            Ok((ceph.store(), Some(ceph as Arc<dyn Spread>)))
-        }
-        ExportSource::Gluster(gluster) => {
-            let gluster = gluster::open(export, gluster, secret, state)?;
-            Ok((gluster.store(), Some(gluster as Arc<dyn Spread>)))
-        }
+        ExportSource::CephFs(ceph) => cephfs::open(export, ceph, secret, state),
+        ExportSource::Gluster(gluster) => gluster::open(export, gluster, secret, state),
         // Every user may make files at the top, as in /tmp, because no administrator can prepare
         // it.
         ExportSource::Memory { bytes_max } => {

@@ -7,17 +7,17 @@
 //! * The service of the metadata server authorises every use of a component by clients.
 
 mod mending;
-mod replacing;
+mod replacement;
 
 use super::StartError;
-use super::data::{DataDoor, NodeUsage, Spread};
-use super::emptying::{Emptying, Progress};
+use super::data::{DataServerParts, DataServers, NodeUsage};
 use super::listen::{self, Listener};
-use super::nfs_rdma::RdmaDoors;
+use super::nfs_rdma::RdmaListeners;
+use super::node_drain::{NodeDrain, Progress};
 use crate::admin::NodeReport;
 use crate::config::{ExportConfig, ExportSource, NodeConfig, NodePlace};
 use dafs_cluster::{ClusterSecret, Metadata, RemoteConfig, RemoteNode, join_directory};
-use dafs_mem::VolatileSlice;
+use dafs_mem::{Mutex, VolatileSlice};
 use dafs_posix::{PosixOptions, PosixStore};
 use dafs_service::{
     Admits, Export, ForeignStates, ForeignUse, Service, ServiceError, WriteVerifier,
@@ -29,14 +29,14 @@ use dafs_store::node::{
 use dafs_store::{ExportSecret, FileId, FsId, Stability, Store, StoreError, own};
 use dafs_striped::{StripedOptions, StripedStore};
 use mending::Mender;
-use replacing::Replacing;
+use replacement::NodeReplacement;
 use siphasher::sip128::{Hasher128, SipHasher24};
 use std::collections::BTreeMap;
 use std::hash::Hasher;
 use std::net::TcpListener;
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 /// The directory with records of nodes, in the state directory.
@@ -60,15 +60,15 @@ pub(super) struct Striped {
     secret: [u8; 16],
     component_fs: FsId,
     admits: Admits,
-    doors: Mutex<Vec<Door>>,
+    listeners: Mutex<Vec<NodeListener>>,
     pub(super) nodes: Mutex<Vec<OpenNode>>,
     pub(super) joining: Joining,
     /// The metadata server for data servers, set once the server runs.
-    pub(super) here: OnceLock<Arc<Here>>,
-    emptying: Mutex<Emptying>,
+    pub(super) metadata: OnceLock<Arc<LocalMetadata>>,
+    drain: Mutex<NodeDrain>,
     /// The progress of the drain.
     pub(super) progress: Mutex<Progress>,
-    replacing: Mutex<Replacing>,
+    replacement: Mutex<NodeReplacement>,
     /// The progress of replacements for each node, as text.
     replaced: Mutex<BTreeMap<u32, String>>,
     /// The counters of the data servers of this process, by their numbers.
@@ -80,10 +80,10 @@ pub(super) struct Striped {
 }
 
 /// A node that clients may access, with its sockets.
-struct Door {
+struct NodeListener {
     node: Arc<DirectoryNode>,
     listener: TcpListener,
-    rdma: RdmaDoors,
+    rdma: RdmaListeners,
     dafs: Option<Listener>,
 }
 
@@ -128,15 +128,15 @@ impl Joining {
 /// A node, with its connection.
 #[derive(Clone)]
 pub(super) enum OpenNode {
-    Here(Arc<DirectoryNode>, PathBuf),
-    Far(Arc<RemoteNode>),
+    Local(Arc<DirectoryNode>, PathBuf),
+    Remote(Arc<RemoteNode>),
 }
 
 impl OpenNode {
     pub(super) fn node(&self) -> Arc<dyn Node> {
         match self {
-            Self::Here(node, _) => node.clone(),
-            Self::Far(node) => node.clone(),
+            Self::Local(node, _) => node.clone(),
+            Self::Remote(node) => node.clone(),
         }
     }
 }
@@ -172,7 +172,7 @@ pub(super) fn open(
             }
         })
     };
-    let mut doors = Vec::new();
+    let mut listeners = Vec::new();
     let mut opened = Vec::new();
     for node in nodes {
         let memory = joining.memory(node.number);
@@ -180,7 +180,7 @@ pub(super) fn open(
             NodePlace::Directory { path, listen, rdma, dafs_listen } => {
                 let listener = listen.map(listen::fresh).transpose()?;
                 let address = listener.as_ref().map(TcpListener::local_addr).transpose()?;
-                let rdma = RdmaDoors::of_data_server(rdma)?;
+                let rdma = RdmaListeners::of_data_server(rdma)?;
                 let dafs = dafs_listen.map(Listener::fresh).transpose()?;
                 let dafs_addresses = dafs.iter().map(|listener| listener.address).collect();
                 let (own, addresses) = ((&identity, node.number), address.into_iter().collect());
@@ -188,12 +188,13 @@ pub(super) fn open(
                 let directory = directory.telling(lost()).serving_rdma(rdma.addresses());
                 let directory = directory.serving_dafs(dafs_addresses);
                 let directory = Arc::new(directory);
-                opened.push(OpenNode::Here(directory.clone(), path.clone()));
-                let door = |listener| Door { node: directory, listener, rdma, dafs };
-                doors.extend(listener.map(door));
+                opened.push(OpenNode::Local(directory.clone(), path.clone()));
+                let with_listener =
+                    |listener| NodeListener { node: directory, listener, rdma, dafs };
+                listeners.extend(listener.map(with_listener));
             }
             NodePlace::Remote(control) => {
-                opened.push(OpenNode::Far(joining.connect(node.number, control)?));
+                opened.push(OpenNode::Remote(joining.connect(node.number, control)?));
             }
         }
     }
@@ -217,13 +218,13 @@ pub(super) fn open(
         secret: components,
         component_fs,
         admits: export.options.admits.clone(),
-        doors: Mutex::new(doors),
+        listeners: Mutex::new(listeners),
         nodes: Mutex::new(opened),
         joining,
-        here: OnceLock::new(),
-        emptying: Mutex::default(),
+        metadata: OnceLock::new(),
+        drain: Mutex::default(),
         progress: Mutex::default(),
-        replacing: Mutex::default(),
+        replacement: Mutex::default(),
         replaced: Mutex::default(),
         usages: Mutex::default(),
         name: export.name.clone(),
@@ -244,22 +245,17 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // The protected data is consistent between any two steps.
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl Striped {
     pub(super) fn store(&self) -> Arc<dyn Store> {
         self.store.clone()
     }
 }
 
-impl Spread for Striped {
+impl DataServers for Striped {
     fn nodes(&self, export: &str) -> Vec<NodeReport> {
-        let (open, leaving) = (lock(&self.nodes).clone(), self.store.leaving());
-        let progress = lock(&self.progress).clone();
-        let replaced = lock(&self.replaced).clone();
+        let (open, leaving) = (self.nodes.lock().clone(), self.store.leaving());
+        let progress = self.progress.lock().clone();
+        let replaced = self.replaced.lock().clone();
         let empty: Vec<_> =
             leaving.iter().filter(|number| progress.is_empty(&self.store, **number)).collect();
         let to_mend = self.store.to_mend().unwrap_or_default();
@@ -268,13 +264,13 @@ impl Spread for Striped {
             let number = node.number();
             let space = node.space();
             let (place, connected, trouble, counters) = match open {
-                OpenNode::Here(_, path) => {
+                OpenNode::Local(_, path) => {
                     let trouble = space.err().map_or_else(String::new, |error| error.to_string());
-                    let usage = lock(&self.usages).get(&number).cloned();
+                    let usage = self.usages.lock().get(&number).cloned();
                     let counters = usage.map(|usage| usage.now()).unwrap_or_default();
                     (path.display().to_string(), space.is_ok(), trouble, counters)
                 }
-                OpenNode::Far(node) => {
+                OpenNode::Remote(node) => {
                     let (status, counters) = (node.status(), node.counters());
                     (node.control().to_owned(), status.connected, status.trouble, counters)
                 }
@@ -309,22 +305,23 @@ impl Spread for Striped {
     }
 
     fn turn(&self, service: &Service) {
-        let mut emptying = lock(&self.emptying);
-        emptying.turn(&self.store, service);
-        *lock(&self.progress) = emptying.progress();
-        drop(emptying);
-        let nodes = lock(&self.nodes).clone();
-        let mut replacing = lock(&self.replacing);
-        replacing.turn(&self.store, &nodes);
-        *lock(&self.replaced) = replacing.told();
+        let mut drain = self.drain.lock();
+        drain.turn(&self.store, service);
+        *self.progress.lock() = drain.progress();
+        drop(drain);
+        let nodes = self.nodes.lock().clone();
+        let mut replacement = self.replacement.lock();
+        replacement.turn(&self.store, &nodes);
+        *self.replaced.lock() = replacement.states();
     }
 
     fn replace(&self, number: u32) -> Result<(), String> {
-        let nodes = lock(&self.nodes).clone();
+        let nodes = self.nodes.lock().clone();
         let node = nodes.iter().find(|open| open.node().number() == number);
-        if let Some(OpenNode::Here(..)) = node {
+        if let Some(OpenNode::Local(..)) = node {
             return Err(format!(
-                "node {number} is a directory of this machine: only those of data servers can be replaced"
+                "node {number} is a directory of this machine: only those of data servers can be \
+                replaced"
             ));
         }
         self.store.set_lost(number, true).map_err(|error| match error {
@@ -332,7 +329,7 @@ impl Spread for Striped {
             StoreError::Busy => {
                 format!("node {number} is there: nothing is lost. To take it away, drain it")
             }
-            error => format!("it cannot be kept that what node {number} had is lost: {error}"),
+            error => format!("cannot record that the data of node {number} is lost: {error}"),
         })
     }
 
@@ -343,7 +340,7 @@ impl Spread for Striped {
                 "node {number} is needed: without it fewer nodes would take files than files are to \
                  have copies, or none; add one first"
             ),
-            error => format!("it cannot be kept that node {number} is to be emptied: {error}"),
+            error => format!("cannot record that node {number} is draining: {error}"),
         })
     }
 
@@ -352,7 +349,7 @@ impl Spread for Striped {
     }
 
     fn count_by(&self, number: u32, usage: NodeUsage) {
-        lock(&self.usages).insert(number, usage);
+        self.usages.lock().insert(number, usage);
     }
 
     fn tell_of_lost_data(&self, verifier: &Arc<WriteVerifier>) {
@@ -361,25 +358,25 @@ impl Spread for Striped {
 
     /// Returns the front ends of this process's data servers, and connects the other data servers
     /// to the metadata server.
-    fn take_doors(&self, service: &Arc<Service>) -> Vec<DataDoor> {
-        let here = Arc::new(Here {
+    fn take_parts(&self, service: &Arc<Service>) -> Vec<DataServerParts> {
+        let metadata = Arc::new(LocalMetadata {
             service: Arc::downgrade(service),
             store: Arc::downgrade(&self.store),
             secret: self.secret,
             component_fs: self.component_fs,
         });
-        let _ = self.here.set(here.clone());
-        for node in lock(&self.nodes).iter() {
-            if let OpenNode::Far(node) = node {
-                node.answer_by(here.clone());
+        let _ = self.metadata.set(metadata.clone());
+        for node in self.nodes.lock().iter() {
+            if let OpenNode::Remote(node) = node {
+                node.answer_by(metadata.clone());
             }
         }
-        let mut doors = lock(&self.doors);
-        let open = |Door { node, listener, rdma, dafs }| {
+        let mut listeners = self.listeners.lock();
+        let open = |NodeListener { node, listener, rdma, dafs }| {
             let number = node.number();
-            let files = ComponentStore::new(node, self.secret, self.component_fs, here.clone());
+            let files = ComponentStore::new(node, self.secret, self.component_fs, metadata.clone());
             let secret = ExportSecret::from_bytes(self.secret);
-            DataDoor {
+            DataServerParts {
                 export: Some(self.name.clone()),
                 listener,
                 rdma,
@@ -387,25 +384,25 @@ impl Spread for Striped {
                 number,
                 files: Arc::new(files),
                 pool: None,
-                states: here.clone(),
+                states: metadata.clone(),
                 admits: self.admits.clone(),
                 identity: derive(&secret, b"data server", &number.to_be_bytes()),
             }
         };
-        doors.drain(..).map(open).collect()
+        listeners.drain(..).map(open).collect()
     }
 }
 
 /// The metadata server in the same process. Its references are weak, to avoid a cycle: nodes hold
 /// it, and the store holds nodes.
-pub(super) struct Here {
+pub(super) struct LocalMetadata {
     service: Weak<Service>,
     store: Weak<StripedStore>,
     secret: [u8; 16],
     component_fs: FsId,
 }
 
-impl Here {
+impl LocalMetadata {
     fn store(&self) -> Result<Arc<StripedStore>, StoreError> {
         self.store.upgrade().ok_or(StoreError::Busy)
     }
@@ -425,7 +422,7 @@ impl Here {
     }
 }
 
-impl ForeignStates for Here {
+impl ForeignStates for LocalMetadata {
     fn check(&self, wanted: &ForeignUse<'_>) -> dafs_service::Result<Option<Duration>> {
         let ForeignUse { owner, identity, component, state, write, now_ns } = *wanted;
         let service = self.service.upgrade().ok_or(StoreError::Busy)?;
@@ -441,7 +438,7 @@ impl ForeignStates for Here {
 }
 
 /// Serves I/O that a data server of this process has no local data for.
-impl Elsewhere for Here {
+impl Elsewhere for LocalMetadata {
     fn read(
         &self,
         handle: &ComponentHandle,
@@ -463,7 +460,7 @@ impl Elsewhere for Here {
     }
 }
 
-impl Metadata for Here {
+impl Metadata for LocalMetadata {
     fn size_of(&self, component: &ComponentId) -> Result<u64, StoreError> {
         self.store()?.size_of(component)
     }

@@ -124,8 +124,8 @@ impl OpenFile for CountedFile {
                 tracing::error!(
                     %error,
                     file = ?self.inner.id(),
-                    "what has become of an append is not known; the file takes no writes until the \
-                     server has been started anew"
+                    "the outcome of an append is unknown; the file takes no writes until the \
+                    server restarts"
                 );
                 Err(error)
             }

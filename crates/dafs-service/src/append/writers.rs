@@ -7,11 +7,12 @@
 
 use crate::handle::Handle;
 use crate::undo::Undo;
+use dafs_mem::RwLock;
 use dafs_store::{StoreError, Wait};
 use rustc_hash::FxHasher;
 use std::hash::{Hash, Hasher};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError};
+use std::sync::{RwLockReadGuard, RwLockWriteGuard};
 
 /// Slots that files share by their hash. In a collision, a write waits a little for an append of
 /// another file, and that is the only cost.
@@ -82,14 +83,10 @@ impl Writers {
 
     /// Takes the lock as one writer among others. `None` when it would have to wait and may not.
     pub(crate) fn together(&self, key: &Handle, wait: Wait) -> Option<RwLockReadGuard<'_, Closed>> {
-        match self.slot(key).lock.try_read() {
-            Ok(guard) => Some(guard),
-            // A panic leaves no half-made change in there.
-            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
-            Err(TryLockError::WouldBlock) if wait == Wait::Never => None,
-            Err(TryLockError::WouldBlock) => {
-                Some(self.slot(key).lock.read().unwrap_or_else(PoisonError::into_inner))
-            }
+        let lock = &self.slot(key).lock;
+        match (lock.try_read(), wait) {
+            (None, Wait::Allowed) => Some(lock.read()),
+            (guard, _) => guard,
         }
     }
 
@@ -100,6 +97,6 @@ impl Writers {
 
     /// Takes the lock exclusively.
     pub(crate) fn alone(&self, key: &Handle) -> RwLockWriteGuard<'_, Closed> {
-        self.slot(key).lock.write().unwrap_or_else(PoisonError::into_inner)
+        self.slot(key).lock.write()
     }
 }

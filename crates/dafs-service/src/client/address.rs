@@ -8,7 +8,6 @@
 use super::Client;
 use crate::limits::CLIENT_ADDRESSES_MAX;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::sync::PoisonError;
 
 /// The address that a client calls from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -62,13 +61,13 @@ impl ClientAddress {
 impl Client {
     /// True if the client calls from this address.
     pub fn calls_from(&self, address: &ClientAddress) -> bool {
-        let known = self.addresses.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = self.addresses.lock();
         known.iter().any(|known| address.may_be(known))
     }
 
     /// Adds an address. Above the limit, the oldest one is forgotten.
     pub fn add_address(&self, address: ClientAddress) {
-        let mut known = self.addresses.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.addresses.lock();
         if known.contains(&address) {
             return;
         }
@@ -80,7 +79,7 @@ impl Client {
 
     /// Returns the hosts as earlier versions identified them: the address, or for IPv6 the network.
     pub(crate) fn earlier_hosts(&self) -> Vec<Vec<u8>> {
-        let known = self.addresses.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = self.addresses.lock();
         let host = |address: &ClientAddress| match address.ip.to_canonical() {
             IpAddr::V4(address) => address.octets().to_vec(),
             IpAddr::V6(address) => address.octets()[..8].to_vec(),
@@ -90,7 +89,7 @@ impl Client {
 
     /// The address that was added last. Empty if none is known.
     pub(crate) fn recorded_host(&self) -> Vec<u8> {
-        let known = self.addresses.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = self.addresses.lock();
         known.last().map_or_else(Vec::new, |address| address.to_record())
     }
 }

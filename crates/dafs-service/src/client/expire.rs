@@ -7,7 +7,7 @@
 
 use super::{Client, ClientKey, ClientKind, ClientTable, Clients};
 use crate::Result;
-use crate::admit::Absent;
+use crate::admit::ExpiredClients;
 use crate::error::ServiceError;
 use crate::hosts::{Host, Shared};
 use crate::limits::{
@@ -17,7 +17,7 @@ use crate::limits::{
 use crate::open::Clock;
 use dafs_store::Wait;
 use rustc_hash::FxHashMap;
-use std::sync::{Arc, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard};
 
 impl Clients {
     /// True when the lease is over: another client that needs conflicting state may have it.
@@ -64,7 +64,7 @@ impl Clients {
             ending.extend(thin_out(&mut kept, max, |client| table.held(client, shared)));
         }
         // The replaced clients are dropped after the table's lock is released.
-        let before = std::mem::replace(&mut self.state.lock().absent, Absent::new(kept));
+        let before = std::mem::replace(&mut self.state.lock().expired, ExpiredClients::new(kept));
         drop(before);
         // In chunks, so that the end of many clients costs few writes.
         let some = ending.chunks(ENDED_AT_ONCE_MAX);
@@ -110,35 +110,31 @@ impl Clients {
         wait: Wait,
     ) -> Result<()> {
         let clock = Clock { now_ns, lease_ns: self.state.config.lease_ns() };
-        let absent = self.state.lock().absent_with(shared, (least, max), clock);
-        if absent.is_empty() {
+        let expired = self.state.lock().expired_with(shared, (least, max), clock);
+        if expired.is_empty() {
             return Err(ServiceError::Resource);
         }
         if wait == Wait::Never {
             return Err(ServiceError::WouldWait);
         }
-        self.end_leases(&absent, now_ns).map(drop)
+        self.end_leases(&expired, now_ns).map(drop)
     }
 
     /// Lets the next tick end the leases of expired clients.
-    pub(crate) fn doom(&self, clients: Vec<Arc<Client>>) {
-        let mut doomed = self.lock_doomed();
+    pub(crate) fn expire_soon(&self, clients: Vec<Arc<Client>>) {
+        let mut expiring = self.expiring.lock();
         for client in clients {
-            if !doomed.iter().any(|known| Arc::ptr_eq(known, &client)) {
-                doomed.push(client);
+            if !expiring.iter().any(|known| Arc::ptr_eq(known, &client)) {
+                expiring.push(client);
             }
         }
     }
 
-    pub(crate) fn end_doomed_leases(&self, now_ns: u64) {
-        let doomed = std::mem::take(&mut *self.lock_doomed());
-        if self.end_leases(&doomed, now_ns).is_err() {
-            self.doom(doomed);
+    pub(crate) fn end_expiring_leases(&self, now_ns: u64) {
+        let expiring = std::mem::take(&mut *self.expiring.lock());
+        if self.end_leases(&expiring, now_ns).is_err() {
+            self.expire_soon(expiring);
         }
-    }
-
-    fn lock_doomed(&self) -> MutexGuard<'_, Vec<Arc<Client>>> {
-        self.doomed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Ends all state of a client whose lease is over, unless it has come back. Returns the number

@@ -32,10 +32,11 @@ use crate::hosts::{HostUse, Shared};
 use crate::layout::{Late, Watching, WideRecalls};
 use crate::metrics::Usage;
 use crate::records::ClientRecords;
+use dafs_mem::Mutex;
 use dafs_store::Cred;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, MutexGuard, Weak};
 
 /// The server's short name of a client instance (DAFS client-id, NFSv4 clientid4).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -301,12 +302,12 @@ impl Client {
 
     /// Sets the address of the client that administrators see.
     pub fn set_peer(&self, peer: String) {
-        *self.peer.lock().unwrap_or_else(PoisonError::into_inner) = peer;
+        *self.peer.lock() = peer;
     }
 
     /// The address of the client that the front end has set.
     pub fn peer(&self) -> String {
-        self.peer.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.peer.lock().clone()
     }
 
     /// True if the client has a back channel.
@@ -321,16 +322,12 @@ impl Client {
     }
 
     pub(crate) fn front(&self) -> Option<Arc<dyn Front>> {
-        self.lock_front().as_ref()?.upgrade()
+        self.front.lock().as_ref()?.upgrade()
     }
 
     /// Takes the front end out of the record, for the last call.
     fn take_front(&self) -> Option<Arc<dyn Front>> {
-        self.lock_front().take()?.upgrade()
-    }
-
-    fn lock_front(&self) -> MutexGuard<'_, Option<Weak<dyn Front>>> {
-        self.front.lock().unwrap_or_else(PoisonError::into_inner)
+        self.front.lock().take()?.upgrade()
     }
 
     /// Nanoseconds since its last request.
@@ -340,7 +337,7 @@ impl Client {
 
     /// Keeps a credential and returns its number, from 1. Returns `None` when `max` are kept.
     pub fn register_cred(&self, cred: Cred, max: usize) -> Option<u32> {
-        let mut creds = self.creds.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut creds = self.creds.lock();
         // The same credential is kept once: a client registers it for each session.
         let same = |slot: &Option<(Cred, u32)>| slot.as_ref().is_some_and(|(old, _)| *old == cred);
         if let Some(index) = creds.iter().position(same) {
@@ -364,7 +361,7 @@ impl Client {
     /// Removes one registration of a credential, and with the last one the credential. Returns
     /// false when there is none of that number.
     pub fn release_cred(&self, number: u32) -> bool {
-        let mut creds = self.creds.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut creds = self.creds.lock();
         let slot = (number as usize).checked_sub(1).and_then(|index| creds.get_mut(index));
         let Some(slot) = slot else { return false };
         match slot {
@@ -379,7 +376,7 @@ impl Client {
 
     /// The credential of a number.
     pub fn cred(&self, number: u32) -> Option<Cred> {
-        let creds = self.creds.lock().unwrap_or_else(PoisonError::into_inner);
+        let creds = self.creds.lock();
         let slot = creds.get((number as usize).checked_sub(1)?)?;
         slot.as_ref().map(|(cred, _)| cred.clone())
     }
@@ -402,7 +399,7 @@ impl Client {
     /// once, with the client's first session. [`Front::client_gone`] comes through it even without
     /// a back channel. The reference is weak, because the front end keeps the service alive.
     pub fn set_front(&self, front: Weak<dyn Front>) {
-        *self.lock_front() = Some(front);
+        *self.front.lock() = Some(front);
     }
 }
 
@@ -411,7 +408,7 @@ pub struct Clients {
     pub(crate) state: Arc<State>,
     table: Mutex<ClientTable>,
     /// Expired clients that blocked a caller that may not wait. [`Service::tick`] ends them.
-    doomed: Mutex<Vec<Arc<Client>>>,
+    expiring: Mutex<Vec<Arc<Client>>>,
     pub(crate) records: Box<dyn ClientRecords>,
     pub(crate) grace: Grace,
     /// When grace, recalls and local changes were last checked.
@@ -421,14 +418,14 @@ pub struct Clients {
 impl Clients {
     pub(crate) fn new(state: Arc<State>, records: Box<dyn ClientRecords>, grace: Grace) -> Self {
         let table = Mutex::new(ClientTable::new(state.config.secret));
-        let (doomed, recalls_ns) = (Mutex::default(), AtomicU64::new(0));
-        Self { state, table, doomed, records, grace, recalls_ns }
+        let (expiring, recalls_ns) = (Mutex::default(), AtomicU64::new(0));
+        Self { state, table, expiring, records, grace, recalls_ns }
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, ClientTable> {
         // A panic while the lock was held left the table as the last complete statement made it. To
         // refuse all service would be worse than to go on.
-        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+        self.table.lock()
     }
 }
 

@@ -12,8 +12,9 @@ use crate::index::Life;
 use crate::limits::{RECALL_QUIET_NS, WRITE_QUIET_NS};
 use crate::open::{OpenClaim, OpenRequest, OpenState};
 use crate::table::{Blocked, StateTable};
+use dafs_mem::Mutex;
 use dafs_store::{Attr, Kind, OpenMode, StoreError, Watch};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 type Granted = Result<Delegation, NoDelegation>;
 
@@ -51,13 +52,13 @@ impl Delegations {
         export.store().watch(&key.file, what).map_err(|_| NoDelegation::Policy)?;
         // Counted before the check for recent writes. See the guards.
         self.state.guards.add(&key);
-        let (mut table, mut absent) = (self.state.lock(), Vec::new());
+        let (mut table, mut expired) = (self.state.lock(), Vec::new());
         let id = self.check_free(&table, caller, &key, kind, request.claim).and_then(|()| {
             let current = StateTable::check_current(caller.client).is_ok();
             let reclaims = matches!(request.claim, OpenClaim::Previous(_));
             match table.admit_delegation(Applicant { reclaims, ..self.state.applicant(caller) }) {
                 Ok(id) if current && open.life.is_live() => return Ok(id),
-                Err(Blocked::Expire(clients)) => absent = clients,
+                Err(Blocked::Expire(clients)) => expired = clients,
                 _ => {}
             }
             Err(NoDelegation::Resource)
@@ -66,7 +67,7 @@ impl Delegations {
             Ok(id) => id,
             Err(error) => {
                 drop(table);
-                self.clients.doom(absent);
+                self.clients.expire_soon(expired);
                 self.state.guards.remove(&key);
                 export.store().unwatch(&key.file);
                 return Err(error);

@@ -28,9 +28,10 @@ use crate::state::{StateId, StateRef};
 use crate::table::Ended;
 use crate::{Caller, Result};
 use attributes::Query;
+use dafs_mem::Mutex;
 use dafs_store::{OpenFile, OpenMode, Store};
 use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard};
 
 /// All delegations, and the questions to their holders.
 pub struct Delegations {
@@ -192,7 +193,7 @@ impl DelegationState {
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+        self.inner.lock()
     }
 }
 
@@ -219,7 +220,7 @@ impl Delegations {
             return Err(ServiceError::BadStateId);
         };
         // Its holder locked the file locally, and others continue at its size.
-        self.layouts.settle_before_unlock(caller, &delegation.key)?;
+        self.layouts.refresh_size_before_unlock(caller, &delegation.key)?;
         let mut ended = Ended::default();
         let mut table = self.state.lock();
         delegation.life.check()?;

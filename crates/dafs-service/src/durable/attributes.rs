@@ -116,7 +116,7 @@ impl Before {
 impl Attributes {
     /// # Errors
     /// `BadHandle` for an object that never existed.
-    pub(super) fn picture(
+    pub(super) fn pre_image(
         store: &dyn Store,
         file: &FileId,
         change: &SetAttr,
@@ -253,7 +253,7 @@ fn value(store: &dyn Store, file: &FileId, name: &[u8]) -> Result<Option<Option<
 impl Xattr {
     /// # Errors
     /// `BadHandle` for an object that never existed. `Io`.
-    pub(super) fn picture(
+    pub(super) fn pre_image(
         store: &dyn Store,
         file: &FileId,
         name: &[u8],

@@ -1,6 +1,6 @@
 //! The change that a request is about to make, independent of the protocol.
 
-use super::places::{Hold, Place, PlaceList};
+use super::change_locks::{ChangeLock, Hold, LockList};
 use crate::handle::Handle;
 use dafs_store::{Acl, Kind, NAME_BYTES_MAX, SetAttr, SetXattr, Stability};
 
@@ -98,7 +98,7 @@ pub enum Change<'a> {
         /// The [`digest`](super::digest) of the data, where it is known before the write.
         digest: Option<u32>,
     },
-    /// A write at the end of a file. [`Op::witness`](super::Op::witness) must see its execution,
+    /// A write at the end of a file. [`LoggedChange::witness`](super::Op::witness) must see its execution,
     /// and records it when its offset is known.
     Append {
         /// The file.
@@ -207,8 +207,8 @@ impl Change<'_> {
 
     /// Returns the change locks that it takes. `key` returns the key of an object that all exports
     /// share.
-    pub(super) fn places(&self, key: impl Fn(&Handle) -> Handle) -> PlaceList {
-        let name = |dir: &Handle, name: &[u8]| Place::name(&key(dir), name);
+    pub(super) fn locks(&self, key: impl Fn(&Handle) -> Handle) -> LockList {
+        let name = |dir: &Handle, name: &[u8]| ChangeLock::name(&key(dir), name);
         match self {
             Self::Create { dir, name: at, .. }
             | Self::Make { dir, name: at, .. }
@@ -218,12 +218,12 @@ impl Change<'_> {
                 [name(from_dir, from), name(to_dir, to)].into_iter().collect()
             }
             Self::Write { file, .. } => {
-                [Place::file(&key(file), Hold::Write)].into_iter().collect()
+                [ChangeLock::file(&key(file), Hold::Write)].into_iter().collect()
             }
             Self::SetAttr { file, .. }
             | Self::SetXattr { file, .. }
             | Self::Append { file, .. } => {
-                [Place::file(&key(file), Hold::Alone)].into_iter().collect()
+                [ChangeLock::file(&key(file), Hold::Alone)].into_iter().collect()
             }
         }
     }

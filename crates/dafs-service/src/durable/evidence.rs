@@ -209,8 +209,8 @@ fn judge_append(
     if attr.size > end {
         tracing::warn!(
             file = ?file.file, offset, len, size = attr.size,
-            "an append was under way when the server ended, and the file was changed since by \
-             somebody else; it is left as it is"
+            "an append was in progress when the server ended, and another process changed the file \
+            since; it stays as it is"
         );
         return Ok(Verdict::InDoubt);
     }
@@ -218,7 +218,7 @@ fn judge_append(
     let cut = SetAttr { size: Some(offset), ..SetAttr::default() };
     store.setattr(&server(), &file.file, &cut, None)?;
     store.commit_names(&[file.file])?;
-    tracing::info!(bytes = attr.size - offset, "took back an append that was half done");
+    tracing::info!(bytes = attr.size - offset, "rolled back an append that was half done");
     Ok(Verdict::Not)
 }
 

@@ -13,17 +13,17 @@
 //!   waits for.
 //! * The end of a guarded change blocks no caller: another thread lets the changes behind it go on.
 
+use super::change_locks::{ChangeLock, ChangeLocks, Ends, Hold, LockList};
 use super::intent;
-use super::keeper::{Keeper, shielded, tell};
-use super::places::{Ends, Hold, Place, PlaceList, Places};
-use super::{Change, Durability, Durable, Intended, Notify, Op};
+use super::journal::{Journal, shielded, tell};
+use super::{Change, Durability, Durable, Intended, LoggedChange, Notify};
 use crate::error::ServiceError;
 use crate::export::Export;
 use crate::fence::Subject;
 use crate::handle::Handle;
 use crate::hosts::Host;
 use crate::limits::{
-    DURABLE_PICTURES_MAX, GUARD_WAIT_NS, GUARDED_CHANGES_MAX, GUARDED_CHANGES_SHARE_MAX,
+    DURABLE_PRE_IMAGES_MAX, GUARD_WAIT_NS, GUARDED_CHANGES_MAX, GUARDED_CHANGES_SHARE_MAX,
 };
 use crate::{Caller, Result};
 use dafs_store::Store;
@@ -34,28 +34,28 @@ use std::sync::Arc;
 pub(super) struct Guard {
     whose: Whose,
     store: Arc<dyn Store>,
-    places: PlaceList,
+    locks: LockList,
     /// The name of the file that it empties.
     empties: Option<(Handle, Vec<u8>)>,
     /// That file, as of the last lookup of the name.
-    emptied: Option<Place>,
+    emptied: Option<ChangeLock>,
     /// Called when its change locks are free, or the log is durable.
     waiting: Option<Notify>,
     /// Its change locks are free, and it waits for the log.
-    has_places: bool,
+    has_locks: bool,
     /// The time when it is given up if it still waits.
     until_ns: u64,
 }
 
 impl Guard {
     /// True if it waits for its change locks and all of them are free.
-    fn may_go_on(&self, number: u64, places: &Places) -> bool {
-        self.waiting.is_some() && !self.has_places && self.is_first(number, places)
+    fn may_go_on(&self, number: u64, locks: &ChangeLocks) -> bool {
+        self.waiting.is_some() && !self.has_locks && self.is_first(number, locks)
     }
 
-    fn is_first(&self, number: u64, places: &Places) -> bool {
+    fn is_first(&self, number: u64, locks: &ChangeLocks) -> bool {
         let emptied = self.emptied.as_slice();
-        places.is_first(number, &self.places) && places.is_first(number, emptied)
+        locks.is_first(number, &self.locks) && locks.is_first(number, emptied)
     }
 }
 
@@ -122,12 +122,12 @@ enum Found {
     Waits,
 }
 
-impl Keeper {
+impl Journal {
     fn guard(
         self: &Arc<Self>,
         store: &Arc<dyn Store>,
         change: &Change<'_>,
-        places: PlaceList,
+        locks: LockList,
         (whose, now_ns): (Whose, u64),
         ready: impl FnOnce() -> Notify,
     ) -> Result<Intended> {
@@ -137,7 +137,7 @@ impl Keeper {
         }
         ledger.next_op += 1;
         let number = ledger.next_op;
-        let free = ledger.places.enter(number, &places);
+        let free = ledger.locks.enter(number, &locks);
         let empties = match *change {
             Change::Create { dir, name, .. } if change.empties() => Some((*dir, name.to_vec())),
             _ => None,
@@ -146,11 +146,11 @@ impl Keeper {
         let waiting = if free { None } else { ready.take().map(|ready| ready()) };
         let (store, until_ns) = (store.clone(), now_ns.saturating_add(GUARD_WAIT_NS));
         let looks = free && empties.is_some();
-        let (emptied, has_places) = (None, false);
-        let guard = Guard { whose, store, places, empties, emptied, waiting, has_places, until_ns };
+        let (emptied, has_locks) = (None, false);
+        let guard = Guard { whose, store, locks, empties, emptied, waiting, has_locks, until_ns };
         ledger.guards.insert(number, guard);
         drop(ledger);
-        let mut op = Op::new(self.clone(), number, change);
+        let mut op = LoggedChange::new(self.clone(), number, change);
         op.guard = true;
         if !free {
             return Ok(Intended::Waiting(op));
@@ -181,7 +181,7 @@ impl Keeper {
         let ledger = self.lock();
         let guard = ledger.guards.all.get(&number);
         guard.map_or_else(Ends::default, |guard| {
-            ledger.places.ends(guard.places.iter().chain(&guard.emptied))
+            ledger.locks.ends(guard.locks.iter().chain(&guard.emptied))
         })
     }
 
@@ -189,11 +189,11 @@ impl Keeper {
     fn wait_for_log(self: &Arc<Self>, number: u64, ends: Ends, ready: Notify) {
         let mut ledger = self.lock();
         let Some(guard) = ledger.guards.all.get_mut(&number) else { return };
-        (guard.waiting, guard.has_places) = (Some(ready), true);
+        (guard.waiting, guard.has_locks) = (Some(ready), true);
         drop(ledger);
-        let keeper = self.clone();
+        let journal = self.clone();
         let kept = move |done: Result<()>| {
-            let mut ledger = keeper.lock();
+            let mut ledger = journal.lock();
             let waiting = ledger.guards.all.get_mut(&number).and_then(|guard| guard.waiting.take());
             drop(ledger);
             if let Some(ready) = waiting {
@@ -216,7 +216,7 @@ impl Keeper {
         ready: &mut Option<Notify>,
         next: &mut Vec<u64>,
     ) -> Result<Found> {
-        for _ in 0..DURABLE_PICTURES_MAX {
+        for _ in 0..DURABLE_PRE_IMAGES_MAX {
             let ledger = self.lock();
             let Some(guard) = ledger.guards.all.get(&number) else { return Ok(Found::Waits) };
             let Some((dir, name)) = guard.empties.clone() else { return Ok(Found::Free) };
@@ -225,7 +225,7 @@ impl Keeper {
             // The execution of the change reports an error of the name.
             let file = intent::find(&*store, &dir, &name).ok().flatten();
             let handle = file.map(|(file, _)| Handle { fs: store.fs_id(), file });
-            let file = handle.map(|handle| Place::file(&handle, Hold::Guard));
+            let file = handle.map(|handle| ChangeLock::file(&handle, Hold::Guard));
             let mut ledger = self.lock();
             let ledger = &mut *ledger;
             let Some(guard) = ledger.guards.all.get_mut(&number) else { return Ok(Found::Waits) };
@@ -233,10 +233,10 @@ impl Keeper {
                 return Ok(Found::Free);
             }
             if let Some(former) = std::mem::replace(&mut guard.emptied, file) {
-                ledger.places.leave(number, &[former], next);
+                ledger.locks.leave(number, &[former], next);
             }
             let Some(file) = file else { return Ok(Found::Free) };
-            if !ledger.places.join(number, file) {
+            if !ledger.locks.join(number, file) {
                 guard.waiting = ready.take();
                 return Ok(Found::Waits);
             }
@@ -251,7 +251,7 @@ impl Keeper {
         let mut ledger = self.lock();
         let ledger_now = &mut *ledger;
         let Some(guard) = ledger_now.guards.all.get_mut(&number) else { return };
-        if !guard.may_go_on(number, &ledger_now.places) {
+        if !guard.may_go_on(number, &ledger_now.locks) {
             return;
         }
         let mut ready = guard.waiting.take();
@@ -291,8 +291,8 @@ impl Keeper {
             return None;
         }
         let guard = ledger.guards.remove(number)?;
-        ledger.places.leave(number, &guard.places, next);
-        ledger.places.leave(number, guard.emptied.as_slice(), next);
+        ledger.locks.leave(number, &guard.locks, next);
+        ledger.locks.leave(number, guard.emptied.as_slice(), next);
         next.retain(|number| {
             let flight = ledger.flights.get(number).is_some_and(|flight| flight.waiting.is_some());
             flight || ledger.guards.all.get(number).is_some_and(|guard| guard.waiting.is_some())
@@ -303,8 +303,8 @@ impl Keeper {
     /// Lets changes behind a finished one go on, on a thread that may read files.
     fn resume_elsewhere(self: &Arc<Self>, next: Vec<u64>) {
         if !next.is_empty() {
-            let keeper = self.clone();
-            (self.spawn)(Box::new(move || keeper.resume(next)));
+            let journal = self.clone();
+            (self.spawn)(Box::new(move || journal.resume(next)));
         }
     }
 
@@ -327,7 +327,7 @@ impl Keeper {
 }
 
 impl Durable {
-    /// Protects logged changes from a change without a record, while the [`Op`] lives. `ready`
+    /// Protects logged changes from a change without a record, while the [`LoggedChange`] lives. `ready`
     /// makes the notification, if one is needed, and must not call the service. Costs almost
     /// nothing where no replies are durable.
     ///
@@ -340,7 +340,7 @@ impl Durable {
         change: &Change<'_>,
         ready: impl FnOnce() -> Notify,
     ) -> Result<Intended> {
-        let Some(keeper) = self.keeper.get() else { return Ok(Intended::Unneeded) };
+        let Some(journal) = self.journal.get() else { return Ok(Intended::Unneeded) };
         if !change.is_guarded() || !change.is_possible() {
             return Ok(Intended::Unneeded);
         }
@@ -354,8 +354,8 @@ impl Durable {
         if export.options().read_only || !(keeps(export) || namespace.exports().any(same)) {
             return Ok(Intended::Unneeded);
         }
-        let places = change.places(|handle| export.key(handle));
-        let places = places.into_iter().map(Place::guarded).collect();
-        keeper.guard(export.store(), change, places, (Whose::of(caller), caller.now_ns), ready)
+        let locks = change.locks(|handle| export.key(handle));
+        let locks = locks.into_iter().map(ChangeLock::guarded).collect();
+        journal.guard(export.store(), change, locks, (Whose::of(caller), caller.now_ns), ready)
     }
 }

@@ -169,7 +169,7 @@ impl Maker {
 impl Intent {
     /// Reads the pre-image of a change. `None` for an append, which is recorded when its offset is
     /// known.
-    pub(super) fn picture(
+    pub(super) fn pre_image(
         store: &dyn Store,
         change: &Change<'_>,
         cred: &Cred,
@@ -228,11 +228,11 @@ impl Intent {
                 exists: find(store, dir, name)?.is_some(),
             },
             Change::SetAttr { file, change, masked, acl } => {
-                let attributes = Attributes::picture(store, &file.file, change, masked, acl)?;
+                let attributes = Attributes::pre_image(store, &file.file, change, masked, acl)?;
                 Self::SetAttr { file: *file, attributes }
             }
             Change::SetXattr { file, name, value, how } => {
-                let xattr = Xattr::picture(store, &file.file, name, value, how)?;
+                let xattr = Xattr::pre_image(store, &file.file, name, value, how)?;
                 Self::SetXattr { file: *file, xattr }
             }
             Change::Write { file, offset, len, digest, .. } => {

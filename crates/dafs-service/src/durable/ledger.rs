@@ -10,9 +10,9 @@
 //!   change releases its change locks only after its last record was appended.
 
 use super::change::Owned;
+use super::change_locks::{ChangeLock, ChangeLocks, Ends, LockList};
 use super::guard::Guards;
 use super::intent::Intent;
-use super::places::{Ends, Place, PlaceList, Places};
 use super::record::{self, About};
 use super::{Effect, Notify, Session};
 use crate::limits::{
@@ -75,9 +75,9 @@ pub(super) struct Flight {
     pub(super) about: About,
     pub(super) store: Arc<dyn Store>,
     /// Its change locks since the intent.
-    pub(super) places: PlaceList,
+    pub(super) locks: LockList,
     /// The file of its name at the last lookup, if it empties that file.
-    pub(super) emptied: Option<Place>,
+    pub(super) emptied: Option<ChangeLock>,
     /// Its pre-image. `None` while it waits for its change locks.
     pub(super) intent: Option<Arc<Intent>>,
     /// The rest of the work, for when its change locks are free.
@@ -88,15 +88,15 @@ pub(super) struct Flight {
 
 impl Flight {
     /// True if no other change blocks it.
-    pub(super) fn is_first(&self, op: u64, places: &Places) -> bool {
+    pub(super) fn is_first(&self, op: u64, locks: &ChangeLocks) -> bool {
         let emptied = self.emptied.as_slice();
-        places.is_first(op, &self.places) && places.is_first(op, emptied)
+        locks.is_first(op, &self.locks) && locks.is_first(op, emptied)
     }
 
     /// Releases its change locks, and adds the changes behind it to `next`.
-    pub(super) fn leave(&self, op: u64, places: &mut Places, next: &mut Vec<u64>) {
-        places.leave(op, &self.places, next);
-        places.leave(op, self.emptied.as_slice(), next);
+    pub(super) fn leave(&self, op: u64, locks: &mut ChangeLocks, next: &mut Vec<u64>) {
+        locks.leave(op, &self.locks, next);
+        locks.leave(op, self.emptied.as_slice(), next);
     }
 }
 
@@ -120,7 +120,7 @@ pub(super) struct Ledger {
     pub(super) flights: FxHashMap<u64, Flight>,
     /// Guarded changes under way.
     pub(super) guards: Guards,
-    pub(super) places: Places,
+    pub(super) locks: ChangeLocks,
     pub(super) executed: Vec<Executed>,
     /// Records of appends whose offset is in the log and whose end is not, by change. They outlive
     /// their sessions. An append that could not be ended outlives its change.
@@ -145,7 +145,7 @@ impl Default for Ledger {
             sessions: FxHashMap::default(),
             flights: FxHashMap::default(),
             guards: Guards::default(),
-            places: Places::default(),
+            locks: ChangeLocks::default(),
             executed: Vec::new(),
             placed: FxHashMap::default(),
             committing: false,
@@ -184,8 +184,8 @@ impl Ledger {
         let ends = Ends { written: sequence, stable: if power { sequence } else { 0 } };
         let stable = log.stable();
         let kept = |ends: &Ends| ends.stable <= stable && log.is_written(ends.written);
-        self.places.end(&flight.places, ends, kept);
-        self.places.end(flight.emptied.as_slice(), ends, kept);
+        self.locks.end(&flight.locks, ends, kept);
+        self.locks.end(flight.emptied.as_slice(), ends, kept);
     }
 
     /// The free space of a checkpoint, without the part of changes under way.
@@ -574,7 +574,7 @@ mod tests {
 
     /// The next start can read the journal, for any behaviour of clients.
     #[test]
-    fn what_a_checkpoint_holds_is_bounded() {
+    fn a_checkpoint_is_bounded() {
         let log = log();
         let mut ledger = Ledger { bytes_max: 256 << 10, ..Ledger::default() };
         let mut replies = 0;

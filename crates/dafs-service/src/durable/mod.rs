@@ -12,21 +12,21 @@
 mod attributes;
 mod bytes;
 mod change;
+mod change_locks;
 mod evidence;
 mod guard;
 mod intent;
-mod keeper;
+mod journal;
 mod ledger;
-mod places;
 mod record;
 mod recover;
 mod shares;
 mod slots;
 
 pub use change::{Change, MaskedMode};
-pub use recover::{Journal, JournalError, Recovered};
+pub use recover::{JournalConfig, JournalError, Recovered};
 
-use keeper::Keeper;
+use journal::Journal;
 
 use crate::client::ClientKind;
 use crate::export::{Export, Exports};
@@ -76,8 +76,8 @@ pub type Notify = Box<dyn FnOnce(Result<()>) + Send>;
 /// execution, successful or not. If it is dropped instead, the change was not executed. A guarded
 /// change may be dropped after its execution.
 #[must_use]
-pub struct Op {
-    keeper: Arc<Keeper>,
+pub struct LoggedChange {
+    journal: Arc<Journal>,
     number: u64,
     place: Handle,
     /// The change has a guard only, and no record.
@@ -89,8 +89,8 @@ pub struct Op {
     append: Option<(Handle, u64, u32)>,
 }
 
-impl Op {
-    fn new(keeper: Arc<Keeper>, number: u64, change: &Change<'_>) -> Self {
+impl LoggedChange {
+    fn new(journal: Arc<Journal>, number: u64, change: &Change<'_>) -> Self {
         let append = match *change {
             Change::Append { file, len, digest } => Some((*file, len, digest)),
             _ => None,
@@ -98,7 +98,7 @@ impl Op {
         let (unchanged, carried_out, settled) = (false, false, false);
         let place = *change.place();
         let guard = false;
-        Self { keeper, number, place, guard, unchanged, carried_out, settled, append }
+        Self { journal, number, place, guard, unchanged, carried_out, settled, append }
     }
 
     /// True if the change has a guard only, so that there is no reply to record.
@@ -110,8 +110,8 @@ impl Op {
     /// Without a call of the witness the append has not begun, and recovery does not know it.
     pub fn witness(&self) -> Option<Arc<dyn AppendWitness>> {
         let (file, len, digest) = self.append?;
-        let (keeper, number, offset) = (self.keeper.clone(), self.number, AtomicU64::new(0));
-        Some(Arc::new(Witness { keeper, number, file, len, digest, offset }))
+        let (journal, number, offset) = (self.journal.clone(), self.number, AtomicU64::new(0));
+        Some(Arc::new(Witness { journal, number, file, len, digest, offset }))
     }
 
     /// Its number in the journal, unique in this run.
@@ -141,7 +141,7 @@ impl Op {
 
 /// Records an append in the journal.
 struct Witness {
-    keeper: Arc<Keeper>,
+    journal: Arc<Journal>,
     number: u64,
     file: Handle,
     len: u64,
@@ -153,25 +153,25 @@ impl AppendWitness for Witness {
     fn placed(&self, offset: u64) -> std::result::Result<(), StoreError> {
         self.offset.store(offset, Ordering::Relaxed);
         let &Self { file, len, digest, .. } = self;
-        let placed = self.keeper.place(self.number, Intent::Append { file, offset, len, digest });
+        let placed = self.journal.place(self.number, Intent::Append { file, offset, len, digest });
         placed.map_err(|_| StoreError::Io)
     }
 
     fn ended(&self, appended: bool) -> std::result::Result<(), StoreError> {
         let (file, offset, len) = (self.file, self.offset.load(Ordering::Relaxed), self.len);
         let effect = appended.then_some(Effect::Appended { file, offset, len });
-        self.keeper.ended(self.number, effect.as_ref()).map_err(|_| StoreError::Io)
+        self.journal.ended(self.number, effect.as_ref()).map_err(|_| StoreError::Io)
     }
 }
 
-impl Drop for Op {
+impl Drop for LoggedChange {
     fn drop(&mut self) {
         match self.settled {
             true => {}
-            false if self.guard => self.keeper.end_guard(self.number),
+            false if self.guard => self.journal.end_guard(self.number),
             // The change may have been executed already, at least in part.
-            false if std::thread::panicking() => self.keeper.doubt(self.number),
-            false => self.keeper.abandon(self.number),
+            false if std::thread::panicking() => self.journal.doubt(self.number),
+            false => self.journal.abandon(self.number),
         }
     }
 }
@@ -181,9 +181,9 @@ pub enum Intended {
     /// No record is needed. The request is executed as usual.
     Unneeded,
     /// It may be executed at once. The notification is not used.
-    Ready(Op),
+    Ready(LoggedChange),
     /// It may be executed after the notification, which can come before this call returns.
-    Waiting(Op),
+    Waiting(LoggedChange),
 }
 
 /// When a reply may be sent.
@@ -348,7 +348,7 @@ pub struct Durable {
     exports: Arc<Exports>,
     /// How long the replies of an ended session are kept.
     pub(crate) retention_ns: u64,
-    keeper: OnceLock<Arc<Keeper>>,
+    journal: OnceLock<Arc<Journal>>,
     /// The write verifier that changes when unstable data may be lost.
     lost: Arc<OnceLock<Arc<WriteVerifier>>>,
 }
@@ -356,12 +356,12 @@ pub struct Durable {
 impl Durable {
     pub(crate) fn new(exports: Arc<Exports>, lease_ns: u64) -> Self {
         let retention_ns = REPLY_RETENTION_NS.max(lease_ns.saturating_mul(3));
-        Self { exports, retention_ns, keeper: OnceLock::new(), lost: Arc::default() }
+        Self { exports, retention_ns, journal: OnceLock::new(), lost: Arc::default() }
     }
 
     /// True if there is a journal, in which exports may keep replies.
     pub fn has_journal(&self) -> bool {
-        self.keeper.get().is_some()
+        self.journal.get().is_some()
     }
 
     /// Logs the intent of a change that is about to be executed for the request `key`.
@@ -377,7 +377,7 @@ impl Durable {
         change: &Change<'_>,
         ready: Notify,
     ) -> Result<Intended> {
-        let Some(keeper) = self.keeper.get() else { return Ok(Intended::Unneeded) };
+        let Some(journal) = self.journal.get() else { return Ok(Intended::Unneeded) };
         let namespace = self.exports.namespace();
         let export = namespace.export(change.place())?;
         let options = export.options();
@@ -388,17 +388,19 @@ impl Durable {
         }
         let power = match options.durable_replies {
             Durability::Off => {
-                keeper.leave_out(&key.session)?;
+                journal.leave_out(&key.session)?;
                 return self.guard(caller, change, || ready);
             }
             // The session is forgotten, so no client can ask for the reply.
-            _ if !keeper.lock().knows(&key.session) => return self.guard(caller, change, || ready),
+            _ if !journal.lock().knows(&key.session) => {
+                return self.guard(caller, change, || ready);
+            }
             Durability::Crash => false,
             Durability::Power => true,
         };
-        let places = change.places(|handle| export.key(handle));
+        let locks = change.locks(|handle| export.key(handle));
         let cred = export.map_cred(caller.cred);
-        keeper.intend(export.store(), power, key, (change, &cred), places, ready)
+        journal.intend(export.store(), power, key, (change, &cred), locks, ready)
     }
 
     /// Sets the verifier that changes when the objects of a change cannot be made stable: then
@@ -409,33 +411,33 @@ impl Durable {
 
     /// Takes the reply to an executed change, as it will be sent: its bytes, and true for
     /// little-endian order.
-    pub fn settle(&self, op: Op, reply: &[u8], order_le: bool, ready: Notify) -> Settled {
-        let keeper = op.keeper.clone();
-        keeper.settle(op, reply, order_le, ready)
+    pub fn settle(&self, op: LoggedChange, reply: &[u8], order_le: bool, ready: Notify) -> Settled {
+        let journal = op.journal.clone();
+        journal.settle(op, reply, order_le, ready)
     }
 
     /// Records the start of a session whose replies are to be found after a restart. The front end
     /// may tell the client about the session when its record outlives what its changes do.
     /// Otherwise the client could not ask for their results. Without a journal this does nothing.
     pub fn keep_session(&self, session: &Session, ready: Notify) -> Settled {
-        let Some(keeper) = self.keeper.get() else { return Settled::Now };
+        let Some(journal) = self.journal.get() else { return Settled::Now };
         if session.client.len() > CLIENT_NAME_BYTES_MAX {
             // No client has such a name.
             return Settled::Now;
         }
         let is_power = |export: &Arc<Export>| export.options().durable_replies == Durability::Power;
         let power = self.exports.namespace().exports().any(is_power);
-        keeper.introduce(session, power, ready)
+        journal.introduce(session, power, ready)
     }
 
     /// Forgets a session and all its replies: its client needs them no more, has restarted, or has
     /// not asked for them for too long.
     pub fn forget_session(&self, session: &[u8; 8]) {
-        let Some(keeper) = self.keeper.get() else { return };
-        let noted = keeper.lock().forget(&keeper.log, session);
+        let Some(journal) = self.journal.get() else { return };
+        let noted = journal.lock().forget(&journal.log, session);
         if let Some(sequence) = noted {
             // If this is lost, the session is forgotten later.
-            let _ = keeper.log.flush(sequence);
+            let _ = journal.log.flush(sequence);
         }
     }
 
@@ -443,8 +445,8 @@ impl Durable {
     /// again. The client has used the stream since, so it has the answer. Returns if `ready` must
     /// be waited for.
     pub fn outlived(&self, session: &[u8; 8], stream: u16, ready: Notify) -> Settled {
-        let keeper = self.keeper.get();
-        match keeper.and_then(|keeper| keeper.outlived(session, stream, ready)) {
+        let journal = self.journal.get();
+        match journal.and_then(|journal| journal.outlived(session, stream, ready)) {
             Some(()) => Settled::Later,
             None => Settled::Now,
         }
@@ -452,14 +454,14 @@ impl Durable {
 
     /// Finds a session of an earlier run of the server.
     pub fn kept_session(&self, session: &[u8; 8]) -> Option<Session> {
-        let ledger = self.keeper.get()?.lock();
+        let ledger = self.journal.get()?.lock();
         let kept = ledger.sessions.get(session).filter(|kept| kept.recovered)?;
         kept.session.clone()
     }
 
     /// Returns the result of a request of an earlier run. `None` when it was not executed.
     pub fn kept_answer(&self, key: &RequestKey) -> Option<Answer> {
-        let ledger = self.keeper.get()?.lock();
+        let ledger = self.journal.get()?.lock();
         let kept = ledger.sessions.get(&key.session).filter(|kept| kept.recovered)?;
         let entry = kept.streams.get(&key.stream).filter(|entry| entry.about.key == *key)?;
         match Record::decode(&entry.record)? {
@@ -474,18 +476,18 @@ impl Durable {
     /// Otherwise that is not known: the session has made changes without a record, or records were
     /// lost.
     pub(crate) fn is_kept_whole(&self, session: &[u8; 8]) -> bool {
-        let Some(keeper) = self.keeper.get() else { return false };
-        keeper.lock().sessions.get(session).is_some_and(|kept| !kept.incomplete)
+        let Some(journal) = self.journal.get() else { return false };
+        journal.lock().sessions.get(session).is_some_and(|kept| !kept.incomplete)
     }
 
     /// Returns the statistics of the journal. `None` without a journal.
     pub fn journal_statistics(&self) -> Option<JournalStatistics> {
-        let keeper = self.keeper.get()?;
-        let ledger = keeper.lock();
+        let journal = self.journal.get()?;
+        let ledger = journal.lock();
         Some(JournalStatistics {
-            log: keeper.log.statistics(),
-            rounds: keeper.rounds.load(Ordering::Relaxed),
-            committed: keeper.committed.load(Ordering::Relaxed),
+            log: journal.log.statistics(),
+            rounds: journal.rounds.load(Ordering::Relaxed),
+            committed: journal.committed.load(Ordering::Relaxed),
             in_flight: ledger.flights.len(),
             guarded: ledger.guards.len(),
             sessions: ledger.sessions.len(),
@@ -497,16 +499,16 @@ impl Durable {
     /// Forgets sessions of earlier runs after the time in which clients may ask for them (DAFS
     /// O50).
     pub(crate) fn tick(&self, now_ns: u64) {
-        let Some(keeper) = self.keeper.get() else { return };
-        keeper.give_up_guards(now_ns);
-        let mut ledger = keeper.lock();
+        let Some(journal) = self.journal.get() else { return };
+        journal.give_up_guards(now_ns);
+        let mut ledger = journal.lock();
         if ledger.recovered_sessions == 0 || now_ns < ledger.recovered_until_ns {
             return;
         }
         let old = ledger.sessions.iter().filter(|(_, kept)| kept.recovered);
         let old: Vec<_> = old.map(|(id, _)| *id).collect();
         for id in &old {
-            ledger.forget(&keeper.log, id);
+            ledger.forget(&journal.log, id);
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use super::evidence::Verdict;
 use super::intent::{Intent, server};
-use super::keeper::Keeper;
+use super::journal::Journal;
 use super::ledger::{Entry, Ledger};
 use super::record::{self, About, Record};
 use super::shares;
@@ -17,7 +17,7 @@ use std::sync::Arc;
 use thiserror::Error;
 
 /// The place and parameters of a service's journal.
-pub struct Journal {
+pub struct JournalConfig {
     /// The segments.
     pub disk: Arc<dyn Disk>,
     /// Identifies the run of the system.
@@ -42,7 +42,7 @@ pub enum JournalError {
     )]
     Unknown,
     /// The result of a change cannot be found out.
-    #[error("cannot find out what became of the last changes in export {export:?}: {error}")]
+    #[error("cannot determine the outcome of the last changes in export {export:?}: {error}")]
     Store {
         /// The name of the export.
         export: String,
@@ -153,8 +153,12 @@ impl Durable {
     ///
     /// # Panics
     /// When it is called twice.
-    pub fn start_journal(&self, journal: Journal, now_ns: u64) -> Result<Recovered, JournalError> {
-        let Journal { disk, boot, segment_bytes, spawn } = journal;
+    pub fn start_journal(
+        &self,
+        config: JournalConfig,
+        now_ns: u64,
+    ) -> Result<Recovered, JournalError> {
+        let JournalConfig { disk, boot, segment_bytes, spawn } = config;
         let mut reading = Reading::default();
         let recovery = Recovery::scan(disk, boot, &mut |bytes| reading.read(bytes))?;
         if reading.unknown {
@@ -171,8 +175,8 @@ impl Durable {
         ledger.recovered_sessions = ledger.sessions.len();
         ledger.recovered_until_ns = now_ns.saturating_add(self.retention_ns);
         let log = recovery.start(segment_bytes, spawn.clone(), &mut ledger.live())?;
-        let keeper = Arc::new(Keeper::new(log, spawn, ledger, self.lost.clone()));
-        assert!(self.keeper.set(keeper).is_ok(), "the journal is begun once");
+        let journal = Arc::new(Journal::new(log, spawn, ledger, self.lost.clone()));
+        assert!(self.journal.set(journal).is_ok(), "the journal is begun once");
         Ok(recovered)
     }
 }

@@ -18,15 +18,15 @@ impl Durable {
         let keeps = |options: &crate::ExportOptions| {
             options.read_only || options.durable_replies != Durability::Off
         };
-        self.keeper.get().is_some_and(|keeper| keeper.lock().has_room())
+        self.journal.get().is_some_and(|journal| journal.lock().has_room())
             && namespace.exports().all(|export| keeps(export.options()))
             && namespace.exports().any(|export| !export.options().read_only)
     }
 
     /// Forgets the entries of a session of this run by their streams: their client has the replies.
     pub fn forget_answers(&self, session: &[u8; 8], streams: impl Iterator<Item = u16>) {
-        let Some(keeper) = self.keeper.get() else { return };
-        let mut ledger = keeper.lock();
+        let Some(journal) = self.journal.get() else { return };
+        let mut ledger = journal.lock();
         for stream in streams {
             ledger.remove(session, stream);
         }
@@ -36,7 +36,7 @@ impl Durable {
     /// their replies. Clients of another principal with its name, or of another host, do not count.
     /// `mechanism` is that of the front end's sessions.
     pub fn forget_other_runs(&self, client: &Client, mechanism: &str) {
-        let Some(keeper) = self.keeper.get() else { return };
+        let Some(journal) = self.journal.get() else { return };
         // Earlier versions kept the address also of users of this host.
         let (host, earlier) = (client.host().host().to_bytes(), client.earlier_hosts());
         let other = |session: &durable::Session| {
@@ -47,7 +47,7 @@ impl Durable {
                 && session.verifier != client.verifier()
         };
         let other = |kept: &Kept| kept.recovered && kept.session.as_ref().is_some_and(other);
-        let ledger = keeper.lock();
+        let ledger = journal.lock();
         let sessions = ledger.sessions.iter().filter(|(_, kept)| other(kept));
         let ids: Vec<_> = sessions.map(|(id, _)| *id).collect();
         drop(ledger);

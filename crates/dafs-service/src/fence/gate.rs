@@ -10,9 +10,10 @@
 //!   before they look for work. So work either sees the change or is waited for.
 //! * A mark is dropped outside of all locks.
 
+use dafs_mem::Mutex;
 use std::cell::Cell;
+use std::sync::MutexGuard;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// The number of tables that threads share.
 const SHARDS: usize = 16;
@@ -46,7 +47,7 @@ pub(super) struct Entered<'a, K, W> {
 impl<K, W> Shard<K, W> {
     fn lock(&self) -> MutexGuard<'_, Table<K, W>> {
         // Only assertions can panic here, and they leave the table whole.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }
 

@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_name_is_refused() {
+    fn an_invalid_name_is_refused() {
         let long = [b'x'; FENCE_NAME_BYTES_MAX + 1];
         for name in [&b""[..], b"nfs:", b"addr:", b"addr:10.0.0.0/33", b"addr:\xff", &long] {
             assert_eq!(FenceList::of(&[name]), Err(INVALID), "{}", name.escape_ascii());

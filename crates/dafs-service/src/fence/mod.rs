@@ -28,13 +28,14 @@ use crate::hosts::{Host, has_share};
 use crate::limits::{FENCE_LISTS_MAX, FENCE_LISTS_SWEPT_MAX};
 use crate::records::RecordsError;
 use crate::{Caller, Client, ClientKey, Clients, Result, Service, ServiceError};
+use dafs_mem::{Mutex, RwLock};
 use dafs_store::{FsId, StoreError};
 use gate::{Entered, Gate};
 use rustc_hash::FxHashMap;
 use std::fmt;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 
 /// The object of a list. Any handle of the object names it. Two exports of one directory lead to
 /// the same files and are one file system here.
@@ -93,8 +94,8 @@ impl fmt::Debug for Draining {
 impl Drop for Wait {
     fn drop(&mut self) {
         self.waiting.fetch_sub(1, Ordering::Relaxed);
-        let drained = self.drained.get_mut().unwrap_or_else(PoisonError::into_inner);
-        if let Some(drained) = drained.take() {
+        let drained = self.drained.lock().take();
+        if let Some(drained) = drained {
             drained();
         }
     }
@@ -133,7 +134,7 @@ pub struct Fences {
     /// The hosts from which clients of this run have made lists. Held from the check of a list
     /// until the list has been changed.
     update: Mutex<FxHashMap<FenceObject, Host>>,
-    doors: Mutex<Vec<Weak<dyn Drain>>>,
+    drains: Mutex<Vec<Weak<dyn Drain>>>,
     /// Work of front ends that do not drain themselves.
     gate: Gate<Worker, Draining>,
     /// Updates that wait for work to end.
@@ -151,7 +152,7 @@ impl Fences {
             lists: RwLock::default(),
             records: OnceLock::new(),
             update: Mutex::default(),
-            doors: Mutex::default(),
+            drains: Mutex::default(),
             gate: Gate::new(),
             waiting: Arc::default(),
             swept: AtomicUsize::new(0),
@@ -163,7 +164,7 @@ impl Fences {
     }
 
     fn with<T>(&self, object: &FenceObject, act: impl FnOnce(Option<&FenceList>) -> T) -> T {
-        act(self.lists.read().unwrap_or_else(PoisonError::into_inner).get(object))
+        act(self.lists.read().get(object))
     }
 
     fn admits(&self, object: &FenceObject, subject: &Subject<'_>) -> bool {
@@ -182,7 +183,7 @@ impl Fences {
     }
 
     fn enter(&self, changes: Vec<(FenceObject, Option<FenceList>)>) {
-        let mut lists = self.lists.write().unwrap_or_else(PoisonError::into_inner);
+        let mut lists = self.lists.write();
         for (object, list) in changes {
             match list {
                 Some(list) => drop(lists.insert(object, list)),
@@ -199,7 +200,7 @@ impl Fences {
         makers: &mut FxHashMap<FenceObject, Host>,
         host: Option<Host>,
     ) -> Result<()> {
-        let lists = self.lists.read().unwrap_or_else(PoisonError::into_inner);
+        let lists = self.lists.read();
         makers.retain(|object, _| lists.contains_key(object));
         let own = makers.values().filter(|maker| Some(**maker) == host).count();
         match has_share(own, lists.len(), FENCE_LISTS_MAX) {
@@ -209,10 +210,10 @@ impl Fences {
     }
 
     fn ask_doors(&self, draining: &Draining) {
-        let mut doors = self.doors.lock().unwrap_or_else(PoisonError::into_inner);
-        doors.retain(|door| door.strong_count() > 0);
-        let doors: Vec<_> = doors.iter().filter_map(Weak::upgrade).collect();
-        doors.iter().for_each(|door| door.drain(draining.clone()));
+        let mut drains = self.drains.lock();
+        drains.retain(|drain| drain.strong_count() > 0);
+        let drains: Vec<_> = drains.iter().filter_map(Weak::upgrade).collect();
+        drains.iter().for_each(|drain| drain.drain(draining.clone()));
     }
 }
 
@@ -301,8 +302,8 @@ impl Fences {
     }
 
     /// Registers a front end that is asked to drain from now on.
-    pub fn add_drain(&self, door: Weak<dyn Drain>) {
-        self.doors.lock().unwrap_or_else(PoisonError::into_inner).push(door);
+    pub fn add_drain(&self, drain: Weak<dyn Drain>) {
+        self.drains.lock().push(drain);
     }
 
     /// Returns the names on a list. `None` when there is no list, so that every subject has access.
@@ -325,7 +326,7 @@ impl Fences {
         object: &FenceObject,
         update: FenceUpdate<'_>,
     ) -> Result<(FenceObject, Option<FenceList>, bool)> {
-        let mut makers = self.update.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut makers = self.update.lock();
         // A subject that the last update has shut out has no right to change the list.
         let key = self.key(right, object)?;
         let before = self.with(&key, |list| list.cloned());
@@ -340,7 +341,7 @@ impl Fences {
         if before != after {
             let names = after.as_ref().map(FenceList::names);
             if let Err(error) = self.put(&[(key, names)]) {
-                tracing::error!(%error, "a fence cannot be kept, so it is not set");
+                tracing::error!(%error, "a fence cannot be stored, so it is not set");
                 return Err(StoreError::Io.into());
             }
             self.enter(vec![(key, after.clone())]);
@@ -395,7 +396,7 @@ impl Fences {
         }
         let namespace = self.exports.namespace();
         let objects: Vec<_> = {
-            let lists = self.lists.read().unwrap_or_else(PoisonError::into_inner);
+            let lists = self.lists.read();
             lists.keys().copied().collect()
         };
         let is_gone = |object: &FenceObject| {
@@ -413,7 +414,7 @@ impl Fences {
         if gone.is_empty() {
             return;
         }
-        let _updating = self.update.lock().unwrap_or_else(PoisonError::into_inner);
+        let _updating = self.update.lock();
         let records: Vec<FenceRecord> = gone.iter().map(|&object| (object, None)).collect();
         match self.put(&records) {
             Ok(()) => self.enter(gone.into_iter().map(|object| (object, None)).collect()),

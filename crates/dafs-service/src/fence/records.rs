@@ -124,7 +124,7 @@ impl FenceRecords for FileFences {
         let records = self.read().map_err(|error| self.reason(&error))?;
         records.ok_or_else(|| {
             RecordsError::new(format!(
-                "fences in {}: an entry makes no sense; the file is damaged or of a newer version. \
+                "fences in {}: an entry is invalid; the file is damaged or of a newer version. \
                  Put a good copy in its place, or move it away and set all fences again before \
                  clients come",
                 self.path.display()
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_refused_and_kept() {
+    fn an_invalid_record_is_refused_and_kept() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("fences.redb");
         let fences = FileFences::open(&path, NEW).unwrap();

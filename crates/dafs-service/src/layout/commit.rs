@@ -56,7 +56,7 @@ impl Layouts {
         let kept = export.store().setattr(&Cred::new(0, 0), &handle.file, &change, None);
         // The reported writes are stable, even if the time cannot be set.
         if let Err(error) = kept {
-            tracing::debug!(%error, "a file has another time than its writer gave it");
+            tracing::debug!(%error, "a file has another mtime than its writer set");
         }
         Ok(size)
     }
@@ -68,7 +68,11 @@ impl Layouts {
     ///
     /// # Errors
     /// `WouldWait`.
-    pub(crate) fn settle_before_unlock(&self, caller: Caller<'_>, key: &Handle) -> Result<()> {
+    pub(crate) fn refresh_size_before_unlock(
+        &self,
+        caller: Caller<'_>,
+        key: &Handle,
+    ) -> Result<()> {
         let table = self.state.lock();
         let mut layouts = table.files.get(key).into_iter().flat_map(|file| &file.layouts);
         let own = |layout: &&Arc<LayoutState>| {
@@ -80,12 +84,12 @@ impl Layouts {
             return Err(ServiceError::WouldWait);
         }
         let Some(layouts) = layout.store.layouts() else { return Ok(()) };
-        match layouts.reach(&key.file) {
+        match layouts.refresh_size(&key.file) {
             Ok(()) | Err(StoreError::Stale) => {}
             // As far as this server knows, the client has not written.
             Err(_) if !layout.is_written() => {}
             Err(error) => {
-                tracing::warn!(%error, "a lock is let go of; the next one waits for data servers");
+                tracing::warn!(%error, "a lock is released; the next one waits for data servers");
                 let written = layout.written(true);
                 self.state.lock().fencing.note_written(&layout.store, *key, written);
             }

@@ -9,9 +9,10 @@ use super::Layouts;
 use crate::client::{Client, ClientKey};
 use crate::index::Held;
 use crate::limits::DEVICES_WATCHED_MAX;
+use dafs_mem::Mutex;
 use dafs_store::{DeviceKey, LayoutForm};
 use rustc_hash::FxHashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, MutexGuard, Weak};
 
 /// The devices that one client is to be notified of.
 #[derive(Default)]
@@ -19,7 +20,7 @@ pub(crate) struct Watching(Mutex<FxHashMap<DeviceKey, LayoutForm>>);
 
 impl Watching {
     fn devices(&self) -> MutexGuard<'_, FxHashMap<DeviceKey, LayoutForm>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }
 
@@ -57,13 +58,13 @@ impl Layouts {
         let mut devices = client.devices.devices();
         if !wanted || !client.back_channel() {
             if devices.remove(&key).is_some() {
-                self.lock_watched().forget(&key, client.key());
+                self.watched_devices.0.lock().forget(&key, client.key());
             }
             return false;
         }
         let room = devices.len() < DEVICES_WATCHED_MAX || devices.contains_key(&key);
         if room && devices.insert(key, form).is_none() {
-            let mut watched = self.lock_watched();
+            let mut watched = self.watched_devices.0.lock();
             let clients = watched.clients.entry(key).or_default();
             clients.retain(|_, known| known.strong_count() > 0);
             clients.insert(client.key(), Arc::downgrade(client));
@@ -71,12 +72,8 @@ impl Layouts {
         room
     }
 
-    fn lock_watched(&self) -> MutexGuard<'_, Watched> {
-        self.watched_devices.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     pub(super) fn device_is_gone(&self, key: DeviceKey) {
-        let mut watched = self.lock_watched();
+        let mut watched = self.watched_devices.0.lock();
         if watched.clients.contains_key(&key) && !watched.gone.contains(&key) {
             watched.gone.push(key);
         }
@@ -84,10 +81,10 @@ impl Layouts {
 
     /// Notifies clients of deleted devices, once they hold no layout that names them.
     pub(super) fn tell_of_devices(&self) {
-        let gone = self.lock_watched().gone.clone();
+        let gone = self.watched_devices.0.lock().gone.clone();
         let mut notices = Vec::new();
         for key in gone {
-            let clients = self.lock_watched().clients.remove(&key).unwrap_or_default();
+            let clients = self.watched_devices.0.lock().clients.remove(&key).unwrap_or_default();
             let mut later = FxHashMap::default();
             for client in clients.values().filter_map(Weak::upgrade) {
                 if self.names_device(&client, &key) {
@@ -97,7 +94,7 @@ impl Layouts {
                 let watched = client.devices.devices().remove(&key);
                 notices.extend(watched.map(|form| (client, form, key)));
             }
-            let mut watched = self.lock_watched();
+            let mut watched = self.watched_devices.0.lock();
             if later.is_empty() && !watched.clients.contains_key(&key) {
                 watched.gone.retain(|other| *other != key);
             } else {

@@ -26,12 +26,13 @@ use crate::limits::{
 };
 use crate::table::{Blocked, StateTable};
 use crate::{Result, ServiceError};
+use dafs_mem::Mutex;
 use dafs_mem::Shrinking as _;
 use dafs_store::{Cred, SetAttr, SetTime, Store, StoreError, TimeSpec};
 use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
 use std::collections::hash_map::Entry;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::Arc;
 use std::time::Instant;
 
 /// The files with questions to their stores.
@@ -68,30 +69,13 @@ pub(super) struct Asking {
 }
 
 impl Asking {
-    fn turn(&self) -> MutexGuard<'_, ()> {
-        self.turn.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Takes the turn. `None` if another thread has it.
-    fn turn_if_free(&self) -> Option<MutexGuard<'_, ()>> {
-        match self.turn.try_lock() {
-            Ok(turn) => Some(turn),
-            Err(TryLockError::Poisoned(turn)) => Some(turn.into_inner()),
-            Err(TryLockError::WouldBlock) => None,
-        }
-    }
-
     /// True if the search for the end of this file, or every search, has taken longer than any
     /// caller waits.
     pub(super) fn is_slow(&self, key: &Handle) -> bool {
-        let ends = self.ends();
+        let ends = self.ends.lock();
         let is_slow = |since: &Instant| since.elapsed() >= END_ANSWER_TIME;
         let of_all = !ends.is_empty() && ends.values().all(is_slow);
         of_all || ends.get(key).is_some_and(is_slow)
-    }
-
-    fn ends(&self) -> MutexGuard<'_, FxHashMap<Handle, Instant>> {
-        self.ends.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -105,7 +89,7 @@ impl EndAsked {
     /// Begins a search. `None` if one is under way for this file, or too many are for other files
     /// of the store.
     pub(super) fn begin(asking: Arc<Asking>, key: Handle) -> Option<Self> {
-        let mut ends = asking.ends();
+        let mut ends = asking.ends.lock();
         let begins = ends.len() < ENDS_ASKED_MAX && !ends.contains_key(&key);
         if begins {
             ends.insert(key, Instant::now());
@@ -118,7 +102,7 @@ impl EndAsked {
 
 impl Drop for EndAsked {
     fn drop(&mut self) {
-        self.asking.ends().remove(&self.key);
+        self.asking.ends.lock().remove(&self.key);
     }
 }
 
@@ -373,9 +357,9 @@ impl StateTable {
     }
 
     /// Blocks a lock of a file until its size is known.
-    pub(crate) fn check_settled(&self, key: &Handle) -> std::result::Result<(), Blocked> {
+    pub(crate) fn check_size_known(&self, key: &Handle) -> std::result::Result<(), Blocked> {
         self.check_held_back(key)?;
-        if self.fencing.is_written(key) { Err(Blocked::Settle(*key)) } else { Ok(()) }
+        if self.fencing.is_written(key) { Err(Blocked::RecoverSize(*key)) } else { Ok(()) }
     }
 }
 
@@ -391,7 +375,7 @@ impl Layouts {
     pub fn fence_some(&self, store: &Arc<dyn Store>) {
         let asking = self.state.lock().fencing.line_of(store).map(|line| line.asking.clone());
         let Some(asking) = asking else { return };
-        let Some(turn) = asking.turn_if_free() else { return };
+        let Some(turn) = asking.turn.try_lock() else { return };
         self.fence_store(store);
         drop(turn);
     }
@@ -408,7 +392,7 @@ impl Layouts {
             left -= due.len();
             for due in due {
                 if let Err(error) = self.fence(&due) {
-                    tracing::debug!(%error, "data servers have not let go of a layout yet");
+                    tracing::debug!(%error, "data servers still have grants for a layout");
                     return;
                 }
             }
@@ -423,7 +407,7 @@ impl Layouts {
         let held_back = self.state.lock().fencing.held_back(wanted);
         for key in held_back {
             let Some(asking) = self.state.lock().fencing.asking(&key) else { continue };
-            let turn = asking.turn();
+            let turn = asking.turn.lock();
             self.forget(&key)?;
             drop(turn);
         }
@@ -436,7 +420,7 @@ impl Layouts {
     /// `Delay` when that is not certain yet.
     pub(crate) fn fence_if_free(&self, key: &Handle) -> Result<()> {
         let Some(asking) = self.state.lock().fencing.asking(key) else { return Ok(()) };
-        let turn = asking.turn_if_free().ok_or(ServiceError::Delay)?;
+        let turn = asking.turn.try_lock().ok_or(ServiceError::Delay)?;
         self.forget(key)?;
         drop(turn);
         Ok(())
@@ -452,7 +436,7 @@ impl Layouts {
     ///
     /// # Errors
     /// `Delay` when the size is not known, for instance because data servers do not answer.
-    pub(crate) fn settle_file(&self, key: &Handle) -> Result<()> {
+    pub(crate) fn recover_size(&self, key: &Handle) -> Result<()> {
         let Some(asking) = self.state.lock().fencing.asking(key) else { return Ok(()) };
         let asked = EndAsked::begin(asking, *key).ok_or(ServiceError::Delay)?;
         let due = self.state.lock().fencing.due_of(key);
@@ -463,7 +447,7 @@ impl Layouts {
 
     /// Asks the questions about returned layouts. The next rounds ask those that cannot be answered
     /// now, or not soon, like all others of a store that cannot be certain.
-    pub(super) fn settle_now(&self, keys: &[Handle]) {
+    pub(super) fn recover_sizes(&self, keys: &[Handle]) {
         let mut unsure: Vec<Arc<dyn Store>> = Vec::new();
         let begun = Instant::now();
         for key in keys {
@@ -478,7 +462,7 @@ impl Layouts {
             if !unsure.iter().any(|store| Arc::ptr_eq(store, &due.store))
                 && let Err(error) = self.fence(&due)
             {
-                tracing::debug!(%error, "a layout was given back and data servers do not answer");
+                tracing::debug!(%error, "a layout was returned and data servers do not answer");
                 unsure.push(due.store);
             }
         }
@@ -499,7 +483,7 @@ impl Layouts {
             })?;
         }
         if let Some(written) = due.written {
-            self.note_fencing(due, gone_is_fine(due.settle(layouts, written)), |file| {
+            self.note_fencing(due, gone_is_fine(due.recover_size(layouts, written)), |file| {
                 file.written = None;
             })?;
         }
@@ -534,7 +518,7 @@ impl Layouts {
 impl Due {
     /// Extends the file to the end of the written data, and keeps the time that the writer set,
     /// unless the file has another one by now.
-    fn settle(
+    fn recover_size(
         &self,
         layouts: &dyn dafs_store::Layouts,
         written: Written,
@@ -542,11 +526,11 @@ impl Due {
         let (store, file) = (&self.store, &self.key.file);
         let keeps = |time: &TimeSpec| store.getattr(file).is_ok_and(|attr| attr.mtime == *time);
         let given = written.mtime.filter(keeps);
-        if written.goes_on { layouts.reach(file) } else { layouts.settle(file) }?;
+        if written.goes_on { layouts.refresh_size(file) } else { layouts.recover_size(file) }?;
         if let Some(time) = given {
             let change = SetAttr { mtime: Some(SetTime::To(time)), ..SetAttr::default() };
             if let Err(error) = store.setattr(&Cred::new(0, 0), file, &change, None) {
-                tracing::debug!(%error, "a file has another time than its writer gave it");
+                tracing::debug!(%error, "a file has another mtime than its writer set");
             }
         }
         Ok(())
@@ -581,7 +565,7 @@ mod tests {
         asked.pop();
         assert!(begin(101).is_some());
         drop(asked);
-        assert!(asking.ends().is_empty());
+        assert!(asking.ends.lock().is_empty());
     }
 
     #[test]
@@ -590,12 +574,12 @@ mod tests {
         let asking = Asking::default();
         assert!(!asking.is_slow(&key(1)));
         let now = Instant::now();
-        asking.ends().insert(key(1), now.checked_sub(END_ANSWER_TIME).unwrap());
-        asking.ends().insert(key(2), now + END_ANSWER_TIME);
+        asking.ends.lock().insert(key(1), now.checked_sub(END_ANSWER_TIME).unwrap());
+        asking.ends.lock().insert(key(2), now + END_ANSWER_TIME);
         assert!(asking.is_slow(&key(1)), "others are not waited for by who asks for this one");
         assert!(!asking.is_slow(&key(2)));
         assert!(!asking.is_slow(&key(3)), "there will be a turn soon");
-        asking.ends().remove(&key(2));
+        asking.ends.lock().remove(&key(2));
         assert!(asking.is_slow(&key(3)));
     }
 }

@@ -1,6 +1,6 @@
 //! LAYOUTGET: grants one client a layout.
 
-use super::late::Places;
+use super::late::Components;
 use super::{Inner, LayoutState, Layouts, Spans};
 use crate::admit::Applicant;
 use crate::client::{Client, ClientKind};
@@ -11,9 +11,10 @@ use crate::index::{Held, Life};
 use crate::state::{StateRef, check_seqid, next_seqid};
 use crate::table::{Blocked, Ended, StateTable};
 use crate::{Caller, Result};
+use dafs_mem::Mutex;
 use dafs_store::{LayoutForm, Placement, Store, StoreError};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 /// A client's request.
@@ -65,7 +66,7 @@ impl Layouts {
         let key = export.key(handle);
         self.check_allowed(caller, &key)?;
         let store = export.store().clone();
-        let belief = store.layouts().map(|layouts| layouts.belief()).unwrap_or_default();
+        let ttl = store.layouts().map(|layouts| layouts.grant_ttl()).unwrap_or_default();
         let _granting = self.begin_granting(key);
         let placement = placement(&*store, handle, request.write)?;
         if request.form.is_some_and(|form| placement.form() != form) {
@@ -75,13 +76,13 @@ impl Layouts {
         if !fits(&placement) {
             return Err(ServiceError::LayoutTooBig);
         }
-        let places = request.write.then(|| Arc::new(places(&*store, &placement)));
+        let components = request.write.then(|| Arc::new(component_map(&*store, &placement)));
         let by = self.state.applicant(caller);
         let entered = self.state.attempt(|table, _| {
             let state =
-                table.lay_out(caller, by, (handle, key), request, (&store, belief), &placement)?;
-            if let Some(places) = &places {
-                table.lend(key, caller.client, &store, places.clone());
+                table.lay_out(caller, by, (handle, key), request, (&store, ttl), &placement)?;
+            if let Some(components) = &components {
+                table.note_direct_writer(key, caller.client, &store, components.clone());
             }
             Ok(state)
         });
@@ -89,11 +90,11 @@ impl Layouts {
             // The client can reach the file without a layout.
             Blocked::Refused(ServiceError::Resource) => ServiceError::LayoutUnavailable,
             Blocked::Refused(error) => error,
-            Blocked::Expire(absent) => {
-                self.clients.doom(absent);
+            Blocked::Expire(expired) => {
+                self.clients.expire_soon(expired);
                 ServiceError::LayoutUnavailable
             }
-            Blocked::Recall(_) | Blocked::Fence(_) | Blocked::Settle(_) | Blocked::Undo(_) => {
+            Blocked::Recall(_) | Blocked::Fence(_) | Blocked::RecoverSize(_) | Blocked::Undo(_) => {
                 ServiceError::LayoutTryLater
             }
         })?;
@@ -211,10 +212,10 @@ fn placement(store: &dyn Store, handle: &Handle, write: bool) -> Result<Placemen
 }
 
 /// Returns the map from bytes to components.
-fn places(store: &dyn Store, placement: &Placement) -> Places {
+fn component_map(store: &dyn Store, placement: &Placement) -> Components {
     let device = placement.devices().next();
     let device = device.and_then(|device| store.layouts()?.device(&device));
-    Places::of(placement, device)
+    Components::of(placement, device)
 }
 
 fn components(placement: &Placement) -> Vec<Box<[u8]>> {
@@ -229,7 +230,7 @@ impl StateTable {
         by: Applicant<'_>,
         (handle, key): (&Handle, Handle),
         request: LayoutRequest,
-        (store, belief): (&Arc<dyn Store>, Duration),
+        (store, grant_ttl): (&Arc<dyn Store>, Duration),
         placement: &Placement,
     ) -> std::result::Result<StateRef, Blocked> {
         Self::check_current(caller.client)?;
@@ -291,7 +292,7 @@ impl StateTable {
             key,
             store: store.clone(),
             form: placement.form(),
-            belief,
+            grant_ttl,
             written: AtomicBool::new(written),
             failing: AtomicBool::new(false),
             life: Life::default(),
@@ -300,7 +301,7 @@ impl StateTable {
                 granted_seqid: 1,
                 components: components(placement),
                 devices: placement.devices().collect(),
-                told: Vec::new(),
+                use_reports: Vec::new(),
                 read,
                 write,
                 own_mtime: None,

@@ -19,14 +19,15 @@ use crate::handle::Handle;
 use crate::limits::LATE_COMPONENTS_MAX;
 use crate::table::{FileState, StateTable};
 use crate::{Result, ServiceError};
+use dafs_mem::Mutex;
 use dafs_store::{Device, Packing, Placement, Spread, Store, Wait};
 use rustc_hash::{FxHashMap, FxHashSet};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// The names of a file's components, and the map from bytes to components.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Places {
+pub(super) struct Components {
     names: Vec<Box<[u8]>>,
     /// The components of the first unit, the second, and so on in turn. Empty if each component has
     /// all bytes.
@@ -34,7 +35,7 @@ pub(super) struct Places {
     unit_bytes: u64,
 }
 
-impl Places {
+impl Components {
     pub(super) fn of(placement: &Placement, device: Option<Device>) -> Self {
         let names: Vec<Box<[u8]>> = placement.handles().map(Into::into).collect();
         let all = |names| Self { names, turns: Vec::new(), unit_bytes: 1 };
@@ -71,9 +72,9 @@ impl Places {
 }
 
 /// The clients that have got a layout for writing, and have the file open still.
-pub(crate) struct Lent {
+pub(crate) struct DirectWriters {
     store: Arc<dyn Store>,
-    places: Arc<Places>,
+    components: Arc<Components>,
     /// For each client, the components whose data servers have got an authorisation to write since
     /// the last drop.
     clients: FxHashMap<ClientKey, FxHashSet<Box<[u8]>>>,
@@ -96,12 +97,8 @@ struct Since {
 }
 
 impl Late {
-    fn since(&self) -> MutexGuard<'_, Since> {
-        self.since.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn note(&self, component: &[u8], now_ns: u64) {
-        let mut since = self.since();
+        let mut since = self.since.lock();
         if let Some(noted_ns) = since.components.get_mut(component) {
             *noted_ns = now_ns.max(*noted_ns);
             return;
@@ -116,7 +113,7 @@ impl Late {
 
     /// Sessions must be younger than this time for a write to the component.
     pub(super) fn at_ns(&self, component: &[u8]) -> Option<u64> {
-        let since = self.since();
+        let since = self.since.lock();
         since.components.get(component).copied().max(since.all_ns)
     }
 }
@@ -130,19 +127,20 @@ impl Client {
 
 impl FileState {
     /// Notes that a data server gets an authorisation for a client to write to a component.
-    pub(super) fn note_told(&mut self, client: ClientKey, component: &[u8]) {
-        let lent = self.lent.as_mut().and_then(|lent| lent.clients.get_mut(&client));
-        if let Some(told) = lent.filter(|told| !told.contains(component)) {
-            told.insert(component.into());
+    pub(super) fn note_authorised(&mut self, client: ClientKey, component: &[u8]) {
+        let writers = self.direct_writers.as_mut();
+        let authorised = writers.and_then(|writers| writers.clients.get_mut(&client));
+        if let Some(authorised) = authorised.filter(|names| !names.contains(component)) {
+            authorised.insert(component.into());
         }
     }
 
     /// Forgets a client that has closed the file.
-    pub(super) fn take_back(&mut self, client: ClientKey) {
-        if let Some(lent) = &mut self.lent {
-            lent.clients.remove(&client);
-            if lent.clients.is_empty() {
-                self.lent = None;
+    pub(super) fn remove_direct_writer(&mut self, client: ClientKey) {
+        if let Some(writers) = &mut self.direct_writers {
+            writers.clients.remove(&client);
+            if writers.clients.is_empty() {
+                self.direct_writers = None;
             }
         }
     }
@@ -150,37 +148,36 @@ impl FileState {
 
 impl StateTable {
     /// Notes that a client gets a layout for writing.
-    pub(super) fn lend(
+    pub(super) fn note_direct_writer(
         &mut self,
         key: Handle,
         client: &Client,
         store: &Arc<dyn Store>,
-        places: Arc<Places>,
+        components: Arc<Components>,
     ) {
         client.late.any.store(true, Ordering::Relaxed);
         let file = self.files.entry(key).or_default();
         let (store, clients) = (store.clone(), FxHashMap::default());
-        let fresh = || Box::new(Lent { store, places: places.clone(), clients });
-        let lent = file.lent.get_or_insert_with(fresh);
-        lent.places = places;
-        lent.clients.entry(client.key()).or_default();
+        let fresh = || Box::new(DirectWriters { store, components: components.clone(), clients });
+        let writers = file.direct_writers.get_or_insert_with(fresh);
+        writers.components = components;
+        writers.clients.entry(client.key()).or_default();
     }
 
     /// Notes that a client is about to write these bytes of a file through this server. True if it
     /// has to wait until data servers have dropped their authorisations.
     fn overtake(&mut self, client: &Client, key: &Handle, range: (u64, u64), now_ns: u64) -> bool {
-        let Some(lent) = self.files.get_mut(key).and_then(|file| file.lent.as_mut()) else {
-            return false;
-        };
-        let Some(told) = lent.clients.get_mut(&client.key()) else { return false };
+        let writers = self.files.get_mut(key).and_then(|file| file.direct_writers.as_mut());
+        let Some(writers) = writers else { return false };
+        let Some(authorised) = writers.clients.get_mut(&client.key()) else { return false };
         let mut forget = false;
-        for name in lent.places.names(range) {
+        for name in writers.components.names(range) {
             // Before the check, so that a data server that asks from now on gets this time.
             client.late.note(name, now_ns);
-            forget |= told.remove(name);
+            forget |= authorised.remove(name);
         }
         if forget {
-            let store = lent.store.clone();
+            let store = writers.store.clone();
             self.fencing.note_late(&store, *key);
         }
         // An earlier call may have ended with a retry.
@@ -222,23 +219,28 @@ mod tests {
 
     const DEVICE: DeviceKey = DeviceKey([1; 16]);
 
-    fn places(names: &[&str], packing: Packing, pattern: Vec<u32>, first_place: u32) -> Places {
+    fn components(
+        names: &[&str],
+        packing: Packing,
+        pattern: Vec<u32>,
+        first_place: u32,
+    ) -> Components {
         let handles = names.iter().map(|name| name.as_bytes().into()).collect();
         let unit_bytes = NonZeroU32::new(64).unwrap();
         let stripes = Stripes { device: DEVICE, first_place, unit_bytes, packing, handles };
         let servers = vec![NfsAddresses::default(); 3];
         let placement = Placement { epoch: 1, spread: Spread::Stripes(stripes) };
-        Places::of(&placement, Some(Device { pattern, servers }))
+        Components::of(&placement, Some(Device { pattern, servers }))
     }
 
-    fn named(places: &Places, range: (u64, u64)) -> String {
-        places.names(range).map(|name| str::from_utf8(name).unwrap()).collect()
+    fn named(components: &Components, range: (u64, u64)) -> String {
+        components.names(range).map(|name| str::from_utf8(name).unwrap()).collect()
     }
 
     #[test]
     fn a_range_names_the_components_that_have_it() {
         for packing in [Packing::Sparse, Packing::Dense] {
-            let places = places(&["a", "b", "c"], packing, vec![0, 1, 2], 1);
+            let components = components(&["a", "b", "c"], packing, vec![0, 1, 2], 1);
             let cases = [
                 ((0, 1), "b"),
                 ((63, 1), "b"),
@@ -249,30 +251,30 @@ mod tests {
                 ((192, 64), "b"),
             ];
             for (range, names) in cases {
-                assert_eq!(named(&places, range), names, "{range:?}");
+                assert_eq!(named(&components, range), names, "{range:?}");
             }
         }
         // One server has two turns of three.
-        let sparse = places(&["a", "b"], Packing::Sparse, vec![1, 0, 1], 0);
+        let sparse = components(&["a", "b"], Packing::Sparse, vec![1, 0, 1], 0);
         assert_eq!((&*named(&sparse, (0, 64)), &*named(&sparse, (64, 65))), ("b", "ab"));
-        let dense = places(&["a", "b", "c"], Packing::Dense, vec![1, 0, 1], 0);
+        let dense = components(&["a", "b", "c"], Packing::Dense, vec![1, 0, 1], 0);
         assert_eq!(named(&dense, (64, 65)), "bc");
     }
 
     #[test]
-    fn what_cannot_be_told_apart_is_named_as_a_whole() {
-        let one = places(&["a"], Packing::Sparse, vec![0, 1, 2], 0);
+    fn components_that_look_alike_are_named_together() {
+        let one = components(&["a"], Packing::Sparse, vec![0, 1, 2], 0);
         assert_eq!(named(&one, (1 << 40, 1)), "a");
-        let short = places(&["a", "b"], Packing::Sparse, vec![0, 1, 2], 0);
+        let short = components(&["a", "b"], Packing::Sparse, vec![0, 1, 2], 0);
         assert_eq!(named(&short, (0, 1)), "ab");
         let copy = |name: &str| FileCopy { device: DEVICE, handle: name.as_bytes().into() };
         let spread = Spread::Copies(vec![copy("a"), copy("b")]);
-        let copies = Places::of(&Placement { epoch: 1, spread }, None);
+        let copies = Components::of(&Placement { epoch: 1, spread }, None);
         assert_eq!(named(&copies, (5, 0)), "ab");
     }
 
     #[test]
-    fn what_there_is_no_room_for_counts_as_later_and_never_as_nothing() {
+    fn components_beyond_the_bound_count_as_written_later() {
         let late = Late::default();
         assert_eq!(late.at_ns(b"x"), None);
         for number in 0..LATE_COMPONENTS_MAX as u64 {

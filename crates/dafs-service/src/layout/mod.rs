@@ -33,19 +33,19 @@ mod restart;
 mod returned;
 mod spans;
 mod ticket;
-mod told;
+mod use_report;
 mod vouch;
 mod wide;
 
 pub use grant::{LayoutGranted, LayoutRequest};
-pub use ticket::{DeviceTold, Ticket};
-pub use told::{DeviceUse, Moved};
+pub use ticket::{DeviceWithTicket, Ticket};
+pub use use_report::{DeviceUse, IoCount};
 
 use dafs_mem::Shrinking as _;
 use devices::WatchedDevices;
 pub(crate) use devices::Watching;
 pub(crate) use fencing::Fencing;
-pub(crate) use late::{Late, Lent};
+pub(crate) use late::{DirectWriters, Late};
 pub(crate) use returned::Returned;
 pub(crate) use wide::{WideRecalls, tell_of_taken};
 
@@ -61,11 +61,12 @@ use crate::limits::ENDED_AT_ONCE_MAX;
 use crate::state::{StateId, StateRef, check_seqid, next_seqid};
 use crate::table::{Ended, StateTable};
 use crate::{Caller, Result};
+use dafs_mem::Mutex;
 use dafs_store::{Device, DeviceKey, LayoutForm, Store, TimeSpec, Wait};
 use fencing::Written;
 use spans::Spans;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 
 /// All layouts, and the devices that their clients are to be notified of.
@@ -95,7 +96,7 @@ pub(crate) struct LayoutState {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) form: LayoutForm,
     /// The lifetime of authorisations for this layout in the caches of data servers.
-    belief: Duration,
+    grant_ttl: Duration,
     /// A data server was told that its holder may write there.
     written: AtomicBool,
     /// Its holder got no answer to a write there.
@@ -113,7 +114,7 @@ struct Inner {
     /// The devices of its placement.
     devices: Vec<DeviceKey>,
     /// The last statistics that its holder has reported.
-    told: Vec<DeviceUse>,
+    use_reports: Vec<DeviceUse>,
     /// The parts held for reading only, and those for reading and writing.
     read: Spans,
     write: Spans,
@@ -202,7 +203,7 @@ impl LayoutState {
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+        self.inner.lock()
     }
 }
 
@@ -273,13 +274,13 @@ impl StateTable {
         ended: &mut Ended,
     ) {
         let Some(file) = self.files.get_mut(key) else { return };
-        if file.layouts.is_empty() && file.lent.is_none()
+        if file.layouts.is_empty() && file.direct_writers.is_none()
             || file.opens.iter().any(|open| Arc::ptr_eq(&open.client, client))
             || file.delegations.iter().any(|held| Arc::ptr_eq(&held.client, client))
         {
             return;
         }
-        file.take_back(client.key());
+        file.remove_direct_writer(client.key());
         let theirs = |layout: &&Arc<LayoutState>| Arc::ptr_eq(&layout.client, client);
         let layouts: Vec<_> = file.layouts.iter().filter(theirs).cloned().collect();
         for layout in layouts {
@@ -323,7 +324,7 @@ impl Layouts {
         drop(table);
         self.state.finish(ended);
         if !left && layout.is_written() {
-            self.settle_now(&[layout.key]);
+            self.recover_sizes(&[layout.key]);
         }
         Ok(left.then_some(reference))
     }
@@ -359,7 +360,7 @@ impl Layouts {
         }
         self.state.finish(ended);
         if of.is_some() {
-            self.settle_now(&written);
+            self.recover_sizes(&written);
         }
         if mode == LayoutMode::Any {
             caller.client.wide_recalls.end(of.map(|handle| handle.fs), form);
@@ -396,7 +397,7 @@ impl Layouts {
             let devices = layouts.devices();
             let is_served = |device: &DeviceKey| layouts.dafs_servers(device).is_some();
             // Without any devices it is not known yet if they will be served.
-            layouts.word(b"").is_some() && (devices.is_empty() || devices.iter().any(is_served))
+            layouts.mac(b"").is_some() && (devices.is_empty() || devices.iter().any(is_served))
         })
     }
 

@@ -45,7 +45,8 @@ impl Layouts {
     /// `WouldWait`.
     pub(crate) fn begin_giving_mtime(&self, caller: Caller<'_>, key: &Handle) -> Result<()> {
         let held = self.own(caller, key);
-        let believed = |layout: &&Arc<LayoutState>| layout.is_written() && !layout.belief.is_zero();
+        let believed =
+            |layout: &&Arc<LayoutState>| layout.is_written() && !layout.grant_ttl.is_zero();
         let believed = held.iter().find(believed);
         if believed.is_some() && caller.wait == Wait::Never {
             return Err(ServiceError::WouldWait);
@@ -55,7 +56,7 @@ impl Layouts {
             return Ok(());
         };
         if let Err(error) = layouts.forget(&key.file) {
-            tracing::debug!(%error, "a time that a client gives a file may not stay");
+            tracing::debug!(%error, "an mtime that a client sets may be replaced");
             held.iter().for_each(|layout| layout.forget_mtime());
         }
         Ok(())

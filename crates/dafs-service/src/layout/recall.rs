@@ -89,7 +89,7 @@ impl StateTable {
         self.revoke(&Held::Layout(layout.clone()), false, ended);
         tracing::warn!(
             client = %layout.client.name().escape_ascii(),
-            "a layout was not given back in time and is revoked"
+            "a layout was not returned in time and is revoked"
         );
     }
 
@@ -254,7 +254,7 @@ impl Layouts {
         let notices: Vec<_> =
             there.iter().filter_map(|layout| table.recall_layout(layout, now_ns)).collect();
         drop(table);
-        self.clients.doom(over.iter().map(|layout| layout.client.clone()).collect());
+        self.clients.expire_soon(over.iter().map(|layout| layout.client.clone()).collect());
         notices.into_iter().for_each(Notice::deliver);
         none
     }
@@ -268,7 +268,7 @@ impl Layouts {
             let fs = store.fs_id();
             layouts.take_moved(&mut |file| moved.push(Handle { fs, file }));
             layouts.take_gone(&mut |device| self.device_is_gone(device));
-            layouts.take_lent(&mut |file, recall| {
+            layouts.take_write_recalls(&mut |file, recall| {
                 self.has_no_writers(&Handle { fs, file }, recall, now_ns)
             });
         }

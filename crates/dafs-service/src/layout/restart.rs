@@ -72,7 +72,8 @@ impl Layouts {
             }
             if !self.find_end_later(export, handle) {
                 tracing::warn!(
-                    "a file is given back whose end is not known, because many are looked for"
+                    "a reclaim succeeds before the size of the file is known, because many \
+                    searches are queued"
                 );
             }
         }
@@ -166,7 +167,7 @@ impl Layouts {
         let ask = move || {
             // It had layouts when the search was requested.
             let layouts = store.layouts().ok_or(StoreError::Busy);
-            let found = layouts.and_then(|layouts| layouts.reach(&file));
+            let found = layouts.and_then(|layouts| layouts.refresh_size(&file));
             drop(asked);
             // The caller may not wait for it any more.
             let _ = answer.send(found);

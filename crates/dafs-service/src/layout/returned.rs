@@ -36,14 +36,14 @@ struct Entry {
 impl Returned {
     /// Notes a returned layout. False when there is no room to remember it.
     pub(super) fn add(&mut self, layout: &LayoutState) -> bool {
-        if layout.belief.is_zero() {
+        if layout.grant_ttl.is_zero() {
             return true;
         }
         if self.files.len() >= LAYOUTS_MAX && !self.files.contains_key(&layout.key) {
             return false;
         }
-        let belief_ns = u64::try_from(layout.belief.as_nanos()).unwrap_or(u64::MAX);
-        let until_ns = self.now_ns.saturating_add(belief_ns).saturating_add(CLOCK_SLACK_NS);
+        let grant_ttl_ns = u64::try_from(layout.grant_ttl.as_nanos()).unwrap_or(u64::MAX);
+        let until_ns = self.now_ns.saturating_add(grant_ttl_ns).saturating_add(CLOCK_SLACK_NS);
         let client = layout.client.key();
         let (store, fresh) = (layout.store.clone(), Some(client));
         let entry = self.files.entry(layout.key);

@@ -36,7 +36,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_given_back_in_parts_is_gone_in_the_end() {
+    fn a_layout_returned_in_parts_is_gone_at_the_end() {
         let mut spans = Spans::whole();
         spans.remove(100, 200);
         assert_eq!(spans.0, [(0, 100), (200, u64::MAX)]);
@@ -51,7 +51,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_makes_more_parts_than_there_may_be() {
+    fn a_client_cannot_exceed_the_number_of_parts() {
         let mut spans = Spans::whole();
         for at in 0..10 * SPANS_MAX as u64 {
             spans.remove(2 * at, 2 * at + 1);

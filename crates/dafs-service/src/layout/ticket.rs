@@ -1,5 +1,5 @@
 //! Tickets: a client shows one to data servers that trust no claims. It names the client's identity
-//! at this server, under a MAC of the store ([`Layouts::word`]).
+//! at this server, under a MAC of the store ([`Layouts::mac`]).
 //!
 //! Invariants
 //! * A ticket identifies and allows nothing: each use is decided by the state-id that comes with it
@@ -29,7 +29,7 @@ pub struct Ticket {
 
 /// A device, with the ticket for data servers that speak DAFS.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct DeviceTold {
+pub struct DeviceWithTicket {
     /// The device.
     pub device: Device,
     /// The addresses where its servers speak DAFS, in their order.
@@ -41,23 +41,23 @@ pub struct DeviceTold {
 impl Ticket {
     /// Encodes mechanism, principal and name, each but the last after its length, and appends the
     /// MAC.
-    fn seal(client: &Client, word: impl Fn(&[u8]) -> Option<[u8; 16]>) -> Option<Vec<u8>> {
+    fn seal(client: &Client, mac: impl Fn(&[u8]) -> Option<[u8; 16]>) -> Option<Vec<u8>> {
         let Identity { mechanism, principal } = client.identity();
         let mut bytes = vec![u8::try_from(mechanism.len()).ok()?];
         bytes.extend_from_slice(mechanism.as_bytes());
         bytes.extend_from_slice(&u16::try_from(principal.len()).ok()?.to_be_bytes());
         bytes.extend_from_slice(principal);
         bytes.extend_from_slice(client.name());
-        let word = word(&bytes)?;
-        bytes.extend_from_slice(&word);
+        let mac = mac(&bytes)?;
+        bytes.extend_from_slice(&mac);
         Some(bytes)
     }
 
     /// Returns the content of a ticket, if its MAC is valid.
-    pub fn open(bytes: &[u8], word: impl Fn(&[u8]) -> Option<[u8; 16]>) -> Option<Self> {
+    pub fn open(bytes: &[u8], mac: impl Fn(&[u8]) -> Option<[u8; 16]>) -> Option<Self> {
         let (said, code) = bytes.split_last_chunk::<WORD_BYTES>()?;
         // In constant time, so that an attacker learns no position of a difference.
-        let pairs = word(said)?.into_iter().zip(code);
+        let pairs = mac(said)?.into_iter().zip(code);
         if pairs.fold(0, |all, (one, other)| all | (one ^ other)) != 0 {
             return None;
         }
@@ -76,15 +76,15 @@ impl Layouts {
     ///
     /// # Errors
     /// `LayoutUnavailable` for a device that is unknown or does not speak DAFS.
-    pub fn device_for(&self, client: &Client, key: &DeviceKey) -> Result<DeviceTold> {
+    pub fn device_for(&self, client: &Client, key: &DeviceKey) -> Result<DeviceWithTicket> {
         let namespace = self.exports.namespace();
         let mut layouts = namespace.exports().filter_map(|export| export.store().layouts());
-        let told = layouts.find_map(|layouts| {
+        let found = layouts.find_map(|layouts| {
             let (device, servers) = (layouts.device(key)?, layouts.dafs_servers(key)?);
-            let ticket = Ticket::seal(client, |bytes| layouts.word(bytes))?;
-            Some(DeviceTold { device, servers, ticket })
+            let ticket = Ticket::seal(client, |bytes| layouts.mac(bytes))?;
+            Some(DeviceWithTicket { device, servers, ticket })
         });
-        told.ok_or(ServiceError::LayoutUnavailable)
+        found.ok_or(ServiceError::LayoutUnavailable)
     }
 }
 
@@ -94,7 +94,7 @@ mod tests {
     use crate::client::{ClientKey, ClientKind};
 
     /// A MAC that depends on each byte.
-    fn word(bytes: &[u8]) -> Option<[u8; 16]> {
+    fn mac(bytes: &[u8]) -> Option<[u8; 16]> {
         let sum = bytes.iter().fold(7u128, |sum, &byte| sum.wrapping_mul(257) + u128::from(byte));
         Some(sum.to_be_bytes())
     }
@@ -112,24 +112,24 @@ mod tests {
             Default::default(),
             0,
         );
-        let bytes = Ticket::seal(&client, word).expect("a ticket");
-        let ticket = Ticket::open(&bytes, word).expect("sealed so");
+        let bytes = Ticket::seal(&client, mac).expect("a ticket");
+        let ticket = Ticket::open(&bytes, mac).expect("sealed so");
         assert_eq!(ticket, Ticket { owner: b"a client".to_vec(), identity });
         assert_eq!(Ticket::open(&bytes, |_| Some([0; 16])), None);
         assert_eq!(Ticket::open(&bytes, |_| None), None);
         for at in 0..bytes.len() {
-            assert_eq!(Ticket::open(&bytes[..at], word), None, "{at}");
+            assert_eq!(Ticket::open(&bytes[..at], mac), None, "{at}");
             let mut other = bytes.clone();
             other[at] ^= 1;
-            assert_eq!(Ticket::open(&other, word), None, "{at}");
+            assert_eq!(Ticket::open(&other, mac), None, "{at}");
         }
         // Lengths that reach too far, under a valid MAC.
         for said in [&[][..], &[9, 1], &[4, b't', b'e', b'x', b't', 0], &[1, b'x', 0, 0]] {
-            let bytes = [said, &word(said).expect("a word")].concat();
-            assert_eq!(Ticket::open(&bytes, word), None, "{said:?}");
+            let bytes = [said, &mac(said).expect("a MAC")].concat();
+            assert_eq!(Ticket::open(&bytes, mac), None, "{said:?}");
         }
         let far = [&[4][..], b"text", &[0, 9], b"anna"].concat();
-        let bytes = [&far[..], &word(&far).expect("a word")].concat();
-        assert_eq!(Ticket::open(&bytes, word), None);
+        let bytes = [&far[..], &mac(&far).expect("a MAC")].concat();
+        assert_eq!(Ticket::open(&bytes, mac), None);
     }
 }

@@ -75,7 +75,7 @@ impl Layouts {
         }
         layout.written.store(true, Ordering::SeqCst);
         layout.forget_mtime();
-        file.note_told(client.key(), component);
+        file.note_authorised(client.key(), component);
         let since_ns = client.late.at_ns(component);
         Ok(since_ns.map(|at_ns| Duration::from_nanos(now_ns.saturating_sub(at_ns))))
     }

@@ -16,10 +16,11 @@ use crate::limits::LAYOUT_RECALLS_ONE_BY_ONE_MAX;
 use crate::state::StateId;
 use crate::table::{Ended, Notice, NoticeKind, StateTable};
 use crate::{Result, ServiceError};
+use dafs_mem::Mutex;
 use dafs_store::{FsId, LayoutForm};
 use rustc_hash::FxHashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Layouts of one client and one file system, at least one.
 type Group = Vec<Arc<LayoutState>>;
@@ -47,19 +48,15 @@ impl Pending {
 }
 
 impl WideRecalls {
-    fn pending(&self) -> MutexGuard<'_, Vec<Pending>> {
-        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn begin(&self, of: Option<FsId>, form: LayoutForm, since_ns: u64) {
-        let mut pending = self.pending();
+        let mut pending = self.pending.lock();
         pending.retain(|old| (old.of, old.form) != (of, form));
         pending.push(Pending { of, form, since_ns });
     }
 
     /// Ends a wide recall: the client has returned all layouts of a file system, or all it had.
     pub(super) fn end(&self, of: Option<FsId>, form: LayoutForm) {
-        self.pending().retain(|old| old.form != form || (of.is_some() && old.of != of));
+        self.pending.lock().retain(|old| old.form != form || (of.is_some() && old.of != of));
     }
 }
 
@@ -170,7 +167,7 @@ impl Layouts {
         now_ns: u64,
     ) -> Result<()> {
         let lease_ns = self.state.config.lease_ns();
-        let mut pending = client.wide_recalls.pending();
+        let mut pending = client.wide_recalls.pending.lock();
         // The layouts of a client that has not answered for so long have been revoked.
         pending.retain(|recall| now_ns.saturating_sub(recall.since_ns) <= lease_ns);
         match pending.iter().any(|recall| recall.concerns(handle.fs, form)) {

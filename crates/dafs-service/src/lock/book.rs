@@ -72,7 +72,7 @@ impl LockHolder {
 
 /// A persistent lock without the state of its holder.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(crate) struct Left {
+pub(crate) struct Orphan {
     pub(crate) range: Range,
     pub(crate) kind: LockKind,
     pub(crate) special: Special,
@@ -101,9 +101,9 @@ pub(crate) enum Verdict<O> {
     /// Only locks of these expired holders conflict: end their leases and retry.
     Lapsed(Vec<O>),
     /// This broken lock conflicts.
-    Broken(Left),
+    Broken(Orphan),
     /// This orphaned lock conflicts, perhaps with others: break all that do.
-    Breaks(Left),
+    Breaks(Orphan),
     /// The request concerns a part of a persistent lock, which is changed as a whole or not at all.
     Part,
     /// A repair of a range without a broken lock.
@@ -118,23 +118,23 @@ pub(crate) struct Granted<O> {
     /// Pieces that the owner had in the range.
     pub(crate) before: Vec<Locked<O>>,
     /// Orphaned locks of the owner itself.
-    pub(crate) reclaimed: Vec<Left>,
-    pub(crate) repaired: Vec<Left>,
+    pub(crate) reclaimed: Vec<Orphan>,
+    pub(crate) repaired: Vec<Orphan>,
 }
 
 impl<O> Granted<O> {
     /// The numbers of the locks that it has replaced.
     pub(crate) fn numbers(&self) -> impl Iterator<Item = u64> {
         let held = self.before.iter().filter_map(|held| held.special);
-        let left = self.reclaimed.iter().chain(&self.repaired).map(|left| left.special);
-        held.chain(left).map(|special| special.number)
+        let orphans = self.reclaimed.iter().chain(&self.repaired).map(|orphan| orphan.special);
+        held.chain(orphans).map(|special| special.number)
     }
 
     /// The names of the clients that had those locks, if the owner belongs to the client `own`.
     pub(crate) fn former<'a>(&'a self, own: &'a [u8]) -> impl Iterator<Item = &'a [u8]> {
         let held = self.before.iter().filter(|held| held.special.is_some()).map(move |_| own);
-        let left = self.reclaimed.iter().chain(&self.repaired);
-        held.chain(left.map(|left| &*left.holder.name))
+        let orphans = self.reclaimed.iter().chain(&self.repaired);
+        held.chain(orphans.map(|orphan| &*orphan.holder.name))
     }
 }
 
@@ -143,8 +143,8 @@ impl<O> Granted<O> {
 pub(crate) struct LockBook<O> {
     pub(crate) ranges: RangeList<O>,
     /// Breakable: their holders' state has ended, and no conflicting request has come since.
-    orphans: Vec<Left>,
-    broken: Vec<Left>,
+    orphans: Vec<Orphan>,
+    broken: Vec<Orphan>,
 }
 
 impl<O> Default for LockBook<O> {
@@ -159,27 +159,28 @@ impl<O: Copy + Eq> LockBook<O> {
         !self.orphans.is_empty() || !self.broken.is_empty()
     }
 
-    pub(crate) fn orphans(&self) -> &[Left] {
+    pub(crate) fn orphans(&self) -> &[Orphan] {
         &self.orphans
     }
 
-    pub(crate) fn broken(&self) -> &[Left] {
+    pub(crate) fn broken(&self) -> &[Orphan] {
         &self.broken
     }
 
     /// Decides about a request. `lapsed` is true for owners whose lease is over.
     pub(crate) fn decide(&self, wish: &Wish<'_, O>, lapsed: impl Fn(O) -> bool) -> Verdict<O> {
         let Wish { range, kind, own, .. } = *wish;
-        let mut broken = self.broken.iter().filter(|left| left.range.overlaps(range)).peekable();
+        let mut broken =
+            self.broken.iter().filter(|orphan| orphan.range.overlaps(range)).peekable();
         if wish.repair {
             if broken.peek().is_none() {
                 return Verdict::NothingBroken;
             }
-            if broken.any(|left| !range.contains(left.range)) {
+            if broken.any(|orphan| !range.contains(orphan.range)) {
                 return Verdict::Part;
             }
-        } else if let Some(left) = broken.next() {
-            return Verdict::Broken(left.clone());
+        } else if let Some(orphan) = broken.next() {
+            return Verdict::Broken(orphan.clone());
         }
         let conflicts = || self.ranges.conflicts(range, kind, own);
         if let Some(held) = conflicts().find(|held| !lapsed(held.owner)) {
@@ -189,12 +190,13 @@ impl<O: Copy + Eq> LockBook<O> {
         if !over.is_empty() {
             return Verdict::Lapsed(over);
         }
-        if let Some(left) = self.orphans.iter().find(|left| wish.breaks(left)) {
-            return Verdict::Breaks(left.clone());
+        if let Some(orphan) = self.orphans.iter().find(|orphan| wish.breaks(orphan)) {
+            return Verdict::Breaks(orphan.clone());
         }
-        let own_left = self.orphans.iter().filter(|left| wish.is_of(left)).map(|left| left.range);
+        let own_orphans =
+            self.orphans.iter().filter(|orphan| wish.is_of(orphan)).map(|orphan| orphan.range);
         let special = self.ranges.specials(own).map(|held| held.range);
-        if own_left.chain(special).any(|kept| kept.overlaps(range) && !range.contains(kept)) {
+        if own_orphans.chain(special).any(|kept| kept.overlaps(range) && !range.contains(kept)) {
             return Verdict::Part;
         }
         Verdict::Free
@@ -204,9 +206,9 @@ impl<O: Copy + Eq> LockBook<O> {
     /// orphaned. A lock that replaces them inherits these.
     pub(crate) fn inherited(&self, wish: &Wish<'_, O>) -> Option<Special> {
         let held = self.ranges.specials(wish.own).map(|held| (held.range, held.special));
-        let left = self.orphans.iter().filter(|left| wish.is_of(left));
-        let left = left.map(|left| (left.range, Some(left.special)));
-        let inside = held.chain(left).filter(|(range, _)| range.overlaps(wish.range));
+        let orphans = self.orphans.iter().filter(|orphan| wish.is_of(orphan));
+        let orphans = orphans.map(|orphan| (orphan.range, Some(orphan.special)));
+        let inside = held.chain(orphans).filter(|(range, _)| range.overlaps(wish.range));
         inside.filter_map(|(_, special)| special).reduce(Special::join)
     }
 
@@ -220,11 +222,11 @@ impl<O: Copy + Eq> LockBook<O> {
         debug_assert!(self.decide(wish, |_| false) == Verdict::Free);
         let range = wish.range;
         let before = self.ranges.own_in(range, owner);
-        let take = |left: &mut Left| left.range.overlaps(range) && wish.is_of(left);
+        let take = |orphan: &mut Orphan| orphan.range.overlaps(range) && wish.is_of(orphan);
         let reclaimed = self.orphans.extract_if(.., take).collect();
         let mut repaired = Vec::new();
         if wish.repair {
-            let covered = |left: &mut Left| left.range.overlaps(range);
+            let covered = |orphan: &mut Orphan| orphan.range.overlaps(range);
             repaired = self.broken.extract_if(.., covered).collect();
         }
         let changed = self.ranges.set(range, wish.kind, owner, special);
@@ -265,52 +267,52 @@ impl<O: Copy + Eq> LockBook<O> {
         let kept = self.ranges.specials(Some(owner)).filter_map(|held| {
             let special = held.special.filter(|special| special.persist)?;
             let Locked { range, kind, .. } = *held;
-            Some(Left { range, kind, special, holder: holder.clone() })
+            Some(Orphan { range, kind, special, holder: holder.clone() })
         });
-        let kept: Vec<Left> = kept.collect();
-        let left = kept.len();
+        let kept: Vec<Orphan> = kept.collect();
+        let count = kept.len();
         self.orphans.extend(kept);
-        (self.ranges.clear_owner(owner), left)
+        (self.ranges.clear_owner(owner), count)
     }
 
     /// Breaks the orphaned locks that match, and returns them.
-    pub(crate) fn break_left(&mut self, matches: impl Fn(&Left) -> bool) -> Vec<Left> {
-        let now: Vec<Left> = self.orphans.extract_if(.., |left| matches(left)).collect();
+    pub(crate) fn break_orphans(&mut self, matches: impl Fn(&Orphan) -> bool) -> Vec<Orphan> {
+        let now: Vec<Orphan> = self.orphans.extract_if(.., |orphan| matches(orphan)).collect();
         self.broken.extend(now.iter().cloned());
         now
     }
 
     /// Enters a lock from a record, after the server's restart.
-    pub(crate) fn restore(&mut self, left: Left, broken: bool) {
-        if broken { self.broken.push(left) } else { self.orphans.push(left) }
+    pub(crate) fn restore(&mut self, orphan: Orphan, broken: bool) {
+        if broken { self.broken.push(orphan) } else { self.orphans.push(orphan) }
     }
 
     /// Forgets an orphaned lock that its holder had released after all.
     pub(crate) fn forget_orphan(&mut self, number: u64) -> bool {
         let before = self.orphans.len();
-        self.orphans.retain(|left| left.special.number != number);
+        self.orphans.retain(|orphan| orphan.special.number != number);
         self.orphans.len() < before
     }
 
     /// Forgets all orphaned and broken locks, and returns them: the file is gone.
-    pub(crate) fn forget_left(&mut self) -> Vec<Left> {
-        let mut left = std::mem::take(&mut self.orphans);
-        left.append(&mut self.broken);
-        left
+    pub(crate) fn forget_orphans(&mut self) -> Vec<Orphan> {
+        let mut orphans = std::mem::take(&mut self.orphans);
+        orphans.append(&mut self.broken);
+        orphans
     }
 
     pub(crate) fn is_broken_in(&self, range: Range) -> bool {
-        self.broken.iter().any(|left| left.range.overlaps(range))
+        self.broken.iter().any(|orphan| orphan.range.overlaps(range))
     }
 }
 
 impl<O> Wish<'_, O> {
     /// True if this request breaks an orphaned lock.
-    pub(crate) fn breaks(&self, left: &Left) -> bool {
-        left.range.overlaps(self.range) && left.kind.conflicts(self.kind) && !self.is_of(left)
+    pub(crate) fn breaks(&self, orphan: &Orphan) -> bool {
+        orphan.range.overlaps(self.range) && orphan.kind.conflicts(self.kind) && !self.is_of(orphan)
     }
 
-    fn is_of(&self, left: &Left) -> bool {
-        self.me.is_some_and(|me| left.holder.is_same(me))
+    fn is_of(&self, orphan: &Orphan) -> bool {
+        self.me.is_some_and(|me| orphan.holder.is_same(me))
     }
 }

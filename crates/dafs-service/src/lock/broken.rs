@@ -5,7 +5,7 @@
 //!   repaired.
 //! * A client is told that a lock is broken only after the record of the lock says so.
 
-use super::book::{Left, LockHolder};
+use super::book::{LockHolder, Orphan};
 use super::records::{LockChange, LockRecord};
 use super::{LockConflict, Locks, Range};
 use crate::Result;
@@ -32,7 +32,7 @@ impl LockHolder {
     }
 }
 
-impl Left {
+impl Orphan {
     /// The lock, in the answer to others.
     pub(super) fn conflict(&self) -> LockConflict {
         LockConflict {
@@ -48,16 +48,18 @@ impl Left {
 impl StateTable {
     /// Breaks the orphaned locks of a file that match, and queues their records. All layouts of the
     /// file are revoked, because data servers would let clients access the broken ranges.
-    pub(super) fn break_left(
+    pub(super) fn break_orphans(
         &mut self,
         key: &Handle,
-        matches: impl Fn(&Left) -> bool,
+        matches: impl Fn(&Orphan) -> bool,
         ended: &mut Ended,
     ) -> usize {
         let Some(file) = self.files.get_mut(key) else { return 0 };
-        let broken = file.locks.break_left(matches);
-        let changes: Vec<_> =
-            broken.iter().map(|left| LockChange::Put(LockRecord::of(key, left, true))).collect();
+        let broken = file.locks.break_orphans(matches);
+        let changes: Vec<_> = broken
+            .iter()
+            .map(|orphan| LockChange::Put(LockRecord::of(key, orphan, true)))
+            .collect();
         broken.iter().for_each(|_| self.guards.add_broken(key));
         if !changes.is_empty() {
             self.lock_log.put(changes, true);
@@ -74,7 +76,7 @@ impl StateTable {
             self.guards.add_broken(&key);
         }
         self.left_files.insert(key);
-        self.files.entry(key).or_default().locks.restore(record.left(), record.broken);
+        self.files.entry(key).or_default().locks.restore(record.orphan(), record.broken);
     }
 
     /// True when a client holds a persistent lock.
@@ -103,14 +105,14 @@ impl StateTable {
     }
 
     /// Forgets the orphaned and broken locks of a file that is gone.
-    fn forget_left(&mut self, key: &Handle) {
+    fn forget_all_orphans(&mut self, key: &Handle) {
         let Some(file) = self.files.get_mut(key) else { return };
         for _ in file.locks.broken() {
             self.guards.remove_broken(key);
         }
-        let left = file.locks.forget_left();
-        left.iter().for_each(|left| self.lock_log.remove_kept(&left.holder.name, 1));
-        let gone = left.iter().map(|left| LockChange::Remove(left.special.number));
+        let orphans = file.locks.forget_orphans();
+        orphans.iter().for_each(|orphan| self.lock_log.remove_kept(&orphan.holder.name, 1));
+        let gone = orphans.iter().map(|orphan| LockChange::Remove(orphan.special.number));
         self.lock_log.put(gone.collect(), true);
         self.left_files.remove(key);
         self.tidy(key);
@@ -134,14 +136,14 @@ impl Locks {
         let mut table = self.state.lock();
         let keys: Vec<Handle> = table.left_files.iter().copied().collect();
         let (verifier, identity) = (client.verifier(), client.identity());
-        let older = |left: &Left| {
+        let older = |orphan: &Orphan| {
             let (mechanism, principal) = (identity.mechanism, &identity.principal);
-            left.holder.is_older(client.name(), verifier, mechanism, principal)
+            orphan.holder.is_older(client.name(), verifier, mechanism, principal)
         };
         let (mut broken, mut files) = (0, Vec::new());
         let mut ended = Ended::default();
         for key in &keys {
-            let count = table.break_left(key, older, &mut ended);
+            let count = table.break_orphans(key, older, &mut ended);
             broken += count;
             files.extend((count > 0).then_some(key));
         }
@@ -205,8 +207,8 @@ impl Locks {
             let store = namespace.exports().find(|export| export.store().fs_id() == key.fs);
             let found = store.map(|export| export.store().getattr(&key.file));
             if matches!(found, Some(Err(StoreError::Stale))) {
-                tracing::info!("a file with locks that its holders left behind is gone");
-                self.state.lock().forget_left(&key);
+                tracing::info!("a file with orphaned locks is gone");
+                self.state.lock().forget_all_orphans(&key);
             }
         }
         let _logged = self.lock_log.flush(&*self.clients.records);

@@ -14,9 +14,10 @@ use crate::error::ServiceError;
 use crate::hosts::{ByName, Host, has_share};
 use crate::limits::{KEPT_LOCKS_MAX, KEPT_LOCKS_PER_CLIENT_MAX};
 use crate::records::ClientRecords;
+use dafs_mem::{Condvar, Mutex};
 use dafs_store::StoreError;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 /// A queued change, to ask for its result. Read and written under the queue's lock only.
 #[derive(Debug, Default)]
@@ -24,11 +25,11 @@ pub(crate) struct Ticket(Mutex<Option<bool>>);
 
 impl Ticket {
     fn fate(&self) -> Option<bool> {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        *self.0.lock()
     }
 
     fn settle(&self, written: bool) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(written);
+        *self.0.lock() = Some(written);
     }
 }
 
@@ -77,7 +78,7 @@ impl LockLog {
     /// True if a client may have another lock with a record. From now on, the records of its name
     /// count for its host.
     pub(crate) fn has_room(&self, client: &Client) -> bool {
-        let (mut kept_of, host) = (self.lock_kept_of(), client.host().host());
+        let (mut kept_of, host) = (self.kept_of.lock(), client.host().host());
         kept_of.move_to(client.name(), host);
         let own = kept_of.of_name(client.name()) as usize;
         let of_host = kept_of.of_host(host) as usize;
@@ -87,7 +88,7 @@ impl LockLog {
     /// Counts another lock with a record, of a client of this name. A new name is at this host.
     pub(crate) fn add_kept(&self, client: &[u8], host: Host) {
         self.kept.fetch_add(1, Ordering::SeqCst);
-        self.lock_kept_of().add(client, host, 1);
+        self.kept_of.lock().add(client, host, 1);
     }
 
     /// Counts the removal of records.
@@ -96,26 +97,22 @@ impl LockLog {
             return;
         }
         let before = self.kept.fetch_sub(count, Ordering::SeqCst);
-        let mut kept_of = self.lock_kept_of();
+        let mut kept_of = self.kept_of.lock();
         let own = kept_of.of_name(client) as usize;
         debug_assert!(before >= own && own >= count, "more locks were given up than there were");
         kept_of.remove(client, count as u64);
     }
 
-    fn lock_kept_of(&self) -> MutexGuard<'_, ByName> {
-        self.kept_of.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Queues changes. The caller holds the table's lock, which gives them their order.
     pub(crate) fn put(&self, changes: Vec<LockChange>, stays: bool) -> Arc<Ticket> {
         let ticket = Arc::new(Ticket::default());
-        self.lock().waiting.push(Queued { ticket: ticket.clone(), changes, stays });
+        self.queue.lock().waiting.push(Queued { ticket: ticket.clone(), changes, stays });
         ticket
     }
 
     /// True when all changes are durable.
     pub(crate) fn is_clean(&self) -> bool {
-        let queue = self.lock();
+        let queue = self.queue.lock();
         queue.waiting.is_empty() && !queue.writing
     }
 
@@ -125,7 +122,7 @@ impl LockLog {
     /// # Errors
     /// An I/O error when they cannot be written.
     pub(crate) fn wait(&self, records: &dyn ClientRecords, ticket: &Ticket) -> Result<()> {
-        let mut queue = self.lock();
+        let mut queue = self.queue.lock();
         loop {
             match ticket.fate() {
                 Some(true) => return Ok(()),
@@ -133,7 +130,7 @@ impl LockLog {
                 None => {}
             }
             if queue.writing {
-                queue = self.written.wait(queue).unwrap_or_else(PoisonError::into_inner);
+                queue = self.written.wait(queue);
                 continue;
             }
             queue.writing = true;
@@ -147,7 +144,7 @@ impl LockLog {
                 Err(error) => tracing::error!(%error, "lock records cannot be written"),
             }
             drop(writing);
-            queue = self.lock();
+            queue = self.queue.lock();
         }
     }
 
@@ -162,10 +159,6 @@ impl LockLog {
         let ticket = self.put(Vec::new(), false);
         self.wait(records, &ticket)
     }
-
-    fn lock(&self) -> MutexGuard<'_, Queue> {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 /// Reports a result for each change of a batch, however the write ends, so that no thread waits for
@@ -178,7 +171,7 @@ struct Writing<'a> {
 
 impl Drop for Writing<'_> {
     fn drop(&mut self) {
-        let mut queue = self.log.lock();
+        let mut queue = self.log.queue.lock();
         queue.writing = false;
         let mut kept = Vec::new();
         for queued in std::mem::take(&mut self.batch) {
@@ -227,8 +220,8 @@ mod tests {
         }
 
         fn change_locks(&self, changes: &[LockChange]) -> std::result::Result<(), RecordsError> {
-            self.steps.lock().unwrap().push(changes.to_vec());
-            drop(self.gate.lock().unwrap());
+            self.steps.lock().push(changes.to_vec());
+            drop(self.gate.lock());
             match self.fails.load(Ordering::SeqCst) {
                 true => Err(RecordsError::new("no")),
                 false => Ok(()),
@@ -241,11 +234,11 @@ mod tests {
         let (log, disk) = (LockLog::default(), Disk::default());
         let remove = |number| log.put(vec![LockChange::Remove(number)], false);
         std::thread::scope(|scope| {
-            let gate = disk.gate.lock().unwrap();
+            let gate = disk.gate.lock();
             let first = remove(1);
             let (log, disk) = (&log, &disk);
             scope.spawn(move || log.wait(disk, &first).unwrap());
-            while disk.steps.lock().unwrap().is_empty() {
+            while disk.steps.lock().is_empty() {
                 std::thread::yield_now();
             }
             // These come while the first is being written.
@@ -254,7 +247,7 @@ mod tests {
             }
             drop(gate);
         });
-        let steps = disk.steps.lock().unwrap();
+        let steps = disk.steps.lock();
         assert_eq!(steps.len(), 2);
         assert_eq!(steps[1], (2..10).map(LockChange::Remove).collect::<Vec<_>>());
         assert!(log.is_clean());
@@ -289,11 +282,11 @@ mod tests {
         assert!(!log.has_room(&client("a", 3)) && log.has_room(&greedy[2]));
         log.remove_kept(b"a", quarter);
         log.remove_kept(b"b", quarter);
-        assert!(log.lock_kept_of().is_empty() && log.kept() == 0);
+        assert!(log.kept_of.lock().is_empty() && log.kept() == 0);
     }
 
     #[test]
-    fn what_has_happened_stays_queued_until_it_is_written() {
+    fn a_change_stays_queued_until_it_is_written() {
         let (log, disk) = (LockLog::default(), Disk::default());
         disk.fails.store(true, Ordering::SeqCst);
         let happened = log.put(vec![LockChange::Remove(1)], true);
@@ -304,7 +297,7 @@ mod tests {
         assert!(log.flush(&disk).is_err());
         disk.fails.store(false, Ordering::SeqCst);
         log.flush(&disk).unwrap();
-        assert_eq!(disk.steps.lock().unwrap().last().unwrap(), &[LockChange::Remove(1)]);
+        assert_eq!(disk.steps.lock().last().unwrap(), &[LockChange::Remove(1)]);
         assert!(log.is_clean());
     }
 }

@@ -22,7 +22,7 @@ enum Cell {
     /// Its holder, and true for a repair. Breakable while the holder's lease is over.
     Held(usize, bool),
     /// The holder's state has ended, but it may still come back.
-    Left(usize, bool),
+    Orphan(usize, bool),
     /// Broken by the failure of this holder.
     Broken(usize),
 }
@@ -103,7 +103,7 @@ impl Model {
             Event::End(client) => self.leave(client),
             Event::Restart(client) => {
                 self.leave(client);
-                self.break_left((0..2).collect(), client);
+                self.break_orphans((0..2).collect(), client);
             }
             Event::ServerRestart => (0..CLIENTS).for_each(|client| self.leave(client)),
             Event::Unlock { client, range } => return self.unlock(client, range),
@@ -150,8 +150,8 @@ impl Model {
             }
             self.leave(other);
         }
-        if any(self, left, &[other]) {
-            self.break_left(cells_of(range).collect(), other);
+        if any(self, orphan, &[other]) {
+            self.break_orphans(cells_of(range).collect(), other);
             return Told::LockBroken;
         }
         if part && any(self, kept, &[client]) {
@@ -159,7 +159,7 @@ impl Model {
         }
         let inherits = any(self, kept, &[client]);
         let mends = cells_of(range)
-            .any(|cell| matches!(self.cells[cell], Cell::Held(_, true) | Cell::Left(_, true)));
+            .any(|cell| matches!(self.cells[cell], Cell::Held(_, true) | Cell::Orphan(_, true)));
         let becomes = match persist || inherits {
             false => Cell::Normal(client),
             true => Cell::Held(client, repair || mends),
@@ -175,18 +175,18 @@ impl Model {
         for cell in &mut self.cells {
             match *cell {
                 Cell::Normal(by) if by == client => *cell = Cell::Free,
-                Cell::Held(by, repair) if by == client => *cell = Cell::Left(client, repair),
+                Cell::Held(by, repair) if by == client => *cell = Cell::Orphan(client, repair),
                 _ => {}
             }
         }
     }
 
-    fn break_left(&mut self, mut cells: Vec<usize>, client: usize) {
+    fn break_orphans(&mut self, mut cells: Vec<usize>, client: usize) {
         if self.joined {
             cells = vec![0, 1];
         }
         for cell in cells {
-            if matches!(self.cells[cell], Cell::Left(by, _) if by == client) {
+            if matches!(self.cells[cell], Cell::Orphan(by, _) if by == client) {
                 self.cells[cell] = Cell::Broken(client);
             }
         }
@@ -201,12 +201,12 @@ fn held(cell: Cell) -> Option<usize> {
     if let Cell::Normal(by) | Cell::Held(by, _) = cell { Some(by) } else { None }
 }
 
-fn left(cell: Cell) -> Option<usize> {
-    if let Cell::Left(by, _) = cell { Some(by) } else { None }
+fn orphan(cell: Cell) -> Option<usize> {
+    if let Cell::Orphan(by, _) = cell { Some(by) } else { None }
 }
 
 fn kept(cell: Cell) -> Option<usize> {
-    if let Cell::Held(by, _) | Cell::Left(by, _) = cell { Some(by) } else { None }
+    if let Cell::Held(by, _) | Cell::Orphan(by, _) = cell { Some(by) } else { None }
 }
 
 /// The book with the parts of the service around it.
@@ -241,8 +241,9 @@ impl Real {
                 // already.
                 self.verifiers[client] = 1 - old;
                 let new = [1 - old; 8];
-                self.book
-                    .break_left(|left| left.holder.is_older(&[client as u8], new, "none", b""));
+                self.book.break_orphans(|orphan| {
+                    orphan.holder.is_older(&[client as u8], new, "none", b"")
+                });
             }
             Event::ServerRestart => (0..CLIENTS).for_each(|client| self.leave(client)),
             Event::Unlock { client, range } => match self.book.kept_in(RANGES[range], client) {
@@ -280,7 +281,7 @@ impl Real {
             }
             Verdict::Broken(_) => Told::LockBroken,
             Verdict::Breaks(_) => {
-                assert!(!self.book.break_left(|left| wish.breaks(left)).is_empty());
+                assert!(!self.book.break_orphans(|orphan| wish.breaks(orphan)).is_empty());
                 Told::LockBroken
             }
             Verdict::Part => Told::LockRange,
@@ -303,16 +304,16 @@ impl Real {
         let range = RANGES[cell];
         let at = |other: Range| other.overlaps(range);
         let client = |holder: &LockHolder| holder.client.0 as usize - 1;
-        let broken = self.book.broken().iter().find(|left| at(left.range));
-        let left = self.book.orphans().iter().find(|left| at(left.range));
+        let broken = self.book.broken().iter().find(|orphan| at(orphan.range));
+        let orphan = self.book.orphans().iter().find(|orphan| at(orphan.range));
         let held = self.book.ranges.iter().find(|held| at(held.range));
         let found = usize::from(broken.is_some())
-            + usize::from(left.is_some())
+            + usize::from(orphan.is_some())
             + usize::from(held.is_some());
         assert!(found <= 1, "a range is in one state at a time: {:?}", self.book);
-        match (broken, left, held) {
-            (Some(left), ..) => Cell::Broken(client(&left.holder)),
-            (_, Some(left), _) => Cell::Left(client(&left.holder), left.special.repair),
+        match (broken, orphan, held) {
+            (Some(orphan), ..) => Cell::Broken(client(&orphan.holder)),
+            (_, Some(orphan), _) => Cell::Orphan(client(&orphan.holder), orphan.special.repair),
             (.., Some(held)) => match held.special {
                 Some(special) => Cell::Held(held.owner, special.repair),
                 None => Cell::Normal(held.owner),
@@ -326,7 +327,7 @@ impl Real {
         let mut lines: Vec<String> =
             [("left", self.book.orphans()), ("broken", self.book.broken())]
                 .iter()
-                .flat_map(|(name, all)| all.iter().map(move |left| format!("{name} {left:?}")))
+                .flat_map(|(name, all)| all.iter().map(move |orphan| format!("{name} {orphan:?}")))
                 .chain(self.book.ranges.iter().map(|held| format!("held {held:?}")))
                 .collect();
         lines.sort();

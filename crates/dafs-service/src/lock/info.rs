@@ -1,6 +1,6 @@
 //! The administrators' view of locks.
 
-use super::book::{Left, LockHolder};
+use super::book::{LockHolder, Orphan};
 use super::ranges::Special;
 use super::{LockKind, Locks, Range};
 use crate::export::Namespace;
@@ -9,7 +9,7 @@ use crate::undo::{Entry, EntryHead};
 
 /// The state of a lock (DAFS 9.3).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum LockStanding {
+pub enum LockStatus {
     /// Its holder is alive.
     Held,
     /// Its holder is gone. A conflicting request breaks it, unless the holder comes back.
@@ -38,7 +38,7 @@ pub struct LockInfo {
     /// It is held to repair the damage under a broken lock.
     pub repair: bool,
     /// The state.
-    pub standing: LockStanding,
+    pub status: LockStatus,
     /// The holder, or the former one. Its key is 0 where it is not known any more.
     pub holder: LockHolder,
     /// Why the changes under it cannot be undone yet, in words.
@@ -56,11 +56,13 @@ impl Locks {
         let table = self.state.lock();
         let left_files =
             table.left_files.iter().filter_map(|key| Some((key, table.files.get(key)?)));
-        for (key, left) in left_files {
+        for (key, state) in left_files {
             let file = namespace.handle_of(key);
-            let broken = left.locks.broken().iter().map(|left| (left, LockStanding::Broken));
-            let orphans = left.locks.orphans().iter().map(|left| (left, LockStanding::Breakable));
-            let all = broken.chain(orphans).map(|(left, standing)| of_left(&file, left, standing));
+            let broken = state.locks.broken().iter().map(|orphan| (orphan, LockStatus::Broken));
+            let orphans =
+                state.locks.orphans().iter().map(|orphan| (orphan, LockStatus::Breakable));
+            let all =
+                broken.chain(orphans).map(|(orphan, status)| of_orphan(&file, orphan, status));
             infos.extend(all.take(max.saturating_sub(infos.len())));
         }
         for file in table.files.values() {
@@ -72,13 +74,13 @@ impl Locks {
                 // INVARIANT: ranges end with the state that owns them.
                 let Some(state) = state else { continue };
                 let client = &state.open.client;
-                let standing = match self.clients.is_over(client, now_ns) {
-                    true => LockStanding::Breakable,
-                    false => LockStanding::Held,
+                let status = match self.clients.is_over(client, now_ns) {
+                    true => LockStatus::Breakable,
+                    false => LockStatus::Held,
                 };
                 let holder = LockHolder::of(client, &state.owner);
                 let handle = state.open.handle();
-                let info = info(handle, held.range, held.kind, held.special, standing, holder);
+                let info = info(handle, held.range, held.kind, held.special, status, holder);
                 let entry = self.state.writers.undo.find(&state.open.key);
                 let recovers = entry.is_some_and(|entry| entry.is_of(state));
                 infos.push(LockInfo { autorecover: info.autorecover || recovers, ..info });
@@ -94,13 +96,13 @@ fn of_undo(namespace: &Namespace, entry: &Entry) -> LockInfo {
     let special = Special { number: 0, persist: *persist, autorecover: true, repair: false };
     let holder = holder.to_holder();
     let file = namespace.handle_of(key);
-    let undone = info(&file, range, kind, Some(special), LockStanding::Undone, holder);
+    let undone = info(&file, range, kind, Some(special), LockStatus::Undone, holder);
     LockInfo { trouble: entry.trouble(), ..undone }
 }
 
-fn of_left(file: &Handle, left: &Left, standing: LockStanding) -> LockInfo {
-    let holder = LockHolder::clone(&left.holder);
-    info(file, left.range, left.kind, Some(left.special), standing, holder)
+fn of_orphan(file: &Handle, orphan: &Orphan, status: LockStatus) -> LockInfo {
+    let holder = LockHolder::clone(&orphan.holder);
+    info(file, orphan.range, orphan.kind, Some(orphan.special), status, holder)
 }
 
 fn info(
@@ -108,7 +110,7 @@ fn info(
     range: Range,
     kind: LockKind,
     special: Option<Special>,
-    standing: LockStanding,
+    status: LockStatus,
     holder: LockHolder,
 ) -> LockInfo {
     let is = |part: fn(&Special) -> bool| special.as_ref().is_some_and(part);
@@ -120,7 +122,7 @@ fn info(
         persist: is(|special| special.persist),
         autorecover: is(|special| special.autorecover),
         repair: is(|special| special.repair),
-        standing,
+        status,
         holder,
         trouble: None,
     }

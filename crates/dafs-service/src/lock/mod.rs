@@ -22,7 +22,7 @@ mod wait;
 pub(crate) use book::LockBook;
 pub use book::LockHolder;
 pub(crate) use durable::LockLog;
-pub use info::{LockInfo, LockStanding};
+pub use info::{LockInfo, LockStatus};
 pub use records::{LockChange, LockRecord};
 pub use run::LockError;
 pub(crate) use wait::Waiter;

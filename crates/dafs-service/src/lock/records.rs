@@ -1,6 +1,6 @@
 //! Durable records of persistent locks (DAFS 9.3), which a restarted server reads.
 
-use super::book::{Left, LockHolder};
+use super::book::{LockHolder, Orphan};
 use super::ranges::Special;
 use super::{LockKind, Range};
 use crate::handle::Handle;
@@ -39,8 +39,8 @@ pub enum LockChange {
 }
 
 impl LockRecord {
-    pub(crate) fn of(key: &Handle, left: &Left, broken: bool) -> Self {
-        let Left { range, kind, special, holder } = left;
+    pub(crate) fn of(key: &Handle, orphan: &Orphan, broken: bool) -> Self {
+        let Orphan { range, kind, special, holder } = orphan;
         Self {
             number: special.number,
             handle: *key,
@@ -54,9 +54,9 @@ impl LockRecord {
         }
     }
 
-    pub(crate) fn left(&self) -> Left {
+    pub(crate) fn orphan(&self) -> Orphan {
         let Self { number, autorecover, repair, .. } = *self;
-        Left {
+        Orphan {
             range: Range { first: self.first, last: self.last },
             kind: self.kind,
             special: Special { number, persist: true, autorecover, repair },

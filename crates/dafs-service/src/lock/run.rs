@@ -1,6 +1,6 @@
 //! LOCK, LOCKT and LOCKU.
 
-use super::book::{Granted, Left, LockHolder, Verdict, Wish};
+use super::book::{Granted, LockHolder, Orphan, Verdict, Wish};
 use super::broken::holder;
 use super::durable::Ticket;
 use super::ranges::Special;
@@ -239,7 +239,7 @@ impl Locks {
             match file.decide(&wish, clock)? {
                 Decision::Refused(error) => refused = Some(error),
                 // A test breaks no lock, and need not cover whole locks.
-                Decision::Breaks(left) => refused = Some(LockError::Denied(left.conflict())),
+                Decision::Breaks(orphan) => refused = Some(LockError::Denied(orphan.conflict())),
                 Decision::Free | Decision::Part => {}
             }
             Ok(())
@@ -291,7 +291,7 @@ impl Locks {
         range: Range,
     ) -> Result<StateRef> {
         let whole = range == Range { first: 0, last: u64::MAX };
-        self.layouts.settle_before_unlock(caller, &lock.open.key)?;
+        self.layouts.refresh_size_before_unlock(caller, &lock.open.key)?;
         let changes = self.keep_changes(caller, lock, whole)?;
         let by = self.state.applicant(caller);
         let given_up = self.conflicts.enter(caller, |table, ended| {
@@ -382,7 +382,7 @@ enum Decision {
     Free,
     Refused(LockError),
     /// The request breaks this lock.
-    Breaks(Left),
+    Breaks(Orphan),
     Part,
 }
 
@@ -408,8 +408,8 @@ impl FileState {
         Ok(match self.locks.decide(wish, lapsed) {
             Verdict::Free => Decision::Free,
             Verdict::Part => Decision::Part,
-            Verdict::Breaks(left) => Decision::Breaks(left),
-            Verdict::Broken(left) => Decision::Refused(LockError::Broken(left.conflict())),
+            Verdict::Breaks(orphan) => Decision::Breaks(orphan),
+            Verdict::Broken(orphan) => Decision::Refused(LockError::Broken(orphan.conflict())),
             Verdict::NothingBroken => {
                 Decision::Refused(ServiceError::from(StoreError::Invalid).into())
             }
@@ -465,7 +465,7 @@ impl StateTable {
                 // A reclaimed lock was held before the restart. Its client may have more to
                 // reclaim, and must not wait for the size of this file.
                 true => self.check_held_back(&key)?,
-                false => self.check_settled(&key)?,
+                false => self.check_size_known(&key)?,
             }
         }
         if matches!(decision, Decision::Free) && self.must_undo(&key, me, request) {
@@ -478,17 +478,17 @@ impl StateTable {
         let turn = || file.earlier_turn(caller, name, range, kind, own).map(LockError::Denied);
         *refused = match decision {
             Decision::Refused(error) => Some(error),
-            Decision::Breaks(left) if request.reclaim => Some(LockError::Denied(left.conflict())),
+            Decision::Breaks(orphan) if request.reclaim => {
+                Some(LockError::Denied(orphan.conflict()))
+            }
             Decision::Breaks(_) if in_grace => return Err(ServiceError::Grace.into()),
             Decision::Breaks(_) if caller.wait == Wait::Never => {
                 return Err(ServiceError::WouldWait.into());
             }
-            Decision::Breaks(left) => {
-                tracing::warn!(
-                    "a lock that its holder has left behind is broken by another's wish"
-                );
-                self.break_left(&key, |left| wish.breaks(left), ended);
-                Some(LockError::Broken(left.conflict()))
+            Decision::Breaks(orphan) => {
+                tracing::warn!("an orphaned lock is broken by a conflicting request");
+                self.break_orphans(&key, |orphan| wish.breaks(orphan), ended);
+                Some(LockError::Broken(orphan.conflict()))
             }
             Decision::Part => Some(ServiceError::LockRange.into()),
             Decision::Free if request.reclaim => None,
@@ -561,12 +561,12 @@ impl StateTable {
         let (removed, added) = (granted.changed.removed, granted.changed.added);
         self.count_ranges(attempt.caller.client, removed, added);
         let (special, holder) = (special?, attempt.me.clone()?);
-        let left = Left { range: wish.range, kind: wish.kind, special, holder };
+        let orphan = Orphan { range: wish.range, kind: wish.kind, special, holder };
         let mut changes: Vec<_> = granted.numbers().map(LockChange::Remove).collect();
-        let own = &left.holder.name;
+        let own = &orphan.holder.name;
         granted.former(own).for_each(|name| self.lock_log.remove_kept(name, 1));
         self.lock_log.add_kept(own, attempt.caller.client.host().host());
-        changes.push(LockChange::Put(LockRecord::of(key, &left, false)));
+        changes.push(LockChange::Put(LockRecord::of(key, &orphan, false)));
         granted.repaired.iter().for_each(|_| self.guards.remove_broken(key));
         self.note_left(key);
         lock.set_busy(true);

@@ -8,9 +8,10 @@ use crate::error::ServiceError;
 use crate::handle::Handle;
 use crate::index::Life;
 use crate::table::{Blocked, Ended, FileState, StateTable};
+use dafs_mem::Mutex;
 use dafs_store::{OpenMode, StoreError};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8};
-use std::sync::{Arc, Mutex};
 
 /// The delegations with which an operation conflicts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

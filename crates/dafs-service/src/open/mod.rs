@@ -27,9 +27,10 @@ use crate::layout::Layouts;
 use crate::lock::Locks;
 use crate::state::{StateId, StateRef, next_seqid};
 use crate::stateless::StatelessFiles;
+use dafs_mem::Mutex;
 use dafs_store::{Attr, CreateHow, DirChange, OpenFile, OpenMode, SetAttr, StoreError};
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard};
 
 /// All opens, and the files of callers without opens.
 pub struct Opens {
@@ -382,7 +383,7 @@ impl OpenState {
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+        self.inner.lock()
     }
 }
 

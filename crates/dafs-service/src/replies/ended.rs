@@ -7,10 +7,11 @@ use crate::hosts::Host;
 use crate::limits::{
     REPLY_BYTES_MAX, REPLY_BYTES_PER_CLIENT_MAX, REPLY_SESSIONS_MAX, REPLY_SESSIONS_PER_CLIENT_MAX,
 };
+use dafs_mem::Mutex;
 use dafs_mem::Shrinking as _;
 use rustc_hash::FxHashMap;
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 /// The overhead in bytes of a session, and of an entry, besides the reply.
 const OVERHEAD_BYTES: usize = 128;
@@ -169,13 +170,9 @@ impl Replies {
         Self { clients, durable, table: Mutex::default() }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Table> {
-        self.table.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// The number of kept sessions, for metrics.
     pub(crate) fn len(&self) -> usize {
-        self.lock().sessions.len()
+        self.table.lock().sessions.len()
     }
 
     /// Keeps the replies of a session that has ended, until the client asks for them.
@@ -185,7 +182,7 @@ impl Replies {
         let Some(_clients) = self.clients.not_replaced(client) else {
             return self.durable.forget_session(&id);
         };
-        let mut table = self.lock();
+        let mut table = self.table.lock();
         table.insert(id, client, session, now_ns.saturating_add(self.durable.retention_ns));
         let mut excess = Vec::new();
         while let Some(id) = table.excess(client) {
@@ -202,7 +199,7 @@ impl Replies {
     /// # Errors
     /// The reason why there is none.
     pub fn find(&self, client: &Client, key: &RequestKey) -> Result<Kept, NoReply> {
-        let table = self.lock();
+        let table = self.table.lock();
         let kept = table.sessions.get(&key.session).filter(|kept| kept.is_of(client));
         let Some(kept) = kept else {
             drop(table);
@@ -240,7 +237,7 @@ impl Replies {
 
     /// Forgets the replies of an ended session of this client. Returns false when there is none.
     pub fn discard(&self, client: &Client, id: [u8; 8]) -> bool {
-        let mut table = self.lock();
+        let mut table = self.table.lock();
         let own = table.sessions.get(&id).is_some_and(|kept| kept.is_of(client));
         let found = own && table.remove(id).is_some();
         drop(table);
@@ -253,13 +250,13 @@ impl Replies {
 
     /// True when replies of a session with this id are kept, so that no other session may get it.
     pub fn keeps(&self, id: [u8; 8]) -> bool {
-        let kept = self.lock().sessions.contains_key(&id);
+        let kept = self.table.lock().sessions.contains_key(&id);
         kept || self.durable.kept_session(&id).is_some()
     }
 
     /// A client has come back: replies to its other instances cannot be asked for any more.
     pub(crate) fn discard_others(&self, client: &Client) {
-        let mut table = self.lock();
+        let mut table = self.table.lock();
         let Some(of_owner) = table.owners.get(&Owner::of(client)) else { return };
         let ids = of_owner.sessions.iter().filter_map(|number| table.by_age.get(number)).copied();
         let other = |id: &[u8; 8]| {
@@ -275,7 +272,7 @@ impl Replies {
 
     /// Forgets replies after their retention time (DAFS O50).
     pub(crate) fn tick(&self, now_ns: u64) {
-        let mut table = self.lock();
+        let mut table = self.table.lock();
         let mut over = Vec::new();
         while let Some(id) = table.by_age.values().next().copied() {
             if table.sessions.get(&id).is_some_and(|kept| kept.until_ns > now_ns) {

@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_crash_has_torn_is_dropped_as_before() {
+    fn a_torn_record_is_dropped_as_before() {
         let outer = tempfile::tempdir().unwrap();
         let dir = outer.path().join("undo");
         std::fs::create_dir(&dir).unwrap();

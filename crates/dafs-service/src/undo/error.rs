@@ -12,7 +12,7 @@ const LEAVE: &str = "to leave that file as it is, move the log and the list undo
 #[derive(Debug, Error)]
 pub enum UndoError {
     /// The disk.
-    #[error("what is to be undone cannot be read: {0}")]
+    #[error("the undo log cannot be read: {0}")]
     Io(#[from] io::Error),
     /// A log does not contain what was written to it.
     #[error(

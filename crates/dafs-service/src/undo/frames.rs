@@ -33,7 +33,7 @@ const LENGTH_BYTES: usize = 4;
 pub(super) const MESSAGE_BYTES_MAX: usize = (1 << 20) + 8;
 
 /// In place of the count of confirmed frames: the file is not needed any more.
-const THROWN_AWAY: u64 = u64::MAX;
+const DISCARDED: u64 = u64::MAX;
 
 /// The state of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,7 +43,7 @@ pub(super) enum Standing {
     /// It is in use.
     Used,
     /// It is not needed any more.
-    ThrownAway,
+    Discarded,
 }
 
 /// An error in a file.
@@ -109,7 +109,7 @@ pub(super) fn standing(file: &File) -> Result<([u8; 16], Standing), FrameError> 
     let (instance, confirmed) = read_first(file)?;
     let standing = match confirmed {
         0 => Standing::Made,
-        THROWN_AWAY => Standing::ThrownAway,
+        DISCARDED => Standing::Discarded,
         _ => Standing::Used,
     };
     Ok((instance, standing))
@@ -242,8 +242,8 @@ impl Frames {
     }
 
     /// Marks the file as discarded. This is stable on return.
-    pub(super) fn throw_away(&self) -> io::Result<()> {
-        self.file.write_all_at(&first_sector(&self.instance, THROWN_AWAY), 0)?;
+    pub(super) fn discard(&self) -> io::Result<()> {
+        self.file.write_all_at(&first_sector(&self.instance, DISCARDED), 0)?;
         self.file.sync_data()
     }
 

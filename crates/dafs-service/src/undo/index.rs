@@ -18,13 +18,14 @@ use super::frames::{Standing, sum};
 use super::log::{self, COPY_SUFFIX, UNFINISHED_SUFFIX};
 use super::{SUFFIX, UndoError};
 use crate::limits::UNDO_LOCKS_MAX;
+use dafs_mem::Mutex;
 use dafs_store::own;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 const MAGIC: [u8; 8] = *b"dafsundx";
 const VERSION: u32 = 1;
@@ -163,16 +164,12 @@ impl Index {
 
     /// Returns the least number of frames of a log.
     pub(super) fn frames(&self, number: u64) -> u64 {
-        self.slots().get(&number).map_or(0, |slot| slot.frames.into())
-    }
-
-    fn slots(&self) -> MutexGuard<'_, BTreeMap<u64, Slot>> {
-        self.slots.lock().unwrap_or_else(PoisonError::into_inner)
+        self.slots.lock().get(&number).map_or(0, |slot| slot.frames.into())
     }
 
     /// Puts a log on the list. This is stable on return.
     pub(super) fn add(&self, (number, log): Listed) -> io::Result<()> {
-        let mut slots = self.slots();
+        let mut slots = self.slots.lock();
         let taken: BTreeSet<_> = slots.values().map(|slot| slot.at).collect();
         let free = (0..SLOTS).find(|at| !taken.contains(at)).ok_or(ErrorKind::StorageFull)?;
         slots.insert(number, Slot { at: free, frames: 0 });
@@ -186,16 +183,16 @@ impl Index {
 
     /// Removes a log from the list, if it is there. This is stable on return.
     pub(super) fn remove(&self, number: u64) -> io::Result<()> {
-        let Some(Slot { at, .. }) = self.slots().get(&number).copied() else { return Ok(()) };
+        let Some(Slot { at, .. }) = self.slots.lock().get(&number).copied() else { return Ok(()) };
         self.write(at, None)?;
-        self.slots().remove(&number);
+        self.slots.lock().remove(&number);
         Ok(())
     }
 
     /// Records the number of frames of a log on the list.
     pub(super) fn note(&self, listed: Listed, frames: u64) -> io::Result<()> {
         let frames = u32::try_from(frames).unwrap_or(u32::MAX);
-        let mut slots = self.slots();
+        let mut slots = self.slots.lock();
         let Some(found) = slots.get_mut(&listed.0) else { return Ok(()) };
         found.frames = frames;
         let at = found.at;
@@ -256,7 +253,7 @@ pub(super) fn open_list(
                 }
                 found.push(number);
                 let (log, standing) = log::standing(directory, number)?;
-                if standing != Standing::ThrownAway {
+                if standing != Standing::Discarded {
                     listed.push(log);
                 }
             }
@@ -287,7 +284,7 @@ fn settle(
                 let (list, log) = (path.to_owned(), log::path_of(directory, number));
                 return Err(UndoError::OlderList { list, log });
             }
-            Standing::ThrownAway if listed.contains(&log) => {
+            Standing::Discarded if listed.contains(&log) => {
                 list.remove(number)?;
                 kept.retain(|kept| *kept != log);
             }

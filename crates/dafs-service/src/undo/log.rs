@@ -280,7 +280,7 @@ impl Log {
     /// back](Self::take_back).
     pub(super) fn remove(&self) -> io::Result<()> {
         as_server()?;
-        self.frames.throw_away()?;
+        self.frames.discard()?;
         if let Err(error) = self.index.remove(self.number) {
             tracing::warn!(%error, "a log that is needed no more stays on the list for now");
             return Ok(());
@@ -296,7 +296,7 @@ impl Log {
     /// Marks the log as used again, as well as the disk allows.
     pub(super) fn take_back(&self) {
         if let Err(error) = self.frames.take_back() {
-            tracing::warn!(%error, "a log may count as thrown away, which it is not");
+            tracing::warn!(%error, "a log may count as discarded, although it is not");
         }
     }
 
@@ -407,9 +407,9 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         made(dir.path());
         let (log, _) = open(dir.path(), 1).unwrap();
-        log.frames.throw_away().unwrap();
+        log.frames.discard().unwrap();
         let standing = || standing(dir.path(), 1).unwrap();
-        assert_eq!(standing(), (log.listed(), Standing::ThrownAway));
+        assert_eq!(standing(), (log.listed(), Standing::Discarded));
         log.take_back();
         assert_eq!(standing(), (log.listed(), Standing::Used));
         assert_eq!(records(&log.path).unwrap(), 2);

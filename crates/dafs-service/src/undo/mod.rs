@@ -36,7 +36,7 @@ use crate::error::ServiceError;
 use crate::handle::Handle;
 use crate::hosts::Host;
 use dafs_journal::Spawn;
-use dafs_mem::VolatileSlice;
+use dafs_mem::{Mutex, RwLock, VolatileSlice};
 use dafs_store::{OpenFile, Stability, StoreError, Wait, own};
 use index::Index;
 use log::{Head, Log, RECORD_BYTES_MAX};
@@ -45,7 +45,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, TryLockError};
+use std::sync::{Arc, MutexGuard, OnceLock};
 use trouble::Trouble;
 
 /// Pre-images are saved in whole blocks of this length.
@@ -74,7 +74,7 @@ pub(crate) struct Entry {
     /// It is from an earlier run, and its holder has not reclaimed the lock yet.
     restored: AtomicBool,
     /// Its holder has lost the lock, and the file is to be restored.
-    doomed: AtomicBool,
+    forfeited: AtomicBool,
     /// Another thread is working on it.
     busy: AtomicBool,
     /// Why the file could not be restored, if that was tried.
@@ -113,7 +113,7 @@ impl Undo {
     pub(crate) fn open(&self, directory: &Path) -> std::result::Result<Vec<Handle>, UndoError> {
         // It contains bytes of all users' files.
         own::make_directory(directory).map_err(io::Error::from)?;
-        let mut entries = self.entries.write().unwrap_or_else(PoisonError::into_inner);
+        let mut entries = self.entries.write();
         let (mut logs, copies) = index::find_logs(directory)?;
         let (index, listed) = index::open_list(directory, &mut logs)?;
         if let Some((number, _)) = listed.iter().find(|(number, _)| !logs.contains(number)) {
@@ -175,14 +175,14 @@ impl Undo {
         if self.is_empty() {
             return None;
         }
-        self.entries.read().unwrap_or_else(PoisonError::into_inner).get(key).cloned()
+        self.entries.read().get(key).cloned()
     }
 
     pub(crate) fn all(&self) -> Vec<Arc<Entry>> {
         if self.is_empty() {
             return Vec::new();
         }
-        let entries = self.entries.read().unwrap_or_else(PoisonError::into_inner);
+        let entries = self.entries.read();
         entries.values().cloned().collect()
     }
 
@@ -211,7 +211,7 @@ impl Undo {
                 return Err(StoreError::Busy.into());
             }
             let mut saved = entry.lock();
-            if saved.over || entry.is_doomed() {
+            if saved.over || entry.is_forfeited() {
                 return Err(StoreError::Busy.into());
             }
             entry.restored.store(false, Ordering::SeqCst);
@@ -228,7 +228,7 @@ impl Undo {
             return if entry.head.holder == holder { Ok(()) } else { Err(StoreError::Busy.into()) };
         }
         let copied = log::copy(&log::path_of(directory, number), &*file).unwrap_or_else(|error| {
-            tracing::debug!(%error, "what is overwritten is saved instead of a copy");
+            tracing::debug!(%error, "overwritten blocks are saved instead of a copy");
             None
         });
         let size = copied.map_or_else(|| file.attr().map(|attr| attr.size), Ok)?;
@@ -241,7 +241,7 @@ impl Undo {
         let head = EntryHead { key, holder, persist, size };
         let entry = Entry::new(head, false, saved);
         let entry = Arc::new(entry);
-        let mut entries = self.entries.write().unwrap_or_else(PoisonError::into_inner);
+        let mut entries = self.entries.write();
         entries.insert(key, entry.clone());
         self.active.fetch_add(1, Ordering::SeqCst);
         room.keep();
@@ -251,7 +251,7 @@ impl Undo {
         if holds(&entry) {
             return Ok(());
         }
-        self.throw_away(&entry);
+        self.discard(&entry);
         Err(ServiceError::Expired)
     }
 
@@ -305,11 +305,11 @@ impl Undo {
     /// Keeps the changes under a lock that is released for good, as the next start would find out
     /// too. False when the lock was lost before: then they are undone.
     pub(crate) fn keep_given_up(&self, entry: &Arc<Entry>) -> bool {
-        !entry.is_doomed() && self.throw_away(entry)
+        !entry.is_forfeited() && self.discard(entry)
     }
 
     /// Discards the log. True unless that was done before.
-    fn throw_away(&self, entry: &Arc<Entry>) -> bool {
+    fn discard(&self, entry: &Arc<Entry>) -> bool {
         let mut saved = entry.lock();
         if saved.over {
             return false;
@@ -347,7 +347,7 @@ impl Undo {
         let (bytes, size) = (saved.bytes, entry.head.size);
         self.forget(entry, &mut saved);
         let holder = entry.head.holder.name.escape_ascii();
-        tracing::warn!(client = %holder, bytes, size, "a lock was lost; its changes are undone");
+        tracing::warn!(client = %holder, bytes, size, "a lost lock is rolled back");
         Ok(())
     }
 
@@ -355,7 +355,7 @@ impl Undo {
         saved.over = true;
         saved.file = None;
         self.room.give_lock(&entry.head.holder.name, saved.bytes);
-        let mut entries = self.entries.write().unwrap_or_else(PoisonError::into_inner);
+        let mut entries = self.entries.write();
         entries.remove(&entry.head.key);
         self.active.fetch_sub(1, Ordering::SeqCst);
     }
@@ -397,7 +397,7 @@ impl Writers {
         self.undo.run(&entry, move |entry| {
             let _together = writers.together(&entry.head.key, Wait::Allowed);
             if let Err(error) = entry.save(&writers.undo, offset, u64::MAX, Wait::Allowed) {
-                tracing::debug!(%error, "not all that is to be cut off could be saved");
+                tracing::debug!(%error, "not all data of a truncation could be saved");
             }
         });
         true
@@ -406,27 +406,27 @@ impl Writers {
 
 impl Entry {
     fn new(head: EntryHead, restored: bool, saved: Saved) -> Self {
-        let (restored, doomed, busy) = (restored.into(), false.into(), false.into());
+        let (restored, forfeited, busy) = (restored.into(), false.into(), false.into());
         let (trouble, saved) = (Mutex::new(None), Mutex::new(saved));
-        Self { head, restored, doomed, busy, trouble, saved }
+        Self { head, restored, forfeited, busy, trouble, saved }
     }
 
     /// From now on the holder cannot reclaim it.
-    pub(crate) fn doom(&self) {
-        self.doomed.store(true, Ordering::SeqCst);
+    pub(crate) fn forfeit(&self) {
+        self.forfeited.store(true, Ordering::SeqCst);
     }
 
-    pub(crate) fn is_doomed(&self) -> bool {
-        self.doomed.load(Ordering::SeqCst)
+    pub(crate) fn is_forfeited(&self) -> bool {
+        self.forfeited.load(Ordering::SeqCst)
     }
 
     /// True if the file is to be restored, or could not be opened.
     pub(crate) fn is_lost(&self) -> bool {
-        self.is_doomed() || self.trouble().is_some()
+        self.is_forfeited() || self.trouble().is_some()
     }
 
     fn lock(&self) -> MutexGuard<'_, Saved> {
-        self.saved.lock().unwrap_or_else(PoisonError::into_inner)
+        self.saved.lock()
     }
 
     /// True until the holder has reclaimed the lock that it had before the server's restart.
@@ -445,10 +445,9 @@ impl Entry {
             return Ok(());
         }
         let mut saved = match (self.saved.try_lock(), wait) {
-            (Ok(saved), _) => saved,
-            (Err(TryLockError::Poisoned(poisoned)), _) => poisoned.into_inner(),
-            (Err(TryLockError::WouldBlock), Wait::Never) => return Err(StoreError::WouldBlock),
-            (Err(TryLockError::WouldBlock), Wait::Allowed) => self.lock(),
+            (Some(saved), _) => saved,
+            (None, Wait::Never) => return Err(StoreError::WouldBlock),
+            (None, Wait::Allowed) => self.lock(),
         };
         if saved.over || saved.log.copied {
             return Ok(());
@@ -536,7 +535,7 @@ fn blocks(offset: u64, len: usize) -> impl Iterator<Item = u64> {
 }
 
 fn not_logged(error: &io::Error) -> StoreError {
-    tracing::error!(%error, "what a lock may have to undo cannot be kept");
+    tracing::error!(%error, "the pre-image for an undo log cannot be saved");
     match error.kind() {
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => StoreError::NoSpace,
         _ => StoreError::Io,

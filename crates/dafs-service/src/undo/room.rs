@@ -15,8 +15,9 @@ use crate::limits::{
     UNDO_BYTES_MAX, UNDO_BYTES_PER_CLIENT_MAX, UNDO_BYTES_PER_LOCK_MAX, UNDO_LOCKS_MAX,
     UNDO_LOCKS_PER_CLIENT_MAX,
 };
+use dafs_mem::Mutex;
 use dafs_store::StoreError;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::MutexGuard;
 
 /// The room that is taken.
 #[derive(Default)]
@@ -135,7 +136,7 @@ impl Room {
 
     fn lock(&self) -> MutexGuard<'_, Taken> {
         // Only assertions can panic here, and they leave the table whole.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }
 

@@ -234,13 +234,13 @@ impl Locks {
                 true => !self.state.lock().is_broken(&entry.head.key),
                 false => entry.is_restored() && in_grace,
             };
-            if waits && !entry.is_doomed() || !entry.is_due(now_ns) {
+            if waits && !entry.is_forfeited() || !entry.is_due(now_ns) {
                 continue;
             }
             let table = self.state.lock();
-            let held = !entry.is_doomed() && table.is_held(&entry);
+            let held = !entry.is_forfeited() && table.is_held(&entry);
             if !held {
-                entry.doom();
+                entry.forfeit();
             }
             drop(table);
             if held {
@@ -268,7 +268,7 @@ fn open_as_server(namespace: &Namespace, key: &Handle) -> dafs_store::Result<Arc
 impl Entry {
     /// True if it is the undo log of this lock.
     pub(crate) fn is_of(&self, lock: &LockState) -> bool {
-        self.head.holder == Holder::of_lock(lock) && !self.is_doomed()
+        self.head.holder == Holder::of_lock(lock) && !self.is_forfeited()
     }
 }
 
@@ -311,7 +311,7 @@ impl StateTable {
         request: &LockRequest<'_>,
     ) -> bool {
         let Some(entry) = self.writers.undo.find(key) else { return false };
-        let own = me.is_some_and(|me| entry.head.holder.is(me)) && !entry.is_doomed();
+        let own = me.is_some_and(|me| entry.head.holder.is(me)) && !entry.is_forfeited();
         let kept = own
             && !request.extras.repair
             && match (entry.head.persist, entry.is_restored()) {
@@ -321,7 +321,7 @@ impl StateTable {
                 (false, false) => self.is_held(&entry),
             };
         if !kept {
-            entry.doom();
+            entry.forfeit();
         }
         !kept
     }

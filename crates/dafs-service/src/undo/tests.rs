@@ -198,7 +198,7 @@ proptest! {
 }
 
 #[test]
-fn what_is_kept_stays() {
+fn a_committed_change_stays() {
     let mut world = World::new(true);
     world.begin();
     apply(&mut world, &Change::Write(10, 30));
@@ -251,7 +251,7 @@ fn one_holder_at_a_time_and_it_finds_its_own_again() {
     world.begin();
     assert!(!entry.is_restored());
     // Until the file is restored, others overwrite no bytes that are not saved.
-    entry.doom();
+    entry.forfeit();
     assert_eq!(world.try_begin(b"owner"), busy);
     world.roll_back();
     world.assert_untouched();
@@ -271,7 +271,7 @@ fn a_lock_that_was_lost_at_once_undoes_nothing() {
         &world.writers,
         |entry| {
             assert!(world.undo().find(&world.key).is_some(), "whoever comes later sees it");
-            assert!(!entry.is_doomed());
+            assert!(!entry.is_forfeited());
             false
         },
     );
@@ -299,7 +299,7 @@ fn a_log_that_could_not_be_removed_is_not_put_back_over_a_later_one() {
 }
 
 #[test]
-fn what_would_need_the_disk_is_left_to_those_who_may_wait() {
+fn work_that_needs_the_disk_is_left_to_callers_that_may_wait() {
     let world = World::new(false);
     world.begin();
     let file = world.file();
@@ -387,7 +387,7 @@ impl Returning {
 }
 
 #[test]
-fn what_was_kept_stays_when_its_log_comes_back_and_the_list_is_lost() {
+fn a_committed_change_stays_when_its_log_returns_without_the_list() {
     let mut world = World::new(true);
     world.begin();
     apply(&mut world, &Change::Write(10, 40_000));
@@ -451,7 +451,7 @@ fn an_older_list_and_an_older_log_are_told() {
 }
 
 #[test]
-fn nothing_of_it_is_reached_by_a_symlink() {
+fn a_symlink_leads_to_no_log() {
     let mut world = World::new(true);
     world.begin();
     apply(&mut world, &Change::Write(10, 30));
@@ -537,12 +537,12 @@ const ON_XFS: &str = "DAFS_SERVICE_TEST_XFS";
 
 /// The tests above cover this case by themselves where their files are on such a file system.
 #[test]
-fn where_files_can_share_content_a_copy_is_kept_instead() {
+fn a_file_system_with_reflinks_keeps_a_copy() {
     if std::env::var_os(ON_XFS).is_none() {
         on_xfs(&[
-            "where_files_can_share_content_a_copy_is_kept_instead",
+            "a_file_system_with_reflinks_keeps_a_copy",
             "whatever_is_done_is_undone",
-            "what_is_kept_stays",
+            "a_committed_change_stays",
             "it_does_not_matter_for_whom_the_thread_worked_last",
             "a_file_that_is_gone_needs_nothing",
         ]);

@@ -16,7 +16,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 #[test]
-fn what_a_lost_client_had_is_given_to_others_when_no_data_server_goes_by_its_layout() {
+fn a_lost_client_blocks_others_until_no_data_server_honours_its_layout() {
     let cluster = Cluster::new();
     let (world, service) = (&cluster.world, &cluster.world.service);
     let (one, two) = (world.nfs("a"), world.nfs("b"));
@@ -49,7 +49,7 @@ fn what_a_lost_client_had_is_given_to_others_when_no_data_server_goes_by_its_lay
 }
 
 #[test]
-fn nobody_changes_at_data_servers_what_may_have_to_be_undone() {
+fn a_file_under_undo_has_no_layout_for_writing() {
     let cluster = Cluster::new();
     let (world, dir) = (&cluster.world, tempfile::tempdir().unwrap());
     world.service.locks.keep_undo_in(&dir.path().join("undo")).unwrap();
@@ -126,44 +126,44 @@ fn a_fence_holds_when_data_servers_have_forgotten_the_last_run() {
 }
 
 /// The store asks about one file, at the next tick.
-fn nobody_writes(cluster: &Cluster, opened: &Opened, present: &[&Arc<Client>]) -> bool {
-    cluster.store.lent.lock().unwrap().push((opened.state.handle().file, true));
+fn no_client_writes(cluster: &Cluster, opened: &Opened, present: &[&Arc<Client>]) -> bool {
+    cluster.store.write_recalls.lock().unwrap().push((opened.state.handle().file, true));
     cluster.world.pass_with(present, SECOND_NS);
-    cluster.store.none_lent.lock().unwrap().pop().unwrap()
+    cluster.store.without_writers.lock().unwrap().pop().unwrap()
 }
 
 #[test]
-fn who_is_away_keeps_nobody_from_writing_for_longer_than_a_lease() {
+fn an_absent_client_blocks_writers_for_a_lease_at_most() {
     let cluster = Cluster::new();
     let (one, two) = (cluster.world.nfs("a"), cluster.world.nfs("b"));
     let opened = cluster.world.open(&one, "f", BOTH).unwrap();
     cluster.get(&one, &opened, true).unwrap();
     cluster.world.pass_with(&[&two], LEASE_NS + SECOND_NS);
-    assert!(!nobody_writes(&cluster, &opened, &[&two]));
-    assert!(!nobody_writes(&cluster, &opened, &[&two]), "what it wrote is looked for first");
-    assert!(nobody_writes(&cluster, &opened, &[&two]));
-    assert_eq!(cluster.store.take_asked(), [Asked::Forget, Asked::Settle]);
+    assert!(!no_client_writes(&cluster, &opened, &[&two]));
+    assert!(!no_client_writes(&cluster, &opened, &[&two]), "what it wrote is looked for first");
+    assert!(no_client_writes(&cluster, &opened, &[&two]));
+    assert_eq!(cluster.store.take_asked(), [Asked::Forget, Asked::RecoverSize]);
 }
 
 #[test]
-fn who_may_still_be_served_for_a_layout_given_back_counts_as_writing() {
+fn a_client_served_by_a_returned_layout_counts_as_a_writer() {
     let cluster = Cluster::new();
-    cluster.store.belief_seconds.store(8, Ordering::SeqCst);
+    cluster.store.grant_ttl_seconds.store(8, Ordering::SeqCst);
     let one = cluster.world.nfs("a");
     let opened = cluster.world.open(&one, "f", BOTH).unwrap();
     let granted = cluster.get(&one, &opened, true).unwrap().state;
     cluster.give_back(&one, &opened, granted);
     cluster.store.away.store(true, Ordering::SeqCst);
-    assert!(!nobody_writes(&cluster, &opened, &[&one]));
-    assert!(!nobody_writes(&cluster, &opened, &[&one]));
+    assert!(!no_client_writes(&cluster, &opened, &[&one]));
+    assert!(!no_client_writes(&cluster, &opened, &[&one]));
     cluster.store.away.store(false, Ordering::SeqCst);
-    assert!(!nobody_writes(&cluster, &opened, &[&one]));
-    assert!(nobody_writes(&cluster, &opened, &[&one]));
+    assert!(!no_client_writes(&cluster, &opened, &[&one]));
+    assert!(no_client_writes(&cluster, &opened, &[&one]));
     assert_eq!(cluster.store.take_asked().last(), Some(&Asked::Forget));
 }
 
 #[test]
-fn what_was_written_is_looked_for_when_its_layout_is_given_back() {
+fn a_returned_layout_starts_the_search_for_the_size() {
     let cluster = Cluster::new();
     let (world, service) = (&cluster.world, &cluster.world.service);
     let one = world.nfs("a");
@@ -182,7 +182,7 @@ fn what_was_written_is_looked_for_when_its_layout_is_given_back() {
         service.layouts.return_one(caller, own.state.handle(), granted, LayoutMode::Any, whole);
     assert_eq!(error(returned), ServiceError::WouldWait);
     cluster.give_back(&one, &own, granted);
-    assert_eq!(cluster.store.take_asked(), [Asked::Settle], "before the answer");
+    assert_eq!(cluster.store.take_asked(), [Asked::RecoverSize], "before the answer");
     // Data servers that are away are asked later, and no caller waits.
     let granted = cluster.get(&one, &own, true).unwrap().state;
     cluster.vouch("a", &own, state, true).unwrap();
@@ -192,14 +192,14 @@ fn what_was_written_is_looked_for_when_its_layout_is_given_back() {
     cluster.store.away.store(false, Ordering::SeqCst);
     cluster.store.take_asked();
     world.fence();
-    assert_eq!(cluster.store.take_asked(), [Asked::Settle]);
+    assert_eq!(cluster.store.take_asked(), [Asked::RecoverSize]);
     // A close ends the layout.
     let other = world.open(&one, "f", BOTH).unwrap();
     cluster.get(&one, &other, true).unwrap();
     cluster.vouch("a", &other, other.state.reference(), true).unwrap();
     world.close(&one, &other);
     world.fence();
-    assert_eq!(cluster.store.take_asked(), [Asked::Settle]);
+    assert_eq!(cluster.store.take_asked(), [Asked::RecoverSize]);
     assert_eq!(service.counts().fenced_layouts, 0);
 }
 
@@ -252,7 +252,7 @@ fn a_time_that_its_writer_gave_a_file_stays_when_it_tells_what_it_wrote() {
 #[test]
 fn a_time_given_to_a_file_is_not_put_over_what_came_after() {
     let cluster = Cluster::new();
-    cluster.store.belief_seconds.store(5, Ordering::SeqCst);
+    cluster.store.grant_ttl_seconds.store(5, Ordering::SeqCst);
     let (world, service) = (&cluster.world, &cluster.world.service);
     let (one, two) = (world.nfs("a"), world.nfs("b"));
     let own = world.open(&one, "f", BOTH).unwrap();
@@ -301,7 +301,7 @@ fn a_time_given_to_a_file_stays_when_what_was_written_is_looked_for_later() {
     cluster.store.touches.store(true, Ordering::SeqCst);
     world.close(&one, &own);
     world.fence();
-    assert_eq!(cluster.store.take_asked(), [Asked::Settle]);
+    assert_eq!(cluster.store.take_asked(), [Asked::RecoverSize]);
     assert_eq!(service.getattr(&handle).unwrap().mtime, old);
 }
 
@@ -323,7 +323,7 @@ fn a_file_reaches_as_far_as_it_was_written_before_its_lock_is_given_up() {
     cluster.vouch("a", &own, own.state.reference(), true).unwrap();
     cluster.store.take_asked();
     unlock(world.patient(&one), &own, locked).unwrap();
-    assert_eq!(cluster.store.take_asked(), [Asked::Settle]);
+    assert_eq!(cluster.store.take_asked(), [Asked::RecoverSize]);
     assert_eq!(service.counts().lock_ranges, 0);
     // A layout of another client does not matter.
     let other = world.open(&two, "f", BOTH).unwrap();
@@ -374,7 +374,7 @@ impl Appending {
         self.cluster.store.away.store(false, Ordering::SeqCst);
         self.cluster.store.take_asked();
         self.lock_of_the_other().unwrap();
-        assert_eq!(self.cluster.store.take_asked(), [Asked::Settle]);
+        assert_eq!(self.cluster.store.take_asked(), [Asked::RecoverSize]);
         assert_eq!(self.cluster.world.service.counts().fenced_layouts, 0);
     }
 }
@@ -403,14 +403,14 @@ fn of_all_who_want_to_lock_a_file_one_asks_where_it_ends() {
         let asked = cluster.store.take_asked();
         gate.wait();
         assert_eq!(second, Err(ServiceError::Delay.into()));
-        assert_eq!(asked, [Asked::Settle]);
+        assert_eq!(asked, [Asked::RecoverSize]);
         first.join().unwrap().unwrap();
     });
     assert_eq!(cluster.store.take_asked(), []);
 }
 
 #[test]
-fn who_locks_a_file_next_waits_for_the_data_servers_and_not_who_lets_go_of_it() {
+fn the_next_lock_waits_for_data_servers_and_the_unlock_does_not() {
     let appending = Appending::begin();
     appending.unlock();
     appending.is_waited_for();
@@ -427,7 +427,7 @@ fn a_layout_given_back_while_data_servers_are_away_lets_nobody_lock_the_file_bef
 }
 
 #[test]
-fn nobody_is_let_lock_by_himself_before_the_end_of_a_file_is_known() {
+fn no_client_locks_by_delegation_before_the_size_is_known() {
     let appending = Appending::begin();
     let Appending { cluster, one, own, two, other, .. } = &appending;
     appending.unlock();
@@ -446,19 +446,19 @@ fn nobody_is_let_lock_by_himself_before_the_end_of_a_file_is_known() {
 }
 
 #[test]
-fn what_is_written_without_a_question_is_looked_for_too() {
+fn data_written_by_a_cached_grant_is_looked_for() {
     let cluster = Cluster::new();
-    cluster.store.belief_seconds.store(8, Ordering::SeqCst);
+    cluster.store.grant_ttl_seconds.store(8, Ordering::SeqCst);
     let one = cluster.world.nfs("a");
     let opened = cluster.world.open(&one, "f", BOTH).unwrap();
     let granted = cluster.get(&one, &opened, true).unwrap().state;
     cluster.vouch("a", &opened, opened.state.reference(), true).unwrap();
     cluster.give_back(&one, &opened, granted);
-    assert_eq!(cluster.store.take_asked(), [Asked::Settle]);
+    assert_eq!(cluster.store.take_asked(), [Asked::RecoverSize]);
     // Data servers cache their authorisations.
     let granted = cluster.get(&one, &opened, true).unwrap().state;
     cluster.give_back(&one, &opened, granted);
-    assert_eq!(cluster.store.take_asked(), [Asked::Settle]);
+    assert_eq!(cluster.store.take_asked(), [Asked::RecoverSize]);
     cluster.world.pass_with(&[&one], 20 * SECOND_NS);
     let granted = cluster.get(&one, &opened, true).unwrap().state;
     cluster.give_back(&one, &opened, granted);
@@ -480,7 +480,7 @@ fn a_file_reaches_as_far_as_it_was_written_before_its_delegation_is_given_up() {
     assert_eq!(error(returned(world.caller(&one))), ServiceError::WouldWait);
     assert_eq!(cluster.store.take_asked(), []);
     returned(world.patient(&one)).unwrap();
-    assert_eq!(cluster.store.take_asked(), [Asked::Settle]);
+    assert_eq!(cluster.store.take_asked(), [Asked::RecoverSize]);
 }
 
 /// Overtakes late writes, with a client that may wait and one that may not.
@@ -496,7 +496,7 @@ fn overtake(cluster: &Cluster, client: &Arc<Client>, opened: &Opened) -> Result<
 }
 
 #[test]
-fn what_a_client_has_given_up_does_not_come_after_what_it_wrote_instead() {
+fn an_abandoned_write_does_not_follow_its_replacement() {
     let cluster = Cluster::new();
     let one = cluster.world.nfs("a");
     let own = cluster.world.open(&one, "f", BOTH).unwrap();
@@ -524,7 +524,7 @@ fn what_a_client_has_given_up_does_not_come_after_what_it_wrote_instead() {
 }
 
 #[test]
-fn what_was_given_up_stays_so_for_later_layouts_and_opens() {
+fn an_abandoned_write_stays_so_for_later_layouts_and_opens() {
     let cluster = Cluster::new();
     let (one, two) = (cluster.world.nfs("a"), cluster.world.nfs("b"));
     let own = cluster.world.open(&one, "f", BOTH).unwrap();
@@ -611,7 +611,7 @@ fn a_store_that_does_not_answer_keeps_no_other_from_being_asked() {
 }
 
 #[test]
-fn who_tells_the_time_waits_for_no_data_servers() {
+fn setting_the_mtime_waits_for_no_data_server() {
     let cluster = Cluster::new();
     let world = &cluster.world;
     let sweeps = || cluster.store.sweeps.load(Ordering::SeqCst);

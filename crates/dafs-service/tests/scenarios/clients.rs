@@ -143,7 +143,7 @@ fn the_name_of_an_absent_client_may_be_taken_with_its_state() {
 }
 
 #[test]
-fn what_a_restarted_client_held_is_released_when_it_is_confirmed() {
+fn the_state_of_a_restarted_client_is_released_at_its_confirmation() {
     let world = World::new();
     let old = world.nfs("a");
     let opened = world.open(&old, "f", DENY_WRITE).unwrap();

@@ -32,7 +32,7 @@ fn recall_of(client: &Arc<Client>, handle: &Handle, state: StateRef) -> Vec<Told
 }
 
 #[test]
-fn who_gets_which_delegation() {
+fn each_open_gets_its_kind_of_delegation() {
     let world = World::new();
     let (one, two) = (world.nfs("a"), world.nfs("b"));
     let why = |client, share, kind| {
@@ -179,7 +179,7 @@ fn everything_that_conflicts_recalls() {
 }
 
 #[test]
-fn what_the_holder_does_itself_does_not_conflict() {
+fn changes_of_the_holder_do_not_conflict() {
     let world = World::new();
     let holder = world.nfs("a");
     let (opened, delegation) = granted(&world, &holder, BOTH);
@@ -281,7 +281,7 @@ fn no_new_delegation_right_after_a_recall_or_a_write_without_an_open() {
 
 /// RFC 8881 10.4.3, 8.2.4, 18.38, 18.46.3.
 #[test]
-fn what_is_not_returned_within_a_lease_is_revoked() {
+fn a_delegation_not_returned_within_a_lease_is_revoked() {
     let world = World::new();
     let (holder, other) = (world.nfs("a"), world.nfs("b"));
     let (opened, delegation) = granted(&world, &holder, BOTH);
@@ -373,7 +373,7 @@ impl Front for NoWay {
 /// Otherwise one operation would keep its thread, and the table's lock most of the time, for as
 /// long as the holder's lease lasts.
 #[test]
-fn who_waits_for_a_holder_that_cannot_be_told_waits_as_long_as_for_any_other() {
+fn an_unreachable_holder_blocks_as_long_as_any_other() {
     let world = World::new();
     let (holder, other) = (world.nfs("a"), world.nfs("b"));
     granted(&world, &holder, BOTH);
@@ -612,7 +612,7 @@ fn a_patient_caller_goes_on_as_soon_as_the_delegation_is_returned() {
 }
 
 #[test]
-fn who_empties_a_file_may_have_a_delegation() {
+fn an_open_that_truncates_may_get_a_delegation() {
     let world = World::new();
     let client = world.nfs("a");
     let opened = world.open(&client, "f", WRITE).unwrap();

@@ -190,7 +190,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 150, ..ProptestConfig::default() })]
 
     #[test]
-    fn what_is_held_goes_together(steps in prop::collection::vec(step(), 1..60)) {
+    fn delegations_and_opens_are_compatible(steps in prop::collection::vec(step(), 1..60)) {
         live(steps);
     }
 }

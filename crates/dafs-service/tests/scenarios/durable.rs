@@ -7,18 +7,18 @@ mod answers;
 mod appends;
 #[path = "durable/attributes.rs"]
 mod attributes;
+#[path = "durable/change_locks.rs"]
+mod change_locks;
 #[path = "durable/foreign.rs"]
 mod foreign;
 #[path = "durable/guards.rs"]
 mod guards;
-#[path = "durable/places.rs"]
-mod places;
 
 use dafs_journal::sim::SimDisk;
 use dafs_mem::VolatileSlice;
 use dafs_service::durable::{
-    Answer, Change, Durability, Effect, Intended, Journal, MaskedMode, Notify, Op, Session,
-    Settled, digest,
+    Answer, Change, Durability, Effect, Intended, JournalConfig, LoggedChange, MaskedMode, Notify,
+    Session, Settled, digest,
 };
 use dafs_service::{
     Caller, Client, Export, ExportOptions, Handle, Identity, Namespace, NoReply, RemoveMode,
@@ -124,7 +124,7 @@ impl World {
 
     fn recover(&mut self) -> Result<dafs_service::durable::Recovered, String> {
         let jobs = self.jobs.clone();
-        let journal = Journal {
+        let journal = JournalConfig {
             disk: self.disk.clone(),
             boot: [self.boot; 16],
             segment_bytes: 16 << 10,
@@ -195,7 +195,7 @@ impl World {
     }
 
     /// Logs an intent and waits.
-    fn op(&self, stream: u16, change: &Change<'_>) -> Op {
+    fn op(&self, stream: u16, change: &Change<'_>) -> LoggedChange {
         match self.intend(stream, "go", change) {
             Intended::Ready(op) => op,
             Intended::Waiting(op) => {
@@ -207,7 +207,7 @@ impl World {
         }
     }
 
-    fn settle(&self, op: Op, reply: &[u8]) {
+    fn settle(&self, op: LoggedChange, reply: &[u8]) {
         match self.service.durable.settle(op, reply, true, self.notify("sent")) {
             Settled::Now => {}
             Settled::Later => {
@@ -226,7 +226,7 @@ impl World {
     }
 
     /// Executes a logged append.
-    fn append(&self, op: &Op, bytes: &[u8]) -> Result<u64, StoreError> {
+    fn append(&self, op: &LoggedChange, bytes: &[u8]) -> Result<u64, StoreError> {
         let (witness, mut bytes) = (op.witness().unwrap(), bytes.to_vec());
         let view = VolatileSlice::from_mut(&mut bytes);
         self.open("grown").append_witnessed(&[view], Stability::Data, &*witness)
@@ -253,7 +253,7 @@ struct Case {
     name: &'static str,
     /// The logged change, and its execution.
     change: for<'a> fn(&'a World, &'a [Handle]) -> Change<'a>,
-    execute: fn(&World, &Op),
+    execute: fn(&World, &LoggedChange),
     /// True if the change is in the store.
     applied: fn(&World) -> bool,
     /// True for the effect that must be known then.

@@ -4,8 +4,8 @@
 use crate::common::*;
 use dafs_service::{
     Client, DelegationKind, Handle, Identity, LockConflict, LockError, LockExtras, LockKind,
-    LockOwner, LockRequest, LockStanding, NoDelegation, OpenRequest, Opened, ServiceError,
-    StateRef, Want, WantKind,
+    LockOwner, LockRequest, LockStatus, NoDelegation, OpenRequest, Opened, ServiceError, StateRef,
+    Want, WantKind,
 };
 use dafs_store::{SetAttr, StoreError, Wait};
 use std::sync::atomic::Ordering;
@@ -106,10 +106,10 @@ fn denied(result: Result<(), LockError>) -> LockConflict {
 }
 
 /// The states of the persistent locks: first byte, state, and true for a repair.
-fn standing(world: &World) -> Vec<(u64, LockStanding, bool)> {
+fn status(world: &World) -> Vec<(u64, LockStatus, bool)> {
     let infos = world.service.locks.info(100, world.now_ns.get());
     let kept = infos.iter().filter(|info| info.persist);
-    let mut all: Vec<_> = kept.map(|info| (info.offset, info.standing, info.repair)).collect();
+    let mut all: Vec<_> = kept.map(|info| (info.offset, info.status, info.repair)).collect();
     all.sort_by_key(|(offset, ..)| *offset);
     all
 }
@@ -119,7 +119,7 @@ fn span(world: &World, handle: &Handle, offset: u64, length: u64) -> Result<(), 
 }
 
 #[test]
-fn nobody_gets_a_delegation_of_a_file_with_a_broken_lock() {
+fn a_file_with_a_broken_lock_has_no_delegation() {
     let world = World::new();
     let (one, nfs, two) = (instance(&world, "a", 1), world.nfs("n"), world.dafs("b"));
     let mine = open(&world, &one).unwrap();
@@ -155,10 +155,7 @@ fn a_client_that_restarts_leaves_a_broken_lock_that_is_repaired() {
     assert_eq!(denied(write(&world, &two, &theirs, (15, 1))).client, one.key());
     let again = instance(&world, "a", 2);
     // At once, before the next request.
-    assert_eq!(
-        standing(&world),
-        [(10, LockStanding::Broken, false), (40, LockStanding::Broken, false)]
-    );
+    assert_eq!(status(&world), [(10, LockStatus::Broken, false), (40, LockStatus::Broken, false)]);
     let infos = world.service.locks.info(100, world.now_ns.get());
     assert!(infos.iter().all(|info| info.handle == handle), "{infos:?}");
     assert!(world.disk.locks.lock().unwrap().iter().all(|record| record.broken));
@@ -220,7 +217,7 @@ fn a_client_that_restarts_leaves_a_broken_lock_that_is_repaired() {
     let theirs = open(&world, &two_again).unwrap();
     // Both at once.
     repair(&world, &two_again, &theirs, (0, 100)).unwrap();
-    assert_eq!(standing(&world), [(0, LockStanding::Held, true)]);
+    assert_eq!(status(&world), [(0, LockStatus::Held, true)]);
     assert_eq!(unlock(&world, &two_again, &theirs, (0, 99)), Err(ServiceError::LockRange));
     unlock(&world, &two_again, &theirs, (0, 100)).unwrap();
     write(&world, &again, &mine, (0, u64::MAX)).unwrap();
@@ -277,12 +274,12 @@ fn a_lapsed_lock_stays_its_holders_until_somebody_wants_it() {
     let handle = *mine.state.handle();
     keep(&world, &one, &mine, (0, 10));
     world.pass_with(&[&two], LEASE_NS + SECOND_NS);
-    assert_eq!(standing(&world), [(0, LockStanding::Breakable, false)]);
+    assert_eq!(status(&world), [(0, LockStatus::Breakable, false)]);
     // A request without a conflict does not break it, nor does a test, nor a read without a lock.
     write(&world, &two, &theirs, (10, 10)).unwrap();
     assert_eq!(span(&world, &handle, 0, 10), Ok(()));
     one.renew(world.now_ns.get());
-    assert_eq!(standing(&world), [(0, LockStanding::Held, false)]);
+    assert_eq!(status(&world), [(0, LockStatus::Held, false)]);
     assert_eq!(denied(write(&world, &two, &theirs, (0, 1))).client, one.key());
     unlock(&world, &one, &mine, (0, 10)).unwrap();
     keep(&world, &one, &mine, (0, 10));
@@ -302,7 +299,7 @@ fn a_lapsed_lock_stays_its_holders_until_somebody_wants_it() {
     assert_eq!(world.service.counts().broken_locks, 0);
     // The first conflicting request breaks it and gets that answer.
     assert_eq!(broken(write(&world, &two, &theirs, (5, 1))).client, one.key());
-    assert_eq!(standing(&world), [(0, LockStanding::Broken, false)]);
+    assert_eq!(status(&world), [(0, LockStatus::Broken, false)]);
     assert!(world.disk.locks.lock().unwrap()[0].broken);
     // Its holder comes back too late.
     let back = world.dafs("a");
@@ -323,15 +320,15 @@ fn a_holder_whose_opens_were_given_to_others_takes_its_lock_back() {
     keep(&world, &one, &mine, (0, 10));
     keep(&world, &one, &mine, (20, 10));
     world.service.clients.revoke(one.key()).unwrap();
-    let kept = [(0, LockStanding::Breakable, false), (20, LockStanding::Breakable, false)];
-    assert_eq!(standing(&world), kept);
+    let kept = [(0, LockStatus::Breakable, false), (20, LockStatus::Breakable, false)];
+    assert_eq!(status(&world), kept);
     let back = world.dafs("a");
     let mine = world.open(&back, "f", BOTH).unwrap();
     // As a whole, or not at all.
     assert_eq!(write(&world, &back, &mine, (0, 5)), Err(ServiceError::LockRange.into()));
     // It keeps its properties.
     write(&world, &back, &mine, (0, 10)).unwrap();
-    assert_eq!(standing(&world)[0], (0, LockStanding::Held, false));
+    assert_eq!(status(&world)[0], (0, LockStatus::Held, false));
     // Another owner of the same client counts as a stranger.
     let caller = world.caller(&back);
     let other = world.service.opens.open(caller, &world.plain("f", "other", BOTH)).unwrap();
@@ -359,11 +356,11 @@ fn locks_and_their_breaking_survive_the_server() {
     world.disk.records.lock().unwrap().clear();
     world.restart();
     assert_eq!(
-        standing(&world),
+        status(&world),
         [
-            (0, LockStanding::Broken, false),
-            (20, LockStanding::Breakable, false),
-            (40, LockStanding::Breakable, false),
+            (0, LockStatus::Broken, false),
+            (20, LockStatus::Breakable, false),
+            (40, LockStatus::Breakable, false),
         ]
     );
     assert_eq!(span(&world, &handle, 0, 1), Err(ServiceError::LockBroken));
@@ -380,11 +377,11 @@ fn locks_and_their_breaking_survive_the_server() {
     world.disk.records.lock().unwrap().clear();
     world.restart();
     assert_eq!(
-        standing(&world),
+        status(&world),
         [
-            (0, LockStanding::Breakable, true),
-            (20, LockStanding::Breakable, false),
-            (40, LockStanding::Broken, false),
+            (0, LockStatus::Breakable, true),
+            (20, LockStatus::Breakable, false),
+            (40, LockStatus::Broken, false),
         ]
     );
     // Numbers are not used twice.
@@ -427,14 +424,14 @@ fn a_lock_that_cannot_be_written_is_not_had() {
     assert!(world.disk.locks.lock().unwrap()[0].broken);
     world.disk.broken.store(true, Ordering::Relaxed);
     assert_eq!(repair(&world, &two, &theirs, (0, 10)), io);
-    assert_eq!(standing(&world), [(0, LockStanding::Broken, false)]);
+    assert_eq!(status(&world), [(0, LockStatus::Broken, false)]);
     assert_eq!(world.service.counts().broken_locks, 1);
     world.disk.broken.store(false, Ordering::Relaxed);
     repair(&world, &two, &theirs, (0, 10)).unwrap();
 }
 
 #[test]
-fn who_may_not_wait_gets_no_persistent_lock() {
+fn a_caller_that_may_not_wait_gets_no_persistent_lock() {
     let world = World::new();
     let one = world.dafs("a");
     let mine = open(&world, &one).unwrap();
@@ -485,7 +482,7 @@ fn nfs_clients_are_kept_from_broken_locks() {
 }
 
 #[test]
-fn what_is_left_on_a_file_goes_with_the_file() {
+fn orphaned_locks_go_with_their_file() {
     let world = World::new();
     let one = instance(&world, "a", 1);
     let mine = open(&world, &one).unwrap();
@@ -542,7 +539,7 @@ fn dafs_clients_reclaim_after_a_restart_and_others_wait() {
     let mine = reclaim(&world, &one).unwrap();
     reclaim_lock(&world, &one, &mine, (0, 10), PERSIST).unwrap();
     reclaim_lock(&world, &one, &mine, (20, 10), PLAIN).unwrap();
-    assert_eq!(standing(&world), [(0, LockStanding::Held, false)]);
+    assert_eq!(status(&world), [(0, LockStatus::Held, false)]);
     // Its new lock is refused, and grace does not wait for it any more. It may go on reclaiming.
     assert_eq!(write(&world, &one, &mine, (60, 1)), Err(ServiceError::Grace.into()));
     reclaim_lock(&world, &one, &mine, (20, 10), PLAIN).unwrap();
@@ -582,7 +579,7 @@ fn a_persistent_lock_that_nobody_reclaims_is_breakable_after_grace() {
     assert_eq!(error(open(&world, &two)), ServiceError::Grace);
     world.pass_with(&[&two], LEASE_NS + SECOND_NS);
     assert!(!world.service.clients.in_grace());
-    assert_eq!(standing(&world).len(), 2);
+    assert_eq!(status(&world).len(), 2);
     let theirs = open(&world, &two).unwrap();
     write(&world, &two, &theirs, (40, 10)).unwrap();
     assert_eq!(broken(write(&world, &two, &theirs, (0, 1))).client, one.key());
@@ -639,7 +636,7 @@ fn the_late_record_of_an_old_instance_does_not_replace_that_of_the_new_one() {
 }
 
 #[test]
-fn nothing_is_reclaimed_by_a_record_that_goes_with_the_end_of_grace() {
+fn a_record_removed_at_the_end_of_grace_reclaims_no_lock() {
     let mut world = World::new();
     let handle = *open(&world, &instance(&world, "a", 1)).unwrap().state.handle();
     open(&world, &instance(&world, "b", 1)).unwrap();
@@ -672,7 +669,7 @@ fn nothing_is_reclaimed_by_a_record_that_goes_with_the_end_of_grace() {
 }
 
 #[test]
-fn nobody_waits_for_dafs_clients_that_went_in_order() {
+fn no_client_waits_for_dafs_clients_that_disconnected() {
     let mut world = World::new();
     let one = instance(&world, "a", 1);
     one.session_started();

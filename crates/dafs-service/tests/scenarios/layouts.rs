@@ -128,7 +128,7 @@ fn an_open_leads_to_a_layout_of_its_kind() {
 }
 
 #[test]
-fn nobody_else_gets_it_and_not_everything_has_one() {
+fn a_layout_is_for_its_holder_and_files_with_layouts_only() {
     let cluster = Cluster::new();
     let (one, two) = (cluster.world.nfs("a"), cluster.world.nfs("b"));
     let opened = cluster.world.open(&one, "f", BOTH).unwrap();
@@ -204,7 +204,7 @@ fn it_is_given_back_in_parts_by_mode_and_with_the_last_close() {
 }
 
 #[test]
-fn what_was_written_is_told_by_who_may_write() {
+fn only_a_writer_commits_a_layout() {
     let cluster = Cluster::new();
     let (one, two) = (cluster.world.nfs("a"), cluster.world.nfs("b"));
     let opened = cluster.world.open(&one, "f", BOTH).unwrap();
@@ -266,7 +266,10 @@ fn a_file_is_emptied_when_others_have_given_their_layouts_back() {
     assert_eq!(error(cluster.truncate(&two, "f")), ServiceError::WouldWait);
     cluster.world.pass_with(&[&one, &two], SECOND_NS);
     cluster.truncate(&two, "f").unwrap();
-    assert_eq!(cluster.store.take_asked(), [Asked::Commit(Some(77)), Asked::Forget, Asked::Settle]);
+    assert_eq!(
+        cluster.store.take_asked(),
+        [Asked::Commit(Some(77)), Asked::Forget, Asked::RecoverSize]
+    );
 }
 
 #[test]
@@ -306,7 +309,7 @@ fn a_recall_after_a_part_was_given_back_has_a_new_number() {
 }
 
 #[test]
-fn what_an_administrator_or_a_read_only_export_takes_is_fenced() {
+fn an_administrator_or_a_read_only_export_fences_layouts() {
     let cluster = Cluster::new();
     let one = cluster.world.nfs("a");
     cluster.world.serve(&[("", false)]);
@@ -315,7 +318,7 @@ fn what_an_administrator_or_a_read_only_export_takes_is_fenced() {
     cluster.world.serve(&[("", true)]);
     assert_eq!(cluster.world.service.counts().layouts, 0);
     cluster.world.pass_with(&[&one], SECOND_NS);
-    assert_eq!(cluster.store.take_asked(), [Asked::Forget, Asked::Settle]);
+    assert_eq!(cluster.store.take_asked(), [Asked::Forget, Asked::RecoverSize]);
     // The export is removed, and with it the open.
     cluster.world.serve(&[("", false)]);
     let opened = cluster.world.open(&one, "f", READ).unwrap();
@@ -341,7 +344,7 @@ fn a_delegation_that_is_taken_takes_the_layout_along() {
     assert_eq!(error(second), ServiceError::WouldWait);
     cluster.world.pass_with(&[&one, &two], LEASE_NS + SECOND_NS);
     assert_eq!(cluster.world.service.counts().layouts, 0);
-    assert_eq!(cluster.store.take_asked(), [Asked::Forget, Asked::Settle]);
+    assert_eq!(cluster.store.take_asked(), [Asked::Forget, Asked::RecoverSize]);
 }
 
 #[test]
@@ -365,7 +368,7 @@ fn a_fence_sends_everybody_to_this_server() {
     cluster.store.take_asked();
     // A retry completes it, although the list has been set since.
     fence(FenceUpdate::Install(&[b"dafs:somebody"])).unwrap();
-    assert_eq!(cluster.store.take_asked(), [Asked::Forget, Asked::Settle]);
+    assert_eq!(cluster.store.take_asked(), [Asked::Forget, Asked::RecoverSize]);
     let caller = cluster.world.caller(&one);
     let test = cluster.world.service.state.check_state(caller, None, granted);
     assert_eq!(test, Err(ServiceError::StaleStateId));
@@ -403,7 +406,7 @@ fn a_name_is_removed_or_replaced_when_others_have_given_their_layouts_back() {
 }
 
 #[test]
-fn what_is_not_given_back_is_taken_and_fenced_before_anything_changes() {
+fn an_unreturned_layout_is_revoked_and_fenced_before_any_change() {
     let cluster = Cluster::new();
     let (one, two) = (cluster.world.nfs("a"), cluster.world.nfs("b"));
     let opened = cluster.world.open(&one, "f", BOTH).unwrap();
@@ -426,7 +429,7 @@ fn what_is_not_given_back_is_taken_and_fenced_before_anything_changes() {
     assert!(cluster.store.take_asked().contains(&Asked::Forget));
     cluster.store.away.store(false, Ordering::SeqCst);
     cluster.world.pass_with(&[&one, &two], SECOND_NS);
-    assert_eq!(cluster.store.take_asked(), [Asked::Forget, Asked::Settle]);
+    assert_eq!(cluster.store.take_asked(), [Asked::Forget, Asked::RecoverSize]);
     cluster.truncate(&two, "f").unwrap();
     // Its holder is told once: Linux would drop the layouts that it gets afterwards, too.
     let told = || one.status().recallable_revoked;
@@ -442,9 +445,9 @@ fn what_is_not_given_back_is_taken_and_fenced_before_anything_changes() {
 }
 
 #[test]
-fn nothing_changes_for_others_while_data_servers_go_by_what_was_given_back() {
+fn others_change_nothing_while_data_servers_honour_a_returned_layout() {
     let cluster = Cluster::new();
-    cluster.store.belief_seconds.store(8, Ordering::SeqCst);
+    cluster.store.grant_ttl_seconds.store(8, Ordering::SeqCst);
     let (one, two) = (cluster.world.nfs("a"), cluster.world.nfs("b"));
     let opened = cluster.world.open(&one, "f", BOTH).unwrap();
     let use_it = || {
@@ -490,7 +493,7 @@ fn a_client_that_is_gone_leaves_nothing_that_data_servers_go_by() {
     assert_eq!(cluster.store.take_asked(), []);
     assert_eq!(error(cluster.truncate(&two, "f")), ServiceError::WouldWait);
     cluster.world.pass_with(&[&two], SECOND_NS);
-    assert_eq!(cluster.store.take_asked(), [Asked::Forget, Asked::Settle]);
+    assert_eq!(cluster.store.take_asked(), [Asked::Forget, Asked::RecoverSize]);
     cluster.truncate(&two, "f").unwrap();
     assert_eq!(cluster.world.service.counts().layouts, 0);
 }
@@ -635,9 +638,9 @@ fn the_store_learns_whether_anybody_writes_by_itself() {
     let opened = cluster.world.open(&one, "f", BOTH).unwrap();
     let file = opened.state.handle().file;
     let ask = |recall| {
-        cluster.store.lent.lock().unwrap().push((file, recall));
+        cluster.store.write_recalls.lock().unwrap().push((file, recall));
         cluster.world.pass_with(&[&one], SECOND_NS);
-        cluster.store.none_lent.lock().unwrap().pop().unwrap()
+        cluster.store.without_writers.lock().unwrap().pop().unwrap()
     };
     assert!(ask(true));
     let reading = cluster.get(&one, &opened, false).unwrap().state;
@@ -661,7 +664,7 @@ fn the_store_learns_whether_anybody_writes_by_itself() {
 }
 
 #[test]
-fn who_writes_by_itself_may_say_where_it_cannot() {
+fn a_layout_holder_reports_a_failed_device() {
     let cluster = Cluster::new();
     let (one, two) = (cluster.world.nfs("a"), cluster.world.nfs("b"));
     let opened = cluster.world.open(&one, "f", BOTH).unwrap();

@@ -35,7 +35,7 @@ fn after_a_restart_only_those_who_reclaim_say_what_they_wrote() {
 }
 
 #[test]
-fn who_takes_back_an_open_finds_what_it_had_written_and_not_told() {
+fn a_reclaimed_open_finds_its_uncommitted_data() {
     let mut cluster = Cluster::new();
     let one = cluster.world.nfs("a");
     let opened = cluster.world.open(&one, "f", BOTH).unwrap();
@@ -58,7 +58,7 @@ fn who_takes_back_an_open_finds_what_it_had_written_and_not_told() {
     cluster.store.away.store(false, Ordering::SeqCst);
     cluster.store.take_asked();
     let again = take_back().unwrap();
-    assert_eq!(cluster.store.take_asked(), [Asked::Settle]);
+    assert_eq!(cluster.store.take_asked(), [Asked::RecoverSize]);
     // Writes that were under way meanwhile, or belong to a closed file, are found when the client
     // names the old layout.
     cluster.world.service.clients.reclaim_complete(&one).unwrap();
@@ -66,7 +66,7 @@ fn who_takes_back_an_open_finds_what_it_had_written_and_not_told() {
     cluster.world.close(&one, &again);
     cluster.store.take_asked();
     assert_eq!(error(cluster.commit(&one, &again, granted, None)), ServiceError::StaleStateId);
-    assert_eq!(cluster.store.take_asked(), [Asked::Settle]);
+    assert_eq!(cluster.store.take_asked(), [Asked::RecoverSize]);
     // A layout of this run starts no search.
     assert!(cluster.commit(&one, &again, again.state.reference(), None).is_err());
     assert_eq!(cluster.store.take_asked(), []);
@@ -79,13 +79,13 @@ fn who_takes_back_an_open_finds_what_it_had_written_and_not_told() {
     cluster.store.away.store(false, Ordering::SeqCst);
     cluster.store.take_asked();
     cluster.world.fence();
-    assert_eq!(cluster.store.take_asked(), [Asked::Settle], "it is looked for in turn");
+    assert_eq!(cluster.store.take_asked(), [Asked::RecoverSize], "it is looked for in turn");
     cluster.world.fence();
     assert_eq!(cluster.store.take_asked(), []);
 }
 
 #[test]
-fn nobody_has_ends_looked_for_of_what_is_not_his_by_a_layout_that_he_invents() {
+fn an_invented_layout_starts_no_search_for_the_size() {
     let mut cluster = Cluster::new();
     let one = cluster.world.nfs("a");
     let opened = cluster.world.open(&one, "f", BOTH).unwrap();
@@ -101,7 +101,7 @@ fn nobody_has_ends_looked_for_of_what_is_not_his_by_a_layout_that_he_invents() {
     assert_eq!(error(commit(&Cred::new(1000, 1000))), ServiceError::StaleStateId);
     assert_eq!(cluster.store.take_asked(), []);
     assert_eq!(error(commit(&cluster.world.cred)), ServiceError::StaleStateId);
-    assert_eq!(cluster.store.take_asked(), [Asked::Settle]);
+    assert_eq!(cluster.store.take_asked(), [Asked::RecoverSize]);
 }
 
 #[test]

@@ -211,7 +211,7 @@ fn waiting_is_bounded_for_each_file() {
 }
 
 #[test]
-fn who_waits_for_a_client_that_is_gone_is_told_when_its_lease_ends() {
+fn a_lock_waiter_is_notified_when_the_lease_of_the_holder_ends() {
     let world = World::new();
     let (gone, waiting) = (world.nfs("gone"), world.nfs("waiting"));
     let held = world.open(&gone, "f", BOTH).unwrap();

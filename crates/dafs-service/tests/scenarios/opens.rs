@@ -56,7 +56,7 @@ fn sequence_numbers_tell_old_state_ids_from_new_ones() {
 }
 
 #[test]
-fn nothing_is_made_in_a_directory_that_is_gone_and_nobody_waits_for_it() {
+fn a_create_in_a_removed_directory_fails_at_once() {
     let world = World::new();
     let (client, nfs) = (world.dafs("d"), world.nfs("n"));
     let object = NewObject::Directory;
@@ -220,7 +220,7 @@ fn a_removed_file_lives_for_those_who_have_it_open() {
 
 /// RFC 8881 18.51.
 #[test]
-fn nothing_new_before_reclaim_complete() {
+fn no_new_open_before_reclaim_complete() {
     let world = World::new();
     let client = world.returning("a", 1);
     assert_eq!(error(world.open(&client, "f", READ)), ServiceError::Grace);

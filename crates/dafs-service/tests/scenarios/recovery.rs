@@ -291,7 +291,7 @@ fn a_clean_end_leaves_no_record() {
 }
 
 #[test]
-fn nobody_waits_for_a_client_that_is_expired_or_ends_in_order() {
+fn no_client_waits_for_one_that_is_expired_or_disconnected() {
     let mut world = World::new();
     holder(&world, "a", "f");
     holder(&world, "b", "g");

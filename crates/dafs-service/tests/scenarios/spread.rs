@@ -21,7 +21,7 @@ pub(crate) const FAILED: (DeviceKey, DeviceTrouble) = (DEVICE, DeviceTrouble::Fa
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Asked {
     Commit(Option<u64>),
-    Settle,
+    RecoverSize,
     Forget,
     Report((DeviceKey, DeviceTrouble)),
 }
@@ -49,12 +49,12 @@ pub(crate) struct Spread {
     pub(crate) call_milliseconds: AtomicU64,
     pub(crate) sweeps: AtomicU64,
     /// Seconds for which data servers cache authorisations.
-    pub(crate) belief_seconds: AtomicU64,
+    pub(crate) grant_ttl_seconds: AtomicU64,
     pub(crate) moved: Mutex<Vec<FileId>>,
     pub(crate) gone: Mutex<Vec<DeviceKey>>,
     /// Questions about clients that write at data servers, and the answers.
-    pub(crate) lent: Mutex<Vec<(FileId, bool)>>,
-    pub(crate) none_lent: Mutex<Vec<bool>>,
+    pub(crate) write_recalls: Mutex<Vec<(FileId, bool)>>,
+    pub(crate) without_writers: Mutex<Vec<bool>>,
 }
 
 impl Spread {
@@ -137,8 +137,8 @@ impl Layouts for Spread {
         self.inner.setattr(&Cred::new(0, 0), file, &change, None).map(|attr| attr.size)
     }
 
-    fn settle(&self, file: &FileId) -> Result<()> {
-        self.ask(Asked::Settle)?;
+    fn recover_size(&self, file: &FileId) -> Result<()> {
+        self.ask(Asked::RecoverSize)?;
         if self.touches.load(Ordering::SeqCst) {
             let change = SetAttr { mtime: Some(SetTime::Now), ..SetAttr::default() };
             self.inner.setattr(&Cred::new(0, 0), file, &change, None)?;
@@ -150,8 +150,8 @@ impl Layouts for Spread {
         self.ask(Asked::Forget)
     }
 
-    fn belief(&self) -> Duration {
-        Duration::from_secs(self.belief_seconds.load(Ordering::SeqCst))
+    fn grant_ttl(&self) -> Duration {
+        Duration::from_secs(self.grant_ttl_seconds.load(Ordering::SeqCst))
     }
 
     fn settled(&self) -> Result<()> {
@@ -166,10 +166,10 @@ impl Layouts for Spread {
         self.gone.lock().unwrap().drain(..).for_each(sink);
     }
 
-    fn take_lent(&self, sink: &mut dyn FnMut(FileId, bool) -> bool) {
-        for (file, recall) in std::mem::take(&mut *self.lent.lock().unwrap()) {
+    fn take_write_recalls(&self, sink: &mut dyn FnMut(FileId, bool) -> bool) {
+        for (file, recall) in std::mem::take(&mut *self.write_recalls.lock().unwrap()) {
             let none = sink(file, recall);
-            self.none_lent.lock().unwrap().push(none);
+            self.without_writers.lock().unwrap().push(none);
         }
     }
 

@@ -3,8 +3,8 @@
 use crate::common::*;
 use dafs_mem::VolatileSlice;
 use dafs_service::{
-    Client, Identity, LockError, LockExtras, LockKind, LockOwner, LockRequest, LockStanding,
-    OpenHow, OpenRequest, Opened, ServiceError, UndoError,
+    Client, Identity, LockError, LockExtras, LockKind, LockOwner, LockRequest, LockStatus, OpenHow,
+    OpenRequest, Opened, ServiceError, UndoError,
 };
 use dafs_store::{CreateHow, SetAttr, Stability, StoreError, Wait};
 use std::path::PathBuf;
@@ -168,7 +168,7 @@ impl Elsewhere {
 }
 
 #[test]
-fn what_is_unlocked_or_closed_stays_and_what_is_aborted_goes() {
+fn unlock_and_close_commit_and_abort_rolls_back() {
     let undoing = Undoing::new();
     let one = undoing.client("a", 1);
     let file = undoing.filled(&one);
@@ -279,7 +279,7 @@ fn a_lease_that_ends_takes_its_changes_along() {
 }
 
 #[test]
-fn nobody_gets_a_lock_before_the_changes_of_the_last_holder_are_undone() {
+fn no_client_gets_a_lock_before_the_last_holder_is_rolled_back() {
     for nfs in [false, true] {
         let undoing = Undoing::new();
         let (one, two) = (undoing.client("a", 1), undoing.client("b", 1));
@@ -390,7 +390,7 @@ fn the_holder_of_a_persistent_lock_goes_on_where_it_was() {
 }
 
 #[test]
-fn what_cannot_be_undone_is_not_promised() {
+fn a_change_without_undo_gets_no_lock() {
     let undoing = Undoing::new();
     let one = undoing.client("a", 1);
     let mine = undoing.filled(&one);
@@ -462,7 +462,7 @@ fn an_unlock_that_fails_leaves_the_lock_and_what_may_be_undone() {
 }
 
 #[test]
-fn what_cannot_be_put_back_is_told_and_tried_again_later_and_later() {
+fn a_failed_rollback_is_reported_and_retried_with_backoff() {
     let mut undoing = Undoing::new();
     let one = undoing.client("a", 1);
     let mine = undoing.filled(&one);
@@ -484,7 +484,7 @@ fn what_cannot_be_put_back_is_told_and_tried_again_later_and_later() {
     assert!((4..=8).contains(&tried), "{tried} times in 100 seconds");
     let infos = service.locks.info(10, undoing.world.now_ns.get());
     let [info] = &infos[..] else { panic!("{infos:?}") };
-    assert_eq!((info.standing, &*info.holder.name), (LockStanding::Undone, &b"a"[..]));
+    assert_eq!((info.status, &*info.holder.name), (LockStatus::Undone, &b"a"[..]));
     assert!(info.trouble.as_ref().unwrap().contains("read-only"), "{info:?}");
     assert_eq!((undoing.content(), undoing.logged()), (AFTER.to_vec(), 1));
     // Another export of the same files allows writes.

@@ -8,7 +8,7 @@ use dafs_store::{CreateHow, SetAttr, Waits};
 use std::sync::atomic::Ordering;
 
 #[test]
-fn what_a_store_waits_for_is_done_by_those_who_may_wait() {
+fn callers_that_may_wait_do_the_work_of_a_blocking_store() {
     let store = Spread::new();
     store.waits.store(true, Ordering::SeqCst);
     let world = World::over(store);

@@ -128,7 +128,7 @@ fn files_of_which_nothing_can_be_found_out_keep_no_other_store_waiting() {
     cluster.store.take_asked();
     // One question in a round. In the next round it is another file's turn.
     (0..MANY).for_each(|_| world.fence());
-    assert_eq!(cluster.store.take_asked(), vec![Asked::Settle; MANY]);
+    assert_eq!(cluster.store.take_asked(), vec![Asked::RecoverSize; MANY]);
     assert_eq!(service.counts().fenced_layouts, MANY);
     // A file that is held back comes first.
     let other = world.open(&two, "g", BOTH).unwrap();
@@ -143,7 +143,7 @@ fn files_of_which_nothing_can_be_found_out_keep_no_other_store_waiting() {
 }
 
 #[test]
-fn who_has_forgotten_all_is_not_believed_by_data_servers_any_more() {
+fn a_client_that_forgot_all_has_no_grant_at_data_servers() {
     let cluster = Cluster::new();
     let (world, service) = (&cluster.world, &cluster.world.service);
     let one = world.nfs("a");
@@ -160,7 +160,7 @@ fn who_has_forgotten_all_is_not_believed_by_data_servers_any_more() {
 }
 
 #[test]
-fn who_makes_nothing_of_such_a_recall_gets_one_for_each_file() {
+fn a_client_without_wide_recalls_gets_one_for_each_file() {
     let cluster = Cluster::new();
     let (world, service) = (&cluster.world, &cluster.world.service);
     let one = world.nfs("a");
@@ -223,7 +223,7 @@ fn word_of_a_device_that_is_gone_comes_when_no_layout_names_it() {
 }
 
 #[test]
-fn who_changes_his_mind_about_a_device_is_noted_once() {
+fn a_client_that_asks_twice_about_a_device_is_noted_once() {
     let cluster = Cluster::new();
     let one = cluster.world.nfs("a");
     let before = Arc::weak_count(&one);
@@ -323,7 +323,7 @@ fn layouts_of_all_that_a_client_has_are_recalled_together() {
 }
 
 #[test]
-fn who_has_forgotten_layouts_of_all_is_done_with_both() {
+fn a_client_that_forgot_all_layouts_has_ended_both_recalls() {
     let two = Two::new();
     two.move_away(&[0, 1]);
     let service = &two.cluster.world.service;
@@ -334,7 +334,7 @@ fn who_has_forgotten_layouts_of_all_is_done_with_both() {
 }
 
 #[test]
-fn who_makes_nothing_of_a_recall_of_all_gets_one_for_each_file() {
+fn a_client_without_recalls_of_all_gets_one_for_each_file() {
     let two = Two::new();
     two.move_away(&[0, 1]);
     let service = &two.cluster.world.service;

@@ -72,7 +72,7 @@ pub fn component_store_fs(secret: &[u8; 16]) -> FsId {
 }
 
 /// Returns the MAC by which data servers verify that bytes come from their striped store.
-pub fn word(secret: &[u8; 16], bytes: &[u8]) -> [u8; 16] {
+pub fn mac(secret: &[u8; 16], bytes: &[u8]) -> [u8; 16] {
     let mut hasher = SipHasher128::new_with_key(secret);
     hasher.write(b"word");
     hasher.write(bytes);
@@ -280,8 +280,8 @@ impl DataFiles for ComponentStore {
         Ok(Arc::new(self.component(id)?))
     }
 
-    fn word(&self, bytes: &[u8]) -> Option<[u8; 16]> {
-        Some(word(&self.shared.secret, bytes))
+    fn mac(&self, bytes: &[u8]) -> Option<[u8; 16]> {
+        Some(mac(&self.shared.secret, bytes))
     }
 
     /// Bytes that clients asked for here although another node has them. There are none under

@@ -4,7 +4,7 @@ mod components;
 mod directory;
 mod handle;
 
-pub use components::{ComponentFile, ComponentStore, Elsewhere, component_store_fs, word};
+pub use components::{ComponentFile, ComponentStore, Elsewhere, component_store_fs, mac};
 pub use directory::{DirectoryError, DirectoryNode};
 pub use handle::{ComponentHandle, place_of};
 
@@ -112,7 +112,7 @@ pub trait Node: Send + Sync {
     }
 
     /// Returns the lifetime of its cached authorisations; zero if it asks each time.
-    fn belief(&self) -> Duration {
+    fn grant_ttl(&self) -> Duration {
         Duration::ZERO
     }
 

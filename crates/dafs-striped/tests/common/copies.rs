@@ -91,7 +91,7 @@ impl World {
 
     /// Clients return all layouts for writing.
     pub(crate) fn return_all(&self) {
-        self.layouts().take_lent(&mut |_, _| true);
+        self.layouts().take_write_recalls(&mut |_, _| true);
     }
 
     pub(crate) fn to_mend(&self) -> u64 {

@@ -128,7 +128,7 @@ pub(super) enum Mail {
     /// Execute a batch.
     Batch(Box<Submission>),
     /// Execute one request of a batch first.
-    Hurry(u64),
+    Start(u64),
     /// All work for an ended session has stopped.
     Settled,
     /// Report the session to an administrator.
@@ -142,7 +142,7 @@ impl Mail {
     pub(super) fn undeliverable(self, service: &Service, registry: &Registry) {
         match self {
             Self::Call(callback) => callback.lost(service, registry),
-            Self::Batch(_) | Self::Hurry(_) | Self::Settled | Self::Survey(_) | Self::Leave(_) => {}
+            Self::Batch(_) | Self::Start(_) | Self::Settled | Self::Survey(_) | Self::Leave(_) => {}
         }
     }
 }

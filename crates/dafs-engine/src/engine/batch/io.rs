@@ -7,7 +7,7 @@
 
 use super::Transfer;
 use super::plan::{self, Part};
-use crate::engine::allowed::Overtakes;
+use crate::engine::allowed::LateWrites;
 use crate::engine::read::{checksum_of, views};
 use crate::engine::write::WRITE;
 use crate::limits::STAGING_CHUNK_BYTES;
@@ -37,7 +37,7 @@ struct Data {
     handle: Handle,
     file: Arc<dyn OpenFile>,
     open: Option<Arc<OpenState>>,
-    overtakes: Option<Overtakes>,
+    late_writes: Option<LateWrites>,
     memory: Memory,
     bytes: usize,
 }
@@ -85,7 +85,7 @@ impl LoadIo {
             handle: transfer.handle,
             file: transfer.file.clone(),
             open: transfer.open.clone(),
-            overtakes: transfer.overtakes.clone(),
+            late_writes: transfer.late_writes.clone(),
             memory,
             bytes: transfer.bytes,
         });
@@ -164,11 +164,11 @@ impl LoadIo {
 
     /// Orders earlier writes of its client at data servers before a run.
     fn overtake(&self, data: &Data, run_end: usize, wait: Wait) -> dafs_service::Result<()> {
-        let Some(overtakes) = &data.overtakes else { return Ok(()) };
+        let Some(late_writes) = &data.late_writes else { return Ok(()) };
         let run = &self.steps[self.next..run_end];
         let offset = run.first().map_or(0, |step| step.part.offset + step.done as u64);
         let len = run.iter().map(|step| (step.part.len - step.done) as u64).sum();
-        overtakes.before(&data.handle, (offset, len), wait)
+        late_writes.before(&data.handle, (offset, len), wait)
     }
 
     fn run_views(&self, run: &[Step]) -> SmallVec<[VolatileSlice<'_>; 16]> {

@@ -28,7 +28,7 @@ pub(super) use queue::Queue;
 pub(super) use submit::completions_max;
 
 use super::Engine;
-use super::allowed::Overtakes;
+use super::allowed::LateWrites;
 use dafs_dat::{EndpointId, Instant};
 use dafs_service::{Handle, OpenState};
 use dafs_store::OpenFile;
@@ -49,7 +49,7 @@ pub(super) struct Transfer {
     pub(super) open: Option<Arc<OpenState>>,
     pub(super) write: bool,
     /// The late writes that it must be ordered after, if it writes and there may be any.
-    pub(super) overtakes: Option<Overtakes>,
+    pub(super) late_writes: Option<LateWrites>,
     pub(super) chunks: SmallVec<[FileChunk; 1]>,
     pub(super) buffers: SmallVec<[DirectBuffer; 1]>,
     pub(super) bytes: usize,

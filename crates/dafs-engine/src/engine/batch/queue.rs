@@ -117,7 +117,7 @@ impl Context<'_> {
     }
 
     /// Begins one transfer before its window ends (HURRY_UP).
-    pub(in crate::engine) fn batch_hurry(&mut self, id: u64) {
+    pub(in crate::engine) fn start_batch(&mut self, id: u64) {
         let Some(queue) = &mut self.connection.batch else { return };
         let place = queue.waiting.iter().position(|(_, transfer)| transfer.id == id);
         if let Some(place) = place {

@@ -98,7 +98,7 @@ impl Context<'_> {
             .session_batches()
             .filter(|(_, batches)| batches.is_outstanding(id))
             .ok_or(Status::BatchRequestNotFound)?;
-        address.post(Mail::Hurry(id));
+        address.post(Mail::Start(id));
         self.reply(call, &Reply::HurryUp)
     }
 
@@ -145,7 +145,7 @@ impl Context<'_> {
             file,
             open,
             write,
-            overtakes: if write { self.overtakes(call) } else { None },
+            late_writes: if write { self.late_writes(call) } else { None },
             chunks,
             buffers: request.buffers.iter().filter(|buffer| buffer.byte_count > 0).collect(),
             bytes: wanted.min(max) as usize,

@@ -19,7 +19,7 @@ use dafs_engine::{
     Shared, Ticker, password_line,
 };
 use dafs_journal::sim::SimDisk;
-use dafs_service::durable::Journal;
+use dafs_service::durable::JournalConfig;
 use dafs_service::{
     ClientRecord, ClientRecords, Export, ExportOptions, Job, LockChange, LockRecord, Namespace,
     Owner, Place, Pool, RecordsError, Service, ServiceConfig, WriteVerifier,
@@ -224,7 +224,7 @@ impl World {
         if let Some(disk) = setup.journal.clone() {
             let pool = pool.clone();
             let spawn = Arc::new(move |job| pool.submit(job));
-            let journal = Journal { disk, boot: [1; 16], segment_bytes: 64 << 10, spawn };
+            let journal = JournalConfig { disk, boot: [1; 16], segment_bytes: 64 << 10, spawn };
             service.durable.start_journal(journal, 0).unwrap();
         }
         let verifier = Arc::new(WriteVerifier::new(u64::from_be_bytes(WRITE_VERIFIER.0)));

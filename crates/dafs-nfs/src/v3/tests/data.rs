@@ -34,7 +34,7 @@ fn read(world: &World, file: &Fh, offset: u64, count: u32) -> Result<(Vec<u8>, b
 }
 
 #[test]
-fn what_is_written_is_read() {
+fn v3_reads_return_written_data() {
     let world = World::new();
     let file = world.file("f");
     for (offset, stable) in

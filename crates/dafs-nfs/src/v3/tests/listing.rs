@@ -127,7 +127,7 @@ fn limits_are_used_to_the_last_byte() {
 }
 
 #[test]
-fn what_cannot_hold_an_entry_is_refused() {
+fn a_reply_too_small_for_an_entry_is_refused() {
     let world = full_world(1);
     for count in [0, 1, 100, 130] {
         assert_eq!(page(&world, 0, [0; 8], count), Err(Status::TooSmall), "{count}");

@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_kept_is_refused() {
+    fn an_acl_that_the_store_cannot_keep_is_refused() {
         let ace = |kind, who| nfs4::Ace {
             kind,
             flags: WireFlags::empty(),

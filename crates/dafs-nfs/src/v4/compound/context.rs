@@ -90,8 +90,8 @@ pub(crate) struct Copied {
 /// The state of a compound that its operations see by methods only.
 #[derive(Debug, Default)]
 pub(super) struct Frame {
-    pub(super) current: Option<Place>,
-    pub(super) saved: Option<Place>,
+    pub(super) current: Option<CurrentHandle>,
+    pub(super) saved: Option<CurrentHandle>,
     pub(super) held: Option<HeldSlot>,
     /// The client asked to cache the reply for a retry.
     pub(super) cache: bool,
@@ -127,8 +127,8 @@ impl<'a> OpContext<'a> {
     /// `NoFileHandle`, `Access`.
     pub(crate) fn current_for_secinfo(&self) -> Result<Handle, OpError> {
         match self.frame.current {
-            Some(Place { handle, refused: Some(Status::WrongSec), .. }) => Ok(handle),
-            place => allowed(place),
+            Some(CurrentHandle { handle, refused: Some(Status::WrongSec), .. }) => Ok(handle),
+            current => allowed(current),
         }
     }
 
@@ -143,11 +143,11 @@ impl<'a> OpContext<'a> {
     /// Sets the current file handle, and clears the current state-id (RFC 8881 16.2.3.1.2). An
     /// operation that uses the handle gets the error if its export does not admit the caller.
     pub(crate) fn set_current(&mut self, handle: Handle) {
-        let known = self.frame.current.filter(|place| place.handle.fs == handle.fs);
+        let known = self.frame.current.filter(|current| current.handle.fs == handle.fs);
         let (origin, flavour) = (&self.call.origin, self.call.who.flavour);
         let refuses = || self.shared.admits(&handle, origin, flavour).err();
-        let refused = known.map_or_else(refuses, |place| place.refused);
-        self.frame.current = Some(Place { handle, stateid: None, refused });
+        let refused = known.map_or_else(refuses, |current| current.refused);
+        self.frame.current = Some(CurrentHandle { handle, stateid: None, refused });
     }
 
     /// Clears the current file handle (SECINFO consumes it).
@@ -177,8 +177,8 @@ impl<'a> OpContext<'a> {
 
     /// Sets the current state-id, which belongs to the current file handle.
     pub(crate) fn set_current_stateid(&mut self, stateid: Stateid) {
-        if let Some(place) = &mut self.frame.current {
-            place.stateid = Some(stateid);
+        if let Some(current) = &mut self.frame.current {
+            current.stateid = Some(stateid);
         }
     }
 
@@ -464,7 +464,7 @@ impl<'a> OpContext<'a> {
 
     /// Returns the changes in the journal, and the results so far.
     pub(super) fn journal(&mut self) -> (&mut Progress, Results<'_>) {
-        let current = self.frame.current.as_ref().map(|place| &place.handle);
+        let current = self.frame.current.as_ref().map(|current| &current.handle);
         let results = Results { shared: self.shared, reply: &self.reply, current };
         (&mut self.frame.journal, results)
     }
@@ -477,27 +477,27 @@ impl<'a> OpContext<'a> {
 
 /// A file handle with its state-id and admission.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Place {
+pub(super) struct CurrentHandle {
     pub(super) handle: Handle,
     stateid: Option<Stateid>,
     /// The reason why the export does not admit the caller.
     refused: Option<Status>,
 }
 
-fn allowed(place: Option<Place>) -> Result<Handle, OpError> {
-    match place {
+fn allowed(current: Option<CurrentHandle>) -> Result<Handle, OpError> {
+    match current {
         None => Err(OpError::Status(Status::NoFileHandle)),
-        Some(Place { refused: Some(status), .. }) => Err(OpError::Status(status)),
-        Some(Place { handle, .. }) => Ok(handle),
+        Some(CurrentHandle { refused: Some(status), .. }) => Err(OpError::Status(status)),
+        Some(CurrentHandle { handle, .. }) => Ok(handle),
     }
 }
 
-fn resolve(argument: &Stateid, place: Option<Place>) -> Result<StateRef, OpError> {
+fn resolve(argument: &Stateid, current: Option<CurrentHandle>) -> Result<StateRef, OpError> {
     if *argument != Stateid::CURRENT {
         return Ok(stateid::reference(argument)?);
     }
-    let current = place.and_then(|place| place.stateid).ok_or(Status::BadStateId)?;
-    Ok(stateid::reference(&current)?)
+    let stateid = current.and_then(|current| current.stateid).ok_or(Status::BadStateId)?;
+    Ok(stateid::reference(&stateid)?)
 }
 
 /// The longest result of an operation that did not run: number, status, and the mask of SETATTR.

@@ -9,7 +9,7 @@ use crate::shared::NfsShared;
 use crate::v4::journal::{Gate, Unlogged};
 use crate::v4::session::Session;
 use dafs_rpc::Reply;
-use dafs_service::{Door, Owner};
+use dafs_service::{FrontEnd, Owner};
 use dafs_store::Wait;
 use dafs_wire::nfs4::{OpNum, SetattrResult, Status};
 use std::sync::Arc;
@@ -113,10 +113,10 @@ impl Runner {
     fn finish(&self, cx: OpContext<'_>, status: Status) -> Reply {
         let OpContext { shared, call, session, reply, frame, .. } = cx;
         let about = About {
-            door: Door::Nfs4,
+            front_end: FrontEnd::Nfs4,
             operation: self.name.unwrap_or(OpNum::Getattr).name(),
             client: session.as_ref().map(|session| session.client().usage()),
-            handle: frame.current.map(|place| place.handle),
+            handle: frame.current.map(|current| current.handle),
             peer: call.origin.address(),
             failed: status != Status::Ok,
         };

@@ -24,7 +24,7 @@ use crate::shared::NfsShared;
 use crate::v4::dispatch;
 use crate::v4::status::{OpError, OpResult};
 use dafs_rpc::{Mark, Reply};
-use dafs_service::Door;
+use dafs_service::FrontEnd;
 use dafs_store::Wait;
 use dafs_wire::nfs4::{CompoundArgs, OP_ILLEGAL, Op, OpNum, Status};
 use dafs_wire::xdr::{Decode, Decoder};
@@ -138,7 +138,7 @@ impl Runner {
                 return Some(take_back(cx, unlogged));
             }
             let status = settle(cx, (mark, at), number, result);
-            cx.frame.stages.lap(cx.shared, Door::Nfs4, number, status != Status::Ok);
+            cx.frame.stages.lap(cx.shared, FrontEnd::Nfs4, number, status != Status::Ok);
             let bytes = len..cx.reply.len();
             let op = (cx.frame.op_index, number);
             cx.frame.journal.ran(op, mark, bytes, status != Status::Ok);

@@ -6,14 +6,14 @@
 //!   store. So a store that does not answer never blocks the threads of others, whatever handles
 //!   clients put into one request.
 
-use super::context::{Frame, OpContext, Place};
+use super::context::{CurrentHandle, Frame, OpContext};
 use dafs_service::{Service, Touch};
 use dafs_wire::nfs4::OpNum;
 
 /// True if the operation on the current file handle may wait for other machines.
 pub(super) fn waits_for_store(cx: &OpContext<'_>, number: OpNum) -> bool {
     let service = &cx.shared.service;
-    let waits = |place: Place| service.namespace().waits_for(&place.handle, Touch::Object);
+    let waits = |at: CurrentHandle| service.namespace().waits_for(&at.handle, Touch::Object);
     !is_about_handles(number) && cx.frame.current.is_some_and(waits)
 }
 
@@ -42,7 +42,7 @@ impl Frame {
     /// Returns the next lane to wait for: that of the current file handle, or of the saved one.
     pub(super) fn lane(&self, service: &Service) -> u64 {
         let namespace = service.namespace();
-        let lane = |place: Option<Place>| place.map_or(0, |place| namespace.lane(&place.handle));
+        let lane = |at: Option<CurrentHandle>| at.map_or(0, |at| namespace.lane(&at.handle));
         match lane(self.current) {
             0 => lane(self.saved),
             own => own,

@@ -9,12 +9,13 @@
 //!   ones.
 
 use crate::limits::{COPIES_ENDED_MAX, COPIES_PER_CLIENT_MAX, COPIES_RUNNING_MAX};
+use dafs_mem::Mutex;
 use dafs_service::{ClientKey, Host, has_share};
 use dafs_wire::nfs4::{StableHow, Stateid, Status};
 use rustc_hash::FxHashMap;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 
 /// The last four bytes of a copy's state-id, which are zero in those of the service.
 const MARK: [u8; 4] = *b"copy";
@@ -93,7 +94,7 @@ impl Copies {
     /// # Errors
     /// Returns `None` when too many copies are under way.
     pub(crate) fn begin(&self, client: ClientKey, host: Host) -> Option<Arc<Copy>> {
-        let mut inner = self.lock();
+        let mut inner = self.inner.lock();
         let running = || inner.known.values().filter(|copy| copy.outcome().is_none());
         let own = running().filter(|copy| copy.client == client).count();
         let of_host = running().filter(|copy| copy.host == host).count();
@@ -121,14 +122,14 @@ impl Copies {
     pub(crate) fn find(&self, client: ClientKey, stateid: &Stateid) -> Result<Arc<Copy>, Status> {
         let [a, b, c, d, e, f, g, h, mark @ ..] = stateid.other;
         let number = u64::from_be_bytes([a, b, c, d, e, f, g, h]);
-        let inner = self.lock();
+        let inner = self.inner.lock();
         let copy = inner.known.get(&number).filter(|copy| copy.client == client);
         copy.filter(|_| mark == MARK).cloned().ok_or(Status::BadStateId)
     }
 
     /// Records the final status of a copy.
     pub(crate) fn end(&self, copy: &Copy, outcome: Status) {
-        let mut inner = self.lock();
+        let mut inner = self.inner.lock();
         if copy.outcome.set(outcome).is_err() {
             return;
         }
@@ -147,15 +148,11 @@ impl Copies {
 
     /// Cancels a copy, or removes one that has ended.
     pub(crate) fn cancel(&self, copy: &Copy) {
-        let mut inner = self.lock();
+        let mut inner = self.inner.lock();
         copy.cancelled.store(true, Ordering::Relaxed);
         if copy.outcome().is_some() {
             inner.known.remove(&copy.number);
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -178,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_ended_is_forgotten_in_turn_and_makes_room() {
+    fn ended_copies_make_room_oldest_first() {
         let copies = Copies::default();
         let mine = ClientKey(1);
         let all: Vec<_> = (0..COPIES_PER_CLIENT_MAX)

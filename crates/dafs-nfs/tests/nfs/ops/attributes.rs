@@ -16,7 +16,7 @@ fn set_only() -> Bitmap {
 }
 
 #[test]
-fn what_is_supported_is_told_and_nothing_else() {
+fn supported_attributes_are_listed_exactly() {
     for minor in [1, 2] {
         let mut client = Client::new(minor);
         let answer = client.at_root(&[all()]);

@@ -113,7 +113,7 @@ fn a_layout_names_both_copies() {
 }
 
 #[test]
-fn who_cannot_write_at_a_device_gets_a_layout_without_it_at_once() {
+fn a_report_of_a_failed_device_yields_a_layout_without_it() {
     for by_return in [false, true] {
         let (_base, mut client) = mirrored();
         let (fh, open) = client.file(b"f");

@@ -10,7 +10,7 @@ fn data(answer: &crate::common::Answer, at: usize) -> (Vec<u8>, bool) {
 }
 
 #[test]
-fn what_is_written_is_read_and_the_end_is_exact() {
+fn reads_return_written_data_up_to_the_exact_end() {
     let mut client = Client::new(1);
     let (fh, stateid) = client.file(b"f");
     let stable = StableHow::FileSync;

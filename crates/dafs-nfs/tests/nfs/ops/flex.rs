@@ -133,7 +133,7 @@ fn a_device_is_told_to_who_has_room_for_anything() {
 
 /// FFLA1.
 #[test]
-fn who_may_only_read_is_another_user_of_the_same_group_at_data_servers() {
+fn a_reader_is_another_user_of_the_same_group_at_data_servers() {
     let (_base, mut client) = mirrored();
     let (fh, open) = client.file(b"f");
     let mut of = |io_mode| {
@@ -169,7 +169,7 @@ fn after_error(status: Status, op: u32, (mode, next): (u32, u32)) -> [Vec<Device
 /// FFLORNXIOREAD, FFLORSTALEREAD, FFLORIOREAD, FFLORSERVERFAULTREAD, FFLORACCESSREAD,
 /// FFLORDELAYREAD.
 #[test]
-fn who_could_not_read_somewhere_is_told_of_both_copies_again() {
+fn a_failed_reader_gets_both_copies_again() {
     use Status::*;
     for status in [Nxio, Stale, Io, ServerFault, Access, Delay] {
         // They can still be written.
@@ -184,7 +184,7 @@ fn who_could_not_read_somewhere_is_told_of_both_copies_again() {
 /// FFLORACCESSWRITE, FFLORDELAYWRITE. FFLORNOSPCWRITE is
 /// `a_device_without_room_is_not_done_without`.
 #[test]
-fn who_could_not_write_somewhere_is_told_of_the_other_copy() {
+fn a_failed_writer_gets_the_other_copy() {
     use Status::*;
     for status in [Nxio, Stale, Io, ServerFault, FBig, Access, Delay] {
         let [before, after] = after_error(status, WRITE, (WRITING, WRITING));
@@ -194,7 +194,7 @@ fn who_could_not_write_somewhere_is_told_of_the_other_copy() {
 
 /// FFLORNOSPC.
 #[test]
-fn who_could_not_write_for_want_of_room_can_read() {
+fn a_writer_without_room_can_read() {
     let [before, after] = after_error(Status::NoSpc, WRITE, (WRITING, READING));
     assert_eq!(after, before[..1], "the other may have what there is no room for");
 }

@@ -44,7 +44,7 @@ fn counted(client: &Client) -> [u64; 4] {
 
 /// FFLS1.
 #[test]
-fn what_was_written_to_small_files_is_said_as_they_are_closed() {
+fn writes_to_small_files_are_reported_at_close() {
     let (_base, mut client) = mirrored();
     let access = ShareAccess::BOTH | Want::None.number();
     for number in 1..=20 {

@@ -418,7 +418,7 @@ fn an_answered_change_survives_a_loss_of_power() {
 
 /// The journal keeps the changes of one request for each slot, wherever they are in it.
 #[test]
-fn what_is_kept_does_not_grow() {
+fn the_kept_replies_do_not_grow() {
     let (mut kept, mut world, mut session) = prepared(Durability::Crash);
     for round in 0..1000 {
         let mut ops = vec![ROOT; 1 + round % 10];
@@ -465,7 +465,7 @@ fn a_change_whose_directory_is_gone_is_not_called_undone() {
 }
 
 #[test]
-fn what_nobody_asks_for_any_more_is_forgotten() {
+fn replies_that_no_client_asks_for_are_forgotten() {
     let ops = [ROOT, remove(b"victim")];
     // By the client, when it has recovered.
     let (mut kept, mut world, mut session) = prepared(Durability::Crash);

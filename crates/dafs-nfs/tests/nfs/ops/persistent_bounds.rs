@@ -12,7 +12,7 @@ use dafs_wire::nfs4::*;
 
 /// Every slot is used for a request with the largest number of changes.
 #[test]
-fn what_a_session_keeps_is_bounded() {
+fn the_replies_of_a_session_are_bounded() {
     let mut kept = Kept::new(Durability::Crash);
     let mut world = kept.start();
     let exchanged = world.exchange(0, b"client", 1);

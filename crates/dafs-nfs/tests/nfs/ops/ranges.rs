@@ -181,7 +181,7 @@ fn a_long_copy_goes_on_behind_its_reply() {
 }
 
 #[test]
-fn who_is_recalled_by_a_long_copy_has_a_lease_from_then_on() {
+fn a_holder_recalled_by_a_long_copy_has_a_lease_from_then_on() {
     let mut client = Client::new(2);
     let (_, own) = client.file(b"a");
     let (target, to) = client.file(b"b");

@@ -74,7 +74,7 @@ impl Layouts for Names {
         if end.is_some_and(|end| end > size) { Err(StoreError::Invalid) } else { Ok(size) }
     }
 
-    fn settle(&self, _: &FileId) -> Result<()> {
+    fn recover_size(&self, _: &FileId) -> Result<()> {
         Ok(())
     }
 

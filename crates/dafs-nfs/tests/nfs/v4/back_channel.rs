@@ -67,7 +67,7 @@ fn slots_are_used_again_with_the_next_sequence() {
 }
 
 #[test]
-fn what_has_no_slot_waits_for_one() {
+fn a_callback_without_a_slot_waits() {
     let mut world = World::default();
     let session = world.client(b"client");
     (0..20).for_each(|number| recall(&mut world, &session, number + 1));

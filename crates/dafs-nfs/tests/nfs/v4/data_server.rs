@@ -266,7 +266,7 @@ fn other_nodes_bytes_are_served_and_counted() {
 }
 
 #[test]
-fn nothing_else_is_done_here() {
+fn a_data_server_refuses_other_operations() {
     let mut rig = Rig::new();
     let mut status = |op| rig.run(op).status();
     let refused = [

@@ -149,7 +149,7 @@ fn slots_and_sequences_out_of_range_are_refused() {
 }
 
 #[test]
-fn what_is_too_large_is_refused_before_the_slot_is_taken() {
+fn a_request_too_large_is_refused_before_it_takes_the_slot() {
     let mut world = World::default();
     let client = world.exchange(0, b"client", 1);
     let fore = ChannelAttributes {

@@ -130,7 +130,7 @@ fn a_journal_that_fails_refuses_changes() {
 
 /// Names that no object can have must not make long records.
 #[test]
-fn what_no_store_can_do_is_not_announced() {
+fn an_impossible_change_logs_no_intent() {
     let world = World::new(Durability::Crash);
     let (root, long) = (world.root(), vec![b'x'; 2 << 20]);
     let rename = Change::Rename { from_dir: &root, from: b"old", to_dir: &root, to: &long };
@@ -216,7 +216,7 @@ fn sessions_of_other_runs_are_forgotten_by_host() {
 
 /// One session does not fill the journal.
 #[test]
-fn what_is_kept_of_a_session_is_bounded() {
+fn the_records_of_a_session_are_bounded() {
     let world = World::new(Durability::Crash);
     let root = world.root();
     let change = Change::Remove { dir: &root, name: b"nothing" };

@@ -10,7 +10,7 @@ fn change(file: &Handle) -> Change<'_> {
     Change::Append { file, len: 5, digest: digest(0, AFTER) }
 }
 
-fn announced(world: &World) -> Op {
+fn announced(world: &World) -> LoggedChange {
     world.op(0, &change(&world.at("grown").unwrap()))
 }
 
@@ -32,7 +32,7 @@ fn content(world: &World) -> Vec<u8> {
 }
 
 /// Crashes the server. The store keeps its content.
-fn die(world: World, op: Op, power: bool) -> (World, Option<Answer>) {
+fn die(world: World, op: LoggedChange, power: bool) -> (World, Option<Answer>) {
     std::mem::forget(op);
     let (key, store) = (world.key(0), world.store.clone());
     let world = world.restart(power, store);
@@ -41,7 +41,7 @@ fn die(world: World, op: Op, power: bool) -> (World, Option<Answer>) {
 }
 
 #[test]
-fn what_others_wrote_is_not_taken_for_an_append_that_never_began() {
+fn another_write_is_not_taken_for_an_append_that_never_began() {
     for mode in MODES {
         for (others, left) in [(&b"nfs"[..], &b"beforenfs"[..]), (b"other", b"beforeother")] {
             let world = World::new(mode);

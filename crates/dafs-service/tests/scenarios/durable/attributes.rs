@@ -189,7 +189,7 @@ fn attributes_are_set_when_all_are_there() {
 /// Changes of others before the intent can be lost with the power. Then the attribute has neither
 /// the old nor the new value, and yet no change has happened.
 #[test]
-fn what_is_older_than_the_announcement_was_not_changed_by_it() {
+fn an_object_older_than_the_intent_was_not_changed_by_it() {
     let (file, _) = target();
     let (name, value, how) = (&b"color"[..], Some(digest(0, &[1])), SetXattr::Either);
     let attr = |change| Change::SetAttr { file: &file, change, masked: None, acl: None };

@@ -104,7 +104,7 @@ fn a_file_is_emptied_when_its_content_is_gone() {
 /// An object that belongs to another user gets no rights that its owner has not given it, even if
 /// the superuser intended to give the new object away.
 #[test]
-fn what_belongs_to_another_gets_no_rights_of_his() {
+fn a_file_of_another_user_gives_no_rights() {
     let attr = SetAttr { mode: Some(0o6755), uid: Some(7), gid: Some(7), ..NONE };
     let world = World::new(Durability::Crash);
     let root = world.root();

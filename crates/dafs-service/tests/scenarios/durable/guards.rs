@@ -15,7 +15,7 @@ impl World {
     }
 
     /// A change that need not wait.
-    fn guarded(&self, change: &Change<'_>) -> Op {
+    fn guarded(&self, change: &Change<'_>) -> LoggedChange {
         let Intended::Ready(op) = self.guard("free", change) else { panic!("it need not wait") };
         assert!(op.is_guard());
         op
@@ -27,7 +27,7 @@ impl World {
     }
 }
 
-fn waiting(intended: Intended) -> Op {
+fn waiting(intended: Intended) -> LoggedChange {
     let Intended::Waiting(op) = intended else { panic!("it has to wait") };
     op
 }
@@ -70,7 +70,7 @@ fn announced_changes_and_others_of_the_same_wait_for_each_other() {
 }
 
 #[test]
-fn who_announces_nothing_waits_for_nobody_else_of_the_kind() {
+fn guarded_changes_do_not_wait_for_each_other() {
     let world = World::new(Durability::Crash);
     let (root, file) = (world.root(), world.at("old").unwrap());
     let create = Change::Create { dir: &root, name: b"old", attr: &EMPTY };
@@ -124,7 +124,7 @@ fn an_emptied_file_is_held_with_its_name() {
 
 /// A logged change that does not end delays guarded changes only for a bounded time.
 #[test]
-fn who_waits_too_long_is_asked_to_come_again() {
+fn a_guard_that_waits_too_long_is_asked_to_retry() {
     let world = World::new(Durability::Crash);
     let root = world.root();
     let change = Change::Remove { dir: &root, name: b"victim" };
@@ -181,7 +181,7 @@ fn only_so_many_are_under_way_at_once() {
 /// Otherwise the logged change, whose end is lost with the power, would look as if it had never
 /// happened, and be executed a second time.
 #[test]
-fn who_announces_nothing_goes_on_when_the_end_of_the_one_before_is_stable() {
+fn a_guarded_change_goes_on_when_the_end_before_it_is_stable() {
     let world = World::new(Durability::Power);
     let root = world.root();
     let make = Change::Make { dir: &root, name: b"new", kind: Kind::Directory, attr: &NONE };
@@ -210,7 +210,7 @@ fn who_announces_nothing_goes_on_when_the_end_of_the_one_before_is_stable() {
 
 /// The same for a change that waited, and for one that empties a file.
 #[test]
-fn who_has_waited_goes_on_when_the_end_of_the_one_before_is_stable() {
+fn a_waiting_change_goes_on_when_the_end_before_it_is_stable() {
     let world = World::new(Durability::Power);
     let (root, file) = (world.root(), world.at("old").unwrap());
     let chmod = Change::SetAttr { file: &file, change: &CHMOD, masked: None, acl: None };
@@ -255,7 +255,7 @@ fn a_change_that_was_given_up_stays_so_whoever_does_the_same() {
 
 /// When the end of a logged change cannot be written, its objects must not be changed.
 #[test]
-fn nobody_goes_on_when_the_end_of_the_one_before_is_lost() {
+fn no_change_goes_on_when_the_end_before_it_is_lost() {
     for mode in [Durability::Crash, Durability::Power] {
         let world = World::new(mode);
         let root = world.root();
@@ -287,7 +287,7 @@ fn nobody_goes_on_when_the_end_of_the_one_before_is_lost() {
 /// A change that is logged for the end of the process only, after one of the same files that is
 /// logged for a loss of power, too.
 #[test]
-fn what_is_announced_lasts_as_long_as_what_came_before() {
+fn an_intent_is_as_durable_as_the_change_before_it() {
     let world = World::new(Durability::Power);
     let export = |path: &str, durable_replies| {
         let options =
@@ -316,7 +316,7 @@ fn what_is_announced_lasts_as_long_as_what_came_before() {
 
 /// No client would ask for its record, and no event would remove it.
 #[test]
-fn nothing_is_kept_of_a_session_that_is_forgotten() {
+fn a_forgotten_session_keeps_no_record() {
     let world = World::new(Durability::Crash);
     let root = world.root();
     let remove = Change::Remove { dir: &root, name: b"victim" };

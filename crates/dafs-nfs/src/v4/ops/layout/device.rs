@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn who_comes_by_rdma_is_told_where_that_is_served() {
+    fn clients_over_rdma_get_rdma_addresses() {
         let address = |text: &str| text.parse::<SocketAddr>().expect("an address");
         let both = NfsAddresses {
             tcp: vec![address("10.0.2.2:2051")],

@@ -5,7 +5,7 @@
 use super::{count_uses, form, hear_errors, of_layout, use_of};
 use crate::v4::compound::context::OpContext;
 use crate::v4::status::OpResult;
-use dafs_service::{DeviceUse, Moved, StateKind};
+use dafs_service::{DeviceUse, IoCount, StateKind};
 use dafs_store::{DeviceKey, LayoutForm};
 use dafs_wire::nfs4::{FlexUpdate, IoInfo, LayouterrorArgs, LayoutstatsArgs, Stateid, Status};
 use dafs_wire::xdr::{Decode, Decoder};
@@ -34,8 +34,8 @@ pub(in crate::v4::ops) fn layoutstats(
     count_uses(cx, &args.stateid, &[told])
 }
 
-fn moved(info: IoInfo) -> Moved {
-    Moved { operations: info.count, bytes: info.bytes }
+fn moved(info: IoInfo) -> IoCount {
+    IoCount { operations: info.count, bytes: info.bytes }
 }
 
 /// Checks that the state-id of a report is a layout of the current file.

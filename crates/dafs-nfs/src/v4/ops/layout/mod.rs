@@ -18,7 +18,7 @@ pub(super) use layouterror::{layouterror, layoutstats};
 pub(super) use layoutget::layoutget;
 pub(super) use layoutreturn::layoutreturn;
 
-use dafs_service::{DeviceUse, LayoutMode, Moved, ServiceError};
+use dafs_service::{DeviceUse, IoCount, LayoutMode, ServiceError};
 use dafs_store::{DeviceKey, DeviceTrouble, LayoutForm, StoreError};
 use dafs_wire::nfs4::{DeviceError, DeviceId, FlexLatency, FlexUpdate, OpNum, Stateid, Status};
 
@@ -56,7 +56,7 @@ fn count_uses(cx: &mut OpContext<'_>, stateid: &Stateid, told: &[DeviceUse]) -> 
 
 /// Converts the reported I/O at a device with flexible files.
 fn use_of(device: DeviceId, update: &FlexUpdate<'_>) -> DeviceUse {
-    let moved = |of: &FlexLatency| Moved { operations: of.completed, bytes: of.completed_bytes };
+    let moved = |of: &FlexLatency| IoCount { operations: of.completed, bytes: of.completed_bytes };
     DeviceUse {
         device: DeviceKey(device.0),
         read: moved(&update.read),

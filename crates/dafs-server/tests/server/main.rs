@@ -1,0 +1,11 @@
+//! Servers with all their parts, and clients of each protocol.
+
+#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+mod common;
+mod direct;
+mod fronts;
+mod gluster;
+mod layouts;
+mod mounts;
+mod striped;
