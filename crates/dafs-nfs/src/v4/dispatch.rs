@@ -3,7 +3,7 @@
 use super::compound::context::OpContext;
 use super::status::OpResult;
 use super::{data, ops, session_ops};
-use dafs_wire::nfs4::{Op, OpNum, Status};
+use dafs_wire::nfs4::{Op, Status};
 
 /// Runs an operation. Operations on clients, sessions, file handles and state-ids as such are in
 /// this file. Those on files are in [`ops`]. `rest` are the operations that follow.
@@ -41,34 +41,5 @@ pub(crate) fn run<'a>(cx: &mut OpContext<'a>, op: &Op<'a>, rest: &[u8]) -> OpRes
         | Op::WriteSame(_) => Err(Status::NotSupp.into()),
         Op::Illegal(_) => Err(Status::OpIllegal.into()),
         other => ops::dispatch(cx, other),
-    }
-}
-
-/// The most bytes that the result of a modifying operation can take, without number and status.
-/// Zero for other operations, whose result is checked afterwards.
-pub(crate) fn change_result_bytes(op: OpNum) -> usize {
-    match op {
-        OpNum::Open => 192,
-        OpNum::Create
-        | OpNum::Link
-        | OpNum::Remove
-        | OpNum::Rename
-        | OpNum::Setattr
-        | OpNum::Setxattr
-        | OpNum::Removexattr => 48,
-        OpNum::Copy => 64,
-        // The result with one name for all data servers. Several names make it longer
-        // (`layoutget.rs`).
-        OpNum::Layoutget => 320,
-        OpNum::Close
-        | OpNum::Commit
-        | OpNum::Lock
-        | OpNum::Layoutcommit
-        | OpNum::Locku
-        | OpNum::OpenDowngrade
-        | OpNum::Write => 16,
-        OpNum::CreateSession => 96,
-        OpNum::BindConnToSession => 24,
-        _ => 0,
     }
 }

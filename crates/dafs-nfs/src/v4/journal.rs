@@ -19,6 +19,7 @@
 //! * The journal keeps the changes of one request for each slot. A newer request shows that the
 //!   client has the reply to the one before.
 
+use super::class::Class;
 use super::session::Session;
 use super::status::{OpError, OpResult};
 use crate::args::Args;
@@ -396,7 +397,7 @@ impl Progress {
     #[inline]
     pub(super) fn settle_earlier(&mut self, op: (u32, OpNum), results: Results<'_>) -> OpResult {
         let (op_index, number) = op;
-        if leaves_no_trace(number) {
+        if Class::of(number).leaves_no_trace() {
             return Ok(());
         }
         match std::mem::take(&mut self.phase) {
@@ -485,67 +486,12 @@ impl Progress {
             self.phase = Phase::Idle;
             return;
         }
-        if failed && changes_all_or_nothing(number) {
+        let class = OpNum::from_u32(number).map(Class::of);
+        if failed && matches!(class, Some(Class::Atomic(_))) {
             announced.nothing_changed();
         }
         self.changed = Some(Changed { op_index, number, mark, bytes });
     }
-}
-
-/// True if a refusal of the operation means that it has changed no object.
-fn changes_all_or_nothing(number: u32) -> bool {
-    let op = OpNum::from_u32(number);
-    matches!(
-        op,
-        Some(
-            OpNum::Create
-                | OpNum::Link
-                | OpNum::Remove
-                | OpNum::Rename
-                | OpNum::Setxattr
-                | OpNum::Removexattr
-        )
-    )
-}
-
-/// True if an operation only reads files, and uses no state of the client.
-pub(super) fn is_read_only(number: OpNum) -> bool {
-    matches!(
-        number,
-        OpNum::Access
-            | OpNum::Getattr
-            | OpNum::Getfh
-            | OpNum::Getxattr
-            | OpNum::Listxattrs
-            | OpNum::Lookup
-            | OpNum::Lookupp
-            | OpNum::Nverify
-            | OpNum::Putfh
-            | OpNum::Putpubfh
-            | OpNum::Putrootfh
-            | OpNum::Readdir
-            | OpNum::Readlink
-            | OpNum::Restorefh
-            | OpNum::Savefh
-            | OpNum::Secinfo
-            | OpNum::SecinfoNoName
-            | OpNum::Verify
-    )
-}
-
-/// True if an operation leaves no trace when its result is removed.
-fn leaves_no_trace(number: OpNum) -> bool {
-    is_read_only(number)
-        || matches!(
-            number,
-            OpNum::IoAdvise
-                | OpNum::Lockt
-                | OpNum::OffloadStatus
-                | OpNum::Read
-                | OpNum::ReadPlus
-                | OpNum::Seek
-                | OpNum::TestStateid
-        )
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 pub(crate) mod attr;
 pub(crate) mod back_message;
 pub(crate) mod callback;
+mod class;
 pub(crate) mod compound;
 mod data;
 mod digest;

@@ -395,7 +395,7 @@ struct Clients {
 
 impl Clients {
     /// Removes records that the service has dropped, now and then. So requests for ever new clients
-    /// do not make the table longer than the service's.
+    /// do not make the table longer than twice the service's.
     fn prune(&mut self) {
         if self.by_key.len() >= self.prune_at {
             // Records with sessions are removed together with these.

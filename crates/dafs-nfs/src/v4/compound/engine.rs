@@ -21,6 +21,7 @@ use crate::limits::{
 };
 use crate::measure::Stages;
 use crate::shared::NfsShared;
+use crate::v4::class::Class;
 use crate::v4::dispatch;
 use crate::v4::status::{OpError, OpResult};
 use dafs_rpc::{Mark, Reply};
@@ -171,7 +172,7 @@ impl Runner {
         if decoder.check_apart().is_err() {
             return (number, Err(Status::BadXdr.into()));
         }
-        let change_bytes = dispatch::change_result_bytes(op_number);
+        let change_bytes = Class::of(op_number).change_result_bytes();
         // Number and status of this operation are not written yet, and one more status has to fit.
         if change_bytes > 0 && cx.room() < change_bytes + RESULT_HEAD_BYTES {
             return (number, Err(cx.too_big().into()));

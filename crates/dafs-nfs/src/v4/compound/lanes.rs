@@ -7,6 +7,7 @@
 //!   clients put into one request.
 
 use super::context::{CurrentHandle, Frame, OpContext};
+use crate::v4::class::Class;
 use dafs_service::{Service, Touch};
 use dafs_wire::nfs4::OpNum;
 
@@ -14,28 +15,14 @@ use dafs_wire::nfs4::OpNum;
 pub(super) fn waits_for_store(cx: &OpContext<'_>, number: OpNum) -> bool {
     let service = &cx.shared.service;
     let waits = |at: CurrentHandle| service.namespace().waits_for(&at.handle, Touch::Object);
-    !is_about_handles(number) && cx.frame.current.is_some_and(waits)
+    !Class::of(number).is_about_handles() && cx.frame.current.is_some_and(waits)
 }
 
 /// True if an operation may wait for machines of another lane than this thread's, which is `own`.
 pub(super) fn is_elsewhere(cx: &OpContext<'_>, own: Option<u64>, number: OpNum) -> bool {
     let Some(own) = own else { return false };
     let lane = cx.frame.lane(&cx.shared.service);
-    !is_about_handles(number) && lane != own && lane != 0
-}
-
-/// True if an operation only stores and returns handles.
-fn is_about_handles(number: OpNum) -> bool {
-    matches!(
-        number,
-        OpNum::Sequence
-            | OpNum::Putfh
-            | OpNum::Putrootfh
-            | OpNum::Putpubfh
-            | OpNum::Getfh
-            | OpNum::Savefh
-            | OpNum::Restorefh
-    )
+    !Class::of(number).is_about_handles() && lane != own && lane != 0
 }
 
 impl Frame {

@@ -14,8 +14,9 @@
 use super::context::OpContext;
 use crate::v4::attr::VERIFIER_KEPT_IN;
 use crate::v4::attr::set::{self, Purpose};
+use crate::v4::class::Class;
 use crate::v4::dispatch;
-use crate::v4::journal::{Known, is_read_only};
+use crate::v4::journal::Known;
 use crate::v4::status::{OpError, OpResult};
 use dafs_service::Handle;
 use dafs_service::durable::{self, Effect};
@@ -46,7 +47,7 @@ pub(super) fn run<'a>(
         }
         Some(Known::Happened(effect)) => return tell(cx, op, &effect).ok().map(Ok),
         Some(Known::Failed) => return Some(Err(Status::Io.into())),
-        None if is_read_only(number) => dispatch::run(cx, op, rest),
+        None if Class::of(number).is_read_only() => dispatch::run(cx, op, rest),
         None => Err(Status::Delay.into()),
     };
     match outcome {
