@@ -125,12 +125,12 @@ pub(super) fn find(
 ///
 /// # Errors
 /// `BadHandle` for an object that never existed: its change would be made stable together with
-/// those of others, and fail all of them.
+/// those of others, and fail all of them. The store's error if it cannot tell.
 pub(super) fn look(store: &dyn Store, file: &FileId) -> Result<Option<Attr>, StoreError> {
     match store.getattr(file) {
         Ok(attr) => Ok(Some(attr)),
-        Err(StoreError::BadHandle) => Err(StoreError::BadHandle),
-        Err(_) => Ok(None),
+        Err(StoreError::Stale | StoreError::MovedOut | StoreError::NotFound) => Ok(None),
+        Err(error) => Err(error),
     }
 }
 
@@ -178,7 +178,7 @@ impl Intent {
             let old = match find(store, dir, name)? {
                 None => None,
                 Some((file, _)) => {
-                    let attr = store.getattr(&file).ok();
+                    let attr = look(store, &file)?;
                     let (size, change) = attr.map_or((0, 0), |attr| (attr.size, attr.change));
                     Some(Old { file, size, change })
                 }
