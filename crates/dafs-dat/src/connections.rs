@@ -18,6 +18,7 @@
 
 use crate::PeerInfo;
 use dafs_mem::Mutex;
+use dafs_mem::Shrinking as _;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, Shutdown};
@@ -179,7 +180,7 @@ impl State {
             self.order.insert(rank);
         }
         if own.count == 0 {
-            self.origins.remove(&origin);
+            self.origins.remove_and_shrink(&origin);
         }
         changed
     }

@@ -22,6 +22,7 @@ use crate::client::{Client, ClientKind, Clients};
 use crate::error::ServiceError;
 use crate::records::{ClientRecord, RecordsError};
 use dafs_mem::Mutex;
+use dafs_mem::Shrinking as _;
 use rustc_hash::FxHashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, MutexGuard};
@@ -142,7 +143,7 @@ impl Clients {
             // The record that would be written now might be among those that are being removed.
             return Err(ServiceError::Delay);
         }
-        let record = grace.waiting.remove(&name_of(client));
+        let record = grace.waiting.remove_and_shrink(&name_of(client));
         drop(grace);
         // An awaited client still has its record. So a thousand that come back at once do not wait
         // for a thousand writes.
@@ -183,7 +184,7 @@ impl Clients {
             Some(_) => {}
             None => return,
         }
-        let record = grace.waiting.remove(&name_of(client));
+        let record = grace.waiting.remove_and_shrink(&name_of(client));
         let last = grace.waiting.is_empty();
         drop(grace);
         // Its record is of no use, and must not make the next run wait.
@@ -221,7 +222,7 @@ impl Clients {
         let mut grace = self.grace.lock();
         let name = name_of(client);
         if grace.waiting.get(&name).is_some_and(|record| record.is_of(client)) {
-            grace.waiting.remove(&name);
+            grace.waiting.remove_and_shrink(&name);
         }
         let last = grace.waiting.is_empty();
         drop(grace);
@@ -333,7 +334,7 @@ impl Clients {
             let name = name_of(client);
             if grace.waiting.get(&name).is_some_and(|record| record.is_of(client)) {
                 // After the last one, the next tick ends grace.
-                grace.waiting.remove(&name);
+                grace.waiting.remove_and_shrink(&name);
                 self.grace.all_back.store(grace.waiting.is_empty(), Ordering::Relaxed);
             }
         }

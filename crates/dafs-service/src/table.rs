@@ -403,9 +403,9 @@ impl StateTable {
         delegation.client.host().remove(Shared::Delegations, 1);
         delegation.client.delegated.fetch_sub(1, std::sync::atomic::Ordering::Relaxed);
         self.guards.remove(&key);
-        self.recalling.remove(&delegation.id);
+        self.recalling.remove_and_shrink(&delegation.id);
         if let Some(query) = delegation.awaited_query() {
-            self.queries.remove(&query);
+            self.queries.remove_and_shrink(&query);
         }
         ended.files.extend(delegation.take_file());
         if let Some(holdings) = self.by_client.get_mut(&client) {

@@ -50,7 +50,7 @@ pub struct SessionConfig {
     pub requests: u16,
     /// The most requests outstanding, whatever is granted.
     pub requests_max: u16,
-    /// Where padded inline write data begins, in bytes; 0 does without padding.
+    /// The offset of padded inline write data to propose, in bytes; 0 leaves it to the server.
     pub inline_write_header_bytes: u32,
     /// Pads inline write data to that offset (DAFS 13.1). It pays for servers whose receive has a
     /// page-aligned second segment; otherwise the padding is only sent along.

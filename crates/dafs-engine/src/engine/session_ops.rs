@@ -549,7 +549,7 @@ fn negotiate(
         wish => wish.min(initial),
     };
     let credits = u16::try_from(credits.max(1)).unwrap_or(limits.credits_initial);
-    // DAFS O23: a multiple of 8, at least 136. 0 when padded writes are not to be used.
+    // DAFS O23: a multiple of 8, at least 136. A client without a wish gets ours.
     let padding = match wish.inline_write_header_size {
         0 => INLINE_WRITE_HEADER_BYTES,
         wish if dafs_wire::dafs::is_valid_inline_write_header_size(wish)

@@ -37,6 +37,7 @@ impl Clients {
         let courtesy_ns =
             u64::try_from(courtesy).unwrap_or(u64::MAX).max(self.state.config.lease_ns());
         let mut table = self.lock();
+        table.prune_hosts();
         let over = |client: &&Arc<Client>| self.is_over(client, now_ns);
         let mut over: Vec<_> = table.by_key.values().filter(over).cloned().collect();
         over.retain(|client| {

@@ -48,13 +48,17 @@ impl Hosts {
             return known;
         }
         if self.by_host.len() >= self.prune_at {
-            self.by_host.retain(|_, known| known.strong_count() > 0);
-            self.by_host.shrink_if_sparse();
-            self.prune_at = (2 * self.by_host.len()).max(64);
+            self.prune();
         }
         let new = Arc::new(HostUse::new(host));
         self.by_host.insert(host, Arc::downgrade(&new));
         new
+    }
+
+    fn prune(&mut self) {
+        self.by_host.retain(|_, known| known.strong_count() > 0);
+        self.by_host.shrink_if_sparse();
+        self.prune_at = (2 * self.by_host.len()).max(64);
     }
 }
 
@@ -203,6 +207,11 @@ impl ClientTable {
     pub(super) fn drop_record(&mut self, client: &Arc<Client>) {
         client.gone.store(true, Ordering::SeqCst);
         self.remove(client);
+    }
+
+    /// Forgets hosts without records.
+    pub(super) fn prune_hosts(&mut self) {
+        self.hosts.prune();
     }
 
     /// Removes a record from all maps.

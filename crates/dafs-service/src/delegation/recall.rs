@@ -8,6 +8,7 @@ use crate::limits::{ENDED_AT_ONCE_MAX, RECALL_QUIET_NS, RECALLED_FILES_MAX};
 use crate::open::{Break, Clock};
 use crate::state::StateRef;
 use crate::table::{Blocked, Ended, Notice, NoticeKind, StateTable};
+use dafs_mem::Shrinking as _;
 use std::sync::Arc;
 
 impl DelegationState {
@@ -121,6 +122,7 @@ impl Delegations {
         let mut ended = Ended::default();
         let mut table = self.state.lock();
         table.recalled.retain(|_, at_ns| now_ns.saturating_sub(*at_ns) < RECALL_QUIET_NS);
+        table.recalled.shrink_if_sparse();
         let overdue = |delegation: &&Arc<DelegationState>| {
             // A delegation of an expired client ends with all its other state, when there is a
             // conflict.

@@ -24,6 +24,7 @@ use crate::replies::RequestKey;
 use crate::write_verifier::WriteVerifier;
 use dafs_journal::{Log, LogFailed, Spawn};
 use dafs_mem::Mutex;
+use dafs_mem::Shrinking as _;
 use dafs_store::{Cred, FileId, Store, StoreError};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -507,7 +508,7 @@ struct Left {
 impl Left {
     /// Removes a change from the ledger.
     fn finish(&mut self, ledger: &mut Ledger, log: &Arc<Log>, number: u64, end: End<'_>) {
-        let Some(flight) = ledger.flights.remove(&number) else { return };
+        let Some(flight) = ledger.flights.remove_and_shrink(&number) else { return };
         let about = &flight.about;
         let sequence = match end {
             End::Reply(order_le, bytes) if bytes.len() <= DURABLE_REPLY_BYTES_MAX => {

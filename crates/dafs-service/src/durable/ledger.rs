@@ -251,7 +251,7 @@ impl Ledger {
     }
 
     fn remove_placed(&mut self, op: u64) {
-        if let Some(record) = self.placed.remove(&op) {
+        if let Some(record) = self.placed.remove_and_shrink(&op) {
             self.bytes -= cost(&record);
         }
     }

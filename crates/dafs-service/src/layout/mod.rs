@@ -256,7 +256,7 @@ impl StateTable {
         self.counts.layouts -= 1;
         layout.client.host().remove(Shared::Layouts, 1);
         layout.client.laid_out.fetch_sub(1, Ordering::Relaxed);
-        self.recalling_layouts.remove(&layout.id);
+        self.recalling_layouts.remove_and_shrink(&layout.id);
         if let Some(holdings) = self.by_client.get_mut(&client) {
             holdings.layouts.remove_and_shrink(&layout.id);
         }

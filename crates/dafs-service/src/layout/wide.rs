@@ -90,7 +90,7 @@ impl StateTable {
     }
 
     /// Recalls file systems. They are recalled together when there are several, and they hold all
-    /// layouts of the client.
+    /// layouts of that form of the client.
     fn recall_wide(&mut self, wide: Vec<Group>, now_ns: u64) -> Vec<Notice> {
         let mut clients: FxHashMap<_, Vec<Group>> = FxHashMap::default();
         for group in wide {

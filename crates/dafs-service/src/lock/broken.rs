@@ -16,6 +16,7 @@ use crate::hosts::Host;
 use crate::index::Held;
 use crate::limits::LEFT_FILES_SWEPT_MAX;
 use crate::table::{Ended, StateTable};
+use dafs_mem::Shrinking as _;
 use dafs_store::{StoreError, Wait};
 use std::sync::Arc;
 
@@ -100,7 +101,7 @@ impl StateTable {
         if self.files.get(key).is_some_and(|file| file.locks.has_left()) {
             self.left_files.insert(*key);
         } else {
-            self.left_files.remove(key);
+            self.left_files.remove_and_shrink(key);
         }
     }
 
@@ -114,7 +115,7 @@ impl StateTable {
         orphans.iter().for_each(|orphan| self.lock_log.remove_kept(&orphan.holder.name, 1));
         let gone = orphans.iter().map(|orphan| LockChange::Remove(orphan.special.number));
         self.lock_log.put(gone.collect(), true);
-        self.left_files.remove(key);
+        self.left_files.remove_and_shrink(key);
         self.tidy(key);
     }
 }
