@@ -1,10 +1,7 @@
 //! Ids of a posix store outlive the store, renames and changes of the server's privileges, with a
 //! large and with a tiny cache.
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
-mod common;
-
-use common::open_posix;
+use crate::common::open_posix;
 use dafs_posix::{PosixOptions, PosixStore};
 use dafs_store::*;
 use dafs_testkit::stores::*;
@@ -172,7 +169,7 @@ fn ids_do_not_depend_on_privileges() {
     fs::write(dir.path().join("sub/f"), "x").unwrap();
     let ids = |uid: u32| {
         let mut command = std::process::Command::new(std::env::current_exe().unwrap());
-        command.args(["--exact", "print_ids_when_asked", "--nocapture"]).current_dir("/");
+        command.args(["--exact", "handles::print_ids_when_asked", "--nocapture"]).current_dir("/");
         let output = command.env("DAFS_STORE_TEST_IDS", dir.path()).uid(uid).gid(uid).output();
         let text = String::from_utf8(output.unwrap().stdout).unwrap();
         let ids = text.split("ids ").nth(1).and_then(|rest| rest.split(" end").next());
@@ -186,21 +183,11 @@ fn few_descriptors_are_enough() {
     if std::env::var_os("DAFS_STORE_TEST_FEW").is_some() {
         return;
     }
-    let script = "ulimit -n 40 && exec \"$0\" --test-threads 1 --nocapture \
-                  --skip few_descriptors_are_enough --skip everything_again";
+    let script = "ulimit -n 40 && exec \"$0\" handles:: --test-threads 1 --nocapture \
+                  --skip few_descriptors_are_enough";
     let mut command = std::process::Command::new("sh");
     command.arg("-c").arg(script).arg(std::env::current_exe().unwrap());
     let output = command.env("DAFS_STORE_TEST_FEW", "1").output().unwrap();
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{}\n{errors}", String::from_utf8_lossy(&output.stdout));
-}
-
-#[test]
-fn everything_again_without_privileges() {
-    run_again_without_privileges();
-}
-
-#[test]
-fn everything_again_as_root_in_a_container() {
-    run_again_as_root_in_a_container();
 }

@@ -1,12 +1,9 @@
 //! Files with whole copies on several nodes: writes while a node is unreachable, stale data that
 //! comes back, and repair.
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
-mod common;
-
-use common::copies::{World, devices, put};
-use common::nodes::SimNode;
-use common::striped::LOST;
+use crate::common::copies::{World, devices, put};
+use crate::common::nodes::SimNode;
+use crate::common::striped::LOST;
 use dafs_store::DeviceTrouble::{Failed, Full};
 use dafs_store::node::Node;
 use dafs_store::*;

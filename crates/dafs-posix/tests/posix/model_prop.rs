@@ -1,8 +1,6 @@
 //! Random sequences of operations give the same answers in memory and on a local directory.
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
-mod common;
-
+use crate::common;
 use dafs_store::*;
 use dafs_testkit::stores::*;
 use proptest::prelude::*;
@@ -274,9 +272,4 @@ proptest! {
     fn memory_and_posix_agree_for_other_users(steps in proptest::collection::vec(step(), 1..80)) {
         common::world_of_other_user().into_iter().for_each(|world| compare(&steps, world));
     }
-}
-
-#[test]
-fn everything_again_without_privileges() {
-    run_again_without_privileges();
 }

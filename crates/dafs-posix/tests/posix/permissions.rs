@@ -1,9 +1,6 @@
 //! Rights of different callers, decided alike by the memory store and, as root, by the kernel.
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
-mod common;
-
-use common::open_posix;
+use crate::common::open_posix;
 use dafs_posix::{PosixOptions, PosixStore};
 use dafs_store::*;
 use dafs_testkit::stores::*;
@@ -390,7 +387,7 @@ fn root_that_cannot_act_as_its_callers_serves_nobody() {
     ] {
         let mut command = std::process::Command::new("setpriv");
         command.args(less).arg(std::env::current_exe().unwrap());
-        command.args(["--exact", "open_when_asked", "--nocapture"]);
+        command.args(["--exact", "permissions::open_when_asked", "--nocapture"]);
         let output = match command.env("DAFS_STORE_TEST_OPEN", dir.path()).output() {
             Ok(output) => output,
             Err(error) => return skipped(&format!("setpriv: {error}")),

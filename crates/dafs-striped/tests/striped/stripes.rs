@@ -1,11 +1,8 @@
 //! The particulars of files spread over nodes: content, sizes, truncation, removal, nodes that
 //! fail.
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
-mod common;
-
-use common::steps::{Step, steps};
-use common::striped::{
+use crate::common::steps::{Step, steps};
+use crate::common::striped::{
     LOST, UNIT, UNIT64, base, components, create, faulty, layouts, node, open, open_with, pattern,
     reopen, stripes, write_behind,
 };
@@ -454,7 +451,7 @@ fn a_store_that_cannot_work_is_not_opened() {
     assert_eq!(open(&[1], UNIT + 1), Some(StoreError::Invalid));
     assert_eq!(open(&[1], UNIT), None);
     // A file on a node that is not configured any more.
-    let store = common::striped::open(dir.path());
+    let store = crate::common::striped::open(dir.path());
     write(&*create(&store, "f").file, 0, &pattern(3 * UNIT as usize, 8)).unwrap();
     drop(store);
     let store = open_with(dir.path(), nodes(&[1, 2]));

@@ -1,11 +1,8 @@
 //! Files spread over nodes of which some are unreachable: which operations go on, which wait, and
 //! what is repaired when the nodes are back.
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
-mod common;
-
-use common::steps::{Step, steps};
-use common::striped::{
+use crate::common::steps::{Step, steps};
+use crate::common::striped::{
     UNIT, UNIT64, base, components, create, faulty, layouts, open_on, pattern, reopen, sealed,
     stripes, write_behind,
 };

@@ -1,9 +1,6 @@
 //! Changes of watched files by local processes are reported, and the server's own changes are not.
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
-mod common;
-
-use common::open_posix;
+use crate::common::open_posix;
 use dafs_posix::PosixStore;
 use dafs_store::*;
 use dafs_testkit::stores::*;
@@ -141,14 +138,4 @@ fn many_files_are_watched_at_once_and_none_is_missed() {
     let path = PathBuf::from(format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&fd)));
     assert!(path.exists());
     ids.iter().for_each(|id| store.unwatch(id));
-}
-
-#[test]
-fn everything_again_without_privileges() {
-    run_again_without_privileges();
-}
-
-#[test]
-fn everything_again_as_root_in_a_container() {
-    run_again_as_root_in_a_container();
 }

@@ -1,10 +1,7 @@
 //! Files that move off a node while they are in use.
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
-mod common;
-
-use common::steps::{Step, steps};
-use common::striped::{
+use crate::common::steps::{Step, steps};
+use crate::common::striped::{
     Faulty, UNIT, UNIT64, base, components, create, faulty, layouts, node, open, open_on,
     open_with, pattern, reopen, sealed, stripes,
 };

@@ -1,9 +1,6 @@
 //! A node that has lost all its data. Its copies are given up, and repaired when it is back.
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
-mod common;
-
-use common::copies::World;
+use crate::common::copies::World;
 use dafs_store::node::Node;
 use dafs_store::*;
 use dafs_testkit::stores::{me, read, write};

@@ -1,5 +1,4 @@
 //! Read-only exports and full stores fail with the right error.
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use dafs_store::*;
 use dafs_testkit::stores::*;

@@ -1,12 +1,9 @@
 //! Files with two copies on three nodes against a model, with faults at every step. Nodes become
 //! unreachable, come back and lose unstable data. The metadata server dies. Clients write to the
 //! copies by layouts and die between them.
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
-mod common;
-
-use common::nodes::SimNode;
-use common::striped::{LOST, open_copies};
+use crate::common::nodes::SimNode;
+use crate::common::striped::{LOST, open_copies};
 use dafs_mem::VolatileSlice;
 use dafs_store::node::{ComponentId, Node};
 use dafs_store::*;

@@ -1,5 +1,4 @@
 //! The export of a data server: components by sealed handles, and only the bytes of this node.
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use dafs_mem::VolatileSlice;
 use dafs_store::node::*;

@@ -1,10 +1,7 @@
 //! Copies that leave a node which is being emptied, while their files are in use.
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
-mod common;
-
-use common::copies::{World, devices, put};
-use common::nodes::SimNode;
+use crate::common::copies::{World, devices, put};
+use crate::common::nodes::SimNode;
 use dafs_store::node::Node;
 use dafs_store::*;
 use dafs_striped::Leaving;

@@ -1,10 +1,7 @@
 //! Listings of large directories miss no entry and repeat none, while other callers list and names
 //! change. `DAFS_TEST_LONG` in the environment makes the directory a million entries large.
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
-mod common;
-
-use common::open_posix;
+use crate::common::open_posix;
 use dafs_posix::PosixStore;
 use dafs_store::*;
 use dafs_testkit::stores::*;

@@ -1,9 +1,7 @@
 //! Data servers in processes of their own, without the connection between. A file's placement
 //! disappears and reappears with the data server of its brick, and its writes reach the volume.
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
-mod support;
-
+use crate::support;
 use dafs_gluster::{
     DataPlace, DataServerOptions, GlusterNode, GlusterNodeOptions, GlusterOptions, GlusterStore,
     OpenError,

@@ -1,10 +1,7 @@
 //! The extras again on a file system whose files can share content: XFS in a file, where the system
 //! has the tools for it.
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
-mod common;
-
-use common::open_posix;
+use crate::common::open_posix;
 use dafs_testkit::stores::*;
 use std::process::Command;
 use std::sync::Arc;
@@ -14,7 +11,7 @@ const DISK_BYTES: u64 = 400 << 20;
 
 #[test]
 fn files_share_content_on_xfs() {
-    if !in_own_mounts("files_share_content_on_xfs") {
+    if !in_own_mounts("clone::files_share_content_on_xfs") {
         return;
     }
     let outer = tempfile::tempdir().unwrap();

@@ -1,10 +1,7 @@
 //! The suite of behaviour, on stripes and on copies: as the current user, as another user of a
 //! privileged server, and again without privileges.
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
-mod common;
-
-use common::striped::{world, world_of_other_user};
+use crate::common::striped::{world, world_of_other_user};
 use dafs_testkit::store_suite;
 use dafs_testkit::stores::{run_again_as_root_in_a_container, run_again_without_privileges};
 
@@ -17,10 +14,10 @@ store_suite! {
 
 #[test]
 fn everything_again_without_privileges() {
-    run_again_without_privileges();
+    run_again_without_privileges(&["behaviour::"]);
 }
 
 #[test]
 fn everything_again_as_root_in_a_container() {
-    run_again_as_root_in_a_container();
+    run_again_as_root_in_a_container(&["behaviour::"]);
 }

@@ -1,6 +1,5 @@
 //! The change attribute differs after every change, also where the clock of the file system is too
 //! coarse to tell changes apart.
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use dafs_posix::{PosixOptions, PosixStore};
 use dafs_store::*;
@@ -81,21 +80,11 @@ fn on_the_usual_file_systems() {
 
 #[test]
 fn where_the_clock_is_coarse() {
-    if !in_own_mounts("where_the_clock_is_coarse") {
+    if !in_own_mounts("change::where_the_clock_is_coarse") {
         return;
     }
     let dir = tempfile::tempdir().unwrap();
     if mount(&["-t", "ramfs", "ramfs", dir.path().to_str().unwrap()]) {
         every_change_counts(dir.path());
     }
-}
-
-#[test]
-fn everything_again_without_privileges() {
-    run_again_without_privileges();
-}
-
-#[test]
-fn everything_again_as_root_in_a_container() {
-    run_again_as_root_in_a_container();
 }

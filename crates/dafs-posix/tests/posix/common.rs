@@ -1,5 +1,4 @@
 //! Local directories as stores for tests.
-#![allow(dead_code, reason = "each test binary uses its part")]
 
 use dafs_posix::{PosixOptions, PosixStore};
 use dafs_store::Cred;

@@ -1,5 +1,4 @@
 //! Read-only exports refuse changes with the right error.
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use dafs_posix::{PosixOptions, PosixStore};
 use dafs_store::*;

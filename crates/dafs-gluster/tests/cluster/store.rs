@@ -1,13 +1,9 @@
-//! The store against a real cluster of three bricks on loopback. The first test starts it, and the
-//! end of this process stops it. Without GlusterFS all tests are skipped.
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+//! The store, and data servers of its process.
 
-mod support;
-
+use crate::support::{self, make, placed, served};
 use dafs_gluster::{DataPlace, DataServerOptions, GlusterOptions, GlusterStore, OpenError};
 use dafs_store::*;
 use dafs_testkit::{store_suite, stores};
-use support::{make, placed, served};
 
 store_suite! {
     root: support::world(false),
@@ -227,7 +223,7 @@ fn what_was_written_without_a_commit_has_a_new_time_when_the_layout_goes() {
 fn what_lies_elsewhere_is_served_and_counted_and_told_of() {
     let Some((store, servers)) = served() else { return };
     let layouts = store.layouts().unwrap();
-    let made = make(&store, "f");
+    let made = make(&store, "misplaced");
     let (at, id) = placed(&store, &made.id);
     let wrong = &servers[(at + 1) % 3];
     let file = wrong.open(&id).unwrap();
@@ -240,7 +236,7 @@ fn what_lies_elsewhere_is_served_and_counted_and_told_of() {
     let cluster = support::cluster().unwrap();
     let brick = cluster.dir.join(format!("{}/brick", at + 1));
     let name = std::fs::read_dir(&brick).unwrap().flatten().find_map(|dir| {
-        let path = dir.path().join("f");
+        let path = dir.path().join("misplaced");
         let same = std::fs::read(&path).is_ok_and(|text| text == b"by way of GlusterFS");
         same.then_some(path)
     });
