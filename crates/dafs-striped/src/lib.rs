@@ -45,7 +45,7 @@ pub use moving::{Relocation, Walk};
 use dafs_mem::{Mutex, VolatileSlice};
 use dafs_posix::{PosixStore, ServerGuard};
 use dafs_store::backend::{STRIPE_BYTES_MAX, STRIPE_BYTES_MIN, before};
-use dafs_store::node::{ComponentId, Node};
+use dafs_store::node::{ComponentId, Node, component_store_fs};
 use dafs_store::{
     Attr, COPIES_MAX, Cred, DEVICE_SERVERS_MAX, Device, DeviceKey, FileId, FsId, Kind, Result,
     Stability, StoreError,
@@ -56,9 +56,10 @@ use slots::{Slot, Slots};
 use state::{FileState, Place};
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, AtomicUsize};
 use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
 
 /// The options of a [`StripedStore`].
 pub struct StripedOptions {
@@ -84,8 +85,52 @@ pub struct StripedOptions {
     /// A directory for the list of files with copies to be repaired. It is made if it does not
     /// exist.
     pub mends: PathBuf,
+    /// The clock of leases and pauses.
+    pub clock: Arc<dyn Clock>,
     /// Called when unstable data may be lost.
     pub lost: Box<dyn Fn() + Send + Sync>,
+}
+
+impl StripedOptions {
+    /// Returns the options of a store with stripes, whose lists are below a directory.
+    pub fn new(lists: &Path, secret: [u8; 16], unit_bytes: NonZeroU32) -> Self {
+        Self {
+            secret,
+            component_secret: secret,
+            component_fs: component_store_fs(&secret),
+            unit_bytes,
+            copies: 1,
+            removed: lists.join("removed"),
+            left: lists.join("left"),
+            leaving: lists.join("leaving"),
+            mends: lists.join("mends"),
+            clock: Arc::new(SystemClock),
+            lost: Box::new(|| {}),
+        }
+    }
+}
+
+/// A source of time.
+pub trait Clock: Send + Sync {
+    /// Returns the present time.
+    fn now(&self) -> Instant;
+
+    /// Blocks the thread for a while.
+    fn sleep(&self, time: Duration);
+}
+
+/// The clock of the system.
+#[derive(Debug)]
+pub struct SystemClock;
+
+impl Clock for SystemClock {
+    fn now(&self) -> Instant {
+        Instant::now()
+    }
+
+    fn sleep(&self, time: Duration) {
+        std::thread::sleep(time);
+    }
 }
 
 /// A store whose files are spread over nodes.
@@ -314,6 +359,10 @@ impl Shared {
             tracing::error!(number, "a file lies on a node that is not configured");
             StoreError::Io
         })
+    }
+
+    fn clock(&self) -> &dyn Clock {
+        &*self.options.clock
     }
 
     /// Gives the thread the identity of the server while it works on nodes.

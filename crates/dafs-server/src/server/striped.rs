@@ -27,7 +27,7 @@ use dafs_store::node::{
     component_store_fs,
 };
 use dafs_store::{ExportSecret, FileId, FsId, Stability, Store, StoreError, own};
-use dafs_striped::{StripedOptions, StripedStore};
+use dafs_striped::{StripedOptions, StripedStore, SystemClock};
 use mending::Mender;
 use replacing::Replacing;
 use siphasher::sip128::{Hasher128, SipHasher24};
@@ -207,6 +207,7 @@ pub(super) fn open(
         left: state.join(MOVED).join(hex(&identity)),
         leaving: state.join(NODES).join(format!("{}-leaving", hex(&identity))),
         mends: state.join(MENDS).join(hex(&identity)),
+        clock: Arc::new(SystemClock),
         lost: lost(),
     };
     let all = opened.iter().map(OpenNode::node).collect();

@@ -6,7 +6,6 @@ use super::{Chore, Order, Step};
 use dafs_mem::VolatileSlice;
 use dafs_store::backend::{after, before};
 use dafs_store::{OpenFile, Result, Stability, StoreError};
-use std::time::Instant;
 
 impl FileState {
     /// Reads from one of the copies, and from another one if that fails. Bytes that the copy lacks
@@ -79,7 +78,7 @@ impl FileState {
                 wanted => wanted,
             };
             order.writes += 1;
-            order.written = Some(Instant::now());
+            order.written = Some(self.shared().clock().now());
             let (mut failed, mut trouble, mut crowded) = (0, StoreError::Busy, false);
             parted = true;
             for at in record.fresh() {

@@ -20,7 +20,7 @@ use dafs_mem::VolatileSlice;
 use dafs_store::{Result, Stability, Store, StoreError};
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// A running repair.
 struct Job {
@@ -115,7 +115,7 @@ impl FileState {
             return Ok(None);
         }
         let size = |at: &usize| self.at_copy(record, *at, |node| node.size(&record.component));
-        let early = order.mend_from.is_some_and(|from| from > Instant::now());
+        let early = order.mend_from.is_some_and(|from| from > self.shared().clock().now());
         let stale = if early { 0 } else { whole.stale };
         // A stale copy that is to leave its node is not repaired.
         let leaving = self.shared().slots.leaving();
@@ -176,7 +176,7 @@ impl FileState {
             };
             drop((order, place));
             if count == 0 {
-                std::thread::sleep(SURE_NAP);
+                self.shared().clock().sleep(SURE_NAP);
             }
             offset += count as u64;
             self.bar(MEND_BAR);
@@ -253,7 +253,10 @@ impl FileState {
             self.ask_lent(false);
             return Ok(());
         }
-        let is_idle = |order: &Order| order.written.is_none_or(|at| at.elapsed() >= idle);
+        let now = self.shared().clock().now();
+        let is_idle = |order: &Order| {
+            order.written.is_none_or(|at| now.saturating_duration_since(at) >= idle)
+        };
         let writes = self.on_copies(|record, order| {
             if !is_idle(order) || self.copies().truth().is_some() || self.is_lent() {
                 return Ok(Step::Done(None));

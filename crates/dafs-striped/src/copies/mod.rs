@@ -167,10 +167,10 @@ impl Order {
 
     /// Records the report of a client that cannot write to a copy. The client may be at fault, so
     /// the repair is delayed.
-    fn note_report(&mut self) {
+    fn note_report(&mut self, now: Instant) {
         let pause = COPY_REPORT_PAUSE * 2u32.saturating_pow(self.reports.min(16));
         self.reports = self.reports.saturating_add(1);
-        self.mend_from = Some(Instant::now() + pause.min(COPY_REPORT_PAUSE_MAX));
+        self.mend_from = Some(now + pause.min(COPY_REPORT_PAUSE_MAX));
     }
 }
 
@@ -255,7 +255,7 @@ impl FileState {
                 }
                 Chore::Return => self.await_return()?,
                 Chore::Wait => self.nap()?,
-                Chore::Turn => std::thread::sleep(SURE_NAP),
+                Chore::Turn => self.shared().clock().sleep(SURE_NAP),
             }
         }
     }
@@ -266,7 +266,7 @@ impl FileState {
         let napping = &self.shared().napping;
         let is_admitted = napping.fetch_add(1, Ordering::SeqCst) < SURE_WAITERS_MAX;
         if is_admitted {
-            std::thread::sleep(SURE_NAP);
+            self.shared().clock().sleep(SURE_NAP);
         }
         napping.fetch_sub(1, Ordering::SeqCst);
         if is_admitted { Ok(()) } else { Err(StoreError::Busy) }

@@ -3,13 +3,12 @@
 
 use crate::common::copies::{World, devices, put};
 use crate::common::nodes::SimNode;
-use crate::common::striped::LOST;
 use dafs_store::DeviceTrouble::{Failed, Full};
 use dafs_store::node::Node;
 use dafs_store::*;
+use dafs_striped::Clock as _;
 use dafs_testkit::stores::{me, read, write};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 #[test]
@@ -110,9 +109,9 @@ fn a_node_that_lost_what_was_not_stable_is_not_counted() {
     copies[0].0.lose_unstable();
     // Another write brings the new verifier along; it proves nothing about the first write.
     write(&*file, 8, b" and more").unwrap();
-    let lost = LOST.load(Ordering::SeqCst);
+    let lost = world.around.lost();
     file.commit(0, 0).unwrap();
-    assert_eq!(LOST.load(Ordering::SeqCst), lost, "nobody has to write again");
+    assert_eq!(world.around.lost(), lost, "nobody has to write again");
     assert_eq!(world.fresh(&id), [false, true]);
     assert_eq!(read(&*file, 0, 99).unwrap(), b"unstable and more");
     world.mend();
@@ -128,9 +127,9 @@ fn what_all_have_lost_is_to_be_written_again() {
     file.commit(0, 0).unwrap();
     write(&*file, 0, b"UN").unwrap();
     world.copies(&id).iter().for_each(|(node, _)| node.lose_unstable());
-    let lost = LOST.load(Ordering::SeqCst);
+    let lost = world.around.lost();
     assert_eq!(file.commit(0, 0), Err(StoreError::Busy));
-    assert!(LOST.load(Ordering::SeqCst) > lost);
+    assert!(world.around.lost() > lost);
     write(&*file, 0, b"UN").unwrap();
     file.commit(0, 0).unwrap();
     world.mend();
@@ -436,7 +435,6 @@ fn mending_ends_with_the_node_that_it_reads_from() {
 }
 
 #[test]
-#[ignore = "sleeps for 11 seconds, longer than clients are told to wait"]
 fn no_client_is_let_in_while_a_piece_takes_long_to_mend() {
     let world = World::new();
     let (id, file) = world.create("f");
@@ -452,7 +450,7 @@ fn no_client_is_let_in_while_a_piece_takes_long_to_mend() {
         pieces.set(pieces.get() + usize::from(bytes > 0));
         if bytes > 0 && pieces.get() == 1 {
             // Longer than `MEND_BAR` keeps clients from layouts.
-            std::thread::sleep(Duration::from_secs(11));
+            world.around.sleep(Duration::from_secs(11));
             assert_eq!(world.layouts().placement(&id, true), Ok(None));
         }
         true

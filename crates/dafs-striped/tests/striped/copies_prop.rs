@@ -3,7 +3,7 @@
 //! copies by layouts and die between them.
 
 use crate::common::nodes::SimNode;
-use crate::common::striped::{LOST, open_copies};
+use crate::common::striped::{Surroundings, as_nodes, open_copies};
 use dafs_mem::VolatileSlice;
 use dafs_store::node::{ComponentId, Node};
 use dafs_store::*;
@@ -155,6 +155,7 @@ struct World {
     unstable: Vec<(u64, usize)>,
     /// True if unstable data may be lost, reported or not.
     lost: bool,
+    around: Arc<Surroundings>,
     /// The number of reports of lost data when all was stable last.
     told: usize,
     reopened: bool,
@@ -180,7 +181,8 @@ impl World {
             size: 0,
             unstable: Vec::new(),
             lost: false,
-            told: LOST.load(Ordering::SeqCst),
+            around: Arc::default(),
+            told: 0,
             reopened: false,
         };
         world.open();
@@ -192,8 +194,8 @@ impl World {
     }
 
     fn open(&mut self) {
-        let nodes = self.nodes.iter().map(|node| node.clone() as Arc<dyn Node>).collect();
-        let store = Arc::new(open_copies(self.dir.path(), nodes, 2));
+        let nodes = as_nodes(&self.nodes);
+        let store = Arc::new(open_copies(self.dir.path(), nodes, 2, &self.around));
         *self.service.store.lock().unwrap() = Arc::downgrade(&store);
         self.store = Some(store);
     }
@@ -267,7 +269,7 @@ impl World {
         self.cells.iter_mut().for_each(|cell| cell.before.clear());
         self.unstable.clear();
         (self.lost, self.reopened) = (false, false);
-        self.told = LOST.load(Ordering::SeqCst);
+        self.told = self.around.lost();
     }
 
     fn check(&self, offset: u64, bytes: &[u8], wanted: usize) {
@@ -334,7 +336,7 @@ impl World {
             }
             Step::Commit => match self.file().commit(0, 0) {
                 // The write verifier differs from that of the writes.
-                Ok(()) if self.reopened || self.told != LOST.load(Ordering::SeqCst) => {
+                Ok(()) if self.reopened || self.told != self.around.lost() => {
                     self.make_stable();
                 }
                 Ok(()) => self.is_stable(),

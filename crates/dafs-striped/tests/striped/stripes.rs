@@ -3,8 +3,8 @@
 
 use crate::common::steps::{Step, steps};
 use crate::common::striped::{
-    LOST, UNIT, UNIT64, base, components, create, faulty, layouts, node, open, open_with, pattern,
-    reopen, stripes, write_behind,
+    Faulty, Surroundings, UNIT, UNIT64, as_nodes, base, components, create, faulty, layouts, node,
+    open, open_copies, open_with, pattern, reopen, stripes, write_behind,
 };
 use dafs_posix::{PosixOptions, PosixStore};
 use dafs_store::node::{ComponentId, DirectoryError, DirectoryNode};
@@ -12,6 +12,7 @@ use dafs_store::*;
 use dafs_striped::{StripedOptions, StripedStore};
 use dafs_testkit::stores::{READ, READ_WRITE, me, read, secret, skipped, write};
 use proptest::prelude::*;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 proptest! {
@@ -371,14 +372,15 @@ fn a_file_without_a_name_leaves_nothing_either() {
 #[test]
 fn a_node_that_lost_unstable_data_is_noticed_by_the_commit() {
     let dir = base();
-    let (store, nodes) = faulty(dir.path());
+    let nodes: Vec<_> = (1..=3).map(|number| Faulty::new(node(dir.path(), number))).collect();
+    let around = Arc::<Surroundings>::default();
+    let store = open_copies(dir.path(), as_nodes(&nodes), 1, &around);
     let file = create(&store, "f").file;
     write(&*file, 0, &pattern(3 * UNIT as usize, 8)).unwrap();
     file.commit(0, 0).unwrap();
-    let before = LOST.load(Ordering::SeqCst);
     nodes[1].restarts.fetch_add(1, Ordering::SeqCst);
     assert_eq!(file.commit(0, 0), Err(StoreError::Busy), "asked again, with the new verifier");
-    assert!(LOST.load(Ordering::SeqCst) > before);
+    assert_eq!(around.lost(), 1);
     file.commit(0, 0).unwrap();
 }
 
@@ -430,18 +432,7 @@ fn a_node_that_vanishes_is_an_error_and_not_a_hole() {
 fn a_store_that_cannot_work_is_not_opened() {
     let dir = base();
     let meta = || PosixStore::open(dir.path().join("meta"), PosixOptions::new(secret())).unwrap();
-    let options = |unit: u32| StripedOptions {
-        secret: [1; 16],
-        component_secret: [1; 16],
-        component_fs: FsId([8; 16]),
-        unit_bytes: unit.try_into().unwrap(),
-        copies: 1,
-        removed: dir.path().join("removed"),
-        left: dir.path().join("moved"),
-        leaving: dir.path().join("leaving"),
-        mends: dir.path().join("mends"),
-        lost: Box::new(|| {}),
-    };
+    let options = |unit: u32| StripedOptions::new(dir.path(), [1; 16], unit.try_into().unwrap());
     let nodes = |numbers: &[u32]| numbers.iter().map(|&number| node(dir.path(), number)).collect();
     let open =
         |numbers: &[u32], unit| StripedStore::open(meta(), nodes(numbers), options(unit)).err();

@@ -1,7 +1,7 @@
 //! A store with copies on nodes in memory, and the helpers of its tests.
 
 use super::nodes::SimNode;
-use super::striped::open_copies;
+use super::striped::{Surroundings, as_nodes, open_copies};
 use dafs_mem::VolatileSlice;
 use dafs_store::node::{ComponentId, Node};
 use dafs_store::*;
@@ -17,6 +17,7 @@ pub(crate) struct World {
     pub(crate) nodes: Vec<Arc<SimNode>>,
     pub(crate) count: usize,
     pub(crate) store: Option<StripedStore>,
+    pub(crate) around: Arc<Surroundings>,
 }
 
 impl World {
@@ -28,7 +29,7 @@ impl World {
         let dir = tempfile::tempdir().unwrap();
         std::fs::create_dir(dir.path().join("meta")).unwrap();
         let nodes = (1..=3).map(SimNode::new).collect();
-        let mut world = Self { dir, nodes, count, store: None };
+        let mut world = Self { dir, nodes, count, store: None, around: Arc::default() };
         world.reopen();
         world
     }
@@ -36,8 +37,8 @@ impl World {
     /// The metadata server dies, and a new one starts.
     pub(crate) fn reopen(&mut self) {
         drop(self.store.take());
-        let nodes = self.nodes.iter().map(|node| node.clone() as Arc<dyn Node>).collect();
-        self.store = Some(open_copies(self.dir.path(), nodes, self.count));
+        let nodes = as_nodes(&self.nodes);
+        self.store = Some(open_copies(self.dir.path(), nodes, self.count, &self.around));
     }
 
     pub(crate) fn store(&self) -> &StripedStore {

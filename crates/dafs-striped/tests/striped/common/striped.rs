@@ -4,13 +4,14 @@ use dafs_mem::VolatileSlice;
 use dafs_posix::{PosixOptions, PosixStore};
 use dafs_store::node::{ComponentHandle, ComponentId, DirectoryNode, Node, NodeSpace, Written};
 use dafs_store::*;
-use dafs_striped::{StripedOptions, StripedStore};
+use dafs_striped::{Clock, StripedOptions, StripedStore};
 use dafs_testkit::stores::{READ_WRITE, World, is_root, me, secret, skipped};
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 /// Bytes of a stripe.
@@ -19,8 +20,30 @@ pub(crate) const UNIT64: u64 = UNIT as u64;
 
 const STORE: [u8; 16] = [6; 16];
 
-/// Counts the reports of stores that unstable data may be lost.
-pub(crate) static LOST: AtomicUsize = AtomicUsize::new(0);
+/// The clock of a store, which moves on when somebody sleeps, and its reports of lost data.
+#[derive(Default)]
+pub(crate) struct Surroundings {
+    slept_ms: AtomicU64,
+    lost: AtomicUsize,
+}
+
+impl Surroundings {
+    /// Returns the number of reports that unstable data may be lost.
+    pub(crate) fn lost(&self) -> usize {
+        self.lost.load(Ordering::SeqCst)
+    }
+}
+
+impl Clock for Surroundings {
+    fn now(&self) -> Instant {
+        Instant::now() + Duration::from_millis(self.slept_ms.load(Ordering::SeqCst))
+    }
+
+    fn sleep(&self, time: Duration) {
+        self.slept_ms.fetch_add(time.as_millis() as u64, Ordering::SeqCst);
+        std::thread::yield_now();
+    }
+}
 
 pub(crate) fn node(base: &Path, number: u32) -> Arc<dyn Node> {
     let path = base.join(format!("node{number}"));
@@ -36,25 +59,25 @@ pub(crate) fn open(base: &Path) -> StripedStore {
 }
 
 pub(crate) fn open_with(base: &Path, nodes: Vec<Arc<dyn Node>>) -> StripedStore {
-    open_copies(base, nodes, 1)
+    open_copies(base, nodes, 1, &Arc::default())
 }
 
-pub(crate) fn open_copies(base: &Path, nodes: Vec<Arc<dyn Node>>, copies: usize) -> StripedStore {
-    let options = PosixOptions::new(secret());
-    let meta = PosixStore::open(base.join("meta"), options).unwrap();
+pub(crate) fn open_copies(
+    base: &Path,
+    nodes: Vec<Arc<dyn Node>>,
+    copies: usize,
+    around: &Arc<Surroundings>,
+) -> StripedStore {
+    let meta = PosixStore::open(base.join("meta"), PosixOptions::new(secret())).unwrap();
+    let reports = around.clone();
     let options = StripedOptions {
-        secret: *b"a striped secret",
-        component_secret: *b"a striped secret",
         component_fs: FsId([8; 16]),
-        unit_bytes: NonZeroU32::new(UNIT).unwrap(),
         copies,
-        removed: base.join("removed"),
-        left: base.join("moved"),
-        leaving: base.join("leaving"),
-        mends: base.join("mends"),
-        lost: Box::new(|| {
-            LOST.fetch_add(1, Ordering::SeqCst);
+        clock: around.clone(),
+        lost: Box::new(move || {
+            reports.lost.fetch_add(1, Ordering::SeqCst);
         }),
+        ..StripedOptions::new(base, *b"a striped secret", NonZeroU32::new(UNIT).unwrap())
     };
     StripedStore::open(meta, nodes, options).unwrap()
 }
@@ -81,7 +104,7 @@ fn world_of(copies: usize, cred: Cred) -> World {
         std::os::unix::fs::chown(meta, Some(cred.uid), Some(cred.gid)).unwrap();
     }
     let nodes = (1..=3).map(|number| node(dir.path(), number)).collect();
-    let store = Arc::new(open_copies(dir.path(), nodes, copies));
+    let store = Arc::new(open_copies(dir.path(), nodes, copies, &Arc::default()));
     World { store, cred, dir: Some(dir) }
 }
 
@@ -208,7 +231,7 @@ impl Node for Faulty {
         stability: Stability,
     ) -> Result<Written> {
         let wait_ms = self.next_write_ms.swap(0, Ordering::SeqCst);
-        std::thread::sleep(std::time::Duration::from_millis(wait_ms));
+        std::thread::sleep(Duration::from_millis(wait_ms));
         let written = self.up()?.write(id, views, offset, stability)?;
         Ok(Written { verifier: self.verifier(written.verifier), ..written })
     }
@@ -244,7 +267,11 @@ pub(crate) fn faulty(base: &Path) -> (StripedStore, Vec<Arc<Faulty>>) {
 }
 
 pub(crate) fn open_on(base: &Path, nodes: &[Arc<Faulty>]) -> StripedStore {
-    open_with(base, nodes.iter().map(|node| node.clone() as Arc<dyn Node>).collect())
+    open_with(base, as_nodes(nodes))
+}
+
+pub(crate) fn as_nodes<N: Node + 'static>(nodes: &[Arc<N>]) -> Vec<Arc<dyn Node>> {
+    nodes.iter().map(|node| node.clone() as Arc<dyn Node>).collect()
 }
 
 /// Writes to a component as a client does that holds a layout.
