@@ -42,7 +42,7 @@ pub trait Metadata: ForeignStates {
     /// # Errors
     /// [`StoreError::Busy`] while it is not known.
     fn size_of(&self, _component: &ComponentId) -> Result<u64> {
-        Err(StoreError::Busy)
+        Err(StoreError::NotSupported)
     }
 
     /// Reads from the file of a component, up to the end of the bytes on the node with the first

@@ -7,6 +7,7 @@ use dafs_cluster::{
 use dafs_mem::{Site, VolatileSlice};
 use dafs_service::{ForeignStates, ForeignUse, ServiceError};
 use dafs_store::node::ComponentId;
+use dafs_store::{FileId, StoreError};
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
@@ -154,6 +155,10 @@ impl ForeignStates for Answering {
         self.questions.fetch_add(1, Ordering::SeqCst);
         let age = *self.age.lock().expect("a lock");
         self.refusal.lock().expect("a lock").map_or(Ok(age), Err)
+    }
+
+    fn size(&self, _component: &FileId) -> dafs_store::Result<u64> {
+        Err(StoreError::NotSupported)
     }
 }
 
