@@ -150,6 +150,7 @@ fn what_lies_elsewhere_comes_from_there_and_is_counted() {
     assert_eq!(store.indirect_bytes(), 2 * UNIT - 10);
     let bytes = read(&file, UNIT - 1, UNIT as usize + 2).unwrap();
     assert_eq!((bytes[0], bytes[1], bytes[bytes.len() - 1]), (b'o', b'x', b'o'));
+    assert_eq!(file.seek(0, SeekWhat::Data), Err(StoreError::NotSupported));
     // The end of one part must not hide data in the next.
     let unit = UNIT as usize;
     assert_eq!(file.served_bytes(0, 77), Ok(77));
