@@ -434,12 +434,12 @@ impl Layouts for CephStore {
         true
     }
 
-    fn forget(&self, file: &FileId) -> Result<()> {
+    fn drop_grants(&self, file: &FileId) -> Result<()> {
         let spread = self.shared.spread()?;
         let object = self.shared.ids.open(file)?;
         let mut told = Ok(());
         for server in &spread.servers {
-            told = told.and(server.forget(object));
+            told = told.and(server.drop_grants(object));
         }
         told
     }

@@ -194,8 +194,8 @@ impl Node for CephNode {
         Ok(NodeSpace::default())
     }
 
-    fn forget(&self, component: &ComponentId) -> Result<()> {
-        self.data.forget(object(component))
+    fn drop_grants(&self, component: &ComponentId) -> Result<()> {
+        self.data.drop_grants(object(component))
     }
 
     fn await_uses(&self, limit: Duration) -> Result<()> {

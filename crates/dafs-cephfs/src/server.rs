@@ -197,10 +197,10 @@ impl Server {
         }
     }
 
-    pub(crate) fn forget(&self, object: Object) -> Result<()> {
+    pub(crate) fn drop_grants(&self, object: Object) -> Result<()> {
         match &self.place {
-            Place::Here(data, _) => data.forget(object),
-            Place::Far(node) => node.forget(&component(object)),
+            Place::Here(data, _) => data.drop_grants(object),
+            Place::Far(node) => node.drop_grants(&component(object)),
         }
     }
 
@@ -285,7 +285,7 @@ mod tests {
             Err(StoreError::Busy)
         }
 
-        fn forget(&self, _: &ComponentId) -> Result<()> {
+        fn drop_grants(&self, _: &ComponentId) -> Result<()> {
             Err(StoreError::Busy)
         }
     }

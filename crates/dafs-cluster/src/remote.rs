@@ -1,8 +1,8 @@
 //! The metadata server's view of a data server on another machine.
 //!
 //! Invariants
-//! * Without a connection every call but `forget` returns `Busy` at once, and the caller retries.
-//! * `forget` succeeds when the data server says so, or when all its cached authorisations have
+//! * Without a connection every call but `drop_grants` returns `Busy` at once, and the caller retries.
+//! * `drop_grants` succeeds when the data server says so, or when all its cached authorisations have
 //!   expired since its last question. Questions to an earlier run of this server count as asked
 //!   when this run began.
 
@@ -399,7 +399,7 @@ impl Node for RemoteNode {
         space
     }
 
-    fn forget(&self, component: &ComponentId) -> Result<()> {
+    fn drop_grants(&self, component: &ComponentId) -> Result<()> {
         let link = self.shared.lock().link.clone();
         if let Some(link) = link {
             let call = Call::Forget { component: component.0 };
@@ -576,7 +576,7 @@ impl MetadataAnswers {
         metadata: &dyn Metadata,
         wanted: &StateUse<'_>,
     ) -> dafs_service::Result<Option<Duration>> {
-        // Before the check: a later `forget` must know of this question.
+        // Before the check: a later `drop_grants` must know of this question.
         let mut state = self.node.lock();
         state.asked = state.asked.max(time::now());
         drop(state);

@@ -62,7 +62,7 @@ fn a_node_far_away_does_what_one_here_does() {
     assert!(node.space().expect("space").total > 0);
     node.remove(&ONE).expect("removed");
     assert_eq!(node.size(&ONE), Ok(0));
-    node.forget(&ONE).expect("forgotten");
+    node.drop_grants(&ONE).expect("forgotten");
     assert_eq!(write(&node, u64::MAX, b"x"), Err(StoreError::FileTooBig));
 }
 
@@ -351,7 +351,7 @@ fn a_yes_is_asked_for_once_and_until_it_is_taken_back() {
     assert_eq!(metadata.questions(), 2);
     metadata.refuse(Some(ServiceError::BadLayout));
     assert_eq!(check(b"one"), Ok(None), "it is believed for a while");
-    node.forget(&ONE).expect("forgotten");
+    node.drop_grants(&ONE).expect("forgotten");
     assert_eq!(check(b"one"), Err(ServiceError::BadLayout));
     assert_eq!(check(b"one"), Err(ServiceError::BadLayout));
     assert_eq!(metadata.questions(), 4, "a no is not kept");
@@ -360,7 +360,7 @@ fn a_yes_is_asked_for_once_and_until_it_is_taken_back() {
     // A session that is old enough for one question is old enough for the next.
     metadata.allow_younger(Duration::from_secs(30));
     assert_eq!(check(b"one"), Ok(None));
-    node.forget(&ONE).expect("forgotten");
+    node.drop_grants(&ONE).expect("forgotten");
     let ages = [check(b"one"), check(b"one")].map(|age| age.expect("a yes").expect("an age"));
     assert!(Duration::from_secs(30) <= ages[0] && ages[0] <= ages[1], "{ages:?}");
     assert_eq!(metadata.questions(), 6);
@@ -407,8 +407,8 @@ fn what_a_data_server_believes_that_is_gone_is_over_after_a_while() {
     let data = cluster.data(cluster.secret(), |_| {});
     let node = cluster.node(&data, cluster.secret());
     settled(|| node.status().connected);
-    node.forget(&ONE).expect("forgotten");
+    node.drop_grants(&ONE).expect("forgotten");
     end(data, &node);
-    assert_eq!(node.forget(&ONE), Err(StoreError::Busy), "it may believe something");
-    settled(|| node.forget(&ONE).is_ok());
+    assert_eq!(node.drop_grants(&ONE), Err(StoreError::Busy), "it may believe something");
+    settled(|| node.drop_grants(&ONE).is_ok());
 }

@@ -123,10 +123,10 @@ impl Server {
         }
     }
 
-    fn forget(&self, gfid: &Gfid) -> Result<()> {
+    fn drop_grants(&self, gfid: &Gfid) -> Result<()> {
         match &self.place {
-            Place::Here(data, _) => data.forget(gfid),
-            Place::Far(node) => node.forget(&ComponentId(*gfid)),
+            Place::Here(data, _) => data.drop_grants(gfid),
+            Place::Far(node) => node.drop_grants(&ComponentId(*gfid)),
         }
     }
 
@@ -347,12 +347,12 @@ impl Layouts for GlusterStore {
         true
     }
 
-    fn forget(&self, file: &FileId) -> Result<()> {
+    fn drop_grants(&self, file: &FileId) -> Result<()> {
         let spread = self.shared.spread()?;
         let gfid = self.shared.ids.open(file)?;
         let mut told = Ok(());
         for server in &spread.servers {
-            told = told.and(server.forget(&gfid));
+            told = told.and(server.drop_grants(&gfid));
         }
         told
     }

@@ -170,8 +170,8 @@ impl Node for GlusterNode {
         Ok(NodeSpace::default())
     }
 
-    fn forget(&self, component: &ComponentId) -> Result<()> {
-        self.data.forget(&component.0)
+    fn drop_grants(&self, component: &ComponentId) -> Result<()> {
+        self.data.drop_grants(&component.0)
     }
 
     fn await_uses(&self, limit: Duration) -> Result<()> {

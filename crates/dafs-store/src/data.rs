@@ -74,7 +74,7 @@ pub trait DataFile: OpenFile {
 }
 
 /// A request may work on a file while this guard lives. It is made before the request is
-/// authorised, so that [`Layouts::forget`](crate::Layouts::forget) can wait for its end.
+/// authorised, so that [`Layouts::drop_grants`](crate::Layouts::drop_grants) can wait for its end.
 #[must_use]
 pub struct DataUse<'a>(&'a dyn DataFile, u64);
 

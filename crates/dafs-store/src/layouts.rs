@@ -243,7 +243,7 @@ pub trait Layouts: Send + Sync {
     ///
     /// # Errors
     /// [`StoreError::Busy`](crate::StoreError::Busy) while that is not certain.
-    fn forget(&self, file: &FileId) -> Result<()>;
+    fn drop_grants(&self, file: &FileId) -> Result<()>;
 
     /// Returns the lifetime of cached authorisations at data servers; zero if they ask each time.
     /// Constant for a store, and returned without waiting.

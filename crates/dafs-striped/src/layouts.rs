@@ -232,7 +232,7 @@ impl Layouts for StripedStore {
         }
     }
 
-    fn forget(&self, file: &FileId) -> Result<()> {
+    fn drop_grants(&self, file: &FileId) -> Result<()> {
         let state = self.shared.state(file);
         let place = state.enter()?;
         let Place::Striped(record) = &*place else { return Ok(()) };
@@ -240,7 +240,7 @@ impl Layouts for StripedStore {
         // Reachable nodes are told, even if others fail.
         let mut told = Ok(());
         for slot in self.shared.slots.all().iter() {
-            told = told.and(slot.node.forget(&record.component));
+            told = told.and(slot.node.drop_grants(&record.component));
         }
         told
     }

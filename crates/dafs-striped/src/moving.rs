@@ -349,7 +349,7 @@ impl Shared {
         let _server = self.as_server()?;
         let remove = |number: &u32| {
             let node = self.slot(*number)?.node.clone();
-            node.forget(&entry.component)?;
+            node.drop_grants(&entry.component)?;
             node.remove(&entry.component)
         };
         nodes.iter().map(remove).fold(Ok(()), Result::and)

@@ -90,7 +90,7 @@ impl FileState {
                 Err(StoreError::Busy) => {
                     // First, so that the data server cannot renew its authorisation.
                     shared.owing.lock().insert((record.component, number), self.id());
-                    node.forget(&record.component)?;
+                    node.drop_grants(&record.component)?;
                     owed.push((place, size));
                 }
                 done => done?,

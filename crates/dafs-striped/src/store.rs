@@ -75,10 +75,10 @@ impl Shared {
         }
         let _server = self.as_server()?;
         // Each node is asked, even if others fail. A running write would make the component again,
-        // so `forget` waits for it first.
+        // so `drop_grants` waits for it first.
         let remove = |&node: &u32| {
             let node = self.slot(node)?.node.clone();
-            node.forget(&entry.component)?;
+            node.drop_grants(&entry.component)?;
             node.remove(&entry.component)
         };
         entry.nodes.iter().map(remove).fold(Ok(()), Result::and)

@@ -85,8 +85,8 @@ impl Node for Behind {
         self.there()?.space()
     }
 
-    fn forget(&self, id: &ComponentId) -> Result<()> {
-        self.there()?.forget(id)
+    fn drop_grants(&self, id: &ComponentId) -> Result<()> {
+        self.there()?.drop_grants(id)
     }
 
     fn take_astray(&self) -> Result<Vec<ComponentId>> {
@@ -161,7 +161,7 @@ fn files_lie_where_their_data_servers_say_and_what_these_write_is_the_volumes() 
         let other = &nodes[(at + 1) % 3];
         assert_eq!(other.size(&component), Err(StoreError::NoDevice));
         assert_eq!(other.commit(&component), Err(StoreError::NoDevice));
-        layouts.forget(&made.id).unwrap();
+        layouts.drop_grants(&made.id).unwrap();
     }
     assert!(used.iter().all(|&count| count > 0), "all on some bricks: {used:?}");
     let astray: u64 = nodes.iter().map(|node| node.node.data().indirect_bytes()).sum();
@@ -185,7 +185,7 @@ fn layouts_go_while_a_data_server_is_away_and_have_another_name_when_it_is_back(
     assert_eq!(moved(&store), [made.id]);
     // The write goes through the metadata server, as without data servers.
     stores::write(&*made.file, 0, b"by way of GlusterFS").unwrap();
-    assert_eq!(layouts.forget(&made.id), Err(StoreError::Busy), "it may not know yet");
+    assert_eq!(layouts.drop_grants(&made.id), Err(StoreError::Busy), "it may not know yet");
     layouts.commit(&made.id, Some(19)).unwrap();
     layouts.settle(&made.id).unwrap();
     node.run.store(2, SeqCst);

@@ -146,7 +146,7 @@ impl Layouts for Spread {
         Ok(())
     }
 
-    fn forget(&self, _file: &FileId) -> Result<()> {
+    fn drop_grants(&self, _file: &FileId) -> Result<()> {
         self.ask(Asked::Forget)
     }
 

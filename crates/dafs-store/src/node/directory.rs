@@ -278,7 +278,7 @@ impl DirectoryNode {
         }
     }
 
-    /// Begins a client's request, before its authorisation. [`Node::forget`] waits for requests
+    /// Begins a client's request, before its authorisation. [`Node::drop_grants`] waits for requests
     /// that have begun before it.
     pub(super) fn use_begins(&self, component: &ComponentId) -> u64 {
         self.uses.begin(component)
@@ -556,7 +556,7 @@ impl Node for DirectoryNode {
         self.uses.await_all(limit)
     }
 
-    fn forget(&self, component: &ComponentId) -> Result<()> {
+    fn drop_grants(&self, component: &ComponentId) -> Result<()> {
         self.uses.await_end(component)
     }
 }

@@ -175,7 +175,7 @@ pub trait Node: Send + Sync {
     ///
     /// # Errors
     /// The node's; the authorisations may still be valid then.
-    fn forget(&self, component: &ComponentId) -> Result<()>;
+    fn drop_grants(&self, component: &ComponentId) -> Result<()>;
 
     /// Waits for the end of all running requests of clients on all components, because another
     /// metadata server has taken over.

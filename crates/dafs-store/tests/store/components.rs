@@ -196,11 +196,11 @@ fn a_node_forgets_when_nobody_works_by_what_it_was_told() {
     let store = ComponentStore::new(node.clone(), SECRET, FS, Arc::new(Away));
     let file = open(&store);
     let used = [DataUse::begin(&file), DataUse::begin(&file)];
-    node.forget(&ComponentId([1; 16])).unwrap();
+    node.drop_grants(&ComponentId([1; 16])).unwrap();
     let component = handle().component;
-    assert_eq!(node.forget(&component), Err(StoreError::Busy));
+    assert_eq!(node.drop_grants(&component), Err(StoreError::Busy));
     std::thread::scope(|scope| {
-        let forgets = scope.spawn(|| node.forget(&component));
+        let forgets = scope.spawn(|| node.drop_grants(&component));
         drop(used);
         assert_eq!(forgets.join().unwrap(), Ok(()));
     });

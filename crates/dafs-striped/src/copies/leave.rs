@@ -138,8 +138,8 @@ impl FileState {
         // First, so that the data server cannot renew its authorisation.
         self.announce_again(&fewer);
         let mut gone = without(record, kept);
-        let forget = |at| self.at_copy(record, at, |node| node.forget(&record.component));
-        if gone.try_for_each(forget).is_err() {
+        let drop_grants = |at| self.at_copy(record, at, |node| node.drop_grants(&record.component));
+        if gone.try_for_each(drop_grants).is_err() {
             self.announce_again(record);
             return Ok(Leaving::Waits);
         }

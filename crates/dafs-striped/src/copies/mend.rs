@@ -132,7 +132,7 @@ impl FileState {
         }
         let mut verifiers = [0; 2];
         for (at, verifier) in [source, target].into_iter().zip(&mut verifiers) {
-            self.at_copy(record, at, |node| node.forget(&record.component))?;
+            self.at_copy(record, at, |node| node.drop_grants(&record.component))?;
             *verifier = self.at_copy(record, at, |node| node.commit(&record.component))?;
         }
         if *order.unstable[source].get_or_insert(verifiers[0]) != verifiers[0] {

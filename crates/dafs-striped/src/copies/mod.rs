@@ -369,8 +369,8 @@ impl FileState {
         for at in places(order.unsure) {
             // A node that is not configured any more cannot be asked.
             if self.shared().slot(record.nodes[at]).is_ok() {
-                let forgotten = self.at_copy(record, at, |node| node.forget(&record.component));
-                forgotten.map_err(|_| StoreError::Busy)?;
+                let dropped = self.at_copy(record, at, |node| node.drop_grants(&record.component));
+                dropped.map_err(|_| StoreError::Busy)?;
             }
             order.unsure &= !(1 << at);
         }

@@ -234,7 +234,7 @@ impl Node for SimNode {
         self.there().map(|_| NodeSpace::default())
     }
 
-    fn forget(&self, _component: &ComponentId) -> Result<()> {
+    fn drop_grants(&self, _component: &ComponentId) -> Result<()> {
         let mut state = self.lock();
         state.forgotten += 1;
         if state.away && state.believes { Err(StoreError::Busy) } else { Ok(()) }

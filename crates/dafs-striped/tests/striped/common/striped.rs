@@ -252,9 +252,9 @@ impl Node for Faulty {
     fn space(&self) -> Result<NodeSpace> {
         self.up()?.space()
     }
-    fn forget(&self, component: &ComponentId) -> Result<()> {
+    fn drop_grants(&self, component: &ComponentId) -> Result<()> {
         match self.up() {
-            Ok(node) => node.forget(component),
+            Ok(node) => node.drop_grants(component),
             Err(error) if self.believes.load(Ordering::SeqCst) => Err(error),
             Err(_) => Ok(()),
         }
