@@ -449,8 +449,8 @@ impl Layouts for CephStore {
         servers.iter().map(|server| server.belief()).max().unwrap_or_default()
     }
 
-    fn settled(&self) -> Result<()> {
-        self.shared.spread()?.servers.iter().try_for_each(|server| server.settled())
+    fn old_grants_expired(&self) -> Result<()> {
+        self.shared.spread()?.servers.iter().try_for_each(|server| server.old_grants_expired())
     }
 
     fn take_moved(&self, sink: &mut dyn FnMut(FileId)) {

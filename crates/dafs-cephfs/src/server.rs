@@ -211,10 +211,10 @@ impl Server {
         }
     }
 
-    pub(crate) fn settled(&self) -> Result<()> {
+    pub(crate) fn old_grants_expired(&self) -> Result<()> {
         match &self.place {
             Place::Here(..) => Ok(()),
-            Place::Far(node) => node.settled(),
+            Place::Far(node) => node.old_grants_expired(),
         }
     }
 }

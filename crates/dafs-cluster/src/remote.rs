@@ -128,7 +128,7 @@ struct State {
     asked: Duration,
     /// When all authorisations from an earlier run of this server expire, if it does not connect
     /// before. A connection sets it to zero.
-    settled: Duration,
+    old_grants_end: Duration,
     stop: bool,
 }
 
@@ -163,7 +163,7 @@ impl RemoteNode {
             space: None,
             counters: NodeCounters::default(),
             asked: time::now(),
-            settled: time::now() + STATE_BELIEF_OVER,
+            old_grants_end: time::now() + STATE_BELIEF_OVER,
             stop: false,
         };
         let shared = Arc::new(Shared {
@@ -434,9 +434,9 @@ impl Node for RemoteNode {
         })
     }
 
-    fn settled(&self) -> Result<()> {
-        let settled = self.shared.lock().settled;
-        if time::now() < settled { Err(StoreError::Busy) } else { Ok(()) }
+    fn old_grants_expired(&self) -> Result<()> {
+        let end = self.shared.lock().old_grants_end;
+        if time::now() < end { Err(StoreError::Busy) } else { Ok(()) }
     }
 }
 
@@ -553,7 +553,7 @@ impl Shared {
         state.link = Some(link.clone());
         state.member = Some(member);
         // With the new connection its cache is empty.
-        state.settled = Duration::ZERO;
+        state.old_grants_end = Duration::ZERO;
         state.trouble.clear();
         Ok(link)
     }

@@ -366,11 +366,11 @@ impl Layouts for GlusterStore {
         servers.iter().map(belief).max().unwrap_or_default()
     }
 
-    fn settled(&self) -> Result<()> {
+    fn old_grants_expired(&self) -> Result<()> {
         let servers = &self.shared.spread()?.servers;
         servers.iter().try_for_each(|server| match &server.place {
             Place::Here(..) => Ok(()),
-            Place::Far(node) => node.settled(),
+            Place::Far(node) => node.old_grants_expired(),
         })
     }
 

@@ -256,7 +256,7 @@ pub trait Layouts: Send + Sync {
     ///
     /// # Errors
     /// [`StoreError::Busy`](crate::StoreError::Busy) while that is not certain.
-    fn settled(&self) -> Result<()> {
+    fn old_grants_expired(&self) -> Result<()> {
         Ok(())
     }
 

@@ -250,8 +250,8 @@ impl Layouts for StripedStore {
         slots.iter().map(|slot| slot.node.belief()).max().unwrap_or_default()
     }
 
-    fn settled(&self) -> Result<()> {
-        self.shared.slots.all().iter().try_for_each(|slot| slot.node.settled())
+    fn old_grants_expired(&self) -> Result<()> {
+        self.shared.slots.all().iter().try_for_each(|slot| slot.node.old_grants_expired())
     }
 
     /// Stripes stay where they are. For copies, the placement that clients know can change.

@@ -154,7 +154,7 @@ impl Layouts for Spread {
         Duration::from_secs(self.belief_seconds.load(Ordering::SeqCst))
     }
 
-    fn settled(&self) -> Result<()> {
+    fn old_grants_expired(&self) -> Result<()> {
         if self.unsettled.load(Ordering::SeqCst) { Err(StoreError::Busy) } else { Ok(()) }
     }
 

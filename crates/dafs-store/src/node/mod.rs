@@ -202,7 +202,7 @@ pub trait Node: Send + Sync {
     ///
     /// # Errors
     /// [`StoreError::Busy`](crate::StoreError::Busy) while that is not certain.
-    fn settled(&self) -> Result<()> {
+    fn old_grants_expired(&self) -> Result<()> {
         Ok(())
     }
 }
