@@ -175,7 +175,7 @@ impl Node for CephNode {
         Err(StoreError::NotSupported)
     }
 
-    fn cut(&self, _: &ComponentId, _: u64) -> Result<()> {
+    fn truncate(&self, _: &ComponentId, _: u64) -> Result<()> {
         Err(StoreError::NotSupported)
     }
 

@@ -269,7 +269,7 @@ mod tests {
             Err(StoreError::Busy)
         }
 
-        fn cut(&self, _: &ComponentId, _: u64) -> Result<()> {
+        fn truncate(&self, _: &ComponentId, _: u64) -> Result<()> {
             Err(StoreError::Busy)
         }
 

@@ -369,7 +369,7 @@ impl Node for RemoteNode {
         })
     }
 
-    fn cut(&self, component: &ComponentId, size: u64) -> Result<()> {
+    fn truncate(&self, component: &ComponentId, size: u64) -> Result<()> {
         self.call(Call::Cut { component: component.0, size }, done)
     }
 

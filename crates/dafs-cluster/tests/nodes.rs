@@ -57,7 +57,7 @@ fn a_node_far_away_does_what_one_here_does() {
     assert_eq!(node.size(&ONE), Ok(3_000_005));
     assert_eq!(read(&node, 5, 3_000_000), content);
     assert_eq!(read(&node, 5 + 2_999_990, 100), content[2_999_990..]);
-    node.cut(&ONE, 10).expect("cut");
+    node.truncate(&ONE, 10).expect("cut");
     assert_eq!(node.size(&ONE), Ok(10));
     assert!(node.space().expect("space").total > 0);
     node.remove(&ONE).expect("removed");

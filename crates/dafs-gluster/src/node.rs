@@ -153,7 +153,7 @@ impl Node for GlusterNode {
         if self.data.settle(&component.0)? { Ok(0) } else { Err(StoreError::NoDevice) }
     }
 
-    fn cut(&self, _: &ComponentId, _: u64) -> Result<()> {
+    fn truncate(&self, _: &ComponentId, _: u64) -> Result<()> {
         Err(StoreError::NotSupported)
     }
 

@@ -202,7 +202,7 @@ impl Relocation {
         self.shared.enter_moved(entry)?;
         let ready = |target: &Target| {
             if target.fresh {
-                target.slot.node.cut(&self.component, 0)?;
+                target.slot.node.truncate(&self.component, 0)?;
             }
             target.slot.node.commit(&self.component)
         };

@@ -32,7 +32,7 @@ impl Shared {
             if self.slot(number).is_ok_and(|slot| slot.node.is_there())
                 && let Err(error) = self.state(&file).enter().map(drop)
             {
-                tracing::debug!(number, %error, "a component is not cut yet");
+                tracing::debug!(number, %error, "a component is not truncated yet");
             }
         }
     }
@@ -55,12 +55,16 @@ impl FileState {
             return;
         }
         let Ok(_server) = self.shared().as_server() else { return };
-        let cut = |place: u16, size| {
+        let truncate = |place: u16, size| {
             let node = self.shared().slot(record.nodes[usize::from(place)])?.node.clone();
-            if node.is_there() { node.cut(&record.component, size) } else { Err(StoreError::Busy) }
+            if node.is_there() {
+                node.truncate(&record.component, size)
+            } else {
+                Err(StoreError::Busy)
+            }
         };
         let mut left = record.clone();
-        left.owed.retain(|&(place, size)| cut(place, size).is_err());
+        left.owed.retain(|&(place, size)| truncate(place, size).is_err());
         if left.owed.len() == record.owed.len() {
             return;
         }
@@ -68,17 +72,21 @@ impl FileState {
         // Needs no sync: the sync of later data makes this change stable, too. So a crash repeats
         // the truncation only where no later data is stable.
         if let Err(error) = self.keep(&left) {
-            tracing::warn!(component = %record.component, %error, "a cut cannot be noted as done");
+            tracing::warn!(component = %record.component, %error, "a truncation cannot be recorded as done");
             return;
         }
-        tracing::info!(component = %record.component, "a cut is finished on nodes that are back");
+        tracing::info!(component = %record.component, "a truncation is finished on nodes that are back");
         *record = left;
         self.note_owing(record);
     }
 
     /// Truncates the components of a record. Returns the places and sizes of the truncations that
     /// stay pending, because their nodes are unreachable.
-    pub(super) fn cut_components(&self, record: &Record, size: u64) -> Result<Vec<(u16, u64)>> {
+    pub(super) fn truncate_components(
+        &self,
+        record: &Record,
+        size: u64,
+    ) -> Result<Vec<(u16, u64)>> {
         let shared = self.shared();
         let _server = shared.as_server()?;
         let mut owed = Vec::new();
@@ -86,7 +94,7 @@ impl FileState {
             let node = shared.slot(number)?.node.clone();
             // A pending truncation to a smaller size stays.
             let size = record.owed_at(place.into()).map_or(size, |owed| owed.min(size));
-            match node.cut(&record.component, size) {
+            match node.truncate(&record.component, size) {
                 Err(StoreError::Busy) => {
                     // First, so that the data server cannot renew its authorisation.
                     shared.owing.lock().insert((record.component, number), self.id());

@@ -31,7 +31,7 @@ pub(crate) const STRIPES_XATTR: &[u8] = b"dafs.stripes";
 
 const VERSION_STRIPES: u8 = 1;
 const VERSION_COPIES: u8 = 2;
-const FLAG_CUTTING: u8 = 0x01;
+const FLAG_TRUNCATING: u8 = 0x01;
 const FLAG_OWED: u8 = 0x04;
 const FLAG_TORN: u8 = 0x02;
 const NODES: usize = 32;
@@ -46,7 +46,7 @@ pub(super) struct Record {
     /// The numbers of the nodes, in round-robin order.
     pub(super) nodes: Vec<u32>,
     /// The size of an unfinished truncation, which must be finished before the file is used.
-    pub(super) cutting: Option<u64>,
+    pub(super) truncating: Option<u64>,
     /// Pending truncations, in order: the places of nodes that were unreachable, and the sizes to
     /// which their components must be truncated before they are used.
     pub(super) owed: Vec<(u16, u64)>,
@@ -107,11 +107,11 @@ impl Record {
         let torn = self.whole.is_some_and(|whole| whole.torn);
         let flag = |set, flag| if set { flag } else { 0 };
         let owes = flag(!self.owed.is_empty(), FLAG_OWED);
-        bytes.push(flag(self.cutting.is_some(), FLAG_CUTTING) | flag(torn, FLAG_TORN) | owes);
+        bytes.push(flag(self.truncating.is_some(), FLAG_TRUNCATING) | flag(torn, FLAG_TORN) | owes);
         bytes.extend(self.whole.map_or(self.first, |whole| whole.stale.into()).to_le_bytes());
         bytes.extend(self.unit_bytes.get().to_le_bytes());
         bytes.extend(self.component.0);
-        bytes.extend(self.cutting.unwrap_or(0).to_le_bytes());
+        bytes.extend(self.truncating.unwrap_or(0).to_le_bytes());
         self.nodes.iter().for_each(|node| bytes.extend(node.to_le_bytes()));
         if !self.owed.is_empty() {
             let owed = (0..self.nodes.len()).map(|place| self.owed_at(place).unwrap_or(u64::MAX));
@@ -142,8 +142,8 @@ impl Record {
     fn parse_body(bytes: &[u8]) -> Option<Self> {
         let (head, rest) = bytes.split_at_checked(NODES)?;
         let flags = match head[0] {
-            VERSION_STRIPES => FLAG_CUTTING | FLAG_OWED,
-            VERSION_COPIES => FLAG_CUTTING | FLAG_TORN,
+            VERSION_STRIPES => FLAG_TRUNCATING | FLAG_OWED,
+            VERSION_COPIES => FLAG_TRUNCATING | FLAG_TORN,
             _ => return None,
         };
         let owes = head[1] & FLAG_OWED != 0;
@@ -166,7 +166,7 @@ impl Record {
             _ => (third, None),
         };
         let unit = u32::from_le_bytes(*head[4..].first_chunk()?);
-        let cut = u64::from_le_bytes(*head[24..].first_chunk()?);
+        let size = u64::from_le_bytes(*head[24..].first_chunk()?);
         let sound = usize::from(first) < nodes.len()
             && nodes.len() <= DEVICE_SERVERS_MAX
             && owes != owed.is_empty()
@@ -177,7 +177,7 @@ impl Record {
             unit_bytes: NonZeroU32::new(unit)?,
             first,
             nodes,
-            cutting: (head[1] & FLAG_CUTTING != 0).then_some(cut),
+            truncating: (head[1] & FLAG_TRUNCATING != 0).then_some(size),
             owed,
             whole,
         })
@@ -278,7 +278,7 @@ mod tests {
             unit_bytes: NonZeroU32::new(65_536).unwrap(),
             first: (nodes - 1) as u16,
             nodes: (1..=nodes as u32).collect(),
-            cutting: Some(77),
+            truncating: Some(77),
             owed: Vec::new(),
             whole: None,
         }

@@ -199,8 +199,8 @@ impl FileState {
             }
         }
         if let Place::Striped(record) = &mut *place {
-            if let Some(size) = record.cutting {
-                self.finish_cut(record, size)?;
+            if let Some(size) = record.truncating {
+                self.finish_truncation(record, size)?;
             }
             self.pay(record);
         }
@@ -310,7 +310,7 @@ impl FileState {
             unit_bytes: self.shared.options.unit_bytes,
             first: u16::try_from(turn).unwrap_or(0),
             nodes: slots.iter().map(|slot| slot.node.number()).collect(),
-            cutting: None,
+            truncating: None,
             owed: Vec::new(),
             whole: None,
         };
@@ -412,17 +412,17 @@ impl FileState {
             {
                 // The copying must begin again.
                 self.moving().inspect(|moving| moving.fail());
-                record.cutting = Some(size);
+                record.truncating = Some(size);
                 let noted = self.keep(record).and_then(|()| self.sync_meta(meta));
                 if let Err(error) = noted {
                     // The content of the record is unknown, and no component was truncated.
-                    record.cutting = None;
+                    record.truncating = None;
                     if self.keep(record).is_err() {
                         *place = Place::Unknown;
                     }
                     return Err(error);
                 }
-                self.cut(record, meta, size)
+                self.truncate(record, meta, size)
             }
             Place::Here => {
                 meta.set_size(size)?;
@@ -435,27 +435,27 @@ impl FileState {
         }
     }
 
-    fn finish_cut(&self, record: &mut Record, size: u64) -> Result<()> {
+    fn finish_truncation(&self, record: &mut Record, size: u64) -> Result<()> {
         let meta = self.writer()?;
         let _size = self.lock_size();
-        tracing::info!(component = %record.component, size, "a cut is finished");
-        self.cut(record, &*meta, size)
+        tracing::info!(component = %record.component, size, "a truncation is finished");
+        self.truncate(record, &*meta, size)
     }
 
     /// Truncates the components, then the metadata file, and records that as done. The record holds
     /// the new size before.
-    fn cut(&self, record: &mut Record, meta: &dyn OpenFile, size: u64) -> Result<()> {
-        assert_eq!(record.cutting, Some(size), "a cut is noted first");
+    fn truncate(&self, record: &mut Record, meta: &dyn OpenFile, size: u64) -> Result<()> {
+        assert_eq!(record.truncating, Some(size), "the record holds the size first");
         let (failed, owed) = match record.whole {
-            Some(_) => (self.cut_copies(record, size)?, Vec::new()),
-            None => (0, self.cut_components(record, size)?),
+            Some(_) => (self.truncate_copies(record, size)?, Vec::new()),
+            None => (0, self.truncate_components(record, size)?),
         };
         if meta.attr()?.size != size {
             meta.set_size(size)?;
         }
         let give_up = |whole: Whole| Whole { stale: whole.stale | failed, ..whole };
         let whole = record.whole.map(give_up);
-        let done = Record { cutting: None, owed, whole, ..record.clone() };
+        let done = Record { truncating: None, owed, whole, ..record.clone() };
         self.keep(&done)?;
         // Without this sync, a crash would repeat the truncation and remove data that clients have
         // written since.
@@ -544,7 +544,7 @@ impl FileState {
 fn is_settled(place: &Place) -> bool {
     match place {
         Place::Unknown => false,
-        Place::Striped(record) => record.cutting.is_none(),
+        Place::Striped(record) => record.truncating.is_none(),
         Place::Nowhere | Place::Here => true,
     }
 }

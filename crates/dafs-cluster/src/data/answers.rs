@@ -39,7 +39,7 @@ impl DataAnswers {
                 node.commit(&ComponentId(*component)).map(Answer::Verifier)
             }
             Call::Cut { component, size } => {
-                node.cut(&ComponentId(*component), *size).map(|()| Answer::Done)
+                node.truncate(&ComponentId(*component), *size).map(|()| Answer::Done)
             }
             Call::Size { component } => node.size(&ComponentId(*component)).map(Answer::Size),
             Call::Remove { component } => {

@@ -69,8 +69,8 @@ impl Node for Behind {
         self.there()?.commit(id)
     }
 
-    fn cut(&self, id: &ComponentId, size: u64) -> Result<()> {
-        self.there()?.cut(id, size)
+    fn truncate(&self, id: &ComponentId, size: u64) -> Result<()> {
+        self.there()?.truncate(id, size)
     }
 
     fn size(&self, id: &ComponentId) -> Result<u64> {

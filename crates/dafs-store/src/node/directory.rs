@@ -515,7 +515,7 @@ impl Node for DirectoryNode {
         Ok(self.verifier())
     }
 
-    fn cut(&self, component: &ComponentId, size: u64) -> Result<()> {
+    fn truncate(&self, component: &ComponentId, size: u64) -> Result<()> {
         let Some(held) = self.component(component, false)? else { return Ok(()) };
         if held.file.metadata()?.len() > size {
             held.file.set_len(size)?;

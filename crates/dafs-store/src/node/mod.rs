@@ -149,7 +149,7 @@ pub trait Node: Send + Sync {
     ///
     /// # Errors
     /// The node's; it may have been truncated nevertheless.
-    fn cut(&self, component: &ComponentId, size: u64) -> Result<()>;
+    fn truncate(&self, component: &ComponentId, size: u64) -> Result<()>;
 
     /// Returns the size of a component; 0 if it is missing.
     ///

@@ -213,7 +213,7 @@ mod tests {
             unit_bytes: NonZeroU32::new(4096).expect("a unit"),
             first: 0,
             nodes: nodes.to_vec(),
-            cutting: None,
+            truncating: None,
             owed: Vec::new(),
             whole: Some(Whole { stale, torn: true }),
         }

@@ -194,7 +194,7 @@ impl FileState {
         let mut order = self.copies().order();
         order.check(job)?;
         let size = self.at_copy(&record, job.source, |node| node.size(&record.component))?;
-        self.at_copy(&record, job.target, |node| node.cut(&record.component, size))?;
+        self.at_copy(&record, job.target, |node| node.truncate(&record.component, size))?;
         for (at, verifier) in [job.source, job.target].into_iter().zip(job.verifiers) {
             if self.at_copy(&record, at, |node| node.commit(&record.component))? != verifier {
                 return Err(StoreError::Busy);

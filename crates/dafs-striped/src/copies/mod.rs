@@ -443,13 +443,15 @@ impl FileState {
 
     /// Truncates the copies, and returns those for which that failed. The caller holds the gate
     /// exclusively.
-    pub(super) fn cut_copies(&self, record: &Record, size: u64) -> Result<u8> {
+    pub(super) fn truncate_copies(&self, record: &Record, size: u64) -> Result<u8> {
         let mut order = self.copies().order();
         order.restart();
         self.be_sure(record, &mut order)?;
         let (mut failed, mut trouble) = (0, StoreError::Busy);
         for at in record.fresh() {
-            if let Err(error) = self.at_copy(record, at, |node| node.cut(&record.component, size)) {
+            if let Err(error) =
+                self.at_copy(record, at, |node| node.truncate(&record.component, size))
+            {
                 failed |= 1 << at;
                 trouble = error;
             }

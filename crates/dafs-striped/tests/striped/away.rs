@@ -139,7 +139,7 @@ proptest! {
                     model.resize(model.len().max(end), 0);
                     model[offset as usize..end].copy_from_slice(&bytes[..count]);
                 }
-                Fault::Step(Step::Cut(size)) => {
+                Fault::Step(Step::Truncate(size)) => {
                     file.set_size(size).unwrap();
                     model.resize(size as usize, 0);
                 }

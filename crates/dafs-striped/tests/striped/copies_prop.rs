@@ -27,7 +27,7 @@ enum Step {
         stability: Stability,
     },
     Commit,
-    Cut(u64),
+    Truncate(u64),
     Read {
         offset: u64,
         len: usize,
@@ -66,7 +66,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         6 => (offset.clone(), len.clone(), 1..=u8::MAX, stability)
             .prop_map(|(offset, len, seed, stability)| Step::Write { offset, len, seed, stability }),
         3 => Just(Step::Commit),
-        1 => (0..SIZE).prop_map(Step::Cut),
+        1 => (0..SIZE).prop_map(Step::Truncate),
         4 => (offset.clone(), len.clone()).prop_map(|(offset, len)| Step::Read { offset, len }),
         3 => (0..3_usize).prop_map(Step::Away),
         3 => (0..3_usize).prop_map(Step::Back),
@@ -345,7 +345,7 @@ impl World {
                     self.make_stable();
                 }
             },
-            Step::Cut(size) => {
+            Step::Truncate(size) => {
                 self.make_stable();
                 self.file().set_size(size).unwrap();
                 self.cells.resize_with(size as usize, Cell::default);

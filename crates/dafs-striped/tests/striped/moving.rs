@@ -317,7 +317,7 @@ proptest! {
                     model.resize(model.len().max(end), 0);
                     model[offset as usize..end].copy_from_slice(&bytes[..count]);
                 }
-                Event::Step(Step::Cut(size)) => {
+                Event::Step(Step::Truncate(size)) => {
                     file.set_size(size).unwrap();
                     model.resize(size as usize, 0);
                 }

@@ -32,7 +32,7 @@ proptest! {
                     model.resize(model.len().max(end), 0);
                     model[offset as usize..end].copy_from_slice(&bytes);
                 }
-                Step::Cut(size) => {
+                Step::Truncate(size) => {
                     file.set_size(size).unwrap();
                     model.resize(size as usize, 0);
                 }
@@ -297,7 +297,7 @@ fn a_cut_that_was_torn_is_finished_before_the_file_is_used() {
         let created = create(&store, "f");
         write(&*created.file, 0, &bytes).unwrap();
         for (at, node) in nodes.iter().enumerate() {
-            node.cuts_left.store(u64::from(at < done), Ordering::SeqCst);
+            node.truncations_left.store(u64::from(at < done), Ordering::SeqCst);
         }
         let cut = created.file.set_size(UNIT64 + 10);
         assert_eq!(cut.is_ok(), done == 3, "{done}");

@@ -209,7 +209,7 @@ impl Node for SimNode {
         })
     }
 
-    fn cut(&self, id: &ComponentId, size: u64) -> Result<()> {
+    fn truncate(&self, id: &ComponentId, size: u64) -> Result<()> {
         self.change(|state| {
             if let Some(content) = state.components.get_mut(id)
                 && content.seen.len() as u64 > size

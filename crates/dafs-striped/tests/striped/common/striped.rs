@@ -173,7 +173,7 @@ pub(crate) struct Faulty {
     /// While it is unreachable, its data server may hold cached authorisations.
     pub(crate) believes: AtomicBool,
     pub(crate) restarts: AtomicU64,
-    pub(crate) cuts_left: AtomicU64,
+    pub(crate) truncations_left: AtomicU64,
     /// The delay of the next write, in milliseconds.
     pub(crate) next_write_ms: AtomicU64,
 }
@@ -186,7 +186,7 @@ impl Faulty {
             unheard_of: AtomicBool::new(false),
             believes: AtomicBool::new(false),
             restarts: AtomicU64::new(0),
-            cuts_left: AtomicU64::new(u64::MAX),
+            truncations_left: AtomicU64::new(u64::MAX),
             next_write_ms: AtomicU64::new(0),
         })
     }
@@ -238,10 +238,10 @@ impl Node for Faulty {
     fn commit(&self, id: &ComponentId) -> Result<u64> {
         Ok(self.verifier(self.up()?.commit(id)?))
     }
-    fn cut(&self, id: &ComponentId, size: u64) -> Result<()> {
-        let left = self.cuts_left.load(Ordering::SeqCst);
-        self.cuts_left.store(left.checked_sub(1).ok_or(StoreError::Io)?, Ordering::SeqCst);
-        self.up()?.cut(id, size)
+    fn truncate(&self, id: &ComponentId, size: u64) -> Result<()> {
+        let left = self.truncations_left.load(Ordering::SeqCst);
+        self.truncations_left.store(left.checked_sub(1).ok_or(StoreError::Io)?, Ordering::SeqCst);
+        self.up()?.truncate(id, size)
     }
     fn size(&self, id: &ComponentId) -> Result<u64> {
         self.up()?.size(id)
