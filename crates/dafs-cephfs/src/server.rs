@@ -113,7 +113,7 @@ impl Server {
         match &self.place {
             Place::Here(_, addresses) => Some((addresses.clone(), 0)),
             Place::Far(node) => {
-                let usable = node.is_there() && self.state().hold == Hold::Unknown;
+                let usable = node.is_reachable() && self.state().hold == Hold::Unknown;
                 Some((node.nfs_addresses(), node.run()))
                     .filter(|door| usable && !door.0.tcp.is_empty())
             }
@@ -123,7 +123,7 @@ impl Server {
     /// Does the periodic work. True if placements must change.
     pub(crate) fn turn(self: &Arc<Self>, shut_out: &Arc<ShutOut>) -> bool {
         let Place::Far(node) = &self.place else { return false };
-        let there = node.is_there();
+        let there = node.is_reachable();
         let mut state = self.state();
         match (there, state.hold) {
             (true, Hold::Ending) => {}
@@ -243,7 +243,7 @@ mod tests {
             vec![SocketAddr::from(([127, 0, 0, 1], 1))]
         }
 
-        fn is_there(&self) -> bool {
+        fn is_reachable(&self) -> bool {
             self.there.load(SeqCst)
         }
 
@@ -274,7 +274,7 @@ mod tests {
         }
 
         fn size(&self, _: &ComponentId) -> Result<u64> {
-            if self.is_there() { Err(StoreError::NoDevice) } else { Err(StoreError::Busy) }
+            if self.is_reachable() { Err(StoreError::NoDevice) } else { Err(StoreError::Busy) }
         }
 
         fn remove(&self, _: &ComponentId) -> Result<()> {

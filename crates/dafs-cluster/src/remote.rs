@@ -285,7 +285,7 @@ impl Node for RemoteNode {
         self.shared.lock().member.as_ref().map_or(0, |member| member.run)
     }
 
-    fn is_there(&self) -> bool {
+    fn is_reachable(&self) -> bool {
         self.status().connected
     }
 

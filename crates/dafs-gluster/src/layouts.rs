@@ -68,7 +68,7 @@ impl Server {
     fn device(&self) -> Option<(DeviceKey, Device)> {
         let (addresses, run) = match &self.place {
             Place::Here(_, addresses) => (addresses.clone(), 0),
-            Place::Far(node) if node.is_there() => (node.nfs_addresses(), node.run()),
+            Place::Far(node) if node.is_reachable() => (node.nfs_addresses(), node.run()),
             Place::Far(_) => return None,
         };
         if addresses.tcp.is_empty() {
@@ -134,7 +134,7 @@ impl Server {
     fn take_astray(&self) -> Result<FxHashSet<Gfid>> {
         match &self.place {
             Place::Here(data, _) => Ok(data.take_astray()),
-            Place::Far(node) if node.is_there() => {
+            Place::Far(node) if node.is_reachable() => {
                 Ok(node.take_astray()?.into_iter().map(|component| component.0).collect())
             }
             Place::Far(_) => Ok(FxHashSet::default()),

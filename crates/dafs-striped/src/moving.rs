@@ -273,7 +273,7 @@ impl Shared {
     /// data of the file.
     fn targets(&self, record: &Record) -> Result<Vec<Target>> {
         let (leaving, mut staying) = (self.slots.leaving(), self.slots.staying());
-        staying.retain(|slot| slot.node.is_there());
+        staying.retain(|slot| slot.node.is_reachable());
         let mut used = record.nodes.clone();
         let mut targets = Vec::new();
         for (place, number) in record.nodes.iter().enumerate() {

@@ -29,7 +29,7 @@ impl Shared {
     pub(super) fn pay_all(self: &std::sync::Arc<Self>) {
         let owing: Vec<_> = self.owing.lock().iter().map(|(key, file)| (*key, *file)).collect();
         for ((_, number), file) in owing {
-            if self.slot(number).is_ok_and(|slot| slot.node.is_there())
+            if self.slot(number).is_ok_and(|slot| slot.node.is_reachable())
                 && let Err(error) = self.state(&file).enter().map(drop)
             {
                 tracing::debug!(number, %error, "a component is not truncated yet");
@@ -42,11 +42,11 @@ impl FileState {
     /// True if a pending truncation can be done, because its node is reachable.
     pub(super) fn can_pay(&self, place: &Place) -> bool {
         let Place::Striped(record) = place else { return false };
-        record.owed.iter().any(|&(place, _)| self.is_there(record, place.into()))
+        record.owed.iter().any(|&(place, _)| self.is_reachable(record, place.into()))
     }
 
-    fn is_there(&self, record: &Record, place: usize) -> bool {
-        self.shared().slot(record.nodes[place]).is_ok_and(|slot| slot.node.is_there())
+    fn is_reachable(&self, record: &Record, place: usize) -> bool {
+        self.shared().slot(record.nodes[place]).is_ok_and(|slot| slot.node.is_reachable())
     }
 
     /// Does the pending truncations whose nodes are reachable. Those that fail stay pending.
@@ -57,7 +57,7 @@ impl FileState {
         let Ok(_server) = self.shared().as_server() else { return };
         let truncate = |place: u16, size| {
             let node = self.shared().slot(record.nodes[usize::from(place)])?.node.clone();
-            if node.is_there() {
+            if node.is_reachable() {
                 node.truncate(&record.component, size)
             } else {
                 Err(StoreError::Busy)

@@ -43,7 +43,7 @@ impl Node for Behind {
         self.run.load(SeqCst)
     }
 
-    fn is_there(&self) -> bool {
+    fn is_reachable(&self) -> bool {
         !self.away.load(SeqCst)
     }
 

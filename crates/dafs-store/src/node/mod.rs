@@ -107,7 +107,7 @@ pub trait Node: Send + Sync {
     }
 
     /// True if the node can be reached, as far as is known without asking it.
-    fn is_there(&self) -> bool {
+    fn is_reachable(&self) -> bool {
         true
     }
 

@@ -101,7 +101,7 @@ impl FileState {
     fn plan(&self, record: &Record) -> Plan {
         let shared = self.shared();
         let staying = shared.slots.staying();
-        let staying = staying.iter().map(|slot| (slot.node.number(), slot.node.is_there()));
+        let staying = staying.iter().map(|slot| (slot.node.number(), slot.node.is_reachable()));
         let staying: Vec<_> = staying.collect();
         plan(record, &shared.slots.leaving(), &staying, shared.options.copies)
     }
@@ -169,8 +169,8 @@ fn plan(record: &Record, leaving: &BTreeSet<u32>, staying: &[(u32, bool)], copie
     let places = 0..record.nodes.len();
     let kept: Vec<_> = places.clone().filter(|at| !leaves(at)).collect();
     let Some(first) = places.clone().find(leaves) else { return Plan::Nothing };
-    let is_there = |number: u32| staying.contains(&(number, true));
-    let sound = record.fresh().filter(|at| !leaves(at) && is_there(record.nodes[*at])).count();
+    let is_reachable = |number: u32| staying.contains(&(number, true));
+    let sound = record.fresh().filter(|at| !leaves(at) && is_reachable(record.nodes[*at])).count();
     // A file with copies keeps at least two, even if the setting is 1 by now.
     let wanted = copies.max(2).min(staying.len());
     if sound >= wanted.max(1) {

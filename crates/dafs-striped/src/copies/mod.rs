@@ -192,10 +192,10 @@ impl FileState {
         let mut nodes: Vec<_> = slots.iter().map(|slot| &*slot.node).collect();
         let first = usize::from(record.first) % nodes.len();
         nodes.rotate_left(first);
-        let all_away = !nodes.iter().any(|node| node.is_there());
-        nodes.sort_by_key(|node| !node.is_there());
+        let all_away = !nodes.iter().any(|node| node.is_reachable());
+        nodes.sort_by_key(|node| !node.is_reachable());
         nodes.truncate(shared.options.copies);
-        let away = |(at, node): (usize, &&dyn Node)| match all_away || node.is_there() {
+        let away = |(at, node): (usize, &&dyn Node)| match all_away || node.is_reachable() {
             true => 0,
             false => 1 << at,
         };
@@ -411,7 +411,7 @@ impl FileState {
             copies.set_truth(&mut order, None);
         } else if whole.torn && copies.truth().is_none_or(|at| whole.stale & 1 << at != 0) {
             let slot = |at: usize| self.shared().slot(record.nodes[at]);
-            let there = |at: &usize| slot(*at).is_ok_and(|slot| slot.node.is_there());
+            let there = |at: &usize| slot(*at).is_ok_and(|slot| slot.node.is_reachable());
             let truth = record.fresh().find(there).or_else(|| record.fresh().next());
             copies.set_truth(&mut order, truth);
         }

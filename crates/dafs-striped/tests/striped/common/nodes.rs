@@ -154,7 +154,7 @@ impl Node for SimNode {
         self.lock().run
     }
 
-    fn is_there(&self) -> bool {
+    fn is_reachable(&self) -> bool {
         !self.lock().away
     }
 

@@ -217,7 +217,7 @@ impl Node for Faulty {
     fn serves_clients(&self) -> bool {
         true
     }
-    fn is_there(&self) -> bool {
+    fn is_reachable(&self) -> bool {
         !self.down.load(Ordering::SeqCst)
     }
     fn read(&self, id: &ComponentId, views: &[VolatileSlice<'_>], offset: u64) -> Result<usize> {
