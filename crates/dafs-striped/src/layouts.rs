@@ -145,7 +145,7 @@ impl Layouts for StripedStore {
                 state.place_copies(write)
             }
             // Clients would meet a component that is not truncated yet.
-            Place::Striped(record) if !record.owed.is_empty() => Ok(None),
+            Place::Striped(record) if !record.truncations.is_empty() => Ok(None),
             // Clients would meet a component that the file is about to leave.
             Place::Striped(_) if state.is_moving() => Ok(None),
             Place::Striped(record) => {

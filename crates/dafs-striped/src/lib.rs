@@ -17,8 +17,8 @@
 //! * The size of a file is extended only after the data is on the node. Only a change of the size
 //!   makes it smaller.
 //! * Before components are truncated, the record holds the new size. The next use of the file
-//!   finishes an unfinished truncation first, also after a restart (`owed`: on the nodes that are
-//!   reachable).
+//!   finishes an unfinished truncation first, also after a restart (`truncations`: on the nodes that
+//!   are reachable).
 //! * Components are removed only after the last name and the last open of a file are gone and the
 //!   removal of the name is stable.
 //! * Data of components beyond the size never reappears: a change of the size truncates all
@@ -31,13 +31,13 @@ mod file;
 mod layouts;
 mod limits;
 mod moving;
-mod owed;
 mod pending;
 mod record;
 mod slots;
 mod stable;
 mod state;
 mod store;
+mod truncations;
 
 pub use copies::Leaving;
 pub use moving::{Relocation, Walk};
@@ -157,7 +157,7 @@ struct Shared {
     wandered: AtomicU64,
     /// Components that must not be used before they are truncated, by the number of the node, with
     /// their files. Only of files in use.
-    owing: Mutex<FxHashMap<(ComponentId, u32), FileId>>,
+    truncations: Mutex<FxHashMap<(ComponentId, u32), FileId>>,
     /// Files with stale copies.
     mends: Pending,
     /// Files in use whose copies may differ, because a writer is active.
@@ -255,7 +255,7 @@ impl StripedStore {
             moved: Mutex::default(),
             devices: Mutex::default(),
             files: Mutex::default(),
-            owing: Mutex::default(),
+            truncations: Mutex::default(),
         });
         shared.note_devices();
         Ok(Self { shared })

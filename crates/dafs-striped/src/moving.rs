@@ -121,7 +121,7 @@ impl StripedStore {
         if record.whole.is_some() {
             return Err(StoreError::NotSupported);
         }
-        if !record.owed.is_empty() || state.is_moving() {
+        if !record.truncations.is_empty() || state.is_moving() {
             return Err(StoreError::Busy);
         }
         let component = record.component;

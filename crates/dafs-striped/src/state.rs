@@ -72,7 +72,10 @@ impl Drop for FileState {
             states.remove(&self.id);
             if let Place::Striped(record) = place {
                 self.shared.files.lock().remove(&record.component);
-                self.shared.owing.lock().retain(|(component, _), _| *component != record.component);
+                self.shared
+                    .truncations
+                    .lock()
+                    .retain(|(component, _), _| *component != record.component);
             }
         }
         drop(states);
@@ -151,7 +154,7 @@ impl FileState {
         let mut tried = false;
         loop {
             let place = self.gate.read();
-            if is_settled(&place) && (tried || !self.can_pay(&place)) {
+            if is_settled(&place) && (tried || !self.can_finish_pending(&place)) {
                 return Ok(place);
             }
             drop(place);
@@ -195,14 +198,14 @@ impl FileState {
         if *place == Place::Unknown {
             *place = self.load()?;
             if let Place::Striped(record) = &*place {
-                self.note_owing(record);
+                self.note_pending(record);
             }
         }
         if let Place::Striped(record) = &mut *place {
             if let Some(size) = record.truncating {
                 self.finish_truncation(record, size)?;
             }
-            self.pay(record);
+            self.finish_pending(record);
         }
         Ok(place)
     }
@@ -311,7 +314,7 @@ impl FileState {
             first: u16::try_from(turn).unwrap_or(0),
             nodes: slots.iter().map(|slot| slot.node.number()).collect(),
             truncating: None,
-            owed: Vec::new(),
+            truncations: Vec::new(),
             whole: None,
         };
         if self.shared.options.copies > 1 {
@@ -446,7 +449,7 @@ impl FileState {
     /// the new size before.
     fn truncate(&self, record: &mut Record, meta: &dyn OpenFile, size: u64) -> Result<()> {
         assert_eq!(record.truncating, Some(size), "the record holds the size first");
-        let (failed, owed) = match record.whole {
+        let (failed, truncations) = match record.whole {
             Some(_) => (self.truncate_copies(record, size)?, Vec::new()),
             None => (0, self.truncate_components(record, size)?),
         };
@@ -455,7 +458,7 @@ impl FileState {
         }
         let give_up = |whole: Whole| Whole { stale: whole.stale | failed, ..whole };
         let whole = record.whole.map(give_up);
-        let done = Record { truncating: None, owed, whole, ..record.clone() };
+        let done = Record { truncating: None, truncations, whole, ..record.clone() };
         self.keep(&done)?;
         // Without this sync, a crash would repeat the truncation and remove data that clients have
         // written since.
@@ -464,7 +467,7 @@ impl FileState {
             self.note_given_up(&done, failed);
         }
         *record = done;
-        self.note_owing(record);
+        self.note_pending(record);
         self.be_sure_alone(record)
     }
 
@@ -528,7 +531,7 @@ impl FileState {
     /// # Errors
     /// [`StoreError::Busy`] while its truncation is pending.
     pub(super) fn slot(&self, record: &Record, place: usize) -> Result<Arc<Slot>> {
-        match record.owed_at(place) {
+        match record.truncation(place) {
             Some(_) => Err(StoreError::Busy),
             None => self.shared.slot(record.nodes[place]),
         }

@@ -379,7 +379,7 @@ impl Store for StripedStore {
     fn sweep(&self) {
         self.shared.meta.sweep();
         let shared = &self.shared;
-        shared.pay_all();
+        shared.finish_all_pending();
         if let Err(error) = shared.sweep_moved() {
             tracing::warn!(%error, "components that files have left wait to be removed");
         }

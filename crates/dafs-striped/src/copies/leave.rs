@@ -214,7 +214,7 @@ mod tests {
             first: 0,
             nodes: nodes.to_vec(),
             truncating: None,
-            owed: Vec::new(),
+            truncations: Vec::new(),
             whole: Some(Whole { stale, torn: true }),
         }
     }

@@ -18,17 +18,19 @@ impl StripedStore {
     /// # Errors
     /// [`StoreError::Busy`] while its truncation is pending or its file is moving.
     pub fn admits(&self, handle: &ComponentHandle) -> Result<()> {
-        let owes = self.shared.owing.lock().contains_key(&(handle.component, handle.node));
+        let is_pending =
+            self.shared.truncations.lock().contains_key(&(handle.component, handle.node));
         let moves = self.shared.moving.lock().contains(&handle.component);
-        if owes || moves { Err(StoreError::Busy) } else { Ok(()) }
+        if is_pending || moves { Err(StoreError::Busy) } else { Ok(()) }
     }
 }
 
 impl Shared {
     /// Does the pending truncations of files in use whose nodes are reachable again.
-    pub(super) fn pay_all(self: &std::sync::Arc<Self>) {
-        let owing: Vec<_> = self.owing.lock().iter().map(|(key, file)| (*key, *file)).collect();
-        for ((_, number), file) in owing {
+    pub(super) fn finish_all_pending(self: &std::sync::Arc<Self>) {
+        let pending: Vec<_> =
+            self.truncations.lock().iter().map(|(key, file)| (*key, *file)).collect();
+        for ((_, number), file) in pending {
             if self.slot(number).is_ok_and(|slot| slot.node.is_reachable())
                 && let Err(error) = self.state(&file).enter().map(drop)
             {
@@ -40,9 +42,9 @@ impl Shared {
 
 impl FileState {
     /// True if a pending truncation can be done, because its node is reachable.
-    pub(super) fn can_pay(&self, place: &Place) -> bool {
+    pub(super) fn can_finish_pending(&self, place: &Place) -> bool {
         let Place::Striped(record) = place else { return false };
-        record.owed.iter().any(|&(place, _)| self.is_reachable(record, place.into()))
+        record.truncations.iter().any(|&(place, _)| self.is_reachable(record, place.into()))
     }
 
     fn is_reachable(&self, record: &Record, place: usize) -> bool {
@@ -50,8 +52,8 @@ impl FileState {
     }
 
     /// Does the pending truncations whose nodes are reachable. Those that fail stay pending.
-    pub(super) fn pay(&self, record: &mut Record) {
-        if record.owed.is_empty() {
+    pub(super) fn finish_pending(&self, record: &mut Record) {
+        if record.truncations.is_empty() {
             return;
         }
         let Ok(_server) = self.shared().as_server() else { return };
@@ -64,8 +66,8 @@ impl FileState {
             }
         };
         let mut left = record.clone();
-        left.owed.retain(|&(place, size)| truncate(place, size).is_err());
-        if left.owed.len() == record.owed.len() {
+        left.truncations.retain(|&(place, size)| truncate(place, size).is_err());
+        if left.truncations.len() == record.truncations.len() {
             return;
         }
         drop(_server);
@@ -77,7 +79,7 @@ impl FileState {
         }
         tracing::info!(component = %record.component, "a truncation is finished on nodes that are back");
         *record = left;
-        self.note_owing(record);
+        self.note_pending(record);
     }
 
     /// Truncates the components of a record. Returns the places and sizes of the truncations that
@@ -89,35 +91,35 @@ impl FileState {
     ) -> Result<Vec<(u16, u64)>> {
         let shared = self.shared();
         let _server = shared.as_server()?;
-        let mut owed = Vec::new();
+        let mut pending = Vec::new();
         for (place, &number) in (0..).zip(&record.nodes) {
             let node = shared.slot(number)?.node.clone();
             // A pending truncation to a smaller size stays.
-            let size = record.owed_at(place.into()).map_or(size, |owed| owed.min(size));
+            let size = record.truncation(place.into()).map_or(size, |pending| pending.min(size));
             match node.truncate(&record.component, size) {
                 Err(StoreError::Busy) => {
                     // First, so that the data server cannot renew its authorisation.
-                    shared.owing.lock().insert((record.component, number), self.id());
+                    shared.truncations.lock().insert((record.component, number), self.id());
                     node.drop_grants(&record.component)?;
-                    owed.push((place, size));
+                    pending.push((place, size));
                 }
                 done => done?,
             }
         }
-        Ok(owed)
+        Ok(pending)
     }
 
     /// Publishes the components of a file whose truncations are pending, for the questions of data
     /// servers.
-    pub(super) fn note_owing(&self, record: &Record) {
-        let mut owing = self.shared().owing.lock();
-        if owing.is_empty() && record.owed.is_empty() {
+    pub(super) fn note_pending(&self, record: &Record) {
+        let mut pending = self.shared().truncations.lock();
+        if pending.is_empty() && record.truncations.is_empty() {
             return;
         }
-        owing.retain(|(component, _), _| *component != record.component);
-        for &(place, _) in &record.owed {
+        pending.retain(|(component, _), _| *component != record.component);
+        for &(place, _) in &record.truncations {
             let number = record.nodes[usize::from(place)];
-            owing.insert((record.component, number), self.id());
+            pending.insert((record.component, number), self.id());
         }
     }
 }
