@@ -84,7 +84,7 @@ pub struct StripedOptions {
     pub leaving: PathBuf,
     /// A directory for the list of files with copies to be repaired. It is made if it does not
     /// exist.
-    pub mends: PathBuf,
+    pub repairs: PathBuf,
     /// The clock of leases and pauses.
     pub clock: Arc<dyn Clock>,
     /// Called when unstable data may be lost.
@@ -103,7 +103,7 @@ impl StripedOptions {
             removed: lists.join("removed"),
             left: lists.join("left"),
             leaving: lists.join("leaving"),
-            mends: lists.join("mends"),
+            repairs: lists.join("repairs"),
             clock: Arc::new(SystemClock),
             lost: Box::new(|| {}),
         }
@@ -159,7 +159,7 @@ struct Shared {
     /// their files. Only of files in use.
     truncations: Mutex<FxHashMap<(ComponentId, u32), FileId>>,
     /// Files with stale copies.
-    mends: Pending,
+    repairs: Pending,
     /// Files in use whose copies may differ, because a writer is active.
     torn: Mutex<FxHashMap<FileId, Arc<FileState>>>,
     /// Files to ask the service about: do clients hold layouts for writing? True if it is to recall
@@ -235,7 +235,7 @@ impl StripedStore {
         }
         let key = options.secret;
         let removed = Pending::open(&options.removed, List::Removed, key)?;
-        let mends = Pending::open(&options.mends, List::Mends, key)?;
+        let repairs = Pending::open(&options.repairs, List::Repairs, key)?;
         let left = Pending::open(&options.left, List::Left, key)?;
         let shared = Arc::new(Shared {
             meta,
@@ -248,7 +248,7 @@ impl StripedStore {
             left_turn: Mutex::default(),
             moving: Mutex::default(),
             wandered: AtomicU64::new(0),
-            mends,
+            repairs,
             torn: Mutex::default(),
             asked: Mutex::default(),
             napping: AtomicUsize::new(0),

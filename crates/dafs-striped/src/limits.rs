@@ -42,10 +42,10 @@ pub(crate) const RETURN_WAIT: Duration = Duration::from_secs(2);
 pub(crate) const LENDING_PAUSE: Duration = Duration::from_secs(5);
 
 /// The time for which clients get no layouts for writing after a piece was repaired.
-pub(crate) const MEND_BAR: Duration = Duration::from_secs(10);
+pub(crate) const REPAIR_BAR: Duration = Duration::from_secs(10);
 
 /// The bytes of a copy that are repaired at once.
-pub(crate) const MEND_PIECE_BYTES: usize = 1 << 20;
+pub(crate) const REPAIR_PIECE_BYTES: usize = 1 << 20;
 
 /// The delay of the repair of a copy that a client could not write to, the first time.
 pub(crate) const COPY_REPORT_PAUSE: Duration = Duration::from_secs(15);

@@ -46,7 +46,7 @@ pub(super) enum List {
     /// Moved files, whose components are to be removed from their old nodes.
     Left,
     /// Files with copies to be repaired.
-    Mends,
+    Repairs,
 }
 
 impl List {
@@ -54,7 +54,7 @@ impl List {
         match self {
             Self::Removed => "removed",
             Self::Left => "left",
-            Self::Mends => "mends",
+            Self::Repairs => "mends",
         }
     }
 
@@ -63,7 +63,7 @@ impl List {
         match self {
             Self::Removed => "the content of one removed file then keeps its space on the nodes",
             Self::Left => "one moved file then keeps space on nodes that it has left, too",
-            Self::Mends => "its file is entered again when it is read, so read all files once",
+            Self::Repairs => "its file is entered again when it is read, so read all files once",
         }
     }
 }
@@ -422,7 +422,7 @@ mod tests {
             // In the form of earlier versions, after the list was taken over.
             plain,
             // Of another list, of another server, of another component.
-            entry(2).encode(List::Mends, &KEY),
+            entry(2).encode(List::Repairs, &KEY),
             entry(2).encode(List::Removed, &[6; 16]),
             good.clone(),
             vec![],

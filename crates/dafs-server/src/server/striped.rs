@@ -206,7 +206,7 @@ pub(super) fn open(
         removed: state.join(REMOVED).join(hex(&identity)),
         left: state.join(MOVED).join(hex(&identity)),
         leaving: state.join(NODES).join(format!("{}-leaving", hex(&identity))),
-        mends: state.join(MENDS).join(hex(&identity)),
+        repairs: state.join(MENDS).join(hex(&identity)),
         clock: Arc::new(SystemClock),
         lost: lost(),
     };
@@ -263,7 +263,7 @@ impl Spread for Striped {
         let replaced = lock(&self.replaced).clone();
         let empty: Vec<_> =
             leaving.iter().filter(|number| progress.is_empty(&self.store, **number)).collect();
-        let to_mend = self.store.to_mend().unwrap_or_default();
+        let to_mend = self.store.to_repair().unwrap_or_default();
         let report = |open: &OpenNode| {
             let node = open.node();
             let number = node.number();

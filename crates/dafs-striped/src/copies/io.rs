@@ -108,7 +108,7 @@ impl FileState {
             if crowded {
                 return Ok(Step::First(Chore::Turn));
             }
-            if let Some(target) = order.mending
+            if let Some(target) = order.repairing
                 && record.fresh_mask() & 1 << target == 0
             {
                 match self.write_whole(record, target, views, offset, Stability::Unstable) {

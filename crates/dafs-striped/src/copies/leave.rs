@@ -13,7 +13,7 @@ use super::super::record::{Record, Whole};
 use super::super::state::{FileState, Place};
 use super::super::{Shared, StripedStore};
 use super::copied;
-use crate::limits::MEND_BAR;
+use crate::limits::REPAIR_BAR;
 use dafs_store::node::ComponentId;
 use dafs_store::{COPIES_MAX, FileId, Result, StoreError};
 use siphasher::sip::SipHasher24;
@@ -116,7 +116,7 @@ impl FileState {
             more.nodes.push(number);
         }
         more.whole = Some(Whole { stale, ..whole });
-        self.shared().list_to_mend(self.id(), &more, stale)?;
+        self.shared().list_for_repair(self.id(), &more, stale)?;
         self.keep_stable(place, more.clone())?;
         self.announce_again(&more);
         Ok(Leaving::Waits)
@@ -125,10 +125,10 @@ impl FileState {
     /// Keeps only the copies at some places. The caller holds the gate exclusively.
     fn keep_copies(&self, place: &mut Place, record: &Record, kept: &[usize]) -> Result<Leaving> {
         let mut order = self.copies().order();
-        if order.mending.is_some() || self.copies().truth().is_some() {
+        if order.repairing.is_some() || self.copies().truth().is_some() {
             return Ok(Leaving::Waits);
         }
-        if self.bar(MEND_BAR) {
+        if self.bar(REPAIR_BAR) {
             // Clients would write to a copy that does not count any more, and miss one that does.
             self.ask_lent(true);
             return Ok(Leaving::Waits);
@@ -144,7 +144,7 @@ impl FileState {
             return Ok(Leaving::Waits);
         }
         if let Some(Whole { stale, .. }) = fewer.whole.filter(|whole| whole.stale != 0) {
-            self.shared().list_to_mend(self.id(), &fewer, stale)?;
+            self.shared().list_for_repair(self.id(), &fewer, stale)?;
         }
         self.keep_stable(place, fewer.clone())?;
         order.keep(kept);
@@ -235,7 +235,7 @@ mod tests {
         assert!(matches!(&added, Plan::Add(nodes) if [[3], [4]].iter().any(|one| nodes == one)));
         assert_eq!(planned(&[1, 2], 0, &[1], &[3]), Plan::Add(vec![4]));
         assert_eq!(planned(&[1, 2], 0, &[1], &[3, 4]), Plan::Wait);
-        assert_eq!(planned(&[1, 2, 3], 0b100, &[1], &[]), Plan::Wait, "it is not mended yet");
+        assert_eq!(planned(&[1, 2, 3], 0b100, &[1], &[]), Plan::Wait, "it is not repaired yet");
         assert_eq!(planned(&[1, 2, 3], 0, &[1], &[]), Plan::Keep(vec![1, 2]));
         assert_eq!(planned(&[1, 2, 3], 0, &[1], &[2]), Plan::Wait, "that would leave one");
         let Plan::Add(both) = planned(&[1, 2], 0, &[1, 2], &[]) else { panic!("both leave") };

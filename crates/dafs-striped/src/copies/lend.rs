@@ -102,7 +102,7 @@ impl FileState {
             let now = self.shared().clock().now();
             let barred = self.lending().barred_until.is_some_and(|until| until > now);
             // The repair of a piece may take longer than `barred_until`.
-            if barred || order.mending.is_some() || self.copies().truth().is_some() {
+            if barred || order.repairing.is_some() || self.copies().truth().is_some() {
                 return Ok(Step::Done(None));
             }
             if record.whole.is_some_and(|whole| !whole.torn) {

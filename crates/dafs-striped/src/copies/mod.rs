@@ -7,7 +7,7 @@
 //!   no writer is active.
 //! * Copies may differ for good after a crash that left the record torn, or after a client that
 //!   held a layout for writing disappeared. Then one of them is authoritative (`truth`): only this
-//!   one is read, until the others have been made equal to it (`mend`).
+//!   one is read, until the others have been made equal to it (`repair`).
 //! * Clients that hold a layout for writing write all copies themselves. Overlapping writes of
 //!   clients and of this server would reach the copies in different orders. So this server recalls
 //!   these layouts before it writes. Meanwhile, and while a file is repaired, clients get no new
@@ -27,7 +27,7 @@ mod io;
 mod leave;
 mod lend;
 mod lose;
-mod mend;
+mod repair;
 
 pub use leave::Leaving;
 
@@ -70,7 +70,7 @@ pub(super) struct Order {
     /// Fresh copies that have been made equal to the authoritative one.
     alike: u8,
     /// The copy under repair.
-    mending: Option<usize>,
+    repairing: Option<usize>,
     /// The epoch of repair. It changes whenever a running repair must be begun again.
     turn: u64,
     /// Counts the writes through this server.
@@ -79,7 +79,7 @@ pub(super) struct Order {
     /// Counts the reports of clients about copies that they cannot write, and the time from which
     /// these copies may be repaired.
     reports: u32,
-    mend_from: Option<Instant>,
+    repair_from: Option<Instant>,
 }
 
 /// The layouts for writing that clients hold.
@@ -151,7 +151,7 @@ impl Order {
     /// Voids a running repair.
     fn restart(&mut self) {
         self.turn += 1;
-        self.mending = None;
+        self.repairing = None;
     }
 
     /// Keeps only the state of the copies at these places, in this order.
@@ -170,16 +170,16 @@ impl Order {
     fn note_report(&mut self, now: Instant) {
         let pause = COPY_REPORT_PAUSE * 2u32.saturating_pow(self.reports.min(16));
         self.reports = self.reports.saturating_add(1);
-        self.mend_from = Some(now + pause.min(COPY_REPORT_PAUSE_MAX));
+        self.repair_from = Some(now + pause.min(COPY_REPORT_PAUSE_MAX));
     }
 }
 
 impl Shared {
     /// Adds a file to the list of files whose stale copies are to be repaired.
-    fn list_to_mend(&self, file: FileId, record: &Record, stale: u8) -> Result<()> {
+    fn list_for_repair(&self, file: FileId, record: &Record, stale: u8) -> Result<()> {
         let nodes = places(stale).map(|at| record.nodes[at]).collect();
         let _server = self.as_server()?;
-        self.mends.enter(&Entry { component: record.component, file, nodes })
+        self.repairs.enter(&Entry { component: record.component, file, nodes })
     }
 }
 
@@ -204,7 +204,7 @@ impl FileState {
         record.first = 0;
         record.whole = Some(Whole { stale, torn: true });
         if stale != 0 {
-            shared.list_to_mend(self.id(), record, stale)?;
+            shared.list_for_repair(self.id(), record, stale)?;
         }
         self.note_torn();
         Ok(())
@@ -310,7 +310,7 @@ impl FileState {
             return Ok(());
         }
         let stale = whole.stale | failed;
-        self.shared().list_to_mend(self.id(), record, stale)?;
+        self.shared().list_for_repair(self.id(), record, stale)?;
         let record = Record { whole: Some(Whole { stale, ..whole }), ..record.clone() };
         self.keep_stable(&mut place, record.clone())?;
         self.note_given_up(&record, failed);
@@ -420,8 +420,8 @@ impl FileState {
         if whole.torn {
             self.note_torn();
         }
-        if whole.stale != 0 && !self.shared().mends.has(&record.component) {
-            self.shared().list_to_mend(self.id(), record, whole.stale)?;
+        if whole.stale != 0 && !self.shared().repairs.has(&record.component) {
+            self.shared().list_for_repair(self.id(), record, whole.stale)?;
         }
         Ok(())
     }
@@ -461,7 +461,7 @@ impl FileState {
         }
         if failed != 0 {
             let stale = record.whole.map_or(0, |whole| whole.stale) | failed;
-            self.shared().list_to_mend(self.id(), record, stale)?;
+            self.shared().list_for_repair(self.id(), record, stale)?;
         }
         Ok(failed)
     }

@@ -55,9 +55,9 @@ fn what_is_written_with_a_node_away_comes_to_it_when_it_is_back() {
     world.reopen();
     assert_eq!(world.fresh(&id), [false, true], "another run knows of it");
     assert_eq!(read(&*world.file("f"), 0, 99).unwrap(), b"befafter");
-    assert_eq!(world.to_mend(), 1);
-    world.mend();
-    assert_eq!((world.fresh(&id), world.to_mend()), (vec![true, true], 0));
+    assert_eq!(world.to_repair(), 1);
+    world.repair();
+    assert_eq!((world.fresh(&id), world.to_repair()), (vec![true, true], 0));
     copies[1].0.set_away(true);
     assert_eq!(read(&*world.file("f"), 0, 99).unwrap(), b"befafter");
 }
@@ -72,7 +72,7 @@ fn a_file_waits_for_the_last_copy_that_is_up_to_date() {
     write(&*file, 0, b"new").unwrap();
     copies[0].0.set_away(false);
     copies[1].0.set_away(true);
-    world.mend();
+    world.repair();
     assert_eq!(read(&*file, 0, 9), Err(StoreError::Busy), "never what is out of date");
     assert_eq!(write(&*file, 0, b"x"), Err(StoreError::Busy));
     assert_eq!(file.set_size(2), Err(StoreError::Busy));
@@ -92,7 +92,7 @@ fn a_cut_waits_for_no_node() {
     assert_eq!(world.fresh(&id), [true, false]);
     file.set_size(5000).unwrap();
     copies[1].0.set_away(false);
-    world.mend();
+    world.repair();
     assert_eq!(world.fresh(&id), [true, true]);
     copies[0].0.set_away(true);
     let mut wanted = vec![9; 10];
@@ -114,7 +114,7 @@ fn a_node_that_lost_what_was_not_stable_is_not_counted() {
     assert_eq!(world.around.lost(), lost, "nobody has to write again");
     assert_eq!(world.fresh(&id), [false, true]);
     assert_eq!(read(&*file, 0, 99).unwrap(), b"unstable and more");
-    world.mend();
+    world.repair();
     copies[1].0.set_away(true);
     assert_eq!(read(&*file, 0, 99).unwrap(), b"unstable and more");
 }
@@ -132,7 +132,7 @@ fn what_all_have_lost_is_to_be_written_again() {
     assert!(world.around.lost() > lost);
     write(&*file, 0, b"UN").unwrap();
     file.commit(0, 0).unwrap();
-    world.mend();
+    world.repair();
     assert_eq!(world.fresh(&id), [true, true]);
     assert_eq!(world.contents(&id), [b"UNable", b"UNable"]);
 }
@@ -153,7 +153,7 @@ fn copies_that_a_crash_has_torn_are_made_alike_and_one_is_read_before() {
     let first = read(&*file, 0, 99).unwrap();
     assert_eq!(first, b"both");
     assert_eq!(world.fresh(&id), [true, false], "one counts until they are alike");
-    world.mend();
+    world.repair();
     assert_eq!(world.contents(&id), [b"both", b"both"]);
     assert_eq!(world.fresh(&id), [true, true]);
     // No writer is active, so another run need not compare the copies.
@@ -188,7 +188,7 @@ fn nobody_acknowledges_what_a_data_server_that_is_cut_off_may_not_show() {
     assert!(!world.store().may_be_used(&component, number), "whatever layouts are out");
     assert!(world.store().may_be_used(&component, copies[0].0.number()));
     copies[1].0.set_away(false);
-    world.mend();
+    world.repair();
     assert!(world.store().may_be_used(&component, number));
     assert!(copies[1].0.forgotten() > 0);
 }
@@ -202,7 +202,7 @@ fn a_full_node_is_told_and_does_not_part_the_copies() {
     copies[1].0.set_full(true);
     assert_eq!(write(&*file, 0, b"new"), Err(StoreError::NoSpace));
     copies[1].0.set_full(false);
-    world.mend();
+    world.repair();
     let contents = world.contents(&id);
     assert_eq!(contents[0], contents[1]);
     assert_eq!(world.fresh(&id), [true, true]);
@@ -256,7 +256,7 @@ fn who_is_told_where_to_write_while_it_is_asked_whether_anybody_does_counts() {
     write(&*file, 0, b"old").unwrap();
     world.layouts().placement(&id, true).unwrap().unwrap();
     // The store asks about idle files without a recall.
-    world.mend();
+    world.repair();
     let mut asked = 0;
     world.layouts().take_lent(&mut |file, recall| {
         asked += 1;
@@ -280,10 +280,10 @@ fn a_file_that_clients_write_is_not_mended_beside_them() {
     let component = world.component(&id);
     put(&copies[1].0, &component, 0, b"new");
     copies[0].0.set_away(false);
-    world.mend();
+    world.repair();
     assert_eq!(world.fresh(&id), [false, true]);
     world.return_all();
-    world.mend();
+    world.repair();
     assert_eq!(world.contents(&id), [b"new", b"new"]);
     assert_eq!(world.fresh(&id), [true, true]);
     let mut moved = Vec::new();
@@ -307,7 +307,7 @@ fn a_device_that_a_client_cannot_write_to_is_done_without() {
     assert_eq!(world.fresh(&id), [false, true], "the last one stays");
     // The client may be at fault, so the repair waits for a while.
     world.return_all();
-    world.mend();
+    world.repair();
     assert_eq!(world.fresh(&id), [false, true]);
 }
 
@@ -322,13 +322,13 @@ fn a_client_that_went_between_two_copies_leaves_one_content() {
     let component = world.component(&id);
     put(&copies[0].0, &component, 1, b"ew and long");
     world.layouts().settle(&id).unwrap();
-    world.mend();
+    world.repair();
     world.return_all();
     assert_eq!(world.layouts().placement(&id, true).unwrap(), None, "not before they are alike");
     let placement = world.layouts().placement(&id, false).unwrap().unwrap();
     assert_eq!(devices(&placement).len(), 1, "one counts");
     let seen = read(&*file, 0, 99).unwrap();
-    world.mend();
+    world.repair();
     let contents = world.contents(&id);
     assert_eq!(contents[0], contents[1]);
     assert_eq!(seen, contents[0]);
@@ -348,15 +348,15 @@ fn nothing_is_left_of_a_removed_file_but_where_a_node_is_away() {
     write(&*file, 0, b"new").unwrap();
     drop(file);
     world.store().remove(&me(), &root, b"f").unwrap();
-    world.mend();
+    world.repair();
     world.store().sweep();
     assert_eq!(copies[1].0.content(&component), b"");
     assert_eq!(copies[0].0.content(&component), b"old");
     copies[0].0.set_away(false);
-    world.mend();
+    world.repair();
     world.store().sweep();
     assert_eq!(copies[0].0.content(&component), b"");
-    assert_eq!(world.to_mend(), 0);
+    assert_eq!(world.to_repair(), 0);
 }
 
 #[test]
@@ -373,7 +373,7 @@ fn a_new_file_is_placed_on_nodes_that_are_there() {
     write(&*file, 0, b"x").unwrap();
     assert_eq!(world.fresh(&id), [true, false], "one is enough, and more are made later");
     world.nodes.iter().for_each(|node| node.set_away(false));
-    world.mend();
+    world.repair();
     assert_eq!(world.contents(&id), [b"x", b"x"]);
 }
 
@@ -397,9 +397,9 @@ fn writers_come_to_all_copies_in_one_order_while_one_is_mended() {
                     }
                 });
             }
-            scope.spawn(|| world.mend());
+            scope.spawn(|| world.repair());
         });
-        world.mend();
+        world.repair();
         assert_eq!(world.fresh(&id), [true, true]);
         let contents = world.contents(&id);
         assert!(contents[0] == contents[1], "the copies differ");
@@ -419,7 +419,7 @@ fn mending_ends_with_the_node_that_it_reads_from() {
     // The source of the repair loses unstable data between two pieces.
     write(&*file, 2 << 20, &[3; 9]).unwrap();
     let pieces = std::cell::Cell::new(0);
-    world.store().mend(Duration::from_secs(9), &|bytes| {
+    world.store().repair(Duration::from_secs(9), &|bytes| {
         pieces.set(pieces.get() + usize::from(bytes > 0));
         if pieces.get() == 1 && bytes > 0 {
             copies[1].0.lose_unstable();
@@ -428,8 +428,8 @@ fn mending_ends_with_the_node_that_it_reads_from() {
     });
     assert!(pieces.get() >= 1);
     assert_eq!(world.fresh(&id), [false, true]);
-    world.mend();
-    world.mend();
+    world.repair();
+    world.repair();
     let contents = world.contents(&id);
     assert!(contents[0] == contents[1], "the copies differ");
 }
@@ -446,10 +446,10 @@ fn no_client_is_let_in_while_a_piece_takes_long_to_mend() {
     file.commit(0, 0).unwrap();
     copies[0].0.set_away(false);
     let pieces = std::cell::Cell::new(0);
-    world.store().mend(Duration::ZERO, &|bytes| {
+    world.store().repair(Duration::ZERO, &|bytes| {
         pieces.set(pieces.get() + usize::from(bytes > 0));
         if bytes > 0 && pieces.get() == 1 {
-            // Longer than `MEND_BAR` keeps clients from layouts.
+            // Longer than `REPAIR_BAR` keeps clients from layouts.
             world.around.sleep(Duration::from_secs(11));
             assert_eq!(world.layouts().placement(&id, true), Ok(None));
         }
@@ -472,14 +472,14 @@ fn a_device_without_room_keeps_its_copy() {
     layouts.report(&id, &both[1], Full).unwrap();
     layouts.report(&id, &DeviceKey([1; 16]), Full).unwrap();
     assert_eq!(world.fresh(&id), [false, true], "the full one counts");
-    assert_eq!(world.to_mend(), 0, "neither is given up");
+    assert_eq!(world.to_repair(), 0, "neither is given up");
     assert_eq!(layouts.placement(&id, true), Err(StoreError::NoSpace), "who would write is told");
     // Neither a repeated report nor one about an unknown device starts anything again.
     layouts.report(&id, &both[0], Full).unwrap();
     assert_eq!(world.fresh(&id), [false, true]);
-    world.mend();
+    world.repair();
     world.return_all();
-    world.mend();
+    world.repair();
     assert_eq!(world.fresh(&id), [true, true]);
     assert!(world.contents(&id).iter().all(|content| content.starts_with(b"old")));
     // Nor does the lost data reappear.
@@ -508,12 +508,12 @@ fn what_a_refused_write_has_left_on_one_copy_is_made_alike() {
     let copies = world.copies(&id);
     copies[1].0.set_away(true);
     // Nor can the store record the stale copy.
-    let (mends, aside) = (world.dir.path().join("mends"), world.dir.path().join("aside"));
-    std::fs::rename(&mends, &aside).unwrap();
+    let (repairs, aside) = (world.dir.path().join("repairs"), world.dir.path().join("aside"));
+    std::fs::rename(&repairs, &aside).unwrap();
     assert!(write(&*file, 0, b"new").is_err());
-    std::fs::rename(&aside, &mends).unwrap();
+    std::fs::rename(&aside, &repairs).unwrap();
     copies[1].0.set_away(false);
-    world.mend();
+    world.repair();
     let contents = world.contents(&id);
     assert_eq!(contents[0], contents[1]);
     assert_eq!(world.fresh(&id), [true, true]);
@@ -536,12 +536,12 @@ fn a_copy_that_was_made_alike_is_so_no_more_after_a_refused_write() {
     let node = |at: usize| &world.nodes[all[at].node as usize - 1];
     node(0).set_away(false);
     node(1).set_away(false);
-    world.mend();
+    world.repair();
     node(2).set_away(false);
     node(1).set_full(true);
     assert_eq!(write(&*file, 0, b"new"), Err(StoreError::NoSpace));
     node(1).set_full(false);
-    world.mend();
+    world.repair();
     assert_eq!(world.fresh(&id), [true, true, true]);
     let contents = world.contents(&id);
     assert!(contents.iter().all(|content| *content == contents[0]), "{contents:?}");
@@ -596,13 +596,13 @@ fn a_node_that_serves_others_first_keeps_its_copy() {
     file.commit(0, 0).unwrap();
     crowd(1);
     assert_eq!(world.layouts().placement(&id, true).unwrap(), None, "it has enough to do");
-    assert_eq!((world.fresh(&id), world.to_mend()), (vec![true, true], 0));
+    assert_eq!((world.fresh(&id), world.to_repair()), (vec![true, true], 0));
     // After the last attempt the writer gets an error, and the copies are made equal again.
     crowd(u32::MAX);
     assert_eq!(write(&*file, 0, b"NEW"), Err(StoreError::Busy));
-    assert_eq!(world.to_mend(), 0, "none is out of date");
+    assert_eq!(world.to_repair(), 0, "none is out of date");
     crowd(2);
-    (0..3).for_each(|_| world.mend());
+    (0..3).for_each(|_| world.repair());
     assert_eq!(world.fresh(&id), [true, true]);
     assert_eq!(world.contents(&id)[0], world.contents(&id)[1]);
 }

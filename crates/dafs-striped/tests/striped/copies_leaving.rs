@@ -32,7 +32,7 @@ fn leave(world: &World, id: &FileId) {
             world.store().sweep();
             return;
         }
-        world.mend();
+        world.repair();
     }
     panic!("copies do not leave: {:?}", world.layouts().copies(id));
 }
@@ -46,7 +46,7 @@ fn a_copy_leaves_when_another_node_has_one_and_nothing_is_left_behind() {
     let [gone, stays, new] = [0, 1, 2].map(|at: usize| nodes[at].number());
     drop(opened);
     // No writer is active, so another run takes the copies as equal.
-    world.mend();
+    world.repair();
     world.store().set_leaving(gone, true).unwrap();
     // The metadata server dies between each two steps.
     world.reopen();
@@ -59,7 +59,7 @@ fn a_copy_leaves_when_another_node_has_one_and_nothing_is_left_behind() {
     nodes[1].set_away(true);
     assert_eq!(read(&*world.file("f"), 0, 9).unwrap(), [7; 9]);
     nodes[1].set_away(false);
-    world.mend();
+    world.repair();
     world.reopen();
     // The sweep removes the components of a failed attempt.
     world.store().sweep();
@@ -77,7 +77,7 @@ fn a_copy_leaves_when_another_node_has_one_and_nothing_is_left_behind() {
         nodes[away].set_away(false);
     }
     assert!(nodes[1].content(&component) == nodes[2].content(&component));
-    assert_eq!(world.to_mend(), 0);
+    assert_eq!(world.to_repair(), 0);
     world.store().remove_node(gone).unwrap();
     let (id, new_file) = world.create("new");
     write(&*new_file, 0, b"x").unwrap();
@@ -139,7 +139,7 @@ fn clients_that_write_by_themselves_stop_before_a_copy_leaves() {
     let gone = nodes[0].number();
     world.store().set_leaving(gone, true).unwrap();
     assert_eq!(world.store().leave_nodes(&id), Ok(Leaving::Waits));
-    world.mend();
+    world.repair();
     let before = world.layouts().placement(&id, true).unwrap().unwrap();
     assert_eq!(devices(&before).len(), 3, "it has all copies for now");
     assert_eq!(world.store().leave_nodes(&id), Ok(Leaving::Waits));
@@ -172,7 +172,7 @@ fn a_copy_stays_while_its_data_server_may_show_it() {
     let gone = nodes[0].number();
     world.store().set_leaving(gone, true).unwrap();
     world.store().leave_nodes(&id).unwrap();
-    world.mend();
+    world.repair();
     let component = world.component(&id);
     nodes[0].set_believes(true);
     nodes[0].set_away(true);
@@ -200,13 +200,13 @@ fn a_copy_that_is_out_of_date_leaves_without_being_mended() {
     nodes[0].set_away(false);
     world.store().set_leaving(nodes[0].number(), true).unwrap();
     let component = world.component(&id);
-    world.mend();
+    world.repair();
     assert_eq!(nodes[0].content(&component), b"old");
     leave(&world, &id);
     assert!(nodes[0].is_bare());
     assert_eq!(world.contents(&id), [b"new", b"new"]);
-    world.mend();
-    assert_eq!(world.to_mend(), 0);
+    world.repair();
+    assert_eq!(world.to_repair(), 0);
 }
 
 #[test]
@@ -217,7 +217,7 @@ fn a_node_that_is_to_take_files_again_keeps_what_it_has() {
     world.store().leave_nodes(&id).unwrap();
     world.store().set_leaving(nodes[0].number(), false).unwrap();
     assert_eq!(world.store().leave_nodes(&id), Ok(Leaving::Nothing));
-    world.mend();
+    world.repair();
     assert_eq!(world.fresh(&id), [true, true, true]);
     // If it leaves after all, no new copy is needed.
     world.store().set_leaving(nodes[0].number(), true).unwrap();

@@ -55,7 +55,7 @@ fn what_was_on_a_lost_disk_is_on_the_new_one_when_it_is_mended() {
     node.lose_all();
     node.set_away(false);
     world.store().set_lost(number, false).unwrap();
-    world.mend();
+    world.repair();
     assert_eq!(read(&*files[gone].1, 0, 200_000).unwrap(), text(gone));
     drop(files);
     world.reopen();
@@ -68,7 +68,7 @@ fn what_was_on_a_lost_disk_is_on_the_new_one_when_it_is_mended() {
         let at = ids.iter().position(|known| known == id).unwrap();
         assert!(read(&*world.file(&format!("f{at}")), 0, 200_000).unwrap() == text(at));
     }
-    assert_eq!(world.to_mend(), 0);
+    assert_eq!(world.to_repair(), 0);
 }
 
 #[test]

@@ -40,7 +40,7 @@ enum Step {
         calls: u32,
     },
     Reopen,
-    Mend {
+    Repair {
         pieces: usize,
     },
     /// An administrator marks a node as being emptied, or withdraws the mark.
@@ -73,7 +73,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         1 => (0..3_usize).prop_map(Step::Lose),
         2 => (0..3_usize, 0..4_u32).prop_map(|(node, calls)| Step::Die { node, calls }),
         1 => Just(Step::Reopen),
-        3 => (0..4_usize).prop_map(|pieces| Step::Mend { pieces }),
+        3 => (0..4_usize).prop_map(|pieces| Step::Repair { pieces }),
         1 => (1..=3_u32, any::<bool>()).prop_map(|(node, leaves)| Step::Leave(node, leaves)),
         3 => Just(Step::Move),
         1 => (0..3_usize).prop_map(Step::Disk),
@@ -370,9 +370,9 @@ impl World {
                 self.open();
                 self.file = Some(self.store().open(&me(), &self.id, READ_WRITE).unwrap());
             }
-            Step::Mend { pieces } => {
+            Step::Repair { pieces } => {
                 let left = std::cell::Cell::new(pieces);
-                self.store().mend(Duration::ZERO, &|bytes| {
+                self.store().repair(Duration::ZERO, &|bytes| {
                     left.set(left.get().saturating_sub(usize::from(bytes > 0)));
                     left.get() > 0
                 });
@@ -410,7 +410,7 @@ impl World {
     fn end(&mut self) {
         self.make_stable();
         for _ in 0..10 {
-            self.store().mend(Duration::ZERO, &|_| true);
+            self.store().repair(Duration::ZERO, &|_| true);
         }
         let copies = self.layouts().copies(&self.id).unwrap();
         let reported = |copy: &CopyState| !copy.fresh;
@@ -419,7 +419,7 @@ impl World {
             // Another run does not know of the report.
             self.run(Step::Reopen);
             self.make_stable();
-            (0..10).for_each(|_| self.store().mend(Duration::ZERO, &|_| true));
+            (0..10).for_each(|_| self.store().repair(Duration::ZERO, &|_| true));
         }
         for round in 0..30 {
             if self.store().leave_nodes(&self.id) == Ok(Leaving::Nothing) {
@@ -428,9 +428,9 @@ impl World {
             assert!(round < 29, "copies do not leave: {:?}", self.layouts().copies(&self.id));
             // Recalled clients need a moment to return their layouts.
             std::thread::sleep(Duration::from_millis(1));
-            self.store().mend(Duration::ZERO, &|_| true);
+            self.store().repair(Duration::ZERO, &|_| true);
         }
-        (0..2).for_each(|_| self.store().mend(Duration::ZERO, &|_| true));
+        (0..2).for_each(|_| self.store().repair(Duration::ZERO, &|_| true));
         self.store().sweep();
         let copies = self.layouts().copies(&self.id).unwrap();
         assert!(copies.iter().all(|copy| copy.fresh), "{copies:?}");
@@ -438,7 +438,7 @@ impl World {
         assert!(copies.len() != 1 && copies.iter().all(|copy| !leaving.contains(&copy.node)));
         assert!(leaving.iter().all(|&number| self.store().is_idle(number).unwrap()));
         assert!(leaving.iter().all(|&number| self.nodes[number as usize - 1].is_bare()));
-        assert_eq!(self.store().to_mend().unwrap().len(), 0);
+        assert_eq!(self.store().to_repair().unwrap().len(), 0);
         let whole = read(self.file(), 0, 20_000).unwrap();
         self.check(0, &whole, 20_000);
         for copy in &copies {

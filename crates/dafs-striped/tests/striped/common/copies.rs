@@ -86,8 +86,8 @@ impl World {
         ComponentId(*handle[32..].first_chunk().unwrap())
     }
 
-    pub(crate) fn mend(&self) {
-        self.store().mend(Duration::ZERO, &|_| true);
+    pub(crate) fn repair(&self) {
+        self.store().repair(Duration::ZERO, &|_| true);
     }
 
     /// Clients return all layouts for writing.
@@ -95,8 +95,8 @@ impl World {
         self.layouts().take_lent(&mut |_, _| true);
     }
 
-    pub(crate) fn to_mend(&self) -> u64 {
-        self.store().to_mend().unwrap().values().sum()
+    pub(crate) fn to_repair(&self) -> u64 {
+        self.store().to_repair().unwrap().values().sum()
     }
 }
 

@@ -1,4 +1,4 @@
-//! Repair of copies (mending). Stale copies get the data that they lack, and copies that may differ
+//! Repair of copies. Stale copies get the data that they lack, and copies that may differ
 //! are made equal to the authoritative one. It goes on piece by piece, while the file is in use.
 //!
 //! Invariants
@@ -15,7 +15,7 @@ use super::super::record::{Record, Whole, places};
 use super::super::state::{FileState, Place};
 use super::super::{Shared, StripedStore};
 use super::{Order, Step, copied};
-use crate::limits::{MEND_BAR, MEND_PIECE_BYTES, SURE_NAP};
+use crate::limits::{REPAIR_BAR, REPAIR_PIECE_BYTES, SURE_NAP};
 use dafs_mem::VolatileSlice;
 use dafs_store::{Result, Stability, Store, StoreError};
 use rustc_hash::FxHashMap;
@@ -35,7 +35,7 @@ impl StripedStore {
     /// Repairs the copies that can be repaired now. Records of files that were not written for
     /// `idle` are marked as not torn. `pace` gets the number of compared bytes; it may sleep, and
     /// returns false to stop.
-    pub fn mend(&self, idle: Duration, pace: &dyn Fn(usize) -> bool) {
+    pub fn repair(&self, idle: Duration, pace: &dyn Fn(usize) -> bool) {
         let shared = &self.shared;
         // Writers wait less if their data is stable already.
         let torn: Vec<_> = shared.torn.lock().values().cloned().collect();
@@ -47,16 +47,16 @@ impl StripedStore {
                 tracing::debug!(%error, "copies of a file are not known to be alike yet");
             }
         }
-        let entries = shared.as_server().and_then(|_server| shared.mends.some());
+        let entries = shared.as_server().and_then(|_server| shared.repairs.some());
         let entries = entries.inspect_err(|error| {
-            tracing::error!(%error, "the list of files to be mended cannot be read");
+            tracing::error!(%error, "the list of files to be repaired cannot be read");
         });
         for entry in entries.unwrap_or_default() {
             if !pace(0) {
                 return;
             }
-            if let Err(error) = shared.mend_listed(&entry, pace) {
-                tracing::debug!(component = %entry.component, %error, "a copy is not mended yet");
+            if let Err(error) = shared.repair_listed(&entry, pace) {
+                tracing::debug!(component = %entry.component, %error, "a copy is not repaired yet");
             }
         }
     }
@@ -66,14 +66,14 @@ impl StripedStore {
     ///
     /// # Errors
     /// Those of the list.
-    pub fn to_mend(&self) -> Result<FxHashMap<u32, u64>> {
+    pub fn to_repair(&self) -> Result<FxHashMap<u32, u64>> {
         let _server = self.shared.as_server()?;
-        self.shared.mends.count()
+        self.shared.repairs.count()
     }
 }
 
 impl Shared {
-    fn mend_listed(self: &Arc<Self>, entry: &Entry, pace: &dyn Fn(usize) -> bool) -> Result<()> {
+    fn repair_listed(self: &Arc<Self>, entry: &Entry, pace: &dyn Fn(usize) -> bool) -> Result<()> {
         let gone = match self.meta.getattr(&entry.file) {
             Ok(attr) => attr.links == 0,
             Err(StoreError::Stale | StoreError::NotFound) => true,
@@ -83,18 +83,18 @@ impl Shared {
         let is_it = |record: &Record| record.component == entry.component;
         if gone || !copied(&*state.enter()?).is_some_and(|(record, _)| is_it(record)) {
             let _server = self.as_server()?;
-            return self.mends.strike_off(&entry.component);
+            return self.repairs.strike_off(&entry.component);
         }
-        state.mend(pace)
+        state.repair(pace)
     }
 }
 
 impl FileState {
     /// Repairs the copies of the file, one after the other.
-    fn mend(&self, pace: &dyn Fn(usize) -> bool) -> Result<()> {
-        while let Some(job) = self.begin_mending()? {
-            let mended = self.mend_pieces(&job, pace).and_then(|()| self.end_mending(&job));
-            if let Err(error) = mended {
+    fn repair(&self, pace: &dyn Fn(usize) -> bool) -> Result<()> {
+        while let Some(job) = self.begin_repair()? {
+            let repaired = self.repair_pieces(&job, pace).and_then(|()| self.end_repair(&job));
+            if let Err(error) = repaired {
                 self.copies().order().restart();
                 self.unbar();
                 return Err(error);
@@ -105,7 +105,7 @@ impl FileState {
     }
 
     /// Finds a copy that can be repaired now, and begins. `None` if all copies are fresh and equal.
-    fn begin_mending(&self) -> Result<Option<Job>> {
+    fn begin_repair(&self) -> Result<Option<Job>> {
         let place = self.enter()?;
         let Some((record, whole)) = copied(&place) else { return Ok(None) };
         let mut order = self.copies().order();
@@ -115,7 +115,7 @@ impl FileState {
             return Ok(None);
         }
         let size = |at: &usize| self.at_copy(record, *at, |node| node.size(&record.component));
-        let early = order.mend_from.is_some_and(|from| from > self.shared().clock().now());
+        let early = order.repair_from.is_some_and(|from| from > self.shared().clock().now());
         let stale = if early { 0 } else { whole.stale };
         // A stale copy that is to leave its node is not repaired.
         let leaving = self.shared().slots.leaving();
@@ -124,11 +124,11 @@ impl FileState {
         let target = targets.find(|at| size(at).is_ok()).ok_or(StoreError::Busy)?;
         let mut sources = truth.into_iter().chain(record.fresh().filter(|_| truth.is_none()));
         let source = sources.find(|at| size(at).is_ok()).ok_or(StoreError::Busy)?;
-        if self.bar(MEND_BAR) {
+        if self.bar(REPAIR_BAR) {
             drop((order, place));
             self.await_return()?;
             // `LENDING_PAUSE` keeps clients from new layouts for writing meanwhile.
-            return self.begin_mending();
+            return self.begin_repair();
         }
         let mut verifiers = [0; 2];
         for (at, verifier) in [source, target].into_iter().zip(&mut verifiers) {
@@ -140,12 +140,12 @@ impl FileState {
             // The commit gives the copy up, or makes the writers write again.
             return self.commit_copies().and(Err(StoreError::Busy));
         }
-        order.mending = Some(target);
+        order.repairing = Some(target);
         Ok(Some(Job { source, target, turn: order.turn, verifiers }))
     }
 
-    fn mend_pieces(&self, job: &Job, pace: &dyn Fn(usize) -> bool) -> Result<()> {
-        let (mut wanted, mut found) = (vec![0; MEND_PIECE_BYTES], vec![0; MEND_PIECE_BYTES]);
+    fn repair_pieces(&self, job: &Job, pace: &dyn Fn(usize) -> bool) -> Result<()> {
+        let (mut wanted, mut found) = (vec![0; REPAIR_PIECE_BYTES], vec![0; REPAIR_PIECE_BYTES]);
         let mut offset = 0;
         loop {
             let place = self.enter()?;
@@ -179,7 +179,7 @@ impl FileState {
                 self.shared().clock().sleep(SURE_NAP);
             }
             offset += count as u64;
-            self.bar(MEND_BAR);
+            self.bar(REPAIR_BAR);
             if !pace(count) {
                 return Err(StoreError::Busy);
             }
@@ -187,7 +187,7 @@ impl FileState {
     }
 
     /// Makes the repaired copy fresh.
-    fn end_mending(&self, job: &Job) -> Result<()> {
+    fn end_repair(&self, job: &Job) -> Result<()> {
         let mut place = self.enter_alone()?;
         let Some((record, whole)) = copied(&place) else { return Err(StoreError::Busy) };
         let record = record.clone();
@@ -201,21 +201,21 @@ impl FileState {
             }
         }
         let bit = 1 << job.target;
-        let mut mended = record;
+        let mut repaired = record;
         if whole.stale & bit != 0 {
-            mended.whole = Some(Whole { stale: whole.stale & !bit, ..whole });
-            self.keep_stable(&mut place, mended.clone())?;
+            repaired.whole = Some(Whole { stale: whole.stale & !bit, ..whole });
+            self.keep_stable(&mut place, repaired.clone())?;
             order.unsure &= !bit;
         }
         order.unstable[job.target] = Some(job.verifiers[1]);
         order.alike |= bit;
         order.restart();
-        if order.alike & mended.fresh_mask() == mended.fresh_mask() {
+        if order.alike & repaired.fresh_mask() == repaired.fresh_mask() {
             self.copies().set_truth(&mut order, None);
         }
         drop(order);
-        self.note_moved(&mended);
-        tracing::info!(node = mended.nodes[job.target], component = %mended.component, "a copy is mended");
+        self.note_moved(&repaired);
+        tracing::info!(node = repaired.nodes[job.target], component = %repaired.component, "a copy is repaired");
         Ok(())
     }
 
@@ -225,7 +225,7 @@ impl FileState {
         match copied(&place) {
             Some((record, whole)) if whole.stale == 0 => {
                 let _server = self.shared().as_server()?;
-                self.shared().mends.strike_off(&record.component)
+                self.shared().repairs.strike_off(&record.component)
             }
             _ => Ok(()),
         }
@@ -244,7 +244,7 @@ impl FileState {
             Err(error) => return Err(error),
         }
         if self.copies().truth().is_some()
-            && let Err(error) = self.mend(pace)
+            && let Err(error) = self.repair(pace)
             && self.copies().truth().is_some()
         {
             return Err(error);
@@ -302,7 +302,7 @@ fn run(piece: impl FnOnce() -> Result<Option<usize>>) -> Result<Option<usize>> {
 
 impl Order {
     fn check(&self, job: &Job) -> Result<()> {
-        match self.turn == job.turn && self.mending == Some(job.target) {
+        match self.turn == job.turn && self.repairing == Some(job.target) {
             true => Ok(()),
             false => Err(StoreError::Busy),
         }
