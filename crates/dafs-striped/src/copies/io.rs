@@ -30,8 +30,8 @@ impl FileState {
             after(&part, count).iter().for_each(|view| view.fill(0));
             len
         };
-        if let Some(truth) = self.copies().truth() {
-            let error = match read(truth) {
+        if let Some(authoritative) = self.copies().authoritative() {
+            let error = match read(authoritative) {
                 Ok(count) => return Ok(filled(count)),
                 // The node is reachable, and another copy may have different data.
                 Err(StoreError::Crowded) => return Err(StoreError::Busy),
@@ -39,8 +39,10 @@ impl FileState {
             };
             let mut order = self.copies().order();
             // Another thread may have chosen another copy before.
-            let other = match self.copies().truth() {
-                Some(now) if now == truth => self.choose_truth(record, &mut order, Some(truth)),
+            let other = match self.copies().authoritative() {
+                Some(now) if now == authoritative => {
+                    self.choose_authoritative(record, &mut order, Some(authoritative))
+                }
                 now => now,
             };
             drop(order);
@@ -184,13 +186,13 @@ impl FileState {
         if record.fresh_mask().is_power_of_two() {
             return;
         }
-        if let Some(truth) = self.copies().truth() {
+        if let Some(authoritative) = self.copies().authoritative() {
             // The copies that have been made equal to it may differ again.
-            self.copies().set_truth(order, Some(truth));
+            self.copies().set_authoritative(order, Some(authoritative));
             return;
         }
-        if self.choose_truth(record, order, None).is_none() {
-            self.copies().set_truth(order, record.fresh().next());
+        if self.choose_authoritative(record, order, None).is_none() {
+            self.copies().set_authoritative(order, record.fresh().next());
         }
     }
 

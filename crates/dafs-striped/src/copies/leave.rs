@@ -125,7 +125,7 @@ impl FileState {
     /// Keeps only the copies at some places. The caller holds the gate exclusively.
     fn keep_copies(&self, place: &mut Place, record: &Record, kept: &[usize]) -> Result<Leaving> {
         let mut order = self.copies().order();
-        if order.repairing.is_some() || self.copies().truth().is_some() {
+        if order.repairing.is_some() || self.copies().authoritative().is_some() {
             return Ok(Leaving::Waits);
         }
         if self.bar(REPAIR_BAR) {

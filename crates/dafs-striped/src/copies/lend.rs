@@ -88,7 +88,7 @@ impl FileState {
         if !write {
             let place = self.enter()?;
             let Some((record, _)) = super::copied(&place) else { return Ok(None) };
-            let mask = self.copies().truth().map_or(record.fresh_mask(), |at| 1 << at);
+            let mask = self.copies().authoritative().map_or(record.fresh_mask(), |at| 1 << at);
             self.announce(record);
             return Ok(self
                 .shared()
@@ -102,7 +102,7 @@ impl FileState {
             let now = self.shared().clock().now();
             let barred = self.lending().barred_until.is_some_and(|until| until > now);
             // The repair of a piece may take longer than `barred_until`.
-            if barred || order.repairing.is_some() || self.copies().truth().is_some() {
+            if barred || order.repairing.is_some() || self.copies().authoritative().is_some() {
                 return Ok(Step::Done(None));
             }
             if record.whole.is_some_and(|whole| !whole.torn) {
@@ -175,8 +175,8 @@ impl FileState {
             if record.whole.is_some_and(|whole| !whole.torn) {
                 return Ok(Step::First(Chore::Tear));
             }
-            if self.copies().truth().is_none() && !record.fresh_mask().is_power_of_two() {
-                self.copies().set_truth(order, Some(full));
+            if self.copies().authoritative().is_none() && !record.fresh_mask().is_power_of_two() {
+                self.copies().set_authoritative(order, Some(full));
                 self.note_moved(record);
             }
             self.tell_apart(record, order);
@@ -219,7 +219,7 @@ impl FileState {
     pub(in super::super) fn list_copies(&self) -> Result<Vec<CopyState>> {
         let place = self.enter()?;
         let Some((record, _)) = super::copied(&place) else { return Ok(Vec::new()) };
-        let fresh = self.copies().truth().map_or(record.fresh_mask(), |at| 1 << at);
+        let fresh = self.copies().authoritative().map_or(record.fresh_mask(), |at| 1 << at);
         let state = |(at, &node): (usize, &u32)| {
             let addresses = self.shared().slot(node).map(|slot| slot.node.addresses());
             let addresses = addresses.unwrap_or_default();

@@ -6,8 +6,8 @@
 //!   stable (torn). It says so before the first write, until all data is stable on all copies and
 //!   no writer is active.
 //! * Copies may differ for good after a crash that left the record torn, or after a client that
-//!   held a layout for writing disappeared. Then one of them is authoritative (`truth`): only this
-//!   one is read, until the others have been made equal to it (`repair`).
+//!   held a layout for writing disappeared. Then one of them is authoritative: only this one is
+//!   read, until a repair has made the others equal to it.
 //! * Clients that hold a layout for writing write all copies themselves. Overlapping writes of
 //!   clients and of this server would reach the copies in different orders. So this server recalls
 //!   these layouts before it writes. Meanwhile, and while a file is repaired, clients get no new
@@ -46,7 +46,7 @@ use std::sync::MutexGuard;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Instant;
 
-/// The value of `truth` if no copy is authoritative: all fresh copies are equally good.
+/// The value of `authoritative` if no copy is: all fresh copies are equally good.
 const ALL_ALIKE: u8 = u8::MAX;
 
 /// The state of the copies of one file in use.
@@ -54,7 +54,7 @@ pub(super) struct Copies {
     order: Mutex<Order>,
     /// The authoritative copy, if there is one. It changes while `order` is locked, or while the
     /// gate is held exclusively.
-    truth: AtomicU8,
+    authoritative: AtomicU8,
     lending: Mutex<Lending>,
     /// Notified when no client holds a layout for writing any more.
     returned: Condvar,
@@ -119,7 +119,7 @@ impl Default for Copies {
     fn default() -> Self {
         Self {
             order: Mutex::default(),
-            truth: AtomicU8::new(ALL_ALIKE),
+            authoritative: AtomicU8::new(ALL_ALIKE),
             lending: Mutex::default(),
             returned: Condvar::new(),
         }
@@ -132,18 +132,18 @@ impl Copies {
     }
 
     /// Returns the authoritative copy, if there is one.
-    fn truth(&self) -> Option<usize> {
-        match self.truth.load(Ordering::SeqCst) {
+    fn authoritative(&self) -> Option<usize> {
+        match self.authoritative.load(Ordering::SeqCst) {
             ALL_ALIKE => None,
             at => Some(at.into()),
         }
     }
 
-    fn set_truth(&self, order: &mut Order, truth: Option<usize>) {
-        let truth = truth.and_then(|at| u8::try_from(at).ok());
-        order.alike = truth.map_or(0, |at| 1 << at);
+    fn set_authoritative(&self, order: &mut Order, authoritative: Option<usize>) {
+        let authoritative = authoritative.and_then(|at| u8::try_from(at).ok());
+        order.alike = authoritative.map_or(0, |at| 1 << at);
         order.restart();
-        self.truth.store(truth.unwrap_or(ALL_ALIKE), Ordering::SeqCst);
+        self.authoritative.store(authoritative.unwrap_or(ALL_ALIKE), Ordering::SeqCst);
     }
 }
 
@@ -345,11 +345,11 @@ impl FileState {
         let mut order = copies.order();
         order.unsure |= failed;
         places(failed).for_each(|at| order.unstable[at] = None);
-        let truth = copies.truth();
+        let authoritative = copies.authoritative();
         if record.fresh_mask().is_power_of_two() {
-            copies.set_truth(&mut order, None);
-        } else if truth.is_some_and(|at| failed & 1 << at != 0) {
-            copies.set_truth(&mut order, record.fresh().next());
+            copies.set_authoritative(&mut order, None);
+        } else if authoritative.is_some_and(|at| failed & 1 << at != 0) {
+            copies.set_authoritative(&mut order, record.fresh().next());
         }
         order.restart();
         drop(order);
@@ -408,12 +408,12 @@ impl FileState {
         let mut order = copies.order();
         order.unsure = whole.stale;
         if record.fresh_mask().is_power_of_two() {
-            copies.set_truth(&mut order, None);
-        } else if whole.torn && copies.truth().is_none_or(|at| whole.stale & 1 << at != 0) {
+            copies.set_authoritative(&mut order, None);
+        } else if whole.torn && copies.authoritative().is_none_or(|at| whole.stale & 1 << at != 0) {
             let slot = |at: usize| self.shared().slot(record.nodes[at]);
             let there = |at: &usize| slot(*at).is_ok_and(|slot| slot.node.is_reachable());
-            let truth = record.fresh().find(there).or_else(|| record.fresh().next());
-            copies.set_truth(&mut order, truth);
+            let authoritative = record.fresh().find(there).or_else(|| record.fresh().next());
+            copies.set_authoritative(&mut order, authoritative);
         }
         drop(order);
         self.announce_again(record);
@@ -428,17 +428,18 @@ impl FileState {
 
     /// Makes one of the copies authoritative, because they may differ for good. Prefers the first
     /// one that is reachable.
-    fn choose_truth(
+    fn choose_authoritative(
         &self,
         record: &Record,
         order: &mut Order,
         not: Option<usize>,
     ) -> Option<usize> {
         let size = |at: &usize| self.at_copy(record, *at, |node| node.size(&record.component));
-        let truth = record.fresh().filter(|at| Some(*at) != not).find(|at| size(at).is_ok())?;
-        self.copies().set_truth(order, Some(truth));
+        let authoritative =
+            record.fresh().filter(|at| Some(*at) != not).find(|at| size(at).is_ok())?;
+        self.copies().set_authoritative(order, Some(authoritative));
         self.note_moved(record);
-        Some(truth)
+        Some(authoritative)
     }
 
     /// Truncates the copies, and returns those for which that failed. The caller holds the gate
@@ -468,7 +469,7 @@ impl FileState {
 
     /// Returns the size of the longest readable copy, of those that can be asked.
     pub(super) fn reach_of_copies(&self, record: &Record) -> Result<u64> {
-        let mask = self.copies().truth().map_or(record.fresh_mask(), |at| 1 << at);
+        let mask = self.copies().authoritative().map_or(record.fresh_mask(), |at| 1 << at);
         let mut reach = Err(StoreError::Busy);
         for at in places(mask) {
             match self.at_copy(record, at, |node| node.size(&record.component)) {

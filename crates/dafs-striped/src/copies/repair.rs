@@ -109,8 +109,8 @@ impl FileState {
         let place = self.enter()?;
         let Some((record, whole)) = copied(&place) else { return Ok(None) };
         let mut order = self.copies().order();
-        let truth = self.copies().truth();
-        let torn = truth.map_or(0, |_| record.fresh_mask() & !order.alike);
+        let authoritative = self.copies().authoritative();
+        let torn = authoritative.map_or(0, |_| record.fresh_mask() & !order.alike);
         if torn | whole.stale == 0 {
             return Ok(None);
         }
@@ -122,7 +122,8 @@ impl FileState {
         let stays = |at: &usize| !leaving.contains(&record.nodes[*at]);
         let mut targets = places(torn).chain(places(stale).filter(stays));
         let target = targets.find(|at| size(at).is_ok()).ok_or(StoreError::Busy)?;
-        let mut sources = truth.into_iter().chain(record.fresh().filter(|_| truth.is_none()));
+        let mut sources =
+            authoritative.into_iter().chain(record.fresh().filter(|_| authoritative.is_none()));
         let source = sources.find(|at| size(at).is_ok()).ok_or(StoreError::Busy)?;
         if self.bar(REPAIR_BAR) {
             drop((order, place));
@@ -211,7 +212,7 @@ impl FileState {
         order.alike |= bit;
         order.restart();
         if order.alike & repaired.fresh_mask() == repaired.fresh_mask() {
-            self.copies().set_truth(&mut order, None);
+            self.copies().set_authoritative(&mut order, None);
         }
         drop(order);
         self.note_moved(&repaired);
@@ -243,9 +244,9 @@ impl FileState {
             }
             Err(error) => return Err(error),
         }
-        if self.copies().truth().is_some()
+        if self.copies().authoritative().is_some()
             && let Err(error) = self.repair(pace)
-            && self.copies().truth().is_some()
+            && self.copies().authoritative().is_some()
         {
             return Err(error);
         }
@@ -258,7 +259,7 @@ impl FileState {
             order.written.is_none_or(|at| now.saturating_duration_since(at) >= idle)
         };
         let writes = self.on_copies(|record, order| {
-            if !is_idle(order) || self.copies().truth().is_some() || self.is_lent() {
+            if !is_idle(order) || self.copies().authoritative().is_some() || self.is_lent() {
                 return Ok(Step::Done(None));
             }
             Ok(match self.commit_step(record, order)? {
@@ -271,7 +272,7 @@ impl FileState {
         let Some((record, whole)) = copied(&place) else { return Ok(()) };
         let order = self.copies().order();
         let same = writes == (order.writes, self.lends());
-        if same && !self.is_lent() && self.copies().truth().is_none() {
+        if same && !self.is_lent() && self.copies().authoritative().is_none() {
             let calm = Record { whole: Some(Whole { torn: false, ..whole }), ..record.clone() };
             if whole.torn {
                 // If a crash undoes this change, the next run compares the copies once more.
