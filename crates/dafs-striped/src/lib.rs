@@ -166,7 +166,7 @@ struct Shared {
     /// them.
     asked: Mutex<FxHashMap<FileId, bool>>,
     /// The number of threads that wait for unreachable data servers.
-    napping: AtomicUsize,
+    grant_waiters: AtomicUsize,
     /// Files whose placement has changed.
     moved: Mutex<Vec<FileId>>,
     devices: Mutex<Devices>,
@@ -251,7 +251,7 @@ impl StripedStore {
             repairs,
             torn: Mutex::default(),
             asked: Mutex::default(),
-            napping: AtomicUsize::new(0),
+            grant_waiters: AtomicUsize::new(0),
             moved: Mutex::default(),
             devices: Mutex::default(),
             files: Mutex::default(),

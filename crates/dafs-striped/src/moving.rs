@@ -113,7 +113,7 @@ impl StripedStore {
     /// * The store's.
     pub fn begin_move(&self, file: &FileId) -> Result<Option<Relocation>> {
         let (shared, state) = (self.shared.clone(), self.shared.state(file));
-        let place = state.enter_alone()?;
+        let place = state.enter_exclusive()?;
         let Place::Striped(record) = &*place else { return Ok(None) };
         if !shared.is_misplaced(record) {
             return Ok(None);
@@ -156,7 +156,7 @@ impl Relocation {
             self.verifiers = Some(self.prepare()?);
         }
         let state = self.state.clone();
-        let mut place = state.enter_alone()?;
+        let mut place = state.enter_exclusive()?;
         let Place::Striped(record) = &*place else { return Err(StoreError::Busy) };
         let size = state.attr()?.size;
         while self.reached < size {

@@ -158,7 +158,7 @@ impl FileState {
                 return Ok(place);
             }
             drop(place);
-            drop(self.enter_alone()?);
+            drop(self.enter_exclusive()?);
             tried = true;
         }
     }
@@ -193,7 +193,7 @@ impl FileState {
     }
 
     /// Enters the gate exclusively.
-    pub(super) fn enter_alone(&self) -> Result<RwLockWriteGuard<'_, Place>> {
+    pub(super) fn enter_exclusive(&self) -> Result<RwLockWriteGuard<'_, Place>> {
         let mut place = self.gate.write();
         if *place == Place::Unknown {
             *place = self.load()?;
@@ -212,9 +212,9 @@ impl FileState {
 
     /// Does the same once no client holds a layout for writing to copies: with concurrent writes
     /// the copies would end at different sizes.
-    fn enter_alone_of_clients(&self) -> Result<RwLockWriteGuard<'_, Place>> {
+    fn enter_exclusive_of_clients(&self) -> Result<RwLockWriteGuard<'_, Place>> {
         for _ in 0..COPY_ATTEMPTS_MAX {
-            let place = self.enter_alone()?;
+            let place = self.enter_exclusive()?;
             if !matches!(&*place, Place::Striped(record) if record.whole.is_some())
                 || !self.is_lent()
             {
@@ -286,7 +286,7 @@ impl FileState {
 
     /// Places a file without content.
     pub(super) fn place(&self) -> Result<()> {
-        let mut place = self.enter_alone()?;
+        let mut place = self.enter_exclusive()?;
         if *place == Place::Nowhere {
             *place = Place::Striped(self.make_record()?);
         }
@@ -400,12 +400,12 @@ impl FileState {
 
     /// Sets the size. Every explicit change of the size comes through here.
     pub(super) fn set_size(&self, meta: &dyn OpenFile, size: u64) -> Result<()> {
-        let mut place = self.enter_alone_of_clients()?;
+        let mut place = self.enter_exclusive_of_clients()?;
         if *place == Place::Nowhere && size > 0 {
             *place = Place::Striped(self.make_record()?);
         }
         if let Place::Striped(record) = &*place {
-            self.be_sure_alone(record)?;
+            self.drop_stale_grants_exclusive(record)?;
         }
         let _size = self.lock_size();
         match &mut *place {
@@ -468,7 +468,7 @@ impl FileState {
         }
         *record = done;
         self.note_pending(record);
-        self.be_sure_alone(record)
+        self.drop_stale_grants_exclusive(record)
     }
 
     /// Returns an open of the metadata file for writing: one of a client, or the server's own.

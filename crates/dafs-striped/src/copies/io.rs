@@ -142,13 +142,13 @@ impl FileState {
         if record.whole.is_some_and(|whole| !whole.torn) {
             return Ok(Some(Step::First(Chore::Tear)));
         }
-        Ok(self.wait_to_be_sure(record, order)?.then_some(Step::First(Chore::Wait)))
+        Ok(self.must_wait_for_grants(record, order)?.then_some(Step::First(Chore::Wait)))
     }
 
     /// True if the caller must wait until data servers of stale copies have dropped their
     /// authorisations.
-    fn wait_to_be_sure(&self, record: &Record, order: &mut Order) -> Result<bool> {
-        match self.be_sure(record, order) {
+    fn must_wait_for_grants(&self, record: &Record, order: &mut Order) -> Result<bool> {
+        match self.drop_stale_grants(record, order) {
             Err(StoreError::Busy) => Ok(true),
             sure => sure.map(|()| false),
         }
@@ -205,7 +205,7 @@ impl FileState {
     /// no copy has kept all of it, none is given up, and the writers get an error and must write
     /// again.
     pub(super) fn commit_step(&self, record: &Record, order: &mut Order) -> Result<Step<()>> {
-        if self.wait_to_be_sure(record, order)? {
+        if self.must_wait_for_grants(record, order)? {
             return Ok(Step::First(Chore::Wait));
         }
         let (mut failed, mut lost, mut trouble, mut crowded) = (0, 0, StoreError::Busy, false);

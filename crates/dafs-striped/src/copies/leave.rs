@@ -84,7 +84,7 @@ impl FileState {
         let server = shared.as_server()?;
         shared.enter_moved(Entry { component, file: self.id(), nodes })?;
         drop(server);
-        let mut place = self.enter_alone()?;
+        let mut place = self.enter_exclusive()?;
         let Some((record, _)) = copied(&place) else { return Err(StoreError::Busy) };
         let record = record.clone();
         // The list must name exactly the nodes of the change.

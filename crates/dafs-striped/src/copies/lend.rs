@@ -108,7 +108,7 @@ impl FileState {
             if record.whole.is_some_and(|whole| !whole.torn) {
                 return Ok(Step::First(Chore::Tear));
             }
-            self.be_sure(record, order)?;
+            self.drop_stale_grants(record, order)?;
             let mut failed = 0;
             for at in record.fresh() {
                 match self.at_copy(record, at, |node| node.commit(&record.component)) {
@@ -153,7 +153,7 @@ impl FileState {
                     order.note_report(self.shared().clock().now());
                     Ok(Step::First(Chore::GiveUp(1 << at)))
                 }
-                _ => self.be_sure(record, order).map(Step::Done),
+                _ => self.drop_stale_grants(record, order).map(Step::Done),
             }
         })
     }

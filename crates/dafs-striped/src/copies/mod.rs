@@ -36,8 +36,8 @@ use super::pending::Entry;
 use super::record::{Record, Whole, places, remapped};
 use super::state::{FileState, Place};
 use crate::limits::{
-    COPY_ATTEMPTS_MAX, COPY_REPORT_PAUSE, COPY_REPORT_PAUSE_MAX, COPY_TURNS_MAX, SURE_NAP,
-    SURE_NAPS_MAX, SURE_WAITERS_MAX, TORN_FILES_MAX,
+    COPY_ATTEMPTS_MAX, COPY_REPORT_PAUSE, COPY_REPORT_PAUSE_MAX, COPY_TURNS_MAX, GRANT_WAITERS_MAX,
+    GRANT_WAITS_MAX, RETRY_PAUSE, TORN_FILES_MAX,
 };
 use dafs_mem::{Condvar, Mutex};
 use dafs_store::node::Node;
@@ -66,7 +66,7 @@ pub(super) struct Order {
     /// For each copy its write verifier from before the first write that may not be stable there.
     unstable: [Option<u64>; COPIES_MAX],
     /// Stale copies whose data servers may still hold cached authorisations.
-    unsure: u8,
+    may_hold_grants: u8,
     /// Fresh copies that have been made equal to the authoritative one.
     alike: u8,
     /// The copy under repair.
@@ -160,7 +160,7 @@ impl Order {
         for (now, &at) in self.unstable.iter_mut().zip(kept) {
             *now = before[at];
         }
-        self.unsure = remapped(self.unsure, kept);
+        self.may_hold_grants = remapped(self.may_hold_grants, kept);
         self.alike = remapped(self.alike, kept);
         self.restart();
     }
@@ -227,7 +227,7 @@ impl FileState {
         &self,
         mut attempt: impl FnMut(&Record, &mut Order) -> Result<Step<T>>,
     ) -> Result<T> {
-        let (mut attempts, mut naps) = (0..COPY_ATTEMPTS_MAX, 0..SURE_NAPS_MAX);
+        let (mut attempts, mut waits) = (0..COPY_ATTEMPTS_MAX, 0..GRANT_WAITS_MAX);
         let mut turns = 0..COPY_TURNS_MAX;
         loop {
             let place = self.enter()?;
@@ -241,7 +241,7 @@ impl FileState {
             let nodes = record.nodes.clone();
             drop(place);
             let count = match chore {
-                Chore::Wait => &mut naps,
+                Chore::Wait => &mut waits,
                 Chore::Turn => &mut turns,
                 Chore::Tear | Chore::GiveUp(_) | Chore::Return => &mut attempts,
             };
@@ -254,21 +254,21 @@ impl FileState {
                     self.give_up(&nodes, failed).inspect_err(|_| self.doubt())?;
                 }
                 Chore::Return => self.await_return()?,
-                Chore::Wait => self.nap()?,
-                Chore::Turn => self.shared().clock().sleep(SURE_NAP),
+                Chore::Wait => self.wait_for_grants()?,
+                Chore::Turn => self.shared().clock().sleep(RETRY_PAUSE),
             }
         }
     }
 
     /// Waits a little for unreachable data servers, because not every client can retry. Few threads
     /// may do so, because a waiting thread serves no other request.
-    fn nap(&self) -> Result<()> {
-        let napping = &self.shared().napping;
-        let is_admitted = napping.fetch_add(1, Ordering::SeqCst) < SURE_WAITERS_MAX;
+    fn wait_for_grants(&self) -> Result<()> {
+        let waiters = &self.shared().grant_waiters;
+        let is_admitted = waiters.fetch_add(1, Ordering::SeqCst) < GRANT_WAITERS_MAX;
         if is_admitted {
-            self.shared().clock().sleep(SURE_NAP);
+            self.shared().clock().sleep(RETRY_PAUSE);
         }
-        napping.fetch_sub(1, Ordering::SeqCst);
+        waiters.fetch_sub(1, Ordering::SeqCst);
         if is_admitted { Ok(()) } else { Err(StoreError::Busy) }
     }
 
@@ -283,7 +283,7 @@ impl FileState {
 
     /// Marks the record as torn, stably.
     fn tear(&self) -> Result<()> {
-        let mut place = self.enter_alone()?;
+        let mut place = self.enter_exclusive()?;
         let Some((record, whole)) = copied(&place) else { return Err(StoreError::Busy) };
         if !whole.torn {
             let record = Record { whole: Some(Whole { torn: true, ..whole }), ..record.clone() };
@@ -296,7 +296,7 @@ impl FileState {
 
     /// Marks copies as stale in the record, stably. `failed` holds their places among these nodes.
     fn give_up(&self, nodes: &[u32], failed: u8) -> Result<()> {
-        let mut place = self.enter_alone()?;
+        let mut place = self.enter_exclusive()?;
         let Some((record, whole)) = copied(&place) else { return Err(StoreError::Busy) };
         if record.nodes != nodes {
             // Other copies have these places by now. The caller looks again.
@@ -343,7 +343,7 @@ impl FileState {
         }
         let copies = self.copies();
         let mut order = copies.order();
-        order.unsure |= failed;
+        order.may_hold_grants |= failed;
         places(failed).for_each(|at| order.unstable[at] = None);
         let authoritative = copies.authoritative();
         if record.fresh_mask().is_power_of_two() {
@@ -365,22 +365,22 @@ impl FileState {
 
     /// Makes the data servers of the stale copies drop their cached authorisations for the file,
     /// because those copies will lack the next acknowledged write.
-    fn be_sure(&self, record: &Record, order: &mut Order) -> Result<()> {
-        for at in places(order.unsure) {
+    fn drop_stale_grants(&self, record: &Record, order: &mut Order) -> Result<()> {
+        for at in places(order.may_hold_grants) {
             // A node that is not configured any more cannot be asked.
             if self.shared().slot(record.nodes[at]).is_ok() {
                 let dropped = self.at_copy(record, at, |node| node.drop_grants(&record.component));
                 dropped.map_err(|_| StoreError::Busy)?;
             }
-            order.unsure &= !(1 << at);
+            order.may_hold_grants &= !(1 << at);
         }
         Ok(())
     }
 
     /// Does the same for a caller that holds the gate exclusively.
-    pub(super) fn be_sure_alone(&self, record: &Record) -> Result<()> {
+    pub(super) fn drop_stale_grants_exclusive(&self, record: &Record) -> Result<()> {
         match record.whole {
-            Some(_) => self.be_sure(record, &mut self.copies().order()),
+            Some(_) => self.drop_stale_grants(record, &mut self.copies().order()),
             None => Ok(()),
         }
     }
@@ -406,7 +406,7 @@ impl FileState {
         let Some(whole) = record.whole else { return Ok(()) };
         let copies = self.copies();
         let mut order = copies.order();
-        order.unsure = whole.stale;
+        order.may_hold_grants = whole.stale;
         if record.fresh_mask().is_power_of_two() {
             copies.set_authoritative(&mut order, None);
         } else if whole.torn && copies.authoritative().is_none_or(|at| whole.stale & 1 << at != 0) {
@@ -447,7 +447,7 @@ impl FileState {
     pub(super) fn truncate_copies(&self, record: &Record, size: u64) -> Result<u8> {
         let mut order = self.copies().order();
         order.restart();
-        self.be_sure(record, &mut order)?;
+        self.drop_stale_grants(record, &mut order)?;
         let (mut failed, mut trouble) = (0, StoreError::Busy);
         for at in record.fresh() {
             if let Err(error) =

@@ -15,7 +15,7 @@ use super::super::record::{Record, Whole, places};
 use super::super::state::{FileState, Place};
 use super::super::{Shared, StripedStore};
 use super::{Order, Step, copied};
-use crate::limits::{REPAIR_BAR, REPAIR_PIECE_BYTES, SURE_NAP};
+use crate::limits::{REPAIR_BAR, REPAIR_PIECE_BYTES, RETRY_PAUSE};
 use dafs_mem::VolatileSlice;
 use dafs_store::{Result, Stability, Store, StoreError};
 use rustc_hash::FxHashMap;
@@ -177,7 +177,7 @@ impl FileState {
             };
             drop((order, place));
             if count == 0 {
-                self.shared().clock().sleep(SURE_NAP);
+                self.shared().clock().sleep(RETRY_PAUSE);
             }
             offset += count as u64;
             self.bar(REPAIR_BAR);
@@ -189,7 +189,7 @@ impl FileState {
 
     /// Makes the repaired copy fresh.
     fn end_repair(&self, job: &Job) -> Result<()> {
-        let mut place = self.enter_alone()?;
+        let mut place = self.enter_exclusive()?;
         let Some((record, whole)) = copied(&place) else { return Err(StoreError::Busy) };
         let record = record.clone();
         let mut order = self.copies().order();
@@ -206,7 +206,7 @@ impl FileState {
         if whole.stale & bit != 0 {
             repaired.whole = Some(Whole { stale: whole.stale & !bit, ..whole });
             self.keep_stable(&mut place, repaired.clone())?;
-            order.unsure &= !bit;
+            order.may_hold_grants &= !bit;
         }
         order.unstable[job.target] = Some(job.verifiers[1]);
         order.alike |= bit;
@@ -222,7 +222,7 @@ impl FileState {
 
     /// Strikes the file off the list of files to be repaired, if no copy is stale.
     fn strike_off(&self) -> Result<()> {
-        let place = self.enter_alone()?;
+        let place = self.enter_exclusive()?;
         match copied(&place) {
             Some((record, whole)) if whole.stale == 0 => {
                 let _server = self.shared().as_server()?;
@@ -268,7 +268,7 @@ impl FileState {
             })
         })?;
         let Some(writes) = writes else { return Ok(()) };
-        let mut place = self.enter_alone()?;
+        let mut place = self.enter_exclusive()?;
         let Some((record, whole)) = copied(&place) else { return Ok(()) };
         let order = self.copies().order();
         let same = writes == (order.writes, self.lends());
