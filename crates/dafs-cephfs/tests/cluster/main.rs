@@ -147,7 +147,7 @@ fn what_is_written_below_a_known_size_waits_for_no_metadata_server() {
 }
 
 #[test]
-fn what_is_stable_outlives_a_data_server_that_is_shut_out() {
+fn stable_data_outlives_an_evicted_data_server() {
     let Some((crashed, options)) = support::served() else { return };
     let (whole, file) = spread(&crashed, "whole");
     write_stable(&*file, 0, vec![1; 100]);
