@@ -93,8 +93,8 @@ impl Mark {
     }
 
     fn sum(&self) -> String {
-        let code = own::code(&[0; 16], &[b"mark", &self.incarnation, &self.joins.to_be_bytes()]);
-        format!("{:016x}", u128::from_be_bytes(code) >> 64)
+        let mac = own::mac(&[0; 16], &[b"mark", &self.incarnation, &self.joins.to_be_bytes()]);
+        format!("{:016x}", u128::from_be_bytes(mac) >> 64)
     }
 
     fn text(&self) -> String {

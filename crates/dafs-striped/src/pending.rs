@@ -36,7 +36,7 @@ const CODED: &str = "coded";
 /// The first bytes of an entry.
 const MAGIC: &[u8; 8] = b"dafslst2";
 
-const CODE_BYTES: usize = 16;
+const MAC_BYTES: usize = 16;
 
 /// The kinds of lists.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -94,14 +94,14 @@ impl Entry {
         let mut bytes = MAGIC.to_vec();
         bytes.extend(self.file.0);
         bytes.extend(self.nodes.iter().flat_map(|node| node.to_le_bytes()));
-        bytes.extend(code(&self.component, list, key, &bytes));
+        bytes.extend(mac(&self.component, list, key, &bytes));
         bytes
     }
 
     fn decode(component: ComponentId, bytes: &[u8], list: List, key: &[u8; 16]) -> Option<Self> {
-        let (body, told) = bytes.split_last_chunk::<CODE_BYTES>()?;
+        let (body, told) = bytes.split_last_chunk::<MAC_BYTES>()?;
         let plain = body.strip_prefix(MAGIC)?;
-        (code(&component, list, key, body) == *told).then_some(())?;
+        (mac(&component, list, key, body) == *told).then_some(())?;
         Self::decode_plain(component, plain)
     }
 
@@ -114,8 +114,8 @@ impl Entry {
     }
 }
 
-fn code(component: &ComponentId, list: List, key: &[u8; 16], bytes: &[u8]) -> [u8; CODE_BYTES] {
-    own::code(key, &[list.name().as_bytes(), &component.0, bytes])
+fn mac(component: &ComponentId, list: List, key: &[u8; 16], bytes: &[u8]) -> [u8; MAC_BYTES] {
+    own::mac(key, &[list.name().as_bytes(), &component.0, bytes])
 }
 
 impl Pending {
@@ -311,7 +311,7 @@ impl Pending {
             Err(error) => return Err(self.unread(&path, error)),
         };
         let entry = Entry::decode(component, &bytes, self.list, &self.key);
-        entry.ok_or_else(|| self.refused(&path, &"its code is wrong")).map(Some)
+        entry.ok_or_else(|| self.refused(&path, &"its MAC is wrong")).map(Some)
     }
 
     pub(super) fn strike_off(&self, component: &ComponentId) -> Result<()> {

@@ -120,8 +120,8 @@ impl Record {
                 (0..self.nodes.len()).map(|place| self.truncation(place).unwrap_or(u64::MAX));
             sizes.for_each(|size| bytes.extend(size.to_le_bytes()));
         }
-        let code = code(owner, key, &bytes);
-        bytes.extend(code);
+        let mac = mac(owner, key, &bytes);
+        bytes.extend(mac);
         bytes
     }
 
@@ -136,7 +136,7 @@ impl Record {
 
     fn parse(bytes: &[u8], owner: Owner, key: &[u8; 16]) -> Option<Self> {
         let (bytes, told) = bytes.split_last_chunk::<MAC_BYTES>()?;
-        if code(owner, key, bytes) != *told {
+        if mac(owner, key, bytes) != *told {
             return None;
         }
         Self::parse_body(bytes)
@@ -255,7 +255,7 @@ fn all_places(count: usize) -> Option<u8> {
     u8::try_from(bits).ok()
 }
 
-fn code(owner: Owner, key: &[u8; 16], bytes: &[u8]) -> [u8; MAC_BYTES] {
+fn mac(owner: Owner, key: &[u8; 16], bytes: &[u8]) -> [u8; MAC_BYTES] {
     let mut input = Vec::with_capacity(24 + bytes.len());
     input.extend(owner.file_id.to_le_bytes());
     input.extend(owner.birth.0.to_le_bytes());

@@ -220,8 +220,8 @@ fn coded_text(marked: &Marked, key: &[u8; 16]) -> String {
     let leaving = marked.leaving.iter().map(|number| format!("{number}\n"));
     let lost = marked.lost.iter().map(|number| format!("{LOST}{number}\n"));
     let mut text: String = leaving.chain(lost).collect();
-    let code = own::code(key, &[b"nodes", text.as_bytes()]);
-    let _ = writeln!(text, "{CODE}{:032x}", u128::from_be_bytes(code));
+    let mac = own::mac(key, &[b"nodes", text.as_bytes()]);
+    let _ = writeln!(text, "{CODE}{:032x}", u128::from_be_bytes(mac));
     text
 }
 
