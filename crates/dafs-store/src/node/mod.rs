@@ -12,7 +12,6 @@ use crate::{NfsAddresses, Result, Stability};
 use dafs_mem::VolatileSlice;
 use std::fmt;
 use std::net::SocketAddr;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// The id of a file's component on all nodes. Random; never used for two files.
@@ -205,11 +204,6 @@ pub trait Node: Send + Sync {
     fn old_grants_expired(&self) -> Result<()> {
         Ok(())
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // A panic leaves no half-done change here, so a poisoned lock is usable.
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

@@ -1,11 +1,11 @@
 //! The export of a data server: components by sealed handles, and only the bytes of this node.
 
-use dafs_mem::VolatileSlice;
+use dafs_mem::{Mutex, VolatileSlice};
 use dafs_store::node::*;
 use dafs_store::*;
 use std::num::NonZeroU32;
 use std::path::Path;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 const SECRET: [u8; 16] = [3; 16];
 const FS: FsId = FsId([4; 16]);
@@ -121,7 +121,7 @@ impl Elsewhere for Other {
     ) -> Result<usize> {
         let len = views.iter().map(VolatileSlice::len).sum();
         views.iter().for_each(|view| view.fill(b'o'));
-        self.0.lock().unwrap().push((offset, len));
+        self.0.lock().push((offset, len));
         Ok(len)
     }
     fn write(
@@ -132,7 +132,7 @@ impl Elsewhere for Other {
         _stability: Stability,
     ) -> Result<usize> {
         let len = views.iter().map(VolatileSlice::len).sum();
-        self.0.lock().unwrap().push((offset, len));
+        self.0.lock().push((offset, len));
         Ok(len)
     }
 }
@@ -145,7 +145,7 @@ fn what_lies_elsewhere_comes_from_there_and_is_counted() {
     let file = open(&store);
     let len = 3 * UNIT as usize;
     assert_eq!(write(&file, 10, &vec![b'x'; len]), Ok(len));
-    let asked: Vec<_> = other.0.lock().unwrap().drain(..).collect();
+    let asked: Vec<_> = other.0.lock().drain(..).collect();
     assert_eq!(asked, [(10, UNIT as usize - 10), (2 * UNIT, UNIT as usize)]);
     assert_eq!(store.indirect_bytes(), 2 * UNIT - 10);
     let bytes = read(&file, UNIT - 1, UNIT as usize + 2).unwrap();
