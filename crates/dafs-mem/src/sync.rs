@@ -38,6 +38,11 @@ impl<T: ?Sized> Mutex<T> {
     pub fn lock(&self) -> MutexGuard<'_, T> {
         whole(self.0.lock())
     }
+
+    /// Takes the lock if that needs no wait.
+    pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
+        if_free(self.0.try_lock())
+    }
 }
 
 /// A [`std::sync::RwLock`] without poison.
