@@ -4,14 +4,14 @@
 
 use crate::common::nodes::SimNode;
 use crate::common::striped::{Surroundings, as_nodes, open_copies};
-use dafs_mem::VolatileSlice;
+use dafs_mem::{Mutex, VolatileSlice};
 use dafs_store::node::{ComponentId, Node};
 use dafs_store::*;
 use dafs_striped::{Leaving, StripedStore};
 use dafs_testkit::stores::{READ_WRITE, me, read};
 use proptest::prelude::*;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
 use tempfile::TempDir;
@@ -123,7 +123,7 @@ impl Service {
         let (own, busy, over) = (store.clone(), writes.clone(), stop.clone());
         let thread = std::thread::spawn(move || {
             while !over.load(Ordering::SeqCst) {
-                if let Some(store) = own.lock().unwrap().upgrade() {
+                if let Some(store) = own.lock().upgrade() {
                     let none = || !busy.load(Ordering::SeqCst);
                     store.layouts().unwrap().take_lent(&mut |_, _| none());
                 }
@@ -196,7 +196,7 @@ impl World {
     fn open(&mut self) {
         let nodes = as_nodes(&self.nodes);
         let store = Arc::new(open_copies(self.dir.path(), nodes, 2, &self.around));
-        *self.service.store.lock().unwrap() = Arc::downgrade(&store);
+        *self.service.store.lock() = Arc::downgrade(&store);
         self.store = Some(store);
     }
 
@@ -365,7 +365,7 @@ impl World {
             Step::Reopen => {
                 (self.lost, self.reopened) = (true, true);
                 drop(self.file.take());
-                *self.service.store.lock().unwrap() = Weak::new();
+                *self.service.store.lock() = Weak::new();
                 drop(self.store.take());
                 self.open();
                 self.file = Some(self.store().open(&me(), &self.id, READ_WRITE).unwrap());

@@ -1,11 +1,11 @@
 //! Nodes in memory that die, come back, and lose unstable data.
 
-use dafs_mem::{Site, VolatileSlice};
+use dafs_mem::{Mutex, Site, VolatileSlice};
 use dafs_store::node::{ComponentId, Node, NodeSpace, Written};
 use dafs_store::{Result, Stability, StoreError};
 use std::collections::HashMap;
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, MutexGuard};
 
 /// The content of a component: as it is on the disk, and as readers see it.
 #[derive(Default, Clone)]
@@ -43,7 +43,7 @@ impl SimNode {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap()
+        self.state.lock()
     }
 
     pub(crate) fn set_away(&self, away: bool) {
