@@ -491,7 +491,7 @@ mod tests {
     }
 
     #[test]
-    fn what_earlier_versions_left_open_is_closed() {
+    fn a_directory_that_earlier_versions_left_open_is_closed() {
         let dir = tempfile::tempdir().expect("a directory");
         let (inner, file) = (dir.path().join("a/b"), dir.path().join("a/b/file"));
         make_directory(&inner).expect("made");

@@ -138,7 +138,7 @@ impl Elsewhere for Other {
 }
 
 #[test]
-fn what_lies_elsewhere_comes_from_there_and_is_counted() {
+fn bytes_of_other_nodes_come_from_there_and_are_counted() {
     let dir = tempfile::tempdir().unwrap();
     let other = Arc::new(Other::default());
     let store = store(dir.path(), other.clone());
@@ -189,7 +189,7 @@ fn an_error_behind_other_bytes_is_no_hole() {
 }
 
 #[test]
-fn a_node_forgets_when_nobody_works_by_what_it_was_told() {
+fn a_node_drops_grants_when_no_request_uses_them() {
     let dir = tempfile::tempdir().unwrap();
     DirectoryNode::make(dir.path(), &[1; 16], 5).unwrap();
     let node = Arc::new(DirectoryNode::open(dir.path(), &[1; 16], 5, vec![]).unwrap());

@@ -8,7 +8,7 @@ const NONE: SetAttr =
     SetAttr { mode: None, uid: None, gid: None, size: None, atime: None, mtime: None };
 
 #[test]
-fn a_read_only_memory_store_is_empty_for_ever() {
+fn a_read_only_memory_store_stays_empty() {
     let options = MemoryOptions { read_only: true, ..MemoryOptions::default() };
     let store = MemoryStore::new(options);
     let (cred, root) = (Cred::new(0, 0), store.root());
