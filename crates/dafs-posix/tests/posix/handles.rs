@@ -74,7 +74,7 @@ fn a_lost_name_does_not_lose_the_object_under_its_other_name() {
 }
 
 #[test]
-fn what_others_removed_or_replaced_is_stale() {
+fn files_that_others_removed_or_replaced_are_stale() {
     let dir = tempfile::tempdir().unwrap();
     let w = open(&dir);
     let (f, g) = (w.create(&w.root(), "f").id, w.create(&w.root(), "g").id);
@@ -89,7 +89,7 @@ fn what_others_removed_or_replaced_is_stale() {
 }
 
 #[test]
-fn space_of_what_others_removed_comes_back_after_a_sweep() {
+fn a_sweep_frees_the_space_of_files_that_others_removed() {
     let dir = tempfile::tempdir().unwrap();
     let store = open_posix(&dir);
     let how = CreateHow::Guarded;

@@ -117,7 +117,7 @@ fn cookies_hold_over_a_restart_of_the_server() {
 }
 
 #[test]
-fn listings_that_nobody_goes_on_with_are_let_go() {
+fn abandoned_listings_are_closed() {
     let dir = directory();
     for number in 0..100 {
         std::fs::File::create(dir.path().join(format!("f{number}"))).unwrap();

@@ -105,7 +105,7 @@ fn the_servers_own_work_is_not_reported() {
 }
 
 #[test]
-fn what_cannot_be_watched_is_refused() {
+fn objects_that_cannot_be_watched_are_refused() {
     let Some((store, _dir)) = world() else { return };
     let root = store.root();
     assert_eq!(store.watch(&root, Watch::Changes), Err(StoreError::NotSupported));
