@@ -399,7 +399,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_removed_before_the_removal_of_its_name_is_stable() {
+    fn components_are_removed_after_the_removal_of_the_name_is_stable() {
         let dir = tempfile::tempdir().expect("a directory");
         let removed = open(&dir).expect("a list");
         removed.enter(&entry(1)).expect("entered");
@@ -412,7 +412,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_server_did_not_write_is_not_carried_out() {
+    fn entries_of_others_are_not_executed() {
         let dir = tempfile::tempdir().expect("a directory");
         let list = open(&dir).expect("a list");
         list.enter(&entry(1)).expect("entered");

@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_known_of_copies_goes_with_them_when_others_leave() {
+    fn flags_of_copies_stay_with_them_when_others_leave() {
         let whole = Some(Whole { stale: 0b1010, torn: true });
         let record = Record { first: 0, whole, ..record(4) };
         assert_eq!(record.usable(), Some(vec![1, 3]));

@@ -238,7 +238,7 @@ mod tests {
     const KEY: [u8; 16] = [5; 16];
 
     #[test]
-    fn what_was_said_of_nodes_is_read_back() {
+    fn marks_of_nodes_are_read_back() {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("marked");
         assert_eq!(read(&path, &KEY), Ok(Marked::default()));
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_earlier_version_wrote_is_taken_over_once() {
+    fn marks_of_an_earlier_version_are_taken_over_once() {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("marked");
         fs::write(&path, "1\n2\n").expect("written");

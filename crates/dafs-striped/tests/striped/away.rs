@@ -13,7 +13,7 @@ use proptest::prelude::*;
 use std::sync::atomic::Ordering;
 
 #[test]
-fn a_cut_waits_for_a_node_that_is_away_only_while_that_may_go_by_what_it_was_told() {
+fn a_truncation_waits_for_an_unreachable_node_while_that_may_hold_grants() {
     let dir = base();
     let (store, nodes) = faulty(dir.path());
     let created = create(&store, "f");
@@ -31,7 +31,7 @@ fn a_cut_waits_for_a_node_that_is_away_only_while_that_may_go_by_what_it_was_tol
 }
 
 #[test]
-fn what_a_node_still_has_to_cut_is_not_for_clients() {
+fn clients_get_no_component_with_a_pending_truncation() {
     let dir = base();
     let (store, nodes) = faulty(dir.path());
     let created = create(&store, "f");
@@ -118,7 +118,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
     /// With any nodes unreachable, reads and sizes are right.
     #[test]
-    fn nodes_that_come_and_go_change_nothing_but_who_waits(faults in faults()) {
+    fn unreachable_nodes_change_only_waits(faults in faults()) {
         let dir = base();
         let (mut store, nodes) = faulty(dir.path());
         let mut file = create(&store, "f").file;

@@ -37,7 +37,7 @@ fn a_file_is_whole_on_two_nodes() {
 }
 
 #[test]
-fn what_is_written_with_a_node_away_comes_to_it_when_it_is_back() {
+fn writes_without_a_node_reach_it_when_it_is_back() {
     let mut world = World::new();
     let (id, file) = world.create("f");
     write(&*file, 0, b"before").unwrap();
@@ -82,7 +82,7 @@ fn a_file_waits_for_the_last_copy_that_is_up_to_date() {
 }
 
 #[test]
-fn a_cut_waits_for_no_node() {
+fn a_truncation_waits_for_no_node() {
     let world = World::new();
     let (id, file) = world.create("f");
     write(&*file, 0, &[9; 9000]).unwrap();
@@ -120,7 +120,7 @@ fn a_node_that_lost_what_was_not_stable_is_not_counted() {
 }
 
 #[test]
-fn what_all_have_lost_is_to_be_written_again() {
+fn clients_write_again_what_all_copies_have_lost() {
     let world = World::new();
     let (id, file) = world.create("f");
     write(&*file, 0, b"stable").unwrap();
@@ -168,7 +168,7 @@ fn copies_that_a_crash_has_torn_are_made_alike_and_one_is_read_before() {
 }
 
 #[test]
-fn nobody_acknowledges_what_a_data_server_that_is_cut_off_may_not_show() {
+fn a_write_waits_for_the_grants_of_an_unreachable_data_server() {
     let world = World::new();
     let (id, file) = world.create("f");
     write(&*file, 0, b"old").unwrap();
@@ -250,7 +250,7 @@ fn how_far_clients_have_written_is_told_without_ending_their_layouts() {
 }
 
 #[test]
-fn who_is_told_where_to_write_while_it_is_asked_whether_anybody_does_counts() {
+fn a_layout_granted_during_the_question_for_layouts_counts() {
     let world = World::new();
     let (id, file) = world.create("f");
     write(&*file, 0, b"old").unwrap();
@@ -269,7 +269,7 @@ fn who_is_told_where_to_write_while_it_is_asked_whether_anybody_does_counts() {
 }
 
 #[test]
-fn a_file_that_clients_write_is_not_mended_beside_them() {
+fn a_file_that_clients_write_is_not_repaired() {
     let world = World::new();
     let (id, file) = world.create("f");
     write(&*file, 0, b"old").unwrap();
@@ -337,7 +337,7 @@ fn a_client_that_went_between_two_copies_leaves_one_content() {
 }
 
 #[test]
-fn nothing_is_left_of_a_removed_file_but_where_a_node_is_away() {
+fn a_removed_file_leaves_data_only_on_an_unreachable_node() {
     let world = World::new();
     let root = Store::root(world.store());
     let (id, file) = world.create("f");
@@ -378,7 +378,7 @@ fn a_new_file_is_placed_on_nodes_that_are_there() {
 }
 
 #[test]
-fn writers_come_to_all_copies_in_one_order_while_one_is_mended() {
+fn writes_reach_all_copies_in_one_order_during_a_repair() {
     let world = World::new();
     let (id, file) = world.create("f");
     write(&*file, 0, &vec![0; 4 << 20]).unwrap();
@@ -407,7 +407,7 @@ fn writers_come_to_all_copies_in_one_order_while_one_is_mended() {
 }
 
 #[test]
-fn mending_ends_with_the_node_that_it_reads_from() {
+fn a_repair_ends_with_its_source() {
     let world = World::new();
     let (id, file) = world.create("f");
     write(&*file, 0, &vec![1; 3 << 20]).unwrap();
@@ -435,7 +435,7 @@ fn mending_ends_with_the_node_that_it_reads_from() {
 }
 
 #[test]
-fn no_client_is_let_in_while_a_piece_takes_long_to_mend() {
+fn clients_get_no_layout_while_the_repair_of_a_piece_takes_long() {
     let world = World::new();
     let (id, file) = world.create("f");
     write(&*file, 0, &vec![1; 2 << 20]).unwrap();
@@ -501,7 +501,7 @@ fn a_client_is_believed_that_was_told_before_the_data_server_started_again() {
 }
 
 #[test]
-fn what_a_refused_write_has_left_on_one_copy_is_made_alike() {
+fn a_repair_makes_copies_equal_after_a_refused_write() {
     let world = World::new();
     let (id, file) = world.create("f");
     write(&*file, 0, b"old").unwrap();
@@ -548,7 +548,7 @@ fn a_copy_that_was_made_alike_is_so_no_more_after_a_refused_write() {
 }
 
 #[test]
-fn nothing_is_lost_of_files_that_are_too_many_to_be_kept_in_mind() {
+fn files_beyond_the_torn_table_lose_no_data() {
     let world = World::new();
     for number in 0..4096 {
         write(&*world.create(&format!("other {number}")).1, 0, b"x").unwrap();
@@ -608,7 +608,7 @@ fn a_node_that_serves_others_first_keeps_its_copy() {
 }
 
 #[test]
-fn who_reads_the_copy_that_counts_waits_for_its_node() {
+fn readers_wait_for_the_node_of_the_authoritative_copy() {
     let mut world = World::new();
     let (id, file) = world.create("f");
     write(&*file, 0, b"both").unwrap();

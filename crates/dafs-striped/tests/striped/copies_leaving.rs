@@ -96,7 +96,7 @@ fn as_many_nodes_stay_as_files_have_copies() {
 }
 
 #[test]
-fn what_is_written_while_copies_leave_is_on_those_that_stay() {
+fn writes_while_copies_leave_reach_those_that_stay() {
     let world = World::new();
     let (id, opened, nodes) = file(&world, &vec![0; 4 << 20]);
     world.store().set_leaving(nodes[0].number(), true).unwrap();
@@ -191,7 +191,7 @@ fn a_copy_stays_while_its_data_server_may_show_it() {
 }
 
 #[test]
-fn a_copy_that_is_out_of_date_leaves_without_being_mended() {
+fn a_stale_copy_leaves_without_a_repair() {
     let world = World::new();
     let (id, opened, nodes) = file(&world, b"old");
     nodes[0].set_away(true);

@@ -21,7 +21,7 @@ fn give_up(world: &World, number: u32) -> Result<usize> {
 }
 
 #[test]
-fn what_was_on_a_lost_disk_is_on_the_new_one_when_it_is_mended() {
+fn a_repair_restores_the_data_of_a_lost_disk() {
     let mut world = World::new();
     let text = |number: usize| vec![number as u8 + 1; 100_000 + number];
     let files: Vec<_> = (0..6).map(|number| world.create(&format!("f{number}"))).collect();
@@ -89,7 +89,7 @@ fn that_a_disk_is_lost_is_known_after_a_restart_until_all_is_given_up() {
 }
 
 #[test]
-fn what_nobody_else_has_is_not_given_up() {
+fn the_only_copy_is_not_given_up() {
     let world = World::new();
     let (id, file) = world.create("f");
     write(&*file, 0, b"old").unwrap();

@@ -76,7 +76,7 @@ fn stripes_lie_on_all_nodes_and_come_back_in_a_new_run() {
 }
 
 #[test]
-fn what_was_there_before_is_served_as_it_is() {
+fn files_without_a_record_are_served_as_they_are() {
     let dir = base();
     std::fs::write(dir.path().join("meta/old"), b"from before").unwrap();
     let store = open(dir.path());
@@ -161,7 +161,7 @@ fn a_commit_makes_what_was_written_part_of_the_file_and_never_cuts_it() {
 }
 
 #[test]
-fn what_a_client_left_behind_is_adopted() {
+fn data_of_a_lost_client_is_adopted() {
     let dir = base();
     let store = open(dir.path());
     let id = create(&store, "f").id;
@@ -179,7 +179,7 @@ fn what_a_client_left_behind_is_adopted() {
 }
 
 #[test]
-fn what_nobody_committed_does_not_come_back_after_a_change_of_the_size() {
+fn uncommitted_data_does_not_come_back_after_a_change_of_the_size() {
     let dir = base();
     let store = open(dir.path());
     for size in [0, 100] {
@@ -196,7 +196,7 @@ fn what_nobody_committed_does_not_come_back_after_a_change_of_the_size() {
 }
 
 #[test]
-fn what_clients_wrote_before_a_restart_counts_before_others_write() {
+fn writes_before_a_restart_count_before_others_write() {
     let dir = base();
     let store = open(dir.path());
     let id = create(&store, "f").id;
@@ -317,7 +317,7 @@ fn a_cut_that_was_torn_is_finished_before_the_file_is_used() {
 }
 
 #[test]
-fn nothing_is_left_of_a_removed_file() {
+fn a_removed_file_leaves_no_components() {
     let dir = base();
     let store = open(dir.path());
     let root = Store::root(&store);
