@@ -117,7 +117,7 @@ fn write_stable(file: &dyn DataFile, offset: u64, mut data: Vec<u8>) {
 }
 
 #[test]
-fn what_is_written_below_a_known_size_waits_for_no_metadata_server() {
+fn a_write_below_a_known_size_waits_for_no_metadata_server() {
     let Some((store, _)) = support::served() else { return };
     let (id, file) = spread(&store, "f");
     write_stable(&*file, 0, vec![1; 100]);
