@@ -200,7 +200,7 @@ fn layouts_go_while_a_data_server_is_away_and_have_another_name_when_it_is_back(
 }
 
 #[test]
-fn what_a_data_server_lacks_is_asked_of_it() {
+fn a_data_server_reports_files_that_it_lacks() {
     let Some((store, nodes)) = world() else { return };
     let made = support::make(&store, "f");
     let (at, id) = support::placed(&store, &made.id);

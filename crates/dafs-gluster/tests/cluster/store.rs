@@ -124,7 +124,7 @@ fn ids_and_content_outlive_the_store() {
 }
 
 #[test]
-fn what_another_client_does_is_seen_at_once() {
+fn changes_of_another_client_are_visible_at_once() {
     let Some((store, mut options)) = support::fresh(&stores::me()) else { return };
     // With another port option it is another client of the volume.
     options.servers[0].1 = Some(24007);
@@ -153,7 +153,7 @@ fn what_another_client_does_is_seen_at_once() {
 }
 
 #[test]
-fn what_is_wrong_is_said() {
+fn wrong_options_are_named() {
     let Some(cluster) = support::cluster() else { return };
     let mut wrong = support::options(&cluster.server, "/");
     wrong.volume = "no-such-volume".to_owned();
@@ -204,7 +204,7 @@ fn data_servers_have_the_same_files_past_glusterfs() {
 }
 
 #[test]
-fn what_was_written_without_a_commit_has_a_new_time_when_the_layout_goes() {
+fn the_end_of_a_layout_sets_the_mtime_of_uncommitted_writes() {
     let Some((store, servers)) = served() else { return };
     let layouts = store.layouts().unwrap();
     let made = make(&store, "f");
@@ -220,7 +220,7 @@ fn what_was_written_without_a_commit_has_a_new_time_when_the_layout_goes() {
 }
 
 #[test]
-fn what_lies_elsewhere_is_served_and_counted_and_told_of() {
+fn misplaced_files_are_served_counted_and_reported() {
     let Some((store, servers)) = served() else { return };
     let layouts = store.layouts().unwrap();
     let made = make(&store, "misplaced");
