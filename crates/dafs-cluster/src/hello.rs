@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn who_does_not_know_the_secret_learns_that_and_nothing_else() {
+    fn a_peer_without_the_secret_learns_only_that() {
         let (one, two) = (secret(1), secret(2));
         let initiator = Initiator::new(&one, [2; 16], 3, [4; 32]);
         let stranger = Responder::new(&two, &initiator.hello(), [5; 32]).expect("a hello");
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_changed_on_the_way_is_noticed() {
+    fn changes_on_the_way_are_noticed() {
         let secret = secret(1);
         let initiator = Initiator::new(&secret, [2; 16], 3, [4; 32]);
         let other = Initiator::new(&secret, [2; 16], 4, [4; 32]);

@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_earlier_version_wrote_has_counted_nothing() {
+    fn a_mark_of_an_earlier_version_has_no_joins() {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("mark");
         let mark = Mark { incarnation: [0xab; 16], joins: 0 };

@@ -96,7 +96,7 @@ fn a_node_tells_what_clients_have_done_there() {
 }
 
 #[test]
-fn who_has_another_secret_or_wants_another_node_gets_nothing() {
+fn a_peer_with_another_secret_or_for_another_node_is_refused() {
     let cluster = Cluster::new();
     let data = cluster.data(cluster.secret(), |_| {});
     let stranger = cluster.node(&data, ClusterSecret::from_bytes([9; 32]));
@@ -402,7 +402,7 @@ fn without_a_metadata_server_clients_wait_and_what_was_believed_is_over_with_the
 }
 
 #[test]
-fn what_a_data_server_believes_that_is_gone_is_over_after_a_while() {
+fn grants_of_a_lost_data_server_expire() {
     let cluster = Cluster::new();
     let data = cluster.data(cluster.secret(), |_| {});
     let node = cluster.node(&data, cluster.secret());
