@@ -2,23 +2,19 @@
 
 use dafs_cephfs::{CephOptions, CephStore, DataPlace, DataServerOptions, Told};
 use dafs_store::*;
+use dafs_testkit::engines::{self, EngineCluster};
 use dafs_testkit::stores::{self, World, missing};
-use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
 /// Names a running cluster by its configuration.
 const RUNNING: &str = "DAFS_TEST_CEPH_CONF";
 
-/// Programs that a cluster needs.
-const PROGRAMS: [&str; 4] = ["ceph-mon", "ceph-osd", "ceph-mds", "ceph"];
-
 struct Cluster {
     config: PathBuf,
-    /// Ends when its input does, with all daemons and their directory.
-    _holder: Option<Child>,
+    _running: Option<EngineCluster>,
     /// The root of the file system, to make directories in.
     top: CephStore,
 }
@@ -40,45 +36,20 @@ pub(crate) fn options(config: &Path, root: &str, identity: &str, mounts: usize) 
     }
 }
 
-fn is_installed(program: &str) -> bool {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    std::env::split_paths(&path).any(|dir| dir.join(program).exists())
-}
-
-fn hold() -> (PathBuf, Child) {
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../lab/engines/cephfs.sh");
-    let mut child = Command::new("bash")
-        .arg(script)
-        .arg("hold")
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut line = String::new();
-    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-    let config = PathBuf::from(line.trim());
-    assert!(config.is_file(), "the cluster does not start: {line}");
-    (config, child)
-}
-
 fn cluster() -> Option<&'static Cluster> {
     static CLUSTER: OnceLock<Option<Cluster>> = OnceLock::new();
     let start = || {
-        let (config, holder) = match std::env::var_os(RUNNING) {
+        let (config, running) = match std::env::var_os(RUNNING) {
             Some(config) => (PathBuf::from(config), None),
             None => {
-                let absent = PROGRAMS.iter().find(|program| !is_installed(program));
-                if let Some(program) = absent {
-                    missing(&format!("no CephFS to test with: {program} is not installed"));
-                    return None;
-                }
-                let (config, holder) = hold();
-                (config, Some(holder))
+                let running = engines::cephfs()?;
+                (PathBuf::from(&running.description), Some(running))
             }
         };
+        assert!(config.is_file(), "the cluster does not start: {}", config.display());
         let name = format!("test-top-{}", std::process::id());
         let top = CephStore::open(&options(&config, "/", &name, 1)).unwrap();
-        Some(Cluster { config, _holder: holder, top })
+        Some(Cluster { config, _running: running, top })
     };
     CLUSTER.get_or_init(start).as_ref()
 }
