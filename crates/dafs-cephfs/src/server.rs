@@ -222,9 +222,6 @@ impl Server {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use dafs_mem::VolatileSlice;
-    use dafs_store::Stability;
-    use dafs_store::node::{NodeSpace, Written};
     use std::net::SocketAddr;
     use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
 
@@ -251,38 +248,8 @@ mod tests {
             self.rejoined.fetch_add(1, SeqCst);
         }
 
-        fn read(&self, _: &ComponentId, _: &[VolatileSlice<'_>], _: u64) -> Result<usize> {
-            Err(StoreError::Busy)
-        }
-
-        fn write(
-            &self,
-            _: &ComponentId,
-            _: &[VolatileSlice<'_>],
-            _: u64,
-            _: Stability,
-        ) -> Result<Written> {
-            Err(StoreError::Busy)
-        }
-
-        fn commit(&self, _: &ComponentId) -> Result<u64> {
-            Err(StoreError::Busy)
-        }
-
-        fn truncate(&self, _: &ComponentId, _: u64) -> Result<()> {
-            Err(StoreError::Busy)
-        }
-
         fn size(&self, _: &ComponentId) -> Result<u64> {
             if self.is_reachable() { Err(StoreError::NoDevice) } else { Err(StoreError::Busy) }
-        }
-
-        fn remove(&self, _: &ComponentId) -> Result<()> {
-            Err(StoreError::Busy)
-        }
-
-        fn space(&self) -> Result<NodeSpace> {
-            Err(StoreError::Busy)
         }
 
         fn drop_grants(&self, _: &ComponentId) -> Result<()> {

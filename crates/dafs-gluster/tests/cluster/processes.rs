@@ -6,8 +6,7 @@ use dafs_gluster::{
     DataPlace, DataServerOptions, GlusterNode, GlusterNodeOptions, GlusterOptions, GlusterStore,
     OpenError,
 };
-use dafs_mem::VolatileSlice;
-use dafs_store::node::{ComponentId, Node, NodeSpace, Written};
+use dafs_store::node::{ComponentId, Node};
 use dafs_store::*;
 use dafs_testkit::stores;
 use std::net::SocketAddr;
@@ -51,38 +50,12 @@ impl Node for Behind {
         Duration::from_secs(8)
     }
 
-    fn read(&self, id: &ComponentId, views: &[VolatileSlice<'_>], at: u64) -> Result<usize> {
-        self.there()?.read(id, views, at)
-    }
-
-    fn write(
-        &self,
-        id: &ComponentId,
-        views: &[VolatileSlice<'_>],
-        at: u64,
-        stability: Stability,
-    ) -> Result<Written> {
-        self.there()?.write(id, views, at, stability)
-    }
-
     fn commit(&self, id: &ComponentId) -> Result<u64> {
         self.there()?.commit(id)
     }
 
-    fn truncate(&self, id: &ComponentId, size: u64) -> Result<()> {
-        self.there()?.truncate(id, size)
-    }
-
     fn size(&self, id: &ComponentId) -> Result<u64> {
         self.there()?.size(id)
-    }
-
-    fn remove(&self, id: &ComponentId) -> Result<()> {
-        self.there()?.remove(id)
-    }
-
-    fn space(&self) -> Result<NodeSpace> {
-        self.there()?.space()
     }
 
     fn drop_grants(&self, id: &ComponentId) -> Result<()> {
