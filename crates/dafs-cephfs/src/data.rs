@@ -206,7 +206,7 @@ impl CephData {
     }
 
     /// Waits for the requests on a file that were authorised before, and closes the file.
-    pub(crate) fn forget(&self, object: Object) -> Result<()> {
+    pub(crate) fn drop_grants(&self, object: Object) -> Result<()> {
         self.shared.uses.await_end(&object)?;
         self.shared.close(|other, _| *other == object);
         Ok(())

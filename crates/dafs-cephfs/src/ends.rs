@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_written_counts_until_it_is_synced() {
+    fn a_write_counts_until_it_is_synced() {
         let mut ends = Ends::default();
         assert!(ends.is_known(1) && !ends.is_known(0));
         ends.write_begins(10);

@@ -15,7 +15,7 @@ use crate::data::{CephData, Settled};
 use crate::id::Object;
 use crate::limits::{DEVICES_MAX, PATTERN_BYTES_MIN, PATTERN_PLACES_MAX, PLACE_TRIES_MAX};
 use crate::map::OsdMap;
-pub(crate) use crate::server::{Place, Server, ShutOut};
+pub(crate) use crate::server::{Evict, Place, Server};
 use crate::stripes::Stripes;
 use crate::sys::{Inode, NO_SNAPSHOT};
 use crate::{CephStore, Shared, server};
@@ -50,7 +50,7 @@ pub(crate) struct Spread {
     /// The file system id in the handles that clients show to data servers.
     data_fs: FsId,
     by: crate::Told,
-    shut_out: Arc<ShutOut>,
+    evict: Arc<Evict>,
     /// Counts the checks of all placements.
     looks: AtomicU64,
     /// The epoch of the map at the last check.
@@ -169,11 +169,11 @@ impl Spread {
         servers: Vec<Arc<Server>>,
         ids: Arc<Ids>,
         (data_fs, by): (FsId, crate::Told),
-        shut_out: Arc<ShutOut>,
+        evict: Arc<Evict>,
     ) -> Self {
         let (looks, devices, told) = Default::default();
         let looked = AtomicU64::new(map.number());
-        Self { map, servers, ids, data_fs, by, shut_out, looks, looked, devices, told }
+        Self { map, servers, ids, data_fs, by, evict, looks, looked, devices, told }
     }
 
     /// Returns the data servers of this process.
@@ -352,7 +352,7 @@ impl Spread {
             data.take_ends().into_iter().for_each(|(object, end)| self.note_size(object, end));
         }
         // While a data server is unreachable, clients use the metadata server instead of it.
-        let changed = self.servers.iter().filter(|server| server.turn(&self.shut_out)).count();
+        let changed = self.servers.iter().filter(|server| server.turn(&self.evict)).count();
         if changed > 0 {
             self.look_again();
         }
@@ -434,12 +434,12 @@ impl Layouts for CephStore {
         true
     }
 
-    fn forget(&self, file: &FileId) -> Result<()> {
+    fn drop_grants(&self, file: &FileId) -> Result<()> {
         let spread = self.shared.spread()?;
         let object = self.shared.ids.open(file)?;
         let mut told = Ok(());
         for server in &spread.servers {
-            told = told.and(server.forget(object));
+            told = told.and(server.drop_grants(object));
         }
         told
     }
@@ -449,8 +449,8 @@ impl Layouts for CephStore {
         servers.iter().map(|server| server.grant_ttl()).max().unwrap_or_default()
     }
 
-    fn settled(&self) -> Result<()> {
-        self.shared.spread()?.servers.iter().try_for_each(|server| server.settled())
+    fn old_grants_expired(&self) -> Result<()> {
+        self.shared.spread()?.servers.iter().try_for_each(|server| server.old_grants_expired())
     }
 
     fn take_moved(&self, sink: &mut dyn FnMut(FileId)) {

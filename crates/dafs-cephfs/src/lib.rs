@@ -393,7 +393,7 @@ fn spread(
         servers.push(Arc::new(Server::new(place, daemons)));
     }
     let (secret, as_client) = (options.data_secret, as_client.clone());
-    let shut_out = move |number| {
+    let evict = move |number| {
         let uuid = secret.map_or_else(String::new, |secret| node::client_name(secret, number));
         // A mount with the same uuid evicts the old client: it loses its capabilities, and its late
         // writes are rejected.
@@ -401,7 +401,7 @@ fn spread(
     };
     let data_fs = (options.data_fs)(&data_fs);
     let told = (data_fs, options.told);
-    let spread = Arc::new(Spread::new(map, servers, ids, told, Arc::new(shut_out)));
+    let spread = Arc::new(Spread::new(map, servers, ids, told, Arc::new(evict)));
     let watch = Periodic::start("dafs-ceph-watch", WATCH_INTERVAL, &spread, Spread::turn);
     let watch = watch.map_err(OpenError::Thread)?;
     Ok((spread, watch))

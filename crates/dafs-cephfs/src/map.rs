@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_serves_and_what_is_coded_has_no_daemons() {
+    fn unserved_and_erasure_coded_objects_have_no_daemons() {
         let map = OsdMap::new(Box::new(Arc::new(Fake::default()))).unwrap();
         let unserved = |ino: &u64| group(object_hash(&stripes("data").key(*ino, 0)), 8) == 7;
         let ino = (1..).find(unserved).unwrap();

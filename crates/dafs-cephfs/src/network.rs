@@ -33,7 +33,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_is_done_where_there_is_no_such_network() {
+    fn a_foreign_network_is_left_alone() {
         assert_eq!(in_network(None, || 5).unwrap(), 5);
         let absent = in_network(Some(Path::new("/proc/self/ns/absent")), || panic!("done anyway"));
         assert_eq!(absent.unwrap_err().kind(), io::ErrorKind::NotFound);

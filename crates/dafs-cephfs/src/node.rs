@@ -14,11 +14,11 @@ use crate::nudge::{Nudge, Waits};
 use crate::server::{component, object};
 use crate::sys::{ClusterOptions, Mount, MountOptions, Rados};
 use crate::{OpenError, in_time};
-use dafs_mem::{Mutex, VolatileSlice};
+use dafs_mem::Mutex;
 use dafs_store::inode::Ids;
-use dafs_store::node::{ComponentId, Node, NodeSpace, Written};
+use dafs_store::node::{ComponentId, Node};
 use dafs_store::vital::Periodic;
-use dafs_store::{ExportSecret, FileId, Result, Stability, StoreError};
+use dafs_store::{ExportSecret, FileId, Result, StoreError};
 use siphasher::sip128::{Hasher128, SipHasher24};
 use std::hash::Hasher;
 use std::net::SocketAddr;
@@ -154,48 +154,14 @@ impl Node for CephNode {
         self.addresses.clone()
     }
 
-    /// The metadata server is a client of the file system itself.
-    fn read(&self, _: &ComponentId, _: &[VolatileSlice<'_>], _: u64) -> Result<usize> {
-        Err(StoreError::NotSupported)
-    }
-
-    /// As for reads.
-    fn write(
-        &self,
-        _: &ComponentId,
-        _: &[VolatileSlice<'_>],
-        _: u64,
-        _: Stability,
-    ) -> Result<Written> {
-        Err(StoreError::NotSupported)
-    }
-
-    /// As for reads.
-    fn commit(&self, _: &ComponentId) -> Result<u64> {
-        Err(StoreError::NotSupported)
-    }
-
-    fn cut(&self, _: &ComponentId, _: u64) -> Result<()> {
-        Err(StoreError::NotSupported)
-    }
-
     /// Returns the size of a file that was written here, and makes its data stable. For other files
     /// the file system has the size.
     fn size(&self, component: &ComponentId) -> Result<u64> {
         self.data.settle(object(component))?.ok_or(StoreError::NoDevice)
     }
 
-    fn remove(&self, _: &ComponentId) -> Result<()> {
-        Err(StoreError::NotSupported)
-    }
-
-    /// The file system itself has the space of all data servers.
-    fn space(&self) -> Result<NodeSpace> {
-        Ok(NodeSpace::default())
-    }
-
-    fn forget(&self, component: &ComponentId) -> Result<()> {
-        self.data.forget(object(component))
+    fn drop_grants(&self, component: &ComponentId) -> Result<()> {
+        self.data.drop_grants(object(component))
     }
 
     fn await_uses(&self, limit: Duration) -> Result<()> {

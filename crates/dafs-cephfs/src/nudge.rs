@@ -133,7 +133,7 @@ mod tests {
     use std::sync::mpsc::channel;
 
     #[test]
-    fn who_waits_long_is_helped_and_who_does_not_is_left_alone() {
+    fn slow_requests_cause_a_flush_and_quick_ones_do_not() {
         let waits = Arc::new(Waits::default());
         let (sender, nudged) = channel();
         let watched = waits.clone();

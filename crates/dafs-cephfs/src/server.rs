@@ -20,7 +20,7 @@ use std::sync::{Arc, MutexGuard};
 use std::time::{Duration, Instant};
 
 /// Evicts the data server with a number from the cluster.
-pub(crate) type ShutOut = dyn Fn(u32) -> std::result::Result<(), OpenError> + Send + Sync;
+pub(crate) type Evict = dyn Fn(u32) -> std::result::Result<(), OpenError> + Send + Sync;
 
 /// The process of a data server.
 pub(crate) enum Place {
@@ -113,7 +113,7 @@ impl Server {
         match &self.place {
             Place::Here(_, addresses) => Some((addresses.clone(), 0)),
             Place::Far(node) => {
-                let usable = node.is_there() && self.state().hold == Hold::Unknown;
+                let usable = node.is_reachable() && self.state().hold == Hold::Unknown;
                 Some((node.nfs_addresses(), node.run()))
                     .filter(|door| usable && !door.0.tcp.is_empty())
             }
@@ -121,9 +121,9 @@ impl Server {
     }
 
     /// Does the periodic work. True if placements must change.
-    pub(crate) fn turn(self: &Arc<Self>, shut_out: &Arc<ShutOut>) -> bool {
+    pub(crate) fn turn(self: &Arc<Self>, evict: &Arc<Evict>) -> bool {
         let Place::Far(node) = &self.place else { return false };
-        let there = node.is_there();
+        let there = node.is_reachable();
         let mut state = self.state();
         match (there, state.hold) {
             (true, Hold::Ending) => {}
@@ -139,7 +139,7 @@ impl Server {
                 let missed = *state.missed.get_or_insert_with(Instant::now);
                 if state.hold == Hold::Unknown && missed.elapsed() >= node.grant_ttl() {
                     state.hold = Hold::Ending;
-                    self.end_hold(&mut state, shut_out);
+                    self.end_hold(&mut state, evict);
                 }
             }
         }
@@ -150,18 +150,18 @@ impl Server {
     }
 
     /// Evicts it on another thread, because the cluster may be unreachable as well.
-    fn end_hold(self: &Arc<Self>, state: &mut State, shut_out: &Arc<ShutOut>) {
-        let (own, shut_out) = (self.clone(), shut_out.clone());
+    fn end_hold(self: &Arc<Self>, state: &mut State, evict: &Arc<Evict>) {
+        let (own, evict) = (self.clone(), evict.clone());
         let run = move || {
             let Place::Far(node) = &own.place else { return };
             let number = node.number();
-            let ended = shut_out(number);
+            let ended = evict(number);
             match &ended {
                 Ok(()) => {
-                    tracing::warn!(number, "a data server that is away was shut out of CephFS")
+                    tracing::warn!(number, "an unreachable data server was evicted from CephFS")
                 }
                 Err(error) => {
-                    tracing::warn!(number, "a data server cannot be shut out of CephFS: {error}");
+                    tracing::warn!(number, "a data server cannot be evicted from CephFS: {error}");
                 }
             }
             let mut state = own.state();
@@ -197,10 +197,10 @@ impl Server {
         }
     }
 
-    pub(crate) fn forget(&self, object: Object) -> Result<()> {
+    pub(crate) fn drop_grants(&self, object: Object) -> Result<()> {
         match &self.place {
-            Place::Here(data, _) => data.forget(object),
-            Place::Far(node) => node.forget(&component(object)),
+            Place::Here(data, _) => data.drop_grants(object),
+            Place::Far(node) => node.drop_grants(&component(object)),
         }
     }
 
@@ -211,10 +211,10 @@ impl Server {
         }
     }
 
-    pub(crate) fn settled(&self) -> Result<()> {
+    pub(crate) fn old_grants_expired(&self) -> Result<()> {
         match &self.place {
             Place::Here(..) => Ok(()),
-            Place::Far(node) => node.settled(),
+            Place::Far(node) => node.old_grants_expired(),
         }
     }
 }
@@ -222,9 +222,6 @@ impl Server {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use dafs_mem::VolatileSlice;
-    use dafs_store::Stability;
-    use dafs_store::node::{NodeSpace, Written};
     use std::net::SocketAddr;
     use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
 
@@ -243,7 +240,7 @@ mod tests {
             vec![SocketAddr::from(([127, 0, 0, 1], 1))]
         }
 
-        fn is_there(&self) -> bool {
+        fn is_reachable(&self) -> bool {
             self.there.load(SeqCst)
         }
 
@@ -251,41 +248,11 @@ mod tests {
             self.rejoined.fetch_add(1, SeqCst);
         }
 
-        fn read(&self, _: &ComponentId, _: &[VolatileSlice<'_>], _: u64) -> Result<usize> {
-            Err(StoreError::Busy)
-        }
-
-        fn write(
-            &self,
-            _: &ComponentId,
-            _: &[VolatileSlice<'_>],
-            _: u64,
-            _: Stability,
-        ) -> Result<Written> {
-            Err(StoreError::Busy)
-        }
-
-        fn commit(&self, _: &ComponentId) -> Result<u64> {
-            Err(StoreError::Busy)
-        }
-
-        fn cut(&self, _: &ComponentId, _: u64) -> Result<()> {
-            Err(StoreError::Busy)
-        }
-
         fn size(&self, _: &ComponentId) -> Result<u64> {
-            if self.is_there() { Err(StoreError::NoDevice) } else { Err(StoreError::Busy) }
+            if self.is_reachable() { Err(StoreError::NoDevice) } else { Err(StoreError::Busy) }
         }
 
-        fn remove(&self, _: &ComponentId) -> Result<()> {
-            Err(StoreError::Busy)
-        }
-
-        fn space(&self) -> Result<NodeSpace> {
-            Err(StoreError::Busy)
-        }
-
-        fn forget(&self, _: &ComponentId) -> Result<()> {
+        fn drop_grants(&self, _: &ComponentId) -> Result<()> {
             Err(StoreError::Busy)
         }
     }
@@ -298,39 +265,39 @@ mod tests {
     }
 
     #[test]
-    fn one_that_is_away_is_shut_out_before_anybody_does_without_it() {
+    fn an_unreachable_data_server_is_evicted_before_others_do_without_it() {
         let node = Arc::new(Fake::default());
         node.there.store(true, SeqCst);
         let server = Arc::new(Server::new(Place::Far(node.clone()), FxHashSet::default()));
         let (fails, ended) = (Arc::new(AtomicBool::new(true)), Arc::new(AtomicU32::new(0)));
         let (failing, ending) = (fails.clone(), ended.clone());
-        let shut_out: Arc<ShutOut> = Arc::new(move |number| {
+        let evict: Arc<Evict> = Arc::new(move |number| {
             assert_eq!(number, 7);
             ending.fetch_add(1, SeqCst);
             if failing.load(SeqCst) { Err(OpenError::Mounts) } else { Ok(()) }
         });
-        assert!(!server.turn(&shut_out), "nothing is new");
+        assert!(!server.turn(&evict), "nothing is new");
         assert!(server.door().is_some());
         node.there.store(false, SeqCst);
         assert_eq!(server.settle(OBJECT), Err(StoreError::Busy));
         // Its cached authorisations have no lifetime, so it can be evicted at once. Some attempts
         // fail first.
-        assert!(server.turn(&shut_out), "it is away");
+        assert!(server.turn(&evict), "it is away");
         while ended.load(SeqCst) < 3 {
-            server.turn(&shut_out);
+            server.turn(&evict);
             assert_eq!((server.settle(OBJECT), server.door()), (Err(StoreError::Busy), None));
         }
         fails.store(false, SeqCst);
         while server.settle(OBJECT).is_err() {
-            server.turn(&shut_out);
+            server.turn(&evict);
         }
         assert_eq!(server.door(), None);
         let turns = ended.load(SeqCst);
-        server.turn(&shut_out);
+        server.turn(&evict);
         assert_eq!(ended.load(SeqCst), turns, "once is enough");
         node.there.store(true, SeqCst);
         assert_eq!((server.door(), node.rejoined.load(SeqCst)), (None, 0));
-        assert!(server.turn(&shut_out), "it is back");
+        assert!(server.turn(&evict), "it is back");
         assert!(server.door().is_some());
         assert_eq!(node.rejoined.load(SeqCst), 1, "as a new client of the cluster");
         node.there.store(false, SeqCst);

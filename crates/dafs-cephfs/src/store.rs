@@ -104,6 +104,7 @@ impl InodeFs for CephStore {
     }
 
     fn sync_made(&self, dir: &Inode, inode: &Inode, _handle: &Handle) -> Result<()> {
+        let _waiting = dir.mount().waits().begin();
         inode.sync()?;
         dir.sync()
     }

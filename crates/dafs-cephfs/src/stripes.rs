@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_layout_is_an_error() {
+    fn a_malformed_layout_is_an_error() {
         for text in [
             "",
             "stripe_unit=65536 stripe_count=3 object_size=131072",

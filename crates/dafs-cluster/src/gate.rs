@@ -99,7 +99,7 @@ mod tests {
     const LONG: Duration = Duration::from_secs(3600);
 
     #[test]
-    fn nobody_waits_behind_those_who_are_not_answered() {
+    fn callers_do_not_wait_behind_unanswered_ones() {
         let gate = Gate::new(2, Duration::ZERO, LONG);
         let (one, _two) = (gate.enter().expect("room"), gate.enter().expect("room"));
         assert_eq!(gate.enter().err(), Some(StoreError::Busy));
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_is_let_in_when_another_is_answered() {
+    fn a_waiting_caller_enters_when_another_is_answered() {
         let gate = Gate::new(1, LONG, LONG);
         let one = gate.enter().expect("room");
         std::thread::scope(|scope| {

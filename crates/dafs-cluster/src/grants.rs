@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn a_yes_is_believed_for_a_while_from_when_it_was_asked_for() {
+    fn a_grant_lives_from_the_question_on() {
         let mut grants = Grants::default();
         learn(&mut grants, ONE, 1, at(10));
         let end = at(10) + GRANT_TTL;
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_asked_before_a_component_was_forgotten_means_nothing() {
+    fn answers_to_questions_before_a_drop_of_grants_are_void() {
         let mut grants = Grants::default();
         learn(&mut grants, ONE, 1, at(0));
         learn(&mut grants, TWO, 1, at(0));
@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_over_makes_room() {
+    fn expired_grants_make_room() {
         let mut grants = Grants::default();
         (0..10).for_each(|number| learn(&mut grants, ONE, number, at(0)));
         assert_eq!(grants.len(), (1, 10));

@@ -86,12 +86,12 @@ const DATA: &[u8] = b"data server";
 
 impl Transcript<'_> {
     /// Returns the MAC of a side over the messages so far, and its message with the MAC.
-    fn code(&self, side: &[u8], with: &[u8]) -> [u8; 32] {
-        self.secret.code(b"hello", &[side, &self.hello, &self.nonce, with])
+    fn mac(&self, side: &[u8], with: &[u8]) -> [u8; 32] {
+        self.secret.mac(b"hello", &[side, &self.hello, &self.nonce, with])
     }
 
-    fn verify(&self, side: &[u8], with: &[u8], code: &[u8; 32]) -> Result<(), HelloError> {
-        let right = self.secret.verify(b"hello", &[side, &self.hello, &self.nonce, with], code);
+    fn verify(&self, side: &[u8], with: &[u8], mac: &[u8; 32]) -> Result<(), HelloError> {
+        let right = self.secret.verify(b"hello", &[side, &self.hello, &self.nonce, with], mac);
         if right { Ok(()) } else { Err(HelloError::Secret) }
     }
 
@@ -147,10 +147,10 @@ impl<'a> Initiator<'a> {
         challenge: &[u8],
         membership: Membership,
     ) -> Result<(Vec<u8>, Keys), HelloError> {
-        let Challenge { nonce, code } = decoded(challenge)?;
+        let Challenge { nonce, mac } = decoded(challenge)?;
         let transcript = Transcript { secret: self.secret, hello: self.hello(), nonce };
-        transcript.verify(DATA, b"", &code)?;
-        let join = Join { code: transcript.code(METADATA, &encoded(&membership)), membership };
+        transcript.verify(DATA, b"", &mac)?;
+        let join = Join { mac: transcript.mac(METADATA, &encoded(&membership)), membership };
         Ok((encoded(&join), transcript.keys(METADATA, DATA)))
     }
 
@@ -195,13 +195,13 @@ impl<'a> Responder<'a> {
 
     pub(crate) fn challenge(&self) -> Vec<u8> {
         let Transcript { nonce, .. } = self.transcript;
-        encoded(&Challenge { nonce, code: self.transcript.code(DATA, b"") })
+        encoded(&Challenge { nonce, mac: self.transcript.mac(DATA, b"") })
     }
 
     /// Returns the metadata server's request, after it has authenticated.
     pub(crate) fn wanted(&self, join: &[u8]) -> Result<(Wanted, Keys), HelloError> {
-        let Join { code, membership } = decoded(join)?;
-        self.transcript.verify(METADATA, &encoded(&membership), &code)?;
+        let Join { mac, membership } = decoded(join)?;
+        self.transcript.verify(METADATA, &encoded(&membership), &mac)?;
         let Hello { version, store, number, .. } = self.hello;
         let keys = self.transcript.keys(DATA, METADATA);
         Ok((Wanted { version, store, number, membership }, keys))
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn who_does_not_know_the_secret_learns_that_and_nothing_else() {
+    fn a_peer_without_the_secret_learns_only_that() {
         let (one, two) = (secret(1), secret(2));
         let initiator = Initiator::new(&one, [2; 16], 3, [4; 32]);
         let stranger = Responder::new(&two, &initiator.hello(), [5; 32]).expect("a hello");
@@ -265,21 +265,21 @@ mod tests {
         assert!(matches!(joined, Err(HelloError::Secret)));
         let responder = Responder::new(&one, &initiator.hello(), [5; 32]).expect("a hello");
         // A reflected MAC of the data server, and one of another connection.
-        let Challenge { code, .. } = decoded(&responder.challenge()).expect("a challenge");
+        let Challenge { mac, .. } = decoded(&responder.challenge()).expect("a challenge");
         let (other, _) = initiator
             .join(
                 &Responder::new(&one, &initiator.hello(), [9; 32]).expect("a hello").challenge(),
                 Membership::New,
             )
             .expect("a data server");
-        let echo = encoded(&Join { code, membership: Membership::New });
+        let echo = encoded(&Join { mac, membership: Membership::New });
         for join in [echo, other] {
             assert!(matches!(responder.wanted(&join), Err(HelloError::Secret)));
         }
     }
 
     #[test]
-    fn what_was_changed_on_the_way_is_noticed() {
+    fn changes_on_the_way_are_noticed() {
         let secret = secret(1);
         let initiator = Initiator::new(&secret, [2; 16], 3, [4; 32]);
         let other = Initiator::new(&secret, [2; 16], 4, [4; 32]);
@@ -289,8 +289,8 @@ mod tests {
         let responder = Responder::new(&secret, &initiator.hello(), [5; 32]).expect("a hello");
         let known = Membership::Known { incarnation: [6; 16], joins: 1 };
         let (join, _) = initiator.join(&responder.challenge(), known).expect("a data server");
-        let Join { code, .. } = decoded(&join).expect("a join");
-        let changed = encoded(&Join { code, membership: Membership::New });
+        let Join { mac, .. } = decoded(&join).expect("a join");
+        let changed = encoded(&Join { mac, membership: Membership::New });
         assert!(matches!(responder.wanted(&changed), Err(HelloError::Secret)));
         responder.wanted(&join).expect("a metadata server");
     }

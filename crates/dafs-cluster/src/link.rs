@@ -11,7 +11,7 @@
 //! * A peer sends a message every `ALIVE_INTERVAL`. One that is silent for `SILENCE_MAX` is gone.
 
 use crate::limits::{ALIVE_INTERVAL, CALLS_MAX, SILENCE_MAX, SLOW_WORKERS, WORKERS};
-use crate::seal::{CODE_BYTES, Opener, SEALED_BYTES_MAX, Sealer};
+use crate::seal::{MAC_BYTES, Opener, SEALED_BYTES_MAX, Sealer};
 use dafs_mem::{Condvar, Mutex};
 use dafs_wire::cluster::{Answer, Call, Frame};
 use dafs_wire::xdr::{Decode, Decoder, Encode, Encoder};
@@ -227,7 +227,7 @@ fn frame(frame: &Frame<'_>) -> Vec<u8> {
     if let Frame::Call { call: Call::Write { data, .. } | Call::WriteFile { data, .. }, .. }
     | Frame::Answer { answer: Answer::Data(data), .. } = frame
     {
-        bytes.reserve(data.len() + 64 + CODE_BYTES);
+        bytes.reserve(data.len() + 64 + MAC_BYTES);
     }
     frame.encode(&mut Encoder::new(&mut bytes));
     bytes
@@ -285,7 +285,7 @@ impl Shared {
         let (id, pace) = match taken.map_err(io::Error::other)? {
             Frame::Alive => return Ok(()),
             Frame::Answer { id, .. } => {
-                record.truncate(record.len() - CODE_BYTES);
+                record.truncate(record.len() - MAC_BYTES);
                 let mut state = self.lock();
                 let waiting = state.waiting.get_mut(&id).filter(|answer| answer.is_none());
                 *waiting.ok_or_else(|| io::Error::other("an answer to no call"))? = Some(record);
@@ -308,7 +308,7 @@ impl Shared {
                 (id, pace)
             }
         };
-        record.truncate(record.len() - CODE_BYTES);
+        record.truncate(record.len() - MAC_BYTES);
         let mut state = self.lock();
         if !state.closed {
             let State { queue, slow, .. } = &mut *state;

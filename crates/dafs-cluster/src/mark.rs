@@ -93,8 +93,8 @@ impl Mark {
     }
 
     fn sum(&self) -> String {
-        let code = own::code(&[0; 16], &[b"mark", &self.incarnation, &self.joins.to_be_bytes()]);
-        format!("{:016x}", u128::from_be_bytes(code) >> 64)
+        let mac = own::mac(&[0; 16], &[b"mark", &self.incarnation, &self.joins.to_be_bytes()]);
+        format!("{:016x}", u128::from_be_bytes(mac) >> 64)
     }
 
     fn text(&self) -> String {
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_earlier_version_wrote_has_counted_nothing() {
+    fn a_mark_of_an_earlier_version_has_no_joins() {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("mark");
         let mark = Mark { incarnation: [0xab; 16], joins: 0 };

@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_told_to_take_the_old_state_takes_it() {
+    fn an_administrator_can_accept_the_old_state() {
         let rig = Rig::new();
         rig.join().expect("joined");
         let mark = rig.directory().join(INCARNATION);

@@ -1,8 +1,8 @@
 //! The metadata server's view of a data server on another machine.
 //!
 //! Invariants
-//! * Without a connection every call but `forget` returns `Busy` at once, and the caller retries.
-//! * `forget` succeeds when the data server says so, or when all its cached authorisations have
+//! * Without a connection every call but `drop_grants` returns `Busy` at once, and the caller retries.
+//! * `drop_grants` succeeds when the data server says so, or when all its cached authorisations have
 //!   expired since its last question. Questions to an earlier run of this server count as asked
 //!   when this run began.
 
@@ -42,7 +42,7 @@ pub trait Metadata: ForeignStates {
     /// # Errors
     /// [`StoreError::Busy`] while it is not known.
     fn size_of(&self, _component: &ComponentId) -> Result<u64> {
-        Err(StoreError::Busy)
+        Err(StoreError::NotSupported)
     }
 
     /// Reads from the file of a component, up to the end of the bytes on the node with the first
@@ -128,7 +128,7 @@ struct State {
     asked: Duration,
     /// When all authorisations from an earlier run of this server expire, if it does not connect
     /// before. A connection sets it to zero.
-    settled: Duration,
+    old_grants_end: Duration,
     stop: bool,
 }
 
@@ -163,7 +163,7 @@ impl RemoteNode {
             space: None,
             counters: NodeCounters::default(),
             asked: time::now(),
-            settled: time::now() + GRANT_TTL_MAX,
+            old_grants_end: time::now() + GRANT_TTL_MAX,
             stop: false,
         };
         let shared = Arc::new(Shared {
@@ -285,7 +285,7 @@ impl Node for RemoteNode {
         self.shared.lock().member.as_ref().map_or(0, |member| member.run)
     }
 
-    fn is_there(&self) -> bool {
+    fn is_reachable(&self) -> bool {
         self.status().connected
     }
 
@@ -369,7 +369,7 @@ impl Node for RemoteNode {
         })
     }
 
-    fn cut(&self, component: &ComponentId, size: u64) -> Result<()> {
+    fn truncate(&self, component: &ComponentId, size: u64) -> Result<()> {
         self.call(Call::Cut { component: component.0, size }, done)
     }
 
@@ -399,7 +399,7 @@ impl Node for RemoteNode {
         space
     }
 
-    fn forget(&self, component: &ComponentId) -> Result<()> {
+    fn drop_grants(&self, component: &ComponentId) -> Result<()> {
         let link = self.shared.lock().link.clone();
         if let Some(link) = link {
             let call = Call::RevokeAuthorisation { component: component.0 };
@@ -434,9 +434,9 @@ impl Node for RemoteNode {
         })
     }
 
-    fn settled(&self) -> Result<()> {
-        let settled = self.shared.lock().settled;
-        if time::now() < settled { Err(StoreError::Busy) } else { Ok(()) }
+    fn old_grants_expired(&self) -> Result<()> {
+        let end = self.shared.lock().old_grants_end;
+        if time::now() < end { Err(StoreError::Busy) } else { Ok(()) }
     }
 }
 
@@ -553,7 +553,7 @@ impl Shared {
         state.link = Some(link.clone());
         state.member = Some(member);
         // With the new connection its cache is empty.
-        state.settled = Duration::ZERO;
+        state.old_grants_end = Duration::ZERO;
         state.trouble.clear();
         Ok(link)
     }
@@ -576,7 +576,7 @@ impl MetadataAnswers {
         metadata: &dyn Metadata,
         wanted: &StateUse<'_>,
     ) -> dafs_service::Result<Option<Duration>> {
-        // Before the check: a later `forget` must know of this question.
+        // Before the check: a later `drop_grants` must know of this question.
         let mut state = self.node.lock();
         state.asked = state.asked.max(time::now());
         drop(state);

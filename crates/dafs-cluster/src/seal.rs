@@ -9,14 +9,14 @@ use dafs_wire::xdr::{Encode, Encoder};
 use thiserror::Error;
 
 /// Bytes of a MAC.
-pub(crate) const CODE_BYTES: usize = 16;
+pub(crate) const MAC_BYTES: usize = 16;
 
 /// The most bytes behind the length of a record.
-pub(crate) const SEALED_BYTES_MAX: usize = RECORD_BYTES_MAX + CODE_BYTES;
+pub(crate) const SEALED_BYTES_MAX: usize = RECORD_BYTES_MAX + MAC_BYTES;
 
 /// A record that the peer has not made, or not for this position.
 #[derive(Debug, Error)]
-#[error("a record with a wrong code came")]
+#[error("a record with a wrong MAC came")]
 pub(crate) struct Forged;
 
 /// Makes records.
@@ -39,9 +39,9 @@ impl Sealer {
 
     /// Encodes a message that has four free bytes in front.
     pub(crate) fn seal_room(&mut self, mut record: Vec<u8>) -> Vec<u8> {
-        let code = self.key.code(b"record", &[&self.count.to_be_bytes(), &record[4..]]);
+        let mac = self.key.mac(b"record", &[&self.count.to_be_bytes(), &record[4..]]);
         self.count += 1;
-        record.extend_from_slice(&code[..CODE_BYTES]);
+        record.extend_from_slice(&mac[..MAC_BYTES]);
         let len = record.len() - 4;
         assert!(len <= SEALED_BYTES_MAX, "a message of {len} bytes");
         record[..4].copy_from_slice(&(len as u32).to_be_bytes());
@@ -62,9 +62,9 @@ impl Opener {
 
     /// Returns the message of the next record, which comes without its length.
     pub(crate) fn open<'a>(&mut self, record: &'a [u8]) -> Result<&'a [u8], Forged> {
-        let at = record.len().checked_sub(CODE_BYTES).ok_or(Forged)?;
-        let (message, code) = record.split_at(at);
-        if !self.key.verify(b"record", &[&self.count.to_be_bytes(), message], code) {
+        let at = record.len().checked_sub(MAC_BYTES).ok_or(Forged)?;
+        let (message, mac) = record.split_at(at);
+        if !self.key.verify(b"record", &[&self.count.to_be_bytes(), message], mac) {
             return Err(Forged);
         }
         self.count += 1;

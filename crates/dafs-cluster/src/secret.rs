@@ -84,33 +84,33 @@ impl ClusterSecret {
     /// The key of the handles by which clients name the components of a store. It reveals nothing
     /// about the secret.
     pub fn component_secret(&self, store: &[u8; 16]) -> [u8; 16] {
-        let code = self.code(b"components", &[store]);
-        std::array::from_fn(|at| code[at])
+        let mac = self.mac(b"components", &[store]);
+        std::array::from_fn(|at| mac[at])
     }
 
-    fn mac(&self, purpose: &[u8], parts: &[&[u8]]) -> Blake2bMac<U32> {
+    fn hasher(&self, purpose: &[u8], parts: &[&[u8]]) -> Blake2bMac<U32> {
         // INVARIANT: a key may have up to 64 bytes.
-        let mut mac = Blake2bMac::<U32>::new_from_slice(&self.0).expect("a key of 32 bytes");
+        let mut hasher = Blake2bMac::<U32>::new_from_slice(&self.0).expect("a key of 32 bytes");
         for part in std::iter::once(&purpose).chain(parts) {
-            mac.update(&(part.len() as u64).to_be_bytes());
-            mac.update(part);
+            hasher.update(&(part.len() as u64).to_be_bytes());
+            hasher.update(part);
         }
-        mac
+        hasher
     }
 
     /// Returns the MAC of some parts for one purpose.
-    pub(crate) fn code(&self, purpose: &[u8], parts: &[&[u8]]) -> [u8; 32] {
-        self.mac(purpose, parts).finalize().into_bytes().into()
+    pub(crate) fn mac(&self, purpose: &[u8], parts: &[&[u8]]) -> [u8; 32] {
+        self.hasher(purpose, parts).finalize().into_bytes().into()
     }
 
     /// True if a MAC, or the first bytes of one, are valid. Takes constant time.
-    pub(crate) fn verify(&self, purpose: &[u8], parts: &[&[u8]], code: &[u8]) -> bool {
-        self.mac(purpose, parts).verify_truncated_left(code).is_ok()
+    pub(crate) fn verify(&self, purpose: &[u8], parts: &[&[u8]], mac: &[u8]) -> bool {
+        self.hasher(purpose, parts).verify_truncated_left(mac).is_ok()
     }
 
     /// Derives a key for one purpose.
     pub(crate) fn derive(&self, purpose: &[u8], parts: &[&[u8]]) -> Self {
-        Self(self.code(purpose, parts))
+        Self(self.mac(purpose, parts))
     }
 }
 
@@ -149,24 +149,24 @@ mod tests {
     }
 
     #[test]
-    fn codes_tell_purposes_parts_and_secrets_apart() {
+    fn macs_tell_purposes_parts_and_secrets_apart() {
         let secret = ClusterSecret([1; 32]);
-        let code = secret.code(b"a", &[b"bc", b"d"]);
-        assert!(secret.verify(b"a", &[b"bc", b"d"], &code));
-        assert!(secret.verify(b"a", &[b"bc", b"d"], &code[..16]));
-        assert!(!secret.verify(b"a", &[b"b", b"cd"], &code));
-        assert!(!secret.verify(b"ab", &[b"c", b"d"], &code));
-        assert!(!ClusterSecret([2; 32]).verify(b"a", &[b"bc", b"d"], &code));
+        let mac = secret.mac(b"a", &[b"bc", b"d"]);
+        assert!(secret.verify(b"a", &[b"bc", b"d"], &mac));
+        assert!(secret.verify(b"a", &[b"bc", b"d"], &mac[..16]));
+        assert!(!secret.verify(b"a", &[b"b", b"cd"], &mac));
+        assert!(!secret.verify(b"ab", &[b"c", b"d"], &mac));
+        assert!(!ClusterSecret([2; 32]).verify(b"a", &[b"bc", b"d"], &mac));
         assert!(!secret.verify(b"a", &[b"bc", b"d"], &[]));
     }
 
     /// Keyed BLAKE2b with 32 bytes of output over "abc", checked with another implementation.
     #[test]
-    fn codes_are_blake2b() {
-        let mut mac = Blake2bMac::<U32>::new_from_slice(&[1; 32]).expect("a key");
-        mac.update(b"abc");
-        let code = mac.finalize().into_bytes();
-        let hex: String = code.iter().map(|byte| format!("{byte:02x}")).collect();
+    fn macs_are_blake2b() {
+        let mut hasher = Blake2bMac::<U32>::new_from_slice(&[1; 32]).expect("a key");
+        hasher.update(b"abc");
+        let mac = hasher.finalize().into_bytes();
+        let hex: String = mac.iter().map(|byte| format!("{byte:02x}")).collect();
         assert_eq!(hex, "8cc77af752046919e25cca7b87a17aaa67fb6aad75964f730a1c2178c986505c");
     }
 }

@@ -38,7 +38,7 @@ fn is_kept(mut stream: &TcpStream) -> bool {
 }
 
 #[test]
-fn strangers_make_room_when_the_last_descriptor_is_gone() {
+fn unauthenticated_peers_make_room_when_the_last_descriptor_is_gone() {
     let cluster = Cluster::new();
     let data = cluster.data(cluster.secret(), |_| ());
     let connect = || TcpStream::connect(data.address()).expect("connected");

@@ -57,12 +57,12 @@ fn a_node_far_away_does_what_one_here_does() {
     assert_eq!(node.size(&ONE), Ok(3_000_005));
     assert_eq!(read(&node, 5, 3_000_000), content);
     assert_eq!(read(&node, 5 + 2_999_990, 100), content[2_999_990..]);
-    node.cut(&ONE, 10).expect("cut");
+    node.truncate(&ONE, 10).expect("cut");
     assert_eq!(node.size(&ONE), Ok(10));
     assert!(node.space().expect("space").total > 0);
     node.remove(&ONE).expect("removed");
     assert_eq!(node.size(&ONE), Ok(0));
-    node.forget(&ONE).expect("forgotten");
+    node.drop_grants(&ONE).expect("forgotten");
     assert_eq!(write(&node, u64::MAX, b"x"), Err(StoreError::FileTooBig));
 }
 
@@ -96,7 +96,7 @@ fn a_node_tells_what_clients_have_done_there() {
 }
 
 #[test]
-fn who_has_another_secret_or_wants_another_node_gets_nothing() {
+fn a_peer_with_another_secret_or_for_another_node_is_refused() {
     let cluster = Cluster::new();
     let data = cluster.data(cluster.secret(), |_| {});
     let stranger = cluster.node(&data, ClusterSecret::from_bytes([9; 32]));
@@ -351,7 +351,7 @@ fn a_yes_is_asked_for_once_and_until_it_is_taken_back() {
     assert_eq!(metadata.questions(), 2);
     metadata.refuse(Some(ServiceError::BadLayout));
     assert_eq!(check(b"one"), Ok(None), "it is believed for a while");
-    node.forget(&ONE).expect("forgotten");
+    node.drop_grants(&ONE).expect("forgotten");
     assert_eq!(check(b"one"), Err(ServiceError::BadLayout));
     assert_eq!(check(b"one"), Err(ServiceError::BadLayout));
     assert_eq!(metadata.questions(), 4, "a no is not kept");
@@ -360,7 +360,7 @@ fn a_yes_is_asked_for_once_and_until_it_is_taken_back() {
     // A session that is old enough for one question is old enough for the next.
     metadata.allow_younger(Duration::from_secs(30));
     assert_eq!(check(b"one"), Ok(None));
-    node.forget(&ONE).expect("forgotten");
+    node.drop_grants(&ONE).expect("forgotten");
     let ages = [check(b"one"), check(b"one")].map(|age| age.expect("a yes").expect("an age"));
     assert!(Duration::from_secs(30) <= ages[0] && ages[0] <= ages[1], "{ages:?}");
     assert_eq!(metadata.questions(), 6);
@@ -402,13 +402,13 @@ fn without_a_metadata_server_clients_wait_and_what_was_believed_is_over_with_the
 }
 
 #[test]
-fn what_a_data_server_believes_that_is_gone_is_over_after_a_while() {
+fn grants_of_a_lost_data_server_expire() {
     let cluster = Cluster::new();
     let data = cluster.data(cluster.secret(), |_| {});
     let node = cluster.node(&data, cluster.secret());
     settled(|| node.status().connected);
-    node.forget(&ONE).expect("forgotten");
+    node.drop_grants(&ONE).expect("forgotten");
     end(data, &node);
-    assert_eq!(node.forget(&ONE), Err(StoreError::Busy), "it may believe something");
-    settled(|| node.forget(&ONE).is_ok());
+    assert_eq!(node.drop_grants(&ONE), Err(StoreError::Busy), "it may believe something");
+    settled(|| node.drop_grants(&ONE).is_ok());
 }

@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn what_moves_and_what_is_gone_is_not_here() {
+    fn moving_and_removed_files_are_not_on_the_brick() {
         let (dir, brick) = world();
         let (file, _) = brick.file(&GFID).expect("a file");
         let mode = |bits| {

@@ -149,7 +149,7 @@ impl GlusterData {
     }
 
     /// Waits for the requests on a file that were authorised before, and closes the file.
-    pub(crate) fn forget(&self, gfid: &Gfid) -> Result<()> {
+    pub(crate) fn drop_grants(&self, gfid: &Gfid) -> Result<()> {
         self.shared.uses.await_end(gfid)?;
         self.shared.close(|other, _| other == gfid);
         Ok(())

@@ -68,7 +68,7 @@ impl Server {
     fn device(&self) -> Option<(DeviceKey, Device)> {
         let (addresses, run) = match &self.place {
             Place::Here(_, addresses) => (addresses.clone(), 0),
-            Place::Far(node) if node.is_there() => (node.nfs_addresses(), node.run()),
+            Place::Far(node) if node.is_reachable() => (node.nfs_addresses(), node.run()),
             Place::Far(_) => return None,
         };
         if addresses.tcp.is_empty() {
@@ -123,10 +123,10 @@ impl Server {
         }
     }
 
-    fn forget(&self, gfid: &Gfid) -> Result<()> {
+    fn drop_grants(&self, gfid: &Gfid) -> Result<()> {
         match &self.place {
-            Place::Here(data, _) => data.forget(gfid),
-            Place::Far(node) => node.forget(&ComponentId(*gfid)),
+            Place::Here(data, _) => data.drop_grants(gfid),
+            Place::Far(node) => node.drop_grants(&ComponentId(*gfid)),
         }
     }
 
@@ -134,7 +134,7 @@ impl Server {
     fn take_astray(&self) -> Result<FxHashSet<Gfid>> {
         match &self.place {
             Place::Here(data, _) => Ok(data.take_astray()),
-            Place::Far(node) if node.is_there() => {
+            Place::Far(node) if node.is_reachable() => {
                 Ok(node.take_astray()?.into_iter().map(|component| component.0).collect())
             }
             Place::Far(_) => Ok(FxHashSet::default()),
@@ -347,12 +347,12 @@ impl Layouts for GlusterStore {
         true
     }
 
-    fn forget(&self, file: &FileId) -> Result<()> {
+    fn drop_grants(&self, file: &FileId) -> Result<()> {
         let spread = self.shared.spread()?;
         let gfid = self.shared.ids.open(file)?;
         let mut told = Ok(());
         for server in &spread.servers {
-            told = told.and(server.forget(&gfid));
+            told = told.and(server.drop_grants(&gfid));
         }
         told
     }
@@ -366,11 +366,11 @@ impl Layouts for GlusterStore {
         servers.iter().map(grant_ttl).max().unwrap_or_default()
     }
 
-    fn settled(&self) -> Result<()> {
+    fn old_grants_expired(&self) -> Result<()> {
         let servers = &self.shared.spread()?.servers;
         servers.iter().try_for_each(|server| match &server.place {
             Place::Here(..) => Ok(()),
-            Place::Far(node) => node.settled(),
+            Place::Far(node) => node.old_grants_expired(),
         })
     }
 

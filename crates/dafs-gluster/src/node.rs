@@ -15,11 +15,10 @@ use crate::limits::{ID_VERSION, WATCH_INTERVAL};
 use crate::sys::{Mount, MountOptions};
 use crate::volume::Volume;
 use crate::{OpenError, mounted, open_brick, path_of_brick, plain_volume};
-use dafs_mem::VolatileSlice;
 use dafs_store::inode::Ids;
-use dafs_store::node::{ComponentId, Node, NodeSpace, Written};
+use dafs_store::node::{ComponentId, Node};
 use dafs_store::vital::Periodic;
-use dafs_store::{ExportSecret, FileId, Result, Stability, StoreError};
+use dafs_store::{ExportSecret, FileId, Result, StoreError};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -129,22 +128,6 @@ impl Node for GlusterNode {
         self.addresses.clone()
     }
 
-    /// The metadata server reads through GlusterFS itself.
-    fn read(&self, _: &ComponentId, _: &[VolatileSlice<'_>], _: u64) -> Result<usize> {
-        Err(StoreError::NotSupported)
-    }
-
-    /// As for reads.
-    fn write(
-        &self,
-        _: &ComponentId,
-        _: &[VolatileSlice<'_>],
-        _: u64,
-        _: Stability,
-    ) -> Result<Written> {
-        Err(StoreError::NotSupported)
-    }
-
     fn commit(&self, component: &ComponentId) -> Result<u64> {
         if self.data.take_written(&component.0) {
             touch(&self.mount.object(&component.0)?)?;
@@ -153,25 +136,12 @@ impl Node for GlusterNode {
         if self.data.settle(&component.0)? { Ok(0) } else { Err(StoreError::NoDevice) }
     }
 
-    fn cut(&self, _: &ComponentId, _: u64) -> Result<()> {
-        Err(StoreError::NotSupported)
-    }
-
     fn size(&self, component: &ComponentId) -> Result<u64> {
         self.data.size_here(&component.0)?.ok_or(StoreError::NoDevice)
     }
 
-    fn remove(&self, _: &ComponentId) -> Result<()> {
-        Err(StoreError::NotSupported)
-    }
-
-    /// GlusterFS has the space of the whole volume.
-    fn space(&self) -> Result<NodeSpace> {
-        Ok(NodeSpace::default())
-    }
-
-    fn forget(&self, component: &ComponentId) -> Result<()> {
-        self.data.forget(&component.0)
+    fn drop_grants(&self, component: &ComponentId) -> Result<()> {
+        self.data.drop_grants(&component.0)
     }
 
     fn await_uses(&self, limit: Duration) -> Result<()> {

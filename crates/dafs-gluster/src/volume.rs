@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_description_is_no_plain_volume() {
+    fn a_malformed_description_is_no_plain_volume() {
         let headless = CLIENTS.replace("option remote-host gl1", "");
         assert_eq!(Volume::parse(headless.as_bytes()).other.as_deref(), Some("protocol/client"));
         for text in [&b""[..], b"\xff\xfe", b"volume x\ntype protocol/client\n", b"end-volume"] {

@@ -28,15 +28,15 @@
 //!   advances by itself.
 
 use super::export::{Export, stat_fd};
-use super::node::{Node, lock};
+use super::node::Node;
 use crate::limits::{CHANGE_COUNTS_MAX, CHANGE_GONE_BITS, COUNTS_PER_TICK};
+use dafs_mem::Mutex;
 use dafs_store::{Attr, DirChange, FileId, Result};
 use rustc_hash::{FxHashMap, FxHasher};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, Statx, StatxFlags};
 use std::collections::VecDeque;
 use std::hash::{Hash, Hasher};
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 /// The changes that test if the ctime advances. They fit into one tick; and if a tick ends among
@@ -140,7 +140,7 @@ impl Changes {
         if self.used.load(Ordering::Acquire) == 0 {
             return stamp;
         }
-        stamp.wrapping_add(lock(&self.table).extra(id, stamp))
+        stamp.wrapping_add(self.table.lock().extra(id, stamp))
     }
 
     /// Records a completed change before it is reported, and returns the new value. `told` is the
@@ -152,7 +152,7 @@ impl Changes {
             return value;
         }
         let value = {
-            let mut table = lock(&self.table);
+            let mut table = self.table.lock();
             table.count(id, stamp);
             self.used.store(table.by_id.len(), Ordering::Release);
             stamp.wrapping_add(table.extra(id, stamp))
@@ -288,7 +288,7 @@ mod tests {
         let now = |number: usize| changes.at(&id(number as u64), TICK);
         assert!(told.iter().enumerate().all(|(number, &told)| now(number) >= told));
         assert_eq!(now(0), TICK + COUNTS_PER_TICK);
-        assert_eq!(lock(&changes.table).by_id.len(), CHANGE_COUNTS_MAX);
+        assert_eq!(changes.table.lock().by_id.len(), CHANGE_COUNTS_MAX);
     }
 
     #[test]

@@ -11,9 +11,10 @@
 
 use super::export::{Export, stat_fd, stat_name};
 use super::ident::Caller;
-use super::node::{Node, lock};
+use super::node::Node;
 use super::sys;
 use crate::limits::DIRECTORY_STREAMS_MAX;
+use dafs_mem::Mutex;
 use dafs_store::backend::COOKIE_FIRST;
 use dafs_store::{Attr, Cred, DirEntry, FileId, Result, StoreError};
 use rustix::fs::{OFlags, SeekFrom};
@@ -21,7 +22,6 @@ use rustix::io::Errno;
 use std::collections::VecDeque;
 use std::ffi::CString;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::Mutex;
 
 /// One record of the kernel's listing.
 pub(super) struct RawEntry<'a> {
@@ -93,13 +93,13 @@ impl Streams {
     }
 
     pub(super) fn clear(&self) {
-        let streams = std::mem::take(&mut *lock(&self.waiting));
+        let streams = std::mem::take(&mut *self.waiting.lock());
         drop(streams);
     }
 
     /// Drops listings that have waited since the last call.
     pub(super) fn sweep(&self) {
-        let mut waiting = lock(&self.waiting);
+        let mut waiting = self.waiting.lock();
         let (idle, used) = waiting.drain(..).partition::<Vec<_>, _>(|stream| stream.idle);
         waiting.extend(used.into_iter().map(|stream| Stream { idle: true, ..stream }));
         drop(waiting);
@@ -107,7 +107,7 @@ impl Streams {
     }
 
     fn take(&self, dir: &FileId, cookie: u64, cred: &Cred) -> Option<Stream> {
-        let mut waiting = lock(&self.waiting);
+        let mut waiting = self.waiting.lock();
         let fits = |s: &Stream| {
             // The sink that ended the page may have taken or refused the last entry.
             let next = entry_at(&s.buffer, s.at).and_then(|e| cookie_of(e.position).ok());
@@ -118,7 +118,7 @@ impl Streams {
     }
 
     fn put(&self, stream: Stream) {
-        let mut waiting = lock(&self.waiting);
+        let mut waiting = self.waiting.lock();
         let oldest =
             if waiting.len() >= DIRECTORY_STREAMS_MAX { waiting.pop_front() } else { None };
         waiting.push_back(stream);

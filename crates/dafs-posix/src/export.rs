@@ -23,6 +23,7 @@ use crate::limits::{
     DESCRIPTOR_RETRIES_MAX, HANDLE_RETRIES_MAX, HANDLE_RETRY_PAUSE, NODE_DESCRIPTOR_SHARE,
     NODES_MAX, NODES_MIN, SCAN_ENTRIES_MAX,
 };
+use dafs_mem::Mutex;
 use dafs_store::{Capabilities, ExportSecret, FileId, FsId, Kind, Result, StoreError, Wait};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, ResolveFlags, Statx, StatxFlags};
 use rustix::io::{Errno, Result as SysResult};
@@ -69,7 +70,7 @@ pub(super) struct Export {
     /// Set once the kernel has refused to change modes by descriptor.
     pub(super) no_fchmodat2: AtomicBool,
     /// Serialises changes of named attributes, which are read, changed and written back as a whole.
-    pub(super) named_attr_lock: std::sync::Mutex<()>,
+    pub(super) named_attr_lock: Mutex<()>,
     /// True if this mount shows the whole file system. Then a directory's path shows if it is in
     /// the export.
     pub(super) paths_tell: bool,
@@ -127,7 +128,7 @@ impl Export {
             no_nowait_read: AtomicBool::new(false),
             no_nowait_write: AtomicBool::new(false),
             no_fchmodat2: AtomicBool::new(false),
-            named_attr_lock: std::sync::Mutex::new(()),
+            named_attr_lock: Mutex::new(()),
             paths_tell: mount_id.is_some_and(shows_whole_file_system),
             own_descriptors,
             mount,

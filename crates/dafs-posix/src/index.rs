@@ -10,12 +10,13 @@
 //!   sees it.
 
 use super::cache::ClockCache;
-use super::node::{Node, lock};
+use super::node::Node;
 use crate::limits::{GONE_IDS_MAX, INDEX_ENTRIES_MAX, MISSING_KEEP_MS, SCAN_WANTED_MAX};
+use dafs_mem::Mutex;
 use dafs_store::{FileId, Result, StoreError};
 use rustc_hash::FxHashSet;
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
+use std::sync::{Arc, MutexGuard};
 use std::time::{Duration, Instant};
 
 /// The directory that an object is in, and its name there.
@@ -122,27 +123,27 @@ impl Index {
     }
 
     pub(super) fn learn(&self, id: FileId, parent: FileId, name: &[u8]) {
-        let mut places = lock(&self.places);
+        let mut places = self.places.lock();
         let known = places.get(&id).is_some_and(|(p, n)| *p == parent && **n == *name);
         if !known {
             places.insert(id, (parent, name.into()));
         }
         drop(places);
-        lock(&self.missing).remove(&id);
+        self.missing.lock().remove(&id);
     }
 
     pub(super) fn place(&self, id: &FileId) -> Option<Place> {
-        lock(&self.places).get(id).cloned()
+        self.places.lock().get(id).cloned()
     }
 
     /// Drops an entry that did not lead to its object.
     pub(super) fn misled(&self, id: &FileId) {
-        lock(&self.places).remove(id);
+        self.places.lock().remove(id);
     }
 
     /// Removes an entry if its name is gone. An entry with another name stays.
     pub(super) fn unlearn(&self, id: &FileId, parent: FileId, name: &[u8]) {
-        let mut places = lock(&self.places);
+        let mut places = self.places.lock();
         if places.get(id).is_some_and(|(p, n)| *p == parent && **n == *name) {
             places.remove(id);
         }
@@ -150,18 +151,18 @@ impl Index {
 
     /// Records that an object has lost its last name and is gone for good.
     pub(super) fn bury(&self, id: &FileId) {
-        lock(&self.places).remove(id);
-        lock(&self.gone).insert(*id, ());
+        self.places.lock().remove(id);
+        self.gone.lock().insert(*id, ());
     }
 
     /// True if this store has removed an object for good.
     pub(super) fn is_gone(&self, id: &FileId) -> bool {
-        lock(&self.gone).get(id).is_some()
+        self.gone.lock().get(id).is_some()
     }
 
     /// True if a scan did not find an object a moment ago.
     pub(super) fn is_missing(&self, id: &FileId) -> bool {
-        let mut missing = lock(&self.missing);
+        let mut missing = self.missing.lock();
         let counts = missing.get(id).is_some_and(|&until| Instant::now() < until);
         if !counts {
             missing.remove(id);
@@ -174,11 +175,7 @@ impl Index {
     /// # Errors
     /// [`StoreError::Busy`] while another thread does.
     pub(super) fn try_scan(&self) -> Result<MutexGuard<'_, Scan>> {
-        match self.scan.try_lock() {
-            Ok(scan) => Ok(scan),
-            Err(TryLockError::Poisoned(poisoned)) => Ok(poisoned.into_inner()),
-            Err(TryLockError::WouldBlock) => Err(StoreError::Busy),
-        }
+        self.scan.try_lock().ok_or(StoreError::Busy)
     }
 
     /// Ends a complete scan. Objects that it did not find are gone for now.
@@ -190,7 +187,7 @@ impl Index {
             return;
         }
         let until = Instant::now() + Duration::from_millis(MISSING_KEEP_MS);
-        let mut missing = lock(&self.missing);
+        let mut missing = self.missing.lock();
         for id in not_found {
             missing.insert(id, until);
         }

@@ -14,7 +14,7 @@
 
 use super::export::{Export, descriptor_path, stat_fd};
 use super::ident::Caller;
-use super::node::{Node, lock};
+use super::node::Node;
 use dafs_mem::{Site, VolatileSlice};
 use dafs_store::backend::{
     COOKIE_FIRST, XATTR_LIST_BYTES_MAX, XATTR_NAME_BYTES_MAX, XATTR_PREFIX, check_name,
@@ -236,7 +236,7 @@ impl Export {
         resize(&mut first, wish.size.unwrap_or(0))?;
         let before = self.before_change(node)?;
         let created = {
-            let _lock = lock(&self.named_attr_lock);
+            let _lock = self.named_attr_lock.lock();
             match set_value(node, name, &first, XattrFlags::CREATE) {
                 Ok(()) => true,
                 Err(StoreError::Exists) if how == CreateHow::Unchecked => {
@@ -304,7 +304,7 @@ impl Export {
         name: &[u8],
         change: impl FnOnce(&mut Vec<u8>) -> Result<T>,
     ) -> Result<T> {
-        let _lock = lock(&self.named_attr_lock);
+        let _lock = self.named_attr_lock.lock();
         let gone = |error| if error == StoreError::NotFound { StoreError::Stale } else { error };
         let mut bytes = value(node, name).map_err(gone)?;
         let result = change(&mut bytes)?;

@@ -8,11 +8,12 @@
 
 use super::cache::ClockCache;
 use crate::limits::{NODE_SHARDS, NODES_EVICTED_ON_SHORTAGE, SWEEP_NODES};
+use dafs_mem::Mutex;
 use dafs_store::{FileId, Kind};
 use rustc_hash::FxHashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// One object of the file system.
 #[derive(Debug)]
@@ -49,11 +50,6 @@ pub(super) struct NodeTable {
     sweep_at: AtomicUsize,
 }
 
-/// Locks; a panic elsewhere leaves these maps usable.
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl NodeTable {
     pub(super) fn new(nodes_max: usize) -> Self {
         let per_shard = nodes_max.div_ceil(NODE_SHARDS);
@@ -67,17 +63,17 @@ impl NodeTable {
     }
 
     pub(super) fn get(&self, id: &FileId) -> Option<Arc<Node>> {
-        lock(self.shard(id)).get(id).cloned()
+        self.shard(id).lock().get(id).cloned()
     }
 
     /// Returns the node of an open file.
     pub(super) fn open_node(&self, id: &FileId) -> Option<Arc<Node>> {
-        lock(&self.open).get(id).map(|(_, node)| node.clone())
+        self.open.lock().get(id).map(|(_, node)| node.clone())
     }
 
     /// Inserts a node. Returns the node that another thread has inserted before, if there is one.
     pub(super) fn keep(&self, node: Node) -> Arc<Node> {
-        let mut shard = lock(self.shard(&node.id));
+        let mut shard = self.shard(&node.id).lock();
         if let Some(known) = shard.get(&node.id) {
             return known.clone();
         }
@@ -91,7 +87,7 @@ impl NodeTable {
 
     /// Drops a node, so that a removed object's space is freed.
     pub(super) fn forget(&self, id: &FileId) {
-        let node = lock(self.shard(id)).remove(id);
+        let node = self.shard(id).lock().remove(id);
         drop(node);
     }
 
@@ -99,7 +95,7 @@ impl NodeTable {
     pub(super) fn evict_some(&self) {
         let mut evicted = Vec::new();
         for shard in &self.shards {
-            let mut shard = lock(shard);
+            let mut shard = shard.lock();
             evicted.extend(
                 (0..NODES_EVICTED_ON_SHORTAGE.div_ceil(NODE_SHARDS)).map_while(|_| shard.evict()),
             );
@@ -111,7 +107,7 @@ impl NodeTable {
         let mut nodes = Vec::new();
         for _ in 0..NODE_SHARDS {
             let at = self.sweep_at.fetch_add(1, Ordering::Relaxed);
-            nodes.extend(lock(&self.shards[at % NODE_SHARDS]).values().cloned());
+            nodes.extend(self.shards[at % NODE_SHARDS].lock().values().cloned());
             if nodes.len() >= SWEEP_NODES {
                 break;
             }
@@ -120,16 +116,16 @@ impl NodeTable {
     }
 
     pub(super) fn opened(&self, node: &Arc<Node>) {
-        lock(&self.open).entry(node.id).or_insert_with(|| (0, node.clone())).0 += 1;
+        self.open.lock().entry(node.id).or_insert_with(|| (0, node.clone())).0 += 1;
     }
 
     /// True if the file has another open besides the caller's.
     pub(super) fn is_open_elsewhere(&self, node: &Node) -> bool {
-        lock(&self.open).get(&node.id).is_some_and(|&(opens, _)| opens > 1)
+        self.open.lock().get(&node.id).is_some_and(|&(opens, _)| opens > 1)
     }
 
     pub(super) fn closed(&self, node: &Arc<Node>) {
-        let mut open = lock(&self.open);
+        let mut open = self.open.lock();
         if let Some(entry) = open.get_mut(&node.id) {
             entry.0 -= 1;
             if entry.0 == 0 {

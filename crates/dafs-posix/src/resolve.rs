@@ -374,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_waits_for_another_ones_scan() {
+    fn a_request_does_not_wait_for_the_scan_of_another() {
         let dir = tempfile::tempdir().unwrap();
         std::fs::write(dir.path().join("f"), "").unwrap();
         let cred =

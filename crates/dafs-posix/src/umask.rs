@@ -11,8 +11,9 @@
 //! * No file of the server's own relies on the umask: `own` gives them their modes.
 
 use super::sys;
+use dafs_mem::Mutex;
 use rustix::fs::Mode;
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{MutexGuard, OnceLock};
 
 thread_local! {
     /// True if this thread has a umask of its own.
@@ -67,7 +68,7 @@ impl Drop for Without {
 }
 
 fn shared() -> MutexGuard<'static, usize> {
-    SHARED.lock().unwrap_or_else(PoisonError::into_inner)
+    SHARED.lock()
 }
 
 #[cfg(test)]

@@ -18,9 +18,10 @@
 use super::PosixStore;
 use super::export::{Export, descriptor_path};
 use super::id::Ids;
-use super::node::{Node, lock};
+use super::node::Node;
 use super::sys::{self, HANDLE_BYTES_MAX, KernelHandle, Mark};
 use crate::limits::{WATCH_BUFFER_BYTES, WATCH_READS_MAX, WATCHES_MAX};
+use dafs_mem::Mutex;
 use dafs_store::{FileId, Kind, LocalChanges, Result, StoreError, Watch};
 use rustc_hash::{FxHashMap, FxHashSet};
 use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
@@ -28,7 +29,7 @@ use rustix::io::Errno;
 use rustix::path::DecInt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, OnceLock};
 
 const CHANGES: u64 =
     libc::FAN_MODIFY | libc::FAN_ATTRIB | libc::FAN_DELETE_SELF | libc::FAN_MOVE_SELF;
@@ -266,7 +267,7 @@ impl PosixStore {
         if !can || node.kind != Kind::Regular {
             return Err(StoreError::NotSupported);
         }
-        let mut table = lock(&watches.table);
+        let mut table = watches.table.lock();
         if let Some(watched) = table.get_mut(id) {
             if what == Watch::Uses && !watched.uses {
                 export.mark(&watched.node, what)?;
@@ -285,7 +286,7 @@ impl PosixStore {
     }
 
     pub(super) fn end_watch(&self, id: &FileId) {
-        let mut table = lock(&self.export.watches.table);
+        let mut table = self.export.watches.table.lock();
         let Some(watched) = table.get_mut(id) else { return };
         watched.watchers -= 1;
         if watched.watchers > 0 {
@@ -307,7 +308,7 @@ impl PosixStore {
             return;
         }
         let changed: Vec<FileId> = {
-            let table = lock(&watches.table);
+            let table = watches.table.lock();
             let is_meant = |id: &FileId, watched: &Watched| {
                 let by_number = watches.means == Means::Inotify;
                 seen.lost

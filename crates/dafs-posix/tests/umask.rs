@@ -4,9 +4,7 @@
 //! One test, because the umask belongs to the whole process.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
-mod common;
-
-use common::open_posix;
+use dafs_posix::{PosixOptions, PosixStore};
 use dafs_store::*;
 use dafs_testkit::stores::*;
 use rustix::fs::{Mode, XattrFlags};
@@ -73,7 +71,7 @@ fn objects_of_clients_need_no_umask_and_files_of_the_server_have_one() {
     let private = Mode::RWXG | Mode::RWXO;
     rustix::process::umask(private);
     let dir = tempfile::tempdir().unwrap();
-    let store = open_posix(&dir);
+    let store = PosixStore::open(dir.path(), PosixOptions::new(secret())).unwrap();
     assert_eq!(umask(), private, "opening a store leaves it alone");
     let own = tempfile::tempdir().unwrap();
     let done = AtomicBool::new(false);

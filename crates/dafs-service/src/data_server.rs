@@ -35,10 +35,9 @@ pub trait ForeignStates: Send + Sync {
     /// not know it. Components of a file system that looks the same to all of its clients do.
     ///
     /// # Errors
-    /// [`StoreError::Busy`] while the size is unknown.
-    fn size(&self, _component: &FileId) -> Result<u64, StoreError> {
-        Err(StoreError::Busy)
-    }
+    /// [`StoreError::Busy`] while the size is unknown, which makes clients retry.
+    /// [`StoreError::NotSupported`] where components know it.
+    fn size(&self, component: &FileId) -> Result<u64, StoreError>;
 }
 
 /// The role of a front end as a data server.

@@ -74,7 +74,7 @@ pub trait DataFile: OpenFile {
 }
 
 /// A request may work on a file while this guard lives. It is made before the request is
-/// authorised, so that [`Layouts::forget`](crate::Layouts::forget) can wait for its end.
+/// authorised, so that [`Layouts::drop_grants`](crate::Layouts::drop_grants) can wait for its end.
 #[must_use]
 pub struct DataUse<'a>(&'a dyn DataFile, u64);
 
@@ -342,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_before_the_size_is_known_is_no_hole() {
+    fn data_that_arrives_before_the_size_is_known_is_no_hole() {
         let (filled, bytes) = read_while_written(b"abc", b"abcdef", 8);
         assert_eq!(filled, Filled { count: 8, eof: true });
         assert_eq!(bytes, b"abcdef\0\0");

@@ -244,7 +244,7 @@ pub trait Layouts: Send + Sync {
     ///
     /// # Errors
     /// [`StoreError::Busy`](crate::StoreError::Busy) while that is not certain.
-    fn forget(&self, file: &FileId) -> Result<()>;
+    fn drop_grants(&self, file: &FileId) -> Result<()>;
 
     /// Returns the lifetime of cached authorisations at data servers; zero if they ask each time.
     /// Constant for a store, and returned without waiting.
@@ -257,7 +257,7 @@ pub trait Layouts: Send + Sync {
     ///
     /// # Errors
     /// [`StoreError::Busy`](crate::StoreError::Busy) while that is not certain.
-    fn settled(&self) -> Result<()> {
+    fn old_grants_expired(&self) -> Result<()> {
         Ok(())
     }
 

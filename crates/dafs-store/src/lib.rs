@@ -414,7 +414,7 @@ pub trait WholeFile {
 }
 
 /// A file that a data server has a part of, and only reads and writes. The operations of [`WholeFile`] are
-/// refused, but for advice, which is ignored, and a search for data and holes, which finds data alone.
+/// refused, but for advice, which is ignored.
 pub trait PartOfFile: OpenFile {}
 
 impl<T: PartOfFile> WholeFile for T {
@@ -426,8 +426,8 @@ impl<T: PartOfFile> WholeFile for T {
         Err(StoreError::NotSupported)
     }
 
-    fn seek(&self, offset: u64, what: SeekWhat) -> Result<Option<u64>> {
-        ranges::seek_dense(self.attr()?.size, offset, what)
+    fn seek(&self, _: u64, _: SeekWhat) -> Result<Option<u64>> {
+        Err(StoreError::NotSupported)
     }
 
     fn allocate(&self, _: u64, _: u64) -> Result<()> {

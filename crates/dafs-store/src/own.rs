@@ -403,7 +403,7 @@ pub fn replace(path: &Path, aside: &Path, bytes: &[u8]) -> io::Result<()> {
 
 /// Returns the MAC of some parts. With a secret key it proves the author of the parts, with any
 /// other key it only shows damage.
-pub fn code(key: &[u8; 16], parts: &[&[u8]]) -> [u8; 16] {
+pub fn mac(key: &[u8; 16], parts: &[&[u8]]) -> [u8; 16] {
     let mut hasher = SipHasher24::new_with_key(key);
     for part in parts {
         hasher.write(&(part.len() as u64).to_be_bytes());
@@ -491,7 +491,7 @@ mod tests {
     }
 
     #[test]
-    fn what_earlier_versions_left_open_is_closed() {
+    fn a_directory_that_earlier_versions_left_open_is_closed() {
         let dir = tempfile::tempdir().expect("a directory");
         let (inner, file) = (dir.path().join("a/b"), dir.path().join("a/b/file"));
         make_directory(&inner).expect("made");

@@ -5,9 +5,10 @@
 //!   has timed out.
 
 use crate::limits::OPENS_MAX;
+use dafs_mem::Mutex;
 use std::io;
 use std::sync::mpsc::channel;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 /// Calls that may never return, such as attempts to open a cluster.
@@ -47,7 +48,7 @@ impl Tries {
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, NoOutcome> {
         let one = {
-            let mut under_way = self.under_way.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut under_way = self.under_way.lock();
             if under_way.strong_count() >= OPENS_MAX {
                 return Err(NoOutcome::Stuck(OPENS_MAX));
             }

@@ -6,9 +6,10 @@
 
 use crate::limits::FORGET_WAIT;
 use crate::{Result, StoreError};
+use dafs_mem::{Condvar, Mutex};
 use rustc_hash::FxHashMap;
 use std::hash::Hash;
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::MutexGuard;
 use std::time::Duration;
 
 /// Counts the running requests on each object.
@@ -35,8 +36,7 @@ impl<K> Default for Uses<K> {
 
 impl<K: Copy + Eq + Hash> Uses<K> {
     fn lock(&self) -> MutexGuard<'_, State<K>> {
-        // A panic leaves no half-done change here, so a poisoned lock is usable.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// Begins a use. The caller passes the returned value to [`end`](Self::end).
@@ -99,8 +99,7 @@ impl<K: Copy + Eq + Hash> Uses<K> {
         let before = state.generation;
         state.generation += 1;
         let in_use = |state: &mut State<K>| in_use(&state.counts, before);
-        let waited = self.ended.wait_timeout_while(state, limit, in_use);
-        let (_state, end) = waited.unwrap_or_else(PoisonError::into_inner);
+        let (_state, end) = self.ended.wait_timeout_while(state, limit, in_use);
         if end.timed_out() { Err(StoreError::Busy) } else { Ok(()) }
     }
 }

@@ -145,7 +145,7 @@ impl Layouts for StripedStore {
                 state.place_copies(write)
             }
             // Clients would meet a component that is not truncated yet.
-            Place::Striped(record) if !record.owed.is_empty() => Ok(None),
+            Place::Striped(record) if !record.truncations.is_empty() => Ok(None),
             // Clients would meet a component that the file is about to leave.
             Place::Striped(_) if state.is_moving() => Ok(None),
             Place::Striped(record) => {
@@ -232,7 +232,7 @@ impl Layouts for StripedStore {
         }
     }
 
-    fn forget(&self, file: &FileId) -> Result<()> {
+    fn drop_grants(&self, file: &FileId) -> Result<()> {
         let state = self.shared.state(file);
         let place = state.enter()?;
         let Place::Striped(record) = &*place else { return Ok(()) };
@@ -240,7 +240,7 @@ impl Layouts for StripedStore {
         // Reachable nodes are told, even if others fail.
         let mut told = Ok(());
         for slot in self.shared.slots.all().iter() {
-            told = told.and(slot.node.forget(&record.component));
+            told = told.and(slot.node.drop_grants(&record.component));
         }
         told
     }
@@ -250,8 +250,8 @@ impl Layouts for StripedStore {
         slots.iter().map(|slot| slot.node.grant_ttl()).max().unwrap_or_default()
     }
 
-    fn settled(&self) -> Result<()> {
-        self.shared.slots.all().iter().try_for_each(|slot| slot.node.settled())
+    fn old_grants_expired(&self) -> Result<()> {
+        self.shared.slots.all().iter().try_for_each(|slot| slot.node.old_grants_expired())
     }
 
     /// Stripes stay where they are. For copies, the placement that clients know can change.

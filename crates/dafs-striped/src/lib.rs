@@ -17,8 +17,8 @@
 //! * The size of a file is extended only after the data is on the node. Only a change of the size
 //!   makes it smaller.
 //! * Before components are truncated, the record holds the new size. The next use of the file
-//!   finishes an unfinished truncation first, also after a restart (`owed`: on the nodes that are
-//!   reachable).
+//!   finishes an unfinished truncation first, also after a restart (`truncations`: on the nodes that
+//!   are reachable).
 //! * Components are removed only after the last name and the last open of a file are gone and the
 //!   removal of the name is stable.
 //! * Data of components beyond the size never reappears: a change of the size truncates all
@@ -31,13 +31,13 @@ mod file;
 mod layouts;
 mod limits;
 mod moving;
-mod owed;
 mod pending;
 mod record;
 mod slots;
 mod stable;
 mod state;
 mod store;
+mod truncations;
 
 pub use copies::Leaving;
 pub use moving::{Relocation, Walk};
@@ -45,7 +45,7 @@ pub use moving::{Relocation, Walk};
 use dafs_mem::{Mutex, VolatileSlice};
 use dafs_posix::{PosixStore, ServerGuard};
 use dafs_store::backend::{STRIPE_BYTES_MAX, STRIPE_BYTES_MIN, before};
-use dafs_store::node::{ComponentId, Node};
+use dafs_store::node::{ComponentId, Node, component_store_fs};
 use dafs_store::{
     Attr, COPIES_MAX, Cred, DEVICE_SERVERS_MAX, Device, DeviceKey, FileId, FsId, Kind, Result,
     Stability, StoreError,
@@ -56,9 +56,10 @@ use slots::{Slot, Slots};
 use state::{FileState, Place};
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, AtomicUsize};
 use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
 
 /// The options of a [`StripedStore`].
 pub struct StripedOptions {
@@ -83,9 +84,53 @@ pub struct StripedOptions {
     pub leaving: PathBuf,
     /// A directory for the list of files with copies to be repaired. It is made if it does not
     /// exist.
-    pub mends: PathBuf,
+    pub repairs: PathBuf,
+    /// The clock of leases and pauses.
+    pub clock: Arc<dyn Clock>,
     /// Called when unstable data may be lost.
     pub lost: Box<dyn Fn() + Send + Sync>,
+}
+
+impl StripedOptions {
+    /// Returns the options of a store with stripes, whose lists are below a directory.
+    pub fn new(lists: &Path, secret: [u8; 16], unit_bytes: NonZeroU32) -> Self {
+        Self {
+            secret,
+            component_secret: secret,
+            component_fs: component_store_fs(&secret),
+            unit_bytes,
+            copies: 1,
+            removed: lists.join("removed"),
+            left: lists.join("left"),
+            leaving: lists.join("leaving"),
+            repairs: lists.join("repairs"),
+            clock: Arc::new(SystemClock),
+            lost: Box::new(|| {}),
+        }
+    }
+}
+
+/// A source of time.
+pub trait Clock: Send + Sync {
+    /// Returns the present time.
+    fn now(&self) -> Instant;
+
+    /// Blocks the thread for a while.
+    fn sleep(&self, time: Duration);
+}
+
+/// The clock of the system.
+#[derive(Debug)]
+pub struct SystemClock;
+
+impl Clock for SystemClock {
+    fn now(&self) -> Instant {
+        Instant::now()
+    }
+
+    fn sleep(&self, time: Duration) {
+        std::thread::sleep(time);
+    }
 }
 
 /// A store whose files are spread over nodes.
@@ -112,16 +157,16 @@ struct Shared {
     wandered: AtomicU64,
     /// Components that must not be used before they are truncated, by the number of the node, with
     /// their files. Only of files in use.
-    owing: Mutex<FxHashMap<(ComponentId, u32), FileId>>,
+    truncations: Mutex<FxHashMap<(ComponentId, u32), FileId>>,
     /// Files with stale copies.
-    mends: Pending,
+    repairs: Pending,
     /// Files in use whose copies may differ, because a writer is active.
     torn: Mutex<FxHashMap<FileId, Arc<FileState>>>,
     /// Files to ask the service about: do clients hold layouts for writing? True if it is to recall
     /// them.
     asked: Mutex<FxHashMap<FileId, bool>>,
     /// The number of threads that wait for unreachable data servers.
-    napping: AtomicUsize,
+    grant_waiters: AtomicUsize,
     /// Files whose placement has changed.
     moved: Mutex<Vec<FileId>>,
     devices: Mutex<Devices>,
@@ -190,7 +235,7 @@ impl StripedStore {
         }
         let key = options.secret;
         let removed = Pending::open(&options.removed, List::Removed, key)?;
-        let mends = Pending::open(&options.mends, List::Mends, key)?;
+        let repairs = Pending::open(&options.repairs, List::Repairs, key)?;
         let left = Pending::open(&options.left, List::Left, key)?;
         let shared = Arc::new(Shared {
             meta,
@@ -203,14 +248,14 @@ impl StripedStore {
             left_turn: Mutex::default(),
             moving: Mutex::default(),
             wandered: AtomicU64::new(0),
-            mends,
+            repairs,
             torn: Mutex::default(),
             asked: Mutex::default(),
-            napping: AtomicUsize::new(0),
+            grant_waiters: AtomicUsize::new(0),
             moved: Mutex::default(),
             devices: Mutex::default(),
             files: Mutex::default(),
-            owing: Mutex::default(),
+            truncations: Mutex::default(),
         });
         shared.note_devices();
         Ok(Self { shared })
@@ -314,6 +359,10 @@ impl Shared {
             tracing::error!(number, "a file lies on a node that is not configured");
             StoreError::Io
         })
+    }
+
+    fn clock(&self) -> &dyn Clock {
+        &*self.options.clock
     }
 
     /// Gives the thread the identity of the server while it works on nodes.

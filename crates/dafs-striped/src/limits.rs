@@ -25,15 +25,15 @@ pub(crate) const COPY_ATTEMPTS_MAX: usize = 16;
 
 /// The pause between two attempts while data servers cannot be reached. All attempts together last
 /// longer than their cached authorisations.
-pub(crate) const SURE_NAP: Duration = Duration::from_millis(100);
-/// The most such pauses; see [`SURE_NAP`].
-pub(crate) const SURE_NAPS_MAX: usize = 100;
+pub(crate) const RETRY_PAUSE: Duration = Duration::from_millis(100);
+/// The most such pauses; see [`RETRY_PAUSE`].
+pub(crate) const GRANT_WAITS_MAX: usize = 100;
 
 /// Attempts to write to a crowded node. The node makes the caller wait each time.
 pub(crate) const COPY_TURNS_MAX: usize = 10;
 
 /// The most threads that pause at once for unreachable data servers.
-pub(crate) const SURE_WAITERS_MAX: usize = 4;
+pub(crate) const GRANT_WAITERS_MAX: usize = 4;
 
 /// The longest wait for clients to return their layouts before this server writes.
 pub(crate) const RETURN_WAIT: Duration = Duration::from_secs(2);
@@ -42,10 +42,10 @@ pub(crate) const RETURN_WAIT: Duration = Duration::from_secs(2);
 pub(crate) const LENDING_PAUSE: Duration = Duration::from_secs(5);
 
 /// The time for which clients get no layouts for writing after a piece was repaired.
-pub(crate) const MEND_BAR: Duration = Duration::from_secs(10);
+pub(crate) const REPAIR_BAR: Duration = Duration::from_secs(10);
 
 /// The bytes of a copy that are repaired at once.
-pub(crate) const MEND_PIECE_BYTES: usize = 1 << 20;
+pub(crate) const REPAIR_PIECE_BYTES: usize = 1 << 20;
 
 /// The delay of the repair of a copy that a client could not write to, the first time.
 pub(crate) const COPY_REPORT_PAUSE: Duration = Duration::from_secs(15);

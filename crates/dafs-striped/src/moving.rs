@@ -113,7 +113,7 @@ impl StripedStore {
     /// * The store's.
     pub fn begin_move(&self, file: &FileId) -> Result<Option<Relocation>> {
         let (shared, state) = (self.shared.clone(), self.shared.state(file));
-        let place = state.enter_alone()?;
+        let place = state.enter_exclusive()?;
         let Place::Striped(record) = &*place else { return Ok(None) };
         if !shared.is_misplaced(record) {
             return Ok(None);
@@ -121,7 +121,7 @@ impl StripedStore {
         if record.whole.is_some() {
             return Err(StoreError::NotSupported);
         }
-        if !record.owed.is_empty() || state.is_moving() {
+        if !record.truncations.is_empty() || state.is_moving() {
             return Err(StoreError::Busy);
         }
         let component = record.component;
@@ -156,7 +156,7 @@ impl Relocation {
             self.verifiers = Some(self.prepare()?);
         }
         let state = self.state.clone();
-        let mut place = state.enter_alone()?;
+        let mut place = state.enter_exclusive()?;
         let Place::Striped(record) = &*place else { return Err(StoreError::Busy) };
         let size = state.attr()?.size;
         while self.reached < size {
@@ -202,7 +202,7 @@ impl Relocation {
         self.shared.enter_moved(entry)?;
         let ready = |target: &Target| {
             if target.fresh {
-                target.slot.node.cut(&self.component, 0)?;
+                target.slot.node.truncate(&self.component, 0)?;
             }
             target.slot.node.commit(&self.component)
         };
@@ -273,7 +273,7 @@ impl Shared {
     /// data of the file.
     fn targets(&self, record: &Record) -> Result<Vec<Target>> {
         let (leaving, mut staying) = (self.slots.leaving(), self.slots.staying());
-        staying.retain(|slot| slot.node.is_there());
+        staying.retain(|slot| slot.node.is_reachable());
         let mut used = record.nodes.clone();
         let mut targets = Vec::new();
         for (place, number) in record.nodes.iter().enumerate() {
@@ -349,7 +349,7 @@ impl Shared {
         let _server = self.as_server()?;
         let remove = |number: &u32| {
             let node = self.slot(*number)?.node.clone();
-            node.forget(&entry.component)?;
+            node.drop_grants(&entry.component)?;
             node.remove(&entry.component)
         };
         nodes.iter().map(remove).fold(Ok(()), Result::and)

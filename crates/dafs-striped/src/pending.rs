@@ -36,7 +36,7 @@ const CODED: &str = "coded";
 /// The first bytes of an entry.
 const MAGIC: &[u8; 8] = b"dafslst2";
 
-const CODE_BYTES: usize = 16;
+const MAC_BYTES: usize = 16;
 
 /// The kinds of lists.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,7 +46,7 @@ pub(super) enum List {
     /// Moved files, whose components are to be removed from their old nodes.
     Left,
     /// Files with copies to be repaired.
-    Mends,
+    Repairs,
 }
 
 impl List {
@@ -54,7 +54,7 @@ impl List {
         match self {
             Self::Removed => "removed",
             Self::Left => "left",
-            Self::Mends => "mends",
+            Self::Repairs => "mends",
         }
     }
 
@@ -63,7 +63,7 @@ impl List {
         match self {
             Self::Removed => "the content of one removed file then keeps its space on the nodes",
             Self::Left => "one moved file then keeps space on nodes that it has left, too",
-            Self::Mends => "its file is entered again when it is read, so read all files once",
+            Self::Repairs => "its file is entered again when it is read, so read all files once",
         }
     }
 }
@@ -94,14 +94,14 @@ impl Entry {
         let mut bytes = MAGIC.to_vec();
         bytes.extend(self.file.0);
         bytes.extend(self.nodes.iter().flat_map(|node| node.to_le_bytes()));
-        bytes.extend(code(&self.component, list, key, &bytes));
+        bytes.extend(mac(&self.component, list, key, &bytes));
         bytes
     }
 
     fn decode(component: ComponentId, bytes: &[u8], list: List, key: &[u8; 16]) -> Option<Self> {
-        let (body, told) = bytes.split_last_chunk::<CODE_BYTES>()?;
+        let (body, told) = bytes.split_last_chunk::<MAC_BYTES>()?;
         let plain = body.strip_prefix(MAGIC)?;
-        (code(&component, list, key, body) == *told).then_some(())?;
+        (mac(&component, list, key, body) == *told).then_some(())?;
         Self::decode_plain(component, plain)
     }
 
@@ -114,8 +114,8 @@ impl Entry {
     }
 }
 
-fn code(component: &ComponentId, list: List, key: &[u8; 16], bytes: &[u8]) -> [u8; CODE_BYTES] {
-    own::code(key, &[list.name().as_bytes(), &component.0, bytes])
+fn mac(component: &ComponentId, list: List, key: &[u8; 16], bytes: &[u8]) -> [u8; MAC_BYTES] {
+    own::mac(key, &[list.name().as_bytes(), &component.0, bytes])
 }
 
 impl Pending {
@@ -311,7 +311,7 @@ impl Pending {
             Err(error) => return Err(self.unread(&path, error)),
         };
         let entry = Entry::decode(component, &bytes, self.list, &self.key);
-        entry.ok_or_else(|| self.refused(&path, &"its code is wrong")).map(Some)
+        entry.ok_or_else(|| self.refused(&path, &"its MAC is wrong")).map(Some)
     }
 
     pub(super) fn strike_off(&self, component: &ComponentId) -> Result<()> {
@@ -399,7 +399,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_removed_before_the_removal_of_its_name_is_stable() {
+    fn components_are_removed_after_the_removal_of_the_name_is_stable() {
         let dir = tempfile::tempdir().expect("a directory");
         let removed = open(&dir).expect("a list");
         removed.enter(&entry(1)).expect("entered");
@@ -412,7 +412,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_server_did_not_write_is_not_carried_out() {
+    fn entries_of_others_are_not_executed() {
         let dir = tempfile::tempdir().expect("a directory");
         let list = open(&dir).expect("a list");
         list.enter(&entry(1)).expect("entered");
@@ -422,7 +422,7 @@ mod tests {
             // In the form of earlier versions, after the list was taken over.
             plain,
             // Of another list, of another server, of another component.
-            entry(2).encode(List::Mends, &KEY),
+            entry(2).encode(List::Repairs, &KEY),
             entry(2).encode(List::Removed, &[6; 16]),
             good.clone(),
             vec![],

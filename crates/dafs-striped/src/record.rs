@@ -31,8 +31,8 @@ pub(crate) const STRIPES_XATTR: &[u8] = b"dafs.stripes";
 
 const VERSION_STRIPES: u8 = 1;
 const VERSION_COPIES: u8 = 2;
-const FLAG_CUTTING: u8 = 0x01;
-const FLAG_OWED: u8 = 0x04;
+const FLAG_TRUNCATING: u8 = 0x01;
+const FLAG_PENDING: u8 = 0x04;
 const FLAG_TORN: u8 = 0x02;
 const NODES: usize = 32;
 const MAC_BYTES: usize = 8;
@@ -46,10 +46,10 @@ pub(super) struct Record {
     /// The numbers of the nodes, in round-robin order.
     pub(super) nodes: Vec<u32>,
     /// The size of an unfinished truncation, which must be finished before the file is used.
-    pub(super) cutting: Option<u64>,
+    pub(super) truncating: Option<u64>,
     /// Pending truncations, in order: the places of nodes that were unreachable, and the sizes to
     /// which their components must be truncated before they are used.
-    pub(super) owed: Vec<(u16, u64)>,
+    pub(super) truncations: Vec<(u16, u64)>,
     /// The state of the copies, if each node has the whole file.
     pub(super) whole: Option<Whole>,
 }
@@ -106,19 +106,22 @@ impl Record {
         bytes.push(if self.whole.is_some() { VERSION_COPIES } else { VERSION_STRIPES });
         let torn = self.whole.is_some_and(|whole| whole.torn);
         let flag = |set, flag| if set { flag } else { 0 };
-        let owes = flag(!self.owed.is_empty(), FLAG_OWED);
-        bytes.push(flag(self.cutting.is_some(), FLAG_CUTTING) | flag(torn, FLAG_TORN) | owes);
+        let pending = flag(!self.truncations.is_empty(), FLAG_PENDING);
+        bytes.push(
+            flag(self.truncating.is_some(), FLAG_TRUNCATING) | flag(torn, FLAG_TORN) | pending,
+        );
         bytes.extend(self.whole.map_or(self.first, |whole| whole.stale.into()).to_le_bytes());
         bytes.extend(self.unit_bytes.get().to_le_bytes());
         bytes.extend(self.component.0);
-        bytes.extend(self.cutting.unwrap_or(0).to_le_bytes());
+        bytes.extend(self.truncating.unwrap_or(0).to_le_bytes());
         self.nodes.iter().for_each(|node| bytes.extend(node.to_le_bytes()));
-        if !self.owed.is_empty() {
-            let owed = (0..self.nodes.len()).map(|place| self.owed_at(place).unwrap_or(u64::MAX));
-            owed.for_each(|size| bytes.extend(size.to_le_bytes()));
+        if !self.truncations.is_empty() {
+            let sizes =
+                (0..self.nodes.len()).map(|place| self.truncation(place).unwrap_or(u64::MAX));
+            sizes.for_each(|size| bytes.extend(size.to_le_bytes()));
         }
-        let code = code(owner, key, &bytes);
-        bytes.extend(code);
+        let mac = mac(owner, key, &bytes);
+        bytes.extend(mac);
         bytes
     }
 
@@ -133,7 +136,7 @@ impl Record {
 
     fn parse(bytes: &[u8], owner: Owner, key: &[u8; 16]) -> Option<Self> {
         let (bytes, told) = bytes.split_last_chunk::<MAC_BYTES>()?;
-        if code(owner, key, bytes) != *told {
+        if mac(owner, key, bytes) != *told {
             return None;
         }
         Self::parse_body(bytes)
@@ -142,21 +145,21 @@ impl Record {
     fn parse_body(bytes: &[u8]) -> Option<Self> {
         let (head, rest) = bytes.split_at_checked(NODES)?;
         let flags = match head[0] {
-            VERSION_STRIPES => FLAG_CUTTING | FLAG_OWED,
-            VERSION_COPIES => FLAG_CUTTING | FLAG_TORN,
+            VERSION_STRIPES => FLAG_TRUNCATING | FLAG_PENDING,
+            VERSION_COPIES => FLAG_TRUNCATING | FLAG_TORN,
             _ => return None,
         };
-        let owes = head[1] & FLAG_OWED != 0;
-        let count = rest.len() / if owes { 12 } else { 4 };
-        let (nodes, owed) = rest.split_at_checked(4 * count)?;
-        let whole_bytes = if owes { 12 * count } else { 4 * count };
+        let has_pending = head[1] & FLAG_PENDING != 0;
+        let count = rest.len() / if has_pending { 12 } else { 4 };
+        let (nodes, sizes) = rest.split_at_checked(4 * count)?;
+        let whole_bytes = if has_pending { 12 * count } else { 4 * count };
         if head[1] & !flags != 0 || rest.len() != whole_bytes {
             return None;
         }
         let nodes: Vec<_> =
             nodes.as_chunks().0.iter().map(|four| u32::from_le_bytes(*four)).collect();
-        let owed = owed.as_chunks().0.iter().map(|eight| u64::from_le_bytes(*eight));
-        let owed: Vec<_> = (0..).zip(owed).filter(|(_, size)| *size != u64::MAX).collect();
+        let sizes = sizes.as_chunks().0.iter().map(|eight| u64::from_le_bytes(*eight));
+        let truncations: Vec<_> = (0..).zip(sizes).filter(|(_, size)| *size != u64::MAX).collect();
         let third = u16::from_le_bytes(*head[2..].first_chunk()?);
         let (first, whole) = match head[0] {
             VERSION_COPIES => {
@@ -166,10 +169,10 @@ impl Record {
             _ => (third, None),
         };
         let unit = u32::from_le_bytes(*head[4..].first_chunk()?);
-        let cut = u64::from_le_bytes(*head[24..].first_chunk()?);
+        let size = u64::from_le_bytes(*head[24..].first_chunk()?);
         let sound = usize::from(first) < nodes.len()
             && nodes.len() <= DEVICE_SERVERS_MAX
-            && owes != owed.is_empty()
+            && has_pending != truncations.is_empty()
             && (STRIPE_BYTES_MIN..=STRIPE_BYTES_MAX).contains(&unit)
             && unit.is_multiple_of(64);
         sound.then_some(Self {
@@ -177,15 +180,15 @@ impl Record {
             unit_bytes: NonZeroU32::new(unit)?,
             first,
             nodes,
-            cutting: (head[1] & FLAG_CUTTING != 0).then_some(cut),
-            owed,
+            truncating: (head[1] & FLAG_TRUNCATING != 0).then_some(size),
+            truncations,
             whole,
         })
     }
 
     /// Returns the size of the pending truncation of a component, by its place.
-    pub(super) fn owed_at(&self, place: usize) -> Option<u64> {
-        let found = self.owed.iter().find(|(owing, _)| usize::from(*owing) == place);
+    pub(super) fn truncation(&self, place: usize) -> Option<u64> {
+        let found = self.truncations.iter().find(|(at, _)| usize::from(*at) == place);
         found.map(|&(_, size)| size)
     }
 
@@ -252,7 +255,7 @@ fn all_places(count: usize) -> Option<u8> {
     u8::try_from(bits).ok()
 }
 
-fn code(owner: Owner, key: &[u8; 16], bytes: &[u8]) -> [u8; MAC_BYTES] {
+fn mac(owner: Owner, key: &[u8; 16], bytes: &[u8]) -> [u8; MAC_BYTES] {
     let mut input = Vec::with_capacity(24 + bytes.len());
     input.extend(owner.file_id.to_le_bytes());
     input.extend(owner.birth.0.to_le_bytes());
@@ -278,8 +281,8 @@ mod tests {
             unit_bytes: NonZeroU32::new(65_536).unwrap(),
             first: (nodes - 1) as u16,
             nodes: (1..=nodes as u32).collect(),
-            cutting: Some(77),
-            owed: Vec::new(),
+            truncating: Some(77),
+            truncations: Vec::new(),
             whole: None,
         }
     }
@@ -306,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_known_of_copies_goes_with_them_when_others_leave() {
+    fn flags_of_copies_stay_with_them_when_others_leave() {
         let whole = Some(Whole { stale: 0b1010, torn: true });
         let record = Record { first: 0, whole, ..record(4) };
         assert_eq!(record.usable(), Some(vec![1, 3]));
@@ -320,9 +323,10 @@ mod tests {
 
     #[test]
     fn a_record_is_read_back_and_belongs_to_one_file() {
-        for (nodes, owes) in [(1, false), (3, true), (3, false), (DEVICE_SERVERS_MAX, true)] {
-            let owed = if owes { vec![(0, 5), (2, 1 << 40)] } else { Vec::new() };
-            let record = Record { owed, ..record(nodes) };
+        for (nodes, has_pending) in [(1, false), (3, true), (3, false), (DEVICE_SERVERS_MAX, true)]
+        {
+            let truncations = if has_pending { vec![(0, 5), (2, 1 << 40)] } else { Vec::new() };
+            let record = Record { truncations, ..record(nodes) };
             let bytes = record.encode(owner(1), &KEY);
             assert_eq!(Record::decode(&bytes, owner(1), &KEY), Ok(record));
             assert_eq!(Record::decode(&bytes, owner(2), &KEY), Err(StoreError::Io));

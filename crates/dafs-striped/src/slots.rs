@@ -220,8 +220,8 @@ fn coded_text(marked: &Marked, key: &[u8; 16]) -> String {
     let leaving = marked.leaving.iter().map(|number| format!("{number}\n"));
     let lost = marked.lost.iter().map(|number| format!("{LOST}{number}\n"));
     let mut text: String = leaving.chain(lost).collect();
-    let code = own::code(key, &[b"nodes", text.as_bytes()]);
-    let _ = writeln!(text, "{CODE}{:032x}", u128::from_be_bytes(code));
+    let mac = own::mac(key, &[b"nodes", text.as_bytes()]);
+    let _ = writeln!(text, "{CODE}{:032x}", u128::from_be_bytes(mac));
     text
 }
 
@@ -238,7 +238,7 @@ mod tests {
     const KEY: [u8; 16] = [5; 16];
 
     #[test]
-    fn what_was_said_of_nodes_is_read_back() {
+    fn marks_of_nodes_are_read_back() {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("marked");
         assert_eq!(read(&path, &KEY), Ok(Marked::default()));
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_earlier_version_wrote_is_taken_over_once() {
+    fn marks_of_an_earlier_version_are_taken_over_once() {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("marked");
         fs::write(&path, "1\n2\n").expect("written");

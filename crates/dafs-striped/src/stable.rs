@@ -41,7 +41,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_is_stable_before_the_sync_has_succeeded() {
+    fn a_change_is_stable_after_a_sync_has_succeeded() {
         let stable = Stable::unknown();
         let sync = || {
             assert!(!stable.is_stable(), "another thread would answer that it is");

@@ -72,7 +72,10 @@ impl Drop for FileState {
             states.remove(&self.id);
             if let Place::Striped(record) = place {
                 self.shared.files.lock().remove(&record.component);
-                self.shared.owing.lock().retain(|(component, _), _| *component != record.component);
+                self.shared
+                    .truncations
+                    .lock()
+                    .retain(|(component, _), _| *component != record.component);
             }
         }
         drop(states);
@@ -151,11 +154,11 @@ impl FileState {
         let mut tried = false;
         loop {
             let place = self.gate.read();
-            if is_settled(&place) && (tried || !self.can_pay(&place)) {
+            if is_settled(&place) && (tried || !self.can_finish_pending(&place)) {
                 return Ok(place);
             }
             drop(place);
-            drop(self.enter_alone()?);
+            drop(self.enter_exclusive()?);
             tried = true;
         }
     }
@@ -190,28 +193,28 @@ impl FileState {
     }
 
     /// Enters the gate exclusively.
-    pub(super) fn enter_alone(&self) -> Result<RwLockWriteGuard<'_, Place>> {
+    pub(super) fn enter_exclusive(&self) -> Result<RwLockWriteGuard<'_, Place>> {
         let mut place = self.gate.write();
         if *place == Place::Unknown {
             *place = self.load()?;
             if let Place::Striped(record) = &*place {
-                self.note_owing(record);
+                self.note_pending(record);
             }
         }
         if let Place::Striped(record) = &mut *place {
-            if let Some(size) = record.cutting {
-                self.finish_cut(record, size)?;
+            if let Some(size) = record.truncating {
+                self.finish_truncation(record, size)?;
             }
-            self.pay(record);
+            self.finish_pending(record);
         }
         Ok(place)
     }
 
     /// Does the same once no client holds a layout for writing to copies: with concurrent writes
     /// the copies would end at different sizes.
-    fn enter_alone_of_clients(&self) -> Result<RwLockWriteGuard<'_, Place>> {
+    fn enter_exclusive_of_clients(&self) -> Result<RwLockWriteGuard<'_, Place>> {
         for _ in 0..COPY_ATTEMPTS_MAX {
-            let place = self.enter_alone()?;
+            let place = self.enter_exclusive()?;
             if !matches!(&*place, Place::Striped(record) if record.whole.is_some())
                 || !self.is_lent()
             {
@@ -283,7 +286,7 @@ impl FileState {
 
     /// Places a file without content.
     pub(super) fn place(&self) -> Result<()> {
-        let mut place = self.enter_alone()?;
+        let mut place = self.enter_exclusive()?;
         if *place == Place::Nowhere {
             *place = Place::Striped(self.make_record()?);
         }
@@ -310,8 +313,8 @@ impl FileState {
             unit_bytes: self.shared.options.unit_bytes,
             first: u16::try_from(turn).unwrap_or(0),
             nodes: slots.iter().map(|slot| slot.node.number()).collect(),
-            cutting: None,
-            owed: Vec::new(),
+            truncating: None,
+            truncations: Vec::new(),
             whole: None,
         };
         if self.shared.options.copies > 1 {
@@ -397,12 +400,12 @@ impl FileState {
 
     /// Sets the size. Every explicit change of the size comes through here.
     pub(super) fn set_size(&self, meta: &dyn OpenFile, size: u64) -> Result<()> {
-        let mut place = self.enter_alone_of_clients()?;
+        let mut place = self.enter_exclusive_of_clients()?;
         if *place == Place::Nowhere && size > 0 {
             *place = Place::Striped(self.make_record()?);
         }
         if let Place::Striped(record) = &*place {
-            self.be_sure_alone(record)?;
+            self.drop_stale_grants_exclusive(record)?;
         }
         let _size = self.lock_size();
         match &mut *place {
@@ -412,17 +415,17 @@ impl FileState {
             {
                 // The copying must begin again.
                 self.moving().inspect(|moving| moving.fail());
-                record.cutting = Some(size);
+                record.truncating = Some(size);
                 let noted = self.keep(record).and_then(|()| self.sync_meta(meta));
                 if let Err(error) = noted {
                     // The content of the record is unknown, and no component was truncated.
-                    record.cutting = None;
+                    record.truncating = None;
                     if self.keep(record).is_err() {
                         *place = Place::Unknown;
                     }
                     return Err(error);
                 }
-                self.cut(record, meta, size)
+                self.truncate(record, meta, size)
             }
             Place::Here => {
                 meta.set_size(size)?;
@@ -435,27 +438,27 @@ impl FileState {
         }
     }
 
-    fn finish_cut(&self, record: &mut Record, size: u64) -> Result<()> {
+    fn finish_truncation(&self, record: &mut Record, size: u64) -> Result<()> {
         let meta = self.writer()?;
         let _size = self.lock_size();
-        tracing::info!(component = %record.component, size, "a cut is finished");
-        self.cut(record, &*meta, size)
+        tracing::info!(component = %record.component, size, "a truncation is finished");
+        self.truncate(record, &*meta, size)
     }
 
     /// Truncates the components, then the metadata file, and records that as done. The record holds
     /// the new size before.
-    fn cut(&self, record: &mut Record, meta: &dyn OpenFile, size: u64) -> Result<()> {
-        assert_eq!(record.cutting, Some(size), "a cut is noted first");
-        let (failed, owed) = match record.whole {
-            Some(_) => (self.cut_copies(record, size)?, Vec::new()),
-            None => (0, self.cut_components(record, size)?),
+    fn truncate(&self, record: &mut Record, meta: &dyn OpenFile, size: u64) -> Result<()> {
+        assert_eq!(record.truncating, Some(size), "the record holds the size first");
+        let (failed, truncations) = match record.whole {
+            Some(_) => (self.truncate_copies(record, size)?, Vec::new()),
+            None => (0, self.truncate_components(record, size)?),
         };
         if meta.attr()?.size != size {
             meta.set_size(size)?;
         }
         let give_up = |whole: Whole| Whole { stale: whole.stale | failed, ..whole };
         let whole = record.whole.map(give_up);
-        let done = Record { cutting: None, owed, whole, ..record.clone() };
+        let done = Record { truncating: None, truncations, whole, ..record.clone() };
         self.keep(&done)?;
         // Without this sync, a crash would repeat the truncation and remove data that clients have
         // written since.
@@ -464,8 +467,8 @@ impl FileState {
             self.note_given_up(&done, failed);
         }
         *record = done;
-        self.note_owing(record);
-        self.be_sure_alone(record)
+        self.note_pending(record);
+        self.drop_stale_grants_exclusive(record)
     }
 
     /// Returns an open of the metadata file for writing: one of a client, or the server's own.
@@ -528,7 +531,7 @@ impl FileState {
     /// # Errors
     /// [`StoreError::Busy`] while its truncation is pending.
     pub(super) fn slot(&self, record: &Record, place: usize) -> Result<Arc<Slot>> {
-        match record.owed_at(place) {
+        match record.truncation(place) {
             Some(_) => Err(StoreError::Busy),
             None => self.shared.slot(record.nodes[place]),
         }
@@ -544,7 +547,7 @@ impl FileState {
 fn is_settled(place: &Place) -> bool {
     match place {
         Place::Unknown => false,
-        Place::Striped(record) => record.cutting.is_none(),
+        Place::Striped(record) => record.truncating.is_none(),
         Place::Nowhere | Place::Here => true,
     }
 }

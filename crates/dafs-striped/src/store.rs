@@ -75,10 +75,10 @@ impl Shared {
         }
         let _server = self.as_server()?;
         // Each node is asked, even if others fail. A running write would make the component again,
-        // so `forget` waits for it first.
+        // so `drop_grants` waits for it first.
         let remove = |&node: &u32| {
             let node = self.slot(node)?.node.clone();
-            node.forget(&entry.component)?;
+            node.drop_grants(&entry.component)?;
             node.remove(&entry.component)
         };
         entry.nodes.iter().map(remove).fold(Ok(()), Result::and)
@@ -379,7 +379,7 @@ impl Store for StripedStore {
     fn sweep(&self) {
         self.shared.meta.sweep();
         let shared = &self.shared;
-        shared.pay_all();
+        shared.finish_all_pending();
         if let Err(error) = shared.sweep_moved() {
             tracing::warn!(%error, "components that files have left wait to be removed");
         }

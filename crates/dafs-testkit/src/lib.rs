@@ -6,6 +6,7 @@
 #[allow(missing_docs, reason = "messages of the protocol, by their names there")]
 pub mod raw;
 
+pub mod engines;
 mod served;
 pub mod stores;
 mod wire;

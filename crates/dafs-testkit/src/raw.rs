@@ -6,14 +6,14 @@ use dafs_dat::{
     Access, Adapter, Address, EndpointId, Event, Instant, MemoryRegion, Operation,
     ProtectionDomain, RegionId, WorkStatus,
 };
-use dafs_mem::{Buffer, Site};
+use dafs_mem::{Buffer, Mutex, Site};
 use dafs_wire::dafs::{
     ByteOrder, DirectBuffer, ErrorBody, Outcome, Procedure, Reply, Request, RequestHeader,
     ResponseHeader, Status, decode_request, decode_response, encode_error, encode_request,
     encode_response, seal, verify,
 };
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 const MESSAGE_BYTES: usize = 32 << 10;
 const RECEIVES: u64 = 300;
@@ -161,7 +161,7 @@ impl Client {
     }
 
     fn connect_in(process: Arc<Mutex<Process>>, channel: u32, order: ByteOrder) -> Self {
-        let mut guard = process.lock().unwrap();
+        let mut guard = process.lock();
         let Process { adapter, address, domain, .. } = &mut *guard;
         let domain = *domain;
         let mut private = [0; 16];
@@ -210,7 +210,7 @@ impl Client {
     }
 
     pub fn memory_with(&mut self, bytes: usize, access: Access) -> Memory {
-        let mut process = self.process.lock().unwrap();
+        let mut process = self.process.lock();
         let domain = process.domain;
         let buffer = Arc::new(Buffer::zeroed(bytes).unwrap());
         let region = process.adapter.register(domain, buffer.clone(), access).unwrap();
@@ -219,7 +219,7 @@ impl Client {
 
     /// Registers memory of another protection domain of this process.
     pub fn foreign_memory(&mut self, bytes: usize) -> Memory {
-        let mut process = self.process.lock().unwrap();
+        let mut process = self.process.lock();
         let domain = process.adapter.protection_domain();
         let buffer = Arc::new(Buffer::zeroed(bytes).unwrap());
         let access = Access::REMOTE_READ | Access::REMOTE_WRITE;
@@ -278,7 +278,7 @@ impl Client {
     pub fn send_raw(&mut self, bytes: &[u8]) {
         let buffer = Arc::new(Buffer::zeroed(bytes.len()).unwrap());
         buffer.view().copy_from(bytes, Site::Inspect);
-        let mut process = self.process.lock().unwrap();
+        let mut process = self.process.lock();
         let domain = process.domain;
         let adapter = &mut process.adapter;
         let region = adapter.register(domain, buffer, Access::empty()).unwrap();
@@ -342,19 +342,19 @@ impl Client {
                     }
                     (Operation::Send, _) => {
                         let region = RegionId(done.work as u32);
-                        self.process.lock().unwrap().adapter.deregister(region);
+                        self.process.lock().adapter.deregister(region);
                     }
                     _ => {}
                 },
             }
         }
-        self.process.lock().unwrap().adapter.flush();
+        self.process.lock().adapter.flush();
         busy
     }
 
     /// Takes the events of this connection. The other connections of the process take the rest.
     fn take_events(&self, now: Instant) -> Vec<Event> {
-        let mut process = self.process.lock().unwrap();
+        let mut process = self.process.lock();
         let Process { adapter, events, .. } = &mut *process;
         adapter.poll(now, events);
         let own = |event: &mut Event| match event {
@@ -371,7 +371,7 @@ impl Client {
         let offset = slot as usize * MESSAGE_BYTES;
         let bytes = self.receives.0.slice(offset, len).unwrap().to_vec(Site::Inspect);
         let segment = self.receives.1.local(offset, MESSAGE_BYTES);
-        let adapter = &mut self.process.lock().unwrap().adapter;
+        let adapter = &mut self.process.lock().adapter;
         let _ = adapter.post_receive(self.endpoint, slot, segment);
         if self.checksums {
             assert!(verify(&bytes), "a message has a wrong checksum");

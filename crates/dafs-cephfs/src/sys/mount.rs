@@ -138,7 +138,7 @@ impl Mount {
     }
 
     /// Returns its running requests.
-    pub(super) fn waits(&self) -> &Arc<Waits> {
+    pub(crate) fn waits(&self) -> &Arc<Waits> {
         &self.waits
     }
 

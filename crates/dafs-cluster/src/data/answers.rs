@@ -39,12 +39,12 @@ impl DataAnswers {
                 node.commit(&ComponentId(*component)).map(Answer::Verifier)
             }
             Call::Cut { component, size } => {
-                node.cut(&ComponentId(*component), *size).map(|()| Answer::Done)
+                node.truncate(&ComponentId(*component), *size).map(|()| Answer::Done)
             }
             Call::Size { component } => node.size(&ComponentId(*component)).map(Answer::Size),
             Call::Remove { component } => {
                 // So that no client makes it anew by a cached authorisation.
-                self.forget(&ComponentId(*component))?;
+                self.drop_grants(&ComponentId(*component))?;
                 node.remove(&ComponentId(*component)).map(|()| Answer::Done)
             }
             Call::Space => node.space().map(|NodeSpace { total, free, available }| Answer::Space {
@@ -58,7 +58,7 @@ impl DataAnswers {
                     shared.counters();
                 Ok(Answer::Counters { read, written, indirect: indirect_bytes })
             }
-            Call::RevokeAuthorisation { component } => self.forget(&ComponentId(*component)),
+            Call::RevokeAuthorisation { component } => self.drop_grants(&ComponentId(*component)),
             Call::MissingComponents => {
                 // Clients ask again for those that do not fit into an answer.
                 let astray = node.take_astray()?;
@@ -70,11 +70,11 @@ impl DataAnswers {
         }
     }
 
-    fn forget(&self, component: &ComponentId) -> Result<Answer<'static>> {
+    fn drop_grants(&self, component: &ComponentId) -> Result<Answer<'static>> {
         let shared = self.shared.upgrade().ok_or(StoreError::Busy)?;
         // First, so that a use that begins now asks again.
         shared.grants.lock().forget(component);
-        self.node.forget(component).map(|()| Answer::Done)
+        self.node.drop_grants(component).map(|()| Answer::Done)
     }
 }
 

@@ -8,7 +8,7 @@
 //! * An empty directory becomes that of the node only when the metadata server says that the node
 //!   was never used.
 //! * A join is recorded in the directory before the metadata server is told that it has joined.
-//! * A use is checked while it is counted, so that `forget` can wait for it.
+//! * A use is checked while it is counted, so that `drop_grants` can wait for it.
 
 mod answers;
 mod directory;

@@ -112,7 +112,7 @@ fn an_answer_that_does_not_come_ends_the_connection_and_what_was_asked_ends_befo
 }
 
 #[test]
-fn what_waits_for_others_keeps_nobody_else_waiting() {
+fn calls_that_wait_for_others_delay_no_other_call() {
     let (open, gate) = channel();
     let echo = Arc::new(Echo { gate: Some(Mutex::new(gate)), ..Echo::default() });
     let (mut one, two) = sockets();

@@ -3,22 +3,17 @@
 
 use dafs_gluster::{DataPlace, DataServerOptions, GlusterData, GlusterOptions, GlusterStore};
 use dafs_store::*;
-use dafs_testkit::stores::{self, World, is_root, missing};
-use std::io::{BufRead, BufReader};
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use dafs_testkit::engines::{self, EngineCluster};
+use dafs_testkit::stores::{self, World, missing};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
-
-/// Programs that a cluster needs.
-const PROGRAMS: [&str; 3] = ["glusterd", "glusterfsd", "gluster"];
 
 pub(crate) struct Cluster {
     /// The directory; brick N is in `N/brick`.
     pub(crate) dir: PathBuf,
     pub(crate) server: String,
-    /// Ends when its input does, with all daemons and their directory.
-    _holder: Child,
+    _running: EngineCluster,
     /// The root of the volume, to make directories in.
     top: GlusterStore,
 }
@@ -35,42 +30,14 @@ pub(crate) fn options(server: &str, root: &str) -> GlusterOptions {
     }
 }
 
-fn is_installed(program: &str) -> bool {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    std::env::split_paths(&path).any(|dir| dir.join(program).exists())
-}
-
-fn hold() -> (PathBuf, String, Child) {
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../lab/engines/glusterfs.sh");
-    let mut child = Command::new("bash")
-        .arg(script)
-        .arg("hold")
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut line = String::new();
-    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-    let Some((dir, server)) = line.trim().split_once(' ') else {
-        panic!("the cluster does not start: {line}")
-    };
-    (PathBuf::from(dir), server.to_owned(), child)
-}
-
 pub(crate) fn cluster() -> Option<&'static Cluster> {
     static CLUSTER: OnceLock<Option<Cluster>> = OnceLock::new();
     let start = || {
-        if let Some(program) = PROGRAMS.iter().find(|program| !is_installed(program)) {
-            missing(&format!("no GlusterFS to test with: {program} is not installed"));
-            return None;
-        }
-        if !is_root() {
-            missing("no GlusterFS to test with: bricks need root");
-            return None;
-        }
-        let (dir, server, holder) = hold();
+        let running = engines::glusterfs()?;
+        let (dir, server) = running.description.split_once(' ').expect("the cluster has started");
+        let (dir, server) = (PathBuf::from(dir), server.to_owned());
         let top = GlusterStore::open(&options(&server, "/")).unwrap();
-        Some(Cluster { dir, server, _holder: holder, top })
+        Some(Cluster { dir, server, _running: running, top })
     };
     let cluster = CLUSTER.get_or_init(start).as_ref();
     if cluster.is_none() {

@@ -336,6 +336,10 @@ impl ForeignStates for RemoteEngine {
         let component = (self.component)(&file_of(handle)?)?;
         self.judge.check((owner, identity), (&component, handle), state, write)
     }
+
+    fn size(&self, _component: &FileId) -> Result<u64, StoreError> {
+        Err(StoreError::NotSupported)
+    }
 }
 
 /// The metadata server behind the control connection.

@@ -3,7 +3,7 @@
 
 use dafs_cluster::Metadata;
 use dafs_service::{ForeignStates, ForeignUse, Service};
-use dafs_store::StoreError;
+use dafs_store::{FileId, StoreError};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -24,6 +24,10 @@ impl ForeignStates for LocalMetadata {
         let ForeignUse { owner, identity, component, state, write, now_ns } = *wanted;
         let service = self.service.upgrade().ok_or(StoreError::Busy)?;
         service.layouts.vouch((owner, identity), component, state, write, now_ns)
+    }
+
+    fn size(&self, _component: &FileId) -> Result<u64, StoreError> {
+        Err(StoreError::NotSupported)
     }
 }
 

@@ -228,7 +228,7 @@ mod tests {
     use dafs_posix::{PosixOptions, PosixStore};
     use dafs_service::{Export, ExportOptions, Namespace, ServiceConfig};
     use dafs_store::node::DirectoryNode;
-    use dafs_store::{Cred, ExportSecret, FsId, OpenMode};
+    use dafs_store::{Cred, ExportSecret, OpenMode};
     use dafs_store::{SetAttr, Stability, Wait};
     use dafs_striped::StripedOptions;
     use std::path::Path;
@@ -244,18 +244,8 @@ mod tests {
         let names = base.join("names");
         std::fs::create_dir(&names).expect("a directory");
         let options = PosixOptions::new(ExportSecret::from_bytes([5; 16]));
-        let options_of_spread = StripedOptions {
-            secret: [2; 16],
-            component_secret: [3; 16],
-            component_fs: FsId([4; 16]),
-            unit_bytes: std::num::NonZeroU32::new(4096).expect("a unit"),
-            copies: 1,
-            removed: base.join("removed"),
-            left: base.join("left"),
-            leaving: base.join("leaving"),
-            mends: base.join("mends"),
-            lost: Box::new(|| {}),
-        };
+        let unit_bytes = std::num::NonZeroU32::new(4096).expect("a unit");
+        let options_of_spread = StripedOptions::new(base, [2; 16], unit_bytes);
         let nodes = (1..=3).map(|number| node(base, number)).collect();
         let names = PosixStore::open(names, options).expect("names");
         StripedStore::open(names, nodes, options_of_spread).expect("a store")

@@ -27,7 +27,7 @@ use dafs_store::node::{
     component_store_fs,
 };
 use dafs_store::{ExportSecret, FileId, FsId, Stability, Store, StoreError, own};
-use dafs_striped::{StripedOptions, StripedStore};
+use dafs_striped::{StripedOptions, StripedStore, SystemClock};
 use mending::Mender;
 use replacement::NodeReplacement;
 use siphasher::sip128::{Hasher128, SipHasher24};
@@ -207,7 +207,8 @@ pub(super) fn open(
         removed: state.join(REMOVED).join(hex(&identity)),
         left: state.join(MOVED).join(hex(&identity)),
         leaving: state.join(NODES).join(format!("{}-leaving", hex(&identity))),
-        mends: state.join(MENDS).join(hex(&identity)),
+        repairs: state.join(MENDS).join(hex(&identity)),
+        clock: Arc::new(SystemClock),
         lost: lost(),
     };
     let all = opened.iter().map(OpenNode::node).collect();
@@ -258,7 +259,7 @@ impl DataServers for Striped {
         let replaced = self.replaced.lock().clone();
         let empty: Vec<_> =
             leaving.iter().filter(|number| progress.is_empty(&self.store, **number)).collect();
-        let to_mend = self.store.to_mend().unwrap_or_default();
+        let to_mend = self.store.to_repair().unwrap_or_default();
         let report = |open: &OpenNode| {
             let node = open.node();
             let number = node.number();

@@ -7,51 +7,24 @@ use dafs_nfs_client::{Handle, NfsError, OpenFile, OpenOptions, Options, Session,
 use dafs_server::{
     Config, DataRdma, DataServerPlace, ExportSource, GlusterConfig, GlusterDataServer, Server,
 };
+use dafs_testkit::engines::{self, EngineCluster};
 use dafs_wire::nfs4::*;
 use dafs_wire::xdr::{Decode, Decoder};
-use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
 use tempfile::TempDir;
 
-/// A cluster. It ends, with all daemons and their directory, when its input does.
 struct Cluster {
     dir: PathBuf,
     net: String,
-    _holder: Child,
-}
-
-/// CI has all programs, because scripts/setup.sh installs them.
-fn missing(reason: &str) -> Option<Cluster> {
-    assert!(std::env::var("CI").as_deref() != Ok("true"), "CI skips nothing: {reason}");
-    println!("SKIPPED: {reason}");
-    None
+    _running: EngineCluster,
 }
 
 fn cluster() -> Option<Cluster> {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let is_installed =
-        |program: &&str| std::env::split_paths(&path).any(|dir| dir.join(program).exists());
-    let programs = ["glusterd", "glusterfsd", "gluster"];
-    if let Some(program) = programs.iter().find(|program| !is_installed(program)) {
-        return missing(&format!("no GlusterFS to test with: {program} is not installed"));
-    }
-    if !rustix::process::geteuid().is_root() {
-        return missing("bricks need root");
-    }
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../lab/engines/glusterfs.sh");
-    let mut child = Command::new("bash")
-        .args([script.as_os_str(), "hold".as_ref()])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut line = String::new();
-    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-    let (dir, server) = line.trim().split_once(' ').expect("the cluster has started");
+    let running = engines::glusterfs()?;
+    let (dir, server) = running.description.split_once(' ').expect("the cluster has started");
     let net = server.strip_suffix(".1").unwrap().to_owned();
-    Some(Cluster { dir: PathBuf::from(dir), net, _holder: child })
+    Some(Cluster { dir: PathBuf::from(dir), net, _running: running })
 }
 
 fn config(cluster: &Cluster, base: &Path) -> Config {

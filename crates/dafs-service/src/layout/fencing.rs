@@ -474,7 +474,7 @@ impl Layouts {
         // It had layouts, and has them again when its data servers are known.
         let layouts = due.store.layouts().ok_or(StoreError::Busy)?;
         if due.forget {
-            self.note_fencing(due, gone_is_fine(layouts.forget(&key.file)), |file| {
+            self.note_fencing(due, gone_is_fine(layouts.drop_grants(&key.file)), |file| {
                 file.late = false;
                 file.refused_ns = None;
                 if std::mem::take(&mut file.believed) {

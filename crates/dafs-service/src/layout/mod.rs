@@ -454,6 +454,8 @@ impl Layouts {
         let namespace = self.exports.namespace();
         let mut stores = namespace.exports().map(|export| export.store());
         let layouts = stores.find(|store| store.fs_id() == fs).and_then(|store| store.layouts());
-        layouts.map_or(Ok(()), |layouts| layouts.settled()).map_err(|_| ServiceError::Delay)
+        layouts
+            .map_or(Ok(()), |layouts| layouts.old_grants_expired())
+            .map_err(|_| ServiceError::Delay)
     }
 }

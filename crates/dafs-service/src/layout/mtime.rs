@@ -55,7 +55,7 @@ impl Layouts {
         let Some(layouts) = believed.and_then(|layout| layout.store.layouts()) else {
             return Ok(());
         };
-        if let Err(error) = layouts.forget(&key.file) {
+        if let Err(error) = layouts.drop_grants(&key.file) {
             tracing::debug!(%error, "an mtime that a client sets may be replaced");
             held.iter().for_each(|layout| layout.forget_mtime());
         }

@@ -146,7 +146,7 @@ impl Layouts for Spread {
         Ok(())
     }
 
-    fn forget(&self, _file: &FileId) -> Result<()> {
+    fn drop_grants(&self, _file: &FileId) -> Result<()> {
         self.ask(Asked::Forget)
     }
 
@@ -154,7 +154,7 @@ impl Layouts for Spread {
         Duration::from_secs(self.grant_ttl_seconds.load(Ordering::SeqCst))
     }
 
-    fn settled(&self) -> Result<()> {
+    fn old_grants_expired(&self) -> Result<()> {
         if self.unsettled.load(Ordering::SeqCst) { Err(StoreError::Busy) } else { Ok(()) }
     }
 

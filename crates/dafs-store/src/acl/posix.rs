@@ -393,7 +393,7 @@ mod tests {
     }
 
     #[test]
-    fn what_posix_cannot_say_is_refused() {
+    fn entries_without_a_posix_form_are_refused() {
         let ace = |flags, who| Ace { kind: AceKind::Allow, flags, mask: AceMask::READ_DATA, who };
         let from = |ace, directory| PosixAcls::from_acl(&Acl { entries: vec![ace] }, directory);
         let one_level = AceFlags::FILE_INHERIT | AceFlags::NO_PROPAGATE_INHERIT;
@@ -493,7 +493,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn nobody_gets_more_than_the_nfs_list_grants(
+        fn a_posix_list_grants_no_more_than_the_nfs_list(
             entries in prop::collection::vec(entries(), 0..8),
             principal in principals(),
             directory in any::<bool>(),

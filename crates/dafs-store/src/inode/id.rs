@@ -49,7 +49,7 @@ impl Ids {
         self.fs_id
     }
 
-    fn code(&self, bytes: &[u8; FILE_ID_BYTES]) -> [u8; 8] {
+    fn mac(&self, bytes: &[u8; FILE_ID_BYTES]) -> [u8; 8] {
         let mut input = [0; 16 + MAC];
         input[..16].copy_from_slice(&self.fs_id.0);
         input[16..].copy_from_slice(&bytes[..MAC]);
@@ -61,8 +61,8 @@ impl Ids {
         let mut bytes = [0; FILE_ID_BYTES];
         bytes[0] = self.version;
         bytes[KEY..KEY_END].copy_from_slice(&key.into());
-        let code = self.code(&bytes);
-        bytes[MAC..].copy_from_slice(&code);
+        let mac = self.mac(&bytes);
+        bytes[MAC..].copy_from_slice(&mac);
         FileId(bytes)
     }
 
@@ -73,7 +73,7 @@ impl Ids {
     pub fn open<K: From<[u8; 16]>>(&self, id: &FileId) -> Result<K> {
         let bytes = &id.0;
         // The MAC covers all bytes, so unused ones need no check.
-        if bytes[0] != self.version || bytes[MAC..] != self.code(bytes) {
+        if bytes[0] != self.version || bytes[MAC..] != self.mac(bytes) {
             return Err(StoreError::BadHandle);
         }
         let mut key = [0; 16];

@@ -164,9 +164,9 @@ impl<'a, F: InodeFs> Directory<'a, F> {
         bits: u32,
         wish: &SetAttr,
     ) -> Result<()> {
-        let finished = self.set_rest(cred, made, bits, wish).inspect_err(|error| {
-            // If it is gone already, another object may have its name.
-            if *error != StoreError::Stale {
+        let finished = self.set_rest(cred, made, bits, wish).inspect_err(|&error| {
+            let found = || Ok(self.inode.lookup(name, cred)?.key);
+            if has_name(made.key, error, found) {
                 let kind = Some(made.attr.kind);
                 let _ = self.fs.remove_name(cred, &self.inode, name, kind);
             }
@@ -260,6 +260,12 @@ impl<'a, F: InodeFs> Directory<'a, F> {
     }
 }
 
+/// True if a new object that could not be finished has its name, by which it is removed. After ESTALE
+/// it may be gone, and another object may have the name.
+fn has_name<K: Eq>(made: K, error: StoreError, found: impl FnOnce() -> Result<K>) -> bool {
+    error != StoreError::Stale || found().is_ok_and(|found| found == made)
+}
+
 /// Returns the change of an object since its attributes `before`.
 pub(super) fn changed(inode: &impl Inode, before: &Attr) -> Result<DirChange> {
     let after = inode.stat()?;
@@ -282,6 +288,15 @@ fn position(cookie: u64) -> Result<i64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_half_made_object_is_removed_after_estale_if_it_has_its_name() {
+        let (made, other) = (1, 2);
+        assert!(has_name(made, StoreError::NoSpace, || panic!("no other call can remove it")));
+        assert!(has_name(made, StoreError::Stale, || Ok(made)));
+        assert!(!has_name(made, StoreError::Stale, || Ok(other)));
+        assert!(!has_name(made, StoreError::Stale, || Err(StoreError::NotFound)));
+    }
 
     #[test]
     fn cookies_lead_back_to_positions() {

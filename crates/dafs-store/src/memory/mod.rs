@@ -24,12 +24,13 @@ mod xattr;
 
 use crate::{Cred, ExportSecret, FILE_ID_BYTES, FileId, FsId, Kind, Result, StoreError, TimeSpec};
 use content::{Content, Space};
+use dafs_mem::RwLock;
 use object::{Body, Directory, Object, State};
 use siphasher::sip::SipHasher24;
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, RwLock};
+use std::sync::{Arc, RwLockReadGuard, RwLockWriteGuard};
 use std::time::{SystemTime, UNIX_EPOCH};
 use tree::World;
 use xattr::Xattrs;
@@ -152,12 +153,12 @@ impl Default for MemoryStore {
 }
 
 impl Inner {
-    fn world(&self) -> std::sync::RwLockReadGuard<'_, World> {
-        self.world.read().unwrap_or_else(std::sync::PoisonError::into_inner)
+    fn world(&self) -> RwLockReadGuard<'_, World> {
+        self.world.read()
     }
 
-    fn world_mut(&self) -> std::sync::RwLockWriteGuard<'_, World> {
-        self.world.write().unwrap_or_else(std::sync::PoisonError::into_inner)
+    fn world_mut(&self) -> RwLockWriteGuard<'_, World> {
+        self.world.write()
     }
 
     fn now(&self) -> TimeSpec {

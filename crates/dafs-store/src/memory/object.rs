@@ -4,9 +4,10 @@ use super::content::{Content, Reserved};
 use super::xattr::Xattrs;
 use crate::limits::COOKIE_FIRST;
 use crate::{Attr, Cred, Kind, Result, StoreError, TimeSpec};
+use dafs_mem::RwLock;
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicU32;
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, RwLockReadGuard, RwLockWriteGuard};
 
 /// Permission to read, as a bit of one class of a mode.
 pub(super) const R: u32 = 4;
@@ -63,14 +64,14 @@ impl Object {
         Self { ino, kind, base, opens: AtomicU32::new(0), state: RwLock::new(state) }
     }
 
-    /// Locks the state shared. It is usable after a panic: every change is a plain assignment.
+    /// Locks the state shared.
     pub(super) fn state(&self) -> RwLockReadGuard<'_, State> {
-        self.state.read().unwrap_or_else(PoisonError::into_inner)
+        self.state.read()
     }
 
     /// Locks the state exclusively.
     pub(super) fn state_mut(&self) -> RwLockWriteGuard<'_, State> {
-        self.state.write().unwrap_or_else(PoisonError::into_inner)
+        self.state.write()
     }
 
     pub(super) fn is_directory(&self) -> bool {

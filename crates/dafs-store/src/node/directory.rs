@@ -12,7 +12,7 @@
 //!   error reports the loss before another thread may sync the component. A component stays open
 //!   until its data is stable, because with its last descriptor the kernel may drop the error.
 
-use super::{ComponentId, Node, NodeSpace, Written, lock};
+use super::{ComponentId, Node, NodeSpace, Written};
 use crate::limits::{
     COMPONENTS_CLOSED, COMPONENTS_OPEN_MAX, FILE_BYTES_MAX, NODE_MARKER_BYTES_MAX,
 };
@@ -20,7 +20,7 @@ use crate::own::{self, OwnError};
 use crate::uses::Uses;
 use crate::vectors::{before, continued, continued_to_end};
 use crate::{Result, Stability, StoreError, TimeSpec, Wait};
-use dafs_mem::{VolatileSlice, preadv2, pwritev2};
+use dafs_mem::{Mutex, VolatileSlice, preadv2, pwritev2};
 use rustc_hash::FxHashMap;
 use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind, Write as _};
@@ -28,8 +28,8 @@ use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use thiserror::Error;
 
@@ -241,7 +241,7 @@ impl DirectoryNode {
         held: &Held,
         sync: impl FnOnce(&File) -> std::io::Result<()>,
     ) -> Result<()> {
-        let _syncing = lock(&held.syncing);
+        let _syncing = held.syncing.lock();
         // Concurrent writes count for the next sync.
         held.written.store(false, Ordering::SeqCst);
         Ok(sync(&held.file).inspect_err(|_| {
@@ -266,7 +266,7 @@ impl DirectoryNode {
             return self.read(component, views, offset);
         }
         // An open may block on the device.
-        let held = lock(&self.open).get(component).cloned().ok_or(StoreError::WouldBlock)?;
+        let held = self.open.lock().get(component).cloned().ok_or(StoreError::WouldBlock)?;
         if offset > FILE_BYTES_MAX {
             return Ok(0);
         }
@@ -278,7 +278,7 @@ impl DirectoryNode {
         }
     }
 
-    /// Begins a client's request, before its authorisation. [`Node::forget`] waits for requests
+    /// Begins a client's request, before its authorisation. [`Node::drop_grants`] waits for requests
     /// that have begun before it.
     pub(super) fn use_begins(&self, component: &ComponentId) -> u64 {
         self.uses.begin(component)
@@ -309,7 +309,7 @@ impl DirectoryNode {
     /// Returns an open component; `None` if it is missing and `make` is false.
     fn component(&self, component: &ComponentId, make: bool) -> Result<Option<Arc<Held>>> {
         let turn = self.turns.fetch_add(1, Ordering::Relaxed);
-        if let Some(held) = lock(&self.open).get(component) {
+        if let Some(held) = self.open.lock().get(component) {
             held.used.store(turn, Ordering::Relaxed);
             return Ok(Some(held.clone()));
         }
@@ -339,7 +339,7 @@ impl DirectoryNode {
             }
             Err(error) => return Err(error.into()),
         };
-        let mut open = lock(&self.open);
+        let mut open = self.open.lock();
         let held =
             open.entry(*component).or_insert_with(|| Arc::new(Held::new(file, false))).clone();
         held.used.store(turn, Ordering::Relaxed);
@@ -349,7 +349,7 @@ impl DirectoryNode {
     /// Closes idle components if too many are open. Components with stable data come first, then
     /// those that were not used for the longest time.
     fn make_room(&self) {
-        let mut open = lock(&self.open);
+        let mut open = self.open.lock();
         if open.len() < COMPONENTS_OPEN_MAX {
             return;
         }
@@ -375,7 +375,7 @@ impl DirectoryNode {
             if let Err(error) = self.make_stable(&held, File::sync_data) {
                 tracing::error!(%component, %error, "data of a component is lost");
             }
-            let mut open = lock(&self.open);
+            let mut open = self.open.lock();
             let is_idle = |now: &Arc<Held>| {
                 // One reference is here and one in the table.
                 Arc::ptr_eq(now, &held)
@@ -515,7 +515,7 @@ impl Node for DirectoryNode {
         Ok(self.verifier())
     }
 
-    fn cut(&self, component: &ComponentId, size: u64) -> Result<()> {
+    fn truncate(&self, component: &ComponentId, size: u64) -> Result<()> {
         let Some(held) = self.component(component, false)? else { return Ok(()) };
         if held.file.metadata()?.len() > size {
             held.file.set_len(size)?;
@@ -534,7 +534,7 @@ impl Node for DirectoryNode {
     fn remove(&self, component: &ComponentId) -> Result<()> {
         // A running request would make the component again, and it would never be removed.
         self.uses.await_end(component)?;
-        lock(&self.open).remove(component);
+        self.open.lock().remove(component);
         match fs::remove_file(self.path(component)) {
             Ok(()) => Ok(()),
             Err(error) if error.kind() == ErrorKind::NotFound => self.check_there(),
@@ -556,7 +556,7 @@ impl Node for DirectoryNode {
         self.uses.await_all(limit)
     }
 
-    fn forget(&self, component: &ComponentId) -> Result<()> {
+    fn drop_grants(&self, component: &ComponentId) -> Result<()> {
         self.uses.await_end(component)
     }
 }
@@ -591,7 +591,7 @@ mod tests {
         /// Replaces a component by a device that cannot be synced.
         fn hold(&self, path: &str) {
             let file = OpenOptions::new().read(true).write(true).open(path).expect("a device");
-            lock(&self.node.open).insert(COMPONENT, Arc::new(Held::new(file, true)));
+            self.node.open.lock().insert(COMPONENT, Arc::new(Held::new(file, true)));
         }
 
         fn write(&self, stability: Stability) -> Result<Written> {
@@ -647,10 +647,10 @@ mod tests {
         let (told, seen) = (Arc::new(AtomicUsize::new(0)), held.clone());
         let count = told.clone();
         let node = node.telling(Box::new(move || {
-            assert!(seen.syncing.try_lock().is_err(), "nobody else may ask yet");
+            assert!(seen.syncing.try_lock().is_none(), "nobody else may ask yet");
             count.fetch_add(1, Ordering::SeqCst);
         }));
-        lock(&node.open).insert(COMPONENT, held);
+        node.open.lock().insert(COMPONENT, held);
         let before = node.verifier();
         node.commit(&COMPONENT).expect_err("a device without a disk");
         assert_eq!(told.load(Ordering::SeqCst), 1);
@@ -683,11 +683,11 @@ mod tests {
             let mut bytes = *b"data";
             let views = [VolatileSlice::from_mut(&mut bytes)];
             told.node.write(&component, &views, 0, Stability::Unstable).expect("written");
-            let open = lock(&told.node.open);
+            let open = told.node.open.lock();
             assert!(open.len() <= COMPONENTS_OPEN_MAX);
             open[&component].written.store(written, Ordering::SeqCst);
         };
-        let is_open = || lock(&told.node.open).contains_key(&COMPONENT);
+        let is_open = || told.node.open.lock().contains_key(&COMPONENT);
         (0..2 * COMPONENTS_OPEN_MAX).for_each(|number| write(number, false));
         assert!(is_open(), "others have nothing to lose");
         assert_eq!(told.lost(), 0);

@@ -55,8 +55,8 @@ impl ComponentHandle {
         bytes[8..12].copy_from_slice(&self.unit_bytes.get().to_le_bytes());
         bytes[12..16].copy_from_slice(&self.node.to_le_bytes());
         bytes[16..32].copy_from_slice(&self.component.0);
-        let code = code(fs, secret, &bytes);
-        bytes[MAC..].copy_from_slice(&code);
+        let mac = mac(fs, secret, &bytes);
+        bytes[MAC..].copy_from_slice(&mac);
         FileId(bytes)
     }
 
@@ -65,7 +65,7 @@ impl ComponentHandle {
     /// # Errors
     /// [`StoreError::BadHandle`] for a handle that was not made with this secret.
     pub fn open(id: &FileId, fs: &FsId, secret: &[u8; 16]) -> Result<Self> {
-        if code(fs, secret, &id.0) != id.0[MAC..] {
+        if mac(fs, secret, &id.0) != id.0[MAC..] {
             return Err(StoreError::BadHandle);
         }
         Self::parse(&id.0).ok_or(StoreError::BadHandle)
@@ -113,7 +113,7 @@ pub fn place_of(offset: u64, unit_bytes: NonZeroU32, first: usize, count: usize)
     usize::try_from(turn).unwrap_or(0)
 }
 
-fn code(fs: &FsId, secret: &[u8; 16], bytes: &[u8; FILE_ID_BYTES]) -> [u8; 8] {
+fn mac(fs: &FsId, secret: &[u8; 16], bytes: &[u8; FILE_ID_BYTES]) -> [u8; 8] {
     let mut input = [0; 16 + MAC];
     input[..16].copy_from_slice(&fs.0);
     input[16..].copy_from_slice(&bytes[..MAC]);

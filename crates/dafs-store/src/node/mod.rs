@@ -8,11 +8,10 @@ pub use components::{ComponentFile, ComponentStore, Elsewhere, component_store_f
 pub use directory::{DirectoryError, DirectoryNode};
 pub use handle::{ComponentHandle, place_of};
 
-use crate::{NfsAddresses, Result, Stability};
+use crate::{NfsAddresses, Result, Stability, StoreError};
 use dafs_mem::VolatileSlice;
 use std::fmt;
 use std::net::SocketAddr;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// The id of a file's component on all nodes. Random; never used for two files.
@@ -70,7 +69,8 @@ pub struct NodeSpace {
 /// [`StoreError::Crowded`](crate::StoreError::Crowded) when it is reachable but has too many calls,
 /// so that this one was not made.
 ///
-/// The first write to a component makes it. A missing component reads as empty.
+/// The first write to a component makes it. A missing component reads as empty. The provided methods
+/// are for a node whose files the metadata server reaches by itself: they refuse data.
 pub trait Node: Send + Sync {
     /// Returns the number that identifies the node in the placements of files. It never changes,
     /// and no other node has it.
@@ -107,7 +107,7 @@ pub trait Node: Send + Sync {
     }
 
     /// True if the node can be reached, as far as is known without asking it.
-    fn is_there(&self) -> bool {
+    fn is_reachable(&self) -> bool {
         true
     }
 
@@ -122,10 +122,12 @@ pub trait Node: Send + Sync {
     /// The node's.
     fn read(
         &self,
-        component: &ComponentId,
-        views: &[VolatileSlice<'_>],
-        offset: u64,
-    ) -> Result<usize>;
+        _component: &ComponentId,
+        _views: &[VolatileSlice<'_>],
+        _offset: u64,
+    ) -> Result<usize> {
+        Err(StoreError::NotSupported)
+    }
 
     /// Writes the views to `offset`, or as much as possible before an error.
     ///
@@ -133,23 +135,29 @@ pub trait Node: Send + Sync {
     /// The node's, when no byte was written.
     fn write(
         &self,
-        component: &ComponentId,
-        views: &[VolatileSlice<'_>],
-        offset: u64,
-        stability: Stability,
-    ) -> Result<Written>;
+        _component: &ComponentId,
+        _views: &[VolatileSlice<'_>],
+        _offset: u64,
+        _stability: Stability,
+    ) -> Result<Written> {
+        Err(StoreError::NotSupported)
+    }
 
     /// Makes the whole component stable, and returns the write verifier.
     ///
     /// # Errors
     /// The node's; unstable data may be lost then.
-    fn commit(&self, component: &ComponentId) -> Result<u64>;
+    fn commit(&self, _component: &ComponentId) -> Result<u64> {
+        Err(StoreError::NotSupported)
+    }
 
     /// Truncates a component that is longer than `size`. Stable when the call returns.
     ///
     /// # Errors
     /// The node's; it may have been truncated nevertheless.
-    fn cut(&self, component: &ComponentId, size: u64) -> Result<()>;
+    fn truncate(&self, _component: &ComponentId, _size: u64) -> Result<()> {
+        Err(StoreError::NotSupported)
+    }
 
     /// Returns the size of a component; 0 if it is missing.
     ///
@@ -161,13 +169,17 @@ pub trait Node: Send + Sync {
     ///
     /// # Errors
     /// The node's.
-    fn remove(&self, component: &ComponentId) -> Result<()>;
+    fn remove(&self, _component: &ComponentId) -> Result<()> {
+        Err(StoreError::NotSupported)
+    }
 
-    /// Returns the space for components.
+    /// Returns the space for components; zeros where the file system alone knows it.
     ///
     /// # Errors
     /// The node's.
-    fn space(&self) -> Result<NodeSpace>;
+    fn space(&self) -> Result<NodeSpace> {
+        Ok(NodeSpace::default())
+    }
 
     /// Makes the data server drop its cached authorisations for a component, and waits for running
     /// requests. After the return it asks the metadata server again before it executes a client's
@@ -175,7 +187,7 @@ pub trait Node: Send + Sync {
     ///
     /// # Errors
     /// The node's; the authorisations may still be valid then.
-    fn forget(&self, component: &ComponentId) -> Result<()>;
+    fn drop_grants(&self, component: &ComponentId) -> Result<()>;
 
     /// Waits for the end of all running requests of clients on all components, because another
     /// metadata server has taken over.
@@ -202,14 +214,9 @@ pub trait Node: Send + Sync {
     ///
     /// # Errors
     /// [`StoreError::Busy`](crate::StoreError::Busy) while that is not certain.
-    fn settled(&self) -> Result<()> {
+    fn old_grants_expired(&self) -> Result<()> {
         Ok(())
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // A panic leaves no half-done change here, so a poisoned lock is usable.
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

@@ -6,7 +6,6 @@ use super::{Chore, Order, Step};
 use dafs_mem::VolatileSlice;
 use dafs_store::backend::{after, before};
 use dafs_store::{OpenFile, Result, Stability, StoreError};
-use std::time::Instant;
 
 impl FileState {
     /// Reads from one of the copies, and from another one if that fails. Bytes that the copy lacks
@@ -31,8 +30,8 @@ impl FileState {
             after(&part, count).iter().for_each(|view| view.fill(0));
             len
         };
-        if let Some(truth) = self.copies().truth() {
-            let error = match read(truth) {
+        if let Some(authoritative) = self.copies().authoritative() {
+            let error = match read(authoritative) {
                 Ok(count) => return Ok(filled(count)),
                 // The node is reachable, and another copy may have different data.
                 Err(StoreError::Crowded) => return Err(StoreError::Busy),
@@ -40,8 +39,10 @@ impl FileState {
             };
             let mut order = self.copies().order();
             // Another thread may have chosen another copy before.
-            let other = match self.copies().truth() {
-                Some(now) if now == truth => self.choose_truth(record, &mut order, Some(truth)),
+            let other = match self.copies().authoritative() {
+                Some(now) if now == authoritative => {
+                    self.choose_authoritative(record, &mut order, Some(authoritative))
+                }
                 now => now,
             };
             drop(order);
@@ -79,7 +80,7 @@ impl FileState {
                 wanted => wanted,
             };
             order.writes += 1;
-            order.written = Some(Instant::now());
+            order.written = Some(self.shared().clock().now());
             let (mut failed, mut trouble, mut crowded) = (0, StoreError::Busy, false);
             parted = true;
             for at in record.fresh() {
@@ -109,7 +110,7 @@ impl FileState {
             if crowded {
                 return Ok(Step::First(Chore::Turn));
             }
-            if let Some(target) = order.mending
+            if let Some(target) = order.repairing
                 && record.fresh_mask() & 1 << target == 0
             {
                 match self.write_whole(record, target, views, offset, Stability::Unstable) {
@@ -141,13 +142,13 @@ impl FileState {
         if record.whole.is_some_and(|whole| !whole.torn) {
             return Ok(Some(Step::First(Chore::Tear)));
         }
-        Ok(self.wait_to_be_sure(record, order)?.then_some(Step::First(Chore::Wait)))
+        Ok(self.must_wait_for_grants(record, order)?.then_some(Step::First(Chore::Wait)))
     }
 
     /// True if the caller must wait until data servers of stale copies have dropped their
     /// authorisations.
-    fn wait_to_be_sure(&self, record: &Record, order: &mut Order) -> Result<bool> {
-        match self.be_sure(record, order) {
+    fn must_wait_for_grants(&self, record: &Record, order: &mut Order) -> Result<bool> {
+        match self.drop_stale_grants(record, order) {
             Err(StoreError::Busy) => Ok(true),
             sure => sure.map(|()| false),
         }
@@ -185,13 +186,13 @@ impl FileState {
         if record.fresh_mask().is_power_of_two() {
             return;
         }
-        if let Some(truth) = self.copies().truth() {
+        if let Some(authoritative) = self.copies().authoritative() {
             // The copies that have been made equal to it may differ again.
-            self.copies().set_truth(order, Some(truth));
+            self.copies().set_authoritative(order, Some(authoritative));
             return;
         }
-        if self.choose_truth(record, order, None).is_none() {
-            self.copies().set_truth(order, record.fresh().next());
+        if self.choose_authoritative(record, order, None).is_none() {
+            self.copies().set_authoritative(order, record.fresh().next());
         }
     }
 
@@ -204,7 +205,7 @@ impl FileState {
     /// no copy has kept all of it, none is given up, and the writers get an error and must write
     /// again.
     pub(super) fn commit_step(&self, record: &Record, order: &mut Order) -> Result<Step<()>> {
-        if self.wait_to_be_sure(record, order)? {
+        if self.must_wait_for_grants(record, order)? {
             return Ok(Step::First(Chore::Wait));
         }
         let (mut failed, mut lost, mut trouble, mut crowded) = (0, 0, StoreError::Busy, false);

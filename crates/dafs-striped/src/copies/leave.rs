@@ -13,7 +13,7 @@ use super::super::record::{Record, Whole};
 use super::super::state::{FileState, Place};
 use super::super::{Shared, StripedStore};
 use super::copied;
-use crate::limits::MEND_BAR;
+use crate::limits::REPAIR_BAR;
 use dafs_store::node::ComponentId;
 use dafs_store::{COPIES_MAX, FileId, Result, StoreError};
 use siphasher::sip::SipHasher24;
@@ -84,7 +84,7 @@ impl FileState {
         let server = shared.as_server()?;
         shared.enter_moved(Entry { component, file: self.id(), nodes })?;
         drop(server);
-        let mut place = self.enter_alone()?;
+        let mut place = self.enter_exclusive()?;
         let Some((record, _)) = copied(&place) else { return Err(StoreError::Busy) };
         let record = record.clone();
         // The list must name exactly the nodes of the change.
@@ -101,7 +101,7 @@ impl FileState {
     fn plan(&self, record: &Record) -> Plan {
         let shared = self.shared();
         let staying = shared.slots.staying();
-        let staying = staying.iter().map(|slot| (slot.node.number(), slot.node.is_there()));
+        let staying = staying.iter().map(|slot| (slot.node.number(), slot.node.is_reachable()));
         let staying: Vec<_> = staying.collect();
         plan(record, &shared.slots.leaving(), &staying, shared.options.copies)
     }
@@ -116,7 +116,7 @@ impl FileState {
             more.nodes.push(number);
         }
         more.whole = Some(Whole { stale, ..whole });
-        self.shared().list_to_mend(self.id(), &more, stale)?;
+        self.shared().list_for_repair(self.id(), &more, stale)?;
         self.keep_stable(place, more.clone())?;
         self.announce_again(&more);
         Ok(Leaving::Waits)
@@ -125,10 +125,10 @@ impl FileState {
     /// Keeps only the copies at some places. The caller holds the gate exclusively.
     fn keep_copies(&self, place: &mut Place, record: &Record, kept: &[usize]) -> Result<Leaving> {
         let mut order = self.copies().order();
-        if order.mending.is_some() || self.copies().truth().is_some() {
+        if order.repairing.is_some() || self.copies().authoritative().is_some() {
             return Ok(Leaving::Waits);
         }
-        if self.bar(MEND_BAR) {
+        if self.bar(REPAIR_BAR) {
             // Clients would write to a copy that does not count any more, and miss one that does.
             self.ask_lent(true);
             return Ok(Leaving::Waits);
@@ -138,13 +138,13 @@ impl FileState {
         // First, so that the data server cannot renew its authorisation.
         self.announce_again(&fewer);
         let mut gone = without(record, kept);
-        let forget = |at| self.at_copy(record, at, |node| node.forget(&record.component));
-        if gone.try_for_each(forget).is_err() {
+        let drop_grants = |at| self.at_copy(record, at, |node| node.drop_grants(&record.component));
+        if gone.try_for_each(drop_grants).is_err() {
             self.announce_again(record);
             return Ok(Leaving::Waits);
         }
         if let Some(Whole { stale, .. }) = fewer.whole.filter(|whole| whole.stale != 0) {
-            self.shared().list_to_mend(self.id(), &fewer, stale)?;
+            self.shared().list_for_repair(self.id(), &fewer, stale)?;
         }
         self.keep_stable(place, fewer.clone())?;
         order.keep(kept);
@@ -169,8 +169,8 @@ fn plan(record: &Record, leaving: &BTreeSet<u32>, staying: &[(u32, bool)], copie
     let places = 0..record.nodes.len();
     let kept: Vec<_> = places.clone().filter(|at| !leaves(at)).collect();
     let Some(first) = places.clone().find(leaves) else { return Plan::Nothing };
-    let is_there = |number: u32| staying.contains(&(number, true));
-    let sound = record.fresh().filter(|at| !leaves(at) && is_there(record.nodes[*at])).count();
+    let is_reachable = |number: u32| staying.contains(&(number, true));
+    let sound = record.fresh().filter(|at| !leaves(at) && is_reachable(record.nodes[*at])).count();
     // A file with copies keeps at least two, even if the setting is 1 by now.
     let wanted = copies.max(2).min(staying.len());
     if sound >= wanted.max(1) {
@@ -213,8 +213,8 @@ mod tests {
             unit_bytes: NonZeroU32::new(4096).expect("a unit"),
             first: 0,
             nodes: nodes.to_vec(),
-            cutting: None,
-            owed: Vec::new(),
+            truncating: None,
+            truncations: Vec::new(),
             whole: Some(Whole { stale, torn: true }),
         }
     }
@@ -235,7 +235,7 @@ mod tests {
         assert!(matches!(&added, Plan::Add(nodes) if [[3], [4]].iter().any(|one| nodes == one)));
         assert_eq!(planned(&[1, 2], 0, &[1], &[3]), Plan::Add(vec![4]));
         assert_eq!(planned(&[1, 2], 0, &[1], &[3, 4]), Plan::Wait);
-        assert_eq!(planned(&[1, 2, 3], 0b100, &[1], &[]), Plan::Wait, "it is not mended yet");
+        assert_eq!(planned(&[1, 2, 3], 0b100, &[1], &[]), Plan::Wait, "it is not repaired yet");
         assert_eq!(planned(&[1, 2, 3], 0, &[1], &[]), Plan::Keep(vec![1, 2]));
         assert_eq!(planned(&[1, 2, 3], 0, &[1], &[2]), Plan::Wait, "that would leave one");
         let Plan::Add(both) = planned(&[1, 2], 0, &[1, 2], &[]) else { panic!("both leave") };

@@ -15,7 +15,7 @@ use dafs_store::{CopyState, DeviceKey, FileCopy, FileId, Placement, Result, Spre
 use siphasher::sip128::{Hasher128, SipHasher24};
 use std::hash::Hasher;
 use std::sync::MutexGuard;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 impl Shared {
     /// Returns the placement of some of the copies, and the copies that it names. It leaves out
@@ -55,8 +55,9 @@ impl FileState {
 
     /// Gives out no layouts for writing for the given time. True if clients hold some now.
     pub(super) fn bar(&self, time: Duration) -> bool {
+        let until = self.shared().clock().now() + time;
         let mut lending = self.lending();
-        lending.barred_until = Some(Instant::now() + time);
+        lending.barred_until = Some(until);
         lending.lent
     }
 
@@ -87,7 +88,7 @@ impl FileState {
         if !write {
             let place = self.enter()?;
             let Some((record, _)) = super::copied(&place) else { return Ok(None) };
-            let mask = self.copies().truth().map_or(record.fresh_mask(), |at| 1 << at);
+            let mask = self.copies().authoritative().map_or(record.fresh_mask(), |at| 1 << at);
             self.announce(record);
             return Ok(self
                 .shared()
@@ -98,15 +99,16 @@ impl FileState {
             if self.is_full() {
                 return Err(StoreError::NoSpace);
             }
-            let barred = self.lending().barred_until.is_some_and(|until| until > Instant::now());
+            let now = self.shared().clock().now();
+            let barred = self.lending().barred_until.is_some_and(|until| until > now);
             // The repair of a piece may take longer than `barred_until`.
-            if barred || order.mending.is_some() || self.copies().truth().is_some() {
+            if barred || order.repairing.is_some() || self.copies().authoritative().is_some() {
                 return Ok(Step::Done(None));
             }
             if record.whole.is_some_and(|whole| !whole.torn) {
                 return Ok(Step::First(Chore::Tear));
             }
-            self.be_sure(record, order)?;
+            self.drop_stale_grants(record, order)?;
             let mut failed = 0;
             for at in record.fresh() {
                 match self.at_copy(record, at, |node| node.commit(&record.component)) {
@@ -148,10 +150,10 @@ impl FileState {
             let is_it = |at: &usize| told.contains(&record.nodes[*at]);
             match record.fresh().find(is_it) {
                 Some(at) if record.fresh_mask() != 1 << at => {
-                    order.note_report();
+                    order.note_report(self.shared().clock().now());
                     Ok(Step::First(Chore::GiveUp(1 << at)))
                 }
-                _ => self.be_sure(record, order).map(Step::Done),
+                _ => self.drop_stale_grants(record, order).map(Step::Done),
             }
         })
     }
@@ -173,20 +175,22 @@ impl FileState {
             if record.whole.is_some_and(|whole| !whole.torn) {
                 return Ok(Step::First(Chore::Tear));
             }
-            if self.copies().truth().is_none() && !record.fresh_mask().is_power_of_two() {
-                self.copies().set_truth(order, Some(full));
+            if self.copies().authoritative().is_none() && !record.fresh_mask().is_power_of_two() {
+                self.copies().set_authoritative(order, Some(full));
                 self.note_moved(record);
             }
             self.tell_apart(record, order);
             self.set_loose();
-            self.lending().full_until = Some(Instant::now() + COPY_REPORT_PAUSE);
+            let until = self.shared().clock().now() + COPY_REPORT_PAUSE;
+            self.lending().full_until = Some(until);
             Ok(Step::Done(()))
         })
     }
 
     /// True if a client has found a full device a short while ago.
     fn is_full(&self) -> bool {
-        self.lending().full_until.is_some_and(|until| until > Instant::now())
+        let now = self.shared().clock().now();
+        self.lending().full_until.is_some_and(|until| until > now)
     }
 
     /// Recovers from a client that has disappeared with a layout for writing. Its last writes may
@@ -215,7 +219,7 @@ impl FileState {
     pub(in super::super) fn list_copies(&self) -> Result<Vec<CopyState>> {
         let place = self.enter()?;
         let Some((record, _)) = super::copied(&place) else { return Ok(Vec::new()) };
-        let fresh = self.copies().truth().map_or(record.fresh_mask(), |at| 1 << at);
+        let fresh = self.copies().authoritative().map_or(record.fresh_mask(), |at| 1 << at);
         let state = |(at, &node): (usize, &u32)| {
             let addresses = self.shared().slot(node).map(|slot| slot.node.addresses());
             let addresses = addresses.unwrap_or_default();
@@ -237,6 +241,7 @@ impl StripedStore {
     /// Asks `sink` about clients that hold layouts for writing.
     pub(in super::super) fn ask_of_lent(&self, sink: &mut dyn FnMut(FileId, bool) -> bool) {
         let asked = std::mem::take(&mut *self.shared.asked.lock());
+        let now = self.shared.clock().now();
         for (file, recall) in asked {
             let state = self.shared.state(&file);
             // `sink` does not know layouts that are given out from now on.
@@ -247,7 +252,7 @@ impl StripedStore {
                 lending.lent = false;
                 drop(lending);
                 state.copies().returned.notify_all();
-            } else if recall && lending.barred_until.is_some_and(|until| until > Instant::now()) {
+            } else if recall && lending.barred_until.is_some_and(|until| until > now) {
                 drop(lending);
                 state.ask_lent(true);
             }

@@ -24,7 +24,7 @@ impl StripedStore {
     /// * Those of the directory of the mark.
     pub fn set_lost(&self, number: u32, lost: bool) -> Result<()> {
         let slot = self.shared.slots.find(number).ok_or(StoreError::NotFound)?;
-        if lost && slot.node.is_there() {
+        if lost && slot.node.is_reachable() {
             return Err(StoreError::Busy);
         }
         let _server = self.shared.as_server()?;

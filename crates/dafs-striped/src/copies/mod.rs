@@ -6,8 +6,8 @@
 //!   stable (torn). It says so before the first write, until all data is stable on all copies and
 //!   no writer is active.
 //! * Copies may differ for good after a crash that left the record torn, or after a client that
-//!   held a layout for writing disappeared. Then one of them is authoritative (`truth`): only this
-//!   one is read, until the others have been made equal to it (`mend`).
+//!   held a layout for writing disappeared. Then one of them is authoritative: only this one is
+//!   read, until a repair has made the others equal to it.
 //! * Clients that hold a layout for writing write all copies themselves. Overlapping writes of
 //!   clients and of this server would reach the copies in different orders. So this server recalls
 //!   these layouts before it writes. Meanwhile, and while a file is repaired, clients get no new
@@ -27,7 +27,7 @@ mod io;
 mod leave;
 mod lend;
 mod lose;
-mod mend;
+mod repair;
 
 pub use leave::Leaving;
 
@@ -36,8 +36,8 @@ use super::pending::Entry;
 use super::record::{Record, Whole, places, remapped};
 use super::state::{FileState, Place};
 use crate::limits::{
-    COPY_ATTEMPTS_MAX, COPY_REPORT_PAUSE, COPY_REPORT_PAUSE_MAX, COPY_TURNS_MAX, SURE_NAP,
-    SURE_NAPS_MAX, SURE_WAITERS_MAX, TORN_FILES_MAX,
+    COPY_ATTEMPTS_MAX, COPY_REPORT_PAUSE, COPY_REPORT_PAUSE_MAX, COPY_TURNS_MAX, GRANT_WAITERS_MAX,
+    GRANT_WAITS_MAX, RETRY_PAUSE, TORN_FILES_MAX,
 };
 use dafs_mem::{Condvar, Mutex};
 use dafs_store::node::Node;
@@ -46,7 +46,7 @@ use std::sync::MutexGuard;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Instant;
 
-/// The value of `truth` if no copy is authoritative: all fresh copies are equally good.
+/// The value of `authoritative` if no copy is: all fresh copies are equally good.
 const ALL_ALIKE: u8 = u8::MAX;
 
 /// The state of the copies of one file in use.
@@ -54,7 +54,7 @@ pub(super) struct Copies {
     order: Mutex<Order>,
     /// The authoritative copy, if there is one. It changes while `order` is locked, or while the
     /// gate is held exclusively.
-    truth: AtomicU8,
+    authoritative: AtomicU8,
     lending: Mutex<Lending>,
     /// Notified when no client holds a layout for writing any more.
     returned: Condvar,
@@ -66,11 +66,11 @@ pub(super) struct Order {
     /// For each copy its write verifier from before the first write that may not be stable there.
     unstable: [Option<u64>; COPIES_MAX],
     /// Stale copies whose data servers may still hold cached authorisations.
-    unsure: u8,
+    may_hold_grants: u8,
     /// Fresh copies that have been made equal to the authoritative one.
     alike: u8,
     /// The copy under repair.
-    mending: Option<usize>,
+    repairing: Option<usize>,
     /// The epoch of repair. It changes whenever a running repair must be begun again.
     turn: u64,
     /// Counts the writes through this server.
@@ -79,7 +79,7 @@ pub(super) struct Order {
     /// Counts the reports of clients about copies that they cannot write, and the time from which
     /// these copies may be repaired.
     reports: u32,
-    mend_from: Option<Instant>,
+    repair_from: Option<Instant>,
 }
 
 /// The layouts for writing that clients hold.
@@ -119,7 +119,7 @@ impl Default for Copies {
     fn default() -> Self {
         Self {
             order: Mutex::default(),
-            truth: AtomicU8::new(ALL_ALIKE),
+            authoritative: AtomicU8::new(ALL_ALIKE),
             lending: Mutex::default(),
             returned: Condvar::new(),
         }
@@ -132,18 +132,18 @@ impl Copies {
     }
 
     /// Returns the authoritative copy, if there is one.
-    fn truth(&self) -> Option<usize> {
-        match self.truth.load(Ordering::SeqCst) {
+    fn authoritative(&self) -> Option<usize> {
+        match self.authoritative.load(Ordering::SeqCst) {
             ALL_ALIKE => None,
             at => Some(at.into()),
         }
     }
 
-    fn set_truth(&self, order: &mut Order, truth: Option<usize>) {
-        let truth = truth.and_then(|at| u8::try_from(at).ok());
-        order.alike = truth.map_or(0, |at| 1 << at);
+    fn set_authoritative(&self, order: &mut Order, authoritative: Option<usize>) {
+        let authoritative = authoritative.and_then(|at| u8::try_from(at).ok());
+        order.alike = authoritative.map_or(0, |at| 1 << at);
         order.restart();
-        self.truth.store(truth.unwrap_or(ALL_ALIKE), Ordering::SeqCst);
+        self.authoritative.store(authoritative.unwrap_or(ALL_ALIKE), Ordering::SeqCst);
     }
 }
 
@@ -151,7 +151,7 @@ impl Order {
     /// Voids a running repair.
     fn restart(&mut self) {
         self.turn += 1;
-        self.mending = None;
+        self.repairing = None;
     }
 
     /// Keeps only the state of the copies at these places, in this order.
@@ -160,26 +160,26 @@ impl Order {
         for (now, &at) in self.unstable.iter_mut().zip(kept) {
             *now = before[at];
         }
-        self.unsure = remapped(self.unsure, kept);
+        self.may_hold_grants = remapped(self.may_hold_grants, kept);
         self.alike = remapped(self.alike, kept);
         self.restart();
     }
 
     /// Records the report of a client that cannot write to a copy. The client may be at fault, so
     /// the repair is delayed.
-    fn note_report(&mut self) {
+    fn note_report(&mut self, now: Instant) {
         let pause = COPY_REPORT_PAUSE * 2u32.saturating_pow(self.reports.min(16));
         self.reports = self.reports.saturating_add(1);
-        self.mend_from = Some(Instant::now() + pause.min(COPY_REPORT_PAUSE_MAX));
+        self.repair_from = Some(now + pause.min(COPY_REPORT_PAUSE_MAX));
     }
 }
 
 impl Shared {
     /// Adds a file to the list of files whose stale copies are to be repaired.
-    fn list_to_mend(&self, file: FileId, record: &Record, stale: u8) -> Result<()> {
+    fn list_for_repair(&self, file: FileId, record: &Record, stale: u8) -> Result<()> {
         let nodes = places(stale).map(|at| record.nodes[at]).collect();
         let _server = self.as_server()?;
-        self.mends.enter(&Entry { component: record.component, file, nodes })
+        self.repairs.enter(&Entry { component: record.component, file, nodes })
     }
 }
 
@@ -192,10 +192,10 @@ impl FileState {
         let mut nodes: Vec<_> = slots.iter().map(|slot| &*slot.node).collect();
         let first = usize::from(record.first) % nodes.len();
         nodes.rotate_left(first);
-        let all_away = !nodes.iter().any(|node| node.is_there());
-        nodes.sort_by_key(|node| !node.is_there());
+        let all_away = !nodes.iter().any(|node| node.is_reachable());
+        nodes.sort_by_key(|node| !node.is_reachable());
         nodes.truncate(shared.options.copies);
-        let away = |(at, node): (usize, &&dyn Node)| match all_away || node.is_there() {
+        let away = |(at, node): (usize, &&dyn Node)| match all_away || node.is_reachable() {
             true => 0,
             false => 1 << at,
         };
@@ -204,7 +204,7 @@ impl FileState {
         record.first = 0;
         record.whole = Some(Whole { stale, torn: true });
         if stale != 0 {
-            shared.list_to_mend(self.id(), record, stale)?;
+            shared.list_for_repair(self.id(), record, stale)?;
         }
         self.note_torn();
         Ok(())
@@ -227,7 +227,7 @@ impl FileState {
         &self,
         mut attempt: impl FnMut(&Record, &mut Order) -> Result<Step<T>>,
     ) -> Result<T> {
-        let (mut attempts, mut naps) = (0..COPY_ATTEMPTS_MAX, 0..SURE_NAPS_MAX);
+        let (mut attempts, mut waits) = (0..COPY_ATTEMPTS_MAX, 0..GRANT_WAITS_MAX);
         let mut turns = 0..COPY_TURNS_MAX;
         loop {
             let place = self.enter()?;
@@ -241,7 +241,7 @@ impl FileState {
             let nodes = record.nodes.clone();
             drop(place);
             let count = match chore {
-                Chore::Wait => &mut naps,
+                Chore::Wait => &mut waits,
                 Chore::Turn => &mut turns,
                 Chore::Tear | Chore::GiveUp(_) | Chore::Return => &mut attempts,
             };
@@ -254,21 +254,21 @@ impl FileState {
                     self.give_up(&nodes, failed).inspect_err(|_| self.doubt())?;
                 }
                 Chore::Return => self.await_return()?,
-                Chore::Wait => self.nap()?,
-                Chore::Turn => std::thread::sleep(SURE_NAP),
+                Chore::Wait => self.wait_for_grants()?,
+                Chore::Turn => self.shared().clock().sleep(RETRY_PAUSE),
             }
         }
     }
 
     /// Waits a little for unreachable data servers, because not every client can retry. Few threads
     /// may do so, because a waiting thread serves no other request.
-    fn nap(&self) -> Result<()> {
-        let napping = &self.shared().napping;
-        let is_admitted = napping.fetch_add(1, Ordering::SeqCst) < SURE_WAITERS_MAX;
+    fn wait_for_grants(&self) -> Result<()> {
+        let waiters = &self.shared().grant_waiters;
+        let is_admitted = waiters.fetch_add(1, Ordering::SeqCst) < GRANT_WAITERS_MAX;
         if is_admitted {
-            std::thread::sleep(SURE_NAP);
+            self.shared().clock().sleep(RETRY_PAUSE);
         }
-        napping.fetch_sub(1, Ordering::SeqCst);
+        waiters.fetch_sub(1, Ordering::SeqCst);
         if is_admitted { Ok(()) } else { Err(StoreError::Busy) }
     }
 
@@ -283,7 +283,7 @@ impl FileState {
 
     /// Marks the record as torn, stably.
     fn tear(&self) -> Result<()> {
-        let mut place = self.enter_alone()?;
+        let mut place = self.enter_exclusive()?;
         let Some((record, whole)) = copied(&place) else { return Err(StoreError::Busy) };
         if !whole.torn {
             let record = Record { whole: Some(Whole { torn: true, ..whole }), ..record.clone() };
@@ -296,7 +296,7 @@ impl FileState {
 
     /// Marks copies as stale in the record, stably. `failed` holds their places among these nodes.
     fn give_up(&self, nodes: &[u32], failed: u8) -> Result<()> {
-        let mut place = self.enter_alone()?;
+        let mut place = self.enter_exclusive()?;
         let Some((record, whole)) = copied(&place) else { return Err(StoreError::Busy) };
         if record.nodes != nodes {
             // Other copies have these places by now. The caller looks again.
@@ -310,7 +310,7 @@ impl FileState {
             return Ok(());
         }
         let stale = whole.stale | failed;
-        self.shared().list_to_mend(self.id(), record, stale)?;
+        self.shared().list_for_repair(self.id(), record, stale)?;
         let record = Record { whole: Some(Whole { stale, ..whole }), ..record.clone() };
         self.keep_stable(&mut place, record.clone())?;
         self.note_given_up(&record, failed);
@@ -343,13 +343,13 @@ impl FileState {
         }
         let copies = self.copies();
         let mut order = copies.order();
-        order.unsure |= failed;
+        order.may_hold_grants |= failed;
         places(failed).for_each(|at| order.unstable[at] = None);
-        let truth = copies.truth();
+        let authoritative = copies.authoritative();
         if record.fresh_mask().is_power_of_two() {
-            copies.set_truth(&mut order, None);
-        } else if truth.is_some_and(|at| failed & 1 << at != 0) {
-            copies.set_truth(&mut order, record.fresh().next());
+            copies.set_authoritative(&mut order, None);
+        } else if authoritative.is_some_and(|at| failed & 1 << at != 0) {
+            copies.set_authoritative(&mut order, record.fresh().next());
         }
         order.restart();
         drop(order);
@@ -365,22 +365,22 @@ impl FileState {
 
     /// Makes the data servers of the stale copies drop their cached authorisations for the file,
     /// because those copies will lack the next acknowledged write.
-    fn be_sure(&self, record: &Record, order: &mut Order) -> Result<()> {
-        for at in places(order.unsure) {
+    fn drop_stale_grants(&self, record: &Record, order: &mut Order) -> Result<()> {
+        for at in places(order.may_hold_grants) {
             // A node that is not configured any more cannot be asked.
             if self.shared().slot(record.nodes[at]).is_ok() {
-                let forgotten = self.at_copy(record, at, |node| node.forget(&record.component));
-                forgotten.map_err(|_| StoreError::Busy)?;
+                let dropped = self.at_copy(record, at, |node| node.drop_grants(&record.component));
+                dropped.map_err(|_| StoreError::Busy)?;
             }
-            order.unsure &= !(1 << at);
+            order.may_hold_grants &= !(1 << at);
         }
         Ok(())
     }
 
     /// Does the same for a caller that holds the gate exclusively.
-    pub(super) fn be_sure_alone(&self, record: &Record) -> Result<()> {
+    pub(super) fn drop_stale_grants_exclusive(&self, record: &Record) -> Result<()> {
         match record.whole {
-            Some(_) => self.be_sure(record, &mut self.copies().order()),
+            Some(_) => self.drop_stale_grants(record, &mut self.copies().order()),
             None => Ok(()),
         }
     }
@@ -406,50 +406,53 @@ impl FileState {
         let Some(whole) = record.whole else { return Ok(()) };
         let copies = self.copies();
         let mut order = copies.order();
-        order.unsure = whole.stale;
+        order.may_hold_grants = whole.stale;
         if record.fresh_mask().is_power_of_two() {
-            copies.set_truth(&mut order, None);
-        } else if whole.torn && copies.truth().is_none_or(|at| whole.stale & 1 << at != 0) {
+            copies.set_authoritative(&mut order, None);
+        } else if whole.torn && copies.authoritative().is_none_or(|at| whole.stale & 1 << at != 0) {
             let slot = |at: usize| self.shared().slot(record.nodes[at]);
-            let there = |at: &usize| slot(*at).is_ok_and(|slot| slot.node.is_there());
-            let truth = record.fresh().find(there).or_else(|| record.fresh().next());
-            copies.set_truth(&mut order, truth);
+            let there = |at: &usize| slot(*at).is_ok_and(|slot| slot.node.is_reachable());
+            let authoritative = record.fresh().find(there).or_else(|| record.fresh().next());
+            copies.set_authoritative(&mut order, authoritative);
         }
         drop(order);
         self.announce_again(record);
         if whole.torn {
             self.note_torn();
         }
-        if whole.stale != 0 && !self.shared().mends.has(&record.component) {
-            self.shared().list_to_mend(self.id(), record, whole.stale)?;
+        if whole.stale != 0 && !self.shared().repairs.has(&record.component) {
+            self.shared().list_for_repair(self.id(), record, whole.stale)?;
         }
         Ok(())
     }
 
     /// Makes one of the copies authoritative, because they may differ for good. Prefers the first
     /// one that is reachable.
-    fn choose_truth(
+    fn choose_authoritative(
         &self,
         record: &Record,
         order: &mut Order,
         not: Option<usize>,
     ) -> Option<usize> {
         let size = |at: &usize| self.at_copy(record, *at, |node| node.size(&record.component));
-        let truth = record.fresh().filter(|at| Some(*at) != not).find(|at| size(at).is_ok())?;
-        self.copies().set_truth(order, Some(truth));
+        let authoritative =
+            record.fresh().filter(|at| Some(*at) != not).find(|at| size(at).is_ok())?;
+        self.copies().set_authoritative(order, Some(authoritative));
         self.note_moved(record);
-        Some(truth)
+        Some(authoritative)
     }
 
     /// Truncates the copies, and returns those for which that failed. The caller holds the gate
     /// exclusively.
-    pub(super) fn cut_copies(&self, record: &Record, size: u64) -> Result<u8> {
+    pub(super) fn truncate_copies(&self, record: &Record, size: u64) -> Result<u8> {
         let mut order = self.copies().order();
         order.restart();
-        self.be_sure(record, &mut order)?;
+        self.drop_stale_grants(record, &mut order)?;
         let (mut failed, mut trouble) = (0, StoreError::Busy);
         for at in record.fresh() {
-            if let Err(error) = self.at_copy(record, at, |node| node.cut(&record.component, size)) {
+            if let Err(error) =
+                self.at_copy(record, at, |node| node.truncate(&record.component, size))
+            {
                 failed |= 1 << at;
                 trouble = error;
             }
@@ -459,14 +462,14 @@ impl FileState {
         }
         if failed != 0 {
             let stale = record.whole.map_or(0, |whole| whole.stale) | failed;
-            self.shared().list_to_mend(self.id(), record, stale)?;
+            self.shared().list_for_repair(self.id(), record, stale)?;
         }
         Ok(failed)
     }
 
     /// Returns the size of the longest readable copy, of those that can be asked.
     pub(super) fn reach_of_copies(&self, record: &Record) -> Result<u64> {
-        let mask = self.copies().truth().map_or(record.fresh_mask(), |at| 1 << at);
+        let mask = self.copies().authoritative().map_or(record.fresh_mask(), |at| 1 << at);
         let mut reach = Err(StoreError::Busy);
         for at in places(mask) {
             match self.at_copy(record, at, |node| node.size(&record.component)) {

@@ -115,33 +115,34 @@ pub fn read(file: &dyn OpenFile, offset: u64, len: usize) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Runs this test binary again as an ordinary user, without the tests that call this, which are
-/// named `everything_again_...`.
-pub fn run_again_without_privileges() {
+/// Runs the tests of some modules of this binary again as an ordinary user, without the tests that
+/// call this, which are named `everything_again_...`.
+pub fn run_again_without_privileges(modules: &[&str]) {
     use std::os::unix::process::CommandExt;
     let program = std::env::current_exe().unwrap();
     let mut command = std::process::Command::new(program);
     command.uid(NOBODY).gid(NOBODY);
-    run_again(command);
+    run_again(command, modules);
 }
 
-/// Runs this test binary again as root without the capability to open objects by handle, like root
-/// in a container.
-pub fn run_again_as_root_in_a_container() {
+/// Does the same as root without the capability to open objects by handle, like root in a
+/// container.
+pub fn run_again_as_root_in_a_container(modules: &[&str]) {
     let program = std::env::current_exe().unwrap();
     let mut command = std::process::Command::new("setpriv");
     command.arg("--bounding-set=-dac_read_search,-sys_admin").arg(program);
-    run_again(command);
+    run_again(command, modules);
 }
 
-fn run_again(mut command: std::process::Command) {
+fn run_again(mut command: std::process::Command, modules: &[&str]) {
     if std::env::var_os(AGAIN).is_some() {
         return;
     }
     if !is_root() {
         return skipped("giving up privileges needs some");
     }
-    command.args(["--skip", "everything_again", "--nocapture"]).env(AGAIN, "1").current_dir("/");
+    command.args(modules).args(["--skip", "everything_again", "--nocapture"]);
+    command.env(AGAIN, "1").current_dir("/");
     match command.output() {
         Ok(output) => {
             let text = String::from_utf8_lossy(&output.stdout);
@@ -153,8 +154,8 @@ fn run_again(mut command: std::process::Command) {
     }
 }
 
-/// Runs one test again in its own mount namespace. True in that run. Skips the test where the
-/// system does not permit it.
+/// Runs one test, named with its module, again in its own mount namespace. True in that run. Skips
+/// the test where the system does not permit it.
 pub fn in_own_mounts(test: &str) -> bool {
     const INSIDE: &str = "DAFS_STORE_TEST_MOUNTS";
     if std::env::var_os(INSIDE).is_some() {

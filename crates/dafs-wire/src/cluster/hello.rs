@@ -58,19 +58,19 @@ pub struct Challenge {
     /// Random.
     pub nonce: [u8; 32],
     /// A MAC that proves that the data server knows the secret.
-    pub code: [u8; 32],
+    pub mac: [u8; 32],
 }
 
 impl Decode<'_> for Challenge {
     fn decode(d: &mut Decoder<'_>) -> Result<Self, XdrError> {
-        Ok(Self { nonce: *d.fixed()?, code: *d.fixed()? })
+        Ok(Self { nonce: *d.fixed()?, mac: *d.fixed()? })
     }
 }
 
 impl Encode for Challenge {
     fn encode(&self, e: &mut Encoder<'_>) {
         e.fixed(&self.nonce);
-        e.fixed(&self.code);
+        e.fixed(&self.mac);
     }
 }
 
@@ -119,20 +119,20 @@ impl Encode for Membership {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Join {
     /// A MAC that proves that the metadata server knows the secret.
-    pub code: [u8; 32],
+    pub mac: [u8; 32],
     /// Its record of the node's directory.
     pub membership: Membership,
 }
 
 impl Decode<'_> for Join {
     fn decode(d: &mut Decoder<'_>) -> Result<Self, XdrError> {
-        Ok(Self { code: *d.fixed()?, membership: d.value()? })
+        Ok(Self { mac: *d.fixed()?, membership: d.value()? })
     }
 }
 
 impl Encode for Join {
     fn encode(&self, e: &mut Encoder<'_>) {
-        e.fixed(&self.code);
+        e.fixed(&self.mac);
         e.value(&self.membership);
     }
 }
@@ -256,10 +256,10 @@ mod tests {
         let nonce = [3; 32];
         let hello = Hello { version: VERSION, store: [1; 16], number: 7, nonce };
         comes_back(&hello, &mut Vec::new());
-        comes_back(&Challenge { nonce, code: [4; 32] }, &mut Vec::new());
+        comes_back(&Challenge { nonce, mac: [4; 32] }, &mut Vec::new());
         let known = Membership::Known { incarnation: [5; 16], joins: 1 << 40 };
         for membership in [Membership::New, Membership::Marked, known] {
-            comes_back(&Join { code: [6; 32], membership }, &mut Vec::new());
+            comes_back(&Join { mac: [6; 32], membership }, &mut Vec::new());
         }
         let addresses: Vec<&[u8]> = vec![b"192.0.2.1:2049", b"[2001:db8::1]:2049"];
         let rdma_addresses: Vec<&[u8]> = vec![b"192.0.2.1:20049"];

@@ -4,7 +4,7 @@ use super::helper::*;
 use super::layouts::node;
 use crate::common::{Answer, World};
 use dafs_posix::{PosixOptions, PosixStore};
-use dafs_store::{ExportSecret, FsId};
+use dafs_store::ExportSecret;
 use dafs_striped::{StripedOptions, StripedStore};
 use dafs_wire::nfs4::*;
 use dafs_wire::xdr::{Decode, Decoder, Encode, Encoder};
@@ -19,18 +19,9 @@ pub(crate) fn mirrored() -> (TempDir, Client) {
     std::fs::create_dir(&meta).unwrap();
     let options = PosixOptions::new(ExportSecret::from_bytes([3; 16]));
     let meta = PosixStore::open(&meta, options).unwrap();
-    let options = StripedOptions {
-        secret: *b"a striped secret",
-        component_secret: *b"a striped secret",
-        component_fs: FsId([8; 16]),
-        unit_bytes: NonZeroU32::new(65_536).unwrap(),
-        copies: 2,
-        removed: base.path().join("removed"),
-        left: base.path().join("left"),
-        leaving: base.path().join("leaving"),
-        mends: base.path().join("mends"),
-        lost: Box::new(|| {}),
-    };
+    let unit_bytes = NonZeroU32::new(65_536).unwrap();
+    let options = StripedOptions::new(base.path(), *b"a striped secret", unit_bytes);
+    let options = StripedOptions { copies: 2, ..options };
     let nodes = (1..=3).map(|number| node(base.path(), number)).collect();
     let store = StripedStore::open(meta, nodes, options).unwrap();
     (base, Client::of(World::over(Arc::new(store)), 2))

@@ -33,18 +33,8 @@ pub(crate) fn open_spread() -> (TempDir, Arc<StripedStore>) {
     std::fs::create_dir(&meta).unwrap();
     let options = PosixOptions::new(ExportSecret::from_bytes([3; 16]));
     let meta = PosixStore::open(&meta, options).unwrap();
-    let options = StripedOptions {
-        secret: SECRET,
-        component_secret: SECRET,
-        component_fs: COMPONENTS,
-        unit_bytes: NonZeroU32::new(UNIT).unwrap(),
-        copies: 1,
-        removed: base.path().join("removed"),
-        left: base.path().join("moved"),
-        leaving: base.path().join("leaving"),
-        mends: base.path().join("mends"),
-        lost: Box::new(|| {}),
-    };
+    let options = StripedOptions::new(base.path(), SECRET, NonZeroU32::new(UNIT).unwrap());
+    let options = StripedOptions { component_fs: COMPONENTS, ..options };
     let nodes = (1..=3).map(|number| node(base.path(), number)).collect();
     let store = StripedStore::open(meta, nodes, options).unwrap();
     (base, Arc::new(store))

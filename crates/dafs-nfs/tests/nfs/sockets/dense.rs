@@ -78,7 +78,7 @@ impl Layouts for Names {
         Ok(())
     }
 
-    fn forget(&self, _: &FileId) -> Result<()> {
+    fn drop_grants(&self, _: &FileId) -> Result<()> {
         Ok(())
     }
 

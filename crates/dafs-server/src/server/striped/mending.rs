@@ -35,7 +35,7 @@ fn run(store: &Weak<StripedStore>, ended: &Receiver<()>) {
     };
     while goes_on(MEND_INTERVAL) {
         let Some(store) = store.upgrade() else { return };
-        if catch_unwind(AssertUnwindSafe(|| store.mend(MEND_IDLE, &pace))).is_err() {
+        if catch_unwind(AssertUnwindSafe(|| store.repair(MEND_IDLE, &pace))).is_err() {
             tracing::error!("copies were not repaired; the server retries");
         }
     }

@@ -1,0 +1,173 @@
+//! The store against a real cluster of three storage daemons on loopback. The first test starts it,
+//! and the end of this process stops it. Without ceph all tests are skipped.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+mod support;
+
+use dafs_cephfs::{CephData, CephStore};
+use dafs_store::*;
+use dafs_testkit::{store_suite, stores};
+use std::sync::Arc;
+use std::time::Duration;
+
+store_suite! {
+    one_mount: support::world(1, false),
+    other_user_of_two_mounts: support::world(2, true);
+    {
+        data::a_new_owner_counts_also_when_it_is_the_old_one,
+        data::an_owner_may_name_the_present_group,
+        data::attributes_change_one_by_one_and_together,
+        data::content_reads_back,
+        data::every_mode_bit_survives,
+        data::far_writes_leave_holes,
+        data::named_attributes_behave_as_files,
+        data::opens_keep_to_their_mode,
+        data::rights_follow_the_mode,
+        data::sizes_change_through_an_open,
+        data::stability_and_waiting_do_not_change_content,
+        data::symlinks_have_times_but_no_mode,
+        data::vectors_scatter_and_gather,
+        extras::bad_extended_attributes_are_refused,
+        extras::extended_attributes_are_kept,
+        extras::files_are_copied_and_cloned,
+        extras::holes_and_data_are_found,
+        extras::lists_follow_the_mode_and_the_other_way_round,
+        extras::named_users_and_inheritance_are_kept_where_they_can_be,
+        extras::space_is_set_aside_and_given_back,
+        tree::any_bytes_make_a_name,
+        tree::changes_of_a_directory_are_told,
+        tree::creating_respects_what_is_there,
+        tree::directories_go_up_to_the_root_and_no_further,
+        tree::every_kind_can_be_made,
+        tree::exclusive_creates_know_their_own,
+        tree::forged_ids_are_refused,
+        tree::hard_links_are_one_object,
+        tree::listings_bear_changes_in_between,
+        tree::listings_in_pages_miss_and_repeat_nothing,
+        tree::names_and_attributes_can_be_made_stable,
+        tree::names_are_checked_everywhere,
+        tree::removed_directories_are_stale,
+        tree::removed_files_live_until_closed,
+        tree::renames_replace_what_fits,
+        tree::threads_do_not_disturb_each_other,
+        tree::wrong_kinds_are_named,
+    }
+}
+
+// The suite leaves out files without a name, which CephFS does not have, and space, which a cluster
+// without a manager does not report.
+
+#[test]
+fn files_without_a_name_are_not_supported() {
+    let Some(w) = support::world(1, false) else { return };
+    let attr = SetAttr::default();
+    let made = w.store.create_unlinked(&w.cred, &w.root(), &attr, stores::READ_WRITE);
+    assert_eq!(made.err(), Some(StoreError::NotSupported));
+}
+
+#[test]
+fn ids_and_content_outlive_the_store() {
+    let Some((store, options)) = support::fresh(1, &stores::me()) else { return };
+    let (cred, attr) = (stores::me(), SetAttr::default());
+    let how = CreateHow::Guarded;
+    let made = store.create(&cred, &store.root(), b"f", how, &attr, stores::READ_WRITE).unwrap();
+    stores::write(&*made.file, 3, b"kept").unwrap();
+    made.file.sync().unwrap();
+    let (id, root, fs) = (made.id, store.root(), store.fs_id());
+    drop((made, store));
+    let store = CephStore::open(&options).unwrap();
+    assert_eq!((store.root(), store.fs_id()), (root, fs));
+    assert_eq!(store.getattr(&id).unwrap().size, 7);
+    let file = store.open(&cred, &id, stores::READ).unwrap();
+    assert_eq!(stores::read(&*file, 0, 50).unwrap(), b"\0\0\0kept");
+}
+
+#[test]
+fn a_name_that_a_crash_left_behind_is_taken_over() {
+    let Some((crashed, options)) = support::fresh(1, &stores::me()) else { return };
+    let (cred, attr) = (stores::me(), SetAttr::default());
+    let how = CreateHow::Guarded;
+    let root = crashed.root();
+    let made = crashed.create(&cred, &root, b"f", how, &attr, stores::READ_WRITE).unwrap();
+    stores::write(&*made.file, 0, b"stable").unwrap();
+    made.file.sync().unwrap();
+    // As after a crash, the old client does not close its session.
+    let id = made.id;
+    std::mem::forget((made, crashed));
+    let began = std::time::Instant::now();
+    let store = CephStore::open(&options).unwrap();
+    assert_eq!(store.getattr(&id).unwrap().size, 6);
+    println!("taken over after {:?}", began.elapsed());
+    // A session times out after more than a minute.
+    assert!(began.elapsed() < Duration::from_secs(30));
+}
+
+/// A new file, and its view at the data server.
+fn spread(store: &CephStore, name: &str) -> (FileId, Arc<dyn DataFile>) {
+    let (cred, attr, how) = (stores::me(), SetAttr::default(), CreateHow::Guarded);
+    let (root, mode) = (store.root(), stores::READ_WRITE);
+    let made = store.create(&cred, &root, name.as_bytes(), how, &attr, mode).unwrap();
+    let servers: Vec<Arc<CephData>> = store.data_servers();
+    (made.id, servers[0].open(&support::placed(store, &made.id)).unwrap())
+}
+
+fn write_stable(file: &dyn DataFile, offset: u64, mut data: Vec<u8>) {
+    let (len, view) = (data.len(), dafs_mem::VolatileSlice::from_mut(&mut data));
+    assert_eq!(file.write_at(&[view], offset, Stability::Data, Wait::Allowed), Ok(len));
+}
+
+#[test]
+fn a_write_below_a_known_size_waits_for_no_metadata_server() {
+    let Some((store, _)) = support::served() else { return };
+    let (id, file) = spread(&store, "f");
+    write_stable(&*file, 0, vec![1; 100]);
+    let layouts = store.layouts().unwrap();
+    assert_eq!(layouts.commit(&id, Some(100)), Ok(100));
+    let before = store.getattr(&id).unwrap();
+    // The query above has revoked the write capability, so the client must get it again first.
+    write_stable(&*file, 0, vec![2; 1]);
+    let (told, done) = std::sync::mpsc::channel();
+    std::thread::scope(|scope| {
+        let frozen = support::Frozen::begin();
+        scope.spawn(|| {
+            write_stable(&*file, 10, vec![3; 50]);
+            file.commit(0, 0).unwrap();
+            told.send(layouts.commit(&id, Some(60))).unwrap();
+        });
+        let done = done.recv_timeout(Duration::from_secs(20));
+        drop(frozen);
+        assert_eq!(done, Ok(Ok(100)), "nobody else is asked");
+    });
+    let after = store.getattr(&id).unwrap();
+    assert!(after.change != before.change && after.mtime >= before.mtime);
+    assert_eq!(layouts.commit(&id, Some(101)), Err(StoreError::Invalid));
+    write_stable(&*file, 99, vec![4; 10]);
+    assert_eq!(layouts.commit(&id, Some(109)), Ok(109));
+    assert_eq!(store.getattr(&id).unwrap().size, 109);
+}
+
+#[test]
+fn stable_data_outlives_an_evicted_data_server() {
+    let Some((crashed, options)) = support::served() else { return };
+    let (whole, file) = spread(&crashed, "whole");
+    write_stable(&*file, 0, vec![1; 100]);
+    write_stable(&*file, 20, vec![2; 10]);
+    // Another client truncates a file that was long enough before.
+    let (cut, other) = spread(&crashed, "cut");
+    write_stable(&*other, 0, vec![1; 100]);
+    let shorter = SetAttr { size: Some(10), ..SetAttr::default() };
+    crashed.setattr(&stores::me(), &cut, &shorter, None).unwrap();
+    write_stable(&*other, 50, vec![2; 10]);
+    write_stable(&*other, 20, vec![3; 10]);
+    // As after a crash, the old client does not close its session, and a mount with the same
+    // identity evicts it.
+    std::mem::forget((crashed, file, other));
+    let store = CephStore::open(&options).unwrap();
+    for (id, wanted) in [
+        (whole, [vec![1; 20], vec![2; 10], vec![1; 70]].concat()),
+        (cut, [vec![1; 10], vec![0; 10], vec![3; 10], vec![0; 20], vec![2; 10]].concat()),
+    ] {
+        let file = store.open(&stores::me(), &id, stores::READ).unwrap();
+        assert_eq!(stores::read(&*file, 0, 200).unwrap(), wanted);
+    }
+}
