@@ -20,6 +20,7 @@ use crate::map::OsdMap;
 use crate::server;
 use crate::stripes::Stripes;
 use crate::sys::{Handle, Inode, Mount, NO_SNAPSHOT};
+use dafs_mem::Shrinking as _;
 use dafs_mem::{Mutex, VolatileSlice};
 use dafs_store::backend::{FILE_BYTES_MAX, Uses, continued, continued_to_end};
 use dafs_store::inode::{Ids, Inode as _};
@@ -324,7 +325,7 @@ impl Shared {
                     && Arc::strong_count(&now.handle) == 2
                     && !now.written.load(Ordering::SeqCst)
             });
-            let gone = if unused { table.remove(&object) } else { None };
+            let gone = if unused { table.remove_and_shrink(&object) } else { None };
             drop(table);
             drop(gone);
         }

@@ -3,6 +3,7 @@
 use crate::id::Object;
 use crate::sys::{Handle, Inode};
 use crate::{Home, Shared, server};
+use dafs_mem::Shrinking as _;
 use dafs_mem::VolatileSlice;
 use dafs_store::backend::{FILE_BYTES_MAX, continued, copy_pieces, seek_dense};
 use dafs_store::inode::Inode as _;
@@ -45,7 +46,7 @@ impl Drop for CephFile {
         if let Some(home) = homes.get_mut(&self.object) {
             home.opens -= 1;
             if home.opens == 0 {
-                homes.remove(&self.object);
+                homes.remove_and_shrink(&self.object);
             }
         }
     }

@@ -22,6 +22,7 @@ use crate::limits::{
 };
 use crate::server;
 use crate::sys::{Gfid, Handle, Mount};
+use dafs_mem::Shrinking as _;
 use dafs_mem::{Mutex, VolatileSlice, preadv2, pwritev2};
 use dafs_store::backend::{FILE_BYTES_MAX, Uses, continued, continued_to_end};
 use dafs_store::inode::{Ids, Inode};
@@ -207,7 +208,7 @@ impl Shared {
                 Arc::strong_count(&now.file) == 2 && !now.written.load(Ordering::SeqCst)
             });
             if unused {
-                table.remove(&gfid);
+                table.remove_and_shrink(&gfid);
             }
         }
     }

@@ -4,6 +4,7 @@ use crate::Shared;
 use crate::attr::attr;
 use crate::limits::PRIVILEGE_BITS;
 use crate::sys::{Gfid, Handle};
+use dafs_mem::Shrinking as _;
 use dafs_mem::VolatileSlice;
 use dafs_store::backend::{FILE_BYTES_MAX, check_range, continued, copy_pieces};
 use dafs_store::{
@@ -114,7 +115,7 @@ impl Drop for GlusterFile {
         let mut opens = self.shared.opens();
         let Some(known) = opens.get_mut(&self.gfid) else { return };
         known.count -= 1;
-        let gone = if known.count == 0 { opens.remove(&self.gfid) } else { None };
+        let gone = if known.count == 0 { opens.remove_and_shrink(&self.gfid) } else { None };
         // A close asks a brick, so it is done after the lock is released.
         drop(opens);
         drop(gone);

@@ -9,6 +9,7 @@
 use super::cache::ClockCache;
 use crate::limits::{NODE_SHARDS, NODES_EVICTED_ON_SHORTAGE, SWEEP_NODES};
 use dafs_mem::Mutex;
+use dafs_mem::Shrinking as _;
 use dafs_store::{FileId, Kind};
 use rustc_hash::FxHashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -129,7 +130,7 @@ impl NodeTable {
         if let Some(entry) = open.get_mut(&node.id) {
             entry.0 -= 1;
             if entry.0 == 0 {
-                open.remove(&node.id);
+                open.remove_and_shrink(&node.id);
             }
         }
     }

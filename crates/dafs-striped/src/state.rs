@@ -16,6 +16,7 @@ use super::slots::Slot;
 use super::stable::Stable;
 use super::{Known, Shared, server};
 use crate::limits::COPY_ATTEMPTS_MAX;
+use dafs_mem::Shrinking as _;
 use dafs_mem::{Mutex, RwLock};
 use dafs_store::node::ComponentId;
 use dafs_store::{
@@ -69,9 +70,9 @@ impl Drop for FileState {
         let place = self.gate.get_mut();
         // A new state of the file may exist by now.
         if states.get(&self.id).is_some_and(|state| state.strong_count() == 0) {
-            states.remove(&self.id);
+            states.remove_and_shrink(&self.id);
             if let Place::Striped(record) = place {
-                self.shared.files.lock().remove(&record.component);
+                self.shared.files.lock().remove_and_shrink(&record.component);
                 self.shared
                     .truncations
                     .lock()
@@ -85,7 +86,7 @@ impl Drop for FileState {
             self.shared.enter_removed(self.id, record);
         }
         if let Some(component) = self.held.lock().take() {
-            self.shared.held.lock().remove(&component);
+            self.shared.held.lock().remove_and_shrink(&component);
         }
     }
 }

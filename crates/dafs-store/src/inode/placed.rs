@@ -3,6 +3,7 @@
 use super::Ids;
 use crate::limits::PLACED_MAX;
 use crate::{DeviceKey, FsId, Packing, Placement, Spread, Stripes};
+use dafs_mem::Shrinking as _;
 use rustc_hash::FxHashMap;
 use std::hash::Hash;
 use std::num::NonZeroU32;
@@ -67,7 +68,7 @@ impl<K: Copy + Eq + Hash, V> Placed<K, V> {
 
     /// Records that the placement of a file has changed, if it is in use.
     pub fn remove(&mut self, file: K) {
-        if self.files.remove(&file).is_some() {
+        if self.files.remove_and_shrink(&file).is_some() {
             self.moved.push(file);
         }
     }

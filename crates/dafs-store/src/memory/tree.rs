@@ -5,6 +5,7 @@ use super::object::{Object, W, X};
 use super::{Inner, ROOT_INO};
 use crate::limits::MEMORY_LINKS_MAX;
 use crate::{Cred, DirChange, Kind, Result, StoreError};
+use dafs_mem::Shrinking as _;
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -73,14 +74,15 @@ impl World {
         if !here.is_some_and(|here| std::ptr::eq(here.as_ref(), object)) {
             return;
         }
-        self.objects.remove(&object.ino);
-        let Some(attr_dir) = state.attr_dir.and_then(|ino| self.objects.remove(&ino)) else {
+        self.objects.remove_and_shrink(&object.ino);
+        let Some(attr_dir) = state.attr_dir.and_then(|ino| self.objects.remove_and_shrink(&ino))
+        else {
             return;
         };
         let mut attr_dir = attr_dir.state_mut();
         attr_dir.links = 0;
         for ino in attr_dir.directory().into_iter().flat_map(|names| names.inodes()) {
-            if let Some(attr) = self.objects.remove(&ino) {
+            if let Some(attr) = self.objects.remove_and_shrink(&ino) {
                 attr.state_mut().links = 0;
             }
         }

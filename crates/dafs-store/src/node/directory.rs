@@ -20,6 +20,7 @@ use crate::own::{self, OwnError};
 use crate::uses::Uses;
 use crate::vectors::{before, continued, continued_to_end};
 use crate::{Result, Stability, StoreError, TimeSpec, Wait};
+use dafs_mem::Shrinking as _;
 use dafs_mem::{Mutex, VolatileSlice, preadv2, pwritev2};
 use rustc_hash::FxHashMap;
 use std::fs::{self, File, OpenOptions};
@@ -367,7 +368,7 @@ impl DirectoryNode {
             if written {
                 unstable.extend(open.get(&component).map(|held| (component, held.clone())));
             } else {
-                open.remove(&component);
+                open.remove_and_shrink(&component);
             }
         }
         drop(open);
@@ -383,7 +384,7 @@ impl DirectoryNode {
                     && !now.written.load(Ordering::SeqCst)
             };
             if open.get(&component).is_some_and(is_idle) {
-                open.remove(&component);
+                open.remove_and_shrink(&component);
             }
         }
     }

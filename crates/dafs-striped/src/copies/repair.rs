@@ -16,6 +16,7 @@ use super::super::state::{FileState, Place};
 use super::super::{Shared, StripedStore};
 use super::{Order, Step, copied};
 use crate::limits::{REPAIR_BAR, REPAIR_PIECE_BYTES, RETRY_PAUSE};
+use dafs_mem::Shrinking as _;
 use dafs_mem::VolatileSlice;
 use dafs_store::{Result, Stability, Store, StoreError};
 use rustc_hash::FxHashMap;
@@ -288,7 +289,7 @@ impl FileState {
 
     fn forget_torn(&self) {
         // The last reference to the state is dropped after the lock is released.
-        let known = self.shared().torn.lock().remove(&self.id());
+        let known = self.shared().torn.lock().remove_and_shrink(&self.id());
         drop(known);
     }
 }
