@@ -64,7 +64,7 @@ pub(super) struct AppendTransfer {
     /// Chunks that hold the data, in order.
     chunks: SmallVec<[u32; 4]>,
     /// The append itself, while its intent waits for earlier changes.
-    announced: Option<Append>,
+    logged: Option<Append>,
     has_job: bool,
 }
 
@@ -217,9 +217,9 @@ impl Context<'_> {
     ) -> PendingId {
         let (chunks, has_job) = (SmallVec::new(), fetch.is_none());
         let verifier = self.write_verifier();
-        let announced = None;
+        let logged = None;
         let transfer =
-            AppendTransfer { handle, committed, verifier, fetch, chunks, announced, has_job };
+            AppendTransfer { handle, committed, verifier, fetch, chunks, logged, has_job };
         self.defer(call, Work::Append(Box::new(transfer)))
     }
 
@@ -236,12 +236,12 @@ impl Context<'_> {
             return self.abandon(id);
         }
         let change = Change::Append { file, len: len as u64, digest };
-        match self.announce_fetched(id, &call, &change) {
+        match self.log_fetched_intent(id, &call, &change) {
             Ok(waits) => {
                 let Some(transfer) = self.append_transfer(id) else { return };
                 transfer.has_job = true;
                 if waits {
-                    transfer.announced = Some(append);
+                    transfer.logged = Some(append);
                 } else {
                     self.submit_append(id, &call, append);
                 }
@@ -255,8 +255,8 @@ impl Context<'_> {
     }
 
     /// Goes on with an append whose intent was logged, or was not.
-    pub(super) fn append_announced(&mut self, id: PendingId, result: JobResult) {
-        let Some(append) = self.append_transfer(id).and_then(|t| t.announced.take()) else {
+    pub(super) fn append_logged(&mut self, id: PendingId, result: JobResult) {
+        let Some(append) = self.append_transfer(id).and_then(|t| t.logged.take()) else {
             return;
         };
         if self.connection.phase == Phase::Closing {

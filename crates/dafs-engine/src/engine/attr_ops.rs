@@ -244,7 +244,7 @@ impl Context<'_> {
             // The change has not begun.
             return self.abandon(id);
         }
-        let waits = self.announce_attributes(id, &call, &args, &bytes);
+        let waits = self.log_attributes_intent(id, &call, &args, &bytes);
         match waits {
             Ok(true) => {
                 if let Some((_, fetch)) = self.fetch_attributes(id) {
@@ -259,7 +259,7 @@ impl Context<'_> {
         }
     }
 
-    fn announce_attributes(
+    fn log_attributes_intent(
         &mut self,
         id: PendingId,
         call: &Call,
@@ -273,11 +273,11 @@ impl Context<'_> {
         let attributes = attributes.map_err(|_| Status::Inval)?;
         // The execution of the change reports invalid attributes.
         let Ok(wish) = Wish::of(&attributes) else { return Ok(false) };
-        self.announce_fetched(id, call, &wish.change(&convert::handle(&args.fh)))
+        self.log_fetched_intent(id, call, &wish.change(&convert::handle(&args.fh)))
     }
 
     /// Goes on with a SETATTR_DIRECT whose intent was logged, or was not.
-    pub(super) fn attributes_announced(&mut self, id: PendingId, result: JobResult) {
+    pub(super) fn attributes_logged(&mut self, id: PendingId, result: JobResult) {
         let Some((call, fetch)) = self.fetch_attributes(id) else { return };
         let bytes = std::mem::take(&mut fetch.fetched);
         if self.connection.phase == Phase::Closing {

@@ -33,12 +33,12 @@ use std::sync::Arc;
 impl Context<'_> {
     /// Logs the intent of a request, if its reply is to be durable. Returns true when the request
     /// waits for that. The execution reports errors of the request.
-    pub(super) fn announce(&mut self, call: &Call, request: &Request<'_>) -> Result<bool, Status> {
-        let announced = self.connection.ops.contains_key(&call.header.stream_id);
-        if !announced && self.outlive(call) {
+    pub(super) fn log_intent(&mut self, call: &Call, request: &Request<'_>) -> Result<bool, Status> {
+        let logged = self.connection.ops.contains_key(&call.header.stream_id);
+        if !logged && self.outlive(call) {
             return Ok(true);
         }
-        if announced || !self.shared.service.durable.has_journal() {
+        if logged || !self.shared.service.durable.has_journal() {
             return Ok(false);
         }
         let kept = call.keep == Keep::Reply;
@@ -176,7 +176,7 @@ impl Context<'_> {
 
     /// Logs the intent of a change whose data was fetched. Returns true when it waits for that, in
     /// its entry of the table.
-    pub(super) fn announce_fetched(
+    pub(super) fn log_fetched_intent(
         &mut self,
         id: PendingId,
         call: &Call,
@@ -196,7 +196,7 @@ impl Context<'_> {
     }
 
     /// Returns the directory or file of a request's logged change, if there is one.
-    pub(super) fn announced_at(&self, call: &Call) -> Option<Handle> {
+    pub(super) fn logged_at(&self, call: &Call) -> Option<Handle> {
         Some(*self.connection.ops.get(&call.header.stream_id)?.place())
     }
 

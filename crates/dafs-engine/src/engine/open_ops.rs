@@ -109,8 +109,8 @@ impl Context<'_> {
         let parents = path.len().checked_sub(1).ok_or(Status::Inval)?;
         // If the path leads to another directory since the intent was logged, the file is still
         // made in the logged directory.
-        let announced = self.announced_at(call);
-        let at = match announced {
+        let logged = self.logged_at(call);
+        let at = match logged {
             Some(at) => at,
             None => {
                 let walked = self.call_service_raw(call, |service, caller| {

@@ -249,7 +249,7 @@ impl Context<'_> {
             return self.data_request(call, request);
         }
         self.check_fences(request)?;
-        if self.announce(call, request)? {
+        if self.log_intent(call, request)? {
             return Ok(());
         }
         match request {

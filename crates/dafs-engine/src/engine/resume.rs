@@ -82,9 +82,9 @@ impl Context<'_> {
                 return self.abandon(id);
             }
             Work::Append(_) if matches!(result, JobResult::Journal(_)) => {
-                return self.append_announced(id, result);
+                return self.append_logged(id, result);
             }
-            Work::FetchAttributes(_) => return self.attributes_announced(id, result),
+            Work::FetchAttributes(_) => return self.attributes_logged(id, result),
             Work::Intended => return self.intended(id, result),
             Work::Settle { .. } => return self.settled(id, result),
             Work::KeepSession(_) => return self.session_kept(id),

@@ -32,7 +32,7 @@ pub(crate) fn create<'a>(cx: &mut OpContext<'a>, args: &CreateArgs<'a>) -> OpRes
         return Err(Status::Inval.into());
     }
     let (kind, attr) = (kind_of_new(&object), &change.plain);
-    cx.announce(&Change::Make { dir: &dir, name: args.name, kind, attr })?;
+    cx.log_intent(&Change::Make { dir: &dir, name: args.name, kind, attr })?;
     let made = cx.service().make(cx.caller()?, &dir, args.name, object, &change.plain)?;
     let handle = Handle { fs: dir.fs, file: made.id };
     let attributes_set = finish_new(cx, &handle, &change);
