@@ -7,9 +7,9 @@
 //! * No code here knows the configuration or another front end.
 
 mod auth;
+mod auth_failures;
 mod clock;
 mod engine;
-mod guesses;
 mod limits;
 mod pool;
 mod reactor;

@@ -33,7 +33,11 @@ use std::sync::Arc;
 impl Context<'_> {
     /// Logs the intent of a request, if its reply is to be durable. Returns true when the request
     /// waits for that. The execution reports errors of the request.
-    pub(super) fn log_intent(&mut self, call: &Call, request: &Request<'_>) -> Result<bool, Status> {
+    pub(super) fn log_intent(
+        &mut self,
+        call: &Call,
+        request: &Request<'_>,
+    ) -> Result<bool, Status> {
         let logged = self.connection.ops.contains_key(&call.header.stream_id);
         if !logged && self.outlive(call) {
             return Ok(true);
