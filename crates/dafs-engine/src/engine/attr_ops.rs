@@ -172,7 +172,7 @@ impl Context<'_> {
         self.call_at(
             call,
             (&handle, wish.touch()),
-            move |service, caller| wish.carry_out(service, caller, &handle, id),
+            move |service, caller| wish.execute(service, caller, &handle, id),
             move |context, call, done| {
                 context.setattr_reply(call, valid, done.map_err(convert::status), reply)
             },

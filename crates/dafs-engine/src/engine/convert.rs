@@ -293,7 +293,7 @@ impl Wish {
     }
 
     /// Executes the change, with the open `id` if that is needed.
-    pub(super) fn carry_out(
+    pub(super) fn execute(
         &self,
         service: &Service,
         caller: Caller<'_>,

@@ -210,9 +210,9 @@ impl Context<'_> {
     }
 
     /// Notes that the change of a request was executed, whatever the answer is.
-    pub(super) fn carried_out(&mut self, call: &Call) {
+    pub(super) fn executed(&mut self, call: &Call) {
         if let Some(op) = self.connection.ops.get_mut(&call.header.stream_id) {
-            op.carried_out();
+            op.executed();
         }
     }
 

@@ -26,7 +26,7 @@ impl Context<'_> {
         let sent = self.encode(call, |out, header| encode_response(out, order, header, reply));
         if sent.is_err() {
             // The error that is sent instead belongs to a change that was executed.
-            self.carried_out(call);
+            self.executed(call);
         }
         sent
     }
