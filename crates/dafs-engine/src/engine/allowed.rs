@@ -29,7 +29,7 @@ pub(super) struct Allowed {
 }
 
 /// The target and authorisation of a write, for a thread of the pool.
-pub(super) struct AllowedElsewhere {
+pub(super) struct PoolAuthorisation {
     service: Arc<Service>,
     allowed: Allowed,
     /// The fence id of the session, if there were fences when the job was made. A later fence waits
@@ -103,14 +103,14 @@ impl Context<'_> {
     }
 
     /// Returns the authorisation that a job checks before it writes.
-    pub(super) fn allowed_elsewhere(&self, allowed: &Allowed) -> AllowedElsewhere {
+    pub(super) fn pool_authorisation(&self, allowed: &Allowed) -> PoolAuthorisation {
         let (service, allowed) = (self.shared.service.clone(), allowed.clone());
         let fence_id = service.fences.exist().then(|| self.connection.fence_id().to_vec());
-        AllowedElsewhere { service, allowed, fence_id }
+        PoolAuthorisation { service, allowed, fence_id }
     }
 }
 
-impl AllowedElsewhere {
+impl PoolAuthorisation {
     /// Refuses a write that is not allowed any more, because another client may hold the file by
     /// now. Waits for data servers.
     pub(super) fn check(&self, span: (u64, u64)) -> Result<(), Unwritten> {

@@ -8,7 +8,7 @@
 //!   on the pool, because appended data is stable before the reply.
 
 use super::Link;
-use super::allowed::{Allowed, AllowedElsewhere};
+use super::allowed::{Allowed, PoolAuthorisation};
 use super::connection::Phase;
 use super::convert;
 use super::durable::journal_status;
@@ -32,7 +32,7 @@ use std::sync::Arc;
 struct Target {
     file: Arc<dyn OpenFile>,
     /// Its authorisation, which may end meanwhile.
-    allowed: AllowedElsewhere,
+    allowed: PoolAuthorisation,
     stable: Stability,
 }
 
@@ -188,7 +188,7 @@ impl Context<'_> {
             // DAFS O51.
             return Err(Status::WriteTooBig);
         }
-        let allowed = self.allowed_elsewhere(&allowed);
+        let allowed = self.pool_authorisation(&allowed);
         Ok(Target { file, allowed, stable: convert::stability(stable) })
     }
 

@@ -208,7 +208,7 @@ impl Context<'_> {
                 let (slot, offset) = (call.slot, args.offset + done as u64);
                 let data = self.connection.receives.part(slot, args.data, done);
                 let handle = allowed.handle;
-                let allowed = self.allowed_elsewhere(&allowed);
+                let allowed = self.pool_authorisation(&allowed);
                 self.defer_job(
                     (call, &handle),
                     Work::Write { stable: args.stable, verifier, done },
@@ -336,7 +336,7 @@ impl Context<'_> {
             WriteNow::Done(count) => self.write_reply(call, (args.stable, verifier), count),
             WriteNow::Blocked(done) => {
                 let (offset, handle) = (args.offset + done as u64, allowed.handle);
-                let allowed = self.allowed_elsewhere(&allowed);
+                let allowed = self.pool_authorisation(&allowed);
                 self.defer_job(
                     (call, &handle),
                     Work::Write { stable: args.stable, verifier, done },
@@ -485,7 +485,7 @@ impl Context<'_> {
                     }
                     let (offset, left) = (offset + done as u64, piece.len - done);
                     let handle = allowed.handle;
-                    let allowed = self.allowed_elsewhere(&allowed);
+                    let allowed = self.pool_authorisation(&allowed);
                     return self.submit(id, &handle, move || {
                         let view = buffer.slice(done, left).ok_or(StoreError::Io.into());
                         let view = allowed.check((offset, left as u64)).and(view);
