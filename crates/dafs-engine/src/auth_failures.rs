@@ -11,10 +11,10 @@ use crate::limits::{
     AUTH_FAILURES_HOSTS_MAX, AUTH_FAILURES_MEMORY, AUTH_FAILURES_NAMES_MAX, AUTH_HOST_DELAY_MAX,
 };
 use dafs_dat::Instant;
+use dafs_mem::Mutex;
 use dafs_service::Origin;
 use rustc_hash::FxHashMap;
 use std::hash::Hash;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// Failures of one kind.
@@ -71,7 +71,7 @@ pub(crate) struct AuthFailures {
 impl AuthFailures {
     /// True if a proof for a name may be checked now.
     pub(crate) fn may_check(&self, origin: Origin, name: &[u8], now: Instant) -> bool {
-        let mut hosts = self.lock();
+        let mut hosts = self.hosts.lock();
         let Some(host) = hosts.get_mut(&origin) else { return true };
         let named = host.names.get(name).is_some_and(|failures| failures.until > now);
         let refused = named || host.all.until > now;
@@ -83,7 +83,7 @@ impl AuthFailures {
 
     /// Records a wrong proof that was offered at `now`.
     pub(crate) fn failed(&self, origin: Origin, name: &[u8], now: Instant) -> Failed {
-        let mut hosts = self.lock();
+        let mut hosts = self.hosts.lock();
         make_room(&mut hosts, &origin, AUTH_FAILURES_HOSTS_MAX, |host| host.all.last);
         let host = hosts.entry(origin).or_default();
         host.all.add(now, AUTH_FAILURES_HOST_FREE, AUTH_HOST_DELAY_MAX);
@@ -96,13 +96,9 @@ impl AuthFailures {
 
     /// Records a right proof. It proves no other name that the same host tries.
     pub(crate) fn succeeded(&self, origin: Origin, name: &[u8]) {
-        if let Some(host) = self.lock().get_mut(&origin) {
+        if let Some(host) = self.hosts.lock().get_mut(&origin) {
             host.names.remove(name);
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, FxHashMap<Origin, Host>> {
-        self.hosts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -171,7 +167,7 @@ mod tests {
         }
         let most = u64::from(AUTH_FAILURES_HOST_FREE) + 3600 / AUTH_HOST_DELAY_MAX.as_secs() + 10;
         assert!(checked < most, "{checked} failures in an hour");
-        assert!(failures.lock()[&HERE].names.len() <= AUTH_FAILURES_NAMES_MAX);
+        assert!(failures.hosts.lock()[&HERE].names.len() <= AUTH_FAILURES_NAMES_MAX);
     }
 
     #[test]
@@ -195,7 +191,7 @@ mod tests {
         for number in 0..AUTH_FAILURES_HOSTS_MAX as u32 + 10 {
             failures.failed(Origin::User(number), b"anna", at(number.into()));
         }
-        assert_eq!(failures.lock().len(), AUTH_FAILURES_HOSTS_MAX);
-        assert!(!failures.lock().contains_key(&Origin::User(9)));
+        assert_eq!(failures.hosts.lock().len(), AUTH_FAILURES_HOSTS_MAX);
+        assert!(!failures.hosts.lock().contains_key(&Origin::User(9)));
     }
 }

@@ -13,9 +13,10 @@ use super::{Engine, Link};
 use crate::limits::FENCE_DRAIN_TIME;
 use crate::pool::Inbox;
 use dafs_dat::{EndpointId, Instant};
+use dafs_mem::Mutex;
 use dafs_service::{Drain, Draining, Subject};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 
 /// The service's drain requests to an engine, from any thread.
 pub(super) struct Asked {
@@ -39,7 +40,7 @@ impl Asked {
         if !self.is_some() {
             return Vec::new();
         }
-        let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut asked = self.asked.lock();
         self.some.store(false, Ordering::Release);
         std::mem::take(&mut *asked)
     }
@@ -47,7 +48,7 @@ impl Asked {
 
 impl Drain for Asked {
     fn drain(&self, draining: Draining) {
-        let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut asked = self.asked.lock();
         asked.push(draining);
         self.some.store(true, Ordering::Release);
         drop(asked);

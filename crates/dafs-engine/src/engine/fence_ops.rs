@@ -3,6 +3,7 @@
 use super::convert;
 use super::request::{Call, Context, Done};
 use super::work::{JobResult, Report, Work};
+use dafs_mem::Mutex;
 use dafs_service::{
     Caller, FenceObject, FenceRight, FenceUpdate, Handle, Service, ServiceError, Subject,
 };
@@ -12,7 +13,7 @@ use dafs_wire::dafs::{
     SetFencingList, Status,
 };
 use smallvec::SmallVec;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 /// The kind of an update (DAFS O44), without the names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -110,7 +111,7 @@ fn run(
     };
     let report = Arc::new(Mutex::new(Some(report)));
     let tell = |report: &Mutex<Option<Report>>, result| {
-        if let Some(report) = report.lock().unwrap_or_else(PoisonError::into_inner).take() {
+        if let Some(report) = report.lock().take() {
             report.tell(JobResult::Fence(result));
         }
     };
