@@ -13,7 +13,7 @@ use super::connection::Phase;
 use super::convert;
 use super::durable::journal_status;
 use super::read::{Buffers, checksum_of, views};
-use super::request::{Call, Context, Done};
+use super::request::{Call, Context, Done, Keep};
 use super::work::{JobResult, PendingId, Unwritten, Work};
 use crate::limits::{APPEND_BYTES_MAX, STAGING_CHUNK_BYTES};
 use dafs_dat::{Access, RemoteBuffer};
@@ -123,6 +123,12 @@ fn digest_of(views: &[VolatileSlice<'_>]) -> u32 {
 impl Context<'_> {
     pub(super) fn append_inline(&mut self, call: &Call, args: &AppendInline<'_>) -> Done {
         let handle = convert::handle(&args.fh);
+        if call.keep == Keep::Reply && self.needs_intent(call) {
+            let (len, digest) = (args.data.len() as u64, digest(0, args.data));
+            if self.log_intent(call, &Change::Append { file: &handle, len, digest })? {
+                return Ok(());
+            }
+        }
         let span = self.shared.service.locks.append_span(&handle).map_err(convert::status)?;
         let file = self.write_target(call, &args.fh, args.state_id, span)?;
         let target = self.append_target(file, args.stable, args.data.len())?;

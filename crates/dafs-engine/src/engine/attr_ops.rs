@@ -153,8 +153,13 @@ impl Context<'_> {
 
     pub(super) fn setattr_inline(&mut self, call: &Call, args: &SetAttrInline<'_>) -> Done {
         let (handle, id) = (convert::handle(&args.fh), convert::state_id(args.state_id));
-        let valid = args.attributes.valid();
-        self.set_wish(call, (handle, id), valid, Wish::of(&args.attributes), Reply::SetAttrInline)
+        let (valid, wish) = (args.attributes.valid(), Wish::of(&args.attributes));
+        if let Ok(wish) = &wish
+            && self.log_intent(call, &wish.change(&handle))?
+        {
+            return Ok(());
+        }
+        self.set_wish(call, (handle, id), valid, wish, Reply::SetAttrInline)
     }
 
     fn set_wish(

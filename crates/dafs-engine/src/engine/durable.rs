@@ -1,8 +1,9 @@
 //! Changes with durable replies: the intent is logged before the execution, and the reply before it
 //! is sent (DAFS 12, O49).
 //!
-//! A logged request waits in its receive slot until the journal has the intent, and is then
-//! executed from the start. Its encoded reply waits until the journal has it, too.
+//! An operation logs the intent of its change before the change. Its request waits in its receive
+//! slot until the journal has the intent, and is then executed from the start. Its encoded reply
+//! waits until the journal has it, too.
 //!
 //! Invariants
 //! * Only requests of sessions that cache replies are logged, once each. Changes of other requests
@@ -11,113 +12,30 @@
 //!   its end without execution.
 
 use super::connection;
-use super::convert::{self, Wish};
+use super::convert;
 use super::memory::ReplySlot;
-use super::name_ops::new_object;
-use super::open_ops::open_how;
 use super::registry::host_of;
 use super::reply::is_ok;
 use super::request::{Call, Context, Keep};
 use super::work::{Arrival, JobDone, JobResult, Pending, PendingId, Work};
 use dafs_dat::PeerInfo;
-use dafs_service::durable::{Change, Effect, Intended, Notify, Op, Session, Settled, digest};
-use dafs_service::{Handle, Identity, OpenHow, RequestKey};
-use dafs_store::{AppendWitness, Kind, NewObject};
+use dafs_service::durable::{Change, Effect, Intended, Notify, Op, Session, Settled};
+use dafs_service::{Handle, Identity, RequestKey};
+use dafs_store::AppendWitness;
 use dafs_wire::dafs::{
-    AppendReply, ByteOrder, ChangeInfo, ChangeReply, CreateReply, Delegation, OpenClaim, OpenReply,
-    OpenResultFlags, Procedure, RenameReply, Reply, Request, SetAttrReply, Stability, StateId,
-    Status, Verifier, WriteReply,
+    AppendReply, ByteOrder, ChangeInfo, ChangeReply, CreateReply, Delegation, OpenReply,
+    OpenResultFlags, Procedure, RenameReply, Reply, SetAttrReply, Stability, StateId, Status,
+    Verifier, WriteReply,
 };
 use std::sync::Arc;
 
 impl Context<'_> {
-    /// Logs the intent of a request, if its reply is to be durable. Returns true when the request
-    /// waits for that. The execution reports errors of the request.
-    pub(super) fn log_intent(
-        &mut self,
-        call: &Call,
-        request: &Request<'_>,
-    ) -> Result<bool, Status> {
-        let logged = self.connection.ops.contains_key(&call.header.stream_id);
-        if !logged && self.outlive(call) {
-            return Ok(true);
-        }
-        if logged || !self.shared.service.durable.has_journal() {
-            return Ok(false);
-        }
-        let kept = call.keep == Keep::Reply;
-        match request {
-            Request::Create(args) => {
-                let (Ok(object), Ok(attr)) =
-                    (new_object(&args.object), convert::set_attr(&args.attributes))
-                else {
-                    return Ok(false);
-                };
-                let (dir, kind) = (convert::handle(&args.dir), kind(&object));
-                self.intend(call, &Change::Make { dir: &dir, name: args.name, kind, attr: &attr })
-            }
-            Request::Open(args) => {
-                let (Ok(OpenHow::Create(_, attr)), OpenClaim::Null { dir, path }) =
-                    (open_how(&args.create), args.claim)
-                else {
-                    return Ok(false);
-                };
-                let dir = convert::handle(&dir);
-                let Some(parents) = path.len().checked_sub(1) else { return Ok(false) };
-                let reached = self.call_service_raw(call, |service, caller| {
-                    service.lookup(caller, &dir, path.iter().take(parents))
-                })?;
-                let (Ok(reached), Some(name)) = (reached, path.iter().nth(parents)) else {
-                    return Ok(false);
-                };
-                self.intend(call, &Change::Create { dir: &reached.handle, name, attr: &attr })
-            }
-            Request::Remove(args) => {
-                let dir = convert::handle(&args.dir);
-                self.intend(call, &Change::Remove { dir: &dir, name: args.name })
-            }
-            Request::Rename(args) => {
-                let from_dir = convert::handle(&args.source_dir);
-                let to_dir = convert::handle(&args.target_dir);
-                let (from, to) = (args.old_name, args.new_name);
-                let (from_dir, to_dir) = (&from_dir, &to_dir);
-                self.intend(call, &Change::Rename { from_dir, from, to_dir, to })
-            }
-            Request::Link(args) => {
-                let source = convert::handle(&args.source);
-                let dir = convert::handle(&args.target_dir);
-                self.intend(call, &Change::Link { source: &source, dir: &dir, name: args.name })
-            }
-            Request::SetAttrInline(args) => {
-                let Ok(wish) = Wish::of(&args.attributes) else { return Ok(false) };
-                self.intend(call, &wish.change(&convert::handle(&args.fh)))
-            }
-            Request::WriteInline(args) if kept && args.stable != Stability::Unstable => {
-                let file = convert::handle(&args.fh);
-                let change = Change::Write {
-                    file: &file,
-                    offset: args.offset,
-                    len: args.data.len() as u64,
-                    stability: convert::stability(args.stable),
-                    digest: Some(digest(0, args.data)),
-                };
-                self.intend(call, &change)
-            }
-            Request::AppendInline(args) if kept => {
-                let file = convert::handle(&args.fh);
-                let (len, digest) = (args.data.len() as u64, digest(0, args.data));
-                self.intend(call, &Change::Append { file: &file, len, digest })
-            }
-            // Intents of fetched data are logged when the data is here.
-            _ => Ok(false),
-        }
-    }
-
     /// Drops the durable reply to an earlier request of the stream before its number can match a
     /// later one. Returns true when the request waits for that.
-    fn outlive(&mut self, call: &Call) -> bool {
+    pub(super) fn outlive(&mut self, call: &Call) -> bool {
         let (stream, seq) = (call.header.stream_id, call.header.seq_number);
-        if !self.connection.streams.outlives(stream, seq) {
+        let logged = self.connection.ops.contains_key(&stream);
+        if logged || !self.connection.streams.outlives(stream, seq) {
             return false;
         }
         let Some(session) = self.connection.session.as_ref().map(|session| session.id.0) else {
@@ -134,30 +52,30 @@ impl Context<'_> {
         }
     }
 
-    fn intend(&mut self, call: &Call, change: &Change<'_>) -> Result<bool, Status> {
-        let Some(key) = self.request_key(call) else { return Ok(false) };
-        let pending = self.defer(call, Work::Intended);
-        let intended = self.intend_for(pending, call, &key, change);
-        let op = match intended {
-            Ok(Intended::Waiting(op)) => {
-                self.keep_op(&key, op);
-                return Ok(true);
-            }
-            Ok(Intended::Ready(op)) => Ok(Some(op)),
-            Ok(Intended::Unneeded) => Ok(None),
-            Err(status) => Err(status),
-        };
-        self.pending.take(pending);
-        self.deferred = false;
-        if let Some(op) = op? {
-            self.keep_op(&key, op);
+    /// True if a change of the request needs an intent that is not logged.
+    pub(super) fn needs_intent(&self, call: &Call) -> bool {
+        self.shared.service.durable.has_journal()
+            && !self.connection.ops.contains_key(&call.header.stream_id)
+    }
+
+    /// Logs the intent of a change, if the reply of its request is durable. Must come before the
+    /// change. Returns true when the request waits for that: it runs again from its start.
+    pub(super) fn log_intent(&mut self, call: &Call, change: &Change<'_>) -> Result<bool, Status> {
+        if !self.needs_intent(call) {
+            return Ok(false);
         }
-        Ok(false)
+        let pending = self.defer(call, Work::Intended);
+        let waits = self.log_fetched_intent(pending, call, change);
+        if waits != Ok(true) {
+            self.pending.take(pending);
+            self.deferred = false;
+        }
+        waits
     }
 
     /// Logs the intent of a change, or guards it when its reply is not durable. `pending` is
     /// notified.
-    fn intend_for(
+    fn intend(
         &mut self,
         pending: PendingId,
         call: &Call,
@@ -190,7 +108,7 @@ impl Context<'_> {
             return Ok(false);
         }
         let Some(key) = self.request_key(call) else { return Ok(false) };
-        let (op, waits) = match self.intend_for(id, call, &key, change)? {
+        let (op, waits) = match self.intend(id, call, &key, change)? {
             Intended::Waiting(op) => (op, true),
             Intended::Ready(op) => (op, false),
             Intended::Unneeded => return Ok(false),
@@ -384,15 +302,4 @@ pub(super) fn journal_status(result: JobResult) -> Status {
 fn changes_all_or_nothing(procedure: Option<Procedure>) -> bool {
     use Procedure::{Create, Link, Remove, Rename, SetAttrDirect, SetAttrInline};
     matches!(procedure, Some(Create | Link | Remove | Rename | SetAttrInline | SetAttrDirect))
-}
-
-fn kind(object: &NewObject<'_>) -> Kind {
-    match object {
-        NewObject::Directory => Kind::Directory,
-        NewObject::Symlink(_) => Kind::Symlink,
-        NewObject::Fifo => Kind::Fifo,
-        NewObject::Socket => Kind::Socket,
-        NewObject::BlockDevice { .. } => Kind::BlockDevice,
-        NewObject::CharDevice { .. } => Kind::CharDevice,
-    }
 }

@@ -2,6 +2,7 @@
 
 use super::convert;
 use super::request::{Call, Context, Done};
+use dafs_service::durable::Change;
 use dafs_service::{Caller, Handle, RemoveMode, Resolved, Service, Touch, Unresolved};
 use dafs_store::{DirChange, NewObject};
 use dafs_wire::dafs::{
@@ -100,6 +101,10 @@ impl Context<'_> {
         if attr.size.is_some() {
             return Err(Status::Inval);
         }
+        let (name, kind) = (args.name, object.kind());
+        if self.log_intent(call, &Change::Make { dir: &dir, name, kind, attr: &attr })? {
+            return Ok(());
+        }
         let text = match object {
             NewObject::Symlink(text) => text.to_vec(),
             _ => Vec::new(),
@@ -123,6 +128,9 @@ impl Context<'_> {
 
     pub(super) fn link(&mut self, call: &Call, args: &Link<'_>) -> Done {
         let (source, dir) = (convert::handle(&args.source), convert::handle(&args.target_dir));
+        if self.log_intent(call, &Change::Link { source: &source, dir: &dir, name: args.name })? {
+            return Ok(());
+        }
         let name = args.name.to_vec();
         self.call_at(
             call,
@@ -137,6 +145,9 @@ impl Context<'_> {
 
     pub(super) fn remove(&mut self, call: &Call, args: &Remove<'_>) -> Done {
         let dir = convert::handle(&args.dir);
+        if self.log_intent(call, &Change::Remove { dir: &dir, name: args.name })? {
+            return Ok(());
+        }
         let mode = match args.remove_mode {
             dafs::RemoveMode::Unchecked => RemoveMode::Unchecked,
             dafs::RemoveMode::CheckOpen => RemoveMode::CheckOpen,
@@ -156,6 +167,11 @@ impl Context<'_> {
     pub(super) fn rename(&mut self, call: &Call, args: &Rename<'_>) -> Done {
         let from = convert::handle(&args.source_dir);
         let to = convert::handle(&args.target_dir);
+        let change =
+            Change::Rename { from_dir: &from, from: args.old_name, to_dir: &to, to: args.new_name };
+        if self.log_intent(call, &change)? {
+            return Ok(());
+        }
         let (old, new) = (args.old_name.to_vec(), args.new_name.to_vec());
         self.call_at(
             call,

@@ -5,6 +5,7 @@ use super::delegation_ops;
 use super::name_ops::change_info;
 use super::request::{Call, Context, Done};
 use super::work::{JobResult, Work, submit};
+use dafs_service::durable::Change;
 use dafs_service::{
     Caller, Handle, OpenHow, OpenRequest, OpenTarget, Opened, Service, Share, Touch,
 };
@@ -53,9 +54,6 @@ impl Place {
 
 impl Context<'_> {
     pub(super) fn open(&mut self, call: &Call, args: &Open<'_>) -> Done {
-        if self.record_first(call)? {
-            return Ok(());
-        }
         match args.claim {
             OpenClaim::Previous { fh, .. } => self.open_again(call, args, &fh),
             // An empty path means the object itself.
@@ -128,6 +126,11 @@ impl Context<'_> {
         };
         // INVARIANT: the path has `parents + 1` components.
         let name = path.iter().nth(parents).ok_or(Status::Inval)?;
+        if let (OpenHow::Create(_, attr), OpenClaim::Null { .. }) = (&how, &args.claim)
+            && self.log_intent(call, &Change::Create { dir: &at, name, attr })?
+        {
+            return Ok(());
+        }
         let target = OpenTarget::Name { dir: &at, name };
         self.open_at(call, args, target, how, (&at, parents as u32))
     }
@@ -152,6 +155,9 @@ impl Context<'_> {
         how: OpenHow,
         (reached, components): (&Handle, u32),
     ) -> Done {
+        if self.record_first(call)? {
+            return Ok(());
+        }
         let request = OpenRequest {
             target,
             claim: delegation_ops::claim(&args.claim),

@@ -249,7 +249,7 @@ impl Context<'_> {
             return self.data_request(call, request);
         }
         self.check_fences(request)?;
-        if self.log_intent(call, request)? {
+        if self.outlive(call) {
             return Ok(());
         }
         match request {

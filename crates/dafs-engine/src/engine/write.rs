@@ -16,11 +16,12 @@ use super::Link;
 use super::allowed::Allowed;
 use super::convert;
 use super::read::{Buffers, buffers, checksum_of, skip, views};
-use super::request::{Call, Context, Done};
+use super::request::{Call, Context, Done, Keep};
 use super::work::{JobResult, PendingId, Unwritten, Work};
 use crate::limits::{STAGING_CHUNK_BYTES, STAGING_CHUNKS_MAX, STAGING_CHUNKS_PER_TRANSFER_MAX};
 use dafs_dat::{Access, RemoteBuffer, RemoteWindow};
 use dafs_mem::VolatileSlice;
+use dafs_service::durable::{Change, digest};
 use dafs_store::{OpenFile, OpenMode, Stability, StoreError, Wait};
 use dafs_wire::dafs::{
     self, Checksum, Fletcher32, Reply, Status, Verifier, WriteDirect, WriteInline, WriteReply,
@@ -189,9 +190,17 @@ impl WriteTransfer {
 
 impl Context<'_> {
     pub(super) fn write_inline(&mut self, call: &Call, args: &WriteInline<'_>) -> Done {
-        let span = (args.offset, args.data.len() as u64);
+        let (span, stable) =
+            ((args.offset, args.data.len() as u64), convert::stability(args.stable));
+        if stable != Stability::Unstable && call.keep == Keep::Reply && self.needs_intent(call) {
+            let (file, digest) = (convert::handle(&args.fh), Some(digest(0, args.data)));
+            let (offset, len) = span;
+            let change = Change::Write { file: &file, offset, len, stability: stable, digest };
+            if self.log_intent(call, &change)? {
+                return Ok(());
+            }
+        }
         let (file, allowed) = self.write_target(call, &args.fh, args.state_id, span)?;
-        let stable = convert::stability(args.stable);
         let wanted = args.data.len();
         // SAFETY: the data lies in the receive slot of the current request, which is private memory
         // and stays unchanged until the request is answered. The view is only read from, as is the
