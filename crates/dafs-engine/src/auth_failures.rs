@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn a_guesser_waits_longer_and_longer_and_nobody_else_does() {
+    fn each_failure_delays_its_host_longer_and_no_other() {
         let failures = AuthFailures::default();
         let mut now = 0;
         let mut checked = 0;
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_remembered_is_bounded() {
+    fn remembered_failures_are_bounded() {
         let failures = AuthFailures::default();
         for number in 0..AUTH_FAILURES_HOSTS_MAX as u32 + 10 {
             failures.failed(Origin::User(number), b"anna", at(number.into()));

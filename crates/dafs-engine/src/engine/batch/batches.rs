@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_owed_is_bounded() {
+    fn outstanding_requests_are_bounded() {
         let batches = Batches::default();
         assert!(batches.reserve(BATCH_OWED_MAX, 0));
         assert!(!batches.reserve(1, 0));
