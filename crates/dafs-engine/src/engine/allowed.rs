@@ -11,6 +11,7 @@
 
 use super::convert;
 use super::request::{Call, Context, check_span};
+use super::transfers::Transfers;
 use super::work::Unwritten;
 use super::write::WRITE;
 use dafs_service::{Client, Handle, OpenState, Service, ServiceError, Subject};
@@ -95,7 +96,9 @@ impl Context<'_> {
             Overtakes { service, client, asked_ns: call.began.0 }
         })
     }
+}
 
+impl Transfers<'_> {
     /// Refuses a write that is not allowed any more.
     pub(super) fn still_allowed(&self, allowed: &Allowed, span: (u64, u64)) -> Result<(), Status> {
         let subject = Subject::Session(self.connection.fence_id());
@@ -107,6 +110,19 @@ impl Context<'_> {
         let (service, allowed) = (self.shared.service.clone(), allowed.clone());
         let fence_id = service.fences.exist().then(|| self.connection.fence_id().to_vec());
         PoolAuthorisation { service, allowed, fence_id }
+    }
+
+    /// Refuses an access that a fence or a broken lock forbids by now (DAFS 9.3, 11).
+    pub(super) fn check_access(
+        &self,
+        handle: &Handle,
+        anonymous: bool,
+        mut spans: impl Iterator<Item = (u64, u64)>,
+    ) -> Result<(), Status> {
+        let service = &self.shared.service;
+        let subject = Subject::Session(self.connection.fence_id());
+        service.fences.check(&subject, handle).map_err(convert::status)?;
+        spans.try_for_each(|span| check_span(service, handle, anonymous, span))
     }
 }
 

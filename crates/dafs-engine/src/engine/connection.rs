@@ -12,7 +12,7 @@ use super::memory::Receives;
 use crate::auth::Admission;
 use crate::limits::SessionLimits;
 use dafs_dat::connections::{Admitted, Closed};
-use dafs_dat::{EndpointId, Instant, PeerInfo};
+use dafs_dat::{Adapter, EndpointId, Instant, PeerInfo};
 use dafs_service::durable::Op;
 use dafs_service::{Client, ClientKey, OpenState, Owner, SessionReplies, StateId, Ticket};
 use dafs_wire::dafs::{ByteOrder, RequestHeader, SessionId, SessionOptions};
@@ -287,9 +287,24 @@ impl Connection {
         self.admitted.as_ref()?.closed()
     }
 
+    /// Ends it because the client violated a rule, or because it broke.
+    pub(super) fn abort(&mut self, adapter: &mut dyn Adapter, reason: &str) {
+        if self.ended {
+            return;
+        }
+        tracing::warn!(peer = %self.peer, "session dropped: {reason}");
+        self.phase = Phase::Closing;
+        adapter.abort(self.endpoint);
+    }
+
+    /// Returns the client's record and credential, once the client has authenticated.
+    pub(super) fn proven(&self) -> Option<&Proven> {
+        self.session.as_ref()?.proven.as_ref()
+    }
+
     /// Returns the client's record, once the client has authenticated.
     pub(super) fn client(&self) -> Option<&Arc<Client>> {
-        self.session.as_ref()?.proven.as_ref().map(|proven| &proven.client)
+        self.proven().map(|proven| &proven.client)
     }
 
     /// Returns the replies that the session caches.

@@ -43,19 +43,17 @@ pub(super) fn claim(claim: &dafs::OpenClaim<'_>) -> OpenClaim {
     }
 }
 
-impl Context<'_> {
-    pub(super) fn return_delegation(&mut self, call: &Call, args: &DelegReturn) -> Done {
-        let state = convert::state_id(args.state_id);
-        // Other clients then use the file's size, for which data servers may have to be asked.
-        let handle = self.shared.service.delegations.handle(state);
-        let lane = handle.map_or(0, |handle| self.lane(&handle));
-        self.call_or_wait(
-            (call, lane),
-            move |service, caller| service.delegations.take_back(caller, None, state.into()),
-            |context, call, returned| {
-                returned.map_err(convert::status)?;
-                context.reply(call, &Reply::DelegReturn)
-            },
-        )
-    }
+pub(super) fn return_delegation(cx: &mut Context<'_>, call: &Call, args: &DelegReturn) -> Done {
+    let state = convert::state_id(args.state_id);
+    // Other clients then use the file's size, for which data servers may have to be asked.
+    let handle = cx.service().delegations.handle(state);
+    let lane = handle.map_or(0, |handle| cx.lane(&handle));
+    cx.call_or_wait(
+        (call, lane),
+        move |service, caller| service.delegations.take_back(caller, None, state.into()),
+        |cx, call, returned| {
+            returned.map_err(convert::status)?;
+            cx.reply(call, &Reply::DelegReturn)
+        },
+    )
 }

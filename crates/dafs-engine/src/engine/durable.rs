@@ -19,14 +19,10 @@ use super::reply::is_ok;
 use super::request::{Call, Context, Keep};
 use super::work::{Arrival, JobDone, JobResult, Pending, PendingId, Work};
 use dafs_dat::PeerInfo;
-use dafs_service::durable::{Change, Effect, Intended, Notify, Op, Session, Settled};
+use dafs_service::durable::{Change, Intended, Notify, Session, Settled};
 use dafs_service::{Handle, Identity, RequestKey};
 use dafs_store::AppendWitness;
-use dafs_wire::dafs::{
-    AppendReply, ByteOrder, ChangeInfo, ChangeReply, CreateReply, Delegation, OpenReply,
-    OpenResultFlags, Procedure, RenameReply, Reply, SetAttrReply, Stability, StateId, Status,
-    Verifier, WriteReply,
-};
+use dafs_wire::dafs::{ByteOrder, Procedure, Status};
 use std::sync::Arc;
 
 impl Context<'_> {
@@ -65,7 +61,7 @@ impl Context<'_> {
             return Ok(false);
         }
         let pending = self.defer(call, Work::Intended);
-        let waits = self.log_fetched_intent(pending, call, change);
+        let waits = self.log_fetched_intent(pending, change);
         if waits != Ok(true) {
             self.pending.take(pending);
             self.deferred = false;
@@ -73,47 +69,38 @@ impl Context<'_> {
         waits
     }
 
-    /// Logs the intent of a change, or guards it when its reply is not durable. `pending` is
-    /// notified.
-    fn intend(
-        &mut self,
-        pending: PendingId,
-        call: &Call,
-        key: &RequestKey,
-        change: &Change<'_>,
-    ) -> Result<Intended, Status> {
-        let (kept, ready) = (call.keep == Keep::Reply, self.notify(pending));
-        self.call_service(call, |service, caller| match kept {
-            true => service.durable.intend(caller, key, change, ready),
-            false => service.durable.guard(caller, change, || ready),
-        })
-    }
-
-    fn keep_op(&mut self, key: &RequestKey, op: Op) {
-        if !op.is_guard() {
-            self.connection.streams.keep_durable(key.stream, key.sequence);
-        }
-        self.connection.ops.insert(key.stream, op);
-    }
-
-    /// Logs the intent of a change whose data was fetched. Returns true when it waits for that, in
-    /// its entry of the table.
+    /// Logs the intent of a change whose data was fetched, or guards it when its reply is not
+    /// durable. Returns true when it waits for that, in its entry of the table.
     pub(super) fn log_fetched_intent(
         &mut self,
         id: PendingId,
-        call: &Call,
         change: &Change<'_>,
     ) -> Result<bool, Status> {
         if !self.shared.service.durable.has_journal() {
             return Ok(false);
         }
-        let Some(key) = self.request_key(call) else { return Ok(false) };
-        let (op, waits) = match self.intend(id, call, &key, change)? {
+        let Some(call) = self.call_of(id) else { return Ok(false) };
+        let Some(session) = &self.connection.session else { return Ok(false) };
+        let key = RequestKey {
+            session: session.id.0,
+            stream: call.header.stream_id,
+            sequence: call.header.seq_number,
+            procedure: call.header.procedure,
+        };
+        let (kept, ready) = (call.keep == Keep::Reply, self.notify(id));
+        let intended = self.call_service(&call, |service, caller| match kept {
+            true => service.durable.intend(caller, &key, change, ready),
+            false => service.durable.guard(caller, change, || ready),
+        });
+        let (op, waits) = match intended? {
             Intended::Waiting(op) => (op, true),
             Intended::Ready(op) => (op, false),
             Intended::Unneeded => return Ok(false),
         };
-        self.keep_op(&key, op);
+        if !op.is_guard() {
+            self.connection.streams.keep_durable(key.stream, key.sequence);
+        }
+        self.connection.ops.insert(key.stream, op);
         Ok(waits)
     }
 
@@ -134,16 +121,6 @@ impl Context<'_> {
         }
     }
 
-    fn request_key(&self, call: &Call) -> Option<RequestKey> {
-        let session = self.connection.session.as_ref()?;
-        Some(RequestKey {
-            session: session.id.0,
-            stream: call.header.stream_id,
-            sequence: call.header.seq_number,
-            procedure: call.header.procedure,
-        })
-    }
-
     pub(super) fn notify(&self, pending: PendingId) -> Notify {
         let inbox = self.inbox.clone();
         Box::new(move |result| {
@@ -154,20 +131,22 @@ impl Context<'_> {
 
     /// Goes on with a request whose intent is in the journal, or could not be logged.
     pub(super) fn intended(&mut self, id: PendingId, result: JobResult) {
-        let Some(pending) = self.pending.get_mut(id) else { return };
-        let call = pending.call;
+        let Some(call) = self.call_of(id) else { return };
         match result {
             JobResult::Journal(Ok(())) => {
                 // The message stays in its slot.
                 self.pending.take(id);
                 self.again(&call);
             }
-            result => {
-                self.connection.ops.remove(&call.header.stream_id);
-                self.abandon(id);
-                self.fail(&call, journal_status(result));
-            }
+            result => self.intent_failed(id, result),
         }
+    }
+
+    /// Fails a request whose intent could not be logged.
+    pub(super) fn intent_failed(&mut self, id: PendingId, result: JobResult) {
+        let Some(call) = self.call_of(id) else { return };
+        self.abandon(id);
+        self.fail(&call, journal_status(result));
     }
 
     /// Logs an encoded reply if it answers a logged change. Returns true when it waits for that.
@@ -213,66 +192,6 @@ impl Context<'_> {
             }
         }
     }
-
-    /// Returns a reply built from the effect of a change in an earlier run. The client has to
-    /// reclaim its opens in any case, so an open has no state-id.
-    pub(super) fn reply_effect(
-        &self,
-        procedure: Procedure,
-        effect: &Effect,
-    ) -> Result<Reply<'static>, Status> {
-        let change = |dir: &Handle, before| {
-            let after = self.shared.service.getattr(dir).map_or(before, |attr| attr.change);
-            ChangeInfo { before, after, atomic: false }
-        };
-        let verifier = Verifier(self.shared.write_verifier.current());
-        let committed = Stability::FileSync;
-        Ok(match (procedure, *effect) {
-            (Procedure::Create, Effect::Made { dir, object, dir_before, .. }) => {
-                let fh = convert::file_handle(&object);
-                Reply::Create(CreateReply { fh, change: change(&dir, dir_before) })
-            }
-            (Procedure::Open, Effect::Made { dir, object, dir_before, .. }) => {
-                Reply::Open(OpenReply {
-                    fh: convert::file_handle(&object),
-                    state_id: StateId::ZERO,
-                    change: change(&dir, dir_before),
-                    component_count: 0,
-                    result_flags: OpenResultFlags::empty(),
-                    delegation: Delegation::None,
-                })
-            }
-            (Procedure::Remove, Effect::Removed { dir, dir_before }) => {
-                Reply::Remove(ChangeReply { change: change(&dir, dir_before) })
-            }
-            (Procedure::Link, Effect::Linked { dir, dir_before, .. }) => {
-                Reply::Link(ChangeReply { change: change(&dir, dir_before) })
-            }
-            (Procedure::Rename, Effect::Renamed { from_dir, from_before, to_dir, to_before }) => {
-                Reply::Rename(RenameReply {
-                    source: change(&from_dir, from_before),
-                    target: change(&to_dir, to_before),
-                })
-            }
-            // All attributes that can be set, with the requested ones among them.
-            (Procedure::SetAttrInline, Effect::AttrSet { .. }) => {
-                Reply::SetAttrInline(SetAttrReply { attributes: convert::SETTABLE })
-            }
-            (Procedure::SetAttrDirect, Effect::AttrSet { .. }) => {
-                Reply::SetAttrDirect(SetAttrReply { attributes: convert::SETTABLE })
-            }
-            (Procedure::WriteInline, Effect::Written { len, .. }) => {
-                Reply::WriteInline(WriteReply { count: len as u32, committed, verifier })
-            }
-            (Procedure::AppendInline, Effect::Appended { offset, .. }) => {
-                Reply::AppendInline(AppendReply { offset, verifier, committed })
-            }
-            (Procedure::AppendDirect, Effect::Appended { offset, .. }) => {
-                Reply::AppendDirect(AppendReply { offset, verifier, committed })
-            }
-            _ => return Err(Status::ServerFault),
-        })
-    }
 }
 
 /// Returns the journal's record of a client's session.
@@ -291,7 +210,7 @@ pub(super) fn journal_session(
     }
 }
 
-pub(super) fn journal_status(result: JobResult) -> Status {
+fn journal_status(result: JobResult) -> Status {
     match result {
         JobResult::Journal(Err(error)) => convert::status(error),
         _ => Status::ServerFault,

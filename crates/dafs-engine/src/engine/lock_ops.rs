@@ -13,102 +13,104 @@ use dafs_wire::dafs::{
     Status,
 };
 
-impl Context<'_> {
-    pub(super) fn lock(&mut self, call: &Call, args: &Lock) -> Done {
-        let has = |option| args.options.contains(option);
-        let Some((kind, wait)) = kind(args.lock_type) else {
-            return self.abort(call, &args.fh, args.state_id, Reply::Lock);
-        };
-        let handle = convert::handle(&args.fh);
-        let request = LockRequest {
-            owner: LockOwner::Open(convert::state_id(args.state_id).into()),
-            offset: args.offset,
-            length: args.length,
-            kind,
-            wait,
-            reclaim: has(LockOptions::RECLAIM),
-            extras: LockExtras {
-                persist: has(LockOptions::PERSIST),
-                autorecover: has(LockOptions::AUTORECOVERY),
-                repair: has(LockOptions::REPAIR),
-            },
-        };
-        self.call_or_wait(
-            (call, self.lane(&handle)),
-            move |service, caller| service.locks.lock(caller, &handle, &request).map(drop),
-            |context, call, locked| match locked {
-                Ok(()) => context.reply(call, &Reply::Lock),
-                Err(error) => context.lock_refused(call, error),
-            },
-        )
-    }
+pub(super) fn lock(cx: &mut Context<'_>, call: &Call, args: &Lock) -> Done {
+    let has = |option| args.options.contains(option);
+    let Some((kind, wait)) = kind(args.lock_type) else {
+        return abort(cx, call, &args.fh, args.state_id, Reply::Lock);
+    };
+    let handle = convert::handle(&args.fh);
+    let request = LockRequest {
+        owner: LockOwner::Open(convert::state_id(args.state_id).into()),
+        offset: args.offset,
+        length: args.length,
+        kind,
+        wait,
+        reclaim: has(LockOptions::RECLAIM),
+        extras: LockExtras {
+            persist: has(LockOptions::PERSIST),
+            autorecover: has(LockOptions::AUTORECOVERY),
+            repair: has(LockOptions::REPAIR),
+        },
+    };
+    cx.call_or_wait(
+        (call, cx.lane(&handle)),
+        move |service, caller| service.locks.lock(caller, &handle, &request).map(drop),
+        |cx, call, locked| match locked {
+            Ok(()) => cx.reply(call, &Reply::Lock),
+            Err(error) => lock_refused(cx, call, error),
+        },
+    )
+}
 
-    pub(super) fn lock_test(&mut self, call: &Call, args: &LockT<'_>) -> Done {
-        let (kind, _) = kind(args.lock_type).ok_or(Status::Inval)?;
-        let (handle, owner) = (convert::handle(&args.fh), args.owner.to_vec());
-        let (offset, length) = (args.offset, args.length);
-        self.call_or_wait(
-            (call, self.lane(&handle)),
-            move |service, caller| {
-                service.locks.test(caller, &handle, &owner, offset, length, kind)
-            },
-            |context, call, tested| match tested {
-                Ok(()) => context.reply(call, &Reply::LockT),
-                Err(error) => context.lock_refused(call, error),
-            },
-        )
-    }
+pub(super) fn lock_test(cx: &mut Context<'_>, call: &Call, args: &LockT<'_>) -> Done {
+    let (kind, _) = kind(args.lock_type).ok_or(Status::Inval)?;
+    let (handle, owner) = (convert::handle(&args.fh), args.owner.to_vec());
+    let (offset, length) = (args.offset, args.length);
+    cx.call_or_wait(
+        (call, cx.lane(&handle)),
+        move |service, caller| service.locks.test(caller, &handle, &owner, offset, length, kind),
+        |cx, call, tested| match tested {
+            Ok(()) => cx.reply(call, &Reply::LockT),
+            Err(error) => lock_refused(cx, call, error),
+        },
+    )
+}
 
-    pub(super) fn unlock(&mut self, call: &Call, args: &LockU) -> Done {
-        if args.lock_type == LockType::Abort {
-            return self.abort(call, &args.fh, args.state_id, Reply::LockU);
-        }
-        let handle = convert::handle(&args.fh);
-        let state = convert::state_id(args.state_id).into();
-        let (offset, length) = (args.offset, args.length);
-        self.call_or_wait(
-            (call, self.lane(&handle)),
-            move |service, caller| {
-                service.locks.unlock(caller, &handle, state, offset, length).map(drop)
-            },
-            |context, call, unlocked| {
-                unlocked.map_err(convert::status)?;
-                context.reply(call, &Reply::LockU)
-            },
-        )
+pub(super) fn unlock(cx: &mut Context<'_>, call: &Call, args: &LockU) -> Done {
+    if args.lock_type == LockType::Abort {
+        return abort(cx, call, &args.fh, args.state_id, Reply::LockU);
     }
+    let handle = convert::handle(&args.fh);
+    let state = convert::state_id(args.state_id).into();
+    let (offset, length) = (args.offset, args.length);
+    cx.call_or_wait(
+        (call, cx.lane(&handle)),
+        move |service, caller| {
+            service.locks.unlock(caller, &handle, state, offset, length).map(drop)
+        },
+        |cx, call, unlocked| {
+            unlocked.map_err(convert::status)?;
+            cx.reply(call, &Reply::LockU)
+        },
+    )
+}
 
-    /// Undoes the changes under a lock with recovery and releases it, by LOCK or LOCKU. Such a lock
-    /// covers the whole file, so the range does not matter.
-    fn abort(&mut self, call: &Call, fh: &FileHandle, id: StateId, reply: Reply<'static>) -> Done {
-        let (handle, state) = (convert::handle(fh), convert::state_id(id));
-        self.call_or_wait(
-            (call, self.lane(&handle)),
-            move |service, caller| service.locks.abort(caller, &handle, state),
-            move |context, call, aborted| {
-                aborted.map_err(convert::status)?;
-                context.reply(call, &reply)
-            },
-        )
-    }
+/// Undoes the changes under a lock with recovery and releases it, by LOCK or LOCKU. Such a lock
+/// covers the whole file, so the range does not matter.
+fn abort(
+    cx: &mut Context<'_>,
+    call: &Call,
+    fh: &FileHandle,
+    id: StateId,
+    reply: Reply<'static>,
+) -> Done {
+    let (handle, state) = (convert::handle(fh), convert::state_id(id));
+    cx.call_or_wait(
+        (call, cx.lane(&handle)),
+        move |service, caller| service.locks.abort(caller, &handle, state),
+        move |cx, call, aborted| {
+            aborted.map_err(convert::status)?;
+            cx.reply(call, &reply)
+        },
+    )
+}
 
-    /// Answers a refused lock, with the conflicting lock (DAFS O13).
-    fn lock_refused(&mut self, call: &Call, error: LockError) -> Done {
-        let (status, conflict) = match error {
-            LockError::Denied(conflict) => (Status::Denied, conflict),
-            LockError::Broken(former) => (Status::LockBroken, former),
-            LockError::Service(error) => return Err(convert::status(error)),
-        };
-        let LockConflict { offset, length, kind, client, owner } = &conflict;
-        let lock_type = match kind {
-            LockKind::Read => LockType::Read,
-            LockKind::Write => LockType::Write,
-        };
-        let client_id = convert::client_id(*client);
-        let holder = LockHolder { client_id, owner, offset: *offset, length: *length, lock_type };
-        self.fail_with(call, status, &ErrorBody::LockHolder(holder));
-        Ok(())
-    }
+/// Answers a refused lock, with the conflicting lock (DAFS O13).
+fn lock_refused(cx: &mut Context<'_>, call: &Call, error: LockError) -> Done {
+    let (status, conflict) = match error {
+        LockError::Denied(conflict) => (Status::Denied, conflict),
+        LockError::Broken(former) => (Status::LockBroken, former),
+        LockError::Service(error) => return Err(convert::status(error)),
+    };
+    let LockConflict { offset, length, kind, client, owner } = &conflict;
+    let lock_type = match kind {
+        LockKind::Read => LockType::Read,
+        LockKind::Write => LockType::Write,
+    };
+    let client_id = convert::client_id(*client);
+    let holder = LockHolder { client_id, owner, offset: *offset, length: *length, lock_type };
+    cx.fail_with(call, status, &ErrorBody::LockHolder(holder));
+    Ok(())
 }
 
 /// Returns the kind of a lock, and true if the client polls for its turn. `None` for an unlock.

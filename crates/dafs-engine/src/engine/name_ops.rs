@@ -11,192 +11,185 @@ use dafs_wire::dafs::{
     RenameReply, Reply, SpecData, Status,
 };
 
-impl Context<'_> {
-    pub(super) fn get_root_handle(&mut self, call: &Call) -> Done {
-        let root = self.call_service(call, |service: &Service, _| Ok(service.root()))?;
-        self.reply(call, &Reply::GetRootHandle(HandleReply { fh: convert::file_handle(&root) }))
-    }
+pub(super) fn get_root_handle(cx: &mut Context<'_>, call: &Call) -> Done {
+    let root = cx.call_service(call, |service: &Service, _| Ok(service.root()))?;
+    cx.reply(call, &Reply::GetRootHandle(HandleReply { fh: convert::file_handle(&root) }))
+}
 
-    pub(super) fn lookup(&mut self, call: &Call, args: &Lookup<'_>) -> Done {
-        let dir = convert::handle(&args.dir);
-        if self.waits_for(&dir, Touch::Object) {
-            let path: Vec<Vec<u8>> = args.path.into_iter().map(<[u8]>::to_vec).collect();
-            return self.call_at(
-                call,
-                (&dir, Touch::Object),
-                move |service, caller| {
-                    follow(service, caller, &dir, path.iter().map(Vec::as_slice))
-                },
-                |context, call, found| context.lookup_reply(call, found),
-            );
-        }
-        let found = self
-            .call_service_raw(call, |service, caller| follow(service, caller, &dir, args.path))?;
-        self.lookup_reply(call, found)
-    }
-
-    fn lookup_reply(&mut self, call: &Call, found: Result<Resolved, Unresolved>) -> Done {
-        match found {
-            Ok(reached) => {
-                let fh = convert::file_handle(&reached.handle);
-                let reply = LookupReply { fh, component_count: reached.components };
-                self.reply(call, &Reply::Lookup(reply))
-            }
-            Err(walked) => {
-                let status = convert::status(walked.error);
-                self.fail_walked(call, status, &walked.handle, walked.components);
-                Ok(())
-            }
-        }
-    }
-
-    /// Answers a failed LOOKUP or OPEN with the part of the path that was resolved (DAFS O13).
-    pub(super) fn fail_walked(
-        &mut self,
-        call: &Call,
-        status: Status,
-        reached: &Handle,
-        components: u32,
-    ) {
-        let fh = convert::file_handle(reached);
-        let body = ErrorBody::Walked(LookupReply { fh, component_count: components });
-        self.fail_with(call, status, &body);
-    }
-
-    pub(super) fn lookup_parent(&mut self, call: &Call, args: &LookupP) -> Done {
-        let dir = convert::handle(&args.fh);
-        self.call_at(
+pub(super) fn lookup(cx: &mut Context<'_>, call: &Call, args: &Lookup<'_>) -> Done {
+    let dir = convert::handle(&args.dir);
+    if cx.waits_for(&dir, Touch::Object) {
+        let path: Vec<Vec<u8>> = args.path.into_iter().map(<[u8]>::to_vec).collect();
+        return cx.call_at(
             call,
             (&dir, Touch::Object),
-            move |service, caller| service.lookup_parent(caller, &dir),
-            |context, call, parent| {
-                let fh = convert::file_handle(&parent.map_err(convert::status)?);
-                context.reply(call, &Reply::LookupP(HandleReply { fh }))
-            },
-        )
+            move |service, caller| follow(service, caller, &dir, path.iter().map(Vec::as_slice)),
+            |cx, call, found| lookup_reply(cx, call, found),
+        );
     }
+    let found =
+        cx.call_service_raw(call, |service, caller| follow(service, caller, &dir, args.path))?;
+    lookup_reply(cx, call, found)
+}
 
-    pub(super) fn access(&mut self, call: &Call, args: &Access) -> Done {
-        let handle = convert::handle(&args.fh);
-        let wanted = dafs_store::AccessMask::from_bits_truncate(args.mask.bits());
-        self.call_at(
-            call,
-            (&handle, Touch::Object),
-            move |service, caller| service.access(caller, &handle, wanted),
-            move |context, call, granted| {
-                let granted = granted.map_err(convert::status)?;
-                let reply = AccessReply {
-                    supported: AccessMask::from_bits_truncate(wanted.bits()),
-                    access: AccessMask::from_bits_truncate(granted.bits()),
-                };
-                context.reply(call, &Reply::Access(reply))
-            },
-        )
-    }
-
-    pub(super) fn create(&mut self, call: &Call, args: &Create<'_>) -> Done {
-        let dir = convert::handle(&args.dir);
-        let object = new_object(&args.object)?;
-        let attr = convert::set_attr(&args.attributes)?;
-        if attr.size.is_some() {
-            return Err(Status::Inval);
+fn lookup_reply(cx: &mut Context<'_>, call: &Call, found: Result<Resolved, Unresolved>) -> Done {
+    match found {
+        Ok(reached) => {
+            let fh = convert::file_handle(&reached.handle);
+            let reply = LookupReply { fh, component_count: reached.components };
+            cx.reply(call, &Reply::Lookup(reply))
         }
-        let (name, kind) = (args.name, object.kind());
-        if self.log_intent(call, &Change::Make { dir: &dir, name, kind, attr: &attr })? {
-            return Ok(());
+        Err(walked) => {
+            let status = convert::status(walked.error);
+            fail_walked(cx, call, status, &walked.handle, walked.components);
+            Ok(())
         }
-        let text = match object {
-            NewObject::Symlink(text) => text.to_vec(),
-            _ => Vec::new(),
-        };
-        let object = with_text(&object, &[]);
-        let name = args.name.to_vec();
-        self.call_at(
-            call,
-            (&dir, Touch::Object),
-            move |service, caller| {
-                service.make(caller, &dir, &name, with_text(&object, &text), &attr)
-            },
-            move |context, call, made| {
-                let made = made.map_err(convert::status)?;
-                let fh = convert::file_handle(&Handle { fs: dir.fs, file: made.id });
-                context
-                    .reply(call, &Reply::Create(CreateReply { fh, change: change_info(made.dir) }))
-            },
-        )
     }
+}
 
-    pub(super) fn link(&mut self, call: &Call, args: &Link<'_>) -> Done {
-        let (source, dir) = (convert::handle(&args.source), convert::handle(&args.target_dir));
-        if self.log_intent(call, &Change::Link { source: &source, dir: &dir, name: args.name })? {
-            return Ok(());
-        }
-        let name = args.name.to_vec();
-        self.call_at(
-            call,
-            (&dir, Touch::Object),
-            move |service, caller| service.link(caller, &source, &dir, &name),
-            |context, call, change| {
-                let change = change_info(change.map_err(convert::status)?);
-                context.reply(call, &Reply::Link(ChangeReply { change }))
-            },
-        )
-    }
+/// Answers a failed LOOKUP or OPEN with the part of the path that was resolved (DAFS O13).
+pub(super) fn fail_walked(
+    cx: &mut Context<'_>,
+    call: &Call,
+    status: Status,
+    reached: &Handle,
+    components: u32,
+) {
+    let fh = convert::file_handle(reached);
+    let body = ErrorBody::Walked(LookupReply { fh, component_count: components });
+    cx.fail_with(call, status, &body);
+}
 
-    pub(super) fn remove(&mut self, call: &Call, args: &Remove<'_>) -> Done {
-        let dir = convert::handle(&args.dir);
-        if self.log_intent(call, &Change::Remove { dir: &dir, name: args.name })? {
-            return Ok(());
-        }
-        let mode = match args.remove_mode {
-            dafs::RemoveMode::Unchecked => RemoveMode::Unchecked,
-            dafs::RemoveMode::CheckOpen => RemoveMode::CheckOpen,
-        };
-        let name = args.name.to_vec();
-        self.call_at(
-            call,
-            (&dir, Touch::Data),
-            move |service, caller| service.remove(caller, &dir, &name, mode),
-            |context, call, change| {
-                let change = change_info(change.map_err(convert::status)?);
-                context.reply(call, &Reply::Remove(ChangeReply { change }))
-            },
-        )
-    }
+pub(super) fn lookup_parent(cx: &mut Context<'_>, call: &Call, args: &LookupP) -> Done {
+    let dir = convert::handle(&args.fh);
+    cx.call_at(
+        call,
+        (&dir, Touch::Object),
+        move |service, caller| service.lookup_parent(caller, &dir),
+        |cx, call, parent| {
+            let fh = convert::file_handle(&parent.map_err(convert::status)?);
+            cx.reply(call, &Reply::LookupP(HandleReply { fh }))
+        },
+    )
+}
 
-    pub(super) fn rename(&mut self, call: &Call, args: &Rename<'_>) -> Done {
-        let from = convert::handle(&args.source_dir);
-        let to = convert::handle(&args.target_dir);
-        let change =
-            Change::Rename { from_dir: &from, from: args.old_name, to_dir: &to, to: args.new_name };
-        if self.log_intent(call, &change)? {
-            return Ok(());
-        }
-        let (old, new) = (args.old_name.to_vec(), args.new_name.to_vec());
-        self.call_at(
-            call,
-            (&from, Touch::Data),
-            move |service, caller| service.rename(caller, &from, &old, &to, &new),
-            |context, call, renamed| {
-                let (source, target) = renamed.map_err(convert::status)?;
-                let (source, target) = (change_info(source), change_info(target));
-                context.reply(call, &Reply::Rename(RenameReply { source, target }))
-            },
-        )
-    }
+pub(super) fn access(cx: &mut Context<'_>, call: &Call, args: &Access) -> Done {
+    let handle = convert::handle(&args.fh);
+    let wanted = dafs_store::AccessMask::from_bits_truncate(args.mask.bits());
+    cx.call_at(
+        call,
+        (&handle, Touch::Object),
+        move |service, caller| service.access(caller, &handle, wanted),
+        move |cx, call, granted| {
+            let granted = granted.map_err(convert::status)?;
+            let reply = AccessReply {
+                supported: AccessMask::from_bits_truncate(wanted.bits()),
+                access: AccessMask::from_bits_truncate(granted.bits()),
+            };
+            cx.reply(call, &Reply::Access(reply))
+        },
+    )
+}
 
-    pub(super) fn open_attr(&mut self, call: &Call, args: &OpenAttr) -> Done {
-        let handle = convert::handle(&args.fh);
-        self.call_at(
-            call,
-            (&handle, Touch::Object),
-            move |service, caller| service.attr_dir(caller, &handle),
-            |context, call, dir| {
-                let fh = convert::file_handle(&dir.map_err(convert::status)?);
-                context.reply(call, &Reply::OpenAttr(HandleReply { fh }))
-            },
-        )
+pub(super) fn create(cx: &mut Context<'_>, call: &Call, args: &Create<'_>) -> Done {
+    let dir = convert::handle(&args.dir);
+    let object = new_object(&args.object)?;
+    let attr = convert::set_attr(&args.attributes)?;
+    if attr.size.is_some() {
+        return Err(Status::Inval);
     }
+    let (name, kind) = (args.name, object.kind());
+    if cx.log_intent(call, &Change::Make { dir: &dir, name, kind, attr: &attr })? {
+        return Ok(());
+    }
+    let text = match object {
+        NewObject::Symlink(text) => text.to_vec(),
+        _ => Vec::new(),
+    };
+    let object = with_text(&object, &[]);
+    let name = args.name.to_vec();
+    cx.call_at(
+        call,
+        (&dir, Touch::Object),
+        move |service, caller| service.make(caller, &dir, &name, with_text(&object, &text), &attr),
+        move |cx, call, made| {
+            let made = made.map_err(convert::status)?;
+            let fh = convert::file_handle(&Handle { fs: dir.fs, file: made.id });
+            cx.reply(call, &Reply::Create(CreateReply { fh, change: change_info(made.dir) }))
+        },
+    )
+}
+
+pub(super) fn link(cx: &mut Context<'_>, call: &Call, args: &Link<'_>) -> Done {
+    let (source, dir) = (convert::handle(&args.source), convert::handle(&args.target_dir));
+    if cx.log_intent(call, &Change::Link { source: &source, dir: &dir, name: args.name })? {
+        return Ok(());
+    }
+    let name = args.name.to_vec();
+    cx.call_at(
+        call,
+        (&dir, Touch::Object),
+        move |service, caller| service.link(caller, &source, &dir, &name),
+        |cx, call, change| {
+            let change = change_info(change.map_err(convert::status)?);
+            cx.reply(call, &Reply::Link(ChangeReply { change }))
+        },
+    )
+}
+
+pub(super) fn remove(cx: &mut Context<'_>, call: &Call, args: &Remove<'_>) -> Done {
+    let dir = convert::handle(&args.dir);
+    if cx.log_intent(call, &Change::Remove { dir: &dir, name: args.name })? {
+        return Ok(());
+    }
+    let mode = match args.remove_mode {
+        dafs::RemoveMode::Unchecked => RemoveMode::Unchecked,
+        dafs::RemoveMode::CheckOpen => RemoveMode::CheckOpen,
+    };
+    let name = args.name.to_vec();
+    cx.call_at(
+        call,
+        (&dir, Touch::Data),
+        move |service, caller| service.remove(caller, &dir, &name, mode),
+        |cx, call, change| {
+            let change = change_info(change.map_err(convert::status)?);
+            cx.reply(call, &Reply::Remove(ChangeReply { change }))
+        },
+    )
+}
+
+pub(super) fn rename(cx: &mut Context<'_>, call: &Call, args: &Rename<'_>) -> Done {
+    let from = convert::handle(&args.source_dir);
+    let to = convert::handle(&args.target_dir);
+    let change =
+        Change::Rename { from_dir: &from, from: args.old_name, to_dir: &to, to: args.new_name };
+    if cx.log_intent(call, &change)? {
+        return Ok(());
+    }
+    let (old, new) = (args.old_name.to_vec(), args.new_name.to_vec());
+    cx.call_at(
+        call,
+        (&from, Touch::Data),
+        move |service, caller| service.rename(caller, &from, &old, &to, &new),
+        |cx, call, renamed| {
+            let (source, target) = renamed.map_err(convert::status)?;
+            let (source, target) = (change_info(source), change_info(target));
+            cx.reply(call, &Reply::Rename(RenameReply { source, target }))
+        },
+    )
+}
+
+pub(super) fn open_attr(cx: &mut Context<'_>, call: &Call, args: &OpenAttr) -> Done {
+    let handle = convert::handle(&args.fh);
+    cx.call_at(
+        call,
+        (&handle, Touch::Object),
+        move |service, caller| service.attr_dir(caller, &handle),
+        |cx, call, dir| {
+            let fh = convert::file_handle(&dir.map_err(convert::status)?);
+            cx.reply(call, &Reply::OpenAttr(HandleReply { fh }))
+        },
+    )
 }
 
 /// Resolves a path. For an empty one, checks the handle itself.

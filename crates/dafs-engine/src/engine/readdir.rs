@@ -4,6 +4,7 @@
 //! * In one turn the reactor makes about as much as one short listing. The pool makes the others,
 //!   where clients take turns.
 
+use super::attr_ops::send_direct;
 use super::convert::{self, OwnerText};
 use super::request::{Call, Context, Done};
 use crate::limits::{
@@ -77,138 +78,131 @@ impl Listing {
     }
 }
 
-impl Context<'_> {
-    pub(super) fn readdir_inline(&mut self, call: &Call, args: &ReadDirInline) -> Done {
-        let listing =
-            listing(convert::handle(&args.fh), args.cookie, args.cookieverf, args.attributes)?;
-        let max = self.connection.response_bytes_max();
-        let room = max.saturating_sub(READDIR_INLINE_REPLY_ENTRIES_AT).min(args.maxcount as usize);
-        if !self.may_list(&listing, room) {
-            return self.list_elsewhere(call, listing, room, |context, call, entries, listed| {
-                context.send_listing(call, |_, _, area, _| {
-                    let (length, eof) = listed?;
-                    let place = VolatileSlice::from_mut(area);
-                    place.copy_from(&entries[..length.bytes], Site::ServerInline);
-                    Ok((length, eof))
-                })
-            });
-        }
-        self.send_listing(call, |context, call, area, order| {
-            context.list(call, &listing, &mut area[..room], order)
-        })
-    }
-
-    /// Sends a reply whose entries `fill` writes.
-    fn send_listing(
-        &mut self,
-        call: &Call,
-        fill: impl FnOnce(&mut Self, &Call, &mut [u8], ByteOrder) -> Listed,
-    ) -> Done {
-        let max = self.connection.response_bytes_max();
-        let target = self.target(call);
-        let slot = self.take_reply(max)?;
-        let order = self.connection.order;
-        let bytes = self.link.replies.bytes_mut(slot);
-        let (ptr, room) = (bytes.as_mut_ptr(), bytes.len().min(max));
-        // SAFETY: the slot's memory is private, was just taken and is not posted. The pool is not
-        // used until `area` is dropped, so this is the only reference to it.
-        let message = unsafe { std::slice::from_raw_parts_mut(ptr, room) };
-        let (head, area) = message.split_at_mut(READDIR_INLINE_REPLY_ENTRIES_AT);
-        let encoded = fill(self, call, area, order).and_then(|(length, eof)| {
-            let header = ResponseHeader::answering(&call.header, target);
-            let verifier = COOKIE_VERIFIER;
-            encode_readdir_inline_head(head, order, &header, verifier, eof, length)
-                .map_err(|_| Status::ServerFault)
+pub(super) fn readdir_inline(cx: &mut Context<'_>, call: &Call, args: &ReadDirInline) -> Done {
+    let listing =
+        listing(convert::handle(&args.fh), args.cookie, args.cookieverf, args.attributes)?;
+    let max = cx.response_bytes_max();
+    let room = max.saturating_sub(READDIR_INLINE_REPLY_ENTRIES_AT).min(args.maxcount as usize);
+    if !may_list(cx, &listing, room) {
+        return list_elsewhere(cx, call, listing, room, |cx, call, entries, listed| {
+            send_listing(cx, call, |_, _, area, _| {
+                let (length, eof) = listed?;
+                let place = VolatileSlice::from_mut(area);
+                place.copy_from(&entries[..length.bytes], Site::ServerInline);
+                Ok((length, eof))
+            })
         });
-        match encoded {
-            Ok(len) => self.send(call, slot, len, target),
-            Err(status) => {
-                self.link.replies.give_back(slot);
-                return Err(status);
-            }
+    }
+    send_listing(cx, call, |cx, call, area, order| {
+        list(cx, call, &listing, &mut area[..room], order)
+    })
+}
+
+/// Sends a reply whose entries `fill` writes.
+fn send_listing(
+    cx: &mut Context<'_>,
+    call: &Call,
+    fill: impl FnOnce(&mut Context<'_>, &Call, &mut [u8], ByteOrder) -> Listed,
+) -> Done {
+    let max = cx.response_bytes_max();
+    let target = cx.target(call);
+    let slot = cx.take_reply(max)?;
+    let order = cx.order();
+    let bytes = cx.replies().bytes_mut(slot);
+    let (ptr, room) = (bytes.as_mut_ptr(), bytes.len().min(max));
+    // SAFETY: the slot's memory is private, was just taken and is not posted. The pool is not
+    // used until `area` is dropped, so this is the only reference to it.
+    let message = unsafe { std::slice::from_raw_parts_mut(ptr, room) };
+    let (head, area) = message.split_at_mut(READDIR_INLINE_REPLY_ENTRIES_AT);
+    let encoded = fill(cx, call, area, order).and_then(|(length, eof)| {
+        let header = ResponseHeader::answering(&call.header, target);
+        let verifier = COOKIE_VERIFIER;
+        encode_readdir_inline_head(head, order, &header, verifier, eof, length)
+            .map_err(|_| Status::ServerFault)
+    });
+    match encoded {
+        Ok(len) => cx.send(call, slot, len, target),
+        Err(status) => {
+            cx.replies().give_back(slot);
+            return Err(status);
         }
-        Ok(())
     }
+    Ok(())
+}
 
-    pub(super) fn readdir_direct(&mut self, call: &Call, args: &ReadDirDirect<'_>) -> Done {
-        let listing =
-            listing(convert::handle(&args.fh), args.cookie, args.cookieverf, args.attributes)?;
-        if args.buffers.len() > BUFFERS_PER_REQUEST_MAX {
-            return Err(Status::Inval);
-        }
-        let buffers: SmallVec<[DirectBuffer; 4]> = args.buffers.iter().collect();
-        let room: usize = buffers.iter().map(|buffer| buffer.byte_count as usize).sum();
-        let room = room.min(args.maxcount as usize).min(STAGING_CHUNK_BYTES);
-        if !self.may_list(&listing, room) {
-            return self.list_elsewhere(
-                call,
-                listing,
-                room,
-                move |context, call, entries, listed| {
-                    context.place_listing(call, &buffers, &entries, listed?)
-                },
-            );
-        }
-        let order = self.connection.order;
-        let mut entries = vec![0; room];
-        let listed = self.list(call, &listing, &mut entries, order)?;
-        self.place_listing(call, &buffers, &entries, listed)
+pub(super) fn readdir_direct(cx: &mut Context<'_>, call: &Call, args: &ReadDirDirect<'_>) -> Done {
+    let listing =
+        listing(convert::handle(&args.fh), args.cookie, args.cookieverf, args.attributes)?;
+    if args.buffers.len() > BUFFERS_PER_REQUEST_MAX {
+        return Err(Status::Inval);
     }
+    let buffers: SmallVec<[DirectBuffer; 4]> = args.buffers.iter().collect();
+    let room: usize = buffers.iter().map(|buffer| buffer.byte_count as usize).sum();
+    let room = room.min(args.maxcount as usize).min(STAGING_CHUNK_BYTES);
+    if !may_list(cx, &listing, room) {
+        return list_elsewhere(cx, call, listing, room, move |cx, call, entries, listed| {
+            place_listing(cx, call, &buffers, &entries, listed?)
+        });
+    }
+    let order = cx.order();
+    let mut entries = vec![0; room];
+    let listed = list(cx, call, &listing, &mut entries, order)?;
+    place_listing(cx, call, &buffers, &entries, listed)
+}
 
-    fn place_listing(
-        &mut self,
-        call: &Call,
-        buffers: &[DirectBuffer],
-        entries: &[u8],
-        (length, eof): (DirEntriesLength, bool),
-    ) -> Done {
-        let direct_checksum = self.send_direct(buffers, |out, _| {
-            out[..length.bytes].copy_from_slice(&entries[..length.bytes]);
-            Ok(length.bytes)
-        })?;
-        let reply = ReadDirDirectReply { cookieverf: COOKIE_VERIFIER, eof, direct_checksum };
-        self.reply(call, &Reply::ReadDirDirect(reply))
-    }
+fn place_listing(
+    cx: &mut Context<'_>,
+    call: &Call,
+    buffers: &[DirectBuffer],
+    entries: &[u8],
+    (length, eof): (DirEntriesLength, bool),
+) -> Done {
+    let direct_checksum = send_direct(cx, buffers, |out, _| {
+        out[..length.bytes].copy_from_slice(&entries[..length.bytes]);
+        Ok(length.bytes)
+    })?;
+    let reply = ReadDirDirectReply { cookieverf: COOKIE_VERIFIER, eof, direct_checksum };
+    cx.reply(call, &Reply::ReadDirDirect(reply))
+}
 
-    /// True if a listing is short enough for the reactor, and the turn has budget left.
-    fn may_list(&self, listing: &Listing, room: usize) -> bool {
-        listing.cost(room) <= LISTING_TURN_BYTES && self.link.listed < LISTING_TURN_BYTES
-    }
+/// True if a listing is short enough for the reactor, and the turn has budget left.
+fn may_list(cx: &mut Context<'_>, listing: &Listing, room: usize) -> bool {
+    listing.cost(room) <= LISTING_TURN_BYTES && *cx.listed() < LISTING_TURN_BYTES
+}
 
-    /// Makes a listing on the reactor.
-    fn list(
-        &mut self,
-        call: &Call,
-        listing: &Listing,
-        area: &mut [u8],
-        order: ByteOrder,
-    ) -> Listed {
-        let listed = self
-            .call_service_raw(call, |service, caller| listing.make(service, caller, area, order))?;
-        self.link.listed += listed.map_or(0, |(length, _)| listing.cost(length.bytes));
-        listed
-    }
+/// Makes a listing on the reactor.
+fn list(
+    cx: &mut Context<'_>,
+    call: &Call,
+    listing: &Listing,
+    area: &mut [u8],
+    order: ByteOrder,
+) -> Listed {
+    let listed =
+        cx.call_service_raw(call, |service, caller| listing.make(service, caller, area, order))?;
+    *cx.listed() += listed.map_or(0, |(length, _)| listing.cost(length.bytes));
+    listed
+}
 
-    /// Makes a listing on the pool. `then` goes on in the engine.
-    fn list_elsewhere(
-        &mut self,
-        call: &Call,
-        listing: Listing,
-        room: usize,
-        then: impl FnOnce(&mut Context<'_>, &Call, Vec<u8>, Listed) -> Done + Send + 'static,
-    ) -> Done {
-        let order = self.connection.order;
-        self.call_elsewhere(
-            call,
-            &listing.dir.clone(),
-            move |service, caller| {
-                let mut entries = vec![0; room];
-                let listed = listing.make(service, caller, &mut entries, order);
-                (entries, listed)
-            },
-            |context, call, (entries, listed)| then(context, call, entries, listed),
-        )
-    }
+/// Makes a listing on the pool. `then` goes on in the engine.
+fn list_elsewhere(
+    cx: &mut Context<'_>,
+    call: &Call,
+    listing: Listing,
+    room: usize,
+    then: impl FnOnce(&mut Context<'_>, &Call, Vec<u8>, Listed) -> Done + Send + 'static,
+) -> Done {
+    let order = cx.order();
+    cx.call_elsewhere(
+        call,
+        &listing.dir.clone(),
+        move |service, caller| {
+            let mut entries = vec![0; room];
+            let listed = listing.make(service, caller, &mut entries, order);
+            (entries, listed)
+        },
+        |cx, call, (entries, listed)| then(cx, call, entries, listed),
+    )
 }
 
 fn listing(

@@ -6,7 +6,7 @@
 
 use super::Tag;
 use super::connection::{Channel, Phase, Session};
-use super::memory::ReplySlot;
+use super::memory::{Replies, ReplySlot};
 use super::request::{Call, Context, Keep};
 use crate::limits::{SMALL_REPLY_BYTES, WORK_POSTED_MAX};
 use dafs_service::Door;
@@ -20,7 +20,7 @@ impl Context<'_> {
     /// Answers with a result.
     pub(super) fn reply(&mut self, call: &Call, reply: &Reply<'_>) -> Result<(), Status> {
         if let Some(chain) = call.chain {
-            self.produce(chain, reply);
+            self.connection.chains.produce(chain, reply);
         }
         let order = self.connection.order;
         let sent = self.encode(call, |out, header| encode_response(out, order, header, reply));
@@ -93,6 +93,17 @@ impl Context<'_> {
         Err(Status::TooSmall)
     }
 
+    /// Returns the memory for replies.
+    pub(super) fn replies(&mut self) -> &mut Replies {
+        &mut self.link.replies
+    }
+
+    /// Returns the length of the longest reply.
+    pub(super) fn response_bytes_max(&self) -> usize {
+        self.connection.response_bytes_max()
+    }
+
+    /// Takes a slot for a reply.
     pub(super) fn take_reply(&mut self, bytes: usize) -> Result<ReplySlot, Status> {
         let owner = self.connection.owner;
         self.link.replies.take(&mut *self.link.adapter, bytes, owner).map_err(|error| {

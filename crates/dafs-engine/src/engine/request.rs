@@ -3,15 +3,17 @@
 use super::back::{self, BackFront, Mail};
 use super::chain::ChainId;
 use super::connection::{Connection, Phase};
+use super::dispatch::dispatch;
+use super::memory::SlotPart;
 use super::work::{JobDone, PendingTable};
-use super::{Link, Shared};
+use super::{Link, Shared, batch, data_door, fence_ops, session_ops};
 use crate::pool::Inbox;
 use dafs_dat::Instant;
-use dafs_service::{Caller, Handle, OpenState, Service, ServiceError, StateId, Subject};
+use dafs_service::{Caller, Client, Handle, OpenState, Service, ServiceError, StateId, Subject};
 use dafs_store::{Cred, OpenFile, OpenMode, Wait};
 use dafs_wire::dafs::{
-    ChainFlags, Class, CredHandle, FileHandle, HEADER_BYTES, PROTOCOL_VERSION, Procedure, Request,
-    RequestHeader, Status, peek_order, verify,
+    ByteOrder, ChainFlags, Class, CredHandle, FileHandle, HEADER_BYTES, PROTOCOL_VERSION,
+    Procedure, Request, RequestHeader, Status, peek_order, verify,
 };
 use std::sync::Arc;
 
@@ -63,7 +65,7 @@ impl Call {
     }
 
     /// Makes a call for work without a request.
-    pub(super) fn own(port: u32, now: Instant) -> Self {
+    pub(super) fn without_request(port: u32, now: Instant) -> Self {
         let (header, procedure) = (RequestHeader::default(), None);
         Self {
             header,
@@ -128,11 +130,15 @@ impl Context<'_> {
     pub(super) fn mail(&mut self, mail: Mail) {
         match mail {
             Mail::Call(callback) => self.call_client(callback),
-            Mail::Batch(submission) => self.batch_submitted(*submission),
+            Mail::Batch(submission) => batch::submitted(self, *submission),
             // Checked after the mail has been taken.
             Mail::Settled => {}
-            Mail::Hurry(id) => self.batch_hurry(id),
-            Mail::Survey(answer) => self.survey(&answer),
+            Mail::Hurry(id) => batch::hurry(self, id),
+            Mail::Survey(answer) => {
+                let facts = self.connection.facts(self.link.adapter.name(), self.now);
+                // The receiver may be gone.
+                let _ = facts.map(|facts| answer.send(facts));
+            }
             Mail::Leave(_) if self.connection.phase == Phase::Closing => {}
             Mail::Leave(reason) => self.drop_session(reason),
         }
@@ -140,12 +146,7 @@ impl Context<'_> {
 
     /// Ends the connection because the client violated a rule.
     pub(super) fn drop_session(&mut self, reason: &str) {
-        if self.connection.ended {
-            return;
-        }
-        tracing::warn!(peer = %self.connection.peer, "session dropped: {reason}");
-        self.connection.phase = Phase::Closing;
-        self.link.adapter.abort(self.connection.endpoint);
+        self.connection.abort(&mut *self.link.adapter, reason);
     }
 
     fn message(&mut self, slot: u32, bytes: &[u8]) -> Result<(), String> {
@@ -203,10 +204,15 @@ impl Context<'_> {
             return self.connection.receives.give_back(call.slot);
         }
         let message = self.connection.receives.message(call.slot, call.header.request_len as usize);
+        self.execute(call, |context| context.dispatch(call, message.bytes()));
+    }
+
+    /// Executes a request whose message is in its slot. The slot is free afterwards, unless the
+    /// request waits.
+    pub(super) fn execute(&mut self, call: &Call, act: impl FnOnce(&mut Self) -> Done) {
         self.deferred = false;
-        let outcome = self.dispatch(call, message.bytes());
+        let outcome = act(self);
         self.finish(call, outcome);
-        drop(message);
         if !self.deferred {
             self.connection.receives.give_back(call.slot);
         }
@@ -225,14 +231,16 @@ impl Context<'_> {
             error.status()
         })?;
         let request = match call.chain {
-            Some(chain) => self.inherit(chain, call.header.chain_flags, request)?,
+            Some(chain) => {
+                self.connection.chains.inherit(chain, call.header.chain_flags, request)?
+            }
             None => request,
         };
         match self.connection.phase {
-            Phase::New => self.first_request(call, &request),
+            Phase::New => session_ops::first_request(self, call, &request),
             Phase::Unproven => match request {
-                Request::ClientAuth(args) => self.client_auth(call, &args),
-                Request::SecInfo => self.sec_info(call),
+                Request::ClientAuth(args) => session_ops::client_auth(self, call, &args),
+                Request::SecInfo => session_ops::sec_info(self, call),
                 Request::ClientConnect(_)
                 | Request::ClientConnectAuth(_)
                 | Request::ConnectBind(_) => Err(Status::IllegalState),
@@ -246,81 +254,13 @@ impl Context<'_> {
 
     fn request(&mut self, call: &Call, request: &Request<'_>) -> Done {
         if self.shared.data.is_some() {
-            return self.data_request(call, request);
+            return data_door::data_request(self, call, request);
         }
-        self.check_fences(request)?;
+        fence_ops::check_fences(self, request)?;
         if self.outlive(call) {
             return Ok(());
         }
-        match request {
-            Request::ReadInline(args) => self.read_inline(call, args),
-            Request::ReadDirect(args) => self.read_direct(call, args),
-            Request::WriteInline(args) => self.write_inline(call, args),
-            Request::WriteDirect(args) => self.write_direct(call, args),
-            Request::GetAttrInline(args) => self.getattr_inline(call, args),
-            Request::GetAttrDirect(args) => self.getattr_direct(call, args),
-            Request::SetAttrInline(args) => self.setattr_inline(call, args),
-            Request::SetAttrDirect(args) => self.setattr_direct(call, args),
-            Request::Verify(args) => self.verify(call, args, true),
-            Request::NVerify(args) => self.verify(call, args, false),
-            Request::GetFsAttr(args) => self.get_fs_attr(call, args),
-            Request::GetRootHandle => self.get_root_handle(call),
-            Request::Lookup(args) => self.lookup(call, args),
-            Request::LookupP(args) => self.lookup_parent(call, args),
-            Request::Access(args) => self.access(call, args),
-            Request::Create(args) => self.create(call, args),
-            Request::Link(args) => self.link(call, args),
-            Request::Remove(args) => self.remove(call, args),
-            Request::Rename(args) => self.rename(call, args),
-            Request::ReadLinkInline(args) => self.readlink_inline(call, args),
-            Request::ReadLinkDirect(args) => self.readlink_direct(call, args),
-            Request::OpenAttr(args) => self.open_attr(call, args),
-            Request::ReadDirInline(args) => self.readdir_inline(call, args),
-            Request::ReadDirDirect(args) => self.readdir_direct(call, args),
-            Request::Open(args) => self.open(call, args),
-            Request::Close(args) => self.close(call, args),
-            Request::OpenDowngrade(args) => self.open_downgrade(call, args),
-            Request::Lock(args) => self.lock(call, args),
-            Request::LockT(args) => self.lock_test(call, args),
-            Request::LockU(args) => self.unlock(call, args),
-            Request::AppendInline(args) => self.append_inline(call, args),
-            Request::AppendDirect(args) => self.append_direct(call, args),
-            Request::BatchSubmit(args) => self.batch_submit(call, args),
-            Request::HurryUp(args) => self.hurry_up(call, args),
-            Request::XLayoutGet(args) => self.layout_get(call, args),
-            Request::XLayoutCommit(args) => self.layout_commit(call, args),
-            Request::XLayoutReturn(args) => self.layout_return(call, args),
-            Request::XNodeInfo(args) => self.node_info(call, args),
-            Request::XGetXattr(args) => self.get_xattr(call, args),
-            Request::DelegReturn(args) => self.return_delegation(call, args),
-            // The server keeps no delegations across a client's restart, so there are none to
-            // purge.
-            Request::DelegPurge => Err(Status::NotSupp),
-            Request::Commit(args) => self.commit(call, args),
-            Request::CacheHint(args) => self.cache_hint(call, args),
-            Request::XSeek(args) => self.seek(call, args),
-            Request::Null => self.null(call),
-            Request::GetFencingList(args) => self.get_fencing_list(call, args),
-            Request::SetFencingList(args) => self.set_fencing_list(call, args),
-            Request::Disconnect => self.disconnect(call),
-            Request::RegisterCred(args) => self.register_cred(call, args),
-            Request::ReleaseCred(args) => self.release_cred(call, args),
-            Request::CheckResponse(args) => self.check_response(call, args),
-            Request::FetchResponse(args) => self.fetch_response(call, args),
-            Request::DiscardResponses(args) => self.discard_responses(call, args),
-            Request::SecInfo => self.sec_info(call),
-            Request::ServerAuth(args) => self.server_auth(call, args),
-            Request::ClientAuth(_)
-            | Request::ClientConnect(_)
-            | Request::ClientConnectAuth(_)
-            | Request::ConnectBind(_) => Err(Status::IllegalState),
-            // Callbacks are requests of the server.
-            Request::BcGetAttr(_)
-            | Request::BcNull
-            | Request::BcRecall(_)
-            | Request::BcBatchCompletion(_)
-            | Request::XBcLayoutRecall(_) => Err(Status::IllegalState),
-        }
+        dispatch(self, call, request)
     }
 
     /// Runs `act` with the service and the caller of this request.
@@ -340,9 +280,8 @@ impl Context<'_> {
         call: &Call,
         act: impl FnOnce(&Service, Caller<'_>) -> T,
     ) -> Result<T, Status> {
-        let session = self.connection.session.as_ref().ok_or(Status::NotAuthenticated)?;
-        let proven = session.proven.as_ref().ok_or(Status::NotAuthenticated)?;
-        let subject = Subject::Session(&session.fence_id);
+        let proven = self.connection.proven().ok_or(Status::NotAuthenticated)?;
+        let subject = Subject::Session(self.connection.fence_id());
         if proven.client.is_gone() {
             // A newer instance of this client has connected, or its lease ended without a session.
             return Err(Status::StaleClientId);
@@ -372,7 +311,7 @@ impl Context<'_> {
         (offset, bytes): (u64, u64),
     ) -> Result<FileAndOpen, Status> {
         if let Some(role) = &self.shared.data {
-            return self.judged_file(role, fh, id, need);
+            return data_door::judged_file(self, role, fh, id, need);
         }
         let (handle, id) = (super::convert::handle(fh), super::convert::state_id(id));
         check_span(&self.shared.service, &handle, id == StateId::ANONYMOUS, (offset, bytes))?;
@@ -408,6 +347,53 @@ impl Context<'_> {
         if let Some(session) = &mut self.connection.session {
             session.last_open = Some((state.id(), state.clone()));
         }
+    }
+
+    pub(super) fn forget_open(&mut self) {
+        if let Some(session) = &mut self.connection.session {
+            session.last_open = None;
+        }
+    }
+
+    /// Returns the service.
+    pub(super) fn service(&self) -> &Arc<Service> {
+        &self.shared.service
+    }
+
+    /// Returns the client's byte order.
+    pub(super) fn order(&self) -> ByteOrder {
+        self.connection.order
+    }
+
+    /// Returns the time.
+    pub(super) fn now(&self) -> Instant {
+        self.now
+    }
+
+    /// Returns the client's record, once the client has authenticated.
+    pub(super) fn client(&self) -> Option<&Arc<Client>> {
+        self.connection.client()
+    }
+
+    /// Returns the id of the session for fences.
+    pub(super) fn fence_id(&self) -> &[u8] {
+        self.connection.fence_id()
+    }
+
+    /// True if the client may choose users itself.
+    pub(super) fn is_trusted(&self) -> bool {
+        self.connection.proven().is_some_and(|proven| proven.admission.trusted)
+    }
+
+    /// Returns the cost of listings in this turn.
+    pub(super) fn listed(&mut self) -> &mut usize {
+        &mut self.link.listed
+    }
+
+    /// Returns the bytes of `data`, which lie in the message of a request, from `skip` on, for a
+    /// job.
+    pub(super) fn message_part(&self, call: &Call, data: &[u8], skip: usize) -> SlotPart {
+        self.connection.receives.part(call.slot, data, skip)
     }
 }
 

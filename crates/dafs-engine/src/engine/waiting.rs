@@ -5,7 +5,7 @@
 //! * A call that would wait has had no effect, so it is safe to repeat it.
 
 use super::request::{Call, Context, Done};
-use super::work::{JobResult, Rest, Work, submit};
+use super::work::{JobResult, Rest, Work};
 use dafs_service::{
     Caller, Client, Handle, LockError, Place, Service, ServiceError, Subject, Touch,
 };
@@ -116,7 +116,7 @@ impl Context<'_> {
         let (service, now_ns) = (self.shared.service.clone(), self.now.0);
         let fence_id = self.connection.fence_id().to_vec();
         let id = self.defer(call, Work::Call);
-        submit((&*self.shared.pool, self.place(lane)), self.inbox, id, move || {
+        self.submit_in(lane, id, move || {
             let (subject, wait) = (Subject::Session(&fence_id), Wait::Allowed);
             let caller = Caller { client: &client, cred: &cred, subject, wait, now_ns };
             let result = act(&service, caller);

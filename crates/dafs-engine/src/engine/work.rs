@@ -199,12 +199,12 @@ impl Work {
             Work::ReadInline { slot, .. } | Work::Settle { slot, .. } => {
                 link.replies.give_back(slot);
             }
-            Work::Read(transfer) => transfer.abandon(link),
-            Work::Stage(transfer) => transfer.abandon(link),
-            Work::Append(transfer) => transfer.abandon(link),
-            Work::Load(load) => load.abandon(link),
+            Work::Read(transfer) => transfer.abandon(&mut link.staging),
+            Work::Stage(transfer) => transfer.abandon(&mut link.staging),
+            Work::Append(transfer) => transfer.abandon(&mut link.staging),
+            Work::Load(load) => load.abandon(&mut link.staging),
             Work::Batch(_) => {}
-            Work::FetchAttributes(fetch) => fetch.abandon(link),
+            Work::FetchAttributes(fetch) => fetch.abandon(&mut link.staging),
         }
     }
 }

@@ -9,7 +9,7 @@
 //!   connection.
 
 use super::super::Tag;
-use super::super::batch::completions_max;
+use super::super::batch::{Batches, Queue, completions_max};
 use super::super::connection::Phase;
 use super::super::registry::Registry;
 use super::super::request::Context;
@@ -180,6 +180,38 @@ impl Context<'_> {
             if let Err(reason) = self.send_call(callback) {
                 return self.drop_session(&reason);
             }
+        }
+    }
+
+    /// Returns the back-control channel of the session, which executes its batches, with their
+    /// ledger.
+    pub(in crate::engine) fn session_batches(&self) -> Option<(Address, Arc<Batches>)> {
+        self.shared.registry.batches(self.connection.session.as_ref()?.id)
+    }
+
+    /// Returns the batches of this channel.
+    pub(in crate::engine) fn queue(&mut self) -> Option<&mut Box<Queue>> {
+        self.connection.batch.as_mut()
+    }
+
+    /// Returns the batches of this channel, which exist from now on.
+    pub(in crate::engine) fn queue_or_new(&mut self) -> &mut Queue {
+        self.connection.batch.get_or_insert_default()
+    }
+
+    /// Sets the time of the next check of its batches.
+    pub(in crate::engine) fn set_queue_due(&mut self, due: Option<Instant>) {
+        let endpoint = self.connection.endpoint;
+        match due {
+            Some(due) => self.link.batches_due.insert(endpoint, due),
+            None => self.link.batches_due.remove(&endpoint),
+        };
+    }
+
+    /// Notes the end of the last batch work for a session that has ended.
+    pub(in crate::engine) fn batches_settled(&self) {
+        if let Some(session) = &self.connection.session {
+            self.shared.registry.settled(session.id);
         }
     }
 

@@ -9,9 +9,9 @@ use super::Transfer;
 use super::plan::{self, Part};
 use crate::engine::allowed::Overtakes;
 use crate::engine::read::{checksum_of, views};
+use crate::engine::transfers::Windows;
 use crate::engine::write::WRITE;
 use crate::limits::STAGING_CHUNK_BYTES;
-use dafs_dat::RemoteWindow;
 use dafs_mem::{Buffer, VolatileSlice};
 use dafs_service::{Handle, OpenState, ServiceError};
 use dafs_store::{OpenFile, Stability, StoreError, Wait};
@@ -27,7 +27,7 @@ const VIEWS_MAX: usize = 256;
 /// The memory of a transfer's data.
 pub(super) enum Memory {
     /// In the client's own memory, mapped.
-    Windows(SmallVec<[RemoteWindow; 1]>),
+    Windows(Windows),
     /// In the load's chunks, from this position on.
     Staged(usize),
 }

@@ -23,9 +23,9 @@ mod submit;
 
 pub(super) use batches::{Batches, Gate};
 pub(super) use io::LoadIo;
-pub(super) use load::{Load, SyncBatch};
-pub(super) use queue::Queue;
-pub(super) use submit::completions_max;
+pub(super) use load::{Load, SyncBatch, fetched, job_done, start};
+pub(super) use queue::{Queue, hurry, submitted, turn};
+pub(super) use submit::{batch_submit, completions_max, hurry_up};
 
 use super::Engine;
 use super::allowed::Overtakes;
@@ -102,7 +102,7 @@ impl Engine {
         let connection = self.ports[port].connections.get(&endpoint);
         let batch = connection.and_then(|connection| connection.batch.as_ref());
         if batch.is_some_and(|batch| batch.has_ready()) {
-            self.with(port, endpoint, now, |context| context.batch_turn());
+            self.with(port, endpoint, now, |context| turn(context));
         }
     }
 
@@ -120,7 +120,7 @@ impl Engine {
             due.sort_unstable();
             for endpoint in due {
                 busy = true;
-                self.with(port, endpoint, now, |context| context.batch_turn());
+                self.with(port, endpoint, now, |context| turn(context));
             }
         }
         busy

@@ -5,11 +5,10 @@
 //! * A transfer begins no later than the end of its window, unless there is no room.
 //! * RDMA posted for loads stays well below the limit of one connection.
 
-use super::load::{Load, Owner, gather};
+use super::load::{self, Owner, gather};
 use super::{Batches, Finished, Submission, Transfer};
-use crate::engine::connection::Phase;
-use crate::engine::request::{Call, Context};
-use crate::engine::work::{Pending, PendingId, Work};
+use crate::engine::request::Context;
+use crate::engine::work::{PendingId, Work};
 use crate::limits::{
     BATCH_GATHER_BYTES, BATCH_GATHER_COUNT, LOAD_MOVES_MAX, LOADS_ACTIVE_MAX, LOADS_PER_TURN,
 };
@@ -100,88 +99,82 @@ impl Queue {
     }
 }
 
-impl Context<'_> {
-    /// Handles an asynchronous batch on its back-control channel.
-    pub(in crate::engine) fn batch_submitted(&mut self, submission: Submission) {
-        let Submission { transfers, refused, submitted, window } = submission;
-        let Some(queue) = &mut self.connection.batch else { return };
-        queue.finished.extend(refused);
-        let due = submitted + window;
-        if window.is_zero() {
-            self.enqueue(transfers, Owner::Channel);
-        } else {
-            queue.waiting_bytes += transfers.iter().map(|transfer| transfer.bytes).sum::<usize>();
-            queue.waiting.extend(transfers.into_iter().map(|transfer| (due, transfer)));
-        }
-        self.batch_turn();
+/// Handles an asynchronous batch on its back-control channel.
+pub(in crate::engine) fn submitted(cx: &mut Context<'_>, submission: Submission) {
+    let Submission { transfers, refused, submitted, window } = submission;
+    let Some(queue) = cx.queue() else { return };
+    queue.finished.extend(refused);
+    let due = submitted + window;
+    if window.is_zero() {
+        enqueue(cx, transfers, Owner::Channel);
+    } else {
+        queue.waiting_bytes += transfers.iter().map(|transfer| transfer.bytes).sum::<usize>();
+        queue.waiting.extend(transfers.into_iter().map(|transfer| (due, transfer)));
     }
+    turn(cx);
+}
 
-    /// Begins one transfer before its window ends (HURRY_UP).
-    pub(in crate::engine) fn batch_hurry(&mut self, id: u64) {
-        let Some(queue) = &mut self.connection.batch else { return };
-        let place = queue.waiting.iter().position(|(_, transfer)| transfer.id == id);
-        if let Some(place) = place {
-            let (_, transfer) = queue.waiting.remove(place);
-            queue.waiting_bytes -= transfer.bytes;
-            self.enqueue(vec![transfer], Owner::Channel);
-            self.batch_turn();
-        }
+/// Begins one transfer before its window ends (HURRY_UP).
+pub(in crate::engine) fn hurry(cx: &mut Context<'_>, id: u64) {
+    let Some(queue) = cx.queue() else { return };
+    let place = queue.waiting.iter().position(|(_, transfer)| transfer.id == id);
+    if let Some(place) = place {
+        let (_, transfer) = queue.waiting.remove(place);
+        queue.waiting_bytes -= transfer.bytes;
+        enqueue(cx, vec![transfer], Owner::Channel);
+        turn(cx);
     }
+}
 
-    /// Queues transfers as loads.
-    pub(super) fn enqueue(&mut self, transfers: Vec<Transfer>, owner: Owner) {
-        let (endpoint, call) = (self.connection.endpoint, Call::own(self.port, self.now));
-        for load in gather(transfers, owner) {
-            let work = Work::Load(Box::new(load));
-            let id = self.pending.insert(Pending { endpoint, call, work });
-            self.connection.batch.get_or_insert_default().ready.push_back(id);
-        }
+/// Queues transfers as loads.
+pub(super) fn enqueue(cx: &mut Context<'_>, transfers: Vec<Transfer>, owner: Owner) {
+    for load in gather(transfers, owner) {
+        let id = cx.insert(Work::Load(Box::new(load)));
+        cx.queue_or_new().ready.push_back(id);
     }
+}
 
-    /// Begins due work, reports completions, and sets the time of the next check.
-    pub(in crate::engine) fn batch_turn(&mut self) {
-        let (endpoint, now) = (self.connection.endpoint, self.now);
-        self.link.batches_due.remove(&endpoint);
-        let Some(queue) = &mut self.connection.batch else { return };
-        let due = queue.take_due(now);
-        if !due.is_empty() {
-            self.enqueue(due, Owner::Channel);
-        }
-        let mut again = None;
-        let mut begun = 0;
-        while self.connection.phase != Phase::Closing
-            && let Some(id) = self.next_load()
-        {
-            self.load_start(id);
-            begun += 1;
-            if begun == LOADS_PER_TURN {
-                again = Some(now);
-                break;
-            }
-        }
-        self.pump_back();
-        let Some(queue) = &self.connection.batch else { return };
-        if let Some(at) = again.into_iter().chain(queue.next_due()).min() {
-            self.link.batches_due.insert(endpoint, at);
+/// Begins due work, reports completions, and sets the time of the next check.
+pub(in crate::engine) fn turn(cx: &mut Context<'_>) {
+    let now = cx.now();
+    cx.set_queue_due(None);
+    let Some(queue) = cx.queue() else { return };
+    let due = queue.take_due(now);
+    if !due.is_empty() {
+        enqueue(cx, due, Owner::Channel);
+    }
+    let mut again = None;
+    let mut begun = 0;
+    while !cx.transfers().is_closing()
+        && let Some(id) = next_load(cx)
+    {
+        load::start(cx, id);
+        begun += 1;
+        if begun == LOADS_PER_TURN {
+            again = Some(now);
+            break;
         }
     }
+    cx.pump_back();
+    let Some(queue) = cx.queue() else { return };
+    let due = again.into_iter().chain(queue.next_due()).min();
+    cx.set_queue_due(due);
+}
 
-    /// Takes the next load, if there is room for it.
-    fn next_load(&mut self) -> Option<PendingId> {
-        let posted = self.connection.work_posted as usize;
-        let queue = self.connection.batch.as_mut()?;
-        let id = *queue.ready.front()?;
-        let moves = match self.pending.get_mut(id) {
-            Some(Pending { work: Work::Load(load), .. }) => Load::moves_max(load),
-            _ => 0,
-        };
-        let planned = posted + queue.active_moves;
-        if queue.active >= LOADS_ACTIVE_MAX || planned > 0 && planned + moves > MOVES_MAX {
-            return None;
-        }
-        queue.ready.pop_front();
-        queue.active += 1;
-        queue.active_moves += moves;
-        Some(id)
+/// Takes the next load, if there is room for it.
+fn next_load(cx: &mut Context<'_>) -> Option<PendingId> {
+    let id = *cx.queue()?.ready.front()?;
+    let (moves, posted) = match cx.work(id) {
+        Some((Work::Load(load), by)) => (load.moves_max(), by.posted()),
+        _ => (0, 0),
+    };
+    let queue = cx.queue()?;
+    let planned = posted + queue.active_moves;
+    if queue.active >= LOADS_ACTIVE_MAX || planned > 0 && planned + moves > MOVES_MAX {
+        return None;
     }
+    queue.ready.pop_front();
+    queue.active += 1;
+    queue.active_moves += moves;
+    Some(id)
 }
