@@ -69,7 +69,6 @@ pub(crate) struct AuthFailures {
 }
 
 impl AuthFailures {
-    /// True if a proof for a name may be checked now.
     pub(crate) fn may_check(&self, origin: Origin, name: &[u8], now: Instant) -> bool {
         let mut hosts = self.hosts.lock();
         let Some(host) = hosts.get_mut(&origin) else { return true };

@@ -9,14 +9,14 @@
 
 use super::allowed::PoolAuthorisation;
 use super::convert;
-use super::read::{checksum_of, views};
+use super::read::{checksum_of, scan, views};
 use super::request::{Call, Context, Done, Keep};
 use super::staging::Staging;
 use super::transfers::{Chunks, Transfers, release, remote};
 use super::work::{JobResult, PendingId, Unwritten, Work};
 use crate::limits::{APPEND_BYTES_MAX, STAGING_CHUNK_BYTES};
 use dafs_dat::Access;
-use dafs_mem::{Buffer, Site, VolatileSlice};
+use dafs_mem::{Buffer, VolatileSlice};
 use dafs_service::Handle;
 use dafs_service::durable::{Change, digest};
 use dafs_store::{AppendWitness, OpenFile, Stability, StoreError};
@@ -173,18 +173,10 @@ fn pieces(wanted: usize) -> impl Iterator<Item = usize> {
     starts.map(move |start| (wanted - start).min(STAGING_CHUNK_BYTES))
 }
 
-/// Returns the digest of data in shared memory, computed from a private copy of each piece.
-fn digest_of(views: &[VolatileSlice<'_>]) -> u32 {
-    let (mut copy, mut sum) = ([0; 4096], 0);
-    for view in views {
-        for at in (0..view.len()).step_by(copy.len()) {
-            let part = copy.len().min(view.len() - at);
-            if let Some(piece) = view.slice(at, part) {
-                piece.copy_to(&mut copy[..part], Site::Checksum);
-            }
-            sum = digest(sum, &copy[..part]);
-        }
-    }
+/// Returns the digest of data in shared memory.
+fn digest_of(views: &[VolatileSlice<'_>], len: usize) -> u32 {
+    let mut sum = 0;
+    scan(views, len, |bytes| sum = digest(sum, bytes));
     sum
 }
 
@@ -218,14 +210,10 @@ pub(super) fn append_direct(cx: &mut Context<'_>, call: &Call, args: &AppendDire
     let check = by.checksums().then_some(args.direct_checksum);
     if let Some(windows) = by.map(&[buffer], Access::REMOTE_READ) {
         let data = views(&windows, wanted);
-        if let Some(expected) = check {
-            let mut sum = Fletcher32::new();
-            checksum_of(&data, wanted, &mut sum);
-            if sum.finish() != expected {
-                return Err(Status::ChkSum);
-            }
+        if check.is_some_and(|expected| checksum_of(&data, wanted) != expected) {
+            return Err(Status::ChkSum);
         }
-        let sum = if by.logs_changes() { digest_of(&data) } else { 0 };
+        let sum = if by.logs_changes() { digest_of(&data, wanted) } else { 0 };
         drop(data);
         let id = defer(cx, call, file, None);
         let append = move |by: Witness| target.append(&views(&windows, wanted), by);

@@ -225,7 +225,7 @@ fn set_fetched(cx: &mut Context<'_>, id: PendingId) {
     let Some(pending) = cx.take_in_slot(id) else { return };
     let Pending { call, work: Work::FetchAttributes(fetch), .. } = pending else { return };
     cx.execute(&call, |cx| {
-        let attributes = Attributes::decode_direct(&fetch.fetched, cx.order());
+        let attributes = Attributes::decode_direct(&fetch.fetched, cx.transfers().order());
         let attributes = attributes.map_err(|_| Status::Inval)?;
         let at = (convert::handle(&fetch.args.fh), convert::state_id(fetch.args.state_id));
         let (valid, wish) = (attributes.valid(), Wish::of(&attributes));

@@ -302,22 +302,18 @@ impl Connection {
         self.session.as_ref()?.proven.as_ref()
     }
 
-    /// Returns the client's record, once the client has authenticated.
     pub(super) fn client(&self) -> Option<&Arc<Client>> {
         self.proven().map(|proven| &proven.client)
     }
 
-    /// Returns the replies that the session caches.
     pub(super) fn kept_replies(&mut self) -> Option<&mut SessionReplies> {
         self.session.as_mut()?.replies.as_mut()
     }
 
-    /// Returns the id of its session for fences.
     pub(super) fn fence_id(&self) -> &[u8] {
         self.session.as_ref().map_or(&[], |session| &session.fence_id)
     }
 
-    /// Counts a posted send or RDMA write.
     pub(super) fn count_posted(&mut self, now: Instant) {
         self.sent_total += 1;
         self.count_work(now);
@@ -335,7 +331,6 @@ impl Connection {
         self.work_posted += 1;
     }
 
-    /// Counts a posted RDMA read.
     pub(super) fn count_fetch(&mut self, now: Instant) {
         self.count_work(now);
         if self.fetches_posted == 0 {
@@ -362,7 +357,6 @@ impl Connection {
         }
     }
 
-    /// Returns the length of the longest reply.
     pub(super) fn response_bytes_max(&self) -> usize {
         match &self.session {
             Some(session) => session.options.max_response_size as usize,

@@ -51,7 +51,6 @@ pub(super) const SETTABLE: AttrMask = WRITABLE.union(XATTR);
 /// Every attribute that GETATTR or SETATTR accepts.
 pub(super) const SUPPORTED: AttrMask = READABLE.union(SETTABLE).union(AttrMask::X_XATTR_NAMES);
 
-/// Returns the status for an error of the service.
 pub(super) fn status(error: ServiceError) -> Status {
     match error {
         ServiceError::Store(error) => store_status(error),

@@ -8,8 +8,8 @@
 //!   which ends its RDMA. A job that has begun to write is always waited for.
 //! * Changes of fences do not wait for each other here.
 
+use super::Engine;
 use super::work::{JobDone, PendingId, Work};
-use super::{Engine, Link};
 use crate::limits::FENCE_DRAIN_TIME;
 use crate::pool::Inbox;
 use dafs_dat::{EndpointId, Instant};
@@ -143,12 +143,8 @@ impl Engine {
             {
                 tracing::warn!(peer = %connection.peer, "session ended: it is fenced and goes on");
                 connection.phase = super::Phase::Closing;
-                abort(link, endpoint);
+                link.adapter.abort(endpoint);
             }
         }
     }
-}
-
-fn abort(link: &mut Link, endpoint: EndpointId) {
-    link.adapter.abort(endpoint);
 }

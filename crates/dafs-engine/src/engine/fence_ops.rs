@@ -70,7 +70,7 @@ pub(super) fn set_fencing_list(
         cx.call_service(call, |_, caller| Ok((caller.client.clone(), caller.cred.clone())));
     let (client, cred) = caller?;
     let (fence_id, trusted) = (cx.fence_id().to_vec(), cx.is_trusted());
-    let (object, now_ns) = (object_of(&args.fh, args.object), cx.now().0);
+    let (object, now_ns) = (object_of(&args.fh, args.object), cx.now.0);
     let service = cx.service().clone();
     let id = cx.defer(call, Work::Fence);
     cx.submit_report(id, move |report| {

@@ -27,7 +27,6 @@ const COMPONENT_BYTES: usize = 80;
 
 const WHOLE: (u64, u64) = (0, u64::MAX);
 
-/// Returns the status for an error of a layout operation.
 fn status(error: ServiceError) -> Status {
     match error {
         ServiceError::LayoutUnavailable | ServiceError::BadLayout => Status::XNoLayout,

@@ -54,7 +54,6 @@ pub(super) struct Message {
 }
 
 impl Message {
-    /// Returns the bytes.
     pub(super) fn bytes(&self) -> &[u8] {
         // SAFETY: the range lies in the buffer that `_buffer` keeps mapped. The slot is in use
         // while a `Message` exists (the dispatcher reposts it only afterwards). It is registered
@@ -82,7 +81,6 @@ impl Receives {
             free.into_iter().filter(|&slot| self.find(slot).0.slot_bytes >= bytes).collect();
     }
 
-    /// Adds slots.
     pub(super) fn grow(
         &mut self,
         adapter: &mut dyn Adapter,

@@ -23,7 +23,7 @@ use dafs_service::Handle;
 use dafs_store::{OpenFile, OpenMode, StoreError, Wait};
 use dafs_wire::dafs::{
     Checksum, Fletcher32, READ_INLINE_REPLY_DATA_AT, ReadDirect, ReadDirectReply, ReadInline,
-    Reply, ResponseHeader, Status, encode_read_inline_head,
+    Reply, encode_read_inline_head,
 };
 use smallvec::SmallVec;
 use std::sync::Arc;
@@ -126,9 +126,9 @@ pub(super) fn views(windows: &[RemoteWindow], wanted: usize) -> SmallVec<[Volati
     views
 }
 
-/// Adds data in shared memory to a checksum. It is computed from a private copy of each piece,
-/// because a checksum of changing bytes would have no meaning.
-pub(super) fn checksum_of(views: &[VolatileSlice<'_>], mut len: usize, sum: &mut Fletcher32) {
+/// Shows `len` bytes in shared memory to `look`, in private copies of their pieces: a checksum of
+/// changing bytes would have no meaning.
+pub(super) fn scan(views: &[VolatileSlice<'_>], mut len: usize, mut look: impl FnMut(&[u8])) {
     let mut copy = [0; 4096];
     for view in views {
         let mut at = 0;
@@ -137,11 +137,18 @@ pub(super) fn checksum_of(views: &[VolatileSlice<'_>], mut len: usize, sum: &mut
             if let Some(piece) = view.slice(at, part) {
                 piece.copy_to(&mut copy[..part], Site::Checksum);
             }
-            sum.update(&copy[..part]);
+            look(&copy[..part]);
             at += part;
             len -= part;
         }
     }
+}
+
+/// Returns the checksum of `len` bytes in shared memory.
+pub(super) fn checksum_of(views: &[VolatileSlice<'_>], len: usize) -> Checksum {
+    let mut sum = Fletcher32::new();
+    scan(views, len, |bytes| sum.update(bytes));
+    sum.finish()
 }
 
 /// A read through staging, piece by piece in the order of the file.
@@ -307,19 +314,9 @@ pub(super) fn read_inline_done(
 }
 
 fn send_inline(cx: &mut Context<'_>, call: &Call, slot: ReplySlot, end: ReadEnd) -> Done {
-    let (target, order) = (cx.target(call), cx.order());
-    let header = ResponseHeader::answering(&call.header, target);
-    let out = cx.replies().bytes_mut(slot);
-    match encode_read_inline_head(out, order, &header, end.eof, end.count) {
-        Ok(len) => {
-            cx.send(call, slot, len, target);
-            Ok(())
-        }
-        Err(_) => {
-            cx.replies().give_back(slot);
-            Err(Status::ServerFault)
-        }
-    }
+    cx.send_filled(call, slot, |out, order, header| {
+        encode_read_inline_head(out, order, header, end.eof, end.count)
+    })
 }
 
 pub(super) fn read_direct(cx: &mut Context<'_>, call: &Call, args: &ReadDirect<'_>) -> Done {
@@ -357,17 +354,18 @@ fn read_mapped(
     let now = read_now(&*file, &views(&windows, wanted), offset, wanted);
     match now.map_err(convert::store_status)? {
         ReadNow::Done(end) => {
-            let sum = if checksums { window_checksum(&windows, end.count) } else { Checksum::ZERO };
+            let sum = if checksums {
+                checksum_of(&views(&windows, end.count), end.count)
+            } else {
+                Checksum::ZERO
+            };
             reply_direct(cx, call, end, sum)
         }
         ReadNow::Blocked(done) => {
             let job_windows = windows.clone();
-            let sum =
-                Box::new(
-                    move |count| {
-                        if checksums { window_checksum(&windows, count) } else { Checksum::ZERO }
-                    },
-                );
+            let sum = Box::new(move |count| {
+                if checksums { checksum_of(&views(&windows, count), count) } else { Checksum::ZERO }
+            });
             cx.defer_job((call, handle), Work::ReadMapped { done, sum }, move || {
                 let views = views(&job_windows, wanted);
                 let rest = skip(&views, done);
@@ -455,10 +453,4 @@ fn read_into(
 ) -> Result<ReadEnd, StoreError> {
     let view = buffer.slice(at, len).ok_or(StoreError::Io)?;
     read_all(file, &[view], offset, len)
-}
-
-fn window_checksum(windows: &[RemoteWindow], count: usize) -> Checksum {
-    let mut sum = Fletcher32::new();
-    checksum_of(&views(windows, count), count, &mut sum);
-    sum.finish()
 }

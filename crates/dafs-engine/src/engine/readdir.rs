@@ -16,7 +16,7 @@ use dafs_store::Attr;
 use dafs_wire::dafs::{
     AttrMask, Attributes, ByteOrder, DirEntriesLength, DirEntriesWriter, DirEntry, DirectBuffer,
     READDIR_INLINE_REPLY_ENTRIES_AT, ReadDirDirect, ReadDirDirectReply, ReadDirInline, Reply,
-    ResponseHeader, Status, Verifier, encode_readdir_inline_head,
+    Status, Verifier, encode_readdir_inline_head,
 };
 use smallvec::SmallVec;
 
@@ -105,29 +105,22 @@ fn send_listing(
     fill: impl FnOnce(&mut Context<'_>, &Call, &mut [u8], ByteOrder) -> Listed,
 ) -> Done {
     let max = cx.response_bytes_max();
-    let target = cx.target(call);
     let slot = cx.take_reply(max)?;
-    let order = cx.order();
+    let order = cx.transfers().order();
     let bytes = cx.replies().bytes_mut(slot);
     let (ptr, room) = (bytes.as_mut_ptr(), bytes.len().min(max));
     // SAFETY: the slot's memory is private, was just taken and is not posted. The pool is not
     // used until `area` is dropped, so this is the only reference to it.
     let message = unsafe { std::slice::from_raw_parts_mut(ptr, room) };
-    let (head, area) = message.split_at_mut(READDIR_INLINE_REPLY_ENTRIES_AT);
-    let encoded = fill(cx, call, area, order).and_then(|(length, eof)| {
-        let header = ResponseHeader::answering(&call.header, target);
-        let verifier = COOKIE_VERIFIER;
-        encode_readdir_inline_head(head, order, &header, verifier, eof, length)
-            .map_err(|_| Status::ServerFault)
-    });
-    match encoded {
-        Ok(len) => cx.send(call, slot, len, target),
+    match fill(cx, call, &mut message[READDIR_INLINE_REPLY_ENTRIES_AT..], order) {
+        Ok((length, eof)) => cx.send_filled(call, slot, |head, order, header| {
+            encode_readdir_inline_head(head, order, header, COOKIE_VERIFIER, eof, length)
+        }),
         Err(status) => {
             cx.replies().give_back(slot);
-            return Err(status);
+            Err(status)
         }
     }
-    Ok(())
 }
 
 pub(super) fn readdir_direct(cx: &mut Context<'_>, call: &Call, args: &ReadDirDirect<'_>) -> Done {
@@ -144,7 +137,7 @@ pub(super) fn readdir_direct(cx: &mut Context<'_>, call: &Call, args: &ReadDirDi
             place_listing(cx, call, &buffers, &entries, listed?)
         });
     }
-    let order = cx.order();
+    let order = cx.transfers().order();
     let mut entries = vec![0; room];
     let listed = list(cx, call, &listing, &mut entries, order)?;
     place_listing(cx, call, &buffers, &entries, listed)
@@ -192,7 +185,7 @@ fn list_elsewhere(
     room: usize,
     then: impl FnOnce(&mut Context<'_>, &Call, Vec<u8>, Listed) -> Done + Send + 'static,
 ) -> Done {
-    let order = cx.order();
+    let order = cx.transfers().order();
     cx.call_elsewhere(
         call,
         &listing.dir.clone(),

@@ -126,7 +126,6 @@ impl Registry {
         Owner { origin, number: self.owners.fetch_add(1, Ordering::Relaxed) }
     }
 
-    /// Returns an id for a new session.
     pub(super) fn new_session_id(&self) -> SessionId {
         let mut tables = self.tables.lock();
         tables.next_session += 1;
@@ -148,7 +147,6 @@ impl Registry {
         self.tables.lock().sessions.contains_key(&id)
     }
 
-    /// Returns the connections of all sessions.
     pub(super) fn session_addresses(&self) -> Vec<Address> {
         self.tables.lock().sessions.values().map(|entry| entry.address.clone()).collect()
     }
@@ -268,7 +266,6 @@ impl Registry {
         record.map(|record| (record, None))
     }
 
-    /// True if a client can be called.
     pub(super) fn is_callable(&self, client: ClientKey) -> bool {
         self.back_channel(client).is_some_and(|(_, address)| address.is_some())
     }

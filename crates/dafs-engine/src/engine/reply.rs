@@ -7,7 +7,7 @@
 use super::Tag;
 use super::connection::{Channel, Phase, Session};
 use super::memory::{Replies, ReplySlot};
-use super::request::{Call, Context, Keep};
+use super::request::{Call, Context, Done, Keep};
 use crate::limits::{SMALL_REPLY_BYTES, WORK_POSTED_MAX};
 use dafs_service::Door;
 use dafs_wire::dafs::{
@@ -17,7 +17,6 @@ use dafs_wire::dafs::{
 use std::sync::atomic::Ordering;
 
 impl Context<'_> {
-    /// Answers with a result.
     pub(super) fn reply(&mut self, call: &Call, reply: &Reply<'_>) -> Result<(), Status> {
         if let Some(chain) = call.chain {
             self.connection.chains.produce(chain, reply);
@@ -31,7 +30,6 @@ impl Context<'_> {
         sent
     }
 
-    /// Answers with an error.
     pub(super) fn fail(&mut self, call: &Call, status: Status) {
         self.fail_with(call, status, &ErrorBody::None);
     }
@@ -58,6 +56,27 @@ impl Context<'_> {
         };
         if let Err(status) = sent {
             self.drop_session(&format!("an error reply could not be sent: {status}"));
+        }
+    }
+
+    /// Completes a reply whose data is in its slot, and sends it.
+    pub(super) fn send_filled(
+        &mut self,
+        call: &Call,
+        slot: ReplySlot,
+        head: impl FnOnce(&mut [u8], ByteOrder, &ResponseHeader) -> Result<usize, EncodeError>,
+    ) -> Done {
+        let target = self.target(call);
+        let header = ResponseHeader::answering(&call.header, target);
+        match head(self.link.replies.bytes_mut(slot), self.connection.order, &header) {
+            Ok(len) => {
+                self.send(call, slot, len, target);
+                Ok(())
+            }
+            Err(_) => {
+                self.link.replies.give_back(slot);
+                Err(Status::ServerFault)
+            }
         }
     }
 
@@ -93,17 +112,14 @@ impl Context<'_> {
         Err(Status::TooSmall)
     }
 
-    /// Returns the memory for replies.
     pub(super) fn replies(&mut self) -> &mut Replies {
         &mut self.link.replies
     }
 
-    /// Returns the length of the longest reply.
     pub(super) fn response_bytes_max(&self) -> usize {
         self.connection.response_bytes_max()
     }
 
-    /// Takes a slot for a reply.
     pub(super) fn take_reply(&mut self, bytes: usize) -> Result<ReplySlot, Status> {
         let owner = self.connection.owner;
         self.link.replies.take(&mut *self.link.adapter, bytes, owner).map_err(|error| {
@@ -113,7 +129,7 @@ impl Context<'_> {
     }
 
     /// Returns the credits that the next reply aims at.
-    pub(super) fn target(&self, call: &Call) -> u16 {
+    fn target(&self, call: &Call) -> u16 {
         let limits = &self.shared.limits;
         let room = limits.credits_total_max.saturating_sub(self.link.credits);
         let pressure = room < limits.credits_total_max / 8;
@@ -129,7 +145,7 @@ impl Context<'_> {
     }
 
     /// Sends an encoded reply and grants `target` credits with it (DAFS 7).
-    pub(super) fn send(&mut self, call: &Call, slot: ReplySlot, len: usize, target: u16) {
+    fn send(&mut self, call: &Call, slot: ReplySlot, len: usize, target: u16) {
         if !self.settle(call, slot, len) {
             self.send_now(call, slot, len, target);
         }

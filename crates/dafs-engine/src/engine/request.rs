@@ -12,8 +12,8 @@ use dafs_dat::Instant;
 use dafs_service::{Caller, Client, Handle, OpenState, Service, ServiceError, StateId, Subject};
 use dafs_store::{Cred, OpenFile, OpenMode, Wait};
 use dafs_wire::dafs::{
-    ByteOrder, ChainFlags, Class, CredHandle, FileHandle, HEADER_BYTES, PROTOCOL_VERSION,
-    Procedure, Request, RequestHeader, Status, peek_order, verify,
+    ChainFlags, Class, CredHandle, FileHandle, HEADER_BYTES, PROTOCOL_VERSION, Procedure, Request,
+    RequestHeader, Status, peek_order, verify,
 };
 use std::sync::Arc;
 
@@ -65,17 +65,9 @@ impl Call {
     }
 
     /// Makes a call for work without a request.
-    pub(super) fn without_request(port: u32, now: Instant) -> Self {
-        let (header, procedure) = (RequestHeader::default(), None);
-        Self {
-            header,
-            procedure,
-            slot: u32::MAX,
-            port,
-            began: now,
-            keep: Keep::Nothing,
-            chain: None,
-        }
+    pub(super) fn without_request(port: u32, began: Instant) -> Self {
+        let (header, procedure, chain) = (RequestHeader::default(), None, None);
+        Self { header, procedure, slot: u32::MAX, port, began, keep: Keep::Nothing, chain }
     }
 }
 
@@ -100,7 +92,6 @@ pub(super) type FileAndOpen = (Arc<dyn OpenFile>, Option<Arc<OpenState>>);
 pub(super) type Done = Result<(), Status>;
 
 impl Context<'_> {
-    /// Handles the arrival of a message.
     pub(super) fn receive(&mut self, slot: u32, len: usize) {
         self.connection.credits.posted -= 1;
         self.connection.credits.in_hand += 1;
@@ -355,27 +346,14 @@ impl Context<'_> {
         }
     }
 
-    /// Returns the service.
     pub(super) fn service(&self) -> &Arc<Service> {
         &self.shared.service
     }
 
-    /// Returns the client's byte order.
-    pub(super) fn order(&self) -> ByteOrder {
-        self.connection.order
-    }
-
-    /// Returns the time.
-    pub(super) fn now(&self) -> Instant {
-        self.now
-    }
-
-    /// Returns the client's record, once the client has authenticated.
     pub(super) fn client(&self) -> Option<&Arc<Client>> {
         self.connection.client()
     }
 
-    /// Returns the id of the session for fences.
     pub(super) fn fence_id(&self) -> &[u8] {
         self.connection.fence_id()
     }

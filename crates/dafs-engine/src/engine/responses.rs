@@ -33,7 +33,7 @@ pub(super) fn fetch_response(cx: &mut Context<'_>, call: &Call, args: &CheckResp
         Some(Kept::Reply(kept)) => kept,
         Some(Kept::Happened(effect)) => {
             let reply = reply_effect(cx, args.procedure, &effect)?;
-            let order = cx.order();
+            let order = cx.transfers().order();
             return fetch_made(cx, call, order, &reply);
         }
         Some(Kept::Failed) => {

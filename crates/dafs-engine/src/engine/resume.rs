@@ -63,7 +63,6 @@ impl Context<'_> {
         self.pending.insert(Pending { endpoint: self.connection.endpoint, call, work })
     }
 
-    /// Returns the call of a waiting request.
     pub(super) fn call_of(&mut self, id: PendingId) -> Option<Call> {
         self.pending.get_mut(id).map(|pending| pending.call)
     }
@@ -89,14 +88,12 @@ impl Context<'_> {
         }
     }
 
-    /// Drops work without a request.
     pub(super) fn discard(&mut self, id: PendingId) {
         if let Some(pending) = self.pending.take(id) {
             pending.work.abandon(self.link);
         }
     }
 
-    /// Refuses a waiting request.
     pub(super) fn refuse(&mut self, id: PendingId, status: Status) {
         let Some(Pending { call, work, .. }) = self.take_pending(id) else { return };
         work.abandon(self.link);
@@ -110,7 +107,6 @@ impl Context<'_> {
         }
     }
 
-    /// Handles the result of a job.
     pub(super) fn job_done(&mut self, id: PendingId, result: JobResult) {
         let Some(pending) = self.pending.get_mut(id) else { return };
         match &pending.work {

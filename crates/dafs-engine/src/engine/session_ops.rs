@@ -372,9 +372,6 @@ fn connect_bind(cx: &mut Context<'_>, call: &Call, args: &ConnectBind<'_>) -> Do
     let entry = cx.shared.registry.session(args.session_id).ok_or(Status::UnknownSession)?;
     let limits = &cx.shared.limits;
     let options = SessionOptions {
-        use_checksums: false,
-        use_response_cache: false,
-        max_credentials: 0,
         max_request_size: size(args.max_request_size, limits.request_bytes_max)?,
         max_response_size: size(args.max_response_size, limits.response_bytes_max)?,
         // DAFS O27: the client states the number of calls that it accepts.
@@ -382,9 +379,8 @@ fn connect_bind(cx: &mut Context<'_>, call: &Call, args: &ConnectBind<'_>) -> Do
             0 => BACK_CREDITS_DEFAULT.into(),
             offered => offered.min(BACK_CREDITS_MAX.into()),
         },
-        inline_write_header_size: 0,
         use_back_control_channel: true,
-        use_rdma_read_channel: false,
+        ..SessionOptions::default()
     };
     cx.connection.session = Some(Session {
         id: args.session_id,

@@ -142,12 +142,10 @@ impl Staging {
         }
     }
 
-    /// True when no transfer waits for chunks.
     pub(super) fn is_calm(&self) -> bool {
         self.waiting.is_empty()
     }
 
-    /// Queues a transfer for its turn.
     pub(super) fn wait(&mut self, owner: &Owner, id: PendingId) {
         self.waiting.push(*owner, id);
         self.due = true;

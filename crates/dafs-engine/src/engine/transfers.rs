@@ -56,12 +56,10 @@ impl Transfers<'_> {
         self.connection.checksums()
     }
 
-    /// Returns the client's byte order.
     pub(super) fn order(&self) -> ByteOrder {
         self.connection.order
     }
 
-    /// True if the connection ends.
     pub(super) fn is_closing(&self) -> bool {
         self.connection.phase == Phase::Closing
     }
@@ -71,7 +69,6 @@ impl Transfers<'_> {
         self.connection.work_posted as usize
     }
 
-    /// Returns the longest transfer, in bytes.
     pub(super) fn bytes_max(&self) -> usize {
         self.shared.limits.transfer_bytes_max as usize
     }
@@ -122,7 +119,6 @@ impl Transfers<'_> {
         None
     }
 
-    /// Frees a chunk.
     pub(super) fn give_back(&mut self, chunk: u32) {
         self.link.staging.give_back(chunk);
     }
@@ -137,7 +133,6 @@ impl Transfers<'_> {
         self.link.staging.bytes_mut(chunk)
     }
 
-    /// True when no transfer waits for chunks.
     pub(super) fn is_calm(&self) -> bool {
         self.link.staging.is_calm()
     }
@@ -201,7 +196,6 @@ impl Transfers<'_> {
         }
     }
 
-    /// Starts posted transfers.
     pub(super) fn flush(&mut self) {
         self.link.adapter.flush();
     }

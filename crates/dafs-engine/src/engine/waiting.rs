@@ -69,10 +69,7 @@ impl Context<'_> {
             let done = self.call_service_raw(call, act)?;
             return then(self, call, done);
         }
-        let who =
-            self.call_service_raw(call, |_, caller| (caller.client.clone(), caller.cred.clone()))?;
-        self.call_on_pool(call, self.lane(handle), who, act, then);
-        Ok(())
+        self.call_elsewhere(call, handle, act, then)
     }
 
     /// Runs `act` on the pool, where it may wait. Then runs `then` here.

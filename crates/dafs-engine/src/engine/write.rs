@@ -236,7 +236,6 @@ impl WriteTransfer {
         }
     }
 
-    /// Handles the arrival of a piece.
     fn fetched(&mut self, id: PendingId, chunk: u32, ok: bool, by: &mut Transfers<'_>) -> Step {
         let position = self.fetching.iter().position(|piece| piece.chunk == chunk);
         let Some(piece) = position.and_then(|at| self.fetching.remove(at)) else {
@@ -455,12 +454,8 @@ fn write_mapped(
     let wanted = args.byte_count as usize;
     let stable = convert::stability(args.stable);
     let by = cx.transfers();
-    if by.checksums() {
-        let mut sum = Fletcher32::new();
-        checksum_of(&views(&windows, wanted), wanted, &mut sum);
-        if sum.finish() != args.direct_checksum {
-            return Err(Status::ChkSum);
-        }
+    if by.checksums() && checksum_of(&views(&windows, wanted), wanted) != args.direct_checksum {
+        return Err(Status::ChkSum);
     }
     let verifier = by.write_verifier();
     let now = match allowed.overtakes_now((args.offset, wanted as u64)) {

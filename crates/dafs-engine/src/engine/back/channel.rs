@@ -104,7 +104,6 @@ impl Back {
             && now.since(self.called_at) >= lease / BACK_CALLS_PER_LEASE
     }
 
-    /// Handles the end of the connection: its calls have failed.
     pub(in crate::engine) fn end(self, service: &Service, registry: &Registry) {
         registry.unbind_back(self.session, &self.address);
         let flights = self.streams.into_iter().filter_map(|stream| stream.flight);
@@ -144,7 +143,6 @@ fn tell_path(service: &Service, registry: &Registry, client: &Client) {
 }
 
 impl Context<'_> {
-    /// Starts the connection as a back-control channel.
     pub(in crate::engine) fn start_back(&mut self, back: Back) {
         self.connection.back = Some(Box::new(back));
         self.call_client(Callback::Null);
@@ -189,14 +187,9 @@ impl Context<'_> {
         self.shared.registry.batches(self.connection.session.as_ref()?.id)
     }
 
-    /// Returns the batches of this channel.
-    pub(in crate::engine) fn queue(&mut self) -> Option<&mut Box<Queue>> {
-        self.connection.batch.as_mut()
-    }
-
-    /// Returns the batches of this channel, which exist from now on.
-    pub(in crate::engine) fn queue_or_new(&mut self) -> &mut Queue {
-        self.connection.batch.get_or_insert_default()
+    /// Returns the work of this channel for batches, once there has been some.
+    pub(in crate::engine) fn queue(&mut self) -> &mut Option<Box<Queue>> {
+        &mut self.connection.batch
     }
 
     /// Sets the time of the next check of its batches.

@@ -112,7 +112,6 @@ impl Load {
         Some(self.staged(by))
     }
 
-    /// Fetches the data to write.
     fn fetch(&mut self, id: PendingId, by: &mut Transfers<'_>) {
         let mut fetches = Vec::new();
         for (base, transfer) in self.bases().zip(&self.transfers) {
@@ -252,7 +251,7 @@ fn go_on(
 
 /// Accesses the files, here or on the pool.
 fn run(cx: &mut Context<'_>, id: PendingId, mut io: LoadIo) {
-    if !cx.queue().is_some_and(|queue| queue.start_work()) {
+    if !cx.queue().as_ref().is_some_and(|queue| queue.start_work()) {
         return cx.drop_session("its session is over");
     }
     // A longer load would block other requests.
@@ -271,7 +270,7 @@ fn run(cx: &mut Context<'_>, id: PendingId, mut io: LoadIo) {
 
 /// Ends a load's access to files, for which the end of the session may wait.
 fn worked(cx: &mut Context<'_>) {
-    if cx.queue().is_some_and(|queue| queue.stop_work()) {
+    if cx.queue().as_ref().is_some_and(|queue| queue.stop_work()) {
         cx.batches_settled();
     }
 }

@@ -102,7 +102,7 @@ impl Queue {
 /// Handles an asynchronous batch on its back-control channel.
 pub(in crate::engine) fn submitted(cx: &mut Context<'_>, submission: Submission) {
     let Submission { transfers, refused, submitted, window } = submission;
-    let Some(queue) = cx.queue() else { return };
+    let Some(queue) = cx.queue().as_mut() else { return };
     queue.finished.extend(refused);
     let due = submitted + window;
     if window.is_zero() {
@@ -116,7 +116,7 @@ pub(in crate::engine) fn submitted(cx: &mut Context<'_>, submission: Submission)
 
 /// Begins one transfer before its window ends (HURRY_UP).
 pub(in crate::engine) fn hurry(cx: &mut Context<'_>, id: u64) {
-    let Some(queue) = cx.queue() else { return };
+    let Some(queue) = cx.queue().as_mut() else { return };
     let place = queue.waiting.iter().position(|(_, transfer)| transfer.id == id);
     if let Some(place) = place {
         let (_, transfer) = queue.waiting.remove(place);
@@ -126,19 +126,18 @@ pub(in crate::engine) fn hurry(cx: &mut Context<'_>, id: u64) {
     }
 }
 
-/// Queues transfers as loads.
 pub(super) fn enqueue(cx: &mut Context<'_>, transfers: Vec<Transfer>, owner: Owner) {
     for load in gather(transfers, owner) {
         let id = cx.insert(Work::Load(Box::new(load)));
-        cx.queue_or_new().ready.push_back(id);
+        cx.queue().get_or_insert_default().ready.push_back(id);
     }
 }
 
 /// Begins due work, reports completions, and sets the time of the next check.
 pub(in crate::engine) fn turn(cx: &mut Context<'_>) {
-    let now = cx.now();
+    let now = cx.now;
     cx.set_queue_due(None);
-    let Some(queue) = cx.queue() else { return };
+    let Some(queue) = cx.queue().as_mut() else { return };
     let due = queue.take_due(now);
     if !due.is_empty() {
         enqueue(cx, due, Owner::Channel);
@@ -156,19 +155,19 @@ pub(in crate::engine) fn turn(cx: &mut Context<'_>) {
         }
     }
     cx.pump_back();
-    let Some(queue) = cx.queue() else { return };
+    let Some(queue) = cx.queue().as_mut() else { return };
     let due = again.into_iter().chain(queue.next_due()).min();
     cx.set_queue_due(due);
 }
 
 /// Takes the next load, if there is room for it.
 fn next_load(cx: &mut Context<'_>) -> Option<PendingId> {
-    let id = *cx.queue()?.ready.front()?;
+    let id = *cx.queue().as_ref()?.ready.front()?;
     let (moves, posted) = match cx.work(id) {
         Some((Work::Load(load), by)) => (load.moves_max(), by.posted()),
         _ => (0, 0),
     };
-    let queue = cx.queue()?;
+    let queue = cx.queue().as_mut()?;
     let planned = posted + queue.active_moves;
     if queue.active >= LOADS_ACTIVE_MAX || planned > 0 && planned + moves > MOVES_MAX {
         return None;
