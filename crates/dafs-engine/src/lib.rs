@@ -11,6 +11,7 @@ mod auth_failures;
 mod clock;
 mod engine;
 mod limits;
+mod ops;
 mod pool;
 mod reactor;
 

@@ -13,7 +13,7 @@ use super::convert;
 use super::request::{Call, Context, check_span};
 use super::transfers::Transfers;
 use super::work::Unwritten;
-use super::write::WRITE;
+use crate::ops::write::WRITE;
 use dafs_service::{Client, Handle, OpenState, Service, ServiceError, Subject};
 use dafs_store::{OpenFile, Wait};
 use dafs_wire::dafs::{self, FileHandle, Status};
@@ -21,16 +21,16 @@ use std::sync::Arc;
 
 /// The target of a write, and its authorisation.
 #[derive(Clone)]
-pub(super) struct Allowed {
-    pub(super) handle: Handle,
+pub(crate) struct Allowed {
+    pub(crate) handle: Handle,
     /// The open that allows it.
     pub(super) open: Option<Arc<OpenState>>,
     /// The late writes that it must be ordered after, if there may be any.
-    pub(super) overtakes: Option<Overtakes>,
+    pub(crate) overtakes: Option<Overtakes>,
 }
 
 /// The target and authorisation of a write, for a thread of the pool.
-pub(super) struct PoolAuthorisation {
+pub(crate) struct PoolAuthorisation {
     service: Arc<Service>,
     allowed: Allowed,
     /// The fence id of the session, if there were fences when the job was made. A later fence waits
@@ -40,7 +40,7 @@ pub(super) struct PoolAuthorisation {
 
 /// A client that may have late writes: sent to data servers, and abandoned.
 #[derive(Clone)]
-pub(super) struct Overtakes {
+pub(crate) struct Overtakes {
     service: Arc<Service>,
     client: Arc<Client>,
     /// The arrival of its request for this write.
@@ -53,7 +53,7 @@ impl Overtakes {
     ///
     /// # Errors
     /// Those of the service. `WouldWait` where data servers have to be asked and `wait` forbids it.
-    pub(super) fn before(
+    pub(crate) fn before(
         &self,
         handle: &Handle,
         span: (u64, u64),
@@ -66,7 +66,7 @@ impl Overtakes {
 
 impl Allowed {
     /// True if these bytes may be written without waiting for data servers.
-    pub(super) fn overtakes_now(&self, span: (u64, u64)) -> bool {
+    pub(crate) fn overtakes_now(&self, span: (u64, u64)) -> bool {
         let now = |overtakes: &Overtakes| overtakes.before(&self.handle, span, Wait::Never);
         self.overtakes.as_ref().is_none_or(|overtakes| now(overtakes).is_ok())
     }
@@ -74,7 +74,7 @@ impl Allowed {
 
 impl Context<'_> {
     /// Returns the file that a write goes to, and its authorisation.
-    pub(super) fn write_target(
+    pub(crate) fn write_target(
         &mut self,
         call: &Call,
         fh: &FileHandle,
@@ -88,7 +88,7 @@ impl Context<'_> {
 
     /// Returns the late writes that the writes of this request must be ordered after. A client that
     /// never had a layout has none.
-    pub(super) fn overtakes(&self, call: &Call) -> Option<Overtakes> {
+    pub(crate) fn overtakes(&self, call: &Call) -> Option<Overtakes> {
         let session = self.connection.session.as_ref()?;
         let client = &session.proven.as_ref()?.client;
         client.may_have_late_writes().then(|| {
@@ -100,20 +100,20 @@ impl Context<'_> {
 
 impl Transfers<'_> {
     /// Refuses a write that is not allowed any more.
-    pub(super) fn still_allowed(&self, allowed: &Allowed, span: (u64, u64)) -> Result<(), Status> {
+    pub(crate) fn still_allowed(&self, allowed: &Allowed, span: (u64, u64)) -> Result<(), Status> {
         let subject = Subject::Session(self.connection.fence_id());
         check(&self.shared.service, Some(subject), allowed, span)
     }
 
     /// Returns the authorisation that a job checks before it writes.
-    pub(super) fn pool_authorisation(&self, allowed: &Allowed) -> PoolAuthorisation {
+    pub(crate) fn pool_authorisation(&self, allowed: &Allowed) -> PoolAuthorisation {
         let (service, allowed) = (self.shared.service.clone(), allowed.clone());
         let fence_id = service.fences.exist().then(|| self.connection.fence_id().to_vec());
         PoolAuthorisation { service, allowed, fence_id }
     }
 
     /// Refuses an access that a fence or a broken lock forbids by now (DAFS 9.3, 11).
-    pub(super) fn check_access(
+    pub(crate) fn check_access(
         &self,
         handle: &Handle,
         anonymous: bool,
@@ -129,13 +129,13 @@ impl Transfers<'_> {
 impl PoolAuthorisation {
     /// Refuses a write that is not allowed any more, because another client may hold the file by
     /// now. Waits for data servers.
-    pub(super) fn check(&self, span: (u64, u64)) -> Result<(), Unwritten> {
+    pub(crate) fn check(&self, span: (u64, u64)) -> Result<(), Unwritten> {
         self.overtake(span)?;
         self.check_rights(span)
     }
 
     /// Checks an append, which goes to the present end of the file.
-    pub(super) fn check_append(&self) -> Result<(), Unwritten> {
+    pub(crate) fn check_append(&self) -> Result<(), Unwritten> {
         self.overtake((0, u64::MAX))?;
         let span = self.service.locks.append_span(&self.allowed.handle).map_err(refused)?;
         self.check_rights(span)

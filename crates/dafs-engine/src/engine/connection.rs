@@ -6,11 +6,11 @@
 //!   O24). A violation drops the session.
 
 use super::back::Back;
-use super::batch::Queue;
 use super::chain::Chains;
 use super::memory::Receives;
 use crate::auth::Admission;
 use crate::limits::SessionLimits;
+use crate::ops::batch::Queue;
 use dafs_dat::connections::{Admitted, Closed};
 use dafs_dat::{Adapter, EndpointId, Instant, PeerInfo};
 use dafs_service::durable::Op;

@@ -9,8 +9,9 @@
 //!   the file, so a reply never says that the file is stable with its attributes.
 
 use super::request::{Call, Context, Done, FileAndOpen};
-use super::{attr_ops, convert, open_ops, read, session_ops, write};
+use super::{convert, session_ops};
 use crate::auth::Admission;
+use crate::ops::{attr, open, read, write};
 use dafs_dat::Instant;
 use dafs_mem::VolatileSlice;
 use dafs_service::{DataRole, Export, ForeignUse, Handle, ServiceError, StateRef, Ticket, Usage};
@@ -60,8 +61,8 @@ pub(super) fn data_request(cx: &mut Context<'_>, call: &Call, request: &Request<
             let stable = stability(args.stable);
             write::write_direct(cx, call, &WriteDirect { stable, ..*args })
         }
-        Request::Commit(args) => open_ops::commit(cx, call, args),
-        Request::GetAttrInline(args) => attr_ops::getattr_inline(cx, call, args),
+        Request::Commit(args) => open::commit(cx, call, args),
+        Request::GetAttrInline(args) => attr::getattr_inline(cx, call, args),
         Request::Null => cx.reply(call, &Reply::Null),
         Request::Disconnect => session_ops::disconnect(cx, call),
         _ => Err(Status::NotSupp),

@@ -49,14 +49,14 @@ impl Context<'_> {
     }
 
     /// True if a change of the request needs an intent that is not logged.
-    pub(super) fn needs_intent(&self, call: &Call) -> bool {
+    pub(crate) fn needs_intent(&self, call: &Call) -> bool {
         self.shared.service.durable.has_journal()
             && !self.connection.ops.contains_key(&call.header.stream_id)
     }
 
     /// Logs the intent of a change, if the reply of its request is durable. Must come before the
     /// change. Returns true when the request waits for that: it runs again from its start.
-    pub(super) fn log_intent(&mut self, call: &Call, change: &Change<'_>) -> Result<bool, Status> {
+    pub(crate) fn log_intent(&mut self, call: &Call, change: &Change<'_>) -> Result<bool, Status> {
         if !self.needs_intent(call) {
             return Ok(false);
         }
@@ -71,7 +71,7 @@ impl Context<'_> {
 
     /// Logs the intent of a change whose data was fetched, or guards it when its reply is not
     /// durable. Returns true when it waits for that, in its entry of the table.
-    pub(super) fn log_fetched_intent(
+    pub(crate) fn log_fetched_intent(
         &mut self,
         id: PendingId,
         change: &Change<'_>,
@@ -105,12 +105,12 @@ impl Context<'_> {
     }
 
     /// Returns the directory or file of a request's logged change, if there is one.
-    pub(super) fn logged_at(&self, call: &Call) -> Option<Handle> {
+    pub(crate) fn logged_at(&self, call: &Call) -> Option<Handle> {
         Some(*self.connection.ops.get(&call.header.stream_id)?.place())
     }
 
     /// Returns the witness for the append of a request, if its intent is logged.
-    pub(super) fn witness(&self, call: &Call) -> Option<Arc<dyn AppendWitness>> {
+    pub(crate) fn witness(&self, call: &Call) -> Option<Arc<dyn AppendWitness>> {
         self.connection.ops.get(&call.header.stream_id)?.witness()
     }
 
@@ -143,7 +143,7 @@ impl Context<'_> {
     }
 
     /// Fails a request whose intent could not be logged.
-    pub(super) fn intent_failed(&mut self, id: PendingId, result: JobResult) {
+    pub(crate) fn intent_failed(&mut self, id: PendingId, result: JobResult) {
         let Some(call) = self.call_of(id) else { return };
         self.abandon(id);
         self.fail(&call, journal_status(result));

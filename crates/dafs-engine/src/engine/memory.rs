@@ -122,7 +122,7 @@ impl Receives {
     }
 
     /// Frees a slot that is neither posted nor in use any more.
-    pub(super) fn give_back(&mut self, slot: u32) {
+    pub(crate) fn give_back(&mut self, slot: u32) {
         debug_assert!(!self.free.contains(&slot), "a receive slot was freed twice");
         if self.find(slot).0.slot_bytes >= self.slot_bytes_min {
             self.free.push(slot);
@@ -161,21 +161,21 @@ impl Receives {
 }
 
 /// A part of a receive slot whose request waits. It keeps the memory alive.
-pub(super) struct SlotPart {
+pub(crate) struct SlotPart {
     buffer: Arc<Buffer>,
     at: usize,
     len: usize,
 }
 
 impl SlotPart {
-    pub(super) fn view(&self) -> VolatileSlice<'_> {
+    pub(crate) fn view(&self) -> VolatileSlice<'_> {
         self.buffer.slice(self.at, self.len).unwrap_or_else(|| VolatileSlice::from_mut(&mut []))
     }
 }
 
 /// A reply slot in use: its pool and its number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct ReplySlot(pub(super) u32);
+pub(crate) struct ReplySlot(pub(super) u32);
 
 const LARGE_BIT: u32 = 1 << 23;
 const SMALL_PER_SLAB: usize = 64;
@@ -246,7 +246,7 @@ impl ReplyPool {
 /// The memory for replies of one transport, in two sizes. The credits of all sessions bound its
 /// use, because each request in progress has at most one reply.
 #[derive(Debug)]
-pub(super) struct Replies {
+pub(crate) struct Replies {
     domain: ProtectionDomain,
     small: ReplyPool,
     large: ReplyPool,
@@ -291,7 +291,7 @@ impl Replies {
         Ok(slot)
     }
 
-    pub(super) fn give_back(&mut self, slot: ReplySlot) {
+    pub(crate) fn give_back(&mut self, slot: ReplySlot) {
         debug_assert!(self.in_use > 0);
         self.in_use -= 1;
         let (pool, index) = self.pool_mut(slot);
@@ -316,7 +316,7 @@ impl Replies {
     }
 
     /// Returns the slot's memory, to encode into.
-    pub(super) fn bytes_mut(&mut self, slot: ReplySlot) -> &mut [u8] {
+    pub(crate) fn bytes_mut(&mut self, slot: ReplySlot) -> &mut [u8] {
         let (pool, index) = self.pool_mut(slot);
         let slab = &pool.slabs[index as usize / pool.per_slab];
         let ptr = slab.address(index as usize % pool.per_slab);
@@ -326,7 +326,7 @@ impl Replies {
     }
 
     /// Returns a view of the slot for the kernel to fill, which outlives the borrow of the pool.
-    pub(super) fn view(&mut self, slot: ReplySlot, offset: usize, len: usize) -> VolatileSlice<'_> {
+    pub(crate) fn view(&mut self, slot: ReplySlot, offset: usize, len: usize) -> VolatileSlice<'_> {
         let (pool, index) = self.pool_mut(slot);
         let slab = &pool.slabs[index as usize / pool.per_slab];
         let at = (index as usize % pool.per_slab) * pool.slot_bytes + offset;
@@ -335,7 +335,7 @@ impl Replies {
     }
 
     /// Returns the buffer and position of a slot, for a job that fills it on another thread.
-    pub(super) fn place(&mut self, slot: ReplySlot, offset: usize) -> (Arc<Buffer>, usize) {
+    pub(crate) fn place(&mut self, slot: ReplySlot, offset: usize) -> (Arc<Buffer>, usize) {
         let (pool, index) = self.pool_mut(slot);
         let slab = &pool.slabs[index as usize / pool.per_slab];
         let at = (index as usize % pool.per_slab) * pool.slot_bytes + offset;

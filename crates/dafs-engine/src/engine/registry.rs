@@ -1,8 +1,8 @@
 //! Sessions of all engines of a server.
 
 use super::back::{Address, Mail};
-use super::batch::{Batches, Gate};
 use crate::limits::SessionLimits;
+use crate::ops::batch::{Batches, Gate};
 use dafs_dat::PeerInfo;
 use dafs_dat::connections::{Admitted, Connections, Origin, Refusal};
 use dafs_mem::{Mutex, Shrinking as _};

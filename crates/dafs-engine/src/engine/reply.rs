@@ -17,7 +17,7 @@ use dafs_wire::dafs::{
 use std::sync::atomic::Ordering;
 
 impl Context<'_> {
-    pub(super) fn reply(&mut self, call: &Call, reply: &Reply<'_>) -> Result<(), Status> {
+    pub(crate) fn reply(&mut self, call: &Call, reply: &Reply<'_>) -> Result<(), Status> {
         if let Some(chain) = call.chain {
             self.connection.chains.produce(chain, reply);
         }
@@ -35,7 +35,7 @@ impl Context<'_> {
     }
 
     /// Answers with an error and its body (DAFS O13).
-    pub(super) fn fail_with(&mut self, call: &Call, status: Status, body: &ErrorBody<'_>) {
+    pub(crate) fn fail_with(&mut self, call: &Call, status: Status, body: &ErrorBody<'_>) {
         debug_assert!(!status.is_ok());
         if let Some(procedure) = call.procedure {
             let metrics = self.shared.service.metrics();
@@ -60,7 +60,7 @@ impl Context<'_> {
     }
 
     /// Completes a reply whose data is in its slot, and sends it.
-    pub(super) fn send_filled(
+    pub(crate) fn send_filled(
         &mut self,
         call: &Call,
         slot: ReplySlot,
@@ -112,15 +112,15 @@ impl Context<'_> {
         Err(Status::TooSmall)
     }
 
-    pub(super) fn replies(&mut self) -> &mut Replies {
+    pub(crate) fn replies(&mut self) -> &mut Replies {
         &mut self.link.replies
     }
 
-    pub(super) fn response_bytes_max(&self) -> usize {
+    pub(crate) fn response_bytes_max(&self) -> usize {
         self.connection.response_bytes_max()
     }
 
-    pub(super) fn take_reply(&mut self, bytes: usize) -> Result<ReplySlot, Status> {
+    pub(crate) fn take_reply(&mut self, bytes: usize) -> Result<ReplySlot, Status> {
         let owner = self.connection.owner;
         self.link.replies.take(&mut *self.link.adapter, bytes, owner).map_err(|error| {
             tracing::error!(%error, "no memory for replies");

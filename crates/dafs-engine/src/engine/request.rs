@@ -3,10 +3,10 @@
 use super::back::{self, BackFront, Mail};
 use super::chain::ChainId;
 use super::connection::{Connection, Phase};
-use super::dispatch::dispatch;
 use super::memory::SlotPart;
 use super::work::{JobDone, PendingTable};
-use super::{Link, Shared, batch, data_door, fence_ops, session_ops};
+use super::{Link, Shared, data_door, session_ops};
+use crate::ops::{self, batch, fence};
 use crate::pool::Inbox;
 use dafs_dat::Instant;
 use dafs_service::{Caller, Client, Handle, OpenState, Service, ServiceError, StateId, Subject};
@@ -19,25 +19,25 @@ use std::sync::Arc;
 
 /// A request in progress: the data for its reply.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Call {
-    pub(super) header: RequestHeader,
+pub(crate) struct Call {
+    pub(crate) header: RequestHeader,
     /// `None` for a number without a procedure.
-    pub(super) procedure: Option<Procedure>,
+    pub(crate) procedure: Option<Procedure>,
     /// The receive slot that holds the message.
-    pub(super) slot: u32,
+    pub(crate) slot: u32,
     /// The engine's port.
     pub(super) port: u32,
     /// The start of its execution.
     pub(super) began: Instant,
     /// The entry in its session's reply cache.
-    pub(super) keep: Keep,
+    pub(crate) keep: Keep,
     /// The chain it is a member of.
-    pub(super) chain: Option<ChainId>,
+    pub(crate) chain: Option<ChainId>,
 }
 
 /// The entry of a request in its session's reply cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Keep {
+pub(crate) enum Keep {
     /// None: its header is not trusted, or the session has no reply cache.
     Nothing,
     /// The fact that it was answered.
@@ -59,7 +59,7 @@ impl Keep {
 
 impl Call {
     /// Returns the same call, whose reply is not to be cached.
-    pub(super) fn unkept(self) -> Self {
+    pub(crate) fn unkept(self) -> Self {
         let keep = if self.keep == Keep::Reply { Keep::Answered } else { self.keep };
         Self { keep, ..self }
     }
@@ -72,7 +72,7 @@ impl Call {
 }
 
 /// The state that an operation may use while it works for one connection.
-pub(super) struct Context<'a> {
+pub(crate) struct Context<'a> {
     pub(super) shared: &'a Arc<Shared>,
     pub(super) inbox: &'a Arc<Inbox<JobDone>>,
     pub(super) front: &'a Arc<BackFront>,
@@ -80,16 +80,16 @@ pub(super) struct Context<'a> {
     pub(super) link: &'a mut Link,
     pub(super) pending: &'a mut PendingTable,
     pub(super) connection: &'a mut Connection,
-    pub(super) now: Instant,
+    pub(crate) now: Instant,
     /// Set when the current request waits and keeps its receive slot.
     pub(super) deferred: bool,
 }
 
 /// A file to read or write, and the open that allows it, if there is one.
-pub(super) type FileAndOpen = (Arc<dyn OpenFile>, Option<Arc<OpenState>>);
+pub(crate) type FileAndOpen = (Arc<dyn OpenFile>, Option<Arc<OpenState>>);
 
 /// The outcome of an operation: it has replied, or waits, or failed with a status.
-pub(super) type Done = Result<(), Status>;
+pub(crate) type Done = Result<(), Status>;
 
 impl Context<'_> {
     pub(super) fn receive(&mut self, slot: u32, len: usize) {
@@ -136,7 +136,7 @@ impl Context<'_> {
     }
 
     /// Ends the connection because the client violated a rule.
-    pub(super) fn drop_session(&mut self, reason: &str) {
+    pub(crate) fn drop_session(&mut self, reason: &str) {
         self.connection.abort(&mut *self.link.adapter, reason);
     }
 
@@ -200,7 +200,7 @@ impl Context<'_> {
 
     /// Executes a request whose message is in its slot. The slot is free afterwards, unless the
     /// request waits.
-    pub(super) fn execute(&mut self, call: &Call, act: impl FnOnce(&mut Self) -> Done) {
+    pub(crate) fn execute(&mut self, call: &Call, act: impl FnOnce(&mut Self) -> Done) {
         self.deferred = false;
         let outcome = act(self);
         self.finish(call, outcome);
@@ -247,15 +247,15 @@ impl Context<'_> {
         if self.shared.data.is_some() {
             return data_door::data_request(self, call, request);
         }
-        fence_ops::check_fences(self, request)?;
+        fence::check_fences(self, request)?;
         if self.outlive(call) {
             return Ok(());
         }
-        dispatch(self, call, request)
+        ops::dispatch(self, call, request)
     }
 
     /// Runs `act` with the service and the caller of this request.
-    pub(super) fn call_service<T>(
+    pub(crate) fn call_service<T>(
         &self,
         call: &Call,
         act: impl FnOnce(&Service, Caller<'_>) -> dafs_service::Result<T>,
@@ -266,7 +266,7 @@ impl Context<'_> {
     }
 
     /// Does the same as `call_service`, for an operation with an error type of its own.
-    pub(super) fn call_service_raw<T>(
+    pub(crate) fn call_service_raw<T>(
         &self,
         call: &Call,
         act: impl FnOnce(&Service, Caller<'_>) -> T,
@@ -293,7 +293,7 @@ impl Context<'_> {
     }
 
     /// Returns the file of a read or write, with its open, if it has one.
-    pub(super) fn io_file(
+    pub(crate) fn io_file(
         &mut self,
         call: &Call,
         fh: &FileHandle,
@@ -334,49 +334,49 @@ impl Context<'_> {
         Ok((file, Some(state)))
     }
 
-    pub(super) fn remember_open(&mut self, state: &Arc<OpenState>) {
+    pub(crate) fn remember_open(&mut self, state: &Arc<OpenState>) {
         if let Some(session) = &mut self.connection.session {
             session.last_open = Some((state.id(), state.clone()));
         }
     }
 
-    pub(super) fn forget_open(&mut self) {
+    pub(crate) fn forget_open(&mut self) {
         if let Some(session) = &mut self.connection.session {
             session.last_open = None;
         }
     }
 
-    pub(super) fn service(&self) -> &Arc<Service> {
+    pub(crate) fn service(&self) -> &Arc<Service> {
         &self.shared.service
     }
 
-    pub(super) fn client(&self) -> Option<&Arc<Client>> {
+    pub(crate) fn client(&self) -> Option<&Arc<Client>> {
         self.connection.client()
     }
 
-    pub(super) fn fence_id(&self) -> &[u8] {
+    pub(crate) fn fence_id(&self) -> &[u8] {
         self.connection.fence_id()
     }
 
     /// True if the client may choose users itself.
-    pub(super) fn is_trusted(&self) -> bool {
+    pub(crate) fn is_trusted(&self) -> bool {
         self.connection.proven().is_some_and(|proven| proven.admission.trusted)
     }
 
     /// Returns the cost of listings in this turn.
-    pub(super) fn listed(&mut self) -> &mut usize {
+    pub(crate) fn listed(&mut self) -> &mut usize {
         &mut self.link.listed
     }
 
     /// Returns the bytes of `data`, which lie in the message of a request, from `skip` on, for a
     /// job.
-    pub(super) fn message_part(&self, call: &Call, data: &[u8], skip: usize) -> SlotPart {
+    pub(crate) fn message_part(&self, call: &Call, data: &[u8], skip: usize) -> SlotPart {
         self.connection.receives.part(call.slot, data, skip)
     }
 }
 
 /// Refuses a range that a broken lock covers (DAFS 9.3).
-pub(super) fn check_span(
+pub(crate) fn check_span(
     service: &Service,
     handle: &Handle,
     anonymous: bool,

@@ -6,14 +6,15 @@
 
 use super::connection::Phase;
 use super::request::{Call, Context, Done};
+use super::session_ops;
 use super::work::{JobResult, Pending, PendingId, Report, Work, submit};
-use super::{append, attr_ops, batch, fence_ops, open_ops, read, session_ops, write};
+use crate::ops::{append, attr, batch, fence, open, read, write};
 use dafs_service::Handle;
 use dafs_wire::dafs::Status;
 
 impl Context<'_> {
     /// Defers a request until `work` is done.
-    pub(super) fn defer(&mut self, call: &Call, work: Work) -> PendingId {
+    pub(crate) fn defer(&mut self, call: &Call, work: Work) -> PendingId {
         self.deferred = true;
         let endpoint = self.connection.endpoint;
         self.pending.insert(Pending { endpoint, call: *call, work })
@@ -21,7 +22,7 @@ impl Context<'_> {
 
     /// Defers a request until a job on the pool is done, which may wait for the store of the object
     /// of `handle`.
-    pub(super) fn defer_job(
+    pub(crate) fn defer_job(
         &mut self,
         (call, handle): (&Call, &Handle),
         work: Work,
@@ -32,7 +33,7 @@ impl Context<'_> {
     }
 
     /// Submits a job for a request that waits already.
-    pub(super) fn submit(
+    pub(crate) fn submit(
         &self,
         id: PendingId,
         handle: &Handle,
@@ -42,7 +43,7 @@ impl Context<'_> {
     }
 
     /// Submits a job that may wait for the machines of a lane.
-    pub(super) fn submit_in(
+    pub(crate) fn submit_in(
         &self,
         lane: u64,
         id: PendingId,
@@ -52,35 +53,35 @@ impl Context<'_> {
     }
 
     /// Submits a job that may report its result after its end.
-    pub(super) fn submit_report(&self, id: PendingId, job: impl FnOnce(Report) + Send + 'static) {
+    pub(crate) fn submit_report(&self, id: PendingId, job: impl FnOnce(Report) + Send + 'static) {
         let report = Report::new(self.inbox, id);
         self.shared.pool.submit_to(self.place(0), Box::new(move || job(report)));
     }
 
     /// Enters work without a request.
-    pub(super) fn insert(&mut self, work: Work) -> PendingId {
+    pub(crate) fn insert(&mut self, work: Work) -> PendingId {
         let call = Call::without_request(self.port, self.now);
         self.pending.insert(Pending { endpoint: self.connection.endpoint, call, work })
     }
 
-    pub(super) fn call_of(&mut self, id: PendingId) -> Option<Call> {
+    pub(crate) fn call_of(&mut self, id: PendingId) -> Option<Call> {
         self.pending.get_mut(id).map(|pending| pending.call)
     }
 
     /// Takes a waiting request out of the table, whose receive slot is still needed, or is free.
-    pub(super) fn take_in_slot(&mut self, id: PendingId) -> Option<Pending> {
+    pub(crate) fn take_in_slot(&mut self, id: PendingId) -> Option<Pending> {
         self.pending.take(id)
     }
 
     /// Takes a waiting request out of the table, because it goes on.
-    pub(super) fn take_pending(&mut self, id: PendingId) -> Option<Pending> {
+    pub(crate) fn take_pending(&mut self, id: PendingId) -> Option<Pending> {
         let pending = self.pending.take(id)?;
         self.connection.receives.give_back(pending.call.slot);
         Some(pending)
     }
 
     /// Drops a waiting request, whose client is gone.
-    pub(super) fn abandon(&mut self, id: PendingId) {
+    pub(crate) fn abandon(&mut self, id: PendingId) {
         if let Some(pending) = self.take_pending(id) {
             // Its logged change is not executed. Others may wait for its change locks.
             self.connection.ops.remove(&pending.call.header.stream_id);
@@ -88,20 +89,20 @@ impl Context<'_> {
         }
     }
 
-    pub(super) fn discard(&mut self, id: PendingId) {
+    pub(crate) fn discard(&mut self, id: PendingId) {
         if let Some(pending) = self.pending.take(id) {
             pending.work.abandon(self.link);
         }
     }
 
-    pub(super) fn refuse(&mut self, id: PendingId, status: Status) {
+    pub(crate) fn refuse(&mut self, id: PendingId, status: Status) {
         let Some(Pending { call, work, .. }) = self.take_pending(id) else { return };
         work.abandon(self.link);
         self.fail(&call, status);
     }
 
     /// Finishes a request whose work is over.
-    pub(super) fn finish(&mut self, call: &Call, outcome: Done) {
+    pub(crate) fn finish(&mut self, call: &Call, outcome: Done) {
         if let Err(status) = outcome {
             self.fail(call, status);
         }
@@ -125,7 +126,7 @@ impl Context<'_> {
             Work::Append(_) if matches!(result, JobResult::Journal(_)) => {
                 return append::intent_logged(self, id, result);
             }
-            Work::FetchAttributes(_) => return attr_ops::intent_logged(self, id, result),
+            Work::FetchAttributes(_) => return attr::intent_logged(self, id, result),
             Work::Intended => return self.intended(id, result),
             Work::Settle { .. } => return self.settled(id, result),
             Work::KeepSession(_) => return session_ops::session_kept(self, id),
@@ -145,8 +146,8 @@ impl Context<'_> {
             }
             (Work::Authenticate, _) => session_ops::proof_checked(self, &call, None),
             (Work::Call, JobResult::Call(rest)) => (rest.0)(self, &call),
-            (Work::Commit, JobResult::Unit(result)) => open_ops::commit_done(self, &call, result),
-            (Work::Fence, JobResult::Fence(result)) => fence_ops::fence_done(self, &call, result),
+            (Work::Commit, JobResult::Unit(result)) => open::commit_done(self, &call, result),
+            (Work::Fence, JobResult::Fence(result)) => fence::fence_done(self, &call, result),
             (Work::Append(transfer), JobResult::Offset(result)) => {
                 append::append_done(self, &call, *transfer, result)
             }
@@ -177,7 +178,7 @@ impl Context<'_> {
                 batch::fetched(self, id, ok);
                 batch::turn(self);
             }
-            Some(Work::FetchAttributes(_)) => attr_ops::fetched(self, id, ok),
+            Some(Work::FetchAttributes(_)) => attr::fetched(self, id, ok),
             _ => debug_assert!(false, "RDMA completed for a request that does not wait for it"),
         }
     }

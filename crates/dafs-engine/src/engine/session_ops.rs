@@ -1,7 +1,6 @@
 //! Sessions: connection, authentication, bound channels, credentials, disconnection.
 
 use super::back::{Address, Back, BackFront, Mail};
-use super::batch::Queue;
 use super::connection::{Channel, Phase, Proven, Session};
 use super::convert;
 use super::data_door::admit_by_ticket;
@@ -14,6 +13,7 @@ use crate::limits::{
     BACK_CREDITS_DEFAULT, BACK_CREDITS_MAX, FIRST_MESSAGE_BYTES, INLINE_WRITE_HEADER_BYTES,
     MESSAGE_BYTES_MIN, PROOFS_MAX, SessionLimits,
 };
+use crate::ops::batch::Queue;
 use dafs_dat::DisconnectReason;
 use dafs_service::durable::Settled;
 use dafs_service::{Client, Registered, ServiceError, SessionReplies, Subject, is_fence_id};
@@ -443,7 +443,7 @@ fn bind_done(cx: &mut Context<'_>, call: &Call, admission: &Admission) -> Done {
 
 /// Ends a session of this client that is still in use. Returns true when the request waits for
 /// that.
-pub(super) fn await_end(
+pub(crate) fn await_end(
     cx: &mut Context<'_>,
     call: &Call,
     id: SessionId,
@@ -466,7 +466,7 @@ pub(super) fn await_end(
     Ok(true)
 }
 
-pub(super) fn disconnect(cx: &mut Context<'_>, call: &Call) -> Done {
+pub(crate) fn disconnect(cx: &mut Context<'_>, call: &Call) -> Done {
     cx.reply(call, &Reply::Disconnect)?;
     cx.connection.phase = Phase::Closing;
     if let Some(session) = &mut cx.connection.session {
@@ -480,7 +480,7 @@ pub(super) fn disconnect(cx: &mut Context<'_>, call: &Call) -> Done {
     Ok(())
 }
 
-pub(super) fn sec_info(cx: &mut Context<'_>, call: &Call) -> Done {
+pub(crate) fn sec_info(cx: &mut Context<'_>, call: &Call) -> Done {
     let authenticator = &cx.shared.authenticator;
     let mut entries = [SecInfoEntry::None; 2];
     let mut count = 0;
@@ -496,7 +496,7 @@ pub(super) fn sec_info(cx: &mut Context<'_>, call: &Call) -> Done {
 }
 
 /// Returns the server's own proof: with TEXT, a name and a password that the client compares.
-pub(super) fn server_auth(cx: &mut Context<'_>, call: &Call, args: &ServerAuth) -> Done {
+pub(crate) fn server_auth(cx: &mut Context<'_>, call: &Call, args: &ServerAuth) -> Done {
     let authenticator = cx.shared.authenticator.clone();
     let (id, password): (&[u8], &[u8]) = match (args.auth_type, authenticator.own_identity()) {
         (AuthType::None | AuthType::Default, _) => (b"", b""),
@@ -506,7 +506,7 @@ pub(super) fn server_auth(cx: &mut Context<'_>, call: &Call, args: &ServerAuth) 
     cx.reply(call, &Reply::ServerAuth(ServerAuthReply { id, password }))
 }
 
-pub(super) fn register_cred(cx: &mut Context<'_>, call: &Call, args: &RegisterCred<'_>) -> Done {
+pub(crate) fn register_cred(cx: &mut Context<'_>, call: &Call, args: &RegisterCred<'_>) -> Done {
     let proven = cx.connection.proven().ok_or(Status::NotAuthenticated)?;
     if !proven.admission.trusted {
         return Err(Status::NotAuthorized);
@@ -522,7 +522,7 @@ pub(super) fn register_cred(cx: &mut Context<'_>, call: &Call, args: &RegisterCr
     cx.reply(call, &Reply::RegisterCred(body))
 }
 
-pub(super) fn release_cred(cx: &mut Context<'_>, call: &Call, args: &CredHandleBody) -> Done {
+pub(crate) fn release_cred(cx: &mut Context<'_>, call: &Call, args: &CredHandleBody) -> Done {
     let proven = cx.connection.proven().ok_or(Status::NotAuthenticated)?;
     if !proven.admission.trusted {
         return Err(Status::NotAuthorized);

@@ -33,7 +33,7 @@ fn fits<K: Eq + Hash>(held: &Held<K>, holder: &K, count: usize, max: usize) -> b
 
 /// The chunks of one transport, and the transfers that wait for some.
 #[derive(Debug)]
-pub(super) struct Staging {
+pub(crate) struct Staging {
     domain: ProtectionDomain,
     chunks: Vec<Option<Slab>>,
     free: Vec<u32>,
@@ -116,7 +116,7 @@ impl Staging {
         Some(index as u32)
     }
 
-    pub(super) fn give_back(&mut self, chunk: u32) {
+    pub(crate) fn give_back(&mut self, chunk: u32) {
         debug_assert!(!self.free.contains(&chunk), "a staging chunk was freed twice");
         self.free.push(chunk);
         self.let_go(chunk);

@@ -19,16 +19,16 @@ use smallvec::SmallVec;
 use std::sync::Arc;
 
 /// The client's buffers of one request.
-pub(super) type Buffers = SmallVec<[DirectBuffer; 2]>;
+pub(crate) type Buffers = SmallVec<[DirectBuffer; 2]>;
 
 /// The chunks of one transfer, in the order of its data.
-pub(super) type Chunks = SmallVec<[u32; 4]>;
+pub(crate) type Chunks = SmallVec<[u32; 4]>;
 
 /// The client's memory of one transfer, mapped into this process.
-pub(super) type Windows = SmallVec<[RemoteWindow; 2]>;
+pub(crate) type Windows = SmallVec<[RemoteWindow; 2]>;
 
 /// What a transfer may use of its connection.
-pub(super) struct Transfers<'a> {
+pub(crate) struct Transfers<'a> {
     pub(super) shared: &'a Arc<Shared>,
     pub(super) link: &'a mut Link,
     pub(super) connection: &'a mut Connection,
@@ -37,13 +37,13 @@ pub(super) struct Transfers<'a> {
 
 impl Context<'_> {
     /// Returns what a transfer may use.
-    pub(super) fn transfers(&mut self) -> Transfers<'_> {
+    pub(crate) fn transfers(&mut self) -> Transfers<'_> {
         let Self { shared, link, connection, now, .. } = self;
         Transfers { shared, link, connection, now: *now }
     }
 
     /// Returns the work of a waiting request, and what its transfer may use.
-    pub(super) fn work(&mut self, id: PendingId) -> Option<(&mut Work, Transfers<'_>)> {
+    pub(crate) fn work(&mut self, id: PendingId) -> Option<(&mut Work, Transfers<'_>)> {
         let Self { shared, link, connection, now, pending, .. } = self;
         let work = &mut pending.get_mut(id)?.work;
         Some((work, Transfers { shared, link, connection, now: *now }))
@@ -52,34 +52,34 @@ impl Context<'_> {
 
 impl Transfers<'_> {
     /// True if the data has checksums.
-    pub(super) fn checksums(&self) -> bool {
+    pub(crate) fn checksums(&self) -> bool {
         self.connection.checksums()
     }
 
-    pub(super) fn order(&self) -> ByteOrder {
+    pub(crate) fn order(&self) -> ByteOrder {
         self.connection.order
     }
 
-    pub(super) fn is_closing(&self) -> bool {
+    pub(crate) fn is_closing(&self) -> bool {
         self.connection.phase == Phase::Closing
     }
 
     /// Returns the number of sends and RDMA operations that have not completed.
-    pub(super) fn posted(&self) -> usize {
+    pub(crate) fn posted(&self) -> usize {
         self.connection.work_posted as usize
     }
 
-    pub(super) fn bytes_max(&self) -> usize {
+    pub(crate) fn bytes_max(&self) -> usize {
         self.shared.limits.transfer_bytes_max as usize
     }
 
     /// True if changes are logged, for which the digest of the data is needed.
-    pub(super) fn logs_changes(&self) -> bool {
+    pub(crate) fn logs_changes(&self) -> bool {
         self.shared.service.durable.has_journal()
     }
 
     /// Maps the client's buffers into this process, if the transport can do that for all.
-    pub(super) fn map(&mut self, buffers: &[DirectBuffer], need: Access) -> Option<Windows> {
+    pub(crate) fn map(&mut self, buffers: &[DirectBuffer], need: Access) -> Option<Windows> {
         let (adapter, endpoint) = (&mut self.link.adapter, self.connection.endpoint);
         let windows = buffers.iter().map(|buffer| {
             adapter.map_remote(endpoint, remote(buffer, 0, buffer.byte_count as usize), need)
@@ -88,22 +88,22 @@ impl Transfers<'_> {
     }
 
     /// True if so many chunks are available, within the share of the connection.
-    pub(super) fn fits(&self, count: usize) -> bool {
+    pub(crate) fn fits(&self, count: usize) -> bool {
         self.link.staging.fits(&self.connection.owner, count)
     }
 
     /// Takes a chunk that fits, or of which the transfer has others.
-    pub(super) fn take(&mut self) -> Option<u32> {
+    pub(crate) fn take(&mut self) -> Option<u32> {
         self.link.staging.take(&mut *self.link.adapter, &self.connection.owner)
     }
 
     /// Takes a chunk, if one is available now.
-    pub(super) fn take_chunk(&mut self) -> Option<u32> {
+    pub(crate) fn take_chunk(&mut self) -> Option<u32> {
         if self.fits(1) { self.take() } else { None }
     }
 
     /// Takes so many chunks, or none. Memory may be short.
-    pub(super) fn take_chunks(&mut self, count: usize) -> Option<Chunks> {
+    pub(crate) fn take_chunks(&mut self, count: usize) -> Option<Chunks> {
         let mut chunks = Chunks::new();
         if self.fits(count) {
             while chunks.len() < count
@@ -119,32 +119,32 @@ impl Transfers<'_> {
         None
     }
 
-    pub(super) fn give_back(&mut self, chunk: u32) {
+    pub(crate) fn give_back(&mut self, chunk: u32) {
         self.link.staging.give_back(chunk);
     }
 
     /// Returns a chunk's memory, for a job.
-    pub(super) fn buffer(&self, chunk: u32) -> Arc<Buffer> {
+    pub(crate) fn buffer(&self, chunk: u32) -> Arc<Buffer> {
         self.link.staging.buffer(chunk).clone()
     }
 
     /// Returns a chunk's memory, to read or to encode into.
-    pub(super) fn bytes_mut(&mut self, chunk: u32) -> &mut [u8] {
+    pub(crate) fn bytes_mut(&mut self, chunk: u32) -> &mut [u8] {
         self.link.staging.bytes_mut(chunk)
     }
 
-    pub(super) fn is_calm(&self) -> bool {
+    pub(crate) fn is_calm(&self) -> bool {
         self.link.staging.is_calm()
     }
 
     /// Queues a transfer for its turn to get chunks.
-    pub(super) fn wait(&mut self, id: PendingId) {
+    pub(crate) fn wait(&mut self, id: PendingId) {
         self.link.staging.wait(&self.connection.owner, id);
     }
 
     /// Begins to fetch data of the client into a chunk. Returns false when the connection breaks,
     /// whose end releases all its resources.
-    pub(super) fn fetch(
+    pub(crate) fn fetch(
         &mut self,
         id: PendingId,
         (chunk, at): (u32, usize),
@@ -162,7 +162,7 @@ impl Transfers<'_> {
 
     /// Begins to place a part of a chunk in the client's memory. The chunk is free when its `last`
     /// part is sent. Returns false when the connection is broken: no completion frees the chunk.
-    pub(super) fn place(
+    pub(crate) fn place(
         &mut self,
         (chunk, at): (u32, usize),
         remote: RemoteBuffer,
@@ -176,7 +176,7 @@ impl Transfers<'_> {
 
     /// Places the first `len` bytes of a chunk in a list of buffers. The chunk is free again when
     /// the last part is sent.
-    pub(super) fn place_all(&mut self, chunk: u32, len: usize, buffers: &[DirectBuffer]) {
+    pub(crate) fn place_all(&mut self, chunk: u32, len: usize, buffers: &[DirectBuffer]) {
         let mut at = 0;
         let mut pieces = buffers.iter().filter(|buffer| buffer.byte_count > 0).peekable();
         while at < len
@@ -196,24 +196,24 @@ impl Transfers<'_> {
         }
     }
 
-    pub(super) fn flush(&mut self) {
+    pub(crate) fn flush(&mut self) {
         self.link.adapter.flush();
     }
 
     /// Ends the connection because the client violated a rule, or because it broke.
-    pub(super) fn drop_session(&mut self, reason: &str) {
+    pub(crate) fn drop_session(&mut self, reason: &str) {
         self.connection.abort(&mut *self.link.adapter, reason);
     }
 
     /// Returns the write verifier. Called before any data is written: if data is lost meanwhile,
     /// the client must see that.
-    pub(super) fn write_verifier(&self) -> Verifier {
+    pub(crate) fn write_verifier(&self) -> Verifier {
         Verifier(self.shared.write_verifier.current())
     }
 
     /// Returns the status for data that could not be made stable. If a device failed, unstable data
     /// of any client may be lost with it.
-    pub(super) fn sync_failed(&self, error: StoreError) -> Status {
+    pub(crate) fn sync_failed(&self, error: StoreError) -> Status {
         if error == StoreError::Io {
             // The verifier changes first: the next commit of the file may succeed.
             self.shared.write_verifier.change();
@@ -224,18 +224,18 @@ impl Transfers<'_> {
 }
 
 /// Releases the chunks of a transfer that does not go on.
-pub(super) fn release(staging: &mut Staging, chunks: impl IntoIterator<Item = u32>) {
+pub(crate) fn release(staging: &mut Staging, chunks: impl IntoIterator<Item = u32>) {
     chunks.into_iter().for_each(|chunk| staging.give_back(chunk));
 }
 
 /// Returns `len` bytes of a client's buffer, from `at` on.
-pub(super) fn remote(buffer: &DirectBuffer, at: usize, len: usize) -> RemoteBuffer {
+pub(crate) fn remote(buffer: &DirectBuffer, at: usize, len: usize) -> RemoteBuffer {
     let address = buffer.address.wrapping_add(at as u64);
     RemoteBuffer { key: buffer.context, address, len: len as u32 }
 }
 
 /// Checks the list of buffers of a request (DAFS O52) and copies it out of the message.
-pub(super) fn buffers(list: Seq<'_, DirectBuffer>, wanted: usize) -> Result<Buffers, Status> {
+pub(crate) fn buffers(list: Seq<'_, DirectBuffer>, wanted: usize) -> Result<Buffers, Status> {
     if list.len() > BUFFERS_PER_REQUEST_MAX {
         return Err(Status::Inval);
     }
@@ -245,24 +245,24 @@ pub(super) fn buffers(list: Seq<'_, DirectBuffer>, wanted: usize) -> Result<Buff
 }
 
 /// The client's buffers of a transfer, and the position where it goes on.
-pub(super) struct Cursor {
-    pub(super) buffers: Buffers,
+pub(crate) struct Cursor {
+    pub(crate) buffers: Buffers,
     index: usize,
     used: usize,
 }
 
 impl Cursor {
-    pub(super) fn new(buffers: Buffers) -> Self {
+    pub(crate) fn new(buffers: Buffers) -> Self {
         Self { buffers, index: 0, used: 0 }
     }
 
     /// Returns the bytes of the present buffer that are left.
-    pub(super) fn room(&self) -> usize {
+    pub(crate) fn room(&self) -> usize {
         self.buffers.get(self.index).map_or(0, |buffer| buffer.byte_count as usize - self.used)
     }
 
     /// Takes the next `len` bytes, which the present buffer has.
-    pub(super) fn take(&mut self, len: usize) -> RemoteBuffer {
+    pub(crate) fn take(&mut self, len: usize) -> RemoteBuffer {
         debug_assert!(len <= self.room());
         let taken = remote(&self.buffers[self.index], self.used, len);
         self.used += len;

@@ -9,7 +9,6 @@
 //!   connection.
 
 use super::super::Tag;
-use super::super::batch::{Batches, Queue, completions_max};
 use super::super::connection::Phase;
 use super::super::registry::Registry;
 use super::super::request::Context;
@@ -18,6 +17,7 @@ use crate::limits::{
     BACK_ANSWER_SECONDS, BACK_CALLS_PER_LEASE, BACK_CREDITS_MAX, BACK_WAITING_MAX,
     SMALL_REPLY_BYTES, WORK_POSTED_MAX,
 };
+use crate::ops::batch::{Batches, Queue, completions_max};
 use dafs_dat::Instant;
 use dafs_service::{AttrAnswer, Client, Service};
 use dafs_store::TimeSpec;
@@ -168,7 +168,7 @@ impl Context<'_> {
     }
 
     /// Sends waiting calls, as far as credits allow.
-    pub(in crate::engine) fn pump_back(&mut self) {
+    pub(crate) fn pump_back(&mut self) {
         while self.connection.phase == Phase::Bound
             && let Some(back) = &mut self.connection.back
             && back.outstanding < back.credits
@@ -183,17 +183,17 @@ impl Context<'_> {
 
     /// Returns the back-control channel of the session, which executes its batches, with their
     /// ledger.
-    pub(in crate::engine) fn session_batches(&self) -> Option<(Address, Arc<Batches>)> {
+    pub(crate) fn session_batches(&self) -> Option<(Address, Arc<Batches>)> {
         self.shared.registry.batches(self.connection.session.as_ref()?.id)
     }
 
     /// Returns the work of this channel for batches, once there has been some.
-    pub(in crate::engine) fn queue(&mut self) -> &mut Option<Box<Queue>> {
+    pub(crate) fn queue(&mut self) -> &mut Option<Box<Queue>> {
         &mut self.connection.batch
     }
 
     /// Sets the time of the next check of its batches.
-    pub(in crate::engine) fn set_queue_due(&mut self, due: Option<Instant>) {
+    pub(crate) fn set_queue_due(&mut self, due: Option<Instant>) {
         let endpoint = self.connection.endpoint;
         match due {
             Some(due) => self.link.batches_due.insert(endpoint, due),
@@ -202,7 +202,7 @@ impl Context<'_> {
     }
 
     /// Notes the end of the last batch work for a session that has ended.
-    pub(in crate::engine) fn batches_settled(&self) {
+    pub(crate) fn batches_settled(&self) {
         if let Some(session) = &self.connection.session {
             self.shared.registry.settled(session.id);
         }

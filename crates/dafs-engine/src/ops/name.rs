@@ -1,7 +1,7 @@
 //! Operations on names and handles.
 
-use super::convert;
-use super::request::{Call, Context, Done};
+use crate::engine::convert;
+use crate::engine::request::{Call, Context, Done};
 use dafs_service::durable::Change;
 use dafs_service::{Caller, Handle, RemoveMode, Resolved, Service, Touch, Unresolved};
 use dafs_store::{DirChange, NewObject};
@@ -11,12 +11,12 @@ use dafs_wire::dafs::{
     RenameReply, Reply, SpecData, Status,
 };
 
-pub(super) fn get_root_handle(cx: &mut Context<'_>, call: &Call) -> Done {
+pub(crate) fn get_root_handle(cx: &mut Context<'_>, call: &Call) -> Done {
     let root = cx.call_service(call, |service: &Service, _| Ok(service.root()))?;
     cx.reply(call, &Reply::GetRootHandle(HandleReply { fh: convert::file_handle(&root) }))
 }
 
-pub(super) fn lookup(cx: &mut Context<'_>, call: &Call, args: &Lookup<'_>) -> Done {
+pub(crate) fn lookup(cx: &mut Context<'_>, call: &Call, args: &Lookup<'_>) -> Done {
     let dir = convert::handle(&args.dir);
     if cx.waits_for(&dir, Touch::Object) {
         let path: Vec<Vec<u8>> = args.path.into_iter().map(<[u8]>::to_vec).collect();
@@ -48,7 +48,7 @@ fn lookup_reply(cx: &mut Context<'_>, call: &Call, found: Result<Resolved, Unres
 }
 
 /// Answers a failed LOOKUP or OPEN with the part of the path that was resolved (DAFS O13).
-pub(super) fn fail_walked(
+pub(crate) fn fail_walked(
     cx: &mut Context<'_>,
     call: &Call,
     status: Status,
@@ -60,7 +60,7 @@ pub(super) fn fail_walked(
     cx.fail_with(call, status, &body);
 }
 
-pub(super) fn lookup_parent(cx: &mut Context<'_>, call: &Call, args: &LookupP) -> Done {
+pub(crate) fn lookup_parent(cx: &mut Context<'_>, call: &Call, args: &LookupP) -> Done {
     let dir = convert::handle(&args.fh);
     cx.call_at(
         call,
@@ -73,7 +73,7 @@ pub(super) fn lookup_parent(cx: &mut Context<'_>, call: &Call, args: &LookupP) -
     )
 }
 
-pub(super) fn access(cx: &mut Context<'_>, call: &Call, args: &Access) -> Done {
+pub(crate) fn access(cx: &mut Context<'_>, call: &Call, args: &Access) -> Done {
     let handle = convert::handle(&args.fh);
     let wanted = dafs_store::AccessMask::from_bits_truncate(args.mask.bits());
     cx.call_at(
@@ -91,7 +91,7 @@ pub(super) fn access(cx: &mut Context<'_>, call: &Call, args: &Access) -> Done {
     )
 }
 
-pub(super) fn create(cx: &mut Context<'_>, call: &Call, args: &Create<'_>) -> Done {
+pub(crate) fn create(cx: &mut Context<'_>, call: &Call, args: &Create<'_>) -> Done {
     let dir = convert::handle(&args.dir);
     let object = new_object(&args.object)?;
     let attr = convert::set_attr(&args.attributes)?;
@@ -120,7 +120,7 @@ pub(super) fn create(cx: &mut Context<'_>, call: &Call, args: &Create<'_>) -> Do
     )
 }
 
-pub(super) fn link(cx: &mut Context<'_>, call: &Call, args: &Link<'_>) -> Done {
+pub(crate) fn link(cx: &mut Context<'_>, call: &Call, args: &Link<'_>) -> Done {
     let (source, dir) = (convert::handle(&args.source), convert::handle(&args.target_dir));
     if cx.log_intent(call, &Change::Link { source: &source, dir: &dir, name: args.name })? {
         return Ok(());
@@ -137,7 +137,7 @@ pub(super) fn link(cx: &mut Context<'_>, call: &Call, args: &Link<'_>) -> Done {
     )
 }
 
-pub(super) fn remove(cx: &mut Context<'_>, call: &Call, args: &Remove<'_>) -> Done {
+pub(crate) fn remove(cx: &mut Context<'_>, call: &Call, args: &Remove<'_>) -> Done {
     let dir = convert::handle(&args.dir);
     if cx.log_intent(call, &Change::Remove { dir: &dir, name: args.name })? {
         return Ok(());
@@ -158,7 +158,7 @@ pub(super) fn remove(cx: &mut Context<'_>, call: &Call, args: &Remove<'_>) -> Do
     )
 }
 
-pub(super) fn rename(cx: &mut Context<'_>, call: &Call, args: &Rename<'_>) -> Done {
+pub(crate) fn rename(cx: &mut Context<'_>, call: &Call, args: &Rename<'_>) -> Done {
     let from = convert::handle(&args.source_dir);
     let to = convert::handle(&args.target_dir);
     let change =
@@ -179,7 +179,7 @@ pub(super) fn rename(cx: &mut Context<'_>, call: &Call, args: &Rename<'_>) -> Do
     )
 }
 
-pub(super) fn open_attr(cx: &mut Context<'_>, call: &Call, args: &OpenAttr) -> Done {
+pub(crate) fn open_attr(cx: &mut Context<'_>, call: &Call, args: &OpenAttr) -> Done {
     let handle = convert::handle(&args.fh);
     cx.call_at(
         call,
@@ -207,7 +207,7 @@ fn follow<'p>(
     Ok(reached)
 }
 
-pub(super) fn change_info(change: DirChange) -> ChangeInfo {
+pub(crate) fn change_info(change: DirChange) -> ChangeInfo {
     ChangeInfo { before: change.before, after: change.after, atomic: change.atomic }
 }
 
@@ -223,7 +223,7 @@ fn with_text<'a>(object: &NewObject<'_>, text: &'a [u8]) -> NewObject<'a> {
     }
 }
 
-pub(super) fn new_object<'a>(object: &dafs::NewObject<'a>) -> Result<NewObject<'a>, Status> {
+pub(crate) fn new_object<'a>(object: &dafs::NewObject<'a>) -> Result<NewObject<'a>, Status> {
     let number = |part: u64| u32::try_from(part).map_err(|_| Status::Inval);
     let device =
         |device: &SpecData| Ok::<_, Status>((number(device.major)?, number(device.minor)?));

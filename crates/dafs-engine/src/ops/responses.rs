@@ -6,9 +6,9 @@
 //! * To a client that asks about another client's session it seems that there is none, and the
 //!   session is not affected.
 
-use super::convert;
-use super::request::{Call, Context, Done};
-use super::session_ops;
+use crate::engine::convert;
+use crate::engine::request::{Call, Context, Done};
+use crate::engine::session_ops;
 use crate::limits::SMALL_REPLY_BYTES;
 use dafs_service::durable::Effect;
 use dafs_service::{Client, Handle, Kept, NoReply, RequestKey};
@@ -20,7 +20,7 @@ use dafs_wire::dafs::{
 };
 use std::sync::Arc;
 
-pub(super) fn check_response(cx: &mut Context<'_>, call: &Call, args: &CheckResponse) -> Done {
+pub(crate) fn check_response(cx: &mut Context<'_>, call: &Call, args: &CheckResponse) -> Done {
     match ended_reply(cx, call, args)? {
         Some(_) => cx.reply(call, &Reply::CheckResponse),
         None => Ok(()),
@@ -28,7 +28,7 @@ pub(super) fn check_response(cx: &mut Context<'_>, call: &Call, args: &CheckResp
 }
 
 /// Sends the cached body unchanged, in the byte order of the old session (DAFS 5.1).
-pub(super) fn fetch_response(cx: &mut Context<'_>, call: &Call, args: &CheckResponse) -> Done {
+pub(crate) fn fetch_response(cx: &mut Context<'_>, call: &Call, args: &CheckResponse) -> Done {
     let kept = match ended_reply(cx, call, args)? {
         Some(Kept::Reply(kept)) => kept,
         Some(Kept::Happened(effect)) => {
@@ -70,7 +70,7 @@ fn fetch_made(cx: &mut Context<'_>, call: &Call, order: ByteOrder, reply: &Reply
     cx.reply(call, &Reply::FetchResponse(body))
 }
 
-pub(super) fn discard_responses(
+pub(crate) fn discard_responses(
     cx: &mut Context<'_>,
     call: &Call,
     args: &DiscardResponses,

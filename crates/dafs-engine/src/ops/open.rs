@@ -1,10 +1,10 @@
 //! OPEN, CLOSE, OPEN_DOWNGRADE, COMMIT, CACHE_HINT and X_SEEK.
 
-use super::convert;
-use super::delegation_ops;
-use super::name_ops::{change_info, fail_walked};
-use super::request::{Call, Context, Done};
-use super::work::{JobResult, Work};
+use super::delegation;
+use super::name::{change_info, fail_walked};
+use crate::engine::convert;
+use crate::engine::request::{Call, Context, Done};
+use crate::engine::work::{JobResult, Work};
 use dafs_service::durable::Change;
 use dafs_service::{
     Caller, Handle, OpenHow, OpenRequest, OpenTarget, Opened, Service, Share, Touch,
@@ -52,7 +52,7 @@ impl Place {
     }
 }
 
-pub(super) fn open(cx: &mut Context<'_>, call: &Call, args: &Open<'_>) -> Done {
+pub(crate) fn open(cx: &mut Context<'_>, call: &Call, args: &Open<'_>) -> Done {
     match args.claim {
         OpenClaim::Previous { fh, .. } => open_again(cx, call, args, &fh),
         // An empty path means the object itself.
@@ -159,7 +159,7 @@ fn open_at(
     }
     let request = OpenRequest {
         target,
-        claim: delegation_ops::claim(&args.claim),
+        claim: delegation::claim(&args.claim),
         deny_delete: args.delete_disposition == DeleteDisposition::Deny,
         share_key: args.share_key.0,
         ..OpenRequest::by_name(
@@ -218,7 +218,7 @@ fn answer_open(
                 change: change_info(opened.dir),
                 component_count: components + u32::from(named),
                 result_flags: OpenResultFlags::empty(),
-                delegation: delegation_ops::granted(&opened.delegation),
+                delegation: delegation::granted(&opened.delegation),
             };
             cx.reply(call, &Reply::Open(reply))
         }
@@ -229,7 +229,7 @@ fn answer_open(
     }
 }
 
-pub(super) fn close(cx: &mut Context<'_>, call: &Call, args: &Close) -> Done {
+pub(crate) fn close(cx: &mut Context<'_>, call: &Call, args: &Close) -> Done {
     let (handle, id) = (convert::handle(&args.fh), convert::state_id(args.state_id));
     cx.forget_open();
     // Persistent locks that end with the open are released on disk first.
@@ -243,7 +243,7 @@ pub(super) fn close(cx: &mut Context<'_>, call: &Call, args: &Close) -> Done {
     )
 }
 
-pub(super) fn open_downgrade(cx: &mut Context<'_>, call: &Call, args: &OpenDowngrade) -> Done {
+pub(crate) fn open_downgrade(cx: &mut Context<'_>, call: &Call, args: &OpenDowngrade) -> Done {
     let (handle, id) = (convert::handle(&args.fh), convert::state_id(args.state_id));
     let share = share(args.share_access, args.share_deny);
     let key = args.share_key.0;
@@ -253,7 +253,7 @@ pub(super) fn open_downgrade(cx: &mut Context<'_>, call: &Call, args: &OpenDowng
     cx.reply(call, &Reply::OpenDowngrade)
 }
 
-pub(super) fn commit(cx: &mut Context<'_>, call: &Call, args: &Commit) -> Done {
+pub(crate) fn commit(cx: &mut Context<'_>, call: &Call, args: &Commit) -> Done {
     let handle = convert::handle(&args.fh);
     let file = cx.call_service(call, |service, caller| service.file_for_sync(caller, &handle))?;
     let (offset, count) = (args.offset, u64::from(args.count));
@@ -263,7 +263,7 @@ pub(super) fn commit(cx: &mut Context<'_>, call: &Call, args: &Commit) -> Done {
     Ok(())
 }
 
-pub(super) fn commit_done(
+pub(crate) fn commit_done(
     cx: &mut Context<'_>,
     call: &Call,
     result: Result<(), StoreError>,
@@ -282,7 +282,7 @@ pub(super) fn commit_done(
 
 /// Finds data or a hole. The file system may have to read its map of the file, so this runs on
 /// the pool.
-pub(super) fn seek(cx: &mut Context<'_>, call: &Call, args: &XSeek) -> Done {
+pub(crate) fn seek(cx: &mut Context<'_>, call: &Call, args: &XSeek) -> Done {
     let (handle, offset) = (convert::handle(&args.fh), args.offset);
     let what = match args.what {
         dafs::SeekWhat::Data => SeekWhat::Data,
@@ -306,7 +306,7 @@ pub(super) fn seek(cx: &mut Context<'_>, call: &Call, args: &XSeek) -> Done {
 }
 
 /// Passes hints on. Advice takes no time: the kernel reads ahead afterwards.
-pub(super) fn cache_hint(cx: &mut Context<'_>, call: &Call, args: &CacheHint) -> Done {
+pub(crate) fn cache_hint(cx: &mut Context<'_>, call: &Call, args: &CacheHint) -> Done {
     let handle: Handle = convert::handle(&args.fh);
     let file = cx.call_service(call, |service, caller| service.file_for_sync(caller, &handle))?;
     for advice in advice(args.access_pattern, args.cache_hint).into_iter().flatten() {
@@ -324,7 +324,7 @@ fn share(access: ShareAccess, deny: ShareDeny) -> Share {
     }
 }
 
-pub(super) fn open_how(create: &Option<CreateMode<'_>>) -> Result<OpenHow, Status> {
+pub(crate) fn open_how(create: &Option<CreateMode<'_>>) -> Result<OpenHow, Status> {
     Ok(match create {
         None => OpenHow::Existing,
         Some(CreateMode::Unchecked { attributes }) => {

@@ -3,11 +3,11 @@
 //! Direct results are encoded into a staging chunk and RDMA-written. The reply follows on the same
 //! connection, so it needs no completion in between (DAFS 2.7).
 
-use super::convert::{self, OwnerText, READABLE, SUPPORTED, Wish};
-use super::request::{Call, Context, Done};
-use super::staging::Staging;
-use super::transfers::{release, remote};
-use super::work::{JobResult, Pending, PendingId, Work};
+use crate::engine::convert::{self, OwnerText, READABLE, SUPPORTED, Wish};
+use crate::engine::request::{Call, Context, Done};
+use crate::engine::staging::Staging;
+use crate::engine::transfers::{release, remote};
+use crate::engine::work::{JobResult, Pending, PendingId, Work};
 use crate::limits::{APPEND_BYTES_MAX, STAGING_CHUNK_BYTES};
 use dafs_service::{Caller, FsLimits, Handle, Service, ServiceError, StateId, Touch};
 use dafs_store::{Attr, StoreError};
@@ -22,7 +22,7 @@ use dafs_wire::dafs::{
 const PREFERRED_IO_BYTES: u64 = 1 << 20;
 
 /// Attributes to set that come by RDMA.
-pub(super) struct FetchAttributes {
+pub(crate) struct FetchAttributes {
     args: Box<SetAttrDirect>,
     /// Their chunk, while they are being fetched.
     chunk: Option<u32>,
@@ -31,17 +31,17 @@ pub(super) struct FetchAttributes {
 }
 
 impl FetchAttributes {
-    pub(super) fn has_job(&self) -> bool {
+    pub(crate) fn has_job(&self) -> bool {
         self.chunk.is_none()
     }
 
-    pub(super) fn abandon(self, staging: &mut Staging) {
+    pub(crate) fn abandon(self, staging: &mut Staging) {
         release(staging, self.chunk);
     }
 }
 
 /// Encodes into a chunk and writes it to the client's buffers, which count as one area (DAFS O12).
-pub(super) fn send_direct(
+pub(crate) fn send_direct(
     cx: &mut Context<'_>,
     buffers: &[DirectBuffer],
     encode: impl FnOnce(&mut [u8], ByteOrder) -> Result<usize, EncodeError>,
@@ -67,7 +67,7 @@ pub(super) fn send_direct(
     Ok(direct_checksum)
 }
 
-pub(super) fn getattr_inline(cx: &mut Context<'_>, call: &Call, args: &GetAttrInline) -> Done {
+pub(crate) fn getattr_inline(cx: &mut Context<'_>, call: &Call, args: &GetAttrInline) -> Done {
     let (handle, wanted) = (convert::handle(&args.fh), args.attributes);
     cx.call_at(
         call,
@@ -82,7 +82,7 @@ pub(super) fn getattr_inline(cx: &mut Context<'_>, call: &Call, args: &GetAttrIn
     )
 }
 
-pub(super) fn getattr_direct(cx: &mut Context<'_>, call: &Call, args: &GetAttrDirect) -> Done {
+pub(crate) fn getattr_direct(cx: &mut Context<'_>, call: &Call, args: &GetAttrDirect) -> Done {
     let (handle, wanted, buffer) = (convert::handle(&args.fh), args.attributes, args.buffer);
     cx.call_at(
         call,
@@ -98,7 +98,7 @@ pub(super) fn getattr_direct(cx: &mut Context<'_>, call: &Call, args: &GetAttrDi
     )
 }
 
-pub(super) fn get_xattr(cx: &mut Context<'_>, call: &Call, args: &XGetXattr<'_>) -> Done {
+pub(crate) fn get_xattr(cx: &mut Context<'_>, call: &Call, args: &XGetXattr<'_>) -> Done {
     let (handle, buffer) = (convert::handle(&args.fh), args.buffer);
     let name = args.name.to_vec();
     cx.call_at(
@@ -115,7 +115,7 @@ pub(super) fn get_xattr(cx: &mut Context<'_>, call: &Call, args: &XGetXattr<'_>)
     )
 }
 
-pub(super) fn setattr_inline(cx: &mut Context<'_>, call: &Call, args: &SetAttrInline<'_>) -> Done {
+pub(crate) fn setattr_inline(cx: &mut Context<'_>, call: &Call, args: &SetAttrInline<'_>) -> Done {
     let (handle, id) = (convert::handle(&args.fh), convert::state_id(args.state_id));
     let (valid, wish) = (args.attributes.valid(), Wish::of(&args.attributes));
     if let Ok(wish) = &wish
@@ -165,7 +165,7 @@ fn setattr_reply(
 }
 
 /// Fetches the attributes first. See `fetched`.
-pub(super) fn setattr_direct(cx: &mut Context<'_>, call: &Call, args: &SetAttrDirect) -> Done {
+pub(crate) fn setattr_direct(cx: &mut Context<'_>, call: &Call, args: &SetAttrDirect) -> Done {
     let len = args.buffer.byte_count as usize;
     if len > STAGING_CHUNK_BYTES || len == 0 {
         return Err(Status::Inval);
@@ -180,7 +180,7 @@ pub(super) fn setattr_direct(cx: &mut Context<'_>, call: &Call, args: &SetAttrDi
 }
 
 /// Handles the fetched attributes of a SETATTR_DIRECT: logs the intent of the change, if needed.
-pub(super) fn fetched(cx: &mut Context<'_>, id: PendingId, ok: bool) {
+pub(crate) fn fetched(cx: &mut Context<'_>, id: PendingId, ok: bool) {
     let Some((Work::FetchAttributes(fetch), mut by)) = cx.work(id) else { return };
     let Some(chunk) = fetch.chunk.take() else { return };
     // A private copy, which no peer can change any more.
@@ -211,7 +211,7 @@ fn log_fetched(cx: &mut Context<'_>, id: PendingId) -> Result<bool, Status> {
 }
 
 /// Goes on with a SETATTR_DIRECT whose intent was logged, or was not.
-pub(super) fn intent_logged(cx: &mut Context<'_>, id: PendingId, result: JobResult) {
+pub(crate) fn intent_logged(cx: &mut Context<'_>, id: PendingId, result: JobResult) {
     if cx.transfers().is_closing() {
         return cx.abandon(id);
     }
@@ -234,7 +234,7 @@ fn set_fetched(cx: &mut Context<'_>, id: PendingId) {
 }
 
 /// VERIFY succeeds when all given attributes match, NVERIFY when they do not.
-pub(super) fn verify(cx: &mut Context<'_>, call: &Call, args: &Verify<'_>, equal: bool) -> Done {
+pub(crate) fn verify(cx: &mut Context<'_>, call: &Call, args: &Verify<'_>, equal: bool) -> Done {
     let given = args.attributes.valid();
     if !READABLE.contains(given) {
         return Err(Status::NotSupp);
@@ -254,7 +254,7 @@ pub(super) fn verify(cx: &mut Context<'_>, call: &Call, args: &Verify<'_>, equal
     }
 }
 
-pub(super) fn get_fs_attr(cx: &mut Context<'_>, call: &Call, args: &GetFsAttr) -> Done {
+pub(crate) fn get_fs_attr(cx: &mut Context<'_>, call: &Call, args: &GetFsAttr) -> Done {
     let (handle, wanted) = (convert::handle(&args.fh), args.attributes);
     cx.call_at(
         call,
@@ -317,7 +317,7 @@ fn fs_attr_reply(
     cx.reply(call, &Reply::GetFsAttr(GetFsAttrReply { attributes }))
 }
 
-pub(super) fn readlink_inline(cx: &mut Context<'_>, call: &Call, args: &ReadLinkInline) -> Done {
+pub(crate) fn readlink_inline(cx: &mut Context<'_>, call: &Call, args: &ReadLinkInline) -> Done {
     let handle = convert::handle(&args.fh);
     cx.call_at(
         call,
@@ -330,7 +330,7 @@ pub(super) fn readlink_inline(cx: &mut Context<'_>, call: &Call, args: &ReadLink
     )
 }
 
-pub(super) fn readlink_direct(cx: &mut Context<'_>, call: &Call, args: &ReadLinkDirect) -> Done {
+pub(crate) fn readlink_direct(cx: &mut Context<'_>, call: &Call, args: &ReadLinkDirect) -> Done {
     let (handle, buffer) = (convert::handle(&args.fh), args.buffer);
     cx.call_at(
         call,

@@ -10,12 +10,12 @@
 //! * A transfer holds at most the chunks of its own length, and waits for its turn when its session
 //!   may have no more.
 
-use super::convert;
-use super::memory::ReplySlot;
-use super::request::{Call, Context, Done};
-use super::staging::Staging;
-use super::transfers::{Cursor, Transfers, Windows, buffers, release};
-use super::work::{JobResult, PendingId, ReadEnd, Work};
+use crate::engine::convert;
+use crate::engine::memory::ReplySlot;
+use crate::engine::request::{Call, Context, Done};
+use crate::engine::staging::Staging;
+use crate::engine::transfers::{Cursor, Transfers, Windows, buffers, release};
+use crate::engine::work::{JobResult, PendingId, ReadEnd, Work};
 use crate::limits::STAGING_CHUNK_BYTES;
 use dafs_dat::{Access, RemoteWindow};
 use dafs_mem::{Buffer, Site, VolatileSlice};
@@ -28,7 +28,7 @@ use dafs_wire::dafs::{
 use smallvec::SmallVec;
 use std::sync::Arc;
 
-pub(super) const READ: OpenMode = OpenMode { read: true, write: false };
+pub(crate) const READ: OpenMode = OpenMode { read: true, write: false };
 
 /// The outcome of a read without waiting.
 enum ReadNow {
@@ -97,7 +97,7 @@ fn total(done: usize, result: Result<ReadEnd, StoreError>) -> Result<ReadEnd, St
 }
 
 /// Returns the views behind their first `count` bytes.
-pub(super) fn skip<'a>(
+pub(crate) fn skip<'a>(
     views: &[VolatileSlice<'a>],
     mut count: usize,
 ) -> SmallVec<[VolatileSlice<'a>; 4]> {
@@ -115,7 +115,7 @@ pub(super) fn skip<'a>(
 }
 
 /// Returns the windows' memory, up to `wanted` bytes.
-pub(super) fn views(windows: &[RemoteWindow], wanted: usize) -> SmallVec<[VolatileSlice<'_>; 4]> {
+pub(crate) fn views(windows: &[RemoteWindow], wanted: usize) -> SmallVec<[VolatileSlice<'_>; 4]> {
     let mut left = wanted;
     let mut views = SmallVec::new();
     for window in windows {
@@ -128,7 +128,7 @@ pub(super) fn views(windows: &[RemoteWindow], wanted: usize) -> SmallVec<[Volati
 
 /// Shows `len` bytes in shared memory to `look`, in private copies of their pieces: a checksum of
 /// changing bytes would have no meaning.
-pub(super) fn scan(views: &[VolatileSlice<'_>], mut len: usize, mut look: impl FnMut(&[u8])) {
+pub(crate) fn scan(views: &[VolatileSlice<'_>], mut len: usize, mut look: impl FnMut(&[u8])) {
     let mut copy = [0; 4096];
     for view in views {
         let mut at = 0;
@@ -145,14 +145,14 @@ pub(super) fn scan(views: &[VolatileSlice<'_>], mut len: usize, mut look: impl F
 }
 
 /// Returns the checksum of `len` bytes in shared memory.
-pub(super) fn checksum_of(views: &[VolatileSlice<'_>], len: usize) -> Checksum {
+pub(crate) fn checksum_of(views: &[VolatileSlice<'_>], len: usize) -> Checksum {
     let mut sum = Fletcher32::new();
     scan(views, len, |bytes| sum.update(bytes));
     sum.finish()
 }
 
 /// A read through staging, piece by piece in the order of the file.
-pub(super) struct ReadTransfer {
+pub(crate) struct ReadTransfer {
     handle: Handle,
     file: Arc<dyn OpenFile>,
     offset: u64,
@@ -176,11 +176,11 @@ enum Step {
 }
 
 impl ReadTransfer {
-    pub(super) fn has_job(&self) -> bool {
+    pub(crate) fn has_job(&self) -> bool {
         self.job.is_some()
     }
 
-    pub(super) fn abandon(self, staging: &mut Staging) {
+    pub(crate) fn abandon(self, staging: &mut Staging) {
         release(staging, self.job.map(|(chunk, _)| chunk));
     }
 
@@ -270,7 +270,7 @@ impl ReadTransfer {
     }
 }
 
-pub(super) fn read_inline(cx: &mut Context<'_>, call: &Call, args: &ReadInline) -> Done {
+pub(crate) fn read_inline(cx: &mut Context<'_>, call: &Call, args: &ReadInline) -> Done {
     let span = (args.offset, u64::from(args.byte_count));
     let (file, _) = cx.io_file(call, &args.fh, args.state_id, READ, span)?;
     let room = cx.response_bytes_max() - READ_INLINE_REPLY_DATA_AT;
@@ -297,7 +297,7 @@ pub(super) fn read_inline(cx: &mut Context<'_>, call: &Call, args: &ReadInline) 
     }
 }
 
-pub(super) fn read_inline_done(
+pub(crate) fn read_inline_done(
     cx: &mut Context<'_>,
     call: &Call,
     slot: ReplySlot,
@@ -319,7 +319,7 @@ fn send_inline(cx: &mut Context<'_>, call: &Call, slot: ReplySlot, end: ReadEnd)
     })
 }
 
-pub(super) fn read_direct(cx: &mut Context<'_>, call: &Call, args: &ReadDirect<'_>) -> Done {
+pub(crate) fn read_direct(cx: &mut Context<'_>, call: &Call, args: &ReadDirect<'_>) -> Done {
     let span = (args.offset, u64::from(args.byte_count));
     let (file, _) = cx.io_file(call, &args.fh, args.state_id, READ, span)?;
     let mut by = cx.transfers();
@@ -377,7 +377,7 @@ fn read_mapped(
     }
 }
 
-pub(super) fn read_mapped_done(
+pub(crate) fn read_mapped_done(
     cx: &mut Context<'_>,
     call: &Call,
     done: usize,
@@ -399,12 +399,12 @@ fn reply_direct(
 }
 
 /// Goes on with a transfer that waited for a chunk.
-pub(super) fn resume(cx: &mut Context<'_>, id: PendingId) {
+pub(crate) fn resume(cx: &mut Context<'_>, id: PendingId) {
     go_on(cx, id, |transfer, by| transfer.go_on(id, by));
 }
 
 /// Goes on with a transfer for which the pool has read.
-pub(super) fn job_done(cx: &mut Context<'_>, id: PendingId, result: JobResult) {
+pub(crate) fn job_done(cx: &mut Context<'_>, id: PendingId, result: JobResult) {
     go_on(cx, id, |transfer, by| transfer.job_done(id, result, by));
 }
 

@@ -5,15 +5,15 @@
 //! * A lock that has to wait for the disk, for data servers or for the end of another client runs
 //!   on the pool, in the lane of its file's store.
 
-use super::convert;
-use super::request::{Call, Context, Done};
+use crate::engine::convert;
+use crate::engine::request::{Call, Context, Done};
 use dafs_service::{LockConflict, LockError, LockExtras, LockKind, LockOwner, LockRequest};
 use dafs_wire::dafs::{
     ErrorBody, FileHandle, Lock, LockHolder, LockOptions, LockT, LockType, LockU, Reply, StateId,
     Status,
 };
 
-pub(super) fn lock(cx: &mut Context<'_>, call: &Call, args: &Lock) -> Done {
+pub(crate) fn lock(cx: &mut Context<'_>, call: &Call, args: &Lock) -> Done {
     let has = |option| args.options.contains(option);
     let Some((kind, wait)) = kind(args.lock_type) else {
         return abort(cx, call, &args.fh, args.state_id, Reply::Lock);
@@ -42,7 +42,7 @@ pub(super) fn lock(cx: &mut Context<'_>, call: &Call, args: &Lock) -> Done {
     )
 }
 
-pub(super) fn lock_test(cx: &mut Context<'_>, call: &Call, args: &LockT<'_>) -> Done {
+pub(crate) fn lock_test(cx: &mut Context<'_>, call: &Call, args: &LockT<'_>) -> Done {
     let (kind, _) = kind(args.lock_type).ok_or(Status::Inval)?;
     let (handle, owner) = (convert::handle(&args.fh), args.owner.to_vec());
     let (offset, length) = (args.offset, args.length);
@@ -56,7 +56,7 @@ pub(super) fn lock_test(cx: &mut Context<'_>, call: &Call, args: &LockT<'_>) -> 
     )
 }
 
-pub(super) fn unlock(cx: &mut Context<'_>, call: &Call, args: &LockU) -> Done {
+pub(crate) fn unlock(cx: &mut Context<'_>, call: &Call, args: &LockU) -> Done {
     if args.lock_type == LockType::Abort {
         return abort(cx, call, &args.fh, args.state_id, Reply::LockU);
     }

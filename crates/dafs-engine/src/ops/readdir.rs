@@ -4,9 +4,9 @@
 //! * In one turn the reactor makes about as much as one short listing. The pool makes the others,
 //!   where clients take turns.
 
-use super::attr_ops::send_direct;
-use super::convert::{self, OwnerText};
-use super::request::{Call, Context, Done};
+use super::attr::send_direct;
+use crate::engine::convert::{self, OwnerText};
+use crate::engine::request::{Call, Context, Done};
 use crate::limits::{
     BUFFERS_PER_REQUEST_MAX, LISTING_PLAIN_SHARE, LISTING_TURN_BYTES, STAGING_CHUNK_BYTES,
 };
@@ -78,7 +78,7 @@ impl Listing {
     }
 }
 
-pub(super) fn readdir_inline(cx: &mut Context<'_>, call: &Call, args: &ReadDirInline) -> Done {
+pub(crate) fn readdir_inline(cx: &mut Context<'_>, call: &Call, args: &ReadDirInline) -> Done {
     let listing =
         listing(convert::handle(&args.fh), args.cookie, args.cookieverf, args.attributes)?;
     let max = cx.response_bytes_max();
@@ -123,7 +123,7 @@ fn send_listing(
     }
 }
 
-pub(super) fn readdir_direct(cx: &mut Context<'_>, call: &Call, args: &ReadDirDirect<'_>) -> Done {
+pub(crate) fn readdir_direct(cx: &mut Context<'_>, call: &Call, args: &ReadDirDirect<'_>) -> Done {
     let listing =
         listing(convert::handle(&args.fh), args.cookie, args.cookieverf, args.attributes)?;
     if args.buffers.len() > BUFFERS_PER_REQUEST_MAX {

@@ -12,13 +12,13 @@
 //! * A transfer writes one piece at a time, in the order of the file, so its count covers all
 //!   written data.
 
-use super::allowed::{Allowed, PoolAuthorisation};
-use super::convert;
 use super::read::{checksum_of, skip, views};
-use super::request::{Call, Context, Done, Keep};
-use super::staging::Staging;
-use super::transfers::{Cursor, Transfers, Windows, buffers, release};
-use super::work::{JobResult, PendingId, Unwritten, Work};
+use crate::engine::allowed::{Allowed, PoolAuthorisation};
+use crate::engine::convert;
+use crate::engine::request::{Call, Context, Done, Keep};
+use crate::engine::staging::Staging;
+use crate::engine::transfers::{Cursor, Transfers, Windows, buffers, release};
+use crate::engine::work::{JobResult, PendingId, Unwritten, Work};
 use crate::limits::{STAGING_CHUNK_BYTES, STAGING_CHUNKS_MAX, STAGING_CHUNKS_PER_TRANSFER_MAX};
 use dafs_dat::Access;
 use dafs_mem::{Buffer, VolatileSlice};
@@ -31,7 +31,7 @@ use smallvec::SmallVec;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-pub(super) const WRITE: OpenMode = OpenMode { read: false, write: true };
+pub(crate) const WRITE: OpenMode = OpenMode { read: false, write: true };
 
 /// The largest piece that the reactor hands to the file at once.
 const PIECE_BYTES: usize = 128 << 10;
@@ -113,7 +113,7 @@ fn limit<'a>(views: &[VolatileSlice<'a>], max: usize) -> SmallVec<[VolatileSlice
 }
 
 /// A write through staging.
-pub(super) struct WriteTransfer {
+pub(crate) struct WriteTransfer {
     file: Arc<dyn OpenFile>,
     offset: u64,
     wanted: usize,
@@ -157,16 +157,16 @@ enum Step {
 }
 
 impl WriteTransfer {
-    pub(super) fn has_job(&self) -> bool {
+    pub(crate) fn has_job(&self) -> bool {
         self.job.is_some()
     }
 
     /// True when all data has come and only has to be written.
-    pub(super) fn is_here(&self) -> bool {
+    pub(crate) fn is_here(&self) -> bool {
         self.posted == self.wanted && self.fetching.is_empty() && self.error.is_none()
     }
 
-    pub(super) fn abandon(self, staging: &mut Staging) {
+    pub(crate) fn abandon(self, staging: &mut Staging) {
         let pieces = self.fetching.into_iter().chain(self.fetched).chain(self.job);
         release(staging, pieces.map(|piece| piece.chunk));
     }
@@ -193,7 +193,7 @@ impl WriteTransfer {
     }
 
     /// Returns the number of chunks that it needs before more is fetched.
-    pub(super) fn chunks_wanted(&self) -> usize {
+    pub(crate) fn chunks_wanted(&self) -> usize {
         if self.check.is_some() && self.posted == 0 { self.chunks_needed() } else { 1 }
     }
 
@@ -332,7 +332,7 @@ impl WriteTransfer {
     }
 }
 
-pub(super) fn write_inline(cx: &mut Context<'_>, call: &Call, args: &WriteInline<'_>) -> Done {
+pub(crate) fn write_inline(cx: &mut Context<'_>, call: &Call, args: &WriteInline<'_>) -> Done {
     let span = (args.offset, args.data.len() as u64);
     let stable = convert::stability(args.stable);
     if stable != Stability::Unstable && call.keep == Keep::Reply && cx.needs_intent(call) {
@@ -383,7 +383,7 @@ fn reply(
     cx.reply(call, &reply)
 }
 
-pub(super) fn write_done(
+pub(crate) fn write_done(
     cx: &mut Context<'_>,
     call: &Call,
     (stable, verifier): (dafs::Stability, Verifier),
@@ -402,7 +402,7 @@ pub(super) fn write_done(
     }
 }
 
-pub(super) fn write_direct(cx: &mut Context<'_>, call: &Call, args: &WriteDirect<'_>) -> Done {
+pub(crate) fn write_direct(cx: &mut Context<'_>, call: &Call, args: &WriteDirect<'_>) -> Done {
     let span = (args.offset, u64::from(args.byte_count));
     let (file, allowed) = cx.write_target(call, &args.fh, args.state_id, span)?;
     let mut by = cx.transfers();
@@ -478,17 +478,17 @@ fn write_mapped(
 }
 
 /// Goes on with a transfer that waited for a chunk.
-pub(super) fn resume(cx: &mut Context<'_>, id: PendingId) {
+pub(crate) fn resume(cx: &mut Context<'_>, id: PendingId) {
     go_on(cx, id, |transfer, by| transfer.fetch(id, by));
 }
 
 /// Goes on with a transfer for which the end of an RDMA read has come.
-pub(super) fn fetched(cx: &mut Context<'_>, id: PendingId, chunk: u32, ok: bool) {
+pub(crate) fn fetched(cx: &mut Context<'_>, id: PendingId, chunk: u32, ok: bool) {
     go_on(cx, id, |transfer, by| transfer.fetched(id, chunk, ok, by));
 }
 
 /// Goes on with a transfer for which the pool has written.
-pub(super) fn job_done(cx: &mut Context<'_>, id: PendingId, result: JobResult) {
+pub(crate) fn job_done(cx: &mut Context<'_>, id: PendingId, result: JobResult) {
     go_on(cx, id, |transfer, by| transfer.job_done(id, result, by));
 }
 

@@ -21,7 +21,7 @@ const MOVES_MAX: usize = 3 * LOAD_MOVES_MAX;
 
 /// The batches of one connection.
 #[derive(Default)]
-pub(in crate::engine) struct Queue {
+pub(crate) struct Queue {
     /// The ledger, for a back-control channel.
     batches: Option<Arc<Batches>>,
     /// Transfers in their window, with its end.
@@ -39,7 +39,7 @@ pub(in crate::engine) struct Queue {
 }
 
 impl Queue {
-    pub(in crate::engine) fn of_channel(batches: Arc<Batches>) -> Self {
+    pub(crate) fn of_channel(batches: Arc<Batches>) -> Self {
         Self { batches: Some(batches), ..Self::default() }
     }
 
@@ -54,7 +54,7 @@ impl Queue {
     }
 
     /// True when a load could begin if there were room.
-    pub(in crate::engine) fn has_ready(&self) -> bool {
+    pub(crate) fn has_ready(&self) -> bool {
         !self.ready.is_empty()
     }
 
@@ -68,7 +68,7 @@ impl Queue {
     }
 
     /// Takes the completions to report now, at most `max`.
-    pub(in crate::engine) fn take_report(&mut self, max: usize) -> Option<Vec<Finished>> {
+    pub(crate) fn take_report(&mut self, max: usize) -> Option<Vec<Finished>> {
         let batches = self.batches.as_ref()?;
         self.reporting |= batches.is_due(self.finished.len());
         if !self.reporting || max == 0 {
@@ -100,7 +100,7 @@ impl Queue {
 }
 
 /// Handles an asynchronous batch on its back-control channel.
-pub(in crate::engine) fn submitted(cx: &mut Context<'_>, submission: Submission) {
+pub(crate) fn submitted(cx: &mut Context<'_>, submission: Submission) {
     let Submission { transfers, refused, submitted, window } = submission;
     let Some(queue) = cx.queue().as_mut() else { return };
     queue.finished.extend(refused);
@@ -115,7 +115,7 @@ pub(in crate::engine) fn submitted(cx: &mut Context<'_>, submission: Submission)
 }
 
 /// Begins one transfer before its window ends (HURRY_UP).
-pub(in crate::engine) fn hurry(cx: &mut Context<'_>, id: u64) {
+pub(crate) fn hurry(cx: &mut Context<'_>, id: u64) {
     let Some(queue) = cx.queue().as_mut() else { return };
     let place = queue.waiting.iter().position(|(_, transfer)| transfer.id == id);
     if let Some(place) = place {
@@ -134,7 +134,7 @@ pub(super) fn enqueue(cx: &mut Context<'_>, transfers: Vec<Transfer>, owner: Own
 }
 
 /// Begins due work, reports completions, and sets the time of the next check.
-pub(in crate::engine) fn turn(cx: &mut Context<'_>) {
+pub(crate) fn turn(cx: &mut Context<'_>) {
     let now = cx.now;
     cx.set_queue_due(None);
     let Some(queue) = cx.queue().as_mut() else { return };

@@ -39,7 +39,7 @@ enum Stage {
 }
 
 /// Transfers that are executed together, all in one direction.
-pub(in crate::engine) struct Load {
+pub(crate) struct Load {
     owner: Owner,
     transfers: Vec<Transfer>,
     chunks: Chunks,
@@ -49,17 +49,17 @@ pub(in crate::engine) struct Load {
 }
 
 /// A synchronous batch that waits for its loads.
-pub(in crate::engine) struct SyncBatch {
+pub(crate) struct SyncBatch {
     pub(super) completions: Vec<CompletionNotification>,
     pub(super) left: usize,
 }
 
 impl Load {
-    pub(in crate::engine) fn has_job(&self) -> bool {
+    pub(crate) fn has_job(&self) -> bool {
         matches!(self.stage, Stage::Job)
     }
 
-    pub(in crate::engine) fn abandon(self, staging: &mut Staging) {
+    pub(crate) fn abandon(self, staging: &mut Staging) {
         release(staging, self.chunks);
     }
 
@@ -71,7 +71,7 @@ impl Load {
         self.transfers.iter().map(|transfer| transfer.bytes).sum()
     }
 
-    pub(in crate::engine) fn chunks_needed(&self) -> usize {
+    pub(crate) fn chunks_needed(&self) -> usize {
         self.bytes().div_ceil(STAGING_CHUNK_BYTES)
     }
 
@@ -229,12 +229,12 @@ pub(super) fn gather(mut transfers: Vec<Transfer>, owner: Owner) -> Vec<Load> {
 }
 
 /// Begins a load. It waits for its turn when there are not enough chunks.
-pub(in crate::engine) fn start(cx: &mut Context<'_>, id: PendingId) {
+pub(crate) fn start(cx: &mut Context<'_>, id: PendingId) {
     go_on(cx, id, |load, by| load.start(id, by));
 }
 
 /// Goes on with a load for which the end of an RDMA read has come.
-pub(in crate::engine) fn fetched(cx: &mut Context<'_>, id: PendingId, ok: bool) {
+pub(crate) fn fetched(cx: &mut Context<'_>, id: PendingId, ok: bool) {
     go_on(cx, id, |load, by| load.fetched(ok, by));
 }
 
@@ -276,7 +276,7 @@ fn worked(cx: &mut Context<'_>) {
 }
 
 /// Handles a load that the pool has finished.
-pub(in crate::engine) fn job_done(cx: &mut Context<'_>, id: PendingId, result: JobResult) {
+pub(crate) fn job_done(cx: &mut Context<'_>, id: PendingId, result: JobResult) {
     worked(cx);
     if cx.transfers().is_closing() {
         return cx.discard(id);

@@ -8,10 +8,10 @@
 use super::Transfer;
 use super::plan::{self, Part};
 use crate::engine::allowed::Overtakes;
-use crate::engine::read::{checksum_of, views};
 use crate::engine::transfers::Windows;
-use crate::engine::write::WRITE;
 use crate::limits::STAGING_CHUNK_BYTES;
+use crate::ops::read::{checksum_of, views};
+use crate::ops::write::WRITE;
 use dafs_mem::{Buffer, VolatileSlice};
 use dafs_service::{Handle, OpenState, ServiceError};
 use dafs_store::{OpenFile, Stability, StoreError, Wait};

@@ -7,13 +7,13 @@
 //! * The file chooses the offset and writes there in one step (see the service). This always runs
 //!   on the pool, because appended data is stable before the reply.
 
-use super::allowed::PoolAuthorisation;
-use super::convert;
 use super::read::{checksum_of, scan, views};
-use super::request::{Call, Context, Done, Keep};
-use super::staging::Staging;
-use super::transfers::{Chunks, Transfers, release, remote};
-use super::work::{JobResult, PendingId, Unwritten, Work};
+use crate::engine::allowed::PoolAuthorisation;
+use crate::engine::convert;
+use crate::engine::request::{Call, Context, Done, Keep};
+use crate::engine::staging::Staging;
+use crate::engine::transfers::{Chunks, Transfers, release, remote};
+use crate::engine::work::{JobResult, PendingId, Unwritten, Work};
 use crate::limits::{APPEND_BYTES_MAX, STAGING_CHUNK_BYTES};
 use dafs_dat::Access;
 use dafs_mem::{Buffer, VolatileSlice};
@@ -53,7 +53,7 @@ impl Target {
 type Witness = Option<Arc<dyn AppendWitness>>;
 
 /// An append whose data is being fetched, or written.
-pub(super) struct AppendTransfer {
+pub(crate) struct AppendTransfer {
     handle: Handle,
     committed: dafs::Stability,
     /// Read before any byte is written.
@@ -95,16 +95,16 @@ enum Step {
 }
 
 impl AppendTransfer {
-    pub(super) fn has_job(&self) -> bool {
+    pub(crate) fn has_job(&self) -> bool {
         self.has_job
     }
 
     /// Returns the number of chunks that it needs before its data is fetched.
-    pub(super) fn chunks_wanted(&self) -> usize {
+    pub(crate) fn chunks_wanted(&self) -> usize {
         self.fetch.as_ref().map_or(0, |fetch| pieces(fetch.wanted).count())
     }
 
-    pub(super) fn abandon(self, staging: &mut Staging) {
+    pub(crate) fn abandon(self, staging: &mut Staging) {
         release(staging, self.chunks);
     }
 
@@ -180,7 +180,7 @@ fn digest_of(views: &[VolatileSlice<'_>], len: usize) -> u32 {
     sum
 }
 
-pub(super) fn append_inline(cx: &mut Context<'_>, call: &Call, args: &AppendInline<'_>) -> Done {
+pub(crate) fn append_inline(cx: &mut Context<'_>, call: &Call, args: &AppendInline<'_>) -> Done {
     let handle = convert::handle(&args.fh);
     if call.keep == Keep::Reply && cx.needs_intent(call) {
         let (len, digest) = (args.data.len() as u64, digest(0, args.data));
@@ -194,7 +194,7 @@ pub(super) fn append_inline(cx: &mut Context<'_>, call: &Call, args: &AppendInli
     Ok(())
 }
 
-pub(super) fn append_direct(cx: &mut Context<'_>, call: &Call, args: &AppendDirect) -> Done {
+pub(crate) fn append_direct(cx: &mut Context<'_>, call: &Call, args: &AppendDirect) -> Done {
     let (handle, wanted) = (convert::handle(&args.fh), args.byte_count as usize);
     let target = target(cx, call, &args.fh, args.state_id, (args.stable, wanted))?;
     let file = (handle, args.stable);
@@ -314,7 +314,7 @@ fn log_and_append(
 }
 
 /// Goes on with an append whose intent was logged, or was not.
-pub(super) fn intent_logged(cx: &mut Context<'_>, id: PendingId, result: JobResult) {
+pub(crate) fn intent_logged(cx: &mut Context<'_>, id: PendingId, result: JobResult) {
     let Some((Work::Append(transfer), by)) = cx.work(id) else { return };
     let Some(append) = transfer.logged.take() else { return };
     if by.is_closing() {
@@ -333,14 +333,14 @@ fn go_on_with(cx: &mut Context<'_>, id: PendingId, append: Append) {
 }
 
 /// Goes on with an append that waited for chunks.
-pub(super) fn resume(cx: &mut Context<'_>, id: PendingId) {
+pub(crate) fn resume(cx: &mut Context<'_>, id: PendingId) {
     if let Some((Work::Append(transfer), mut by)) = cx.work(id) {
         transfer.fetch(id, &mut by);
     }
 }
 
 /// Goes on with an append for which the end of an RDMA read has come.
-pub(super) fn fetched(cx: &mut Context<'_>, id: PendingId, ok: bool) {
+pub(crate) fn fetched(cx: &mut Context<'_>, id: PendingId, ok: bool) {
     let Some((Work::Append(transfer), mut by)) = cx.work(id) else { return };
     match transfer.fetched(ok, &mut by) {
         Step::Wait => {}
@@ -350,7 +350,7 @@ pub(super) fn fetched(cx: &mut Context<'_>, id: PendingId, ok: bool) {
     }
 }
 
-pub(super) fn append_done(
+pub(crate) fn append_done(
     cx: &mut Context<'_>,
     call: &Call,
     transfer: AppendTransfer,

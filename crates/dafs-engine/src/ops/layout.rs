@@ -6,8 +6,8 @@
 //!   all its data servers serve DAFS.
 //! * Work that may wait for data servers or for the disk runs on the pool.
 
-use super::convert;
-use super::request::{Call, Context, Done};
+use crate::engine::convert;
+use crate::engine::request::{Call, Context, Done};
 use dafs_service::{
     Caller, Handle, LayoutGranted, LayoutMode, LayoutRequest, Service, ServiceError, StateRef,
 };
@@ -101,7 +101,7 @@ fn get(
     }
 }
 
-pub(super) fn layout_get(cx: &mut Context<'_>, call: &Call, args: &XLayoutGet) -> Done {
+pub(crate) fn layout_get(cx: &mut Context<'_>, call: &Call, args: &XLayoutGet) -> Done {
     let handle = convert::handle(&args.fh);
     let state = StateRef::from(convert::state_id(args.state_id));
     let write = args.mode == dafs::LayoutMode::ReadWrite;
@@ -126,7 +126,7 @@ pub(super) fn layout_get(cx: &mut Context<'_>, call: &Call, args: &XLayoutGet) -
     )
 }
 
-pub(super) fn layout_commit(cx: &mut Context<'_>, call: &Call, args: &XLayoutCommit) -> Done {
+pub(crate) fn layout_commit(cx: &mut Context<'_>, call: &Call, args: &XLayoutCommit) -> Done {
     let handle = convert::handle(&args.fh);
     let state = StateRef { id: convert::state_id(args.state_id), seqid: args.seqid };
     let (reclaim, end) = (args.reclaim, (args.end > 0).then_some(args.end));
@@ -145,7 +145,7 @@ pub(super) fn layout_commit(cx: &mut Context<'_>, call: &Call, args: &XLayoutCom
     )
 }
 
-pub(super) fn layout_return(cx: &mut Context<'_>, call: &Call, args: &XLayoutReturn<'_>) -> Done {
+pub(crate) fn layout_return(cx: &mut Context<'_>, call: &Call, args: &XLayoutReturn<'_>) -> Done {
     let handle = convert::handle(&args.fh);
     let state = StateRef { id: convert::state_id(args.state_id), seqid: args.seqid };
     let scope = args.scope;
@@ -166,7 +166,7 @@ pub(super) fn layout_return(cx: &mut Context<'_>, call: &Call, args: &XLayoutRet
     )
 }
 
-pub(super) fn node_info(cx: &mut Context<'_>, call: &Call, args: &XNodeInfo) -> Done {
+pub(crate) fn node_info(cx: &mut Context<'_>, call: &Call, args: &XNodeInfo) -> Done {
     let key = DeviceKey(args.device);
     let told = cx.call_service_raw(call, |service, caller| {
         service.layouts.device_for(caller.client, &key)

@@ -1,8 +1,8 @@
 //! GET_ and SET_FENCING_LIST, and the refusal of requests of fenced sessions (DAFS 11, O43 to O48).
 
-use super::convert;
-use super::request::{Call, Context, Done};
-use super::work::{JobResult, Report, Work};
+use crate::engine::convert;
+use crate::engine::request::{Call, Context, Done};
+use crate::engine::work::{JobResult, Report, Work};
 use dafs_mem::Mutex;
 use dafs_service::{
     Caller, FenceObject, FenceRight, FenceUpdate, Handle, Service, ServiceError, Subject,
@@ -25,7 +25,7 @@ enum Act {
 }
 
 /// Refuses a request that names an object that this session is fenced from.
-pub(super) fn check_fences(cx: &Context<'_>, request: &Request<'_>) -> Done {
+pub(crate) fn check_fences(cx: &Context<'_>, request: &Request<'_>) -> Done {
     if !cx.service().fences.exist() {
         return Ok(());
     }
@@ -36,7 +36,7 @@ pub(super) fn check_fences(cx: &Context<'_>, request: &Request<'_>) -> Done {
     })
 }
 
-pub(super) fn get_fencing_list(cx: &mut Context<'_>, call: &Call, args: &GetFencingList) -> Done {
+pub(crate) fn get_fencing_list(cx: &mut Context<'_>, call: &Call, args: &GetFencingList) -> Done {
     // DAFS O43.
     let object = match args.fh.file == FileHandle::ZERO.file {
         true => dafs::FenceObject::FileSystem,
@@ -57,7 +57,7 @@ pub(super) fn get_fencing_list(cx: &mut Context<'_>, call: &Call, args: &GetFenc
     cx.reply(call, &Reply::GetFencingList(GetFencingListReply { list: Seq::new(&names) }))
 }
 
-pub(super) fn set_fencing_list(
+pub(crate) fn set_fencing_list(
     cx: &mut Context<'_>,
     call: &Call,
     args: &SetFencingList<'_>,
@@ -84,7 +84,7 @@ pub(super) fn set_fencing_list(
 
 /// Answers when the list has changed and the fenced sessions have no request under way, or when
 /// the change failed.
-pub(super) fn fence_done(
+pub(crate) fn fence_done(
     cx: &mut Context<'_>,
     call: &Call,
     result: Result<(), ServiceError>,

@@ -9,14 +9,14 @@ use std::sync::Arc;
 
 /// The ledger of asynchronous batches.
 #[derive(Debug, Default)]
-pub(in crate::engine) struct Batches {
+pub(crate) struct Batches {
     ledger: Mutex<Ledger>,
     gate: Arc<Gate>,
 }
 
 /// Stops the work on a session's batches, on all the channels that it has had.
 #[derive(Debug, Default)]
-pub(in crate::engine) struct Gate {
+pub(crate) struct Gate {
     state: Mutex<GateState>,
 }
 
@@ -45,14 +45,14 @@ impl Gate {
 
     /// Closes the gate with its session. Returns true when no work is under way. Otherwise the
     /// connection is notified when that is so.
-    pub(in crate::engine) fn close(&self) -> bool {
+    pub(crate) fn close(&self) -> bool {
         let mut state = self.state.lock();
         state.closed = true;
         state.working == 0
     }
 
     /// True while files are being read or written.
-    pub(in crate::engine) fn is_working(&self) -> bool {
+    pub(crate) fn is_working(&self) -> bool {
         self.state.lock().working > 0
     }
 }
@@ -71,7 +71,7 @@ struct Ledger {
 
 impl Batches {
     /// Makes the ledger of a channel that replaces another one.
-    pub(in crate::engine) fn succeeding(former: Option<&Self>, gate: &Arc<Gate>) -> Self {
+    pub(crate) fn succeeding(former: Option<&Self>, gate: &Arc<Gate>) -> Self {
         let together = former.map_or(0, |former| former.ledger.lock().together);
         let ledger = Mutex::new(Ledger { together, ..Ledger::default() });
         Self { ledger, gate: gate.clone() }
@@ -88,7 +88,7 @@ impl Batches {
     }
 
     /// Lets no more work begin for this channel.
-    pub(in crate::engine) fn close(&self) {
+    pub(crate) fn close(&self) {
         self.ledger.lock().closed = true;
     }
 

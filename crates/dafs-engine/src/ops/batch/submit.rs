@@ -4,11 +4,11 @@ use super::load::{self, Owner, SyncBatch};
 use super::{Finished, Submission, Transfer, completion, queue};
 use crate::engine::back::Mail;
 use crate::engine::convert;
-use crate::engine::read::READ;
 use crate::engine::request::{Call, Context, Done};
 use crate::engine::work::Work;
-use crate::engine::write::WRITE;
 use crate::limits::{BATCH_WINDOW_MAX, BUFFERS_PER_REQUEST_MAX};
+use crate::ops::read::READ;
+use crate::ops::write::WRITE;
 use dafs_wire::dafs::{
     BatchCompletions, BatchSubmit, Checksum, FileChunk, HEADER_BYTES, HurryUp, ReadWrite,
     ReadWriteRequest, Reply, Seq, Status,
@@ -21,15 +21,11 @@ use std::time::Duration;
 const COMPLETIONS_AT: usize = HEADER_BYTES + 8 + 8;
 
 /// Returns the number of completions that fit a message.
-pub(in crate::engine) fn completions_max(message_bytes: usize) -> usize {
+pub(crate) fn completions_max(message_bytes: usize) -> usize {
     message_bytes.saturating_sub(COMPLETIONS_AT) / 24
 }
 
-pub(in crate::engine) fn batch_submit(
-    cx: &mut Context<'_>,
-    call: &Call,
-    args: &BatchSubmit<'_>,
-) -> Done {
+pub(crate) fn batch_submit(cx: &mut Context<'_>, call: &Call, args: &BatchSubmit<'_>) -> Done {
     if args.synchronous { run(cx, call, args) } else { queue(cx, call, args) }
 }
 
@@ -95,7 +91,7 @@ fn queue(cx: &mut Context<'_>, call: &Call, args: &BatchSubmit<'_>) -> Done {
     cx.reply(&call.unkept(), &Reply::BatchSubmit(BatchCompletions { completions }))
 }
 
-pub(in crate::engine) fn hurry_up(cx: &mut Context<'_>, call: &Call, args: &HurryUp) -> Done {
+pub(crate) fn hurry_up(cx: &mut Context<'_>, call: &Call, args: &HurryUp) -> Done {
     let id = args.request_id;
     let (address, _) = cx
         .session_batches()
