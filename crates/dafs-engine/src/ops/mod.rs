@@ -65,8 +65,7 @@ pub(crate) fn dispatch(cx: &mut Context<'_>, call: &Call, request: &Request<'_>)
         Request::XNodeInfo(args) => layout::node_info(cx, call, args),
         Request::XGetXattr(args) => attr::get_xattr(cx, call, args),
         Request::DelegReturn(args) => delegation::return_delegation(cx, call, args),
-        // The server keeps no delegations across a client's restart, so there are none to
-        // purge.
+        // The server keeps no delegations across a client's restart.
         Request::DelegPurge => Err(Status::NotSupp),
         Request::Commit(args) => open::commit(cx, call, args),
         Request::CacheHint(args) => open::cache_hint(cx, call, args),
