@@ -9,7 +9,7 @@
 //! * AUTH_NONE is accepted only from trusted addresses, from processes of this host whose user the
 //!   kernel vouches for, or where the configuration has its danger sentence (DAFS O28).
 
-use crate::guesses::{Failed, Guesses};
+use crate::auth_failures::{AuthFailures, Failed};
 use crate::limits::{LOGGED_NAME_BYTES_MAX, PASSWORD_LINE_BYTES_MAX};
 use argon2::Argon2;
 use argon2::password_hash::{PasswordHasher, PasswordVerifier, phc::PasswordHash};
@@ -106,7 +106,7 @@ pub struct Authenticator {
     privileged: bool,
     /// The hash that unknown users are compared with.
     decoy: String,
-    guesses: Guesses,
+    failures: AuthFailures,
     checks: AtomicU64,
 }
 
@@ -138,7 +138,7 @@ impl Authenticator {
             own_identity: config.own_identity.clone(),
             privileged: rustix::process::geteuid().is_root(),
             decoy,
-            guesses: Guesses::default(),
+            failures: AuthFailures::default(),
             checks: AtomicU64::new(0),
         })
     }
@@ -179,7 +179,7 @@ impl Authenticator {
     pub fn may_check(&self, origin: Origin, proof: &Proof, now: Instant) -> bool {
         match proof {
             Proof::None => true,
-            Proof::Text { user, .. } => self.guesses.may_check(origin, user, now),
+            Proof::Text { user, .. } => self.failures.may_check(origin, user, now),
         }
     }
 
@@ -203,10 +203,10 @@ impl Authenticator {
             Proof::Text { user, .. } => user,
         };
         match &admission {
-            Some(_) => self.guesses.succeeded(origin, user),
+            Some(_) => self.failures.succeeded(origin, user),
             None => {
                 // So few of them are checked that the log stays short.
-                let Failed { failures, unchecked } = self.guesses.failed(origin, user, now);
+                let Failed { failures, unchecked } = self.failures.failed(origin, user, now);
                 let user = user[..user.len().min(LOGGED_NAME_BYTES_MAX)].escape_ascii();
                 tracing::warn!(%peer, %user, failures, unchecked, "authentication failed");
             }

@@ -7,10 +7,11 @@
 //! * No code here knows the configuration or another front end.
 
 mod auth;
+mod auth_failures;
 mod clock;
 mod engine;
-mod guesses;
 mod limits;
+mod ops;
 mod pool;
 mod reactor;
 

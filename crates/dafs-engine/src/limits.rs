@@ -149,22 +149,22 @@ pub(crate) const POOL_THREADS_MAX: usize = 20;
 pub(crate) const POOL_KEPT_SHARE: usize = 8;
 
 /// Failed proofs for one user name from one host before the next one has to wait.
-pub(crate) const GUESSES_FREE: u32 = 5;
+pub(crate) const AUTH_FAILURES_FREE: u32 = 5;
 
 /// Failed proofs from one host, for any names, before the next one has to wait.
-pub(crate) const GUESSES_HOST_FREE: u32 = 30;
+pub(crate) const AUTH_FAILURES_HOST_FREE: u32 = 30;
 
 /// The delay after the first failure. Each further failure doubles it, up to the two maxima.
-pub(crate) const GUESS_DELAY_FIRST: std::time::Duration = std::time::Duration::from_secs(1);
-pub(crate) const GUESS_DELAY_MAX: std::time::Duration = std::time::Duration::from_secs(60);
-pub(crate) const GUESS_HOST_DELAY_MAX: std::time::Duration = std::time::Duration::from_secs(8);
+pub(crate) const AUTH_DELAY_FIRST: std::time::Duration = std::time::Duration::from_secs(1);
+pub(crate) const AUTH_DELAY_MAX: std::time::Duration = std::time::Duration::from_secs(60);
+pub(crate) const AUTH_HOST_DELAY_MAX: std::time::Duration = std::time::Duration::from_secs(8);
 
 /// Failures are forgotten this long after the last one.
-pub(crate) const GUESS_MEMORY: std::time::Duration = std::time::Duration::from_secs(600);
+pub(crate) const AUTH_FAILURES_MEMORY: std::time::Duration = std::time::Duration::from_secs(600);
 
 /// The number of hosts with failed proofs that are remembered, and of user names of each host.
-pub(crate) const GUESSES_HOSTS_MAX: usize = 4096;
-pub(crate) const GUESSES_NAMES_MAX: usize = 64;
+pub(crate) const AUTH_FAILURES_HOSTS_MAX: usize = 4096;
+pub(crate) const AUTH_FAILURES_NAMES_MAX: usize = 64;
 
 /// Bytes of a user name that are logged.
 pub(crate) const LOGGED_NAME_BYTES_MAX: usize = 64;

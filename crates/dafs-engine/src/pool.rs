@@ -12,12 +12,13 @@
 //!   exports. There is one lane for each such export, and one more.
 
 use crate::limits::{POOL_KEPT_SHARE, POOL_THREADS_MAX};
+use dafs_mem::{Condvar, Mutex};
 use dafs_service::{Job, Origin, Owner, Place, Pool, Turn, Turns};
 use dafs_store::vital;
 use rustc_hash::FxHashMap;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 #[derive(Debug)]
@@ -61,13 +62,9 @@ impl<T> Inbox<T> {
         Self { contents: Mutex::new(Contents { items: Vec::new(), asleep: false }), waker }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Contents<T>> {
-        self.contents.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Adds an item and wakes the reactor if it sleeps.
     pub fn push(&self, item: T) {
-        let mut contents = self.lock();
+        let mut contents = self.contents.lock();
         contents.items.push(item);
         let asleep = std::mem::take(&mut contents.asleep);
         drop(contents);
@@ -87,20 +84,20 @@ impl<T> Inbox<T> {
     /// Moves all items into `items`, which must be empty.
     pub fn take(&self, items: &mut Vec<T>) {
         debug_assert!(items.is_empty(), "results of an earlier turn were not handled");
-        std::mem::swap(&mut self.lock().items, items);
+        std::mem::swap(&mut self.contents.lock().items, items);
     }
 
     /// Declares that the reactor is about to sleep on the descriptor. Returns false when there is
     /// an item to take first.
     pub fn fall_asleep(&self) -> bool {
-        let mut contents = self.lock();
+        let mut contents = self.contents.lock();
         contents.asleep = contents.items.is_empty();
         contents.asleep
     }
 
     /// Declares that the reactor is awake. `readable` is true if the descriptor was readable.
     pub fn wake_up(&self, readable: bool) {
-        self.lock().asleep = false;
+        self.contents.lock().asleep = false;
         if let Some(waker) = self.waker.as_ref().filter(|_| readable) {
             let _ = rustix::io::read(waker, &mut [0; 8]);
         }
@@ -208,12 +205,8 @@ impl ThreadPool {
         Self { shared: Arc::default(), lanes: Mutex::default(), threads_max }
     }
 
-    fn lanes(&self) -> MutexGuard<'_, FxHashMap<u64, Arc<Shared>>> {
-        self.lanes.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn all(&self) -> Vec<Arc<Shared>> {
-        let lanes = self.lanes();
+        let lanes = self.lanes.lock();
         std::iter::once(&self.shared).chain(lanes.values()).cloned().collect()
     }
 
@@ -240,7 +233,7 @@ impl Pool for ThreadPool {
         if lane == 0 {
             return self.shared.submit(owner, job, self.threads_max);
         }
-        let shared = self.lanes().entry(lane).or_default().clone();
+        let shared = self.lanes.lock().entry(lane).or_default().clone();
         shared.submit(owner, job, self.threads_max);
     }
 }
@@ -248,19 +241,15 @@ impl Pool for ThreadPool {
 impl Drop for ThreadPool {
     fn drop(&mut self) {
         for shared in self.all() {
-            shared.lock().stopping = true;
+            shared.queue.lock().stopping = true;
             shared.work.notify_all();
         }
     }
 }
 
 impl Shared {
-    fn lock(&self) -> MutexGuard<'_, Queue> {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn submit(self: &Arc<Self>, owner: Owner, job: Job, threads_max: usize) {
-        let mut queue = self.lock();
+        let mut queue = self.queue.lock();
         queue.jobs.push(owner, job);
         // A new thread inherits the user of the thread that starts it, which may be a caller's.
         if queue.idle < queue.jobs.len()
@@ -284,14 +273,13 @@ impl Shared {
     }
 
     fn finish(&self, time: Duration) -> bool {
-        let queue = self.lock();
+        let queue = self.queue.lock();
         let busy = |queue: &mut Queue| !queue.is_finished();
-        let waited = self.finished.wait_timeout_while(queue, time, busy);
-        waited.unwrap_or_else(PoisonError::into_inner).0.is_finished()
+        self.finished.wait_timeout_while(queue, time, busy).0.is_finished()
     }
 
     fn run(&self, threads_max: usize) {
-        let mut queue = self.lock();
+        let mut queue = self.queue.lock();
         loop {
             if let Some((owner, job)) = queue.take(threads_max) {
                 // More than one job may have waited for this turn.
@@ -302,7 +290,7 @@ impl Shared {
                 // A panic in one request must not end the thread, which serves all. The job's guard
                 // reports the failure while it unwinds.
                 let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(job));
-                queue = self.lock();
+                queue = self.queue.lock();
                 queue.busy.end(owner);
             } else if queue.stopping && queue.jobs.is_empty() {
                 self.work.notify_all();
@@ -312,7 +300,7 @@ impl Shared {
                 if queue.is_finished() {
                     self.finished.notify_all();
                 }
-                queue = self.work.wait(queue).unwrap_or_else(PoisonError::into_inner);
+                queue = self.work.wait(queue);
                 queue.idle -= 1;
             }
         }
@@ -346,7 +334,7 @@ mod tests {
         let pool = ThreadPool::with_threads(2);
         let (done, results) = std::sync::mpsc::channel();
         let gate = Arc::new(Mutex::new(()));
-        let shut = gate.lock().unwrap();
+        let shut = gate.lock();
         for _ in 0..5 {
             let (gate, done) = (gate.clone(), done.clone());
             pool.submit_to(
@@ -397,7 +385,7 @@ mod tests {
         let pool = ThreadPool::with_threads(16);
         let (done, results) = std::sync::mpsc::channel();
         let gate = Arc::new(Mutex::new(()));
-        let shut = gate.lock().unwrap();
+        let shut = gate.lock();
         let hold = |place| {
             let gate = gate.clone();
             pool.submit_to(place, Box::new(move || drop(gate.lock())));

@@ -6,12 +6,13 @@
 use crate::engine::{Engine, EngineCounts, JobDone, Shared};
 use crate::pool::Inbox;
 use dafs_dat::{Adapter, Instant, Spin, Wake};
+use dafs_mem::Mutex;
 use dafs_store::vital;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use smallvec::SmallVec;
 use std::io;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -32,7 +33,7 @@ struct Control {
 
 impl Control {
     fn set_counts(&self, counts: EngineCounts) {
-        *self.counts.lock().unwrap_or_else(PoisonError::into_inner) = counts;
+        *self.counts.lock() = counts;
     }
 }
 
@@ -44,7 +45,7 @@ impl Gauge {
     /// Returns the latest counts, and requests fresh ones.
     pub fn counts(&self) -> EngineCounts {
         self.0.publish.store(true, Ordering::Relaxed);
-        let counts = *self.0.counts.lock().unwrap_or_else(PoisonError::into_inner);
+        let counts = *self.0.counts.lock();
         self.0.inbox.wake();
         counts
     }

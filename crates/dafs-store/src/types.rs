@@ -178,6 +178,20 @@ pub enum NewObject<'a> {
     Fifo,
 }
 
+impl NewObject<'_> {
+    /// Returns the kind of the object.
+    pub fn kind(&self) -> Kind {
+        match self {
+            Self::Directory => Kind::Directory,
+            Self::Symlink(_) => Kind::Symlink,
+            Self::BlockDevice { .. } => Kind::BlockDevice,
+            Self::CharDevice { .. } => Kind::CharDevice,
+            Self::Socket => Kind::Socket,
+            Self::Fifo => Kind::Fifo,
+        }
+    }
+}
+
 /// The change attribute of an object, most often a directory, before and after an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DirChange {

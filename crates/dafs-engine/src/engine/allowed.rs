@@ -11,8 +11,9 @@
 
 use super::convert;
 use super::request::{Call, Context, check_span};
+use super::transfers::Transfers;
 use super::work::Unwritten;
-use super::write::WRITE;
+use crate::ops::write::WRITE;
 use dafs_service::{Client, Handle, OpenState, Service, ServiceError, Subject};
 use dafs_store::{OpenFile, Wait};
 use dafs_wire::dafs::{self, FileHandle, Status};
@@ -20,16 +21,16 @@ use std::sync::Arc;
 
 /// The target of a write, and its authorisation.
 #[derive(Clone)]
-pub(super) struct Allowed {
-    pub(super) handle: Handle,
+pub(crate) struct Allowed {
+    pub(crate) handle: Handle,
     /// The open that allows it.
     pub(super) open: Option<Arc<OpenState>>,
     /// The late writes that it must be ordered after, if there may be any.
-    pub(super) late_writes: Option<LateWrites>,
+    pub(crate) late_writes: Option<LateWrites>,
 }
 
 /// The target and authorisation of a write, for a thread of the pool.
-pub(super) struct AllowedElsewhere {
+pub(crate) struct PoolAuthorisation {
     service: Arc<Service>,
     allowed: Allowed,
     /// The fence id of the session, if there were fences when the job was made. A later fence waits
@@ -39,7 +40,7 @@ pub(super) struct AllowedElsewhere {
 
 /// A client that may have late writes: sent to data servers, and abandoned.
 #[derive(Clone)]
-pub(super) struct LateWrites {
+pub(crate) struct LateWrites {
     service: Arc<Service>,
     client: Arc<Client>,
     /// The arrival of its request for this write.
@@ -52,7 +53,7 @@ impl LateWrites {
     ///
     /// # Errors
     /// Those of the service. `WouldWait` where data servers have to be asked and `wait` forbids it.
-    pub(super) fn before(
+    pub(crate) fn before(
         &self,
         handle: &Handle,
         span: (u64, u64),
@@ -65,7 +66,7 @@ impl LateWrites {
 
 impl Allowed {
     /// True if these bytes may be written without waiting for data servers.
-    pub(super) fn may_write_now(&self, span: (u64, u64)) -> bool {
+    pub(crate) fn may_write_now(&self, span: (u64, u64)) -> bool {
         let now = |late_writes: &LateWrites| late_writes.before(&self.handle, span, Wait::Never);
         self.late_writes.as_ref().is_none_or(|late_writes| now(late_writes).is_ok())
     }
@@ -73,7 +74,7 @@ impl Allowed {
 
 impl Context<'_> {
     /// Returns the file that a write goes to, and its authorisation.
-    pub(super) fn write_target(
+    pub(crate) fn write_target(
         &mut self,
         call: &Call,
         fh: &FileHandle,
@@ -87,7 +88,7 @@ impl Context<'_> {
 
     /// Returns the late writes that the writes of this request must be ordered after. A client that
     /// never had a layout has none.
-    pub(super) fn late_writes(&self, call: &Call) -> Option<LateWrites> {
+    pub(crate) fn late_writes(&self, call: &Call) -> Option<LateWrites> {
         let session = self.connection.session.as_ref()?;
         let client = &session.proven.as_ref()?.client;
         client.may_have_late_writes().then(|| {
@@ -95,31 +96,46 @@ impl Context<'_> {
             LateWrites { service, client, asked_ns: call.began.0 }
         })
     }
+}
 
+impl Transfers<'_> {
     /// Refuses a write that is not allowed any more.
-    pub(super) fn still_allowed(&self, allowed: &Allowed, span: (u64, u64)) -> Result<(), Status> {
+    pub(crate) fn still_allowed(&self, allowed: &Allowed, span: (u64, u64)) -> Result<(), Status> {
         let subject = Subject::Session(self.connection.fence_id());
         check(&self.shared.service, Some(subject), allowed, span)
     }
 
     /// Returns the authorisation that a job checks before it writes.
-    pub(super) fn allowed_elsewhere(&self, allowed: &Allowed) -> AllowedElsewhere {
+    pub(crate) fn pool_authorisation(&self, allowed: &Allowed) -> PoolAuthorisation {
         let (service, allowed) = (self.shared.service.clone(), allowed.clone());
         let fence_id = service.fences.exist().then(|| self.connection.fence_id().to_vec());
-        AllowedElsewhere { service, allowed, fence_id }
+        PoolAuthorisation { service, allowed, fence_id }
+    }
+
+    /// Refuses an access that a fence or a broken lock forbids by now (DAFS 9.3, 11).
+    pub(crate) fn check_access(
+        &self,
+        handle: &Handle,
+        anonymous: bool,
+        mut spans: impl Iterator<Item = (u64, u64)>,
+    ) -> Result<(), Status> {
+        let service = &self.shared.service;
+        let subject = Subject::Session(self.connection.fence_id());
+        service.fences.check(&subject, handle).map_err(convert::status)?;
+        spans.try_for_each(|span| check_span(service, handle, anonymous, span))
     }
 }
 
-impl AllowedElsewhere {
+impl PoolAuthorisation {
     /// Refuses a write that is not allowed any more, because another client may hold the file by
     /// now. Waits for data servers.
-    pub(super) fn check(&self, span: (u64, u64)) -> Result<(), Unwritten> {
+    pub(crate) fn check(&self, span: (u64, u64)) -> Result<(), Unwritten> {
         self.overtake(span)?;
         self.check_rights(span)
     }
 
     /// Checks an append, which goes to the present end of the file.
-    pub(super) fn check_append(&self) -> Result<(), Unwritten> {
+    pub(crate) fn check_append(&self) -> Result<(), Unwritten> {
         self.overtake((0, u64::MAX))?;
         let span = self.service.locks.append_span(&self.allowed.handle).map_err(refused)?;
         self.check_rights(span)

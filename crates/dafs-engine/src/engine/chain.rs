@@ -208,6 +208,55 @@ impl Chains {
         }
     }
 
+    /// Returns the request of a member, completed with values from earlier members. Notes the
+    /// values that it passes on.
+    ///
+    /// # Errors
+    /// `ChainBroken` when an earlier member has failed, `ChainForm` when there is no value to take.
+    pub(super) fn inherit<'r>(
+        &mut self,
+        id: ChainId,
+        flags: ChainFlags,
+        mut request: Request<'r>,
+    ) -> Result<Request<'r>, Status> {
+        let chain = self.get_mut(id).ok_or(Status::ServerFault)?;
+        if chain.broken {
+            return Err(Status::ChainBroken);
+        }
+        if let Some(fh) = chain_handle(&mut request) {
+            if flags.contains(ChainFlags::FH) {
+                *fh = chain.passed.fh.ok_or(Status::ChainForm)?;
+            }
+            chain.used.fh = Some(*fh);
+        }
+        if let Some(state_id) = chain_state_id(&mut request) {
+            if flags.contains(ChainFlags::STATEID) {
+                *state_id = chain.passed.state_id.ok_or(Status::ChainForm)?;
+            }
+            // Zero means none.
+            chain.used.state_id = Some(*state_id).filter(|id| *id != StateId::ZERO);
+        }
+        Ok(request)
+    }
+
+    /// Notes the results of a member.
+    pub(super) fn produce(&mut self, id: ChainId, reply: &Reply<'_>) {
+        let Some(chain) = self.get_mut(id) else { return };
+        let produced = match reply {
+            Reply::Lookup(reply) => reply.fh,
+            Reply::LookupP(reply) | Reply::OpenAttr(reply) | Reply::GetRootHandle(reply) => {
+                reply.fh
+            }
+            Reply::Create(reply) => reply.fh,
+            Reply::Open(reply) => {
+                chain.used.state_id = Some(reply.state_id);
+                reply.fh
+            }
+            _ => return,
+        };
+        chain.used.fh = Some(produced);
+    }
+
     fn get_mut(&mut self, id: ChainId) -> Option<&mut Chain> {
         self.chains.iter_mut().find(|chain| chain.id == id.get())
     }
@@ -235,54 +284,5 @@ impl Context<'_> {
         while let Some(call) = self.connection.chains.take_due() {
             self.again(&call);
         }
-    }
-
-    /// Returns the request of a member, completed with values from earlier members. Notes the
-    /// values that it passes on.
-    ///
-    /// # Errors
-    /// `ChainBroken` when an earlier member has failed, `ChainForm` when there is no value to take.
-    pub(super) fn inherit<'r>(
-        &mut self,
-        id: ChainId,
-        flags: ChainFlags,
-        mut request: Request<'r>,
-    ) -> Result<Request<'r>, Status> {
-        let chain = self.connection.chains.get_mut(id).ok_or(Status::ServerFault)?;
-        if chain.broken {
-            return Err(Status::ChainBroken);
-        }
-        if let Some(fh) = chain_handle(&mut request) {
-            if flags.contains(ChainFlags::FH) {
-                *fh = chain.passed.fh.ok_or(Status::ChainForm)?;
-            }
-            chain.used.fh = Some(*fh);
-        }
-        if let Some(state_id) = chain_state_id(&mut request) {
-            if flags.contains(ChainFlags::STATEID) {
-                *state_id = chain.passed.state_id.ok_or(Status::ChainForm)?;
-            }
-            // Zero means none.
-            chain.used.state_id = Some(*state_id).filter(|id| *id != StateId::ZERO);
-        }
-        Ok(request)
-    }
-
-    /// Notes the results of a member.
-    pub(super) fn produce(&mut self, id: ChainId, reply: &Reply<'_>) {
-        let Some(chain) = self.connection.chains.get_mut(id) else { return };
-        let produced = match reply {
-            Reply::Lookup(reply) => reply.fh,
-            Reply::LookupP(reply) | Reply::OpenAttr(reply) | Reply::GetRootHandle(reply) => {
-                reply.fh
-            }
-            Reply::Create(reply) => reply.fh,
-            Reply::Open(reply) => {
-                chain.used.state_id = Some(reply.state_id);
-                reply.fh
-            }
-            _ => return,
-        };
-        chain.used.fh = Some(produced);
     }
 }

@@ -6,13 +6,13 @@
 //!   O24). A violation drops the session.
 
 use super::back::Back;
-use super::batch::Queue;
 use super::chain::Chains;
 use crate::auth::Admission;
 use crate::limits::SessionLimits;
+use crate::ops::batch::Queue;
 use dafs_dat::connections::{Admitted, Closed};
 use dafs_dat::slots::Receives;
-use dafs_dat::{EndpointId, Instant, PeerInfo};
+use dafs_dat::{Adapter, EndpointId, Instant, PeerInfo};
 use dafs_service::durable::LoggedChange;
 use dafs_service::{Client, ClientKey, OpenState, Owner, SessionReplies, StateId, Ticket};
 use dafs_wire::dafs::{ByteOrder, RequestHeader, SessionId, SessionOptions};
@@ -287,22 +287,33 @@ impl Connection {
         self.admitted.as_ref()?.closed()
     }
 
-    /// Returns the client's record, once the client has authenticated.
-    pub(super) fn client(&self) -> Option<&Arc<Client>> {
-        self.session.as_ref()?.proven.as_ref().map(|proven| &proven.client)
+    /// Ends it because the client violated a rule, or because it broke.
+    pub(super) fn abort(&mut self, adapter: &mut dyn Adapter, reason: &str) {
+        if self.ended {
+            return;
+        }
+        tracing::warn!(peer = %self.peer, "session dropped: {reason}");
+        self.phase = Phase::Closing;
+        adapter.abort(self.endpoint);
     }
 
-    /// Returns the replies that the session caches.
+    /// Returns the client's record and credential, once the client has authenticated.
+    pub(super) fn proven(&self) -> Option<&Proven> {
+        self.session.as_ref()?.proven.as_ref()
+    }
+
+    pub(super) fn client(&self) -> Option<&Arc<Client>> {
+        self.proven().map(|proven| &proven.client)
+    }
+
     pub(super) fn kept_replies(&mut self) -> Option<&mut SessionReplies> {
         self.session.as_mut()?.replies.as_mut()
     }
 
-    /// Returns the id of its session for fences.
     pub(super) fn fence_id(&self) -> &[u8] {
         self.session.as_ref().map_or(&[], |session| &session.fence_id)
     }
 
-    /// Counts a posted send or RDMA write.
     pub(super) fn count_posted(&mut self, now: Instant) {
         self.sent_total += 1;
         self.count_work(now);
@@ -320,7 +331,6 @@ impl Connection {
         self.work_posted += 1;
     }
 
-    /// Counts a posted RDMA read.
     pub(super) fn count_fetch(&mut self, now: Instant) {
         self.count_work(now);
         if self.fetches_posted == 0 {
@@ -347,7 +357,6 @@ impl Connection {
         }
     }
 
-    /// Returns the length of the longest reply.
     pub(super) fn response_bytes_max(&self) -> usize {
         match &self.session {
             Some(session) => session.options.max_response_size as usize,

@@ -12,7 +12,7 @@ use dafs_wire::dafs::{
 };
 
 /// Attributes that can be read.
-pub(super) const READABLE: AttrMask = AttrMask(
+pub(crate) const READABLE: AttrMask = AttrMask(
     AttrMask::OBJECT_TYPE.0
         | AttrMask::MODE.0
         | AttrMask::NUM_LINKS.0
@@ -46,13 +46,12 @@ const XATTR: AttrMask =
     AttrMask(AttrMask::X_XATTR_NAME.0 | AttrMask::X_XATTR_VALUE.0 | AttrMask::X_XATTR_HOW.0);
 
 /// Every attribute that SETATTR accepts.
-pub(super) const SETTABLE: AttrMask = WRITABLE.union(XATTR);
+pub(crate) const SETTABLE: AttrMask = WRITABLE.union(XATTR);
 
 /// Every attribute that GETATTR or SETATTR accepts.
-pub(super) const SUPPORTED: AttrMask = READABLE.union(SETTABLE).union(AttrMask::X_XATTR_NAMES);
+pub(crate) const SUPPORTED: AttrMask = READABLE.union(SETTABLE).union(AttrMask::X_XATTR_NAMES);
 
-/// Returns the status for an error of the service.
-pub(super) fn status(error: ServiceError) -> Status {
+pub(crate) fn status(error: ServiceError) -> Status {
     match error {
         ServiceError::Store(error) => store_status(error),
         ServiceError::BadStateId => Status::BadStateId,
@@ -81,14 +80,14 @@ pub(super) fn status(error: ServiceError) -> Status {
 
 /// Returns the status for a failed OPEN. An automatic retry would fail until an application closes
 /// a file, so the error goes to the application.
-pub(super) fn open_status(error: ServiceError) -> Status {
+pub(crate) fn open_status(error: ServiceError) -> Status {
     match error {
         ServiceError::Store(StoreError::TooManyOpen) => Status::Resource,
         error => status(error),
     }
 }
 
-pub(super) fn store_status(error: StoreError) -> Status {
+pub(crate) fn store_status(error: StoreError) -> Status {
     match error {
         StoreError::Access => Status::Acces,
         StoreError::BadHandle => Status::BadHandle,
@@ -122,27 +121,27 @@ pub(super) fn store_status(error: StoreError) -> Status {
     }
 }
 
-pub(super) fn handle(fh: &FileHandle) -> Handle {
+pub(crate) fn handle(fh: &FileHandle) -> Handle {
     Handle { fs: FsId(fh.fs), file: FileId(fh.file) }
 }
 
-pub(super) fn file_handle(handle: &Handle) -> FileHandle {
+pub(crate) fn file_handle(handle: &Handle) -> FileHandle {
     FileHandle { fs: handle.fs.0, file: handle.file.0 }
 }
 
-pub(super) fn client_id(key: ClientKey) -> ClientId {
+pub(crate) fn client_id(key: ClientKey) -> ClientId {
     ClientId(key.0.to_be_bytes())
 }
 
-pub(super) fn state_id(id: dafs_wire::dafs::StateId) -> StateId {
+pub(crate) fn state_id(id: dafs_wire::dafs::StateId) -> StateId {
     StateId(u64::from_be_bytes(id.0))
 }
 
-pub(super) fn wire_state_id(id: StateId) -> dafs_wire::dafs::StateId {
+pub(crate) fn wire_state_id(id: StateId) -> dafs_wire::dafs::StateId {
     dafs_wire::dafs::StateId(id.0.to_be_bytes())
 }
 
-pub(super) fn stability(stable: Stability) -> StoreStability {
+pub(crate) fn stability(stable: Stability) -> StoreStability {
     match stable {
         Stability::Unstable => StoreStability::Unstable,
         Stability::DataSync => StoreStability::Data,
@@ -196,20 +195,20 @@ impl Decimal {
 
 /// Owner and group of an object as text, which the attributes borrow.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct OwnerText {
+pub(crate) struct OwnerText {
     owner: Decimal,
     group: Decimal,
 }
 
 impl OwnerText {
-    pub(super) fn new(attr: &Attr) -> Self {
+    pub(crate) fn new(attr: &Attr) -> Self {
         Self { owner: Decimal::new(attr.uid), group: Decimal::new(attr.gid) }
     }
 }
 
 /// Returns the attributes of an object that are in `wanted`. Missing ones take space without a
 /// value, so that a client's precomputed offsets stay valid (DAFS 14).
-pub(super) fn attributes<'a>(
+pub(crate) fn attributes<'a>(
     handle: &Handle,
     attr: &Attr,
     text: &'a OwnerText,
@@ -240,7 +239,7 @@ pub(super) fn attributes<'a>(
 }
 
 /// The change of a SETATTR.
-pub(super) enum AttrChange {
+pub(crate) enum AttrChange {
     /// Other attributes.
     Attributes(SetAttr),
     /// An extended attribute, with the condition on its existence. Without a value it is removed.
@@ -250,7 +249,7 @@ pub(super) enum AttrChange {
 impl AttrChange {
     /// # Errors
     /// `NotSupp` for an attribute that cannot be set, `Inval` for invalid values.
-    pub(super) fn of(attributes: &Attributes<'_>) -> Result<Self, Status> {
+    pub(crate) fn of(attributes: &Attributes<'_>) -> Result<Self, Status> {
         if !attributes.valid().intersects(XATTR) {
             return set_attr(attributes).map(Self::Attributes);
         }
@@ -271,7 +270,7 @@ impl AttrChange {
     }
 
     /// Returns the change for the log.
-    pub(super) fn change<'a>(&'a self, file: &'a Handle) -> Change<'a> {
+    pub(crate) fn change<'a>(&'a self, file: &'a Handle) -> Change<'a> {
         match self {
             Self::Attributes(change) => Change::SetAttr { file, change, masked: None, acl: None },
             Self::Xattr { name, value, how } => {
@@ -283,7 +282,7 @@ impl AttrChange {
 
     /// Returns the kind of access. A modification time is kept only when the data servers that its
     /// client writes at were asked first.
-    pub(super) fn touch(&self) -> Touch {
+    pub(crate) fn touch(&self) -> Touch {
         match self {
             Self::Attributes(change) if change.size.is_some() || change.mtime.is_some() => {
                 Touch::Data
@@ -293,7 +292,7 @@ impl AttrChange {
     }
 
     /// Executes the change, with the open `id` if that is needed.
-    pub(super) fn carry_out(
+    pub(crate) fn execute(
         &self,
         service: &Service,
         caller: Caller<'_>,
@@ -316,7 +315,7 @@ impl AttrChange {
 ///
 /// # Errors
 /// `NotSupp` for an attribute that cannot be set, `Inval` for an invalid value.
-pub(super) fn set_attr(attributes: &Attributes<'_>) -> Result<SetAttr, Status> {
+pub(crate) fn set_attr(attributes: &Attributes<'_>) -> Result<SetAttr, Status> {
     if !WRITABLE.contains(attributes.valid()) {
         return Err(Status::NotSupp);
     }

@@ -8,9 +8,10 @@
 //! * The reply never claims more stability than the data has. The metadata server has the size of
 //!   the file, so a reply never says that the file is stable with its attributes.
 
-use super::convert;
 use super::request::{Call, Context, Done, FileAndOpen};
+use super::{convert, session_ops};
 use crate::auth::Admission;
+use crate::ops::{attr, open, read, write};
 use dafs_dat::Instant;
 use dafs_mem::VolatileSlice;
 use dafs_service::{DataRole, Export, ForeignUse, Handle, ServiceError, StateRef, Ticket, Usage};
@@ -19,7 +20,7 @@ use dafs_store::{
     Wait, fill,
 };
 use dafs_wire::dafs::{
-    self, AuthRequest, FileHandle, Request, Stability, Status, WriteDirect, WriteInline,
+    self, AuthRequest, FileHandle, Reply, Request, Stability, Status, WriteDirect, WriteInline,
 };
 use std::any::Any;
 use std::sync::Arc;
@@ -31,71 +32,69 @@ const TICKET_ID: &[u8] = b"x-ticket";
 /// A user without rights, for a credential that is never checked.
 const NOBODY: u32 = 65534;
 
-impl Context<'_> {
-    /// Admits the client of a proof at a data server. The ticket is kept with the session.
-    pub(super) fn admit_by_ticket(
-        &mut self,
-        role: &DataRole,
-        auth: &AuthRequest<'_>,
-    ) -> Option<Admission> {
-        let AuthRequest::Text { id: TICKET_ID, password } = *auth else { return None };
-        let ticket = Ticket::open(password, |said| role.files.mac(said))?;
-        let identity = ticket.identity.clone();
-        // No channel is bound to a session of a data server, which sends no calls. An earlier time
-        // than that of the session does no harm.
-        let made = self.now;
-        self.connection.session.as_mut()?.ticket = Some((Arc::new(ticket), made));
-        Some(Admission { identity, cred: Cred::new(NOBODY, NOBODY), trusted: false })
-    }
+/// Admits the client of a proof at a data server. The ticket is kept with the session.
+pub(super) fn admit_by_ticket(
+    cx: &mut Context<'_>,
+    role: &DataRole,
+    auth: &AuthRequest<'_>,
+) -> Option<Admission> {
+    let AuthRequest::Text { id: TICKET_ID, password } = *auth else { return None };
+    let ticket = Ticket::open(password, |said| role.files.mac(said))?;
+    let identity = ticket.identity.clone();
+    // No channel is bound to a session of a data server, which sends no calls. An earlier time
+    // than that of the session does no harm.
+    let made = cx.now;
+    cx.connection.session.as_mut()?.ticket = Some((Arc::new(ticket), made));
+    Some(Admission { identity, cred: Cred::new(NOBODY, NOBODY), trusted: false })
+}
 
-    /// Executes a request at a data server.
-    pub(super) fn data_request(&mut self, call: &Call, request: &Request<'_>) -> Done {
-        match request {
-            Request::ReadInline(args) => self.read_inline(call, args),
-            Request::ReadDirect(args) => self.read_direct(call, args),
-            Request::WriteInline(args) => {
-                let stable = stability(args.stable);
-                self.write_inline(call, &WriteInline { stable, ..*args })
-            }
-            Request::WriteDirect(args) => {
-                let stable = stability(args.stable);
-                self.write_direct(call, &WriteDirect { stable, ..*args })
-            }
-            Request::Commit(args) => self.commit(call, args),
-            Request::GetAttrInline(args) => self.getattr_inline(call, args),
-            Request::Null => self.null(call),
-            Request::Disconnect => self.disconnect(call),
-            _ => Err(Status::NotSupp),
+/// Executes a request at a data server.
+pub(super) fn data_request(cx: &mut Context<'_>, call: &Call, request: &Request<'_>) -> Done {
+    match request {
+        Request::ReadInline(args) => read::read_inline(cx, call, args),
+        Request::ReadDirect(args) => read::read_direct(cx, call, args),
+        Request::WriteInline(args) => {
+            let stable = stability(args.stable);
+            write::write_inline(cx, call, &WriteInline { stable, ..*args })
         }
+        Request::WriteDirect(args) => {
+            let stable = stability(args.stable);
+            write::write_direct(cx, call, &WriteDirect { stable, ..*args })
+        }
+        Request::Commit(args) => open::commit(cx, call, args),
+        Request::GetAttrInline(args) => attr::getattr_inline(cx, call, args),
+        Request::Null => cx.reply(call, &Reply::Null),
+        Request::Disconnect => session_ops::disconnect(cx, call),
+        _ => Err(Status::NotSupp),
     }
+}
 
-    /// Returns a component for this session's client.
-    pub(super) fn judged_file(
-        &self,
-        role: &DataRole,
-        fh: &FileHandle,
-        id: dafs::StateId,
-        need: OpenMode,
-    ) -> std::result::Result<FileAndOpen, Status> {
-        let session = self.connection.session.as_ref();
-        let shown = session.and_then(|session| session.ticket.clone());
-        let (ticket, made) = shown.ok_or(Status::NotAuthenticated)?;
-        let file = role.files.open(&FileId(fh.file)).map_err(convert::store_status)?;
-        // A data server has one export.
-        let export = self.shared.service.namespace().exports().next().cloned();
-        let authorised = AuthorisedFile {
-            file,
-            export,
-            role: role.clone(),
-            ticket,
-            handle: convert::handle(fh),
-            state: StateRef::from(convert::state_id(id)),
-            write: need.write,
-            made,
-            clock: self.shared.clock,
-        };
-        Ok((Arc::new(authorised), None))
-    }
+/// Returns a component for this session's client.
+pub(super) fn judged_file(
+    cx: &Context<'_>,
+    role: &DataRole,
+    fh: &FileHandle,
+    id: dafs::StateId,
+    need: OpenMode,
+) -> std::result::Result<FileAndOpen, Status> {
+    let session = cx.connection.session.as_ref();
+    let shown = session.and_then(|session| session.ticket.clone());
+    let (ticket, made) = shown.ok_or(Status::NotAuthenticated)?;
+    let file = role.files.open(&FileId(fh.file)).map_err(convert::store_status)?;
+    // A data server has one export.
+    let export = cx.shared.service.namespace().exports().next().cloned();
+    let authorised = AuthorisedFile {
+        file,
+        export,
+        role: role.clone(),
+        ticket,
+        handle: convert::handle(fh),
+        state: StateRef::from(convert::state_id(id)),
+        write: need.write,
+        made,
+        clock: cx.shared.clock,
+    };
+    Ok((Arc::new(authorised), None))
 }
 
 /// Limits the stability: the attributes of the file are not here.

@@ -8,14 +8,15 @@
 //!   which ends its RDMA. A job that has begun to write is always waited for.
 //! * Changes of fences do not wait for each other here.
 
+use super::Engine;
 use super::work::{JobDone, PendingId, Work};
-use super::{Engine, Link};
 use crate::limits::FENCE_DRAIN_TIME;
 use crate::pool::Inbox;
 use dafs_dat::{EndpointId, Instant};
+use dafs_mem::Mutex;
 use dafs_service::{Drain, Draining, Subject};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 
 /// The service's drain requests to an engine, from any thread.
 pub(super) struct DrainRequests {
@@ -39,7 +40,7 @@ impl DrainRequests {
         if !self.is_some() {
             return Vec::new();
         }
-        let mut requests = self.requests.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut requests = self.requests.lock();
         self.some.store(false, Ordering::Release);
         std::mem::take(&mut *requests)
     }
@@ -47,7 +48,7 @@ impl DrainRequests {
 
 impl Drain for DrainRequests {
     fn drain(&self, draining: Draining) {
-        let mut requests = self.requests.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut requests = self.requests.lock();
         requests.push(draining);
         self.some.store(true, Ordering::Release);
         drop(requests);
@@ -142,12 +143,8 @@ impl Engine {
             {
                 tracing::warn!(peer = %connection.peer, "session ended: it is fenced and goes on");
                 connection.phase = super::Phase::Closing;
-                abort(link, endpoint);
+                link.adapter.abort(endpoint);
             }
         }
     }
-}
-
-fn abort(link: &mut Link, endpoint: EndpointId) {
-    link.adapter.abort(endpoint);
 }

@@ -1,8 +1,9 @@
 //! Changes with durable replies: the intent is logged before the execution, and the reply before it
 //! is sent (DAFS 12, O49).
 //!
-//! A logged request waits in its receive slot until the journal has the intent, and is then
-//! executed from the start. Its encoded reply waits until the journal has it, too.
+//! An operation logs the intent of its change before the change. Its request waits in its receive
+//! slot until the journal has the intent, and is then executed from the start. Its encoded reply
+//! waits until the journal has it, too.
 //!
 //! Invariants
 //! * Only requests of sessions that cache replies are logged, once each. Changes of other requests
@@ -11,111 +12,26 @@
 //!   its end without execution.
 
 use super::connection;
-use super::convert::{self, AttrChange};
+use super::convert;
 use super::memory::ReplySlot;
-use super::name_ops::new_object;
-use super::open_ops::open_how;
 use super::registry::host_of;
 use super::reply::is_ok;
 use super::request::{Call, Context, Keep};
 use super::work::{Arrival, JobDone, JobResult, Pending, PendingId, Work};
 use dafs_dat::PeerInfo;
-use dafs_service::durable::{
-    Change, Effect, Intended, LoggedChange, Notify, Session, Settled, digest,
-};
-use dafs_service::{Handle, Identity, OpenHow, RequestKey};
-use dafs_store::{AppendWitness, Kind, NewObject};
-use dafs_wire::dafs::{
-    AppendReply, ByteOrder, ChangeInfo, ChangeReply, CreateReply, Delegation, OpenClaim, OpenReply,
-    OpenResultFlags, Procedure, RenameReply, Reply, Request, SetAttrReply, Stability, StateId,
-    Status, Verifier, WriteReply,
-};
+use dafs_service::durable::{Change, Intended, Notify, Session, Settled};
+use dafs_service::{Handle, Identity, RequestKey};
+use dafs_store::AppendWitness;
+use dafs_wire::dafs::{ByteOrder, Procedure, Status};
 use std::sync::Arc;
 
 impl Context<'_> {
-    /// Logs the intent of a request, if its reply is to be durable. Returns true when the request
-    /// waits for that. The execution reports errors of the request.
-    pub(super) fn announce(&mut self, call: &Call, request: &Request<'_>) -> Result<bool, Status> {
-        let announced = self.connection.ops.contains_key(&call.header.stream_id);
-        if !announced && self.outlive(call) {
-            return Ok(true);
-        }
-        if announced || !self.shared.service.durable.has_journal() {
-            return Ok(false);
-        }
-        let kept = call.keep == Keep::Reply;
-        match request {
-            Request::Create(args) => {
-                let (Ok(object), Ok(attr)) =
-                    (new_object(&args.object), convert::set_attr(&args.attributes))
-                else {
-                    return Ok(false);
-                };
-                let (dir, kind) = (convert::handle(&args.dir), kind(&object));
-                self.intend(call, &Change::Make { dir: &dir, name: args.name, kind, attr: &attr })
-            }
-            Request::Open(args) => {
-                let (Ok(OpenHow::Create(_, attr)), OpenClaim::Null { dir, path }) =
-                    (open_how(&args.create), args.claim)
-                else {
-                    return Ok(false);
-                };
-                let dir = convert::handle(&dir);
-                let Some(parents) = path.len().checked_sub(1) else { return Ok(false) };
-                let reached = self.call_service_raw(call, |service, caller| {
-                    service.lookup(caller, &dir, path.iter().take(parents))
-                })?;
-                let (Ok(reached), Some(name)) = (reached, path.iter().nth(parents)) else {
-                    return Ok(false);
-                };
-                self.intend(call, &Change::Create { dir: &reached.handle, name, attr: &attr })
-            }
-            Request::Remove(args) => {
-                let dir = convert::handle(&args.dir);
-                self.intend(call, &Change::Remove { dir: &dir, name: args.name })
-            }
-            Request::Rename(args) => {
-                let from_dir = convert::handle(&args.source_dir);
-                let to_dir = convert::handle(&args.target_dir);
-                let (from, to) = (args.old_name, args.new_name);
-                let (from_dir, to_dir) = (&from_dir, &to_dir);
-                self.intend(call, &Change::Rename { from_dir, from, to_dir, to })
-            }
-            Request::Link(args) => {
-                let source = convert::handle(&args.source);
-                let dir = convert::handle(&args.target_dir);
-                self.intend(call, &Change::Link { source: &source, dir: &dir, name: args.name })
-            }
-            Request::SetAttrInline(args) => {
-                let Ok(wish) = AttrChange::of(&args.attributes) else { return Ok(false) };
-                self.intend(call, &wish.change(&convert::handle(&args.fh)))
-            }
-            Request::WriteInline(args) if kept && args.stable != Stability::Unstable => {
-                let file = convert::handle(&args.fh);
-                let change = Change::Write {
-                    file: &file,
-                    offset: args.offset,
-                    len: args.data.len() as u64,
-                    stability: convert::stability(args.stable),
-                    digest: Some(digest(0, args.data)),
-                };
-                self.intend(call, &change)
-            }
-            Request::AppendInline(args) if kept => {
-                let file = convert::handle(&args.fh);
-                let (len, digest) = (args.data.len() as u64, digest(0, args.data));
-                self.intend(call, &Change::Append { file: &file, len, digest })
-            }
-            // Intents of fetched data are logged when the data is here.
-            _ => Ok(false),
-        }
-    }
-
     /// Drops the durable reply to an earlier request of the stream before its number can match a
     /// later one. Returns true when the request waits for that.
-    fn outlive(&mut self, call: &Call) -> bool {
+    pub(super) fn outlive(&mut self, call: &Call) -> bool {
         let (stream, seq) = (call.header.stream_id, call.header.seq_number);
-        if !self.connection.streams.outlives(stream, seq) {
+        let logged = self.connection.ops.contains_key(&stream);
+        if logged || !self.connection.streams.outlives(stream, seq) {
             return false;
         }
         let Some(session) = self.connection.session.as_ref().map(|session| session.id.0) else {
@@ -132,96 +48,77 @@ impl Context<'_> {
         }
     }
 
-    fn intend(&mut self, call: &Call, change: &Change<'_>) -> Result<bool, Status> {
-        let Some(key) = self.request_key(call) else { return Ok(false) };
+    /// True if a change of the request needs an intent that is not logged.
+    pub(crate) fn needs_intent(&self, call: &Call) -> bool {
+        self.shared.service.durable.has_journal()
+            && !self.connection.ops.contains_key(&call.header.stream_id)
+    }
+
+    /// Logs the intent of a change, if the reply of its request is durable. Must come before the
+    /// change. Returns true when the request waits for that: it runs again from its start.
+    pub(crate) fn log_intent(&mut self, call: &Call, change: &Change<'_>) -> Result<bool, Status> {
+        if !self.needs_intent(call) {
+            return Ok(false);
+        }
         let pending = self.defer(call, Work::Intended);
-        let intended = self.intend_for(pending, call, &key, change);
-        let op = match intended {
-            Ok(Intended::Waiting(op)) => {
-                self.keep_op(&key, op);
-                return Ok(true);
-            }
-            Ok(Intended::Ready(op)) => Ok(Some(op)),
-            Ok(Intended::Unneeded) => Ok(None),
-            Err(status) => Err(status),
-        };
-        self.pending.take(pending);
-        self.deferred = false;
-        if let Some(op) = op? {
-            self.keep_op(&key, op);
+        let waits = self.log_fetched_intent(pending, change);
+        if waits != Ok(true) {
+            self.pending.take(pending);
+            self.deferred = false;
         }
-        Ok(false)
+        waits
     }
 
-    /// Logs the intent of a change, or guards it when its reply is not durable. `pending` is
-    /// notified.
-    fn intend_for(
-        &mut self,
-        pending: PendingId,
-        call: &Call,
-        key: &RequestKey,
-        change: &Change<'_>,
-    ) -> Result<Intended, Status> {
-        let (kept, ready) = (call.keep == Keep::Reply, self.notify(pending));
-        self.call_service(call, |service, caller| match kept {
-            true => service.durable.intend(caller, key, change, ready),
-            false => service.durable.guard(caller, change, || ready),
-        })
-    }
-
-    fn keep_op(&mut self, key: &RequestKey, op: LoggedChange) {
-        if !op.is_guard() {
-            self.connection.streams.keep_durable(key.stream, key.sequence);
-        }
-        self.connection.ops.insert(key.stream, op);
-    }
-
-    /// Logs the intent of a change whose data was fetched. Returns true when it waits for that, in
-    /// its entry of the table.
-    pub(super) fn announce_fetched(
+    /// Logs the intent of a change whose data was fetched, or guards it when its reply is not
+    /// durable. Returns true when it waits for that, in its entry of the table.
+    pub(crate) fn log_fetched_intent(
         &mut self,
         id: PendingId,
-        call: &Call,
         change: &Change<'_>,
     ) -> Result<bool, Status> {
         if !self.shared.service.durable.has_journal() {
             return Ok(false);
         }
-        let Some(key) = self.request_key(call) else { return Ok(false) };
-        let (op, waits) = match self.intend_for(id, call, &key, change)? {
-            Intended::Waiting(op) => (op, true),
-            Intended::Ready(op) => (op, false),
-            Intended::Unneeded => return Ok(false),
-        };
-        self.keep_op(&key, op);
-        Ok(waits)
-    }
-
-    /// Returns the directory or file of a request's logged change, if there is one.
-    pub(super) fn announced_at(&self, call: &Call) -> Option<Handle> {
-        Some(*self.connection.ops.get(&call.header.stream_id)?.place())
-    }
-
-    /// Returns the witness for the append of a request, if its intent is logged.
-    pub(super) fn witness(&self, call: &Call) -> Option<Arc<dyn AppendWitness>> {
-        self.connection.ops.get(&call.header.stream_id)?.witness()
-    }
-
-    /// Notes that the change of a request was executed, whatever the answer is.
-    pub(super) fn carried_out(&mut self, call: &Call) {
-        if let Some(op) = self.connection.ops.get_mut(&call.header.stream_id) {
-            op.carried_out();
-        }
-    }
-
-    fn request_key(&self, call: &Call) -> Option<RequestKey> {
-        let session = self.connection.session.as_ref()?;
-        Some(RequestKey {
+        let Some(call) = self.call_of(id) else { return Ok(false) };
+        let Some(session) = &self.connection.session else { return Ok(false) };
+        let key = RequestKey {
             session: session.id.0,
             stream: call.header.stream_id,
             sequence: call.header.seq_number,
             procedure: call.header.procedure,
-        })
+        };
+        let (kept, ready) = (call.keep == Keep::Reply, self.notify(id));
+        let intended = self.call_service(&call, |service, caller| match kept {
+            true => service.durable.intend(caller, &key, change, ready),
+            false => service.durable.guard(caller, change, || ready),
+        });
+        let (op, waits) = match intended? {
+            Intended::Waiting(op) => (op, true),
+            Intended::Ready(op) => (op, false),
+            Intended::Unneeded => return Ok(false),
+        };
+        if !op.is_guard() {
+            self.connection.streams.keep_durable(key.stream, key.sequence);
+        }
+        self.connection.ops.insert(key.stream, op);
+        Ok(waits)
+    }
+
+    /// Returns the directory or file of a request's logged change, if there is one.
+    pub(crate) fn logged_at(&self, call: &Call) -> Option<Handle> {
+        Some(*self.connection.ops.get(&call.header.stream_id)?.place())
+    }
+
+    /// Returns the witness for the append of a request, if its intent is logged.
+    pub(crate) fn witness(&self, call: &Call) -> Option<Arc<dyn AppendWitness>> {
+        self.connection.ops.get(&call.header.stream_id)?.witness()
+    }
+
+    /// Notes that the change of a request was executed, whatever the answer is.
+    pub(super) fn executed(&mut self, call: &Call) {
+        if let Some(op) = self.connection.ops.get_mut(&call.header.stream_id) {
+            op.executed();
+        }
     }
 
     pub(super) fn notify(&self, pending: PendingId) -> Notify {
@@ -234,20 +131,22 @@ impl Context<'_> {
 
     /// Goes on with a request whose intent is in the journal, or could not be logged.
     pub(super) fn intended(&mut self, id: PendingId, result: JobResult) {
-        let Some(pending) = self.pending.get_mut(id) else { return };
-        let call = pending.call;
+        let Some(call) = self.call_of(id) else { return };
         match result {
             JobResult::Journal(Ok(())) => {
                 // The message stays in its slot.
                 self.pending.take(id);
                 self.again(&call);
             }
-            result => {
-                self.connection.ops.remove(&call.header.stream_id);
-                self.abandon(id);
-                self.fail(&call, journal_status(result));
-            }
+            result => self.intent_failed(id, result),
         }
+    }
+
+    /// Fails a request whose intent could not be logged.
+    pub(crate) fn intent_failed(&mut self, id: PendingId, result: JobResult) {
+        let Some(call) = self.call_of(id) else { return };
+        self.abandon(id);
+        self.fail(&call, journal_status(result));
     }
 
     /// Logs an encoded reply if it answers a logged change. Returns true when it waits for that.
@@ -293,66 +192,6 @@ impl Context<'_> {
             }
         }
     }
-
-    /// Returns a reply built from the effect of a change in an earlier run. The client has to
-    /// reclaim its opens in any case, so an open has no state-id.
-    pub(super) fn reply_effect(
-        &self,
-        procedure: Procedure,
-        effect: &Effect,
-    ) -> Result<Reply<'static>, Status> {
-        let change = |dir: &Handle, before| {
-            let after = self.shared.service.getattr(dir).map_or(before, |attr| attr.change);
-            ChangeInfo { before, after, atomic: false }
-        };
-        let verifier = Verifier(self.shared.write_verifier.current());
-        let committed = Stability::FileSync;
-        Ok(match (procedure, *effect) {
-            (Procedure::Create, Effect::Made { dir, object, dir_before, .. }) => {
-                let fh = convert::file_handle(&object);
-                Reply::Create(CreateReply { fh, change: change(&dir, dir_before) })
-            }
-            (Procedure::Open, Effect::Made { dir, object, dir_before, .. }) => {
-                Reply::Open(OpenReply {
-                    fh: convert::file_handle(&object),
-                    state_id: StateId::ZERO,
-                    change: change(&dir, dir_before),
-                    component_count: 0,
-                    result_flags: OpenResultFlags::empty(),
-                    delegation: Delegation::None,
-                })
-            }
-            (Procedure::Remove, Effect::Removed { dir, dir_before }) => {
-                Reply::Remove(ChangeReply { change: change(&dir, dir_before) })
-            }
-            (Procedure::Link, Effect::Linked { dir, dir_before, .. }) => {
-                Reply::Link(ChangeReply { change: change(&dir, dir_before) })
-            }
-            (Procedure::Rename, Effect::Renamed { from_dir, from_before, to_dir, to_before }) => {
-                Reply::Rename(RenameReply {
-                    source: change(&from_dir, from_before),
-                    target: change(&to_dir, to_before),
-                })
-            }
-            // All attributes that can be set, with the requested ones among them.
-            (Procedure::SetAttrInline, Effect::AttrSet { .. }) => {
-                Reply::SetAttrInline(SetAttrReply { attributes: convert::SETTABLE })
-            }
-            (Procedure::SetAttrDirect, Effect::AttrSet { .. }) => {
-                Reply::SetAttrDirect(SetAttrReply { attributes: convert::SETTABLE })
-            }
-            (Procedure::WriteInline, Effect::Written { len, .. }) => {
-                Reply::WriteInline(WriteReply { count: len as u32, committed, verifier })
-            }
-            (Procedure::AppendInline, Effect::Appended { offset, .. }) => {
-                Reply::AppendInline(AppendReply { offset, verifier, committed })
-            }
-            (Procedure::AppendDirect, Effect::Appended { offset, .. }) => {
-                Reply::AppendDirect(AppendReply { offset, verifier, committed })
-            }
-            _ => return Err(Status::ServerFault),
-        })
-    }
 }
 
 /// Returns the journal's record of a client's session.
@@ -371,7 +210,7 @@ pub(super) fn journal_session(
     }
 }
 
-pub(super) fn journal_status(result: JobResult) -> Status {
+fn journal_status(result: JobResult) -> Status {
     match result {
         JobResult::Journal(Err(error)) => convert::status(error),
         _ => Status::ServerFault,
@@ -382,15 +221,4 @@ pub(super) fn journal_status(result: JobResult) -> Status {
 fn changes_all_or_nothing(procedure: Option<Procedure>) -> bool {
     use Procedure::{Create, Link, Remove, Rename, SetAttrDirect, SetAttrInline};
     matches!(procedure, Some(Create | Link | Remove | Rename | SetAttrInline | SetAttrDirect))
-}
-
-fn kind(object: &NewObject<'_>) -> Kind {
-    match object {
-        NewObject::Directory => Kind::Directory,
-        NewObject::Symlink(_) => Kind::Symlink,
-        NewObject::Fifo => Kind::Fifo,
-        NewObject::Socket => Kind::Socket,
-        NewObject::BlockDevice { .. } => Kind::BlockDevice,
-        NewObject::CharDevice { .. } => Kind::CharDevice,
-    }
 }

@@ -15,7 +15,7 @@ use dafs_service::Owner;
 use std::sync::Arc;
 
 /// A part of a receive slot whose request waits. It keeps the memory alive.
-pub(super) struct SlotPart {
+pub(crate) struct SlotPart {
     buffer: Arc<Buffer>,
     at: usize,
     len: usize,
@@ -29,14 +29,14 @@ impl SlotPart {
         Self { buffer: buffer.clone(), at: at + skip, len: data.len() - skip }
     }
 
-    pub(super) fn view(&self) -> VolatileSlice<'_> {
+    pub(crate) fn view(&self) -> VolatileSlice<'_> {
         self.buffer.slice(self.at, self.len).unwrap_or_else(|| VolatileSlice::from_mut(&mut []))
     }
 }
 
 /// A reply slot in use: its pool and its number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct ReplySlot(pub(super) u32);
+pub(crate) struct ReplySlot(pub(super) u32);
 
 const LARGE_BIT: u32 = 1 << 23;
 const SMALL_PER_SLAB: usize = 64;
@@ -75,7 +75,7 @@ impl ReplyPool {
 /// The memory for replies of one transport, in two sizes. The credits of all sessions bound its
 /// use, because each request in progress has at most one reply.
 #[derive(Debug)]
-pub(super) struct Replies {
+pub(crate) struct Replies {
     small: ReplyPool,
     large: ReplyPool,
     in_use: usize,
@@ -115,7 +115,7 @@ impl Replies {
         Ok(slot)
     }
 
-    pub(super) fn give_back(&mut self, slot: ReplySlot) {
+    pub(crate) fn give_back(&mut self, slot: ReplySlot) {
         debug_assert!(self.in_use > 0);
         self.in_use -= 1;
         let (pool, index) = self.pool_mut(slot);
@@ -139,14 +139,14 @@ impl Replies {
     }
 
     /// Returns the slot's memory, to encode into.
-    pub(super) fn bytes_mut(&mut self, slot: ReplySlot) -> &mut [u8] {
+    pub(crate) fn bytes_mut(&mut self, slot: ReplySlot) -> &mut [u8] {
         let (pool, index) = self.pool_mut(slot);
         // SAFETY: the caller has taken the slot, has not posted it, and borrows it through `self`.
         unsafe { pool.slots.bytes_mut(index) }
     }
 
     /// Returns a view of the slot for the kernel to fill, which outlives the borrow of the pool.
-    pub(super) fn view(&mut self, slot: ReplySlot, offset: usize, len: usize) -> VolatileSlice<'_> {
+    pub(crate) fn view(&mut self, slot: ReplySlot, offset: usize, len: usize) -> VolatileSlice<'_> {
         let (pool, index) = self.pool_mut(slot);
         let view = pool.slots.view(index).slice(offset, len);
         debug_assert!(view.is_some());
@@ -154,7 +154,7 @@ impl Replies {
     }
 
     /// Returns the buffer and position of a slot, for a job that fills it on another thread.
-    pub(super) fn place(&mut self, slot: ReplySlot, offset: usize) -> (Arc<Buffer>, usize) {
+    pub(crate) fn place(&mut self, slot: ReplySlot, offset: usize) -> (Arc<Buffer>, usize) {
         let (pool, index) = self.pool_mut(slot);
         let (buffer, at) = pool.slots.buffer(index);
         (buffer.clone(), at + offset)

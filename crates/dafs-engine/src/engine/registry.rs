@@ -1,18 +1,18 @@
 //! Sessions of all engines of a server.
 
 use super::back::{Address, Mail};
-use super::batch::{Batches, Gate};
 use crate::limits::SessionLimits;
+use crate::ops::batch::{Batches, Gate};
 use dafs_dat::PeerInfo;
 use dafs_dat::connections::{Admitted, Connections, Origin, Refusal};
-use dafs_mem::Shrinking as _;
+use dafs_mem::{Mutex, Shrinking as _};
 use dafs_service::{Client, ClientKey, Host, Identity, Owner};
 use dafs_wire::dafs::SessionId;
 use rustc_hash::FxHashMap;
 use std::net::{IpAddr, Ipv4Addr};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 
 /// Returns the host whose share of common resources a client with this peer takes.
 pub(super) fn host_of(peer: &PeerInfo) -> Host {
@@ -126,9 +126,8 @@ impl Registry {
         Owner { origin, number: self.owners.fetch_add(1, Ordering::Relaxed) }
     }
 
-    /// Returns an id for a new session.
     pub(super) fn new_session_id(&self) -> SessionId {
-        let mut tables = self.lock();
+        let mut tables = self.tables.lock();
         tables.next_session += 1;
         let number = tables.next_session;
         drop(tables);
@@ -137,26 +136,25 @@ impl Registry {
     }
 
     pub(super) fn add_session(&self, id: SessionId, entry: SessionEntry) {
-        self.lock().sessions.insert(id, entry);
+        self.tables.lock().sessions.insert(id, entry);
     }
 
     pub(super) fn session(&self, id: SessionId) -> Option<SessionEntry> {
-        self.lock().sessions.get(&id).cloned()
+        self.tables.lock().sessions.get(&id).cloned()
     }
 
     pub(super) fn has_session(&self, id: SessionId) -> bool {
-        self.lock().sessions.contains_key(&id)
+        self.tables.lock().sessions.contains_key(&id)
     }
 
-    /// Returns the connections of all sessions.
     pub(super) fn session_addresses(&self) -> Vec<Address> {
-        self.lock().sessions.values().map(|entry| entry.address.clone()).collect()
+        self.tables.lock().sessions.values().map(|entry| entry.address.clone()).collect()
     }
 
     /// Removes a session with its back-control channel. From now on the client can ask for its
     /// replies.
     pub(super) fn remove_session(&self, id: SessionId) {
-        let mut tables = self.lock();
+        let mut tables = self.tables.lock();
         let (entry, over) =
             (tables.sessions.remove_and_shrink(&id), tables.over.remove_and_shrink(&id));
         drop(tables);
@@ -168,12 +166,12 @@ impl Registry {
 
     /// Lets no more work of batches begin for a session. Returns true when none is under way.
     pub(super) fn close_batches(&self, id: SessionId) -> bool {
-        self.lock().sessions.get(&id).is_none_or(|entry| entry.batch_gate.close())
+        self.tables.lock().sessions.get(&id).is_none_or(|entry| entry.batch_gate.close())
     }
 
     /// Notes the end of the last batch work for an ended session.
     pub(super) fn settled(&self, id: SessionId) {
-        let address = self.lock().sessions.get(&id).map(|entry| entry.address.clone());
+        let address = self.tables.lock().sessions.get(&id).map(|entry| entry.address.clone());
         if let Some(address) = address {
             address.post(Mail::Settled);
         }
@@ -181,13 +179,13 @@ impl Registry {
 
     /// True if it is a session in use of this client instance.
     pub(super) fn is_live(&self, id: SessionId, client: &Client) -> bool {
-        self.lock().sessions.get(&id).is_some_and(|entry| entry.is_of(client))
+        self.tables.lock().sessions.get(&id).is_some_and(|entry| entry.is_of(client))
     }
 
     /// Ends a session of this client instance. `over` is called when all its work has stopped, or
     /// at once if that has happened.
     pub(super) fn end_session(&self, id: SessionId, client: &Client, over: Over) {
-        let mut tables = self.lock();
+        let mut tables = self.tables.lock();
         let Some(entry) = tables.sessions.get(&id).filter(|entry| entry.is_of(client)) else {
             drop(tables);
             return over();
@@ -201,7 +199,7 @@ impl Registry {
     /// Stops the batches of a session's back-control channel, because another channel is to replace
     /// it. Returns false while work that they have begun goes on.
     pub(super) fn stop_batches(&self, id: SessionId) -> bool {
-        let tables = self.lock();
+        let tables = self.tables.lock();
         let Some(entry) = tables.sessions.get(&id) else { return true };
         if let Some(former) = &entry.back {
             former.batches.close();
@@ -219,7 +217,7 @@ impl Registry {
         id: SessionId,
         address: &Address,
     ) -> Result<(Option<Address>, Arc<Batches>), ()> {
-        let mut tables = self.lock();
+        let mut tables = self.tables.lock();
         let entry = tables.sessions.get_mut(&id).ok_or(())?;
         let former = entry.back.take();
         let batches =
@@ -233,14 +231,14 @@ impl Registry {
     /// Returns the back-control channel of a session, which executes its batches, with their
     /// ledger.
     pub(super) fn batches(&self, id: SessionId) -> Option<(Address, Arc<Batches>)> {
-        let tables = self.lock();
+        let tables = self.tables.lock();
         let back = tables.sessions.get(&id)?.back.as_ref()?;
         Some((back.address.clone(), back.batches.clone()))
     }
 
     /// Notes that the client has answered on its back-control channel.
     pub(super) fn set_listening(&self, id: SessionId, address: &Address) {
-        let mut tables = self.lock();
+        let mut tables = self.tables.lock();
         let back = tables.sessions.get_mut(&id).and_then(|entry| entry.back.as_mut());
         if let Some(back) = back.filter(|back| back.address.is(address)) {
             back.listening = true;
@@ -249,7 +247,7 @@ impl Registry {
 
     /// Removes a back-control channel, unless another one has replaced it.
     pub(super) fn unbind_back(&self, id: SessionId, address: &Address) {
-        let mut tables = self.lock();
+        let mut tables = self.tables.lock();
         if let Some(entry) = tables.sessions.get_mut(&id) {
             entry.back.take_if(|back| back.address.is(address));
         }
@@ -257,7 +255,7 @@ impl Registry {
 
     /// Returns a client that has a session, and the channel to call it on, if there is one.
     pub(super) fn back_channel(&self, client: ClientKey) -> Option<(Arc<Client>, Option<Address>)> {
-        let tables = self.lock();
+        let tables = self.tables.lock();
         let mut record = None;
         for entry in tables.sessions.values().filter(|entry| entry.client == client) {
             record = Some(entry.record.clone());
@@ -268,13 +266,8 @@ impl Registry {
         record.map(|record| (record, None))
     }
 
-    /// True if a client can be called.
     pub(super) fn is_callable(&self, client: ClientKey) -> bool {
         self.back_channel(client).is_some_and(|(_, address)| address.is_some())
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Tables> {
-        self.tables.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -6,8 +6,8 @@
 
 use super::Tag;
 use super::connection::{Channel, Phase, Session};
-use super::memory::ReplySlot;
-use super::request::{Call, Context, Keep};
+use super::memory::{Replies, ReplySlot};
+use super::request::{Call, Context, Done, Keep};
 use crate::limits::{SMALL_REPLY_BYTES, WORK_POSTED_MAX};
 use dafs_service::FrontEnd;
 use dafs_wire::dafs::{
@@ -17,32 +17,32 @@ use dafs_wire::dafs::{
 use std::sync::atomic::Ordering;
 
 impl Context<'_> {
-    /// Answers with a result.
-    pub(super) fn reply(&mut self, call: &Call, reply: &Reply<'_>) -> Result<(), Status> {
+    pub(crate) fn reply(&mut self, call: &Call, reply: &Reply<'_>) -> Result<(), Status> {
         if let Some(chain) = call.chain {
-            self.produce(chain, reply);
+            self.connection.chains.produce(chain, reply);
         }
         let order = self.connection.order;
         let sent = self.encode(call, |out, header| encode_response(out, order, header, reply));
         if sent.is_err() {
             // The error that is sent instead belongs to a change that was executed.
-            self.carried_out(call);
+            self.executed(call);
         }
         sent
     }
 
-    /// Answers with an error.
     pub(super) fn fail(&mut self, call: &Call, status: Status) {
         self.fail_with(call, status, &ErrorBody::None);
     }
 
     /// Answers with an error and its body (DAFS O13).
-    pub(super) fn fail_with(&mut self, call: &Call, status: Status, body: &ErrorBody<'_>) {
+    pub(crate) fn fail_with(&mut self, call: &Call, status: Status, body: &ErrorBody<'_>) {
         debug_assert!(!status.is_ok());
         if let Some(procedure) = call.procedure {
             let metrics = self.shared.service.metrics();
-            let operation = metrics.operation(FrontEnd::Dafs, procedure as u32);
-            operation.errors.fetch_add(1, Ordering::Relaxed);
+            metrics
+                .operation(FrontEnd::Dafs, procedure as u32)
+                .errors
+                .fetch_add(1, Ordering::Relaxed);
         }
         let order = self.connection.order;
         // An unknown procedure has no error body, so any procedure without one stands for it.
@@ -59,6 +59,27 @@ impl Context<'_> {
         };
         if let Err(status) = sent {
             self.drop_session(&format!("an error reply could not be sent: {status}"));
+        }
+    }
+
+    /// Completes a reply whose data is in its slot, and sends it.
+    pub(crate) fn send_filled(
+        &mut self,
+        call: &Call,
+        slot: ReplySlot,
+        head: impl FnOnce(&mut [u8], ByteOrder, &ResponseHeader) -> Result<usize, EncodeError>,
+    ) -> Done {
+        let target = self.target(call);
+        let header = ResponseHeader::answering(&call.header, target);
+        match head(self.link.replies.bytes_mut(slot), self.connection.order, &header) {
+            Ok(len) => {
+                self.send(call, slot, len, target);
+                Ok(())
+            }
+            Err(_) => {
+                self.link.replies.give_back(slot);
+                Err(Status::ServerFault)
+            }
         }
     }
 
@@ -94,7 +115,15 @@ impl Context<'_> {
         Err(Status::TooSmall)
     }
 
-    pub(super) fn take_reply(&mut self, bytes: usize) -> Result<ReplySlot, Status> {
+    pub(crate) fn replies(&mut self) -> &mut Replies {
+        &mut self.link.replies
+    }
+
+    pub(crate) fn response_bytes_max(&self) -> usize {
+        self.connection.response_bytes_max()
+    }
+
+    pub(crate) fn take_reply(&mut self, bytes: usize) -> Result<ReplySlot, Status> {
         let owner = self.connection.owner;
         self.link.replies.take(&mut *self.link.adapter, bytes, owner).map_err(|error| {
             tracing::error!(%error, "no memory for replies");
@@ -103,7 +132,7 @@ impl Context<'_> {
     }
 
     /// Returns the credits that the next reply aims at.
-    pub(super) fn target(&self, call: &Call) -> u16 {
+    fn target(&self, call: &Call) -> u16 {
         let limits = &self.shared.limits;
         let room = limits.credits_total_max.saturating_sub(self.link.credits);
         let pressure = room < limits.credits_total_max / 8;
@@ -119,7 +148,7 @@ impl Context<'_> {
     }
 
     /// Sends an encoded reply and grants `target` credits with it (DAFS 7).
-    pub(super) fn send(&mut self, call: &Call, slot: ReplySlot, len: usize, target: u16) {
+    fn send(&mut self, call: &Call, slot: ReplySlot, len: usize, target: u16) {
         if !self.settle(call, slot, len) {
             self.send_now(call, slot, len, target);
         }

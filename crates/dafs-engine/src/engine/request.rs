@@ -3,11 +3,13 @@
 use super::back::{self, BackFront, Mail};
 use super::chain::ChainId;
 use super::connection::{Connection, Phase};
+use super::memory::SlotPart;
 use super::work::{JobDone, PendingTable};
-use super::{Link, Shared};
+use super::{Link, Shared, data_door, session_ops};
+use crate::ops::{self, batch, fence};
 use crate::pool::Inbox;
 use dafs_dat::Instant;
-use dafs_service::{Caller, Handle, OpenState, Service, ServiceError, StateId, Subject};
+use dafs_service::{Caller, Client, Handle, OpenState, Service, ServiceError, StateId, Subject};
 use dafs_store::{Cred, OpenFile, OpenMode, Wait};
 use dafs_wire::dafs::{
     ChainFlags, Class, CredHandle, FileHandle, HEADER_BYTES, PROTOCOL_VERSION, Procedure, Request,
@@ -17,25 +19,25 @@ use std::sync::Arc;
 
 /// A request in progress: the data for its reply.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Call {
-    pub(super) header: RequestHeader,
+pub(crate) struct Call {
+    pub(crate) header: RequestHeader,
     /// `None` for a number without a procedure.
-    pub(super) procedure: Option<Procedure>,
+    pub(crate) procedure: Option<Procedure>,
     /// The receive slot that holds the message.
-    pub(super) slot: u32,
+    pub(crate) slot: u32,
     /// The engine's port.
     pub(super) port: u32,
     /// The start of its execution.
     pub(super) began: Instant,
     /// The entry in its session's reply cache.
-    pub(super) keep: Keep,
+    pub(crate) keep: Keep,
     /// The chain it is a member of.
-    pub(super) chain: Option<ChainId>,
+    pub(crate) chain: Option<ChainId>,
 }
 
 /// The entry of a request in its session's reply cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Keep {
+pub(crate) enum Keep {
     /// None: its header is not trusted, or the session has no reply cache.
     Nothing,
     /// The fact that it was answered.
@@ -57,28 +59,20 @@ impl Keep {
 
 impl Call {
     /// Returns the same call, whose reply is not to be cached.
-    pub(super) fn unkept(self) -> Self {
+    pub(crate) fn unkept(self) -> Self {
         let keep = if self.keep == Keep::Reply { Keep::Answered } else { self.keep };
         Self { keep, ..self }
     }
 
     /// Makes a call for work without a request.
-    pub(super) fn own(port: u32, now: Instant) -> Self {
-        let (header, procedure) = (RequestHeader::default(), None);
-        Self {
-            header,
-            procedure,
-            slot: u32::MAX,
-            port,
-            began: now,
-            keep: Keep::Nothing,
-            chain: None,
-        }
+    pub(super) fn without_request(port: u32, began: Instant) -> Self {
+        let (header, procedure, chain) = (RequestHeader::default(), None, None);
+        Self { header, procedure, slot: u32::MAX, port, began, keep: Keep::Nothing, chain }
     }
 }
 
 /// The state that an operation may use while it works for one connection.
-pub(super) struct Context<'a> {
+pub(crate) struct Context<'a> {
     pub(super) shared: &'a Arc<Shared>,
     pub(super) inbox: &'a Arc<Inbox<JobDone>>,
     pub(super) front: &'a Arc<BackFront>,
@@ -86,19 +80,18 @@ pub(super) struct Context<'a> {
     pub(super) link: &'a mut Link,
     pub(super) pending: &'a mut PendingTable,
     pub(super) connection: &'a mut Connection,
-    pub(super) now: Instant,
+    pub(crate) now: Instant,
     /// Set when the current request waits and keeps its receive slot.
     pub(super) deferred: bool,
 }
 
 /// A file to read or write, and the open that allows it, if there is one.
-pub(super) type FileAndOpen = (Arc<dyn OpenFile>, Option<Arc<OpenState>>);
+pub(crate) type FileAndOpen = (Arc<dyn OpenFile>, Option<Arc<OpenState>>);
 
 /// The outcome of an operation: it has replied, or waits, or failed with a status.
-pub(super) type Done = Result<(), Status>;
+pub(crate) type Done = Result<(), Status>;
 
 impl Context<'_> {
-    /// Handles the arrival of a message.
     pub(super) fn receive(&mut self, slot: u32, len: usize) {
         self.connection.credits.posted -= 1;
         self.connection.credits.in_hand += 1;
@@ -129,24 +122,23 @@ impl Context<'_> {
     pub(super) fn mail(&mut self, mail: Mail) {
         match mail {
             Mail::Call(callback) => self.call_client(callback),
-            Mail::Batch(submission) => self.batch_submitted(*submission),
+            Mail::Batch(submission) => batch::submitted(self, *submission),
             // Checked after the mail has been taken.
             Mail::Settled => {}
-            Mail::Start(id) => self.start_batch(id),
-            Mail::Survey(answer) => self.survey(&answer),
+            Mail::Start(id) => batch::start_now(self, id),
+            Mail::Survey(answer) => {
+                let facts = self.connection.facts(self.link.adapter.name(), self.now);
+                // The receiver may be gone.
+                let _ = facts.map(|facts| answer.send(facts));
+            }
             Mail::Leave(_) if self.connection.phase == Phase::Closing => {}
             Mail::Leave(reason) => self.drop_session(reason),
         }
     }
 
     /// Ends the connection because the client violated a rule.
-    pub(super) fn drop_session(&mut self, reason: &str) {
-        if self.connection.ended {
-            return;
-        }
-        tracing::warn!(peer = %self.connection.peer, "session dropped: {reason}");
-        self.connection.phase = Phase::Closing;
-        self.link.adapter.abort(self.connection.endpoint);
+    pub(crate) fn drop_session(&mut self, reason: &str) {
+        self.connection.abort(&mut *self.link.adapter, reason);
     }
 
     fn message(&mut self, slot: u32, bytes: &[u8]) -> Result<(), String> {
@@ -206,10 +198,15 @@ impl Context<'_> {
         let len = call.header.request_len as usize;
         // SAFETY: as in `receive`.
         let message = unsafe { self.connection.receives.message(call.slot, len) };
+        self.execute(call, |context| context.dispatch(call, message.bytes()));
+    }
+
+    /// Executes a request whose message is in its slot. The slot is free afterwards, unless the
+    /// request waits.
+    pub(crate) fn execute(&mut self, call: &Call, act: impl FnOnce(&mut Self) -> Done) {
         self.deferred = false;
-        let outcome = self.dispatch(call, message.bytes());
+        let outcome = act(self);
         self.finish(call, outcome);
-        drop(message);
         if !self.deferred {
             self.connection.receives.give_back(call.slot);
         }
@@ -228,14 +225,16 @@ impl Context<'_> {
             error.status()
         })?;
         let request = match call.chain {
-            Some(chain) => self.inherit(chain, call.header.chain_flags, request)?,
+            Some(chain) => {
+                self.connection.chains.inherit(chain, call.header.chain_flags, request)?
+            }
             None => request,
         };
         match self.connection.phase {
-            Phase::New => self.first_request(call, &request),
+            Phase::New => session_ops::first_request(self, call, &request),
             Phase::Unproven => match request {
-                Request::ClientAuth(args) => self.client_auth(call, &args),
-                Request::SecInfo => self.sec_info(call),
+                Request::ClientAuth(args) => session_ops::client_auth(self, call, &args),
+                Request::SecInfo => session_ops::sec_info(self, call),
                 Request::ClientConnect(_)
                 | Request::ClientConnectAuth(_)
                 | Request::ConnectBind(_) => Err(Status::IllegalState),
@@ -249,85 +248,17 @@ impl Context<'_> {
 
     fn request(&mut self, call: &Call, request: &Request<'_>) -> Done {
         if self.shared.data.is_some() {
-            return self.data_request(call, request);
+            return data_door::data_request(self, call, request);
         }
-        self.check_fences(request)?;
-        if self.announce(call, request)? {
+        fence::check_fences(self, request)?;
+        if self.outlive(call) {
             return Ok(());
         }
-        match request {
-            Request::ReadInline(args) => self.read_inline(call, args),
-            Request::ReadDirect(args) => self.read_direct(call, args),
-            Request::WriteInline(args) => self.write_inline(call, args),
-            Request::WriteDirect(args) => self.write_direct(call, args),
-            Request::GetAttrInline(args) => self.getattr_inline(call, args),
-            Request::GetAttrDirect(args) => self.getattr_direct(call, args),
-            Request::SetAttrInline(args) => self.setattr_inline(call, args),
-            Request::SetAttrDirect(args) => self.setattr_direct(call, args),
-            Request::Verify(args) => self.verify(call, args, true),
-            Request::NVerify(args) => self.verify(call, args, false),
-            Request::GetFsAttr(args) => self.get_fs_attr(call, args),
-            Request::GetRootHandle => self.get_root_handle(call),
-            Request::Lookup(args) => self.lookup(call, args),
-            Request::LookupP(args) => self.lookup_parent(call, args),
-            Request::Access(args) => self.access(call, args),
-            Request::Create(args) => self.create(call, args),
-            Request::Link(args) => self.link(call, args),
-            Request::Remove(args) => self.remove(call, args),
-            Request::Rename(args) => self.rename(call, args),
-            Request::ReadLinkInline(args) => self.readlink_inline(call, args),
-            Request::ReadLinkDirect(args) => self.readlink_direct(call, args),
-            Request::OpenAttr(args) => self.open_attr(call, args),
-            Request::ReadDirInline(args) => self.readdir_inline(call, args),
-            Request::ReadDirDirect(args) => self.readdir_direct(call, args),
-            Request::Open(args) => self.open(call, args),
-            Request::Close(args) => self.close(call, args),
-            Request::OpenDowngrade(args) => self.open_downgrade(call, args),
-            Request::Lock(args) => self.lock(call, args),
-            Request::LockT(args) => self.lock_test(call, args),
-            Request::LockU(args) => self.unlock(call, args),
-            Request::AppendInline(args) => self.append_inline(call, args),
-            Request::AppendDirect(args) => self.append_direct(call, args),
-            Request::BatchSubmit(args) => self.batch_submit(call, args),
-            Request::HurryUp(args) => self.hurry_up(call, args),
-            Request::XLayoutGet(args) => self.layout_get(call, args),
-            Request::XLayoutCommit(args) => self.layout_commit(call, args),
-            Request::XLayoutReturn(args) => self.layout_return(call, args),
-            Request::XNodeInfo(args) => self.node_info(call, args),
-            Request::XGetXattr(args) => self.get_xattr(call, args),
-            Request::DelegReturn(args) => self.return_delegation(call, args),
-            // The server keeps no delegations across a client's restart, so there are none to
-            // purge.
-            Request::DelegPurge => Err(Status::NotSupp),
-            Request::Commit(args) => self.commit(call, args),
-            Request::CacheHint(args) => self.cache_hint(call, args),
-            Request::XSeek(args) => self.seek(call, args),
-            Request::Null => self.null(call),
-            Request::GetFencingList(args) => self.get_fencing_list(call, args),
-            Request::SetFencingList(args) => self.set_fencing_list(call, args),
-            Request::Disconnect => self.disconnect(call),
-            Request::RegisterCred(args) => self.register_cred(call, args),
-            Request::ReleaseCred(args) => self.release_cred(call, args),
-            Request::CheckResponse(args) => self.check_response(call, args),
-            Request::FetchResponse(args) => self.fetch_response(call, args),
-            Request::DiscardResponses(args) => self.discard_responses(call, args),
-            Request::SecInfo => self.sec_info(call),
-            Request::ServerAuth(args) => self.server_auth(call, args),
-            Request::ClientAuth(_)
-            | Request::ClientConnect(_)
-            | Request::ClientConnectAuth(_)
-            | Request::ConnectBind(_) => Err(Status::IllegalState),
-            // Callbacks are requests of the server.
-            Request::BcGetAttr(_)
-            | Request::BcNull
-            | Request::BcRecall(_)
-            | Request::BcBatchCompletion(_)
-            | Request::XBcLayoutRecall(_) => Err(Status::IllegalState),
-        }
+        ops::dispatch(self, call, request)
     }
 
     /// Runs `act` with the service and the caller of this request.
-    pub(super) fn call_service<T>(
+    pub(crate) fn call_service<T>(
         &self,
         call: &Call,
         act: impl FnOnce(&Service, Caller<'_>) -> dafs_service::Result<T>,
@@ -338,14 +269,13 @@ impl Context<'_> {
     }
 
     /// Does the same as `call_service`, for an operation with an error type of its own.
-    pub(super) fn call_service_raw<T>(
+    pub(crate) fn call_service_raw<T>(
         &self,
         call: &Call,
         act: impl FnOnce(&Service, Caller<'_>) -> T,
     ) -> Result<T, Status> {
-        let session = self.connection.session.as_ref().ok_or(Status::NotAuthenticated)?;
-        let proven = session.proven.as_ref().ok_or(Status::NotAuthenticated)?;
-        let subject = Subject::Session(&session.fence_id);
+        let proven = self.connection.proven().ok_or(Status::NotAuthenticated)?;
+        let subject = Subject::Session(self.connection.fence_id());
         if proven.client.is_gone() {
             // A newer instance of this client has connected, or its lease ended without a session.
             return Err(Status::StaleClientId);
@@ -366,7 +296,7 @@ impl Context<'_> {
     }
 
     /// Returns the file of a read or write, with its open, if it has one.
-    pub(super) fn io_file(
+    pub(crate) fn io_file(
         &mut self,
         call: &Call,
         fh: &FileHandle,
@@ -375,7 +305,7 @@ impl Context<'_> {
         (offset, bytes): (u64, u64),
     ) -> Result<FileAndOpen, Status> {
         if let Some(role) = &self.shared.data {
-            return self.judged_file(role, fh, id, need);
+            return data_door::judged_file(self, role, fh, id, need);
         }
         let (handle, id) = (super::convert::handle(fh), super::convert::state_id(id));
         check_span(&self.shared.service, &handle, id == StateId::ANONYMOUS, (offset, bytes))?;
@@ -407,15 +337,49 @@ impl Context<'_> {
         Ok((file, Some(state)))
     }
 
-    pub(super) fn remember_open(&mut self, state: &Arc<OpenState>) {
+    pub(crate) fn remember_open(&mut self, state: &Arc<OpenState>) {
         if let Some(session) = &mut self.connection.session {
             session.last_open = Some((state.id(), state.clone()));
         }
     }
+
+    pub(crate) fn forget_open(&mut self) {
+        if let Some(session) = &mut self.connection.session {
+            session.last_open = None;
+        }
+    }
+
+    pub(crate) fn service(&self) -> &Arc<Service> {
+        &self.shared.service
+    }
+
+    pub(crate) fn client(&self) -> Option<&Arc<Client>> {
+        self.connection.client()
+    }
+
+    pub(crate) fn fence_id(&self) -> &[u8] {
+        self.connection.fence_id()
+    }
+
+    /// True if the client may choose users itself.
+    pub(crate) fn is_trusted(&self) -> bool {
+        self.connection.proven().is_some_and(|proven| proven.admission.trusted)
+    }
+
+    /// Returns the cost of listings in this turn.
+    pub(crate) fn listed(&mut self) -> &mut usize {
+        &mut self.link.listed
+    }
+
+    /// Returns the bytes of `data`, which lie in the message of a request, from `skip` on, for a
+    /// job.
+    pub(crate) fn message_part(&self, call: &Call, data: &[u8], skip: usize) -> SlotPart {
+        SlotPart::new(self.connection.receives.buffer(call.slot), data, skip)
+    }
 }
 
 /// Refuses a range that a broken lock covers (DAFS 9.3).
-pub(super) fn check_span(
+pub(crate) fn check_span(
     service: &Service,
     handle: &Handle,
     anonymous: bool,

@@ -4,16 +4,17 @@
 //! * A change of a file that has begun is finished even when its connection ends meanwhile. Its
 //!   reply is cached if the session caches replies. The session is over only then (DAFS 12).
 
-use super::Tag;
 use super::connection::Phase;
 use super::request::{Call, Context, Done};
-use super::work::{JobResult, Pending, PendingId, Work, submit};
+use super::session_ops;
+use super::work::{JobResult, Pending, PendingId, Report, Work, submit};
+use crate::ops::{append, attr, batch, fence, open, read, write};
 use dafs_service::Handle;
 use dafs_wire::dafs::Status;
 
 impl Context<'_> {
     /// Defers a request until `work` is done.
-    pub(super) fn defer(&mut self, call: &Call, work: Work) -> PendingId {
+    pub(crate) fn defer(&mut self, call: &Call, work: Work) -> PendingId {
         self.deferred = true;
         let endpoint = self.connection.endpoint;
         self.pending.insert(Pending { endpoint, call: *call, work })
@@ -21,7 +22,7 @@ impl Context<'_> {
 
     /// Defers a request until a job on the pool is done, which may wait for the store of the object
     /// of `handle`.
-    pub(super) fn defer_job(
+    pub(crate) fn defer_job(
         &mut self,
         (call, handle): (&Call, &Handle),
         work: Work,
@@ -32,25 +33,55 @@ impl Context<'_> {
     }
 
     /// Submits a job for a request that waits already.
-    pub(super) fn submit(
+    pub(crate) fn submit(
         &self,
         id: PendingId,
         handle: &Handle,
         job: impl FnOnce() -> JobResult + Send + 'static,
     ) {
-        let place = self.place(self.lane(handle));
-        submit((&*self.shared.pool, place), self.inbox, id, job);
+        self.submit_in(self.lane(handle), id, job);
+    }
+
+    /// Submits a job that may wait for the machines of a lane.
+    pub(crate) fn submit_in(
+        &self,
+        lane: u64,
+        id: PendingId,
+        job: impl FnOnce() -> JobResult + Send + 'static,
+    ) {
+        submit((&*self.shared.pool, self.place(lane)), self.inbox, id, job);
+    }
+
+    /// Submits a job that may report its result after its end.
+    pub(crate) fn submit_report(&self, id: PendingId, job: impl FnOnce(Report) + Send + 'static) {
+        let report = Report::new(self.inbox, id);
+        self.shared.pool.submit_to(self.place(0), Box::new(move || job(report)));
+    }
+
+    /// Enters work without a request.
+    pub(crate) fn insert(&mut self, work: Work) -> PendingId {
+        let call = Call::without_request(self.port, self.now);
+        self.pending.insert(Pending { endpoint: self.connection.endpoint, call, work })
+    }
+
+    pub(crate) fn call_of(&mut self, id: PendingId) -> Option<Call> {
+        self.pending.get_mut(id).map(|pending| pending.call)
+    }
+
+    /// Takes a waiting request out of the table, whose receive slot is still needed, or is free.
+    pub(crate) fn take_in_slot(&mut self, id: PendingId) -> Option<Pending> {
+        self.pending.take(id)
     }
 
     /// Takes a waiting request out of the table, because it goes on.
-    pub(super) fn take_pending(&mut self, id: PendingId) -> Option<Pending> {
+    pub(crate) fn take_pending(&mut self, id: PendingId) -> Option<Pending> {
         let pending = self.pending.take(id)?;
         self.connection.receives.give_back(pending.call.slot);
         Some(pending)
     }
 
     /// Drops a waiting request, whose client is gone.
-    pub(super) fn abandon(&mut self, id: PendingId) {
+    pub(crate) fn abandon(&mut self, id: PendingId) {
         if let Some(pending) = self.take_pending(id) {
             // Its logged change is not executed. Others may wait for its change locks.
             self.connection.ops.remove(&pending.call.header.stream_id);
@@ -58,14 +89,25 @@ impl Context<'_> {
         }
     }
 
+    pub(crate) fn discard(&mut self, id: PendingId) {
+        if let Some(pending) = self.pending.take(id) {
+            pending.work.abandon(self.link);
+        }
+    }
+
+    pub(crate) fn refuse(&mut self, id: PendingId, status: Status) {
+        let Some(Pending { call, work, .. }) = self.take_pending(id) else { return };
+        work.abandon(self.link);
+        self.fail(&call, status);
+    }
+
     /// Finishes a request whose work is over.
-    pub(super) fn finish(&mut self, call: &Call, outcome: Done) {
+    pub(crate) fn finish(&mut self, call: &Call, outcome: Done) {
         if let Err(status) = outcome {
             self.fail(call, status);
         }
     }
 
-    /// Handles the result of a job.
     pub(super) fn job_done(&mut self, id: PendingId, result: JobResult) {
         let Some(pending) = self.pending.get_mut(id) else { return };
         match &pending.work {
@@ -74,21 +116,21 @@ impl Context<'_> {
             Work::Stage(transfer) if self.connection.ended && !transfer.is_here() => {
                 return self.abandon(id);
             }
-            Work::Read(_) => return self.read_staged(id, result),
-            Work::Stage(_) => return self.write_staged(id, result),
-            Work::Load(_) => return self.load_job_done(id, result),
+            Work::Read(_) => return read::job_done(self, id, result),
+            Work::Stage(_) => return write::job_done(self, id, result),
+            Work::Load(_) => return batch::job_done(self, id, result),
             // No session must begin now.
             Work::Authenticate | Work::Again if self.connection.phase == Phase::Closing => {
                 return self.abandon(id);
             }
             Work::Append(_) if matches!(result, JobResult::Journal(_)) => {
-                return self.append_announced(id, result);
+                return append::intent_logged(self, id, result);
             }
-            Work::FetchAttributes(_) => return self.attributes_announced(id, result),
+            Work::FetchAttributes(_) => return attr::intent_logged(self, id, result),
             Work::Intended => return self.intended(id, result),
             Work::Settle { .. } => return self.settled(id, result),
-            Work::KeepSession(_) => return self.session_kept(id),
-            Work::Register => return self.registered(id, result),
+            Work::KeepSession(_) => return session_ops::session_kept(self, id),
+            Work::Register => return session_ops::registered(self, id, result),
             Work::Again => {
                 // The message stays in its slot.
                 let call = pending.call;
@@ -100,23 +142,23 @@ impl Context<'_> {
         let Some(Pending { call, work, .. }) = self.take_pending(id) else { return };
         let outcome = match (work, result) {
             (Work::Authenticate, JobResult::Admission(admission)) => {
-                self.proof_checked(&call, Some(admission))
+                session_ops::proof_checked(self, &call, Some(admission))
             }
-            (Work::Authenticate, _) => self.proof_checked(&call, None),
+            (Work::Authenticate, _) => session_ops::proof_checked(self, &call, None),
             (Work::Call, JobResult::Call(rest)) => (rest.0)(self, &call),
-            (Work::Commit, JobResult::Unit(result)) => self.commit_done(&call, result),
-            (Work::Fence, JobResult::Fence(result)) => self.fence_done(&call, result),
+            (Work::Commit, JobResult::Unit(result)) => open::commit_done(self, &call, result),
+            (Work::Fence, JobResult::Fence(result)) => fence::fence_done(self, &call, result),
             (Work::Append(transfer), JobResult::Offset(result)) => {
-                self.append_done(&call, *transfer, result)
+                append::append_done(self, &call, *transfer, result)
             }
             (Work::Write { stable, verifier, done }, JobResult::Count(result)) => {
-                self.write_done(&call, (stable, verifier), done, result)
+                write::write_done(self, &call, (stable, verifier), done, result)
             }
             (Work::ReadInline { slot, done }, JobResult::Read(result)) => {
-                self.read_inline_done(&call, slot, done, result)
+                read::read_inline_done(self, &call, slot, done, result)
             }
             (Work::ReadMapped { done, sum }, JobResult::Read(result)) => {
-                self.read_mapped_done(&call, done, sum, result)
+                read::read_mapped_done(self, &call, done, sum, result)
             }
             (work, _) => {
                 // The job panicked, and its resources are released.
@@ -130,13 +172,13 @@ impl Context<'_> {
     /// Handles the end of RDMA into a chunk.
     pub(super) fn fetched(&mut self, id: PendingId, chunk: u32, ok: bool) {
         match self.pending.get_mut(id).map(|pending| &pending.work) {
-            Some(Work::Stage(_)) => self.write_fetched(id, chunk, ok),
-            Some(Work::Append(_)) => self.append_fetched(id, ok),
+            Some(Work::Stage(_)) => write::fetched(self, id, chunk, ok),
+            Some(Work::Append(_)) => append::fetched(self, id, ok),
             Some(Work::Load(_)) => {
-                self.load_fetched(id, ok);
-                self.batch_turn();
+                batch::fetched(self, id, ok);
+                batch::turn(self);
             }
-            Some(Work::FetchAttributes(_)) => self.attributes_fetched(id, ok),
+            Some(Work::FetchAttributes(_)) => attr::fetched(self, id, ok),
             _ => debug_assert!(false, "RDMA completed for a request that does not wait for it"),
         }
     }
@@ -144,18 +186,14 @@ impl Context<'_> {
     /// Resumes a transfer that waited for a chunk.
     pub(super) fn resume(&mut self, id: PendingId) {
         match self.pending.get_mut(id).map(|pending| &pending.work) {
-            Some(Work::Read(_)) => self.read_more(id),
-            Some(Work::Stage(_)) => self.write_more(id),
-            Some(Work::Append(_)) => self.append_fetch(id),
+            Some(Work::Read(_)) => read::resume(self, id),
+            Some(Work::Stage(_)) => write::resume(self, id),
+            Some(Work::Append(_)) => append::resume(self, id),
             Some(Work::Load(_)) => {
-                self.load_start(id);
-                self.batch_turn();
+                batch::start(self, id);
+                batch::turn(self);
             }
             _ => {}
         }
-    }
-
-    pub(super) fn tag_in(id: PendingId, chunk: u32) -> u64 {
-        Tag::ChunkIn { pending: id.index(), chunk }.pack()
     }
 }

@@ -33,7 +33,7 @@ fn fits<K: Eq + Hash>(held: &Held<K>, holder: &K, count: usize, max: usize) -> b
 
 /// The chunks of one transport, and the transfers that wait for some.
 #[derive(Debug)]
-pub(super) struct Staging {
+pub(crate) struct Staging {
     domain: ProtectionDomain,
     chunks: Vec<Option<Slab>>,
     free: Vec<u32>,
@@ -116,7 +116,7 @@ impl Staging {
         Some(index as u32)
     }
 
-    pub(super) fn give_back(&mut self, chunk: u32) {
+    pub(crate) fn give_back(&mut self, chunk: u32) {
         debug_assert!(!self.free.contains(&chunk), "a staging chunk was freed twice");
         self.free.push(chunk);
         self.let_go(chunk);
@@ -142,12 +142,10 @@ impl Staging {
         }
     }
 
-    /// True when no transfer waits for chunks.
     pub(super) fn is_calm(&self) -> bool {
         self.waiting.is_empty()
     }
 
-    /// Queues a transfer for its turn.
     pub(super) fn wait(&mut self, owner: &Owner, id: PendingId) {
         self.waiting.push(*owner, id);
         self.due = true;

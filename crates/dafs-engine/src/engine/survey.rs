@@ -2,8 +2,8 @@
 //! because only the reactor knows the session's state.
 
 use super::back::Mail;
+use super::connection::Connection;
 use super::registry::Registry;
-use super::request::Context;
 use crate::limits::SURVEY_TIME;
 use dafs_service::Client;
 use std::sync::Arc;
@@ -59,26 +59,27 @@ impl Registry {
     }
 }
 
-impl Context<'_> {
-    /// Reports this session to an administrator.
-    pub(super) fn survey(&self, answer: &Answer) {
-        let connection = &*self.connection;
-        let Some(session) = &connection.session else { return };
-        let Some(proven) = &session.proven else { return };
-        let replies = session.replies.as_ref();
-        // The receiver may be gone.
-        let _ = answer.send(SessionFacts {
+impl Connection {
+    /// Returns the facts of its session, if that is in use.
+    pub(super) fn facts(
+        &self,
+        transport: &'static str,
+        now: dafs_dat::Instant,
+    ) -> Option<SessionFacts> {
+        let session = self.session.as_ref()?;
+        let (proven, replies) = (session.proven.as_ref()?, session.replies.as_ref());
+        Some(SessionFacts {
             id: session.id.0,
             client: proven.client.clone(),
             fence_id: session.fence_id.clone(),
-            peer: connection.peer.to_string(),
-            transport: self.link.adapter.name(),
+            peer: self.peer.to_string(),
+            transport,
             trusted: proven.admission.trusted,
             checksums: session.options.use_checksums,
-            age_seconds: self.now.since(connection.opened_at).as_secs(),
-            credits: connection.credits.nreq,
-            in_flight: connection.credits.in_hand,
+            age_seconds: now.since(self.opened_at).as_secs(),
+            credits: self.credits.nreq,
+            in_flight: self.credits.in_hand,
             replies: replies.map(|replies| (replies.len(), replies.len_bytes())),
-        });
+        })
     }
 }

@@ -5,7 +5,7 @@
 //! * A call that would wait has had no effect, so it is safe to repeat it.
 
 use super::request::{Call, Context, Done};
-use super::work::{JobResult, Rest, Work, submit};
+use super::work::{JobResult, Rest, Work};
 use dafs_service::{
     Caller, Client, Handle, LockError, Place, Service, ServiceError, Subject, Touch,
 };
@@ -13,7 +13,7 @@ use dafs_store::{Cred, Wait};
 use std::sync::Arc;
 
 /// The outcome of a call that may succeed where it may wait.
-pub(super) trait Waits {
+pub(crate) trait Waits {
     /// True when it ended only because it may not wait here.
     fn would_wait(&self) -> bool;
 }
@@ -33,7 +33,7 @@ impl<T> Waits for Result<T, LockError> {
 impl Context<'_> {
     /// Runs `act` here or, if it would wait, on the pool in a lane. Then runs `then` here with the
     /// result.
-    pub(super) fn call_or_wait<T: Waits + Send + 'static>(
+    pub(crate) fn call_or_wait<T: Waits + Send + 'static>(
         &mut self,
         (call, lane): (&Call, u64),
         act: impl Fn(&Service, Caller<'_>) -> T + Send + 'static,
@@ -58,7 +58,7 @@ impl Context<'_> {
 
     /// Runs `act` here or, where that may wait for other machines, on the pool. Then runs `then`
     /// here with the result.
-    pub(super) fn call_at<T: Send + 'static>(
+    pub(crate) fn call_at<T: Send + 'static>(
         &mut self,
         call: &Call,
         (handle, touch): (&Handle, Touch),
@@ -69,14 +69,11 @@ impl Context<'_> {
             let done = self.call_service_raw(call, act)?;
             return then(self, call, done);
         }
-        let who =
-            self.call_service_raw(call, |_, caller| (caller.client.clone(), caller.cred.clone()))?;
-        self.call_on_pool(call, self.lane(handle), who, act, then);
-        Ok(())
+        self.call_elsewhere(call, handle, act, then)
     }
 
     /// Runs `act` on the pool, where it may wait. Then runs `then` here.
-    pub(super) fn call_elsewhere<T: Send + 'static>(
+    pub(crate) fn call_elsewhere<T: Send + 'static>(
         &mut self,
         call: &Call,
         handle: &Handle,
@@ -90,12 +87,12 @@ impl Context<'_> {
     }
 
     /// True if an access to the object of a handle may wait for other machines.
-    pub(super) fn waits_for(&self, handle: &Handle, touch: Touch) -> bool {
+    pub(crate) fn waits_for(&self, handle: &Handle, touch: Touch) -> bool {
         self.shared.service.namespace().waits_for(handle, touch)
     }
 
     /// Returns the lane of the pool for jobs that may wait for the store of a handle.
-    pub(super) fn lane(&self, handle: &Handle) -> u64 {
+    pub(crate) fn lane(&self, handle: &Handle) -> u64 {
         self.shared.service.namespace().lane(handle)
     }
 
@@ -116,7 +113,7 @@ impl Context<'_> {
         let (service, now_ns) = (self.shared.service.clone(), self.now.0);
         let fence_id = self.connection.fence_id().to_vec();
         let id = self.defer(call, Work::Call);
-        submit((&*self.shared.pool, self.place(lane)), self.inbox, id, move || {
+        self.submit_in(lane, id, move || {
             let (subject, wait) = (Subject::Session(&fence_id), Wait::Allowed);
             let caller = Caller { client: &client, cred: &cred, subject, wait, now_ns };
             let result = act(&service, caller);

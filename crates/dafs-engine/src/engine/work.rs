@@ -7,15 +7,15 @@
 //!   that ends stays known until the last of its jobs is over.
 
 use super::Link;
-use super::append::AppendTransfer;
-use super::attr_ops::FetchAttributes;
 use super::back::Mail;
-use super::batch::{Load, LoadIo, SyncBatch};
 use super::memory::ReplySlot;
-use super::read::ReadTransfer;
 use super::request::{Call, Context, Done};
-use super::write::WriteTransfer;
 use crate::auth::{Admission, NotProven};
+use crate::ops::append::AppendTransfer;
+use crate::ops::attr::FetchAttributes;
+use crate::ops::batch::{Load, LoadIo, SyncBatch};
+use crate::ops::read::ReadTransfer;
+use crate::ops::write::WriteTransfer;
 use crate::pool::Inbox;
 use dafs_dat::EndpointId;
 use dafs_service::{Place, Pool, ServiceError};
@@ -25,7 +25,7 @@ use std::sync::Arc;
 
 /// A waiting request, by number and generation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct PendingId {
+pub(crate) struct PendingId {
     index: u32,
     generation: u32,
 }
@@ -103,14 +103,14 @@ pub(super) enum Arrival {
 }
 
 /// A request that has no reply yet.
-pub(super) struct Pending {
+pub(crate) struct Pending {
     pub(super) endpoint: EndpointId,
-    pub(super) call: Call,
-    pub(super) work: Work,
+    pub(crate) call: Call,
+    pub(crate) work: Work,
 }
 
 /// The reason for which a request waits.
-pub(super) enum Work {
+pub(crate) enum Work {
     /// A password check.
     Authenticate,
     /// A call of the service that waits.
@@ -153,23 +153,13 @@ impl Work {
     /// True while a job may be using its content.
     pub(super) fn has_job(&self) -> bool {
         match self {
-            Work::Authenticate
-            | Work::Intended
-            | Work::Settle { .. }
-            | Work::KeepSession(_)
-            | Work::Register
-            | Work::Call
-            | Work::Commit
-            | Work::Fence
-            | Work::Write { .. }
-            | Work::ReadInline { .. }
-            | Work::ReadMapped { .. } => true,
             Work::Read(transfer) => transfer.has_job(),
             Work::Stage(transfer) => transfer.has_job(),
             Work::Append(transfer) => transfer.has_job(),
             Work::Load(load) => load.has_job(),
             Work::FetchAttributes(fetch) => fetch.has_job(),
             Work::Batch(_) | Work::Again => false,
+            _ => true,
         }
     }
 
@@ -199,12 +189,12 @@ impl Work {
             Work::ReadInline { slot, .. } | Work::Settle { slot, .. } => {
                 link.replies.give_back(slot);
             }
-            Work::Read(transfer) => transfer.abandon(link),
-            Work::Stage(transfer) => transfer.abandon(link),
-            Work::Append(transfer) => transfer.abandon(link),
-            Work::Load(load) => load.abandon(link),
+            Work::Read(transfer) => transfer.abandon(&mut link.staging),
+            Work::Stage(transfer) => transfer.abandon(&mut link.staging),
+            Work::Append(transfer) => transfer.abandon(&mut link.staging),
+            Work::Load(load) => load.abandon(&mut link.staging),
             Work::Batch(_) => {}
-            Work::FetchAttributes(fetch) => fetch.abandon(link),
+            Work::FetchAttributes(fetch) => fetch.abandon(&mut link.staging),
         }
     }
 }
@@ -279,7 +269,7 @@ impl PendingId {
 }
 
 /// Reports a failure if the job unwinds before it reported a result.
-pub(super) struct Report {
+pub(crate) struct Report {
     inbox: Arc<Inbox<JobDone>>,
     pending: PendingId,
     reported: bool,
@@ -291,7 +281,7 @@ impl Report {
     }
 
     /// Reports the result of a job, from any thread.
-    pub(super) fn tell(mut self, result: JobResult) {
+    pub(crate) fn tell(mut self, result: JobResult) {
         self.reported = true;
         let pending = self.pending;
         self.inbox.push(JobDone(Arrival::Result { pending, result }));

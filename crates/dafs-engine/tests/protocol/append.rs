@@ -92,7 +92,7 @@ fn a_padded_append_is_taken_from_where_it_was_agreed() {
 }
 
 #[test]
-fn what_cannot_be_appended_is_refused_and_leaves_nothing() {
+fn a_refused_append_leaves_nothing() {
     both_ways(|maps| {
         let mut world = World::new(Setup { maps, ..Setup::default() });
         let client = world.session(2, "a");

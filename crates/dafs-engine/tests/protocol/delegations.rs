@@ -68,7 +68,7 @@ fn recalled(world: &mut World, channel: usize) -> StateId {
 }
 
 #[test]
-fn who_can_be_called_gets_delegations() {
+fn a_client_with_a_back_channel_gets_delegations() {
     let mut world = world();
     let deaf = world.session(2, "deaf");
     let (file, delegation) = open(&mut world, deaf, b"f", ShareAccess::Read).unwrap();
@@ -207,7 +207,7 @@ fn a_recall_that_goes_with_its_channel_comes_on_another_one_that_was_there_befor
 
 /// So a client without calls knows that its channel is dead.
 #[test]
-fn who_holds_delegations_is_called_from_time_to_time() {
+fn a_delegation_holder_is_called_periodically() {
     let mut world = world();
     let (holder, channel) = with_channel(&mut world, 2, "holder", PLAIN);
     world.pass(LEASE / 2);
@@ -232,7 +232,7 @@ fn who_holds_delegations_is_called_from_time_to_time() {
 
 /// A channel that dies silently is detected before its client's lease is over.
 #[test]
-fn who_does_not_answer_a_sign_of_life_loses_the_channel() {
+fn a_client_that_answers_no_call_loses_the_channel() {
     let mut world = world();
     let (holder, channel) = with_channel(&mut world, 2, "holder", PLAIN);
     assert!(open(&mut world, holder, b"f", ShareAccess::Both).unwrap().1.is_some());

@@ -207,7 +207,7 @@ fn a_change_happens_once_wherever_the_server_dies() {
 /// The path leads to another directory when the journal has the intent. There the change would
 /// neither be made stable nor be found after a crash.
 #[test]
-fn an_open_makes_its_file_where_it_was_announced() {
+fn an_open_makes_its_file_where_its_intent_names() {
     for mode in [Durability::Crash, Durability::Power] {
         let disk = Arc::new(SimDisk::new());
         let (mut world, client, id, _) = prepared(setup(mode, &disk), ByteOrder::Little);
@@ -228,7 +228,7 @@ fn an_open_makes_its_file_where_it_was_announced() {
         run_jobs(&mut world, 99);
         let answer = world.clients[client].take_answer(stream).expect("an answer");
         assert_eq!(answer.status(), Status::Ok);
-        assert!(store.lookup(&cred, &here, b"new").is_ok(), "made where it was announced");
+        assert!(store.lookup(&cred, &here, b"new").is_ok(), "made where its intent names it");
         assert_eq!(early, mode == Durability::Crash, "in the other mode it had to wait");
         let asked = key(&mut world, client, id, stream, Procedure::Open);
         let mut world = restart(world, mode, &disk);

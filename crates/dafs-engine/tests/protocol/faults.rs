@@ -38,7 +38,7 @@ fn a_panic_at_a_request_ends_its_connection_alone() {
 }
 
 #[test]
-fn what_a_transport_has_lost_is_given_back_with_its_connection() {
+fn lost_resources_return_with_their_connection() {
     both_ways(|maps| {
         let mut world = World::new(Setup { maps, ..Setup::default() });
         let one = world.session(2, "a");

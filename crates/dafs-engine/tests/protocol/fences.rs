@@ -404,7 +404,7 @@ fn an_addition_waits_for_nothing() {
 
 /// A job of a lost connection may still be writing.
 #[test]
-fn what_a_lost_connection_has_left_behind_is_awaited() {
+fn a_fence_waits_for_jobs_of_a_lost_connection() {
     let mut world = World::new(Setup::default());
     let manager = world.session(2, "manager");
     let writer = node(&mut world, 3, "n1");
@@ -452,7 +452,7 @@ fn a_session_that_does_not_come_to_an_end_is_ended() {
 /// A read job has data from the disk, which goes into the memory of a node that has been fenced
 /// since. The manager's reply waits for that, too.
 #[test]
-fn what_is_read_for_a_fenced_node_has_arrived_before_the_reply() {
+fn reads_of_a_fenced_node_arrive_before_the_reply() {
     let mut world = World::new(Setup::default());
     let manager = world.session(2, "manager");
     let reader = node(&mut world, 3, "n1");

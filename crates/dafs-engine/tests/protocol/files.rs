@@ -428,7 +428,7 @@ fn squashing_makes_root_nobody() {
 }
 
 #[test]
-fn what_comes_later_says_so() {
+fn the_server_refuses_purges_and_callbacks() {
     let mut world = World::new(Setup::default());
     let client = world.session(2, "a");
     let File { fh, id: state_id } = world.open(client, b"f");

@@ -139,7 +139,7 @@ fn locks_that_make_no_sense_are_refused() {
 }
 
 #[test]
-fn who_polls_for_a_lock_is_not_overtaken() {
+fn a_client_that_polls_for_a_lock_is_not_overtaken() {
     let mut world = World::new(Setup::default());
     let names = ["a", "b", "c"];
     let sessions: Vec<_> = (2..).zip(names).map(|(host, name)| world.session(host, name)).collect();

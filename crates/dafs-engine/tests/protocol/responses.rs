@@ -72,7 +72,7 @@ fn discard(session_id: SessionId) -> Request<'static> {
 }
 
 #[test]
-fn what_was_executed_is_found_and_what_was_not_is_not() {
+fn a_reply_is_found_only_for_an_executed_request() {
     for order in [ByteOrder::Big, ByteOrder::Little] {
         let mut world = World::new(Setup::default());
         let (old, id) = begin(&mut world, 2, "a", order);

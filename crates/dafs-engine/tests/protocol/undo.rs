@@ -58,7 +58,7 @@ fn abort_undoes_and_unlocks_by_either_procedure() {
 }
 
 #[test]
-fn what_is_unlocked_or_closed_is_kept() {
+fn unlock_and_close_keep_changes() {
     let (mut world, dir) = world();
     let client = world.session(2, "a");
     let file = world.open(client, b"f");

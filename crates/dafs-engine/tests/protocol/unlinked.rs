@@ -71,7 +71,7 @@ fn a_file_without_a_name_goes_with_its_last_open() {
 }
 
 #[test]
-fn what_cannot_be_made_without_a_name_is_refused() {
+fn an_impossible_unlinked_create_is_refused() {
     let options = dafs_service::ExportOptions { read_only: true, ..Default::default() };
     let exports = vec![("open", Default::default()), ("fixed", options)];
     let mut world = World::new(Setup { exports, ..Setup::default() });

@@ -1,6 +1,6 @@
 //! Changes with durable replies, for persistent sessions (RFC 8881 2.10.6.5).
 //!
-//! An operation that is about to change an object logs its intent (`OpContext::announce`). It runs
+//! Before an operation changes an object, it logs its intent (`OpContext::log_intent`). It runs
 //! again from its start when the journal has the intent. The result of a compound's last change is
 //! logged with the whole reply, which is sent when the journal has it. The results of earlier
 //! changes are logged by themselves. `compound/resume.rs` describes how a retry finds them.
@@ -250,9 +250,9 @@ enum Phase {
     #[default]
     Idle,
     /// Its intent waits at the gate.
-    Announcing(LoggedChange),
+    Logging(LoggedChange),
     /// It may be executed, or was.
-    Announced(LoggedChange),
+    Logged(LoggedChange),
     /// Its result waits at the gate.
     Settling,
 }
@@ -344,20 +344,20 @@ impl Progress {
     }
 
     /// True if the change of an operation has a logged intent.
-    pub(super) fn is_announced(&mut self, op_index: u32) -> Result<bool, OpError> {
+    pub(super) fn is_logged(&mut self, op_index: u32) -> Result<bool, OpError> {
         match std::mem::take(&mut self.phase) {
             Phase::Idle => {
                 self.op_index = op_index;
                 return Ok(false);
             }
-            Phase::Announced(op) if self.op_index == op_index => self.phase = Phase::Announced(op),
+            Phase::Logged(op) if self.op_index == op_index => self.phase = Phase::Logged(op),
             // If it could not be logged, the change ends with `op`.
-            Phase::Announcing(op) => {
+            Phase::Logging(op) => {
                 self.answer()?;
-                self.phase = Phase::Announced(op);
+                self.phase = Phase::Logged(op);
             }
             // INVARIANT: the change before was settled when this operation was begun.
-            Phase::Announced(_) | Phase::Settling => return Err(Status::ServerFault.into()),
+            Phase::Logged(_) | Phase::Settling => return Err(Status::ServerFault.into()),
         }
         Ok(true)
     }
@@ -367,11 +367,11 @@ impl Progress {
         match intended {
             Intended::Unneeded => Ok(()),
             Intended::Ready(op) => {
-                self.phase = Phase::Announced(op);
+                self.phase = Phase::Logged(op);
                 Ok(())
             }
             Intended::Waiting(op) => {
-                (self.phase, self.gate) = (Phase::Announcing(op), gate);
+                (self.phase, self.gate) = (Phase::Logging(op), gate);
                 Err(OpError::Later)
             }
         }
@@ -401,7 +401,7 @@ impl Progress {
             return Ok(());
         }
         match std::mem::take(&mut self.phase) {
-            Phase::Announced(op) if self.op_index != op_index => self.settle_result(op, results),
+            Phase::Logged(op) if self.op_index != op_index => self.settle_result(op, results),
             Phase::Settling => self.settled().map_err(|unlogged| {
                 self.unlogged = Some(unlogged);
                 OpError::Status(unlogged.status)
@@ -432,13 +432,13 @@ impl Progress {
     /// `Later` when the reply has to wait.
     pub(super) fn settle_reply(&mut self, results: Results<'_>) -> OpResult {
         match std::mem::take(&mut self.phase) {
-            Phase::Announced(op) if results.reply.len() <= DURABLE_REPLY_BYTES_MAX => {
+            Phase::Logged(op) if results.reply.len() <= DURABLE_REPLY_BYTES_MAX => {
                 self.hand_over(op, results.shared, &LoggedResult::Whole(results.reply.to_bytes()))
             }
             // A retry executes the operations behind the change again.
-            Phase::Announced(op) => self.settle_result(op, results),
+            Phase::Logged(op) => self.settle_result(op, results),
             // An operation that waited for its intent has run again, so this is its refusal.
-            Phase::Idle | Phase::Announcing(_) | Phase::Settling => Ok(()),
+            Phase::Idle | Phase::Logging(_) | Phase::Settling => Ok(()),
         }
     }
 
@@ -478,17 +478,17 @@ impl Progress {
     /// Notes that an operation has run. `bytes` are its result in the reply.
     pub(super) fn ran(&mut self, op: (u32, u32), mark: Mark, bytes: Range<usize>, failed: bool) {
         let (op_index, number) = op;
-        let Phase::Announced(announced) = &mut self.phase else { return };
+        let Phase::Logged(logged) = &mut self.phase else { return };
         if self.op_index != op_index {
             return;
         }
-        if announced.is_guard() {
+        if logged.is_guard() {
             self.phase = Phase::Idle;
             return;
         }
         let class = OpNum::from_u32(number).map(Class::of);
         if failed && matches!(class, Some(Class::Atomic(_))) {
-            announced.nothing_changed();
+            logged.nothing_changed();
         }
         self.changed = Some(Changed { op_index, number, mark, bytes });
     }

@@ -83,7 +83,7 @@ pub struct LoggedChange {
     /// The change has a guard only, and no record.
     guard: bool,
     unchanged: bool,
-    carried_out: bool,
+    executed: bool,
     settled: bool,
     /// The file, length and digest of an append.
     append: Option<(Handle, u64, u32)>,
@@ -95,10 +95,10 @@ impl LoggedChange {
             Change::Append { file, len, digest } => Some((*file, len, digest)),
             _ => None,
         };
-        let (unchanged, carried_out, settled) = (false, false, false);
+        let (unchanged, executed, settled) = (false, false, false);
         let place = *change.place();
         let guard = false;
-        Self { journal, number, place, guard, unchanged, carried_out, settled, append }
+        Self { journal, number, place, guard, unchanged, executed, settled, append }
     }
 
     /// True if the change has a guard only, so that there is no reply to record.
@@ -127,15 +127,15 @@ impl LoggedChange {
     }
 
     /// Notes that the change was made, whatever the reply says.
-    pub fn carried_out(&mut self) {
-        self.carried_out = true;
+    pub fn executed(&mut self) {
+        self.executed = true;
         self.unchanged = false;
     }
 
     /// Notes that the request was refused and changed nothing, so that nothing has to be made
-    /// stable. It has no effect after [`carried_out`](Self::carried_out).
+    /// stable. It has no effect after [`executed`](Self::executed).
     pub fn nothing_changed(&mut self) {
-        self.unchanged = !self.carried_out;
+        self.unchanged = !self.executed;
     }
 }
 

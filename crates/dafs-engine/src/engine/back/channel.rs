@@ -9,7 +9,6 @@
 //!   connection.
 
 use super::super::Tag;
-use super::super::batch::completions_max;
 use super::super::connection::Phase;
 use super::super::registry::Registry;
 use super::super::request::Context;
@@ -18,6 +17,7 @@ use crate::limits::{
     BACK_ANSWER_SECONDS, BACK_CALLS_PER_LEASE, BACK_CREDITS_MAX, BACK_WAITING_MAX,
     SMALL_REPLY_BYTES, WORK_POSTED_MAX,
 };
+use crate::ops::batch::{Batches, Queue, completions_max};
 use dafs_dat::Instant;
 use dafs_service::{AttrAnswer, Client, Service};
 use dafs_store::TimeSpec;
@@ -104,7 +104,6 @@ impl Back {
             && now.since(self.called_at) >= lease / BACK_CALLS_PER_LEASE
     }
 
-    /// Handles the end of the connection: its calls have failed.
     pub(in crate::engine) fn end(self, service: &Service, registry: &Registry) {
         registry.unbind_back(self.session, &self.address);
         let flights = self.streams.into_iter().filter_map(|stream| stream.flight);
@@ -144,7 +143,6 @@ fn tell_path(service: &Service, registry: &Registry, client: &Client) {
 }
 
 impl Context<'_> {
-    /// Starts the connection as a back-control channel.
     pub(in crate::engine) fn start_back(&mut self, back: Back) {
         self.connection.back = Some(Box::new(back));
         self.call_client(Callback::Null);
@@ -170,7 +168,7 @@ impl Context<'_> {
     }
 
     /// Sends waiting calls, as far as credits allow.
-    pub(in crate::engine) fn pump_back(&mut self) {
+    pub(crate) fn pump_back(&mut self) {
         while self.connection.phase == Phase::Bound
             && let Some(back) = &mut self.connection.back
             && back.outstanding < back.credits
@@ -180,6 +178,33 @@ impl Context<'_> {
             if let Err(reason) = self.send_call(callback) {
                 return self.drop_session(&reason);
             }
+        }
+    }
+
+    /// Returns the back-control channel of the session, which executes its batches, with their
+    /// ledger.
+    pub(crate) fn session_batches(&self) -> Option<(Address, Arc<Batches>)> {
+        self.shared.registry.batches(self.connection.session.as_ref()?.id)
+    }
+
+    /// Returns the work of this channel for batches, once there has been some.
+    pub(crate) fn queue(&mut self) -> &mut Option<Box<Queue>> {
+        &mut self.connection.batch
+    }
+
+    /// Sets the time of the next check of its batches.
+    pub(crate) fn set_queue_due(&mut self, due: Option<Instant>) {
+        let endpoint = self.connection.endpoint;
+        match due {
+            Some(due) => self.link.batches_due.insert(endpoint, due),
+            None => self.link.batches_due.remove(&endpoint),
+        };
+    }
+
+    /// Notes the end of the last batch work for a session that has ended.
+    pub(crate) fn batches_settled(&self) {
+        if let Some(session) = &self.connection.session {
+            self.shared.registry.settled(session.id);
         }
     }
 

@@ -14,11 +14,11 @@ mod front;
 pub(super) use channel::{Back, is_reply};
 pub(super) use front::BackFront;
 
-use super::batch::Submission;
 use super::convert;
 use super::registry::Registry;
 use super::survey::Answer;
 use super::work::{Arrival, JobDone};
+use crate::ops::batch::Submission;
 use crate::pool::Inbox;
 use dafs_dat::EndpointId;
 use dafs_service::{Client, Handle, Service, StateRef};
@@ -35,7 +35,7 @@ const ASKED: AttrMask =
 
 /// A call to a client.
 #[derive(Debug)]
-pub(super) enum Callback {
+pub(crate) enum Callback {
     /// BC_NULL: checks that the client listens.
     Null,
     /// BC_RECALL: recalls a delegation.
@@ -122,7 +122,7 @@ impl Callback {
 
 /// A message of a reactor to a connection of another one, or of its own.
 #[derive(Debug)]
-pub(super) enum Mail {
+pub(crate) enum Mail {
     /// Call the client.
     Call(Callback),
     /// Execute a batch.
@@ -149,7 +149,7 @@ impl Mail {
 
 /// A connection of any reactor.
 #[derive(Debug, Clone)]
-pub(super) struct Address {
+pub(crate) struct Address {
     inbox: Arc<Inbox<JobDone>>,
     port: u32,
     endpoint: EndpointId,
@@ -160,7 +160,7 @@ impl Address {
         Self { inbox: inbox.clone(), port, endpoint }
     }
 
-    pub(super) fn post(&self, mail: Mail) {
+    pub(crate) fn post(&self, mail: Mail) {
         let (port, endpoint) = (self.port, self.endpoint);
         self.inbox.push(JobDone(Arrival::Mail { port, endpoint, mail }));
     }

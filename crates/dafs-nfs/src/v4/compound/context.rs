@@ -396,16 +396,16 @@ impl<'a> OpContext<'a> {
     ///
     /// # Errors
     /// `Wait` and `Later` while the operation has to wait. Those of the journal.
-    pub(crate) fn announce(&mut self, change: &Change<'_>) -> OpResult {
-        if self.is_announced()? { Ok(()) } else { self.intend(change, None) }
+    pub(crate) fn log_intent(&mut self, change: &Change<'_>) -> OpResult {
+        if self.is_logged()? { Ok(()) } else { self.intend(change, None) }
     }
 
     /// Logs the intent of a write of `data`. The digest of the data is computed only when it is
     /// needed.
     ///
     /// # Errors
-    /// As for [`Self::announce`]. `BadXdr` when the data is missing.
-    pub(crate) fn announce_write(
+    /// As for [`Self::log_intent`]. `BadXdr` when the data is missing.
+    pub(crate) fn log_write_intent(
         &mut self,
         file: &Handle,
         offset: u64,
@@ -413,7 +413,7 @@ impl<'a> OpContext<'a> {
         stability: Stability,
     ) -> OpResult {
         let kept = self.frame.journal.request().is_some() && stability != Stability::Unstable;
-        if !kept || self.is_announced()? {
+        if !kept || self.is_logged()? {
             return Ok(());
         }
         let mut digest = 0;
@@ -428,11 +428,11 @@ impl<'a> OpContext<'a> {
     }
 
     /// True if the change of this operation has a logged intent, or needs none.
-    fn is_announced(&mut self) -> Result<bool, OpError> {
+    fn is_logged(&mut self) -> Result<bool, OpError> {
         if self.frame.journal.request().is_some() {
             self.may_wait()?;
         }
-        self.frame.journal.is_announced(self.frame.op_index)
+        self.frame.journal.is_logged(self.frame.op_index)
     }
 
     /// Logs the intent. `summed` is data of the request whose digest is known already.

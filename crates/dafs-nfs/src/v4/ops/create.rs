@@ -7,7 +7,7 @@ use crate::v4::compound::context::OpContext;
 use crate::v4::status::{OpError, OpResult};
 use dafs_service::Handle;
 use dafs_service::durable::Change;
-use dafs_store::{AceFlags, AclSupport, Capabilities, Kind, NewObject};
+use dafs_store::{AceFlags, AclSupport, Capabilities, NewObject};
 use dafs_wire::nfs4::{
     Attr, Bitmap, CreateArgs, CreateResult, CreateType, DeviceNumbers, FileType, Status,
 };
@@ -31,25 +31,14 @@ pub(crate) fn create<'a>(cx: &mut OpContext<'a>, args: &CreateArgs<'a>) -> OpRes
         // None of these objects has a size to set.
         return Err(Status::Inval.into());
     }
-    let (kind, attr) = (kind_of_new(&object), &change.plain);
-    cx.announce(&Change::Make { dir: &dir, name: args.name, kind, attr })?;
+    let (kind, attr) = (object.kind(), &change.plain);
+    cx.log_intent(&Change::Make { dir: &dir, name: args.name, kind, attr })?;
     let made = cx.service().make(cx.caller()?, &dir, args.name, object, &change.plain)?;
     let handle = Handle { fs: dir.fs, file: made.id };
     let attributes_set = finish_new(cx, &handle, &change);
     let result = CreateResult { change: change_info(made.dir), attributes_set };
     cx.set_current(handle);
     cx.answer(&result)
-}
-
-fn kind_of_new(object: &NewObject<'_>) -> Kind {
-    match object {
-        NewObject::Directory => Kind::Directory,
-        NewObject::Symlink(_) => Kind::Symlink,
-        NewObject::Fifo => Kind::Fifo,
-        NewObject::Socket => Kind::Socket,
-        NewObject::BlockDevice { .. } => Kind::BlockDevice,
-        NewObject::CharDevice { .. } => Kind::CharDevice,
-    }
 }
 
 /// True if objects inherit rights from a directory.

@@ -12,7 +12,7 @@ pub(crate) fn link(cx: &mut OpContext<'_>, args: &LinkArgs<'_>) -> OpResult {
     let source = cx.saved()?;
     let dir = cx.current()?;
     name::check(args.name)?;
-    cx.announce(&Change::Link { source: &source, dir: &dir, name: args.name })?;
+    cx.log_intent(&Change::Link { source: &source, dir: &dir, name: args.name })?;
     let linked = cx.service().link(cx.caller()?, &source, &dir, args.name);
     let change = linked.map_err(|error| match error {
         // The store reports a wrong kind. The status depends on the kind.

@@ -30,7 +30,7 @@ pub(crate) fn open(cx: &mut OpContext<'_>, args: &OpenArgs<'_>) -> OpResult {
     let (how, change) = how(cx, &current, &args.how)?;
     let want = want(args.share_access)?;
     if let (OpenTarget::Name { dir, name }, OpenHow::Create(_, attr)) = (&target, &how) {
-        cx.announce(&durable::Change::Create { dir, name, attr })?;
+        cx.log_intent(&durable::Change::Create { dir, name, attr })?;
     }
     let request = OpenRequest {
         target,

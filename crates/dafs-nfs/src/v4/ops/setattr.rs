@@ -33,7 +33,7 @@ fn set(cx: &mut OpContext<'_>, args: &SetattrArgs<'_>, done: &mut Bitmap) -> OpR
         if change.plain.size.is_some() { cx.state(&args.stateid)? } else { StateRef::ANONYMOUS };
     let masked = change.mode_masked.map(|ModeMasked { value, mask }| MaskedMode { value, mask });
     let acl = change.acl.as_ref();
-    cx.announce(&durable::Change::SetAttr { file: &handle, change: &change.plain, masked, acl })?;
+    cx.log_intent(&durable::Change::SetAttr { file: &handle, change: &change.plain, masked, acl })?;
     apply(cx, &handle, state, &change, done)
 }
 

@@ -39,7 +39,7 @@ pub(crate) fn write<'a>(cx: &mut OpContext<'a>, args: &WriteArgs<'a>) -> OpResul
         let range = (args.offset, len);
         cx.service().layouts.overtake_late_writes(client, moment, &handle, range).map_err(of_io)?;
     }
-    cx.announce_write(&handle, args.offset, args.data, stability)?;
+    cx.log_write_intent(&handle, args.offset, args.data, stability)?;
     write_data(cx, &*file, data, args.offset, (stability, args.stable))
 }
 

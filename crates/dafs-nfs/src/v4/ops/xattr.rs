@@ -29,7 +29,7 @@ pub(crate) fn setxattr(cx: &mut OpContext<'_>, args: &SetxattrArgs<'_>) -> OpRes
         SetxattrOption::Replace => SetXattr::Replace,
     };
     let (name, value) = (args.name, Some(digest(0, args.value)));
-    cx.announce(&Change::SetXattr { file: &handle, name, value, how })?;
+    cx.log_intent(&Change::SetXattr { file: &handle, name, value, how })?;
     let change = cx.service().set_xattr(cx.caller()?, &handle, args.name, args.value, how);
     cx.answer(&SetxattrResult { change: change_info(change.map_err(without_perm)?) })
 }
@@ -38,7 +38,7 @@ pub(crate) fn removexattr(cx: &mut OpContext<'_>, args: &RemovexattrArgs<'_>) ->
     let handle = cx.current()?;
     check_name(args.name)?;
     let how = SetXattr::Replace;
-    cx.announce(&Change::SetXattr { file: &handle, name: args.name, value: None, how })?;
+    cx.log_intent(&Change::SetXattr { file: &handle, name: args.name, value: None, how })?;
     let change =
         cx.service().remove_xattr(cx.caller()?, &handle, args.name).map_err(without_perm)?;
     cx.answer(&RemovexattrResult { change: change_info(change) })

@@ -53,7 +53,7 @@ fn a_change_that_was_made_is_made_stable_whatever_is_answered() {
     let world = World::new(Durability::Power);
     let root = world.root();
     let mut op = world.op(0, &Change::Remove { dir: &root, name: b"old" });
-    op.carried_out();
+    op.executed();
     op.nothing_changed();
     let settled = world.service.durable.settle(op, b"too small", true, world.notify("sent"));
     assert_eq!(settled, Settled::Later);

@@ -7,14 +7,14 @@
 //! * The tables are bounded. The oldest failure is dropped first.
 
 use crate::limits::{
-    GUESS_DELAY_FIRST, GUESS_DELAY_MAX, GUESS_HOST_DELAY_MAX, GUESS_MEMORY, GUESSES_FREE,
-    GUESSES_HOST_FREE, GUESSES_HOSTS_MAX, GUESSES_NAMES_MAX,
+    AUTH_DELAY_FIRST, AUTH_DELAY_MAX, AUTH_FAILURES_FREE, AUTH_FAILURES_HOST_FREE,
+    AUTH_FAILURES_HOSTS_MAX, AUTH_FAILURES_MEMORY, AUTH_FAILURES_NAMES_MAX, AUTH_HOST_DELAY_MAX,
 };
 use dafs_dat::Instant;
+use dafs_mem::Mutex;
 use dafs_service::Origin;
 use rustc_hash::FxHashMap;
 use std::hash::Hash;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// Failures of one kind.
@@ -28,7 +28,7 @@ struct Failures {
 
 impl Failures {
     fn is_old(&self, now: Instant) -> bool {
-        now.since(self.last) > GUESS_MEMORY
+        now.since(self.last) > AUTH_FAILURES_MEMORY
     }
 
     fn add(&mut self, now: Instant, free: u32, delay_max: Duration) {
@@ -38,7 +38,7 @@ impl Failures {
         self.count = self.count.saturating_add(1);
         self.last = now;
         if let Some(doublings) = self.count.checked_sub(free) {
-            let delay = GUESS_DELAY_FIRST.saturating_mul(1 << doublings.min(16));
+            let delay = AUTH_DELAY_FIRST.saturating_mul(1 << doublings.min(16));
             self.until = now + delay.min(delay_max);
         }
     }
@@ -64,14 +64,13 @@ pub(crate) struct Failed {
 
 /// The failures of all origins.
 #[derive(Debug, Default)]
-pub(crate) struct Guesses {
+pub(crate) struct AuthFailures {
     hosts: Mutex<FxHashMap<Origin, Host>>,
 }
 
-impl Guesses {
-    /// True if a proof for a name may be checked now.
+impl AuthFailures {
     pub(crate) fn may_check(&self, origin: Origin, name: &[u8], now: Instant) -> bool {
-        let mut hosts = self.lock();
+        let mut hosts = self.hosts.lock();
         let Some(host) = hosts.get_mut(&origin) else { return true };
         let named = host.names.get(name).is_some_and(|failures| failures.until > now);
         let refused = named || host.all.until > now;
@@ -83,26 +82,22 @@ impl Guesses {
 
     /// Records a wrong proof that was offered at `now`.
     pub(crate) fn failed(&self, origin: Origin, name: &[u8], now: Instant) -> Failed {
-        let mut hosts = self.lock();
-        make_room(&mut hosts, &origin, GUESSES_HOSTS_MAX, |host| host.all.last);
+        let mut hosts = self.hosts.lock();
+        make_room(&mut hosts, &origin, AUTH_FAILURES_HOSTS_MAX, |host| host.all.last);
         let host = hosts.entry(origin).or_default();
-        host.all.add(now, GUESSES_HOST_FREE, GUESS_HOST_DELAY_MAX);
+        host.all.add(now, AUTH_FAILURES_HOST_FREE, AUTH_HOST_DELAY_MAX);
         let name: Box<[u8]> = name.into();
-        make_room(&mut host.names, &name, GUESSES_NAMES_MAX, |failures| failures.last);
+        make_room(&mut host.names, &name, AUTH_FAILURES_NAMES_MAX, |failures| failures.last);
         let failures = host.names.entry(name).or_default();
-        failures.add(now, GUESSES_FREE, GUESS_DELAY_MAX);
+        failures.add(now, AUTH_FAILURES_FREE, AUTH_DELAY_MAX);
         Failed { failures: failures.count, unchecked: std::mem::take(&mut host.unchecked) }
     }
 
     /// Records a right proof. It proves no other name that the same host tries.
     pub(crate) fn succeeded(&self, origin: Origin, name: &[u8]) {
-        if let Some(host) = self.lock().get_mut(&origin) {
+        if let Some(host) = self.hosts.lock().get_mut(&origin) {
             host.names.remove(name);
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, FxHashMap<Origin, Host>> {
-        self.hosts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -135,67 +130,67 @@ mod tests {
     }
 
     #[test]
-    fn a_guesser_waits_longer_and_longer_and_nobody_else_does() {
-        let guesses = Guesses::default();
+    fn each_failure_delays_its_host_longer_and_no_other() {
+        let failures = AuthFailures::default();
         let mut now = 0;
         let mut checked = 0;
         // All day, once a second.
         for second in 0..86_400 {
             now = second;
-            if guesses.may_check(HERE, b"anna", at(now)) {
-                guesses.failed(HERE, b"anna", at(now));
+            if failures.may_check(HERE, b"anna", at(now)) {
+                failures.failed(HERE, b"anna", at(now));
                 checked += 1;
             }
         }
-        assert!(checked < GUESSES_FREE + 10 + 86_400 / 60, "{checked} guesses in a day");
-        assert!(!guesses.may_check(HERE, b"anna", at(now)));
+        assert!(checked < AUTH_FAILURES_FREE + 10 + 86_400 / 60, "{checked} failures in a day");
+        assert!(!failures.may_check(HERE, b"anna", at(now)));
         // The name is not locked elsewhere, and another name here not for long.
-        assert!(guesses.may_check(THERE, b"anna", at(now)));
-        assert!(guesses.may_check(HERE, b"bert", at(now) + GUESS_HOST_DELAY_MAX));
+        assert!(failures.may_check(THERE, b"anna", at(now)));
+        assert!(failures.may_check(HERE, b"bert", at(now) + AUTH_HOST_DELAY_MAX));
         // After a while the failure is forgotten.
-        let later = at(now) + GUESS_MEMORY + GUESS_DELAY_MAX;
-        assert!(guesses.may_check(HERE, b"anna", later));
-        assert_eq!(guesses.failed(HERE, b"anna", later).failures, 1);
+        let later = at(now) + AUTH_FAILURES_MEMORY + AUTH_DELAY_MAX;
+        assert!(failures.may_check(HERE, b"anna", later));
+        assert_eq!(failures.failed(HERE, b"anna", later).failures, 1);
     }
 
     #[test]
     fn many_names_from_one_host_are_many_guesses() {
-        let guesses = Guesses::default();
+        let failures = AuthFailures::default();
         let mut checked = 0;
         for number in 0..86_400_u64 {
             let (name, now) = (number.to_string(), at(number / 24));
-            if guesses.may_check(HERE, name.as_bytes(), now) {
-                guesses.failed(HERE, name.as_bytes(), now);
+            if failures.may_check(HERE, name.as_bytes(), now) {
+                failures.failed(HERE, name.as_bytes(), now);
                 checked += 1;
             }
         }
-        let most = u64::from(GUESSES_HOST_FREE) + 3600 / GUESS_HOST_DELAY_MAX.as_secs() + 10;
-        assert!(checked < most, "{checked} guesses in an hour");
-        assert!(guesses.lock()[&HERE].names.len() <= GUESSES_NAMES_MAX);
+        let most = u64::from(AUTH_FAILURES_HOST_FREE) + 3600 / AUTH_HOST_DELAY_MAX.as_secs() + 10;
+        assert!(checked < most, "{checked} failures in an hour");
+        assert!(failures.hosts.lock()[&HERE].names.len() <= AUTH_FAILURES_NAMES_MAX);
     }
 
     #[test]
     fn a_success_ends_the_count_of_its_own_name_alone() {
-        let guesses = Guesses::default();
-        for _ in 1..GUESSES_FREE {
-            guesses.failed(HERE, b"anna", at(0));
-            guesses.failed(HERE, b"bert", at(0));
+        let failures = AuthFailures::default();
+        for _ in 1..AUTH_FAILURES_FREE {
+            failures.failed(HERE, b"anna", at(0));
+            failures.failed(HERE, b"bert", at(0));
         }
-        guesses.succeeded(HERE, b"anna");
-        assert_eq!(guesses.failed(HERE, b"anna", at(0)).failures, 1);
-        assert_eq!(guesses.failed(HERE, b"bert", at(0)).failures, GUESSES_FREE);
-        assert!(guesses.may_check(HERE, b"anna", at(0)));
-        assert!(!guesses.may_check(HERE, b"bert", at(0)));
-        assert_eq!(guesses.failed(HERE, b"anna", at(0)), Failed { failures: 2, unchecked: 1 });
+        failures.succeeded(HERE, b"anna");
+        assert_eq!(failures.failed(HERE, b"anna", at(0)).failures, 1);
+        assert_eq!(failures.failed(HERE, b"bert", at(0)).failures, AUTH_FAILURES_FREE);
+        assert!(failures.may_check(HERE, b"anna", at(0)));
+        assert!(!failures.may_check(HERE, b"bert", at(0)));
+        assert_eq!(failures.failed(HERE, b"anna", at(0)), Failed { failures: 2, unchecked: 1 });
     }
 
     #[test]
-    fn what_is_remembered_is_bounded() {
-        let guesses = Guesses::default();
-        for number in 0..GUESSES_HOSTS_MAX as u32 + 10 {
-            guesses.failed(Origin::User(number), b"anna", at(number.into()));
+    fn remembered_failures_are_bounded() {
+        let failures = AuthFailures::default();
+        for number in 0..AUTH_FAILURES_HOSTS_MAX as u32 + 10 {
+            failures.failed(Origin::User(number), b"anna", at(number.into()));
         }
-        assert_eq!(guesses.lock().len(), GUESSES_HOSTS_MAX);
-        assert!(!guesses.lock().contains_key(&Origin::User(9)));
+        assert_eq!(failures.hosts.lock().len(), AUTH_FAILURES_HOSTS_MAX);
+        assert!(!failures.hosts.lock().contains_key(&Origin::User(9)));
     }
 }

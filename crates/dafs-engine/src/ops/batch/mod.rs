@@ -21,15 +21,14 @@ mod plan;
 mod queue;
 mod submit;
 
-pub(super) use batches::{Batches, Gate};
-pub(super) use io::LoadIo;
-pub(super) use load::{Load, SyncBatch};
-pub(super) use queue::Queue;
-pub(super) use submit::completions_max;
+pub(crate) use batches::{Batches, Gate};
+pub(crate) use io::LoadIo;
+pub(crate) use load::{Load, SyncBatch, fetched, job_done, start};
+pub(crate) use queue::{Queue, start_now, submitted, turn};
+pub(crate) use submit::{batch_submit, completions_max, hurry_up};
 
-use super::Engine;
-use super::allowed::LateWrites;
-use dafs_dat::{EndpointId, Instant};
+use crate::engine::allowed::LateWrites;
+use dafs_dat::Instant;
 use dafs_service::{Handle, OpenState};
 use dafs_store::OpenFile;
 use dafs_wire::dafs::{Checksum, CompletionNotification, DirectBuffer, FileChunk, Status};
@@ -39,7 +38,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// One request of a batch that may be executed.
-pub(super) struct Transfer {
+pub(crate) struct Transfer {
     pub(super) id: u64,
     /// Its index in a synchronous batch.
     pub(super) index: usize,
@@ -60,7 +59,7 @@ pub(super) struct Transfer {
 }
 
 /// An asynchronous batch on its way to the back-control channel of its session.
-pub(super) struct Submission {
+pub(crate) struct Submission {
     pub(super) transfers: Vec<Transfer>,
     /// Requests that fail at once.
     pub(super) refused: Vec<Finished>,
@@ -76,8 +75,8 @@ impl fmt::Debug for Submission {
 
 /// A completion that has not been reported.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Finished {
-    pub(super) completion: CompletionNotification,
+pub(crate) struct Finished {
+    pub(crate) completion: CompletionNotification,
     /// Its id was entered for it, and is free again when it is reported.
     pub(super) entered: bool,
 }
@@ -93,36 +92,5 @@ fn completion(
         status,
         bytes_transferred: bytes as u32,
         direct_checksum: sum,
-    }
-}
-
-impl Engine {
-    /// Begins a load that waited for the end of RDMA.
-    pub(super) fn batch_room(&mut self, port: usize, endpoint: EndpointId, now: Instant) {
-        let connection = self.ports[port].connections.get(&endpoint);
-        let batch = connection.and_then(|connection| connection.batch.as_ref());
-        if batch.is_some_and(|batch| batch.has_ready()) {
-            self.with(port, endpoint, now, |context| context.batch_turn());
-        }
-    }
-
-    /// Handles the batches that are due.
-    pub(super) fn batches(&mut self, now: Instant) -> bool {
-        let mut busy = false;
-        for port in 0..self.ports.len() {
-            let due = &self.ports[port].link.batches_due;
-            if due.is_empty() {
-                continue;
-            }
-            let due = due.iter().filter(|(_, at)| **at <= now).map(|(endpoint, _)| *endpoint);
-            // In an order that does not depend on the table.
-            let mut due: SmallVec<[EndpointId; 4]> = due.collect();
-            due.sort_unstable();
-            for endpoint in due {
-                busy = true;
-                self.with(port, endpoint, now, |context| context.batch_turn());
-            }
-        }
-        busy
     }
 }

@@ -8,14 +8,14 @@
 use super::Transfer;
 use super::plan::{self, Part};
 use crate::engine::allowed::LateWrites;
-use crate::engine::read::{checksum_of, views};
-use crate::engine::write::WRITE;
+use crate::engine::transfers::Windows;
 use crate::limits::STAGING_CHUNK_BYTES;
-use dafs_dat::RemoteWindow;
+use crate::ops::read::{checksum_of, views};
+use crate::ops::write::WRITE;
 use dafs_mem::{Buffer, VolatileSlice};
 use dafs_service::{Handle, OpenState, ServiceError};
 use dafs_store::{OpenFile, Stability, StoreError, Wait};
-use dafs_wire::dafs::{Checksum, Fletcher32};
+use dafs_wire::dafs::Checksum;
 use smallvec::SmallVec;
 use std::cmp::Ordering;
 use std::fmt;
@@ -27,7 +27,7 @@ const VIEWS_MAX: usize = 256;
 /// The memory of a transfer's data.
 pub(super) enum Memory {
     /// In the client's own memory, mapped.
-    Windows(SmallVec<[RemoteWindow; 1]>),
+    Windows(Windows),
     /// In the load's chunks, from this position on.
     Staged(usize),
 }
@@ -250,19 +250,16 @@ impl LoadIo {
 
     /// Returns the checksum of the first `bytes` bytes of a transfer's data.
     pub(super) fn checksum(&self, transfer: usize, bytes: usize) -> Checksum {
-        let mut sum = Fletcher32::new();
         match &self.data[transfer].memory {
-            Memory::Windows(windows) => checksum_of(&views(windows, bytes), bytes, &mut sum),
+            Memory::Windows(windows) => checksum_of(&views(windows, bytes), bytes),
             Memory::Staged(_) => {
                 let mut staged = SmallVec::new();
                 self.transfer_views(transfer, 0, bytes, &mut staged);
-                checksum_of(&staged, bytes, &mut sum);
+                checksum_of(&staged, bytes)
             }
         }
-        sum.finish()
     }
 
-    /// Returns the bytes of all transfers.
     pub(super) fn bytes(&self) -> usize {
         self.data.iter().map(|data| data.bytes).sum()
     }

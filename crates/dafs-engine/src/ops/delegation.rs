@@ -1,8 +1,8 @@
 //! Delegations of DAFS clients: granted with OPEN, recalled over the back-control channel (`back`),
 //! returned here.
 
-use super::convert;
-use super::request::{Call, Context, Done};
+use crate::engine::convert;
+use crate::engine::request::{Call, Context, Done};
 use dafs_service::{DelegationKind, NoDelegation, OpenClaim, StateRef};
 use dafs_wire::dafs::{self, Ace, AceType, DelegReturn, Delegation, Reply, SpaceLimit};
 
@@ -10,7 +10,7 @@ use dafs_wire::dafs::{self, Ace, AceType, DelegReturn, Delegation, Reply, SpaceL
 const NOBODY: Ace<'static> = Ace { ace_type: AceType::Allow, flag: 0, access_mask: 0, who: b"" };
 
 /// Returns the delegation for the reply to OPEN.
-pub(super) fn granted(
+pub(crate) fn granted(
     outcome: &Result<dafs_service::Delegation, NoDelegation>,
 ) -> Delegation<'static> {
     let Ok(delegation) = outcome else { return Delegation::None };
@@ -27,7 +27,7 @@ pub(super) fn granted(
 
 /// Converts the claim of an OPEN: a delegation of the client, its open from before the server's
 /// restart, or none.
-pub(super) fn claim(claim: &dafs::OpenClaim<'_>) -> OpenClaim {
+pub(crate) fn claim(claim: &dafs::OpenClaim<'_>) -> OpenClaim {
     match claim {
         dafs::OpenClaim::DelegateCur { state_id, .. } => {
             OpenClaim::DelegateCurrent(StateRef::from(convert::state_id(*state_id)))
@@ -43,19 +43,17 @@ pub(super) fn claim(claim: &dafs::OpenClaim<'_>) -> OpenClaim {
     }
 }
 
-impl Context<'_> {
-    pub(super) fn return_delegation(&mut self, call: &Call, args: &DelegReturn) -> Done {
-        let state = convert::state_id(args.state_id);
-        // Other clients then use the file's size, for which data servers may have to be asked.
-        let handle = self.shared.service.delegations.handle(state);
-        let lane = handle.map_or(0, |handle| self.lane(&handle));
-        self.call_or_wait(
-            (call, lane),
-            move |service, caller| service.delegations.take_back(caller, None, state.into()),
-            |context, call, returned| {
-                returned.map_err(convert::status)?;
-                context.reply(call, &Reply::DelegReturn)
-            },
-        )
-    }
+pub(crate) fn return_delegation(cx: &mut Context<'_>, call: &Call, args: &DelegReturn) -> Done {
+    let state = convert::state_id(args.state_id);
+    // Other clients then use the file's size, for which data servers may have to be asked.
+    let handle = cx.service().delegations.handle(state);
+    let lane = handle.map_or(0, |handle| cx.lane(&handle));
+    cx.call_or_wait(
+        (call, lane),
+        move |service, caller| service.delegations.take_back(caller, None, state.into()),
+        |cx, call, returned| {
+            returned.map_err(convert::status)?;
+            cx.reply(call, &Reply::DelegReturn)
+        },
+    )
 }

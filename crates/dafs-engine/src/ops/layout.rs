@@ -6,8 +6,8 @@
 //!   all its data servers serve DAFS.
 //! * Work that may wait for data servers or for the disk runs on the pool.
 
-use super::convert;
-use super::request::{Call, Context, Done};
+use crate::engine::convert;
+use crate::engine::request::{Call, Context, Done};
 use dafs_service::{
     Caller, Handle, LayoutGranted, LayoutMode, LayoutRequest, Service, ServiceError, StateRef,
 };
@@ -27,7 +27,6 @@ const COMPONENT_BYTES: usize = 80;
 
 const WHOLE: (u64, u64) = (0, u64::MAX);
 
-/// Returns the status for an error of a layout operation.
 fn status(error: ServiceError) -> Status {
     match error {
         ServiceError::LayoutUnavailable | ServiceError::BadLayout => Status::XNoLayout,
@@ -102,96 +101,92 @@ fn get(
     }
 }
 
-impl Context<'_> {
-    pub(super) fn layout_get(&mut self, call: &Call, args: &XLayoutGet) -> Done {
-        let handle = convert::handle(&args.fh);
-        let state = StateRef::from(convert::state_id(args.state_id));
-        let write = args.mode == dafs::LayoutMode::ReadWrite;
-        let request = LayoutRequest { state, write, form: None };
-        let room = self.connection.response_bytes_max();
-        self.call_elsewhere(
-            call,
-            &handle,
-            move |service, caller| get(service, caller, &handle, request, room),
-            |context, call, granted| {
-                let LayoutGranted { state, placement } = granted.map_err(status)?;
-                // It was checked before it was granted.
-                let (reply, components) = told(&placement).ok_or(Status::ServerFault)?;
-                let reply = XLayoutGetReply {
-                    state_id: convert::wire_state_id(state.id),
-                    seqid: state.seqid,
-                    components: Seq::new(&components),
-                    ..reply
-                };
-                context.reply(call, &Reply::XLayoutGet(reply))
-            },
-        )
-    }
+pub(crate) fn layout_get(cx: &mut Context<'_>, call: &Call, args: &XLayoutGet) -> Done {
+    let handle = convert::handle(&args.fh);
+    let state = StateRef::from(convert::state_id(args.state_id));
+    let write = args.mode == dafs::LayoutMode::ReadWrite;
+    let request = LayoutRequest { state, write, form: None };
+    let room = cx.response_bytes_max();
+    cx.call_elsewhere(
+        call,
+        &handle,
+        move |service, caller| get(service, caller, &handle, request, room),
+        |cx, call, granted| {
+            let LayoutGranted { state, placement } = granted.map_err(status)?;
+            // It was checked before it was granted.
+            let (reply, components) = told(&placement).ok_or(Status::ServerFault)?;
+            let reply = XLayoutGetReply {
+                state_id: convert::wire_state_id(state.id),
+                seqid: state.seqid,
+                components: Seq::new(&components),
+                ..reply
+            };
+            cx.reply(call, &Reply::XLayoutGet(reply))
+        },
+    )
+}
 
-    pub(super) fn layout_commit(&mut self, call: &Call, args: &XLayoutCommit) -> Done {
-        let handle = convert::handle(&args.fh);
-        let state = StateRef { id: convert::state_id(args.state_id), seqid: args.seqid };
-        let (reclaim, end) = (args.reclaim, (args.end > 0).then_some(args.end));
-        self.call_elsewhere(
-            call,
-            &handle,
-            move |service, caller| {
-                service.layouts.commit(caller, &handle, state, reclaim, end)?;
-                service.getattr(&handle)
-            },
-            |context, call, attr| {
-                let attr = attr.map_err(status)?;
-                let reply = XLayoutCommitReply { size: attr.size, change: attr.change };
-                context.reply(call, &Reply::XLayoutCommit(reply))
-            },
-        )
-    }
+pub(crate) fn layout_commit(cx: &mut Context<'_>, call: &Call, args: &XLayoutCommit) -> Done {
+    let handle = convert::handle(&args.fh);
+    let state = StateRef { id: convert::state_id(args.state_id), seqid: args.seqid };
+    let (reclaim, end) = (args.reclaim, (args.end > 0).then_some(args.end));
+    cx.call_elsewhere(
+        call,
+        &handle,
+        move |service, caller| {
+            service.layouts.commit(caller, &handle, state, reclaim, end)?;
+            service.getattr(&handle)
+        },
+        |cx, call, attr| {
+            let attr = attr.map_err(status)?;
+            let reply = XLayoutCommitReply { size: attr.size, change: attr.change };
+            cx.reply(call, &Reply::XLayoutCommit(reply))
+        },
+    )
+}
 
-    pub(super) fn layout_return(&mut self, call: &Call, args: &XLayoutReturn<'_>) -> Done {
-        let handle = convert::handle(&args.fh);
-        let state = StateRef { id: convert::state_id(args.state_id), seqid: args.seqid };
-        let scope = args.scope;
-        for error in args.errors {
-            tracing::debug!(status = %error.status, "a client had an error at a data server");
-        }
-        let writing = args.errors.iter().filter(|error| error.writing);
-        let failed: Vec<_> =
-            writing.map(|error| (DeviceKey(error.device), trouble(error.status))).collect();
-        self.call_elsewhere(
-            call,
-            &handle,
-            move |service, caller| give_back(service, caller, (&handle, state), scope, &failed),
-            |context, call, outcome| {
-                outcome.map_err(status)?;
-                context.reply(call, &Reply::XLayoutReturn)
-            },
-        )
+pub(crate) fn layout_return(cx: &mut Context<'_>, call: &Call, args: &XLayoutReturn<'_>) -> Done {
+    let handle = convert::handle(&args.fh);
+    let state = StateRef { id: convert::state_id(args.state_id), seqid: args.seqid };
+    let scope = args.scope;
+    for error in args.errors {
+        tracing::debug!(status = %error.status, "a client had an error at a data server");
     }
+    let writing = args.errors.iter().filter(|error| error.writing);
+    let failed: Vec<_> =
+        writing.map(|error| (DeviceKey(error.device), trouble(error.status))).collect();
+    cx.call_elsewhere(
+        call,
+        &handle,
+        move |service, caller| give_back(service, caller, (&handle, state), scope, &failed),
+        |cx, call, outcome| {
+            outcome.map_err(status)?;
+            cx.reply(call, &Reply::XLayoutReturn)
+        },
+    )
+}
 
-    pub(super) fn node_info(&mut self, call: &Call, args: &XNodeInfo) -> Done {
-        let key = DeviceKey(args.device);
-        let told = self.call_service_raw(call, |service, caller| {
-            service.layouts.device_for(caller.client, &key)
-        })?;
-        let told = told.map_err(|_| Status::NoEnt)?;
-        let owned: Vec<Vec<String>> = told
-            .servers
-            .iter()
-            .map(|addresses| addresses.iter().map(ToString::to_string).collect())
-            .collect();
-        let texts: Vec<Vec<&[u8]>> = owned
-            .iter()
-            .map(|addresses| addresses.iter().map(String::as_bytes).collect())
-            .collect();
-        let servers = texts.iter().map(|addresses| LayoutServer { addresses: Seq::new(addresses) });
-        let servers: Vec<_> = servers.collect();
-        let reply = XNodeInfoReply {
-            pattern: Seq::new(&told.device.pattern),
-            servers: Seq::new(&servers),
-            ticket: &told.ticket,
-        };
-        self.reply(call, &Reply::XNodeInfo(reply))
-    }
+pub(crate) fn node_info(cx: &mut Context<'_>, call: &Call, args: &XNodeInfo) -> Done {
+    let key = DeviceKey(args.device);
+    let told = cx.call_service_raw(call, |service, caller| {
+        service.layouts.device_for(caller.client, &key)
+    })?;
+    let told = told.map_err(|_| Status::NoEnt)?;
+    let owned: Vec<Vec<String>> = told
+        .servers
+        .iter()
+        .map(|addresses| addresses.iter().map(ToString::to_string).collect())
+        .collect();
+    let texts: Vec<Vec<&[u8]>> =
+        owned.iter().map(|addresses| addresses.iter().map(String::as_bytes).collect()).collect();
+    let servers = texts.iter().map(|addresses| LayoutServer { addresses: Seq::new(addresses) });
+    let servers: Vec<_> = servers.collect();
+    let reply = XNodeInfoReply {
+        pattern: Seq::new(&told.device.pattern),
+        servers: Seq::new(&servers),
+        ticket: &told.ticket,
+    };
+    cx.reply(call, &Reply::XNodeInfo(reply))
 }
 
 /// Handles returned layouts. Write errors take effect before the client gets its answer, so the

@@ -1,8 +1,9 @@
 //! GET_ and SET_FENCING_LIST, and the refusal of requests of fenced sessions (DAFS 11, O43 to O48).
 
-use super::convert;
-use super::request::{Call, Context, Done};
-use super::work::{JobResult, Report, Work};
+use crate::engine::convert;
+use crate::engine::request::{Call, Context, Done};
+use crate::engine::work::{JobResult, Report, Work};
+use dafs_mem::Mutex;
 use dafs_service::{
     Caller, FenceObject, FenceRight, FenceUpdate, Handle, Service, ServiceError, Subject,
 };
@@ -12,7 +13,7 @@ use dafs_wire::dafs::{
     SetFencingList, Status,
 };
 use smallvec::SmallVec;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 /// The kind of an update (DAFS O44), without the names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -23,74 +24,73 @@ enum Act {
     Remove,
 }
 
-impl Context<'_> {
-    /// Refuses a request that names an object that this session is fenced from.
-    pub(super) fn check_fences(&self, request: &Request<'_>) -> Done {
-        if !self.shared.service.fences.exist() {
-            return Ok(());
-        }
-        let subject = Subject::Session(self.connection.fence_id());
-        named(request).iter().try_for_each(|fh| {
-            let handle = convert::handle(fh);
-            self.shared.service.fences.check(&subject, &handle).map_err(convert::status)
-        })
+/// Refuses a request that names an object that this session is fenced from.
+pub(crate) fn check_fences(cx: &Context<'_>, request: &Request<'_>) -> Done {
+    if !cx.service().fences.exist() {
+        return Ok(());
     }
+    let subject = Subject::Session(cx.fence_id());
+    named(request).iter().try_for_each(|fh| {
+        let handle = convert::handle(fh);
+        cx.service().fences.check(&subject, &handle).map_err(convert::status)
+    })
+}
 
-    pub(super) fn get_fencing_list(&mut self, call: &Call, args: &GetFencingList) -> Done {
-        // DAFS O43.
-        let object = match args.fh.file == FileHandle::ZERO.file {
-            true => dafs::FenceObject::FileSystem,
-            false => dafs::FenceObject::File,
-        };
-        let object = object_of(&args.fh, object);
-        let trusted = self.is_trusted();
-        let names = self.call_service(call, |service, caller| {
-            service.fences.list(FenceRight::Client(caller, trusted), &object)
-        })?;
-        let names = names.map(|names| match names.is_empty() {
-            // DAFS O46.
-            true => vec![Vec::new()],
-            false => names,
-        });
-        let names = names.unwrap_or_default();
-        let names: Vec<&[u8]> = names.iter().map(Vec::as_slice).collect();
-        self.reply(call, &Reply::GetFencingList(GetFencingListReply { list: Seq::new(&names) }))
-    }
+pub(crate) fn get_fencing_list(cx: &mut Context<'_>, call: &Call, args: &GetFencingList) -> Done {
+    // DAFS O43.
+    let object = match args.fh.file == FileHandle::ZERO.file {
+        true => dafs::FenceObject::FileSystem,
+        false => dafs::FenceObject::File,
+    };
+    let object = object_of(&args.fh, object);
+    let trusted = cx.is_trusted();
+    let names = cx.call_service(call, |service, caller| {
+        service.fences.list(FenceRight::Client(caller, trusted), &object)
+    })?;
+    let names = names.map(|names| match names.is_empty() {
+        // DAFS O46.
+        true => vec![Vec::new()],
+        false => names,
+    });
+    let names = names.unwrap_or_default();
+    let names: Vec<&[u8]> = names.iter().map(Vec::as_slice).collect();
+    cx.reply(call, &Reply::GetFencingList(GetFencingListReply { list: Seq::new(&names) }))
+}
 
-    pub(super) fn set_fencing_list(&mut self, call: &Call, args: &SetFencingList<'_>) -> Done {
-        if args.object == dafs::FenceObject::File && args.fh.file == FileHandle::ZERO.file {
-            return Err(Status::Inval);
-        }
-        let (act, names) = update_of(args)?;
-        let caller =
-            self.call_service(call, |_, caller| Ok((caller.client.clone(), caller.cred.clone())));
-        let (client, cred) = caller?;
-        let (fence_id, trusted) = (self.connection.fence_id().to_vec(), self.is_trusted());
-        let (object, now_ns) = (object_of(&args.fh, args.object), self.now.0);
-        let service = self.shared.service.clone();
-        let id = self.defer(call, Work::Fence);
-        let report = Report::new(self.inbox, id);
-        let job = move || {
-            let subject = Subject::Session(&fence_id);
-            let wait = Wait::Allowed;
-            let caller = Caller { client: &client, cred: &cred, subject, wait, now_ns };
-            run(&service, FenceRight::Client(caller, trusted), &object, act, &names, report);
-        };
-        self.shared.pool.submit_to(self.place(0), Box::new(job));
-        Ok(())
+pub(crate) fn set_fencing_list(
+    cx: &mut Context<'_>,
+    call: &Call,
+    args: &SetFencingList<'_>,
+) -> Done {
+    if args.object == dafs::FenceObject::File && args.fh.file == FileHandle::ZERO.file {
+        return Err(Status::Inval);
     }
+    let (act, names) = update_of(args)?;
+    let caller =
+        cx.call_service(call, |_, caller| Ok((caller.client.clone(), caller.cred.clone())));
+    let (client, cred) = caller?;
+    let (fence_id, trusted) = (cx.fence_id().to_vec(), cx.is_trusted());
+    let (object, now_ns) = (object_of(&args.fh, args.object), cx.now.0);
+    let service = cx.service().clone();
+    let id = cx.defer(call, Work::Fence);
+    cx.submit_report(id, move |report| {
+        let subject = Subject::Session(&fence_id);
+        let wait = Wait::Allowed;
+        let caller = Caller { client: &client, cred: &cred, subject, wait, now_ns };
+        run(&service, FenceRight::Client(caller, trusted), &object, act, &names, report);
+    });
+    Ok(())
+}
 
-    /// Answers when the list has changed and the fenced sessions have no request under way, or when
-    /// the change failed.
-    pub(super) fn fence_done(&mut self, call: &Call, result: Result<(), ServiceError>) -> Done {
-        result.map_err(convert::status)?;
-        self.reply(call, &Reply::SetFencingList)
-    }
-
-    fn is_trusted(&self) -> bool {
-        let proven = self.connection.session.as_ref().and_then(|s| s.proven.as_ref());
-        proven.is_some_and(|proven| proven.admission.trusted)
-    }
+/// Answers when the list has changed and the fenced sessions have no request under way, or when
+/// the change failed.
+pub(crate) fn fence_done(
+    cx: &mut Context<'_>,
+    call: &Call,
+    result: Result<(), ServiceError>,
+) -> Done {
+    result.map_err(convert::status)?;
+    cx.reply(call, &Reply::SetFencingList)
 }
 
 fn run(
@@ -110,7 +110,7 @@ fn run(
     };
     let report = Arc::new(Mutex::new(Some(report)));
     let tell = |report: &Mutex<Option<Report>>, result| {
-        if let Some(report) = report.lock().unwrap_or_else(PoisonError::into_inner).take() {
+        if let Some(report) = report.lock().take() {
             report.tell(JobResult::Fence(result));
         }
     };

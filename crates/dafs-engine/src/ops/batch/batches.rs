@@ -3,19 +3,20 @@
 
 use super::Finished;
 use crate::limits::BATCH_OWED_MAX;
+use dafs_mem::Mutex;
 use rustc_hash::FxHashSet;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 /// The ledger of asynchronous batches.
 #[derive(Debug, Default)]
-pub(in crate::engine) struct Batches {
+pub(crate) struct Batches {
     ledger: Mutex<Ledger>,
     gate: Arc<Gate>,
 }
 
 /// Stops the work on a session's batches, on all the channels that it has had.
 #[derive(Debug, Default)]
-pub(in crate::engine) struct Gate {
+pub(crate) struct Gate {
     state: Mutex<GateState>,
 }
 
@@ -30,33 +31,29 @@ struct GateState {
 impl Gate {
     /// Begins access to files. Returns false when the session is over. `stop_work` must follow.
     pub(super) fn start_work(&self) -> bool {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.working += usize::from(!state.closed);
         !state.closed
     }
 
     /// Ends access to files. Returns true when the end of the session waits for that.
     pub(super) fn stop_work(&self) -> bool {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.working -= 1;
         state.closed && state.working == 0
     }
 
     /// Closes the gate with its session. Returns true when no work is under way. Otherwise the
     /// connection is notified when that is so.
-    pub(in crate::engine) fn close(&self) -> bool {
-        let mut state = self.lock();
+    pub(crate) fn close(&self) -> bool {
+        let mut state = self.state.lock();
         state.closed = true;
         state.working == 0
     }
 
     /// True while files are being read or written.
-    pub(in crate::engine) fn is_working(&self) -> bool {
-        self.lock().working > 0
-    }
-
-    fn lock(&self) -> MutexGuard<'_, GateState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(crate) fn is_working(&self) -> bool {
+        self.state.lock().working > 0
     }
 }
 
@@ -74,8 +71,8 @@ struct Ledger {
 
 impl Batches {
     /// Makes the ledger of a channel that replaces another one.
-    pub(in crate::engine) fn succeeding(former: Option<&Self>, gate: &Arc<Gate>) -> Self {
-        let together = former.map_or(0, |former| former.lock().together);
+    pub(crate) fn succeeding(former: Option<&Self>, gate: &Arc<Gate>) -> Self {
+        let together = former.map_or(0, |former| former.ledger.lock().together);
         let ledger = Mutex::new(Ledger { together, ..Ledger::default() });
         Self { ledger, gate: gate.clone() }
     }
@@ -86,18 +83,18 @@ impl Batches {
 
     /// Begins access to files for this channel. See [`Gate`].
     pub(super) fn start_work(&self) -> bool {
-        let ledger = self.lock();
+        let ledger = self.ledger.lock();
         !ledger.closed && self.gate.start_work()
     }
 
     /// Lets no more work begin for this channel.
-    pub(in crate::engine) fn close(&self) {
-        self.lock().closed = true;
+    pub(crate) fn close(&self) {
+        self.ledger.lock().closed = true;
     }
 
     /// Makes room for `count` requests. Returns false when there is none.
     pub(super) fn reserve(&self, count: usize, num_completions: u32) -> bool {
-        let mut ledger = self.lock();
+        let mut ledger = self.ledger.lock();
         if num_completions != 0 {
             ledger.together = num_completions as usize;
         }
@@ -110,32 +107,28 @@ impl Batches {
 
     /// Enters a request-id. Returns false when it is in use.
     pub(super) fn enter(&self, id: u64) -> bool {
-        self.lock().ids.insert(id)
+        self.ledger.lock().ids.insert(id)
     }
 
     /// True while a request of this id is outstanding.
     pub(super) fn is_outstanding(&self, id: u64) -> bool {
-        self.lock().ids.contains(&id)
+        self.ledger.lock().ids.contains(&id)
     }
 
     /// True if `count` finished requests are to be reported now: enough of them, or all outstanding
     /// ones.
     pub(super) fn is_due(&self, count: usize) -> bool {
-        let ledger = self.lock();
+        let ledger = self.ledger.lock();
         count > 0 && (count >= ledger.together.max(1) || count >= ledger.owed)
     }
 
     /// Removes reported requests.
     pub(super) fn reported(&self, finished: &[Finished]) {
-        let mut ledger = self.lock();
+        let mut ledger = self.ledger.lock();
         ledger.owed = ledger.owed.saturating_sub(finished.len());
         for finished in finished.iter().filter(|finished| finished.entered) {
             ledger.ids.remove(&finished.completion.request_id);
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Ledger> {
-        self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -193,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_owed_is_bounded() {
+    fn outstanding_requests_are_bounded() {
         let batches = Batches::default();
         assert!(batches.reserve(BATCH_OWED_MAX, 0));
         assert!(!batches.reserve(1, 0));
