@@ -77,7 +77,8 @@ mod tests {
         for key in 0..99_990 {
             assert_eq!(table.remove_and_shrink(&key), Some(2 * key));
             assert_eq!(table.remove_and_shrink(&key), None);
-            shrunk += usize::from(table.capacity() != before);
+            // Removed entries that leave a tombstone take a place each, without a shrink.
+            shrunk += usize::from(table.capacity() + 1 < before);
             before = table.capacity();
         }
         assert!(table.capacity() < PLACES_MIN && shrunk < 10, "{before} places, {shrunk} times");
