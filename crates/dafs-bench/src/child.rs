@@ -155,7 +155,6 @@ impl Process {
         Ok(DafsUrl::parse(url)?)
     }
 
-    /// The socket address in that URL.
     pub(crate) fn dafs_address(&self) -> Result<SocketAddr> {
         let url = self.url()?;
         Ok((Ipv4Addr::LOCALHOST, url.port()).into())

@@ -107,7 +107,6 @@ impl Client {
     }
 }
 
-/// The memory of a server for `count` connected, idle clients, in bytes.
 pub(crate) fn idle_clients_bytes(server: SocketAddr, pid: u32, count: usize) -> Result<usize> {
     let before = crate::memory::resident_bytes(pid)?;
     let sessions = (1..=count).map(|number| patiently(|| connect(server, &options(number))));

@@ -9,7 +9,6 @@ use std::time::{Duration, Instant};
 /// Time for a server to start.
 const START_SECONDS: u64 = 20;
 
-/// The source of the load generator.
 const LOAD_SOURCE: &str = include_str!("../peer/nfs3_load.c");
 
 /// The missing requirement of the comparison, in words, if any.
@@ -29,7 +28,6 @@ pub(crate) fn missing() -> Option<String> {
     }
 }
 
-/// The path of a program.
 pub(crate) fn find(program: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let folders = std::env::split_paths(&path).chain(["/usr/sbin".into(), "/sbin".into()]);

@@ -1,28 +1,7 @@
 //! Attributes of objects and of file systems, in owned form.
 
+pub use dafs_parallel::{Owner, SpecialFile};
 pub use dafs_wire::dafs::{AccessMask, FileHandle, ObjectType, SetTime, Stability, Time};
-
-/// The owner of an object, as the server names it.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub enum Owner {
-    /// A number on the server.
-    Id(u32),
-    /// A name, for example `user@domain`.
-    Name(Vec<u8>),
-    /// The server did not say.
-    #[default]
-    Unknown,
-}
-
-impl Owner {
-    /// The number, if it is one.
-    pub fn id(&self) -> Option<u32> {
-        match self {
-            Self::Id(id) => Some(*id),
-            _ => None,
-        }
-    }
-}
 
 /// Attributes of an object. An attribute that the server does not keep is zero or `None`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -78,34 +57,8 @@ impl Attributes {
     }
 }
 
-/// Attributes to change; `None` leaves alone.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct SetAttributes {
-    /// Permission bits.
-    pub mode: Option<u32>,
-    /// Owner's number.
-    pub owner: Option<u32>,
-    /// Group's number.
-    pub group: Option<u32>,
-    /// Length in bytes; cuts or extends with zeros.
-    pub size: Option<u64>,
-    /// Last access.
-    pub accessed: Option<SetTime>,
-    /// Last change of the content.
-    pub modified: Option<SetTime>,
-}
-
-impl SetAttributes {
-    /// Only the mode.
-    pub fn mode(mode: u32) -> Self {
-        Self { mode: Some(mode), ..Self::default() }
-    }
-
-    /// True when nothing would change.
-    pub fn is_empty(&self) -> bool {
-        *self == Self::default()
-    }
-}
+/// Attributes to change.
+pub type SetAttributes = dafs_parallel::SetAttributes<SetTime>;
 
 /// Space and limits of a file system. `None` where the server does not say.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -138,27 +91,4 @@ pub struct FsStatus {
     pub io_bytes_preferred: Option<u64>,
     /// The lease period in seconds.
     pub lease_seconds: Option<u32>,
-}
-
-/// A device, socket or pipe to create.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum SpecialFile {
-    /// A block device.
-    BlockDevice {
-        /// Major number.
-        major: u32,
-        /// Minor number.
-        minor: u32,
-    },
-    /// A character device.
-    CharDevice {
-        /// Major number.
-        major: u32,
-        /// Minor number.
-        minor: u32,
-    },
-    /// A named pipe.
-    Fifo,
-    /// A socket.
-    Socket,
 }

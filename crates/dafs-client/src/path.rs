@@ -12,19 +12,11 @@ use crate::client::Client;
 use crate::error::{Error, Result};
 use crate::limits::{NAME_BYTES_MAX, PATH_BYTES_MAX, SYMLINKS_FOLLOWED_MAX};
 use crate::names::component;
+pub use dafs_parallel::Follow;
 use dafs_wire::dafs as wire;
 use dafs_wire::dafs::{Procedure, Reply, Request, Status};
 use dafs_wire::path::{SplitPath, is_dots};
 use std::collections::VecDeque;
-
-/// The rule for a path whose last component is a symbolic link.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Follow {
-    /// Follow the link.
-    Yes,
-    /// Stop at the link itself.
-    No,
-}
 
 /// An object found by path.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -136,7 +136,6 @@ struct State {
     order: BTreeSet<(usize, Reverse<u64>, Origin)>,
 }
 
-/// The connections of one origin.
 #[derive(Debug, Default)]
 struct OriginConnections {
     count: usize,

@@ -86,7 +86,9 @@ pub trait Adapter: Send {
     ///
     /// # Errors
     /// `ENOMEM` and similar errors.
-    fn allocate(&mut self, bytes: usize) -> io::Result<Arc<Buffer>>;
+    fn allocate(&mut self, bytes: usize) -> io::Result<Arc<Buffer>> {
+        Buffer::zeroed(bytes).map(Arc::new)
+    }
 
     /// Makes a protection domain. A region and an endpoint work together only inside one domain.
     fn protection_domain(&mut self) -> ProtectionDomain;
@@ -239,7 +241,10 @@ pub trait Adapter: Send {
         endpoint: EndpointId,
         remote: RemoteBuffer,
         need: Access,
-    ) -> Option<RemoteWindow>;
+    ) -> Option<RemoteWindow> {
+        let _ = (endpoint, remote, need);
+        None
+    }
 
     /// True when a peer may map memory of such a buffer ([`map_remote`](Adapter::map_remote)), and
     /// so reach it after the end of its registration and of the connection.
@@ -249,7 +254,9 @@ pub trait Adapter: Send {
 
     /// Announces how many bytes the peer may still RDMA-write here for outstanding requests, so
     /// that a byte-stream provider can receive them straight into place. This is a hint.
-    fn expect_remote_writes(&mut self, endpoint: EndpointId, bytes: u64);
+    fn expect_remote_writes(&mut self, endpoint: EndpointId, bytes: u64) {
+        let _ = (endpoint, bytes);
+    }
 
     /// Makes progress without blocking and appends events to `events`. Returns the number of events
     /// added.

@@ -8,8 +8,9 @@
 //! reported after the end; memory that the peer may not write is unchanged, memory that it may not
 //! read never shows up in what the adapter sends; in the end the adapter holds no socket.
 
+use crate::input::Input;
 use crate::iwarp::peer::{self, Peer};
-use crate::iwarp::stream::{Input, stream};
+use crate::iwarp::stream::stream;
 use crate::iwarp::world::World;
 
 pub fn run(bytes: &[u8]) {

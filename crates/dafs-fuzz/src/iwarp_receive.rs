@@ -6,7 +6,8 @@
 //! Checked: no panic, no read of nothing, no posted work reported twice or in a wrong order, and no
 //! byte outside the memory that was offered is touched.
 
-use crate::iwarp::stream::{Input, Memory, stream};
+use crate::input::Input;
+use crate::iwarp::stream::{Memory, stream};
 use dafs_dat::iwarp::{Inbound, PostedRead, PostedReceive, Receiver, Violation};
 use dafs_dat::{Access, ProtectionDomain, RegionTable};
 use dafs_mem::{Buffer, Site};

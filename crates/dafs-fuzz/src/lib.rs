@@ -15,6 +15,7 @@ pub mod dafs_attributes;
 pub mod dafs_entries;
 pub mod dafs_request;
 pub mod dafs_response;
+mod input;
 mod iwarp;
 pub mod iwarp_connection;
 pub mod iwarp_ddp;

@@ -12,11 +12,12 @@ mod ops;
 #[path = "../../dafs-nfs/tests/worlds/server.rs"]
 mod server;
 
+use crate::input::Input;
 use dafs_rpc::{CallbackError, CallbackRequest};
 use dafs_wire::nfs4::*;
 use dafs_wire::xdr::{Decode, Decoder, Encode, Encoder};
 use model::Model;
-use ops::{Input, Known};
+use ops::Known;
 use server::{COURTESY_NS, LEASE_NS, Output, SECOND, Server, decode, encode};
 use std::collections::HashMap;
 use std::time::{Duration, Instant};

@@ -4,10 +4,11 @@
 //! Checked: no panic; a call that is answered was; results are read without a panic and never as
 //! longer than what they were given; nothing is left when the client is gone.
 
+use crate::input::Input;
 use crate::net::{Net, SERVER_HOST};
 use crate::program;
 use crate::raw::{self, Message, Raw};
-use crate::rpcrdma_steps::{Input, spoil};
+use crate::rpcrdma_steps::spoil;
 use dafs_dat::{Address, RemoteBuffer};
 use dafs_rpc::client::{Options, Pending, Port, Procedure, Request, RpcClient, SendData};
 use dafs_wire::rpc::{AcceptStatus, ReplyHeader};

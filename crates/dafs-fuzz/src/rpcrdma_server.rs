@@ -5,9 +5,10 @@
 //! Checked: no panic; what the server says has a good header, grants credits and has receives posted
 //! for them; no call is answered twice; nothing is left of the connection.
 
+use crate::input::Input;
 use crate::net::{Net, SERVER_HOST};
 use crate::raw::{self, Memory, Raw, chunk, words};
-use crate::rpcrdma_steps::{Input, spoil};
+use crate::rpcrdma_steps::spoil;
 use dafs_wire::rpcrdma::{Body, Chunks, Header, HeaderFault, PrivateData, ReadSegment};
 use std::collections::HashMap;
 use std::time::Duration;
@@ -112,7 +113,7 @@ pub fn run(bytes: &[u8]) {
                 let bytes = input.take(len);
                 let number = bytes.first_chunk().map_or(0, |word| u32::from_be_bytes(*word));
                 *sent.entry(number).or_default() += 1;
-                raw.send(&bytes);
+                raw.send(bytes);
             }
             10 if !net.program.account().held.is_empty() => net.program.release(0),
             11 => net.pass(Duration::from_secs(u64::from(step >> 4))),

@@ -1,33 +1,6 @@
-//! Reading an input, and damaging a message as it says.
+//! Damaging a message as an input says.
 
-/// Reads the input; zeros when it is used up.
-pub struct Input<'a>(pub &'a [u8]);
-
-impl Input<'_> {
-    pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
-    pub fn byte(&mut self) -> u8 {
-        match self.0.split_first() {
-            Some((first, rest)) => {
-                self.0 = rest;
-                *first
-            }
-            None => 0,
-        }
-    }
-
-    pub fn short(&mut self) -> u16 {
-        u16::from_be_bytes([self.byte(), self.byte()])
-    }
-
-    pub fn take(&mut self, len: usize) -> Vec<u8> {
-        let (taken, rest) = self.0.split_at(len.min(self.0.len()));
-        self.0 = rest;
-        taken.to_vec()
-    }
-}
+use crate::input::Input;
 
 /// Changes a byte, or cuts the end off.
 pub fn spoil(input: &mut Input<'_>, bytes: &mut Vec<u8>) {

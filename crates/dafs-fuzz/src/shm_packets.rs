@@ -5,6 +5,7 @@
 //! Checked: no panic, no signal, all posted work completes exactly once and before the end of the
 //! connection, which does come, and no byte is changed that the peer has no right to.
 
+use crate::input::Input;
 use dafs_dat::shm::{ShmAdapter, ShmConfig};
 use dafs_dat::{Access, Adapter, Address, EndpointId, Event, Instant, RemoteBuffer};
 use dafs_mem::Site;
@@ -28,25 +29,6 @@ const GUARD: u8 = 0xa5;
 const PEER_ADDRESS: u64 = 1 << 20;
 /// Polls within which a connection whose peer has gone must have ended.
 const POLLS_TO_END_MAX: usize = 10_000;
-
-/// Reads the input; zeros when it is used up.
-struct Input<'a>(&'a [u8]);
-
-impl<'a> Input<'a> {
-    fn byte(&mut self) -> u8 {
-        self.bytes(1).first().copied().unwrap_or(0)
-    }
-
-    fn short(&mut self) -> u16 {
-        u16::from(self.byte()) << 8 | u16::from(self.byte())
-    }
-
-    fn bytes(&mut self, count: usize) -> &'a [u8] {
-        let (taken, rest) = self.0.split_at(count.min(self.0.len()));
-        self.0 = rest;
-        taken
-    }
-}
 
 /// The peer by hand: a socket and files. Shared memory is written through its file.
 struct Peer {
@@ -184,7 +166,7 @@ pub fn run(data: &[u8]) {
     match input.byte() {
         0 => {
             let len = usize::from(input.byte());
-            peer.send(input.bytes(len), Some(&peer.memory));
+            peer.send(input.take(len), Some(&peer.memory));
         }
         _ => peer.hello(),
     }
@@ -224,13 +206,13 @@ fn step(
         0 => {
             let (len, choice) = (usize::from(input.byte()), input.byte());
             let file = (choice & 1 != 0).then_some(&peer.region);
-            peer.send(input.bytes(len), file);
+            peer.send(input.take(len), file);
         }
         1 => peer.show(input),
         2 => peer.record(input, keys),
         3 => {
             let offset = usize::from(input.short()) % (MEMORY_BYTES - 8);
-            peer.store(offset, input.bytes(8));
+            peer.store(offset, input.take(8));
         }
         4 => server.poll(),
         5 => {

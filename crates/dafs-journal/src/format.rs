@@ -46,7 +46,6 @@ pub(crate) const RECORD_HEADER_BYTES: usize = 32;
 pub(crate) const ALIGN: usize = 8;
 pub(crate) const KEY_BYTES: usize = 16;
 
-/// The header of a segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Header {
     pub(crate) segment: u64,

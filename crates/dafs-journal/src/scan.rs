@@ -33,7 +33,6 @@ struct Parsed<'a> {
     next: u64,
 }
 
-/// A segment with its name.
 struct Segment<'a> {
     seal: Seal,
     name: String,

@@ -28,7 +28,6 @@ const COPIES_PER_LOOK: u32 = 16;
 /// A copy of at least this length justifies a check of its own.
 const LOOK_BYTES_MIN: usize = 1 << 16;
 
-/// The signals for missing memory.
 const SIGNALS: [libc::c_int; 2] = [libc::SIGSEGV, libc::SIGBUS];
 
 /// Copies `len` bytes upwards. Returns false if memory was missing, and then any part of them may

@@ -21,6 +21,8 @@
 //! | [`nodes`](Nodes) | the data servers that a client has heard of |
 //! | [`returns`](Returns) | the queue of layouts to give back |
 //!
+//! [`vocabulary`](SetAttributes) has the words for files that mean the same in both clients.
+//!
 //! Invariants
 //! * A layout is only an optimisation: I/O through the server always works.
 
@@ -37,6 +39,7 @@ mod plan;
 mod protocol;
 mod returns;
 mod state;
+mod vocabulary;
 
 pub use avoidance::Avoidance;
 pub use file::FileLayout;
@@ -47,3 +50,4 @@ pub use plan::{Cut, Plan, are_apart};
 pub use protocol::{Act, Grant, Granted, Held, Lock, Protocol, Refusal, Untold};
 pub use returns::{Returns, Work};
 pub use state::{LayoutGrant, LayoutState, Recalled, Step, Want, Written};
+pub use vocabulary::{Follow, Owner, SetAttributes, SpecialFile};

@@ -12,7 +12,6 @@ use dafs_wire::rpcrdma::Chunk;
 use dafs_wire::xdr::{MovedData, MovedItem};
 use smallvec::SmallVec;
 
-/// The chunks of one call.
 #[derive(Debug, Default)]
 pub(crate) struct CallChunks {
     /// Arguments outside of the message: their positions, and their bytes, one for one.

@@ -173,7 +173,6 @@ impl Block {
         self.lent.store(false, Ordering::Relaxed);
     }
 
-    /// The filled bytes.
     pub(crate) fn bytes(&self) -> &[u8] {
         let Some(buffer) = &self.buffer else { return &[] };
         // A transport with which the mapping is registered writes behind the filled part only.

@@ -99,7 +99,6 @@ pub(crate) enum Record<'b> {
 #[derive(Debug)]
 pub(crate) struct RecordReader {
     record_bytes_max: usize,
-    /// The origin of the records.
     host: Origin,
     /// The record mark of a fragment, until it has arrived completely.
     mark: [u8; FRAGMENT_MARK_BYTES],
@@ -266,7 +265,6 @@ impl RecordReader {
         self.partial.is_some() && self.host == host
     }
 
-    /// Discards the partial record.
     pub(crate) fn discard(&mut self, budget: &mut Budget) {
         self.take_partial(budget);
         self.mark_bytes = 0;

@@ -2,11 +2,15 @@
 
 use crate::model::content::{FileModel, Tick};
 use crate::pattern::WriteId;
-use dafs_dat::Instant;
-use dafs_dat::sim::{SimDigest, SimNetwork};
+use dafs_client::core::{SessionCore, Stage};
+use dafs_dat::sim::{SimAdapter, SimDigest, SimNetwork};
+use dafs_dat::{Adapter, Instant};
 use dafs_wire::dafs::{FileHandle, Verifier};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
+
+/// The client gives up a session that is not ready after this long, as the shipped driver does.
+pub(crate) const OPENING_TIME_MAX: Duration = Duration::from_secs(10);
 
 /// One regular file of the world.
 #[derive(Debug, Default)]
@@ -83,7 +87,6 @@ impl Common {
         self.last_tick
     }
 
-    /// The number for a new write.
     pub(crate) fn next_write(&mut self) -> WriteId {
         self.last_write += 1;
         WriteId(self.last_write)
@@ -141,5 +144,24 @@ impl Common {
             let time = Duration::from_nanos(self.now.0);
             println!("{:>12.6} {}", time.as_secs_f64(), text());
         }
+    }
+}
+
+/// Hands the events of an adapter to the session on it, which began to open at `since`.
+pub(crate) fn poll(
+    (adapter, session): (&mut SimAdapter, &mut Option<SessionCore>),
+    since: Instant,
+    now: Instant,
+) {
+    let mut events = Vec::new();
+    adapter.poll(now, &mut events);
+    let Some(session) = session else { return };
+    for event in events {
+        session.handle(adapter, event, now);
+    }
+    session.on_time(adapter, now);
+    let opening = matches!(session.stage(), Stage::Connecting | Stage::Opening);
+    if opening && now >= since + OPENING_TIME_MAX {
+        session.abort(adapter);
     }
 }

@@ -32,7 +32,6 @@ pub(crate) struct PoolSchedule {
 }
 
 impl PoolSchedule {
-    /// The schedule of `pool`.
     pub(crate) fn new(pool: SimPool, rng: SimRng) -> Self {
         Self { pool, rng, waiting: BTreeMap::new(), submitted: 0 }
     }

@@ -18,7 +18,6 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The server.
 pub(crate) struct Server {
     engine: Engine,
     service: Arc<Service>,

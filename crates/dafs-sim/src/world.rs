@@ -17,6 +17,7 @@ use dafs_store::{
     CreateHow, Cred, ExportSecret, MemoryOptions, MemoryStore, NewObject, OpenMode, SetAttr, Store,
     TimeSpec,
 };
+use std::panic::UnwindSafe;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -81,22 +82,28 @@ pub struct Failure {
 /// # Errors
 /// The violation and the command that replays it.
 pub fn check(options: &WorldOptions) -> Result<Report, Failure> {
+    caught(|| run(options)).map_err(|violation| Failure {
+        options: options.clone(),
+        violation,
+        replay: options.command(),
+    })
+}
+
+/// Runs a world, and makes a violation of its panic.
+pub(crate) fn caught<R>(
+    run: impl FnOnce() -> Result<R, Violation> + UnwindSafe,
+) -> Result<R, Violation> {
     let before = dafs_dat::confine::faults();
     let result = std::panic::catch_unwind(|| {
-        let report = run(options)?;
+        let report = run()?;
         // Clients would take a confined panic for a lost connection.
         assert_eq!(dafs_dat::confine::faults(), before, "a panic was confined to a connection");
         Ok(report)
     });
-    let result = result.unwrap_or_else(|panic| {
+    result.unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<String>().map(String::as_str);
         let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no text");
         Err(Violation { at: Duration::ZERO, text: format!("a panic: {text}") })
-    });
-    result.map_err(|violation| Failure {
-        options: options.clone(),
-        violation,
-        replay: options.command(),
     })
 }
 

@@ -25,7 +25,6 @@ use tracing_subscriber::fmt::format::{Format, Writer};
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
 use tracing_subscriber::registry::LookupSpan;
 
-/// Lines suppressed since the start.
 static LEFT_OUT: AtomicU64 = AtomicU64::new(0);
 
 /// The number of lines suppressed since the start.

@@ -71,7 +71,6 @@ impl<'a> Sessions<'a> {
         Ok(remote)
     }
 
-    /// The DAFS session for `url`.
     pub(crate) fn dafs_client(&mut self, url: &DafsUrl) -> Result<Client, Failure> {
         match self.client(&RemoteUrl::Dafs(url.clone()))? {
             Remote::Dafs(client) => Ok(client),

@@ -158,7 +158,6 @@ pub(crate) struct Here {
     url: String,
     /// The amount that each client writes and reads, in MiB.
     megabytes: u64,
-    /// Numbers of clients.
     #[arg(value_delimiter = ',')]
     clients: Vec<usize>,
 }

@@ -39,7 +39,6 @@ pub(crate) struct Load {
     pub(super) bytes: u64,
     /// Bytes of a block of the application.
     block: usize,
-    /// Number of clients.
     pub(super) clients: u64,
     /// The tree that a build compiles.
     pub(super) tree: PathBuf,

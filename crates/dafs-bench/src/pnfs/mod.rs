@@ -50,10 +50,8 @@ const CLIENTS_MAX: usize = 32;
 /// Compares Direct-pNFS with pNFS in two and in three tiers, plain NFSv4, and the client of CephFS.
 #[derive(clap::Args, Debug, Clone)]
 pub(crate) struct Options {
-    /// Storage nodes.
     #[arg(long, default_value_t = 6)]
     storage_nodes: usize,
-    /// Numbers of clients.
     #[arg(long, value_delimiter = ',', default_value = "1,2,4,8")]
     clients: Vec<usize>,
     /// The rate of each node's link, in Mbit/s, in each direction

@@ -20,7 +20,6 @@ use dafs_wire::nfs4::{
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-/// Bytes of a small file.
 const FILE_BYTES: u32 = 4096;
 const FILES: usize = 32;
 

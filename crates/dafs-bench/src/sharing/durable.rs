@@ -175,7 +175,6 @@ fn remotely(
     })
 }
 
-/// Number of requests of one change.
 fn requests(site: &Site, change: Change) -> Result<f64> {
     let folder = scratch(&site.export)?;
     let mut changer = Changer::new(site.connect(TransportChoice::Iwarp)?, &folder, change, 0)?;

@@ -17,7 +17,7 @@ use crate::descriptors::Guarded;
 use crate::{
     Access, Adapter, Address, ConnectError, EndpointId, Event, GATHER_SEGMENTS_MAX, Instant,
     ListenerId, LocalSegment, MemoryRegion, PeerInfo, PostError, ProtectionDomain, RegionId,
-    RegisterError, RemoteBuffer, RemoteWindow, RequestId,
+    RegisterError, RemoteBuffer, RequestId,
 };
 use dafs_mem::Buffer;
 use std::cmp::Reverse;
@@ -174,10 +174,6 @@ impl Adapter for IwarpAdapter {
         "iwarp"
     }
 
-    fn allocate(&mut self, bytes: usize) -> io::Result<Arc<Buffer>> {
-        Buffer::zeroed(bytes).map(Arc::new)
-    }
-
     fn protection_domain(&mut self) -> ProtectionDomain {
         self.next_domain += 1;
         ProtectionDomain(self.next_domain)
@@ -317,15 +313,6 @@ impl Adapter for IwarpAdapter {
         }
         let kind = Kind::Read { stag: remote.key, address: remote.address };
         usable.post(work, kind, &[segment], Access::LOCAL_WRITE)
-    }
-
-    fn map_remote(
-        &mut self,
-        _endpoint: EndpointId,
-        _remote: RemoteBuffer,
-        _need: Access,
-    ) -> Option<RemoteWindow> {
-        None
     }
 
     fn expect_remote_writes(&mut self, endpoint: EndpointId, bytes: u64) {

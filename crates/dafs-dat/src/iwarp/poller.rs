@@ -22,7 +22,6 @@ use std::time::Duration;
 /// Marks tokens and timers of listeners; identifiers of connections stay below it.
 const LISTENER_BIT: u64 = 1 << 63;
 
-/// The token of a listener.
 pub(super) fn listener_token(index: usize) -> u64 {
     LISTENER_BIT | index as u64
 }

@@ -388,10 +388,6 @@ impl Adapter for ShmAdapter {
         self.config.shareable_buffers_max > 0 && Arena::of(buffer).is_some()
     }
 
-    fn expect_remote_writes(&mut self, _endpoint: EndpointId, _bytes: u64) {
-        // Writes arrive in place or in records of known length; there is no preparation.
-    }
-
     fn poll(&mut self, now: Instant, events: &mut Vec<Event>) -> usize {
         self.drive(now);
         let count = self.ready.len();

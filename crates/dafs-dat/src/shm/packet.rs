@@ -20,7 +20,6 @@ const TEXT_BYTES_MAX: usize = 200;
 const _: () = assert!(2 + TEXT_BYTES_MAX <= PACKET_BYTES_MAX);
 const _: () = assert!(16 + PRIVATE_DATA_BYTES_MAX <= PACKET_BYTES_MAX);
 
-/// A packet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Packet {
     /// The initiator's first packet, with the connection memory as descriptor.

@@ -144,10 +144,6 @@ impl Adapter for SimAdapter {
         "sim"
     }
 
-    fn allocate(&mut self, bytes: usize) -> io::Result<Arc<Buffer>> {
-        Buffer::zeroed(bytes).map(Arc::new)
-    }
-
     fn protection_domain(&mut self) -> ProtectionDomain {
         let port = &mut self.shared.lock().fabric.ports[self.port];
         port.domains += 1;
@@ -317,8 +313,6 @@ impl Adapter for SimAdapter {
     fn is_mappable(&self, _: &Buffer) -> bool {
         self.shared.lock().fabric.maps_memory
     }
-
-    fn expect_remote_writes(&mut self, _endpoint: EndpointId, _bytes: u64) {}
 
     fn poll(&mut self, _now: Instant, events: &mut Vec<Event>) -> usize {
         self.posts.set(0);

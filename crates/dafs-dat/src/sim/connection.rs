@@ -121,7 +121,6 @@ pub(super) struct Piece {
 }
 
 impl Piece {
-    /// Bytes on the stream.
     pub(super) fn stream_bytes(&self) -> u64 {
         self.bytes.len() as u64 + if self.first { HEADER_BYTES } else { 0 }
     }
@@ -217,7 +216,6 @@ impl Half {
     }
 }
 
-/// A connection.
 #[derive(Debug)]
 pub(super) struct Connection {
     pub(super) id: u64,

@@ -21,7 +21,7 @@ use crate::iwarp::slots::Slots;
 use crate::{
     Access, Adapter, Address, ConnectError, EndpointId, Event, Instant, ListenerId, LocalSegment,
     MemoryRegion, PeerInfo, PostError, ProtectionDomain, RegionId, RegisterError, RemoteBuffer,
-    RemoteWindow, RequestId,
+    RequestId,
 };
 use dafs_mem::Buffer;
 use rustix::event::epoll;
@@ -182,10 +182,6 @@ impl Adapter for VerbsAdapter {
         "verbs"
     }
 
-    fn allocate(&mut self, bytes: usize) -> io::Result<Arc<Buffer>> {
-        Buffer::zeroed(bytes).map(Arc::new)
-    }
-
     /// If the device has no domain left, the result is a domain in which every registration fails.
     fn protection_domain(&mut self) -> ProtectionDomain {
         match self.chosen.device.domain() {
@@ -336,17 +332,6 @@ impl Adapter for VerbsAdapter {
         let domain = self.open_domain(endpoint)?;
         self.queue_read(endpoint, domain, work, segment, remote)
     }
-
-    fn map_remote(
-        &mut self,
-        _endpoint: EndpointId,
-        _remote: RemoteBuffer,
-        _need: Access,
-    ) -> Option<RemoteWindow> {
-        None
-    }
-
-    fn expect_remote_writes(&mut self, _endpoint: EndpointId, _bytes: u64) {}
 
     fn poll(&mut self, now: Instant, events: &mut Vec<Event>) -> usize {
         self.turn(now);

@@ -17,7 +17,6 @@ use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// A registration and its memory.
 #[derive(Debug)]
 pub(super) struct Registered<M> {
     // Dropped first: the memory must outlive the registration.

@@ -93,7 +93,6 @@ impl EventChannel {
         !matches!(poll(&mut set, Some(&now)), Ok(0))
     }
 
-    /// The next event, if there is one.
     pub(super) fn next(&self) -> io::Result<Option<CmEvent>> {
         if !self.is_ready() {
             return Ok(None);

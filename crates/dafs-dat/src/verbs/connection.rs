@@ -74,7 +74,6 @@ pub(super) struct Waiting {
     pub(super) done: Option<Done>,
 }
 
-/// A receive.
 #[derive(Debug)]
 pub(super) struct Receive {
     pub(super) work: u64,

@@ -58,7 +58,6 @@ fn take_below(bytes: u64, limit: Option<u64>) -> Result<Share, Exceeded> {
     }
 }
 
-/// The limit, if there is one.
 fn limit() -> Option<u64> {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: the call fills the structure.

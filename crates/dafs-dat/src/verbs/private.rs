@@ -9,7 +9,6 @@
 
 use dafs_wire::iwarp::mpa::DafsBlock;
 
-/// Bytes of the trailer.
 pub(super) const TRAILER_BYTES: usize = 4;
 
 const MARK: [u8; 2] = [0x64, 0x61];

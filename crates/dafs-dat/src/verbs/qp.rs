@@ -81,7 +81,6 @@ impl CmId {
         NonNull::new(unsafe { (*self.as_ptr()).qp })
     }
 
-    /// The number of the queue pair, if there is one.
     pub(super) fn queue_pair_number(&self) -> Option<u32> {
         // SAFETY: a live pair.
         self.queue_pair().map(|qp| unsafe { qp.as_ref().qp_num })
@@ -112,7 +111,6 @@ impl CmId {
         })
     }
 
-    /// Posts one receive.
     pub(super) fn post_receive(&self, id: u64, segment: Option<ffi::ibv_sge>) -> io::Result<()> {
         let qp = self.queue_pair().ok_or(io::ErrorKind::NotConnected)?;
         let mut segment = segment;

@@ -340,7 +340,6 @@ impl CompletionQueue {
         self.cq.as_ptr()
     }
 
-    /// The capacity in completions.
     pub(super) fn capacity(&self) -> u32 {
         // SAFETY: a live queue.
         u32::try_from(unsafe { self.cq.as_ref().cqe }).unwrap_or(0)

@@ -80,7 +80,6 @@ pub(crate) fn wait_request(adapter: &mut ShmAdapter) -> RequestId {
     }
 }
 
-/// The completion in an event.
 pub(crate) fn status_of(event: &Event) -> Option<(Operation, u64, WorkStatus)> {
     match event {
         Event::Completion(c) => Some((c.operation, c.work, c.status)),

@@ -1,7 +1,7 @@
 //! The peer: a socket, and what it sends at set-up.
 
-use super::stream::Input;
 use super::world::{SECRET, World};
+use crate::input::Input;
 use dafs_wire::iwarp::mpa::{DafsBlock, Enhanced, Frame, FrameKind};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -20,7 +20,7 @@ pub fn frame(input: &mut Input<'_>, request: bool) -> (Vec<u8>, bool) {
     let choice = input.byte();
     if choice == 0xff {
         let len = usize::from(input.byte());
-        return (input.take(len), false);
+        return (input.take(len).to_vec(), false);
     }
     let flags = input.byte();
     let words = Enhanced {
@@ -32,7 +32,7 @@ pub fn frame(input: &mut Input<'_>, request: bool) -> (Vec<u8>, bool) {
         rtr_read: flags & 0x40 != 0,
     };
     let len = usize::from(input.byte() % 64);
-    let mut data = input.take(len);
+    let mut data = input.take(len).to_vec();
     if flags & 0x80 != 0 {
         let dafs_block = DafsBlock { large_fpdu: choice & 0x20 != 0, crc: false };
         data.extend_from_slice(&dafs_block.encode());

@@ -2,6 +2,7 @@
 //! that is well-formed but for what the input chooses, so that deep states are reached without
 //! guessing keys, addresses and checksums.
 
+use crate::input::Input;
 use dafs_wire::iwarp::crc::Crc32c;
 use dafs_wire::iwarp::ddp::{Header, Place, Queue};
 use dafs_wire::iwarp::mpa;
@@ -9,31 +10,6 @@ use dafs_wire::iwarp::rdmap::{Opcode, ReadRequest};
 
 /// About the longest stream, in bytes.
 const STREAM_BYTES_MAX: usize = 200_000;
-
-/// Reads the input; zeros when it is used up.
-pub struct Input<'a>(pub &'a [u8]);
-
-impl Input<'_> {
-    pub fn byte(&mut self) -> u8 {
-        match self.0.split_first() {
-            Some((first, rest)) => {
-                self.0 = rest;
-                *first
-            }
-            None => 0,
-        }
-    }
-
-    pub fn short(&mut self) -> u16 {
-        u16::from_be_bytes([self.byte(), self.byte()])
-    }
-
-    pub fn take(&mut self, len: usize) -> Vec<u8> {
-        let (taken, rest) = self.0.split_at(len.min(self.0.len()));
-        self.0 = rest;
-        taken.to_vec()
-    }
-}
 
 /// Registered memory that the peer tries to reach: the key, and the address offsets count from.
 #[derive(Clone, Copy)]

@@ -1,35 +1,17 @@
 //! Operations made from fuzzer bytes: mostly sensible, with handles, state-ids, names, offsets and
 //! flags that may be anybody's or nobody's.
 
+use crate::input::Input;
 use dafs_wire::nfs4::*;
 
-/// The fuzzer's bytes; zeros when they are used up.
-pub(crate) struct Input<'a>(pub(crate) &'a [u8]);
-
 impl<'a> Input<'a> {
-    pub(crate) fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
-    pub(crate) fn byte(&mut self) -> u8 {
-        let Some((first, rest)) = self.0.split_first() else { return 0 };
-        self.0 = rest;
-        *first
-    }
-
     pub(crate) fn below(&mut self, end: usize) -> usize {
         usize::from(self.byte()) % end.max(1)
     }
 
-    pub(crate) fn u32(&mut self) -> u32 {
-        u32::from_be_bytes([self.byte(), self.byte(), self.byte(), self.byte()])
-    }
-
     pub(crate) fn bytes(&mut self, max: usize) -> &'a [u8] {
-        let len = self.below(max + 1).min(self.0.len());
-        let (head, rest) = self.0.split_at(len);
-        self.0 = rest;
-        head
+        let len = self.below(max + 1);
+        self.take(len)
     }
 
     /// Small numbers mostly, and those at the ends.

@@ -1,42 +1,9 @@
 //! Attributes of objects and of file systems, the same for all versions.
 
 use crate::files::Handle;
+pub use dafs_parallel::{Owner, SpecialFile};
 use dafs_wire::{nfs3, nfs4};
 pub use nfs4::{FileType, Fsid, SetTime, StableHow, Time};
-
-/// The owner of an object, as the server names it.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub enum Owner {
-    /// A number.
-    Id(u32),
-    /// A name, for example `user@domain`.
-    Name(Vec<u8>),
-    /// The server did not say.
-    #[default]
-    Unknown,
-}
-
-impl Owner {
-    /// The owner that a string of NFSv4 names; a number counts as one (RFC 8881 5.9).
-    fn from_text(text: Option<&[u8]>) -> Self {
-        let Some(text) = text else { return Self::Unknown };
-        let number = std::str::from_utf8(text)
-            .ok()
-            .filter(|text| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()));
-        match number.and_then(|text| text.parse().ok()) {
-            Some(id) => Self::Id(id),
-            None => Self::Name(text.to_vec()),
-        }
-    }
-
-    /// The number, if it is one.
-    pub fn id(&self) -> Option<u32> {
-        match self {
-            Self::Id(id) => Some(*id),
-            _ => None,
-        }
-    }
-}
 
 /// Attributes of an object. An attribute that the server does not keep is zero or `None`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -100,8 +67,8 @@ impl Attributes {
             kind: read.kind?,
             mode: read.mode.unwrap_or(0) & 0o7777,
             links: read.numlinks.unwrap_or(1),
-            owner: Owner::from_text(read.owner),
-            group: Owner::from_text(read.owner_group),
+            owner: owner(read.owner),
+            group: owner(read.owner_group),
             size: read.size.unwrap_or(0),
             space_used: read.space_used.unwrap_or(0),
             file_system: read.fsid.unwrap_or_default(),
@@ -159,91 +126,57 @@ impl Attributes {
     }
 }
 
-/// Attributes to change; `None` leaves alone.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct SetAttributes {
-    /// Permission bits.
-    pub mode: Option<u32>,
-    /// Owner's number.
-    pub owner: Option<u32>,
-    /// Group's number.
-    pub group: Option<u32>,
-    /// Length in bytes; cuts or extends with zeros.
-    pub size: Option<u64>,
-    /// Last access.
-    pub accessed: Option<SetTime>,
-    /// Last change of the content.
-    pub modified: Option<SetTime>,
-}
+/// Attributes to change.
+pub type SetAttributes = dafs_parallel::SetAttributes<SetTime>;
 
-impl SetAttributes {
-    /// Only the mode.
-    pub fn mode(mode: u32) -> Self {
-        Self { mode: Some(mode), ..Self::default() }
-    }
-
-    /// True when nothing would change.
-    pub fn is_empty(&self) -> bool {
-        *self == Self::default()
-    }
-
-    /// Converts to NFSv4 for `take`, with owners as numbers in text.
-    pub(crate) fn with_nfs4<T>(&self, take: impl FnOnce(&nfs4::SetAttributes<'_>) -> T) -> T {
-        let owner = self.owner.map(|id| id.to_string());
-        let group = self.group.map(|id| id.to_string());
-        take(&nfs4::SetAttributes {
-            mode: self.mode,
-            owner: owner.as_deref().map(str::as_bytes),
-            owner_group: group.as_deref().map(str::as_bytes),
-            size: self.size,
-            time_access: self.accessed,
-            time_modify: self.modified,
-            ..nfs4::SetAttributes::default()
-        })
-    }
-
-    /// Converts to NFSv3. Times before 1970 and after 2106 become the nearest possible ones.
-    pub(crate) fn to_nfs3(self) -> nfs3::SetAttributes {
-        let time = |time: Option<SetTime>| match time {
-            None => nfs3::SetTime::Keep,
-            Some(SetTime::Server) => nfs3::SetTime::ToServer,
-            Some(SetTime::Client(time)) => nfs3::SetTime::ToClient(nfs3::Time {
-                seconds: time.seconds.clamp(0, i64::from(u32::MAX)) as u32,
-                nanoseconds: time.nanoseconds,
-            }),
-        };
-        nfs3::SetAttributes {
-            mode: self.mode,
-            uid: self.owner,
-            gid: self.group,
-            size: self.size,
-            atime: time(self.accessed),
-            mtime: time(self.modified),
-        }
+/// The owner that a string of NFSv4 names; a number counts as one (RFC 8881 5.9).
+fn owner(text: Option<&[u8]>) -> Owner {
+    let Some(text) = text else { return Owner::Unknown };
+    let number = std::str::from_utf8(text)
+        .ok()
+        .filter(|text| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()));
+    match number.and_then(|text| text.parse().ok()) {
+        Some(id) => Owner::Id(id),
+        None => Owner::Name(text.to_vec()),
     }
 }
 
-/// An object to make that is no file, directory or link.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum SpecialFile {
-    /// A block device.
-    BlockDevice {
-        /// Its major number.
-        major: u32,
-        /// Its minor number.
-        minor: u32,
-    },
-    /// A character device.
-    CharacterDevice {
-        /// Its major number.
-        major: u32,
-        /// Its minor number.
-        minor: u32,
-    },
-    /// A named pipe.
-    Fifo,
-    /// A socket.
-    Socket,
+/// Converts to NFSv4 for `take`, with owners as numbers in text.
+pub(crate) fn with_nfs4<T>(
+    set: &SetAttributes,
+    take: impl FnOnce(&nfs4::SetAttributes<'_>) -> T,
+) -> T {
+    let owner = set.owner.map(|id| id.to_string());
+    let group = set.group.map(|id| id.to_string());
+    take(&nfs4::SetAttributes {
+        mode: set.mode,
+        owner: owner.as_deref().map(str::as_bytes),
+        owner_group: group.as_deref().map(str::as_bytes),
+        size: set.size,
+        time_access: set.accessed,
+        time_modify: set.modified,
+        ..nfs4::SetAttributes::default()
+    })
+}
+
+/// Converts to NFSv3. Times before 1970 and after 2106 become the nearest possible ones.
+pub(crate) fn to_nfs3(set: SetAttributes) -> nfs3::SetAttributes {
+    let time = |time: Option<SetTime>| match time {
+        None => nfs3::SetTime::Keep,
+        Some(SetTime::Server) => nfs3::SetTime::ToServer,
+        Some(SetTime::Client(time)) => nfs3::SetTime::ToClient(nfs3::Time {
+            seconds: time.seconds.clamp(0, i64::from(u32::MAX)) as u32,
+            nanoseconds: time.nanoseconds,
+        }),
+    };
+    nfs3::SetAttributes {
+        mode: set.mode,
+        uid: set.owner,
+        gid: set.group,
+        size: set.size,
+        atime: time(set.accessed),
+        mtime: time(set.modified),
+    }
 }
 
 /// Space and limits of a file system. `None` where the server does not say.

@@ -12,18 +12,10 @@ use super::attributes::Attributes;
 use super::error::{MountError, Result};
 use super::limits::{PATH_BYTES_MAX, SYMLINKS_FOLLOWED_MAX};
 use crate::files::Handle;
+pub use dafs_parallel::Follow;
 use dafs_wire::nfs4::Status;
 use dafs_wire::path::{SplitPath, is_dots};
 use std::collections::VecDeque;
-
-/// The rule for a path whose last component is a symbolic link.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Follow {
-    /// Follow the link.
-    Yes,
-    /// Stop at the link itself.
-    No,
-}
 
 /// An object found by path.
 #[derive(Debug, Clone, PartialEq, Eq)]

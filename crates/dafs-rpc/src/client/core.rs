@@ -24,7 +24,6 @@ use std::thread::Thread;
 /// The results of a call, in XDR, without the data that went into the sinks.
 #[derive(Debug)]
 pub struct Results {
-    /// The record.
     block: Block,
     /// Offset of the results in the record.
     start: usize,

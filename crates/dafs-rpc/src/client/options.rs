@@ -30,7 +30,6 @@ pub struct Options {
 }
 
 impl Options {
-    /// The header of a call.
     pub(crate) fn call_header(&self, xid: u32, procedure: Procedure) -> CallHeader<'_> {
         CallHeader {
             xid,

@@ -16,7 +16,6 @@ use std::sync::Arc;
 pub(super) const EVENTS: EventFlags =
     EventFlags::IN.union(EventFlags::OUT).union(EventFlags::RDHUP).union(EventFlags::ET);
 
-/// One connection and its socket.
 #[derive(Debug)]
 pub(super) struct Peer {
     socket: Arc<OwnedFd>,

@@ -11,7 +11,6 @@ use std::sync::Arc;
 /// The fill byte of unused memory.
 const POISON: u8 = 0xdb;
 
-/// Slots of registered memory.
 pub(crate) struct Buffers {
     memory: Arc<RegisteredMemory>,
     free: [bool; SLOTS + 1],
@@ -39,7 +38,6 @@ impl Buffers {
         Piece::new(&self.memory, slot.offset, u32::try_from(len).ok()?)
     }
 
-    /// Returns a slot.
     pub(crate) fn give_back(&mut self, slot: Slot, len: usize) {
         self.free[slot.index] = true;
         if let Some(view) = self.memory.slice(slot.offset, len) {

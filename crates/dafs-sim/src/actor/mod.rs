@@ -15,7 +15,7 @@ mod task;
 
 pub(crate) use issue::STAT;
 
-use crate::common::Common;
+use crate::common::{Common, OPENING_TIME_MAX, poll};
 use crate::limits::{FIRST_CLIENT_HOST, LEASE, SERVER_HOST};
 use crate::model::content::ChangeId;
 use crate::model::names::{FileNumber, HomeModel};
@@ -23,7 +23,7 @@ use crate::plan::ActorPlan;
 use buffers::{Buffers, MEMORY_BYTES};
 use dafs_client::core::{Completed, CredentialIds, Done, SessionConfig, SessionCore, Stage};
 use dafs_dat::sim::{SimAdapter, SimNetwork, SimRng};
-use dafs_dat::{Adapter, Address, Event, Instant};
+use dafs_dat::{Adapter, Address, Instant};
 use dafs_mem::Buffer;
 use dafs_wire::dafs::{FileHandle, StateId, Verifier};
 use doubt::Doubt;
@@ -31,9 +31,6 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 use task::Task;
-
-/// The client gives up a session that is not ready after this long, as the shipped driver does.
-const OPENING_TIME_MAX: Duration = Duration::from_secs(10);
 
 /// A file that this client has open.
 #[derive(Debug, Clone, Copy)]
@@ -71,7 +68,6 @@ pub(crate) struct Actor {
     remaining: u32,
     next_action: Instant,
     last_answer: Instant,
-    events: Vec<Event>,
 }
 
 impl Actor {
@@ -104,7 +100,6 @@ impl Actor {
             lost_changes: Vec::new(),
             next_action: Instant(0),
             last_answer: Instant(0),
-            events: Vec::new(),
         }
     }
 
@@ -160,19 +155,7 @@ impl Actor {
 
     /// Handles events, then goes on.
     pub(crate) fn turn(&mut self, common: &mut Common) -> Result<(), String> {
-        let now = common.now;
-        self.adapter.poll(now, &mut self.events);
-        let events = std::mem::take(&mut self.events);
-        if let Some(session) = &mut self.session {
-            for event in events {
-                session.handle(&mut self.adapter, event, now);
-            }
-            session.on_time(&mut self.adapter, now);
-            let opening = matches!(session.stage(), Stage::Connecting | Stage::Opening);
-            if opening && now >= self.session_since + OPENING_TIME_MAX {
-                session.abort(&mut self.adapter);
-            }
-        }
+        poll((&mut self.adapter, &mut self.session), self.session_since, common.now);
         self.collect(common)?;
         self.act(common)?;
         self.adapter.flush();
@@ -298,7 +281,6 @@ impl Actor {
     pub(crate) fn kill(&mut self, common: &mut Common) {
         common.note(|| format!("c{} is killed", self.number));
         self.adapter = common.network.adapter(self.host);
-        self.events.clear();
         self.session_over(common, true);
     }
 

@@ -164,7 +164,6 @@ impl Actor {
         self.submit(common, Task::Names { change }, &request)
     }
 
-    /// The handle of the file at a place.
     fn handle_at(&self, common: &Common, place: &Place) -> Option<FileHandle> {
         match self.home.certain()?.get(place)? {
             Entry::File(file) => common.files[*file].handle,

@@ -181,7 +181,6 @@ pub(crate) struct Fault {
     pub(crate) kind: FaultKind,
 }
 
-/// One client.
 #[derive(Debug, Clone)]
 pub(crate) struct ClientPlan {
     pub(crate) operations: u32,

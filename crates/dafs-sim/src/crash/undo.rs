@@ -134,7 +134,6 @@ impl UndoDirectory {
         Ok(())
     }
 
-    /// The logs, by number.
     fn logs(&self) -> io::Result<Vec<(u64, PathBuf)>> {
         let mut logs = Vec::new();
         for found in std::fs::read_dir(&self.path)? {

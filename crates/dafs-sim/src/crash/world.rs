@@ -18,7 +18,7 @@ use crate::limits::{
 use crate::records::{Forgets, SimRecords};
 use crate::server::{Server, Setup};
 use crate::store::{StoreFaults, Strained};
-use crate::world::{Violation, memory_store};
+use crate::world::{Violation, caught, memory_store};
 use dafs_dat::Instant;
 use dafs_dat::sim::{SimCounts, SimNetwork, SimRng};
 use dafs_service::durable::Durability;
@@ -105,19 +105,7 @@ pub fn run(options: &CrashOptions) -> Result<CrashReport, Violation> {
 /// # Errors
 /// The violation and the command that replays it.
 pub fn check(options: &CrashOptions) -> Result<CrashReport, Box<CrashFailure>> {
-    let before = dafs_dat::confine::faults();
-    let result = std::panic::catch_unwind(|| {
-        let report = run(options)?;
-        // Clients would take a confined panic for a lost connection.
-        assert_eq!(dafs_dat::confine::faults(), before, "a panic was confined to a connection");
-        Ok(report)
-    });
-    let result = result.unwrap_or_else(|panic| {
-        let text = panic.downcast_ref::<String>().map(String::as_str);
-        let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no text");
-        Err(Violation { at: Duration::ZERO, text: format!("a panic: {text}") })
-    });
-    result.map_err(|violation| {
+    caught(|| run(options)).map_err(|violation| {
         let (options, replay) = (options.clone(), options.command());
         Box::new(CrashFailure { options, violation, replay })
     })

@@ -38,7 +38,6 @@ impl<'a> Scope<'a> {
         }
     }
 
-    /// The `N` bytes at `at`.
     #[inline(always)]
     pub(crate) fn array<const N: usize>(self, at: usize) -> Result<[u8; N], DecodeError> {
         match self.bytes.get(at..).and_then(|rest| rest.first_chunk::<N>()) {
@@ -47,7 +46,6 @@ impl<'a> Scope<'a> {
         }
     }
 
-    /// The `bytes` bytes at `at`.
     #[inline]
     pub(crate) fn slice(self, at: usize, bytes: usize) -> Result<&'a [u8], DecodeError> {
         at.checked_add(bytes)
@@ -55,19 +53,16 @@ impl<'a> Scope<'a> {
             .ok_or(DecodeError::Overrun { offset: at, bytes })
     }
 
-    /// The number at `at`.
     #[inline(always)]
     pub(crate) fn u16(self, at: usize) -> Result<u16, DecodeError> {
         Ok(self.order.u16(u16::from_ne_bytes(self.array(at)?)))
     }
 
-    /// The number at `at`.
     #[inline(always)]
     pub(crate) fn u32(self, at: usize) -> Result<u32, DecodeError> {
         Ok(self.order.u32(u32::from_ne_bytes(self.array(at)?)))
     }
 
-    /// The number at `at`.
     #[inline(always)]
     pub(crate) fn u64(self, at: usize) -> Result<u64, DecodeError> {
         Ok(self.order.u64(u64::from_ne_bytes(self.array(at)?)))
@@ -99,7 +94,6 @@ impl<'a> Scope<'a> {
         }
     }
 
-    /// The string whose count is at `at`.
     #[inline]
     pub(crate) fn string(self, at: usize) -> Result<&'a [u8], DecodeError> {
         let count = self.u32(at)? as usize;

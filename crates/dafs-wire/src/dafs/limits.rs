@@ -23,9 +23,6 @@ pub const READ_INLINE_REPLY_DATA_AT: usize = 48;
 pub const READDIR_INLINE_REPLY_ENTRIES_AT: usize = 56;
 /// The smallest `inline_write_header_size` other than zero (DAFS O23).
 pub const INLINE_WRITE_HEADER_BYTES_MIN: usize = 136;
-/// The `inline_write_header_size` that this server answers when the client leaves it open (DAFS
-/// O23).
-pub const INLINE_WRITE_HEADER_BYTES_DEFAULT: u32 = 512;
 
 /// The most entries of an access control list that a decoder accepts, so that a short message
 /// cannot cause much work.

@@ -62,19 +62,6 @@ impl OpenClaim<'_> {
             | Self::CreateUnlinked { dir } => dir,
         }
     }
-
-    /// The same claim with another handle inside.
-    #[must_use]
-    pub fn with_handle(mut self, handle: FileHandle) -> Self {
-        match &mut self {
-            Self::Previous { fh, .. } => *fh = handle,
-            Self::Null { dir, .. }
-            | Self::DelegateCur { dir, .. }
-            | Self::DelegatePrev { dir, .. }
-            | Self::CreateUnlinked { dir } => *dir = handle,
-        }
-        self
-    }
 }
 
 /// Type word, then the union 8 bytes later: handle 0, path 64, state-id 72 (DAFS 5.4).

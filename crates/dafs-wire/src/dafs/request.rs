@@ -245,26 +245,6 @@ pub fn encode_write_inline_head(
     Ok(bytes)
 }
 
-/// The same as [`encode_write_inline_head`] for APPEND_INLINE.
-///
-/// # Errors
-/// As [`encode_request`].
-#[inline]
-pub fn encode_append_inline_head(
-    out: &mut [u8],
-    order: ByteOrder,
-    header: &RequestHeader,
-    request: &AppendInline<'_>,
-    data_bytes: usize,
-) -> Result<usize, EncodeError> {
-    let mut writer = Writer::new(out, HEADER_BYTES, order);
-    writer.require_header()?;
-    request.write_head(&mut writer, data_bytes)?;
-    let bytes = writer.end();
-    header.write(&mut writer, Procedure::AppendInline, bytes.saturating_add(data_bytes))?;
-    Ok(bytes)
-}
-
 /// True when a session may agree on this `inline_write_header_size` (DAFS O23); 0 means that
 /// padded writes are not supported.
 pub fn is_valid_inline_write_header_size(bytes: u32) -> bool {

@@ -19,11 +19,6 @@ impl Bitmap {
     /// The empty set.
     pub const EMPTY: Self = Self { words: [0; BITMAP_WORDS], beyond: false };
 
-    /// The set with these words: number 0 is the lowest bit of the first word.
-    pub const fn from_words(words: [u32; BITMAP_WORDS]) -> Self {
-        Self { words, beyond: false }
-    }
-
     /// The set of these numbers. A number that cannot be stored is recorded as "an unknown number".
     pub const fn of(numbers: &[u32]) -> Self {
         let mut set = Self::EMPTY;

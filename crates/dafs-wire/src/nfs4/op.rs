@@ -108,16 +108,6 @@ macro_rules! operations {
                     Self::Illegal(_) => OP_ILLEGAL,
                 }
             }
-
-            /// The defined operation; `None` for an undefined number.
-            #[inline]
-            pub fn op_num(&self) -> Option<OpNum> {
-                match self {
-                    $( Self::$op(_) => Some(OpNum::$op), )*
-                    Self::Obsolete(op) => Some(*op),
-                    Self::Illegal(_) => None,
-                }
-            }
         }
 
         /// Writes the number and the arguments; for obsolete and illegal operations the number

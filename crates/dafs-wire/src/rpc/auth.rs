@@ -18,8 +18,6 @@ impl AuthFlavor {
     pub const SYS: Self = Self(1);
     /// A short-hand credential for AUTH_SYS that the server issued (RFC 5531 appendix A).
     pub const SHORT: Self = Self(2);
-    /// Diffie-Hellman (RFC 2695).
-    pub const DH: Self = Self(3);
     /// Generic security services (RFC 2203, RFC 5403, RFC 7861).
     pub const RPCSEC_GSS: Self = Self(6);
     /// The probe for transport layer security (RFC 9289).

@@ -23,7 +23,6 @@ pub(crate) struct Life {
     pub(crate) life: u32,
 }
 
-/// The record appended under a name.
 pub(crate) fn append_record(name: &str) -> Vec<u8> {
     format!("{name:.<width$}\n", width = APPEND_BYTES - 1).into_bytes()
 }

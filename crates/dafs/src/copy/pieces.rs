@@ -51,7 +51,6 @@ impl<'a> Pieces<'a> {
     }
 }
 
-/// The pieces of one worker.
 #[derive(Debug)]
 pub(super) struct Worker<'a> {
     pub(super) pieces: &'a Pieces<'a>,

@@ -1,7 +1,7 @@
 //! Names, attributes and directories.
 
 use super::error::Error;
-use super::types::{Attributes, DirEntry, Found, Handle, Place, nfs_set, nfs_special};
+use super::types::{Attributes, DirEntry, Found, Handle, Place, nfs_set};
 use super::{Follow, FsStatus, ReadDir, Remote, SetAttributes, SpecialFile};
 use dafs_client::{self as dafs, Client, SetXattr};
 use dafs_nfs_client::mount as nfs;
@@ -47,10 +47,6 @@ impl Remote {
                 Found { handle: found.handle.into(), attributes: found.attributes.into() }
             }
             Self::Nfs(mount) => {
-                let follow = match follow {
-                    Follow::Yes => nfs::Follow::Yes,
-                    Follow::No => nfs::Follow::No,
-                };
                 let found = mount.resolve(path, follow)?;
                 let attributes = Attributes::nfs(&found.handle, &found.attributes);
                 Found { handle: attributes.handle, attributes }
@@ -146,7 +142,7 @@ impl Remote {
             Self::Nfs(mount) => {
                 // Not every server sets owner and times of a new object.
                 let mode = nfs::SetAttributes { mode: new.mode, ..nfs::SetAttributes::default() };
-                let made = mount.mknod(&dir.nfs(), name, nfs_special(kind), &mode)?;
+                let made = mount.mknod(&dir.nfs(), name, kind, &mode)?;
                 mount.set_attributes(&made, &nfs_set(new))?;
                 Ok((&made).into())
             }

@@ -1,7 +1,7 @@
 //! Handles, attributes and places of both protocols in one form.
 
 use dafs_client as dafs;
-use dafs_client::{ObjectType, Owner, SetAttributes, SetTime, SpecialFile, Time};
+use dafs_client::{ObjectType, Owner, SetAttributes, SetTime, Time};
 use dafs_nfs_client::mount as nfs;
 
 /// The longest handle of NFS, in bytes (NFS4_FHSIZE).
@@ -82,11 +82,6 @@ impl Attributes {
     }
 
     pub(super) fn nfs(handle: &nfs::Handle, attributes: &nfs::Attributes) -> Self {
-        let owner = |owner: &nfs::Owner| match owner {
-            nfs::Owner::Id(id) => Owner::Id(*id),
-            nfs::Owner::Name(name) => Owner::Name(name.clone()),
-            nfs::Owner::Unknown => Owner::Unknown,
-        };
         let time =
             |time: nfs::Time| Some(Time { seconds: time.seconds, nseconds: time.nanoseconds });
         let (major, minor) = attributes.device;
@@ -94,8 +89,8 @@ impl Attributes {
             kind: kind(attributes.kind),
             mode: attributes.mode,
             links: attributes.links,
-            owner: owner(&attributes.owner),
-            group: owner(&attributes.group),
+            owner: attributes.owner.clone(),
+            group: attributes.group.clone(),
             size: attributes.size,
             space_used: attributes.space_used,
             file_id: attributes.file_id,
@@ -161,18 +156,6 @@ pub(super) fn nfs_set(new: &SetAttributes) -> nfs::SetAttributes {
         size: new.size,
         accessed: new.accessed.map(time),
         modified: new.modified.map(time),
-    }
-}
-
-/// The special file in NFS form.
-pub(super) fn nfs_special(kind: SpecialFile) -> nfs::SpecialFile {
-    match kind {
-        SpecialFile::BlockDevice { major, minor } => nfs::SpecialFile::BlockDevice { major, minor },
-        SpecialFile::CharDevice { major, minor } => {
-            nfs::SpecialFile::CharacterDevice { major, minor }
-        }
-        SpecialFile::Fifo => nfs::SpecialFile::Fifo,
-        SpecialFile::Socket => nfs::SpecialFile::Socket,
     }
 }
 

@@ -4,7 +4,7 @@ use super::call::{call, decoded};
 use super::refused;
 use crate::files::Handle;
 use crate::mount::attributes::{
-    Attributes, DirEntry, FileType, FsStatus, SetAttributes, SpecialFile,
+    Attributes, DirEntry, FileType, FsStatus, SetAttributes, SpecialFile, to_nfs3,
 };
 use crate::mount::error::{MountError, Result};
 use crate::mount::limits::{DIRECTORY_BYTES, LINK_TEXT_BYTES_MAX, SMALL_RESULT_BYTES};
@@ -74,7 +74,7 @@ impl Names {
     }
 
     pub(super) fn set_attributes(&self, object: &Handle, new: &SetAttributes) -> Result<()> {
-        let args = SetattrArgs { object: object.wire(), new: new.to_nfs3(), guard: None };
+        let args = SetattrArgs { object: object.wire(), new: to_nfs3(*new), guard: None };
         self.ask::<WccResult, WccResult, _>(Procedure::Setattr, &args, drop)
     }
 
@@ -85,7 +85,7 @@ impl Names {
         what: New<'_>,
         attributes: &SetAttributes,
     ) -> Result<Handle> {
-        let (place, attributes) = (place(dir, name), attributes.to_nfs3());
+        let (place, attributes) = (place(dir, name), to_nfs3(*attributes));
         let (procedure, results) = match what {
             New::Directory => {
                 let args = MkdirArgs { place, attributes };
@@ -101,7 +101,7 @@ impl Names {
                     SpecialFile::BlockDevice { major, minor } => {
                         MknodObject::BlockDevice { attributes, device: (major, minor) }
                     }
-                    SpecialFile::CharacterDevice { major, minor } => {
+                    SpecialFile::CharDevice { major, minor } => {
                         MknodObject::CharDevice { attributes, device: (major, minor) }
                     }
                     SpecialFile::Fifo => MknodObject::Fifo(attributes),
@@ -228,7 +228,7 @@ impl Names {
             Create::IfMissing => {
                 let size = options.truncate.then_some(0);
                 let new = SetAttributes { size, ..mode };
-                self.create(dir, name, CreateHow::Unchecked(new.to_nfs3()))?
+                self.create(dir, name, CreateHow::Unchecked(to_nfs3(new)))?
             }
             Create::New => {
                 // The verifier takes the place of the attributes, so they are set afterwards.

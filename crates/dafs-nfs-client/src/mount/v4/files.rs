@@ -6,7 +6,7 @@ use super::flight::is_state_lost;
 use super::take_attributes;
 use crate::compound::{Compound, Results};
 use crate::files::{Handle, handle, putfh};
-use crate::mount::attributes::SetAttributes;
+use crate::mount::attributes::{SetAttributes, with_nfs4};
 use crate::mount::error::{MountError, Result};
 use crate::mount::limits::SMALL_RESULT_BYTES;
 use crate::mount::open::Open;
@@ -133,7 +133,7 @@ impl Client {
         open: Option<&Open>,
         new: &SetAttributes,
     ) -> Result<()> {
-        let (values, mask) = new.with_nfs4(|new| (new.to_values(), new.mask()));
+        let (values, mask) = with_nfs4(new, |new| (new.to_values(), new.mask()));
         let mut patience = self.link.patience();
         loop {
             let stateid = match open.filter(|open| open.write && new.size.is_some()) {

@@ -4,7 +4,9 @@ use super::client::Client;
 use super::{GETATTR, take_attributes, usual_attributes};
 use crate::compound::Compound;
 use crate::files::{Handle, handle, putfh};
-use crate::mount::attributes::{Attributes, DirEntry, FsStatus, SetAttributes, SpecialFile};
+use crate::mount::attributes::{
+    Attributes, DirEntry, FsStatus, SetAttributes, SpecialFile, with_nfs4,
+};
 use crate::mount::error::{MountError, Result};
 use crate::mount::limits::{DIRECTORY_BYTES, LINK_TEXT_BYTES_MAX, SMALL_RESULT_BYTES};
 use crate::mount::protocol::{Cursor, New, Page};
@@ -52,13 +54,13 @@ impl Client {
             New::Special(SpecialFile::BlockDevice { major, minor }) => {
                 CreateType::BlockDevice(DeviceNumbers { major, minor })
             }
-            New::Special(SpecialFile::CharacterDevice { major, minor }) => {
+            New::Special(SpecialFile::CharDevice { major, minor }) => {
                 CreateType::CharacterDevice(DeviceNumbers { major, minor })
             }
             New::Special(SpecialFile::Fifo) => CreateType::Plain(FileType::Fifo),
             New::Special(SpecialFile::Socket) => CreateType::Plain(FileType::Socket),
         };
-        let (values, mask) = attributes.with_nfs4(|new| (new.to_values(), new.mask()));
+        let (values, mask) = with_nfs4(attributes, |new| (new.to_values(), new.mask()));
         let mut results = self.change(&|compound| {
             let attributes = Fattr { mask, values: &values };
             compound.op(&putfh(dir)).op(&Op::Create(CreateArgs { kind, name, attributes }));

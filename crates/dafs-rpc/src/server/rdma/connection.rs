@@ -69,7 +69,6 @@ pub(super) struct Arrived {
     pub(super) len: usize,
 }
 
-/// One connection.
 #[derive(Debug)]
 pub(super) struct Connection {
     pub(super) id: ConnectionId,

@@ -26,7 +26,6 @@ use std::sync::Arc;
 /// Send slots in one slab.
 const SENDS_PER_SLAB: usize = 32;
 
-/// An adapter.
 pub(super) struct Link {
     pub(super) adapter: Box<dyn Adapter>,
     pub(super) domain: ProtectionDomain,
@@ -84,7 +83,6 @@ pub(super) struct Core<H: Handler> {
     /// Memory that all connections hold, and memory per host.
     pub(super) held_bytes: usize,
     pub(super) held_by_host: FxHashMap<Origin, usize>,
-    /// Receive slots of all connections.
     pub(super) receive_slots: usize,
     /// Connections that resume when some of that memory is free again.
     pub(super) starved: VecDeque<ConnectionId>,

@@ -207,7 +207,6 @@ impl<H: Handler> RdmaReactor<H> {
         }
     }
 
-    /// The context of the connection in a slot.
     pub(super) fn context(&mut self, slot: u32) -> Option<Context<'_, H>> {
         let connection = self.slots.get_mut(slot as usize)?.as_deref_mut()?;
         let link = &mut self.ports[connection.port].link;

@@ -19,7 +19,6 @@ fn submit(client: &RpcClient, args: &[u8]) -> Pending {
     client.submit_request(&Request::new(PROCEDURE, &[args], 100)).unwrap()
 }
 
-/// The outcome of an answered call.
 fn outcome(world: &mut World, pending: Pending) -> Result<Vec<u8>, CallError> {
     world.until(|_| pending.is_answered());
     pending.wait().map(|results| results.to_vec())

@@ -127,7 +127,6 @@ impl World {
         }
     }
 
-    /// Returns a connected client.
     pub(crate) fn connect(&mut self, options: Options, back: Option<BackHandler>) -> RpcClient {
         self.endpoint = None;
         (self.is_established, self.is_disconnected) = (false, false);
@@ -261,7 +260,6 @@ impl World {
         self.data.1.slice(at, len).unwrap().to_vec(Site::Inspect)
     }
 
-    /// Receives that the client has posted.
     pub(crate) fn posted_by_client(&self) -> usize {
         let endpoints = self.net.endpoints(CLIENT);
         endpoints.iter().map(|endpoint| self.net.posted_receives(*endpoint)).sum()

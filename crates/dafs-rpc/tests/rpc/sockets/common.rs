@@ -294,12 +294,10 @@ pub(crate) fn call_words(xid: u32, procedure: u32) -> [u32; 10] {
     [xid, 0, 2, PROGRAM, 1, procedure, 0, 0, 0, 0]
 }
 
-/// A call as one record.
 pub(crate) fn call(xid: u32, procedure: u32, args: &[u8]) -> Vec<u8> {
     record(&call_words(xid, procedure), args)
 }
 
-/// Words and bytes as one record.
 pub(crate) fn record(words: &[u32], rest: &[u8]) -> Vec<u8> {
     let len = words.len() * 4 + rest.len();
     let mut bytes = FragmentMark::whole(len).unwrap().to_bytes().to_vec();

@@ -298,7 +298,6 @@ impl Client {
         }
     }
 
-    /// Notes the handle of an object.
     fn know(&mut self, object: u32, handle: dafs_wire::dafs::FileHandle) -> Result<(), String> {
         let known = *self.names.handles.entry(object).or_insert(handle);
         if known == handle {

@@ -25,7 +25,6 @@ use dafs_wire::dafs::{
 /// Most steps before a client closes the file.
 const STEPS_MAX: u64 = 12;
 
-/// An open board.
 #[derive(Debug)]
 pub(super) struct OpenBoard {
     number: usize,

@@ -18,13 +18,14 @@ use super::model::names::Names;
 use super::model::slots::Slots;
 use super::model::vault::Holder;
 use super::plan::ClientPlan;
+use crate::common::{OPENING_TIME_MAX, poll};
 use crate::limits::{FIRST_CLIENT_HOST, SERVER_HOST};
 use board::OpenBoard;
 use dafs_client::core::{
     Completed, Done, Piece, RegisteredMemory, SessionConfig, SessionCore, Stage,
 };
 use dafs_dat::sim::{SimAdapter, SimNetwork, SimRng};
-use dafs_dat::{Adapter, Address, Event, Instant};
+use dafs_dat::{Adapter, Address, Instant};
 use dafs_mem::Buffer;
 use dafs_wire::dafs::{FileHandle, StateId, Verifier};
 use job::Job;
@@ -33,16 +34,12 @@ use std::sync::Arc;
 use std::time::Duration;
 pub(super) use visit::content;
 
-/// The client gives up a session that is not ready after this long, as the shipped driver does.
-const OPENING_TIME_MAX: Duration = Duration::from_secs(10);
-
 /// The longest time in which a session replaces its connection.
 const RECOVERY_TIME_MAX: Duration = Duration::from_secs(120);
 
 /// Pieces of memory for transfers.
 const PIECES: usize = 16;
 
-/// Bytes of a piece.
 const PIECE_BYTES: usize = 8192;
 
 pub(crate) struct Client {
@@ -74,7 +71,6 @@ pub(crate) struct Client {
     chained: Option<Chained>,
     remaining: u32,
     next_action: Instant,
-    events: Vec<Event>,
 }
 
 /// An operation that was submitted.
@@ -132,7 +128,6 @@ impl Client {
             opening_board: false,
             chained: None,
             next_action: Instant(0),
-            events: Vec::new(),
         }
     }
 
@@ -141,7 +136,6 @@ impl Client {
         format!("c{client}n{name}").into_bytes()
     }
 
-    /// The client and the number in a name.
     pub(crate) fn parse_name(name: &[u8]) -> Option<(usize, u8)> {
         let text = std::str::from_utf8(name).ok()?;
         let (client, name) = text.strip_prefix('c')?.split_once('n')?;
@@ -197,19 +191,7 @@ impl Client {
 
     /// Handles events, then goes on.
     pub(crate) fn turn(&mut self, shared: &mut Shared) -> Result<(), String> {
-        let now = shared.common.now;
-        self.adapter.poll(now, &mut self.events);
-        let events = std::mem::take(&mut self.events);
-        if let Some(session) = &mut self.session {
-            for event in events {
-                session.handle(&mut self.adapter, event, now);
-            }
-            session.on_time(&mut self.adapter, now);
-            let opening = matches!(session.stage(), Stage::Connecting | Stage::Opening);
-            if opening && now >= self.session_since + OPENING_TIME_MAX {
-                session.abort(&mut self.adapter);
-            }
-        }
+        poll((&mut self.adapter, &mut self.session), self.session_since, shared.common.now);
         self.collect(shared)?;
         self.act(shared)?;
         self.adapter.flush();
@@ -330,7 +312,6 @@ impl Client {
     pub(crate) fn kill(&mut self, shared: &mut Shared) -> Result<(), String> {
         shared.common.note(|| format!("c{} is killed", self.number));
         self.adapter = shared.common.network.adapter(self.host);
-        self.events.clear();
         self.visiting = false;
         shared.leases.killed(self.number);
         let steps = |job: &Job| {

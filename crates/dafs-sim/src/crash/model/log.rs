@@ -30,7 +30,6 @@ pub(crate) struct Log {
 }
 
 impl Log {
-    /// The bytes of a record.
     pub(crate) fn record(write: WriteId, len: usize) -> Vec<u8> {
         let mut bytes = write.bytes(0, len);
         bytes[..8].copy_from_slice(&write.0.to_le_bytes());

@@ -92,7 +92,6 @@ impl Names {
         self.entries.get(&place).copied()
     }
 
-    /// The handle of the object at a place.
     pub(crate) fn handle(&self, place: Place) -> Option<FileHandle> {
         self.handles.get(&self.get(place)?.object).copied()
     }

@@ -49,7 +49,6 @@ impl Slots {
         self.slots[slot].busy = false;
     }
 
-    /// A write begins.
     pub(crate) fn begin_write(&mut self, slot: usize, write: WriteId) {
         self.slots[slot].later.push(write);
     }

@@ -65,7 +65,6 @@ pub(crate) enum Ask {
     Close,
 }
 
-/// The answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Answer {
     Ok,

@@ -26,7 +26,6 @@ impl<'s> Source<'s> {
         }
     }
 
-    /// A number below `bound`.
     pub(crate) fn below(&mut self, bound: usize) -> usize {
         u16::make(self) as usize % bound
     }

@@ -105,13 +105,6 @@ proptest! {
             let at = encode_write_inline_head(head, order, &header, &write, data.len()).unwrap();
             prop_assert_eq!([&head[..at], &data].concat(), whole);
 
-            let append = AppendInline { data: &data, ..source.make() };
-            let whole = encode_all(|out| {
-                encode_request(out, order, &header, &Request::AppendInline(append))
-            });
-            let at = encode_append_inline_head(head, order, &header, &append, data.len()).unwrap();
-            prop_assert_eq!([&head[..at], &data].concat(), whole);
-
             let header: ResponseHeader = source.make();
             let read = ReadInlineReply { eof: source.make(), data: &data };
             let whole =

@@ -342,7 +342,6 @@ struct Source {
     parent: Parent,
     /// `None` for a path that ends in "." or "..", or is the root.
     name: Option<OsString>,
-    /// The path of the parent.
     path: PathBuf,
     /// The directory behind the name, if a slash at its end demands one.
     directory: Option<Parent>,

@@ -171,7 +171,6 @@ impl Connection {
         self.in_flight
     }
 
-    /// The error of a connection that has ended.
     pub(super) fn ended(&self) -> CallError {
         CallError::Disconnected(self.broken.get().cloned().unwrap_or_default())
     }
@@ -352,7 +351,6 @@ impl Connection {
         }
     }
 
-    /// Aborts the connection.
     pub(super) fn break_off(&mut self, base: &mut Base, reason: String) {
         if self.stage != Stage::Over {
             base.adapter.abort(self.endpoint);

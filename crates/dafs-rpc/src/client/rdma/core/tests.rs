@@ -5,7 +5,7 @@ use crate::client::request::Request;
 use crate::client::{Identity, Procedure};
 use dafs_dat::{
     Access, Adapter, Instant, ListenerId, LocalSegment, MemoryRegion, PeerInfo, PostError,
-    ProtectionDomain, RegionId, RegionTable, RegisterError, RemoteBuffer, RemoteWindow, RequestId,
+    ProtectionDomain, RegionId, RegionTable, RegisterError, RemoteBuffer, RequestId,
 };
 use dafs_mem::{Buffer, Site};
 use dafs_wire::rpc::{AcceptStatus, CallHeader, OpaqueAuth, ReplyHeader};
@@ -33,10 +33,6 @@ struct Clogged(Arc<Mutex<State>>);
 impl Adapter for Clogged {
     fn name(&self) -> &'static str {
         "clogged"
-    }
-
-    fn allocate(&mut self, bytes: usize) -> io::Result<Arc<Buffer>> {
-        Buffer::zeroed(bytes).map(Arc::new)
     }
 
     fn protection_domain(&mut self) -> ProtectionDomain {
@@ -137,12 +133,6 @@ impl Adapter for Clogged {
     ) -> Result<(), PostError> {
         Err(PostError::NotConnected)
     }
-
-    fn map_remote(&mut self, _: EndpointId, _: RemoteBuffer, _: Access) -> Option<RemoteWindow> {
-        None
-    }
-
-    fn expect_remote_writes(&mut self, _: EndpointId, _: u64) {}
 
     fn poll(&mut self, _: Instant, _: &mut Vec<Event>) -> usize {
         0
