@@ -5,7 +5,9 @@ use crate::sys::{Handle, Inode};
 use crate::{Home, Shared, server};
 use dafs_mem::Shrinking as _;
 use dafs_mem::VolatileSlice;
-use dafs_store::backend::{FILE_BYTES_MAX, continued, copy_pieces, seek_dense};
+use dafs_store::backend::{
+    FILE_BYTES_MAX, check_advice, check_size, check_write, continued, copy_pieces, seek_dense,
+};
 use dafs_store::inode::Inode as _;
 use dafs_store::{
     Attr, CacheAdvice, FileId, OpenFile, OpenMode, Result, SeekWhat, Stability, StoreError, Wait,
@@ -81,14 +83,7 @@ impl OpenFile for CephFile {
         stability: Stability,
         wait: Wait,
     ) -> Result<usize> {
-        if !self.mode.write {
-            return Err(StoreError::Access);
-        }
-        let wanted: usize = views.iter().map(VolatileSlice::len).sum();
-        if offset.checked_add(wanted as u64).is_none_or(|end| end > FILE_BYTES_MAX) {
-            return Err(StoreError::FileTooBig);
-        }
-        if wanted == 0 {
+        if check_write(self.mode, views, offset)? == 0 {
             return Ok(0);
         }
         if wait == Wait::Never {
@@ -117,19 +112,11 @@ impl OpenFile for CephFile {
 
 impl WholeFile for CephFile {
     fn advise(&self, offset: u64, len: u64, _advice: CacheAdvice) -> Result<()> {
-        if offset > FILE_BYTES_MAX || len > FILE_BYTES_MAX {
-            return Err(StoreError::Invalid);
-        }
-        Ok(())
+        check_advice(offset, len)
     }
 
     fn set_size(&self, size: u64) -> Result<()> {
-        if !self.mode.write {
-            return Err(StoreError::Access);
-        }
-        if size > FILE_BYTES_MAX {
-            return Err(StoreError::FileTooBig);
-        }
+        check_size(self.mode, size)?;
         // The open has proved that the caller may write.
         self.inode.truncate(size, &server())
     }

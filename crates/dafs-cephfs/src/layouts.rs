@@ -481,7 +481,7 @@ mod tests {
     }
 
     #[test]
-    fn how_a_file_is_cut_is_known_once_it_has_content_and_another_place_is_told_to_all() {
+    fn stripes_are_cached_once_a_file_has_content_and_moves_are_reported() {
         let text = b"stripe_unit=65536 stripe_count=1 object_size=65536 pool=data";
         let stripes = Arc::new(Stripes::parse(text).unwrap());
         let object = Object { ino: 1, snap: NO_SNAPSHOT };
@@ -501,7 +501,7 @@ mod tests {
     }
 
     #[test]
-    fn a_placement_is_told_again_while_nothing_has_changed_that_it_was_made_of() {
+    fn a_placement_is_cached_while_its_inputs_stay() {
         let text = b"stripe_unit=4194304 stripe_count=1 object_size=4194304 pool=data";
         let stripes = Arc::new(Stripes::parse(text).unwrap());
         let object = |ino| Object { ino, snap: NO_SNAPSHOT };

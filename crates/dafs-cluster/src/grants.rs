@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hostile_client_costs_bounded_memory_and_nobody_anything_else_than_time() {
+    fn a_hostile_client_costs_bounded_memory_and_only_time_of_others() {
         let mut grants = Grants::default();
         let open = grants.ask(TWO, at(0));
         for number in 0..=GRANTS_MAX as u32 {

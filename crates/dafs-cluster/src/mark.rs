@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn a_damaged_mark_is_told_with_the_remedy() {
+    fn the_error_for_a_damaged_mark_names_the_remedy() {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("mark");
         let mark = Mark { joins: 41, ..Mark::make().expect("made") };

@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn a_crash_between_the_two_and_a_memory_from_a_backup_keep_nobody_out() {
+    fn a_crash_between_the_marks_and_an_older_record_refuse_no_node() {
         let rig = Rig::new();
         rig.join().expect("joined");
         let (directory, memory) = (rig.directory(), rig.memory());

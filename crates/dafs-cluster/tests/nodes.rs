@@ -267,7 +267,7 @@ fn a_metadata_server_from_a_backup_or_of_an_earlier_version_keeps_no_node_out() 
 }
 
 #[test]
-fn strangers_who_say_nothing_keep_no_metadata_server_out() {
+fn silent_unauthenticated_peers_keep_no_metadata_server_out() {
     let cluster = Cluster::new();
     let data = cluster.data(cluster.secret(), |_| {});
     let connect = |_| TcpStream::connect(data.address()).expect("a connection");
@@ -376,7 +376,7 @@ fn a_yes_is_asked_for_once_and_until_it_is_taken_back() {
 }
 
 #[test]
-fn without_a_metadata_server_clients_wait_and_what_was_believed_is_over_with_the_next() {
+fn clients_wait_without_a_metadata_server_and_grants_end_with_the_next() {
     let cluster = Cluster::new();
     let data = cluster.data(cluster.secret(), |_| {});
     let identity = Identity { mechanism: "none", principal: Vec::new() };

@@ -6,7 +6,9 @@ use crate::limits::PRIVILEGE_BITS;
 use crate::sys::{Gfid, Handle};
 use dafs_mem::Shrinking as _;
 use dafs_mem::VolatileSlice;
-use dafs_store::backend::{FILE_BYTES_MAX, check_range, continued, copy_pieces};
+use dafs_store::backend::{
+    FILE_BYTES_MAX, check_advice, check_range, check_size, check_write, continued, copy_pieces,
+};
 use dafs_store::{
     Attr, CacheAdvice, Cred, FileId, OpenFile, OpenMode, Result, SeekWhat, Stability, StoreError,
     Wait, WholeFile,
@@ -157,14 +159,7 @@ impl OpenFile for GlusterFile {
         stability: Stability,
         wait: Wait,
     ) -> Result<usize> {
-        if !self.mode.write {
-            return Err(StoreError::Access);
-        }
-        let wanted: usize = views.iter().map(VolatileSlice::len).sum();
-        if offset.checked_add(wanted as u64).is_none_or(|end| end > FILE_BYTES_MAX) {
-            return Err(StoreError::FileTooBig);
-        }
-        if wanted == 0 {
+        if check_write(self.mode, views, offset)? == 0 {
             return Ok(0);
         }
         if wait == Wait::Never {
@@ -194,16 +189,11 @@ impl OpenFile for GlusterFile {
 
 impl WholeFile for GlusterFile {
     fn advise(&self, offset: u64, len: u64, _advice: CacheAdvice) -> Result<()> {
-        if offset > FILE_BYTES_MAX || len > FILE_BYTES_MAX {
-            return Err(StoreError::Invalid);
-        }
-        Ok(())
+        check_advice(offset, len)
     }
 
     fn set_size(&self, size: u64) -> Result<()> {
-        if size > FILE_BYTES_MAX {
-            return Err(StoreError::FileTooBig);
-        }
+        check_size(self.mode, size)?;
         self.as_writer()?.truncate(size)
     }
 

@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn plain_volumes_are_told_from_others() {
+    fn plain_volumes_are_distinguished_from_others() {
         for kind in ["cluster/distribute", "features/utime", "performance/io-threads"] {
             let volume = with(kind);
             assert_eq!(volume.bricks, ["gl1:/data/brick 1", "192.0.2.2:/data/brick"]);

@@ -11,7 +11,7 @@ use super::node::Node;
 use super::sys;
 use crate::limits::INLINE_WRITE_BYTES_MAX;
 use dafs_mem::{VolatileSlice, preadv2, pwritev2};
-use dafs_store::backend::{FILE_BYTES_MAX, before, continued};
+use dafs_store::backend::{FILE_BYTES_MAX, before, check_advice, continued};
 use dafs_store::{
     Attr, CacheAdvice, Cred, FileId, Kind, OpenFile, OpenMode, Result, SeekWhat, Stability,
     StoreError, Wait, WholeFile,
@@ -298,9 +298,7 @@ impl WholeFile for PosixFile {
             CacheAdvice::WillNeed => Advice::WillNeed,
             CacheAdvice::DontNeed => Advice::DontNeed,
         };
-        if offset > FILE_BYTES_MAX || len > FILE_BYTES_MAX {
-            return Err(StoreError::Invalid);
-        }
+        check_advice(offset, len)?;
         Ok(rustix::fs::fadvise(&self.fd, offset, NonZeroU64::new(len), advice)?)
     }
 

@@ -72,8 +72,7 @@ impl Export {
         }
         let _server = self.identity.server()?;
         if let Some(seen_ms) = self.climb(node, since_ms)? {
-            // A long climb counts from its end, or it would expire at once.
-            return Ok(seen_ms.min(self.now_ms()));
+            return Ok(seen_ms);
         }
         self.nodes.forget(&node.id);
         Err(StoreError::Stale)
@@ -114,7 +113,8 @@ impl Export {
     }
 
     /// Climbs by ".." to the root, or to a directory that was seen inside at `since_ms` or later.
-    /// Returns that time, or `None` if the climb ends elsewhere.
+    /// Returns that time, which then holds for all directories on the way, or `None` if the climb
+    /// ends elsewhere.
     fn climb(&self, node: &Node, since_ms: u64) -> Result<Option<u64>> {
         let root = stat_fd(self.root.as_fd())?;
         let is_root = |stat: &Statx| {
@@ -124,7 +124,15 @@ impl Export {
         };
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let mut below = stat_fd(node.as_fd())?;
-        let mut at = None;
+        let (mut at, mut passed) = (None, Vec::<Arc<Node>>::new());
+        let arrived = |seen_ms: u64, passed: Vec<Arc<Node>>| {
+            // A long climb counts from its end, or it would expire at once.
+            let seen_ms = seen_ms.min(self.now_ms());
+            for node in passed {
+                node.contained_at_ms.fetch_max(seen_ms, Ordering::Relaxed);
+            }
+            Ok(Some(seen_ms))
+        };
         for _ in 0..DEPTH_MAX {
             let from = at.as_ref().map_or(node.as_fd(), AsFd::as_fd);
             let up = match self.with_room(|| rustix::fs::openat(from, c"..", flags, Mode::empty()))
@@ -135,28 +143,27 @@ impl Export {
             };
             let stat = stat_fd(up.as_fd())?;
             if is_root(&stat) {
-                return Ok(Some(u64::MAX));
+                return arrived(u64::MAX, passed);
             }
             if stat.stx_ino == below.stx_ino && device(&stat) == device(&below) {
                 return Ok(None);
             }
-            let seen_ms = self.last_seen_inside(&up, &stat);
+            let held = self.held(&up, &stat);
+            let seen_ms = held.as_ref().map_or(0, |n| n.contained_at_ms.load(Ordering::Relaxed));
             if seen_ms >= since_ms {
-                return Ok(Some(seen_ms));
+                return arrived(seen_ms, passed);
             }
+            passed.extend(held);
             below = stat;
             at = Some(up);
         }
         Ok(None)
     }
 
-    /// Returns the time when the directory of a descriptor was last seen inside; 0 if its node is
-    /// not held.
-    fn last_seen_inside(&self, fd: &OwnedFd, stat: &Statx) -> u64 {
-        let handle = super::sys::name_to_handle(fd.as_fd(), c"");
-        let id = handle.map_err(StoreError::from).and_then(|handle| self.id_of(stat, handle));
-        let node = id.ok().and_then(|id| self.nodes.get(&id));
-        node.map_or(0, |node| node.contained_at_ms.load(Ordering::Relaxed))
+    /// Returns the node of a directory, if it is held.
+    fn held(&self, fd: &OwnedFd, stat: &Statx) -> Option<Arc<Node>> {
+        let handle = super::sys::name_to_handle(fd.as_fd(), c"").ok()?;
+        self.nodes.get(&self.id_of(stat, handle).ok()?)
     }
 
     /// Finds an object by the names in the index, else by a scan, which may take several calls:

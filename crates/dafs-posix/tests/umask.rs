@@ -19,10 +19,6 @@ fn umask() -> Mode {
     mask
 }
 
-fn me() -> Cred {
-    Cred::new(rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw())
-}
-
 fn mode(mode: u32) -> SetAttr {
     SetAttr { mode: Some(mode), ..SetAttr::default() }
 }

@@ -9,7 +9,10 @@ pub use crate::limits::{
     XATTR_NAME_BYTES_MAX,
 };
 pub use crate::names::{XATTR_PREFIX, check_name, check_symlink_text, check_xattr_name};
-pub use crate::ranges::{check_range, check_ranges, copy_piece, copy_pieces, seek_dense};
+pub use crate::ranges::{
+    check_advice, check_range, check_ranges, check_size, check_write, copy_piece, copy_pieces,
+    seek_dense,
+};
 pub use crate::uses::Uses;
 pub use crate::vectors::{after, before, continued, continued_to_end};
 

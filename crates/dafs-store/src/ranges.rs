@@ -1,7 +1,7 @@
 //! Ranges of files: checks, and simple versions of copying and seeking.
 
 use crate::limits::{COPY_BUFFER_BYTES, COPY_BYTES_MAX, FILE_BYTES_MAX};
-use crate::{OpenFile, Result, SeekWhat, Stability, StoreError, Wait};
+use crate::{OpenFile, OpenMode, Result, SeekWhat, Stability, StoreError, Wait};
 use dafs_mem::VolatileSlice;
 
 /// Returns the end of a range that is to be allocated or deallocated.
@@ -12,6 +12,30 @@ pub fn check_range(offset: u64, len: u64) -> Result<u64> {
         _ if end > FILE_BYTES_MAX => Err(StoreError::FileTooBig),
         _ => Ok(end),
     }
+}
+
+/// Checks a write, and returns the number of its bytes.
+pub fn check_write(mode: OpenMode, views: &[VolatileSlice<'_>], offset: u64) -> Result<usize> {
+    let wanted: usize = views.iter().map(VolatileSlice::len).sum();
+    match offset.checked_add(wanted as u64) {
+        _ if !mode.write => Err(StoreError::Access),
+        Some(..=FILE_BYTES_MAX) => Ok(wanted),
+        _ => Err(StoreError::FileTooBig),
+    }
+}
+
+/// Checks a change of the size.
+pub fn check_size(mode: OpenMode, size: u64) -> Result<()> {
+    match size {
+        _ if !mode.write => Err(StoreError::Access),
+        ..=FILE_BYTES_MAX => Ok(()),
+        _ => Err(StoreError::FileTooBig),
+    }
+}
+
+/// Checks the range of an advice.
+pub fn check_advice(offset: u64, len: u64) -> Result<()> {
+    if offset.max(len) <= FILE_BYTES_MAX { Ok(()) } else { Err(StoreError::Invalid) }
 }
 
 /// Seeks in a file of this size without holes.

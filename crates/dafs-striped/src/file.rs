@@ -4,7 +4,9 @@ use super::record::{Piece, Record};
 use super::shown;
 use super::state::{FileState, Place};
 use dafs_mem::VolatileSlice;
-use dafs_store::backend::{FILE_BYTES_MAX, after, before, copy_pieces, seek_dense};
+use dafs_store::backend::{
+    after, before, check_advice, check_size, check_write, copy_pieces, seek_dense,
+};
 use dafs_store::{
     Attr, CacheAdvice, FileId, OpenFile, OpenMode, Result, SeekWhat, Stability, StoreError, Wait,
     WholeFile,
@@ -176,14 +178,7 @@ impl OpenFile for StripedFile {
         stability: Stability,
         wait: Wait,
     ) -> Result<usize> {
-        if !self.mode.write {
-            return Err(StoreError::Access);
-        }
-        let wanted: usize = views.iter().map(VolatileSlice::len).sum();
-        if offset.checked_add(wanted as u64).is_none_or(|end| end > FILE_BYTES_MAX) {
-            return Err(StoreError::FileTooBig);
-        }
-        if wanted == 0 {
+        if check_write(self.mode, views, offset)? == 0 {
             return Ok(0);
         }
         if wait == Wait::Never {
@@ -233,19 +228,11 @@ impl OpenFile for StripedFile {
 
 impl WholeFile for StripedFile {
     fn advise(&self, offset: u64, len: u64, _advice: CacheAdvice) -> Result<()> {
-        if offset > FILE_BYTES_MAX || len > FILE_BYTES_MAX {
-            return Err(StoreError::Invalid);
-        }
-        Ok(())
+        check_advice(offset, len)
     }
 
     fn set_size(&self, size: u64) -> Result<()> {
-        if !self.mode.write {
-            return Err(StoreError::Access);
-        }
-        if size > FILE_BYTES_MAX {
-            return Err(StoreError::FileTooBig);
-        }
+        check_size(self.mode, size)?;
         self.state.set_size(&*self.meta, size)
     }
 

@@ -187,7 +187,7 @@ fn a_record_without_end_ends_the_connection() {
 }
 
 #[test]
-fn a_stranger_that_sends_a_byte_now_and_then_is_not_waited_for() {
+fn an_unauthenticated_peer_that_sends_slowly_is_not_waited_for() {
     let (mut one, two) = sockets();
     let end = Instant::now() + Duration::from_millis(50);
     one.write_all(&[0, 0, 0, 9, 1]).expect("sent");

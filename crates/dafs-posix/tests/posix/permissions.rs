@@ -346,7 +346,7 @@ fn impossible_callers_are_refused_and_threads_come_back() {
 }
 
 #[test]
-fn sinks_may_call_the_store_as_somebody_else() {
+fn sinks_may_call_the_store_as_another_user() {
     check(|store| {
         let dir = mkdir(store, &alice(), &store.root(), "d", 0o700).id;
         for i in 0..5 {
@@ -374,7 +374,7 @@ fn open_when_asked() {
 }
 
 #[test]
-fn root_that_cannot_act_as_its_callers_serves_nobody() {
+fn root_that_cannot_act_as_its_callers_is_refused() {
     if !is_root() {
         return skipped("only root can be a root with less power");
     }

@@ -641,7 +641,7 @@ mod tests {
     }
 
     #[test]
-    fn a_loss_is_told_before_the_next_one_may_ask() {
+    fn a_loss_is_reported_before_the_next_sync() {
         let Told { node, _dir, .. } = told();
         let file = OpenOptions::new().write(true).open("/dev/null").expect("a device");
         let held = Arc::new(Held::new(file, true));

@@ -1,7 +1,7 @@
 //! Files spread over nodes of which some are unreachable: which operations go on, which wait, and
 //! what is repaired when the nodes are back.
 
-use crate::common::steps::{Step, steps};
+use crate::common::steps::{Step, run, steps};
 use crate::common::striped::{
     UNIT, UNIT64, base, components, create, faulty, layouts, open_on, pattern, reopen, sealed,
     stripes, write_behind,
@@ -130,35 +130,16 @@ proptest! {
         for fault in faults {
             match fault {
                 Fault::Away(node, away) => nodes[node].set_down(away),
-                Fault::Step(Step::Write { offset, len, seed }) => {
-                    let bytes = pattern(len, seed);
-                    let count = match write(&*file, offset, &bytes) {
-                        Ok(count) => count,
-                        Err(error) => {
-                            prop_assert_eq!(error, StoreError::Busy);
-                            continue;
-                        }
-                    };
-                    let end = offset as usize + count;
-                    model.resize(model.len().max(end), 0);
-                    model[offset as usize..end].copy_from_slice(&bytes[..count]);
-                }
-                Fault::Step(Step::Truncate(size)) => {
-                    file.set_size(size).unwrap();
-                    model.resize(size as usize, 0);
-                }
-                Fault::Step(Step::Read { offset, len }) => {
-                    let start = model.len().min(offset as usize);
-                    match read(&*file, offset, len) {
-                        Ok(got) => prop_assert_eq!(&got, &model[start..start + got.len()]),
-                        Err(error) => prop_assert_eq!(error, StoreError::Busy),
-                    }
-                }
                 Fault::Step(Step::Reopen) => {
                     drop(file);
                     drop(store);
                     store = open_on(dir.path(), &nodes);
                     file = reopen(&store, "f").1;
+                }
+                Fault::Step(step) => {
+                    if !run(step, &*file, &mut model, true) {
+                        continue;
+                    }
                 }
             }
             prop_assert_eq!(file.attr().unwrap().size, model.len() as u64);

@@ -194,7 +194,7 @@ fn a_write_waits_for_the_grants_of_an_unreachable_data_server() {
 }
 
 #[test]
-fn a_full_node_is_told_and_does_not_part_the_copies() {
+fn writers_learn_of_a_full_node_and_the_copies_stay_equal() {
     let world = World::new();
     let (id, file) = world.create("f");
     write(&*file, 0, b"old").unwrap();
@@ -230,7 +230,7 @@ fn this_server_does_not_write_beside_clients() {
 }
 
 #[test]
-fn how_far_clients_have_written_is_told_without_ending_their_layouts() {
+fn a_refresh_of_the_size_ends_no_layout() {
     let world = World::new();
     let (id, _) = world.create("f");
     world.file("f").commit(0, 0).unwrap();
@@ -488,7 +488,7 @@ fn a_device_without_room_keeps_its_copy() {
 }
 
 #[test]
-fn a_client_is_believed_that_was_told_before_the_data_server_started_again() {
+fn a_report_about_a_device_from_before_a_restart_counts() {
     let world = World::new();
     let (id, _file) = world.create("f");
     let layouts = world.layouts();

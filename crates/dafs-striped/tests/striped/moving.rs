@@ -1,6 +1,6 @@
 //! Files that move off a node while they are in use.
 
-use crate::common::steps::{Step, steps};
+use crate::common::steps::{Step, run, steps};
 use crate::common::striped::{
     Faulty, UNIT, UNIT64, base, components, create, faulty, layouts, node, open, open_on,
     open_with, pattern, reopen, sealed, stripes,
@@ -304,34 +304,15 @@ proptest! {
                 Event::Move(steps) => (0..steps).for_each(|_| mover.advance(&store, &id)),
                 Event::Sweep => store.sweep(),
                 Event::Leave(node, leaves) => drop(store.set_leaving(node, leaves)),
-                Event::Step(Step::Write { offset, len, seed }) => {
-                    let bytes = pattern(len, seed);
-                    let count = match write(&*file, offset, &bytes) {
-                        Ok(count) => count,
-                        Err(error) => {
-                            prop_assert_eq!(error, StoreError::Busy);
-                            continue;
-                        }
-                    };
-                    let end = offset as usize + count;
-                    model.resize(model.len().max(end), 0);
-                    model[offset as usize..end].copy_from_slice(&bytes[..count]);
-                }
-                Event::Step(Step::Truncate(size)) => {
-                    file.set_size(size).unwrap();
-                    model.resize(size as usize, 0);
-                }
-                Event::Step(Step::Read { offset, len }) => {
-                    let start = model.len().min(offset as usize);
-                    match read(&*file, offset, len) {
-                        Ok(got) => prop_assert_eq!(&got, &model[start..start + got.len()]),
-                        Err(error) => prop_assert_eq!(error, StoreError::Busy),
-                    }
-                }
                 Event::Step(Step::Reopen) => {
                     drop((std::mem::take(&mut mover), file, store));
                     store = open_on(dir.path(), &nodes);
                     (id, file) = reopen(&store, "f");
+                }
+                Event::Step(step) => {
+                    if !run(step, &*file, &mut model, true) {
+                        continue;
+                    }
                 }
             }
             prop_assert_eq!(file.attr().unwrap().size, model.len() as u64);

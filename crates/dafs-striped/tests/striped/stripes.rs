@@ -1,7 +1,7 @@
 //! The particulars of files spread over nodes: content, sizes, truncation, removal, nodes that
 //! fail.
 
-use crate::common::steps::{Step, steps};
+use crate::common::steps::{Step, run, steps};
 use crate::common::striped::{
     Faulty, Surroundings, UNIT, UNIT64, as_nodes, base, components, create, faulty, layouts, node,
     open, open_copies, open_with, pattern, reopen, stripes, write_behind,
@@ -25,28 +25,13 @@ proptest! {
         let mut model: Vec<u8> = Vec::new();
         for step in steps {
             match step {
-                Step::Write { offset, len, seed } => {
-                    let bytes = pattern(len, seed);
-                    prop_assert_eq!(write(&*file, offset, &bytes), Ok(len));
-                    let end = offset as usize + len;
-                    model.resize(model.len().max(end), 0);
-                    model[offset as usize..end].copy_from_slice(&bytes);
-                }
-                Step::Truncate(size) => {
-                    file.set_size(size).unwrap();
-                    model.resize(size as usize, 0);
-                }
-                Step::Read { offset, len } => {
-                    let start = model.len().min(offset as usize);
-                    let end = model.len().min(offset as usize + len);
-                    prop_assert_eq!(read(&*file, offset, len).unwrap(), &model[start..end]);
-                }
                 Step::Reopen => {
                     drop(file);
                     drop(store);
                     store = open(dir.path());
                     file = reopen(&store, "f").1;
                 }
+                step => assert!(run(step, &*file, &mut model, false)),
             }
             prop_assert_eq!(file.attr().unwrap().size, model.len() as u64);
         }

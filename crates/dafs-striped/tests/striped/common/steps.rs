@@ -1,6 +1,8 @@
 //! Random operations on one file of a striped store, for property tests.
 
-use super::striped::{UNIT, UNIT64};
+use super::striped::{UNIT, UNIT64, pattern};
+use dafs_store::{OpenFile, StoreError};
+use dafs_testkit::stores::{read, write};
 use proptest::prelude::*;
 
 #[derive(Debug, Clone)]
@@ -21,4 +23,39 @@ pub(crate) fn steps() -> impl Strategy<Value = Vec<Step>> {
         1 => Just(Step::Reopen),
     ];
     proptest::collection::vec(step, 1..24)
+}
+
+/// Runs a step other than a reopen on a file and on its model. With `may_refuse` the store may refuse
+/// it, or a part of it, because nodes are unreachable. False if it refused a write.
+pub(crate) fn run(step: Step, file: &dyn OpenFile, model: &mut Vec<u8>, may_refuse: bool) -> bool {
+    match step {
+        Step::Write { offset, len, seed } => {
+            let bytes = pattern(len, seed);
+            let written = write(file, offset, &bytes);
+            assert!(written == Ok(len) || may_refuse, "{written:?}");
+            let Ok(count) = written else {
+                assert_eq!(written, Err(StoreError::Busy));
+                return false;
+            };
+            let end = offset as usize + count;
+            model.resize(model.len().max(end), 0);
+            model[offset as usize..end].copy_from_slice(&bytes[..count]);
+        }
+        Step::Truncate(size) => {
+            file.set_size(size).unwrap();
+            model.resize(size as usize, 0);
+        }
+        Step::Read { offset, len } => {
+            let rest = &model[model.len().min(offset as usize)..];
+            match read(file, offset, len) {
+                Ok(got) => {
+                    assert!(got.len() == len.min(rest.len()) || may_refuse);
+                    assert_eq!(got, &rest[..got.len()]);
+                }
+                Err(error) => assert!(error == StoreError::Busy && may_refuse, "{error}"),
+            }
+        }
+        Step::Reopen => {}
+    }
+    true
 }
