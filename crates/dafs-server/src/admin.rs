@@ -530,6 +530,6 @@ mod tests {
         stream.write_all(b"nonsense\n").unwrap();
         let mut answer = String::new();
         stream.read_to_string(&mut answer).unwrap();
-        assert!(answer.contains("this is no request"), "{answer}");
+        assert!(answer.contains("this is not a request"), "{answer}");
     }
 }

@@ -67,8 +67,6 @@ impl State {
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, StateTable> {
-        // A panic while the lock was held left the table as the last complete statement made it. To
-        // refuse all service would be worse than to go on.
         self.table.lock()
     }
 

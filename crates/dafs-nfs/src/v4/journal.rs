@@ -35,7 +35,7 @@ use dafs_wire::nfs4::{OpNum, SessionId, Status};
 use smallvec::SmallVec;
 use std::fmt;
 use std::ops::Range;
-use std::sync::{Arc, MutexGuard};
+use std::sync::Arc;
 
 /// Distinguishes the sessions of this front end from others in the journal.
 pub(crate) const MECHANISM: &str = "nfs4";
@@ -208,14 +208,10 @@ impl Gate {
         Arc::new(Self { shared: shared.clone(), state: Mutex::new(GateState::Shut) })
     }
 
-    fn lock(&self) -> MutexGuard<'_, GateState> {
-        self.state.lock()
-    }
-
     pub(crate) fn notify(self: &Arc<Self>) -> Notify {
         let gate = self.clone();
         Box::new(move |result| {
-            let before = std::mem::replace(&mut *gate.lock(), GateState::Open(result));
+            let before = std::mem::replace(&mut *gate.state.lock(), GateState::Open(result));
             if let GateState::Waited(owner, job) = before {
                 gate.shared.run_in(Place { lane: 0, owner }, job);
             }
@@ -224,7 +220,7 @@ impl Gate {
 
     /// Runs `job` where waiting is allowed, once the journal has answered.
     pub(crate) fn then(&self, owner: Owner, job: Job) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         match *state {
             GateState::Shut | GateState::Waited(..) => *state = GateState::Waited(owner, job),
             GateState::Open(_) => {
@@ -236,7 +232,7 @@ impl Gate {
 
     /// Returns the journal's answer.
     pub(crate) fn result(&self) -> Option<dafs_service::Result<()>> {
-        match *self.lock() {
+        match *self.state.lock() {
             GateState::Open(result) => Some(result),
             GateState::Shut | GateState::Waited(..) => None,
         }

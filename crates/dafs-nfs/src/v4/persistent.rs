@@ -9,7 +9,7 @@ use crate::limits::{DURABLE_SESSIONS_MAX, DURABLE_SESSIONS_PER_CLIENT_MAX};
 use dafs_mem::Mutex;
 use dafs_service::ClientKey;
 use rustc_hash::FxHashMap;
-use std::sync::{Arc, MutexGuard};
+use std::sync::Arc;
 
 /// The host of a client, by [`dafs_service::Host::to_bytes`].
 pub(crate) type Host = Vec<u8>;
@@ -34,10 +34,6 @@ pub(crate) struct PersistentShare {
 }
 
 impl PersistentShares {
-    fn lock(&self) -> MutexGuard<'_, Taken> {
-        self.0.lock()
-    }
-
     /// Takes a share for a session of this client. `None` when the host or the client has its
     /// share.
     pub(crate) fn take(
@@ -45,7 +41,7 @@ impl PersistentShares {
         host: &Host,
         client: ClientKey,
     ) -> Option<PersistentShare> {
-        let mut taken = self.lock();
+        let mut taken = self.0.lock();
         let of_host = taken.by_host.get(host).copied().unwrap_or(0);
         let of_client = taken.by_client.get(&client).copied().unwrap_or(0);
         let left = DURABLE_SESSIONS_MAX - taken.count;
@@ -61,7 +57,7 @@ impl PersistentShares {
 
 impl Drop for PersistentShare {
     fn drop(&mut self) {
-        let mut taken = self.shares.lock();
+        let mut taken = self.shares.0.lock();
         taken.count -= 1;
         if let Some(count) = taken.by_host.get_mut(&self.host) {
             *count -= 1;
@@ -98,7 +94,7 @@ mod tests {
         drop(first);
         assert!(shares.take(&vec![2], ClientKey(8)).is_some());
         drop(second);
-        let taken = shares.lock();
+        let taken = shares.0.lock();
         assert_eq!((taken.count, taken.by_host.len(), taken.by_client.len()), (0, 0, 0));
     }
 }

@@ -423,8 +423,6 @@ impl Clients {
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, ClientTable> {
-        // A panic while the lock was held left the table as the last complete statement made it. To
-        // refuse all service would be worse than to go on.
         self.table.lock()
     }
 }

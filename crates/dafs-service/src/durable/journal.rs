@@ -77,8 +77,6 @@ impl Journal {
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, Ledger> {
-        // Only assertions can panic in here, and the last complete statement leaves the ledger
-        // whole.
         self.ledger.lock()
     }
 

@@ -12,7 +12,6 @@
 
 use dafs_mem::Mutex;
 use std::cell::Cell;
-use std::sync::MutexGuard;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// The number of tables that threads share.
@@ -44,13 +43,6 @@ pub(super) struct Entered<'a, K, W> {
     slot: usize,
 }
 
-impl<K, W> Shard<K, W> {
-    fn lock(&self) -> MutexGuard<'_, Table<K, W>> {
-        // Only assertions can panic here, and they leave the table whole.
-        self.0.lock()
-    }
-}
-
 impl<K, W> Gate<K, W> {
     pub(super) fn new() -> Self {
         let table = || Mutex::new(Table { slots: Vec::new(), free: Vec::new() });
@@ -60,7 +52,7 @@ impl<K, W> Gate<K, W> {
     /// Begins work.
     pub(super) fn enter(&self, whose: K) -> Entered<'_, K, W> {
         let shard = &self.0[shard()];
-        let mut table = shard.lock();
+        let mut table = shard.0.lock();
         let slot = table.free.pop().unwrap_or_else(|| {
             table.slots.push(Slot { whose: None, marks: Vec::new() });
             table.slots.len() - 1
@@ -77,7 +69,7 @@ impl<K, W> Gate<K, W> {
         W: Clone,
     {
         for shard in &self.0 {
-            let mut table = shard.lock();
+            let mut table = shard.0.lock();
             for slot in &mut table.slots {
                 if slot.whose.as_ref().is_some_and(&concerns) {
                     slot.marks.push(mark.clone());
@@ -90,13 +82,13 @@ impl<K, W> Gate<K, W> {
 impl<K, W> Entered<'_, K, W> {
     /// Refines the subject of the work.
     pub(super) fn is_of(&self, whose: K) {
-        self.shard.lock().slots[self.slot].whose = Some(whose);
+        self.shard.0.lock().slots[self.slot].whose = Some(whose);
     }
 }
 
 impl<K, W> Drop for Entered<'_, K, W> {
     fn drop(&mut self) {
-        let mut table = self.shard.lock();
+        let mut table = self.shard.0.lock();
         let slot = &mut table.slots[self.slot];
         debug_assert!(slot.whose.is_some(), "work ended that had not begun");
         slot.whose = None;

@@ -45,7 +45,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, MutexGuard, OnceLock};
+use std::sync::{Arc, OnceLock};
 use trouble::Trouble;
 
 /// Pre-images are saved in whole blocks of this length.
@@ -210,7 +210,7 @@ impl Undo {
             if entry.head.holder != holder {
                 return Err(StoreError::Busy.into());
             }
-            let mut saved = entry.lock();
+            let mut saved = entry.saved.lock();
             if saved.over || entry.is_forfeited() {
                 return Err(StoreError::Busy.into());
             }
@@ -291,7 +291,7 @@ impl Undo {
     /// # Errors
     /// Those of the disk. Then all changes can still be undone.
     pub(crate) fn keep(&self, entry: &Arc<Entry>) -> Result<()> {
-        let mut saved = entry.lock();
+        let mut saved = entry.saved.lock();
         if !saved.over {
             saved.log.remove().map_err(|error| {
                 saved.log.take_back();
@@ -310,7 +310,7 @@ impl Undo {
 
     /// Discards the log. True unless that was done before.
     fn discard(&self, entry: &Arc<Entry>) -> bool {
-        let mut saved = entry.lock();
+        let mut saved = entry.saved.lock();
         if saved.over {
             return false;
         }
@@ -333,7 +333,7 @@ impl Undo {
         open: impl FnOnce() -> dafs_store::Result<Arc<dyn OpenFile>>,
     ) -> Result<()> {
         let _alone = writers.alone(&entry.head.key);
-        let mut saved = entry.lock();
+        let mut saved = entry.saved.lock();
         if saved.over {
             return Ok(());
         }
@@ -425,10 +425,6 @@ impl Entry {
         self.is_forfeited() || self.trouble().is_some()
     }
 
-    fn lock(&self) -> MutexGuard<'_, Saved> {
-        self.saved.lock()
-    }
-
     /// True until the holder has reclaimed the lock that it had before the server's restart.
     pub(crate) fn is_restored(&self) -> bool {
         self.restored.load(Ordering::SeqCst)
@@ -436,7 +432,7 @@ impl Entry {
 
     /// Sets the file for an entry of an earlier run.
     pub(crate) fn set_file(&self, file: Arc<dyn OpenFile>) {
-        self.lock().file = Some(file);
+        self.saved.lock().file = Some(file);
     }
 
     fn save(&self, undo: &Undo, offset: u64, len: u64, wait: Wait) -> dafs_store::Result<()> {
@@ -447,7 +443,7 @@ impl Entry {
         let mut saved = match (self.saved.try_lock(), wait) {
             (Some(saved), _) => saved,
             (None, Wait::Never) => return Err(StoreError::WouldBlock),
-            (None, Wait::Allowed) => self.lock(),
+            (None, Wait::Allowed) => self.saved.lock(),
         };
         if saved.over || saved.log.copied {
             return Ok(());

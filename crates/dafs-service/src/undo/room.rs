@@ -17,7 +17,6 @@ use crate::limits::{
 };
 use dafs_mem::Mutex;
 use dafs_store::StoreError;
-use std::sync::MutexGuard;
 
 /// The room that is taken.
 #[derive(Default)]
@@ -77,7 +76,7 @@ impl Room {
     /// # Errors
     /// `Resource` when the client, or its host, has its share.
     pub(super) fn take_lock<'a>(&'a self, client: &'a [u8], host: Host) -> Result<LockRoom<'a>> {
-        let mut taken = self.lock();
+        let mut taken = self.0.lock();
         taken.locks.whose.move_to(client, host);
         taken.bytes.whose.move_to(client, host);
         let (all, own) = (taken.locks.all, taken.locks.whose.of_name(client));
@@ -91,14 +90,14 @@ impl Room {
 
     /// Counts a lock of an earlier run, with its saved bytes.
     pub(super) fn count_left(&self, client: &[u8], bytes: u64) {
-        let mut taken = self.lock();
+        let mut taken = self.0.lock();
         taken.locks.add(client, Host::Unknown, 1);
         taken.bytes.add(client, Host::Unknown, bytes);
     }
 
     /// Returns the room of a lock, with its saved bytes.
     pub(super) fn give_lock(&self, client: &[u8], bytes: u64) {
-        let mut taken = self.lock();
+        let mut taken = self.0.lock();
         taken.locks.remove(client, 1);
         taken.bytes.remove(client, bytes);
     }
@@ -109,7 +108,7 @@ impl Room {
     /// `Quota` when the client, or its host, has its share for all its locks. `NoSpace` when the
     /// lock has its limit, or all have.
     pub(super) fn take_bytes(&self, client: &[u8], held: u64, more: u64) -> dafs_store::Result<()> {
-        let mut taken = self.lock();
+        let mut taken = self.0.lock();
         if held + more > UNDO_BYTES_PER_LOCK_MAX || taken.bytes.all + more > UNDO_BYTES_MAX {
             return Err(StoreError::NoSpace);
         }
@@ -125,18 +124,13 @@ impl Room {
 
     /// Returns the room of some bytes of a lock that goes on.
     pub(super) fn give_bytes(&self, client: &[u8], bytes: u64) {
-        self.lock().bytes.remove(client, bytes);
+        self.0.lock().bytes.remove(client, bytes);
     }
 
     /// Bytes of all locks.
     #[cfg(test)]
     pub(super) fn bytes(&self) -> u64 {
-        self.lock().bytes.all
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Taken> {
-        // Only assertions can panic here, and they leave the table whole.
-        self.0.lock()
+        self.0.lock().bytes.all
     }
 }
 
@@ -189,7 +183,7 @@ mod tests {
         assert_eq!(room.take_bytes(b"other", 0, 1), Err(StoreError::NoSpace));
         room.give_lock(b"left", left);
         (0..locks).for_each(|_| room.give_lock(b"greedy", LOCK));
-        let taken = room.lock();
+        let taken = room.0.lock();
         assert!(
             taken.bytes.all == 0 && taken.bytes.whose.is_empty() && taken.locks.whose.is_empty()
         );
