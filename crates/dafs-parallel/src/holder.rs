@@ -173,7 +173,7 @@ impl<P: Protocol> Holder<'_, P> {
         // The thread that gave the layout back may have sent LAYOUTCOMMIT, and the server recovers
         // the size of the file at a return.
         let Some(written) = self.file.written() else { return Ok(()) };
-        if P::is_known(self, written)? { Ok(()) } else { Err(P::put_off(self)) }
+        if P::is_known(self, written)? { Ok(()) } else { Err(P::delayed(self)) }
     }
 
     /// The same; false while no layout allows it, because one that does not is being given back.

@@ -105,7 +105,7 @@ pub trait Protocol: Debug + Sized + 'static {
     }
 
     /// The error if other threads repeatedly return the layout before LAYOUTCOMMIT.
-    fn put_off(at: &Holder<'_, Self>) -> Self::Error;
+    fn delayed(at: &Holder<'_, Self>) -> Self::Error;
 
     /// Returns the layout (LAYOUTRETURN).
     fn layout_return(

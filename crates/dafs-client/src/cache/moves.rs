@@ -252,8 +252,8 @@ impl Cache {
             self.wait(flight);
             state = self.lock();
         }
-        let put_off = state.file(id)?.retries != retries && state.content.unsent_of(id) > 0;
-        put_off.then_some(Error::TooMany)
+        let delayed = state.file(id)?.retries != retries && state.content.unsent_of(id) > 0;
+        delayed.then_some(Error::TooMany)
     }
 
     /// Writes the dirty data of all files back.

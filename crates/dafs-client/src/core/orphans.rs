@@ -307,8 +307,8 @@ impl SessionCore {
         if let Some(at) = self.waiting.iter().position(|call| call.tag == tag) {
             return self.waiting.remove(at);
         }
-        let at = self.put_off.iter().position(|(_, call)| call.tag == tag)?;
-        self.put_off.remove(at).map(|(_, call)| call)
+        let at = self.delayed.iter().position(|(_, call)| call.tag == tag)?;
+        self.delayed.remove(at).map(|(_, call)| call)
     }
 }
 

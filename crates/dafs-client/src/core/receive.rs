@@ -44,7 +44,7 @@ impl SessionCore {
         if in_order {
             self.promised_from = self.promised_from.max(Some(flight.sent_at));
         }
-        let Some(flight) = self.put_off(flight, header.status) else { return Ok(()) };
+        let Some(flight) = self.delay(flight, header.status) else { return Ok(()) };
         let purpose = flight.purpose;
         match self.result(slot, bytes, &head[HEADER_BYTES..], &header, &flight) {
             Ok(Done::Answered(reply)) if !matches!(purpose, Purpose::Caller(_)) => {

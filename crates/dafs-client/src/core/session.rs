@@ -93,7 +93,7 @@ pub struct SessionCore {
     pub(crate) waiting: VecDeque<Call>,
     /// Calls that a restarted server has answered with GRACE, with the time of the retry; earliest
     /// first.
-    pub(crate) put_off: VecDeque<(Instant, Call)>,
+    pub(crate) delayed: VecDeque<(Instant, Call)>,
     /// The time of the first GRACE since the connection was made.
     pub(crate) grace_since: Option<Instant>,
     /// Present while a lost connection is being replaced.
@@ -152,7 +152,7 @@ impl SessionCore {
             chains: Chains::default(),
             back: Back::default(),
             waiting: VecDeque::new(),
-            put_off: VecDeque::new(),
+            delayed: VecDeque::new(),
             grace_since: None,
             recovery: None,
             lost_at: None,
@@ -222,7 +222,7 @@ impl SessionCore {
     /// and no batch.
     pub fn is_idle_but_for(&self, calls: usize) -> bool {
         let outstanding = usize::from(self.conn.streams.outstanding());
-        outstanding + self.waiting.len() + self.put_off.len() <= calls
+        outstanding + self.waiting.len() + self.delayed.len() <= calls
             && self.recovery.is_none()
             && self.back.batches.is_idle()
     }
@@ -391,7 +391,7 @@ impl SessionCore {
             let failure = if is_gone { Gone.into() } else { failure.clone() };
             self.finish(flight.purpose, Done::Lost(failure));
         }
-        self.stop_putting_off();
+        self.queue_delayed();
         let doubts = self.recovery.take().into_iter().flat_map(|recovery| recovery.into_calls());
         for call in doubts.chain(std::mem::take(&mut self.waiting)) {
             self.finish(Purpose::Caller(call.tag), Done::Lost(failure.clone()));

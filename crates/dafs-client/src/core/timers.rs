@@ -20,7 +20,7 @@ impl SessionCore {
         let keep_alive = self.can_send_null().then(|| self.keep_alive_at());
         let shrink = self.conn.shrink_at.filter(|_| keep_alive.is_some());
         let times =
-            [keep_alive, shrink, self.first_deadline, self.put_off_until(), self.back_timeout()];
+            [keep_alive, shrink, self.first_deadline, self.delayed_until(), self.back_timeout()];
         times.into_iter().flatten().chain(self.orphans_timeout()).min()
     }
 
@@ -36,7 +36,7 @@ impl SessionCore {
         if self.first_deadline.is_some_and(|at| at <= now) {
             self.check_deadlines(adapter, now);
         }
-        if self.put_off_until().is_some_and(|at| at <= now) {
+        if self.delayed_until().is_some_and(|at| at <= now) {
             self.ask_again(adapter, now);
         }
         if self.orphans_timeout().is_some_and(|at| at <= now) {

@@ -169,7 +169,7 @@ impl Protocol for Layouts {
     }
 
     /// The data is there, but other threads return the layout again and again.
-    fn put_off(_: &At<'_>) -> Error {
+    fn delayed(_: &At<'_>) -> Error {
         let (procedure, status) = (Procedure::XLayoutCommit, Status::Delay);
         Error::Status { procedure, status }
     }

@@ -110,7 +110,7 @@ pub(crate) struct Batches {
     waiting: VecDeque<Transfer>,
     /// Transfers answered with DELAY, with the time of the retry; earliest first, because the
     /// pauses are all alike.
-    put_off: VecDeque<(Instant, Transfer)>,
+    delayed: VecDeque<(Instant, Transfer)>,
     /// At the server, by number.
     out: FxHashMap<u64, Transfer>,
     last_number: u64,
@@ -130,7 +130,7 @@ pub(crate) struct Batches {
 impl Batches {
     /// True when all accepted transfers are over.
     pub(crate) fn is_idle(&self) -> bool {
-        self.waiting.is_empty() && self.put_off.is_empty() && self.out.is_empty()
+        self.waiting.is_empty() && self.delayed.is_empty() && self.out.is_empty()
     }
 
     /// True when the server can no longer bring a batch that was sent before to the channel.
@@ -253,8 +253,8 @@ impl SessionCore {
             transfer.window = 0;
             batches.waiting.push_front(transfer);
         }
-        let put_off = batches.put_off.iter_mut().map(|(_, transfer)| transfer);
-        put_off.filter(|transfer| transfer.call.tag == tag).for_each(|found| found.window = 0);
+        let delayed = batches.delayed.iter_mut().map(|(_, transfer)| transfer);
+        delayed.filter(|transfer| transfer.call.tag == tag).for_each(|found| found.window = 0);
         let out = batches.out.iter_mut();
         let mut out = out.filter(|(_, found)| found.call.tag == tag && found.window != 0);
         if let Some((&number, transfer)) = out.next() {
@@ -268,10 +268,10 @@ impl SessionCore {
     /// then it ends as it would have. A cancelled transfer has no completion.
     pub fn cancel_transfer(&mut self, tag: u64) -> bool {
         let batches = &mut self.back.batches;
-        let before = batches.waiting.len() + batches.put_off.len();
+        let before = batches.waiting.len() + batches.delayed.len();
         batches.waiting.retain(|transfer| transfer.call.tag != tag || transfer.was_asked);
-        batches.put_off.retain(|(_, transfer)| transfer.call.tag != tag || transfer.was_asked);
-        before != batches.waiting.len() + batches.put_off.len()
+        batches.delayed.retain(|(_, transfer)| transfer.call.tag != tag || transfer.was_asked);
+        before != batches.waiting.len() + batches.delayed.len()
     }
 
     /// Submits the transfers that can be submitted now; one message when other calls wait for
@@ -474,7 +474,7 @@ impl SessionCore {
                     if is_passing(status)
                         && transfer.due.is_none_or(|(at, _)| now + RECOVERY_RETRY_PAUSE < at) =>
                 {
-                    self.back.batches.put_off.push_back((now + RECOVERY_RETRY_PAUSE, transfer));
+                    self.back.batches.delayed.push_back((now + RECOVERY_RETRY_PAUSE, transfer));
                 }
                 Ok(done) => self.finish_transfer(&transfer, done),
                 Err(failure) => {
@@ -533,8 +533,8 @@ impl SessionCore {
     pub(super) fn refuse_batches(&mut self, status: Status) {
         let batches = &mut self.back.batches;
         let waiting = std::mem::take(&mut batches.waiting);
-        let put_off = std::mem::take(&mut batches.put_off);
-        for transfer in waiting.into_iter().chain(put_off.into_iter().map(|(_, found)| found)) {
+        let delayed = std::mem::take(&mut batches.delayed);
+        for transfer in waiting.into_iter().chain(delayed.into_iter().map(|(_, found)| found)) {
             self.finish_transfer(&transfer, refused(status));
         }
     }
@@ -543,16 +543,16 @@ impl SessionCore {
     pub(super) fn end_batches(&mut self, failure: &Failure) {
         let batches = std::mem::take(&mut self.back.batches);
         debug_assert!(batches.out.is_empty(), "the channel is gone");
-        let put_off = batches.put_off.into_iter().map(|(_, transfer)| transfer);
-        for transfer in batches.waiting.into_iter().chain(put_off) {
+        let delayed = batches.delayed.into_iter().map(|(_, transfer)| transfer);
+        for transfer in batches.waiting.into_iter().chain(delayed) {
             self.finish_transfer(&transfer, Done::Lost(failure.clone()));
         }
     }
 
     pub(super) fn batches_timeout(&self) -> Option<Instant> {
         let batches = &self.back.batches;
-        let put_off = batches.put_off.front().map(|(at, _)| *at);
-        [batches.first_due, put_off, batches.hold].into_iter().flatten().min()
+        let delayed = batches.delayed.front().map(|(at, _)| *at);
+        [batches.first_due, delayed, batches.hold].into_iter().flatten().min()
     }
 
     /// Does the work that is due: ends transfers that have timed out, and retries delayed ones.
@@ -562,8 +562,8 @@ impl SessionCore {
         }
         let batches = &mut self.back.batches;
         batches.hold = batches.hold.filter(|at| *at > now);
-        while batches.put_off.front().is_some_and(|(at, _)| *at <= now) {
-            batches.waiting.extend(batches.put_off.pop_front().map(|(_, transfer)| transfer));
+        while batches.delayed.front().is_some_and(|(at, _)| *at <= now) {
+            batches.waiting.extend(batches.delayed.pop_front().map(|(_, transfer)| transfer));
         }
         self.pump(adapter, now);
     }
@@ -589,7 +589,7 @@ impl SessionCore {
         let batches = &mut self.back.batches;
         let mut over: Vec<Transfer> = Vec::new();
         let late = |transfer: &Transfer| transfer.expires_at(lends).is_some_and(|at| at <= now);
-        let (waiting, put_off) = (&mut batches.waiting, &mut batches.put_off);
+        let (waiting, delayed) = (&mut batches.waiting, &mut batches.delayed);
         for _ in 0..waiting.len() {
             match waiting.pop_front() {
                 Some(transfer) if late(&transfer) => over.push(transfer),
@@ -597,14 +597,14 @@ impl SessionCore {
                 None => break,
             }
         }
-        for _ in 0..put_off.len() {
-            match put_off.pop_front() {
+        for _ in 0..delayed.len() {
+            match delayed.pop_front() {
                 Some((_, transfer)) if late(&transfer) => over.push(transfer),
-                Some(other) => put_off.push_back(other),
+                Some(other) => delayed.push_back(other),
                 None => break,
             }
         }
-        let rest = waiting.iter().chain(put_off.iter().map(|(_, transfer)| transfer));
+        let rest = waiting.iter().chain(delayed.iter().map(|(_, transfer)| transfer));
         let rest = rest.chain(batches.out.values());
         batches.first_due = rest.filter_map(|transfer| transfer.expires_at(lends)).min();
         for transfer in over {
@@ -622,8 +622,8 @@ impl SessionCore {
         tag: u64,
         after: Duration,
     ) {
-        let Batches { waiting, put_off, out, .. } = &mut self.back.batches;
-        let all = waiting.iter_mut().chain(put_off.iter_mut().map(|(_, transfer)| transfer));
+        let Batches { waiting, delayed, out, .. } = &mut self.back.batches;
+        let all = waiting.iter_mut().chain(delayed.iter_mut().map(|(_, transfer)| transfer));
         let mut all = all.chain(out.values_mut());
         if let Some(transfer) = all.find(|transfer| transfer.call.tag == tag) {
             transfer.due = Some((now, after));

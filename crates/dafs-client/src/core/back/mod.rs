@@ -527,7 +527,7 @@ impl SessionCore {
     pub(crate) fn is_settled(&mut self, adapter: &mut dyn Adapter, now: Instant) -> bool {
         let mut flights = self.conn.flights.iter().flatten();
         let settled = self.waiting.is_empty()
-            && self.put_off.is_empty()
+            && self.delayed.is_empty()
             && self.recovery.is_none()
             && self.back.batches.is_idle()
             && flights.all(|flight| matches!(flight.purpose, Purpose::Return | Purpose::Stray(_)));

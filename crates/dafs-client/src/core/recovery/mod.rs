@@ -206,7 +206,7 @@ impl SessionCore {
     pub(crate) fn has_no_calls(&self) -> bool {
         let mut flights = self.conn.flights.iter().flatten();
         self.waiting.is_empty()
-            && self.put_off.is_empty()
+            && self.delayed.is_empty()
             && self.back.batches.is_idle()
             && !flights.any(|flight| matches!(flight.purpose, Purpose::Caller(_)))
             && !self.recovery.as_ref().is_some_and(|recovery| recovery.has_calls())
@@ -252,7 +252,7 @@ impl SessionCore {
             }));
             self.stats.recoveries += 1;
         }
-        self.stop_putting_off();
+        self.queue_delayed();
         self.stage = Stage::Recovering;
         self.expire_calls(adapter, now);
     }

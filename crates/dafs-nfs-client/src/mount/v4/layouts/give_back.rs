@@ -160,7 +160,7 @@ impl Protocol for Layouts {
         }
     }
 
-    fn put_off(at: &At<'_>) -> MountError {
+    fn delayed(at: &At<'_>) -> MountError {
         at.file.with(LayoutState::abandon_written);
         MountError::WritesLost
     }
