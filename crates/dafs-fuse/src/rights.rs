@@ -73,11 +73,11 @@ impl PlainFiles {
         &self,
         request: &Request<'_>,
         tree: &Tree,
-        belief: Duration,
+        cache_timeout: Duration,
         is_written: impl FnOnce() -> bool,
     ) -> Outcome<bool> {
         match request.operation {
-            Operation::Write { takes_rights: true, .. } => self.take(request, tree, belief),
+            Operation::Write { takes_rights: true, .. } => self.take(request, tree, cache_timeout),
             // The program that sets them may not be the one that writes next.
             Operation::SetAttributes(Change { mode: Some(_), .. }) => {
                 self.forget(request.node);
@@ -96,13 +96,13 @@ impl PlainFiles {
         }
     }
 
-    fn take(&self, request: &Request<'_>, tree: &Tree, belief: Duration) -> Outcome<bool> {
+    fn take(&self, request: &Request<'_>, tree: &Tree, cache_timeout: Duration) -> Outcome<bool> {
         let node = request.node;
         let now = Instant::now();
         {
             let mut plain = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-            let is_believed = |found: &Instant| now.duration_since(*found) < belief;
-            if plain.get(&node).is_some_and(is_believed) {
+            let is_valid = |found: &Instant| now.duration_since(*found) < cache_timeout;
+            if plain.get(&node).is_some_and(is_valid) {
                 return Ok(false);
             }
             if plain.len() >= PLAIN_FILES_MAX {

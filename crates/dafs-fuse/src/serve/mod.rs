@@ -53,7 +53,7 @@ pub(crate) struct Server {
     /// Reads that were handed over to the thread that drives the client.
     pub(crate) handed: Handed,
     /// The timeout of the kernel's cache.
-    pub(crate) belief: Duration,
+    pub(crate) cache_timeout: Duration,
 }
 
 /// The way a request is answered.
@@ -81,7 +81,7 @@ impl From<Vec<u8>> for Answer {
 }
 
 impl Server {
-    pub(crate) fn new(device: Device, agreed: Agreed, tree: Tree, belief: Duration) -> Self {
+    pub(crate) fn new(device: Device, agreed: Agreed, tree: Tree, cache_timeout: Duration) -> Self {
         Self {
             plain: PlainFiles::default(),
             device,
@@ -94,7 +94,7 @@ impl Server {
             delegated: Delegated::default(),
             changes: Changes::default(),
             handed: Handed::default(),
-            belief,
+            cache_timeout,
         }
     }
 
@@ -203,7 +203,7 @@ impl Server {
     ) -> Outcome<Answer> {
         let (node, caller, tree) = (request.node, request.caller, &self.tree);
         let is_written = || self.is_written(node);
-        if self.plain.before(request, tree, self.belief, is_written)? {
+        if self.plain.before(request, tree, self.cache_timeout, is_written)? {
             self.delegated.changed(&tree.handle(node)?);
         }
         Ok(match &request.operation {
@@ -322,7 +322,7 @@ impl Server {
         let node = self.tree.nodes.enter(attributes);
         let generation = generation(node, &attributes.handle);
         let attributes = convert::attributes(node, attributes);
-        Entry { attributes, generation, belief: self.belief }
+        Entry { attributes, generation, cache_timeout: self.cache_timeout }
     }
 
     fn entered(&self, attributes: &Attributes) -> Answer {
@@ -330,7 +330,7 @@ impl Server {
     }
 
     fn told(&self, node: NodeId, found: &Attributes) -> Answer {
-        attributes(&convert::attributes(node, found), self.belief).into()
+        attributes(&convert::attributes(node, found), self.cache_timeout).into()
     }
 
     fn make_node(

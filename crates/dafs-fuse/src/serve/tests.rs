@@ -63,8 +63,8 @@ impl Mounted {
         kernel.set_read_timeout(Some(STUCK)).unwrap();
         let device = Device::new(device.into());
         // Attributes must not become stale only because this machine is slow.
-        let belief = Duration::from_secs(3600);
-        let server = Arc::new(Server::new(device, Agreed::default(), tree, belief));
+        let cache_timeout = Duration::from_secs(3600);
+        let server = Arc::new(Server::new(device, Agreed::default(), tree, cache_timeout));
         Self { served, wire, server, room, kernel }
     }
 
