@@ -44,8 +44,8 @@ use crate::file::File;
 use crate::fork::ForkMutex;
 use crate::opened::Opened;
 use crate::options::ConnectOptions;
-use crate::standing::Standing;
 use crate::uncommitted::Uncommitted;
+use crate::write_state::WriteState;
 use dafs_parallel::limits::LAYOUT_THRESHOLD_BYTES;
 use dafs_parallel::{LayoutState, Nodes, Protocol};
 use dafs_wire::dafs::Verifier;
@@ -254,9 +254,9 @@ impl File {
             layouts.known.forget(&layout.handle);
         }
         told?;
-        match used.writes.standing() {
-            Standing::Lost => Err(crate::Error::WritesLost),
-            Standing::Unstable(first) if first.0 != layout.verifier() => {
+        match used.writes.write_state() {
+            WriteState::Lost => Err(crate::Error::WritesLost),
+            WriteState::Unstable(first) if first.0 != layout.verifier() => {
                 Err(crate::Error::WritesLost)
             }
             _ => Ok(()),

@@ -3,7 +3,7 @@
 
 use crate::fake::live::Live;
 use crate::fake::{Answer, pattern};
-use dafs_client::{Error, OpenOptions, Stability, Standing, Status};
+use dafs_client::{Error, OpenOptions, Stability, Status, WriteState};
 use dafs_mem::Site;
 use dafs_wire::dafs::{DirectBuffer, Request};
 use std::collections::HashMap;
@@ -167,15 +167,15 @@ fn who_keeps_what_it_writes_hears_under_which_verifier() {
     let client = live.client(|_| {});
     let file = client.open(b"file", &OpenOptions::write()).unwrap();
     let buffer = client.buffer(4096).unwrap();
-    let first = file.write_to_keep(&buffer, 0..4096, 0).unwrap();
-    let Standing::Unstable(verifier) = first else { panic!("{first:?}") };
+    let first = file.write_retained(&buffer, 0..4096, 0).unwrap();
+    let WriteState::Unstable(verifier) = first else { panic!("{first:?}") };
     assert_eq!(client.commit(file.handle()).unwrap(), verifier);
     change.store(true, Ordering::Relaxed);
     while change.load(Ordering::Relaxed) {
         std::thread::yield_now();
     }
     assert_ne!(client.commit(file.handle()).unwrap(), verifier);
-    assert_ne!(file.write_to_keep(&buffer, 0..4096, 0).unwrap(), first);
+    assert_ne!(file.write_retained(&buffer, 0..4096, 0).unwrap(), first);
     // The file itself has no loss to report.
     file.close().unwrap();
 }

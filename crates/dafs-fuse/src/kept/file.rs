@@ -9,7 +9,7 @@ use super::pieces::{Data, Origin, Pieces};
 use crate::kernel::Errno;
 use crate::limits::{KEPT_ATTEMPTS_MAX, KEPT_PIECE_COST, KEPT_UNCOPIED_MIN, WRITE_BYTES_MAX};
 use crate::tree::Outcome;
-use dafs_client::{Standing, Verifier};
+use dafs_client::{Verifier, WriteState};
 use dafs_mem::Site;
 use std::collections::BTreeMap;
 use std::fmt::Debug;
@@ -50,7 +50,7 @@ pub(crate) trait Store: Debug {
         from: &Self::Buffer,
         range: Range<usize>,
         offset: u64,
-    ) -> Result<Standing, Failure>;
+    ) -> Result<WriteState, Failure>;
 
     fn write_stably(
         &self,
@@ -216,15 +216,15 @@ impl<S: Store> KeptFile<S> {
             return self.write_stably(writer, data, len, offset);
         };
         let with_others = self.with_others();
-        let standing = self.store.write(writer, data, 0..len, offset).map_err(Failure::errno)?;
-        if standing == Standing::Stable {
+        let write_state = self.store.write(writer, data, 0..len, offset).map_err(Failure::errno)?;
+        if write_state == WriteState::Stable {
             self.replaced(data, len, offset);
             return Ok(());
         }
         let other = if is_long { self.spare() } else { None };
         let mut state = self.state();
         state.writes += 1;
-        let origin = Origin::new(writer.clone(), standing, state.writes);
+        let origin = Origin::new(writer.clone(), write_state, state.writes);
         match other {
             Some(other) => {
                 let full = std::mem::replace(data, other);
@@ -237,9 +237,9 @@ impl<S: Store> KeptFile<S> {
             }
         }
         // The verifier differs from that of earlier writes: those are lost.
-        let verifier = match standing {
-            Standing::Unstable(verifier) => Some(verifier),
-            Standing::Stable | Standing::Lost => None,
+        let verifier = match write_state {
+            WriteState::Unstable(verifier) => Some(verifier),
+            WriteState::Stable | WriteState::Lost => None,
         };
         let is_lost = verifier.is_none() || state.verifier.is_some_and(|v| Some(v) != verifier);
         state.verifier = verifier;
@@ -479,7 +479,7 @@ impl<S: Store> KeptFile<S> {
         // Short ones go through a buffer that the server can reach.
         let mut through = None;
         for (offset, piece) in pieces.iter_mut() {
-            if piece.origin.standing == Standing::Unstable(verifier) {
+            if piece.origin.write_state == WriteState::Unstable(verifier) {
                 continue;
             }
             if piece.origin.is_exposed {
@@ -517,15 +517,15 @@ impl<S: Store> KeptFile<S> {
             };
             *number += 1;
             count += 1;
-            let standing = match written {
-                Ok(standing) => standing,
+            let write_state = match written {
+                Ok(write_state) => write_state,
                 Err(Failure::Final(errno)) => {
                     refused.push((offset, errno));
                     continue;
                 }
                 Err(passing) => return Err(passing),
             };
-            piece.origin = Origin::new(piece.origin.writer.clone(), standing, *number);
+            piece.origin = Origin::new(piece.origin.writer.clone(), write_state, *number);
         }
         for (offset, _) in &refused {
             pieces.remove(*offset);

@@ -11,7 +11,7 @@ use crate::limits::WRITE_BYTES_MAX;
 use crate::locking::Locks;
 use crate::tree::Outcome;
 use dafs_client::{
-    Client, Error, File, FileHandle, IoBuffer, Stability, Standing, Status, Verifier,
+    Client, Error, File, FileHandle, IoBuffer, Stability, Status, Verifier, WriteState,
 };
 use rustc_hash::FxHashMap;
 use std::ops::Range;
@@ -54,8 +54,8 @@ impl Store for Remote {
         from: &IoBuffer,
         range: Range<usize>,
         offset: u64,
-    ) -> Result<Standing, Failure> {
-        writer.write_to_keep(from, range, offset).map_err(|error| failure(&error))
+    ) -> Result<WriteState, Failure> {
+        writer.write_retained(from, range, offset).map_err(|error| failure(&error))
     }
 
     fn write_stably(

@@ -4,7 +4,7 @@ use super::file::{Failure, KeptFile, Queue, Store};
 use super::memory::Memory;
 use crate::kernel::Errno;
 use crate::limits::{KEPT_BYTES_MAX, KEPT_PIECE_COST, KEPT_UNCOPIED_MIN, WRITE_BYTES_MAX};
-use dafs_client::{Standing, Verifier};
+use dafs_client::{Verifier, WriteState};
 use dafs_mem::{Buffer, Site};
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -100,7 +100,7 @@ impl Store for Fake {
         from: &Buffer,
         range: Range<usize>,
         offset: u64,
-    ) -> Result<Standing, Failure> {
+    ) -> Result<WriteState, Failure> {
         let bytes = from.slice(range.start, range.len()).unwrap().to_vec(Site::Inspect);
         let mut inner = self.begin()?;
         if inner.refuses_at.take_if(|at| *at == offset).is_some() {
@@ -111,9 +111,9 @@ impl Store for Fake {
         inner.is_locked_out |= inner.locks_out_after.is_some_and(|count| inner.writes >= count);
         if inner.writes_stably {
             inner.stable = inner.content.clone();
-            return Ok(Standing::Stable);
+            return Ok(WriteState::Stable);
         }
-        Ok(Standing::Unstable(inner.verifier()))
+        Ok(WriteState::Unstable(inner.verifier()))
     }
 
     fn write_stably(&self, (): &(), from: &Buffer, len: usize, offset: u64) -> Result<(), Failure> {
@@ -469,7 +469,7 @@ fn a_server_that_loses_all_for_ever_is_not_asked_for_ever() {
             from: &Buffer,
             range: Range<usize>,
             offset: u64,
-        ) -> Result<Standing, Failure> {
+        ) -> Result<WriteState, Failure> {
             self.0.write(writer, from, range, offset)
         }
         fn write_stably(&self, _: &(), _: &Buffer, _: usize, _: u64) -> Result<(), Failure> {

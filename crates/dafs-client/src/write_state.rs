@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 /// The state of written data at the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Standing {
+pub enum WriteState {
     /// It is stable.
     Stable,
     /// A COMMIT that is sent later makes it stable if the answer has this verifier (DAFS 13.2);
@@ -35,10 +35,10 @@ pub(crate) struct Kept {
 }
 
 impl Kept {
-    fn standing(&self, client: &Client, handle: &FileHandle) -> Standing {
-        let (through, beside) = (self.through.standing(), self.beside.standing());
+    fn write_state(&self, client: &Client, handle: &FileHandle) -> WriteState {
+        let (through, beside) = (self.through.write_state(), self.beside.write_state());
         let Some(layouts) = client.layouts() else { return through };
-        if let Standing::Unstable(verifier) = through {
+        if let WriteState::Unstable(verifier) = through {
             layouts.server_told(verifier);
         }
         together((through, self.verifier), beside, || layouts.verifier_of(handle))
@@ -48,22 +48,22 @@ impl Kept {
 /// Combines the states of both ways. `known` is the server's verifier from before, and `losses`
 /// returns the current verifier of data servers.
 fn together(
-    (through, known): (Standing, Option<Verifier>),
-    beside: Standing,
+    (through, known): (WriteState, Option<Verifier>),
+    beside: WriteState,
     losses: impl Fn() -> Verifier,
-) -> Standing {
+) -> WriteState {
     match (through, beside) {
-        (Standing::Lost, _) | (_, Standing::Lost) => Standing::Lost,
-        (Standing::Stable, Standing::Stable) => Standing::Stable,
-        (Standing::Unstable(server), Standing::Stable) => {
-            Standing::Unstable(both(server, losses()))
+        (WriteState::Lost, _) | (_, WriteState::Lost) => WriteState::Lost,
+        (WriteState::Stable, WriteState::Stable) => WriteState::Stable,
+        (WriteState::Unstable(server), WriteState::Stable) => {
+            WriteState::Unstable(both(server, losses()))
         }
-        (Standing::Unstable(server), Standing::Unstable(beside)) => {
-            Standing::Unstable(both(server, beside))
+        (WriteState::Unstable(server), WriteState::Unstable(beside)) => {
+            WriteState::Unstable(both(server, beside))
         }
         // The server's verifier is included only to match the answer of `commit`.
-        (Standing::Stable, Standing::Unstable(beside)) => {
-            known.map_or(Standing::Lost, |server| Standing::Unstable(both(server, beside)))
+        (WriteState::Stable, WriteState::Unstable(beside)) => {
+            known.map_or(WriteState::Lost, |server| WriteState::Unstable(both(server, beside)))
         }
     }
 }
@@ -82,18 +82,18 @@ impl File {
     ///
     /// # Errors
     /// The server's answer.
-    pub fn write_to_keep(
+    pub fn write_retained(
         &self,
         buffer: &IoBuffer,
         range: Range<usize>,
         offset: u64,
-    ) -> Result<Standing> {
+    ) -> Result<WriteState> {
         self.client().shared().check_process()?;
         let _used = self.before_write(&range, offset);
         let verifier = self.client().layouts().and_then(|layouts| layouts.server_verifier());
         let kept = Kept { verifier, ..Kept::default() };
         let written = crate::transfer::write_watched(self.opened(), buffer, range, offset, &kept);
-        written.map(|_| kept.standing(self.client(), self.handle()))
+        written.map(|_| kept.write_state(self.client(), self.handle()))
     }
 }
 
@@ -135,7 +135,7 @@ mod tests {
 
     #[test]
     fn what_was_lost_on_either_way_has_another_verifier_than_a_commit_tells() {
-        use Standing::{Lost, Stable, Unstable};
+        use WriteState::{Lost, Stable, Unstable};
         let now = |through, beside, losses| together((through, Some(SERVER)), beside, || losses);
         assert_eq!(now(Stable, Stable, ONE), Stable);
         // Without a loss at data servers the combined verifier is the server's.
