@@ -424,7 +424,7 @@ impl File {
         len: u64,
     ) -> Result<(Request<'static>, CommitWatch)> {
         self.write_back()?;
-        self.commit_beside()?;
+        self.commit_at_data_servers()?;
         let (request, whole) = self.commit_request(offset, len);
         let (writes, mark) = (self.opened.writes.clone(), self.opened.writes.mark());
         let lost = self.cached.as_ref().and_then(CacheUse::lost);
@@ -475,7 +475,7 @@ impl File {
     pub fn commit(&self, offset: u64, len: u64) -> Result<()> {
         self.client().shared().check_process()?;
         self.write_back()?;
-        self.commit_beside()?;
+        self.commit_at_data_servers()?;
         let (request, whole) = self.commit_request(offset, len);
         let mark = self.opened.writes.mark();
         let verifier = self.client().ask(&request, |reply| match reply {

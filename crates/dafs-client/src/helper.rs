@@ -120,7 +120,7 @@ fn look(bell: &Bell, client: &Shared, seen: &mut u64, idle_ticks: &mut u32) -> D
     let listens_every = driver.listens_every();
     let alone = driver.is_unattended() || (listens_every.is_some() && !driver.is_led());
     if due || (alone && !is_driven) {
-        client.progress_beside(&mut driver);
+        client.poll_once(&mut driver);
     }
     // A thread that has driven lately receives the server's calls, and will probably go on.
     let listens_every = match is_driven {

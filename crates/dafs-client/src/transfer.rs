@@ -11,7 +11,7 @@ use crate::buffer::{self, IoBuffer};
 use crate::driver::Shared;
 use crate::error::{Error, Result};
 use crate::file::File;
-use crate::layouts::{Beside, begin_kept, begin_read, begin_write};
+use crate::layouts::{DataServerTransfer, begin_kept, begin_read, begin_write};
 use crate::limits::{PIPELINE_BYTES, PIPELINE_DEPTH, STAGING_BUFFERS_KEPT, STAGING_BYTES};
 use crate::opened::Opened;
 use crate::pending::{Moved, Pending};
@@ -34,7 +34,7 @@ pub(crate) fn read_buffer(
         return read_pieces(file, buffer, range, offset, piece_bytes);
     }
     match begin_read(file.opened(), buffer, range.clone(), offset) {
-        Some(beside) => Ok(beside.wait()?.bytes),
+        Some(transfer) => Ok(transfer.wait()?.bytes),
         None => read_through(file.opened(), buffer, range, offset),
     }
 }
@@ -75,7 +75,7 @@ pub(crate) fn write_buffer(
         return write_pieces(file, buffer, range, offset, stability, piece_bytes);
     }
     match begin_write(file.opened(), buffer, range.clone(), offset, stability) {
-        Some(beside) => Ok(beside.wait()?.bytes),
+        Some(transfer) => Ok(transfer.wait()?.bytes),
         None => write_through(file.opened(), buffer, range, offset, stability),
     }
 }
@@ -106,12 +106,12 @@ pub(crate) fn write_watched(
     for at in (0..len).step_by(piece_bytes.max(1)) {
         let piece = range.start + at..range.end.min(range.start + at + piece_bytes);
         let offset = offset + at as u64;
-        let beside = match kept.verifier {
+        let transfer = match kept.verifier {
             Some(_) => begin_kept(file, buffer, piece.clone(), offset, kept),
             None => None,
         };
-        match beside {
-            Some(beside) => drop(beside.wait()?),
+        match transfer {
+            Some(transfer) => drop(transfer.wait()?),
             None => {
                 let writes = Some(&kept.through);
                 write_short(file, buffer, piece, offset, Stability::Unstable, writes)?;
@@ -157,13 +157,13 @@ fn length(range: &Range<usize>) -> Result<usize> {
 /// A read or write that was sent, to the server or to data servers, by a thread that waits for it.
 enum Begun {
     Through(Pending<usize>),
-    Beside(Beside),
+    AtDataServers(DataServerTransfer),
 }
 
 impl Begun {
     fn read(file: &File, buffer: &IoBuffer, range: Range<usize>, offset: u64) -> Result<Self> {
         match begin_read(file.opened(), buffer, range.clone(), offset) {
-            Some(beside) => Ok(Self::Beside(beside)),
+            Some(transfer) => Ok(Self::AtDataServers(transfer)),
             None => file.read_at_server(buffer, range, offset).map(Self::Through),
         }
     }
@@ -176,7 +176,7 @@ impl Begun {
         stability: Stability,
     ) -> Result<Self> {
         match begin_write(file.opened(), buffer, range.clone(), offset, stability) {
-            Some(beside) => Ok(Self::Beside(beside)),
+            Some(transfer) => Ok(Self::AtDataServers(transfer)),
             None => file.write_at_server(buffer, range, offset, stability).map(Self::Through),
         }
     }
@@ -184,7 +184,7 @@ impl Begun {
     fn wait(self) -> Result<Moved> {
         match self {
             Self::Through(pending) => pending.wait_moved(),
-            Self::Beside(beside) => beside.wait(),
+            Self::AtDataServers(transfer) => transfer.wait(),
         }
     }
 }

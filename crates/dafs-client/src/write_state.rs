@@ -29,19 +29,19 @@ pub(crate) struct Kept {
     /// The writes through the server.
     pub(crate) through: Arc<Uncommitted>,
     /// The writes at data servers.
-    pub(crate) beside: Arc<Uncommitted>,
+    pub(crate) at_data_servers: Arc<Uncommitted>,
     /// The server's verifier before the first of them, if it is known.
     pub(crate) verifier: Option<Verifier>,
 }
 
 impl Kept {
     fn write_state(&self, client: &Client, handle: &FileHandle) -> WriteState {
-        let (through, beside) = (self.through.write_state(), self.beside.write_state());
+        let (through, direct) = (self.through.write_state(), self.at_data_servers.write_state());
         let Some(layouts) = client.layouts() else { return through };
         if let WriteState::Unstable(verifier) = through {
             layouts.server_told(verifier);
         }
-        together((through, self.verifier), beside, || layouts.verifier_of(handle))
+        together((through, self.verifier), direct, || layouts.verifier_of(handle))
     }
 }
 
@@ -49,30 +49,30 @@ impl Kept {
 /// returns the current verifier of data servers.
 fn together(
     (through, known): (WriteState, Option<Verifier>),
-    beside: WriteState,
+    direct: WriteState,
     losses: impl Fn() -> Verifier,
 ) -> WriteState {
-    match (through, beside) {
+    match (through, direct) {
         (WriteState::Lost, _) | (_, WriteState::Lost) => WriteState::Lost,
         (WriteState::Stable, WriteState::Stable) => WriteState::Stable,
         (WriteState::Unstable(server), WriteState::Stable) => {
             WriteState::Unstable(both(server, losses()))
         }
-        (WriteState::Unstable(server), WriteState::Unstable(beside)) => {
-            WriteState::Unstable(both(server, beside))
+        (WriteState::Unstable(server), WriteState::Unstable(direct)) => {
+            WriteState::Unstable(both(server, direct))
         }
         // The server's verifier is included only to match the answer of `commit`.
-        (WriteState::Stable, WriteState::Unstable(beside)) => {
-            known.map_or(WriteState::Lost, |server| WriteState::Unstable(both(server, beside)))
+        (WriteState::Stable, WriteState::Unstable(direct)) => {
+            known.map_or(WriteState::Lost, |server| WriteState::Unstable(both(server, direct)))
         }
     }
 }
 
 /// Combines the verifiers of the server and of data servers: it equals the server's while data
 /// servers have lost nothing.
-fn both(server: Verifier, beside: Verifier) -> Verifier {
+fn both(server: Verifier, direct: Verifier) -> Verifier {
     let mut all = server.0;
-    all.iter_mut().zip(beside.0).for_each(|(byte, other)| *byte ^= other);
+    all.iter_mut().zip(direct.0).for_each(|(byte, other)| *byte ^= other);
     Verifier(all)
 }
 
@@ -104,7 +104,7 @@ impl Client {
     /// # Errors
     /// The server's answer.
     pub fn commit(&self, handle: &FileHandle) -> Result<Verifier> {
-        let beside = match self.layouts() {
+        let direct = match self.layouts() {
             Some(layouts) => Some((layouts, layouts.commit_of(self.shared(), handle)?)),
             None => None,
         };
@@ -113,9 +113,9 @@ impl Client {
             Reply::Commit(reply) => Some(reply.verifier),
             _ => None,
         })?;
-        let Some((layouts, beside)) = beside else { return Ok(server) };
+        let Some((layouts, direct)) = direct else { return Ok(server) };
         layouts.server_told(server);
-        Ok(both(server, beside))
+        Ok(both(server, direct))
     }
 
     /// The number of restarts of the server that were detected since the session began; each may
@@ -136,7 +136,7 @@ mod tests {
     #[test]
     fn what_was_lost_on_either_way_has_another_verifier_than_a_commit_tells() {
         use WriteState::{Lost, Stable, Unstable};
-        let now = |through, beside, losses| together((through, Some(SERVER)), beside, || losses);
+        let now = |through, direct, losses| together((through, Some(SERVER)), direct, || losses);
         assert_eq!(now(Stable, Stable, ONE), Stable);
         // Without a loss at data servers the combined verifier is the server's.
         assert_eq!(now(Unstable(SERVER), Stable, NONE), Unstable(SERVER));

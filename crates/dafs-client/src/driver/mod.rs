@@ -14,8 +14,8 @@
 //!   its stage. It wakes no other.
 
 mod back;
-mod beside;
 mod clock;
+mod data_servers;
 mod followed;
 mod followers;
 mod grouped;
@@ -582,7 +582,7 @@ impl Shared {
     pub(crate) fn is_done(&self, slot: &Slot) -> bool {
         let Ok(mut driver) = self.lock() else { return true };
         if !driver.operations.is_done(slot) {
-            self.progress_beside(&mut driver);
+            self.poll_once(&mut driver);
         }
         driver.operations.is_done(slot)
     }
@@ -609,7 +609,7 @@ impl Shared {
     }
 
     /// Polls once from a thread that does not become the leader.
-    pub(crate) fn progress_beside(&self, driver: &mut Driver) {
+    pub(crate) fn poll_once(&self, driver: &mut Driver) {
         if driver.leader == Leader::Polling {
             return;
         }
@@ -659,7 +659,7 @@ impl Shared {
         let time = [time, limit].into_iter().flatten().min();
         if time.is_some_and(|time| time.is_zero()) {
             // There is no time to wait, but completions that have arrived must be seen.
-            self.progress_beside(&mut driver);
+            self.poll_once(&mut driver);
         }
         Waiter::new(self, time, tag).run(driver, done)
     }

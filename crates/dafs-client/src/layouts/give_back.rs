@@ -103,7 +103,7 @@ impl Protocol for Layouts {
     }
 
     fn settle(flight: &Sent) {
-        flight.settle_beside();
+        flight.settle_for_sender();
     }
 
     fn begin_commit(at: &At<'_>, grant: &Grant, component: usize) -> Self::Commit {

@@ -25,7 +25,7 @@ use std::time::Instant;
 
 /// A read or write under way at data servers. Its drop waits until it is over.
 #[derive(Debug)]
-pub(crate) struct Beside {
+pub(crate) struct DataServerTransfer {
     file: Arc<Opened>,
     layout: Arc<FileLayout>,
     grant: Arc<Grant>,
@@ -47,7 +47,7 @@ pub(crate) fn begin_read(
     buffer: &IoBuffer,
     range: Range<usize>,
     offset: u64,
-) -> Option<Beside> {
+) -> Option<DataServerTransfer> {
     begin(file, buffer, range, offset, (None, None))
 }
 
@@ -58,7 +58,7 @@ pub(crate) fn begin_write(
     range: Range<usize>,
     offset: u64,
     stability: Stability,
-) -> Option<Beside> {
+) -> Option<DataServerTransfer> {
     begin(file, buffer, range, offset, (Some(stability), None))
 }
 
@@ -69,7 +69,7 @@ pub(crate) fn begin_kept(
     range: Range<usize>,
     offset: u64,
     kept: &Kept,
-) -> Option<Beside> {
+) -> Option<DataServerTransfer> {
     begin(file, buffer, range, offset, (Some(Stability::Unstable), Some(kept)))
 }
 
@@ -79,7 +79,7 @@ fn begin(
     range: Range<usize>,
     offset: u64,
     (write, kept): (Option<Stability>, Option<&Kept>),
-) -> Option<Beside> {
+) -> Option<DataServerTransfer> {
     let layouts = file.client.layouts()?;
     let layout = layouts.of(file, range.len())?;
     let shared = file.client.shared();
@@ -109,18 +109,27 @@ fn begin(
     let (file, layout) = (file.clone(), layout.clone());
     let (kept, pieces) = (kept.cloned(), Vec::new());
     let lent = ForkMutex::new(Some(buffer.clone()));
-    let mut beside =
-        Beside { file, layout, grant, buffer: lent, start, offset, write, kept, pieces };
-    beside.send(buffer, len);
-    let sent = beside.pieces.iter().map(|(_, sent)| Arc::downgrade(sent));
-    beside.layout.entered(sent);
-    if beside.pieces.iter().all(|(_, sent)| sent.is_turned_away()) {
+    let mut transfer = DataServerTransfer {
+        file,
+        layout,
+        grant,
+        buffer: lent,
+        start,
+        offset,
+        write,
+        kept,
+        pieces,
+    };
+    transfer.send(buffer, len);
+    let sent = transfer.pieces.iter().map(|(_, sent)| Arc::downgrade(sent));
+    transfer.layout.entered(sent);
+    if transfer.pieces.iter().all(|(_, sent)| sent.is_turned_away()) {
         return None;
     }
-    Some(beside)
+    Some(transfer)
 }
 
-impl Beside {
+impl DataServerTransfer {
     fn piecemeal<'a>(&'a self, buffer: &'a IoBuffer) -> Piecemeal<'a> {
         let Self { file, layout, grant, start, offset, write, .. } = self;
         let (start, offset, write) = (*start, *offset, *write);
@@ -185,8 +194,8 @@ impl Beside {
     }
 
     /// The same, for a thread that has not sent it.
-    pub(super) fn settle_beside(&self) {
-        self.pieces.iter().for_each(|(_, sent)| sent.settle_beside());
+    pub(super) fn settle_for_sender(&self) {
+        self.pieces.iter().for_each(|(_, sent)| sent.settle_for_sender());
     }
 
     fn send_read(&self, sender: &Piecemeal<'_>, range: &Range<usize>, copy: usize) -> Arc<Sent> {
@@ -314,7 +323,7 @@ impl Beside {
                 if moved.stable == Stability::Unstable {
                     let verifier = Verifier(moved.verifier);
                     match &self.kept {
-                        Some(kept) => kept.beside.written(verifier),
+                        Some(kept) => kept.at_data_servers.written(verifier),
                         None => self.file.layout.written(verifier),
                     }
                 }

@@ -33,7 +33,7 @@ mod recall;
 mod sent;
 
 pub(crate) use flight::Flight;
-pub(crate) use io::{Beside, begin_kept, begin_read, begin_write};
+pub(crate) use io::{DataServerTransfer, begin_kept, begin_read, begin_write};
 pub(crate) use recall::Recalls;
 
 use crate::attributes::FileHandle;
@@ -215,7 +215,7 @@ impl Layouts {
 
 impl File {
     /// Commits the file at its data servers and sends LAYOUTCOMMIT.
-    pub(crate) fn commit_beside(&self) -> Result<()> {
+    pub(crate) fn commit_at_data_servers(&self) -> Result<()> {
         let used = &self.opened().layout;
         let (Some(layout), Some(layouts)) = (used.layout(), self.client().layouts()) else {
             return Ok(());

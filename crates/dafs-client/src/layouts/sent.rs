@@ -197,7 +197,7 @@ impl Sent {
 
     /// The same for a thread that has not sent them. It does not block the sender's look for the
     /// answers.
-    pub(super) fn settle_beside(&self) {
+    pub(super) fn settle_for_sender(&self) {
         let end = Instant::now() + NODE_ANSWER_TIMEOUT;
         while !self.is_answered(None) && Instant::now() < end {
             std::thread::sleep(SETTLE_NAP);

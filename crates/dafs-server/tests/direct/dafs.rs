@@ -232,10 +232,10 @@ fn whoever_keeps_what_is_unstable_at_data_servers_writes_it_again_until_it_is_st
     // The first write learns the server's verifier.
     let through_server = keep();
     let before = through(&client);
-    let beside = keep();
+    let at_data_servers = keep();
     assert_eq!(through(&client).since(before).written, 0);
-    assert_eq!(beside, through_server, "nothing was lost");
-    assert_eq!(WriteState::Unstable(client.commit(file.handle()).unwrap()), beside);
+    assert_eq!(at_data_servers, through_server, "nothing was lost");
+    assert_eq!(WriteState::Unstable(client.commit(file.handle()).unwrap()), at_data_servers);
     keep();
     cluster.stop_node(0);
     cluster.start_node(0);

@@ -107,7 +107,7 @@ impl Node {
         addresses.sort_by_key(|address| address.rdma != of.link.route().is_rdma());
         let mut reasons = Vec::new();
         for address in addresses {
-            let Some(route) = of.link.route().beside(address.socket, address.rdma) else {
+            let Some(route) = of.link.route().to_data_server(address.socket, address.rdma) else {
                 reasons.push(format!("{} by RDMA, which this mount cannot use", address.socket));
                 continue;
             };
