@@ -1,7 +1,7 @@
 //! The client: one session with one server.
 
 use crate::attributes::FileHandle;
-use crate::cache::{Cache, Use};
+use crate::cache::{Cache, Effect};
 use crate::core::{ReplyMessage, SessionInfo, SessionStats};
 use crate::driver::Shared;
 use crate::error::{Error, Result};
@@ -148,7 +148,7 @@ impl Client {
         request: &Request<'_>,
         take: impl FnOnce(&Reply<'_>) -> Option<T>,
     ) -> Result<T> {
-        let _used = self.before(|| Use::of(request, false));
+        let _used = self.before(|| Effect::of(request, false));
         self.ask_server(request, take)
     }
 

@@ -2,7 +2,7 @@
 //! has to be woken.
 
 use crate::buffer::IoBuffer;
-use crate::cache::Use;
+use crate::cache::Effect;
 use crate::error::Result;
 use crate::file::File;
 use crate::operations::Then;
@@ -42,7 +42,7 @@ impl File {
         offset: u64,
         then: impl FnOnce(IoBuffer, Result<ReadPart>) + Send + 'static,
     ) -> Result<()> {
-        drop(self.before(|| Use::Look(*self.handle())));
+        drop(self.before(|| Effect::Read(*self.handle())));
         let call = self.opened().read_call(&buffer, range, offset)?;
         let shared = self.client().shared();
         let server = shared.server_name().clone();

@@ -3,7 +3,7 @@
 
 use crate::attributes::Stability;
 use crate::buffer::IoBuffer;
-use crate::cache::{DirectUse, Use};
+use crate::cache::{DirectUse, Effect};
 use crate::driver::Driver;
 use crate::error::Result;
 use crate::file::File;
@@ -33,7 +33,7 @@ impl File {
         offset: u64,
     ) -> Result<Pending<usize>> {
         // Dirty data of the cache is written back before it is read elsewhere.
-        drop(self.before(|| Use::Look(*self.handle())));
+        drop(self.before(|| Effect::Read(*self.handle())));
         let first = limited(&range, self.client().read_bytes_max());
         if let Some(transfer) = begin_read(self.opened(), buffer, first, offset) {
             return Ok(Pending::at_data_servers(
@@ -51,7 +51,7 @@ impl File {
         range: Range<usize>,
         offset: u64,
     ) -> Result<Pending<usize>> {
-        drop(self.before(|| Use::Look(*self.handle())));
+        drop(self.before(|| Effect::Read(*self.handle())));
         self.start_read(buffer, range, offset)
     }
 

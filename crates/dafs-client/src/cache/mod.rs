@@ -44,7 +44,7 @@ mod stream;
 #[cfg(test)]
 mod content_prop;
 
-pub(crate) use direct::{DirectUse, Use};
+pub(crate) use direct::{DirectUse, Effect};
 pub(crate) use file::CacheUse;
 #[cfg(test)]
 pub(crate) use file::CachedFile;

@@ -199,7 +199,7 @@ impl Recalled for CachedFile {
 
 impl Client {
     /// Called before files are used bypassing the cache, if there is one.
-    pub(crate) fn before(&self, what: impl FnOnce() -> super::Use) -> Option<DirectUse> {
+    pub(crate) fn before(&self, what: impl FnOnce() -> super::Effect) -> Option<DirectUse> {
         let layouts = self.layouts().filter(|layouts| layouts.are_used());
         if self.cache().is_none() && layouts.is_none() {
             return None;

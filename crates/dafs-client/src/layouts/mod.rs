@@ -37,7 +37,7 @@ pub(crate) use io::{DataServerTransfer, begin_kept, begin_read, begin_write};
 pub(crate) use recall::Recalls;
 
 use crate::attributes::FileHandle;
-use crate::cache::Use;
+use crate::cache::Effect;
 use crate::driver::Shared;
 use crate::error::Result;
 use crate::file::File;
@@ -145,11 +145,11 @@ impl Layouts {
 
     /// Prepares a use of a file that bypasses its layout: the server must know first what was
     /// written.
-    pub(crate) fn before(&self, shared: &Arc<Shared>, what: &Use) {
+    pub(crate) fn before(&self, shared: &Arc<Shared>, what: &Effect) {
         match what {
-            Use::None => {}
-            Use::Look(handle) => self.tell_of(shared, handle),
-            Use::Change(handle, _) => {
+            Effect::None => {}
+            Effect::Read(handle) => self.tell_of(shared, handle),
+            Effect::Change(handle, _) => {
                 self.tell_of(shared, handle);
                 // The use may move the end of the file. A write that was not reported, or came
                 // since, remains.
@@ -157,10 +157,10 @@ impl Layouts {
                     layout.with(LayoutState::forget_size);
                 }
             }
-            Use::LookAtAny | Use::ChangeAny => {
+            Effect::ReadAny | Effect::ChangeAny => {
                 for layout in self.known.all() {
                     self.tell_first(shared, &layout);
-                    if *what == Use::ChangeAny {
+                    if *what == Effect::ChangeAny {
                         layout.with(LayoutState::forget_size);
                     }
                 }
