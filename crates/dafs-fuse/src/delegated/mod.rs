@@ -34,7 +34,7 @@ use crate::limits::DELEGATED_FILES_MAX;
 use dafs_client::{Attributes, FileHandle, Keeper, ReadDelegation};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, Weak};
-pub(crate) use table::{Opening, Promised};
+pub(crate) use table::{DeferredOpen, Opening};
 use table::{Right, Table};
 
 impl Right for ReadDelegation {
@@ -116,9 +116,9 @@ impl Delegated {
     }
 
     /// The way to open a file for reading, under this number of the kernel.
-    pub(crate) fn open(&self, number: u64, promised: Promised) -> Opening {
+    pub(crate) fn open(&self, number: u64, deferred: DeferredOpen) -> Opening {
         let mut table = self.table();
-        let opening = table.open(number, promised);
+        let opening = table.open(number, deferred);
         self.count(&table);
         opening
     }
@@ -189,8 +189,8 @@ impl Delegated {
     }
 
     /// A deferred open, which the server does not know.
-    pub(crate) fn promised(&self, number: u64) -> Option<Promised> {
-        self.table().promised(number)
+    pub(crate) fn deferred(&self, number: u64) -> Option<DeferredOpen> {
+        self.table().deferred(number)
     }
 
     /// True when there are deferred opens.
@@ -199,8 +199,8 @@ impl Delegated {
     }
 
     /// The deferred opens of a file.
-    pub(crate) fn promised_of(&self, handle: &FileHandle) -> Vec<u64> {
-        self.table().promised_of(handle)
+    pub(crate) fn deferred_of(&self, handle: &FileHandle) -> Vec<u64> {
+        self.table().deferred_of(handle)
     }
 
     /// All deferred opens.
