@@ -26,11 +26,11 @@ pub(crate) struct Chain(Mutex<Option<Requests>>);
 /// runs.
 struct Requests {
     session: dap_session_t,
-    steps: Vec<Kept>,
+    steps: Vec<ChainStep>,
 }
 
 /// A request with its arguments, and pointers to the places of its results.
-enum Kept {
+enum ChainStep {
     Lookup { from: Option<FileHandle>, names: Vec<Vec<u8>> },
     Stat(*mut dap_attributes_t),
     Access(AccessMask),
@@ -43,7 +43,7 @@ enum Kept {
 }
 
 // SAFETY: the pointers are followed in dap_chain_run() only, whose caller promises that they are good.
-unsafe impl Send for Kept {}
+unsafe impl Send for ChainStep {}
 
 /// Begins a chain.
 ///
@@ -67,7 +67,7 @@ pub unsafe extern "C" fn dap_chain_create(handle: dap_session_t, chain: *mut dap
 /// Adds a request; returns its index.
 fn add(
     handle: dap_chain_t,
-    step: impl FnOnce(&Session) -> Result<Kept, Failure>,
+    step: impl FnOnce(&Session) -> Result<ChainStep, Failure>,
 ) -> Result<i64, Failure> {
     let chain = tables().chains.get(handle.id)?;
     let mut open = chain.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -169,7 +169,7 @@ pub unsafe extern "C" fn dap_chain_lookup(
             if names.is_empty() {
                 return Err(Failure::new(DAP_E_INVALID, "there is no name to look up"));
             }
-            Ok(Kept::Lookup { from, names })
+            Ok(ChainStep::Lookup { from, names })
         })
     })
 }
@@ -189,7 +189,7 @@ pub unsafe extern "C" fn dap_chain_stat(
     cross(|| {
         // SAFETY: as the caller promises.
         let _place = unsafe { Out::new(attributes) }?;
-        add(handle, |_| Ok(Kept::Stat(attributes)))
+        add(handle, |_| Ok(ChainStep::Stat(attributes)))
     })
 }
 
@@ -202,7 +202,7 @@ pub extern "C" fn dap_chain_access(handle: dap_chain_t, wanted: u32) -> i64 {
     cross(|| {
         let mask = AccessMask::from_bits(wanted & 0x3f).filter(|mask| mask.bits() == wanted);
         let mask = mask.ok_or(Failure::new(DAP_E_INVALID, "there is no such right"))?;
-        add(handle, |_| Ok(Kept::Access(mask)))
+        add(handle, |_| Ok(ChainStep::Access(mask)))
     })
 }
 
@@ -228,7 +228,7 @@ pub unsafe extern "C" fn dap_chain_read(
         on(of)?;
         add(handle, |session| {
             fits(len, session.client.step_read_bytes_max())?;
-            Ok(Kept::Read { of, offset, memory, len })
+            Ok(ChainStep::Read { of, offset, memory, len })
         })
     })
 }
@@ -260,7 +260,7 @@ pub unsafe extern "C" fn dap_chain_write(
             fits(len, session.client.step_write_bytes_max())?;
             // SAFETY: as the caller promises.
             let data = unsafe { copy_in(memory, len) }?;
-            Ok(Kept::Write { to, offset, data, stability })
+            Ok(ChainStep::Write { to, offset, data, stability })
         })
     })
 }
@@ -287,7 +287,7 @@ pub extern "C" fn dap_chain_lock(
     cross(|| {
         let range = range(offset, length, flags)?;
         file(of)?;
-        add(handle, |_| Ok(Kept::Lock { of, range }))
+        add(handle, |_| Ok(ChainStep::Lock { of, range }))
     })
 }
 
@@ -303,7 +303,7 @@ pub extern "C" fn dap_chain_unlock(
 ) -> i64 {
     cross(|| {
         file(of)?;
-        add(handle, |_| Ok(Kept::Unlock { of, offset, length }))
+        add(handle, |_| Ok(ChainStep::Unlock { of, offset, length }))
     })
 }
 
@@ -329,7 +329,7 @@ pub unsafe extern "C" fn dap_chain_mkdir(
             if mode > 0o7777 {
                 return Err(Failure::new(DAP_E_INVALID, "a mode has bits beyond 07777"));
             }
-            Ok(Kept::Mkdir { within, name, mode })
+            Ok(ChainStep::Mkdir { within, name, mode })
         })
     })
 }
@@ -354,7 +354,7 @@ pub unsafe extern "C" fn dap_chain_remove(
                 check_end(path)?;
                 name(session, path, flags)?
             };
-            Ok(Kept::Remove { within, name })
+            Ok(ChainStep::Remove { within, name })
         })
     })
 }
@@ -379,13 +379,13 @@ pub unsafe extern "C" fn dap_chain_run(handle: dap_chain_t, results: *mut i64) -
         check_write(results.cast(), steps.len() * size_of::<i64>())?;
         for step in &steps {
             match step {
-                Kept::Read { memory, len, .. } => check_write(*memory, *len)?,
-                Kept::Stat(out) => check_write(out.cast(), size_of::<dap_attributes_t>())?,
+                ChainStep::Read { memory, len, .. } => check_write(*memory, *len)?,
+                ChainStep::Stat(out) => check_write(out.cast(), size_of::<dap_attributes_t>())?,
                 _ => {}
             }
         }
-        let names = steps.iter().map(Kept::names).collect::<Vec<_>>();
-        let files = steps.iter().map(Kept::file).collect::<Result<Vec<_>, Failure>>()?;
+        let names = steps.iter().map(ChainStep::names).collect::<Vec<_>>();
+        let files = steps.iter().map(ChainStep::file).collect::<Result<Vec<_>, Failure>>()?;
         let asked = steps.iter().zip(names.iter().zip(&files));
         let asked: Vec<_> =
             asked.map(|(step, (names, file))| step.step(names, file.as_deref())).collect();
@@ -417,7 +417,7 @@ fn take(handle: dap_chain_t) -> Result<Requests, Failure> {
     chain.0.into_inner().unwrap_or_else(PoisonError::into_inner).ok_or_else(sent)
 }
 
-impl Kept {
+impl ChainStep {
     fn names(&self) -> Vec<&[u8]> {
         match self {
             Self::Lookup { names, .. } => names.iter().map(Vec::as_slice).collect(),

@@ -130,7 +130,7 @@ struct Entry {
 #[derive(Debug)]
 pub(crate) enum Finished {
     /// None: the result waits in its entry, or was abandoned.
-    Kept,
+    Waiting,
     /// The result waits in its entry, and a task is to be woken.
     Wake(Waker),
     /// The result belongs to a group.
@@ -319,7 +319,7 @@ impl Operations {
         let index = Slot::of(tag).index;
         if self.entry(tag).is_none() {
             debug_assert!(false, "an operation completed twice");
-            return Finished::Kept;
+            return Finished::Waiting;
         }
         self.is_behind(index);
         let entry = &mut self.entries[index as usize];
@@ -336,15 +336,15 @@ impl Operations {
                 if std::mem::take(&mut entry.watched) {
                     self.watched -= 1;
                 }
-                return waker.map_or(Finished::Kept, Finished::Wake);
+                return waker.map_or(Finished::Waiting, Finished::Wake);
             }
             State::Grouped(_) => {
-                let State::Grouped(grouped) = self.release(index) else { return Finished::Kept };
+                let State::Grouped(grouped) = self.release(index) else { return Finished::Waiting };
                 return Finished::Grouped(grouped, done);
             }
             State::Followed(_) => {
                 self.followed -= 1;
-                let State::Followed(then) = self.release(index) else { return Finished::Kept };
+                let State::Followed(then) = self.release(index) else { return Finished::Waiting };
                 return Finished::Followed(then, done);
             }
             State::Abandoned => {
@@ -352,7 +352,7 @@ impl Operations {
             }
             State::Free | State::Done(_) => debug_assert!(false, "an operation completed twice"),
         }
-        Finished::Kept
+        Finished::Waiting
     }
 
     pub(crate) fn is_done(&self, slot: &Slot) -> bool {
@@ -435,7 +435,7 @@ mod tests {
         let slot = operations.open().unwrap();
         let tag = slot.tag();
         assert!(operations.abandon(slot).is_none());
-        assert!(matches!(operations.finish(tag, read(1)), Finished::Kept));
+        assert!(matches!(operations.finish(tag, read(1)), Finished::Waiting));
         let slot = operations.open().unwrap();
         operations.finish(slot.tag(), Done::Lost(Failure::Closed));
         assert!(operations.abandon(slot).is_none());
@@ -475,7 +475,7 @@ mod tests {
         then.call(done);
         assert_eq!(hears.try_recv(), Ok(3));
         assert_eq!((operations.take_followed().len(), operations.followed()), (2, 0));
-        assert!(matches!(operations.finish(tags[1], read(3)), Finished::Kept));
+        assert!(matches!(operations.finish(tags[1], read(3)), Finished::Waiting));
     }
 
     #[test]

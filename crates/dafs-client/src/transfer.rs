@@ -11,12 +11,12 @@ use crate::buffer::{self, IoBuffer};
 use crate::driver::Shared;
 use crate::error::{Error, Result};
 use crate::file::File;
-use crate::layouts::{DataServerTransfer, begin_kept, begin_read, begin_write};
+use crate::layouts::{DataServerTransfer, begin_read, begin_retained, begin_write};
 use crate::limits::{PIPELINE_BYTES, PIPELINE_DEPTH, STAGING_BUFFERS_KEPT, STAGING_BYTES};
 use crate::opened::Opened;
 use crate::pending::{Moved, Pending};
 use crate::uncommitted::Uncommitted;
-use crate::write_state::Kept;
+use crate::write_state::Retained;
 use dafs_mem::{CheckedSlice, Site};
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -92,28 +92,28 @@ fn write_through(
     write_short(file, buffer, range, offset, stability, writes.as_ref())
 }
 
-/// Writes all of the range unstably; `kept` records the write instead of the file. If the server's
-/// verifier is not known, a write through the server finds out.
+/// Writes all of the range unstably; `retained` records the write instead of the file. If the
+/// server's verifier is not known, a write through the server finds out.
 pub(crate) fn write_watched(
     file: &Arc<Opened>,
     buffer: &IoBuffer,
     range: Range<usize>,
     offset: u64,
-    kept: &Kept,
+    retained: &Retained,
 ) -> Result<usize> {
     let len = length(&range)?;
     let piece_bytes = PIPELINE_BYTES.min(file.client.write_bytes_max());
     for at in (0..len).step_by(piece_bytes.max(1)) {
         let piece = range.start + at..range.end.min(range.start + at + piece_bytes);
         let offset = offset + at as u64;
-        let transfer = match kept.verifier {
-            Some(_) => begin_kept(file, buffer, piece.clone(), offset, kept),
+        let transfer = match retained.verifier {
+            Some(_) => begin_retained(file, buffer, piece.clone(), offset, retained),
             None => None,
         };
         match transfer {
             Some(transfer) => drop(transfer.wait()?),
             None => {
-                let writes = Some(&kept.through);
+                let writes = Some(&retained.through);
                 write_short(file, buffer, piece, offset, Stability::Unstable, writes)?;
             }
         }
@@ -373,8 +373,8 @@ pub(crate) fn write_slice(
 
 /// A registered buffer of `STAGING_BYTES`.
 pub(crate) fn take_staging(shared: &Shared) -> Result<IoBuffer> {
-    let kept = shared.staging.lock()?.pop();
-    match kept {
+    let retained = shared.staging.lock()?.pop();
+    match retained {
         Some(buffer) => Ok(buffer),
         None => {
             let buffer = buffer::allocate(shared, STAGING_BYTES)?;
@@ -386,8 +386,8 @@ pub(crate) fn take_staging(shared: &Shared) -> Result<IoBuffer> {
 
 /// Returns a buffer to the pool; no transfer uses it any more.
 pub(crate) fn put_staging(shared: &Shared, buffer: IoBuffer) {
-    let Ok(mut kept) = shared.staging.lock() else { return };
-    if kept.len() < STAGING_BUFFERS_KEPT {
-        kept.push(buffer);
+    let Ok(mut retained) = shared.staging.lock() else { return };
+    if retained.len() < STAGING_BUFFERS_KEPT {
+        retained.push(buffer);
     }
 }

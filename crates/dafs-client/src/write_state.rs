@@ -25,7 +25,7 @@ pub enum WriteState {
 
 /// The state of writes whose data the caller keeps.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Kept {
+pub(crate) struct Retained {
     /// The writes through the server.
     pub(crate) through: Arc<Uncommitted>,
     /// The writes at data servers.
@@ -34,7 +34,7 @@ pub(crate) struct Kept {
     pub(crate) verifier: Option<Verifier>,
 }
 
-impl Kept {
+impl Retained {
     fn write_state(&self, client: &Client, handle: &FileHandle) -> WriteState {
         let (through, direct) = (self.through.write_state(), self.at_data_servers.write_state());
         let Some(layouts) = client.layouts() else { return through };
@@ -91,9 +91,10 @@ impl File {
         self.client().shared().check_process()?;
         let _used = self.before_write(&range, offset);
         let verifier = self.client().layouts().and_then(|layouts| layouts.server_verifier());
-        let kept = Kept { verifier, ..Kept::default() };
-        let written = crate::transfer::write_watched(self.opened(), buffer, range, offset, &kept);
-        written.map(|_| kept.write_state(self.client(), self.handle()))
+        let retained = Retained { verifier, ..Retained::default() };
+        let written =
+            crate::transfer::write_watched(self.opened(), buffer, range, offset, &retained);
+        written.map(|_| retained.write_state(self.client(), self.handle()))
     }
 }
 

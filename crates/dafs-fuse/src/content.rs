@@ -7,7 +7,7 @@
 //!   nevertheless, each user of the file gets one error.
 
 use crate::convert::errno;
-use crate::kept::{Kept, KeptFile, Remote, Seen};
+use crate::kept::{Remote, RetainedFile, RetainedFiles, Seen};
 use crate::kernel::{Errno, NodeId};
 use crate::limits::{KEPT_ATTEMPTS_MAX, READ_BYTES_MAX, WRITE_BYTES_MAX};
 use crate::locking::Locks;
@@ -25,7 +25,7 @@ pub(crate) struct OpenFile {
     /// The flags of `open`.
     pub(crate) flags: i32,
     /// The retained writes of the file, shared by all its users.
-    pub(crate) kept: Arc<KeptFile<Remote>>,
+    pub(crate) kept: Arc<RetainedFile<Remote>>,
     /// The losses that this open file has reported.
     seen: Mutex<Seen>,
 }
@@ -33,7 +33,7 @@ pub(crate) struct OpenFile {
 /// The tables to which an open file belongs.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Home<'a> {
-    pub(crate) kept: &'a Kept,
+    pub(crate) kept: &'a RetainedFiles,
     pub(crate) locks: &'a Arc<Locks>,
 }
 

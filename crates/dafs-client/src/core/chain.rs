@@ -86,7 +86,7 @@ pub(crate) enum Ended {
     /// It belongs to no chain.
     Alone(Done),
     /// Other members are not over.
-    Kept,
+    Pending,
     /// It was the last one.
     Chain(Chain),
 }
@@ -187,12 +187,12 @@ impl Chains {
             chain.left -= 1;
         }
         if chain.left > 0 {
-            return Ended::Kept;
+            return Ended::Pending;
         }
         for member in &chain.members {
             self.places.remove(&member.tag);
         }
-        self.chains.remove(&id).map_or(Ended::Kept, Ended::Chain)
+        self.chains.remove(&id).map_or(Ended::Pending, Ended::Chain)
     }
 
     fn insert(&mut self, members: Vec<Member>) {

@@ -408,7 +408,7 @@ impl SessionCore {
             let server = self.info.client_id;
             match self.chains.end(tag, done, server) {
                 Ended::Alone(done) => self.complete(tag, done),
-                Ended::Kept => {}
+                Ended::Pending => {}
                 Ended::Chain(chain) => self.finish_chain(chain),
             }
         }

@@ -214,7 +214,7 @@ impl Driver {
             count += 1;
             self.leave_unwanted(tag, &done);
             match self.operations.finish(tag, done) {
-                Finished::Kept => {}
+                Finished::Waiting => {}
                 Finished::Wake(waker) => self.wakers.push(waker),
                 Finished::Grouped(grouped, done) => self.complete(tag, grouped, done),
                 Finished::Followed(then, done) => self.followed.push((then, done)),

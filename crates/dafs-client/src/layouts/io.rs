@@ -14,7 +14,7 @@ use crate::limits::OUTGROWN_TRIES;
 use crate::opened::Opened;
 use crate::pending::Moved;
 use crate::transfer::{read_through, write_short};
-use crate::write_state::Kept;
+use crate::write_state::Retained;
 use dafs_parallel::aggregation::OFFSET_MAX;
 use dafs_parallel::{Act, Fault, Protocol};
 use dafs_wire::dafs::{Stability, Status, Verifier};
@@ -36,7 +36,7 @@ pub(crate) struct DataServerTransfer {
     offset: u64,
     write: Option<Stability>,
     /// Notes unstable data in place of the file.
-    kept: Option<Kept>,
+    retained: Option<Retained>,
     /// The pieces, each with its range in the transfer.
     pieces: Vec<(Range<usize>, Arc<Sent>)>,
 }
@@ -63,14 +63,14 @@ pub(crate) fn begin_write(
 }
 
 /// Starts an unstable write at data servers, for a caller that keeps the data.
-pub(crate) fn begin_kept(
+pub(crate) fn begin_retained(
     file: &Arc<Opened>,
     buffer: &IoBuffer,
     range: Range<usize>,
     offset: u64,
-    kept: &Kept,
+    retained: &Retained,
 ) -> Option<DataServerTransfer> {
-    begin(file, buffer, range, offset, (Some(Stability::Unstable), Some(kept)))
+    begin(file, buffer, range, offset, (Some(Stability::Unstable), Some(retained)))
 }
 
 fn begin(
@@ -78,7 +78,7 @@ fn begin(
     buffer: &IoBuffer,
     range: Range<usize>,
     offset: u64,
-    (write, kept): (Option<Stability>, Option<&Kept>),
+    (write, retained): (Option<Stability>, Option<&Retained>),
 ) -> Option<DataServerTransfer> {
     let layouts = file.client.layouts()?;
     let layout = layouts.of(file, range.len())?;
@@ -107,7 +107,7 @@ fn begin(
     let grant = grant.filter(|grant| layout.enter(grant))?;
     let (start, len) = (range.start, range.len());
     let (file, layout) = (file.clone(), layout.clone());
-    let (kept, pieces) = (kept.cloned(), Vec::new());
+    let (retained, pieces) = (retained.cloned(), Vec::new());
     let lent = ForkMutex::new(Some(buffer.clone()));
     let mut transfer = DataServerTransfer {
         file,
@@ -117,7 +117,7 @@ fn begin(
         start,
         offset,
         write,
-        kept,
+        retained,
         pieces,
     };
     transfer.send(buffer, len);
@@ -322,8 +322,8 @@ impl DataServerTransfer {
             Ok(moved) if wanted == Stability::Unstable => {
                 if moved.stable == Stability::Unstable {
                     let verifier = Verifier(moved.verifier);
-                    match &self.kept {
-                        Some(kept) => kept.at_data_servers.written(verifier),
+                    match &self.retained {
+                        Some(retained) => retained.at_data_servers.written(verifier),
                         None => self.file.layout.written(verifier),
                     }
                 }
@@ -348,7 +348,7 @@ impl DataServerTransfer {
         self.minded(&failed, Act::Write);
         if done < range.len() {
             let (part, offset) = self.part(&(range.start + done..range.end));
-            let writes = self.kept.as_ref().map(|kept| kept.through.clone());
+            let writes = self.retained.as_ref().map(|retained| retained.through.clone());
             let writes = writes.or_else(|| self.file.watch(wanted));
             let written = write_short(&self.file, buffer, part, offset, wanted, writes.as_ref());
             written.map_err(|error| match error {

@@ -33,7 +33,7 @@ mod recall;
 mod sent;
 
 pub(crate) use flight::Flight;
-pub(crate) use io::{DataServerTransfer, begin_kept, begin_read, begin_write};
+pub(crate) use io::{DataServerTransfer, begin_read, begin_retained, begin_write};
 pub(crate) use recall::Recalls;
 
 use crate::attributes::FileHandle;

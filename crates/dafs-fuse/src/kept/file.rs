@@ -98,7 +98,7 @@ struct State<S: Store> {
     reason: Errno,
 }
 
-type Waiting<S> = (u64, BTreeMap<u64, Weak<KeptFile<S>>>);
+type Waiting<S> = (u64, BTreeMap<u64, Weak<RetainedFile<S>>>);
 
 /// The files with retained writes, oldest first, and the next place.
 #[derive(Debug)]
@@ -115,18 +115,18 @@ impl<S: Store> Queue<S> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn all(&self) -> Vec<Arc<KeptFile<S>>> {
+    pub(super) fn all(&self) -> Vec<Arc<RetainedFile<S>>> {
         self.lock().1.values().filter_map(Weak::upgrade).collect()
     }
 
-    fn oldest(&self, count: usize) -> Vec<Arc<KeptFile<S>>> {
+    fn oldest(&self, count: usize) -> Vec<Arc<RetainedFile<S>>> {
         self.lock().1.values().filter_map(Weak::upgrade).take(count).collect()
     }
 }
 
 /// A file that is open, and its retained writes.
 #[derive(Debug)]
-pub(crate) struct KeptFile<S: Store> {
+pub(crate) struct RetainedFile<S: Store> {
     store: S,
     memory: Arc<Memory<S::Buffer>>,
     queue: Arc<Queue<S>>,
@@ -143,7 +143,7 @@ pub(crate) struct KeptFile<S: Store> {
 /// Exclusive right to write to the file.
 type Alone<'a> = RwLockWriteGuard<'a, ()>;
 
-impl<S: Store> KeptFile<S> {
+impl<S: Store> RetainedFile<S> {
     pub(super) fn new(store: S, memory: Arc<Memory<S::Buffer>>, queue: Arc<Queue<S>>) -> Arc<Self> {
         let restarts = store.restarts().into();
         let state = State {
@@ -565,7 +565,7 @@ impl<S: Store> KeptFile<S> {
 
 /// Pieces that are being retransmitted, which go back whatever the outcome.
 struct Taken<'a, S: Store> {
-    file: &'a KeptFile<S>,
+    file: &'a RetainedFile<S>,
     pieces: Pieces<S::Writer, S::Buffer>,
     /// Number of the last write.
     number: u64,
@@ -583,7 +583,7 @@ impl<S: Store> Drop for Taken<'_, S> {
     }
 }
 
-impl<S: Store> Drop for KeptFile<S> {
+impl<S: Store> Drop for RetainedFile<S> {
     fn drop(&mut self) {
         let state = self.state();
         if let Some(turn) = state.turn {

@@ -3,7 +3,7 @@
 //! Invariants
 //! * All users of a file share its retained writes.
 
-use super::file::{Failure, KeptFile, Queue, Store};
+use super::file::{Failure, Queue, RetainedFile, Store};
 use super::memory::Memory;
 use crate::convert::errno;
 use crate::kernel::{Errno, NodeId};
@@ -92,20 +92,20 @@ impl Store for Remote {
 
 /// The open files.
 #[derive(Debug, Default)]
-pub(crate) struct Kept {
-    files: Mutex<FxHashMap<FileHandle, Weak<KeptFile<Remote>>>>,
+pub(crate) struct RetainedFiles {
+    files: Mutex<FxHashMap<FileHandle, Weak<RetainedFile<Remote>>>>,
     memory: Arc<Memory<IoBuffer>>,
     queue: Arc<Queue<Remote>>,
 }
 
-impl Kept {
+impl RetainedFiles {
     /// The file of a handle, for a new user.
     pub(crate) fn opened(
         &self,
         file: &File,
         node: NodeId,
         locks: &Arc<Locks>,
-    ) -> Arc<KeptFile<Remote>> {
+    ) -> Arc<RetainedFile<Remote>> {
         let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(known) = files.get(file.handle()).and_then(Weak::upgrade) {
             return known;
@@ -116,13 +116,13 @@ impl Kept {
         }
         let handle = *file.handle();
         let store = Remote { client: file.client().clone(), handle, node, locks: locks.clone() };
-        let new = KeptFile::new(store, self.memory.clone(), self.queue.clone());
+        let new = RetainedFile::new(store, self.memory.clone(), self.queue.clone());
         files.insert(handle, Arc::downgrade(&new));
         new
     }
 
     /// The file of a handle, if it is open.
-    pub(crate) fn find(&self, handle: &FileHandle) -> Option<Arc<KeptFile<Remote>>> {
+    pub(crate) fn find(&self, handle: &FileHandle) -> Option<Arc<RetainedFile<Remote>>> {
         let files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
         files.get(handle).and_then(Weak::upgrade)
     }

@@ -1,6 +1,6 @@
 //! Files of a server that loses unstable data whenever a test says so.
 
-use super::file::{Failure, KeptFile, Queue, Store};
+use super::file::{Failure, Queue, RetainedFile, Store};
 use super::memory::Memory;
 use crate::kernel::Errno;
 use crate::limits::{KEPT_BYTES_MAX, KEPT_PIECE_COST, KEPT_UNCOPIED_MIN, WRITE_BYTES_MAX};
@@ -165,9 +165,9 @@ struct Mount {
 }
 
 impl Mount {
-    fn open(&self) -> (Fake, Arc<KeptFile<Fake>>) {
+    fn open(&self) -> (Fake, Arc<RetainedFile<Fake>>) {
         let fake = Fake::default();
-        (fake.clone(), KeptFile::new(fake, self.memory.clone(), self.queue.clone()))
+        (fake.clone(), RetainedFile::new(fake, self.memory.clone(), self.queue.clone()))
     }
 }
 
@@ -184,7 +184,7 @@ impl Room {
         &mut self.0
     }
 
-    fn write(&mut self, file: &KeptFile<Fake>, offset: u64, bytes: &[u8]) -> Result<(), Errno> {
+    fn write(&mut self, file: &RetainedFile<Fake>, offset: u64, bytes: &[u8]) -> Result<(), Errno> {
         file.write(&(), self.with(bytes), bytes.len(), offset)
     }
 }
@@ -492,7 +492,7 @@ fn a_server_that_loses_all_for_ever_is_not_asked_for_ever() {
             0
         }
     }
-    let file = KeptFile::new(Forgetful(Fake::default()), Arc::default(), Arc::default());
+    let file = RetainedFile::new(Forgetful(Fake::default()), Arc::default(), Arc::default());
     let mut seen = file.seen();
     file.write(&(), Room::new().with(b"data"), 4, 0).unwrap();
     file.settle().unwrap();

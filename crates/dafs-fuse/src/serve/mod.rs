@@ -16,7 +16,7 @@ use crate::changes::Changes;
 use crate::convert;
 use crate::delegated::Delegated;
 use crate::handles::Handles;
-use crate::kept::Kept;
+use crate::kept::RetainedFiles;
 use crate::kernel::{
     self, Agreed, Device, Entry, Errno, NodeId, Operation, Request, Room, attributes, entry,
 };
@@ -45,7 +45,7 @@ pub(crate) struct Server {
     pub(crate) directories: Handles<OpenDirectory>,
     pub(crate) locks: Arc<Locks>,
     /// Unstable writes, retained until they are stable.
-    pub(crate) kept: Kept,
+    pub(crate) kept: RetainedFiles,
     /// Files cached under delegations.
     pub(crate) delegated: Delegated,
     /// Recent changes of this mount.
@@ -90,7 +90,7 @@ impl Server {
             files: Handles::default(),
             directories: Handles::default(),
             locks: Arc::default(),
-            kept: Kept::default(),
+            kept: RetainedFiles::default(),
             delegated: Delegated::default(),
             changes: Changes::default(),
             handed: Handed::default(),
