@@ -147,14 +147,14 @@ impl Authentication {
     where
         F: Fn() -> Result<(String, String), String> + Send + Sync + 'static,
     {
-        Self::Custom(Arc::new(Told(tell)))
+        Self::Custom(Arc::new(Callback(tell)))
     }
 }
 
 /// Calls a function of the application's.
-struct Told<F>(F);
+struct Callback<F>(F);
 
-impl<F> Authenticator for Told<F>
+impl<F> Authenticator for Callback<F>
 where
     F: Fn() -> Result<(String, String), String> + Send + Sync,
 {

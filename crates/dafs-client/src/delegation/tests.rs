@@ -10,7 +10,7 @@ use std::time::Duration;
 
 /// A notice that a holder has got.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Told {
+enum Notice {
     Recall { truncate: bool },
     Lost,
 }
@@ -47,7 +47,7 @@ struct Holder {
     client: Client,
     file: Opened,
     name: StateId,
-    told: Sender<Told>,
+    told: Sender<Notice>,
     /// Written before the delegation is returned.
     late: Option<&'static [u8]>,
     size: Option<u64>,
@@ -58,7 +58,7 @@ impl Recalled for Holder {
         if let Some(late) = self.late {
             self.file.write(&self.client, late);
         }
-        self.told.send(Told::Recall { truncate }).unwrap();
+        self.told.send(Notice::Recall { truncate }).unwrap();
         self.client.return_delegation(self.name).unwrap();
     }
 
@@ -68,7 +68,7 @@ impl Recalled for Holder {
     }
 
     fn lost(&self) {
-        self.told.send(Told::Lost).unwrap();
+        self.told.send(Notice::Lost).unwrap();
     }
 }
 
@@ -118,7 +118,7 @@ fn hold(
     client: &Client,
     late: Option<&'static [u8]>,
     size: Option<u64>,
-) -> (Arc<Holder>, Receiver<Told>) {
+) -> (Arc<Holder>, Receiver<Notice>) {
     let (file, granted) = open_granted(client);
     assert_eq!((granted.kind, granted.recall), (DelegationKind::Write, false));
     let (told, news) = channel();
@@ -145,7 +145,7 @@ fn whoever_comes_waits_for_the_holder_and_sees_what_it_wrote() {
         let (holder, news) = hold(&one, Some(b"late"), None);
         assert!(one.is_in_lease());
         assert_eq!(content(&two), b"late456789");
-        assert_eq!(news.try_recv(), Ok(Told::Recall { truncate: false }));
+        assert_eq!(news.try_recv(), Ok(Notice::Recall { truncate: false }));
         assert!(news.try_recv().is_err(), "it was told once");
         // Returning it again does nothing, and its open stays valid.
         one.return_delegation(holder.name).unwrap();
@@ -175,7 +175,7 @@ fn a_holder_that_does_not_know_is_recalled() {
     let (holder, news) = hold(&one, None, None);
     let found = two.attributes(&holder.file.handle).unwrap();
     assert_eq!(found.size, 10);
-    assert_eq!(news.recv(), Ok(Told::Recall { truncate: false }));
+    assert_eq!(news.recv(), Ok(Notice::Recall { truncate: false }));
 }
 
 #[test]
@@ -227,7 +227,7 @@ fn delegations_outlive_a_restart_of_the_server() {
         // takes the end of its former run for a local user of the file.
         let two = served.client(transport);
         assert_eq!(content(&two), b"late456789");
-        assert_eq!(news.try_recv(), Ok(Told::Recall { truncate: false }));
+        assert_eq!(news.try_recv(), Ok(Notice::Recall { truncate: false }));
         assert!(news.try_recv().is_err());
         one.return_delegation(holder.name).unwrap();
     }
@@ -247,7 +247,7 @@ fn recalls_come_over_the_next_channel_when_one_is_lost() {
     let (one, two) = (wire.client(), served.client(TRANSPORTS[0]));
     let (_holder, news) = hold(&one, Some(b"late"), None);
     assert_eq!(content(&two), b"late456789");
-    assert_eq!(news.try_recv(), Ok(Told::Recall { truncate: false }));
+    assert_eq!(news.try_recv(), Ok(Notice::Recall { truncate: false }));
     assert_eq!(one.stats().recoveries, 0, "the session was not concerned");
 }
 
@@ -318,6 +318,6 @@ fn the_end_of_the_session_is_told_to_holders() {
     let (_holder, news) = hold(&one, None, None);
     served.stop();
     assert!(one.ping().is_err());
-    assert_eq!(news.recv(), Ok(Told::Lost));
+    assert_eq!(news.recv(), Ok(Notice::Lost));
     assert!(!one.is_in_lease());
 }
