@@ -371,7 +371,7 @@ impl SessionCore {
         let (_, request) = decode_request(&member.bytes, order, 0)
             .map_err(|error| Done::Lost(Failure::protocol(error)))?;
         let (delegations, server) = (&self.back.delegations, self.info.client_id);
-        let names = Names { memory: &[], held: &self.held, delegations, server };
+        let names = Names { memory: &[], opens: &self.opens, delegations, server };
         let (header, out) = (RequestHeader::default(), &mut self.scratch);
         match names.apply(&request, |request| encode_request(out, order, &header, request)) {
             Ok(Ok(bytes)) => Ok(self.scratch[..bytes].to_vec()),

@@ -38,7 +38,7 @@ impl SessionCore {
     ) {
         if !reply.status.is_ok() {
             match request {
-                Request::Close(close) if is_dead(reply.status) => self.held.closed(close.state_id),
+                Request::Close(close) if is_dead(reply.status) => self.opens.closed(close.state_id),
                 Request::DelegReturn(args) if is_dead(reply.status) => {
                     self.back.delegations.returned(args.state_id);
                 }
@@ -49,7 +49,7 @@ impl SessionCore {
         match request {
             Request::Open(open) => {
                 let Ok(Outcome::Ok(Reply::Open(opened))) = reply.decode() else { return };
-                let (name, current) = (self.held.opened(open, &opened, server), opened.state_id);
+                let (name, current) = (self.opens.opened(open, &opened, server), opened.state_id);
                 let delegations = &mut self.back.delegations;
                 let granted = delegations.granted(opened.fh, &opened.delegation, server, self.now);
                 if name != current {
@@ -60,10 +60,10 @@ impl SessionCore {
                 }
             }
             Request::DelegReturn(args) => self.back.delegations.returned(args.state_id),
-            Request::Close(close) => self.held.closed(close.state_id),
-            Request::OpenDowngrade(downgrade) => self.held.downgraded(downgrade),
-            Request::Lock(lock) => self.held.locked(lock, server),
-            Request::LockU(unlock) => self.held.unlocked(unlock),
+            Request::Close(close) => self.opens.closed(close.state_id),
+            Request::OpenDowngrade(downgrade) => self.opens.downgraded(downgrade),
+            Request::Lock(lock) => self.opens.locked(lock, server),
+            Request::LockU(unlock) => self.opens.unlocked(unlock),
             _ => {}
         }
     }

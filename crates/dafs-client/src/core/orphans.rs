@@ -247,15 +247,15 @@ impl SessionCore {
             let keeps_track = self.config.recovery.is_some() || self.back.is_wanted();
             let request = match request {
                 // A later member of its chain closed it.
-                StrayRequest::Close(_, name) if keeps_track && self.held.open(name).is_none() => {
+                StrayRequest::Close(_, name) if keeps_track && self.opens.open(name).is_none() => {
                     Err(Status::StaleStateId)
                 }
                 StrayRequest::Close(fh, name) => {
-                    let current = self.held.current_for_close(name, server);
+                    let current = self.opens.current_for_close(name, server);
                     current.map(|state_id| Request::Close(Close { fh, state_id }))
                 }
                 StrayRequest::Unlock(lock) => {
-                    let current = self.held.current(lock.state_id);
+                    let current = self.opens.current(lock.state_id);
                     current.map(|state_id| Request::LockU(LockU { state_id, ..lock }))
                 }
             };
@@ -286,8 +286,8 @@ impl SessionCore {
         let strays = &mut self.orphans.strays;
         let Some(at) = strays.iter().position(|stray| stray.number == number) else { return };
         match strays.swap_remove(at).request {
-            StrayRequest::Close(_, name) => self.held.closed(name),
-            StrayRequest::Unlock(lock) => self.held.unlocked(&lock),
+            StrayRequest::Close(_, name) => self.opens.closed(name),
+            StrayRequest::Unlock(lock) => self.opens.unlocked(&lock),
         }
     }
 

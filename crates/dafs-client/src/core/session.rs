@@ -15,8 +15,8 @@ use super::chain::{Chains, Ended};
 use super::config::{SessionConfig, SessionInfo};
 use super::connection::Connection;
 use super::failure::Failure;
-use super::held::Held;
 use super::memory::{Graveyard, RegisteredMemory};
+use super::open_states::OpenStates;
 use super::orphans::Orphans;
 use super::recovery::Recovery;
 use crate::limits::{LEASE_ASSUMED, MESSAGE_BYTES_MAX, MESSAGE_BYTES_MIN};
@@ -85,7 +85,7 @@ pub struct SessionCore {
     pub(crate) graveyard: Arc<Graveyard>,
     /// The application's memory, for the next connection; only kept when there may be one.
     pub(crate) memories: Vec<Weak<RegisteredMemory>>,
-    pub(crate) held: Held,
+    pub(crate) opens: OpenStates,
     pub(crate) chains: Chains,
     /// The back-control channel and the state that depends on it.
     pub(crate) back: Back,
@@ -148,7 +148,7 @@ impl SessionCore {
             conn,
             graveyard: Arc::default(),
             memories: Vec::new(),
-            held: Held::default(),
+            opens: OpenStates::default(),
             chains: Chains::default(),
             back: Back::default(),
             waiting: VecDeque::new(),

@@ -286,7 +286,7 @@ impl SessionCore {
             if self.stats.recoveries > 0 {
                 let server = self.info.client_id;
                 let delegations = &self.back.delegations;
-                let names = Names { memory: &memory, held: &self.held, delegations, server };
+                let names = Names { memory: &memory, opens: &self.opens, delegations, server };
                 let (order, out) = (self.order, &mut self.scratch);
                 let encoded =
                     names.apply(request, |request| encode_request(out, order, &header, request));
@@ -319,7 +319,7 @@ impl SessionCore {
     ) -> Result<(), Refused> {
         let procedure = request.procedure();
         if let Request::Close(close) = request {
-            self.held.closed(close.state_id);
+            self.opens.closed(close.state_id);
         }
         let reply = self.reply_here(procedure, status)?;
         self.finish(purpose, Done::Answered(reply));
@@ -347,7 +347,7 @@ impl SessionCore {
         call: ReadCall,
     ) -> Result<(), Refused> {
         let ReadCall { handle: fh, offset, .. } = call;
-        let state_id = match self.held.current(call.state_id) {
+        let state_id = match self.opens.current(call.state_id) {
             Ok(state_id) => state_id,
             Err(status) => {
                 let procedure = Procedure::ReadDirect;
@@ -401,7 +401,7 @@ impl SessionCore {
             self.finish(Purpose::Caller(tag), Done::Lost(Failure::DelegationLost));
             return Ok(());
         }
-        let state_id = match self.held.current(call.state_id) {
+        let state_id = match self.opens.current(call.state_id) {
             Ok(state_id) => state_id,
             Err(status) => {
                 let procedure = Procedure::WriteDirect;

@@ -372,7 +372,7 @@ impl SessionCore {
     fn part_of(&self, call: &BatchCall) -> Result<Part, Done> {
         let buffers: Result<Vec<DirectBuffer>, Failure> =
             call.pieces.iter().map(Piece::current_buffer).collect();
-        let state_id = self.held.current(call.state_id).map_err(refused)?;
+        let state_id = self.opens.current(call.state_id).map_err(refused)?;
         let buffers = buffers.map_err(Done::Lost)?;
         let checksum = match call.write {
             // Detect unmapped memory while that costs no connection.

@@ -9,7 +9,7 @@
 use super::{Recovery, SessionCore, Step, in_step};
 use crate::backoff::is_passing;
 use crate::core::call::{Purpose, ReplyMessage};
-use crate::core::held::HeldLock;
+use crate::core::open_states::HeldLock;
 use dafs_dat::{Adapter, Instant};
 use dafs_wire::dafs::{Open, OpenClaim, Outcome, Path, Reply, Request, StateId, Status};
 use rustc_hash::FxHashMap;
@@ -81,10 +81,10 @@ impl Reclaim {
 impl SessionCore {
     pub(super) fn begin_opens(&mut self) {
         let server = self.info.client_id;
-        let opens = self.held.opens_to_reclaim(server).into();
+        let opens = self.opens.opens_to_reclaim(server).into();
         // Locks of opens that were reclaimed before recovery had to begin again.
-        let mut locks = self.held.locks_to_reclaim(server);
-        locks.retain(|(name, _)| self.held.open(*name).is_some_and(|open| open.is_at(server)));
+        let mut locks = self.opens.locks_to_reclaim(server);
+        locks.retain(|(name, _)| self.opens.open(*name).is_some_and(|open| open.is_at(server)));
         let now = self.now;
         if let Some(recovery) = &mut self.recovery {
             let until = Some(now + recovery.until.since(now) / 2);
@@ -124,7 +124,7 @@ impl SessionCore {
         name: StateId,
         anew: bool,
     ) {
-        let Some(open) = self.held.open(name) else { return self.forget_question(number) };
+        let Some(open) = self.opens.open(name) else { return self.forget_question(number) };
         // Copied, because sending needs all of the session; it is a few dozen bytes.
         let open = open.clone();
         let claim = if anew {
@@ -155,9 +155,9 @@ impl SessionCore {
         name: StateId,
         lock: &HeldLock,
     ) {
-        let Some(open) = self.held.open(name) else { return self.forget_question(number) };
+        let Some(open) = self.opens.open(name) else { return self.forget_question(number) };
         // When another lock of it is lost, the open is as good as lost.
-        let Ok(current) = self.held.current(name) else { return self.forget_question(number) };
+        let Ok(current) = self.opens.current(name) else { return self.forget_question(number) };
         let request = Request::Lock(lock.request(open.handle, current));
         self.send_own(adapter, now, Purpose::Reclaim(number), &request);
     }
@@ -180,22 +180,22 @@ impl SessionCore {
         match asked {
             Asked::Open(name, anew) => match reply.decode() {
                 Ok(Outcome::Ok(Reply::Open(open))) if open.state_id != StateId::ZERO => {
-                    self.held.reclaimed(name, open.state_id, server);
-                    recovery.reclaim.locks.extend(self.held.locks_of(name, server));
+                    self.opens.reclaimed(name, open.state_id, server);
+                    recovery.reclaim.locks.extend(self.opens.locks_of(name, server));
                     self.back.regained(&open, anew, server, self.now);
                 }
                 // The grace period is over, or the server cannot reclaim. This open conflicts with
                 // no other, so a new one is as good.
                 _ if !anew
                     && !is_gone(reply.status)
-                    && self.held.open(name).is_some_and(|open| open.is_harmless()) =>
+                    && self.opens.open(name).is_some_and(|open| open.is_harmless()) =>
                 {
                     recovery.reclaim.anew.push_back(name);
                 }
                 _ => self.give_up_open(name, reply.status),
             },
             Asked::Lock(name, lock) if reply.status.is_ok() => {
-                self.held.lock_reclaimed(name, &lock, server);
+                self.opens.lock_reclaimed(name, &lock, server);
             }
             Asked::Lock(name, _) => self.give_up_open(name, reply.status),
         }
@@ -204,7 +204,7 @@ impl SessionCore {
     fn give_up_open(&mut self, name: StateId, status: Status) {
         tracing::warn!(%status, "an open or a lock could not be taken back after a restart");
         let told = if is_gone(status) { Status::Stale } else { Status::StaleStateId };
-        self.held.lost(name, told);
+        self.opens.lost(name, told);
     }
 }
 
