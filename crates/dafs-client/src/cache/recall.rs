@@ -9,7 +9,7 @@ use super::file::{CacheUse, CachedFile};
 use super::state::{Held, HeldStage, Owner};
 use super::{Cache, DirectUse};
 use crate::client::Client;
-use crate::delegation::{Granted, HeldAttributes, Recalled};
+use crate::delegation::{DelegationHolder, Granted, HeldAttributes};
 use crate::error::{Error, Result};
 use crate::file::File;
 use crate::open::OpenOptions;
@@ -159,7 +159,7 @@ impl CachedFile {
     }
 }
 
-impl Recalled for CachedFile {
+impl DelegationHolder for CachedFile {
     fn recall(&self, _truncate: bool) {
         if let Some(state_id) = self.stop()
             && let Err(error) = self.client.return_delegation(state_id)

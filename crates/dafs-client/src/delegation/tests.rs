@@ -53,7 +53,7 @@ struct Holder {
     size: Option<u64>,
 }
 
-impl Recalled for Holder {
+impl DelegationHolder for Holder {
     fn recall(&self, truncate: bool) {
         if let Some(late) = self.late {
             self.file.write(&self.client, late);
@@ -124,7 +124,8 @@ fn hold(
     let (told, news) = channel();
     let name = granted.state_id;
     let holder = Arc::new(Holder { client: client.clone(), file, name, told, late, size });
-    let weak: Weak<dyn Recalled> = Arc::downgrade(&(holder.clone() as Arc<dyn Recalled>));
+    let weak: Weak<dyn DelegationHolder> =
+        Arc::downgrade(&(holder.clone() as Arc<dyn DelegationHolder>));
     assert!(client.hold(&granted, weak).unwrap());
     (holder, news)
 }
@@ -190,7 +191,7 @@ fn what_nobody_holds_is_given_back() {
         let (told, _news) = channel();
         let name = granted.state_id;
         let holder = Holder { client: one.clone(), file, name, told, late: None, size: None };
-        let holder: Arc<dyn Recalled> = Arc::new(holder);
+        let holder: Arc<dyn DelegationHolder> = Arc::new(holder);
         assert!(!one.hold(&granted, Arc::downgrade(&holder)).unwrap(), "it was wanted back");
         drop(holder);
         std::fs::write(served.path().join("other"), b"other").unwrap();
@@ -199,7 +200,7 @@ fn what_nobody_holds_is_given_back() {
         let (told, _news) = channel();
         let name = granted.state_id;
         let holder = Holder { client: one.clone(), file, name, told, late: None, size: None };
-        let holder: Arc<dyn Recalled> = Arc::new(holder);
+        let holder: Arc<dyn DelegationHolder> = Arc::new(holder);
         assert!(one.hold(&granted, Arc::downgrade(&holder)).unwrap());
         drop(holder);
         let file = two.open(b"/other", &OpenOptions::read_write()).unwrap();
@@ -267,7 +268,7 @@ struct Slow {
     go_on: Mutex<Receiver<()>>,
 }
 
-impl Recalled for Slow {
+impl DelegationHolder for Slow {
     fn recall(&self, _truncate: bool) {
         self.begun.send(()).unwrap();
         self.go_on.lock().unwrap().recv().unwrap();
@@ -295,14 +296,15 @@ fn nothing_kept_is_believed_before_a_loss_has_been_heard_of() {
     {
         let mut driver = one.shared().lock().unwrap();
         for name in names {
-            let weak: Weak<dyn Recalled> = Arc::downgrade(&(slow.clone() as Arc<dyn Recalled>));
+            let weak: Weak<dyn DelegationHolder> =
+                Arc::downgrade(&(slow.clone() as Arc<dyn DelegationHolder>));
             driver.holders().insert(name, weak, one.shared()).unwrap();
         }
-        assert!(driver.holders().tell(names[0], News::Recall { truncate: false }));
+        assert!(driver.holders().tell(names[0], DelegationNotice::Recall { truncate: false }));
     }
     begins.recv().unwrap();
     assert!(one.is_in_lease(), "whose file is recalled knows it");
-    assert!(one.shared().lock().unwrap().holders().tell(names[1], News::Lost));
+    assert!(one.shared().lock().unwrap().holders().tell(names[1], DelegationNotice::Lost));
     assert!(!one.is_in_lease(), "the loss waits behind the recall");
     go.send(()).unwrap();
     begins.recv().unwrap();

@@ -29,7 +29,7 @@ use crate::core::{
     BackStage, ChainMember, Done, Failure, Piece, Refused, ReplyMessage, SessionCore, SessionInfo,
     SessionStats, Stage,
 };
-use crate::delegation::{Holders, Recalled};
+use crate::delegation::{DelegationHolder, Holders};
 use crate::error::{Error, Result};
 use crate::fork::{self, ForkMutex};
 use crate::helper::Helper;
@@ -92,7 +92,7 @@ pub(crate) struct Driver {
     keeping: FxHashSet<u64>,
     holders: Holders,
     /// BC_GETATTR questions to the holders, for the helper thread, which may call them.
-    questions: VecDeque<(u64, Weak<dyn Recalled>)>,
+    questions: VecDeque<(u64, Weak<dyn DelegationHolder>)>,
     /// True when there are some, to be read without the lock.
     asked: Arc<AtomicBool>,
     helper: Helper,
@@ -128,7 +128,7 @@ pub(crate) struct Shared {
     /// The time of the last poll of a thread that waits for no answer.
     heard_at: AtomicU64,
     /// The number of notices that holders of delegations have not taken yet.
-    unheard: Arc<AtomicUsize>,
+    pending_notices: Arc<AtomicUsize>,
     restarts: Arc<AtomicU64>,
     forks: u32,
     policy: WaitPolicy,
@@ -158,7 +158,7 @@ impl Shared {
         let helper = driver.helper.clone();
         let (lease_until, restarts) = (driver.lease_until.clone(), driver.restarts.clone());
         let asked = driver.asked.clone();
-        let unheard = driver.holders.unheard().clone();
+        let pending_notices = driver.holders.pending_notices().clone();
         let shared = Arc::new(Self {
             server: driver.server.clone(),
             driver: ManuallyDrop::new(Mutex::new(driver)),
@@ -169,7 +169,7 @@ impl Shared {
             asked,
             lease_until,
             heard_at: AtomicU64::new(0),
-            unheard,
+            pending_notices,
             restarts,
             forks: fork::count(),
             policy,

@@ -10,7 +10,7 @@ use crate::core::{
     BackEvent, BackStage, Completed, Done, Failure, Piece, ReadCall, Refused, RegisteredMemory,
     SessionCore, WriteCall,
 };
-use crate::delegation::{Granted, HeldAttributes, Holders, News};
+use crate::delegation::{DelegationNotice, Granted, HeldAttributes, Holders};
 use crate::error::Result;
 use crate::group::{Completion, OperationId};
 use crate::helper::Helper;
@@ -121,12 +121,12 @@ impl Driver {
         while let Some(event) = self.core.take_back_event() {
             match event {
                 BackEvent::Recall { delegation, truncate } => {
-                    if !self.holders.tell(delegation, News::Recall { truncate }) {
+                    if !self.holders.tell(delegation, DelegationNotice::Recall { truncate }) {
                         self.leave_delegation(delegation);
                     }
                 }
                 BackEvent::Lost { delegation } => {
-                    self.holders.tell(delegation, News::Lost);
+                    self.holders.tell(delegation, DelegationNotice::Lost);
                 }
                 BackEvent::Question { question, delegation } => {
                     match self.holders.get(delegation) {

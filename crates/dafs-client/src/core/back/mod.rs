@@ -209,7 +209,7 @@ impl Back {
     }
 
     /// The time since when the server may have recalled delegations without the recall arriving.
-    fn unheard_since(&self) -> Instant {
+    fn unconfirmed_since(&self) -> Instant {
         self.heard_at.max(self.delegations.held_since())
     }
 
@@ -217,7 +217,7 @@ impl Back {
     /// repeats recalls that earlier channels have lost in the first part of a lease.
     fn recalled_since(&self, lease: Duration, now: Instant) -> Instant {
         match &self.state {
-            State::Open(channel) if has_caught_up(channel, lease, now) => self.unheard_since(),
+            State::Open(channel) if has_caught_up(channel, lease, now) => self.unconfirmed_since(),
             _ => self.heard_before.max(self.delegations.held_since()),
         }
     }
@@ -548,7 +548,7 @@ impl SessionCore {
 
     /// The server cannot call, and a new channel may come too late for the leases.
     fn back_is_down(&mut self) {
-        let since = self.back.down_since.unwrap_or(self.now).min(self.back.unheard_since());
+        let since = self.back.down_since.unwrap_or(self.now).min(self.back.unconfirmed_since());
         for delegation in self.back.delegations.recall_all(since) {
             self.back.events.push_back(BackEvent::Recall { delegation, truncate: false });
         }
@@ -559,7 +559,7 @@ impl SessionCore {
         let since = self.back.down_since.filter(|_| !self.back.delegations.is_empty())?;
         let lease = self.info.lease;
         // After a silence there is less time.
-        Some((since + lease / 3).min(self.back.unheard_since() + lease / 2))
+        Some((since + lease / 3).min(self.back.unconfirmed_since() + lease / 2))
     }
 
     /// The time at which a silent channel is given up.
@@ -567,7 +567,7 @@ impl SessionCore {
         let bound =
             matches!(&self.back.state, State::Open(channel) if channel.phase == Phase::Bound);
         (bound && !self.back.delegations.is_empty())
-            .then(|| self.back.unheard_since() + self.info.lease / 3)
+            .then(|| self.back.unconfirmed_since() + self.info.lease / 3)
     }
 
     /// The time at which the channel needs work, unless an event comes first.
