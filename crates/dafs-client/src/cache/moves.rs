@@ -27,7 +27,7 @@ const LONG: Duration = Duration::from_secs(3600);
 
 /// The time limit of a wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Patience {
+enum WaitLimit {
     /// None, because others rely on it.
     Endless,
     /// The caller's limit.
@@ -96,26 +96,26 @@ impl Cache {
     ///
     /// Others rely on the request, so this ignores the caller's limit.
     pub(super) fn wait(&self, id: TransferId) -> Option<Error> {
-        self.wait_as(id, Patience::Endless)
+        self.wait_as(id, WaitLimit::Endless)
     }
 
     /// As [`wait`](Self::wait), within the limit of the thread; the request goes on.
     pub(super) fn wait_in_limit(&self, id: TransferId) -> Option<Error> {
-        self.wait_as(id, Patience::OfCaller)
+        self.wait_as(id, WaitLimit::OfCaller)
     }
 
-    fn wait_as(&self, id: TransferId, patience: Patience) -> Option<Error> {
+    fn wait_as(&self, id: TransferId, kind: WaitLimit) -> Option<Error> {
         let mut state = self.lock();
         loop {
             if !state.is_in_flight(id) {
                 return None;
             }
-            let limit = Limit::current().filter(|_| patience == Patience::OfCaller);
+            let limit = Limit::current().filter(|_| kind == WaitLimit::OfCaller);
             let left = limit.map(|limit| limit.at.since(Instant::now()));
             if left.is_some_and(|left| left.is_zero()) {
                 return limit.map(|limit| Error::TimedOut(limit.after));
             }
-            let stoppable = patience == Patience::OfCaller && limit::can_be_stopped();
+            let stoppable = kind == WaitLimit::OfCaller && limit::can_be_stopped();
             if let Some(mut pending) = state.take_pending(id) {
                 drop(state);
                 let result = match left {

@@ -13,7 +13,7 @@
 use super::error::{MountError, Result};
 use super::limits::PAUSE_MAX;
 use super::options::MountOptions;
-use super::patience::Patience;
+use super::retry_timer::RetryTimer;
 use super::route::Route;
 use crate::back::{BackChannel, BackChannels};
 use dafs_rpc::client::{CallError, Memory, Pending, Results, RpcClient};
@@ -86,8 +86,8 @@ impl Link {
     }
 
     /// The retry timeout of an operation that begins now.
-    pub(crate) fn patience(&self) -> Patience {
-        Patience::new(self.options.retry_timeout)
+    pub(crate) fn retry_timer(&self) -> RetryTimer {
+        RetryTimer::new(self.options.retry_timeout)
     }
 
     /// The current connection, which may be lost.
@@ -101,7 +101,7 @@ impl Link {
         &self,
         lost: &Connected,
         why: &CallError,
-        patience: &mut Patience,
+        retry_timer: &mut RetryTimer,
     ) -> Result<Connected> {
         if self.is_stranger(lost, why) {
             return Err(self.stranger(why));
@@ -110,7 +110,7 @@ impl Link {
         // the answer to the retry.
         lost.rpc.close();
         let mut reason = why.to_string();
-        if self.is_young(lost) && !patience.pause() {
+        if self.is_young(lost) && !retry_timer.pause() {
             return Err(self.lost(&reason));
         }
         loop {
@@ -119,14 +119,14 @@ impl Link {
                 if state.number != lost.number {
                     return Ok(Connected { number: state.number, rpc: state.rpc.clone() });
                 }
-                if !patience.is_over() {
+                if !retry_timer.is_over() {
                     match self.connect(&mut state) {
                         Ok(connected) => return Ok(connected),
                         Err(error) => reason = error,
                     }
                 }
             }
-            if !patience.pause() {
+            if !retry_timer.pause() {
                 return Err(self.lost(&reason));
             }
         }
@@ -269,9 +269,9 @@ mod tests {
             let link = Link::new(Route::new(&url, 1 << 20), &options).unwrap();
             link.note_answer();
             let why = CallError::Disconnected("it was".to_owned());
-            let (mut patience, mut connected) = (link.patience(), link.connected());
+            let (mut retry_timer, mut connected) = (link.retry_timer(), link.connected());
             let lost = loop {
-                match link.reconnect(&connected, &why, &mut patience) {
+                match link.reconnect(&connected, &why, &mut retry_timer) {
                     Ok(again) => connected = again,
                     Err(error) => break error,
                 }

@@ -32,13 +32,13 @@ impl Flight for TransferFlight {
     fn wait(&self) -> Result<Moved> {
         let mut exchange = self.exchange.lock().unwrap_or_else(PoisonError::into_inner);
         let mut next = exchange.take();
-        let mut patience = self.link.patience();
+        let mut retry_timer = self.link.retry_timer();
         loop {
             let Some(sent) = next.take() else {
                 return Err(MountError::Argument("a transfer was waited for twice"));
             };
-            let (results, message) = sent.finish(&self.link, &mut patience)?;
-            if !is_put_off(&results) || !patience.pause() {
+            let (results, message) = sent.finish(&self.link, &mut retry_timer)?;
+            if !is_put_off(&results) || !retry_timer.pause() {
                 return moved(&results, &self.transfer);
             }
             next = Some(Exchange::begin(&self.link, message));

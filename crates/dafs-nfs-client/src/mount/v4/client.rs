@@ -20,7 +20,7 @@ use crate::mount::limits::{
 };
 use crate::mount::link::{Link, is_loss};
 use crate::mount::open::{Held, Open};
-use crate::mount::patience::Patience;
+use crate::mount::retry_timer::RetryTimer;
 use dafs_rpc::client::{Pending, Request};
 use dafs_wire::nfs4::{
     BindConnToSessionArgs, ChannelAttributes, ChannelFromClient, ClientOwner, DestroyClientidArgs,
@@ -147,12 +147,12 @@ impl Client {
             reclaim_complete: !role.is_of_data_server(),
             ..Options::new(&role.name)
         };
-        let mut patience = link.patience();
+        let mut retry_timer = link.retry_timer();
         // If the connection has changed since, it is bound when the server reports CB_PATH_DOWN.
         let called_over = link.connected().number;
         let (identity, session) = loop {
-            match first_session(&link, &mut options, &mut role, &mut patience) {
-                Err(error) if error.status() == Some(Status::Delay) && patience.pause() => {}
+            match first_session(&link, &mut options, &mut role, &mut retry_timer) {
+                Err(error) if error.status() == Some(Status::Delay) && retry_timer.pause() => {}
                 other => break other?,
             }
         };
@@ -175,7 +175,7 @@ impl Client {
         if !client.options.reclaim_complete {
             return Ok(client);
         }
-        match reclaim::complete(&client, &session, &mut patience) {
+        match reclaim::complete(&client, &session, &mut retry_timer) {
             // The next call replaces a session that is over already.
             Ok(()) | Err(Setback::SessionOver | Setback::Later(_)) => Ok(client),
             Err(Setback::Final(error)) => Err(error),
@@ -196,7 +196,7 @@ impl Client {
     }
 
     /// A session that is not known to be lost.
-    pub(crate) fn session(&self, patience: &mut Patience) -> Result<Arc<Session>> {
+    pub(crate) fn session(&self, retry_timer: &mut RetryTimer) -> Result<Arc<Session>> {
         let session = self.current();
         if !session.is_over() {
             return Ok(session);
@@ -207,13 +207,13 @@ impl Client {
             if !session.is_over() {
                 return Ok(session);
             }
-            let last = match self.renew_session(&mut identity, patience) {
+            let last = match self.renew_session(&mut identity, retry_timer) {
                 Ok(()) => continue,
                 Err(Setback::SessionOver) => self.link.lost("the session was lost again and again"),
                 Err(Setback::Later(error)) => error,
                 Err(Setback::Final(error)) => return Err(error),
             };
-            if !patience.pause() {
+            if !retry_timer.pause() {
                 return Err(last);
             }
         }
@@ -223,23 +223,23 @@ impl Client {
     fn renew_session(
         &self,
         identity: &mut Identity,
-        patience: &mut Patience,
+        retry_timer: &mut RetryTimer,
     ) -> Result<(), Setback> {
         let mut forgotten = self.must_reclaim.load(Ordering::Relaxed);
         let called_over = self.link.connected().number;
-        let session = match create(&self.link, &self.options, identity, patience) {
+        let session = match create(&self.link, &self.options, identity, retry_timer) {
             Err(error) if error.status() == Some(Status::StaleClientId) => {
-                self.introduce_again(identity, patience)?;
+                self.introduce_again(identity, retry_timer)?;
                 forgotten = true;
-                create(&self.link, &self.options, identity, patience)?
+                create(&self.link, &self.options, identity, retry_timer)?
             }
             Err(error) if error.status() == Some(Status::SeqMisordered) => {
                 // Client and server disagree on the client's state; a new verifier starts a new
                 // incarnation without state.
                 identity.verifier = random();
-                self.introduce_again(identity, patience)?;
+                self.introduce_again(identity, retry_timer)?;
                 forgotten = true;
-                create(&self.link, &self.options, identity, patience)?
+                create(&self.link, &self.options, identity, retry_timer)?
             }
             other => other?,
         };
@@ -250,7 +250,7 @@ impl Client {
                 layouts.void();
             }
             let opens: Vec<Arc<Open>> = self.opens().values().filter_map(Weak::upgrade).collect();
-            reclaim::opens(self, &session, &opens, patience)?;
+            reclaim::opens(self, &session, &opens, retry_timer)?;
             self.must_reclaim.store(false, Ordering::Relaxed);
         }
         if self.flags == ExchangeFlags::USE_PNFS_DS && !forgotten {
@@ -262,9 +262,9 @@ impl Client {
         Ok(())
     }
 
-    fn introduce_again(&self, identity: &mut Identity, patience: &mut Patience) -> Result<()> {
+    fn introduce_again(&self, identity: &mut Identity, retry_timer: &mut RetryTimer) -> Result<()> {
         let verifier = identity.verifier;
-        *identity = introduce(&self.link, &self.options, self.flags, verifier, patience)?.0;
+        *identity = introduce(&self.link, &self.options, self.flags, verifier, retry_timer)?.0;
         Ok(())
     }
 
@@ -275,7 +275,7 @@ impl Client {
         cache_this: bool,
         results_bytes_max: usize,
         build: &dyn Fn(&mut Compound),
-        patience: &mut Patience,
+        retry_timer: &mut RetryTimer,
     ) -> Outcome {
         let Ok(sequence) = session.take(cache_this) else {
             return Outcome::SessionOver { sent_again: false };
@@ -285,7 +285,7 @@ impl Client {
         build(&mut compound);
         let message = Message { compound, data: None, sink: None, results_bytes_max };
         let exchange = Exchange::begin(&self.link, session.clone(), sequence, message);
-        let outcome = exchange.finish(&self.link, patience);
+        let outcome = exchange.finish(&self.link, retry_timer);
         if let Outcome::Done { status, .. } = &outcome {
             self.note(*status);
         }
@@ -301,11 +301,11 @@ impl Client {
         results_bytes_max: usize,
         build: &dyn Fn(&mut Compound),
     ) -> Result<Results> {
-        let mut patience = self.link.patience();
+        let mut retry_timer = self.link.retry_timer();
         loop {
-            let results = self.call_once(cache_this, results_bytes_max, build, &mut patience)?;
+            let results = self.call_once(cache_this, results_bytes_max, build, &mut retry_timer)?;
             match results.status() {
-                Status::Delay | Status::Grace if patience.pause() => {}
+                Status::Delay | Status::Grace if retry_timer.pause() => {}
                 _ => return Ok(results),
             }
         }
@@ -317,14 +317,14 @@ impl Client {
         cache_this: bool,
         results_bytes_max: usize,
         build: &dyn Fn(&mut Compound),
-        patience: &mut Patience,
+        retry_timer: &mut RetryTimer,
     ) -> Result<Results> {
         loop {
-            let session = self.session(patience)?;
-            match self.call_under(&session, cache_this, results_bytes_max, build, patience) {
+            let session = self.session(retry_timer)?;
+            match self.call_under(&session, cache_this, results_bytes_max, build, retry_timer) {
                 Outcome::Done { results, .. } => return Ok(results),
                 Outcome::Repeat | Outcome::SessionOver { .. } => {
-                    if !patience.pause() {
+                    if !retry_timer.pause() {
                         return Err(self.link.lost("the session was lost again and again"));
                     }
                 }
@@ -347,7 +347,7 @@ impl Client {
     /// returned.
     pub(crate) fn ask_once(&self, build: &dyn Fn(&mut Compound)) -> Result<Results> {
         let room = SMALL_RESULT_BYTES + LAYOUT_BYTES_MAX as usize;
-        self.call_once(false, room, build, &mut self.link.patience())
+        self.call_once(false, room, build, &mut self.link.retry_timer())
     }
 
     /// Carries out a compound that is not idempotent, so that the server keeps its answer in the
@@ -452,13 +452,13 @@ impl Client {
         open: &Open,
         stateid: Stateid,
         error: &MountError,
-        patience: &mut Patience,
+        retry_timer: &mut RetryTimer,
     ) -> Result<()> {
-        if !patience.pause() {
+        if !retry_timer.pause() {
             return Err(error.clone());
         }
         loop {
-            let session = self.session(patience)?;
+            let session = self.session(retry_timer)?;
             // This is not the lock of `held`: transfers take that while they have a slot, and this
             // waits for a slot.
             let one_at_a_time = open.reopening();
@@ -466,7 +466,7 @@ impl Client {
             if held.stateid.other != stateid.other || held.lost.is_some() {
                 return Ok(());
             }
-            let last = match reclaim::again(self, &session, open, patience) {
+            let last = match reclaim::again(self, &session, open, retry_timer) {
                 Ok(fresh) => {
                     open.held().stateid = fresh;
                     return Ok(());
@@ -482,7 +482,7 @@ impl Client {
                 },
             };
             drop(one_at_a_time);
-            if !patience.pause() {
+            if !retry_timer.pause() {
                 return Err(last);
             }
         }
@@ -516,7 +516,7 @@ impl Client {
 }
 
 /// Sends a compound without a session, and retries until it is answered.
-fn plain(link: &Link, compound: &Compound, patience: &mut Patience) -> Result<Results> {
+fn plain(link: &Link, compound: &Compound, retry_timer: &mut RetryTimer) -> Result<Results> {
     let mut connected = link.connected();
     loop {
         let args = [compound.bytes()];
@@ -527,7 +527,7 @@ fn plain(link: &Link, compound: &Compound, patience: &mut Patience) -> Result<Re
                 return Ok(Results::new(answer)?);
             }
             Err(error) if is_loss(&error) => {
-                connected = link.reconnect(&connected, &error, patience)?;
+                connected = link.reconnect(&connected, &error, retry_timer)?;
             }
             Err(error) => return Err(link.rejected(error)),
         }
@@ -538,10 +538,10 @@ fn first_session(
     link: &Link,
     options: &mut Options,
     role: &mut Role,
-    patience: &mut Patience,
+    retry_timer: &mut RetryTimer,
 ) -> Result<(Identity, Arc<Session>)> {
     let verifier = options.verifier;
-    let (mut identity, can) = introduce(link, options, role.flags, verifier, patience)?;
+    let (mut identity, can) = introduce(link, options, role.flags, verifier, retry_timer)?;
     if role.is_of_data_server() && !can.contains(ExchangeFlags::USE_PNFS_DS) {
         return Err(MountError::protocol("a data server says that it is none"));
     }
@@ -555,7 +555,7 @@ fn first_session(
         options.back_handler = layouts.back_handler();
         link.take_calls()?;
     }
-    let session = create(link, options, &mut identity, patience)?;
+    let session = create(link, options, &mut identity, retry_timer)?;
     Ok((identity, session))
 }
 
@@ -565,7 +565,7 @@ fn introduce(
     options: &Options,
     flags: ExchangeFlags,
     verifier: [u8; 8],
-    patience: &mut Patience,
+    retry_timer: &mut RetryTimer,
 ) -> Result<(Identity, ExchangeFlags)> {
     let mut compound = Compound::new(options.minor_version);
     compound.op(&Op::ExchangeId(ExchangeIdArgs {
@@ -574,7 +574,7 @@ fn introduce(
         state_protect: StateProtectArgs::None,
         implementation: None,
     }));
-    match plain(link, &compound, patience)?.take(OpNum::ExchangeId)? {
+    match plain(link, &compound, retry_timer)?.take(OpNum::ExchangeId)? {
         ResultBody::ExchangeId(result) => {
             let (client_id, sequence) = (result.client_id, result.sequence_id);
             Ok((Identity { client_id, sequence, verifier }, result.flags))
@@ -589,7 +589,7 @@ fn create(
     link: &Link,
     options: &Options,
     identity: &mut Identity,
-    patience: &mut Patience,
+    retry_timer: &mut RetryTimer,
 ) -> Result<Arc<Session>> {
     let mut compound = Compound::new(options.minor_version);
     compound.op(&Op::CreateSession(create_session_args(
@@ -597,7 +597,7 @@ fn create(
         identity.client_id,
         identity.sequence,
     )));
-    let mut results = plain(link, &compound, patience)?;
+    let mut results = plain(link, &compound, retry_timer)?;
     match results.take(OpNum::CreateSession)? {
         ResultBody::CreateSession(result) => {
             identity.sequence = identity.sequence.wrapping_add(1);

@@ -17,7 +17,7 @@ use crate::files::{Handle, putfh};
 use crate::mount::error::{MountError, Result};
 use crate::mount::limits::SMALL_RESULT_BYTES;
 use crate::mount::open::{Direction, Flight, Keeper, Moved, Transfer};
-use crate::mount::patience::Patience;
+use crate::mount::retry_timer::RetryTimer;
 use dafs_wire::nfs4::{Op, OpNum, ReadArgs, ResultBody, SequenceArgs, StableHow, Stateid, Status};
 use dafs_wire::xdr::{Encode, Encoder};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -74,15 +74,15 @@ impl TransferFlight {
         let (client, stage) = (client.clone(), Mutex::new(Stage::Over));
         let refused = AtomicBool::new(false);
         let flight = Arc::new(Self { client, transfer, part, stage, refused });
-        let mut patience = flight.client.link.patience();
-        flight.send(&mut patience)?;
+        let mut retry_timer = flight.client.link.retry_timer();
+        flight.send(&mut retry_timer)?;
         Ok(flight)
     }
 
     /// Takes a slot and sends the request.
-    fn send(self: &Arc<Self>, patience: &mut Patience) -> Result<()> {
+    fn send(self: &Arc<Self>, retry_timer: &mut RetryTimer) -> Result<()> {
         loop {
-            let session = self.client.session(patience)?;
+            let session = self.client.session(retry_timer)?;
             let Ok(sequence) = session.take(false) else { continue };
             // A lost session may have changed the state-id while this waited for a slot.
             let stateid = match &self.part {
@@ -115,9 +115,9 @@ impl TransferFlight {
     fn collect(&self, stage: &mut Stage) {
         match std::mem::replace(stage, Stage::Over) {
             Stage::Sent(exchange, stateid) => {
-                let mut patience = self.client.link.patience();
+                let mut retry_timer = self.client.link.retry_timer();
                 let session = exchange.session().clone();
-                let outcome = exchange.finish(&self.client.link, &mut patience);
+                let outcome = exchange.finish(&self.client.link, &mut retry_timer);
                 *stage = match &self.part {
                     Some(part) => Stage::Settled(self.settle(part, &session, outcome)),
                     None => Stage::Answered(outcome, stateid),
@@ -225,7 +225,7 @@ pub(crate) struct Waiting(pub(crate) Arc<TransferFlight>);
 impl Flight for Waiting {
     fn wait(&self) -> Result<Moved> {
         let flight = &self.0;
-        let mut patience = flight.client.link.patience();
+        let mut retry_timer = flight.client.link.retry_timer();
         loop {
             let Some((outcome, stateid)) = flight.answer() else {
                 return Err(MountError::Argument("a transfer was waited for twice"));
@@ -234,10 +234,10 @@ impl Flight for Waiting {
                 Outcome::Done { mut results, status } => {
                     flight.client.note(status);
                     match moved(&mut results, &flight.transfer) {
-                        Err(error) if is_time_wanted(&error) && patience.pause() => {}
+                        Err(error) if is_time_wanted(&error) && retry_timer.pause() => {}
                         Err(error) if error.status().is_some_and(is_state_lost) => {
                             let open = &flight.transfer.open;
-                            flight.client.reopen(open, stateid, &error, &mut patience)?;
+                            flight.client.reopen(open, stateid, &error, &mut retry_timer)?;
                         }
                         Ok(moved) => {
                             flight.note_grown(&moved);
@@ -247,7 +247,7 @@ impl Flight for Waiting {
                     }
                 }
                 Outcome::Repeat | Outcome::SessionOver { .. } => {
-                    if !patience.pause() {
+                    if !retry_timer.pause() {
                         return Err(flight
                             .client
                             .link
@@ -256,7 +256,7 @@ impl Flight for Waiting {
                 }
                 Outcome::Failed(error) => return Err(error),
             }
-            flight.send(&mut patience)?;
+            flight.send(&mut retry_timer)?;
         }
     }
 

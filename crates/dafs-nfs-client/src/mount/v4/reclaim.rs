@@ -8,7 +8,7 @@ use crate::files::putfh;
 use crate::mount::error::{MountError, Result};
 use crate::mount::limits::SMALL_RESULT_BYTES;
 use crate::mount::open::Open;
-use crate::mount::patience::Patience;
+use crate::mount::retry_timer::RetryTimer;
 use crate::open::{Create, OpenOptions, append_open};
 use dafs_wire::nfs4::{
     DENY_NONE, DelegationType, Op, OpNum, OpenClaim, ReclaimCompleteArgs, ResultBody, Stateid,
@@ -22,21 +22,21 @@ pub(crate) fn opens(
     client: &Client,
     session: &Arc<Session>,
     opens: &[Arc<Open>],
-    patience: &mut Patience,
+    retry_timer: &mut RetryTimer,
 ) -> Result<(), Setback> {
     let mut refused = Vec::new();
     for open in opens {
         let claim = OpenClaim::Previous(DelegationType::None);
-        match claim_open(client, session, open, claim, patience) {
+        match claim_open(client, session, open, claim, retry_timer) {
             Ok(stateid) => open.held().stateid = stateid,
             // There is no grace period, or the server does not remember this client's opens.
             Err(Setback::Final(error)) if error.status().is_some() => refused.push(open),
             Err(other) => return Err(other),
         }
     }
-    complete(client, session, patience)?;
+    complete(client, session, retry_timer)?;
     for open in refused {
-        match again(client, session, open, patience) {
+        match again(client, session, open, retry_timer) {
             Ok(stateid) => open.held().stateid = stateid,
             Err(Setback::Final(error)) => match error.status() {
                 Some(status) => open.held().lost = Some(status),
@@ -52,9 +52,9 @@ pub(crate) fn opens(
 pub(crate) fn complete(
     client: &Client,
     session: &Arc<Session>,
-    patience: &mut Patience,
+    retry_timer: &mut RetryTimer,
 ) -> Result<(), Setback> {
-    let done = under(client, session, patience, &|compound| {
+    let done = under(client, session, retry_timer, &|compound| {
         compound.op(&Op::ReclaimComplete(ReclaimCompleteArgs { one_fs: false }));
     });
     match done?.finish().map_err(MountError::from) {
@@ -68,9 +68,9 @@ pub(crate) fn again(
     client: &Client,
     session: &Arc<Session>,
     open: &Open,
-    patience: &mut Patience,
+    retry_timer: &mut RetryTimer,
 ) -> Result<Stateid, Setback> {
-    claim_open(client, session, open, OpenClaim::Handle, patience)
+    claim_open(client, session, open, OpenClaim::Handle, retry_timer)
 }
 
 fn claim_open(
@@ -78,7 +78,7 @@ fn claim_open(
     session: &Arc<Session>,
     open: &Open,
     claim: OpenClaim<'_>,
-    patience: &mut Patience,
+    retry_timer: &mut RetryTimer,
 ) -> Result<Stateid, Setback> {
     let owner = open.owner();
     let options = OpenOptions {
@@ -87,7 +87,7 @@ fn claim_open(
         owner: &owner,
         create: Create::No,
     };
-    let mut results = under(client, session, patience, &|compound| {
+    let mut results = under(client, session, retry_timer, &|compound| {
         compound.op(&putfh(&open.handle));
         append_open(compound, claim, &options);
     })?;
@@ -102,10 +102,10 @@ fn claim_open(
 fn under(
     client: &Client,
     session: &Arc<Session>,
-    patience: &mut Patience,
+    retry_timer: &mut RetryTimer,
     build: &dyn Fn(&mut crate::compound::Compound),
 ) -> Result<Results, Setback> {
-    match client.call_under(session, true, SMALL_RESULT_BYTES, build, patience) {
+    match client.call_under(session, true, SMALL_RESULT_BYTES, build, retry_timer) {
         Outcome::Done { results, .. } => Ok(results),
         Outcome::Repeat => Err(Setback::Later(client.link.lost("an answer was lost"))),
         Outcome::SessionOver { .. } => Err(Setback::SessionOver),

@@ -85,8 +85,8 @@ impl Protocol for Layouts {
 
     /// A server that gives no layouts for now is not asked again (`long`).
     fn pauses(at: &At<'_>, long: bool) -> impl FnMut() -> Result<bool> + use<> {
-        let mut patience = at.server.link.patience();
-        move || Ok(!long && patience.pause())
+        let mut retry_timer = at.server.link.retry_timer();
+        move || Ok(!long && retry_timer.pause())
     }
 
     fn settle(flight: &TransferFlight) {
