@@ -114,7 +114,7 @@ struct Identity {
 }
 
 /// The reason why no session could be made.
-pub(crate) enum Setback {
+pub(crate) enum SessionError {
     /// The server answered DELAY: retry after a pause.
     Later(MountError),
     /// The new session is lost, too.
@@ -122,7 +122,7 @@ pub(crate) enum Setback {
     Final(MountError),
 }
 
-impl From<MountError> for Setback {
+impl From<MountError> for SessionError {
     fn from(error: MountError) -> Self {
         match error.status() {
             Some(Status::Delay | Status::Grace) => Self::Later(error),
@@ -177,8 +177,8 @@ impl Client {
         }
         match reclaim::complete(&client, &session, &mut retry_timer) {
             // The next call replaces a session that is over already.
-            Ok(()) | Err(Setback::SessionOver | Setback::Later(_)) => Ok(client),
-            Err(Setback::Final(error)) => Err(error),
+            Ok(()) | Err(SessionError::SessionOver | SessionError::Later(_)) => Ok(client),
+            Err(SessionError::Final(error)) => Err(error),
         }
     }
 
@@ -209,9 +209,11 @@ impl Client {
             }
             let last = match self.renew_session(&mut identity, retry_timer) {
                 Ok(()) => continue,
-                Err(Setback::SessionOver) => self.link.lost("the session was lost again and again"),
-                Err(Setback::Later(error)) => error,
-                Err(Setback::Final(error)) => return Err(error),
+                Err(SessionError::SessionOver) => {
+                    self.link.lost("the session was lost again and again")
+                }
+                Err(SessionError::Later(error)) => error,
+                Err(SessionError::Final(error)) => return Err(error),
             };
             if !retry_timer.pause() {
                 return Err(last);
@@ -224,7 +226,7 @@ impl Client {
         &self,
         identity: &mut Identity,
         retry_timer: &mut RetryTimer,
-    ) -> Result<(), Setback> {
+    ) -> Result<(), SessionError> {
         let mut forgotten = self.must_reclaim.load(Ordering::Relaxed);
         let called_over = self.link.connected().number;
         let session = match create(&self.link, &self.options, identity, retry_timer) {
@@ -471,9 +473,11 @@ impl Client {
                     open.held().stateid = fresh;
                     return Ok(());
                 }
-                Err(Setback::Later(error)) => error,
-                Err(Setback::SessionOver) => self.link.lost("the session was lost again and again"),
-                Err(Setback::Final(error)) => match error.status() {
+                Err(SessionError::Later(error)) => error,
+                Err(SessionError::SessionOver) => {
+                    self.link.lost("the session was lost again and again")
+                }
+                Err(SessionError::Final(error)) => match error.status() {
                     Some(status) => {
                         open.held().lost = Some(status);
                         return Err(MountError::OpenLost(status));

@@ -1,6 +1,6 @@
 //! Reclaiming opens, after the server's restart or when it has dropped the client.
 
-use super::client::{Client, Setback};
+use super::client::{Client, SessionError};
 use super::exchange::Outcome;
 use super::session::Session;
 use crate::compound::Results;
@@ -23,14 +23,14 @@ pub(crate) fn opens(
     session: &Arc<Session>,
     opens: &[Arc<Open>],
     retry_timer: &mut RetryTimer,
-) -> Result<(), Setback> {
+) -> Result<(), SessionError> {
     let mut refused = Vec::new();
     for open in opens {
         let claim = OpenClaim::Previous(DelegationType::None);
         match claim_open(client, session, open, claim, retry_timer) {
             Ok(stateid) => open.held().stateid = stateid,
             // There is no grace period, or the server does not remember this client's opens.
-            Err(Setback::Final(error)) if error.status().is_some() => refused.push(open),
+            Err(SessionError::Final(error)) if error.status().is_some() => refused.push(open),
             Err(other) => return Err(other),
         }
     }
@@ -38,9 +38,9 @@ pub(crate) fn opens(
     for open in refused {
         match again(client, session, open, retry_timer) {
             Ok(stateid) => open.held().stateid = stateid,
-            Err(Setback::Final(error)) => match error.status() {
+            Err(SessionError::Final(error)) => match error.status() {
                 Some(status) => open.held().lost = Some(status),
-                None => return Err(Setback::Final(error)),
+                None => return Err(SessionError::Final(error)),
             },
             Err(other) => return Err(other),
         }
@@ -53,7 +53,7 @@ pub(crate) fn complete(
     client: &Client,
     session: &Arc<Session>,
     retry_timer: &mut RetryTimer,
-) -> Result<(), Setback> {
+) -> Result<(), SessionError> {
     let done = under(client, session, retry_timer, &|compound| {
         compound.op(&Op::ReclaimComplete(ReclaimCompleteArgs { one_fs: false }));
     });
@@ -69,7 +69,7 @@ pub(crate) fn again(
     session: &Arc<Session>,
     open: &Open,
     retry_timer: &mut RetryTimer,
-) -> Result<Stateid, Setback> {
+) -> Result<Stateid, SessionError> {
     claim_open(client, session, open, OpenClaim::Handle, retry_timer)
 }
 
@@ -79,7 +79,7 @@ fn claim_open(
     open: &Open,
     claim: OpenClaim<'_>,
     retry_timer: &mut RetryTimer,
-) -> Result<Stateid, Setback> {
+) -> Result<Stateid, SessionError> {
     let owner = open.owner();
     let options = OpenOptions {
         access: open.share_access() | Want::None.number(),
@@ -94,7 +94,7 @@ fn claim_open(
     let taken = results.skip(&[OpNum::Putfh]).and_then(|results| results.take(OpNum::Open));
     match taken.map_err(MountError::from)? {
         ResultBody::Open(result) => Ok(result.stateid),
-        _ => Err(Setback::Final(MountError::protocol("no result of OPEN"))),
+        _ => Err(SessionError::Final(MountError::protocol("no result of OPEN"))),
     }
 }
 
@@ -104,11 +104,11 @@ fn under(
     session: &Arc<Session>,
     retry_timer: &mut RetryTimer,
     build: &dyn Fn(&mut crate::compound::Compound),
-) -> Result<Results, Setback> {
+) -> Result<Results, SessionError> {
     match client.call_under(session, true, SMALL_RESULT_BYTES, build, retry_timer) {
         Outcome::Done { results, .. } => Ok(results),
-        Outcome::Repeat => Err(Setback::Later(client.link.lost("an answer was lost"))),
-        Outcome::SessionOver { .. } => Err(Setback::SessionOver),
-        Outcome::Failed(error) => Err(Setback::Final(error)),
+        Outcome::Repeat => Err(SessionError::Later(client.link.lost("an answer was lost"))),
+        Outcome::SessionOver { .. } => Err(SessionError::SessionOver),
+        Outcome::Failed(error) => Err(SessionError::Final(error)),
     }
 }
