@@ -5,7 +5,7 @@ use crate::buffer::IoBuffer;
 use crate::cache::Effect;
 use crate::error::Result;
 use crate::file::File;
-use crate::operations::Then;
+use crate::operations::Continuation;
 use crate::outcome::moved;
 use std::ops::Range;
 
@@ -46,7 +46,7 @@ impl File {
         let call = self.opened().read_call(&buffer, range, offset)?;
         let shared = self.client().shared();
         let server = shared.server_name().clone();
-        let then = Then::new(move |done| {
+        let then = Continuation::new(move |done| {
             let part = |moved: crate::pending::Moved| ReadPart {
                 bytes: moved.bytes,
                 is_end: moved.end_of_file,

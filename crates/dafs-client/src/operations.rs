@@ -57,7 +57,7 @@ enum State {
     /// In flight; the result goes to a group.
     Grouped(Grouped),
     /// In flight, with a continuation that is called with the result.
-    Followed(Then),
+    Followed(Continuation),
     /// In flight, and the result is not wanted.
     Abandoned,
     /// Over, result not taken yet.
@@ -66,9 +66,9 @@ enum State {
 
 /// The continuation of an operation. The thread that polled its completion calls it when the lock
 /// is free.
-pub(crate) struct Then(Box<dyn FnOnce(Done) + Send>);
+pub(crate) struct Continuation(Box<dyn FnOnce(Done) + Send>);
 
-impl Then {
+impl Continuation {
     pub(crate) fn new(call: impl FnOnce(Done) + Send + 'static) -> Self {
         Self(Box::new(call))
     }
@@ -79,9 +79,9 @@ impl Then {
     }
 }
 
-impl std::fmt::Debug for Then {
+impl std::fmt::Debug for Continuation {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Then")
+        f.write_str("Continuation")
     }
 }
 
@@ -136,7 +136,7 @@ pub(crate) enum Finished {
     /// The result belongs to a group.
     Grouped(Grouped, Done),
     /// The continuation is to be called when the lock is free.
-    Followed(Then, Done),
+    Followed(Continuation, Done),
 }
 
 /// The operations of a session.
@@ -186,7 +186,7 @@ impl Operations {
     }
 
     /// Gives an operation that was started just now a continuation, in place of a waiter.
-    pub(crate) fn follow(&mut self, slot: Slot, then: Then) {
+    pub(crate) fn follow(&mut self, slot: Slot, then: Continuation) {
         let entry = &mut self.entries[slot.index as usize];
         debug_assert!(matches!(entry.state, State::Awaited(None)), "it has just been started");
         entry.state = State::Followed(then);
@@ -194,7 +194,7 @@ impl Operations {
     }
 
     /// Removes the continuations of all operations that end now.
-    pub(crate) fn take_followed(&mut self) -> Vec<Then> {
+    pub(crate) fn take_followed(&mut self) -> Vec<Continuation> {
         let mut all = Vec::new();
         for entry in &mut self.entries {
             if matches!(entry.state, State::Followed(_))
@@ -461,7 +461,7 @@ mod tests {
         let (said, hears) = std::sync::mpsc::channel();
         let then = |said: &std::sync::mpsc::Sender<u32>| {
             let said = said.clone();
-            Then::new(move |done| {
+            Continuation::new(move |done| {
                 let Done::Read { bytes, .. } = done else { panic!("{done:?}") };
                 said.send(bytes).unwrap();
             })

@@ -22,7 +22,7 @@ pub enum Work<P: Protocol> {
     /// A layout to give back.
     GiveBack(Held<P>),
     /// Work after everything before it was given back.
-    Then(P::Work),
+    Next(P::Work),
 }
 
 #[derive(Debug)]
@@ -67,9 +67,9 @@ impl<P: Protocol> Returns<P> {
     pub fn add_then(&self, work: P::Work) -> bool {
         let mut queue = self.queue.hold();
         let before = queue.work.len();
-        queue.work.retain(|other| !matches!(other, Work::Then(other) if *other == work));
+        queue.work.retain(|other| !matches!(other, Work::Next(other) if *other == work));
         let has_waited = queue.work.len() < before;
-        queue.work.push_back(Work::Then(work));
+        queue.work.push_back(Work::Next(work));
         drop(queue);
         self.changed.notify_all();
         has_waited

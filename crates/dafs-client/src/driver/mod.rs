@@ -36,7 +36,7 @@ use crate::helper::Helper;
 use crate::limit::Limit;
 use crate::limits::UNPROBED_DEADLINE_FACTOR;
 use crate::mover::Mover;
-use crate::operations::{Operations, Then};
+use crate::operations::{Continuation, Operations};
 use crate::options::{Transport, WaitPolicy};
 use crate::outcome::{ended, failure_of, moved};
 use crate::pending::Moved;
@@ -85,7 +85,7 @@ pub(crate) struct Driver {
     wakers: Vec<Waker>,
     /// Continuations of completed operations, which are called without the lock for the same
     /// reason.
-    followed: Vec<(Then, Done)>,
+    followed: Vec<(Continuation, Done)>,
     /// State to release as soon as there is room for one more operation; at most all that is held.
     leaves: VecDeque<Leave>,
     /// OPENs whose callers keep the delegation that comes along.

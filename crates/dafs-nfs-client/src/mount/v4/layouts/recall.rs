@@ -170,7 +170,7 @@ pub(super) fn start(layouts: &Arc<Layouts>, client: &Arc<Client>) -> std::io::Re
             // A panic of one must not keep others from being given back.
             let _ = confined(|| match work {
                 Work::GiveBack((file, grant)) => layouts.at(&client, &file).give_back(&grant, &[]),
-                Work::Then(Said { layout_type, of }) => {
+                Work::Next(Said { layout_type, of }) => {
                     super::give_back::say(&client, layout_type, &of);
                     layouts.end_wide();
                 }
@@ -233,7 +233,7 @@ mod tests {
             match work {
                 Work::GiveBack((file, _)) if said.is_empty() => files.push(file.handle.0[0]),
                 Work::GiveBack(..) => panic!("it is said before it is true"),
-                Work::Then(Said { layout_type, of }) => {
+                Work::Next(Said { layout_type, of }) => {
                     assert_eq!(layout_type, LAYOUT_FILES);
                     said.push(of);
                     layouts.end_wide();
