@@ -496,7 +496,7 @@ impl<S: Store> RetainedFile<S> {
                     let buffer = received.buffer().ok_or(Failure::Final(Errno::EIO))?;
                     let written = self.store.write(&piece.origin.writer, buffer, range, offset);
                     if written.is_err() {
-                        received.spoil();
+                        received.mark_unsafe();
                     }
                     written
                 }

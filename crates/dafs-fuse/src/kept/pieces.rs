@@ -49,7 +49,7 @@ pub(super) struct Received<B: Reachable> {
     /// The offset of the data in the buffer.
     pub(super) start: usize,
     /// The server may still reach it, for a transfer that has failed.
-    is_spoilt: bool,
+    is_unsafe: bool,
     memory: Arc<Memory<B>>,
 }
 
@@ -58,14 +58,14 @@ impl<B: Reachable> Received<B> {
         self.buffer.as_ref()
     }
 
-    pub(super) fn spoil(&mut self) {
-        self.is_spoilt = true;
+    pub(super) fn mark_unsafe(&mut self) {
+        self.is_unsafe = true;
     }
 }
 
 impl<B: Reachable> Drop for Received<B> {
     fn drop(&mut self) {
-        if let Some(buffer) = self.buffer.take().filter(|_| !self.is_spoilt) {
+        if let Some(buffer) = self.buffer.take().filter(|_| !self.is_unsafe) {
             self.memory.put_free(buffer);
         }
     }
@@ -233,7 +233,7 @@ impl<W, B: Reachable> Pieces<W, B> {
             return memory.put_free(buffer);
         }
         self.carve(&range);
-        let received = Received { buffer: Some(buffer), start: 0, is_spoilt: false, memory };
+        let received = Received { buffer: Some(buffer), start: 0, is_unsafe: false, memory };
         self.0.insert(offset, Piece { data: Data::Received(received), len, origin, charge });
     }
 

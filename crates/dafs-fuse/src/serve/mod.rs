@@ -100,7 +100,7 @@ impl Server {
 
     /// Carries out the request that was received, and answers it.
     pub(crate) fn carry_out(self: &Arc<Self>, room: &mut Room, bytes: usize) {
-        let is_spoilt = room.is_spoilt();
+        let is_unsafe = room.is_unsafe();
         let (request, data) = match room.request(bytes) {
             Ok(request) => request,
             Err(Some(unique)) => return self.device.answer(unique, Err(Errno::EINVAL)),
@@ -111,7 +111,7 @@ impl Server {
         let unique = request.unique;
         let transfers =
             matches!(request.operation, Operation::Read { .. } | Operation::Write { .. });
-        let outcome = match transfers && is_spoilt {
+        let outcome = match transfers && is_unsafe {
             true => Err(Errno::EIO),
             false => self.attempt(&request, Some(data)),
         };
