@@ -77,14 +77,14 @@ impl PlainFiles {
         is_written: impl FnOnce() -> bool,
     ) -> Outcome<bool> {
         match request.operation {
-            Operation::Write { takes_rights: true, .. } => self.take(request, tree, cache_timeout),
+            Operation::Write { kills_suid: true, .. } => self.take(request, tree, cache_timeout),
             // The program that sets them may not be the one that writes next.
             Operation::SetAttributes(Change { mode: Some(_), .. }) => {
                 self.forget(request.node);
                 Ok(false)
             }
             // A change of the content clears the bits, without a check of permission.
-            Operation::SetAttributes(change) if change.takes_rights => {
+            Operation::SetAttributes(change) if change.kills_suid => {
                 let gives = change.uid.is_some() || change.gid.is_some();
                 let by = if gives { By::Giver } else { By::Writer };
                 Ok(take_now(request, tree, by, || true)?.has_changed)
