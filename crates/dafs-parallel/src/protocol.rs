@@ -224,8 +224,8 @@ impl<P: Protocol> LayoutGrant for Grant<P> {
         self.write
     }
 
-    fn is_told(&self) -> bool {
-        self.plan.is_told
+    fn needs_layout_commit(&self) -> bool {
+        self.plan.needs_layout_commit
     }
 }
 

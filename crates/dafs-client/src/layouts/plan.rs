@@ -127,13 +127,13 @@ impl LayoutReply {
             return Err(Unusable::Overlap);
         }
         let preferred = (0..driver.copies()).collect();
-        let (commits_at_server, is_told) = (false, true);
+        let (commits_at_server, needs_layout_commit) = (false, true);
         Ok(Plan {
             driver,
             places,
             preferred,
             commits_at_server,
-            is_told,
+            needs_layout_commit,
             read_bytes_max,
             write_bytes_max,
         })

@@ -189,7 +189,7 @@ mod tests {
             places: Vec::new(),
             preferred: vec![0],
             commits_at_server: false,
-            is_told: true,
+            needs_layout_commit: true,
             read_bytes_max: 4096,
             write_bytes_max: 4096,
         };

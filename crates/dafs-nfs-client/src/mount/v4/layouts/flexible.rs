@@ -83,7 +83,7 @@ impl LayoutReader for FlexibleReader {
             components,
             preferred_copies: preferred(&layout.mirrors),
             commits_at_server: false,
-            is_told: layout.flags & NO_LAYOUTCOMMIT == 0,
+            needs_layout_commit: layout.flags & NO_LAYOUTCOMMIT == 0,
             read_bytes_max: least(|known| known.read_bytes_max),
             write_bytes_max: least(|known| known.write_bytes_max),
         })

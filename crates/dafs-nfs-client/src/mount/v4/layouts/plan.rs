@@ -76,7 +76,7 @@ fn checked(spread: Spread) -> Result<Plan, UnusableLayout> {
         places,
         preferred,
         commits_at_server: spread.commits_at_server,
-        is_told: spread.is_told,
+        needs_layout_commit: spread.needs_layout_commit,
         read_bytes_max,
         write_bytes_max,
     })
