@@ -9,7 +9,7 @@
 //! | [`plan`](Plan) | the component for each byte of a transfer, and the choice of a copy |
 //! | [`legs`](sum) | the result of a piece from those of its parts |
 //! | [`state`](LayoutState) | the phases of a file's layout, and the writes that must be reported |
-//! | [`avoidance`](Avoidance) | the backoff of a failed data server |
+//! | [`backoff`](ServerBackoff) | the backoff of a failed data server |
 //!
 //! These modules lock, and wait, for the threads of both clients:
 //!
@@ -27,7 +27,7 @@
 #![forbid(unsafe_code)]
 
 pub mod aggregation;
-mod avoidance;
+mod backoff;
 mod file;
 mod holder;
 mod legs;
@@ -38,7 +38,7 @@ mod protocol;
 mod returns;
 mod state;
 
-pub use avoidance::Avoidance;
+pub use backoff::ServerBackoff;
 pub use file::FileLayout;
 pub use holder::Holder;
 pub use legs::{Fault, Faults, Moved, sum};

@@ -13,7 +13,7 @@ use crate::mount::link::Link;
 use crate::mount::options::MountOptions;
 use crate::mount::v4::client::{Client, Role};
 use dafs_parallel::limits::{NODE_ANSWER_TIMEOUT, NODE_CONNECT_TIMEOUT};
-use dafs_parallel::{Avoidance, Fault, Nodes};
+use dafs_parallel::{Fault, Nodes, ServerBackoff};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -27,7 +27,7 @@ pub(crate) struct Node {
 #[derive(Debug, Default)]
 struct State {
     client: Option<Arc<Client>>,
-    avoidance: Avoidance,
+    backoff: ServerBackoff,
 }
 
 /// Renews the leases of this client at the data servers of held layouts, where it was idle for so
@@ -67,7 +67,7 @@ impl Node {
     /// the metadata server.
     pub(super) fn client(&self, of: &Client) -> Result<Arc<Client>, Failure> {
         let mut state = self.state();
-        if state.avoidance.is_left_alone(Instant::now()) {
+        if state.backoff.is_avoided(Instant::now()) {
             return Err(Fault::Away);
         }
         let client = match &state.client {
@@ -77,12 +77,12 @@ impl Node {
         match client {
             Ok(client) => {
                 state.client = Some(client.clone());
-                state.avoidance.reached();
+                state.backoff.reached();
                 Ok(client)
             }
             Err(reason) => {
                 tracing::warn!(%reason, "a data server cannot be reached");
-                state.avoidance.failed(Instant::now());
+                state.backoff.failed(Instant::now());
                 Err(Fault::Unreachable)
             }
         }
@@ -90,7 +90,7 @@ impl Node {
 
     /// Notes that the data server did not answer.
     pub(super) fn failed(&self) {
-        self.state().avoidance.failed(Instant::now());
+        self.state().backoff.failed(Instant::now());
     }
 
     fn connect(&self, of: &Client) -> Result<Arc<Client>, String> {
