@@ -299,7 +299,7 @@ impl DataServerTransfer {
     ) -> Result<dafs_parallel::Moved<Stability>, dafs_parallel::Faults<Error>> {
         let mut came = sent.take(true, range.len());
         for _ in 0..OUTGROWN_TRIES {
-            let is_old = |(_, failure): &(usize, Failure)| matches!(failure, Fault::Asked(error) if is_outgrown(error));
+            let is_old = |(_, failure): &(usize, Failure)| matches!(failure, Fault::Failed(error) if is_outgrown(error));
             if !came.as_ref().is_err_and(|failed| failed.iter().any(is_old)) {
                 break;
             }
@@ -397,11 +397,11 @@ impl DataServerTransfer {
 /// The status that reports a failure to the server; `None` for a transient one.
 pub(super) fn status_of(failure: &Failure) -> Option<Status> {
     match failure {
-        Fault::Away | Fault::Short => None,
+        Fault::Unavailable | Fault::Short => None,
         // This client failed, not the data server.
-        Fault::Asked(Error::BadMemory | Error::Memory(_) | Error::TooMany) => None,
+        Fault::Failed(Error::BadMemory | Error::Memory(_) | Error::TooMany) => None,
         Fault::Unreachable => Some(Status::Io),
-        Fault::Asked(error) => match error.status() {
+        Fault::Failed(error) => match error.status() {
             // The data server works; its session is too old.
             Some(_) if is_outgrown(error) => None,
             Some(status) => Some(status).filter(|status| !is_passing(*status)),

@@ -110,14 +110,14 @@ impl Node {
                 true => state.unreachable_since.is_some_and(|since| now < since + NODE_PAUSE_MIN),
             };
             if is_avoided {
-                return Err(Fault::Away);
+                return Err(Fault::Unavailable);
             }
             if !state.is_connecting {
                 break;
             }
             state = match Limit::current() {
                 None => self.changed.wait(state).unwrap_or_else(PoisonError::into_inner),
-                Some(_) if limit::is_over() => return Err(Fault::Away),
+                Some(_) if limit::is_over() => return Err(Fault::Unavailable),
                 Some(limit) => {
                     let waited =
                         self.changed.wait_timeout(state, limit.at.since(dafs_dat::Instant::now()));

@@ -52,9 +52,9 @@ type Failed = dafs_parallel::Faults<MountError>;
 /// The status that reports a failure to the server; `None` for a transient one.
 pub(super) fn status_of(failure: &Failure) -> Option<Status> {
     match failure {
-        Fault::Away | Fault::Short => None,
+        Fault::Unavailable | Fault::Short => None,
         Fault::Unreachable => Some(Status::Nxio),
-        Fault::Asked(error) => match error.status() {
+        Fault::Failed(error) => match error.status() {
             Some(status) => Some(status).filter(|status| !is_passing(*status)),
             None => Some(Status::Nxio),
         },
@@ -131,7 +131,7 @@ impl Sender {
         match piece.direction {
             Direction::Read => {
                 let legs = self.legs_of_copy(piece, copy);
-                let is_away = |leg: &Leg| matches!(leg.sent, Err(Fault::Away));
+                let is_away = |leg: &Leg| matches!(leg.sent, Err(Fault::Unavailable));
                 if !legs.iter().all(is_away) {
                     return legs;
                 }
@@ -190,7 +190,7 @@ impl Sender {
             file: self.file.clone(),
             grant: self.grant.clone(),
         };
-        TransferFlight::begin_part(node, piece, Some(part)).map_err(Fault::Asked)
+        TransferFlight::begin_part(node, piece, Some(part)).map_err(Fault::Failed)
     }
 
     /// Sums up the parts of a piece. Returns the number of bytes done from its start, and the
@@ -198,7 +198,7 @@ impl Sender {
     fn take(&self, legs: Vec<Leg>, piece: &Transfer) -> Result<Moved, Failed> {
         let write = piece.direction != Direction::Read;
         let came = |Leg { component, bytes, sent }| {
-            let settled = sent.and_then(|flight| self.settled(&flight).map_err(Fault::Asked));
+            let settled = sent.and_then(|flight| self.settled(&flight).map_err(Fault::Failed));
             let moved = settled.map(|Moved { bytes, eof, stable, verifier, .. }| {
                 dafs_parallel::Moved { bytes, eof, stable, verifier }
             });
@@ -228,7 +228,7 @@ impl Sender {
     /// Avoids the data servers that did not answer.
     fn avoid(&self, failed: &Failed) {
         for (component, failure) in failed {
-            if matches!(failure, Fault::Asked(error) if error.status().is_none()) {
+            if matches!(failure, Fault::Failed(error) if error.status().is_none()) {
                 self.grant.nodes[*component].failed();
             }
         }

@@ -68,7 +68,7 @@ impl Node {
     pub(super) fn client(&self, of: &Client) -> Result<Arc<Client>, Failure> {
         let mut state = self.state();
         if state.backoff.is_avoided(Instant::now()) {
-            return Err(Fault::Away);
+            return Err(Fault::Unavailable);
         }
         let client = match &state.client {
             Some(client) => client.link.revive().map(|()| client.clone()),
