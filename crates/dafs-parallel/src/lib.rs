@@ -7,7 +7,7 @@
 //! |---|---|
 //! | [`aggregation`] | the arithmetic that maps files to components |
 //! | [`plan`](Plan) | the component for each byte of a transfer, and the choice of a copy |
-//! | [`legs`](sum) | the result of a piece from those of its parts |
+//! | [`outcome`](sum) | the result of a piece from those of its parts |
 //! | [`state`](LayoutState) | the phases of a file's layout, and the writes that must be reported |
 //! | [`backoff`](ServerBackoff) | the backoff of a failed data server |
 //!
@@ -30,9 +30,9 @@ pub mod aggregation;
 mod backoff;
 mod file;
 mod holder;
-mod legs;
 pub mod limits;
 mod nodes;
+mod outcome;
 mod plan;
 mod protocol;
 mod returns;
@@ -41,8 +41,8 @@ mod state;
 pub use backoff::ServerBackoff;
 pub use file::FileLayout;
 pub use holder::Holder;
-pub use legs::{Fault, Faults, Moved, sum};
 pub use nodes::Nodes;
+pub use outcome::{Fault, Faults, Moved, sum};
 pub use plan::{Cut, Plan, are_apart};
 pub use protocol::{Act, Grant, Granted, Held, Lock, Protocol, Refusal, Untold};
 pub use returns::{Returns, Work};
