@@ -140,7 +140,7 @@ proptest! {
             let here = places.filter(|place| (place.component, place.offset) == (component, offset));
             prop_assert_eq!(here.count(), 1);
         }
-        prop_assert!(by.reach(component, offset) <= OFFSET_MAX + 1);
+        prop_assert!(by.implied_size(component, offset) <= OFFSET_MAX + 1);
     }
 
     #[test]
