@@ -16,7 +16,7 @@
 //!   no memory.
 
 use crate::limits::PAGE_BYTES;
-use crate::next::quietly;
+use crate::next::with_signals_deferred;
 use std::cell::UnsafeCell;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
@@ -272,7 +272,7 @@ fn lock() {
 
 /// Runs `work` on the maps. `work` allocates nothing and calls no code of the program.
 pub(crate) fn with<T>(work: impl FnOnce(&mut Maps) -> T) -> T {
-    quietly(|| {
+    with_signals_deferred(|| {
         lock();
         // SAFETY: the lock is held.
         let maps = unsafe { &mut *MAPS.0.get() };

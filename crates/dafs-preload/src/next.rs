@@ -9,7 +9,7 @@
 //! * A served call leaves `errno` alone unless it fails, and never unwinds.
 
 use crate::failure::{Errno, Failed, Result};
-pub(crate) use crate::signals::quietly;
+pub(crate) use crate::signals::with_signals_deferred;
 use crate::signals::{Touches, with_no_fault};
 use crate::{interrupt, report};
 use std::cell::Cell;
@@ -67,7 +67,7 @@ pub(crate) fn serve<T: Failed>(work: impl FnOnce() -> Result<T>) -> T {
         Errno(libc::EDEADLK).set();
         return T::FAILED;
     }
-    let done = quietly(|| {
+    let done = with_signals_deferred(|| {
         SERVING.set(true);
         let work = || interrupt::watched(work);
         let done = catch_unwind(AssertUnwindSafe(work)).unwrap_or(Err(Errno(libc::EIO)));

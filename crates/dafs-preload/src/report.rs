@@ -6,7 +6,7 @@
 use crate::config;
 use crate::descriptor::kernel;
 use crate::limits::{NAMED_BYTES_MAX, NAMED_KINDS_MAX};
-use crate::next::quietly;
+use crate::next::with_signals_deferred;
 use crate::table;
 use dafs_client::{DafsUrl, Error, descriptors};
 use std::fmt::Write as _;
@@ -132,7 +132,7 @@ fn note(kinds: &Mutex<Vec<Kind>>, name: &'static str, path: &[u8]) {
     if !is_wanted() {
         return;
     }
-    quietly(|| {
+    with_signals_deferred(|| {
         // The holder of the lock is noting a name, or was a thread of the parent at the time of the
         // fork. The call is counted all the same.
         let Ok(mut kinds) = kinds.try_lock() else { return };

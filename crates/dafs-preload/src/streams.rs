@@ -10,7 +10,7 @@
 use crate::config;
 use crate::descriptor::kernel;
 use crate::failure::{Errno, Failed, Result};
-use crate::next::{aside_with_clients, is_serving, quietly, serve};
+use crate::next::{aside_with_clients, is_serving, serve, with_signals_deferred};
 use crate::table::locked;
 use crate::{files, table};
 use dafs_mem::CheckedSlice;
@@ -73,7 +73,8 @@ pub(crate) fn after_fork() {
 }
 
 pub(crate) fn is_ours(stream: *mut FILE) -> bool {
-    COUNT.load(Ordering::Acquire) != 0 && quietly(|| locked(&ALL).contains(&(stream as usize)))
+    COUNT.load(Ordering::Acquire) != 0
+        && with_signals_deferred(|| locked(&ALL).contains(&(stream as usize)))
 }
 
 /// As [`is_ours`], for calls by which a stream of the C library becomes wide: from then on such a
@@ -99,7 +100,7 @@ pub(crate) fn set_error(stream: *mut FILE, has_failed: bool) -> bool {
 /// Call it before a stream is closed.
 pub(crate) fn forget(stream: *mut FILE) {
     if is_ours(stream) {
-        quietly(|| {
+        with_signals_deferred(|| {
             let mut all = locked(&ALL);
             all.retain(|known| *known != stream as usize);
             COUNT.store(all.len(), Ordering::Release);
@@ -114,7 +115,7 @@ unsafe extern "C" {
 
 /// Flushes our streams. A stream that another thread is using is left to the C library.
 pub(crate) fn write_out() {
-    let all = quietly(|| locked(&ALL).clone());
+    let all = with_signals_deferred(|| locked(&ALL).clone());
     for stream in all {
         let stream = stream as *mut FILE;
         // SAFETY: a stream that is open; its functions are ours.
@@ -224,7 +225,7 @@ pub(crate) fn open(fd: c_int, mode: *const c_char, owned: bool) -> Result<*mut F
     // SAFETY: a stream of the C library's, which has its descriptor there and does not use that of
     // streams with functions of their own.
     unsafe { stream.byte_add(FILENO_AT).cast::<c_int>().write(fd) };
-    quietly(|| {
+    with_signals_deferred(|| {
         let mut all = locked(&ALL);
         all.push(stream as usize);
         COUNT.store(all.len(), Ordering::Release);

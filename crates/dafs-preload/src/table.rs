@@ -12,7 +12,7 @@
 use crate::descriptor::{Record, kernel};
 use crate::failure::{Errno, Result};
 use crate::limits::DESCRIPTORS_MAX;
-use crate::next::{aside_with_clients, quietly};
+use crate::next::{aside_with_clients, with_signals_deferred};
 use crate::signals::Blocked;
 use dafs_client::{DirEntry, File};
 use libc::c_int;
@@ -92,7 +92,7 @@ pub(crate) fn get(fd: c_int) -> Option<Arc<Description>> {
     if !may_know(fd) {
         return None;
     }
-    quietly(|| {
+    with_signals_deferred(|| {
         let found = reading().open.get(&fd)?.clone();
         if kernel::inode(fd) == Ok(found.inode) {
             return Some(found);
@@ -123,7 +123,7 @@ pub(crate) fn exchange<T>(
     act: impl FnOnce() -> Result<T>,
 ) -> Result<(T, Option<Arc<Description>>)> {
     let (word, bit) = bit(fd).ok_or(Errno(libc::EMFILE))?;
-    quietly(|| {
+    with_signals_deferred(|| {
         let mut table = change();
         let done = act()?;
         let before = match to {
@@ -144,7 +144,7 @@ pub(crate) fn exchange<T>(
 /// unless another thread has closed it meanwhile: then another descriptor of the file is used, if
 /// there is one.
 pub(crate) fn seek(of: &Description, fd: c_int, offset: i64, whence: c_int) -> Result<i64> {
-    quietly(|| {
+    with_signals_deferred(|| {
         let table = reading();
         let stands = |other: &Arc<Description>| std::ptr::eq(Arc::as_ptr(other), of);
         let fd = match table.open.get(&fd).is_some_and(stands) {
@@ -163,12 +163,12 @@ pub(crate) fn between(first: c_int, last: c_int) -> Vec<c_int> {
     if first > last {
         return Vec::new();
     }
-    quietly(|| reading().open.range(first..=last).map(|(fd, _)| *fd).collect())
+    with_signals_deferred(|| reading().open.range(first..=last).map(|(fd, _)| *fd).collect())
 }
 
 /// All open files.
 pub(crate) fn all() -> Vec<Arc<Description>> {
-    quietly(|| reading().open.values().cloned().collect())
+    with_signals_deferred(|| reading().open.values().cloned().collect())
 }
 
 /// The working directory, if it is served.
@@ -176,7 +176,7 @@ pub(crate) fn working_directory() -> Option<Arc<Record>> {
     if IS_INSIDE.load(Ordering::Relaxed) == 0 {
         return None;
     }
-    quietly(|| reading().directory.clone())
+    with_signals_deferred(|| reading().directory.clone())
 }
 
 /// True if a relative path may begin in a served directory. Takes no lock.
@@ -188,7 +188,7 @@ pub(crate) fn may_be_inside(dir: c_int) -> bool {
 }
 
 pub(crate) fn set_working_directory(directory: Option<Record>) {
-    quietly(|| {
+    with_signals_deferred(|| {
         let mut table = change();
         IS_INSIDE.store(directory.is_some().into(), Ordering::Relaxed);
         table.directory = directory.map(Arc::new);

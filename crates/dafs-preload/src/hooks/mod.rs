@@ -27,7 +27,7 @@ use crate::config;
 use crate::descriptor::Kind;
 use crate::failure::{Errno, Result};
 use crate::location::{self, Location};
-use crate::next::{is_aside, is_serving, quietly};
+use crate::next::{is_aside, is_serving, with_signals_deferred};
 use crate::report;
 use crate::table::{self, Description};
 use dafs_client::Error;
@@ -136,7 +136,7 @@ unsafe fn looked_at(dir: c_int, path: *const c_char) -> At {
         return At::Wrong(Errno(libc::EDEADLK));
     }
     let before = Errno::last();
-    let found = quietly(|| location::find(dir, path));
+    let found = with_signals_deferred(|| location::find(dir, path));
     before.set();
     match found {
         Ok(Some(location)) => At::Here(location),
