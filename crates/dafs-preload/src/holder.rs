@@ -196,7 +196,7 @@ fn hear(end: c_int) -> Result<()> {
 
 /// The main function of a holder.
 fn hold(fd: c_int, record: &Record, range: &LockRange, waits: bool, tells: c_int) -> ! {
-    next::aside_from_now_on();
+    next::internal_from_now_on();
     let mut memory = -1;
     let taken = alone(fd, tells, waits).and_then(|own| {
         memory = own;

@@ -4,7 +4,7 @@ use crate::alarm::Alarm;
 use crate::config::{self, Config};
 use crate::descriptor::{self, Kind};
 use crate::limits::{GOODBYE_TIME, OWN_DESCRIPTORS_MIN};
-use crate::next::{aside, aside_with_clients, is_serving};
+use crate::next::{internal, internal_with_clients, is_serving};
 use crate::table::{self, Description, locked};
 use crate::{interrupt, names, report, session, streams};
 use dafs_client::{File, descriptors};
@@ -25,7 +25,7 @@ static AT_END: extern "C" fn() = end;
 
 extern "C" fn start() {
     // If this fails, the program runs on, and its files are not served.
-    let _ = catch_unwind(|| aside(begin));
+    let _ = catch_unwind(|| internal(begin));
 }
 
 fn begin() {
@@ -112,7 +112,7 @@ pub(crate) fn leave(flush: bool) {
         streams::write_out();
     }
     let _ = catch_unwind(|| {
-        aside_with_clients(|| {
+        internal_with_clients(|| {
             report::tell();
             dafs_client::within(GOODBYE_TIME, || {
                 for description in table::all() {

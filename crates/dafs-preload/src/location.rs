@@ -286,7 +286,7 @@ fn base(config: &Config, dir: c_int, path: &[u8]) -> Result<Option<Base>> {
         libc::AT_FDCWD => "/proc/self/cwd".to_owned(),
         dir => format!("/proc/self/fd/{dir}"),
     };
-    let target = crate::next::aside(|| std::fs::read_link(link)).ok();
+    let target = crate::next::internal(|| std::fs::read_link(link)).ok();
     Ok(target.map(|target| Base::Other(target.into_os_string().into_encoded_bytes())))
 }
 

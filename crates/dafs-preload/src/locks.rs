@@ -209,7 +209,7 @@ fn process_of(owner: &[u8]) -> libc::pid_t {
 fn mark_of_host() -> u64 {
     static MARK: OnceLock<u64> = OnceLock::new();
     *MARK.get_or_init(|| {
-        let (boot, space) = crate::next::aside(|| {
+        let (boot, space) = crate::next::internal(|| {
             let boot = std::fs::read("/proc/sys/kernel/random/boot_id").unwrap_or_default();
             (boot, std::fs::read_link("/proc/self/ns/pid").unwrap_or_default())
         });

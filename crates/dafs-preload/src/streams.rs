@@ -10,7 +10,7 @@
 use crate::config;
 use crate::descriptor::kernel;
 use crate::failure::{Errno, Failed, Result};
-use crate::next::{aside_with_clients, is_serving, serve, with_signals_deferred};
+use crate::next::{internal_with_clients, is_serving, serve, with_signals_deferred};
 use crate::table::locked;
 use crate::{files, table};
 use dafs_mem::CheckedSlice;
@@ -327,7 +327,7 @@ pub(crate) fn restored(fd: c_int) {
     // SAFETY: as above. Data written so far belongs to the file, which is still known.
     unsafe {
         if fd != 0 {
-            aside_with_clients(|| libc::fflush(OURS[at].load(Ordering::Acquire)));
+            internal_with_clients(|| libc::fflush(OURS[at].load(Ordering::Acquire)));
         }
         *variable = before;
     }

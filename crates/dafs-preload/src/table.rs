@@ -12,7 +12,7 @@
 use crate::descriptor::{Record, kernel};
 use crate::failure::{Errno, Result};
 use crate::limits::DESCRIPTORS_MAX;
-use crate::next::{aside_with_clients, with_signals_deferred};
+use crate::next::{internal_with_clients, with_signals_deferred};
 use crate::signals::Blocked;
 use dafs_client::{DirEntry, File};
 use libc::c_int;
@@ -104,7 +104,7 @@ pub(crate) fn get(fd: c_int) -> Option<Arc<Description>> {
             word.fetch_and(!bit, Ordering::Relaxed);
             let lost = table.open.remove(&fd);
             drop(table);
-            aside_with_clients(|| drop(lost));
+            internal_with_clients(|| drop(lost));
         }
         None
     })

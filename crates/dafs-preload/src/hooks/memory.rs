@@ -5,7 +5,7 @@ use super::{known, must_be_file};
 use crate::failure::{Errno, Mapping, Result};
 use crate::limits::{MAPPED_BYTES_MAX, PAGE_BYTES};
 use crate::maps::{self, Map, Pages, pages};
-use crate::next::{interpose, is_aside, serve};
+use crate::next::{interpose, is_internal, serve};
 use crate::report;
 use crate::table::Description;
 use dafs_mem::CheckedSlice;
@@ -108,7 +108,7 @@ fn mapped_elsewhere(
     bytes: size_t,
     pass: impl FnOnce() -> Mapping,
 ) -> Mapping {
-    if is_aside() {
+    if is_internal() {
         return pass();
     }
     let Some(at) = placed(place, pass) else { return serve(|| Err(Errno(libc::ENOMEM))) };
@@ -120,7 +120,7 @@ fn mapped_elsewhere(
 
 /// True if memory may belong to our maps. Takes no lock if it lies apart from them.
 fn may_be_ours(pages: &Pages) -> bool {
-    maps::may_hold(pages) && !is_aside()
+    maps::may_hold(pages) && !is_internal()
 }
 
 /// Changes the protection of memory, unless a map does not allow it.

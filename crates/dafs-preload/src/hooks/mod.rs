@@ -27,7 +27,7 @@ use crate::config;
 use crate::descriptor::Kind;
 use crate::failure::{Errno, Result};
 use crate::location::{self, Location};
-use crate::next::{is_aside, is_serving, with_signals_deferred};
+use crate::next::{is_internal, is_serving, with_signals_deferred};
 use crate::report;
 use crate::table::{self, Description};
 use dafs_client::Error;
@@ -122,7 +122,7 @@ fn note_passed() {
 /// As there.
 unsafe fn looked_at(dir: c_int, path: *const c_char) -> At {
     let Some(config) = config::get() else { return At::Elsewhere };
-    if is_aside() {
+    if is_internal() {
         return At::Elsewhere;
     }
     // SAFETY: the caller's promise.

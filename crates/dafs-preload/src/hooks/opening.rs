@@ -6,7 +6,7 @@ use crate::descriptor::kernel;
 use crate::failure::{Errno, Result};
 use crate::files;
 use crate::location::{self, Location};
-use crate::next::{interpose, is_aside, is_serving, serve};
+use crate::next::{interpose, is_internal, is_serving, serve};
 use crate::streams;
 use crate::table;
 use dafs_client::descriptors;
@@ -26,7 +26,7 @@ pub(super) unsafe fn open_at(
     // SAFETY: the caller's promise.
     let text = unsafe { bytes(path) };
     if let Some(number) = named_number(text).filter(|number| table::may_know(*number))
-        && !is_aside()
+        && !is_internal()
     {
         if is_serving() {
             return serve(|| Err(Errno(libc::EDEADLK)));

@@ -10,7 +10,7 @@ use super::exec::{
 use super::{bytes, known, programs};
 use crate::failure::Errno;
 use crate::limits::SPAWN_PLACES_MAX;
-use crate::next::{aside, interpose};
+use crate::next::{internal, interpose};
 use crate::report;
 use libc::{AT_FDCWD, c_char, c_int, mode_t, pid_t, posix_spawn_file_actions_t as Actions};
 use std::cell::RefCell;
@@ -188,7 +188,7 @@ interpose! {
             return refused("posix_spawn_file_actions_addfchdir_np", &directory.record.shown);
         }
         let link = format!("/proc/self/fd/{fd}");
-        match aside(|| std::fs::read_link(link)) {
+        match internal(|| std::fs::read_link(link)) {
             Ok(place) => goes_to(actions, place.into_os_string().into_encoded_bytes(), pass),
             Err(_) => pass(),
         }

@@ -5,7 +5,7 @@ use super::{At, at, bytes};
 use crate::config;
 use crate::failure::Errno;
 use crate::limits::WALK_DEPTH_MAX;
-use crate::next::{interpose, is_aside, is_serving, serve};
+use crate::next::{interpose, is_internal, is_serving, serve};
 use libc::{AT_FDCWD, DIR, c_char, c_int, c_void, dirent64, size_t, stat};
 use std::ffi::{CStr, CString};
 
@@ -124,7 +124,7 @@ unsafe fn glob_with_ours(
     static NEXT: crate::next::Next = crate::next::Next::new(c"glob");
     let next = NEXT.get();
     let own = flags & GLOB_ALTDIRFUNC != 0;
-    if config::get().is_none() || is_aside() || own || result.is_null() || next.is_null() {
+    if config::get().is_none() || is_internal() || own || result.is_null() || next.is_null() {
         return pass();
     }
     // SAFETY: the caller's promise.
