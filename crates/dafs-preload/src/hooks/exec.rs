@@ -237,7 +237,7 @@ unsafe fn replacing(
 /// `path` is null or a C string.
 pub(super) unsafe fn location_is_ours(dir: c_int, path: *const c_char) -> bool {
     // SAFETY: the caller's promise.
-    !path.is_null() && !matches!(unsafe { at(dir, path) }, At::Elsewhere)
+    !path.is_null() && !matches!(unsafe { at(dir, path) }, At::Local)
 }
 
 /// Finds the next function of a name, for calls with other arguments than the program's.

@@ -40,11 +40,11 @@ use std::sync::Arc;
 /// The meaning of a path.
 enum At {
     /// A path of this machine, for the C library.
-    Elsewhere,
+    Local,
     /// A place on a server.
-    Here(Location),
+    Served(Location),
     /// It cannot be a path.
-    Wrong(Errno),
+    Invalid(Errno),
 }
 
 /// The bytes of a C string.
@@ -103,7 +103,7 @@ unsafe fn give_bytes(to: *mut c_char, text: &mut [u8]) -> Result<()> {
 unsafe fn at(dir: c_int, path: *const c_char) -> At {
     // SAFETY: the caller's promise.
     let found = unsafe { looked_at(dir, path) };
-    if matches!(found, At::Elsewhere) {
+    if matches!(found, At::Local) {
         note_passed();
     }
     found
@@ -121,27 +121,27 @@ fn note_passed() {
 /// # Safety
 /// As there.
 unsafe fn looked_at(dir: c_int, path: *const c_char) -> At {
-    let Some(config) = config::get() else { return At::Elsewhere };
+    let Some(config) = config::get() else { return At::Local };
     if is_internal() {
-        return At::Elsewhere;
+        return At::Local;
     }
     // SAFETY: the caller's promise.
     let path = unsafe { bytes(path) };
     // Without locks or allocation: the caller may be a signal handler that has interrupted any
     // code.
     if !location::may_be_served(config, dir, path) {
-        return At::Elsewhere;
+        return At::Local;
     }
     if is_serving() {
-        return At::Wrong(Errno(libc::EDEADLK));
+        return At::Invalid(Errno(libc::EDEADLK));
     }
     let before = Errno::last();
     let found = with_signals_deferred(|| location::find(dir, path));
     before.set();
     match found {
-        Ok(Some(location)) => At::Here(location),
-        Ok(None) => At::Elsewhere,
-        Err(errno) => At::Wrong(errno),
+        Ok(Some(location)) => At::Served(location),
+        Ok(None) => At::Local,
+        Err(errno) => At::Invalid(errno),
     }
 }
 
@@ -191,9 +191,9 @@ fn must_be_file(description: &Description) -> Result<()> {
 macro_rules! by_path {
     ($dir:expr, $path:expr, $pass:expr, |$location:ident| $serve:expr) => {
         match crate::hooks::at($dir, $path) {
-            crate::hooks::At::Elsewhere => $pass(),
-            crate::hooks::At::Here($location) => crate::next::serve(|| $serve),
-            crate::hooks::At::Wrong(errno) => crate::next::serve(|| Err(errno)),
+            crate::hooks::At::Local => $pass(),
+            crate::hooks::At::Served($location) => crate::next::serve(|| $serve),
+            crate::hooks::At::Invalid(errno) => crate::next::serve(|| Err(errno)),
         }
     };
 }

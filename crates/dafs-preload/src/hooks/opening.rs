@@ -52,9 +52,9 @@ unsafe fn temporary(
     let mut make = make;
     // SAFETY: the caller's promise.
     match unsafe { at(AT_FDCWD, template) } {
-        At::Elsewhere => pass(),
-        At::Wrong(errno) => serve(|| Err(errno)),
-        At::Here(_) => serve(|| {
+        At::Local => pass(),
+        At::Invalid(errno) => serve(|| Err(errno)),
+        At::Served(_) => serve(|| {
             let suffix = usize::try_from(suffix).map_err(|_| Errno(libc::EINVAL))?;
             // SAFETY: the caller's promise; no other slice of it is alive.
             let text = unsafe {

@@ -61,10 +61,10 @@ unsafe fn reopen(
             return serve(|| Err(Errno(libc::EOPNOTSUPP)));
         }
         _ if path.is_null() => return pass(),
-        At::Elsewhere if is_ours => None,
-        At::Elsewhere => return pass(),
-        At::Wrong(errno) => return serve(|| Err(errno)),
-        At::Here(place) => Some(place),
+        At::Local if is_ours => None,
+        At::Local => return pass(),
+        At::Invalid(errno) => return serve(|| Err(errno)),
+        At::Served(place) => Some(place),
     };
     // SAFETY: the caller's promise.
     let fd = unsafe { libc::fileno(stream) };

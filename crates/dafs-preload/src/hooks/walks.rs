@@ -16,7 +16,7 @@ type Compare = Option<unsafe extern "C" fn(*const c_void, *const c_void) -> c_in
 /// As [`bytes`].
 unsafe fn is_here(dir: c_int, path: *const c_char) -> bool {
     // SAFETY: the caller's promise.
-    matches!(unsafe { at(dir, path) }, At::Here(_))
+    matches!(unsafe { at(dir, path) }, At::Served(_))
 }
 
 /// # Safety
@@ -130,7 +130,7 @@ unsafe fn glob_with_ours(
     // SAFETY: the caller's promise.
     let place = unsafe { at(AT_FDCWD, pattern) };
     // Otherwise an unresolvable path would only match nothing.
-    if let (true, At::Wrong(errno)) = (is_serving(), place) {
+    if let (true, At::Invalid(errno)) = (is_serving(), place) {
         errno.set();
         return libc::GLOB_ABORTED;
     }
