@@ -1,7 +1,7 @@
 //! Mapped files: the content is read into anonymous memory of the process. Changes of such maps are
 //! intercepted.
 
-use super::{known, must_be_file};
+use super::{must_be_file, served_file};
 use crate::failure::{Errno, Mapping, Result};
 use crate::limits::{MAPPED_BYTES_MAX, PAGE_BYTES};
 use crate::maps::{self, Map, Pages, pages};
@@ -229,7 +229,7 @@ fn remapped(
 
 interpose! {
     fn mmap(address: *mut c_void, bytes: size_t, protection: c_int, flags: c_int, fd: c_int, offset: off_t) -> Mapping, |pass| {
-        match known(fd) {
+        match served_file(fd) {
             Some(file) if flags & libc::MAP_ANONYMOUS == 0 => {
                 serve(|| map(&file, address, bytes, protection, flags, offset))
             }
@@ -237,7 +237,7 @@ interpose! {
         }
     }
     fn mmap64(address: *mut c_void, bytes: size_t, protection: c_int, flags: c_int, fd: c_int, offset: off_t) -> Mapping, |pass| {
-        match known(fd) {
+        match served_file(fd) {
             Some(file) if flags & libc::MAP_ANONYMOUS == 0 => {
                 serve(|| map(&file, address, bytes, protection, flags, offset))
             }

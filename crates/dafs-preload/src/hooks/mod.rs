@@ -146,7 +146,7 @@ unsafe fn looked_at(dir: c_int, path: *const c_char) -> At {
 }
 
 /// The open file of a descriptor that a program passes to a call, if it is served.
-fn known(fd: c_int) -> Option<Arc<Description>> {
+fn served_file(fd: c_int) -> Option<Arc<Description>> {
     if !table::may_know(fd) || config::get().is_none() {
         return None;
     }
@@ -175,7 +175,7 @@ fn named_number(path: &[u8]) -> Option<c_int> {
 
 /// The open file of a path below `/proc/self/fd` and the like, if it is served.
 fn named_descriptor(path: &[u8]) -> Option<Arc<Description>> {
-    known(named_number(path)?)
+    served_file(named_number(path)?)
 }
 
 /// Checks that a description is a file: only files can be read, written, locked and mapped.
@@ -201,7 +201,7 @@ macro_rules! by_path {
 /// Runs `$serve` with the open file of `$fd`, or passes the call on.
 macro_rules! by_descriptor {
     ($fd:expr, $pass:expr, |$description:ident| $serve:expr) => {
-        match crate::hooks::known($fd) {
+        match crate::hooks::served_file($fd) {
             None => $pass(),
             Some($description) => crate::next::serve(|| $serve),
         }

@@ -2,7 +2,7 @@
 
 use super::io::check;
 use super::special::unsupported;
-use super::{At, at, by_descriptor, by_path, bytes, give_bytes, known, named_descriptor};
+use super::{At, at, by_descriptor, by_path, bytes, give_bytes, named_descriptor, served_file};
 use crate::config;
 use crate::descriptor::{Kind, Record};
 use crate::failure::{Errno, Result};
@@ -64,7 +64,7 @@ unsafe fn link_either(
     // SAFETY: the caller's promise.
     let text = unsafe { bytes(from) };
     let open = match text.is_empty() && flags & libc::AT_EMPTY_PATH != 0 {
-        true => known(from_dir),
+        true => served_file(from_dir),
         false => named_descriptor(text).filter(|_| flags & libc::AT_SYMLINK_FOLLOW != 0),
     };
     let Some(open) = open else {

@@ -1,6 +1,6 @@
 //! `open` and its relatives, temporary files, `close` and `dup`.
 
-use super::{At, at, by_descriptor, by_path, bytes, give, known, named_number, taken};
+use super::{At, at, by_descriptor, by_path, bytes, give, named_number, served_file, taken};
 use crate::config;
 use crate::descriptor::kernel;
 use crate::failure::{Errno, Result};
@@ -31,7 +31,7 @@ pub(super) unsafe fn open_at(
         if is_serving() {
             return serve(|| Err(Errno(libc::EDEADLK)));
         }
-        if let Some(description) = known(number) {
+        if let Some(description) = served_file(number) {
             return serve(|| files::open_again(&description, flags));
         }
     }
@@ -172,7 +172,7 @@ interpose! {
     }
 
     fn dup(fd: c_int) -> c_int, |pass| {
-        let description = known(fd);
+        let description = served_file(fd);
         let new = pass();
         if let (Some(description), 0..) = (description, new) {
             return serve(|| files::duplicated(&description, new));
@@ -196,7 +196,7 @@ interpose! {
 /// Closes the program's descriptors from `first` to `last`.
 fn close_all(first: c_int, last: c_int, flags: c_int) -> c_int {
     for fd in table::between(first, last) {
-        if known(fd).is_some() {
+        if served_file(fd).is_some() {
             let _: c_int = serve(|| files::close(fd).map(|()| 0));
         }
     }
@@ -224,7 +224,7 @@ fn onto(fd: c_int, new: c_int, pass: impl FnOnce() -> c_int) -> c_int {
         // The kernel's error while another thread is about to use the number.
         return serve(|| Err(Errno(libc::EBUSY)));
     }
-    let (source, target) = (known(fd), known(new));
+    let (source, target) = (served_file(fd), served_file(new));
     if source.is_none() && target.is_none() {
         return pass();
     }
@@ -248,7 +248,7 @@ fn known_now(fd: c_int) -> bool {
 }
 
 fn control(fd: c_int, command: c_int, argument: usize, pass: impl FnOnce() -> c_int) -> c_int {
-    let Some(description) = known(fd) else { return pass() };
+    let Some(description) = served_file(fd) else { return pass() };
     match command {
         libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => {
             let new = pass();

@@ -7,7 +7,7 @@
 use super::exec::{
     Environment, at_path, in_path, location_is_ours, next, note_start, with_environment,
 };
-use super::{bytes, known, programs};
+use super::{bytes, programs, served_file};
 use crate::failure::Errno;
 use crate::limits::SPAWN_PLACES_MAX;
 use crate::next::{internal, interpose};
@@ -184,7 +184,7 @@ interpose! {
         goes_to(actions, seen_from_here(actions, path), pass)
     }
     fn posix_spawn_file_actions_addfchdir_np(actions: *mut Actions, fd: c_int) -> c_int, |pass| {
-        if let Some(directory) = known(fd) {
+        if let Some(directory) = served_file(fd) {
             return refused("posix_spawn_file_actions_addfchdir_np", &directory.record.shown);
         }
         let link = format!("/proc/self/fd/{fd}");
