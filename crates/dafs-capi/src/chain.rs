@@ -1,7 +1,7 @@
 //! Several requests in one round trip, each executed only if the one before it has succeeded.
 
 use crate::attributes::dap_attributes_t;
-use crate::border::{cross, cross_plainly};
+use crate::boundary::{call, call_plainly};
 use crate::error::{DAP_E_BAD_HANDLE, DAP_E_CHAIN, DAP_E_INVALID, DAP_E_TOO_MANY, Failure, code};
 use crate::file::{File, file, stability};
 use crate::handle::{dap_chain_t, dap_file_t, dap_session_t, tables};
@@ -53,7 +53,7 @@ unsafe impl Send for ChainStep {}
 /// `chain` is null or good for a handle.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dap_chain_create(handle: dap_session_t, chain: *mut dap_chain_t) -> i32 {
-    cross_plainly(|| {
+    call_plainly(|| {
         // SAFETY: as the caller promises.
         let out = unsafe { Out::new(chain) }?;
         session(handle)?;
@@ -159,7 +159,7 @@ pub unsafe extern "C" fn dap_chain_lookup(
     path: *const c_char,
     flags: u32,
 ) -> i64 {
-    cross(|| {
+    call(|| {
         add(handle, |session| {
             // SAFETY: as the caller promises.
             let (from, names) = unsafe {
@@ -186,7 +186,7 @@ pub unsafe extern "C" fn dap_chain_stat(
     handle: dap_chain_t,
     attributes: *mut dap_attributes_t,
 ) -> i64 {
-    cross(|| {
+    call(|| {
         // SAFETY: as the caller promises.
         let _place = unsafe { Out::new(attributes) }?;
         add(handle, |_| Ok(ChainStep::Stat(attributes)))
@@ -199,7 +199,7 @@ pub unsafe extern "C" fn dap_chain_stat(
 /// Threads: any.
 #[unsafe(no_mangle)]
 pub extern "C" fn dap_chain_access(handle: dap_chain_t, wanted: u32) -> i64 {
-    cross(|| {
+    call(|| {
         let mask = AccessMask::from_bits(wanted & 0x3f).filter(|mask| mask.bits() == wanted);
         let mask = mask.ok_or(Failure::new(DAP_E_INVALID, "there is no such right"))?;
         add(handle, |_| Ok(ChainStep::Access(mask)))
@@ -223,7 +223,7 @@ pub unsafe extern "C" fn dap_chain_read(
     len: usize,
     offset: u64,
 ) -> i64 {
-    cross(|| {
+    call(|| {
         check_write(memory, len)?;
         on(of)?;
         add(handle, |session| {
@@ -250,7 +250,7 @@ pub unsafe extern "C" fn dap_chain_write(
     offset: u64,
     stable: u32,
 ) -> i64 {
-    cross(|| {
+    call(|| {
         let stability = stability(stable)?;
         on(to)?;
         if stability == Stability::Unstable {
@@ -284,7 +284,7 @@ pub extern "C" fn dap_chain_lock(
     length: u64,
     flags: u32,
 ) -> i64 {
-    cross(|| {
+    call(|| {
         let range = range(offset, length, flags)?;
         file(of)?;
         add(handle, |_| Ok(ChainStep::Lock { of, range }))
@@ -301,7 +301,7 @@ pub extern "C" fn dap_chain_unlock(
     offset: u64,
     length: u64,
 ) -> i64 {
-    cross(|| {
+    call(|| {
         file(of)?;
         add(handle, |_| Ok(ChainStep::Unlock { of, offset, length }))
     })
@@ -322,7 +322,7 @@ pub unsafe extern "C" fn dap_chain_mkdir(
     flags: u32,
     mode: u32,
 ) -> i64 {
-    cross(|| {
+    call(|| {
         add(handle, |session| {
             // SAFETY: as the caller promises.
             let (within, name) = unsafe { name(session, path, flags) }?;
@@ -347,7 +347,7 @@ pub unsafe extern "C" fn dap_chain_remove(
     path: *const c_char,
     flags: u32,
 ) -> i64 {
-    cross(|| {
+    call(|| {
         add(handle, |session| {
             // SAFETY: as the caller promises.
             let (within, name) = unsafe {
@@ -373,7 +373,7 @@ pub unsafe extern "C" fn dap_chain_remove(
 /// dap_chain_stat().
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dap_chain_run(handle: dap_chain_t, results: *mut i64) -> i32 {
-    cross_plainly(|| {
+    call_plainly(|| {
         let Requests { session: of, steps } = take(handle)?;
         let session = session(of)?;
         check_write(results.cast(), steps.len() * size_of::<i64>())?;
@@ -409,7 +409,7 @@ pub unsafe extern "C" fn dap_chain_run(handle: dap_chain_t, results: *mut i64) -
 /// Threads: DAP_E_BUSY while another thread is in a call that names the chain.
 #[unsafe(no_mangle)]
 pub extern "C" fn dap_chain_discard(handle: dap_chain_t) -> i32 {
-    cross_plainly(|| take(handle).map(drop))
+    call_plainly(|| take(handle).map(drop))
 }
 
 fn take(handle: dap_chain_t) -> Result<Requests, Failure> {
