@@ -11,7 +11,7 @@ use crate::client::Client;
 use crate::error::raise;
 use crate::file::RawFile;
 use crate::memory::{Exported, InUse, release};
-use crate::session::{Own, Session};
+use crate::session::{Registered, Session};
 use crate::wait::{blocking, limited, slice};
 use dafs_client::{Error, OperationId, Stability};
 use pyo3::exceptions::PyValueError;
@@ -231,7 +231,7 @@ impl CompletionGroup {
             return Err(PyValueError::new_err("nothing to read into: the buffer is empty"));
         }
         let used = InUse::in_place(py, &self.session, memory)?;
-        let Own { buffer, range, .. } = used.own.clone();
+        let Registered { buffer, range, .. } = used.own.clone();
         self.submit(py, file, user_data, Some(used), |key, file| {
             self.group.read(key, file, &buffer, range, offset)
         })
@@ -253,7 +253,7 @@ impl CompletionGroup {
             return Err(PyValueError::new_err("nothing to write: the buffer is empty"));
         }
         let used = InUse::source(py, &self.session, memory)?;
-        let Own { buffer, range, .. } = used.own.clone();
+        let Registered { buffer, range, .. } = used.own.clone();
         self.submit(py, file, user_data, Some(used), |key, file| {
             self.group.write(key, file, &buffer, range, offset, Stability::Unstable)
         })
@@ -274,7 +274,7 @@ impl CompletionGroup {
             return Err(PyValueError::new_err("nothing to append: the buffer is empty"));
         }
         let used = InUse::source(py, &self.session, memory)?;
-        let Own { buffer, range, .. } = used.own.clone();
+        let Registered { buffer, range, .. } = used.own.clone();
         self.submit(py, file, user_data, Some(used), |key, file| {
             self.group.append(key, file, &buffer, range, Stability::FileSync)
         })
