@@ -456,7 +456,7 @@ mod tests {
     }
 
     #[test]
-    fn what_follows_is_handed_out_with_the_result() {
+    fn a_continuation_is_handed_out_with_its_result() {
         let mut operations = Operations::new();
         let (said, hears) = std::sync::mpsc::channel();
         let then = |said: &std::sync::mpsc::Sender<u32>| {
@@ -479,7 +479,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_watched_is_counted_until_it_is_over() {
+    fn a_watched_operation_counts_until_its_end() {
         let mut operations = Operations::new();
         let slot = operations.open().unwrap();
         assert!(operations.wake(&slot, Waker::noop().clone()).is_none());
@@ -494,7 +494,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_ahead_is_counted_until_it_is_over_or_nobody_comes_for_it() {
+    fn a_read_ahead_counts_until_its_end_or_its_abandonment() {
         let mut operations = Operations::new();
         let slots: Vec<_> = (0..4).map(|_| operations.open().unwrap()).collect();
         for slot in &slots {

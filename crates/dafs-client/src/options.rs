@@ -308,7 +308,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_proves_to_be_a_user_acts_as_that_user() {
+    fn an_authenticated_user_acts_as_that_user() {
         let with = |url: &str, user, password: Option<&str>| {
             let mut options = ConnectOptions::default();
             let url = DafsUrl::parse(url).unwrap();

@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn who_keeps_the_data_is_told_when_two_verifiers_answered() {
+    fn a_writer_hears_that_two_verifiers_answered() {
         let writes = Uncommitted::default();
         assert_eq!(writes.write_state(), WriteState::Stable);
         writes.written(OLD);

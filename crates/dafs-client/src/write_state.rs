@@ -135,7 +135,7 @@ mod tests {
     const ONE: Verifier = Verifier([0, 0, 0, 0, 0, 0, 0, 1]);
 
     #[test]
-    fn what_was_lost_on_either_way_has_another_verifier_than_a_commit_tells() {
+    fn a_loss_on_either_way_changes_the_verifier_of_a_commit() {
         use WriteState::{Lost, Stable, Unstable};
         let now = |through, direct, losses| together((through, Some(SERVER)), direct, || losses);
         assert_eq!(now(Stable, Stable, ONE), Stable);

@@ -346,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_close_has_no_time_to_wait_for_gives_its_memory_back_when_it_comes() {
+    fn a_late_answer_frees_the_memory_of_a_hurried_close() {
         let served = Served::new();
         std::fs::write(served.path().join("file"), vec![7; 3 << 20]).unwrap();
         let wire = Wire::new(format!("127.0.0.1:{}", served.url.port()).parse().unwrap(), || None);

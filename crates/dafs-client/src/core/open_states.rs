@@ -418,7 +418,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_lost_is_not_sent_and_can_be_closed_if_it_is_there() {
+    fn a_lost_open_is_not_sent_and_can_be_closed_if_it_exists() {
         let mut held = OpenStates::default();
         let (gone, broken) = (open(&mut held, id(1), FIRST), open(&mut held, id(2), FIRST));
         held.lost(gone, Status::Stale);

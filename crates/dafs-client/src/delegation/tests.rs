@@ -139,7 +139,7 @@ fn content(client: &Client) -> Vec<u8> {
 }
 
 #[test]
-fn whoever_comes_waits_for_the_holder_and_sees_what_it_wrote() {
+fn a_reader_waits_for_the_holder_and_sees_its_writes() {
     for transport in TRANSPORTS {
         let served = served();
         let (one, two) = (served.client(transport), served.client(transport));
@@ -180,7 +180,7 @@ fn a_holder_that_does_not_know_is_recalled() {
 }
 
 #[test]
-fn what_nobody_holds_is_given_back() {
+fn a_delegation_without_a_holder_is_returned() {
     for transport in TRANSPORTS {
         let served = served();
         let (one, two) = (served.client(transport), served.client(transport));

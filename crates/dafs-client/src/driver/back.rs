@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_read_ahead_for_hears_the_server_without_the_helper() {
+    fn a_reader_ahead_hears_the_server_without_the_helper() {
         let data = pattern(12 << 20);
         for transport in TRANSPORTS {
             let served = Served::new();

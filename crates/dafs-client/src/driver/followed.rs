@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn what_follows_may_panic_and_nothing_else_ends() {
+    fn a_panic_of_a_continuation_ends_nothing_else() {
         let served = Served::new();
         std::fs::write(served.path().join("file"), pattern(LEN)).unwrap();
         let client = served.client(TransportChoice::Iwarp);
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn who_stops_leading_leaves_it_to_the_mover() {
+    fn a_leader_that_stops_leaves_the_work_to_the_mover() {
         let served = Served::new();
         std::fs::write(served.path().join("file"), pattern(LEN)).unwrap();
         let wire = Wire::new(format!("127.0.0.1:{}", served.url.port()).parse().unwrap(), || None);

@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn who_came_last_leads_next() {
+    fn the_last_follower_leads_next() {
         let mut followers = Followers::default();
         let [_first, last] = [Some(1), Some(2)].map(|tag| followers.enter(tag));
         let mut bells = Bells::new();

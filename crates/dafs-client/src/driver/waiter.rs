@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn who_stops_leading_hands_over_in_whatever_way_it_leaves() {
+    fn a_leader_hands_over_however_it_leaves() {
         type Leave = fn(&Shared, Guard<'_>);
         let ways: [(&str, Leave); 4] = [
             ("result", |shared, driver| {

@@ -255,7 +255,7 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn what_fails_with_one_session_is_one_failure() {
+    fn errors_of_one_session_count_once() {
         let served = Served::new();
         let [client, other] = [TRANSPORTS[0]; 2].map(|transport| served.client(transport));
         let (session, older) = (client.shared(), other.shared());

@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_refused_with_its_reason() {
+    fn a_senseless_layout_is_refused_with_its_reason() {
         let of = |told: &LayoutReply, servers| plan(told, servers).unwrap_err();
         let refused = of(&told(Stripes, Sparse, &[]), 3);
         assert!(matches!(refused, Unusable::Component));

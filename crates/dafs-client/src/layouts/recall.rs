@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_recalled_twice_is_given_back_once() {
+    fn a_layout_recalled_twice_is_returned_once() {
         let (recalls, known) = holding();
         for (scope, fh) in [
             (LayoutScope::File, handle(1, 1)),

@@ -86,7 +86,7 @@ fn borrowed_memory_is_out_of_reach_once_its_buffer_is_dropped() {
 }
 
 #[test]
-fn what_the_server_puts_off_is_asked_again() {
+fn a_delayed_request_is_retried() {
     const BYTES: usize = 2 << 20;
     let live = Live::start(
         |server| {
@@ -135,7 +135,7 @@ fn a_server_without_extended_attributes_is_no_file_without_any() {
 }
 
 #[test]
-fn what_the_server_puts_off_for_ever_is_given_up() {
+fn a_request_delayed_for_ever_is_given_up() {
     let live = Live::start(
         |server| {
             server.script = Box::new(|_, request| match request {
@@ -152,7 +152,7 @@ fn what_the_server_puts_off_for_ever_is_given_up() {
 }
 
 #[test]
-fn who_keeps_what_it_writes_hears_under_which_verifier() {
+fn a_retaining_writer_hears_the_verifier() {
     let change = Arc::new(AtomicBool::new(false));
     let changed = change.clone();
     let live = Live::start(

@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_reclaimed_keeps_its_name_and_the_rest_is_lost() {
+    fn a_reclaimed_delegation_keeps_its_name_and_others_are_lost() {
         let mut held = Delegations::default();
         let kept = held.granted(FILE, &read(id(1), false), FIRST, NOW).unwrap();
         let gone = held.granted(OTHER, &read(id(2), false), FIRST, NOW).unwrap();
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_on_its_way_back_is_not_spoken_of() {
+    fn a_delegation_being_returned_gets_no_notices() {
         let mut held = Delegations::default();
         let name = held.granted(FILE, &read(id(1), false), FIRST, NOW).unwrap();
         assert!(held.returning(name) && !held.returning(name));
@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_server_has_waited_for_allows_no_writing() {
+    fn an_overdue_recall_allows_no_writing() {
         let (mut held, patience) = (Delegations::default(), Duration::from_secs(20));
         let name = held.granted(FILE, &read(id(1), false), FIRST, NOW).unwrap();
         let later = NOW + Duration::from_secs(100);
