@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_refused() {
+    fn a_wrong_call_is_refused() {
         let channels = channels(&Arc::default());
         let answer = |args: &[u8]| statuses(&channels.answer(args).unwrap());
         let sequence = CbOpNum::Sequence as u32;

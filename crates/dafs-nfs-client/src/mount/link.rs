@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn what_speaks_something_else_is_told_at_once() {
+    fn a_server_of_another_protocol_is_reported_at_once() {
         use crate::mount::Mount;
         use std::io::{Read, Write};
         for (says, query) in [
@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn what_says_nothing_is_not_waited_for_longer_than_connecting_takes() {
+    fn a_silent_server_costs_one_connect_timeout() {
         use crate::mount::Mount;
         for query in ["", "?vers=4.1", "?vers=3"] {
             // Connections are made, and nothing accepts them.

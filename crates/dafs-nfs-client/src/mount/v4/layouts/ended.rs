@@ -117,7 +117,7 @@ impl Handler for DataServer {
 }
 
 #[test]
-fn what_met_the_end_of_one_session_is_all_sent_again_by_one_other() {
+fn requests_of_an_ended_session_are_resent_by_one_new_session() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     let group = Group::new(vec![listener], 1, Config::default()).unwrap();

@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_refused_with_its_reason() {
+    fn an_impossible_layout_is_refused_with_its_reason() {
         let same = plan(&layout(0, &[&[copy(1, 1, b"a")], &[copy(1, 1, b"a")]]));
         assert!(matches!(same, Err(UnusableLayout::Overlap)));
         assert!(plan(&layout(0, &[&[copy(1, 1, b"a")], &[copy(1, 1, b"b")]])).is_ok());

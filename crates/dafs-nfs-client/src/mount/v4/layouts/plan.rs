@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_reader_says_is_gone_by_as_far_as_it_can_be() {
+    fn the_plan_of_a_reader_is_followed_as_far_as_possible() {
         let plan = checked(good()).unwrap();
         assert_eq!(
             (plan.read_bytes_max, plan.write_bytes_max),

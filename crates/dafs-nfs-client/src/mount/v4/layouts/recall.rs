@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_asked_for_any_layouts_gives_all_back_and_says_no_more() {
+    fn a_recall_of_all_layouts_returns_all_and_reports_no_more() {
         let (layouts, recalls) = holding(&[(1, Some(7), 1), (2, Some(8), 2)]);
         let any = |kinds: &[u32]| {
             let args = CbRecallAnyArgs { objects_to_keep: 1, kinds: Bitmap::of(kinds) };
@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn what_names_a_device_that_is_gone_goes_back_and_a_moved_one_is_asked_about_again() {
+    fn a_layout_of_a_deleted_device_is_returned_and_a_moved_device_is_asked_for() {
         let (layouts, recalls) = holding(&[(1, Some(7), 1), (2, Some(7), 2)]);
         let key = |number| (LAYOUT_FILES, device(number).0);
         let remember = |number| layouts.devices().insert(key(number), [].into());
