@@ -485,7 +485,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_written_is_known_until_it_is_told() {
+    fn writes_are_known_until_they_are_reported() {
         let (mut state, grant) = held();
         wrote(&mut state, &grant, 0, 50, 7);
         assert!(!state.extends(), "the file reaches to 100");
