@@ -90,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_asked_before_a_change_is_old_and_what_was_asked_behind_it_is_not() {
+    fn an_answer_asked_before_a_change_is_old() {
         let changes = Changes::default();
         let before = changes.asking();
         assert!(!changes.is_file_old(&FileHandle::ZERO, before));

@@ -527,7 +527,7 @@ mod tests {
     }
 
     #[test]
-    fn what_waits_is_left_to_another_process_or_keeps_it_away() {
+    fn a_waiting_lock_is_handed_over_or_prevents_the_handover() {
         let locks = Arc::<Locks>::default();
         let wanted = Wanted { owner: 1, start: 0, end: 1, exclusive: true, process: 77 };
         let request = Request { unique: 5, handle: 1, wanted };

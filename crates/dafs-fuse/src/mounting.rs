@@ -421,7 +421,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_mounted_over_it_covers_a_mount() {
+    fn a_mount_is_covered_by_a_later_one() {
         assert_eq!(is_ours(b"/mnt/f"), Some(false));
     }
 
@@ -432,7 +432,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_mounted_is_not_unmounted() {
+    fn a_path_without_a_mount_is_not_unmounted() {
         let error = unmount(Path::new("/proc")).unwrap_err();
         assert!(matches!(error, MountError::NotMounted(_)), "{error}");
     }

@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn what_one_process_told_another_one_takes_over() {
+    fn a_new_process_takes_the_nodes_over() {
         let (nodes, next) = (root(), root());
         nodes.enter(&object(7, 1));
         nodes.enter(&object(7, 2));

@@ -146,7 +146,7 @@ fn nothing_is_kept_of_what_the_server_may_not_promise_any_more_or_is_written_her
 }
 
 #[test]
-fn what_is_promised_is_settled_once() {
+fn a_deferred_open_is_settled_once() {
     let (mut table, _) = with(9, 1);
     assert_eq!(table.open(2, deferred_open(1)), Opening::Deferred { is_clean: false });
     assert!(table.has_promised());
@@ -157,7 +157,7 @@ fn what_is_promised_is_settled_once() {
 }
 
 #[test]
-fn what_is_promised_stays_so_when_its_file_is_not_kept_any_more() {
+fn a_deferred_open_outlives_the_delegation() {
     let (mut table, _) = with(9, 1);
     assert!(matches!(table.open(2, deferred_open(1)), Opening::Deferred { .. }));
     assert!(matches!(table.open(3, deferred_open(1)), Opening::Deferred { .. }));
@@ -194,7 +194,7 @@ fn no_name_is_learned_while_names_are_changed() {
 }
 
 #[test]
-fn what_the_kernel_has_forgotten_and_looked_up_again_is_kept() {
+fn a_file_that_is_looked_up_again_stays_delegated() {
     let (mut table, _) = with(9, 1);
     assert!(table.forget(&handle(1), || true).is_none());
     assert!(matches!(table.open(2, deferred_open(1)), Opening::Deferred { .. }));
@@ -236,7 +236,7 @@ fn a_delegation_that_a_former_run_of_the_server_has_granted_goes_back() {
 }
 
 #[test]
-fn what_was_not_used_for_long_makes_room() {
+fn the_least_recently_used_file_makes_room() {
     let mut table = Table::new(32);
     for number in 0..30 {
         assert!(table.came(u64::from(number), handle(number), Good::new(), |_| true).is_none());
@@ -292,7 +292,7 @@ fn a_server_that_has_no_more_delegations_gets_some_back() {
 }
 
 #[test]
-fn what_is_being_given_up_is_among_all_until_it_is_gone() {
+fn a_file_being_given_up_is_listed_until_it_is_gone() {
     let (mut table, _) = with(9, 1);
     assert!(table.leave(&handle(1)));
     // Its pages may still be there when the lease ends.

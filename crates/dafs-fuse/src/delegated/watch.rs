@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn what_hangs_is_not_dropped_again_by_each_look() {
+    fn a_hanging_drop_is_not_repeated() {
         let under_way = UnderWay::default();
         let all = vec![handle(1), handle(2)];
         assert_eq!(under_way.begin(all.clone()), all);

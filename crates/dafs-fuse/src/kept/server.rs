@@ -157,7 +157,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_did_not_end_in_time_may_be_done_later() {
+    fn a_late_commit_may_be_done_later() {
         let errors = [Error::TimedOut(Duration::ZERO), Error::Canceled, Error::TooMany];
         for error in errors {
             assert_eq!(failure(&error), Failure::Passing(errno(&error)));

@@ -201,7 +201,7 @@ impl Random {
 }
 
 #[test]
-fn what_the_server_loses_is_written_again_and_nobody_is_told() {
+fn lost_data_is_written_again_without_an_error() {
     let mount = Mount::default();
     let (server, file) = mount.open();
     let mut seen = file.seen();
@@ -235,7 +235,7 @@ fn a_later_write_that_finds_a_new_server_brings_back_the_earlier_ones() {
 }
 
 #[test]
-fn who_reads_after_a_restart_reads_what_was_written() {
+fn a_read_after_a_restart_returns_the_written_bytes() {
     let mount = Mount::default();
     let (server, file) = mount.open();
     Room::new().write(&file, 0, b"data").unwrap();
@@ -248,7 +248,7 @@ fn who_reads_after_a_restart_reads_what_was_written() {
 }
 
 #[test]
-fn what_cannot_be_brought_back_is_told_to_each_once() {
+fn each_open_hears_of_a_loss_once() {
     let final_failure = Some(Failure::Final(Errno::ENOSYS));
     for (fails_after, is_locked_out, reason) in [
         // COMMIT; the write after it; no request at all, because others may have written.
@@ -279,7 +279,7 @@ fn what_cannot_be_brought_back_is_told_to_each_once() {
 }
 
 #[test]
-fn who_closes_is_told_without_its_counting() {
+fn a_close_reports_a_loss_and_leaves_it_reportable() {
     let mount = Mount::default();
     let (server, file) = mount.open();
     let mut seen = file.seen();
@@ -314,7 +314,7 @@ fn an_append_comes_behind_what_a_restart_has_lost() {
 }
 
 #[test]
-fn what_is_written_while_a_commit_is_under_way_is_not_stable_by_it() {
+fn a_commit_covers_no_write_begun_during_it() {
     let mount = Mount::default();
     let (server, file) = mount.open();
     let mut room = Room::new();
@@ -332,7 +332,7 @@ fn what_is_written_while_a_commit_is_under_way_is_not_stable_by_it() {
 }
 
 #[test]
-fn what_is_written_again_may_be_stable_at_once() {
+fn a_rewrite_may_be_stable_at_once() {
     let mount = Mount::default();
     let (server, file) = mount.open();
     let mut seen = file.seen();
@@ -349,7 +349,7 @@ fn what_is_written_again_may_be_stable_at_once() {
 }
 
 #[test]
-fn what_was_written_again_before_a_failure_is_committed_too() {
+fn a_rewrite_before_a_failure_is_committed_too() {
     let mount = Mount::default();
     let (server, file) = mount.open();
     let mut room = Room::new();
@@ -437,7 +437,7 @@ fn a_lock_that_is_given_up_while_the_server_puts_off_a_commit_costs_nothing() {
 }
 
 #[test]
-fn what_was_appended_is_appended_once() {
+fn an_append_is_done_once() {
     let mount = Mount::default();
     let (server, file) = mount.open();
     let mut room = Room::new();
@@ -529,7 +529,7 @@ fn no_more_is_kept_than_may_be_whoever_writes() {
 }
 
 #[test]
-fn what_the_server_makes_stable_at_once_is_not_kept() {
+fn a_stable_write_is_not_retained() {
     let mount = Mount::default();
     let (server, file) = mount.open();
     server.lock().writes_stably = true;

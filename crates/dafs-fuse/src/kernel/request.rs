@@ -482,7 +482,7 @@ mod tests {
     }
 
     #[test]
-    fn who_may_keep_the_bits_that_lend_rights_keeps_them() {
+    fn a_privileged_writer_keeps_suid_bits() {
         for (how, wanted) in [(0, false), (WRITE_TAKES_RIGHTS, true), (!0, true)] {
             let mut body = [0; 40];
             body[20..24].copy_from_slice(&how.to_ne_bytes());
