@@ -209,7 +209,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_c_library_sends_itself_is_not_kept_back() {
+    fn a_signal_of_the_c_library_is_not_deferred() {
         let inside = without(mask);
         let outside = mask();
         // The kernel never blocks two signals.
