@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_used_stays() {
+    fn a_handle_in_use_stays() {
         let table = Table::new(2, 7, "file");
         let number = table.add(1).unwrap();
         let used = table.get(number).unwrap();
