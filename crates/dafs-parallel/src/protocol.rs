@@ -1,10 +1,11 @@
 //! The types and requests by which protocols differ, and the layout that every client holds.
 
 use crate::{Fault, FileLayout, Holder, LayoutGrant, Plan, Written};
+use dafs_mem::Mutex;
 use std::fmt::{Debug, Display};
 use std::hash::Hash;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard};
 
 /// A protocol by which a client reads and writes files at data servers: its types, and the requests
 /// of [`Holder`], which return the server's errors. Each client implements it for its `Layouts`.
@@ -183,7 +184,7 @@ pub trait Lock<T>: Debug + Default {
 
 impl<T: Debug + Default> Lock<T> for Mutex<T> {
     fn hold(&self) -> MutexGuard<'_, T> {
-        self.lock().unwrap_or_else(PoisonError::into_inner)
+        self.lock()
     }
 }
 

@@ -5,9 +5,10 @@
 //! * Each layout is queued at most once, so the number of held layouts bounds the queue.
 
 use crate::{Grant, Held, Lock, Protocol};
+use dafs_mem::Condvar;
 use rustc_hash::FxHashSet;
 use std::collections::VecDeque;
-use std::sync::{Arc, Condvar, PoisonError};
+use std::sync::Arc;
 
 /// The queue of the recall thread.
 #[derive(Debug)]
@@ -85,7 +86,7 @@ impl<P: Protocol> Returns<P> {
             if let Some(work) = queue.take() {
                 return Some(work);
             }
-            queue = self.changed.wait(queue).unwrap_or_else(PoisonError::into_inner);
+            queue = self.changed.wait(queue);
         }
     }
 

@@ -16,9 +16,10 @@ use super::options::MountOptions;
 use super::retry_timer::RetryTimer;
 use super::route::Route;
 use crate::back::{BackChannel, BackChannels};
+use dafs_mem::Mutex;
 use dafs_rpc::client::{CallError, Memory, Pending, Results, RpcClient};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 /// The link to a server.
@@ -63,10 +64,6 @@ impl Link {
         })
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// The server as the user named it.
     pub(crate) fn server(&self) -> &Arc<str> {
         self.route.server()
@@ -92,7 +89,7 @@ impl Link {
 
     /// The current connection, which may be lost.
     pub(crate) fn connected(&self) -> Connected {
-        let state = self.state();
+        let state = self.state.lock();
         Connected { number: state.number, rpc: state.rpc.clone() }
     }
 
@@ -115,7 +112,7 @@ impl Link {
         }
         loop {
             {
-                let mut state = self.state();
+                let mut state = self.state.lock();
                 if state.number != lost.number {
                     return Ok(Connected { number: state.number, rpc: state.rpc.clone() });
                 }
@@ -176,7 +173,7 @@ impl Link {
 
     /// True when a connection was made a short while ago, and none since.
     fn is_young(&self, connected: &Connected) -> bool {
-        let state = self.state();
+        let state = self.state.lock();
         state.number == connected.number && state.since.elapsed() < PAUSE_MAX
     }
 
@@ -191,7 +188,7 @@ impl Link {
 
     /// Replaces a connection that is over, with a single attempt.
     pub(crate) fn revive(&self) -> Result<(), String> {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         match state.rpc.is_broken() {
             true => self.connect(&mut state).map(drop),
             false => Ok(()),
@@ -200,7 +197,7 @@ impl Link {
 
     /// Accepts calls of the server from now on, over a new connection.
     pub(crate) fn take_calls(&self) -> Result<()> {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         state.rpc.close();
         state.back = Some(Arc::default());
         let connected = self.connect(&mut state);
@@ -212,7 +209,7 @@ impl Link {
 
     /// Answers calls of this session, and of no other.
     pub(crate) fn answer(&self, channel: Arc<BackChannel>) {
-        if let Some(back) = &self.state().back {
+        if let Some(back) = &self.state.lock().back {
             back.set(channel);
         }
     }
@@ -232,7 +229,7 @@ impl Link {
 
     /// Ends the connection.
     pub(crate) fn close(&self) {
-        self.state().rpc.close();
+        self.state.lock().rpc.close();
     }
 }
 

@@ -21,6 +21,7 @@ use crate::mount::limits::{
 use crate::mount::link::{Link, is_loss};
 use crate::mount::open::{Held, Open};
 use crate::mount::retry_timer::RetryTimer;
+use dafs_mem::{Mutex, RwLock};
 use dafs_rpc::client::{Pending, Request};
 use dafs_wire::nfs4::{
     BindConnToSessionArgs, ChannelAttributes, ChannelFromClient, ClientOwner, DestroyClientidArgs,
@@ -29,7 +30,7 @@ use dafs_wire::nfs4::{
 };
 use rustc_hash::FxHashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 /// A client of one server.
@@ -183,16 +184,12 @@ impl Client {
     }
 
     fn current(&self) -> Arc<Session> {
-        self.session.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.session.read().clone()
     }
 
     /// The limits of requests that the server granted.
     pub(crate) fn limits(&self) -> ChannelAttributes {
         self.current().granted.fore
-    }
-
-    fn opens(&self) -> MutexGuard<'_, FxHashMap<u64, Weak<Open>>> {
-        self.opens.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A session that is not known to be lost.
@@ -201,7 +198,7 @@ impl Client {
         if !session.is_over() {
             return Ok(session);
         }
-        let mut identity = self.identity.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut identity = self.identity.lock();
         loop {
             let session = self.current();
             if !session.is_over() {
@@ -251,7 +248,8 @@ impl Client {
             if let Some(layouts) = &self.layouts {
                 layouts.void();
             }
-            let opens: Vec<Arc<Open>> = self.opens().values().filter_map(Weak::upgrade).collect();
+            let opens: Vec<Arc<Open>> =
+                self.opens.lock().values().filter_map(Weak::upgrade).collect();
             reclaim::opens(self, &session, &opens, retry_timer)?;
             self.must_reclaim.store(false, Ordering::Relaxed);
         }
@@ -260,7 +258,7 @@ impl Client {
             let session_id = self.current().id();
             self.say_once(&Op::DestroySession(DestroySessionArgs { session_id }));
         }
-        *self.session.write().unwrap_or_else(PoisonError::into_inner) = session;
+        *self.session.write() = session;
         Ok(())
     }
 
@@ -378,7 +376,7 @@ impl Client {
         if self.called_over.load(Ordering::Relaxed) == connected.number {
             return;
         }
-        let Ok(mut asked) = self.asked_to_call.try_lock() else { return };
+        let Some(mut asked) = self.asked_to_call.try_lock() else { return };
         if asked.is_some_and(|time| time.elapsed() < BIND_PAUSE) {
             return;
         }
@@ -407,13 +405,13 @@ impl Client {
 
     /// True when no other open of the same file is left.
     pub(crate) fn is_last_open(&self, open: &Open) -> bool {
-        let opens: Vec<_> = self.opens().values().filter_map(Weak::upgrade).collect();
+        let opens: Vec<_> = self.opens.lock().values().filter_map(Weak::upgrade).collect();
         !opens.iter().any(|other| other.number != open.number && other.handle == open.handle)
     }
 
     /// An open of this file.
     pub(crate) fn open_of(&self, file: &Handle, write: bool) -> Option<Arc<Open>> {
-        let mut opens: Vec<_> = self.opens().values().filter_map(Weak::upgrade).collect();
+        let mut opens: Vec<_> = self.opens.lock().values().filter_map(Weak::upgrade).collect();
         let at = opens.iter().position(|open| open.handle == *file && (open.write || !write))?;
         Some(opens.swap_remove(at))
     }
@@ -431,11 +429,11 @@ impl Client {
 
     /// Remembers an open, to reclaim it.
     pub(crate) fn remember(&self, open: &Arc<Open>) {
-        self.opens().insert(open.number, Arc::downgrade(open));
+        self.opens.lock().insert(open.number, Arc::downgrade(open));
     }
 
     pub(crate) fn forget(&self, open: &Open) {
-        self.opens().remove(&open.number);
+        self.opens.lock().remove(&open.number);
     }
 
     /// The state-id of an open.
@@ -499,7 +497,7 @@ impl Client {
             return;
         }
         session.end();
-        let identity = self.identity.lock().unwrap_or_else(PoisonError::into_inner);
+        let identity = self.identity.lock();
         let session_id = session.id();
         let client_id = identity.client_id;
         self.say_once(&Op::DestroySession(DestroySessionArgs { session_id }));

@@ -18,10 +18,11 @@ use crate::mount::error::{MountError, Result};
 use crate::mount::limits::SMALL_RESULT_BYTES;
 use crate::mount::open::{Direction, Flight, Keeper, Moved, Transfer};
 use crate::mount::retry_timer::RetryTimer;
+use dafs_mem::Mutex;
 use dafs_wire::nfs4::{Op, OpNum, ReadArgs, ResultBody, SequenceArgs, StableHow, Stateid, Status};
 use dafs_wire::xdr::{Encode, Encoder};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 
 /// A READ or WRITE under way.
 #[derive(Debug)]
@@ -97,7 +98,7 @@ impl TransferFlight {
                 }
             };
             let message = self.message(&sequence, stateid);
-            let mut stage = self.stage.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut stage = self.stage.lock();
             session.occupy(&sequence, self);
             let exchange = Exchange::begin(&self.client.link, session, sequence, message);
             *stage = Stage::Sent(exchange, stateid);
@@ -107,7 +108,7 @@ impl TransferFlight {
 
     /// Reads the answer for a thread that needs a slot; false if another thread does so.
     pub(crate) fn collect_for_slot(&self) -> bool {
-        let Ok(mut stage) = self.stage.try_lock() else { return false };
+        let Some(mut stage) = self.stage.try_lock() else { return false };
         self.collect(&mut stage);
         true
     }
@@ -181,7 +182,7 @@ impl TransferFlight {
 
     /// Waits for the answer of a data server.
     pub(crate) fn settled(&self) -> Result<Moved> {
-        let mut stage = self.stage.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut stage = self.stage.lock();
         self.collect(&mut stage);
         match std::mem::replace(&mut *stage, Stage::Over) {
             Stage::Settled(result) => result,
@@ -198,18 +199,15 @@ impl TransferFlight {
 
     /// True when waiting for it would not block.
     pub(crate) fn is_answered(&self) -> bool {
-        match self.stage.try_lock() {
-            Ok(stage) => match &*stage {
-                Stage::Sent(exchange, _) => exchange.is_answered(),
-                Stage::Answered(..) | Stage::Settled(_) | Stage::Over => true,
-            },
-            Err(_) => false,
-        }
+        self.stage.try_lock().is_some_and(|stage| match &*stage {
+            Stage::Sent(exchange, _) => exchange.is_answered(),
+            Stage::Answered(..) | Stage::Settled(_) | Stage::Over => true,
+        })
     }
 
     /// Takes the answer, and waits for it if need be.
     fn answer(&self) -> Option<(Outcome, Stateid)> {
-        let mut stage = self.stage.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut stage = self.stage.lock();
         self.collect(&mut stage);
         match std::mem::replace(&mut *stage, Stage::Over) {
             Stage::Answered(outcome, stateid) => Some((outcome, stateid)),

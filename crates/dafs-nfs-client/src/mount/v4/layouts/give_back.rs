@@ -14,13 +14,14 @@ use crate::mount::layout::{Component, NodeAddress, UnusableLayout};
 use crate::mount::v4::client::Client;
 use crate::mount::v4::exchange::Exchange;
 use crate::mount::v4::flight::{TransferFlight, is_state_lost};
+use dafs_mem::Mutex;
 use dafs_parallel::{Act, LayoutState, Protocol, Refusal, Untold, Written};
 use dafs_wire::nfs4::{
     DeviceError, FreeStateidArgs, LayoutBody, LayoutReturn, LayoutcommitArgs, LayouterrorArgs,
     LayoutreturnArgs, Op, OpNum, ResultBody, Stateid, Status,
 };
 use std::fmt::Debug;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// The pause while another thread is just reading an answer.

@@ -131,7 +131,7 @@ impl Layouts {
         device: DeviceId,
     ) -> Result<Arc<[u8]>, UnusableLayout> {
         let key = (reader.layout_type(), device.0);
-        if let Some(known) = self.devices().get(&key) {
+        if let Some(known) = self.devices.lock().get(&key) {
             return Ok(known.clone());
         }
         let args = GetdeviceinfoArgs {
@@ -155,7 +155,7 @@ impl Layouts {
                     )));
                 }
             };
-        let mut devices = self.devices();
+        let mut devices = self.devices.lock();
         // A notification may have overtaken the answer.
         if lasts && news == self.device_news.load(Ordering::SeqCst) {
             if devices.len() >= DEVICES_MAX {

@@ -11,10 +11,11 @@ use crate::mount::pending::{Part, Parts};
 use crate::mount::protocol::Sizes;
 use crate::mount::v4::client::Client;
 use crate::mount::v4::flight::{NodePart, TransferFlight, Waiting};
+use dafs_mem::Mutex;
 use dafs_parallel::aggregation::OFFSET_MAX;
 use dafs_parallel::{Act, Cut, Fault, Protocol};
 use dafs_wire::nfs4::{StableHow, Stateid, Status};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 /// The context in which the parts of one transfer are sent.
 #[derive(Debug, Clone)]
@@ -312,7 +313,7 @@ impl DirectFlight {
 
 impl Flight for DirectFlight {
     fn wait(&self) -> Result<Moved> {
-        let legs = std::mem::take(&mut *self.legs.lock().unwrap_or_else(PoisonError::into_inner));
+        let legs = std::mem::take(&mut *self.legs.lock());
         if legs.is_empty() {
             return Err(MountError::Argument("a transfer was waited for twice"));
         }
@@ -323,7 +324,7 @@ impl Flight for DirectFlight {
     }
 
     fn is_answered(&self) -> bool {
-        let legs = self.legs.lock().unwrap_or_else(PoisonError::into_inner);
+        let legs = self.legs.lock();
         legs.iter().all(|leg| leg.sent.as_ref().map_or(true, |flight| flight.is_answered()))
     }
 }

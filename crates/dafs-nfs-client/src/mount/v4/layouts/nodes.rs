@@ -12,9 +12,10 @@ use crate::mount::layout::NodeAddress;
 use crate::mount::link::Link;
 use crate::mount::options::MountOptions;
 use crate::mount::v4::client::{Client, Role};
+use dafs_mem::Mutex;
 use dafs_parallel::limits::{NODE_ANSWER_TIMEOUT, NODE_CONNECT_TIMEOUT};
 use dafs_parallel::{Fault, Nodes, ServerBackoff};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// A data server.
@@ -34,7 +35,7 @@ struct State {
 /// long. The next transfer finds out about a data server that does not answer.
 pub(super) fn renew(nodes: &Nodes<Layouts>, idle_max: Duration) {
     // A client that is just connecting needs no renewal.
-    let client = |node: Arc<Node>| node.state.try_lock().ok()?.client.clone();
+    let client = |node: Arc<Node>| node.state.try_lock()?.client.clone();
     let clients = nodes.used().into_iter().filter_map(client);
     for client in clients.filter(|client| client.idle() >= idle_max) {
         if let Err(error) = client.ask_once(&|_| {}) {
@@ -46,7 +47,7 @@ pub(super) fn renew(nodes: &Nodes<Layouts>, idle_max: Duration) {
 /// Ends all sessions with data servers.
 pub(super) fn end(nodes: &Nodes<Layouts>) {
     for node in nodes.all() {
-        let client = node.state().client.take();
+        let client = node.state.lock().client.take();
         if let Some(client) = client {
             client.end();
             client.link.close();
@@ -59,14 +60,10 @@ impl Node {
         Self { addresses, state: Mutex::default() }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Returns the client at this data server, and connects it if need be. `of` is the client at
     /// the metadata server.
     pub(super) fn client(&self, of: &Client) -> Result<Arc<Client>, Failure> {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         if state.backoff.is_avoided(Instant::now()) {
             return Err(Fault::Unavailable);
         }
@@ -90,7 +87,7 @@ impl Node {
 
     /// Notes that the data server did not answer.
     pub(super) fn failed(&self) {
-        self.state().backoff.failed(Instant::now());
+        self.state.lock().backoff.failed(Instant::now());
     }
 
     fn connect(&self, of: &Client) -> Result<Arc<Client>, String> {

@@ -149,7 +149,7 @@ impl Layouts {
     /// queued to be given back. The next request for a layout learns the devices' new addresses.
     fn device_changed(&self, layout_type: u32, device_id: DeviceId, at_once: bool) {
         self.device_news.fetch_add(1, Ordering::SeqCst);
-        self.devices().remove(&(layout_type, device_id.0));
+        self.devices.lock().remove(&(layout_type, device_id.0));
         if at_once {
             let uses = |grant: &Grant| {
                 grant.terms.reader.layout_type() == layout_type
@@ -303,14 +303,14 @@ mod tests {
     fn a_layout_of_a_deleted_device_is_returned_and_a_moved_device_is_asked_for() {
         let (layouts, recalls) = holding(&[(1, Some(7), 1), (2, Some(7), 2)]);
         let key = |number| (LAYOUT_FILES, device(number).0);
-        let remember = |number| layouts.devices().insert(key(number), [].into());
+        let remember = |number| layouts.devices.lock().insert(key(number), [].into());
         let told = |change| {
             let _ = [1, 2].map(remember);
             let before = layouts.device_news.load(Ordering::SeqCst);
             let args = CbNotifyDeviceidArgs { changes: vec![change] };
             assert_eq!(recalls.notify_devices(&args), Status::Ok);
             assert_eq!(layouts.device_news.load(Ordering::SeqCst), before + 1);
-            let known = [1, 2].map(|number| layouts.devices().contains_key(&key(number)));
+            let known = [1, 2].map(|number| layouts.devices.lock().contains_key(&key(number)));
             (work(&layouts).0, known)
         };
         let moved = |layout_type, immediate| {
