@@ -19,7 +19,6 @@ use crate::pending::Pending;
 use dafs_dat::Instant;
 use dafs_wire::dafs::StateId;
 use std::ops::Range;
-use std::sync::PoisonError;
 use std::time::Duration;
 
 /// The time that an interruptible caller waits at once.
@@ -147,10 +146,8 @@ impl Cache {
             };
             let changed = &self.changed;
             state = match time {
-                Some(time) => {
-                    changed.wait_timeout(state, time).unwrap_or_else(PoisonError::into_inner).0
-                }
-                None => changed.wait(state).unwrap_or_else(PoisonError::into_inner),
+                Some(time) => changed.wait_timeout(state, time).0,
+                None => changed.wait(state),
             };
             if stoppable {
                 // The interruption callback may use the client.

@@ -10,11 +10,12 @@ use super::{DelegationHolder, DelegationNotice};
 use crate::driver::Shared;
 use crate::limits::CALLERS_MAX;
 use dafs_dat::confine::confined;
+use dafs_mem::{Condvar, Mutex};
 use dafs_wire::dafs::StateId;
 use std::collections::VecDeque;
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 /// A notice for a holder.
@@ -71,12 +72,8 @@ impl Caller {
             let (state, changed, itself) = (Mutex::default(), Condvar::new(), itself.clone());
             Self { state, changed, pending_notices, shared, itself }
         });
-        caller.spawn(&mut caller.state(), true)?;
+        caller.spawn(&mut caller.state.lock(), true)?;
         Ok(caller)
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn spawn(&self, state: &mut State, stays: bool) -> io::Result<()> {
@@ -88,7 +85,7 @@ impl Caller {
     }
 
     pub(super) fn push(&self, notice: Notice) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         self.pending_notices.fetch_add(1, Ordering::Relaxed);
         state.notices.push_back(notice);
         if state.notices.len() > state.idle
@@ -101,13 +98,13 @@ impl Caller {
     }
 
     pub(super) fn stop(&self) {
-        self.state().stop = true;
+        self.state.lock().stop = true;
         self.changed.notify_all();
     }
 
     /// The age of the oldest queued notice.
     pub(super) fn waiting(&self) -> Duration {
-        self.state().notices.front().map_or(Duration::ZERO, |notice| notice.since.elapsed())
+        self.state.lock().notices.front().map_or(Duration::ZERO, |notice| notice.since.elapsed())
     }
 
     fn run(&self, stays: bool) {
@@ -115,7 +112,7 @@ impl Caller {
             let place = notice.place();
             // A panic of a holder ends this notice only; others are still delivered.
             let _ = confined(|| self.tell(notice));
-            self.state().telling.retain(|told| *told != place);
+            self.state.lock().telling.retain(|told| *told != place);
         }
     }
 
@@ -143,7 +140,7 @@ impl Caller {
     /// The first notice that can be delivered now. A notice whose holder is busy is left to the
     /// thread that is calling this holder.
     fn next(&self, stays: bool) -> Option<Notice> {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         loop {
             let State { notices, telling, .. } = &mut *state;
             let place = notices.iter().position(|notice| !telling.contains(&notice.place()));
@@ -158,7 +155,7 @@ impl Caller {
                 return None;
             }
             state.idle += 1;
-            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state = self.changed.wait(state);
             state.idle -= 1;
         }
     }
@@ -184,7 +181,7 @@ mod tests {
         fn recall(&self, truncate: bool) {
             self.told.send((self.number, DelegationNotice::Recall { truncate })).unwrap();
             if let Some(gate) = &self.gate {
-                gate.lock().unwrap().recv().unwrap();
+                gate.lock().recv().unwrap();
             }
         }
 

@@ -11,8 +11,9 @@
 //!   all threads check again after a wake-up.
 
 use crate::limits::BELLS_KEPT;
+use dafs_mem::Condvar;
 use smallvec::SmallVec;
-use std::sync::{Arc, Condvar};
+use std::sync::Arc;
 
 /// The condition variable that one thread sleeps on.
 pub(super) type Bell = Arc<Condvar>;

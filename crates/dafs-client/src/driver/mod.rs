@@ -43,6 +43,7 @@ use crate::pending::Moved;
 use crate::wakeup::Wakeup;
 use clock::{Asleep, awake_or_not};
 use dafs_dat::{Adapter, Event, Instant, RegisterError};
+use dafs_mem::Mutex;
 use dafs_wire::dafs::{ByteOrder, ChainFlags, Checksum, Close, Request, StateId};
 use followed::Followed;
 use followers::{Bells, Followers, ring};
@@ -54,7 +55,7 @@ use std::io;
 use std::mem::ManuallyDrop;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
+use std::sync::{Arc, MutexGuard, Weak};
 use std::task::Waker;
 use std::time::Duration;
 use waiter::Waiter;
@@ -238,13 +239,9 @@ impl Shared {
 
     /// The driver, unless another thread has it now.
     pub(crate) fn lock_if_free(&self) -> Option<Guard<'_>> {
-        match self.driver.try_lock() {
-            Ok(guard) => Some(guard),
-            // A panic under the lock leaves the state machine between two of its steps; its own
-            // checks decide about the session.
-            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
-            Err(TryLockError::WouldBlock) => None,
-        }
+        // A panic under the lock leaves the state machine between two of its steps; its own checks
+        // decide about the session.
+        self.driver.try_lock()
     }
 
     pub(crate) fn lock_regardless(&self) -> Guard<'_> {
@@ -252,7 +249,7 @@ impl Shared {
             return guard;
         }
         self.contenders.fetch_add(1, Ordering::Relaxed);
-        let guard = self.driver.lock().unwrap_or_else(PoisonError::into_inner);
+        let guard = self.driver.lock();
         self.contenders.fetch_sub(1, Ordering::Relaxed);
         guard
     }
@@ -679,7 +676,7 @@ impl Drop for Shared {
         let _ending = Ending(&self.end);
         // SAFETY: the driver is taken once, here, and not used afterwards.
         let driver = unsafe { ManuallyDrop::take(&mut self.driver) };
-        let mut driver = driver.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let mut driver = driver.into_inner();
         // The server frees the session at once when it is told; otherwise it would detect the loss.
         driver.core.close(&mut *driver.adapter, Instant::now());
         driver.adapter.flush();

@@ -16,9 +16,10 @@ use crate::error::{Error, Result};
 use crate::fork::ForkMutex;
 use crate::limit::without;
 use crate::pending::Moved;
+use dafs_mem::Condvar;
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Condvar, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::task::{Poll, Waker};
 use std::time::{Duration, Instant};
 
@@ -219,7 +220,7 @@ impl Transfer {
         self.end();
         let Ok(mut state) = self.state.lock() else { return };
         while !matches!(state.stage, Stage::Over(_) | Stage::Taken) {
-            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state = self.changed.wait(state);
         }
     }
 
@@ -232,14 +233,14 @@ impl Transfer {
                 return result;
             }
             state = match until {
-                None => self.changed.wait(state).unwrap_or_else(PoisonError::into_inner),
+                None => self.changed.wait(state),
                 Some(until) => {
                     let left = until.saturating_duration_since(Instant::now());
                     if left.is_zero() {
                         return Err(Error::TimedOut(begun.elapsed()));
                     }
                     let waited = self.changed.wait_timeout(state, left);
-                    waited.unwrap_or_else(PoisonError::into_inner).0
+                    waited.0
                 }
             };
         }

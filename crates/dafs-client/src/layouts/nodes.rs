@@ -17,10 +17,11 @@ use crate::fork::ForkMutex;
 use crate::limit::{self, Limit};
 use crate::limits::UNPROBED_DEADLINE_FACTOR;
 use crate::options::{Authentication, ConnectOptions, Credential};
+use dafs_mem::Condvar;
 use dafs_parallel::limits::{NODE_ANSWER_TIMEOUT, NODE_CONNECT_TIMEOUT, NODE_PAUSE_MIN};
 use dafs_parallel::{Fault, ServerBackoff};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Condvar, PoisonError};
 use std::time::Instant;
 
 /// After this many sessions in a row that were aborted for a caller's deadline, the data server
@@ -116,12 +117,12 @@ impl Node {
                 break;
             }
             state = match Limit::current() {
-                None => self.changed.wait(state).unwrap_or_else(PoisonError::into_inner),
+                None => self.changed.wait(state),
                 Some(_) if limit::is_over() => return Err(Fault::Unavailable),
                 Some(limit) => {
                     let waited =
                         self.changed.wait_timeout(state, limit.at.since(dafs_dat::Instant::now()));
-                    waited.unwrap_or_else(PoisonError::into_inner).0
+                    waited.0
                 }
             };
         }
