@@ -15,7 +15,8 @@ use crate::rights::Changer;
 use crate::tree::{Outcome, Tree};
 use dafs_client::posix::open_options;
 use dafs_client::{Create, File, IoBuffer, OpenOptions, SetAttributes, Stability};
-use std::sync::{Arc, Mutex, PoisonError};
+use dafs_mem::Mutex;
+use std::sync::Arc;
 
 /// A file that the kernel has open.
 #[derive(Debug)]
@@ -127,28 +128,24 @@ impl OpenFile {
         Ok(len)
     }
 
-    fn seen(&self) -> std::sync::MutexGuard<'_, Seen> {
-        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Marks a loss as unreported, as it was in the former process.
     pub(crate) fn lose(&self) {
-        *self.seen() = Seen::NOTHING;
+        *self.seen.lock() = Seen::NOTHING;
     }
 
     /// True when a loss has not been reported.
     pub(crate) fn is_lost(&self) -> bool {
-        *self.seen() != self.kept.seen()
+        *self.seen.lock() != self.kept.seen()
     }
 
     /// Reports a loss, once.
     pub(crate) fn told(&self) -> Outcome<()> {
-        self.kept.told(&mut self.seen())
+        self.kept.told(&mut self.seen.lock())
     }
 
     /// Reports a loss that `fsync` has not reported yet.
     pub(crate) fn tell(&self) -> Outcome<()> {
-        self.kept.tell(*self.seen())
+        self.kept.tell(*self.seen.lock())
     }
 
     pub(crate) fn close(self) -> Outcome<()> {

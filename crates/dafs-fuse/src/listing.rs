@@ -15,8 +15,8 @@ use crate::convert::errno;
 use crate::handover::ListingState;
 use crate::tree::Outcome;
 use dafs_client::{Attributes, Client, DirEntry, FileHandle, ListingPlace, ReadDir};
+use dafs_mem::Mutex;
 use std::collections::VecDeque;
-use std::sync::{Mutex, PoisonError};
 
 /// The position behind "." and "..", which the server does not list; its cookies are higher.
 const DOTS: u64 = 2;
@@ -68,7 +68,7 @@ impl OpenDirectory {
 
     /// The directory and the position of its listing, for another process to go on with.
     pub(crate) fn pause(&self) -> (FileHandle, ListingState) {
-        let stream = self.stream.lock().unwrap_or_else(PoisonError::into_inner);
+        let stream = self.stream.lock();
         let (rest, place) = stream.entries.pause();
         let kept = stream.kept.iter().map(|kept| (kept.cookie, &kept.entry));
         let told = kept.chain(rest.iter().map(|(cookie, entry)| (*cookie, entry)));
@@ -111,7 +111,7 @@ impl OpenDirectory {
                 return Ok(());
             }
         }
-        let mut stream = self.stream.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut stream = self.stream.lock();
         let wanted = position.max(DOTS);
         if position == 0 || !stream.go_on(wanted) {
             *stream = self.at(wanted, &stream, changes);

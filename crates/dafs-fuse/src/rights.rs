@@ -15,8 +15,8 @@ use crate::kernel::{Caller, Change, Errno, NodeId, Operation, Request};
 use crate::limits::PLAIN_FILES_MAX;
 use crate::tree::{Outcome, Tree};
 use dafs_client::{Attributes, SetAttributes};
+use dafs_mem::Mutex;
 use rustc_hash::FxHashMap;
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// The thread that changes a file.
@@ -100,7 +100,7 @@ impl PlainFiles {
         let node = request.node;
         let now = Instant::now();
         {
-            let mut plain = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut plain = self.0.lock();
             let is_valid = |found: &Instant| now.duration_since(*found) < cache_timeout;
             if plain.get(&node).is_some_and(is_valid) {
                 return Ok(false);
@@ -122,7 +122,7 @@ impl PlainFiles {
     }
 
     fn forget(&self, node: NodeId) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(&node);
+        self.0.lock().remove(&node);
     }
 }
 

@@ -13,9 +13,10 @@ use crate::tree::Outcome;
 use dafs_client::{
     Client, Error, File, FileHandle, IoBuffer, Stability, Status, Verifier, WriteState,
 };
+use dafs_mem::Mutex;
 use rustc_hash::FxHashMap;
 use std::ops::Range;
-use std::sync::{Arc, Mutex, PoisonError, Weak, mpsc};
+use std::sync::{Arc, Weak, mpsc};
 use std::time::Duration;
 
 /// A file of the server.
@@ -106,7 +107,7 @@ impl RetainedFiles {
         node: NodeId,
         locks: &Arc<Locks>,
     ) -> Arc<RetainedFile<Remote>> {
-        let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut files = self.files.lock();
         if let Some(known) = files.get(file.handle()).and_then(Weak::upgrade) {
             return known;
         }
@@ -123,7 +124,7 @@ impl RetainedFiles {
 
     /// The file of a handle, if it is open.
     pub(crate) fn find(&self, handle: &FileHandle) -> Option<Arc<RetainedFile<Remote>>> {
-        let files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
+        let files = self.files.lock();
         files.get(handle).and_then(Weak::upgrade)
     }
 
