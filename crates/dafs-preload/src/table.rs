@@ -15,11 +15,12 @@ use crate::limits::DESCRIPTORS_MAX;
 use crate::next::{internal_with_clients, with_signals_deferred};
 use crate::signals::Blocked;
 use dafs_client::{DirEntry, File};
+use dafs_mem::{Mutex, RwLock};
 use libc::c_int;
 use std::collections::BTreeMap;
 use std::mem::ManuallyDrop;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, RwLockReadGuard, RwLockWriteGuard};
 
 /// An open file, shared by all descriptors of this process that represent it.
 #[derive(Debug)]
@@ -48,11 +49,6 @@ impl Description {
     }
 }
 
-/// Locks a mutex and ignores poison: the data is intact between any two steps.
-pub(crate) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 #[derive(Debug, Default)]
 struct Table {
     open: BTreeMap<c_int, Arc<Description>>,
@@ -70,11 +66,11 @@ static KNOWN: [AtomicU64; DESCRIPTORS_MAX / 64] =
 static IS_INSIDE: AtomicU64 = AtomicU64::new(0);
 
 fn change() -> RwLockWriteGuard<'static, Table> {
-    TABLE.write().unwrap_or_else(PoisonError::into_inner)
+    TABLE.write()
 }
 
 fn reading() -> RwLockReadGuard<'static, Table> {
-    TABLE.read().unwrap_or_else(PoisonError::into_inner)
+    TABLE.read()
 }
 
 fn bit(fd: c_int) -> Option<(&'static AtomicU64, u64)> {
@@ -208,11 +204,11 @@ pub(crate) fn before_fork() {
     // A handler in this thread would deadlock on the lock.
     let blocked = Blocked::all();
     let guard = change();
-    locked(&HELD).0 = Some((guard, blocked));
+    HELD.lock().0 = Some((guard, blocked));
 }
 
 pub(crate) fn after_fork_in_parent() {
-    let held = locked(&HELD).0.take();
+    let held = HELD.lock().0.take();
     let Some((guard, blocked)) = held else { return };
     drop(guard);
     blocked.end();
@@ -220,7 +216,7 @@ pub(crate) fn after_fork_in_parent() {
 
 /// Gives the child the same files, none of them opened at a server yet.
 pub(crate) fn after_fork_in_child() {
-    let held = locked(&HELD).0.take();
+    let held = HELD.lock().0.take();
     let Some((mut table, blocked)) = held else { return };
     let mut made: Vec<(ManuallyDrop<Arc<Description>>, Arc<Description>)> = Vec::new();
     let open = std::mem::take(&mut table.open);
