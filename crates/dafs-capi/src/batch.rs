@@ -9,8 +9,9 @@ use crate::handle::{dap_batch_t, dap_buffer_t, dap_file_t, dap_group_t, dap_sess
 use crate::limits::{BATCH_PIECES_MAX, BATCH_TRANSFERS_MAX};
 use crate::pointer::{Out, array, check_write};
 use crate::session::session;
+use dafs_mem::Mutex;
 use std::ops::Range;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 
 /// The object behind a batch handle. It holds a batch until that is sent.
@@ -40,7 +41,7 @@ pub struct dap_piece_t {
 
 impl Batch {
     fn open(&self) -> MutexGuard<'_, Option<dafs_client::Batch>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }
 

@@ -13,8 +13,9 @@ use crate::transfer::{copy_in, copy_out};
 use dafs_client::{
     AccessMask, Error, FileHandle, LockRange, SplitPath, Stability, Step, StepIn, StepOn, Stepped,
 };
+use dafs_mem::Mutex;
 use std::ffi::{c_char, c_void};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 /// The path begins at the object that the request before has found.
 pub const DAP_CHAIN_FOUND: u32 = 1;
@@ -70,7 +71,7 @@ fn add(
     step: impl FnOnce(&Session) -> Result<ChainStep, Failure>,
 ) -> Result<i64, Failure> {
     let chain = tables().chains.get(handle.id)?;
-    let mut open = chain.0.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut open = chain.0.lock();
     let requests = open.as_mut().ok_or_else(sent)?;
     if requests.steps.len() >= CHAIN_STEPS_MAX {
         return Err(Failure::new(DAP_E_TOO_MANY, "the chain has as many requests as it can have"));
@@ -414,7 +415,7 @@ pub extern "C" fn dap_chain_discard(handle: dap_chain_t) -> i32 {
 
 fn take(handle: dap_chain_t) -> Result<Requests, Failure> {
     let chain = tables().chains.remove(handle.id, |_| Ok(()))?;
-    chain.0.into_inner().unwrap_or_else(PoisonError::into_inner).ok_or_else(sent)
+    chain.0.into_inner().ok_or_else(sent)
 }
 
 impl ChainStep {

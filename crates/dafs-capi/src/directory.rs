@@ -7,8 +7,8 @@ use crate::handle::{dap_dir_t, dap_session_t, tables};
 use crate::pointer::Out;
 use crate::session::session;
 use dafs_client::{Follow, ReadDir};
+use dafs_mem::Mutex;
 use std::ffi::c_char;
-use std::sync::{Mutex, PoisonError};
 
 /// The object behind a directory handle.
 pub(crate) struct Directory(Mutex<ReadDir>);
@@ -65,7 +65,7 @@ pub unsafe extern "C" fn dap_readdir(directory: dap_dir_t, entry: *mut dap_entry
         // SAFETY: as the caller promises.
         let out = unsafe { Out::new(entry) }?;
         let listing = tables().directories.get(directory.id)?;
-        let next = listing.0.lock().unwrap_or_else(PoisonError::into_inner).next();
+        let next = listing.0.lock().next();
         let Some(found) = next.transpose()? else { return Ok(0) };
         let mut name = [0; 256];
         // The client has checked that it is at most 255 bytes long.
