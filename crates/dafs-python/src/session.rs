@@ -3,12 +3,13 @@
 use crate::memory::Span;
 use crate::wait::seconds;
 use dafs_client::{CacheOptions, Client, ConnectOptions, DafsUrl, Error, IoBuffer, TransportKind};
+use dafs_mem::Mutex;
 use pyo3::exceptions::{PyBufferError, PyValueError};
 use pyo3::prelude::*;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard};
 
 /// A session of this process.
 #[derive(Debug)]
@@ -29,7 +30,7 @@ pub(crate) struct Session {
 static SHARED: Mutex<BTreeMap<usize, (usize, Arc<AtomicBool>)>> = Mutex::new(BTreeMap::new());
 
 fn shared() -> MutexGuard<'static, BTreeMap<usize, (usize, Arc<AtomicBool>)>> {
-    SHARED.lock().unwrap_or_else(PoisonError::into_inner)
+    SHARED.lock()
 }
 
 /// A part of registered memory.
@@ -80,18 +81,14 @@ impl Session {
         self.client.transport().kind == TransportKind::Shm
     }
 
-    fn known(&self) -> MutexGuard<'_, BTreeMap<usize, Registered>> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Enters a registration, for operations on memory at `address`.
     pub(crate) fn add(&self, address: usize, own: &Registered) {
-        self.known().insert(address, own.clone());
+        self.known.lock().insert(address, own.clone());
     }
 
     /// Removes a registration. Drop the returned value without the GIL.
     pub(crate) fn remove(&self, address: usize, own: &Registered) -> Option<Registered> {
-        let mut known = self.known();
+        let mut known = self.known.lock();
         // Another owner may have registered the same memory again.
         let is_same = known.get(&address)?.buffer.view().as_ptr() == own.buffer.view().as_ptr();
         if is_same { known.remove(&address) } else { None }
@@ -134,7 +131,7 @@ impl Session {
     /// `BufferError`: it must not be used any more.
     pub(crate) fn own(&self, span: Span) -> PyResult<Option<Registered>> {
         Self::check(span)?;
-        let known = self.known();
+        let known = self.known.lock();
         let Some((start, own)) = known.range(..=span.address()).next_back() else {
             return Ok(None);
         };
