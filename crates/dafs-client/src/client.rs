@@ -210,7 +210,7 @@ impl Shared {
     /// The identity of this client at the server.
     pub(crate) fn identity(&self) -> Result<ClientIdentity> {
         let driver = self.lock()?;
-        let config = &driver.core().config;
+        let config = &driver.core().link.config;
         Ok(ClientIdentity {
             name: config.client_id_string.clone(),
             verifier: config.client_verifier.0,

@@ -164,7 +164,7 @@ fn result(
                 left -= len;
                 piece.first(len)
             });
-            match core.checksum_of(views) {
+            match core.link.checksum_of(views) {
                 Err(gone) => return Ok(Err(gone.into())),
                 Ok(sum) if sum == completion.direct_checksum => {}
                 Ok(_) => return Err("the checksum of data read does not match"),

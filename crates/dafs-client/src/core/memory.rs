@@ -14,19 +14,23 @@
 
 use super::failure::Failure;
 use crate::fork::ForkMutex;
-use dafs_dat::{LocalSegment, MemoryRegion, RegionId};
+use dafs_dat::{
+    Access, Adapter, LocalSegment, MemoryRegion, ProtectionDomain, RegionId, RegisterError,
+};
 use dafs_mem::{Buffer, CheckedSlice, VolatileSlice};
 use dafs_wire::dafs::DirectBuffer;
 use smallvec::SmallVec;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, MutexGuard};
+use std::sync::{Arc, MutexGuard, Weak};
+
+const ACCESS: Access = Access::LOCAL_WRITE.union(Access::REMOTE_READ).union(Access::REMOTE_WRITE);
 
 /// The memory that one request names; nearly always none or one piece.
 pub(crate) type Pieces = SmallVec<[Piece; 1]>;
 
 /// Registrations without a user, which wait for the adapter's driver to end them.
 #[derive(Debug, Default)]
-pub(crate) struct Graveyard {
+struct Graveyard {
     occupied: AtomicBool,
     regions: ForkMutex<Vec<RegionId>>,
 }
@@ -41,13 +45,80 @@ impl Graveyard {
     }
 
     /// The registrations to end, if there are any.
-    pub(crate) fn exhume(&self) -> Vec<RegionId> {
+    fn exhume(&self) -> Vec<RegionId> {
         // A cheap check first: this runs with every request.
         if !self.occupied.load(Ordering::Acquire) {
             return Vec::new();
         }
         self.occupied.store(false, Ordering::Relaxed);
         std::mem::take(&mut *self.regions.lock_here())
+    }
+}
+
+/// The memory that the application has registered in one session.
+#[derive(Debug, Default)]
+pub(crate) struct Memories {
+    graveyard: Arc<Graveyard>,
+    /// For the next connection; only kept when there may be one.
+    kept: Vec<Weak<RegisteredMemory>>,
+}
+
+impl Memories {
+    /// Registers a buffer; with `keep` the next connection registers it, too.
+    pub(crate) fn register(
+        &mut self,
+        adapter: &mut dyn Adapter,
+        domain: ProtectionDomain,
+        buffer: Arc<Buffer>,
+        keep: bool,
+    ) -> Result<Arc<RegisteredMemory>, RegisterError> {
+        let region = adapter.register(domain, buffer.clone(), ACCESS)?;
+        let (mappable, graveyard) = (adapter.is_mappable(&buffer), self.graveyard.clone());
+        let memory = Arc::new(RegisteredMemory::new(buffer, region, graveyard, mappable));
+        if keep {
+            if self.kept.len() == self.kept.capacity() {
+                self.kept.retain(|memory| memory.strong_count() > 0);
+            }
+            self.kept.push(Arc::downgrade(&memory));
+        }
+        Ok(memory)
+    }
+
+    /// True when the memory was registered here.
+    pub(crate) fn own(&self, memory: &RegisteredMemory) -> bool {
+        Arc::ptr_eq(&memory.graveyard, &self.graveyard)
+    }
+
+    /// Ends registrations without a holder.
+    pub(crate) fn reap(&self, adapter: &mut dyn Adapter) {
+        for region in self.graveyard.exhume() {
+            adapter.deregister(region);
+        }
+    }
+
+    /// Ends the registrations of a connection that is lost.
+    pub(crate) fn withdraw(&self, adapter: &mut dyn Adapter) {
+        for memory in self.kept.iter().filter_map(Weak::upgrade) {
+            if let Some(region) = memory.withdraw() {
+                adapter.deregister(region);
+            }
+        }
+        self.reap(adapter);
+    }
+
+    /// Registers the memory on a new connection.
+    pub(crate) fn renew(
+        &self,
+        adapter: &mut dyn Adapter,
+        domain: ProtectionDomain,
+    ) -> Result<(), Failure> {
+        for memory in self.kept.iter().filter_map(Weak::upgrade) {
+            if memory.region().is_none() {
+                let region = adapter.register(domain, memory.buffer.clone(), ACCESS);
+                memory.renew(region.map_err(Failure::memory)?);
+            }
+        }
+        Ok(())
     }
 }
 
@@ -67,7 +138,7 @@ pub struct RegisteredMemory {
 }
 
 impl RegisteredMemory {
-    pub(crate) fn new(
+    fn new(
         buffer: Arc<Buffer>,
         region: MemoryRegion,
         graveyard: Arc<Graveyard>,
@@ -118,11 +189,6 @@ impl RegisteredMemory {
         self.buffer.slice(offset, len)
     }
 
-    /// True when both names mean registrations of one session.
-    pub(crate) fn belongs_to(&self, graveyard: &Arc<Graveyard>) -> bool {
-        Arc::ptr_eq(&self.graveyard, graveyard)
-    }
-
     pub(crate) fn buffer(&self) -> &Arc<Buffer> {
         &self.buffer
     }
@@ -134,17 +200,12 @@ impl RegisteredMemory {
     }
 
     /// Removes the registration, to end it.
-    pub(crate) fn withdraw(&self) -> Option<RegionId> {
+    fn withdraw(&self) -> Option<RegionId> {
         self.region().take().map(|region| region.id)
     }
 
-    /// True when it has a registration.
-    pub(crate) fn is_registered(&self) -> bool {
-        self.region().is_some()
-    }
-
     /// Gives it a new registration, on a new connection.
-    pub(crate) fn renew(&self, region: MemoryRegion) {
+    fn renew(&self, region: MemoryRegion) {
         let old = self.region().replace(region);
         debug_assert!(old.is_none(), "memory has one registration at a time");
     }

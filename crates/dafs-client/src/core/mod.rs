@@ -49,13 +49,14 @@
 mod auth;
 mod back;
 mod call;
-mod cancel;
+mod calls;
 mod chain;
 mod config;
 mod connection;
 mod failure;
 mod grace;
 mod hello;
+mod link;
 mod memory;
 mod messages;
 mod notes;

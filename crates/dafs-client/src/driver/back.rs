@@ -66,7 +66,7 @@ impl Shared {
         holder: Weak<dyn DelegationHolder>,
     ) -> Result<bool> {
         let mut driver = self.lock()?;
-        if !driver.core.holds_delegation(name) {
+        if !driver.core.calls.delegations.holds(name) {
             return Ok(false);
         }
         let held = driver.holders.insert(name, holder, self);
@@ -79,7 +79,7 @@ impl Shared {
     pub(crate) fn release(&self, name: StateId) -> Result<bool> {
         let mut driver = self.lock()?;
         driver.holders.remove(name);
-        Ok(driver.core.give_up_delegation(name))
+        Ok(driver.core.calls.delegations.returning(name))
     }
 
     /// Restarts of the server that the holders of delegations have been notified of.

@@ -283,12 +283,12 @@ impl Shared {
 
     /// True when data of this length is appended within a message.
     pub(crate) fn appends_inline(&self, bytes: usize) -> Result<bool> {
-        Ok(self.lock()?.core.appends_inline(bytes))
+        Ok(self.lock()?.core.link.appends_inline(bytes))
     }
 
     /// The checksum that travels with direct data, when the session has checksums.
     pub(crate) fn data_checksum(&self, piece: &Piece) -> Result<Checksum> {
-        Ok(self.lock()?.core.data_checksum(piece.checked())?)
+        Ok(self.lock()?.core.link.data_checksum(piece.checked())?)
     }
 
     /// The checksum of several pieces, one behind the other.
@@ -296,7 +296,7 @@ impl Shared {
         if !self.info.checksums {
             return Ok(Checksum::ZERO);
         }
-        Ok(self.lock()?.core.checksum_of(pieces.iter().map(Piece::checked))?)
+        Ok(self.lock()?.core.link.checksum_of(pieces.iter().map(Piece::checked))?)
     }
 
     pub(crate) fn deadline(&self) -> Option<Duration> {

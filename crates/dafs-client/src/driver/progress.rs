@@ -94,7 +94,7 @@ impl Driver {
         // result.
         self.core.reap(&mut *self.adapter);
         // Before a caller gets an answer of the server's new run.
-        self.restarts.store(self.core.restarts(), Ordering::Release);
+        self.restarts.store(self.core.link.stats.restarts, Ordering::Release);
         let count = self.hand_out();
         if self.core.back_stage() != BackStage::Off {
             self.hear();
@@ -175,7 +175,7 @@ impl Driver {
 
     /// Returns a delegation without a holder.
     pub(super) fn leave_delegation(&mut self, name: StateId) {
-        if self.core.give_up_delegation(name) {
+        if self.core.calls.delegations.returning(name) {
             self.leaves.push_back(Leave::Delegation(name));
         }
     }
