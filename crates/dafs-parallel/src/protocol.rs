@@ -50,6 +50,11 @@ pub trait Protocol: Debug + Sized + 'static {
     /// Splits a layout's state-id into its sequence number and the rest.
     fn parts(name: &mut Self::Name) -> (&mut u32, &[u8]);
 
+    /// Ends the sessions with data servers that no layout names any more, without waiting for them.
+    fn retire(nodes: Vec<Arc<Self::Node>>) {
+        drop(nodes);
+    }
+
     /// Asks for a layout for writing, only for LAYOUTCOMMIT; `held` is the name of one for reading.
     fn ask_to_tell(
         at: &Holder<'_, Self>,

@@ -6,7 +6,7 @@ use super::Layouts;
 use super::file::{At, FileLayout, Grant, Granted, Terms};
 use super::grant::{IO_ANY, layoutreturn};
 use super::io::{Failure, status_of};
-use super::nodes::Node;
+use super::nodes::{self, Node};
 use super::recall::{Said, Wide};
 use crate::files::{Handle, putfh};
 use crate::mount::error::{MountError, Result};
@@ -66,6 +66,10 @@ impl Protocol for Layouts {
 
     fn parts(stateid: &mut Stateid) -> (&mut u32, &[u8]) {
         (&mut stateid.seqid, &stateid.other)
+    }
+
+    fn retire(nodes: Vec<Arc<Node>>) {
+        nodes::retire(nodes);
     }
 
     fn ask_to_tell(at: &At<'_>, held: Option<Stateid>) -> Result<Granted, UnusableLayout> {

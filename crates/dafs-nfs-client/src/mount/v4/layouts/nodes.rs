@@ -46,12 +46,15 @@ pub(super) fn renew(nodes: &Nodes<Layouts>, idle_max: Duration) {
 
 /// Ends all sessions with data servers.
 pub(super) fn end(nodes: &Nodes<Layouts>) {
-    for node in nodes.all() {
-        let client = node.state.lock().client.take();
-        if let Some(client) = client {
-            client.end();
-            client.link.close();
-        }
+    nodes.all().iter().for_each(|node| node.end());
+}
+
+/// Ends the sessions with data servers that no layout names any more. One that is gone does not
+/// answer, so no caller waits for them; without a thread their leases expire.
+pub(super) fn retire(nodes: Vec<Arc<Node>>) {
+    let thread = std::thread::Builder::new().name("dafs-nfs-retire".to_owned());
+    if let Err(error) = thread.spawn(move || nodes.iter().for_each(|node| node.end())) {
+        tracing::debug!(%error, "sessions with data servers could not be ended");
     }
 }
 
@@ -82,6 +85,14 @@ impl Node {
                 state.backoff.failed(Instant::now());
                 Err(Fault::Unreachable)
             }
+        }
+    }
+
+    fn end(&self) {
+        let client = self.state.lock().client.take();
+        if let Some(client) = client {
+            client.end();
+            client.link.close();
         }
     }
 
