@@ -233,7 +233,11 @@ impl<P: Protocol> Holder<'_, P> {
     fn layout_to_tell(&self) -> Result<Option<NamedGrant<P>>, P::Error> {
         let file = self.file;
         let mut pause = P::pauses(self, false);
-        while let Some(held) = file.must_ask() {
+        // Without an open for writing there is nothing to ask by. The server refuses nothing, so
+        // there is no pause.
+        while P::has_writer(self)
+            && let Some(held) = file.must_ask()
+        {
             match P::ask_to_tell(self, held) {
                 Ok(granted) => file.granted(&granted),
                 Err(why) => {

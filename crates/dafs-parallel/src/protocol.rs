@@ -55,6 +55,9 @@ pub trait Protocol: Debug + Sized + 'static {
         drop(nodes);
     }
 
+    /// True if the file is open for writing, so that a layout can be requested for LAYOUTCOMMIT.
+    fn has_writer(at: &Holder<'_, Self>) -> bool;
+
     /// Asks for a layout for writing, only for LAYOUTCOMMIT; `held` is the name of one for reading.
     fn ask_to_tell(
         at: &Holder<'_, Self>,

@@ -61,6 +61,10 @@ impl Protocol for Layouts {
         (&mut name.seqid, &name.state_id.0)
     }
 
+    fn has_writer(at: &At<'_>) -> bool {
+        at.server.writer_of(&at.file.handle).is_some()
+    }
+
     fn ask_to_tell(at: &At<'_>, _: Option<Name>) -> Result<Granted, Unusable> {
         match at.server.writer_of(&at.file.handle) {
             Some(state_id) => at.client.ask(at.server, at.file, state_id, true),

@@ -1,5 +1,5 @@
-//! Tests: transfers under way in a session that the data server ends, and the ends of sessions
-//! that are of no use any more.
+//! Tests: transfers under way in a session that the data server ends, and the ends of sessions and
+//! layouts that are of no use any more.
 
 use super::file::Granted;
 use super::file::tests::grant;
@@ -13,8 +13,8 @@ use crate::mount::options::MountOptions;
 use crate::mount::route::Route;
 use crate::mount::v4::client::{Client, Role};
 use crate::mount::v4::flight::{NodePart, TransferFlight};
-use dafs_parallel::Nodes;
-use dafs_parallel::limits::DATA_SERVERS_MAX;
+use dafs_parallel::limits::{DATA_SERVERS_MAX, LAYOUT_THRESHOLD_BYTES};
+use dafs_parallel::{LayoutState, Nodes, Protocol, Want};
 use dafs_rpc::client::Memory;
 use dafs_rpc::server::{Config, Group};
 use dafs_rpc::{Call, Handled, Handler, Reply};
@@ -216,5 +216,22 @@ fn an_unused_data_server_makes_room_and_its_session_ends() {
     assert_eq!(served.asked.lock().unwrap().destroyed, [2]);
     assert!(node(0).is_none(), "all others are in use");
     drop((used, one_more, of));
+    served.stop();
+}
+
+#[test]
+fn a_file_without_a_writer_costs_no_pause_of_layouts() {
+    let served = Served::new();
+    let (of, layouts) = (served.metadata(), Layouts::new(&[]));
+    let (file, grant) = (layouts.file(&Handle(b"file".to_vec())), grant(true));
+    let name = Stateid { seqid: 1, other: [1; 12] };
+    file.granted(&Granted { grant: grant.clone(), name, size: None });
+    file.wrote(&grant, 0, (4096, 4096), None);
+    file.change(LayoutState::void);
+    // No layout is left to report the write by, and no open to request one by.
+    layouts.at(&of, &file).tell().unwrap_err();
+    assert_eq!(file.verifier(), 1u64.to_be_bytes(), "the write counts as lost");
+    assert!(matches!(file.want(false, LAYOUT_THRESHOLD_BYTES, |_| true), Want::Ask(None)));
+    drop(of);
     served.stop();
 }

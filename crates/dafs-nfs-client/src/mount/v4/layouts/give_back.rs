@@ -72,6 +72,10 @@ impl Protocol for Layouts {
         nodes::retire(nodes);
     }
 
+    fn has_writer(at: &At<'_>) -> bool {
+        at.server.open_of(&at.file.handle, true).is_some()
+    }
+
     fn ask_to_tell(at: &At<'_>, held: Option<Stateid>) -> Result<Granted, UnusableLayout> {
         let open = at.server.open_of(&at.file.handle, true);
         let open = open.ok_or(UnusableLayout::Refused(Status::OpenMode))?;
