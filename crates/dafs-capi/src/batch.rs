@@ -1,6 +1,6 @@
 //! Many transfers in few messages, scattered in files and in memory.
 
-use crate::border::{cross, cross_plainly};
+use crate::boundary::{call, call_plainly};
 use crate::buffer::{Buffer, buffer};
 use crate::error::{DAP_E_BAD_HANDLE, DAP_E_TOO_MANY, Failure, code};
 use crate::file::file;
@@ -9,8 +9,9 @@ use crate::handle::{dap_batch_t, dap_buffer_t, dap_file_t, dap_group_t, dap_sess
 use crate::limits::{BATCH_PIECES_MAX, BATCH_TRANSFERS_MAX};
 use crate::pointer::{Out, array, check_write};
 use crate::session::session;
+use dafs_mem::Mutex;
 use std::ops::Range;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 
 /// The object behind a batch handle. It holds a batch until that is sent.
@@ -40,7 +41,7 @@ pub struct dap_piece_t {
 
 impl Batch {
     fn open(&self) -> MutexGuard<'_, Option<dafs_client::Batch>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }
 
@@ -56,7 +57,7 @@ fn sent() -> Failure {
 /// `batch` is null or good for a handle.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dap_batch_create(handle: dap_session_t, batch: *mut dap_batch_t) -> i32 {
-    cross_plainly(|| {
+    call_plainly(|| {
         // SAFETY: as the caller promises.
         let out = unsafe { Out::new(batch) }?;
         let batch = Batch(Mutex::new(Some(session(handle)?.client.batch())));
@@ -117,7 +118,7 @@ pub unsafe extern "C" fn dap_batch_read(
     piece_count: usize,
 ) -> i64 {
     // SAFETY: as the caller promises.
-    cross(|| unsafe { add(handle, file, (ranges, range_count), (pieces, piece_count), false) })
+    call(|| unsafe { add(handle, file, (ranges, range_count), (pieces, piece_count), false) })
 }
 
 /// Adds a write of pieces of buffers to ranges of a file, as dap_batch_read() does. It is unstable:
@@ -137,7 +138,7 @@ pub unsafe extern "C" fn dap_batch_write(
     piece_count: usize,
 ) -> i64 {
     // SAFETY: as the caller promises.
-    cross(|| unsafe { add(handle, file, (ranges, range_count), (pieces, piece_count), true) })
+    call(|| unsafe { add(handle, file, (ranges, range_count), (pieces, piece_count), true) })
 }
 
 /// Allows the server to take up to so many microseconds to gather and order the transfers, and to
@@ -146,7 +147,7 @@ pub unsafe extern "C" fn dap_batch_write(
 /// Threads: any.
 #[unsafe(no_mangle)]
 pub extern "C" fn dap_batch_window(handle: dap_batch_t, microseconds: u32, together: u32) -> i32 {
-    cross_plainly(|| {
+    call_plainly(|| {
         let batch = tables().batches.get(handle.id)?;
         let mut open = batch.open();
         let window = Duration::from_micros(microseconds.into());
@@ -172,7 +173,7 @@ pub unsafe extern "C" fn dap_batch_submit(
     user_data: *const u64,
     operations: *mut u64,
 ) -> i32 {
-    cross_plainly(|| {
+    call_plainly(|| {
         let group = group(to)?;
         let batch = take(handle)?;
         let count = batch.len();
@@ -201,7 +202,7 @@ pub unsafe extern "C" fn dap_batch_submit(
 /// `results` is null or as long as said.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dap_batch_run(handle: dap_batch_t, results: *mut i64) -> i32 {
-    cross_plainly(|| {
+    call_plainly(|| {
         let batch = take(handle)?;
         check_write(results.cast(), batch.len() * size_of::<i64>())?;
         for (place, result) in batch.run()?.into_iter().enumerate() {
@@ -218,7 +219,7 @@ pub unsafe extern "C" fn dap_batch_run(handle: dap_batch_t, results: *mut i64) -
 /// Threads: DAP_E_BUSY while another thread is in a call that names the batch.
 #[unsafe(no_mangle)]
 pub extern "C" fn dap_batch_discard(handle: dap_batch_t) -> i32 {
-    cross_plainly(|| take(handle).map(drop))
+    call_plainly(|| take(handle).map(drop))
 }
 
 fn take(handle: dap_batch_t) -> Result<dafs_client::Batch, Failure> {

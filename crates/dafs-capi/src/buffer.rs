@@ -1,6 +1,6 @@
 //! Memory that the server reads and writes directly.
 
-use crate::border::cross_plainly;
+use crate::boundary::call_plainly;
 use crate::error::{DAP_E_BUSY, DAP_E_INVALID, Failure};
 use crate::handle::{dap_buffer_t, dap_session_t, tables};
 use crate::pointer::{Out, check_len, check_write};
@@ -52,7 +52,7 @@ pub unsafe extern "C" fn dap_buffer_alloc(
     buffer: *mut dap_buffer_t,
     address: *mut *mut c_void,
 ) -> i32 {
-    cross_plainly(|| {
+    call_plainly(|| {
         some(bytes)?;
         // SAFETY: as the caller promises.
         let (out, start) = unsafe { (Out::new(buffer)?, Out::new(address)?) };
@@ -79,7 +79,7 @@ pub unsafe extern "C" fn dap_register(
     bytes: usize,
     buffer: *mut dap_buffer_t,
 ) -> i32 {
-    cross_plainly(|| {
+    call_plainly(|| {
         some(bytes)?;
         // SAFETY: as the caller promises.
         let out = unsafe { Out::new(buffer) }?;
@@ -109,7 +109,7 @@ pub unsafe extern "C" fn dap_lend(
     bytes: usize,
     buffer: *mut dap_buffer_t,
 ) -> i32 {
-    cross_plainly(|| {
+    call_plainly(|| {
         some(bytes)?;
         // SAFETY: as the caller promises.
         let out = unsafe { Out::new(buffer) }?;
@@ -136,7 +136,7 @@ pub unsafe extern "C" fn dap_forget_memory(
     memory: *const c_void,
     bytes: usize,
 ) -> i32 {
-    cross_plainly(|| Ok(session(handle)?.client.forget_memory(memory.cast(), bytes)?))
+    call_plainly(|| Ok(session(handle)?.client.forget_memory(memory.cast(), bytes)?))
 }
 
 /// The address and the length of a buffer.
@@ -151,7 +151,7 @@ pub unsafe extern "C" fn dap_buffer_memory(
     address: *mut *mut c_void,
     bytes: *mut usize,
 ) -> i32 {
-    cross_plainly(|| {
+    call_plainly(|| {
         // SAFETY: as the caller promises.
         let (start, len) = unsafe { (Out::optional(address)?, Out::optional(bytes)?) };
         let buffer = buffer(handle)?;
@@ -171,7 +171,7 @@ pub unsafe extern "C" fn dap_buffer_memory(
 /// Threads: DAP_E_BUSY while another thread is in a call that names the buffer.
 #[unsafe(no_mangle)]
 pub extern "C" fn dap_unregister(handle: dap_buffer_t) -> i32 {
-    cross_plainly(|| {
+    call_plainly(|| {
         let unused = |buffer: &Buffer| match buffer.io.is_shared() && !buffer.is_lent {
             true => {
                 Err(Failure::new(DAP_E_BUSY, "an operation uses the buffer; wait for it first"))

@@ -1,7 +1,7 @@
 //! Several requests in one round trip, each executed only if the one before it has succeeded.
 
 use crate::attributes::dap_attributes_t;
-use crate::border::{cross, cross_plainly};
+use crate::boundary::{call, call_plainly};
 use crate::error::{DAP_E_BAD_HANDLE, DAP_E_CHAIN, DAP_E_INVALID, DAP_E_TOO_MANY, Failure, code};
 use crate::file::{File, file, stability};
 use crate::handle::{dap_chain_t, dap_file_t, dap_session_t, tables};
@@ -13,8 +13,9 @@ use crate::transfer::{copy_in, copy_out};
 use dafs_client::{
     AccessMask, Error, FileHandle, LockRange, SplitPath, Stability, Step, StepIn, StepOn, Stepped,
 };
+use dafs_mem::Mutex;
 use std::ffi::{c_char, c_void};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 /// The path begins at the object that the request before has found.
 pub const DAP_CHAIN_FOUND: u32 = 1;
@@ -26,11 +27,11 @@ pub(crate) struct Chain(Mutex<Option<Requests>>);
 /// runs.
 struct Requests {
     session: dap_session_t,
-    steps: Vec<Kept>,
+    steps: Vec<ChainStep>,
 }
 
 /// A request with its arguments, and pointers to the places of its results.
-enum Kept {
+enum ChainStep {
     Lookup { from: Option<FileHandle>, names: Vec<Vec<u8>> },
     Stat(*mut dap_attributes_t),
     Access(AccessMask),
@@ -43,7 +44,7 @@ enum Kept {
 }
 
 // SAFETY: the pointers are followed in dap_chain_run() only, whose caller promises that they are good.
-unsafe impl Send for Kept {}
+unsafe impl Send for ChainStep {}
 
 /// Begins a chain.
 ///
@@ -53,7 +54,7 @@ unsafe impl Send for Kept {}
 /// `chain` is null or good for a handle.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dap_chain_create(handle: dap_session_t, chain: *mut dap_chain_t) -> i32 {
-    cross_plainly(|| {
+    call_plainly(|| {
         // SAFETY: as the caller promises.
         let out = unsafe { Out::new(chain) }?;
         session(handle)?;
@@ -67,10 +68,10 @@ pub unsafe extern "C" fn dap_chain_create(handle: dap_session_t, chain: *mut dap
 /// Adds a request; returns its index.
 fn add(
     handle: dap_chain_t,
-    step: impl FnOnce(&Session) -> Result<Kept, Failure>,
+    step: impl FnOnce(&Session) -> Result<ChainStep, Failure>,
 ) -> Result<i64, Failure> {
     let chain = tables().chains.get(handle.id)?;
-    let mut open = chain.0.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut open = chain.0.lock();
     let requests = open.as_mut().ok_or_else(sent)?;
     if requests.steps.len() >= CHAIN_STEPS_MAX {
         return Err(Failure::new(DAP_E_TOO_MANY, "the chain has as many requests as it can have"));
@@ -159,7 +160,7 @@ pub unsafe extern "C" fn dap_chain_lookup(
     path: *const c_char,
     flags: u32,
 ) -> i64 {
-    cross(|| {
+    call(|| {
         add(handle, |session| {
             // SAFETY: as the caller promises.
             let (from, names) = unsafe {
@@ -169,7 +170,7 @@ pub unsafe extern "C" fn dap_chain_lookup(
             if names.is_empty() {
                 return Err(Failure::new(DAP_E_INVALID, "there is no name to look up"));
             }
-            Ok(Kept::Lookup { from, names })
+            Ok(ChainStep::Lookup { from, names })
         })
     })
 }
@@ -186,10 +187,10 @@ pub unsafe extern "C" fn dap_chain_stat(
     handle: dap_chain_t,
     attributes: *mut dap_attributes_t,
 ) -> i64 {
-    cross(|| {
+    call(|| {
         // SAFETY: as the caller promises.
         let _place = unsafe { Out::new(attributes) }?;
-        add(handle, |_| Ok(Kept::Stat(attributes)))
+        add(handle, |_| Ok(ChainStep::Stat(attributes)))
     })
 }
 
@@ -199,10 +200,10 @@ pub unsafe extern "C" fn dap_chain_stat(
 /// Threads: any.
 #[unsafe(no_mangle)]
 pub extern "C" fn dap_chain_access(handle: dap_chain_t, wanted: u32) -> i64 {
-    cross(|| {
+    call(|| {
         let mask = AccessMask::from_bits(wanted & 0x3f).filter(|mask| mask.bits() == wanted);
         let mask = mask.ok_or(Failure::new(DAP_E_INVALID, "there is no such right"))?;
-        add(handle, |_| Ok(Kept::Access(mask)))
+        add(handle, |_| Ok(ChainStep::Access(mask)))
     })
 }
 
@@ -223,12 +224,12 @@ pub unsafe extern "C" fn dap_chain_read(
     len: usize,
     offset: u64,
 ) -> i64 {
-    cross(|| {
+    call(|| {
         check_write(memory, len)?;
         on(of)?;
         add(handle, |session| {
             fits(len, session.client.step_read_bytes_max())?;
-            Ok(Kept::Read { of, offset, memory, len })
+            Ok(ChainStep::Read { of, offset, memory, len })
         })
     })
 }
@@ -250,7 +251,7 @@ pub unsafe extern "C" fn dap_chain_write(
     offset: u64,
     stable: u32,
 ) -> i64 {
-    cross(|| {
+    call(|| {
         let stability = stability(stable)?;
         on(to)?;
         if stability == Stability::Unstable {
@@ -260,7 +261,7 @@ pub unsafe extern "C" fn dap_chain_write(
             fits(len, session.client.step_write_bytes_max())?;
             // SAFETY: as the caller promises.
             let data = unsafe { copy_in(memory, len) }?;
-            Ok(Kept::Write { to, offset, data, stability })
+            Ok(ChainStep::Write { to, offset, data, stability })
         })
     })
 }
@@ -284,10 +285,10 @@ pub extern "C" fn dap_chain_lock(
     length: u64,
     flags: u32,
 ) -> i64 {
-    cross(|| {
+    call(|| {
         let range = range(offset, length, flags)?;
         file(of)?;
-        add(handle, |_| Ok(Kept::Lock { of, range }))
+        add(handle, |_| Ok(ChainStep::Lock { of, range }))
     })
 }
 
@@ -301,9 +302,9 @@ pub extern "C" fn dap_chain_unlock(
     offset: u64,
     length: u64,
 ) -> i64 {
-    cross(|| {
+    call(|| {
         file(of)?;
-        add(handle, |_| Ok(Kept::Unlock { of, offset, length }))
+        add(handle, |_| Ok(ChainStep::Unlock { of, offset, length }))
     })
 }
 
@@ -322,14 +323,14 @@ pub unsafe extern "C" fn dap_chain_mkdir(
     flags: u32,
     mode: u32,
 ) -> i64 {
-    cross(|| {
+    call(|| {
         add(handle, |session| {
             // SAFETY: as the caller promises.
             let (within, name) = unsafe { name(session, path, flags) }?;
             if mode > 0o7777 {
                 return Err(Failure::new(DAP_E_INVALID, "a mode has bits beyond 07777"));
             }
-            Ok(Kept::Mkdir { within, name, mode })
+            Ok(ChainStep::Mkdir { within, name, mode })
         })
     })
 }
@@ -347,14 +348,14 @@ pub unsafe extern "C" fn dap_chain_remove(
     path: *const c_char,
     flags: u32,
 ) -> i64 {
-    cross(|| {
+    call(|| {
         add(handle, |session| {
             // SAFETY: as the caller promises.
             let (within, name) = unsafe {
                 check_end(path)?;
                 name(session, path, flags)?
             };
-            Ok(Kept::Remove { within, name })
+            Ok(ChainStep::Remove { within, name })
         })
     })
 }
@@ -373,19 +374,19 @@ pub unsafe extern "C" fn dap_chain_remove(
 /// dap_chain_stat().
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dap_chain_run(handle: dap_chain_t, results: *mut i64) -> i32 {
-    cross_plainly(|| {
+    call_plainly(|| {
         let Requests { session: of, steps } = take(handle)?;
         let session = session(of)?;
         check_write(results.cast(), steps.len() * size_of::<i64>())?;
         for step in &steps {
             match step {
-                Kept::Read { memory, len, .. } => check_write(*memory, *len)?,
-                Kept::Stat(out) => check_write(out.cast(), size_of::<dap_attributes_t>())?,
+                ChainStep::Read { memory, len, .. } => check_write(*memory, *len)?,
+                ChainStep::Stat(out) => check_write(out.cast(), size_of::<dap_attributes_t>())?,
                 _ => {}
             }
         }
-        let names = steps.iter().map(Kept::names).collect::<Vec<_>>();
-        let files = steps.iter().map(Kept::file).collect::<Result<Vec<_>, Failure>>()?;
+        let names = steps.iter().map(ChainStep::names).collect::<Vec<_>>();
+        let files = steps.iter().map(ChainStep::file).collect::<Result<Vec<_>, Failure>>()?;
         let asked = steps.iter().zip(names.iter().zip(&files));
         let asked: Vec<_> =
             asked.map(|(step, (names, file))| step.step(names, file.as_deref())).collect();
@@ -409,15 +410,15 @@ pub unsafe extern "C" fn dap_chain_run(handle: dap_chain_t, results: *mut i64) -
 /// Threads: DAP_E_BUSY while another thread is in a call that names the chain.
 #[unsafe(no_mangle)]
 pub extern "C" fn dap_chain_discard(handle: dap_chain_t) -> i32 {
-    cross_plainly(|| take(handle).map(drop))
+    call_plainly(|| take(handle).map(drop))
 }
 
 fn take(handle: dap_chain_t) -> Result<Requests, Failure> {
     let chain = tables().chains.remove(handle.id, |_| Ok(()))?;
-    chain.0.into_inner().unwrap_or_else(PoisonError::into_inner).ok_or_else(sent)
+    chain.0.into_inner().ok_or_else(sent)
 }
 
-impl Kept {
+impl ChainStep {
     fn names(&self) -> Vec<&[u8]> {
         match self {
             Self::Lookup { names, .. } => names.iter().map(Vec::as_slice).collect(),

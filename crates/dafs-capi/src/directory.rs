@@ -1,14 +1,14 @@
 //! Listings of directories.
 
 use crate::attributes::dap_attributes_t;
-use crate::border::{cross, cross_plainly};
+use crate::boundary::{call, call_plainly};
 use crate::error::{DAP_E_NOTDIR, Failure};
 use crate::handle::{dap_dir_t, dap_session_t, tables};
 use crate::pointer::Out;
 use crate::session::session;
 use dafs_client::{Follow, ReadDir};
+use dafs_mem::Mutex;
 use std::ffi::c_char;
-use std::sync::{Mutex, PoisonError};
 
 /// The object behind a directory handle.
 pub(crate) struct Directory(Mutex<ReadDir>);
@@ -39,7 +39,7 @@ pub unsafe extern "C" fn dap_opendir(
     path: *const c_char,
     directory: *mut dap_dir_t,
 ) -> i32 {
-    cross_plainly(|| {
+    call_plainly(|| {
         let session = session(handle)?;
         // SAFETY: as the caller promises.
         let (out, (from, path)) = unsafe { (Out::new(directory)?, session.path(path)?) };
@@ -61,11 +61,11 @@ pub unsafe extern "C" fn dap_opendir(
 /// `entry` is null or good for one struct.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dap_readdir(directory: dap_dir_t, entry: *mut dap_entry_t) -> i32 {
-    cross(|| {
+    call(|| {
         // SAFETY: as the caller promises.
         let out = unsafe { Out::new(entry) }?;
         let listing = tables().directories.get(directory.id)?;
-        let next = listing.0.lock().unwrap_or_else(PoisonError::into_inner).next();
+        let next = listing.0.lock().next();
         let Some(found) = next.transpose()? else { return Ok(0) };
         let mut name = [0; 256];
         // The client has checked that it is at most 255 bytes long.
@@ -105,5 +105,5 @@ pub unsafe extern "C" fn dap_readdir(directory: dap_dir_t, entry: *mut dap_entry
 /// Threads: DAP_E_BUSY while another thread is in a call that names it.
 #[unsafe(no_mangle)]
 pub extern "C" fn dap_closedir(directory: dap_dir_t) -> i32 {
-    cross_plainly(|| tables().directories.remove(directory.id, |_| Ok(())).map(drop))
+    call_plainly(|| tables().directories.remove(directory.id, |_| Ok(())).map(drop))
 }

@@ -288,11 +288,11 @@ const OWN: &[(i32, i32, &CStr, &CStr)] = &[
 ];
 
 /// A code, its name and its sentence.
-type Told = (i64, CString, CString);
+type NamedCode = (i64, CString, CString);
 
 /// The codes of servers' answers, as `dafs-client` knows them.
-static SERVERS: LazyLock<Vec<Told>> = LazyLock::new(|| {
-    let told = |status: &Status| -> Option<Told> {
+static SERVERS: LazyLock<Vec<NamedCode>> = LazyLock::new(|| {
+    let told = |status: &Status| -> Option<NamedCode> {
         let name = CString::new(format!("DAP_E_{}", status.name())).ok()?;
         Some((status_code(*status).into(), name, CString::new(status.sentence()).ok()?))
     };

@@ -1,6 +1,6 @@
 //! Fences: allow lists of files and file systems.
 
-use crate::border::{cross, cross_plainly};
+use crate::boundary::{call, call_plainly};
 use crate::error::{DAP_E_INVALID, DAP_E_SHORT, Failure};
 use crate::handle::dap_session_t;
 use crate::limits::FENCE_NAMES_MAX;
@@ -49,7 +49,7 @@ pub unsafe extern "C" fn dap_set_fence(
     names: *const *const c_char,
     count: usize,
 ) -> i32 {
-    cross_plainly(|| {
+    call_plainly(|| {
         let session = session(handle)?;
         // SAFETY: as the caller promises.
         let ((from, path), names) =
@@ -85,7 +85,7 @@ pub unsafe extern "C" fn dap_fence(
     target: *mut c_char,
     size: usize,
 ) -> i64 {
-    cross(|| {
+    call(|| {
         let session = session(handle)?;
         check_write(target.cast(), size)?;
         // SAFETY: as the caller promises.

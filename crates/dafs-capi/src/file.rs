@@ -1,7 +1,7 @@
 //! Open files.
 
 use crate::attributes::{dap_attributes_t, dap_set_attributes_t};
-use crate::border::cross_plainly;
+use crate::boundary::call_plainly;
 use crate::error::{DAP_E_INVALID, Failure};
 use crate::handle::{dap_file_t, dap_session_t, tables};
 use crate::pointer::{Out, array};
@@ -123,7 +123,7 @@ pub unsafe extern "C" fn dap_open(
     mode: u32,
     file: *mut dap_file_t,
 ) -> i32 {
-    cross_plainly(|| {
+    call_plainly(|| {
         let flags = if flags & WITH_KEY == 0 { flags } else { u32::MAX };
         // SAFETY: as the caller promises.
         unsafe { open(handle, path, &options(flags, mode, 0)?, file) }
@@ -146,7 +146,7 @@ pub unsafe extern "C" fn dap_open_with_key(
     key: u64,
     file: *mut dap_file_t,
 ) -> i32 {
-    cross_plainly(|| {
+    call_plainly(|| {
         // SAFETY: as the caller promises.
         unsafe { open(handle, path, &options(flags | WITH_KEY, mode, key)?, file) }
     })
@@ -158,7 +158,7 @@ pub unsafe extern "C" fn dap_open_with_key(
 /// Threads: DAP_E_BUSY while another thread is in a call that names the file.
 #[unsafe(no_mangle)]
 pub extern "C" fn dap_close(handle: dap_file_t) -> i32 {
-    cross_plainly(|| Ok(tables().files.remove(handle.id, |_| Ok(()))?.0.close()?))
+    call_plainly(|| Ok(tables().files.remove(handle.id, |_| Ok(()))?.0.close()?))
 }
 
 /// Attributes of an open file.
@@ -169,7 +169,7 @@ pub extern "C" fn dap_close(handle: dap_file_t) -> i32 {
 /// `attributes` is null or good for one struct.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dap_fstat(handle: dap_file_t, attributes: *mut dap_attributes_t) -> i32 {
-    cross_plainly(|| {
+    call_plainly(|| {
         // SAFETY: as the caller promises.
         let out = unsafe { Out::new(attributes) }?;
         out.set((&file(handle)?.0.attributes()?).into());
@@ -188,7 +188,7 @@ pub unsafe extern "C" fn dap_fset_attributes(
     handle: dap_file_t,
     change: *const dap_set_attributes_t,
 ) -> i32 {
-    cross_plainly(|| {
+    call_plainly(|| {
         // SAFETY: as the caller promises.
         let change = unsafe { array(change, 1, 1) }?[0].parse()?;
         Ok(file(handle)?.0.set_attributes(&change)?)
@@ -200,7 +200,7 @@ pub unsafe extern "C" fn dap_fset_attributes(
 /// Threads: any.
 #[unsafe(no_mangle)]
 pub extern "C" fn dap_truncate(handle: dap_file_t, size: u64) -> i32 {
-    cross_plainly(|| Ok(file(handle)?.0.set_size(size)?))
+    call_plainly(|| Ok(file(handle)?.0.set_size(size)?))
 }
 
 /// Makes `len` bytes from `offset` stable; 0 and 0 for all. DAP_E_WRITES_LOST: all writes since the
@@ -209,7 +209,7 @@ pub extern "C" fn dap_truncate(handle: dap_file_t, size: u64) -> i32 {
 /// Threads: any. Covers the writes that had completed when it was called.
 #[unsafe(no_mangle)]
 pub extern "C" fn dap_commit(handle: dap_file_t, offset: u64, len: u64) -> i32 {
-    cross_plainly(|| Ok(file(handle)?.0.commit(offset, len)?))
+    call_plainly(|| Ok(file(handle)?.0.commit(offset, len)?))
 }
 
 /// Announces that a range will be used soon, and asks the server to read it ahead.
@@ -217,5 +217,5 @@ pub extern "C" fn dap_commit(handle: dap_file_t, offset: u64, len: u64) -> i32 {
 /// Threads: any.
 #[unsafe(no_mangle)]
 pub extern "C" fn dap_prefetch(handle: dap_file_t, offset: u64, len: u32) -> i32 {
-    cross_plainly(|| Ok(file(handle)?.0.cache_hint(offset, len, AccessPattern::WillNeed, true)?))
+    call_plainly(|| Ok(file(handle)?.0.cache_hint(offset, len, AccessPattern::WillNeed, true)?))
 }

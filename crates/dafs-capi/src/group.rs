@@ -1,6 +1,6 @@
 //! Asynchronous operations.
 
-use crate::border::{cross, cross_plainly};
+use crate::boundary::{call, call_plainly};
 use crate::buffer::buffer;
 use crate::error::{DAP_E_BUSY, DAP_E_INVALID, Failure, code};
 use crate::file::{file, stability};
@@ -58,7 +58,7 @@ thread_local! {
 /// `group` is null or good for a handle.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dap_group_create(handle: dap_session_t, group: *mut dap_group_t) -> i32 {
-    cross_plainly(|| {
+    call_plainly(|| {
         // SAFETY: as the caller promises.
         let out = unsafe { Out::new(group) }?;
         let group = Group(session(handle)?.client.completion_group());
@@ -73,7 +73,7 @@ pub unsafe extern "C" fn dap_group_create(handle: dap_session_t, group: *mut dap
 /// Threads: DAP_E_BUSY while another thread is in a call that names the group.
 #[unsafe(no_mangle)]
 pub extern "C" fn dap_group_free(handle: dap_group_t) -> i32 {
-    cross_plainly(|| {
+    call_plainly(|| {
         let idle = |group: &Group| match group.0.in_flight() {
             0 => Ok(()),
             _ => Err(Failure::new(DAP_E_BUSY, "operations are in flight in the group")),
@@ -121,7 +121,7 @@ pub unsafe extern "C" fn dap_async_read(
     offset: u64,
     operation: *mut u64,
 ) -> i32 {
-    cross_plainly(|| {
+    call_plainly(|| {
         let (group, file, buffer) = (group(handle)?, file(of)?, buffer(memory)?);
         let range = buffer.part(at, len)?;
         let submit = || Ok(group.0.read(user_data, &file.0, &buffer.io, range, offset)?);
@@ -150,7 +150,7 @@ pub unsafe extern "C" fn dap_async_write(
     stable: u32,
     operation: *mut u64,
 ) -> i32 {
-    cross_plainly(|| {
+    call_plainly(|| {
         let (group, file, buffer) = (group(handle)?, file(of)?, buffer(memory)?);
         let (range, stable) = (buffer.part(at, len)?, stability(stable)?);
         let submit = || Ok(group.0.write(user_data, &file.0, &buffer.io, range, offset, stable)?);
@@ -186,7 +186,7 @@ pub unsafe extern "C" fn dap_async_read_memory(
     offset: u64,
     operation: *mut u64,
 ) -> i32 {
-    cross_plainly(|| {
+    call_plainly(|| {
         let (group, file) = (group(handle)?, file(of)?);
         // SAFETY: as the caller promises.
         let lent = unsafe { lend(&group, memory, len) }?;
@@ -213,7 +213,7 @@ pub unsafe extern "C" fn dap_async_write_memory(
     stable: u32,
     operation: *mut u64,
 ) -> i32 {
-    cross_plainly(|| {
+    call_plainly(|| {
         let (group, file, stable) = (group(handle)?, file(of)?, stability(stable)?);
         // SAFETY: as the caller promises.
         let lent = unsafe { lend(&group, memory, len) }?;
@@ -240,7 +240,7 @@ pub unsafe extern "C" fn dap_async_commit(
     len: u64,
     operation: *mut u64,
 ) -> i32 {
-    cross_plainly(|| {
+    call_plainly(|| {
         let (group, file) = (group(handle)?, file(of)?);
         // SAFETY: as the caller promises.
         unsafe { tell(operation, || Ok(group.0.commit(user_data, &file.0, offset, len)?)) }
@@ -266,7 +266,7 @@ pub unsafe extern "C" fn dap_async_append(
     stable: u32,
     operation: *mut u64,
 ) -> i32 {
-    cross_plainly(|| {
+    call_plainly(|| {
         let (group, file, buffer) = (group(handle)?, file(of)?, buffer(memory)?);
         let (range, stable) = (buffer.part(at, len)?, stability(stable)?);
         let submit = || Ok(group.0.append(user_data, &file.0, &buffer.io, range, stable)?);
@@ -291,7 +291,7 @@ pub unsafe extern "C" fn dap_async_append_memory(
     stable: u32,
     operation: *mut u64,
 ) -> i32 {
-    cross_plainly(|| {
+    call_plainly(|| {
         let (group, file, stable) = (group(handle)?, file(of)?, stability(stable)?);
         // SAFETY: as the caller promises.
         let lent = unsafe { lend(&group, memory, len) }?;
@@ -358,7 +358,7 @@ pub unsafe extern "C" fn dap_io_wait(
     min: usize,
     milliseconds: i64,
 ) -> i64 {
-    cross(|| {
+    call(|| {
         let group = group(handle)?;
         let time = u64::try_from(milliseconds).ok().map(Duration::from_millis);
         let wait = |fetched: &mut Vec<_>, max| group.0.wait_up_to(fetched, min, max, time);
@@ -383,7 +383,7 @@ pub unsafe extern "C" fn dap_io_poll(
     completions: *mut dap_completion_t,
     max: usize,
 ) -> i64 {
-    cross(|| {
+    call(|| {
         let group = group(handle)?;
         // SAFETY: as the caller promises.
         unsafe {
@@ -397,7 +397,7 @@ pub unsafe extern "C" fn dap_io_poll(
 /// Threads: any.
 #[unsafe(no_mangle)]
 pub extern "C" fn dap_io_in_flight(handle: dap_group_t) -> i64 {
-    cross(|| Ok(group(handle)?.0.in_flight() as i64))
+    call(|| Ok(group(handle)?.0.in_flight() as i64))
 }
 
 /// Cancels an operation if the server cannot access its memory now: 1 if it is cancelled, 0 if it
@@ -406,7 +406,7 @@ pub extern "C" fn dap_io_in_flight(handle: dap_group_t) -> i64 {
 /// Threads: any.
 #[unsafe(no_mangle)]
 pub extern "C" fn dap_io_cancel(handle: dap_group_t, operation: u64) -> i32 {
-    cross(|| Ok(group(handle)?.0.cancel(OperationId::from_u64(operation)).into())) as i32
+    call(|| Ok(group(handle)?.0.cancel(OperationId::from_u64(operation)).into())) as i32
 }
 
 /// Asks the server to begin with a transfer of an asynchronous batch without further delay.
@@ -414,7 +414,7 @@ pub extern "C" fn dap_io_cancel(handle: dap_group_t, operation: u64) -> i32 {
 /// Threads: any.
 #[unsafe(no_mangle)]
 pub extern "C" fn dap_io_expedite(handle: dap_group_t, operation: u64) -> i32 {
-    cross_plainly(|| Ok(group(handle)?.0.expedite(OperationId::from_u64(operation))?))
+    call_plainly(|| Ok(group(handle)?.0.expedite(OperationId::from_u64(operation))?))
 }
 
 /// A descriptor that is readable while completions wait to be fetched, for poll() and epoll. It
@@ -424,5 +424,5 @@ pub extern "C" fn dap_io_expedite(handle: dap_group_t, operation: u64) -> i32 {
 /// Threads: any.
 #[unsafe(no_mangle)]
 pub extern "C" fn dap_group_descriptor(handle: dap_group_t) -> i32 {
-    cross(|| Ok(group(handle)?.0.descriptor()?.as_raw_fd().into())) as i32
+    call(|| Ok(group(handle)?.0.descriptor()?.as_raw_fd().into())) as i32
 }

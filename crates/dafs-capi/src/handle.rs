@@ -14,9 +14,10 @@ use crate::file::File;
 use crate::group::Group;
 use crate::limits::HANDLES_MAX;
 use crate::session::Session;
+use dafs_mem::RwLock;
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
 
 const INDEX_BITS: u32 = 24;
 const GENERATION_BITS: u32 = 28;
@@ -161,7 +162,7 @@ impl<T> Table<T> {
 
     /// A new handle.
     pub(crate) fn add(&self, thing: T) -> Result<u64, Failure> {
-        let mut places = self.places.write().unwrap_or_else(PoisonError::into_inner);
+        let mut places = self.places.write();
         let places = &mut *places;
         let index = match places.free.pop_front() {
             Some(index) => index,
@@ -184,7 +185,7 @@ impl<T> Table<T> {
     /// The object of a handle.
     pub(crate) fn get(&self, number: u64) -> Result<Arc<T>, Failure> {
         let index = self.place(number)?;
-        let places = self.places.read().unwrap_or_else(PoisonError::into_inner);
+        let places = self.places.read();
         let place = places.places.get(index).filter(|place| self.is_of(place, number, index));
         place.and_then(|place| place.thing.clone()).ok_or_else(|| self.bad())
     }
@@ -196,7 +197,7 @@ impl<T> Table<T> {
         may_go: impl FnOnce(&T) -> Result<(), Failure>,
     ) -> Result<T, Failure> {
         let index = self.place(number)?;
-        let mut places = self.places.write().unwrap_or_else(PoisonError::into_inner);
+        let mut places = self.places.write();
         let places = &mut *places;
         let place = places.places.get_mut(index).filter(|place| self.is_of(place, number, index));
         let place = place.ok_or_else(|| self.bad())?;
@@ -276,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_used_stays() {
+    fn a_handle_in_use_stays() {
         let table = Table::new(2, 7, "file");
         let number = table.add(1).unwrap();
         let used = table.get(number).unwrap();

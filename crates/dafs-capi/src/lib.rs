@@ -15,7 +15,7 @@
 
 mod attributes;
 mod batch;
-mod border;
+mod boundary;
 mod buffer;
 mod chain;
 mod directory;

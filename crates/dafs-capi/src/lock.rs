@@ -1,6 +1,6 @@
 //! Locks of byte ranges.
 
-use crate::border::{cross, cross_plainly};
+use crate::boundary::{call, call_plainly};
 use crate::error::{DAP_E_INVALID, Failure};
 use crate::file::file;
 use crate::handle::dap_file_t;
@@ -85,7 +85,7 @@ pub unsafe extern "C" fn dap_lock(
     milliseconds: i64,
     holder: *mut dap_lock_holder_t,
 ) -> i32 {
-    cross_plainly(|| {
+    call_plainly(|| {
         let (file, range) = (file(handle)?, range(offset, length, flags)?);
         // SAFETY: as the caller promises.
         let out = unsafe { Out::optional(holder) }?;
@@ -104,7 +104,7 @@ pub unsafe extern "C" fn dap_lock(
 /// Threads: any.
 #[unsafe(no_mangle)]
 pub extern "C" fn dap_lock_for_repair(handle: dap_file_t, offset: u64, length: u64) -> i32 {
-    cross_plainly(|| Ok(file(handle)?.0.lock_for_repair(offset, length)?))
+    call_plainly(|| Ok(file(handle)?.0.lock_for_repair(offset, length)?))
 }
 
 /// Releases the locks of this file in a range. Closing the file releases all.
@@ -112,7 +112,7 @@ pub extern "C" fn dap_lock_for_repair(handle: dap_file_t, offset: u64, length: u
 /// Threads: any.
 #[unsafe(no_mangle)]
 pub extern "C" fn dap_unlock(handle: dap_file_t, offset: u64, length: u64) -> i32 {
-    cross_plainly(|| Ok(file(handle)?.0.unlock(offset, length)?))
+    call_plainly(|| Ok(file(handle)?.0.unlock(offset, length)?))
 }
 
 /// Undoes all writes since the file was locked with DAP_LOCK_AUTO_RECOVERY, and releases the lock.
@@ -120,7 +120,7 @@ pub extern "C" fn dap_unlock(handle: dap_file_t, offset: u64, length: u64) -> i3
 /// Threads: any.
 #[unsafe(no_mangle)]
 pub extern "C" fn dap_abort_lock(handle: dap_file_t) -> i32 {
-    cross_plainly(|| Ok(file(handle)?.0.abort_lock()?))
+    call_plainly(|| Ok(file(handle)?.0.abort_lock()?))
 }
 
 /// Tests for a lock that would conflict with a lock of another owner: 1, and the holder in
@@ -138,7 +138,7 @@ pub unsafe extern "C" fn dap_test_lock(
     flags: u32,
     holder: *mut dap_lock_holder_t,
 ) -> i32 {
-    cross(|| {
+    call(|| {
         let (file, range) = (file(handle)?, range(offset, length, flags)?);
         // SAFETY: as the caller promises.
         let out = unsafe { Out::optional(holder) }?;

@@ -1,7 +1,7 @@
 //! Operations on names.
 
 use crate::attributes::{dap_attributes_t, dap_fs_status_t, dap_set_attributes_t};
-use crate::border::{cross, cross_plainly};
+use crate::boundary::{call, call_plainly};
 use crate::error::{DAP_E_INVALID, DAP_E_SHORT, Failure};
 use crate::file::stability;
 use crate::handle::dap_session_t;
@@ -49,7 +49,7 @@ pub unsafe extern "C" fn dap_stat(
     flags: u32,
     attributes: *mut dap_attributes_t,
 ) -> i32 {
-    cross_plainly(|| {
+    call_plainly(|| {
         let session = session(handle)?;
         // SAFETY: as the caller promises.
         let (out, (from, path)) = unsafe { (Out::new(attributes)?, session.path(path)?) };
@@ -73,7 +73,7 @@ pub unsafe extern "C" fn dap_set_attributes(
     flags: u32,
     change: *const dap_set_attributes_t,
 ) -> i32 {
-    cross_plainly(|| {
+    call_plainly(|| {
         let session = session(handle)?;
         // SAFETY: as the caller promises.
         let (change, (from, path)) = unsafe { (array(change, 1, 1)?, session.path(path)?) };
@@ -95,7 +95,7 @@ pub unsafe extern "C" fn dap_statfs(
     path: *const c_char,
     status: *mut dap_fs_status_t,
 ) -> i32 {
-    cross_plainly(|| {
+    call_plainly(|| {
         let session = session(handle)?;
         // SAFETY: as the caller promises.
         let (out, (from, path)) = unsafe { (Out::new(status)?, session.path(path)?) };
@@ -117,7 +117,7 @@ pub unsafe extern "C" fn dap_access(
     path: *const c_char,
     wanted: u32,
 ) -> i32 {
-    cross(|| {
+    call(|| {
         let session = session(handle)?;
         let wanted = AccessMask::from_bits(wanted & 0x3f).filter(|mask| mask.bits() == wanted);
         let wanted = wanted.ok_or(Failure::new(DAP_E_INVALID, "there is no such right"))?;
@@ -136,7 +136,7 @@ pub unsafe extern "C" fn dap_access(
 /// `path` is a text or null.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dap_mkdir(handle: dap_session_t, path: *const c_char, mode: u32) -> i32 {
-    cross_plainly(|| {
+    call_plainly(|| {
         let session = session(handle)?;
         // SAFETY: as the caller promises.
         let (from, path) = unsafe { session.path(path) }?;
@@ -155,7 +155,7 @@ pub unsafe extern "C" fn dap_mkdir(handle: dap_session_t, path: *const c_char, m
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dap_rmdir(handle: dap_session_t, path: *const c_char) -> i32 {
     // SAFETY: as the caller promises.
-    cross_plainly(|| unsafe { remove(handle, path, true) })
+    call_plainly(|| unsafe { remove(handle, path, true) })
 }
 
 /// Removes a name other than a directory's. An open file stays usable.
@@ -167,7 +167,7 @@ pub unsafe extern "C" fn dap_rmdir(handle: dap_session_t, path: *const c_char) -
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dap_remove(handle: dap_session_t, path: *const c_char) -> i32 {
     // SAFETY: as the caller promises.
-    cross_plainly(|| unsafe { remove(handle, path, false) })
+    call_plainly(|| unsafe { remove(handle, path, false) })
 }
 
 /// # Safety
@@ -191,7 +191,7 @@ pub unsafe extern "C" fn dap_rename(
     from: *const c_char,
     to: *const c_char,
 ) -> i32 {
-    cross_plainly(|| {
+    call_plainly(|| {
         let session = session(handle)?;
         // SAFETY: as the caller promises.
         let ((from_dir, from), (to_dir, to)) = unsafe { (session.path(from)?, session.path(to)?) };
@@ -212,7 +212,7 @@ pub unsafe extern "C" fn dap_link(
     path: *const c_char,
     other: *const c_char,
 ) -> i32 {
-    cross_plainly(|| {
+    call_plainly(|| {
         let session = session(handle)?;
         // SAFETY: as the caller promises.
         let ((from, path), (dir, other)) = unsafe { (session.path(path)?, session.path(other)?) };
@@ -232,7 +232,7 @@ pub unsafe extern "C" fn dap_symlink(
     to: *const c_char,
     path: *const c_char,
 ) -> i32 {
-    cross_plainly(|| {
+    call_plainly(|| {
         let session = session(handle)?;
         // SAFETY: as the caller promises.
         let (to, (from, path)) = unsafe { (text(to)?, session.path(path)?) };
@@ -256,7 +256,7 @@ pub unsafe extern "C" fn dap_readlink(
     target: *mut c_char,
     size: usize,
 ) -> i64 {
-    cross(|| {
+    call(|| {
         let session = session(handle)?;
         check_write(target.cast(), size)?;
         // SAFETY: as the caller promises.
@@ -292,7 +292,7 @@ pub unsafe extern "C" fn dap_create_file(
     len: usize,
     stable: u32,
 ) -> i32 {
-    cross_plainly(|| {
+    call_plainly(|| {
         let (session, stable) = (session(handle)?, stability(stable)?);
         if mode > 0o7777 {
             return Err(Failure::new(DAP_E_INVALID, "a mode has bits beyond 07777"));
@@ -323,7 +323,7 @@ pub unsafe extern "C" fn dap_read_file(
     memory: *mut c_void,
     size: usize,
 ) -> i64 {
-    cross(|| {
+    call(|| {
         let session = session(handle)?;
         check_write(memory, size)?;
         if size > WHOLE_FILE_BYTES_MAX {

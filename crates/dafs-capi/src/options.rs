@@ -89,7 +89,7 @@ pub struct dap_options_t {
 /// `options` is null or good for one struct.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dap_options_init(options: *mut dap_options_t) -> i32 {
-    crate::border::cross_plainly(|| {
+    crate::boundary::call_plainly(|| {
         let milliseconds =
             |time: Option<Duration>, none| time.map_or(none, |time| time.as_millis() as i64);
         let usual = ConnectOptions::default();

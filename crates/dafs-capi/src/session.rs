@@ -1,6 +1,6 @@
 //! Sessions.
 
-use crate::border::{cross_plainly, limit_thread};
+use crate::boundary::{call_plainly, limit_thread};
 use crate::error::{DAP_E_INVALID, Failure};
 use crate::handle::{dap_session_t, tables};
 use crate::options::{dap_options_init, dap_options_t, parse};
@@ -103,7 +103,7 @@ pub unsafe extern "C" fn dap_connect(
     options: *const dap_options_t,
     session: *mut dap_session_t,
 ) -> i32 {
-    cross_plainly(|| {
+    call_plainly(|| {
         // SAFETY: as the caller promises.
         let (url, out) = unsafe { (utf8(url)?, Out::new(session)?) };
         let url = DafsUrl::parse(url)?;
@@ -140,7 +140,7 @@ pub unsafe extern "C" fn dap_connect(
 /// Threads: DAP_E_BUSY while another thread is in a call that names the session.
 #[unsafe(no_mangle)]
 pub extern "C" fn dap_disconnect(session: dap_session_t) -> i32 {
-    cross_plainly(|| {
+    call_plainly(|| {
         let session = tables().sessions.remove(session.id, |_| Ok(()))?;
         Ok(session.client.disconnect()?)
     })
@@ -154,7 +154,7 @@ pub extern "C" fn dap_disconnect(session: dap_session_t) -> i32 {
 /// `nanoseconds` is null or good for a number.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dap_ping(session: dap_session_t, nanoseconds: *mut u64) -> i32 {
-    cross_plainly(|| {
+    call_plainly(|| {
         // SAFETY: as the caller promises.
         let out = unsafe { Out::optional(nanoseconds) }?;
         let time = crate::session::session(session)?.client.ping()?;
@@ -170,7 +170,7 @@ pub unsafe extern "C" fn dap_ping(session: dap_session_t, nanoseconds: *mut u64)
 /// Threads: any.
 #[unsafe(no_mangle)]
 pub extern "C" fn dap_flush(session: dap_session_t) -> i32 {
-    cross_plainly(|| Ok(crate::session::session(session)?.client.flush()?))
+    call_plainly(|| Ok(crate::session::session(session)?.client.flush()?))
 }
 
 /// 1 if the session is connected now, as far as is known; 0 while a lost connection is being
@@ -179,7 +179,7 @@ pub extern "C" fn dap_flush(session: dap_session_t) -> i32 {
 /// Threads: any.
 #[unsafe(no_mangle)]
 pub extern "C" fn dap_is_connected(session: dap_session_t) -> i32 {
-    crate::border::cross(|| Ok(i64::from(crate::session::session(session)?.client.is_connected())))
+    crate::boundary::call(|| Ok(i64::from(crate::session::session(session)?.client.is_connected())))
         as i32
 }
 
@@ -194,7 +194,7 @@ pub unsafe extern "C" fn dap_session_info(
     session: dap_session_t,
     info: *mut dap_session_info_t,
 ) -> i32 {
-    cross_plainly(|| {
+    call_plainly(|| {
         // SAFETY: as the caller promises.
         let out = unsafe { Out::new(info) }?;
         let session = crate::session::session(session)?;
@@ -223,7 +223,7 @@ pub unsafe extern "C" fn dap_session_info(
 /// `stats` is null or good for one struct.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dap_stats(session: dap_session_t, stats: *mut dap_stats_t) -> i32 {
-    cross_plainly(|| {
+    call_plainly(|| {
         // SAFETY: as the caller promises.
         let out = unsafe { Out::new(stats) }?;
         let stats = crate::session::session(session)?.client.stats();

@@ -3,7 +3,7 @@
 //! The functions check memory before any other work. Memory that is unmapped meanwhile is an error
 //! all the same.
 
-use crate::border::{cross, cross_plainly};
+use crate::boundary::{call, call_plainly};
 use crate::buffer::buffer;
 use crate::error::Failure;
 use crate::file::{file, stability};
@@ -69,7 +69,7 @@ pub unsafe extern "C" fn dap_read(
     len: usize,
     offset: u64,
 ) -> i64 {
-    cross(|| {
+    call(|| {
         let file = file(handle)?;
         // SAFETY: as the caller promises.
         let target = unsafe { target(memory, len) }?;
@@ -92,7 +92,7 @@ pub unsafe extern "C" fn dap_write(
     offset: u64,
     stable: u32,
 ) -> i64 {
-    cross(|| {
+    call(|| {
         let file = file(handle)?;
         let stable = stability(stable)?;
         // SAFETY: as the caller promises.
@@ -116,7 +116,7 @@ pub unsafe extern "C" fn dap_append(
     stable: u32,
     offset: *mut u64,
 ) -> i32 {
-    cross_plainly(|| {
+    call_plainly(|| {
         let file = file(handle)?;
         let stable = stability(stable)?;
         // SAFETY: as the caller promises.
@@ -144,7 +144,7 @@ pub unsafe extern "C" fn dap_append_buffer(
     stable: u32,
     offset: *mut u64,
 ) -> i32 {
-    cross_plainly(|| {
+    call_plainly(|| {
         let (file, buffer) = (file(handle)?, buffer(memory)?);
         let (range, stable) = (buffer.part(at, len)?, stability(stable)?);
         // SAFETY: as the caller promises.
@@ -169,7 +169,7 @@ pub extern "C" fn dap_read_buffer(
     len: usize,
     offset: u64,
 ) -> i64 {
-    cross(|| {
+    call(|| {
         let (file, buffer) = (file(handle)?, buffer(memory)?);
         Ok(file.0.read_into(&buffer.io, buffer.part(at, len)?, offset)? as i64)
     })
@@ -187,7 +187,7 @@ pub extern "C" fn dap_write_buffer(
     offset: u64,
     stable: u32,
 ) -> i64 {
-    cross(|| {
+    call(|| {
         let (file, buffer) = (file(handle)?, buffer(memory)?);
         let stable = stability(stable)?;
         Ok(file.0.write_from(&buffer.io, buffer.part(at, len)?, offset, stable)? as i64)

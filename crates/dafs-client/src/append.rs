@@ -7,7 +7,7 @@
 
 use crate::attributes::Stability;
 use crate::buffer::IoBuffer;
-use crate::cache::Use;
+use crate::cache::Effect;
 use crate::core::{Piece, ReplyMessage};
 use crate::driver::Driver;
 use crate::error::{Error, Result};
@@ -86,7 +86,7 @@ impl File {
     ) -> Result<u64> {
         let shared = self.client().shared();
         self.with_append(buffer, range, stability, |request, piece| {
-            let _used = self.client().before(|| Use::of(request, false));
+            let _used = self.client().before(|| Effect::of(request, false));
             appended(&shared.call_with(request, piece)?, shared.server_name())
         })
     }
@@ -104,7 +104,7 @@ impl File {
         stability: Stability,
     ) -> Result<Pending<u64>> {
         self.with_append(buffer, range, stability, |request, piece| {
-            let used = self.client().before(|| Use::of(request, false)).map(Arc::new);
+            let used = self.client().before(|| Effect::of(request, false)).map(Arc::new);
             let start = |driver: &mut Driver, tag| {
                 driver.submit(tag, request, piece)?;
                 driver.keep(tag, used);
@@ -124,7 +124,7 @@ impl File {
         stability: Stability,
     ) -> Result<OperationId> {
         self.with_append(buffer, range, stability, |request, piece| {
-            let used = self.client().before(|| Use::of(request, false)).map(Arc::new);
+            let used = self.client().before(|| Effect::of(request, false)).map(Arc::new);
             let kind = GroupedKind::Append(user_data);
             self.client().shared().submit_in(group, kind, |driver, tag| {
                 driver.submit(tag, request, piece)?;

@@ -9,8 +9,8 @@ use crate::core::RegisteredMemory;
 use crate::driver::Shared;
 use crate::error::{Error, Result};
 use crate::fork::ForkMutex;
-use dafs_mem::{Buffer, VolatileSlice};
-use std::sync::{Arc, Condvar, Weak};
+use dafs_mem::{Buffer, Condvar, VolatileSlice};
+use std::sync::{Arc, Weak};
 
 /// Memory that the server reads and writes directly. Cheap to clone; clones are the same memory.
 ///

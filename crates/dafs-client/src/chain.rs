@@ -6,7 +6,7 @@
 //! * A request of unknown outcome is never reported as carried out, nor as not carried out.
 
 use crate::attributes::{Attributes, FileHandle, SetAttributes, Stability};
-use crate::cache::Use;
+use crate::cache::Effect;
 use crate::client::Client;
 use crate::convert;
 use crate::core::ReplyMessage;
@@ -73,7 +73,7 @@ impl<'a> Chain<'a> {
     /// failure they are [`Error::ChainBroken`].
     pub fn run(&self) -> Result<Vec<Result<ReplyMessage>>> {
         let mut failed = None;
-        let _used = self.client.before(|| self.what_it_does());
+        let _used = self.client.before(|| self.effect());
         let mut results = self.client.shared().call_chain(&self.members)?;
         if results.iter().all(|result| matches!(result, Err(Error::Unsendable(_))))
             && !results.is_empty()
@@ -103,14 +103,14 @@ impl<'a> Chain<'a> {
     }
 
     /// The effect of its requests on file content.
-    fn what_it_does(&self) -> Use {
+    fn effect(&self) -> Effect {
         // No other open can know the file that the chain created last.
         let mut is_new = false;
-        let mut what = Use::None;
+        let mut what = Effect::None;
         for (request, flags) in &self.members {
             let takes = flags.contains(ChainFlags::FH);
             if !(takes && is_new) {
-                what = what.and(Use::of(request, takes));
+                what = what.and(Effect::of(request, takes));
             }
             match request {
                 Request::Open(args) => {

@@ -1,7 +1,7 @@
 //! The client: one session with one server.
 
 use crate::attributes::FileHandle;
-use crate::cache::{Cache, Use};
+use crate::cache::{Cache, Effect};
 use crate::core::{ReplyMessage, SessionInfo, SessionStats};
 use crate::driver::Shared;
 use crate::error::{Error, Result};
@@ -148,7 +148,7 @@ impl Client {
         request: &Request<'_>,
         take: impl FnOnce(&Reply<'_>) -> Option<T>,
     ) -> Result<T> {
-        let _used = self.before(|| Use::of(request, false));
+        let _used = self.before(|| Effect::of(request, false));
         self.ask_server(request, take)
     }
 
@@ -210,7 +210,7 @@ impl Shared {
     /// The identity of this client at the server.
     pub(crate) fn identity(&self) -> Result<ClientIdentity> {
         let driver = self.lock()?;
-        let config = &driver.core().config;
+        let config = &driver.core().link.config;
         Ok(ClientIdentity {
             name: config.client_id_string.clone(),
             verifier: config.client_verifier.0,

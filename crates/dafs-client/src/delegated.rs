@@ -9,7 +9,7 @@
 
 use crate::attributes::FileHandle;
 use crate::client::Client;
-use crate::delegation::{DelegationKind, Granted, HeldAttributes, Recalled};
+use crate::delegation::{DelegationHolder, DelegationKind, Granted, HeldAttributes};
 use crate::error::Result;
 use crate::file::{File, OPENS};
 use crate::open::OpenOptions;
@@ -60,7 +60,7 @@ impl std::fmt::Debug for Holder {
     }
 }
 
-impl Recalled for Holder {
+impl DelegationHolder for Holder {
     fn recall(&self, _truncate: bool) {
         match self.keeper.upgrade() {
             Some(keeper) => keeper.recalled(&self.handle),
@@ -110,7 +110,7 @@ impl Client {
     /// a restart of the server as well ([`SessionStats::restarts`](crate::SessionStats::restarts)).
     pub fn promised(&self) -> Duration {
         let shared = self.shared();
-        if shared.is_hard_of_hearing() { Duration::ZERO } else { shared.promised() }
+        if shared.is_lease_in_doubt() { Duration::ZERO } else { shared.promised() }
     }
 }
 
@@ -123,7 +123,8 @@ impl ReadDelegation {
     pub fn hear(&mut self, keeper: Weak<dyn Keeper>) -> Result<bool> {
         let (handle, client) = (self.handle, self.client.clone());
         let holder = Arc::new(Holder { keeper, handle, client, state_id: self.state_id });
-        let weak: Weak<dyn Recalled> = Arc::downgrade(&(holder.clone() as Arc<dyn Recalled>));
+        let weak: Weak<dyn DelegationHolder> =
+            Arc::downgrade(&(holder.clone() as Arc<dyn DelegationHolder>));
         self.holder = Some(holder);
         self.client.shared().hold(self.state_id, weak)
     }

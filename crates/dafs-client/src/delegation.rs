@@ -67,7 +67,7 @@ pub(crate) struct HeldAttributes {
 }
 
 /// The holder of a delegation.
-pub(crate) trait Recalled: Send + Sync {
+pub(crate) trait DelegationHolder: Send + Sync {
     /// The server recalls the delegation; with `truncate` because the file is about to be truncated
     /// to zero, so that dirty data need not be written. The holder writes back what it must and
     /// calls [`Client::return_delegation`], here or later, within the lease. It may block.
@@ -94,7 +94,11 @@ impl Client {
     ///
     /// # Errors
     /// The end of the session.
-    pub(crate) fn hold(&self, granted: &Granted, holder: Weak<dyn Recalled>) -> Result<bool> {
+    pub(crate) fn hold(
+        &self,
+        granted: &Granted,
+        holder: Weak<dyn DelegationHolder>,
+    ) -> Result<bool> {
         self.shared().hold(granted.state_id, holder)
     }
 
@@ -125,12 +129,12 @@ mod tests;
 /// The holders of a session's delegations.
 #[derive(Default)]
 pub(crate) struct Holders {
-    by_name: FxHashMap<StateId, Weak<dyn Recalled>>,
+    by_name: FxHashMap<StateId, Weak<dyn DelegationHolder>>,
     /// Set once a first holder is registered.
     caller: Option<Arc<Caller>>,
     /// Notices that have not reached their holders, which may still rely on delegations that are
     /// gone.
-    unheard: Arc<AtomicUsize>,
+    pending_notices: Arc<AtomicUsize>,
 }
 
 impl Holders {
@@ -138,23 +142,24 @@ impl Holders {
     pub(crate) fn insert(
         &mut self,
         name: StateId,
-        holder: Weak<dyn Recalled>,
+        holder: Weak<dyn DelegationHolder>,
         shared: &Arc<Shared>,
     ) -> io::Result<()> {
         if self.caller.is_none() {
-            self.caller = Some(Caller::start(Arc::downgrade(shared), self.unheard.clone())?);
+            self.caller =
+                Some(Caller::start(Arc::downgrade(shared), self.pending_notices.clone())?);
         }
         self.by_name.insert(name, holder);
         Ok(())
     }
 
     /// The number of notices on their way to holders, to be read without the lock.
-    pub(crate) fn unheard(&self) -> &Arc<AtomicUsize> {
-        &self.unheard
+    pub(crate) fn pending_notices(&self) -> &Arc<AtomicUsize> {
+        &self.pending_notices
     }
 
     /// The age of the oldest notice that its holder has not taken.
-    pub(crate) fn unheard_for(&self) -> Duration {
+    pub(crate) fn oldest_notice_age(&self) -> Duration {
         self.caller.as_ref().map_or(Duration::ZERO, |caller| caller.waiting())
     }
 
@@ -162,15 +167,15 @@ impl Holders {
         self.by_name.remove(&name);
     }
 
-    pub(crate) fn get(&self, name: StateId) -> Option<Weak<dyn Recalled>> {
+    pub(crate) fn get(&self, name: StateId) -> Option<Weak<dyn DelegationHolder>> {
         self.by_name.get(&name).cloned()
     }
 
     /// Queues a notice for the holder; false when there is none.
-    pub(crate) fn tell(&mut self, name: StateId, news: News) -> bool {
+    pub(crate) fn tell(&mut self, name: StateId, news: DelegationNotice) -> bool {
         let holder = match news {
-            News::Recall { .. } => self.get(name),
-            News::Lost => self.by_name.remove(&name),
+            DelegationNotice::Recall { .. } => self.get(name),
+            DelegationNotice::Lost => self.by_name.remove(&name),
         };
         match (holder, &self.caller) {
             (Some(holder), Some(caller)) => {
@@ -198,7 +203,7 @@ impl std::fmt::Debug for Holders {
 
 /// The notices that a holder gets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum News {
+pub(crate) enum DelegationNotice {
     Recall { truncate: bool },
     Lost,
 }

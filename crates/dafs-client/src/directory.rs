@@ -1,7 +1,7 @@
 //! Directory listings, page by page.
 
 use crate::attributes::{Attributes, FileHandle};
-use crate::cache::Use;
+use crate::cache::Effect;
 use crate::client::Client;
 use crate::convert;
 use crate::error::{Error, Result};
@@ -123,7 +123,7 @@ impl ReadDir {
             attributes: convert::WANTED,
             buffers: wire::Seq::new(&buffers),
         });
-        drop(client.before(|| Use::LookAtAny));
+        drop(client.before(|| Effect::ReadAny));
         let reply = shared.call_with(&request, Some(page))?;
         let procedure = reply.procedure();
         let reply = match reply.decode().map_err(|error| shared.broken(&error))? {
@@ -152,7 +152,7 @@ impl ReadDir {
             maxcount: room,
             attributes: convert::WANTED,
         });
-        drop(client.before(|| Use::LookAtAny));
+        drop(client.before(|| Effect::ReadAny));
         let reply = client.shared().call(&request)?;
         let procedure = reply.procedure();
         match reply.decode().map_err(|error| client.shared().broken(&error))? {

@@ -2,7 +2,7 @@
 
 use crate::attributes::{Attributes, FileHandle, SetAttributes, Stability};
 use crate::buffer::IoBuffer;
-use crate::cache::{CacheUse, DirectUse, Use};
+use crate::cache::{CacheUse, DirectUse, Effect};
 use crate::client::Client;
 use crate::convert;
 use crate::delegation::Granted;
@@ -193,7 +193,7 @@ impl Client {
         let cuts = matches!(create, Some(wire::CreateMode::Unchecked { attributes })
             if attributes.object_size.is_some());
         if cuts {
-            drop(self.before(|| Use::LookAtAny));
+            drop(self.before(|| Effect::ReadAny));
         }
         let reply = self.shared().call_open(&request, wants)?;
         let (handle, state_id, granted) = self.taken(&reply, |reply| match reply {
@@ -201,7 +201,7 @@ impl Client {
             _ => None,
         })?;
         if cuts {
-            drop(self.before(|| Use::Change(handle, 0..u64::MAX)));
+            drop(self.before(|| Effect::Change(handle, 0..u64::MAX)));
         }
         let opened = Opened {
             client: self.clone(),
@@ -256,13 +256,13 @@ impl File {
     }
 
     /// Called before the file is used bypassing the cache.
-    pub(crate) fn before(&self, what: impl FnOnce() -> Use) -> Option<DirectUse> {
+    pub(crate) fn before(&self, what: impl FnOnce() -> Effect) -> Option<DirectUse> {
         self.cached.as_ref().and_then(|cached| cached.before(&what()))
     }
 
     pub(crate) fn before_write(&self, range: &Range<usize>, offset: u64) -> Option<DirectUse> {
         let len = range.end.saturating_sub(range.start) as u64;
-        self.before(|| Use::Change(self.opened.handle, offset..offset.saturating_add(len)))
+        self.before(|| Effect::Change(self.opened.handle, offset..offset.saturating_add(len)))
     }
 
     /// The open's owner at the server.
@@ -345,7 +345,7 @@ impl File {
     /// # Errors
     /// The server's answer.
     pub fn read_into(&self, buffer: &IoBuffer, range: Range<usize>, offset: u64) -> Result<usize> {
-        drop(self.before(|| Use::Look(self.opened.handle)));
+        drop(self.before(|| Effect::Read(self.opened.handle)));
         crate::transfer::read_buffer(self, buffer, range, offset)
     }
 
@@ -373,7 +373,7 @@ impl File {
         range: Range<usize>,
         offset: u64,
     ) -> Result<OperationId> {
-        drop(self.before(|| Use::Look(self.opened.handle)));
+        drop(self.before(|| Effect::Read(self.opened.handle)));
         let call = self.opened.read_call(buffer, range, offset)?;
         let kind = GroupedKind::Transfer(user_data);
         self.client().shared().submit_in(group, kind, |driver, tag| driver.submit_read(tag, call))
@@ -424,7 +424,7 @@ impl File {
         len: u64,
     ) -> Result<(Request<'static>, CommitWatch)> {
         self.write_back()?;
-        self.commit_beside()?;
+        self.commit_at_data_servers()?;
         let (request, whole) = self.commit_request(offset, len);
         let (writes, mark) = (self.opened.writes.clone(), self.opened.writes.mark());
         let lost = self.cached.as_ref().and_then(CacheUse::lost);
@@ -475,7 +475,7 @@ impl File {
     pub fn commit(&self, offset: u64, len: u64) -> Result<()> {
         self.client().shared().check_process()?;
         self.write_back()?;
-        self.commit_beside()?;
+        self.commit_at_data_servers()?;
         let (request, whole) = self.commit_request(offset, len);
         let mark = self.opened.writes.mark();
         let verifier = self.client().ask(&request, |reply| match reply {

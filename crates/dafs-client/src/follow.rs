@@ -2,10 +2,10 @@
 //! has to be woken.
 
 use crate::buffer::IoBuffer;
-use crate::cache::Use;
+use crate::cache::Effect;
 use crate::error::Result;
 use crate::file::File;
-use crate::operations::Then;
+use crate::operations::Continuation;
 use crate::outcome::moved;
 use std::ops::Range;
 
@@ -42,11 +42,11 @@ impl File {
         offset: u64,
         then: impl FnOnce(IoBuffer, Result<ReadPart>) + Send + 'static,
     ) -> Result<()> {
-        drop(self.before(|| Use::Look(*self.handle())));
+        drop(self.before(|| Effect::Read(*self.handle())));
         let call = self.opened().read_call(&buffer, range, offset)?;
         let shared = self.client().shared();
         let server = shared.server_name().clone();
-        let then = Then::new(move |done| {
+        let then = Continuation::new(move |done| {
             let part = |moved: crate::pending::Moved| ReadPart {
                 bytes: moved.bytes,
                 is_end: moved.end_of_file,

@@ -9,9 +9,10 @@
 //! * A fork drops nothing that such a lock protects: it may be half changed.
 
 use crate::error::{Error, Result};
+use dafs_mem::Mutex;
 use std::mem::ManuallyDrop;
+use std::sync::MutexGuard;
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// The number of this process; zero in one that has just been forked.
 static CURRENT: AtomicPtr<AtomicU32> = AtomicPtr::new(std::ptr::null_mut());
@@ -102,7 +103,7 @@ impl<T> ForkMutex<T> {
             return Err(Error::Forked);
         }
         // The protected data is consistent between any two steps, so poison is ignored.
-        Ok(self.mutex.lock().unwrap_or_else(PoisonError::into_inner))
+        Ok(self.mutex.lock())
     }
 
     /// For callers who have made sure that this is no fork.

@@ -11,9 +11,10 @@ use crate::driver::Shared;
 use crate::limits::{BACK_TICK_DRIVEN, HELPER_TICK};
 use dafs_dat::Instant;
 use dafs_dat::confine::confined;
+use dafs_mem::{Condvar, Mutex};
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 /// The longest sleep.
@@ -74,7 +75,7 @@ impl Helper {
 
 impl Bell {
     fn ring(&self, stop: bool) {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state.lock();
         state.rung = true;
         state.stop |= stop;
         self.deaf.store(false, Ordering::Relaxed);
@@ -83,9 +84,9 @@ impl Bell {
 
     /// Sleeps for `time`, or until rung. Returns false when the thread is to end.
     fn sleep(&self, time: Duration) -> bool {
-        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let state = self.state.lock();
         let result = self.changed.wait_timeout_while(state, time, |state| !state.rung);
-        let (mut state, _) = result.unwrap_or_else(PoisonError::into_inner);
+        let (mut state, _) = result;
         state.rung = false;
         !state.stop
     }
@@ -120,7 +121,7 @@ fn look(bell: &Bell, client: &Shared, seen: &mut u64, idle_ticks: &mut u32) -> D
     let listens_every = driver.listens_every();
     let alone = driver.is_unattended() || (listens_every.is_some() && !driver.is_led());
     if due || (alone && !is_driven) {
-        client.progress_beside(&mut driver);
+        client.poll_once(&mut driver);
     }
     // A thread that has driven lately receives the server's calls, and will probably go on.
     let listens_every = match is_driven {

@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_is_bounded_and_the_oldest_goes() {
+    fn retained_registrations_are_bounded_and_the_oldest_goes() {
         let served = Served::new();
         let client = served.client(TransportChoice::Iwarp);
         let memory = vec![0u8; LENT_REGISTRATIONS_MAX + 1].leak();
@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_kept_is_known_too() {
+    fn an_unretained_registration_is_known_too() {
         let served = Served::new();
         let client = served.client(TransportChoice::Iwarp);
         let memory = vec![0u8; 1 << 16].leak();
@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_passed_takes_no_room() {
+    fn a_past_loan_takes_no_room() {
         let served = Served::new();
         let client = served.client(TransportChoice::Iwarp);
         let memory = vec![0u8; 8192].leak();

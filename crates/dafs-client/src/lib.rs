@@ -91,7 +91,6 @@ mod pending;
 pub mod posix;
 mod resolve;
 mod seek;
-mod standing;
 mod steps;
 mod submit;
 mod successor;
@@ -100,6 +99,7 @@ mod uncommitted;
 mod unlinked;
 mod url;
 mod wakeup;
+mod write_state;
 mod xattrs;
 
 // The fixture of the integration tests serves the unit tests, too.
@@ -136,10 +136,10 @@ pub use crate::options::{
 };
 pub use crate::path::{Follow, Found, Place};
 pub use crate::pending::Pending;
-pub use crate::standing::Standing;
 pub use crate::steps::{Step, StepIn, StepOn, Stepped};
 pub use crate::successor::{ClientIdentity, ListingPlace};
 pub use crate::url::{DafsUrl, UrlError};
+pub use crate::write_state::WriteState;
 pub use crate::xattrs::SetXattr;
 pub use dafs_dat::descriptors;
 pub use dafs_mem::{Site, VolatileSlice};

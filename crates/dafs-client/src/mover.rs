@@ -10,8 +10,9 @@
 
 use crate::driver::Shared;
 use dafs_dat::confine::confined;
+use dafs_mem::{Condvar, Mutex};
 use std::io;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, MutexGuard, Weak};
 
 /// The client's end of the thread.
 #[derive(Debug, Clone, Default)]
@@ -86,14 +87,13 @@ impl Mover {
 
 impl Bell {
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// Sleeps until rung. Returns false when the thread is to end.
     fn sleep(&self) -> bool {
         let state = self.lock();
-        let rest = self.changed.wait_while(state, |state| !state.rung && !state.stop);
-        let mut state = rest.unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.changed.wait_while(state, |state| !state.rung && !state.stop);
         state.rung = false;
         !state.stop
     }

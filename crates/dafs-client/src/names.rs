@@ -1,7 +1,7 @@
 //! Operations on names and objects: one request each, by handle.
 
 use crate::attributes::{AccessMask, Attributes, FileHandle, FsStatus, SetAttributes, SpecialFile};
-use crate::cache::Use;
+use crate::cache::Effect;
 use crate::client::Client;
 use crate::convert;
 use crate::error::{Error, Result};
@@ -54,7 +54,7 @@ impl Client {
     /// # Errors
     /// The server's answer.
     pub fn attributes(&self, object: &FileHandle) -> Result<Attributes> {
-        drop(self.before(|| Use::Look(*object)));
+        drop(self.before(|| Effect::Read(*object)));
         self.attributes_now(object)
     }
 

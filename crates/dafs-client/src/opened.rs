@@ -3,7 +3,7 @@
 
 use crate::attributes::{FileHandle, Stability};
 use crate::buffer::IoBuffer;
-use crate::cache::Use;
+use crate::cache::Effect;
 use crate::client::Client;
 use crate::core::{ReadCall, WriteCall};
 use crate::error::Result;
@@ -47,7 +47,7 @@ impl Opened {
             && layouts.are_used()
         {
             shared.check_process()?;
-            layouts.before(shared, &Use::Look(self.handle));
+            layouts.before(shared, &Effect::Read(self.handle));
         }
         let piece = shared.piece(buffer, range, offset, self.client.read_bytes_max())?;
         Ok(ReadCall { handle: self.handle, state_id: self.state_id, offset, into: piece })

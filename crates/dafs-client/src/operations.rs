@@ -57,7 +57,7 @@ enum State {
     /// In flight; the result goes to a group.
     Grouped(Grouped),
     /// In flight, with a continuation that is called with the result.
-    Followed(Then),
+    Followed(Continuation),
     /// In flight, and the result is not wanted.
     Abandoned,
     /// Over, result not taken yet.
@@ -66,9 +66,9 @@ enum State {
 
 /// The continuation of an operation. The thread that polled its completion calls it when the lock
 /// is free.
-pub(crate) struct Then(Box<dyn FnOnce(Done) + Send>);
+pub(crate) struct Continuation(Box<dyn FnOnce(Done) + Send>);
 
-impl Then {
+impl Continuation {
     pub(crate) fn new(call: impl FnOnce(Done) + Send + 'static) -> Self {
         Self(Box::new(call))
     }
@@ -79,9 +79,9 @@ impl Then {
     }
 }
 
-impl std::fmt::Debug for Then {
+impl std::fmt::Debug for Continuation {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Then")
+        f.write_str("Continuation")
     }
 }
 
@@ -130,13 +130,13 @@ struct Entry {
 #[derive(Debug)]
 pub(crate) enum Finished {
     /// None: the result waits in its entry, or was abandoned.
-    Kept,
+    Waiting,
     /// The result waits in its entry, and a task is to be woken.
     Wake(Waker),
     /// The result belongs to a group.
     Grouped(Grouped, Done),
     /// The continuation is to be called when the lock is free.
-    Followed(Then, Done),
+    Followed(Continuation, Done),
 }
 
 /// The operations of a session.
@@ -186,7 +186,7 @@ impl Operations {
     }
 
     /// Gives an operation that was started just now a continuation, in place of a waiter.
-    pub(crate) fn follow(&mut self, slot: Slot, then: Then) {
+    pub(crate) fn follow(&mut self, slot: Slot, then: Continuation) {
         let entry = &mut self.entries[slot.index as usize];
         debug_assert!(matches!(entry.state, State::Awaited(None)), "it has just been started");
         entry.state = State::Followed(then);
@@ -194,7 +194,7 @@ impl Operations {
     }
 
     /// Removes the continuations of all operations that end now.
-    pub(crate) fn take_followed(&mut self) -> Vec<Then> {
+    pub(crate) fn take_followed(&mut self) -> Vec<Continuation> {
         let mut all = Vec::new();
         for entry in &mut self.entries {
             if matches!(entry.state, State::Followed(_))
@@ -319,7 +319,7 @@ impl Operations {
         let index = Slot::of(tag).index;
         if self.entry(tag).is_none() {
             debug_assert!(false, "an operation completed twice");
-            return Finished::Kept;
+            return Finished::Waiting;
         }
         self.is_behind(index);
         let entry = &mut self.entries[index as usize];
@@ -336,15 +336,15 @@ impl Operations {
                 if std::mem::take(&mut entry.watched) {
                     self.watched -= 1;
                 }
-                return waker.map_or(Finished::Kept, Finished::Wake);
+                return waker.map_or(Finished::Waiting, Finished::Wake);
             }
             State::Grouped(_) => {
-                let State::Grouped(grouped) = self.release(index) else { return Finished::Kept };
+                let State::Grouped(grouped) = self.release(index) else { return Finished::Waiting };
                 return Finished::Grouped(grouped, done);
             }
             State::Followed(_) => {
                 self.followed -= 1;
-                let State::Followed(then) = self.release(index) else { return Finished::Kept };
+                let State::Followed(then) = self.release(index) else { return Finished::Waiting };
                 return Finished::Followed(then, done);
             }
             State::Abandoned => {
@@ -352,7 +352,7 @@ impl Operations {
             }
             State::Free | State::Done(_) => debug_assert!(false, "an operation completed twice"),
         }
-        Finished::Kept
+        Finished::Waiting
     }
 
     pub(crate) fn is_done(&self, slot: &Slot) -> bool {
@@ -435,7 +435,7 @@ mod tests {
         let slot = operations.open().unwrap();
         let tag = slot.tag();
         assert!(operations.abandon(slot).is_none());
-        assert!(matches!(operations.finish(tag, read(1)), Finished::Kept));
+        assert!(matches!(operations.finish(tag, read(1)), Finished::Waiting));
         let slot = operations.open().unwrap();
         operations.finish(slot.tag(), Done::Lost(Failure::Closed));
         assert!(operations.abandon(slot).is_none());
@@ -456,12 +456,12 @@ mod tests {
     }
 
     #[test]
-    fn what_follows_is_handed_out_with_the_result() {
+    fn a_continuation_is_handed_out_with_its_result() {
         let mut operations = Operations::new();
         let (said, hears) = std::sync::mpsc::channel();
         let then = |said: &std::sync::mpsc::Sender<u32>| {
             let said = said.clone();
-            Then::new(move |done| {
+            Continuation::new(move |done| {
                 let Done::Read { bytes, .. } = done else { panic!("{done:?}") };
                 said.send(bytes).unwrap();
             })
@@ -475,11 +475,11 @@ mod tests {
         then.call(done);
         assert_eq!(hears.try_recv(), Ok(3));
         assert_eq!((operations.take_followed().len(), operations.followed()), (2, 0));
-        assert!(matches!(operations.finish(tags[1], read(3)), Finished::Kept));
+        assert!(matches!(operations.finish(tags[1], read(3)), Finished::Waiting));
     }
 
     #[test]
-    fn what_is_watched_is_counted_until_it_is_over() {
+    fn a_watched_operation_counts_until_its_end() {
         let mut operations = Operations::new();
         let slot = operations.open().unwrap();
         assert!(operations.wake(&slot, Waker::noop().clone()).is_none());
@@ -494,7 +494,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_ahead_is_counted_until_it_is_over_or_nobody_comes_for_it() {
+    fn a_read_ahead_counts_until_its_end_or_its_abandonment() {
         let mut operations = Operations::new();
         let slots: Vec<_> = (0..4).map(|_| operations.open().unwrap()).collect();
         for slot in &slots {

@@ -147,14 +147,14 @@ impl Authentication {
     where
         F: Fn() -> Result<(String, String), String> + Send + Sync + 'static,
     {
-        Self::Custom(Arc::new(Told(tell)))
+        Self::Custom(Arc::new(Callback(tell)))
     }
 }
 
 /// Calls a function of the application's.
-struct Told<F>(F);
+struct Callback<F>(F);
 
-impl<F> Authenticator for Told<F>
+impl<F> Authenticator for Callback<F>
 where
     F: Fn() -> Result<(String, String), String> + Send + Sync,
 {
@@ -308,7 +308,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_proves_to_be_a_user_acts_as_that_user() {
+    fn an_authenticated_user_acts_as_that_user() {
         let with = |url: &str, user, password: Option<&str>| {
             let mut options = ConnectOptions::default();
             let url = DafsUrl::parse(url).unwrap();

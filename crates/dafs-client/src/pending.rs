@@ -62,7 +62,7 @@ impl Pending<usize> {
     }
 
     /// A read or write that was sent to data servers.
-    pub(crate) fn beside(shared: &Arc<Shared>, flight: Flight) -> Self {
+    pub(crate) fn at_data_servers(shared: &Arc<Shared>, flight: Flight) -> Self {
         let way = Way::DataServers(Box::new(flight));
         Self { shared: shared.clone(), way, tell: Box::new(bytes) }
     }

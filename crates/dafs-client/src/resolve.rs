@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_to_stop_does_not_wait_for_the_resolver() {
+    fn a_stopped_caller_does_not_wait_for_the_resolver() {
         let (_end, resolver) = silent();
         let until = Instant::now() + Duration::from_secs(3600);
         let found = limit::interruptible(|| true, || look_up(until, resolver));

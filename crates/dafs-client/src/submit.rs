@@ -3,7 +3,7 @@
 
 use crate::attributes::Stability;
 use crate::buffer::IoBuffer;
-use crate::cache::{DirectUse, Use};
+use crate::cache::{DirectUse, Effect};
 use crate::driver::Driver;
 use crate::error::Result;
 use crate::file::File;
@@ -33,10 +33,13 @@ impl File {
         offset: u64,
     ) -> Result<Pending<usize>> {
         // Dirty data of the cache is written back before it is read elsewhere.
-        drop(self.before(|| Use::Look(*self.handle())));
+        drop(self.before(|| Effect::Read(*self.handle())));
         let first = limited(&range, self.client().read_bytes_max());
-        if let Some(beside) = begin_read(self.opened(), buffer, first, offset) {
-            return Ok(Pending::beside(self.client().shared(), Flight::new(beside, None)));
+        if let Some(transfer) = begin_read(self.opened(), buffer, first, offset) {
+            return Ok(Pending::at_data_servers(
+                self.client().shared(),
+                Flight::new(transfer, None),
+            ));
         }
         self.start_read(buffer, range, offset)
     }
@@ -48,7 +51,7 @@ impl File {
         range: Range<usize>,
         offset: u64,
     ) -> Result<Pending<usize>> {
-        drop(self.before(|| Use::Look(*self.handle())));
+        drop(self.before(|| Effect::Read(*self.handle())));
         self.start_read(buffer, range, offset)
     }
 
@@ -76,8 +79,11 @@ impl File {
     ) -> Result<Pending<usize>> {
         let used = self.before_write(&range, offset).map(Arc::new);
         let first = limited(&range, self.client().write_bytes_max());
-        if let Some(beside) = begin_write(self.opened(), buffer, first, offset, stability) {
-            return Ok(Pending::beside(self.client().shared(), Flight::new(beside, used)));
+        if let Some(transfer) = begin_write(self.opened(), buffer, first, offset, stability) {
+            return Ok(Pending::at_data_servers(
+                self.client().shared(),
+                Flight::new(transfer, used),
+            ));
         }
         self.start_write(buffer, range, offset, stability, used)
     }

@@ -92,7 +92,7 @@ impl File {
     /// for longer than the lease.
     pub fn locks(&self) -> Result<Vec<LockRange>> {
         let driver = self.client().shared().lock()?;
-        let held = driver.core().held.locks_held(self.state_id());
+        let held = driver.core().calls.opens.locks_held(self.state_id());
         drop(driver);
         held.map_err(|status| crate::error::Error::Status {
             procedure: dafs_wire::dafs::Procedure::Lock,

@@ -11,12 +11,12 @@ use crate::buffer::{self, IoBuffer};
 use crate::driver::Shared;
 use crate::error::{Error, Result};
 use crate::file::File;
-use crate::layouts::{Beside, begin_kept, begin_read, begin_write};
+use crate::layouts::{DataServerTransfer, begin_read, begin_retained, begin_write};
 use crate::limits::{PIPELINE_BYTES, PIPELINE_DEPTH, STAGING_BUFFERS_KEPT, STAGING_BYTES};
 use crate::opened::Opened;
 use crate::pending::{Moved, Pending};
-use crate::standing::Kept;
 use crate::uncommitted::Uncommitted;
+use crate::write_state::Retained;
 use dafs_mem::{CheckedSlice, Site};
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -34,7 +34,7 @@ pub(crate) fn read_buffer(
         return read_pieces(file, buffer, range, offset, piece_bytes);
     }
     match begin_read(file.opened(), buffer, range.clone(), offset) {
-        Some(beside) => Ok(beside.wait()?.bytes),
+        Some(transfer) => Ok(transfer.wait()?.bytes),
         None => read_through(file.opened(), buffer, range, offset),
     }
 }
@@ -75,7 +75,7 @@ pub(crate) fn write_buffer(
         return write_pieces(file, buffer, range, offset, stability, piece_bytes);
     }
     match begin_write(file.opened(), buffer, range.clone(), offset, stability) {
-        Some(beside) => Ok(beside.wait()?.bytes),
+        Some(transfer) => Ok(transfer.wait()?.bytes),
         None => write_through(file.opened(), buffer, range, offset, stability),
     }
 }
@@ -92,28 +92,28 @@ fn write_through(
     write_short(file, buffer, range, offset, stability, writes.as_ref())
 }
 
-/// Writes all of the range unstably; `kept` records the write instead of the file. If the server's
-/// verifier is not known, a write through the server finds out.
+/// Writes all of the range unstably; `retained` records the write instead of the file. If the
+/// server's verifier is not known, a write through the server finds out.
 pub(crate) fn write_watched(
     file: &Arc<Opened>,
     buffer: &IoBuffer,
     range: Range<usize>,
     offset: u64,
-    kept: &Kept,
+    retained: &Retained,
 ) -> Result<usize> {
     let len = length(&range)?;
     let piece_bytes = PIPELINE_BYTES.min(file.client.write_bytes_max());
     for at in (0..len).step_by(piece_bytes.max(1)) {
         let piece = range.start + at..range.end.min(range.start + at + piece_bytes);
         let offset = offset + at as u64;
-        let beside = match kept.verifier {
-            Some(_) => begin_kept(file, buffer, piece.clone(), offset, kept),
+        let transfer = match retained.verifier {
+            Some(_) => begin_retained(file, buffer, piece.clone(), offset, retained),
             None => None,
         };
-        match beside {
-            Some(beside) => drop(beside.wait()?),
+        match transfer {
+            Some(transfer) => drop(transfer.wait()?),
             None => {
-                let writes = Some(&kept.through);
+                let writes = Some(&retained.through);
                 write_short(file, buffer, piece, offset, Stability::Unstable, writes)?;
             }
         }
@@ -157,13 +157,13 @@ fn length(range: &Range<usize>) -> Result<usize> {
 /// A read or write that was sent, to the server or to data servers, by a thread that waits for it.
 enum Begun {
     Through(Pending<usize>),
-    Beside(Beside),
+    AtDataServers(DataServerTransfer),
 }
 
 impl Begun {
     fn read(file: &File, buffer: &IoBuffer, range: Range<usize>, offset: u64) -> Result<Self> {
         match begin_read(file.opened(), buffer, range.clone(), offset) {
-            Some(beside) => Ok(Self::Beside(beside)),
+            Some(transfer) => Ok(Self::AtDataServers(transfer)),
             None => file.read_at_server(buffer, range, offset).map(Self::Through),
         }
     }
@@ -176,7 +176,7 @@ impl Begun {
         stability: Stability,
     ) -> Result<Self> {
         match begin_write(file.opened(), buffer, range.clone(), offset, stability) {
-            Some(beside) => Ok(Self::Beside(beside)),
+            Some(transfer) => Ok(Self::AtDataServers(transfer)),
             None => file.write_at_server(buffer, range, offset, stability).map(Self::Through),
         }
     }
@@ -184,7 +184,7 @@ impl Begun {
     fn wait(self) -> Result<Moved> {
         match self {
             Self::Through(pending) => pending.wait_moved(),
-            Self::Beside(beside) => beside.wait(),
+            Self::AtDataServers(transfer) => transfer.wait(),
         }
     }
 }
@@ -373,8 +373,8 @@ pub(crate) fn write_slice(
 
 /// A registered buffer of `STAGING_BYTES`.
 pub(crate) fn take_staging(shared: &Shared) -> Result<IoBuffer> {
-    let kept = shared.staging.lock()?.pop();
-    match kept {
+    let retained = shared.staging.lock()?.pop();
+    match retained {
         Some(buffer) => Ok(buffer),
         None => {
             let buffer = buffer::allocate(shared, STAGING_BYTES)?;
@@ -386,8 +386,8 @@ pub(crate) fn take_staging(shared: &Shared) -> Result<IoBuffer> {
 
 /// Returns a buffer to the pool; no transfer uses it any more.
 pub(crate) fn put_staging(shared: &Shared, buffer: IoBuffer) {
-    let Ok(mut kept) = shared.staging.lock() else { return };
-    if kept.len() < STAGING_BUFFERS_KEPT {
-        kept.push(buffer);
+    let Ok(mut retained) = shared.staging.lock() else { return };
+    if retained.len() < STAGING_BUFFERS_KEPT {
+        retained.push(buffer);
     }
 }

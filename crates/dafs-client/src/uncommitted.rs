@@ -9,7 +9,7 @@
 
 use crate::fork::ForkMutex;
 use crate::limits::VERIFIERS_MAX;
-use crate::standing::Standing;
+use crate::write_state::WriteState;
 use dafs_wire::dafs::Verifier;
 use std::collections::VecDeque;
 
@@ -82,12 +82,12 @@ impl Uncommitted {
     }
 
     /// The state of the writes since the beginning.
-    pub(crate) fn standing(&self) -> Standing {
+    pub(crate) fn write_state(&self) -> WriteState {
         let state = self.state.lock_here();
         match state.runs.front().and_then(|run| run.verifier) {
-            _ if state.is_lost() => Standing::Lost,
-            Some(verifier) => Standing::Unstable(verifier),
-            None => Standing::Stable,
+            _ if state.is_lost() => WriteState::Lost,
+            Some(verifier) => WriteState::Unstable(verifier),
+            None => WriteState::Stable,
         }
     }
 
@@ -182,13 +182,13 @@ mod tests {
     }
 
     #[test]
-    fn who_keeps_the_data_is_told_when_two_verifiers_answered() {
+    fn a_writer_hears_that_two_verifiers_answered() {
         let writes = Uncommitted::default();
-        assert_eq!(writes.standing(), Standing::Stable);
+        assert_eq!(writes.write_state(), WriteState::Stable);
         writes.written(OLD);
-        assert_eq!(writes.standing(), Standing::Unstable(OLD));
+        assert_eq!(writes.write_state(), WriteState::Unstable(OLD));
         writes.written(NEW);
-        assert_eq!(writes.standing(), Standing::Lost);
+        assert_eq!(writes.write_state(), WriteState::Lost);
     }
 
     #[test]

@@ -6,7 +6,7 @@
 //! * A value is replaced atomically, whatever fails.
 
 use crate::attributes::FileHandle;
-use crate::cache::Use;
+use crate::cache::Effect;
 use crate::client::Client;
 use crate::error::{Error, Result};
 use crate::transfer;
@@ -131,7 +131,7 @@ impl Client {
             direct_checksum: shared.data_checksum(&piece)?,
             buffer: piece.direct_buffer(),
         });
-        let _used = self.before(|| Use::Look(*object));
+        let _used = self.before(|| Effect::Read(*object));
         let reply = shared.call_with(&request, Some(piece))?;
         transfer::put_staging(shared, staging);
         self.taken(&reply, |reply| matches!(reply, Reply::SetAttrDirect(_)).then_some(()))
@@ -147,7 +147,7 @@ impl Client {
         let shared = self.shared();
         let staging = transfer::take_staging(shared)?;
         let piece = shared.piece(&staging, 0..staging.len(), 0, usize::MAX)?;
-        drop(self.before(|| Use::Look(*object)));
+        drop(self.before(|| Effect::Read(*object)));
         let reply = shared.call_with(&ask(piece.direct_buffer()), Some(piece))?;
         let mut bytes = vec![0; staging.len()];
         staging.view().copy_to(&mut bytes, Site::ClientStaging);

@@ -9,14 +9,15 @@ mod served;
 use dafs_client::{
     CacheOptions, Create, Error, OpenOptions, Stability, TransportChoice, WaitPolicy,
 };
+use dafs_mem::Mutex;
 use served::{Served, TRANSPORTS};
 use std::os::fd::RawFd;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::MutexGuard;
 
 /// Holds up the other tests until it is dropped.
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
-    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+    ALONE.lock()
 }
 
 /// Another thread may hold the lock at the moment of the fork, and then it is held for ever in the

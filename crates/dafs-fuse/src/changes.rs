@@ -23,9 +23,9 @@ pub(crate) struct Asked {
 }
 
 impl Asked {
-    /// The remaining validity of the answer, of a timeout of `belief`.
-    pub(crate) fn left_of(&self, belief: Duration) -> Duration {
-        belief.saturating_sub(self.at.elapsed())
+    /// The remaining validity of the answer, of a timeout of `cache_timeout`.
+    pub(crate) fn left_of(&self, cache_timeout: Duration) -> Duration {
+        cache_timeout.saturating_sub(self.at.elapsed())
     }
 }
 
@@ -90,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_asked_before_a_change_is_old_and_what_was_asked_behind_it_is_not() {
+    fn an_answer_asked_before_a_change_is_old() {
         let changes = Changes::default();
         let before = changes.asking();
         assert!(!changes.is_file_old(&FileHandle::ZERO, before));
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn the_age_of_an_answer_is_no_part_of_its_belief() {
+    fn an_answer_times_out_from_when_it_was_given() {
         let (age, hour) = (Duration::from_secs(5), Duration::from_secs(3600));
         let asked = Asked { at: Instant::now().checked_sub(age).unwrap(), changes: 0 };
         assert_eq!(asked.left_of(Duration::ZERO), Duration::ZERO);

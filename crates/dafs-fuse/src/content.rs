@@ -7,7 +7,7 @@
 //!   nevertheless, each user of the file gets one error.
 
 use crate::convert::errno;
-use crate::kept::{Kept, KeptFile, Remote, Seen};
+use crate::kept::{Remote, RetainedFile, RetainedFiles, Seen};
 use crate::kernel::{Errno, NodeId};
 use crate::limits::{KEPT_ATTEMPTS_MAX, READ_BYTES_MAX, WRITE_BYTES_MAX};
 use crate::locking::Locks;
@@ -15,7 +15,8 @@ use crate::rights::Changer;
 use crate::tree::{Outcome, Tree};
 use dafs_client::posix::open_options;
 use dafs_client::{Create, File, IoBuffer, OpenOptions, SetAttributes, Stability};
-use std::sync::{Arc, Mutex, PoisonError};
+use dafs_mem::Mutex;
+use std::sync::Arc;
 
 /// A file that the kernel has open.
 #[derive(Debug)]
@@ -25,7 +26,7 @@ pub(crate) struct OpenFile {
     /// The flags of `open`.
     pub(crate) flags: i32,
     /// The retained writes of the file, shared by all its users.
-    pub(crate) kept: Arc<KeptFile<Remote>>,
+    pub(crate) kept: Arc<RetainedFile<Remote>>,
     /// The losses that this open file has reported.
     seen: Mutex<Seen>,
 }
@@ -33,7 +34,7 @@ pub(crate) struct OpenFile {
 /// The tables to which an open file belongs.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Home<'a> {
-    pub(crate) kept: &'a Kept,
+    pub(crate) kept: &'a RetainedFiles,
     pub(crate) locks: &'a Arc<Locks>,
 }
 
@@ -127,28 +128,24 @@ impl OpenFile {
         Ok(len)
     }
 
-    fn seen(&self) -> std::sync::MutexGuard<'_, Seen> {
-        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Marks a loss as unreported, as it was in the former process.
     pub(crate) fn lose(&self) {
-        *self.seen() = Seen::NOTHING;
+        *self.seen.lock() = Seen::NOTHING;
     }
 
     /// True when a loss has not been reported.
     pub(crate) fn is_lost(&self) -> bool {
-        *self.seen() != self.kept.seen()
+        *self.seen.lock() != self.kept.seen()
     }
 
     /// Reports a loss, once.
     pub(crate) fn told(&self) -> Outcome<()> {
-        self.kept.told(&mut self.seen())
+        self.kept.told(&mut self.seen.lock())
     }
 
     /// Reports a loss that `fsync` has not reported yet.
     pub(crate) fn tell(&self) -> Outcome<()> {
-        self.kept.tell(*self.seen())
+        self.kept.tell(*self.seen.lock())
     }
 
     pub(crate) fn close(self) -> Outcome<()> {

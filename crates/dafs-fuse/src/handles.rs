@@ -3,8 +3,9 @@
 //! Invariants
 //! * A number is given once and is invalid after it was removed.
 
+use dafs_mem::RwLock;
 use rustc_hash::FxHashMap;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 
 #[derive(Debug)]
 struct Inner<T> {
@@ -25,7 +26,7 @@ impl<T> Default for Handles<T> {
 impl<T> Handles<T> {
     /// Gives an object a number.
     pub(crate) fn insert(&self, value: T) -> u64 {
-        let mut inner = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        let mut inner = self.0.write();
         let number = inner.next;
         inner.next += 1;
         let before = inner.open.insert(number, Arc::new(value));
@@ -35,7 +36,7 @@ impl<T> Handles<T> {
 
     /// Reserves a number for a later object.
     pub(crate) fn reserve(&self) -> u64 {
-        let mut inner = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        let mut inner = self.0.write();
         inner.next += 1;
         inner.next - 1
     }
@@ -43,7 +44,7 @@ impl<T> Handles<T> {
     /// Inserts an object under a number that was reserved, or that another process has given; false
     /// when it is in use.
     pub(crate) fn take_over(&self, number: u64, value: T) -> bool {
-        let mut inner = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        let mut inner = self.0.write();
         if number == u64::MAX || inner.open.contains_key(&number) {
             return false;
         }
@@ -54,19 +55,19 @@ impl<T> Handles<T> {
 
     /// All open objects.
     pub(crate) fn all(&self) -> Vec<(u64, Arc<T>)> {
-        let inner = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        let inner = self.0.read();
         inner.open.iter().map(|(number, value)| (*number, value.clone())).collect()
     }
 
     /// The object of a number.
     pub(crate) fn get(&self, number: u64) -> Option<Arc<T>> {
-        let inner = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        let inner = self.0.read();
         inner.open.get(&number).cloned()
     }
 
     /// Removes a number.
     pub(crate) fn remove(&self, number: u64) -> Option<Arc<T>> {
-        let mut inner = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        let mut inner = self.0.write();
         inner.open.remove(&number)
     }
 }

@@ -22,8 +22,9 @@
 //!
 //! The kernel checks permissions by the attributes that the server returns; the server checks them
 //! again for the user of the session. The kernel caches names and attributes for
-//! [`MountOptions::belief`]. It caches content only while size and time of change are the same, and
-//! never from one open to the next without asking. The holder of a lock sees all writes before it.
+//! [`MountOptions::cache_timeout`]. It caches content only while size and time of change are the
+//! same, and never from one open to the next without asking. The holder of a lock sees all writes
+//! before it.
 //!
 //! Invariants
 //! * Every request of the kernel is answered exactly once, within the deadline of the client; only

@@ -33,7 +33,7 @@ pub const HANDED_READS_MAX: usize = 64;
 pub const HANDED_READ_BYTES_MAX: usize = 16 << 10;
 
 /// The default timeout of the kernel's cache of attributes and names.
-pub const BELIEF_DEFAULT: Duration = Duration::from_secs(1);
+pub const CACHE_TIMEOUT_DEFAULT: Duration = Duration::from_secs(1);
 
 /// Requests for locks that wait or are about to be answered at a time; each has a thread of its
 /// own.

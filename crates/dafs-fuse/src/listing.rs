@@ -15,8 +15,8 @@ use crate::convert::errno;
 use crate::handover::ListingState;
 use crate::tree::Outcome;
 use dafs_client::{Attributes, Client, DirEntry, FileHandle, ListingPlace, ReadDir};
+use dafs_mem::Mutex;
 use std::collections::VecDeque;
-use std::sync::{Mutex, PoisonError};
 
 /// The position behind "." and "..", which the server does not list; its cookies are higher.
 const DOTS: u64 = 2;
@@ -29,14 +29,14 @@ struct Stream {
     entries: ReadDir,
     /// The time of the last request to the server.
     asked: Asked,
-    kept: VecDeque<Kept>,
+    kept: VecDeque<Listed>,
     /// Position before the first cached entry.
     before: u64,
 }
 
 /// An entry that was returned, or is to be.
 #[derive(Debug)]
-struct Kept {
+struct Listed {
     cookie: u64,
     entry: DirEntry,
     asked: Asked,
@@ -68,7 +68,7 @@ impl OpenDirectory {
 
     /// The directory and the position of its listing, for another process to go on with.
     pub(crate) fn pause(&self) -> (FileHandle, ListingState) {
-        let stream = self.stream.lock().unwrap_or_else(PoisonError::into_inner);
+        let stream = self.stream.lock();
         let (rest, place) = stream.entries.pause();
         let kept = stream.kept.iter().map(|kept| (kept.cookie, &kept.entry));
         let told = kept.chain(rest.iter().map(|(cookie, entry)| (*cookie, entry)));
@@ -89,7 +89,7 @@ impl OpenDirectory {
             let found = client.lookup_attributes(&handle, name);
             let attributes = found.ok().map(|(_, found)| found);
             let entry = DirEntry { name: name.clone(), attributes };
-            Kept { cookie: *cookie, entry, asked }
+            Listed { cookie: *cookie, entry, asked }
         };
         let kept = listing.names.iter().map(entry).collect();
         let entries = client.resume_dir(&handle, listing.place);
@@ -111,7 +111,7 @@ impl OpenDirectory {
                 return Ok(());
             }
         }
-        let mut stream = self.stream.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut stream = self.stream.lock();
         let wanted = position.max(DOTS);
         if position == 0 || !stream.go_on(wanted) {
             *stream = self.at(wanted, &stream, changes);
@@ -122,7 +122,7 @@ impl OpenDirectory {
                 let Some(entry) = stream.next(changes)? else { return Ok(()) };
                 stream.kept.push_back(entry);
             }
-            let Kept { cookie, entry, asked } = &stream.kept[place];
+            let Listed { cookie, entry, asked } = &stream.kept[place];
             place += 1;
             let behind = position_of(*cookie);
             if take(behind, Found::Named(&entry.name, entry.attributes.as_ref(), *asked)) {
@@ -158,7 +158,7 @@ impl Stream {
         if self.before == position {
             return true;
         }
-        let is_there = |kept: &Kept| position_of(kept.cookie) == position;
+        let is_there = |kept: &Listed| position_of(kept.cookie) == position;
         // The last one, where several have a cookie that is no position.
         let Some(place) = self.kept.iter().rposition(is_there) else { return false };
         self.kept.drain(..=place);
@@ -166,7 +166,7 @@ impl Stream {
         true
     }
 
-    fn next(&mut self, changes: &Changes) -> Outcome<Option<Kept>> {
+    fn next(&mut self, changes: &Changes) -> Outcome<Option<Listed>> {
         if self.entries.is_to_ask() {
             self.asked = changes.asking();
         }
@@ -177,6 +177,6 @@ impl Stream {
             self.kept.clear();
             errno(&error)
         })?;
-        Ok(next.map(|(cookie, entry)| Kept { cookie, entry, asked }))
+        Ok(next.map(|(cookie, entry)| Listed { cookie, entry, asked }))
     }
 }

@@ -19,10 +19,11 @@ use crate::kernel::{Errno, NodeId};
 use crate::limits::{INTERRUPTS_KEPT, LOCK_SIGNAL_PAUSE, LOCK_WAITERS_MAX};
 use crate::tree::Outcome;
 use dafs_client::{Error, File, LockError, LockHolder, LockRange, OpenOptions, Status};
+use dafs_mem::{Condvar, Mutex};
 use rustc_hash::FxHashMap;
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// A lock owner in a file.
@@ -115,7 +116,7 @@ pub(crate) struct Waiting {
 
 impl Drop for Waiting {
     fn drop(&mut self) {
-        self.locks.waiters().waiting.remove(&self.request.unique);
+        self.locks.waiters.lock().waiting.remove(&self.request.unique);
         self.locks.left.notify_all();
     }
 }
@@ -140,14 +141,6 @@ impl Drop for UnderWay<'_> {
 }
 
 impl Locks {
-    fn owners(&self) -> MutexGuard<'_, FxHashMap<NodeId, Vec<Owner>>> {
-        self.owners.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn waiters(&self) -> MutexGuard<'_, Waiters> {
-        self.waiters.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Changes an owner; removes it when `change` says so.
     fn with_owner(
         &self,
@@ -155,7 +148,7 @@ impl Locks {
         name: u64,
         change: impl FnOnce(&mut Owner) -> bool,
     ) -> Option<Owner> {
-        let mut nodes = self.owners();
+        let mut nodes = self.owners.lock();
         let owners = nodes.get_mut(&node)?;
         let place = owners.iter().position(|owner| owner.name == name)?;
         if !change(&mut owners[place]) {
@@ -170,7 +163,7 @@ impl Locks {
 
     /// The open of an owner, and true if it can write.
     fn opened(&self, node: NodeId, owner: u64) -> Option<(Arc<File>, bool)> {
-        let nodes = self.owners();
+        let nodes = self.owners.lock();
         let found = nodes.get(&node)?.iter().find(|known| known.name == owner)?;
         Some((found.open.clone(), found.may_write))
     }
@@ -189,7 +182,7 @@ impl Locks {
                 let (open, may_write) = open_to_lock(file)?;
                 made = Some((Arc::new(open), may_write));
             }
-            let mut nodes = self.owners();
+            let mut nodes = self.owners.lock();
             let owners = nodes.entry(file.node).or_default();
             match owners.iter().position(|owner| owner.name == name) {
                 // Two threads of one owner may race to here; the first open counts.
@@ -273,7 +266,7 @@ impl Locks {
     /// An open file is closed; returns the owners with locks that have locked through no other one.
     pub(crate) fn closed(&self, node: NodeId, handle: u64) -> Vec<u64> {
         let mut leaving = Vec::new();
-        if let Some(owners) = self.owners().get_mut(&node) {
+        if let Some(owners) = self.owners.lock().get_mut(&node) {
             for owner in owners {
                 owner.handles.retain(|known| *known != handle);
                 if owner.handles.is_empty() {
@@ -306,7 +299,7 @@ impl Locks {
             None => file.file.test_lock(&wanted.range()),
         };
         let Some(holder) = found.map_err(|error| refusal(&error))? else { return Ok(None) };
-        let nodes = self.owners();
+        let nodes = self.owners.lock();
         let mut owners = nodes.get(&file.node).into_iter().flatten();
         let process = owners.find(|owner| owner.open.is_holder(&holder)).map(|owner| owner.process);
         Ok(Some((holder, process.unwrap_or(0))))
@@ -315,7 +308,7 @@ impl Locks {
     /// # Errors
     /// EIO: one of the locks in a file was lost, and another client may have it by now.
     pub(crate) fn check(&self, node: NodeId) -> Outcome<()> {
-        let nodes = self.owners();
+        let nodes = self.owners.lock();
         match nodes.get(&node) {
             Some(owners) if owners.iter().any(|owner| owner.open.locks().is_err()) => {
                 Err(Errno::EIO)
@@ -330,7 +323,7 @@ impl Locks {
     /// # Errors
     /// As [`check`](Self::check).
     pub(crate) fn writer(&self, node: NodeId) -> Outcome<Option<Arc<File>>> {
-        let nodes = self.owners();
+        let nodes = self.owners.lock();
         let Some(owners) = nodes.get(&node) else { return Ok(None) };
         let mut found = None;
         for owner in owners {
@@ -344,7 +337,7 @@ impl Locks {
 
     /// A place among the requests that may wait.
     pub(crate) fn wait(locks: &Arc<Self>, request: Request) -> Outcome<Waiting> {
-        let mut waiters = locks.waiters();
+        let mut waiters = locks.waiters.lock();
         if waiters.waiting.len() >= LOCK_WAITERS_MAX {
             return Err(Errno::ENOLCK);
         }
@@ -355,7 +348,7 @@ impl Locks {
 
     /// Interrupts a request.
     pub(crate) fn give_up(&self, unique: u64) {
-        let mut waiters = self.waiters();
+        let mut waiters = self.waiters.lock();
         if let Some(is_given_up) = waiters.waiting.get_mut(&unique) {
             *is_given_up = true;
             return;
@@ -372,8 +365,8 @@ impl Locks {
     pub(crate) fn pause(&self, patience: Duration) -> bool {
         self.is_paused.store(true, Ordering::SeqCst);
         let some_wait = |waiters: &mut Waiters| !waiters.waiting.is_empty();
-        let waited = self.left.wait_timeout_while(self.waiters(), patience, some_wait);
-        let (waiters, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        let waited = self.left.wait_timeout_while(self.waiters.lock(), patience, some_wait);
+        let (waiters, _) = waited;
         waiters.waiting.is_empty()
     }
 
@@ -384,17 +377,17 @@ impl Locks {
 
     /// Requests that were interrupted and are not known to wait.
     pub(crate) fn given_up(&self) -> Vec<u64> {
-        self.waiters().given_up.iter().copied().collect()
+        self.waiters.lock().given_up.iter().copied().collect()
     }
 
     /// The requests that were left unanswered since the waiting was ended.
     pub(crate) fn unanswered(&self) -> Vec<Request> {
-        std::mem::take(&mut self.waiters().unanswered)
+        std::mem::take(&mut self.waiters.lock().unanswered)
     }
 
     /// Leaves requests unanswered again that no process has taken over.
     pub(crate) fn take_back(&self, requests: Vec<Request>) {
-        self.waiters().unanswered.extend(requests);
+        self.waiters.lock().unanswered.extend(requests);
     }
 
     /// Lets requests wait again.
@@ -405,7 +398,7 @@ impl Locks {
     /// Calls `each` with all owners: node, name and process, open, and the handles it locked
     /// through.
     pub(crate) fn for_each(&self, mut each: impl FnMut(NodeId, (u64, u32), &File, &[u64])) {
-        for (node, owners) in self.owners().iter() {
+        for (node, owners) in self.owners.lock().iter() {
             for owner in owners {
                 each(*node, (owner.name, owner.process), &owner.open, &owner.handles);
             }
@@ -422,7 +415,7 @@ impl Locks {
     ) {
         let (open, may_write) = (Arc::new(open.0), open.1);
         let owner = Owner { name, open, may_write, process, handles, requests: 0 };
-        self.owners().entry(node).or_default().push(owner);
+        self.owners.lock().entry(node).or_default().push(owner);
     }
 }
 
@@ -452,7 +445,7 @@ impl Waiting {
 
     /// Leaves the answer to another process, which gets the lock at once if its owner has it.
     pub(crate) fn leave_unanswered(&self) {
-        self.locks.waiters().unanswered.push(self.request);
+        self.locks.waiters.lock().unanswered.push(self.request);
     }
 
     /// Locks, and waits for conflicting locks until the request is interrupted; `None` when another
@@ -463,7 +456,7 @@ impl Waiting {
             Ok(under_way) => under_way,
             Err(error) => return Some(Err(error)),
         };
-        let is_given_up = || self.locks.waiters().waiting.get(unique) == Some(&true);
+        let is_given_up = || self.locks.waiters.lock().waiting.get(unique) == Some(&true);
         loop {
             if self.locks.is_paused() {
                 // The other process would not see the interrupt.
@@ -518,16 +511,16 @@ mod tests {
         let early = Locks::wait(&locks, request(5));
         let late = Locks::wait(&locks, request(6));
         locks.give_up(6);
-        assert_eq!(locks.waiters().waiting.get(&5), Some(&true));
-        assert_eq!(locks.waiters().waiting.get(&6), Some(&true));
+        assert_eq!(locks.waiters.lock().waiting.get(&5), Some(&true));
+        assert_eq!(locks.waiters.lock().waiting.get(&6), Some(&true));
         drop((early, late));
-        assert!(locks.waiters().waiting.is_empty());
+        assert!(locks.waiters.lock().waiting.is_empty());
         (0..1000).for_each(|unique| locks.give_up(unique));
-        assert_eq!(locks.waiters().given_up.len(), INTERRUPTS_KEPT);
+        assert_eq!(locks.waiters.lock().given_up.len(), INTERRUPTS_KEPT);
     }
 
     #[test]
-    fn what_waits_is_left_to_another_process_or_keeps_it_away() {
+    fn a_waiting_lock_is_handed_over_or_prevents_the_handover() {
         let locks = Arc::<Locks>::default();
         let wanted = Wanted { owner: 1, start: 0, end: 1, exclusive: true, process: 77 };
         let request = Request { unique: 5, handle: 1, wanted };

@@ -7,7 +7,7 @@
 use crate::attach::{HELPER, attach};
 use crate::handover::{self, Listener, TakeOverError, Taken};
 use crate::kernel::Device;
-use crate::limits::{BELIEF_DEFAULT, KEPT_PATIENCE, THREADS_DEFAULT, THREADS_MAX};
+use crate::limits::{CACHE_TIMEOUT_DEFAULT, KEPT_PATIENCE, THREADS_DEFAULT, THREADS_MAX};
 use crate::serve::Server;
 use crate::session::{self, Session};
 use crate::tree::Tree;
@@ -44,7 +44,7 @@ pub struct MountOptions {
     /// Refuses changes.
     pub read_only: bool,
     /// The timeout of the kernel's cache of attributes and names.
-    pub belief: Duration,
+    pub cache_timeout: Duration,
     /// Threads that carry out requests.
     pub threads: usize,
 }
@@ -55,7 +55,7 @@ impl Default for MountOptions {
             source: "dafs://".to_owned(),
             allow_other: false,
             read_only: false,
-            belief: BELIEF_DEFAULT,
+            cache_timeout: CACHE_TIMEOUT_DEFAULT,
             threads: THREADS_DEFAULT,
         }
     }
@@ -157,7 +157,8 @@ impl Mount {
             failed(error)
         })?;
         let place = MountPlace { point, device: name };
-        let server = Server::new(device, agreed, Tree::new(client.clone(), root), options.belief);
+        let server =
+            Server::new(device, agreed, Tree::new(client.clone(), root), options.cache_timeout);
         let session = Arc::new(Session::new(Arc::new(server), options.threads));
         session.prepare().map_err(|error| {
             let _ = place.unmount();
@@ -420,7 +421,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_mounted_over_it_covers_a_mount() {
+    fn a_mount_is_covered_by_a_later_one() {
         assert_eq!(is_ours(b"/mnt/f"), Some(false));
     }
 
@@ -431,7 +432,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_mounted_is_not_unmounted() {
+    fn a_path_without_a_mount_is_not_unmounted() {
         let error = unmount(Path::new("/proc")).unwrap_err();
         assert!(matches!(error, MountError::NotMounted(_)), "{error}");
     }

@@ -11,8 +11,9 @@
 
 use crate::kernel::NodeId;
 use dafs_client::{Attributes, FileHandle};
+use dafs_mem::Mutex;
 use rustc_hash::FxHashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::MutexGuard;
 
 /// The number of the root, as the kernel knows it.
 pub(crate) const ROOT: NodeId = 1;
@@ -178,7 +179,7 @@ impl Nodes {
 
     fn lock(&self) -> MutexGuard<'_, Tables> {
         // No code between two changes of a table can panic.
-        self.tables.lock().unwrap_or_else(PoisonError::into_inner)
+        self.tables.lock()
     }
 }
 
@@ -254,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn what_one_process_told_another_one_takes_over() {
+    fn a_new_process_takes_the_nodes_over() {
         let (nodes, next) = (root(), root());
         nodes.enter(&object(7, 1));
         nodes.enter(&object(7, 2));

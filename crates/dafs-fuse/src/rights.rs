@@ -15,8 +15,8 @@ use crate::kernel::{Caller, Change, Errno, NodeId, Operation, Request};
 use crate::limits::PLAIN_FILES_MAX;
 use crate::tree::{Outcome, Tree};
 use dafs_client::{Attributes, SetAttributes};
+use dafs_mem::Mutex;
 use rustc_hash::FxHashMap;
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// The thread that changes a file.
@@ -73,18 +73,18 @@ impl PlainFiles {
         &self,
         request: &Request<'_>,
         tree: &Tree,
-        belief: Duration,
+        cache_timeout: Duration,
         is_written: impl FnOnce() -> bool,
     ) -> Outcome<bool> {
         match request.operation {
-            Operation::Write { takes_rights: true, .. } => self.take(request, tree, belief),
+            Operation::Write { kills_suid: true, .. } => self.take(request, tree, cache_timeout),
             // The program that sets them may not be the one that writes next.
             Operation::SetAttributes(Change { mode: Some(_), .. }) => {
                 self.forget(request.node);
                 Ok(false)
             }
             // A change of the content clears the bits, without a check of permission.
-            Operation::SetAttributes(change) if change.takes_rights => {
+            Operation::SetAttributes(change) if change.kills_suid => {
                 let gives = change.uid.is_some() || change.gid.is_some();
                 let by = if gives { By::Giver } else { By::Writer };
                 Ok(take_now(request, tree, by, || true)?.has_changed)
@@ -96,13 +96,13 @@ impl PlainFiles {
         }
     }
 
-    fn take(&self, request: &Request<'_>, tree: &Tree, belief: Duration) -> Outcome<bool> {
+    fn take(&self, request: &Request<'_>, tree: &Tree, cache_timeout: Duration) -> Outcome<bool> {
         let node = request.node;
         let now = Instant::now();
         {
-            let mut plain = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-            let is_believed = |found: &Instant| now.duration_since(*found) < belief;
-            if plain.get(&node).is_some_and(is_believed) {
+            let mut plain = self.0.lock();
+            let is_valid = |found: &Instant| now.duration_since(*found) < cache_timeout;
+            if plain.get(&node).is_some_and(is_valid) {
                 return Ok(false);
             }
             if plain.len() >= PLAIN_FILES_MAX {
@@ -122,7 +122,7 @@ impl PlainFiles {
     }
 
     fn forget(&self, node: NodeId) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(&node);
+        self.0.lock().remove(&node);
     }
 }
 

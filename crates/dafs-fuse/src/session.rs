@@ -11,12 +11,13 @@ use crate::kernel::{
 };
 use crate::limits::{ASIDE_MAX, HANDOVER_STOP_PATIENCE, WRITE_BYTES_MAX};
 use crate::serve::Server;
+use dafs_mem::{Condvar, Mutex};
 use rustix::thread::{Pid, gettid};
 use signal_hook::consts::SIGUSR1;
 use std::io;
 use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 /// The reason why [`Session::run`] has returned.
@@ -121,10 +122,10 @@ impl Session {
                 let work = AssertUnwindSafe(|| session.work(room));
                 let ended = std::panic::catch_unwind(work);
                 let panicked = |_| Err(io::Error::other("a thread panicked"));
-                session.state().ended.get_or_insert(ended.unwrap_or_else(panicked));
+                session.state.lock().ended.get_or_insert(ended.unwrap_or_else(panicked));
                 session.changed.notify_all();
             })?;
-            self.state().made += 1;
+            self.state.lock().made += 1;
         }
         Ok(())
     }
@@ -136,7 +137,7 @@ impl Session {
     /// Those of the device.
     pub(crate) fn run(&self) -> io::Result<Ended> {
         let mut until = None;
-        let mut state = self.state();
+        let mut state = self.state.lock();
         loop {
             // When the mount is gone no program waits for operations under way.
             if let Some(ended) = state.ended.take() {
@@ -144,7 +145,7 @@ impl Session {
             }
             if !self.stops.load(Ordering::SeqCst) {
                 until = None;
-                state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+                state = self.changed.wait(state);
                 continue;
             }
             let until = *until.get_or_insert_with(|| Instant::now() + HANDOVER_STOP_PATIENCE);
@@ -159,13 +160,13 @@ impl Session {
                 return Ok(Ended::Stuck);
             }
             let waited = self.changed.wait_timeout(state, left);
-            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+            state = waited.0;
         }
     }
 
     /// Carries out requests, one after the other; returns how the mount has ended.
     fn work(self: &Arc<Self>, mut room: Room) -> io::Result<Ended> {
-        self.running().push(gettid());
+        self.running.lock().push(gettid());
         loop {
             if self.stops.load(Ordering::SeqCst) {
                 self.wait_to_go_on();
@@ -195,7 +196,7 @@ impl Session {
 
     /// Lets another thread carry out a request; false when there is none.
     fn set_aside(self: &Arc<Self>, request: Vec<u8>) -> bool {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         if state.aside >= ASIDE_MAX {
             return false;
         }
@@ -203,7 +204,7 @@ impl Session {
         let thread = std::thread::Builder::new().name("dafs-aside".into());
         let begun = thread.spawn(move || {
             session.server.carry_out_alone(&request);
-            let mut state = session.state();
+            let mut state = session.state.lock();
             state.made -= 1;
             state.aside -= 1;
             session.changed.notify_all();
@@ -222,12 +223,11 @@ impl Session {
     }
 
     fn wait_to_go_on(&self) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         state.stopped += 1;
         self.changed.notify_all();
         let stops = |_: &mut State| self.stops.load(Ordering::SeqCst);
-        let state = self.changed.wait_while(state, stops);
-        state.unwrap_or_else(PoisonError::into_inner).stopped -= 1;
+        self.changed.wait_while(state, stops).stopped -= 1;
     }
 
     /// Lets every thread stop when it has answered the request that it has received.
@@ -240,7 +240,7 @@ impl Session {
         // From now on no thread begins to wait, and those that wait already are woken.
         self.server.device.set_waiting(false)?;
         self.set_stops(true);
-        for thread in self.running().iter() {
+        for thread in self.running.lock().iter() {
             crate::wake::wake(*thread, SIGUSR1);
         }
         Ok(())
@@ -258,17 +258,9 @@ impl Session {
 
     fn set_stops(&self, stops: bool) {
         // Under the lock, so that no thread checks before and waits after it.
-        let state = self.state();
+        let state = self.state.lock();
         self.stops.store(stops, Ordering::SeqCst);
         drop(state);
         self.changed.notify_all();
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn running(&self) -> MutexGuard<'_, Vec<Pid>> {
-        self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -31,6 +31,11 @@ impl<T> Mutex<T> {
     pub const fn new(value: T) -> Self {
         Self(std::sync::Mutex::new(value))
     }
+
+    /// Takes the value out.
+    pub fn into_inner(self) -> T {
+        whole(self.0.into_inner())
+    }
 }
 
 impl<T: ?Sized> Mutex<T> {
@@ -42,6 +47,11 @@ impl<T: ?Sized> Mutex<T> {
     /// Takes the lock if that needs no wait.
     pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
         if_free(self.0.try_lock())
+    }
+
+    /// Returns the value, which no other thread can use.
+    pub fn get_mut(&mut self) -> &mut T {
+        whole(self.0.get_mut())
     }
 }
 
@@ -108,6 +118,15 @@ impl Condvar {
         whole(self.0.wait(guard))
     }
 
+    /// Waits while a condition holds.
+    pub fn wait_while<'a, T>(
+        &self,
+        guard: MutexGuard<'a, T>,
+        condition: impl FnMut(&mut T) -> bool,
+    ) -> MutexGuard<'a, T> {
+        whole(self.0.wait_while(guard, condition))
+    }
+
     /// Waits like [`wait`](Self::wait), for a limited time.
     pub fn wait_timeout<'a, T>(
         &self,
@@ -145,8 +164,7 @@ mod tests {
         });
         assert!(failed);
         assert_eq!((*mutex.lock(), *lock.read()), (1, 1));
-        assert!(mutex.try_lock().is_some());
         assert!(lock.try_read().is_some() && lock.try_write().is_some());
-        assert!(mutex.try_lock().is_some());
+        assert!(mutex.try_lock().is_some() && mutex.into_inner() == 1);
     }
 }

@@ -5,6 +5,7 @@
 //! * A callback that cannot be decoded is answered with an error and changes no state.
 
 use crate::limits::BACK_SLOTS_MAX;
+use dafs_mem::{Mutex, RwLock};
 use dafs_wire::nfs4::{
     Attributes, CbCompoundArgs, CbCompoundResult, CbGetattrArgs, CbGetattrResult,
     CbLayoutrecallArgs, CbNotifyDeviceidArgs, CbNotifyLockArgs, CbOffloadArgs, CbOp, CbOpNum,
@@ -12,7 +13,7 @@ use dafs_wire::nfs4::{
     Fattr, OP_ILLEGAL, SessionId, Status,
 };
 use dafs_wire::xdr::{Decode, Decoder, Encode, Encoder};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::Arc;
 
 /// The client's part in callbacks. Called on the thread that reads the connection, so no method may
 /// wait for the server.
@@ -105,7 +106,7 @@ impl BackChannel {
         d: &mut Decoder<'_>,
     ) -> Vec<u8> {
         let number = CbOpNum::Sequence as u32;
-        let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut slots = self.slots.lock();
         let highest = slots.len() as u32 - 1;
         let Some(slot) = slots.get_mut(sequence.slot_id as usize) else {
             return refuse(head, number, Status::BadSlot);
@@ -132,13 +133,13 @@ pub struct BackChannels {
 impl BackChannels {
     /// Lets a session use the connection for callbacks.
     pub fn add(&self, channel: Arc<BackChannel>) {
-        let mut channels = self.channels.write().unwrap_or_else(PoisonError::into_inner);
+        let mut channels = self.channels.write();
         channels.push(channel);
     }
 
     /// Lets this session alone use the connection for callbacks.
     pub fn set(&self, channel: Arc<BackChannel>) {
-        *self.channels.write().unwrap_or_else(PoisonError::into_inner) = vec![channel];
+        *self.channels.write() = vec![channel];
     }
 
     /// Answers one CB_COMPOUND: arguments in, results out. `None` if the head of the arguments
@@ -151,7 +152,7 @@ impl BackChannels {
             Ok(other) => return Some(refuse(&head, other.number(), Status::OpNotInSession)),
             Err(bad) => return Some(refuse(&head, bad.number, Status::BadXdr)),
         };
-        let channels = self.channels.read().unwrap_or_else(PoisonError::into_inner);
+        let channels = self.channels.read();
         let found = channels.iter().find(|channel| channel.session_id == sequence.session_id);
         Some(match found {
             Some(channel) => channel.answer(&head, &sequence, &mut d),
@@ -327,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_refused() {
+    fn a_wrong_call_is_refused() {
         let channels = channels(&Arc::default());
         let answer = |args: &[u8]| statuses(&channels.answer(args).unwrap());
         let sequence = CbOpNum::Sequence as u32;

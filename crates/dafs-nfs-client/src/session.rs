@@ -11,12 +11,13 @@ use crate::connection::{Connection, PendingCall};
 use crate::error::NfsError;
 use crate::limits::PATIENCE;
 use crate::slots::Slots;
+use dafs_mem::{Condvar, Mutex, RwLock};
 use dafs_wire::nfs4::{
     CreateSessionResult, DestroySessionArgs, Op, OpNum, ReclaimCompleteArgs, ResultBody,
     SequenceArgs, SequenceResult, SequenceStatus, SessionId, Status,
 };
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
 /// A session; clones share it.
@@ -39,15 +40,11 @@ struct Shared {
 }
 
 impl Shared {
-    fn slots(&self) -> MutexGuard<'_, Slots> {
-        self.slots.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Ends the request of a slot.
     fn release(&self, args: &SequenceArgs, result: Option<&SequenceResult>) {
         match result {
-            Some(result) => self.slots().done(result),
-            None => self.slots().not_counted(args.slot_id),
+            Some(result) => self.slots.lock().done(result),
+            None => self.slots.lock().not_counted(args.slot_id),
         }
         self.freed.notify_one();
     }
@@ -119,21 +116,19 @@ impl Session {
     /// Uses one more connection, which is bound to the session already or gets bound by its first
     /// SEQUENCE (RFC 8881 2.10.3.1).
     pub fn add_connection(&self, connection: Connection) {
-        let mut connections =
-            self.shared.connections.write().unwrap_or_else(PoisonError::into_inner);
+        let mut connections = self.shared.connections.write();
         connections.push(connection);
     }
 
     /// Uses only this connection from now on.
     pub fn replace_connections(&self, connection: Connection) {
-        let mut connections =
-            self.shared.connections.write().unwrap_or_else(PoisonError::into_inner);
+        let mut connections = self.shared.connections.write();
         *connections = vec![connection];
     }
 
     /// The next connection, in turn.
     pub fn connection(&self) -> Connection {
-        let connections = self.shared.connections.read().unwrap_or_else(PoisonError::into_inner);
+        let connections = self.shared.connections.read();
         let turn = self.shared.turn.fetch_add(1, Ordering::Relaxed);
         connections[turn % connections.len()].clone()
     }
@@ -230,12 +225,12 @@ impl Session {
 
     /// Takes a slot without sending a request, for callers that make their own SEQUENCE.
     pub fn take_slot(&self, cache_this: bool) -> SequenceArgs {
-        let mut slots = self.shared.slots();
+        let mut slots = self.shared.slots.lock();
         loop {
             if let Some(sequence) = slots.take(cache_this) {
                 return sequence;
             }
-            slots = self.shared.freed.wait(slots).unwrap_or_else(PoisonError::into_inner);
+            slots = self.shared.freed.wait(slots);
         }
     }
 

@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_server_did_not_count_is_numbered_again() {
+    fn a_request_that_the_server_did_not_count_is_numbered_again() {
         let mut slots = Slots::new(SessionId::default(), 1);
         let first = slots.take(false).unwrap();
         slots.not_counted(first.slot_id);

@@ -7,7 +7,8 @@
 //!   allocates.
 
 use crate::{Grant, Granted, LayoutState, Lock, Protocol, Recalled, Step, Want, Written};
-use std::sync::{Arc, Condvar, PoisonError, Weak};
+use dafs_mem::Condvar;
+use std::sync::{Arc, Weak};
 use std::time::Instant;
 
 /// A layout and its present name.
@@ -43,7 +44,7 @@ impl<P: Protocol> FileLayout<P> {
             match step(&mut state) {
                 Step::Now(result) => return result,
                 Step::Wait => {
-                    state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+                    state = self.changed.wait(state);
                 }
             }
         }

@@ -173,7 +173,7 @@ impl<P: Protocol> Holder<'_, P> {
         // The thread that gave the layout back may have sent LAYOUTCOMMIT, and the server recovers
         // the size of the file at a return.
         let Some(written) = self.file.written() else { return Ok(()) };
-        if P::is_known(self, written)? { Ok(()) } else { Err(P::put_off(self)) }
+        if P::is_known(self, written)? { Ok(()) } else { Err(P::delayed(self)) }
     }
 
     /// The same; false while no layout allows it, because one that does not is being given back.
@@ -233,7 +233,11 @@ impl<P: Protocol> Holder<'_, P> {
     fn layout_to_tell(&self) -> Result<Option<NamedGrant<P>>, P::Error> {
         let file = self.file;
         let mut pause = P::pauses(self, false);
-        while let Some(held) = file.must_ask() {
+        // Without an open for writing there is nothing to ask by. The server refuses nothing, so
+        // there is no pause.
+        while P::has_writer(self)
+            && let Some(held) = file.must_ask()
+        {
             match P::ask_to_tell(self, held) {
                 Ok(granted) => file.granted(&granted),
                 Err(why) => {

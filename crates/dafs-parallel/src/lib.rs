@@ -7,9 +7,9 @@
 //! |---|---|
 //! | [`aggregation`] | the arithmetic that maps files to components |
 //! | [`plan`](Plan) | the component for each byte of a transfer, and the choice of a copy |
-//! | [`legs`](sum) | the result of a piece from those of its parts |
+//! | [`outcome`](sum) | the result of a piece from those of its parts |
 //! | [`state`](LayoutState) | the phases of a file's layout, and the writes that must be reported |
-//! | [`avoidance`](Avoidance) | the backoff of a failed data server |
+//! | [`backoff`](ServerBackoff) | the backoff of a failed data server |
 //!
 //! These modules lock, and wait, for the threads of both clients:
 //!
@@ -29,23 +29,23 @@
 #![forbid(unsafe_code)]
 
 pub mod aggregation;
-mod avoidance;
+mod backoff;
 mod file;
 mod holder;
-mod legs;
 pub mod limits;
 mod nodes;
+mod outcome;
 mod plan;
 mod protocol;
 mod returns;
 mod state;
 mod vocabulary;
 
-pub use avoidance::Avoidance;
+pub use backoff::ServerBackoff;
 pub use file::FileLayout;
 pub use holder::Holder;
-pub use legs::{Fault, Faults, Moved, sum};
 pub use nodes::Nodes;
+pub use outcome::{Fault, Faults, Moved, sum};
 pub use plan::{Cut, Plan, are_apart};
 pub use protocol::{Act, Grant, Granted, Held, Lock, Protocol, Refusal, Untold};
 pub use returns::{Returns, Work};

@@ -31,9 +31,11 @@ impl<P: Protocol> Nodes<P> {
         if let Some(node) = known.get(addresses) {
             return Some(node.clone());
         }
+        let mut unused = Vec::new();
         if known.len() >= DATA_SERVERS_MAX {
             // Addresses change, and no layout names the old ones.
-            known.retain(|_, node| Arc::strong_count(node) > 1);
+            let old = known.extract_if(|_, node| Arc::strong_count(node) == 1);
+            unused.extend(old.map(|(_, node)| node));
         }
         if known.len() >= DATA_SERVERS_MAX {
             return None;
@@ -41,6 +43,10 @@ impl<P: Protocol> Nodes<P> {
         let addresses: Arc<[_]> = addresses.into();
         let node = Arc::new(make(addresses.clone()));
         known.insert(addresses, node.clone());
+        drop(known);
+        if !unused.is_empty() {
+            P::retire(unused);
+        }
         Some(node)
     }
 

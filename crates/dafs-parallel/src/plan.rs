@@ -22,7 +22,7 @@ pub struct Plan<P> {
     /// Data is committed at the metadata server.
     pub commits_at_server: bool,
     /// The metadata server must learn of writes (LAYOUTCOMMIT).
-    pub is_told: bool,
+    pub needs_layout_commit: bool,
     /// The longest read of one data server, in bytes.
     pub read_bytes_max: u32,
     /// The longest write to one data server, in bytes.
@@ -125,7 +125,7 @@ mod tests {
             driver: Arc::new(driver),
             preferred: preferred.to_vec(),
             commits_at_server: false,
-            is_told: true,
+            needs_layout_commit: true,
             read_bytes_max: 4096,
             write_bytes_max: 4096,
         }

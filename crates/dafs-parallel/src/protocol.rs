@@ -1,10 +1,11 @@
 //! The types and requests by which protocols differ, and the layout that every client holds.
 
 use crate::{Fault, FileLayout, Holder, LayoutGrant, Plan, Written};
+use dafs_mem::Mutex;
 use std::fmt::{Debug, Display};
 use std::hash::Hash;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard};
 
 /// A protocol by which a client reads and writes files at data servers: its types, and the requests
 /// of [`Holder`], which return the server's errors. Each client implements it for its `Layouts`.
@@ -48,6 +49,14 @@ pub trait Protocol: Debug + Sized + 'static {
 
     /// Splits a layout's state-id into its sequence number and the rest.
     fn parts(name: &mut Self::Name) -> (&mut u32, &[u8]);
+
+    /// Ends the sessions with data servers that no layout names any more, without waiting for them.
+    fn retire(nodes: Vec<Arc<Self::Node>>) {
+        drop(nodes);
+    }
+
+    /// True if the file is open for writing, so that a layout can be requested for LAYOUTCOMMIT.
+    fn has_writer(at: &Holder<'_, Self>) -> bool;
 
     /// Asks for a layout for writing, only for LAYOUTCOMMIT; `held` is the name of one for reading.
     fn ask_to_tell(
@@ -105,7 +114,7 @@ pub trait Protocol: Debug + Sized + 'static {
     }
 
     /// The error if other threads repeatedly return the layout before LAYOUTCOMMIT.
-    fn put_off(at: &Holder<'_, Self>) -> Self::Error;
+    fn delayed(at: &Holder<'_, Self>) -> Self::Error;
 
     /// Returns the layout (LAYOUTRETURN).
     fn layout_return(
@@ -183,7 +192,7 @@ pub trait Lock<T>: Debug + Default {
 
 impl<T: Debug + Default> Lock<T> for Mutex<T> {
     fn hold(&self) -> MutexGuard<'_, T> {
-        self.lock().unwrap_or_else(PoisonError::into_inner)
+        self.lock()
     }
 }
 
@@ -224,8 +233,8 @@ impl<P: Protocol> LayoutGrant for Grant<P> {
         self.write
     }
 
-    fn is_told(&self) -> bool {
-        self.plan.is_told
+    fn needs_layout_commit(&self) -> bool {
+        self.plan.needs_layout_commit
     }
 }
 

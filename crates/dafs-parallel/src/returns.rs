@@ -5,9 +5,10 @@
 //! * Each layout is queued at most once, so the number of held layouts bounds the queue.
 
 use crate::{Grant, Held, Lock, Protocol};
+use dafs_mem::Condvar;
 use rustc_hash::FxHashSet;
 use std::collections::VecDeque;
-use std::sync::{Arc, Condvar, PoisonError};
+use std::sync::Arc;
 
 /// The queue of the recall thread.
 #[derive(Debug)]
@@ -22,7 +23,7 @@ pub enum Work<P: Protocol> {
     /// A layout to give back.
     GiveBack(Held<P>),
     /// Work after everything before it was given back.
-    Then(P::Work),
+    Next(P::Work),
 }
 
 #[derive(Debug)]
@@ -67,9 +68,9 @@ impl<P: Protocol> Returns<P> {
     pub fn add_then(&self, work: P::Work) -> bool {
         let mut queue = self.queue.hold();
         let before = queue.work.len();
-        queue.work.retain(|other| !matches!(other, Work::Then(other) if *other == work));
+        queue.work.retain(|other| !matches!(other, Work::Next(other) if *other == work));
         let has_waited = queue.work.len() < before;
-        queue.work.push_back(Work::Then(work));
+        queue.work.push_back(Work::Next(work));
         drop(queue);
         self.changed.notify_all();
         has_waited
@@ -85,7 +86,7 @@ impl<P: Protocol> Returns<P> {
             if let Some(work) = queue.take() {
                 return Some(work);
             }
-            queue = self.changed.wait(queue).unwrap_or_else(PoisonError::into_inner);
+            queue = self.changed.wait(queue);
         }
     }
 

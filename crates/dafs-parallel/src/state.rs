@@ -25,7 +25,7 @@ pub trait LayoutGrant {
     fn is_for_writing(&self) -> bool;
 
     /// True if the server must learn of writes (LAYOUTCOMMIT).
-    fn is_told(&self) -> bool;
+    fn needs_layout_commit(&self) -> bool;
 }
 
 /// The layout of a file: `G` is the grant, `N` its name at the server (the state-id), `F` a
@@ -239,7 +239,7 @@ impl<G: LayoutGrant, N: Clone, F> LayoutState<G, N, F> {
         (end, bytes): (u64, usize),
         unstable: Option<[u8; 8]>,
     ) -> [u8; 8] {
-        if grant.is_told() && bytes > 0 {
+        if grant.needs_layout_commit() && bytes > 0 {
             let before = self.written.unwrap_or(Written { end: 0, count: 0 });
             self.written = Some(Written { end: before.end.max(end), count: before.count + 1 });
         }
@@ -403,7 +403,7 @@ mod tests {
             self.write
         }
 
-        fn is_told(&self) -> bool {
+        fn needs_layout_commit(&self) -> bool {
             true
         }
     }
@@ -485,7 +485,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_written_is_known_until_it_is_told() {
+    fn writes_are_known_until_they_are_reported() {
         let (mut state, grant) = held();
         wrote(&mut state, &grant, 0, 50, 7);
         assert!(!state.extends(), "the file reaches to 100");

@@ -94,7 +94,7 @@ impl<'a> Disk<'a> {
 
 proptest! {
     #[test]
-    fn what_is_written_is_read(
+    fn a_reader_finds_the_written_bytes(
         by in driver(),
         writes in proptest::collection::vec((0u64..2000, 1usize..500), 1..8),
     ) {
@@ -140,7 +140,7 @@ proptest! {
             let here = places.filter(|place| (place.component, place.offset) == (component, offset));
             prop_assert_eq!(here.count(), 1);
         }
-        prop_assert!(by.reach(component, offset) <= OFFSET_MAX + 1);
+        prop_assert!(by.implied_size(component, offset) <= OFFSET_MAX + 1);
     }
 
     #[test]
@@ -172,7 +172,7 @@ fn the_arithmetic_of_the_rfc() {
 }
 
 #[test]
-fn what_cannot_be_is_refused() {
+fn an_impossible_driver_is_refused() {
     use LayoutError::{Components, Copies, Pattern, Unit};
     let round = |unit, servers, first| Striped::round_robin(unit, servers, first, Packing::Sparse);
     assert_eq!(round(0, 3, 0), Err(Unit));

@@ -4,7 +4,7 @@
 //! * The program's handler never sees our alarm, and ours never the program's.
 //! * The program's timer goes on undisturbed: the elapsed time is subtracted from it.
 
-use crate::next::aside;
+use crate::next::internal;
 use libc::{c_int, itimerval, sigset_t, time_t, timeval};
 use std::mem::zeroed;
 use std::ptr::null_mut;
@@ -90,7 +90,7 @@ impl Alarm {
             let mut action: libc::sigaction = zeroed();
             action.sa_sigaction = on_alarm as *const () as usize;
             let mut before: libc::sigaction = zeroed();
-            aside(|| libc::sigaction(libc::SIGALRM, &action, &mut before));
+            internal(|| libc::sigaction(libc::SIGALRM, &action, &mut before));
             change_mask(libc::SIG_UNBLOCK);
             let tv_sec = time.as_secs() as time_t;
             let it_value = timeval { tv_sec, tv_usec: time.subsec_micros().into() };
@@ -105,7 +105,7 @@ impl Alarm {
             set_timer(&zeroed());
             change_mask(libc::SIG_BLOCK);
             take_pending();
-            aside(|| libc::sigaction(libc::SIGALRM, &self.action, null_mut()));
+            internal(|| libc::sigaction(libc::SIGALRM, &self.action, null_mut()));
             if self.was_pending {
                 libc::kill(libc::getpid(), libc::SIGALRM);
             }

@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_record_is_none() {
+    fn a_malformed_record_is_none() {
         let whole = record().write(&config()).unwrap();
         for cut in 0..whole.len() - record().shown.len() {
             assert_eq!(Record::read(&config(), &whole[..cut]), None, "{cut}");

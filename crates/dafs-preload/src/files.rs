@@ -10,7 +10,7 @@ use crate::failure::{Errno, Result};
 use crate::life;
 use crate::limits::{COPY_BYTES_MAX, IO_BYTES_MAX, TEMPORARY_TRIES_MAX};
 use crate::location::{Last, Location};
-use crate::table::{self, Description, locked};
+use crate::table::{self, Description};
 use crate::{attributes, locks, names, report, session, streams};
 use dafs_client::posix;
 use dafs_client::{Create, Error, File, FileHandle, Follow, OpenOptions, Stability, Status};
@@ -197,7 +197,7 @@ impl Description {
             Kind::Directory => return Err(Errno(libc::EISDIR)),
             Kind::Place => return Err(Errno(libc::EBADF)),
         }
-        let mut file = locked(&self.file);
+        let mut file = self.file.lock();
         if let Some(file) = &*file {
             return Ok(file.clone());
         }
@@ -280,7 +280,7 @@ impl Description {
     /// Reads into several buffers from the offset of `fd`, and moves it.
     pub(crate) fn read(&self, fd: c_int, targets: &[CheckedSlice<'_>]) -> Result<usize> {
         self.must_read()?;
-        let _held = locked(&self.offset);
+        let _held = self.offset.lock();
         let start = table::seek(self, fd, 0, libc::SEEK_CUR)?;
         let read = self.read_vectored(targets, start)?;
         self.moved_to(fd, start + read as i64);
@@ -310,7 +310,7 @@ impl Description {
     /// Writes several buffers at the offset of `fd`, or at the end, and moves it.
     pub(crate) fn write(&self, fd: c_int, sources: &[CheckedSlice<'_>]) -> Result<usize> {
         self.must_write()?;
-        let _held = locked(&self.offset);
+        let _held = self.offset.lock();
         if self.appends(fd)? {
             return self.append_vectored(fd, sources);
         }
@@ -376,7 +376,7 @@ impl Description {
     }
 
     pub(crate) fn seek(&self, fd: c_int, offset: i64, whence: c_int) -> Result<i64> {
-        let _held = locked(&self.offset);
+        let _held = self.offset.lock();
         let invalid = Errno(libc::EINVAL);
         let target = match whence {
             libc::SEEK_SET => offset,

@@ -140,18 +140,18 @@ fn start(fd: c_int, record: &Record, range: &LockRange, waits: bool) -> Result<(
     if unsafe { libc::syscall(libc::SYS_pipe2, ends.as_mut_ptr(), libc::O_CLOEXEC) } != 0 {
         return Err(Errno::last());
     }
-    let [hears, tells] = ends;
+    let [report_end, report_pipe] = ends;
     // SAFETY: the child uses nothing but what a fork may have here, and never returns.
     let child = unsafe { libc::fork() };
     if child == 0 {
         // SAFETY: as above. The system reaps a process whose parent has ended.
         match unsafe { libc::fork() } {
-            0 => hold(fd, record, range, waits, tells),
+            0 => hold(fd, record, range, waits, report_pipe),
             _ => exit(),
         }
     }
     let failed = Errno::last();
-    kernel::close(tells);
+    kernel::close(report_pipe);
     let done = match child {
         -1 => Err(failed),
         child => {
@@ -160,10 +160,10 @@ fn start(fd: c_int, record: &Record, range: &LockRange, waits: bool) -> Result<(
             while unsafe { libc::syscall(libc::SYS_wait4, child, null, 0, null) } < 0
                 && Errno::last() == Errno(libc::EINTR)
             {}
-            hear(hears)
+            hear(report_end)
         }
     };
-    kernel::close(hears);
+    kernel::close(report_end);
     done
 }
 
@@ -195,13 +195,13 @@ fn hear(end: c_int) -> Result<()> {
 }
 
 /// The main function of a holder.
-fn hold(fd: c_int, record: &Record, range: &LockRange, waits: bool, tells: c_int) -> ! {
-    next::aside_from_now_on();
+fn hold(fd: c_int, record: &Record, range: &LockRange, waits: bool, report_pipe: c_int) -> ! {
+    next::internal_from_now_on();
     let mut memory = -1;
-    let taken = alone(fd, tells, waits).and_then(|own| {
+    let taken = alone(fd, report_pipe, waits).and_then(|own| {
         memory = own;
-        let file = take(record, range, waits, tells)?;
-        if is_ready(tells, 0, 0) {
+        let file = take(record, range, waits, report_pipe)?;
+        if is_ready(report_pipe, 0, 0) {
             // The waiting process is gone, so no process would release the lock.
             let _ = file.close();
             return Err(Errno(libc::EINTR));
@@ -220,8 +220,9 @@ fn hold(fd: c_int, record: &Record, range: &LockRange, waits: bool, tells: c_int
     }
     let number = taken.as_ref().map_or_else(|errno| errno.0, |_| 0).to_ne_bytes();
     // SAFETY: reads the array.
-    let told = unsafe { libc::syscall(libc::SYS_write, tells, number.as_ptr(), number.len()) };
-    kernel::close(tells);
+    let told =
+        unsafe { libc::syscall(libc::SYS_write, report_pipe, number.as_ptr(), number.len()) };
+    kernel::close(report_pipe);
     if let Ok(file) = taken {
         if told == number.len() as c_long {
             let _ = flock(memory, libc::LOCK_SH);
@@ -240,7 +241,7 @@ fn hold(fd: c_int, record: &Record, range: &LockRange, waits: bool, tells: c_int
 }
 
 /// Drops the resources inherited from the program, and opens the memfd of the open file again.
-fn alone(fd: c_int, tells: c_int, waits: bool) -> Result<c_int> {
+fn alone(fd: c_int, report_pipe: c_int, waits: bool) -> Result<c_int> {
     let all = u64::MAX;
     let memory = kernel::again(fd, libc::O_WRONLY)?;
     // SAFETY: the kernel reads the set; a path that ends with a zero byte.
@@ -250,7 +251,7 @@ fn alone(fd: c_int, tells: c_int, waits: bool) -> Result<c_int> {
         libc::syscall(libc::SYS_setsid);
         libc::syscall(libc::SYS_chdir, c"/".as_ptr());
     }
-    let (low, high) = (memory.min(tells), memory.max(tells));
+    let (low, high) = (memory.min(report_pipe), memory.max(report_pipe));
     for (first, last) in [(0, low - 1), (low + 1, high - 1), (high + 1, c_int::MAX)] {
         if first <= last {
             kernel::close_range(first, last, 0)?;
@@ -266,7 +267,7 @@ fn alone(fd: c_int, tells: c_int, waits: bool) -> Result<c_int> {
             Ok(()) => return Ok(memory),
             // The other holder has got the lock, for all processes that have the open file.
             Err(_) if is_taken(memory, HAS_LOCK)? => return Err(UNLOCKED_MEANWHILE),
-            Err(error) if !waits || is_ready(tells, 0, HOLDER_LOOK_MILLISECONDS) => {
+            Err(error) if !waits || is_ready(report_pipe, 0, HOLDER_LOOK_MILLISECONDS) => {
                 return Err(error);
             }
             Err(_) => {}
@@ -294,16 +295,21 @@ impl Held {
     }
 }
 
-fn take(record: &Record, range: &LockRange, waits: bool, tells: c_int) -> Result<Held> {
+fn take(record: &Record, range: &LockRange, waits: bool, report_pipe: c_int) -> Result<Held> {
     if record.kind == Kind::Directory {
-        let is_given_up = || is_ready(tells, 0, HOST_LOCK_MILLISECONDS);
+        let is_given_up = || is_ready(report_pipe, 0, HOST_LOCK_MILLISECONDS);
         return host_locks::take(&record.handle, range.is_exclusive(), waits, is_given_up)
             .map(Held::OfHost);
     }
-    take_served(record, range, waits, tells).map(Held::Served)
+    take_served(record, range, waits, report_pipe).map(Held::Served)
 }
 
-fn take_served(record: &Record, range: &LockRange, waits: bool, tells: c_int) -> Result<File> {
+fn take_served(
+    record: &Record,
+    range: &LockRange,
+    waits: bool,
+    report_pipe: c_int,
+) -> Result<File> {
     let file = files::open_for_locks(record.mount, &record.handle, locks::new_owner())?;
     if !waits {
         file.try_lock(range)?;
@@ -312,7 +318,7 @@ fn take_served(record: &Record, range: &LockRange, waits: bool, tells: c_int) ->
     loop {
         match file.lock(range, Some(LOCK_WAIT_TIME)) {
             Ok(()) => return Ok(file),
-            Err(LockError::Held(_)) if !is_ready(tells, 0, 0) => {}
+            Err(LockError::Held(_)) if !is_ready(report_pipe, 0, 0) => {}
             Err(error) => return Err(error.into()),
         }
     }

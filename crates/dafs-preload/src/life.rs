@@ -4,13 +4,14 @@ use crate::alarm::Alarm;
 use crate::config::{self, Config};
 use crate::descriptor::{self, Kind};
 use crate::limits::{GOODBYE_TIME, OWN_DESCRIPTORS_MIN};
-use crate::next::{aside, aside_with_clients, is_serving};
-use crate::table::{self, Description, locked};
+use crate::next::{internal, internal_with_clients, is_serving};
+use crate::table::{self, Description};
 use crate::{interrupt, names, report, session, streams};
 use dafs_client::{File, descriptors};
+use dafs_mem::Mutex;
 use std::ffi::c_int;
 use std::panic::catch_unwind;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 #[cfg(not(test))]
@@ -25,7 +26,7 @@ static AT_END: extern "C" fn() = end;
 
 extern "C" fn start() {
     // If this fails, the program runs on, and its files are not served.
-    let _ = catch_unwind(|| aside(begin));
+    let _ = catch_unwind(|| internal(begin));
 }
 
 fn begin() {
@@ -112,13 +113,13 @@ pub(crate) fn leave(flush: bool) {
         streams::write_out();
     }
     let _ = catch_unwind(|| {
-        aside_with_clients(|| {
+        internal_with_clients(|| {
             report::tell();
             dafs_client::within(GOODBYE_TIME, || {
                 for description in table::all() {
                     // Another thread may hold the lock and be using the file; its call then fails.
                     for file in [&description.file, &description.locked] {
-                        if let Ok(mut file) = file.try_lock() {
+                        if let Some(mut file) = file.try_lock() {
                             drop(file.take());
                         }
                     }
@@ -134,11 +135,11 @@ pub(crate) fn leave(flush: bool) {
 /// Closes a file that no descriptor of this process represents any more.
 pub(crate) fn last_use(description: Arc<Description>) -> crate::failure::Result<()> {
     let Some(description) = Arc::into_inner(description) else { return Ok(()) };
-    let close =
-        |file: &Mutex<Option<Arc<File>>>| match locked(file).take().and_then(Arc::into_inner) {
-            Some(file) => Ok(file.close()?),
-            None => Ok(()),
-        };
+    let close = |file: &Mutex<Option<Arc<File>>>| match file.lock().take().and_then(Arc::into_inner)
+    {
+        Some(file) => Ok(file.close()?),
+        None => Ok(()),
+    };
     // The error of a write under the lock is reported first.
     let closed = close(&description.file);
     closed.and(close(&description.locked))

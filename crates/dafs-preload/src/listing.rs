@@ -9,7 +9,7 @@ use crate::descriptor::Kind;
 use crate::failure::{Errno, Result};
 use crate::limits::DIRECTORY_ENTRIES_MAX;
 use crate::session;
-use crate::table::{self, Description, locked};
+use crate::table::{self, Description};
 use dafs_client::{DirEntry, Status};
 use libc::{c_int, c_long, dirent64};
 use std::sync::Arc;
@@ -155,14 +155,14 @@ impl Stream {
 /// Fills `target` as `getdents64` does, from the entry at the descriptor's offset.
 pub(crate) fn fill(description: &Description, fd: c_int, target: &mut [u8]) -> Result<usize> {
     const NAME_AT: usize = std::mem::offset_of!(dirent64, d_name);
-    let _held = locked(&description.offset);
+    let _held = description.offset.lock();
     let start = usize::try_from(table::seek(description, fd, 0, libc::SEEK_CUR)?).unwrap_or(0);
-    let known = locked(&description.entries).clone().filter(|_| start != 0);
+    let known = description.entries.lock().clone().filter(|_| start != 0);
     let entries = match known {
         Some(entries) => entries,
         None => {
             let entries = list(description)?;
-            *locked(&description.entries) = Some(entries.clone());
+            *description.entries.lock() = Some(entries.clone());
             entries
         }
     };

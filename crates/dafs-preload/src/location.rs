@@ -286,7 +286,7 @@ fn base(config: &Config, dir: c_int, path: &[u8]) -> Result<Option<Base>> {
         libc::AT_FDCWD => "/proc/self/cwd".to_owned(),
         dir => format!("/proc/self/fd/{dir}"),
     };
-    let target = crate::next::aside(|| std::fs::read_link(link)).ok();
+    let target = crate::next::internal(|| std::fs::read_link(link)).ok();
     Ok(target.map(|target| Base::Other(target.into_os_string().into_encoded_bytes())))
 }
 
@@ -386,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_path_ends_in_says_whether_it_is_for_a_directory() {
+    fn the_end_of_a_path_names_a_directory() {
         for (path, last, is_for_directory) in [
             (&b"/data/f"[..], Last::Name, false),
             (b"/data/f/", Last::Name, true),
@@ -408,7 +408,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_be_served_is_seen_without_memory() {
+    fn a_served_path_is_found_without_memory() {
         let long = [b"/a".repeat(3000), b"/../".repeat(3000), b"data".to_vec()].concat();
         for path in [
             &b"/data"[..],

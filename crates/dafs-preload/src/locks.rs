@@ -21,7 +21,7 @@ use crate::failure::{Errno, Result};
 use crate::limits::{LOCK_WAIT_TIME, OWNERS_TRIES_MAX};
 use crate::session::process;
 use crate::signals;
-use crate::table::{Description, locked};
+use crate::table::Description;
 use crate::{files, holder};
 use dafs_client::{File, LockError, LockRange};
 use libc::{c_int, flock};
@@ -32,16 +32,16 @@ use std::sync::{Arc, OnceLock};
 /// The open that owns this process's locks in a file.
 fn owner(description: &Description) -> Result<Arc<File>> {
     let record = &description.record;
-    if let Some(file) = locked(&process().owners).get(&record.handle) {
+    if let Some(file) = process().owners.lock().get(&record.handle) {
         return Ok(file.clone());
     }
     let file = Arc::new(files::open_for_locks(record.mount, &record.handle, new_owner())?);
-    Ok(locked(&process().owners).entry(record.handle).or_insert(file).clone())
+    Ok(process().owners.lock().entry(record.handle).or_insert(file).clone())
 }
 
 /// A descriptor of a file was closed.
 pub(crate) fn closed(record: &Record) {
-    let owner = locked(&process().owners).remove(&record.handle);
+    let owner = process().owners.lock().remove(&record.handle);
     if let Some(file) = owner.and_then(Arc::into_inner) {
         let _ = file.close();
     }
@@ -120,7 +120,9 @@ pub(crate) fn control(
         let file = owner(description)?;
         take(&file)?;
         // Another thread may have closed a descriptor meanwhile, and the owner with it.
-        let kept = locked(&process().owners)
+        let kept = process()
+            .owners
+            .lock()
             .entry(description.record.handle)
             .or_insert(file.clone())
             .clone();
@@ -209,7 +211,7 @@ fn process_of(owner: &[u8]) -> libc::pid_t {
 fn mark_of_host() -> u64 {
     static MARK: OnceLock<u64> = OnceLock::new();
     *MARK.get_or_init(|| {
-        let (boot, space) = crate::next::aside(|| {
+        let (boot, space) = crate::next::internal(|| {
             let boot = std::fs::read("/proc/sys/kernel/random/boot_id").unwrap_or_default();
             (boot, std::fs::read_link("/proc/self/ns/pid").unwrap_or_default())
         });
@@ -236,7 +238,7 @@ pub(crate) fn whole(description: &Description, fd: c_int, operation: c_int) -> R
         libc::LOCK_EX => LockRange::exclusive().bytes(FLOCK_FROM, u64::MAX),
         libc::LOCK_UN if by_holder => return holder::unlock(fd),
         libc::LOCK_UN => {
-            let file = locked(&description.locked).clone();
+            let file = description.locked.lock().clone();
             let unlocked = file.map_or(Ok(()), |file| file.unlock(FLOCK_FROM, u64::MAX));
             holder::unlock(fd)?;
             return Ok(unlocked?);
@@ -248,7 +250,7 @@ pub(crate) fn whole(description: &Description, fd: c_int, operation: c_int) -> R
     }
     // A child shares the open file, and so its lock.
     holder::unlock(fd)?;
-    let mut kept = locked(&description.locked);
+    let mut kept = description.locked.lock();
     let file = match &*kept {
         Some(file) => file.clone(),
         None => {

@@ -16,7 +16,7 @@
 //!   no memory.
 
 use crate::limits::PAGE_BYTES;
-use crate::next::quietly;
+use crate::next::with_signals_deferred;
 use std::cell::UnsafeCell;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
@@ -272,7 +272,7 @@ fn lock() {
 
 /// Runs `work` on the maps. `work` allocates nothing and calls no code of the program.
 pub(crate) fn with<T>(work: impl FnOnce(&mut Maps) -> T) -> T {
-    quietly(|| {
+    with_signals_deferred(|| {
         lock();
         // SAFETY: the lock is held.
         let maps = unsafe { &mut *MAPS.0.get() };
@@ -346,7 +346,7 @@ mod tests {
     const PAGE: usize = PAGE_BYTES;
 
     #[test]
-    fn what_is_unmapped_in_the_middle_leaves_both_ends() {
+    fn an_unmap_in_the_middle_leaves_both_ends() {
         let mut maps = Maps::new();
         let within = |maps: &Maps, pages: Pages| maps.within(&pages).collect::<Vec<_>>();
         assert!(maps.put(20 * PAGE..22 * PAGE, OWN) && maps.put(10 * PAGE..20 * PAGE, SHARED));
@@ -378,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn what_grows_refers_to_its_former_memory_no_more_when_that_goes() {
+    fn a_grown_mapping_forgets_its_former_memory() {
         let mut list = List::new();
         assert!(list.clear_for(3));
         list.push(PAGE, 2 * PAGE, OWN);
@@ -391,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_noted_can_be_taken_out_without_memory() {
+    fn a_mapping_is_taken_out_without_memory() {
         let mut maps = Maps::new();
         for at in 0..500 {
             assert!(maps.put(3 * at * PAGE..(3 * at + 2) * PAGE, SHARED));
@@ -410,7 +410,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_taken_is_put_back_where_nothing_else_is() {
+    fn a_taken_mapping_is_put_back_where_there_is_room() {
         let all = 100 * PAGE..110 * PAGE;
         assert!(!may_hold(&all) && note(all.clone(), SHARED) && may_hold(&all));
         let taken = take(&(102 * PAGE..108 * PAGE)).unwrap();

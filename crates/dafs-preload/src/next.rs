@@ -9,7 +9,7 @@
 //! * A served call leaves `errno` alone unless it fails, and never unwinds.
 
 use crate::failure::{Errno, Failed, Result};
-pub(crate) use crate::signals::quietly;
+pub(crate) use crate::signals::with_signals_deferred;
 use crate::signals::{Touches, with_no_fault};
 use crate::{interrupt, report};
 use std::cell::Cell;
@@ -45,7 +45,7 @@ thread_local! {
     /// True while this thread serves a call.
     static SERVING: Cell<bool> = const { Cell::new(false) };
     /// True while this thread makes calls of this library to files of this machine.
-    static ASIDE: Cell<bool> = const { Cell::new(false) };
+    static INTERNAL: Cell<bool> = const { Cell::new(false) };
 }
 
 /// True if this thread serves a call: further calls are our own, or those of a signal handler that
@@ -55,8 +55,8 @@ pub(crate) fn is_serving() -> bool {
 }
 
 /// True if the calls of this thread certainly are this library's own.
-pub(crate) fn is_aside() -> bool {
-    ASIDE.get()
+pub(crate) fn is_internal() -> bool {
+    INTERNAL.get()
 }
 
 /// Runs `work`, which serves a call.
@@ -67,7 +67,7 @@ pub(crate) fn serve<T: Failed>(work: impl FnOnce() -> Result<T>) -> T {
         Errno(libc::EDEADLK).set();
         return T::FAILED;
     }
-    let done = quietly(|| {
+    let done = with_signals_deferred(|| {
         SERVING.set(true);
         let work = || interrupt::watched(work);
         let done = catch_unwind(AssertUnwindSafe(work)).unwrap_or(Err(Errno(libc::EIO)));
@@ -90,32 +90,32 @@ pub(crate) fn serve<T: Failed>(work: impl FnOnce() -> Result<T>) -> T {
 /// Runs `work` with its calls going to the C library, as when a call is served. No handler of the
 /// program for a fault runs meanwhile: its calls would be taken for ours, and so would all later
 /// ones if it jumped out.
-pub(crate) fn aside<T>(work: impl FnOnce() -> T) -> T {
-    aside_with(Touches::Own, work)
+pub(crate) fn internal<T>(work: impl FnOnce() -> T) -> T {
+    internal_with(Touches::Own, work)
 }
 
-/// As [`aside`], for work that sends to a server or waits for one. It may move the bytes of other
-/// threads' calls, and bad memory must be an error of those calls.
-pub(crate) fn aside_with_clients<T>(work: impl FnOnce() -> T) -> T {
-    aside_with(Touches::Programs, work)
+/// As [`internal`], for work that sends to a server or waits for one. It may move the bytes of
+/// other threads' calls, and bad memory must be an error of those calls.
+pub(crate) fn internal_with_clients<T>(work: impl FnOnce() -> T) -> T {
+    internal_with(Touches::Programs, work)
 }
 
-/// As [`aside_with_clients`], for the whole life of a thread of ours, in which no handler of the
+/// As [`internal_with_clients`], for the whole life of a thread of ours, in which no handler of the
 /// program runs.
-pub(crate) fn aside_from_now_on() {
+pub(crate) fn internal_from_now_on() {
     SERVING.set(true);
-    ASIDE.set(true);
+    INTERNAL.set(true);
 }
 
-fn aside_with<T>(touches: Touches, work: impl FnOnce() -> T) -> T {
-    if is_aside() {
+fn internal_with<T>(touches: Touches, work: impl FnOnce() -> T) -> T {
+    if is_internal() {
         return work();
     }
     with_no_fault(touches, || {
         let before = SERVING.replace(true);
-        ASIDE.set(true);
+        INTERNAL.set(true);
         let done = work();
-        ASIDE.set(false);
+        INTERNAL.set(false);
         SERVING.set(before);
         done
     })
@@ -164,18 +164,18 @@ mod tests {
     use super::*;
     use std::sync::atomic::AtomicU32;
 
-    /// The observation of the handler: not run, aside, not aside.
+    /// The observation of the handler: not run, internal, not internal.
     static FOUND: AtomicU32 = AtomicU32::new(0);
 
     extern "C" fn looks(_signal: libc::c_int) {
-        FOUND.store(if is_aside() { 1 } else { 2 }, Ordering::Relaxed);
+        FOUND.store(if is_internal() { 1 } else { 2 }, Ordering::Relaxed);
     }
 
     #[test]
-    fn a_fault_leaves_nothing_aside() {
+    fn a_fault_leaves_no_thread_internal() {
         // SAFETY: the handler only reads; no other code uses this signal.
         unsafe { libc::signal(libc::SIGSYS, looks as *const () as usize) };
-        let inside = aside(|| {
+        let inside = internal(|| {
             // SAFETY: takes no memory.
             unsafe { libc::raise(libc::SIGSYS) };
             FOUND.load(Ordering::Relaxed)

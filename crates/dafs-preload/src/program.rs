@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn what_interprets_a_script_counts_and_so_do_rights() {
+    fn the_interpreter_of_a_script_counts_and_so_do_rights() {
         const OWN: User = User { uid: 1, gid: 1, has_capabilities: |_| false };
         let find = |path: &Path, user| unserved(path, user).map_err(|(path, _)| path);
         let own = std::env::current_exe().unwrap();

@@ -6,15 +6,16 @@
 use crate::config;
 use crate::descriptor::kernel;
 use crate::limits::{NAMED_BYTES_MAX, NAMED_KINDS_MAX};
-use crate::next::quietly;
+use crate::next::with_signals_deferred;
 use crate::table;
 use dafs_client::{DafsUrl, Error, descriptors};
+use dafs_mem::Mutex;
 use std::fmt::Write as _;
 use std::fs::{File, OpenOptions};
 use std::io::Write;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Mutex, OnceLock};
 
 static SERVED: AtomicU64 = AtomicU64::new(0);
 static PASSED: AtomicU64 = AtomicU64::new(0);
@@ -132,10 +133,10 @@ fn note(kinds: &Mutex<Vec<Kind>>, name: &'static str, path: &[u8]) {
     if !is_wanted() {
         return;
     }
-    quietly(|| {
+    with_signals_deferred(|| {
         // The holder of the lock is noting a name, or was a thread of the parent at the time of the
         // fork. The call is counted all the same.
-        let Ok(mut kinds) = kinds.try_lock() else { return };
+        let Some(mut kinds) = kinds.try_lock() else { return };
         if let Some(kind) = kinds.iter_mut().find(|kind| kind.name == name) {
             kind.count += 1;
         } else if kinds.len() < NAMED_KINDS_MAX {

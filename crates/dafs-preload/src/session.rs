@@ -3,11 +3,11 @@
 use crate::config::{self, Mount};
 use crate::failure::{Errno, Result};
 use crate::report;
-use crate::table::locked;
 use dafs_client::{Client, File, FileHandle};
+use dafs_mem::Mutex;
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
 
 /// The sessions of this process. A fork makes its own and leaves these untouched.
 #[derive(Debug, Default)]
@@ -55,8 +55,8 @@ pub(crate) fn client(mount: usize) -> Result<Client> {
     let config = config::get().ok_or(Errno(libc::EIO))?;
     let url = &config.mounts.get(mount).ok_or(Errno(libc::EIO))?.url;
     // One place for each prefix, so that threads wait only for the server that they need.
-    let place = locked(&process().clients).entry(mount).or_default().clone();
-    let mut place = locked(&place);
+    let place = process().clients.lock().entry(mount).or_default().clone();
+    let mut place = place.lock();
     if let Some(client) = &*place {
         return Ok(client.clone());
     }
@@ -71,19 +71,19 @@ pub(crate) fn client(mount: usize) -> Result<Client> {
 
 /// The session for a prefix, if it exists and is connected. Does not wait.
 pub(crate) fn connected(mount: usize) -> Option<Client> {
-    let place = locked(&process().clients).get(&mount)?.clone();
-    place.try_lock().ok()?.clone().filter(Client::is_connected)
+    let place = process().clients.lock().get(&mount)?.clone();
+    place.try_lock()?.clone().filter(Client::is_connected)
 }
 
 /// True if a server that this process needs is unreachable. Does not wait.
 pub(crate) fn is_any_away() -> bool {
     let process = process();
-    let places: Vec<_> = locked(&process.clients).values().cloned().collect();
+    let places: Vec<_> = process.clients.lock().values().cloned().collect();
     let is_away = |client: &Client| !client.is_connected();
     process.connecting.load(Ordering::Relaxed) != 0
         || places.iter().any(|place| {
             // A locked place is in use at this moment, or being connected.
-            place.try_lock().is_ok_and(|client| client.as_ref().is_some_and(is_away))
+            place.try_lock().is_some_and(|client| client.as_ref().is_some_and(is_away))
         })
 }
 
@@ -97,8 +97,8 @@ pub(crate) fn number(mount: &'static Mount) -> usize {
 
 /// Removes all sessions, so that the caller can end them.
 pub(crate) fn take_all() -> Vec<Client> {
-    locked(&process().owners).clear();
-    let places: Vec<_> = locked(&process().clients).drain().map(|(_, place)| place).collect();
+    process().owners.lock().clear();
+    let places: Vec<_> = process().clients.lock().drain().map(|(_, place)| place).collect();
     // A locked place is being connected.
-    places.iter().filter_map(|place| place.try_lock().ok()?.take()).collect()
+    places.iter().filter_map(|place| place.try_lock()?.take()).collect()
 }

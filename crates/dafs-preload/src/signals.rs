@@ -17,7 +17,7 @@ static HANDLED: AtomicU64 = AtomicU64::new(0);
 thread_local! {
     /// The program's own mask, while this library blocks more.
     static BEFORE: Cell<Option<u64>> = const { Cell::new(None) };
-    /// Depth of nested `quietly` in this thread.
+    /// Depth of nested `with_signals_deferred` in this thread.
     static DEPTH: Cell<u32> = const { Cell::new(0) };
 }
 
@@ -100,7 +100,7 @@ fn mask() -> u64 {
 }
 
 /// Runs `work`, which does not unwind, without signal handlers of the program in between.
-pub(crate) fn quietly<T>(work: impl FnOnce() -> T) -> T {
+pub(crate) fn with_signals_deferred<T>(work: impl FnOnce() -> T) -> T {
     let depth = DEPTH.get();
     DEPTH.set(depth + 1);
     if depth != 0 {
@@ -209,7 +209,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_c_library_sends_itself_is_not_kept_back() {
+    fn a_signal_of_the_c_library_is_not_deferred() {
         let inside = without(mask);
         let outside = mask();
         // The kernel never blocks two signals.
@@ -233,10 +233,10 @@ mod tests {
         set_handled(libc::SIGUSR1, true);
         set_handled(libc::SIGSEGV, true);
         let outside = mask();
-        let inside = quietly(|| quietly(mask));
+        let inside = with_signals_deferred(|| with_signals_deferred(mask));
         assert_eq!(inside & !outside, 1 << (libc::SIGUSR1 - 1));
         assert_eq!(mask(), outside);
         set_handled(libc::SIGUSR1, false);
-        assert_eq!(quietly(mask), outside);
+        assert_eq!(with_signals_deferred(mask), outside);
     }
 }

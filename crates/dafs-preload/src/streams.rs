@@ -10,13 +10,12 @@
 use crate::config;
 use crate::descriptor::kernel;
 use crate::failure::{Errno, Failed, Result};
-use crate::next::{aside_with_clients, is_serving, quietly, serve};
-use crate::table::locked;
+use crate::next::{internal_with_clients, is_serving, serve, with_signals_deferred};
 use crate::{files, table};
-use dafs_mem::CheckedSlice;
+use dafs_mem::{CheckedSlice, Mutex};
 use libc::{FILE, c_char, c_int, c_void, size_t, ssize_t};
+use std::sync::MutexGuard;
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard};
 
 /// The place of the descriptor in the C library's streams, for `fileno`, and of their orientation,
 /// for `fwide`. Both are parts of its binary interface, as are the flags, which come first.
@@ -62,18 +61,19 @@ unsafe impl Send for Held {}
 
 /// Call it after the table is locked.
 pub(crate) fn before_fork() {
-    let guard = locked(&ALL);
-    locked(&HELD).0 = Some(guard);
+    let guard = ALL.lock();
+    HELD.lock().0 = Some(guard);
 }
 
 /// Call it in the parent and in the child.
 pub(crate) fn after_fork() {
-    let guard = locked(&HELD).0.take();
+    let guard = HELD.lock().0.take();
     drop(guard);
 }
 
 pub(crate) fn is_ours(stream: *mut FILE) -> bool {
-    COUNT.load(Ordering::Acquire) != 0 && quietly(|| locked(&ALL).contains(&(stream as usize)))
+    COUNT.load(Ordering::Acquire) != 0
+        && with_signals_deferred(|| ALL.lock().contains(&(stream as usize)))
 }
 
 /// As [`is_ours`], for calls by which a stream of the C library becomes wide: from then on such a
@@ -99,8 +99,8 @@ pub(crate) fn set_error(stream: *mut FILE, has_failed: bool) -> bool {
 /// Call it before a stream is closed.
 pub(crate) fn forget(stream: *mut FILE) {
     if is_ours(stream) {
-        quietly(|| {
-            let mut all = locked(&ALL);
+        with_signals_deferred(|| {
+            let mut all = ALL.lock();
             all.retain(|known| *known != stream as usize);
             COUNT.store(all.len(), Ordering::Release);
         });
@@ -114,7 +114,7 @@ unsafe extern "C" {
 
 /// Flushes our streams. A stream that another thread is using is left to the C library.
 pub(crate) fn write_out() {
-    let all = quietly(|| locked(&ALL).clone());
+    let all = with_signals_deferred(|| ALL.lock().clone());
     for stream in all {
         let stream = stream as *mut FILE;
         // SAFETY: a stream that is open; its functions are ours.
@@ -224,8 +224,8 @@ pub(crate) fn open(fd: c_int, mode: *const c_char, owned: bool) -> Result<*mut F
     // SAFETY: a stream of the C library's, which has its descriptor there and does not use that of
     // streams with functions of their own.
     unsafe { stream.byte_add(FILENO_AT).cast::<c_int>().write(fd) };
-    quietly(|| {
-        let mut all = locked(&ALL);
+    with_signals_deferred(|| {
+        let mut all = ALL.lock();
         all.push(stream as usize);
         COUNT.store(all.len(), Ordering::Release);
     });
@@ -326,7 +326,7 @@ pub(crate) fn restored(fd: c_int) {
     // SAFETY: as above. Data written so far belongs to the file, which is still known.
     unsafe {
         if fd != 0 {
-            aside_with_clients(|| libc::fflush(OURS[at].load(Ordering::Acquire)));
+            internal_with_clients(|| libc::fflush(OURS[at].load(Ordering::Acquire)));
         }
         *variable = before;
     }

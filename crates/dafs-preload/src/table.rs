@@ -12,14 +12,15 @@
 use crate::descriptor::{Record, kernel};
 use crate::failure::{Errno, Result};
 use crate::limits::DESCRIPTORS_MAX;
-use crate::next::{aside_with_clients, quietly};
+use crate::next::{internal_with_clients, with_signals_deferred};
 use crate::signals::Blocked;
 use dafs_client::{DirEntry, File};
+use dafs_mem::{Mutex, RwLock};
 use libc::c_int;
 use std::collections::BTreeMap;
 use std::mem::ManuallyDrop;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, RwLockReadGuard, RwLockWriteGuard};
 
 /// An open file, shared by all descriptors of this process that represent it.
 #[derive(Debug)]
@@ -48,11 +49,6 @@ impl Description {
     }
 }
 
-/// Locks a mutex and ignores poison: the data is intact between any two steps.
-pub(crate) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 #[derive(Debug, Default)]
 struct Table {
     open: BTreeMap<c_int, Arc<Description>>,
@@ -70,11 +66,11 @@ static KNOWN: [AtomicU64; DESCRIPTORS_MAX / 64] =
 static IS_INSIDE: AtomicU64 = AtomicU64::new(0);
 
 fn change() -> RwLockWriteGuard<'static, Table> {
-    TABLE.write().unwrap_or_else(PoisonError::into_inner)
+    TABLE.write()
 }
 
 fn reading() -> RwLockReadGuard<'static, Table> {
-    TABLE.read().unwrap_or_else(PoisonError::into_inner)
+    TABLE.read()
 }
 
 fn bit(fd: c_int) -> Option<(&'static AtomicU64, u64)> {
@@ -92,7 +88,7 @@ pub(crate) fn get(fd: c_int) -> Option<Arc<Description>> {
     if !may_know(fd) {
         return None;
     }
-    quietly(|| {
+    with_signals_deferred(|| {
         let found = reading().open.get(&fd)?.clone();
         if kernel::inode(fd) == Ok(found.inode) {
             return Some(found);
@@ -104,7 +100,7 @@ pub(crate) fn get(fd: c_int) -> Option<Arc<Description>> {
             word.fetch_and(!bit, Ordering::Relaxed);
             let lost = table.open.remove(&fd);
             drop(table);
-            aside_with_clients(|| drop(lost));
+            internal_with_clients(|| drop(lost));
         }
         None
     })
@@ -123,7 +119,7 @@ pub(crate) fn exchange<T>(
     act: impl FnOnce() -> Result<T>,
 ) -> Result<(T, Option<Arc<Description>>)> {
     let (word, bit) = bit(fd).ok_or(Errno(libc::EMFILE))?;
-    quietly(|| {
+    with_signals_deferred(|| {
         let mut table = change();
         let done = act()?;
         let before = match to {
@@ -144,7 +140,7 @@ pub(crate) fn exchange<T>(
 /// unless another thread has closed it meanwhile: then another descriptor of the file is used, if
 /// there is one.
 pub(crate) fn seek(of: &Description, fd: c_int, offset: i64, whence: c_int) -> Result<i64> {
-    quietly(|| {
+    with_signals_deferred(|| {
         let table = reading();
         let stands = |other: &Arc<Description>| std::ptr::eq(Arc::as_ptr(other), of);
         let fd = match table.open.get(&fd).is_some_and(stands) {
@@ -163,12 +159,12 @@ pub(crate) fn between(first: c_int, last: c_int) -> Vec<c_int> {
     if first > last {
         return Vec::new();
     }
-    quietly(|| reading().open.range(first..=last).map(|(fd, _)| *fd).collect())
+    with_signals_deferred(|| reading().open.range(first..=last).map(|(fd, _)| *fd).collect())
 }
 
 /// All open files.
 pub(crate) fn all() -> Vec<Arc<Description>> {
-    quietly(|| reading().open.values().cloned().collect())
+    with_signals_deferred(|| reading().open.values().cloned().collect())
 }
 
 /// The working directory, if it is served.
@@ -176,7 +172,7 @@ pub(crate) fn working_directory() -> Option<Arc<Record>> {
     if IS_INSIDE.load(Ordering::Relaxed) == 0 {
         return None;
     }
-    quietly(|| reading().directory.clone())
+    with_signals_deferred(|| reading().directory.clone())
 }
 
 /// True if a relative path may begin in a served directory. Takes no lock.
@@ -188,7 +184,7 @@ pub(crate) fn may_be_inside(dir: c_int) -> bool {
 }
 
 pub(crate) fn set_working_directory(directory: Option<Record>) {
-    quietly(|| {
+    with_signals_deferred(|| {
         let mut table = change();
         IS_INSIDE.store(directory.is_some().into(), Ordering::Relaxed);
         table.directory = directory.map(Arc::new);
@@ -208,11 +204,11 @@ pub(crate) fn before_fork() {
     // A handler in this thread would deadlock on the lock.
     let blocked = Blocked::all();
     let guard = change();
-    locked(&HELD).0 = Some((guard, blocked));
+    HELD.lock().0 = Some((guard, blocked));
 }
 
 pub(crate) fn after_fork_in_parent() {
-    let held = locked(&HELD).0.take();
+    let held = HELD.lock().0.take();
     let Some((guard, blocked)) = held else { return };
     drop(guard);
     blocked.end();
@@ -220,7 +216,7 @@ pub(crate) fn after_fork_in_parent() {
 
 /// Gives the child the same files, none of them opened at a server yet.
 pub(crate) fn after_fork_in_child() {
-    let held = locked(&HELD).0.take();
+    let held = HELD.lock().0.take();
     let Some((mut table, blocked)) = held else { return };
     let mut made: Vec<(ManuallyDrop<Arc<Description>>, Arc<Description>)> = Vec::new();
     let open = std::mem::take(&mut table.open);

@@ -10,10 +10,11 @@ use crate::memory::{Exported, InUse, release};
 use crate::session::Session;
 use crate::wait::{blocking, seconds};
 use dafs_client::{Error, IoBuffer};
+use dafs_mem::Mutex;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use std::ops::Range;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 /// Reads and writes that are sent together, made by `Client.batch`.
 #[pyclass(frozen, subclass, module = "dafs")]
@@ -41,12 +42,12 @@ impl Batch {
 
     /// Takes the added transfers, to send them.
     pub(crate) fn take(&self) -> PyResult<Gathered> {
-        let gathered = self.gathered.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let gathered = self.gathered.lock().take();
         gathered.ok_or_else(|| PyValueError::new_err(SENT))
     }
 
     fn put_back(&self, gathered: Gathered) {
-        *self.gathered.lock().unwrap_or_else(PoisonError::into_inner) = Some(gathered);
+        *self.gathered.lock() = Some(gathered);
     }
 
     fn add(
@@ -82,7 +83,7 @@ impl Batch {
 #[pymethods]
 impl Batch {
     fn __len__(&self) -> usize {
-        let gathered = self.gathered.lock().unwrap_or_else(PoisonError::into_inner);
+        let gathered = self.gathered.lock();
         gathered.as_ref().map_or(0, |gathered| gathered.held.len())
     }
 

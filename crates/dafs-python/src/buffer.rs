@@ -1,6 +1,6 @@
 //! Memory for transfers without any copy, with Python's buffer protocol.
 
-use crate::session::{Own, Session};
+use crate::session::{Registered, Session};
 use crate::wait::drop_detached;
 use dafs_client::IoBuffer;
 use dafs_mem::VolatileSlice;
@@ -15,17 +15,17 @@ use std::sync::Arc;
 #[pyclass(frozen, module = "dafs")]
 pub(crate) struct Buffer {
     /// Taken out by `drop`.
-    own: Option<Own>,
+    own: Option<Registered>,
     session: Arc<Session>,
 }
 
 impl Buffer {
     pub(crate) fn new(session: Arc<Session>, io: IoBuffer) -> Self {
         let own = match session.copies_foreign_memory() {
-            true => Own::shared(io),
+            true => Registered::shared(io),
             false => {
                 let range = 0..io.len();
-                Own::borrowed(io, range)
+                Registered::borrowed(io, range)
             }
         };
         let address = own.buffer.view().as_ptr() as usize;

@@ -15,10 +15,11 @@ use dafs_client::{
     ConnectOptions, Create, DafsUrl, FenceChange, FenceObject, Follow, OpenOptions, SetAttributes,
     SetTime, Time,
 };
+use dafs_mem::Mutex;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 /// A session with a server, for all threads of a process. A forked child gets one of its own with
 /// its first call.
@@ -35,15 +36,11 @@ enum State {
 }
 
 impl Client {
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// The session of this process.
     pub(crate) fn session(&self, py: Python<'_>) -> PyResult<Arc<Session>> {
         sweep(py);
         let process = std::process::id();
-        match &*self.state() {
+        match &*self.state.lock() {
             State::Open { session, process: known }
                 if *known == process && !session.client.is_over() =>
             {
@@ -55,7 +52,7 @@ impl Client {
         }
         let new = blocking(py, || Session::connect(&self.url, &self.options)).map_err(raise)?;
         let new = Arc::new(new);
-        let mut state = self.state();
+        let mut state = self.state.lock();
         match &*state {
             // Another thread was faster.
             State::Open { session, process: known }
@@ -78,7 +75,7 @@ impl Client {
 impl Drop for Client {
     fn drop(&mut self) {
         // The session ends with its last user.
-        let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let state = self.state.get_mut();
         drop_detached(std::mem::replace(state, State::Closed));
     }
 }
@@ -152,7 +149,7 @@ impl Client {
     /// True if the session is connected now.
     #[getter]
     fn connected(&self, py: Python<'_>) -> PyResult<bool> {
-        let known = match &*self.state() {
+        let known = match &*self.state.lock() {
             State::Open { session, process } if *process == std::process::id() => {
                 Some(session.clone())
             }
@@ -171,13 +168,13 @@ impl Client {
 
     #[getter]
     fn closed(&self) -> bool {
-        matches!(*self.state(), State::Closed)
+        matches!(*self.state.lock(), State::Closed)
     }
 
     /// Ends the session. Later calls fail. A second call has no effect.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         sweep(py);
-        let old = std::mem::replace(&mut *self.state(), State::Closed);
+        let old = std::mem::replace(&mut *self.state.lock(), State::Closed);
         match old {
             State::Open { session, process } if process == std::process::id() => {
                 blocking(py, || session.client.disconnect()).map_err(raise)

@@ -5,9 +5,9 @@ use crate::path;
 use crate::stat::Stat;
 use crate::wait::blocking;
 use dafs_client::ReadDir;
+use dafs_mem::Mutex;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use std::sync::{Mutex, PoisonError};
 
 /// One entry of a directory.
 #[pyclass(frozen, get_all, module = "dafs")]
@@ -44,7 +44,7 @@ impl Listing {
     }
 
     fn __next__(&self, py: Python<'_>) -> PyResult<Option<DirEntry>> {
-        let entries = || self.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        let entries = || self.entries.lock();
         let Some(mut inner) = entries().take() else {
             return Err(PyValueError::new_err("another thread is using this listing"));
         };

@@ -7,10 +7,11 @@ use crate::session::Session;
 use crate::stat::Stat;
 use crate::wait::{blocking, drop_detached, limited, raised, slice};
 use dafs_client::{File, LockError, LockRange, Stability};
+use dafs_mem::Mutex;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Instant;
 
 /// The longest read for which all of its bytes are allocated at once; a longer one allocates by the
@@ -34,14 +35,14 @@ impl RawFile {
     }
 
     pub(crate) fn file(&self) -> PyResult<Arc<File>> {
-        let file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
+        let file = self.file.lock();
         file.clone().ok_or_else(|| PyValueError::new_err("I/O operation on closed file"))
     }
 }
 
 impl Drop for RawFile {
     fn drop(&mut self) {
-        let file = self.file.get_mut().unwrap_or_else(PoisonError::into_inner).take();
+        let file = self.file.get_mut().take();
         // The close is sent to the server.
         drop_detached(file);
     }
@@ -62,7 +63,7 @@ impl RawFile {
     /// Closes it; a second call has no effect. If other threads are using it, the last of them
     /// closes it.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
-        let file = self.file.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let file = self.file.lock().take();
         match file.and_then(Arc::into_inner) {
             Some(file) => blocking(py, || file.close()).map_err(raise),
             None => Ok(()),

@@ -11,16 +11,17 @@ use crate::client::Client;
 use crate::error::raise;
 use crate::file::RawFile;
 use crate::memory::{Exported, InUse, release};
-use crate::session::{Own, Session};
+use crate::session::{Registered, Session};
 use crate::wait::{blocking, limited, slice};
 use dafs_client::{Error, OperationId, Stability};
+use dafs_mem::Mutex;
 use pyo3::exceptions::PyValueError;
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use std::collections::HashMap;
 use std::os::fd::AsRawFd;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 /// Groups dropped with outstanding operations. Only locked with the GIL held, so that a fork finds
@@ -56,14 +57,14 @@ pub(crate) fn sweep(py: Python<'_>) {
     if !ANY_LEFT.swap(false, Ordering::Relaxed) {
         return;
     }
-    let left = std::mem::take(&mut *LEFT.lock().unwrap_or_else(PoisonError::into_inner));
+    let left = std::mem::take(&mut *LEFT.lock());
     let (over, left): (Vec<_>, Vec<_>) = left.into_iter().partition(|left| left.is_over(py));
     leave(left);
     release(py, over.into_iter().flat_map(|left| left.used));
 }
 
 fn leave(left: impl IntoIterator<Item = Left>) {
-    let mut all = LEFT.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut all = LEFT.lock();
     all.extend(left);
     ANY_LEFT.store(!all.is_empty(), Ordering::Relaxed);
 }
@@ -133,14 +134,6 @@ impl Completion {
 }
 
 impl CompletionGroup {
-    fn held(&self) -> MutexGuard<'_, HashMap<u64, Held>> {
-        self.held.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn ready(&self) -> MutexGuard<'_, Vec<Completion>> {
-        self.ready.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Submits an operation and holds its resources.
     fn submit(
         &self,
@@ -165,14 +158,14 @@ impl CompletionGroup {
     /// Called before the submission: another thread may fetch the completion at once.
     fn hold(&self, held: Held) -> u64 {
         let key = self.next.fetch_add(1, Ordering::Relaxed);
-        self.held().insert(key, held);
+        self.held.lock().insert(key, held);
         key
     }
 
     /// Releases the resources of operations that were not submitted.
     fn let_go(&self, py: Python<'_>, keys: impl IntoIterator<Item = u64>) {
         for key in keys {
-            let held = self.held().remove(&key);
+            let held = self.held.lock().remove(&key);
             if let Some(held) = held {
                 release(py, held.used);
             }
@@ -183,7 +176,7 @@ impl CompletionGroup {
         let mut done = Vec::with_capacity(fetched.len());
         let mut used = Vec::new();
         for completion in fetched {
-            let held = self.held().remove(&completion.user_data);
+            let held = self.held.lock().remove(&completion.user_data);
             if let Some(held) = held {
                 held.used.iter().for_each(|used| used.own.note(&completion.result));
                 used.extend(held.used);
@@ -231,7 +224,7 @@ impl CompletionGroup {
             return Err(PyValueError::new_err("nothing to read into: the buffer is empty"));
         }
         let used = InUse::in_place(py, &self.session, memory)?;
-        let Own { buffer, range, .. } = used.own.clone();
+        let Registered { buffer, range, .. } = used.own.clone();
         self.submit(py, file, user_data, Some(used), |key, file| {
             self.group.read(key, file, &buffer, range, offset)
         })
@@ -253,7 +246,7 @@ impl CompletionGroup {
             return Err(PyValueError::new_err("nothing to write: the buffer is empty"));
         }
         let used = InUse::source(py, &self.session, memory)?;
-        let Own { buffer, range, .. } = used.own.clone();
+        let Registered { buffer, range, .. } = used.own.clone();
         self.submit(py, file, user_data, Some(used), |key, file| {
             self.group.write(key, file, &buffer, range, offset, Stability::Unstable)
         })
@@ -274,7 +267,7 @@ impl CompletionGroup {
             return Err(PyValueError::new_err("nothing to append: the buffer is empty"));
         }
         let used = InUse::source(py, &self.session, memory)?;
-        let Own { buffer, range, .. } = used.own.clone();
+        let Registered { buffer, range, .. } = used.own.clone();
         self.submit(py, file, user_data, Some(used), |key, file| {
             self.group.append(key, file, &buffer, range, Stability::FileSync)
         })
@@ -324,7 +317,7 @@ impl CompletionGroup {
             self.group.poll(&mut fetched);
             fetched
         });
-        let mut done = std::mem::take(&mut *self.ready());
+        let mut done = std::mem::take(&mut *self.ready.lock());
         done.extend(self.done(py, fetched));
         done
     }
@@ -340,7 +333,7 @@ impl CompletionGroup {
     ) -> PyResult<Vec<Completion>> {
         let until = limited(timeout)?;
         let count = count.unwrap_or(usize::MAX);
-        let mut done = std::mem::take(&mut *self.ready());
+        let mut done = std::mem::take(&mut *self.ready.lock());
         loop {
             let (time, wanted) = (slice(until), count.saturating_sub(done.len()));
             let (result, fetched) = py.detach(|| {
@@ -357,7 +350,7 @@ impl CompletionGroup {
                     }
                     if let Err(error) = py.check_signals() {
                         // The next call returns the fetched completions.
-                        self.ready().extend(done);
+                        self.ready.lock().extend(done);
                         return Err(error);
                     }
                 }
@@ -390,18 +383,19 @@ impl CompletionGroup {
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
         // Locked only for a few instructions that collect no garbage, but the collector must never
         // wait.
-        if let Ok(held) = self.held.try_lock() {
+        if let Some(held) = self.held.try_lock() {
             held.values().try_for_each(|held| visit.call(&held.user_data))?;
         }
-        if let Ok(ready) = self.ready.try_lock() {
+        if let Some(ready) = self.ready.try_lock() {
             ready.iter().try_for_each(|completion| visit.call(&completion.user_data))?;
         }
         Ok(())
     }
 
     fn __clear__(&self) {
-        let given: Vec<_> = self.held().values_mut().map(|held| held.user_data.take()).collect();
-        let ready = std::mem::take(&mut *self.ready());
+        let given: Vec<_> =
+            self.held.lock().values_mut().map(|held| held.user_data.take()).collect();
+        let ready = std::mem::take(&mut *self.ready.lock());
         // Dropped without the lock: their destructors may run any code.
         drop((given, ready));
     }
@@ -409,7 +403,7 @@ impl CompletionGroup {
 
 impl Drop for CompletionGroup {
     fn drop(&mut self) {
-        let held = std::mem::take(&mut *self.held());
+        let held = std::mem::take(&mut *self.held.lock());
         if held.is_empty() {
             return;
         }

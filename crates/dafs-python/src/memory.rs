@@ -6,7 +6,7 @@
 //! * Addresses are looked up with the GIL held; calls that may wait run without it.
 
 use crate::error::raise;
-use crate::session::{Own, Session};
+use crate::session::{Registered, Session};
 use dafs_client::{Error, File, IoBuffer, Result, Stability};
 use dafs_mem::{CheckedSlice, Site};
 use pyo3::buffer::PyUntypedBuffer;
@@ -128,7 +128,7 @@ pub(crate) struct Place<'a> {
     session: &'a Session,
     span: Span,
     /// Set if the client has registered it.
-    own: Option<Own>,
+    own: Option<Registered>,
 }
 
 impl<'a> Place<'a> {
@@ -192,7 +192,7 @@ impl<'a> Place<'a> {
 
 /// Memory of an asynchronous operation: registered and exported until this is dropped.
 pub(crate) struct InUse {
-    pub(crate) own: Own,
+    pub(crate) own: Registered,
     /// `None` where `own` is a copy.
     memory: Option<Exported>,
 }
@@ -206,7 +206,7 @@ impl InUse {
         }
         // SAFETY: `memory` goes with the result, which holds both until the operation is over.
         let buffer = py.detach(|| unsafe { span.register(session) });
-        let own = Own::borrowed(buffer.map_err(raise)?, 0..span.len);
+        let own = Registered::borrowed(buffer.map_err(raise)?, 0..span.len);
         Ok(Self { own, memory: Some(memory) })
     }
 
@@ -222,7 +222,7 @@ impl InUse {
             unsafe { span.checked() }.copy_to(copy.view(), Site::ClientStaging)?;
             Ok(copy)
         });
-        let own = Own::borrowed(copy.map_err(raise)?, 0..span.len);
+        let own = Registered::borrowed(copy.map_err(raise)?, 0..span.len);
         Ok(Self { own, memory: None })
     }
 

@@ -5,9 +5,10 @@
 
 use crate::memory::{Exported, InUse, Span, release};
 use crate::session::Session;
+use dafs_mem::Mutex;
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 /// The registration of an object's memory, made by `Client.register`: for any number of operations
 /// on any part of it.
@@ -32,7 +33,7 @@ impl Registration {
     }
 
     fn end(&self, py: Python<'_>) {
-        let used = self.used.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let used = self.used.lock().take();
         if let Some((used, span)) = used {
             let known = self.session.remove(span.address(), &used.own);
             py.detach(|| drop(known));

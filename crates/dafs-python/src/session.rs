@@ -3,12 +3,13 @@
 use crate::memory::Span;
 use crate::wait::seconds;
 use dafs_client::{CacheOptions, Client, ConnectOptions, DafsUrl, Error, IoBuffer, TransportKind};
+use dafs_mem::Mutex;
 use pyo3::exceptions::{PyBufferError, PyValueError};
 use pyo3::prelude::*;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard};
 
 /// A session of this process.
 #[derive(Debug)]
@@ -20,7 +21,7 @@ pub(crate) struct Session {
     pub(crate) is_cached: bool,
     /// Registered memory that Python has, by address. Its owner removes it. Only locked with the
     /// GIL held.
-    known: Mutex<BTreeMap<usize, Own>>,
+    known: Mutex<BTreeMap<usize, Registered>>,
 }
 
 /// Memory of this process, by address, that servers of any session may write to even after an
@@ -29,12 +30,12 @@ pub(crate) struct Session {
 static SHARED: Mutex<BTreeMap<usize, (usize, Arc<AtomicBool>)>> = Mutex::new(BTreeMap::new());
 
 fn shared() -> MutexGuard<'static, BTreeMap<usize, (usize, Arc<AtomicBool>)>> {
-    SHARED.lock().unwrap_or_else(PoisonError::into_inner)
+    SHARED.lock()
 }
 
 /// A part of registered memory.
 #[derive(Debug, Clone)]
-pub(crate) struct Own {
+pub(crate) struct Registered {
     pub(crate) buffer: IoBuffer,
     pub(crate) range: Range<usize>,
     /// For memory that a server may write to even after an operation has been given up: true if
@@ -42,7 +43,7 @@ pub(crate) struct Own {
     spent: Option<Arc<AtomicBool>>,
 }
 
-impl Own {
+impl Registered {
     /// All of a client's buffer over shared memory.
     pub(crate) fn shared(buffer: IoBuffer) -> Self {
         let range = 0..buffer.len();
@@ -80,25 +81,21 @@ impl Session {
         self.client.transport().kind == TransportKind::Shm
     }
 
-    fn known(&self) -> MutexGuard<'_, BTreeMap<usize, Own>> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Enters a registration, for operations on memory at `address`.
-    pub(crate) fn add(&self, address: usize, own: &Own) {
-        self.known().insert(address, own.clone());
+    pub(crate) fn add(&self, address: usize, own: &Registered) {
+        self.known.lock().insert(address, own.clone());
     }
 
     /// Removes a registration. Drop the returned value without the GIL.
-    pub(crate) fn remove(&self, address: usize, own: &Own) -> Option<Own> {
-        let mut known = self.known();
+    pub(crate) fn remove(&self, address: usize, own: &Registered) -> Option<Registered> {
+        let mut known = self.known.lock();
         // Another owner may have registered the same memory again.
         let is_same = known.get(&address)?.buffer.view().as_ptr() == own.buffer.view().as_ptr();
         if is_same { known.remove(&address) } else { None }
     }
 
     /// Notes that Python has got the memory of a buffer.
-    pub(crate) fn remember(address: usize, own: &Own) {
+    pub(crate) fn remember(address: usize, own: &Registered) {
         if let Some(spent) = &own.spent {
             shared().insert(address, (own.range.len(), spent.clone()));
         }
@@ -132,9 +129,9 @@ impl Session {
     ///
     /// # Errors
     /// `BufferError`: it must not be used any more.
-    pub(crate) fn own(&self, span: Span) -> PyResult<Option<Own>> {
+    pub(crate) fn own(&self, span: Span) -> PyResult<Option<Registered>> {
         Self::check(span)?;
-        let known = self.known();
+        let known = self.known.lock();
         let Some((start, own)) = known.range(..=span.address()).next_back() else {
             return Ok(None);
         };
@@ -142,7 +139,7 @@ impl Session {
         let Some(end) = at.checked_add(span.len()).filter(|end| *end <= own.range.end) else {
             return Ok(None);
         };
-        Ok(Some(Own { range: at..end, ..own.clone() }))
+        Ok(Some(Registered { range: at..end, ..own.clone() }))
     }
 }
 

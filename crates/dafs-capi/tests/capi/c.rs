@@ -75,7 +75,7 @@ fn the_examples_work() {
 }
 
 #[test]
-fn what_the_page_shows_works() {
+fn the_examples_of_the_page_work() {
     let page = std::fs::read_to_string(here().join("../../docs/c.md")).unwrap();
     let blocks = page.split("```c\n").skip(1).map(|rest| rest.split_once("```").unwrap().0);
     let blocks: Vec<&str> = blocks.collect();

@@ -1,7 +1,7 @@
 //! Batches whose results go to a completion group, and the parsing of a batch's answer.
 
 use super::flight::calls_of;
-use super::{Batch, Transfer, message_len, what_they_do, with_request};
+use super::{Batch, Transfer, effect_of, message_len, with_request};
 use crate::core::{Done, Piece, ReplyMessage, SessionCore};
 use crate::error::{Error, Result};
 use crate::group::{GroupState, OperationId};
@@ -59,7 +59,7 @@ impl Batch {
         // A batch is accepted or refused as a whole: once the first message is under way it is too
         // late to refuse.
         group.reserve(transfers.len())?;
-        let used = client.before(|| what_they_do(&transfers)).map(Arc::new);
+        let used = client.before(|| effect_of(&transfers)).map(Arc::new);
         let shared = client.shared();
         if let Some(hints) = hints {
             let calls = calls_of(&transfers);
@@ -164,7 +164,7 @@ fn result(
                 left -= len;
                 piece.first(len)
             });
-            match core.checksum_of(views) {
+            match core.link.checksum_of(views) {
                 Err(gone) => return Ok(Err(gone.into())),
                 Ok(sum) if sum == completion.direct_checksum => {}
                 Ok(_) => return Err("the checksum of data read does not match"),

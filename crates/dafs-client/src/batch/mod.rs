@@ -19,7 +19,7 @@ use self::flight::{Flights, canceled};
 pub(crate) use self::grouped::Sent;
 use crate::backoff::{Backoff, is_passing};
 use crate::buffer::IoBuffer;
-use crate::cache::{DirectUse, Use};
+use crate::cache::{DirectUse, Effect};
 use crate::client::Client;
 use crate::core::{BatchHints, Piece, Pieces, ReplyMessage, SessionInfo};
 use crate::driver::{Shared, Slot};
@@ -212,7 +212,7 @@ impl Batch {
     /// results are lost.
     pub fn submit(self) -> Result<PendingBatch> {
         let Self { client, transfers, hints } = self;
-        let used = client.before(|| what_they_do(&transfers));
+        let used = client.before(|| effect_of(&transfers));
         let shared = client.shared().clone();
         let results = (0..transfers.len()).map(|_| Ok(0)).collect();
         let flights = match hints {
@@ -452,12 +452,12 @@ fn with_request<T>(
 }
 
 /// The effect of transfers on the content of their files.
-fn what_they_do(transfers: &[Transfer]) -> Use {
+fn effect_of(transfers: &[Transfer]) -> Effect {
     let of = |transfer: &Transfer| match transfer.writes {
-        Some(_) => Use::Change(transfer.handle, 0..u64::MAX),
-        None => Use::Look(transfer.handle),
+        Some(_) => Effect::Change(transfer.handle, 0..u64::MAX),
+        None => Effect::Read(transfer.handle),
     };
-    transfers.iter().map(of).fold(Use::None, Use::and)
+    transfers.iter().map(of).fold(Effect::None, Effect::and)
 }
 
 impl Drop for PendingBatch {

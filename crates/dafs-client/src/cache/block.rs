@@ -27,7 +27,7 @@ pub(super) struct Block {
     /// Bytes that the server is reading here.
     pub(super) flushing: Moving,
     /// A late answer may still write to it, so it must not be reused.
-    pub(super) is_doomed: bool,
+    pub(super) is_unsafe: bool,
     /// Its place in the order of use; 0 while it cannot be evicted.
     pub(super) stamp: u64,
 }
@@ -40,7 +40,7 @@ impl Block {
             dirty: Ranges::default(),
             filling: SmallVec::new(),
             flushing: SmallVec::new(),
-            is_doomed: false,
+            is_unsafe: false,
             stamp: 0,
         }
     }

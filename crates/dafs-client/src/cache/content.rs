@@ -254,7 +254,7 @@ impl Content {
             if let Some(id) = moving.iter().find_map(|moving| Block::mover(moving, &part)) {
                 return Step::Wait(id);
             }
-            if block.is_doomed || block.dirty.count() >= CACHE_RANGES_MAX {
+            if block.is_unsafe || block.dirty.count() >= CACHE_RANGES_MAX {
                 return Step::Full;
             }
         }
@@ -299,7 +299,7 @@ impl Content {
         let numbers = blocks(&range);
         for (number, part) in parts(range) {
             let block = self.files.get(&file).and_then(|content| content.blocks.get(&number));
-            if block.is_some_and(|block| block.is_doomed || block.unknown(part.clone()).is_empty())
+            if block.is_some_and(|block| block.is_unsafe || block.unknown(part.clone()).is_empty())
             {
                 continue;
             }
@@ -388,7 +388,7 @@ impl Content {
                 block.known.insert(behind.clone());
                 push(&mut zeros, segment(block.place, &behind));
             }
-            block.is_doomed |= how == Filled::Lost;
+            block.is_unsafe |= how == Filled::Lost;
             simplify(block);
             block.check();
         }
@@ -416,7 +416,7 @@ impl Content {
             if given_up {
                 block.known.remove(part);
             }
-            block.is_doomed |= how == Flushed::Lost;
+            block.is_unsafe |= how == Flushed::Lost;
             block.check();
         }
         content.unwritten -= done - whole.start;
@@ -529,7 +529,7 @@ impl Content {
         if let Some(block) = content.and_then(|content| content.blocks.remove(&number)) {
             assert!(block.is_idle(), "nothing changed and nothing in flight is thrown out");
             self.order.remove(&block.stamp);
-            if !block.is_doomed {
+            if !block.is_unsafe {
                 self.pool.give_back(block.place);
             }
         }
@@ -549,7 +549,7 @@ impl Content {
         if !block.is_idle() {
             return;
         }
-        if block.known.is_empty() || block.is_doomed {
+        if block.known.is_empty() || block.is_unsafe {
             self.remove_block(file, number);
         } else if block.stamp == 0 {
             self.touch(file, number);

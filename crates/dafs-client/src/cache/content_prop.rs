@@ -409,7 +409,7 @@ fn blocks(range: &Range<u64>) -> u64 {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 128, ..ProptestConfig::default() })]
     #[test]
-    fn what_is_read_is_what_was_written(
+    fn a_reader_sees_the_bytes_written(
         actions in proptest::collection::vec(action(), 1..150),
         slabs in 1..3usize,
     ) {

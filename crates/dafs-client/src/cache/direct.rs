@@ -18,13 +18,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// The effect of a request on file content.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Use {
+pub(crate) enum Effect {
     /// None: it neither depends on content nor changes it.
     None,
     /// It depends on the content of a file.
-    Look(FileHandle),
+    Read(FileHandle),
     /// It depends on files that cannot be named here.
-    LookAtAny,
+    ReadAny,
     /// It changes a range of a file, and perhaps its size.
     Change(FileHandle, Range<u64>),
     /// It changes files that cannot be named here.
@@ -46,24 +46,24 @@ impl Drop for DirectUse {
     }
 }
 
-impl Use {
+impl Effect {
     /// The effect of a request; with `takes` it gets its file from an earlier one.
     pub(crate) fn of(request: &Request<'_>, takes: bool) -> Self {
         let what = match request {
-            Request::ReadInline(args) => Self::Look(args.fh),
-            Request::ReadDirect(args) => Self::Look(args.fh),
-            Request::GetAttrInline(args) => Self::Look(args.fh),
-            Request::GetAttrDirect(args) => Self::Look(args.fh),
-            Request::Verify(args) | Request::NVerify(args) => Self::Look(args.fh),
-            Request::Commit(args) => Self::Look(args.fh),
-            Request::XSeek(args) => Self::Look(args.fh),
+            Request::ReadInline(args) => Self::Read(args.fh),
+            Request::ReadDirect(args) => Self::Read(args.fh),
+            Request::GetAttrInline(args) => Self::Read(args.fh),
+            Request::GetAttrDirect(args) => Self::Read(args.fh),
+            Request::Verify(args) | Request::NVerify(args) => Self::Read(args.fh),
+            Request::Commit(args) => Self::Read(args.fh),
+            Request::XSeek(args) => Self::Read(args.fh),
             // The server undoes writes under the lock.
             Request::LockU(args) if args.lock_type == LockType::Abort => {
                 Self::Change(args.fh, 0..u64::MAX)
             }
             // The next holder of the lock must see writes under it.
-            Request::LockU(args) => Self::Look(args.fh),
-            Request::ReadDirInline(_) | Request::ReadDirDirect(_) => Self::LookAtAny,
+            Request::LockU(args) => Self::Read(args.fh),
+            Request::ReadDirInline(_) | Request::ReadDirDirect(_) => Self::ReadAny,
             Request::WriteInline(args) => change(args.fh, args.offset, args.data.len() as u64),
             Request::WriteDirect(args) => Self::Change(args.fh, args.offset..u64::MAX),
             // The end of the file is not known yet.
@@ -81,7 +81,7 @@ impl Use {
             _ => Self::None,
         };
         match what {
-            Self::Look(_) if takes => Self::LookAtAny,
+            Self::Read(_) if takes => Self::ReadAny,
             Self::Change(..) if takes => Self::ChangeAny,
             what => what,
         }
@@ -91,7 +91,7 @@ impl Use {
         match attributes.object_size {
             Some(size) => Self::Change(file, size..u64::MAX),
             // Data written before must not overwrite a time that is set.
-            None => Self::Look(file),
+            None => Self::Read(file),
         }
     }
 
@@ -100,33 +100,33 @@ impl Use {
         match (self, other) {
             (Self::None, other) | (other, Self::None) => other,
             (one, other) if one == other => one,
-            (Self::Look(_) | Self::LookAtAny, Self::Look(_) | Self::LookAtAny) => Self::LookAtAny,
+            (Self::Read(_) | Self::ReadAny, Self::Read(_) | Self::ReadAny) => Self::ReadAny,
             _ => Self::ChangeAny,
         }
     }
 }
 
-fn change(file: FileHandle, offset: u64, len: u64) -> Use {
-    Use::Change(file, offset..offset.saturating_add(len))
+fn change(file: FileHandle, offset: u64, len: u64) -> Effect {
+    Effect::Change(file, offset..offset.saturating_add(len))
 }
 
 impl Cache {
     /// Called before a use of a file that bypasses the cache; the caller keeps the result until the
     /// use is over.
-    pub(crate) fn before(&self, client: &Client, what: &Use) -> Option<DirectUse> {
+    pub(crate) fn before(&self, client: &Client, what: &Effect) -> Option<DirectUse> {
         match what {
-            Use::None => {}
-            Use::LookAtAny => self.write_back_all(client),
-            Use::Look(handle) => {
+            Effect::None => {}
+            Effect::ReadAny => self.write_back_all(client),
+            Effect::Read(handle) => {
                 if let Some(id) = self.id_of(handle) {
                     self.write_back(client, id);
                 }
             }
-            Use::Change(handle, range) => {
+            Effect::Change(handle, range) => {
                 let id = self.id_of(handle)?;
                 return Some(self.before_change(client, &[id], range));
             }
-            Use::ChangeAny => {
+            Effect::ChangeAny => {
                 let ids: Vec<_> = self.lock().files.keys().copied().collect();
                 return Some(self.before_change(client, &ids, &(0..u64::MAX)));
             }

@@ -8,7 +8,7 @@ use super::content::{FileId, Step, TransferId};
 use super::run::Run;
 use super::state::{FileState, Order, Owner, Readiness};
 use super::stream::Stream;
-use super::{Cache, Use};
+use super::{Cache, Effect};
 use crate::attributes::{FileHandle, Stability, Time};
 use crate::client::Client;
 use crate::error::{Error, Result};
@@ -43,7 +43,7 @@ pub(crate) struct CacheUse {
 }
 
 /// The result of an attempt to use the cache.
-enum Look {
+enum Lookup {
     /// The number of bytes that the reader has got.
     Done(Result<usize, Inaccessible>),
     Wait(TransferId),
@@ -106,7 +106,7 @@ impl CacheUse {
             let bytes = match self.read_piece(piece, at) {
                 Some(bytes) => bytes?,
                 None => {
-                    drop(self.before(&Use::Look(self.file.handle)));
+                    drop(self.before(&Effect::Read(self.file.handle)));
                     // All the rest, so that several pieces of it are in flight.
                     return Ok(done + crate::transfer::read_slice(file, behind(target, done), at)?);
                 }
@@ -141,29 +141,29 @@ impl CacheUse {
             let (look, orders) = self.look(target, offset, &mut ahead);
             cache.send_reads(client, *handle, self.owner.state_id, orders);
             match look {
-                Look::Done(bytes) => {
+                Lookup::Done(bytes) => {
                     client.shared().hear_now_and_then();
                     return Some(bytes);
                 }
-                Look::Wait(id) => {
+                Lookup::Wait(id) => {
                     if cache.wait_in_limit(id).is_some() {
                         return None;
                     }
                 }
-                Look::Send(orders) => {
+                Lookup::Send(orders) => {
                     let first = orders.first().map(|order| order.transfer.id);
                     cache.send_reads(client, *handle, self.owner.state_id, orders);
                     if first.and_then(|id| cache.wait_in_limit(id)).is_some() {
                         return None;
                     }
                 }
-                Look::MakeRoom => {
+                Lookup::MakeRoom => {
                     if !cache.make_room(client) {
                         return None;
                     }
                 }
-                Look::Load => self.file.load().ok()?,
-                Look::Pass => return None,
+                Lookup::Load => self.file.load().ok()?,
+                Lookup::Pass => return None,
             }
         }
         None
@@ -175,19 +175,19 @@ impl CacheUse {
         target: CheckedSlice<'_>,
         offset: u64,
         ahead: &mut Option<Range<u64>>,
-    ) -> (Look, Vec<Order>) {
+    ) -> (Lookup, Vec<Order>) {
         let CachedFile { client, cache, id, .. } = &*self.file;
         let (trusted, restarts) = (client.is_in_lease(), client.shared().restarts_heard());
         let mut state = cache.lock();
         match state.readiness(*id, false, restarts) {
             Readiness::Ready if trusted && self.reads => {}
-            Readiness::Unloaded if trusted && self.reads => return (Look::Load, Vec::new()),
-            _ => return (Look::Pass, Vec::new()),
+            Readiness::Unloaded if trusted && self.reads => return (Lookup::Load, Vec::new()),
+            _ => return (Lookup::Pass, Vec::new()),
         }
         let size = state.content.size(*id);
         let end = offset.saturating_add(target.len() as u64).min(size);
         if offset >= end {
-            return (Look::Done(Ok(0)), Vec::new());
+            return (Lookup::Done(Ok(0)), Vec::new());
         }
         let len = end - offset;
         let range = ahead.get_or_insert_with(|| {
@@ -200,24 +200,24 @@ impl CacheUse {
                 let more = std::mem::replace(range, end..end);
                 let crowded = state.content.filling() > cache.options.bytes as u64 / 4;
                 if more.is_empty() || crowded {
-                    return (Look::Done(copied), Vec::new());
+                    return (Lookup::Done(copied), Vec::new());
                 }
                 let transfers = state.content.fetch(*id, more);
                 let orders = state.order(*id, transfers, false);
-                (Look::Done(copied), orders)
+                (Lookup::Done(copied), orders)
             }
-            Step::Wait(id) => (Look::Wait(id), Vec::new()),
+            Step::Wait(id) => (Lookup::Wait(id), Vec::new()),
             Step::Unknown => {
                 let crowded = state.content.filling() > cache.options.bytes as u64 / 4;
                 let ahead = std::mem::replace(range, end..end).end.max(end);
                 let until = if crowded { end } else { ahead };
                 let transfers = state.content.fetch(*id, offset..until);
                 if transfers.is_empty() {
-                    return (Look::MakeRoom, Vec::new());
+                    return (Lookup::MakeRoom, Vec::new());
                 }
-                (Look::Send(state.order(*id, transfers, false)), Vec::new())
+                (Lookup::Send(state.order(*id, transfers, false)), Vec::new())
             }
-            Step::Full => (Look::MakeRoom, Vec::new()),
+            Step::Full => (Lookup::MakeRoom, Vec::new()),
         }
     }
 
@@ -248,7 +248,7 @@ impl CacheUse {
                 // All the rest, so that several pieces of it are in flight.
                 let rest = behind(source, done);
                 let range = at..at.saturating_add(rest.len() as u64);
-                let _used = self.before(&Use::Change(self.file.handle, range));
+                let _used = self.before(&Effect::Change(self.file.handle, range));
                 crate::transfer::write_slice(file, rest, at, stability)?;
                 break;
             }
@@ -362,7 +362,7 @@ impl CacheUse {
     }
 
     /// Announces a use of the file that bypasses the cache; see [`Cache::before`].
-    pub(crate) fn before(&self, what: &Use) -> Option<super::DirectUse> {
+    pub(crate) fn before(&self, what: &Effect) -> Option<super::DirectUse> {
         // The use itself detects a fork.
         self.check_process().ok()?;
         self.file.cache.before(&self.file.client, what)

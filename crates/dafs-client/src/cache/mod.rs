@@ -44,15 +44,16 @@ mod stream;
 #[cfg(test)]
 mod content_prop;
 
-pub(crate) use direct::{DirectUse, Use};
+pub(crate) use direct::{DirectUse, Effect};
 pub(crate) use file::CacheUse;
 #[cfg(test)]
 pub(crate) use file::CachedFile;
 
 use crate::fork::ForkMutex;
 use crate::limits::{CACHE_BYTES_DEFAULT, CACHE_BYTES_MIN, READ_AHEAD_BYTES_DEFAULT};
+use dafs_mem::Condvar;
 use state::State;
-use std::sync::{Condvar, MutexGuard};
+use std::sync::MutexGuard;
 
 /// Options of a client's cache. Fields may be added, so it is best written with
 /// `..CacheOptions::new(bytes)`.

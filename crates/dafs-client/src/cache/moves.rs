@@ -19,7 +19,6 @@ use crate::pending::Pending;
 use dafs_dat::Instant;
 use dafs_wire::dafs::StateId;
 use std::ops::Range;
-use std::sync::PoisonError;
 use std::time::Duration;
 
 /// The time that an interruptible caller waits at once.
@@ -27,7 +26,7 @@ const LONG: Duration = Duration::from_secs(3600);
 
 /// The time limit of a wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Patience {
+enum WaitLimit {
     /// None, because others rely on it.
     Endless,
     /// The caller's limit.
@@ -96,26 +95,26 @@ impl Cache {
     ///
     /// Others rely on the request, so this ignores the caller's limit.
     pub(super) fn wait(&self, id: TransferId) -> Option<Error> {
-        self.wait_as(id, Patience::Endless)
+        self.wait_as(id, WaitLimit::Endless)
     }
 
     /// As [`wait`](Self::wait), within the limit of the thread; the request goes on.
     pub(super) fn wait_in_limit(&self, id: TransferId) -> Option<Error> {
-        self.wait_as(id, Patience::OfCaller)
+        self.wait_as(id, WaitLimit::OfCaller)
     }
 
-    fn wait_as(&self, id: TransferId, patience: Patience) -> Option<Error> {
+    fn wait_as(&self, id: TransferId, kind: WaitLimit) -> Option<Error> {
         let mut state = self.lock();
         loop {
             if !state.is_in_flight(id) {
                 return None;
             }
-            let limit = Limit::current().filter(|_| patience == Patience::OfCaller);
+            let limit = Limit::current().filter(|_| kind == WaitLimit::OfCaller);
             let left = limit.map(|limit| limit.at.since(Instant::now()));
             if left.is_some_and(|left| left.is_zero()) {
                 return limit.map(|limit| Error::TimedOut(limit.after));
             }
-            let stoppable = patience == Patience::OfCaller && limit::can_be_stopped();
+            let stoppable = kind == WaitLimit::OfCaller && limit::can_be_stopped();
             if let Some(mut pending) = state.take_pending(id) {
                 drop(state);
                 let result = match left {
@@ -147,10 +146,8 @@ impl Cache {
             };
             let changed = &self.changed;
             state = match time {
-                Some(time) => {
-                    changed.wait_timeout(state, time).unwrap_or_else(PoisonError::into_inner).0
-                }
-                None => changed.wait(state).unwrap_or_else(PoisonError::into_inner),
+                Some(time) => changed.wait_timeout(state, time).0,
+                None => changed.wait(state),
             };
             if stoppable {
                 // The interruption callback may use the client.
@@ -252,8 +249,8 @@ impl Cache {
             self.wait(flight);
             state = self.lock();
         }
-        let put_off = state.file(id)?.retries != retries && state.content.unsent_of(id) > 0;
-        put_off.then_some(Error::TooMany)
+        let delayed = state.file(id)?.retries != retries && state.content.unsent_of(id) > 0;
+        delayed.then_some(Error::TooMany)
     }
 
     /// Writes the dirty data of all files back.

@@ -9,7 +9,7 @@ use super::file::{CacheUse, CachedFile};
 use super::state::{Held, HeldStage, Owner};
 use super::{Cache, DirectUse};
 use crate::client::Client;
-use crate::delegation::{Granted, HeldAttributes, Recalled};
+use crate::delegation::{DelegationHolder, Granted, HeldAttributes};
 use crate::error::{Error, Result};
 use crate::file::File;
 use crate::open::OpenOptions;
@@ -159,7 +159,7 @@ impl CachedFile {
     }
 }
 
-impl Recalled for CachedFile {
+impl DelegationHolder for CachedFile {
     fn recall(&self, _truncate: bool) {
         if let Some(state_id) = self.stop()
             && let Err(error) = self.client.return_delegation(state_id)
@@ -199,7 +199,7 @@ impl Recalled for CachedFile {
 
 impl Client {
     /// Called before files are used bypassing the cache, if there is one.
-    pub(crate) fn before(&self, what: impl FnOnce() -> super::Use) -> Option<DirectUse> {
+    pub(crate) fn before(&self, what: impl FnOnce() -> super::Effect) -> Option<DirectUse> {
         let layouts = self.layouts().filter(|layouts| layouts.are_used());
         if self.cache().is_none() && layouts.is_none() {
             return None;
@@ -346,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_close_has_no_time_to_wait_for_gives_its_memory_back_when_it_comes() {
+    fn a_late_answer_frees_the_memory_of_a_hurried_close() {
         let served = Served::new();
         std::fs::write(served.path().join("file"), vec![7; 3 << 20]).unwrap();
         let wire = Wire::new(format!("127.0.0.1:{}", served.url.port()).parse().unwrap(), || None);

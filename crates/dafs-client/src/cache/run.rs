@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_follow_asks_never_however_long_it_is() {
+    fn a_random_read_never_asks_however_long() {
         let mut run = Run::default();
         for turn in 0..100 {
             let jump = (turn * 37 % 100) * 4 * READ_AHEAD_RUN_BYTES;
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn who_could_not_ask_yet_tries_with_each_read() {
+    fn a_reader_that_could_not_ask_tries_at_each_read() {
         let mut run = Run::default();
         run.read(0, READ_AHEAD_RUN_BYTES, true);
         for byte in 0..3 {
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn who_was_not_refused_asks_again_soon() {
+    fn a_reader_that_was_not_refused_asks_again_soon() {
         let mut run = Run::default();
         assert_eq!(asks(&mut run, 0, READ_AHEAD_RUN_BYTES, Asked::Held), 1);
         assert_eq!(asks(&mut run, READ_AHEAD_RUN_BYTES, 8 * READ_AHEAD_RUN_BYTES, Asked::Held), 8);

@@ -10,24 +10,22 @@
 //! * After a loss, the remaining members are sent again as a chain of their own: the handle and
 //!   state-id of members that are known to be done are filled in.
 
-use super::call::{Call, Done, Purpose, Refused, ReplyMessage, Task, Work};
+use super::call::{Call, Done, Due, Purpose, Refused, ReplyMessage, Task, Work};
+use super::calls::Calls;
 use super::failure::Failure;
+use super::link::Link;
 use super::memory::Pieces;
 use super::rewrite::{Nameless, Names};
-use super::session::{SessionCore, Stage};
-use super::submit::{Outgoing, count_data, due, unsendable};
+use super::submit::{Outgoing, SendError, count_data, unsendable};
 use super::timers::unless_silent;
-use crate::limits::QUEUED_REQUESTS_MAX;
-use dafs_dat::{Adapter, Instant};
+use dafs_dat::Adapter;
 use dafs_mem::Site;
 use dafs_wire::dafs::{
     ByteOrder, ChainFlags, Class, ClientId, FileHandle, Outcome, Procedure, Reply, Request,
     RequestHeader, StateId, Status, chain_handle, chain_state_id, decode_request, encode_request,
-    seal,
 };
 use rustc_hash::FxHashMap;
 use std::collections::VecDeque;
-use std::time::Duration;
 
 /// A request of a chain.
 #[derive(Debug, Clone, Copy)]
@@ -86,7 +84,7 @@ pub(crate) enum Ended {
     /// It belongs to no chain.
     Alone(Done),
     /// Other members are not over.
-    Kept,
+    Pending,
     /// It was the last one.
     Chain(Chain),
 }
@@ -187,12 +185,12 @@ impl Chains {
             chain.left -= 1;
         }
         if chain.left > 0 {
-            return Ended::Kept;
+            return Ended::Pending;
         }
         for member in &chain.members {
             self.places.remove(&member.tag);
         }
-        self.chains.remove(&id).map_or(Ended::Kept, Ended::Chain)
+        self.chains.remove(&id).map_or(Ended::Pending, Ended::Chain)
     }
 
     fn insert(&mut self, members: Vec<Member>) {
@@ -208,7 +206,7 @@ impl Chains {
 
 /// Checks that the server would accept the members as a chain, and finds those whose replies it
 /// must keep.
-fn form(members: &[ChainMember<'_>]) -> Result<(), Refused> {
+pub(super) fn form(members: &[ChainMember<'_>]) -> Result<(), Refused> {
     let mut fetched = false;
     for (index, member) in members.iter().enumerate() {
         let procedure = member.request.procedure();
@@ -230,34 +228,14 @@ fn form(members: &[ChainMember<'_>]) -> Result<(), Refused> {
     Ok(())
 }
 
-impl SessionCore {
-    /// Submits requests that are carried out in their order, each only if the one before it has
-    /// succeeded; those behind a failure are answered with `CHAIN_BROKEN`. They leave together as
-    /// soon as there are credits for all of them. Each ends with [`Done::Answered`].
-    ///
-    /// # Errors
-    /// The reason why none of them was accepted.
-    pub fn submit_chain(
+impl Calls {
+    /// Queues the members of a chain.
+    pub(super) fn add_chain(
         &mut self,
-        adapter: &mut dyn Adapter,
-        now: Instant,
+        link: &mut Link,
         members: &[ChainMember<'_>],
-        deadline: Option<Duration>,
+        due: Due,
     ) -> Result<(), Refused> {
-        self.admit(adapter, now, &[])?;
-        form(members)?;
-        let credits = match self.stage {
-            Stage::Ready => self.conn.streams.usable(),
-            // The credits of the next connection are not known yet.
-            _ => self.config.requests_max,
-        };
-        if members.len() > usize::from(credits) {
-            let credits = credits.into();
-            return Err(Refused::ChainTooLong { members: members.len(), credits });
-        }
-        if self.waiting.len() + members.len() > QUEUED_REQUESTS_MAX {
-            return Err(Refused::Full);
-        }
         let mut kept = Vec::with_capacity(members.len());
         for (index, member) in members.iter().enumerate() {
             let procedure = member.request.procedure();
@@ -270,62 +248,56 @@ impl SessionCore {
                 takes: member.takes,
                 saved: procedure.class() == Class::Simple && later.any(modifying),
                 first: index == 0,
-                bytes: self.encoded(&member.request)?,
+                bytes: link.encoded(&member.request)?,
                 done: None,
             });
         }
-        let due = due(now, deadline);
         for member in &kept {
             let task = Task::Message { bytes: Vec::new(), memory: Pieces::new() };
-            self.wait(Call { tag: member.tag, due, task, maybe_done: false });
+            self.wait(link, Call { tag: member.tag, due, task, maybe_done: false });
         }
         if !kept.is_empty() {
             self.chains.insert(kept);
-            self.pump(adapter, now);
         }
         Ok(())
     }
 
-    fn encoded(&mut self, request: &Request<'_>) -> Result<Vec<u8>, Refused> {
-        let header = RequestHeader::default();
-        let bytes = encode_request(&mut self.scratch, self.order, &header, request)?;
-        count_data(request, &[Site::ClientInlineWrite, Site::ClientKept]);
-        Ok(self.scratch[..bytes].to_vec())
-    }
-
     /// Sends the first `count` queued calls, which are a chain, or ends them; false when there are
     /// not enough credits now.
+    ///
+    /// # Errors
+    /// The connection has failed. The members that were not sent are queued again.
     pub(super) fn send_chain(
         &mut self,
+        link: &mut Link,
         adapter: &mut dyn Adapter,
-        now: Instant,
         count: usize,
-    ) -> bool {
-        let credits = usize::from(self.conn.streams.usable());
-        if count <= credits && !self.conn.has_room_for(count) {
-            return false;
+    ) -> Result<bool, Failure> {
+        let credits = usize::from(link.conn.streams.usable());
+        if count <= credits && !link.conn.has_room_for(count) {
+            return Ok(false);
         }
         let calls: Vec<Call> = self.waiting.drain(..count).collect();
         if count > credits {
             // There were more credits when the chain was accepted.
             let failure = unsendable(Refused::ChainTooLong { members: count, credits });
             for call in calls {
-                self.finish(Purpose::Caller(call.tag), Done::Lost(failure.clone()));
+                self.finish(link, Purpose::Caller(call.tag), Done::Lost(failure.clone()));
             }
-            return true;
+            return Ok(true);
         }
         // All are encoded before the first leaves: the server waits for the members that were
         // announced.
         let mut requests = Vec::with_capacity(count);
         let mut calls = calls.into_iter().peekable();
         while let Some(call) = calls.peek() {
-            match self.named(call.tag) {
+            match self.named(link, call.tag) {
                 Ok(request) => requests.extend(calls.next().map(|call| (call, request))),
                 Err(done) => {
                     let mut done = Some(done);
                     for call in calls.by_ref() {
-                        let done = done.take().unwrap_or_else(|| self.broken_here(call.tag));
-                        self.finish(Purpose::Caller(call.tag), done);
+                        let done = done.take().unwrap_or_else(|| self.broken_here(link, call.tag));
+                        self.finish(link, Purpose::Caller(call.tag), done);
                     }
                 }
             }
@@ -333,76 +305,67 @@ impl SessionCore {
         let count = requests.len();
         let mut requests = requests.into_iter().enumerate();
         while let Some((index, (call, bytes))) = requests.next() {
-            let endpoint = self.conn.endpoint;
             let more = index + 1 < count;
-            if let Err(refused) = self.send_member(adapter, now, &call, &bytes, index > 0, more) {
-                self.finish(Purpose::Caller(call.tag), Done::Lost(unsendable(refused)));
-            }
-            if self.stage == Stage::Over || self.conn.endpoint != endpoint {
-                // The connection is gone, and recovery has the members that were sent.
-                let rest: Vec<Call> = requests.map(|(_, (call, _))| call).collect();
-                self.take_back(rest);
-                return true;
-            }
-        }
-        true
-    }
-
-    fn take_back(&mut self, rest: Vec<Call>) {
-        for call in rest.into_iter().rev() {
-            match &self.failure {
-                Some(failure) => {
-                    let done = Done::Lost(failure.clone());
-                    self.finish(Purpose::Caller(call.tag), done);
+            match self.send_member(link, adapter, &call, &bytes, (index > 0, more)) {
+                Ok(()) => {}
+                Err(SendError::Ended(done)) => self.finish(link, Purpose::Caller(call.tag), done),
+                Err(SendError::Refused(refused)) => {
+                    let done = Done::Lost(unsendable(refused));
+                    self.finish(link, Purpose::Caller(call.tag), done);
                 }
-                None => self.waiting.push_front(call),
+                Err(SendError::Lost(failure)) => {
+                    // Recovery has the members that were sent.
+                    let rest: Vec<Call> = requests.map(|(_, (call, _))| call).collect();
+                    rest.into_iter().rev().for_each(|call| self.waiting.push_front(call));
+                    return Err(failure);
+                }
             }
         }
+        Ok(true)
     }
 
     /// The request of a member, with the current names of its objects.
-    fn named(&mut self, tag: u64) -> Result<Vec<u8>, Done> {
+    fn named(&self, link: &mut Link, tag: u64) -> Result<Vec<u8>, Done> {
         let lost = |refused: Refused| Done::Lost(unsendable(refused));
         let Some(member) = self.chains.member(tag) else { return Err(Done::Lost(Failure::Closed)) };
-        if self.stats.recoveries == 0 {
+        if link.stats.recoveries == 0 {
             return Ok(member.bytes.clone());
         }
-        let (procedure, order) = (member.procedure, self.order);
+        let (procedure, order) = (member.procedure, link.order);
         let (_, request) = decode_request(&member.bytes, order, 0)
             .map_err(|error| Done::Lost(Failure::protocol(error)))?;
-        let (delegations, server) = (&self.back.delegations, self.info.client_id);
-        let names = Names { memory: &[], held: &self.held, delegations, server };
-        let (header, out) = (RequestHeader::default(), &mut self.scratch);
+        let (delegations, server) = (&self.delegations, link.info.client_id);
+        let names = Names { memory: &[], opens: &self.opens, delegations, server };
+        let (header, out) = (RequestHeader::default(), &mut link.scratch);
         match names.apply(&request, |request| encode_request(out, order, &header, request)) {
-            Ok(Ok(bytes)) => Ok(self.scratch[..bytes].to_vec()),
+            Ok(Ok(bytes)) => Ok(link.scratch[..bytes].to_vec()),
             Ok(Err(error)) => Err(lost(error.into())),
             Err(Nameless::Memory(failure)) => Err(Done::Lost(failure)),
             Err(Nameless::Open(status)) => {
-                Err(self.reply_here(procedure, status).map_or_else(lost, Done::Answered))
+                Err(link.reply_here(procedure, status).map_or_else(lost, Done::Answered))
             }
         }
     }
 
-    fn broken_here(&self, tag: u64) -> Done {
+    fn broken_here(&self, link: &Link, tag: u64) -> Done {
         let procedure = self.chains.member(tag).map_or(Procedure::Null, |member| member.procedure);
-        self.reply_here(procedure, Status::ChainBroken)
+        link.reply_here(procedure, Status::ChainBroken)
             .map_or_else(|refused| Done::Lost(unsendable(refused)), Done::Answered)
     }
 
     fn send_member(
         &mut self,
+        link: &mut Link,
         adapter: &mut dyn Adapter,
-        now: Instant,
         call: &Call,
         bytes: &[u8],
-        back: bool,
-        forw: bool,
-    ) -> Result<(), Refused> {
-        let (_, request) = decode_request(bytes, self.order, 0)
+        (back, forw): (bool, bool),
+    ) -> Result<(), SendError> {
+        let (_, request) = decode_request(bytes, link.order, 0)
             .map_err(|error| Refused::Over(Failure::protocol(error)))?;
         let procedure = request.procedure();
-        let mut header = self.next_header(procedure)?;
-        let kept = self.chains.task(call.tag).filter(|_| self.config.recovery.is_some());
+        let mut header = link.next_header(procedure)?;
+        let kept = self.chains.task(call.tag).filter(|_| link.config.recovery.is_some());
         // One copy from the chain to rename it, one to keep it with the outstanding requests.
         count_data(&request, &[Site::ClientKept; 2]);
         count_data(&request, &[Site::ClientInlineWrite; 2]);
@@ -421,15 +384,11 @@ impl SessionCore {
         {
             chain.sent = true;
         }
-        let bytes = encode_request(&mut self.scratch, self.order, &header, &request)?;
-        if self.info.checksums {
-            seal(&mut self.scratch[..bytes]);
-        }
+        let bytes = encode_request(&mut link.scratch, link.order, &header, &request)?;
         let purpose = Purpose::Caller(call.tag);
-        let due = unless_silent(call.due, self.answered_at);
+        let due = unless_silent(call.due, link.answered_at);
         let message = Outgoing { purpose, due, procedure, header, work, bytes, data: None };
-        self.transmit(adapter, now, message);
-        Ok(())
+        link.transmit(adapter, message).map_err(SendError::Lost)
     }
 
     /// True when an answer is noted as soon as it comes. The effect of a member may depend on the
@@ -442,16 +401,16 @@ impl SessionCore {
     }
 
     /// Completes a chain whose members are all over.
-    pub(super) fn finish_chain(&mut self, chain: Chain) {
+    pub(super) fn finish_chain(&mut self, link: &Link, chain: Chain) {
         let mut passed = Passed::default();
         for member in chain.members {
             let Some((mut done, server)) = member.done else { continue };
             if let Done::Answered(reply) = &mut done
-                && let Ok((_, mut request)) = decode_request(&member.bytes, self.order, 0)
+                && let Ok((_, mut request)) = decode_request(&member.bytes, link.order, 0)
             {
                 passed.fill(member.takes, &mut request);
-                if member.procedure != Procedure::Open && self.config.recovery.is_some() {
-                    self.take_note_of(&request, reply, server);
+                if member.procedure != Procedure::Open && link.config.recovery.is_some() {
+                    self.take_note_of(link, &request, reply, server);
                 }
                 if reply.status.is_ok() {
                     passed.go_on(&mut request, reply);
@@ -463,21 +422,21 @@ impl SessionCore {
 
     /// Called when the fate of every request that was sent on the lost connection is known:
     /// computes the remainder of each chain, which is queued again, in its order.
-    pub(super) fn mend_chains(&mut self) {
+    pub(super) fn mend_chains(&mut self, link: &Link) {
         let mut over = Vec::new();
         for chain in self.chains.chains.values_mut().filter(|chain| chain.sent) {
-            over.extend(chain.mend(self.order));
+            over.extend(chain.mend(link.order));
             chain.sent = false;
         }
         for (tag, broken) in over {
             let done = if broken {
-                self.broken_here(tag)
+                self.broken_here(link, tag)
             } else {
                 let procedure = self.chains.member(tag).map(|member| member.procedure);
                 Done::InDoubt(procedure.unwrap_or(Procedure::Null))
             };
             self.waiting.retain(|call| call.tag != tag);
-            self.finish(Purpose::Caller(tag), done);
+            self.finish(link, Purpose::Caller(tag), done);
         }
     }
 }

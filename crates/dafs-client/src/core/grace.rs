@@ -7,18 +7,19 @@
 //!   calls were answered.
 
 use super::call::{Call, Flight, Purpose};
-use super::session::SessionCore;
+use super::calls::Calls;
+use super::link::Link;
 use crate::limits::{GRACE_PAUSE_FRACTION, GRACE_PAUSE_MAX, GRACE_PAUSE_MIN};
-use dafs_dat::{Adapter, Instant};
+use dafs_dat::Instant;
 use dafs_wire::dafs::Status;
 
-impl SessionCore {
+impl Calls {
     /// Schedules a retry of a request that was answered with GRACE, which says that it was not
     /// done. Returns it if it was answered otherwise or has no time left.
-    pub(crate) fn put_off(&mut self, flight: Flight, status: Status) -> Option<Flight> {
-        let since = *self.grace_since.get_or_insert(self.now);
-        let pause = self.now.since(since) / GRACE_PAUSE_FRACTION;
-        let again = self.now + pause.clamp(GRACE_PAUSE_MIN, GRACE_PAUSE_MAX);
+    pub(crate) fn delay(&mut self, link: &Link, flight: Flight, status: Status) -> Option<Flight> {
+        let since = *self.grace_since.get_or_insert(link.now);
+        let pause = link.now.since(since) / GRACE_PAUSE_FRACTION;
+        let again = link.now + pause.clamp(GRACE_PAUSE_MIN, GRACE_PAUSE_MAX);
         let in_time = flight.deadline.is_none_or(|(at, _)| again < at);
         match flight.purpose {
             // A member that was answered with GRACE has broken its chain, so those behind it are
@@ -27,12 +28,12 @@ impl SessionCore {
                 if status == Status::Grace
                     && !self.chains.holds(tag)
                     && self.orphans.of(tag).is_none()
-                    && self.config.recovery.is_some()
+                    && link.config.recovery.is_some()
                     && in_time =>
             {
                 let (due, task) = (flight.deadline, flight.work.into_task());
                 let call = Call { tag, due, task, maybe_done: false };
-                self.put_off.push_back((again, call));
+                self.delayed.push_back((again, call));
                 None
             }
             _ => Some(flight),
@@ -40,22 +41,21 @@ impl SessionCore {
     }
 
     /// The time of the next retry.
-    pub(crate) fn put_off_until(&self) -> Option<Instant> {
-        self.put_off.front().map(|(at, _)| *at)
+    pub(crate) fn delayed_until(&self) -> Option<Instant> {
+        self.delayed.front().map(|(at, _)| *at)
     }
 
     /// Queues the calls whose retry is due.
-    pub(crate) fn ask_again(&mut self, adapter: &mut dyn Adapter, now: Instant) {
-        while self.put_off_until().is_some_and(|at| at <= now) {
-            self.waiting.extend(self.put_off.pop_front().map(|(_, call)| call));
+    pub(crate) fn queue_due(&mut self, now: Instant) {
+        while self.delayed_until().is_some_and(|at| at <= now) {
+            self.waiting.extend(self.delayed.pop_front().map(|(_, call)| call));
         }
-        self.pump(adapter, now);
     }
 
     /// Queues all of these calls, as if they were new.
-    pub(crate) fn stop_putting_off(&mut self) {
+    pub(crate) fn queue_delayed(&mut self) {
         self.grace_since = None;
-        let put_off = std::mem::take(&mut self.put_off);
-        self.waiting.extend(put_off.into_iter().map(|(_, call)| call));
+        let delayed = std::mem::take(&mut self.delayed);
+        self.waiting.extend(delayed.into_iter().map(|(_, call)| call));
     }
 }

@@ -14,19 +14,23 @@
 
 use super::failure::Failure;
 use crate::fork::ForkMutex;
-use dafs_dat::{LocalSegment, MemoryRegion, RegionId};
+use dafs_dat::{
+    Access, Adapter, LocalSegment, MemoryRegion, ProtectionDomain, RegionId, RegisterError,
+};
 use dafs_mem::{Buffer, CheckedSlice, VolatileSlice};
 use dafs_wire::dafs::DirectBuffer;
 use smallvec::SmallVec;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, MutexGuard};
+use std::sync::{Arc, MutexGuard, Weak};
+
+const ACCESS: Access = Access::LOCAL_WRITE.union(Access::REMOTE_READ).union(Access::REMOTE_WRITE);
 
 /// The memory that one request names; nearly always none or one piece.
 pub(crate) type Pieces = SmallVec<[Piece; 1]>;
 
 /// Registrations without a user, which wait for the adapter's driver to end them.
 #[derive(Debug, Default)]
-pub(crate) struct RetiredRegistrations {
+struct RetiredRegistrations {
     occupied: AtomicBool,
     regions: ForkMutex<Vec<RegionId>>,
 }
@@ -41,13 +45,80 @@ impl RetiredRegistrations {
     }
 
     /// The registrations to end, if there are any.
-    pub(crate) fn take(&self) -> Vec<RegionId> {
+    fn take(&self) -> Vec<RegionId> {
         // A cheap check first: this runs with every request.
         if !self.occupied.load(Ordering::Acquire) {
             return Vec::new();
         }
         self.occupied.store(false, Ordering::Relaxed);
         std::mem::take(&mut *self.regions.lock_here())
+    }
+}
+
+/// The memory that the application has registered in one session.
+#[derive(Debug, Default)]
+pub(crate) struct Memories {
+    retired: Arc<RetiredRegistrations>,
+    /// For the next connection; only kept when there may be one.
+    kept: Vec<Weak<RegisteredMemory>>,
+}
+
+impl Memories {
+    /// Registers a buffer; with `keep` the next connection registers it, too.
+    pub(crate) fn register(
+        &mut self,
+        adapter: &mut dyn Adapter,
+        domain: ProtectionDomain,
+        buffer: Arc<Buffer>,
+        keep: bool,
+    ) -> Result<Arc<RegisteredMemory>, RegisterError> {
+        let region = adapter.register(domain, buffer.clone(), ACCESS)?;
+        let (mappable, retired) = (adapter.is_mappable(&buffer), self.retired.clone());
+        let memory = Arc::new(RegisteredMemory::new(buffer, region, retired, mappable));
+        if keep {
+            if self.kept.len() == self.kept.capacity() {
+                self.kept.retain(|memory| memory.strong_count() > 0);
+            }
+            self.kept.push(Arc::downgrade(&memory));
+        }
+        Ok(memory)
+    }
+
+    /// True when the memory was registered here.
+    pub(crate) fn own(&self, memory: &RegisteredMemory) -> bool {
+        Arc::ptr_eq(&memory.retired, &self.retired)
+    }
+
+    /// Ends registrations without a holder.
+    pub(crate) fn reap(&self, adapter: &mut dyn Adapter) {
+        for region in self.retired.take() {
+            adapter.deregister(region);
+        }
+    }
+
+    /// Ends the registrations of a connection that is lost.
+    pub(crate) fn withdraw(&self, adapter: &mut dyn Adapter) {
+        for memory in self.kept.iter().filter_map(Weak::upgrade) {
+            if let Some(region) = memory.withdraw() {
+                adapter.deregister(region);
+            }
+        }
+        self.reap(adapter);
+    }
+
+    /// Registers the memory on a new connection.
+    pub(crate) fn renew(
+        &self,
+        adapter: &mut dyn Adapter,
+        domain: ProtectionDomain,
+    ) -> Result<(), Failure> {
+        for memory in self.kept.iter().filter_map(Weak::upgrade) {
+            if memory.region().is_none() {
+                let region = adapter.register(domain, memory.buffer.clone(), ACCESS);
+                memory.renew(region.map_err(Failure::memory)?);
+            }
+        }
+        Ok(())
     }
 }
 
@@ -67,7 +138,7 @@ pub struct RegisteredMemory {
 }
 
 impl RegisteredMemory {
-    pub(crate) fn new(
+    fn new(
         buffer: Arc<Buffer>,
         region: MemoryRegion,
         retired: Arc<RetiredRegistrations>,
@@ -118,11 +189,6 @@ impl RegisteredMemory {
         self.buffer.slice(offset, len)
     }
 
-    /// True when both names mean registrations of one session.
-    pub(crate) fn belongs_to(&self, retired: &Arc<RetiredRegistrations>) -> bool {
-        Arc::ptr_eq(&self.retired, retired)
-    }
-
     pub(crate) fn buffer(&self) -> &Arc<Buffer> {
         &self.buffer
     }
@@ -134,17 +200,12 @@ impl RegisteredMemory {
     }
 
     /// Removes the registration, to end it.
-    pub(crate) fn withdraw(&self) -> Option<RegionId> {
+    fn withdraw(&self) -> Option<RegionId> {
         self.region().take().map(|region| region.id)
     }
 
-    /// True when it has a registration.
-    pub(crate) fn is_registered(&self) -> bool {
-        self.region().is_some()
-    }
-
     /// Gives it a new registration, on a new connection.
-    pub(crate) fn renew(&self, region: MemoryRegion) {
+    fn renew(&self, region: MemoryRegion) {
         let old = self.region().replace(region);
         debug_assert!(old.is_none(), "memory has one registration at a time");
     }

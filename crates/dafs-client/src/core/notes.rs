@@ -1,7 +1,8 @@
 //! The effect of answers on the state that the application holds.
 
 use super::call::ReplyMessage;
-use super::session::SessionCore;
+use super::calls::Calls;
+use super::link::Link;
 use dafs_wire::dafs::{
     ClientId, HEADER_BYTES, Outcome, Procedure, Reply, Request, StateId, Status, decode_request,
 };
@@ -12,10 +13,16 @@ const OPEN_STATE_ID_AT: usize = HEADER_BYTES + 64;
 /// The offset of the state-id of its delegation, if there is one.
 const DELEGATION_STATE_ID_AT: usize = HEADER_BYTES + 112;
 
-impl SessionCore {
+impl Calls {
     /// Records the effect of `server`'s answer to the request in `asked`, and puts the state-id for
     /// the application into the answer to an OPEN.
-    pub(crate) fn take_note(&mut self, asked: &[u8], reply: &mut ReplyMessage, server: ClientId) {
+    pub(crate) fn take_note(
+        &mut self,
+        link: &Link,
+        asked: &[u8],
+        reply: &mut ReplyMessage,
+        server: ClientId,
+    ) {
         use Procedure as P;
         let noted = matches!(
             reply.procedure,
@@ -25,22 +32,23 @@ impl SessionCore {
             return;
         }
         // Without recovery the request has not been kept.
-        let Ok((_, request)) = decode_request(asked, self.order, 0) else { return };
-        self.take_note_of(&request, reply, server);
+        let Ok((_, request)) = decode_request(asked, link.order, 0) else { return };
+        self.take_note_of(link, &request, reply, server);
     }
 
     /// As [`take_note`](Self::take_note), for a request that has been decoded.
     pub(crate) fn take_note_of(
         &mut self,
+        link: &Link,
         request: &Request<'_>,
         reply: &mut ReplyMessage,
         server: ClientId,
     ) {
         if !reply.status.is_ok() {
             match request {
-                Request::Close(close) if is_dead(reply.status) => self.held.closed(close.state_id),
+                Request::Close(close) if is_dead(reply.status) => self.opens.closed(close.state_id),
                 Request::DelegReturn(args) if is_dead(reply.status) => {
-                    self.back.delegations.returned(args.state_id);
+                    self.delegations.returned(args.state_id);
                 }
                 _ => {}
             }
@@ -49,9 +57,9 @@ impl SessionCore {
         match request {
             Request::Open(open) => {
                 let Ok(Outcome::Ok(Reply::Open(opened))) = reply.decode() else { return };
-                let (name, current) = (self.held.opened(open, &opened, server), opened.state_id);
-                let delegations = &mut self.back.delegations;
-                let granted = delegations.granted(opened.fh, &opened.delegation, server, self.now);
+                let (name, current) = (self.opens.opened(open, &opened, server), opened.state_id);
+                let delegation = &opened.delegation;
+                let granted = self.delegations.granted(opened.fh, delegation, server, link.now);
                 if name != current {
                     rename(&mut reply.bytes, OPEN_STATE_ID_AT, name);
                 }
@@ -59,11 +67,11 @@ impl SessionCore {
                     rename(&mut reply.bytes, DELEGATION_STATE_ID_AT, name);
                 }
             }
-            Request::DelegReturn(args) => self.back.delegations.returned(args.state_id),
-            Request::Close(close) => self.held.closed(close.state_id),
-            Request::OpenDowngrade(downgrade) => self.held.downgraded(downgrade),
-            Request::Lock(lock) => self.held.locked(lock, server),
-            Request::LockU(unlock) => self.held.unlocked(unlock),
+            Request::DelegReturn(args) => self.delegations.returned(args.state_id),
+            Request::Close(close) => self.opens.closed(close.state_id),
+            Request::OpenDowngrade(downgrade) => self.opens.downgraded(downgrade),
+            Request::Lock(lock) => self.opens.locked(lock, server),
+            Request::LockU(unlock) => self.opens.unlocked(unlock),
             _ => {}
         }
     }

@@ -7,33 +7,20 @@
 use super::auth::{Challenge, Proof};
 use super::call::{Purpose, ReplyMessage};
 use super::failure::Failure;
+use super::recovery::Step;
 use super::session::{SessionCore, Stage};
-use crate::limits::{
-    AUTH_STEPS_MAX, GROUPS_MAX, LEASE_ASSUMED, MESSAGE_BYTES_MIN, TRANSFER_BYTES_MAX,
-};
-use dafs_dat::{Adapter, Instant};
+use crate::limits::{AUTH_STEPS_MAX, GROUPS_MAX, LEASE_ASSUMED, TRANSFER_BYTES_MAX};
+use dafs_dat::Adapter;
 use dafs_wire::dafs::{
-    AuthRequest, AuthResult, ClientAuth, ClientConnectAuth, ClientConnectAuthReply, CredHandle,
-    Credential, ErrorBody, FsAttrMask, GetFsAttr, GssProcedure, GssService, Outcome, Procedure,
-    RegisterCred, Reply, Request, Seq, SessionOptions, Status, is_valid_inline_write_header_size,
+    AuthRequest, AuthResult, ClientAuth, ClientConnectAuth, CredHandle, Credential, ErrorBody,
+    FsAttrMask, GetFsAttr, GssProcedure, GssService, Outcome, Procedure, RegisterCred, Reply,
+    Request, Seq, Status,
 };
 use std::time::Duration;
 
 impl SessionCore {
-    /// The credential that requests of a procedure run under.
-    pub(crate) fn credential_for(&self, procedure: Procedure) -> CredHandle {
-        use dafs_wire::dafs::Class;
-        match procedure {
-            // These need none (DAFS 12), and a restarted server no longer knows the client's
-            // credential.
-            Procedure::CheckResponse | Procedure::FetchResponse => CredHandle::SESSION,
-            _ if procedure.class() == Class::Special => CredHandle::SESSION,
-            _ => self.cred_handle,
-        }
-    }
-
-    pub(crate) fn send_connect(&mut self, adapter: &mut dyn Adapter, now: Instant) {
-        let proof = match self.config.authenticator.begin() {
+    pub(crate) fn send_connect(&mut self, adapter: &mut dyn Adapter) {
+        let proof = match self.link.config.authenticator.begin() {
             Ok(proof) => proof,
             Err(reason) => return self.end(adapter, Failure::refused(reason)),
         };
@@ -41,30 +28,15 @@ impl SessionCore {
             Ok(auth) => auth,
             Err(failure) => return self.end(adapter, failure),
         };
-        let config = self.config.clone();
+        let config = self.link.config.clone();
         let request = Request::ClientConnectAuth(ClientConnectAuth {
-            options: self.proposal(),
+            options: self.link.proposal(),
             fence_id: config.fence_id.as_deref().unwrap_or_default(),
             client_id_string: &config.client_id_string,
             client_verifier: config.client_verifier,
             auth,
         });
-        self.send_own(adapter, now, Purpose::Connect, &request);
-    }
-
-    fn proposal(&self) -> SessionOptions {
-        SessionOptions {
-            use_checksums: self.config.checksums,
-            use_response_cache: self.config.recovery.is_some(),
-            max_credentials: 0,
-            max_request_size: self.conn.sends.message_bytes() as u32,
-            max_response_size: self.conn.receives.message_bytes() as u32,
-            max_requests: self.config.requests.into(),
-            inline_write_header_size: self.config.inline_write_header_bytes,
-            // The channel is made only when it is needed.
-            use_back_control_channel: !self.config.is_data_server,
-            use_rdma_read_channel: false,
-        }
+        self.send_own(adapter, Purpose::Connect, &request);
     }
 
     /// Processes the answer to one step and goes on to the next.
@@ -73,7 +45,6 @@ impl SessionCore {
         adapter: &mut dyn Adapter,
         purpose: Purpose,
         reply: &ReplyMessage,
-        now: Instant,
     ) -> Result<(), Failure> {
         if reply.status == Status::IllegalProt {
             return Err(Failure::refused("the server does not speak DAFS version 1"));
@@ -81,34 +52,36 @@ impl SessionCore {
         let outcome = reply.decode().map_err(Failure::protocol)?;
         match (purpose, outcome) {
             (Purpose::Connect, Outcome::Ok(Reply::ClientConnectAuth(answer))) => {
-                self.accept_options(&answer)?;
-                self.info.trusted = answer.trusted;
-                self.authenticated(adapter, now);
+                self.link.accept_options(&answer)?;
+                self.back.agreed = answer.options.use_back_control_channel;
+                self.link.info.trusted = answer.trusted;
+                self.authenticated(adapter);
             }
             (
                 Purpose::Connect,
                 Outcome::Error { body: ErrorBody::ClientConnectAuth(answer), .. },
             ) => {
-                self.accept_options(&answer)?;
-                self.next_proof(adapter, &answer.auth, now)?;
+                self.link.accept_options(&answer)?;
+                self.back.agreed = answer.options.use_back_control_channel;
+                self.next_proof(adapter, &answer.auth)?;
             }
             (Purpose::Authenticate, Outcome::Ok(Reply::ClientAuth(answer))) => {
-                self.info.trusted = answer.trusted;
-                self.authenticated(adapter, now);
+                self.link.info.trusted = answer.trusted;
+                self.authenticated(adapter);
             }
             (Purpose::Authenticate, Outcome::Error { body: ErrorBody::ClientAuth(answer), .. }) => {
-                self.next_proof(adapter, &answer.auth, now)?;
+                self.next_proof(adapter, &answer.auth)?;
             }
             (Purpose::RegisterCredential, Outcome::Ok(Reply::RegisterCred(answer))) => {
-                self.cred_handle = answer.cred_handle;
-                self.send_own(adapter, now, Purpose::FindRoot, &Request::GetRootHandle);
+                self.link.cred_handle = answer.cred_handle;
+                self.send_own(adapter, Purpose::FindRoot, &Request::GetRootHandle);
             }
             (Purpose::FindRoot, Outcome::Ok(Reply::GetRootHandle(answer))) => {
-                self.info.root = answer.fh;
+                self.link.info.root = answer.fh;
                 let attributes =
                     FsAttrMask::LEASE_TIME | FsAttrMask::MAX_READ | FsAttrMask::MAX_WRITE;
                 let request = Request::GetFsAttr(GetFsAttr { fh: answer.fh, attributes });
-                self.send_own(adapter, now, Purpose::AskLimits, &request);
+                self.send_own(adapter, Purpose::AskLimits, &request);
             }
             (Purpose::AskLimits, Outcome::Ok(Reply::GetFsAttr(answer))) => {
                 let found = &answer.attributes;
@@ -116,14 +89,14 @@ impl SessionCore {
                     Some(0) | None => TRANSFER_BYTES_MAX,
                     Some(bytes) => bytes.min(TRANSFER_BYTES_MAX),
                 };
-                self.info.read_bytes_max = limit(found.max_read);
-                self.info.write_bytes_max = limit(found.max_write);
-                self.info.lease = match found.lease_time {
+                self.link.info.read_bytes_max = limit(found.max_read);
+                self.link.info.write_bytes_max = limit(found.max_write);
+                self.link.info.lease = match found.lease_time {
                     Some(0) | None => LEASE_ASSUMED,
                     Some(seconds) => Duration::from_secs(seconds.into()),
                 };
                 if self.recovery.is_some() {
-                    self.on_server_known(adapter, now);
+                    self.enter_step(adapter, Step::Opens);
                 } else {
                     self.stage = Stage::Ready;
                 }
@@ -146,55 +119,13 @@ impl SessionCore {
         Ok(())
     }
 
-    /// Checks the parameters in the server's answer.
-    fn accept_options(&mut self, answer: &ClientConnectAuthReply<'_>) -> Result<(), Failure> {
-        let options = &answer.options;
-        let size = |what: &str, stated: u32, ours: usize| {
-            if (MESSAGE_BYTES_MIN as usize..=ours).contains(&(stated as usize)) {
-                return Ok(stated);
-            }
-            Err(Failure::refused(format_args!(
-                "the server wants {what} of {stated} bytes where {MESSAGE_BYTES_MIN} to {ours} \
-                 were offered"
-            )))
-        };
-        if self.config.checksums && !options.use_checksums {
-            return Err(Failure::refused(
-                "the server does not do the checksums that were asked for",
-            ));
-        }
-        let padding = options.inline_write_header_size;
-        if !is_valid_inline_write_header_size(padding) {
-            return Err(Failure::protocol(format_args!("inline_write_header_size is {padding}")));
-        }
-        let requests = u16::try_from(options.max_requests).unwrap_or(u16::MAX);
-        if requests == 0 {
-            return Err(Failure::protocol("the server grants no credit"));
-        }
-        self.info.request_bytes =
-            size("requests", options.max_request_size, self.conn.sends.message_bytes())?;
-        self.info.response_bytes =
-            size("responses", options.max_response_size, self.conn.receives.message_bytes())?;
-        self.info.session_id = answer.session_id;
-        self.info.client_id = answer.client_id;
-        self.info.checksums = options.use_checksums;
-        self.back.agreed(options.use_back_control_channel);
-        // Only the credits in headers count: a server may agree to many requests and grant one
-        // until the client has authenticated.
-        self.info.requests = requests;
-        self.info.inline_write_header_bytes = padding;
-        self.scratch.resize(self.info.request_bytes as usize, 0);
-        Ok(())
-    }
-
     fn next_proof(
         &mut self,
         adapter: &mut dyn Adapter,
         answer: &AuthResult<'_>,
-        now: Instant,
     ) -> Result<(), Failure> {
-        self.conn.auth_steps += 1;
-        if self.conn.auth_steps > AUTH_STEPS_MAX {
+        self.link.conn.auth_steps += 1;
+        if self.link.conn.auth_steps > AUTH_STEPS_MAX {
             return Err(Failure::refused("authentication does not come to an end"));
         }
         let challenge = match answer {
@@ -203,40 +134,35 @@ impl SessionCore {
             }
             _ => Challenge::default(),
         };
-        let proof = self.config.authenticator.next(&challenge).map_err(Failure::refused)?;
+        let proof = self.link.config.authenticator.next(&challenge).map_err(Failure::refused)?;
         let auth = auth_request(&proof)?;
-        self.send_own(
-            adapter,
-            now,
-            Purpose::Authenticate,
-            &Request::ClientAuth(ClientAuth { auth }),
-        );
+        self.send_own(adapter, Purpose::Authenticate, &Request::ClientAuth(ClientAuth { auth }));
         Ok(())
     }
 
-    fn authenticated(&mut self, adapter: &mut dyn Adapter, now: Instant) {
+    fn authenticated(&mut self, adapter: &mut dyn Adapter) {
         if self.recovery.is_some() {
-            self.on_known_again(adapter, now);
-        } else if self.config.is_data_server {
-            self.cred_handle = CredHandle::SESSION;
+            self.enter_step(adapter, Step::Check);
+        } else if self.link.config.is_data_server {
+            self.link.cred_handle = CredHandle::SESSION;
             self.stage = Stage::Ready;
         } else {
-            self.meet_server(adapter, now);
+            self.meet_server(adapter);
         }
     }
 
     /// Registers the credential, if there is one and the server trusts the client, and goes on.
-    pub(crate) fn meet_server(&mut self, adapter: &mut dyn Adapter, now: Instant) {
-        self.cred_handle = CredHandle::SESSION;
-        match self.config.credential.clone() {
-            Some(ids) if self.info.trusted => {
+    pub(crate) fn meet_server(&mut self, adapter: &mut dyn Adapter) {
+        self.link.cred_handle = CredHandle::SESSION;
+        match self.link.config.credential.clone() {
+            Some(ids) if self.link.info.trusted => {
                 let groups = &ids.groups[..ids.groups.len().min(GROUPS_MAX)];
                 let credential =
                     Credential::Id { uid: ids.uid, gid: ids.gid, groups: Seq::new(groups) };
                 let request = Request::RegisterCred(RegisterCred { credential });
-                self.send_own(adapter, now, Purpose::RegisterCredential, &request);
+                self.send_own(adapter, Purpose::RegisterCredential, &request);
             }
-            _ => self.send_own(adapter, now, Purpose::FindRoot, &Request::GetRootHandle),
+            _ => self.send_own(adapter, Purpose::FindRoot, &Request::GetRootHandle),
         }
     }
 }

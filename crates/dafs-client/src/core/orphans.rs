@@ -1,4 +1,5 @@
-//! Orphans: calls that the server still processes after their callers have timed out.
+//! Cancellation of single calls, and orphans: calls that the server still processes after their
+//! callers have timed out.
 //!
 //! DAFS cannot cancel a request. A caller that has timed out on an OPEN or a LOCK does not own the
 //! result, which must not conflict with others.
@@ -8,10 +9,14 @@
 //!   nowhere else.
 //! * An open or a lock without an owner is released as soon as it is known to exist: with the late
 //!   answer, or when recovery has found out.
-//! * The server cannot reach memory of the caller's when its call has completed.
+//! * The server cannot reach memory of the caller's when its call has completed. So a call is
+//!   cancelled only before it is sent, and between the loss of its connection and the
+//!   retransmission, if the server cannot have mapped its memory.
 
-use super::call::{Call, Completed, Done, Purpose, Work};
+use super::call::{Call, Done, Purpose, Work};
+use super::calls::Calls;
 use super::failure::Failure;
+use super::link::Link;
 use super::memory::RegisteredMemory;
 use super::session::{SessionCore, Stage};
 use crate::backoff::is_passing;
@@ -55,11 +60,11 @@ enum StrayRequest {
 #[derive(Debug, Default)]
 pub(crate) struct Orphans {
     /// By the tag of the call; no more than there are requests in flight and in doubt.
-    calls: FxHashMap<u64, Orphan>,
+    pub(super) calls: FxHashMap<u64, Orphan>,
     strays: Vec<Stray>,
     last: u64,
-    /// The server has answered a release with DELAY.
-    hold: Option<Instant>,
+    /// The server has answered a release with DELAY: no other before this time.
+    pub(super) hold: Option<Instant>,
 }
 
 impl Orphans {
@@ -68,9 +73,9 @@ impl Orphans {
         self.calls.get(&tag).copied()
     }
 
-    /// Forgets a call that has no further effect; true when it was an orphan.
-    pub(super) fn forget(&mut self, tag: u64) -> bool {
-        self.calls.remove(&tag).is_some()
+    /// Forgets a call that has no further effect; yields the orphan that it was.
+    pub(super) fn forget(&mut self, tag: u64) -> Option<Orphan> {
+        self.calls.remove(&tag)
     }
 
     /// Marks releases as not sent, because their connection is gone.
@@ -140,88 +145,16 @@ fn names_memory(work: &Work, such: impl Fn(&RegisteredMemory) -> bool) -> bool {
     }
 }
 
-impl SessionCore {
-    /// Ends a call whose caller has timed out, after the time `after`: with [`Failure::Unsent`]
-    /// when the server has certainly not done it, with [`Failure::Deadline`] when it may have, or
-    /// may yet. Other calls go on.
-    ///
-    /// If the server has the call and it names memory of the application's, the connection is cut,
-    /// because the server could still reach the memory; the session ends, too, if it is not
-    /// recovered. If the server may have mapped the memory, the call ends when the server has
-    /// released it.
-    pub fn give_up(&mut self, adapter: &mut dyn Adapter, now: Instant, tag: u64, after: Duration) {
-        self.now = now;
-        if !self.chains.holds(tag)
-            && let Some(call) = self.take_unsent(tag)
-        {
-            let failure = overdue(&call, after);
-            self.finish(Purpose::Caller(tag), Done::Lost(failure));
-        } else if let Some(flight) =
-            self.conn.flights.iter().flatten().find(|flight| flight.purpose == Purpose::Caller(tag))
-        {
-            if lends_memory(&flight.work) {
-                self.fail(adapter, Failure::Deadline(after));
-                self.lent_is_overdue(tag, after);
-                self.reap(adapter);
-                return self.pump(adapter, now);
-            }
-            let cut = reaches_memory(&flight.work);
-            let orphan = match &flight.work {
-                Work::Message { bytes, .. } => orphan_of(bytes, self.order),
-                _ => Orphan::Nothing,
-            };
-            // Without recovery the request was not kept, and the procedure says what the answer
-            // creates.
-            let orphan = match (orphan, flight.procedure) {
-                (Orphan::Nothing, Procedure::Open) => Orphan::Open,
-                (orphan, _) => orphan,
-            };
-            self.let_go(tag, orphan, after);
-            if cut {
-                self.fail(adapter, Failure::Deadline(after));
-            }
-        } else if self.lent_is_overdue(tag, after) {
-            // The call ends when recovery ends.
-        } else if let Some(orphan) = self.recovery_lets_go(tag) {
-            match orphan {
-                Orphan::Nothing => {
-                    self.finish(Purpose::Caller(tag), Done::Lost(Failure::Deadline(after)));
-                }
-                orphan => self.let_go(tag, orphan, after),
-            }
-        } else if self.chains.holds(tag) {
-            // It completes with the others of its chain, which are given up one by one.
-            self.let_go(tag, Orphan::Nothing, after);
-        } else {
-            self.give_up_transfer(adapter, now, tag, after);
-        }
-        self.reap(adapter);
-        self.pump(adapter, now);
-    }
-
-    /// Completes a call that the server may have carried out, or may carry out yet.
-    pub(super) fn let_go(&mut self, tag: u64, orphan: Orphan, after: Duration) {
-        self.completed.push_back(Completed { tag, done: Done::Lost(Failure::Deadline(after)) });
-        self.orphans.calls.insert(tag, orphan);
-    }
-
-    /// The only place where ended calls leave.
-    pub(crate) fn complete(&mut self, tag: u64, done: Done) {
-        match self.orphans.calls.remove(&tag) {
-            None => self.completed.push_back(Completed { tag, done }),
-            Some(orphan) => self.on_orphan(orphan, &done),
-        }
-    }
-
+impl Calls {
     /// Processes the answer to an orphaned call.
-    fn on_orphan(&mut self, orphan: Orphan, done: &Done) {
+    pub(super) fn on_orphan(&mut self, orphan: Orphan, done: &Done) {
         let Done::Answered(reply) = done else { return };
         match (orphan, reply.decode()) {
             (Orphan::Open | Orphan::Nothing, Ok(Outcome::Ok(Reply::Open(opened)))) => {
                 tracing::debug!("closing a file that was opened too late");
                 if let Some(granted) = Granted::of(&opened) {
                     // It has no holder, so it is returned.
-                    self.back.tell_unwanted(granted.state_id);
+                    self.delegations.tell_unwanted(granted.state_id);
                 }
                 self.orphans.add(StrayRequest::Close(opened.fh, opened.state_id));
             }
@@ -233,49 +166,47 @@ impl SessionCore {
         }
     }
 
-    /// Releases opens and locks without an owner, as far as there is room.
-    pub(super) fn return_orphans(&mut self, adapter: &mut dyn Adapter, now: Instant) {
-        if self.orphans.hold.is_some_and(|at| at > now) {
-            return;
+    /// The next release of an open or a lock without an owner, if it can be sent now.
+    fn next_release(&mut self, link: &Link) -> Option<(Purpose, Request<'static>)> {
+        if self.orphans.hold.is_some_and(|at| at > link.now) {
+            return None;
         }
-        while self.stage == Stage::Ready
-            && self.conn.has_room()
-            && let Some(at) = self.orphans.strays.iter().position(|stray| !stray.asked)
-        {
-            let Stray { number, request, .. } = self.orphans.strays[at];
-            let server = self.info.client_id;
-            let keeps_track = self.config.recovery.is_some() || self.back.is_wanted();
-            let request = match request {
+        while let Some(stray) = self.orphans.strays.iter_mut().find(|stray| !stray.asked) {
+            let (number, server) = (stray.number, link.info.client_id);
+            let request = match stray.request {
                 // A later member of its chain closed it.
-                StrayRequest::Close(_, name) if keeps_track && self.held.open(name).is_none() => {
+                StrayRequest::Close(_, name)
+                    if self.keeps_requests && self.opens.open(name).is_none() =>
+                {
                     Err(Status::StaleStateId)
                 }
                 StrayRequest::Close(fh, name) => {
-                    let current = self.held.current_for_close(name, server);
+                    let current = self.opens.current_for_close(name, server);
                     current.map(|state_id| Request::Close(Close { fh, state_id }))
                 }
                 StrayRequest::Unlock(lock) => {
-                    let current = self.held.current(lock.state_id);
+                    let current = self.opens.current(lock.state_id);
                     current.map(|state_id| Request::LockU(LockU { state_id, ..lock }))
                 }
             };
             match request {
                 Ok(request) => {
-                    self.orphans.strays[at].asked = true;
-                    self.send_own(adapter, now, Purpose::Stray(number), &request);
+                    stray.asked = true;
+                    return Some((Purpose::Stray(number), request));
                 }
                 // It was lost with the server's last run.
                 Err(_) => self.returned(number),
             }
         }
+        None
     }
 
     /// The answer to a release.
-    pub(super) fn on_returned(&mut self, number: u64, status: Status) {
+    pub(super) fn on_returned(&mut self, number: u64, status: Status, now: Instant) {
         if !is_passing(status) {
             return self.returned(number);
         }
-        self.orphans.hold = Some(self.now + RECOVERY_RETRY_PAUSE);
+        self.orphans.hold = Some(now + RECOVERY_RETRY_PAUSE);
         let mut strays = self.orphans.strays.iter_mut();
         if let Some(stray) = strays.find(|stray| stray.number == number) {
             stray.asked = false;
@@ -286,29 +217,118 @@ impl SessionCore {
         let strays = &mut self.orphans.strays;
         let Some(at) = strays.iter().position(|stray| stray.number == number) else { return };
         match strays.swap_remove(at).request {
-            StrayRequest::Close(_, name) => self.held.closed(name),
-            StrayRequest::Unlock(lock) => self.held.unlocked(&lock),
+            StrayRequest::Close(_, name) => self.opens.closed(name),
+            StrayRequest::Unlock(lock) => self.opens.unlocked(&lock),
         }
     }
+}
 
-    /// The time at which a release answered with DELAY is retried.
-    pub(super) fn orphans_timeout(&self) -> Option<Instant> {
-        self.orphans.hold
-    }
-
-    /// Retries releases that were answered with DELAY.
-    pub(super) fn orphans_on_time(&mut self, adapter: &mut dyn Adapter, now: Instant) {
-        self.orphans.hold = None;
-        self.return_orphans(adapter, now);
-    }
-
-    /// Removes a call that the server does not have.
-    pub(super) fn take_unsent(&mut self, tag: u64) -> Option<Call> {
-        if let Some(at) = self.waiting.iter().position(|call| call.tag == tag) {
-            return self.waiting.remove(at);
+impl SessionCore {
+    /// Cancels a call, which then ends with [`Failure::Canceled`]; true when it is over. Other
+    /// calls go on, also while the session recovers.
+    ///
+    /// False changes nothing. The server has the call, and DAFS has no request to cancel it; or the
+    /// server had it and may still move its data; or it belongs to a chain; or there is no call of
+    /// this tag any more.
+    pub fn cancel(&mut self, adapter: &mut dyn Adapter, now: Instant, tag: u64) -> bool {
+        self.link.now = now;
+        let is_taken = !self.calls.chains.holds(tag)
+            && (self.calls.take_unsent(tag).is_some()
+                || self.cancel_transfer(tag)
+                || self.recovery.as_mut().is_some_and(|recovery| recovery.give_up(tag)));
+        if !is_taken {
+            return false;
         }
-        let at = self.put_off.iter().position(|(_, call)| call.tag == tag)?;
-        self.put_off.remove(at).map(|(_, call)| call)
+        self.finish(Purpose::Caller(tag), Done::Lost(Failure::Canceled));
+        self.reap(adapter);
+        match self.stage {
+            // The end of the session may have waited for this call.
+            Stage::Closing => self.pump(adapter),
+            Stage::Recovering if self.closing && self.has_no_calls() => {
+                self.end(adapter, Failure::Closed);
+            }
+            _ => {}
+        }
+        true
+    }
+
+    /// Ends a call whose caller has timed out, after the time `after`: with [`Failure::Unsent`]
+    /// when the server has certainly not done it, with [`Failure::Deadline`] when it may have, or
+    /// may yet. Other calls go on.
+    ///
+    /// If the server has the call and it names memory of the application's, the connection is cut,
+    /// because the server could still reach the memory; the session ends, too, if it is not
+    /// recovered. If the server may have mapped the memory, the call ends when the server has
+    /// released it.
+    pub fn give_up(&mut self, adapter: &mut dyn Adapter, now: Instant, tag: u64, after: Duration) {
+        self.link.now = now;
+        if !self.calls.chains.holds(tag)
+            && let Some(call) = self.calls.take_unsent(tag)
+        {
+            let failure = overdue(&call, after);
+            self.finish(Purpose::Caller(tag), Done::Lost(failure));
+        } else if let Some(flight) = self
+            .link
+            .conn
+            .flights
+            .iter()
+            .flatten()
+            .find(|flight| flight.purpose == Purpose::Caller(tag))
+        {
+            if lends_memory(&flight.work) {
+                self.fail(adapter, Failure::Deadline(after));
+                if let Some(recovery) = &mut self.recovery {
+                    recovery.lent_is_overdue(tag, (now, after));
+                }
+                self.reap(adapter);
+                return self.pump(adapter);
+            }
+            let cut = reaches_memory(&flight.work);
+            let orphan = match &flight.work {
+                Work::Message { bytes, .. } => orphan_of(bytes, self.link.order),
+                _ => Orphan::Nothing,
+            };
+            // Without recovery the request was not kept, and the procedure says what the answer
+            // creates.
+            let orphan = match (orphan, flight.procedure) {
+                (Orphan::Nothing, Procedure::Open) => Orphan::Open,
+                (orphan, _) => orphan,
+            };
+            self.calls.let_go(tag, orphan, after);
+            if cut {
+                self.fail(adapter, Failure::Deadline(after));
+            }
+        } else if let Some(recovery) = &mut self.recovery
+            && recovery.lent_is_overdue(tag, (now, after))
+        {
+            // The call ends when recovery ends.
+        } else if let Some(recovery) = &mut self.recovery
+            && let Some(orphan) = recovery.let_go(tag, &self.calls.chains, self.link.order)
+        {
+            match orphan {
+                Orphan::Nothing => {
+                    self.finish(Purpose::Caller(tag), Done::Lost(Failure::Deadline(after)));
+                }
+                orphan => self.calls.let_go(tag, orphan, after),
+            }
+        } else if self.calls.chains.holds(tag) {
+            // It completes with the others of its chain, which are given up one by one.
+            self.calls.let_go(tag, Orphan::Nothing, after);
+        } else {
+            self.give_up_transfer(adapter, tag, after);
+        }
+        self.reap(adapter);
+        self.pump(adapter);
+    }
+
+    /// Releases opens and locks without an owner, as far as there is room.
+    pub(super) fn return_orphans(&mut self, adapter: &mut dyn Adapter) {
+        while self.stage == Stage::Ready
+            && self.link.conn.has_room()
+            && let Some((purpose, request)) = self.calls.next_release(&self.link)
+        {
+            self.send_own(adapter, purpose, &request);
+        }
     }
 }
 

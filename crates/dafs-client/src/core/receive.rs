@@ -2,9 +2,10 @@
 
 use super::call::{Done, Flight, Purpose, ReplyMessage, Work, WriteCall};
 use super::failure::Failure;
+use super::link::Link;
 use super::memory::Piece;
 use super::session::{SessionCore, Stage};
-use dafs_dat::{Adapter, Instant};
+use dafs_dat::Adapter;
 use dafs_mem::{Inaccessible, Site, count_copy};
 use dafs_wire::dafs::{
     ByteOrder, HEADER_BYTES, PROTOCOL_VERSION, Procedure, READ_INLINE_REPLY_DATA_AT, Reply,
@@ -24,44 +25,46 @@ impl SessionCore {
         adapter: &mut dyn Adapter,
         slot: u32,
         bytes: usize,
-        now: Instant,
     ) -> Result<(), Failure> {
         let mut head = [0; HEAD_BYTES];
-        let head = self.fetch_head(slot, bytes, &mut head)?;
-        let header = ResponseHeader::decode(head, self.order).map_err(Failure::protocol)?;
-        if self.info.checksums {
-            self.check_sum(slot, bytes)?;
+        let head = self.link.fetch_head(slot, bytes, &mut head)?;
+        let header = ResponseHeader::decode(head, self.link.order).map_err(Failure::protocol)?;
+        if self.link.info.checksums {
+            self.link.check_sum(slot, bytes)?;
         }
-        let flight = self.match_reply(&header)?;
-        self.conn.streams.replied(header.stream_id, header.target_nreq);
-        self.expect(adapter, 0, flight.work.expected_bytes());
-        self.stats.answered += 1;
-        self.last_reply = now;
+        let flight = self.link.match_reply(&header)?;
+        self.link.conn.streams.replied(header.stream_id, header.target_nreq);
+        self.link.expect(adapter, 0, flight.work.expected_bytes());
+        self.link.stats.answered += 1;
+        self.link.last_reply = self.link.now;
         // An answer during recovery says nothing about the requests that wait for its end: the next
         // of them may take the connection down as it did the last. Nor does it prove that the
         // server still keeps its promises to the session before.
         let in_order = self.recovery.is_none() && flight.purpose != Purpose::Discard;
         if in_order {
-            self.promised_from = self.promised_from.max(Some(flight.sent_at));
+            self.link.promised_from = self.link.promised_from.max(Some(flight.sent_at));
         }
-        let Some(flight) = self.put_off(flight, header.status) else { return Ok(()) };
+        let Some(flight) = self.calls.delay(&self.link, flight, header.status) else {
+            return Ok(());
+        };
         let purpose = flight.purpose;
-        match self.result(slot, bytes, &head[HEADER_BYTES..], &header, &flight) {
+        match self.link.result(slot, bytes, &head[HEADER_BYTES..], &header, &flight) {
             Ok(Done::Answered(reply)) if !matches!(purpose, Purpose::Caller(_)) => {
-                self.on_own_reply(adapter, purpose, &reply, now)?;
+                self.on_own_reply(adapter, purpose, &reply)?;
             }
             Ok(Done::Answered(mut reply)) => {
                 if let Work::Message { bytes, .. } = &flight.work
-                    && self.notes_now(purpose, flight.procedure)
+                    && self.calls.notes_now(purpose, flight.procedure)
                 {
-                    self.take_note(bytes, &mut reply, self.info.client_id);
+                    let server = self.link.info.client_id;
+                    self.calls.take_note(&self.link, bytes, &mut reply, server);
                 }
                 self.finish(purpose, Done::Answered(reply));
             }
             Ok(done) => self.finish(purpose, done),
             // Over another connection the answer may arrive intact.
             Err(failure) if failure.is_passing() => {
-                self.conn.flights[usize::from(header.stream_id)] = Some(flight);
+                self.link.conn.flights[usize::from(header.stream_id)] = Some(flight);
                 return Err(failure);
             }
             Err(failure) => {
@@ -72,12 +75,40 @@ impl SessionCore {
         if in_order {
             // The session works, so the next loss starts a new recovery.
             self.lost_at = None;
-            self.answered_at = now;
+            self.link.answered_at = self.link.now;
         }
-        self.after_reply(purpose, now);
+        self.after_reply(purpose);
         Ok(())
     }
 
+    /// Processes the answer to a request of the session's own.
+    fn on_own_reply(
+        &mut self,
+        adapter: &mut dyn Adapter,
+        purpose: Purpose,
+        reply: &ReplyMessage,
+    ) -> Result<(), Failure> {
+        match purpose {
+            Purpose::Caller(_) | Purpose::Null | Purpose::Discard => {}
+            Purpose::Hurry | Purpose::Return => {}
+            Purpose::Stray(number) => self.calls.on_returned(number, reply.status, self.link.now),
+            Purpose::Batch(message) => return self.on_batch_reply(adapter, message, reply),
+            Purpose::Disconnect => self.end(adapter, Failure::Closed),
+            Purpose::Check(_) | Purpose::Fetch(_) | Purpose::Reclaim(_) => {
+                if let Some(recovery) = &mut self.recovery {
+                    recovery.on_answer(&mut self.link, &mut self.calls, purpose, reply)?;
+                }
+            }
+            _ => {
+                debug_assert!(matches!(self.stage, Stage::Opening | Stage::Recovering));
+                self.on_opening_reply(adapter, purpose, reply)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Link {
     /// The result of a request, from its reply.
     fn result(
         &mut self,
@@ -105,42 +136,6 @@ impl SessionCore {
             Work::ReadInline(call) => self.take_inline_data(slot, bytes, body, &call.into),
             Work::ReadDirect(call) => self.take_direct_read(body, &call.into),
             Work::Write(call) => self.take_write(procedure, body, call),
-        }
-    }
-
-    /// Processes the answer to a request of the session's own.
-    fn on_own_reply(
-        &mut self,
-        adapter: &mut dyn Adapter,
-        purpose: Purpose,
-        reply: &ReplyMessage,
-        now: Instant,
-    ) -> Result<(), Failure> {
-        match purpose {
-            Purpose::Caller(_) | Purpose::Null | Purpose::Discard => Ok(()),
-            Purpose::Hurry | Purpose::Return => Ok(()),
-            Purpose::Stray(number) => {
-                self.on_returned(number, reply.status);
-                Ok(())
-            }
-            Purpose::Batch(message) => self.on_batch_reply(adapter, message, reply, now),
-            Purpose::Disconnect => {
-                self.end(adapter, Failure::Closed);
-                Ok(())
-            }
-            Purpose::Check(index) => {
-                self.on_checked(index, reply.status);
-                Ok(())
-            }
-            Purpose::Fetch(index) => self.on_fetched(index, reply),
-            Purpose::Reclaim(number) => {
-                self.on_reclaimed(number, reply);
-                Ok(())
-            }
-            _ => {
-                debug_assert!(matches!(self.stage, Stage::Opening | Stage::Recovering));
-                self.on_opening_reply(adapter, purpose, reply, now)
-            }
         }
     }
 

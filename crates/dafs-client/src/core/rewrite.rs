@@ -3,8 +3,8 @@
 
 use super::back::Delegations;
 use super::failure::Failure;
-use super::held::Held;
 use super::memory::Piece;
+use super::open_states::OpenStates;
 use dafs_wire::dafs::{
     AppendDirect, AppendInline, BatchSubmit, ClientId, Close, DelegReturn, DirectBuffer,
     GetAttrDirect, Lock, LockU, Open, OpenClaim, OpenDowngrade, ReadDirDirect, ReadDirect,
@@ -17,7 +17,7 @@ pub(crate) struct Names<'a> {
     /// The memory of the request.
     pub(crate) memory: &'a [Piece],
     /// The opens of the session.
-    pub(crate) held: &'a Held,
+    pub(crate) opens: &'a OpenStates,
     /// Its delegations.
     pub(crate) delegations: &'a Delegations,
     /// The run of the server.
@@ -67,7 +67,7 @@ impl Names<'_> {
         request: &Request<'_>,
         then: impl FnOnce(&Request<'_>) -> R,
     ) -> Result<R, Nameless> {
-        let state = |name| self.held.current(name);
+        let state = |name| self.opens.current(name);
         let renamed = match *request {
             Request::GetAttrDirect(args) => {
                 let buffer = self.buffer(args.buffer)?;
@@ -110,7 +110,7 @@ impl Names<'_> {
                 Request::AppendInline(AppendInline { state_id, ..args })
             }
             Request::Close(args) => {
-                let state_id = self.held.current_for_close(args.state_id, self.server)?;
+                let state_id = self.opens.current_for_close(args.state_id, self.server)?;
                 Request::Close(Close { state_id, ..args })
             }
             Request::DelegReturn(args) => {
@@ -161,7 +161,7 @@ impl Names<'_> {
         let buffers = buffers?;
         let mut requests = Vec::with_capacity(buffers.len());
         for (part, buffers) in args.requests.iter().zip(&buffers) {
-            let (buffers, state_id) = (Seq::new(buffers), self.held.current(part.state_id)?);
+            let (buffers, state_id) = (Seq::new(buffers), self.opens.current(part.state_id)?);
             requests.push(ReadWriteRequest { buffers, state_id, ..part });
         }
         Ok(then(&Request::BatchSubmit(BatchSubmit { requests: Seq::new(&requests), ..args })))

@@ -2,32 +2,27 @@
 //! each call passes, is fed the adapter's events and the time, and queues completed calls.
 //!
 //! Invariants
-//! * Every accepted call completes exactly once: answered, refused by the server, or lost with the
-//!   session (`completed` grows by one entry per call, in `finish` alone).
-//! * A receive is posted before each request, so that its reply always finds one (DAFS 7).
+//! * Every accepted call completes exactly once; see [`Calls`].
 //! * Outstanding requests never exceed the credits; see [`Streams`](super::streams::Streams).
 //! * After the end of a session no request is sent and none is in flight.
 //! * Between the loss of a connection and the end of recovery no call of the application is sent.
 
 use super::back::Back;
-use super::call::{Call, Completed, Done, Purpose};
-use super::chain::{Chains, Ended};
+use super::call::{Completed, Done, Purpose};
+use super::calls::Calls;
 use super::config::{SessionConfig, SessionInfo};
-use super::connection::Connection;
 use super::failure::Failure;
-use super::held::Held;
-use super::memory::{RegisteredMemory, RetiredRegistrations};
+use super::link::Link;
+use super::memory::{Memories, RegisteredMemory};
 use super::orphans::Orphans;
 use super::recovery::Recovery;
-use crate::limits::{LEASE_ASSUMED, MESSAGE_BYTES_MAX, MESSAGE_BYTES_MIN};
 use dafs_dat::{
-    Access, Adapter, Address, Completion, ConnectError, Event, Instant, Operation, RegisterError,
+    Adapter, Address, Completion, ConnectError, Event, Instant, Operation, RegisterError,
     WorkStatus,
 };
 use dafs_mem::{Buffer, Inaccessible};
-use dafs_wire::dafs::{ByteOrder, CredHandle};
-use std::collections::VecDeque;
-use std::sync::{Arc, Weak};
+use dafs_wire::dafs::ByteOrder;
+use std::sync::Arc;
 
 /// The state of a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -77,55 +72,19 @@ pub struct SessionStats {
 
 /// The state machine. All methods that post work take the one adapter it was connected with.
 pub struct SessionCore {
-    pub(crate) config: SessionConfig,
-    pub(crate) address: Address,
-    pub(crate) order: ByteOrder,
+    pub(crate) link: Link,
     pub(crate) stage: Stage,
-    pub(crate) conn: Connection,
-    pub(crate) retired: Arc<RetiredRegistrations>,
-    /// The application's memory, for the next connection; only kept when there may be one.
-    pub(crate) memories: Vec<Weak<RegisteredMemory>>,
-    pub(crate) held: Held,
-    pub(crate) chains: Chains,
-    /// The back-control channel and the state that depends on it.
+    /// The application's memory.
+    pub(crate) memories: Memories,
+    pub(crate) calls: Calls,
     pub(crate) back: Back,
-    /// Calls that wait for a credit, or for a connection.
-    pub(crate) waiting: VecDeque<Call>,
-    /// Calls that a restarted server has answered with GRACE, with the time of the retry; earliest
-    /// first.
-    pub(crate) put_off: VecDeque<(Instant, Call)>,
-    /// The time of the first GRACE since the connection was made.
-    pub(crate) grace_since: Option<Instant>,
     /// Present while a lost connection is being replaced.
     pub(crate) recovery: Option<Box<Recovery>>,
     /// The loss of the first in the current row of connections that have failed.
     pub(crate) lost_at: Option<Instant>,
     /// The application has asked for the end of the session.
     pub(crate) closing: bool,
-    /// Calls that have completed before they were answered.
-    pub(crate) orphans: Orphans,
-    pub(crate) completed: VecDeque<Completed>,
-    /// The buffer in which messages are encoded.
-    pub(crate) scratch: Vec<u8>,
-    pub(crate) info: SessionInfo,
-    pub(crate) cred_handle: CredHandle,
-    pub(crate) next_analyzer: u64,
-    pub(crate) desired: u16,
-    pub(crate) demand_peak: u16,
-    /// The time that the caller passed last.
-    pub(crate) now: Instant,
-    pub(crate) last_request: Instant,
-    /// The time of the last reply, or of the end of recovery.
-    pub(crate) last_reply: Instant,
-    /// The sending time of the latest request that was answered in a session in order; `None`
-    /// before the first reply.
-    pub(crate) promised_from: Option<Instant>,
-    /// The time of the last reply in a session in order.
-    pub(crate) answered_at: Instant,
-    /// A lower bound of all deadlines of requests.
-    pub(crate) first_deadline: Option<Instant>,
     pub(crate) failure: Option<Failure>,
-    pub(crate) stats: SessionStats,
 }
 
 impl SessionCore {
@@ -140,52 +99,20 @@ impl SessionCore {
         address: &Address,
         now: Instant,
     ) -> Result<Self, ConnectError> {
-        let conn = new_connection(adapter, &config);
+        let keeps_requests = config.recovery.is_some();
         let mut core = Self {
-            address: address.clone(),
-            order: config.byte_order,
+            link: Link::new(adapter, config, address.clone(), now),
             stage: Stage::Connecting,
-            conn,
-            retired: Arc::default(),
-            memories: Vec::new(),
-            held: Held::default(),
-            chains: Chains::default(),
+            memories: Memories::default(),
+            calls: Calls { keeps_requests, ..Calls::default() },
             back: Back::default(),
-            waiting: VecDeque::new(),
-            put_off: VecDeque::new(),
-            grace_since: None,
             recovery: None,
             lost_at: None,
             closing: false,
-            orphans: Orphans::default(),
-            completed: VecDeque::new(),
-            scratch: vec![0; message_bytes(config.request_bytes)],
-            info: SessionInfo { lease: LEASE_ASSUMED, ..SessionInfo::default() },
-            cred_handle: CredHandle::SESSION,
-            next_analyzer: 1,
-            desired: config.requests.max(1),
-            demand_peak: 0,
-            now,
-            last_request: now,
-            last_reply: now,
-            promised_from: None,
-            answered_at: now,
-            first_deadline: None,
             failure: None,
-            stats: SessionStats::default(),
-            config,
         };
-        core.dial(adapter)?;
+        core.link.dial(adapter)?;
         Ok(core)
-    }
-
-    /// Starts one attempt to connect.
-    pub(crate) fn dial(&mut self, adapter: &mut dyn Adapter) -> Result<(), ConnectError> {
-        let hello = super::hello::private_data(&self.config);
-        // Connect requests and their replies carry none (DAFS O20).
-        self.info.checksums = false;
-        self.conn.endpoint = Some(adapter.connect(self.conn.domain, &self.address, &hello)?);
-        Ok(())
     }
 
     /// The state of the session.
@@ -195,12 +122,12 @@ impl SessionCore {
 
     /// The negotiated parameters; complete once the session is ready. A recovery may change them.
     pub fn info(&self) -> &SessionInfo {
-        &self.info
+        &self.link.info
     }
 
     /// The byte order of the session.
     pub fn byte_order(&self) -> ByteOrder {
-        self.order
+        self.link.order
     }
 
     /// The reason why the session is over.
@@ -210,7 +137,7 @@ impl SessionCore {
 
     /// The next completed call.
     pub fn take_completed(&mut self) -> Option<Completed> {
-        self.completed.pop_front()
+        self.calls.completed.pop_front()
     }
 
     /// True when no request is outstanding or waiting, those of the session's own included.
@@ -221,24 +148,19 @@ impl SessionCore {
     /// True when no more than so many calls are outstanding or waiting, and there is no recovery
     /// and no batch.
     pub fn is_idle_but_for(&self, calls: usize) -> bool {
-        let outstanding = usize::from(self.conn.streams.outstanding());
-        outstanding + self.waiting.len() + self.put_off.len() <= calls
+        let outstanding = usize::from(self.link.conn.streams.outstanding());
+        outstanding + self.calls.waiting.len() + self.calls.delayed.len() <= calls
             && self.recovery.is_none()
             && self.back.batches.is_idle()
-    }
-
-    /// The number of restarts of the server that were detected.
-    pub fn restarts(&self) -> u64 {
-        self.stats.restarts
     }
 
     /// The counters.
     pub fn stats(&self) -> SessionStats {
         SessionStats {
-            credits: self.conn.streams.granted(),
-            in_flight: self.conn.streams.outstanding(),
-            queued: self.waiting.len(),
-            ..self.stats
+            credits: self.link.conn.streams.granted(),
+            in_flight: self.link.conn.streams.outstanding(),
+            queued: self.calls.waiting.len(),
+            ..self.link.stats
         }
     }
 
@@ -252,31 +174,25 @@ impl SessionCore {
         buffer: Arc<Buffer>,
     ) -> Result<Arc<RegisteredMemory>, RegisterError> {
         self.reap(adapter);
-        let access = Access::LOCAL_WRITE | Access::REMOTE_READ | Access::REMOTE_WRITE;
-        let region = adapter.register(self.conn.domain, buffer.clone(), access)?;
-        let (mappable, retired) = (adapter.is_mappable(&buffer), self.retired.clone());
-        let memory = Arc::new(RegisteredMemory::new(buffer, region, retired, mappable));
-        self.remember(&memory);
-        Ok(memory)
+        let keep = self.link.config.recovery.is_some();
+        self.memories.register(adapter, self.link.conn.domain, buffer, keep)
     }
 
     /// True when the memory was registered in this session.
     pub fn owns(&self, memory: &RegisteredMemory) -> bool {
-        memory.belongs_to(&self.retired)
+        self.memories.own(memory)
     }
 
     /// Ends registrations without a holder. Called after every step that may have dropped memory
     /// and before its result is seen.
     pub fn reap(&mut self, adapter: &mut dyn Adapter) {
-        for region in self.retired.take() {
-            adapter.deregister(region);
-        }
+        self.memories.reap(adapter);
     }
 
     /// Processes one event of the adapter. Events of other endpoints are ignored.
     pub fn handle(&mut self, adapter: &mut dyn Adapter, event: Event, now: Instant) {
-        self.now = now;
-        let ours = self.conn.endpoint;
+        self.link.now = now;
+        let ours = self.link.conn.endpoint;
         let endpoint = match &event {
             Event::Completion(completion) => Some(completion.endpoint),
             Event::Established { endpoint, .. }
@@ -285,14 +201,14 @@ impl SessionCore {
             Event::ConnectRequest { .. } => None,
         };
         match event {
-            _ if endpoint.is_some_and(|endpoint| self.is_back(endpoint)) => {
-                self.on_back_event(adapter, event, now);
+            _ if endpoint.is_some_and(|endpoint| self.back.is_at(endpoint)) => {
+                self.on_back_event(adapter, event);
             }
             Event::Completion(completion) if Some(completion.endpoint) == ours => {
-                self.on_completion(adapter, completion, now);
+                self.on_completion(adapter, completion);
             }
             Event::Established { endpoint, .. } if Some(endpoint) == ours => {
-                self.on_established(adapter, now);
+                self.on_established(adapter);
             }
             Event::ConnectFailed { endpoint, error } if Some(endpoint) == ours => {
                 if self.recovery.is_some() {
@@ -310,40 +226,41 @@ impl SessionCore {
         }
     }
 
-    fn on_established(&mut self, adapter: &mut dyn Adapter, now: Instant) {
+    fn on_established(&mut self, adapter: &mut dyn Adapter) {
         if !matches!(self.stage, Stage::Connecting | Stage::Recovering) {
             return;
         }
-        if let Err(failure) = self.renew_memory(adapter) {
+        self.link.conn.established = true;
+        if let Err(failure) = self.memories.renew(adapter, self.link.conn.domain) {
             return self.end(adapter, failure);
         }
         if self.stage == Stage::Connecting {
             self.stage = Stage::Opening;
         }
-        self.send_connect(adapter, now);
+        self.send_connect(adapter);
     }
 
-    fn on_completion(&mut self, adapter: &mut dyn Adapter, completion: Completion, now: Instant) {
+    fn on_completion(&mut self, adapter: &mut dyn Adapter, completion: Completion) {
         let slot = completion.work as u32;
         match (completion.operation, completion.status) {
             (Operation::Receive, WorkStatus::Ok(bytes)) => {
-                self.conn.posted -= 1;
-                let result = self.on_message(adapter, slot, bytes as usize, now);
+                self.link.conn.posted -= 1;
+                let result = self.on_message(adapter, slot, bytes as usize);
                 // The connection may have ended meanwhile, and with it its message buffers.
-                if self.conn.endpoint == Some(completion.endpoint) {
-                    self.conn.receives.put(slot);
+                if self.link.conn.endpoint == Some(completion.endpoint) {
+                    self.link.conn.receives.put(slot);
                 }
                 match result {
-                    Ok(()) => self.go_on(adapter, now),
+                    Ok(()) => self.go_on(adapter),
                     Err(failure) => self.fail(adapter, failure),
                 }
             }
-            (Operation::Receive, _) => self.conn.receives.put(slot),
+            (Operation::Receive, _) => self.link.conn.receives.put(slot),
             (Operation::Send, _) => {
-                self.conn.sends.put(slot);
+                self.link.conn.sends.put(slot);
                 // A call may have waited for the slot and not for a credit.
-                if !self.waiting.is_empty() || self.recovery.is_some() {
-                    self.go_on(adapter, now);
+                if !self.calls.waiting.is_empty() || self.recovery.is_some() {
+                    self.go_on(adapter);
                 }
             }
             (Operation::RdmaRead | Operation::RdmaWrite, _) => {}
@@ -351,19 +268,19 @@ impl SessionCore {
     }
 
     /// Sends calls as far as possible.
-    fn go_on(&mut self, adapter: &mut dyn Adapter, now: Instant) {
-        self.advance(adapter, now);
-        self.pump(adapter, now);
+    fn go_on(&mut self, adapter: &mut dyn Adapter) {
+        self.advance(adapter);
+        self.pump(adapter);
     }
 
     /// Ends the session in order, once no call is in flight any more: no further call is accepted.
     pub fn close(&mut self, adapter: &mut dyn Adapter, now: Instant) {
-        self.now = now;
+        self.link.now = now;
         self.closing = true;
         match self.stage {
             Stage::Ready => {
                 self.stage = Stage::Closing;
-                self.pump(adapter, now);
+                self.pump(adapter);
             }
             Stage::Connecting | Stage::Opening => self.end(adapter, Failure::Closed),
             // No call needs the result of the recovery.
@@ -386,43 +303,25 @@ impl SessionCore {
         self.stage = Stage::Over;
         self.failure = Some(failure.clone());
         self.end_back(adapter, &failure);
-        for (_, flight) in self.conn.cut(adapter) {
+        for (_, flight) in self.link.conn.cut(adapter) {
             let is_gone = flight.is_callers() && flight.work.is_gone();
             let failure = if is_gone { Inaccessible.into() } else { failure.clone() };
             self.finish(flight.purpose, Done::Lost(failure));
         }
-        self.stop_putting_off();
+        self.calls.queue_delayed();
         let doubts = self.recovery.take().into_iter().flat_map(|recovery| recovery.into_calls());
-        for call in doubts.chain(std::mem::take(&mut self.waiting)) {
+        for call in doubts.chain(std::mem::take(&mut self.calls.waiting)) {
             self.finish(Purpose::Caller(call.tag), Done::Lost(failure.clone()));
         }
         // The server releases all state of the session.
-        self.orphans = Orphans::default();
-        self.first_deadline = None;
+        self.calls.orphans = Orphans::default();
+        self.link.first_deadline = None;
         self.reap(adapter);
     }
 
-    /// The only place where a call completes.
+    /// Ends a call.
     pub(crate) fn finish(&mut self, purpose: Purpose, done: Done) {
-        if let Purpose::Caller(tag) = purpose {
-            let server = self.info.client_id;
-            match self.chains.end(tag, done, server) {
-                Ended::Alone(done) => self.complete(tag, done),
-                Ended::Kept => {}
-                Ended::Chain(chain) => self.finish_chain(chain),
-            }
-        }
-    }
-
-    /// Tells the transport how many bytes are still to be placed here.
-    pub(crate) fn expect(&mut self, adapter: &mut dyn Adapter, more: u64, less: u64) {
-        if more != less {
-            self.conn.expected_bytes =
-                self.conn.expected_bytes.saturating_add(more).saturating_sub(less);
-            if let Some(endpoint) = self.conn.endpoint {
-                adapter.expect_remote_writes(endpoint, self.conn.expected_bytes);
-            }
-        }
+        self.calls.finish(&self.link, purpose, done);
     }
 
     /// Frees the message buffers of a session that is over, and the application's memory that was
@@ -430,19 +329,8 @@ impl SessionCore {
     pub fn release(&mut self, adapter: &mut dyn Adapter) {
         self.abort(adapter);
         self.reap(adapter);
-        self.conn.release(adapter);
+        self.link.conn.release(adapter);
     }
-}
-
-/// A connection for the sizes that the session proposes.
-pub(crate) fn new_connection(adapter: &mut dyn Adapter, config: &SessionConfig) -> Connection {
-    let (request_bytes, response_bytes) =
-        (message_bytes(config.request_bytes), message_bytes(config.response_bytes));
-    Connection::new(adapter, config.requests_max, request_bytes, response_bytes)
-}
-
-fn message_bytes(wish: u32) -> usize {
-    wish.clamp(MESSAGE_BYTES_MIN, MESSAGE_BYTES_MAX) as usize
 }
 
 impl std::fmt::Debug for SessionCore {

@@ -6,10 +6,11 @@
 //! * A request is kept as the application made it; names that changed with a lost connection (keys
 //!   of memory, state-ids of opens) are filled in each time it is sent.
 
-use super::call::{
-    Call, Done, Due, Flight, Purpose, ReadCall, Refused, ReplyMessage, Task, Work, WriteCall,
-};
+use super::call::{Call, Done, Due, Purpose, ReadCall, Refused, Task, Work, WriteCall};
+use super::calls::Calls;
+use super::chain::{ChainMember, form};
 use super::failure::Failure;
+use super::link::Link;
 use super::memory::{Piece, Pieces};
 use super::rewrite::{Nameless, Names};
 use super::session::{SessionCore, Stage};
@@ -18,10 +19,9 @@ use crate::limits::{OPERATION_DEADLINE, QUEUED_REQUESTS_MAX};
 use dafs_dat::{Adapter, Instant};
 use dafs_mem::{CheckedSlice, Inaccessible, Site, count_copy};
 use dafs_wire::dafs::{
-    APPEND_INLINE_DATA_AT, Analyzer, CHECKSUM_AT, Checksum, ErrorBody, Fletcher32, HEADER_BYTES,
-    Procedure, READ_INLINE_REPLY_DATA_AT, ReadDirect, ReadInline, Request, RequestHeader,
-    ResponseHeader, Seq, Status, WRITE_INLINE_DATA_AT, WriteDirect, WriteInline, decode_request,
-    encode_error, encode_request, encode_write_inline_head, seal,
+    CHECKSUM_AT, Checksum, Fletcher32, Procedure, READ_INLINE_REPLY_DATA_AT, ReadDirect,
+    ReadInline, Request, RequestHeader, Seq, Status, WRITE_INLINE_DATA_AT, WriteDirect,
+    WriteInline, decode_request, encode_request, encode_write_inline_head,
 };
 use std::time::Duration;
 
@@ -36,6 +36,22 @@ pub(super) struct Outgoing {
     pub(super) bytes: usize,
     /// The data that is gathered behind that.
     pub(super) data: Option<Piece>,
+}
+
+/// The reason why a request was not sent.
+pub(super) enum SendError {
+    /// The call ends like this, without the server.
+    Ended(Done),
+    /// The request cannot be sent.
+    Refused(Refused),
+    /// It is outstanding, and the connection has failed.
+    Lost(Failure),
+}
+
+impl<E: Into<Refused>> From<E> for SendError {
+    fn from(error: E) -> Self {
+        Self::Refused(error.into())
+    }
 }
 
 impl SessionCore {
@@ -57,19 +73,18 @@ impl SessionCore {
         let memory: Pieces = memory.into_iter().collect();
         self.admit(adapter, now, &memory)?;
         match request {
-            Request::DelegReturn(args) => drop(self.give_up_delegation(args.state_id)),
-            Request::Lock(lock) => self.orphans.wanted(lock),
+            Request::DelegReturn(args) => drop(self.calls.delegations.returning(args.state_id)),
+            Request::Lock(lock) => self.calls.orphans.wanted(lock),
             _ => {}
         }
         let due = due(now, deadline);
         if self.can_send() {
-            return self.send(adapter, now, Purpose::Caller(tag), due, request, memory);
+            let (link, purpose) = (&mut self.link, Purpose::Caller(tag));
+            let sent = self.calls.send(link, adapter, purpose, due, request, memory);
+            return self.sent(adapter, purpose, sent);
         }
-        let header = RequestHeader::default();
-        let bytes = encode_request(&mut self.scratch, self.order, &header, request)?;
-        let bytes = self.scratch[..bytes].to_vec();
-        count_data(request, &[Site::ClientInlineWrite, Site::ClientKept]);
-        self.wait(Call { tag, due, task: Task::Message { bytes, memory }, maybe_done: false });
+        let task = Task::Message { bytes: self.link.encoded(request)?, memory };
+        self.calls.wait(&mut self.link, Call { tag, due, task, maybe_done: false });
         Ok(())
     }
 
@@ -88,9 +103,11 @@ impl SessionCore {
         self.admit(adapter, now, std::slice::from_ref(&call.into))?;
         let due = due(now, deadline);
         if self.can_send() {
-            return self.send_read(adapter, now, tag, due, call);
+            let sent = self.calls.send_read(&mut self.link, adapter, tag, due, call);
+            return self.sent(adapter, Purpose::Caller(tag), sent);
         }
-        self.wait(Call { tag, due, task: Task::Read(call), maybe_done: false });
+        let call = Call { tag, due, task: Task::Read(call), maybe_done: false };
+        self.calls.wait(&mut self.link, call);
         Ok(())
     }
 
@@ -109,9 +126,43 @@ impl SessionCore {
         self.admit(adapter, now, std::slice::from_ref(&call.from))?;
         let due = due(now, deadline);
         if self.can_send() {
-            return self.send_write(adapter, now, tag, due, call);
+            let sent = self.calls.send_write(&mut self.link, adapter, tag, due, call);
+            return self.sent(adapter, Purpose::Caller(tag), sent);
         }
-        self.wait(Call { tag, due, task: Task::Write(call), maybe_done: false });
+        let call = Call { tag, due, task: Task::Write(call), maybe_done: false };
+        self.calls.wait(&mut self.link, call);
+        Ok(())
+    }
+
+    /// Submits requests that are carried out in their order, each only if the one before it has
+    /// succeeded; those behind a failure are answered with `CHAIN_BROKEN`. They leave together as
+    /// soon as there are credits for all of them. Each ends with [`Done::Answered`].
+    ///
+    /// # Errors
+    /// The reason why none of them was accepted.
+    pub fn submit_chain(
+        &mut self,
+        adapter: &mut dyn Adapter,
+        now: Instant,
+        members: &[ChainMember<'_>],
+        deadline: Option<Duration>,
+    ) -> Result<(), Refused> {
+        self.admit(adapter, now, &[])?;
+        form(members)?;
+        let credits = match self.stage {
+            Stage::Ready => self.link.conn.streams.usable(),
+            // The credits of the next connection are not known yet.
+            _ => self.link.config.requests_max,
+        };
+        if members.len() > usize::from(credits) {
+            let credits = credits.into();
+            return Err(Refused::ChainTooLong { members: members.len(), credits });
+        }
+        if self.calls.waiting.len() + members.len() > QUEUED_REQUESTS_MAX {
+            return Err(Refused::Full);
+        }
+        self.calls.add_chain(&mut self.link, members, due(now, deadline))?;
+        self.pump(adapter);
         Ok(())
     }
 
@@ -121,7 +172,7 @@ impl SessionCore {
         now: Instant,
         memory: &[Piece],
     ) -> Result<(), Refused> {
-        self.now = now;
+        self.link.now = now;
         match (self.stage, &self.failure) {
             (Stage::Ready, _) => {}
             (Stage::Recovering, None) if !self.closing => {}
@@ -131,322 +182,249 @@ impl SessionCore {
             }
             _ => return Err(Refused::NotReady),
         }
-        if memory.iter().any(|piece| !piece.memory().belongs_to(&self.retired)) {
+        if memory.iter().any(|piece| !self.memories.own(piece.memory())) {
             return Err(Refused::ForeignMemory);
         }
-        if self.waiting.len() >= QUEUED_REQUESTS_MAX {
+        if self.calls.waiting.len() >= QUEUED_REQUESTS_MAX {
             return Err(Refused::Full);
         }
         self.reap(adapter);
         Ok(())
     }
 
-    /// True when a new call overtakes no other and has the resources that it needs.
-    fn can_send(&self) -> bool {
-        self.stage == Stage::Ready && self.waiting.is_empty() && self.conn.has_room()
-    }
-
-    pub(super) fn wait(&mut self, call: Call) {
-        self.note_deadline(call.due);
-        self.waiting.push_back(call);
-        // The queue backs up: ask for as many credits as could be used now.
-        let wanted = usize::from(self.conn.streams.outstanding()) + self.waiting.len();
-        let wanted = u16::try_from(wanted).unwrap_or(u16::MAX).min(self.config.requests_max);
-        self.desired = self.desired.max(wanted);
-        self.demand_peak = self.demand_peak.max(wanted);
+    /// True when a new request overtakes no other and has the resources that it needs.
+    pub(super) fn can_send(&self) -> bool {
+        self.stage == Stage::Ready && self.calls.waiting.is_empty() && self.link.conn.has_room()
     }
 
     /// Sends waiting calls, as far as credits reach; then closes the session, if that was asked
     /// for.
-    pub(crate) fn pump(&mut self, adapter: &mut dyn Adapter, now: Instant) {
-        if self.back.is_wanted() {
-            self.back_turn(adapter, now);
-            self.return_strays(adapter, now);
-            self.pump_batches(adapter, now);
+    pub(crate) fn pump(&mut self, adapter: &mut dyn Adapter) {
+        if self.back.wanted {
+            self.back_turn(adapter);
+            self.return_strays(adapter);
+            self.pump_batches(adapter);
         }
-        self.return_orphans(adapter, now);
-        while matches!(self.stage, Stage::Ready | Stage::Closing) && self.conn.has_room() {
-            if let Some(count) = self.chains.in_front(&self.waiting) {
-                if self.send_chain(adapter, now, count) {
-                    continue;
+        self.return_orphans(adapter);
+        while matches!(self.stage, Stage::Ready | Stage::Closing) && self.link.conn.has_room() {
+            let (calls, link) = (&mut self.calls, &mut self.link);
+            if let Some(count) = calls.chains.in_front(&calls.waiting) {
+                match calls.send_chain(link, adapter, count) {
+                    Ok(true) => continue,
+                    Ok(false) => break,
+                    Err(failure) => {
+                        self.fail(adapter, failure);
+                        continue;
+                    }
                 }
-                break;
             }
-            let Some(Call { tag, due, task, .. }) = self.waiting.pop_front() else { break };
+            let Some(Call { tag, due, task, .. }) = calls.waiting.pop_front() else { break };
             // It may have waited for a credit for longer than an answer may take.
-            let due = unless_silent(due, self.answered_at);
-            let result = match task {
-                Task::Read(call) => self.send_read(adapter, now, tag, due, call),
-                Task::Write(call) => self.send_write(adapter, now, tag, due, call),
+            let due = unless_silent(due, link.answered_at);
+            let sent = match task {
+                Task::Read(call) => calls.send_read(link, adapter, tag, due, call),
+                Task::Write(call) => calls.send_write(link, adapter, tag, due, call),
                 Task::Message { bytes, memory } => {
-                    self.send_encoded(adapter, now, tag, due, bytes, memory)
+                    calls.send_encoded(link, adapter, tag, due, bytes, memory)
                 }
             };
-            if let Err(refused) = result {
+            if let Err(refused) = self.sent(adapter, Purpose::Caller(tag), sent) {
                 // The accepted call must complete. It fitted a message of the connection before
                 // this one, or its memory could not be registered again.
                 self.finish(Purpose::Caller(tag), Done::Lost(unsendable(refused)));
             }
         }
-        if self.stage == Stage::Closing && self.failure.is_none() && self.is_settled(adapter, now) {
-            self.send_own(adapter, now, Purpose::Disconnect, &Request::Disconnect);
+        if self.stage == Stage::Closing && self.failure.is_none() && self.is_settled(adapter) {
+            self.send_own(adapter, Purpose::Disconnect, &Request::Disconnect);
         }
     }
 
-    fn send_encoded(
+    /// Processes the outcome of a send: a failure ends the connection, and the call with it.
+    fn sent(
         &mut self,
         adapter: &mut dyn Adapter,
-        now: Instant,
-        tag: u64,
-        due: Due,
-        bytes: Vec<u8>,
-        memory: Pieces,
+        purpose: Purpose,
+        sent: Result<(), SendError>,
     ) -> Result<(), Refused> {
-        match decode_request(&bytes, self.order, 0) {
-            Ok((_, request)) => {
-                self.send(adapter, now, Purpose::Caller(tag), due, &request, memory)
-            }
-            Err(error) => Err(Refused::Over(Failure::protocol(error))),
+        match sent {
+            Err(SendError::Ended(done)) => self.finish(purpose, done),
+            Err(SendError::Refused(refused)) => return Err(refused),
+            Err(SendError::Lost(failure)) => self.fail(adapter, failure),
+            Ok(()) => {}
         }
+        Ok(())
     }
 
     /// Sends a request of the session's own.
     pub(crate) fn send_own(
         &mut self,
         adapter: &mut dyn Adapter,
-        now: Instant,
         purpose: Purpose,
         request: &Request<'_>,
     ) {
-        self.send_own_within(adapter, now, purpose, request, OPERATION_DEADLINE);
+        self.send_own_within(adapter, purpose, request, OPERATION_DEADLINE);
     }
 
     pub(crate) fn send_own_within(
         &mut self,
         adapter: &mut dyn Adapter,
-        now: Instant,
         purpose: Purpose,
         request: &Request<'_>,
         deadline: Duration,
     ) {
-        let due = due(now, Some(deadline));
-        if let Err(refused) = self.send(adapter, now, purpose, due, request, Pieces::new()) {
+        let (due, link) = (due(self.link.now, Some(deadline)), &mut self.link);
+        let sent = self.calls.send(link, adapter, purpose, due, request, Pieces::new());
+        if let Err(refused) = self.sent(adapter, purpose, sent) {
             self.end(adapter, Failure::refused(refused));
         }
     }
+}
 
-    /// Encodes a request of the session's own; the caller has made sure that there is a credit.
-    pub(super) fn encode_own(
+impl Calls {
+    fn send_encoded(
         &mut self,
-        request: &Request<'_>,
-    ) -> Result<(RequestHeader, usize), Refused> {
-        let header = self.next_header(request.procedure())?;
-        let bytes = encode_request(&mut self.scratch, self.order, &header, request)?;
-        Ok((header, bytes))
-    }
-
-    /// Sends what has just been encoded.
-    pub(super) fn send_encoded_own(
-        &mut self,
+        link: &mut Link,
         adapter: &mut dyn Adapter,
-        now: Instant,
-        purpose: Purpose,
-        procedure: Procedure,
-        header: RequestHeader,
-        bytes: usize,
-    ) {
-        if self.info.checksums {
-            seal(&mut self.scratch[..bytes]);
-        }
-        let (due, work) = (due(now, Some(OPERATION_DEADLINE)), Work::own());
-        let message = Outgoing { purpose, due, procedure, header, work, bytes, data: None };
-        self.transmit(adapter, now, message);
+        tag: u64,
+        due: Due,
+        bytes: Vec<u8>,
+        memory: Pieces,
+    ) -> Result<(), SendError> {
+        let (_, request) = decode_request(&bytes, link.order, 0)
+            .map_err(|error| Refused::Over(Failure::protocol(error)))?;
+        self.send(link, adapter, Purpose::Caller(tag), due, &request, memory)
     }
 
     fn send(
         &mut self,
+        link: &mut Link,
         adapter: &mut dyn Adapter,
-        now: Instant,
         purpose: Purpose,
         due: Due,
         request: &Request<'_>,
         memory: Pieces,
-    ) -> Result<(), Refused> {
+    ) -> Result<(), SendError> {
         let procedure = request.procedure();
-        let header = self.next_header(procedure)?;
-        let mut bytes = encode_request(&mut self.scratch, self.order, &header, request)?;
+        let header = link.next_header(procedure)?;
+        let mut bytes = encode_request(&mut link.scratch, link.order, &header, request)?;
         let mut work = Work::own();
         if matches!(purpose, Purpose::Caller(_)) {
-            // A client with a back-control channel tracks delegations, too.
-            let keep = self.config.recovery.is_some() || self.back.is_wanted();
-            let kept = if keep { self.scratch[..bytes].to_vec() } else { Vec::new() };
+            let keep = self.keeps_requests;
+            let kept = if keep { link.scratch[..bytes].to_vec() } else { Vec::new() };
             // One copy into the message, and one into the memory that it is sent from.
             count_data(request, &[Site::ClientInlineWrite; 2]);
             count_data(request, if keep { &[Site::ClientKept] } else { &[] });
-            if self.stats.recoveries > 0 {
-                let server = self.info.client_id;
-                let delegations = &self.back.delegations;
-                let names = Names { memory: &memory, held: &self.held, delegations, server };
-                let (order, out) = (self.order, &mut self.scratch);
+            if link.stats.recoveries > 0 {
+                let server = link.info.client_id;
+                let delegations = &self.delegations;
+                let names = Names { memory: &memory, opens: &self.opens, delegations, server };
+                let (order, out) = (link.order, &mut link.scratch);
                 let encoded =
                     names.apply(request, |request| encode_request(out, order, &header, request));
                 bytes = match encoded {
                     Ok(encoded) => encoded?,
-                    Err(Nameless::Memory(failure)) => return Err(Refused::Over(failure)),
+                    Err(Nameless::Memory(failure)) => return Err(Refused::Over(failure).into()),
                     Err(Nameless::Open(status)) => {
-                        self.refuse_here(purpose, request, status)?;
-                        return Ok(());
+                        return Err(self.refuse_here(link, request, status));
                     }
                 };
             }
             work = Work::Message { bytes: kept, memory };
         }
-        if self.info.checksums {
-            seal(&mut self.scratch[..bytes]);
-        }
         let message = Outgoing { purpose, due, procedure, header, work, bytes, data: None };
-        self.transmit(adapter, now, message);
-        Ok(())
+        link.transmit(adapter, message).map_err(SendError::Lost)
     }
 
     /// Answers a request that names a lost open, in place of the server: there, the state-id may
     /// denote another open.
-    fn refuse_here(
-        &mut self,
-        purpose: Purpose,
-        request: &Request<'_>,
-        status: Status,
-    ) -> Result<(), Refused> {
-        let procedure = request.procedure();
+    fn refuse_here(&mut self, link: &Link, request: &Request<'_>, status: Status) -> SendError {
         if let Request::Close(close) = request {
-            self.held.closed(close.state_id);
+            self.opens.closed(close.state_id);
         }
-        let reply = self.reply_here(procedure, status)?;
-        self.finish(purpose, Done::Answered(reply));
-        Ok(())
-    }
-
-    /// The answer that the server would give.
-    pub(super) fn reply_here(
-        &self,
-        procedure: Procedure,
-        status: Status,
-    ) -> Result<ReplyMessage, Refused> {
-        let header = ResponseHeader::answering(&RequestHeader::default(), 1).with_status(status);
-        let mut bytes = vec![0; HEADER_BYTES];
-        encode_error(&mut bytes, self.order, &header, procedure, &ErrorBody::None)?;
-        Ok(ReplyMessage { procedure, order: self.order, status, bytes })
+        let reply = link.reply_here(request.procedure(), status);
+        reply.map_or_else(SendError::Refused, |reply| SendError::Ended(Done::Answered(reply)))
     }
 
     fn send_read(
-        &mut self,
+        &self,
+        link: &mut Link,
         adapter: &mut dyn Adapter,
-        now: Instant,
         tag: u64,
         due: Due,
         call: ReadCall,
-    ) -> Result<(), Refused> {
+    ) -> Result<(), SendError> {
         let ReadCall { handle: fh, offset, .. } = call;
-        let state_id = match self.held.current(call.state_id) {
-            Ok(state_id) => state_id,
-            Err(status) => {
-                let procedure = Procedure::ReadDirect;
-                self.finish(Purpose::Caller(tag), Done::Refused { procedure, status });
-                return Ok(());
-            }
-        };
+        let refused = |status| Done::Refused { procedure: Procedure::ReadDirect, status };
+        let state_id = self.opens.current(call.state_id);
+        let state_id = state_id.map_err(|status| SendError::Ended(refused(status)))?;
         let byte_count = call.into.len();
         let inline =
-            self.fits_inline(byte_count, READ_INLINE_REPLY_DATA_AT, self.info.response_bytes);
+            link.fits_inline(byte_count, READ_INLINE_REPLY_DATA_AT, link.info.response_bytes);
         let buffers = [call.into.current_buffer().map_err(Refused::Over)?];
         let request = if inline {
             Request::ReadInline(ReadInline { fh, state_id, offset, byte_count, cache_hint: 0 })
         } else {
             let buffers = Seq::new(&buffers);
-            let cache_hint = 0;
-            Request::ReadDirect(ReadDirect {
-                fh,
-                state_id,
-                offset,
-                byte_count,
-                cache_hint,
-                buffers,
-            })
+            let args = ReadDirect { fh, state_id, offset, byte_count, cache_hint: 0, buffers };
+            Request::ReadDirect(args)
         };
         let procedure = request.procedure();
-        let header = self.next_header(procedure)?;
-        let bytes = encode_request(&mut self.scratch, self.order, &header, &request)?;
-        if self.info.checksums {
-            seal(&mut self.scratch[..bytes]);
-        }
+        let header = link.next_header(procedure)?;
+        let bytes = encode_request(&mut link.scratch, link.order, &header, &request)?;
         let work = if inline { Work::ReadInline(call) } else { Work::ReadDirect(call) };
-        self.count_transfer(inline);
+        link.count_transfer(inline);
         let purpose = Purpose::Caller(tag);
         let message = Outgoing { purpose, due, procedure, header, work, bytes, data: None };
-        self.transmit(adapter, now, message);
-        Ok(())
+        link.transmit(adapter, message).map_err(SendError::Lost)
     }
 
     fn send_write(
-        &mut self,
+        &self,
+        link: &mut Link,
         adapter: &mut dyn Adapter,
-        now: Instant,
         tag: u64,
         due: Due,
         call: WriteCall,
-    ) -> Result<(), Refused> {
+    ) -> Result<(), SendError> {
         let WriteCall { handle: fh, offset, stability: stable, delegation, .. } = call;
-        let patience = self.patience_of_server();
-        if delegation.is_some_and(|name| !self.back.delegations.may_write(name, now, patience)) {
-            self.finish(Purpose::Caller(tag), Done::Lost(Failure::DelegationLost));
-            return Ok(());
+        let patience = link.patience_of_server();
+        if delegation.is_some_and(|name| !self.delegations.may_write(name, link.now, patience)) {
+            return Err(SendError::Ended(Done::Lost(Failure::DelegationLost)));
         }
-        let state_id = match self.held.current(call.state_id) {
-            Ok(state_id) => state_id,
-            Err(status) => {
-                let procedure = Procedure::WriteDirect;
-                self.finish(Purpose::Caller(tag), Done::Refused { procedure, status });
-                return Ok(());
-            }
-        };
+        let refused = |status| Done::Refused { procedure: Procedure::WriteDirect, status };
+        let state_id = self.opens.current(call.state_id);
+        let state_id = state_id.map_err(|status| SendError::Ended(refused(status)))?;
         let byte_count = call.from.len();
-        let padding = self.info.inline_write_header_bytes;
-        let padded_to = (self.config.pad_writes && padding != 0).then_some(padding);
+        let padding = link.info.inline_write_header_bytes;
+        let padded_to = (link.config.pad_writes && padding != 0).then_some(padding);
         let data_at = padded_to.map_or(WRITE_INLINE_DATA_AT, |at| at as usize);
-        let inline = self.fits_inline(byte_count, data_at, self.info.request_bytes);
+        let inline = link.fits_inline(byte_count, data_at, link.info.request_bytes);
         // Detect unmapped memory while it does not cost the connection; a checksum of the message
         // touches every byte, too.
         let sum = match inline {
-            true if self.info.checksums => Ok(Checksum::ZERO),
+            true if link.info.checksums => Ok(Checksum::ZERO),
             true => call.from.checked().look().map(|()| Checksum::ZERO),
-            false => self.data_checksum(call.from.checked()),
+            false => link.data_checksum(call.from.checked()),
         };
-        let sum = match sum {
-            Ok(sum) => sum,
-            Err(gone) => {
-                self.finish(Purpose::Caller(tag), Done::Lost(gone.into()));
-                return Ok(());
-            }
-        };
+        let lost = |gone: Inaccessible| SendError::Ended(Done::Lost(gone.into()));
+        let sum = sum.map_err(lost)?;
         let (procedure, header, bytes);
         let mut data = None;
         if inline {
             procedure = Procedure::WriteInline;
-            header = self.next_header(procedure)?;
+            header = link.next_header(procedure)?;
             let request =
                 WriteInline { fh, state_id, offset, stable, padded_to, cache_hint: 0, data: &[] };
-            let (order, out) = (self.order, &mut self.scratch);
+            let (order, out) = (link.order, &mut link.scratch);
             bytes = encode_write_inline_head(out, order, &header, &request, byte_count as usize)?;
-            if self.info.checksums
-                && let Err(gone) = seal_volatile(&mut self.scratch[..bytes], call.from.checked())
-            {
-                self.finish(Purpose::Caller(tag), Done::Lost(gone.into()));
-                return Ok(());
+            if link.info.checksums {
+                let head = &mut link.scratch[..bytes];
+                seal_volatile(head, call.from.checked()).map_err(lost)?;
             }
             data = Some(call.from.clone());
         } else {
             procedure = Procedure::WriteDirect;
-            header = self.next_header(procedure)?;
+            header = link.next_header(procedure)?;
             let buffers = [call.from.current_buffer().map_err(Refused::Over)?];
             let request = Request::WriteDirect(WriteDirect {
                 fh,
@@ -458,127 +436,12 @@ impl SessionCore {
                 direct_checksum: sum,
                 buffers: Seq::new(&buffers),
             });
-            bytes = encode_request(&mut self.scratch, self.order, &header, &request)?;
-            if self.info.checksums {
-                seal(&mut self.scratch[..bytes]);
-            }
+            bytes = encode_request(&mut link.scratch, link.order, &header, &request)?;
         }
-        self.count_transfer(inline);
+        link.count_transfer(inline);
         let (purpose, work) = (Purpose::Caller(tag), Work::Write(call));
         let message = Outgoing { purpose, due, procedure, header, work, bytes, data };
-        self.transmit(adapter, now, message);
-        Ok(())
-    }
-
-    fn count_transfer(&mut self, inline: bool) {
-        if inline {
-            self.stats.inline_transfers += 1;
-        } else {
-            self.stats.direct_transfers += 1;
-        }
-    }
-
-    fn fits_inline(&self, bytes: u32, data_at: usize, message_bytes: u32) -> bool {
-        !self.config.always_direct
-            && bytes <= self.config.inline_bytes
-            && data_at + bytes as usize <= message_bytes as usize
-    }
-
-    /// True when data of this length can be appended within a message.
-    pub(crate) fn appends_inline(&self, bytes: usize) -> bool {
-        let message_bytes = self.info.request_bytes;
-        let short = u32::try_from(bytes).ok();
-        short.is_some_and(|bytes| self.fits_inline(bytes, APPEND_INLINE_DATA_AT, message_bytes))
-    }
-
-    /// The checksum that travels with direct data, when checksums are on (DAFS O20).
-    ///
-    /// # Errors
-    /// The data is unmapped.
-    pub(crate) fn data_checksum(&self, data: CheckedSlice<'_>) -> Result<Checksum, Inaccessible> {
-        self.checksum_of(std::iter::once(data))
-    }
-
-    /// As [`data_checksum`](Self::data_checksum), for data in several pieces, one behind the other.
-    ///
-    /// # Errors
-    /// The data is unmapped.
-    pub(crate) fn checksum_of<'a>(
-        &self,
-        data: impl IntoIterator<Item = CheckedSlice<'a>>,
-    ) -> Result<Checksum, Inaccessible> {
-        if !self.info.checksums {
-            return Ok(Checksum::ZERO);
-        }
-        let mut sums = Fletcher32::new();
-        data.into_iter().try_for_each(|part| part.scan(|bytes| sums.update(bytes)))?;
-        Ok(sums.finish())
-    }
-
-    /// The header of the next request. The caller has made sure that there is a credit. No credit
-    /// is used yet, so a request that does not fit changes nothing.
-    pub(super) fn next_header(&self, procedure: Procedure) -> Result<RequestHeader, Refused> {
-        let next = self.conn.streams.peek().ok_or(Refused::Full)?;
-        Ok(RequestHeader {
-            desired_nreq: self.desired,
-            analyzer: Analyzer(self.next_analyzer.to_ne_bytes()),
-            cred_handle: self.credential_for(procedure),
-            stream_id: next.stream,
-            seq_number: next.sequence,
-            ..RequestHeader::default()
-        })
-    }
-
-    /// Sends one request: a receive first, then the message. It is outstanding in any case, so a
-    /// failure ends it with its connection.
-    pub(super) fn transmit(&mut self, adapter: &mut dyn Adapter, now: Instant, message: Outgoing) {
-        let Outgoing { purpose, due: deadline, procedure, header, work, bytes, data } = message;
-        let taken = self.conn.streams.take();
-        debug_assert_eq!(taken.map(|taken| taken.stream), Some(header.stream_id));
-        let (analyzer, expected) = (self.next_analyzer, work.expected_bytes());
-        self.next_analyzer += 1;
-        self.last_request = now;
-        self.conn.shrink_at = None;
-        self.demand_peak = self.demand_peak.max(self.conn.streams.outstanding());
-        self.note_deadline(deadline);
-        let sequence = header.seq_number;
-        self.conn.flights[usize::from(header.stream_id)] =
-            Some(Flight { purpose, procedure, sequence, analyzer, sent_at: now, deadline, work });
-        match self.post(adapter, bytes, data) {
-            Ok(()) => self.expect(adapter, expected, 0),
-            Err(failure) => self.fail(adapter, failure),
-        }
-    }
-
-    /// Posts a receive for the reply, if none is left over, and the message in `scratch`.
-    fn post(
-        &mut self,
-        adapter: &mut dyn Adapter,
-        bytes: usize,
-        data: Option<Piece>,
-    ) -> Result<(), Failure> {
-        let conn = &mut self.conn;
-        let endpoint = conn.endpoint.ok_or_else(|| Failure::lost("there is no connection"))?;
-        if conn.posted < usize::from(conn.streams.outstanding()) {
-            let slot = conn.receives.take(adapter)?.ok_or_else(no_slot)?;
-            let segment = conn.receives.segment(slot, conn.receives.message_bytes());
-            adapter.post_receive(endpoint, slot.into(), segment).map_err(Failure::lost)?;
-            conn.posted += 1;
-        }
-        let slot = conn.sends.take(adapter)?.ok_or_else(no_slot)?;
-        conn.sends.store(slot, &self.scratch[..bytes]);
-        let head = conn.sends.segment(slot, bytes);
-        let posted = match data {
-            Some(data) => adapter.post_send(endpoint, slot.into(), &[head, data.local()?]),
-            None => adapter.post_send(endpoint, slot.into(), &[head]),
-        };
-        posted.map_err(Failure::lost)
-    }
-
-    pub(crate) fn note_deadline(&mut self, due: Due) {
-        if let Some((at, _)) = due {
-            self.first_deadline = Some(self.first_deadline.map_or(at, |first| first.min(at)));
-        }
+        link.transmit(adapter, message).map_err(SendError::Lost)
     }
 }
 
@@ -598,10 +461,6 @@ pub(super) fn unsendable(refused: Refused) -> Failure {
         Refused::Over(failure) => failure,
         refused => Failure::unsendable(refused),
     }
-}
-
-fn no_slot() -> Failure {
-    Failure::memory("the message pool is used up")
 }
 
 pub(super) fn due(now: Instant, deadline: Option<Duration>) -> Due {

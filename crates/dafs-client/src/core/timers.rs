@@ -14,51 +14,51 @@ impl SessionCore {
         if self.stage == Stage::Over {
             return None;
         }
-        if self.recovery.is_some() {
-            return self.recovery_timeout();
+        let back = self.back.timeout(&self.link, &self.calls.delegations, self.stage);
+        if let Some(recovery) = &self.recovery {
+            let times = [self.link.first_deadline, back, recovery.timeout(self.link.last_reply)];
+            return times.into_iter().flatten().min();
         }
-        let keep_alive = self.can_send_null().then(|| self.keep_alive_at());
-        let shrink = self.conn.shrink_at.filter(|_| keep_alive.is_some());
-        let times =
-            [keep_alive, shrink, self.first_deadline, self.put_off_until(), self.back_timeout()];
-        times.into_iter().flatten().chain(self.orphans_timeout()).min()
+        let keep_alive = self.can_send().then(|| self.link.keep_alive_at());
+        let shrink = self.link.conn.shrink_at.filter(|_| keep_alive.is_some());
+        let calls = [self.link.first_deadline, self.calls.delayed_until(), self.calls.orphans.hold];
+        calls.into_iter().chain([keep_alive, shrink, back]).flatten().min()
     }
 
     /// Does the work that is due.
     pub fn on_time(&mut self, adapter: &mut dyn Adapter, now: Instant) {
-        self.now = now;
-        if self.back_timeout().is_some_and(|at| at <= now) {
-            self.back_on_time(adapter, now);
+        self.link.now = now;
+        let back = self.back.timeout(&self.link, &self.calls.delegations, self.stage);
+        if back.is_some_and(|at| at <= now) {
+            self.back_on_time(adapter);
         }
         if self.recovery.is_some() {
-            return self.recovery_on_time(adapter, now);
+            return self.recovery_on_time(adapter);
         }
-        if self.first_deadline.is_some_and(|at| at <= now) {
-            self.check_deadlines(adapter, now);
+        if self.link.first_deadline.is_some_and(|at| at <= now) {
+            self.check_deadlines(adapter);
         }
-        if self.put_off_until().is_some_and(|at| at <= now) {
-            self.ask_again(adapter, now);
+        if self.calls.delayed_until().is_some_and(|at| at <= now) {
+            self.calls.queue_due(now);
+            self.pump(adapter);
         }
-        if self.orphans_timeout().is_some_and(|at| at <= now) {
-            self.orphans_on_time(adapter, now);
+        if self.calls.orphans.hold.is_some_and(|at| at <= now) {
+            self.calls.orphans.hold = None;
+            self.return_orphans(adapter);
         }
-        if !self.can_send_null() {
+        // A NULL needs a credit; without one, outstanding requests renew the leases.
+        if !self.can_send() {
             return;
         }
-        if self.keep_alive_at() <= now {
+        if self.link.keep_alive_at() <= now {
             // The credits asked for earlier were not needed: ask for as many as were used since
             // then.
-            self.desired = self.demand_peak.max(1);
-            self.demand_peak = 0;
-            self.send_null(adapter, now, OPERATION_DEADLINE);
-        } else if self.conn.shrink_at.is_some_and(|at| at <= now) {
-            self.send_null(adapter, now, OPERATION_DEADLINE);
+            self.link.desired = self.link.demand_peak.max(1);
+            self.link.demand_peak = 0;
+            self.send_null(adapter, OPERATION_DEADLINE);
+        } else if self.link.conn.shrink_at.is_some_and(|at| at <= now) {
+            self.send_null(adapter, OPERATION_DEADLINE);
         }
-    }
-
-    /// A NULL needs a credit; without one, outstanding requests renew the leases.
-    fn can_send_null(&self) -> bool {
-        self.stage == Stage::Ready && self.waiting.is_empty() && self.conn.has_room()
     }
 
     /// The time until which the server certainly keeps its promises, opens and delegations: a part
@@ -67,12 +67,12 @@ impl SessionCore {
     /// delegations are held, the same holds for the back-control channel: the server may have
     /// recalled them there, and it waits for a recall no longer than a lease.
     pub fn promised_until(&self) -> Instant {
-        let heard_at = self.back.heard_at();
-        let from = self.promised_from;
+        let heard_at = self.back.heard_at(&self.calls.delegations);
+        let from = self.link.promised_from;
         match from.map(|at| heard_at.map_or(at, |heard_at| at.min(heard_at))) {
             // `Instant(0)` stands for a time before a suspension longer than the clock.
             Some(at) if self.stage != Stage::Over && at > Instant(0) => {
-                at + self.info.lease * 2 / 3
+                at + self.link.info.lease * 2 / 3
             }
             _ => Instant(0),
         }
@@ -81,29 +81,17 @@ impl SessionCore {
     /// Accounts for a suspension of the machine, which the clock of the session does not count. The
     /// lease has run on meanwhile.
     pub fn slept(&mut self, time: Duration) {
-        self.promised_from = self.promised_from.map(|at| earlier(at, time));
-        for flight in self.conn.flights.iter_mut().flatten() {
+        self.link.promised_from = self.link.promised_from.map(|at| earlier(at, time));
+        for flight in self.link.conn.flights.iter_mut().flatten() {
             flight.sent_at = earlier(flight.sent_at, time);
         }
-        self.back.slept(time, self.now, self.patience_of_server());
+        self.back.slept(time);
+        self.calls.delegations.slept(time, self.link.now, self.link.patience_of_server());
     }
 
-    /// The time that the server waits for the return of a delegation before it revokes it, less a
-    /// part for the transmission.
-    pub(super) fn patience_of_server(&self) -> Duration {
-        self.info.lease * 2 / 3
-    }
-
-    /// Any request renews all leases (DAFS 7), so only silence needs a keep-alive; a third of the
-    /// lease leaves room for two that fail.
-    fn keep_alive_at(&self) -> Instant {
-        const INTERVAL_MIN: Duration = Duration::from_secs(1);
-        self.last_request + (self.info.lease / 3).max(INTERVAL_MIN)
-    }
-
-    fn send_null(&mut self, adapter: &mut dyn Adapter, now: Instant, deadline: Duration) {
-        self.stats.nulls += 1;
-        self.send_own_within(adapter, now, Purpose::Null, &Request::Null, deadline);
+    fn send_null(&mut self, adapter: &mut dyn Adapter, deadline: Duration) {
+        self.link.stats.nulls += 1;
+        self.send_own_within(adapter, Purpose::Null, &Request::Null, deadline);
     }
 
     /// Gives the connection up if a request is overdue: DAFS cannot cancel it, and later requests
@@ -112,31 +100,37 @@ impl SessionCore {
     /// Requests that wait for stable storage may take long on a healthy server, and so may requests
     /// that wait for a credit. They are overdue only when the session is silent as well. Before the
     /// client assumes that, it sends a NULL as a probe.
-    fn check_deadlines(&mut self, adapter: &mut dyn Adapter, now: Instant) {
-        let prompt = self.conn.flights.iter().flatten().filter(|flight| !flight.is_slow());
+    fn check_deadlines(&mut self, adapter: &mut dyn Adapter) {
+        let prompt = self.link.conn.flights.iter().flatten().filter(|flight| !flight.is_slow());
         let first = prompt.filter_map(|flight| flight.deadline).min_by_key(|(at, _)| *at);
-        let slow = self.conn.flights.iter().flatten().filter(|flight| flight.is_slow());
+        let slow = self.link.conn.flights.iter().flatten().filter(|flight| flight.is_slow());
         let slow = slow.filter_map(|flight| flight.deadline);
-        let waiting = self.waiting.iter().filter_map(|call| call.due);
+        let waiting = self.calls.waiting.iter().filter_map(|call| call.due);
         let silent =
-            slow.chain(waiting).map(|(at, after)| (at.max(self.last_reply + after), after));
+            slow.chain(waiting).map(|(at, after)| (at.max(self.link.last_reply + after), after));
         let silent = silent.min_by_key(|(at, _)| *at);
         if let Some((at, after)) = first
-            && at <= now
+            && at <= self.link.now
         {
             return self.fail(adapter, Failure::Deadline(after));
         }
-        let silent = silent.and_then(|(at, after)| self.patience(adapter, now, at, after));
+        let silent = silent.and_then(|(at, after)| self.patience(adapter, at, after));
         if let Some((at, after)) = silent
-            && at <= now
+            && at <= self.link.now
         {
             return self.fail(adapter, Failure::Deadline(after));
         }
         // A probe may have been sent just now; its deadline is later than `now` in any case.
-        let probe =
-            self.conn.flights.iter().flatten().filter(|flight| flight.purpose == Purpose::Null);
+        let probe = self
+            .link
+            .conn
+            .flights
+            .iter()
+            .flatten()
+            .filter(|flight| flight.purpose == Purpose::Null);
         let probe = probe.filter_map(|flight| flight.deadline);
-        self.first_deadline = first.into_iter().chain(silent).chain(probe).map(|(at, _)| at).min();
+        self.link.first_deadline =
+            first.into_iter().chain(silent).chain(probe).map(|(at, _)| at).min();
     }
 
     /// The time at which to give up a silent session with a slow request that is due at `at`;
@@ -144,18 +138,17 @@ impl SessionCore {
     fn patience(
         &mut self,
         adapter: &mut dyn Adapter,
-        now: Instant,
         at: Instant,
         after: Duration,
     ) -> Option<(Instant, Duration)> {
-        if at > now {
+        if at > self.link.now {
             return Some((at, after));
         }
-        if self.conn.flights.iter().flatten().any(|flight| flight.purpose == Purpose::Null) {
+        if self.link.conn.flights.iter().flatten().any(|flight| flight.purpose == Purpose::Null) {
             return None;
         }
-        if self.can_send_null() {
-            self.send_null(adapter, now, after);
+        if self.can_send() {
+            self.send_null(adapter, after);
             return None;
         }
         let patience = after.saturating_mul(UNPROBED_DEADLINE_FACTOR - 1);
@@ -164,13 +157,13 @@ impl SessionCore {
 
     /// Updates the shrinking of credits after a reply: a client that must shrink and has no request
     /// to send uses up its extra receives with NULLs (DAFS 7).
-    pub(crate) fn after_reply(&mut self, purpose: Purpose, now: Instant) {
-        if self.stage == Stage::Ready && self.conn.streams.must_shrink() && self.is_idle() {
+    pub(crate) fn after_reply(&mut self, purpose: Purpose) {
+        if self.stage == Stage::Ready && self.link.conn.streams.must_shrink() && self.is_idle() {
             // Between two calls of a busy client a delay is fine.
             let delay = if purpose == Purpose::Null { Duration::ZERO } else { SHRINK_DELAY };
-            self.conn.shrink_at = Some(now + delay);
+            self.link.conn.shrink_at = Some(self.link.now + delay);
         } else {
-            self.conn.shrink_at = None;
+            self.link.conn.shrink_at = None;
         }
     }
 }

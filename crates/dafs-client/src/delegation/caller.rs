@@ -6,28 +6,33 @@
 //!   when [`CALLERS_MAX`] holders are slow.
 //! * Every notice that was queued before the end is delivered.
 
-use super::{News, Recalled};
+use super::{DelegationHolder, DelegationNotice};
 use crate::driver::Shared;
 use crate::limits::CALLERS_MAX;
 use dafs_dat::confine::confined;
+use dafs_mem::{Condvar, Mutex};
 use dafs_wire::dafs::StateId;
 use std::collections::VecDeque;
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 /// A notice for a holder.
 pub(super) struct Notice {
     pub(super) name: StateId,
-    pub(super) holder: Weak<dyn Recalled>,
-    pub(super) news: News,
+    pub(super) holder: Weak<dyn DelegationHolder>,
+    pub(super) news: DelegationNotice,
     /// When it was queued.
     since: Instant,
 }
 
 impl Notice {
-    pub(super) fn new(name: StateId, holder: Weak<dyn Recalled>, news: News) -> Self {
+    pub(super) fn new(
+        name: StateId,
+        holder: Weak<dyn DelegationHolder>,
+        news: DelegationNotice,
+    ) -> Self {
         Self { name, holder, news, since: Instant::now() }
     }
 
@@ -42,7 +47,7 @@ pub(super) struct Caller {
     state: Mutex<State>,
     changed: Condvar,
     /// Notices that have not reached their holders, to be read without the lock.
-    unheard: Arc<AtomicUsize>,
+    pending_notices: Arc<AtomicUsize>,
     shared: Weak<Shared>,
     itself: Weak<Self>,
 }
@@ -59,17 +64,16 @@ struct State {
 }
 
 impl Caller {
-    pub(super) fn start(shared: Weak<Shared>, unheard: Arc<AtomicUsize>) -> io::Result<Arc<Self>> {
+    pub(super) fn start(
+        shared: Weak<Shared>,
+        pending_notices: Arc<AtomicUsize>,
+    ) -> io::Result<Arc<Self>> {
         let caller = Arc::new_cyclic(|itself| {
             let (state, changed, itself) = (Mutex::default(), Condvar::new(), itself.clone());
-            Self { state, changed, unheard, shared, itself }
+            Self { state, changed, pending_notices, shared, itself }
         });
-        caller.spawn(&mut caller.state(), true)?;
+        caller.spawn(&mut caller.state.lock(), true)?;
         Ok(caller)
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn spawn(&self, state: &mut State, stays: bool) -> io::Result<()> {
@@ -81,8 +85,8 @@ impl Caller {
     }
 
     pub(super) fn push(&self, notice: Notice) {
-        let mut state = self.state();
-        self.unheard.fetch_add(1, Ordering::Relaxed);
+        let mut state = self.state.lock();
+        self.pending_notices.fetch_add(1, Ordering::Relaxed);
         state.notices.push_back(notice);
         if state.notices.len() > state.idle
             && state.threads < CALLERS_MAX
@@ -94,13 +98,13 @@ impl Caller {
     }
 
     pub(super) fn stop(&self) {
-        self.state().stop = true;
+        self.state.lock().stop = true;
         self.changed.notify_all();
     }
 
     /// The age of the oldest queued notice.
     pub(super) fn waiting(&self) -> Duration {
-        self.state().notices.front().map_or(Duration::ZERO, |notice| notice.since.elapsed())
+        self.state.lock().notices.front().map_or(Duration::ZERO, |notice| notice.since.elapsed())
     }
 
     fn run(&self, stays: bool) {
@@ -108,35 +112,35 @@ impl Caller {
             let place = notice.place();
             // A panic of a holder ends this notice only; others are still delivered.
             let _ = confined(|| self.tell(notice));
-            self.state().telling.retain(|told| *told != place);
+            self.state.lock().telling.retain(|told| *told != place);
         }
     }
 
     fn tell(&self, Notice { name, holder, news, .. }: Notice) {
         // The delegation stays valid until the holder returns it, so the recall counts as heard.
-        if matches!(news, News::Recall { .. }) {
-            self.unheard.fetch_sub(1, Ordering::Release);
+        if matches!(news, DelegationNotice::Recall { .. }) {
+            self.pending_notices.fetch_sub(1, Ordering::Release);
         }
         match (holder.upgrade(), news) {
-            (Some(holder), News::Recall { truncate }) => holder.recall(truncate),
-            (Some(holder), News::Lost) => holder.lost(),
-            (None, News::Lost) => {}
+            (Some(holder), DelegationNotice::Recall { truncate }) => holder.recall(truncate),
+            (Some(holder), DelegationNotice::Lost) => holder.lost(),
+            (None, DelegationNotice::Lost) => {}
             // The holder was dropped without returning the delegation.
-            (None, News::Recall { .. }) => {
+            (None, DelegationNotice::Recall { .. }) => {
                 if let Some(shared) = self.shared.upgrade() {
                     shared.leave_delegation(name);
                 }
             }
         }
-        if news == News::Lost {
-            self.unheard.fetch_sub(1, Ordering::Release);
+        if news == DelegationNotice::Lost {
+            self.pending_notices.fetch_sub(1, Ordering::Release);
         }
     }
 
     /// The first notice that can be delivered now. A notice whose holder is busy is left to the
     /// thread that is calling this holder.
     fn next(&self, stays: bool) -> Option<Notice> {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         loop {
             let State { notices, telling, .. } = &mut *state;
             let place = notices.iter().position(|notice| !telling.contains(&notice.place()));
@@ -151,7 +155,7 @@ impl Caller {
                 return None;
             }
             state.idle += 1;
-            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state = self.changed.wait(state);
             state.idle -= 1;
         }
     }
@@ -167,17 +171,17 @@ mod tests {
     const LONG: Duration = Duration::from_secs(20);
 
     struct Holder {
-        told: Sender<(u32, News)>,
+        told: Sender<(u32, DelegationNotice)>,
         number: u32,
         /// Blocks a recall.
         gate: Option<Mutex<Receiver<()>>>,
     }
 
-    impl Recalled for Holder {
+    impl DelegationHolder for Holder {
         fn recall(&self, truncate: bool) {
-            self.told.send((self.number, News::Recall { truncate })).unwrap();
+            self.told.send((self.number, DelegationNotice::Recall { truncate })).unwrap();
             if let Some(gate) = &self.gate {
-                gate.lock().unwrap().recv().unwrap();
+                gate.lock().recv().unwrap();
             }
         }
 
@@ -186,15 +190,15 @@ mod tests {
         }
 
         fn lost(&self) {
-            self.told.send((self.number, News::Lost)).unwrap();
+            self.told.send((self.number, DelegationNotice::Lost)).unwrap();
         }
     }
 
-    const RECALL: News = News::Recall { truncate: false };
+    const RECALL: DelegationNotice = DelegationNotice::Recall { truncate: false };
 
     struct Mad;
 
-    impl Recalled for Mad {
+    impl DelegationHolder for Mad {
         fn recall(&self, _: bool) {
             panic!("on purpose");
         }
@@ -210,8 +214,8 @@ mod tests {
     fn a_holder_that_panics_keeps_nobody_from_being_told() {
         let caller = Caller::start(Weak::new(), Arc::default()).unwrap();
         let (told, tells) = channel();
-        let mad: Arc<dyn Recalled> = Arc::new(Mad);
-        let good: Arc<dyn Recalled> = Arc::new(Holder { told, number: 1, gate: None });
+        let mad: Arc<dyn DelegationHolder> = Arc::new(Mad);
+        let good: Arc<dyn DelegationHolder> = Arc::new(Holder { told, number: 1, gate: None });
         for _ in 0..2 * CALLERS_MAX {
             caller.push(Notice::new(StateId::ZERO, Arc::downgrade(&mad), RECALL));
         }
@@ -222,25 +226,25 @@ mod tests {
 
     #[test]
     fn a_holder_that_takes_long_keeps_nobody_else_waiting() {
-        let unheard = Arc::<AtomicUsize>::default();
-        let caller = Caller::start(Weak::new(), unheard.clone()).unwrap();
+        let pending_notices = Arc::<AtomicUsize>::default();
+        let caller = Caller::start(Weak::new(), pending_notices.clone()).unwrap();
         let (told, tells) = channel();
         let mut gates = Vec::new();
-        let slow: Vec<Arc<dyn Recalled>> = (0..CALLERS_MAX as u32)
+        let slow: Vec<Arc<dyn DelegationHolder>> = (0..CALLERS_MAX as u32)
             .map(|number| {
                 let (open, gate) = channel();
                 gates.push(open);
                 let gate = Some(Mutex::new(gate));
-                Arc::new(Holder { told: told.clone(), number, gate }) as Arc<dyn Recalled>
+                Arc::new(Holder { told: told.clone(), number, gate }) as Arc<dyn DelegationHolder>
             })
             .collect();
-        let quick: Arc<dyn Recalled> = Arc::new(Holder { told, number: 1000, gate: None });
-        let push = |holder: &Arc<dyn Recalled>, news| {
+        let quick: Arc<dyn DelegationHolder> = Arc::new(Holder { told, number: 1000, gate: None });
+        let push = |holder: &Arc<dyn DelegationHolder>, news| {
             caller.push(Notice::new(StateId::ZERO, Arc::downgrade(holder), news));
         };
         for holder in &slow[1..] {
             push(holder, RECALL);
-            push(holder, News::Lost);
+            push(holder, DelegationNotice::Lost);
         }
         let mut begun: Vec<_> =
             slow[1..].iter().map(|_| tells.recv_timeout(LONG).unwrap()).collect();
@@ -251,13 +255,13 @@ mod tests {
         // All threads are in slow holders now, so no notice is delivered.
         push(&slow[0], RECALL);
         assert_eq!(tells.recv_timeout(LONG).unwrap(), (0, RECALL));
-        push(&quick, News::Lost);
-        assert_eq!(unheard.load(Ordering::SeqCst), slow.len());
+        push(&quick, DelegationNotice::Lost);
+        assert_eq!(pending_notices.load(Ordering::SeqCst), slow.len());
         assert!(caller.waiting() > Duration::ZERO && tells.try_recv().is_err());
         gates.iter().for_each(|gate| gate.send(()).unwrap());
         let mut rest: Vec<_> = slow.iter().map(|_| tells.recv_timeout(LONG).unwrap()).collect();
         rest.sort_unstable_by_key(|(number, _)| *number);
-        assert!(rest.iter().all(|(_, news)| *news == News::Lost));
+        assert!(rest.iter().all(|(_, news)| *news == DelegationNotice::Lost));
         assert_eq!(rest.last().map(|(number, _)| *number), Some(1000));
         caller.stop();
     }

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 /// A notice that a holder has got.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Told {
+enum Notice {
     Recall { truncate: bool },
     Lost,
 }
@@ -47,18 +47,18 @@ struct Holder {
     client: Client,
     file: Opened,
     name: StateId,
-    told: Sender<Told>,
+    told: Sender<Notice>,
     /// Written before the delegation is returned.
     late: Option<&'static [u8]>,
     size: Option<u64>,
 }
 
-impl Recalled for Holder {
+impl DelegationHolder for Holder {
     fn recall(&self, truncate: bool) {
         if let Some(late) = self.late {
             self.file.write(&self.client, late);
         }
-        self.told.send(Told::Recall { truncate }).unwrap();
+        self.told.send(Notice::Recall { truncate }).unwrap();
         self.client.return_delegation(self.name).unwrap();
     }
 
@@ -68,7 +68,7 @@ impl Recalled for Holder {
     }
 
     fn lost(&self) {
-        self.told.send(Told::Lost).unwrap();
+        self.told.send(Notice::Lost).unwrap();
     }
 }
 
@@ -118,13 +118,14 @@ fn hold(
     client: &Client,
     late: Option<&'static [u8]>,
     size: Option<u64>,
-) -> (Arc<Holder>, Receiver<Told>) {
+) -> (Arc<Holder>, Receiver<Notice>) {
     let (file, granted) = open_granted(client);
     assert_eq!((granted.kind, granted.recall), (DelegationKind::Write, false));
     let (told, news) = channel();
     let name = granted.state_id;
     let holder = Arc::new(Holder { client: client.clone(), file, name, told, late, size });
-    let weak: Weak<dyn Recalled> = Arc::downgrade(&(holder.clone() as Arc<dyn Recalled>));
+    let weak: Weak<dyn DelegationHolder> =
+        Arc::downgrade(&(holder.clone() as Arc<dyn DelegationHolder>));
     assert!(client.hold(&granted, weak).unwrap());
     (holder, news)
 }
@@ -138,14 +139,14 @@ fn content(client: &Client) -> Vec<u8> {
 }
 
 #[test]
-fn whoever_comes_waits_for_the_holder_and_sees_what_it_wrote() {
+fn a_reader_waits_for_the_holder_and_sees_its_writes() {
     for transport in TRANSPORTS {
         let served = served();
         let (one, two) = (served.client(transport), served.client(transport));
         let (holder, news) = hold(&one, Some(b"late"), None);
         assert!(one.is_in_lease());
         assert_eq!(content(&two), b"late456789");
-        assert_eq!(news.try_recv(), Ok(Told::Recall { truncate: false }));
+        assert_eq!(news.try_recv(), Ok(Notice::Recall { truncate: false }));
         assert!(news.try_recv().is_err(), "it was told once");
         // Returning it again does nothing, and its open stays valid.
         one.return_delegation(holder.name).unwrap();
@@ -175,11 +176,11 @@ fn a_holder_that_does_not_know_is_recalled() {
     let (holder, news) = hold(&one, None, None);
     let found = two.attributes(&holder.file.handle).unwrap();
     assert_eq!(found.size, 10);
-    assert_eq!(news.recv(), Ok(Told::Recall { truncate: false }));
+    assert_eq!(news.recv(), Ok(Notice::Recall { truncate: false }));
 }
 
 #[test]
-fn what_nobody_holds_is_given_back() {
+fn a_delegation_without_a_holder_is_returned() {
     for transport in TRANSPORTS {
         let served = served();
         let (one, two) = (served.client(transport), served.client(transport));
@@ -190,7 +191,7 @@ fn what_nobody_holds_is_given_back() {
         let (told, _news) = channel();
         let name = granted.state_id;
         let holder = Holder { client: one.clone(), file, name, told, late: None, size: None };
-        let holder: Arc<dyn Recalled> = Arc::new(holder);
+        let holder: Arc<dyn DelegationHolder> = Arc::new(holder);
         assert!(!one.hold(&granted, Arc::downgrade(&holder)).unwrap(), "it was wanted back");
         drop(holder);
         std::fs::write(served.path().join("other"), b"other").unwrap();
@@ -199,7 +200,7 @@ fn what_nobody_holds_is_given_back() {
         let (told, _news) = channel();
         let name = granted.state_id;
         let holder = Holder { client: one.clone(), file, name, told, late: None, size: None };
-        let holder: Arc<dyn Recalled> = Arc::new(holder);
+        let holder: Arc<dyn DelegationHolder> = Arc::new(holder);
         assert!(one.hold(&granted, Arc::downgrade(&holder)).unwrap());
         drop(holder);
         let file = two.open(b"/other", &OpenOptions::read_write()).unwrap();
@@ -227,7 +228,7 @@ fn delegations_outlive_a_restart_of_the_server() {
         // takes the end of its former run for a local user of the file.
         let two = served.client(transport);
         assert_eq!(content(&two), b"late456789");
-        assert_eq!(news.try_recv(), Ok(Told::Recall { truncate: false }));
+        assert_eq!(news.try_recv(), Ok(Notice::Recall { truncate: false }));
         assert!(news.try_recv().is_err());
         one.return_delegation(holder.name).unwrap();
     }
@@ -247,7 +248,7 @@ fn recalls_come_over_the_next_channel_when_one_is_lost() {
     let (one, two) = (wire.client(), served.client(TRANSPORTS[0]));
     let (_holder, news) = hold(&one, Some(b"late"), None);
     assert_eq!(content(&two), b"late456789");
-    assert_eq!(news.try_recv(), Ok(Told::Recall { truncate: false }));
+    assert_eq!(news.try_recv(), Ok(Notice::Recall { truncate: false }));
     assert_eq!(one.stats().recoveries, 0, "the session was not concerned");
 }
 
@@ -267,7 +268,7 @@ struct Slow {
     go_on: Mutex<Receiver<()>>,
 }
 
-impl Recalled for Slow {
+impl DelegationHolder for Slow {
     fn recall(&self, _truncate: bool) {
         self.begun.send(()).unwrap();
         self.go_on.lock().unwrap().recv().unwrap();
@@ -295,14 +296,15 @@ fn nothing_kept_is_believed_before_a_loss_has_been_heard_of() {
     {
         let mut driver = one.shared().lock().unwrap();
         for name in names {
-            let weak: Weak<dyn Recalled> = Arc::downgrade(&(slow.clone() as Arc<dyn Recalled>));
+            let weak: Weak<dyn DelegationHolder> =
+                Arc::downgrade(&(slow.clone() as Arc<dyn DelegationHolder>));
             driver.holders().insert(name, weak, one.shared()).unwrap();
         }
-        assert!(driver.holders().tell(names[0], News::Recall { truncate: false }));
+        assert!(driver.holders().tell(names[0], DelegationNotice::Recall { truncate: false }));
     }
     begins.recv().unwrap();
     assert!(one.is_in_lease(), "whose file is recalled knows it");
-    assert!(one.shared().lock().unwrap().holders().tell(names[1], News::Lost));
+    assert!(one.shared().lock().unwrap().holders().tell(names[1], DelegationNotice::Lost));
     assert!(!one.is_in_lease(), "the loss waits behind the recall");
     go.send(()).unwrap();
     begins.recv().unwrap();
@@ -318,6 +320,6 @@ fn the_end_of_the_session_is_told_to_holders() {
     let (_holder, news) = hold(&one, None, None);
     served.stop();
     assert!(one.ping().is_err());
-    assert_eq!(news.recv(), Ok(Told::Lost));
+    assert_eq!(news.recv(), Ok(Notice::Lost));
     assert!(!one.is_in_lease());
 }

@@ -2,7 +2,7 @@
 
 use super::{Driver, Leader, Shared, Slot, awake_or_not, coarse_now};
 use crate::core::{BackStage, BatchCall, BatchHints, Refused, Stage};
-use crate::delegation::Recalled;
+use crate::delegation::DelegationHolder;
 use crate::error::{Error, Result};
 use crate::limits::{BACK_TICK, BACK_WAIT};
 use crate::uncommitted::Uncommitted;
@@ -63,10 +63,10 @@ impl Shared {
     pub(crate) fn hold(
         self: &Arc<Self>,
         name: StateId,
-        holder: Weak<dyn Recalled>,
+        holder: Weak<dyn DelegationHolder>,
     ) -> Result<bool> {
         let mut driver = self.lock()?;
-        if !driver.core.holds_delegation(name) {
+        if !driver.core.calls.delegations.holds(name) {
             return Ok(false);
         }
         let held = driver.holders.insert(name, holder, self);
@@ -79,7 +79,7 @@ impl Shared {
     pub(crate) fn release(&self, name: StateId) -> Result<bool> {
         let mut driver = self.lock()?;
         driver.holders.remove(name);
-        Ok(driver.core.give_up_delegation(name))
+        Ok(driver.core.calls.delegations.returning(name))
     }
 
     /// Restarts of the server that the holders of delegations have been notified of.
@@ -88,17 +88,17 @@ impl Shared {
     }
 
     pub(crate) fn is_in_lease(&self) -> bool {
-        !self.promised().is_zero() && self.unheard.load(Ordering::Acquire) == 0
+        !self.promised().is_zero() && self.pending_notices.load(Ordering::Acquire) == 0
     }
 
     /// True when a notice has waited for its holder so long that the server may have revoked the
     /// delegation and let others change the file.
-    pub(crate) fn is_hard_of_hearing(&self) -> bool {
-        if self.unheard.load(Ordering::Acquire) == 0 {
+    pub(crate) fn is_lease_in_doubt(&self) -> bool {
+        if self.pending_notices.load(Ordering::Acquire) == 0 {
             return false;
         }
         let Ok(driver) = self.lock() else { return true };
-        driver.holders.unheard_for() > driver.core.info().lease / 3
+        driver.holders.oldest_notice_age() > driver.core.info().lease / 3
     }
 
     /// The time from now on for which the server certainly keeps its promises.
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_read_ahead_for_hears_the_server_without_the_helper() {
+    fn a_reader_ahead_hears_the_server_without_the_helper() {
         let data = pattern(12 << 20);
         for transport in TRANSPORTS {
             let served = Served::new();

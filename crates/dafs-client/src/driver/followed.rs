@@ -12,24 +12,24 @@ use super::{Driver, Leader, Shared, coarse_now};
 use crate::core::{Done, Refused};
 use crate::error::{Error, Result};
 use crate::limit::Limit;
-use crate::operations::Then;
+use crate::operations::Continuation;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 /// Continuations to be called when the lock is free, at the latest when this is dropped.
 #[derive(Debug, Default)]
-pub(super) struct Followed(Vec<(Then, Done)>);
+pub(super) struct Followed(Vec<(Continuation, Done)>);
 
 impl Followed {
     pub(super) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    pub(super) fn append(&mut self, others: &mut Vec<(Then, Done)>) {
+    pub(super) fn append(&mut self, others: &mut Vec<(Continuation, Done)>) {
         self.0.append(others);
     }
 
-    pub(super) fn extend(&mut self, others: impl IntoIterator<Item = (Then, Done)>) {
+    pub(super) fn extend(&mut self, others: impl IntoIterator<Item = (Continuation, Done)>) {
         self.0.extend(others);
     }
 
@@ -50,7 +50,7 @@ impl Shared {
     pub(crate) fn start_followed(
         self: &Arc<Self>,
         start: impl FnOnce(&mut Driver, u64) -> Result<(), Refused>,
-        then: Then,
+        then: Continuation,
     ) -> Result<()> {
         // A fork has no thread that would release the lock of the mover.
         self.check_process()?;
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn what_follows_may_panic_and_nothing_else_ends() {
+    fn a_panic_of_a_continuation_ends_nothing_else() {
         let served = Served::new();
         std::fs::write(served.path().join("file"), pattern(LEN)).unwrap();
         let client = served.client(TransportChoice::Iwarp);
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn who_stops_leading_leaves_it_to_the_mover() {
+    fn a_leader_that_stops_leaves_the_work_to_the_mover() {
         let served = Served::new();
         std::fs::write(served.path().join("file"), pattern(LEN)).unwrap();
         let wire = Wire::new(format!("127.0.0.1:{}", served.url.port()).parse().unwrap(), || None);

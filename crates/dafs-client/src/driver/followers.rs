@@ -11,8 +11,9 @@
 //!   all threads check again after a wake-up.
 
 use crate::limits::BELLS_KEPT;
+use dafs_mem::Condvar;
 use smallvec::SmallVec;
-use std::sync::{Arc, Condvar};
+use std::sync::Arc;
 
 /// The condition variable that one thread sleeps on.
 pub(super) type Bell = Arc<Condvar>;
@@ -106,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn who_came_last_leads_next() {
+    fn the_last_follower_leads_next() {
         let mut followers = Followers::default();
         let [_first, last] = [Some(1), Some(2)].map(|tag| followers.enter(tag));
         let mut bells = Bells::new();

@@ -119,7 +119,7 @@ impl Shared {
             driver => driver,
         };
         if let Some(mut driver) = driver {
-            self.progress_beside(&mut driver);
+            self.poll_once(&mut driver);
         }
     }
 
@@ -197,7 +197,7 @@ impl Shared {
         if let Some(result) = driver.operations.take(slot) {
             return done(result);
         }
-        self.progress_beside(&mut driver);
+        self.poll_once(&mut driver);
         if let Some(result) = driver.operations.take(slot) {
             return done(result);
         }

@@ -14,8 +14,8 @@
 //!   its stage. It wakes no other.
 
 mod back;
-mod beside;
 mod clock;
+mod data_servers;
 mod followed;
 mod followers;
 mod grouped;
@@ -29,20 +29,21 @@ use crate::core::{
     BackStage, ChainMember, Done, Failure, Piece, Refused, ReplyMessage, SessionCore, SessionInfo,
     SessionStats, Stage,
 };
-use crate::delegation::{Holders, Recalled};
+use crate::delegation::{DelegationHolder, Holders};
 use crate::error::{Error, Result};
 use crate::fork::{self, ForkMutex};
 use crate::helper::Helper;
 use crate::limit::Limit;
 use crate::limits::UNPROBED_DEADLINE_FACTOR;
 use crate::mover::Mover;
-use crate::operations::{Operations, Then};
+use crate::operations::{Continuation, Operations};
 use crate::options::{Transport, WaitPolicy};
 use crate::outcome::{ended, failure_of, moved};
 use crate::pending::Moved;
 use crate::wakeup::Wakeup;
 use clock::{Asleep, awake_or_not};
 use dafs_dat::{Adapter, Event, Instant, RegisterError};
+use dafs_mem::Mutex;
 use dafs_wire::dafs::{ByteOrder, ChainFlags, Checksum, Close, Request, StateId};
 use followed::Followed;
 use followers::{Bells, Followers, ring};
@@ -54,7 +55,7 @@ use std::io;
 use std::mem::ManuallyDrop;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
+use std::sync::{Arc, MutexGuard, Weak};
 use std::task::Waker;
 use std::time::Duration;
 use waiter::Waiter;
@@ -85,14 +86,14 @@ pub(crate) struct Driver {
     wakers: Vec<Waker>,
     /// Continuations of completed operations, which are called without the lock for the same
     /// reason.
-    followed: Vec<(Then, Done)>,
+    followed: Vec<(Continuation, Done)>,
     /// State to release as soon as there is room for one more operation; at most all that is held.
     leaves: VecDeque<Leave>,
     /// OPENs whose callers keep the delegation that comes along.
     keeping: FxHashSet<u64>,
     holders: Holders,
     /// BC_GETATTR questions to the holders, for the helper thread, which may call them.
-    questions: VecDeque<(u64, Weak<dyn Recalled>)>,
+    questions: VecDeque<(u64, Weak<dyn DelegationHolder>)>,
     /// True when there are some, to be read without the lock.
     asked: Arc<AtomicBool>,
     helper: Helper,
@@ -128,7 +129,7 @@ pub(crate) struct Shared {
     /// The time of the last poll of a thread that waits for no answer.
     heard_at: AtomicU64,
     /// The number of notices that holders of delegations have not taken yet.
-    unheard: Arc<AtomicUsize>,
+    pending_notices: Arc<AtomicUsize>,
     restarts: Arc<AtomicU64>,
     forks: u32,
     policy: WaitPolicy,
@@ -158,7 +159,7 @@ impl Shared {
         let helper = driver.helper.clone();
         let (lease_until, restarts) = (driver.lease_until.clone(), driver.restarts.clone());
         let asked = driver.asked.clone();
-        let unheard = driver.holders.unheard().clone();
+        let pending_notices = driver.holders.pending_notices().clone();
         let shared = Arc::new(Self {
             server: driver.server.clone(),
             driver: ManuallyDrop::new(Mutex::new(driver)),
@@ -169,7 +170,7 @@ impl Shared {
             asked,
             lease_until,
             heard_at: AtomicU64::new(0),
-            unheard,
+            pending_notices,
             restarts,
             forks: fork::count(),
             policy,
@@ -238,13 +239,9 @@ impl Shared {
 
     /// The driver, unless another thread has it now.
     pub(crate) fn lock_if_free(&self) -> Option<Guard<'_>> {
-        match self.driver.try_lock() {
-            Ok(guard) => Some(guard),
-            // A panic under the lock leaves the state machine between two of its steps; its own
-            // checks decide about the session.
-            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
-            Err(TryLockError::WouldBlock) => None,
-        }
+        // A panic under the lock leaves the state machine between two of its steps; its own checks
+        // decide about the session.
+        self.driver.try_lock()
     }
 
     pub(crate) fn lock_regardless(&self) -> Guard<'_> {
@@ -252,7 +249,7 @@ impl Shared {
             return guard;
         }
         self.contenders.fetch_add(1, Ordering::Relaxed);
-        let guard = self.driver.lock().unwrap_or_else(PoisonError::into_inner);
+        let guard = self.driver.lock();
         self.contenders.fetch_sub(1, Ordering::Relaxed);
         guard
     }
@@ -286,12 +283,12 @@ impl Shared {
 
     /// True when data of this length is appended within a message.
     pub(crate) fn appends_inline(&self, bytes: usize) -> Result<bool> {
-        Ok(self.lock()?.core.appends_inline(bytes))
+        Ok(self.lock()?.core.link.appends_inline(bytes))
     }
 
     /// The checksum that travels with direct data, when the session has checksums.
     pub(crate) fn data_checksum(&self, piece: &Piece) -> Result<Checksum> {
-        Ok(self.lock()?.core.data_checksum(piece.checked())?)
+        Ok(self.lock()?.core.link.data_checksum(piece.checked())?)
     }
 
     /// The checksum of several pieces, one behind the other.
@@ -299,7 +296,7 @@ impl Shared {
         if !self.info.checksums {
             return Ok(Checksum::ZERO);
         }
-        Ok(self.lock()?.core.checksum_of(pieces.iter().map(Piece::checked))?)
+        Ok(self.lock()?.core.link.checksum_of(pieces.iter().map(Piece::checked))?)
     }
 
     pub(crate) fn deadline(&self) -> Option<Duration> {
@@ -582,7 +579,7 @@ impl Shared {
     pub(crate) fn is_done(&self, slot: &Slot) -> bool {
         let Ok(mut driver) = self.lock() else { return true };
         if !driver.operations.is_done(slot) {
-            self.progress_beside(&mut driver);
+            self.poll_once(&mut driver);
         }
         driver.operations.is_done(slot)
     }
@@ -609,7 +606,7 @@ impl Shared {
     }
 
     /// Polls once from a thread that does not become the leader.
-    pub(crate) fn progress_beside(&self, driver: &mut Driver) {
+    pub(crate) fn poll_once(&self, driver: &mut Driver) {
         if driver.leader == Leader::Polling {
             return;
         }
@@ -659,7 +656,7 @@ impl Shared {
         let time = [time, limit].into_iter().flatten().min();
         if time.is_some_and(|time| time.is_zero()) {
             // There is no time to wait, but completions that have arrived must be seen.
-            self.progress_beside(&mut driver);
+            self.poll_once(&mut driver);
         }
         Waiter::new(self, time, tag).run(driver, done)
     }
@@ -679,7 +676,7 @@ impl Drop for Shared {
         let _ending = Ending(&self.end);
         // SAFETY: the driver is taken once, here, and not used afterwards.
         let driver = unsafe { ManuallyDrop::take(&mut self.driver) };
-        let mut driver = driver.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let mut driver = driver.into_inner();
         // The server frees the session at once when it is told; otherwise it would detect the loss.
         driver.core.close(&mut *driver.adapter, Instant::now());
         driver.adapter.flush();

@@ -10,7 +10,7 @@ use crate::core::{
     BackEvent, BackStage, Completed, Done, Failure, Piece, ReadCall, Refused, RegisteredMemory,
     SessionCore, WriteCall,
 };
-use crate::delegation::{Granted, HeldAttributes, Holders, News};
+use crate::delegation::{DelegationNotice, Granted, HeldAttributes, Holders};
 use crate::error::Result;
 use crate::group::{Completion, OperationId};
 use crate::helper::Helper;
@@ -94,7 +94,7 @@ impl Driver {
         // result.
         self.core.reap(&mut *self.adapter);
         // Before a caller gets an answer of the server's new run.
-        self.restarts.store(self.core.restarts(), Ordering::Release);
+        self.restarts.store(self.core.link.stats.restarts, Ordering::Release);
         let count = self.hand_out();
         if self.core.back_stage() != BackStage::Off {
             self.hear();
@@ -121,12 +121,12 @@ impl Driver {
         while let Some(event) = self.core.take_back_event() {
             match event {
                 BackEvent::Recall { delegation, truncate } => {
-                    if !self.holders.tell(delegation, News::Recall { truncate }) {
+                    if !self.holders.tell(delegation, DelegationNotice::Recall { truncate }) {
                         self.leave_delegation(delegation);
                     }
                 }
                 BackEvent::Lost { delegation } => {
-                    self.holders.tell(delegation, News::Lost);
+                    self.holders.tell(delegation, DelegationNotice::Lost);
                 }
                 BackEvent::Question { question, delegation } => {
                     match self.holders.get(delegation) {
@@ -175,7 +175,7 @@ impl Driver {
 
     /// Returns a delegation without a holder.
     pub(super) fn leave_delegation(&mut self, name: StateId) {
-        if self.core.give_up_delegation(name) {
+        if self.core.calls.delegations.returning(name) {
             self.leaves.push_back(Leave::Delegation(name));
         }
     }
@@ -214,7 +214,7 @@ impl Driver {
             count += 1;
             self.leave_unwanted(tag, &done);
             match self.operations.finish(tag, done) {
-                Finished::Kept => {}
+                Finished::Waiting => {}
                 Finished::Wake(waker) => self.wakers.push(waker),
                 Finished::Grouped(grouped, done) => self.complete(tag, grouped, done),
                 Finished::Followed(then, done) => self.followed.push((then, done)),

@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_polls_where_the_cpu_was_lost() {
+    fn a_thread_that_lost_the_cpu_does_not_poll() {
         let mut spinning = Spinning::default();
         spinning.offered(Instant(START.0 - 4_000_000), START);
         assert_eq!(spinning.polls(100, START), 0);
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_seldom_sleeps() {
+    fn a_thread_that_waits_seldom_sleeps() {
         let mut spinning = Spinning::default();
         assert!(spinning.is_seldom(START));
         spinning.offered(START, START);

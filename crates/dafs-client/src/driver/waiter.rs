@@ -18,7 +18,6 @@ use crate::limit;
 use crate::limits::{CONTENDER_SPINS, SPINS_BEFORE_YIELD, STOP_PERIOD};
 use crate::options::WaitPolicy;
 use dafs_dat::Instant;
-use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -228,9 +227,9 @@ impl<'a> Waiter<'a> {
         let mut driver = match time {
             Some(time) => {
                 let result = bell.wait_timeout(driver, time);
-                result.unwrap_or_else(PoisonError::into_inner).0
+                result.0
             }
-            None => bell.wait(driver).unwrap_or_else(PoisonError::into_inner),
+            None => bell.wait(driver),
         };
         driver.followers.depart(bell);
         driver
@@ -313,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn who_stops_leading_hands_over_in_whatever_way_it_leaves() {
+    fn a_leader_hands_over_however_it_leaves() {
         type Leave = fn(&Shared, Guard<'_>);
         let ways: [(&str, Leave); 4] = [
             ("result", |shared, driver| {

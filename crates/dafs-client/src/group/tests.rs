@@ -89,7 +89,7 @@ fn a_batch_that_was_sent_in_part_has_all_its_completions() {
 }
 
 #[test]
-fn who_sleeps_hears_of_what_is_refused() {
+fn a_sleeper_hears_of_a_refusal() {
     let served = Served::new();
     let client = served.client(TransportChoice::Iwarp);
     let group = client.completion_group();

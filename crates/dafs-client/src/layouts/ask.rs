@@ -6,7 +6,7 @@
 use super::Layouts;
 use super::file::{FileLayout, Grant, Granted, Name};
 use super::nodes::Node;
-use super::plan::{Device, DeviceId, Place, Told, Unusable};
+use super::plan::{Device, DeviceId, LayoutReply, Place, Unusable};
 use crate::attributes::FileHandle;
 use crate::backoff::is_passing;
 use crate::driver::Shared;
@@ -82,7 +82,7 @@ impl Layouts {
         let restarts = shared.restarts_heard();
         let args = XLayoutGet { fh: layout.handle, state_id, mode };
         let told = shared.ask_once(&Request::XLayoutGet(args), |reply| match reply {
-            Reply::XLayoutGet(reply) => Some(Told::new(reply)),
+            Reply::XLayoutGet(reply) => Some(LayoutReply::new(reply)),
             _ => None,
         })?;
         let name = Name { state_id: told.state_id, seqid: told.seqid };
@@ -99,7 +99,7 @@ impl Layouts {
     fn understand(
         &self,
         shared: &Arc<Shared>,
-        told: &Told,
+        told: &LayoutReply,
         write: bool,
         restarts: u64,
     ) -> Result<Arc<Grant>, Unusable> {

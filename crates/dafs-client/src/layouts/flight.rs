@@ -10,15 +10,16 @@
 //! * One thread ends a transfer, before its file is closed: afterwards there is no way through the
 //!   server.
 
-use super::io::Beside;
+use super::io::DataServerTransfer;
 use crate::cache::DirectUse;
 use crate::error::{Error, Result};
 use crate::fork::ForkMutex;
 use crate::limit::without;
 use crate::pending::Moved;
+use dafs_mem::Condvar;
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Condvar, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::task::{Poll, Waker};
 use std::time::{Duration, Instant};
 
@@ -31,7 +32,7 @@ pub(crate) struct Flight {
 /// The state of a transfer, shared by all threads that may end it.
 #[derive(Debug)]
 struct Transfer {
-    beside: Beside,
+    inner: DataServerTransfer,
     state: ForkMutex<State>,
     changed: Condvar,
 }
@@ -77,24 +78,24 @@ struct Queue {
 
 impl Flight {
     /// Lets threads of the sessions drive the transfer from now on.
-    pub(crate) fn new(beside: Beside, used: Option<Arc<DirectUse>>) -> Self {
-        beside.attend();
+    pub(crate) fn new(inner: DataServerTransfer, used: Option<Arc<DirectUse>>) -> Self {
+        inner.attend();
         let state = State { stage: Stage::UnderWay, waker: None, used };
         let (state, changed) = (ForkMutex::new(state), Condvar::new());
-        let transfer = Arc::new(Transfer { beside, state, changed });
-        transfer.beside.transfers().begun(&transfer);
+        let transfer = Arc::new(Transfer { inner, state, changed });
+        transfer.inner.transfers().begun(&transfer);
         Self { transfer }
     }
 
     /// True if data servers have answered all of it and no thread does the rest, or if it is over.
     pub(crate) fn is_done(&self) -> bool {
-        let Transfer { beside, state, .. } = &*self.transfer;
+        let Transfer { inner, state, .. } = &*self.transfer;
         // A fork gets its error when it asks for the result.
         let Ok(state) = state.lock() else { return true };
         match state.stage {
             Stage::UnderWay => {
                 drop(state);
-                beside.is_answered(None)
+                inner.is_answered(None)
             }
             Stage::Left | Stage::Ending => false,
             Stage::Over(_) | Stage::Taken => true,
@@ -104,13 +105,13 @@ impl Flight {
     /// True if the transfer is over and does not use its memory any more. A part that data servers
     /// have refused, or have not done in full, is not over: it still goes through the server.
     pub(crate) fn cancel(&mut self) -> bool {
-        let beside = &self.transfer.beside;
+        let inner = &self.transfer.inner;
         if self.transfer.is_under_way() {
-            if !beside.is_answered(None) {
+            if !inner.is_answered(None) {
                 return false;
             }
             // If another thread has begun to end it meanwhile, neither call does anything.
-            if beside.is_good() {
+            if inner.is_good() {
                 self.transfer.end();
             } else {
                 self.transfer.leave();
@@ -125,10 +126,10 @@ impl Flight {
     /// The transfer's; [`Error::TimedOut`], after which the caller can wait again.
     pub(crate) fn wait(&mut self, time: Option<Duration>) -> Result<Moved> {
         let until = time.and_then(|time| Instant::now().checked_add(time));
-        let beside = &self.transfer.beside;
+        let inner = &self.transfer.inner;
         if self.transfer.is_under_way() {
-            beside.settle(until)?;
-            if until.is_some() && !beside.is_good() {
+            inner.settle(until)?;
+            if until.is_some() && !inner.is_good() {
                 // The rest goes through the server, which may take longer than `time`.
                 self.transfer.leave();
             } else {
@@ -143,16 +144,16 @@ impl Flight {
 
     /// Returns the result; if there is none yet, `waker` is called when there is.
     pub(crate) fn poll(&mut self, waker: &Waker) -> Poll<Result<Moved>> {
-        let (transfer, beside) = (&self.transfer, &self.transfer.beside);
+        let (transfer, inner) = (&self.transfer, &self.transfer.inner);
         if let Poll::Ready(result) = transfer.poll(waker) {
             return Poll::Ready(result);
         }
         // Another thread may end it in between, and then calls the waker.
         if transfer.is_under_way() {
-            if !beside.is_answered(Some(waker)) {
+            if !inner.is_answered(Some(waker)) {
                 return Poll::Pending;
             }
-            if beside.is_good() {
+            if inner.is_good() {
                 transfer.end();
             } else {
                 transfer.leave();
@@ -164,12 +165,12 @@ impl Flight {
 
 impl Drop for Flight {
     fn drop(&mut self) {
-        let (transfer, beside) = (&self.transfer, &self.transfer.beside);
+        let (transfer, inner) = (&self.transfer, &self.transfer.inner);
         // In a fork it is never under way.
         if !transfer.is_under_way() {
             return;
         }
-        if beside.is_answered(None) && beside.is_good() {
+        if inner.is_answered(None) && inner.is_good() {
             // This notes what it wrote.
             transfer.end();
         } else {
@@ -192,7 +193,7 @@ impl Transfer {
         }
         state.stage = Stage::Left;
         drop(state);
-        match self.beside.layouts() {
+        match self.inner.layouts() {
             Some(layouts) => layouts.finisher.finish(self.clone()),
             None => self.end(),
         }
@@ -209,17 +210,17 @@ impl Transfer {
         drop(state);
         // The guard sets a result even after a panic, so that no thread waits for ever.
         let mut ending = Ending { transfer: self, result: Err(Error::Canceled) };
-        ending.result = self.beside.wait();
+        ending.result = self.inner.wait();
     }
 
     /// Ends it, and returns when it is over, whichever thread has ended it.
     fn await_end(&self) {
         // A task may poll it meanwhile.
-        self.beside.settle_beside();
+        self.inner.settle_for_sender();
         self.end();
         let Ok(mut state) = self.state.lock() else { return };
         while !matches!(state.stage, Stage::Over(_) | Stage::Taken) {
-            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state = self.changed.wait(state);
         }
     }
 
@@ -232,14 +233,14 @@ impl Transfer {
                 return result;
             }
             state = match until {
-                None => self.changed.wait(state).unwrap_or_else(PoisonError::into_inner),
+                None => self.changed.wait(state),
                 Some(until) => {
                     let left = until.saturating_duration_since(Instant::now());
                     if left.is_zero() {
                         return Err(Error::TimedOut(begun.elapsed()));
                     }
                     let waited = self.changed.wait_timeout(state, left);
-                    waited.unwrap_or_else(PoisonError::into_inner).0
+                    waited.0
                 }
             };
         }

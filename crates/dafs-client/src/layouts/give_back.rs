@@ -61,6 +61,10 @@ impl Protocol for Layouts {
         (&mut name.seqid, &name.state_id.0)
     }
 
+    fn has_writer(at: &At<'_>) -> bool {
+        at.server.writer_of(&at.file.handle).is_some()
+    }
+
     fn ask_to_tell(at: &At<'_>, _: Option<Name>) -> Result<Granted, Unusable> {
         match at.server.writer_of(&at.file.handle) {
             Some(state_id) => at.client.ask(at.server, at.file, state_id, true),
@@ -103,7 +107,7 @@ impl Protocol for Layouts {
     }
 
     fn settle(flight: &Sent) {
-        flight.settle_beside();
+        flight.settle_for_sender();
     }
 
     fn begin_commit(at: &At<'_>, grant: &Grant, component: usize) -> Self::Commit {
@@ -169,7 +173,7 @@ impl Protocol for Layouts {
     }
 
     /// The data is there, but other threads return the layout again and again.
-    fn put_off(_: &At<'_>) -> Error {
+    fn delayed(_: &At<'_>) -> Error {
         let (procedure, status) = (Procedure::XLayoutCommit, Status::Delay);
         Error::Status { procedure, status }
     }

@@ -13,8 +13,8 @@ use crate::limit;
 use crate::limits::OUTGROWN_TRIES;
 use crate::opened::Opened;
 use crate::pending::Moved;
-use crate::standing::Kept;
 use crate::transfer::{read_through, write_short};
+use crate::write_state::Retained;
 use dafs_parallel::aggregation::OFFSET_MAX;
 use dafs_parallel::{Act, Fault, Protocol};
 use dafs_wire::dafs::{Stability, Status, Verifier};
@@ -25,7 +25,7 @@ use std::time::Instant;
 
 /// A read or write under way at data servers. Its drop waits until it is over.
 #[derive(Debug)]
-pub(crate) struct Beside {
+pub(crate) struct DataServerTransfer {
     file: Arc<Opened>,
     layout: Arc<FileLayout>,
     grant: Arc<Grant>,
@@ -36,7 +36,7 @@ pub(crate) struct Beside {
     offset: u64,
     write: Option<Stability>,
     /// Notes unstable data in place of the file.
-    kept: Option<Kept>,
+    retained: Option<Retained>,
     /// The pieces, each with its range in the transfer.
     pieces: Vec<(Range<usize>, Arc<Sent>)>,
 }
@@ -47,7 +47,7 @@ pub(crate) fn begin_read(
     buffer: &IoBuffer,
     range: Range<usize>,
     offset: u64,
-) -> Option<Beside> {
+) -> Option<DataServerTransfer> {
     begin(file, buffer, range, offset, (None, None))
 }
 
@@ -58,19 +58,19 @@ pub(crate) fn begin_write(
     range: Range<usize>,
     offset: u64,
     stability: Stability,
-) -> Option<Beside> {
+) -> Option<DataServerTransfer> {
     begin(file, buffer, range, offset, (Some(stability), None))
 }
 
 /// Starts an unstable write at data servers, for a caller that keeps the data.
-pub(crate) fn begin_kept(
+pub(crate) fn begin_retained(
     file: &Arc<Opened>,
     buffer: &IoBuffer,
     range: Range<usize>,
     offset: u64,
-    kept: &Kept,
-) -> Option<Beside> {
-    begin(file, buffer, range, offset, (Some(Stability::Unstable), Some(kept)))
+    retained: &Retained,
+) -> Option<DataServerTransfer> {
+    begin(file, buffer, range, offset, (Some(Stability::Unstable), Some(retained)))
 }
 
 fn begin(
@@ -78,8 +78,8 @@ fn begin(
     buffer: &IoBuffer,
     range: Range<usize>,
     offset: u64,
-    (write, kept): (Option<Stability>, Option<&Kept>),
-) -> Option<Beside> {
+    (write, retained): (Option<Stability>, Option<&Retained>),
+) -> Option<DataServerTransfer> {
     let layouts = file.client.layouts()?;
     let layout = layouts.of(file, range.len())?;
     let shared = file.client.shared();
@@ -107,20 +107,29 @@ fn begin(
     let grant = grant.filter(|grant| layout.enter(grant))?;
     let (start, len) = (range.start, range.len());
     let (file, layout) = (file.clone(), layout.clone());
-    let (kept, pieces) = (kept.cloned(), Vec::new());
+    let (retained, pieces) = (retained.cloned(), Vec::new());
     let lent = ForkMutex::new(Some(buffer.clone()));
-    let mut beside =
-        Beside { file, layout, grant, buffer: lent, start, offset, write, kept, pieces };
-    beside.send(buffer, len);
-    let sent = beside.pieces.iter().map(|(_, sent)| Arc::downgrade(sent));
-    beside.layout.entered(sent);
-    if beside.pieces.iter().all(|(_, sent)| sent.is_turned_away()) {
+    let mut transfer = DataServerTransfer {
+        file,
+        layout,
+        grant,
+        buffer: lent,
+        start,
+        offset,
+        write,
+        retained,
+        pieces,
+    };
+    transfer.send(buffer, len);
+    let sent = transfer.pieces.iter().map(|(_, sent)| Arc::downgrade(sent));
+    transfer.layout.entered(sent);
+    if transfer.pieces.iter().all(|(_, sent)| sent.is_turned_away()) {
         return None;
     }
-    Some(beside)
+    Some(transfer)
 }
 
-impl Beside {
+impl DataServerTransfer {
     fn piecemeal<'a>(&'a self, buffer: &'a IoBuffer) -> Piecemeal<'a> {
         let Self { file, layout, grant, start, offset, write, .. } = self;
         let (start, offset, write) = (*start, *offset, *write);
@@ -185,8 +194,8 @@ impl Beside {
     }
 
     /// The same, for a thread that has not sent it.
-    pub(super) fn settle_beside(&self) {
-        self.pieces.iter().for_each(|(_, sent)| sent.settle_beside());
+    pub(super) fn settle_for_sender(&self) {
+        self.pieces.iter().for_each(|(_, sent)| sent.settle_for_sender());
     }
 
     fn send_read(&self, sender: &Piecemeal<'_>, range: &Range<usize>, copy: usize) -> Arc<Sent> {
@@ -290,7 +299,7 @@ impl Beside {
     ) -> Result<dafs_parallel::Moved<Stability>, dafs_parallel::Faults<Error>> {
         let mut came = sent.take(true, range.len());
         for _ in 0..OUTGROWN_TRIES {
-            let is_old = |(_, failure): &(usize, Failure)| matches!(failure, Fault::Asked(error) if is_outgrown(error));
+            let is_old = |(_, failure): &(usize, Failure)| matches!(failure, Fault::Failed(error) if is_outgrown(error));
             if !came.as_ref().is_err_and(|failed| failed.iter().any(is_old)) {
                 break;
             }
@@ -313,8 +322,8 @@ impl Beside {
             Ok(moved) if wanted == Stability::Unstable => {
                 if moved.stable == Stability::Unstable {
                     let verifier = Verifier(moved.verifier);
-                    match &self.kept {
-                        Some(kept) => kept.beside.written(verifier),
+                    match &self.retained {
+                        Some(retained) => retained.at_data_servers.written(verifier),
                         None => self.file.layout.written(verifier),
                     }
                 }
@@ -339,7 +348,7 @@ impl Beside {
         self.minded(&failed, Act::Write);
         if done < range.len() {
             let (part, offset) = self.part(&(range.start + done..range.end));
-            let writes = self.kept.as_ref().map(|kept| kept.through.clone());
+            let writes = self.retained.as_ref().map(|retained| retained.through.clone());
             let writes = writes.or_else(|| self.file.watch(wanted));
             let written = write_short(&self.file, buffer, part, offset, wanted, writes.as_ref());
             written.map_err(|error| match error {
@@ -388,11 +397,11 @@ impl Beside {
 /// The status that reports a failure to the server; `None` for a transient one.
 pub(super) fn status_of(failure: &Failure) -> Option<Status> {
     match failure {
-        Fault::Away | Fault::Short => None,
+        Fault::Unavailable | Fault::Short => None,
         // This client failed, not the data server.
-        Fault::Asked(Error::BadMemory | Error::Memory(_) | Error::TooMany) => None,
+        Fault::Failed(Error::BadMemory | Error::Memory(_) | Error::TooMany) => None,
         Fault::Unreachable => Some(Status::Io),
-        Fault::Asked(error) => match error.status() {
+        Fault::Failed(error) => match error.status() {
             // The data server works; its session is too old.
             Some(_) if is_outgrown(error) => None,
             Some(status) => Some(status).filter(|status| !is_passing(*status)),

@@ -33,19 +33,19 @@ mod recall;
 mod sent;
 
 pub(crate) use flight::Flight;
-pub(crate) use io::{Beside, begin_kept, begin_read, begin_write};
+pub(crate) use io::{DataServerTransfer, begin_read, begin_retained, begin_write};
 pub(crate) use recall::Recalls;
 
 use crate::attributes::FileHandle;
-use crate::cache::Use;
+use crate::cache::Effect;
 use crate::driver::Shared;
 use crate::error::Result;
 use crate::file::File;
 use crate::fork::ForkMutex;
 use crate::opened::Opened;
 use crate::options::ConnectOptions;
-use crate::standing::Standing;
 use crate::uncommitted::Uncommitted;
+use crate::write_state::WriteState;
 use dafs_parallel::limits::LAYOUT_THRESHOLD_BYTES;
 use dafs_parallel::{LayoutState, Nodes, Protocol};
 use dafs_wire::dafs::Verifier;
@@ -145,11 +145,11 @@ impl Layouts {
 
     /// Prepares a use of a file that bypasses its layout: the server must know first what was
     /// written.
-    pub(crate) fn before(&self, shared: &Arc<Shared>, what: &Use) {
+    pub(crate) fn before(&self, shared: &Arc<Shared>, what: &Effect) {
         match what {
-            Use::None => {}
-            Use::Look(handle) => self.tell_of(shared, handle),
-            Use::Change(handle, _) => {
+            Effect::None => {}
+            Effect::Read(handle) => self.tell_of(shared, handle),
+            Effect::Change(handle, _) => {
                 self.tell_of(shared, handle);
                 // The use may move the end of the file. A write that was not reported, or came
                 // since, remains.
@@ -157,10 +157,10 @@ impl Layouts {
                     layout.with(LayoutState::forget_size);
                 }
             }
-            Use::LookAtAny | Use::ChangeAny => {
+            Effect::ReadAny | Effect::ChangeAny => {
                 for layout in self.known.all() {
                     self.tell_first(shared, &layout);
-                    if *what == Use::ChangeAny {
+                    if *what == Effect::ChangeAny {
                         layout.with(LayoutState::forget_size);
                     }
                 }
@@ -215,7 +215,7 @@ impl Layouts {
 
 impl File {
     /// Commits the file at its data servers and sends LAYOUTCOMMIT.
-    pub(crate) fn commit_beside(&self) -> Result<()> {
+    pub(crate) fn commit_at_data_servers(&self) -> Result<()> {
         let used = &self.opened().layout;
         let (Some(layout), Some(layouts)) = (used.layout(), self.client().layouts()) else {
             return Ok(());
@@ -254,9 +254,9 @@ impl File {
             layouts.known.forget(&layout.handle);
         }
         told?;
-        match used.writes.standing() {
-            Standing::Lost => Err(crate::Error::WritesLost),
-            Standing::Unstable(first) if first.0 != layout.verifier() => {
+        match used.writes.write_state() {
+            WriteState::Lost => Err(crate::Error::WritesLost),
+            WriteState::Unstable(first) if first.0 != layout.verifier() => {
                 Err(crate::Error::WritesLost)
             }
             _ => Ok(()),

@@ -17,10 +17,11 @@ use crate::fork::ForkMutex;
 use crate::limit::{self, Limit};
 use crate::limits::UNPROBED_DEADLINE_FACTOR;
 use crate::options::{Authentication, ConnectOptions, Credential};
+use dafs_mem::Condvar;
 use dafs_parallel::limits::{NODE_ANSWER_TIMEOUT, NODE_CONNECT_TIMEOUT, NODE_PAUSE_MIN};
-use dafs_parallel::{Avoidance, Fault};
+use dafs_parallel::{Fault, ServerBackoff};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Condvar, PoisonError};
 use std::time::Instant;
 
 /// After this many sessions in a row that were aborted for a caller's deadline, the data server
@@ -46,7 +47,7 @@ struct State {
     /// The time of the last failed attempt to connect, if none has succeeded since. A session that
     /// broke does not count.
     unreachable_since: Option<Instant>,
-    avoidance: Avoidance,
+    backoff: ServerBackoff,
 }
 
 /// Marks that a thread connects to a data server, until this is dropped.
@@ -105,23 +106,23 @@ impl Node {
                 return Ok(session);
             }
             let now = Instant::now();
-            let is_left_alone = match regardless {
-                false => state.avoidance.is_left_alone(now),
+            let is_avoided = match regardless {
+                false => state.backoff.is_avoided(now),
                 true => state.unreachable_since.is_some_and(|since| now < since + NODE_PAUSE_MIN),
             };
-            if is_left_alone {
-                return Err(Fault::Away);
+            if is_avoided {
+                return Err(Fault::Unavailable);
             }
             if !state.is_connecting {
                 break;
             }
             state = match Limit::current() {
-                None => self.changed.wait(state).unwrap_or_else(PoisonError::into_inner),
-                Some(_) if limit::is_over() => return Err(Fault::Away),
+                None => self.changed.wait(state),
+                Some(_) if limit::is_over() => return Err(Fault::Unavailable),
                 Some(limit) => {
                     let waited =
                         self.changed.wait_timeout(state, limit.at.since(dafs_dat::Instant::now()));
-                    waited.unwrap_or_else(PoisonError::into_inner).0
+                    waited.0
                 }
             };
         }
@@ -135,12 +136,12 @@ impl Node {
         match made {
             Ok(session) => {
                 state.session = Some(session.clone());
-                state.avoidance.reached();
+                state.backoff.reached();
                 Ok(session)
             }
             Err(reasons) => {
                 tracing::warn!(%reasons, "a data server cannot be reached");
-                state.avoidance.failed(Instant::now());
+                state.backoff.failed(Instant::now());
                 Err(Fault::Unreachable)
             }
         }
@@ -164,7 +165,7 @@ impl Node {
         if state.is_current(session) {
             self.hurried.store(0, Ordering::Relaxed);
             state.session = None;
-            state.avoidance.failed(Instant::now());
+            state.backoff.failed(Instant::now());
         }
     }
 
@@ -188,7 +189,7 @@ impl Node {
             state.session = None;
             if self.hurried.fetch_add(1, Ordering::Relaxed) + 1 >= HURRIED_MAX {
                 self.hurried.store(0, Ordering::Relaxed);
-                state.avoidance.failed(Instant::now());
+                state.backoff.failed(Instant::now());
             }
         }
     }
@@ -255,33 +256,33 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn what_fails_with_one_session_is_one_failure() {
+    fn errors_of_one_session_count_once() {
         let served = Served::new();
         let [client, other] = [TRANSPORTS[0]; 2].map(|transport| served.client(transport));
         let (session, older) = (client.shared(), other.shared());
         let state = State { session: Some(session.clone()), ..State::default() };
         let node = Node { state: ForkMutex::new(state), ..Node::new(Arc::default()) };
-        let is_left_alone = |time| node.state.lock_here().avoidance.is_left_alone(time);
+        let is_avoided = |time| node.state.lock_here().backoff.is_avoided(time);
         // Reports about a session that was replaced change nothing.
         node.failed(older);
         node.outgrow(older);
         assert!(Arc::ptr_eq(&node.state.lock_here().running().unwrap(), session));
-        assert!(!is_left_alone(Instant::now()));
+        assert!(!is_avoided(Instant::now()));
         // A session that was aborted because a caller had no time for an answer.
         let given_up = |after| Error::Deadline { server: session.server_name().clone(), after };
         node.met(session, &Error::TooMany);
         assert!(node.state.lock_here().running().is_some());
         node.met(session, &given_up(Duration::from_millis(1)));
         assert!(node.state.lock_here().running().is_none());
-        assert!(!is_left_alone(Instant::now()));
+        assert!(!is_avoided(Instant::now()));
         node.state.lock_here().session = Some(session.clone());
         for _ in 0..6 {
             node.met(session, &given_up(session.deadline().unwrap()));
         }
         assert!(node.state.lock_here().running().is_none());
-        assert!(!is_left_alone(Instant::now() + NODE_PAUSE_MIN), "it was counted once");
+        assert!(!is_avoided(Instant::now() + NODE_PAUSE_MIN), "it was counted once");
         // Callers never have time enough. One answer resets the count.
-        node.state.lock_here().avoidance.reached();
+        node.state.lock_here().backoff.reached();
         let hurry_again = || {
             node.state.lock_here().session = Some(session.clone());
             node.met(session, &given_up(Duration::from_millis(1)));
@@ -289,8 +290,8 @@ mod tests {
         (1..HURRIED_MAX).for_each(|_| hurry_again());
         node.answered();
         (1..HURRIED_MAX).for_each(|_| hurry_again());
-        assert!(!is_left_alone(Instant::now()));
+        assert!(!is_avoided(Instant::now()));
         hurry_again();
-        assert!(is_left_alone(Instant::now()));
+        assert!(is_avoided(Instant::now()));
     }
 }

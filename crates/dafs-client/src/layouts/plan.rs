@@ -31,7 +31,7 @@ pub(super) struct Device {
 
 /// A layout as the server sent it.
 #[derive(Debug)]
-pub(super) struct Told {
+pub(super) struct LayoutReply {
     pub(super) state_id: StateId,
     pub(super) seqid: u32,
     kind: LayoutKind,
@@ -97,7 +97,7 @@ impl Device {
     }
 }
 
-impl Told {
+impl LayoutReply {
     pub(super) fn new(reply: &XLayoutGetReply<'_>) -> Self {
         let components = reply.components.iter();
         Self {
@@ -127,13 +127,13 @@ impl Told {
             return Err(Unusable::Overlap);
         }
         let preferred = (0..driver.copies()).collect();
-        let (commits_at_server, is_told) = (false, true);
+        let (commits_at_server, needs_layout_commit) = (false, true);
         Ok(Plan {
             driver,
             places,
             preferred,
             commits_at_server,
-            is_told,
+            needs_layout_commit,
             read_bytes_max,
             write_bytes_max,
         })
@@ -199,11 +199,15 @@ mod tests {
         FileHandle { fs: [9; 16], file: [number; 48] }
     }
 
-    fn told(kind: LayoutKind, packing: LayoutPacking, components: &[(DeviceId, u8)]) -> Told {
+    fn told(
+        kind: LayoutKind,
+        packing: LayoutPacking,
+        components: &[(DeviceId, u8)],
+    ) -> LayoutReply {
         let components = components.iter().map(|(device, file)| (*device, handle(*file)));
         let (state_id, seqid, unit_bytes) = (StateId([1; 8]), 1, 65536);
         let components = components.collect();
-        Told { state_id, seqid, kind, packing, unit_bytes, first_place: 1, components }
+        LayoutReply { state_id, seqid, kind, packing, unit_bytes, first_place: 1, components }
     }
 
     /// A device with so many data servers, which take turns.
@@ -214,7 +218,7 @@ mod tests {
         Arc::new(Device { pattern, servers, ticket: Arc::from(*b"ticket") })
     }
 
-    fn plan(told: &Told, servers: u16) -> Result<Plan<Place>, Unusable> {
+    fn plan(told: &LayoutReply, servers: u16) -> Result<Plan<Place>, Unusable> {
         told.plan(&mut |_| Ok(device(servers)), (1 << 20, 1 << 20))
     }
 
@@ -261,8 +265,8 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_refused_with_its_reason() {
-        let of = |told: &Told, servers| plan(told, servers).unwrap_err();
+    fn a_senseless_layout_is_refused_with_its_reason() {
+        let of = |told: &LayoutReply, servers| plan(told, servers).unwrap_err();
         let refused = of(&told(Stripes, Sparse, &[]), 3);
         assert!(matches!(refused, Unusable::Component));
         let refused = of(&told(Stripes, Sparse, &[(ONE, 1), (ONE, 2)]), 3);
@@ -271,7 +275,7 @@ mod tests {
         assert!(matches!(refused, Unusable::Component));
         let refused = of(&told(Stripes, Sparse, &[(ONE, 1)]), 1);
         assert!(matches!(refused, Unusable::Spread(LayoutError::Pattern)), "first place 1 of 1");
-        let short = Told { unit_bytes: 64, ..told(Stripes, Sparse, &[(ONE, 1)]) };
+        let short = LayoutReply { unit_bytes: 64, ..told(Stripes, Sparse, &[(ONE, 1)]) };
         assert!(matches!(of(&short, 3), Unusable::Unit(64)));
         let refused = of(&told(Copies, Sparse, &[(ONE, 1), (ONE, 1)]), 1);
         assert!(matches!(refused, Unusable::Overlap));

@@ -189,7 +189,7 @@ mod tests {
             places: Vec::new(),
             preferred: vec![0],
             commits_at_server: false,
-            is_told: true,
+            needs_layout_commit: true,
             read_bytes_max: 4096,
             write_bytes_max: 4096,
         };
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_recalled_twice_is_given_back_once() {
+    fn a_layout_recalled_twice_is_returned_once() {
         let (recalls, known) = holding();
         for (scope, fh) in [
             (LayoutScope::File, handle(1, 1)),

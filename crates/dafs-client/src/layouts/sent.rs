@@ -132,8 +132,8 @@ impl Piecemeal<'_> {
         })();
         let (memory, slot) = begun.map_err(|error: Error| match error.is_fatal() {
             // The session ended before it sent anything.
-            true => Fault::Away,
-            false => Fault::Asked(error),
+            true => Fault::Unavailable,
+            false => Fault::Failed(error),
         })?;
         Ok(UnderWay { session, slot, write: self.write.is_some(), memory })
     }
@@ -143,7 +143,7 @@ impl Sent {
     /// True if no part could be sent, because the data servers are known to be away.
     pub(super) fn is_away(&self) -> bool {
         let legs = self.legs.lock_here();
-        legs.iter().all(|leg| matches!(leg.came, Stage::Over(Err(Fault::Away))))
+        legs.iter().all(|leg| matches!(leg.came, Stage::Over(Err(Fault::Unavailable))))
     }
 
     /// Lets threads of the sessions drive the parts, so that data servers do not wait for one
@@ -197,7 +197,7 @@ impl Sent {
 
     /// The same for a thread that has not sent them. It does not block the sender's look for the
     /// answers.
-    pub(super) fn settle_beside(&self) {
+    pub(super) fn settle_for_sender(&self) {
         let end = Instant::now() + NODE_ANSWER_TIMEOUT;
         while !self.is_answered(None) && Instant::now() < end {
             std::thread::sleep(SETTLE_NAP);
@@ -290,15 +290,15 @@ impl Sent {
         if !write && is_hurry(session, &error) {
             // The deadline says nothing about the data server. A write may have been done, so it
             // fails.
-            return Fault::Away;
+            return Fault::Unavailable;
         }
-        Fault::Asked(error)
+        Fault::Failed(error)
     }
 
     /// True if nothing was sent, because too many requests are under way already.
     pub(super) fn is_turned_away(&self) -> bool {
         let is_full =
-            |leg: &Leg| matches!(leg.came, Stage::Over(Err(Fault::Asked(Error::TooMany))));
+            |leg: &Leg| matches!(leg.came, Stage::Over(Err(Fault::Failed(Error::TooMany))));
         self.legs.lock_here().iter().all(is_full)
     }
 

@@ -123,7 +123,7 @@ fn completions_are_gathered_as_wished() {
 }
 
 #[test]
-fn what_was_canceled_is_told_and_not_done() {
+fn a_cancelled_operation_is_reported_and_not_done() {
     let served = Served::new();
     let client = served.client(TRANSPORTS[0]);
     let file = file(&client);
@@ -149,7 +149,7 @@ fn what_was_canceled_is_told_and_not_done() {
 }
 
 #[test]
-fn nobody_need_wait_for_what_was_submitted() {
+fn a_submitted_operation_needs_no_waiter() {
     for transport in TRANSPORTS {
         let served = Served::new();
         let client = served.client(transport);

@@ -207,7 +207,7 @@ fn is_too_late(done: &Done) -> bool {
 }
 
 #[test]
-fn what_was_kept_is_not_written_after_others_may_have_been_let_in() {
+fn dirty_data_is_not_written_after_a_revocation() {
     let mut world = bound(config());
     world.server.back.grants = Grants::Write;
     let name = granted(&mut world, b"one").unwrap();
@@ -250,7 +250,7 @@ fn a_write_that_was_under_way_is_not_sent_again_without_its_delegation() {
 }
 
 #[test]
-fn what_was_promised_before_a_restart_is_not_believed_for_its_answers() {
+fn answers_after_a_restart_do_not_extend_a_former_lease() {
     let mut world = bound(config());
     world.server.past.names_opens = true;
     world.server.back.grants = Grants::WriteOnce;
@@ -382,7 +382,7 @@ fn transfers_end_one_by_one_as_they_are_reported() {
 }
 
 #[test]
-fn what_a_lost_channel_owed_is_handed_over_again() {
+fn a_new_channel_takes_over_the_transfers_of_a_lost_one() {
     for restart in [false, true] {
         let mut world = World::open(config());
         let memory = world.memory(&pattern(100));
@@ -514,7 +514,7 @@ fn a_transfer_without_an_end_ends_by_its_deadline() {
 }
 
 #[test]
-fn what_waits_can_be_taken_back() {
+fn a_waiting_transfer_can_be_taken_back() {
     let mut world = World::open(config());
     let memory = world.memory(&pattern(100));
     let tags = submit(&mut world, &memory, 2);
@@ -529,7 +529,7 @@ fn what_waits_can_be_taken_back() {
 }
 
 #[test]
-fn what_waits_can_be_cancelled_by_its_tag_alone() {
+fn a_waiting_transfer_can_be_cancelled_by_its_tag() {
     let mut world = World::open(config());
     let memory = world.memory(&pattern(100));
     let tags = submit(&mut world, &memory, 2);

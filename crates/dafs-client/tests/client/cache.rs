@@ -52,7 +52,7 @@ fn write_all(file: &File, piece_bytes: usize, data: &[u8]) {
 }
 
 #[test]
-fn what_was_read_is_not_asked_for_again() {
+fn a_cached_read_sends_no_request() {
     for transport in TRANSPORTS {
         let served = Served::new();
         let data = pattern(1_000_001);
@@ -439,7 +439,7 @@ fn a_restart_of_the_server_loses_nothing_that_was_not_written_back() {
 }
 
 #[test]
-fn what_local_processes_do_while_the_server_is_away_is_seen() {
+fn local_changes_during_an_outage_are_seen() {
     let mut served = Served::new();
     std::fs::write(served.path().join("file"), "before").unwrap();
     let client = caching(&served, TransportChoice::Shm);

@@ -115,7 +115,7 @@ fn small_files_are_read_and_made_with_one_credit_too() {
 }
 
 #[test]
-fn what_comes_behind_a_failure_is_not_done() {
+fn members_behind_a_failure_are_not_done() {
     for transport in TRANSPORTS {
         let served = Served::new();
         let client = served.client(transport);

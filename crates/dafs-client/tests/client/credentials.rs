@@ -48,7 +48,7 @@ fn a_connection_that_is_replaced_asks_again() {
 }
 
 #[test]
-fn what_the_application_cannot_tell_is_an_error() {
+fn a_callback_without_credentials_is_an_error() {
     let passwords = tempfile::TempDir::new().unwrap();
     let path = passwords.path().join("users");
     set_password(&path, "first");

@@ -39,7 +39,7 @@ fn delegated(client: &Client, handle: &FileHandle) -> ReadDelegation {
 }
 
 #[test]
-fn who_writes_waits_for_who_keeps_and_names_and_modes_count_as_well() {
+fn a_writer_waits_for_holders_and_names_and_modes_count_too() {
     for transport in TRANSPORTS {
         let served = Served::new();
         let (one, two) = (served.client(transport), served.client(transport));
@@ -77,7 +77,7 @@ fn who_writes_waits_for_who_keeps_and_names_and_modes_count_as_well() {
 }
 
 #[test]
-fn what_nobody_keeps_is_given_back() {
+fn a_dropped_delegation_is_returned() {
     let served = Served::new();
     let (one, two) = (served.client(TRANSPORTS[0]), served.client(TRANSPORTS[0]));
     for name in ["dropped", "unheard", "left"] {

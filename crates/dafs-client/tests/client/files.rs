@@ -17,7 +17,7 @@ fn status<T>(result: Result<T, Error>) -> Status {
 }
 
 #[test]
-fn what_is_written_is_read() {
+fn a_reader_gets_the_written_bytes() {
     for transport in TRANSPORTS {
         let served = Served::new();
         let client = served.client(transport);
@@ -154,7 +154,7 @@ fn threads_share_a_client() {
 /// Threads follow and lead in turn all the time here, and some time out early. A lost wake-up ends
 /// with an error.
 #[test]
-fn nobody_waits_in_vain_however_threads_wait() {
+fn every_waiter_wakes_however_threads_wait() {
     const ROUNDS: usize = 150;
     const TIME: Duration = Duration::from_secs(60);
     let policies = [WaitPolicy::default(), WaitPolicy::Sleep, WaitPolicy::Adaptive { spin: 10 }];

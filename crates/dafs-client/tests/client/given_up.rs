@@ -40,7 +40,7 @@ fn lose(world: &mut World) {
 }
 
 #[test]
-fn what_waits_is_taken_back_and_what_is_with_the_server_is_not() {
+fn only_an_unsent_call_is_cancelled() {
     let mut world = world(1);
     world.server.hold = true;
     let memory = world.memory(&[0; 100]);
@@ -143,7 +143,7 @@ fn every_call_ends_once_whenever_it_is_cancelled_and_none_is_done_twice() {
 
 /// A COMMIT that is slow on a healthy server outlives the loss of its connection.
 #[test]
-fn what_waits_for_a_slow_disk_outlives_its_connection() {
+fn a_write_to_a_slow_disk_outlives_its_connection() {
     let mut world = world(8);
     world.server.script = Box::new(|_, request| match request {
         Request::Null => Answer::File,
@@ -160,7 +160,7 @@ fn what_waits_for_a_slow_disk_outlives_its_connection() {
 
 /// So does a call that waits for its turn while the server answers others.
 #[test]
-fn what_waits_for_its_turn_outlives_its_connection() {
+fn a_queued_call_outlives_its_connection() {
     let mut world = world(1);
     world.server.hold = true;
     let memory = world.memory(&[0; 100]);
@@ -248,7 +248,7 @@ fn a_reply_that_cannot_be_had_is_no_failure_of_the_request() {
 }
 
 #[test]
-fn what_does_not_fit_the_new_connection_is_told_so_and_the_session_goes_on() {
+fn a_call_too_long_for_the_new_connection_fails_alone() {
     let mut world = world(8);
     lose(&mut world);
     world.run(|world| world.core.stage() == Stage::Recovering);
@@ -281,7 +281,7 @@ fn putting_off(is_busy: Arc<AtomicBool>) -> Live {
 }
 
 #[test]
-fn who_has_no_time_left_takes_no_data_along_that_is_kept() {
+fn a_caller_without_time_leaves_retained_data_alone() {
     static STOP: AtomicBool = AtomicBool::new(false);
     let is_busy = Arc::new(AtomicBool::new(true));
     let live = putting_off(is_busy.clone());

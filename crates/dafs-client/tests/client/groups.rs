@@ -280,7 +280,7 @@ fn threads_share_a_group() {
 }
 
 #[test]
-fn what_waits_for_a_lost_connection_can_be_given_up() {
+fn a_transfer_waiting_for_a_connection_can_be_given_up() {
     let served = Served::new();
     let cut = Arc::new(AtomicBool::new(false));
     let cutting = cut.clone();
@@ -311,7 +311,7 @@ fn what_waits_for_a_lost_connection_can_be_given_up() {
 }
 
 #[test]
-fn what_belongs_to_another_client_is_refused() {
+fn an_object_of_another_client_is_refused() {
     let served = Served::new();
     let (client, other) = (served.client(TRANSPORTS[0]), served.client(TRANSPORTS[0]));
     let (file, buffer, _) = filled(&served, &client, 1);

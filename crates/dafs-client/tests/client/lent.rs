@@ -51,7 +51,7 @@ fn lose_channel(world: &mut World) {
 }
 
 #[test]
-fn what_the_server_may_still_move_is_not_taken_back() {
+fn lent_memory_is_not_taken_back() {
     let (mut world, memory) = bound();
     let tags = taken(&mut world, &memory, 2);
     lose_channel(&mut world);
@@ -67,7 +67,7 @@ fn what_the_server_may_still_move_is_not_taken_back() {
 }
 
 #[test]
-fn what_is_overdue_ends_when_the_server_has_stopped_moving_it() {
+fn an_overdue_transfer_ends_when_its_memory_is_released() {
     let (mut world, memory) = bound();
     let tags = taken(&mut world, &memory, 2);
     world.run_for(DEADLINE - Duration::from_secs(1));

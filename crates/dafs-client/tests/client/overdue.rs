@@ -52,7 +52,7 @@ fn settle(world: &mut World) {
 }
 
 #[test]
-fn what_was_not_sent_is_known_not_to_be_done() {
+fn an_unsent_request_is_known_not_to_be_done() {
     let mut world = world(1);
     let first = ask_in_vain(&mut world, &create(b"first"));
     let second = world.ask(&create(b"second"));
@@ -82,7 +82,7 @@ fn what_was_not_sent_is_known_not_to_be_done() {
 
 /// So does a call whose own deadline is over before it could be sent.
 #[test]
-fn what_waits_for_a_connection_until_its_deadline_was_not_done() {
+fn a_request_without_a_connection_times_out_undone() {
     let mut world = world(8);
     world.server.past.deaf = true;
     let endpoint = world.network.endpoints(CLIENT)[0];
@@ -122,7 +122,7 @@ fn memory_is_out_of_reach_when_its_call_is_over() {
 }
 
 #[test]
-fn what_was_opened_too_late_is_closed() {
+fn a_late_open_is_closed() {
     // By the late answer, and by the result of recovery.
     for lost in [false, true] {
         let mut world = world(8);
@@ -145,7 +145,7 @@ fn what_was_opened_too_late_is_closed() {
 
 /// The timeout of the call cuts the connection, and recovery finds out what was done on it.
 #[test]
-fn what_is_overdue_and_was_done_is_undone() {
+fn a_late_open_or_lock_is_undone() {
     let mut world = world(8);
     let held = world.ask(&open(b"held", ShareDeny::None));
     world.run_all(&[held]);
@@ -170,7 +170,7 @@ fn what_is_overdue_and_was_done_is_undone() {
 }
 
 #[test]
-fn what_was_not_done_when_nobody_waits_any_more_is_not_done_later() {
+fn a_request_without_a_waiter_is_not_repeated() {
     let mut world = world(8);
     world.server.script = Box::new(|_, request| match request {
         Request::Open(_) => Answer::Silence,
@@ -207,7 +207,7 @@ fn a_lock_that_came_too_late_is_released_unless_it_is_wanted_again() {
 }
 
 #[test]
-fn what_cannot_be_given_back_now_is_given_back_later() {
+fn a_delayed_release_is_retried() {
     let mut world = world(8);
     let tag = ask_in_vain(&mut world, &open(b"late", ShareDeny::Write));
     give_up(&mut world, tag);

@@ -92,7 +92,7 @@ fn sequential_readers_are_read_ahead_for_and_others_ask_each_time() {
 
 /// Without a delegation each read goes to the server, and asking for one costs two requests more.
 #[test]
-fn who_reads_short_files_at_once_or_long_pieces_here_and_there_asks_for_no_delegation() {
+fn a_reader_without_a_sequence_asks_for_no_delegation() {
     const PIECE: usize = limits::READ_AHEAD_RUN_BYTES as usize;
     let served = Served::new();
     let (plain, client) =
@@ -129,7 +129,7 @@ fn who_reads_short_files_at_once_or_long_pieces_here_and_there_asks_for_no_deleg
 }
 
 #[test]
-fn what_another_client_has_changed_is_seen_by_who_is_read_ahead_for() {
+fn a_reader_ahead_sees_the_changes_of_another_client() {
     for transport in TRANSPORTS {
         let served = Served::new();
         let (reader, other) = (for_readers(&served, transport), served.client(transport));
@@ -205,7 +205,7 @@ fn a_write_that_is_over_is_seen_by_a_reader_in_full_run() {
 
 /// The server does not answer, and the reader is interrupted.
 #[test]
-fn who_waits_for_what_is_read_ahead_can_be_stopped_and_can_leave() {
+fn a_waiter_for_read_ahead_can_be_stopped_and_can_leave() {
     const PIECE: usize = 32 << 10;
     let served = Served::new();
     let server = format!("127.0.0.1:{}", served.url.port()).parse().unwrap();

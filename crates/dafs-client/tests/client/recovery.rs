@@ -164,7 +164,7 @@ fn memory_of_a_lost_connection_is_out_of_reach_and_comes_back_under_another_key(
 }
 
 #[test]
-fn what_a_forgetful_server_may_have_done_once_is_in_doubt() {
+fn a_request_at_a_forgetful_server_is_in_doubt() {
     let mut world = world(recovering());
     world.server.hold = true;
     let made = world.ask(&create(b"name"));

@@ -3,7 +3,7 @@
 
 use crate::fake::live::Live;
 use crate::fake::{Answer, pattern};
-use dafs_client::{Error, OpenOptions, Stability, Standing, Status};
+use dafs_client::{Error, OpenOptions, Stability, Status, WriteState};
 use dafs_mem::Site;
 use dafs_wire::dafs::{DirectBuffer, Request};
 use std::collections::HashMap;
@@ -86,7 +86,7 @@ fn borrowed_memory_is_out_of_reach_once_its_buffer_is_dropped() {
 }
 
 #[test]
-fn what_the_server_puts_off_is_asked_again() {
+fn a_delayed_request_is_retried() {
     const BYTES: usize = 2 << 20;
     let live = Live::start(
         |server| {
@@ -135,7 +135,7 @@ fn a_server_without_extended_attributes_is_no_file_without_any() {
 }
 
 #[test]
-fn what_the_server_puts_off_for_ever_is_given_up() {
+fn a_request_delayed_for_ever_is_given_up() {
     let live = Live::start(
         |server| {
             server.script = Box::new(|_, request| match request {
@@ -152,7 +152,7 @@ fn what_the_server_puts_off_for_ever_is_given_up() {
 }
 
 #[test]
-fn who_keeps_what_it_writes_hears_under_which_verifier() {
+fn a_retaining_writer_hears_the_verifier() {
     let change = Arc::new(AtomicBool::new(false));
     let changed = change.clone();
     let live = Live::start(
@@ -167,15 +167,15 @@ fn who_keeps_what_it_writes_hears_under_which_verifier() {
     let client = live.client(|_| {});
     let file = client.open(b"file", &OpenOptions::write()).unwrap();
     let buffer = client.buffer(4096).unwrap();
-    let first = file.write_to_keep(&buffer, 0..4096, 0).unwrap();
-    let Standing::Unstable(verifier) = first else { panic!("{first:?}") };
+    let first = file.write_retained(&buffer, 0..4096, 0).unwrap();
+    let WriteState::Unstable(verifier) = first else { panic!("{first:?}") };
     assert_eq!(client.commit(file.handle()).unwrap(), verifier);
     change.store(true, Ordering::Relaxed);
     while change.load(Ordering::Relaxed) {
         std::thread::yield_now();
     }
     assert_ne!(client.commit(file.handle()).unwrap(), verifier);
-    assert_ne!(file.write_to_keep(&buffer, 0..4096, 0).unwrap(), first);
+    assert_ne!(file.write_retained(&buffer, 0..4096, 0).unwrap(), first);
     // The file itself has no loss to report.
     file.close().unwrap();
 }

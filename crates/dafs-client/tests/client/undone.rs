@@ -68,7 +68,7 @@ fn an_abort_undoes_and_an_unlock_keeps() {
 }
 
 #[test]
-fn what_a_holder_that_restarts_had_written_is_gone_before_the_next_one_locks() {
+fn the_writes_of_a_restarted_holder_are_undone_before_the_next_lock() {
     for transport in TRANSPORTS {
         let served = Served::new();
         let before = pattern(100_000);

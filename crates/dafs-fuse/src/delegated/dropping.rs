@@ -11,10 +11,10 @@
 //!   [`DROPPING_THREADS_MAX`].
 
 use crate::limits::{DROP_HANGS, DROPPED_TOGETHER, DROPPING_THREADS_AT_ONCE, DROPPING_THREADS_MAX};
+use dafs_mem::{Condvar, Mutex};
 use rustc_hash::FxHashMap;
 use std::collections::VecDeque;
 use std::ops::Range;
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// All of a file.
@@ -77,16 +77,12 @@ pub(super) fn drop_all<T: Copy + Send>(
 }
 
 impl<T: Copy + Send, D: Fn(T, Range<u64>) + Sync> Dropping<T, D> {
-    fn state(&self) -> MutexGuard<'_, State<T>> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Waits for a time; returns how many more threads are needed, which count from now on. `None`
     /// when all is done.
     fn look(&self, patience: Duration) -> Option<usize> {
         let goes_on = |state: &mut State<T>| !state.is_done();
-        let waited = self.changed.wait_timeout_while(self.state(), patience, goes_on);
-        let mut state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        let waited = self.changed.wait_timeout_while(self.state.lock(), patience, goes_on);
+        let mut state = waited.0;
         if state.is_done() {
             return None;
         }
@@ -97,11 +93,11 @@ impl<T: Copy + Send, D: Fn(T, Range<u64>) + Sync> Dropping<T, D> {
     }
 
     fn work(&self) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         while let Some((number, Item { file, range })) = state.begin() {
             drop(state);
             (self.drop)(file, range);
-            state = self.state();
+            state = self.state.lock();
             state.under_way.remove(&number);
         }
         drop(state);
@@ -110,7 +106,7 @@ impl<T: Copy + Send, D: Fn(T, Range<u64>) + Sync> Dropping<T, D> {
 
     /// Uncounts a thread that ends, or that was not started.
     fn leave(&self) {
-        self.state().threads -= 1;
+        self.state.lock().threads -= 1;
         self.changed.notify_all();
     }
 }
@@ -208,12 +204,12 @@ mod tests {
 
     impl Kernel {
         fn drop(&self, file: u32, range: Range<u64>) {
-            let mut state = self.state.lock().unwrap();
+            let mut state = self.state.lock();
             loop {
                 let next = state.0.range((file, range.start)..(file, range.end)).next().copied();
                 let Some(page) = next else { return };
                 if state.1.contains(&page) {
-                    state = self.changed.wait(state).unwrap();
+                    state = self.changed.wait(state);
                 } else {
                     state.0.remove(&page);
                     self.changed.notify_all();
@@ -231,7 +227,7 @@ mod tests {
         // One page in each half of a range that is dropped together.
         let pages = |file| (0..600).map(move |number| (file, number * DROPPED_TOGETHER / 2));
         {
-            let mut state = kernel.state.lock().unwrap();
+            let mut state = kernel.state.lock();
             state.0 = (0..FILES).flat_map(pages).collect();
             state.1 = (0..HANGING).map(read).collect();
             let read = state.1.clone();
@@ -239,13 +235,13 @@ mod tests {
         }
         std::thread::scope(|scope| {
             let done = scope.spawn(|| drop_all(0..FILES, |file, range| kernel.drop(file, range)));
-            let state = kernel.state.lock().unwrap();
+            let state = kernel.state.lock();
             let far = |(file, page): &(u32, u64)| {
                 *file >= HANGING || page.abs_diff(read(*file).1) > DROPPED_TOGETHER
             };
             let waits = |state: &mut (Pages, Pages)| state.0.iter().any(far);
             let long = Duration::from_secs(60);
-            let (mut state, late) = kernel.changed.wait_timeout_while(state, long, waits).unwrap();
+            let (mut state, late) = kernel.changed.wait_timeout_while(state, long, waits);
             let kept = state.0.len();
             state.1.clear();
             kernel.changed.notify_all();
@@ -253,6 +249,6 @@ mod tests {
             assert!(!late.timed_out(), "{kept} pages are kept");
             done.join().unwrap();
         });
-        assert!(kernel.state.lock().unwrap().0.is_empty());
+        assert!(kernel.state.lock().0.is_empty());
     }
 }

@@ -32,9 +32,10 @@ pub(crate) use watch::Watch;
 
 use crate::limits::DELEGATED_FILES_MAX;
 use dafs_client::{Attributes, FileHandle, Keeper, ReadDelegation};
+use dafs_mem::Mutex;
+use std::sync::Weak;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError, Weak};
-pub(crate) use table::{Opening, Promised};
+pub(crate) use table::{DeferredOpen, Opening};
 use table::{Right, Table};
 
 impl Right for ReadDelegation {
@@ -67,31 +68,26 @@ impl Default for Delegated {
 pub(crate) struct Asked(u64);
 
 impl Delegated {
-    fn table(&self) -> MutexGuard<'_, Table<ReadDelegation>> {
-        // No code between two changes of the table can panic.
-        self.table.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// The attributes of the object of a name, if they are known.
     pub(crate) fn lookup(&self, dir: &FileHandle, name: &[u8]) -> Option<Attributes> {
-        let mut table = self.table();
+        let mut table = self.table.lock();
         let handle = table.named(dir, name)?;
         table.attributes(&handle)
     }
 
     /// The object of a name, if it is known.
     pub(crate) fn named(&self, dir: &FileHandle, name: &[u8]) -> Option<FileHandle> {
-        self.table().named(dir, name)
+        self.table.lock().named(dir, name)
     }
 
     /// The attributes of a file, if they are known.
     pub(crate) fn attributes(&self, handle: &FileHandle) -> Option<Attributes> {
-        self.table().attributes(handle)
+        self.table.lock().attributes(handle)
     }
 
     /// Called before a request to the server.
     pub(crate) fn asking(&self) -> Asked {
-        Asked(self.table().asking())
+        Asked(self.table.lock().asking())
     }
 
     /// Stores the answer to a request for this name, or for a file.
@@ -101,24 +97,24 @@ impl Delegated {
         name: Option<(&FileHandle, &[u8])>,
         found: &Attributes,
     ) {
-        self.table().learn(asked.0, name, found);
+        self.table.lock().learn(asked.0, name, found);
     }
 
     /// Records that a file was changed here, or may have been.
     pub(crate) fn changed(&self, handle: &FileHandle) {
-        self.table().changed(handle);
+        self.table.lock().changed(handle);
     }
 
     /// Called before names are changed here; dropping the result records the change.
     pub(crate) fn naming(&self) -> Naming<'_> {
-        self.table().begin_names();
+        self.table.lock().begin_names();
         Naming(self)
     }
 
     /// The way to open a file for reading, under this number of the kernel.
-    pub(crate) fn open(&self, number: u64, promised: Promised) -> Opening {
-        let mut table = self.table();
-        let opening = table.open(number, promised);
+    pub(crate) fn open(&self, number: u64, deferred: DeferredOpen) -> Opening {
+        let mut table = self.table.lock();
+        let opening = table.open(number, deferred);
         self.count(&table);
         opening
     }
@@ -141,7 +137,7 @@ impl Delegated {
                 false
             }
         };
-        let mut table = self.table();
+        let mut table = self.table.lock();
         let back = table.came(number, handle, delegation, hear);
         self.count(&table);
         let is_crowded = table.is_crowded();
@@ -152,12 +148,12 @@ impl Delegated {
 
     /// Records that an open came without a delegation. Answers as [`came`](Self::came).
     pub(crate) fn refused(&self) -> bool {
-        self.table().refused() && !self.is_making_room.swap(true, Ordering::SeqCst)
+        self.table.lock().refused() && !self.is_making_room.swap(true, Ordering::SeqCst)
     }
 
     /// The files to give up so that there is room for others.
     pub(crate) fn crowd(&self) -> Vec<FileHandle> {
-        self.table().crowd()
+        self.table.lock().crowd()
     }
 
     /// Called when they have been given up.
@@ -173,7 +169,7 @@ impl Delegated {
     pub(crate) fn used(&self, number: u64) {
         // Every read passes here.
         if self.cleaning.load(Ordering::Acquire) > 0 {
-            let mut table = self.table();
+            let mut table = self.table.lock();
             table.used(number);
             self.count(&table);
         }
@@ -182,36 +178,36 @@ impl Delegated {
     /// The kernel closes an open file.
     pub(crate) fn closed(&self, number: u64) {
         if self.cleaning.load(Ordering::Acquire) > 0 {
-            let mut table = self.table();
+            let mut table = self.table.lock();
             table.closed(number);
             self.count(&table);
         }
     }
 
     /// A deferred open, which the server does not know.
-    pub(crate) fn promised(&self, number: u64) -> Option<Promised> {
-        self.table().promised(number)
+    pub(crate) fn deferred(&self, number: u64) -> Option<DeferredOpen> {
+        self.table.lock().deferred(number)
     }
 
     /// True when there are deferred opens.
     pub(crate) fn has_promised(&self) -> bool {
-        self.table().has_promised()
+        self.table.lock().has_promised()
     }
 
     /// The deferred opens of a file.
-    pub(crate) fn promised_of(&self, handle: &FileHandle) -> Vec<u64> {
-        self.table().promised_of(handle)
+    pub(crate) fn deferred_of(&self, handle: &FileHandle) -> Vec<u64> {
+        self.table.lock().deferred_of(handle)
     }
 
     /// All deferred opens.
     pub(crate) fn all_promised(&self) -> Vec<u64> {
-        self.table().all_promised()
+        self.table.lock().all_promised()
     }
 
     /// Ends a deferred open, because the server knows it now or the kernel has closed it; runs
     /// `then` atomically with that. False when it had ended before.
     pub(crate) fn settle(&self, number: u64, then: impl FnOnce()) -> bool {
-        let mut table = self.table();
+        let mut table = self.table.lock();
         let is_first = table.settle(number);
         if is_first {
             then();
@@ -221,17 +217,17 @@ impl Delegated {
 
     /// Stops caching of a file; false when it is not delegated, or another thread does so already.
     pub(crate) fn leave(&self, handle: &FileHandle) -> bool {
-        self.table().leave(handle)
+        self.table.lock().leave(handle)
     }
 
     /// Removes a file, to return its delegation.
     pub(crate) fn remove(&self, handle: &FileHandle) -> Option<ReadDelegation> {
-        self.table().remove(handle)
+        self.table.lock().remove(handle)
     }
 
     /// The kernel has forgotten a file: its delegation is returned, unless it `is_known` again.
     pub(crate) fn forget(&self, handle: &FileHandle, is_known: impl FnOnce() -> bool) {
-        let back = self.table().forget(handle, is_known);
+        let back = self.table.lock().forget(handle, is_known);
         // Dropped without the lock.
         drop(back);
     }
@@ -239,25 +235,25 @@ impl Delegated {
     /// Excludes a file from delegation until [`end_write`](Self::end_write): it is opened for
     /// writing, or about to lose its name, or its permissions are about to change.
     pub(crate) fn begin_write(&self, handle: FileHandle) {
-        self.table().begin_write(handle);
+        self.table.lock().begin_write(handle);
     }
 
     pub(crate) fn end_write(&self, handle: &FileHandle) {
-        self.table().end_write(handle);
+        self.table.lock().end_write(handle);
     }
 
     /// Stops new deferred opens and new delegations, or allows them again.
     pub(crate) fn pause(&self, is_paused: bool) {
-        self.table().is_paused = is_paused;
+        self.table.lock().is_paused = is_paused;
     }
 
     /// All delegated files.
     pub(crate) fn all(&self) -> Vec<FileHandle> {
-        self.table().all()
+        self.table.lock().all()
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.table().is_empty()
+        self.table.lock().is_empty()
     }
 }
 
@@ -266,7 +262,7 @@ pub(crate) struct Naming<'a>(&'a Delegated);
 
 impl Drop for Naming<'_> {
     fn drop(&mut self) {
-        self.0.table().end_names();
+        self.0.table.lock().end_names();
     }
 }
 

@@ -67,7 +67,7 @@ struct Held<R> {
 
 /// A deferred open: an open file of the kernel that the server does not know.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Promised {
+pub(crate) struct DeferredOpen {
     pub(crate) handle: FileHandle,
     pub(crate) node: NodeId,
     pub(crate) flags: i32,
@@ -77,7 +77,7 @@ pub(crate) struct Promised {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Opening {
     /// Without the server. The kernel may use its cached pages if they are `clean`.
-    Promised { is_clean: bool },
+    Deferred { is_clean: bool },
     /// At the server, which may grant a delegation.
     Delegated,
     /// At the server, without a delegation.
@@ -90,9 +90,9 @@ pub(super) struct Table<R> {
     held: FxHashMap<FileHandle, Held<R>>,
     /// The known names, by directory.
     names: FxHashMap<FileHandle, FxHashMap<Box<[u8]>, FileHandle>>,
-    promised: FxHashMap<u64, Promised>,
+    deferred: FxHashMap<u64, DeferredOpen>,
     /// Their numbers, by file.
-    promised_of: FxHashMap<FileHandle, Vec<u64>>,
+    deferred_of: FxHashMap<FileHandle, Vec<u64>>,
     /// The number of opens for writing and of other changes here, by file.
     writers: FxHashMap<FileHandle, usize>,
     /// Open files for which the kernel drops older pages, by number, with the time.
@@ -116,8 +116,8 @@ impl<R: Right> Table<R> {
         Self {
             held: FxHashMap::default(),
             names: FxHashMap::default(),
-            promised: FxHashMap::default(),
-            promised_of: FxHashMap::default(),
+            deferred: FxHashMap::default(),
+            deferred_of: FxHashMap::default(),
             writers: FxHashMap::default(),
             cleaning: FxHashMap::default(),
             time: 0,
@@ -140,7 +140,7 @@ impl<R: Right> Table<R> {
     }
 
     pub(super) fn has_promised(&self) -> bool {
-        !self.promised.is_empty()
+        !self.deferred.is_empty()
     }
 
     pub(super) fn all(&self) -> Vec<FileHandle> {
@@ -237,8 +237,8 @@ impl<R: Right> Table<R> {
     }
 
     /// The kernel opens a file for reading; `number` would be that of a deferred open.
-    pub(super) fn open(&mut self, number: u64, promised: Promised) -> Opening {
-        let handle = promised.handle;
+    pub(super) fn open(&mut self, number: u64, deferred: DeferredOpen) -> Opening {
+        let handle = deferred.handle;
         if self.is_paused || self.writers.contains_key(&handle) {
             return Opening::Plain;
         }
@@ -249,12 +249,12 @@ impl<R: Right> Table<R> {
         let is_naming = self.naming > 0;
         if let Some(held) = self.usable(&handle).filter(|held| !is_naming || !is_losing(held)) {
             let is_clean = held.is_clean;
-            self.promised.insert(number, promised);
-            self.promised_of.entry(handle).or_default().push(number);
+            self.deferred.insert(number, deferred);
+            self.deferred_of.entry(handle).or_default().push(number);
             if !is_clean {
                 self.cleaning.insert(number, (handle, self.time));
             }
-            return Opening::Promised { is_clean };
+            return Opening::Deferred { is_clean };
         }
         match self.held.contains_key(&handle) {
             true => Opening::Plain,
@@ -316,7 +316,7 @@ impl<R: Right> Table<R> {
         let room = 2 * self.room_min();
         let count = (self.held.len() + room).saturating_sub(self.files_max);
         let idle = |(handle, held): &(&FileHandle, &Held<R>)| {
-            held.stage == Stage::There && !self.promised_of.contains_key(*handle)
+            held.stage == Stage::There && !self.deferred_of.contains_key(*handle)
         };
         let mut idle: Vec<(u64, FileHandle)> =
             self.held.iter().filter(idle).map(|(handle, held)| (held.used, *handle)).collect();
@@ -357,28 +357,28 @@ impl<R: Right> Table<R> {
     }
 
     /// The deferred opens of a file.
-    pub(super) fn promised_of(&self, handle: &FileHandle) -> Vec<u64> {
-        self.promised_of.get(handle).cloned().unwrap_or_default()
+    pub(super) fn deferred_of(&self, handle: &FileHandle) -> Vec<u64> {
+        self.deferred_of.get(handle).cloned().unwrap_or_default()
     }
 
     /// All deferred opens.
     pub(super) fn all_promised(&self) -> Vec<u64> {
-        self.promised.keys().copied().collect()
+        self.deferred.keys().copied().collect()
     }
 
     /// A deferred open.
-    pub(super) fn promised(&self, number: u64) -> Option<Promised> {
-        self.promised.get(&number).copied()
+    pub(super) fn deferred(&self, number: u64) -> Option<DeferredOpen> {
+        self.deferred.get(&number).copied()
     }
 
     /// Ends a deferred open, because the server knows it now or the kernel has closed it; false
     /// when it had ended before.
     pub(super) fn settle(&mut self, number: u64) -> bool {
-        let Some(promised) = self.promised.remove(&number) else { return false };
-        if let Some(numbers) = self.promised_of.get_mut(&promised.handle) {
+        let Some(deferred) = self.deferred.remove(&number) else { return false };
+        if let Some(numbers) = self.deferred_of.get_mut(&deferred.handle) {
             numbers.retain(|other| *other != number);
             if numbers.is_empty() {
-                self.promised_of.remove(&promised.handle);
+                self.deferred_of.remove(&deferred.handle);
             }
         }
         true
@@ -392,7 +392,7 @@ impl<R: Right> Table<R> {
         is_known: impl FnOnce() -> bool,
     ) -> Option<R> {
         let is_idle = self.held.get(handle)?.stage == Stage::There
-            && !self.promised_of.contains_key(handle)
+            && !self.deferred_of.contains_key(handle)
             && !is_known();
         if is_idle { self.remove(handle) } else { None }
     }

@@ -1,6 +1,6 @@
 //! The table without a server: the validity of its contents.
 
-use super::table::{Opening, Promised, Right, Table};
+use super::table::{DeferredOpen, Opening, Right, Table};
 use dafs_client::{Attributes, FileHandle, ObjectType, Owner};
 use std::cell::Cell;
 use std::rc::Rc;
@@ -48,8 +48,8 @@ fn attributes(number: u8, links: u32) -> Attributes {
     }
 }
 
-fn promise(number: u8) -> Promised {
-    Promised { handle: handle(number), node: 7, flags: 0 }
+fn deferred_open(number: u8) -> DeferredOpen {
+    DeferredOpen { handle: handle(number), node: 7, flags: 0 }
 }
 
 fn names_change(table: &mut Table<Good>) {
@@ -59,7 +59,7 @@ fn names_change(table: &mut Table<Good>) {
 
 fn with(files_max: usize, number: u8) -> (Table<Good>, Good) {
     let (mut table, right) = (Table::new(files_max), Good::new());
-    assert_eq!(table.open(1, promise(number)), Opening::Delegated);
+    assert_eq!(table.open(1, deferred_open(number)), Opening::Delegated);
     assert!(table.came(1, handle(number), right.clone(), |_| true).is_none());
     (table, right)
 }
@@ -68,9 +68,9 @@ fn with(files_max: usize, number: u8) -> (Table<Good>, Good) {
 fn the_kernel_keeps_only_what_it_has_read_since_the_delegation_came() {
     let (mut table, _) = with(9, 1);
     // The first opener may not have dropped the old pages yet.
-    assert_eq!(table.open(2, promise(1)), Opening::Promised { is_clean: false });
+    assert_eq!(table.open(2, deferred_open(1)), Opening::Deferred { is_clean: false });
     table.used(1);
-    assert_eq!(table.open(3, promise(1)), Opening::Promised { is_clean: true });
+    assert_eq!(table.open(3, deferred_open(1)), Opening::Deferred { is_clean: true });
     assert_eq!(table.cleaning(), 1);
     table.closed(2);
     assert_eq!(table.cleaning(), 0);
@@ -79,7 +79,7 @@ fn the_kernel_keeps_only_what_it_has_read_since_the_delegation_came() {
     drop(table.remove(&handle(1)));
     assert!(table.came(5, handle(1), Good::new(), |_| true).is_none());
     table.used(1);
-    assert_eq!(table.open(6, promise(1)), Opening::Promised { is_clean: false });
+    assert_eq!(table.open(6, deferred_open(1)), Opening::Deferred { is_clean: false });
 }
 
 #[test]
@@ -126,48 +126,48 @@ fn nothing_is_kept_of_what_the_server_may_not_promise_any_more_or_is_written_her
     table.learn(now, Some((&DIR, b"name")), &attributes(1, 1));
     right.0.set(false);
     assert!(table.attributes(&handle(1)).is_none());
-    assert_eq!(table.open(2, promise(1)), Opening::Plain);
+    assert_eq!(table.open(2, deferred_open(1)), Opening::Plain);
     right.0.set(true);
     assert!(table.leave(&handle(1)) && !table.leave(&handle(1)), "one gives it up");
-    assert_eq!(table.open(2, promise(1)), Opening::Plain);
+    assert_eq!(table.open(2, deferred_open(1)), Opening::Plain);
     assert!(table.remove(&handle(1)).is_some() && table.is_empty());
     table.begin_write(handle(1));
     table.begin_write(handle(1));
-    assert_eq!(table.open(2, promise(1)), Opening::Plain);
+    assert_eq!(table.open(2, deferred_open(1)), Opening::Plain);
     table.end_write(&handle(1));
     assert!(table.came(2, handle(1), Good::new(), |_| true).is_some(), "it goes back");
     table.end_write(&handle(1));
-    assert_eq!(table.open(2, promise(1)), Opening::Delegated);
+    assert_eq!(table.open(2, deferred_open(1)), Opening::Delegated);
     assert!(table.came(2, handle(1), Good::new(), |_| false).is_some(), "nobody hears");
     table.is_paused = true;
-    assert_eq!(table.open(2, promise(1)), Opening::Plain);
+    assert_eq!(table.open(2, deferred_open(1)), Opening::Plain);
     assert!(table.came(2, handle(1), Good::new(), |_| true).is_some());
     assert!(table.is_empty());
 }
 
 #[test]
-fn what_is_promised_is_settled_once() {
+fn a_deferred_open_is_settled_once() {
     let (mut table, _) = with(9, 1);
-    assert_eq!(table.open(2, promise(1)), Opening::Promised { is_clean: false });
+    assert_eq!(table.open(2, deferred_open(1)), Opening::Deferred { is_clean: false });
     assert!(table.has_promised());
-    assert_eq!(table.promised_of(&handle(1)), [2]);
-    assert!(table.promised(2).is_some() && table.promised(1).is_none());
+    assert_eq!(table.deferred_of(&handle(1)), [2]);
+    assert!(table.deferred(2).is_some() && table.deferred(1).is_none());
     assert!(!table.settle(1) && table.settle(2) && !table.settle(2));
-    assert!(table.promised_of(&handle(1)).is_empty() && !table.has_promised());
+    assert!(table.deferred_of(&handle(1)).is_empty() && !table.has_promised());
 }
 
 #[test]
-fn what_is_promised_stays_so_when_its_file_is_not_kept_any_more() {
+fn a_deferred_open_outlives_the_delegation() {
     let (mut table, _) = with(9, 1);
-    assert!(matches!(table.open(2, promise(1)), Opening::Promised { .. }));
-    assert!(matches!(table.open(3, promise(1)), Opening::Promised { .. }));
+    assert!(matches!(table.open(2, deferred_open(1)), Opening::Deferred { .. }));
+    assert!(matches!(table.open(3, deferred_open(1)), Opening::Deferred { .. }));
     assert!(table.leave(&handle(1)) && table.remove(&handle(1)).is_some());
-    assert_eq!(table.promised_of(&handle(1)), [2, 3], "the server could not be asked");
+    assert_eq!(table.deferred_of(&handle(1)), [2, 3], "the server could not be asked");
     assert_eq!(table.all_promised().len(), 2);
     assert!(table.settle(2));
-    assert_eq!((table.promised_of(&handle(1)), table.all_promised()), (vec![3], vec![3]));
+    assert_eq!((table.deferred_of(&handle(1)), table.all_promised()), (vec![3], vec![3]));
     assert!(table.settle(3) && !table.has_promised());
-    assert!(table.promised_of(&handle(1)).is_empty());
+    assert!(table.deferred_of(&handle(1)).is_empty());
 }
 
 #[test]
@@ -181,7 +181,7 @@ fn no_name_is_learned_while_names_are_changed() {
     table.learn(during, Some((&DIR, b"name")), &attributes(1, 1));
     assert!(table.named(&DIR, b"name").is_none());
     // It may be the one that is replaced, and then the server must know that it is open.
-    assert_eq!(table.open(2, promise(1)), Opening::Plain);
+    assert_eq!(table.open(2, deferred_open(1)), Opening::Plain);
     table.end_names();
     table.learn(during, Some((&DIR, b"name")), &attributes(1, 1));
     assert!(table.named(&DIR, b"name").is_none() && table.attributes(&handle(1)).is_none());
@@ -190,14 +190,14 @@ fn no_name_is_learned_while_names_are_changed() {
     assert_eq!(table.named(&DIR, b"name"), Some(handle(1)));
     // The change of a known name would name this file.
     table.begin_names();
-    assert!(matches!(table.open(2, promise(1)), Opening::Promised { .. }));
+    assert!(matches!(table.open(2, deferred_open(1)), Opening::Deferred { .. }));
 }
 
 #[test]
-fn what_the_kernel_has_forgotten_and_looked_up_again_is_kept() {
+fn a_file_that_is_looked_up_again_stays_delegated() {
     let (mut table, _) = with(9, 1);
     assert!(table.forget(&handle(1), || true).is_none());
-    assert!(matches!(table.open(2, promise(1)), Opening::Promised { .. }));
+    assert!(matches!(table.open(2, deferred_open(1)), Opening::Deferred { .. }));
     assert!(table.forget(&handle(1), || false).is_none(), "it is open");
     assert!(table.settle(2) && table.leave(&handle(1)));
     assert!(table.forget(&handle(1), || false).is_none(), "somebody else gives it up");
@@ -211,9 +211,12 @@ fn what_the_kernel_has_forgotten_and_looked_up_again_is_kept() {
 fn while_it_is_changed_who_may_open_a_file_the_server_is_asked() {
     let (mut table, _) = with(9, 1);
     table.begin_write(handle(1));
-    assert_eq!(table.open(2, promise(1)), Opening::Plain);
+    assert_eq!(table.open(2, deferred_open(1)), Opening::Plain);
     table.end_write(&handle(1));
-    assert!(matches!(table.open(2, promise(1)), Opening::Promised { .. }), "it is still kept");
+    assert!(
+        matches!(table.open(2, deferred_open(1)), Opening::Deferred { .. }),
+        "it is still kept"
+    );
 }
 
 #[test]
@@ -229,19 +232,21 @@ fn a_delegation_that_a_former_run_of_the_server_has_granted_goes_back() {
         true
     };
     assert!(table.came(1, handle(1), Good::new(), ended).is_some());
-    assert_eq!(table.open(2, promise(1)), Opening::Delegated);
+    assert_eq!(table.open(2, deferred_open(1)), Opening::Delegated);
 }
 
 #[test]
-fn what_was_not_used_for_long_makes_room() {
+fn the_least_recently_used_file_makes_room() {
     let mut table = Table::new(32);
     for number in 0..30 {
         assert!(table.came(u64::from(number), handle(number), Good::new(), |_| true).is_none());
         assert!(!table.is_crowded());
     }
     // The first is used again, and the second has a deferred open.
-    assert!(matches!(table.open(40, promise(0)), Opening::Promised { .. }) && table.settle(40));
-    assert!(matches!(table.open(41, promise(1)), Opening::Promised { .. }));
+    assert!(
+        matches!(table.open(40, deferred_open(0)), Opening::Deferred { .. }) && table.settle(40)
+    );
+    assert!(matches!(table.open(41, deferred_open(1)), Opening::Deferred { .. }));
     assert!(table.came(30, handle(30), Good::new(), |_| true).is_none());
     assert!(table.is_crowded(), "before it is full");
     assert_eq!(table.crowd(), [handle(2), handle(3), handle(4)]);
@@ -267,8 +272,8 @@ fn a_server_that_has_no_more_delegations_gets_some_back() {
     let mut table = Table::<Good>::new(1000);
     // Each file is opened once, and the last ones are those that count.
     for file in 0..3000 {
-        let promised = Promised { handle: number(file), node: 7, flags: 0 };
-        assert_eq!(table.open(file as u64, promised), Opening::Delegated);
+        let deferred = DeferredOpen { handle: number(file), node: 7, flags: 0 };
+        assert_eq!(table.open(file as u64, deferred), Opening::Delegated);
         let is_crowded = if table.all().len() < SERVER_MAX {
             assert!(table.came(file as u64, number(file), Good::new(), |_| true).is_none());
             table.is_crowded()
@@ -287,7 +292,7 @@ fn a_server_that_has_no_more_delegations_gets_some_back() {
 }
 
 #[test]
-fn what_is_being_given_up_is_among_all_until_it_is_gone() {
+fn a_file_being_given_up_is_listed_until_it_is_gone() {
     let (mut table, _) = with(9, 1);
     assert!(table.leave(&handle(1)));
     // Its pages may still be there when the lease ends.

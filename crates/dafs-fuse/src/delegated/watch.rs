@@ -10,9 +10,10 @@ use super::{Delegated, dropping};
 use crate::limits::PROMISE_LOOK;
 use crate::serve::Server;
 use dafs_client::FileHandle;
+use dafs_mem::Mutex;
 use rustc_hash::FxHashSet;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, MutexGuard, Weak};
 
 /// The thread that checks the lease; the first delegated file starts it.
 #[derive(Debug, Default)]
@@ -105,7 +106,7 @@ struct UnderWay(Mutex<FxHashSet<FileHandle>>);
 
 impl UnderWay {
     fn files(&self) -> MutexGuard<'_, FxHashSet<FileHandle>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 
     /// The files of `all` that no thread is dropping: the caller does from now on.
@@ -131,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn what_hangs_is_not_dropped_again_by_each_look() {
+    fn a_hanging_drop_is_not_repeated() {
         let under_way = UnderWay::default();
         let all = vec![handle(1), handle(2)];
         assert_eq!(under_way.begin(all.clone()), all);

@@ -8,9 +8,10 @@ use crate::limits::{
 };
 use crate::serve::Server;
 use crate::session::Session;
+use dafs_mem::Mutex;
 use std::io;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Instant;
 
 /// Owners of opens that this process may still use until it stops.
@@ -88,7 +89,7 @@ impl Listener {
             return Err(io::Error::other("requests for locks do not come to an end"));
         }
         // An earlier process that was not served has timed out.
-        *self.ready.lock().unwrap_or_else(PoisonError::into_inner) = Some(stream);
+        *self.ready.lock() = Some(stream);
         let stopped = session.stop();
         if stopped.is_err() {
             drop(self.ready());
@@ -99,12 +100,12 @@ impl Listener {
 
     /// True when a process waits until this one has stopped.
     pub(crate) fn is_ready(&self) -> bool {
-        self.ready.lock().unwrap_or_else(PoisonError::into_inner).is_some()
+        self.ready.lock().is_some()
     }
 
     /// The process for which this one has stopped.
     pub(crate) fn ready(&self) -> Option<UnixStream> {
-        self.ready.lock().unwrap_or_else(PoisonError::into_inner).take()
+        self.ready.lock().take()
     }
 }
 

@@ -77,14 +77,14 @@ pub(super) struct OwnerState {
 }
 
 /// A part of a message.
-trait Told: Sized {
+trait Codec: Sized {
     fn put(&self, into: &mut Vec<u8>);
     fn get(from: &mut Reader<'_>) -> Result<Self, Malformed>;
 }
 
 macro_rules! numbers {
     ($($kind:ident)*) => {$(
-        impl Told for $kind {
+        impl Codec for $kind {
             fn put(&self, into: &mut Vec<u8>) {
                 into.extend_from_slice(&self.to_ne_bytes());
             }
@@ -100,12 +100,12 @@ numbers! { u8 u32 u64 i32 }
 /// All fields of a structure, in this order.
 macro_rules! structures {
     ($($kind:ident { $($field:ident),* })*) => {$(
-        impl Told for $kind {
+        impl Codec for $kind {
             fn put(&self, into: &mut Vec<u8>) {
                 $(self.$field.put(into);)*
             }
             fn get(from: &mut Reader<'_>) -> Result<Self, Malformed> {
-                $(let $field = Told::get(from)?;)*
+                $(let $field = Codec::get(from)?;)*
                 Ok(Self { $($field),* })
             }
         }
@@ -127,7 +127,7 @@ structures! {
     Wanted { owner, start, end, exclusive, process }
 }
 
-impl Told for bool {
+impl Codec for bool {
     fn put(&self, into: &mut Vec<u8>) {
         u8::from(*self).put(into);
     }
@@ -141,7 +141,7 @@ impl Told for bool {
     }
 }
 
-impl<const N: usize> Told for [u8; N] {
+impl<const N: usize> Codec for [u8; N] {
     fn put(&self, into: &mut Vec<u8>) {
         into.extend_from_slice(self);
     }
@@ -151,7 +151,7 @@ impl<const N: usize> Told for [u8; N] {
     }
 }
 
-impl<T: Told> Told for Vec<T> {
+impl<T: Codec> Codec for Vec<T> {
     fn put(&self, into: &mut Vec<u8>) {
         (self.len() as u64).put(into);
         self.iter().for_each(|one| one.put(into));
@@ -164,7 +164,7 @@ impl<T: Told> Told for Vec<T> {
     }
 }
 
-impl<A: Told, B: Told> Told for (A, B) {
+impl<A: Codec, B: Codec> Codec for (A, B) {
     fn put(&self, into: &mut Vec<u8>) {
         self.0.put(into);
         self.1.put(into);
@@ -175,7 +175,7 @@ impl<A: Told, B: Told> Told for (A, B) {
     }
 }
 
-impl<A: Told, B: Told, C: Told> Told for (A, B, C) {
+impl<A: Codec, B: Codec, C: Codec> Codec for (A, B, C) {
     fn put(&self, into: &mut Vec<u8>) {
         self.0.put(into);
         self.1.put(into);
@@ -187,13 +187,13 @@ impl<A: Told, B: Told, C: Told> Told for (A, B, C) {
     }
 }
 
-fn encode(what: &impl Told) -> Vec<u8> {
+fn encode(what: &impl Codec) -> Vec<u8> {
     let mut bytes = Vec::new();
     what.put(&mut bytes);
     bytes
 }
 
-fn decode<T: Told>(bytes: &[u8]) -> Result<T, Malformed> {
+fn decode<T: Codec>(bytes: &[u8]) -> Result<T, Malformed> {
     let mut reader = Reader::new(bytes);
     let what = T::get(&mut reader)?;
     if reader.rest().is_empty() { Ok(what) } else { Err(Malformed) }

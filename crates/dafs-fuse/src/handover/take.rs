@@ -69,7 +69,7 @@ pub(crate) fn take<E: From<TakeOverError>>(
     let client = connect(introduction.identity)?;
     let (state, device) = tables(&stream)?;
     let tree = Tree::new(client, introduction.root);
-    let server = Server::new(device, state.agreed, tree, options.belief);
+    let server = Server::new(device, state.agreed, tree, options.cache_timeout);
     let server = Arc::new(server);
     // The other process goes on by itself after a timeout: state that this one opened or locked
     // after that would be orphaned.

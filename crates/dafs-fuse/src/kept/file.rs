@@ -9,16 +9,13 @@ use super::pieces::{Data, Origin, Pieces};
 use crate::kernel::Errno;
 use crate::limits::{KEPT_ATTEMPTS_MAX, KEPT_PIECE_COST, KEPT_UNCOPIED_MIN, WRITE_BYTES_MAX};
 use crate::tree::Outcome;
-use dafs_client::{Standing, Verifier};
-use dafs_mem::Site;
+use dafs_client::{Verifier, WriteState};
+use dafs_mem::{Mutex, RwLock, Site};
 use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{
-    Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError,
-    Weak,
-};
+use std::sync::{Arc, MutexGuard, RwLockReadGuard, RwLockWriteGuard, Weak};
 
 /// The reason why an operation failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -50,7 +47,7 @@ pub(crate) trait Store: Debug {
         from: &Self::Buffer,
         range: Range<usize>,
         offset: u64,
-    ) -> Result<Standing, Failure>;
+    ) -> Result<WriteState, Failure>;
 
     fn write_stably(
         &self,
@@ -98,7 +95,7 @@ struct State<S: Store> {
     reason: Errno,
 }
 
-type Waiting<S> = (u64, BTreeMap<u64, Weak<KeptFile<S>>>);
+type Waiting<S> = (u64, BTreeMap<u64, Weak<RetainedFile<S>>>);
 
 /// The files with retained writes, oldest first, and the next place.
 #[derive(Debug)]
@@ -112,21 +109,21 @@ impl<S: Store> Default for Queue<S> {
 
 impl<S: Store> Queue<S> {
     fn lock(&self) -> MutexGuard<'_, Waiting<S>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 
-    pub(super) fn all(&self) -> Vec<Arc<KeptFile<S>>> {
+    pub(super) fn all(&self) -> Vec<Arc<RetainedFile<S>>> {
         self.lock().1.values().filter_map(Weak::upgrade).collect()
     }
 
-    fn oldest(&self, count: usize) -> Vec<Arc<KeptFile<S>>> {
+    fn oldest(&self, count: usize) -> Vec<Arc<RetainedFile<S>>> {
         self.lock().1.values().filter_map(Weak::upgrade).take(count).collect()
     }
 }
 
 /// A file that is open, and its retained writes.
 #[derive(Debug)]
-pub(crate) struct KeptFile<S: Store> {
+pub(crate) struct RetainedFile<S: Store> {
     store: S,
     memory: Arc<Memory<S::Buffer>>,
     queue: Arc<Queue<S>>,
@@ -143,7 +140,7 @@ pub(crate) struct KeptFile<S: Store> {
 /// Exclusive right to write to the file.
 type Alone<'a> = RwLockWriteGuard<'a, ()>;
 
-impl<S: Store> KeptFile<S> {
+impl<S: Store> RetainedFile<S> {
     pub(super) fn new(store: S, memory: Arc<Memory<S::Buffer>>, queue: Arc<Queue<S>>) -> Arc<Self> {
         let restarts = store.restarts().into();
         let state = State {
@@ -161,35 +158,27 @@ impl<S: Store> KeptFile<S> {
         })
     }
 
-    fn state(&self) -> MutexGuard<'_, State<S>> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn with_others(&self) -> RwLockReadGuard<'_, ()> {
-        self.order.read().unwrap_or_else(PoisonError::into_inner)
+        self.order.read()
     }
 
     fn alone(&self) -> Alone<'_> {
-        self.order.write().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn settling(&self) -> MutexGuard<'_, ()> {
-        self.settling.lock().unwrap_or_else(PoisonError::into_inner)
+        self.order.write()
     }
 
     #[cfg(test)]
     pub(crate) fn is_empty(&self) -> bool {
-        self.state().pieces.is_empty()
+        self.state.lock().pieces.is_empty()
     }
 
     /// The losses up to now, which a new user of the file need not be told.
     pub(crate) fn seen(&self) -> Seen {
-        Seen(self.state().failures)
+        Seen(self.state.lock().failures)
     }
 
     /// Reports a loss to a user who has not seen it.
     pub(crate) fn told(&self, seen: &mut Seen) -> Outcome<()> {
-        let state = self.state();
+        let state = self.state.lock();
         let now = Seen(state.failures);
         if std::mem::replace(seen, now) == now { Ok(()) } else { Err(state.reason) }
     }
@@ -197,7 +186,7 @@ impl<S: Store> KeptFile<S> {
     /// As [`told`](Self::told), without recording the report: a program that closes a duplicate
     /// descriptor may ignore it.
     pub(crate) fn tell(&self, seen: Seen) -> Outcome<()> {
-        let state = self.state();
+        let state = self.state.lock();
         if seen == Seen(state.failures) { Ok(()) } else { Err(state.reason) }
     }
 
@@ -216,15 +205,15 @@ impl<S: Store> KeptFile<S> {
             return self.write_stably(writer, data, len, offset);
         };
         let with_others = self.with_others();
-        let standing = self.store.write(writer, data, 0..len, offset).map_err(Failure::errno)?;
-        if standing == Standing::Stable {
+        let write_state = self.store.write(writer, data, 0..len, offset).map_err(Failure::errno)?;
+        if write_state == WriteState::Stable {
             self.replaced(data, len, offset);
             return Ok(());
         }
         let other = if is_long { self.spare() } else { None };
-        let mut state = self.state();
+        let mut state = self.state.lock();
         state.writes += 1;
-        let origin = Origin::new(writer.clone(), standing, state.writes);
+        let origin = Origin::new(writer.clone(), write_state, state.writes);
         match other {
             Some(other) => {
                 let full = std::mem::replace(data, other);
@@ -237,9 +226,9 @@ impl<S: Store> KeptFile<S> {
             }
         }
         // The verifier differs from that of earlier writes: those are lost.
-        let verifier = match standing {
-            Standing::Unstable(verifier) => Some(verifier),
-            Standing::Stable | Standing::Lost => None,
+        let verifier = match write_state {
+            WriteState::Unstable(verifier) => Some(verifier),
+            WriteState::Stable | WriteState::Lost => None,
         };
         let is_lost = verifier.is_none() || state.verifier.is_some_and(|v| Some(v) != verifier);
         state.verifier = verifier;
@@ -291,24 +280,24 @@ impl<S: Store> KeptFile<S> {
     pub(crate) fn unlock<T>(&self, unlock: impl FnOnce() -> T) -> (Outcome<()>, T) {
         let (_alone, settled) = self.settled_alone();
         if settled.is_err() {
-            self.state().pieces.expose();
+            self.state.lock().pieces.expose();
         }
         (settled, unlock())
     }
 
     /// Excludes other writers once no write is retained, unless that fails.
     fn settled_alone(&self) -> (Alone<'_>, Outcome<()>) {
-        let _settling = self.settling();
+        let _settling = self.settling.lock();
         // Most of it while others write.
         let settled = self.settle_under(None);
         let alone = self.alone();
         let settled = settled.and_then(|()| self.settle_under(Some(&alone)));
-        debug_assert!(settled.is_err() || self.state().pieces.is_empty());
+        debug_assert!(settled.is_err() || self.state.lock().pieces.is_empty());
         (alone, settled)
     }
 
     fn replaced(&self, data: &S::Buffer, len: usize, offset: u64) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         if let Some(source) = data.slice(0, len) {
             state.pieces.replaced(offset, source);
         }
@@ -326,7 +315,7 @@ impl<S: Store> KeptFile<S> {
             Err(_) => false,
         };
         if is_cut {
-            let mut state = self.state();
+            let mut state = self.state.lock();
             state.pieces.cut(size);
             self.note(&mut state);
         }
@@ -354,19 +343,11 @@ impl<S: Store> KeptFile<S> {
     /// that one should wait.
     fn make_room(&self) -> Option<()> {
         for file in self.queue.oldest(KEPT_ATTEMPTS_MAX) {
-            let Some(_settling) = file.try_settling() else { continue };
+            let Some(_settling) = file.settling.try_lock() else { continue };
             return file.settle_under(None).ok();
         }
-        let is_kept = !self.state().pieces.is_empty();
+        let is_kept = !self.state.lock().pieces.is_empty();
         if is_kept { self.settle().ok() } else { None }
-    }
-
-    fn try_settling(&self) -> Option<MutexGuard<'_, ()>> {
-        match self.settling.try_lock() {
-            Ok(settling) => Some(settling),
-            Err(TryLockError::Poisoned(settling)) => Some(settling.into_inner()),
-            Err(TryLockError::WouldBlock) => None,
-        }
     }
 
     /// Enters or leaves the queue, after a change.
@@ -396,7 +377,7 @@ impl<S: Store> KeptFile<S> {
     /// # Errors
     /// The server cannot be asked now; all writes stay retained.
     pub(crate) fn settle(&self) -> Outcome<()> {
-        let _settling = self.settling();
+        let _settling = self.settling.lock();
         self.settle_under(None)
     }
 
@@ -405,7 +386,7 @@ impl<S: Store> KeptFile<S> {
         for _ in 0..KEPT_ATTEMPTS_MAX {
             let restarts = self.store.restarts();
             let number = {
-                let state = self.state();
+                let state = self.state.lock();
                 if state.pieces.is_empty() {
                     return Ok(());
                 }
@@ -420,7 +401,7 @@ impl<S: Store> KeptFile<S> {
                 }
             };
             let is_lost = {
-                let mut state = self.state();
+                let mut state = self.state.lock();
                 let is_lost = state.pieces.committed(number, verifier);
                 self.note(&mut state);
                 is_lost
@@ -469,7 +450,7 @@ impl<S: Store> KeptFile<S> {
     /// Those that concern all pieces.
     fn write_again(&self, verifier: Verifier, alone: Option<&Alone<'_>>) -> Result<(), Failure> {
         let _alone = alone.is_none().then(|| self.alone());
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let (pieces, number) = (std::mem::take(&mut state.pieces), state.writes);
         drop(state);
         let mut taken = Taken { file: self, pieces, number };
@@ -479,7 +460,7 @@ impl<S: Store> KeptFile<S> {
         // Short ones go through a buffer that the server can reach.
         let mut through = None;
         for (offset, piece) in pieces.iter_mut() {
-            if piece.origin.standing == Standing::Unstable(verifier) {
+            if piece.origin.write_state == WriteState::Unstable(verifier) {
                 continue;
             }
             if piece.origin.is_exposed {
@@ -496,7 +477,7 @@ impl<S: Store> KeptFile<S> {
                     let buffer = received.buffer().ok_or(Failure::Final(Errno::EIO))?;
                     let written = self.store.write(&piece.origin.writer, buffer, range, offset);
                     if written.is_err() {
-                        received.spoil();
+                        received.mark_unsafe();
                     }
                     written
                 }
@@ -517,15 +498,15 @@ impl<S: Store> KeptFile<S> {
             };
             *number += 1;
             count += 1;
-            let standing = match written {
-                Ok(standing) => standing,
+            let write_state = match written {
+                Ok(write_state) => write_state,
                 Err(Failure::Final(errno)) => {
                     refused.push((offset, errno));
                     continue;
                 }
                 Err(passing) => return Err(passing),
             };
-            piece.origin = Origin::new(piece.origin.writer.clone(), standing, *number);
+            piece.origin = Origin::new(piece.origin.writer.clone(), write_state, *number);
         }
         for (offset, _) in &refused {
             pieces.remove(*offset);
@@ -535,7 +516,7 @@ impl<S: Store> KeptFile<S> {
         }
         tracing::info!(count, "the server has lost what was not stable; it was written again");
         drop(taken);
-        let mut state = self.state();
+        let mut state = self.state.lock();
         state.verifier = None;
         if let Some((_, reason)) = refused.last() {
             self.fail(&mut state, *reason);
@@ -547,7 +528,7 @@ impl<S: Store> KeptFile<S> {
     /// Drops retained writes that cannot be made stable.
     fn lose(&self, reason: Errno, alone: Option<&Alone<'_>>) {
         let _alone = alone.is_none().then(|| self.alone());
-        let mut state = self.state();
+        let mut state = self.state.lock();
         // They may have been truncated or overwritten meanwhile.
         if !state.pieces.is_empty() {
             state.pieces = Pieces::default();
@@ -565,7 +546,7 @@ impl<S: Store> KeptFile<S> {
 
 /// Pieces that are being retransmitted, which go back whatever the outcome.
 struct Taken<'a, S: Store> {
-    file: &'a KeptFile<S>,
+    file: &'a RetainedFile<S>,
     pieces: Pieces<S::Writer, S::Buffer>,
     /// Number of the last write.
     number: u64,
@@ -573,7 +554,7 @@ struct Taken<'a, S: Store> {
 
 impl<S: Store> Drop for Taken<'_, S> {
     fn drop(&mut self) {
-        let mut state = self.file.state();
+        let mut state = self.file.state.lock();
         // No thread adds pieces meanwhile.
         debug_assert!(state.pieces.is_empty());
         self.pieces.drop_stable();
@@ -583,9 +564,9 @@ impl<S: Store> Drop for Taken<'_, S> {
     }
 }
 
-impl<S: Store> Drop for KeptFile<S> {
+impl<S: Store> Drop for RetainedFile<S> {
     fn drop(&mut self) {
-        let state = self.state();
+        let state = self.state.lock();
         if let Some(turn) = state.turn {
             tracing::warn!(file = ?self.store, "a file is closed whose data may not be stable");
             self.queue.lock().1.remove(&turn);

@@ -7,9 +7,9 @@
 
 use crate::limits::{KEPT_BYTES_MAX, WRITE_BYTES_MAX};
 use dafs_client::IoBuffer;
-use dafs_mem::VolatileSlice;
+use dafs_mem::{Mutex, VolatileSlice};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Memory that the server can reach.
 pub(crate) trait Reachable {
@@ -56,12 +56,12 @@ impl<B> Memory<B> {
 
     /// A free buffer.
     pub(super) fn take_free(&self) -> Option<B> {
-        self.free().pop()
+        self.free.lock().pop()
     }
 
     /// Frees buffers whose bytes are charged now.
     pub(super) fn trim(&self) {
-        let mut free = self.free();
+        let mut free = self.free.lock();
         while !free.is_empty() && !self.has_room(free.len()) {
             free.pop();
         }
@@ -71,15 +71,11 @@ impl<B> Memory<B> {
         let used = self.used_bytes.load(Ordering::Relaxed);
         used + free * WRITE_BYTES_MAX as usize <= KEPT_BYTES_MAX
     }
-
-    fn free(&self) -> MutexGuard<'_, Vec<B>> {
-        self.free.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl<B: Reachable> Memory<B> {
     pub(super) fn put_free(&self, buffer: B) {
-        let mut free = self.free();
+        let mut free = self.free.lock();
         if self.has_room(free.len() + 1) && !buffer.is_shared() {
             free.push(buffer);
         }
@@ -127,10 +123,10 @@ mod tests {
         for _ in 0..2 * buffers {
             memory.put_free(Buffer::zeroed(1).unwrap());
         }
-        assert_eq!(memory.free().len(), buffers);
+        assert_eq!(memory.free.lock().len(), buffers);
         let charge = memory.charge(KEPT_BYTES_MAX / 2).unwrap();
         memory.trim();
-        assert_eq!(memory.free().len(), buffers / 2);
+        assert_eq!(memory.free.lock().len(), buffers / 2);
         let rest = memory.charge(KEPT_BYTES_MAX / 2).unwrap();
         assert!(memory.charge(1).is_none());
         memory.trim();

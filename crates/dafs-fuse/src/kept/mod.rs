@@ -22,8 +22,8 @@ mod memory;
 mod pieces;
 mod server;
 
-pub(crate) use self::file::{KeptFile, Seen};
-pub(crate) use self::server::{Kept, Remote};
+pub(crate) use self::file::{RetainedFile, Seen};
+pub(crate) use self::server::{Remote, RetainedFiles};
 
 #[cfg(test)]
 mod tests;

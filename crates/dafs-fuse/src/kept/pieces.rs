@@ -7,7 +7,7 @@
 
 use super::memory::{Charge, Memory, Reachable};
 use crate::limits::{KEPT_PIECE_BYTES_MAX, KEPT_PIECE_COST};
-use dafs_client::{Standing, Verifier};
+use dafs_client::{Verifier, WriteState};
 use dafs_mem::{Site, VolatileSlice};
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -27,7 +27,7 @@ pub(super) struct Piece<W, B: Reachable> {
 pub(super) struct Origin<W> {
     /// The open through which it was written, and is retransmitted.
     pub(super) writer: W,
-    pub(super) standing: Standing,
+    pub(super) write_state: WriteState,
     /// Number of the last write.
     pub(super) number: u64,
     /// Number of the first one.
@@ -49,7 +49,7 @@ pub(super) struct Received<B: Reachable> {
     /// The offset of the data in the buffer.
     pub(super) start: usize,
     /// The server may still reach it, for a transfer that has failed.
-    is_spoilt: bool,
+    is_unsafe: bool,
     memory: Arc<Memory<B>>,
 }
 
@@ -58,14 +58,14 @@ impl<B: Reachable> Received<B> {
         self.buffer.as_ref()
     }
 
-    pub(super) fn spoil(&mut self) {
-        self.is_spoilt = true;
+    pub(super) fn mark_unsafe(&mut self) {
+        self.is_unsafe = true;
     }
 }
 
 impl<B: Reachable> Drop for Received<B> {
     fn drop(&mut self) {
-        if let Some(buffer) = self.buffer.take().filter(|_| !self.is_spoilt) {
+        if let Some(buffer) = self.buffer.take().filter(|_| !self.is_unsafe) {
             self.memory.put_free(buffer);
         }
     }
@@ -113,18 +113,18 @@ impl<W, B: Reachable> Piece<W, B> {
 
 impl<W> Origin<W> {
     /// The origin of one write.
-    pub(super) fn new(writer: W, standing: Standing, number: u64) -> Self {
-        Self { writer, standing, number, oldest: number, is_exposed: false }
+    pub(super) fn new(writer: W, write_state: WriteState, number: u64) -> Self {
+        Self { writer, write_state, number, oldest: number, is_exposed: false }
     }
 
     /// Merges the origin of later bytes in the same piece.
     fn join(&mut self, later: Self) {
-        let is_same = self.standing == later.standing;
+        let is_same = self.write_state == later.write_state;
         let oldest = self.oldest.min(later.oldest);
         let is_exposed = self.is_exposed || later.is_exposed;
         *self = Self { oldest, is_exposed, ..later };
         if !is_same {
-            self.standing = Standing::Lost;
+            self.write_state = WriteState::Lost;
         }
     }
 }
@@ -195,7 +195,7 @@ impl<W, B: Reachable> Pieces<W, B> {
         self.carve(&range);
         if let Some((&start, before)) = self.0.range_mut(..offset).next_back()
             && range_of(start, before.len).end == offset
-            && before.origin.standing == origin.standing
+            && before.origin.write_state == origin.write_state
             && !before.origin.is_exposed
             && before.len + source.len() <= KEPT_PIECE_BYTES_MAX
             && let Data::Copied(bytes) = &mut before.data
@@ -233,7 +233,7 @@ impl<W, B: Reachable> Pieces<W, B> {
             return memory.put_free(buffer);
         }
         self.carve(&range);
-        let received = Received { buffer: Some(buffer), start: 0, is_spoilt: false, memory };
+        let received = Received { buffer: Some(buffer), start: 0, is_unsafe: false, memory };
         self.0.insert(offset, Piece { data: Data::Received(received), len, origin, charge });
     }
 
@@ -262,10 +262,10 @@ impl<W, B: Reachable> Pieces<W, B> {
     /// stable. True when there are others among them, which are lost. A piece with writes before
     /// and after the COMMIT is not known to be stable, and is lost if any of it is.
     pub(super) fn committed(&mut self, number: u64, verifier: Verifier) -> bool {
-        let current = Standing::Unstable(verifier);
+        let current = WriteState::Unstable(verifier);
         let mut is_lost = false;
         self.0.retain(|_, piece| {
-            let is_current = piece.origin.standing == current;
+            let is_current = piece.origin.write_state == current;
             is_lost |= piece.origin.oldest <= number && !is_current;
             !(is_current && piece.origin.number <= number)
         });
@@ -279,7 +279,7 @@ impl<W, B: Reachable> Pieces<W, B> {
 
     /// Drops pieces that the server has made stable without a COMMIT.
     pub(super) fn drop_stable(&mut self) {
-        self.0.retain(|_, piece| piece.origin.standing != Standing::Stable);
+        self.0.retain(|_, piece| piece.origin.write_state != WriteState::Stable);
     }
 }
 
@@ -307,7 +307,7 @@ mod tests {
     }
 
     fn origin(number: u64, run: u8) -> Origin<()> {
-        Origin::new((), Standing::Unstable(verifier(run)), number)
+        Origin::new((), WriteState::Unstable(verifier(run)), number)
     }
 
     /// The retained data, byte by byte.

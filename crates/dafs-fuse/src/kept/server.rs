@@ -3,7 +3,7 @@
 //! Invariants
 //! * All users of a file share its retained writes.
 
-use super::file::{Failure, KeptFile, Queue, Store};
+use super::file::{Failure, Queue, RetainedFile, Store};
 use super::memory::Memory;
 use crate::convert::errno;
 use crate::kernel::{Errno, NodeId};
@@ -11,11 +11,12 @@ use crate::limits::WRITE_BYTES_MAX;
 use crate::locking::Locks;
 use crate::tree::Outcome;
 use dafs_client::{
-    Client, Error, File, FileHandle, IoBuffer, Stability, Standing, Status, Verifier,
+    Client, Error, File, FileHandle, IoBuffer, Stability, Status, Verifier, WriteState,
 };
+use dafs_mem::Mutex;
 use rustc_hash::FxHashMap;
 use std::ops::Range;
-use std::sync::{Arc, Mutex, PoisonError, Weak, mpsc};
+use std::sync::{Arc, Weak, mpsc};
 use std::time::Duration;
 
 /// A file of the server.
@@ -54,8 +55,8 @@ impl Store for Remote {
         from: &IoBuffer,
         range: Range<usize>,
         offset: u64,
-    ) -> Result<Standing, Failure> {
-        writer.write_to_keep(from, range, offset).map_err(|error| failure(&error))
+    ) -> Result<WriteState, Failure> {
+        writer.write_retained(from, range, offset).map_err(|error| failure(&error))
     }
 
     fn write_stably(
@@ -92,21 +93,21 @@ impl Store for Remote {
 
 /// The open files.
 #[derive(Debug, Default)]
-pub(crate) struct Kept {
-    files: Mutex<FxHashMap<FileHandle, Weak<KeptFile<Remote>>>>,
+pub(crate) struct RetainedFiles {
+    files: Mutex<FxHashMap<FileHandle, Weak<RetainedFile<Remote>>>>,
     memory: Arc<Memory<IoBuffer>>,
     queue: Arc<Queue<Remote>>,
 }
 
-impl Kept {
+impl RetainedFiles {
     /// The file of a handle, for a new user.
     pub(crate) fn opened(
         &self,
         file: &File,
         node: NodeId,
         locks: &Arc<Locks>,
-    ) -> Arc<KeptFile<Remote>> {
-        let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
+    ) -> Arc<RetainedFile<Remote>> {
+        let mut files = self.files.lock();
         if let Some(known) = files.get(file.handle()).and_then(Weak::upgrade) {
             return known;
         }
@@ -116,14 +117,14 @@ impl Kept {
         }
         let handle = *file.handle();
         let store = Remote { client: file.client().clone(), handle, node, locks: locks.clone() };
-        let new = KeptFile::new(store, self.memory.clone(), self.queue.clone());
+        let new = RetainedFile::new(store, self.memory.clone(), self.queue.clone());
         files.insert(handle, Arc::downgrade(&new));
         new
     }
 
     /// The file of a handle, if it is open.
-    pub(crate) fn find(&self, handle: &FileHandle) -> Option<Arc<KeptFile<Remote>>> {
-        let files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
+    pub(crate) fn find(&self, handle: &FileHandle) -> Option<Arc<RetainedFile<Remote>>> {
+        let files = self.files.lock();
         files.get(handle).and_then(Weak::upgrade)
     }
 
@@ -157,7 +158,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_did_not_end_in_time_may_be_done_later() {
+    fn a_late_commit_may_be_done_later() {
         let errors = [Error::TimedOut(Duration::ZERO), Error::Canceled, Error::TooMany];
         for error in errors {
             assert_eq!(failure(&error), Failure::Passing(errno(&error)));

@@ -1,10 +1,10 @@
 //! Files of a server that loses unstable data whenever a test says so.
 
-use super::file::{Failure, KeptFile, Queue, Store};
+use super::file::{Failure, Queue, RetainedFile, Store};
 use super::memory::Memory;
 use crate::kernel::Errno;
 use crate::limits::{KEPT_BYTES_MAX, KEPT_PIECE_COST, KEPT_UNCOPIED_MIN, WRITE_BYTES_MAX};
-use dafs_client::{Standing, Verifier};
+use dafs_client::{Verifier, WriteState};
 use dafs_mem::{Buffer, Site};
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -100,7 +100,7 @@ impl Store for Fake {
         from: &Buffer,
         range: Range<usize>,
         offset: u64,
-    ) -> Result<Standing, Failure> {
+    ) -> Result<WriteState, Failure> {
         let bytes = from.slice(range.start, range.len()).unwrap().to_vec(Site::Inspect);
         let mut inner = self.begin()?;
         if inner.refuses_at.take_if(|at| *at == offset).is_some() {
@@ -111,9 +111,9 @@ impl Store for Fake {
         inner.is_locked_out |= inner.locks_out_after.is_some_and(|count| inner.writes >= count);
         if inner.writes_stably {
             inner.stable = inner.content.clone();
-            return Ok(Standing::Stable);
+            return Ok(WriteState::Stable);
         }
-        Ok(Standing::Unstable(inner.verifier()))
+        Ok(WriteState::Unstable(inner.verifier()))
     }
 
     fn write_stably(&self, (): &(), from: &Buffer, len: usize, offset: u64) -> Result<(), Failure> {
@@ -165,9 +165,9 @@ struct Mount {
 }
 
 impl Mount {
-    fn open(&self) -> (Fake, Arc<KeptFile<Fake>>) {
+    fn open(&self) -> (Fake, Arc<RetainedFile<Fake>>) {
         let fake = Fake::default();
-        (fake.clone(), KeptFile::new(fake, self.memory.clone(), self.queue.clone()))
+        (fake.clone(), RetainedFile::new(fake, self.memory.clone(), self.queue.clone()))
     }
 }
 
@@ -184,7 +184,7 @@ impl Room {
         &mut self.0
     }
 
-    fn write(&mut self, file: &KeptFile<Fake>, offset: u64, bytes: &[u8]) -> Result<(), Errno> {
+    fn write(&mut self, file: &RetainedFile<Fake>, offset: u64, bytes: &[u8]) -> Result<(), Errno> {
         file.write(&(), self.with(bytes), bytes.len(), offset)
     }
 }
@@ -201,7 +201,7 @@ impl Random {
 }
 
 #[test]
-fn what_the_server_loses_is_written_again_and_nobody_is_told() {
+fn lost_data_is_written_again_without_an_error() {
     let mount = Mount::default();
     let (server, file) = mount.open();
     let mut seen = file.seen();
@@ -235,7 +235,7 @@ fn a_later_write_that_finds_a_new_server_brings_back_the_earlier_ones() {
 }
 
 #[test]
-fn who_reads_after_a_restart_reads_what_was_written() {
+fn a_read_after_a_restart_returns_the_written_bytes() {
     let mount = Mount::default();
     let (server, file) = mount.open();
     Room::new().write(&file, 0, b"data").unwrap();
@@ -248,7 +248,7 @@ fn who_reads_after_a_restart_reads_what_was_written() {
 }
 
 #[test]
-fn what_cannot_be_brought_back_is_told_to_each_once() {
+fn each_open_hears_of_a_loss_once() {
     let final_failure = Some(Failure::Final(Errno::ENOSYS));
     for (fails_after, is_locked_out, reason) in [
         // COMMIT; the write after it; no request at all, because others may have written.
@@ -279,7 +279,7 @@ fn what_cannot_be_brought_back_is_told_to_each_once() {
 }
 
 #[test]
-fn who_closes_is_told_without_its_counting() {
+fn a_close_reports_a_loss_and_leaves_it_reportable() {
     let mount = Mount::default();
     let (server, file) = mount.open();
     let mut seen = file.seen();
@@ -314,7 +314,7 @@ fn an_append_comes_behind_what_a_restart_has_lost() {
 }
 
 #[test]
-fn what_is_written_while_a_commit_is_under_way_is_not_stable_by_it() {
+fn a_commit_covers_no_write_begun_during_it() {
     let mount = Mount::default();
     let (server, file) = mount.open();
     let mut room = Room::new();
@@ -332,7 +332,7 @@ fn what_is_written_while_a_commit_is_under_way_is_not_stable_by_it() {
 }
 
 #[test]
-fn what_is_written_again_may_be_stable_at_once() {
+fn a_rewrite_may_be_stable_at_once() {
     let mount = Mount::default();
     let (server, file) = mount.open();
     let mut seen = file.seen();
@@ -349,7 +349,7 @@ fn what_is_written_again_may_be_stable_at_once() {
 }
 
 #[test]
-fn what_was_written_again_before_a_failure_is_committed_too() {
+fn a_rewrite_before_a_failure_is_committed_too() {
     let mount = Mount::default();
     let (server, file) = mount.open();
     let mut room = Room::new();
@@ -437,7 +437,7 @@ fn a_lock_that_is_given_up_while_the_server_puts_off_a_commit_costs_nothing() {
 }
 
 #[test]
-fn what_was_appended_is_appended_once() {
+fn an_append_is_done_once() {
     let mount = Mount::default();
     let (server, file) = mount.open();
     let mut room = Room::new();
@@ -469,7 +469,7 @@ fn a_server_that_loses_all_for_ever_is_not_asked_for_ever() {
             from: &Buffer,
             range: Range<usize>,
             offset: u64,
-        ) -> Result<Standing, Failure> {
+        ) -> Result<WriteState, Failure> {
             self.0.write(writer, from, range, offset)
         }
         fn write_stably(&self, _: &(), _: &Buffer, _: usize, _: u64) -> Result<(), Failure> {
@@ -492,7 +492,7 @@ fn a_server_that_loses_all_for_ever_is_not_asked_for_ever() {
             0
         }
     }
-    let file = KeptFile::new(Forgetful(Fake::default()), Arc::default(), Arc::default());
+    let file = RetainedFile::new(Forgetful(Fake::default()), Arc::default(), Arc::default());
     let mut seen = file.seen();
     file.write(&(), Room::new().with(b"data"), 4, 0).unwrap();
     file.settle().unwrap();
@@ -529,7 +529,7 @@ fn no_more_is_kept_than_may_be_whoever_writes() {
 }
 
 #[test]
-fn what_the_server_makes_stable_at_once_is_not_kept() {
+fn a_stable_write_is_not_retained() {
     let mount = Mount::default();
     let (server, file) = mount.open();
     server.lock().writes_stably = true;

@@ -35,7 +35,7 @@ pub(crate) struct Entry {
     /// Differs when the number of the node is reused for another object.
     pub(crate) generation: u64,
     /// The timeout of the kernel's cache for it.
-    pub(crate) belief: Duration,
+    pub(crate) cache_timeout: Duration,
 }
 
 /// The kernel's treatment of a file that was opened.
@@ -132,10 +132,10 @@ impl Writer {
     fn entry(&mut self, entry: &Entry) {
         self.u64(entry.attributes.node);
         self.u64(entry.generation);
-        self.u64(entry.belief.as_secs());
-        self.u64(entry.belief.as_secs());
-        self.u32(entry.belief.subsec_nanos());
-        self.u32(entry.belief.subsec_nanos());
+        self.u64(entry.cache_timeout.as_secs());
+        self.u64(entry.cache_timeout.as_secs());
+        self.u32(entry.cache_timeout.subsec_nanos());
+        self.u32(entry.cache_timeout.subsec_nanos());
         self.attributes(&entry.attributes);
     }
 
@@ -159,10 +159,10 @@ pub(crate) fn entry(entry: &Entry) -> Vec<u8> {
 }
 
 /// Answers GETATTR and SETATTR.
-pub(crate) fn attributes(from: &NodeAttributes, belief: Duration) -> Vec<u8> {
+pub(crate) fn attributes(from: &NodeAttributes, cache_timeout: Duration) -> Vec<u8> {
     let mut writer = Writer::with_room(104);
-    writer.u64(belief.as_secs());
-    writer.u32(belief.subsec_nanos());
+    writer.u64(cache_timeout.as_secs());
+    writer.u32(cache_timeout.subsec_nanos());
     writer.u32(0);
     writer.attributes(from);
     writer.0
@@ -292,9 +292,10 @@ mod tests {
 
     #[test]
     fn answers_have_the_lengths_that_the_kernel_wants() {
-        let one = Entry { attributes: some(), generation: 3, belief: Duration::from_millis(1500) };
+        let one =
+            Entry { attributes: some(), generation: 3, cache_timeout: Duration::from_millis(1500) };
         assert_eq!(entry(&one).len(), 128);
-        assert_eq!(attributes(&one.attributes, one.belief).len(), 104);
+        assert_eq!(attributes(&one.attributes, one.cache_timeout).len(), 104);
         assert_eq!(created(&one, 1, OpenHow::default()).len(), 144);
         assert_eq!(opened(1, OpenHow::default()).len(), 16);
         assert_eq!((written(1).len(), space([0; 5], 1, 1).len()), (8, 80));
@@ -311,7 +312,7 @@ mod tests {
 
     #[test]
     fn a_listing_never_outgrows_its_room() {
-        let one = Entry { attributes: some(), generation: 3, belief: Duration::ZERO };
+        let one = Entry { attributes: some(), generation: 3, cache_timeout: Duration::ZERO };
         for (entry, each) in [(None, 32), (Some(&one), 160)] {
             let mut listing = Listing::new(3 * each + 7);
             let mut count = 0;

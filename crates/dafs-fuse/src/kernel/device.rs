@@ -28,7 +28,7 @@ pub(crate) struct Room {
     /// The data behind the head of a write. The server can reach it.
     data: IoBuffer,
     /// The server may still write there, for a transfer that was given up: it must not be reused.
-    is_spoilt: bool,
+    is_unsafe: bool,
 }
 
 /// The result of a receive.
@@ -47,16 +47,16 @@ impl Room {
     /// There is no memory, or the session is over.
     pub(crate) fn new(client: &dafs_client::Client) -> dafs_client::Result<Self> {
         let plain = vec![0; WRITE_DATA_AT + WRITE_BYTES_MAX as usize];
-        Ok(Self { plain, data: client.buffer(WRITE_BYTES_MAX as usize)?, is_spoilt: false })
+        Ok(Self { plain, data: client.buffer(WRITE_BYTES_MAX as usize)?, is_unsafe: false })
     }
 
     /// Marks the data buffer as unusable, because a transfer has failed.
     pub(crate) fn give_up(&mut self) {
-        self.is_spoilt = true;
+        self.is_unsafe = true;
     }
 
-    pub(crate) fn is_spoilt(&self) -> bool {
-        self.is_spoilt
+    pub(crate) fn is_unsafe(&self) -> bool {
+        self.is_unsafe
     }
 
     /// Replaces a buffer that was given up.
@@ -64,9 +64,9 @@ impl Room {
     /// # Errors
     /// As [`new`](Self::new).
     pub(crate) fn renew(&mut self, client: &dafs_client::Client) -> dafs_client::Result<()> {
-        if self.is_spoilt {
+        if self.is_unsafe {
             self.data = client.buffer(WRITE_BYTES_MAX as usize)?;
-            self.is_spoilt = false;
+            self.is_unsafe = false;
         }
         Ok(())
     }
@@ -79,8 +79,8 @@ impl Room {
         &mut self,
         bytes: usize,
     ) -> Result<(Request<'_>, &mut IoBuffer), Option<u64>> {
-        let Self { plain, data, is_spoilt } = self;
-        let at_once = if *is_spoilt { bytes } else { bytes.min(WRITE_DATA_AT) };
+        let Self { plain, data, is_unsafe } = self;
+        let at_once = if *is_unsafe { bytes } else { bytes.min(WRITE_DATA_AT) };
         let is_write = at_once >= REQUEST_HEAD_BYTES && plain[4..8] == WRITE.to_ne_bytes();
         if is_write {
             return Ok((write(&plain[..at_once.min(WRITE_DATA_AT)], bytes)?, data));
@@ -98,7 +98,7 @@ impl Room {
         if !waits_for_others(u32::from_ne_bytes(operation.try_into().ok()?)) {
             return None;
         }
-        let at_once = if self.is_spoilt { bytes } else { bytes.min(WRITE_DATA_AT) };
+        let at_once = if self.is_unsafe { bytes } else { bytes.min(WRITE_DATA_AT) };
         gather(&mut self.plain, &self.data, at_once..bytes);
         Some(self.plain[..bytes].to_vec())
     }
@@ -137,7 +137,7 @@ impl Device {
     /// # Errors
     /// Those of the device.
     pub(crate) fn receive(&self, room: &mut Room) -> io::Result<Received> {
-        let received = match room.is_spoilt {
+        let received = match room.is_unsafe {
             true => dafs_mem::readv(self.as_fd(), &[VolatileSlice::from_mut(&mut room.plain)]),
             false => {
                 let head = VolatileSlice::from_mut(&mut room.plain[..WRITE_DATA_AT]);

@@ -44,7 +44,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_kernel_would_refuse_is_an_input_output_error() {
+    fn an_error_that_the_kernel_refuses_becomes_eio() {
         assert_eq!(Errno::from_i32(libc::ENODATA), Errno::ENODATA);
         for strange in [0, -1, 512, i32::MAX, i32::MIN] {
             assert_eq!(Errno::from_i32(strange), Errno::EIO);

@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn what_this_version_would_not_have_agreed_on_is_not_taken_over() {
+    fn an_unknown_agreement_is_not_taken_over() {
         let agreed = |change: fn(&mut Agreed)| {
             let mut agreed = accept(&offer(7, 31)).unwrap().1;
             change(&mut agreed);

@@ -39,7 +39,7 @@ pub(crate) struct Change {
     /// The open file of the change.
     pub(crate) handle: Option<u64>,
     /// Clears setuid and setgid (FATTR_KILL_SUIDGID).
-    pub(crate) takes_rights: bool,
+    pub(crate) kills_suid: bool,
 }
 
 /// A request about a lock.
@@ -115,7 +115,7 @@ pub(crate) enum Operation<'a> {
         len: u32,
         appends: bool,
         /// Clears setuid and setgid (FUSE_WRITE_KILL_SUIDGID).
-        takes_rights: bool,
+        kills_suid: bool,
     },
     Space,
     /// With the owner of whole-file locks, if they are to be released.
@@ -334,8 +334,8 @@ fn operation(opcode: u32, node: NodeId, mut body: Reader<'_>) -> Result<Operatio
             let (handle, offset, len) = (body.u64()?, body.u64()?, body.u32()?);
             let (how, _owner, flags) = (body.u32()?, body.u64()?, body.i32()?);
             let appends = flags & libc::O_APPEND != 0 && how & WRITE_OF_PAGES == 0;
-            let takes_rights = how & WRITE_TAKES_RIGHTS != 0;
-            Operation::Write { handle, offset, len, appends, takes_rights }
+            let kills_suid = how & WRITE_TAKES_RIGHTS != 0;
+            Operation::Write { handle, offset, len, appends, kills_suid }
         }
         STATFS => Operation::Space,
         RELEASE => {
@@ -414,7 +414,7 @@ fn change(body: &mut Reader<'_>) -> Result<Change, Malformed> {
         accessed: time(WITH_ACCESSED, ACCESSED_NOW, accessed, accessed_ns),
         modified: time(WITH_MODIFIED, MODIFIED_NOW, modified, modified_ns),
         handle: has(WITH_HANDLE).then_some(handle),
-        takes_rights: has(TAKES_RIGHTS),
+        kills_suid: has(TAKES_RIGHTS),
     })
 }
 
@@ -475,23 +475,23 @@ mod tests {
         let parsed = Request::parse(&bytes).unwrap();
         assert_eq!(parsed.operation, Operation::SetAttributes(change));
         body[..4].copy_from_slice(&TAKES_RIGHTS.to_ne_bytes());
-        let change = Change { takes_rights: true, ..Change::default() };
+        let change = Change { kills_suid: true, ..Change::default() };
         let bytes = request(SETATTR, &body);
         let parsed = Request::parse(&bytes).unwrap();
         assert_eq!(parsed.operation, Operation::SetAttributes(change));
     }
 
     #[test]
-    fn who_may_keep_the_bits_that_lend_rights_keeps_them() {
+    fn a_privileged_writer_keeps_suid_bits() {
         for (how, wanted) in [(0, false), (WRITE_TAKES_RIGHTS, true), (!0, true)] {
             let mut body = [0; 40];
             body[20..24].copy_from_slice(&how.to_ne_bytes());
             let bytes = request(WRITE, &body);
-            let Operation::Write { takes_rights, .. } = Request::parse(&bytes).unwrap().operation
+            let Operation::Write { kills_suid, .. } = Request::parse(&bytes).unwrap().operation
             else {
                 panic!("no write");
             };
-            assert_eq!(takes_rights, wanted);
+            assert_eq!(kills_suid, wanted);
         }
     }
 

@@ -3,7 +3,7 @@
 use super::{Answer, Server};
 use crate::content::{self, OpenFile};
 use crate::convert::errno;
-use crate::delegated::{Opening, Promised};
+use crate::delegated::{DeferredOpen, Opening};
 use crate::kernel::{Errno, NodeId, OpenHow, Request, opened};
 use crate::tree::Outcome;
 use dafs_client::{Attributes, FileHandle, Keeper};
@@ -64,8 +64,8 @@ impl Server {
         let handle = self.tree.handle(node)?;
         let number = self.files.reserve();
         let client = &self.tree.client;
-        let file = match self.delegated.open(number, Promised { handle, node, flags }) {
-            Opening::Promised { is_clean } => {
+        let file = match self.delegated.open(number, DeferredOpen { handle, node, flags }) {
+            Opening::Deferred { is_clean } => {
                 let how = OpenHow { keeps: is_clean, ..OpenHow::default() };
                 return Ok(opened(number, how).into());
             }
@@ -98,7 +98,7 @@ impl Server {
 
     /// An open file, which the server knows from now on.
     pub(super) fn redeemed(&self, number: u64) -> Outcome<Arc<OpenFile>> {
-        if let Some(Promised { handle, node, flags }) = self.delegated.promised(number) {
+        if let Some(DeferredOpen { handle, node, flags }) = self.delegated.deferred(number) {
             let options = content::options(flags);
             let file = self.tree.client.open_handle(&handle, &options);
             let file = file.map_err(|error| errno(&error))?;
@@ -117,7 +117,7 @@ impl Server {
 
     /// Makes all deferred opens of a file at the server.
     pub(crate) fn redeem_all(&self, handle: &FileHandle) {
-        for number in self.delegated.promised_of(handle) {
+        for number in self.delegated.deferred_of(handle) {
             if let Err(error) = self.redeemed(number) {
                 // The kernel has closed it, or its user gets an error.
                 tracing::debug!(?error, number, "an open file that the server does not know");
@@ -227,7 +227,7 @@ impl Server {
         // Also opens that failed when their file was given up, or that another thread is giving up.
         for number in self.delegated.all_promised() {
             if let Err(error) = self.redeemed(number)
-                && self.delegated.promised(number).is_some()
+                && self.delegated.deferred(number).is_some()
             {
                 return Err(error);
             }

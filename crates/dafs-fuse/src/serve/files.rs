@@ -140,14 +140,14 @@ impl Server {
     /// A descriptor of it is closed.
     pub(super) fn flush(&self, handle: u64, owner: u64) -> Outcome<Answer> {
         self.delegated.used(handle);
-        if let Some(promised) = self.delegated.promised(handle) {
+        if let Some(deferred) = self.delegated.deferred(handle) {
             // It releases the locks that the process has through others.
-            let node = promised.node;
+            let node = deferred.node;
             if !self.locks.holds(node, owner) {
                 return Ok(().into());
             }
             let leave = || self.locks.leave(node, owner);
-            let unlocked = match self.kept.find(&promised.handle) {
+            let unlocked = match self.kept.find(&deferred.handle) {
                 Some(kept) => kept.unlock(leave).1,
                 None => leave(),
             };

@@ -41,8 +41,8 @@ impl Server {
                 (Found::Named(name, Some(found), asked), true)
                     if self.is_news(node, name, found, *asked) =>
                 {
-                    let left = asked.left_of(self.belief);
-                    let entry = Entry { belief: left, ..self.entry(found) };
+                    let left = asked.left_of(self.cache_timeout);
+                    let entry = Entry { cache_timeout: left, ..self.entry(found) };
                     let (number, mode) = (entry.attributes.node, entry.attributes.mode);
                     let fits = listing.add(Some(&entry), number, mode, behind, name);
                     match fits {
@@ -80,7 +80,7 @@ impl Server {
         // An open file may be changing. Its close is recorded as a change, so this is checked
         // first.
         self.kept.find(&found.handle).is_none()
-            && !asked.left_of(self.belief).is_zero()
+            && !asked.left_of(self.cache_timeout).is_zero()
             && !self.changes.is_file_old(&found.handle, asked)
             && !self.changes.is_name_old(dir, name, asked)
     }
@@ -89,5 +89,5 @@ impl Server {
 /// The entry for a name without attributes.
 fn no_entry(mode: u32) -> Entry {
     let attributes = convert::no_attributes(mode);
-    Entry { attributes, generation: 0, belief: std::time::Duration::ZERO }
+    Entry { attributes, generation: 0, cache_timeout: std::time::Duration::ZERO }
 }

@@ -16,7 +16,7 @@ use crate::changes::Changes;
 use crate::convert;
 use crate::delegated::Delegated;
 use crate::handles::Handles;
-use crate::kept::Kept;
+use crate::kept::RetainedFiles;
 use crate::kernel::{
     self, Agreed, Device, Entry, Errno, NodeId, Operation, Request, Room, attributes, entry,
 };
@@ -45,7 +45,7 @@ pub(crate) struct Server {
     pub(crate) directories: Handles<OpenDirectory>,
     pub(crate) locks: Arc<Locks>,
     /// Unstable writes, retained until they are stable.
-    pub(crate) kept: Kept,
+    pub(crate) kept: RetainedFiles,
     /// Files cached under delegations.
     pub(crate) delegated: Delegated,
     /// Recent changes of this mount.
@@ -53,7 +53,7 @@ pub(crate) struct Server {
     /// Reads that were handed over to the thread that drives the client.
     pub(crate) handed: Handed,
     /// The timeout of the kernel's cache.
-    pub(crate) belief: Duration,
+    pub(crate) cache_timeout: Duration,
 }
 
 /// The way a request is answered.
@@ -81,7 +81,7 @@ impl From<Vec<u8>> for Answer {
 }
 
 impl Server {
-    pub(crate) fn new(device: Device, agreed: Agreed, tree: Tree, belief: Duration) -> Self {
+    pub(crate) fn new(device: Device, agreed: Agreed, tree: Tree, cache_timeout: Duration) -> Self {
         Self {
             plain: PlainFiles::default(),
             device,
@@ -90,17 +90,17 @@ impl Server {
             files: Handles::default(),
             directories: Handles::default(),
             locks: Arc::default(),
-            kept: Kept::default(),
+            kept: RetainedFiles::default(),
             delegated: Delegated::default(),
             changes: Changes::default(),
             handed: Handed::default(),
-            belief,
+            cache_timeout,
         }
     }
 
     /// Carries out the request that was received, and answers it.
     pub(crate) fn carry_out(self: &Arc<Self>, room: &mut Room, bytes: usize) {
-        let is_spoilt = room.is_spoilt();
+        let is_unsafe = room.is_unsafe();
         let (request, data) = match room.request(bytes) {
             Ok(request) => request,
             Err(Some(unique)) => return self.device.answer(unique, Err(Errno::EINVAL)),
@@ -111,7 +111,7 @@ impl Server {
         let unique = request.unique;
         let transfers =
             matches!(request.operation, Operation::Read { .. } | Operation::Write { .. });
-        let outcome = match transfers && is_spoilt {
+        let outcome = match transfers && is_unsafe {
             true => Err(Errno::EIO),
             false => self.attempt(&request, Some(data)),
         };
@@ -203,7 +203,7 @@ impl Server {
     ) -> Outcome<Answer> {
         let (node, caller, tree) = (request.node, request.caller, &self.tree);
         let is_written = || self.is_written(node);
-        if self.plain.before(request, tree, self.belief, is_written)? {
+        if self.plain.before(request, tree, self.cache_timeout, is_written)? {
             self.delegated.changed(&tree.handle(node)?);
         }
         Ok(match &request.operation {
@@ -322,7 +322,7 @@ impl Server {
         let node = self.tree.nodes.enter(attributes);
         let generation = generation(node, &attributes.handle);
         let attributes = convert::attributes(node, attributes);
-        Entry { attributes, generation, belief: self.belief }
+        Entry { attributes, generation, cache_timeout: self.cache_timeout }
     }
 
     fn entered(&self, attributes: &Attributes) -> Answer {
@@ -330,7 +330,7 @@ impl Server {
     }
 
     fn told(&self, node: NodeId, found: &Attributes) -> Answer {
-        attributes(&convert::attributes(node, found), self.belief).into()
+        attributes(&convert::attributes(node, found), self.cache_timeout).into()
     }
 
     fn make_node(

@@ -22,8 +22,8 @@ use crate::kernel::Errno;
 use crate::limits::{HANDED_READ_BYTES_MAX, HANDED_READS_MAX};
 use crate::tree::Outcome;
 use dafs_client::{Error, IoBuffer, ReadPart, Result};
-use dafs_mem::VolatileSlice;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use dafs_mem::{Condvar, Mutex, VolatileSlice};
+use std::sync::Arc;
 use std::time::Instant;
 
 /// The reads that were handed over.
@@ -42,13 +42,9 @@ struct State {
 }
 
 impl Handed {
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Room for one more, and a buffer if there is a free one; `None` when there are too many.
     fn begin(&self) -> Option<Option<IoBuffer>> {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         if state.count >= HANDED_READS_MAX {
             return None;
         }
@@ -57,7 +53,7 @@ impl Handed {
     }
 
     fn end(&self, buffer: Option<IoBuffer>) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         state.free.extend(buffer);
         state.count -= 1;
         if state.count == 0 {
@@ -68,8 +64,9 @@ impl Handed {
     /// Waits until none is left; false at the timeout. The caller prevents new ones.
     pub(crate) fn wait(&self, until: Instant) -> bool {
         let left = until.saturating_duration_since(Instant::now());
-        let waited = self.ended.wait_timeout_while(self.state(), left, |state| state.count > 0);
-        waited.unwrap_or_else(PoisonError::into_inner).0.count == 0
+        let waited =
+            self.ended.wait_timeout_while(self.state.lock(), left, |state| state.count > 0);
+        waited.0.count == 0
     }
 }
 

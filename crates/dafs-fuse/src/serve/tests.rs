@@ -63,8 +63,8 @@ impl Mounted {
         kernel.set_read_timeout(Some(STUCK)).unwrap();
         let device = Device::new(device.into());
         // Attributes must not become stale only because this machine is slow.
-        let belief = Duration::from_secs(3600);
-        let server = Arc::new(Server::new(device, Agreed::default(), tree, belief));
+        let cache_timeout = Duration::from_secs(3600);
+        let server = Arc::new(Server::new(device, Agreed::default(), tree, cache_timeout));
         Self { served, wire, server, room, kernel }
     }
 
@@ -128,7 +128,7 @@ impl Mounted {
 }
 
 #[test]
-fn who_has_no_locks_throws_nothing_away_that_others_keep() {
+fn a_close_without_locks_releases_no_lock_of_others() {
     let mut mounted = Mounted::new();
     let writer = mounted.open("file", libc::O_RDWR);
     mounted.lock(writer, 1);
@@ -179,7 +179,7 @@ fn an_owner_that_has_unlocked_all_in_parts_is_none_any_more() {
 }
 
 #[test]
-fn who_has_locks_gives_them_up_by_closing_whatever_becomes_of_its_data() {
+fn a_close_releases_locks_even_if_its_data_is_lost() {
     let mut mounted = Mounted::new();
     let writer = mounted.open("file", libc::O_RDWR);
     mounted.lock(writer, 1);
@@ -249,7 +249,7 @@ fn short_reads_are_answered_by_whoever_drives_and_long_ones_are_not() {
 }
 
 #[test]
-fn what_is_read_after_a_restart_is_what_was_written() {
+fn a_reader_after_a_restart_sees_the_written_bytes() {
     let mut mounted = Mounted::without_wire();
     let handle = mounted.open("file", libc::O_RDWR);
     mounted.write(handle, 0, b"written");
@@ -366,7 +366,7 @@ fn a_read_that_cannot_be_handed_over_is_left_to_who_has_received_it() {
 }
 
 #[test]
-fn who_is_told_of_a_read_finds_nobody_else_at_the_file() {
+fn a_finished_read_has_left_the_file() {
     let mounted = Mounted::new();
     std::fs::write(mounted.served.path().join("file"), b"content").unwrap();
     let handle = mounted.open("file", libc::O_RDONLY);

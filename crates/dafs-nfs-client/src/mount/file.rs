@@ -12,11 +12,12 @@ use super::path::{Follow, component};
 use super::pending::{Parts, PendingRead, PendingWrite, check_not_empty, least_stable};
 use super::reader::Reader;
 use super::{Create, Handle, Mount};
+use dafs_mem::Mutex;
 use dafs_rpc::client::MemorySlice;
 use dafs_wire::nfs4::{SeekWhat, StableHow, Status};
 use dafs_wire::path::SplitPath;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 
 /// An open file. Clones share it; it is closed with the last of them, or by [`File::close`].
 #[derive(Debug, Clone)]
@@ -195,11 +196,11 @@ impl File {
     /// data which was acknowledged as unstable may be lost: the caller has to write everything
     /// since the last commit again.
     pub fn commit(&self) -> Result<[u8; 8]> {
-        let before = std::mem::take(&mut *self.unstable());
+        let before = std::mem::take(&mut *self.inner.unstable.lock());
         let committed = match self.mount().protocol().commit(self.handle()) {
             Ok(committed) => committed,
             Err(error) => {
-                let mut unstable = self.unstable();
+                let mut unstable = self.inner.unstable.lock();
                 if unstable.is_empty() {
                     unstable.told = before.told;
                 }
@@ -219,7 +220,7 @@ impl File {
 
     /// True while the server has acknowledged data that it may still lose.
     pub fn is_unstable(&self) -> bool {
-        !self.unstable().is_empty()
+        !self.inner.unstable.lock().is_empty()
     }
 
     /// The start of data at `offset` or behind it; `None` if there is none up to the end of the
@@ -271,10 +272,6 @@ impl File {
             return Ok(());
         }
         self.mount().protocol().close(&self.inner.open)
-    }
-
-    fn unstable(&self) -> std::sync::MutexGuard<'_, Unstable> {
-        self.inner.unstable.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn submit(&self, memory: MemorySlice, offset: u64, direction: Direction) -> Result<Parts> {
@@ -343,7 +340,7 @@ impl File {
         if moved.stable != StableHow::Unstable {
             return Ok(moved.verifier);
         }
-        let mut unstable = self.unstable();
+        let mut unstable = self.inner.unstable.lock();
         let is_first = unstable.is_empty();
         let before = match moved.keeper {
             Keeper::Server => unstable.server.replace(moved.verifier),

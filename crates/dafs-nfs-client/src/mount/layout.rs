@@ -128,7 +128,7 @@ pub struct Spread {
     /// True when COMMIT goes to the metadata server, and not to the data servers.
     pub commits_at_server: bool,
     /// True when writes are reported to the metadata server (LAYOUTCOMMIT).
-    pub is_told: bool,
+    pub needs_layout_commit: bool,
     /// The longest read of one data server, in bytes. Longer reads are divided.
     pub read_bytes_max: u32,
     /// The longest write to one data server, in bytes. Longer writes are divided.
@@ -144,7 +144,7 @@ impl Spread {
             driver,
             components,
             commits_at_server: false,
-            is_told: true,
+            needs_layout_commit: true,
             read_bytes_max: u32::MAX,
             write_bytes_max: u32::MAX,
         }

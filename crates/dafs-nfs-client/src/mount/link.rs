@@ -13,12 +13,13 @@
 use super::error::{MountError, Result};
 use super::limits::PAUSE_MAX;
 use super::options::MountOptions;
-use super::patience::Patience;
+use super::retry_timer::RetryTimer;
 use super::route::Route;
 use crate::back::{BackChannel, BackChannels};
+use dafs_mem::Mutex;
 use dafs_rpc::client::{CallError, Memory, Pending, Results, RpcClient};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 /// The link to a server.
@@ -63,10 +64,6 @@ impl Link {
         })
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// The server as the user named it.
     pub(crate) fn server(&self) -> &Arc<str> {
         self.route.server()
@@ -86,13 +83,13 @@ impl Link {
     }
 
     /// The retry timeout of an operation that begins now.
-    pub(crate) fn patience(&self) -> Patience {
-        Patience::new(self.options.retry_timeout)
+    pub(crate) fn retry_timer(&self) -> RetryTimer {
+        RetryTimer::new(self.options.retry_timeout)
     }
 
     /// The current connection, which may be lost.
     pub(crate) fn connected(&self) -> Connected {
-        let state = self.state();
+        let state = self.state.lock();
         Connected { number: state.number, rpc: state.rpc.clone() }
     }
 
@@ -101,7 +98,7 @@ impl Link {
         &self,
         lost: &Connected,
         why: &CallError,
-        patience: &mut Patience,
+        retry_timer: &mut RetryTimer,
     ) -> Result<Connected> {
         if self.is_stranger(lost, why) {
             return Err(self.stranger(why));
@@ -110,23 +107,23 @@ impl Link {
         // the answer to the retry.
         lost.rpc.close();
         let mut reason = why.to_string();
-        if self.is_young(lost) && !patience.pause() {
+        if self.is_young(lost) && !retry_timer.pause() {
             return Err(self.lost(&reason));
         }
         loop {
             {
-                let mut state = self.state();
+                let mut state = self.state.lock();
                 if state.number != lost.number {
                     return Ok(Connected { number: state.number, rpc: state.rpc.clone() });
                 }
-                if !patience.is_over() {
+                if !retry_timer.is_over() {
                     match self.connect(&mut state) {
                         Ok(connected) => return Ok(connected),
                         Err(error) => reason = error,
                     }
                 }
             }
-            if !patience.pause() {
+            if !retry_timer.pause() {
                 return Err(self.lost(&reason));
             }
         }
@@ -176,7 +173,7 @@ impl Link {
 
     /// True when a connection was made a short while ago, and none since.
     fn is_young(&self, connected: &Connected) -> bool {
-        let state = self.state();
+        let state = self.state.lock();
         state.number == connected.number && state.since.elapsed() < PAUSE_MAX
     }
 
@@ -191,7 +188,7 @@ impl Link {
 
     /// Replaces a connection that is over, with a single attempt.
     pub(crate) fn revive(&self) -> Result<(), String> {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         match state.rpc.is_broken() {
             true => self.connect(&mut state).map(drop),
             false => Ok(()),
@@ -200,7 +197,7 @@ impl Link {
 
     /// Accepts calls of the server from now on, over a new connection.
     pub(crate) fn take_calls(&self) -> Result<()> {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         state.rpc.close();
         state.back = Some(Arc::default());
         let connected = self.connect(&mut state);
@@ -212,7 +209,7 @@ impl Link {
 
     /// Answers calls of this session, and of no other.
     pub(crate) fn answer(&self, channel: Arc<BackChannel>) {
-        if let Some(back) = &self.state().back {
+        if let Some(back) = &self.state.lock().back {
             back.set(channel);
         }
     }
@@ -232,7 +229,7 @@ impl Link {
 
     /// Ends the connection.
     pub(crate) fn close(&self) {
-        self.state().rpc.close();
+        self.state.lock().rpc.close();
     }
 }
 
@@ -269,9 +266,9 @@ mod tests {
             let link = Link::new(Route::new(&url, 1 << 20), &options).unwrap();
             link.note_answer();
             let why = CallError::Disconnected("it was".to_owned());
-            let (mut patience, mut connected) = (link.patience(), link.connected());
+            let (mut retry_timer, mut connected) = (link.retry_timer(), link.connected());
             let lost = loop {
-                match link.reconnect(&connected, &why, &mut patience) {
+                match link.reconnect(&connected, &why, &mut retry_timer) {
                     Ok(again) => connected = again,
                     Err(error) => break error,
                 }
@@ -301,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn what_speaks_something_else_is_told_at_once() {
+    fn a_server_of_another_protocol_is_reported_at_once() {
         use crate::mount::Mount;
         use std::io::{Read, Write};
         for (says, query) in [
@@ -331,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn what_says_nothing_is_not_waited_for_longer_than_connecting_takes() {
+    fn a_silent_server_costs_one_connect_timeout() {
         use crate::mount::Mount;
         for query in ["", "?vers=4.1", "?vers=3"] {
             // Connections are made, and nothing accepts them.

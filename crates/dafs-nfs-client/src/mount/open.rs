@@ -2,11 +2,12 @@
 
 use super::error::Result;
 use crate::files::Handle;
+use dafs_mem::Mutex;
 use dafs_rpc::client::MemorySlice;
 use dafs_wire::nfs4::{ShareAccess, StableHow, Stateid, Status};
 use std::fmt::Debug;
 use std::ops::Range;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard};
 
 /// An open file. NFSv3 has no opens, so there only handle and access are used.
 #[derive(Debug)]
@@ -59,12 +60,12 @@ impl Open {
     }
 
     pub(crate) fn held(&self) -> MutexGuard<'_, Held> {
-        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+        self.held.lock()
     }
 
     /// Waits until no other thread opens it anew.
     pub(crate) fn reopening(&self) -> MutexGuard<'_, ()> {
-        self.reopening.lock().unwrap_or_else(PoisonError::into_inner)
+        self.reopening.lock()
     }
 
     /// The state-id of the open for READ and WRITE, with seqid 0 for any version: OPENs and their

@@ -105,7 +105,7 @@ impl Route {
     /// that registered memory serves both; `None` where the data server cannot be reached so. Over
     /// shared memory there is no such route: memory that was offered to a data server that ends is
     /// unsafe, so a failed read could not be repeated into it.
-    pub(crate) fn beside(&self, address: SocketAddr, rdma: bool) -> Option<Self> {
+    pub(crate) fn to_data_server(&self, address: SocketAddr, rdma: bool) -> Option<Self> {
         let carrier = match (rdma, &self.carrier) {
             (false, _) => Carrier::Tcp,
             (true, None | Some(Carrier::Tcp | Carrier::Rdma(RdmaTransport::Shm, _))) => {

@@ -71,7 +71,7 @@ pub trait Aggregation: fmt::Debug + Send + Sync {
 
     /// The end in the file of the last byte within the first `bytes` of a component: the least file
     /// size that a component of this length implies.
-    fn reach(&self, component: usize, bytes: u64) -> u64 {
+    fn implied_size(&self, component: usize, bytes: u64) -> u64 {
         // A driver whose components have holes overrides this.
         bytes
             .checked_sub(1)

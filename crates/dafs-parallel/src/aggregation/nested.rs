@@ -68,9 +68,9 @@ impl Aggregation for Nested {
         self.of_group(group, inner)
     }
 
-    fn reach(&self, component: usize, bytes: u64) -> u64 {
+    fn implied_size(&self, component: usize, bytes: u64) -> u64 {
         let group = self.first.partition_point(|&first| first <= component).saturating_sub(1);
-        let inner = self.groups[group].reach(component - self.first[group], bytes);
+        let inner = self.groups[group].implied_size(component - self.first[group], bytes);
         let last = inner.checked_sub(1).and_then(|last| self.of_group(group, last));
         last.map_or(0, |last| last + 1)
     }

@@ -60,6 +60,6 @@ impl Iterator for Parts<'_> {
 /// The size of a file whose components have these sizes.
 pub fn size(by: &dyn Aggregation, components: &[u64]) -> u64 {
     assert_eq!(components.len(), by.components(), "a size for each component");
-    let reach = components.iter().enumerate().map(|(at, &bytes)| by.reach(at, bytes));
-    reach.max().unwrap_or(0)
+    let implied_size = components.iter().enumerate().map(|(at, &bytes)| by.implied_size(at, bytes));
+    implied_size.max().unwrap_or(0)
 }

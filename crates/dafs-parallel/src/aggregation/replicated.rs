@@ -64,8 +64,8 @@ impl Aggregation for Replicated {
         self.mirrors[mirror].origin(component - self.first[mirror], offset)
     }
 
-    fn reach(&self, component: usize, bytes: u64) -> u64 {
+    fn implied_size(&self, component: usize, bytes: u64) -> u64 {
         let mirror = self.mirror_of(component);
-        self.mirrors[mirror].reach(component - self.first[mirror], bytes)
+        self.mirrors[mirror].implied_size(component - self.first[mirror], bytes)
     }
 }

@@ -118,7 +118,7 @@ impl Aggregation for Striped {
         }
     }
 
-    fn reach(&self, component: usize, bytes: u64) -> u64 {
+    fn implied_size(&self, component: usize, bytes: u64) -> u64 {
         match self.packing {
             // The component has holes for the bytes of others, and ends with a byte of its own.
             Packing::Sparse => bytes.min(OFFSET_MAX),

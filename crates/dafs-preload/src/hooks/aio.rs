@@ -2,7 +2,7 @@
 //! returns. The result is stored as the C library stores it, because its own functions (`aio_error`
 //! and the others) read the control block alone.
 
-use super::known;
+use super::served_file;
 use crate::failure::Errno;
 use crate::limits::AIO_BLOCKS_MAX;
 use crate::next::{interpose, serve};
@@ -124,7 +124,7 @@ enum Operation {
 unsafe fn one(block: *mut Block, work: Operation, pass: impl FnOnce() -> c_int) -> c_int {
     // SAFETY: the caller's promise.
     let Some(block) = (unsafe { block.as_mut() }) else { return pass() };
-    let Some(file) = known(block.fd) else { return pass() };
+    let Some(file) = served_file(block.fd) else { return pass() };
     // SAFETY: the caller's promise.
     unsafe { perform(&file, block, work) };
     0
@@ -173,7 +173,7 @@ unsafe fn list(
     for &pointer in blocks {
         // SAFETY: the caller's promise: null or a block of its own.
         let Some(block) = (unsafe { pointer.as_mut() }) else { continue };
-        let Some(file) = known(block.fd) else {
+        let Some(file) = served_file(block.fd) else {
             others.push(pointer);
             continue;
         };

@@ -1,6 +1,6 @@
 //! Directories: `opendir`, the functions on its streams, and `getdents64`.
 
-use super::{by_descriptor, by_path, known};
+use super::{by_descriptor, by_path, served_file};
 use crate::failure::{Errno, Result};
 use crate::files;
 use crate::limits::COPY_BYTES_MAX;
@@ -102,7 +102,7 @@ interpose! {
         }
     }
     fn getdents64(fd: c_int, to: *mut c_void, bytes: size_t) -> ssize_t, |pass| {
-        match known(fd) {
+        match served_file(fd) {
             None => pass(),
             Some(_) if to.is_null() => serve(|| Err(Errno(libc::EFAULT))),
             Some(directory) => serve(|| {

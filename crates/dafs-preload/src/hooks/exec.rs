@@ -8,7 +8,7 @@ use super::{At, at, programs};
 use crate::config;
 use crate::failure::Errno;
 use crate::life;
-use crate::next::{aside, interpose, is_serving};
+use crate::next::{internal, interpose, is_serving};
 use crate::program::{Unserved, User, unserved};
 use crate::{report, table};
 use libc::{c_char, c_int, pid_t};
@@ -118,7 +118,7 @@ fn may_start(path: &CStr) -> bool {
     let is_allowed = unsafe {
         libc::syscall(libc::SYS_faccessat, libc::AT_FDCWD, path.as_ptr(), libc::X_OK) == 0
     };
-    is_allowed && aside(|| leads_to_a_program(Path::new(OsStr::from_bytes(path.to_bytes()))))
+    is_allowed && internal(|| leads_to_a_program(Path::new(OsStr::from_bytes(path.to_bytes()))))
 }
 
 /// True if a path leads to an executable program. A directory may be executable, too, and so may be
@@ -187,7 +187,7 @@ pub(super) fn note_start(program: &CStr) {
     if !report::is_wanted() {
         return;
     }
-    aside(|| {
+    internal(|| {
         let has_capabilities = |path: &Path| {
             let Ok(path) = CString::new(path.as_os_str().as_bytes()) else { return false };
             let (name, none) = (c"security.capability", std::ptr::null_mut());
@@ -237,7 +237,7 @@ unsafe fn replacing(
 /// `path` is null or a C string.
 pub(super) unsafe fn location_is_ours(dir: c_int, path: *const c_char) -> bool {
     // SAFETY: the caller's promise.
-    !path.is_null() && !matches!(unsafe { at(dir, path) }, At::Elsewhere)
+    !path.is_null() && !matches!(unsafe { at(dir, path) }, At::Local)
 }
 
 /// Finds the next function of a name, for calls with other arguments than the program's.

@@ -1,6 +1,6 @@
 //! Reads, writes, seeks, truncation, sync, copies and locks.
 
-use super::{by_descriptor, by_path, give, known, must_be_file, taken};
+use super::{by_descriptor, by_path, give, must_be_file, served_file, taken};
 use crate::copies::{self, CopyEnd, End};
 use crate::descriptor::{Kind, kernel};
 use crate::failure::{Errno, Result};
@@ -86,7 +86,7 @@ fn must_not_append(how: Copying, to: c_int) -> Result<()> {
 /// The errors of a copy between files without byte ranges, and of access that the opens do not
 /// allow.
 fn must_be_ranges(from: c_int, to: c_int) -> Result<()> {
-    let kind = |fd| match known(fd) {
+    let kind = |fd| match served_file(fd) {
         Some(file) => match file.record.kind {
             Kind::File => Ok(libc::S_IFREG),
             Kind::Directory => Ok(libc::S_IFDIR),
@@ -101,8 +101,8 @@ fn must_be_ranges(from: c_int, to: c_int) -> Result<()> {
     if kinds != [libc::S_IFREG; 2] {
         return Err(Errno(libc::EINVAL));
     }
-    let may = known(from).is_none_or(|file| file.record.reads())
-        && known(to).is_none_or(|file| file.record.writes());
+    let may = served_file(from).is_none_or(|file| file.record.reads())
+        && served_file(to).is_none_or(|file| file.record.writes());
     if may { Ok(()) } else { Err(Errno(libc::EBADF)) }
 }
 
@@ -127,10 +127,10 @@ unsafe fn copy(
     bytes: size_t,
     pass: impl FnOnce() -> ssize_t,
 ) -> ssize_t {
-    if known(from).is_none() && known(to).is_none() {
+    if served_file(from).is_none() && served_file(to).is_none() {
         return pass();
     }
-    let end = |fd| known(fd).map_or(End::Other, End::Served);
+    let end = |fd| served_file(fd).map_or(End::Other, End::Served);
     serve(|| {
         if how == Copying::Ranges {
             must_be_ranges(from, to)?;
@@ -141,7 +141,7 @@ unsafe fn copy(
         let (mut from_at, mut to_at) = (read(from_offset)?, read(to_offset)?);
         let mut bytes = bytes;
         if how == Copying::Ranges
-            && let (Some(source), Some(target)) = (known(from), known(to))
+            && let (Some(source), Some(target)) = (served_file(from), served_file(to))
             && source.record.mount == target.record.mount
             && source.record.handle == target.record.handle
         {
@@ -284,7 +284,7 @@ interpose! {
     ) -> ssize_t, |pass| {
         match flags {
             0 => copy(Copying::Ranges, (from, from_offset), (to, to_offset), bytes, pass),
-            _ if known(from).is_none() && known(to).is_none() => pass(),
+            _ if served_file(from).is_none() && served_file(to).is_none() => pass(),
             // The kernel knows no other operation.
             _ => serve(|| Err(Errno(libc::EINVAL))),
         }
@@ -310,10 +310,10 @@ interpose! {
     }
 
     fn posix_fadvise(fd: c_int, offset: off_t, bytes: off_t, advice: c_int) -> c_int, |pass| {
-        if known(fd).is_some() { 0 } else { pass() }
+        if served_file(fd).is_some() { 0 } else { pass() }
     }
     fn posix_fadvise64(fd: c_int, offset: off_t, bytes: off_t, advice: c_int) -> c_int, |pass| {
-        if known(fd).is_some() { 0 } else { pass() }
+        if served_file(fd).is_some() { 0 } else { pass() }
     }
     fn readahead(fd: c_int, offset: i64, bytes: size_t) -> ssize_t, |pass| {
         by_descriptor!(fd, pass, |file| must_be_file(&file).map(|()| 0))
@@ -416,7 +416,7 @@ fn reserve(
 /// `posix_fallocate`, which returns its error. A server reserves no space. To extend the file would
 /// race with appends of others.
 fn preallocate(fd: c_int, offset: off_t, bytes: off_t, pass: impl FnOnce() -> c_int) -> c_int {
-    let Some(file) = known(fd) else { return pass() };
+    let Some(file) = served_file(fd) else { return pass() };
     match () {
         () if offset < 0 || bytes <= 0 => libc::EINVAL,
         () if !file.record.writes() => libc::EBADF,

@@ -1,11 +1,11 @@
 //! Mapped files: the content is read into anonymous memory of the process. Changes of such maps are
 //! intercepted.
 
-use super::{known, must_be_file};
+use super::{must_be_file, served_file};
 use crate::failure::{Errno, Mapping, Result};
 use crate::limits::{MAPPED_BYTES_MAX, PAGE_BYTES};
 use crate::maps::{self, Map, Pages, pages};
-use crate::next::{interpose, is_aside, serve};
+use crate::next::{interpose, is_internal, serve};
 use crate::report;
 use crate::table::Description;
 use dafs_mem::CheckedSlice;
@@ -108,7 +108,7 @@ fn mapped_elsewhere(
     bytes: size_t,
     pass: impl FnOnce() -> Mapping,
 ) -> Mapping {
-    if is_aside() {
+    if is_internal() {
         return pass();
     }
     let Some(at) = placed(place, pass) else { return serve(|| Err(Errno(libc::ENOMEM))) };
@@ -120,7 +120,7 @@ fn mapped_elsewhere(
 
 /// True if memory may belong to our maps. Takes no lock if it lies apart from them.
 fn may_be_ours(pages: &Pages) -> bool {
-    maps::may_hold(pages) && !is_aside()
+    maps::may_hold(pages) && !is_internal()
 }
 
 /// Changes the protection of memory, unless a map does not allow it.
@@ -229,7 +229,7 @@ fn remapped(
 
 interpose! {
     fn mmap(address: *mut c_void, bytes: size_t, protection: c_int, flags: c_int, fd: c_int, offset: off_t) -> Mapping, |pass| {
-        match known(fd) {
+        match served_file(fd) {
             Some(file) if flags & libc::MAP_ANONYMOUS == 0 => {
                 serve(|| map(&file, address, bytes, protection, flags, offset))
             }
@@ -237,7 +237,7 @@ interpose! {
         }
     }
     fn mmap64(address: *mut c_void, bytes: size_t, protection: c_int, flags: c_int, fd: c_int, offset: off_t) -> Mapping, |pass| {
-        match known(fd) {
+        match served_file(fd) {
             Some(file) if flags & libc::MAP_ANONYMOUS == 0 => {
                 serve(|| map(&file, address, bytes, protection, flags, offset))
             }

@@ -27,7 +27,7 @@ use crate::config;
 use crate::descriptor::Kind;
 use crate::failure::{Errno, Result};
 use crate::location::{self, Location};
-use crate::next::{is_aside, is_serving, quietly};
+use crate::next::{is_internal, is_serving, with_signals_deferred};
 use crate::report;
 use crate::table::{self, Description};
 use dafs_client::Error;
@@ -40,11 +40,11 @@ use std::sync::Arc;
 /// The meaning of a path.
 enum At {
     /// A path of this machine, for the C library.
-    Elsewhere,
+    Local,
     /// A place on a server.
-    Here(Location),
+    Served(Location),
     /// It cannot be a path.
-    Wrong(Errno),
+    Invalid(Errno),
 }
 
 /// The bytes of a C string.
@@ -103,7 +103,7 @@ unsafe fn give_bytes(to: *mut c_char, text: &mut [u8]) -> Result<()> {
 unsafe fn at(dir: c_int, path: *const c_char) -> At {
     // SAFETY: the caller's promise.
     let found = unsafe { looked_at(dir, path) };
-    if matches!(found, At::Elsewhere) {
+    if matches!(found, At::Local) {
         note_passed();
     }
     found
@@ -121,32 +121,32 @@ fn note_passed() {
 /// # Safety
 /// As there.
 unsafe fn looked_at(dir: c_int, path: *const c_char) -> At {
-    let Some(config) = config::get() else { return At::Elsewhere };
-    if is_aside() {
-        return At::Elsewhere;
+    let Some(config) = config::get() else { return At::Local };
+    if is_internal() {
+        return At::Local;
     }
     // SAFETY: the caller's promise.
     let path = unsafe { bytes(path) };
     // Without locks or allocation: the caller may be a signal handler that has interrupted any
     // code.
     if !location::may_be_served(config, dir, path) {
-        return At::Elsewhere;
+        return At::Local;
     }
     if is_serving() {
-        return At::Wrong(Errno(libc::EDEADLK));
+        return At::Invalid(Errno(libc::EDEADLK));
     }
     let before = Errno::last();
-    let found = quietly(|| location::find(dir, path));
+    let found = with_signals_deferred(|| location::find(dir, path));
     before.set();
     match found {
-        Ok(Some(location)) => At::Here(location),
-        Ok(None) => At::Elsewhere,
-        Err(errno) => At::Wrong(errno),
+        Ok(Some(location)) => At::Served(location),
+        Ok(None) => At::Local,
+        Err(errno) => At::Invalid(errno),
     }
 }
 
 /// The open file of a descriptor that a program passes to a call, if it is served.
-fn known(fd: c_int) -> Option<Arc<Description>> {
+fn served_file(fd: c_int) -> Option<Arc<Description>> {
     if !table::may_know(fd) || config::get().is_none() {
         return None;
     }
@@ -175,7 +175,7 @@ fn named_number(path: &[u8]) -> Option<c_int> {
 
 /// The open file of a path below `/proc/self/fd` and the like, if it is served.
 fn named_descriptor(path: &[u8]) -> Option<Arc<Description>> {
-    known(named_number(path)?)
+    served_file(named_number(path)?)
 }
 
 /// Checks that a description is a file: only files can be read, written, locked and mapped.
@@ -191,9 +191,9 @@ fn must_be_file(description: &Description) -> Result<()> {
 macro_rules! by_path {
     ($dir:expr, $path:expr, $pass:expr, |$location:ident| $serve:expr) => {
         match crate::hooks::at($dir, $path) {
-            crate::hooks::At::Elsewhere => $pass(),
-            crate::hooks::At::Here($location) => crate::next::serve(|| $serve),
-            crate::hooks::At::Wrong(errno) => crate::next::serve(|| Err(errno)),
+            crate::hooks::At::Local => $pass(),
+            crate::hooks::At::Served($location) => crate::next::serve(|| $serve),
+            crate::hooks::At::Invalid(errno) => crate::next::serve(|| Err(errno)),
         }
     };
 }
@@ -201,7 +201,7 @@ macro_rules! by_path {
 /// Runs `$serve` with the open file of `$fd`, or passes the call on.
 macro_rules! by_descriptor {
     ($fd:expr, $pass:expr, |$description:ident| $serve:expr) => {
-        match crate::hooks::known($fd) {
+        match crate::hooks::served_file($fd) {
             None => $pass(),
             Some($description) => crate::next::serve(|| $serve),
         }

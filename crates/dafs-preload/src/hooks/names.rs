@@ -2,7 +2,7 @@
 
 use super::io::check;
 use super::special::unsupported;
-use super::{At, at, by_descriptor, by_path, bytes, give_bytes, known, named_descriptor};
+use super::{At, at, by_descriptor, by_path, bytes, give_bytes, named_descriptor, served_file};
 use crate::config;
 use crate::descriptor::{Kind, Record};
 use crate::failure::{Errno, Result};
@@ -40,13 +40,13 @@ unsafe fn pair(
     let is_empty = unsafe { bytes(from).is_empty() || bytes(to).is_empty() };
     // SAFETY: the caller's promise.
     match unsafe { (at(from_dir, from), at(to_dir, to)) } {
-        (At::Elsewhere, At::Elsewhere) => pass(),
+        (At::Local, At::Local) => pass(),
         // An empty path does not exist.
-        (At::Here(_), At::Elsewhere) | (At::Elsewhere, At::Here(_)) if is_empty => {
+        (At::Served(_), At::Local) | (At::Local, At::Served(_)) if is_empty => {
             serve(|| Err(Errno(libc::ENOENT)))
         }
-        (At::Here(from), At::Here(to)) => serve(|| work(&from, &to).map(|()| 0)),
-        (At::Wrong(errno), _) | (_, At::Wrong(errno)) => serve(|| Err(errno)),
+        (At::Served(from), At::Served(to)) => serve(|| work(&from, &to).map(|()| 0)),
+        (At::Invalid(errno), _) | (_, At::Invalid(errno)) => serve(|| Err(errno)),
         _ => serve(|| Err(Errno(libc::EXDEV))),
     }
 }
@@ -64,7 +64,7 @@ unsafe fn link_either(
     // SAFETY: the caller's promise.
     let text = unsafe { bytes(from) };
     let open = match text.is_empty() && flags & libc::AT_EMPTY_PATH != 0 {
-        true => known(from_dir),
+        true => served_file(from_dir),
         false => named_descriptor(text).filter(|_| flags & libc::AT_SYMLINK_FOLLOW != 0),
     };
     let Some(open) = open else {
@@ -76,12 +76,12 @@ unsafe fn link_either(
     };
     // SAFETY: the caller's promise.
     match unsafe { at(to_dir, to) } {
-        At::Here(to) if session::number(to.mount) == open.record.mount => serve(|| {
+        At::Served(to) if session::number(to.mount) == open.record.mount => serve(|| {
             let client = session::client(open.record.mount)?;
             let is_directory = open.record.kind == Kind::Directory;
             names::link_found(&client, &open.record.handle, is_directory, &to).map(|()| 0)
         }),
-        At::Wrong(errno) => serve(|| Err(errno)),
+        At::Invalid(errno) => serve(|| Err(errno)),
         _ => serve(|| Err(Errno(libc::EXDEV))),
     }
 }

@@ -1,12 +1,12 @@
 //! `open` and its relatives, temporary files, `close` and `dup`.
 
-use super::{At, at, by_descriptor, by_path, bytes, give, known, named_number, taken};
+use super::{At, at, by_descriptor, by_path, bytes, give, named_number, served_file, taken};
 use crate::config;
 use crate::descriptor::kernel;
 use crate::failure::{Errno, Result};
 use crate::files;
 use crate::location::{self, Location};
-use crate::next::{interpose, is_aside, is_serving, serve};
+use crate::next::{interpose, is_internal, is_serving, serve};
 use crate::streams;
 use crate::table;
 use dafs_client::descriptors;
@@ -26,12 +26,12 @@ pub(super) unsafe fn open_at(
     // SAFETY: the caller's promise.
     let text = unsafe { bytes(path) };
     if let Some(number) = named_number(text).filter(|number| table::may_know(*number))
-        && !is_aside()
+        && !is_internal()
     {
         if is_serving() {
             return serve(|| Err(Errno(libc::EDEADLK)));
         }
-        if let Some(description) = known(number) {
+        if let Some(description) = served_file(number) {
             return serve(|| files::open_again(&description, flags));
         }
     }
@@ -52,9 +52,9 @@ unsafe fn temporary(
     let mut make = make;
     // SAFETY: the caller's promise.
     match unsafe { at(AT_FDCWD, template) } {
-        At::Elsewhere => pass(),
-        At::Wrong(errno) => serve(|| Err(errno)),
-        At::Here(_) => serve(|| {
+        At::Local => pass(),
+        At::Invalid(errno) => serve(|| Err(errno)),
+        At::Served(_) => serve(|| {
             let suffix = usize::try_from(suffix).map_err(|_| Errno(libc::EINVAL))?;
             // SAFETY: the caller's promise; no other slice of it is alive.
             let text = unsafe {
@@ -172,7 +172,7 @@ interpose! {
     }
 
     fn dup(fd: c_int) -> c_int, |pass| {
-        let description = known(fd);
+        let description = served_file(fd);
         let new = pass();
         if let (Some(description), 0..) = (description, new) {
             return serve(|| files::duplicated(&description, new));
@@ -196,7 +196,7 @@ interpose! {
 /// Closes the program's descriptors from `first` to `last`.
 fn close_all(first: c_int, last: c_int, flags: c_int) -> c_int {
     for fd in table::between(first, last) {
-        if known(fd).is_some() {
+        if served_file(fd).is_some() {
             let _: c_int = serve(|| files::close(fd).map(|()| 0));
         }
     }
@@ -224,7 +224,7 @@ fn onto(fd: c_int, new: c_int, pass: impl FnOnce() -> c_int) -> c_int {
         // The kernel's error while another thread is about to use the number.
         return serve(|| Err(Errno(libc::EBUSY)));
     }
-    let (source, target) = (known(fd), known(new));
+    let (source, target) = (served_file(fd), served_file(new));
     if source.is_none() && target.is_none() {
         return pass();
     }
@@ -248,7 +248,7 @@ fn known_now(fd: c_int) -> bool {
 }
 
 fn control(fd: c_int, command: c_int, argument: usize, pass: impl FnOnce() -> c_int) -> c_int {
-    let Some(description) = known(fd) else { return pass() };
+    let Some(description) = served_file(fd) else { return pass() };
     match command {
         libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => {
             let new = pass();

@@ -21,7 +21,7 @@ enum Places {
 /// True if a path of the many that a name may resolve to is served.
 pub(super) fn is_served(path: &CStr) -> bool {
     // SAFETY: a C string.
-    !matches!(unsafe { looked_at(AT_FDCWD, path.as_ptr()) }, At::Elsewhere)
+    !matches!(unsafe { looked_at(AT_FDCWD, path.as_ptr()) }, At::Local)
 }
 
 /// # Safety

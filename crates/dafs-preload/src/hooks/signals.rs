@@ -1,6 +1,6 @@
 //! Tracks the signals that the program handles: their handlers must wait while a call is served.
 
-use crate::next::{interpose, is_aside};
+use crate::next::{interpose, is_internal};
 use crate::signals::set_handled;
 use libc::{c_int, sighandler_t};
 
@@ -42,7 +42,7 @@ fn by_handler(
 interpose! {
     fn sigaction(signal: c_int, action: *const libc::sigaction, before: *mut libc::sigaction) -> c_int, |pass| {
         match action.as_ref() {
-            Some(action) if !is_aside() => {
+            Some(action) if !is_internal() => {
                 changed(signal, is_handler(action.sa_sigaction), pass, |done| *done == 0)
             }
             _ => pass(),

@@ -7,10 +7,10 @@
 use super::exec::{
     Environment, at_path, in_path, location_is_ours, next, note_start, with_environment,
 };
-use super::{bytes, known, programs};
+use super::{bytes, programs, served_file};
 use crate::failure::Errno;
 use crate::limits::SPAWN_PLACES_MAX;
-use crate::next::{aside, interpose};
+use crate::next::{internal, interpose};
 use crate::report;
 use libc::{AT_FDCWD, c_char, c_int, mode_t, pid_t, posix_spawn_file_actions_t as Actions};
 use std::cell::RefCell;
@@ -184,11 +184,11 @@ interpose! {
         goes_to(actions, seen_from_here(actions, path), pass)
     }
     fn posix_spawn_file_actions_addfchdir_np(actions: *mut Actions, fd: c_int) -> c_int, |pass| {
-        if let Some(directory) = known(fd) {
+        if let Some(directory) = served_file(fd) {
             return refused("posix_spawn_file_actions_addfchdir_np", &directory.record.shown);
         }
         let link = format!("/proc/self/fd/{fd}");
-        match aside(|| std::fs::read_link(link)) {
+        match internal(|| std::fs::read_link(link)) {
             Ok(place) => goes_to(actions, place.into_os_string().into_encoded_bytes(), pass),
             Err(_) => pass(),
         }

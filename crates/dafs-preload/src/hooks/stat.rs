@@ -1,6 +1,6 @@
 //! The `stat` family, in the forms of old and new programs.
 
-use super::{by_descriptor, by_path, bytes, known};
+use super::{by_descriptor, by_path, bytes, served_file};
 use crate::attributes;
 use crate::failure::Result;
 use crate::next::{interpose, serve};
@@ -50,7 +50,7 @@ unsafe fn itself(
 ) -> Option<std::sync::Arc<Description>> {
     // SAFETY: the caller's promise.
     match flags & libc::AT_EMPTY_PATH != 0 && unsafe { bytes(path) }.is_empty() {
-        true => known(dir),
+        true => served_file(dir),
         false => None,
     }
 }

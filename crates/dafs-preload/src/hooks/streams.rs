@@ -1,6 +1,6 @@
 //! `fopen`, `fdopen` and `freopen`.
 
-use super::{At, at, by_descriptor, by_path, bytes, known};
+use super::{At, at, by_descriptor, by_path, bytes, served_file};
 use crate::descriptor::kernel;
 use crate::failure::{Errno, Result};
 use crate::files;
@@ -61,10 +61,10 @@ unsafe fn reopen(
             return serve(|| Err(Errno(libc::EOPNOTSUPP)));
         }
         _ if path.is_null() => return pass(),
-        At::Elsewhere if is_ours => None,
-        At::Elsewhere => return pass(),
-        At::Wrong(errno) => return serve(|| Err(errno)),
-        At::Here(place) => Some(place),
+        At::Local if is_ours => None,
+        At::Local => return pass(),
+        At::Invalid(errno) => return serve(|| Err(errno)),
+        At::Served(place) => Some(place),
     };
     // SAFETY: the caller's promise.
     let fd = unsafe { libc::fileno(stream) };
@@ -122,7 +122,7 @@ interpose! {
     }
     fn fclose(stream: *mut FILE) -> c_int, |pass| {
         // A standard stream of ours is closed with the program's descriptor.
-        match streams::standard_of(stream).filter(|fd| known(*fd).is_some()) {
+        match streams::standard_of(stream).filter(|fd| served_file(*fd).is_some()) {
             None => {
                 streams::forget(stream);
                 pass()

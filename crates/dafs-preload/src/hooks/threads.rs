@@ -1,7 +1,7 @@
 //! Threads started while a call is served belong to this library: their calls go to the C library,
 //! and they handle none of the program's signals.
 
-use crate::next::{aside_from_now_on, interpose, is_serving};
+use crate::next::{internal_from_now_on, interpose, is_serving};
 use crate::signals;
 use libc::{c_int, c_void, pthread_attr_t, pthread_t};
 
@@ -17,7 +17,7 @@ extern "C" fn begin(work: *mut c_void) -> *mut c_void {
     // SAFETY: a box of such work, given to this thread alone.
     let work = unsafe { Box::from_raw(work.cast::<Work>()) };
     // Signals for bad memory stay unblocked: this thread moves the bytes of the program's calls.
-    aside_from_now_on();
+    internal_from_now_on();
     (work.start)(work.argument)
 }
 

@@ -5,7 +5,7 @@ use super::{At, at, bytes};
 use crate::config;
 use crate::failure::Errno;
 use crate::limits::WALK_DEPTH_MAX;
-use crate::next::{interpose, is_aside, is_serving, serve};
+use crate::next::{interpose, is_internal, is_serving, serve};
 use libc::{AT_FDCWD, DIR, c_char, c_int, c_void, dirent64, size_t, stat};
 use std::ffi::{CStr, CString};
 
@@ -16,7 +16,7 @@ type Compare = Option<unsafe extern "C" fn(*const c_void, *const c_void) -> c_in
 /// As [`bytes`].
 unsafe fn is_here(dir: c_int, path: *const c_char) -> bool {
     // SAFETY: the caller's promise.
-    matches!(unsafe { at(dir, path) }, At::Here(_))
+    matches!(unsafe { at(dir, path) }, At::Served(_))
 }
 
 /// # Safety
@@ -124,13 +124,13 @@ unsafe fn glob_with_ours(
     static NEXT: crate::next::Next = crate::next::Next::new(c"glob");
     let next = NEXT.get();
     let own = flags & GLOB_ALTDIRFUNC != 0;
-    if config::get().is_none() || is_aside() || own || result.is_null() || next.is_null() {
+    if config::get().is_none() || is_internal() || own || result.is_null() || next.is_null() {
         return pass();
     }
     // SAFETY: the caller's promise.
     let place = unsafe { at(AT_FDCWD, pattern) };
     // Otherwise an unresolvable path would only match nothing.
-    if let (true, At::Wrong(errno)) = (is_serving(), place) {
+    if let (true, At::Invalid(errno)) = (is_serving(), place) {
         errno.set();
         return libc::GLOB_ABORTED;
     }

@@ -7,7 +7,7 @@ mod lists;
 
 use super::exec::next;
 use super::io::check;
-use super::known;
+use super::served_file;
 use crate::failure::Errno;
 use crate::next::{interpose, serve};
 use crate::report;
@@ -122,7 +122,7 @@ unsafe fn scan(name: &'static str, stream: *mut FILE, pass: impl FnOnce() -> c_i
         return pass();
     }
     // SAFETY: the caller's promise.
-    let file = known(unsafe { libc::fileno(stream) });
+    let file = served_file(unsafe { libc::fileno(stream) });
     report::refused(name, file.as_ref().map_or(b"", |file| &file.record.shown));
     serve(|| Err(Errno(libc::EOPNOTSUPP)))
 }

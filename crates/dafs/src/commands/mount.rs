@@ -46,7 +46,7 @@ pub(crate) struct Mount {
     #[arg(long)]
     read_only: bool,
     /// Lifetime of cached attributes and names
-    #[arg(long, value_name = "SECONDS", default_value_t = limits::BELIEF_DEFAULT.as_secs_f64())]
+    #[arg(long, value_name = "SECONDS", default_value_t = limits::CACHE_TIMEOUT_DEFAULT.as_secs_f64())]
     belief: f64,
     /// Most concurrent operations
     #[arg(long, value_name = "COUNT", default_value_t = limits::THREADS_DEFAULT)]
@@ -84,7 +84,7 @@ impl Mount {
             source: url.to_string(),
             allow_other: self.allow_other || rustix::process::geteuid().is_root(),
             read_only: self.read_only,
-            belief,
+            cache_timeout: belief,
             threads: self.threads,
         })
     }

@@ -13,12 +13,16 @@
 //!   connection first.
 //! * Transfers at the server are bounded, whatever the application submits.
 
+use super::Back;
 use crate::backoff::is_passing;
-use crate::core::call::{Done, Due, Purpose, Refused, ReplyMessage};
+use crate::core::call::{Done, Due, Purpose, Refused, ReplyMessage, Work};
+use crate::core::calls::Calls;
 use crate::core::failure::Failure;
+use crate::core::link::Link;
 use crate::core::memory::Piece;
+use crate::core::open_states::OpenStates;
 use crate::core::session::{SessionCore, Stage};
-use crate::core::submit::due;
+use crate::core::submit::{Outgoing, due};
 use crate::limits::{
     BATCH_OUTSTANDING_MAX, BATCH_WAITING_MAX, OPERATION_DEADLINE, RECOVERY_ANSWER_TIME,
     RECOVERY_RETRY_PAUSE,
@@ -110,7 +114,7 @@ pub(crate) struct Batches {
     waiting: VecDeque<Transfer>,
     /// Transfers answered with DELAY, with the time of the retry; earliest first, because the
     /// pauses are all alike.
-    put_off: VecDeque<(Instant, Transfer)>,
+    delayed: VecDeque<(Instant, Transfer)>,
     /// At the server, by number.
     out: FxHashMap<u64, Transfer>,
     last_number: u64,
@@ -130,7 +134,7 @@ pub(crate) struct Batches {
 impl Batches {
     /// True when all accepted transfers are over.
     pub(crate) fn is_idle(&self) -> bool {
-        self.waiting.is_empty() && self.put_off.is_empty() && self.out.is_empty()
+        self.waiting.is_empty() && self.delayed.is_empty() && self.out.is_empty()
     }
 
     /// True when the server can no longer bring a batch that was sent before to the channel.
@@ -177,6 +181,11 @@ impl Batches {
         if let Some((at, _)) = due {
             self.first_due = Some(self.first_due.map_or(at, |first| first.min(at)));
         }
+    }
+
+    pub(super) fn timeout(&self) -> Option<Instant> {
+        let delayed = self.delayed.front().map(|(at, _)| *at);
+        [self.first_due, delayed, self.hold].into_iter().flatten().min()
     }
 
     fn has_room(&self) -> bool {
@@ -229,90 +238,85 @@ impl SessionCore {
         let window = u32::try_from(hints.window.as_micros()).unwrap_or(u32::MAX);
         let due = due(now, deadline.map(|deadline| deadline + hints.window));
         batches.note_due(due);
-        batches.waiting.extend(calls.into_iter().map(|call| Transfer {
-            call,
-            due,
-            window,
-            is_lent: false,
-            was_asked: false,
-        }));
+        let transfer = |call| Transfer { call, due, window, is_lent: false, was_asked: false };
+        batches.waiting.extend(calls.into_iter().map(transfer));
         self.want_back(adapter, now);
         if let super::BackStage::Refused(status) = self.back_stage() {
-            self.refuse_batches(status);
+            self.back.end_batches(&self.link, &mut self.calls, &refused(status));
         }
-        self.pump(adapter, now);
+        self.pump(adapter);
         Ok(())
     }
 
     /// Asks the server not to wait for a transfer's window any longer (HURRY_UP).
     pub fn hurry_transfer(&mut self, adapter: &mut dyn Adapter, now: Instant, tag: u64) {
-        self.now = now;
+        self.link.now = now;
         let batches = &mut self.back.batches;
         let place = batches.waiting.iter().position(|transfer| transfer.call.tag == tag);
         if let Some(mut transfer) = place.and_then(|place| batches.waiting.remove(place)) {
             transfer.window = 0;
             batches.waiting.push_front(transfer);
         }
-        let put_off = batches.put_off.iter_mut().map(|(_, transfer)| transfer);
-        put_off.filter(|transfer| transfer.call.tag == tag).for_each(|found| found.window = 0);
+        let delayed = batches.delayed.iter_mut().map(|(_, transfer)| transfer);
+        delayed.filter(|transfer| transfer.call.tag == tag).for_each(|found| found.window = 0);
         let out = batches.out.iter_mut();
         let mut out = out.filter(|(_, found)| found.call.tag == tag && found.window != 0);
         if let Some((&number, transfer)) = out.next() {
             transfer.window = 0;
             batches.hurries.push_back(number);
         }
-        self.pump(adapter, now);
+        self.pump(adapter);
     }
 
     /// Cancels a transfer that the server cannot have done or be moving; false when it may, and
     /// then it ends as it would have. A cancelled transfer has no completion.
     pub fn cancel_transfer(&mut self, tag: u64) -> bool {
         let batches = &mut self.back.batches;
-        let before = batches.waiting.len() + batches.put_off.len();
+        let before = batches.waiting.len() + batches.delayed.len();
         batches.waiting.retain(|transfer| transfer.call.tag != tag || transfer.was_asked);
-        batches.put_off.retain(|(_, transfer)| transfer.call.tag != tag || transfer.was_asked);
-        before != batches.waiting.len() + batches.put_off.len()
+        batches.delayed.retain(|(_, transfer)| transfer.call.tag != tag || transfer.was_asked);
+        before != batches.waiting.len() + batches.delayed.len()
     }
 
     /// Submits the transfers that can be submitted now; one message when other calls wait for
     /// credits.
-    pub(crate) fn pump_batches(&mut self, adapter: &mut dyn Adapter, now: Instant) {
-        if !matches!(self.stage, Stage::Ready | Stage::Closing) || !self.back_takes_batches() {
+    pub(crate) fn pump_batches(&mut self, adapter: &mut dyn Adapter) {
+        if !matches!(self.stage, Stage::Ready | Stage::Closing) || !self.back.is_bound() {
             return;
         }
         while let Some(&number) = self.back.batches.hurries.front()
-            && self.conn.has_room()
+            && self.link.conn.has_room()
         {
             self.back.batches.hurries.pop_front();
             // The transfer may be over by now, which the server tolerates.
             let request = Request::HurryUp(HurryUp { request_id: number });
-            self.send_own(adapter, now, Purpose::Hurry, &request);
+            self.send_own(adapter, Purpose::Hurry, &request);
         }
-        while self.conn.has_room() && self.back.batches.has_room() && self.back_takes_batches() {
-            let count = self.back.batches.front_count(self.info.request_bytes as usize);
+        while self.link.conn.has_room() && self.back.batches.has_room() && self.back.is_bound() {
+            let count = self.back.batches.front_count(self.link.info.request_bytes as usize);
             if count == 0 {
                 return;
             }
-            self.send_batch(adapter, now, count);
-            if !self.waiting.is_empty() {
+            self.send_batch(adapter, count);
+            if !self.calls.waiting.is_empty() {
                 return;
             }
         }
     }
 
     /// Submits the first `count` queued transfers to the server.
-    fn send_batch(&mut self, adapter: &mut dyn Adapter, now: Instant, count: usize) {
+    fn send_batch(&mut self, adapter: &mut dyn Adapter, count: usize) {
         let transfers: Vec<Transfer> = self.back.batches.waiting.drain(..count).collect();
         // A transfer that has cost a connection would cost the next as well.
         let (gone, transfers): (Vec<Transfer>, Vec<Transfer>) =
             transfers.into_iter().partition(Transfer::is_gone);
-        self.end_gone_transfers(gone);
+        self.back.end_gone(&self.link, &mut self.calls, gone);
         let window = transfers.first().map_or(0, |transfer| transfer.window);
         let mut parts = Vec::with_capacity(count);
         for transfer in transfers {
-            match self.part_of(&transfer.call) {
+            match transfer.part(&self.link, &self.calls.opens) {
                 Ok(part) => parts.push((transfer, part)),
-                Err(done) => self.finish_transfer(&transfer, done),
+                Err(done) => transfer.finish(&self.link, &mut self.calls, done),
             }
         }
         let first = self.back.batches.last_number + 1;
@@ -342,7 +346,7 @@ impl SessionCore {
             num_completions: batches.together,
             synchronous: false,
         });
-        let encoded = self.encode_own(&request);
+        let encoded = self.link.encode_own(&request);
         let (numbers, transfers): (Vec<u64>, Vec<Transfer>) =
             (first..).zip(parts).map(|(number, (transfer, ..))| (number, transfer)).unzip();
         match encoded {
@@ -354,48 +358,21 @@ impl SessionCore {
                 // connection.
                 batches.out.extend(numbers.iter().copied().zip(transfers));
                 batches.messages.insert(message, numbers);
-                self.expect_back(adapter, expected, 0);
+                self.back.expect(adapter, expected, 0);
                 let (purpose, procedure) = (Purpose::Batch(message), Procedure::BatchSubmit);
-                self.send_encoded_own(adapter, now, purpose, procedure, header, bytes);
+                let (due, work) = (due(self.link.now, Some(OPERATION_DEADLINE)), Work::own());
+                let message = Outgoing { purpose, due, procedure, header, work, bytes, data: None };
+                if let Err(failure) = self.link.transmit(adapter, message) {
+                    self.fail(adapter, failure);
+                }
             }
             // A transfer that does not fit alone will never fit.
             Err(error) => {
                 for transfer in transfers {
                     let failure = Failure::refused(&error);
-                    self.finish_transfer(&transfer, Done::Lost(failure));
+                    transfer.finish(&self.link, &mut self.calls, Done::Lost(failure));
                 }
             }
-        }
-    }
-
-    /// The parts of a transfer for this connection, or the result with which it ends here.
-    fn part_of(&self, call: &BatchCall) -> Result<Part, Done> {
-        let buffers: Result<Vec<DirectBuffer>, Failure> =
-            call.pieces.iter().map(Piece::current_buffer).collect();
-        let state_id = self.held.current(call.state_id).map_err(refused)?;
-        let buffers = buffers.map_err(Done::Lost)?;
-        let checksum = match call.write {
-            // Detect unmapped memory while that costs no connection.
-            Some(_) => self.checksum_of(call.pieces.iter().map(Piece::checked)),
-            None => Ok(Checksum::ZERO),
-        };
-        let checksum = checksum.map_err(|gone| Done::Lost(gone.into()))?;
-        Ok(Part { state_id, buffers, checksum })
-    }
-
-    /// Ends writes whose memory is unmapped, and all others of that kind that wait: each would cost
-    /// a connection.
-    fn end_gone_transfers(&mut self, mut gone: Vec<Transfer>) {
-        if gone.is_empty() {
-            return;
-        }
-        let waiting = std::mem::take(&mut self.back.batches.waiting);
-        let (more, waiting): (Vec<Transfer>, Vec<Transfer>) =
-            waiting.into_iter().partition(|transfer| transfer.call.sends_what_is_gone());
-        self.back.batches.waiting = waiting.into();
-        gone.extend(more);
-        for transfer in gone {
-            self.finish_transfer(&transfer, Done::Lost(Inaccessible.into()));
         }
     }
 
@@ -405,7 +382,6 @@ impl SessionCore {
         adapter: &mut dyn Adapter,
         message: u64,
         reply: &ReplyMessage,
-        now: Instant,
     ) -> Result<(), Failure> {
         let Some(numbers) = self.back.batches.messages.remove(&message) else { return Ok(()) };
         match reply.decode().map_err(Failure::protocol)? {
@@ -416,7 +392,8 @@ impl SessionCore {
                 let out = &self.back.batches.out;
                 let back = numbers.into_iter().filter(|number| !out.contains_key(number));
                 let back: Vec<u64> = back.collect();
-                self.on_completions(adapter, reply.completions, &back, now)?;
+                let (link, calls) = (&mut self.link, &mut self.calls);
+                self.back.on_completions(link, calls, adapter, reply.completions, &back)?;
             }
             Outcome::Ok(_) => return Err(Failure::protocol("an answer of another procedure")),
             Outcome::Error { status, .. } => {
@@ -425,154 +402,49 @@ impl SessionCore {
                 let mut transfers: Vec<Transfer> =
                     numbers.iter().filter_map(|number| out.remove(number)).collect();
                 let expected = transfers.iter().map(Transfer::expected_bytes).sum();
-                self.expect_back(adapter, 0, expected);
-                match status {
-                    Status::BackChannelUnusable | Status::WhoaCowboy | Status::Resource => {}
-                    status if is_passing(status) => {}
-                    status => {
-                        for transfer in transfers {
-                            self.finish_transfer(&transfer, refused(status));
-                        }
-                        return Ok(());
+                self.back.expect(adapter, 0, expected);
+                let is_full = matches!(status, Status::WhoaCowboy | Status::Resource);
+                if !is_full && !is_passing(status) && status != Status::BackChannelUnusable {
+                    for transfer in transfers {
+                        transfer.finish(&self.link, &mut self.calls, refused(status));
                     }
+                    return Ok(());
                 }
                 while let Some(transfer) = transfers.pop() {
                     self.back.batches.waiting.push_front(transfer);
                 }
-                self.back.batches.hold = Some(now + RECOVERY_RETRY_PAUSE);
-                if status == Status::BackChannelUnusable && self.back_takes_batches() {
-                    self.back_lost(adapter, Failure::lost("the server has lost it"));
+                self.back.batches.hold = Some(self.link.now + RECOVERY_RETRY_PAUSE);
+                if status == Status::BackChannelUnusable && self.back.is_bound() {
+                    let failure = Failure::lost("the server has lost it");
+                    self.back.lose(&self.link, &mut self.calls.delegations, adapter, failure);
                 }
             }
         }
-        self.back_turn(adapter, now);
+        self.back_turn(adapter);
         Ok(())
-    }
-
-    /// Ends transfers. Those in `back` are submitted again, so their completions are ignored.
-    pub(super) fn on_completions(
-        &mut self,
-        adapter: &mut dyn Adapter,
-        completions: Seq<'_, CompletionNotification>,
-        back: &[u64],
-        now: Instant,
-    ) -> Result<(), Failure> {
-        for completion in completions.iter() {
-            let number = completion.request_id;
-            let Some(transfer) = self.back.batches.out.remove(&number) else {
-                if back.contains(&number) {
-                    continue;
-                }
-                return Err(Failure::protocol(format_args!(
-                    "the server reports transfer {number}, which it does not have"
-                )));
-            };
-            self.back.batches.hold = None;
-            self.expect_back(adapter, 0, transfer.expected_bytes());
-            match self.outcome(&transfer, &completion) {
-                Ok(Done::Refused { status, .. })
-                    if is_passing(status)
-                        && transfer.due.is_none_or(|(at, _)| now + RECOVERY_RETRY_PAUSE < at) =>
-                {
-                    self.back.batches.put_off.push_back((now + RECOVERY_RETRY_PAUSE, transfer));
-                }
-                Ok(done) => self.finish_transfer(&transfer, done),
-                Err(failure) => {
-                    // It is not over; the handler of the failure decides about it.
-                    self.back.batches.waiting.push_front(transfer);
-                    return Err(failure);
-                }
-            }
-        }
-        Ok(())
-    }
-
-    fn outcome(
-        &mut self,
-        transfer: &Transfer,
-        completion: &CompletionNotification,
-    ) -> Result<Done, Failure> {
-        let (status, bytes) = (completion.status, completion.bytes_transferred);
-        if !status.is_ok() {
-            return Ok(refused(status));
-        }
-        let wanted = transfer.call.bytes();
-        if u64::from(bytes) > wanted {
-            return Err(Failure::protocol(format_args!(
-                "a transfer of {wanted} bytes is said to have moved {bytes}"
-            )));
-        }
-        self.stats.direct_transfers += 1;
-        if let Some(verifier) = transfer.call.write {
-            self.stats.bytes_written += u64::from(bytes);
-            return Ok(Done::Written { bytes, committed: Stability::Unstable, verifier });
-        }
-        let mut left = bytes;
-        let views = transfer.call.pieces.iter().map(|piece| {
-            let len = piece.len().min(left);
-            left -= len;
-            piece.first(len)
-        });
-        let sum = self.checksum_of(views);
-        if sum.is_err() || transfer.call.pieces.iter().any(Piece::is_lost) {
-            return Ok(Done::Lost(Inaccessible.into()));
-        }
-        if self.info.checksums && sum != Ok(completion.direct_checksum) {
-            return Err(Failure::corrupt("the checksum of data read does not match"));
-        }
-        self.stats.bytes_read += u64::from(bytes);
-        Ok(Done::Read { bytes, end_of_file: false })
-    }
-
-    /// The only place where a transfer of a batch completes.
-    fn finish_transfer(&mut self, transfer: &Transfer, done: Done) {
-        self.finish(Purpose::Caller(transfer.call.tag), done);
-    }
-
-    /// The server refuses the channel: the transfers that wait for it end.
-    pub(super) fn refuse_batches(&mut self, status: Status) {
-        let batches = &mut self.back.batches;
-        let waiting = std::mem::take(&mut batches.waiting);
-        let put_off = std::mem::take(&mut batches.put_off);
-        for transfer in waiting.into_iter().chain(put_off.into_iter().map(|(_, found)| found)) {
-            self.finish_transfer(&transfer, refused(status));
-        }
-    }
-
-    /// Ends all transfers, with the session.
-    pub(super) fn end_batches(&mut self, failure: &Failure) {
-        let batches = std::mem::take(&mut self.back.batches);
-        debug_assert!(batches.out.is_empty(), "the channel is gone");
-        let put_off = batches.put_off.into_iter().map(|(_, transfer)| transfer);
-        for transfer in batches.waiting.into_iter().chain(put_off) {
-            self.finish_transfer(&transfer, Done::Lost(failure.clone()));
-        }
-    }
-
-    pub(super) fn batches_timeout(&self) -> Option<Instant> {
-        let batches = &self.back.batches;
-        let put_off = batches.put_off.front().map(|(at, _)| *at);
-        [batches.first_due, put_off, batches.hold].into_iter().flatten().min()
     }
 
     /// Does the work that is due: ends transfers that have timed out, and retries delayed ones.
-    pub(super) fn batches_on_time(&mut self, adapter: &mut dyn Adapter, now: Instant) {
+    pub(super) fn batches_on_time(&mut self, adapter: &mut dyn Adapter) {
+        let now = self.link.now;
         if self.back.batches.first_due.is_some_and(|at| at <= now) {
-            self.expire_batches(adapter, now);
+            self.expire_batches(adapter);
         }
         let batches = &mut self.back.batches;
         batches.hold = batches.hold.filter(|at| *at > now);
-        while batches.put_off.front().is_some_and(|(at, _)| *at <= now) {
-            batches.waiting.extend(batches.put_off.pop_front().map(|(_, transfer)| transfer));
+        while batches.delayed.front().is_some_and(|(at, _)| *at <= now) {
+            batches.waiting.extend(batches.delayed.pop_front().map(|(_, transfer)| transfer));
         }
-        self.pump(adapter, now);
+        self.pump(adapter);
     }
 
-    fn expire_batches(&mut self, adapter: &mut dyn Adapter, now: Instant) {
+    fn expire_batches(&mut self, adapter: &mut dyn Adapter) {
+        let now = self.link.now;
         let overdue = |transfer: &Transfer| transfer.due.filter(|(at, _)| *at <= now);
         if let Some((_, after)) = self.back.batches.out.values().find_map(overdue) {
             // DAFS cannot cancel a transfer, so the channel that could carry it out is given up.
-            self.back_lost(adapter, Failure::Deadline(after));
+            let held = &mut self.calls.delegations;
+            self.back.lose(&self.link, held, adapter, Failure::Deadline(after));
         }
         // No new channel has proved in time that the server has stopped.
         let given_up = |transfer: &&Transfer| {
@@ -587,29 +459,21 @@ impl SessionCore {
         // The wait for an unreachable server is as long as for all other calls.
         let lends = matches!(self.stage, Stage::Ready | Stage::Closing);
         let batches = &mut self.back.batches;
-        let mut over: Vec<Transfer> = Vec::new();
         let late = |transfer: &Transfer| transfer.expires_at(lends).is_some_and(|at| at <= now);
-        let (waiting, put_off) = (&mut batches.waiting, &mut batches.put_off);
-        for _ in 0..waiting.len() {
-            match waiting.pop_front() {
-                Some(transfer) if late(&transfer) => over.push(transfer),
-                Some(transfer) => waiting.push_back(transfer),
-                None => break,
-            }
-        }
-        for _ in 0..put_off.len() {
-            match put_off.pop_front() {
-                Some((_, transfer)) if late(&transfer) => over.push(transfer),
-                Some(other) => put_off.push_back(other),
-                None => break,
-            }
-        }
-        let rest = waiting.iter().chain(put_off.iter().map(|(_, transfer)| transfer));
+        let (mut over, waiting): (VecDeque<_>, _) =
+            std::mem::take(&mut batches.waiting).into_iter().partition(late);
+        let (late, delayed): (VecDeque<_>, _) =
+            std::mem::take(&mut batches.delayed).into_iter().partition(|(_, found)| late(found));
+        over.extend(late.into_iter().map(|(_, transfer)| transfer));
+        (batches.waiting, batches.delayed) = (waiting, delayed);
+        let delayed = batches.delayed.iter().map(|(_, transfer)| transfer);
+        let rest = batches.waiting.iter().chain(delayed);
         let rest = rest.chain(batches.out.values());
         batches.first_due = rest.filter_map(|transfer| transfer.expires_at(lends)).min();
         for transfer in over {
             let after = transfer.due.map_or(OPERATION_DEADLINE, |(_, after)| after);
-            self.finish_transfer(&transfer, Done::Lost(Failure::Deadline(after)));
+            let done = Done::Lost(Failure::Deadline(after));
+            transfer.finish(&self.link, &mut self.calls, done);
         }
     }
 
@@ -618,22 +482,87 @@ impl SessionCore {
     pub(in crate::core) fn give_up_transfer(
         &mut self,
         adapter: &mut dyn Adapter,
-        now: Instant,
         tag: u64,
         after: Duration,
     ) {
-        let Batches { waiting, put_off, out, .. } = &mut self.back.batches;
-        let all = waiting.iter_mut().chain(put_off.iter_mut().map(|(_, transfer)| transfer));
+        let Batches { waiting, delayed, out, .. } = &mut self.back.batches;
+        let all = waiting.iter_mut().chain(delayed.iter_mut().map(|(_, transfer)| transfer));
         let mut all = all.chain(out.values_mut());
         if let Some(transfer) = all.find(|transfer| transfer.call.tag == tag) {
-            transfer.due = Some((now, after));
-            self.expire_batches(adapter, now);
+            transfer.due = Some((self.link.now, after));
+            self.expire_batches(adapter);
+        }
+    }
+}
+
+impl Back {
+    /// Ends writes whose memory is unmapped, and all others of that kind that wait: each would cost
+    /// a connection.
+    fn end_gone(&mut self, link: &Link, calls: &mut Calls, mut gone: Vec<Transfer>) {
+        if gone.is_empty() {
+            return;
+        }
+        let waiting = std::mem::take(&mut self.batches.waiting);
+        let (more, waiting): (Vec<Transfer>, Vec<Transfer>) =
+            waiting.into_iter().partition(|transfer| transfer.call.sends_what_is_gone());
+        self.batches.waiting = waiting.into();
+        gone.extend(more);
+        for transfer in gone {
+            transfer.finish(link, calls, Done::Lost(Inaccessible.into()));
+        }
+    }
+
+    /// Ends transfers. Those in `back` are submitted again, so their completions are ignored.
+    pub(super) fn on_completions(
+        &mut self,
+        link: &mut Link,
+        calls: &mut Calls,
+        adapter: &mut dyn Adapter,
+        completions: Seq<'_, CompletionNotification>,
+        back: &[u64],
+    ) -> Result<(), Failure> {
+        let later = link.now + RECOVERY_RETRY_PAUSE;
+        for completion in completions.iter() {
+            let number = completion.request_id;
+            let Some(transfer) = self.batches.out.remove(&number) else {
+                if back.contains(&number) {
+                    continue;
+                }
+                return Err(Failure::protocol(format_args!(
+                    "the server reports transfer {number}, which it does not have"
+                )));
+            };
+            self.batches.hold = None;
+            self.expect(adapter, 0, transfer.expected_bytes());
+            match transfer.outcome(link, &completion) {
+                Ok(Done::Refused { status, .. })
+                    if is_passing(status) && transfer.due.is_none_or(|(at, _)| later < at) =>
+                {
+                    self.batches.delayed.push_back((later, transfer));
+                }
+                Ok(done) => transfer.finish(link, calls, done),
+                Err(failure) => {
+                    // It is not over; the handler of the failure decides about it.
+                    self.batches.waiting.push_front(transfer);
+                    return Err(failure);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends all transfers that are not at the server: it refuses the channel, or the session ends.
+    pub(super) fn end_batches(&mut self, link: &Link, calls: &mut Calls, done: &Done) {
+        let delayed = std::mem::take(&mut self.batches.delayed).into_iter();
+        let waiting = std::mem::take(&mut self.batches.waiting).into_iter();
+        for transfer in waiting.chain(delayed.map(|(_, transfer)| transfer)) {
+            transfer.finish(link, calls, done.clone());
         }
     }
 
     /// Tells the transport how many bytes are still to be placed here over the channel.
-    fn expect_back(&mut self, adapter: &mut dyn Adapter, more: u64, less: u64) {
-        if let Some(channel) = self.back.channel()
+    fn expect(&mut self, adapter: &mut dyn Adapter, more: u64, less: u64) {
+        if let Some(channel) = self.channel()
             && more != less
         {
             channel.expected_bytes =
@@ -660,12 +589,70 @@ impl Transfer {
         self.call.write.is_some() && self.call.pieces.iter().any(Piece::is_unreadable)
     }
 
+    /// The parts of a transfer for this connection, or the result with which it ends here.
+    fn part(&self, link: &Link, opens: &OpenStates) -> Result<Part, Done> {
+        let call = &self.call;
+        let buffers: Result<Vec<DirectBuffer>, Failure> =
+            call.pieces.iter().map(Piece::current_buffer).collect();
+        let state_id = opens.current(call.state_id).map_err(refused)?;
+        let buffers = buffers.map_err(Done::Lost)?;
+        let checksum = match call.write {
+            // Detect unmapped memory while that costs no connection.
+            Some(_) => link.checksum_of(call.pieces.iter().map(Piece::checked)),
+            None => Ok(Checksum::ZERO),
+        };
+        let checksum = checksum.map_err(|gone| Done::Lost(gone.into()))?;
+        Ok(Part { state_id, buffers, checksum })
+    }
+
+    fn outcome(
+        &self,
+        link: &mut Link,
+        completion: &CompletionNotification,
+    ) -> Result<Done, Failure> {
+        let (status, bytes) = (completion.status, completion.bytes_transferred);
+        if !status.is_ok() {
+            return Ok(refused(status));
+        }
+        let wanted = self.call.bytes();
+        if u64::from(bytes) > wanted {
+            return Err(Failure::protocol(format_args!(
+                "a transfer of {wanted} bytes is said to have moved {bytes}"
+            )));
+        }
+        link.stats.direct_transfers += 1;
+        if let Some(verifier) = self.call.write {
+            link.stats.bytes_written += u64::from(bytes);
+            return Ok(Done::Written { bytes, committed: Stability::Unstable, verifier });
+        }
+        let mut left = bytes;
+        let views = self.call.pieces.iter().map(|piece| {
+            let len = piece.len().min(left);
+            left -= len;
+            piece.first(len)
+        });
+        let sum = link.checksum_of(views);
+        if sum.is_err() || self.call.pieces.iter().any(Piece::is_lost) {
+            return Ok(Done::Lost(Inaccessible.into()));
+        }
+        if link.info.checksums && sum != Ok(completion.direct_checksum) {
+            return Err(Failure::corrupt("the checksum of data read does not match"));
+        }
+        link.stats.bytes_read += u64::from(bytes);
+        Ok(Done::Read { bytes, end_of_file: false })
+    }
+
+    /// The only place where a transfer of a batch completes.
+    fn finish(&self, link: &Link, calls: &mut Calls, done: Done) {
+        calls.finish(link, Purpose::Caller(self.call.tag), done);
+    }
+
     /// Bytes that the server may write into the client's memory for it.
     fn expected_bytes(&self) -> u64 {
         if self.call.write.is_some() { 0 } else { self.call.bytes() }
     }
 }
 
-fn refused(status: Status) -> Done {
+pub(super) fn refused(status: Status) -> Done {
     Done::Refused { procedure: Procedure::BatchSubmit, status }
 }

@@ -5,12 +5,13 @@
 //!   others are answered at once.
 //! * An unknown call is refused; an invalid message ends the session.
 
-use super::{BackEvent, Phase};
+use super::{Back, BackEvent, Delegations};
+use crate::core::calls::Calls;
 use crate::core::failure::Failure;
-use crate::core::session::SessionCore;
+use crate::core::link::Link;
 use dafs_dat::{Adapter, Instant};
 use dafs_wire::dafs::{
-    Attributes, BcRecall, ErrorBody, GetAttrInline, GetAttrInlineReply, PROTOCOL_VERSION,
+    Attributes, BcRecall, ClientId, ErrorBody, GetAttrInline, GetAttrInlineReply, PROTOCOL_VERSION,
     Procedure, Reply, Request, RequestHeader, ResponseHeader, Status, encode_error,
     encode_response, seal, verify,
 };
@@ -23,35 +24,37 @@ enum Said<'a> {
     Later,
 }
 
-impl SessionCore {
+impl Back {
     pub(super) fn on_call(
         &mut self,
+        link: &mut Link,
+        calls: &mut Calls,
         adapter: &mut dyn Adapter,
         message: &[u8],
-        now: Instant,
     ) -> Result<(), Failure> {
-        let header = RequestHeader::decode(message, self.order).map_err(Failure::protocol)?;
-        if self.info.checksums && !verify(message) {
+        let header = RequestHeader::decode(message, link.order).map_err(Failure::protocol)?;
+        if link.info.checksums && !verify(message) {
             return Err(Failure::corrupt("the checksum of a call does not match its content"));
         }
-        if let Some(channel) = self.back.bound() {
+        if let Some(channel) = self.bound() {
             channel.begin(&header)?;
         }
-        let since = self.back.recalled_since(self.info.lease, now);
-        self.back.heard_at = now;
+        let since = self.recalled_since(&calls.delegations, link.info.lease, link.now);
+        self.heard_at = link.now;
+        let (server, held) = (link.info.client_id, &mut calls.delegations);
         let said = match header.known_procedure() {
             _ if header.protocol_version != PROTOCOL_VERSION => Said::No(Status::IllegalProt),
             None => Said::No(Status::NotSupp),
-            Some(procedure) => match Request::decode(procedure, message, self.order, 0) {
+            Some(procedure) => match Request::decode(procedure, message, link.order, 0) {
                 Err(error) => Said::No(error.status()),
                 Ok(Request::BcNull) => Said::Yes(Reply::BcNull),
-                Ok(Request::BcRecall(args)) => self.on_recall(&args, since),
-                Ok(Request::BcGetAttr(args)) => self.on_question(&header, &args),
+                Ok(Request::BcRecall(args)) => held.on_recall(&args, server, since),
+                Ok(Request::BcGetAttr(args)) => self.on_question(held, server, &header, &args),
                 Ok(Request::BcBatchCompletion(args)) => {
-                    self.on_completions(adapter, args.completions, &[], now)?;
+                    self.on_completions(link, calls, adapter, args.completions, &[])?;
                     Said::Yes(Reply::BcBatchCompletion)
                 }
-                Ok(Request::XBcLayoutRecall(args)) => match &self.back.recalls {
+                Ok(Request::XBcLayoutRecall(args)) => match &self.recalls {
                     Some(recalls) => match recalls.recalled(&args) {
                         Status::Ok => Said::Yes(Reply::XBcLayoutRecall),
                         status => Said::No(status),
@@ -63,8 +66,8 @@ impl SessionCore {
             },
         };
         match said {
-            Said::Yes(reply) => self.answer_call(adapter, &header, Ok(&reply)),
-            Said::No(status) => self.answer_call(adapter, &header, Err(status)),
+            Said::Yes(reply) => self.answer_call(link, adapter, &header, Ok(&reply)),
+            Said::No(status) => self.answer_call(link, adapter, &header, Err(status)),
             Said::Later => Ok(()),
         }
     }
@@ -72,13 +75,14 @@ impl SessionCore {
     /// Posts the receive for the next call, then answers this one.
     fn answer_call(
         &mut self,
+        link: &Link,
         adapter: &mut dyn Adapter,
         header: &RequestHeader,
         said: Result<&Reply<'_>, Status>,
     ) -> Result<(), Failure> {
-        let (order, checksums) = (self.order, self.info.checksums);
+        let (order, checksums) = (link.order, link.info.checksums);
         // The processing of the call may have ended the channel.
-        let Some(channel) = self.back.bound() else { return Ok(()) };
+        let Some(channel) = self.bound() else { return Ok(()) };
         let answer = ResponseHeader::answering(header, channel.credits());
         let mut message = vec![0; super::MESSAGE_BYTES];
         let encoded = match said {
@@ -98,59 +102,56 @@ impl SessionCore {
         channel.send(adapter, &message)
     }
 
+    fn on_question(
+        &mut self,
+        held: &mut Delegations,
+        server: ClientId,
+        header: &RequestHeader,
+        args: &GetAttrInline,
+    ) -> Said<'static> {
+        let Some(delegation) = held.of_file(&args.fh, server) else {
+            return Said::No(Status::BadHandle);
+        };
+        self.last_question += 1;
+        let question = self.last_question;
+        self.questions.push((question, *header, args.attributes));
+        held.events.push_back(BackEvent::Question { question, delegation });
+        Said::Later
+    }
+
+    pub(super) fn answer_question(
+        &mut self,
+        link: &Link,
+        adapter: &mut dyn Adapter,
+        question: u64,
+        answer: Option<&Attributes<'_>>,
+    ) -> Result<(), Failure> {
+        let place = self.questions.iter().position(|(number, ..)| *number == question);
+        let Some(place) = place else { return Ok(()) };
+        let (_, header, asked) = self.questions.swap_remove(place);
+        match answer {
+            Some(attributes) => {
+                let attributes = attributes.only(asked);
+                let reply = Reply::BcGetAttr(GetAttrInlineReply { attributes });
+                self.answer_call(link, adapter, &header, Ok(&reply))
+            }
+            None => self.answer_call(link, adapter, &header, Err(Status::BadHandle)),
+        }
+    }
+}
+
+impl Delegations {
     /// Processes a recall, which the server may have sent as early as `since`.
-    fn on_recall(&mut self, args: &BcRecall, since: Instant) -> Said<'static> {
-        let held = &mut self.back.delegations;
-        let Some(delegation) = held.find(args.state_id, self.info.client_id) else {
+    fn on_recall(&mut self, args: &BcRecall, server: ClientId, since: Instant) -> Said<'static> {
+        let Some(delegation) = self.find(args.state_id, server) else {
             // The recall may have overtaken the reply that grants the delegation; then the server
             // sends it again.
             return Said::No(Status::BadStateId);
         };
-        if held.recall(delegation, since) {
+        if self.recall(delegation, since) {
             let truncate = args.truncate;
-            self.back.events.push_back(BackEvent::Recall { delegation, truncate });
+            self.events.push_back(BackEvent::Recall { delegation, truncate });
         }
         Said::Yes(Reply::BcRecall)
-    }
-
-    fn on_question(&mut self, header: &RequestHeader, args: &GetAttrInline) -> Said<'static> {
-        let held = &self.back.delegations;
-        let Some(delegation) = held.of_file(&args.fh, self.info.client_id) else {
-            return Said::No(Status::BadHandle);
-        };
-        self.back.last_question += 1;
-        let question = self.back.last_question;
-        self.back.questions.push((question, *header, args.attributes));
-        self.back.events.push_back(BackEvent::Question { question, delegation });
-        Said::Later
-    }
-
-    /// Answers a BC_GETATTR with attributes; `None` makes the server recall the delegation. A
-    /// question whose channel is gone is dropped.
-    pub fn answer_question(
-        &mut self,
-        adapter: &mut dyn Adapter,
-        question: u64,
-        answer: Option<&Attributes<'_>>,
-    ) {
-        let place = self.back.questions.iter().position(|(number, ..)| *number == question);
-        let Some(place) = place else { return };
-        let (_, header, asked) = self.back.questions.swap_remove(place);
-        let result = match answer {
-            Some(attributes) => {
-                let attributes = attributes.only(asked);
-                let reply = Reply::BcGetAttr(GetAttrInlineReply { attributes });
-                self.answer_call(adapter, &header, Ok(&reply))
-            }
-            None => self.answer_call(adapter, &header, Err(Status::BadHandle)),
-        };
-        if let Err(failure) = result {
-            self.back_lost(adapter, failure);
-        }
-    }
-
-    /// True when batches can be submitted to the server.
-    pub(super) fn back_takes_batches(&self) -> bool {
-        matches!(&self.back.state, super::State::Open(channel) if channel.phase == Phase::Bound)
     }
 }

@@ -6,10 +6,14 @@
 //! * A lost delegation is reported once and never sent to the server: its state-id may denote
 //!   another one by now.
 
+use super::BackEvent;
 use crate::core::timers::earlier;
 use dafs_dat::Instant;
-use dafs_wire::dafs::{ClientId, Delegation, DelegationType, FileHandle, StateId, Status};
+use dafs_wire::dafs::{
+    ClientId, Delegation, DelegationType, FileHandle, OpenReply, StateId, Status,
+};
 use rustc_hash::FxHashMap;
+use std::collections::VecDeque;
 use std::time::Duration;
 
 #[derive(Debug)]
@@ -33,6 +37,10 @@ pub(crate) struct Delegations {
     by_name: FxHashMap<StateId, HeldDelegation>,
     /// The time when the server's current run granted the first of them.
     held_since: Instant,
+    /// Delegations of this run of the server without a holder, to be returned.
+    pub(super) strays: Vec<StateId>,
+    /// At most one recall or loss for each delegation, and a question for each credit.
+    pub(super) events: VecDeque<BackEvent>,
 }
 
 impl Delegations {
@@ -96,26 +104,62 @@ impl Delegations {
     }
 
     /// Accounts for a suspension of the machine for `time`, which has passed for the server, too.
-    /// Yields delegations that the server may have revoked meanwhile, because that is longer than
-    /// its `patience`.
-    pub(crate) fn slept(
-        &mut self,
-        time: Duration,
-        now: Instant,
-        patience: Duration,
-    ) -> Vec<StateId> {
+    /// Delegations that the server may have revoked meanwhile, because that is longer than its
+    /// `patience`, are recalled here, because no recall can have arrived.
+    pub(crate) fn slept(&mut self, time: Duration, now: Instant, patience: Duration) {
         self.held_since = earlier(self.held_since, time);
         for held in self.by_name.values_mut() {
             held.recalled = held.recalled.map(|since| earlier(since, time));
         }
-        if time < patience { Vec::new() } else { self.recall_all(earlier(now, time)) }
+        if time >= patience {
+            self.recall_all(earlier(now, time));
+        }
     }
 
-    /// Recalls all delegations, because the server could not do so later; yields those to be
-    /// notified.
-    pub(crate) fn recall_all(&mut self, since: Instant) -> Vec<StateId> {
+    /// Recalls all delegations, because the server could not do so later.
+    pub(crate) fn recall_all(&mut self, since: Instant) {
         let names: Vec<_> = self.by_name.keys().copied().collect();
-        names.into_iter().filter(|name| self.recall(*name, since)).collect()
+        for name in names {
+            if self.recall(name, since) {
+                self.tell_unwanted(name);
+            }
+        }
+    }
+
+    /// Asks for the return of a delegation, for one that has no holder or that the server recalls.
+    pub(crate) fn tell_unwanted(&mut self, delegation: StateId) {
+        self.events.push_back(BackEvent::Recall { delegation, truncate: false });
+    }
+
+    fn tell_lost(&mut self, names: Vec<StateId>) {
+        // The loss supersedes notices that have not been fetched.
+        self.events.retain(|event| match event {
+            BackEvent::Recall { delegation, .. } | BackEvent::Question { delegation, .. } => {
+                !names.contains(delegation)
+            }
+            BackEvent::Lost { .. } => true,
+        });
+        self.events.extend(names.into_iter().map(|delegation| BackEvent::Lost { delegation }));
+    }
+
+    /// An open was reclaimed after a restart of the server, or with `anew` opened anew.
+    pub(crate) fn regained(
+        &mut self,
+        reply: &OpenReply<'_>,
+        anew: bool,
+        server: ClientId,
+        now: Instant,
+    ) {
+        // The delegation of a new open is a new one: others may have changed the file since.
+        let regained = match anew {
+            true => parts(&reply.delegation).map_or(Ok(None), |(_, name, _)| Err(name)),
+            false => self.reclaimed(&reply.fh, &reply.delegation, server, now),
+        };
+        match regained {
+            Ok(Some(delegation)) => self.tell_unwanted(delegation),
+            Ok(None) => {}
+            Err(stray) => self.strays.push(stray),
+        }
     }
 
     /// True while it is held and not being returned.
@@ -145,7 +189,7 @@ impl Delegations {
 
     /// Processes the answer to that reclaim. Yields a delegation that the server recalls at once. A
     /// delegation that was not asked for has no holder, and is yielded as the error.
-    pub(crate) fn reclaimed(
+    fn reclaimed(
         &mut self,
         handle: &FileHandle,
         delegation: &Delegation<'_>,
@@ -166,16 +210,18 @@ impl Delegations {
         Ok(news.then_some(*name))
     }
 
-    /// Forgets delegations of another run of the server that this one has not granted again; yields
-    /// those whose holders must be notified.
-    pub(crate) fn take_strange(&mut self, server: ClientId) -> Vec<StateId> {
+    /// Delegations that a restarted server did not grant again are lost.
+    pub(crate) fn settle(&mut self, server: ClientId) {
         let gone = self.by_name.extract_if(|_, held| held.server != server);
-        gone.filter(|(_, held)| !held.returning).map(|(name, _)| name).collect()
+        let gone = gone.filter(|(_, held)| !held.returning).map(|(name, _)| name).collect();
+        self.tell_lost(gone);
     }
 
-    /// Forgets all; yields those whose holders must be notified.
-    pub(crate) fn take_all(&mut self) -> Vec<StateId> {
-        self.by_name.drain().filter(|(_, held)| !held.returning).map(|(name, _)| name).collect()
+    /// All are lost, with the session.
+    pub(crate) fn end(&mut self) {
+        let all = self.by_name.drain().filter(|(_, held)| !held.returning);
+        let all = all.map(|(name, _)| name).collect();
+        self.tell_lost(all);
     }
 
     /// The server's state-id of the next delegation to return, which is marked as being returned.
@@ -194,11 +240,6 @@ impl Delegations {
     pub(crate) fn is_empty(&self) -> bool {
         self.by_name.is_empty()
     }
-}
-
-/// The state-id of the delegation that a reply grants.
-pub(super) fn granted_id(delegation: &Delegation<'_>) -> Option<StateId> {
-    parts(delegation).map(|(_, state_id, _)| state_id)
 }
 
 fn parts(delegation: &Delegation<'_>) -> Option<(DelegationType, StateId, bool)> {
@@ -246,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_reclaimed_keeps_its_name_and_the_rest_is_lost() {
+    fn a_reclaimed_delegation_keeps_its_name_and_others_are_lost() {
         let mut held = Delegations::default();
         let kept = held.granted(FILE, &read(id(1), false), FIRST, NOW).unwrap();
         let gone = held.granted(OTHER, &read(id(2), false), FIRST, NOW).unwrap();
@@ -256,7 +297,8 @@ mod tests {
         assert_eq!(held.to_reclaim(&FILE, SECOND), DelegationType::None, "one open is enough");
         assert_eq!(held.reclaimed(&FILE, &read(id(9), false), SECOND, NOW), Err(id(9)));
         assert_eq!(held.current(kept), Ok(id(2)));
-        assert_eq!(held.take_strange(SECOND), [gone]);
+        held.settle(SECOND);
+        assert!(held.events == [BackEvent::Lost { delegation: gone }]);
         assert_eq!(held.current(gone), Err(Status::StaleStateId));
         // The number of the lost one belongs to another now, and a state-id is never reused.
         let other = held.granted(OTHER, &read(id(1), false), SECOND, NOW).unwrap();
@@ -266,18 +308,19 @@ mod tests {
     }
 
     #[test]
-    fn what_is_on_its_way_back_is_not_spoken_of() {
+    fn a_delegation_being_returned_gets_no_notices() {
         let mut held = Delegations::default();
         let name = held.granted(FILE, &read(id(1), false), FIRST, NOW).unwrap();
         assert!(held.returning(name) && !held.returning(name));
         assert!(!held.holds(name) && !held.recall(name, NOW));
         assert_eq!(held.of_file(&FILE, FIRST), None);
         assert_eq!(held.to_reclaim(&FILE, SECOND), DelegationType::None);
-        assert!(held.take_all().is_empty() && held.is_empty());
+        held.end();
+        assert!(held.events.is_empty() && held.is_empty());
     }
 
     #[test]
-    fn what_the_server_has_waited_for_allows_no_writing() {
+    fn an_overdue_recall_allows_no_writing() {
         let (mut held, patience) = (Delegations::default(), Duration::from_secs(20));
         let name = held.granted(FILE, &read(id(1), false), FIRST, NOW).unwrap();
         let later = NOW + Duration::from_secs(100);

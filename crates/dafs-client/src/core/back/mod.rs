@@ -30,8 +30,9 @@ pub(crate) use batches::Batches;
 pub use batches::{BatchCall, BatchHints};
 pub(crate) use delegations::Delegations;
 
-use super::call::Purpose;
+use super::call::{Done, Purpose};
 use super::failure::Failure;
+use super::link::Link;
 use super::opening::auth_request;
 use super::session::{SessionCore, Stage};
 use super::timers::earlier;
@@ -44,11 +45,10 @@ use crate::limits::{
 use channel::{Channel, MESSAGE_BYTES, Phase};
 use dafs_dat::{Adapter, Completion, Event, Instant, Operation, WorkStatus};
 use dafs_wire::dafs::{
-    AttrMask, ChannelUse, ClientId, ConnectBind, ConnectBindReply, DelegReturn, OpenReply, Outcome,
+    AttrMask, Attributes, ChannelUse, ConnectBind, ConnectBindReply, DelegReturn, Outcome,
     PROTOCOL_VERSION, Procedure, Reply, Request, RequestHeader, ResponseHeader, StateId, Status,
     decode_response, encode_request,
 };
-use std::collections::VecDeque;
 use std::time::Duration;
 
 /// A call of the server to the application.
@@ -89,8 +89,9 @@ pub enum BackStage {
     Refused(Status),
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 enum State {
+    #[default]
     Off,
     /// No attempt before this time.
     Wait(Instant),
@@ -98,12 +99,13 @@ enum State {
     Refused(Status),
 }
 
-/// The state of the channel, and the state that depends on it.
-#[derive(Debug)]
+/// The channel, and the batches that depend on it.
+#[derive(Debug, Default)]
 pub(crate) struct Back {
-    wanted: bool,
-    /// The server supports one.
-    agreed: bool,
+    /// It has been asked for.
+    pub(crate) wanted: bool,
+    /// The server supports one (CLIENT_CONNECT).
+    pub(crate) agreed: bool,
     state: State,
     /// Losses in a row.
     losses: u32,
@@ -115,37 +117,11 @@ pub(crate) struct Back {
     /// The same of the channels before this one.
     heard_before: Instant,
     pub(crate) batches: Batches,
-    pub(crate) delegations: Delegations,
-    /// Delegations of this run of the server without a holder, to be returned.
-    strays: Vec<StateId>,
-    /// At most one recall or loss for each delegation, and a question for each credit.
-    events: VecDeque<BackEvent>,
     /// Questions that have not been answered.
     questions: Vec<(u64, RequestHeader, AttrMask)>,
     last_question: u64,
     /// The receiver of layout recalls, if there may be any.
     pub(crate) recalls: Option<Recalls>,
-}
-
-impl Default for Back {
-    fn default() -> Self {
-        Self {
-            wanted: false,
-            agreed: false,
-            state: State::Off,
-            losses: 0,
-            down_since: None,
-            heard_at: Instant(0),
-            heard_before: Instant(0),
-            batches: Batches::default(),
-            delegations: Delegations::default(),
-            strays: Vec::new(),
-            events: VecDeque::new(),
-            questions: Vec::new(),
-            last_question: 0,
-            recalls: None,
-        }
-    }
 }
 
 impl Back {
@@ -161,81 +137,154 @@ impl Back {
         self.channel().filter(|channel| channel.phase == Phase::Bound)
     }
 
-    /// Records from CLIENT_CONNECT whether the server supports a channel.
-    pub(crate) fn agreed(&mut self, agreed: bool) {
-        self.agreed = agreed;
-    }
-
-    /// An open was reclaimed after a restart of the server, or with `anew` opened anew.
-    pub(crate) fn regained(
-        &mut self,
-        reply: &OpenReply<'_>,
-        anew: bool,
-        server: ClientId,
-        now: Instant,
-    ) {
-        // The delegation of a new open is a new one: others may have changed the file since.
-        let regained = match anew {
-            true => delegations::granted_id(&reply.delegation).map_or(Ok(None), Err),
-            false => self.delegations.reclaimed(&reply.fh, &reply.delegation, server, now),
-        };
-        match regained {
-            Ok(Some(delegation)) => {
-                self.events.push_back(BackEvent::Recall { delegation, truncate: false });
-            }
-            Ok(None) => {}
-            Err(stray) => self.strays.push(stray),
-        }
-    }
-
-    /// A delegation has come that has no holder.
-    pub(crate) fn tell_unwanted(&mut self, delegation: StateId) {
-        self.events.push_back(BackEvent::Recall { delegation, truncate: false });
-    }
-
-    /// Accounts for a suspension of the machine for `time`. A delegation for which the server has
-    /// waited longer than its `patience` is recalled here, because no recall can have arrived.
-    pub(crate) fn slept(&mut self, time: Duration, now: Instant, patience: Duration) {
+    /// Accounts for a suspension of the machine for `time`.
+    pub(crate) fn slept(&mut self, time: Duration) {
         self.heard_at = earlier(self.heard_at, time);
         self.heard_before = earlier(self.heard_before, time);
-        let news = self.delegations.slept(time, now, patience);
-        news.into_iter().for_each(|delegation| self.tell_unwanted(delegation));
     }
 
     /// The time when the server was last heard on the channel, if delegations are held; zero if it
     /// never was.
-    pub(crate) fn heard_at(&self) -> Option<Instant> {
-        (!self.delegations.is_empty()).then_some(self.heard_at)
+    pub(crate) fn heard_at(&self, held: &Delegations) -> Option<Instant> {
+        (!held.is_empty()).then_some(self.heard_at)
     }
 
     /// The time since when the server may have recalled delegations without the recall arriving.
-    fn unheard_since(&self) -> Instant {
-        self.heard_at.max(self.delegations.held_since())
+    fn unconfirmed_since(&self, held: &Delegations) -> Instant {
+        self.heard_at.max(held.held_since())
     }
 
     /// The earliest time at which a recall that arrives now may have been sent first. A server
     /// repeats recalls that earlier channels have lost in the first part of a lease.
-    fn recalled_since(&self, lease: Duration, now: Instant) -> Instant {
+    fn recalled_since(&self, held: &Delegations, lease: Duration, now: Instant) -> Instant {
         match &self.state {
-            State::Open(channel) if has_caught_up(channel, lease, now) => self.unheard_since(),
-            _ => self.heard_before.max(self.delegations.held_since()),
+            State::Open(channel) if has_caught_up(channel, lease, now) => {
+                self.unconfirmed_since(held)
+            }
+            _ => self.heard_before.max(held.held_since()),
         }
     }
 
-    /// True when the channel has been asked for.
-    pub(crate) fn is_wanted(&self) -> bool {
-        self.wanted
+    /// True when the endpoint is that of the channel.
+    pub(crate) fn is_at(&self, endpoint: dafs_dat::EndpointId) -> bool {
+        matches!(&self.state, State::Open(channel) if channel.endpoint == endpoint)
     }
 
-    fn tell_lost(&mut self, names: Vec<StateId>) {
-        // The loss supersedes notices that have not been fetched.
-        self.events.retain(|event| match event {
-            BackEvent::Recall { delegation, .. } | BackEvent::Question { delegation, .. } => {
-                !names.contains(delegation)
-            }
-            BackEvent::Lost { .. } => true,
+    fn is_bound(&self) -> bool {
+        matches!(&self.state, State::Open(channel) if channel.phase == Phase::Bound)
+    }
+
+    /// True when the channel would be of use now.
+    fn is_needed(&self, stage: Stage) -> bool {
+        let needed = match stage {
+            Stage::Ready => true,
+            Stage::Closing => !self.batches.is_idle(),
+            _ => false,
+        };
+        needed && self.wanted && self.batches.may_move()
+    }
+
+    /// Posts the receives, then offers the credits (DAFS O27).
+    fn bind(&mut self, link: &Link, adapter: &mut dyn Adapter) -> Result<(), Failure> {
+        if self.channel().is_none() {
+            return Ok(());
+        }
+        let proof = link.config.authenticator.begin().map_err(Failure::refused)?;
+        let request = Request::ConnectBind(ConnectBind {
+            session_id: link.info.session_id,
+            channel_use: ChannelUse::BackControl,
+            max_request_size: MESSAGE_BYTES_MIN,
+            max_response_size: MESSAGE_BYTES_MIN,
+            max_requests: BACK_CREDITS.into(),
+            auth: auth_request(&proof)?,
         });
-        self.events.extend(names.into_iter().map(|delegation| BackEvent::Lost { delegation }));
+        let header = RequestHeader { seq_number: 1, ..RequestHeader::default() };
+        let mut message = vec![0; MESSAGE_BYTES];
+        let bytes = encode_request(&mut message, link.order, &header, &request);
+        let bytes = bytes.map_err(Failure::refused)?;
+        let Some(channel) = self.channel() else { return Ok(()) };
+        for _ in 0..=BACK_CREDITS {
+            channel.post_receive(adapter)?;
+        }
+        channel.phase = Phase::Binding;
+        channel.asked_at = link.now;
+        channel.send(adapter, &message[..bytes])
+    }
+
+    /// The channel is gone; another one is made, unless the session ends.
+    fn lose(
+        &mut self,
+        link: &Link,
+        held: &mut Delegations,
+        adapter: &mut dyn Adapter,
+        why: Failure,
+    ) {
+        let stable = matches!(
+            &self.state,
+            State::Open(channel)
+                if channel.phase == Phase::Bound && channel.bound_at + BACK_STABLE_TIME <= link.now
+        );
+        self.close(link, held, adapter);
+        self.losses = if stable { 0 } else { self.losses.saturating_add(1) };
+        let pause = RECONNECT_PAUSE_MIN * (1 << self.losses.min(16));
+        let pause = pause.min(RECONNECT_PAUSE_MAX);
+        tracing::debug!(failure = %why, ?pause, "back-control channel lost");
+        self.state = State::Wait(link.now + pause);
+        self.down_since.get_or_insert(link.now);
+    }
+
+    /// Ends the connection, if there is one, with all that was under way on it.
+    fn close(&mut self, link: &Link, held: &mut Delegations, adapter: &mut dyn Adapter) {
+        if let State::Open(channel) = std::mem::replace(&mut self.state, State::Off) {
+            if has_caught_up(&channel, link.info.lease, link.now) {
+                self.heard_before = self.heard_at;
+            }
+            channel.cut(adapter);
+        }
+        self.questions.clear();
+        held.events.retain(|event| !matches!(event, BackEvent::Question { .. }));
+        self.batches.come_back();
+    }
+
+    /// The session's connection is gone, and the channel goes first.
+    pub(crate) fn cut(&mut self, link: &Link, held: &mut Delegations, adapter: &mut dyn Adapter) {
+        self.close(link, held, adapter);
+        self.batches.forget_messages();
+        held.strays.clear();
+        self.losses = 0;
+        self.down_since = self.wanted.then_some(link.now);
+    }
+
+    /// The server cannot call, and a new channel may come too late for the leases.
+    fn recall_all(&self, held: &mut Delegations, now: Instant) {
+        held.recall_all(self.down_since.unwrap_or(now).min(self.unconfirmed_since(held)));
+    }
+
+    /// The time at which delegations are returned because the server cannot call.
+    fn down_until(&self, held: &Delegations, lease: Duration) -> Option<Instant> {
+        let since = self.down_since.filter(|_| !held.is_empty())?;
+        // After a silence there is less time.
+        Some((since + lease / 3).min(self.unconfirmed_since(held) + lease / 2))
+    }
+
+    /// The time at which a silent channel is given up.
+    fn silent_until(&self, held: &Delegations, lease: Duration) -> Option<Instant> {
+        (self.is_bound() && !held.is_empty()).then(|| self.unconfirmed_since(held) + lease / 3)
+    }
+
+    /// The time at which the channel needs work, unless an event comes first.
+    pub(crate) fn timeout(&self, link: &Link, held: &Delegations, stage: Stage) -> Option<Instant> {
+        if !self.wanted {
+            return None;
+        }
+        let state = match &self.state {
+            State::Wait(until) if self.is_needed(stage) => Some(*until),
+            State::Open(channel) if channel.phase != Phase::Bound => Some(channel.due),
+            _ => None,
+        };
+        let (silent, down) =
+            (self.silent_until(held, link.info.lease), self.down_until(held, link.info.lease));
+        [state, silent, down, self.batches.timeout()].into_iter().flatten().min()
     }
 }
 
@@ -243,10 +292,10 @@ impl SessionCore {
     /// Asks for the back-control channel, for as long as the session lives. It is made when the
     /// session is ready; [`back_stage`](Self::back_stage) tells.
     pub fn want_back(&mut self, adapter: &mut dyn Adapter, now: Instant) {
-        self.now = now;
+        self.link.now = now;
         if !self.back.wanted {
-            self.back.wanted = true;
-            self.back_turn(adapter, now);
+            (self.back.wanted, self.calls.keeps_requests) = (true, true);
+            self.back_turn(adapter);
         }
     }
 
@@ -254,7 +303,7 @@ impl SessionCore {
     pub fn back_stage(&self) -> BackStage {
         match &self.back.state {
             _ if !self.back.wanted => BackStage::Off,
-            State::Open(channel) if channel.phase == Phase::Bound => BackStage::Bound,
+            _ if self.back.is_bound() => BackStage::Bound,
             State::Refused(status) => BackStage::Refused(*status),
             _ => BackStage::Coming,
         }
@@ -262,7 +311,7 @@ impl SessionCore {
 
     /// The next call of the server to the application.
     pub fn take_back_event(&mut self) -> Option<BackEvent> {
-        self.back.events.pop_front()
+        self.calls.delegations.events.pop_front()
     }
 
     /// The longest time for which an idle driver may leave the adapter alone, because the server
@@ -270,38 +319,31 @@ impl SessionCore {
     pub fn listens_every(&self) -> Option<Duration> {
         let State::Open(channel) = &self.back.state else { return None };
         let greeted =
-            channel.phase == Phase::Bound && channel.bound_at + BACK_STABLE_TIME <= self.now;
+            channel.phase == Phase::Bound && channel.bound_at + BACK_STABLE_TIME <= self.link.now;
         let layouts = self.back.recalls.as_ref().is_some_and(Recalls::are_expected);
-        if greeted && self.back.delegations.is_empty() && !layouts {
+        if greeted && self.calls.delegations.is_empty() && !layouts {
             return Some(BACK_IDLE_TICK);
         }
         Some(BACK_TICK)
     }
 
-    /// True while a delegation is held and not being returned.
-    pub(crate) fn holds_delegation(&self, name: StateId) -> bool {
-        self.back.delegations.holds(name)
-    }
-
-    /// Begins the return of a delegation, after which there are no more notices of it; false when
-    /// it is not held.
-    pub(crate) fn give_up_delegation(&mut self, name: StateId) -> bool {
-        self.back.delegations.returning(name)
-    }
-
-    /// True when the channel would be of use now.
-    fn needs_back(&self) -> bool {
-        let needed = match self.stage {
-            Stage::Ready => true,
-            Stage::Closing => !self.back.batches.is_idle(),
-            _ => false,
-        };
-        needed && self.back.wanted && self.back.batches.may_move()
+    /// Answers a BC_GETATTR with attributes; `None` makes the server recall the delegation. A
+    /// question whose channel is gone is dropped.
+    pub fn answer_question(
+        &mut self,
+        adapter: &mut dyn Adapter,
+        question: u64,
+        answer: Option<&Attributes<'_>>,
+    ) {
+        if let Err(failure) = self.back.answer_question(&self.link, adapter, question, answer) {
+            self.back.lose(&self.link, &mut self.calls.delegations, adapter, failure);
+        }
     }
 
     /// Makes the channel if it has been asked for and can be made now.
-    pub(crate) fn back_turn(&mut self, adapter: &mut dyn Adapter, now: Instant) {
-        if !self.needs_back() {
+    pub(crate) fn back_turn(&mut self, adapter: &mut dyn Adapter) {
+        let now = self.link.now;
+        if !self.back.is_needed(self.stage) {
             return;
         }
         match self.back.state {
@@ -313,27 +355,25 @@ impl SessionCore {
             return self.refuse_back(adapter, Status::BackChannelUnusable);
         }
         self.back.down_since.get_or_insert(now);
-        let hello = super::hello::back_private_data(&self.config);
-        match adapter.connect(self.conn.domain, &self.address, &hello) {
+        let hello = super::hello::back_private_data(&self.link.config);
+        match adapter.connect(self.link.conn.domain, &self.link.address, &hello) {
             Ok(endpoint) => {
                 let due = now + RECOVERY_ANSWER_TIME;
-                let channel = Channel::new(self.conn.domain, endpoint, due);
+                let channel = Channel::new(self.link.conn.domain, endpoint, due);
                 self.back.state = State::Open(channel);
             }
-            Err(error) => self.back_lost(adapter, Failure::lost(error)),
+            Err(error) => {
+                let failure = Failure::lost(error);
+                self.back.lose(&self.link, &mut self.calls.delegations, adapter, failure);
+            }
         }
     }
 
-    /// True when the endpoint is that of the channel.
-    pub(crate) fn is_back(&self, endpoint: dafs_dat::EndpointId) -> bool {
-        matches!(&self.back.state, State::Open(channel) if channel.endpoint == endpoint)
-    }
-
     /// Processes an event of the channel's endpoint.
-    pub(crate) fn on_back_event(&mut self, adapter: &mut dyn Adapter, event: Event, now: Instant) {
+    pub(crate) fn on_back_event(&mut self, adapter: &mut dyn Adapter, event: Event) {
         let result = match event {
-            Event::Completion(completion) => self.on_back_completion(adapter, completion, now),
-            Event::Established { .. } => self.bind_back(adapter),
+            Event::Completion(completion) => self.on_back_completion(adapter, completion),
+            Event::Established { .. } => self.back.bind(&self.link, adapter),
             Event::ConnectFailed { error, .. } => Err(Failure::lost(error)),
             Event::Disconnected { reason, .. } => Err(Failure::lost(reason)),
             Event::ConnectRequest { .. } => Ok(()),
@@ -341,45 +381,18 @@ impl SessionCore {
         match result {
             Ok(()) => {}
             // Another channel may succeed.
-            Err(failure) if failure.is_passing() => self.back_lost(adapter, failure),
+            Err(failure) if failure.is_passing() => {
+                self.back.lose(&self.link, &mut self.calls.delegations, adapter, failure);
+            }
             Err(failure) => self.end(adapter, failure),
         }
-        self.pump(adapter, now);
-    }
-
-    /// Posts the receives, then offers the credits (DAFS O27).
-    fn bind_back(&mut self, adapter: &mut dyn Adapter) -> Result<(), Failure> {
-        if self.back.channel().is_none() {
-            return Ok(());
-        }
-        let proof = self.config.authenticator.begin().map_err(Failure::refused)?;
-        let request = Request::ConnectBind(ConnectBind {
-            session_id: self.info.session_id,
-            channel_use: ChannelUse::BackControl,
-            max_request_size: MESSAGE_BYTES_MIN,
-            max_response_size: MESSAGE_BYTES_MIN,
-            max_requests: BACK_CREDITS.into(),
-            auth: auth_request(&proof)?,
-        });
-        let now = self.now;
-        let header = RequestHeader { seq_number: 1, ..RequestHeader::default() };
-        let mut message = vec![0; MESSAGE_BYTES];
-        let bytes = encode_request(&mut message, self.order, &header, &request);
-        let bytes = bytes.map_err(Failure::refused)?;
-        let Some(channel) = self.back.channel() else { return Ok(()) };
-        for _ in 0..=BACK_CREDITS {
-            channel.post_receive(adapter)?;
-        }
-        channel.phase = Phase::Binding;
-        channel.asked_at = now;
-        channel.send(adapter, &message[..bytes])
+        self.pump(adapter);
     }
 
     fn on_back_completion(
         &mut self,
         adapter: &mut dyn Adapter,
         completion: Completion,
-        now: Instant,
     ) -> Result<(), Failure> {
         let Some(channel) = self.back.channel() else { return Ok(()) };
         let slot = completion.work as u32;
@@ -399,18 +412,13 @@ impl SessionCore {
         let message = channel.take_message(slot, bytes)?;
         match phase {
             Phase::Dialing => Err(Failure::protocol("a message came before one was sent")),
-            Phase::Binding => self.on_bind_reply(adapter, &message, now),
-            Phase::Bound => self.on_call(adapter, &message, now),
+            Phase::Binding => self.on_bind_reply(adapter, &message),
+            Phase::Bound => self.back.on_call(&mut self.link, &mut self.calls, adapter, &message),
         }
     }
 
-    fn on_bind_reply(
-        &mut self,
-        adapter: &mut dyn Adapter,
-        message: &[u8],
-        now: Instant,
-    ) -> Result<(), Failure> {
-        let answer = decode_response(message, self.order, Procedure::ConnectBind);
+    fn on_bind_reply(&mut self, adapter: &mut dyn Adapter, message: &[u8]) -> Result<(), Failure> {
+        let answer = decode_response(message, self.link.order, Procedure::ConnectBind);
         let (header, outcome) = answer.map_err(Failure::protocol)?;
         let ResponseHeader { stream_id, seq_number, protocol_version, .. } = header;
         let version = protocol_version == PROTOCOL_VERSION || header.status == Status::IllegalProt;
@@ -421,7 +429,7 @@ impl SessionCore {
             Outcome::Ok(Reply::ConnectBind(reply)) => {
                 let credits = bind_credits(&reply)?;
                 if let Some(channel) = self.back.channel() {
-                    channel.bound(credits, now);
+                    channel.bound(credits, self.link.now);
                     // Recalls that get lost from now on are lost on this channel. The answer may
                     // have waited here, so its request counts.
                     self.back.heard_at = channel.asked_at;
@@ -430,7 +438,7 @@ impl SessionCore {
                 tracing::debug!(credits, "back-control channel bound");
                 // The server has stopped the work for the former channel.
                 self.back.batches.settle();
-                self.batches_on_time(adapter, now);
+                self.batches_on_time(adapter);
                 Ok(())
             }
             Outcome::Ok(_) => Err(Failure::protocol("an answer of another procedure")),
@@ -453,158 +461,78 @@ impl SessionCore {
     /// There will be no channel in this session.
     fn refuse_back(&mut self, adapter: &mut dyn Adapter, status: Status) {
         tracing::warn!(%status, "the server wants no back-control channel");
-        self.close_back(adapter);
+        let held = &mut self.calls.delegations;
+        self.back.close(&self.link, held, adapter);
         self.back.state = State::Refused(status);
-        self.back_is_down();
-        self.refuse_batches(status);
-    }
-
-    /// The channel is gone; another one is made, unless the session ends.
-    fn back_lost(&mut self, adapter: &mut dyn Adapter, failure: Failure) {
-        let now = self.now;
-        let stable = matches!(
-            &self.back.state,
-            State::Open(channel)
-                if channel.phase == Phase::Bound && channel.bound_at + BACK_STABLE_TIME <= now
-        );
-        self.close_back(adapter);
-        self.back.losses = if stable { 0 } else { self.back.losses.saturating_add(1) };
-        let pause = RECONNECT_PAUSE_MIN * (1 << self.back.losses.min(16));
-        let pause = pause.min(RECONNECT_PAUSE_MAX);
-        tracing::debug!(%failure, ?pause, "back-control channel lost");
-        self.back.state = State::Wait(now + pause);
-        self.back.down_since.get_or_insert(now);
-    }
-
-    /// Ends the connection, if there is one, with all that was under way on it.
-    fn close_back(&mut self, adapter: &mut dyn Adapter) {
-        if let State::Open(channel) = std::mem::replace(&mut self.back.state, State::Off) {
-            if has_caught_up(&channel, self.info.lease, self.now) {
-                self.back.heard_before = self.back.heard_at;
-            }
-            channel.cut(adapter);
-        }
-        self.back.questions.clear();
-        self.back.events.retain(|event| !matches!(event, BackEvent::Question { .. }));
-        self.back.batches.come_back();
-    }
-
-    /// The session's connection is gone, and the channel goes first.
-    pub(crate) fn cut_back(&mut self, adapter: &mut dyn Adapter) {
-        self.close_back(adapter);
-        self.back.batches.forget_messages();
-        self.back.strays.clear();
-        self.back.losses = 0;
-        self.back.down_since = self.back.wanted.then_some(self.now);
+        self.back.recall_all(held, self.link.now);
+        self.back.end_batches(&self.link, &mut self.calls, &batches::refused(status));
     }
 
     /// The session is over, and with it everything that depends on the channel.
     pub(crate) fn end_back(&mut self, adapter: &mut dyn Adapter, failure: &Failure) {
-        self.cut_back(adapter);
-        self.end_batches(failure);
-        let names = self.back.delegations.take_all();
-        self.back.tell_lost(names);
-    }
-
-    /// Delegations that a restarted server did not grant again are lost.
-    pub(crate) fn settle_delegations(&mut self) {
-        let names = self.back.delegations.take_strange(self.info.client_id);
-        self.back.tell_lost(names);
+        self.back.cut(&self.link, &mut self.calls.delegations, adapter);
+        self.back.end_batches(&self.link, &mut self.calls, &Done::Lost(failure.clone()));
+        self.back.batches = Batches::default();
+        self.calls.delegations.end();
     }
 
     /// Returns delegations without a holder.
-    pub(crate) fn return_strays(&mut self, adapter: &mut dyn Adapter, now: Instant) {
+    pub(crate) fn return_strays(&mut self, adapter: &mut dyn Adapter) {
         while self.stage == Stage::Ready
-            && self.conn.has_room()
-            && let Some(stray) = self.back.strays.pop()
+            && self.link.conn.has_room()
+            && let Some(stray) = self.calls.delegations.strays.pop()
         {
-            self.send_return(adapter, now, stray);
+            self.send_return(adapter, stray);
         }
     }
 
     /// Before the end of a session without calls: returns all delegations, so that others need not
     /// wait for them. True when this side has done so.
-    pub(crate) fn is_settled(&mut self, adapter: &mut dyn Adapter, now: Instant) -> bool {
-        let mut flights = self.conn.flights.iter().flatten();
-        let settled = self.waiting.is_empty()
-            && self.put_off.is_empty()
+    pub(crate) fn is_settled(&mut self, adapter: &mut dyn Adapter) -> bool {
+        let mut flights = self.link.conn.flights.iter().flatten();
+        let settled = self.calls.waiting.is_empty()
+            && self.calls.delayed.is_empty()
             && self.recovery.is_none()
             && self.back.batches.is_idle()
             && flights.all(|flight| matches!(flight.purpose, Purpose::Return | Purpose::Stray(_)));
-        let server = self.info.client_id;
+        let server = self.link.info.client_id;
         while settled
-            && self.conn.has_room()
-            && let Some(held) = self.back.delegations.next_to_return(server)
+            && self.link.conn.has_room()
+            && let Some(held) = self.calls.delegations.next_to_return(server)
         {
-            self.send_return(adapter, now, held);
+            self.send_return(adapter, held);
         }
-        settled && self.conn.has_room()
+        settled && self.link.conn.has_room()
     }
 
-    fn send_return(&mut self, adapter: &mut dyn Adapter, now: Instant, state_id: StateId) {
+    fn send_return(&mut self, adapter: &mut dyn Adapter, state_id: StateId) {
         let request = Request::DelegReturn(DelegReturn { state_id });
-        self.send_own(adapter, now, Purpose::Return, &request);
-    }
-
-    /// The server cannot call, and a new channel may come too late for the leases.
-    fn back_is_down(&mut self) {
-        let since = self.back.down_since.unwrap_or(self.now).min(self.back.unheard_since());
-        for delegation in self.back.delegations.recall_all(since) {
-            self.back.events.push_back(BackEvent::Recall { delegation, truncate: false });
-        }
-    }
-
-    /// The time at which delegations are returned because the server cannot call.
-    fn down_until(&self) -> Option<Instant> {
-        let since = self.back.down_since.filter(|_| !self.back.delegations.is_empty())?;
-        let lease = self.info.lease;
-        // After a silence there is less time.
-        Some((since + lease / 3).min(self.back.unheard_since() + lease / 2))
-    }
-
-    /// The time at which a silent channel is given up.
-    fn silent_until(&self) -> Option<Instant> {
-        let bound =
-            matches!(&self.back.state, State::Open(channel) if channel.phase == Phase::Bound);
-        (bound && !self.back.delegations.is_empty())
-            .then(|| self.back.unheard_since() + self.info.lease / 3)
-    }
-
-    /// The time at which the channel needs work, unless an event comes first.
-    pub(crate) fn back_timeout(&self) -> Option<Instant> {
-        if !self.back.wanted {
-            return None;
-        }
-        let state = match &self.back.state {
-            State::Wait(until) if self.needs_back() => Some(*until),
-            State::Open(channel) if channel.phase != Phase::Bound => Some(channel.due),
-            _ => None,
-        };
-        let times = [state, self.silent_until(), self.down_until(), self.batches_timeout()];
-        times.into_iter().flatten().min()
+        self.send_own(adapter, Purpose::Return, &request);
     }
 
     /// Does the work that is due.
-    pub(crate) fn back_on_time(&mut self, adapter: &mut dyn Adapter, now: Instant) {
+    pub(crate) fn back_on_time(&mut self, adapter: &mut dyn Adapter) {
+        let now = self.link.now;
         if !self.back.wanted {
             return;
         }
+        let (lease, held) = (self.link.info.lease, &mut self.calls.delegations);
         if let State::Open(channel) = &self.back.state
             && channel.phase != Phase::Bound
             && channel.due <= now
         {
-            self.back_lost(adapter, Failure::Deadline(RECOVERY_ANSWER_TIME));
+            self.back.lose(&self.link, held, adapter, Failure::Deadline(RECOVERY_ANSWER_TIME));
         }
-        if self.silent_until().is_some_and(|at| at <= now) {
-            self.back_lost(adapter, Failure::Deadline(self.info.lease / 3));
+        if self.back.silent_until(held, lease).is_some_and(|at| at <= now) {
+            self.back.lose(&self.link, held, adapter, Failure::Deadline(lease / 3));
         }
-        if self.down_until().is_some_and(|at| at <= now) {
+        if self.back.down_until(held, lease).is_some_and(|at| at <= now) {
             // Once only, until another channel has been bound.
             self.back.down_since = None;
-            self.back_is_down();
+            self.back.recall_all(held, now);
         }
-        self.batches_on_time(adapter, now);
-        self.back_turn(adapter, now);
+        self.batches_on_time(adapter);
+        self.back_turn(adapter);
     }
 }
 

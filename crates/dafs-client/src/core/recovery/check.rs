@@ -2,78 +2,72 @@
 
 use super::super::call::{Done, Purpose, ReplyMessage, Task};
 use super::super::repeat::{Repeat, repeat};
-use super::{Failure, SessionCore, Step, Verdict, in_step};
-use dafs_dat::{Adapter, Instant};
+use super::{Calls, Failure, Link, Recovery, Step, Verdict};
 use dafs_wire::dafs::{CheckResponse, DiscardResponses, HEADER_BYTES, Request, Status};
 
-impl SessionCore {
-    /// Asks about as many requests as there are credits for; true when the fate of all is known.
-    pub(super) fn check_some(&mut self, adapter: &mut dyn Adapter, now: Instant) -> bool {
-        self.ask_some(adapter, now, Step::Check, Verdict::Open, Verdict::Asked)
+impl Recovery {
+    /// The next question of this step, if there is one and there is room for it.
+    pub(super) fn question(&mut self, room: bool) -> Option<(Purpose, Request<'static>)> {
+        // The loss of the connection resets what is noted here.
+        let (before, after) = match self.step {
+            Step::Check => (Verdict::Open, Verdict::Asked),
+            Step::Fetch => (Verdict::Executed, Verdict::Fetching),
+            _ => {
+                // DISCARD_RESPONSES tells the server to forget the old session. The answer does not
+                // matter: the server forgets the replies in time by itself.
+                let session_id = self.discard;
+                let request = Request::DiscardResponses(DiscardResponses { session_id });
+                let is_due = room && !self.discarded;
+                self.discarded |= is_due;
+                return is_due.then_some((Purpose::Discard, request));
+            }
+        };
+        let index = self.doubts.iter().position(|doubt| doubt.verdict == before);
+        let index = index.filter(|_| room)?;
+        let doubt = &mut self.doubts[index];
+        doubt.verdict = after;
+        let question = CheckResponse {
+            session_id: doubt.sent.session,
+            stream_id: doubt.sent.transaction.stream,
+            seq_number: doubt.sent.transaction.sequence,
+            procedure: doubt.sent.procedure,
+        };
+        Some(match before {
+            Verdict::Open => (Purpose::Check(index), Request::CheckResponse(question)),
+            _ => (Purpose::Fetch(index), Request::FetchResponse(question)),
+        })
     }
 
-    /// Fetches as many replies as there are credits for; true when all are here.
-    pub(super) fn fetch_some(&mut self, adapter: &mut dyn Adapter, now: Instant) -> bool {
-        self.ask_some(adapter, now, Step::Fetch, Verdict::Executed, Verdict::Fetching)
+    /// True when no question of this step is left, nor unanswered.
+    pub(super) fn is_answered(&self) -> bool {
+        let open: &[Verdict] = match self.step {
+            Step::Check => &[Verdict::Open, Verdict::Asked],
+            Step::Fetch => &[Verdict::Executed, Verdict::Fetching],
+            _ => return self.discarded,
+        };
+        !self.doubts.iter().any(|doubt| open.contains(&doubt.verdict))
     }
 
-    fn ask_some(
+    /// Processes the answer to one of the questions of recovery.
+    pub(in crate::core) fn on_answer(
         &mut self,
-        adapter: &mut dyn Adapter,
-        now: Instant,
-        step: Step,
-        before: Verdict,
-        after: Verdict,
-    ) -> bool {
-        while let Some(recovery) = in_step(&mut self.recovery, step) {
-            let Some(index) = recovery.doubts.iter().position(|doubt| doubt.verdict == before)
-            else {
-                return !recovery.doubts.iter().any(|doubt| doubt.verdict == after);
-            };
-            if !self.conn.has_room() {
-                return false;
-            }
-            let doubt = &mut recovery.doubts[index];
-            // The loss of the connection resets it.
-            doubt.verdict = after;
-            let question = CheckResponse {
-                session_id: doubt.sent.session,
-                stream_id: doubt.sent.transaction.stream,
-                seq_number: doubt.sent.transaction.sequence,
-                procedure: doubt.sent.procedure,
-            };
-            let (purpose, request) = match before {
-                Verdict::Open => (Purpose::Check(index), Request::CheckResponse(question)),
-                _ => (Purpose::Fetch(index), Request::FetchResponse(question)),
-            };
-            self.send_own(adapter, now, purpose, &request);
+        link: &mut Link,
+        calls: &mut Calls,
+        purpose: Purpose,
+        reply: &ReplyMessage,
+    ) -> Result<(), Failure> {
+        match purpose {
+            Purpose::Check(index) => self.on_checked(link, calls, index, reply.status),
+            Purpose::Fetch(index) => self.on_fetched(link, calls, index, reply)?,
+            Purpose::Reclaim(number) => self.on_reclaimed(link, calls, number, reply),
+            _ => {}
         }
-        false
-    }
-
-    /// Tells the server to forget the old session (DISCARD_RESPONSES); true when that was sent.
-    pub(super) fn discard_some(&mut self, adapter: &mut dyn Adapter, now: Instant) -> bool {
-        while let Some(recovery) = in_step(&mut self.recovery, Step::Discard) {
-            if recovery.discarded {
-                return true;
-            }
-            if !self.conn.has_room() {
-                return false;
-            }
-            let session_id = recovery.discard;
-            recovery.discarded = true;
-            let request = Request::DiscardResponses(DiscardResponses { session_id });
-            // The answer does not matter: the server forgets the replies in time by itself.
-            self.send_own(adapter, now, Purpose::Discard, &request);
-        }
-        false
+        Ok(())
     }
 
     /// Processes the answer to a CHECK_RESPONSE.
-    pub(in crate::core) fn on_checked(&mut self, index: usize, status: Status) {
-        let (now, order) = (self.now, self.order);
-        let Some(recovery) = &mut self.recovery else { return };
-        let Some(doubt) = recovery.doubts.get_mut(index) else { return };
+    fn on_checked(&mut self, link: &Link, calls: &mut Calls, index: usize, status: Status) {
+        let Some(doubt) = self.doubts.get_mut(index) else { return };
         if doubt.verdict != Verdict::Asked {
             // It timed out while the answer was on the way.
             return;
@@ -86,15 +80,15 @@ impl SessionCore {
             }
             Status::Delay | Status::Grace => {
                 doubt.verdict = Verdict::Open;
-                recovery.retry_later(now);
+                self.retry_later(link.now);
             }
             // UNKNOWN_SESSION, or a server without a replay cache.
             _ => {
                 let procedure = doubt.sent.procedure;
-                if repeat(&doubt.call.task, procedure, order) == Repeat::Once {
+                if repeat(&doubt.call.task, procedure, link.order) == Repeat::Once {
                     doubt.verdict = Verdict::Over;
                     let tag = doubt.call.tag;
-                    self.finish(Purpose::Caller(tag), Done::InDoubt(procedure));
+                    calls.finish(link, Purpose::Caller(tag), Done::InDoubt(procedure));
                 } else {
                     doubt.verdict = Verdict::Again;
                 }
@@ -103,13 +97,14 @@ impl SessionCore {
     }
 
     /// Processes the answer to a FETCH_RESPONSE: the original status and body.
-    pub(in crate::core) fn on_fetched(
+    fn on_fetched(
         &mut self,
+        link: &mut Link,
+        calls: &mut Calls,
         index: usize,
         reply: &ReplyMessage,
     ) -> Result<(), Failure> {
-        let Some(recovery) = &mut self.recovery else { return Ok(()) };
-        let Some(doubt) = recovery.doubts.get_mut(index) else { return Ok(()) };
+        let Some(doubt) = self.doubts.get_mut(index) else { return Ok(()) };
         if doubt.verdict != Verdict::Fetching {
             return Ok(());
         }
@@ -119,27 +114,26 @@ impl SessionCore {
             // went away between the two questions, or the reply does not fit this connection. The
             // status is that of the question, and not a failure of the request.
             doubt.verdict = Verdict::Asked;
-            self.on_checked(index, Status::UnknownSession);
+            self.on_checked(link, calls, index, Status::UnknownSession);
             return Ok(());
         }
         doubt.verdict = Verdict::Over;
         let done = match &doubt.call.task {
             Task::Message { bytes, .. } => {
                 let mut reply = ReplyMessage { procedure, ..reply.clone() };
-                let (bytes, server) = (bytes.clone(), recovery.client_id);
-                if self.notes_now(Purpose::Caller(tag), procedure) {
-                    self.take_note(&bytes, &mut reply, server);
+                if calls.notes_now(Purpose::Caller(tag), procedure) {
+                    calls.take_note(link, bytes, &mut reply, self.client_id);
                 }
                 Done::Answered(reply)
             }
             _ if !reply.status.is_ok() => Done::Refused { procedure, status: reply.status },
             Task::Write(call) => {
-                let call = call.clone();
                 let body = reply.bytes.get(HEADER_BYTES..).unwrap_or_default();
-                match self.take_write(procedure, body, &call) {
+                match link.take_write(procedure, body, call) {
                     Ok(done) => done,
                     Err(failure) => {
-                        self.finish(Purpose::Caller(tag), Done::Lost(failure.clone()));
+                        let done = Done::Lost(failure.clone());
+                        calls.finish(link, Purpose::Caller(tag), done);
                         return Err(failure);
                     }
                 }
@@ -147,7 +141,7 @@ impl SessionCore {
             // INVARIANT: reads are never checked.
             Task::Read(_) => Done::InDoubt(procedure),
         };
-        self.finish(Purpose::Caller(tag), done);
+        calls.finish(link, Purpose::Caller(tag), done);
         Ok(())
     }
 }

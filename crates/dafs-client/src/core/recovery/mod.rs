@@ -25,21 +25,22 @@ mod reclaim;
 
 use self::reclaim::Reclaim;
 use super::call::{Call, Done, Flight, Purpose, Sent, Task};
+use super::calls::Calls;
+use super::chain::Chains;
 use super::failure::Failure;
-use super::memory::RegisteredMemory;
+use super::link::{Link, new_connection};
 use super::orphans::{Orphan, lends_memory, orphan_of};
 use super::repeat::{Repeat, repeat};
-use super::session::{SessionCore, Stage, new_connection};
+use super::session::{SessionCore, Stage};
 use super::streams::Transaction;
 use super::timers::unless_silent;
 use crate::limits::{
     RECONNECT_PAUSE_FRACTION, RECONNECT_PAUSE_MAX, RECONNECT_PAUSE_MIN, RECOVERY_ANSWER_TIME,
     RECOVERY_RETRY_PAUSE,
 };
-use dafs_dat::{Access, Adapter, Instant};
+use dafs_dat::{Adapter, Instant};
 use dafs_mem::Inaccessible;
 use dafs_wire::dafs::{ByteOrder, ClientId, SessionId};
-use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 /// The steps of recovery.
@@ -95,6 +96,41 @@ struct Doubt {
 }
 
 impl Doubt {
+    /// The doubt about an unanswered request.
+    fn new(link: &Link, calls: &mut Calls, (stream, flight): (u16, Flight)) -> Option<Self> {
+        let Purpose::Caller(tag) = flight.purpose else { return None };
+        let sent = Sent {
+            session: link.info.session_id,
+            transaction: Transaction { stream, sequence: flight.sequence },
+            procedure: flight.procedure,
+        };
+        let due = match flight.is_slow() {
+            true => unless_silent(flight.deadline, link.answered_at),
+            false => flight.deadline,
+        };
+        let is_lent = lends_memory(&flight.work);
+        let saved = calls.chains.is_saved(tag);
+        let task = calls.chains.task(tag).unwrap_or_else(|| flight.work.into_task());
+        let orphan = match calls.orphans.of(tag) {
+            None => false,
+            // It completes with the others of its chain.
+            Some(_) if calls.chains.holds(tag) => false,
+            Some(Orphan::Nothing) => {
+                calls.orphans.forget(tag);
+                return None;
+            }
+            Some(Orphan::Open | Orphan::Lock(_)) => true,
+        };
+        let kind = repeat(&task, sent.procedure, link.order);
+        let call = Call { tag, due, task, maybe_done: kind != Repeat::Free };
+        let verdict = match kind {
+            Repeat::Free if saved => Verdict::Open,
+            Repeat::Free => Verdict::Again,
+            Repeat::Same | Repeat::Once => Verdict::Open,
+        };
+        Some(Self { call, sent, verdict, orphan, is_lent })
+    }
+
     fn is_awaited(&self) -> bool {
         self.verdict != Verdict::Over && !self.orphan
     }
@@ -166,6 +202,76 @@ impl Recovery {
         }
     }
 
+    /// Ends the calls that have timed out, which cannot be answered now.
+    fn expire_calls(&mut self, link: &mut Link, calls: &mut Calls) {
+        let (now, order) = (link.now, link.order);
+        let overdue = |call: &Call| call.due.filter(|(at, _)| *at <= now).map(|(_, after)| after);
+        let (mut over, mut orphans) = (Vec::new(), Vec::new());
+        let free = |doubt: &&mut Doubt| doubt.is_awaited() && !doubt.is_lent;
+        for doubt in self.doubts.iter_mut().filter(free) {
+            let Some(after) = overdue(&doubt.call) else { continue };
+            let tag = doubt.call.tag;
+            // Members of chains complete together, and only when the fate of each is known.
+            let orphan = match calls.chains.holds(tag) {
+                true => Orphan::Nothing,
+                false => doubt.let_go(order),
+            };
+            match orphan {
+                Orphan::Nothing => {
+                    doubt.verdict = Verdict::Over;
+                    over.push((tag, Failure::Deadline(after)));
+                }
+                orphan => orphans.push((tag, orphan, after)),
+            }
+        }
+        calls.waiting.retain(|call| match overdue(call) {
+            Some(after) => {
+                over.push((call.tag, super::orphans::overdue(call, after)));
+                false
+            }
+            None => true,
+        });
+        for (tag, failure) in over {
+            calls.finish(link, Purpose::Caller(tag), Done::Lost(failure));
+        }
+        for (tag, orphan, after) in orphans {
+            calls.let_go(tag, orphan, after);
+        }
+        let open = self.doubts.iter().filter(|doubt| doubt.is_awaited() && !doubt.is_lent);
+        let open = open.map(|doubt| &doubt.call).chain(&calls.waiting);
+        link.first_deadline = open.filter_map(|call| call.due).map(|(at, _)| at).min();
+    }
+
+    /// The caller of a call with lent memory has timed out; the call ends when the server has
+    /// released the memory. False if there is no such call.
+    pub(super) fn lent_is_overdue(&mut self, tag: u64, due: (Instant, Duration)) -> bool {
+        let mut lent = self.doubts.iter_mut().filter(|doubt| doubt.is_lent && doubt.is_awaited());
+        let doubt = lent.find(|doubt| doubt.call.tag == tag);
+        doubt.map(|doubt| doubt.call.due = Some(due)).is_some()
+    }
+
+    /// The caller of a request has timed out; `None` if there is no such request.
+    pub(super) fn let_go(&mut self, tag: u64, chains: &Chains, order: ByteOrder) -> Option<Orphan> {
+        let mut doubts = self.doubts.iter_mut();
+        let doubt = doubts.find(|doubt| doubt.call.tag == tag && doubt.is_awaited())?;
+        (!chains.holds(tag)).then(|| doubt.let_go(order))
+    }
+
+    /// The time at which recovery has work, unless an event comes first.
+    pub(super) fn timeout(&self, last_reply: Instant) -> Option<Instant> {
+        let step = match self.step {
+            Step::Pause(until) => until,
+            _ => self.answer_due(last_reply),
+        };
+        self.retry_at.into_iter().chain([step, self.until]).min()
+    }
+
+    /// The timeout of an attempt to connect, or of a server that has stopped answering.
+    fn answer_due(&self, last_reply: Instant) -> Instant {
+        let rest = self.retry_at.unwrap_or(self.attempt);
+        self.attempt.max(last_reply).max(rest) + RECOVERY_ANSWER_TIME
+    }
+
     fn retry_later(&mut self, now: Instant) {
         self.retry_at = Some(now + RECOVERY_RETRY_PAUSE);
     }
@@ -194,7 +300,7 @@ impl SessionCore {
             Stage::Closing => !self.has_no_calls(),
             Stage::Connecting | Stage::Opening | Stage::Over => false,
         };
-        match self.config.recovery {
+        match self.link.config.recovery {
             Some(limit) if wanted && failure.is_passing() => {
                 self.break_off(adapter, failure, limit);
             }
@@ -204,23 +310,23 @@ impl SessionCore {
 
     /// True when there is no call of the application.
     pub(crate) fn has_no_calls(&self) -> bool {
-        let mut flights = self.conn.flights.iter().flatten();
-        self.waiting.is_empty()
-            && self.put_off.is_empty()
+        let mut flights = self.link.conn.flights.iter().flatten();
+        self.calls.waiting.is_empty()
+            && self.calls.delayed.is_empty()
             && self.back.batches.is_idle()
             && !flights.any(|flight| matches!(flight.purpose, Purpose::Caller(_)))
             && !self.recovery.as_ref().is_some_and(|recovery| recovery.has_calls())
     }
 
     fn break_off(&mut self, adapter: &mut dyn Adapter, failure: Failure, limit: Duration) {
-        let now = self.now;
-        self.cut_back(adapter);
-        self.orphans.forget_questions();
-        let lost = self.conn.cut(adapter);
-        if self.conn.established {
-            self.withdraw_memory(adapter);
-            self.conn.release(adapter);
-            self.conn = new_connection(adapter, &self.config);
+        let now = self.link.now;
+        self.back.cut(&self.link, &mut self.calls.delegations, adapter);
+        self.calls.orphans.forget_questions();
+        let lost = self.link.conn.cut(adapter);
+        if self.link.conn.established {
+            self.memories.withdraw(adapter);
+            self.link.conn.release(adapter);
+            self.link.conn = new_connection(adapter, &self.link.config);
         }
         if let Some(recovery) = &mut self.recovery {
             tracing::debug!(%failure, step = ?recovery.step, "recovery begins again");
@@ -233,169 +339,46 @@ impl SessionCore {
             tracing::info!(%failure, unanswered = lost.len(), "connection lost, making another");
             let pause = pause(self.lost_at, now);
             let first = *self.lost_at.get_or_insert(now);
-            let answered_at = self.answered_at;
-            let waiting = self.waiting.iter_mut();
+            let answered_at = self.link.answered_at;
+            let waiting = self.calls.waiting.iter_mut();
             waiting.for_each(|call| call.due = unless_silent(call.due, answered_at));
-            let doubts = lost.into_iter().filter_map(|(stream, flight)| self.doubt(stream, flight));
-            let doubts = doubts.collect();
+            let (link, calls) = (&self.link, &mut self.calls);
+            let doubts =
+                lost.into_iter().filter_map(|lost| Doubt::new(link, calls, lost)).collect();
             self.recovery = Some(Box::new(Recovery {
                 step: Step::Pause(now + pause),
                 failure,
                 until: first + limit,
                 attempt: now,
                 retry_at: None,
-                client_id: self.info.client_id,
+                client_id: self.link.info.client_id,
                 doubts,
                 reclaim: Reclaim::default(),
-                discard: self.info.session_id,
+                discard: self.link.info.session_id,
                 discarded: false,
             }));
-            self.stats.recoveries += 1;
+            self.link.stats.recoveries += 1;
         }
-        self.stop_putting_off();
+        self.calls.queue_delayed();
         self.stage = Stage::Recovering;
-        self.expire_calls(adapter, now);
-    }
-
-    /// The doubt about an unanswered request.
-    fn doubt(&mut self, stream: u16, flight: Flight) -> Option<Doubt> {
-        let Purpose::Caller(tag) = flight.purpose else { return None };
-        let sent = Sent {
-            session: self.info.session_id,
-            transaction: Transaction { stream, sequence: flight.sequence },
-            procedure: flight.procedure,
-        };
-        let due = match flight.is_slow() {
-            true => unless_silent(flight.deadline, self.answered_at),
-            false => flight.deadline,
-        };
-        let is_lent = lends_memory(&flight.work);
-        let saved = self.chains.is_saved(tag);
-        let task = self.chains.task(tag).unwrap_or_else(|| flight.work.into_task());
-        let orphan = match self.orphans.of(tag) {
-            None => false,
-            // It completes with the others of its chain.
-            Some(_) if self.chains.holds(tag) => false,
-            Some(Orphan::Nothing) => {
-                self.orphans.forget(tag);
-                return None;
-            }
-            Some(Orphan::Open | Orphan::Lock(_)) => true,
-        };
-        let kind = repeat(&task, sent.procedure, self.order);
-        let call = Call { tag, due, task, maybe_done: kind != Repeat::Free };
-        let verdict = match kind {
-            Repeat::Free if saved => Verdict::Open,
-            Repeat::Free => Verdict::Again,
-            Repeat::Same | Repeat::Once => Verdict::Open,
-        };
-        Some(Doubt { call, sent, verdict, orphan, is_lent })
+        self.expire_calls(adapter);
     }
 
     /// Ends the calls that have timed out, which cannot be answered now.
-    fn expire_calls(&mut self, adapter: &mut dyn Adapter, now: Instant) {
-        let Some(recovery) = &mut self.recovery else { return };
-        let overdue = |call: &Call| call.due.filter(|(at, _)| *at <= now).map(|(_, after)| after);
-        let (mut over, mut orphans) = (Vec::new(), Vec::new());
-        let free = |doubt: &&mut Doubt| doubt.is_awaited() && !doubt.is_lent;
-        for doubt in recovery.doubts.iter_mut().filter(free) {
-            let Some(after) = overdue(&doubt.call) else { continue };
-            let tag = doubt.call.tag;
-            // Members of chains complete together, and only when the fate of each is known.
-            let orphan = match self.chains.holds(tag) {
-                true => Orphan::Nothing,
-                false => doubt.let_go(self.order),
-            };
-            match orphan {
-                Orphan::Nothing => {
-                    doubt.verdict = Verdict::Over;
-                    over.push((tag, Failure::Deadline(after)));
-                }
-                orphan => orphans.push((tag, orphan, after)),
+    fn expire_calls(&mut self, adapter: &mut dyn Adapter) {
+        if let Some(recovery) = &mut self.recovery {
+            recovery.expire_calls(&mut self.link, &mut self.calls);
+            if self.closing && self.has_no_calls() {
+                self.end(adapter, Failure::Closed);
             }
         }
-        self.waiting.retain(|call| match overdue(call) {
-            Some(after) => {
-                over.push((call.tag, super::orphans::overdue(call, after)));
-                false
-            }
-            None => true,
-        });
-        for (tag, failure) in over {
-            self.finish(Purpose::Caller(tag), Done::Lost(failure));
-        }
-        for (tag, orphan, after) in orphans {
-            self.let_go(tag, orphan, after);
-        }
-        let doubts = self.recovery.iter().flat_map(|recovery| &recovery.doubts);
-        let open = doubts.filter(|doubt| doubt.is_awaited() && !doubt.is_lent);
-        let open = open.map(|doubt| &doubt.call);
-        let calls = open.chain(&self.waiting);
-        self.first_deadline = calls.filter_map(|call| call.due).map(|(at, _)| at).min();
-        if self.closing && self.has_no_calls() {
-            self.end(adapter, Failure::Closed);
-        }
-    }
-
-    /// The caller of a call with lent memory has timed out; the call ends when the server has
-    /// released the memory. False if there is no such call.
-    pub(super) fn lent_is_overdue(&mut self, tag: u64, after: Duration) -> bool {
-        let doubts = self.recovery.iter_mut().flat_map(|recovery| &mut recovery.doubts);
-        let lent = |doubt: &&mut Doubt| doubt.is_lent && doubt.is_awaited();
-        let doubt = doubts.filter(lent).find(|doubt| doubt.call.tag == tag);
-        doubt.map(|doubt| doubt.call.due = Some((self.now, after))).is_some()
-    }
-
-    /// True while the server may move data for the old session.
-    fn lends(&self) -> bool {
-        let mut doubts = self.recovery.iter().flat_map(|recovery| &recovery.doubts);
-        doubts.any(|doubt| doubt.is_lent) || self.back.batches.has_lent()
-    }
-
-    /// The server has confirmed that all work for the old session has ended.
-    fn take_memory_back(&mut self, adapter: &mut dyn Adapter, now: Instant) {
-        let doubts = self.recovery.iter_mut().flat_map(|recovery| &mut recovery.doubts);
-        let mut lent = false;
-        doubts.for_each(|doubt| lent |= std::mem::take(&mut doubt.is_lent));
-        self.back.batches.settle();
-        if lent {
-            self.expire_calls(adapter, now);
-        }
-    }
-
-    /// The caller of a request in recovery has timed out; `None` if recovery has no such request.
-    pub(super) fn recovery_lets_go(&mut self, tag: u64) -> Option<Orphan> {
-        let order = self.order;
-        let mut doubts = self.recovery.as_mut()?.doubts.iter_mut();
-        let doubt = doubts.find(|doubt| doubt.call.tag == tag && doubt.is_awaited())?;
-        if self.chains.holds(tag) {
-            return None;
-        }
-        Some(doubt.let_go(order))
-    }
-
-    /// The time at which recovery has work, unless an event comes first.
-    pub(crate) fn recovery_timeout(&self) -> Option<Instant> {
-        let recovery = self.recovery.as_ref()?;
-        let step = match recovery.step {
-            Step::Pause(until) => until,
-            _ => self.answer_due(recovery),
-        };
-        let first = [self.first_deadline, recovery.retry_at, self.back_timeout()];
-        let first = first.into_iter().flatten();
-        first.chain([step, recovery.until]).min()
-    }
-
-    /// The timeout of an attempt to connect, or of a server that has stopped answering.
-    fn answer_due(&self, recovery: &Recovery) -> Instant {
-        let rest = recovery.retry_at.unwrap_or(recovery.attempt);
-        recovery.attempt.max(self.last_reply).max(rest) + RECOVERY_ANSWER_TIME
     }
 
     /// Does the work that is due.
-    pub(crate) fn recovery_on_time(&mut self, adapter: &mut dyn Adapter, now: Instant) {
-        if self.first_deadline.is_some_and(|at| at <= now) {
-            self.expire_calls(adapter, now);
+    pub(crate) fn recovery_on_time(&mut self, adapter: &mut dyn Adapter) {
+        let now = self.link.now;
+        if self.link.first_deadline.is_some_and(|at| at <= now) {
+            self.expire_calls(adapter);
         }
         let Some(recovery) = &mut self.recovery else { return };
         if recovery.until <= now {
@@ -406,7 +389,7 @@ impl SessionCore {
             Step::Pause(until) if until <= now => {
                 recovery.step = Step::Open;
                 recovery.attempt = now;
-                if let Err(error) = self.dial(adapter) {
+                if let Err(error) = self.link.dial(adapter) {
                     self.fail(adapter, Failure::lost(error));
                 }
             }
@@ -414,12 +397,12 @@ impl SessionCore {
             _ => {
                 if recovery.retry_at.is_some_and(|at| at <= now) {
                     recovery.retry_at = None;
-                    self.advance(adapter, now);
-                    self.pump(adapter, now);
+                    self.advance(adapter);
+                    self.pump(adapter);
                 }
                 if let Some(recovery) = &self.recovery
                     && !matches!(recovery.step, Step::Pause(_))
-                    && self.answer_due(recovery) <= now
+                    && recovery.answer_due(self.link.last_reply) <= now
                 {
                     self.fail(adapter, Failure::Deadline(RECOVERY_ANSWER_TIME));
                 }
@@ -427,41 +410,46 @@ impl SessionCore {
         }
     }
 
-    /// The server has authenticated the client again: asks about requests before the loss.
-    pub(crate) fn on_known_again(&mut self, adapter: &mut dyn Adapter, now: Instant) {
+    /// Goes on with a step: the server has authenticated the client again, or credential, root and
+    /// limits of a restarted server are known.
+    pub(crate) fn enter_step(&mut self, adapter: &mut dyn Adapter, step: Step) {
         if let Some(recovery) = &mut self.recovery {
-            recovery.step = Step::Check;
+            recovery.step = step;
+            if step == Step::Opens {
+                recovery.begin_opens(&self.link, &self.calls);
+            }
         }
-        self.advance(adapter, now);
-    }
-
-    /// Credential, root and limits of a restarted server are known.
-    pub(crate) fn on_server_known(&mut self, adapter: &mut dyn Adapter, now: Instant) {
-        if let Some(recovery) = &mut self.recovery {
-            recovery.step = Step::Opens;
-        }
-        self.begin_opens();
-        self.advance(adapter, now);
+        self.advance(adapter);
     }
 
     /// Sends the questions that can be asked now, step by step.
-    pub(crate) fn advance(&mut self, adapter: &mut dyn Adapter, now: Instant) {
-        while let Some((step, None)) = self.recovery.as_ref().map(|now| (now.step, now.retry_at)) {
+    pub(crate) fn advance(&mut self, adapter: &mut dyn Adapter) {
+        while let Some(recovery) = self.recovery.as_deref().filter(|it| it.retry_at.is_none()) {
+            let step = recovery.step;
+            let lent = recovery.doubts.iter().any(|doubt| doubt.is_lent);
+            let lends = lent || self.back.batches.has_lent();
+            let has_restarted = recovery.client_id != self.link.info.client_id;
             let next = match step {
                 Step::Pause(_) | Step::Open | Step::Server => return,
-                Step::Check if self.check_some(adapter, now) => Step::Fetch,
-                Step::Fetch if self.fetch_some(adapter, now) => Step::Discard,
-                Step::Discard if self.discard_some(adapter, now) => Step::Compare,
-                // The answer to DISCARD_RESPONSES comes when the old session is over.
-                Step::Compare if self.lends() && self.conn.streams.outstanding() == 0 => {
-                    self.take_memory_back(adapter, now);
+                Step::Check if self.ask_some(adapter, step) => Step::Fetch,
+                Step::Fetch if self.ask_some(adapter, step) => Step::Discard,
+                Step::Discard if self.ask_some(adapter, step) => Step::Compare,
+                // The answer to DISCARD_RESPONSES comes when the old session is over: the server
+                // has confirmed that all work for it has ended.
+                Step::Compare if lends && self.link.conn.streams.outstanding() == 0 => {
+                    let doubts = self.recovery.iter_mut().flat_map(|recovery| &mut recovery.doubts);
+                    doubts.for_each(|doubt| doubt.is_lent = false);
+                    self.back.batches.settle();
+                    if lent {
+                        self.expire_calls(adapter);
+                    }
                     continue;
                 }
-                Step::Compare if self.lends() => return,
-                Step::Compare if !self.has_restarted() => return self.finish_recovery(),
-                Step::Compare if self.conn.streams.outstanding() == 0 => Step::Server,
-                Step::Opens if self.reclaim_some(adapter, now, step) => Step::Anew,
-                Step::Anew if self.reclaim_some(adapter, now, step) => {
+                Step::Compare if lends => return,
+                Step::Compare if !has_restarted => return self.finish_recovery(),
+                Step::Compare if self.link.conn.streams.outstanding() == 0 => Step::Server,
+                Step::Opens if self.reclaim_some(adapter, step) => Step::Anew,
+                Step::Anew if self.reclaim_some(adapter, step) => {
                     return self.finish_recovery();
                 }
                 Step::Check | Step::Fetch | Step::Discard => return,
@@ -470,16 +458,40 @@ impl SessionCore {
             let Some(recovery) = &mut self.recovery else { return };
             recovery.step = next;
             if next == Step::Server {
-                self.stats.restarts += 1;
-                self.meet_server(adapter, now);
+                self.link.stats.restarts += 1;
+                self.meet_server(adapter);
             }
         }
     }
 
-    /// True when the server has restarted: it gives this client another id (DAFS 4.1).
-    fn has_restarted(&self) -> bool {
-        let recovery = self.recovery.as_ref();
-        recovery.is_some_and(|recovery| recovery.client_id != self.info.client_id)
+    /// Asks as many questions of a step as there are credits for; true when all are answered.
+    fn ask_some(&mut self, adapter: &mut dyn Adapter, step: Step) -> bool {
+        while let Some(recovery) = in_step(&mut self.recovery, step) {
+            let Some((purpose, request)) = recovery.question(self.link.conn.has_room()) else {
+                return recovery.is_answered();
+            };
+            self.send_own(adapter, purpose, &request);
+        }
+        false
+    }
+
+    /// Sends as many reclaims as there are credits for; true when all requests of this step are
+    /// answered.
+    fn reclaim_some(&mut self, adapter: &mut dyn Adapter, step: Step) -> bool {
+        while let Some(recovery) = in_step(&mut self.recovery, step) {
+            let Some(asked) = recovery.reclaim.next(step, self.link.conn.has_room()) else {
+                return recovery.reclaim.is_over(step);
+            };
+            // Copied, because sending needs all of the session; it is a few dozen bytes.
+            let open = self.calls.opens.open(asked.name()).cloned();
+            let request =
+                open.as_ref().and_then(|open| asked.request(open, &self.link, &self.calls));
+            if let Some(request) = request {
+                let number = recovery.reclaim.ask(asked);
+                self.send_own(adapter, Purpose::Reclaim(number), &request);
+            }
+        }
+        false
     }
 
     /// Ends recovery: calls that were not done are sent again, then queued ones.
@@ -487,7 +499,7 @@ impl SessionCore {
         let Some(recovery) = self.recovery.take() else { return };
         // The server has not done these, and they have no caller any more.
         for doubt in recovery.doubts.iter().filter(|doubt| doubt.orphan) {
-            self.orphans.forget(doubt.call.tag);
+            self.calls.orphans.forget(doubt.call.tag);
         }
         // A call that sends unmapped memory would cost each connection, and there may be more of
         // them in the queue.
@@ -495,63 +507,34 @@ impl SessionCore {
             recovery.into_calls().partition(|call| call.task.is_gone());
         if !gone.is_empty() {
             // Members of chains end together, when they are sent.
-            let alone = |call: &Call| !self.chains.holds(call.tag);
-            let (more, waiting): (Vec<Call>, Vec<Call>) = std::mem::take(&mut self.waiting)
+            let alone = |call: &Call| !self.calls.chains.holds(call.tag);
+            let (more, waiting): (Vec<Call>, Vec<Call>) = std::mem::take(&mut self.calls.waiting)
                 .into_iter()
                 .partition(|call| alone(call) && call.task.is_gone());
-            self.waiting = waiting.into();
+            self.calls.waiting = waiting.into();
             gone.extend(more);
         }
         for call in gone {
             self.finish(Purpose::Caller(call.tag), Done::Lost(Inaccessible.into()));
         }
-        tracing::info!(again = again.len(), waiting = self.waiting.len(), "session recovered");
+        tracing::info!(
+            again = again.len(),
+            waiting = self.calls.waiting.len(),
+            "session recovered"
+        );
         for call in again.into_iter().rev() {
-            self.waiting.push_front(call);
+            self.calls.waiting.push_front(call);
         }
-        self.mend_chains();
-        self.settle_delegations();
-        if self.waiting.is_empty() {
+        self.calls.mend_chains(&self.link);
+        self.calls.delegations.settle(self.link.info.client_id);
+        if self.calls.waiting.is_empty() {
             // No call is left that could take this connection down, too.
             self.lost_at = None;
         }
         self.stage = if self.closing { Stage::Closing } else { Stage::Ready };
         // The server's silence counts from here again.
-        self.last_reply = self.now;
-        self.first_deadline =
-            self.waiting.iter().filter_map(|call| call.due).map(|due| due.0).min();
-    }
-
-    /// Remembers memory, to register it on the next connection.
-    pub(crate) fn remember(&mut self, memory: &Arc<RegisteredMemory>) {
-        if self.config.recovery.is_none() {
-            return;
-        }
-        if self.memories.len() == self.memories.capacity() {
-            self.memories.retain(|memory| memory.strong_count() > 0);
-        }
-        self.memories.push(Arc::downgrade(memory));
-    }
-
-    fn withdraw_memory(&mut self, adapter: &mut dyn Adapter) {
-        for memory in self.memories.iter().filter_map(Weak::upgrade) {
-            if let Some(region) = memory.withdraw() {
-                adapter.deregister(region);
-            }
-        }
-        self.reap(adapter);
-    }
-
-    /// Registers the application's memory on this connection.
-    pub(crate) fn renew_memory(&mut self, adapter: &mut dyn Adapter) -> Result<(), Failure> {
-        self.conn.established = true;
-        let access = Access::LOCAL_WRITE | Access::REMOTE_READ | Access::REMOTE_WRITE;
-        for memory in self.memories.iter().filter_map(Weak::upgrade) {
-            if !memory.is_registered() {
-                let region = adapter.register(self.conn.domain, memory.buffer().clone(), access);
-                memory.renew(region.map_err(Failure::memory)?);
-            }
-        }
-        Ok(())
+        self.link.last_reply = self.link.now;
+        self.link.first_deadline =
+            self.calls.waiting.iter().filter_map(|call| call.due).map(|due| due.0).min();
     }
 }

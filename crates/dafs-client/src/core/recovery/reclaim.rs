@@ -6,11 +6,11 @@
 //!   are done, and accepts no reclaim after that.
 //! * A request that the server delays for ever is given up before the session is.
 
-use super::{Recovery, SessionCore, Step, in_step};
+use super::{Calls, Link, Recovery, Step};
 use crate::backoff::is_passing;
-use crate::core::call::{Purpose, ReplyMessage};
-use crate::core::held::HeldLock;
-use dafs_dat::{Adapter, Instant};
+use crate::core::call::ReplyMessage;
+use crate::core::open_states::{HeldLock, OpenState};
+use dafs_dat::Instant;
 use dafs_wire::dafs::{Open, OpenClaim, Outcome, Path, Reply, Request, StateId, Status};
 use rustc_hash::FxHashMap;
 use std::collections::VecDeque;
@@ -31,31 +31,68 @@ pub(super) struct Reclaim {
 }
 
 #[derive(Debug, Clone, Copy)]
-enum Asked {
+pub(super) enum Asked {
     Open(StateId, bool),
     Lock(StateId, HeldLock),
 }
 
-impl Reclaim {
-    /// The next request.
-    fn next(&mut self, step: Step) -> Option<Asked> {
-        if let Some((name, lock)) = self.locks.pop_front() {
-            return Some(Asked::Lock(name, lock));
-        }
-        if let Some(name) = self.opens.pop_front() {
-            return Some(Asked::Open(name, false));
-        }
-        let name = (step == Step::Anew).then(|| self.anew.pop_front())?;
-        name.map(|name| Asked::Open(name, true))
+impl Asked {
+    pub(super) fn name(&self) -> StateId {
+        let (Self::Open(name, _) | Self::Lock(name, _)) = *self;
+        name
     }
 
-    /// Puts a request back that was not sent.
-    fn put_back(&mut self, next: Asked) {
-        match next {
-            Asked::Lock(name, lock) => self.locks.push_front((name, lock)),
-            Asked::Open(name, false) => self.opens.push_front(name),
-            Asked::Open(name, true) => self.anew.push_front(name),
+    /// The request that reclaims `open`, or one of its locks; `None` when another lock of it is
+    /// lost, for then the open is as good as lost.
+    pub(super) fn request<'a>(
+        &self,
+        open: &'a OpenState,
+        link: &Link,
+        calls: &Calls,
+    ) -> Option<Request<'a>> {
+        let claim = match self {
+            Self::Lock(name, lock) => {
+                let current = calls.opens.current(*name).ok()?;
+                return Some(Request::Lock(lock.request(open.handle, current)));
+            }
+            // An empty path names the object itself.
+            Self::Open(_, true) => OpenClaim::Null { dir: open.handle, path: Path::new(&[]) },
+            Self::Open(_, false) => {
+                let server = link.info.client_id;
+                let delegate_type = calls.delegations.to_reclaim(&open.handle, server);
+                OpenClaim::Previous { fh: open.handle, delegate_type }
+            }
+        };
+        Some(Request::Open(Open {
+            claim,
+            create: None,
+            delete_disposition: open.disposition,
+            owner: &open.owner,
+            share_access: open.access,
+            share_deny: open.deny,
+            share_key: open.key,
+        }))
+    }
+}
+
+impl Reclaim {
+    /// The next request of this step, if there is one and there is room for it.
+    pub(super) fn next(&mut self, step: Step, room: bool) -> Option<Asked> {
+        if !room {
+            return None;
         }
+        let lock = self.locks.pop_front().map(|(name, lock)| Asked::Lock(name, lock));
+        let next = lock.or_else(|| Some(Asked::Open(self.opens.pop_front()?, false)));
+        let anew = || Some(Asked::Open(self.anew.pop_front()?, true));
+        next.or_else(|| (step == Step::Anew).then(anew)?)
+    }
+
+    /// True when no request of this step is left, nor unanswered.
+    pub(super) fn is_over(&self, step: Step) -> bool {
+        self.locks.is_empty()
+            && self.opens.is_empty()
+            && (step != Step::Anew || self.anew.is_empty())
+            && self.asked.is_empty()
     }
 
     /// Puts a request back for a retry, behind all others.
@@ -67,7 +104,7 @@ impl Reclaim {
         }
     }
 
-    fn ask(&mut self, what: Asked) -> usize {
+    pub(super) fn ask(&mut self, what: Asked) -> usize {
         self.last += 1;
         self.asked.insert(self.last, what);
         self.last
@@ -78,134 +115,60 @@ impl Reclaim {
     }
 }
 
-impl SessionCore {
-    pub(super) fn begin_opens(&mut self) {
-        let server = self.info.client_id;
-        let opens = self.held.opens_to_reclaim(server).into();
+impl Recovery {
+    pub(super) fn begin_opens(&mut self, link: &Link, calls: &Calls) {
+        let (now, server) = (link.now, link.info.client_id);
+        let opens = calls.opens.opens_to_reclaim(server).into();
         // Locks of opens that were reclaimed before recovery had to begin again.
-        let mut locks = self.held.locks_to_reclaim(server);
-        locks.retain(|(name, _)| self.held.open(*name).is_some_and(|open| open.is_at(server)));
-        let now = self.now;
-        if let Some(recovery) = &mut self.recovery {
-            let until = Some(now + recovery.until.since(now) / 2);
-            let locks = locks.into();
-            recovery.reclaim = Reclaim { opens, locks, until, ..Reclaim::default() };
-        }
-    }
-
-    /// Sends as many requests as there are credits for; true when all requests of this step are
-    /// answered.
-    pub(super) fn reclaim_some(
-        &mut self,
-        adapter: &mut dyn Adapter,
-        now: Instant,
-        step: Step,
-    ) -> bool {
-        while let Some(Recovery { reclaim, .. }) = in_step(&mut self.recovery, step) {
-            let Some(next) = reclaim.next(step) else { return reclaim.asked.is_empty() };
-            if !self.conn.has_room() {
-                reclaim.put_back(next);
-                return false;
-            }
-            let number = reclaim.ask(next);
-            match next {
-                Asked::Open(name, anew) => self.ask_for_open(adapter, now, number, name, anew),
-                Asked::Lock(name, lock) => self.ask_for_lock(adapter, now, number, name, &lock),
-            }
-        }
-        false
-    }
-
-    fn ask_for_open(
-        &mut self,
-        adapter: &mut dyn Adapter,
-        now: Instant,
-        number: usize,
-        name: StateId,
-        anew: bool,
-    ) {
-        let Some(open) = self.held.open(name) else { return self.forget_question(number) };
-        // Copied, because sending needs all of the session; it is a few dozen bytes.
-        let open = open.clone();
-        let claim = if anew {
-            // An empty path names the object itself.
-            OpenClaim::Null { dir: open.handle, path: Path::new(&[]) }
-        } else {
-            let server = self.info.client_id;
-            let delegate_type = self.back.delegations.to_reclaim(&open.handle, server);
-            OpenClaim::Previous { fh: open.handle, delegate_type }
-        };
-        let request = Request::Open(Open {
-            claim,
-            create: None,
-            delete_disposition: open.disposition,
-            owner: &open.owner,
-            share_access: open.access,
-            share_deny: open.deny,
-            share_key: open.key,
-        });
-        self.send_own(adapter, now, Purpose::Reclaim(number), &request);
-    }
-
-    fn ask_for_lock(
-        &mut self,
-        adapter: &mut dyn Adapter,
-        now: Instant,
-        number: usize,
-        name: StateId,
-        lock: &HeldLock,
-    ) {
-        let Some(open) = self.held.open(name) else { return self.forget_question(number) };
-        // When another lock of it is lost, the open is as good as lost.
-        let Ok(current) = self.held.current(name) else { return self.forget_question(number) };
-        let request = Request::Lock(lock.request(open.handle, current));
-        self.send_own(adapter, now, Purpose::Reclaim(number), &request);
-    }
-
-    fn forget_question(&mut self, number: usize) {
-        if let Some(recovery) = &mut self.recovery {
-            recovery.reclaim.answered(number);
-        }
+        let mut locks = calls.opens.locks_to_reclaim(server);
+        locks.retain(|(name, _)| calls.opens.open(*name).is_some_and(|open| open.is_at(server)));
+        let (until, locks) = (Some(now + self.until.since(now) / 2), locks.into());
+        self.reclaim = Reclaim { opens, locks, until, ..Reclaim::default() };
     }
 
     /// Processes the answer to one of these.
-    pub(in crate::core) fn on_reclaimed(&mut self, number: usize, reply: &ReplyMessage) {
-        let (now, server) = (self.now, self.info.client_id);
-        let Some(recovery) = &mut self.recovery else { return };
-        let Some(asked) = recovery.reclaim.answered(number) else { return };
-        if is_passing(reply.status) && recovery.reclaim.until.is_some_and(|until| now < until) {
-            recovery.reclaim.again(asked);
-            return recovery.retry_later(now);
+    pub(super) fn on_reclaimed(
+        &mut self,
+        link: &Link,
+        calls: &mut Calls,
+        number: usize,
+        reply: &ReplyMessage,
+    ) {
+        let (now, server) = (link.now, link.info.client_id);
+        let Some(asked) = self.reclaim.answered(number) else { return };
+        if is_passing(reply.status) && self.reclaim.until.is_some_and(|until| now < until) {
+            self.reclaim.again(asked);
+            return self.retry_later(now);
         }
         match asked {
             Asked::Open(name, anew) => match reply.decode() {
                 Ok(Outcome::Ok(Reply::Open(open))) if open.state_id != StateId::ZERO => {
-                    self.held.reclaimed(name, open.state_id, server);
-                    recovery.reclaim.locks.extend(self.held.locks_of(name, server));
-                    self.back.regained(&open, anew, server, self.now);
+                    calls.opens.reclaimed(name, open.state_id, server);
+                    self.reclaim.locks.extend(calls.opens.locks_of(name, server));
+                    calls.delegations.regained(&open, anew, server, now);
                 }
                 // The grace period is over, or the server cannot reclaim. This open conflicts with
                 // no other, so a new one is as good.
                 _ if !anew
                     && !is_gone(reply.status)
-                    && self.held.open(name).is_some_and(|open| open.is_harmless()) =>
+                    && calls.opens.open(name).is_some_and(|open| open.is_harmless()) =>
                 {
-                    recovery.reclaim.anew.push_back(name);
+                    self.reclaim.anew.push_back(name);
                 }
-                _ => self.give_up_open(name, reply.status),
+                _ => give_up_open(calls, name, reply.status),
             },
             Asked::Lock(name, lock) if reply.status.is_ok() => {
-                self.held.lock_reclaimed(name, &lock, server);
+                calls.opens.lock_reclaimed(name, &lock, server);
             }
-            Asked::Lock(name, _) => self.give_up_open(name, reply.status),
+            Asked::Lock(name, _) => give_up_open(calls, name, reply.status),
         }
     }
+}
 
-    fn give_up_open(&mut self, name: StateId, status: Status) {
-        tracing::warn!(%status, "an open or a lock could not be taken back after a restart");
-        let told = if is_gone(status) { Status::Stale } else { Status::StaleStateId };
-        self.held.lost(name, told);
-    }
+fn give_up_open(calls: &mut Calls, name: StateId, status: Status) {
+    tracing::warn!(%status, "an open or a lock could not be taken back after a restart");
+    let told = if is_gone(status) { Status::Stale } else { Status::StaleStateId };
+    calls.opens.lost(name, told);
 }
 
 /// True when the file does not exist any more.

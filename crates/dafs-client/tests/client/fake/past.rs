@@ -5,7 +5,7 @@ use std::collections::{BTreeSet, HashMap};
 
 /// A reply in the replay cache, for a client that reconnects.
 #[derive(Debug, Clone)]
-pub struct Kept {
+pub struct SavedReply {
     pub sequence: u16,
     pub procedure: Procedure,
     pub status: Status,
@@ -15,7 +15,7 @@ pub struct Kept {
 /// The server's state beside its connections.
 pub struct Past {
     /// Replies by session and stream.
-    pub kept: HashMap<SessionId, HashMap<u16, Kept>>,
+    pub kept: HashMap<SessionId, HashMap<u16, SavedReply>>,
     /// True when replies are kept at all.
     pub keeps: bool,
     /// No client can connect.
@@ -98,11 +98,11 @@ impl Past {
         }
         let (sequence, body) = (header.seq_number, body.to_vec());
         if let Some(session) = self.kept.get_mut(&self.session) {
-            session.insert(header.stream_id, Kept { sequence, procedure, status, body });
+            session.insert(header.stream_id, SavedReply { sequence, procedure, status, body });
         }
     }
 
-    pub fn find(&self, asked: &CheckResponse) -> Result<&Kept, Status> {
+    pub fn find(&self, asked: &CheckResponse) -> Result<&SavedReply, Status> {
         let session = self.kept.get(&asked.session_id).ok_or(Status::UnknownSession)?;
         let kept = session.get(&asked.stream_id).ok_or(Status::NoXidMatch)?;
         let same = (kept.sequence, kept.procedure) == (asked.seq_number, asked.procedure);

@@ -9,7 +9,7 @@
 use crate::mount::error::{MountError, Result};
 use crate::mount::limits::SMALL_RESULT_BYTES;
 use crate::mount::link::{Connected, Link, is_loss};
-use crate::mount::patience::Patience;
+use crate::mount::retry_timer::RetryTimer;
 use dafs_rpc::client::{
     CallError, Locate, MemorySlice, Pending, Procedure as RpcProcedure, Request, Results, SendData,
 };
@@ -97,7 +97,11 @@ impl Exchange {
     }
 
     /// Waits for the answer. Returns the call too, for another attempt.
-    pub(super) fn finish(self, link: &Link, patience: &mut Patience) -> Result<(Results, Message)> {
+    pub(super) fn finish(
+        self,
+        link: &Link,
+        retry_timer: &mut RetryTimer,
+    ) -> Result<(Results, Message)> {
         let Self { message, mut connected, mut pending } = self;
         let mut xid = None;
         loop {
@@ -110,7 +114,7 @@ impl Exchange {
                     return Ok((results, message));
                 }
                 Err(error) if is_loss(&error) => {
-                    connected = link.reconnect(&connected, &error, patience)?;
+                    connected = link.reconnect(&connected, &error, retry_timer)?;
                 }
                 Err(error) => return Err(link.rejected(error)),
             }
@@ -130,13 +134,13 @@ pub(super) fn call(
     args: &impl Encode,
     results_bytes_max: usize,
 ) -> Result<Results> {
-    let mut patience = link.patience();
+    let mut retry_timer = link.retry_timer();
     let mut message = Message::new(procedure, args);
     message.results_bytes_max = results_bytes_max;
     loop {
         let exchange = Exchange::begin(link, message);
-        let (results, again) = exchange.finish(link, &mut patience)?;
-        if !is_put_off(&results) || !patience.pause() {
+        let (results, again) = exchange.finish(link, &mut retry_timer)?;
+        if !is_put_off(&results) || !retry_timer.pause() {
             return Ok(results);
         }
         message = again;

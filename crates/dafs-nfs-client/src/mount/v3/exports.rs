@@ -33,7 +33,7 @@ pub(super) struct Mounter {
 impl Mounter {
     /// Finds the server of MOUNT.
     pub(super) fn find(link: &Link) -> Result<Self> {
-        let (mut patience, mut connected) = (link.patience(), link.connected());
+        let (mut retry_timer, mut connected) = (link.retry_timer(), link.connected());
         loop {
             let same = Self { rpc: connected.rpc.clone() };
             let asked = same.submit(mount3::Procedure::Null, &[], SMALL_RESULT_BYTES);
@@ -46,7 +46,7 @@ impl Mounter {
                     AcceptStatus::ProgramUnavailable | AcceptStatus::ProgramMismatch(_),
                 )) => break,
                 Err(error) if is_loss(&error) => {
-                    connected = link.reconnect(&connected, &error, &mut patience)?;
+                    connected = link.reconnect(&connected, &error, &mut retry_timer)?;
                 }
                 Err(error) => return Err(link.rejected(error)),
             }

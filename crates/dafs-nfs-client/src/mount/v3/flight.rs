@@ -4,6 +4,7 @@ use super::call::{Exchange, Message, decoded, is_put_off};
 use crate::mount::error::{MountError, Result};
 use crate::mount::link::Link;
 use crate::mount::open::{Direction, Flight, Keeper, Moved, Transfer};
+use dafs_mem::Mutex;
 use dafs_rpc::client::{Located, Results};
 use dafs_wire::nfs3::{
     ChangeFailure, FileHandle, GetattrArgs, ObjectFailure, Procedure, ReadArgs, ReadOk, Stability,
@@ -11,7 +12,7 @@ use dafs_wire::nfs3::{
 };
 use dafs_wire::nfs4::StableHow;
 use dafs_wire::xdr::Encoder;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 /// A READ or WRITE under way.
 #[derive(Debug)]
@@ -30,15 +31,15 @@ impl TransferFlight {
 
 impl Flight for TransferFlight {
     fn wait(&self) -> Result<Moved> {
-        let mut exchange = self.exchange.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut exchange = self.exchange.lock();
         let mut next = exchange.take();
-        let mut patience = self.link.patience();
+        let mut retry_timer = self.link.retry_timer();
         loop {
             let Some(sent) = next.take() else {
                 return Err(MountError::Argument("a transfer was waited for twice"));
             };
-            let (results, message) = sent.finish(&self.link, &mut patience)?;
-            if !is_put_off(&results) || !patience.pause() {
+            let (results, message) = sent.finish(&self.link, &mut retry_timer)?;
+            if !is_put_off(&results) || !retry_timer.pause() {
                 return moved(&results, &self.transfer);
             }
             next = Some(Exchange::begin(&self.link, message));
@@ -46,10 +47,8 @@ impl Flight for TransferFlight {
     }
 
     fn is_answered(&self) -> bool {
-        match self.exchange.try_lock() {
-            Ok(exchange) => exchange.as_ref().is_none_or(Exchange::is_answered),
-            Err(_) => false,
-        }
+        let exchange = self.exchange.try_lock();
+        exchange.is_some_and(|exchange| exchange.as_ref().is_none_or(Exchange::is_answered))
     }
 }
 

@@ -15,12 +15,13 @@ use super::pending::Parts;
 use super::protocol::{Cursor, New, Page, Protocol, Sizes, Start, submit_pieces};
 use super::url::NfsVersion;
 use crate::files::Handle;
+use dafs_mem::Mutex;
 use dafs_wire::nfs3::{FsInfoOk, GetattrArgs, ObjectFailure, Procedure};
 use dafs_wire::nfs4::{SeekWhat, Status};
 use exports::Mounter;
 use flight::TransferFlight;
 use names::Names;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 /// A mount by NFSv3.
 #[derive(Debug)]
@@ -100,7 +101,7 @@ impl Protocol for V3 {
         // Some servers have a root above all exports that leads to them.
         let root = self.exports.iter().filter(holds).max_by_key(|root| root.len());
         let root = root.cloned().unwrap_or_default();
-        let mut roots = self.roots.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut roots = self.roots.lock();
         let known = roots.iter().find(|(path, _)| *path == root);
         let handle = match known {
             Some((_, handle)) => handle.clone(),

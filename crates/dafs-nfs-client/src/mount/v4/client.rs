@@ -20,7 +20,8 @@ use crate::mount::limits::{
 };
 use crate::mount::link::{Link, is_loss};
 use crate::mount::open::{Held, Open};
-use crate::mount::patience::Patience;
+use crate::mount::retry_timer::RetryTimer;
+use dafs_mem::{Mutex, RwLock};
 use dafs_rpc::client::{Pending, Request};
 use dafs_wire::nfs4::{
     BindConnToSessionArgs, ChannelAttributes, ChannelFromClient, ClientOwner, DestroyClientidArgs,
@@ -29,7 +30,7 @@ use dafs_wire::nfs4::{
 };
 use rustc_hash::FxHashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 /// A client of one server.
@@ -114,7 +115,7 @@ struct Identity {
 }
 
 /// The reason why no session could be made.
-pub(crate) enum Setback {
+pub(crate) enum SessionError {
     /// The server answered DELAY: retry after a pause.
     Later(MountError),
     /// The new session is lost, too.
@@ -122,7 +123,7 @@ pub(crate) enum Setback {
     Final(MountError),
 }
 
-impl From<MountError> for Setback {
+impl From<MountError> for SessionError {
     fn from(error: MountError) -> Self {
         match error.status() {
             Some(Status::Delay | Status::Grace) => Self::Later(error),
@@ -147,12 +148,12 @@ impl Client {
             reclaim_complete: !role.is_of_data_server(),
             ..Options::new(&role.name)
         };
-        let mut patience = link.patience();
+        let mut retry_timer = link.retry_timer();
         // If the connection has changed since, it is bound when the server reports CB_PATH_DOWN.
         let called_over = link.connected().number;
         let (identity, session) = loop {
-            match first_session(&link, &mut options, &mut role, &mut patience) {
-                Err(error) if error.status() == Some(Status::Delay) && patience.pause() => {}
+            match first_session(&link, &mut options, &mut role, &mut retry_timer) {
+                Err(error) if error.status() == Some(Status::Delay) && retry_timer.pause() => {}
                 other => break other?,
             }
         };
@@ -175,15 +176,15 @@ impl Client {
         if !client.options.reclaim_complete {
             return Ok(client);
         }
-        match reclaim::complete(&client, &session, &mut patience) {
+        match reclaim::complete(&client, &session, &mut retry_timer) {
             // The next call replaces a session that is over already.
-            Ok(()) | Err(Setback::SessionOver | Setback::Later(_)) => Ok(client),
-            Err(Setback::Final(error)) => Err(error),
+            Ok(()) | Err(SessionError::SessionOver | SessionError::Later(_)) => Ok(client),
+            Err(SessionError::Final(error)) => Err(error),
         }
     }
 
     fn current(&self) -> Arc<Session> {
-        self.session.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.session.read().clone()
     }
 
     /// The limits of requests that the server granted.
@@ -191,29 +192,27 @@ impl Client {
         self.current().granted.fore
     }
 
-    fn opens(&self) -> MutexGuard<'_, FxHashMap<u64, Weak<Open>>> {
-        self.opens.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// A session that is not known to be lost.
-    pub(crate) fn session(&self, patience: &mut Patience) -> Result<Arc<Session>> {
+    pub(crate) fn session(&self, retry_timer: &mut RetryTimer) -> Result<Arc<Session>> {
         let session = self.current();
         if !session.is_over() {
             return Ok(session);
         }
-        let mut identity = self.identity.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut identity = self.identity.lock();
         loop {
             let session = self.current();
             if !session.is_over() {
                 return Ok(session);
             }
-            let last = match self.renew_session(&mut identity, patience) {
+            let last = match self.renew_session(&mut identity, retry_timer) {
                 Ok(()) => continue,
-                Err(Setback::SessionOver) => self.link.lost("the session was lost again and again"),
-                Err(Setback::Later(error)) => error,
-                Err(Setback::Final(error)) => return Err(error),
+                Err(SessionError::SessionOver) => {
+                    self.link.lost("the session was lost again and again")
+                }
+                Err(SessionError::Later(error)) => error,
+                Err(SessionError::Final(error)) => return Err(error),
             };
-            if !patience.pause() {
+            if !retry_timer.pause() {
                 return Err(last);
             }
         }
@@ -223,23 +222,23 @@ impl Client {
     fn renew_session(
         &self,
         identity: &mut Identity,
-        patience: &mut Patience,
-    ) -> Result<(), Setback> {
+        retry_timer: &mut RetryTimer,
+    ) -> Result<(), SessionError> {
         let mut forgotten = self.must_reclaim.load(Ordering::Relaxed);
         let called_over = self.link.connected().number;
-        let session = match create(&self.link, &self.options, identity, patience) {
+        let session = match create(&self.link, &self.options, identity, retry_timer) {
             Err(error) if error.status() == Some(Status::StaleClientId) => {
-                self.introduce_again(identity, patience)?;
+                self.introduce_again(identity, retry_timer)?;
                 forgotten = true;
-                create(&self.link, &self.options, identity, patience)?
+                create(&self.link, &self.options, identity, retry_timer)?
             }
             Err(error) if error.status() == Some(Status::SeqMisordered) => {
                 // Client and server disagree on the client's state; a new verifier starts a new
                 // incarnation without state.
                 identity.verifier = random();
-                self.introduce_again(identity, patience)?;
+                self.introduce_again(identity, retry_timer)?;
                 forgotten = true;
-                create(&self.link, &self.options, identity, patience)?
+                create(&self.link, &self.options, identity, retry_timer)?
             }
             other => other?,
         };
@@ -249,8 +248,9 @@ impl Client {
             if let Some(layouts) = &self.layouts {
                 layouts.void();
             }
-            let opens: Vec<Arc<Open>> = self.opens().values().filter_map(Weak::upgrade).collect();
-            reclaim::opens(self, &session, &opens, patience)?;
+            let opens: Vec<Arc<Open>> =
+                self.opens.lock().values().filter_map(Weak::upgrade).collect();
+            reclaim::opens(self, &session, &opens, retry_timer)?;
             self.must_reclaim.store(false, Ordering::Relaxed);
         }
         if self.flags == ExchangeFlags::USE_PNFS_DS && !forgotten {
@@ -258,13 +258,13 @@ impl Client {
             let session_id = self.current().id();
             self.say_once(&Op::DestroySession(DestroySessionArgs { session_id }));
         }
-        *self.session.write().unwrap_or_else(PoisonError::into_inner) = session;
+        *self.session.write() = session;
         Ok(())
     }
 
-    fn introduce_again(&self, identity: &mut Identity, patience: &mut Patience) -> Result<()> {
+    fn introduce_again(&self, identity: &mut Identity, retry_timer: &mut RetryTimer) -> Result<()> {
         let verifier = identity.verifier;
-        *identity = introduce(&self.link, &self.options, self.flags, verifier, patience)?.0;
+        *identity = introduce(&self.link, &self.options, self.flags, verifier, retry_timer)?.0;
         Ok(())
     }
 
@@ -275,7 +275,7 @@ impl Client {
         cache_this: bool,
         results_bytes_max: usize,
         build: &dyn Fn(&mut Compound),
-        patience: &mut Patience,
+        retry_timer: &mut RetryTimer,
     ) -> Outcome {
         let Ok(sequence) = session.take(cache_this) else {
             return Outcome::SessionOver { sent_again: false };
@@ -285,7 +285,7 @@ impl Client {
         build(&mut compound);
         let message = Message { compound, data: None, sink: None, results_bytes_max };
         let exchange = Exchange::begin(&self.link, session.clone(), sequence, message);
-        let outcome = exchange.finish(&self.link, patience);
+        let outcome = exchange.finish(&self.link, retry_timer);
         if let Outcome::Done { status, .. } = &outcome {
             self.note(*status);
         }
@@ -301,11 +301,11 @@ impl Client {
         results_bytes_max: usize,
         build: &dyn Fn(&mut Compound),
     ) -> Result<Results> {
-        let mut patience = self.link.patience();
+        let mut retry_timer = self.link.retry_timer();
         loop {
-            let results = self.call_once(cache_this, results_bytes_max, build, &mut patience)?;
+            let results = self.call_once(cache_this, results_bytes_max, build, &mut retry_timer)?;
             match results.status() {
-                Status::Delay | Status::Grace if patience.pause() => {}
+                Status::Delay | Status::Grace if retry_timer.pause() => {}
                 _ => return Ok(results),
             }
         }
@@ -317,14 +317,14 @@ impl Client {
         cache_this: bool,
         results_bytes_max: usize,
         build: &dyn Fn(&mut Compound),
-        patience: &mut Patience,
+        retry_timer: &mut RetryTimer,
     ) -> Result<Results> {
         loop {
-            let session = self.session(patience)?;
-            match self.call_under(&session, cache_this, results_bytes_max, build, patience) {
+            let session = self.session(retry_timer)?;
+            match self.call_under(&session, cache_this, results_bytes_max, build, retry_timer) {
                 Outcome::Done { results, .. } => return Ok(results),
                 Outcome::Repeat | Outcome::SessionOver { .. } => {
-                    if !patience.pause() {
+                    if !retry_timer.pause() {
                         return Err(self.link.lost("the session was lost again and again"));
                     }
                 }
@@ -347,7 +347,7 @@ impl Client {
     /// returned.
     pub(crate) fn ask_once(&self, build: &dyn Fn(&mut Compound)) -> Result<Results> {
         let room = SMALL_RESULT_BYTES + LAYOUT_BYTES_MAX as usize;
-        self.call_once(false, room, build, &mut self.link.patience())
+        self.call_once(false, room, build, &mut self.link.retry_timer())
     }
 
     /// Carries out a compound that is not idempotent, so that the server keeps its answer in the
@@ -376,7 +376,7 @@ impl Client {
         if self.called_over.load(Ordering::Relaxed) == connected.number {
             return;
         }
-        let Ok(mut asked) = self.asked_to_call.try_lock() else { return };
+        let Some(mut asked) = self.asked_to_call.try_lock() else { return };
         if asked.is_some_and(|time| time.elapsed() < BIND_PAUSE) {
             return;
         }
@@ -405,13 +405,13 @@ impl Client {
 
     /// True when no other open of the same file is left.
     pub(crate) fn is_last_open(&self, open: &Open) -> bool {
-        let opens: Vec<_> = self.opens().values().filter_map(Weak::upgrade).collect();
+        let opens: Vec<_> = self.opens.lock().values().filter_map(Weak::upgrade).collect();
         !opens.iter().any(|other| other.number != open.number && other.handle == open.handle)
     }
 
     /// An open of this file.
     pub(crate) fn open_of(&self, file: &Handle, write: bool) -> Option<Arc<Open>> {
-        let mut opens: Vec<_> = self.opens().values().filter_map(Weak::upgrade).collect();
+        let mut opens: Vec<_> = self.opens.lock().values().filter_map(Weak::upgrade).collect();
         let at = opens.iter().position(|open| open.handle == *file && (open.write || !write))?;
         Some(opens.swap_remove(at))
     }
@@ -429,11 +429,11 @@ impl Client {
 
     /// Remembers an open, to reclaim it.
     pub(crate) fn remember(&self, open: &Arc<Open>) {
-        self.opens().insert(open.number, Arc::downgrade(open));
+        self.opens.lock().insert(open.number, Arc::downgrade(open));
     }
 
     pub(crate) fn forget(&self, open: &Open) {
-        self.opens().remove(&open.number);
+        self.opens.lock().remove(&open.number);
     }
 
     /// The state-id of an open.
@@ -452,13 +452,13 @@ impl Client {
         open: &Open,
         stateid: Stateid,
         error: &MountError,
-        patience: &mut Patience,
+        retry_timer: &mut RetryTimer,
     ) -> Result<()> {
-        if !patience.pause() {
+        if !retry_timer.pause() {
             return Err(error.clone());
         }
         loop {
-            let session = self.session(patience)?;
+            let session = self.session(retry_timer)?;
             // This is not the lock of `held`: transfers take that while they have a slot, and this
             // waits for a slot.
             let one_at_a_time = open.reopening();
@@ -466,14 +466,16 @@ impl Client {
             if held.stateid.other != stateid.other || held.lost.is_some() {
                 return Ok(());
             }
-            let last = match reclaim::again(self, &session, open, patience) {
+            let last = match reclaim::again(self, &session, open, retry_timer) {
                 Ok(fresh) => {
                     open.held().stateid = fresh;
                     return Ok(());
                 }
-                Err(Setback::Later(error)) => error,
-                Err(Setback::SessionOver) => self.link.lost("the session was lost again and again"),
-                Err(Setback::Final(error)) => match error.status() {
+                Err(SessionError::Later(error)) => error,
+                Err(SessionError::SessionOver) => {
+                    self.link.lost("the session was lost again and again")
+                }
+                Err(SessionError::Final(error)) => match error.status() {
                     Some(status) => {
                         open.held().lost = Some(status);
                         return Err(MountError::OpenLost(status));
@@ -482,7 +484,7 @@ impl Client {
                 },
             };
             drop(one_at_a_time);
-            if !patience.pause() {
+            if !retry_timer.pause() {
                 return Err(last);
             }
         }
@@ -495,7 +497,7 @@ impl Client {
             return;
         }
         session.end();
-        let identity = self.identity.lock().unwrap_or_else(PoisonError::into_inner);
+        let identity = self.identity.lock();
         let session_id = session.id();
         let client_id = identity.client_id;
         self.say_once(&Op::DestroySession(DestroySessionArgs { session_id }));
@@ -516,7 +518,7 @@ impl Client {
 }
 
 /// Sends a compound without a session, and retries until it is answered.
-fn plain(link: &Link, compound: &Compound, patience: &mut Patience) -> Result<Results> {
+fn plain(link: &Link, compound: &Compound, retry_timer: &mut RetryTimer) -> Result<Results> {
     let mut connected = link.connected();
     loop {
         let args = [compound.bytes()];
@@ -527,7 +529,7 @@ fn plain(link: &Link, compound: &Compound, patience: &mut Patience) -> Result<Re
                 return Ok(Results::new(answer)?);
             }
             Err(error) if is_loss(&error) => {
-                connected = link.reconnect(&connected, &error, patience)?;
+                connected = link.reconnect(&connected, &error, retry_timer)?;
             }
             Err(error) => return Err(link.rejected(error)),
         }
@@ -538,10 +540,10 @@ fn first_session(
     link: &Link,
     options: &mut Options,
     role: &mut Role,
-    patience: &mut Patience,
+    retry_timer: &mut RetryTimer,
 ) -> Result<(Identity, Arc<Session>)> {
     let verifier = options.verifier;
-    let (mut identity, can) = introduce(link, options, role.flags, verifier, patience)?;
+    let (mut identity, can) = introduce(link, options, role.flags, verifier, retry_timer)?;
     if role.is_of_data_server() && !can.contains(ExchangeFlags::USE_PNFS_DS) {
         return Err(MountError::protocol("a data server says that it is none"));
     }
@@ -555,7 +557,7 @@ fn first_session(
         options.back_handler = layouts.back_handler();
         link.take_calls()?;
     }
-    let session = create(link, options, &mut identity, patience)?;
+    let session = create(link, options, &mut identity, retry_timer)?;
     Ok((identity, session))
 }
 
@@ -565,7 +567,7 @@ fn introduce(
     options: &Options,
     flags: ExchangeFlags,
     verifier: [u8; 8],
-    patience: &mut Patience,
+    retry_timer: &mut RetryTimer,
 ) -> Result<(Identity, ExchangeFlags)> {
     let mut compound = Compound::new(options.minor_version);
     compound.op(&Op::ExchangeId(ExchangeIdArgs {
@@ -574,7 +576,7 @@ fn introduce(
         state_protect: StateProtectArgs::None,
         implementation: None,
     }));
-    match plain(link, &compound, patience)?.take(OpNum::ExchangeId)? {
+    match plain(link, &compound, retry_timer)?.take(OpNum::ExchangeId)? {
         ResultBody::ExchangeId(result) => {
             let (client_id, sequence) = (result.client_id, result.sequence_id);
             Ok((Identity { client_id, sequence, verifier }, result.flags))
@@ -589,7 +591,7 @@ fn create(
     link: &Link,
     options: &Options,
     identity: &mut Identity,
-    patience: &mut Patience,
+    retry_timer: &mut RetryTimer,
 ) -> Result<Arc<Session>> {
     let mut compound = Compound::new(options.minor_version);
     compound.op(&Op::CreateSession(create_session_args(
@@ -597,7 +599,7 @@ fn create(
         identity.client_id,
         identity.sequence,
     )));
-    let mut results = plain(link, &compound, patience)?;
+    let mut results = plain(link, &compound, retry_timer)?;
     match results.take(OpNum::CreateSession)? {
         ResultBody::CreateSession(result) => {
             identity.sequence = identity.sequence.wrapping_add(1);

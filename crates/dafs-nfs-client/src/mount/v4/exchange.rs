@@ -11,7 +11,7 @@ use crate::compound::{Compound, Results};
 use crate::connection::COMPOUND;
 use crate::mount::error::MountError;
 use crate::mount::link::{Connected, Link, is_loss};
-use crate::mount::patience::Patience;
+use crate::mount::retry_timer::RetryTimer;
 use dafs_rpc::client::{CallError, Located, MemorySlice, Pending, Request, SendData};
 use dafs_wire::nfs4::{OpNum, ResultBody, SequenceArgs, SequenceStatus, Status};
 use std::sync::Arc;
@@ -92,7 +92,7 @@ impl Exchange {
     }
 
     /// Waits for the answer and frees the slot.
-    pub(crate) fn finish(self, link: &Link, patience: &mut Patience) -> Outcome {
+    pub(crate) fn finish(self, link: &Link, retry_timer: &mut RetryTimer) -> Outcome {
         let Self { session, sequence, message, mut connected, mut pending } = self;
         let mut sent_again = false;
         loop {
@@ -103,7 +103,7 @@ impl Exchange {
                     }
                     Seen::Outcome(outcome) => return outcome,
                     Seen::SendAgain => {
-                        if !patience.pause() {
+                        if !retry_timer.pause() {
                             session.end();
                             return Outcome::Failed(link.lost("it asks for more and more time"));
                         }
@@ -122,7 +122,7 @@ impl Exchange {
                 }
                 return refused(&session, &sequence, error);
             }
-            connected = match link.reconnect(&connected, &error, patience) {
+            connected = match link.reconnect(&connected, &error, retry_timer) {
                 Ok(connected) => connected,
                 Err(error) => {
                     session.end();

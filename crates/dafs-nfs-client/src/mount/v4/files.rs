@@ -134,7 +134,7 @@ impl Client {
         new: &SetAttributes,
     ) -> Result<()> {
         let (values, mask) = with_nfs4(new, |new| (new.to_values(), new.mask()));
-        let mut patience = self.link.patience();
+        let mut retry_timer = self.link.retry_timer();
         loop {
             let stateid = match open.filter(|open| open.write && new.size.is_some()) {
                 Some(open) => self.stateid(open)?,
@@ -152,7 +152,7 @@ impl Client {
             });
             match (set, open) {
                 (Err(error), Some(open)) if error.status().is_some_and(is_state_lost) => {
-                    self.reopen(open, stateid, &error, &mut patience)?;
+                    self.reopen(open, stateid, &error, &mut retry_timer)?;
                 }
                 (other, _) => {
                     if let (Some(layouts), Some(size), Ok(())) = (self.layouts(), new.size, &other)
@@ -166,7 +166,7 @@ impl Client {
     }
 
     pub(super) fn seek(&self, open: &Open, offset: u64, what: SeekWhat) -> Result<Option<u64>> {
-        let mut patience = self.link.patience();
+        let mut retry_timer = self.link.retry_timer();
         loop {
             let stateid = self.stateid(open)?;
             let found = self.ask(&|compound| {
@@ -175,7 +175,7 @@ impl Client {
             });
             match found {
                 Err(error) if error.status().is_some_and(is_state_lost) => {
-                    self.reopen(open, stateid, &error, &mut patience)?;
+                    self.reopen(open, stateid, &error, &mut retry_timer)?;
                 }
                 Err(error) => return Err(error),
                 Ok(mut results) => {
@@ -197,7 +197,7 @@ impl Client {
     /// Starts to commit a component of a file at this data server.
     pub(super) fn begin_commit(&self, component: &Handle) -> Result<Exchange> {
         let (session, sequence) = loop {
-            let session = self.session(&mut self.link.patience())?;
+            let session = self.session(&mut self.link.retry_timer())?;
             if let Ok(sequence) = session.take(false) {
                 break (session, sequence);
             }
@@ -212,7 +212,7 @@ impl Client {
     /// Waits for the end of that; returns the verifier. `None`: the data server has ended the
     /// session.
     pub(super) fn finish_commit(&self, exchange: Exchange) -> Result<Option<[u8; 8]>> {
-        match exchange.finish(&self.link, &mut self.link.patience()) {
+        match exchange.finish(&self.link, &mut self.link.retry_timer()) {
             Outcome::Done { results, status } => {
                 self.note(status);
                 committed(results).map(Some)

@@ -17,11 +17,12 @@ use crate::files::{Handle, putfh};
 use crate::mount::error::{MountError, Result};
 use crate::mount::limits::SMALL_RESULT_BYTES;
 use crate::mount::open::{Direction, Flight, Keeper, Moved, Transfer};
-use crate::mount::patience::Patience;
+use crate::mount::retry_timer::RetryTimer;
+use dafs_mem::Mutex;
 use dafs_wire::nfs4::{Op, OpNum, ReadArgs, ResultBody, SequenceArgs, StableHow, Stateid, Status};
 use dafs_wire::xdr::{Encode, Encoder};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 
 /// A READ or WRITE under way.
 #[derive(Debug)]
@@ -74,15 +75,15 @@ impl TransferFlight {
         let (client, stage) = (client.clone(), Mutex::new(Stage::Over));
         let refused = AtomicBool::new(false);
         let flight = Arc::new(Self { client, transfer, part, stage, refused });
-        let mut patience = flight.client.link.patience();
-        flight.send(&mut patience)?;
+        let mut retry_timer = flight.client.link.retry_timer();
+        flight.send(&mut retry_timer)?;
         Ok(flight)
     }
 
     /// Takes a slot and sends the request.
-    fn send(self: &Arc<Self>, patience: &mut Patience) -> Result<()> {
+    fn send(self: &Arc<Self>, retry_timer: &mut RetryTimer) -> Result<()> {
         loop {
-            let session = self.client.session(patience)?;
+            let session = self.client.session(retry_timer)?;
             let Ok(sequence) = session.take(false) else { continue };
             // A lost session may have changed the state-id while this waited for a slot.
             let stateid = match &self.part {
@@ -97,7 +98,7 @@ impl TransferFlight {
                 }
             };
             let message = self.message(&sequence, stateid);
-            let mut stage = self.stage.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut stage = self.stage.lock();
             session.occupy(&sequence, self);
             let exchange = Exchange::begin(&self.client.link, session, sequence, message);
             *stage = Stage::Sent(exchange, stateid);
@@ -107,7 +108,7 @@ impl TransferFlight {
 
     /// Reads the answer for a thread that needs a slot; false if another thread does so.
     pub(crate) fn collect_for_slot(&self) -> bool {
-        let Ok(mut stage) = self.stage.try_lock() else { return false };
+        let Some(mut stage) = self.stage.try_lock() else { return false };
         self.collect(&mut stage);
         true
     }
@@ -115,9 +116,9 @@ impl TransferFlight {
     fn collect(&self, stage: &mut Stage) {
         match std::mem::replace(stage, Stage::Over) {
             Stage::Sent(exchange, stateid) => {
-                let mut patience = self.client.link.patience();
+                let mut retry_timer = self.client.link.retry_timer();
                 let session = exchange.session().clone();
-                let outcome = exchange.finish(&self.client.link, &mut patience);
+                let outcome = exchange.finish(&self.client.link, &mut retry_timer);
                 *stage = match &self.part {
                     Some(part) => Stage::Settled(self.settle(part, &session, outcome)),
                     None => Stage::Answered(outcome, stateid),
@@ -181,7 +182,7 @@ impl TransferFlight {
 
     /// Waits for the answer of a data server.
     pub(crate) fn settled(&self) -> Result<Moved> {
-        let mut stage = self.stage.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut stage = self.stage.lock();
         self.collect(&mut stage);
         match std::mem::replace(&mut *stage, Stage::Over) {
             Stage::Settled(result) => result,
@@ -198,18 +199,15 @@ impl TransferFlight {
 
     /// True when waiting for it would not block.
     pub(crate) fn is_answered(&self) -> bool {
-        match self.stage.try_lock() {
-            Ok(stage) => match &*stage {
-                Stage::Sent(exchange, _) => exchange.is_answered(),
-                Stage::Answered(..) | Stage::Settled(_) | Stage::Over => true,
-            },
-            Err(_) => false,
-        }
+        self.stage.try_lock().is_some_and(|stage| match &*stage {
+            Stage::Sent(exchange, _) => exchange.is_answered(),
+            Stage::Answered(..) | Stage::Settled(_) | Stage::Over => true,
+        })
     }
 
     /// Takes the answer, and waits for it if need be.
     fn answer(&self) -> Option<(Outcome, Stateid)> {
-        let mut stage = self.stage.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut stage = self.stage.lock();
         self.collect(&mut stage);
         match std::mem::replace(&mut *stage, Stage::Over) {
             Stage::Answered(outcome, stateid) => Some((outcome, stateid)),
@@ -225,7 +223,7 @@ pub(crate) struct Waiting(pub(crate) Arc<TransferFlight>);
 impl Flight for Waiting {
     fn wait(&self) -> Result<Moved> {
         let flight = &self.0;
-        let mut patience = flight.client.link.patience();
+        let mut retry_timer = flight.client.link.retry_timer();
         loop {
             let Some((outcome, stateid)) = flight.answer() else {
                 return Err(MountError::Argument("a transfer was waited for twice"));
@@ -234,10 +232,10 @@ impl Flight for Waiting {
                 Outcome::Done { mut results, status } => {
                     flight.client.note(status);
                     match moved(&mut results, &flight.transfer) {
-                        Err(error) if is_time_wanted(&error) && patience.pause() => {}
+                        Err(error) if is_time_wanted(&error) && retry_timer.pause() => {}
                         Err(error) if error.status().is_some_and(is_state_lost) => {
                             let open = &flight.transfer.open;
-                            flight.client.reopen(open, stateid, &error, &mut patience)?;
+                            flight.client.reopen(open, stateid, &error, &mut retry_timer)?;
                         }
                         Ok(moved) => {
                             flight.note_grown(&moved);
@@ -247,7 +245,7 @@ impl Flight for Waiting {
                     }
                 }
                 Outcome::Repeat | Outcome::SessionOver { .. } => {
-                    if !patience.pause() {
+                    if !retry_timer.pause() {
                         return Err(flight
                             .client
                             .link
@@ -256,7 +254,7 @@ impl Flight for Waiting {
                 }
                 Outcome::Failed(error) => return Err(error),
             }
-            flight.send(&mut patience)?;
+            flight.send(&mut retry_timer)?;
         }
     }
 

@@ -1,6 +1,6 @@
 //! Reclaiming opens, after the server's restart or when it has dropped the client.
 
-use super::client::{Client, Setback};
+use super::client::{Client, SessionError};
 use super::exchange::Outcome;
 use super::session::Session;
 use crate::compound::Results;
@@ -8,7 +8,7 @@ use crate::files::putfh;
 use crate::mount::error::{MountError, Result};
 use crate::mount::limits::SMALL_RESULT_BYTES;
 use crate::mount::open::Open;
-use crate::mount::patience::Patience;
+use crate::mount::retry_timer::RetryTimer;
 use crate::open::{Create, OpenOptions, append_open};
 use dafs_wire::nfs4::{
     DENY_NONE, DelegationType, Op, OpNum, OpenClaim, ReclaimCompleteArgs, ResultBody, Stateid,
@@ -22,25 +22,25 @@ pub(crate) fn opens(
     client: &Client,
     session: &Arc<Session>,
     opens: &[Arc<Open>],
-    patience: &mut Patience,
-) -> Result<(), Setback> {
+    retry_timer: &mut RetryTimer,
+) -> Result<(), SessionError> {
     let mut refused = Vec::new();
     for open in opens {
         let claim = OpenClaim::Previous(DelegationType::None);
-        match claim_open(client, session, open, claim, patience) {
+        match claim_open(client, session, open, claim, retry_timer) {
             Ok(stateid) => open.held().stateid = stateid,
             // There is no grace period, or the server does not remember this client's opens.
-            Err(Setback::Final(error)) if error.status().is_some() => refused.push(open),
+            Err(SessionError::Final(error)) if error.status().is_some() => refused.push(open),
             Err(other) => return Err(other),
         }
     }
-    complete(client, session, patience)?;
+    complete(client, session, retry_timer)?;
     for open in refused {
-        match again(client, session, open, patience) {
+        match again(client, session, open, retry_timer) {
             Ok(stateid) => open.held().stateid = stateid,
-            Err(Setback::Final(error)) => match error.status() {
+            Err(SessionError::Final(error)) => match error.status() {
                 Some(status) => open.held().lost = Some(status),
-                None => return Err(Setback::Final(error)),
+                None => return Err(SessionError::Final(error)),
             },
             Err(other) => return Err(other),
         }
@@ -52,9 +52,9 @@ pub(crate) fn opens(
 pub(crate) fn complete(
     client: &Client,
     session: &Arc<Session>,
-    patience: &mut Patience,
-) -> Result<(), Setback> {
-    let done = under(client, session, patience, &|compound| {
+    retry_timer: &mut RetryTimer,
+) -> Result<(), SessionError> {
+    let done = under(client, session, retry_timer, &|compound| {
         compound.op(&Op::ReclaimComplete(ReclaimCompleteArgs { one_fs: false }));
     });
     match done?.finish().map_err(MountError::from) {
@@ -68,9 +68,9 @@ pub(crate) fn again(
     client: &Client,
     session: &Arc<Session>,
     open: &Open,
-    patience: &mut Patience,
-) -> Result<Stateid, Setback> {
-    claim_open(client, session, open, OpenClaim::Handle, patience)
+    retry_timer: &mut RetryTimer,
+) -> Result<Stateid, SessionError> {
+    claim_open(client, session, open, OpenClaim::Handle, retry_timer)
 }
 
 fn claim_open(
@@ -78,8 +78,8 @@ fn claim_open(
     session: &Arc<Session>,
     open: &Open,
     claim: OpenClaim<'_>,
-    patience: &mut Patience,
-) -> Result<Stateid, Setback> {
+    retry_timer: &mut RetryTimer,
+) -> Result<Stateid, SessionError> {
     let owner = open.owner();
     let options = OpenOptions {
         access: open.share_access() | Want::None.number(),
@@ -87,14 +87,14 @@ fn claim_open(
         owner: &owner,
         create: Create::No,
     };
-    let mut results = under(client, session, patience, &|compound| {
+    let mut results = under(client, session, retry_timer, &|compound| {
         compound.op(&putfh(&open.handle));
         append_open(compound, claim, &options);
     })?;
     let taken = results.skip(&[OpNum::Putfh]).and_then(|results| results.take(OpNum::Open));
     match taken.map_err(MountError::from)? {
         ResultBody::Open(result) => Ok(result.stateid),
-        _ => Err(Setback::Final(MountError::protocol("no result of OPEN"))),
+        _ => Err(SessionError::Final(MountError::protocol("no result of OPEN"))),
     }
 }
 
@@ -102,13 +102,13 @@ fn claim_open(
 fn under(
     client: &Client,
     session: &Arc<Session>,
-    patience: &mut Patience,
+    retry_timer: &mut RetryTimer,
     build: &dyn Fn(&mut crate::compound::Compound),
-) -> Result<Results, Setback> {
-    match client.call_under(session, true, SMALL_RESULT_BYTES, build, patience) {
+) -> Result<Results, SessionError> {
+    match client.call_under(session, true, SMALL_RESULT_BYTES, build, retry_timer) {
         Outcome::Done { results, .. } => Ok(results),
-        Outcome::Repeat => Err(Setback::Later(client.link.lost("an answer was lost"))),
-        Outcome::SessionOver { .. } => Err(Setback::SessionOver),
-        Outcome::Failed(error) => Err(Setback::Final(error)),
+        Outcome::Repeat => Err(SessionError::Later(client.link.lost("an answer was lost"))),
+        Outcome::SessionOver { .. } => Err(SessionError::SessionOver),
+        Outcome::Failed(error) => Err(SessionError::Final(error)),
     }
 }

@@ -7,8 +7,9 @@
 
 use super::client::Client;
 use dafs_dat::confine::confined;
+use dafs_mem::{Condvar, Mutex};
 use std::io;
-use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 /// Ends the thread when it is dropped.
@@ -44,7 +45,7 @@ impl Renewer {
 
 impl Drop for Renewer {
     fn drop(&mut self) {
-        *self.stop.stopped.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        *self.stop.stopped.lock() = true;
         self.stop.changed.notify_all();
     }
 }
@@ -57,9 +58,9 @@ fn run(
 ) {
     let mut wait = idle_max;
     loop {
-        let stopped = stop.stopped.lock().unwrap_or_else(PoisonError::into_inner);
+        let stopped = stop.stopped.lock();
         let waited = stop.changed.wait_timeout_while(stopped, wait, |stopped| !*stopped);
-        if *waited.unwrap_or_else(PoisonError::into_inner).0 {
+        if *waited.0 {
             return;
         }
         let Some(client) = client.upgrade() else { return };

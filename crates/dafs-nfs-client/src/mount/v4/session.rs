@@ -8,8 +8,9 @@
 
 use super::flight::TransferFlight;
 use crate::slots::Slots;
+use dafs_mem::{Condvar, Mutex};
 use dafs_wire::nfs4::{CreateSessionResult, SequenceArgs, SequenceResult, SessionId};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// The interval at which a thread that waits for a slot looks for a transfer whose answer it can
@@ -49,18 +50,14 @@ impl Session {
         self.granted.session_id
     }
 
-    fn table(&self) -> MutexGuard<'_, Table> {
-        self.table.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     pub(crate) fn is_over(&self) -> bool {
-        self.table().over
+        self.table.lock().over
     }
 
     /// Ends the session: the server does not know it any more, or the state of its slots is in
     /// doubt.
     pub(crate) fn end(&self) {
-        let mut table = self.table();
+        let mut table = self.table.lock();
         table.over = true;
         table.flights.iter_mut().for_each(|flight| *flight = None);
         drop(table);
@@ -69,7 +66,7 @@ impl Session {
 
     /// Takes a slot, and waits for one if there is none.
     pub(crate) fn take(&self, cache_this: bool) -> Result<SequenceArgs, Over> {
-        let mut table = self.table();
+        let mut table = self.table.lock();
         loop {
             if table.over {
                 return Err(Over);
@@ -82,21 +79,21 @@ impl Session {
             if let Some(flight) = oldest {
                 drop(table);
                 if flight.collect_for_slot() {
-                    table = self.table();
+                    table = self.table.lock();
                     continue;
                 }
-                table = self.table();
+                table = self.table.lock();
             }
             // Calls of other threads use the slots, or another thread reads the answer to that
             // transfer.
             let waited = self.freed.wait_timeout(table, SLOT_WATCH);
-            table = waited.unwrap_or_else(PoisonError::into_inner).0;
+            table = waited.0;
         }
     }
 
     /// Records the transfer in a slot.
     pub(crate) fn occupy(&self, sequence: &SequenceArgs, flight: &Arc<TransferFlight>) {
-        let mut table = self.table();
+        let mut table = self.table.lock();
         let begun = table.flights_begun;
         table.flights_begun += 1;
         if let Some(place) = table.flights.get_mut(sequence.slot_id as usize) {
@@ -107,7 +104,7 @@ impl Session {
     /// Ends the request of a slot: with the result of its SEQUENCE, or without one if the server
     /// never counted it.
     pub(crate) fn release(&self, sequence: &SequenceArgs, result: Option<&SequenceResult>) {
-        let mut table = self.table();
+        let mut table = self.table.lock();
         if let Some(place) = table.flights.get_mut(sequence.slot_id as usize) {
             *place = None;
         }
@@ -122,7 +119,7 @@ impl Session {
 
     /// Ends the request of a slot that the server counted without keeping its answer.
     pub(crate) fn release_counted(&self, sequence: &SequenceArgs) {
-        let mut table = self.table();
+        let mut table = self.table.lock();
         if let Some(place) = table.flights.get_mut(sequence.slot_id as usize) {
             *place = None;
         }

@@ -3,8 +3,8 @@
 use super::harness::{Bytes, Cluster, PATIENCE, since};
 use crate::common::pattern;
 use dafs_client::{
-    Client, ConnectOptions, Create, DafsUrl, Error, File, OpenOptions, Stability, Standing,
-    TransportChoice,
+    Client, ConnectOptions, Create, DafsUrl, Error, File, OpenOptions, Stability, TransportChoice,
+    WriteState,
 };
 use dafs_mem::Site;
 use std::pin::pin;
@@ -229,20 +229,20 @@ fn a_client_rewrites_unstable_data_at_data_servers_until_it_is_stable() {
     let data = pattern(BYTES, 41);
     let buffer = client.buffer(BYTES).unwrap();
     buffer.view().copy_from(&data, Site::Inspect);
-    let keep = || file.write_to_keep(&buffer, 0..BYTES, 0).unwrap();
+    let keep = || file.write_retained(&buffer, 0..BYTES, 0).unwrap();
     // The first write learns the server's verifier.
     let through_server = keep();
     let before = through(&client);
-    let beside = keep();
+    let at_data_servers = keep();
     assert_eq!(through(&client).since(before).written, 0);
-    assert_eq!(beside, through_server, "nothing was lost");
-    assert_eq!(Standing::Unstable(client.commit(file.handle()).unwrap()), beside);
+    assert_eq!(at_data_servers, through_server, "nothing was lost");
+    assert_eq!(WriteState::Unstable(client.commit(file.handle()).unwrap()), at_data_servers);
     keep();
     cluster.stop_node(0);
     cluster.start_node(0);
     cluster.wait_for_nodes();
     let end = Instant::now() + PATIENCE;
-    while keep() != Standing::Unstable(client.commit(file.handle()).unwrap()) {
+    while keep() != WriteState::Unstable(client.commit(file.handle()).unwrap()) {
         assert!(Instant::now() < end);
     }
     assert!(content(&file) == data);

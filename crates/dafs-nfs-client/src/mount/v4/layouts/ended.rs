@@ -1,15 +1,20 @@
-//! Test: transfers under way in a session that the data server ends.
+//! Tests: transfers under way in a session that the data server ends, and the ends of sessions and
+//! layouts that are of no use any more.
 
-use super::FileLayout;
 use super::file::Granted;
 use super::file::tests::grant;
+use super::nodes::Node;
+use super::{FileLayout, Layouts};
 use crate::files::Handle;
+use crate::mount::layout::NodeAddress;
 use crate::mount::link::Link;
 use crate::mount::open::{Direction, Open, Transfer};
 use crate::mount::options::MountOptions;
 use crate::mount::route::Route;
 use crate::mount::v4::client::{Client, Role};
 use crate::mount::v4::flight::{NodePart, TransferFlight};
+use dafs_parallel::limits::{DATA_SERVERS_MAX, LAYOUT_THRESHOLD_BYTES};
+use dafs_parallel::{LayoutState, Nodes, Protocol, Want};
 use dafs_rpc::client::Memory;
 use dafs_rpc::server::{Config, Group};
 use dafs_rpc::{Call, Handled, Handler, Reply};
@@ -19,8 +24,10 @@ use dafs_wire::nfs4::{
     ServerOwner, SessionId, StableHow, StateProtectResult, Stateid, Status, Verifier, WriteResult,
 };
 use dafs_wire::xdr::{Decode, Encode, Encoder, Payload};
-use std::net::TcpListener;
+use std::net::{SocketAddr, TcpListener};
 use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 /// The session that the data server ends while it has WRITEs behind SEQUENCE. The session before it
 /// is that of the client at the metadata server.
@@ -78,6 +85,7 @@ impl DataServer {
                     status: SequenceStatus::empty(),
                 })
             }
+            Op::DestroyClientid(_) => ResultBody::DestroyClientid(()),
             Op::ReclaimComplete(_) => ResultBody::ReclaimComplete(()),
             Op::Putfh(_) => ResultBody::Putfh(()),
             Op::Write(_) if *session == ENDED => return Err(Status::DeadSession),
@@ -116,22 +124,48 @@ impl Handler for DataServer {
     }
 }
 
-#[test]
-fn what_met_the_end_of_one_session_is_all_sent_again_by_one_other() {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = listener.local_addr().unwrap();
-    let group = Group::new(vec![listener], 1, Config::default()).unwrap();
-    let asked = Arc::<Mutex<Asked>>::default();
-    let reactor = group.reactor(|_| DataServer { asked: asked.clone() }).unwrap();
-    let thread = std::thread::spawn(move || reactor.run());
+/// A data server on a port of its own.
+struct Served {
+    address: SocketAddr,
+    asked: Arc<Mutex<Asked>>,
+    group: Group,
+    thread: JoinHandle<()>,
+}
 
-    let options = MountOptions { reserved_port: false, ..MountOptions::default() };
-    let link = || {
-        let url = format!("nfs://{address}/").parse().unwrap();
-        Arc::new(Link::new(Route::new(&url, 1 << 20), &options).unwrap())
-    };
-    let of = Client::connect(link(), Role::of_server(1, b"owner", 1 << 20, None)).unwrap();
-    let client = Client::connect(link(), Role::of_data_server(&of)).unwrap();
+impl Served {
+    fn new() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let group = Group::new(vec![listener], 1, Config::default()).unwrap();
+        let asked = Arc::<Mutex<Asked>>::default();
+        let reactor = group.reactor(|_| DataServer { asked: asked.clone() }).unwrap();
+        let thread = std::thread::spawn(move || reactor.run());
+        Self { address, asked, group, thread }
+    }
+
+    fn client(&self, role: Role) -> Arc<Client> {
+        let options = MountOptions { reserved_port: false, ..MountOptions::default() };
+        let url = format!("nfs://{}/", self.address).parse().unwrap();
+        let link = Link::new(Route::new(&url, 1 << 20), &options).unwrap();
+        Client::connect(Arc::new(link), role).unwrap()
+    }
+
+    /// The client at the metadata server, which this server stands for, too.
+    fn metadata(&self) -> Arc<Client> {
+        self.client(Role::of_server(1, b"owner", 1 << 20, None))
+    }
+
+    fn stop(self) {
+        self.group.stop();
+        self.thread.join().unwrap();
+    }
+}
+
+#[test]
+fn requests_of_an_ended_session_are_resent_by_one_new_session() {
+    let served = Served::new();
+    let of = served.metadata();
+    let client = served.client(Role::of_data_server(&of));
     let stateid = Stateid { seqid: 1, other: [1; 12] };
     let handle = Handle(b"file".to_vec());
     let open = Arc::new(Open::new(0, handle.clone(), true, true, stateid));
@@ -155,9 +189,49 @@ fn what_met_the_end_of_one_session_is_all_sent_again_by_one_other() {
     for flight in again {
         assert_eq!(flight.settled().unwrap().bytes, 4096);
     }
-    let Asked { made, destroyed, wrote } = std::mem::take(&mut *asked.lock().unwrap());
+    let Asked { made, destroyed, wrote } = std::mem::take(&mut *served.asked.lock().unwrap());
     assert_eq!((made, destroyed, wrote), (vec![1, 2, 3], vec![2], vec![3, 3, 3]));
     drop((of, client));
-    group.stop();
-    thread.join().unwrap();
+    served.stop();
+}
+
+#[test]
+fn an_unused_data_server_makes_room_and_its_session_ends() {
+    let served = Served::new();
+    let (of, nodes) = (served.metadata(), Nodes::<Layouts>::default());
+    let port = served.address.port();
+    let node = |port| {
+        let socket = SocketAddr::new(served.address.ip(), port);
+        nodes.node(&[NodeAddress { socket, rdma: false }], Node::new)
+    };
+    drop(node(port).unwrap().client(&of).ok().unwrap());
+    let used: Vec<_> = (1..DATA_SERVERS_MAX as u16).map(|n| node(port ^ n).unwrap()).collect();
+    let one_more = node(port ^ DATA_SERVERS_MAX as u16);
+    assert!(one_more.is_some());
+    let begun = Instant::now();
+    while served.asked.lock().unwrap().destroyed.is_empty() {
+        assert!(begun.elapsed() < Duration::from_secs(10));
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert_eq!(served.asked.lock().unwrap().destroyed, [2]);
+    assert!(node(0).is_none(), "all others are in use");
+    drop((used, one_more, of));
+    served.stop();
+}
+
+#[test]
+fn a_file_without_a_writer_costs_no_pause_of_layouts() {
+    let served = Served::new();
+    let (of, layouts) = (served.metadata(), Layouts::new(&[]));
+    let (file, grant) = (layouts.file(&Handle(b"file".to_vec())), grant(true));
+    let name = Stateid { seqid: 1, other: [1; 12] };
+    file.granted(&Granted { grant: grant.clone(), name, size: None });
+    file.wrote(&grant, 0, (4096, 4096), None);
+    file.change(LayoutState::void);
+    // No layout is left to report the write by, and no open to request one by.
+    layouts.at(&of, &file).tell().unwrap_err();
+    assert_eq!(file.verifier(), 1u64.to_be_bytes(), "the write counts as lost");
+    assert!(matches!(file.want(false, LAYOUT_THRESHOLD_BYTES, |_| true), Want::Ask(None)));
+    drop(of);
+    served.stop();
 }

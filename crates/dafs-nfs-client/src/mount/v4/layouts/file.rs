@@ -60,7 +60,7 @@ pub(super) mod tests {
             places: devices.iter().map(place).collect(),
             preferred: vec![0],
             commits_at_server: false,
-            is_told: true,
+            needs_layout_commit: true,
             read_bytes_max: 4096,
             write_bytes_max: 4096,
         };

@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_refused_with_its_reason() {
+    fn an_impossible_layout_is_refused_with_its_reason() {
         let good = device(&[0, 1, 2], &THREE);
         let short = plan(&layout(StripeUnit(64), &[]), &good);
         assert!(matches!(short, Err(UnusableLayout::Unit(64))), "{short:?}");

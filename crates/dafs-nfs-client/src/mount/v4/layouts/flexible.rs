@@ -83,7 +83,7 @@ impl LayoutReader for FlexibleReader {
             components,
             preferred_copies: preferred(&layout.mirrors),
             commits_at_server: false,
-            is_told: layout.flags & NO_LAYOUTCOMMIT == 0,
+            needs_layout_commit: layout.flags & NO_LAYOUTCOMMIT == 0,
             read_bytes_max: least(|known| known.read_bytes_max),
             write_bytes_max: least(|known| known.write_bytes_max),
         })
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_refused_with_its_reason() {
+    fn an_impossible_layout_is_refused_with_its_reason() {
         let same = plan(&layout(0, &[&[copy(1, 1, b"a")], &[copy(1, 1, b"a")]]));
         assert!(matches!(same, Err(UnusableLayout::Overlap)));
         assert!(plan(&layout(0, &[&[copy(1, 1, b"a")], &[copy(1, 1, b"b")]])).is_ok());

@@ -6,7 +6,7 @@ use super::Layouts;
 use super::file::{At, FileLayout, Grant, Granted, Terms};
 use super::grant::{IO_ANY, layoutreturn};
 use super::io::{Failure, status_of};
-use super::nodes::Node;
+use super::nodes::{self, Node};
 use super::recall::{Said, Wide};
 use crate::files::{Handle, putfh};
 use crate::mount::error::{MountError, Result};
@@ -14,13 +14,14 @@ use crate::mount::layout::{Component, NodeAddress, UnusableLayout};
 use crate::mount::v4::client::Client;
 use crate::mount::v4::exchange::Exchange;
 use crate::mount::v4::flight::{TransferFlight, is_state_lost};
+use dafs_mem::Mutex;
 use dafs_parallel::{Act, LayoutState, Protocol, Refusal, Untold, Written};
 use dafs_wire::nfs4::{
     DeviceError, FreeStateidArgs, LayoutBody, LayoutReturn, LayoutcommitArgs, LayouterrorArgs,
     LayoutreturnArgs, Op, OpNum, ResultBody, Stateid, Status,
 };
 use std::fmt::Debug;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// The pause while another thread is just reading an answer.
@@ -67,6 +68,14 @@ impl Protocol for Layouts {
         (&mut stateid.seqid, &stateid.other)
     }
 
+    fn retire(nodes: Vec<Arc<Node>>) {
+        nodes::retire(nodes);
+    }
+
+    fn has_writer(at: &At<'_>) -> bool {
+        at.server.open_of(&at.file.handle, true).is_some()
+    }
+
     fn ask_to_tell(at: &At<'_>, held: Option<Stateid>) -> Result<Granted, UnusableLayout> {
         let open = at.server.open_of(&at.file.handle, true);
         let open = open.ok_or(UnusableLayout::Refused(Status::OpenMode))?;
@@ -85,8 +94,8 @@ impl Protocol for Layouts {
 
     /// A server that gives no layouts for now is not asked again (`long`).
     fn pauses(at: &At<'_>, long: bool) -> impl FnMut() -> Result<bool> + use<> {
-        let mut patience = at.server.link.patience();
-        move || Ok(!long && patience.pause())
+        let mut retry_timer = at.server.link.retry_timer();
+        move || Ok(!long && retry_timer.pause())
     }
 
     fn settle(flight: &TransferFlight) {
@@ -160,7 +169,7 @@ impl Protocol for Layouts {
         }
     }
 
-    fn put_off(at: &At<'_>) -> MountError {
+    fn delayed(at: &At<'_>) -> MountError {
         at.file.with(LayoutState::abandon_written);
         MountError::WritesLost
     }

@@ -39,7 +39,7 @@ const ASKED: Bitmap = Attr::set(&[Attr::FsLayoutTypes, Attr::Fsid, Attr::Size]);
 const DEVICE_NEWS: Bitmap = Bitmap::of(&[NOTIFY_DEVICE_CHANGE, NOTIFY_DEVICE_DELETE]);
 
 /// The answer to LAYOUTGET.
-struct Told {
+struct LayoutReply {
     about: About,
     layout: Result<Raw, Status>,
 }
@@ -92,7 +92,7 @@ impl Layouts {
                 }
             }
         }
-        let Told { about: About { size, fsid, .. }, layout } = told;
+        let LayoutReply { about: About { size, fsid, .. }, layout } = told;
         let raw = layout.map_err(UnusableLayout::Refused)?;
         match self.understand(client, file, &raw, (write, fsid), reader) {
             Ok(grant) => Ok(Granted { grant, name: raw.stateid, size }),
@@ -131,7 +131,7 @@ impl Layouts {
         device: DeviceId,
     ) -> Result<Arc<[u8]>, UnusableLayout> {
         let key = (reader.layout_type(), device.0);
-        if let Some(known) = self.devices().get(&key) {
+        if let Some(known) = self.devices.lock().get(&key) {
             return Ok(known.clone());
         }
         let args = GetdeviceinfoArgs {
@@ -155,7 +155,7 @@ impl Layouts {
                     )));
                 }
             };
-        let mut devices = self.devices();
+        let mut devices = self.devices.lock();
         // A notification may have overtaken the answer.
         if lasts && news == self.device_news.load(Ordering::SeqCst) {
             if devices.len() >= DEVICES_MAX {
@@ -180,7 +180,7 @@ fn layoutget(
     stateid: Stateid,
     write: bool,
     reader: &dyn LayoutReader,
-) -> Result<Told, UnusableLayout> {
+) -> Result<LayoutReply, UnusableLayout> {
     let args = LayoutgetArgs {
         signal_available: false,
         layout_type: reader.layout_type(),
@@ -201,7 +201,7 @@ fn layoutget(
         Ok(_) => return Err(MountError::protocol("no result of LAYOUTGET").into()),
         Err(error) => Err(error.status().ok_or_else(|| MountError::from(error))?),
     };
-    Ok(Told { about, layout })
+    Ok(LayoutReply { about, layout })
 }
 
 fn attributes(results: &mut Results) -> Result<About, UnusableLayout> {

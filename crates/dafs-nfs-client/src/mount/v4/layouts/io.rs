@@ -11,10 +11,11 @@ use crate::mount::pending::{Part, Parts};
 use crate::mount::protocol::Sizes;
 use crate::mount::v4::client::Client;
 use crate::mount::v4::flight::{NodePart, TransferFlight, Waiting};
+use dafs_mem::Mutex;
 use dafs_parallel::aggregation::OFFSET_MAX;
 use dafs_parallel::{Act, Cut, Fault, Protocol};
 use dafs_wire::nfs4::{StableHow, Stateid, Status};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 /// The context in which the parts of one transfer are sent.
 #[derive(Debug, Clone)]
@@ -52,9 +53,9 @@ type Failed = dafs_parallel::Faults<MountError>;
 /// The status that reports a failure to the server; `None` for a transient one.
 pub(super) fn status_of(failure: &Failure) -> Option<Status> {
     match failure {
-        Fault::Away | Fault::Short => None,
+        Fault::Unavailable | Fault::Short => None,
         Fault::Unreachable => Some(Status::Nxio),
-        Fault::Asked(error) => match error.status() {
+        Fault::Failed(error) => match error.status() {
             Some(status) => Some(status).filter(|status| !is_passing(*status)),
             None => Some(Status::Nxio),
         },
@@ -131,7 +132,7 @@ impl Sender {
         match piece.direction {
             Direction::Read => {
                 let legs = self.legs_of_copy(piece, copy);
-                let is_away = |leg: &Leg| matches!(leg.sent, Err(Fault::Away));
+                let is_away = |leg: &Leg| matches!(leg.sent, Err(Fault::Unavailable));
                 if !legs.iter().all(is_away) {
                     return legs;
                 }
@@ -190,7 +191,7 @@ impl Sender {
             file: self.file.clone(),
             grant: self.grant.clone(),
         };
-        TransferFlight::begin_part(node, piece, Some(part)).map_err(Fault::Asked)
+        TransferFlight::begin_part(node, piece, Some(part)).map_err(Fault::Failed)
     }
 
     /// Sums up the parts of a piece. Returns the number of bytes done from its start, and the
@@ -198,7 +199,7 @@ impl Sender {
     fn take(&self, legs: Vec<Leg>, piece: &Transfer) -> Result<Moved, Failed> {
         let write = piece.direction != Direction::Read;
         let came = |Leg { component, bytes, sent }| {
-            let settled = sent.and_then(|flight| self.settled(&flight).map_err(Fault::Asked));
+            let settled = sent.and_then(|flight| self.settled(&flight).map_err(Fault::Failed));
             let moved = settled.map(|Moved { bytes, eof, stable, verifier, .. }| {
                 dafs_parallel::Moved { bytes, eof, stable, verifier }
             });
@@ -228,7 +229,7 @@ impl Sender {
     /// Avoids the data servers that did not answer.
     fn avoid(&self, failed: &Failed) {
         for (component, failure) in failed {
-            if matches!(failure, Fault::Asked(error) if error.status().is_none()) {
+            if matches!(failure, Fault::Failed(error) if error.status().is_none()) {
                 self.grant.nodes[*component].failed();
             }
         }
@@ -312,7 +313,7 @@ impl DirectFlight {
 
 impl Flight for DirectFlight {
     fn wait(&self) -> Result<Moved> {
-        let legs = std::mem::take(&mut *self.legs.lock().unwrap_or_else(PoisonError::into_inner));
+        let legs = std::mem::take(&mut *self.legs.lock());
         if legs.is_empty() {
             return Err(MountError::Argument("a transfer was waited for twice"));
         }
@@ -323,7 +324,7 @@ impl Flight for DirectFlight {
     }
 
     fn is_answered(&self) -> bool {
-        let legs = self.legs.lock().unwrap_or_else(PoisonError::into_inner);
+        let legs = self.legs.lock();
         legs.iter().all(|leg| leg.sent.as_ref().map_or(true, |flight| flight.is_answered()))
     }
 }

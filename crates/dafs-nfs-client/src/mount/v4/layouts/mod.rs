@@ -37,11 +37,12 @@ use crate::files::Handle;
 use crate::mount::error::Result;
 use crate::mount::layout::LayoutReader;
 use crate::mount::open::Open;
+use dafs_mem::Mutex;
 use dafs_parallel::{LayoutState, Nodes, Protocol, Returns};
 use recall::Recalls;
 use rustc_hash::FxHashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// The addresses of devices, by layout type and device.
@@ -80,22 +81,14 @@ impl Layouts {
         }
     }
 
-    fn files(&self) -> MutexGuard<'_, FxHashMap<Handle, Arc<FileLayout>>> {
-        self.files.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn devices(&self) -> MutexGuard<'_, Devices> {
-        self.devices.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Returns the layout state of a file, if there is any.
     pub(crate) fn known(&self, handle: &Handle) -> Option<Arc<FileLayout>> {
-        self.files().get(handle).cloned()
+        self.files.lock().get(handle).cloned()
     }
 
     /// Returns the layout state of a file that is read or written, and makes it at the first use.
     fn file(&self, handle: &Handle) -> Arc<FileLayout> {
-        let mut files = self.files();
+        let mut files = self.files.lock();
         if let Some(file) = files.get(handle) {
             return file.clone();
         }
@@ -105,13 +98,13 @@ impl Layouts {
     }
 
     fn all(&self) -> Vec<Arc<FileLayout>> {
-        self.files().values().cloned().collect()
+        self.files.lock().values().cloned().collect()
     }
 
     /// Voids all layouts, because the server has restarted and does not know them. It will not
     /// report changes of the devices that its last run has named either.
     pub(crate) fn void(&self) {
-        self.devices().clear();
+        self.devices.lock().clear();
         self.all().iter().for_each(|file| file.change(LayoutState::void));
     }
 
@@ -142,7 +135,7 @@ impl Layouts {
 
     /// Voids the layout of a file if the last open was closed.
     pub(crate) fn closed(&self, client: &Client, handle: &Handle) {
-        let mut files = self.files();
+        let mut files = self.files.lock();
         let Some(file) = files.get(handle) else { return };
         if client.open_of(handle, false).is_some() {
             return;

@@ -12,9 +12,10 @@ use crate::mount::layout::NodeAddress;
 use crate::mount::link::Link;
 use crate::mount::options::MountOptions;
 use crate::mount::v4::client::{Client, Role};
+use dafs_mem::Mutex;
 use dafs_parallel::limits::{NODE_ANSWER_TIMEOUT, NODE_CONNECT_TIMEOUT};
-use dafs_parallel::{Avoidance, Fault, Nodes};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use dafs_parallel::{Fault, Nodes, ServerBackoff};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// A data server.
@@ -27,14 +28,14 @@ pub(crate) struct Node {
 #[derive(Debug, Default)]
 struct State {
     client: Option<Arc<Client>>,
-    avoidance: Avoidance,
+    backoff: ServerBackoff,
 }
 
 /// Renews the leases of this client at the data servers of held layouts, where it was idle for so
 /// long. The next transfer finds out about a data server that does not answer.
 pub(super) fn renew(nodes: &Nodes<Layouts>, idle_max: Duration) {
     // A client that is just connecting needs no renewal.
-    let client = |node: Arc<Node>| node.state.try_lock().ok()?.client.clone();
+    let client = |node: Arc<Node>| node.state.try_lock()?.client.clone();
     let clients = nodes.used().into_iter().filter_map(client);
     for client in clients.filter(|client| client.idle() >= idle_max) {
         if let Err(error) = client.ask_once(&|_| {}) {
@@ -45,12 +46,15 @@ pub(super) fn renew(nodes: &Nodes<Layouts>, idle_max: Duration) {
 
 /// Ends all sessions with data servers.
 pub(super) fn end(nodes: &Nodes<Layouts>) {
-    for node in nodes.all() {
-        let client = node.state().client.take();
-        if let Some(client) = client {
-            client.end();
-            client.link.close();
-        }
+    nodes.all().iter().for_each(|node| node.end());
+}
+
+/// Ends the sessions with data servers that no layout names any more. One that is gone does not
+/// answer, so no caller waits for them; without a thread their leases expire.
+pub(super) fn retire(nodes: Vec<Arc<Node>>) {
+    let thread = std::thread::Builder::new().name("dafs-nfs-retire".to_owned());
+    if let Err(error) = thread.spawn(move || nodes.iter().for_each(|node| node.end())) {
+        tracing::debug!(%error, "sessions with data servers could not be ended");
     }
 }
 
@@ -59,16 +63,12 @@ impl Node {
         Self { addresses, state: Mutex::default() }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Returns the client at this data server, and connects it if need be. `of` is the client at
     /// the metadata server.
     pub(super) fn client(&self, of: &Client) -> Result<Arc<Client>, Failure> {
-        let mut state = self.state();
-        if state.avoidance.is_left_alone(Instant::now()) {
-            return Err(Fault::Away);
+        let mut state = self.state.lock();
+        if state.backoff.is_avoided(Instant::now()) {
+            return Err(Fault::Unavailable);
         }
         let client = match &state.client {
             Some(client) => client.link.revive().map(|()| client.clone()),
@@ -77,20 +77,28 @@ impl Node {
         match client {
             Ok(client) => {
                 state.client = Some(client.clone());
-                state.avoidance.reached();
+                state.backoff.reached();
                 Ok(client)
             }
             Err(reason) => {
                 tracing::warn!(%reason, "a data server cannot be reached");
-                state.avoidance.failed(Instant::now());
+                state.backoff.failed(Instant::now());
                 Err(Fault::Unreachable)
             }
         }
     }
 
+    fn end(&self) {
+        let client = self.state.lock().client.take();
+        if let Some(client) = client {
+            client.end();
+            client.link.close();
+        }
+    }
+
     /// Notes that the data server did not answer.
     pub(super) fn failed(&self) {
-        self.state().avoidance.failed(Instant::now());
+        self.state.lock().backoff.failed(Instant::now());
     }
 
     fn connect(&self, of: &Client) -> Result<Arc<Client>, String> {
@@ -107,7 +115,7 @@ impl Node {
         addresses.sort_by_key(|address| address.rdma != of.link.route().is_rdma());
         let mut reasons = Vec::new();
         for address in addresses {
-            let Some(route) = of.link.route().beside(address.socket, address.rdma) else {
+            let Some(route) = of.link.route().to_data_server(address.socket, address.rdma) else {
                 reasons.push(format!("{} by RDMA, which this mount cannot use", address.socket));
                 continue;
             };

@@ -76,7 +76,7 @@ fn checked(spread: Spread) -> Result<Plan, UnusableLayout> {
         places,
         preferred,
         commits_at_server: spread.commits_at_server,
-        is_told: spread.is_told,
+        needs_layout_commit: spread.needs_layout_commit,
         read_bytes_max,
         write_bytes_max,
     })
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_reader_says_is_gone_by_as_far_as_it_can_be() {
+    fn the_plan_of_a_reader_is_followed_as_far_as_possible() {
         let plan = checked(good()).unwrap();
         assert_eq!(
             (plan.read_bytes_max, plan.write_bytes_max),

@@ -149,7 +149,7 @@ impl Layouts {
     /// queued to be given back. The next request for a layout learns the devices' new addresses.
     fn device_changed(&self, layout_type: u32, device_id: DeviceId, at_once: bool) {
         self.device_news.fetch_add(1, Ordering::SeqCst);
-        self.devices().remove(&(layout_type, device_id.0));
+        self.devices.lock().remove(&(layout_type, device_id.0));
         if at_once {
             let uses = |grant: &Grant| {
                 grant.terms.reader.layout_type() == layout_type
@@ -170,7 +170,7 @@ pub(super) fn start(layouts: &Arc<Layouts>, client: &Arc<Client>) -> std::io::Re
             // A panic of one must not keep others from being given back.
             let _ = confined(|| match work {
                 Work::GiveBack((file, grant)) => layouts.at(&client, &file).give_back(&grant, &[]),
-                Work::Then(Said { layout_type, of }) => {
+                Work::Next(Said { layout_type, of }) => {
                     super::give_back::say(&client, layout_type, &of);
                     layouts.end_wide();
                 }
@@ -233,7 +233,7 @@ mod tests {
             match work {
                 Work::GiveBack((file, _)) if said.is_empty() => files.push(file.handle.0[0]),
                 Work::GiveBack(..) => panic!("it is said before it is true"),
-                Work::Then(Said { layout_type, of }) => {
+                Work::Next(Said { layout_type, of }) => {
                     assert_eq!(layout_type, LAYOUT_FILES);
                     said.push(of);
                     layouts.end_wide();
@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_asked_for_any_layouts_gives_all_back_and_says_no_more() {
+    fn a_recall_of_all_layouts_returns_all_and_reports_no_more() {
         let (layouts, recalls) = holding(&[(1, Some(7), 1), (2, Some(8), 2)]);
         let any = |kinds: &[u32]| {
             let args = CbRecallAnyArgs { objects_to_keep: 1, kinds: Bitmap::of(kinds) };
@@ -300,17 +300,17 @@ mod tests {
     }
 
     #[test]
-    fn what_names_a_device_that_is_gone_goes_back_and_a_moved_one_is_asked_about_again() {
+    fn a_layout_of_a_deleted_device_is_returned_and_a_moved_device_is_asked_for() {
         let (layouts, recalls) = holding(&[(1, Some(7), 1), (2, Some(7), 2)]);
         let key = |number| (LAYOUT_FILES, device(number).0);
-        let remember = |number| layouts.devices().insert(key(number), [].into());
+        let remember = |number| layouts.devices.lock().insert(key(number), [].into());
         let told = |change| {
             let _ = [1, 2].map(remember);
             let before = layouts.device_news.load(Ordering::SeqCst);
             let args = CbNotifyDeviceidArgs { changes: vec![change] };
             assert_eq!(recalls.notify_devices(&args), Status::Ok);
             assert_eq!(layouts.device_news.load(Ordering::SeqCst), before + 1);
-            let known = [1, 2].map(|number| layouts.devices().contains_key(&key(number)));
+            let known = [1, 2].map(|number| layouts.devices.lock().contains_key(&key(number)));
             (work(&layouts).0, known)
         };
         let moved = |layout_type, immediate| {

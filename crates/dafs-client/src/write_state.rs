@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 /// The state of written data at the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Standing {
+pub enum WriteState {
     /// It is stable.
     Stable,
     /// A COMMIT that is sent later makes it stable if the answer has this verifier (DAFS 13.2);
@@ -25,54 +25,54 @@ pub enum Standing {
 
 /// The state of writes whose data the caller keeps.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Kept {
+pub(crate) struct Retained {
     /// The writes through the server.
     pub(crate) through: Arc<Uncommitted>,
     /// The writes at data servers.
-    pub(crate) beside: Arc<Uncommitted>,
+    pub(crate) at_data_servers: Arc<Uncommitted>,
     /// The server's verifier before the first of them, if it is known.
     pub(crate) verifier: Option<Verifier>,
 }
 
-impl Kept {
-    fn standing(&self, client: &Client, handle: &FileHandle) -> Standing {
-        let (through, beside) = (self.through.standing(), self.beside.standing());
+impl Retained {
+    fn write_state(&self, client: &Client, handle: &FileHandle) -> WriteState {
+        let (through, direct) = (self.through.write_state(), self.at_data_servers.write_state());
         let Some(layouts) = client.layouts() else { return through };
-        if let Standing::Unstable(verifier) = through {
+        if let WriteState::Unstable(verifier) = through {
             layouts.server_told(verifier);
         }
-        together((through, self.verifier), beside, || layouts.verifier_of(handle))
+        together((through, self.verifier), direct, || layouts.verifier_of(handle))
     }
 }
 
 /// Combines the states of both ways. `known` is the server's verifier from before, and `losses`
 /// returns the current verifier of data servers.
 fn together(
-    (through, known): (Standing, Option<Verifier>),
-    beside: Standing,
+    (through, known): (WriteState, Option<Verifier>),
+    direct: WriteState,
     losses: impl Fn() -> Verifier,
-) -> Standing {
-    match (through, beside) {
-        (Standing::Lost, _) | (_, Standing::Lost) => Standing::Lost,
-        (Standing::Stable, Standing::Stable) => Standing::Stable,
-        (Standing::Unstable(server), Standing::Stable) => {
-            Standing::Unstable(both(server, losses()))
+) -> WriteState {
+    match (through, direct) {
+        (WriteState::Lost, _) | (_, WriteState::Lost) => WriteState::Lost,
+        (WriteState::Stable, WriteState::Stable) => WriteState::Stable,
+        (WriteState::Unstable(server), WriteState::Stable) => {
+            WriteState::Unstable(both(server, losses()))
         }
-        (Standing::Unstable(server), Standing::Unstable(beside)) => {
-            Standing::Unstable(both(server, beside))
+        (WriteState::Unstable(server), WriteState::Unstable(direct)) => {
+            WriteState::Unstable(both(server, direct))
         }
         // The server's verifier is included only to match the answer of `commit`.
-        (Standing::Stable, Standing::Unstable(beside)) => {
-            known.map_or(Standing::Lost, |server| Standing::Unstable(both(server, beside)))
+        (WriteState::Stable, WriteState::Unstable(direct)) => {
+            known.map_or(WriteState::Lost, |server| WriteState::Unstable(both(server, direct)))
         }
     }
 }
 
 /// Combines the verifiers of the server and of data servers: it equals the server's while data
 /// servers have lost nothing.
-fn both(server: Verifier, beside: Verifier) -> Verifier {
+fn both(server: Verifier, direct: Verifier) -> Verifier {
     let mut all = server.0;
-    all.iter_mut().zip(beside.0).for_each(|(byte, other)| *byte ^= other);
+    all.iter_mut().zip(direct.0).for_each(|(byte, other)| *byte ^= other);
     Verifier(all)
 }
 
@@ -82,18 +82,19 @@ impl File {
     ///
     /// # Errors
     /// The server's answer.
-    pub fn write_to_keep(
+    pub fn write_retained(
         &self,
         buffer: &IoBuffer,
         range: Range<usize>,
         offset: u64,
-    ) -> Result<Standing> {
+    ) -> Result<WriteState> {
         self.client().shared().check_process()?;
         let _used = self.before_write(&range, offset);
         let verifier = self.client().layouts().and_then(|layouts| layouts.server_verifier());
-        let kept = Kept { verifier, ..Kept::default() };
-        let written = crate::transfer::write_watched(self.opened(), buffer, range, offset, &kept);
-        written.map(|_| kept.standing(self.client(), self.handle()))
+        let retained = Retained { verifier, ..Retained::default() };
+        let written =
+            crate::transfer::write_watched(self.opened(), buffer, range, offset, &retained);
+        written.map(|_| retained.write_state(self.client(), self.handle()))
     }
 }
 
@@ -104,7 +105,7 @@ impl Client {
     /// # Errors
     /// The server's answer.
     pub fn commit(&self, handle: &FileHandle) -> Result<Verifier> {
-        let beside = match self.layouts() {
+        let direct = match self.layouts() {
             Some(layouts) => Some((layouts, layouts.commit_of(self.shared(), handle)?)),
             None => None,
         };
@@ -113,9 +114,9 @@ impl Client {
             Reply::Commit(reply) => Some(reply.verifier),
             _ => None,
         })?;
-        let Some((layouts, beside)) = beside else { return Ok(server) };
+        let Some((layouts, direct)) = direct else { return Ok(server) };
         layouts.server_told(server);
-        Ok(both(server, beside))
+        Ok(both(server, direct))
     }
 
     /// The number of restarts of the server that were detected since the session began; each may
@@ -134,9 +135,9 @@ mod tests {
     const ONE: Verifier = Verifier([0, 0, 0, 0, 0, 0, 0, 1]);
 
     #[test]
-    fn what_was_lost_on_either_way_has_another_verifier_than_a_commit_tells() {
-        use Standing::{Lost, Stable, Unstable};
-        let now = |through, beside, losses| together((through, Some(SERVER)), beside, || losses);
+    fn a_loss_on_either_way_changes_the_verifier_of_a_commit() {
+        use WriteState::{Lost, Stable, Unstable};
+        let now = |through, direct, losses| together((through, Some(SERVER)), direct, || losses);
         assert_eq!(now(Stable, Stable, ONE), Stable);
         // Without a loss at data servers the combined verifier is the server's.
         assert_eq!(now(Unstable(SERVER), Stable, NONE), Unstable(SERVER));

@@ -21,13 +21,13 @@ impl Shared {
 
     /// The server's current state-id of an open.
     pub(crate) fn current_open(&self, name: StateId) -> Result<StateId> {
-        let current = self.lock()?.core.held.current(name);
+        let current = self.lock()?.core.calls.opens.current(name);
         current.map_err(|status| Error::Status { procedure: Procedure::ReadDirect, status })
     }
 
     /// An open of a file for writing, if there is one.
     pub(crate) fn writer_of(&self, handle: &FileHandle) -> Option<StateId> {
-        self.lock().ok()?.core.held.writer_of(handle)
+        self.lock().ok()?.core.calls.opens.writer_of(handle)
     }
 
     /// Registers memory that belongs to another session, for one transfer.

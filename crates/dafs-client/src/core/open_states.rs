@@ -30,7 +30,7 @@ pub(crate) struct HeldLock {
 
 /// An open file.
 #[derive(Debug, Clone)]
-pub(crate) struct HeldOpen {
+pub(crate) struct OpenState {
     pub(crate) handle: FileHandle,
     pub(crate) owner: Vec<u8>,
     pub(crate) access: ShareAccess,
@@ -48,13 +48,13 @@ pub(crate) struct HeldOpen {
 
 /// The opens of one session, by the state-ids that the application knows.
 #[derive(Debug, Default)]
-pub(crate) struct Held {
-    opens: FxHashMap<StateId, HeldOpen>,
+pub(crate) struct OpenStates {
+    opens: FxHashMap<StateId, OpenState>,
     /// Some open has another state-id than at first, or is lost.
     changed: bool,
 }
 
-impl HeldOpen {
+impl OpenState {
     /// True when this run of the server knows it.
     pub(crate) fn is_at(&self, server: ClientId) -> bool {
         self.server == server
@@ -127,14 +127,14 @@ fn range(offset: u64, length: u64) -> (u64, u64) {
     }
 }
 
-impl Held {
+impl OpenStates {
     /// The server's current state-id of an open; the status with which the open was lost.
     pub(crate) fn current(&self, name: StateId) -> Result<StateId, Status> {
         if !self.changed {
             return Ok(name);
         }
         match self.opens.get(&name) {
-            Some(HeldOpen { lost: Some(status), .. }) => Err(*status),
+            Some(OpenState { lost: Some(status), .. }) => Err(*status),
             Some(open) => Ok(open.current),
             None => Ok(name),
         }
@@ -171,7 +171,7 @@ impl Held {
             return self.hold(self.free_name(StateId(wish)), request, reply, server);
         }
         // The same owner has it open already: one open, with the accesses of both (DAFS 10.1).
-        let known = |open: &HeldOpen| open.current == current && open.server == server;
+        let known = |open: &OpenState| open.current == current && open.server == server;
         let mut name = current;
         if self.changed {
             let old = self.opens.iter().find(|(_, open)| known(open) && open.lost.is_none());
@@ -189,7 +189,7 @@ impl Held {
     ) -> StateId {
         let current = reply.state_id;
         self.changed |= name != current;
-        let open = self.opens.entry(name).or_insert_with(|| HeldOpen {
+        let open = self.opens.entry(name).or_insert_with(|| OpenState {
             handle: reply.fh,
             owner: request.owner.to_vec(),
             access: request.share_access,
@@ -249,13 +249,13 @@ impl Held {
 
     /// An open of a file for writing, if there is one.
     pub(crate) fn writer_of(&self, handle: &FileHandle) -> Option<StateId> {
-        let is_one = |open: &HeldOpen| {
+        let is_one = |open: &OpenState| {
             open.handle == *handle && open.access != ShareAccess::Read && open.lost.is_none()
         };
         self.opens.iter().find(|(_, open)| is_one(open)).map(|(name, _)| *name)
     }
 
-    pub(crate) fn open(&self, name: StateId) -> Option<&HeldOpen> {
+    pub(crate) fn open(&self, name: StateId) -> Option<&OpenState> {
         self.opens.get(&name)
     }
 
@@ -270,7 +270,7 @@ impl Held {
 
     /// The opens that this run of the server does not know, in the order of their names.
     pub(crate) fn opens_to_reclaim(&self, server: ClientId) -> Vec<StateId> {
-        let strange = |open: &HeldOpen| open.server != server && open.lost.is_none();
+        let strange = |open: &OpenState| open.server != server && open.lost.is_none();
         let opens = self.opens.iter().filter(|(_, open)| strange(open));
         let mut names: Vec<StateId> = opens.map(|(name, _)| *name).collect();
         names.sort_unstable_by_key(|name| name.0);
@@ -321,7 +321,7 @@ impl Held {
     }
 }
 
-impl HeldOpen {
+impl OpenState {
     fn drop_range(&mut self, first: u64, last: u64) {
         let locks = std::mem::take(&mut self.locks);
         self.locks = locks.into_iter().flat_map(|lock| lock.without(first, last)).collect();
@@ -353,7 +353,7 @@ mod tests {
         StateId([number; 8])
     }
 
-    fn open(held: &mut Held, current: StateId, server: ClientId) -> StateId {
+    fn open(held: &mut OpenStates, current: StateId, server: ClientId) -> StateId {
         let request = Open {
             claim: OpenClaim::CreateUnlinked { dir: FILE },
             create: None,
@@ -379,7 +379,7 @@ mod tests {
         Lock { fh: FILE, lock_type, options, state_id: name, offset, length }
     }
 
-    fn ranges(held: &Held) -> Vec<(LockType, u64, u64)> {
+    fn ranges(held: &OpenStates) -> Vec<(LockType, u64, u64)> {
         let locks = held.locks_to_reclaim(SECOND);
         let range = |(_, lock): &(StateId, HeldLock)| {
             let request = lock.request(FILE, id(9));
@@ -390,7 +390,7 @@ mod tests {
 
     #[test]
     fn an_open_of_which_only_the_effect_is_known_is_reclaimed() {
-        let mut held = Held::default();
+        let mut held = OpenStates::default();
         let name = open(&mut held, StateId::ZERO, FIRST);
         assert_ne!(name, StateId::ZERO);
         assert_eq!(held.opens_to_reclaim(SECOND), [name]);
@@ -400,7 +400,7 @@ mod tests {
 
     #[test]
     fn opens_keep_their_names_and_never_share_one() {
-        let mut held = Held::default();
+        let mut held = OpenStates::default();
         let first = open(&mut held, id(1), FIRST);
         assert_eq!(first, id(1));
         assert_eq!(held.opens_to_reclaim(SECOND), [first]);
@@ -418,8 +418,8 @@ mod tests {
     }
 
     #[test]
-    fn what_is_lost_is_not_sent_and_can_be_closed_if_it_is_there() {
-        let mut held = Held::default();
+    fn a_lost_open_is_not_sent_and_can_be_closed_if_it_exists() {
+        let mut held = OpenStates::default();
         let (gone, broken) = (open(&mut held, id(1), FIRST), open(&mut held, id(2), FIRST));
         held.lost(gone, Status::Stale);
         held.reclaimed(broken, id(7), SECOND);
@@ -433,7 +433,7 @@ mod tests {
 
     #[test]
     fn locks_are_cut_replaced_and_released() {
-        let mut held = Held::default();
+        let mut held = OpenStates::default();
         let name = open(&mut held, id(1), FIRST);
         held.locked(&lock(name, LockType::WriteWait, 0, u64::MAX), FIRST);
         assert_eq!(ranges(&held), [(LockType::Write, 0, u64::MAX)]);
@@ -461,7 +461,7 @@ mod tests {
 
     #[test]
     fn locks_are_asked_for_once_per_run_of_the_server() {
-        let mut held = Held::default();
+        let mut held = OpenStates::default();
         let name = open(&mut held, id(1), FIRST);
         held.locked(&lock(name, LockType::Write, 3, 4), FIRST);
         let locks = held.locks_to_reclaim(SECOND);

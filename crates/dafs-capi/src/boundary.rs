@@ -15,7 +15,7 @@ pub(crate) fn limit_thread(time: Option<Duration>) {
 }
 
 /// Does the work of a function and maps its failure, or a panic in it, to a code.
-pub(crate) fn cross(work: impl FnOnce() -> Result<i64, Failure>) -> i64 {
+pub(crate) fn call(work: impl FnOnce() -> Result<i64, Failure>) -> i64 {
     let bounded = AssertUnwindSafe(|| match LIMIT.get() {
         Some(time) => dafs_client::within(time, work),
         None => work(),
@@ -27,9 +27,9 @@ pub(crate) fn cross(work: impl FnOnce() -> Result<i64, Failure>) -> i64 {
     }
 }
 
-/// As [`cross`], where success is 0.
-pub(crate) fn cross_plainly(work: impl FnOnce() -> Result<(), Failure>) -> i32 {
-    let code = cross(|| work().map(|()| 0));
+/// As [`call`], where success is 0.
+pub(crate) fn call_plainly(work: impl FnOnce() -> Result<(), Failure>) -> i32 {
+    let code = call(|| work().map(|()| 0));
     // INVARIANT: it is 0 or one of the codes, which all fit.
     i32::try_from(code).unwrap_or(DAP_E_INTERNAL)
 }

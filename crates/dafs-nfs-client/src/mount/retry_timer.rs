@@ -8,12 +8,12 @@ const TIME_MAX: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 
 /// The remaining time of one operation.
 #[derive(Debug)]
-pub(crate) struct Patience {
+pub(crate) struct RetryTimer {
     until: Instant,
     pause: Duration,
 }
 
-impl Patience {
+impl RetryTimer {
     /// Starts the timeout now.
     pub(crate) fn new(time: Duration) -> Self {
         let now = Instant::now();
@@ -45,7 +45,7 @@ mod tests {
 
     #[test]
     fn no_time_is_too_long() {
-        assert!(!Patience::new(Duration::MAX).is_over());
-        assert!(Patience::new(Duration::ZERO).is_over());
+        assert!(!RetryTimer::new(Duration::MAX).is_over());
+        assert!(RetryTimer::new(Duration::ZERO).is_over());
     }
 }

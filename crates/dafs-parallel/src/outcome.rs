@@ -21,11 +21,11 @@ pub struct Moved<S> {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Fault<E> {
     /// It is known to be unreachable, and no request was sent.
-    Away,
+    Unavailable,
     /// It has become unreachable.
     Unreachable,
     /// The request was sent and has failed.
-    Asked(E),
+    Failed(E),
     /// It has transferred fewer bytes than requested.
     Short,
 }
@@ -106,8 +106,11 @@ mod tests {
     #[test]
     fn all_that_failed_is_told() {
         let failed = |component, fault| (component, 50, Err(fault));
-        let parts =
-            vec![failed(0, Fault::Away), part(1, 50, 50, 2, 0), failed(2, Fault::Asked("no"))];
-        assert_eq!(of(parts, false), Err(vec![(0, Fault::Away), (2, Fault::Asked("no"))]));
+        let parts = vec![
+            failed(0, Fault::Unavailable),
+            part(1, 50, 50, 2, 0),
+            failed(2, Fault::Failed("no")),
+        ];
+        assert_eq!(of(parts, false), Err(vec![(0, Fault::Unavailable), (2, Fault::Failed("no"))]));
     }
 }

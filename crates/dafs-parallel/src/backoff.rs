@@ -6,14 +6,14 @@ use std::time::{Duration, Instant};
 
 /// The backoff of one data server.
 #[derive(Debug, Default)]
-pub struct Avoidance {
+pub struct ServerBackoff {
     not_before: Option<Instant>,
     pause: Duration,
 }
 
-impl Avoidance {
+impl ServerBackoff {
     /// True if it has failed recently and is avoided.
-    pub fn is_left_alone(&self, now: Instant) -> bool {
+    pub fn is_avoided(&self, now: Instant) -> bool {
         self.not_before.is_some_and(|time| now < time)
     }
 
@@ -35,14 +35,14 @@ mod tests {
 
     #[test]
     fn pauses_grow_to_a_bound_and_end_when_it_is_reached() {
-        let mut node = Avoidance::default();
+        let mut node = ServerBackoff::default();
         let mut now = Instant::now();
-        assert!(!node.is_left_alone(now));
+        assert!(!node.is_avoided(now));
         let mut pauses = Vec::new();
         for _ in 0..10 {
             node.failed(now);
             let begun = now;
-            while node.is_left_alone(now) {
+            while node.is_avoided(now) {
                 now += NODE_PAUSE_MIN;
             }
             pauses.push(now - begun);
@@ -51,8 +51,8 @@ mod tests {
         assert_eq!(pauses.last(), Some(&NODE_PAUSE_MAX));
         node.failed(now);
         node.reached();
-        assert!(!node.is_left_alone(now));
+        assert!(!node.is_avoided(now));
         node.failed(now);
-        assert!(!node.is_left_alone(now + NODE_PAUSE_MIN), "it begins anew");
+        assert!(!node.is_avoided(now + NODE_PAUSE_MIN), "it begins anew");
     }
 }
