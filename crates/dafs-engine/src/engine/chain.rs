@@ -239,7 +239,6 @@ impl Chains {
         Ok(request)
     }
 
-    /// Notes the results of a member.
     pub(super) fn produce(&mut self, id: ChainId, reply: &Reply<'_>) {
         let Some(chain) = self.get_mut(id) else { return };
         let produced = match reply {
@@ -279,7 +278,6 @@ impl Context<'_> {
         }
     }
 
-    /// Executes the members that are due.
     pub(super) fn run_chains(&mut self) {
         while let Some(call) = self.connection.chains.take_due() {
             self.again(&call);

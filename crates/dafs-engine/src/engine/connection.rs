@@ -175,7 +175,6 @@ pub(super) struct Streams {
 }
 
 impl Streams {
-    /// Makes slots up to `count`.
     pub(super) fn ensure(&mut self, count: u16) {
         if self.slots.len() < usize::from(count) {
             self.slots

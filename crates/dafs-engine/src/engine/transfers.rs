@@ -36,7 +36,6 @@ pub(crate) struct Transfers<'a> {
 }
 
 impl Context<'_> {
-    /// Returns what a transfer may use.
     pub(crate) fn transfers(&mut self) -> Transfers<'_> {
         let Self { shared, link, connection, now, .. } = self;
         Transfers { shared, link, connection, now: *now }
@@ -51,7 +50,6 @@ impl Context<'_> {
 }
 
 impl Transfers<'_> {
-    /// True if the data has checksums.
     pub(crate) fn checksums(&self) -> bool {
         self.connection.checksums()
     }

@@ -51,7 +51,6 @@ impl Gate {
         state.working == 0
     }
 
-    /// True while files are being read or written.
     pub(crate) fn is_working(&self) -> bool {
         self.state.lock().working > 0
     }
@@ -122,7 +121,6 @@ impl Batches {
         count > 0 && (count >= ledger.together.max(1) || count >= ledger.owed)
     }
 
-    /// Removes reported requests.
     pub(super) fn reported(&self, finished: &[Finished]) {
         let mut ledger = self.ledger.lock();
         ledger.owed = ledger.owed.saturating_sub(finished.len());
