@@ -117,7 +117,7 @@ pub fn run(bytes: &[u8]) {
             5 if step >> 3 == 0 && !pending.is_empty() => drop(pending.remove(0)),
             6 => {
                 let len = usize::from(input.byte());
-                server.send(&input.take(len));
+                server.send(input.take(len));
             }
             _ => {}
         }

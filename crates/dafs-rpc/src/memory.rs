@@ -107,9 +107,9 @@ pub(crate) fn keep_here() {
 /// Frees half of the blocks that were not needed since the last time: those of this thread and the
 /// shared ones. For reactors, about once a second.
 pub(crate) fn trim() {
-    for class in 0..SIZES {
+    for (class, shared) in SHARED.iter().enumerate() {
         let _ = KEPT.try_with(|kept| kept.borrow_mut()[class].trim());
-        SHARED[class].lock().trim();
+        shared.lock().trim();
     }
 }
 

@@ -11,7 +11,7 @@ impl Engine {
         let connection = self.ports[port].connections.get(&endpoint);
         let batch = connection.and_then(|connection| connection.batch.as_ref());
         if batch.is_some_and(|batch| batch.has_ready()) {
-            self.with(port, endpoint, now, |context| turn(context));
+            self.with(port, endpoint, now, turn);
         }
     }
 
@@ -29,7 +29,7 @@ impl Engine {
             due.sort_unstable();
             for endpoint in due {
                 busy = true;
-                self.with(port, endpoint, now, |context| turn(context));
+                self.with(port, endpoint, now, turn);
             }
         }
         busy

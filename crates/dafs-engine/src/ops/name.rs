@@ -24,7 +24,7 @@ pub(crate) fn lookup(cx: &mut Context<'_>, call: &Call, args: &Lookup<'_>) -> Do
             call,
             (&dir, Touch::Object),
             move |service, caller| follow(service, caller, &dir, path.iter().map(Vec::as_slice)),
-            |cx, call, found| lookup_reply(cx, call, found),
+            lookup_reply,
         );
     }
     let found =
