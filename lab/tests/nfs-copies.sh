@@ -52,7 +52,7 @@ END
 }
 status() { "$dafs" cluster status --state-directory "$work/state" 2>&1; }
 all_there() { status >/dev/null; }
-is_mended() { local said; said=$(status) && [[ $said != *"to be mended"* ]]; }
+is_mended() { local said; said=$(status) && [[ $said != *"copies to repair"* ]]; }
 
 # True if twice the file was written to data servers since `look`, and not more if $1 says so.
 written_directly() {

@@ -36,7 +36,7 @@ metadata() {
 }
 is_missed() { ("${status[@]}" || true) | grep " $1 missing " >/dev/null; }
 says() { ("${status[@]}" || true) | grep -F -e "$1" >/dev/null; }
-is_mended() { all_there && ! says 'to be mended'; }
+is_mended() { all_there && ! says 'copies to repair'; }
 # Compares each file with the written content, by either protocol.
 check() {
     local name

@@ -35,7 +35,7 @@ serve --config "$work/dafs.toml"
 status=("$dafs" cluster status --state-directory "$work/state")
 all_there() { "${status[@]}"; }
 is_missed() { ("${status[@]}" || true) | grep " $1 missing " >/dev/null; }
-is_mended() { all_there && ! "${status[@]}" | grep 'to be mended'; }
+is_mended() { all_there && ! "${status[@]}" | grep 'copies to repair'; }
 eventually all_there
 large=20000000
 head -c "$large" /dev/urandom >"$work/wanted"

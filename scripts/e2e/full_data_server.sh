@@ -63,7 +63,7 @@ at_data_servers() {
     for number in 1 2 3 4 5; do sum=$((sum + $(counted "${data_log[number]}" dafs_export_written_bytes))); done
     echo "$sum"
 }
-is_mended() { all_there && ! "${status[@]}" | grep 'to be mended'; }
+is_mended() { all_there && ! "${status[@]}" | grep 'copies to repair'; }
 # check WAY NAME... -- compares the content with the acknowledged data.
 check() {
     local way=$1 name

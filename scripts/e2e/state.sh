@@ -141,7 +141,7 @@ step "a loss is accepted by name"
 expect 1 'there are: clients.redb, fences.redb, handle-key, journal, undo.index, inventory' \
     "$dafs" accept-loss passwords --state-directory "$state"
 rm "$state/clients.redb"
-expect 0 'or with a new one' "$dafs" accept-loss clients.redb --state-directory "$state"
+expect 0 'or makes a new one' "$dafs" accept-loss clients.redb --state-directory "$state"
 begin
 [[ $(locks) == 0 ]] || fail "the lock is known"
 expect 1 'another server uses' "$dafs" accept-loss fences.redb --state-directory "$state"

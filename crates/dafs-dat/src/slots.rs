@@ -155,7 +155,8 @@ impl Receives {
     /// Returns the message of `len` bytes that arrived in a slot.
     ///
     /// # Safety
-    /// The slot is not posted while the message exists.
+    /// While the message exists, the slot is not posted, and nothing writes to it by
+    /// [`buffer`](Self::buffer).
     pub unsafe fn message(&self, slot: u32, len: usize) -> Message {
         let (slab, index) = self.find(slot);
         let len = len.min(slab.slot_bytes);

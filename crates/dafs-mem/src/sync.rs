@@ -1,8 +1,8 @@
 //! Locks that a panic does not poison.
 //!
 //! Invariants
-//! * No code of this project leaves half a change behind under a lock when it panics. So the state
-//!   behind a lock is usable after a panic of a thread that held it.
+//! * After a panic of a thread that held a lock, the state behind it is that of the last complete
+//!   statement. The users of these locks accept that.
 
 use std::sync::{
     LockResult, MutexGuard, PoisonError, RwLockReadGuard, RwLockWriteGuard, TryLockError,

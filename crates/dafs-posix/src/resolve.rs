@@ -16,8 +16,8 @@ use rustix::fs::{Mode, OFlags, Statx};
 use rustix::io::Errno;
 use std::ffi::CString;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 /// The part of a scan that one call does.
@@ -124,11 +124,12 @@ impl Export {
         };
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let mut below = stat_fd(node.as_fd())?;
-        let (mut at, mut passed) = (None, Vec::<Arc<Node>>::new());
-        let arrived = |seen_ms: u64, passed: Vec<Arc<Node>>| {
+        let (mut at, mut passed) = (None, Vec::<Weak<Node>>::new());
+        let arrived = |seen_ms: u64, passed: Vec<Weak<Node>>| {
             // A long climb counts from its end, or it would expire at once.
             let seen_ms = seen_ms.min(self.now_ms());
-            for node in passed {
+            // The cache may have evicted some, to free their descriptors.
+            for node in passed.iter().filter_map(Weak::upgrade) {
                 node.contained_at_ms.fetch_max(seen_ms, Ordering::Relaxed);
             }
             Ok(Some(seen_ms))
@@ -153,7 +154,7 @@ impl Export {
             if seen_ms >= since_ms {
                 return arrived(seen_ms, passed);
             }
-            passed.extend(held);
+            passed.extend(held.as_ref().map(Arc::downgrade));
             below = stat;
             at = Some(up);
         }

@@ -7,6 +7,8 @@ use crate::limits::TRIM_BYTES_MIN;
 
 /// The most checks that are left out after attempts without effect.
 const PAUSE_MAX: u32 = 64;
+/// An amount of so many times the least to return ends a pause.
+const WORTHWHILE: usize = 16;
 
 #[cfg(target_env = "gnu")]
 pub(crate) fn keep_trimmed() -> std::io::Result<()> {
@@ -56,7 +58,9 @@ fn resident_bytes() -> Option<usize> {
     let pages = std::fs::read_to_string("/proc/self/statm").ok()?;
     let mut pages = pages.split(' ').skip(1).map(str::parse::<usize>);
     let (resident, of_files) = (pages.next()?.ok()?, pages.next()?.ok()?);
-    Some(resident.saturating_sub(of_files) * dafs_mem::PAGE_BYTES)
+    // SAFETY: returns a constant of the system.
+    let page_bytes = usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).ok()?;
+    Some(resident.saturating_sub(of_files) * page_bytes)
 }
 
 /// Decides when pages are returned.
@@ -76,11 +80,12 @@ impl Trimmer {
     /// True if enough was unused at the last check, and still is.
     fn is_due(&mut self, unused_bytes: usize) -> bool {
         self.kept_bytes = self.kept_bytes.min(unused_bytes);
-        if self.pause > 0 {
+        let more_bytes = unused_bytes - self.kept_bytes;
+        if self.pause > 0 && more_bytes < WORTHWHILE * TRIM_BYTES_MIN {
             self.pause -= 1;
             return false;
         }
-        let enough = unused_bytes - self.kept_bytes >= TRIM_BYTES_MIN;
+        let enough = more_bytes >= TRIM_BYTES_MIN;
         let due = enough && self.waits;
         self.waits = enough && !due;
         due

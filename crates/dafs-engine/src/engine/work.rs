@@ -153,13 +153,23 @@ impl Work {
     /// True while a job may be using its content.
     pub(super) fn has_job(&self) -> bool {
         match self {
+            Work::Authenticate
+            | Work::Intended
+            | Work::Settle { .. }
+            | Work::KeepSession(_)
+            | Work::Register
+            | Work::Call
+            | Work::Commit
+            | Work::Fence
+            | Work::Write { .. }
+            | Work::ReadInline { .. }
+            | Work::ReadMapped { .. } => true,
             Work::Read(transfer) => transfer.has_job(),
             Work::Stage(transfer) => transfer.has_job(),
             Work::Append(transfer) => transfer.has_job(),
             Work::Load(load) => load.has_job(),
             Work::FetchAttributes(fetch) => fetch.has_job(),
             Work::Batch(_) | Work::Again => false,
-            _ => true,
         }
     }
 

@@ -1,7 +1,8 @@
 //! The operations: one function for each request.
 //!
 //! Invariants
-//! * Operations use methods of their [`Context`] alone. Its fields are open to the engine only.
+//! * Operations use methods of their [`Context`] alone. Its fields are open to the engine only,
+//!   except for the time.
 //! * What moves data sees [`Transfers`](crate::engine::transfers::Transfers) and no more.
 
 pub(crate) mod append;

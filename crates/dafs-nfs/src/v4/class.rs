@@ -21,7 +21,7 @@ pub(super) enum Class {
     Atomic(usize),
     /// Changes something. Its result takes at most so many bytes.
     Change(usize),
-    /// Its result is checked afterwards, or it has none.
+    /// Changes nothing, or may be repeated. Its result is checked afterwards.
     Other,
 }
 
@@ -47,13 +47,12 @@ impl Class {
             Layoutreturn => Self::Change(20),
             CreateSession => Self::Change(96),
             BindConnToSession => Self::Change(24),
-            Allocate | BackchannelCtl | Clone | CopyNotify | Deallocate | Delegpurge
-            | Delegreturn | DestroyClientid | DestroySession | ExchangeId | FreeStateid
-            | GetDirDelegation | Getdeviceinfo | Getdevicelist | Layouterror | Layoutstats
-            | OffloadCancel | Openattr | ReclaimComplete | SetSsv | WantDelegation | WriteSame
-            | OpenConfirm | ReleaseLockowner | Renew | Setclientid | SetclientidConfirm => {
-                Self::Other
-            }
+            Allocate | Clone | Deallocate | Delegreturn | FreeStateid | Layouterror
+            | Layoutstats | OffloadCancel | ReclaimComplete => Self::Change(0),
+            BackchannelCtl | CopyNotify | Delegpurge | DestroyClientid | DestroySession
+            | ExchangeId | GetDirDelegation | Getdeviceinfo | Getdevicelist | Openattr | SetSsv
+            | WantDelegation | WriteSame | OpenConfirm | ReleaseLockowner | Renew | Setclientid
+            | SetclientidConfirm => Self::Other,
         }
     }
 
@@ -72,11 +71,11 @@ impl Class {
         self.is_read_only() || self == Self::Probe
     }
 
-    /// The most bytes that the result of a change can take. Zero for other operations.
-    pub(super) fn change_result_bytes(self) -> usize {
+    /// The most bytes that the result of a change can take. `None` for other operations.
+    pub(super) fn change_result_bytes(self) -> Option<usize> {
         match self {
-            Self::Atomic(bytes) | Self::Change(bytes) => bytes,
-            Self::Sequence | Self::Handle | Self::Read | Self::Probe | Self::Other => 0,
+            Self::Atomic(bytes) | Self::Change(bytes) => Some(bytes),
+            Self::Sequence | Self::Handle | Self::Read | Self::Probe | Self::Other => None,
         }
     }
 }

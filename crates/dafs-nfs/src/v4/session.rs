@@ -189,7 +189,7 @@ pub(crate) struct Session {
     slots: Mutex<SlotTable>,
     /// Its replies are durable.
     persistent: bool,
-    /// Its place among persistent sessions, until it ends.
+    /// Its share of the persistent sessions, until it ends.
     share: Mutex<Option<PersistentShare>>,
     gone: AtomicBool,
     back: BackWatch,

@@ -14,7 +14,7 @@ use super::bytes::{Reader, Writer};
 use super::change::MaskedMode;
 use super::digest;
 use super::evidence::Outcome;
-use super::intent::{decode_set_attr, encode_set_attr, look, server};
+use super::intent::{decode_set_attr, encode_set_attr, is_gone, is_passing, look, server};
 use dafs_store::{
     Acl, Attr, FileId, Kind, SetAttr, SetTime, SetXattr, Store, StoreError, TimeSpec,
 };
@@ -132,12 +132,16 @@ impl Attributes {
         if acl.is_some() {
             mode_bits &= !ACL_BITS;
         }
-        let acl = acl.map(|acl| {
-            // A list that cannot be read cannot be set either.
-            let before = store.acl(file).map(|acl| sum(&acl));
+        let step = |acl: &Acl| {
+            let before = match store.acl(file) {
+                Err(error) if is_passing(error) => return Err(error),
+                // A list that cannot be read cannot be set either.
+                before => before.map(|acl| sum(&acl)),
+            };
             let wish = acl.as_kept(directory).map(|acl| sum(&acl));
-            AclStep { before: before.unwrap_or(0), wish: before.and(wish).ok() }
-        });
+            Ok(AclStep { before: before.unwrap_or(0), wish: before.and(wish).ok() })
+        };
+        let acl = acl.map(step).transpose()?;
         Ok(Self { before: found.as_ref().map(Before::of), wish, mode_bits, acl })
     }
 
@@ -145,7 +149,7 @@ impl Attributes {
         // A refused request will be refused again.
         let Some(before) = &self.before else { return Ok(Outcome::Not) };
         let now = match store.getattr(file) {
-            Err(StoreError::Stale | StoreError::MovedOut | StoreError::BadHandle) => {
+            Err(error) if is_gone(error) || error == StoreError::BadHandle => {
                 return Ok(Outcome::Not);
             }
             now => now?,
@@ -245,14 +249,14 @@ fn value(store: &dyn Store, file: &FileId, name: &[u8]) -> Result<Option<Option<
     match store.xattr(&server(), file, name) {
         Ok(value) => Ok(Some(Some(digest(0, &value)))),
         Err(StoreError::NoXattr) => Ok(Some(None)),
-        Err(error @ (StoreError::Io | StoreError::BadHandle)) => Err(error),
+        Err(error) if is_passing(error) || error == StoreError::BadHandle => Err(error),
         Err(_) => Ok(None),
     }
 }
 
 impl Xattr {
     /// # Errors
-    /// `BadHandle` for an object that never existed. `Io`.
+    /// `BadHandle` for an object that never existed. Those of a store that cannot tell.
     pub(super) fn pre_image(
         store: &dyn Store,
         file: &FileId,

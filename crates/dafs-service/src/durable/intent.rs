@@ -129,9 +129,26 @@ pub(super) fn find(
 pub(super) fn look(store: &dyn Store, file: &FileId) -> Result<Option<Attr>, StoreError> {
     match store.getattr(file) {
         Ok(attr) => Ok(Some(attr)),
-        Err(StoreError::Stale | StoreError::MovedOut | StoreError::NotFound) => Ok(None),
+        Err(error) if is_gone(error) => Ok(None),
         Err(error) => Err(error),
     }
+}
+
+/// True if the error says that an object is gone.
+pub(super) fn is_gone(error: StoreError) -> bool {
+    matches!(error, StoreError::Stale | StoreError::MovedOut | StoreError::NotFound)
+}
+
+/// True if the error says nothing about the object: a retry may find another answer.
+pub(super) fn is_passing(error: StoreError) -> bool {
+    matches!(
+        error,
+        StoreError::Io
+            | StoreError::Busy
+            | StoreError::Crowded
+            | StoreError::TooManyOpen
+            | StoreError::WouldBlock
+    )
 }
 
 /// Returns the change attribute of an object of a change. 0 if it is gone.

@@ -57,7 +57,7 @@ impl FileState {
     pub(super) fn bar(&self, time: Duration) -> bool {
         let until = self.shared().clock().now() + time;
         let mut lending = self.lending();
-        lending.barred_until = Some(until);
+        lending.barred_until = lending.barred_until.max(Some(until));
         lending.lent
     }
 

@@ -174,7 +174,7 @@ impl Runner {
         }
         let change_bytes = Class::of(op_number).change_result_bytes();
         // Number and status of this operation are not written yet, and one more status has to fit.
-        if change_bytes > 0 && cx.room() < change_bytes + RESULT_HEAD_BYTES {
+        if change_bytes.is_some_and(|bytes| cx.room() < bytes + RESULT_HEAD_BYTES) {
             return (number, Err(cx.too_big().into()));
         }
         if !matches!(op_number, OpNum::Sequence | OpNum::Putfh | OpNum::Getattr | OpNum::Getfh) {

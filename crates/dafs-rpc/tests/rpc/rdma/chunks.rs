@@ -94,7 +94,9 @@ fn a_long_call_with_an_xid_other_than_its_header_is_refused() {
         let mut client = world.client(Some(TOLD), 4);
         let message = client.call_message(ECHO, &pattern(60_000));
         client.memory.put(0, &message);
-        let mut chunks = Chunks::default();
+        // The reply would fit.
+        let mut chunks =
+            Chunks { reply: reply_chunk(&client, 200_000, 150_000), ..Chunks::default() };
         chunks.reads.push(client.memory.read(0, 0, message.len()));
         client.xid += 1;
         client.send(Body::NoMessage(chunks), b"");

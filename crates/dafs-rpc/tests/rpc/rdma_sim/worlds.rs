@@ -1,7 +1,7 @@
 //! Worlds made from a seed: some of the product's clients, the product's server, and a network with
 //! delays, reordering between connections and failures.
 //!
-//! `DAFS_RDMA_SEED=7 cargo test -p dafs-rpc --test rdma_sim worlds` runs one world again.
+//! `DAFS_RDMA_SEED=7 cargo test -p dafs-rpc --test rpc rdma_sim` runs one world again.
 
 use super::caller::{Caller, Tally};
 use super::net::{Net, SERVER_HOST};
