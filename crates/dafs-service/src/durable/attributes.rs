@@ -333,6 +333,37 @@ fn sum(acl: &Acl) -> u32 {
 mod tests {
     use super::Trace::{Foreign, New, Old, Silent};
     use super::*;
+    use dafs_store::{MemoryOptions, MemoryStore};
+    use dafs_testkit::stores::layer::{Call, Layer, Layered};
+    use std::sync::Arc;
+
+    struct Failing(StoreError);
+
+    impl Layer for Failing {
+        fn before(&self, call: Call<'_>) -> Result<(), StoreError> {
+            match call {
+                Call::GetAttr | Call::Xattr | Call::Acl => Err(self.0),
+                _ => Ok(()),
+            }
+        }
+    }
+
+    #[test]
+    fn a_store_that_cannot_tell_is_not_taken_for_one_without_the_object() {
+        let inner = Arc::new(MemoryStore::new(MemoryOptions::default()));
+        let file = inner.root();
+        let acl = Acl::default();
+        for error in [StoreError::Busy, StoreError::Io, StoreError::TooManyOpen] {
+            let store = Layered::new(inner.clone(), Failing(error));
+            let noted = Attributes::pre_image(&store, &file, &SetAttr::default(), None, Some(&acl));
+            assert_eq!(noted.err(), Some(error));
+            assert_eq!(value(&store, &file, b"user.x").err(), Some(error));
+            assert_eq!(look(&store, &file).err(), Some(error));
+        }
+        let store = Layered::new(inner, Failing(StoreError::Stale));
+        assert!(look(&store, &file).unwrap().is_none());
+        assert_eq!(value(&store, &file, b"user.x"), Ok(None));
+    }
 
     #[test]
     fn a_value_that_is_neither_old_nor_new_is_somebody_elses() {

@@ -1,7 +1,7 @@
 //! Layouts of a store that stripes its files over three directories.
 
 use super::helper::*;
-use crate::common::{Answer, World, back_op};
+use crate::common::{Answer, World, back_op, create_session, with_sequence};
 use dafs_posix::{PosixOptions, PosixStore};
 use dafs_store::node::{ComponentHandle as Sealed, DirectoryNode, Node};
 use dafs_store::{ExportSecret, FileId, FsId};
@@ -289,6 +289,40 @@ fn a_recall_is_answered_in_either_way() {
         assert_eq!(client.world.next(&mut other, &ops).status(), Status::Ok);
         assert_eq!(client.send(&[putfh(&fh), get(open, 2)]).status(), Status::Ok);
     }
+}
+
+/// A client whose answer does not fit takes the operation for one that did not run.
+#[test]
+fn a_layout_is_returned_only_if_the_answer_fits() {
+    let (_base, mut client) = spread(1);
+    let (fh, open) = client.file(b"f");
+    let (mut refused, mut returned) = (0, 0);
+    // Handles pad the answer, so that no limit is too small for a session.
+    let get_handles = [getfh(), getfh(), getfh(), getfh()];
+    for response_bytes_max in (300..520).step_by(4) {
+        let answer = client.send(&[putfh(&fh), get(open, 2)]);
+        let (stateid, _) = granted(&answer, 2);
+        let again = client.world.exchange(0, b"client", 1);
+        let mut args = create_session(again.client_id, again.sequence_id);
+        args.fore.response_bytes_max = response_bytes_max;
+        let mut narrow = client.world.session(1, args);
+        narrow.sequence = 1;
+        let sequence = SequenceArgs { cache_this: false, ..narrow.sequence_args() };
+        let mut ops = vec![putfh(&fh)];
+        ops.extend_from_slice(&get_handles);
+        ops.push(give_back(stateid));
+        let status = client.world.send(1, 0, &with_sequence(sequence, &ops)).status();
+        match status {
+            Status::Ok => returned += 1,
+            Status::RepTooBig => {
+                refused += 1;
+                let later = client.send(&[putfh(&fh), give_back(stateid)]);
+                assert_eq!(later.status(), Status::Ok, "lost with {response_bytes_max} bytes");
+            }
+            other => panic!("{other:?} with {response_bytes_max} bytes"),
+        }
+    }
+    assert!(refused > 3 && returned > 3, "{refused} {returned}");
 }
 
 #[test]
