@@ -11,8 +11,9 @@
 
 use crate::auth_failures::{AuthFailures, Failed};
 use crate::limits::{LOGGED_NAME_BYTES_MAX, PASSWORD_LINE_BYTES_MAX};
+use crate::passwords::Passwords;
 use argon2::Argon2;
-use argon2::password_hash::{PasswordHasher, PasswordVerifier, phc::PasswordHash};
+use argon2::password_hash::{PasswordHasher, phc::PasswordHash};
 use dafs_dat::{Instant, PeerInfo, PeerProcess};
 use dafs_service::{AddressRange, Identity, Origin};
 use dafs_store::Cred;
@@ -106,6 +107,7 @@ pub struct Authenticator {
     privileged: bool,
     /// The hash that unknown users are compared with.
     decoy: String,
+    passwords: Passwords,
     failures: AuthFailures,
     checks: AtomicU64,
 }
@@ -138,6 +140,7 @@ impl Authenticator {
             own_identity: config.own_identity.clone(),
             privileged: rustix::process::geteuid().is_root(),
             decoy,
+            passwords: Passwords::default(),
             failures: AuthFailures::default(),
             checks: AtomicU64::new(0),
         })
@@ -151,6 +154,11 @@ impl Authenticator {
     /// True when authentication TEXT is offered.
     pub fn has_passwords(&self) -> bool {
         !self.users.is_empty()
+    }
+
+    /// Frees memory that checks have not needed lately. Called about once a second.
+    pub(crate) fn trim(&self, now: Instant) {
+        self.passwords.trim(now);
     }
 
     /// Returns the number of password checks. Each takes tens of milliseconds.
@@ -235,7 +243,7 @@ impl Authenticator {
         let hash = known.map_or(self.decoy.as_str(), |user| &user.hash);
         let hash = PasswordHash::new(hash).ok()?;
         self.checks.fetch_add(1, Ordering::Relaxed);
-        let right = Argon2::default().verify_password(password, &hash).is_ok();
+        let right = self.passwords.is_right(password, &hash);
         let known = known.filter(|_| right)?;
         let identity = Identity { mechanism: "text", principal: user.to_vec() };
         Some(Admission { identity, cred: known.cred.clone(), trusted: self.is_trusted(peer) })

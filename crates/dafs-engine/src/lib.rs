@@ -12,6 +12,7 @@ mod clock;
 mod engine;
 mod limits;
 mod ops;
+mod passwords;
 mod pool;
 mod reactor;
 

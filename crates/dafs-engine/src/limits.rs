@@ -2,6 +2,7 @@
 //! [`SessionLimits`]. The others are fixed.
 
 use dafs_dat::connections::ConnectionLimits;
+use std::time::Duration;
 
 /// Bounds of sessions that the configuration can change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -126,7 +127,7 @@ pub(crate) const BACK_CALLS_PER_LEASE: u32 = 6;
 pub(crate) const BATCH_OWED_MAX: usize = 2048;
 
 /// The longest time that a request of a batch is delayed to gather others.
-pub(crate) const BATCH_WINDOW_MAX: std::time::Duration = std::time::Duration::from_secs(10);
+pub(crate) const BATCH_WINDOW_MAX: Duration = Duration::from_secs(10);
 
 /// The amount of work that ends the window of a batch early: bytes, and requests.
 pub(crate) const BATCH_GATHER_BYTES: usize = 1 << 20;
@@ -155,12 +156,12 @@ pub(crate) const AUTH_FAILURES_FREE: u32 = 5;
 pub(crate) const AUTH_FAILURES_HOST_FREE: u32 = 30;
 
 /// The delay after the first failure. Each further failure doubles it, up to the two maxima.
-pub(crate) const AUTH_DELAY_FIRST: std::time::Duration = std::time::Duration::from_secs(1);
-pub(crate) const AUTH_DELAY_MAX: std::time::Duration = std::time::Duration::from_secs(60);
-pub(crate) const AUTH_HOST_DELAY_MAX: std::time::Duration = std::time::Duration::from_secs(8);
+pub(crate) const AUTH_DELAY_FIRST: Duration = Duration::from_secs(1);
+pub(crate) const AUTH_DELAY_MAX: Duration = Duration::from_secs(60);
+pub(crate) const AUTH_HOST_DELAY_MAX: Duration = Duration::from_secs(8);
 
 /// Failures are forgotten this long after the last one.
-pub(crate) const AUTH_FAILURES_MEMORY: std::time::Duration = std::time::Duration::from_secs(600);
+pub(crate) const AUTH_FAILURES_MEMORY: Duration = Duration::from_secs(600);
 
 /// The number of hosts with failed proofs that are remembered, and of user names of each host.
 pub(crate) const AUTH_FAILURES_HOSTS_MAX: usize = 4096;
@@ -173,12 +174,17 @@ pub(crate) const LOGGED_NAME_BYTES_MAX: usize = 64;
 pub(crate) const PASSWORD_LINE_BYTES_MAX: usize = 1024;
 
 /// The timeout for reactors to report their sessions.
-pub(crate) const SURVEY_TIME: std::time::Duration = std::time::Duration::from_secs(2);
+pub(crate) const SURVEY_TIME: Duration = Duration::from_secs(2);
 
 /// The time for a fenced session to finish its requests under way. Then it is ended.
-pub const FENCE_DRAIN_TIME: std::time::Duration = std::time::Duration::from_secs(5);
+pub const FENCE_DRAIN_TIME: Duration = Duration::from_secs(5);
 
 const _: () = assert!(INLINE_WRITE_HEADER_BYTES.is_multiple_of(8));
 const _: () = assert!(INLINE_WRITE_HEADER_BYTES < MESSAGE_BYTES_MIN);
 const _: () = assert!(APPEND_BYTES_MAX >= 65_536);
 const _: () = assert!(SMALL_REPLY_BYTES >= MESSAGE_BYTES_MIN as usize);
+
+/// The most memories for checks of passwords that are kept without a check.
+pub(crate) const CHECK_MEMORIES_MAX: usize = 4;
+/// The time after which a memory that was not needed is freed.
+pub(crate) const CHECK_MEMORY_IDLE: Duration = Duration::from_secs(10);

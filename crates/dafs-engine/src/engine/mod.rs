@@ -594,6 +594,7 @@ impl Engine {
     /// Checks timeouts, and frees unused memory.
     fn tick(&mut self, now: Instant) {
         let handshake = Duration::from_secs(self.shared.limits.handshake_seconds);
+        self.shared.authenticator.trim(now);
         let pending = &self.pending;
         for Port { link, connections, .. } in &mut self.ports {
             link.staging.trim(&mut *link.adapter);
