@@ -184,7 +184,5 @@ const _: () = assert!(INLINE_WRITE_HEADER_BYTES < MESSAGE_BYTES_MIN);
 const _: () = assert!(APPEND_BYTES_MAX >= 65_536);
 const _: () = assert!(SMALL_REPLY_BYTES >= MESSAGE_BYTES_MIN as usize);
 
-/// The most memories for checks of passwords that are kept without a check.
-pub(crate) const CHECK_MEMORIES_MAX: usize = 4;
-/// The time after which a memory that was not needed is freed.
+/// The time after which memory that checks of passwords did not need is freed.
 pub(crate) const CHECK_MEMORY_IDLE: Duration = Duration::from_secs(10);

@@ -1,11 +1,11 @@
 //! The check of a password against its Argon2 hash.
 //!
 //! Invariants
-//! * One check at a time uses a memory of some 19 MiB. The memories of checks are kept for the next
-//!   ones: it costs a quarter of a check to map one anew.
+//! * A check uses a memory of some 19 MiB. It is kept for the next check, because it costs a quarter
+//!   of a check to map it anew; one thread checks all passwords.
 //! * A memory that was not needed for a while goes back to the system.
 
-use crate::limits::{CHECK_MEMORIES_MAX, CHECK_MEMORY_IDLE};
+use crate::limits::CHECK_MEMORY_IDLE;
 use argon2::password_hash::phc::{Output, PasswordHash};
 use argon2::{Algorithm, Argon2, Block, Params, Version};
 use dafs_dat::Instant;
@@ -15,18 +15,18 @@ use dafs_mem::Mutex;
 #[derive(Debug, Default)]
 pub(crate) struct Passwords(Mutex<Kept>);
 
-/// Memories without a check.
+/// The memory between two checks.
 #[derive(Default)]
 struct Kept {
-    memories: Vec<Vec<Block>>,
-    /// The fewest since `since`: so many were not needed.
-    idle: usize,
+    memory: Vec<Block>,
+    /// A check has used it since `since`.
+    is_used: bool,
     since: Option<Instant>,
 }
 
 impl std::fmt::Debug for Kept {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{} memories", self.memories.len())
+        write!(f, "{} blocks", self.memory.len())
     }
 }
 
@@ -54,35 +54,24 @@ impl Passwords {
     }
 
     fn take(&self, blocks: usize) -> Vec<Block> {
-        let mut kept = self.0.lock();
-        let memory = kept.memories.pop();
-        kept.idle = kept.idle.min(kept.memories.len());
-        drop(kept);
-        let mut memory = memory.unwrap_or_default();
-        if memory.len() < blocks {
-            memory = vec![Block::new(); blocks];
-        }
-        memory
+        let memory = std::mem::take(&mut self.0.lock().memory);
+        if memory.len() < blocks { vec![Block::new(); blocks] } else { memory }
     }
 
     fn give_back(&self, memory: Vec<Block>) {
         let mut kept = self.0.lock();
-        if kept.memories.len() < CHECK_MEMORIES_MAX {
-            kept.memories.push(memory);
-        }
+        (kept.memory, kept.is_used) = (memory, true);
     }
 
-    /// Frees memories that were not needed lately. Called about once a second.
+    /// Frees memory that was not needed lately. Called about once a second.
     pub(crate) fn trim(&self, now: Instant) {
         let mut kept = self.0.lock();
-        if kept.since.is_some_and(|since| now.since(since) < CHECK_MEMORY_IDLE) {
-            return;
+        if kept.since.is_none_or(|since| now.since(since) >= CHECK_MEMORY_IDLE) {
+            if !std::mem::take(&mut kept.is_used) {
+                kept.memory = Vec::new();
+            }
+            kept.since = Some(now);
         }
-        let needed = kept.memories.len() - kept.idle;
-        let freed = kept.memories.split_off(needed);
-        (kept.idle, kept.since) = (needed, Some(now));
-        drop(kept);
-        drop(freed);
     }
 }
 
@@ -113,21 +102,20 @@ mod tests {
     }
 
     #[test]
-    fn memories_are_kept_while_they_are_needed() {
+    fn the_memory_is_kept_while_it_is_needed() {
         let passwords = Passwords::default();
-        let count = |passwords: &Passwords| passwords.0.lock().memories.len();
+        let blocks = |passwords: &Passwords| passwords.0.lock().memory.len();
         let at = |seconds| Instant(0) + Duration::from_secs(seconds);
-        let both: Vec<_> = (0..2).map(|_| passwords.take(8)).collect();
-        both.into_iter().for_each(|memory| passwords.give_back(memory));
+        passwords.give_back(passwords.take(8));
         passwords.trim(at(1));
-        assert_eq!(count(&passwords), 2, "both were in use");
-        let one = passwords.take(8);
-        passwords.give_back(one);
+        assert_eq!(blocks(&passwords), 8, "it was used");
+        passwords.give_back(passwords.take(4));
         passwords.trim(at(2));
-        assert_eq!(count(&passwords), 2, "not yet");
         passwords.trim(at(100));
-        assert_eq!(count(&passwords), 1, "one was in use");
+        assert_eq!(blocks(&passwords), 8, "it was used again");
+        passwords.trim(at(105));
+        assert_eq!(blocks(&passwords), 8, "not yet");
         passwords.trim(at(200));
-        assert_eq!(count(&passwords), 0);
+        assert_eq!(blocks(&passwords), 0);
     }
 }

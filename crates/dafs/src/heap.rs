@@ -111,7 +111,7 @@ mod tests {
         assert!(!trimmer.is_due(TRIM_BYTES_MIN - 1) && !trimmer.is_due(TRIM_BYTES_MIN - 1));
         assert!(!trimmer.is_due(much));
         assert!(trimmer.is_due(much));
-        // What could not be returned is not tried again, until more is unused.
+        // The trimmer does not retry pages that it could not return, until more is unused.
         trimmer.note_trimmed(much, 2 * TRIM_BYTES_MIN);
         assert!(!trimmer.is_due(3 * TRIM_BYTES_MIN - 1) && !trimmer.is_due(3 * TRIM_BYTES_MIN - 1));
         assert!(!trimmer.is_due(3 * TRIM_BYTES_MIN) && trimmer.is_due(3 * TRIM_BYTES_MIN));

@@ -1,4 +1,4 @@
-//! What a transfer of data may use of its connection: staging chunks, RDMA, its authorisation.
+//! The view that a data transfer has of its connection: staging chunks, RDMA, its authorisation.
 //!
 //! Invariants
 //! * A transfer sees no session, credit, reply or other request.
@@ -27,7 +27,7 @@ pub(crate) type Chunks = SmallVec<[u32; 4]>;
 /// The client's memory of one transfer, mapped into this process.
 pub(crate) type Windows = SmallVec<[RemoteWindow; 2]>;
 
-/// What a transfer may use of its connection.
+/// The part of a connection that a data transfer may use.
 pub(crate) struct Transfers<'a> {
     pub(super) shared: &'a Arc<Shared>,
     pub(super) link: &'a mut Link,

@@ -1,4 +1,4 @@
-//! What an operation does, as far as its compound and the journal have to know.
+//! The class of each operation: its effect, as far as its compound and the journal have to know.
 //!
 //! Invariants
 //! * Each operation has a class, and the compiler notices one without.
