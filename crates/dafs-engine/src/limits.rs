@@ -145,6 +145,9 @@ pub(crate) const LOADS_PER_TURN: usize = 8;
 /// has as many. A single client gets 16 of them.
 pub(crate) const POOL_THREADS_MAX: usize = 20;
 
+/// Threads of a pool end after they had no job for so long.
+pub(crate) const POOL_IDLE_TIME: Duration = Duration::from_secs(10);
+
 /// The reciprocal of the share of threads that is reserved for clients without running jobs. An
 /// equal share is reserved for hosts without running jobs.
 pub(crate) const POOL_KEPT_SHARE: usize = 8;

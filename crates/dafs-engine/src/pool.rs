@@ -8,10 +8,13 @@
 //!   without a running job. So a job finds a thread even if the jobs of another client or host
 //!   never end.
 //! * A job always has a result: a job that panics reports an I/O error.
+//! * A thread that waits for a job is in `idle` until another thread takes it out to wake it. The
+//!   last to come is the first to be woken, and one that waits for long ends: each keeps freed
+//!   blocks of the heap for itself, and these keep their pages.
 //! * Each lane has threads of its own, so a store whose machines do not answer blocks only its own
 //!   exports. There is one lane for each such export, and one more.
 
-use crate::limits::{POOL_KEPT_SHARE, POOL_THREADS_MAX};
+use crate::limits::{POOL_IDLE_TIME, POOL_KEPT_SHARE, POOL_THREADS_MAX};
 use dafs_mem::{Condvar, Mutex};
 use dafs_service::{Job, Origin, Owner, Place, Pool, Turn, Turns};
 use dafs_store::vital;
@@ -114,14 +117,15 @@ struct Queue {
     jobs: Turns<Job>,
     /// The owners of running jobs.
     busy: Busy,
-    idle: usize,
+    /// The waiting threads, the last to come at the end.
+    idle: Vec<Arc<Condvar>>,
     threads: usize,
     stopping: bool,
 }
 
 impl Queue {
     fn is_finished(&self) -> bool {
-        self.jobs.is_empty() && self.idle == self.threads
+        self.jobs.is_empty() && self.idle.len() == self.threads
     }
 
     /// Takes the next job that may begin.
@@ -130,6 +134,10 @@ impl Queue {
         let (owner, job) = self.jobs.take(|owner, _| busy.judge(&owner, threads_max))?;
         self.busy.begin(owner);
         Some((owner, job))
+    }
+
+    fn wake_all(&mut self) {
+        self.idle.drain(..).for_each(|thread| thread.notify_one());
     }
 }
 
@@ -180,7 +188,6 @@ impl Busy {
 #[derive(Default)]
 struct Shared {
     queue: Mutex<Queue>,
-    work: Condvar,
     /// Notified when the last job has ended.
     finished: Condvar,
 }
@@ -190,8 +197,15 @@ pub struct ThreadPool {
     /// Lane 0.
     shared: Arc<Shared>,
     lanes: Mutex<FxHashMap<u64, Arc<Shared>>>,
-    /// The most threads of each lane.
+    bounds: Bounds,
+}
+
+/// The bounds of each lane.
+#[derive(Clone, Copy, Debug)]
+struct Bounds {
     threads_max: usize,
+    /// Threads end after they had no job for so long.
+    idle_time: Duration,
 }
 
 impl ThreadPool {
@@ -202,7 +216,11 @@ impl ThreadPool {
 
     /// Makes a pool that starts at most so many threads for each lane.
     pub fn with_threads(threads_max: usize) -> Self {
-        Self { shared: Arc::default(), lanes: Mutex::default(), threads_max }
+        Self::with_bounds(Bounds { threads_max, idle_time: POOL_IDLE_TIME })
+    }
+
+    fn with_bounds(bounds: Bounds) -> Self {
+        Self { shared: Arc::default(), lanes: Mutex::default(), bounds }
     }
 
     fn all(&self) -> Vec<Arc<Shared>> {
@@ -226,38 +244,40 @@ impl Default for ThreadPool {
 
 impl Pool for ThreadPool {
     fn submit(&self, job: Job) {
-        self.shared.submit(Owner::SERVER, job, self.threads_max);
+        self.shared.submit(Owner::SERVER, job, self.bounds);
     }
 
     fn submit_to(&self, Place { lane, owner }: Place, job: Job) {
         if lane == 0 {
-            return self.shared.submit(owner, job, self.threads_max);
+            return self.shared.submit(owner, job, self.bounds);
         }
         let shared = self.lanes.lock().entry(lane).or_default().clone();
-        shared.submit(owner, job, self.threads_max);
+        shared.submit(owner, job, self.bounds);
     }
 }
 
 impl Drop for ThreadPool {
     fn drop(&mut self) {
         for shared in self.all() {
-            shared.queue.lock().stopping = true;
-            shared.work.notify_all();
+            let mut queue = shared.queue.lock();
+            queue.stopping = true;
+            queue.wake_all();
         }
     }
 }
 
 impl Shared {
-    fn submit(self: &Arc<Self>, owner: Owner, job: Job, threads_max: usize) {
+    fn submit(self: &Arc<Self>, owner: Owner, job: Job, bounds: Bounds) {
         let mut queue = self.queue.lock();
         queue.jobs.push(owner, job);
+        if let Some(thread) = queue.idle.pop() {
+            drop(queue);
+            return thread.notify_one();
+        }
         // A new thread inherits the user of the thread that starts it, which may be a caller's.
-        if queue.idle < queue.jobs.len()
-            && queue.threads < threads_max
-            && dafs_mem::sys::as_server().is_ok()
-        {
+        if queue.threads < bounds.threads_max && dafs_mem::sys::as_server().is_ok() {
             let shared = self.clone();
-            match vital::spawn("dafs-pool", move || shared.run(threads_max)) {
+            match vital::spawn("dafs-pool", move || shared.run(bounds)) {
                 Ok(_) => queue.threads += 1,
                 Err(error) => tracing::warn!(%error, "cannot start a thread for blocking calls"),
             }
@@ -266,10 +286,8 @@ impl Shared {
             // A blocked reactor is better than a request that is never answered.
             let mut jobs = std::mem::take(&mut queue.jobs);
             drop(queue);
-            return std::iter::from_fn(|| jobs.pop()).for_each(|(_, job)| job());
+            std::iter::from_fn(|| jobs.pop()).for_each(|(_, job)| job());
         }
-        drop(queue);
-        self.work.notify_one();
     }
 
     fn finish(&self, time: Duration) -> bool {
@@ -278,30 +296,41 @@ impl Shared {
         self.finished.wait_timeout_while(queue, time, busy).0.is_finished()
     }
 
-    fn run(&self, threads_max: usize) {
+    fn run(&self, bounds: Bounds) {
+        let wake = Arc::new(Condvar::new());
         let mut queue = self.queue.lock();
         loop {
-            if let Some((owner, job)) = queue.take(threads_max) {
+            if let Some((owner, job)) = queue.take(bounds.threads_max) {
                 // More than one job may have waited for this turn.
-                if !queue.jobs.is_empty() && queue.idle > 0 {
-                    self.work.notify_one();
-                }
+                let other = if queue.jobs.is_empty() { None } else { queue.idle.pop() };
                 drop(queue);
+                if let Some(thread) = other {
+                    thread.notify_one();
+                }
                 // A panic in one request must not end the thread, which serves all. The job's guard
                 // reports the failure while it unwinds.
                 let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(job));
                 queue = self.queue.lock();
                 queue.busy.end(owner);
             } else if queue.stopping && queue.jobs.is_empty() {
-                self.work.notify_all();
+                queue.wake_all();
                 return;
             } else {
-                queue.idle += 1;
+                queue.idle.push(wake.clone());
                 if queue.is_finished() {
                     self.finished.notify_all();
                 }
-                queue = self.work.wait(queue);
-                queue.idle -= 1;
+                let place = |queue: &Queue| queue.idle.iter().position(|it| Arc::ptr_eq(it, &wake));
+                let waits = |queue: &mut Queue| place(queue).is_some();
+                queue = wake.wait_timeout_while(queue, bounds.idle_time, waits).0;
+                if let Some(index) = place(&queue) {
+                    queue.idle.remove(index);
+                    // One is left for the next job.
+                    if !queue.idle.is_empty() {
+                        queue.threads -= 1;
+                        return;
+                    }
+                }
             }
         }
     }
@@ -400,6 +429,58 @@ mod tests {
         }
         drop(shut);
         assert!(pool.finish(Duration::from_secs(60)));
+    }
+
+    #[test]
+    fn threads_end_when_they_have_no_job_for_a_while() {
+        let bounds = Bounds { threads_max: 3, idle_time: Duration::from_millis(1) };
+        let pool = ThreadPool::with_bounds(bounds);
+        let hold = |gate: &Arc<Mutex<()>>| {
+            let gate = gate.clone();
+            pool.submit(Box::new(move || drop(gate.lock())));
+        };
+        for _ in 0..2 {
+            let gate = Arc::new(Mutex::new(()));
+            let shut = gate.lock();
+            (0..9).for_each(|_| hold(&gate));
+            assert_eq!(pool.shared.queue.lock().threads, 3);
+            drop(shut);
+            assert!(pool.finish(Duration::from_secs(60)));
+            let deadline = Instant::now() + Duration::from_secs(60);
+            while pool.shared.queue.lock().threads > 1 {
+                assert!(Instant::now() < deadline, "threads without a job stay");
+                std::thread::yield_now();
+            }
+        }
+    }
+
+    #[test]
+    fn the_last_thread_to_come_gets_the_next_job() {
+        let pool = ThreadPool::with_threads(2);
+        let (done, results) = std::sync::mpsc::channel();
+        let gate = Arc::new(Mutex::new(()));
+        let run = |gate: Option<&Arc<Mutex<()>>>| {
+            let (gate, done) = (gate.cloned(), done.clone());
+            pool.submit(Box::new(move || {
+                drop(gate.as_ref().map(|gate| gate.lock()));
+                done.send(std::thread::current().id()).unwrap();
+            }));
+        };
+        let shut = gate.lock();
+        run(Some(&gate));
+        run(None);
+        let first = results.recv().unwrap();
+        while pool.shared.queue.lock().idle.is_empty() {
+            std::thread::yield_now();
+        }
+        drop(shut);
+        let last = results.recv().unwrap();
+        assert_ne!(first, last);
+        for _ in 0..5 {
+            assert!(pool.finish(Duration::from_secs(60)));
+            run(None);
+            assert_eq!(results.recv().unwrap(), last);
+        }
     }
 
     #[test]
