@@ -11,9 +11,9 @@
 
 use crate::auth_failures::{AuthFailures, Failed};
 use crate::limits::{LOGGED_NAME_BYTES_MAX, PASSWORD_LINE_BYTES_MAX};
-use crate::passwords::Passwords;
+use crate::passwords::{HashedPassword, Passwords};
 use argon2::Argon2;
-use argon2::password_hash::{PasswordHasher, phc::PasswordHash};
+use argon2::password_hash::PasswordHasher;
 use dafs_dat::{Instant, PeerInfo, PeerProcess};
 use dafs_service::{AddressRange, Identity, Origin};
 use dafs_store::Cred;
@@ -50,7 +50,7 @@ pub struct OwnIdentity {
 #[derive(Debug, Clone)]
 struct User {
     cred: Cred,
-    hash: String,
+    hash: HashedPassword,
 }
 
 /// The reason why the password file cannot be used.
@@ -105,8 +105,8 @@ pub struct Authenticator {
     own_identity: Option<OwnIdentity>,
     /// Requests can run as other users. Otherwise all run as the server's user.
     privileged: bool,
-    /// The hash that unknown users are compared with.
-    decoy: String,
+    /// The hash that unknown users are compared with, unless there are no users.
+    decoy: Option<HashedPassword>,
     passwords: Passwords,
     failures: AuthFailures,
     checks: AtomicU64,
@@ -131,7 +131,9 @@ impl Authenticator {
             Some(path) => read_password_file(path)?,
             None => BTreeMap::new(),
         };
-        let decoy = if users.is_empty() { String::new() } else { hash_password(b"decoy") };
+        // INVARIANT: hashes of our own making can be parsed.
+        let decoy = || HashedPassword::parse(&hash_password(b"decoy")).expect("our own hash");
+        let decoy = (!users.is_empty()).then(decoy);
         Ok(Self {
             users,
             trusted: config.trusted.clone(),
@@ -240,10 +242,9 @@ impl Authenticator {
 
     fn admit_text(&self, peer: &PeerInfo, user: &[u8], password: &[u8]) -> Option<Admission> {
         let known = self.users.get(user);
-        let hash = known.map_or(self.decoy.as_str(), |user| &user.hash);
-        let hash = PasswordHash::new(hash).ok()?;
+        let hash = known.map(|user| &user.hash).or(self.decoy.as_ref())?;
         self.checks.fetch_add(1, Ordering::Relaxed);
-        let right = self.passwords.is_right(password, &hash);
+        let right = self.passwords.is_right(password, hash);
         let known = known.filter(|_| right)?;
         let identity = Identity { mechanism: "text", principal: user.to_vec() };
         Some(Admission { identity, cred: known.cred.clone(), trusted: self.is_trusted(peer) })
@@ -331,10 +332,9 @@ fn parse_line(line: &str) -> Result<(Vec<u8>, User), &'static str> {
     if name.is_empty() {
         return Err(FORM);
     }
-    PasswordHash::new(hash)
-        .map_err(|_| "the hash is not in PHC form; make it with `dafs passwd`")?;
+    let hash = HashedPassword::parse(hash)?;
     let cred = Cred { uid: number(uid)?, gid: number(gid)?, groups: groups.into() };
-    Ok((name.as_bytes().to_vec(), User { cred, hash: hash.to_owned() }))
+    Ok((name.as_bytes().to_vec(), User { cred, hash }))
 }
 
 #[cfg(test)]

@@ -145,7 +145,8 @@ pub(crate) const LOADS_PER_TURN: usize = 8;
 /// has as many. A single client gets 16 of them.
 pub(crate) const POOL_THREADS_MAX: usize = 20;
 
-/// Threads of a pool end after they had no job for so long.
+/// Threads of a pool end after they had no job for so long, but for as many as are reserved for a
+/// host without running jobs, and one.
 pub(crate) const POOL_IDLE_TIME: Duration = Duration::from_secs(10);
 
 /// The reciprocal of the share of threads that is reserved for clients without running jobs. An
@@ -186,6 +187,9 @@ const _: () = assert!(INLINE_WRITE_HEADER_BYTES.is_multiple_of(8));
 const _: () = assert!(INLINE_WRITE_HEADER_BYTES < MESSAGE_BYTES_MIN);
 const _: () = assert!(APPEND_BYTES_MAX >= 65_536);
 const _: () = assert!(SMALL_REPLY_BYTES >= MESSAGE_BYTES_MIN as usize);
+
+/// The most memory that the check of a password may take, in KiB.
+pub(crate) const CHECK_MEMORY_KIB_MAX: u32 = 1 << 20;
 
 /// The time after which memory that checks of passwords did not need is freed.
 pub(crate) const CHECK_MEMORY_IDLE: Duration = Duration::from_secs(10);

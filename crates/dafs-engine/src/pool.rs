@@ -9,8 +9,8 @@
 //!   never end.
 //! * A job always has a result: a job that panics reports an I/O error.
 //! * A thread that waits for a job is in `idle` until another thread takes it out to wake it. The
-//!   last to come is the first to be woken, and one that waits for long ends: each keeps freed
-//!   blocks of the heap for itself, and these keep their pages.
+//!   last to come is the first to be woken. One that waits for long takes itself out and ends, except
+//!   the last few: each thread keeps freed blocks of the heap for itself, and these keep their pages.
 //! * Each lane has threads of its own, so a store whose machines do not answer blocks only its own
 //!   exports. There is one lane for each such export, and one more.
 
@@ -129,9 +129,9 @@ impl Queue {
     }
 
     /// Takes the next job that may begin.
-    fn take(&mut self, threads_max: usize) -> Option<(Owner, Job)> {
+    fn take(&mut self, bounds: Bounds) -> Option<(Owner, Job)> {
         let busy = &self.busy;
-        let (owner, job) = self.jobs.take(|owner, _| busy.judge(&owner, threads_max))?;
+        let (owner, job) = self.jobs.take(|owner, _| busy.judge(&owner, bounds))?;
         self.busy.begin(owner);
         Some((owner, job))
     }
@@ -152,9 +152,9 @@ struct Busy {
 impl Busy {
     /// Decides if a job of an owner may begin. The last threads run only jobs of clients without a
     /// running job, and the very last only those of origins without one.
-    fn judge(&self, owner: &Owner, threads_max: usize) -> Turn {
-        let free = threads_max.saturating_sub(self.total);
-        let kept = threads_max / POOL_KEPT_SHARE;
+    fn judge(&self, owner: &Owner, bounds: Bounds) -> Turn {
+        let free = bounds.threads_max.saturating_sub(self.total);
+        let kept = bounds.kept();
         if free > 2 * kept || !self.origins.contains_key(&owner.origin) {
             Turn::Take
         } else if free <= kept {
@@ -204,8 +204,15 @@ pub struct ThreadPool {
 #[derive(Clone, Copy, Debug)]
 struct Bounds {
     threads_max: usize,
-    /// Threads end after they had no job for so long.
+    /// See [`POOL_IDLE_TIME`].
     idle_time: Duration,
+}
+
+impl Bounds {
+    /// Threads that are reserved for origins without a running job, and as many for owners.
+    const fn kept(self) -> usize {
+        self.threads_max / POOL_KEPT_SHARE
+    }
 }
 
 impl ThreadPool {
@@ -300,7 +307,7 @@ impl Shared {
         let wake = Arc::new(Condvar::new());
         let mut queue = self.queue.lock();
         loop {
-            if let Some((owner, job)) = queue.take(bounds.threads_max) {
+            if let Some((owner, job)) = queue.take(bounds) {
                 // More than one job may have waited for this turn.
                 let other = if queue.jobs.is_empty() { None } else { queue.idle.pop() };
                 drop(queue);
@@ -325,8 +332,8 @@ impl Shared {
                 queue = wake.wait_timeout_while(queue, bounds.idle_time, waits).0;
                 if let Some(index) = place(&queue) {
                     queue.idle.remove(index);
-                    // One is left for the next job.
-                    if !queue.idle.is_empty() {
+                    // The next jobs find some, even if the system can start no more by then.
+                    if queue.idle.len() > bounds.kept() {
                         queue.threads -= 1;
                         return;
                     }
@@ -433,30 +440,34 @@ mod tests {
 
     #[test]
     fn threads_end_when_they_have_no_job_for_a_while() {
-        let bounds = Bounds { threads_max: 3, idle_time: Duration::from_millis(1) };
+        let bounds =
+            Bounds { threads_max: 2 * POOL_KEPT_SHARE, idle_time: Duration::from_millis(1) };
         let pool = ThreadPool::with_bounds(bounds);
-        let hold = |gate: &Arc<Mutex<()>>| {
-            let gate = gate.clone();
-            pool.submit(Box::new(move || drop(gate.lock())));
-        };
+        let threads = || pool.shared.queue.lock().threads;
         for _ in 0..2 {
             let gate = Arc::new(Mutex::new(()));
             let shut = gate.lock();
-            (0..9).for_each(|_| hold(&gate));
-            assert_eq!(pool.shared.queue.lock().threads, 3);
+            for owner in 0..bounds.threads_max {
+                let gate = gate.clone();
+                let place = place(owner as u32, 0);
+                pool.submit_to(place, Box::new(move || drop(gate.lock())));
+            }
+            assert_eq!(threads(), bounds.threads_max);
             drop(shut);
             assert!(pool.finish(Duration::from_secs(60)));
             let deadline = Instant::now() + Duration::from_secs(60);
-            while pool.shared.queue.lock().threads > 1 {
+            while threads() > bounds.kept() + 1 {
                 assert!(Instant::now() < deadline, "threads without a job stay");
                 std::thread::yield_now();
             }
+            std::thread::sleep(20 * bounds.idle_time);
+            assert_eq!(threads(), bounds.kept() + 1, "some stay for the next jobs");
         }
     }
 
     #[test]
     fn the_last_thread_to_come_gets_the_next_job() {
-        let pool = ThreadPool::with_threads(2);
+        let pool = ThreadPool::with_bounds(Bounds { threads_max: 2, idle_time: Duration::MAX });
         let (done, results) = std::sync::mpsc::channel();
         let gate = Arc::new(Mutex::new(()));
         let run = |gate: Option<&Arc<Mutex<()>>>| {
