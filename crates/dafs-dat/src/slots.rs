@@ -131,6 +131,7 @@ impl Receives {
     }
 
     /// Takes the free slot that was used last, to post it, with its segment.
+    #[inline]
     pub fn take(&mut self) -> Option<(u32, LocalSegment)> {
         let slot = self.free.pop()?;
         Some((slot, self.whole(slot)))
@@ -157,6 +158,7 @@ impl Receives {
     /// # Safety
     /// While the message exists, the slot is not posted, and nothing writes to it by
     /// [`buffer`](Self::buffer).
+    #[inline]
     pub unsafe fn message(&self, slot: u32, len: usize) -> Message {
         let (slab, index) = self.find(slot);
         let len = len.min(slab.slot_bytes);
@@ -177,11 +179,13 @@ impl Receives {
         self.total = 0;
     }
 
+    #[inline]
     fn whole(&self, slot: u32) -> LocalSegment {
         let (slab, index) = self.find(slot);
         slab.segment(index, slab.slot_bytes)
     }
 
+    #[inline]
     fn find(&self, slot: u32) -> (&Slab, usize) {
         let at = self.slabs.partition_point(|(first, _)| *first <= slot as usize) - 1;
         let (first, slab) = &self.slabs[at];
@@ -200,8 +204,9 @@ pub struct SlotPool {
 }
 
 impl SlotPool {
-    /// An empty pool that grows by `per_slab` slots.
+    /// An empty pool that grows by `per_slab` slots, a power of two.
     pub fn new(domain: ProtectionDomain, slot_bytes: usize, per_slab: usize) -> Self {
+        assert!(per_slab.is_power_of_two(), "slots are found without a division");
         Self { domain, slot_bytes, per_slab, slabs: Vec::new(), free: Vec::new() }
     }
 
@@ -297,8 +302,10 @@ impl SlotPool {
         self.free.clear();
     }
 
+    #[inline]
     fn find(&self, slot: u32) -> (&Slab, usize) {
-        (&self.slabs[slot as usize / self.per_slab], slot as usize % self.per_slab)
+        let slot = slot as usize;
+        (&self.slabs[slot >> self.per_slab.trailing_zeros()], slot & (self.per_slab - 1))
     }
 }
 
