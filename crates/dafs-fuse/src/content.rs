@@ -38,7 +38,6 @@ pub(crate) struct Home<'a> {
     pub(crate) locks: &'a Arc<Locks>,
 }
 
-/// The options for the flags of `open`.
 pub(crate) fn options(flags: i32) -> OpenOptions {
     open_options(flags).create(Create::Never).truncate(flags & libc::O_TRUNC != 0)
 }

@@ -63,7 +63,6 @@ struct Waiters {
     unanswered: Vec<Request>,
 }
 
-/// A request for a lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Request {
     /// Its number, for the answer.
@@ -168,7 +167,6 @@ impl Locks {
         Some((found.open.clone(), found.may_write))
     }
 
-    /// The open of an owner.
     fn open_of(&self, node: NodeId, owner: u64) -> Option<Arc<File>> {
         self.opened(node, owner).map(|(open, _)| open)
     }

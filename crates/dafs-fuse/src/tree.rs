@@ -42,7 +42,6 @@ impl Tree {
         Self { client, nodes: Nodes::new(root) }
     }
 
-    /// The handle of a node.
     pub(crate) fn handle(&self, node: NodeId) -> Outcome<FileHandle> {
         self.nodes.handle(node).ok_or(Errno::ESTALE)
     }

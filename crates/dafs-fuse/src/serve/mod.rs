@@ -62,7 +62,6 @@ enum Answer {
     None,
     /// Another thread answers it.
     Later,
-    /// A body.
     Body(Vec<u8>),
     /// The first bytes of the data buffer.
     Data(usize),

@@ -37,7 +37,6 @@ pub(crate) struct Handed {
 #[derive(Debug, Default)]
 struct State {
     count: usize,
-    /// Free buffers.
     free: Vec<IoBuffer>,
 }
 
