@@ -9,6 +9,12 @@ pub(crate) fn errno(error: &Error) -> Errno {
     Errno::from_i32(posix::errno(error))
 }
 
+impl From<Error> for Errno {
+    fn from(error: Error) -> Self {
+        errno(&error)
+    }
+}
+
 pub(crate) fn attributes(node: NodeId, from: &Attributes) -> NodeAttributes {
     let times = posix::Times::of(from);
     NodeAttributes {
