@@ -3,8 +3,9 @@
 
 use crate::common::steps::{Step, run, steps};
 use crate::common::striped::{
-    Faulty, Surroundings, UNIT, UNIT64, as_nodes, base, components, create, faulty, layouts, node,
-    open, open_copies, open_with, opened, pattern, reopen, stripes, with_file, write_behind,
+    Faulty, Surroundings, UNIT, UNIT64, as_nodes, base, components, create, layouts, node, open,
+    open_copies, open_with, opened, pattern, reopen, stripes, with_file, with_file_on_faulty,
+    write_behind,
 };
 use dafs_posix::{PosixOptions, PosixStore};
 use dafs_store::node::{ComponentId, DirectoryError, DirectoryNode};
@@ -41,11 +42,8 @@ proptest! {
 
 #[test]
 fn stripes_lie_on_all_nodes_and_come_back_in_a_new_run() {
-    let dir = base();
     let bytes = pattern(7 * UNIT as usize + 5, 1);
-    let store = open(dir.path());
-    let created = create(&store, "f");
-    write(&*created.file, 0, &bytes).unwrap();
+    let (dir, store, created) = with_file(&bytes);
     created.file.commit(0, 0).unwrap();
     assert_eq!(components(dir.path()).len(), 3);
     let meta = std::fs::metadata(dir.path().join("meta/f")).unwrap();
@@ -265,11 +263,8 @@ fn a_placement_says_where_stripes_are() {
 fn a_cut_that_was_torn_is_finished_before_the_file_is_used() {
     // The machine stops after `done` of the three nodes have truncated.
     for done in 0..=3 {
-        let dir = base();
         let bytes = pattern(9 * UNIT as usize, 3);
-        let (store, nodes) = faulty(dir.path());
-        let created = create(&store, "f");
-        write(&*created.file, 0, &bytes).unwrap();
+        let (dir, store, nodes, created) = with_file_on_faulty(&bytes);
         for (at, node) in nodes.iter().enumerate() {
             node.truncations_left.store(u64::from(at < done), Ordering::SeqCst);
         }
