@@ -440,10 +440,6 @@ impl OpenFile for CephDataFile {
         Ok(count)
     }
 
-    fn commit(&self, _offset: u64, _len: u64) -> Result<()> {
-        self.data.sync(self.object)
-    }
-
     fn sync(&self) -> Result<()> {
         self.data.sync(self.object)
     }

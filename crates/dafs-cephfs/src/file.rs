@@ -10,8 +10,8 @@ use dafs_store::backend::{
 };
 use dafs_store::inode::Inode as _;
 use dafs_store::{
-    Attr, CacheAdvice, FileId, OpenFile, OpenMode, Result, SeekWhat, Stability, StoreError, Wait,
-    WholeFile,
+    Attr, CacheAdvice, CopyRange, FileId, OpenFile, OpenMode, Result, SeekWhat, Stability,
+    StoreError, Wait, WholeFile,
 };
 use std::any::Any;
 use std::sync::Arc;
@@ -96,12 +96,8 @@ impl OpenFile for CephFile {
         Ok(count)
     }
 
-    fn commit(&self, _offset: u64, _len: u64) -> Result<()> {
-        // The size must be stable, too, and the library can only sync everything.
-        self.handle.sync()
-    }
-
     fn sync(&self) -> Result<()> {
+        // Commits do this, too, because the size must be stable.
         self.handle.sync()
     }
 
@@ -133,23 +129,11 @@ impl WholeFile for CephFile {
         Err(StoreError::NotSupported)
     }
 
-    fn copy_from(
-        &self,
-        source: &dyn OpenFile,
-        source_offset: u64,
-        offset: u64,
-        len: u64,
-    ) -> Result<u64> {
-        copy_pieces(self, source, source_offset, offset, len)
+    fn copy_from(&self, source: &dyn OpenFile, range: CopyRange) -> Result<u64> {
+        copy_pieces(self, source, range)
     }
 
-    fn clone_range_from(
-        &self,
-        _source: &dyn OpenFile,
-        _source_offset: u64,
-        _offset: u64,
-        _len: u64,
-    ) -> Result<()> {
+    fn clone_range_from(&self, _source: &dyn OpenFile, _range: CopyRange) -> Result<()> {
         Err(StoreError::NotSupported)
     }
 }

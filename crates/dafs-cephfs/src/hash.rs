@@ -17,7 +17,6 @@ fn mix(words: &mut [u32; 3]) {
     }
 }
 
-/// Hashes the name of an object.
 pub(crate) fn object_hash(name: &[u8]) -> u32 {
     let mut words = [GOLDEN, GOLDEN, 0];
     let mut chunks = name.chunks_exact(12);

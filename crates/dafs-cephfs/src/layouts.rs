@@ -437,11 +437,8 @@ impl Layouts for CephStore {
     fn drop_grants(&self, file: &FileId) -> Result<()> {
         let spread = self.shared.spread()?;
         let object = self.shared.ids.open(file)?;
-        let mut told = Ok(());
-        for server in &spread.servers {
-            told = told.and(server.drop_grants(object));
-        }
-        told
+        let told = spread.servers.iter().map(|server| server.drop_grants(object));
+        told.fold(Ok(()), Result::and)
     }
 
     fn grant_ttl(&self) -> Duration {

@@ -38,9 +38,8 @@ mod sys;
 pub use data::CephData;
 pub use network::in_network;
 pub use node::{CephNode, CephNodeOptions};
-pub use sys::Unavailable;
 
-use dafs_mem::Mutex;
+use dafs_mem::{Mutex, Unavailable};
 use dafs_store::inode::{Ids, Inode as _};
 use dafs_store::node::Node;
 use dafs_store::vital::Periodic;
@@ -434,7 +433,6 @@ impl Shared {
         self.homes().contains_key(&object)
     }
 
-    /// Returns the inode of an id.
     fn inode(&self, id: &FileId) -> Result<(Object, Inode)> {
         let object: Object = self.ids.open(id)?;
         let inode = self.mounts[self.home(object)].inode(object.ino, object.snap)?;

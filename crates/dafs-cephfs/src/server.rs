@@ -102,7 +102,6 @@ impl Server {
         }
     }
 
-    /// True if a daemon is next to it.
     pub(crate) fn is_next_to(&self, daemon: u32) -> bool {
         self.daemons.contains(&daemon)
     }

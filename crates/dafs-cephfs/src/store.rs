@@ -9,7 +9,8 @@ use crate::id::Object;
 use crate::limits::UNIT_BYTES_USUAL;
 use crate::sys::{Handle, Inode, NO_SNAPSHOT};
 use crate::{CephStore, Shared};
-use dafs_store::inode::{Ids, Inode as _, InodeFs, Known, check_regular, flags};
+use dafs_store::backend::check_regular;
+use dafs_store::inode::{Ids, Inode as _, InodeFs, Known, flags};
 use dafs_store::{
     AclSupport, Attr, Capabilities, Cred, FileId, Kind, LayoutForm, Layouts, LocalChanges,
     OpenFile, OpenMode, Result, SetAttr, StoreError, Waits,

@@ -3,7 +3,8 @@
 //! An error without a number becomes an I/O error, or `Delay` for the check of a state-id.
 
 use dafs_service::ServiceError;
-use dafs_store::StoreError;
+use dafs_store::{Result, StoreError};
+use dafs_wire::cluster::Answer;
 
 const STORE: [(u32, StoreError); 13] = [
     (1, StoreError::Io),
@@ -44,6 +45,17 @@ pub(crate) fn of_store(error: StoreError) -> u32 {
 
 pub(crate) fn to_store(number: u32) -> StoreError {
     STORE.iter().find(|(known, _)| *known == number).map_or(StoreError::Io, |(_, error)| *error)
+}
+
+/// Returns what `take` makes of the answer to a request of data: nothing if it is not of its kind.
+pub(crate) fn taken<T>(
+    answer: Answer<'_>,
+    take: impl FnOnce(Answer<'_>) -> Option<T>,
+) -> Result<T> {
+    match answer {
+        Answer::Refused(number) => Err(to_store(number)),
+        answer => take(answer).ok_or(StoreError::Io),
+    }
 }
 
 pub(crate) fn of_service(error: ServiceError) -> u32 {

@@ -15,7 +15,7 @@ use crate::limits::{
 };
 use crate::link::{Answers, Link, Pace, read_record_until};
 use crate::memory;
-use crate::refusal::{of_service, of_store, to_store};
+use crate::refusal::{of_service, of_store, taken};
 use crate::secret::ClusterSecret;
 use crate::time;
 use dafs_mem::{Condvar, Mutex, Site, VolatileSlice};
@@ -78,7 +78,7 @@ pub trait Metadata: ForeignStates {
 pub struct RemoteConfig {
     /// The number of the node.
     pub number: u32,
-    /// The address at which its data server accepts the metadata server: HOST:PORT. HOST:PORT.
+    /// The address at which its data server accepts the metadata server: HOST:PORT.
     pub control: String,
     /// The secret of the cluster.
     pub secret: Arc<ClusterSecret>,
@@ -224,13 +224,13 @@ impl RemoteNode {
         &self.shared.config.control
     }
 
+    fn member<T>(&self, part: impl FnOnce(&Member) -> T) -> Option<T> {
+        self.shared.lock().member.as_ref().map(part)
+    }
+
     fn call<T>(&self, call: Call<'_>, take: impl FnOnce(Answer<'_>) -> Option<T>) -> Result<T> {
         let link = self.shared.lock().link.clone().ok_or(StoreError::Busy)?;
-        let answer = link.call(call, CALL_TIME, |answer| match answer {
-            Answer::Refused(number) => Err(to_store(number)),
-            answer => take(answer).ok_or(StoreError::Io),
-        });
-        answer.map_err(|_| StoreError::Busy)?
+        link.call(call, CALL_TIME, |answer| taken(answer, take)).map_err(|_| StoreError::Busy)?
     }
 }
 
@@ -262,27 +262,23 @@ impl Node for RemoteNode {
     }
 
     fn addresses(&self) -> Vec<SocketAddr> {
-        let state = self.shared.lock();
-        state.member.as_ref().map_or_else(Vec::new, |member| member.addresses.clone())
+        self.member(|member| member.addresses.clone()).unwrap_or_default()
     }
 
     fn serves_clients(&self) -> bool {
-        let state = self.shared.lock();
-        state.member.as_ref().is_none_or(|member| !member.addresses.is_empty())
+        self.member(|member| !member.addresses.is_empty()).unwrap_or(true)
     }
 
     fn rdma_addresses(&self) -> Vec<SocketAddr> {
-        let state = self.shared.lock();
-        state.member.as_ref().map_or_else(Vec::new, |member| member.rdma_addresses.clone())
+        self.member(|member| member.rdma_addresses.clone()).unwrap_or_default()
     }
 
     fn dafs_addresses(&self) -> Vec<SocketAddr> {
-        let state = self.shared.lock();
-        state.member.as_ref().map_or_else(Vec::new, |member| member.dafs_addresses.clone())
+        self.member(|member| member.dafs_addresses.clone()).unwrap_or_default()
     }
 
     fn run(&self) -> u64 {
-        self.shared.lock().member.as_ref().map_or(0, |member| member.run)
+        self.member(|member| member.run).unwrap_or_default()
     }
 
     fn is_reachable(&self) -> bool {
@@ -403,12 +399,7 @@ impl Node for RemoteNode {
         let link = self.shared.lock().link.clone();
         if let Some(link) = link {
             let call = Call::RevokeAuthorisation { component: component.0 };
-            let answer = link.call(call, CALL_TIME, |answer| match answer {
-                Answer::Done => Ok(()),
-                Answer::Refused(number) => Err(to_store(number)),
-                _ => Err(StoreError::Io),
-            });
-            if let Ok(answer) = answer {
+            if let Ok(answer) = link.call(call, CALL_TIME, |answer| taken(answer, done)) {
                 return answer;
             }
         }

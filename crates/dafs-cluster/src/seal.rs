@@ -8,7 +8,6 @@ use dafs_wire::cluster::RECORD_BYTES_MAX;
 use dafs_wire::xdr::{Encode, Encoder};
 use thiserror::Error;
 
-/// Bytes of a MAC.
 pub(crate) const MAC_BYTES: usize = 16;
 
 /// The most bytes behind the length of a record.

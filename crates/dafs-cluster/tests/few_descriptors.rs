@@ -40,7 +40,7 @@ fn is_kept(mut stream: &TcpStream) -> bool {
 #[test]
 fn unauthenticated_peers_make_room_when_the_last_descriptor_is_gone() {
     let cluster = Cluster::new();
-    let data = cluster.data(cluster.secret(), |_| ());
+    let data = cluster.data();
     let connect = || TcpStream::connect(data.address()).expect("connected");
     let idle = [connect(), connect(), connect()];
     assert!(idle.iter().all(is_kept));

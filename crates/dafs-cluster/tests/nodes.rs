@@ -3,7 +3,7 @@
 mod common;
 
 use common::{Answering, COUNTERS, Cluster, STORE, settled};
-use dafs_cluster::{ClusterSecret, DataNode, RemoteNode};
+use dafs_cluster::{DataNode, RemoteNode};
 use dafs_mem::VolatileSlice;
 use dafs_service::{Identity, ServiceError, StateId, StateRef};
 use dafs_store::node::{ComponentHandle, ComponentId, Elsewhere, Node};
@@ -43,10 +43,7 @@ fn end(data: DataNode, node: &RemoteNode) {
 
 #[test]
 fn a_node_far_away_does_what_one_here_does() {
-    let cluster = Cluster::new();
-    let data = cluster.data(cluster.secret(), |_| {});
-    let node = cluster.node(&data, cluster.secret());
-    settled(|| node.status().connected);
+    let (cluster, _data, node) = Cluster::joined();
     assert_eq!(node.addresses(), cluster.addresses);
     let rdma: Vec<SocketAddr> = vec!["192.0.2.1:20049".parse().expect("an address")];
     assert_eq!(node.rdma_addresses(), rdma);
@@ -68,16 +65,13 @@ fn a_node_far_away_does_what_one_here_does() {
 
 #[test]
 fn a_data_server_that_comes_again_has_the_data_and_another_verifier() {
-    let cluster = Cluster::new();
-    let data = cluster.data(cluster.secret(), |_| {});
-    let node = cluster.node(&data, cluster.secret());
-    settled(|| node.status().connected);
+    let (cluster, data, node) = Cluster::joined();
     let (verifier, run) = (write(&node, 0, b"content").expect("written"), node.run());
     let space = node.space().expect("space");
     end(data, &node);
     assert_eq!(write(&node, 0, b"no").err(), Some(StoreError::Busy));
     assert_eq!(node.space().expect("the last known").total, space.total);
-    let _data = cluster.data(cluster.secret(), |_| {});
+    let _data = cluster.data();
     settled(|| node.status().connected);
     assert_eq!(read(&node, 0, 99), b"content");
     assert_ne!(node.commit(&ONE), Ok(verifier));
@@ -86,10 +80,7 @@ fn a_data_server_that_comes_again_has_the_data_and_another_verifier() {
 
 #[test]
 fn a_node_tells_what_clients_have_done_there() {
-    let cluster = Cluster::new();
-    let data = cluster.data(cluster.secret(), |_| {});
-    let node = cluster.node(&data, cluster.secret());
-    settled(|| node.status().connected);
+    let (_cluster, data, node) = Cluster::joined();
     assert_eq!(node.counters(), COUNTERS);
     end(data, &node);
     assert_eq!(node.counters(), COUNTERS, "the last known");
@@ -98,14 +89,14 @@ fn a_node_tells_what_clients_have_done_there() {
 #[test]
 fn a_peer_with_another_secret_or_for_another_node_is_refused() {
     let cluster = Cluster::new();
-    let data = cluster.data(cluster.secret(), |_| {});
-    let stranger = cluster.node(&data, ClusterSecret::from_bytes([9; 32]));
+    let data = cluster.data();
+    let stranger = cluster.stranger(&data);
     settled(|| stranger.status().trouble.contains("another cluster secret"));
     assert!(!stranger.status().connected);
     assert_eq!(std::fs::read_dir(cluster.directory()).expect("the directory").count(), 0);
     assert!(!cluster.memory(1).exists());
     drop(stranger);
-    let node = cluster.node(&data, cluster.secret());
+    let node = cluster.node(&data);
     settled(|| node.status().connected);
     let other = cluster.node_numbered(&data, 2);
     settled(|| other.status().trouble.contains("another node"));
@@ -116,40 +107,34 @@ fn a_peer_with_another_secret_or_for_another_node_is_refused() {
 
 #[test]
 fn a_directory_that_came_back_empty_or_as_another_is_refused() {
-    let cluster = Cluster::new();
-    let data = cluster.data(cluster.secret(), |_| {});
-    let node = cluster.node(&data, cluster.secret());
-    settled(|| node.status().connected);
+    let (cluster, data, node) = Cluster::joined();
     end(data, &node);
     std::fs::rename(cluster.directory(), cluster.directory().with_extension("kept"))
         .expect("moved");
     std::fs::create_dir(cluster.directory()).expect("an empty one");
-    let data = cluster.data(cluster.secret(), |_| {});
+    let data = cluster.data();
     settled(|| node.status().trouble.contains("is empty"));
     drop(data);
     // As another metadata server of the same name would make it.
     dafs_store::node::DirectoryNode::make(&cluster.directory(), &STORE, 1).expect("marked");
-    let data = cluster.data(cluster.secret(), |_| {});
+    let data = cluster.data();
     settled(|| node.status().trouble.contains("is it a copy"));
     drop(data);
     std::fs::remove_dir_all(cluster.directory()).expect("removed");
     std::fs::rename(cluster.directory().with_extension("kept"), cluster.directory()).expect("back");
-    let _data = cluster.data(cluster.secret(), |_| {});
+    let _data = cluster.data();
     settled(|| node.status().connected);
 }
 
 #[test]
 fn an_empty_directory_takes_the_place_of_one_that_was_given_up_and_no_other_one_does() {
-    let cluster = Cluster::new();
-    let data = cluster.data(cluster.secret(), |_| {});
-    let node = cluster.node(&data, cluster.secret());
-    settled(|| node.status().connected);
+    let (cluster, data, node) = Cluster::joined();
     write(&node, 0, b"content").expect("written");
     end(data, &node);
     let kept = cluster.directory().with_extension("kept");
     std::fs::rename(cluster.directory(), &kept).expect("moved");
     std::fs::create_dir(cluster.directory()).expect("an empty one");
-    let data = cluster.data(cluster.secret(), |_| {});
+    let data = cluster.data();
     settled(|| node.status().trouble.contains("is empty"));
     node.give_up_directory().expect("given up");
     node.give_up_directory().expect("it is already");
@@ -160,7 +145,7 @@ fn an_empty_directory_takes_the_place_of_one_that_was_given_up_and_no_other_one_
     // The old one comes too late.
     std::fs::remove_dir_all(cluster.directory()).expect("removed");
     std::fs::rename(kept, cluster.directory()).expect("back");
-    let _data = cluster.data(cluster.secret(), |_| {});
+    let _data = cluster.data();
     settled(|| node.status().trouble.contains("is it a copy"));
 }
 
@@ -180,33 +165,30 @@ fn copy(from: &Path, to: &Path) {
 
 #[test]
 fn a_directory_that_went_back_in_time_is_refused_and_the_newest_one_is_not() {
-    let cluster = Cluster::new();
+    let (cluster, data, node) = Cluster::joined();
     let (directory, kept) = (cluster.directory(), cluster.directory().with_extension("kept"));
-    let data = cluster.data(cluster.secret(), |_| {});
-    let node = cluster.node(&data, cluster.secret());
-    settled(|| node.status().connected);
     write(&node, 0, b"old").expect("written");
     end(data, &node);
     let snapshot = directory.with_extension("snapshot");
     copy(&directory, &snapshot);
-    let data = cluster.data(cluster.secret(), |_| {});
+    let data = cluster.data();
     settled(|| node.status().connected);
     write(&node, 0, b"new").expect("written");
     end(data, &node);
     std::fs::rename(&directory, &kept).expect("moved");
     std::fs::rename(&snapshot, &directory).expect("restored");
-    let data = cluster.data(cluster.secret(), |_| {});
+    let data = cluster.data();
     settled(|| node.status().trouble.contains("gone back in time"));
     assert!(!node.status().connected && !data.is_connected());
     assert_eq!(write(&node, 0, b"no").err(), Some(StoreError::Busy));
     // Nor by a restarted metadata server.
     drop(node);
-    let node = cluster.node(&data, cluster.secret());
+    let node = cluster.node(&data);
     settled(|| node.status().trouble.contains("gone back in time"));
     drop(data);
     std::fs::rename(&directory, &snapshot).expect("moved");
     std::fs::rename(&kept, &directory).expect("back");
-    let data = cluster.data(cluster.secret(), |_| {});
+    let data = cluster.data();
     settled(|| node.status().connected);
     assert_eq!(read(&node, 0, 99), b"new");
     // A directory after one that was given up may be the older one: the administrator who wants its
@@ -214,7 +196,7 @@ fn a_directory_that_went_back_in_time_is_refused_and_the_newest_one_is_not() {
     end(data, &node);
     std::fs::rename(&directory, &kept).expect("moved");
     std::fs::rename(&snapshot, &directory).expect("restored");
-    let data = cluster.data(cluster.secret(), |_| {});
+    let data = cluster.data();
     settled(|| node.status().trouble.contains("gone back in time"));
     node.give_up_directory().expect("given up");
     settled(|| node.status().connected);
@@ -222,7 +204,7 @@ fn a_directory_that_went_back_in_time_is_refused_and_the_newest_one_is_not() {
     end(data, &node);
     std::fs::rename(&directory, &snapshot).expect("moved");
     std::fs::rename(&kept, &directory).expect("back");
-    let _data = cluster.data(cluster.secret(), |_| {});
+    let _data = cluster.data();
     settled(|| node.status().trouble.contains("is it a copy"));
 }
 
@@ -230,7 +212,7 @@ fn a_directory_that_went_back_in_time_is_refused_and_the_newest_one_is_not() {
 fn a_directory_without_files_may_go_back_in_time() {
     let cluster = Cluster::new();
     let mark = cluster.directory().join("incarnation");
-    let data = cluster.data(cluster.secret(), |_| {});
+    let data = cluster.data();
     let join = || {
         let node = cluster.node_beside(&data);
         settled(|| node.status().connected);
@@ -245,9 +227,9 @@ fn a_directory_without_files_may_go_back_in_time() {
 #[test]
 fn a_metadata_server_from_a_backup_or_of_an_earlier_version_keeps_no_node_out() {
     let cluster = Cluster::new();
-    let data = cluster.data(cluster.secret(), |_| {});
+    let data = cluster.data();
     let join = || {
-        let node = cluster.node(&data, cluster.secret());
+        let node = cluster.node(&data);
         settled(|| node.status().connected);
     };
     join();
@@ -269,13 +251,13 @@ fn a_metadata_server_from_a_backup_or_of_an_earlier_version_keeps_no_node_out() 
 #[test]
 fn silent_unauthenticated_peers_keep_no_metadata_server_out() {
     let cluster = Cluster::new();
-    let data = cluster.data(cluster.secret(), |_| {});
+    let data = cluster.data();
     let connect = |_| TcpStream::connect(data.address()).expect("a connection");
     let mut strangers: Vec<_> = (0..40).map(connect).collect();
     // The first have made room for the last.
     strangers[0].set_read_timeout(Some(Duration::from_secs(60))).expect("a limit");
     assert_eq!(strangers[0].read(&mut [0]).expect("the end of the connection"), 0);
-    let node = cluster.node(&data, cluster.secret());
+    let node = cluster.node(&data);
     settled(|| node.status().connected);
     assert_eq!(strangers.len(), 40, "they are there still");
 }
@@ -284,17 +266,17 @@ fn silent_unauthenticated_peers_keep_no_metadata_server_out() {
 fn without_a_door_for_clients_there_is_no_data_server() {
     let cluster = Cluster::new();
     let closed = |_| Err(io::Error::other("the door is jammed"));
-    let data = cluster.data_with(cluster.secret(), closed).expect("nobody's directory yet");
-    let node = cluster.node(&data, cluster.secret());
+    let data = cluster.data_with(closed).expect("nobody's directory yet");
+    let node = cluster.node(&data);
     settled(|| node.status().trouble.contains("let clients in"));
     assert!(!node.status().connected);
     assert!(node.addresses().is_empty(), "no client is sent there");
     drop((node, data));
     // The directory is known by now, so the start itself fails.
-    let failed = cluster.data_with(cluster.secret(), closed).expect_err("no door");
+    let failed = cluster.data_with(closed).expect_err("no door");
     assert!(failed.to_string().contains("the door is jammed"), "{failed}");
-    let data = cluster.data(cluster.secret(), |_| {});
-    let node = cluster.node(&data, cluster.secret());
+    let data = cluster.data();
+    let node = cluster.node(&data);
     settled(|| node.status().connected);
 }
 
@@ -309,9 +291,8 @@ fn a_door_that_opens_only_later_lets_the_metadata_server_in_then() {
             _ => Ok(()),
         }
     };
-    let data =
-        cluster.data_with(cluster.secret(), closed_at_first).expect("nobody's directory yet");
-    let node = cluster.node(&data, cluster.secret());
+    let data = cluster.data_with(closed_at_first).expect("nobody's directory yet");
+    let node = cluster.node(&data);
     settled(|| node.status().trouble.contains("let clients in"));
     settled(|| node.status().connected);
     assert_eq!(write(&node, 0, b"it works").err(), None);
@@ -334,8 +315,8 @@ fn handle() -> ([u8; 64], ComponentHandle) {
 #[test]
 fn a_yes_is_asked_for_once_and_until_it_is_taken_back() {
     let cluster = Cluster::new();
-    let data = cluster.data(cluster.secret(), |_| {});
-    let node = cluster.node(&data, cluster.secret());
+    let data = cluster.data();
+    let node = cluster.node(&data);
     let metadata = Answering::new();
     node.answer_by(metadata.clone());
     settled(|| data.is_connected() && node.status().connected);
@@ -378,7 +359,7 @@ fn a_yes_is_asked_for_once_and_until_it_is_taken_back() {
 #[test]
 fn clients_wait_without_a_metadata_server_and_grants_end_with_the_next() {
     let cluster = Cluster::new();
-    let data = cluster.data(cluster.secret(), |_| {});
+    let data = cluster.data();
     let identity = Identity { mechanism: "none", principal: Vec::new() };
     let judge = data.judge();
     let check = || {
@@ -386,14 +367,14 @@ fn clients_wait_without_a_metadata_server_and_grants_end_with_the_next() {
         judge.check((b"one", &identity), (&ONE, &handle().0), state, false)
     };
     assert_eq!(check(), Err(ServiceError::Delay));
-    let node = cluster.node(&data, cluster.secret());
+    let node = cluster.node(&data);
     let metadata = Answering::new();
     node.answer_by(metadata.clone());
     settled(|| data.is_connected() && check().is_ok());
     let asked = metadata.questions();
     drop(node);
     metadata.refuse(Some(ServiceError::Expired));
-    let node = cluster.node(&data, cluster.secret());
+    let node = cluster.node(&data);
     node.answer_by(metadata.clone());
     settled(|| node.status().connected && data.is_connected());
     assert_eq!(check(), Err(ServiceError::Expired));
@@ -403,10 +384,7 @@ fn clients_wait_without_a_metadata_server_and_grants_end_with_the_next() {
 
 #[test]
 fn grants_of_a_lost_data_server_expire() {
-    let cluster = Cluster::new();
-    let data = cluster.data(cluster.secret(), |_| {});
-    let node = cluster.node(&data, cluster.secret());
-    settled(|| node.status().connected);
+    let (_cluster, data, node) = Cluster::joined();
     node.drop_grants(&ONE).expect("forgotten");
     end(data, &node);
     assert_eq!(node.drop_grants(&ONE), Err(StoreError::Busy), "it may believe something");

@@ -6,7 +6,6 @@
 //! * Writes are stable when the file is closed. Until then they are retained; if they are lost
 //!   nevertheless, each user of the file gets one error.
 
-use crate::convert::errno;
 use crate::kept::{Remote, RetainedFile, RetainedFiles, Seen};
 use crate::kernel::{Errno, NodeId};
 use crate::limits::{KEPT_ATTEMPTS_MAX, READ_BYTES_MAX, WRITE_BYTES_MAX};
@@ -38,7 +37,6 @@ pub(crate) struct Home<'a> {
     pub(crate) locks: &'a Arc<Locks>,
 }
 
-/// The options for the flags of `open`.
 pub(crate) fn options(flags: i32) -> OpenOptions {
     open_options(flags).create(Create::Never).truncate(flags & libc::O_TRUNC != 0)
 }
@@ -59,19 +57,18 @@ impl OpenFile {
         flags: i32,
         taker: Option<Changer>,
     ) -> Outcome<Self> {
-        let failed = |error| errno(&error);
         let handle = tree.handle(node)?;
-        let file = tree.client.open_handle(&handle, &options(flags)).map_err(failed)?;
+        let file = tree.client.open_handle(&handle, &options(flags))?;
         let open = Self::new(home, node, file, flags);
         // An open by handle truncates nothing; and an open for reading may truncate, too.
         if flags & libc::O_TRUNC != 0 {
             home.locks.check(node)?;
             let mut cut = SetAttributes { size: Some(0), ..SetAttributes::default() };
             if let Some(taker) = taker {
-                let found = tree.client.attributes(&handle).map_err(failed)?;
+                let found = tree.client.attributes(&handle)?;
                 cut.mode = Some(taker.leaves(&found)).filter(|left| *left != found.mode);
             }
-            let change = || tree.client.set_attributes(&handle, &cut).map_err(failed);
+            let change = || Ok(tree.client.set_attributes(&handle, &cut)?);
             open.kept.resize(0, change)?;
         }
         Ok(open)
@@ -93,7 +90,7 @@ impl OpenFile {
         let mut bytes = 0;
         for _ in 0..KEPT_ATTEMPTS_MAX {
             self.kept.settle_after_restart()?;
-            bytes = self.file.read_into(data, 0..len, offset).map_err(|error| errno(&error))?;
+            bytes = self.file.read_into(data, 0..len, offset)?;
             // A server that has restarted meanwhile may have returned old data.
             if !self.kept.is_in_doubt() {
                 break;
@@ -117,8 +114,7 @@ impl OpenFile {
         let (file, bytes) = (through.unwrap_or(&self.file), len as usize);
         match offset {
             None => self.kept.append(data, bytes, |data| {
-                let appended = file.append_from(data, 0..bytes, Stability::DataSync);
-                appended.map_err(|error| errno(&error))
+                Ok(file.append_from(data, 0..bytes, Stability::DataSync)?)
             })?,
             Some(offset) if self.flags & libc::O_DSYNC != 0 => {
                 self.kept.write_stably(file, data, bytes, offset)?;
@@ -150,7 +146,6 @@ impl OpenFile {
 
     pub(crate) fn close(self) -> Outcome<()> {
         // Data that could not be made stable may still hold a reference.
-        let closed = Arc::into_inner(self.file).map_or(Ok(()), File::close);
-        closed.map_err(|error| errno(&error))
+        Ok(Arc::into_inner(self.file).map_or(Ok(()), File::close)?)
     }
 }

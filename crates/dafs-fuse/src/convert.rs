@@ -9,7 +9,12 @@ pub(crate) fn errno(error: &Error) -> Errno {
     Errno::from_i32(posix::errno(error))
 }
 
-/// The attributes of a node.
+impl From<Error> for Errno {
+    fn from(error: Error) -> Self {
+        errno(&error)
+    }
+}
+
 pub(crate) fn attributes(node: NodeId, from: &Attributes) -> NodeAttributes {
     let times = posix::Times::of(from);
     NodeAttributes {
@@ -63,7 +68,6 @@ fn time(Time { seconds, nseconds }: Time) -> kernel::Time {
     kernel::Time { seconds, nanoseconds: nseconds.min(999_999_999) }
 }
 
-/// A change of attributes.
 pub(crate) fn set_attributes(from: &Change) -> SetAttributes {
     SetAttributes {
         mode: from.mode.map(|mode| mode & 0o7777),

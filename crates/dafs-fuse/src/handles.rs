@@ -65,7 +65,6 @@ impl<T> Handles<T> {
         inner.open.get(&number).cloned()
     }
 
-    /// Removes a number.
     pub(crate) fn remove(&self, number: u64) -> Option<Arc<T>> {
         let mut inner = self.0.write();
         inner.open.remove(&number)

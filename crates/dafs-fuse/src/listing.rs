@@ -11,7 +11,6 @@
 //!   to see the current directory.
 
 use crate::changes::{Asked, Changes};
-use crate::convert::errno;
 use crate::handover::ListingState;
 use crate::tree::Outcome;
 use dafs_client::{Attributes, Client, DirEntry, FileHandle, ListingPlace, ReadDir};
@@ -175,7 +174,7 @@ impl Stream {
             // A listing that failed is at its end; another attempt starts a new one.
             self.before = u64::MAX;
             self.kept.clear();
-            errno(&error)
+            error
         })?;
         Ok(next.map(|(cookie, entry)| Listed { cookie, entry, asked }))
     }

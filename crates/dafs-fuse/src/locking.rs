@@ -63,7 +63,6 @@ struct Waiters {
     unanswered: Vec<Request>,
 }
 
-/// A request for a lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Request {
     /// Its number, for the answer.
@@ -168,7 +167,6 @@ impl Locks {
         Some((found.open.clone(), found.may_write))
     }
 
-    /// The open of an owner.
     fn open_of(&self, node: NodeId, owner: u64) -> Option<Arc<File>> {
         self.opened(node, owner).map(|(open, _)| open)
     }
@@ -230,7 +228,7 @@ impl Locks {
         }
         let Some(open) = self.open_of(file.node, wanted.owner) else { return Ok(()) };
         let (offset, length) = wanted.offset_and_length();
-        open.unlock(offset, length).map_err(|error| errno(&error))
+        Ok(open.unlock(offset, length)?)
     }
 
     /// True when an owner has locks in a file. An owner without locks is removed, unless a request
@@ -260,7 +258,7 @@ impl Locks {
         });
         let unlocked = open.map_or(Ok(()), |open| open.unlock(0, u64::MAX));
         drop(gone);
-        unlocked.map_err(|error| errno(&error))
+        Ok(unlocked?)
     }
 
     /// An open file is closed; returns the owners with locks that have locked through no other one.

@@ -184,11 +184,11 @@ impl Nodes {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use dafs_client::{ObjectType, Owner};
 
-    fn object(file_id: u64, handle: u8) -> Attributes {
+    pub(crate) fn object(file_id: u64, handle: u8) -> Attributes {
         Attributes {
             kind: ObjectType::Regular,
             mode: 0,

@@ -5,7 +5,6 @@
 //!   owners; in a directory with the setgid bit it has the group that the server gave it.
 //! * A node is entered into the table only when the kernel is going to be told of it.
 
-use crate::convert::errno;
 use crate::kernel::{Caller, Errno, NodeId};
 use crate::limits::NAME_BYTES_MAX;
 use crate::nodes::Nodes;
@@ -42,20 +41,18 @@ impl Tree {
         Self { client, nodes: Nodes::new(root) }
     }
 
-    /// The handle of a node.
     pub(crate) fn handle(&self, node: NodeId) -> Outcome<FileHandle> {
         self.nodes.handle(node).ok_or(Errno::ESTALE)
     }
 
     pub(crate) fn lookup(&self, dir: NodeId, name: &[u8]) -> Outcome<Attributes> {
         let dir = self.handle(dir)?;
-        let found = self.client.lookup_attributes(&dir, checked(name)?);
-        found.map(|(_, attributes)| attributes).map_err(|error| errno(&error))
+        Ok(self.client.lookup_attributes(&dir, checked(name)?)?.1)
     }
 
     pub(crate) fn attributes(&self, node: NodeId) -> Outcome<Attributes> {
         let found = self.client.attributes(&self.handle(node)?);
-        found.map_err(|error| errno(&error)).or_else(|error| match error {
+        found.map_err(Errno::from).or_else(|error| match error {
             Errno::ESTALE => self.nodes.removed(node).ok_or(error),
             _ => Err(error),
         })
@@ -75,11 +72,11 @@ impl Tree {
             _ if change.is_empty() => posix::chown_to_same(&self.client, &handle),
             _ => self.client.set_attributes(&handle, change),
         };
-        done.map_err(|error| errno(&error))
+        Ok(done?)
     }
 
     pub(crate) fn readlink(&self, node: NodeId) -> Outcome<Vec<u8>> {
-        self.client.readlink(&self.handle(node)?).map_err(|error| errno(&error))
+        Ok(self.client.readlink(&self.handle(node)?)?)
     }
 
     /// Makes any object but a regular file.
@@ -97,8 +94,7 @@ impl Tree {
             New::Directory => self.client.mkdir(&dir, name, &attributes),
             New::Symlink(text) => self.client.symlink(&dir, name, text),
             New::Special(kind) => self.client.mknod(&dir, name, kind, &attributes),
-        };
-        let made = made.map_err(|error| errno(&error))?;
+        }?;
         self.give_to(&dir, name, &made, caller)
     }
 
@@ -117,7 +113,7 @@ impl Tree {
         let new = options.create(Create::New).mode(mode & 0o7777);
         let file = self.client.open_at(&dir, name, &new).map_err(|error| match error.status() {
             Some(Status::Exist) if !must_be_new => Errno::ESTALE,
-            _ => errno(&error),
+            _ => error.into(),
         })?;
         let attributes = self.give_to(&dir, name, file.handle(), caller)?;
         Ok((file, attributes))
@@ -136,7 +132,7 @@ impl Tree {
             if let Err(error) = self.client.remove(dir, name) {
                 tracing::warn!(%error, "what could not be given to its maker stays");
             }
-            errno(&error)
+            error.into()
         })
     }
 
@@ -174,7 +170,7 @@ impl Tree {
 
     pub(crate) fn link(&self, node: NodeId, dir: NodeId, name: &[u8]) -> Outcome<Attributes> {
         let (source, dir) = (self.handle(node)?, self.handle(dir)?);
-        self.client.link(&source, &dir, checked(name)?).map_err(|error| errno(&error))?;
+        self.client.link(&source, &dir, checked(name)?)?;
         self.attributes(node)
     }
 
@@ -189,13 +185,13 @@ impl Tree {
         before: impl FnOnce(&FileHandle) -> T,
     ) -> Outcome<()> {
         let (dir, name) = (self.handle(dir)?, checked(name)?);
-        let found = self.client.lookup_attributes(&dir, name).map_err(|error| errno(&error))?;
+        let found = self.client.lookup_attributes(&dir, name)?;
         match (found.1.is_directory(), is_directory) {
             (true, false) => Err(Errno::EISDIR),
             (false, true) => Err(Errno::ENOTDIR),
             _ => {
                 let _during = before(&found.1.handle);
-                self.client.remove(&dir, name).map_err(|error| errno(&error))?;
+                self.client.remove(&dir, name)?;
                 if is_directory {
                     self.nodes.note_removed(found.1);
                 }
@@ -207,10 +203,10 @@ impl Tree {
     pub(crate) fn rename(&self, from: (NodeId, &[u8]), to: (NodeId, &[u8])) -> Outcome<()> {
         let (from_dir, from) = (self.handle(from.0)?, checked(from.1)?);
         let (to_dir, to) = (self.handle(to.0)?, checked(to.1)?);
-        self.client.rename(&from_dir, from, &to_dir, to).map_err(|error| errno(&error))
+        Ok(self.client.rename(&from_dir, from, &to_dir, to)?)
     }
 
     pub(crate) fn fs_status(&self, node: NodeId) -> Outcome<FsStatus> {
-        self.client.fs_status(&self.handle(node)?).map_err(|error| errno(&error))
+        Ok(self.client.fs_status(&self.handle(node)?)?)
     }
 }

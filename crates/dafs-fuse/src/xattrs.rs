@@ -4,7 +4,6 @@
 //! * Only names of the space `user.` reach the server. The others are interpreted by a kernel, so
 //!   the server's values of them must not be trusted.
 
-use crate::convert::errno;
 use crate::kernel::{Errno, NodeId};
 use crate::limits::{NAME_BYTES_MAX, XATTR_BYTES_MAX, XATTR_LIST_BYTES_MAX};
 use crate::tree::{Outcome, Tree};
@@ -22,18 +21,18 @@ fn own_name(name: &[u8]) -> Outcome<&[u8]> {
     }
 }
 
-fn failed(error: &Error) -> Errno {
+fn failed(error: Error) -> Errno {
     match error.status() {
         Some(Status::NoEnt) => Errno::ENODATA,
         Some(Status::FBig) => Errno::E2BIG,
-        _ => errno(error),
+        _ => error.into(),
     }
 }
 
 impl Tree {
     pub(crate) fn xattr(&self, node: NodeId, name: &[u8]) -> Outcome<Vec<u8>> {
         let value = self.client.xattr(&self.handle(node)?, own_name(name)?);
-        let value = value.map_err(|error| failed(&error))?;
+        let value = value.map_err(failed)?;
         if value.len() > XATTR_BYTES_MAX { Err(Errno::E2BIG) } else { Ok(value) }
     }
 
@@ -57,18 +56,17 @@ impl Tree {
             _ => return self.xattr(node, name).and(Err(Errno::EEXIST)),
         };
         let set = self.client.set_xattr(&self.handle(node)?, own, value, how);
-        set.map_err(|error| failed(&error))
+        set.map_err(failed)
     }
 
     pub(crate) fn remove_xattr(&self, node: NodeId, name: &[u8]) -> Outcome<()> {
         let removed = self.client.remove_xattr(&self.handle(node)?, own_name(name)?);
-        removed.map_err(|error| failed(&error))
+        removed.map_err(failed)
     }
 
     /// The names, each with a zero byte behind it.
     pub(crate) fn xattr_names(&self, node: NodeId) -> Outcome<Vec<u8>> {
-        let found = self.client.xattr_names(&self.handle(node)?);
-        let found = found.map_err(|error| errno(&error))?;
+        let found = self.client.xattr_names(&self.handle(node)?)?;
         let names: Vec<u8> = found.iter().flat_map(|name| [SPACE, name, b"\0"].concat()).collect();
         if names.len() > XATTR_LIST_BYTES_MAX { Err(Errno::E2BIG) } else { Ok(names) }
     }

@@ -410,10 +410,6 @@ impl OpenFile for GlusterDataFile {
         Ok(count)
     }
 
-    fn commit(&self, _offset: u64, _len: u64) -> Result<()> {
-        self.data.sync(&self.gfid)
-    }
-
     fn sync(&self) -> Result<()> {
         self.data.sync(&self.gfid)
     }

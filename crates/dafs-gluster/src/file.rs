@@ -10,8 +10,8 @@ use dafs_store::backend::{
     FILE_BYTES_MAX, check_advice, check_range, check_size, check_write, continued, copy_pieces,
 };
 use dafs_store::{
-    Attr, CacheAdvice, Cred, FileId, OpenFile, OpenMode, Result, SeekWhat, Stability, StoreError,
-    Wait, WholeFile,
+    Attr, CacheAdvice, CopyRange, Cred, FileId, OpenFile, OpenMode, Result, SeekWhat, Stability,
+    StoreError, Wait, WholeFile,
 };
 use std::any::Any;
 use std::sync::Arc;
@@ -29,7 +29,6 @@ pub(crate) struct GlusterFile {
     is_root: bool,
 }
 
-/// The opens of a file.
 #[derive(Default)]
 pub(crate) struct Opens {
     count: usize,
@@ -173,11 +172,6 @@ impl OpenFile for GlusterFile {
         Ok(count)
     }
 
-    fn commit(&self, _offset: u64, _len: u64) -> Result<()> {
-        // The library can only sync everything.
-        self.handle.sync()
-    }
-
     fn sync(&self) -> Result<()> {
         self.handle.sync()
     }
@@ -228,23 +222,11 @@ impl WholeFile for GlusterFile {
         Ok(())
     }
 
-    fn copy_from(
-        &self,
-        source: &dyn OpenFile,
-        source_offset: u64,
-        offset: u64,
-        len: u64,
-    ) -> Result<u64> {
-        copy_pieces(self, source, source_offset, offset, len)
+    fn copy_from(&self, source: &dyn OpenFile, range: CopyRange) -> Result<u64> {
+        copy_pieces(self, source, range)
     }
 
-    fn clone_range_from(
-        &self,
-        _source: &dyn OpenFile,
-        _source_offset: u64,
-        _offset: u64,
-        _len: u64,
-    ) -> Result<()> {
+    fn clone_range_from(&self, _source: &dyn OpenFile, _range: CopyRange) -> Result<()> {
         Err(StoreError::NotSupported)
     }
 }

@@ -350,11 +350,8 @@ impl Layouts for GlusterStore {
     fn drop_grants(&self, file: &FileId) -> Result<()> {
         let spread = self.shared.spread()?;
         let gfid = self.shared.ids.open(file)?;
-        let mut told = Ok(());
-        for server in &spread.servers {
-            told = told.and(server.drop_grants(&gfid));
-        }
-        told
+        let told = spread.servers.iter().map(|server| server.drop_grants(&gfid));
+        told.fold(Ok(()), Result::and)
     }
 
     fn grant_ttl(&self) -> Duration {

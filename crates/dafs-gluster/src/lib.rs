@@ -29,11 +29,10 @@ mod volume;
 
 pub use data::GlusterData;
 pub use node::{GlusterNode, GlusterNodeOptions};
-pub use sys::Unavailable;
 
 use attr::attr;
 use brick::Brick;
-use dafs_mem::Mutex;
+use dafs_mem::{Mutex, Unavailable};
 use dafs_store::inode::{Ids, Inode};
 use dafs_store::node::Node;
 use dafs_store::vital::Periodic;

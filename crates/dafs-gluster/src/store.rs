@@ -8,10 +8,8 @@ use crate::limits::{
 };
 use crate::sys::{Gfid, Handle, Object};
 use crate::{GlusterStore, server};
-use dafs_store::backend::MODE_BITS;
-use dafs_store::inode::{
-    EXECUTE, Ids, Inode, InodeFs, Known, READ, WRITE, allows, check_regular, flags,
-};
+use dafs_store::backend::{MODE_BITS, check_regular};
+use dafs_store::inode::{EXECUTE, Ids, Inode, InodeFs, Known, READ, WRITE, allows, flags};
 use dafs_store::{
     AclSupport, Attr, Capabilities, Cred, FileId, Kind, LayoutForm, Layouts, LocalChanges,
     OpenFile, OpenMode, Result, SetAttr, SetTime, StoreError, Waits,
@@ -170,7 +168,7 @@ impl InodeFs for GlusterStore {
         check_change(cred, known, wish)?;
         // Bricks refuse the file's present group, too, to an owner who is not a member. A change of
         // the owner to the present one has the same effect.
-        let foreign = cred.uid != 0 && cred.gid != known.gid && !cred.groups.contains(&known.gid);
+        let foreign = cred.uid != 0 && !cred.is_in(known.gid);
         if foreign && wish.gid == Some(known.gid) {
             wish.gid = None;
             wish.uid = wish.uid.or(Some(known.uid));

@@ -4,7 +4,6 @@
 //! * A volume is plain only if every part of its client is known to leave each file whole on one
 //!   brick, with no other data that a write must keep consistent.
 
-/// A volume.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Volume {
     /// Its bricks, as `gluster volume info` names them: HOST:PATH.

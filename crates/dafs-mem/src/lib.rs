@@ -1,7 +1,7 @@
 //! Memory that moves: owned buffers, views of memory that a peer may change at any time, vectored
 //! file and socket I/O on such views, and the counters of every user-space copy of file data. Below
-//! all other crates, it also has the locks without poison, and tables that
-//! shrink; the module `sys` holds the identity with
+//! all other crates, it also has the locks without poison, tables that shrink, and libraries that
+//! are loaded at run time; the module `sys` holds the identity with
 //! which a thread uses files.
 //!
 //! Invariants
@@ -17,6 +17,7 @@ mod checked;
 mod copies;
 mod guard;
 mod io;
+mod library;
 mod sync;
 pub mod sys;
 mod table;
@@ -27,6 +28,7 @@ pub use checked::{CheckedSlice, Inaccessible};
 pub use copies::{CopyCount, Site, copied_bytes, copies, count_copy};
 pub use guard::prepare_copies;
 pub use io::{IOV_COUNT_MAX, preadv2, pwritev2, readv, recvmsg, sendmsg, writev};
+pub use library::{Library, Loaded, Unavailable};
 pub use sync::{Condvar, Mutex, RwLock};
 pub use table::Shrinking;
 pub use volatile::VolatileSlice;

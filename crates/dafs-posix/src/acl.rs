@@ -4,6 +4,7 @@
 use super::PosixStore;
 use super::export::{Export, descriptor_path};
 use super::node::Node;
+use super::xattr::read_all;
 use dafs_store::backend::{MODE_BITS, PosixAcl, PosixAcls};
 use dafs_store::{
     Acl, AclSupport, Cred, FileId, Kind, Result, SetAttr, StoreError, XATTR_BYTES_MAX,
@@ -14,9 +15,6 @@ use std::os::fd::{AsFd, BorrowedFd};
 
 const ACCESS: &std::ffi::CStr = c"system.posix_acl_access";
 const DEFAULT: &std::ffi::CStr = c"system.posix_acl_default";
-
-/// Most lists are short; a longer one costs a second call.
-const FIRST_TRY_BYTES: usize = 512;
 
 /// Returns the kind of lists that the file system of this object keeps.
 pub(super) fn support(fd: BorrowedFd<'_>) -> AclSupport {
@@ -29,14 +27,8 @@ pub(super) fn support(fd: BorrowedFd<'_>) -> AclSupport {
 /// Reads one list of an object; `None` if it has none.
 fn read(fd: BorrowedFd<'_>, name: &std::ffi::CStr) -> Result<Option<PosixAcl>> {
     let path = descriptor_path(fd);
-    let mut bytes = vec![0; FIRST_TRY_BYTES];
-    let mut len = rustix::fs::getxattr(&path, name, &mut bytes[..]);
-    if len == Err(Errno::RANGE) {
-        bytes.resize(XATTR_BYTES_MAX, 0);
-        len = rustix::fs::getxattr(&path, name, &mut bytes[..]);
-    }
-    match len {
-        Ok(len) => PosixAcl::decode(&bytes[..len]).map(Some).ok_or(StoreError::Io),
+    match read_all(XATTR_BYTES_MAX, |room| rustix::fs::getxattr(&path, name, room)) {
+        Ok(bytes) => PosixAcl::decode(&bytes).map(Some).ok_or(StoreError::Io),
         Err(Errno::NODATA) => Ok(None),
         Err(errno) => Err(errno.into()),
     }

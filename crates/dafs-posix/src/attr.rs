@@ -137,7 +137,7 @@ impl Export {
             || change.gid.is_some()
             || sets_time(change.atime)
             || sets_time(change.mtime);
-        let own_group = |gid| gid == owner.1 || gid == cred.gid || cred.groups.contains(&gid);
+        let own_group = |gid| gid == owner.1 || cred.is_in(gid);
         if (owner_only && cred.uid != owner.0)
             || change.uid.is_some_and(|uid| uid != owner.0)
             || change.gid.is_some_and(|gid| !own_group(gid))
@@ -240,7 +240,7 @@ impl Export {
         let asked = asked.into_iter().filter(|(rights, _)| !rights.is_empty());
         // The mode predicts most answers. One call asks for all rights that it grants. The rest are
         // asked for one by one, because a list or a capability may grant more.
-        let foretold = self.foretell(cred, stat);
+        let foretold = self.foretell(cred, node.kind, stat);
         let likely: i32 = asked.clone().fold(0, |all, (_, mode)| all | mode & foretold);
         let likely = if likely != 0 && may(likely)? { likely } else { 0 };
         for (rights, mode) in asked {
@@ -252,23 +252,11 @@ impl Export {
     }
 
     /// Returns the rights that the mode alone grants to a caller.
-    fn foretell(&self, cred: &Cred, stat: &Statx) -> i32 {
-        let mode = i32::from(stat.stx_mode);
+    fn foretell(&self, cred: &Cred, kind: Kind, stat: &Statx) -> i32 {
+        let mode = u32::from(stat.stx_mode);
         if !self.identity.switches() {
-            return mode >> 6 & 7;
+            return (mode >> 6 & 7) as i32;
         }
-        if cred.uid == 0 {
-            let execute = if mode & 0o111 != 0 { libc::X_OK } else { 0 };
-            return libc::R_OK | libc::W_OK | execute;
-        }
-        let in_group = cred.gid == stat.stx_gid || cred.groups.contains(&stat.stx_gid);
-        let class = if cred.uid == stat.stx_uid {
-            6
-        } else if in_group {
-            3
-        } else {
-            0
-        };
-        mode >> class & 7
+        cred.rights(kind, mode, stat.stx_uid, stat.stx_gid) as i32
     }
 }

@@ -11,15 +11,11 @@ use super::node::Node;
 use super::sys;
 use crate::limits::INLINE_WRITE_BYTES_MAX;
 use dafs_mem::{VolatileSlice, preadv2, pwritev2};
-use dafs_store::backend::{FILE_BYTES_MAX, before, check_advice, continued};
-use dafs_store::{
-    Attr, CacheAdvice, Cred, FileId, Kind, OpenFile, OpenMode, Result, SeekWhat, Stability,
-    StoreError, Wait, WholeFile,
-};
-use rustix::fs::{Advice, OFlags};
+use dafs_store::backend::{FILE_BYTES_MAX, before, check_regular, continued};
+use dafs_store::{Attr, Cred, FileId, OpenFile, OpenMode, Result, Stability, StoreError, Wait};
+use rustix::fs::OFlags;
 use rustix::io::Errno;
 use std::any::Any;
-use std::num::NonZeroU64;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -33,7 +29,6 @@ pub(super) struct PosixFile {
     cred: Cred,
 }
 
-/// Returns the flags of an open for data.
 pub(super) fn data_flags(mode: OpenMode) -> Result<OFlags> {
     // The open must not block on a device or pipe that has replaced a file.
     let base = OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
@@ -42,16 +37,6 @@ pub(super) fn data_flags(mode: OpenMode) -> Result<OFlags> {
         (false, true) => Ok(base | OFlags::WRONLY),
         (true, true) => Ok(base | OFlags::RDWR),
         (false, false) => Err(StoreError::Invalid),
-    }
-}
-
-/// Returns the error of an open of an object that is not a regular file.
-pub(super) fn check_regular(kind: Kind) -> Result<()> {
-    match kind {
-        Kind::Regular => Ok(()),
-        Kind::Directory => Err(StoreError::IsDirectory),
-        Kind::Symlink => Err(StoreError::Symlink),
-        _ => Err(StoreError::BadType),
     }
 }
 
@@ -108,7 +93,6 @@ impl PosixFile {
         &self.fd
     }
 
-    /// Returns the mode of the open.
     pub(super) fn mode(&self) -> OpenMode {
         self.mode
     }
@@ -289,59 +273,6 @@ impl OpenFile for PosixFile {
     }
 }
 
-impl WholeFile for PosixFile {
-    fn advise(&self, offset: u64, len: u64, advice: CacheAdvice) -> Result<()> {
-        let advice = match advice {
-            CacheAdvice::Normal => Advice::Normal,
-            CacheAdvice::Random => Advice::Random,
-            CacheAdvice::Sequential => Advice::Sequential,
-            CacheAdvice::WillNeed => Advice::WillNeed,
-            CacheAdvice::DontNeed => Advice::DontNeed,
-        };
-        check_advice(offset, len)?;
-        Ok(rustix::fs::fadvise(&self.fd, offset, NonZeroU64::new(len), advice)?)
-    }
-
-    fn set_size(&self, size: u64) -> Result<()> {
-        if size > FILE_BYTES_MAX {
-            return Err(StoreError::FileTooBig);
-        }
-        self.change(|| Ok(rustix::fs::ftruncate(&self.fd, size)?))
-    }
-
-    fn seek(&self, offset: u64, what: SeekWhat) -> Result<Option<u64>> {
-        self.seek_to(offset, what)
-    }
-
-    fn allocate(&self, offset: u64, len: u64) -> Result<()> {
-        self.set_aside(offset, len)
-    }
-
-    fn deallocate(&self, offset: u64, len: u64) -> Result<()> {
-        self.give_back(offset, len)
-    }
-
-    fn copy_from(
-        &self,
-        source: &dyn OpenFile,
-        source_offset: u64,
-        offset: u64,
-        len: u64,
-    ) -> Result<u64> {
-        self.copy_range(source, source_offset, offset, len)
-    }
-
-    fn clone_range_from(
-        &self,
-        source: &dyn OpenFile,
-        source_offset: u64,
-        offset: u64,
-        len: u64,
-    ) -> Result<()> {
-        self.clone_range(source, source_offset, offset, len)
-    }
-}
-
 impl Drop for PosixFile {
     fn drop(&mut self) {
         self.export.nodes.closed(&self.node);
@@ -352,7 +283,7 @@ impl Drop for PosixFile {
 mod tests {
     use super::*;
     use crate::{PosixOptions, PosixStore};
-    use dafs_store::{CreateHow, ExportSecret, SetAttr, Store};
+    use dafs_store::{CacheAdvice, CreateHow, ExportSecret, SetAttr, Store};
 
     /// A store in a directory, and the new file `f` in it.
     fn new_file(dir: &std::path::Path) -> (PosixStore, dafs_store::Created) {

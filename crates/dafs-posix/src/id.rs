@@ -99,7 +99,6 @@ impl Ids {
         self.attr(object, FLAG_ATTR_DIR, 0)
     }
 
-    /// Returns the id of a named attribute of an object.
     pub(super) fn named_attr(&self, object: &FileId, hash: u64) -> Result<FileId> {
         self.attr(object, FLAG_NAMED_ATTR, hash)
     }

@@ -18,12 +18,12 @@ use super::node::Node;
 use dafs_mem::{Site, VolatileSlice};
 use dafs_store::backend::{
     COOKIE_FIRST, XATTR_LIST_BYTES_MAX, XATTR_NAME_BYTES_MAX, XATTR_PREFIX, check_name,
-    check_ranges, copy_piece, seek_dense,
+    check_ranges, copy_piece, seek_dense, user_xattr_names,
 };
 use dafs_store::{
-    AccessMask, Attr, CacheAdvice, CreateHow, Created, Cred, DirChange, DirEntry, FileId, Kind,
-    OpenFile, OpenMode, Result, SeekWhat, SetAttr, Stability, StoreError, Wait, WholeFile,
-    XATTR_BYTES_MAX,
+    AccessMask, Attr, CacheAdvice, CopyRange, CreateHow, Created, Cred, DirChange, DirEntry,
+    FileId, Kind, OpenFile, OpenMode, Result, SeekWhat, SetAttr, Stability, StoreError, Wait,
+    WholeFile, XATTR_BYTES_MAX,
 };
 use rustix::fs::{OFlags, XattrFlags};
 use rustix::io::Errno;
@@ -72,9 +72,9 @@ fn set_value(node: &Node, name: &[u8], value: &[u8], flags: XattrFlags) -> Resul
 fn names(node: &Node) -> Result<Vec<Vec<u8>>> {
     let mut list = vec![0; XATTR_LIST_BYTES_MAX];
     let len = rustix::fs::listxattr(descriptor_path(node.as_fd()), &mut list).map_err(error)?;
-    let shown =
-        list[..len].split(|&byte| byte == 0).filter_map(|name| name.strip_prefix(XATTR_PREFIX));
-    Ok(shown.filter(|name| check_name(name).is_ok()).map(<[u8]>::to_vec).collect())
+    let mut names = user_xattr_names(&list[..len]);
+    names.retain(|name| check_name(name).is_ok());
+    Ok(names)
 }
 
 impl Export {
@@ -121,7 +121,6 @@ impl Export {
         names.into_iter().find(|n| self.ids.name_hash(n) == hash).ok_or(StoreError::Stale)
     }
 
-    /// Returns the attributes of the named attribute with this hash.
     pub(super) fn named_attr_attr(&self, node: &Node, hash: u64) -> Result<Attr> {
         let name = self.attr_name(node, hash)?;
         let size = value(node, &name)?.len() as u64;
@@ -297,7 +296,6 @@ impl Export {
         Ok(true)
     }
 
-    /// Changes the value of a named attribute.
     fn change_value<T>(
         &self,
         node: &Node,
@@ -349,12 +347,6 @@ impl NamedAttrFile {
     fn check_wait(&self, wait: Wait) -> Result<()> {
         let may_wait = wait == Wait::Allowed || self.export.in_memory;
         if may_wait { Ok(()) } else { Err(StoreError::WouldBlock) }
-    }
-
-    fn make_stable(&self) -> Result<()> {
-        let _server = self.export.identity.server()?;
-        let fd = self.export.reopen(&self.node, OFlags::RDONLY)?;
-        Ok(rustix::fs::fsync(&fd)?)
     }
 }
 
@@ -412,17 +404,15 @@ impl OpenFile for NamedAttrFile {
             Ok(())
         })?;
         if stability != Stability::Unstable {
-            self.make_stable()?;
+            self.sync()?;
         }
         Ok(len)
     }
 
-    fn commit(&self, _offset: u64, _len: u64) -> Result<()> {
-        self.make_stable()
-    }
-
     fn sync(&self) -> Result<()> {
-        self.make_stable()
+        let _server = self.export.identity.server()?;
+        let fd = self.export.reopen(&self.node, OFlags::RDONLY)?;
+        Ok(rustix::fs::fsync(&fd)?)
     }
 
     fn attr(&self) -> Result<Attr> {
@@ -457,24 +447,12 @@ impl WholeFile for NamedAttrFile {
         Err(StoreError::NotSupported)
     }
 
-    fn copy_from(
-        &self,
-        source: &dyn OpenFile,
-        source_offset: u64,
-        offset: u64,
-        len: u64,
-    ) -> Result<u64> {
-        check_ranges(source.id() == self.id, source_offset, offset, len)?;
-        copy_piece(self, source, source_offset, offset, len)
+    fn copy_from(&self, source: &dyn OpenFile, range: CopyRange) -> Result<u64> {
+        check_ranges(source.id() == self.id, range)?;
+        copy_piece(self, source, range)
     }
 
-    fn clone_range_from(
-        &self,
-        _source: &dyn OpenFile,
-        _source_offset: u64,
-        _offset: u64,
-        _len: u64,
-    ) -> Result<()> {
+    fn clone_range_from(&self, _source: &dyn OpenFile, _range: CopyRange) -> Result<()> {
         Err(StoreError::NotSupported)
     }
 }

@@ -67,7 +67,6 @@ impl NodeTable {
         self.shard(id).lock().get(id).cloned()
     }
 
-    /// Returns the node of an open file.
     pub(super) fn open_node(&self, id: &FileId) -> Option<Arc<Node>> {
         self.open.lock().get(id).map(|(_, node)| node.clone())
     }

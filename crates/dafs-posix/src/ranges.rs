@@ -1,23 +1,41 @@
-//! Ranges of open files: holes, allocation and deallocation, copies and shared content.
+//! Operations on whole files: size, holes, allocation and deallocation, copies and shared content.
 
 use super::export::stat_fd;
 use super::file::PosixFile;
 use super::sys;
-use dafs_store::backend::{COPY_BYTES_MAX, check_range, check_ranges, copy_pieces};
-use dafs_store::{OpenFile, Result, SeekWhat, StoreError, Wait};
-use rustix::fs::{FallocateFlags, SeekFrom};
+use dafs_store::backend::{
+    COPY_BYTES_MAX, FILE_BYTES_MAX, check_advice, check_range, check_ranges, copy_pieces,
+};
+use dafs_store::{CacheAdvice, CopyRange, OpenFile, Result, SeekWhat, StoreError, Wait, WholeFile};
+use rustix::fs::{Advice, FallocateFlags, SeekFrom};
 use rustix::io::Errno;
+use std::num::NonZeroU64;
 use std::os::fd::{AsFd, BorrowedFd};
 
 /// The whole file.
-const WHOLE: sys::CloneRange = sys::CloneRange { source_offset: 0, offset: 0, len: 0 };
+const WHOLE: CopyRange = CopyRange::new(0, 0, 0);
 
-impl PosixFile {
-    fn size(&self) -> Result<u64> {
-        Ok(stat_fd(self.fd().as_fd())?.stx_size)
+impl WholeFile for PosixFile {
+    fn advise(&self, offset: u64, len: u64, advice: CacheAdvice) -> Result<()> {
+        let advice = match advice {
+            CacheAdvice::Normal => Advice::Normal,
+            CacheAdvice::Random => Advice::Random,
+            CacheAdvice::Sequential => Advice::Sequential,
+            CacheAdvice::WillNeed => Advice::WillNeed,
+            CacheAdvice::DontNeed => Advice::DontNeed,
+        };
+        check_advice(offset, len)?;
+        Ok(rustix::fs::fadvise(self.fd(), offset, NonZeroU64::new(len), advice)?)
     }
 
-    pub(super) fn seek_to(&self, offset: u64, what: SeekWhat) -> Result<Option<u64>> {
+    fn set_size(&self, size: u64) -> Result<()> {
+        if size > FILE_BYTES_MAX {
+            return Err(StoreError::FileTooBig);
+        }
+        self.change(|| Ok(rustix::fs::ftruncate(self.fd(), size)?))
+    }
+
+    fn seek(&self, offset: u64, what: SeekWhat) -> Result<Option<u64>> {
         let target = match what {
             SeekWhat::Data => SeekFrom::Data(offset),
             SeekWhat::Hole => SeekFrom::Hole(offset),
@@ -33,13 +51,13 @@ impl PosixFile {
         }
     }
 
-    pub(super) fn set_aside(&self, offset: u64, len: u64) -> Result<()> {
+    fn allocate(&self, offset: u64, len: u64) -> Result<()> {
         check_range(offset, len)?;
         let flags = FallocateFlags::empty();
         self.change(|| Ok(rustix::fs::fallocate(self.fd(), flags, offset, len)?))
     }
 
-    pub(super) fn give_back(&self, offset: u64, len: u64) -> Result<()> {
+    fn deallocate(&self, offset: u64, len: u64) -> Result<()> {
         check_range(offset, len)?;
         if !self.mode().write {
             return Err(StoreError::Access);
@@ -54,34 +72,43 @@ impl PosixFile {
         self.change(|| Ok(rustix::fs::fallocate(self.fd(), flags, offset, len)?))
     }
 
-    pub(super) fn copy_range(
-        &self,
-        source: &dyn OpenFile,
-        source_offset: u64,
-        offset: u64,
-        len: u64,
-    ) -> Result<u64> {
-        check_ranges(source.id() == self.id(), source_offset, offset, len)?;
-        let len = len.min(COPY_BYTES_MAX);
+    fn copy_from(&self, source: &dyn OpenFile, range: CopyRange) -> Result<u64> {
+        check_ranges(source.id() == self.id(), range)?;
+        let range = CopyRange { len: range.len.min(COPY_BYTES_MAX), ..range };
         if let Some(other) = source.as_any().downcast_ref::<Self>() {
-            let copied = self.copy_in_kernel(other, source_offset, offset, len)?;
-            if copied > 0 || len == 0 || other.size()? <= source_offset {
+            let copied = self.copy_in_kernel(other, range)?;
+            if copied > 0 || range.len == 0 || other.size()? <= range.source_offset {
                 return Ok(copied);
             }
         }
-        copy_pieces(self, source, source_offset, offset, len)
+        copy_pieces(self, source, range)
+    }
+
+    fn clone_range_from(&self, source: &dyn OpenFile, range: CopyRange) -> Result<()> {
+        check_ranges(false, range)?;
+        let Some(other) = source.as_any().downcast_ref::<Self>() else {
+            return Err(StoreError::NotSupported);
+        };
+        other.check_reader(Wait::Allowed)?;
+        self.change(|| Ok(sys::clone_range(self.fd().as_fd(), other.fd().as_fd(), range)?))
+    }
+}
+
+impl PosixFile {
+    fn size(&self) -> Result<u64> {
+        Ok(stat_fd(self.fd().as_fd())?.stx_size)
     }
 
     /// Copies as much as the kernel can copy itself, 0 if it cannot.
-    fn copy_in_kernel(&self, source: &Self, from: u64, to: u64, len: u64) -> Result<u64> {
+    fn copy_in_kernel(&self, source: &Self, range: CopyRange) -> Result<u64> {
         source.check_reader(Wait::Allowed)?;
-        self.change(|| self.copy_pieces(source, from, to, len))
+        self.change(|| self.copy_pieces(source, range))
     }
 
-    fn copy_pieces(&self, source: &Self, from: u64, to: u64, len: u64) -> Result<u64> {
-        let (mut done, mut at) = (0, (from, to));
-        while done < len {
-            let left = usize::try_from(len - done).unwrap_or(usize::MAX);
+    fn copy_pieces(&self, source: &Self, range: CopyRange) -> Result<u64> {
+        let (mut done, mut at) = (0, (range.source_offset, range.offset));
+        while done < range.len {
+            let left = usize::try_from(range.len - done).unwrap_or(usize::MAX);
             let (from, to) = (Some(&mut at.0), Some(&mut at.1));
             match rustix::fs::copy_file_range(source.fd(), from, self.fd(), to, left) {
                 Ok(0) => break,
@@ -93,22 +120,6 @@ impl PosixFile {
             }
         }
         Ok(done)
-    }
-
-    pub(super) fn clone_range(
-        &self,
-        source: &dyn OpenFile,
-        source_offset: u64,
-        offset: u64,
-        len: u64,
-    ) -> Result<()> {
-        check_ranges(false, source_offset, offset, len)?;
-        let Some(other) = source.as_any().downcast_ref::<Self>() else {
-            return Err(StoreError::NotSupported);
-        };
-        other.check_reader(Wait::Allowed)?;
-        let range = sys::CloneRange { source_offset, offset, len };
-        self.change(|| Ok(sys::clone_range(self.fd().as_fd(), other.fd().as_fd(), range)?))
     }
 
     /// Makes an empty file share all content of this one.

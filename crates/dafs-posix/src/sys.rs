@@ -3,6 +3,7 @@
 //! All act on descriptors that the caller holds and on the calling thread alone.
 
 use crate::limits::DIRECTORY_BUFFER_BYTES;
+use dafs_store::CopyRange;
 use rustix::io::Errno;
 use rustix::path::DecInt;
 use std::ffi::CStr;
@@ -119,19 +120,12 @@ pub(super) fn read_directory(fd: BorrowedFd<'_>, buffer: &mut Vec<u8>) -> Result
     read.map(drop)
 }
 
-/// A range whose content is to be shared. A length of 0 means up to the end of the source.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct CloneRange {
-    pub(super) source_offset: u64,
-    pub(super) offset: u64,
-    pub(super) len: u64,
-}
-
-/// Makes a range of `target` share the content of `source`.
+/// Makes a range of `target` share the content of `source`. A length of 0 means up to the end of the
+/// source.
 pub(super) fn clone_range(
     target: BorrowedFd<'_>,
     source: BorrowedFd<'_>,
-    range: CloneRange,
+    range: CopyRange,
 ) -> Result<(), Errno> {
     let raw = libc::file_clone_range {
         src_fd: i64::from(source.as_raw_fd()),

@@ -9,18 +9,19 @@
 
 use super::attr;
 use super::export::{Export, stat_fd, stat_name};
-use super::file::{PosixFile, check_regular, data_flags, open_error};
+use super::file::{PosixFile, data_flags, open_error};
 use super::id::device;
 use super::ident::Caller;
 use super::node::Node;
 use super::{sys, umask};
 use crate::limits::CREATE_RETRIES_MAX;
 use dafs_store::backend::{
-    DIRECTORY_MODE_DEFAULT, FILE_MODE_DEFAULT, MODE_BITS, SPECIAL_MODE_DEFAULT,
+    DIRECTORY_MODE_DEFAULT, FILE_MODE_DEFAULT, MODE_BITS, SPECIAL_MODE_DEFAULT, check_regular,
+    verifier_seconds, with_verifier,
 };
 use dafs_store::{
     CreateHow, Created, Cred, DirChange, FileId, Kind, Made, NewObject, OpenMode, Result, SetAttr,
-    SetTime, StoreError, TimeSpec,
+    StoreError,
 };
 use rustix::fs::{
     AtFlags, FileType, Mode, OFlags, RenameFlags, Statx, StatxFlags, Timespec, makedev,
@@ -31,25 +32,6 @@ use rustix::time::ClockId;
 use std::ffi::CString;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
-
-/// The seconds of atime and mtime in which an exclusive create keeps its verifier. They stay below
-/// 2^31, because not every file system keeps more; the verifier loses its two highest bits.
-fn verifier_seconds(verifier: [u8; 8]) -> (i64, i64) {
-    let bits = u64::from_be_bytes(verifier);
-    let half = |bits: u64| (bits & 0x7fff_ffff).cast_signed();
-    (half(bits >> 32), half(bits))
-}
-
-fn kind_of(object: &NewObject<'_>) -> Kind {
-    match object {
-        NewObject::Directory => Kind::Directory,
-        NewObject::Symlink(_) => Kind::Symlink,
-        NewObject::BlockDevice { .. } => Kind::BlockDevice,
-        NewObject::CharDevice { .. } => Kind::CharDevice,
-        NewObject::Socket => Kind::Socket,
-        NewObject::Fifo => Kind::Fifo,
-    }
-}
 
 /// Returns the attributes of a name's object.
 fn named(dir: &Node, name: &[u8]) -> Option<Statx> {
@@ -198,12 +180,7 @@ impl Export {
         bits: u32,
         file: &PosixFile,
     ) -> Result<bool> {
-        let mut wish = *wish;
-        if let CreateHow::Exclusive(verifier) = how {
-            let (atime, mtime) = verifier_seconds(verifier);
-            let at = |seconds| Some(SetTime::To(TimeSpec { seconds, nanoseconds: 0 }));
-            (wish.atime, wish.mtime) = (at(atime), at(mtime));
-        }
+        let mut wish = with_verifier(how, wish);
         let size = wish.size.take().filter(|&size| size > 0);
         if let Some(size) = size {
             rustix::fs::ftruncate(file.fd(), size)?;
@@ -373,7 +350,7 @@ impl Export {
             let mode = Mode::from_raw_mode(bits(SPECIAL_MODE_DEFAULT));
             rustix::fs::mknodat(dir, name, kind, mode, device)
         };
-        let kind = kind_of(&object);
+        let kind = object.kind();
         if let Err(error) = self.check_wish(cred, dir, kind, wish) {
             return Err(if named(dir, name).is_some() { StoreError::Exists } else { error });
         }

@@ -7,22 +7,17 @@ use super::PosixStore;
 use super::export::descriptor_path;
 use super::ident::Caller;
 use super::node::Node;
-use dafs_store::backend::{XATTR_LIST_BYTES_MAX, XATTR_PREFIX, check_xattr_name};
+use dafs_store::backend::{XATTR_LIST_BYTES_MAX, kernel_xattr_name, user_xattr_names};
 use dafs_store::{
     AccessMask, Cred, DirChange, FileId, Kind, Result, SetXattr, StoreError, XATTR_BYTES_MAX,
 };
 use rustix::fs::XattrFlags;
-use rustix::io::Errno;
+use rustix::io::{Errno, Result as SysResult};
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
 /// Most values fit; a longer one costs a second call.
 const FIRST_TRY_BYTES: usize = 1024;
-
-fn kernel_name(name: &[u8]) -> Result<Vec<u8>> {
-    check_xattr_name(name)?;
-    Ok([XATTR_PREFIX, name].concat())
-}
 
 fn error(errno: Errno) -> StoreError {
     match errno {
@@ -37,10 +32,10 @@ fn error(errno: Errno) -> StoreError {
 }
 
 /// Calls with a small buffer, and again with the largest one if that is too small.
-fn read_all(
+pub(super) fn read_all(
     bytes_max: usize,
-    mut call: impl FnMut(&mut [u8]) -> std::result::Result<usize, Errno>,
-) -> Result<Vec<u8>> {
+    mut call: impl FnMut(&mut [u8]) -> SysResult<usize>,
+) -> SysResult<Vec<u8>> {
     let mut bytes = vec![0; FIRST_TRY_BYTES];
     let len = match call(&mut bytes) {
         Err(Errno::RANGE) => {
@@ -49,7 +44,7 @@ fn read_all(
         }
         first => first,
     };
-    bytes.truncate(len.map_err(error)?);
+    bytes.truncate(len?);
     Ok(bytes)
 }
 
@@ -83,14 +78,14 @@ impl PosixStore {
     }
 
     pub(super) fn read_xattr(&self, cred: &Cred, id: &FileId, name: &[u8]) -> Result<Vec<u8>> {
-        let name = kernel_name(name)?;
+        let name = kernel_xattr_name(name)?;
         let node = self.xattr_node(id)?;
         if !has_xattrs(&node) {
             return Err(StoreError::NoXattr);
         }
         let _caller = self.export.identity.caller(cred)?;
         let path = descriptor_path(node.as_fd());
-        read_all(XATTR_BYTES_MAX, |room| rustix::fs::getxattr(&path, &name, room))
+        read_all(XATTR_BYTES_MAX, |room| rustix::fs::getxattr(&path, &name, room)).map_err(error)
     }
 
     pub(super) fn write_xattr(
@@ -101,7 +96,7 @@ impl PosixStore {
         value: &[u8],
         how: SetXattr,
     ) -> Result<DirChange> {
-        let name = kernel_name(name)?;
+        let name = kernel_xattr_name(name)?;
         if value.len() > XATTR_BYTES_MAX {
             return Err(StoreError::XattrTooBig);
         }
@@ -116,7 +111,7 @@ impl PosixStore {
     }
 
     pub(super) fn drop_xattr(&self, cred: &Cred, id: &FileId, name: &[u8]) -> Result<DirChange> {
-        let name = kernel_name(name)?;
+        let name = kernel_xattr_name(name)?;
         self.change_xattrs(cred, id, |_, node| {
             rustix::fs::removexattr(descriptor_path(node.as_fd()), &name).map_err(error)
         })
@@ -135,10 +130,7 @@ impl PosixStore {
             return Err(StoreError::Access);
         }
         let path = descriptor_path(node.as_fd());
-        let list = read_all(XATTR_LIST_BYTES_MAX, |room| rustix::fs::listxattr(&path, room))?;
-        let names = list.split(|&byte| byte == 0).filter_map(|n| n.strip_prefix(XATTR_PREFIX));
-        let mut names: Vec<_> = names.filter(|n| !n.is_empty()).map(<[u8]>::to_vec).collect();
-        names.sort_unstable();
-        Ok(names)
+        let list = read_all(XATTR_LIST_BYTES_MAX, |room| rustix::fs::listxattr(&path, room));
+        Ok(user_xattr_names(&list.map_err(error)?))
     }
 }

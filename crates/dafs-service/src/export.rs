@@ -174,7 +174,7 @@ impl Export {
             Squash::Root if cred.uid == 0 => Cow::Borrowed(&self.options.anonymous),
             // Group 0 is as powerful as the files of that group make it, so it is squashed with
             // root.
-            Squash::Root if cred.gid == 0 || cred.groups.contains(&0) => {
+            Squash::Root if cred.is_in(0) => {
                 let anonymous = self.options.anonymous.gid;
                 let map = |gid: u32| if gid == 0 { anonymous } else { gid };
                 Cow::Owned(Cred {

@@ -5,8 +5,8 @@ use dafs_dat::sim::SimRng;
 use dafs_mem::{Mutex, VolatileSlice};
 use dafs_store::backend::before;
 use dafs_store::{
-    Attr, CacheAdvice, FileId, OpenFile, Result, SeekWhat, Stability, Store, StoreError, Wait,
-    WholeFile,
+    Attr, CacheAdvice, CopyRange, FileId, OpenFile, Result, SeekWhat, Stability, Store, StoreError,
+    Wait, WholeFile,
 };
 use dafs_testkit::stores::layer::{Layer, Layered};
 use std::any::Any;
@@ -176,23 +176,11 @@ impl WholeFile for SimFile {
         self.inner.deallocate(offset, len)
     }
 
-    fn copy_from(
-        &self,
-        source: &dyn OpenFile,
-        source_offset: u64,
-        offset: u64,
-        len: u64,
-    ) -> Result<u64> {
-        self.inner.copy_from(source, source_offset, offset, len)
+    fn copy_from(&self, source: &dyn OpenFile, range: CopyRange) -> Result<u64> {
+        self.inner.copy_from(source, range)
     }
 
-    fn clone_range_from(
-        &self,
-        source: &dyn OpenFile,
-        source_offset: u64,
-        offset: u64,
-        len: u64,
-    ) -> Result<()> {
-        self.inner.clone_range_from(source, source_offset, offset, len)
+    fn clone_range_from(&self, source: &dyn OpenFile, range: CopyRange) -> Result<()> {
+        self.inner.clone_range_from(source, range)
     }
 }

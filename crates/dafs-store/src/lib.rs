@@ -48,6 +48,7 @@ pub use layouts::{
 };
 pub use limits::{ACL_ENTRIES_MAX, XATTR_BYTES_MAX};
 pub use memory::{MemoryContent, MemoryImage, MemoryOptions, MemoryStore};
+pub use ranges::CopyRange;
 pub use secret::ExportSecret;
 pub use tries::{NoOutcome, Tries};
 pub use types::{
@@ -339,8 +340,11 @@ pub trait OpenFile: WholeFile + Send + Sync + 'static {
     }
 
     /// Makes `len` bytes from `offset` stable (0: to the end of the file), with the metadata that
-    /// is needed to read them back through this file. The file's name is not part of that.
-    fn commit(&self, offset: u64, len: u64) -> Result<()>;
+    /// is needed to read them back through this file. The file's name is not part of that. Stores
+    /// that can only sync everything do that.
+    fn commit(&self, _offset: u64, _len: u64) -> Result<()> {
+        self.sync()
+    }
 
     /// Makes all data and attributes of the file stable.
     fn sync(&self) -> Result<()>;
@@ -388,29 +392,17 @@ pub trait WholeFile {
     /// 7862 15.4). Needs an open with write access and `len` above 0.
     fn deallocate(&self, offset: u64, len: u64) -> Result<()>;
 
-    /// Copies up to `len` bytes of `source` to `offset` of this file, in the kernel where that is
+    /// Copies a range of `source` to this file, or its beginning, in the kernel where that is
     /// possible. Returns the number of copied bytes, which may be less; 0 only when `source` ends
-    /// at `source_offset`. The copied data is as stable as an unstable write. Ranges of one file
-    /// that overlap are [`StoreError::Invalid`]. May wait for a device, and may take long when
-    /// `len` is large.
-    fn copy_from(
-        &self,
-        source: &dyn OpenFile,
-        source_offset: u64,
-        offset: u64,
-        len: u64,
-    ) -> Result<u64>;
+    /// where the range begins. The copied data is as stable as an unstable write. Ranges of one file
+    /// that overlap are [`StoreError::Invalid`]. May wait for a device, and may take long when the
+    /// range is.
+    fn copy_from(&self, source: &dyn OpenFile, range: CopyRange) -> Result<u64>;
 
-    /// Makes a range of this file share the content of `source`, all or nothing. `len` 0 means up
+    /// Makes a range of this file share the content of `source`, all or nothing. A length of 0 means up
     /// to the end of `source`. [`StoreError::NotSupported`] where the file system cannot do that,
     /// [`StoreError::Invalid`] for ranges that it cannot share.
-    fn clone_range_from(
-        &self,
-        source: &dyn OpenFile,
-        source_offset: u64,
-        offset: u64,
-        len: u64,
-    ) -> Result<()>;
+    fn clone_range_from(&self, source: &dyn OpenFile, range: CopyRange) -> Result<()>;
 }
 
 /// A file that a data server has a part of, and only reads and writes. The operations of [`WholeFile`] are
@@ -438,11 +430,11 @@ impl<T: PartOfFile> WholeFile for T {
         Err(StoreError::NotSupported)
     }
 
-    fn copy_from(&self, _: &dyn OpenFile, _: u64, _: u64, _: u64) -> Result<u64> {
+    fn copy_from(&self, _: &dyn OpenFile, _: CopyRange) -> Result<u64> {
         Err(StoreError::NotSupported)
     }
 
-    fn clone_range_from(&self, _: &dyn OpenFile, _: u64, _: u64, _: u64) -> Result<()> {
+    fn clone_range_from(&self, _: &dyn OpenFile, _: CopyRange) -> Result<()> {
         Err(StoreError::NotSupported)
     }
 }

@@ -21,11 +21,25 @@ pub fn check_name(name: &[u8]) -> Result<()> {
 }
 
 /// Rejects a name that no extended attribute can have. Dots and slashes have no meaning in it.
-pub fn check_xattr_name(name: &[u8]) -> Result<()> {
+pub(crate) fn check_xattr_name(name: &[u8]) -> Result<()> {
     if name.is_empty() || name.contains(&0) {
         return Err(StoreError::Invalid);
     }
     if name.len() > XATTR_NAME_BYTES_MAX { Err(StoreError::NameTooLong) } else { Ok(()) }
+}
+
+/// Returns the kernel's name of an extended attribute.
+pub fn kernel_xattr_name(name: &[u8]) -> Result<Vec<u8>> {
+    check_xattr_name(name)?;
+    Ok([XATTR_PREFIX, name].concat())
+}
+
+/// Returns the names of users' extended attributes, in order, from the kernel's list of all.
+pub fn user_xattr_names(list: &[u8]) -> Vec<Vec<u8>> {
+    let names = list.split(|&byte| byte == 0).filter_map(|name| name.strip_prefix(XATTR_PREFIX));
+    let mut names: Vec<_> = names.filter(|name| !name.is_empty()).map(<[u8]>::to_vec).collect();
+    names.sort_unstable();
+    names
 }
 
 /// Rejects a symlink text that no file system can keep.

@@ -21,7 +21,6 @@ use thiserror::Error;
 /// The mode of files.
 const FILE_MODE: u32 = 0o600;
 
-/// The mode of directories.
 const DIRECTORY_MODE: u32 = 0o700;
 
 /// The write permissions of the group and of others.

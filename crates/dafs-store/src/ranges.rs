@@ -47,8 +47,33 @@ pub fn seek_dense(size: u64, offset: u64, what: SeekWhat) -> Result<Option<u64>>
     }
 }
 
+/// The ranges of a copy from one file to another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CopyRange {
+    /// The beginning in the source.
+    pub source_offset: u64,
+    /// The beginning in the target.
+    pub offset: u64,
+    /// The number of bytes.
+    pub len: u64,
+}
+
+impl CopyRange {
+    /// Returns the ranges of `len` bytes from an offset of the source to one of the target.
+    pub const fn new(source_offset: u64, offset: u64, len: u64) -> Self {
+        Self { source_offset, offset, len }
+    }
+
+    /// Returns the ranges without their first bytes.
+    #[must_use]
+    pub const fn after(self, done: u64) -> Self {
+        Self::new(self.source_offset + done, self.offset + done, self.len - done)
+    }
+}
+
 /// Rejects ranges of a copy that no file can have, and those that overlap in one file.
-pub fn check_ranges(same_file: bool, source_offset: u64, offset: u64, len: u64) -> Result<()> {
+pub fn check_ranges(same_file: bool, range: CopyRange) -> Result<()> {
+    let CopyRange { source_offset, offset, len } = range;
     let ends = (source_offset.checked_add(len), offset.checked_add(len));
     let (Some(source_end), Some(end)) = ends else { return Err(StoreError::Invalid) };
     if end > FILE_BYTES_MAX {
@@ -60,14 +85,9 @@ pub fn check_ranges(same_file: bool, source_offset: u64, offset: u64, len: u64) 
     Ok(())
 }
 
-/// Copies up to `len` bytes, at most a buffer. 0 at the end of `source`.
-pub fn copy_piece(
-    target: &dyn OpenFile,
-    source: &dyn OpenFile,
-    source_offset: u64,
-    offset: u64,
-    len: u64,
-) -> Result<u64> {
+/// Copies the beginning of a range, at most a buffer. 0 at the end of `source`.
+pub fn copy_piece(target: &dyn OpenFile, source: &dyn OpenFile, range: CopyRange) -> Result<u64> {
+    let CopyRange { source_offset, offset, len } = range;
     let len = usize::try_from(len).unwrap_or(usize::MAX).min(COPY_BUFFER_BYTES);
     let mut buffer = vec![0; len];
     let whole = VolatileSlice::from_mut(&mut buffer);
@@ -77,20 +97,14 @@ pub fn copy_piece(
     Ok(written as u64)
 }
 
-/// Copies up to `len` bytes, at most [`COPY_BYTES_MAX`], piece by piece. An error after some progress
+/// Copies a range, at most [`COPY_BYTES_MAX`], piece by piece. An error after some progress
 /// is left for the next call.
-pub fn copy_pieces(
-    target: &dyn OpenFile,
-    source: &dyn OpenFile,
-    source_offset: u64,
-    offset: u64,
-    len: u64,
-) -> Result<u64> {
-    check_ranges(source.id() == target.id(), source_offset, offset, len)?;
-    let len = len.min(COPY_BYTES_MAX);
+pub fn copy_pieces(target: &dyn OpenFile, source: &dyn OpenFile, range: CopyRange) -> Result<u64> {
+    check_ranges(source.id() == target.id(), range)?;
+    let len = range.len.min(COPY_BYTES_MAX);
     let mut done = 0;
     while done < len {
-        match copy_piece(target, source, source_offset + done, offset + done, len - done) {
+        match copy_piece(target, source, CopyRange { len, ..range }.after(done)) {
             Ok(0) => break,
             Ok(copied) => done += copied,
             Err(_) if done > 0 => break,
@@ -106,13 +120,16 @@ mod tests {
 
     #[test]
     fn only_ranges_that_a_file_can_have_are_copied() {
-        assert_eq!(check_ranges(false, 0, 0, 10), Ok(()));
-        assert_eq!(check_ranges(true, 0, 10, 10), Ok(()));
-        assert_eq!(check_ranges(true, 10, 0, 10), Ok(()));
-        assert_eq!(check_ranges(true, 0, 9, 10), Err(StoreError::Invalid));
-        assert_eq!(check_ranges(true, 9, 0, 10), Err(StoreError::Invalid));
-        assert_eq!(check_ranges(true, 5, 5, 0), Ok(()));
-        assert_eq!(check_ranges(false, u64::MAX, 0, 1), Err(StoreError::Invalid));
-        assert_eq!(check_ranges(false, 0, u64::MAX - 5, 5), Err(StoreError::FileTooBig));
+        assert_eq!(check_ranges(false, CopyRange::new(0, 0, 10)), Ok(()));
+        assert_eq!(check_ranges(true, CopyRange::new(0, 10, 10)), Ok(()));
+        assert_eq!(check_ranges(true, CopyRange::new(10, 0, 10)), Ok(()));
+        assert_eq!(check_ranges(true, CopyRange::new(0, 9, 10)), Err(StoreError::Invalid));
+        assert_eq!(check_ranges(true, CopyRange::new(9, 0, 10)), Err(StoreError::Invalid));
+        assert_eq!(check_ranges(true, CopyRange::new(5, 5, 0)), Ok(()));
+        assert_eq!(check_ranges(false, CopyRange::new(u64::MAX, 0, 1)), Err(StoreError::Invalid));
+        assert_eq!(
+            check_ranges(false, CopyRange::new(0, u64::MAX - 5, 5)),
+            Err(StoreError::FileTooBig)
+        );
     }
 }

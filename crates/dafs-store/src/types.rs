@@ -47,6 +47,24 @@ impl Cred {
     pub fn new(uid: u32, gid: u32) -> Self {
         Self { uid, gid, groups: Arc::new([]) }
     }
+
+    /// True if the caller belongs to a group.
+    pub fn is_in(&self, gid: u32) -> bool {
+        self.gid == gid || self.groups.contains(&gid)
+    }
+
+    /// Returns the rights to read (4), to write (2) and to execute or search (1) that a mode gives
+    /// the caller.
+    pub fn rights(&self, kind: Kind, mode: u32, uid: u32, gid: u32) -> u32 {
+        let is_directory = matches!(kind, Kind::Directory | Kind::AttrDirectory);
+        match () {
+            // If no class may execute a file, root may not either.
+            () if self.uid == 0 => 6 | u32::from(is_directory || mode & 0o111 != 0),
+            () if self.uid == uid => mode >> 6 & 7,
+            () if self.is_in(gid) => mode >> 3 & 7,
+            () => mode & 7,
+        }
+    }
 }
 
 /// The kinds of objects.

@@ -8,8 +8,8 @@ use dafs_store::backend::{
     after, before, check_advice, check_size, check_write, copy_pieces, seek_dense,
 };
 use dafs_store::{
-    Attr, CacheAdvice, FileId, OpenFile, OpenMode, Result, SeekWhat, Stability, StoreError, Wait,
-    WholeFile,
+    Attr, CacheAdvice, CopyRange, FileId, OpenFile, OpenMode, Result, SeekWhat, Stability,
+    StoreError, Wait, WholeFile,
 };
 use std::any::Any;
 use std::sync::Arc;
@@ -252,23 +252,11 @@ impl WholeFile for StripedFile {
         Err(StoreError::NotSupported)
     }
 
-    fn copy_from(
-        &self,
-        source: &dyn OpenFile,
-        source_offset: u64,
-        offset: u64,
-        len: u64,
-    ) -> Result<u64> {
-        copy_pieces(self, source, source_offset, offset, len).map_err(StoreError::of_node)
+    fn copy_from(&self, source: &dyn OpenFile, range: CopyRange) -> Result<u64> {
+        copy_pieces(self, source, range).map_err(StoreError::of_node)
     }
 
-    fn clone_range_from(
-        &self,
-        _source: &dyn OpenFile,
-        _source_offset: u64,
-        _offset: u64,
-        _len: u64,
-    ) -> Result<()> {
+    fn clone_range_from(&self, _source: &dyn OpenFile, _range: CopyRange) -> Result<()> {
         Err(StoreError::NotSupported)
     }
 }

@@ -3,7 +3,7 @@
 
 use super::record::Record;
 use super::slots::Slot;
-use super::state::Place;
+use super::state::{FileState, Place};
 use super::{KnownDevice, Shared, StripedStore, server, shown};
 use crate::limits::DEVICES_MAX;
 use dafs_store::node::{ComponentHandle, mac};
@@ -90,6 +90,24 @@ impl Shared {
     pub(super) fn nodes_of_device(&self, key: &DeviceKey) -> Vec<u32> {
         let devices = self.devices.lock();
         devices.known.get(key).map(|known| known.nodes.clone()).unwrap_or_default()
+    }
+
+    /// Extends the size to the end of the components: of stripes here, of copies by a function.
+    fn adopt(
+        self: &Arc<Self>,
+        file: &FileId,
+        of_copies: impl FnOnce(&FileState) -> Result<()>,
+    ) -> Result<()> {
+        let state = self.state(file);
+        let place = state.enter()?;
+        match &*place {
+            Place::Striped(record) if record.whole.is_some() => {
+                drop(place);
+                of_copies(&state)
+            }
+            Place::Striped(record) => state.adopt(record),
+            _ => Ok(()),
+        }
     }
 
     /// Returns the handle by which clients name the component on a node: the part at `place` of
@@ -207,29 +225,11 @@ impl Layouts for StripedStore {
     }
 
     fn recover_size(&self, file: &FileId) -> Result<()> {
-        let state = self.shared.state(file);
-        let place = state.enter()?;
-        match &*place {
-            Place::Striped(record) if record.whole.is_some() => {
-                drop(place);
-                state.settle_copies()
-            }
-            Place::Striped(record) => state.adopt(record),
-            _ => Ok(()),
-        }
+        self.shared.adopt(file, FileState::settle_copies)
     }
 
     fn refresh_size(&self, file: &FileId) -> Result<()> {
-        let state = self.shared.state(file);
-        let place = state.enter()?;
-        match &*place {
-            Place::Striped(record) if record.whole.is_some() => {
-                drop(place);
-                state.reach_copies()
-            }
-            Place::Striped(record) => state.adopt(record),
-            _ => Ok(()),
-        }
+        self.shared.adopt(file, FileState::reach_copies)
     }
 
     fn drop_grants(&self, file: &FileId) -> Result<()> {
@@ -238,11 +238,9 @@ impl Layouts for StripedStore {
         let Place::Striped(record) = &*place else { return Ok(()) };
         let _server = self.shared.as_server()?;
         // Reachable nodes are told, even if others fail.
-        let mut told = Ok(());
-        for slot in self.shared.slots.all().iter() {
-            told = told.and(slot.node.drop_grants(&record.component));
-        }
-        told
+        let slots = self.shared.slots.all();
+        let told = slots.iter().map(|slot| slot.node.drop_grants(&record.component));
+        told.fold(Ok(()), Result::and)
     }
 
     fn grant_ttl(&self) -> Duration {

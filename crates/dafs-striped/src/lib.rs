@@ -260,9 +260,7 @@ impl StripedStore {
         shared.note_devices();
         Ok(Self { shared })
     }
-}
 
-impl StripedStore {
     /// Returns the size of the file of a component. It knows the files that this run has handed out
     /// to clients and that are in use.
     ///
@@ -273,9 +271,7 @@ impl StripedStore {
         let file = self.shared.files.lock().get(component).map(|known| known.file);
         Ok(self.shared.meta.getattr(&file.ok_or(StoreError::Busy)?)?.size)
     }
-}
 
-impl StripedStore {
     /// Reads from the file of a component, for a data server that was asked for bytes of another
     /// node. Ends at the end of the piece that begins at `offset`, because the next one is on
     /// another node.

@@ -305,7 +305,7 @@ impl Shared {
     /// which a failed move has copied.
     pub(super) fn enter_moved(&self, mut entry: Entry) -> Result<()> {
         let _alone = self.left_turn.lock();
-        if let Some(before) = self.left.find(&entry.component)? {
+        if let Some(before) = self.left.read(entry.component)? {
             entry.nodes.extend(before.nodes);
         }
         entry.nodes.sort_unstable();
@@ -346,13 +346,7 @@ impl Shared {
                 _ => {}
             }
         }
-        let _server = self.as_server()?;
-        let remove = |number: &u32| {
-            let node = self.slot(*number)?.node.clone();
-            node.drop_grants(&entry.component)?;
-            node.remove(&entry.component)
-        };
-        nodes.iter().map(remove).fold(Ok(()), Result::and)
+        self.remove_from(&nodes, &entry.component)
     }
 
     /// Counts the move of an object to another directory, because a walk may miss the object. Never
@@ -464,9 +458,7 @@ impl StripedStore {
     pub fn met_all(&self, walk: &Walk) -> bool {
         walk.unseen.is_none() && self.shared.wandered.load(Ordering::SeqCst) == walk.wandered
     }
-}
 
-impl StripedStore {
     /// Marks a node as being emptied, or withdraws the mark. Such a node gets no new files, and the
     /// files there are [misplaced](Self::misplaced).
     ///

@@ -220,11 +220,6 @@ impl Pending {
         Ok(own::replace(&path, &unfinished, &entry.encode(self.list, &self.key))?)
     }
 
-    /// Returns the entry of a component, if there is one.
-    pub(super) fn find(&self, component: &ComponentId) -> Result<Option<Entry>> {
-        self.read(*component)
-    }
-
     /// True if an entry names a node.
     pub(super) fn names(&self, number: u32) -> Result<bool> {
         for component in self.components()? {
@@ -238,11 +233,6 @@ impl Pending {
     /// True if a component is listed.
     pub(super) fn has(&self, component: &ComponentId) -> bool {
         self.path(component).exists()
-    }
-
-    /// Returns the next entries. After the last it begins again with the first.
-    pub(super) fn some(&self) -> Result<Vec<Entry>> {
-        self.due()
     }
 
     /// Returns the number of entries that name each node. Omits nodes without any.
@@ -289,7 +279,7 @@ impl Pending {
     }
 
     /// Returns the next entries in the order of their names, and begins again after the last.
-    fn due(&self) -> Result<Vec<Entry>> {
+    pub(super) fn due(&self) -> Result<Vec<Entry>> {
         let mut names = self.components()?;
         names.sort_unstable();
         let mut reached = self.reached.lock();
@@ -302,7 +292,8 @@ impl Pending {
         Ok(names.into_iter().filter_map(|component| self.read(component).ok().flatten()).collect())
     }
 
-    fn read(&self, component: ComponentId) -> Result<Option<Entry>> {
+    /// Returns the entry of a component, if there is one.
+    pub(super) fn read(&self, component: ComponentId) -> Result<Option<Entry>> {
         let path = self.path(&component);
         let bytes = match own::read(&path, LIST_ENTRY_BYTES_MAX) {
             Ok(bytes) => bytes,
@@ -446,7 +437,7 @@ mod tests {
             assert_eq!(open(&dir).err(), Some(StoreError::Io));
         }
         fs::write(path(&dir, 2), own).expect("brought back");
-        assert_eq!(list.find(&ComponentId([2; 16])), Ok(Some(entry(2))));
+        assert_eq!(list.read(ComponentId([2; 16])), Ok(Some(entry(2))));
         fs::remove_file(path(&dir, 2)).expect("removed");
         std::os::unix::fs::symlink(path(&dir, 1), path(&dir, 2)).expect("a symlink");
         assert_eq!(open(&dir).err(), Some(StoreError::Io));
@@ -474,7 +465,7 @@ mod tests {
         fs::write(path(&dir, 2), entry(2).encode(List::Removed, &KEY)).expect("written");
         let list = open(&dir).expect("taken over");
         for number in [1, 2] {
-            let found = list.find(&ComponentId([number; 16]));
+            let found = list.read(ComponentId([number; 16]));
             assert_eq!(found, Ok(Some(entry(number))));
         }
         fs::write(path(&dir, 3), plain(3)).expect("planted");

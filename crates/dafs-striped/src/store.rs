@@ -6,6 +6,7 @@ use super::pending::Entry;
 use super::record::{Record, STRIPES_XATTR};
 use super::state::FileState;
 use super::{Shared, StripedStore, server, shown};
+use dafs_store::node::ComponentId;
 use dafs_store::{
     AccessMask, Acl, Attr, Capabilities, CreateHow, Created, Cred, DirChange, DirEntry, FileId,
     FsId, FsStat, Kind, LayoutForm, Layouts, Made, NewObject, OpenFile, OpenMode, Result, SetAttr,
@@ -73,15 +74,19 @@ impl Shared {
             Ok(_) | Err(StoreError::Stale | StoreError::NotFound) => {}
             Err(error) => return Err(error),
         }
+        self.remove_from(&entry.nodes, &entry.component)
+    }
+
+    /// Removes a component from nodes. Each of them is asked, even if others fail.
+    pub(super) fn remove_from(&self, nodes: &[u32], component: &ComponentId) -> Result<()> {
         let _server = self.as_server()?;
-        // Each node is asked, even if others fail. A running write would make the component again,
-        // so `drop_grants` waits for it first.
-        let remove = |&node: &u32| {
-            let node = self.slot(node)?.node.clone();
-            node.drop_grants(&entry.component)?;
-            node.remove(&entry.component)
+        let remove = |&number: &u32| {
+            let node = self.slot(number)?.node.clone();
+            // Waits for running writes, which would make the component again.
+            node.drop_grants(component)?;
+            node.remove(component)
         };
-        entry.nodes.iter().map(remove).fold(Ok(()), Result::and)
+        nodes.iter().map(remove).fold(Ok(()), Result::and)
     }
 
     /// True if a name in a directory is the attribute of the record, which clients must not see.

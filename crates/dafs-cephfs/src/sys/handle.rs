@@ -2,7 +2,8 @@
 
 use super::checked;
 use super::mount::Mount;
-use super::types::Fh;
+use super::table::Functions;
+use super::types::{Fh, MountInfo};
 use crate::limits::VIEWS_MAX;
 use dafs_mem::VolatileSlice;
 use dafs_store::{Result, StoreError};
@@ -28,45 +29,36 @@ impl Handle {
         Ok(Self { mount: mount.clone(), raw })
     }
 
+    /// Returns what every call takes: the functions, the mount and the file.
+    fn call(&self) -> (&'static Functions, *mut MountInfo, *mut Fh) {
+        (self.mount.calls(), self.mount.raw(), self.raw.as_ptr())
+    }
+
     /// Reads into the first views, and returns the number of bytes; 0 at the end of the file.
     pub(crate) fn read(&self, views: &[VolatileSlice<'_>], offset: u64) -> io::Result<usize> {
-        let (offset, count) = vector(views, offset)?;
+        let ((lib, mount, file), (offset, count)) = (self.call(), vector(views, offset)?);
         // SAFETY: the file is one of this mount. A view is laid out as an iovec, and its memory is
         // valid for writes while it lives; `count` is at most their number.
         transferred(unsafe {
-            (self.mount.calls().ceph_ll_readv)(
-                self.mount.raw(),
-                self.raw.as_ptr(),
-                views.as_ptr().cast(),
-                count,
-                offset,
-            )
+            (lib.ceph_ll_readv)(mount, file, views.as_ptr().cast(), count, offset)
         })
     }
 
     /// Writes the first views, and returns the number of bytes. The data is at the storage daemons
     /// when this returns; the size may be known to this process alone.
     pub(crate) fn write(&self, views: &[VolatileSlice<'_>], offset: u64) -> io::Result<usize> {
-        let (offset, count) = vector(views, offset)?;
+        let ((lib, mount, file), (offset, count)) = (self.call(), vector(views, offset)?);
         // SAFETY: as for reading; memory that others change meanwhile is copied in any state.
         transferred(unsafe {
-            (self.mount.calls().ceph_ll_writev)(
-                self.mount.raw(),
-                self.raw.as_ptr(),
-                views.as_ptr().cast(),
-                count,
-                offset,
-            )
+            (lib.ceph_ll_writev)(mount, file, views.as_ptr().cast(), count, offset)
         })
     }
 
     /// Makes data and attributes stable.
     pub(crate) fn sync(&self) -> Result<()> {
+        let (lib, mount, file) = self.call();
         // SAFETY: the file is one of this mount.
-        checked(unsafe {
-            (self.mount.calls().ceph_ll_fsync)(self.mount.raw(), self.raw.as_ptr(), 0)
-        })
-        .map(drop)
+        checked(unsafe { (lib.ceph_ll_fsync)(mount, file, 0) }).map(drop)
     }
 }
 
@@ -84,9 +76,9 @@ fn transferred(answer: i64) -> io::Result<usize> {
 
 impl Drop for Handle {
     fn drop(&mut self) {
+        let (lib, mount, file) = self.call();
         // SAFETY: the open file is ours, and is closed once.
-        let closed =
-            unsafe { (self.mount.calls().ceph_ll_close)(self.mount.raw(), self.raw.as_ptr()) };
+        let closed = unsafe { (lib.ceph_ll_close)(mount, file) };
         if closed < 0 {
             tracing::warn!(errno = -closed, "closing a file of CephFS failed");
         }

@@ -4,14 +4,15 @@ use super::dir::DirStream;
 use super::handle::Handle;
 use super::mount::Mount;
 use super::perm::Perm;
-use super::types::{RawInode, STAT_AS_KNOWN, STATX_ALL, StatX, set};
+use super::table::Functions;
+use super::types::{MountInfo, RawInode, STAT_AS_KNOWN, STATX_ALL, StatX, UserPerm, set};
 use super::{c_string, checked};
 use crate::attr::attr;
 use crate::id::Object;
 use crate::{object, server};
 use dafs_store::inode::{self, Known};
 use dafs_store::{Attr, Cred, Result, StoreError};
-use std::ffi::c_int;
+use std::ffi::{c_char, c_int};
 use std::ptr::{NonNull, null_mut};
 use std::sync::Arc;
 
@@ -25,6 +26,22 @@ pub struct Inode {
 unsafe impl Send for Inode {}
 // SAFETY: as above.
 unsafe impl Sync for Inode {}
+
+/// What every call on an inode takes: the functions, the mount, the inode and the caller.
+type Call<'a> = (&'static Functions, *mut MountInfo, *mut RawInode, Perm<'a>);
+
+/// What every call takes that finds or makes an entry of a directory.
+struct Entry {
+    mount: *mut MountInfo,
+    dir: *mut RawInode,
+    /// Ends with a zero.
+    name: *const c_char,
+    /// Takes the inode.
+    found: *mut *mut RawInode,
+    /// Takes the attributes.
+    stat: *mut StatX,
+    perm: *const UserPerm,
+}
 
 impl Inode {
     /// Takes over a reference of the library.
@@ -41,130 +58,83 @@ impl Inode {
         self.raw.as_ptr()
     }
 
-    fn perm(&self, cred: &Cred) -> Result<Perm<'_>> {
-        Perm::new(&self.mount, cred)
+    fn call(&self, cred: &Cred) -> Result<Call<'_>> {
+        Ok((self.mount.calls(), self.mount.raw(), self.raw(), Perm::new(&self.mount, cred)?))
     }
 
-    fn known(&self, raw: *mut RawInode, stat: &StatX) -> Result<Known<Self>> {
+    /// Finds or makes an entry of this directory. All pointers are valid during `call`.
+    fn entry(
+        &self,
+        name: &[u8],
+        cred: &Cred,
+        call: impl FnOnce(&Functions, Entry) -> c_int,
+    ) -> Result<Known<Self>> {
+        let (lib, mount, dir, perm) = self.call(cred)?;
+        let (name, mut raw, mut stat) = (c_string(name)?, null_mut(), StatX::empty());
+        let (found, perm) = (&raw mut raw, perm.raw());
+        let entry = Entry { mount, dir, name: name.as_ptr(), found, stat: &mut stat, perm };
+        checked(call(lib, entry))?;
         let inode = Self::new(&self.mount, raw)?;
-        Ok(Known { key: object(stat), inode, attr: attr(stat)? })
+        Ok(Known { key: object(&stat), inode, attr: attr(&stat)? })
     }
 
-    /// Returns all attributes, from the MDS or from the cache that its capabilities permit.
-    pub(crate) fn statx(&self) -> Result<StatX> {
-        let (perm, mut stat) = (self.perm(&server())?, StatX::empty());
+    fn stat_with(&self, flags: u32) -> Result<StatX> {
+        let ((lib, mount, inode, perm), mut stat) = (self.call(&server())?, StatX::empty());
         // SAFETY: the inode is one of this mount; `stat` takes the answer.
         checked(unsafe {
-            (self.mount.calls().ceph_ll_getattr)(
-                self.mount.raw(),
-                self.raw(),
-                &mut stat,
-                STATX_ALL,
-                0,
-                perm.raw(),
-            )
+            (lib.ceph_ll_getattr)(mount, inode, &mut stat, STATX_ALL, flags, perm.raw())
         })?;
         Ok(stat)
     }
 
+    /// Returns all attributes, from the MDS or from the cache that its capabilities permit.
+    pub(crate) fn statx(&self) -> Result<StatX> {
+        self.stat_with(0)
+    }
+
     /// Returns the size that this mount knows, without asking the MDS.
     pub(crate) fn size_here(&self) -> Result<u64> {
-        let (perm, mut stat) = (self.perm(&server())?, StatX::empty());
-        // SAFETY: the inode is one of this mount; `stat` takes the answer.
-        checked(unsafe {
-            (self.mount.calls().ceph_ll_getattr)(
-                self.mount.raw(),
-                self.raw(),
-                &mut stat,
-                STATX_ALL,
-                STAT_AS_KNOWN,
-                perm.raw(),
-            )
-        })?;
-        Ok(stat.size)
+        Ok(self.stat_with(STAT_AS_KNOWN)?.size)
     }
 
     /// Sets the attributes in `mask` (of [`set`](super::set)).
     pub(crate) fn set_stat(&self, mut stat: StatX, mask: i32, cred: &Cred) -> Result<()> {
-        let perm = self.perm(cred)?;
+        let (lib, mount, inode, perm) = self.call(cred)?;
         // SAFETY: the inode is one of this mount; `stat` is ours and whole.
-        checked(unsafe {
-            (self.mount.calls().ceph_ll_setattr)(
-                self.mount.raw(),
-                self.raw(),
-                &mut stat,
-                mask,
-                perm.raw(),
-            )
-        })
-        .map(drop)
+        checked(unsafe { (lib.ceph_ll_setattr)(mount, inode, &mut stat, mask, perm.raw()) })
+            .map(drop)
     }
 
     /// Opens a regular file, with the flags of open(2).
     pub(crate) fn open(&self, flags: i32, cred: &Cred) -> Result<Handle> {
-        let perm = self.perm(cred)?;
-        let mut raw = null_mut();
+        let ((lib, mount, inode, perm), mut raw) = (self.call(cred)?, null_mut());
         // SAFETY: the inode is one of this mount; `raw` takes the answer.
-        checked(unsafe {
-            (self.mount.calls().ceph_ll_open)(
-                self.mount.raw(),
-                self.raw(),
-                flags,
-                &mut raw,
-                perm.raw(),
-            )
-        })?;
+        checked(unsafe { (lib.ceph_ll_open)(mount, inode, flags, &mut raw, perm.raw()) })?;
         Handle::new(&self.mount, raw)
     }
 
     /// Gives an inode of the same mount another name in this directory.
     pub(crate) fn link(&self, target: &Self, name: &[u8], cred: &Cred) -> Result<()> {
-        let perm = self.perm(cred)?;
+        let (lib, mount, dir, perm) = self.call(cred)?;
         assert!(Arc::ptr_eq(&self.mount, &target.mount), "inodes of one mount");
-        let name = c_string(name)?;
+        let (name, target) = (c_string(name)?, target.raw());
         // SAFETY: both inodes are of this mount, as was just seen; the name ends with a zero.
-        checked(unsafe {
-            (self.mount.calls().ceph_ll_link)(
-                self.mount.raw(),
-                target.raw(),
-                self.raw(),
-                name.as_ptr(),
-                perm.raw(),
-            )
-        })
-        .map(drop)
+        checked(unsafe { (lib.ceph_ll_link)(mount, target, dir, name.as_ptr(), perm.raw()) })
+            .map(drop)
     }
 
     /// Removes the name of an object that is not a directory.
     pub(crate) fn unlink(&self, name: &[u8], cred: &Cred) -> Result<()> {
-        let perm = self.perm(cred)?;
-        let name = c_string(name)?;
+        let ((lib, mount, dir, perm), name) = (self.call(cred)?, c_string(name)?);
         // SAFETY: the inode is one of this mount, the name ends with a zero.
-        checked(unsafe {
-            (self.mount.calls().ceph_ll_unlink)(
-                self.mount.raw(),
-                self.raw(),
-                name.as_ptr(),
-                perm.raw(),
-            )
-        })
-        .map(drop)
+        checked(unsafe { (lib.ceph_ll_unlink)(mount, dir, name.as_ptr(), perm.raw()) }).map(drop)
     }
 
     /// Removes an empty directory.
     pub(crate) fn rmdir(&self, name: &[u8], cred: &Cred) -> Result<()> {
-        let perm = self.perm(cred)?;
-        let name = c_string(name)?;
+        let ((lib, mount, dir, perm), name) = (self.call(cred)?, c_string(name)?);
         // SAFETY: the inode is one of this mount, the name ends with a zero.
-        checked(unsafe {
-            (self.mount.calls().ceph_ll_rmdir)(
-                self.mount.raw(),
-                self.raw(),
-                name.as_ptr(),
-                perm.raw(),
-            )
-        })
-        .map(drop)
+        checked(unsafe { (lib.ceph_ll_rmdir)(mount, dir, name.as_ptr(), perm.raw()) }).map(drop)
     }
 
     /// Makes this mount's changes stable: attributes, and names in a directory.
@@ -189,23 +159,10 @@ impl inode::Inode for Inode {
     }
 
     fn lookup(&self, name: &[u8], cred: &Cred) -> Result<Known<Self>> {
-        let perm = self.perm(cred)?;
-        let name = c_string(name)?;
-        let (mut raw, mut stat) = (null_mut(), StatX::empty());
-        // SAFETY: the inode is one of this mount, the name ends with a zero, the rest takes answers.
-        checked(unsafe {
-            (self.mount.calls().ceph_ll_lookup)(
-                self.mount.raw(),
-                self.raw(),
-                name.as_ptr(),
-                &mut raw,
-                &mut stat,
-                STATX_ALL,
-                0,
-                perm.raw(),
-            )
-        })?;
-        self.known(raw, &stat)
+        // SAFETY: as `entry` says.
+        self.entry(name, cred, |lib, e| unsafe {
+            (lib.ceph_ll_lookup)(e.mount, e.dir, e.name, e.found, e.stat, STATX_ALL, 0, e.perm)
+        })
     }
 
     fn create(
@@ -215,135 +172,69 @@ impl inode::Inode for Inode {
         flags: i32,
         cred: &Cred,
     ) -> Result<(Known<Self>, Handle)> {
-        let perm = self.perm(cred)?;
-        let name = c_string(name)?;
-        let (mut raw, mut file, mut stat) = (null_mut(), null_mut(), StatX::empty());
-        // SAFETY: the inode is one of this mount, the name ends with a zero, the rest takes answers.
-        checked(unsafe {
-            (self.mount.calls().ceph_ll_create)(
-                self.mount.raw(),
-                self.raw(),
-                name.as_ptr(),
-                mode,
-                flags | libc::O_CREAT | libc::O_EXCL,
-                &mut raw,
-                &mut file,
-                &mut stat,
-                STATX_ALL,
-                0,
-                perm.raw(),
+        let (mut file, flags) = (null_mut(), flags | libc::O_CREAT | libc::O_EXCL);
+        // SAFETY: as `entry` says; `file` takes an answer.
+        let known = self.entry(name, cred, |lib, e| unsafe {
+            (lib.ceph_ll_create)(
+                e.mount, e.dir, e.name, mode, flags, e.found, &mut file, e.stat, STATX_ALL, 0,
+                e.perm,
             )
-        })?;
+        });
         let handle = Handle::new(&self.mount, file);
-        let known = self.known(raw, &stat);
         Ok((known?, handle?))
     }
 
     fn mkdir(&self, name: &[u8], mode: u32, cred: &Cred) -> Result<Known<Self>> {
-        let perm = self.perm(cred)?;
-        let name = c_string(name)?;
-        let (mut raw, mut stat) = (null_mut(), StatX::empty());
-        // SAFETY: the inode is one of this mount, the name ends with a zero, the rest takes answers.
-        checked(unsafe {
-            (self.mount.calls().ceph_ll_mkdir)(
-                self.mount.raw(),
-                self.raw(),
-                name.as_ptr(),
-                mode,
-                &mut raw,
-                &mut stat,
-                STATX_ALL,
-                0,
-                perm.raw(),
-            )
-        })?;
-        self.known(raw, &stat)
+        // SAFETY: as `entry` says.
+        self.entry(name, cred, |lib, e| unsafe {
+            (lib.ceph_ll_mkdir)(e.mount, e.dir, e.name, mode, e.found, e.stat, STATX_ALL, 0, e.perm)
+        })
     }
 
     fn mknod(&self, name: &[u8], mode: u32, device: u64, cred: &Cred) -> Result<Known<Self>> {
-        let perm = self.perm(cred)?;
-        let name = c_string(name)?;
-        let (mut raw, mut stat) = (null_mut(), StatX::empty());
-        // SAFETY: the inode is one of this mount, the name ends with a zero, the rest takes answers.
-        checked(unsafe {
-            (self.mount.calls().ceph_ll_mknod)(
-                self.mount.raw(),
-                self.raw(),
-                name.as_ptr(),
-                mode,
-                device,
-                &mut raw,
-                &mut stat,
-                STATX_ALL,
-                0,
-                perm.raw(),
+        // SAFETY: as `entry` says.
+        self.entry(name, cred, |lib, e| unsafe {
+            (lib.ceph_ll_mknod)(
+                e.mount, e.dir, e.name, mode, device, e.found, e.stat, STATX_ALL, 0, e.perm,
             )
-        })?;
-        self.known(raw, &stat)
+        })
     }
 
     fn symlink(&self, name: &[u8], text: &[u8], cred: &Cred) -> Result<Known<Self>> {
-        let perm = self.perm(cred)?;
-        let (name, text) = (c_string(name)?, c_string(text)?);
-        let (mut raw, mut stat) = (null_mut(), StatX::empty());
-        // SAFETY: the inode is one of this mount, both texts end with a zero, the rest takes
-        // answers.
-        checked(unsafe {
-            (self.mount.calls().ceph_ll_symlink)(
-                self.mount.raw(),
-                self.raw(),
-                name.as_ptr(),
-                text.as_ptr(),
-                &mut raw,
-                &mut stat,
-                STATX_ALL,
-                0,
-                perm.raw(),
+        let text = c_string(text)?;
+        // SAFETY: as `entry` says; the text ends with a zero.
+        self.entry(name, cred, |lib, e| unsafe {
+            let text = text.as_ptr();
+            (lib.ceph_ll_symlink)(
+                e.mount, e.dir, e.name, text, e.found, e.stat, STATX_ALL, 0, e.perm,
             )
-        })?;
-        self.known(raw, &stat)
+        })
     }
 
     fn rename(&self, from: &[u8], to_dir: &Self, to: &[u8], cred: &Cred) -> Result<()> {
-        let perm = self.perm(cred)?;
+        let (lib, mount, dir, perm) = self.call(cred)?;
         assert!(Arc::ptr_eq(&self.mount, &to_dir.mount), "inodes of one mount");
-        let (from, to) = (c_string(from)?, c_string(to)?);
+        let (from, to, to_dir) = (c_string(from)?, c_string(to)?, to_dir.raw());
         // SAFETY: both inodes are of this mount, as was just seen; the names end with a zero.
         checked(unsafe {
-            (self.mount.calls().ceph_ll_rename)(
-                self.mount.raw(),
-                self.raw(),
-                from.as_ptr(),
-                to_dir.raw(),
-                to.as_ptr(),
-                perm.raw(),
-            )
+            (lib.ceph_ll_rename)(mount, dir, from.as_ptr(), to_dir, to.as_ptr(), perm.raw())
         })
         .map(drop)
     }
 
     fn readlink(&self, buffer: &mut [u8], cred: &Cred) -> Result<usize> {
-        let perm = self.perm(cred)?;
+        let ((lib, mount, inode, perm), len) = (self.call(cred)?, buffer.len());
         // SAFETY: the inode is one of this mount; the buffer is ours and has the given length.
-        let len = checked(unsafe {
-            (self.mount.calls().ceph_ll_readlink)(
-                self.mount.raw(),
-                self.raw(),
-                buffer.as_mut_ptr().cast(),
-                buffer.len(),
-                perm.raw(),
-            )
+        let got = checked(unsafe {
+            (lib.ceph_ll_readlink)(mount, inode, buffer.as_mut_ptr().cast(), len, perm.raw())
         })?;
-        Ok(len.min(buffer.len()))
+        Ok(got.min(len))
     }
 
     fn open_dir(&self, cred: &Cred) -> Result<DirStream> {
-        let perm = self.perm(cred)?;
-        let mut raw = null_mut();
+        let ((lib, mount, dir, perm), mut raw) = (self.call(cred)?, null_mut());
         // SAFETY: the inode is one of this mount; `raw` takes the answer.
-        checked(unsafe {
-            (self.mount.calls().ceph_ll_opendir)(self.mount.raw(), self.raw(), &mut raw, perm.raw())
-        })?;
+        checked(unsafe { (lib.ceph_ll_opendir)(mount, dir, &mut raw, perm.raw()) })?;
         DirStream::new(&self.mount, raw)
     }
 
@@ -358,72 +249,42 @@ impl inode::Inode for Inode {
     }
 
     fn xattr(&self, name: &[u8], buffer: &mut [u8], cred: &Cred) -> Result<usize> {
-        let perm = self.perm(cred)?;
-        let name = c_string(name)?;
+        let ((lib, mount, inode, perm), name) = (self.call(cred)?, c_string(name)?);
+        let (value, len) = (buffer.as_mut_ptr().cast(), buffer.len());
         // SAFETY: the inode is one of this mount, the name ends with a zero, the buffer is ours and
         // has the given length.
         checked_xattr(unsafe {
-            (self.mount.calls().ceph_ll_getxattr)(
-                self.mount.raw(),
-                self.raw(),
-                name.as_ptr(),
-                buffer.as_mut_ptr().cast(),
-                buffer.len(),
-                perm.raw(),
-            )
+            (lib.ceph_ll_getxattr)(mount, inode, name.as_ptr(), value, len, perm.raw())
         })
     }
 
     fn set_xattr(&self, name: &[u8], value: &[u8], flags: i32, cred: &Cred) -> Result<()> {
-        let perm = self.perm(cred)?;
-        let name = c_string(name)?;
+        let ((lib, mount, inode, perm), name) = (self.call(cred)?, c_string(name)?);
+        let (value, len) = (value.as_ptr().cast(), value.len());
         // SAFETY: the inode is one of this mount, the name ends with a zero, the value has the
         // given length.
         checked_xattr(unsafe {
-            (self.mount.calls().ceph_ll_setxattr)(
-                self.mount.raw(),
-                self.raw(),
-                name.as_ptr(),
-                value.as_ptr().cast(),
-                value.len(),
-                flags,
-                perm.raw(),
-            )
+            (lib.ceph_ll_setxattr)(mount, inode, name.as_ptr(), value, len, flags, perm.raw())
         })
         .map(drop)
     }
 
     fn list_xattrs(&self, buffer: &mut [u8], cred: &Cred) -> Result<usize> {
-        let perm = self.perm(cred)?;
-        let mut len = 0;
+        let ((lib, mount, inode, perm), mut got) = (self.call(cred)?, 0);
+        let (list, len) = (buffer.as_mut_ptr().cast(), buffer.len());
         // SAFETY: the inode is one of this mount; the buffer is ours and has the given length;
-        // `len` takes the answer.
+        // `got` takes the answer.
         checked_xattr(unsafe {
-            (self.mount.calls().ceph_ll_listxattr)(
-                self.mount.raw(),
-                self.raw(),
-                buffer.as_mut_ptr().cast(),
-                buffer.len(),
-                &mut len,
-                perm.raw(),
-            )
+            (lib.ceph_ll_listxattr)(mount, inode, list, len, &mut got, perm.raw())
         })?;
-        Ok(len.min(buffer.len()))
+        Ok(got.min(len))
     }
 
     fn remove_xattr(&self, name: &[u8], cred: &Cred) -> Result<()> {
-        let perm = self.perm(cred)?;
-        let name = c_string(name)?;
+        let ((lib, mount, inode, perm), name) = (self.call(cred)?, c_string(name)?);
         // SAFETY: the inode is one of this mount, the name ends with a zero.
-        checked_xattr(unsafe {
-            (self.mount.calls().ceph_ll_removexattr)(
-                self.mount.raw(),
-                self.raw(),
-                name.as_ptr(),
-                perm.raw(),
-            )
-        })
-        .map(drop)
+        checked_xattr(unsafe { (lib.ceph_ll_removexattr)(mount, inode, name.as_ptr(), perm.raw()) })
+            .map(drop)
     }
 }
 

@@ -14,7 +14,6 @@
 mod dir;
 mod handle;
 mod inode;
-mod library;
 mod mount;
 mod perm;
 mod rados;
@@ -27,33 +26,13 @@ pub(crate) use mount::{ClusterOptions, Mount, MountOptions};
 pub(crate) use rados::Rados;
 pub(crate) use types::{NO_SNAPSHOT, StatX, set};
 
+use dafs_mem::Library;
 use dafs_store::StoreError;
-use std::ffi::{CString, c_int};
-use std::sync::OnceLock;
-use table::Functions;
-use thiserror::Error;
+use std::ffi::{CStr, CString, c_int};
 
-/// The reason why a library cannot be used.
-#[derive(Debug, Clone, PartialEq, Eq, Error)]
-pub enum Unavailable {
-    /// The library is not installed, or cannot be loaded.
-    #[error(
-        "CephFS needs the library {name}, which cannot be loaded; install it (Debian: apt install {package}): {why}"
-    )]
-    #[allow(missing_docs, reason = "the message says it")]
-    Missing { name: &'static str, package: &'static str, why: String },
-    /// The library lacks a function.
-    #[error(
-        "the installed {name} is too old: it has no function {function}; 16.2 is known to work"
-    )]
-    #[allow(missing_docs, reason = "the message says it")]
-    TooOld { name: &'static str, function: &'static str },
-}
-
-/// Returns the functions of the library, which the first call loads.
-fn functions() -> Result<&'static Functions, Unavailable> {
-    static FUNCTIONS: OnceLock<Result<Functions, Unavailable>> = OnceLock::new();
-    FUNCTIONS.get_or_init(Functions::open).as_ref().map_err(Clone::clone)
+/// Describes a library, whose interface has been stable since 2016.
+const fn ceph_library(name: &'static str, package: &'static str, file: &'static CStr) -> Library {
+    Library { file_system: "CephFS", name, package, file, version: "16.2" }
 }
 
 /// Maps the result of a call: a count, or the negative of an error number.

@@ -3,7 +3,7 @@
 use super::inode::Inode;
 use super::table::Functions;
 use super::types::{InodeNumber, MountInfo, NO_SNAPSHOT, VersionedInode};
-use super::{c_string, checked, functions};
+use super::{c_string, checked};
 use crate::nudge::Waits;
 use crate::{OpenError, Step, limits};
 use dafs_store::{Result, StoreError};
@@ -34,7 +34,6 @@ pub(crate) struct MountOptions {
     pub(crate) waits: Arc<Waits>,
 }
 
-/// A mount.
 pub(crate) struct Mount {
     calls: &'static Functions,
     raw: NonNull<MountInfo>,
@@ -61,7 +60,7 @@ impl Mount {
     /// # Errors
     /// The cause, for administrators.
     pub(crate) fn new(options: &MountOptions) -> std::result::Result<Self, OpenError> {
-        let calls = functions()?;
+        let calls = Functions::get()?;
         let user = options.cluster.user.as_deref().map(plain).transpose()?;
         let mut raw = null_mut();
         // SAFETY: `raw` takes the answer; the name is null or ends with a zero.

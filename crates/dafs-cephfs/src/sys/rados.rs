@@ -1,18 +1,17 @@
 //! A connection to the monitors, by librados.
 
-use super::Unavailable;
-use super::library::library;
+use super::ceph_library;
 use super::mount::{ClusterOptions, plain};
 use crate::{OpenError, Step, limits};
+use dafs_mem::library;
 use dafs_store::{Result, StoreError};
 use libc::{c_char, c_int, c_void};
 use std::ffi::{CStr, CString};
 use std::os::unix::ffi::OsStrExt;
 use std::ptr::{NonNull, null, null_mut};
-use std::sync::OnceLock;
 
 library! {
-    Functions, "librados", "librados2", c"librados.so.2";
+    Functions, ceph_library("librados", "librados2", c"librados.so.2");
     fn rados_create(*mut *mut c_void, *const c_char) -> c_int;
     fn rados_conf_read_file(*mut c_void, *const c_char) -> c_int;
     fn rados_conf_set(*mut c_void, *const c_char, *const c_char) -> c_int;
@@ -32,11 +31,6 @@ library! {
     fn rados_buffer_free(*mut c_char);
 }
 
-fn functions() -> std::result::Result<&'static Functions, Unavailable> {
-    static FUNCTIONS: OnceLock<std::result::Result<Functions, Unavailable>> = OnceLock::new();
-    FUNCTIONS.get_or_init(Functions::open).as_ref().map_err(Clone::clone)
-}
-
 /// A connection to the monitors.
 pub(crate) struct Rados {
     calls: &'static Functions,
@@ -54,7 +48,7 @@ impl Rados {
     /// # Errors
     /// The cause, for administrators.
     pub(crate) fn connect(options: &ClusterOptions) -> std::result::Result<Self, OpenError> {
-        let calls = functions()?;
+        let calls = Functions::get()?;
         let user = options.user.as_deref().map(plain).transpose()?;
         let mut raw = null_mut();
         // SAFETY: `raw` takes the answer; the name is null or ends with a zero.

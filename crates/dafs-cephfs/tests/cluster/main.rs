@@ -30,18 +30,7 @@ fn files_without_a_name_are_not_supported() {
 #[test]
 fn ids_and_content_outlive_the_store() {
     let Some((store, options)) = support::fresh(1, &stores::me()) else { return };
-    let (cred, attr) = (stores::me(), SetAttr::default());
-    let how = CreateHow::Guarded;
-    let made = store.create(&cred, &store.root(), b"f", how, &attr, stores::READ_WRITE).unwrap();
-    stores::write(&*made.file, 3, b"kept").unwrap();
-    made.file.sync().unwrap();
-    let (id, root, fs) = (made.id, store.root(), store.fs_id());
-    drop((made, store));
-    let store = CephStore::open(&options).unwrap();
-    assert_eq!((store.root(), store.fs_id()), (root, fs));
-    assert_eq!(store.getattr(&id).unwrap().size, 7);
-    let file = store.open(&cred, &id, stores::READ).unwrap();
-    assert_eq!(stores::read(&*file, 0, 50).unwrap(), b"\0\0\0kept");
+    stores::ids_and_content_outlive(store, || CephStore::open(&options).unwrap());
 }
 
 #[test]

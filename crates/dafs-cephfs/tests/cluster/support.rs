@@ -6,7 +6,6 @@ use dafs_testkit::engines::{self, EngineCluster};
 use dafs_testkit::stores::{self, World, missing};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
 /// Names a running cluster by its configuration.
@@ -56,22 +55,11 @@ fn cluster() -> Option<&'static Cluster> {
 
 /// A store of a fresh directory that belongs to the caller. Its options open it again.
 pub(crate) fn fresh(mounts: usize, cred: &Cred) -> Option<(CephStore, CephOptions)> {
-    static NEXT: AtomicUsize = AtomicUsize::new(0);
     let Some(cluster) = cluster() else {
         missing("no CephFS to test with");
         return None;
     };
-    let number = NEXT.fetch_add(1, Ordering::Relaxed);
-    let name = format!("test-{}-{number}", std::process::id());
-    let attr = SetAttr {
-        mode: Some(0o755),
-        uid: Some(cred.uid),
-        gid: Some(cred.gid),
-        ..SetAttr::default()
-    };
-    let server = Cred::new(0, 0);
-    let top = cluster.top.root();
-    cluster.top.make(&server, &top, name.as_bytes(), NewObject::Directory, &attr).unwrap();
+    let name = stores::fresh_directory(&cluster.top, cred);
     let options = options(&cluster.config, &format!("/{name}"), &name, mounts);
     Some((CephStore::open(&options).unwrap(), options))
 }

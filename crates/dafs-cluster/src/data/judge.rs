@@ -4,7 +4,7 @@
 use super::{DataNode, Shared};
 use crate::grants::Made;
 use crate::limits::{ASK_TIME, ASKS_MAX, CALL_TIME};
-use crate::refusal::{to_service, to_store};
+use crate::refusal::{taken, to_service};
 use crate::remote::{gather, scatter};
 use crate::time;
 use dafs_mem::VolatileSlice;
@@ -106,11 +106,19 @@ impl Judge {
     /// [`StoreError::Busy`] while it is not known.
     pub fn size(&self, component: &ComponentId) -> Result<u64> {
         let call = Call::FileSize { component: component.0 };
-        self.ask(call, ASK_TIME, |answer| match answer {
-            Answer::Size(size) => Ok(size),
-            Answer::Refused(number) => Err(to_store(number)),
-            _ => Err(StoreError::Io),
-        })?
+        self.take(call, ASK_TIME, |answer| match answer {
+            Answer::Size(size) => Some(size),
+            _ => None,
+        })
+    }
+
+    fn take<T>(
+        &self,
+        call: Call<'_>,
+        limit: Duration,
+        take: impl FnOnce(Answer<'_>) -> Option<T>,
+    ) -> Result<T> {
+        self.ask(call, limit, |answer| taken(answer, take))?
     }
 
     fn ask<T>(
@@ -136,14 +144,13 @@ impl Elsewhere for Judge {
         let component = handle.component.0;
         let call = Call::ReadFile { component, offset, len: len as u32 };
         let _turn = self.shared.elsewhere.enter()?;
-        self.ask(call, CALL_TIME, |answer| match answer {
+        self.take(call, CALL_TIME, |answer| match answer {
             Answer::Data(data) if data.len() <= len => {
                 scatter(data, views, 0);
-                Ok(data.len())
+                Some(data.len())
             }
-            Answer::Refused(number) => Err(to_store(number)),
-            _ => Err(StoreError::Io),
-        })?
+            _ => None,
+        })
     }
 
     /// The data is always stable then, because a commit here would not reach it.
@@ -158,11 +165,10 @@ impl Elsewhere for Judge {
         let _turn = self.shared.elsewhere.enter()?;
         let data = gather(views, 0, wanted.min(DATA_BYTES_MAX));
         let call = Call::WriteFile { component: handle.component.0, offset, data: &data };
-        self.ask(call, CALL_TIME, |answer| match answer {
-            Answer::Written { count, .. } if count as usize <= data.len() => Ok(count as usize),
-            Answer::Refused(number) => Err(to_store(number)),
-            _ => Err(StoreError::Io),
-        })?
+        self.take(call, CALL_TIME, |answer| match answer {
+            Answer::Written { count, .. } if count as usize <= data.len() => Some(count as usize),
+            _ => None,
+        })
     }
 }
 

@@ -36,8 +36,13 @@ impl Cluster {
         Self { root, control, addresses: vec!["192.0.2.1:2049".parse().expect("an address")] }
     }
 
-    pub(crate) fn secret(&self) -> ClusterSecret {
-        ClusterSecret::from_bytes([1; 32])
+    /// A cluster with a data server, and the connected node of the metadata server.
+    pub(crate) fn joined() -> (Self, DataNode, RemoteNode) {
+        let cluster = Self::new();
+        let data = cluster.data();
+        let node = cluster.node(&data);
+        settled(|| node.status().connected);
+        (cluster, data, node)
     }
 
     pub(crate) fn directory(&self) -> PathBuf {
@@ -48,23 +53,18 @@ impl Cluster {
         self.root.path().join(format!("memory-{number}"))
     }
 
-    pub(crate) fn data(&self, secret: ClusterSecret, opened: fn(Opened)) -> DataNode {
-        self.data_with(secret, move |node| {
-            opened(node);
-            Ok(())
-        })
-        .expect("a data server")
+    pub(crate) fn data(&self) -> DataNode {
+        self.data_with(|_| Ok(())).expect("a data server")
     }
 
     /// A data server whose front end for clients may fail to open.
     pub(crate) fn data_with(
         &self,
-        secret: ClusterSecret,
         mut opened: impl FnMut(Opened) -> io::Result<()> + Send + 'static,
     ) -> Result<DataNode, DataNodeError> {
         let config = DataNodeConfig {
             directory: self.directory(),
-            secret: Arc::new(secret),
+            secret: secret(1),
             listener: self.control.try_clone().expect("the listener"),
             addresses: self.addresses.clone(),
             rdma_addresses: vec!["192.0.2.1:20049".parse().expect("an address")],
@@ -80,31 +80,40 @@ impl Cluster {
         DataNode::start(config)
     }
 
-    pub(crate) fn node(&self, data: &DataNode, secret: ClusterSecret) -> RemoteNode {
-        self.remote(data, secret, 1, true)
+    pub(crate) fn node(&self, data: &DataNode) -> RemoteNode {
+        self.node_numbered(data, 1)
     }
 
     pub(crate) fn node_numbered(&self, data: &DataNode, number: u32) -> RemoteNode {
-        self.remote(data, self.secret(), number, true)
+        self.remote(data, 1, number, true)
+    }
+
+    /// A node of another cluster.
+    pub(crate) fn stranger(&self, data: &DataNode) -> RemoteNode {
+        self.remote(data, 9, 1, true)
     }
 
     /// A node whose files are in another file system.
     pub(crate) fn node_beside(&self, data: &DataNode) -> RemoteNode {
-        self.remote(data, self.secret(), 1, false)
+        self.remote(data, 1, 1, false)
     }
 
     fn remote(
         &self,
         data: &DataNode,
-        secret: ClusterSecret,
+        secret_byte: u8,
         number: u32,
         holds_files: bool,
     ) -> RemoteNode {
         let (control, memory) = (data.address().to_string(), self.memory(number));
-        let (secret, store) = (Arc::new(secret), STORE);
+        let (secret, store) = (secret(secret_byte), STORE);
         let config = RemoteConfig { number, control, secret, store, memory, holds_files };
         RemoteNode::start(config).expect("a node")
     }
+}
+
+fn secret(byte: u8) -> Arc<ClusterSecret> {
+    Arc::new(ClusterSecret::from_bytes([byte; 32]))
 }
 
 /// Waits until a condition holds that other threads bring about.

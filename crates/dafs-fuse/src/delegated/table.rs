@@ -158,7 +158,6 @@ impl<R: Right> Table<R> {
         Some(held)
     }
 
-    /// The known attributes of a file.
     pub(super) fn attributes(&mut self, handle: &FileHandle) -> Option<Attributes> {
         let names_changed = self.names_changed;
         let known = self.usable(handle)?.known.as_ref()?;
@@ -167,7 +166,6 @@ impl<R: Right> Table<R> {
         is_good.then(|| known.attributes.clone())
     }
 
-    /// The object of a name, if it is known.
     pub(super) fn named(&self, dir: &FileHandle, name: &[u8]) -> Option<FileHandle> {
         self.names.get(dir)?.get(name).copied()
     }
@@ -177,7 +175,6 @@ impl<R: Right> Table<R> {
         self.time
     }
 
-    /// Stores the answer to a request for a name or for a file.
     pub(super) fn learn(
         &mut self,
         asked: u64,
@@ -215,7 +212,6 @@ impl<R: Right> Table<R> {
         }
     }
 
-    /// Records that a file was changed, or may have been.
     pub(super) fn changed(&mut self, handle: &FileHandle) {
         self.unlearn(handle);
         let time = self.tick();
@@ -329,7 +325,6 @@ impl<R: Right> Table<R> {
         self.cleaning.len()
     }
 
-    /// The kernel uses an open file, so it has dropped the pages that it had at the open.
     pub(super) fn used(&mut self, number: u64) {
         if let Some((handle, opened)) = self.cleaning.remove(&number)
             && let Some(held) = self.held.get_mut(&handle)
@@ -339,12 +334,10 @@ impl<R: Right> Table<R> {
         }
     }
 
-    /// The kernel closes an open file.
     pub(super) fn closed(&mut self, number: u64) {
         self.cleaning.remove(&number);
     }
 
-    /// Stops caching of a file; false when it is not delegated, or another thread does so already.
     pub(super) fn leave(&mut self, handle: &FileHandle) -> bool {
         self.unlearn(handle);
         match self.held.get_mut(handle) {
@@ -356,23 +349,18 @@ impl<R: Right> Table<R> {
         }
     }
 
-    /// The deferred opens of a file.
     pub(super) fn deferred_of(&self, handle: &FileHandle) -> Vec<u64> {
         self.deferred_of.get(handle).cloned().unwrap_or_default()
     }
 
-    /// All deferred opens.
     pub(super) fn all_promised(&self) -> Vec<u64> {
         self.deferred.keys().copied().collect()
     }
 
-    /// A deferred open.
     pub(super) fn deferred(&self, number: u64) -> Option<DeferredOpen> {
         self.deferred.get(&number).copied()
     }
 
-    /// Ends a deferred open, because the server knows it now or the kernel has closed it; false
-    /// when it had ended before.
     pub(super) fn settle(&mut self, number: u64) -> bool {
         let Some(deferred) = self.deferred.remove(&number) else { return false };
         if let Some(numbers) = self.deferred_of.get_mut(&deferred.handle) {
@@ -397,14 +385,11 @@ impl<R: Right> Table<R> {
         if is_idle { self.remove(handle) } else { None }
     }
 
-    /// Removes a file, to return its delegation.
     pub(super) fn remove(&mut self, handle: &FileHandle) -> Option<R> {
         self.unlearn(handle);
         self.held.remove(handle).map(|held| held.right)
     }
 
-    /// Excludes a file: it is opened for writing here, or about to lose its name, or its
-    /// permissions are about to change.
     pub(super) fn begin_write(&mut self, handle: FileHandle) {
         *self.writers.entry(handle).or_default() += 1;
     }

@@ -1,7 +1,8 @@
 //! The table without a server: the validity of its contents.
 
 use super::table::{DeferredOpen, Opening, Right, Table};
-use dafs_client::{Attributes, FileHandle, ObjectType, Owner};
+use crate::nodes::tests::object;
+use dafs_client::{Attributes, FileHandle};
 use std::cell::Cell;
 use std::rc::Rc;
 
@@ -28,24 +29,7 @@ const fn handle(number: u8) -> FileHandle {
 }
 
 fn attributes(number: u8, links: u32) -> Attributes {
-    Attributes {
-        kind: ObjectType::Regular,
-        mode: 0o644,
-        links,
-        owner: Owner::Unknown,
-        group: Owner::Unknown,
-        size: 10,
-        space_used: 0,
-        file_id: 7,
-        change: 0,
-        raw_device: (0, 0),
-        accessed: None,
-        modified: None,
-        changed: None,
-        created: None,
-        has_named_attributes: false,
-        handle: handle(number),
-    }
+    Attributes { links, size: 10, handle: handle(number), ..object(7, number) }
 }
 
 fn deferred_open(number: u8) -> DeferredOpen {

@@ -1,7 +1,7 @@
 //! The process that serves a mount, and hands it over to another one.
 
 use super::socket::{CONNECTED, GO_ON, TAKEN, address, check, greet, receive, send, send_with};
-use super::state::{DirectoryState, FileState, Introduction, OwnerState, State};
+use super::state::{Codec as _, DirectoryState, FileState, Introduction, OwnerState, State};
 use crate::limits::{
     HANDOVER_KEEPING_PATIENCE, HANDOVER_LOCKS_PATIENCE, HANDOVER_PATIENCE, HANDOVER_PAUSE,
     KEPT_PATIENCE,

@@ -76,10 +76,22 @@ pub(super) struct OwnerState {
     pub(super) locks: Vec<(u64, u64, bool)>,
 }
 
-/// A part of a message.
-trait Codec: Sized {
+/// A message, or a part of one.
+pub(super) trait Codec: Sized {
     fn put(&self, into: &mut Vec<u8>);
     fn get(from: &mut Reader<'_>) -> Result<Self, Malformed>;
+
+    fn encode(&self) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        self.put(&mut bytes);
+        bytes
+    }
+
+    fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
+        let mut reader = Reader::new(bytes);
+        let what = Self::get(&mut reader)?;
+        if reader.rest().is_empty() { Ok(what) } else { Err(Malformed) }
+    }
 }
 
 macro_rules! numbers {
@@ -184,38 +196,6 @@ impl<A: Codec, B: Codec, C: Codec> Codec for (A, B, C) {
 
     fn get(from: &mut Reader<'_>) -> Result<Self, Malformed> {
         Ok((A::get(from)?, B::get(from)?, C::get(from)?))
-    }
-}
-
-fn encode(what: &impl Codec) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    what.put(&mut bytes);
-    bytes
-}
-
-fn decode<T: Codec>(bytes: &[u8]) -> Result<T, Malformed> {
-    let mut reader = Reader::new(bytes);
-    let what = T::get(&mut reader)?;
-    if reader.rest().is_empty() { Ok(what) } else { Err(Malformed) }
-}
-
-impl Introduction {
-    pub(super) fn encode(&self) -> Vec<u8> {
-        encode(self)
-    }
-
-    pub(super) fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
-        decode(bytes)
-    }
-}
-
-impl State {
-    pub(super) fn encode(&self) -> Vec<u8> {
-        encode(self)
-    }
-
-    pub(super) fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
-        decode(bytes)
     }
 }
 

@@ -1,7 +1,7 @@
 //! The process that takes a mount over.
 
 use super::socket::{CONNECTED, GO_ON, TAKEN, address, check, greet, receive, receive_with, send};
-use super::state::{Introduction, OwnerState, State};
+use super::state::{Codec as _, Introduction, OwnerState, State};
 use crate::content::{self, OpenFile};
 use crate::delegated;
 use crate::kernel::Device;

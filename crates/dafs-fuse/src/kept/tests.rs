@@ -171,6 +171,12 @@ impl Mount {
     }
 }
 
+fn opened() -> (Mount, Fake, Arc<RetainedFile<Fake>>) {
+    let mount = Mount::default();
+    let (server, file) = mount.open();
+    (mount, server, file)
+}
+
 /// The buffer of one thread.
 struct Room(Buffer);
 
@@ -202,8 +208,7 @@ impl Random {
 
 #[test]
 fn lost_data_is_written_again_without_an_error() {
-    let mount = Mount::default();
-    let (server, file) = mount.open();
+    let (mount, server, file) = opened();
     let mut seen = file.seen();
     let mut room = Room::new();
     room.write(&file, 0, b"first").unwrap();
@@ -225,8 +230,7 @@ fn lost_data_is_written_again_without_an_error() {
 
 #[test]
 fn a_later_write_that_finds_a_new_server_brings_back_the_earlier_ones() {
-    let mount = Mount::default();
-    let (server, file) = mount.open();
+    let (_mount, server, file) = opened();
     let mut room = Room::new();
     room.write(&file, 0, b"early").unwrap();
     server.lock().crash();
@@ -236,8 +240,7 @@ fn a_later_write_that_finds_a_new_server_brings_back_the_earlier_ones() {
 
 #[test]
 fn a_read_after_a_restart_returns_the_written_bytes() {
-    let mount = Mount::default();
-    let (server, file) = mount.open();
+    let (_mount, server, file) = opened();
     Room::new().write(&file, 0, b"data").unwrap();
     assert!(!file.is_in_doubt());
     server.lock().crash();
@@ -256,8 +259,7 @@ fn each_open_hears_of_a_loss_once() {
         (Some((1, final_failure)), false, Errno::ENOSYS),
         (None, true, Errno::EIO),
     ] {
-        let mount = Mount::default();
-        let (server, file) = mount.open();
+        let (mount, server, file) = opened();
         let (mut one, mut two) = (file.seen(), file.seen());
         Room::new().write(&file, 0, b"data").unwrap();
         server.lock().crash();
@@ -280,8 +282,7 @@ fn each_open_hears_of_a_loss_once() {
 
 #[test]
 fn a_close_reports_a_loss_and_leaves_it_reportable() {
-    let mount = Mount::default();
-    let (server, file) = mount.open();
+    let (_mount, server, file) = opened();
     let mut seen = file.seen();
     Room::new().write(&file, 0, b"data").unwrap();
     server.lock().crash();
@@ -295,8 +296,7 @@ fn a_close_reports_a_loss_and_leaves_it_reportable() {
 
 #[test]
 fn an_append_comes_behind_what_a_restart_has_lost() {
-    let mount = Mount::default();
-    let (server, file) = mount.open();
+    let (mount, server, file) = opened();
     let mut room = Room::new();
     room.write(&file, 0, &[7; 100]).unwrap();
     server.lock().crash();
@@ -315,8 +315,7 @@ fn an_append_comes_behind_what_a_restart_has_lost() {
 
 #[test]
 fn a_commit_covers_no_write_begun_during_it() {
-    let mount = Mount::default();
-    let (server, file) = mount.open();
+    let (_mount, server, file) = opened();
     let mut room = Room::new();
     room.write(&file, 0, b"before").unwrap();
     // During the commit a thread writes, and then the server restarts.
@@ -333,8 +332,7 @@ fn a_commit_covers_no_write_begun_during_it() {
 
 #[test]
 fn a_rewrite_may_be_stable_at_once() {
-    let mount = Mount::default();
-    let (server, file) = mount.open();
+    let (mount, server, file) = opened();
     let mut seen = file.seen();
     Room::new().write(&file, 0, b"data").unwrap();
     server.lock().crash();
@@ -350,8 +348,7 @@ fn a_rewrite_may_be_stable_at_once() {
 
 #[test]
 fn a_rewrite_before_a_failure_is_committed_too() {
-    let mount = Mount::default();
-    let (server, file) = mount.open();
+    let (mount, server, file) = opened();
     let mut room = Room::new();
     for offset in [0, 100, 200] {
         room.write(&file, offset, b"piece").unwrap();
@@ -375,8 +372,7 @@ fn a_rewrite_before_a_failure_is_committed_too() {
 #[test]
 fn a_server_that_is_away_for_a_time_costs_nothing() {
     for operations in 0..3 {
-        let mount = Mount::default();
-        let (server, file) = mount.open();
+        let (_mount, server, file) = opened();
         let mut room = Room::new();
         let mut seen = file.seen();
         room.write(&file, 0, b"one").unwrap();
@@ -393,8 +389,7 @@ fn a_server_that_is_away_for_a_time_costs_nothing() {
 
 #[test]
 fn nothing_is_written_after_a_lock_is_given_up() {
-    let mount = Mount::default();
-    let (server, file) = mount.open();
+    let (_mount, server, file) = opened();
     let mut seen = file.seen();
     Room::new().write(&file, 0, b"mine").unwrap();
     assert_eq!(file.unlock(|| ()), (Ok(()), ()));
@@ -424,8 +419,7 @@ fn nothing_is_written_after_a_lock_is_given_up() {
 
 #[test]
 fn a_lock_that_is_given_up_while_the_server_puts_off_a_commit_costs_nothing() {
-    let mount = Mount::default();
-    let (server, file) = mount.open();
+    let (mount, server, file) = opened();
     let mut seen = file.seen();
     Room::new().write(&file, 0, b"data").unwrap();
     server.lock().puts_commit_off = true;
@@ -438,8 +432,7 @@ fn a_lock_that_is_given_up_while_the_server_puts_off_a_commit_costs_nothing() {
 
 #[test]
 fn an_append_is_done_once() {
-    let mount = Mount::default();
-    let (server, file) = mount.open();
+    let (_mount, server, file) = opened();
     let mut room = Room::new();
     room.write(&file, 0, b"aaaa").unwrap();
     // Another client has truncated the file meanwhile.
@@ -530,8 +523,7 @@ fn no_more_is_kept_than_may_be_whoever_writes() {
 
 #[test]
 fn a_stable_write_is_not_retained() {
-    let mount = Mount::default();
-    let (server, file) = mount.open();
+    let (mount, server, file) = opened();
     server.lock().writes_stably = true;
     Room::new().write(&file, 0, b"data").unwrap();
     file.settle().unwrap();
@@ -543,8 +535,7 @@ fn a_stable_write_is_not_retained() {
 fn crashes_change_nothing() {
     const FILE_BYTES: usize = 3 * KEPT_UNCOPIED_MIN;
     for seed in 1..=20 {
-        let mount = Mount::default();
-        let (server, file) = mount.open();
+        let (mount, server, file) = opened();
         let mut seen = file.seen();
         let (mut random, mut room, mut model) =
             (Random(seed * 0x9e37_79b9), Room::new(), Vec::new());
@@ -606,8 +597,7 @@ fn several_write_while_the_server_crashes_and_others_make_it_stable() {
     const TURNS: usize = 300;
     // So often that data is lost, and not before all of it can have been retransmitted.
     const CRASH_EVERY: usize = 2 * 50 * THREADS;
-    let mount = Mount::default();
-    let (server, file) = mount.open();
+    let (_mount, server, file) = opened();
     let mut seen = file.seen();
     let (left, crashes) = (AtomicUsize::new(THREADS), AtomicUsize::new(0));
     std::thread::scope(|scope| {

@@ -168,14 +168,12 @@ pub(crate) fn attributes(from: &NodeAttributes, cache_timeout: Duration) -> Vec<
     writer.0
 }
 
-/// Answers OPEN and OPENDIR.
 pub(crate) fn opened(handle: u64, how: OpenHow) -> Vec<u8> {
     let mut writer = Writer::with_room(16);
     writer.opened(handle, how);
     writer.0
 }
 
-/// Answers CREATE.
 pub(crate) fn created(made: &Entry, handle: u64, how: OpenHow) -> Vec<u8> {
     let mut writer = Writer::with_room(ENTRY_BYTES + 16);
     writer.entry(made);
@@ -183,7 +181,6 @@ pub(crate) fn created(made: &Entry, handle: u64, how: OpenHow) -> Vec<u8> {
     writer.0
 }
 
-/// Answers WRITE.
 pub(crate) fn written(bytes: u32) -> Vec<u8> {
     size(bytes)
 }

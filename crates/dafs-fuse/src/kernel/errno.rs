@@ -27,7 +27,6 @@ impl Errno {
         if (1..512).contains(&number) { Self(number) } else { Self::EIO }
     }
 
-    /// The number.
     pub(crate) fn number(self) -> i32 {
         self.0
     }

@@ -20,7 +20,6 @@ pub(crate) struct Time {
     pub(crate) nanoseconds: u32,
 }
 
-/// A time that is to be set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum TimeChange {
     Now,
@@ -58,139 +57,58 @@ pub(crate) struct LockWanted {
 }
 
 /// The operation that the kernel requests.
+///
+/// * `Forget`: lookups of some nodes are forgotten. No answer.
+/// * `Write`: the data lies behind the head of the request. `kills_suid` clears setuid and setgid
+///   (FUSE_WRITE_KILL_SUIDGID).
+/// * `Release`: with the owner of whole-file locks, if they are to be released.
+/// * `Seek`: the start of data or of a hole at an offset or behind it.
+/// * `Interrupt`: the caller no longer waits for a request.
+/// * `Unknown`: an operation that the mount does not support.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Operation<'a> {
-    Lookup {
-        name: &'a [u8],
-    },
-    /// Lookups of some nodes are forgotten. No answer.
+    Lookup { name: &'a [u8] },
     Forget(Vec<(NodeId, u64)>),
     GetAttributes,
     SetAttributes(Change),
     ReadLink,
-    Symlink {
-        name: &'a [u8],
-        target: &'a [u8],
-    },
-    MakeNode {
-        name: &'a [u8],
-        mode: u32,
-        device: u32,
-    },
-    MakeDirectory {
-        name: &'a [u8],
-        mode: u32,
-    },
-    Remove {
-        name: &'a [u8],
-        is_directory: bool,
-    },
-    Rename {
-        name: &'a [u8],
-        to: NodeId,
-        new_name: &'a [u8],
-        flags: u32,
-    },
-    Link {
-        source: NodeId,
-        name: &'a [u8],
-    },
-    Open {
-        flags: i32,
-    },
-    Create {
-        name: &'a [u8],
-        flags: i32,
-        mode: u32,
-    },
-    Read {
-        handle: u64,
-        offset: u64,
-        len: u32,
-    },
-    /// The data lies behind the head of the request.
-    Write {
-        handle: u64,
-        offset: u64,
-        len: u32,
-        appends: bool,
-        /// Clears setuid and setgid (FUSE_WRITE_KILL_SUIDGID).
-        kills_suid: bool,
-    },
+    Symlink { name: &'a [u8], target: &'a [u8] },
+    MakeNode { name: &'a [u8], mode: u32, device: u32 },
+    MakeDirectory { name: &'a [u8], mode: u32 },
+    Remove { name: &'a [u8], is_directory: bool },
+    Rename { name: &'a [u8], to: NodeId, new_name: &'a [u8], flags: u32 },
+    Link { source: NodeId, name: &'a [u8] },
+    Open { flags: i32 },
+    Create { name: &'a [u8], flags: i32, mode: u32 },
+    Read { handle: u64, offset: u64, len: u32 },
+    Write { handle: u64, offset: u64, len: u32, appends: bool, kills_suid: bool },
     Space,
-    /// With the owner of whole-file locks, if they are to be released.
-    Release {
-        handle: u64,
-        owner: Option<u64>,
-    },
-    Sync {
-        handle: u64,
-    },
-    SetXattr {
-        name: &'a [u8],
-        value: &'a [u8],
-        flags: i32,
-    },
-    GetXattr {
-        name: &'a [u8],
-        size: u32,
-    },
-    ListXattr {
-        size: u32,
-    },
-    RemoveXattr {
-        name: &'a [u8],
-    },
-    Flush {
-        handle: u64,
-        owner: u64,
-    },
-    Init {
-        major: u32,
-        minor: u32,
-        read_ahead: u32,
-        flags: u32,
-        more_flags: u32,
-    },
+    Release { handle: u64, owner: Option<u64> },
+    Sync { handle: u64 },
+    SetXattr { name: &'a [u8], value: &'a [u8], flags: i32 },
+    GetXattr { name: &'a [u8], size: u32 },
+    ListXattr { size: u32 },
+    RemoveXattr { name: &'a [u8] },
+    Flush { handle: u64, owner: u64 },
+    Init { major: u32, minor: u32, read_ahead: u32, flags: u32, more_flags: u32 },
     OpenDirectory,
-    ReadDirectory {
-        handle: u64,
-        position: u64,
-        len: u32,
-        with_attributes: bool,
-    },
-    ReleaseDirectory {
-        handle: u64,
-    },
+    ReadDirectory { handle: u64, position: u64, len: u32, with_attributes: bool },
+    ReleaseDirectory { handle: u64 },
     SyncDirectory,
     TestLock(LockWanted),
-    Lock {
-        wanted: LockWanted,
-        waits: bool,
-    },
-    /// The start of data or of a hole at an offset or behind it.
-    Seek {
-        handle: u64,
-        offset: u64,
-        hole: bool,
-    },
-    /// The caller no longer waits for a request.
-    Interrupt {
-        unique: u64,
-    },
+    Lock { wanted: LockWanted, waits: bool },
+    Seek { handle: u64, offset: u64, hole: bool },
+    Interrupt { unique: u64 },
     Destroy,
-    /// An operation that the mount does not support.
     Unknown(u32),
 }
 
-/// A request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Request<'a> {
     /// Its number, for the answer.
     pub(crate) unique: u64,
     pub(crate) node: NodeId,
     pub(crate) caller: Caller,
-    /// The thread that made the request.
     pub(crate) thread: u32,
     pub(crate) operation: Operation<'a>,
 }

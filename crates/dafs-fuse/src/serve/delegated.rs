@@ -2,7 +2,6 @@
 
 use super::{Answer, Server};
 use crate::content::{self, OpenFile};
-use crate::convert::errno;
 use crate::delegated::{DeferredOpen, Opening};
 use crate::kernel::{Errno, NodeId, OpenHow, Request, opened};
 use crate::tree::Outcome;
@@ -70,8 +69,7 @@ impl Server {
                 return Ok(opened(number, how).into());
             }
             Opening::Delegated => {
-                let (file, delegation) =
-                    client.open_delegated(&handle).map_err(|error| errno(&error))?;
+                let (file, delegation) = client.open_delegated(&handle)?;
                 let is_crowded = match delegation {
                     None => self.delegated.refused(),
                     Some(delegation) if self.delegated.watch.begin(self) => {
@@ -86,9 +84,7 @@ impl Server {
                 }
                 file
             }
-            Opening::Plain => client
-                .open_handle(&handle, &content::options(flags))
-                .map_err(|error| errno(&error))?,
+            Opening::Plain => client.open_handle(&handle, &content::options(flags))?,
         };
         let file = OpenFile::new(self.home(), node, file, flags);
         let is_first = self.files.take_over(number, file);
@@ -100,8 +96,7 @@ impl Server {
     pub(super) fn redeemed(&self, number: u64) -> Outcome<Arc<OpenFile>> {
         if let Some(DeferredOpen { handle, node, flags }) = self.delegated.deferred(number) {
             let options = content::options(flags);
-            let file = self.tree.client.open_handle(&handle, &options);
-            let file = file.map_err(|error| errno(&error))?;
+            let file = self.tree.client.open_handle(&handle, &options)?;
             let mut file = Some(OpenFile::new(self.home(), node, file, flags));
             self.delegated.settle(number, || {
                 if let Some(file) = file.take() {
@@ -178,8 +173,9 @@ impl Server {
     pub(super) fn rename(&self, from: (NodeId, &[u8]), to: (NodeId, &[u8])) -> Outcome<()> {
         // From here on no name that is about to change is stored.
         let naming = self.delegated.naming();
-        let named =
-            |(dir, name): (NodeId, &[u8])| Ok(self.delegated.named(&self.tree.handle(dir)?, name));
+        let named = |(dir, name): (NodeId, &[u8])| {
+            self.tree.handle(dir).map(|dir| self.delegated.named(&dir, name))
+        };
         let (source, mut target) = (named(from)?, named(to)?);
         if target.is_none() && self.delegated.has_promised() {
             // The replaced file may be open, and the server must know that before.

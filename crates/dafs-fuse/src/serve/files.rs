@@ -73,7 +73,6 @@ impl Server {
         Ok(created(&entry, self.files.insert(file), how).into())
     }
 
-    /// Writes data to a file.
     pub(super) fn write(
         &self,
         handle: u64,

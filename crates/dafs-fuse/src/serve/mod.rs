@@ -62,7 +62,6 @@ enum Answer {
     None,
     /// Another thread answers it.
     Later,
-    /// A body.
     Body(Vec<u8>),
     /// The first bytes of the data buffer.
     Data(usize),
@@ -304,8 +303,7 @@ impl Server {
                     true => open.file.seek_hole(*offset),
                     false => open.file.seek_data(*offset),
                 };
-                let found = found.map_err(|error| convert::errno(&error))?;
-                kernel::offset(found.ok_or(Errno::ENXIO)?).into()
+                kernel::offset(found?.ok_or(Errno::ENXIO)?).into()
             }
             Operation::Interrupt { unique } => {
                 self.locks.give_up(*unique);

@@ -37,7 +37,6 @@ pub(crate) struct Handed {
 #[derive(Debug, Default)]
 struct State {
     count: usize,
-    /// Free buffers.
     free: Vec<IoBuffer>,
 }
 
@@ -153,7 +152,7 @@ impl HandedRead {
             Ok(part) if part.is_end || part.bytes >= self.len as usize => Ok(part.bytes),
             // The read needs another request.
             Ok(_) | Err(Error::Status { .. }) => return self.repeat(file),
-            Err(error) => Err(errno(&error)),
+            Err(error) => Err(error.into()),
         };
         // A server that has restarted meanwhile may have returned old data.
         if outcome.is_ok() && file.kept.is_in_doubt() {

@@ -1,6 +1,7 @@
 //! Open files.
 
 use super::mount::{Mount, moved};
+use super::table::Functions;
 use super::types::{RawFd, Stat, no_stat};
 use super::{checked_int, errno, failure};
 use crate::limits::VIEWS_MAX;
@@ -29,69 +30,67 @@ impl Handle {
         Ok(Self { mount: mount.clone(), raw })
     }
 
+    /// Returns what every call takes: the functions, with the server's identity, and the file.
+    fn call(&self) -> Result<(&'static Functions, *mut RawFd)> {
+        Ok((self.mount.calls_as(&crate::server())?, self.raw.as_ptr()))
+    }
+
     /// Reads into the first views, and returns the number of bytes; 0 at the end of the file.
     pub(crate) fn read(&self, views: &[VolatileSlice<'_>], offset: u64) -> io::Result<usize> {
         let (offset, count) = vector(views, offset)?;
-        let calls = self.mount.calls_as(&crate::server()).map_err(|_| busy())?;
+        let (lib, file) = self.call().map_err(|_| busy())?;
         // SAFETY: the file is one of this volume. A view is laid out as an iovec, and its memory is
         // valid for writes while it lives; `count` is at most their number.
-        moved(unsafe {
-            (calls.glfs_preadv)(self.raw.as_ptr(), views.as_ptr().cast(), count, offset, 0)
-        })
+        moved(unsafe { (lib.glfs_preadv)(file, views.as_ptr().cast(), count, offset, 0) })
     }
 
     /// Writes the first views, and returns the number of bytes. The data is at the brick when this
     /// returns.
     pub(crate) fn write(&self, views: &[VolatileSlice<'_>], offset: u64) -> io::Result<usize> {
         let (offset, count) = vector(views, offset)?;
-        let calls = self.mount.calls_as(&crate::server()).map_err(|_| busy())?;
+        let (lib, file) = self.call().map_err(|_| busy())?;
         // SAFETY: as for reading; memory that others change meanwhile is copied in any state.
-        moved(unsafe {
-            (calls.glfs_pwritev)(self.raw.as_ptr(), views.as_ptr().cast(), count, offset, 0)
-        })
+        moved(unsafe { (lib.glfs_pwritev)(file, views.as_ptr().cast(), count, offset, 0) })
     }
 
     /// Makes data and attributes stable.
     pub(crate) fn sync(&self) -> Result<()> {
-        let calls = self.mount.calls_as(&crate::server())?;
+        let (lib, file) = self.call()?;
         // SAFETY: the file is one of this volume; no attributes are asked for.
-        checked_int(unsafe { (calls.glfs_fsync)(self.raw.as_ptr(), null_mut(), null_mut()) })
-            .map(drop)
+        checked_int(unsafe { (lib.glfs_fsync)(file, null_mut(), null_mut()) }).map(drop)
     }
 
     /// Changes the size.
     pub(crate) fn truncate(&self, size: u64) -> Result<()> {
         let size = i64::try_from(size).map_err(|_| StoreError::FileTooBig)?;
-        let calls = self.mount.calls_as(&crate::server())?;
+        let (lib, file) = self.call()?;
         // SAFETY: the file is one of this volume; no attributes are asked for.
-        let done =
-            unsafe { (calls.glfs_ftruncate)(self.raw.as_ptr(), size, null_mut(), null_mut()) };
-        checked_int(done).map(drop)
+        checked_int(unsafe { (lib.glfs_ftruncate)(file, size, null_mut(), null_mut()) }).map(drop)
     }
 
     /// Returns all attributes, also of a file without a name.
     pub(crate) fn stat(&self) -> Result<Stat> {
-        let calls = self.mount.calls_as(&crate::server())?;
+        let (lib, file) = self.call()?;
         let mut stat = no_stat();
         // SAFETY: the file is one of this volume; `stat` takes the answer.
-        checked_int(unsafe { (calls.glfs_fstat)(self.raw.as_ptr(), &mut stat) })?;
+        checked_int(unsafe { (lib.glfs_fstat)(file, &mut stat) })?;
         Ok(stat)
     }
 
     /// Allocates space, and extends the file if necessary.
     pub(crate) fn allocate(&self, offset: u64, len: u64) -> Result<()> {
         let (offset, len) = range(offset, len)?;
-        let calls = self.mount.calls_as(&crate::server())?;
+        let (lib, file) = self.call()?;
         // SAFETY: the file is one of this volume.
-        checked_int(unsafe { (calls.glfs_fallocate)(self.raw.as_ptr(), 0, offset, len) }).map(drop)
+        checked_int(unsafe { (lib.glfs_fallocate)(file, 0, offset, len) }).map(drop)
     }
 
     /// Deallocates space; the size does not change.
     pub(crate) fn discard(&self, offset: u64, len: u64) -> Result<()> {
         let (offset, len) = range(offset, len)?;
-        let calls = self.mount.calls_as(&crate::server())?;
+        let (lib, file) = self.call()?;
         // SAFETY: the file is one of this volume.
-        checked_int(unsafe { (calls.glfs_discard)(self.raw.as_ptr(), offset, len) }).map(drop)
+        checked_int(unsafe { (lib.glfs_discard)(file, offset, len) }).map(drop)
     }
 
     /// Returns the first data or hole from an offset on; `None` if there is none.
@@ -101,9 +100,9 @@ impl Handle {
             SeekWhat::Data => libc::SEEK_DATA,
             SeekWhat::Hole => libc::SEEK_HOLE,
         };
-        let calls = self.mount.calls_as(&crate::server())?;
+        let (lib, file) = self.call()?;
         // SAFETY: the file is one of this volume. No call here depends on its position.
-        let found = unsafe { (calls.glfs_lseek)(self.raw.as_ptr(), offset, whence) };
+        let found = unsafe { (lib.glfs_lseek)(file, offset, whence) };
         match u64::try_from(found) {
             Ok(at) => Ok(Some(at)),
             Err(_) if errno() == libc::ENXIO => Ok(None),

@@ -14,7 +14,6 @@
 
 mod dir;
 mod handle;
-mod library;
 mod mount;
 mod object;
 mod table;
@@ -28,32 +27,6 @@ pub(crate) use types::{Gfid, Stat, no_stat, set};
 use dafs_store::StoreError;
 use std::ffi::{CString, c_int};
 use std::io;
-use std::sync::OnceLock;
-use table::Functions;
-use thiserror::Error;
-
-/// The reason why the library cannot be used.
-#[derive(Debug, Clone, PartialEq, Eq, Error)]
-pub enum Unavailable {
-    /// The library is not installed, or cannot be loaded.
-    #[error(
-        "GlusterFS needs the library libgfapi, which cannot be loaded; install it (Debian: apt install libgfapi0): {why}"
-    )]
-    #[allow(missing_docs, reason = "the message says it")]
-    Missing { why: String },
-    /// The library lacks a function.
-    #[error(
-        "the installed libgfapi is too old: it has no function {function}; 10.3 is known to work"
-    )]
-    #[allow(missing_docs, reason = "the message says it")]
-    TooOld { function: &'static str },
-}
-
-/// Returns the functions of the library, which the first call loads.
-fn functions() -> Result<&'static Functions, Unavailable> {
-    static FUNCTIONS: OnceLock<Result<Functions, Unavailable>> = OnceLock::new();
-    FUNCTIONS.get_or_init(Functions::open).as_ref().map_err(Clone::clone)
-}
 
 /// Returns the error number of this thread's last failed call.
 fn errno() -> i32 {

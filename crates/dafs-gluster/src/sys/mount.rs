@@ -3,7 +3,7 @@
 use super::object::Object;
 use super::table::Functions;
 use super::types::{Fs, Gfid};
-use super::{c_string, checked, checked_int, errno, functions};
+use super::{c_string, checked, checked_int, errno};
 use crate::limits::{LOG_LEVEL, PORT_USUAL, SETTINGS, VOLFILE_BYTES_MAX, VOLFILE_TRIES_MAX};
 use crate::{OpenError, Step};
 use dafs_store::{Cred, Result, StoreError};
@@ -49,7 +49,7 @@ impl Mount {
     /// # Errors
     /// The cause, for administrators.
     pub(crate) fn new(options: &MountOptions) -> std::result::Result<Self, OpenError> {
-        let calls = functions()?;
+        let calls = Functions::get()?;
         let volume = plain(&options.volume)?;
         // SAFETY: the name ends with a zero.
         let raw = unsafe { (calls.glfs_new)(volume.as_ptr()) };

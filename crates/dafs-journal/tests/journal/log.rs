@@ -2,23 +2,30 @@
 
 use super::common::{Jobs, SEGMENT_BYTES, scan, start, sync};
 use dafs_journal::sim::SimDisk;
-use dafs_journal::{Disk, FileDisk, LogFailed, Recovery, ScanError, Workers};
+use dafs_journal::{Disk, FileDisk, Log, LogFailed, Recovery, ScanError, Spawn, Workers};
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier, Mutex, mpsc};
 use std::time::Duration;
 
-/// Writes a log of five stable records of 40 bytes. Returns the number of its segment.
-fn five(disk: &Arc<SimDisk>) -> u64 {
-    let jobs = Jobs::default();
-    let (_, log) = start(disk, 1, &jobs);
+/// A log that has begun on a new disk.
+fn begun() -> (Arc<SimDisk>, Jobs, Arc<Log>) {
+    let (disk, jobs) = (Arc::new(SimDisk::new()), Jobs::default());
+    let (_, log) = start(&disk, 1, &jobs);
+    (disk, jobs, log)
+}
+
+/// A disk with a log of five stable records of 40 bytes, and the number of its segment.
+fn five() -> (Arc<SimDisk>, u64) {
+    let (disk, jobs, log) = begun();
     let mut last = 0;
     for at in 1..=5 {
         last = log.append(&[at; 40]).sequence;
         sync(&log, last, &jobs);
     }
     sync(&log, last, &jobs);
-    disk.list().unwrap()[0]
+    let segment = disk.list().unwrap()[0];
+    (disk, segment)
 }
 
 /// The position of the fifth record: behind the header, the end of the checkpoint with its
@@ -31,8 +38,7 @@ fn expected() -> Vec<Vec<u8>> {
 
 #[test]
 fn stable_records_are_read_back() {
-    let disk = Arc::new(SimDisk::new());
-    five(&disk);
+    let (disk, _) = five();
     let (found, recovery) = scan(&disk, 1).unwrap();
     assert_eq!(found, expected());
     assert!(!recovery.rebooted());
@@ -42,14 +48,24 @@ fn stable_records_are_read_back() {
     assert!(recovery.rebooted());
 }
 
-/// A disk whose calls end in a panic when the test says so.
-struct MadDisk {
+/// A disk with a patience for other syncs, whose calls end in a panic when the test says so.
+#[derive(Default)]
+struct OddDisk {
     disk: SimDisk,
     mad_write: AtomicBool,
     mad_sync: AtomicBool,
+    patience: Duration,
 }
 
-impl Disk for MadDisk {
+impl OddDisk {
+    fn begun(self, spawn: Spawn) -> (Arc<Self>, Arc<Log>) {
+        let disk = Arc::new(self);
+        let recovery = Recovery::scan(disk.clone(), [1; 16], &mut |_| ()).unwrap();
+        (disk, recovery.start(SEGMENT_BYTES, spawn, &mut std::iter::empty()).unwrap())
+    }
+}
+
+impl Disk for OddDisk {
     fn list(&self) -> io::Result<Vec<u64>> {
         self.disk.list()
     }
@@ -76,6 +92,10 @@ impl Disk for MadDisk {
         self.disk.sync(segment)
     }
 
+    fn patience(&self) -> Duration {
+        self.patience
+    }
+
     fn remove(&self, segment: u64) -> io::Result<()> {
         self.disk.remove(segment)
     }
@@ -90,11 +110,8 @@ impl Disk for MadDisk {
 #[test]
 fn a_panic_of_the_disk_is_a_failure_that_everybody_is_told() {
     for in_sync in [false, true] {
-        let (mad_write, mad_sync) = (AtomicBool::new(false), AtomicBool::new(false));
-        let disk = Arc::new(MadDisk { disk: SimDisk::new(), mad_write, mad_sync });
         let jobs = Jobs::default();
-        let recovery = Recovery::scan(disk.clone(), [1; 16], &mut |_| ()).unwrap();
-        let log = recovery.start(SEGMENT_BYTES, jobs.spawn(), &mut std::iter::empty()).unwrap();
+        let (disk, log) = OddDisk::default().begun(jobs.spawn());
         let told = Arc::new(Mutex::new(Vec::new()));
         let tell = || {
             let told = told.clone();
@@ -121,9 +138,7 @@ fn a_panic_of_the_disk_is_a_failure_that_everybody_is_told() {
 
 #[test]
 fn everybody_is_told_though_one_of_them_makes_a_mistake() {
-    let disk = Arc::new(SimDisk::new());
-    let jobs = Jobs::default();
-    let (_, log) = start(&disk, 1, &jobs);
+    let (_disk, jobs, log) = begun();
     let told = Arc::new(AtomicUsize::new(0));
     let tell = || {
         let told = told.clone();
@@ -158,9 +173,7 @@ fn workers_outlive_the_mistakes_of_their_jobs() {
 
 #[test]
 fn one_sync_serves_all_that_wait() {
-    let disk = Arc::new(SimDisk::new());
-    let jobs = Jobs::default();
-    let (_, log) = start(&disk, 1, &jobs);
+    let (disk, jobs, log) = begun();
     let before = disk.syncs();
     let told = Arc::new(AtomicUsize::new(0));
     for at in 0..16 {
@@ -180,53 +193,22 @@ fn one_sync_serves_all_that_wait() {
     assert_eq!(disk.syncs() - before, 1);
 }
 
-/// A disk with a patience for other syncs.
-struct Patient(SimDisk, Duration);
-
-impl Disk for Patient {
-    fn list(&self) -> io::Result<Vec<u64>> {
-        self.0.list()
-    }
-    fn key(&self) -> [u8; 16] {
-        self.0.key()
-    }
-    fn read(&self, segment: u64) -> io::Result<Vec<u8>> {
-        self.0.read(segment)
-    }
-    fn make(&self, segment: u64, len_bytes: u64) -> io::Result<()> {
-        self.0.make(segment, len_bytes)
-    }
-    fn write(&self, segment: u64, offset: u64, bytes: &[u8]) -> io::Result<()> {
-        self.0.write(segment, offset, bytes)
-    }
-    fn sync(&self, segment: u64) -> io::Result<()> {
-        self.0.sync(segment)
-    }
-    fn patience(&self) -> Duration {
-        self.1
-    }
-    fn remove(&self, segment: u64) -> io::Result<()> {
-        self.0.remove(segment)
-    }
-    fn name(&self, segment: u64) -> String {
-        self.0.name(segment)
-    }
+/// Appends a record that is to become stable, and sends the result.
+fn wait_for_record(log: &Arc<Log>, sender: &mpsc::Sender<Result<(), LogFailed>>) {
+    let sender = sender.clone();
+    let sequence = log.append(b"record").sequence;
+    log.sync_soon(sequence, Box::new(move |done| sender.send(done).unwrap()));
 }
 
 /// Callers that were served together come again together, while one of them is being answered.
 #[test]
 fn a_sync_waits_for_as_many_as_the_one_before_has_served() {
-    let for_ever = Duration::from_secs(3600);
-    let (disk, jobs) = (Arc::new(Patient(SimDisk::new(), for_ever)), Jobs::default());
-    let recovery = Recovery::scan(disk.clone(), [1; 16], &mut |_| ()).unwrap();
-    let log = recovery.start(SEGMENT_BYTES, jobs.spawn(), &mut std::iter::empty()).unwrap();
+    let (jobs, for_ever) = (Jobs::default(), Duration::from_secs(3600));
+    let patient = OddDisk { patience: for_ever, ..OddDisk::default() };
+    let (disk, log) = patient.begun(jobs.spawn());
     let (sender, told) = mpsc::channel();
-    let wait = || {
-        let sender = sender.clone();
-        let sequence = log.append(b"record").sequence;
-        log.sync_soon(sequence, Box::new(move |done| sender.send(done).unwrap()));
-    };
-    let before = disk.0.syncs();
+    let wait = || wait_for_record(&log, &sender);
+    let before = disk.disk.syncs();
     wait();
     // The first one expects no others.
     assert_eq!(jobs.run(), 1);
@@ -234,29 +216,24 @@ fn a_sync_waits_for_as_many_as_the_one_before_has_served() {
     wait();
     wait();
     assert_eq!(jobs.run(), 1);
-    assert_eq!((disk.0.syncs() - before, told.try_iter().count()), (2, 4));
+    assert_eq!((disk.disk.syncs() - before, told.try_iter().count()), (2, 4));
     wait();
     std::thread::scope(|scope| {
         scope.spawn(|| jobs.run());
         wait();
         wait();
     });
-    assert_eq!((disk.0.syncs() - before, told.try_iter().count()), (3, 3));
+    assert_eq!((disk.disk.syncs() - before, told.try_iter().count()), (3, 3));
 }
 
 /// Earlier callers do not come again. Neither a sync nor ending workers wait for them for ever.
 #[test]
 fn a_single_waiter_is_served_also_while_the_server_stops() {
-    let disk = Arc::new(Patient(SimDisk::new(), Duration::from_millis(20)));
+    let patient = OddDisk { patience: Duration::from_millis(20), ..OddDisk::default() };
     let workers = Workers::start("test", 1).unwrap();
-    let recovery = Recovery::scan(disk, [1; 16], &mut |_| ()).unwrap();
-    let log = recovery.start(SEGMENT_BYTES, workers.spawn(), &mut std::iter::empty()).unwrap();
+    let (_, log) = patient.begun(workers.spawn());
     let (sender, told) = mpsc::channel();
-    let wait = || {
-        let sender = sender.clone();
-        let sequence = log.append(b"record").sequence;
-        log.sync_soon(sequence, Box::new(move |done| sender.send(done).unwrap()));
-    };
+    let wait = || wait_for_record(&log, &sender);
     // The worker is blocked until there are three.
     let (go, gone) = mpsc::channel();
     workers.spawn()(Box::new(move || gone.recv().unwrap()));
@@ -275,8 +252,7 @@ fn a_single_waiter_is_served_also_while_the_server_stops() {
 
 #[test]
 fn written_records_outlive_the_process_without_a_sync() {
-    let disk = Arc::new(SimDisk::new());
-    let (_, log) = start(&disk, 1, &Jobs::default());
+    let (disk, _jobs, log) = begun();
     let first = log.append(b"one");
     log.append(b"two");
     assert!(scan(&disk, 1).unwrap().0.is_empty());
@@ -288,9 +264,7 @@ fn written_records_outlive_the_process_without_a_sync() {
 
 #[test]
 fn old_segments_go_and_what_is_of_use_stays() {
-    let disk = Arc::new(SimDisk::new());
-    let jobs = Jobs::default();
-    let (_, log) = start(&disk, 1, &jobs);
+    let (disk, jobs, log) = begun();
     let mut rotations = 0;
     for at in 0..2000u32 {
         let appended = log.append(&at.to_le_bytes());
@@ -312,9 +286,7 @@ fn old_segments_go_and_what_is_of_use_stays() {
 
 #[test]
 fn a_log_that_fails_says_so_to_everybody_and_for_good() {
-    let disk = Arc::new(SimDisk::new());
-    let jobs = Jobs::default();
-    let (_, log) = start(&disk, 1, &jobs);
+    let (disk, jobs, log) = begun();
     disk.fail_after(Some(0));
     let told = Arc::new(AtomicUsize::new(0));
     for _ in 0..3 {
@@ -333,8 +305,7 @@ fn a_log_that_fails_says_so_to_everybody_and_for_good() {
 
 #[test]
 fn damage_in_the_middle_is_refused_and_nothing_is_touched() {
-    let disk = Arc::new(SimDisk::new());
-    let segment = five(&disk);
+    let (disk, segment) = five();
     let whole = disk.read(segment).unwrap();
     // All but the last confirmation, which is not needed.
     for boot in [1, 2] {
@@ -359,8 +330,7 @@ fn damage_in_the_middle_is_refused_and_nothing_is_touched() {
 
 #[test]
 fn another_key_is_told() {
-    let disk = Arc::new(SimDisk::new());
-    five(&disk);
+    let (disk, _) = five();
     disk.change_key([1; 16]);
     for boot in [1, 2] {
         let error = scan(&disk, boot).map(|_| ()).unwrap_err().to_string();
@@ -370,8 +340,7 @@ fn another_key_is_told() {
 
 #[test]
 fn a_lost_header_is_damage_too() {
-    let disk = Arc::new(SimDisk::new());
-    let segment = five(&disk);
+    let (disk, segment) = five();
     disk.tamper(segment, |content| content[..64].fill(0));
     let error = scan(&disk, 2).map(|_| ()).unwrap_err();
     assert!(matches!(error, ScanError::Damaged { .. }), "{error}");
@@ -379,8 +348,7 @@ fn a_lost_header_is_damage_too() {
 
 #[test]
 fn a_torn_tail_is_normal() {
-    let disk = Arc::new(SimDisk::new());
-    let segment = five(&disk);
+    let (disk, segment) = five();
     disk.tamper(segment, |content| content[LAST + 50..].fill(0));
     assert_eq!(scan(&disk, 1).unwrap().0, expected()[..4]);
 }
@@ -390,8 +358,7 @@ fn a_torn_tail_is_normal() {
 #[test]
 fn data_that_looks_like_records_does_not_break_the_scan() {
     for boot in [1, 2] {
-        let disk = Arc::new(SimDisk::new());
-        let segment = five(&disk);
+        let (disk, segment) = five();
         disk.tamper(segment, |content| {
             let end = content.len();
             for at in (2048..end - 32).step_by(32) {
@@ -407,8 +374,7 @@ fn data_that_looks_like_records_does_not_break_the_scan() {
 
 #[test]
 fn reordered_unstable_writes_are_a_torn_tail_after_a_power_cut_only() {
-    let disk = Arc::new(SimDisk::new());
-    let segment = five(&disk);
+    let (disk, segment) = five();
     let jobs = Jobs::default();
     let (_, log) = start(&disk, 1, &jobs);
     log.append(&[6; 600]);
@@ -425,8 +391,7 @@ fn reordered_unstable_writes_are_a_torn_tail_after_a_power_cut_only() {
 #[test]
 fn an_error_names_its_remedy() {
     let check = |spoil: &dyn Fn(&Arc<SimDisk>, u64), expected: &[&str]| {
-        let disk = Arc::new(SimDisk::new());
-        let segment = five(&disk);
+        let (disk, segment) = five();
         spoil(&disk, segment);
         let error = scan(&disk, 2).map(|_| ()).unwrap_err().to_string();
         for part in expected {

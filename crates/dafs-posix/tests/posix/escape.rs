@@ -199,16 +199,22 @@ fn mounts_below_the_export_are_not_entered() {
     assert_eq!(bound.parent(&me(), &bound.root()), Err(StoreError::NotFound));
 }
 
-#[test]
-fn a_full_disk_gives_the_short_count_then_the_error() {
-    if !in_own_mounts("escape::a_full_disk_gives_the_short_count_then_the_error") {
-        return;
+/// Runs a test of this module in mounts of its own. There returns a new file system in memory, with
+/// these options.
+fn on_tmpfs(test: &str, options: &[&str]) -> Option<(TempDir, String)> {
+    if !in_own_mounts(&format!("escape::{test}")) {
+        return None;
     }
     let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().to_str().unwrap();
-    if !mount(&["-t", "tmpfs", "-o", "size=256k,nr_inodes=10", "none", path]) {
-        return;
-    }
+    let path = dir.path().to_str().unwrap().to_owned();
+    let arguments = [&["-t", "tmpfs"], options, &["none", &path]].concat();
+    mount(&arguments).then_some((dir, path))
+}
+
+#[test]
+fn a_full_disk_gives_the_short_count_then_the_error() {
+    let test = "a_full_disk_gives_the_short_count_then_the_error";
+    let Some((dir, _)) = on_tmpfs(test, &["-o", "size=256k,nr_inodes=10"]) else { return };
     let w = World { store: Arc::new(open_posix(&dir)), cred: me(), dir: None };
     let file = w.create(&w.root(), "f").file;
     let written = write(&*file, 0, &[1; 300 << 10]).unwrap();
@@ -228,16 +234,9 @@ fn a_full_disk_gives_the_short_count_then_the_error() {
 
 #[test]
 fn a_read_only_disk_says_so() {
-    if !in_own_mounts("escape::a_read_only_disk_says_so") {
-        return;
-    }
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().to_str().unwrap();
-    if !mount(&["-t", "tmpfs", "none", path]) {
-        return;
-    }
+    let Some((dir, path)) = on_tmpfs("a_read_only_disk_says_so", &[]) else { return };
     fs::write(dir.path().join("f"), "x").unwrap();
-    assert!(mount(&["-o", "remount,ro", path]));
+    assert!(mount(&["-o", "remount,ro", &path]));
     let w = World { store: Arc::new(open_posix(&dir)), cred: me(), dir: None };
     let f = w.lookup(&w.root(), "f").unwrap();
     assert_eq!(w.remove(&w.root(), "f"), Err(StoreError::ReadOnly));
@@ -249,14 +248,8 @@ fn a_read_only_disk_says_so() {
 
 #[test]
 fn file_systems_without_handles_work_by_numbers() {
-    if !in_own_mounts("escape::file_systems_without_handles_work_by_numbers") {
-        return;
-    }
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().to_str().unwrap();
-    if !mount(&["-t", "tmpfs", "none", path]) {
-        return;
-    }
+    let test = "file_systems_without_handles_work_by_numbers";
+    let Some((dir, path)) = on_tmpfs(test, &[]) else { return };
     for sub in ["lower", "upper", "work", "merged"] {
         fs::create_dir(dir.path().join(sub)).unwrap();
     }

@@ -5,6 +5,7 @@ use dafs_posix::{PosixOptions, PosixStore};
 use dafs_store::*;
 use dafs_testkit::stores::*;
 use std::sync::Arc;
+use tempfile::TempDir;
 
 const NONE: SetAttr =
     SetAttr { mode: None, uid: None, gid: None, size: None, atime: None, mtime: None };
@@ -29,15 +30,23 @@ fn admin() -> Cred {
 fn check(test: fn(&dyn Store)) {
     let options = MemoryOptions { root_mode: 0o777, ..MemoryOptions::default() };
     test(&MemoryStore::new(options));
+    if let Some((_dir, store)) = open_to_all() {
+        test(&store);
+    }
+}
+
+/// A local directory that all callers may change, if this process may act as them.
+fn open_to_all() -> Option<(TempDir, PosixStore)> {
     if !is_root() {
-        return skipped("acting as several users needs root");
+        skipped("acting as several users needs root");
+        return None;
     }
     let dir = tempfile::tempdir().unwrap();
     let store = open_posix(&dir);
     assert!(store.checks_callers());
     let open = SetAttr { mode: Some(0o777), ..NONE };
     store.setattr(&admin(), &store.root(), &open, None).unwrap();
-    test(&store);
+    Some((dir, store))
 }
 
 fn create(store: &dyn Store, cred: &Cred, dir: &FileId, name: &str, mode: u32) -> Created {
@@ -286,13 +295,7 @@ fn acl(entries: &[(u16, u16, u32)]) -> Vec<u8> {
 
 #[test]
 fn access_lists_count() {
-    if !is_root() {
-        return skipped("acting as several users needs root");
-    }
-    let dir = tempfile::tempdir().unwrap();
-    let store = open_posix(&dir);
-    let open = SetAttr { mode: Some(0o777), ..NONE };
-    store.setattr(&admin(), &store.root(), &open, None).unwrap();
+    let Some((dir, store)) = open_to_all() else { return };
     let file = create(&store, &alice(), &store.root(), "f", 0o600);
     let none = u32::MAX;
     let list = acl(&[(1, 6, none), (2, 4, 1002), (4, 0, none), (0x10, 4, none), (0x20, 0, none)]);
@@ -310,11 +313,7 @@ fn access_lists_count() {
 
 #[test]
 fn default_access_lists_limit_new_objects() {
-    if !is_root() {
-        return skipped("acting as several users needs root");
-    }
-    let dir = tempfile::tempdir().unwrap();
-    let store = open_posix(&dir);
+    let Some((dir, store)) = open_to_all() else { return };
     let none = u32::MAX;
     let list = acl(&[(1, 7, none), (2, 7, 1002), (4, 5, none), (0x10, 5, none), (0x20, 0, none)]);
     let flags = rustix::fs::XattrFlags::empty();
@@ -328,11 +327,7 @@ fn default_access_lists_limit_new_objects() {
 
 #[test]
 fn impossible_callers_are_refused_and_threads_come_back() {
-    if !is_root() {
-        return skipped("acting as several users needs root");
-    }
-    let dir = tempfile::tempdir().unwrap();
-    let store = open_posix(&dir);
+    let Some((dir, store)) = open_to_all() else { return };
     let file = create(&store, &admin(), &store.root(), "f", 0o600);
     for cred in [Cred::new(u32::MAX, 0), Cred::new(1, u32::MAX)] {
         assert_eq!(store.open(&cred, &file.id, READ).err(), Some(StoreError::Access));

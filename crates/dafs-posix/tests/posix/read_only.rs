@@ -39,7 +39,7 @@ fn refuses_every_change(w: &World, file: &FileId, dir: &FileId) {
     assert_eq!(open.set_size(0), Err(StoreError::Access));
     assert_eq!(open.allocate(0, 1), Err(StoreError::Access));
     assert_eq!(open.deallocate(0, 1), Err(StoreError::Access));
-    assert_eq!(open.copy_from(&*open, 0, 2, 1), Err(StoreError::Access));
+    assert_eq!(open.copy_from(&*open, CopyRange::new(0, 2, 1)), Err(StoreError::Access));
     assert_eq!(w.names(&root), ["d", "f"]);
     assert_eq!(w.lookup(&root, "f"), Ok(*file));
 }

@@ -9,8 +9,8 @@ use super::writers::Closed;
 use crate::handle::Handle;
 use dafs_mem::VolatileSlice;
 use dafs_store::{
-    AppendFailure, AppendWitness, Attr, CacheAdvice, FileId, OpenFile, OpenMode, Result, SeekWhat,
-    Stability, StoreError, Wait, WholeFile, append_before,
+    AppendFailure, AppendWitness, Attr, CacheAdvice, CopyRange, FileId, OpenFile, OpenMode, Result,
+    SeekWhat, Stability, StoreError, Wait, WholeFile, append_before,
 };
 use std::any::Any;
 use std::sync::{Arc, RwLockReadGuard};
@@ -174,27 +174,15 @@ impl WholeFile for CountedFile {
         self.inner.deallocate(offset, len)
     }
 
-    fn copy_from(
-        &self,
-        source: &dyn OpenFile,
-        source_offset: u64,
-        offset: u64,
-        len: u64,
-    ) -> Result<u64> {
-        let _together = self.enter(offset, len, Wait::Allowed)?;
-        self.inner.copy_from(source, source_offset, offset, len)
+    fn copy_from(&self, source: &dyn OpenFile, range: CopyRange) -> Result<u64> {
+        let _together = self.enter(range.offset, range.len, Wait::Allowed)?;
+        self.inner.copy_from(source, range)
     }
 
-    fn clone_range_from(
-        &self,
-        source: &dyn OpenFile,
-        source_offset: u64,
-        offset: u64,
-        len: u64,
-    ) -> Result<()> {
-        let whole = source.attr()?.size.saturating_sub(source_offset);
-        let changed = if len == 0 { whole } else { len };
-        let _together = self.enter(offset, changed, Wait::Allowed)?;
-        self.inner.clone_range_from(source, source_offset, offset, len)
+    fn clone_range_from(&self, source: &dyn OpenFile, range: CopyRange) -> Result<()> {
+        let whole = source.attr()?.size.saturating_sub(range.source_offset);
+        let changed = if range.len == 0 { whole } else { range.len };
+        let _together = self.enter(range.offset, changed, Wait::Allowed)?;
+        self.inner.clone_range_from(source, range)
     }
 }

@@ -4,7 +4,9 @@ use super::*;
 use crate::hosts::Host;
 use crate::limits::UNDO_BYTES_PER_LOCK_MAX;
 use dafs_posix::{PosixOptions, PosixStore};
-use dafs_store::{CreateHow, Cred, ExportSecret, FsId, MemoryStore, OpenMode, SetAttr, Store};
+use dafs_store::{
+    CopyRange, CreateHow, Cred, ExportSecret, FsId, MemoryStore, OpenMode, SetAttr, Store,
+};
 use proptest::prelude::*;
 
 const BOTH: OpenMode = OpenMode { read: true, write: true };
@@ -168,7 +170,7 @@ fn apply(world: &mut World, change: &Change) {
         Change::Allocate(at, len) => drop(file.allocate(at, len)),
         Change::Deallocate(at, len) => drop(file.deallocate(at, len)),
         Change::Copy { from, to, len } => {
-            file.copy_from(&*world.plain(), from, to, len).unwrap();
+            file.copy_from(&*world.plain(), CopyRange::new(from, to, len)).unwrap();
         }
         Change::Restart => {
             world.restart().unwrap();

@@ -3,7 +3,8 @@
 use super::{Plug, Shared};
 use dafs_mem::VolatileSlice;
 use dafs_store::{
-    Attr, CacheAdvice, FileId, OpenFile, Result, SeekWhat, Stability, StoreError, Wait, WholeFile,
+    Attr, CacheAdvice, CopyRange, FileId, OpenFile, Result, SeekWhat, Stability, StoreError, Wait,
+    WholeFile,
 };
 use std::any::Any;
 use std::sync::Arc;
@@ -109,26 +110,15 @@ impl WholeFile for DiskFile {
         self.change(offset, len, |file| file.deallocate(offset, len))
     }
 
-    fn copy_from(
-        &self,
-        source: &dyn OpenFile,
-        source_offset: u64,
-        offset: u64,
-        len: u64,
-    ) -> Result<u64> {
-        self.change(offset, len, |file| file.copy_from(source, source_offset, offset, len))
+    fn copy_from(&self, source: &dyn OpenFile, range: CopyRange) -> Result<u64> {
+        self.change(range.offset, range.len, |file| file.copy_from(source, range))
     }
 
-    fn clone_range_from(
-        &self,
-        source: &dyn OpenFile,
-        source_offset: u64,
-        offset: u64,
-        len: u64,
-    ) -> Result<()> {
-        let rest = || Ok::<u64, StoreError>(source.attr()?.size.saturating_sub(source_offset));
-        let changed = if len == 0 { rest()? } else { len };
-        let clone = |file: &dyn OpenFile| file.clone_range_from(source, source_offset, offset, len);
-        self.change(offset, changed, clone)
+    fn clone_range_from(&self, source: &dyn OpenFile, range: CopyRange) -> Result<()> {
+        let rest =
+            || Ok::<u64, StoreError>(source.attr()?.size.saturating_sub(range.source_offset));
+        let changed = if range.len == 0 { rest()? } else { range.len };
+        let clone = |file: &dyn OpenFile| file.clone_range_from(source, range);
+        self.change(range.offset, changed, clone)
     }
 }

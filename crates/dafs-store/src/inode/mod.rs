@@ -20,7 +20,7 @@ mod store;
 
 pub use attr::{device_of, kind_of, time_to_set};
 pub use id::Ids;
-pub use names::{check_regular, flags};
+pub use names::flags;
 pub use placed::{Placed, epoch_of};
 pub use rights::{EXECUTE, READ, WRITE, allows};
 
@@ -181,7 +181,8 @@ pub trait InodeFs: Send + Sync + 'static {
     /// Sets attributes other than the size.
     fn set_attributes(&self, cred: &Cred, inode: &Self::Inode, wish: &SetAttr) -> Result<()>;
 
-    /// Opens a regular file. Objects of other kinds are refused as by [`check_regular`].
+    /// Opens a regular file. Objects of other kinds are refused as by
+    /// [`check_regular`](crate::backend::check_regular).
     fn open_file(&self, cred: &Cred, id: &FileId, mode: OpenMode) -> Result<Arc<dyn OpenFile>>;
 
     /// Opens a regular file that a create has found. `truncate` first sets its size to 0.

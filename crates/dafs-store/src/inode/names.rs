@@ -3,21 +3,13 @@
 use super::{EXECUTE, Inode, InodeFs, Known, Listing, allows};
 use crate::backend::{
     COOKIE_FIRST, DIRECTORY_MODE_DEFAULT, FILE_BYTES_MAX, FILE_MODE_DEFAULT, MODE_BITS,
-    SPECIAL_MODE_DEFAULT, check_symlink_text,
+    SPECIAL_MODE_DEFAULT, check_regular, check_symlink_text, verifier_seconds, with_verifier,
 };
 use crate::limits::CREATE_TRIES_MAX;
 use crate::{
     Attr, CreateHow, Created, Cred, DirChange, DirEntry, FileId, Kind, Made, NewObject, OpenMode,
-    Result, SetAttr, SetTime, StoreError, TimeSpec,
+    Result, SetAttr, StoreError,
 };
-
-/// Returns the seconds of atime and mtime in which an exclusive create keeps its verifier, as in
-/// other file servers. They are below 2^31, so that no reader takes them for negative.
-fn verifier_seconds(verifier: [u8; 8]) -> (i64, i64) {
-    let bits = u64::from_be_bytes(verifier);
-    let low = |bits: u64| i64::from((bits & 0x7fff_ffff) as u32);
-    (low(bits >> 32), low(bits))
-}
 
 /// Returns the flags of open(2) for an open.
 ///
@@ -29,19 +21,6 @@ pub fn flags(mode: OpenMode) -> Result<i32> {
         OpenMode { read: false, write: true } => Ok(libc::O_WRONLY),
         OpenMode { read: true, write: false } => Ok(libc::O_RDONLY),
         OpenMode { read: false, write: false } => Err(StoreError::Invalid),
-    }
-}
-
-/// Returns the error of an open of an object that is not a regular file.
-///
-/// # Errors
-/// One for each other kind.
-pub fn check_regular(kind: Kind) -> Result<()> {
-    match kind {
-        Kind::Regular => Ok(()),
-        Kind::Directory => Err(StoreError::IsDirectory),
-        Kind::Symlink => Err(StoreError::Symlink),
-        _ => Err(StoreError::BadType),
     }
 }
 
@@ -139,13 +118,7 @@ impl<'a, F: InodeFs> Directory<'a, F> {
         let bits = wish.mode.map_or(FILE_MODE_DEFAULT, |mode| mode & MODE_BITS);
         let bits = bits & F::FILE_MODE_BITS;
         let (mut made, handle) = self.inode.create(name, bits, flags(mode)?, cred)?;
-        let mut wish = *wish;
-        if let CreateHow::Exclusive(verifier) = how {
-            let (atime, mtime) = verifier_seconds(verifier);
-            let at = |seconds| Some(SetTime::To(TimeSpec { seconds, nanoseconds: 0 }));
-            (wish.atime, wish.mtime) = (at(atime), at(mtime));
-        }
-        self.finish_new(cred, name, &mut made, bits, &wish)?;
+        self.finish_new(cred, name, &mut made, bits, &with_verifier(how, wish))?;
         if matches!(how, CreateHow::Exclusive(_)) {
             self.fs.sync_made(&self.inode, &made.inode, &handle)?;
         }

@@ -3,8 +3,8 @@
 use super::names::{Directory, changed};
 use super::{EXECUTE, Inode, InodeFs, Key, READ, WRITE, allows};
 use crate::backend::{
-    FILE_BYTES_MAX, MODE_BITS, XATTR_LIST_BYTES_MAX, XATTR_PREFIX, check_name, check_xattr_name,
-    mode_of_acl,
+    FILE_BYTES_MAX, MODE_BITS, XATTR_LIST_BYTES_MAX, check_name, kernel_xattr_name, mode_of_acl,
+    user_xattr_names,
 };
 use crate::limits::{INODE_LINKS_MAX, SYMLINK_BYTES_MAX};
 use crate::{
@@ -33,11 +33,6 @@ fn with_xattrs<F: InodeFs>(
         return Err(StoreError::Access);
     }
     Ok((inode?, attr))
-}
-
-fn xattr_name(name: &[u8]) -> Result<Vec<u8>> {
-    check_xattr_name(name)?;
-    Ok([XATTR_PREFIX, name].concat())
 }
 
 impl<F: InodeFs> Store for F {
@@ -244,7 +239,7 @@ impl<F: InodeFs> Store for F {
     }
 
     fn xattr(&self, cred: &Cred, id: &FileId, name: &[u8]) -> Result<Vec<u8>> {
-        let name = xattr_name(name)?;
+        let name = kernel_xattr_name(name)?;
         let (inode, _) = with_xattrs(self, cred, id, READ, StoreError::NoXattr)?;
         let mut value = vec![0; XATTR_BYTES_MAX];
         let len = inode.xattr(&name, &mut value, cred)?;
@@ -260,7 +255,7 @@ impl<F: InodeFs> Store for F {
         value: &[u8],
         how: SetXattr,
     ) -> Result<DirChange> {
-        let name = xattr_name(name)?;
+        let name = kernel_xattr_name(name)?;
         let (inode, before) = with_xattrs(self, cred, id, WRITE, StoreError::NotSupported)?;
         if value.len() > XATTR_BYTES_MAX {
             return Err(StoreError::XattrTooBig);
@@ -282,15 +277,11 @@ impl<F: InodeFs> Store for F {
         };
         let mut list = vec![0; XATTR_LIST_BYTES_MAX];
         let len = inode.list_xattrs(&mut list, cred)?;
-        let names = list[..len].split(|&byte| byte == 0);
-        let mut names: Vec<_> =
-            names.filter_map(|name| name.strip_prefix(XATTR_PREFIX)).map(<[u8]>::to_vec).collect();
-        names.sort_unstable();
-        Ok(names)
+        Ok(user_xattr_names(&list[..len]))
     }
 
     fn remove_xattr(&self, cred: &Cred, id: &FileId, name: &[u8]) -> Result<DirChange> {
-        let name = xattr_name(name)?;
+        let name = kernel_xattr_name(name)?;
         let (inode, before) = with_xattrs(self, cred, id, WRITE, StoreError::NoXattr)?;
         inode.remove_xattr(&name, cred)?;
         self.note_xattr(&inode, &before)?;

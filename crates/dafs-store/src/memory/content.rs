@@ -213,10 +213,10 @@ fn short(total: usize, error: StoreError) -> Result<usize> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
 
-    fn read(content: &Content, offset: u64, len: usize) -> Vec<u8> {
+    pub(crate) fn read(content: &Content, offset: u64, len: usize) -> Vec<u8> {
         let mut bytes = vec![0xee; len];
         let got = content.read(&[VolatileSlice::from_mut(&mut bytes)], offset);
         bytes.truncate(got);

@@ -5,8 +5,8 @@ use super::content::Content;
 use super::object::{Body, Object, State};
 use crate::ranges::{check_range, check_ranges, copy_pieces};
 use crate::{
-    Attr, CacheAdvice, Cred, FileId, OpenFile, OpenMode, Result, SeekWhat, Stability, StoreError,
-    Wait, WholeFile,
+    Attr, CacheAdvice, CopyRange, Cred, FileId, OpenFile, OpenMode, Result, SeekWhat, Stability,
+    StoreError, Wait, WholeFile,
 };
 use dafs_mem::VolatileSlice;
 use std::any::Any;
@@ -95,10 +95,6 @@ impl OpenFile for MemoryFile {
         self.change(|content| content.write(views, offset))
     }
 
-    fn commit(&self, _offset: u64, _len: u64) -> Result<()> {
-        Ok(())
-    }
-
     fn sync(&self) -> Result<()> {
         Ok(())
     }
@@ -137,23 +133,11 @@ impl WholeFile for MemoryFile {
         })
     }
 
-    fn copy_from(
-        &self,
-        source: &dyn OpenFile,
-        source_offset: u64,
-        offset: u64,
-        len: u64,
-    ) -> Result<u64> {
-        copy_pieces(self, source, source_offset, offset, len)
+    fn copy_from(&self, source: &dyn OpenFile, range: CopyRange) -> Result<u64> {
+        copy_pieces(self, source, range)
     }
 
-    fn clone_range_from(
-        &self,
-        source: &dyn OpenFile,
-        source_offset: u64,
-        offset: u64,
-        len: u64,
-    ) -> Result<()> {
+    fn clone_range_from(&self, source: &dyn OpenFile, range: CopyRange) -> Result<()> {
         let Some(other) = source.as_any().downcast_ref::<Self>() else {
             return Err(StoreError::NotSupported);
         };
@@ -163,9 +147,10 @@ impl WholeFile for MemoryFile {
         if !other.mode.read || !self.mode.write {
             return Err(StoreError::Access);
         }
+        let CopyRange { source_offset, offset, len } = range;
         let rest = other.content_size().checked_sub(source_offset).ok_or(StoreError::Invalid)?;
         let len = if len == 0 { rest } else { len };
-        check_ranges(self.id() == other.id(), source_offset, offset, len)?;
+        check_ranges(self.id() == other.id(), CopyRange { len, ..range })?;
         if len > rest {
             return Err(StoreError::Invalid);
         }

@@ -9,12 +9,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, RwLockReadGuard, RwLockWriteGuard};
 
-/// Permission to read, as a bit of one class of a mode.
-pub(super) const R: u32 = 4;
-/// Permission to write.
-pub(super) const W: u32 = 2;
-/// Permission to execute or search.
-pub(super) const X: u32 = 1;
+pub(super) use crate::inode::{EXECUTE as X, READ as R, WRITE as W};
 
 /// One inode.
 #[derive(Debug)]
@@ -90,11 +85,8 @@ impl Object {
             None => (self, want),
         };
         let state = rights.state();
-        if allowed(cred, &state, rights.is_directory(), want) {
-            Ok(())
-        } else {
-            Err(StoreError::Access)
-        }
+        let given = cred.rights(rights.kind, state.mode, state.uid, state.gid);
+        if given & want == want { Ok(()) } else { Err(StoreError::Access) }
     }
 
     /// Fails with `NotOwner` unless the caller owns the object.
@@ -102,25 +94,6 @@ impl Object {
         let uid = self.base.as_deref().unwrap_or(self).state().uid;
         if cred.uid == 0 || cred.uid == uid { Ok(()) } else { Err(StoreError::NotOwner) }
     }
-}
-
-fn allowed(cred: &Cred, state: &State, directory: bool, want: u32) -> bool {
-    if cred.uid == 0 {
-        return want & X == 0 || directory || state.mode & 0o111 != 0;
-    }
-    let class = if cred.uid == state.uid {
-        state.mode >> 6
-    } else if in_group(cred, state.gid) {
-        state.mode >> 3
-    } else {
-        state.mode
-    };
-    class & want == want
-}
-
-/// True if the caller belongs to a group.
-pub(super) fn in_group(cred: &Cred, gid: u32) -> bool {
-    cred.gid == gid || cred.groups.contains(&gid)
 }
 
 impl State {

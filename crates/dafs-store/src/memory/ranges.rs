@@ -154,7 +154,7 @@ impl Content {
 
 #[cfg(test)]
 mod tests {
-    use super::super::content::Space;
+    use super::super::content::{Space, tests::read};
     use super::*;
     use std::sync::Arc;
 
@@ -164,13 +164,6 @@ mod tests {
         let mut content = Content::new(space.clone());
         content.write(&[VolatileSlice::from_mut(&mut bytes.to_vec())], at).unwrap();
         content
-    }
-
-    fn read(content: &Content, offset: u64, len: usize) -> Vec<u8> {
-        let mut bytes = vec![0xee; len];
-        let got = content.read(&[VolatileSlice::from_mut(&mut bytes)], offset);
-        bytes.truncate(got);
-        bytes
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use super::content::Reserved;
 use super::file::MemoryFile;
-use super::object::{Body, Directory, Object, R, State, W, X, in_group};
+use super::object::{Body, Directory, Object, R, State, W, X};
 use super::tree::World;
 use super::{Inner, MemoryStore, ROOT_INO};
 use crate::limits::{
@@ -110,7 +110,7 @@ impl Inner {
         }
         if let Some(mode) = change.mode.filter(|_| object.kind != Kind::Symlink) {
             state.mode = mode & MODE_BITS;
-            if cred.uid != 0 && !in_group(cred, state.gid) {
+            if cred.uid != 0 && !cred.is_in(state.gid) {
                 state.mode &= !0o2000;
             }
         }
@@ -157,7 +157,7 @@ impl Inner {
             object.check_owner(cred)?;
         }
         let gives_away = change.uid.is_some_and(|new| new != uid);
-        let foreign_group = change.gid.is_some_and(|new| new != gid && !in_group(cred, new));
+        let foreign_group = change.gid.is_some_and(|new| new != gid && !cred.is_in(new));
         if cred.uid != 0 && (gives_away || foreign_group) {
             return Err(StoreError::NotOwner);
         }
@@ -409,13 +409,11 @@ impl Store for MemoryStore {
     ) -> Result<Made> {
         check_name(name)?;
         self.inner.writable()?;
-        let (kind, default_mode) = match object {
-            NewObject::Directory => (Kind::Directory, DIRECTORY_MODE_DEFAULT),
-            NewObject::Symlink(_) => (Kind::Symlink, 0o777),
-            NewObject::BlockDevice { .. } => (Kind::BlockDevice, SPECIAL_MODE_DEFAULT),
-            NewObject::CharDevice { .. } => (Kind::CharDevice, SPECIAL_MODE_DEFAULT),
-            NewObject::Socket => (Kind::Socket, SPECIAL_MODE_DEFAULT),
-            NewObject::Fifo => (Kind::Fifo, SPECIAL_MODE_DEFAULT),
+        let kind = object.kind();
+        let default_mode = match kind {
+            Kind::Directory => DIRECTORY_MODE_DEFAULT,
+            Kind::Symlink => 0o777,
+            _ => SPECIAL_MODE_DEFAULT,
         };
         let mut text_room = None;
         if let NewObject::Symlink(text) = object {

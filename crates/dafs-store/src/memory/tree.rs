@@ -1,7 +1,7 @@
 //! The table of objects and the changes to the tree of names.
 
 use super::content::Reserved;
-use super::object::{Object, W, X};
+use super::object::{Object, State, W, X};
 use super::{Inner, ROOT_INO};
 use crate::limits::MEMORY_LINKS_MAX;
 use crate::{Cred, DirChange, Kind, Result, StoreError};
@@ -144,7 +144,7 @@ impl Inner {
             state.links += 1;
         }
         self.touch(&mut state, true);
-        Ok(DirChange { before, after: state.change, atomic: true, attr: None })
+        Ok(changed(before, &state))
     }
 
     /// Removes a name from `dir` and a link from its object.
@@ -236,7 +236,8 @@ impl Inner {
                 return Err(StoreError::NotEmpty);
             }
             if target.ino == source.ino {
-                return Ok((unchanged(from_dir), unchanged(to_dir)));
+                let unchanged = |state: &State| changed(state.change, state);
+                return Ok((unchanged(&from_dir.state()), unchanged(&to_dir.state())));
             }
         }
         self.check_remove(cred, from_dir, &source)?;
@@ -279,13 +280,7 @@ impl Inner {
             }
             self.touch(&mut state, false);
         }
-        let change = |before, dir: &Object| DirChange {
-            before,
-            after: dir.state().change,
-            atomic: true,
-            attr: None,
-        };
-        Ok((change(from_before, from_dir), change(to_before, to_dir)))
+        Ok((changed(from_before, &from_dir.state()), changed(to_before, &to_dir.state())))
     }
 }
 
@@ -300,7 +295,7 @@ fn check_empty(object: &Object) -> Result<()> {
     }
 }
 
-fn unchanged(dir: &Object) -> DirChange {
-    let change = dir.state().change;
-    DirChange { before: change, after: change, atomic: true, attr: None }
+/// A change of an object whose counter was `before`.
+fn changed(before: u64, now: &State) -> DirChange {
+    DirChange { before, after: now.change, atomic: true, attr: None }
 }

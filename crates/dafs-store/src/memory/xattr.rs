@@ -5,6 +5,7 @@ use super::content::Reserved;
 use super::object::{Object, R, State, W};
 use super::{Inner, MemoryStore};
 use crate::acl::PosixAcls;
+use crate::backend::mode_of_acl;
 use crate::limits::{XATTR_BYTES_MAX, XATTR_LIST_BYTES_MAX};
 use crate::names::{XATTR_PREFIX, check_xattr_name};
 use crate::{Acl, Cred, DirChange, FileId, Kind, Result, SetAttr, SetXattr, Store, StoreError};
@@ -118,8 +119,7 @@ impl MemoryStore {
         if object.kind == Kind::Symlink {
             return Err(StoreError::NotSupported);
         }
-        let lists = PosixAcls::from_acl(acl, object.kind == Kind::Directory)?;
-        let bits = lists.as_mode().ok_or(StoreError::NotSupported)?;
+        let bits = mode_of_acl(acl, object.kind == Kind::Directory)?;
         let mode = object.state().mode & !0o777 | bits;
         let change = SetAttr { mode: Some(mode), ..SetAttr::default() };
         self.setattr(cred, id, &change, None).map(drop)

@@ -212,13 +212,9 @@ impl OpenFile for ComponentFile {
         }
     }
 
-    fn commit(&self, _offset: u64, _len: u64) -> Result<()> {
+    fn sync(&self) -> Result<()> {
         // The node itself notifies the front end of a loss that another request has found.
         self.shared.node.commit(&self.handle.component).map(drop)
-    }
-
-    fn sync(&self) -> Result<()> {
-        self.commit(0, 0)
     }
 
     /// Returns the component's size and times. Only the metadata server knows those of the file.

@@ -393,7 +393,6 @@ impl DirectoryNode {
         self.root.join(format!("{:02x}", component.0[0]))
     }
 
-    /// Makes the directory of a component.
     fn make_directory(&self, component: &ComponentId) -> Result<()> {
         match fs::DirBuilder::new().mode(0o700).create(self.directory(component)) {
             Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(error.into()),

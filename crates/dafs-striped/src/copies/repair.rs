@@ -48,7 +48,7 @@ impl StripedStore {
                 tracing::debug!(%error, "copies of a file are not known to be alike yet");
             }
         }
-        let entries = shared.as_server().and_then(|_server| shared.repairs.some());
+        let entries = shared.as_server().and_then(|_server| shared.repairs.due());
         let entries = entries.inspect_err(|error| {
             tracing::error!(%error, "the list of files to be repaired cannot be read");
         });

@@ -4,7 +4,7 @@
 use crate::common::steps::{Step, run, steps};
 use crate::common::striped::{
     UNIT, UNIT64, base, components, create, faulty, layouts, open_on, pattern, reopen, sealed,
-    stripes, write_behind,
+    stripes, with_file_on_faulty, write_behind,
 };
 use dafs_store::*;
 use dafs_striped::StripedStore;
@@ -14,10 +14,7 @@ use std::sync::atomic::Ordering;
 
 #[test]
 fn a_truncation_waits_for_an_unreachable_node_while_that_may_hold_grants() {
-    let dir = base();
-    let (store, nodes) = faulty(dir.path());
-    let created = create(&store, "f");
-    write(&*created.file, 0, &pattern(6 * UNIT as usize, 9)).unwrap();
+    let (dir, _store, nodes, created) = with_file_on_faulty(&pattern(6 * UNIT as usize, 9));
     nodes[1].set_down(true);
     nodes[1].believes.store(true, Ordering::SeqCst);
     assert_eq!(created.file.set_size(100), Err(StoreError::Busy));
@@ -32,10 +29,7 @@ fn a_truncation_waits_for_an_unreachable_node_while_that_may_hold_grants() {
 
 #[test]
 fn clients_get_no_component_with_a_pending_truncation() {
-    let dir = base();
-    let (store, nodes) = faulty(dir.path());
-    let created = create(&store, "f");
-    write(&*created.file, 0, &pattern(6 * UNIT as usize, 9)).unwrap();
+    let (dir, store, nodes, created) = with_file_on_faulty(&pattern(6 * UNIT as usize, 9));
     let placement = stripes(layouts(&store).placement(&created.id, true).unwrap().unwrap());
     let handles: Vec<_> = placement.handles.iter().map(|handle| sealed(handle)).collect();
     nodes[1].set_down(true);

@@ -38,18 +38,15 @@ fn a_file_is_whole_on_two_nodes() {
 
 #[test]
 fn writes_without_a_node_reach_it_when_it_is_back() {
-    let mut world = World::new();
-    let (id, file) = world.create("f");
-    write(&*file, 0, b"before").unwrap();
+    let (mut world, id, file, copies) = World::with_file(b"before");
     file.commit(0, 0).unwrap();
-    let copies = world.copies(&id);
-    copies[0].0.set_away(true);
+    copies[0].set_away(true);
     write(&*file, 3, b"after").unwrap();
     file.commit(0, 0).unwrap();
     assert_eq!(world.fresh(&id), [false, true], "and nobody was kept waiting");
     assert_eq!(read(&*file, 0, 99).unwrap(), b"befafter");
     // The node is back with its old data.
-    copies[0].0.set_away(false);
+    copies[0].set_away(false);
     assert_eq!(read(&*file, 0, 99).unwrap(), b"befafter");
     drop(file);
     world.reopen();
@@ -58,43 +55,37 @@ fn writes_without_a_node_reach_it_when_it_is_back() {
     assert_eq!(world.to_repair(), 1);
     world.repair();
     assert_eq!((world.fresh(&id), world.to_repair()), (vec![true, true], 0));
-    copies[1].0.set_away(true);
+    copies[1].set_away(true);
     assert_eq!(read(&*world.file("f"), 0, 99).unwrap(), b"befafter");
 }
 
 #[test]
 fn a_file_waits_for_the_last_copy_that_is_up_to_date() {
-    let world = World::new();
-    let (id, file) = world.create("f");
-    write(&*file, 0, b"old").unwrap();
-    let copies = world.copies(&id);
-    copies[0].0.set_away(true);
+    let (world, _id, file, copies) = World::with_file(b"old");
+    copies[0].set_away(true);
     write(&*file, 0, b"new").unwrap();
-    copies[0].0.set_away(false);
-    copies[1].0.set_away(true);
+    copies[0].set_away(false);
+    copies[1].set_away(true);
     world.repair();
     assert_eq!(read(&*file, 0, 9), Err(StoreError::Busy), "never what is out of date");
     assert_eq!(write(&*file, 0, b"x"), Err(StoreError::Busy));
     assert_eq!(file.set_size(2), Err(StoreError::Busy));
-    copies[1].0.set_away(false);
+    copies[1].set_away(false);
     assert_eq!(file.set_size(2), Ok(()));
     assert_eq!(read(&*file, 0, 9).unwrap(), b"ne");
 }
 
 #[test]
 fn a_truncation_waits_for_no_node() {
-    let world = World::new();
-    let (id, file) = world.create("f");
-    write(&*file, 0, &[9; 9000]).unwrap();
-    let copies = world.copies(&id);
-    copies[1].0.set_away(true);
+    let (world, id, file, copies) = World::with_file(&[9; 9000]);
+    copies[1].set_away(true);
     file.set_size(10).unwrap();
     assert_eq!(world.fresh(&id), [true, false]);
     file.set_size(5000).unwrap();
-    copies[1].0.set_away(false);
+    copies[1].set_away(false);
     world.repair();
     assert_eq!(world.fresh(&id), [true, true]);
-    copies[0].0.set_away(true);
+    copies[0].set_away(true);
     let mut wanted = vec![9; 10];
     wanted.resize(5000, 0);
     assert_eq!(read(&*file, 0, 9999).unwrap(), wanted);
@@ -102,11 +93,8 @@ fn a_truncation_waits_for_no_node() {
 
 #[test]
 fn a_node_that_lost_what_was_not_stable_is_not_counted() {
-    let world = World::new();
-    let (id, file) = world.create("f");
-    write(&*file, 0, b"unstable").unwrap();
-    let copies = world.copies(&id);
-    copies[0].0.lose_unstable();
+    let (world, id, file, copies) = World::with_file(b"unstable");
+    copies[0].lose_unstable();
     // Another write brings the new verifier along; it proves nothing about the first write.
     write(&*file, 8, b" and more").unwrap();
     let lost = world.around.lost();
@@ -115,15 +103,13 @@ fn a_node_that_lost_what_was_not_stable_is_not_counted() {
     assert_eq!(world.fresh(&id), [false, true]);
     assert_eq!(read(&*file, 0, 99).unwrap(), b"unstable and more");
     world.repair();
-    copies[1].0.set_away(true);
+    copies[1].set_away(true);
     assert_eq!(read(&*file, 0, 99).unwrap(), b"unstable and more");
 }
 
 #[test]
 fn clients_write_again_what_all_copies_have_lost() {
-    let world = World::new();
-    let (id, file) = world.create("f");
-    write(&*file, 0, b"stable").unwrap();
+    let (world, id, file, _) = World::with_file(b"stable");
     file.commit(0, 0).unwrap();
     write(&*file, 0, b"UN").unwrap();
     world.copies(&id).iter().for_each(|(node, _)| node.lose_unstable());
@@ -139,15 +125,12 @@ fn clients_write_again_what_all_copies_have_lost() {
 
 #[test]
 fn copies_that_a_crash_has_torn_are_made_alike_and_one_is_read_before() {
-    let mut world = World::new();
-    let (id, file) = world.create("f");
-    write(&*file, 0, b"both").unwrap();
+    let (mut world, id, file, copies) = World::with_file(b"both");
     file.commit(0, 0).unwrap();
-    let copies = world.copies(&id);
     let component = world.component(&id);
     drop(file);
     // The server died when it had written to one of the copies.
-    put(&copies[1].0, &component, 2, b"ne and longer");
+    put(&copies[1], &component, 2, b"ne and longer");
     world.reopen();
     let file = world.file("f");
     let first = read(&*file, 0, 99).unwrap();
@@ -160,8 +143,8 @@ fn copies_that_a_crash_has_torn_are_made_alike_and_one_is_read_before() {
     drop(file);
     world.reopen();
     assert_eq!(world.fresh(&id), [true, true]);
-    put(&copies[0].0, &component, 0, b"B");
-    put(&copies[1].0, &component, 0, b"B");
+    put(&copies[0], &component, 0, b"B");
+    put(&copies[1], &component, 0, b"B");
     write(&*world.file("f"), 1, b"x").unwrap();
     world.reopen();
     assert_eq!(world.fresh(&id), [true, false]);
@@ -169,39 +152,33 @@ fn copies_that_a_crash_has_torn_are_made_alike_and_one_is_read_before() {
 
 #[test]
 fn a_write_waits_for_the_grants_of_an_unreachable_data_server() {
-    let world = World::new();
-    let (id, file) = world.create("f");
-    write(&*file, 0, b"old").unwrap();
-    let copies = world.copies(&id);
-    copies[1].0.set_believes(true);
-    copies[1].0.set_away(true);
+    let (world, id, file, copies) = World::with_file(b"old");
+    copies[1].set_believes(true);
+    copies[1].set_away(true);
     assert_eq!(
         write(&*file, 0, b"new"),
         Err(StoreError::Busy),
         "clients may be told the old there"
     );
     assert_eq!(file.set_size(1), Err(StoreError::Busy));
-    copies[1].0.set_believes(false);
+    copies[1].set_believes(false);
     write(&*file, 0, b"new").unwrap();
     let component = world.component(&id);
-    let number = copies[1].0.number();
+    let number = copies[1].number();
     assert!(!world.store().may_be_used(&component, number), "whatever layouts are out");
-    assert!(world.store().may_be_used(&component, copies[0].0.number()));
-    copies[1].0.set_away(false);
+    assert!(world.store().may_be_used(&component, copies[0].number()));
+    copies[1].set_away(false);
     world.repair();
     assert!(world.store().may_be_used(&component, number));
-    assert!(copies[1].0.forgotten() > 0);
+    assert!(copies[1].forgotten() > 0);
 }
 
 #[test]
 fn writers_learn_of_a_full_node_and_the_copies_stay_equal() {
-    let world = World::new();
-    let (id, file) = world.create("f");
-    write(&*file, 0, b"old").unwrap();
-    let copies = world.copies(&id);
-    copies[1].0.set_full(true);
+    let (world, id, file, copies) = World::with_file(b"old");
+    copies[1].set_full(true);
     assert_eq!(write(&*file, 0, b"new"), Err(StoreError::NoSpace));
-    copies[1].0.set_full(false);
+    copies[1].set_full(false);
     world.repair();
     let contents = world.contents(&id);
     assert_eq!(contents[0], contents[1]);
@@ -210,9 +187,7 @@ fn writers_learn_of_a_full_node_and_the_copies_stay_equal() {
 
 #[test]
 fn this_server_does_not_write_beside_clients() {
-    let world = World::new();
-    let (id, file) = world.create("f");
-    write(&*file, 0, b"old").unwrap();
+    let (world, id, file, _) = World::with_file(b"old");
     let placement = world.layouts().placement(&id, true).unwrap().unwrap();
     assert_eq!(devices(&placement).len(), 2);
     assert_eq!(world.layouts().placement(&id, false).unwrap(), Some(placement));
@@ -251,9 +226,7 @@ fn a_refresh_of_the_size_ends_no_layout() {
 
 #[test]
 fn a_layout_granted_during_the_question_for_layouts_counts() {
-    let world = World::new();
-    let (id, file) = world.create("f");
-    write(&*file, 0, b"old").unwrap();
+    let (world, id, file, _) = World::with_file(b"old");
     world.layouts().placement(&id, true).unwrap().unwrap();
     // The store asks about idle files without a recall.
     world.repair();
@@ -270,16 +243,13 @@ fn a_layout_granted_during_the_question_for_layouts_counts() {
 
 #[test]
 fn a_file_that_clients_write_is_not_repaired() {
-    let world = World::new();
-    let (id, file) = world.create("f");
-    write(&*file, 0, b"old").unwrap();
-    let copies = world.copies(&id);
-    copies[0].0.set_away(true);
+    let (world, id, _file, copies) = World::with_file(b"old");
+    copies[0].set_away(true);
     let placement = world.layouts().placement(&id, true).unwrap().unwrap();
     assert_eq!(devices(&placement).len(), 1, "what is there is enough");
     let component = world.component(&id);
-    put(&copies[1].0, &component, 0, b"new");
-    copies[0].0.set_away(false);
+    put(&copies[1], &component, 0, b"new");
+    copies[0].set_away(false);
     world.repair();
     assert_eq!(world.fresh(&id), [false, true]);
     world.return_all();
@@ -313,14 +283,11 @@ fn a_device_that_a_client_cannot_write_to_is_done_without() {
 
 #[test]
 fn a_client_that_went_between_two_copies_leaves_one_content() {
-    let world = World::new();
-    let (id, file) = world.create("f");
-    write(&*file, 0, b"old").unwrap();
+    let (world, id, file, copies) = World::with_file(b"old");
     file.commit(0, 0).unwrap();
     world.layouts().placement(&id, true).unwrap().unwrap();
-    let copies = world.copies(&id);
     let component = world.component(&id);
-    put(&copies[0].0, &component, 1, b"ew and long");
+    put(&copies[0], &component, 1, b"ew and long");
     world.layouts().recover_size(&id).unwrap();
     world.repair();
     world.return_all();
@@ -338,24 +305,21 @@ fn a_client_that_went_between_two_copies_leaves_one_content() {
 
 #[test]
 fn a_removed_file_leaves_data_only_on_an_unreachable_node() {
-    let world = World::new();
+    let (world, id, file, copies) = World::with_file(b"old");
     let root = Store::root(world.store());
-    let (id, file) = world.create("f");
-    write(&*file, 0, b"old").unwrap();
-    let copies = world.copies(&id);
     let component = world.component(&id);
-    copies[0].0.set_away(true);
+    copies[0].set_away(true);
     write(&*file, 0, b"new").unwrap();
     drop(file);
     world.store().remove(&me(), &root, b"f").unwrap();
     world.repair();
     world.store().sweep();
-    assert_eq!(copies[1].0.content(&component), b"");
-    assert_eq!(copies[0].0.content(&component), b"old");
-    copies[0].0.set_away(false);
+    assert_eq!(copies[1].content(&component), b"");
+    assert_eq!(copies[0].content(&component), b"old");
+    copies[0].set_away(false);
     world.repair();
     world.store().sweep();
-    assert_eq!(copies[0].0.content(&component), b"");
+    assert_eq!(copies[0].content(&component), b"");
     assert_eq!(world.to_repair(), 0);
 }
 
@@ -379,14 +343,11 @@ fn a_new_file_is_placed_on_nodes_that_are_there() {
 
 #[test]
 fn writes_reach_all_copies_in_one_order_during_a_repair() {
-    let world = World::new();
-    let (id, file) = world.create("f");
-    write(&*file, 0, &vec![0; 4 << 20]).unwrap();
-    let copies = world.copies(&id);
+    let (world, id, file, copies) = World::with_file(&vec![0; 4 << 20]);
     for round in 0..3_u8 {
-        copies[usize::from(round % 2)].0.set_away(true);
+        copies[usize::from(round % 2)].set_away(true);
         write(&*file, 0, b"away").unwrap();
-        copies[usize::from(round % 2)].0.set_away(false);
+        copies[usize::from(round % 2)].set_away(false);
         std::thread::scope(|scope| {
             for writer in 0..3_u8 {
                 let file = file.clone();
@@ -408,21 +369,18 @@ fn writes_reach_all_copies_in_one_order_during_a_repair() {
 
 #[test]
 fn a_repair_ends_with_its_source() {
-    let world = World::new();
-    let (id, file) = world.create("f");
-    write(&*file, 0, &vec![1; 3 << 20]).unwrap();
-    let copies = world.copies(&id);
-    copies[0].0.set_away(true);
+    let (world, id, file, copies) = World::with_file(&vec![1; 3 << 20]);
+    copies[0].set_away(true);
     write(&*file, 0, &vec![2; 3 << 20]).unwrap();
     file.commit(0, 0).unwrap();
-    copies[0].0.set_away(false);
+    copies[0].set_away(false);
     // The source of the repair loses unstable data between two pieces.
     write(&*file, 2 << 20, &[3; 9]).unwrap();
     let pieces = std::cell::Cell::new(0);
     world.store().repair(Duration::from_secs(9), &|bytes| {
         pieces.set(pieces.get() + usize::from(bytes > 0));
         if pieces.get() == 1 && bytes > 0 {
-            copies[1].0.lose_unstable();
+            copies[1].lose_unstable();
         }
         true
     });
@@ -436,15 +394,12 @@ fn a_repair_ends_with_its_source() {
 
 #[test]
 fn clients_get_no_layout_while_the_repair_of_a_piece_takes_long() {
-    let world = World::new();
-    let (id, file) = world.create("f");
-    write(&*file, 0, &vec![1; 2 << 20]).unwrap();
+    let (world, id, file, copies) = World::with_file(&vec![1; 2 << 20]);
     file.commit(0, 0).unwrap();
-    let copies = world.copies(&id);
-    copies[0].0.set_away(true);
+    copies[0].set_away(true);
     write(&*file, 0, &vec![2; 2 << 20]).unwrap();
     file.commit(0, 0).unwrap();
-    copies[0].0.set_away(false);
+    copies[0].set_away(false);
     let pieces = std::cell::Cell::new(0);
     world.store().repair(Duration::ZERO, &|bytes| {
         pieces.set(pieces.get() + usize::from(bytes > 0));
@@ -462,9 +417,7 @@ fn clients_get_no_layout_while_the_repair_of_a_piece_takes_long() {
 
 #[test]
 fn a_device_without_room_keeps_its_copy() {
-    let world = World::new();
-    let (id, file) = world.create("f");
-    write(&*file, 0, b"old").unwrap();
+    let (world, id, file, _) = World::with_file(b"old");
     let layouts = world.layouts();
     let both = devices(&layouts.placement(&id, true).unwrap().unwrap());
     // The data that the full second device lacks has reached the first one.
@@ -502,17 +455,14 @@ fn a_report_about_a_device_from_before_a_restart_counts() {
 
 #[test]
 fn a_repair_makes_copies_equal_after_a_refused_write() {
-    let world = World::new();
-    let (id, file) = world.create("f");
-    write(&*file, 0, b"old").unwrap();
-    let copies = world.copies(&id);
-    copies[1].0.set_away(true);
+    let (world, id, file, copies) = World::with_file(b"old");
+    copies[1].set_away(true);
     // Nor can the store record the stale copy.
     let (repairs, aside) = (world.dir.path().join("repairs"), world.dir.path().join("aside"));
     std::fs::rename(&repairs, &aside).unwrap();
     assert!(write(&*file, 0, b"new").is_err());
     std::fs::rename(&aside, &repairs).unwrap();
-    copies[1].0.set_away(false);
+    copies[1].set_away(false);
     world.repair();
     let contents = world.contents(&id);
     assert_eq!(contents[0], contents[1]);
@@ -567,9 +517,7 @@ fn files_beyond_the_torn_table_lose_no_data() {
 
 #[test]
 fn this_server_does_not_cut_beside_clients() {
-    let world = World::new();
-    let (id, file) = world.create("f");
-    write(&*file, 0, b"content").unwrap();
+    let (world, id, file, _) = World::with_file(b"content");
     world.layouts().placement(&id, true).unwrap().unwrap();
     assert_eq!(file.set_size(3), Err(StoreError::Busy));
     assert_eq!(read(&*file, 0, 99).unwrap(), b"content");
@@ -585,11 +533,8 @@ fn this_server_does_not_cut_beside_clients() {
 
 #[test]
 fn a_node_that_serves_others_first_keeps_its_copy() {
-    let world = World::new();
-    let (id, file) = world.create("f");
-    write(&*file, 0, b"old text").unwrap();
-    let copies = world.copies(&id);
-    let crowd = |calls| copies[1].0.set_crowded(calls);
+    let (world, id, file, copies) = World::with_file(b"old text");
+    let crowd = |calls| copies[1].set_crowded(calls);
     crowd(3);
     write(&*file, 0, b"new").unwrap();
     crowd(3);
@@ -609,15 +554,12 @@ fn a_node_that_serves_others_first_keeps_its_copy() {
 
 #[test]
 fn readers_wait_for_the_node_of_the_authoritative_copy() {
-    let mut world = World::new();
-    let (id, file) = world.create("f");
-    write(&*file, 0, b"both").unwrap();
+    let (mut world, id, file, copies) = World::with_file(b"both");
     drop(file);
-    let copies = world.copies(&id);
-    put(&copies[1].0, &world.component(&id), 0, b"LATE");
+    put(&copies[1], &world.component(&id), 0, b"LATE");
     world.reopen();
     let file = world.file("f");
-    copies[0].0.set_crowded(1);
+    copies[0].set_crowded(1);
     assert_eq!(read(&*file, 0, 99), Err(StoreError::Busy));
     assert_eq!(read(&*file, 0, 99).unwrap(), b"both", "another one would be another content");
 }

@@ -10,15 +10,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// A file on two of three nodes. Returns the nodes with a copy, and then the third.
-fn file(world: &World, content: &[u8]) -> (FileId, Arc<dyn OpenFile>, Vec<Arc<SimNode>>) {
-    let (id, file) = world.create("f");
-    write(&*file, 0, content).unwrap();
+fn file(content: &[u8]) -> (World, FileId, Arc<dyn OpenFile>, Vec<Arc<SimNode>>) {
+    let (world, id, file, copies) = World::with_file(content);
     file.commit(0, 0).unwrap();
-    let mut nodes: Vec<_> = world.copies(&id).into_iter().map(|(node, _)| node).collect();
-    let is_other = |node: &&Arc<SimNode>| nodes.iter().all(|used| used.number() != node.number());
+    let is_other = |node: &&Arc<SimNode>| copies.iter().all(|used| used.number() != node.number());
     let other = world.nodes.iter().find(is_other).unwrap().clone();
-    nodes.push(other);
-    (id, file, nodes)
+    let nodes = copies.into_iter().chain([other]).collect();
+    (world, id, file, nodes)
 }
 
 fn numbers(world: &World, id: &FileId) -> Vec<u32> {
@@ -39,9 +37,8 @@ fn leave(world: &World, id: &FileId) {
 
 #[test]
 fn a_copy_leaves_when_another_node_has_one_and_nothing_is_left_behind() {
-    let mut world = World::new();
     let text = vec![7; 3 << 20];
-    let (id, opened, nodes) = file(&world, &text);
+    let (mut world, id, opened, nodes) = file(&text);
     let component = world.component(&id);
     let [gone, stays, new] = [0, 1, 2].map(|at: usize| nodes[at].number());
     drop(opened);
@@ -97,8 +94,7 @@ fn as_many_nodes_stay_as_files_have_copies() {
 
 #[test]
 fn writes_while_copies_leave_reach_those_that_stay() {
-    let world = World::new();
-    let (id, opened, nodes) = file(&world, &vec![0; 4 << 20]);
+    let (world, id, opened, nodes) = file(&vec![0; 4 << 20]);
     world.store().set_leaving(nodes[0].number(), true).unwrap();
     let over = AtomicBool::new(false);
     let written = std::thread::scope(|scope| {
@@ -133,8 +129,7 @@ fn writes_while_copies_leave_reach_those_that_stay() {
 
 #[test]
 fn clients_that_write_by_themselves_stop_before_a_copy_leaves() {
-    let world = World::new();
-    let (id, opened, nodes) = file(&world, b"old content");
+    let (world, id, opened, nodes) = file(b"old content");
     let component = world.component(&id);
     let gone = nodes[0].number();
     world.store().set_leaving(gone, true).unwrap();
@@ -167,8 +162,7 @@ fn clients_that_write_by_themselves_stop_before_a_copy_leaves() {
 
 #[test]
 fn a_copy_stays_while_its_data_server_may_show_it() {
-    let world = World::new();
-    let (id, opened, nodes) = file(&world, b"text");
+    let (world, id, opened, nodes) = file(b"text");
     let gone = nodes[0].number();
     world.store().set_leaving(gone, true).unwrap();
     world.store().leave_nodes(&id).unwrap();
@@ -192,8 +186,7 @@ fn a_copy_stays_while_its_data_server_may_show_it() {
 
 #[test]
 fn a_stale_copy_leaves_without_a_repair() {
-    let world = World::new();
-    let (id, opened, nodes) = file(&world, b"old");
+    let (world, id, opened, nodes) = file(b"old");
     nodes[0].set_away(true);
     write(&*opened, 0, b"new").unwrap();
     opened.commit(0, 0).unwrap();
@@ -211,8 +204,7 @@ fn a_stale_copy_leaves_without_a_repair() {
 
 #[test]
 fn a_node_that_is_to_take_files_again_keeps_what_it_has() {
-    let world = World::new();
-    let (id, opened, nodes) = file(&world, b"text");
+    let (world, id, opened, nodes) = file(b"text");
     world.store().set_leaving(nodes[0].number(), true).unwrap();
     world.store().leave_nodes(&id).unwrap();
     world.store().set_leaving(nodes[0].number(), false).unwrap();

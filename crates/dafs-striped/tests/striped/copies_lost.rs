@@ -73,9 +73,7 @@ fn a_repair_restores_the_data_of_a_lost_disk() {
 
 #[test]
 fn that_a_disk_is_lost_is_known_after_a_restart_until_all_is_given_up() {
-    let mut world = World::new();
-    let (id, file) = world.create("f");
-    write(&*file, 0, b"text").unwrap();
+    let (mut world, id, file, _) = World::with_file(b"text");
     drop(file);
     let number = world.copies(&id)[0].0.number();
     world.nodes[number as usize - 1].set_away(true);
@@ -90,20 +88,17 @@ fn that_a_disk_is_lost_is_known_after_a_restart_until_all_is_given_up() {
 
 #[test]
 fn the_only_copy_is_not_given_up() {
-    let world = World::new();
-    let (id, file) = world.create("f");
-    write(&*file, 0, b"old").unwrap();
-    let copies = world.copies(&id);
-    copies[1].0.set_away(true);
+    let (world, id, file, copies) = World::with_file(b"old");
+    copies[1].set_away(true);
     write(&*file, 0, b"new").unwrap();
-    copies[1].0.set_away(false);
-    copies[0].0.set_away(true);
-    let number = copies[0].0.number();
+    copies[1].set_away(false);
+    copies[0].set_away(true);
+    let number = copies[0].number();
     world.store().set_lost(number, true).unwrap();
     assert_eq!(give_up(&world, number), Err(StoreError::Busy));
     assert_eq!(world.fresh(&id), [true, false]);
     // The disk has reappeared.
-    copies[0].0.set_away(false);
+    copies[0].set_away(false);
     world.store().set_lost(number, false).unwrap();
     assert_eq!(read(&*file, 0, 9).unwrap(), b"new");
 

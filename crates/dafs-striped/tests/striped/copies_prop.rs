@@ -18,45 +18,26 @@ use tempfile::TempDir;
 
 const SIZE: u64 = 6000;
 
+/// * `Leave`: an administrator marks a node as being emptied, or withdraws the mark.
+/// * `Move`: the thread that empties nodes works on the file.
+/// * `Disk`: a node comes back with an empty disk, if no file needs its data.
+/// * `Client`: a client writes to some of the copies and commits, or dies.
 #[derive(Debug, Clone)]
 enum Step {
-    Write {
-        offset: u64,
-        len: usize,
-        seed: u8,
-        stability: Stability,
-    },
+    Write { offset: u64, len: usize, seed: u8, stability: Stability },
     Commit,
     Truncate(u64),
-    Read {
-        offset: u64,
-        len: usize,
-    },
+    Read { offset: u64, len: usize },
     Away(usize),
     Back(usize),
     Lose(usize),
-    Die {
-        node: usize,
-        calls: u32,
-    },
+    Die { node: usize, calls: u32 },
     Reopen,
-    Repair {
-        pieces: usize,
-    },
-    /// An administrator marks a node as being emptied, or withdraws the mark.
+    Repair { pieces: usize },
     Leave(u32, bool),
-    /// The thread that empties nodes works on the file.
     Move,
-    /// A node comes back with an empty disk, if no file needs its data.
     Disk(usize),
-    /// A client writes to some of the copies and commits, or dies.
-    Client {
-        offset: u64,
-        len: usize,
-        seed: u8,
-        copies: usize,
-        dies: bool,
-    },
+    Client { offset: u64, len: usize, seed: u8, copies: usize, dies: bool },
 }
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {

@@ -3,7 +3,7 @@
 use crate::common::steps::{Step, run, steps};
 use crate::common::striped::{
     Faulty, UNIT, UNIT64, base, components, create, faulty, layouts, node, open, open_on,
-    open_with, pattern, reopen, sealed, stripes,
+    open_with, opened, pattern, reopen, sealed, stripes, with_file, with_file_on_faulty,
 };
 use dafs_store::*;
 use dafs_striped::{Relocation, StripedStore};
@@ -35,8 +35,7 @@ fn left(base: &Path, number: u32) -> usize {
 
 #[test]
 fn a_node_is_emptied_and_takes_no_new_files() {
-    let dir = base();
-    let store = open(dir.path());
+    let (dir, store) = opened();
     let long = pattern(9 * UNIT as usize + 5, 4);
     let root = Store::root(&store);
     let below = store.make(&me(), &root, b"d", NewObject::Directory, &SetAttr::default()).unwrap();
@@ -77,8 +76,7 @@ fn a_node_is_emptied_and_takes_no_new_files() {
 
 #[test]
 fn one_node_takes_files_when_all_others_were_taken_away() {
-    let dir = base();
-    let store = open(dir.path());
+    let (dir, store) = opened();
     (1..3).for_each(|number| store.set_leaving(number, true).unwrap());
     drop(store);
     let store = open_with(dir.path(), vec![node(dir.path(), 1), node(dir.path(), 2)]);
@@ -88,8 +86,7 @@ fn one_node_takes_files_when_all_others_were_taken_away() {
 
 #[test]
 fn a_node_that_is_taken_in_gets_what_another_one_loses() {
-    let dir = base();
-    let store = open(dir.path());
+    let (dir, store) = opened();
     let long = pattern(30 * UNIT as usize, 4);
     let (id, file) = {
         let created = create(&store, "f");
@@ -112,10 +109,7 @@ fn a_node_that_is_taken_in_gets_what_another_one_loses() {
 
 #[test]
 fn while_a_file_is_moved_clients_go_through_the_server() {
-    let dir = base();
-    let store = open(dir.path());
-    let created = create(&store, "f");
-    write(&*created.file, 0, &pattern(9 * UNIT as usize, 1)).unwrap();
+    let (_dir, store, created) = with_file(&pattern(9 * UNIT as usize, 1));
     let placement = stripes(layouts(&store).placement(&created.id, true).unwrap().unwrap());
     let handle = sealed(&placement.handles[0]);
     store.admits(&handle).unwrap();
@@ -131,8 +125,7 @@ fn while_a_file_is_moved_clients_go_through_the_server() {
 
 #[test]
 fn a_file_that_is_removed_while_it_is_moved_leaves_nothing() {
-    let dir = base();
-    let store = open(dir.path());
+    let (dir, store) = opened();
     // A node without data of the file.
     store.add_node(node(dir.path(), 4)).unwrap();
     store.set_leaving(4, true).unwrap();
@@ -163,10 +156,7 @@ fn a_file_that_is_removed_while_it_is_moved_leaves_nothing() {
 
 #[test]
 fn two_writers_come_to_both_nodes_of_a_moved_file_in_one_order() {
-    let dir = base();
-    let (store, nodes) = faulty(dir.path());
-    let created = create(&store, "f");
-    write(&*created.file, 0, &pattern(9 * UNIT as usize, 1)).unwrap();
+    let (_dir, store, nodes, created) = with_file_on_faulty(&pattern(9 * UNIT as usize, 1));
     let placement = stripes(layouts(&store).placement(&created.id, false).unwrap().unwrap());
     let place = placement.handles.iter().position(|handle| sealed(handle).node == 1).unwrap();
     let offset = (place + 3 - placement.first_place as usize) as u64 % 3 * UNIT64;
@@ -188,8 +178,7 @@ fn two_writers_come_to_both_nodes_of_a_moved_file_in_one_order() {
 
 #[test]
 fn a_node_is_not_empty_while_something_cannot_be_looked_at() {
-    let dir = base();
-    let store = open(dir.path());
+    let (dir, store) = opened();
     let file = create(&store, "f").file;
     write(&*file, 0, &pattern(9 * UNIT as usize, 1)).unwrap();
     drop((file, store));
@@ -214,10 +203,7 @@ fn a_node_is_not_empty_while_something_cannot_be_looked_at() {
 
 #[test]
 fn a_new_node_that_lost_something_meanwhile_does_not_get_the_file() {
-    let dir = base();
-    let (store, nodes) = faulty(dir.path());
-    let created = create(&store, "f");
-    write(&*created.file, 0, &pattern(9 * UNIT as usize, 1)).unwrap();
+    let (dir, store, nodes, created) = with_file_on_faulty(&pattern(9 * UNIT as usize, 1));
     store.set_leaving(1, true).unwrap();
     let mut relocation = store.begin_move(&created.id).unwrap().unwrap();
     assert!(!relocation.step().unwrap());

@@ -3,8 +3,9 @@
 
 use crate::common::steps::{Step, run, steps};
 use crate::common::striped::{
-    Faulty, Surroundings, UNIT, UNIT64, as_nodes, base, components, create, faulty, layouts, node,
-    open, open_copies, open_with, pattern, reopen, stripes, write_behind,
+    Faulty, Surroundings, UNIT, UNIT64, as_nodes, base, components, create, layouts, node, open,
+    open_copies, open_with, opened, pattern, reopen, stripes, with_file, with_file_on_faulty,
+    write_behind,
 };
 use dafs_posix::{PosixOptions, PosixStore};
 use dafs_store::node::{ComponentId, DirectoryError, DirectoryNode};
@@ -41,11 +42,8 @@ proptest! {
 
 #[test]
 fn stripes_lie_on_all_nodes_and_come_back_in_a_new_run() {
-    let dir = base();
     let bytes = pattern(7 * UNIT as usize + 5, 1);
-    let store = open(dir.path());
-    let created = create(&store, "f");
-    write(&*created.file, 0, &bytes).unwrap();
+    let (dir, store, created) = with_file(&bytes);
     created.file.commit(0, 0).unwrap();
     assert_eq!(components(dir.path()).len(), 3);
     let meta = std::fs::metadata(dir.path().join("meta/f")).unwrap();
@@ -79,10 +77,7 @@ fn files_without_a_record_are_served_as_they_are() {
 
 #[test]
 fn clients_do_not_see_the_record() {
-    let dir = base();
-    let store = open(dir.path());
-    let created = create(&store, "f");
-    write(&*created.file, 0, b"x").unwrap();
+    let (_dir, store, created) = with_file(b"x");
     let name = b"dafs.stripes";
     assert_eq!(store.list_xattrs(&me(), &created.id), Ok(vec![]));
     assert_eq!(store.xattr(&me(), &created.id, name), Err(StoreError::NoXattr));
@@ -106,8 +101,7 @@ fn clients_do_not_see_the_record() {
 
 #[test]
 fn a_copy_of_a_metadata_file_leads_nowhere() {
-    let dir = base();
-    let store = open(dir.path());
+    let (dir, store) = opened();
     write(&*create(&store, "f").file, 0, b"mine").unwrap();
     let meta = dir.path().join("meta");
     let mut record = vec![0; 4096];
@@ -125,8 +119,7 @@ fn a_copy_of_a_metadata_file_leads_nowhere() {
 
 #[test]
 fn a_commit_makes_what_was_written_part_of_the_file_and_never_cuts_it() {
-    let dir = base();
-    let store = open(dir.path());
+    let (dir, store) = opened();
     let id = create(&store, "f").id;
     let layouts = layouts(&store);
     write_behind(&store, dir.path(), &id, 5000, b"written");
@@ -147,8 +140,7 @@ fn a_commit_makes_what_was_written_part_of_the_file_and_never_cuts_it() {
 
 #[test]
 fn data_of_a_lost_client_is_adopted() {
-    let dir = base();
-    let store = open(dir.path());
+    let (dir, store) = opened();
     let id = create(&store, "f").id;
     write_behind(&store, dir.path(), &id, 9000, b"left");
     drop(store);
@@ -165,8 +157,7 @@ fn data_of_a_lost_client_is_adopted() {
 
 #[test]
 fn uncommitted_data_does_not_come_back_after_a_change_of_the_size() {
-    let dir = base();
-    let store = open(dir.path());
+    let (dir, store) = opened();
     for size in [0, 100] {
         let created = create(&store, &format!("f{size}"));
         created.file.set_size(100).unwrap();
@@ -182,8 +173,7 @@ fn uncommitted_data_does_not_come_back_after_a_change_of_the_size() {
 
 #[test]
 fn writes_before_a_restart_count_before_others_write() {
-    let dir = base();
-    let store = open(dir.path());
+    let (dir, store) = opened();
     let id = create(&store, "f").id;
     write_behind(&store, dir.path(), &id, 5000, b"stable");
     drop(store);
@@ -197,8 +187,7 @@ fn writes_before_a_restart_count_before_others_write() {
 
 #[test]
 fn a_removal_that_a_crash_undid_takes_nothing_away() {
-    let dir = base();
-    let store = open(dir.path());
+    let (dir, store) = opened();
     let long = pattern(5 * UNIT as usize, 4);
     let created = create(&store, "f");
     write(&*created.file, 0, &long).unwrap();
@@ -218,8 +207,7 @@ fn a_removal_that_a_crash_undid_takes_nothing_away() {
 
 #[test]
 fn an_entry_that_another_user_wrote_removes_nothing() {
-    let dir = base();
-    let store = open(dir.path());
+    let (dir, store) = opened();
     let long = pattern(5 * UNIT as usize, 4);
     let victim = create(&store, "victim");
     write(&*victim.file, 0, &long).unwrap();
@@ -251,8 +239,7 @@ fn an_entry_that_another_user_wrote_removes_nothing() {
 
 #[test]
 fn a_placement_says_where_stripes_are() {
-    let dir = base();
-    let store = open(dir.path());
+    let (dir, store) = opened();
     let created = create(&store, "f");
     let layouts = layouts(&store);
     assert_eq!(layouts.placement(&created.id, false), Ok(None), "nothing is there to be read");
@@ -276,11 +263,8 @@ fn a_placement_says_where_stripes_are() {
 fn a_cut_that_was_torn_is_finished_before_the_file_is_used() {
     // The machine stops after `done` of the three nodes have truncated.
     for done in 0..=3 {
-        let dir = base();
         let bytes = pattern(9 * UNIT as usize, 3);
-        let (store, nodes) = faulty(dir.path());
-        let created = create(&store, "f");
-        write(&*created.file, 0, &bytes).unwrap();
+        let (dir, store, nodes, created) = with_file_on_faulty(&bytes);
         for (at, node) in nodes.iter().enumerate() {
             node.truncations_left.store(u64::from(at < done), Ordering::SeqCst);
         }
@@ -303,8 +287,7 @@ fn a_cut_that_was_torn_is_finished_before_the_file_is_used() {
 
 #[test]
 fn a_removed_file_leaves_no_components() {
-    let dir = base();
-    let store = open(dir.path());
+    let (dir, store) = opened();
     let root = Store::root(&store);
     let long = pattern(5 * UNIT as usize, 4);
     for name in ["removed", "replaced", "linked", "open"] {
@@ -336,8 +319,7 @@ fn a_removed_file_leaves_no_components() {
 
 #[test]
 fn a_file_without_a_name_leaves_nothing_either() {
-    let dir = base();
-    let store = open(dir.path());
+    let (dir, store) = opened();
     let (root, none) = (Store::root(&store), SetAttr::default());
     let made = || match store.create_unlinked(&me(), &root, &none, READ_WRITE) {
         Err(StoreError::NotSupported) => None,
@@ -393,8 +375,7 @@ fn a_directory_that_is_no_nodes_is_not_used() {
 
 #[test]
 fn a_node_that_vanishes_is_an_error_and_not_a_hole() {
-    let dir = base();
-    let store = open(dir.path());
+    let (dir, store) = opened();
     let file = create(&store, "f").file;
     let bytes = pattern(3 * UNIT as usize, 8);
     write(&*file, 0, &bytes).unwrap();

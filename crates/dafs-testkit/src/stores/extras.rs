@@ -73,7 +73,10 @@ pub fn files_are_copied_and_cloned(w: &World) {
     let copy = |from: u64, to: u64, len: u64| {
         let mut done = 0;
         while done < len {
-            match target.file.copy_from(&*source.file, from + done, to + done, len - done)? {
+            match target
+                .file
+                .copy_from(&*source.file, CopyRange::new(from + done, to + done, len - done))?
+            {
                 0 => break,
                 copied => done += copied,
             }
@@ -88,28 +91,28 @@ pub fn files_are_copied_and_cloned(w: &World) {
     assert_eq!(copy(1 << 40, 0, 100), Ok(0));
     assert_eq!(copy(0, u64::MAX - 5, 100), Err(StoreError::Invalid));
     assert_eq!(copy(0, (1 << 63) - 5, 100), Err(StoreError::FileTooBig));
-    let own = source.file.copy_from(&*source.file, 0, 10, 11);
+    let own = source.file.copy_from(&*source.file, CopyRange::new(0, 10, 11));
     assert_eq!(own, Err(StoreError::Invalid), "overlapping");
-    assert_eq!(source.file.copy_from(&*source.file, 0, 3 * KIB64, 9), Ok(9));
+    assert_eq!(source.file.copy_from(&*source.file, CopyRange::new(0, 3 * KIB64, 9)), Ok(9));
     let reader = w.store.open(&w.cred, &target.id, READ).unwrap();
-    assert_eq!(reader.copy_from(&*source.file, 0, 0, 1), Err(StoreError::Access));
+    assert_eq!(reader.copy_from(&*source.file, CopyRange::new(0, 0, 1)), Err(StoreError::Access));
     let writer = w.store.open(&w.cred, &source.id, WRITE).unwrap();
-    assert_eq!(target.file.copy_from(&*writer, 0, 0, 1), Err(StoreError::Access));
+    assert_eq!(target.file.copy_from(&*writer, CopyRange::new(0, 0, 1)), Err(StoreError::Access));
     // Another store's files are copied through memory.
     let other = MemoryStore::new(MemoryOptions { root_owner: (7, 7), ..MemoryOptions::default() });
     let cred = Cred::new(7, 7);
     let (how, none) = (CreateHow::Guarded, SetAttr::default());
     let far = other.create(&cred, &other.root(), b"far", how, &none, READ_WRITE).unwrap().file;
-    assert_eq!(far.copy_from(&*source.file, 0, 0, 5000), Ok(5000));
-    assert_eq!(target.file.copy_from(&*far, 1, 0, 9), Ok(9));
+    assert_eq!(far.copy_from(&*source.file, CopyRange::new(0, 0, 5000)), Ok(5000));
+    assert_eq!(target.file.copy_from(&*far, CopyRange::new(1, 0, 9)), Ok(9));
     assert_eq!(read(&*target.file, 0, 9).unwrap(), text[1..10]);
-    assert!(target.file.clone_range_from(&*far, 0, 0, 0).is_err());
+    assert!(target.file.clone_range_from(&*far, CopyRange::new(0, 0, 0)).is_err());
     clones_share(w, &source, &target);
 }
 
 fn clones_share(w: &World, source: &Created, target: &Created) {
     let block = u64::from(w.store.capabilities().clone_block_bytes.max(1));
-    let cloned = target.file.clone_range_from(&*source.file, 0, 0, 0);
+    let cloned = target.file.clone_range_from(&*source.file, CopyRange::new(0, 0, 0));
     if !w.store.capabilities().clone && cloned.is_err() {
         assert_eq!(cloned, Err(StoreError::NotSupported));
         return skipped("no clones on this file system");
@@ -120,14 +123,17 @@ fn clones_share(w: &World, source: &Created, target: &Created) {
     write(&*target.file, 0, b"changed").unwrap();
     assert_ne!(read(&*source.file, 0, 7).unwrap(), b"changed", "but only until a change");
     let (from, to) = (block, KIB64 * 16);
-    target.file.clone_range_from(&*source.file, from, to, KIB64).unwrap();
+    target.file.clone_range_from(&*source.file, CopyRange::new(from, to, KIB64)).unwrap();
     assert_eq!(target.file.attr().unwrap().size, to + KIB64);
     let got = read(&*target.file, to, KIB64 as usize);
     assert_eq!(got, read(&*source.file, from, KIB64 as usize));
-    let beyond = target.file.clone_range_from(&*source.file, 0, 0, 1 << 40);
+    let beyond = target.file.clone_range_from(&*source.file, CopyRange::new(0, 0, 1 << 40));
     assert_eq!(beyond, Err(StoreError::Invalid));
     let reader = w.store.open(&w.cred, &target.id, READ).unwrap();
-    assert_eq!(reader.clone_range_from(&*source.file, 0, 0, 0), Err(StoreError::Access));
+    assert_eq!(
+        reader.clone_range_from(&*source.file, CopyRange::new(0, 0, 0)),
+        Err(StoreError::Access)
+    );
 }
 
 fn set(w: &World, id: &FileId, name: &[u8], value: &[u8], how: SetXattr) -> Result<DirChange> {

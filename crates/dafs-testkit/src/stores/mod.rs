@@ -11,6 +11,7 @@ pub mod tree;
 use dafs_mem::VolatileSlice;
 use dafs_store::*;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use tempfile::TempDir;
 
 pub const READ_WRITE: OpenMode = OpenMode { read: true, write: true };
@@ -113,6 +114,32 @@ pub fn read(file: &dyn OpenFile, offset: u64, len: usize) -> Result<Vec<u8>> {
     let got = file.read_at(&[VolatileSlice::from_mut(&mut bytes)], offset, Wait::Allowed)?;
     bytes.truncate(got);
     Ok(bytes)
+}
+
+/// Makes a directory for one test, which belongs to the caller. Returns its name.
+pub fn fresh_directory(store: &dyn Store, cred: &Cred) -> String {
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    let name = format!("test-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+    let (mode, uid, gid) = (Some(0o755), Some(cred.uid), Some(cred.gid));
+    let attr = SetAttr { mode, uid, gid, ..SetAttr::default() };
+    let (server, root) = (Cred::new(0, 0), store.root());
+    store.make(&server, &root, name.as_bytes(), NewObject::Directory, &attr).unwrap();
+    name
+}
+
+/// Checks that what a caller has of a store is the same in a later run.
+pub fn ids_and_content_outlive<S: Store>(store: S, open_again: impl FnOnce() -> S) {
+    let (cred, attr, how) = (me(), SetAttr::default(), CreateHow::Guarded);
+    let made = store.create(&cred, &store.root(), b"f", how, &attr, READ_WRITE).unwrap();
+    write(&*made.file, 3, b"kept").unwrap();
+    made.file.sync().unwrap();
+    let (id, root, fs) = (made.id, store.root(), store.fs_id());
+    drop((made, store));
+    let store = open_again();
+    assert_eq!((store.root(), store.fs_id()), (root, fs));
+    assert_eq!(store.getattr(&id).unwrap().size, 7);
+    let file = store.open(&cred, &id, READ).unwrap();
+    assert_eq!(read(&*file, 0, 50).unwrap(), b"\0\0\0kept");
 }
 
 /// Runs the tests of some modules of this binary again as an ordinary user, without the tests that

@@ -4,8 +4,8 @@ use super::{assert_may_wait, assert_may_wait_for_others};
 use dafs_mem::VolatileSlice;
 use dafs_store::backend::before;
 use dafs_store::{
-    Attr, CacheAdvice, Capabilities, CreateHow, FileId, MemoryStore, OpenFile, Result, SeekWhat,
-    Stability, StoreError, Wait, Waits, WholeFile,
+    Attr, CacheAdvice, Capabilities, CopyRange, CreateHow, FileId, MemoryStore, OpenFile, Result,
+    SeekWhat, Stability, StoreError, Wait, Waits, WholeFile,
 };
 use dafs_testkit::stores::layer::{Call, Layer, Layered};
 use std::any::Any;
@@ -227,23 +227,11 @@ impl WholeFile for DiskFile {
         self.inner.deallocate(offset, len)
     }
 
-    fn copy_from(
-        &self,
-        source: &dyn OpenFile,
-        source_offset: u64,
-        offset: u64,
-        len: u64,
-    ) -> Result<u64> {
-        self.inner.copy_from(source, source_offset, offset, len)
+    fn copy_from(&self, source: &dyn OpenFile, range: CopyRange) -> Result<u64> {
+        self.inner.copy_from(source, range)
     }
 
-    fn clone_range_from(
-        &self,
-        source: &dyn OpenFile,
-        source_offset: u64,
-        offset: u64,
-        len: u64,
-    ) -> Result<()> {
-        self.inner.clone_range_from(source, source_offset, offset, len)
+    fn clone_range_from(&self, source: &dyn OpenFile, range: CopyRange) -> Result<()> {
+        self.inner.clone_range_from(source, range)
     }
 }

@@ -14,8 +14,7 @@ fn fill(mount: &Mount) -> Vec<super::super::memory::Charge<Buffer>> {
 
 #[test]
 fn nothing_is_written_between_the_last_commit_and_the_end_of_a_lock() {
-    let mount = Mount::default();
-    let (server, file) = mount.open();
+    let (_mount, server, file) = opened();
     Room::new().write(&file, 0, b"first").unwrap();
     let writing = file.clone();
     server.lock().in_commit = Some(Meanwhile(Box::new(move || {
@@ -41,8 +40,7 @@ fn nothing_is_written_between_the_last_commit_and_the_end_of_a_lock() {
 
 #[test]
 fn a_lock_that_is_lost_while_something_is_written_again_ends_that() {
-    let mount = Mount::default();
-    let (server, file) = mount.open();
+    let (_mount, server, file) = opened();
     let mut seen = file.seen();
     for offset in [0, 100, 200] {
         Room::new().write(&file, offset, b"mine").unwrap();
@@ -56,8 +54,7 @@ fn a_lock_that_is_lost_while_something_is_written_again_ends_that() {
 
 #[test]
 fn a_truncation_before_the_loss_is_no_loss() {
-    let mount = Mount::default();
-    let (server, file) = mount.open();
+    let (_mount, server, file) = opened();
     let mut seen = file.seen();
     Room::new().write(&file, 0, b"data").unwrap();
     let (cutting, other) = (file.clone(), server.clone());
@@ -76,8 +73,7 @@ fn a_truncation_before_the_loss_is_no_loss() {
 #[test]
 fn truncated_data_in_doubt_does_not_come_back() {
     for (is_carried_out, wanted) in [(true, &b"da"[..]), (false, b"data")] {
-        let mount = Mount::default();
-        let (server, file) = mount.open();
+        let (mount, server, file) = opened();
         Room::new().write(&file, 0, b"data").unwrap();
         let cut = || {
             let mut inner = server.lock();
@@ -98,8 +94,7 @@ fn truncated_data_in_doubt_does_not_come_back() {
 
 #[test]
 fn retained_data_survives_a_loss_of_other_data() {
-    let mount = Mount::default();
-    let (server, file) = mount.open();
+    let (mount, server, file) = opened();
     let mut seen = file.seen();
     for (offset, bytes) in [(0, b"one"), (100, b"two"), (200, b"six")] {
         Room::new().write(&file, offset, bytes).unwrap();

@@ -15,7 +15,7 @@ use crate::v4::callback::Callback;
 use crate::v4::compound::context::{CallContext, Copied, OpContext};
 use crate::v4::status::{OpError, OpResult, of_io};
 use dafs_service::{Caller, Client, Handle, Place, StateRef};
-use dafs_store::{OpenFile, Wait};
+use dafs_store::{CopyRange, OpenFile, Wait};
 use dafs_wire::nfs4::{
     CopyArgs, CopyRequirements, CopyResult, OffloadCancelArgs, OffloadStatusArgs,
     OffloadStatusResult, StableHow, Status, Verifier, WriteResponse,
@@ -187,8 +187,8 @@ fn copy_bytes(
 ) -> Result<u64, OpError> {
     let mut done = 0;
     while done < wanted {
-        let (from, to) = (plan.source_offset + done, plan.target_offset + done);
-        match target.copy_from(source, from, to, wanted - done) {
+        let whole = CopyRange::new(plan.source_offset, plan.target_offset, wanted);
+        match target.copy_from(source, whole.after(done)) {
             Ok(0) => break,
             Ok(count) => done += count,
             Err(error) if done == 0 => return Err(error.into()),

@@ -5,7 +5,7 @@ use super::read::READ;
 use super::write::WRITE;
 use crate::v4::compound::context::OpContext;
 use crate::v4::status::{OpError, OpResult, of_io, without_perm};
-use dafs_store::{CacheAdvice, OpenFile, OpenMode, SeekWhat};
+use dafs_store::{CacheAdvice, CopyRange, OpenFile, OpenMode, SeekWhat};
 use dafs_wire::nfs4::{
     AllocateArgs, Bitmap, CloneArgs, DeallocateArgs, IoAdvice, IoAdviseArgs, IoAdviseResult,
     SeekArgs, SeekResult, SeekWhat as Content, Stateid, Status,
@@ -60,7 +60,7 @@ pub(crate) fn clone(cx: &mut OpContext<'_>, args: &CloneArgs) -> OpResult {
     if from + args.count > source.attr()?.size {
         return Err(Status::Inval.into());
     }
-    Ok(target.clone_range_from(&*source, from, to, args.count)?)
+    Ok(target.clone_range_from(&*source, CopyRange::new(from, to, args.count))?)
 }
 
 pub(crate) fn io_advise(cx: &mut OpContext<'_>, args: &IoAdviseArgs) -> OpResult {

@@ -6,7 +6,7 @@ use dafs_mem::VolatileSlice;
 use dafs_store::node::{ComponentId, Node};
 use dafs_store::*;
 use dafs_striped::StripedStore;
-use dafs_testkit::stores::{READ_WRITE, me};
+use dafs_testkit::stores::{READ_WRITE, me, write};
 use std::sync::Arc;
 use std::time::Duration;
 use tempfile::TempDir;
@@ -32,6 +32,18 @@ impl World {
         let mut world = Self { dir, nodes, count, store: None, around: Arc::default() };
         world.reopen();
         world
+    }
+
+    /// A world with two copies of the file `f`, whose content is written but not stable. Returns the
+    /// nodes of both.
+    pub(crate) fn with_file(
+        content: &[u8],
+    ) -> (Self, FileId, Arc<dyn OpenFile>, [Arc<SimNode>; 2]) {
+        let world = Self::new();
+        let (id, file) = world.create("f");
+        write(&*file, 0, content).unwrap();
+        let nodes: Vec<_> = world.copies(&id).into_iter().map(|(node, _)| node).collect();
+        (world, id, file, nodes.try_into().unwrap_or_else(|_| panic!("two copies")))
     }
 
     /// The metadata server dies, and a new one starts.

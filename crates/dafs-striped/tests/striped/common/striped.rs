@@ -5,7 +5,7 @@ use dafs_posix::{PosixOptions, PosixStore};
 use dafs_store::node::{ComponentHandle, ComponentId, DirectoryNode, Node, NodeSpace, Written};
 use dafs_store::*;
 use dafs_striped::{Clock, StripedOptions, StripedStore};
-use dafs_testkit::stores::{READ_WRITE, World, is_root, me, secret, skipped};
+use dafs_testkit::stores::{READ_WRITE, World, is_root, me, secret, skipped, write};
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
@@ -112,6 +112,32 @@ pub(crate) fn base() -> TempDir {
     let dir = tempfile::tempdir().unwrap();
     std::fs::create_dir(dir.path().join("meta")).unwrap();
     dir
+}
+
+/// A store in a new directory.
+pub(crate) fn opened() -> (TempDir, StripedStore) {
+    let dir = base();
+    let store = open(dir.path());
+    (dir, store)
+}
+
+/// A store in a new directory, and the new file `f` with this content.
+pub(crate) fn with_file(content: &[u8]) -> (TempDir, StripedStore, Created) {
+    let (dir, store) = opened();
+    let created = create(&store, "f");
+    write(&*created.file, 0, content).unwrap();
+    (dir, store, created)
+}
+
+/// The same on nodes that can fail.
+pub(crate) fn with_file_on_faulty(
+    content: &[u8],
+) -> (TempDir, StripedStore, Vec<Arc<Faulty>>, Created) {
+    let dir = base();
+    let (store, nodes) = faulty(dir.path());
+    let created = create(&store, "f");
+    write(&*created.file, 0, content).unwrap();
+    (dir, store, nodes, created)
 }
 
 pub(crate) fn stripes(placement: Placement) -> Stripes {
