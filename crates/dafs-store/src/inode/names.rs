@@ -71,7 +71,7 @@ impl<'a, F: InodeFs> Directory<'a, F> {
             }
             match self.create_new(cred, name, how, wish, mode) {
                 Err(StoreError::Exists) => {}
-                Err(StoreError::Stale) => why = StoreError::Stale,
+                Err(error @ (StoreError::NotFound | StoreError::Stale)) => why = error,
                 done => return done,
             }
         }
@@ -128,7 +128,8 @@ impl<'a, F: InodeFs> Directory<'a, F> {
     }
 
     /// Gives a new object the attributes that the call that made it could not set. An object that
-    /// cannot get all its attributes is removed again.
+    /// cannot get all its attributes is removed again. One that another client has removed meanwhile
+    /// was made all the same.
     fn finish_new(
         &self,
         cred: &Cred,
@@ -137,14 +138,21 @@ impl<'a, F: InodeFs> Directory<'a, F> {
         bits: u32,
         wish: &SetAttr,
     ) -> Result<()> {
-        let finished = self.set_rest(cred, made, bits, wish).inspect_err(|&error| {
-            let found = || Ok(self.inode.lookup(name, cred)?.key);
-            if has_name(made.key, error, found) {
-                let kind = Some(made.attr.kind);
-                let _ = self.fs.remove_name(cred, &self.inode, name, kind);
+        match self.set_rest(cred, made, bits, wish) {
+            Ok(attr) => made.attr = attr,
+            Err(error) => {
+                let found = self.inode.lookup(name, cred).map(|found| found.key);
+                match judge_unfinished(&made.key, error, found) {
+                    Unfinished::Stays => return Err(error),
+                    Unfinished::HasItsName => {
+                        let kind = Some(made.attr.kind);
+                        let _ = self.fs.remove_name(cred, &self.inode, name, kind);
+                        return Err(error);
+                    }
+                    Unfinished::Removed => {}
+                }
             }
-        });
-        made.attr = finished?;
+        }
         Ok(())
     }
 
@@ -233,10 +241,26 @@ impl<'a, F: InodeFs> Directory<'a, F> {
     }
 }
 
-/// True if a new object that could not be finished has its name, by which it is removed. After ESTALE
-/// it may be gone, and another object may have the name.
-fn has_name<K: Eq>(made: K, error: StoreError, found: impl FnOnce() -> Result<K>) -> bool {
-    error != StoreError::Stale || found().is_ok_and(|found| found == made)
+/// A new object that could not get all its attributes.
+#[derive(Debug, PartialEq, Eq)]
+enum Unfinished {
+    /// It can be removed by its name.
+    HasItsName,
+    /// Another client has removed it.
+    Removed,
+    /// It may have another name by now, or is out of reach.
+    Stays,
+}
+
+/// Judges a new object by the error of the call that should have finished it, and by the object that
+/// has its name now.
+fn judge_unfinished<K: Eq>(made: &K, error: StoreError, found: Result<K>) -> Unfinished {
+    let is_gone = matches!(error, StoreError::NotFound | StoreError::Stale);
+    match found {
+        Ok(found) if found == *made => Unfinished::HasItsName,
+        Ok(_) | Err(StoreError::NotFound) if is_gone => Unfinished::Removed,
+        _ => Unfinished::Stays,
+    }
 }
 
 /// Returns the change of an object since its attributes `before`.
@@ -263,12 +287,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_half_made_object_is_removed_after_estale_if_it_has_its_name() {
+    fn a_half_made_object_is_removed_if_it_has_its_name() {
         let (made, other) = (1, 2);
-        assert!(has_name(made, StoreError::NoSpace, || panic!("no other call can remove it")));
-        assert!(has_name(made, StoreError::Stale, || Ok(made)));
-        assert!(!has_name(made, StoreError::Stale, || Ok(other)));
-        assert!(!has_name(made, StoreError::Stale, || Err(StoreError::NotFound)));
+        let judge = |error, found| judge_unfinished(&made, error, found);
+        for error in [StoreError::NoSpace, StoreError::Stale, StoreError::NotFound] {
+            assert_eq!(judge(error, Ok(made)), Unfinished::HasItsName, "{error}");
+            assert_eq!(judge(error, Err(StoreError::Io)), Unfinished::Stays, "{error}");
+        }
+        for found in [Ok(other), Err(StoreError::NotFound)] {
+            assert_eq!(judge(StoreError::NoSpace, found), Unfinished::Stays);
+            assert_eq!(judge(StoreError::Stale, found), Unfinished::Removed);
+            assert_eq!(judge(StoreError::NotFound, found), Unfinished::Removed);
+        }
     }
 
     #[test]
