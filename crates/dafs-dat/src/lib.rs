@@ -43,7 +43,7 @@ mod yield_cost;
 
 pub use error::{ConnectError, DisconnectReason, PostError, RegisterError};
 pub use memory::{MemoryRegion, RegionTable};
-pub use naming::{shm_socket_candidates, shm_socket_name};
+pub use naming::{is_local, shm_socket_candidates, shm_socket_name};
 pub use owner::{is_of_this_host, tcp_peer};
 pub use spin::{Spin, Wake};
 pub use time::Instant;
