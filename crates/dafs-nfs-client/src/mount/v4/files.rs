@@ -24,19 +24,6 @@ const SIZE: Bitmap = Attr::set(&[Attr::Size]);
 impl Client {
     pub(super) fn open(
         &self,
-        dir: &Handle,
-        name: &[u8],
-        options: &OpenOptions,
-    ) -> Result<Arc<Open>> {
-        self.open_claim(dir, OpenClaim::Null(name), options)
-    }
-
-    pub(super) fn open_handle(&self, file: &Handle, options: &OpenOptions) -> Result<Arc<Open>> {
-        self.open_claim(file, OpenClaim::Handle, options)
-    }
-
-    fn open_claim(
-        &self,
         current: &Handle,
         claim: OpenClaim<'_>,
         options: &OpenOptions,
