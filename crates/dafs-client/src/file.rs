@@ -16,6 +16,7 @@ use crate::opened::Opened;
 use crate::operations::GroupedKind;
 use crate::outcome::CommitWatch;
 use crate::path::{Follow, Place};
+use crate::span::Span;
 use crate::uncommitted::Uncommitted;
 use dafs_mem::CheckedSlice;
 use dafs_wire::dafs as wire;
@@ -260,8 +261,8 @@ impl File {
         self.cached.as_ref().and_then(|cached| cached.before(&what()))
     }
 
-    pub(crate) fn before_write(&self, range: &Range<usize>, offset: u64) -> Option<DirectUse> {
-        let len = range.end.saturating_sub(range.start) as u64;
+    pub(crate) fn before_write(&self, span: &Span<'_>) -> Option<DirectUse> {
+        let (offset, len) = (span.offset, span.range.len() as u64);
         self.before(|| Effect::Change(self.opened.handle, offset..offset.saturating_add(len)))
     }
 
@@ -346,7 +347,7 @@ impl File {
     /// The server's answer.
     pub fn read_into(&self, buffer: &IoBuffer, range: Range<usize>, offset: u64) -> Result<usize> {
         drop(self.before(|| Effect::Read(self.opened.handle)));
-        crate::transfer::read_buffer(self, buffer, range, offset)
+        crate::transfer::read_buffer(self, &Span { buffer, range, offset })
     }
 
     /// Writes all of `range` of `buffer` at `offset`; returns its length.
@@ -360,8 +361,9 @@ impl File {
         offset: u64,
         stability: Stability,
     ) -> Result<usize> {
-        let _used = self.before_write(&range, offset);
-        crate::transfer::write_buffer(self, buffer, range, offset, stability)
+        let span = Span { buffer, range, offset };
+        let _used = self.before_write(&span);
+        crate::transfer::write_buffer(self, &span, stability)
     }
 
     /// As [`submit_read`](Self::submit_read), for a group.
@@ -369,12 +371,10 @@ impl File {
         &self,
         group: &Arc<GroupState>,
         user_data: u64,
-        buffer: &IoBuffer,
-        range: Range<usize>,
-        offset: u64,
+        span: &Span<'_>,
     ) -> Result<OperationId> {
         drop(self.before(|| Effect::Read(self.opened.handle)));
-        let call = self.opened.read_call(buffer, range, offset)?;
+        let call = self.opened.read_call(span)?;
         let kind = GroupedKind::Transfer(user_data);
         self.client().shared().submit_in(group, kind, |driver, tag| driver.submit_read(tag, call))
     }
@@ -384,13 +384,11 @@ impl File {
         &self,
         group: &Arc<GroupState>,
         user_data: u64,
-        buffer: &IoBuffer,
-        range: Range<usize>,
-        offset: u64,
+        span: &Span<'_>,
         stability: Stability,
     ) -> Result<OperationId> {
-        let used = self.before_write(&range, offset).map(Arc::new);
-        let call = self.opened.write_call(buffer, range, offset, stability)?;
+        let used = self.before_write(span).map(Arc::new);
+        let call = self.opened.write_call(span, stability)?;
         let writes = self.opened.watch(stability);
         let start = |driver: &mut Driver, tag| {
             driver.submit_write(tag, call, writes)?;
