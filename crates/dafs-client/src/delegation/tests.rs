@@ -237,11 +237,10 @@ fn delegations_outlive_a_restart_of_the_server() {
 #[test]
 fn recalls_come_over_the_next_channel_when_one_is_lost() {
     let served = served();
-    let server = format!("127.0.0.1:{}", served.url.port()).parse().unwrap();
     let mut number = 0;
     // The second connection is the back-control channel; it breaks with the first recall, or
     // before.
-    let wire = Wire::new(server, move || {
+    let wire = Wire::new(served.address, move || {
         number += 1;
         (number == 2).then_some(700)
     });

@@ -83,7 +83,7 @@ impl Shared {
 mod tests {
     use super::*;
     use crate::options::TransportChoice;
-    use crate::served::{Served, TRANSPORTS, Wire, pattern};
+    use crate::served::{Served, TRANSPORTS, Wire};
     use crate::{File, IoBuffer, OpenOptions, ReadPart};
     use std::sync::mpsc::{Sender, channel};
     use std::time::Duration;
@@ -109,8 +109,7 @@ mod tests {
         const THREADS: u64 = 4;
         const READS: u64 = 200;
         let served = Served::new();
-        let content = pattern(LEN * 16 + 100);
-        std::fs::write(served.path().join("file"), &content).unwrap();
+        let content = served.with_file("file", LEN * 16 + 100);
         for transport in TRANSPORTS {
             let client = served.client(transport);
             let file = client.open(b"file", &OpenOptions::read()).unwrap();
@@ -144,7 +143,7 @@ mod tests {
     #[test]
     fn a_panic_of_a_continuation_ends_nothing_else() {
         let served = Served::new();
-        std::fs::write(served.path().join("file"), pattern(LEN)).unwrap();
+        served.with_file("file", LEN);
         let client = served.client(TransportChoice::Iwarp);
         let file = client.open(b"file", &OpenOptions::read()).unwrap();
         let buffer = client.buffer(LEN).unwrap();
@@ -158,8 +157,8 @@ mod tests {
     #[test]
     fn a_leader_that_stops_leaves_the_work_to_the_mover() {
         let served = Served::new();
-        std::fs::write(served.path().join("file"), pattern(LEN)).unwrap();
-        let wire = Wire::new(format!("127.0.0.1:{}", served.url.port()).parse().unwrap(), || None);
+        served.with_file("file", LEN);
+        let wire = Wire::new(served.address, || None);
         let client = wire.client();
         let file = client.open(b"file", &OpenOptions::read()).unwrap();
         // The helper would lead sooner or later.
@@ -188,8 +187,8 @@ mod tests {
     #[test]
     fn the_end_of_the_session_is_told() {
         let served = Served::new();
-        std::fs::write(served.path().join("file"), pattern(LEN)).unwrap();
-        let wire = Wire::new(format!("127.0.0.1:{}", served.url.port()).parse().unwrap(), || None);
+        served.with_file("file", LEN);
+        let wire = Wire::new(served.address, || None);
         let client = wire.client();
         let file = client.open(b"file", &OpenOptions::read()).unwrap();
         client.shared().helper.stop();

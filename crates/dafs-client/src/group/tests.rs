@@ -6,9 +6,8 @@ use crate::cache::CacheOptions;
 use crate::driver::Slot;
 use crate::limits::OPERATIONS_MAX;
 use crate::open::{Create, OpenOptions};
-use crate::options::TransportChoice;
 use crate::pending::Pending;
-use crate::served::Served;
+use crate::served::{Served, connected};
 use dafs_wire::dafs::Verifier;
 use std::pin::Pin;
 use std::sync::mpsc;
@@ -33,8 +32,7 @@ fn batch(client: &Client, file: &File, buffer: &IoBuffer, count: usize) -> Batch
 
 /// A client whose requests wait for a server that is down.
 fn alone() -> (Served, Client, File, IoBuffer) {
-    let mut served = Served::new();
-    let client = served.client(TransportChoice::Iwarp);
+    let (mut served, client) = connected();
     let (file, buffer) = (file(&client), client.buffer(BLOCK).unwrap());
     served.stop();
     while client.is_connected() {
@@ -51,8 +49,7 @@ fn idle_operations(client: &Client, count: usize) -> Vec<Slot> {
 
 #[test]
 fn a_batch_without_room_for_all_of_it_is_refused_whole() {
-    let served = Served::new();
-    let client = served.client(TransportChoice::Iwarp);
+    let (_served, client) = connected();
     let (file, buffer) = (file(&client), client.buffer(BLOCK).unwrap());
     for asynchronous in [false, true] {
         let group = client.completion_group();
@@ -90,8 +87,7 @@ fn a_batch_that_was_sent_in_part_has_all_its_completions() {
 
 #[test]
 fn a_sleeper_hears_of_a_refusal() {
-    let served = Served::new();
-    let client = served.client(TransportChoice::Iwarp);
+    let (_served, client) = connected();
     let group = client.completion_group();
     group.state.reserve(1).unwrap();
     assert!(client.shared().wakes_a_sleeper(|shared| {
@@ -104,8 +100,7 @@ fn a_sleeper_hears_of_a_refusal() {
 
 #[test]
 fn to_wait_for_nothing_is_to_look_once() {
-    let served = Served::new();
-    let client = served.client(TransportChoice::Iwarp);
+    let (_served, client) = connected();
     let group = client.completion_group();
     group.state.reserve(1).unwrap();
     group.state.begun(1);
@@ -122,8 +117,7 @@ fn to_wait_for_nothing_is_to_look_once() {
 
 #[test]
 fn without_a_thread_nothing_that_is_under_way_fails() {
-    let served = Served::new();
-    let client = served.client(TransportChoice::Iwarp);
+    let (served, client) = connected();
     let (file, buffer) = (file(&client), client.buffer(BLOCK).unwrap());
     client.shared().break_mover();
     let group = client.completion_group();

@@ -1,14 +1,12 @@
 //! Sessions with a real server that outlive their connections.
 
-use crate::served::{Served, TRANSPORTS, Wire, pattern};
+use crate::served::{Served, Wire, on_each_transport, pattern};
 use dafs_client::{Create, Error, OpenOptions, SetAttributes, Stability};
 use std::sync::atomic::Ordering;
 
 #[test]
 fn a_restart_of_the_server_is_only_waited_for() {
-    for transport in TRANSPORTS {
-        let mut served = Served::new();
-        let client = served.client(transport);
+    for (mut served, client) in on_each_transport() {
         let root = client.root();
         std::fs::write(served.path().join("file"), b"content").unwrap();
         let handle = client.lookup(&root, b"file").unwrap();
@@ -29,12 +27,11 @@ fn a_restart_of_the_server_is_only_waited_for() {
 #[test]
 fn no_change_is_made_twice_over_a_wire_that_breaks() {
     let served = Served::new();
-    let server = format!("127.0.0.1:{}", served.url.port()).parse().unwrap();
     let mut total = 0;
     for seed in 0..20u64 {
         // Enough to open a session and do some of the work; the last wire lasts.
         let mut number = 0;
-        let wire = Wire::new(server, move || {
+        let wire = Wire::new(served.address, move || {
             number += 1;
             (number < 8).then_some(3_000 + (seed * 7_919 + number * 1_543) % 6_007)
         });
@@ -74,9 +71,8 @@ fn no_change_is_made_twice_over_a_wire_that_breaks() {
 #[test]
 fn an_open_file_goes_on_over_a_wire_that_breaks() {
     let served = Served::new();
-    let server = format!("127.0.0.1:{}", served.url.port()).parse().unwrap();
     let mut number = 0;
-    let wire = Wire::new(server, move || {
+    let wire = Wire::new(served.address, move || {
         number += 1;
         (number < 10).then_some(400_000 + number * 12_347)
     });
@@ -91,5 +87,5 @@ fn an_open_file_goes_on_over_a_wire_that_breaks() {
     assert!(back == content);
     file.close().unwrap();
     assert!(client.stats().recoveries >= 5);
-    assert!(std::fs::read(served.path().join("file")).unwrap() == content);
+    assert!(served.content("file") == content);
 }
