@@ -39,6 +39,7 @@ mod spin;
 mod time;
 mod types;
 pub mod verbs;
+mod wait;
 mod yield_cost;
 
 pub use error::{ConnectError, DisconnectReason, PostError, RegisterError};
@@ -52,6 +53,7 @@ pub use types::{
     PeerProcess, PrivateData, ProtectionDomain, RegionId, RemoteBuffer, RemoteWindow, RequestId,
     WorkStatus,
 };
+pub use wait::{SPIN_POLLS, WaitPolicy};
 pub use yield_cost::YieldCost;
 
 use connections::Admitted;
