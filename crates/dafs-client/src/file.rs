@@ -197,9 +197,8 @@ impl Client {
             drop(self.before(|| Effect::ReadAny));
         }
         let reply = self.shared().call_open(&request, wants)?;
-        let (handle, state_id, granted) = self.taken(&reply, |reply| match reply {
-            Reply::Open(reply) => Some((reply.fh, reply.state_id, Granted::of(reply))),
-            _ => None,
+        let (handle, state_id, granted) = self.shared().taken(&reply, |reply| {
+            reply.open().map(|opened| (opened.fh, opened.state_id, Granted::of(opened)))
         })?;
         if cuts {
             drop(self.before(|| Effect::Change(handle, 0..u64::MAX)));
@@ -454,10 +453,8 @@ impl File {
                     cache_hint: 0,
                     data: &[],
                 });
-                let verifier = self.client().ask(&nothing, |reply| match reply {
-                    Reply::WriteInline(reply) => Some(reply.verifier),
-                    _ => None,
-                })?;
+                let verifier =
+                    self.client().ask(&nothing, |reply| Some(reply.write_inline()?.verifier))?;
                 self.opened.writes.written(verifier);
                 verifier
             }
@@ -476,10 +473,7 @@ impl File {
         self.commit_at_data_servers()?;
         let (request, whole) = self.commit_request(offset, len);
         let mark = self.opened.writes.mark();
-        let verifier = self.client().ask(&request, |reply| match reply {
-            Reply::Commit(reply) => Some(reply.verifier),
-            _ => None,
-        })?;
+        let verifier = self.client().ask(&request, |reply| Some(reply.commit()?.verifier))?;
         if self.opened.writes.committed(mark, verifier, whole) {
             Ok(())
         } else {

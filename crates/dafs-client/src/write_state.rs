@@ -8,7 +8,7 @@ use crate::error::Result;
 use crate::file::File;
 use crate::span::Span;
 use crate::uncommitted::Uncommitted;
-use dafs_wire::dafs::{Commit, Reply, Request, Verifier};
+use dafs_wire::dafs::{Commit, Request, Verifier};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -111,10 +111,7 @@ impl Client {
             None => None,
         };
         let request = Request::Commit(Commit { fh: *handle, offset: 0, count: 0 });
-        let server = self.ask(&request, |reply| match reply {
-            Reply::Commit(reply) => Some(reply.verifier),
-            _ => None,
-        })?;
+        let server = self.ask(&request, |reply| Some(reply.commit()?.verifier))?;
         let Some((layouts, direct)) = direct else { return Ok(server) };
         layouts.server_told(server);
         Ok(both(server, direct))

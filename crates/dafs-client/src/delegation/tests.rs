@@ -92,12 +92,10 @@ fn open(client: &Client, name: &[u8]) -> (Opened, Option<Granted>) {
         share_key: wire::ShareKey(None),
     });
     let reply = client.shared().call_open(&request, true).unwrap();
-    let opened = client.taken(&reply, |reply| match reply {
-        Reply::Open(reply) => {
-            let opened = Opened { handle: reply.fh, state_id: reply.state_id };
-            Some((opened, Granted::of(reply)))
-        }
-        _ => None,
+    let opened = client.shared().taken(&reply, |reply| {
+        let reply = reply.open()?;
+        let opened = Opened { handle: reply.fh, state_id: reply.state_id };
+        Some((opened, Granted::of(reply)))
     });
     opened.unwrap()
 }
@@ -271,10 +269,6 @@ impl DelegationHolder for Slow {
     fn recall(&self, _truncate: bool) {
         self.begun.send(()).unwrap();
         self.go_on.lock().unwrap().recv().unwrap();
-    }
-
-    fn attributes(&self) -> Option<HeldAttributes> {
-        None
     }
 
     fn lost(&self) {
