@@ -160,19 +160,27 @@ struct Part<Held> {
 /// caller has gone on to use.
 struct Pipeline<Held> {
     parts: VecDeque<Part<Held>>,
+    /// The length of the transfer and of each piece, in bytes.
+    len: usize,
+    piece_bytes: usize,
+    /// Where the next piece begins.
+    next: usize,
 }
 
 impl<Held> Pipeline<Held> {
-    fn new() -> Self {
-        Self { parts: VecDeque::with_capacity(PIPELINE_DEPTH) }
+    fn new(len: usize, piece_bytes: usize) -> Self {
+        Self { parts: VecDeque::with_capacity(PIPELINE_DEPTH), len, piece_bytes, next: 0 }
     }
 
-    fn has_room(&self) -> bool {
-        self.parts.len() < PIPELINE_DEPTH
-    }
-
-    fn push(&mut self, begun: Begun, at: usize, len: usize, held: Held) {
-        self.parts.push_back(Part { begun, at, len, held });
+    /// Begins pieces, by their offset and length, while there is room.
+    fn fill(&mut self, mut begin: impl FnMut(usize, usize) -> Result<(Begun, Held)>) -> Result<()> {
+        while self.parts.len() < PIPELINE_DEPTH && self.next < self.len {
+            let (at, len) = (self.next, self.piece_bytes.min(self.len - self.next));
+            let (begun, held) = begin(at, len)?;
+            self.parts.push_back(Part { begun, at, len, held });
+            self.next += len;
+        }
+        Ok(())
     }
 
     /// Waits for the oldest piece: its offset, its length, the bytes moved, its resource. A piece
@@ -197,15 +205,10 @@ impl<Held> Drop for Pipeline<Held> {
 }
 
 fn read_pieces(file: &File, span: &Span<'_>, piece_bytes: usize) -> Result<usize> {
-    let (len, mut next) = (span.len()?, 0);
-    let mut pipeline = Pipeline::new();
+    let len = span.len()?;
+    let mut pipeline = Pipeline::new(len, piece_bytes);
     loop {
-        while pipeline.has_room() && next < len {
-            let (at, len) = (next, piece_bytes.min(len - next));
-            let begun = Begun::read(file, &span.part(at, len))?;
-            pipeline.push(begun, at, len, ());
-            next += len;
-        }
+        pipeline.fill(|at, len| Ok((Begun::read(file, &span.part(at, len))?, ())))?;
         let Some(part) = pipeline.next() else { return Ok(len) };
         let (at, asked, Moved { mut bytes, end_of_file }, ()) = part?;
         if bytes < asked && !end_of_file {
@@ -223,15 +226,10 @@ fn write_pieces(
     stability: Stability,
     piece_bytes: usize,
 ) -> Result<usize> {
-    let (len, mut next) = (span.len()?, 0);
-    let mut pipeline = Pipeline::new();
+    let len = span.len()?;
+    let mut pipeline = Pipeline::new(len, piece_bytes);
     loop {
-        while pipeline.has_room() && next < len {
-            let (at, len) = (next, piece_bytes.min(len - next));
-            let begun = Begun::write(file, &span.part(at, len), stability)?;
-            pipeline.push(begun, at, len, ());
-            next += len;
-        }
+        pipeline.fill(|at, len| Ok((Begun::write(file, &span.part(at, len), stability)?, ())))?;
         let Some(part) = pipeline.next() else { return Ok(len) };
         let (at, asked, Moved { bytes, .. }, ()) = part?;
         if bytes < asked {
@@ -243,7 +241,7 @@ fn write_pieces(
 /// Reads through staging buffers.
 pub(crate) fn read_slice(file: &File, target: CheckedSlice<'_>, offset: u64) -> Result<usize> {
     let shared = file.client().shared();
-    let (len, mut next) = (target.len(), 0);
+    let len = target.len();
     if len <= STAGING_BYTES {
         // The common case needs no queue.
         let staging = take_staging(shared)?;
@@ -252,16 +250,13 @@ pub(crate) fn read_slice(file: &File, target: CheckedSlice<'_>, offset: u64) -> 
         put_staging(shared, staging);
         return copied.map(|()| bytes);
     }
-    let mut pipeline = Pipeline::new();
+    let mut pipeline = Pipeline::new(len, STAGING_BYTES);
     loop {
-        while pipeline.has_room() && next < len {
-            let (at, len) = (next, STAGING_BYTES.min(len - next));
+        pipeline.fill(|at, len| {
             let staging = take_staging(shared)?;
             let span = Span { buffer: &staging, range: 0..len, offset: offset + at as u64 };
-            let begun = Begun::read(file, &span)?;
-            pipeline.push(begun, at, len, staging);
-            next += len;
-        }
+            Ok((Begun::read(file, &span)?, staging))
+        })?;
         let Some(part) = pipeline.next() else { return Ok(len) };
         let (at, asked, Moved { mut bytes, end_of_file }, staging) = part?;
         if bytes < asked && !end_of_file {
@@ -292,11 +287,10 @@ pub(crate) fn write_slice(
     stability: Stability,
 ) -> Result<usize> {
     let shared = file.client().shared();
-    let (len, mut next) = (source.len(), 0);
-    let mut pipeline = Pipeline::new();
+    let len = source.len();
+    let mut pipeline = Pipeline::new(len, STAGING_BYTES);
     loop {
-        while pipeline.has_room() && next < len {
-            let (at, len) = (next, STAGING_BYTES.min(len - next));
+        pipeline.fill(|at, len| {
             let staging = take_staging(shared)?;
             let part = source.slice(at, len).ok_or(OUTSIDE)?;
             if let Err(gone) = part.copy_to(staging.view(), Site::ClientStaging) {
@@ -304,10 +298,8 @@ pub(crate) fn write_slice(
                 return Err(gone.into());
             }
             let span = Span { buffer: &staging, range: 0..len, offset: offset + at as u64 };
-            let begun = Begun::write(file, &span, stability)?;
-            pipeline.push(begun, at, len, staging);
-            next += len;
-        }
+            Ok((Begun::write(file, &span, stability)?, staging))
+        })?;
         let Some(part) = pipeline.next() else { return Ok(len) };
         let (at, asked, Moved { bytes, .. }, staging) = part?;
         if bytes < asked {
