@@ -34,8 +34,7 @@ use crate::compound::Results;
 use crate::files::{Handle, handle};
 use client::{Client, Role};
 use dafs_wire::nfs4::{
-    self, Attr, Bitmap, GetattrArgs, GetfhArgs, Op, OpNum, PutrootfhArgs, ResultBody, SeekWhat,
-    Status,
+    self, Attr, Bitmap, GetattrArgs, GetfhArgs, Op, OpNum, PutrootfhArgs, SeekWhat, Status,
 };
 use flight::{TransferFlight, Waiting};
 use layouts::Layouts;
@@ -112,13 +111,9 @@ fn take_attributes<T>(
     results: &mut Results,
     look: impl FnOnce(&nfs4::Attributes<'_>) -> T,
 ) -> Result<T> {
-    match results.take(OpNum::Getattr)? {
-        ResultBody::Getattr(result) => {
-            let decoded = nfs4::Attributes::decode(&result.attributes);
-            Ok(look(&decoded.map_err(MountError::protocol)?))
-        }
-        _ => Err(MountError::protocol("no result of GETATTR")),
-    }
+    let result = results.take_getattr()?;
+    let decoded = nfs4::Attributes::decode(&result.attributes);
+    Ok(look(&decoded.map_err(MountError::protocol)?))
 }
 
 /// The usual attributes in a result of GETATTR.

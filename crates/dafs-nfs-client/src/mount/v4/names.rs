@@ -15,7 +15,7 @@ use crate::mount::protocol::{Cursor, Names, New, Page};
 use dafs_wire::nfs4::{
     self, Attr, Bitmap, CreateArgs, CreateType, DeviceNumbers, Fattr, FileType, GetattrArgs,
     GetfhArgs, LinkArgs, LookupArgs, Op, OpNum, OpenClaim, ReaddirArgs, ReadlinkArgs, RemoveArgs,
-    RenameArgs, ResultBody, SavefhArgs, Verifier,
+    RenameArgs, SavefhArgs, Verifier,
 };
 use std::sync::Arc;
 
@@ -38,6 +38,13 @@ impl Client {
     /// A compound that is not idempotent, all of whose operations must succeed.
     pub(super) fn change_all(&self, build: &dyn Fn(&mut Compound)) -> Result<()> {
         Ok(self.change(build)?.finish()?)
+    }
+
+    /// An operation on an object that is not idempotent.
+    pub(super) fn change_by(&self, object: &Handle, op: &Op<'_>) -> Result<()> {
+        self.change_all(&|compound| {
+            compound.op(&putfh(object)).op(op);
+        })
     }
 }
 
@@ -101,9 +108,7 @@ impl Names for V4 {
     }
 
     fn remove(&self, dir: &Handle, name: &[u8], _: bool) -> Result<()> {
-        self.client.change_all(&|compound| {
-            compound.op(&putfh(dir)).op(&Op::Remove(RemoveArgs { name }));
-        })
+        self.client.change_by(dir, &Op::Remove(RemoveArgs { name }))
     }
 
     fn rename(&self, from: &Handle, old_name: &[u8], to: &Handle, new_name: &[u8]) -> Result<()> {
@@ -125,12 +130,10 @@ impl Names for V4 {
         let mut results = self.client.call(false, room, &|compound| {
             compound.op(&putfh(link)).op(&Op::Readlink(ReadlinkArgs));
         })?;
-        match results.skip(&[OpNum::Putfh])?.take(OpNum::Readlink)? {
-            ResultBody::Readlink(result) => match result.text.here() {
-                Some(text) => Ok(text.to_vec()),
-                None => Err(MountError::protocol("the text of a link is not where it belongs")),
-            },
-            _ => Err(MountError::protocol("no result of READLINK")),
+        let result = results.skip(&[OpNum::Putfh])?.take_readlink()?;
+        match result.text.here() {
+            Some(text) => Ok(text.to_vec()),
+            None => Err(MountError::protocol("the text of a link is not where it belongs")),
         }
     }
 
@@ -146,9 +149,7 @@ impl Names for V4 {
                 request: ENTRY,
             }));
         })?;
-        let ResultBody::Readdir(list) = results.skip(&[OpNum::Putfh])?.take(OpNum::Readdir)? else {
-            return Err(MountError::protocol("no result of READDIR"));
-        };
+        let list = results.skip(&[OpNum::Putfh])?.take_readdir()?;
         let mut page = Page::default();
         let mut cookie = None;
         for entry in list.entries() {
