@@ -6,9 +6,9 @@
 
 mod served;
 
-use dafs_client::{Client, Error, File, IoBuffer, Stability};
+use dafs_client::{Client, ConnectOptions, Error, File, IoBuffer, Stability};
 use dafs_mem::{CheckedSlice, Site};
-use served::{Served, TRANSPORTS, open_file, pattern};
+use served::{Served, TRANSPORTS, on_each_transport_with, open_file, pattern};
 use std::ops::Range;
 use std::os::fd::AsRawFd;
 use std::time::Duration;
@@ -194,13 +194,9 @@ fn a_write_whose_memory_goes_is_an_error_and_writes_nothing_else() {
 
 #[test]
 fn calls_bear_memory_that_is_not_there() {
-    for transport in TRANSPORTS {
-        for cached in [false, true] {
-            let served = Served::new();
-            let client = served.client_with(|options| {
-                options.transport = transport;
-                options.cache = cached.then(Default::default);
-            });
+    for cached in [false, true] {
+        let cache = |options: &mut ConnectOptions| options.cache = cached.then(Default::default);
+        for (served, client) in on_each_transport_with(cache) {
             let block = 1 << 16;
             let content = served.with_file("file", BLOCKS * block);
             let (file, memory) = (open_file(&client), Memory::new(block));

@@ -1,6 +1,8 @@
 //! Asynchronous batches, end to end over both transports.
 
-use crate::served::{Served, TRANSPORTS, Wire, connected, on_each_transport, open_file, pattern};
+use crate::served::{
+    Served, Wire, connected, on_each_transport, on_each_transport_with, open_file, pattern,
+};
 use dafs_client::{Batch, Client, Error, File, IoBuffer};
 use dafs_mem::Site;
 use std::sync::atomic::Ordering;
@@ -31,13 +33,8 @@ fn writes(client: &Client, file: &File, buffer: &IoBuffer) -> Batch {
 
 #[test]
 fn results_come_one_by_one_and_once() {
-    for transport in TRANSPORTS {
-        for checksums in [false, true] {
-            let served = Served::new();
-            let client = served.client_with(|options| {
-                options.transport = transport;
-                options.checksums = checksums;
-            });
+    for checksums in [false, true] {
+        for (served, client) in on_each_transport_with(|options| options.checksums = checksums) {
             let file = open_file(&client);
             let count = 300;
             let data = pattern(count * BLOCK);

@@ -1,6 +1,6 @@
 //! Batches, end to end over both transports.
 
-use crate::served::{Served, TRANSPORTS, pattern, status};
+use crate::served::{Served, TRANSPORTS, on_each_transport_with, pattern, status};
 use dafs_client::{Create, Error, File, IoBuffer, OpenOptions, Status};
 use dafs_mem::Site;
 use std::ops::Range;
@@ -13,13 +13,8 @@ fn at(buffer: &IoBuffer, range: Range<usize>) -> (&IoBuffer, Range<usize>) {
 
 #[test]
 fn blocks_all_over_a_file_go_in_one_batch() {
-    for transport in TRANSPORTS {
-        for checksums in [false, true] {
-            let served = Served::new();
-            let client = served.client_with(|options| {
-                options.transport = transport;
-                options.checksums = checksums;
-            });
+    for checksums in [false, true] {
+        for (served, client) in on_each_transport_with(|options| options.checksums = checksums) {
             let options = OpenOptions::read_write().create(Create::New).mode(0o640);
             let file = client.open(b"/file", &options).unwrap();
             // More than fit one message.

@@ -1,9 +1,9 @@
 //! The client's cache on a real server: it saves requests, and no reader sees stale data.
 
-use crate::served::{Served, TRANSPORTS, pattern, read_all, requests};
+use crate::served::{Served, TRANSPORTS, on_each_transport_with, pattern, read_all, requests};
 use dafs_client::{
-    CacheOptions, Client, Create, Error, FenceChange, FenceObject, File, LockRange, OpenOptions,
-    SetAttributes, Stability, Status, TransportChoice,
+    CacheOptions, Client, ConnectOptions, Create, Error, FenceChange, FenceObject, File, LockRange,
+    OpenOptions, SetAttributes, Stability, Status, TransportChoice,
 };
 use dafs_dat::sim::SimRng;
 use dafs_mem::Site;
@@ -11,12 +11,16 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 const PAGE: usize = 4096;
 
+fn cache(options: &mut ConnectOptions) {
+    options.cache = Some(CacheOptions::new(8 << 20));
+    // Checksums computed while data changes would not match.
+    options.checksums = options.transport == TransportChoice::Iwarp;
+}
+
 fn caching(served: &Served, transport: TransportChoice) -> Client {
     served.client_with(|options| {
         options.transport = transport;
-        options.cache = Some(CacheOptions::new(8 << 20));
-        // Checksums computed while data changes would not match.
-        options.checksums = transport == TransportChoice::Iwarp;
+        cache(options);
     })
 }
 
@@ -56,9 +60,7 @@ fn a_cached_read_sends_no_request() {
 #[test]
 fn sequential_readers_and_writers_of_pages_send_few_requests() {
     const BYTES: usize = 6 << 20;
-    for transport in TRANSPORTS {
-        let served = Served::new();
-        let client = caching(&served, transport);
+    for (served, client) in on_each_transport_with(cache) {
         let data = pattern(BYTES + 17);
         let file = client.open(b"file", &read_write()).unwrap();
         let few = (BYTES / PAGE / 64) as u64;
@@ -74,9 +76,7 @@ fn sequential_readers_and_writers_of_pages_send_few_requests() {
 
 #[test]
 fn own_changes_are_seen_by_all_that_looks_at_the_file() {
-    for transport in TRANSPORTS {
-        let served = Served::new();
-        let client = caching(&served, transport);
+    for (served, client) in on_each_transport_with(cache) {
         let path = served.path().join("file");
         let file = client.open(b"file", &read_write()).unwrap();
         let unstable = Stability::Unstable;
@@ -317,9 +317,7 @@ fn write(content: &mut Vec<u8>, offset: usize, data: &[u8]) {
 
 #[test]
 fn a_recall_in_the_middle_of_reads_and_writes_loses_nothing() {
-    for transport in TRANSPORTS {
-        let served = Served::new();
-        let holder = caching(&served, transport);
+    for (served, holder) in on_each_transport_with(cache) {
         let other = caching(&served, TransportChoice::Iwarp);
         for round in 0..8 {
             let name = format!("file{round}").into_bytes();
@@ -393,9 +391,7 @@ fn holders_are_asked_for_the_size_of_what_they_have_not_written() {
 
 #[test]
 fn a_restart_of_the_server_loses_nothing_that_was_not_written_back() {
-    for transport in TRANSPORTS {
-        let mut served = Served::new();
-        let client = caching(&served, transport);
+    for (mut served, client) in on_each_transport_with(cache) {
         let file = client.open(b"file", &read_write()).unwrap();
         let data = pattern(300_000);
         write_all(&file, 10_000, &data);

@@ -1,7 +1,8 @@
 //! Chains, end to end over both transports, and over wires that break.
 
 use crate::served::{
-    Served, TRANSPORTS, Wire, connected, on_each_transport, on_each_transport_with, pattern,
+    Served, TRANSPORTS, Wire, connected, in_threads, on_each_transport, on_each_transport_with,
+    pattern,
 };
 use dafs_client::{
     AccessMask, Client, Error, LockRange, OpenOptions, SetAttributes, Stability, Status, Step,
@@ -249,17 +250,12 @@ fn chains_of_many_threads_do_not_mix() {
         for number in 0..8 {
             std::fs::write(served.path().join(format!("{number}")), [number; 500]).unwrap();
         }
-        std::thread::scope(|scope| {
-            for number in 0..8u8 {
-                let client = client.clone();
-                scope.spawn(move || {
-                    let path = format!("/{number}");
-                    for _ in 0..100 {
-                        let start = client.read_file(path.as_bytes(), 1000).unwrap();
-                        assert!(start.is_whole && start.data == [number; 500]);
-                        client.ping().unwrap();
-                    }
-                });
+        in_threads(8, |number| {
+            let (client, path) = (client.clone(), format!("/{number}"));
+            for _ in 0..100 {
+                let start = client.read_file(path.as_bytes(), 1000).unwrap();
+                assert!(start.is_whole && start.data == [number as u8; 500]);
+                client.ping().unwrap();
             }
         });
     }
@@ -334,12 +330,8 @@ fn a_chain_of_changes_is_done_once_over_a_wire_that_breaks_anywhere() {
 /// The server may leave a session one credit, as when it has just reconnected.
 #[test]
 fn with_one_credit_names_and_small_files_take_more_trips() {
-    for transport in TRANSPORTS {
-        let served = Served::new();
+    for (served, client) in on_each_transport_with(|options| options.requests = 1) {
         std::fs::write(served.path().join("file"), b"content").unwrap();
-        let client = served.client_with(|options| {
-            (options.transport, options.requests) = (transport, 1);
-        });
         assert_eq!(client.stats().credits, 1);
         let (handle, attributes) = client.lookup_attributes(&client.root(), b"file").unwrap();
         assert_eq!(attributes.size, 7);

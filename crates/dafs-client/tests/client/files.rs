@@ -1,7 +1,7 @@
 //! Files and names, end to end over both transports.
 
 use crate::served::{
-    Served, TRANSPORTS, on_each_transport, on_each_transport_with, pattern, status,
+    Served, TRANSPORTS, in_threads, on_each_transport, on_each_transport_with, pattern, status,
 };
 use dafs_client::{
     AccessMask, AccessPattern, ByteOrder, Create, Error, Follow, ObjectType, OpenOptions,
@@ -117,19 +117,14 @@ fn many_reads_in_flight_arrive_where_they_belong() {
 fn threads_share_a_client() {
     for (served, client) in on_each_transport() {
         let content = served.with_file("file", 1 << 20);
-        std::thread::scope(|scope| {
-            for thread in 0..6usize {
-                let (client, content) = (client.clone(), &content);
-                scope.spawn(move || {
-                    let file = client.open(b"file", &OpenOptions::read()).unwrap();
-                    for round in 0..100usize {
-                        let at = (thread * 7919 + round * 4099) % 900_000;
-                        let len = 1 + (round * 211) % 20_000;
-                        let mut found = vec![0; len];
-                        assert_eq!(file.read_at(&mut found, at as u64).unwrap(), len);
-                        assert!(found == content[at..at + len]);
-                    }
-                });
+        in_threads(6, |thread| {
+            let file = client.clone().open(b"file", &OpenOptions::read()).unwrap();
+            for round in 0..100usize {
+                let at = (thread * 7919 + round * 4099) % 900_000;
+                let len = 1 + (round * 211) % 20_000;
+                let mut found = vec![0; len];
+                assert_eq!(file.read_at(&mut found, at as u64).unwrap(), len);
+                assert!(found == content[at..at + len]);
             }
         });
     }

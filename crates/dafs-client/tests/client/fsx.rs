@@ -4,7 +4,7 @@
 //!
 //! `DAFS_TEST_LONG` makes it 100,000 operations each, half of them over each transport.
 
-use crate::served::{Served, TRANSPORTS, open_file};
+use crate::served::{Served, on_each_transport, on_each_transport_with, open_file};
 use dafs_client::{CacheOptions, Client, Completion, CompletionGroup, File, IoBuffer, Stability};
 use dafs_dat::sim::SimRng;
 use dafs_mem::Site;
@@ -324,29 +324,22 @@ fn run(served: &Served, client: &Client, way: &mut dyn Way, seed: u64) {
 
 #[test]
 fn staged() {
-    for (transport, seed) in TRANSPORTS.into_iter().zip(1..) {
-        let served = Served::new();
-        run(&served, &served.client(transport), &mut Staged, seed);
+    for ((served, client), seed) in on_each_transport().zip(1..) {
+        run(&served, &client, &mut Staged, seed);
     }
 }
 
 #[test]
 fn cached() {
-    for (transport, seed) in TRANSPORTS.into_iter().zip(11..) {
-        let served = Served::new();
-        let client = served.client_with(|options| {
-            options.transport = transport;
-            options.cache = Some(CacheOptions::default());
-        });
+    let cached = on_each_transport_with(|options| options.cache = Some(CacheOptions::default()));
+    for ((served, client), seed) in cached.zip(11..) {
         run(&served, &client, &mut Staged, seed);
     }
 }
 
 #[test]
 fn registered() {
-    for (transport, seed) in TRANSPORTS.into_iter().zip(21..) {
-        let served = Served::new();
-        let client = served.client(transport);
+    for ((served, client), seed) in on_each_transport().zip(21..) {
         let bytes = 2 * TRANSFER_BYTES_MAX as usize;
         let own = vec![0; bytes].leak();
         let mut way = Registered { buffer: client.buffer(bytes).unwrap(), own };
@@ -356,22 +349,18 @@ fn registered() {
 
 #[test]
 fn grouped() {
-    for (transport, seed) in TRANSPORTS.into_iter().zip(31..) {
-        let served = Served::new();
-        let client = served.client(transport);
+    for ((served, client), seed) in on_each_transport().zip(31..) {
         run(&served, &client, &mut Grouped::new(&client), seed);
     }
 }
 
 #[test]
 fn grouped_beside_a_cache_with_checksums() {
-    for (transport, seed) in TRANSPORTS.into_iter().zip(41..) {
-        let served = Served::new();
-        let client = served.client_with(|options| {
-            options.transport = transport;
-            options.cache = Some(CacheOptions::default());
-            options.checksums = true;
-        });
+    let checked = on_each_transport_with(|options| {
+        options.cache = Some(CacheOptions::default());
+        options.checksums = true;
+    });
+    for ((served, client), seed) in checked.zip(41..) {
         run(&served, &client, &mut Grouped::new(&client), seed);
     }
 }

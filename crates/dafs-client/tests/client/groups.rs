@@ -1,6 +1,9 @@
 //! Completion groups and futures, end to end over both transports.
 
-use crate::served::{Served, TRANSPORTS, Wire, connected, on_each_transport, open_file, pattern};
+use crate::served::{
+    Served, TRANSPORTS, Wire, connected, on_each_transport, on_each_transport_with, open_file,
+    pattern,
+};
 use dafs_client::{
     CacheOptions, Client, Completion, CompletionGroup, Error, File, IoBuffer, OpenOptions,
     OperationId, Pending, Stability,
@@ -159,14 +162,10 @@ fn a_lost_commit_is_told_in_its_group() {
 
 #[test]
 fn batches_yield_a_completion_for_each_transfer() {
-    for transport in TRANSPORTS {
-        for asynchronous in [false, true] {
-            for checksums in [false, true] {
-                let served = Served::new();
-                let client = served.client_with(|options| {
-                    options.transport = transport;
-                    options.checksums = checksums;
-                });
+    for asynchronous in [false, true] {
+        for checksums in [false, true] {
+            for (served, client) in on_each_transport_with(|options| options.checksums = checksums)
+            {
                 let (file, buffer, content) = filled(&served, &client, 200);
                 let group = client.completion_group();
                 let mut batch = client.batch();

@@ -1,6 +1,6 @@
 //! Servers that go away, are unreachable, or refuse.
 
-use crate::served::{Served, TRANSPORTS, on_each_transport_with};
+use crate::served::{Served, TRANSPORTS, in_threads, on_each_transport_with};
 use dafs_client::{
     Client, ConnectOptions, Create, DafsUrl, Error, OpenOptions, Stability, TransportChoice,
     WaitPolicy,
@@ -144,13 +144,9 @@ fn every_wait_policy_works() {
                 options.wait = wait;
                 options.transport = transport;
             });
-            std::thread::scope(|scope| {
-                for _ in 0..3 {
-                    scope.spawn(|| {
-                        for _ in 0..50 {
-                            client.ping().unwrap();
-                        }
-                    });
+            in_threads(3, |_| {
+                for _ in 0..50 {
+                    client.ping().unwrap();
                 }
             });
         }

@@ -1,6 +1,6 @@
 //! Sessions with a real server that outlive their connections.
 
-use crate::served::{Served, Wire, on_each_transport, pattern};
+use crate::served::{Served, Wire, in_threads, on_each_transport, pattern};
 use dafs_client::{Create, Error, OpenOptions, SetAttributes, Stability};
 use std::sync::atomic::Ordering;
 
@@ -37,21 +37,17 @@ fn no_change_is_made_twice_over_a_wire_that_breaks() {
         });
         let client = wire.client();
         let root = client.root();
-        std::thread::scope(|scope| {
-            for thread in 0..4 {
-                let (client, root) = (client.clone(), root);
-                scope.spawn(move || {
-                    for step in 0..12 {
-                        let old = format!("{seed}-{thread}-{step}");
-                        let new = format!("{old}-moved");
-                        // Each of these fails when it is repeated.
-                        client.mkdir(&root, old.as_bytes(), &SetAttributes::mode(0o755)).unwrap();
-                        client.rename(&root, old.as_bytes(), &root, new.as_bytes()).unwrap();
-                        if step % 2 == 0 {
-                            client.remove(&root, new.as_bytes()).unwrap();
-                        }
-                    }
-                });
+        in_threads(4, |thread| {
+            let client = client.clone();
+            for step in 0..12 {
+                let old = format!("{seed}-{thread}-{step}");
+                let new = format!("{old}-moved");
+                // Each of these fails when it is repeated.
+                client.mkdir(&root, old.as_bytes(), &SetAttributes::mode(0o755)).unwrap();
+                client.rename(&root, old.as_bytes(), &root, new.as_bytes()).unwrap();
+                if step % 2 == 0 {
+                    client.remove(&root, new.as_bytes()).unwrap();
+                }
             }
         });
         // A recovery that is interrupted goes on and counts once.

@@ -138,8 +138,9 @@ fn a_request_delayed_for_ever_is_given_up() {
     client.ping().unwrap();
 }
 
-#[test]
-fn a_retaining_writer_hears_the_verifier() {
+/// A server of unstable writes, and a function that makes it lose them: it has another verifier
+/// then.
+fn losing_writes() -> (Live, impl Fn()) {
     let change = Arc::new(AtomicBool::new(false));
     let changed = change.clone();
     let live = Live::with_ticks(
@@ -151,16 +152,25 @@ fn a_retaining_writer_hears_the_verifier() {
             }
         },
     );
+    let lose = move || {
+        change.store(true, Ordering::Relaxed);
+        while change.load(Ordering::Relaxed) {
+            std::thread::yield_now();
+        }
+    };
+    (live, lose)
+}
+
+#[test]
+fn a_retaining_writer_hears_the_verifier() {
+    let (live, lose_writes) = losing_writes();
     let client = live.client(|_| {});
     let file = client.open(b"file", &OpenOptions::write()).unwrap();
     let buffer = client.buffer(4096).unwrap();
     let first = file.write_retained(&buffer, 0..4096, 0).unwrap();
     let WriteState::Unstable(verifier) = first else { panic!("{first:?}") };
     assert_eq!(client.commit(file.handle()).unwrap(), verifier);
-    change.store(true, Ordering::Relaxed);
-    while change.load(Ordering::Relaxed) {
-        std::thread::yield_now();
-    }
+    lose_writes();
     assert_ne!(client.commit(file.handle()).unwrap(), verifier);
     assert_ne!(file.write_retained(&buffer, 0..4096, 0).unwrap(), first);
     // The file itself has no loss to report.
@@ -169,27 +179,14 @@ fn a_retaining_writer_hears_the_verifier() {
 
 #[test]
 fn every_file_hears_of_its_lost_writes() {
-    let change = Arc::new(AtomicBool::new(false));
-    let changed = change.clone();
-    let live = Live::with_ticks(
-        |server| server.committed = Stability::Unstable,
-        move |server| {
-            if changed.load(Ordering::Relaxed) {
-                server.verifier.0[0] ^= 1;
-                changed.store(false, Ordering::Relaxed);
-            }
-        },
-    );
+    let (live, lose_writes) = losing_writes();
     let client = live.client(|_| {});
     let open = || client.open(b"file", &OpenOptions::write()).unwrap();
     let (first, second, third) = (open(), open(), open());
     for file in [&first, &second] {
         file.write_at(b"data", 0, Stability::Unstable).unwrap();
     }
-    change.store(true, Ordering::Relaxed);
-    while change.load(Ordering::Relaxed) {
-        std::thread::yield_now();
-    }
+    lose_writes();
     third.write_at(b"data", 0, Stability::Unstable).unwrap();
     for file in [&first, &second] {
         assert!(matches!(file.commit(0, 0), Err(Error::WritesLost)));

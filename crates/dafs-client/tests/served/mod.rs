@@ -54,6 +54,16 @@ pub fn status<T>(result: Result<T, Error>) -> Status {
     }
 }
 
+/// Does the work in so many threads, each with its number.
+pub fn in_threads(count: usize, work: impl Fn(usize) + Sync) {
+    std::thread::scope(|scope| {
+        for thread in 0..count {
+            let work = &work;
+            scope.spawn(move || work(thread));
+        }
+    });
+}
+
 /// Requests answered while `what` runs.
 pub fn requests(client: &Client, what: impl FnOnce()) -> u64 {
     let before = client.stats();
