@@ -82,8 +82,7 @@ impl Shared {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::options::TransportChoice;
-    use crate::served::{Served, TRANSPORTS, Wire};
+    use crate::served::{Served, TRANSPORTS, Wire, connected, in_threads};
     use crate::{File, IoBuffer, OpenOptions, ReadPart};
     use std::sync::mpsc::{Sender, channel};
     use std::time::Duration;
@@ -106,26 +105,21 @@ mod tests {
 
     #[test]
     fn each_is_called_once_with_what_was_read_whoever_drives() {
-        const THREADS: u64 = 4;
-        const READS: u64 = 200;
+        const THREADS: usize = 4;
+        const READS: usize = 200;
         let served = Served::new();
         let content = served.with_file("file", LEN * 16 + 100);
         for transport in TRANSPORTS {
             let client = served.client(transport);
             let file = client.open(b"file", &OpenOptions::read()).unwrap();
             let (said, hears) = channel();
-            std::thread::scope(|scope| {
-                for thread in 0..THREADS {
-                    let (file, said) = (&file, said.clone());
-                    scope.spawn(move || {
-                        for number in 0..READS {
-                            // Other threads wait for ordinary requests meanwhile.
-                            if number % 3 == 0 {
-                                file.client().ping().unwrap();
-                            }
-                            read(file, (thread + number) % 17 * LEN as u64, &said);
-                        }
-                    });
+            in_threads(THREADS, |thread| {
+                for number in 0..READS {
+                    // Other threads wait for ordinary requests meanwhile.
+                    if number % 3 == 0 {
+                        file.client().ping().unwrap();
+                    }
+                    read(&file, ((thread + number) % 17 * LEN) as u64, &said);
                 }
             });
             for _ in 0..THREADS * READS {
@@ -142,9 +136,8 @@ mod tests {
 
     #[test]
     fn a_panic_of_a_continuation_ends_nothing_else() {
-        let served = Served::new();
+        let (served, client) = connected();
         served.with_file("file", LEN);
-        let client = served.client(TransportChoice::Iwarp);
         let file = client.open(b"file", &OpenOptions::read()).unwrap();
         let buffer = client.buffer(LEN).unwrap();
         file.read_then(buffer, 0..LEN, 0, |_, _| panic!("as planned")).unwrap();

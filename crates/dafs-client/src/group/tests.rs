@@ -5,9 +5,8 @@ use super::*;
 use crate::cache::CacheOptions;
 use crate::driver::Slot;
 use crate::limits::OPERATIONS_MAX;
-use crate::open::{Create, OpenOptions};
 use crate::pending::Pending;
-use crate::served::{Served, connected};
+use crate::served::{Served, connected, open_file};
 use dafs_wire::dafs::Verifier;
 use std::pin::Pin;
 use std::sync::mpsc;
@@ -15,11 +14,6 @@ use std::task::{Context, Poll, Wake, Waker};
 
 const TIME: Duration = Duration::from_secs(60);
 const BLOCK: usize = 512;
-
-fn file(client: &Client) -> File {
-    let options = OpenOptions::read_write().create(Create::IfMissing).mode(0o640);
-    client.open(b"/file", &options).unwrap()
-}
 
 /// More transfers than go in one message.
 fn batch(client: &Client, file: &File, buffer: &IoBuffer, count: usize) -> Batch {
@@ -33,7 +27,7 @@ fn batch(client: &Client, file: &File, buffer: &IoBuffer, count: usize) -> Batch
 /// A client whose requests wait for a server that is down.
 fn alone() -> (Served, Client, File, IoBuffer) {
     let (mut served, client) = connected();
-    let (file, buffer) = (file(&client), client.buffer(BLOCK).unwrap());
+    let (file, buffer) = (open_file(&client), client.buffer(BLOCK).unwrap());
     served.stop();
     while client.is_connected() {
         let _ = client.shared().wait_any(Some(Duration::ZERO), |_| None::<()>);
@@ -50,7 +44,7 @@ fn idle_operations(client: &Client, count: usize) -> Vec<Slot> {
 #[test]
 fn a_batch_without_room_for_all_of_it_is_refused_whole() {
     let (_served, client) = connected();
-    let (file, buffer) = (file(&client), client.buffer(BLOCK).unwrap());
+    let (file, buffer) = (open_file(&client), client.buffer(BLOCK).unwrap());
     for asynchronous in [false, true] {
         let group = client.completion_group();
         group.state.reserve(GROUP_OPERATIONS_MAX - 200).unwrap();
@@ -118,7 +112,7 @@ fn to_wait_for_nothing_is_to_look_once() {
 #[test]
 fn without_a_thread_nothing_that_is_under_way_fails() {
     let (served, client) = connected();
-    let (file, buffer) = (file(&client), client.buffer(BLOCK).unwrap());
+    let (file, buffer) = (open_file(&client), client.buffer(BLOCK).unwrap());
     client.shared().break_mover();
     let group = client.completion_group();
     assert!(matches!(group.descriptor(), Err(Error::Memory(_))));
@@ -218,7 +212,7 @@ fn a_lost_commit_makes_the_cache_look_again() {
     let client = served.client_with(|options| options.cache = Some(CacheOptions::default()));
     let path = served.path().join("file");
     std::fs::write(&path, b"longer than before").unwrap();
-    let file = file(&client);
+    let file = open_file(&client);
     let read = || {
         let mut data = [0; 64];
         let bytes = file.read_at(&mut data, 0).unwrap();

@@ -1,7 +1,7 @@
 //! Operations awaited under tokio, on both of its runtimes: results, timeouts, and cancelled tasks.
 
-use crate::served::{Served, TRANSPORTS, Wire, connected};
-use dafs_client::{Client, Create, Error, File, IoBuffer, OpenOptions, Stability};
+use crate::served::{Served, TRANSPORTS, Wire, connected, open_file};
+use dafs_client::{Client, Error, File, IoBuffer, OpenOptions, Stability};
 use dafs_mem::Site;
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,9 +26,7 @@ fn runtimes() -> [Runtime; 2] {
 /// A file of so many blocks, and memory for it.
 fn filled(served: &Served, client: &Client, blocks: usize) -> (Arc<File>, IoBuffer, Vec<u8>) {
     let content = served.with_file("file", blocks * BLOCK);
-    let options = OpenOptions::read_write().create(Create::IfMissing);
-    let file = client.open(b"/file", &options).unwrap();
-    (Arc::new(file), client.buffer(blocks * BLOCK).unwrap(), content)
+    (Arc::new(open_file(client)), client.buffer(blocks * BLOCK).unwrap(), content)
 }
 
 async fn read_block(file: &File, buffer: &IoBuffer, block: usize) -> Result<usize, Error> {
