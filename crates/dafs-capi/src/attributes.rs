@@ -1,6 +1,6 @@
 //! Attributes of objects and of file systems.
 
-use crate::error::{DAP_E_INVALID, Failure};
+use crate::error::{Failure, invalid};
 use dafs_client::{Attributes, FsStatus, ObjectType, Owner, SetAttributes, SetTime, Time};
 
 /// A regular file.
@@ -35,7 +35,7 @@ pub struct dap_time_t {
 
 /// Attributes of an object. Those that the server does not support are zero.
 #[repr(C)]
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Default)]
 pub struct dap_attributes_t {
     /// DAP_TYPE_...; 0 for another one.
     pub kind: u32,
@@ -195,7 +195,6 @@ impl From<&FsStatus> for dap_fs_status_t {
 
 impl dap_set_attributes_t {
     pub(crate) fn parse(&self) -> Result<SetAttributes, Failure> {
-        let invalid = |why: &'static str| Failure::new(DAP_E_INVALID, why);
         if self.what >= DAP_SET_MODIFIED_NOW << 1 {
             return Err(invalid("there is no such attribute to set"));
         }

@@ -1,7 +1,7 @@
 //! Memory that the server reads and writes directly.
 
 use crate::boundary::call_plainly;
-use crate::error::{DAP_E_BUSY, DAP_E_INVALID, Failure};
+use crate::error::{DAP_E_BUSY, Failure, invalid};
 use crate::handle::{dap_buffer_t, dap_session_t, tables};
 use crate::pointer::{Out, check_len, check_write};
 use crate::session::session;
@@ -26,14 +26,14 @@ impl Buffer {
     /// The range of `len` bytes from `at` in the registration.
     pub(crate) fn part(&self, at: usize, len: usize) -> Result<Range<usize>, Failure> {
         let end = at.checked_add(len).filter(|end| *end <= self.range.len());
-        let end = end.ok_or(Failure::new(DAP_E_INVALID, "the range leaves the buffer"))?;
+        let end = end.ok_or(invalid("the range leaves the buffer"))?;
         Ok(self.range.start + at..self.range.start + end)
     }
 }
 
 fn some(bytes: usize) -> Result<(), Failure> {
     match bytes {
-        0 => Err(Failure::new(DAP_E_INVALID, "a buffer has at least one byte")),
+        0 => Err(invalid("a buffer has at least one byte")),
         _ => check_len(bytes),
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::attributes::dap_attributes_t;
 use crate::boundary::{call, call_plainly};
-use crate::error::{DAP_E_BAD_HANDLE, DAP_E_CHAIN, DAP_E_INVALID, DAP_E_TOO_MANY, Failure, code};
+use crate::error::{DAP_E_BAD_HANDLE, DAP_E_CHAIN, DAP_E_TOO_MANY, Failure, code, invalid};
 use crate::file::{File, file, stability};
 use crate::handle::{dap_chain_t, dap_file_t, dap_session_t, tables};
 use crate::limits::CHAIN_STEPS_MAX;
@@ -104,7 +104,7 @@ unsafe fn place(
         0 => unsafe { session.path(path) }.map(|(from, path)| (Some(from), path))?,
         // SAFETY: as above.
         DAP_CHAIN_FOUND => (None, unsafe { text(path) }?),
-        _ => return Err(Failure::new(DAP_E_INVALID, "there is no such flag for a chain")),
+        _ => return Err(invalid("there is no such flag for a chain")),
     };
     let names = path.split(|&byte| byte == b'/').filter(|name| !matches!(*name, b"" | b"."));
     Ok((from, names.map(<[u8]>::to_vec).collect()))
@@ -118,8 +118,7 @@ unsafe fn place(
 unsafe fn check_end(path: *const c_char) -> Result<(), Failure> {
     // SAFETY: as the caller promises.
     match SplitPath::of(unsafe { text(path) }?).wants_directory {
-        true => Err(Failure::new(
-            DAP_E_INVALID,
+        true => Err(invalid(
             "a chain does not see whether a name is of a directory; leave out what is behind it",
         )),
         false => Ok(()),
@@ -139,8 +138,7 @@ unsafe fn name(
     let (within, mut names) = unsafe { place(session, path, flags) }?;
     match (names.pop(), names.is_empty()) {
         (Some(name), true) => Ok((within, name)),
-        _ => Err(Failure::new(
-            DAP_E_INVALID,
+        _ => Err(invalid(
             "this takes one name; look the directory up first, and use DAP_CHAIN_FOUND",
         )),
     }
@@ -168,7 +166,7 @@ pub unsafe extern "C" fn dap_chain_lookup(
                 place(session, path, flags)?
             };
             if names.is_empty() {
-                return Err(Failure::new(DAP_E_INVALID, "there is no name to look up"));
+                return Err(invalid("there is no name to look up"));
             }
             Ok(ChainStep::Lookup { from, names })
         })
@@ -202,7 +200,7 @@ pub unsafe extern "C" fn dap_chain_stat(
 pub extern "C" fn dap_chain_access(handle: dap_chain_t, wanted: u32) -> i64 {
     call(|| {
         let mask = AccessMask::from_bits(wanted & 0x3f).filter(|mask| mask.bits() == wanted);
-        let mask = mask.ok_or(Failure::new(DAP_E_INVALID, "there is no such right"))?;
+        let mask = mask.ok_or(invalid("there is no such right"))?;
         add(handle, |_| Ok(ChainStep::Access(mask)))
     })
 }
@@ -255,7 +253,7 @@ pub unsafe extern "C" fn dap_chain_write(
         let stability = stability(stable)?;
         on(to)?;
         if stability == Stability::Unstable {
-            return Err(Failure::new(DAP_E_INVALID, "what a chain writes must be stable"));
+            return Err(invalid("what a chain writes must be stable"));
         }
         add(handle, |session| {
             fits(len, session.client.step_write_bytes_max())?;
@@ -269,7 +267,7 @@ pub unsafe extern "C" fn dap_chain_write(
 fn fits(len: usize, max: usize) -> Result<(), Failure> {
     match len <= max {
         true => Ok(()),
-        false => Err(Failure::new(DAP_E_INVALID, "more than a message holds")),
+        false => Err(invalid("more than a message holds")),
     }
 }
 
@@ -328,7 +326,7 @@ pub unsafe extern "C" fn dap_chain_mkdir(
             // SAFETY: as the caller promises.
             let (within, name) = unsafe { name(session, path, flags) }?;
             if mode > 0o7777 {
-                return Err(Failure::new(DAP_E_INVALID, "a mode has bits beyond 07777"));
+                return Err(invalid("a mode has bits beyond 07777"));
             }
             Ok(ChainStep::Mkdir { within, name, mode })
         })

@@ -1,6 +1,6 @@
 //! Listings of directories.
 
-use crate::attributes::dap_attributes_t;
+use crate::attributes::{DAP_NO_ID, dap_attributes_t};
 use crate::boundary::{call, call_plainly};
 use crate::error::{DAP_E_NOTDIR, Failure};
 use crate::handle::{dap_dir_t, dap_session_t, tables};
@@ -72,29 +72,12 @@ pub unsafe extern "C" fn dap_readdir(directory: dap_dir_t, entry: *mut dap_entry
         for (to, from) in name[..255].iter_mut().zip(&found.name) {
             *to = *from as c_char;
         }
-        let nothing = dafs_client::Attributes {
-            kind: dafs_client::ObjectType::Invalid,
-            mode: 0,
-            links: 0,
-            owner: dafs_client::Owner::Unknown,
-            group: dafs_client::Owner::Unknown,
-            size: 0,
-            space_used: 0,
-            file_id: 0,
-            change: 0,
-            raw_device: (0, 0),
-            accessed: None,
-            modified: None,
-            changed: None,
-            created: None,
-            has_named_attributes: false,
-            handle: dafs_client::FileHandle::ZERO,
-        };
+        let nothing = dap_attributes_t { owner: DAP_NO_ID, group: DAP_NO_ID, ..Default::default() };
         out.set(dap_entry_t {
             name,
             has_attributes: found.attributes.is_some().into(),
             reserved: 0,
-            attributes: found.attributes.as_ref().unwrap_or(&nothing).into(),
+            attributes: found.attributes.as_ref().map_or(nothing, Into::into),
         });
         Ok(1)
     }) as i32

@@ -219,73 +219,51 @@ pub const DAP_E_X_LAYOUT_RECALLED: i32 = -16102;
 pub const DAP_E_X_SESSION_OLD: i32 = -16103;
 
 /// Code, error number, name and sentence of the library's own errors.
-const OWN: &[(i32, i32, &CStr, &CStr)] = &[
-    (DAP_OK, 0, c"DAP_OK", c"it worked"),
-    (
-        DAP_E_BAD_HANDLE,
-        libc::EBADF,
-        c"DAP_E_BAD_HANDLE",
-        c"the handle is not one of an open object",
-    ),
-    (DAP_E_INVALID, libc::EINVAL, c"DAP_E_INVALID", c"an argument is not valid"),
-    (
-        DAP_E_FAULT,
-        libc::EFAULT,
-        c"DAP_E_FAULT",
-        c"memory is not mapped, or may not be used like that",
-    ),
-    (DAP_E_BUSY, libc::EBUSY, c"DAP_E_BUSY", c"it is in use by an operation or by another thread"),
-    (
-        DAP_E_FORKED,
-        libc::EBADF,
-        c"DAP_E_FORKED",
-        c"this process was forked; connect again in the child",
-    ),
-    (DAP_E_INTERNAL, libc::EIO, c"DAP_E_INTERNAL", c"the library failed; please report this"),
-    (DAP_E_NO_MEMORY, libc::ENOMEM, c"DAP_E_NO_MEMORY", c"memory could not be had or registered"),
-    (
-        DAP_E_TOO_MANY,
-        libc::EAGAIN,
-        c"DAP_E_TOO_MANY",
-        c"too many operations or handles; wait for some, or close some",
-    ),
-    (
-        DAP_E_TIMED_OUT,
-        libc::ETIMEDOUT,
-        c"DAP_E_TIMED_OUT",
-        c"not done in the time given; it goes on",
-    ),
-    (DAP_E_DEADLINE, libc::ETIMEDOUT, c"DAP_E_DEADLINE", c"the server did not answer in time"),
-    (DAP_E_NOT_SENT, libc::ETIMEDOUT, c"DAP_E_NOT_SENT", c"not sent in time, so nothing was done"),
-    (
-        DAP_E_IN_DOUBT,
-        libc::ECONNRESET,
-        c"DAP_E_IN_DOUBT",
-        c"the connection was lost, and it may or may not have been done",
-    ),
-    (DAP_E_LOST, libc::ECONNRESET, c"DAP_E_LOST", c"the session is over; connect again"),
-    (DAP_E_PROTOCOL, libc::EPROTO, c"DAP_E_PROTOCOL", c"the server broke the protocol"),
-    (DAP_E_CONNECT, libc::ECONNREFUSED, c"DAP_E_CONNECT", c"the session could not be opened"),
-    (DAP_E_CANCELED, libc::ECANCELED, c"DAP_E_CANCELED", c"the operation was cancelled"),
-    (
-        DAP_E_CHAIN,
-        libc::ECANCELED,
-        c"DAP_E_CHAIN",
-        c"not carried out, because another request of its chain failed",
-    ),
-    (
-        DAP_E_WRITES_LOST,
-        libc::EIO,
-        c"DAP_E_WRITES_LOST",
-        c"data that was written and not committed is lost; write it again",
-    ),
-    (DAP_E_URL, libc::EINVAL, c"DAP_E_URL", c"the connection string cannot be understood"),
-    (DAP_E_FOREIGN, libc::EINVAL, c"DAP_E_FOREIGN", c"the objects belong to different sessions"),
-    (DAP_E_LOCK_HELD, libc::EAGAIN, c"DAP_E_LOCK_HELD", c"somebody else has a lock in the way"),
-    (DAP_E_LOOP, libc::ELOOP, c"DAP_E_LOOP", c"too many symbolic links in one path"),
-    (DAP_E_SHORT, libc::ERANGE, c"DAP_E_SHORT", c"the place for the result is too small"),
-    (DAP_E_OTHER, libc::EIO, c"DAP_E_OTHER", c"something else; dap_last_error() says what"),
-];
+type Own = (i32, i32, &'static CStr, &'static CStr);
+
+/// A table of such errors, each with the name of its code.
+macro_rules! named {
+    ($($code:ident, $number:expr, $sentence:literal;)*) => {
+        &[$(($code, $number, name(concat!(stringify!($code), "\0")), $sentence)),*]
+    };
+}
+
+const fn name(text: &str) -> &CStr {
+    match CStr::from_bytes_with_nul(text.as_bytes()) {
+        Ok(name) => name,
+        Err(_) => panic!("a name without zero bytes"),
+    }
+}
+
+const OWN: &[Own] = named! {
+    DAP_OK, 0, c"it worked";
+    DAP_E_BAD_HANDLE, libc::EBADF, c"the handle is not one of an open object";
+    DAP_E_INVALID, libc::EINVAL, c"an argument is not valid";
+    DAP_E_FAULT, libc::EFAULT, c"memory is not mapped, or may not be used like that";
+    DAP_E_BUSY, libc::EBUSY, c"it is in use by an operation or by another thread";
+    DAP_E_FORKED, libc::EBADF, c"this process was forked; connect again in the child";
+    DAP_E_INTERNAL, libc::EIO, c"the library failed; please report this";
+    DAP_E_NO_MEMORY, libc::ENOMEM, c"memory could not be had or registered";
+    DAP_E_TOO_MANY, libc::EAGAIN, c"too many operations or handles; wait for some, or close some";
+    DAP_E_TIMED_OUT, libc::ETIMEDOUT, c"not done in the time given; it goes on";
+    DAP_E_DEADLINE, libc::ETIMEDOUT, c"the server did not answer in time";
+    DAP_E_NOT_SENT, libc::ETIMEDOUT, c"not sent in time, so nothing was done";
+    DAP_E_IN_DOUBT, libc::ECONNRESET,
+        c"the connection was lost, and it may or may not have been done";
+    DAP_E_LOST, libc::ECONNRESET, c"the session is over; connect again";
+    DAP_E_PROTOCOL, libc::EPROTO, c"the server broke the protocol";
+    DAP_E_CONNECT, libc::ECONNREFUSED, c"the session could not be opened";
+    DAP_E_CANCELED, libc::ECANCELED, c"the operation was cancelled";
+    DAP_E_CHAIN, libc::ECANCELED, c"not carried out, because another request of its chain failed";
+    DAP_E_WRITES_LOST, libc::EIO,
+        c"data that was written and not committed is lost; write it again";
+    DAP_E_URL, libc::EINVAL, c"the connection string cannot be understood";
+    DAP_E_FOREIGN, libc::EINVAL, c"the objects belong to different sessions";
+    DAP_E_LOCK_HELD, libc::EAGAIN, c"somebody else has a lock in the way";
+    DAP_E_LOOP, libc::ELOOP, c"too many symbolic links in one path";
+    DAP_E_SHORT, libc::ERANGE, c"the place for the result is too small";
+    DAP_E_OTHER, libc::EIO, c"something else; dap_last_error() says what";
+};
 
 /// A code, its name and its sentence.
 type NamedCode = (i64, CString, CString);
@@ -326,6 +304,11 @@ impl Failure {
     pub(crate) fn code(&self) -> i32 {
         self.code
     }
+}
+
+/// The failure of an argument that is not valid.
+pub(crate) fn invalid(why: &'static str) -> Failure {
+    Failure::new(DAP_E_INVALID, why)
 }
 
 impl From<Error> for Failure {

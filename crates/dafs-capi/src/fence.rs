@@ -1,7 +1,7 @@
 //! Fences: allow lists of files and file systems.
 
 use crate::boundary::{call, call_plainly};
-use crate::error::{DAP_E_INVALID, DAP_E_SHORT, Failure};
+use crate::error::{DAP_E_SHORT, Failure, invalid};
 use crate::handle::dap_session_t;
 use crate::limits::FENCE_NAMES_MAX;
 use crate::pointer::{array, check_write, text};
@@ -28,7 +28,7 @@ fn object(what: u32) -> Result<FenceObject, Failure> {
     match what {
         DAP_FENCE_FILE => Ok(FenceObject::File),
         DAP_FENCE_FILE_SYSTEM => Ok(FenceObject::FileSystem),
-        _ => Err(Failure::new(DAP_E_INVALID, "a fence is of a file or of a file system")),
+        _ => Err(invalid("a fence is of a file or of a file system")),
     }
 }
 
@@ -62,7 +62,7 @@ pub unsafe extern "C" fn dap_set_fence(
             DAP_FENCE_SET => FenceChange::Set(&names),
             DAP_FENCE_ADD => FenceChange::Add(&names),
             DAP_FENCE_REMOVE => FenceChange::Remove(&names),
-            _ => return Err(Failure::new(DAP_E_INVALID, "there is no such change of a fence")),
+            _ => return Err(invalid("there is no such change of a fence")),
         };
         let found = session.client.resolve_from(&from, path, Follow::Yes)?;
         Ok(session.client.set_fence(&found.handle, object(what)?, change)?)

@@ -2,7 +2,7 @@
 
 use crate::attributes::{dap_attributes_t, dap_set_attributes_t};
 use crate::boundary::call_plainly;
-use crate::error::{DAP_E_INVALID, Failure};
+use crate::error::{Failure, invalid};
 use crate::handle::{dap_file_t, dap_session_t, tables};
 use crate::pointer::{Out, array};
 use crate::session::session;
@@ -50,33 +50,32 @@ pub(crate) fn stability(number: u32) -> Result<Stability, Failure> {
         DAP_UNSTABLE => Ok(Stability::Unstable),
         DAP_DATA_SYNC => Ok(Stability::DataSync),
         DAP_FILE_SYNC => Ok(Stability::FileSync),
-        _ => Err(Failure::new(DAP_E_INVALID, "a stability is 0, 1 or 2")),
+        _ => Err(invalid("a stability is 0, 1 or 2")),
     }
 }
 
 fn options(flags: u32, mode: u32, key: u64) -> Result<OpenOptions, Failure> {
-    let invalid = |why: &'static str| Err(Failure::new(DAP_E_INVALID, why));
     let has = |flag| flags & flag != 0;
     if flags >= WITH_KEY << 1 {
-        return invalid("there is no such flag for opening");
+        return Err(invalid("there is no such flag for opening"));
     }
     let mut options = match (has(DAP_OPEN_READ), has(DAP_OPEN_WRITE)) {
         (true, true) => OpenOptions::read_write(),
         (true, false) => OpenOptions::read(),
         (false, true) => OpenOptions::write(),
-        (false, false) => return invalid("a file is opened for reading, writing or both"),
+        (false, false) => return Err(invalid("a file is opened for reading, writing or both")),
     };
     if has(DAP_OPEN_CREATE) {
         if mode > 0o7777 {
-            return invalid("a mode has bits beyond 07777");
+            return Err(invalid("a mode has bits beyond 07777"));
         }
         let create = if has(DAP_OPEN_EXCLUSIVE) { Create::Exclusive } else { Create::IfMissing };
         options = options.create(create).mode(mode);
     } else if has(DAP_OPEN_EXCLUSIVE) {
-        return invalid("only a file that is made can be made exclusively");
+        return Err(invalid("only a file that is made can be made exclusively"));
     }
     if has(DAP_OPEN_TRUNCATE) && !has(DAP_OPEN_WRITE) {
-        return invalid("only a file that is opened for writing can be cut");
+        return Err(invalid("only a file that is opened for writing can be cut"));
     }
     if has(WITH_KEY) {
         options = options.share_key(key);

@@ -2,7 +2,7 @@
 
 use crate::boundary::{call, call_plainly};
 use crate::buffer::buffer;
-use crate::error::{DAP_E_BUSY, DAP_E_INVALID, Failure, code};
+use crate::error::{DAP_E_BUSY, Failure, code, invalid};
 use crate::file::{file, stability};
 use crate::handle::{dap_buffer_t, dap_file_t, dap_group_t, dap_session_t, tables};
 use crate::limits::COMPLETIONS_MAX;
@@ -164,7 +164,7 @@ pub unsafe extern "C" fn dap_async_write(
 unsafe fn lend(group: &Group, memory: *mut c_void, len: usize) -> Result<Lent, Failure> {
     check_len(len)?;
     if memory.is_null() {
-        return Err(Failure::new(DAP_E_INVALID, "a pointer is null"));
+        return Err(invalid("a pointer is null"));
     }
     // SAFETY: as the caller promises.
     Ok(unsafe { group.0.client().lend(memory.cast(), len) }?)
@@ -312,7 +312,7 @@ unsafe fn fetch(
     fetch: impl FnOnce(&mut Vec<Completion>, usize) -> Result<usize, Error>,
 ) -> Result<i64, Failure> {
     if completions.is_null() || !completions.is_aligned() || max == 0 {
-        return Err(Failure::new(DAP_E_INVALID, "there is no place for completions"));
+        return Err(invalid("there is no place for completions"));
     }
     let max = max.min(COMPLETIONS_MAX);
     // Before completions are fetched that could not be returned.

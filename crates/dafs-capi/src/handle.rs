@@ -246,7 +246,7 @@ impl<T> Table<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::error::DAP_E_INVALID;
+    use crate::error::{DAP_E_INVALID, invalid};
 
     #[test]
     fn a_number_means_one_thing_only() {
@@ -283,7 +283,7 @@ mod tests {
         let used = table.get(number).unwrap();
         assert_eq!(table.remove(number, |_| Ok(())).unwrap_err().code(), DAP_E_BUSY);
         drop(used);
-        let no = |_: &i32| Err(Failure::new(DAP_E_INVALID, "no"));
+        let no = |_: &i32| Err(invalid("no"));
         assert_eq!(table.remove(number, no).unwrap_err().code(), DAP_E_INVALID);
         assert_eq!(*table.get(number).unwrap(), 1);
     }

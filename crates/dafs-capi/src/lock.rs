@@ -1,7 +1,7 @@
 //! Locks of byte ranges.
 
 use crate::boundary::{call, call_plainly};
-use crate::error::{DAP_E_INVALID, Failure};
+use crate::error::{Failure, invalid};
 use crate::file::file;
 use crate::handle::dap_file_t;
 use crate::pointer::Out;
@@ -50,7 +50,7 @@ impl From<&LockHolder> for dap_lock_holder_t {
 
 pub(crate) fn range(offset: u64, length: u64, flags: u32) -> Result<LockRange, Failure> {
     if flags >= DAP_LOCK_AUTO_RECOVERY << 1 {
-        return Err(Failure::new(DAP_E_INVALID, "there is no such flag for locking"));
+        return Err(invalid("there is no such flag for locking"));
     }
     let kind = match flags & DAP_LOCK_EXCLUSIVE {
         0 => LockRange::shared(),

@@ -2,7 +2,7 @@
 
 use crate::attributes::{dap_attributes_t, dap_fs_status_t, dap_set_attributes_t};
 use crate::boundary::{call, call_plainly};
-use crate::error::{DAP_E_INVALID, DAP_E_SHORT, Failure};
+use crate::error::{DAP_E_SHORT, Failure, invalid};
 use crate::file::stability;
 use crate::handle::dap_session_t;
 use crate::limits::WHOLE_FILE_BYTES_MAX;
@@ -32,7 +32,7 @@ fn follow(flags: u32) -> Result<Follow, Failure> {
     match flags {
         0 => Ok(Follow::Yes),
         DAP_NO_FOLLOW => Ok(Follow::No),
-        _ => Err(Failure::new(DAP_E_INVALID, "there is no such flag")),
+        _ => Err(invalid("there is no such flag")),
     }
 }
 
@@ -120,7 +120,7 @@ pub unsafe extern "C" fn dap_access(
     call(|| {
         let session = session(handle)?;
         let wanted = AccessMask::from_bits(wanted & 0x3f).filter(|mask| mask.bits() == wanted);
-        let wanted = wanted.ok_or(Failure::new(DAP_E_INVALID, "there is no such right"))?;
+        let wanted = wanted.ok_or(invalid("there is no such right"))?;
         // SAFETY: as the caller promises.
         let (from, path) = unsafe { session.path(path) }?;
         let found = session.client.resolve_from(&from, path, Follow::Yes)?;
@@ -295,10 +295,10 @@ pub unsafe extern "C" fn dap_create_file(
     call_plainly(|| {
         let (session, stable) = (session(handle)?, stability(stable)?);
         if mode > 0o7777 {
-            return Err(Failure::new(DAP_E_INVALID, "a mode has bits beyond 07777"));
+            return Err(invalid("a mode has bits beyond 07777"));
         }
         if len > WHOLE_FILE_BYTES_MAX {
-            return Err(Failure::new(DAP_E_INVALID, "over 64 MiB; open the file to write that"));
+            return Err(invalid("over 64 MiB; open the file to write that"));
         }
         // SAFETY: as the caller promises.
         let (data, (from, path)) = unsafe { (copy_in(memory, len)?, session.path(path)?) };
@@ -327,7 +327,7 @@ pub unsafe extern "C" fn dap_read_file(
         let session = session(handle)?;
         check_write(memory, size)?;
         if size > WHOLE_FILE_BYTES_MAX {
-            return Err(Failure::new(DAP_E_INVALID, "over 64 MiB; open the file to read that"));
+            return Err(invalid("over 64 MiB; open the file to read that"));
         }
         // SAFETY: as the caller promises.
         let (from, path) = unsafe { session.path(path) }?;

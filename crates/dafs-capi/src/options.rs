@@ -1,6 +1,6 @@
 //! Options of a connection.
 
-use crate::error::{DAP_E_INVALID, Failure};
+use crate::error::{Failure, invalid};
 use crate::pointer::{Out, optional_utf8};
 use dafs_client::core::{Authenticator, Challenge, Proof};
 use dafs_client::{
@@ -112,10 +112,6 @@ pub unsafe extern "C" fn dap_options_init(options: *mut dap_options_t) -> i32 {
         });
         Ok(())
     })
-}
-
-fn invalid(why: &'static str) -> Failure {
-    Failure::new(DAP_E_INVALID, why)
 }
 
 /// # Safety

@@ -3,7 +3,7 @@
 //! Invariants
 //! * All code that follows one is here or in `transfer`, with the reason why that is sound.
 
-use crate::error::{DAP_E_FAULT, DAP_E_INVALID, Failure};
+use crate::error::{DAP_E_FAULT, Failure, invalid};
 use crate::limits::{MEMORY_BYTES_MAX, TEXT_BYTES_MAX};
 use std::cell::Cell;
 use std::ffi::{c_char, c_void};
@@ -27,7 +27,7 @@ impl<T> Out<T> {
             return Err(fault(true));
         }
         if !pointer.is_aligned() {
-            return Err(Failure::new(DAP_E_INVALID, "the place for a result is not aligned"));
+            return Err(invalid("the place for a result is not aligned"));
         }
         // Before any work whose result could not be returned.
         check_place(pointer.cast(), size_of::<T>())?;
@@ -65,7 +65,7 @@ pub(crate) unsafe fn text<'a>(text: *const c_char) -> Result<&'a [u8], Failure> 
             }
             len += 1;
             if len >= TEXT_BYTES_MAX {
-                return Err(Failure::new(DAP_E_INVALID, "a text is over 8191 bytes long"));
+                return Err(invalid("a text is over 8191 bytes long"));
             }
         }
     }
@@ -78,7 +78,7 @@ pub(crate) unsafe fn text<'a>(text: *const c_char) -> Result<&'a [u8], Failure> 
 pub(crate) unsafe fn utf8<'a>(pointer: *const c_char) -> Result<&'a str, Failure> {
     // SAFETY: as the caller promises.
     let bytes = unsafe { text(pointer) }?;
-    std::str::from_utf8(bytes).map_err(|_| Failure::new(DAP_E_INVALID, "a text is not UTF-8"))
+    std::str::from_utf8(bytes).map_err(|_| invalid("a text is not UTF-8"))
 }
 
 /// As [`utf8`]; null means `None`.
@@ -100,13 +100,13 @@ pub(crate) unsafe fn array<'a, T: Copy>(
     max: usize,
 ) -> Result<&'a [T], Failure> {
     if count > max {
-        return Err(Failure::new(DAP_E_INVALID, "there are too many elements in an array"));
+        return Err(invalid("there are too many elements in an array"));
     }
     if count == 0 {
         return Ok(&[]);
     }
     if !values.is_aligned() {
-        return Err(Failure::new(DAP_E_INVALID, "an array is not aligned"));
+        return Err(invalid("an array is not aligned"));
     }
     check_read(values.cast(), count * size_of::<T>())?;
     // SAFETY: found aligned and readable; the caller keeps it, and a `T` of this crate's has no
@@ -117,7 +117,7 @@ pub(crate) unsafe fn array<'a, T: Copy>(
 pub(crate) fn check_len(len: usize) -> Result<(), Failure> {
     match len {
         0..=MEMORY_BYTES_MAX => Ok(()),
-        _ => Err(Failure::new(DAP_E_INVALID, "a length is over 2^40 bytes")),
+        _ => Err(invalid("a length is over 2^40 bytes")),
     }
 }
 
@@ -152,7 +152,7 @@ pub(crate) fn check_place(memory: *const c_void, len: usize) -> Result<(), Failu
 
 fn fault(is_null: bool) -> Failure {
     match is_null {
-        true => Failure::new(DAP_E_INVALID, "a pointer is null"),
+        true => invalid("a pointer is null"),
         false => Failure::new(DAP_E_FAULT, "memory is not mapped, or may not be used like that"),
     }
 }

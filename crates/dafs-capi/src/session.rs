@@ -1,7 +1,7 @@
 //! Sessions.
 
 use crate::boundary::{call_plainly, limit_thread};
-use crate::error::{DAP_E_INVALID, Failure};
+use crate::error::{Failure, invalid};
 use crate::handle::{dap_session_t, tables};
 use crate::options::{dap_options_init, dap_options_t, parse};
 use crate::pointer::{Out, text, utf8};
@@ -118,7 +118,7 @@ pub unsafe extern "C" fn dap_connect(
             // SAFETY: as the caller promises.
             unsafe { *options }
         } else {
-            return Err(Failure::new(DAP_E_INVALID, "the options are not aligned"));
+            return Err(invalid("the options are not aligned"));
         };
         // SAFETY: as the caller promises.
         let options = unsafe { parse(&options, &url) }?;

@@ -17,6 +17,7 @@ use crate::limits::STAGING_BYTES;
 use crate::operations::GroupedKind;
 use crate::outcome;
 use crate::pending::Pending;
+use crate::span::OUTSIDE;
 use crate::transfer::{put_staging, take_staging};
 use dafs_mem::{CheckedSlice, Site};
 use dafs_wire::dafs::{AppendDirect, AppendInline, Outcome, Reply, Request};
@@ -180,8 +181,6 @@ impl File {
         })
     }
 }
-
-const OUTSIDE: Error = Error::Argument("the range does not lie inside the buffer");
 
 fn check(stability: Stability) -> Result<()> {
     match stability {

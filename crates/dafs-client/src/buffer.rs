@@ -149,15 +149,13 @@ pub(crate) fn allocate(shared: &Shared, bytes: usize) -> Result<IoBuffer> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::options::TransportChoice;
-    use crate::served::Served;
+    use crate::served::connected;
     use std::sync::mpsc;
     use std::time::Duration;
 
     #[test]
     fn the_last_handle_waits_for_the_end_of_the_session() {
-        let served = Served::new();
-        let client = served.client(TransportChoice::Iwarp);
+        let (_served, client) = connected();
         let mut memory = vec![0u8; 4096];
         // SAFETY: it outlives the buffer, and is never transferred.
         let buffer = unsafe { client.register(memory.as_mut_ptr(), memory.len()).unwrap() };

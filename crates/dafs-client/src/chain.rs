@@ -172,13 +172,9 @@ impl Client {
             }
             replies => replies?,
         };
-        let handle = self.take(replies.first(), |reply| match reply {
-            Reply::Lookup(reply) => Some(reply.fh),
-            _ => None,
-        })?;
-        let attributes = self.take(replies.get(1), |reply| match reply {
-            Reply::GetAttrInline(reply) => Some(convert::attributes(&reply.attributes, &handle)),
-            _ => None,
+        let handle = self.take(replies.first(), |reply| Some(reply.lookup()?.fh))?;
+        let attributes = self.take(replies.get(1), |reply| {
+            Some(convert::attributes(&reply.get_attr_inline()?.attributes, &handle))
         })?;
         Ok((handle, attributes))
     }
@@ -254,10 +250,7 @@ impl Client {
             Err(error) if is_link(&error) => return Ok(None),
             Err(error) => return Err(error),
         };
-        let handle = self.take(replies.first(), |reply| match reply {
-            Reply::Lookup(reply) => Some(reply.fh),
-            _ => None,
-        })?;
+        let handle = self.take(replies.first(), |reply| Some(reply.lookup()?.fh))?;
         let mut data = Vec::new();
         let is_whole = self.take(replies.get(1), |reply| take_data(reply, asked, &mut data))?;
         Ok(Some(FileStart { handle, data, is_whole }))
@@ -309,9 +302,8 @@ impl Client {
         let close = replies.pop();
         let Some(opened) = replies.first() else { return Err(self.shared().broken(&"no answer")) };
         let (fh, state_id) = match opened {
-            Ok(reply) => self.take(Some(reply), |reply| match reply {
-                Reply::Open(reply) => Some((reply.fh, reply.state_id)),
-                _ => None,
+            Ok(reply) => self.take(Some(reply), |reply| {
+                reply.open().map(|opened| (opened.fh, opened.state_id))
             })?,
             Err(error) => return Err(error.clone()),
         };
@@ -320,10 +312,8 @@ impl Client {
         for reply in &replies[1..] {
             written = reply.clone().and_then(|reply| {
                 let asked = (data.len() - done).min(room);
-                let count = self.take(Some(&reply), |reply| match reply {
-                    Reply::WriteInline(reply) => Some(reply.count as usize),
-                    _ => None,
-                })?;
+                let count =
+                    self.take(Some(&reply), |reply| Some(reply.write_inline()?.count as usize))?;
                 done += asked;
                 if count == asked { Ok(()) } else { Err(Error::WriteZero) }
             });

@@ -149,25 +149,7 @@ impl Client {
         take: impl FnOnce(&Reply<'_>) -> Option<T>,
     ) -> Result<T> {
         let _used = self.before(|| Effect::of(request, false));
-        self.ask_server(request, take)
-    }
-
-    /// As [`ask`](Self::ask), for requests that the cache does not need to see.
-    pub(crate) fn ask_server<T>(
-        &self,
-        request: &Request<'_>,
-        take: impl FnOnce(&Reply<'_>) -> Option<T>,
-    ) -> Result<T> {
         self.shared.ask(request, take)
-    }
-
-    /// Extracts a value from an answer, as [`ask`](Self::ask) does.
-    pub(crate) fn taken<T>(
-        &self,
-        reply: &ReplyMessage,
-        take: impl FnOnce(&Reply<'_>) -> Option<T>,
-    ) -> Result<T> {
-        self.shared.taken(reply, take)
     }
 }
 

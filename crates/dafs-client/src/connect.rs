@@ -17,10 +17,10 @@ use crate::url::DafsUrl;
 use crate::wakeup::Wakeup;
 use dafs_dat::iwarp::{IwarpAdapter, IwarpConfig};
 use dafs_dat::shm::{ShmAdapter, ShmConfig};
-use dafs_dat::{Adapter, Address, Instant, shm_socket_candidates};
+use dafs_dat::{Adapter, Address, Instant, is_local, shm_socket_candidates};
 use dafs_wire::dafs::Verifier;
 use std::fmt::Display;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -296,24 +296,6 @@ impl Target {
     }
 }
 
-/// True when the address is one of this machine: packets sent there would come from that address.
-fn is_local(address: SocketAddr) -> bool {
-    let ip = address.ip().to_canonical();
-    if ip.is_loopback() || ip.is_unspecified() {
-        return true;
-    }
-    let any = match address {
-        SocketAddr::V4(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
-        SocketAddr::V6(_) => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
-    };
-    // Connecting a datagram socket picks the route and its source address; nothing is sent.
-    let chosen = UdpSocket::bind((any, 0)).and_then(|socket| {
-        socket.connect(address)?;
-        socket.local_addr()
-    });
-    chosen.is_ok_and(|chosen| chosen.ip() == address.ip())
-}
-
 fn default_client_id() -> String {
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let number = u64::from_ne_bytes(crate::random());
@@ -358,15 +340,6 @@ fn process_ids() -> CredentialIds {
 mod tests {
     use super::*;
     use crate::options::WaitPolicy;
-
-    #[test]
-    fn only_addresses_of_this_machine_are_local() {
-        let local = |text: &str| is_local(text.parse().unwrap());
-        assert!(local("127.0.0.1:20490") && local("127.8.8.8:1") && local("[::1]:20490"));
-        assert!(local("[::ffff:127.0.0.1]:20490"));
-        // Addresses for documentation (RFC 5737, RFC 3849) belong to no host.
-        assert!(!local("192.0.2.1:20490") && !local("[2001:db8::1]:20490"));
-    }
 
     #[test]
     fn a_url_goes_before_options_in_all_that_it_says() {

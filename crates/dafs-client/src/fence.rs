@@ -39,12 +39,9 @@ impl Client {
             // DAFS O43.
             FenceObject::FileSystem => FileHandle { fs: object.fs, ..FileHandle::ZERO },
         };
-        let names: Vec<Vec<u8>> =
-            self.ask(&Request::GetFencingList(GetFencingList { fh }), |reply| match reply {
-                Reply::GetFencingList(reply) => {
-                    Some(reply.list.iter().map(<[u8]>::to_vec).collect())
-                }
-                _ => None,
+        let names: Vec<Vec<u8>> = self
+            .ask(&Request::GetFencingList(GetFencingList { fh }), |reply| {
+                Some(reply.get_fencing_list()?.list.iter().map(<[u8]>::to_vec).collect())
             })?;
         Ok(match names.as_slice() {
             [] => None,

@@ -16,6 +16,7 @@ use crate::opened::Opened;
 use crate::operations::GroupedKind;
 use crate::outcome::CommitWatch;
 use crate::path::{Follow, Place};
+use crate::span::Span;
 use crate::uncommitted::Uncommitted;
 use dafs_mem::CheckedSlice;
 use dafs_wire::dafs as wire;
@@ -196,9 +197,8 @@ impl Client {
             drop(self.before(|| Effect::ReadAny));
         }
         let reply = self.shared().call_open(&request, wants)?;
-        let (handle, state_id, granted) = self.taken(&reply, |reply| match reply {
-            Reply::Open(reply) => Some((reply.fh, reply.state_id, Granted::of(reply))),
-            _ => None,
+        let (handle, state_id, granted) = self.shared().taken(&reply, |reply| {
+            reply.open().map(|opened| (opened.fh, opened.state_id, Granted::of(opened)))
         })?;
         if cuts {
             drop(self.before(|| Effect::Change(handle, 0..u64::MAX)));
@@ -260,8 +260,8 @@ impl File {
         self.cached.as_ref().and_then(|cached| cached.before(&what()))
     }
 
-    pub(crate) fn before_write(&self, range: &Range<usize>, offset: u64) -> Option<DirectUse> {
-        let len = range.end.saturating_sub(range.start) as u64;
+    pub(crate) fn before_write(&self, span: &Span<'_>) -> Option<DirectUse> {
+        let (offset, len) = (span.offset, span.range.len() as u64);
         self.before(|| Effect::Change(self.opened.handle, offset..offset.saturating_add(len)))
     }
 
@@ -346,7 +346,7 @@ impl File {
     /// The server's answer.
     pub fn read_into(&self, buffer: &IoBuffer, range: Range<usize>, offset: u64) -> Result<usize> {
         drop(self.before(|| Effect::Read(self.opened.handle)));
-        crate::transfer::read_buffer(self, buffer, range, offset)
+        crate::transfer::read_buffer(self, &Span { buffer, range, offset })
     }
 
     /// Writes all of `range` of `buffer` at `offset`; returns its length.
@@ -360,8 +360,9 @@ impl File {
         offset: u64,
         stability: Stability,
     ) -> Result<usize> {
-        let _used = self.before_write(&range, offset);
-        crate::transfer::write_buffer(self, buffer, range, offset, stability)
+        let span = Span { buffer, range, offset };
+        let _used = self.before_write(&span);
+        crate::transfer::write_buffer(self, &span, stability)
     }
 
     /// As [`submit_read`](Self::submit_read), for a group.
@@ -369,12 +370,10 @@ impl File {
         &self,
         group: &Arc<GroupState>,
         user_data: u64,
-        buffer: &IoBuffer,
-        range: Range<usize>,
-        offset: u64,
+        span: &Span<'_>,
     ) -> Result<OperationId> {
         drop(self.before(|| Effect::Read(self.opened.handle)));
-        let call = self.opened.read_call(buffer, range, offset)?;
+        let call = self.opened.read_call(span)?;
         let kind = GroupedKind::Transfer(user_data);
         self.client().shared().submit_in(group, kind, |driver, tag| driver.submit_read(tag, call))
     }
@@ -384,13 +383,11 @@ impl File {
         &self,
         group: &Arc<GroupState>,
         user_data: u64,
-        buffer: &IoBuffer,
-        range: Range<usize>,
-        offset: u64,
+        span: &Span<'_>,
         stability: Stability,
     ) -> Result<OperationId> {
-        let used = self.before_write(&range, offset).map(Arc::new);
-        let call = self.opened.write_call(buffer, range, offset, stability)?;
+        let used = self.before_write(span).map(Arc::new);
+        let call = self.opened.write_call(span, stability)?;
         let writes = self.opened.watch(stability);
         let start = |driver: &mut Driver, tag| {
             driver.submit_write(tag, call, writes)?;
@@ -456,10 +453,8 @@ impl File {
                     cache_hint: 0,
                     data: &[],
                 });
-                let verifier = self.client().ask(&nothing, |reply| match reply {
-                    Reply::WriteInline(reply) => Some(reply.verifier),
-                    _ => None,
-                })?;
+                let verifier =
+                    self.client().ask(&nothing, |reply| Some(reply.write_inline()?.verifier))?;
                 self.opened.writes.written(verifier);
                 verifier
             }
@@ -478,10 +473,7 @@ impl File {
         self.commit_at_data_servers()?;
         let (request, whole) = self.commit_request(offset, len);
         let mark = self.opened.writes.mark();
-        let verifier = self.client().ask(&request, |reply| match reply {
-            Reply::Commit(reply) => Some(reply.verifier),
-            _ => None,
-        })?;
+        let verifier = self.client().ask(&request, |reply| Some(reply.commit()?.verifier))?;
         if self.opened.writes.committed(mark, verifier, whole) {
             Ok(())
         } else {

@@ -7,6 +7,7 @@ use crate::error::Result;
 use crate::file::File;
 use crate::operations::Continuation;
 use crate::outcome::moved;
+use crate::span::Span;
 use std::ops::Range;
 
 /// The result of one read.
@@ -43,7 +44,7 @@ impl File {
         then: impl FnOnce(IoBuffer, Result<ReadPart>) + Send + 'static,
     ) -> Result<()> {
         drop(self.before(|| Effect::Read(*self.handle())));
-        let call = self.opened().read_call(&buffer, range, offset)?;
+        let call = self.opened().read_call(&Span { buffer: &buffer, range, offset })?;
         let shared = self.client().shared();
         let server = shared.server_name().clone();
         let then = Continuation::new(move |done| {

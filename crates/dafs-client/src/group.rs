@@ -15,6 +15,7 @@ use crate::error::{Error, Result};
 use crate::file::File;
 use crate::fork::ForkMutex;
 use crate::limits::GROUP_OPERATIONS_MAX;
+use crate::span::Span;
 use crate::wakeup::Wakeup;
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -212,7 +213,7 @@ impl CompletionGroup {
         offset: u64,
     ) -> Result<OperationId> {
         self.check(file)?;
-        file.read_in(&self.state, user_data, buffer, range, offset)
+        file.read_in(&self.state, user_data, &Span { buffer, range, offset })
     }
 
     /// Starts a write of `range` of `buffer`, as [`File::submit_write`].
@@ -229,7 +230,7 @@ impl CompletionGroup {
         stability: Stability,
     ) -> Result<OperationId> {
         self.check(file)?;
-        file.write_in(&self.state, user_data, buffer, range, offset, stability)
+        file.write_in(&self.state, user_data, &Span { buffer, range, offset }, stability)
     }
 
     /// Starts to make `len` bytes from `offset` stable (0: to the end of the file), as

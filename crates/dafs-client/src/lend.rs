@@ -235,7 +235,7 @@ fn page_bytes() -> usize {
 mod tests {
     use super::*;
     use crate::options::TransportChoice;
-    use crate::served::Served;
+    use crate::served::{Served, connected};
 
     #[test]
     fn the_same_memory_is_registered_once() {
@@ -262,8 +262,7 @@ mod tests {
 
     #[test]
     fn retained_registrations_are_bounded_and_the_oldest_goes() {
-        let served = Served::new();
-        let client = served.client(TransportChoice::Iwarp);
+        let (_served, client) = connected();
         let memory = vec![0u8; LENT_REGISTRATIONS_MAX + 1].leak();
         let address = |at: usize| std::ptr::from_ref(&memory[at]).cast_mut();
         for at in 0..=LENT_REGISTRATIONS_MAX {
@@ -281,8 +280,7 @@ mod tests {
 
     #[test]
     fn an_unretained_registration_is_known_too() {
-        let served = Served::new();
-        let client = served.client(TransportChoice::Iwarp);
+        let (_served, client) = connected();
         let memory = vec![0u8; 1 << 16].leak();
         let address = memory.as_mut_ptr();
         let busy = |at: usize| {
@@ -315,8 +313,7 @@ mod tests {
 
     #[test]
     fn a_past_loan_takes_no_room() {
-        let served = Served::new();
-        let client = served.client(TransportChoice::Iwarp);
+        let (_served, client) = connected();
         let memory = vec![0u8; 8192].leak();
         // SAFETY: leaked, and never transferred, as below.
         let _kept = unsafe { client.lend(memory.as_mut_ptr(), 1).unwrap() };
@@ -329,8 +326,7 @@ mod tests {
 
     #[test]
     fn memory_that_is_not_there_is_an_error() {
-        let served = Served::new();
-        let client = served.client(TransportChoice::Iwarp);
+        let (_served, client) = connected();
         let text = "not to be written";
         for (address, bytes) in [
             (std::ptr::null_mut(), 1),

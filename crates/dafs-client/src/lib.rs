@@ -91,6 +91,7 @@ mod pending;
 pub mod posix;
 mod resolve;
 mod seek;
+mod span;
 mod steps;
 mod submit;
 mod successor;

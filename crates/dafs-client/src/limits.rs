@@ -106,10 +106,6 @@ pub const CONTENDER_SPINS: u32 = 100;
 /// Bells of threads that wait for a leader, kept for others.
 pub(crate) const BELLS_KEPT: usize = 32;
 
-/// Polls before an adaptive waiter sleeps. A poll that finds nothing, and the yield of the CPU
-/// after it, take a few tenths of a microsecond to one microsecond.
-pub const SPIN_POLLS: u32 = 100;
-
 /// The lower bound of polls before an adaptive waiter sleeps, however little polling has helped.
 pub const SPIN_POLLS_MIN: u32 = 4;
 

@@ -6,6 +6,7 @@ use crate::client::Client;
 use crate::convert;
 use crate::error::{Error, Result};
 use crate::limits::{LINK_TEXT_BYTES_MAX, NAME_BYTES_MAX};
+use crate::path::lookup;
 use dafs_wire::dafs as wire;
 use dafs_wire::dafs::{ObjectType, Reply, Request, SpecData, StateId};
 
@@ -30,12 +31,7 @@ impl Client {
     /// # Errors
     /// The server's answer.
     pub fn lookup(&self, dir: &FileHandle, name: &[u8]) -> Result<FileHandle> {
-        let path = [component(name)?];
-        let request = Request::Lookup(wire::Lookup { dir: *dir, path: wire::Path::new(&path) });
-        self.ask(&request, |reply| match reply {
-            Reply::Lookup(reply) => Some(reply.fh),
-            _ => None,
-        })
+        lookup(self, dir, &[name])
     }
 
     /// The directory above. The root has none: NOENT.
@@ -43,10 +39,7 @@ impl Client {
     /// # Errors
     /// The server's answer.
     pub fn parent(&self, dir: &FileHandle) -> Result<FileHandle> {
-        self.ask(&Request::LookupP(wire::LookupP { fh: *dir }), |reply| match reply {
-            Reply::LookupP(reply) => Some(reply.fh),
-            _ => None,
-        })
+        self.ask(&Request::LookupP(wire::LookupP { fh: *dir }), |reply| Some(reply.lookup_p()?.fh))
     }
 
     /// Attributes of an object.
@@ -62,9 +55,8 @@ impl Client {
     pub(crate) fn attributes_now(&self, object: &FileHandle) -> Result<Attributes> {
         let attributes = convert::WANTED;
         let request = Request::GetAttrInline(wire::GetAttrInline { fh: *object, attributes });
-        self.ask_server(&request, |reply| match reply {
-            Reply::GetAttrInline(reply) => Some(convert::attributes(&reply.attributes, object)),
-            _ => None,
+        self.shared().ask(&request, |reply| {
+            Some(convert::attributes(&reply.get_attr_inline()?.attributes, object))
         })
     }
 
@@ -96,10 +88,7 @@ impl Client {
     /// The server's answer.
     pub fn access(&self, object: &FileHandle, wanted: AccessMask) -> Result<AccessMask> {
         let request = Request::Access(wire::Access { fh: *object, mask: wanted });
-        self.ask(&request, |reply| match reply {
-            Reply::Access(reply) => Some(reply.access & wanted),
-            _ => None,
-        })
+        self.ask(&request, |reply| Some(reply.access()?.access & wanted))
     }
 
     /// Space and limits of the file system that an object is in.
@@ -109,10 +98,7 @@ impl Client {
     pub fn fs_status(&self, object: &FileHandle) -> Result<FsStatus> {
         let attributes = convert::FS_WANTED;
         let request = Request::GetFsAttr(wire::GetFsAttr { fh: *object, attributes });
-        self.ask(&request, |reply| match reply {
-            Reply::GetFsAttr(reply) => Some(convert::fs_status(&reply.attributes)),
-            _ => None,
-        })
+        self.ask(&request, |reply| Some(convert::fs_status(&reply.get_fs_attr()?.attributes)))
     }
 
     /// Makes a directory.
@@ -187,10 +173,7 @@ impl Client {
     ) -> Result<FileHandle> {
         let name = component(name)?;
         let request = Request::Create(wire::Create { dir: *dir, name, object, attributes });
-        self.ask(&request, |reply| match reply {
-            Reply::Create(reply) => Some(reply.fh),
-            _ => None,
-        })
+        self.ask(&request, |reply| Some(reply.create()?.fh))
     }
 
     /// Makes another name for an object that is not a directory.
@@ -256,10 +239,7 @@ impl Client {
     /// The server's answer.
     pub fn readlink(&self, link: &FileHandle) -> Result<Vec<u8>> {
         let request = Request::ReadLinkInline(wire::ReadLinkInline { fh: *link });
-        self.ask(&request, |reply| match reply {
-            Reply::ReadLinkInline(reply) => Some(reply.text.to_vec()),
-            _ => None,
-        })
+        self.ask(&request, |reply| Some(reply.read_link_inline()?.text.to_vec()))
     }
 
     /// The directory of an object's named attributes, whose entries are opened as files.
@@ -267,9 +247,8 @@ impl Client {
     /// # Errors
     /// The server's answer.
     pub fn attribute_directory(&self, object: &FileHandle) -> Result<FileHandle> {
-        self.ask(&Request::OpenAttr(wire::OpenAttr { fh: *object }), |reply| match reply {
-            Reply::OpenAttr(reply) => Some(reply.fh),
-            _ => None,
+        self.ask(&Request::OpenAttr(wire::OpenAttr { fh: *object }), |reply| {
+            Some(reply.open_attr()?.fh)
         })
     }
 }

@@ -2,15 +2,14 @@
 //! not waited for before the close.
 
 use crate::attributes::{FileHandle, Stability};
-use crate::buffer::IoBuffer;
 use crate::cache::Effect;
 use crate::client::Client;
 use crate::core::{ReadCall, WriteCall};
 use crate::error::Result;
 use crate::layouts::LayoutUse;
+use crate::span::Span;
 use crate::uncommitted::Uncommitted;
 use dafs_wire::dafs::{ShareAccess, StateId};
-use std::ops::Range;
 use std::sync::Arc;
 
 /// An open of a file.
@@ -36,12 +35,7 @@ impl Opened {
         (stability == Stability::Unstable).then(|| self.writes.clone())
     }
 
-    pub(crate) fn read_call(
-        &self,
-        buffer: &IoBuffer,
-        range: Range<usize>,
-        offset: u64,
-    ) -> Result<ReadCall> {
+    pub(crate) fn read_call(&self, span: &Span<'_>) -> Result<ReadCall> {
         let shared = self.client.shared();
         if let Some(layouts) = self.client.layouts()
             && layouts.are_used()
@@ -49,20 +43,15 @@ impl Opened {
             shared.check_process()?;
             layouts.before(shared, &Effect::Read(self.handle));
         }
-        let piece = shared.piece(buffer, range, offset, self.client.read_bytes_max())?;
-        Ok(ReadCall { handle: self.handle, state_id: self.state_id, offset, into: piece })
+        let into = span.piece(shared, self.client.read_bytes_max())?;
+        let (handle, state_id) = (self.handle, self.state_id);
+        Ok(ReadCall { handle, state_id, offset: span.offset, into })
     }
 
-    pub(crate) fn write_call(
-        &self,
-        buffer: &IoBuffer,
-        range: Range<usize>,
-        offset: u64,
-        stability: Stability,
-    ) -> Result<WriteCall> {
-        let limit = self.client.write_bytes_max();
-        let from = self.client.shared().piece(buffer, range, offset, limit)?;
+    pub(crate) fn write_call(&self, span: &Span<'_>, stability: Stability) -> Result<WriteCall> {
+        let from = span.piece(self.client.shared(), self.client.write_bytes_max())?;
         let (handle, state_id) = (self.handle, self.state_id);
+        let offset = span.offset;
         Ok(WriteCall { handle, state_id, offset, stability, from, delegation: None })
     }
 }

@@ -5,10 +5,10 @@ use crate::core::{Authenticator, Challenge, Proof};
 use crate::error::{Error, Result};
 use crate::limits::{
     CONNECT_TIMEOUT, CREDITS_PROPOSED, INLINE_BYTES_DEFAULT, OPERATION_DEADLINE, RECOVERY_LIMIT,
-    SPIN_POLLS,
 };
 use crate::successor::ClientIdentity;
 use crate::url::DafsUrl;
+pub use dafs_dat::WaitPolicy;
 pub use dafs_wire::dafs::ByteOrder;
 use std::fmt;
 use std::panic::AssertUnwindSafe;
@@ -77,26 +77,6 @@ pub struct Transport {
 impl fmt::Display for Transport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}", self.kind, self.why)
-    }
-}
-
-/// The way a thread waits for an answer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum WaitPolicy {
-    /// Polls until it is there. Lowest latency, burns the CPU.
-    Poll,
-    /// Sleeps on the transport's descriptor at once. Least CPU.
-    Sleep,
-    /// Polls up to `spin` times, then sleeps; polls less while that does not help.
-    Adaptive {
-        /// The most polls before sleeping.
-        spin: u32,
-    },
-}
-
-impl Default for WaitPolicy {
-    fn default() -> Self {
-        Self::Adaptive { spin: SPIN_POLLS }
     }
 }
 

@@ -14,8 +14,8 @@ use crate::limits::{NAME_BYTES_MAX, PATH_BYTES_MAX, SYMLINKS_FOLLOWED_MAX};
 use crate::names::component;
 pub use dafs_parallel::Follow;
 use dafs_wire::dafs as wire;
-use dafs_wire::dafs::{Procedure, Reply, Request, Status};
-use dafs_wire::path::{SplitPath, is_dots};
+use dafs_wire::dafs::{Procedure, Request, Status};
+use dafs_wire::path::{SplitPath, is_dots, prepend};
 use std::collections::VecDeque;
 
 /// An object found by path.
@@ -223,20 +223,11 @@ impl<'a> Walk<'a> {
     /// Puts the components of `path` before the remaining ones. An absolute path starts at the
     /// root. The last component is "." when the whole must end at a directory.
     fn prepend(&mut self, path: &[u8]) -> Result<()> {
-        let waiting: usize = self.left.iter().map(|name| name.len() + 1).sum();
-        if path.len() + waiting > PATH_BYTES_MAX {
+        if !prepend(&mut self.left, path, PATH_BYTES_MAX) {
             return Err(Error::TooLong("a path is over 4096 bytes long"));
         }
         if path.first() == Some(&b'/') {
             self.at = self.client.root();
-        }
-        if self.left.is_empty() && SplitPath::of(path).wants_directory {
-            self.left.push_front(b".".to_vec());
-        }
-        for name in path.rsplit(|&byte| byte == b'/') {
-            if !name.is_empty() && name != b"." {
-                self.left.push_front(name.to_vec());
-            }
         }
         Ok(())
     }
@@ -345,13 +336,10 @@ impl<'a> Walk<'a> {
 }
 
 /// One LOOKUP of several components.
-fn lookup(client: &Client, dir: &FileHandle, path: &[&[u8]]) -> Result<FileHandle> {
+pub(crate) fn lookup(client: &Client, dir: &FileHandle, path: &[&[u8]]) -> Result<FileHandle> {
     for name in path {
         component(name)?;
     }
     let request = Request::Lookup(wire::Lookup { dir: *dir, path: wire::Path::new(path) });
-    client.ask(&request, |reply| match reply {
-        Reply::Lookup(reply) => Some(reply.fh),
-        _ => None,
-    })
+    client.ask(&request, |reply| Some(reply.lookup()?.fh))
 }

@@ -156,18 +156,14 @@ mod tests {
         let all = LOOKUPS_MAX + 36;
         let barrier = std::sync::Barrier::new(all);
         let address: SocketAddr = "192.0.2.1:7".parse().unwrap();
-        std::thread::scope(|scope| {
-            for _ in 0..all {
-                scope.spawn(|| {
-                    barrier.wait();
-                    let until = Instant::now() + Duration::from_secs(60);
-                    let found = look_up(until, move || {
-                        std::thread::sleep(Duration::from_millis(50));
-                        Ok(vec![address])
-                    });
-                    assert_eq!(found, Ok(vec![address]));
-                });
-            }
+        crate::served::in_threads(all, |_| {
+            barrier.wait();
+            let until = Instant::now() + Duration::from_secs(60);
+            let found = look_up(until, move || {
+                std::thread::sleep(Duration::from_millis(50));
+                Ok(vec![address])
+            });
+            assert_eq!(found, Ok(vec![address]));
         });
     }
 

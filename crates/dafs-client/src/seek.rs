@@ -2,7 +2,7 @@
 
 use crate::error::Result;
 use crate::file::File;
-use dafs_wire::dafs::{Reply, Request, SeekWhat, Status, XSeek};
+use dafs_wire::dafs::{Request, SeekWhat, Status, XSeek};
 
 impl File {
     /// The start of data at `offset` or behind it; `None` if there is none up to the end of the
@@ -27,10 +27,7 @@ impl File {
         let opened = self.opened();
         let request =
             Request::XSeek(XSeek { fh: opened.handle, state_id: opened.state_id, offset, what });
-        let found = self.client().ask(&request, |reply| match reply {
-            Reply::XSeek(reply) => Some(*reply),
-            _ => None,
-        });
+        let found = self.client().ask(&request, |reply| Some(*reply.x_seek()?));
         match found {
             Ok(found) => Ok((!found.eof || what == SeekWhat::Hole).then_some(found.offset)),
             Err(error) if error.status() == Some(Status::Nxio) => Ok(None),

@@ -165,7 +165,7 @@ impl Client {
         let mut object = FileHandle::ZERO;
         let mut taken = |(step, reply): (&Step<'_>, Result<ReplyMessage>)| {
             object = used(step).unwrap_or(object);
-            let result = self.taken(&reply?, |found| stepped(step, found, &object));
+            let result = self.shared().taken(&reply?, |found| stepped(step, found, &object));
             if let Ok(Stepped::Found(handle)) = &result {
                 object = *handle;
             }

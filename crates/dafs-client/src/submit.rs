@@ -9,6 +9,7 @@ use crate::error::Result;
 use crate::file::File;
 use crate::layouts::{Flight, begin_read, begin_write};
 use crate::pending::Pending;
+use crate::span::Span;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -34,34 +35,23 @@ impl File {
     ) -> Result<Pending<usize>> {
         // Dirty data of the cache is written back before it is read elsewhere.
         drop(self.before(|| Effect::Read(*self.handle())));
-        let first = limited(&range, self.client().read_bytes_max());
-        if let Some(transfer) = begin_read(self.opened(), buffer, first, offset) {
-            return Ok(Pending::at_data_servers(
-                self.client().shared(),
-                Flight::new(transfer, None),
-            ));
+        let span = Span { buffer, range, offset };
+        let first = span.first(self.client().read_bytes_max());
+        if let Some(transfer) = begin_read(self.opened(), &first) {
+            let flight = Flight::new(transfer, None);
+            return Ok(Pending::at_data_servers(self.client().shared(), flight));
         }
-        self.start_read(buffer, range, offset)
+        self.start_read(&span)
     }
 
     /// As [`submit_read`](Self::submit_read), always through the server.
-    pub(crate) fn read_at_server(
-        &self,
-        buffer: &IoBuffer,
-        range: Range<usize>,
-        offset: u64,
-    ) -> Result<Pending<usize>> {
+    pub(crate) fn read_at_server(&self, span: &Span<'_>) -> Result<Pending<usize>> {
         drop(self.before(|| Effect::Read(*self.handle())));
-        self.start_read(buffer, range, offset)
+        self.start_read(span)
     }
 
-    fn start_read(
-        &self,
-        buffer: &IoBuffer,
-        range: Range<usize>,
-        offset: u64,
-    ) -> Result<Pending<usize>> {
-        let call = self.opened().read_call(buffer, range, offset)?;
+    fn start_read(&self, span: &Span<'_>) -> Result<Pending<usize>> {
+        let call = self.opened().read_call(span)?;
         Pending::submit(self.client().shared(), |driver, tag| driver.submit_read(tag, call))
     }
 
@@ -77,38 +67,33 @@ impl File {
         offset: u64,
         stability: Stability,
     ) -> Result<Pending<usize>> {
-        let used = self.before_write(&range, offset).map(Arc::new);
-        let first = limited(&range, self.client().write_bytes_max());
-        if let Some(transfer) = begin_write(self.opened(), buffer, first, offset, stability) {
-            return Ok(Pending::at_data_servers(
-                self.client().shared(),
-                Flight::new(transfer, used),
-            ));
+        let span = Span { buffer, range, offset };
+        let used = self.before_write(&span).map(Arc::new);
+        let first = span.first(self.client().write_bytes_max());
+        if let Some(transfer) = begin_write(self.opened(), &first, stability) {
+            let flight = Flight::new(transfer, used);
+            return Ok(Pending::at_data_servers(self.client().shared(), flight));
         }
-        self.start_write(buffer, range, offset, stability, used)
+        self.start_write(&span, stability, used)
     }
 
     /// As [`submit_write`](Self::submit_write), always through the server.
     pub(crate) fn write_at_server(
         &self,
-        buffer: &IoBuffer,
-        range: Range<usize>,
-        offset: u64,
+        span: &Span<'_>,
         stability: Stability,
     ) -> Result<Pending<usize>> {
-        let used = self.before_write(&range, offset).map(Arc::new);
-        self.start_write(buffer, range, offset, stability, used)
+        let used = self.before_write(span).map(Arc::new);
+        self.start_write(span, stability, used)
     }
 
     fn start_write(
         &self,
-        buffer: &IoBuffer,
-        range: Range<usize>,
-        offset: u64,
+        span: &Span<'_>,
         stability: Stability,
         used: Option<Arc<DirectUse>>,
     ) -> Result<Pending<usize>> {
-        let call = self.opened().write_call(buffer, range, offset, stability)?;
+        let call = self.opened().write_call(span, stability)?;
         let writes = self.opened().watch(stability);
         Pending::submit(self.client().shared(), |driver, tag| {
             driver.submit_write(tag, call, writes)?;
@@ -135,9 +120,4 @@ impl File {
         let tell = move |done, server: &Arc<str>| watch.judge(done, server);
         Pending::submit_to(self.client().shared(), start, tell)
     }
-}
-
-/// The part of a range that one request moves.
-fn limited(range: &Range<usize>, bytes_max: usize) -> Range<usize> {
-    range.start..range.end.min(range.start.saturating_add(bytes_max))
 }

@@ -15,44 +15,33 @@ use crate::layouts::{DataServerTransfer, begin_read, begin_retained, begin_write
 use crate::limits::{PIPELINE_BYTES, PIPELINE_DEPTH, STAGING_BUFFERS_KEPT, STAGING_BYTES};
 use crate::opened::Opened;
 use crate::pending::{Moved, Pending};
+use crate::span::{OUTSIDE, Span};
 use crate::uncommitted::Uncommitted;
 use crate::write_state::Retained;
 use dafs_mem::{CheckedSlice, Site};
 use std::collections::VecDeque;
-use std::ops::Range;
 use std::sync::Arc;
 
 /// Reads until the range is full or the file ends.
-pub(crate) fn read_buffer(
-    file: &File,
-    buffer: &IoBuffer,
-    range: Range<usize>,
-    offset: u64,
-) -> Result<usize> {
+pub(crate) fn read_buffer(file: &File, span: &Span<'_>) -> Result<usize> {
     let piece_bytes = PIPELINE_BYTES.min(file.client().read_bytes_max());
-    if length(&range)? > piece_bytes {
-        return read_pieces(file, buffer, range, offset, piece_bytes);
+    if span.len()? > piece_bytes {
+        return read_pieces(file, span, piece_bytes);
     }
-    match begin_read(file.opened(), buffer, range.clone(), offset) {
+    match begin_read(file.opened(), span) {
         Some(transfer) => Ok(transfer.wait()?.bytes),
-        None => read_through(file.opened(), buffer, range, offset),
+        None => read_through(file.opened(), span),
     }
 }
 
 /// Reads through the server, until the range is full or the file ends.
-pub(crate) fn read_through(
-    file: &Opened,
-    buffer: &IoBuffer,
-    range: Range<usize>,
-    offset: u64,
-) -> Result<usize> {
+pub(crate) fn read_through(file: &Opened, span: &Span<'_>) -> Result<usize> {
     let shared = file.client.shared();
-    let len = length(&range)?;
+    let len = span.len()?;
     let mut done = 0;
     loop {
         let moved = shared.patiently(|| {
-            let rest = range.start + done..range.end;
-            let call = file.read_call(buffer, rest, offset + done as u64)?;
+            let call = file.read_call(&span.rest(done))?;
             shared.transfer(|driver, tag| driver.submit_read(tag, call))
         })?;
         done += moved.bytes;
@@ -63,58 +52,40 @@ pub(crate) fn read_through(
 }
 
 /// Writes all of the range.
-pub(crate) fn write_buffer(
-    file: &File,
-    buffer: &IoBuffer,
-    range: Range<usize>,
-    offset: u64,
-    stability: Stability,
-) -> Result<usize> {
+pub(crate) fn write_buffer(file: &File, span: &Span<'_>, stability: Stability) -> Result<usize> {
     let piece_bytes = PIPELINE_BYTES.min(file.client().write_bytes_max());
-    if length(&range)? > piece_bytes {
-        return write_pieces(file, buffer, range, offset, stability, piece_bytes);
+    if span.len()? > piece_bytes {
+        return write_pieces(file, span, stability, piece_bytes);
     }
-    match begin_write(file.opened(), buffer, range.clone(), offset, stability) {
+    match begin_write(file.opened(), span, stability) {
         Some(transfer) => Ok(transfer.wait()?.bytes),
-        None => write_through(file.opened(), buffer, range, offset, stability),
+        None => {
+            let writes = file.opened().watch(stability);
+            write_short(file.opened(), span, stability, writes.as_ref())
+        }
     }
-}
-
-/// Writes all of the range through the server.
-fn write_through(
-    file: &Opened,
-    buffer: &IoBuffer,
-    range: Range<usize>,
-    offset: u64,
-    stability: Stability,
-) -> Result<usize> {
-    let writes = file.watch(stability);
-    write_short(file, buffer, range, offset, stability, writes.as_ref())
 }
 
 /// Writes all of the range unstably; `retained` records the write instead of the file. If the
 /// server's verifier is not known, a write through the server finds out.
 pub(crate) fn write_watched(
     file: &Arc<Opened>,
-    buffer: &IoBuffer,
-    range: Range<usize>,
-    offset: u64,
+    span: &Span<'_>,
     retained: &Retained,
 ) -> Result<usize> {
-    let len = length(&range)?;
+    let len = span.len()?;
     let piece_bytes = PIPELINE_BYTES.min(file.client.write_bytes_max());
     for at in (0..len).step_by(piece_bytes.max(1)) {
-        let piece = range.start + at..range.end.min(range.start + at + piece_bytes);
-        let offset = offset + at as u64;
+        let piece = span.part(at, piece_bytes.min(len - at));
         let transfer = match retained.verifier {
-            Some(_) => begin_retained(file, buffer, piece.clone(), offset, retained),
+            Some(_) => begin_retained(file, &piece, retained),
             None => None,
         };
         match transfer {
             Some(transfer) => drop(transfer.wait()?),
             None => {
                 let writes = Some(&retained.through);
-                write_short(file, buffer, piece, offset, Stability::Unstable, writes)?;
+                write_short(file, &piece, Stability::Unstable, writes)?;
             }
         }
     }
@@ -124,19 +95,16 @@ pub(crate) fn write_watched(
 /// Writes as much as the server takes at a time, and then the rest of it.
 pub(crate) fn write_short(
     file: &Opened,
-    buffer: &IoBuffer,
-    range: Range<usize>,
-    offset: u64,
+    span: &Span<'_>,
     stability: Stability,
     writes: Option<&Arc<Uncommitted>>,
 ) -> Result<usize> {
     let shared = file.client.shared();
-    let len = length(&range)?;
+    let len = span.len()?;
     let mut done = 0;
     while done < len {
         let moved = shared.patiently(|| {
-            let rest = range.start + done..range.end;
-            let call = file.write_call(buffer, rest, offset + done as u64, stability)?;
+            let call = file.write_call(&span.rest(done), stability)?;
             let writes = writes.cloned();
             shared.transfer(|driver, tag| driver.submit_write(tag, call, writes))
         })?;
@@ -148,12 +116,6 @@ pub(crate) fn write_short(
     Ok(done)
 }
 
-const OUTSIDE: Error = Error::Argument("the range does not lie inside the buffer");
-
-fn length(range: &Range<usize>) -> Result<usize> {
-    range.end.checked_sub(range.start).ok_or(OUTSIDE)
-}
-
 /// A read or write that was sent, to the server or to data servers, by a thread that waits for it.
 enum Begun {
     Through(Pending<usize>),
@@ -161,23 +123,17 @@ enum Begun {
 }
 
 impl Begun {
-    fn read(file: &File, buffer: &IoBuffer, range: Range<usize>, offset: u64) -> Result<Self> {
-        match begin_read(file.opened(), buffer, range.clone(), offset) {
+    fn read(file: &File, span: &Span<'_>) -> Result<Self> {
+        match begin_read(file.opened(), span) {
             Some(transfer) => Ok(Self::AtDataServers(transfer)),
-            None => file.read_at_server(buffer, range, offset).map(Self::Through),
+            None => file.read_at_server(span).map(Self::Through),
         }
     }
 
-    fn write(
-        file: &File,
-        buffer: &IoBuffer,
-        range: Range<usize>,
-        offset: u64,
-        stability: Stability,
-    ) -> Result<Self> {
-        match begin_write(file.opened(), buffer, range.clone(), offset, stability) {
+    fn write(file: &File, span: &Span<'_>, stability: Stability) -> Result<Self> {
+        match begin_write(file.opened(), span, stability) {
             Some(transfer) => Ok(Self::AtDataServers(transfer)),
-            None => file.write_at_server(buffer, range, offset, stability).map(Self::Through),
+            None => file.write_at_server(span, stability).map(Self::Through),
         }
     }
 
@@ -204,19 +160,27 @@ struct Part<Held> {
 /// caller has gone on to use.
 struct Pipeline<Held> {
     parts: VecDeque<Part<Held>>,
+    /// The length of the transfer and of each piece, in bytes.
+    len: usize,
+    piece_bytes: usize,
+    /// Where the next piece begins.
+    next: usize,
 }
 
 impl<Held> Pipeline<Held> {
-    fn new() -> Self {
-        Self { parts: VecDeque::with_capacity(PIPELINE_DEPTH) }
+    fn new(len: usize, piece_bytes: usize) -> Self {
+        Self { parts: VecDeque::with_capacity(PIPELINE_DEPTH), len, piece_bytes, next: 0 }
     }
 
-    fn has_room(&self) -> bool {
-        self.parts.len() < PIPELINE_DEPTH
-    }
-
-    fn push(&mut self, begun: Begun, at: usize, len: usize, held: Held) {
-        self.parts.push_back(Part { begun, at, len, held });
+    /// Begins pieces, by their offset and length, while there is room.
+    fn fill(&mut self, mut begin: impl FnMut(usize, usize) -> Result<(Begun, Held)>) -> Result<()> {
+        while self.parts.len() < PIPELINE_DEPTH && self.next < self.len {
+            let (at, len) = (self.next, self.piece_bytes.min(self.len - self.next));
+            let (begun, held) = begin(at, len)?;
+            self.parts.push_back(Part { begun, at, len, held });
+            self.next += len;
+        }
+        Ok(())
     }
 
     /// Waits for the oldest piece: its offset, its length, the bytes moved, its resource. A piece
@@ -240,28 +204,15 @@ impl<Held> Drop for Pipeline<Held> {
     }
 }
 
-fn read_pieces(
-    file: &File,
-    buffer: &IoBuffer,
-    range: Range<usize>,
-    offset: u64,
-    piece_bytes: usize,
-) -> Result<usize> {
-    let (len, mut next) = (length(&range)?, 0);
-    let mut pipeline = Pipeline::new();
+fn read_pieces(file: &File, span: &Span<'_>, piece_bytes: usize) -> Result<usize> {
+    let len = span.len()?;
+    let mut pipeline = Pipeline::new(len, piece_bytes);
     loop {
-        while pipeline.has_room() && next < len {
-            let (at, len) = (next, piece_bytes.min(len - next));
-            let start = range.start + at;
-            let begun = Begun::read(file, buffer, start..start + len, offset + at as u64)?;
-            pipeline.push(begun, at, len, ());
-            next += len;
-        }
+        pipeline.fill(|at, len| Ok((Begun::read(file, &span.part(at, len))?, ())))?;
         let Some(part) = pipeline.next() else { return Ok(len) };
         let (at, asked, Moved { mut bytes, end_of_file }, ()) = part?;
         if bytes < asked && !end_of_file {
-            let rest = range.start + at + bytes..range.start + at + asked;
-            bytes += read_buffer(file, buffer, rest, offset + (at + bytes) as u64)?;
+            bytes += read_buffer(file, &span.part(at + bytes, asked - bytes))?;
         }
         if bytes < asked {
             return Ok(at + bytes);
@@ -271,27 +222,18 @@ fn read_pieces(
 
 fn write_pieces(
     file: &File,
-    buffer: &IoBuffer,
-    range: Range<usize>,
-    offset: u64,
+    span: &Span<'_>,
     stability: Stability,
     piece_bytes: usize,
 ) -> Result<usize> {
-    let (len, mut next) = (length(&range)?, 0);
-    let mut pipeline = Pipeline::new();
+    let len = span.len()?;
+    let mut pipeline = Pipeline::new(len, piece_bytes);
     loop {
-        while pipeline.has_room() && next < len {
-            let (at, len) = (next, piece_bytes.min(len - next));
-            let (start, offset) = (range.start + at, offset + at as u64);
-            let begun = Begun::write(file, buffer, start..start + len, offset, stability)?;
-            pipeline.push(begun, at, len, ());
-            next += len;
-        }
+        pipeline.fill(|at, len| Ok((Begun::write(file, &span.part(at, len), stability)?, ())))?;
         let Some(part) = pipeline.next() else { return Ok(len) };
         let (at, asked, Moved { bytes, .. }, ()) = part?;
         if bytes < asked {
-            let rest = range.start + at + bytes..range.start + at + asked;
-            write_buffer(file, buffer, rest, offset + (at + bytes) as u64, stability)?;
+            write_buffer(file, &span.part(at + bytes, asked - bytes), stability)?;
         }
     }
 }
@@ -299,28 +241,27 @@ fn write_pieces(
 /// Reads through staging buffers.
 pub(crate) fn read_slice(file: &File, target: CheckedSlice<'_>, offset: u64) -> Result<usize> {
     let shared = file.client().shared();
-    let (len, mut next) = (target.len(), 0);
+    let len = target.len();
     if len <= STAGING_BYTES {
         // The common case needs no queue.
         let staging = take_staging(shared)?;
-        let bytes = read_buffer(file, &staging, 0..len, offset)?;
+        let bytes = read_buffer(file, &Span { buffer: &staging, range: 0..len, offset })?;
         let copied = fill(target, 0, &staging, bytes);
         put_staging(shared, staging);
         return copied.map(|()| bytes);
     }
-    let mut pipeline = Pipeline::new();
+    let mut pipeline = Pipeline::new(len, STAGING_BYTES);
     loop {
-        while pipeline.has_room() && next < len {
-            let (at, len) = (next, STAGING_BYTES.min(len - next));
+        pipeline.fill(|at, len| {
             let staging = take_staging(shared)?;
-            let begun = Begun::read(file, &staging, 0..len, offset + at as u64)?;
-            pipeline.push(begun, at, len, staging);
-            next += len;
-        }
+            let span = Span { buffer: &staging, range: 0..len, offset: offset + at as u64 };
+            Ok((Begun::read(file, &span)?, staging))
+        })?;
         let Some(part) = pipeline.next() else { return Ok(len) };
         let (at, asked, Moved { mut bytes, end_of_file }, staging) = part?;
         if bytes < asked && !end_of_file {
-            bytes += read_buffer(file, &staging, bytes..asked, offset + (at + bytes) as u64)?;
+            let offset = offset + (at + bytes) as u64;
+            bytes += read_buffer(file, &Span { buffer: &staging, range: bytes..asked, offset })?;
         }
         let copied = fill(target, at, &staging, bytes);
         put_staging(shared, staging);
@@ -346,26 +287,25 @@ pub(crate) fn write_slice(
     stability: Stability,
 ) -> Result<usize> {
     let shared = file.client().shared();
-    let (len, mut next) = (source.len(), 0);
-    let mut pipeline = Pipeline::new();
+    let len = source.len();
+    let mut pipeline = Pipeline::new(len, STAGING_BYTES);
     loop {
-        while pipeline.has_room() && next < len {
-            let (at, len) = (next, STAGING_BYTES.min(len - next));
+        pipeline.fill(|at, len| {
             let staging = take_staging(shared)?;
             let part = source.slice(at, len).ok_or(OUTSIDE)?;
             if let Err(gone) = part.copy_to(staging.view(), Site::ClientStaging) {
                 put_staging(shared, staging);
                 return Err(gone.into());
             }
-            let begun = Begun::write(file, &staging, 0..len, offset + at as u64, stability)?;
-            pipeline.push(begun, at, len, staging);
-            next += len;
-        }
+            let span = Span { buffer: &staging, range: 0..len, offset: offset + at as u64 };
+            Ok((Begun::write(file, &span, stability)?, staging))
+        })?;
         let Some(part) = pipeline.next() else { return Ok(len) };
         let (at, asked, Moved { bytes, .. }, staging) = part?;
         if bytes < asked {
             let offset = offset + (at + bytes) as u64;
-            write_buffer(file, &staging, bytes..asked, offset, stability)?;
+            let rest = Span { buffer: &staging, range: bytes..asked, offset };
+            write_buffer(file, &rest, stability)?;
         }
         put_staging(shared, staging);
     }

@@ -9,7 +9,8 @@ mod options;
 use crate::limits::DEFAULT_PORT;
 use crate::options::{TransportChoice, WaitPolicy};
 use dafs_wire::host::{address_of, in_url};
-use options::{Options, Wait};
+use dafs_wire::path::{absolute, below};
+use options::Options;
 use percent_encoding::{AsciiSet, CONTROLS, percent_decode_str, percent_encode};
 use std::fmt;
 use std::str::FromStr;
@@ -190,7 +191,7 @@ impl DafsUrl {
 
     /// The way threads wait.
     pub fn wait(&self) -> Option<WaitPolicy> {
-        self.options.wait.map(Wait::policy)
+        self.options.wait
     }
 
     /// True when messages and data carry checksums.
@@ -224,22 +225,8 @@ impl DafsUrl {
     /// # Errors
     /// A zero byte in the name.
     pub fn join(&self, name: &[u8]) -> Result<Self, UrlError> {
-        let mut path = self.path.clone();
-        if path.last() != Some(&b'/') {
-            path.push(b'/');
-        }
-        path.extend_from_slice(name);
-        self.with_path(&path)
+        self.with_path(&below(&self.path, name))
     }
-}
-
-fn absolute(path: &[u8]) -> Vec<u8> {
-    let mut absolute = Vec::with_capacity(path.len() + 1);
-    if path.first() != Some(&b'/') {
-        absolute.push(b'/');
-    }
-    absolute.extend_from_slice(path);
-    absolute
 }
 
 fn parse_user(user: &str) -> Result<String, UrlError> {
@@ -441,6 +428,7 @@ mod tests {
             let mut url = DafsUrl::new("::1", port, &path).unwrap();
             url.user = user;
             let transports = [TransportChoice::Auto, TransportChoice::Iwarp, TransportChoice::Shm];
+            let waits = [WaitPolicy::default(), WaitPolicy::Poll, WaitPolicy::Sleep];
             let [recovery_seconds, deadline_seconds, connect_timeout_seconds] = times;
             url.options = Options {
                 fence_id,
@@ -448,7 +436,7 @@ mod tests {
                 deadline_seconds,
                 connect_timeout_seconds,
                 transport: transport.map(|at| transports[at]),
-                wait: wait.map(|at| [Wait::Adaptive, Wait::Poll, Wait::Sleep][at]),
+                wait: wait.map(|at| waits[at]),
                 checksums,
                 pnfs,
             };

@@ -6,8 +6,9 @@ use crate::buffer::IoBuffer;
 use crate::client::Client;
 use crate::error::Result;
 use crate::file::File;
+use crate::span::Span;
 use crate::uncommitted::Uncommitted;
-use dafs_wire::dafs::{Commit, Reply, Request, Verifier};
+use dafs_wire::dafs::{Commit, Request, Verifier};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -89,11 +90,11 @@ impl File {
         offset: u64,
     ) -> Result<WriteState> {
         self.client().shared().check_process()?;
-        let _used = self.before_write(&range, offset);
+        let span = Span { buffer, range, offset };
+        let _used = self.before_write(&span);
         let verifier = self.client().layouts().and_then(|layouts| layouts.server_verifier());
         let retained = Retained { verifier, ..Retained::default() };
-        let written =
-            crate::transfer::write_watched(self.opened(), buffer, range, offset, &retained);
+        let written = crate::transfer::write_watched(self.opened(), &span, &retained);
         written.map(|_| retained.write_state(self.client(), self.handle()))
     }
 }
@@ -110,10 +111,7 @@ impl Client {
             None => None,
         };
         let request = Request::Commit(Commit { fh: *handle, offset: 0, count: 0 });
-        let server = self.ask(&request, |reply| match reply {
-            Reply::Commit(reply) => Some(reply.verifier),
-            _ => None,
-        })?;
+        let server = self.ask(&request, |reply| Some(reply.commit()?.verifier))?;
         let Some((layouts, direct)) = direct else { return Ok(server) };
         layouts.server_told(server);
         Ok(both(server, direct))

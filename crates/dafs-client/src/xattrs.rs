@@ -35,10 +35,7 @@ impl Client {
     /// The server's answer: NOENT when there is none of this name.
     pub fn xattr(&self, object: &FileHandle, name: &[u8]) -> Result<Vec<u8>> {
         let ask = |buffer| Request::XGetXattr(wire::XGetXattr { fh: *object, buffer, name });
-        let take = |reply: &Reply<'_>| match reply {
-            Reply::XGetXattr(reply) => Some(reply.direct_checksum),
-            _ => None,
-        };
+        let take = |reply: &Reply<'_>| Some(reply.x_get_xattr()?.direct_checksum);
         let (bytes, sum) = self.fetch(object, ask, take)?;
         let order = self.shared().byte_order();
         let value = wire::decode_text_direct(&bytes, order);
@@ -56,10 +53,7 @@ impl Client {
         let ask = |buffer| {
             Request::GetAttrDirect(wire::GetAttrDirect { fh: *object, attributes, buffer })
         };
-        let take = |reply: &Reply<'_>| match reply {
-            Reply::GetAttrDirect(reply) => Some(reply.direct_checksum),
-            _ => None,
-        };
+        let take = |reply: &Reply<'_>| Some(reply.get_attr_direct()?.direct_checksum);
         let (bytes, sum) = self.fetch(object, ask, take)?;
         let order = self.shared().byte_order();
         let told = wire::Attributes::decode_direct(&bytes, order);
@@ -134,7 +128,7 @@ impl Client {
         let _used = self.before(|| Effect::Read(*object));
         let reply = shared.call_with(&request, Some(piece))?;
         transfer::put_staging(shared, staging);
-        self.taken(&reply, |reply| matches!(reply, Reply::SetAttrDirect(_)).then_some(()))
+        self.shared().taken(&reply, |reply| matches!(reply, Reply::SetAttrDirect(_)).then_some(()))
     }
 
     /// The bytes that the server writes into a buffer, and their checksum.
@@ -152,7 +146,7 @@ impl Client {
         let mut bytes = vec![0; staging.len()];
         staging.view().copy_to(&mut bytes, Site::ClientStaging);
         transfer::put_staging(shared, staging);
-        Ok((bytes, self.taken(&reply, take)?))
+        Ok((bytes, self.shared().taken(&reply, take)?))
     }
 
     /// Verifies a checksum: the decoded value, encoded again, equals the bytes that the server

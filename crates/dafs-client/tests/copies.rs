@@ -5,9 +5,9 @@
 
 mod served;
 
-use dafs_client::{CacheOptions, Create, OpenOptions, Stability, TransportChoice};
+use dafs_client::{CacheOptions, Create, OpenOptions, Stability};
 use dafs_mem::{Site, copied_bytes};
-use served::{Served, TRANSPORTS, pattern};
+use served::{Served, TRANSPORTS, connected, pattern};
 
 /// Bytes copied since `before`, by site, without the inspections of the test.
 fn copied(before: &[u64]) -> Vec<(Site, u64)> {
@@ -45,8 +45,7 @@ fn bulk_data_is_placed_once() {
     }
 
     // Small data over TCP is copied once, out of the reply; none is copied on the way in.
-    let served = Served::new();
-    let client = served.client(TransportChoice::Iwarp);
+    let (served, client) = connected();
     let file = client.open(b"small", &OpenOptions::read_write().create(Create::New)).unwrap();
     let buffer = client.buffer(4096).unwrap();
     let before = snapshot();

@@ -6,11 +6,9 @@
 
 mod served;
 
-use dafs_client::{
-    CacheOptions, Create, Error, OpenOptions, Stability, TransportChoice, WaitPolicy,
-};
+use dafs_client::{CacheOptions, Error, Stability, TransportChoice, WaitPolicy};
 use dafs_mem::Mutex;
-use served::{Served, TRANSPORTS};
+use served::{Served, TRANSPORTS, open_file};
 use std::os::fd::RawFd;
 use std::sync::MutexGuard;
 
@@ -91,8 +89,7 @@ fn nothing_of_a_client_is_inherited_by_another_program() {
             options.transport = transport;
             options.cache = Some(CacheOptions::default());
         });
-        let options = OpenOptions::read_write().create(Create::IfMissing).mode(0o600);
-        let file = client.open(b"/file", &options).unwrap();
+        let file = open_file(&client);
         file.write_at(b"data", 0, Stability::FileSync).unwrap();
         let _buffer = client.buffer(1 << 20).unwrap();
         let mut seen = 0;

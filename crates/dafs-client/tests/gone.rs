@@ -6,9 +6,9 @@
 
 mod served;
 
-use dafs_client::{Client, Create, Error, File, IoBuffer, OpenOptions, Stability};
+use dafs_client::{Client, ConnectOptions, Error, File, IoBuffer, Stability};
 use dafs_mem::{CheckedSlice, Site};
-use served::{Served, TRANSPORTS, pattern};
+use served::{Served, TRANSPORTS, on_each_transport_with, open_file, pattern};
 use std::ops::Range;
 use std::os::fd::AsRawFd;
 use std::time::Duration;
@@ -82,11 +82,6 @@ impl Drop for Memory {
     }
 }
 
-fn open(client: &Client) -> File {
-    let options = OpenOptions::read_write().create(Create::IfMissing).mode(0o640);
-    client.open(b"/file", &options).unwrap()
-}
-
 /// All ways of transfers: inside messages and direct, with and without checksums.
 fn everywhere(work: impl Fn(&Served, &Client, usize, Loss)) {
     for transport in TRANSPORTS {
@@ -122,9 +117,8 @@ fn check_session(client: &Client, file: &File, block: usize) {
 #[test]
 fn a_read_whose_memory_goes_is_an_error_and_the_others_go_on() {
     everywhere(|served, client, block, loss| {
-        let content = pattern(BLOCKS * block);
-        std::fs::write(served.path().join("file"), &content).unwrap();
-        let (file, memory) = (open(client), Memory::new(block));
+        let content = served.with_file("file", BLOCKS * block);
+        let (file, memory) = (open_file(client), Memory::new(block));
         let (buffer, group) = (memory.register(client), client.completion_group());
         for number in 0..BLOCKS {
             let at = number * block;
@@ -161,7 +155,7 @@ fn a_write_whose_memory_goes_is_an_error_and_writes_nothing_else() {
     everywhere(|served, client, block, loss| {
         let (old, new) = (vec![0xee; BLOCKS * block], pattern(BLOCKS * block));
         std::fs::write(served.path().join("file"), &old).unwrap();
-        let (file, memory) = (open(client), Memory::new(block));
+        let (file, memory) = (open_file(client), Memory::new(block));
         let (buffer, group) = (memory.register(client), client.completion_group());
         buffer.view().copy_from(&new, Site::Inspect);
         for number in 0..BLOCKS {
@@ -174,7 +168,7 @@ fn a_write_whose_memory_goes_is_an_error_and_writes_nothing_else() {
         let mut completions = Vec::new();
         group.wait(&mut completions, usize::MAX, TIME).unwrap();
         assert_eq!(completions.len(), BLOCKS);
-        let found = std::fs::read(served.path().join("file")).unwrap();
+        let found = served.content("file");
         let mut failed = 0;
         for done in completions {
             let number = done.user_data as usize;
@@ -200,17 +194,12 @@ fn a_write_whose_memory_goes_is_an_error_and_writes_nothing_else() {
 
 #[test]
 fn calls_bear_memory_that_is_not_there() {
-    for transport in TRANSPORTS {
-        for cached in [false, true] {
-            let served = Served::new();
-            let client = served.client_with(|options| {
-                options.transport = transport;
-                options.cache = cached.then(Default::default);
-            });
+    for cached in [false, true] {
+        let cache = |options: &mut ConnectOptions| options.cache = cached.then(Default::default);
+        for (served, client) in on_each_transport_with(cache) {
             let block = 1 << 16;
-            let content = pattern(BLOCKS * block);
-            std::fs::write(served.path().join("file"), &content).unwrap();
-            let (file, memory) = (open(&client), Memory::new(block));
+            let content = served.with_file("file", BLOCKS * block);
+            let (file, memory) = (open_file(&client), Memory::new(block));
             memory.lose(Loss::Protected);
             // SAFETY: no reference into the memory exists.
             let part = |at, len| unsafe { CheckedSlice::callers(memory.at.wrapping_add(at), len) };
@@ -223,12 +212,12 @@ fn calls_bear_memory_that_is_not_there() {
                 assert!(matches!(appended, Err(Error::BadMemory)), "{appended:?}");
             }
             file.commit(0, 0).unwrap();
-            assert!(std::fs::read(served.path().join("file")).unwrap() == content);
+            assert!(served.content("file") == content);
             assert_eq!(file.read_checked(part(0, good), 0).unwrap(), good);
             assert!(part(0, good).to_vec(Site::Inspect).unwrap() == content[..good]);
             assert_eq!(file.write_checked(part(0, good), 5, Stability::Unstable).unwrap(), good);
             file.commit(0, 0).unwrap();
-            let found = std::fs::read(served.path().join("file")).unwrap();
+            let found = served.content("file");
             assert!(found[5..5 + good] == content[..good]);
         }
     }
@@ -239,7 +228,7 @@ fn many_writes_out_of_memory_that_is_gone_do_not_cost_a_connection_each() {
     const COUNT: usize = 1000;
     let (served, block) = (Served::new(), 1 << 16);
     let client = served.client(TRANSPORTS[0]);
-    let (file, memory) = (open(&client), Memory::new(block));
+    let (file, memory) = (open_file(&client), Memory::new(block));
     let (buffer, group) = (memory.register(&client), client.completion_group());
     memory.lose(Loss::Protected);
     let is_good = |number: usize| number % 10 == 9;

@@ -39,11 +39,12 @@ mod spin;
 mod time;
 mod types;
 pub mod verbs;
+mod wait;
 mod yield_cost;
 
 pub use error::{ConnectError, DisconnectReason, PostError, RegisterError};
 pub use memory::{MemoryRegion, RegionTable};
-pub use naming::{shm_socket_candidates, shm_socket_name};
+pub use naming::{is_local, shm_socket_candidates, shm_socket_name};
 pub use owner::{is_of_this_host, tcp_peer};
 pub use spin::{Spin, Wake};
 pub use time::Instant;
@@ -52,6 +53,7 @@ pub use types::{
     PeerProcess, PrivateData, ProtectionDomain, RegionId, RemoteBuffer, RemoteWindow, RequestId,
     WorkStatus,
 };
+pub use wait::{SPIN_POLLS, WaitPolicy};
 pub use yield_cost::YieldCost;
 
 use connections::Admitted;

@@ -5,7 +5,7 @@
 //! the wildcard address on `dafs-*:PORT`. Abstract names belong to a network namespace, so two
 //! containers do not share them by accident.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 
 /// The socket name of a server whose network listener is bound to `bound`.
 pub fn shm_socket_name(bound: SocketAddr) -> String {
@@ -22,6 +22,25 @@ pub fn shm_socket_candidates(address: SocketAddr) -> [String; 2] {
     [shm_socket_name(address), format!("dafs-*:{}", address.port())]
 }
 
+/// True when a server at the address may offer shared memory: packets sent there would come from
+/// that address.
+pub fn is_local(address: SocketAddr) -> bool {
+    let ip = address.ip().to_canonical();
+    if ip.is_loopback() || ip.is_unspecified() {
+        return true;
+    }
+    let any = match address {
+        SocketAddr::V4(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+        SocketAddr::V6(_) => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
+    };
+    // Connecting a datagram socket picks the route and its source address; nothing is sent.
+    let chosen = UdpSocket::bind((any, 0)).and_then(|socket| {
+        socket.connect(address)?;
+        socket.local_addr()
+    });
+    chosen.is_ok_and(|chosen| chosen.ip() == address.ip())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -34,6 +53,15 @@ mod tests {
         assert_eq!(name("[::]:7"), "dafs-*:7");
         assert_eq!(name("[::1]:7"), "dafs-::1:7");
         assert_eq!(name("[::ffff:10.0.0.1]:7"), "dafs-10.0.0.1:7");
+    }
+
+    #[test]
+    fn only_addresses_of_this_machine_are_local() {
+        let local = |text: &str| is_local(text.parse().unwrap());
+        assert!(local("127.0.0.1:20490") && local("127.8.8.8:1") && local("[::1]:20490"));
+        assert!(local("[::ffff:127.0.0.1]:20490"));
+        // Addresses for documentation (RFC 5737, RFC 3849) belong to no host.
+        assert!(!local("192.0.2.1:20490") && !local("[2001:db8::1]:20490"));
     }
 
     #[test]

@@ -19,8 +19,7 @@ use std::sync::Arc;
 /// wait for the server.
 pub trait BackHandler: Send + Sync {
     /// A delegation is to be returned (later, with DELEGRETURN).
-    fn recall(&self, args: &CbRecallArgs<'_>) -> Status {
-        let _ = args;
+    fn recall(&self, _args: &CbRecallArgs<'_>) -> Status {
         Status::Ok
     }
 
@@ -29,39 +28,33 @@ pub trait BackHandler: Send + Sync {
     ///
     /// # Errors
     /// The status to answer.
-    fn getattr(&self, args: &CbGetattrArgs<'_>) -> Result<Attributes<'static>, Status> {
-        let _ = args;
+    fn getattr(&self, _args: &CbGetattrArgs<'_>) -> Result<Attributes<'static>, Status> {
         Err(Status::BadHandle)
     }
 
     /// A lock that was denied may be free now.
-    fn notify_lock(&self, args: &CbNotifyLockArgs<'_>) -> Status {
-        let _ = args;
+    fn notify_lock(&self, _args: &CbNotifyLockArgs<'_>) -> Status {
         Status::Ok
     }
 
     /// Some delegations or layouts are to be returned; the client chooses which.
-    fn recall_any(&self, args: &CbRecallAnyArgs) -> Status {
-        let _ = args;
+    fn recall_any(&self, _args: &CbRecallAnyArgs) -> Status {
         Status::Ok
     }
 
     /// A layout is to be returned (later, with LAYOUTRETURN). A client without layouts answers
     /// NOTSUPP.
-    fn recall_layout(&self, args: &CbLayoutrecallArgs<'_>) -> Status {
-        let _ = args;
+    fn recall_layout(&self, _args: &CbLayoutrecallArgs<'_>) -> Status {
         Status::NotSupp
     }
 
     /// Devices have changed or are gone. A client that asked for no such notices answers NOTSUPP.
-    fn notify_devices(&self, args: &CbNotifyDeviceidArgs) -> Status {
-        let _ = args;
+    fn notify_devices(&self, _args: &CbNotifyDeviceidArgs) -> Status {
         Status::NotSupp
     }
 
     /// An asynchronous copy has ended.
-    fn offload(&self, args: &CbOffloadArgs<'_>) -> Status {
-        let _ = args;
+    fn offload(&self, _args: &CbOffloadArgs<'_>) -> Status {
         Status::Ok
     }
 }

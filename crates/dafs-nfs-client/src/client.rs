@@ -9,8 +9,7 @@ use dafs_rpc::client::Identity;
 use dafs_wire::nfs4::{
     BindConnToSessionArgs, BindConnToSessionResult, CallbackSecurity, ChannelAttributes,
     ChannelFromClient, ClientOwner, CreateSessionArgs, CreateSessionFlags, CreateSessionResult,
-    DestroyClientidArgs, ExchangeFlags, ExchangeIdArgs, Op, OpNum, ResultBody, SessionId,
-    StateProtectArgs, Verifier,
+    DestroyClientidArgs, ExchangeFlags, ExchangeIdArgs, Op, SessionId, StateProtectArgs, Verifier,
 };
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -99,17 +98,15 @@ pub fn exchange_id(
         implementation: None,
     }));
     let mut results = connection.compound(&compound)?;
-    match results.take(OpNum::ExchangeId)? {
-        ResultBody::ExchangeId(result) => Ok(Exchanged {
-            client_id: result.client_id,
-            sequence_id: result.sequence_id,
-            flags: result.flags,
-            server_owner: result.server_owner.major_id.to_vec(),
-            server_minor: result.server_owner.minor_id,
-            server_scope: result.server_scope.to_vec(),
-        }),
-        _ => Err(NfsError::Unexpected("no result of EXCHANGE_ID")),
-    }
+    let result = results.take_exchange_id()?;
+    Ok(Exchanged {
+        client_id: result.client_id,
+        sequence_id: result.sequence_id,
+        flags: result.flags,
+        server_owner: result.server_owner.major_id.to_vec(),
+        server_minor: result.server_owner.minor_id,
+        server_scope: result.server_scope.to_vec(),
+    })
 }
 
 /// The arguments of CREATE_SESSION that these options ask for.
@@ -166,16 +163,12 @@ pub fn create_session(
     let mut compound = Compound::new(minor_version);
     compound.op(&Op::CreateSession(args));
     let mut results = connection.compound(&compound)?;
-    match results.take(OpNum::CreateSession)? {
-        ResultBody::CreateSession(result) => {
-            let slots = result.back.requests_max;
-            let back = BackChannel::new(result.session_id, slots, back_handler.clone());
-            let back = Arc::new(back);
-            connection.answer_callbacks(back.clone());
-            Ok((result, back))
-        }
-        _ => Err(NfsError::Unexpected("no result of CREATE_SESSION")),
-    }
+    let result = results.take_create_session()?;
+    let slots = result.back.requests_max;
+    let back = BackChannel::new(result.session_id, slots, back_handler.clone());
+    let back = Arc::new(back);
+    connection.answer_callbacks(back.clone());
+    Ok((result, back))
 }
 
 /// Sends BIND_CONN_TO_SESSION alone.
@@ -192,10 +185,7 @@ pub fn bind_connection(
     let args = BindConnToSessionArgs { session_id, direction, use_rdma: false };
     compound.op(&Op::BindConnToSession(args));
     let mut results = connection.compound(&compound)?;
-    match results.take(OpNum::BindConnToSession)? {
-        ResultBody::BindConnToSession(result) => Ok(result),
-        _ => Err(NfsError::Unexpected("no result of BIND_CONN_TO_SESSION")),
-    }
+    results.take_bind_conn_to_session()
 }
 
 /// Sends DESTROY_CLIENTID alone.

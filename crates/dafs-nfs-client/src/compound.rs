@@ -7,7 +7,7 @@
 
 use crate::error::NfsError;
 use dafs_rpc::client::Results as Answer;
-use dafs_wire::nfs4::{CompoundArgs, CompoundResult, Op, OpNum, OpResult, ResultBody, Status};
+use dafs_wire::nfs4::*;
 use dafs_wire::xdr::{Decode, Decoder, Encode, Encoder, UNIT_BYTES, padded};
 
 /// A request under construction.
@@ -80,6 +80,8 @@ impl Compound {
     }
 }
 
+const ANOTHER: NfsError = NfsError::Unexpected("a result of another operation");
+
 /// The answer to a [`Compound`].
 #[derive(Debug)]
 pub struct Results {
@@ -143,7 +145,7 @@ impl Results {
             return Err(NfsError::refused(result.number, result.status));
         }
         if result.number != op as u32 {
-            return Err(NfsError::Unexpected("a result of another operation"));
+            return Err(ANOTHER);
         }
         Ok(result.body)
     }
@@ -175,4 +177,47 @@ impl Results {
             status => Err(NfsError::Status { operation: "COMPOUND", status }),
         }
     }
+}
+
+macro_rules! results {
+    ($( $take:ident: $op:ident => $result:ty; )*) => {
+        impl Results { $(
+            #[doc = concat!("Takes the next result, the success of a ", stringify!($op), ".")]
+            ///
+            /// # Errors
+            /// Those of [`Results::take`].
+            pub fn $take(&mut self) -> Result<$result, NfsError> {
+                match self.take(OpNum::$op)? {
+                    ResultBody::$op(result) => Ok(result),
+                    _ => Err(ANOTHER),
+                }
+            }
+        )* }
+    };
+}
+
+results! {
+    take_access: Access => AccessResult;
+    take_bind_conn_to_session: BindConnToSession => BindConnToSessionResult;
+    take_commit: Commit => CommitResult;
+    take_create_session: CreateSession => CreateSessionResult;
+    take_exchange_id: ExchangeId => ExchangeIdResult<'_>;
+    take_getattr: Getattr => GetattrResult<'_>;
+    take_getdeviceinfo: Getdeviceinfo => GetdeviceinfoResult<'_>;
+    take_getfh: Getfh => GetfhResult<'_>;
+    take_getxattr: Getxattr => GetxattrResult<'_>;
+    take_layoutcommit: Layoutcommit => LayoutcommitResult;
+    take_layoutget: Layoutget => LayoutgetResult<'_>;
+    take_locku: Locku => StateidResult;
+    take_open: Open => OpenResult<'_>;
+    take_open_downgrade: OpenDowngrade => StateidResult;
+    take_read: Read => ReadResult<'_>;
+    take_readdir: Readdir => ReaddirResult<'_>;
+    take_readlink: Readlink => ReadlinkResult<'_>;
+    take_remove: Remove => RemoveResult;
+    take_seek: Seek => SeekResult;
+    take_sequence: Sequence => SequenceResult;
+    take_setattr: Setattr => SetattrResult;
+    take_test_stateid: TestStateid => TestStateidResult;
+    take_write: Write => WriteResult;
 }

@@ -62,14 +62,8 @@ fn denied(denied: &LockDenied<'_>) -> Locked {
 /// # Errors
 /// [`NfsError::Status`], [`NfsError::Malformed`].
 pub fn write_result(results: &mut Results) -> Result<Written, NfsError> {
-    match results.skip(&[OpNum::Putfh])?.take(OpNum::Write)? {
-        ResultBody::Write(result) => Ok(Written {
-            count: result.count,
-            committed: result.committed,
-            verifier: result.verifier,
-        }),
-        _ => Err(NfsError::Unexpected("no result of WRITE")),
-    }
+    let result = results.skip(&[OpNum::Putfh])?.take_write()?;
+    Ok(Written { count: result.count, committed: result.committed, verifier: result.verifier })
 }
 
 impl Session {
@@ -134,13 +128,8 @@ impl Session {
     /// # Errors
     /// Those of [`Session::call`].
     pub fn commit(&self, file: &Handle, offset: u64, count: u32) -> Result<Verifier, NfsError> {
-        let mut results = self.call(|compound| {
-            compound.op(&putfh(file)).op(&Op::Commit(CommitArgs { offset, count }));
-        })?;
-        match results.skip(&[OpNum::Putfh])?.take(OpNum::Commit)? {
-            ResultBody::Commit(result) => Ok(result.verifier),
-            _ => Err(NfsError::Unexpected("no result of COMMIT")),
-        }
+        let mut results = self.ask(file, &Op::Commit(CommitArgs { offset, count }))?;
+        Ok(results.take_commit()?.verifier)
     }
 
     /// Locks a range for the first time under an open.
@@ -187,11 +176,9 @@ impl Session {
         reclaim: bool,
     ) -> Result<Locked, NfsError> {
         let LockRange { kind, offset, length } = range;
-        let mut results = self.call_cached(|compound| {
-            let lock = Op::Lock(LockArgs { kind, reclaim, offset, length, locker });
-            compound.op(&putfh(file)).op(&lock);
-        })?;
-        let result = results.skip(&[OpNum::Putfh])?.next_result()?;
+        let mut results =
+            self.change(file, &Op::Lock(LockArgs { kind, reclaim, offset, length, locker }))?;
+        let result = results.next_result()?;
         match (result.status, &result.body) {
             (Status::Ok, ResultBody::Lock(held)) => Ok(Locked::Held(held.stateid)),
             (Status::Denied, ResultBody::Denied(other)) => Ok(denied(other)),
@@ -212,11 +199,8 @@ impl Session {
     ) -> Result<Option<Locked>, NfsError> {
         let LockRange { kind, offset, length } = range;
         let owner = StateOwner { client_id: 0, owner };
-        let mut results = self.call(|compound| {
-            let lockt = Op::Lockt(LocktArgs { kind, offset, length, owner });
-            compound.op(&putfh(file)).op(&lockt);
-        })?;
-        let result = results.skip(&[OpNum::Putfh])?.next_result()?;
+        let mut results = self.ask(file, &Op::Lockt(LocktArgs { kind, offset, length, owner }))?;
+        let result = results.next_result()?;
         match (result.status, &result.body) {
             (Status::Ok, _) => Ok(None),
             (Status::Denied, ResultBody::Denied(other)) => Ok(Some(denied(other))),
@@ -235,14 +219,9 @@ impl Session {
         range: LockRange,
     ) -> Result<Stateid, NfsError> {
         let LockRange { kind, offset, length } = range;
-        let mut results = self.call_cached(|compound| {
-            let unlock = Op::Locku(LockuArgs { kind, seqid: 0, stateid, offset, length });
-            compound.op(&putfh(file)).op(&unlock);
-        })?;
-        match results.skip(&[OpNum::Putfh])?.take(OpNum::Locku)? {
-            ResultBody::Locku(result) => Ok(result.stateid),
-            _ => Err(NfsError::Unexpected("no result of LOCKU")),
-        }
+        let mut results =
+            self.change(file, &Op::Locku(LockuArgs { kind, seqid: 0, stateid, offset, length }))?;
+        Ok(results.take_locku()?.stateid)
     }
 
     /// Forgets a state-id that is not used any more.
@@ -264,10 +243,7 @@ impl Session {
         let mut results = self.call(|compound| {
             compound.op(&Op::TestStateid(TestStateidArgs { stateids }));
         })?;
-        match results.take(OpNum::TestStateid)? {
-            ResultBody::TestStateid(result) => Ok(result.statuses),
-            _ => Err(NfsError::Unexpected("no result of TEST_STATEID")),
-        }
+        Ok(results.take_test_stateid()?.statuses)
     }
 
     /// Looks for data or a hole; `None`: there is none up to the end of the file.
@@ -281,13 +257,9 @@ impl Session {
         offset: u64,
         what: SeekWhat,
     ) -> Result<Option<u64>, NfsError> {
-        let mut results = self.call(|compound| {
-            compound.op(&putfh(file)).op(&Op::Seek(SeekArgs { stateid, offset, what }));
-        })?;
-        match results.skip(&[OpNum::Putfh])?.take(OpNum::Seek)? {
-            ResultBody::Seek(result) => Ok((!result.eof).then_some(result.offset)),
-            _ => Err(NfsError::Unexpected("no result of SEEK")),
-        }
+        let mut results = self.ask(file, &Op::Seek(SeekArgs { stateid, offset, what }))?;
+        let result = results.take_seek()?;
+        Ok((!result.eof).then_some(result.offset))
     }
 
     /// The value of an extended attribute.
@@ -295,13 +267,8 @@ impl Session {
     /// # Errors
     /// Those of [`Session::call`]; NOXATTR.
     pub fn xattr(&self, object: &Handle, name: &[u8]) -> Result<Vec<u8>, NfsError> {
-        let mut results = self.call(|compound| {
-            compound.op(&putfh(object)).op(&Op::Getxattr(GetxattrArgs { name }));
-        })?;
-        match results.skip(&[OpNum::Putfh])?.take(OpNum::Getxattr)? {
-            ResultBody::Getxattr(result) => Ok(result.value.to_vec()),
-            _ => Err(NfsError::Unexpected("no result of GETXATTR")),
-        }
+        let mut results = self.ask(object, &Op::Getxattr(GetxattrArgs { name }))?;
+        Ok(results.take_getxattr()?.value.to_vec())
     }
 
     /// Sets an extended attribute.
@@ -315,10 +282,6 @@ impl Session {
         name: &[u8],
         value: &[u8],
     ) -> Result<(), NfsError> {
-        self.call_cached(|compound| {
-            let set = Op::Setxattr(SetxattrArgs { option, name, value });
-            compound.op(&putfh(object)).op(&set);
-        })?
-        .finish()
+        self.change(object, &Op::Setxattr(SetxattrArgs { option, name, value }))?.finish()
     }
 }

@@ -94,13 +94,30 @@ pub(crate) fn putfh(handle: &Handle) -> Op<'_> {
 
 /// The handle in a result of GETFH.
 pub(crate) fn handle(results: &mut Results) -> Result<Handle, NfsError> {
-    match results.take(OpNum::Getfh)? {
-        ResultBody::Getfh(result) => Ok(Handle(result.handle.to_vec())),
-        _ => Err(NfsError::Unexpected("no result of GETFH")),
-    }
+    Ok(Handle(results.take_getfh()?.handle.to_vec()))
 }
 
 impl Session {
+    fn on(&self, object: &Handle, op: &Op<'_>, cached: bool) -> Result<Results, NfsError> {
+        let pending = self.submit(cached, |compound| {
+            compound.op(&putfh(object)).op(op);
+        })?;
+        let mut results = pending.wait()?;
+        results.skip(&[OpNum::Putfh])?;
+        Ok(results)
+    }
+
+    /// Carries out an operation on an object. Its result is the next one of the answer, which the
+    /// server need not keep.
+    pub(crate) fn ask(&self, object: &Handle, op: &Op<'_>) -> Result<Results, NfsError> {
+        self.on(object, op, false)
+    }
+
+    /// As [`Session::ask`], but the server has to keep the answer.
+    pub(crate) fn change(&self, object: &Handle, op: &Op<'_>) -> Result<Results, NfsError> {
+        self.on(object, op, true)
+    }
+
     /// The root of the server's name space.
     ///
     /// # Errors
@@ -154,13 +171,8 @@ impl Session {
         request: Bitmap,
         look: impl FnOnce(&Attributes<'_>) -> T,
     ) -> Result<T, NfsError> {
-        let mut results = self.call(|compound| {
-            compound.op(&putfh(object)).op(&Op::Getattr(GetattrArgs { request }));
-        })?;
-        match results.skip(&[OpNum::Putfh])?.take(OpNum::Getattr)? {
-            ResultBody::Getattr(result) => Ok(look(&Attributes::decode(&result.attributes)?)),
-            _ => Err(NfsError::Unexpected("no result of GETATTR")),
-        }
+        let mut results = self.ask(object, &Op::Getattr(GetattrArgs { request }))?;
+        Ok(look(&Attributes::decode(&results.take_getattr()?.attributes)?))
     }
 
     /// Reads the usual attributes.
@@ -183,14 +195,8 @@ impl Session {
     ) -> Result<Bitmap, NfsError> {
         let values = new.to_values();
         let attributes = Fattr { mask: new.mask(), values: &values };
-        let mut results = self.call_cached(|compound| {
-            let setattr = Op::Setattr(SetattrArgs { stateid, attributes });
-            compound.op(&putfh(object)).op(&setattr);
-        })?;
-        match results.skip(&[OpNum::Putfh])?.take(OpNum::Setattr)? {
-            ResultBody::Setattr(result) => Ok(result.attributes_set),
-            _ => Err(NfsError::Unexpected("no result of SETATTR")),
-        }
+        let mut results = self.change(object, &Op::Setattr(SetattrArgs { stateid, attributes }))?;
+        Ok(results.take_setattr()?.attributes_set)
     }
 
     /// Makes a directory.
@@ -235,13 +241,8 @@ impl Session {
     /// # Errors
     /// Those of [`Session::call`].
     pub fn readlink(&self, link: &Handle) -> Result<Vec<u8>, NfsError> {
-        let mut results = self.call(|compound| {
-            compound.op(&putfh(link)).op(&Op::Readlink(ReadlinkArgs));
-        })?;
-        match results.skip(&[OpNum::Putfh])?.take(OpNum::Readlink)? {
-            ResultBody::Readlink(result) => Ok(here(result.text)?.to_vec()),
-            _ => Err(NfsError::Unexpected("no result of READLINK")),
-        }
+        let mut results = self.ask(link, &Op::Readlink(ReadlinkArgs))?;
+        Ok(here(results.take_readlink()?.text)?.to_vec())
     }
 
     /// Removes a name.
@@ -249,13 +250,8 @@ impl Session {
     /// # Errors
     /// Those of [`Session::call`].
     pub fn remove(&self, directory: &Handle, name: &[u8]) -> Result<ChangeInfo, NfsError> {
-        let mut results = self.call_cached(|compound| {
-            compound.op(&putfh(directory)).op(&Op::Remove(RemoveArgs { name }));
-        })?;
-        match results.skip(&[OpNum::Putfh])?.take(OpNum::Remove)? {
-            ResultBody::Remove(result) => Ok(result.change),
-            _ => Err(NfsError::Unexpected("no result of REMOVE")),
-        }
+        let mut results = self.change(directory, &Op::Remove(RemoveArgs { name }))?;
+        Ok(results.take_remove()?.change)
     }
 
     /// Renames an object.
@@ -301,19 +297,17 @@ impl Session {
         let mut cookie_verifier = Verifier::default();
         loop {
             let cookie = entries.last().map_or(0, |last| last.cookie);
-            let mut results = self.call(|compound| {
-                compound.op(&putfh(directory)).op(&Op::Readdir(ReaddirArgs {
+            let mut results = self.ask(
+                directory,
+                &Op::Readdir(ReaddirArgs {
                     cookie,
                     cookie_verifier,
                     directory_bytes: result_bytes_max,
                     result_bytes_max,
                     request: Attr::set(&[Attr::RdattrError, Attr::Fileid]),
-                }));
-            })?;
-            let ResultBody::Readdir(list) = results.skip(&[OpNum::Putfh])?.take(OpNum::Readdir)?
-            else {
-                return Err(NfsError::Unexpected("no result of READDIR"));
-            };
+                }),
+            )?;
+            let list = results.take_readdir()?;
             let before = entries.len();
             for entry in list.entries() {
                 let fileid = Attributes::decode(&entry.attributes)?.fileid;
@@ -335,13 +329,8 @@ impl Session {
     /// # Errors
     /// Those of [`Session::call`].
     pub fn access(&self, object: &Handle, access: Access) -> Result<Access, NfsError> {
-        let mut results = self.call(|compound| {
-            compound.op(&putfh(object)).op(&Op::Access(AccessArgs { access }));
-        })?;
-        match results.skip(&[OpNum::Putfh])?.take(OpNum::Access)? {
-            ResultBody::Access(result) => Ok(result.access),
-            _ => Err(NfsError::Unexpected("no result of ACCESS")),
-        }
+        let mut results = self.ask(object, &Op::Access(AccessArgs { access }))?;
+        Ok(results.take_access()?.access)
     }
 
     /// Sends a READ; the answer goes to [`read_result`].
@@ -385,17 +374,12 @@ impl Session {
 /// [`NfsError::Status`], [`NfsError::Malformed`]; [`NfsError::Unexpected`] when there is more data
 /// than asked for.
 pub fn read_result(results: &mut Results, into: &mut [u8]) -> Result<(usize, bool), NfsError> {
-    match results.skip(&[OpNum::Putfh])?.take(OpNum::Read)? {
-        ResultBody::Read(result) => {
-            let data = here(result.data)?;
-            let place = into
-                .get_mut(..data.len())
-                .ok_or(NfsError::Unexpected("more data than was asked for"))?;
-            place.copy_from_slice(data);
-            Ok((data.len(), result.eof))
-        }
-        _ => Err(NfsError::Unexpected("no result of READ")),
-    }
+    let result = results.skip(&[OpNum::Putfh])?.take_read()?;
+    let data = here(result.data)?;
+    let place =
+        into.get_mut(..data.len()).ok_or(NfsError::Unexpected("more data than was asked for"))?;
+    place.copy_from_slice(data);
+    Ok((data.len(), result.eof))
 }
 
 /// Data in the results, because no other place was asked for.

@@ -138,14 +138,10 @@ impl Session {
             append_open(compound, claim, options);
             compound.op(&Op::Getfh(GetfhArgs));
         })?;
-        let opened = match results.skip(&[OpNum::Putfh])?.take(OpNum::Open)? {
-            ResultBody::Open(result) => {
-                (result.stateid, Delegation::from_wire(&result.delegation), result.flags)
-            }
-            _ => return Err(NfsError::Unexpected("no result of OPEN")),
-        };
+        let opened = results.skip(&[OpNum::Putfh])?.take_open()?;
+        let (stateid, flags) = (opened.stateid, opened.flags);
+        let delegation = Delegation::from_wire(&opened.delegation);
         let handle = handle(&mut results)?;
-        let (stateid, delegation, flags) = opened;
         Ok(OpenFile { handle, stateid, delegation, flags })
     }
 
@@ -164,11 +160,8 @@ impl Session {
     /// # Errors
     /// Those of [`Session::call`].
     pub fn close(&self, file: &OpenFile) -> Result<(), NfsError> {
-        self.call_cached(|compound| {
-            let close = Op::Close(CloseArgs { seqid: 0, stateid: file.stateid });
-            compound.op(&putfh(&file.handle)).op(&close);
-        })?
-        .finish()
+        self.change(&file.handle, &Op::Close(CloseArgs { seqid: 0, stateid: file.stateid }))?
+            .finish()
     }
 
     /// Gives up access and denials of an open; returns its new state-id.
@@ -176,18 +169,16 @@ impl Session {
     /// # Errors
     /// Those of [`Session::call`].
     pub fn downgrade(&self, file: &OpenFile, access: u32, deny: u32) -> Result<Stateid, NfsError> {
-        let mut results = self.call_cached(|compound| {
-            compound.op(&putfh(&file.handle)).op(&Op::OpenDowngrade(OpenDowngradeArgs {
+        let mut results = self.change(
+            &file.handle,
+            &Op::OpenDowngrade(OpenDowngradeArgs {
                 stateid: file.stateid,
                 seqid: 0,
                 share_access: ShareAccess(access),
                 share_deny: deny,
-            }));
-        })?;
-        match results.skip(&[OpNum::Putfh])?.take(OpNum::OpenDowngrade)? {
-            ResultBody::OpenDowngrade(result) => Ok(result.stateid),
-            _ => Err(NfsError::Unexpected("no result of OPEN_DOWNGRADE")),
-        }
+            }),
+        )?;
+        Ok(results.take_open_downgrade()?.stateid)
     }
 
     /// Returns a delegation.
@@ -195,10 +186,7 @@ impl Session {
     /// # Errors
     /// Those of [`Session::call`].
     pub fn return_delegation(&self, file: &Handle, stateid: Stateid) -> Result<(), NfsError> {
-        self.call_cached(|compound| {
-            compound.op(&putfh(file)).op(&Op::Delegreturn(DelegreturnArgs { stateid }));
-        })?
-        .finish()
+        self.change(file, &Op::Delegreturn(DelegreturnArgs { stateid }))?.finish()
     }
 }
 

@@ -13,8 +13,8 @@ use crate::limits::PATIENCE;
 use crate::slots::Slots;
 use dafs_mem::{Condvar, Mutex, RwLock};
 use dafs_wire::nfs4::{
-    CreateSessionResult, DestroySessionArgs, Op, OpNum, ReclaimCompleteArgs, ResultBody,
-    SequenceArgs, SequenceResult, SequenceStatus, SessionId, Status,
+    CreateSessionResult, DestroySessionArgs, Op, ReclaimCompleteArgs, SequenceArgs, SequenceResult,
+    SequenceStatus, SessionId, Status,
 };
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
@@ -282,13 +282,12 @@ impl PendingCompound {
     /// [`NfsError::Malformed`].
     pub fn wait(self) -> Result<Results, NfsError> {
         let mut results = self.call.wait()?;
-        match results.take(OpNum::Sequence) {
-            Ok(ResultBody::Sequence(result)) => {
+        match results.take_sequence() {
+            Ok(result) => {
                 self.shared.status.store(result.status.bits(), Ordering::Relaxed);
                 self.shared.release(&self.sequence, Some(&result));
                 Ok(results)
             }
-            Ok(_) => Err(NfsError::Unexpected("no result of SEQUENCE")),
             Err(error) => {
                 self.shared.release(&self.sequence, None);
                 Err(error)

@@ -41,6 +41,7 @@ pub(crate) struct Mount {
 
 /// The whole configuration.
 #[derive(Debug)]
+#[cfg_attr(test, derive(Default))]
 pub(crate) struct Config {
     pub(crate) mounts: Vec<Mount>,
     /// Paths below a prefix that are not served.

@@ -252,7 +252,7 @@ pub(crate) fn inherited() -> Vec<c_int> {
 mod tests {
     use super::*;
     use crate::config::Mount;
-    use dafs_client::{ConnectOptions, DafsUrl};
+    use dafs_client::DafsUrl;
 
     fn config() -> Config {
         Config {
@@ -261,10 +261,7 @@ mod tests {
                 url: DafsUrl::parse("dafs://h/tree").unwrap(),
                 base: b"/tree".to_vec(),
             }],
-            bypass: Vec::new(),
-            report: None,
-            options: ConnectOptions::default(),
-            environment: Vec::new(),
+            ..Config::default()
         }
     }
 

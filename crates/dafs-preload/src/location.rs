@@ -294,7 +294,7 @@ fn base(config: &Config, dir: c_int, path: &[u8]) -> Result<Option<Base>> {
 #[allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 mod tests {
     use super::*;
-    use dafs_client::{ConnectOptions, DafsUrl};
+    use dafs_client::DafsUrl;
 
     fn config() -> &'static Config {
         let mount = |prefix: &[u8], base: &[u8]| Mount {
@@ -305,9 +305,7 @@ mod tests {
         Box::leak(Box::new(Config {
             mounts: vec![mount(b"/data", b"/tree"), mount(b"/data/in/side", b"")],
             bypass: vec![b"/data/not".to_vec()],
-            report: None,
-            options: ConnectOptions::default(),
-            environment: Vec::new(),
+            ..Config::default()
         }))
     }
 

@@ -123,11 +123,20 @@ fn internal_with<T>(touches: Touches, work: impl FnOnce() -> T) -> T {
 
 /// Functions that interpose those of the C library. `|pass|` names a closure that calls the
 /// function behind with the same arguments. The bodies may use the arguments as the C function's
-/// contract allows.
+/// contract allows. Functions with names in brackets have one body; each passes to its own name.
 macro_rules! interpose {
     ($(
-        fn $name:ident($($argument:ident: $type:ty),* $(,)?) -> $out:ty, |$pass:ident| $body:block
-    )*) => { $(
+        fn $names:tt ($($argument:ident: $type:ty),* $(,)?) -> $out:ty, |$pass:ident| $body:block
+    )*) => {
+        $( $crate::next::interposed!($names ($($argument: $type),*) -> $out, |$pass| $body); )*
+    };
+}
+
+macro_rules! interposed {
+    ([$($name:ident),*] $arguments:tt -> $out:ty, |$pass:ident| $body:block) => {
+        $( $crate::next::interposed!($name $arguments -> $out, |$pass| $body); )*
+    };
+    ($name:ident ($($argument:ident: $type:ty),*) -> $out:ty, |$pass:ident| $body:block) => {
         #[cfg_attr(not(test), unsafe(no_mangle))]
         #[allow(unused_unsafe, non_snake_case, clippy::allow_attributes, reason = "one form for all")]
         unsafe extern "C" fn $name($($argument: $type),*) -> $out {
@@ -155,9 +164,9 @@ macro_rules! interpose {
             // SAFETY: the program keeps the contract of the C function.
             unsafe { $body }
         }
-    )* };
+    };
 }
-pub(crate) use interpose;
+pub(crate) use {interpose, interposed};
 
 #[cfg(test)]
 mod tests {

@@ -8,12 +8,12 @@ use crate::file::RawFile;
 use crate::group::sweep;
 use crate::path;
 use crate::registration::Registration;
-use crate::session::{self, Session};
+use crate::session::Session;
 use crate::stat::Stat;
-use crate::wait::{blocking, drop_detached};
+use crate::wait::{blocking, drop_detached, seconds};
 use dafs_client::{
-    ConnectOptions, Create, DafsUrl, FenceChange, FenceObject, Follow, OpenOptions, SetAttributes,
-    SetTime, Time,
+    CacheOptions, ConnectOptions, Create, DafsUrl, Error, FenceChange, FenceObject, Follow,
+    OpenOptions, SetAttributes, SetTime, Time,
 };
 use dafs_mem::Mutex;
 use pyo3::exceptions::PyValueError;
@@ -35,40 +35,64 @@ enum State {
     Closed,
 }
 
+impl State {
+    /// The session that goes on in this process. `None` for the parent's session, and for one that
+    /// has ended: the program goes on with a new one.
+    fn session(&self, process: u32) -> PyResult<Option<Arc<Session>>> {
+        match self {
+            Self::Open { session, process: known } => {
+                let goes_on = *known == process && !session.client.is_over();
+                Ok(goes_on.then(|| session.clone()))
+            }
+            Self::Closed => Err(PyValueError::new_err("the client is closed")),
+        }
+    }
+}
+
 impl Client {
     /// The session of this process.
     pub(crate) fn session(&self, py: Python<'_>) -> PyResult<Arc<Session>> {
         sweep(py);
         let process = std::process::id();
-        match &*self.state.lock() {
-            State::Open { session, process: known }
-                if *known == process && !session.client.is_over() =>
-            {
-                return Ok(session.clone());
-            }
-            // The parent's session, or one that has ended: the program goes on with a new one.
-            State::Open { .. } => {}
-            State::Closed => return Err(PyValueError::new_err("the client is closed")),
+        let known = self.state.lock().session(process)?;
+        if let Some(session) = known {
+            return Ok(session);
         }
         let new = blocking(py, || Session::connect(&self.url, &self.options)).map_err(raise)?;
         let new = Arc::new(new);
         let mut state = self.state.lock();
-        match &*state {
+        if let Some(session) = state.session(process)? {
             // Another thread was faster.
-            State::Open { session, process: known }
-                if *known == process && !session.client.is_over() =>
-            {
-                Ok(session.clone())
-            }
-            State::Closed => Err(PyValueError::new_err("the client is closed")),
-            State::Open { .. } => {
-                let old =
-                    std::mem::replace(&mut *state, State::Open { session: new.clone(), process });
-                drop(state);
-                drop_detached(old);
-                Ok(new)
-            }
+            return Ok(session);
         }
+        let old = std::mem::replace(&mut *state, State::Open { session: new.clone(), process });
+        drop(state);
+        drop_detached(old);
+        Ok(new)
+    }
+
+    /// Does `work` with a path. The path is in its error.
+    fn at<T: Send>(
+        &self,
+        py: Python<'_>,
+        path: &Bound<'_, PyAny>,
+        work: impl FnOnce(&dafs_client::Client, &[u8]) -> dafs_client::Result<T> + Send,
+    ) -> PyResult<T> {
+        let session = self.session(py)?;
+        let name = path::path(path, &session.base)?;
+        blocking(py, || work(&session.client, &name)).map_err(raise_for(path))
+    }
+
+    /// Does `work` with two paths. The first is in its error.
+    fn at_both<T: Send>(
+        &self,
+        py: Python<'_>,
+        (source, target): (&Bound<'_, PyAny>, &Bound<'_, PyAny>),
+        work: impl FnOnce(&dafs_client::Client, &[u8], &[u8]) -> dafs_client::Result<T> + Send,
+    ) -> PyResult<T> {
+        let session = self.session(py)?;
+        let (from, to) = (path::path(source, &session.base)?, path::path(target, &session.base)?);
+        blocking(py, || work(&session.client, &from, &to)).map_err(raise_for(source))
     }
 }
 
@@ -83,6 +107,10 @@ impl Drop for Client {
 /// The attributes to change.
 fn change(mode: Option<u32>) -> SetAttributes {
     SetAttributes { mode, ..SetAttributes::default() }
+}
+
+fn follow(links: bool) -> Follow {
+    if links { Follow::Yes } else { Follow::No }
 }
 
 fn fenced(file_system: bool) -> FenceObject {
@@ -116,18 +144,23 @@ impl Client {
         cache_bytes: usize,
     ) -> PyResult<Self> {
         let url = DafsUrl::parse(url).map_err(|error| PyValueError::new_err(error.to_string()))?;
-        let options = session::options(
-            &url,
-            transport,
-            password,
-            deadline,
-            recovery,
-            connect_timeout,
+        let wrong = |error: Error| PyValueError::new_err(error.to_string());
+        let mut options = ConnectOptions {
+            transport: transport.parse().map_err(wrong)?,
             checksums,
             client_id,
             fence_id,
-            cache_bytes,
-        )?;
+            deadline: deadline.map(seconds).transpose()?.flatten(),
+            recovery: recovery.map(seconds).transpose()?.flatten(),
+            ..ConnectOptions::default()
+        };
+        options.prove_by_password(&url, None, password).map_err(wrong)?;
+        if let Some(time) = seconds(connect_timeout)? {
+            options.connect_timeout = time;
+        }
+        if cache_bytes > 0 {
+            options.cache = Some(CacheOptions::new(cache_bytes));
+        }
         let session = blocking(py, || Session::connect(&url, &options)).map_err(raise)?;
         let process = std::process::id();
         let state = Mutex::new(State::Open { session: Arc::new(session), process });
@@ -217,13 +250,10 @@ impl Client {
         path: &Bound<'py, PyAny>,
         file_system: bool,
     ) -> PyResult<Option<Vec<Bound<'py, PyString>>>> {
-        let session = self.session(py)?;
-        let name = path::path(path, &session.base)?;
-        let found = blocking(py, || {
-            let found = session.client.resolve(&name, Follow::Yes)?;
-            session.client.fence_list(&found.handle, fenced(file_system))
-        });
-        let names = found.map_err(raise_for(path))?;
+        let names = self.at(py, path, |client, name| {
+            let found = client.resolve(name, Follow::Yes)?;
+            client.fence_list(&found.handle, fenced(file_system))
+        })?;
         names.map(|names| names.iter().map(|name| path::name(py, name)).collect()).transpose()
     }
 
@@ -237,8 +267,6 @@ impl Client {
         names: Vec<Bound<'_, PyAny>>,
         file_system: bool,
     ) -> PyResult<()> {
-        let session = self.session(py)?;
-        let name = path::path(path, &session.base)?;
         let names = names.iter().map(path::raw).collect::<PyResult<Vec<_>>>()?;
         let names: Vec<&[u8]> = names.iter().map(Vec::as_slice).collect();
         let change = match how {
@@ -252,11 +280,10 @@ impl Client {
                 return Err(PyValueError::new_err(text));
             }
         };
-        blocking(py, || {
-            let found = session.client.resolve(&name, Follow::Yes)?;
-            session.client.set_fence(&found.handle, fenced(file_system), change)
+        self.at(py, path, |client, name| {
+            let found = client.resolve(name, Follow::Yes)?;
+            client.set_fence(&found.handle, fenced(file_system), change)
         })
-        .map_err(raise_for(path))
     }
 
     /// Opens a file. `access` is "r", "w" or "rw", `create` is "never", "if-missing" or "new".
@@ -301,11 +328,8 @@ impl Client {
         path: &Bound<'_, PyAny>,
         follow_symlinks: bool,
     ) -> PyResult<Stat> {
-        let session = self.session(py)?;
-        let name = path::path(path, &session.base)?;
-        let follow = if follow_symlinks { Follow::Yes } else { Follow::No };
         let found =
-            blocking(py, || session.client.resolve(&name, follow)).map_err(raise_for(path))?;
+            self.at(py, path, |client, name| client.resolve(name, follow(follow_symlinks)))?;
         Ok(Stat::new(&found.attributes))
     }
 
@@ -318,43 +342,36 @@ impl Client {
         follow_symlinks: bool,
     ) -> PyResult<Listing> {
         let path = path.unwrap_or_else(|| PyString::new(py, ".").into_any());
-        let session = self.session(py)?;
-        let name = path::path(&path, &session.base)?;
-        let follow = if follow_symlinks { Follow::Yes } else { Follow::No };
-        let found =
-            blocking(py, || session.client.resolve(&name, follow)).map_err(raise_for(&path))?;
-        if !found.attributes.is_directory() {
-            let error = dafs_client::Error::Status {
-                procedure: dafs_client::Procedure::ReadDirDirect,
-                status: dafs_client::Status::NotDir,
-            };
-            return Err(raise_for(&path)(error));
-        }
-        Ok(Listing::new(session.client.read_dir(&found.handle)))
+        let entries = self.at(py, &path, |client, name| {
+            let found = client.resolve(name, follow(follow_symlinks))?;
+            match found.attributes.is_directory() {
+                true => Ok(client.read_dir(&found.handle)),
+                false => Err(Error::Status {
+                    procedure: dafs_client::Procedure::ReadDirDirect,
+                    status: dafs_client::Status::NotDir,
+                }),
+            }
+        })?;
+        Ok(Listing::new(entries))
     }
 
     /// Makes a directory.
     #[pyo3(signature = (path, mode = 0o777))]
     fn mkdir(&self, py: Python<'_>, path: &Bound<'_, PyAny>, mode: u32) -> PyResult<()> {
-        let session = self.session(py)?;
-        let name = path::path(path, &session.base)?;
-        blocking(py, || {
-            let root = session.client.root();
-            let place = session.client.resolve_new_directory_from(&root, &name)?;
-            session.client.mkdir(&place.dir, &place.name, &change(Some(mode)))
+        self.at(py, path, |client, name| {
+            let place = client.resolve_new_directory_from(&client.root(), name)?;
+            client.mkdir(&place.dir, &place.name, &change(Some(mode))).map(drop)
         })
-        .map_err(raise_for(path))?;
-        Ok(())
     }
 
     /// Removes a name other than a directory's.
     fn unlink(&self, py: Python<'_>, path: &Bound<'_, PyAny>) -> PyResult<()> {
-        self.remove(py, path, false)
+        self.at(py, path, |client, name| client.remove_from(&client.root(), name, false))
     }
 
     /// Removes an empty directory.
     fn rmdir(&self, py: Python<'_>, path: &Bound<'_, PyAny>) -> PyResult<()> {
-        self.remove(py, path, true)
+        self.at(py, path, |client, name| client.remove_from(&client.root(), name, true))
     }
 
     /// Renames, replacing a target of the same kind.
@@ -364,14 +381,11 @@ impl Client {
         source: &Bound<'_, PyAny>,
         target: &Bound<'_, PyAny>,
     ) -> PyResult<()> {
-        let session = self.session(py)?;
-        let (from, to) = (path::path(source, &session.base)?, path::path(target, &session.base)?);
-        blocking(py, || {
-            let root = session.client.root();
-            let (from, to) = session.client.resolve_rename((&root, &from), (&root, &to))?;
-            session.client.rename(&from.dir, &from.name, &to.dir, &to.name)
+        self.at_both(py, (source, target), |client, from, to| {
+            let root = client.root();
+            let (from, to) = client.resolve_rename((&root, from), (&root, to))?;
+            client.rename(&from.dir, &from.name, &to.dir, &to.name)
         })
-        .map_err(raise_for(source))
     }
 
     /// Gives a file another name.
@@ -381,13 +395,10 @@ impl Client {
         source: &Bound<'_, PyAny>,
         target: &Bound<'_, PyAny>,
     ) -> PyResult<()> {
-        let session = self.session(py)?;
-        let (from, to) = (path::path(source, &session.base)?, path::path(target, &session.base)?);
-        blocking(py, || {
-            let root = session.client.root();
-            session.client.link_from((&root, &from), (&root, &to))
+        self.at_both(py, (source, target), |client, from, to| {
+            let root = client.root();
+            client.link_from((&root, from), (&root, to))
         })
-        .map_err(raise_for(source))
     }
 
     /// Makes a symbolic link at `target` with the text `text`, as `os.symlink` does.
@@ -397,14 +408,11 @@ impl Client {
         text: &Bound<'_, PyAny>,
         target: &Bound<'_, PyAny>,
     ) -> PyResult<()> {
-        let session = self.session(py)?;
-        let (text, to) = (path::raw(text)?, path::path(target, &session.base)?);
-        blocking(py, || {
-            let to = session.client.resolve_new_from(&session.client.root(), &to)?;
-            session.client.symlink(&to.dir, &to.name, &text)
+        let text = path::raw(text)?;
+        self.at(py, target, |client, to| {
+            let to = client.resolve_new_from(&client.root(), to)?;
+            client.symlink(&to.dir, &to.name, &text).map(drop)
         })
-        .map_err(raise_for(target))?;
-        Ok(())
     }
 
     /// The text of a symbolic link.
@@ -413,13 +421,9 @@ impl Client {
         py: Python<'py>,
         path: &Bound<'py, PyAny>,
     ) -> PyResult<Bound<'py, PyString>> {
-        let session = self.session(py)?;
-        let name = path::path(path, &session.base)?;
-        let text = blocking(py, || {
-            let found = session.client.resolve(&name, Follow::No)?;
-            session.client.readlink(&found.handle)
-        })
-        .map_err(raise_for(path))?;
+        let text = self.at(py, path, |client, name| {
+            client.readlink(&client.resolve(name, Follow::No)?.handle)
+        })?;
         path::name(py, &text)
     }
 
@@ -443,14 +447,10 @@ impl Client {
             None => (None, None),
         };
         let change = SetAttributes { mode, owner: uid, group: gid, size, accessed, modified };
-        let session = self.session(py)?;
-        let name = path::path(path, &session.base)?;
-        let follow = if follow_symlinks { Follow::Yes } else { Follow::No };
-        blocking(py, || {
-            let found = session.client.resolve(&name, follow)?;
-            session.client.set_attributes(&found.handle, &change)
+        self.at(py, path, |client, name| {
+            let found = client.resolve(name, follow(follow_symlinks))?;
+            client.set_attributes(&found.handle, &change)
         })
-        .map_err(raise_for(path))
     }
 
     /// Space of the file system of a path: a dictionary with those of `space_total`, `space_free`,
@@ -460,13 +460,9 @@ impl Client {
         py: Python<'py>,
         path: &Bound<'py, PyAny>,
     ) -> PyResult<Bound<'py, PyDict>> {
-        let session = self.session(py)?;
-        let name = path::path(path, &session.base)?;
-        let found = blocking(py, || {
-            let found = session.client.resolve(&name, Follow::Yes)?;
-            session.client.fs_status(&found.handle)
-        })
-        .map_err(raise_for(path))?;
+        let found = self.at(py, path, |client, name| {
+            client.fs_status(&client.resolve(name, Follow::Yes)?.handle)
+        })?;
         let said = PyDict::new(py);
         for (name, value) in [
             ("space_total", found.space_total),
@@ -480,15 +476,5 @@ impl Client {
             }
         }
         Ok(said)
-    }
-}
-
-impl Client {
-    fn remove(&self, py: Python<'_>, path: &Bound<'_, PyAny>, directory: bool) -> PyResult<()> {
-        let session = self.session(py)?;
-        let name = path::path(path, &session.base)?;
-        let client = &session.client;
-        blocking(py, || client.remove_from(&client.root(), &name, directory))
-            .map_err(raise_for(path))
     }
 }

@@ -1,10 +1,9 @@
-//! A session, and the options for another one like it.
+//! A session.
 
 use crate::memory::Span;
-use crate::wait::seconds;
-use dafs_client::{CacheOptions, Client, ConnectOptions, DafsUrl, Error, IoBuffer, TransportKind};
+use dafs_client::{Client, ConnectOptions, DafsUrl, Error, IoBuffer, TransportKind};
 use dafs_mem::Mutex;
-use pyo3::exceptions::{PyBufferError, PyValueError};
+use pyo3::exceptions::PyBufferError;
 use pyo3::prelude::*;
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -141,37 +140,4 @@ impl Session {
         };
         Ok(Some(Registered { range: at..end, ..own.clone() }))
     }
-}
-
-/// The options of a connection, from the arguments of `connect`.
-pub(crate) fn options(
-    url: &DafsUrl,
-    transport: &str,
-    password: Option<String>,
-    deadline: Option<f64>,
-    recovery: Option<f64>,
-    connect_timeout: f64,
-    checksums: bool,
-    client_id: Option<String>,
-    fence_id: Option<String>,
-    cache_bytes: usize,
-) -> PyResult<ConnectOptions> {
-    let wrong = |error: Error| PyValueError::new_err(error.to_string());
-    let mut options = ConnectOptions {
-        transport: transport.parse().map_err(wrong)?,
-        checksums,
-        client_id,
-        fence_id,
-        deadline: deadline.map(seconds).transpose()?.flatten(),
-        recovery: recovery.map(seconds).transpose()?.flatten(),
-        ..ConnectOptions::default()
-    };
-    options.prove_by_password(url, None, password).map_err(wrong)?;
-    if let Some(time) = seconds(connect_timeout)? {
-        options.connect_timeout = time;
-    }
-    if cache_bytes > 0 {
-        options.cache = Some(CacheOptions::new(cache_bytes));
-    }
-    Ok(options)
 }

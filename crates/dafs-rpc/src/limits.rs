@@ -46,10 +46,6 @@ pub(crate) const BACK_ANSWERS_MAX: u32 = 64;
 /// The most credits that a client on RDMA uses.
 pub(crate) const CREDITS_MAX: u32 = 1024;
 
-/// Empty polls before an adaptive waiter goes to sleep. An empty poll, with the yield of the CPU
-/// after it, takes a few tenths of a microsecond to one microsecond.
-pub(crate) const SPIN_POLLS: u32 = 100;
-
 /// Empty polls before a waiter begins to yield the CPU.
 pub(crate) const SPINS_BEFORE_YIELD: u32 = 8;
 

@@ -1,5 +1,7 @@
 //! Paths as text: raw bytes in which only the slash, "." and ".." are special (POSIX 4.13).
 
+use std::collections::VecDeque;
+
 /// A path split before its last component, with the requirements on that component. This is the
 /// only place that splits paths.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,6 +40,37 @@ impl<'a> SplitPath<'a> {
 /// True for "." and "..", which are not entry names.
 pub fn is_dots(name: &[u8]) -> bool {
     matches!(name, b"." | b"..")
+}
+
+/// The path with a slash before it, if it has none.
+pub fn absolute(path: &[u8]) -> Vec<u8> {
+    let slash: &[u8] = if path.first() == Some(&b'/') { b"" } else { b"/" };
+    [slash, path].concat()
+}
+
+/// The path of `name` in a directory.
+pub fn below(dir: &[u8], name: &[u8]) -> Vec<u8> {
+    let slash: &[u8] = if dir.last() == Some(&b'/') { b"" } else { b"/" };
+    [dir, slash, name].concat()
+}
+
+/// Puts the components of `path` before those that are left of a walk, without empty ones and ".".
+/// The last component is "." when the whole must end at a directory. False, and nothing is done,
+/// when all would be longer than `bytes_max`.
+pub fn prepend(left: &mut VecDeque<Vec<u8>>, path: &[u8], bytes_max: usize) -> bool {
+    let waiting: usize = left.iter().map(|name| name.len() + 1).sum();
+    if path.len() + waiting > bytes_max {
+        return false;
+    }
+    if left.is_empty() && SplitPath::of(path).wants_directory {
+        left.push_front(b".".to_vec());
+    }
+    for name in path.rsplit(|&byte| byte == b'/') {
+        if !name.is_empty() && name != b"." {
+            left.push_front(name.to_vec());
+        }
+    }
+    true
 }
 
 #[cfg(test)]

@@ -14,8 +14,8 @@ use dafs_nfs_client::{
     Create, Handle, OpenOptions, Options, Session, append_open, connect, patiently, read_result,
 };
 use dafs_wire::nfs4::{
-    DENY_NONE, GetfhArgs, LayoutgetArgs, Op, OpNum, OpenClaim, PutfhArgs, ResultBody,
-    SetAttributes, ShareAccess, StableHow, Stateid, Want,
+    DENY_NONE, GetfhArgs, LayoutgetArgs, Op, OpNum, OpenClaim, PutfhArgs, SetAttributes,
+    ShareAccess, StableHow, Stateid, Want,
 };
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -119,18 +119,10 @@ fn open_read_close(session: &Session, directory: &Handle, name: &str, asks: bool
             }));
         }
     })?;
-    let stateid = match results.skip(&[OpNum::Putfh])?.take(OpNum::Open)? {
-        ResultBody::Open(opened) => opened.stateid,
-        _ => anyhow::bail!("no result of OPEN"),
-    };
-    let handle = match results.take(OpNum::Getfh)? {
-        ResultBody::Getfh(found) => Handle(found.handle.to_vec()),
-        _ => anyhow::bail!("no result of GETFH"),
-    };
+    let stateid = results.skip(&[OpNum::Putfh])?.take_open()?.stateid;
+    let handle = Handle(results.take_getfh()?.handle.to_vec());
     if asks {
-        let ResultBody::Layoutget(granted) = results.take(OpNum::Layoutget)? else {
-            anyhow::bail!("no result of LAYOUTGET");
-        };
+        let granted = results.take_layoutget()?;
         // Otherwise the close would cost less than a separate LAYOUTRETURN.
         ensure!(granted.return_on_close && !granted.layouts.is_empty(), "no layout until close");
     }

@@ -58,6 +58,14 @@ fn program(source: &str, served: &Served, more: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
+/// Runs a program that says "done" at its end, over both transports.
+fn run_on_each_transport(source: &str, served: &Served) {
+    for transport in ["1", "2"] {
+        let said = program(source, served, &[transport]);
+        assert!(said.ends_with("done\n"), "{said}");
+    }
+}
+
 #[test]
 fn the_examples_work() {
     let served = Served::new();
@@ -120,30 +128,21 @@ return dap_disconnect(session);
 #[test]
 fn everything_there_is() {
     let served = Served::new();
-    for transport in ["1", "2"] {
-        let said = program("tests/c/everything.c", &served, &[transport]);
-        assert!(said.ends_with("done\n"), "{said}");
-    }
+    run_on_each_transport("tests/c/everything.c", &served);
 }
 
 #[test]
 fn bad_input_is_an_error_code() {
     let served = Served::new();
     std::fs::write(served.path().join("file"), pattern(1 << 20)).unwrap();
-    for transport in ["1", "2"] {
-        let said = program("tests/c/bad_input.c", &served, &[transport]);
-        assert!(said.ends_with("done\n"), "{said}");
-    }
+    run_on_each_transport("tests/c/bad_input.c", &served);
 }
 
 #[test]
 fn descriptors_that_a_program_takes_away_are_missed_and_not_used() {
     let served = Served::new();
     std::fs::write(served.path().join("file"), pattern(1 << 16)).unwrap();
-    for transport in ["1", "2"] {
-        let said = program("tests/c/descriptors.c", &served, &[transport]);
-        assert!(said.ends_with("done\n"), "{said}");
-    }
+    run_on_each_transport("tests/c/descriptors.c", &served);
 }
 
 #[test]
@@ -155,10 +154,7 @@ fn the_application_tells_who_the_user_is() {
     std::fs::write(&path, line + "\n").unwrap();
     std::fs::set_permissions(&path, Permissions::from_mode(0o600)).unwrap();
     let served = Served::with(|setup| setup.auth.password_file = Some(path));
-    for transport in ["1", "2"] {
-        let said = program("tests/c/credentials.c", &served, &[transport]);
-        assert!(said.ends_with("done\n"), "{said}");
-    }
+    run_on_each_transport("tests/c/credentials.c", &served);
 }
 
 /// The user and group of this process.

@@ -280,7 +280,7 @@ mod tests {
             file.write_at(b"0123456789", 0, unstable).unwrap();
             file.commit(0, 0).unwrap();
             file.write_at(b"X", 0, unstable).unwrap();
-            assert_eq!(std::fs::read(served.path().join("file")).unwrap(), b"0123456789");
+            assert_eq!(served.content("file"), b"0123456789");
             // As if there had been more.
             cached.cache.lock().content.set_size(cached.id, 20);
             if restarted {
@@ -307,7 +307,7 @@ mod tests {
         cached.hold(granted, |_| Err(Error::Memory("no thread".into())));
         assert_eq!(readiness(&cached), Readiness::No);
         file.write_at(b"through", 0, Stability::Unstable).unwrap();
-        assert_eq!(std::fs::read(served.path().join("file")).unwrap(), b"through");
+        assert_eq!(served.content("file"), b"through");
         file.close().unwrap();
         assert!(cached.cache.lock().files.is_empty(), "nothing is left of it");
         drop(cached);
@@ -334,7 +334,7 @@ mod tests {
         assert!(matches!(file.write_at(b"?", 0, unstable), Err(Error::DelegationLost)));
         // The error is reported once; without a delegation a write goes to the server.
         file.write_at(b"C", 0, unstable).unwrap();
-        assert_eq!(std::fs::read(served.path().join("file")).unwrap(), b"CommitteS");
+        assert_eq!(served.content("file"), b"CommitteS");
         // A late recall finds nothing to do.
         cached.recall(false);
         assert!(cached.attributes().is_none());
@@ -349,7 +349,7 @@ mod tests {
     fn a_late_answer_frees_the_memory_of_a_hurried_close() {
         let served = Served::new();
         std::fs::write(served.path().join("file"), vec![7; 3 << 20]).unwrap();
-        let wire = Wire::new(format!("127.0.0.1:{}", served.url.port()).parse().unwrap(), || None);
+        let wire = Wire::new(served.address, || None);
         let options = CacheOptions::new(4 << 20);
         let client = wire.client_with(|connect| connect.cache = Some(options)).unwrap();
         let cache = client.cache().unwrap();

@@ -92,12 +92,10 @@ fn open(client: &Client, name: &[u8]) -> (Opened, Option<Granted>) {
         share_key: wire::ShareKey(None),
     });
     let reply = client.shared().call_open(&request, true).unwrap();
-    let opened = client.taken(&reply, |reply| match reply {
-        Reply::Open(reply) => {
-            let opened = Opened { handle: reply.fh, state_id: reply.state_id };
-            Some((opened, Granted::of(reply)))
-        }
-        _ => None,
+    let opened = client.shared().taken(&reply, |reply| {
+        let reply = reply.open()?;
+        let opened = Opened { handle: reply.fh, state_id: reply.state_id };
+        Some((opened, Granted::of(reply)))
     });
     opened.unwrap()
 }
@@ -237,11 +235,10 @@ fn delegations_outlive_a_restart_of_the_server() {
 #[test]
 fn recalls_come_over_the_next_channel_when_one_is_lost() {
     let served = served();
-    let server = format!("127.0.0.1:{}", served.url.port()).parse().unwrap();
     let mut number = 0;
     // The second connection is the back-control channel; it breaks with the first recall, or
     // before.
-    let wire = Wire::new(server, move || {
+    let wire = Wire::new(served.address, move || {
         number += 1;
         (number == 2).then_some(700)
     });
@@ -272,10 +269,6 @@ impl DelegationHolder for Slow {
     fn recall(&self, _truncate: bool) {
         self.begun.send(()).unwrap();
         self.go_on.lock().unwrap().recv().unwrap();
-    }
-
-    fn attributes(&self) -> Option<HeldAttributes> {
-        None
     }
 
     fn lost(&self) {

@@ -82,8 +82,7 @@ impl Shared {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::options::TransportChoice;
-    use crate::served::{Served, TRANSPORTS, Wire, pattern};
+    use crate::served::{Served, TRANSPORTS, Wire, connected, in_threads};
     use crate::{File, IoBuffer, OpenOptions, ReadPart};
     use std::sync::mpsc::{Sender, channel};
     use std::time::Duration;
@@ -106,27 +105,21 @@ mod tests {
 
     #[test]
     fn each_is_called_once_with_what_was_read_whoever_drives() {
-        const THREADS: u64 = 4;
-        const READS: u64 = 200;
+        const THREADS: usize = 4;
+        const READS: usize = 200;
         let served = Served::new();
-        let content = pattern(LEN * 16 + 100);
-        std::fs::write(served.path().join("file"), &content).unwrap();
+        let content = served.with_file("file", LEN * 16 + 100);
         for transport in TRANSPORTS {
             let client = served.client(transport);
             let file = client.open(b"file", &OpenOptions::read()).unwrap();
             let (said, hears) = channel();
-            std::thread::scope(|scope| {
-                for thread in 0..THREADS {
-                    let (file, said) = (&file, said.clone());
-                    scope.spawn(move || {
-                        for number in 0..READS {
-                            // Other threads wait for ordinary requests meanwhile.
-                            if number % 3 == 0 {
-                                file.client().ping().unwrap();
-                            }
-                            read(file, (thread + number) % 17 * LEN as u64, &said);
-                        }
-                    });
+            in_threads(THREADS, |thread| {
+                for number in 0..READS {
+                    // Other threads wait for ordinary requests meanwhile.
+                    if number % 3 == 0 {
+                        file.client().ping().unwrap();
+                    }
+                    read(&file, ((thread + number) % 17 * LEN) as u64, &said);
                 }
             });
             for _ in 0..THREADS * READS {
@@ -143,9 +136,8 @@ mod tests {
 
     #[test]
     fn a_panic_of_a_continuation_ends_nothing_else() {
-        let served = Served::new();
-        std::fs::write(served.path().join("file"), pattern(LEN)).unwrap();
-        let client = served.client(TransportChoice::Iwarp);
+        let (served, client) = connected();
+        served.with_file("file", LEN);
         let file = client.open(b"file", &OpenOptions::read()).unwrap();
         let buffer = client.buffer(LEN).unwrap();
         file.read_then(buffer, 0..LEN, 0, |_, _| panic!("as planned")).unwrap();
@@ -158,8 +150,8 @@ mod tests {
     #[test]
     fn a_leader_that_stops_leaves_the_work_to_the_mover() {
         let served = Served::new();
-        std::fs::write(served.path().join("file"), pattern(LEN)).unwrap();
-        let wire = Wire::new(format!("127.0.0.1:{}", served.url.port()).parse().unwrap(), || None);
+        served.with_file("file", LEN);
+        let wire = Wire::new(served.address, || None);
         let client = wire.client();
         let file = client.open(b"file", &OpenOptions::read()).unwrap();
         // The helper would lead sooner or later.
@@ -188,8 +180,8 @@ mod tests {
     #[test]
     fn the_end_of_the_session_is_told() {
         let served = Served::new();
-        std::fs::write(served.path().join("file"), pattern(LEN)).unwrap();
-        let wire = Wire::new(format!("127.0.0.1:{}", served.url.port()).parse().unwrap(), || None);
+        served.with_file("file", LEN);
+        let wire = Wire::new(served.address, || None);
         let client = wire.client();
         let file = client.open(b"file", &OpenOptions::read()).unwrap();
         client.shared().helper.stop();

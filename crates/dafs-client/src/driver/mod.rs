@@ -40,6 +40,7 @@ use crate::operations::{Continuation, Operations};
 use crate::options::{Transport, WaitPolicy};
 use crate::outcome::{ended, failure_of, moved};
 use crate::pending::Moved;
+use crate::span::OUTSIDE;
 use crate::wakeup::Wakeup;
 use clock::{Asleep, awake_or_not};
 use dafs_dat::{Adapter, Event, Instant, RegisterError};
@@ -311,16 +312,15 @@ impl Shared {
         offset: u64,
         limit: usize,
     ) -> Result<Piece> {
-        const BAD_RANGE: Error = Error::Argument("the range does not lie inside the buffer");
-        let len = range.end.checked_sub(range.start).ok_or(BAD_RANGE)?;
+        let len = range.end.checked_sub(range.start).ok_or(OUTSIDE)?;
         if range.end > buffer.len() {
-            return Err(BAD_RANGE);
+            return Err(OUTSIDE);
         }
         let len = u32::try_from(len.min(limit)).unwrap_or(u32::MAX);
         if offset.checked_add(len.into()).is_none_or(|end| end > i64::MAX.cast_unsigned()) {
             return Err(Error::Argument("the range lies beyond the largest file"));
         }
-        Piece::new(buffer.memory(), range.start, len).ok_or(BAD_RANGE)
+        Piece::new(buffer.memory(), range.start, len).ok_or(OUTSIDE)
     }
 
     /// Starts an operation with a waiter.

@@ -276,8 +276,7 @@ impl Drop for Waiter<'_> {
 mod tests {
     use super::*;
     use crate::core::BackStage;
-    use crate::options::TransportChoice;
-    use crate::served::{Served, Wire};
+    use crate::served::{Served, Wire, connected};
     use crate::{Client, Result};
     use std::sync::mpsc::{Receiver, channel};
 
@@ -349,8 +348,7 @@ mod tests {
         ];
         let served = Served::new();
         for (way, leave) in ways {
-            let server = format!("127.0.0.1:{}", served.url.port()).parse().unwrap();
-            let wire = Wire::new(server, || None);
+            let wire = Wire::new(served.address, || None);
             let client = wire.client();
             // The helper would lead sooner or later.
             client.shared().helper.stop();
@@ -365,8 +363,7 @@ mod tests {
 
     #[test]
     fn a_change_of_stage_wakes_who_waits_for_no_single_operation() {
-        let served = Served::new();
-        let client = served.client(TransportChoice::Iwarp);
+        let (_served, client) = connected();
         let shared = client.shared();
         let (driver, hears) = followed(&client, |client| {
             let is_bound = |driver: &mut Driver| driver.core.back_stage() == BackStage::Bound;
@@ -382,8 +379,7 @@ mod tests {
 
     #[test]
     fn a_panic_gives_up_the_lead() {
-        let served = Served::new();
-        let client = served.client(TransportChoice::Iwarp);
+        let (_served, client) = connected();
         let mut looks = 0;
         let waited = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             client.shared().wait_any(None, |_| -> Option<()> {
@@ -399,8 +395,7 @@ mod tests {
 
     #[test]
     fn a_wait_is_stopped_without_the_lock_and_others_go_on() {
-        let served = Served::new();
-        let client = served.client(TransportChoice::Iwarp);
+        let (_served, client) = connected();
         thread_local! {
             static CLIENT: std::cell::RefCell<Option<Client>> =
                 const { std::cell::RefCell::new(None) };

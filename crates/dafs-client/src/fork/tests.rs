@@ -3,11 +3,8 @@
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 use super::*;
-use crate::served::{Served, TRANSPORTS};
-use crate::{
-    CacheOptions, Client, CompletionGroup, ConnectOptions, Create, File, LockRange, OpenOptions,
-    Stability,
-};
+use crate::served::{Served, TRANSPORTS, open_file};
+use crate::{CacheOptions, Client, CompletionGroup, File, LockRange, OpenOptions, Stability};
 
 /// Runs `work` in a fork, which counts as failed after a timeout.
 fn in_fork(work: impl FnOnce() -> Option<&'static str>) {
@@ -28,17 +25,6 @@ fn in_fork(work: impl FnOnce() -> Option<&'static str>) {
     // SAFETY: waits for the child that was just made.
     unsafe { libc::waitpid(child, &mut status, 0) };
     assert_eq!(status, 0, "the child hung or was not told");
-}
-
-fn open(client: &Client) -> File {
-    let options = OpenOptions::read_write().create(Create::IfMissing).mode(0o600);
-    client.open(b"/file", &options).unwrap()
-}
-
-fn connect(served: &Served, change: impl FnOnce(&mut ConnectOptions)) -> Client {
-    let client = served.client_with(change);
-    client.ping().unwrap();
-    client
 }
 
 macro_rules! forked {
@@ -109,11 +95,12 @@ fn a_fork_waits_for_no_lock_of_its_parents() {
             [None, Some(CacheOptions::default()), Some(CacheOptions::for_readers(8 << 20))];
         for cache in caches {
             let served = Served::new();
-            let client = connect(&served, |options| {
+            let client = served.client_with(|options| {
                 options.transport = transport;
                 options.cache = cache;
             });
-            let (file, doomed) = (open(&client), open(&client));
+            client.ping().unwrap();
+            let (file, doomed) = (open_file(&client), open_file(&client));
             file.write_at(b"not stable", 0, Stability::Unstable).unwrap();
             file.read_at(&mut [0; 4], 0).unwrap();
             let buffer = client.buffer(100).unwrap();

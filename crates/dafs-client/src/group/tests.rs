@@ -5,10 +5,8 @@ use super::*;
 use crate::cache::CacheOptions;
 use crate::driver::Slot;
 use crate::limits::OPERATIONS_MAX;
-use crate::open::{Create, OpenOptions};
-use crate::options::TransportChoice;
 use crate::pending::Pending;
-use crate::served::Served;
+use crate::served::{Served, connected, open_file};
 use dafs_wire::dafs::Verifier;
 use std::pin::Pin;
 use std::sync::mpsc;
@@ -16,11 +14,6 @@ use std::task::{Context, Poll, Wake, Waker};
 
 const TIME: Duration = Duration::from_secs(60);
 const BLOCK: usize = 512;
-
-fn file(client: &Client) -> File {
-    let options = OpenOptions::read_write().create(Create::IfMissing).mode(0o640);
-    client.open(b"/file", &options).unwrap()
-}
 
 /// More transfers than go in one message.
 fn batch(client: &Client, file: &File, buffer: &IoBuffer, count: usize) -> Batch {
@@ -33,9 +26,8 @@ fn batch(client: &Client, file: &File, buffer: &IoBuffer, count: usize) -> Batch
 
 /// A client whose requests wait for a server that is down.
 fn alone() -> (Served, Client, File, IoBuffer) {
-    let mut served = Served::new();
-    let client = served.client(TransportChoice::Iwarp);
-    let (file, buffer) = (file(&client), client.buffer(BLOCK).unwrap());
+    let (mut served, client) = connected();
+    let (file, buffer) = (open_file(&client), client.buffer(BLOCK).unwrap());
     served.stop();
     while client.is_connected() {
         let _ = client.shared().wait_any(Some(Duration::ZERO), |_| None::<()>);
@@ -51,9 +43,8 @@ fn idle_operations(client: &Client, count: usize) -> Vec<Slot> {
 
 #[test]
 fn a_batch_without_room_for_all_of_it_is_refused_whole() {
-    let served = Served::new();
-    let client = served.client(TransportChoice::Iwarp);
-    let (file, buffer) = (file(&client), client.buffer(BLOCK).unwrap());
+    let (_served, client) = connected();
+    let (file, buffer) = (open_file(&client), client.buffer(BLOCK).unwrap());
     for asynchronous in [false, true] {
         let group = client.completion_group();
         group.state.reserve(GROUP_OPERATIONS_MAX - 200).unwrap();
@@ -90,8 +81,7 @@ fn a_batch_that_was_sent_in_part_has_all_its_completions() {
 
 #[test]
 fn a_sleeper_hears_of_a_refusal() {
-    let served = Served::new();
-    let client = served.client(TransportChoice::Iwarp);
+    let (_served, client) = connected();
     let group = client.completion_group();
     group.state.reserve(1).unwrap();
     assert!(client.shared().wakes_a_sleeper(|shared| {
@@ -104,8 +94,7 @@ fn a_sleeper_hears_of_a_refusal() {
 
 #[test]
 fn to_wait_for_nothing_is_to_look_once() {
-    let served = Served::new();
-    let client = served.client(TransportChoice::Iwarp);
+    let (_served, client) = connected();
     let group = client.completion_group();
     group.state.reserve(1).unwrap();
     group.state.begun(1);
@@ -122,9 +111,8 @@ fn to_wait_for_nothing_is_to_look_once() {
 
 #[test]
 fn without_a_thread_nothing_that_is_under_way_fails() {
-    let served = Served::new();
-    let client = served.client(TransportChoice::Iwarp);
-    let (file, buffer) = (file(&client), client.buffer(BLOCK).unwrap());
+    let (served, client) = connected();
+    let (file, buffer) = (open_file(&client), client.buffer(BLOCK).unwrap());
     client.shared().break_mover();
     let group = client.completion_group();
     assert!(matches!(group.descriptor(), Err(Error::Memory(_))));
@@ -224,7 +212,7 @@ fn a_lost_commit_makes_the_cache_look_again() {
     let client = served.client_with(|options| options.cache = Some(CacheOptions::default()));
     let path = served.path().join("file");
     std::fs::write(&path, b"longer than before").unwrap();
-    let file = file(&client);
+    let file = open_file(&client);
     let read = || {
         let mut data = [0; 64];
         let bytes = file.read_at(&mut data, 0).unwrap();

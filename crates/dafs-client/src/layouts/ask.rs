@@ -29,9 +29,8 @@ impl Layouts {
             return Some(known);
         }
         let request = GetFsAttr { fh: *handle, attributes: FsAttrMask::X_LAYOUTS };
-        let told = shared.ask(&Request::GetFsAttr(request), |reply| match reply {
-            Reply::GetFsAttr(reply) => Some(reply.attributes.x_layouts == Some(true)),
-            _ => None,
+        let told = shared.ask(&Request::GetFsAttr(request), |reply| {
+            Some(reply.get_fs_attr()?.attributes.x_layouts == Some(true))
         });
         let has = match told {
             Ok(has) => has,
@@ -81,9 +80,8 @@ impl Layouts {
         let mode = if write { LayoutMode::ReadWrite } else { LayoutMode::Read };
         let restarts = shared.restarts_heard();
         let args = XLayoutGet { fh: layout.handle, state_id, mode };
-        let told = shared.ask_once(&Request::XLayoutGet(args), |reply| match reply {
-            Reply::XLayoutGet(reply) => Some(LayoutReply::new(reply)),
-            _ => None,
+        let told = shared.ask_once(&Request::XLayoutGet(args), |reply| {
+            Some(LayoutReply::new(reply.x_layout_get()?))
         })?;
         let name = Name { state_id: told.state_id, seqid: told.seqid };
         match self.understand(shared, &told, write, restarts) {

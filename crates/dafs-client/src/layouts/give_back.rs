@@ -149,10 +149,8 @@ impl Protocol for Layouts {
             reclaim: false,
             end: written.end,
         };
-        at.server.ask(&Request::XLayoutCommit(args), |reply| match reply {
-            Reply::XLayoutCommit(reply) => Some(Some(reply.size)),
-            _ => None,
-        })
+        at.server
+            .ask(&Request::XLayoutCommit(args), |reply| Some(Some(reply.x_layout_commit()?.size)))
     }
 
     fn untold(error: &Error) -> Untold {
@@ -224,9 +222,8 @@ fn passes(status: Status) -> bool {
 /// Asks the server for the size of a file.
 fn size_of(shared: &Arc<Shared>, fh: FileHandle) -> Result<u64> {
     let request = GetAttrInline { fh, attributes: AttrMask::OBJECT_SIZE };
-    shared.ask(&Request::GetAttrInline(request), |reply| match reply {
-        Reply::GetAttrInline(reply) => reply.attributes.object_size,
-        _ => None,
+    shared.ask(&Request::GetAttrInline(request), |reply| {
+        reply.get_attr_inline()?.attributes.object_size
     })
 }
 

@@ -13,6 +13,7 @@ use crate::limit;
 use crate::limits::OUTGROWN_TRIES;
 use crate::opened::Opened;
 use crate::pending::Moved;
+use crate::span::Span;
 use crate::transfer::{read_through, write_short};
 use crate::write_state::Retained;
 use dafs_parallel::aggregation::OFFSET_MAX;
@@ -42,44 +43,34 @@ pub(crate) struct DataServerTransfer {
 }
 
 /// Starts to read at data servers; `None` if the read has to go through the server.
-pub(crate) fn begin_read(
-    file: &Arc<Opened>,
-    buffer: &IoBuffer,
-    range: Range<usize>,
-    offset: u64,
-) -> Option<DataServerTransfer> {
-    begin(file, buffer, range, offset, (None, None))
+pub(crate) fn begin_read(file: &Arc<Opened>, span: &Span<'_>) -> Option<DataServerTransfer> {
+    begin(file, span, (None, None))
 }
 
 /// Starts to write at data servers; `None` if the write has to go through the server.
 pub(crate) fn begin_write(
     file: &Arc<Opened>,
-    buffer: &IoBuffer,
-    range: Range<usize>,
-    offset: u64,
+    span: &Span<'_>,
     stability: Stability,
 ) -> Option<DataServerTransfer> {
-    begin(file, buffer, range, offset, (Some(stability), None))
+    begin(file, span, (Some(stability), None))
 }
 
 /// Starts an unstable write at data servers, for a caller that keeps the data.
 pub(crate) fn begin_retained(
     file: &Arc<Opened>,
-    buffer: &IoBuffer,
-    range: Range<usize>,
-    offset: u64,
+    span: &Span<'_>,
     retained: &Retained,
 ) -> Option<DataServerTransfer> {
-    begin(file, buffer, range, offset, (Some(Stability::Unstable), Some(retained)))
+    begin(file, span, (Some(Stability::Unstable), Some(retained)))
 }
 
 fn begin(
     file: &Arc<Opened>,
-    buffer: &IoBuffer,
-    range: Range<usize>,
-    offset: u64,
+    span: &Span<'_>,
     (write, retained): (Option<Stability>, Option<&Retained>),
 ) -> Option<DataServerTransfer> {
+    let (buffer, range, offset) = (span.buffer, &span.range, span.offset);
     let layouts = file.client.layouts()?;
     let layout = layouts.of(file, range.len())?;
     let shared = file.client.shared();
@@ -233,9 +224,10 @@ impl DataServerTransfer {
         Ok(all)
     }
 
-    /// The range of a part in the buffer, and its offset in the file.
-    fn part(&self, range: &Range<usize>) -> (Range<usize>, u64) {
-        (self.start + range.start..self.start + range.end, self.offset + range.start as u64)
+    /// A part of it, for a transfer through the server.
+    fn part<'a>(&self, buffer: &'a IoBuffer, part: &Range<usize>) -> Span<'a> {
+        let range = self.start + part.start..self.start + part.end;
+        Span { buffer, range, offset: self.offset + part.start as u64 }
     }
 
     fn read(&self, buffer: &IoBuffer, range: &Range<usize>, sent: &Sent) -> Result<Moved> {
@@ -347,10 +339,10 @@ impl DataServerTransfer {
         };
         self.minded(&failed, Act::Write);
         if done < range.len() {
-            let (part, offset) = self.part(&(range.start + done..range.end));
+            let part = self.part(buffer, &(range.start + done..range.end));
             let writes = self.retained.as_ref().map(|retained| retained.through.clone());
             let writes = writes.or_else(|| self.file.watch(wanted));
-            let written = write_short(&self.file, buffer, part, offset, wanted, writes.as_ref());
+            let written = write_short(&self.file, &part, wanted, writes.as_ref());
             written.map_err(|error| match error {
                 // Data servers may have done the write.
                 Error::NotSent { server, after } => Error::Deadline { server, after },
@@ -388,8 +380,7 @@ impl DataServerTransfer {
         {
             layouts.tell_first(client.shared(), &self.layout);
         }
-        let (part, offset) = self.part(&range);
-        let bytes = read_through(&self.file, buffer, part, offset)?;
+        let bytes = read_through(&self.file, &self.part(buffer, &range))?;
         Ok(Moved { bytes, end_of_file: bytes < range.len() })
     }
 }

@@ -21,7 +21,7 @@ use crate::opened::Opened;
 use crate::outcome::failure_of;
 use dafs_parallel::limits::NODE_ANSWER_TIMEOUT;
 use dafs_parallel::{Cut, Fault, Moved};
-use dafs_wire::dafs::{Commit, FileHandle, Reply, Request, Stability, Status, Verifier};
+use dafs_wire::dafs::{Commit, FileHandle, Request, Stability, Status, Verifier};
 use std::ops::Range;
 use std::sync::Arc;
 use std::task::Waker;
@@ -352,12 +352,9 @@ impl Committing {
     /// Waits for the answer, and returns the verifier in it.
     pub(super) fn finish(self) -> Result<Verifier, Uncommitted> {
         let Self { node, session, slot } = self;
-        let reply = session.wait_reply(&slot, None).and_then(|reply| {
-            session.taken(&reply, |reply| match reply {
-                Reply::Commit(reply) => Some(reply.verifier),
-                _ => None,
-            })
-        });
+        let reply = session
+            .wait_reply(&slot, None)
+            .and_then(|reply| session.taken(&reply, |reply| Some(reply.commit()?.verifier)));
         match &reply {
             Ok(_) => node.answered(),
             Err(error) => node.met(&session, error),

@@ -2,6 +2,7 @@
 
 use super::{USER, UrlError, unescape};
 use crate::options::{TransportChoice, WaitPolicy};
+use dafs_dat::SPIN_POLLS;
 use percent_encoding::{AsciiSet, percent_encode};
 use std::fmt::{self, Display};
 
@@ -22,27 +23,12 @@ const TRANSPORTS: [(&str, TransportChoice); 3] = [
     ("iwarp", TransportChoice::Iwarp),
     ("shm", TransportChoice::Shm),
 ];
-const WAITS: [(&str, Wait); 3] =
-    [("adaptive", Wait::Adaptive), ("poll", Wait::Poll), ("sleep", Wait::Sleep)];
+const WAITS: [(&str, WaitPolicy); 3] = [
+    ("adaptive", WaitPolicy::Adaptive { spin: SPIN_POLLS }),
+    ("poll", WaitPolicy::Poll),
+    ("sleep", WaitPolicy::Sleep),
+];
 const ANSWERS: [(&str, bool); 2] = [("yes", true), ("no", false)];
-
-/// The way threads wait, without a number of polls.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) enum Wait {
-    Adaptive,
-    Poll,
-    Sleep,
-}
-
-impl Wait {
-    pub(super) fn policy(self) -> WaitPolicy {
-        match self {
-            Self::Adaptive => WaitPolicy::default(),
-            Self::Poll => WaitPolicy::Poll,
-            Self::Sleep => WaitPolicy::Sleep,
-        }
-    }
-}
 
 /// The options that a URL gives.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
@@ -52,7 +38,7 @@ pub(super) struct Options {
     pub(super) deadline_seconds: Option<u32>,
     pub(super) connect_timeout_seconds: Option<u32>,
     pub(super) transport: Option<TransportChoice>,
-    pub(super) wait: Option<Wait>,
+    pub(super) wait: Option<WaitPolicy>,
     pub(super) checksums: Option<bool>,
     pub(super) pnfs: Option<bool>,
 }

@@ -1,7 +1,9 @@
 //! Asynchronous batches, end to end over both transports.
 
-use crate::served::{Served, TRANSPORTS, Wire, pattern};
-use dafs_client::{Batch, Client, Create, Error, File, IoBuffer, OpenOptions};
+use crate::served::{
+    Served, Wire, connected, on_each_transport, on_each_transport_with, open_file, pattern,
+};
+use dafs_client::{Batch, Client, Error, File, IoBuffer};
 use dafs_mem::Site;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -10,11 +12,6 @@ const BLOCK: usize = 4096;
 
 /// A window longer than any test.
 const LONG: Duration = Duration::from_secs(9);
-
-fn file(client: &Client) -> File {
-    let options = OpenOptions::read_write().create(Create::IfMissing).mode(0o640);
-    client.open(b"/file", &options).unwrap()
-}
 
 fn filled(client: &Client, data: &[u8]) -> IoBuffer {
     let buffer = client.buffer(data.len()).unwrap();
@@ -36,14 +33,9 @@ fn writes(client: &Client, file: &File, buffer: &IoBuffer) -> Batch {
 
 #[test]
 fn results_come_one_by_one_and_once() {
-    for transport in TRANSPORTS {
-        for checksums in [false, true] {
-            let served = Served::new();
-            let client = served.client_with(|options| {
-                options.transport = transport;
-                options.checksums = checksums;
-            });
-            let file = file(&client);
+    for checksums in [false, true] {
+        for (served, client) in on_each_transport_with(|options| options.checksums = checksums) {
+            let file = open_file(&client);
             let count = 300;
             let data = pattern(count * BLOCK);
             let buffer = filled(&client, &data);
@@ -57,7 +49,7 @@ fn results_come_one_by_one_and_once() {
             }
             assert!(seen.iter().all(|seen| *seen));
             file.commit(0, 0).unwrap();
-            assert!(std::fs::read(served.path().join("file")).unwrap() == data);
+            assert!(served.content("file") == data);
             // Read back in one transfer that is scattered on both sides, and in one behind the end.
             let back = client.buffer(data.len()).unwrap();
             let mut batch = client.batch();
@@ -79,10 +71,8 @@ fn results_come_one_by_one_and_once() {
 
 #[test]
 fn a_window_ends_early_for_whom_is_hurried() {
-    for transport in TRANSPORTS {
-        let served = Served::new();
-        let client = served.client(transport);
-        let file = file(&client);
+    for (_served, client) in on_each_transport() {
+        let file = open_file(&client);
         let buffer = filled(&client, &pattern(4 * BLOCK));
         let mut pending = writes(&client, &file, &buffer).asynchronous(LONG, 1).submit().unwrap();
         let short = Duration::from_millis(50);
@@ -103,9 +93,8 @@ fn a_window_ends_early_for_whom_is_hurried() {
 
 #[test]
 fn completions_are_gathered_as_wished() {
-    let served = Served::new();
-    let client = served.client(TRANSPORTS[0]);
-    let file = file(&client);
+    let (_served, client) = connected();
+    let file = open_file(&client);
     let buffer = filled(&client, &pattern(3 * BLOCK));
     let mut pending = writes(&client, &file, &buffer).asynchronous(LONG, 2).submit().unwrap();
     pending.hurry(0).unwrap();
@@ -124,9 +113,8 @@ fn completions_are_gathered_as_wished() {
 
 #[test]
 fn a_cancelled_operation_is_reported_and_not_done() {
-    let served = Served::new();
-    let client = served.client(TRANSPORTS[0]);
-    let file = file(&client);
+    let (served, client) = connected();
+    let file = open_file(&client);
     // More than are submitted to a server at a time.
     let count = 3000;
     let buffer = filled(&client, &vec![7; count * BLOCK]);
@@ -150,10 +138,8 @@ fn a_cancelled_operation_is_reported_and_not_done() {
 
 #[test]
 fn a_submitted_operation_needs_no_waiter() {
-    for transport in TRANSPORTS {
-        let served = Served::new();
-        let client = served.client(transport);
-        let file = file(&client);
+    for (served, client) in on_each_transport() {
+        let file = open_file(&client);
         let data = pattern(64 * BLOCK);
         let buffer = filled(&client, &data);
         drop(writes(&client, &file, &buffer).asynchronous(Duration::ZERO, 0).submit().unwrap());
@@ -170,17 +156,16 @@ fn a_submitted_operation_needs_no_waiter() {
 #[test]
 fn every_transfer_has_one_result_over_a_wire_that_breaks() {
     let served = Served::new();
-    let server = format!("127.0.0.1:{}", served.url.port()).parse().unwrap();
     let mut total = 0;
     for seed in 0..6 {
         let mut number = 0;
         // Both connections of the session use it.
-        let wire = Wire::new(server, move || {
+        let wire = Wire::new(served.address, move || {
             number += 1;
             (number < 16).then_some(20_000 + (seed * 7_919 + number * 15_431) % 200_000)
         });
         let client = wire.client();
-        let file = file(&client);
+        let file = open_file(&client);
         let data: Vec<u8> = pattern(200 * BLOCK).iter().map(|byte| byte ^ seed as u8).collect();
         let buffer = filled(&client, &data);
         let batch = writes(&client, &file, &buffer).asynchronous(Duration::from_micros(200), 8);
@@ -191,7 +176,7 @@ fn every_transfer_has_one_result_over_a_wire_that_breaks() {
             results += 1;
         }
         assert_eq!(results, 200);
-        assert!(std::fs::read(served.path().join("file")).unwrap() == data, "seed {seed}");
+        assert!(served.content("file") == data, "seed {seed}");
         total += wire.cuts.load(Ordering::SeqCst);
         drop(file);
     }
@@ -200,10 +185,8 @@ fn every_transfer_has_one_result_over_a_wire_that_breaks() {
 
 #[test]
 fn batches_go_on_after_a_restart_of_the_server() {
-    for transport in TRANSPORTS {
-        let mut served = Served::new();
-        let client = served.client(transport);
-        let file = file(&client);
+    for (mut served, client) in on_each_transport() {
+        let file = open_file(&client);
         let data = pattern(64 * BLOCK);
         let buffer = filled(&client, &data);
         let mut pending = writes(&client, &file, &buffer).asynchronous(LONG, 0).submit().unwrap();
@@ -217,7 +200,7 @@ fn batches_go_on_after_a_restart_of_the_server() {
         let results = pending.wait().unwrap();
         assert!(results.iter().all(|result| matches!(result, Ok(BLOCK))), "{results:?}");
         assert_eq!(client.stats().restarts, 1);
-        assert!(std::fs::read(served.path().join("file")).unwrap() == data);
+        assert!(served.content("file") == data);
         drop(file);
     }
 }

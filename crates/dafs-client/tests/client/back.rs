@@ -2,6 +2,7 @@
 //! server.
 
 use crate::fake::back::{Grants, completion, delegation_id};
+use crate::fake::requests::{granted, recall, recovering};
 use crate::fake::{Answer, ROOT, World, pattern};
 use dafs_client::core::{
     BackEvent, BackStage, BatchCall, BatchHints, Done, Failure, Piece, RegisteredMemory,
@@ -11,51 +12,6 @@ use dafs_client::{Procedure, Status};
 use dafs_wire::dafs::*;
 use std::sync::Arc;
 use std::time::Duration;
-
-fn config() -> SessionConfig {
-    SessionConfig { recovery: Some(Duration::from_secs(120)), ..World::config() }
-}
-
-/// A world whose server may call.
-fn bound(config: SessionConfig) -> World {
-    let mut world = World::open(config);
-    assert_eq!(world.core.back_stage(), BackStage::Off);
-    listen(&mut world);
-    world
-}
-
-fn listen(world: &mut World) {
-    world.core.want_back(&mut world.adapter, world.now);
-    world.run(|world| world.core.back_stage() != BackStage::Coming);
-}
-
-fn recall(delegation: StateId) -> Request<'static> {
-    Request::BcRecall(BcRecall { fh: ROOT, state_id: delegation, truncate: true })
-}
-
-fn open(owner: &[u8]) -> Request<'_> {
-    Request::Open(Open {
-        claim: OpenClaim::CreateUnlinked { dir: ROOT },
-        create: None,
-        delete_disposition: DeleteDisposition::DontCare,
-        owner,
-        share_access: ShareAccess::Both,
-        share_deny: ShareDeny::None,
-        share_key: ShareKey(None),
-    })
-}
-
-/// Opens a file and returns the state-id of the delegation that came along.
-fn granted(world: &mut World, owner: &[u8]) -> Option<StateId> {
-    let tag = world.ask(&open(owner));
-    world.run_all(&[tag]);
-    let Done::Answered(reply) = &world.done[&tag] else { panic!() };
-    let Outcome::Ok(Reply::Open(opened)) = reply.decode().unwrap() else { panic!() };
-    match opened.delegation {
-        Delegation::Write { state_id, .. } => Some(state_id),
-        _ => None,
-    }
-}
 
 /// The statuses of the client's answers, once there are so many.
 fn answers(world: &mut World, count: usize) -> Vec<Status> {
@@ -97,8 +53,7 @@ fn is_protocol(world: &World) -> bool {
 fn calls_are_answered_in_both_byte_orders_with_and_without_checksums() {
     for byte_order in [ByteOrder::Big, ByteOrder::Little] {
         for checksums in [false, true] {
-            let mut world = bound(SessionConfig { byte_order, checksums, ..config() });
-            assert_eq!(world.core.back_stage(), BackStage::Bound);
+            let mut world = World::bound(SessionConfig { byte_order, checksums, ..recovering() });
             assert_eq!(world.server.back.binds, 1);
             world.server.call(0, &Request::BcNull);
             world.server.call(1, &recall(delegation_id(9)));
@@ -132,7 +87,7 @@ fn calls_are_answered_in_both_byte_orders_with_and_without_checksums() {
 
 #[test]
 fn delegations_are_recalled_once_asked_about_and_given_back() {
-    let mut world = bound(config());
+    let mut world = World::bound(recovering());
     world.server.back.grants = Grants::Write;
     let name = granted(&mut world, b"one").unwrap();
     let getattr = GetAttrInline { fh: ROOT, attributes: AttrMask::OBJECT_SIZE };
@@ -160,8 +115,7 @@ fn delegations_are_recalled_once_asked_about_and_given_back() {
     let told = BackEvent::Recall { delegation: name, truncate: true };
     assert_eq!(world.core.take_back_event(), Some(told));
     assert_eq!(world.core.take_back_event(), None);
-    let tag = world.ask(&Request::DelegReturn(DelegReturn { state_id: name }));
-    world.run_all(&[tag]);
+    world.ask_and_wait(&Request::DelegReturn(DelegReturn { state_id: name }));
     assert_eq!(world.server.back.returned, [name]);
     world.server.call(0, &recall(name));
     assert_eq!(answers(&mut world, 1), [Status::BadStateId]);
@@ -176,14 +130,15 @@ fn delegations_are_recalled_once_asked_about_and_given_back() {
 #[test]
 fn a_restarted_server_grants_delegations_again_or_they_are_lost() {
     for grants in [Grants::Write, Grants::WriteOnce] {
-        let mut world = bound(config());
+        let mut world = World::bound(recovering());
         world.server.past.names_opens = true;
         world.server.back.grants = grants;
         let name = granted(&mut world, b"one").unwrap();
         world.server.restart(false);
         world.run(|world| world.core.stats().restarts == 1 && world.core.stage() == Stage::Ready);
         assert_eq!(world.server.back.reclaims, [DelegationType::Write]);
-        listen(&mut world);
+        world.core.want_back(&mut world.adapter, world.now);
+        world.run(|world| world.core.back_stage() != BackStage::Coming);
         if grants == Grants::WriteOnce {
             assert_eq!(world.core.take_back_event(), Some(BackEvent::Lost { delegation: name }));
             continue;
@@ -196,8 +151,7 @@ fn a_restarted_server_grants_delegations_again_or_they_are_lost() {
         assert_eq!(answers(&mut world, 1), [Status::Ok]);
         let told = BackEvent::Recall { delegation: name, truncate: true };
         assert_eq!(world.core.take_back_event(), Some(told));
-        let tag = world.ask(&Request::DelegReturn(DelegReturn { state_id: name }));
-        world.run_all(&[tag]);
+        world.ask_and_wait(&Request::DelegReturn(DelegReturn { state_id: name }));
         assert_eq!(world.server.back.returned, [current]);
     }
 }
@@ -208,7 +162,7 @@ fn is_too_late(done: &Done) -> bool {
 
 #[test]
 fn dirty_data_is_not_written_after_a_revocation() {
-    let mut world = bound(config());
+    let mut world = World::bound(recovering());
     world.server.back.grants = Grants::Write;
     let name = granted(&mut world, b"one").unwrap();
     let memory = world.memory(&pattern(100));
@@ -231,7 +185,7 @@ fn dirty_data_is_not_written_after_a_revocation() {
 #[test]
 fn a_write_that_was_under_way_is_not_sent_again_without_its_delegation() {
     for grants in [Grants::Write, Grants::WriteOnce] {
-        let mut world = bound(config());
+        let mut world = World::bound(recovering());
         world.server.past.names_opens = true;
         world.server.back.grants = grants;
         let name = granted(&mut world, b"one").unwrap();
@@ -251,7 +205,7 @@ fn a_write_that_was_under_way_is_not_sent_again_without_its_delegation() {
 
 #[test]
 fn answers_after_a_restart_do_not_extend_a_former_lease() {
-    let mut world = bound(config());
+    let mut world = World::bound(recovering());
     world.server.past.names_opens = true;
     world.server.back.grants = Grants::WriteOnce;
     granted(&mut world, b"one").unwrap();
@@ -267,14 +221,13 @@ fn answers_after_a_restart_do_not_extend_a_former_lease() {
         assert!(world.core.promised_until() < world.now, "in {:?}", world.core.stage());
         world.core.stage() == Stage::Ready
     });
-    let tag = world.ask(&Request::Null);
-    world.run_all(&[tag]);
+    world.ask_and_wait(&Request::Null);
     assert!(world.core.promised_until() > world.now);
 }
 
 #[test]
 fn an_answer_that_waited_renews_no_promise() {
-    let mut world = bound(config());
+    let mut world = World::bound(recovering());
     let tag = world.ask(&Request::Null);
     world.server.poll(world.now);
     let asked = world.now;
@@ -286,7 +239,7 @@ fn an_answer_that_waited_renews_no_promise() {
 
 #[test]
 fn a_lost_channel_is_bound_anew_and_costs_the_session_nothing() {
-    let mut world = bound(config());
+    let mut world = World::bound(recovering());
     for binds in 2..6 {
         world.server.leave_back();
         world.run(|world| world.server.back.binds == binds && world.server.back.bound);
@@ -299,7 +252,7 @@ fn a_lost_channel_is_bound_anew_and_costs_the_session_nothing() {
 
 #[test]
 fn delegations_are_given_back_while_the_server_cannot_call() {
-    let mut world = bound(config());
+    let mut world = World::bound(recovering());
     world.server.back.grants = Grants::Write;
     let name = granted(&mut world, b"one").unwrap();
     world.server.past.deaf = true;
@@ -316,7 +269,7 @@ fn delegations_are_given_back_while_the_server_cannot_call() {
 
 #[test]
 fn a_server_that_wants_no_channel_is_left_alone() {
-    let mut world = World::open(config());
+    let mut world = World::open(recovering());
     world.server.back.refusal = Some(Status::NotSupp);
     let memory = world.memory(&pattern(100));
     let tags = submit(&mut world, &memory, 3);
@@ -332,7 +285,7 @@ fn a_server_that_wants_no_channel_is_left_alone() {
     world.run_for(Duration::from_secs(60));
     assert_eq!(world.server.back.binds, 1);
     // A channel that cannot be made now is retried.
-    let mut world = World::open(config());
+    let mut world = World::open(recovering());
     world.server.back.refusal = Some(Status::Resource);
     world.core.want_back(&mut world.adapter, world.now);
     world.run(|world| world.server.back.binds == 4);
@@ -343,7 +296,7 @@ fn a_server_that_wants_no_channel_is_left_alone() {
 #[test]
 fn transfers_end_one_by_one_as_they_are_reported() {
     for checksums in [false, true] {
-        let mut world = World::open(SessionConfig { checksums, ..config() });
+        let mut world = World::open(SessionConfig { checksums, ..recovering() });
         let memory = world.memory(&pattern(100));
         let hints = BatchHints { window: Duration::from_millis(3), completions: 5 };
         let tags = submit_with(&mut world, &memory, 4, hints);
@@ -384,7 +337,7 @@ fn transfers_end_one_by_one_as_they_are_reported() {
 #[test]
 fn a_new_channel_takes_over_the_transfers_of_a_lost_one() {
     for restart in [false, true] {
-        let mut world = World::open(config());
+        let mut world = World::open(recovering());
         let memory = world.memory(&pattern(100));
         let tags = submit(&mut world, &memory, 4);
         world.run(|world| world.server.back.taken.len() == 4);
@@ -414,10 +367,9 @@ fn memory_that_goes_is_looked_for_where_a_channel_was_lost_and_nowhere_else() {
     const PAGE: usize = 4096;
     // More than the server has at a time.
     const COUNT: usize = 1500;
-    let mut world = World::open(config());
+    let mut world = World::open(recovering());
     world.server.restart(false);
-    let ping = world.ask(&Request::Null);
-    world.run_all(&[ping]);
+    world.ask_and_wait(&Request::Null);
     assert!(world.core.stats().recoveries > 0);
     let memory = dafs_mem::Buffer::zeroed(PAGE).unwrap();
     // SAFETY: the memory outlives the buffer, and is only made unreadable.
@@ -445,7 +397,7 @@ fn memory_that_goes_is_looked_for_where_a_channel_was_lost_and_nowhere_else() {
 
 #[test]
 fn a_batch_on_its_way_is_never_at_two_channels() {
-    let mut world = bound(config());
+    let mut world = World::bound(recovering());
     // The answer is late, and the channel breaks meanwhile.
     world.server.hold = true;
     let memory = world.memory(&pattern(100));
@@ -464,7 +416,7 @@ fn a_batch_on_its_way_is_never_at_two_channels() {
 
 #[test]
 fn an_overloaded_server_is_asked_again() {
-    let mut world = bound(config());
+    let mut world = World::bound(recovering());
     let mut refusals = 3;
     world.server.script = Box::new(move |_, request| match request {
         Request::BatchSubmit(_) if refusals > 0 => {
@@ -494,7 +446,7 @@ fn an_overloaded_server_is_asked_again() {
 
 #[test]
 fn a_transfer_without_an_end_ends_by_its_deadline() {
-    let mut world = World::open(config());
+    let mut world = World::open(recovering());
     let memory = world.memory(&pattern(100));
     let tags = submit(&mut world, &memory, 2);
     world.run(|world| world.server.back.taken.len() == 2);
@@ -515,7 +467,7 @@ fn a_transfer_without_an_end_ends_by_its_deadline() {
 
 #[test]
 fn a_waiting_transfer_can_be_taken_back() {
-    let mut world = World::open(config());
+    let mut world = World::open(recovering());
     let memory = world.memory(&pattern(100));
     let tags = submit(&mut world, &memory, 2);
     assert!(world.core.cancel_transfer(tags[0]), "the channel is not there yet");
@@ -530,7 +482,7 @@ fn a_waiting_transfer_can_be_taken_back() {
 
 #[test]
 fn a_waiting_transfer_can_be_cancelled_by_its_tag() {
-    let mut world = World::open(config());
+    let mut world = World::open(recovering());
     let memory = world.memory(&pattern(100));
     let tags = submit(&mut world, &memory, 2);
     let now = world.now;
@@ -546,7 +498,7 @@ fn a_waiting_transfer_can_be_cancelled_by_its_tag() {
 
 #[test]
 fn the_end_of_the_session_ends_transfers_and_delegations() {
-    let mut world = bound(World::config());
+    let mut world = World::bound(World::config());
     world.server.back.grants = Grants::Write;
     let name = granted(&mut world, b"one").unwrap();
     let memory = world.memory(&pattern(100));
@@ -560,7 +512,7 @@ fn the_end_of_the_session_ends_transfers_and_delegations() {
 
 #[test]
 fn a_session_waits_for_its_batches_before_it_ends() {
-    let mut world = bound(config());
+    let mut world = World::bound(recovering());
     let memory = world.memory(&pattern(100));
     let tags = submit(&mut world, &memory, 2);
     world.core.close(&mut world.adapter, world.now);
@@ -582,7 +534,7 @@ fn reports_of_what_was_not_asked_end_the_session() {
     let twice = |world: &World| completion(world.server.back.taken[0].id, Status::Ok, 1);
     let long = |world: &World| completion(world.server.back.taken[1].id, Status::Ok, 101);
     for wrong in [far as fn(&World) -> CompletionNotification, twice, long] {
-        let mut world = World::open(config());
+        let mut world = World::open(recovering());
         let memory = world.memory(&pattern(100));
         let tags = submit(&mut world, &memory, 3);
         world.run(|world| world.server.back.taken.len() == 3);
@@ -619,7 +571,7 @@ fn calls_out_of_turn_end_the_session() {
         message
     };
     for wrong in [number, stream, reply, short, length] {
-        let mut world = bound(config());
+        let mut world = World::bound(recovering());
         let message = wrong(&mut world);
         world.server.call_raw(&message);
         world.run(|world| world.core.stage() == Stage::Over);
@@ -629,7 +581,7 @@ fn calls_out_of_turn_end_the_session() {
 
 #[test]
 fn more_calls_than_credits_end_the_channel_alone() {
-    let mut world = bound(config());
+    let mut world = World::bound(recovering());
     world.server.back.grants = Grants::Write;
     granted(&mut world, b"one").unwrap();
     // Each of these holds its credit, because the application does not answer.
@@ -648,7 +600,7 @@ fn more_calls_than_credits_end_the_channel_alone() {
 
 #[test]
 fn a_call_that_was_damaged_on_the_way_costs_the_channel() {
-    let mut world = bound(SessionConfig { checksums: true, ..config() });
+    let mut world = World::bound(SessionConfig { checksums: true, ..recovering() });
     let mut message = world.server.encode_call(0, 1, &Request::BcNull);
     message[20] ^= 1;
     world.server.call_raw(&message);
@@ -658,7 +610,7 @@ fn a_call_that_was_damaged_on_the_way_costs_the_channel() {
 
 #[test]
 fn damaged_bodies_are_refused_and_never_believed() {
-    let mut world = bound(config());
+    let mut world = World::bound(recovering());
     let completions = [completion(1, Status::Ok, 1)];
     let completions = Seq::new(&completions);
     let request = Request::BcBatchCompletion(BatchCompletions { completions });
@@ -680,7 +632,7 @@ fn damaged_bodies_are_refused_and_never_believed() {
 #[test]
 fn a_bind_that_was_answered_otherwise_ends_the_session() {
     for credits in [0, 1000, u32::MAX] {
-        let mut world = World::open(config());
+        let mut world = World::open(recovering());
         world.server.back.credits = Some(credits);
         world.core.want_back(&mut world.adapter, world.now);
         world.run(|world| world.core.stage() == Stage::Over);

@@ -1,18 +1,11 @@
 //! Batches, end to end over both transports.
 
-use crate::served::{Served, TRANSPORTS, pattern};
+use crate::served::{Served, TRANSPORTS, on_each_transport_with, pattern, status};
 use dafs_client::{Create, Error, File, IoBuffer, OpenOptions, Status};
 use dafs_mem::Site;
 use std::ops::Range;
 
 const BLOCK: usize = 4096;
-
-fn status(result: &Result<usize, Error>) -> Status {
-    match result {
-        Ok(_) => Status::Ok,
-        Err(error) => error.status().unwrap_or_else(|| panic!("{error}")),
-    }
-}
 
 fn at(buffer: &IoBuffer, range: Range<usize>) -> (&IoBuffer, Range<usize>) {
     (buffer, range)
@@ -20,13 +13,8 @@ fn at(buffer: &IoBuffer, range: Range<usize>) -> (&IoBuffer, Range<usize>) {
 
 #[test]
 fn blocks_all_over_a_file_go_in_one_batch() {
-    for transport in TRANSPORTS {
-        for checksums in [false, true] {
-            let served = Served::new();
-            let client = served.client_with(|options| {
-                options.transport = transport;
-                options.checksums = checksums;
-            });
+    for checksums in [false, true] {
+        for (served, client) in on_each_transport_with(|options| options.checksums = checksums) {
             let options = OpenOptions::read_write().create(Create::New).mode(0o640);
             let file = client.open(b"/file", &options).unwrap();
             // More than fit one message.
@@ -44,7 +32,7 @@ fn blocks_all_over_a_file_go_in_one_batch() {
             let results = batch.run().unwrap();
             assert!(results.iter().all(|result| matches!(result, Ok(BLOCK))));
             file.commit(0, 0).unwrap();
-            let content = std::fs::read(served.path().join("file")).unwrap();
+            let content = served.content("file");
             for index in 0..count {
                 let (to, from) = (place(index), index * BLOCK);
                 assert!(content[to..to + BLOCK] == data[from..from + BLOCK], "block {index}");
@@ -73,7 +61,7 @@ fn blocks_all_over_a_file_go_in_one_batch() {
 #[test]
 fn transfers_fail_one_by_one() {
     let served = Served::new();
-    std::fs::write(served.path().join("file"), pattern(100)).unwrap();
+    served.with_file("file", 100);
     let client = served.client(TRANSPORTS[0]);
     let file = client.open(b"/file", &OpenOptions::read()).unwrap();
     let buffer = client.buffer(1000).unwrap();
@@ -91,14 +79,17 @@ fn transfers_fail_one_by_one() {
     batch.read(&writer, &[(0, 10)], &[at(&buffer, 0..10)]).unwrap();
     writer.close().unwrap();
     let results = batch.run().unwrap();
-    assert_eq!(results.iter().map(status).collect::<Vec<_>>(), [Status::Ok, Status::StaleStateId]);
+    assert_eq!(
+        results.into_iter().map(status).collect::<Vec<_>>(),
+        [Status::Ok, Status::StaleStateId]
+    );
     file.close().unwrap();
 }
 
 #[test]
 fn impossible_transfers_are_not_taken() {
     let served = Served::new();
-    std::fs::write(served.path().join("file"), pattern(100)).unwrap();
+    served.with_file("file", 100);
     let client = served.client(TRANSPORTS[0]);
     let file = client.open(b"/file", &OpenOptions::read()).unwrap();
     let buffer = client.buffer(1000).unwrap();

@@ -1,47 +1,31 @@
 //! The client's cache on a real server: it saves requests, and no reader sees stale data.
 
-use crate::served::{Served, TRANSPORTS, pattern};
+use crate::served::{Served, TRANSPORTS, on_each_transport_with, pattern, read_all, requests};
 use dafs_client::{
-    CacheOptions, Client, Create, Error, FenceChange, FenceObject, File, LockRange, OpenOptions,
-    SetAttributes, Stability, Status, TransportChoice,
+    CacheOptions, Client, ConnectOptions, Create, Error, FenceChange, FenceObject, File, LockRange,
+    OpenOptions, SetAttributes, Stability, Status, TransportChoice,
 };
+use dafs_dat::sim::SimRng;
 use dafs_mem::Site;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 const PAGE: usize = 4096;
 
+fn cache(options: &mut ConnectOptions) {
+    options.cache = Some(CacheOptions::new(8 << 20));
+    // Checksums computed while data changes would not match.
+    options.checksums = options.transport == TransportChoice::Iwarp;
+}
+
 fn caching(served: &Served, transport: TransportChoice) -> Client {
     served.client_with(|options| {
         options.transport = transport;
-        options.cache = Some(CacheOptions::new(8 << 20));
-        // Checksums computed while data changes would not match.
-        options.checksums = transport == TransportChoice::Iwarp;
+        cache(options);
     })
 }
 
 fn read_write() -> OpenOptions {
     OpenOptions::read_write().create(Create::IfMissing).mode(0o644)
-}
-
-/// Requests answered while `what` runs.
-fn requests(client: &Client, what: impl FnOnce()) -> u64 {
-    let before = client.stats();
-    what();
-    let after = client.stats();
-    after.answered - before.answered - (after.nulls - before.nulls)
-}
-
-fn read_all(file: &File, piece_bytes: usize, want: &[u8]) {
-    let mut found = vec![0; want.len() + piece_bytes];
-    let mut at = 0;
-    loop {
-        let bytes = file.read_at(&mut found[at..at + piece_bytes], at as u64).unwrap();
-        at += bytes;
-        if bytes < piece_bytes {
-            break;
-        }
-    }
-    assert!(&found[..at] == want);
 }
 
 fn write_all(file: &File, piece_bytes: usize, data: &[u8]) {
@@ -55,8 +39,7 @@ fn write_all(file: &File, piece_bytes: usize, data: &[u8]) {
 fn a_cached_read_sends_no_request() {
     for transport in TRANSPORTS {
         let served = Served::new();
-        let data = pattern(1_000_001);
-        std::fs::write(served.path().join("file"), &data).unwrap();
+        let data = served.with_file("file", 1_000_001);
         let client = caching(&served, transport);
         let file = client.open(b"file", &OpenOptions::read()).unwrap();
         read_all(&file, 10_000, &data);
@@ -77,16 +60,14 @@ fn a_cached_read_sends_no_request() {
 #[test]
 fn sequential_readers_and_writers_of_pages_send_few_requests() {
     const BYTES: usize = 6 << 20;
-    for transport in TRANSPORTS {
-        let served = Served::new();
-        let client = caching(&served, transport);
+    for (served, client) in on_each_transport_with(cache) {
         let data = pattern(BYTES + 17);
         let file = client.open(b"file", &read_write()).unwrap();
         let few = (BYTES / PAGE / 64) as u64;
         let sent = requests(&client, || write_all(&file, PAGE, &data));
         assert!(sent <= few, "{sent} requests for {} writes", BYTES / PAGE);
         file.close().unwrap();
-        assert!(std::fs::read(served.path().join("file")).unwrap() == data);
+        assert!(served.content("file") == data);
         let file = client.open(b"file", &OpenOptions::read()).unwrap();
         let sent = requests(&client, || read_all(&file, PAGE, &data));
         assert!(sent <= few, "{sent} requests for {} reads", BYTES / PAGE);
@@ -95,9 +76,7 @@ fn sequential_readers_and_writers_of_pages_send_few_requests() {
 
 #[test]
 fn own_changes_are_seen_by_all_that_looks_at_the_file() {
-    for transport in TRANSPORTS {
-        let served = Served::new();
-        let client = caching(&served, transport);
+    for (served, client) in on_each_transport_with(cache) {
         let path = served.path().join("file");
         let file = client.open(b"file", &read_write()).unwrap();
         let unstable = Stability::Unstable;
@@ -172,7 +151,7 @@ fn own_changes_are_seen_by_all_that_looks_at_the_file() {
 }
 
 /// A generator whose seed is printed, so that a failure can be reproduced.
-struct Random(u64);
+struct Random(SimRng);
 
 impl Random {
     fn new() -> Self {
@@ -182,15 +161,11 @@ impl Random {
             since.unwrap().as_nanos() as u64
         });
         println!("DAFS_SEED={seed}");
-        Self(seed)
+        Self(SimRng::new(seed))
     }
 
     fn below(&mut self, bound: usize) -> usize {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        ((z ^ z >> 31) % bound as u64) as usize
+        self.0.below(bound as u64) as usize
     }
 }
 
@@ -342,9 +317,7 @@ fn write(content: &mut Vec<u8>, offset: usize, data: &[u8]) {
 
 #[test]
 fn a_recall_in_the_middle_of_reads_and_writes_loses_nothing() {
-    for transport in TRANSPORTS {
-        let served = Served::new();
-        let holder = caching(&served, transport);
+    for (served, holder) in on_each_transport_with(cache) {
         let other = caching(&served, TransportChoice::Iwarp);
         for round in 0..8 {
             let name = format!("file{round}").into_bytes();
@@ -418,9 +391,7 @@ fn holders_are_asked_for_the_size_of_what_they_have_not_written() {
 
 #[test]
 fn a_restart_of_the_server_loses_nothing_that_was_not_written_back() {
-    for transport in TRANSPORTS {
-        let mut served = Served::new();
-        let client = caching(&served, transport);
+    for (mut served, client) in on_each_transport_with(cache) {
         let file = client.open(b"file", &read_write()).unwrap();
         let data = pattern(300_000);
         write_all(&file, 10_000, &data);
@@ -434,7 +405,7 @@ fn a_restart_of_the_server_loses_nothing_that_was_not_written_back() {
         file.close().unwrap();
         let mut want = data;
         want.extend_from_slice(b"after");
-        assert!(std::fs::read(served.path().join("file")).unwrap() == want);
+        assert!(served.content("file") == want);
     }
 }
 
@@ -479,7 +450,7 @@ fn data_that_cannot_be_written_back_is_told_once_and_read_as_the_server_has_it()
     // Another client gets the file, although dirty data of it cannot be written back.
     admin.open(b"file", &OpenOptions::read_write()).unwrap().close().unwrap();
     file.close().unwrap_err();
-    assert_eq!(std::fs::read(served.path().join("file")).unwrap(), b"changedas");
+    assert_eq!(served.content("file"), b"changedas");
 }
 
 #[test]

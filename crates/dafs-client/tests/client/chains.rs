@@ -1,6 +1,9 @@
 //! Chains, end to end over both transports, and over wires that break.
 
-use crate::served::{Served, TRANSPORTS, Wire, pattern};
+use crate::served::{
+    Served, TRANSPORTS, Wire, connected, in_threads, on_each_transport, on_each_transport_with,
+    pattern,
+};
 use dafs_client::{
     AccessMask, Client, Error, LockRange, OpenOptions, SetAttributes, Stability, Status, Step,
     StepIn, StepOn, Stepped, Takes,
@@ -28,8 +31,7 @@ fn a_small_file_is_read_in_two_messages_at_once() {
         let served = Served::new();
         std::fs::create_dir(served.path().join("dir")).unwrap();
         for (len, bytes_max) in [(0, 100), (1, 100), (99, 100), (101, 100), (3000, 9)] {
-            let content = pattern(len);
-            std::fs::write(served.path().join("dir/file"), &content).unwrap();
+            let content = served.with_file("dir/file", len);
             let client = served.client(transport);
             let before = client.stats().answered;
             let start = client.read_file(b"/dir//file", bytes_max).unwrap();
@@ -65,9 +67,7 @@ fn reading_follows_links_and_goes_on_where_a_message_ends() {
 
 #[test]
 fn a_small_file_is_made_in_three_messages_at_once() {
-    for transport in TRANSPORTS {
-        let served = Served::new();
-        let client = served.client(transport);
+    for (served, client) in on_each_transport() {
         let (root, mode) = (client.root(), SetAttributes::mode(0o640));
         let content = pattern(2000);
         let before = client.stats().answered;
@@ -77,24 +77,19 @@ fn a_small_file_is_made_in_three_messages_at_once() {
         let made = make(b"file", &content).unwrap();
         assert_eq!(client.stats().answered - before, 3);
         assert_eq!(client.lookup(&root, b"file").unwrap(), made);
-        assert!(std::fs::read(served.path().join("file")).unwrap() == content);
+        assert!(served.content("file") == content);
         assert_eq!(make(b"file", &content).unwrap_err().status(), Some(Status::Exist));
         make(b"empty", b"").unwrap();
         let long = pattern(20_000);
         make(b"long", &long).unwrap();
-        assert!(std::fs::read(served.path().join("long")).unwrap() == long);
-        assert!(std::fs::read(served.path().join("empty")).unwrap().is_empty());
+        assert!(served.content("long") == long);
+        assert!(served.content("empty").is_empty());
     }
 }
 
 #[test]
 fn small_files_are_read_and_made_with_one_credit_too() {
-    for transport in TRANSPORTS {
-        let served = Served::new();
-        let client = served.client_with(|options| {
-            options.transport = transport;
-            options.requests = 1;
-        });
+    for (served, client) in on_each_transport_with(|options| options.requests = 1) {
         assert_eq!(client.stats().credits, 1);
         let (root, mode) = (client.root(), SetAttributes::mode(0o640));
         let make = |name: &[u8], data: &[u8]| {
@@ -116,9 +111,7 @@ fn small_files_are_read_and_made_with_one_credit_too() {
 
 #[test]
 fn members_behind_a_failure_are_not_done() {
-    for transport in TRANSPORTS {
-        let served = Served::new();
-        let client = served.client(transport);
+    for (served, client) in on_each_transport() {
         let chain = client.chain().then(mkdir(&client, b"one"), Takes::Nothing);
         let chain = chain.then(lookup(&client, &[b"none"]), Takes::Nothing);
         let chain = chain.then(mkdir(&client, b"two"), Takes::Nothing);
@@ -136,11 +129,9 @@ fn members_behind_a_failure_are_not_done() {
 
 #[test]
 fn steps_on_names_and_files_are_one_round_trip() {
-    for transport in TRANSPORTS {
-        let served = Served::new();
+    for (served, client) in on_each_transport() {
         std::fs::create_dir(served.path().join("dir")).unwrap();
         std::fs::write(served.path().join("dir/file"), b"0123456789").unwrap();
-        let client = served.client(transport);
         let root = StepIn::Directory(client.root());
         let file = client.open(b"/dir/file", &OpenOptions::read_write()).unwrap();
         let run = |steps: &[Step<'_>]| {
@@ -229,8 +220,7 @@ fn steps_that_are_no_chain_are_not_sent() {
 
 #[test]
 fn impossible_chains_are_not_sent() {
-    let served = Served::new();
-    let client = served.client(TRANSPORTS[0]);
+    let (_served, client) = connected();
     let before = client.stats().answered;
     let read = Request::GetAttrInline(wire::GetAttrInline {
         fh: client.root(),
@@ -256,26 +246,16 @@ fn impossible_chains_are_not_sent() {
 
 #[test]
 fn chains_of_many_threads_do_not_mix() {
-    for transport in TRANSPORTS {
-        let served = Served::new();
+    for (served, client) in on_each_transport_with(|options| options.requests = 5) {
         for number in 0..8 {
             std::fs::write(served.path().join(format!("{number}")), [number; 500]).unwrap();
         }
-        let client = served.client_with(|options| {
-            options.transport = transport;
-            options.requests = 5;
-        });
-        std::thread::scope(|scope| {
-            for number in 0..8u8 {
-                let client = client.clone();
-                scope.spawn(move || {
-                    let path = format!("/{number}");
-                    for _ in 0..100 {
-                        let start = client.read_file(path.as_bytes(), 1000).unwrap();
-                        assert!(start.is_whole && start.data == [number; 500]);
-                        client.ping().unwrap();
-                    }
-                });
+        in_threads(8, |number| {
+            let (client, path) = (client.clone(), format!("/{number}"));
+            for _ in 0..100 {
+                let start = client.read_file(path.as_bytes(), 1000).unwrap();
+                assert!(start.is_whole && start.data == [number as u8; 500]);
+                client.ping().unwrap();
             }
         });
     }
@@ -284,12 +264,11 @@ fn chains_of_many_threads_do_not_mix() {
 /// Does `work` with a connection that is cut after each number of bytes; it must succeed, and clean
 /// up after itself.
 fn cut_everywhere(served: &Served, work: impl Fn(&Client, u64)) {
-    let server = format!("127.0.0.1:{}", served.url.port()).parse().unwrap();
     let mut cuts = 0;
     let mut quiet = 0;
     for bytes in (0..).map(|step| 600 + step * 61) {
         let mut first = true;
-        let wire = Wire::new(server, move || std::mem::take(&mut first).then_some(bytes));
+        let wire = Wire::new(served.address, move || std::mem::take(&mut first).then_some(bytes));
         let Some(client) = wire.try_client() else { continue };
         work(&client, bytes);
         let cut = client.stats().recoveries;
@@ -307,8 +286,7 @@ fn cut_everywhere(served: &Served, work: impl Fn(&Client, u64)) {
 #[test]
 fn a_file_is_read_over_a_wire_that_breaks_anywhere() {
     let served = Served::new();
-    let content = pattern(700);
-    std::fs::write(served.path().join("file"), &content).unwrap();
+    let content = served.with_file("file", 700);
     cut_everywhere(&served, |client, _| {
         assert!(client.read_file(b"/file", 1000).unwrap().data == content);
     });
@@ -324,7 +302,7 @@ fn a_file_is_made_once_over_a_wire_that_breaks_anywhere() {
         // A second OPEN would fail on the file of the first.
         let stability = Stability::Unstable;
         client.create_file(&root, name.as_bytes(), &mode, &content, stability).unwrap();
-        assert!(std::fs::read(served.path().join(&name)).unwrap() == content);
+        assert!(served.content(&name) == content);
         // The file is closed, so it conflicts with no share reservation.
         client.remove(&root, name.as_bytes()).unwrap();
     });
@@ -352,12 +330,8 @@ fn a_chain_of_changes_is_done_once_over_a_wire_that_breaks_anywhere() {
 /// The server may leave a session one credit, as when it has just reconnected.
 #[test]
 fn with_one_credit_names_and_small_files_take_more_trips() {
-    for transport in TRANSPORTS {
-        let served = Served::new();
+    for (served, client) in on_each_transport_with(|options| options.requests = 1) {
         std::fs::write(served.path().join("file"), b"content").unwrap();
-        let client = served.client_with(|options| {
-            (options.transport, options.requests) = (transport, 1);
-        });
         assert_eq!(client.stats().credits, 1);
         let (handle, attributes) = client.lookup_attributes(&client.root(), b"file").unwrap();
         assert_eq!(attributes.size, 7);

@@ -1,6 +1,8 @@
 //! Files and names, end to end over both transports.
 
-use crate::served::{Served, TRANSPORTS, pattern};
+use crate::served::{
+    Served, TRANSPORTS, in_threads, on_each_transport, on_each_transport_with, pattern, status,
+};
 use dafs_client::{
     AccessMask, AccessPattern, ByteOrder, Create, Error, Follow, ObjectType, OpenOptions,
     SetAttributes, SetTime, ShareDeny, SpecialFile, Stability, Status, Time, TransportChoice,
@@ -9,18 +11,9 @@ use dafs_client::{
 use dafs_mem::Site;
 use std::time::Duration;
 
-fn status<T>(result: Result<T, Error>) -> Status {
-    match result {
-        Err(error) => error.status().unwrap_or_else(|| panic!("{error}")),
-        Ok(_) => Status::Ok,
-    }
-}
-
 #[test]
 fn a_reader_gets_the_written_bytes() {
-    for transport in TRANSPORTS {
-        let served = Served::new();
-        let client = served.client(transport);
+    for (served, client) in on_each_transport() {
         let options = OpenOptions::read_write().create(Create::New).mode(0o640);
         let file = client.open(b"/file", &options).unwrap();
         let content = pattern(3_000_001);
@@ -30,7 +23,7 @@ fn a_reader_gets_the_written_bytes() {
             assert_eq!(written, len);
         }
         file.commit(0, 0).unwrap();
-        assert_eq!(std::fs::read(served.path().join("file")).unwrap(), content);
+        assert_eq!(served.content("file"), content);
         for (offset, len) in [(0usize, 10usize), (5, 8192), (100, 1 << 20), (0, 4 << 20)] {
             let mut found = vec![0; len];
             let read = file.read_at(&mut found, offset as u64).unwrap();
@@ -46,8 +39,7 @@ fn a_reader_gets_the_written_bytes() {
 #[test]
 fn every_kind_of_session_moves_the_same_bytes() {
     let served = Served::new();
-    let content = pattern(100_000);
-    std::fs::write(served.path().join("file"), &content).unwrap();
+    let content = served.with_file("file", 100_000);
     for transport in TRANSPORTS {
         for byte_order in [ByteOrder::Big, ByteOrder::Little] {
             for (checksums, crc) in [(false, false), (true, true)] {
@@ -67,7 +59,7 @@ fn every_kind_of_session_moves_the_same_bytes() {
                 let entries: Vec<_> =
                     client.read_dir(&client.root()).map(|entry| entry.unwrap().name).collect();
                 assert_eq!(entries, [b"file"]);
-                assert!(std::fs::read(served.path().join("file")).unwrap() == content);
+                assert!(served.content("file") == content);
             }
         }
     }
@@ -75,9 +67,7 @@ fn every_kind_of_session_moves_the_same_bytes() {
 
 #[test]
 fn large_transfers_are_direct() {
-    for transport in TRANSPORTS {
-        let served = Served::new();
-        let client = served.client(transport);
+    for (_served, client) in on_each_transport() {
         let options = OpenOptions::read_write().create(Create::New);
         let file = client.open(b"big", &options).unwrap();
         let buffer = client.buffer(1 << 20).unwrap();
@@ -94,11 +84,8 @@ fn large_transfers_are_direct() {
 
 #[test]
 fn many_reads_in_flight_arrive_where_they_belong() {
-    for transport in TRANSPORTS {
-        let served = Served::new();
-        let content = pattern(1 << 20);
-        std::fs::write(served.path().join("file"), &content).unwrap();
-        let client = served.client(transport);
+    for (served, client) in on_each_transport() {
+        let content = served.with_file("file", 1 << 20);
         let file = client.open(b"file", &OpenOptions::read()).unwrap();
         let buffer = client.buffer(1 << 20).unwrap();
         let mut completions = Vec::new();
@@ -128,24 +115,16 @@ fn many_reads_in_flight_arrive_where_they_belong() {
 
 #[test]
 fn threads_share_a_client() {
-    for transport in TRANSPORTS {
-        let served = Served::new();
-        let content = pattern(1 << 20);
-        std::fs::write(served.path().join("file"), &content).unwrap();
-        let client = served.client(transport);
-        std::thread::scope(|scope| {
-            for thread in 0..6usize {
-                let (client, content) = (client.clone(), &content);
-                scope.spawn(move || {
-                    let file = client.open(b"file", &OpenOptions::read()).unwrap();
-                    for round in 0..100usize {
-                        let at = (thread * 7919 + round * 4099) % 900_000;
-                        let len = 1 + (round * 211) % 20_000;
-                        let mut found = vec![0; len];
-                        assert_eq!(file.read_at(&mut found, at as u64).unwrap(), len);
-                        assert!(found == content[at..at + len]);
-                    }
-                });
+    for (served, client) in on_each_transport() {
+        let content = served.with_file("file", 1 << 20);
+        in_threads(6, |thread| {
+            let file = client.clone().open(b"file", &OpenOptions::read()).unwrap();
+            for round in 0..100usize {
+                let at = (thread * 7919 + round * 4099) % 900_000;
+                let len = 1 + (round * 211) % 20_000;
+                let mut found = vec![0; len];
+                assert_eq!(file.read_at(&mut found, at as u64).unwrap(), len);
+                assert!(found == content[at..at + len]);
             }
         });
     }
@@ -161,7 +140,7 @@ fn every_waiter_wakes_however_threads_wait() {
     for (transport, policy) in TRANSPORTS.into_iter().flat_map(|one| policies.map(|two| (one, two)))
     {
         let served = Served::new();
-        std::fs::write(served.path().join("file"), pattern(1 << 20)).unwrap();
+        served.with_file("file", 1 << 20);
         let client = served.client_with(|options| {
             options.transport = transport;
             options.wait = policy;
@@ -201,14 +180,8 @@ fn every_waiter_wakes_however_threads_wait() {
 
 #[test]
 fn sleepers_and_pollers_share_a_client() {
-    for transport in TRANSPORTS {
-        let served = Served::new();
-        let content = pattern(1 << 20);
-        std::fs::write(served.path().join("file"), &content).unwrap();
-        let client = served.client_with(|options| {
-            options.transport = transport;
-            options.wait = WaitPolicy::Sleep;
-        });
+    for (served, client) in on_each_transport_with(|options| options.wait = WaitPolicy::Sleep) {
+        served.with_file("file", 1 << 20);
         let file = client.open(b"file", &OpenOptions::read()).unwrap();
         let buffer = client.buffer(1 << 20).unwrap();
         std::thread::scope(|scope| {
@@ -246,9 +219,7 @@ fn sleepers_and_pollers_share_a_client() {
 
 #[test]
 fn operations_that_nobody_waits_for_complete_all_the_same() {
-    for transport in TRANSPORTS {
-        let served = Served::new();
-        let client = served.client(transport);
+    for (served, client) in on_each_transport() {
         let options = OpenOptions::write().create(Create::New);
         let file = client.open(b"file", &options).unwrap();
         let buffer = client.buffer(100 * 4096).unwrap();
@@ -268,9 +239,7 @@ fn operations_that_nobody_waits_for_complete_all_the_same() {
 
 #[test]
 fn names_are_made_moved_and_removed() {
-    for transport in TRANSPORTS {
-        let served = Served::new();
-        let client = served.client(transport);
+    for (_served, client) in on_each_transport() {
         let root = client.root();
         let dir = client.mkdir(&root, b"dir", &SetAttributes::mode(0o750)).unwrap();
         assert_eq!(client.lookup(&root, b"dir").unwrap(), dir);
@@ -302,11 +271,9 @@ fn names_are_made_moved_and_removed() {
 
 #[test]
 fn links_are_followed_and_circles_found() {
-    for transport in TRANSPORTS {
-        let served = Served::new();
+    for (served, client) in on_each_transport() {
         std::fs::create_dir_all(served.path().join("a/b/c")).unwrap();
         std::fs::write(served.path().join("a/b/c/file"), "content").unwrap();
-        let client = served.client(transport);
         let root = client.root();
         for (name, text) in [
             (&b"to-b"[..], &b"a/b"[..]),
@@ -353,9 +320,7 @@ fn links_are_followed_and_circles_found() {
 
 #[test]
 fn data_and_holes_are_found() {
-    for transport in TRANSPORTS {
-        let served = Served::new();
-        let client = served.client(transport);
+    for (_served, client) in on_each_transport() {
         let options = OpenOptions::write().create(Create::New);
         let file = client.open(b"sparse", &options).unwrap();
         const MIB: u64 = 1 << 20;
@@ -375,11 +340,9 @@ fn data_and_holes_are_found() {
 
 #[test]
 fn a_slash_behind_a_name_asks_for_a_directory() {
-    for transport in TRANSPORTS {
-        let served = Served::new();
+    for (served, client) in on_each_transport() {
         std::fs::create_dir_all(served.path().join("d/inner")).unwrap();
         std::fs::write(served.path().join("f"), "content").unwrap();
-        let client = served.client(transport);
         let root = client.root();
         for (name, text) in [
             (&b"to-d"[..], &b"d"[..]),
@@ -429,7 +392,7 @@ fn a_slash_behind_a_name_asks_for_a_directory() {
         let (old, new) = place(b"d/inner/", b"d/other/").unwrap();
         client.rename(&old.dir, &old.name, &new.dir, &new.name).unwrap();
         assert!(served.path().join("d/other").is_dir());
-        assert_eq!(std::fs::read(served.path().join("f")).unwrap(), b"content");
+        assert_eq!(served.content("f"), b"content");
     }
 }
 
@@ -466,9 +429,7 @@ fn a_large_directory_is_listed_with_attributes() {
 
 #[test]
 fn attributes_are_set_and_read() {
-    for transport in TRANSPORTS {
-        let served = Served::new();
-        let client = served.client(transport);
+    for (_served, client) in on_each_transport() {
         let file = client
             .open(b"file", &OpenOptions::read_write().create(Create::New).mode(0o600))
             .unwrap();

@@ -4,11 +4,9 @@
 //!
 //! `DAFS_TEST_LONG` makes it 100,000 operations each, half of them over each transport.
 
-use crate::served::{Served, TRANSPORTS};
-use dafs_client::{
-    CacheOptions, Client, Completion, CompletionGroup, Create, File, IoBuffer, OpenOptions,
-    Stability,
-};
+use crate::served::{Served, on_each_transport, on_each_transport_with, open_file};
+use dafs_client::{CacheOptions, Client, Completion, CompletionGroup, File, IoBuffer, Stability};
+use dafs_dat::sim::SimRng;
 use dafs_mem::Site;
 use std::ops::Range;
 use std::time::Duration;
@@ -29,19 +27,11 @@ fn steps() -> u64 {
     if std::env::var_os("DAFS_TEST_LONG").is_some() { 50_000 } else { 3_000 }
 }
 
-struct Random(u64);
+struct Random(SimRng);
 
 impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut bits = self.0;
-        bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        bits ^ (bits >> 31)
-    }
-
     fn below(&mut self, end: u64) -> u64 {
-        self.next() % end
+        self.0.below(end)
     }
 
     /// A range of a file; short ones are as likely as long ones.
@@ -53,7 +43,7 @@ impl Random {
     }
 
     fn bytes(&mut self, len: u64) -> Vec<u8> {
-        let words = std::iter::repeat_with(|| self.next().to_ne_bytes());
+        let words = std::iter::repeat_with(|| self.0.bits().to_ne_bytes());
         words.flatten().take(len as usize).collect()
     }
 
@@ -275,15 +265,10 @@ impl Drop for Place {
     }
 }
 
-fn open(client: &Client) -> File {
-    let options = OpenOptions::read_write().create(Create::IfMissing).mode(0o640);
-    client.open(b"/file", &options).unwrap()
-}
-
 fn run(served: &Served, client: &Client, way: &mut dyn Way, seed: u64) {
-    let random = &mut Random(seed);
+    let random = &mut Random(SimRng::new(seed));
     let mut content: Vec<u8> = Vec::new();
-    let mut file = open(client);
+    let mut file = open_file(client);
     for step in 0..steps() {
         let size = content.len() as u64;
         let _place = Place { seed, step };
@@ -317,7 +302,7 @@ fn run(served: &Served, client: &Client, way: &mut dyn Way, seed: u64) {
             94..96 => {
                 way.settle();
                 file.close().unwrap();
-                file = open(client);
+                file = open_file(client);
             }
             96..98 => {
                 way.settle();
@@ -326,42 +311,35 @@ fn run(served: &Served, client: &Client, way: &mut dyn Way, seed: u64) {
             _ => {
                 way.settle();
                 file.commit(0, 0).unwrap();
-                let found = std::fs::read(served.path().join("file")).unwrap();
+                let found = served.content("file");
                 assert!(found == content, "the file differs");
             }
         }
     }
     way.settle();
     file.close().unwrap();
-    let found = std::fs::read(served.path().join("file")).unwrap();
+    let found = served.content("file");
     assert!(found == content, "seed {seed}: the file differs at the end");
 }
 
 #[test]
 fn staged() {
-    for (transport, seed) in TRANSPORTS.into_iter().zip(1..) {
-        let served = Served::new();
-        run(&served, &served.client(transport), &mut Staged, seed);
+    for ((served, client), seed) in on_each_transport().zip(1..) {
+        run(&served, &client, &mut Staged, seed);
     }
 }
 
 #[test]
 fn cached() {
-    for (transport, seed) in TRANSPORTS.into_iter().zip(11..) {
-        let served = Served::new();
-        let client = served.client_with(|options| {
-            options.transport = transport;
-            options.cache = Some(CacheOptions::default());
-        });
+    let cached = on_each_transport_with(|options| options.cache = Some(CacheOptions::default()));
+    for ((served, client), seed) in cached.zip(11..) {
         run(&served, &client, &mut Staged, seed);
     }
 }
 
 #[test]
 fn registered() {
-    for (transport, seed) in TRANSPORTS.into_iter().zip(21..) {
-        let served = Served::new();
-        let client = served.client(transport);
+    for ((served, client), seed) in on_each_transport().zip(21..) {
         let bytes = 2 * TRANSFER_BYTES_MAX as usize;
         let own = vec![0; bytes].leak();
         let mut way = Registered { buffer: client.buffer(bytes).unwrap(), own };
@@ -371,22 +349,18 @@ fn registered() {
 
 #[test]
 fn grouped() {
-    for (transport, seed) in TRANSPORTS.into_iter().zip(31..) {
-        let served = Served::new();
-        let client = served.client(transport);
+    for ((served, client), seed) in on_each_transport().zip(31..) {
         run(&served, &client, &mut Grouped::new(&client), seed);
     }
 }
 
 #[test]
 fn grouped_beside_a_cache_with_checksums() {
-    for (transport, seed) in TRANSPORTS.into_iter().zip(41..) {
-        let served = Served::new();
-        let client = served.client_with(|options| {
-            options.transport = transport;
-            options.cache = Some(CacheOptions::default());
-            options.checksums = true;
-        });
+    let checked = on_each_transport_with(|options| {
+        options.cache = Some(CacheOptions::default());
+        options.checksums = true;
+    });
+    for ((served, client), seed) in checked.zip(41..) {
         run(&served, &client, &mut Grouped::new(&client), seed);
     }
 }

@@ -34,11 +34,6 @@ fn cancel(world: &mut World, tag: u64) -> bool {
     world.core.cancel(&mut world.adapter, world.now, tag)
 }
 
-fn lose(world: &mut World) {
-    let endpoint = world.network.endpoints(CLIENT)[0];
-    world.network.lose(endpoint);
-}
-
 #[test]
 fn only_an_unsent_call_is_cancelled() {
     let mut world = world(1);
@@ -68,7 +63,7 @@ fn calls_are_given_up_while_the_session_is_recovered_for_others() {
     let other = world.read(Piece::new(&memory, 0, 100).unwrap(), 0);
     world.run(|world| world.server.in_hand == 3);
     (world.server.past.deaf, world.server.hold) = (true, false);
-    lose(&mut world);
+    world.lose();
     world.run_for(Duration::from_secs(1));
     let late = world.ask(&append(b"late"));
     for tag in [made, read, late] {
@@ -98,8 +93,7 @@ fn the_last_call_that_is_given_up_lets_a_session_end() {
         world.run(|world| world.server.in_hand == 1);
         if lost {
             world.server.past.deaf = true;
-            lose(&mut world);
-            world.run(|world| world.core.stage() == Stage::Recovering);
+            world.lose_and_notice();
         }
         world.core.close(&mut world.adapter, world.now);
         assert!(cancel(&mut world, tags[1]));
@@ -153,7 +147,7 @@ fn a_write_to_a_slow_disk_outlives_its_connection() {
     world.run_for(Duration::from_secs(100));
     assert!(world.server.count(Procedure::Null) > 0);
     world.server.script = Box::new(|_, _| Answer::File);
-    lose(&mut world);
+    world.lose();
     world.run_all(&[tag]);
     assert!(is_ok(&world.done[&tag]), "{:?}", world.done[&tag]);
 }
@@ -165,7 +159,7 @@ fn a_queued_call_outlives_its_connection() {
     world.server.hold = true;
     let memory = world.memory(&[0; 100]);
     let piece = Piece::new(&memory, 0, 100).unwrap();
-    let tags: Vec<_> = (0..20).map(|_| world.read(piece.clone(), 0)).collect();
+    let tags = world.reads(&piece, 20);
     for _ in 0..8 {
         world.run_for(Duration::from_secs(10));
         world.server.release();
@@ -175,7 +169,7 @@ fn a_queued_call_outlives_its_connection() {
     assert_eq!(world.core.stage(), Stage::Ready);
     assert!(world.done.len() >= 8, "{} are done", world.done.len());
     world.server.hold = false;
-    lose(&mut world);
+    world.lose();
     world.run_all(&tags);
     assert!(tags.iter().all(|tag| is_ok(&world.done[tag])));
 }
@@ -239,7 +233,7 @@ fn a_reply_that_cannot_be_had_is_no_failure_of_the_request() {
             Request::FetchResponse(_) => Answer::Status(status),
             _ => Answer::File,
         });
-        lose(&mut world);
+        world.lose();
         world.run_all(&[made, written]);
         assert!(matches!(world.done[&made], Done::InDoubt(Procedure::Create)), "{status}");
         assert!(matches!(world.done[&written], Done::Written { bytes: 100, .. }), "{status}");
@@ -250,8 +244,7 @@ fn a_reply_that_cannot_be_had_is_no_failure_of_the_request() {
 #[test]
 fn a_call_too_long_for_the_new_connection_fails_alone() {
     let mut world = world(8);
-    lose(&mut world);
-    world.run(|world| world.core.stage() == Stage::Recovering);
+    world.lose_and_notice();
     world.server.request_bytes_max = 4096;
     let long = world.ask(&append(&[1; 8000]));
     let short = world.ask(&append(&[2; 10]));
@@ -264,20 +257,17 @@ fn a_call_too_long_for_the_new_connection_fails_alone() {
 /// A server that answers writes with DELAY while the flag is set, and grants delegations, so that a
 /// client caches writes.
 fn putting_off(is_busy: Arc<AtomicBool>) -> Live {
-    Live::start(
-        move |server| {
-            server.back.grants = Grants::Write;
-            server.script = Box::new(move |_, request| match request {
-                Request::WriteInline(_) | Request::WriteDirect(_)
-                    if is_busy.load(Ordering::Relaxed) =>
-                {
-                    Answer::Status(Status::Delay)
-                }
-                _ => Answer::File,
-            });
-        },
-        |_| {},
-    )
+    Live::start(move |server| {
+        server.back.grants = Grants::Write;
+        server.script = Box::new(move |_, request| match request {
+            Request::WriteInline(_) | Request::WriteDirect(_)
+                if is_busy.load(Ordering::Relaxed) =>
+            {
+                Answer::Status(Status::Delay)
+            }
+            _ => Answer::File,
+        });
+    })
 }
 
 #[test]
@@ -320,7 +310,7 @@ fn a_chain_that_a_new_connection_has_no_credits_for_is_told_so() {
     let (server_phase, next) = (phase.clone(), |phase: &AtomicUsize| {
         phase.fetch_add(1, Ordering::AcqRel);
     });
-    let live = Live::start(
+    let live = Live::with_ticks(
         |server| (server.initial_credits, server.target) = (8, 8),
         move |server| match server_phase.load(Ordering::Acquire) {
             1 => {
@@ -358,16 +348,13 @@ fn a_chain_that_a_new_connection_has_no_credits_for_is_told_so() {
 
 #[test]
 fn a_pending_operation_can_be_cancelled() {
-    let live = Live::start(
-        |server| {
-            (server.initial_credits, server.target) = (1, 1);
-            server.script = Box::new(|_, request| match request {
-                Request::ReadInline(_) => Answer::Silence,
-                _ => Answer::File,
-            });
-        },
-        |_| {},
-    );
+    let live = Live::start(|server| {
+        (server.initial_credits, server.target) = (1, 1);
+        server.script = Box::new(|_, request| match request {
+            Request::ReadInline(_) => Answer::Silence,
+            _ => Answer::File,
+        });
+    });
     let client = live.client(|_| {});
     let file = client.open(b"file", &OpenOptions::read()).unwrap();
     let buffer = client.buffer(1000).unwrap();
@@ -387,17 +374,10 @@ fn a_pending_operation_can_be_cancelled() {
 fn a_close_without_an_answer_is_made_up_for() {
     let closes = Arc::new(AtomicUsize::new(0));
     let counted = closes.clone();
-    let live = Live::start(
-        |server| {
-            server.script = Box::new(move |_, request| match request {
-                Request::Close(_) if counted.fetch_add(1, Ordering::Relaxed) == 0 => {
-                    Answer::Silence
-                }
-                _ => Answer::File,
-            });
-        },
-        |_| {},
-    );
+    let live = Live::scripted(move |_, request| match request {
+        Request::Close(_) if counted.fetch_add(1, Ordering::Relaxed) == 0 => Answer::Silence,
+        _ => Answer::File,
+    });
     let client = live.client(|options| options.deadline = Some(Duration::from_secs(1)));
     let file = client.open(b"file", &OpenOptions::read()).unwrap();
     let error = file.close().unwrap_err();

@@ -1,8 +1,11 @@
 //! Completion groups and futures, end to end over both transports.
 
-use crate::served::{Served, TRANSPORTS, Wire, pattern};
+use crate::served::{
+    Served, TRANSPORTS, Wire, connected, on_each_transport, on_each_transport_with, open_file,
+    pattern,
+};
 use dafs_client::{
-    CacheOptions, Client, Completion, CompletionGroup, Create, Error, File, IoBuffer, OpenOptions,
+    CacheOptions, Client, Completion, CompletionGroup, Error, File, IoBuffer, OpenOptions,
     OperationId, Pending, Stability,
 };
 use dafs_mem::Site;
@@ -17,16 +20,10 @@ use std::time::Duration;
 const BLOCK: usize = 4096;
 const TIME: Option<Duration> = Some(Duration::from_secs(60));
 
-fn file(client: &Client) -> File {
-    let options = OpenOptions::read_write().create(Create::IfMissing).mode(0o640);
-    client.open(b"/file", &options).unwrap()
-}
-
 /// A file of so many blocks, and memory for it.
 fn filled(served: &Served, client: &Client, blocks: usize) -> (File, IoBuffer, Vec<u8>) {
-    let content = pattern(blocks * BLOCK);
-    std::fs::write(served.path().join("file"), &content).unwrap();
-    (file(client), client.buffer(blocks * BLOCK).unwrap(), content)
+    let content = served.with_file("file", blocks * BLOCK);
+    (open_file(client), client.buffer(blocks * BLOCK).unwrap(), content)
 }
 
 fn read_block(
@@ -45,9 +42,7 @@ fn words(completions: &[Completion]) -> BTreeSet<u64> {
 
 #[test]
 fn any_some_and_all_are_waited_for() {
-    for transport in TRANSPORTS {
-        let served = Served::new();
-        let client = served.client(transport);
+    for (served, client) in on_each_transport() {
         let (file, buffer, content) = filled(&served, &client, 64);
         let (group, other) = (client.completion_group(), client.completion_group());
         let names: Vec<_> =
@@ -78,9 +73,7 @@ fn any_some_and_all_are_waited_for() {
 
 #[test]
 fn a_commit_ends_in_its_group_and_makes_stable() {
-    for transport in TRANSPORTS {
-        let served = Served::new();
-        let client = served.client(transport);
+    for (served, client) in on_each_transport() {
         let (file, buffer, content) = filled(&served, &client, 4);
         buffer.view().copy_from(&content, Site::Inspect);
         let group = client.completion_group();
@@ -96,7 +89,7 @@ fn a_commit_ends_in_its_group_and_makes_stable() {
             .collect();
         assert_eq!(found, [(1, len), (2, 0)]);
         file.close().unwrap();
-        let written = std::fs::read(served.path().join("file")).unwrap();
+        let written = served.content("file");
         assert!(written == [&content[..], &content[..]].concat());
     }
 }
@@ -113,7 +106,7 @@ fn appends_end_in_their_group_with_their_places() {
                 options.checksums = cached;
                 options.cache = cached.then(CacheOptions::default);
             });
-            let file = file(&client);
+            let file = open_file(&client);
             file.write_at(b"first", 0, Stability::Unstable).unwrap();
             let buffer = client.buffer(COUNT * bytes).unwrap();
             let content = pattern(COUNT * bytes);
@@ -127,7 +120,7 @@ fn appends_end_in_their_group_with_their_places() {
             assert!(matches!(refused, Err(Error::Argument(_))), "{refused:?}");
             let mut completions = Vec::new();
             assert_eq!(group.wait(&mut completions, usize::MAX, TIME).unwrap(), COUNT);
-            let written = std::fs::read(served.path().join("file")).unwrap();
+            let written = served.content("file");
             assert_eq!(written.len(), 5 + content.len());
             let mut places = BTreeSet::new();
             for done in &completions {
@@ -155,8 +148,7 @@ fn appends_end_in_their_group_with_their_places() {
 
 #[test]
 fn a_lost_commit_is_told_in_its_group() {
-    let mut served = Served::new();
-    let client = served.client(TRANSPORTS[0]);
+    let (mut served, client) = connected();
     let (file, buffer, _) = filled(&served, &client, 1);
     file.write_from(&buffer, 0..BLOCK, 0, Stability::Unstable).unwrap();
     served.stop();
@@ -170,14 +162,10 @@ fn a_lost_commit_is_told_in_its_group() {
 
 #[test]
 fn batches_yield_a_completion_for_each_transfer() {
-    for transport in TRANSPORTS {
-        for asynchronous in [false, true] {
-            for checksums in [false, true] {
-                let served = Served::new();
-                let client = served.client_with(|options| {
-                    options.transport = transport;
-                    options.checksums = checksums;
-                });
+    for asynchronous in [false, true] {
+        for checksums in [false, true] {
+            for (served, client) in on_each_transport_with(|options| options.checksums = checksums)
+            {
                 let (file, buffer, content) = filled(&served, &client, 200);
                 let group = client.completion_group();
                 let mut batch = client.batch();
@@ -213,9 +201,7 @@ fn a_descriptor_is_readable_while_there_is_something_to_fetch() {
         // SAFETY: the list is valid for the call.
         unsafe { libc::poll(wait.as_mut_ptr(), 1, milliseconds) == 1 }
     };
-    for transport in TRANSPORTS {
-        let served = Served::new();
-        let client = served.client(transport);
+    for (served, client) in on_each_transport() {
         let (file, buffer, _) = filled(&served, &client, 16);
         let group = client.completion_group();
         let mut completions = Vec::new();
@@ -244,9 +230,7 @@ fn a_descriptor_is_readable_while_there_is_something_to_fetch() {
 
 #[test]
 fn threads_share_a_group() {
-    for transport in TRANSPORTS {
-        let served = Served::new();
-        let client = served.client(transport);
+    for (served, client) in on_each_transport() {
         let (file, buffer, _) = filled(&served, &client, 64);
         let group = client.completion_group();
         let fetched = AtomicUsize::new(0);
@@ -284,9 +268,8 @@ fn a_transfer_waiting_for_a_connection_can_be_given_up() {
     let served = Served::new();
     let cut = Arc::new(AtomicBool::new(false));
     let cutting = cut.clone();
-    let address = format!("127.0.0.1:{}", served.url.port()).parse().unwrap();
     // The first connection lasts for the opening and one read; no later one opens a session.
-    let wire = Wire::new(address, move || match cutting.swap(true, Ordering::SeqCst) {
+    let wire = Wire::new(served.address, move || match cutting.swap(true, Ordering::SeqCst) {
         false => Some(20_000),
         true => Some(10),
     });
@@ -363,9 +346,7 @@ fn block_on<F: Future>(future: F) -> F::Output {
 
 #[test]
 fn tasks_are_woken() {
-    for transport in TRANSPORTS {
-        let served = Served::new();
-        let client = served.client(transport);
+    for (served, client) in on_each_transport() {
         let (file, buffer, content) = filled(&served, &client, 64);
         for round in 0..20 {
             let pending: Vec<Pending<usize>> = (0..64)

@@ -2,9 +2,10 @@
 //! the client's memory, the end of a connection does not stop it.
 
 use crate::fake::back::completion;
+use crate::fake::requests::recovering;
 use crate::fake::{Answer, ROOT, World, pattern};
 use dafs_client::core::{
-    BackStage, BatchCall, BatchHints, Done, Failure, Piece, RegisteredMemory, SessionConfig, Stage,
+    BackStage, BatchCall, BatchHints, Done, Failure, Piece, RegisteredMemory, Stage,
 };
 use dafs_client::{Procedure, Status};
 use dafs_wire::dafs::*;
@@ -16,10 +17,7 @@ const DEADLINE: Duration = Duration::from_secs(60);
 
 /// A world whose server may call.
 fn bound() -> (World, Arc<RegisteredMemory>) {
-    let config = SessionConfig { recovery: Some(Duration::from_secs(120)), ..World::config() };
-    let mut world = World::open(config);
-    world.core.want_back(&mut world.adapter, world.now);
-    world.run(|world| world.core.back_stage() == BackStage::Bound);
+    let mut world = World::bound(recovering());
     let memory = world.memory(&pattern(100));
     (world, memory)
 }
@@ -136,8 +134,7 @@ fn an_answer_that_tells_of_what_has_come_back_is_no_breach() {
 fn lost_read() -> (World, u64, Arc<AtomicBool>) {
     let over = Arc::new(AtomicBool::new(false));
     let is_over = over.clone();
-    let config = SessionConfig { recovery: Some(Duration::from_secs(120)), ..World::config() };
-    let mut world = World::open_with(config, |server| {
+    let mut world = World::open_with(recovering(), |server| {
         server.file = pattern(50_000);
         server.script = Box::new(move |_, request| match request {
             Request::DiscardResponses(_) if !is_over.load(Ordering::Relaxed) => Answer::Silence,
@@ -153,16 +150,10 @@ fn lost_read() -> (World, u64, Arc<AtomicBool>) {
     (world, tag, over)
 }
 
-fn lose_session(world: &mut World) {
-    let endpoint = world.network.endpoints(2)[0];
-    world.network.lose(endpoint);
-    world.run(|world| world.core.stage() == Stage::Recovering);
-}
-
 #[test]
 fn a_call_is_not_cancelled_or_sent_again_before_its_old_session_is_over() {
     let (mut world, tag, over) = lost_read();
-    lose_session(&mut world);
+    world.lose_and_notice();
     assert!(!world.core.cancel(&mut world.adapter, world.now, tag));
     world.run(|world| world.server.count(Procedure::DiscardResponses) == 2);
     assert!(!world.core.cancel(&mut world.adapter, world.now, tag));
@@ -179,7 +170,7 @@ fn a_call_that_is_overdue_ends_with_its_old_session() {
         let (mut world, tag, over) = lost_read();
         match given_up {
             false => {
-                lose_session(&mut world);
+                world.lose_and_notice();
                 world.run_for(DEADLINE + Duration::from_secs(5));
             }
             true => {

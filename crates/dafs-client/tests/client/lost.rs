@@ -1,6 +1,6 @@
 //! Servers that go away, are unreachable, or refuse.
 
-use crate::served::{Served, TRANSPORTS};
+use crate::served::{Served, TRANSPORTS, in_threads, on_each_transport_with};
 use dafs_client::{
     Client, ConnectOptions, Create, DafsUrl, Error, OpenOptions, Stability, TransportChoice,
     WaitPolicy,
@@ -11,12 +11,7 @@ use std::time::Duration;
 
 #[test]
 fn a_lost_server_fails_what_waits_and_what_comes() {
-    for transport in TRANSPORTS {
-        let mut served = Served::new();
-        let client = served.client_with(|options| {
-            options.transport = transport;
-            options.recovery = None;
-        });
+    for (mut served, client) in on_each_transport_with(|options| options.recovery = None) {
         let file = client.open(b"file", &OpenOptions::read_write().create(Create::New)).unwrap();
         file.write_at(&[1; 100_000], 0, Stability::Unstable).unwrap();
         let buffer = client.buffer(4096).unwrap();
@@ -52,12 +47,7 @@ fn a_lost_server_fails_what_waits_and_what_comes() {
 
 #[test]
 fn operations_of_a_group_are_reported_when_the_server_goes() {
-    for transport in TRANSPORTS {
-        let mut served = Served::new();
-        let client = served.client_with(|options| {
-            options.transport = transport;
-            options.recovery = None;
-        });
+    for (mut served, client) in on_each_transport_with(|options| options.recovery = None) {
         let file = client.open(b"file", &OpenOptions::read_write().create(Create::New)).unwrap();
         let buffer = client.buffer(1 << 20).unwrap();
         let group = client.completion_group();
@@ -154,13 +144,9 @@ fn every_wait_policy_works() {
                 options.wait = wait;
                 options.transport = transport;
             });
-            std::thread::scope(|scope| {
-                for _ in 0..3 {
-                    scope.spawn(|| {
-                        for _ in 0..50 {
-                            client.ping().unwrap();
-                        }
-                    });
+            in_threads(3, |_| {
+                for _ in 0..50 {
+                    client.ping().unwrap();
                 }
             });
         }

@@ -10,7 +10,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-const CLIENT: u32 = 2;
 const AFTER: Duration = Duration::from_secs(5);
 
 fn world(credits: u16) -> World {
@@ -68,9 +67,7 @@ fn an_unsent_request_is_known_not_to_be_done() {
     // While the server is unreachable, requests that it has seen may be done, and no others.
     let third = ask_in_vain(&mut world, &create(b"third"));
     world.server.past.deaf = true;
-    let endpoint = world.network.endpoints(CLIENT)[0];
-    world.network.lose(endpoint);
-    world.run(|world| world.core.stage() == Stage::Recovering);
+    world.lose_and_notice();
     let fourth = world.ask(&create(b"fourth"));
     give_up(&mut world, third);
     give_up(&mut world, fourth);
@@ -85,11 +82,8 @@ fn an_unsent_request_is_known_not_to_be_done() {
 fn a_request_without_a_connection_times_out_undone() {
     let mut world = world(8);
     world.server.past.deaf = true;
-    let endpoint = world.network.endpoints(CLIENT)[0];
-    world.network.lose(endpoint);
-    world.run(|world| world.core.stage() == Stage::Recovering);
-    let tag = world.ask(&create(b"name"));
-    world.run_all(&[tag]);
+    world.lose_and_notice();
+    let tag = world.ask_and_wait(&create(b"name"));
     assert!(matches!(world.done[&tag], Done::Lost(Failure::Unsent(_))), "{:?}", world.done[&tag]);
 }
 
@@ -131,9 +125,7 @@ fn a_late_open_is_closed() {
         give_up(&mut world, tag);
         assert!(is_overdue(&world.done[&tag]));
         if lost {
-            let endpoint = world.network.endpoints(CLIENT)[0];
-            world.network.lose(endpoint);
-            world.run(|world| world.core.stage() == Stage::Recovering);
+            world.lose_and_notice();
         }
         world.server.release();
         world.run(|world| world.core.stage() == Stage::Ready);
@@ -147,8 +139,7 @@ fn a_late_open_is_closed() {
 #[test]
 fn a_late_open_or_lock_is_undone() {
     let mut world = world(8);
-    let held = world.ask(&open(b"held", ShareDeny::None));
-    world.run_all(&[held]);
+    let held = world.ask_and_wait(&open(b"held", ShareDeny::None));
     let state_id = opened(&world.done[&held]);
     let tags = [
         ask_in_vain(&mut world, &open(b"late", ShareDeny::Write)),
@@ -176,8 +167,7 @@ fn a_request_without_a_waiter_is_not_repeated() {
         Request::Open(_) => Answer::Silence,
         _ => Answer::File,
     });
-    let tag = world.ask(&open(b"late", ShareDeny::Write));
-    world.run_all(&[tag]);
+    world.ask_and_wait(&open(b"late", ShareDeny::Write));
     world.server.script = Box::new(|_, _| Answer::File);
     world.run(|world| world.core.stage() == Stage::Ready);
     settle(&mut world);
@@ -189,14 +179,12 @@ fn a_request_without_a_waiter_is_not_repeated() {
 fn a_lock_that_came_too_late_is_released_unless_it_is_wanted_again() {
     for again in [false, true] {
         let mut world = world(8);
-        let held = world.ask(&open(b"held", ShareDeny::None));
-        world.run_all(&[held]);
+        let held = world.ask_and_wait(&open(b"held", ShareDeny::None));
         let state_id = opened(&world.done[&held]);
         let late = ask_in_vain(&mut world, &lock(state_id, 0, 10));
         give_up(&mut world, late);
         if again {
-            let tag = world.ask(&lock(state_id, 5, 10));
-            world.run_all(&[tag]);
+            let tag = world.ask_and_wait(&lock(state_id, 5, 10));
             assert!(is_ok(&world.done[&tag]));
         }
         world.server.release();
@@ -229,24 +217,21 @@ type Call<'a> = &'a mut dyn FnMut() -> Result<(), Error>;
 
 /// A server that answers only NULLs, and counts other requests.
 fn stuck(counted: Arc<AtomicUsize>) -> Live {
-    Live::start(
-        |server| {
-            server.file = pattern(50_000);
-            server.script = Box::new(move |_, request| match request {
-                Request::Commit(_)
-                | Request::ReadInline(_)
-                | Request::ReadDirect(_)
-                | Request::WriteInline(_)
-                | Request::WriteDirect(_)
-                | Request::Create(_) => {
-                    counted.fetch_add(1, Ordering::Relaxed);
-                    Answer::Silence
-                }
-                _ => Answer::File,
-            });
-        },
-        |_| {},
-    )
+    Live::start(|server| {
+        server.file = pattern(50_000);
+        server.script = Box::new(move |_, request| match request {
+            Request::Commit(_)
+            | Request::ReadInline(_)
+            | Request::ReadDirect(_)
+            | Request::WriteInline(_)
+            | Request::WriteDirect(_)
+            | Request::Create(_) => {
+                counted.fetch_add(1, Ordering::Relaxed);
+                Answer::Silence
+            }
+            _ => Answer::File,
+        });
+    })
 }
 
 #[test]
@@ -313,7 +298,6 @@ fn promises_run_out_in_a_sleep() {
     world.server.release();
     world.run_all(&[tag]);
     assert!(world.core.promised_until() <= world.now);
-    let tag = world.ask(&Request::Null);
-    world.run_all(&[tag]);
+    world.ask_and_wait(&Request::Null);
     assert!(world.core.promised_until() > world.now, "the server has answered since");
 }

@@ -1,6 +1,6 @@
 //! Read-ahead for sequential readers, and no stale data by it.
 
-use crate::served::{Served, TRANSPORTS, Wire, pattern};
+use crate::served::{Served, TRANSPORTS, Wire, pattern, read_all, requests};
 use dafs_client::{
     CacheOptions, Client, Create, File, OpenOptions, Stability, TransportChoice, interruptible,
     limits, within,
@@ -9,28 +9,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 const PAGE: usize = 4096;
-
-/// Requests answered while `what` runs.
-fn requests(client: &Client, what: impl FnOnce()) -> u64 {
-    let before = client.stats();
-    what();
-    let after = client.stats();
-    after.answered - before.answered - (after.nulls - before.nulls)
-}
-
-/// Reads a file in pieces up to its end.
-fn read_all(file: &File, piece_bytes: usize, want: &[u8]) {
-    let mut found = vec![0; want.len() + piece_bytes];
-    let mut at = 0;
-    loop {
-        let bytes = file.read_at(&mut found[at..at + piece_bytes], at as u64).unwrap();
-        at += bytes;
-        if bytes < piece_bytes {
-            break;
-        }
-    }
-    assert!(&found[..at] == want);
-}
 
 /// A client that caches for sequential readers alone, as programs under `dafs run` have it.
 fn for_readers(served: &Served, transport: TransportChoice) -> Client {
@@ -51,13 +29,12 @@ fn keep(client: &Client, file: &File, data: &[u8]) {
 fn sequential_readers_are_read_ahead_for_and_others_ask_each_time() {
     for transport in TRANSPORTS {
         let served = Served::new();
-        let data = pattern(6 << 20 | 17);
-        std::fs::write(served.path().join("file"), &data).unwrap();
+        let data = served.with_file("file", 6 << 20 | 17);
         let client = for_readers(&served, transport);
         let options = OpenOptions::read_write().create(Create::IfMissing).mode(0o644);
         let written = client.open(b"written", &options).unwrap();
         written.write_at(b"at once", 0, Stability::Unstable).unwrap();
-        assert_eq!(std::fs::read(served.path().join("written")).unwrap(), b"at once");
+        assert_eq!(served.content("written"), b"at once");
         let direct = client.open(b"file", &OpenOptions::read().direct(true)).unwrap();
         let both = client.open(b"file", &OpenOptions::read_write()).unwrap();
         let file = client.open(b"file", &OpenOptions::read()).unwrap();
@@ -97,8 +74,7 @@ fn a_reader_without_a_sequence_asks_for_no_delegation() {
     let served = Served::new();
     let (plain, client) =
         (served.client(TransportChoice::Iwarp), for_readers(&served, TransportChoice::Iwarp));
-    let data = pattern(6 << 20);
-    std::fs::write(served.path().join("long"), &data).unwrap();
+    let data = served.with_file("long", 6 << 20);
     std::fs::write(served.path().join("short"), &data[..10]).unwrap();
     let sparse = std::fs::File::create(served.path().join("sparse")).unwrap();
     sparse.set_len(1 << 30).unwrap();
@@ -208,12 +184,10 @@ fn a_write_that_is_over_is_seen_by_a_reader_in_full_run() {
 fn a_waiter_for_read_ahead_can_be_stopped_and_can_leave() {
     const PIECE: usize = 32 << 10;
     let served = Served::new();
-    let server = format!("127.0.0.1:{}", served.url.port()).parse().unwrap();
-    let wire = Wire::new(server, || None);
+    let wire = Wire::new(served.address, || None);
     let cache = Some(CacheOptions::for_readers(8 << 20));
     let client = wire.client_with(|options| options.cache = cache).unwrap();
-    let data = pattern(40 << 20);
-    std::fs::write(served.path().join("file"), &data).unwrap();
+    let data = served.with_file("file", 40 << 20);
     let file = client.open(b"file", &OpenOptions::read()).unwrap();
     let mut found = vec![0; PIECE];
     let mut at = 0;

@@ -15,8 +15,7 @@ fn world() -> World {
 }
 
 fn open(world: &mut World, owner: &[u8], share_deny: ShareDeny) -> StateId {
-    let tag = world.ask(&requests::open(owner, share_deny));
-    world.run_all(&[tag]);
+    let tag = world.ask_and_wait(&requests::open(owner, share_deny));
     opened(&world.done[&tag])
 }
 
@@ -40,8 +39,7 @@ fn read(world: &mut World, state_id: StateId) -> Result<Vec<u8>, Status> {
 }
 
 fn close(world: &mut World, state_id: StateId) -> Status {
-    let tag = world.ask(&Request::Close(Close { fh: ROOT, state_id }));
-    world.run_all(&[tag]);
+    let tag = world.ask_and_wait(&Request::Close(Close { fh: ROOT, state_id }));
     match &world.done[&tag] {
         Done::Answered(reply) => reply.status(),
         other => panic!("{other:?}"),

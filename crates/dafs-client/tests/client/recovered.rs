@@ -1,14 +1,12 @@
 //! Sessions with a real server that outlive their connections.
 
-use crate::served::{Served, TRANSPORTS, Wire, pattern};
+use crate::served::{Served, Wire, in_threads, on_each_transport, pattern};
 use dafs_client::{Create, Error, OpenOptions, SetAttributes, Stability};
 use std::sync::atomic::Ordering;
 
 #[test]
 fn a_restart_of_the_server_is_only_waited_for() {
-    for transport in TRANSPORTS {
-        let mut served = Served::new();
-        let client = served.client(transport);
+    for (mut served, client) in on_each_transport() {
         let root = client.root();
         std::fs::write(served.path().join("file"), b"content").unwrap();
         let handle = client.lookup(&root, b"file").unwrap();
@@ -29,32 +27,27 @@ fn a_restart_of_the_server_is_only_waited_for() {
 #[test]
 fn no_change_is_made_twice_over_a_wire_that_breaks() {
     let served = Served::new();
-    let server = format!("127.0.0.1:{}", served.url.port()).parse().unwrap();
     let mut total = 0;
     for seed in 0..20u64 {
         // Enough to open a session and do some of the work; the last wire lasts.
         let mut number = 0;
-        let wire = Wire::new(server, move || {
+        let wire = Wire::new(served.address, move || {
             number += 1;
             (number < 8).then_some(3_000 + (seed * 7_919 + number * 1_543) % 6_007)
         });
         let client = wire.client();
         let root = client.root();
-        std::thread::scope(|scope| {
-            for thread in 0..4 {
-                let (client, root) = (client.clone(), root);
-                scope.spawn(move || {
-                    for step in 0..12 {
-                        let old = format!("{seed}-{thread}-{step}");
-                        let new = format!("{old}-moved");
-                        // Each of these fails when it is repeated.
-                        client.mkdir(&root, old.as_bytes(), &SetAttributes::mode(0o755)).unwrap();
-                        client.rename(&root, old.as_bytes(), &root, new.as_bytes()).unwrap();
-                        if step % 2 == 0 {
-                            client.remove(&root, new.as_bytes()).unwrap();
-                        }
-                    }
-                });
+        in_threads(4, |thread| {
+            let client = client.clone();
+            for step in 0..12 {
+                let old = format!("{seed}-{thread}-{step}");
+                let new = format!("{old}-moved");
+                // Each of these fails when it is repeated.
+                client.mkdir(&root, old.as_bytes(), &SetAttributes::mode(0o755)).unwrap();
+                client.rename(&root, old.as_bytes(), &root, new.as_bytes()).unwrap();
+                if step % 2 == 0 {
+                    client.remove(&root, new.as_bytes()).unwrap();
+                }
             }
         });
         // A recovery that is interrupted goes on and counts once.
@@ -74,9 +67,8 @@ fn no_change_is_made_twice_over_a_wire_that_breaks() {
 #[test]
 fn an_open_file_goes_on_over_a_wire_that_breaks() {
     let served = Served::new();
-    let server = format!("127.0.0.1:{}", served.url.port()).parse().unwrap();
     let mut number = 0;
-    let wire = Wire::new(server, move || {
+    let wire = Wire::new(served.address, move || {
         number += 1;
         (number < 10).then_some(400_000 + number * 12_347)
     });
@@ -91,5 +83,5 @@ fn an_open_file_goes_on_over_a_wire_that_breaks() {
     assert!(back == content);
     file.close().unwrap();
     assert!(client.stats().recoveries >= 5);
-    assert!(std::fs::read(served.path().join("file")).unwrap() == content);
+    assert!(served.content("file") == content);
 }

@@ -75,8 +75,7 @@ fn a_message_that_cannot_be_posted_takes_recovery_back_to_its_beginning() {
     for batches in 0..100 {
         let mut world = world(recovering());
         let script = Script::begin(&mut world);
-        let endpoint = world.network.endpoints(CLIENT)[0];
-        world.network.lose(endpoint);
+        world.lose();
         world.lose_unread = Some(batches);
         world.run_all(&script.tags);
         script.check(&world, &format!("lost unread after {batches} batches"));
@@ -149,14 +148,11 @@ fn memory_of_a_lost_connection_is_out_of_reach_and_comes_back_under_another_key(
     let piece = Piece::new(&memory, 0, 10_000).unwrap();
     let named = piece.direct_buffer();
     let regions = world.network.region_count(CLIENT);
-    let endpoint = world.network.endpoints(CLIENT)[0];
-    world.network.lose(endpoint);
-    world.run(|world| world.core.stage() == Stage::Recovering);
+    world.lose_and_notice();
     world.run(|world| world.core.stage() == Stage::Ready);
     assert!(world.network.region_count(CLIENT) <= regions, "old registrations are gone");
     assert_eq!(piece.direct_buffer(), named, "the application sees no change");
-    let tag = world.read(piece, 0);
-    world.run_all(&[tag]);
+    let tag = world.read_and_wait(piece, 0);
     assert!(matches!(world.done[&tag], Done::Read { bytes: 10_000, .. }));
     drop(memory);
     let stats = world.core.stats();
@@ -181,8 +177,7 @@ fn a_request_at_a_forgetful_server_is_in_doubt() {
     assert!(matches!(world.done[&written], Done::Written { bytes: 100, .. }));
     assert!(matches!(world.done[&read], Done::Read { bytes: 10, .. }));
     // The session goes on.
-    let more = world.ask(&create(b"more"));
-    world.run_all(&[more]);
+    let more = world.ask_and_wait(&create(b"more"));
     assert_eq!(status(&world.done[&more]), Status::Ok);
     assert_eq!(world.server.past.came[&b"name"[..]], 1);
 }
@@ -214,8 +209,7 @@ fn a_lost_connection_costs_few_round_trips() {
         server.initial_credits = 64;
         server.target = 64;
     });
-    let first = world.ask(&Request::Null);
-    world.run_all(&[first]);
+    world.ask_and_wait(&Request::Null);
     world.server.hold = true;
     let names: Vec<_> = (0..64).map(|number| format!("n{number}")).collect();
     let tags: Vec<_> = names.iter().map(|name| world.ask(&create(name.as_bytes()))).collect();
@@ -223,8 +217,7 @@ fn a_lost_connection_costs_few_round_trips() {
     world.server.hold = false;
     let before = world.server.seen.len();
     let (start, trip) = (world.now, Duration::from_millis(1));
-    let endpoint = world.network.endpoints(CLIENT)[0];
-    world.network.lose(endpoint);
+    world.lose();
     world.run_all(&tags);
     let seen: Vec<_> = world.server.seen[before..].iter().map(|seen| seen.0).collect();
     // All CHECK_RESPONSEs leave before the first reply is fetched.
@@ -245,8 +238,7 @@ fn calls_keep_their_deadlines_while_the_server_is_away() {
     let early = world.read(piece.clone(), 0);
     world.run_for(Duration::from_millis(1));
     world.server.past.deaf = true;
-    let endpoint = world.network.endpoints(CLIENT)[0];
-    world.network.lose(endpoint);
+    world.lose();
     world.run_for(Duration::from_secs(30));
     assert_eq!(world.core.stage(), Stage::Recovering);
     let late = world.read(piece, 0);
@@ -263,8 +255,7 @@ fn calls_keep_their_deadlines_while_the_server_is_away() {
 fn a_server_that_stays_away_ends_the_session() {
     let mut world = world(recovering());
     world.server.past.deaf = true;
-    let endpoint = world.network.endpoints(CLIENT)[0];
-    world.network.lose(endpoint);
+    world.lose();
     let start = world.now;
     world.run(|world| world.core.stage() == Stage::Over);
     let away = world.now.since(start);
@@ -281,8 +272,7 @@ fn a_request_that_kills_the_server_does_not_do_so_for_ever() {
         Request::Null => Answer::Raw(vec![0; 12]),
         _ => Answer::File,
     });
-    let tag = world.ask(&Request::Null);
-    world.run_all(&[tag]);
+    let tag = world.ask_and_wait(&Request::Null);
     // An invalid reply breaks the protocol: no retry.
     assert!(matches!(world.done[&tag], Done::Lost(Failure::Protocol(_))));
     assert_eq!(world.core.stage(), Stage::Over);
@@ -342,8 +332,7 @@ fn absurd_answers_end_in_an_error() {
             request if request.procedure() == procedure => Answer::Spoil(spoil),
             _ => Answer::File,
         });
-        let endpoint = world.network.endpoints(CLIENT)[0];
-        world.network.lose(endpoint);
+        world.lose();
         world.run(|world| {
             tags.iter().all(|tag| world.done.contains_key(tag))
                 && world.core.stage() != Stage::Recovering
@@ -376,8 +365,7 @@ fn fetched_nonsense_is_not_believed() {
             Request::FetchResponse(_) => Answer::Status(status),
             _ => Answer::File,
         });
-        let endpoint = world.network.endpoints(CLIENT)[0];
-        world.network.lose(endpoint);
+        world.lose();
         world.run_all(&[write, made]);
         match status {
             Status::Ok => assert_eq!(world.core.stage(), Stage::Over),
@@ -405,9 +393,7 @@ fn closing_ends_what_is_under_way_first() {
     let made = world.ask(&create(b"name"));
     world.run_for(Duration::from_millis(1));
     world.server.hold = false;
-    let endpoint = world.network.endpoints(CLIENT)[0];
-    world.network.lose(endpoint);
-    world.run(|world| world.core.stage() == Stage::Recovering);
+    world.lose_and_notice();
     let now = world.now;
     world.core.close(&mut world.adapter, now);
     world.run(|world| world.core.stage() == Stage::Over);
@@ -420,9 +406,7 @@ fn closing_ends_what_is_under_way_first() {
 fn closing_without_calls_waits_for_nothing() {
     let mut world = world(recovering());
     world.server.past.deaf = true;
-    let endpoint = world.network.endpoints(CLIENT)[0];
-    world.network.lose(endpoint);
-    world.run(|world| world.core.stage() == Stage::Recovering);
+    world.lose_and_notice();
     let now = world.now;
     world.core.close(&mut world.adapter, now);
     assert_eq!(world.core.stage(), Stage::Over);

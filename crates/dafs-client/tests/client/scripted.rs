@@ -15,17 +15,14 @@ use std::time::Duration;
 fn a_failed_read_leaves_nothing_in_flight() {
     const BYTES: usize = 4 << 20;
     let late = Duration::from_millis(50);
-    let live = Live::start(
-        move |server| {
-            server.file = pattern(BYTES);
-            server.script = Box::new(move |_, request| match request {
-                Request::ReadDirect(read) if read.offset == 0 => Answer::Status(Status::Io),
-                Request::ReadDirect(_) => Answer::After(late),
-                _ => Answer::File,
-            });
-        },
-        |_| {},
-    );
+    let live = Live::start(move |server| {
+        server.file = pattern(BYTES);
+        server.script = Box::new(move |_, request| match request {
+            Request::ReadDirect(read) if read.offset == 0 => Answer::Status(Status::Io),
+            Request::ReadDirect(_) => Answer::After(late),
+            _ => Answer::File,
+        });
+    });
     let client = live.client(|_| {});
     let file = client.open(b"file", &OpenOptions::read()).unwrap();
     let buffer = client.buffer(BYTES).unwrap();
@@ -44,7 +41,7 @@ fn borrowed_memory_is_out_of_reach_once_its_buffer_is_dropped() {
     let named: Arc<Mutex<Option<DirectBuffer>>> = Arc::default();
     let strike = Arc::new(AtomicBool::new(false));
     let (noted, struck) = (named.clone(), strike.clone());
-    let live = Live::start(
+    let live = Live::with_ticks(
         move |server| {
             server.file = pattern(BYTES);
             server.script = Box::new(move |_, request| {
@@ -88,28 +85,23 @@ fn borrowed_memory_is_out_of_reach_once_its_buffer_is_dropped() {
 #[test]
 fn a_delayed_request_is_retried() {
     const BYTES: usize = 2 << 20;
-    let live = Live::start(
-        |server| {
-            server.file = pattern(BYTES);
-            let mut asked = HashMap::new();
-            server.script = Box::new(move |_, request| {
-                let opening = matches!(
-                    request,
-                    Request::ClientConnectAuth(_)
-                        | Request::RegisterCred(_)
-                        | Request::GetFsAttr(_)
-                );
-                let count = asked.entry(request.procedure()).or_insert(0);
-                *count += 1;
-                match (opening, request, *count) {
-                    (false, Request::GetRootHandle | Request::Disconnect, _) => Answer::File,
-                    (false, _, 1..=3) => Answer::Status(Status::Delay),
-                    _ => Answer::File,
-                }
-            });
-        },
-        |_| {},
-    );
+    let live = Live::start(|server| {
+        server.file = pattern(BYTES);
+        let mut asked = HashMap::new();
+        server.script = Box::new(move |_, request| {
+            let opening = matches!(
+                request,
+                Request::ClientConnectAuth(_) | Request::RegisterCred(_) | Request::GetFsAttr(_)
+            );
+            let count = asked.entry(request.procedure()).or_insert(0);
+            *count += 1;
+            match (opening, request, *count) {
+                (false, Request::GetRootHandle | Request::Disconnect, _) => Answer::File,
+                (false, _, 1..=3) => Answer::Status(Status::Delay),
+                _ => Answer::File,
+            }
+        });
+    });
     let client = live.client(|_| {});
     let file = client.open(b"file", &OpenOptions::read_write()).unwrap();
     let mut found = vec![0; BYTES];
@@ -126,7 +118,7 @@ fn a_delayed_request_is_retried() {
 
 #[test]
 fn a_server_without_extended_attributes_is_no_file_without_any() {
-    let live = Live::start(|_| {}, |_| {});
+    let live = Live::start(|_| {});
     let client = live.client(|_| {});
     let file = client.open(b"file", &OpenOptions::read()).unwrap();
     let error = client.xattr_names(file.handle()).unwrap_err();
@@ -136,26 +128,22 @@ fn a_server_without_extended_attributes_is_no_file_without_any() {
 
 #[test]
 fn a_request_delayed_for_ever_is_given_up() {
-    let live = Live::start(
-        |server| {
-            server.script = Box::new(|_, request| match request {
-                Request::Open(_) => Answer::Status(Status::Delay),
-                _ => Answer::File,
-            });
-        },
-        |_| {},
-    );
+    let live = Live::scripted(|_, request| match request {
+        Request::Open(_) => Answer::Status(Status::Delay),
+        _ => Answer::File,
+    });
     let client = live.client(|options| options.deadline = Some(Duration::from_secs(1)));
     let error = client.open(b"file", &OpenOptions::read()).unwrap_err();
     assert_eq!(error.status(), Some(Status::Delay), "{error}");
     client.ping().unwrap();
 }
 
-#[test]
-fn a_retaining_writer_hears_the_verifier() {
+/// A server of unstable writes, and a function that makes it lose them: it has another verifier
+/// then.
+fn losing_writes() -> (Live, impl Fn()) {
     let change = Arc::new(AtomicBool::new(false));
     let changed = change.clone();
-    let live = Live::start(
+    let live = Live::with_ticks(
         |server| server.committed = Stability::Unstable,
         move |server| {
             if changed.load(Ordering::Relaxed) {
@@ -164,16 +152,25 @@ fn a_retaining_writer_hears_the_verifier() {
             }
         },
     );
+    let lose = move || {
+        change.store(true, Ordering::Relaxed);
+        while change.load(Ordering::Relaxed) {
+            std::thread::yield_now();
+        }
+    };
+    (live, lose)
+}
+
+#[test]
+fn a_retaining_writer_hears_the_verifier() {
+    let (live, lose_writes) = losing_writes();
     let client = live.client(|_| {});
     let file = client.open(b"file", &OpenOptions::write()).unwrap();
     let buffer = client.buffer(4096).unwrap();
     let first = file.write_retained(&buffer, 0..4096, 0).unwrap();
     let WriteState::Unstable(verifier) = first else { panic!("{first:?}") };
     assert_eq!(client.commit(file.handle()).unwrap(), verifier);
-    change.store(true, Ordering::Relaxed);
-    while change.load(Ordering::Relaxed) {
-        std::thread::yield_now();
-    }
+    lose_writes();
     assert_ne!(client.commit(file.handle()).unwrap(), verifier);
     assert_ne!(file.write_retained(&buffer, 0..4096, 0).unwrap(), first);
     // The file itself has no loss to report.
@@ -182,27 +179,14 @@ fn a_retaining_writer_hears_the_verifier() {
 
 #[test]
 fn every_file_hears_of_its_lost_writes() {
-    let change = Arc::new(AtomicBool::new(false));
-    let changed = change.clone();
-    let live = Live::start(
-        |server| server.committed = Stability::Unstable,
-        move |server| {
-            if changed.load(Ordering::Relaxed) {
-                server.verifier.0[0] ^= 1;
-                changed.store(false, Ordering::Relaxed);
-            }
-        },
-    );
+    let (live, lose_writes) = losing_writes();
     let client = live.client(|_| {});
     let open = || client.open(b"file", &OpenOptions::write()).unwrap();
     let (first, second, third) = (open(), open(), open());
     for file in [&first, &second] {
         file.write_at(b"data", 0, Stability::Unstable).unwrap();
     }
-    change.store(true, Ordering::Relaxed);
-    while change.load(Ordering::Relaxed) {
-        std::thread::yield_now();
-    }
+    lose_writes();
     third.write_at(b"data", 0, Stability::Unstable).unwrap();
     for file in [&first, &second] {
         assert!(matches!(file.commit(0, 0), Err(Error::WritesLost)));
@@ -216,7 +200,7 @@ fn a_file_that_is_dropped_when_all_is_full_is_closed_later() {
     let hold = Arc::new(AtomicBool::new(false));
     let closes = Arc::new(AtomicUsize::new(0));
     let (held, counted) = (hold.clone(), closes.clone());
-    let live = Live::start(
+    let live = Live::with_ticks(
         move |server| {
             server.file = pattern(8);
             server.script = Box::new(move |_, request| {

@@ -40,8 +40,7 @@ fn data_comes_and_goes_inline_and_direct_in_both_orders() {
         world.server.file = pattern(300_000);
         for len in [0, 1, 4096, 8192, 8193, 200_000] {
             let memory = world.memory(&vec![0; len + 16]);
-            let tag = world.read(Piece::new(&memory, 8, len as u32).unwrap(), 77);
-            world.run_all(&[tag]);
+            let tag = world.read_and_wait(Piece::new(&memory, 8, len as u32).unwrap(), 77);
             assert_eq!(bytes_read(&world.done[&tag]), len as u32);
             let found = memory.view().to_vec(dafs_mem::Site::Inspect);
             assert_eq!(&found[8..8 + len], &pattern(300_000)[77..77 + len]);
@@ -49,8 +48,7 @@ fn data_comes_and_goes_inline_and_direct_in_both_orders() {
         }
         for (number, len) in [1usize, 4096, 8000, 100_000].into_iter().enumerate() {
             let memory = world.memory(&vec![number as u8 + 1; len]);
-            let tag = world.write(Piece::new(&memory, 0, len as u32).unwrap(), 1000);
-            world.run_all(&[tag]);
+            let tag = world.write_and_wait(Piece::new(&memory, 0, len as u32).unwrap(), 1000);
             assert!(matches!(world.done[&tag], Done::Written { bytes, .. } if bytes == len as u32));
             assert_eq!(world.server.file[1000..1000 + len], vec![number as u8 + 1; len]);
         }
@@ -85,8 +83,7 @@ fn the_credential_of_the_process_is_used_when_the_server_trusts() {
         let config = SessionConfig { credential: Some(ids), ..World::config() };
         let mut world = World::open_with(config, |server| server.trusted = trusted);
         let memory = world.memory(&[0; 8]);
-        let tag = world.read(Piece::new(&memory, 0, 8).unwrap(), 0);
-        world.run_all(&[tag]);
+        world.read_and_wait(Piece::new(&memory, 0, 8).unwrap(), 0);
         let (procedure, _, credential) = *world.server.seen.last().unwrap();
         assert_eq!(procedure, Procedure::ReadInline);
         assert_eq!(credential, if trusted { 77 } else { 0 });
@@ -148,8 +145,7 @@ fn credits_bound_what_is_outstanding_and_are_raised_on_demand() {
     world.server.file = pattern(4096);
     world.server.hold = true;
     let memory = world.memory(&[0; 4096]);
-    let tags: Vec<u64> =
-        (0..50).map(|_| world.read(Piece::new(&memory, 0, 4096).unwrap(), 0)).collect();
+    let tags = world.reads(&Piece::new(&memory, 0, 4096).unwrap(), 50);
     world.run_for(Duration::from_millis(100));
     assert_eq!((world.server.in_hand, world.core.stats().queued), (4, 46));
     world.server.target = 20;
@@ -175,8 +171,7 @@ fn more_credits_than_the_client_uses_do_no_harm() {
         server.target = 200;
     });
     let memory = world.memory(&[0; 64]);
-    let tags: Vec<u64> =
-        (0..40).map(|_| world.read(Piece::new(&memory, 0, 64).unwrap(), 0)).collect();
+    let tags = world.reads(&Piece::new(&memory, 0, 64).unwrap(), 40);
     world.run_all(&tags);
     assert!(world.server.in_hand_most <= 3);
 }
@@ -185,8 +180,7 @@ fn more_credits_than_the_client_uses_do_no_harm() {
 fn an_idle_client_that_is_told_to_shrink_burns_its_receives() {
     let mut world = World::open(World::config());
     world.server.target = 2;
-    let tag = world.ask(&Request::Null);
-    world.run_all(&[tag]);
+    world.ask_and_wait(&Request::Null);
     world.run_for(Duration::from_secs(1));
     assert_eq!((world.server.nreq(), world.core.stats().credits), (2, 2));
     let nulls = world.server.count(Procedure::Null);
@@ -224,8 +218,7 @@ fn leases_are_kept_alive_in_silence_only() {
     assert_eq!(nulls, 6, "one each third of the lease");
     let memory = world.memory(&[0; 8]);
     for _ in 0..10 {
-        let tag = world.read(Piece::new(&memory, 0, 8).unwrap(), 0);
-        world.run_all(&[tag]);
+        world.read_and_wait(Piece::new(&memory, 0, 8).unwrap(), 0);
         world.run_for(Duration::from_secs(5));
     }
     assert_eq!(world.server.count(Procedure::Null) - before, nulls);
@@ -244,8 +237,7 @@ fn a_server_that_does_not_answer_is_given_up() {
     let mut world = World::open(World::config());
     world.server.script = Box::new(|_, _| Answer::Silence);
     let memory = world.memory(&[0; 8]);
-    let tags: Vec<u64> =
-        (0..20).map(|_| world.read(Piece::new(&memory, 0, 8).unwrap(), 0)).collect();
+    let tags = world.reads(&Piece::new(&memory, 0, 8).unwrap(), 20);
     world.run_all(&tags);
     for tag in tags {
         assert!(matches!(&world.done[&tag], Done::Lost(Failure::Deadline(after))
@@ -263,14 +255,12 @@ fn a_refused_request_leaves_the_session_alone() {
         _ => Answer::File,
     });
     let memory = world.memory(&[0; 8]);
-    let tag = world.read(Piece::new(&memory, 0, 8).unwrap(), 0);
-    world.run_all(&[tag]);
+    let tag = world.read_and_wait(Piece::new(&memory, 0, 8).unwrap(), 0);
     assert!(matches!(
         world.done[&tag],
         Done::Refused { procedure: Procedure::ReadInline, status: Status::Acces }
     ));
-    let tag = world.ask(&Request::Null);
-    world.run_all(&[tag]);
+    let tag = world.ask_and_wait(&Request::Null);
     assert!(matches!(&world.done[&tag], Done::Answered(reply) if reply.status().is_ok()));
 }
 
@@ -291,8 +281,7 @@ fn a_read_of_nothing_before_the_end_breaks_the_protocol() {
         world.server.file = pattern(50_000);
         world.server.script = Box::new(move |_, _| Answer::Spoil(spoil));
         let memory = world.memory(&vec![0; len as usize]);
-        let tag = world.read(Piece::new(&memory, 0, len).unwrap(), 0);
-        world.run_all(&[tag]);
+        world.read_and_wait(Piece::new(&memory, 0, len).unwrap(), 0);
         let failure = world.core.failure().unwrap().to_string();
         assert!(failure.contains("yielded nothing"), "{len}: {failure}");
     }
@@ -354,8 +343,7 @@ fn malformed_replies_end_the_session_with_a_reason() {
 fn a_reply_that_nobody_asked_for_ends_the_session() {
     let mut world = World::open(World::config());
     world.server.script = Box::new(|_, _| Answer::Raw(vec![0; 40]));
-    let tag = world.ask(&Request::Null);
-    world.run_all(&[tag]);
+    world.ask_and_wait(&Request::Null);
     assert!(matches!(world.core.failure(), Some(Failure::Protocol(_))));
 }
 
@@ -366,8 +354,7 @@ fn a_wrong_checksum_ends_the_session() {
         world.server.file = pattern(50_000);
         world.server.script = Box::new(|_, _| Answer::Spoil(|message| message[50] ^= 0x10));
         let memory = world.memory(&vec![0; len]);
-        let tag = world.read(Piece::new(&memory, 0, len as u32).unwrap(), 0);
-        world.run_all(&[tag]);
+        world.read_and_wait(Piece::new(&memory, 0, len as u32).unwrap(), 0);
         let failure = world.core.failure().unwrap().to_string();
         assert!(failure.contains("checksum"), "{failure}");
     }
@@ -377,8 +364,7 @@ fn a_wrong_checksum_ends_the_session() {
 fn closing_waits_for_what_is_in_flight() {
     let mut world = World::open(World::config());
     let memory = world.memory(&[0; 8]);
-    let tags: Vec<u64> =
-        (0..30).map(|_| world.read(Piece::new(&memory, 0, 8).unwrap(), 0)).collect();
+    let tags = world.reads(&Piece::new(&memory, 0, 8).unwrap(), 30);
     world.core.close(&mut world.adapter, world.now);
     let late = world.try_read(Piece::new(&memory, 0, 8).unwrap(), 0);
     assert!(matches!(late, Err(Refused::Over(Failure::Closed))));
@@ -398,8 +384,7 @@ fn memory_that_is_dropped_in_flight_stays_until_the_end() {
     drop(memory);
     world.run_all(&[tag]);
     assert_eq!(bytes_read(&world.done[&tag]), 50_000);
-    let tag = world.ask(&Request::Null);
-    world.run_all(&[tag]);
+    world.ask_and_wait(&Request::Null);
     // Message memory may have grown, but the transfer memory is gone.
     assert!(world.network.region_count(2) <= before + 1);
 }
@@ -453,8 +438,7 @@ fn credits_are_what_the_headers_grant() {
         assert_eq!(world.core.stats().credits, 8);
         let memory = world.memory(&[0; 8]);
         world.server.hold = true;
-        let tags: Vec<u64> =
-            (0..20).map(|_| world.read(Piece::new(&memory, 0, 8).unwrap(), 0)).collect();
+        let tags = world.reads(&Piece::new(&memory, 0, 8).unwrap(), 20);
         world.run_for(Duration::from_millis(100));
         assert_eq!(world.server.in_hand, 8);
         world.server.release();

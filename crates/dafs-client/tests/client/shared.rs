@@ -1,15 +1,8 @@
 //! Cooperation of several clients on one file: appends, share keys, denials of removal, and files
 //! that get their name when they are done.
 
-use crate::served::{Served, TRANSPORTS, pattern};
+use crate::served::{Served, TRANSPORTS, on_each_transport, pattern, status};
 use dafs_client::{Create, Error, OpenOptions, Stability, Status};
-
-fn status<T>(result: Result<T, Error>) -> Status {
-    match result {
-        Err(error) => error.status().unwrap_or_else(|| panic!("{error}")),
-        Ok(_) => Status::Ok,
-    }
-}
 
 fn new() -> OpenOptions {
     OpenOptions::read_write().create(Create::IfMissing).mode(0o640)
@@ -45,7 +38,7 @@ fn appends_of_several_clients_do_not_overlap() {
         let threads: Vec<_> = (0..4).map(|at| scope.spawn(append(at))).collect();
         threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect::<Vec<_>>()
     });
-    let content = std::fs::read(served.path().join("log")).unwrap();
+    let content = served.content("log");
     assert_eq!(content.len(), places.iter().map(|(_, data)| data.len()).sum::<usize>());
     for (offset, data) in places {
         let at = offset as usize;
@@ -55,9 +48,7 @@ fn appends_of_several_clients_do_not_overlap() {
 
 #[test]
 fn appends_keep_to_their_rules() {
-    for transport in TRANSPORTS {
-        let served = Served::new();
-        let client = served.client(transport);
+    for (_served, client) in on_each_transport() {
         let file = client.open(b"/log", &new()).unwrap();
         let longest = client.fs_status(&client.root()).unwrap().append_bytes_max.unwrap();
         let data = pattern(longest as usize + 1);
@@ -90,9 +81,7 @@ fn keys_and_denials_are_agreed_on() {
 
 #[test]
 fn a_file_gets_its_name_when_it_is_done() {
-    for transport in TRANSPORTS {
-        let mut served = Served::new();
-        let client = served.client(transport);
+    for (mut served, client) in on_each_transport() {
         let root = client.root();
         let options = OpenOptions::read_write().mode(0o640);
         let file = client.create_unlinked(&root, &options).unwrap();
@@ -101,7 +90,7 @@ fn a_file_gets_its_name_when_it_is_done() {
         let names = || std::fs::read_dir(served.path()).unwrap().count();
         assert_eq!(names(), 0);
         file.link(&root, b"f").unwrap();
-        assert_eq!(std::fs::read(served.path().join("f")).unwrap(), content);
+        assert_eq!(served.content("f"), content);
         file.close().unwrap();
         // A file that never gets a name leaves no trace, however the server ends.
         let lost = client.create_unlinked(&root, &options).unwrap();

@@ -1,42 +1,17 @@
 //! A back-control channel that dies silently while delegations are held.
 
 use crate::fake::back::Grants;
-use crate::fake::{ROOT, World, pattern};
+use crate::fake::requests::{granted, recall, recovering};
+use crate::fake::{World, pattern};
 use dafs_client::Status;
-use dafs_client::core::{BackEvent, BackStage, Done, Failure, Piece, SessionConfig};
+use dafs_client::core::{BackEvent, BackStage, Done, Failure, Piece};
 use dafs_wire::dafs::*;
-use std::time::Duration;
 
 /// A world whose server may call and grants delegations.
 fn bound() -> World {
-    let config = SessionConfig { recovery: Some(Duration::from_secs(120)), ..World::config() };
-    let mut world = World::open(config);
-    world.core.want_back(&mut world.adapter, world.now);
-    world.run(|world| world.core.back_stage() == BackStage::Bound);
+    let mut world = World::bound(recovering());
     world.server.back.grants = Grants::Write;
     world
-}
-
-fn recall(delegation: StateId) -> Request<'static> {
-    Request::BcRecall(BcRecall { fh: ROOT, state_id: delegation, truncate: true })
-}
-
-/// Opens a file and returns the state-id of the delegation that came along.
-fn granted(world: &mut World) -> StateId {
-    let tag = world.ask(&Request::Open(Open {
-        claim: OpenClaim::CreateUnlinked { dir: ROOT },
-        create: None,
-        delete_disposition: DeleteDisposition::DontCare,
-        owner: b"one",
-        share_access: ShareAccess::Both,
-        share_deny: ShareDeny::None,
-        share_key: ShareKey(None),
-    }));
-    world.run_all(&[tag]);
-    let Done::Answered(reply) = &world.done[&tag] else { panic!() };
-    let Outcome::Ok(Reply::Open(opened)) = reply.decode().unwrap() else { panic!() };
-    let Delegation::Write { state_id, .. } = opened.delegation else { panic!() };
-    state_id
 }
 
 /// Calls the client, which answers OK.
@@ -62,7 +37,7 @@ fn is_too_late(world: &mut World, delegation: StateId) -> bool {
 #[test]
 fn a_delegation_is_not_gone_by_when_the_server_has_not_been_heard_for_long() {
     let mut world = bound();
-    let name = granted(&mut world);
+    let name = granted(&mut world, b"one").unwrap();
     let (lease, start) = (world.core.info().lease, world.now);
     world.server.back.refusal = Some(Status::Delay);
     world.run_for(lease / 4);
@@ -85,7 +60,7 @@ fn a_delegation_is_not_gone_by_when_the_server_has_not_been_heard_for_long() {
 #[test]
 fn a_recall_that_was_lost_with_a_silent_channel_counts_from_when_it_may_have_been_sent() {
     let mut world = bound();
-    let name = granted(&mut world);
+    let name = granted(&mut world, b"one").unwrap();
     let (lease, start) = (world.core.info().lease, world.now);
     world.run(|world| world.server.back.binds == 2 && world.server.back.bound);
     world.run(|world| world.core.back_stage() == BackStage::Bound);
@@ -105,7 +80,7 @@ fn a_server_that_calls_now_and_then_is_believed_and_its_channel_kept() {
     let lease = world.core.info().lease;
     world.run_for(lease * 2);
     assert_eq!(world.server.back.binds, 1, "nothing hangs on it");
-    let name = granted(&mut world);
+    let name = granted(&mut world, b"one").unwrap();
     assert!(world.core.promised_until() <= world.now, "it has not been heard for long");
     for _ in 0..18 {
         call(&mut world, &Request::BcNull);

@@ -1,7 +1,7 @@
 //! Operations awaited under tokio, on both of its runtimes: results, timeouts, and cancelled tasks.
 
-use crate::served::{Served, TRANSPORTS, Wire, pattern};
-use dafs_client::{Client, Create, Error, File, IoBuffer, OpenOptions, Stability};
+use crate::served::{Served, TRANSPORTS, Wire, connected, open_file};
+use dafs_client::{Client, Error, File, IoBuffer, OpenOptions, Stability};
 use dafs_mem::Site;
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,11 +25,8 @@ fn runtimes() -> [Runtime; 2] {
 
 /// A file of so many blocks, and memory for it.
 fn filled(served: &Served, client: &Client, blocks: usize) -> (Arc<File>, IoBuffer, Vec<u8>) {
-    let content = pattern(blocks * BLOCK);
-    std::fs::write(served.path().join("file"), &content).unwrap();
-    let options = OpenOptions::read_write().create(Create::IfMissing);
-    let file = client.open(b"/file", &options).unwrap();
-    (Arc::new(file), client.buffer(blocks * BLOCK).unwrap(), content)
+    let content = served.with_file("file", blocks * BLOCK);
+    (Arc::new(open_file(client)), client.buffer(blocks * BLOCK).unwrap(), content)
 }
 
 async fn read_block(file: &File, buffer: &IoBuffer, block: usize) -> Result<usize, Error> {
@@ -92,7 +89,7 @@ fn commits_and_appends_are_awaited() {
             for task in tasks {
                 places.push(timeout(STUCK, task).await.unwrap().unwrap().unwrap() as usize);
             }
-            let written = std::fs::read(served.path().join("file")).unwrap();
+            let written = served.content("file");
             assert_eq!(written.len(), content.len() + COUNT * bytes);
             for (number, place) in places.iter().enumerate() {
                 let want = &content[number * bytes..(number + 1) * bytes];
@@ -118,8 +115,7 @@ fn commits_and_appends_are_awaited() {
 #[test]
 fn a_loss_is_told_to_the_commit_that_is_awaited() {
     let [runtime, _] = runtimes();
-    let mut served = Served::new();
-    let client = served.client(TRANSPORTS[0]);
+    let (mut served, client) = connected();
     let (file, buffer, _) = filled(&served, &client, 1);
     file.write_from(&buffer, 0..BLOCK, 0, Stability::Unstable).unwrap();
     served.stop();
@@ -143,8 +139,7 @@ fn a_loss_is_told_to_the_commit_that_is_awaited() {
 fn a_time_that_runs_out_ends_the_waiting_and_nothing_else() {
     for runtime in runtimes() {
         let served = Served::new();
-        let server = format!("127.0.0.1:{}", served.url.port()).parse().unwrap();
-        let wire = Wire::new(server, || None);
+        let wire = Wire::new(served.address, || None);
         let client = wire.client();
         let (file, buffer, content) = filled(&served, &client, 4);
         runtime.block_on(async {
@@ -167,8 +162,7 @@ fn a_time_that_runs_out_ends_the_waiting_and_nothing_else() {
 fn tasks_that_are_given_up_leave_nothing_behind() {
     for runtime in runtimes() {
         let served = Served::new();
-        let server = format!("127.0.0.1:{}", served.url.port()).parse().unwrap();
-        let wire = Wire::new(server, || None);
+        let wire = Wire::new(served.address, || None);
         let client = wire.client();
         let (file, buffer, content) = filled(&served, &client, 64);
         runtime.block_on(async {

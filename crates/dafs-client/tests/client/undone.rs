@@ -1,7 +1,7 @@
 //! Locks with auto-recovery: writes under them stay when they are unlocked, and are undone when
 //! they are aborted or lost.
 
-use crate::served::{Served, TRANSPORTS, pattern};
+use crate::served::{Served, TRANSPORTS, on_each_transport, pattern};
 use dafs_client::{
     Client, Create, File, LockError, LockRange, OpenOptions, Stability, Status, TransportChoice,
 };
@@ -23,7 +23,7 @@ fn node(served: &Served, transport: TransportChoice, name: &str) -> Client {
 }
 
 fn content(served: &Served) -> Vec<u8> {
-    std::fs::read(served.path().join("f")).unwrap()
+    served.content("f")
 }
 
 /// Overwrites, truncates and appends.
@@ -37,8 +37,7 @@ fn change(file: &File) {
 fn an_abort_undoes_and_an_unlock_keeps() {
     for transport in TRANSPORTS {
         let served = Served::new();
-        let before = pattern(100_000);
-        std::fs::write(served.path().join("f"), &before).unwrap();
+        let before = served.with_file("f", 100_000);
         let client = served.client(transport);
         let file = open(&client);
         file.try_lock(&recovering()).unwrap();
@@ -71,8 +70,7 @@ fn an_abort_undoes_and_an_unlock_keeps() {
 fn the_writes_of_a_restarted_holder_are_undone_before_the_next_lock() {
     for transport in TRANSPORTS {
         let served = Served::new();
-        let before = pattern(100_000);
-        std::fs::write(served.path().join("f"), &before).unwrap();
+        let before = served.with_file("f", 100_000);
         let other = open(&served.client(transport));
         let holder = node(&served, transport, "node");
         let file = open(&holder);
@@ -89,8 +87,7 @@ fn the_writes_of_a_restarted_holder_are_undone_before_the_next_lock() {
 #[test]
 fn with_persistence_the_next_one_is_told_and_finds_the_file_as_it_was() {
     let served = Served::new();
-    let before = pattern(100_000);
-    std::fs::write(served.path().join("f"), &before).unwrap();
+    let before = served.with_file("f", 100_000);
     let transport = TRANSPORTS[0];
     let other = open(&served.client(transport));
     let holder = node(&served, transport, "node");
@@ -110,11 +107,8 @@ fn with_persistence_the_next_one_is_told_and_finds_the_file_as_it_was() {
 
 #[test]
 fn it_can_be_aborted_after_the_server_has_restarted() {
-    for transport in TRANSPORTS {
-        let mut served = Served::new();
-        let before = pattern(100_000);
-        std::fs::write(served.path().join("f"), &before).unwrap();
-        let client = served.client(transport);
+    for (mut served, client) in on_each_transport() {
+        let before = served.with_file("f", 100_000);
         let file = open(&client);
         file.try_lock(&recovering()).unwrap();
         change(&file);

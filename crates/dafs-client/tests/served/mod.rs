@@ -5,12 +5,86 @@
 
 pub use dafs_testkit::pattern;
 
-use dafs_client::{Client, ConnectOptions, DafsUrl, TransportChoice, WaitPolicy};
+use dafs_client::{
+    Client, ConnectOptions, Create, DafsUrl, Error, File, OpenOptions, Status, TransportChoice,
+    WaitPolicy,
+};
 use dafs_testkit::Setup;
 use std::net::SocketAddr;
 use std::ops::{Deref, DerefMut};
 
 pub const TRANSPORTS: [TransportChoice; 2] = [TransportChoice::Iwarp, TransportChoice::Shm];
+
+/// A server, with a client over TCP.
+pub fn connected() -> (Served, Client) {
+    let served = Served::new();
+    let client = served.client(TransportChoice::Iwarp);
+    (served, client)
+}
+
+/// A server for each transport, with a client over it.
+pub fn on_each_transport() -> impl Iterator<Item = (Served, Client)> {
+    on_each_transport_with(|_| {})
+}
+
+pub fn on_each_transport_with(
+    change: impl Fn(&mut ConnectOptions),
+) -> impl Iterator<Item = (Served, Client)> {
+    TRANSPORTS.into_iter().map(move |transport| {
+        let served = Served::new();
+        let client = served.client_with(|options| {
+            options.transport = transport;
+            change(options);
+        });
+        (served, client)
+    })
+}
+
+/// Opens "/file" for reading and writing; makes it if it does not exist.
+pub fn open_file(client: &Client) -> File {
+    let options = OpenOptions::read_write().create(Create::IfMissing).mode(0o640);
+    client.open(b"/file", &options).unwrap()
+}
+
+/// The status that the server has answered.
+pub fn status<T>(result: Result<T, Error>) -> Status {
+    match result {
+        Err(error) => error.status().unwrap_or_else(|| panic!("{error}")),
+        Ok(_) => Status::Ok,
+    }
+}
+
+/// Does the work in so many threads, each with its number.
+pub fn in_threads(count: usize, work: impl Fn(usize) + Sync) {
+    std::thread::scope(|scope| {
+        for thread in 0..count {
+            let work = &work;
+            scope.spawn(move || work(thread));
+        }
+    });
+}
+
+/// Requests answered while `what` runs.
+pub fn requests(client: &Client, what: impl FnOnce()) -> u64 {
+    let before = client.stats();
+    what();
+    let after = client.stats();
+    after.answered - before.answered - (after.nulls - before.nulls)
+}
+
+/// Reads a file in pieces up to its end.
+pub fn read_all(file: &File, piece_bytes: usize, want: &[u8]) {
+    let mut found = vec![0; want.len() + piece_bytes];
+    let mut at = 0;
+    loop {
+        let bytes = file.read_at(&mut found[at..at + piece_bytes], at as u64).unwrap();
+        at += bytes;
+        if bytes < piece_bytes {
+            break;
+        }
+    }
+    assert!(&found[..at] == want);
+}
 
 /// A server.
 pub struct Served {
@@ -27,6 +101,17 @@ impl Served {
         let server = dafs_testkit::Served::with(change);
         let url = DafsUrl::parse(&server.url()).unwrap();
         Self { server, url }
+    }
+
+    /// Makes a file of so many bytes, and returns them.
+    pub fn with_file(&self, name: &str, bytes: usize) -> Vec<u8> {
+        let content = pattern(bytes);
+        std::fs::write(self.path().join(name), &content).unwrap();
+        content
+    }
+
+    pub fn content(&self, name: &str) -> Vec<u8> {
+        std::fs::read(self.path().join(name)).unwrap()
     }
 
     pub fn client(&self, transport: TransportChoice) -> Client {

@@ -14,7 +14,7 @@ use super::limits::{PATH_BYTES_MAX, SYMLINKS_FOLLOWED_MAX};
 use crate::files::Handle;
 pub use dafs_parallel::Follow;
 use dafs_wire::nfs4::Status;
-use dafs_wire::path::{SplitPath, is_dots};
+use dafs_wire::path::{SplitPath, is_dots, prepend};
 use std::collections::VecDeque;
 
 /// An object found by path.
@@ -136,20 +136,11 @@ impl Walk<'_> {
     /// Puts the components of `path` before the remaining ones. An absolute path starts at the
     /// root. The last component is "." when the whole must end at a directory.
     fn prepend(&mut self, path: &[u8]) -> Result<()> {
-        let waiting: usize = self.left.iter().map(|name| name.len() + 1).sum();
-        if path.len() + waiting > PATH_BYTES_MAX {
+        if !prepend(&mut self.left, path, PATH_BYTES_MAX) {
             return Err(MountError::Argument("a path is over 4096 bytes long"));
         }
         if path.first() == Some(&b'/') {
             self.trail.clear();
-        }
-        if self.left.is_empty() && SplitPath::of(path).wants_directory {
-            self.left.push_front(b".".to_vec());
-        }
-        for name in path.rsplit(|&byte| byte == b'/') {
-            if !name.is_empty() && name != b"." {
-                self.left.push_front(name.to_vec());
-            }
         }
         Ok(())
     }

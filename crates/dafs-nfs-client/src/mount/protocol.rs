@@ -60,13 +60,8 @@ impl Sizes {
     }
 }
 
-/// A version of NFS. Every method retries while the server is unreachable or answers DELAY, for as
-/// long as the options of the mount say.
-pub(crate) trait Protocol: Send + Sync + Debug {
-    fn version(&self) -> NfsVersion;
-    fn link(&self) -> &Link;
-    fn sizes(&self) -> Sizes;
-    fn start(&self, path: &[&[u8]]) -> Result<Start>;
+/// The operations on names, attributes and opens.
+pub(crate) trait Names {
     fn lookup(&self, dir: &Handle, name: &[u8]) -> Result<(Handle, Attributes)>;
     fn attributes(&self, object: &Handle) -> Result<Attributes>;
     /// A new size needs an open for writing, if the version has opens.
@@ -91,6 +86,15 @@ pub(crate) trait Protocol: Send + Sync + Debug {
     fn fs_status(&self, object: &Handle) -> Result<FsStatus>;
     fn open(&self, dir: &Handle, name: &[u8], options: &OpenOptions) -> Result<Arc<Open>>;
     fn open_handle(&self, file: &Handle, options: &OpenOptions) -> Result<Arc<Open>>;
+}
+
+/// A version of NFS. Every method, of [`Names`] too, retries while the server is unreachable or
+/// answers DELAY, for as long as the options of the mount say.
+pub(crate) trait Protocol: Names + Send + Sync + Debug {
+    fn version(&self) -> NfsVersion;
+    fn link(&self) -> &Link;
+    fn sizes(&self) -> Sizes;
+    fn start(&self, path: &[&[u8]]) -> Result<Start>;
     fn close(&self, open: &Open) -> Result<()>;
     /// Sends a READ or WRITE that is no longer than [`Protocol::sizes`] says.
     fn submit(&self, transfer: Transfer) -> Result<Arc<dyn Flight>>;

@@ -13,10 +13,10 @@ use crate::connection::answers;
 use dafs_dat::iwarp::{IwarpAdapter, IwarpConfig};
 use dafs_dat::shm::{ShmAdapter, ShmConfig};
 use dafs_dat::verbs::{VerbsAdapter, VerbsConfig};
-use dafs_dat::{Adapter, Address, shm_socket_candidates};
+use dafs_dat::{Adapter, Address, is_local, shm_socket_candidates};
 use dafs_rpc::client::{Memory, Options, Port, RpcClient};
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs, UdpSocket};
+use std::net::{SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
 
 /// A transport.
@@ -154,15 +154,8 @@ impl Route {
         let Some(carrier) = &self.carrier else {
             return Err("it was never reached".to_owned());
         };
-        let mut reasons: Vec<String> = Vec::new();
-        for address in self.resolve()? {
-            match self.attempt(carrier, address, options, back) {
-                Ok(rpc) => return Ok(rpc),
-                Err(reason) => reasons.push(reason),
-            }
-        }
-        reasons.dedup();
-        Err(reasons.join("; "))
+        let addresses = self.resolve()?.into_iter();
+        first_of(addresses.map(|address| self.attempt(carrier, address, options, back)))
     }
 
     /// The transports to try with an address, best first.
@@ -197,18 +190,16 @@ impl Route {
                 .and_then(|stream| RpcClient::from_stream(stream, rpc, back()))
                 .map_err(|error| format!("{address}: {error}; {hint}")),
             Carrier::Rdma(RdmaTransport::Shm, port) => {
-                let mut reasons: Vec<String> = Vec::new();
-                for name in shm_socket_candidates(address) {
-                    match RpcClient::connect_rdma(port, &Address::Shm(name), rpc.clone(), back()) {
-                        Ok(rpc) => return Ok(rpc),
-                        Err(error) => reasons.push(error.to_string()),
-                    }
-                }
-                reasons.dedup();
-                Err(format!(
-                    "no server on this host offers NFS over shared memory for {address} ({})",
-                    reasons.join("; ")
-                ))
+                let connected = shm_socket_candidates(address).into_iter().map(|name| {
+                    RpcClient::connect_rdma(port, &Address::Shm(name), rpc.clone(), back())
+                        .map_err(|error| error.to_string())
+                });
+                first_of(connected).map_err(|reasons| {
+                    format!(
+                        "no server on this host offers NFS over shared memory for {address} \
+                         ({reasons})"
+                    )
+                })
             }
             Carrier::Rdma(transport, port) => {
                 let target = match transport {
@@ -220,6 +211,19 @@ impl Route {
             }
         }
     }
+}
+
+/// The first success, or all reasons why there is none.
+fn first_of<T>(attempts: impl Iterator<Item = Result<T, String>>) -> Result<T, String> {
+    let mut reasons: Vec<String> = Vec::new();
+    for attempt in attempts {
+        match attempt {
+            Ok(done) => return Ok(done),
+            Err(reason) => reasons.push(reason),
+        }
+    }
+    reasons.dedup();
+    Err(reasons.join("; "))
 }
 
 /// The addresses of a host.
@@ -241,22 +245,4 @@ fn adapter(transport: RdmaTransport, address: SocketAddr) -> io::Result<Box<dyn 
             Box::new(VerbsAdapter::open(VerbsConfig::towards(address)).map_err(io::Error::other)?)
         }
     })
-}
-
-/// True when the address is one of this machine: packets sent there would come from that address.
-fn is_local(address: SocketAddr) -> bool {
-    let ip = address.ip().to_canonical();
-    if ip.is_loopback() || ip.is_unspecified() {
-        return true;
-    }
-    let any = match address {
-        SocketAddr::V4(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
-        SocketAddr::V6(_) => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
-    };
-    // Connecting a datagram socket picks the route and its source address; nothing is sent.
-    let chosen = UdpSocket::bind((any, 0)).and_then(|socket| {
-        socket.connect(address)?;
-        socket.local_addr()
-    });
-    chosen.is_ok_and(|chosen| chosen.ip() == address.ip())
 }

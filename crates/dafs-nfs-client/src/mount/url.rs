@@ -6,6 +6,7 @@
 
 use super::limits::{READ_AHEAD_MAX, TRANSFER_BYTES_MAX, TRANSFER_BYTES_MIN};
 use dafs_wire::host::{address_of, in_url};
+use dafs_wire::path::{absolute, below};
 use percent_encoding::{AsciiSet, CONTROLS, percent_decode_str, percent_encode};
 use std::fmt;
 use std::str::FromStr;
@@ -164,7 +165,7 @@ impl NfsUrl {
             return Err(NfsUrlError::NoHost);
         }
         let options = UrlOptions::default();
-        Ok(Self { rdma, host: host.into(), port, path: absolute(path)?, options })
+        Ok(Self { rdma, host: host.into(), port, path: checked(path)?, options })
     }
 
     /// Parses a URL.
@@ -191,7 +192,7 @@ impl NfsUrl {
             return Err(NfsUrlError::TransportOfTcp);
         }
         let port = port.unwrap_or(if rdma { RDMA_PORT } else { TCP_PORT });
-        Ok(Self { rdma, host, port, path: absolute(&unescape(path)?)?, options })
+        Ok(Self { rdma, host, port, path: checked(&unescape(path)?)?, options })
     }
 
     /// True for `nfs+rdma`.
@@ -230,7 +231,7 @@ impl NfsUrl {
     /// # Errors
     /// A zero byte in the path.
     pub fn with_path(&self, path: &[u8]) -> Result<Self, NfsUrlError> {
-        Ok(Self { path: absolute(path)?, ..self.clone() })
+        Ok(Self { path: checked(path)?, ..self.clone() })
     }
 
     /// The same file with other options.
@@ -244,12 +245,7 @@ impl NfsUrl {
     /// # Errors
     /// A zero byte in the name.
     pub fn join(&self, name: &[u8]) -> Result<Self, NfsUrlError> {
-        let mut path = self.path.clone();
-        if path.last() != Some(&b'/') {
-            path.push(b'/');
-        }
-        path.extend_from_slice(name);
-        self.with_path(&path)
+        self.with_path(&below(&self.path, name))
     }
 }
 
@@ -259,16 +255,11 @@ fn after<'a>(text: &'a str, scheme: &str) -> Option<&'a str> {
     start.eq_ignore_ascii_case(scheme).then(|| &text[scheme.len()..])
 }
 
-fn absolute(path: &[u8]) -> Result<Vec<u8>, NfsUrlError> {
+fn checked(path: &[u8]) -> Result<Vec<u8>, NfsUrlError> {
     if path.contains(&0) {
         return Err(NfsUrlError::NulInPath);
     }
-    let mut absolute = Vec::with_capacity(path.len() + 1);
-    if path.first() != Some(&b'/') {
-        absolute.push(b'/');
-    }
-    absolute.extend_from_slice(path);
-    Ok(absolute)
+    Ok(absolute(path))
 }
 
 fn host_and_port(text: &str) -> Result<(String, Option<u16>), NfsUrlError> {

@@ -209,16 +209,14 @@ unsafe fn list(
 }
 
 interpose! {
-    fn aio_read(block: *mut Block) -> c_int, |pass| { one(block, Operation::Read, pass) }
-    fn aio_read64(block: *mut Block) -> c_int, |pass| { one(block, Operation::Read, pass) }
-    fn aio_write(block: *mut Block) -> c_int, |pass| { one(block, Operation::Write, pass) }
-    fn aio_write64(block: *mut Block) -> c_int, |pass| { one(block, Operation::Write, pass) }
-    fn aio_fsync(how: c_int, block: *mut Block) -> c_int, |pass| { one(block, Operation::Sync, pass) }
-    fn aio_fsync64(how: c_int, block: *mut Block) -> c_int, |pass| { one(block, Operation::Sync, pass) }
-    fn lio_listio(mode: c_int, blocks: *const *mut Block, count: c_int, event: *const Event) -> c_int, |pass| {
-        list(mode, blocks, count, event, pass)
-    }
-    fn lio_listio64(mode: c_int, blocks: *const *mut Block, count: c_int, event: *const Event) -> c_int, |pass| {
+    fn [aio_read, aio_read64]
+    (block: *mut Block) -> c_int, |pass| { one(block, Operation::Read, pass) }
+    fn [aio_write, aio_write64]
+    (block: *mut Block) -> c_int, |pass| { one(block, Operation::Write, pass) }
+    fn [aio_fsync, aio_fsync64]
+    (how: c_int, block: *mut Block) -> c_int, |pass| { one(block, Operation::Sync, pass) }
+    fn [lio_listio, lio_listio64]
+    (mode: c_int, blocks: *const *mut Block, count: c_int, event: *const Event) -> c_int, |pass| {
         list(mode, blocks, count, event, pass)
     }
 }

@@ -58,16 +58,11 @@ interpose! {
     fn fdopendir(fd: c_int) -> *mut DIR, |pass| {
         by_descriptor!(fd, pass, |_directory| Stream::open(fd))
     }
-    fn readdir(stream: *mut DIR) -> *mut dirent64, |pass| {
+    fn [readdir, readdir64](stream: *mut DIR) -> *mut dirent64, |pass| {
         next(stream, pass)
     }
-    fn readdir64(stream: *mut DIR) -> *mut dirent64, |pass| {
-        next(stream, pass)
-    }
-    fn readdir_r(stream: *mut DIR, entry: *mut dirent64, result: *mut *mut dirent64) -> c_int, |pass| {
-        read_into(stream, entry, result, pass)
-    }
-    fn readdir64_r(stream: *mut DIR, entry: *mut dirent64, result: *mut *mut dirent64) -> c_int, |pass| {
+    fn [readdir_r, readdir64_r]
+    (stream: *mut DIR, entry: *mut dirent64, result: *mut *mut dirent64) -> c_int, |pass| {
         read_into(stream, entry, result, pass)
     }
     fn closedir(stream: *mut DIR) -> c_int, |pass| {

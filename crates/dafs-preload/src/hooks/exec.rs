@@ -309,15 +309,7 @@ interpose! {
     fn vfork() -> pid_t, |_pass| {
         fork()
     }
-    fn _exit(status: c_int) -> (), |pass| {
-        life::goodbye(status);
-        pass()
-    }
-    fn _Exit(status: c_int) -> (), |pass| {
-        life::goodbye(status);
-        pass()
-    }
-    fn quick_exit(status: c_int) -> (), |pass| {
+    fn [_exit, _Exit, quick_exit](status: c_int) -> (), |pass| {
         life::goodbye(status);
         pass()
     }

@@ -178,32 +178,21 @@ interpose! {
     fn write(fd: c_int, from: *const c_void, bytes: size_t) -> ssize_t, |pass| {
         by_descriptor!(fd, pass, |file| file.write(fd, &[source(from, bytes)]).map(count))
     }
-    fn pread(fd: c_int, to: *mut c_void, bytes: size_t, offset: off_t) -> ssize_t, |pass| {
+    fn [pread, pread64]
+    (fd: c_int, to: *mut c_void, bytes: size_t, offset: off_t) -> ssize_t, |pass| {
         by_descriptor!(fd, pass, |file| {
             file.read_vectored(&[target(to, bytes)], offset).map(count)
         })
     }
-    fn pread64(fd: c_int, to: *mut c_void, bytes: size_t, offset: off_t) -> ssize_t, |pass| {
-        by_descriptor!(fd, pass, |file| {
-            file.read_vectored(&[target(to, bytes)], offset).map(count)
-        })
-    }
-    fn __pread_chk(fd: c_int, to: *mut c_void, bytes: size_t, offset: off_t, room: size_t) -> ssize_t, |pass| {
+    fn [__pread_chk, __pread64_chk]
+    (fd: c_int, to: *mut c_void, bytes: size_t, offset: off_t, room: size_t) -> ssize_t, |pass| {
         by_descriptor!(fd, pass, |file| {
             check(bytes, room);
             file.read_vectored(&[target(to, bytes)], offset).map(count)
         })
     }
-    fn __pread64_chk(fd: c_int, to: *mut c_void, bytes: size_t, offset: off_t, room: size_t) -> ssize_t, |pass| {
-        by_descriptor!(fd, pass, |file| {
-            check(bytes, room);
-            file.read_vectored(&[target(to, bytes)], offset).map(count)
-        })
-    }
-    fn pwrite(fd: c_int, from: *const c_void, bytes: size_t, offset: off_t) -> ssize_t, |pass| {
-        by_descriptor!(fd, pass, |file| file.write_vectored(&[source(from, bytes)], offset).map(count))
-    }
-    fn pwrite64(fd: c_int, from: *const c_void, bytes: size_t, offset: off_t) -> ssize_t, |pass| {
+    fn [pwrite, pwrite64]
+    (fd: c_int, from: *const c_void, bytes: size_t, offset: off_t) -> ssize_t, |pass| {
         by_descriptor!(fd, pass, |file| file.write_vectored(&[source(from, bytes)], offset).map(count))
     }
     fn readv(fd: c_int, list: *const iovec, number: c_int) -> ssize_t, |pass| {
@@ -212,53 +201,33 @@ interpose! {
     fn writev(fd: c_int, list: *const iovec, number: c_int) -> ssize_t, |pass| {
         by_descriptor!(fd, pass, |file| file.write(fd, &pieces(list, number)?).map(count))
     }
-    fn preadv(fd: c_int, list: *const iovec, number: c_int, offset: off_t) -> ssize_t, |pass| {
+    fn [preadv, preadv64]
+    (fd: c_int, list: *const iovec, number: c_int, offset: off_t) -> ssize_t, |pass| {
         by_descriptor!(fd, pass, |file| file.read_vectored(&pieces(list, number)?, offset).map(count))
     }
-    fn preadv64(fd: c_int, list: *const iovec, number: c_int, offset: off_t) -> ssize_t, |pass| {
-        by_descriptor!(fd, pass, |file| file.read_vectored(&pieces(list, number)?, offset).map(count))
-    }
-    fn pwritev(fd: c_int, list: *const iovec, number: c_int, offset: off_t) -> ssize_t, |pass| {
+    fn [pwritev, pwritev64]
+    (fd: c_int, list: *const iovec, number: c_int, offset: off_t) -> ssize_t, |pass| {
         by_descriptor!(fd, pass, |file| file.write_vectored(&pieces(list, number)?, offset).map(count))
     }
-    fn pwritev64(fd: c_int, list: *const iovec, number: c_int, offset: off_t) -> ssize_t, |pass| {
-        by_descriptor!(fd, pass, |file| file.write_vectored(&pieces(list, number)?, offset).map(count))
-    }
-    fn preadv2(fd: c_int, list: *const iovec, number: c_int, offset: off_t, flags: c_int) -> ssize_t, |pass| {
+    fn [preadv2, preadv64v2]
+    (fd: c_int, list: *const iovec, number: c_int, offset: off_t, flags: c_int) -> ssize_t, |pass| {
         by_descriptor!(fd, pass, |file| read_as_asked(&file, fd, &pieces(list, number)?, offset, flags))
     }
-    fn preadv64v2(fd: c_int, list: *const iovec, number: c_int, offset: off_t, flags: c_int) -> ssize_t, |pass| {
-        by_descriptor!(fd, pass, |file| read_as_asked(&file, fd, &pieces(list, number)?, offset, flags))
-    }
-    fn pwritev2(fd: c_int, list: *const iovec, number: c_int, offset: off_t, flags: c_int) -> ssize_t, |pass| {
-        by_descriptor!(fd, pass, |file| write_as_asked(&file, fd, &pieces(list, number)?, offset, flags))
-    }
-    fn pwritev64v2(fd: c_int, list: *const iovec, number: c_int, offset: off_t, flags: c_int) -> ssize_t, |pass| {
+    fn [pwritev2, pwritev64v2]
+    (fd: c_int, list: *const iovec, number: c_int, offset: off_t, flags: c_int) -> ssize_t, |pass| {
         by_descriptor!(fd, pass, |file| write_as_asked(&file, fd, &pieces(list, number)?, offset, flags))
     }
 
-    fn lseek(fd: c_int, offset: off_t, whence: c_int) -> off_t, |pass| {
+    fn [lseek, lseek64](fd: c_int, offset: off_t, whence: c_int) -> off_t, |pass| {
         by_descriptor!(fd, pass, |file| file.seek(fd, offset, whence))
     }
-    fn lseek64(fd: c_int, offset: off_t, whence: c_int) -> off_t, |pass| {
-        by_descriptor!(fd, pass, |file| file.seek(fd, offset, whence))
-    }
-    fn ftruncate(fd: c_int, size: off_t) -> c_int, |pass| {
+    fn [ftruncate, ftruncate64](fd: c_int, size: off_t) -> c_int, |pass| {
         by_descriptor!(fd, pass, |file| file.set_size(size).map(|()| 0))
     }
-    fn ftruncate64(fd: c_int, size: off_t) -> c_int, |pass| {
-        by_descriptor!(fd, pass, |file| file.set_size(size).map(|()| 0))
-    }
-    fn truncate(path: *const c_char, size: off_t) -> c_int, |pass| {
+    fn [truncate, truncate64](path: *const c_char, size: off_t) -> c_int, |pass| {
         by_path!(AT_FDCWD, path, pass, |place| files::truncate(&place, size).map(|()| 0))
     }
-    fn truncate64(path: *const c_char, size: off_t) -> c_int, |pass| {
-        by_path!(AT_FDCWD, path, pass, |place| files::truncate(&place, size).map(|()| 0))
-    }
-    fn fsync(fd: c_int) -> c_int, |pass| {
-        by_descriptor!(fd, pass, |file| file.sync().map(|()| 0))
-    }
-    fn fdatasync(fd: c_int) -> c_int, |pass| {
+    fn [fsync, fdatasync](fd: c_int) -> c_int, |pass| {
         by_descriptor!(fd, pass, |file| file.sync().map(|()| 0))
     }
     fn syncfs(fd: c_int) -> c_int, |pass| {
@@ -268,10 +237,8 @@ interpose! {
         by_descriptor!(fd, pass, |file| file.sync().map(|()| 0))
     }
 
-    fn sendfile(to: c_int, from: c_int, offset: *mut off_t, bytes: size_t) -> ssize_t, |pass| {
-        copy(Copying::Sending, (from, offset), (to, std::ptr::null_mut()), bytes, pass)
-    }
-    fn sendfile64(to: c_int, from: c_int, offset: *mut off_t, bytes: size_t) -> ssize_t, |pass| {
+    fn [sendfile, sendfile64]
+    (to: c_int, from: c_int, offset: *mut off_t, bytes: size_t) -> ssize_t, |pass| {
         copy(Copying::Sending, (from, offset), (to, std::ptr::null_mut()), bytes, pass)
     }
     fn copy_file_range(
@@ -302,32 +269,23 @@ interpose! {
     fn flock(fd: c_int, operation: c_int) -> c_int, |pass| {
         by_descriptor!(fd, pass, |file| locks::whole(&file, fd, operation).map(|()| 0))
     }
-    fn lockf(fd: c_int, command: c_int, bytes: off_t) -> c_int, |pass| {
-        by_descriptor!(fd, pass, |file| lock_here(&file, fd, command, bytes))
-    }
-    fn lockf64(fd: c_int, command: c_int, bytes: off_t) -> c_int, |pass| {
+    fn [lockf, lockf64](fd: c_int, command: c_int, bytes: off_t) -> c_int, |pass| {
         by_descriptor!(fd, pass, |file| lock_here(&file, fd, command, bytes))
     }
 
-    fn posix_fadvise(fd: c_int, offset: off_t, bytes: off_t, advice: c_int) -> c_int, |pass| {
-        if served_file(fd).is_some() { 0 } else { pass() }
-    }
-    fn posix_fadvise64(fd: c_int, offset: off_t, bytes: off_t, advice: c_int) -> c_int, |pass| {
+    fn [posix_fadvise, posix_fadvise64]
+    (fd: c_int, offset: off_t, bytes: off_t, advice: c_int) -> c_int, |pass| {
         if served_file(fd).is_some() { 0 } else { pass() }
     }
     fn readahead(fd: c_int, offset: i64, bytes: size_t) -> ssize_t, |pass| {
         by_descriptor!(fd, pass, |file| must_be_file(&file).map(|()| 0))
     }
-    fn fallocate(fd: c_int, mode: c_int, offset: off_t, bytes: off_t) -> c_int, |pass| {
+    fn [fallocate, fallocate64]
+    (fd: c_int, mode: c_int, offset: off_t, bytes: off_t) -> c_int, |pass| {
         by_descriptor!(fd, pass, |file| reserve(&file, mode, offset, bytes).map(|()| 0))
     }
-    fn fallocate64(fd: c_int, mode: c_int, offset: off_t, bytes: off_t) -> c_int, |pass| {
-        by_descriptor!(fd, pass, |file| reserve(&file, mode, offset, bytes).map(|()| 0))
-    }
-    fn posix_fallocate(fd: c_int, offset: off_t, bytes: off_t) -> c_int, |pass| {
-        preallocate(fd, offset, bytes, pass)
-    }
-    fn posix_fallocate64(fd: c_int, offset: off_t, bytes: off_t) -> c_int, |pass| {
+    fn [posix_fallocate, posix_fallocate64]
+    (fd: c_int, offset: off_t, bytes: off_t) -> c_int, |pass| {
         preallocate(fd, offset, bytes, pass)
     }
     fn ioctl(fd: c_int, request: c_ulong, argument: usize) -> c_int, |pass| {

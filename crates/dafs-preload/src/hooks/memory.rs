@@ -228,15 +228,8 @@ fn remapped(
 }
 
 interpose! {
-    fn mmap(address: *mut c_void, bytes: size_t, protection: c_int, flags: c_int, fd: c_int, offset: off_t) -> Mapping, |pass| {
-        match served_file(fd) {
-            Some(file) if flags & libc::MAP_ANONYMOUS == 0 => {
-                serve(|| map(&file, address, bytes, protection, flags, offset))
-            }
-            _ => mapped_elsewhere(fixed(address, bytes, flags), bytes, pass),
-        }
-    }
-    fn mmap64(address: *mut c_void, bytes: size_t, protection: c_int, flags: c_int, fd: c_int, offset: off_t) -> Mapping, |pass| {
+    fn [mmap, mmap64]
+    (address: *mut c_void, bytes: size_t, protection: c_int, flags: c_int, fd: c_int, offset: off_t) -> Mapping, |pass| {
         match served_file(fd) {
             Some(file) if flags & libc::MAP_ANONYMOUS == 0 => {
                 serve(|| map(&file, address, bytes, protection, flags, offset))

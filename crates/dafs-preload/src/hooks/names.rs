@@ -324,13 +324,7 @@ unsafe fn real_path(
 }
 
 interpose! {
-    fn access(path: *const c_char, mode: c_int) -> c_int, |pass| {
-        by_path!(AT_FDCWD, path, pass, |place| names::access(&place, mode, Follow::Yes).map(|()| 0))
-    }
-    fn euidaccess(path: *const c_char, mode: c_int) -> c_int, |pass| {
-        by_path!(AT_FDCWD, path, pass, |place| names::access(&place, mode, Follow::Yes).map(|()| 0))
-    }
-    fn eaccess(path: *const c_char, mode: c_int) -> c_int, |pass| {
+    fn [access, euidaccess, eaccess](path: *const c_char, mode: c_int) -> c_int, |pass| {
         by_path!(AT_FDCWD, path, pass, |place| names::access(&place, mode, Follow::Yes).map(|()| 0))
     }
     fn faccessat(dir: c_int, path: *const c_char, mode: c_int, flags: c_int) -> c_int, |pass| {

@@ -74,59 +74,34 @@ fn exclusively(flags: c_int) -> impl FnMut(&Location) -> Result<c_int> {
 }
 
 interpose! {
-    fn open(path: *const c_char, flags: c_int, mode: mode_t) -> c_int, |pass| {
+    fn [open, open64](path: *const c_char, flags: c_int, mode: mode_t) -> c_int, |pass| {
         open_at(AT_FDCWD, path, flags, mode, pass)
     }
-    fn open64(path: *const c_char, flags: c_int, mode: mode_t) -> c_int, |pass| {
-        open_at(AT_FDCWD, path, flags, mode, pass)
-    }
-    fn openat(dir: c_int, path: *const c_char, flags: c_int, mode: mode_t) -> c_int, |pass| {
+    fn [openat, openat64]
+    (dir: c_int, path: *const c_char, flags: c_int, mode: mode_t) -> c_int, |pass| {
         open_at(dir, path, flags, mode, pass)
     }
-    fn openat64(dir: c_int, path: *const c_char, flags: c_int, mode: mode_t) -> c_int, |pass| {
-        open_at(dir, path, flags, mode, pass)
-    }
-    fn __open_2(path: *const c_char, flags: c_int) -> c_int, |pass| {
+    fn [__open_2, __open64_2](path: *const c_char, flags: c_int) -> c_int, |pass| {
         open_at(AT_FDCWD, path, flags, 0, pass)
     }
-    fn __open64_2(path: *const c_char, flags: c_int) -> c_int, |pass| {
-        open_at(AT_FDCWD, path, flags, 0, pass)
-    }
-    fn __openat_2(dir: c_int, path: *const c_char, flags: c_int) -> c_int, |pass| {
+    fn [__openat_2, __openat64_2](dir: c_int, path: *const c_char, flags: c_int) -> c_int, |pass| {
         open_at(dir, path, flags, 0, pass)
     }
-    fn __openat64_2(dir: c_int, path: *const c_char, flags: c_int) -> c_int, |pass| {
-        open_at(dir, path, flags, 0, pass)
-    }
-    fn creat(path: *const c_char, mode: mode_t) -> c_int, |pass| {
-        open_at(AT_FDCWD, path, libc::O_CREAT | libc::O_WRONLY | libc::O_TRUNC, mode, pass)
-    }
-    fn creat64(path: *const c_char, mode: mode_t) -> c_int, |pass| {
+    fn [creat, creat64](path: *const c_char, mode: mode_t) -> c_int, |pass| {
         open_at(AT_FDCWD, path, libc::O_CREAT | libc::O_WRONLY | libc::O_TRUNC, mode, pass)
     }
 
-    fn mkstemp(template: *mut c_char) -> c_int, |pass| {
+    fn [mkstemp, mkstemp64](template: *mut c_char) -> c_int, |pass| {
         temporary(template, 0, pass, exclusively(0))
     }
-    fn mkstemp64(template: *mut c_char) -> c_int, |pass| {
-        temporary(template, 0, pass, exclusively(0))
-    }
-    fn mkostemp(template: *mut c_char, flags: c_int) -> c_int, |pass| {
+    fn [mkostemp, mkostemp64](template: *mut c_char, flags: c_int) -> c_int, |pass| {
         temporary(template, 0, pass, exclusively(flags))
     }
-    fn mkostemp64(template: *mut c_char, flags: c_int) -> c_int, |pass| {
-        temporary(template, 0, pass, exclusively(flags))
-    }
-    fn mkstemps(template: *mut c_char, suffix: c_int) -> c_int, |pass| {
+    fn [mkstemps, mkstemps64](template: *mut c_char, suffix: c_int) -> c_int, |pass| {
         temporary(template, suffix, pass, exclusively(0))
     }
-    fn mkstemps64(template: *mut c_char, suffix: c_int) -> c_int, |pass| {
-        temporary(template, suffix, pass, exclusively(0))
-    }
-    fn mkostemps(template: *mut c_char, suffix: c_int, flags: c_int) -> c_int, |pass| {
-        temporary(template, suffix, pass, exclusively(flags))
-    }
-    fn mkostemps64(template: *mut c_char, suffix: c_int, flags: c_int) -> c_int, |pass| {
+    fn [mkostemps, mkostemps64]
+    (template: *mut c_char, suffix: c_int, flags: c_int) -> c_int, |pass| {
         temporary(template, suffix, pass, exclusively(flags))
     }
     fn mkdtemp(template: *mut c_char) -> *mut c_char, |pass| {
@@ -185,10 +160,7 @@ interpose! {
     fn dup3(fd: c_int, new: c_int, flags: c_int) -> c_int, |pass| {
         onto(fd, new, pass)
     }
-    fn fcntl(fd: c_int, command: c_int, argument: usize) -> c_int, |pass| {
-        control(fd, command, argument, pass)
-    }
-    fn fcntl64(fd: c_int, command: c_int, argument: usize) -> c_int, |pass| {
+    fn [fcntl, fcntl64](fd: c_int, command: c_int, argument: usize) -> c_int, |pass| {
         control(fd, command, argument, pass)
     }
 }

@@ -48,19 +48,8 @@ interpose! {
             _ => pass(),
         }
     }
-    fn signal(signal: c_int, handler: sighandler_t) -> sighandler_t, |pass| {
-        by_handler(signal, handler, pass)
-    }
-    fn sysv_signal(signal: c_int, handler: sighandler_t) -> sighandler_t, |pass| {
-        by_handler(signal, handler, pass)
-    }
-    fn __sysv_signal(signal: c_int, handler: sighandler_t) -> sighandler_t, |pass| {
-        by_handler(signal, handler, pass)
-    }
-    fn bsd_signal(signal: c_int, handler: sighandler_t) -> sighandler_t, |pass| {
-        by_handler(signal, handler, pass)
-    }
-    fn sigset(signal: c_int, handler: sighandler_t) -> sighandler_t, |pass| {
+    fn [signal, sysv_signal, __sysv_signal, bsd_signal, sigset]
+    (signal: c_int, handler: sighandler_t) -> sighandler_t, |pass| {
         by_handler(signal, handler, pass)
     }
 }

@@ -159,11 +159,8 @@ interpose! {
         });
         if error < 0 { Errno::last().0 } else { error }
     }
-    fn posix_spawn_file_actions_init(actions: *mut Actions) -> c_int, |pass| {
-        forget(actions);
-        pass()
-    }
-    fn posix_spawn_file_actions_destroy(actions: *mut Actions) -> c_int, |pass| {
+    fn [posix_spawn_file_actions_init, posix_spawn_file_actions_destroy]
+    (actions: *mut Actions) -> c_int, |pass| {
         forget(actions);
         pass()
     }

@@ -78,76 +78,44 @@ fn space(file: &Description) -> Result<dafs_client::FsStatus> {
 }
 
 interpose! {
-    fn stat(path: *const c_char, out: *mut libc::stat) -> c_int, |pass| {
+    fn [stat, stat64](path: *const c_char, out: *mut libc::stat) -> c_int, |pass| {
         by_name(path, Follow::Yes, out, pass)
     }
-    fn lstat(path: *const c_char, out: *mut libc::stat) -> c_int, |pass| {
+    fn [lstat, lstat64](path: *const c_char, out: *mut libc::stat) -> c_int, |pass| {
         by_name(path, Follow::No, out, pass)
     }
-    fn fstat(fd: c_int, out: *mut libc::stat) -> c_int, |pass| {
+    fn [fstat, fstat64](fd: c_int, out: *mut libc::stat) -> c_int, |pass| {
         by_number(fd, out, pass)
     }
-    fn fstatat(dir: c_int, path: *const c_char, out: *mut libc::stat, flags: c_int) -> c_int, |pass| {
+    fn [fstatat, fstatat64]
+    (dir: c_int, path: *const c_char, out: *mut libc::stat, flags: c_int) -> c_int, |pass| {
         from_directory(dir, path, out, flags, pass)
     }
-    fn __xstat(version: c_int, path: *const c_char, out: *mut libc::stat) -> c_int, |pass| {
+    fn [__xstat, __xstat64]
+    (version: c_int, path: *const c_char, out: *mut libc::stat) -> c_int, |pass| {
         by_name(path, Follow::Yes, out, pass)
     }
-    fn __lxstat(version: c_int, path: *const c_char, out: *mut libc::stat) -> c_int, |pass| {
+    fn [__lxstat, __lxstat64]
+    (version: c_int, path: *const c_char, out: *mut libc::stat) -> c_int, |pass| {
         by_name(path, Follow::No, out, pass)
     }
-    fn __fxstat(version: c_int, fd: c_int, out: *mut libc::stat) -> c_int, |pass| {
+    fn [__fxstat, __fxstat64](version: c_int, fd: c_int, out: *mut libc::stat) -> c_int, |pass| {
         by_number(fd, out, pass)
     }
-    fn __fxstatat(version: c_int, dir: c_int, path: *const c_char, out: *mut libc::stat, flags: c_int) -> c_int, |pass| {
+    fn [__fxstatat, __fxstatat64]
+    (version: c_int, dir: c_int, path: *const c_char, out: *mut libc::stat, flags: c_int) -> c_int, |pass| {
         from_directory(dir, path, out, flags, pass)
     }
-    fn statfs(path: *const c_char, out: *mut libc::statfs) -> c_int, |pass| {
+    fn [statfs, statfs64](path: *const c_char, out: *mut libc::statfs) -> c_int, |pass| {
         by_path!(AT_FDCWD, path, pass, |place| give(out, attributes::statfs(&names::space(&place)?)))
     }
-    fn fstatfs(fd: c_int, out: *mut libc::statfs) -> c_int, |pass| {
+    fn [fstatfs, fstatfs64](fd: c_int, out: *mut libc::statfs) -> c_int, |pass| {
         by_descriptor!(fd, pass, |file| give(out, attributes::statfs(&space(&file)?)))
     }
-    fn statvfs(path: *const c_char, out: *mut libc::statvfs) -> c_int, |pass| {
+    fn [statvfs, statvfs64](path: *const c_char, out: *mut libc::statvfs) -> c_int, |pass| {
         by_path!(AT_FDCWD, path, pass, |place| give(out, attributes::statvfs(&names::space(&place)?)))
     }
-    fn fstatvfs(fd: c_int, out: *mut libc::statvfs) -> c_int, |pass| {
-        by_descriptor!(fd, pass, |file| give(out, attributes::statvfs(&space(&file)?)))
-    }
-    fn stat64(path: *const c_char, out: *mut libc::stat) -> c_int, |pass| {
-        by_name(path, Follow::Yes, out, pass)
-    }
-    fn lstat64(path: *const c_char, out: *mut libc::stat) -> c_int, |pass| {
-        by_name(path, Follow::No, out, pass)
-    }
-    fn fstat64(fd: c_int, out: *mut libc::stat) -> c_int, |pass| {
-        by_number(fd, out, pass)
-    }
-    fn fstatat64(dir: c_int, path: *const c_char, out: *mut libc::stat, flags: c_int) -> c_int, |pass| {
-        from_directory(dir, path, out, flags, pass)
-    }
-    fn __xstat64(version: c_int, path: *const c_char, out: *mut libc::stat) -> c_int, |pass| {
-        by_name(path, Follow::Yes, out, pass)
-    }
-    fn __lxstat64(version: c_int, path: *const c_char, out: *mut libc::stat) -> c_int, |pass| {
-        by_name(path, Follow::No, out, pass)
-    }
-    fn __fxstat64(version: c_int, fd: c_int, out: *mut libc::stat) -> c_int, |pass| {
-        by_number(fd, out, pass)
-    }
-    fn __fxstatat64(version: c_int, dir: c_int, path: *const c_char, out: *mut libc::stat, flags: c_int) -> c_int, |pass| {
-        from_directory(dir, path, out, flags, pass)
-    }
-    fn statfs64(path: *const c_char, out: *mut libc::statfs) -> c_int, |pass| {
-        by_path!(AT_FDCWD, path, pass, |place| give(out, attributes::statfs(&names::space(&place)?)))
-    }
-    fn fstatfs64(fd: c_int, out: *mut libc::statfs) -> c_int, |pass| {
-        by_descriptor!(fd, pass, |file| give(out, attributes::statfs(&space(&file)?)))
-    }
-    fn statvfs64(path: *const c_char, out: *mut libc::statvfs) -> c_int, |pass| {
-        by_path!(AT_FDCWD, path, pass, |place| give(out, attributes::statvfs(&names::space(&place)?)))
-    }
-    fn fstatvfs64(fd: c_int, out: *mut libc::statvfs) -> c_int, |pass| {
+    fn [fstatvfs, fstatvfs64](fd: c_int, out: *mut libc::statvfs) -> c_int, |pass| {
         by_descriptor!(fd, pass, |file| give(out, attributes::statvfs(&space(&file)?)))
     }
     fn statx(dir: c_int, path: *const c_char, flags: c_int, mask: c_uint, out: *mut libc::statx) -> c_int, |pass| {

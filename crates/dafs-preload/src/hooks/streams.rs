@@ -105,19 +105,14 @@ unsafe fn reopen(
 }
 
 interpose! {
-    fn fopen(path: *const c_char, mode: *const c_char) -> *mut FILE, |pass| {
-        by_path!(AT_FDCWD, path, pass, |place| open(&place, mode))
-    }
-    fn fopen64(path: *const c_char, mode: *const c_char) -> *mut FILE, |pass| {
+    fn [fopen, fopen64](path: *const c_char, mode: *const c_char) -> *mut FILE, |pass| {
         by_path!(AT_FDCWD, path, pass, |place| open(&place, mode))
     }
     fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE, |pass| {
         by_descriptor!(fd, pass, |file| over(&file, fd, mode))
     }
-    fn freopen(path: *const c_char, mode: *const c_char, stream: *mut FILE) -> *mut FILE, |pass| {
-        reopen(path, mode, stream, pass)
-    }
-    fn freopen64(path: *const c_char, mode: *const c_char, stream: *mut FILE) -> *mut FILE, |pass| {
+    fn [freopen, freopen64]
+    (path: *const c_char, mode: *const c_char, stream: *mut FILE) -> *mut FILE, |pass| {
         reopen(path, mode, stream, pass)
     }
     fn fclose(stream: *mut FILE) -> c_int, |pass| {

@@ -359,40 +359,27 @@ unsafe fn walk(
 }
 
 interpose! {
-    fn scandir(path: *const c_char, to: *mut *mut *mut dirent64, choose: Choose, compare: Compare) -> c_int, |pass| {
+    fn [scandir, scandir64]
+    (path: *const c_char, to: *mut *mut *mut dirent64, choose: Choose, compare: Compare) -> c_int, |pass| {
         scan_path((AT_FDCWD, path), to, choose, compare, pass)
     }
-    fn scandir64(path: *const c_char, to: *mut *mut *mut dirent64, choose: Choose, compare: Compare) -> c_int, |pass| {
-        scan_path((AT_FDCWD, path), to, choose, compare, pass)
-    }
-    fn scandirat(dir: c_int, path: *const c_char, to: *mut *mut *mut dirent64, choose: Choose, compare: Compare) -> c_int, |pass| {
+    fn [scandirat, scandirat64]
+    (dir: c_int, path: *const c_char, to: *mut *mut *mut dirent64, choose: Choose, compare: Compare) -> c_int, |pass| {
         scan_path((dir, path), to, choose, compare, pass)
     }
-    fn scandirat64(dir: c_int, path: *const c_char, to: *mut *mut *mut dirent64, choose: Choose, compare: Compare) -> c_int, |pass| {
-        scan_path((dir, path), to, choose, compare, pass)
-    }
-    fn glob(pattern: *const c_char, flags: c_int, complain: Complain, result: *mut Glob) -> c_int, |pass| {
+    fn [glob, glob64]
+    (pattern: *const c_char, flags: c_int, complain: Complain, result: *mut Glob) -> c_int, |pass| {
         glob_with_ours(pattern, flags, complain, result, pass)
     }
-    fn glob64(pattern: *const c_char, flags: c_int, complain: Complain, result: *mut Glob) -> c_int, |pass| {
-        glob_with_ours(pattern, flags, complain, result, pass)
-    }
-    fn ftw(path: *const c_char, visit: OldVisit, descriptors: c_int) -> c_int, |pass| {
+    fn [ftw, ftw64](path: *const c_char, visit: OldVisit, descriptors: c_int) -> c_int, |pass| {
         walk(path, Visitor::Old(visit), 0, pass)
     }
-    fn ftw64(path: *const c_char, visit: OldVisit, descriptors: c_int) -> c_int, |pass| {
-        walk(path, Visitor::Old(visit), 0, pass)
-    }
-    fn nftw(path: *const c_char, visit: Visit, descriptors: c_int, flags: c_int) -> c_int, |pass| {
+    fn [nftw, nftw64]
+    (path: *const c_char, visit: Visit, descriptors: c_int, flags: c_int) -> c_int, |pass| {
         walk(path, Visitor::New(visit), flags, pass)
     }
-    fn nftw64(path: *const c_char, visit: Visit, descriptors: c_int, flags: c_int) -> c_int, |pass| {
-        walk(path, Visitor::New(visit), flags, pass)
-    }
-    fn fts_open(paths: *const *const c_char, options: c_int, compare: Order) -> *mut c_void, |pass| {
-        refused_tree(paths, pass)
-    }
-    fn fts64_open(paths: *const *const c_char, options: c_int, compare: Order) -> *mut c_void, |pass| {
+    fn [fts_open, fts64_open]
+    (paths: *const *const c_char, options: c_int, compare: Order) -> *mut c_void, |pass| {
         refused_tree(paths, pass)
     }
 }

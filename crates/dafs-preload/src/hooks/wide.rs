@@ -128,35 +128,18 @@ unsafe fn scan(name: &'static str, stream: *mut FILE, pass: impl FnOnce() -> c_i
 }
 
 interpose! {
-    fn fgetwc(stream: *mut FILE) -> Character, |pass| {
+    fn [fgetwc, fgetwc_unlocked, getwc, getwc_unlocked](stream: *mut FILE) -> Character, |pass| {
         get(stream, pass)
     }
-    fn fgetwc_unlocked(stream: *mut FILE) -> Character, |pass| {
-        get(stream, pass)
-    }
-    fn getwc(stream: *mut FILE) -> Character, |pass| {
-        get(stream, pass)
-    }
-    fn getwc_unlocked(stream: *mut FILE) -> Character, |pass| {
-        get(stream, pass)
-    }
-    fn getwchar() -> Character, |pass| {
+    fn [getwchar, getwchar_unlocked]() -> Character, |pass| {
         get(input(), pass)
     }
-    fn getwchar_unlocked() -> Character, |pass| {
-        get(input(), pass)
-    }
-    fn fgetws(to: *mut wchar_t, room: c_int, stream: *mut FILE) -> *mut wchar_t, |pass| {
+    fn [fgetws, fgetws_unlocked]
+    (to: *mut wchar_t, room: c_int, stream: *mut FILE) -> *mut wchar_t, |pass| {
         get_line(to, room, stream, pass)
     }
-    fn fgetws_unlocked(to: *mut wchar_t, room: c_int, stream: *mut FILE) -> *mut wchar_t, |pass| {
-        get_line(to, room, stream, pass)
-    }
-    fn __fgetws_chk(to: *mut wchar_t, size: size_t, room: c_int, stream: *mut FILE) -> *mut wchar_t, |pass| {
-        check(usize::try_from(room).unwrap_or(0), size);
-        get_line(to, room, stream, pass)
-    }
-    fn __fgetws_unlocked_chk(to: *mut wchar_t, size: size_t, room: c_int, stream: *mut FILE) -> *mut wchar_t, |pass| {
+    fn [__fgetws_chk, __fgetws_unlocked_chk]
+    (to: *mut wchar_t, size: size_t, room: c_int, stream: *mut FILE) -> *mut wchar_t, |pass| {
         check(usize::try_from(room).unwrap_or(0), size);
         get_line(to, room, stream, pass)
     }
@@ -168,28 +151,14 @@ interpose! {
         if is_ours_and_wide(stream) { orientation.signum() } else { pass() }
     }
 
-    fn fputwc(character: wchar_t, stream: *mut FILE) -> Character, |pass| {
+    fn [fputwc, fputwc_unlocked, putwc, putwc_unlocked]
+    (character: wchar_t, stream: *mut FILE) -> Character, |pass| {
         put(character, stream, pass)
     }
-    fn fputwc_unlocked(character: wchar_t, stream: *mut FILE) -> Character, |pass| {
-        put(character, stream, pass)
-    }
-    fn putwc(character: wchar_t, stream: *mut FILE) -> Character, |pass| {
-        put(character, stream, pass)
-    }
-    fn putwc_unlocked(character: wchar_t, stream: *mut FILE) -> Character, |pass| {
-        put(character, stream, pass)
-    }
-    fn putwchar(character: wchar_t) -> Character, |pass| {
+    fn [putwchar, putwchar_unlocked](character: wchar_t) -> Character, |pass| {
         put(character, output(), pass)
     }
-    fn putwchar_unlocked(character: wchar_t) -> Character, |pass| {
-        put(character, output(), pass)
-    }
-    fn fputws(text: *const wchar_t, stream: *mut FILE) -> c_int, |pass| {
-        put_text(text, stream, pass)
-    }
-    fn fputws_unlocked(text: *const wchar_t, stream: *mut FILE) -> c_int, |pass| {
+    fn [fputws, fputws_unlocked](text: *const wchar_t, stream: *mut FILE) -> c_int, |pass| {
         put_text(text, stream, pass)
     }
     fn vfwprintf(stream: *mut FILE, format: *const wchar_t, list: List) -> c_int, |pass| {
@@ -205,22 +174,12 @@ interpose! {
         print_checked(output(), flag, format, list, pass)
     }
 
-    fn vfwscanf(stream: *mut FILE, format: *const wchar_t, list: List) -> c_int, |pass| {
+    fn [vfwscanf, __isoc99_vfwscanf, __isoc23_vfwscanf]
+    (stream: *mut FILE, format: *const wchar_t, list: List) -> c_int, |pass| {
         scan("vfwscanf", stream, pass)
     }
-    fn vwscanf(format: *const wchar_t, list: List) -> c_int, |pass| {
-        scan("vwscanf", input(), pass)
-    }
-    fn __isoc99_vfwscanf(stream: *mut FILE, format: *const wchar_t, list: List) -> c_int, |pass| {
-        scan("vfwscanf", stream, pass)
-    }
-    fn __isoc99_vwscanf(format: *const wchar_t, list: List) -> c_int, |pass| {
-        scan("vwscanf", input(), pass)
-    }
-    fn __isoc23_vfwscanf(stream: *mut FILE, format: *const wchar_t, list: List) -> c_int, |pass| {
-        scan("vfwscanf", stream, pass)
-    }
-    fn __isoc23_vwscanf(format: *const wchar_t, list: List) -> c_int, |pass| {
+    fn [vwscanf, __isoc99_vwscanf, __isoc23_vwscanf]
+    (format: *const wchar_t, list: List) -> c_int, |pass| {
         scan("vwscanf", input(), pass)
     }
 }

@@ -1,7 +1,7 @@
 //! The settings of a client.
 
 use super::Procedure;
-use crate::limits::SPIN_POLLS;
+pub use dafs_dat::WaitPolicy;
 use dafs_wire::rpc::{AuthFlavor, AuthSys, CallHeader, Groups, OpaqueAuth};
 use dafs_wire::xdr::{Encode, Encoder};
 use std::time::Duration;
@@ -57,26 +57,6 @@ impl Default for Options {
             credits: 64,
             results_bytes_max: 32 << 10,
         }
-    }
-}
-
-/// The way in which a thread waits on RDMA.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum WaitPolicy {
-    /// Poll until the reply arrives. Lowest latency, full use of a CPU.
-    Poll,
-    /// Sleep at once. Least use of the CPU.
-    Sleep,
-    /// Poll for a while, then sleep.
-    Adaptive {
-        /// Empty polls before sleeping.
-        spin: u32,
-    },
-}
-
-impl Default for WaitPolicy {
-    fn default() -> Self {
-        Self::Adaptive { spin: SPIN_POLLS }
     }
 }
 

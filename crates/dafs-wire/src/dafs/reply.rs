@@ -25,7 +25,7 @@ use super::session_args::*;
 use super::status::Status;
 
 macro_rules! replies {
-    ($( $variant:ident $(($type:ty))?, $how:ident; )*) => {
+    ($( $variant:ident $(($type:ty))?, $how:ident $(, $take:ident)?; )*) => {
         /// The result of a successful request (DAFS 6).
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
         #[allow(missing_docs, reason = "named as the procedures")]
@@ -54,10 +54,23 @@ macro_rules! replies {
                 )* }
             }
 
+            $( replies! { @take $variant ($($type)?) $($take)? } )*
+
             fn write(&self, writer: &mut Writer<'_>) -> Result<(), EncodeError> {
                 match self { $(
                     replies!(@bind $variant $how body) => replies!(@write $how body, writer),
                 )* }
+            }
+        }
+    };
+    (@take $variant:ident ($($type:ty)?)) => {};
+    (@take $variant:ident ($type:ty) $take:ident) => {
+        #[doc = concat!("The result of a ", stringify!($variant), ".")]
+        #[inline]
+        pub fn $take(&self) -> Option<&$type> {
+            match self {
+                Self::$variant(body) => Some(body),
+                _ => None,
             }
         }
     };
@@ -126,33 +139,33 @@ replies! {
     CheckResponse, unit;
     FetchResponse(FetchResponseReply<'a>), raw;
     DiscardResponses, unit;
-    Access(AccessReply), fixed;
+    Access(AccessReply), fixed, access;
     CacheHint, unit;
     Close, unit;
-    Commit(CommitReply), fixed;
-    Create(CreateReply), fixed;
+    Commit(CommitReply), fixed, commit;
+    Create(CreateReply), fixed, create;
     DelegPurge, unit;
     DelegReturn, unit;
-    GetFsAttr(GetFsAttrReply<'a>), fixed;
+    GetFsAttr(GetFsAttrReply<'a>), fixed, get_fs_attr;
     GetRootHandle(HandleReply), fixed;
-    GetAttrInline(GetAttrInlineReply<'a>), fixed;
-    GetAttrDirect(DirectReply), fixed;
+    GetAttrInline(GetAttrInlineReply<'a>), fixed, get_attr_inline;
+    GetAttrDirect(DirectReply), fixed, get_attr_direct;
     Link(ChangeReply), fixed;
     Lock, lock;
     LockT, lock;
     LockU, unit;
-    Lookup(LookupReply), fixed;
-    LookupP(HandleReply), fixed;
+    Lookup(LookupReply), fixed, lookup;
+    LookupP(HandleReply), fixed, lookup_p;
     Null, unit;
     NVerify, unit;
-    Open(OpenReply<'a>), fixed;
+    Open(OpenReply<'a>), fixed, open;
     OpenDowngrade, unit;
-    OpenAttr(HandleReply), fixed;
+    OpenAttr(HandleReply), fixed, open_attr;
     ReadInline(ReadInlineReply<'a>), data;
     ReadDirect(ReadDirectReply), hot;
     ReadDirInline(ReadDirInlineReply<'a>), fixed;
     ReadDirDirect(ReadDirDirectReply), fixed;
-    ReadLinkInline(ReadLinkInlineReply<'a>), fixed;
+    ReadLinkInline(ReadLinkInlineReply<'a>), fixed, read_link_inline;
     ReadLinkDirect(DirectReply), fixed;
     Remove(ChangeReply), fixed;
     Rename(RenameReply), fixed;
@@ -160,7 +173,7 @@ replies! {
     SetAttrDirect(SetAttrReply), fixed;
     Verify, unit;
     BatchSubmit(BatchCompletions<'a>), fixed;
-    WriteInline(WriteReply), hot;
+    WriteInline(WriteReply), hot, write_inline;
     WriteDirect(WriteReply), hot;
     BcGetAttr(GetAttrInlineReply<'a>), fixed;
     BcNull, unit;
@@ -168,16 +181,16 @@ replies! {
     BcBatchCompletion, unit;
     AppendInline(AppendReply), fixed;
     AppendDirect(AppendReply), fixed;
-    GetFencingList(GetFencingListReply<'a>), fixed;
+    GetFencingList(GetFencingListReply<'a>), fixed, get_fencing_list;
     SetFencingList, unit;
     HurryUp, unit;
-    XLayoutGet(XLayoutGetReply<'a>), fixed;
-    XLayoutCommit(XLayoutCommitReply), fixed;
+    XLayoutGet(XLayoutGetReply<'a>), fixed, x_layout_get;
+    XLayoutCommit(XLayoutCommitReply), fixed, x_layout_commit;
     XLayoutReturn, unit;
     XNodeInfo(XNodeInfoReply<'a>), fixed;
     XBcLayoutRecall, unit;
-    XSeek(XSeekReply), fixed;
-    XGetXattr(DirectReply), fixed;
+    XSeek(XSeekReply), fixed, x_seek;
+    XGetXattr(DirectReply), fixed, x_get_xattr;
 }
 
 /// The body of an error reply (DAFS O13).

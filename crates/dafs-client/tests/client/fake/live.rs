@@ -1,9 +1,10 @@
 //! The scripted server behind a real transport, for the layers above the session core.
 
-use super::FakeServer;
+use super::{Answer, FakeServer};
 use dafs_client::{Client, ConnectOptions, DafsUrl, TransportChoice};
 use dafs_dat::iwarp::{IwarpAdapter, IwarpConfig};
 use dafs_dat::{Adapter, Address, Instant};
+use dafs_wire::dafs::{Request, RequestHeader};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,8 +19,20 @@ pub struct Live {
 }
 
 impl Live {
-    /// Over TCP. `prepare` runs on the server's thread; `tick` runs there again and again.
-    pub fn start(
+    /// Over TCP. `script` runs on the server's thread.
+    pub fn scripted(
+        script: impl FnMut(&RequestHeader, &Request<'_>) -> Answer + Send + 'static,
+    ) -> Self {
+        Self::start(|server| server.script = Box::new(script))
+    }
+
+    /// `prepare` runs on the server's thread.
+    pub fn start(prepare: impl FnOnce(&mut FakeServer) + Send + 'static) -> Self {
+        Self::with_ticks(prepare, |_| {})
+    }
+
+    /// `tick` runs on the server's thread again and again.
+    pub fn with_ticks(
         prepare: impl FnOnce(&mut FakeServer) + Send + 'static,
         mut tick: impl FnMut(&mut FakeServer) + Send + 'static,
     ) -> Self {

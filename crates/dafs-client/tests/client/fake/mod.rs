@@ -13,7 +13,7 @@ pub use past::Past;
 pub use world::{World, pattern};
 
 use dafs_client::core::{
-    Completed, Done, Piece, ReadCall, SessionConfig, SessionCore, Stage, WriteCall,
+    BackStage, Completed, Done, Piece, ReadCall, SessionConfig, SessionCore, Stage, WriteCall,
 };
 use dafs_client::{FileHandle, Stability};
 use dafs_dat::sim::{SimAdapter, SimFaults, SimNetwork};

@@ -44,6 +44,30 @@ pub fn open(owner: &[u8], share_deny: ShareDeny) -> Request<'_> {
     })
 }
 
+/// Recalls a delegation.
+pub fn recall(delegation: StateId) -> Request<'static> {
+    Request::BcRecall(BcRecall { fh: ROOT, state_id: delegation, truncate: true })
+}
+
+/// Opens a file and returns the state-id of the delegation that came along.
+pub fn granted(world: &mut World, owner: &[u8]) -> Option<StateId> {
+    let tag = world.ask_and_wait(&Request::Open(Open {
+        claim: OpenClaim::CreateUnlinked { dir: ROOT },
+        create: None,
+        delete_disposition: DeleteDisposition::DontCare,
+        owner,
+        share_access: ShareAccess::Both,
+        share_deny: ShareDeny::None,
+        share_key: ShareKey(None),
+    }));
+    let Done::Answered(reply) = &world.done[&tag] else { panic!() };
+    let Outcome::Ok(Reply::Open(opened)) = reply.decode().unwrap() else { panic!() };
+    match opened.delegation {
+        Delegation::Write { state_id, .. } => Some(state_id),
+        _ => None,
+    }
+}
+
 /// Locks a range exclusively.
 pub fn lock(state_id: StateId, offset: u64, length: u64) -> Request<'static> {
     let options = LockOptions::default();

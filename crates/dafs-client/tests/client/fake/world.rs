@@ -43,6 +43,16 @@ impl World {
         Self::open_with(config, |_| {})
     }
 
+    /// A world whose server may call.
+    pub fn bound(config: SessionConfig) -> Self {
+        let mut world = Self::open(config);
+        assert_eq!(world.core.back_stage(), BackStage::Off);
+        world.core.want_back(&mut world.adapter, world.now);
+        world.run(|world| world.core.back_stage() != BackStage::Coming);
+        assert_eq!(world.core.back_stage(), BackStage::Bound);
+        world
+    }
+
     pub fn open_with(config: SessionConfig, prepare: impl FnOnce(&mut FakeServer)) -> Self {
         let mut world = Self::with(1, SimFaults::none(), config, prepare);
         world.run(|world| {
@@ -186,6 +196,41 @@ impl World {
         let deadline = Some(Duration::from_secs(60));
         self.core.submit_write(&mut self.adapter, self.now, tag, call, deadline).unwrap();
         tag
+    }
+
+    pub fn ask_and_wait(&mut self, request: &Request<'_>) -> u64 {
+        let tag = self.ask(request);
+        self.run_all(&[tag]);
+        tag
+    }
+
+    /// Sends so many reads.
+    pub fn reads(&mut self, into: &Piece, count: usize) -> Vec<u64> {
+        (0..count).map(|_| self.read(into.clone(), 0)).collect()
+    }
+
+    pub fn read_and_wait(&mut self, into: Piece, offset: u64) -> u64 {
+        let tag = self.read(into, offset);
+        self.run_all(&[tag]);
+        tag
+    }
+
+    pub fn write_and_wait(&mut self, from: Piece, offset: u64) -> u64 {
+        let tag = self.write(from, offset);
+        self.run_all(&[tag]);
+        tag
+    }
+
+    /// The client's connection is lost.
+    pub fn lose(&mut self) {
+        let endpoint = self.network.endpoints(2)[0];
+        self.network.lose(endpoint);
+    }
+
+    /// The client's connection is lost, and the client has noticed.
+    pub fn lose_and_notice(&mut self) {
+        self.lose();
+        self.run(|world| world.core.stage() == Stage::Recovering);
     }
 
     pub fn ask(&mut self, request: &Request<'_>) -> u64 {

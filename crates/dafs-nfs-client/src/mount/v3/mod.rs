@@ -5,28 +5,27 @@ mod exports;
 mod flight;
 mod names;
 
-use super::attributes::{Attributes, FsStatus, SetAttributes};
 use super::error::{MountError, Result};
 use super::limits::TRANSFER_BYTES_MAX;
 use super::link::Link;
 use super::open::{Committed, Flight, Open, Transfer};
-use super::options::OpenOptions;
 use super::pending::Parts;
-use super::protocol::{Cursor, New, Page, Protocol, Sizes, Start, submit_pieces};
+use super::protocol::{Protocol, Sizes, Start, submit_pieces};
 use super::url::NfsVersion;
 use crate::files::Handle;
 use dafs_mem::Mutex;
-use dafs_wire::nfs3::{FsInfoOk, GetattrArgs, ObjectFailure, Procedure};
+use dafs_wire::nfs3::{
+    ChangeFailure, CommitArgs, CommitOk, FsInfoOk, GetattrArgs, ObjectFailure, Procedure,
+};
 use dafs_wire::nfs4::{SeekWhat, Status};
 use exports::Mounter;
 use flight::TransferFlight;
-use names::Names;
 use std::sync::Arc;
 
 /// A mount by NFSv3.
 #[derive(Debug)]
 pub(crate) struct V3 {
-    names: Names,
+    link: Arc<Link>,
     mounter: Mounter,
     sizes: Sizes,
     /// The components of the paths that are exported.
@@ -39,14 +38,12 @@ impl V3 {
     /// Finds the export that holds `path`.
     pub(crate) fn connect(link: Arc<Link>, path: &[&[u8]], wanted: Sizes) -> Result<Self> {
         let mounter = Mounter::find(&link)?;
-        let names = Names { link };
         let exports = mounter.exports()?.iter().map(|path| components(path)).collect();
-        let mut this = Self { names, mounter, sizes: wanted, exports, roots: Mutex::default() };
+        let mut this = Self { link, mounter, sizes: wanted, exports, roots: Mutex::default() };
         let root = this.start(path)?.handle;
         let args = GetattrArgs { object: root.wire() };
         let info: FsInfoOk =
-            this.names
-                .ask::<_, ObjectFailure, _>(Procedure::FsInfo, &args, |info: FsInfoOk| info)?;
+            this.ask::<_, ObjectFailure, _>(Procedure::FsInfo, &args, |info: FsInfoOk| info)?;
         let least = |wanted: u32, server: u32| wanted.min(server).clamp(512, TRANSFER_BYTES_MAX);
         this.sizes = Sizes {
             read: least(wanted.read, info.read_max),
@@ -87,7 +84,7 @@ impl Protocol for V3 {
     }
 
     fn link(&self) -> &Link {
-        &self.names.link
+        &self.link
     }
 
     fn sizes(&self) -> Sizes {
@@ -118,67 +115,13 @@ impl Protocol for V3 {
         Ok(Start { handle, components: root.len() })
     }
 
-    fn lookup(&self, dir: &Handle, name: &[u8]) -> Result<(Handle, Attributes)> {
-        self.names.lookup(dir, name)
-    }
-
-    fn attributes(&self, object: &Handle) -> Result<Attributes> {
-        self.names.attributes(object)
-    }
-
-    fn set_attributes(&self, object: &Handle, _: Option<&Open>, new: &SetAttributes) -> Result<()> {
-        self.names.set_attributes(object, new)
-    }
-
-    fn make(
-        &self,
-        dir: &Handle,
-        name: &[u8],
-        what: New<'_>,
-        attributes: &SetAttributes,
-    ) -> Result<Handle> {
-        self.names.make(dir, name, what, attributes)
-    }
-
-    fn remove(&self, dir: &Handle, name: &[u8], directory: bool) -> Result<()> {
-        self.names.remove(dir, name, directory)
-    }
-
-    fn rename(&self, from: &Handle, old: &[u8], to: &Handle, new: &[u8]) -> Result<()> {
-        self.names.rename(from, old, to, new)
-    }
-
-    fn link_to(&self, object: &Handle, dir: &Handle, name: &[u8]) -> Result<()> {
-        self.names.link_to(object, dir, name)
-    }
-
-    fn readlink(&self, link: &Handle) -> Result<Vec<u8>> {
-        self.names.readlink(link)
-    }
-
-    fn read_directory(&self, dir: &Handle, from: Cursor) -> Result<Page> {
-        self.names.read_directory(dir, from)
-    }
-
-    fn fs_status(&self, object: &Handle) -> Result<FsStatus> {
-        self.names.fs_status(object)
-    }
-
-    fn open(&self, dir: &Handle, name: &[u8], options: &OpenOptions) -> Result<Arc<Open>> {
-        self.names.open(dir, name, options)
-    }
-
-    fn open_handle(&self, file: &Handle, options: &OpenOptions) -> Result<Arc<Open>> {
-        self.names.open_handle(file, options)
-    }
-
     /// The server has no open to close.
     fn close(&self, _: &Open) -> Result<()> {
         Ok(())
     }
 
     fn submit(&self, transfer: Transfer) -> Result<Arc<dyn Flight>> {
-        Ok(Arc::new(TransferFlight::begin(&self.names.link, transfer)))
+        Ok(Arc::new(TransferFlight::begin(&self.link, transfer)))
     }
 
     fn begin(&self, transfer: Transfer) -> Result<Parts> {
@@ -186,7 +129,10 @@ impl Protocol for V3 {
     }
 
     fn commit(&self, file: &Handle) -> Result<Committed> {
-        self.names.commit(file).map(Committed::by_server)
+        let args = CommitArgs { file: file.wire(), offset: 0, count: 0 };
+        self.ask::<_, ChangeFailure, _>(Procedure::Commit, &args, |ok: CommitOk| {
+            Committed::by_server(ok.verifier)
+        })
     }
 
     fn seek(&self, _: &Open, _: u64, _: SeekWhat) -> Result<Option<u64>> {

@@ -1,29 +1,22 @@
 //! Operations on names, attributes and files.
 
 use super::call::{call, decoded};
-use super::refused;
+use super::{V3, refused};
 use crate::files::Handle;
 use crate::mount::attributes::{
     Attributes, DirEntry, FileType, FsStatus, SetAttributes, SpecialFile, to_nfs3,
 };
 use crate::mount::error::{MountError, Result};
 use crate::mount::limits::{DIRECTORY_BYTES, LINK_TEXT_BYTES_MAX, SMALL_RESULT_BYTES};
-use crate::mount::link::Link;
 use crate::mount::open::Open;
 use crate::mount::options::{Create, OpenOptions};
-use crate::mount::protocol::{Cursor, New, Page};
+use crate::mount::protocol::{Cursor, Names, New, Page};
 use crate::mount::v4::random;
 use dafs_rpc::client::Results;
 use dafs_wire::nfs3::*;
 use dafs_wire::nfs4::{Stateid, Status as Status4};
 use dafs_wire::xdr::{Decode, Encode};
 use std::sync::Arc;
-
-/// The operations of one server.
-#[derive(Debug)]
-pub(super) struct Names {
-    pub(super) link: Arc<Link>,
-}
 
 impl Handle {
     pub(super) fn wire(&self) -> FileHandle<'_> {
@@ -35,7 +28,7 @@ fn place<'a>(dir: &'a Handle, name: &'a [u8]) -> DirOpArgs<'a> {
     DirOpArgs { dir: dir.wire(), name }
 }
 
-impl Names {
+impl V3 {
     /// A call with small results; passes the results of a success to `look`.
     pub(super) fn ask<T, F, R>(
         &self,
@@ -55,7 +48,59 @@ impl Names {
         call(&self.link, procedure, args, SMALL_RESULT_BYTES)
     }
 
-    pub(super) fn lookup(&self, dir: &Handle, name: &[u8]) -> Result<(Handle, Attributes)> {
+    /// The handle of a new object; some servers must be asked for it.
+    fn made(
+        &self,
+        procedure: Procedure,
+        results: &Results,
+        dir: &Handle,
+        name: &[u8],
+    ) -> Result<Handle> {
+        let ok: CreateOk<'_> = decoded::<_, ChangeFailure>(procedure, results)?;
+        match ok.object {
+            Some(object) => Ok(Handle(object.0.to_vec())),
+            None => Ok(self.lookup(dir, name)?.0),
+        }
+    }
+
+    fn create(&self, dir: &Handle, name: &[u8], how: CreateHow) -> Result<Handle> {
+        let results = self.call(Procedure::Create, &CreateArgs { place: place(dir, name), how })?;
+        self.made(Procedure::Create, &results, dir, name)
+    }
+
+    /// Applies the rules of NFSv4's OPEN to a file that exists.
+    fn open_found(&self, found: (Handle, Attributes), options: &OpenOptions) -> Result<Arc<Open>> {
+        let (handle, attributes) = found;
+        match attributes.kind {
+            FileType::Regular => {}
+            FileType::Directory => return Err(refused(Procedure::Lookup, Status4::IsDir)),
+            FileType::Symlink => return Err(refused(Procedure::Lookup, Status4::Symlink)),
+            _ => return Err(refused(Procedure::Lookup, Status4::Inval)),
+        }
+        self.check_access(&handle, options)?;
+        if options.truncate {
+            let cut = SetAttributes { size: Some(0), ..SetAttributes::default() };
+            self.set_attributes(&handle, None, &cut)?;
+        }
+        Ok(opened(handle, options))
+    }
+
+    /// Checks that the caller has the access that it opens the file for; NFSv3 has no other check.
+    fn check_access(&self, file: &Handle, options: &OpenOptions) -> Result<()> {
+        let read = if options.read { access::READ } else { 0 };
+        let wanted = read | if options.write { access::MODIFY } else { 0 };
+        let args = AccessArgs { object: file.wire(), wanted };
+        let granted =
+            self.ask::<_, ObjectFailure, _>(Procedure::Access, &args, |ok: AccessOk| ok.granted)?;
+        match granted & wanted == wanted {
+            true => Ok(()),
+            false => Err(refused(Procedure::Access, Status4::Access)),
+        }
+    }
+}
+
+impl Names for V3 {
+    fn lookup(&self, dir: &Handle, name: &[u8]) -> Result<(Handle, Attributes)> {
         let results = self.call(Procedure::Lookup, &place(dir, name))?;
         let ok: LookupOk<'_> = decoded::<_, ObjectFailure>(Procedure::Lookup, &results)?;
         let handle = Handle(ok.object.0.to_vec());
@@ -66,19 +111,19 @@ impl Names {
         Ok((handle, attributes))
     }
 
-    pub(super) fn attributes(&self, object: &Handle) -> Result<Attributes> {
+    fn attributes(&self, object: &Handle) -> Result<Attributes> {
         let args = GetattrArgs { object: object.wire() };
         self.ask::<_, NoFailureBody, _>(Procedure::Getattr, &args, |ok: GetattrOk| {
             Attributes::from_nfs3(&ok.attributes)
         })
     }
 
-    pub(super) fn set_attributes(&self, object: &Handle, new: &SetAttributes) -> Result<()> {
+    fn set_attributes(&self, object: &Handle, _: Option<&Open>, new: &SetAttributes) -> Result<()> {
         let args = SetattrArgs { object: object.wire(), new: to_nfs3(*new), guard: None };
         self.ask::<WccResult, WccResult, _>(Procedure::Setattr, &args, drop)
     }
 
-    pub(super) fn make(
+    fn make(
         &self,
         dir: &Handle,
         name: &[u8],
@@ -114,37 +159,22 @@ impl Names {
         self.made(procedure, &results, dir, name)
     }
 
-    /// The handle of a new object; some servers must be asked for it.
-    fn made(
-        &self,
-        procedure: Procedure,
-        results: &Results,
-        dir: &Handle,
-        name: &[u8],
-    ) -> Result<Handle> {
-        let ok: CreateOk<'_> = decoded::<_, ChangeFailure>(procedure, results)?;
-        match ok.object {
-            Some(object) => Ok(Handle(object.0.to_vec())),
-            None => Ok(self.lookup(dir, name)?.0),
-        }
-    }
-
-    pub(super) fn remove(&self, dir: &Handle, name: &[u8], directory: bool) -> Result<()> {
+    fn remove(&self, dir: &Handle, name: &[u8], directory: bool) -> Result<()> {
         let procedure = if directory { Procedure::Rmdir } else { Procedure::Remove };
         self.ask::<WccResult, WccResult, _>(procedure, &place(dir, name), drop)
     }
 
-    pub(super) fn rename(&self, from: &Handle, old: &[u8], to: &Handle, new: &[u8]) -> Result<()> {
+    fn rename(&self, from: &Handle, old: &[u8], to: &Handle, new: &[u8]) -> Result<()> {
         let args = RenameArgs { from: place(from, old), to: place(to, new) };
         self.ask::<RenameResult, RenameResult, _>(Procedure::Rename, &args, drop)
     }
 
-    pub(super) fn link_to(&self, object: &Handle, dir: &Handle, name: &[u8]) -> Result<()> {
+    fn link_to(&self, object: &Handle, dir: &Handle, name: &[u8]) -> Result<()> {
         let args = LinkArgs { file: object.wire(), place: place(dir, name) };
         self.ask::<LinkResult, LinkResult, _>(Procedure::Link, &args, drop)
     }
 
-    pub(super) fn readlink(&self, link: &Handle) -> Result<Vec<u8>> {
+    fn readlink(&self, link: &Handle) -> Result<Vec<u8>> {
         let args = GetattrArgs { object: link.wire() };
         let room = SMALL_RESULT_BYTES + LINK_TEXT_BYTES_MAX;
         let results = call(&self.link, Procedure::Readlink, &args, room)?;
@@ -155,7 +185,7 @@ impl Names {
         }
     }
 
-    pub(super) fn read_directory(&self, dir: &Handle, from: Cursor) -> Result<Page> {
+    fn read_directory(&self, dir: &Handle, from: Cursor) -> Result<Page> {
         let args = ReaddirplusArgs {
             dir: dir.wire(),
             cookie: from.cookie,
@@ -187,7 +217,7 @@ impl Names {
         Ok(page)
     }
 
-    pub(super) fn fs_status(&self, object: &Handle) -> Result<FsStatus> {
+    fn fs_status(&self, object: &Handle) -> Result<FsStatus> {
         let args = GetattrArgs { object: object.wire() };
         let space: FsStatOk =
             self.ask::<_, ObjectFailure, _>(Procedure::FsStat, &args, |ok: FsStatOk| ok)?;
@@ -211,17 +241,7 @@ impl Names {
         })
     }
 
-    pub(super) fn commit(&self, file: &Handle) -> Result<[u8; 8]> {
-        let args = CommitArgs { file: file.wire(), offset: 0, count: 0 };
-        self.ask::<_, ChangeFailure, _>(Procedure::Commit, &args, |ok: CommitOk| ok.verifier)
-    }
-
-    pub(super) fn open(
-        &self,
-        dir: &Handle,
-        name: &[u8],
-        options: &OpenOptions,
-    ) -> Result<Arc<Open>> {
+    fn open(&self, dir: &Handle, name: &[u8], options: &OpenOptions) -> Result<Arc<Open>> {
         let mode = SetAttributes::mode(options.mode);
         let handle = match options.create {
             Create::No => return self.open_found(self.lookup(dir, name)?, options),
@@ -233,50 +253,15 @@ impl Names {
             Create::New => {
                 // The verifier takes the place of the attributes, so they are set afterwards.
                 let handle = self.create(dir, name, CreateHow::Exclusive(random()))?;
-                self.set_attributes(&handle, &mode)?;
+                self.set_attributes(&handle, None, &mode)?;
                 handle
             }
         };
         Ok(opened(handle, options))
     }
 
-    fn create(&self, dir: &Handle, name: &[u8], how: CreateHow) -> Result<Handle> {
-        let results = self.call(Procedure::Create, &CreateArgs { place: place(dir, name), how })?;
-        self.made(Procedure::Create, &results, dir, name)
-    }
-
-    pub(super) fn open_handle(&self, file: &Handle, options: &OpenOptions) -> Result<Arc<Open>> {
+    fn open_handle(&self, file: &Handle, options: &OpenOptions) -> Result<Arc<Open>> {
         self.open_found((file.clone(), self.attributes(file)?), options)
-    }
-
-    /// Applies the rules of NFSv4's OPEN to a file that exists.
-    fn open_found(&self, found: (Handle, Attributes), options: &OpenOptions) -> Result<Arc<Open>> {
-        let (handle, attributes) = found;
-        match attributes.kind {
-            FileType::Regular => {}
-            FileType::Directory => return Err(refused(Procedure::Lookup, Status4::IsDir)),
-            FileType::Symlink => return Err(refused(Procedure::Lookup, Status4::Symlink)),
-            _ => return Err(refused(Procedure::Lookup, Status4::Inval)),
-        }
-        self.check_access(&handle, options)?;
-        if options.truncate {
-            let cut = SetAttributes { size: Some(0), ..SetAttributes::default() };
-            self.set_attributes(&handle, &cut)?;
-        }
-        Ok(opened(handle, options))
-    }
-
-    /// Checks that the caller has the access that it opens the file for; NFSv3 has no other check.
-    fn check_access(&self, file: &Handle, options: &OpenOptions) -> Result<()> {
-        let read = if options.read { access::READ } else { 0 };
-        let wanted = read | if options.write { access::MODIFY } else { 0 };
-        let args = AccessArgs { object: file.wire(), wanted };
-        let granted =
-            self.ask::<_, ObjectFailure, _>(Procedure::Access, &args, |ok: AccessOk| ok.granted)?;
-        match granted & wanted == wanted {
-            true => Ok(()),
-            false => Err(refused(Procedure::Access, Status4::Access)),
-        }
     }
 }
 

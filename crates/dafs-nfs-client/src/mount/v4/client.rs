@@ -12,7 +12,6 @@ use crate::back::BackChannel;
 use crate::client::{Options, create_session_args};
 use crate::compound::{Compound, Results};
 use crate::connection::COMPOUND;
-use crate::error::NfsError;
 use crate::files::Handle;
 use crate::mount::error::{MountError, Result};
 use crate::mount::limits::{
@@ -25,8 +24,8 @@ use dafs_mem::{Mutex, RwLock};
 use dafs_rpc::client::{Pending, Request};
 use dafs_wire::nfs4::{
     BindConnToSessionArgs, ChannelAttributes, ChannelFromClient, ClientOwner, DestroyClientidArgs,
-    DestroySessionArgs, ExchangeFlags, ExchangeIdArgs, Op, OpNum, ResultBody, SequenceStatus,
-    StateProtectArgs, Stateid, Status, Verifier,
+    DestroySessionArgs, ExchangeFlags, ExchangeIdArgs, Op, SequenceStatus, StateProtectArgs,
+    Stateid, Status, Verifier,
 };
 use rustc_hash::FxHashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -576,13 +575,10 @@ fn introduce(
         state_protect: StateProtectArgs::None,
         implementation: None,
     }));
-    match plain(link, &compound, retry_timer)?.take(OpNum::ExchangeId)? {
-        ResultBody::ExchangeId(result) => {
-            let (client_id, sequence) = (result.client_id, result.sequence_id);
-            Ok((Identity { client_id, sequence, verifier }, result.flags))
-        }
-        _ => Err(NfsError::Unexpected("no result of EXCHANGE_ID").into()),
-    }
+    let mut results = plain(link, &compound, retry_timer)?;
+    let result = results.take_exchange_id()?;
+    let (client_id, sequence) = (result.client_id, result.sequence_id);
+    Ok((Identity { client_id, sequence, verifier }, result.flags))
 }
 
 /// CREATE_SESSION. Its sequence number grows only when the server has answered, so that a retry
@@ -600,18 +596,14 @@ fn create(
         identity.sequence,
     )));
     let mut results = plain(link, &compound, retry_timer)?;
-    match results.take(OpNum::CreateSession)? {
-        ResultBody::CreateSession(result) => {
-            identity.sequence = identity.sequence.wrapping_add(1);
-            if options.back_slots > 0 {
-                let (id, slots) = (result.session_id, result.back.requests_max);
-                let handler = options.back_handler.clone();
-                link.answer(Arc::new(BackChannel::new(id, slots, handler)));
-            }
-            Ok(Arc::new(Session::new(result)))
-        }
-        _ => Err(NfsError::Unexpected("no result of CREATE_SESSION").into()),
+    let result = results.take_create_session()?;
+    identity.sequence = identity.sequence.wrapping_add(1);
+    if options.back_slots > 0 {
+        let (id, slots) = (result.session_id, result.back.requests_max);
+        let handler = options.back_handler.clone();
+        link.answer(Arc::new(BackChannel::new(id, slots, handler)));
     }
+    Ok(Arc::new(Session::new(result)))
 }
 
 /// Random bytes that distinguish this client from others; the time where there are none.

@@ -13,7 +13,7 @@ use crate::mount::error::MountError;
 use crate::mount::link::{Connected, Link, is_loss};
 use crate::mount::retry_timer::RetryTimer;
 use dafs_rpc::client::{CallError, Located, MemorySlice, Pending, Request, SendData};
-use dafs_wire::nfs4::{OpNum, ResultBody, SequenceArgs, SequenceStatus, Status};
+use dafs_wire::nfs4::{OpNum, SequenceArgs, SequenceStatus, Status};
 use std::sync::Arc;
 
 /// A compound that is ready to be sent, with its memory.
@@ -162,10 +162,8 @@ enum Seen {
 /// Evaluates the result of SEQUENCE (RFC 8881 18.46.3).
 fn look(session: &Session, sequence: &SequenceArgs, answer: dafs_rpc::client::Results) -> Seen {
     let parsed = Results::new(answer).and_then(|mut results| {
-        let taken = results.take(OpNum::Sequence);
-        let outcome = match taken {
-            Ok(ResultBody::Sequence(result)) => Ok(result),
-            Ok(_) => return Err(crate::NfsError::Unexpected("no result of SEQUENCE")),
+        let outcome = match results.take_sequence() {
+            Ok(result) => Ok(result),
             Err(error) => Err(error.status().ok_or(error)?),
         };
         Ok((results, outcome))

@@ -7,15 +7,15 @@ use super::take_attributes;
 use crate::compound::{Compound, Results};
 use crate::files::{Handle, handle, putfh};
 use crate::mount::attributes::{SetAttributes, with_nfs4};
-use crate::mount::error::{MountError, Result};
+use crate::mount::error::Result;
 use crate::mount::limits::SMALL_RESULT_BYTES;
 use crate::mount::open::Open;
 use crate::mount::options::{self, OpenOptions};
 use crate::open::{self, append_open};
 use dafs_wire::nfs4::{
     self, Attr, Bitmap, CloseArgs, CommitArgs, DENY_NONE, DelegreturnArgs, Fattr, GetattrArgs,
-    GetfhArgs, Op, OpNum, OpenClaim, OpenDelegation, ResultBody, SeekArgs, SeekWhat, SetattrArgs,
-    ShareAccess, Stateid, Want,
+    GetfhArgs, Op, OpNum, OpenClaim, OpenDelegation, SeekArgs, SeekWhat, SetattrArgs, ShareAccess,
+    Stateid, Want,
 };
 use std::sync::Arc;
 
@@ -23,19 +23,6 @@ const SIZE: Bitmap = Attr::set(&[Attr::Size]);
 
 impl Client {
     pub(super) fn open(
-        &self,
-        dir: &Handle,
-        name: &[u8],
-        options: &OpenOptions,
-    ) -> Result<Arc<Open>> {
-        self.open_claim(dir, OpenClaim::Null(name), options)
-    }
-
-    pub(super) fn open_handle(&self, file: &Handle, options: &OpenOptions) -> Result<Arc<Open>> {
-        self.open_claim(file, OpenClaim::Handle, options)
-    }
-
-    fn open_claim(
         &self,
         current: &Handle,
         claim: OpenClaim<'_>,
@@ -90,10 +77,7 @@ impl Client {
         }
         if let Some(stateid) = delegation {
             // It was not asked for, and this client does not process recalls of delegations.
-            self.change_all(&|compound| {
-                let give_back = Op::Delegreturn(DelegreturnArgs { stateid });
-                compound.op(&putfh(&open.handle)).op(&give_back);
-            })?;
+            self.change_by(&open.handle, &Op::Delegreturn(DelegreturnArgs { stateid }))?;
         }
         if options.truncate && options.create != options::Create::IfMissing {
             let cut = SetAttributes { size: Some(0), ..SetAttributes::default() };
@@ -117,9 +101,7 @@ impl Client {
     fn close_open(&self, open: &Open) -> Result<()> {
         self.forget(open);
         let Ok(stateid) = self.stateid(open) else { return Ok(()) };
-        let closed = self.change_all(&|compound| {
-            compound.op(&putfh(&open.handle)).op(&Op::Close(CloseArgs { seqid: 0, stateid }));
-        });
+        let closed = self.change_by(&open.handle, &Op::Close(CloseArgs { seqid: 0, stateid }));
         match closed {
             // The server has closed it before.
             Err(error) if error.status().is_some_and(is_state_lost) => Ok(()),
@@ -146,10 +128,8 @@ impl Client {
             {
                 layouts.tell_of(self, object)?;
             }
-            let set = self.change_all(&|compound| {
-                let attributes = Fattr { mask, values: &values };
-                compound.op(&putfh(object)).op(&Op::Setattr(SetattrArgs { stateid, attributes }));
-            });
+            let attributes = Fattr { mask, values: &values };
+            let set = self.change_by(object, &Op::Setattr(SetattrArgs { stateid, attributes }));
             match (set, open) {
                 (Err(error), Some(open)) if error.status().is_some_and(is_state_lost) => {
                     self.reopen(open, stateid, &error, &mut retry_timer)?;
@@ -179,10 +159,8 @@ impl Client {
                 }
                 Err(error) => return Err(error),
                 Ok(mut results) => {
-                    return match results.skip(&[OpNum::Putfh])?.take(OpNum::Seek)? {
-                        ResultBody::Seek(result) => Ok((!result.eof).then_some(result.offset)),
-                        _ => Err(MountError::protocol("no result of SEEK")),
-                    };
+                    let result = results.skip(&[OpNum::Putfh])?.take_seek()?;
+                    return Ok((!result.eof).then_some(result.offset));
                 }
             }
         }
@@ -228,23 +206,16 @@ const COMMIT_ALL: Op<'static> = Op::Commit(CommitArgs { offset: 0, count: 0 });
 
 /// The verifier in the result of COMMIT.
 fn committed(mut results: Results) -> Result<[u8; 8]> {
-    match results.skip(&[OpNum::Putfh])?.take(OpNum::Commit)? {
-        ResultBody::Commit(result) => Ok(result.verifier.0),
-        _ => Err(MountError::protocol("no result of COMMIT")),
-    }
+    Ok(results.skip(&[OpNum::Putfh])?.take_commit()?.verifier.0)
 }
 
 /// The open in the result of OPEN, and a delegation that came with it.
 fn opened(results: &mut Results) -> Result<(Stateid, Option<Stateid>)> {
-    match results.skip(&[OpNum::Putfh])?.take(OpNum::Open)? {
-        ResultBody::Open(result) => {
-            let delegation = match &result.delegation {
-                OpenDelegation::Read(given) => Some(given.stateid),
-                OpenDelegation::Write(given) => Some(given.stateid),
-                _ => None,
-            };
-            Ok((result.stateid, delegation))
-        }
-        _ => Err(MountError::protocol("no result of OPEN")),
-    }
+    let result = results.skip(&[OpNum::Putfh])?.take_open()?;
+    let delegation = match &result.delegation {
+        OpenDelegation::Read(given) => Some(given.stateid),
+        OpenDelegation::Write(given) => Some(given.stateid),
+        _ => None,
+    };
+    Ok((result.stateid, delegation))
 }

@@ -19,7 +19,7 @@ use crate::mount::limits::SMALL_RESULT_BYTES;
 use crate::mount::open::{Direction, Flight, Keeper, Moved, Transfer};
 use crate::mount::retry_timer::RetryTimer;
 use dafs_mem::Mutex;
-use dafs_wire::nfs4::{Op, OpNum, ReadArgs, ResultBody, SequenceArgs, StableHow, Stateid, Status};
+use dafs_wire::nfs4::{Op, OpNum, ReadArgs, SequenceArgs, StableHow, Stateid, Status};
 use dafs_wire::xdr::{Encode, Encoder};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -320,26 +320,22 @@ fn moved(results: &mut Results, transfer: &Transfer) -> Result<Moved> {
     let nothing = Moved { bytes: 0, eof: false, stable, keeper, verifier: [0; 8] };
     results.skip(&[OpNum::Putfh])?;
     match transfer.direction {
-        Direction::Read => match results.take(OpNum::Read)? {
-            ResultBody::Read(result) => {
-                if result.data.len() > len {
-                    return Err(MountError::protocol("more data than was asked for"));
-                }
-                let bytes = transfer.memory.take(result.data);
-                Ok(Moved { bytes, eof: result.eof, ..nothing })
+        Direction::Read => {
+            let result = results.take_read()?;
+            if result.data.len() > len {
+                return Err(MountError::protocol("more data than was asked for"));
             }
-            _ => Err(MountError::protocol("no result of READ")),
-        },
-        Direction::Write(_) => match results.take(OpNum::Write)? {
-            ResultBody::Write(result) => {
-                let bytes = result.count as usize;
-                if bytes > len {
-                    return Err(MountError::protocol("more was written than was sent"));
-                }
-                let (stable, verifier) = (result.committed, result.verifier.0);
-                Ok(Moved { bytes, stable, verifier, ..nothing })
+            let bytes = transfer.memory.take(result.data);
+            Ok(Moved { bytes, eof: result.eof, ..nothing })
+        }
+        Direction::Write(_) => {
+            let result = results.take_write()?;
+            let bytes = result.count as usize;
+            if bytes > len {
+                return Err(MountError::protocol("more was written than was sent"));
             }
-            _ => Err(MountError::protocol("no result of WRITE")),
-        },
+            let (stable, verifier) = (result.committed, result.verifier.0);
+            Ok(Moved { bytes, stable, verifier, ..nothing })
+        }
     }
 }

@@ -21,21 +21,20 @@ mod reclaim;
 mod renew;
 mod session;
 
-use super::attributes::{Attributes, FsStatus, SetAttributes};
+use super::attributes::Attributes;
 use super::error::{MountError, Result};
 use super::limits::{HEAD_BYTES, TRANSFER_BYTES_MAX};
 use super::link::Link;
 use super::open::{Committed, Flight, Open, Transfer};
-use super::options::{OpenOptions, host_name};
+use super::options::host_name;
 use super::pending::Parts;
-use super::protocol::{Cursor, New, Page, Protocol, Sizes, Start, submit_pieces};
+use super::protocol::{Protocol, Sizes, Start, submit_pieces};
 use super::url::NfsVersion;
 use crate::compound::Results;
-use crate::files::{Handle, handle, putfh};
+use crate::files::{Handle, handle};
 use client::{Client, Role};
 use dafs_wire::nfs4::{
-    self, Attr, Bitmap, GetattrArgs, GetfhArgs, Op, OpNum, PutrootfhArgs, ResultBody, SeekWhat,
-    Status,
+    self, Attr, Bitmap, GetattrArgs, GetfhArgs, Op, OpNum, PutrootfhArgs, SeekWhat, Status,
 };
 use flight::{TransferFlight, Waiting};
 use layouts::Layouts;
@@ -97,9 +96,7 @@ impl V4 {
         }
         Ok(Self { client, version, root, sizes, _renewer: renewer })
     }
-}
 
-impl V4 {
     /// Reports writes to a file with LAYOUTCOMMIT; true if there were any.
     fn tell_of(&self, object: &Handle) -> Result<bool> {
         match self.client.layouts() {
@@ -114,13 +111,9 @@ fn take_attributes<T>(
     results: &mut Results,
     look: impl FnOnce(&nfs4::Attributes<'_>) -> T,
 ) -> Result<T> {
-    match results.take(OpNum::Getattr)? {
-        ResultBody::Getattr(result) => {
-            let decoded = nfs4::Attributes::decode(&result.attributes);
-            Ok(look(&decoded.map_err(MountError::protocol)?))
-        }
-        _ => Err(MountError::protocol("no result of GETATTR")),
-    }
+    let result = results.take_getattr()?;
+    let decoded = nfs4::Attributes::decode(&result.attributes);
+    Ok(look(&decoded.map_err(MountError::protocol)?))
 }
 
 /// The usual attributes in a result of GETATTR.
@@ -146,81 +139,6 @@ impl Protocol for V4 {
 
     fn start(&self, _: &[&[u8]]) -> Result<Start> {
         Ok(Start { handle: self.root.clone(), components: 0 })
-    }
-
-    fn lookup(&self, dir: &Handle, name: &[u8]) -> Result<(Handle, Attributes)> {
-        let found = self.client.lookup(dir, name)?;
-        match self.tell_of(&found.0)? {
-            true => self.attributes(&found.0).map(|attributes| (found.0, attributes)),
-            false => Ok(found),
-        }
-    }
-
-    fn attributes(&self, object: &Handle) -> Result<Attributes> {
-        self.tell_of(object)?;
-        let mut results = self.client.ask(&|compound| {
-            compound.op(&putfh(object)).op(&GETATTR);
-        })?;
-        usual_attributes(results.skip(&[OpNum::Putfh])?)
-    }
-
-    fn set_attributes(
-        &self,
-        object: &Handle,
-        open: Option<&Open>,
-        new: &SetAttributes,
-    ) -> Result<()> {
-        self.client.set_attributes(object, open, new)
-    }
-
-    fn make(
-        &self,
-        dir: &Handle,
-        name: &[u8],
-        what: New<'_>,
-        attributes: &SetAttributes,
-    ) -> Result<Handle> {
-        self.client.make(dir, name, what, attributes)
-    }
-
-    fn remove(&self, dir: &Handle, name: &[u8], _: bool) -> Result<()> {
-        self.client.remove(dir, name)
-    }
-
-    fn rename(&self, from: &Handle, old: &[u8], to: &Handle, new: &[u8]) -> Result<()> {
-        self.client.rename(from, old, to, new)
-    }
-
-    fn link_to(&self, object: &Handle, dir: &Handle, name: &[u8]) -> Result<()> {
-        self.client.link_to(object, dir, name)
-    }
-
-    fn readlink(&self, link: &Handle) -> Result<Vec<u8>> {
-        self.client.readlink(link)
-    }
-
-    fn read_directory(&self, dir: &Handle, from: Cursor) -> Result<Page> {
-        let mut page = self.client.read_directory(dir, from)?;
-        for entry in &mut page.entries {
-            if let Some(handle) = &entry.handle
-                && self.tell_of(handle)?
-            {
-                entry.attributes = Some(self.attributes(handle)?);
-            }
-        }
-        Ok(page)
-    }
-
-    fn fs_status(&self, object: &Handle) -> Result<FsStatus> {
-        self.client.fs_status(object)
-    }
-
-    fn open(&self, dir: &Handle, name: &[u8], options: &OpenOptions) -> Result<Arc<Open>> {
-        self.client.open(dir, name, options)
-    }
-
-    fn open_handle(&self, file: &Handle, options: &OpenOptions) -> Result<Arc<Open>> {
-        self.client.open_handle(file, options)
     }
 
     fn close(&self, open: &Open) -> Result<()> {

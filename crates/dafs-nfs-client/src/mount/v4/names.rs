@@ -1,7 +1,7 @@
 //! Operations on names and attributes.
 
 use super::client::Client;
-use super::{GETATTR, take_attributes, usual_attributes};
+use super::{GETATTR, V4, take_attributes, usual_attributes};
 use crate::compound::Compound;
 use crate::files::{Handle, handle, putfh};
 use crate::mount::attributes::{
@@ -9,12 +9,15 @@ use crate::mount::attributes::{
 };
 use crate::mount::error::{MountError, Result};
 use crate::mount::limits::{DIRECTORY_BYTES, LINK_TEXT_BYTES_MAX, SMALL_RESULT_BYTES};
-use crate::mount::protocol::{Cursor, New, Page};
+use crate::mount::open::Open;
+use crate::mount::options::OpenOptions;
+use crate::mount::protocol::{Cursor, Names, New, Page};
 use dafs_wire::nfs4::{
     self, Attr, Bitmap, CreateArgs, CreateType, DeviceNumbers, Fattr, FileType, GetattrArgs,
-    GetfhArgs, LinkArgs, LookupArgs, Op, OpNum, ReaddirArgs, ReadlinkArgs, RemoveArgs, RenameArgs,
-    ResultBody, SavefhArgs, Verifier,
+    GetfhArgs, LinkArgs, LookupArgs, Op, OpNum, OpenClaim, ReaddirArgs, ReadlinkArgs, RemoveArgs,
+    RenameArgs, SavefhArgs, Verifier,
 };
+use std::sync::Arc;
 
 /// The attributes of each entry that a listing asks for.
 const ENTRY: Bitmap =
@@ -32,16 +35,51 @@ const FS_STATUS: Bitmap = Attr::set(&[
 ]);
 
 impl Client {
-    pub(super) fn lookup(&self, dir: &Handle, name: &[u8]) -> Result<(Handle, Attributes)> {
-        let mut results = self.ask(&|compound| {
+    /// A compound that is not idempotent, all of whose operations must succeed.
+    pub(super) fn change_all(&self, build: &dyn Fn(&mut Compound)) -> Result<()> {
+        Ok(self.change(build)?.finish()?)
+    }
+
+    /// An operation on an object that is not idempotent.
+    pub(super) fn change_by(&self, object: &Handle, op: &Op<'_>) -> Result<()> {
+        self.change_all(&|compound| {
+            compound.op(&putfh(object)).op(op);
+        })
+    }
+}
+
+impl Names for V4 {
+    fn lookup(&self, dir: &Handle, name: &[u8]) -> Result<(Handle, Attributes)> {
+        let mut results = self.client.ask(&|compound| {
             compound.op(&putfh(dir)).op(&Op::Lookup(LookupArgs { name }));
             compound.op(&Op::Getfh(GetfhArgs)).op(&GETATTR);
         })?;
         let found = handle(results.skip(&[OpNum::Putfh, OpNum::Lookup])?)?;
-        Ok((found, usual_attributes(&mut results)?))
+        let attributes = usual_attributes(&mut results)?;
+        match self.tell_of(&found)? {
+            true => self.attributes(&found).map(|attributes| (found, attributes)),
+            false => Ok((found, attributes)),
+        }
     }
 
-    pub(super) fn make(
+    fn attributes(&self, object: &Handle) -> Result<Attributes> {
+        self.tell_of(object)?;
+        let mut results = self.client.ask(&|compound| {
+            compound.op(&putfh(object)).op(&GETATTR);
+        })?;
+        usual_attributes(results.skip(&[OpNum::Putfh])?)
+    }
+
+    fn set_attributes(
+        &self,
+        object: &Handle,
+        open: Option<&Open>,
+        new: &SetAttributes,
+    ) -> Result<()> {
+        self.client.set_attributes(object, open, new)
+    }
+
+    fn make(
         &self,
         dir: &Handle,
         name: &[u8],
@@ -61,7 +99,7 @@ impl Client {
             New::Special(SpecialFile::Socket) => CreateType::Plain(FileType::Socket),
         };
         let (values, mask) = with_nfs4(attributes, |new| (new.to_values(), new.mask()));
-        let mut results = self.change(&|compound| {
+        let mut results = self.client.change(&|compound| {
             let attributes = Fattr { mask, values: &values };
             compound.op(&putfh(dir)).op(&Op::Create(CreateArgs { kind, name, attributes }));
             compound.op(&Op::Getfh(GetfhArgs));
@@ -69,55 +107,40 @@ impl Client {
         Ok(handle(results.skip(&[OpNum::Putfh, OpNum::Create])?)?)
     }
 
-    pub(super) fn remove(&self, dir: &Handle, name: &[u8]) -> Result<()> {
-        self.change_all(&|compound| {
-            compound.op(&putfh(dir)).op(&Op::Remove(RemoveArgs { name }));
-        })
+    fn remove(&self, dir: &Handle, name: &[u8], _: bool) -> Result<()> {
+        self.client.change_by(dir, &Op::Remove(RemoveArgs { name }))
     }
 
-    pub(super) fn rename(
-        &self,
-        from: &Handle,
-        old_name: &[u8],
-        to: &Handle,
-        new_name: &[u8],
-    ) -> Result<()> {
-        self.change_all(&|compound| {
+    fn rename(&self, from: &Handle, old_name: &[u8], to: &Handle, new_name: &[u8]) -> Result<()> {
+        self.client.change_all(&|compound| {
             compound.op(&putfh(from)).op(&Op::Savefh(SavefhArgs)).op(&putfh(to));
             compound.op(&Op::Rename(RenameArgs { old_name, new_name }));
         })
     }
 
-    pub(super) fn link_to(&self, object: &Handle, dir: &Handle, name: &[u8]) -> Result<()> {
-        self.change_all(&|compound| {
+    fn link_to(&self, object: &Handle, dir: &Handle, name: &[u8]) -> Result<()> {
+        self.client.change_all(&|compound| {
             compound.op(&putfh(object)).op(&Op::Savefh(SavefhArgs)).op(&putfh(dir));
             compound.op(&Op::Link(LinkArgs { name }));
         })
     }
 
-    /// A compound that is not idempotent, all of whose operations must succeed.
-    pub(super) fn change_all(&self, build: &dyn Fn(&mut Compound)) -> Result<()> {
-        Ok(self.change(build)?.finish()?)
-    }
-
-    pub(super) fn readlink(&self, link: &Handle) -> Result<Vec<u8>> {
+    fn readlink(&self, link: &Handle) -> Result<Vec<u8>> {
         let room = SMALL_RESULT_BYTES + LINK_TEXT_BYTES_MAX;
-        let mut results = self.call(false, room, &|compound| {
+        let mut results = self.client.call(false, room, &|compound| {
             compound.op(&putfh(link)).op(&Op::Readlink(ReadlinkArgs));
         })?;
-        match results.skip(&[OpNum::Putfh])?.take(OpNum::Readlink)? {
-            ResultBody::Readlink(result) => match result.text.here() {
-                Some(text) => Ok(text.to_vec()),
-                None => Err(MountError::protocol("the text of a link is not where it belongs")),
-            },
-            _ => Err(MountError::protocol("no result of READLINK")),
+        let result = results.skip(&[OpNum::Putfh])?.take_readlink()?;
+        match result.text.here() {
+            Some(text) => Ok(text.to_vec()),
+            None => Err(MountError::protocol("the text of a link is not where it belongs")),
         }
     }
 
-    pub(super) fn read_directory(&self, dir: &Handle, from: Cursor) -> Result<Page> {
+    fn read_directory(&self, dir: &Handle, from: Cursor) -> Result<Page> {
         let result_bytes_max = DIRECTORY_BYTES;
         let room = SMALL_RESULT_BYTES + result_bytes_max as usize;
-        let mut results = self.call(false, room, &|compound| {
+        let mut results = self.client.call(false, room, &|compound| {
             compound.op(&putfh(dir)).op(&Op::Readdir(ReaddirArgs {
                 cookie: from.cookie,
                 cookie_verifier: Verifier(from.verifier),
@@ -126,9 +149,7 @@ impl Client {
                 request: ENTRY,
             }));
         })?;
-        let ResultBody::Readdir(list) = results.skip(&[OpNum::Putfh])?.take(OpNum::Readdir)? else {
-            return Err(MountError::protocol("no result of READDIR"));
-        };
+        let list = results.skip(&[OpNum::Putfh])?.take_readdir()?;
         let mut page = Page::default();
         let mut cookie = None;
         for entry in list.entries() {
@@ -145,11 +166,18 @@ impl Client {
                 cookie.ok_or_else(|| MountError::protocol("an empty part of a listing"))?;
             page.next = Some(Cursor { cookie, verifier: list.cookie_verifier.0 });
         }
+        for entry in &mut page.entries {
+            if let Some(handle) = &entry.handle
+                && self.tell_of(handle)?
+            {
+                entry.attributes = Some(self.attributes(handle)?);
+            }
+        }
         Ok(page)
     }
 
-    pub(super) fn fs_status(&self, object: &Handle) -> Result<FsStatus> {
-        let mut results = self.ask(&|compound| {
+    fn fs_status(&self, object: &Handle) -> Result<FsStatus> {
+        let mut results = self.client.ask(&|compound| {
             compound.op(&putfh(object)).op(&Op::Getattr(GetattrArgs { request: FS_STATUS }));
         })?;
         take_attributes(results.skip(&[OpNum::Putfh])?, |told| FsStatus {
@@ -162,5 +190,13 @@ impl Client {
             name_bytes_max: told.maxname,
             file_bytes_max: told.maxfilesize,
         })
+    }
+
+    fn open(&self, dir: &Handle, name: &[u8], options: &OpenOptions) -> Result<Arc<Open>> {
+        self.client.open(dir, OpenClaim::Null(name), options)
+    }
+
+    fn open_handle(&self, file: &Handle, options: &OpenOptions) -> Result<Arc<Open>> {
+        self.client.open(file, OpenClaim::Handle, options)
     }
 }

@@ -11,8 +11,7 @@ use crate::mount::open::Open;
 use crate::mount::retry_timer::RetryTimer;
 use crate::open::{Create, OpenOptions, append_open};
 use dafs_wire::nfs4::{
-    DENY_NONE, DelegationType, Op, OpNum, OpenClaim, ReclaimCompleteArgs, ResultBody, Stateid,
-    Status, Want,
+    DENY_NONE, DelegationType, Op, OpNum, OpenClaim, ReclaimCompleteArgs, Stateid, Status, Want,
 };
 use std::sync::Arc;
 
@@ -91,11 +90,8 @@ fn claim_open(
         compound.op(&putfh(&open.handle));
         append_open(compound, claim, &options);
     })?;
-    let taken = results.skip(&[OpNum::Putfh]).and_then(|results| results.take(OpNum::Open));
-    match taken.map_err(MountError::from)? {
-        ResultBody::Open(result) => Ok(result.stateid),
-        _ => Err(SessionError::Final(MountError::protocol("no result of OPEN"))),
-    }
+    let taken = results.skip(&[OpNum::Putfh]).and_then(|results| results.take_open());
+    Ok(taken.map_err(MountError::from)?.stateid)
 }
 
 /// One call under the session that is being set up.

@@ -18,7 +18,7 @@ use dafs_mem::Mutex;
 use dafs_parallel::{Act, LayoutState, Protocol, Refusal, Untold, Written};
 use dafs_wire::nfs4::{
     DeviceError, FreeStateidArgs, LayoutBody, LayoutReturn, LayoutcommitArgs, LayouterrorArgs,
-    LayoutreturnArgs, Op, OpNum, ResultBody, Stateid, Status,
+    LayoutreturnArgs, Op, OpNum, Stateid, Status,
 };
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -155,10 +155,7 @@ impl Protocol for Layouts {
         let mut results = at.server.change(&|compound| {
             compound.op(&putfh(&at.file.handle)).op(&Op::Layoutcommit(args));
         })?;
-        match results.skip(&[OpNum::Putfh])?.take(OpNum::Layoutcommit)? {
-            ResultBody::Layoutcommit(result) => Ok(result.new_size),
-            _ => Err(MountError::protocol("no result of LAYOUTCOMMIT")),
-        }
+        Ok(results.skip(&[OpNum::Putfh])?.take_layoutcommit()?.new_size)
     }
 
     fn untold(error: &MountError) -> Untold {
@@ -246,9 +243,7 @@ pub(super) fn is_layout_lost(status: Status) -> bool {
 
 fn layouterror(client: &Client, file: &Handle, stateid: Stateid, errors: &[DeviceError]) {
     let args = LayouterrorArgs { offset: 0, length: u64::MAX, stateid, errors: errors.to_vec() };
-    let told = client.change_all(&|compound| {
-        compound.op(&putfh(file)).op(&Op::Layouterror(args.clone()));
-    });
+    let told = client.change_by(file, &Op::Layouterror(args));
     // The report is for the server's administrator; nothing here depends on it.
     if let Err(error) = told {
         tracing::debug!(%error, "the server did not take word of an error at a data server");

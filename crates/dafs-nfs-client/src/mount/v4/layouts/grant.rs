@@ -18,7 +18,7 @@ use crate::mount::v4::client::Client;
 use dafs_wire::nfs4::{
     Attr, Attributes, Bitmap, DeviceId, Fsid, GetattrArgs, GetdeviceinfoArgs, LayoutReturn,
     LayoutgetArgs, LayoutgetResult, LayoutreturnArgs, NOTIFY_DEVICE_CHANGE, NOTIFY_DEVICE_DELETE,
-    Op, OpNum, ResultBody, ReturnedLayout, Stateid, Status,
+    Op, OpNum, ReturnedLayout, Stateid, Status,
 };
 use std::ops::Range;
 use std::sync::Arc;
@@ -144,17 +144,12 @@ impl Layouts {
         let mut results = client.ask_long(&|compound| {
             compound.op(&Op::Getdeviceinfo(args));
         })?;
-        let (told, lasts): (Arc<[u8]>, _) =
-            match results.take(OpNum::Getdeviceinfo).map_err(refusal)? {
-                ResultBody::Getdeviceinfo(told) if told.address.layout_type == key.0 => {
-                    (told.address.body.into(), told.notifications == DEVICE_NEWS)
-                }
-                _ => {
-                    return Err(UnusableLayout::Asking(MountError::protocol(
-                        "no result of GETDEVICEINFO",
-                    )));
-                }
-            };
+        let told = results.take_getdeviceinfo().map_err(refusal)?;
+        if told.address.layout_type != key.0 {
+            return Err(MountError::protocol("no result of GETDEVICEINFO").into());
+        }
+        let lasts = told.notifications == DEVICE_NEWS;
+        let told: Arc<[u8]> = told.address.body.into();
         let mut devices = self.devices.lock();
         // A notification may have overtaken the answer.
         if lasts && news == self.device_news.load(Ordering::SeqCst) {
@@ -196,9 +191,8 @@ fn layoutget(
         compound.op(&Op::Layoutget(args));
     })?;
     let about = attributes(&mut results)?;
-    let layout = match results.take(OpNum::Layoutget) {
-        Ok(ResultBody::Layoutget(granted)) => Ok(raw(&granted, &args)),
-        Ok(_) => return Err(MountError::protocol("no result of LAYOUTGET").into()),
+    let layout = match results.take_layoutget() {
+        Ok(granted) => Ok(raw(&granted, &args)),
         Err(error) => Err(error.status().ok_or_else(|| MountError::from(error))?),
     };
     Ok(LayoutReply { about, layout })
@@ -206,14 +200,10 @@ fn layoutget(
 
 fn attributes(results: &mut Results) -> Result<About, UnusableLayout> {
     results.skip(&[OpNum::Putfh]).map_err(refusal)?;
-    match results.take(OpNum::Getattr).map_err(refusal)? {
-        ResultBody::Getattr(told) => {
-            let told = Attributes::decode(&told.attributes).map_err(MountError::protocol)?;
-            let types = told.fs_layout_types.map(|types| types.numbers).unwrap_or_default();
-            Ok(About { size: told.size, fsid: told.fsid, types })
-        }
-        _ => Err(MountError::protocol("no result of GETATTR").into()),
-    }
+    let told = results.take_getattr().map_err(refusal)?;
+    let told = Attributes::decode(&told.attributes).map_err(MountError::protocol)?;
+    let types = told.fs_layout_types.map(|types| types.numbers).unwrap_or_default();
+    Ok(About { size: told.size, fsid: told.fsid, types })
 }
 
 /// Extracts the layout. A layout that begins behind the start of the file is not what was
@@ -249,7 +239,5 @@ pub(super) fn layoutreturn(
         io_mode: IO_ANY,
         returned: LayoutReturn::File(returned),
     };
-    client.change_all(&|compound| {
-        compound.op(&putfh(file)).op(&Op::Layoutreturn(args));
-    })
+    client.change_by(file, &Op::Layoutreturn(args))
 }
