@@ -50,7 +50,7 @@ pub use time::Instant;
 pub use types::{
     Access, Address, Completion, EndpointId, Event, ListenerId, LocalSegment, Operation, PeerInfo,
     PeerProcess, PrivateData, ProtectionDomain, RegionId, RemoteBuffer, RemoteWindow, RequestId,
-    WorkStatus,
+    Transfer, WorkStatus,
 };
 pub use yield_cost::YieldCost;
 
@@ -170,6 +170,18 @@ pub trait Adapter: Send {
         segment: LocalSegment,
     ) -> Result<(), PostError>;
 
+    /// Posts a send, an RDMA write or an RDMA read. The four functions below are this one with the
+    /// variants of [`Transfer`], and say what each promises.
+    ///
+    /// # Errors
+    /// Those of the four.
+    fn post(
+        &mut self,
+        endpoint: EndpointId,
+        work: u64,
+        transfer: Transfer<'_>,
+    ) -> Result<(), PostError>;
+
     /// Sends one message gathered from `segments`.
     ///
     /// # Errors
@@ -179,7 +191,9 @@ pub trait Adapter: Send {
         endpoint: EndpointId,
         work: u64,
         segments: &[LocalSegment],
-    ) -> Result<(), PostError>;
+    ) -> Result<(), PostError> {
+        self.post(endpoint, work, Transfer::Send { segments, invalidate: None })
+    }
 
     /// Sends one message as [`post_send`](Adapter::post_send) does and invalidates `key`, a key of
     /// the peer (Send with Invalidate, RFC 5040 5.3). When the peer's receive completes, with the
@@ -201,7 +215,9 @@ pub trait Adapter: Send {
         work: u64,
         segments: &[LocalSegment],
         key: u32,
-    ) -> Result<(), PostError>;
+    ) -> Result<(), PostError> {
+        self.post(endpoint, work, Transfer::Send { segments, invalidate: Some(key) })
+    }
 
     /// Writes `segments` into the peer's memory, which must be at least as long as their sum.
     ///
@@ -213,7 +229,9 @@ pub trait Adapter: Send {
         work: u64,
         segments: &[LocalSegment],
         remote: RemoteBuffer,
-    ) -> Result<(), PostError>;
+    ) -> Result<(), PostError> {
+        self.post(endpoint, work, Transfer::Write { segments, remote })
+    }
 
     /// Reads the peer's memory into one local segment of the same length.
     ///
@@ -225,7 +243,9 @@ pub trait Adapter: Send {
         work: u64,
         segment: LocalSegment,
         remote: RemoteBuffer,
-    ) -> Result<(), PostError>;
+    ) -> Result<(), PostError> {
+        self.post(endpoint, work, Transfer::Read { segment, remote })
+    }
 
     /// The peer's memory itself, where this process can map it (shared memory). The caller may then
     /// let the kernel read or write it directly, without RDMA. `need` is the right that the peer
