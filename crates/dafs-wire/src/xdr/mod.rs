@@ -86,6 +86,13 @@ pub trait Decode<'a>: Sized {
 pub trait Encode {
     /// Appends the value.
     fn encode(&self, encoder: &mut Encoder<'_>);
+
+    /// The bytes of the value alone.
+    fn encoded(&self) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        self.encode(&mut Encoder::new(&mut bytes));
+        bytes
+    }
 }
 
 impl Decode<'_> for u32 {
