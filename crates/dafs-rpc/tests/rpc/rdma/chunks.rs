@@ -71,7 +71,7 @@ fn a_long_call_is_read_from_the_client() {
         chunks.reads.push(client.memory.read(0, 1000, message.len() - 1000));
         client.send(Body::NoMessage(chunks), b"");
         let (header, rest) = world.message(client);
-        assert!(found(&client, &header, &rest) == args);
+        assert!(found(client, &header, &rest) == args);
         let statistics = world.group.statistics();
         assert_eq!((statistics.rdma_reads, statistics.rdma_read_bytes), (2, 60_040));
         assert_eq!(statistics.rdma_written_bytes, 60_024);
@@ -155,7 +155,7 @@ fn bulk_results_without_a_place_go_with_the_others() {
             want.resize(4 + (len as usize).next_multiple_of(4), 0);
             want[4..4 + len as usize].fill(9);
             want.extend(words(&[7]));
-            assert!(found(&client, &header, &rest) == want, "{len} {room}");
+            assert!(found(client, &header, &rest) == want, "{len} {room}");
             assert_eq!(matches!(header.body, Body::Message(_)), fits);
             let (Body::Message(chunks) | Body::NoMessage(chunks)) = header.body else { panic!() };
             assert!(chunks.writes.iter().all(|chunk| lengths(chunk) == [0]));
