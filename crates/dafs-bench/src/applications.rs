@@ -9,11 +9,10 @@
 use crate::fronts::{Front, ROOT, Site, Way, in_own_mounts, missing, output};
 use crate::python::Interpreter;
 use crate::report::{Case, Report, Sample};
-use crate::{Plan, cpu, database, peer};
+use crate::{Plan, database, peer};
 use anyhow::{Context, Result, ensure};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::Instant;
 use tempfile::TempDir;
 
 /// Runs are long, so a few rounds must do.
@@ -179,16 +178,10 @@ impl Stage {
         };
         let places = Places { seen: &seen, served: &served, scratch: scratch.path(), url };
         self.phase(&front, "prepare", &places)?;
-        let before = (front.client_time()?, cpu::process_time(Some(self.site.server.id()))?);
-        let start = Instant::now();
-        self.phase(&front, "run", &places)?;
-        let sample = Sample {
-            operations: 1,
-            bytes: 0,
-            elapsed: start.elapsed(),
-            client_cpu: front.client_time()? - before.0,
-            server_cpu: cpu::process_time(Some(self.site.server.id()))? - before.1,
-        };
+        let sample = Sample::of(
+            || self.site.times(&front),
+            || self.phase(&front, "run", &places).map(|()| (1, 0)),
+        )?;
         drop(front);
         self.phase(&self.site.front(Way::Local)?, "check", &places)?;
         std::fs::remove_dir_all(&served)?;

@@ -48,6 +48,12 @@ pub(crate) fn process_time(pid: Option<u32>) -> Result<Duration> {
     Ok(Duration::new(time.tv_sec as u64, time.tv_nsec as u32))
 }
 
+/// CPU time of this process, and of the server if that is another process.
+pub(crate) fn times(server: Option<u32>) -> Result<(Duration, Duration)> {
+    let server = server.map(|pid| process_time(Some(pid))).transpose()?;
+    Ok((process_time(None)?, server.unwrap_or_default()))
+}
+
 /// CPU time of this process's children that have ended and were waited for, with that of their own
 /// such children.
 pub(crate) fn children_time() -> Duration {

@@ -9,12 +9,11 @@
 
 use crate::fronts::{MEMORY, ROOT, Site, Way};
 use crate::report::{Case, Report, Sample};
-use crate::{Plan, cpu, peer};
+use crate::{Plan, peer};
 use anyhow::{Context, Result, ensure};
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Instant;
 
 /// Records of 1008 bytes, which make up this size with the overhead of pages.
 const BYTES: u64 = 512 << 20;
@@ -136,18 +135,13 @@ impl<'a> Stage<'a> {
         if let Work::Look = work {
             command.arg(self.lookups.to_string());
         }
-        let server = Some(self.site.server.id());
-        let before = (front.client_time()?, cpu::process_time(server)?);
-        let start = Instant::now();
-        let status = command.status()?;
-        let elapsed = start.elapsed();
-        ensure!(status.success(), "it ended with {status}");
-        Ok(Sample {
-            operations: 1,
-            bytes: self.bytes,
-            elapsed,
-            client_cpu: front.client_time()? - before.0,
-            server_cpu: cpu::process_time(server)? - before.1,
-        })
+        Sample::of(
+            || self.site.times(&front),
+            || {
+                let status = command.status()?;
+                ensure!(status.success(), "it ended with {status}");
+                Ok((1, self.bytes))
+            },
+        )
     }
 }

@@ -225,26 +225,22 @@ fn local(plan: &Plan, export: &Path, load: Load) -> Result<Sample> {
     // As many buffers as the client has, so that both touch as much memory.
     let mut buffers = vec![5; load.bytes() * load.depth()];
     let mut offsets = Offsets::new(load);
-    let cpu = cpu::process_time(None)?;
-    let (start, until) = (Instant::now(), Duration::from_millis(plan.milliseconds));
-    let mut operations = 0;
-    while operations & 15 != 0 || start.elapsed() < until {
-        let offset = offsets.take();
-        let slot = operations as usize % load.depth();
-        let buffer = &mut buffers[slot * load.bytes()..][..load.bytes()];
-        match load {
-            Load::Read { .. } => file.read_exact_at(buffer, offset)?,
-            Load::Write { .. } | Load::Scattered { .. } => file.write_all_at(buffer, offset)?,
+    let work = || {
+        let (start, until) = (Instant::now(), Duration::from_millis(plan.milliseconds));
+        let mut operations = 0;
+        while operations & 15 != 0 || start.elapsed() < until {
+            let offset = offsets.take();
+            let slot = operations as usize % load.depth();
+            let buffer = &mut buffers[slot * load.bytes()..][..load.bytes()];
+            match load {
+                Load::Read { .. } => file.read_exact_at(buffer, offset)?,
+                Load::Write { .. } | Load::Scattered { .. } => file.write_all_at(buffer, offset)?,
+            }
+            operations += 1;
         }
-        operations += 1;
-    }
-    Ok(Sample {
-        operations,
-        bytes: operations * load.bytes() as u64,
-        elapsed: start.elapsed(),
-        client_cpu: cpu::process_time(None)? - cpu,
-        server_cpu: Duration::ZERO,
-    })
+        Ok((operations, operations * load.bytes() as u64))
+    };
+    Sample::of(|| cpu::times(None), work)
 }
 
 pub(crate) fn remote(
@@ -267,17 +263,14 @@ pub(crate) fn remote(
     let file = client.open(url.path(), &OpenOptions::read_write())?;
     let buffer = client.buffer(load.bytes() * load.depth())?;
     run(&client, &file, &buffer, load, Duration::from_millis(20))?;
-    let before = (cpu::process_time(None)?, cpu::process_time(Some(process.id()))?);
-    let start = Instant::now();
-    let operations = run(&client, &file, &buffer, load, Duration::from_millis(plan.milliseconds))?;
-    let elapsed = start.elapsed();
-    let sample = Sample {
-        operations,
-        bytes: operations * load.bytes() as u64,
-        elapsed,
-        client_cpu: cpu::process_time(None)? - before.0,
-        server_cpu: cpu::process_time(Some(process.id()))? - before.1,
-    };
+    let time = Duration::from_millis(plan.milliseconds);
+    let sample = Sample::of(
+        || cpu::times(Some(process.id())),
+        || {
+            let operations = run(&client, &file, &buffer, load, time)?;
+            Ok((operations, operations * load.bytes() as u64))
+        },
+    )?;
     file.close()?;
     client.disconnect()?;
     Ok(sample)

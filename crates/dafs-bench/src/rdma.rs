@@ -168,39 +168,34 @@ fn run(
     let mut waiting = VecDeque::with_capacity(depth);
     let blocks = FILE_BYTES / block as u64;
     let (mut operations, mut submitted) = (0u64, 0u64);
-    let server_before = cpu::process_time(Some(server))?;
-    let client_before = cpu::process_time(None)?;
-    let began = Instant::now();
-    loop {
-        while waiting.len() < depth && began.elapsed() < time {
-            let number =
-                if load.random { random.random_range(0..blocks) } else { submitted % blocks };
-            let at = (submitted as usize % depth) * block;
-            let memory = target.memory.slice(at..at + block).context("too little memory")?;
-            let offset = number * block as u64;
-            waiting.push_back(if load.write {
-                Pending::Write(target.file.submit_write(memory, offset, StableHow::Unstable)?)
-            } else {
-                Pending::Read(target.file.submit_read(memory, offset)?)
-            });
-            submitted += 1;
-        }
-        let Some(pending) = waiting.pop_front() else { break };
-        match pending {
-            Pending::Read(pending) => anyhow::ensure!(pending.wait()? == block, "a short read"),
-            Pending::Write(pending) => {
-                anyhow::ensure!(pending.wait()?.bytes == block, "a short write");
+    let work = || {
+        let began = Instant::now();
+        loop {
+            while waiting.len() < depth && began.elapsed() < time {
+                let number =
+                    if load.random { random.random_range(0..blocks) } else { submitted % blocks };
+                let at = (submitted as usize % depth) * block;
+                let memory = target.memory.slice(at..at + block).context("too little memory")?;
+                let offset = number * block as u64;
+                waiting.push_back(if load.write {
+                    Pending::Write(target.file.submit_write(memory, offset, StableHow::Unstable)?)
+                } else {
+                    Pending::Read(target.file.submit_read(memory, offset)?)
+                });
+                submitted += 1;
             }
+            let Some(pending) = waiting.pop_front() else { break };
+            match pending {
+                Pending::Read(pending) => anyhow::ensure!(pending.wait()? == block, "a short read"),
+                Pending::Write(pending) => {
+                    anyhow::ensure!(pending.wait()?.bytes == block, "a short write");
+                }
+            }
+            operations += 1;
         }
-        operations += 1;
-    }
-    Ok(Sample {
-        operations,
-        bytes: operations * block as u64,
-        elapsed: began.elapsed(),
-        client_cpu: cpu::process_time(None)?.saturating_sub(client_before),
-        server_cpu: cpu::process_time(Some(server))?.saturating_sub(server_before),
-    })
+        Ok((operations, operations * block as u64))
+    };
+    Sample::of(|| cpu::times(Some(server)), work)
 }
 
 fn find<'a>(

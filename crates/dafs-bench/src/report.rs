@@ -5,7 +5,7 @@ use serde::Serialize;
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// The result of one case in one round.
 #[derive(Debug, Clone, Copy)]
@@ -84,6 +84,26 @@ impl Case {
 }
 
 impl Sample {
+    /// Measures `work`, which returns its operations and their bytes. `cpu` returns the processor
+    /// time that client and server have used so far.
+    pub(crate) fn of(
+        cpu: impl Fn() -> Result<(Duration, Duration)>,
+        work: impl FnOnce() -> Result<(u64, u64)>,
+    ) -> Result<Self> {
+        let before = cpu()?;
+        let start = Instant::now();
+        let (operations, bytes) = work()?;
+        let elapsed = start.elapsed();
+        let after = cpu()?;
+        Ok(Self {
+            operations,
+            bytes,
+            elapsed,
+            client_cpu: after.0.saturating_sub(before.0),
+            server_cpu: after.1.saturating_sub(before.1),
+        })
+    }
+
     fn seconds_per_operation(&self) -> f64 {
         self.per_operation(Measure::Elapsed)
     }

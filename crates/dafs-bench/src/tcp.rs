@@ -107,15 +107,11 @@ pub(crate) fn measure(
         Ok(operations)
     };
     run(Duration::from_millis(20))?;
-    let before = (cpu::process_time(None)?, cpu::process_time(Some(process.id()))?);
-    let start = Instant::now();
-    let operations = run(Duration::from_millis(plan.milliseconds))?;
-    let elapsed = start.elapsed();
-    Ok(Sample {
-        operations,
-        bytes: operations * reply.max(request) as u64,
-        elapsed,
-        client_cpu: cpu::process_time(None)? - before.0,
-        server_cpu: cpu::process_time(Some(process.id()))? - before.1,
-    })
+    Sample::of(
+        || cpu::times(Some(process.id())),
+        || {
+            let operations = run(Duration::from_millis(plan.milliseconds))?;
+            Ok((operations, operations * reply.max(request) as u64))
+        },
+    )
 }

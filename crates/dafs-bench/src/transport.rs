@@ -245,36 +245,29 @@ fn remote(plan: &Plan, kind: &str, cpu: usize, poll: bool, ask: Ask) -> Result<S
         Ask::Write(len) | Ask::Read(len) => (STREAM_DEPTH, len),
     };
     run(&mut side, endpoint, ask, depth, Duration::from_millis(20))?;
-    let before = (cpu::process_time(None)?, cpu::process_time(Some(process.id()))?);
-    let start = std::time::Instant::now();
-    let operations =
-        run(&mut side, endpoint, ask, depth, Duration::from_millis(plan.milliseconds))?;
-    Ok(Sample {
-        operations,
-        bytes: operations * bytes as u64,
-        elapsed: start.elapsed(),
-        client_cpu: cpu::process_time(None)? - before.0,
-        server_cpu: cpu::process_time(Some(process.id()))? - before.1,
-    })
+    let time = Duration::from_millis(plan.milliseconds);
+    Sample::of(
+        || cpu::times(Some(process.id())),
+        || {
+            let operations = run(&mut side, endpoint, ask, depth, time)?;
+            Ok((operations, operations * bytes as u64))
+        },
+    )
 }
 
 /// Copies 1 MiB over and over between two places that stay in the cache.
 fn memcpy(plan: &Plan) -> Result<Sample> {
     let (source, target) = (Buffer::zeroed(LARGE)?, Buffer::zeroed(LARGE)?);
-    let cpu = cpu::process_time(None)?;
-    let start = std::time::Instant::now();
-    let mut operations = 0;
-    while operations & 15 != 0 || start.elapsed() < Duration::from_millis(plan.milliseconds) {
-        target.view().copy_from_volatile(source.view(), Site::Inspect);
-        operations += 1;
-    }
-    Ok(Sample {
-        operations,
-        bytes: operations * LARGE as u64,
-        elapsed: start.elapsed(),
-        client_cpu: cpu::process_time(None)? - cpu,
-        server_cpu: Duration::ZERO,
-    })
+    let work = || {
+        let start = std::time::Instant::now();
+        let mut operations = 0;
+        while operations & 15 != 0 || start.elapsed() < Duration::from_millis(plan.milliseconds) {
+            target.view().copy_from_volatile(source.view(), Site::Inspect);
+            operations += 1;
+        }
+        Ok((operations, operations * LARGE as u64))
+    };
+    Sample::of(|| cpu::times(None), work)
 }
 
 enum Way {

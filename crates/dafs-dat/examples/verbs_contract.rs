@@ -5,6 +5,7 @@
 // The promises are written for the test harness.
 #![allow(clippy::unwrap_used)]
 
+#[macro_use]
 #[path = "../tests/contract/mod.rs"]
 mod contract;
 
@@ -33,26 +34,8 @@ macro_rules! promises {
 /// All promises but those about keys that the peer invalidates. Devices support that for memory
 /// which the kernel registers for itself. So this provider invalidates keys of others but offers
 /// none.
-const PROMISES: &[Promise] = promises! {
-    setup::{
-        private_data_passes_both_ways, too_much_private_data_is_refused,
-        a_reject_carries_its_reason, a_connection_without_a_listener_fails, the_peer_is_known,
-    }
-    data::{
-        messages_keep_their_order, a_send_gathers_its_segments, an_empty_message_arrives,
-        a_write_is_placed_before_the_next_send, a_read_brings_the_bytes,
-        large_transfers_of_odd_sizes, many_in_flight, both_sides_read_eight_mebibytes,
-        more_reads_than_the_depth, deregistered_memory_lives_while_posted,
-    }
-    faults::{
-        a_message_longer_than_its_receive, a_message_without_a_receive, a_forged_key,
-        a_key_of_another_domain, a_range_past_the_end, a_right_that_is_missing,
-        a_key_that_was_deregistered, bad_posts_queue_nothing,
-    }
-    ending::{
-        disconnect_hands_over_what_was_posted, a_disconnect_flushes_what_is_posted,
-        an_abort_ends_both_sides, a_dead_endpoint_takes_no_work, others_live_on_when_one_ends,
-    }
+const PROMISES: &[Promise] = common_promises! { promises!, [],
+    ending::{ an_abort_ends_both_sides }
     invalidate::{ a_bad_post_invalidates_nothing }
     own::{
         sixteen_segments_are_gathered, a_key_dies_while_its_memory_is_sent,

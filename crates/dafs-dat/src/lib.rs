@@ -51,7 +51,7 @@ pub use time::Instant;
 pub use types::{
     Access, Address, Completion, EndpointId, Event, ListenerId, LocalSegment, Operation, PeerInfo,
     PeerProcess, PrivateData, ProtectionDomain, RegionId, RemoteBuffer, RemoteWindow, RequestId,
-    WorkStatus,
+    Transfer, WorkStatus,
 };
 pub use wait::{SPIN_POLLS, WaitPolicy};
 pub use yield_cost::YieldCost;
@@ -172,6 +172,18 @@ pub trait Adapter: Send {
         segment: LocalSegment,
     ) -> Result<(), PostError>;
 
+    /// Posts a send, an RDMA write or an RDMA read. The four functions below are this one with the
+    /// variants of [`Transfer`], and say what each promises.
+    ///
+    /// # Errors
+    /// Those of the four.
+    fn post(
+        &mut self,
+        endpoint: EndpointId,
+        work: u64,
+        transfer: Transfer<'_>,
+    ) -> Result<(), PostError>;
+
     /// Sends one message gathered from `segments`.
     ///
     /// # Errors
@@ -181,7 +193,9 @@ pub trait Adapter: Send {
         endpoint: EndpointId,
         work: u64,
         segments: &[LocalSegment],
-    ) -> Result<(), PostError>;
+    ) -> Result<(), PostError> {
+        self.post(endpoint, work, Transfer::Send { segments, invalidate: None })
+    }
 
     /// Sends one message as [`post_send`](Adapter::post_send) does and invalidates `key`, a key of
     /// the peer (Send with Invalidate, RFC 5040 5.3). When the peer's receive completes, with the
@@ -203,7 +217,9 @@ pub trait Adapter: Send {
         work: u64,
         segments: &[LocalSegment],
         key: u32,
-    ) -> Result<(), PostError>;
+    ) -> Result<(), PostError> {
+        self.post(endpoint, work, Transfer::Send { segments, invalidate: Some(key) })
+    }
 
     /// Writes `segments` into the peer's memory, which must be at least as long as their sum.
     ///
@@ -215,7 +231,9 @@ pub trait Adapter: Send {
         work: u64,
         segments: &[LocalSegment],
         remote: RemoteBuffer,
-    ) -> Result<(), PostError>;
+    ) -> Result<(), PostError> {
+        self.post(endpoint, work, Transfer::Write { segments, remote })
+    }
 
     /// Reads the peer's memory into one local segment of the same length.
     ///
@@ -227,7 +245,9 @@ pub trait Adapter: Send {
         work: u64,
         segment: LocalSegment,
         remote: RemoteBuffer,
-    ) -> Result<(), PostError>;
+    ) -> Result<(), PostError> {
+        self.post(endpoint, work, Transfer::Read { segment, remote })
+    }
 
     /// The peer's memory itself, where this process can map it (shared memory). The caller may then
     /// let the kernel read or write it directly, without RDMA. `need` is the right that the peer

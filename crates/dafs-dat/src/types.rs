@@ -1,6 +1,7 @@
 //! Names, addresses and events.
 
-use crate::error::{ConnectError, DisconnectReason};
+use crate::GATHER_SEGMENTS_MAX;
+use crate::error::{ConnectError, DisconnectReason, PostError};
 use bitflags::bitflags;
 use dafs_mem::VolatileSlice;
 use std::any::Any;
@@ -202,6 +203,43 @@ impl fmt::Display for PeerInfo {
             _ => write!(f, "unknown peer"),
         }
     }
+}
+
+/// Work of an endpoint that moves data, by the function of [`Adapter`](crate::Adapter) that posts
+/// it.
+#[derive(Debug, Clone, Copy)]
+#[allow(missing_docs, reason = "the functions explain their arguments")]
+pub enum Transfer<'a> {
+    /// `post_send`; with a key `post_send_invalidate`.
+    Send { segments: &'a [LocalSegment], invalidate: Option<u32> },
+    /// `rdma_write`.
+    Write { segments: &'a [LocalSegment], remote: RemoteBuffer },
+    /// `rdma_read`.
+    Read { segment: LocalSegment, remote: RemoteBuffer },
+}
+
+impl Transfer<'_> {
+    /// Checks the local length against that of the remote buffer.
+    pub(crate) fn check_len(&self) -> Result<(), PostError> {
+        let fits = match self {
+            Self::Send { .. } => true,
+            Self::Write { segments, remote } => total_len(segments)? <= remote.len,
+            Self::Read { segment, remote } => segment.len == remote.len as usize,
+        };
+        if fits { Ok(()) } else { Err(PostError::Length) }
+    }
+}
+
+/// The sum of the lengths, if the sum and the number of segments are within limits.
+pub(crate) fn total_len(segments: &[LocalSegment]) -> Result<u32, PostError> {
+    if segments.len() > GATHER_SEGMENTS_MAX {
+        return Err(PostError::Length);
+    }
+    let mut total = 0usize;
+    for segment in segments {
+        total = total.checked_add(segment.len).ok_or(PostError::Length)?;
+    }
+    u32::try_from(total).map_err(|_| PostError::Length)
 }
 
 /// The kind of completed work.

@@ -33,6 +33,9 @@ pub mod nfs4_callback;
 pub mod nfs4_compound;
 pub mod nfs4_layouts;
 pub mod nfs4_state;
+#[allow(dead_code, reason = "the tests of RPC over RDMA use more of it")]
+#[path = "../../dafs-rpc/tests/rpc/peer.rs"]
+mod peer;
 #[allow(dead_code, reason = "the worlds of RPC over RDMA use more of it")]
 #[path = "../../dafs-rpc/tests/rpc/rdma_sim/program.rs"]
 mod program;

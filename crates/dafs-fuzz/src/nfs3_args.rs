@@ -6,27 +6,21 @@ use dafs_wire::nfs3::{
     Procedure, ReadArgs, ReaddirArgs, ReaddirplusArgs, RenameArgs, SetattrArgs, SymlinkArgs,
     WriteArgs,
 };
-use dafs_wire::xdr::{Decode, Decoder, Encode, Encoder};
+use dafs_wire::xdr::{Decode, Decoder, Encode};
 
 /// A decoded value must encode to bytes that decode to the same value.
 fn check<'a, T: Decode<'a> + Encode>(bytes: &'a [u8], twice: impl Fn(&[u8]) -> Option<Vec<u8>>) {
     let mut decoder = Decoder::new(bytes);
     let Ok(value) = T::decode(&mut decoder) else { return };
-    let again = encoded(&value);
+    let again = value.encoded();
     assert_eq!(again.len(), decoder.position());
     assert_eq!(twice(&again), Some(again));
-}
-
-fn encoded(value: &impl Encode) -> Vec<u8> {
-    let mut out = Vec::new();
-    value.encode(&mut Encoder::new(&mut out));
-    out
 }
 
 macro_rules! check {
     ($type:ty, $bytes:expr) => {
         check::<$type>($bytes, |again| {
-            <$type>::decode(&mut Decoder::new(again)).ok().map(|value| encoded(&value))
+            <$type>::decode(&mut Decoder::new(again)).ok().map(|value| value.encoded())
         })
     };
 }

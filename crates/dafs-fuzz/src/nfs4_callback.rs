@@ -2,21 +2,15 @@
 //! message follows.
 
 use dafs_wire::nfs4::{CbCompoundArgs, CbCompoundResult, CbOp, CbOpResult};
-use dafs_wire::xdr::{Decode, Decoder, Encode, Encoder};
-
-fn encoded(value: &impl Encode) -> Vec<u8> {
-    let mut out = Vec::new();
-    value.encode(&mut Encoder::new(&mut out));
-    out
-}
+use dafs_wire::xdr::{Decode, Decoder, Encode};
 
 fn args(d: &mut Decoder<'_>) {
     let Ok(head) = CbCompoundArgs::decode(d) else { return };
     for _ in 0..head.op_count {
         let Ok(op) = CbOp::decode(d) else { return };
-        let again = encoded(&op);
+        let again = op.encoded();
         let twice = CbOp::decode(&mut Decoder::new(&again)).unwrap();
-        assert_eq!(encoded(&twice), again);
+        assert_eq!(twice.encoded(), again);
     }
 }
 
@@ -24,9 +18,9 @@ fn results(d: &mut Decoder<'_>) {
     let Ok(head) = CbCompoundResult::decode(d) else { return };
     for _ in 0..head.op_count {
         let Ok(result) = CbOpResult::decode(d) else { return };
-        let again = encoded(&result);
+        let again = result.encoded();
         let twice = CbOpResult::decode(&mut Decoder::new(&again)).unwrap();
-        assert_eq!(encoded(&twice), again);
+        assert_eq!(twice.encoded(), again);
     }
 }
 

@@ -2,21 +2,15 @@
 //! version (bits 1 and 2); the message follows.
 
 use dafs_wire::nfs4::{CompoundArgs, CompoundResult, Op, OpResult};
-use dafs_wire::xdr::{Decode, Decoder, Encode, Encoder};
-
-fn encoded(value: &impl Encode) -> Vec<u8> {
-    let mut out = Vec::new();
-    value.encode(&mut Encoder::new(&mut out));
-    out
-}
+use dafs_wire::xdr::{Decode, Decoder, Encode};
 
 fn args(d: &mut Decoder<'_>, minor_version: u32) {
     let Ok(head) = CompoundArgs::decode(d) else { return };
     for _ in 0..head.op_count {
         let Ok(op) = Op::decode(d, minor_version) else { return };
-        let again = encoded(&op);
+        let again = op.encoded();
         let twice = Op::decode(&mut Decoder::new(&again), minor_version).unwrap();
-        assert_eq!(encoded(&twice), again);
+        assert_eq!(twice.encoded(), again);
         assert_eq!(twice.number(), op.number());
     }
 }
@@ -25,9 +19,9 @@ fn results(d: &mut Decoder<'_>) {
     let Ok(head) = CompoundResult::decode(d) else { return };
     for _ in 0..head.op_count {
         let Ok(result) = OpResult::decode(d) else { return };
-        let again = encoded(&result);
+        let again = result.encoded();
         let twice = OpResult::decode(&mut Decoder::new(&again)).unwrap();
-        assert_eq!(encoded(&twice), again);
+        assert_eq!(twice.encoded(), again);
     }
 }
 

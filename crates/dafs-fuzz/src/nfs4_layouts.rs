@@ -4,23 +4,16 @@
 use dafs_wire::nfs4::{
     FilesDevice, FilesLayout, FlexDevice, FlexLayout, FlexReturned, FlexUpdate, NetworkAddress,
 };
-use dafs_wire::xdr::{Decode, Decoder, Encode, Encoder};
-use std::fmt::Debug;
+use dafs_wire::xdr::{Decode, Decoder, Encode};
 
 /// A decoded value decodes to itself after it is encoded. The bytes may differ in padding.
 macro_rules! round {
     ($body:expr, $what:ident) => {{
         let Ok(value) = $what::decode(&mut Decoder::new($body)) else { return };
-        let again = encoded(&value);
+        let again = value.encoded();
         assert!(again.len() <= $body.len());
         assert_eq!($what::decode(&mut Decoder::new(&again)), Ok(value));
     }};
-}
-
-fn encoded(value: &(impl Encode + Debug)) -> Vec<u8> {
-    let mut out = Vec::new();
-    value.encode(&mut Encoder::new(&mut out));
-    out
 }
 
 pub fn run(input: &[u8]) {

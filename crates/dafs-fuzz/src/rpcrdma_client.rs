@@ -6,14 +6,14 @@
 
 use crate::input::Input;
 use crate::net::{Net, SERVER_HOST};
+use crate::peer::{self, Message, success, words};
 use crate::program;
-use crate::raw::{self, Message, Raw};
+use crate::raw::Raw;
 use crate::rpcrdma_steps::spoil;
 use dafs_dat::{Address, RemoteBuffer};
 use dafs_rpc::client::{Options, Pending, Port, Procedure, Request, RpcClient, SendData};
-use dafs_wire::rpc::{AcceptStatus, ReplyHeader};
 use dafs_wire::rpcrdma::{Body, Header, HeaderFault};
-use dafs_wire::xdr::{Encode, Encoder, Payload};
+use dafs_wire::xdr::Payload;
 
 const HOST: u32 = 9;
 const STEPS_MAX: usize = 64;
@@ -59,7 +59,7 @@ fn answer(input: &mut Input<'_>, server: &mut Raw, message: &Message) {
             };
             if segment.length <= whole.length && segment.length <= 4000 && shape & 2 != 0 {
                 let memory = server.memory(4000);
-                memory.put(0, &reply(xid));
+                memory.put(0, &success(xid, &[]));
                 let (key, address) = (whole.handle, whole.offset);
                 server.write(&memory, RemoteBuffer { key, address, len: segment.length });
                 server.deregister(&memory);
@@ -73,21 +73,15 @@ fn answer(input: &mut Input<'_>, server: &mut Raw, message: &Message) {
         _ => Body::Message(chunks),
     };
     let header = Header { xid, credits: input.byte().into(), body };
-    let mut rpc = reply(xid);
+    let mut rpc = success(xid, &[]);
     let len = input.short() % 64;
-    rpc.extend(raw::words(&[len.into()]));
+    rpc.extend(words(&[len.into()]));
     rpc.resize(rpc.len() + usize::from(input.byte()), 0x22);
-    let mut bytes = raw::message(&header, &rpc);
+    let mut bytes = peer::message(&header, &rpc);
     if shape & 0x40 != 0 {
         spoil(input, &mut bytes);
     }
     server.send(&bytes);
-}
-
-fn reply(xid: u32) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    ReplyHeader::accepted(xid, AcceptStatus::Success).encode(&mut Encoder::new(&mut bytes));
-    bytes
 }
 
 pub fn run(bytes: &[u8]) {

@@ -5,18 +5,12 @@
 //! answered in a way that is understood and not answered again.
 
 use dafs_wire::rpcrdma::{Body, Header, limits};
-use dafs_wire::xdr::{Encode, Encoder};
-
-fn encoded(header: &Header) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    header.encode(&mut Encoder::new(&mut bytes));
-    bytes
-}
+use dafs_wire::xdr::Encode;
 
 pub fn run(data: &[u8]) {
     match Header::decode(data) {
         Ok((header, len)) => {
-            assert_eq!(encoded(&header), data[..len]);
+            assert_eq!(header.encoded(), data[..len]);
             assert_eq!(header.encoded_bytes(), len);
             if let Body::Message(chunks) | Body::NoMessage(chunks) = header.body {
                 let moved = chunks.writes.iter().chain(&chunks.reply);
@@ -32,7 +26,7 @@ pub fn run(data: &[u8]) {
                 // INVARIANT, the one that is checked here: a fault to report has the XID to report it by.
                 let xid = error.xid.expect("a reported fault has an XID");
                 let answer = Header { xid, credits: 1, body: Body::Error(fault) };
-                let bytes = encoded(&answer);
+                let bytes = answer.encoded();
                 assert_eq!(Header::decode(&bytes), Ok((answer, bytes.len())));
             }
         }

@@ -7,7 +7,8 @@
 
 use crate::input::Input;
 use crate::net::{Net, SERVER_HOST};
-use crate::raw::{self, Memory, Raw, chunk, words};
+use crate::peer::{Memory, chunk, message, words};
+use crate::raw::{self, Raw};
 use crate::rpcrdma_steps::spoil;
 use dafs_wire::rpcrdma::{Body, Chunks, Header, HeaderFault, PrivateData, ReadSegment};
 use std::collections::HashMap;
@@ -63,7 +64,7 @@ fn call(input: &mut Input<'_>, place: &Place, xid: u32) -> Vec<u8> {
     let mut args = words(&[xid, len]);
     args.resize(args.len() + inline, 0x5a);
     args.extend(words(&[7]));
-    raw::message(&header, &raw::call(xid, u32::from(input.byte() % 10), &args))
+    message(&header, &raw::call(xid, u32::from(input.byte() % 10), &args))
 }
 
 pub fn run(bytes: &[u8]) {

@@ -15,6 +15,7 @@ pub mod iwarp;
 pub mod mount3;
 pub mod nfs3;
 pub mod nfs4;
+mod numbers;
 pub mod path;
 pub mod rpc;
 pub mod rpcrdma;

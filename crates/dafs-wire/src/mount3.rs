@@ -1,9 +1,9 @@
 //! MOUNT version 3 (RFC 1813 appendix I): the protocol by which a client gets its first file
 //! handle.
 
-use crate::nfs3::field::{Field, numbers, record};
-use crate::nfs3::{FileHandle, List, unknown};
-use crate::xdr::{Decode, Decoder, Encode, Encoder, XdrError};
+use crate::nfs3::field::{numbers, record};
+use crate::nfs3::{FileHandle, List};
+use crate::xdr::{Decode, Decoder, Encode, Encoder, XdrError, no_such};
 
 /// The RPC program.
 pub const PROGRAM: u32 = 100_005;
@@ -52,25 +52,15 @@ numbers! {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Path<'a>(pub &'a [u8]);
 
-impl<'a> Field<'a> for Path<'a> {
-    fn read(decoder: &mut Decoder<'a>) -> Result<Self, XdrError> {
-        decoder.opaque(PATH_BYTES_MAX).map(Self)
-    }
-
-    fn write(&self, encoder: &mut Encoder<'_>) {
-        encoder.opaque(self.0);
-    }
-}
-
 impl<'a> Decode<'a> for Path<'a> {
     fn decode(decoder: &mut Decoder<'a>) -> Result<Self, XdrError> {
-        Self::read(decoder)
+        decoder.opaque(PATH_BYTES_MAX).map(Self)
     }
 }
 
 impl Encode for Path<'_> {
     fn encode(&self, encoder: &mut Encoder<'_>) {
-        self.write(encoder);
+        encoder.opaque(self.0);
     }
 }
 
@@ -78,25 +68,15 @@ impl Encode for Path<'_> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HostName<'a>(pub &'a [u8]);
 
-impl<'a> Field<'a> for HostName<'a> {
-    fn read(decoder: &mut Decoder<'a>) -> Result<Self, XdrError> {
-        decoder.opaque(NAME_BYTES_MAX).map(Self)
-    }
-
-    fn write(&self, encoder: &mut Encoder<'_>) {
-        encoder.opaque(self.0);
-    }
-}
-
 impl<'a> Decode<'a> for HostName<'a> {
     fn decode(decoder: &mut Decoder<'a>) -> Result<Self, XdrError> {
-        Self::read(decoder)
+        decoder.opaque(NAME_BYTES_MAX).map(Self)
     }
 }
 
 impl Encode for HostName<'_> {
     fn encode(&self, encoder: &mut Encoder<'_>) {
-        self.write(encoder);
+        encoder.opaque(self.0);
     }
 }
 
@@ -108,9 +88,7 @@ record! {
         /// The mounted path.
         pub path: Path<'a>,
     }
-}
 
-record! {
     /// An entry of EXPORT (exportnode).
     pub struct Exported<'a> {
         /// The exported path.
@@ -123,7 +101,7 @@ record! {
 /// Writes the result of a successful MNT.
 pub fn encode_mounted(encoder: &mut Encoder<'_>, handle: FileHandle<'_>, flavors: &[u32]) {
     encoder.u32(Status::Ok.number());
-    handle.write(encoder);
+    handle.encode(encoder);
     encoder.count(flavors.len());
     flavors.iter().for_each(|&flavor| encoder.u32(flavor));
 }
@@ -138,9 +116,9 @@ pub fn decode_mounted(
     let mut decoder = Decoder::new(bytes);
     let number = decoder.u32()?;
     let status = Status::from_number(number);
-    let result = match status.ok_or(unknown("mountstat3", number))? {
+    let result = match status.ok_or_else(|| no_such("mountstat3", number))? {
         Status::Ok => {
-            let handle = FileHandle::read(&mut decoder)?;
+            let handle = FileHandle::decode(&mut decoder)?;
             let count = decoder.array_len(FLAVORS_MAX, 4)?;
             let flavors = (0..count).map(|_| decoder.u32()).collect::<Result<_, _>>()?;
             Ok((handle, flavors))

@@ -89,17 +89,14 @@ fn run(plan: &Plan, process: &Process, load: &Load) -> Result<Sample> {
     let file = client.open(url.path(), &OpenOptions::read())?;
     let reader = Reader { buffer: client.buffer(load.depth * PIECE)?, file, depth: load.depth };
     reader.read(&client, load.fetch, Duration::from_millis(20))?;
-    let before = (cpu::process_time(None)?, cpu::process_time(Some(process.id()))?);
-    let start = Instant::now();
-    let operations = reader.read(&client, load.fetch, Duration::from_millis(plan.milliseconds))?;
-    let elapsed = start.elapsed();
-    let sample = Sample {
-        operations,
-        bytes: operations * PIECE as u64,
-        elapsed,
-        client_cpu: cpu::process_time(None)? - before.0,
-        server_cpu: cpu::process_time(Some(process.id()))? - before.1,
-    };
+    let time = Duration::from_millis(plan.milliseconds);
+    let sample = Sample::of(
+        || cpu::times(Some(process.id())),
+        || {
+            let operations = reader.read(&client, load.fetch, time)?;
+            Ok((operations, operations * PIECE as u64))
+        },
+    )?;
     reader.file.close()?;
     client.disconnect()?;
     Ok(sample)

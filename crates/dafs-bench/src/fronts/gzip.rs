@@ -14,7 +14,6 @@ use std::fmt::Write as _;
 use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::Path;
-use std::time::Instant;
 
 /// The size of both halves together, and of the whole.
 const BYTES: u64 = 550 << 20;
@@ -76,29 +75,22 @@ fn list() -> Vec<(Case, Way, Load)> {
 
 fn run(site: &Site, way: Way, load: Load, bytes: u64) -> Result<Sample> {
     let front = site.front(way)?;
-    let before = (front.client_time()?, cpu::process_time(Some(site.server.id()))?);
-    let start = Instant::now();
-    let mut children = Vec::new();
-    for files in load.1 {
-        // Without name and time in it, the output is the same everywhere.
-        let mut command = front.command("gzip");
-        command.args(["-n", "-k", "-f"]).args(files.iter().map(|file| front.root.join(file)));
-        children.push(command.spawn()?);
-    }
-    let ended: Vec<_> = children.iter_mut().map(std::process::Child::wait).collect();
-    let elapsed = start.elapsed();
-    for status in ended {
-        let status = status?;
-        ensure!(status.success(), "gzip ended with {status}");
-    }
-    let sample = Sample {
-        operations: 1,
-        bytes,
-        elapsed,
-        client_cpu: front.client_time()? - before.0,
-        server_cpu: cpu::process_time(Some(site.server.id()))? - before.1,
+    let work = || {
+        let mut children = Vec::new();
+        for files in load.1 {
+            // Without name and time in it, the output is the same everywhere.
+            let mut command = front.command("gzip");
+            command.args(["-n", "-k", "-f"]).args(files.iter().map(|file| front.root.join(file)));
+            children.push(command.spawn()?);
+        }
+        let ended: Vec<_> = children.iter_mut().map(std::process::Child::wait).collect();
+        for status in ended {
+            let status = status?;
+            ensure!(status.success(), "gzip ended with {status}");
+        }
+        Ok((1, bytes))
     };
-    Ok(sample)
+    Sample::of(|| site.times(&front), work)
 }
 
 /// Unpacks the first result and compares it with the input; compares the others with the first

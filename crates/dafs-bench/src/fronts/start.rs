@@ -116,19 +116,16 @@ fn run(
     if start.preloaded {
         command.envs(environment.iter().map(|(name, value)| (name, value)));
     }
-    let before = (cpu::children_time(), cpu::process_time(Some(site.server.id()))?);
-    let (begin, mut operations) = (Instant::now(), 0);
-    while begin.elapsed() < Duration::from_millis(plan.milliseconds / ROUNDS as u64) {
-        let output = command.output()?;
-        ensure!(output.status.success(), "it ended with {}", output.status);
-        ensure!(output.stdout == start.says.as_bytes(), "it said something else");
-        operations += 1;
-    }
-    Ok(Sample {
-        operations,
-        bytes: 0,
-        elapsed: begin.elapsed(),
-        client_cpu: cpu::children_time() - before.0,
-        server_cpu: cpu::process_time(Some(site.server.id()))? - before.1,
-    })
+    let work = || {
+        let (begin, mut operations) = (Instant::now(), 0);
+        while begin.elapsed() < Duration::from_millis(plan.milliseconds / ROUNDS as u64) {
+            let output = command.output()?;
+            ensure!(output.status.success(), "it ended with {}", output.status);
+            ensure!(output.stdout == start.says.as_bytes(), "it said something else");
+            operations += 1;
+        }
+        Ok((operations, 0))
+    };
+    let server = site.server.id();
+    Sample::of(|| Ok((cpu::children_time(), cpu::process_time(Some(server))?)), work)
 }

@@ -135,6 +135,11 @@ impl Site {
         Ok(Front { root, wrapper, helper })
     }
 
+    /// Processor time of the programs of a way and of the server.
+    pub(crate) fn times(&self, front: &Front) -> Result<(Duration, Duration)> {
+        Ok((front.client_time()?, cpu::process_time(Some(self.server.id()))?))
+    }
+
     fn point(&self, name: &str) -> Result<PathBuf> {
         let point = self.folder.path().join(name);
         std::fs::create_dir_all(&point)?;
@@ -183,7 +188,7 @@ impl Front {
     }
 
     /// Processor time of programs that have ended, and of the mount's process, if there is one.
-    pub(crate) fn client_time(&self) -> Result<Duration> {
+    fn client_time(&self) -> Result<Duration> {
         let helper = self.helper.as_ref().map(Mounted::time).transpose()?;
         Ok(cpu::children_time() + helper.unwrap_or_default())
     }

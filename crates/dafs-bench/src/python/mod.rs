@@ -106,17 +106,14 @@ fn rust(plan: &Plan, process: &Process, load: &Load) -> Result<Sample> {
     let client = Client::connect(&url, &options)?;
     let file = client.open(url.path(), &OpenOptions::read())?;
     read(&client, &file, load, Duration::from_millis(20))?;
-    let before = (cpu::process_time(None)?, cpu::process_time(Some(process.id()))?);
-    let start = Instant::now();
-    let operations = read(&client, &file, load, Duration::from_millis(plan.milliseconds))?;
-    let elapsed = start.elapsed();
-    let sample = Sample {
-        operations,
-        bytes: operations * load.bytes as u64,
-        elapsed,
-        client_cpu: cpu::process_time(None)? - before.0,
-        server_cpu: cpu::process_time(Some(process.id()))? - before.1,
-    };
+    let time = Duration::from_millis(plan.milliseconds);
+    let sample = Sample::of(
+        || cpu::times(Some(process.id())),
+        || {
+            let operations = read(&client, &file, load, time)?;
+            Ok((operations, operations * load.bytes as u64))
+        },
+    )?;
     file.close()?;
     client.disconnect()?;
     Ok(sample)

@@ -90,22 +90,17 @@ fn run(
     if what == What::ReadAgain {
         (0..places).try_for_each(|place| one(&mut piece, place * PIECE as u64))?;
     }
-    let server_time = || server.map_or(Ok(Duration::ZERO), |id| cpu::process_time(Some(id)));
-    let before = (cpu::process_time(None)?, server_time()?);
-    let (start, time) = (Instant::now(), Duration::from_millis(plan.milliseconds));
-    let mut operations = 0;
-    while operations & 255 != 0 || start.elapsed() < time {
-        one(&mut piece, operations % places * PIECE as u64)?;
-        operations += 1;
-    }
-    end()?;
-    Ok(Sample {
-        operations,
-        bytes: operations * PIECE as u64,
-        elapsed: start.elapsed(),
-        client_cpu: cpu::process_time(None)? - before.0,
-        server_cpu: server_time()? - before.1,
-    })
+    let work = || {
+        let (start, time) = (Instant::now(), Duration::from_millis(plan.milliseconds));
+        let mut operations = 0;
+        while operations & 255 != 0 || start.elapsed() < time {
+            one(&mut piece, operations % places * PIECE as u64)?;
+            operations += 1;
+        }
+        end()?;
+        Ok((operations, operations * PIECE as u64))
+    };
+    Sample::of(|| cpu::times(server), work)
 }
 
 fn local(plan: &Plan, export: &Path, what: What) -> Result<Sample> {

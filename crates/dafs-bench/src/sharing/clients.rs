@@ -37,10 +37,10 @@ where
         let threads: Vec<_> = (0..count).map(|number| scope.spawn(move || work(number))).collect();
         ready.wait();
         // Read in both cases, so that an error leaves no thread at a barrier.
-        let before = times(server);
+        let before = cpu::times(server);
         let began = Instant::now();
         done.wait();
-        let (elapsed, after) = (began.elapsed(), times(server));
+        let (elapsed, after) = (began.elapsed(), cpu::times(server));
         let mut operations = 0;
         for thread in threads {
             operations +=
@@ -65,10 +65,4 @@ fn repeat(span: Duration, worker: &mut impl FnMut(u64) -> Result<()>) -> Result<
         count += 1;
     }
     Ok(count)
-}
-
-/// Processor time of this process and of the server.
-fn times(server: Option<u32>) -> Result<(Duration, Duration)> {
-    let server = server.map(|pid| cpu::process_time(Some(pid))).transpose()?;
-    Ok((cpu::process_time(None)?, server.unwrap_or_default()))
 }

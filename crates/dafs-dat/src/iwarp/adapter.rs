@@ -14,10 +14,11 @@ use super::teardown::End;
 use super::transmit::{Kind, Piece};
 use crate::connections::{Admitted, Connections};
 use crate::descriptors::Guarded;
+use crate::types::total_len;
 use crate::{
-    Access, Adapter, Address, ConnectError, EndpointId, Event, GATHER_SEGMENTS_MAX, Instant,
-    ListenerId, LocalSegment, MemoryRegion, PeerInfo, PostError, ProtectionDomain, RegionId,
-    RegisterError, RemoteBuffer, RequestId,
+    Access, Adapter, Address, ConnectError, EndpointId, Event, Instant, ListenerId, LocalSegment,
+    MemoryRegion, PeerInfo, PostError, ProtectionDomain, RegionId, RegisterError, RemoteBuffer,
+    RequestId, Transfer,
 };
 use dafs_mem::Buffer;
 use std::cmp::Reverse;
@@ -157,18 +158,6 @@ mod usable {
     }
 }
 
-/// The sum of the lengths, if the sum and the number of segments are within limits.
-fn total_len(segments: &[LocalSegment]) -> Result<u32, PostError> {
-    if segments.len() > GATHER_SEGMENTS_MAX {
-        return Err(PostError::Length);
-    }
-    let mut total = 0usize;
-    for segment in segments {
-        total = total.checked_add(segment.len).ok_or(PostError::Length)?;
-    }
-    u32::try_from(total).map_err(|_| PostError::Length)
-}
-
 impl Adapter for IwarpAdapter {
     fn name(&self) -> &'static str {
         "iwarp"
@@ -261,58 +250,29 @@ impl Adapter for IwarpAdapter {
         Ok(())
     }
 
-    fn post_send(
+    fn post(
         &mut self,
         endpoint: EndpointId,
         work: u64,
-        segments: &[LocalSegment],
+        transfer: Transfer<'_>,
     ) -> Result<(), PostError> {
-        let kind = Kind::Send { invalidate: None };
-        self.open_connection(endpoint)?.post(work, kind, segments, Access::empty())
-    }
-
-    fn post_send_invalidate(
-        &mut self,
-        endpoint: EndpointId,
-        work: u64,
-        segments: &[LocalSegment],
-        key: u32,
-    ) -> Result<(), PostError> {
-        let kind = Kind::Send { invalidate: Some(key) };
-        self.open_connection(endpoint)?.post(work, kind, segments, Access::empty())
-    }
-
-    fn rdma_write(
-        &mut self,
-        endpoint: EndpointId,
-        work: u64,
-        segments: &[LocalSegment],
-        remote: RemoteBuffer,
-    ) -> Result<(), PostError> {
-        if total_len(segments)? > remote.len {
-            return Err(PostError::Length);
-        }
-        let kind = Kind::Write { stag: remote.key, address: remote.address };
-        self.open_connection(endpoint)?.post(work, kind, segments, Access::empty())
-    }
-
-    fn rdma_read(
-        &mut self,
-        endpoint: EndpointId,
-        work: u64,
-        segment: LocalSegment,
-        remote: RemoteBuffer,
-    ) -> Result<(), PostError> {
-        if segment.len != remote.len as usize {
-            return Err(PostError::Length);
-        }
+        transfer.check_len()?;
         let usable = self.open_connection(endpoint)?;
-        if usable.connection.is_open() && usable.connection.tx.outbound_reads_max() == 0 {
-            // The peer answers no reads, so this one would never complete.
-            return Err(PostError::QueueFull);
+        match transfer {
+            Transfer::Send { segments, invalidate } => {
+                usable.post(work, Kind::Send { invalidate }, segments, Access::empty())
+            }
+            Transfer::Write { segments, remote: RemoteBuffer { key: stag, address, .. } } => {
+                usable.post(work, Kind::Write { stag, address }, segments, Access::empty())
+            }
+            Transfer::Read { segment, remote: RemoteBuffer { key: stag, address, .. } } => {
+                if usable.connection.is_open() && usable.connection.tx.outbound_reads_max() == 0 {
+                    // The peer answers no reads, so this one would never complete.
+                    return Err(PostError::QueueFull);
+                }
+                usable.post(work, Kind::Read { stag, address }, &[segment], Access::LOCAL_WRITE)
+            }
         }
-        let kind = Kind::Read { stag: remote.key, address: remote.address };
-        usable.post(work, kind, &[segment], Access::LOCAL_WRITE)
     }
 
     fn expect_remote_writes(&mut self, endpoint: EndpointId, bytes: u64) {

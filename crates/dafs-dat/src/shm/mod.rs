@@ -56,7 +56,7 @@ use crate::memory::{MemoryRegion, RegionTable};
 use crate::time::Instant;
 use crate::types::{
     Access, Address, EndpointId, Event, ListenerId, LocalSegment, PeerInfo, PeerProcess,
-    ProtectionDomain, RegionId, RemoteBuffer, RemoteWindow, RequestId,
+    ProtectionDomain, RegionId, RemoteBuffer, RemoteWindow, RequestId, Transfer,
 };
 use arena::Arena;
 use conn::{Conn, Stage};
@@ -336,43 +336,19 @@ impl Adapter for ShmAdapter {
         self.receive(endpoint, work, segment)
     }
 
-    fn post_send(
+    fn post(
         &mut self,
         endpoint: EndpointId,
         work: u64,
-        segments: &[LocalSegment],
+        transfer: Transfer<'_>,
     ) -> Result<(), PostError> {
-        self.send(endpoint, work, segments, None)
-    }
-
-    fn post_send_invalidate(
-        &mut self,
-        endpoint: EndpointId,
-        work: u64,
-        segments: &[LocalSegment],
-        key: u32,
-    ) -> Result<(), PostError> {
-        self.send(endpoint, work, segments, Some(key))
-    }
-
-    fn rdma_write(
-        &mut self,
-        endpoint: EndpointId,
-        work: u64,
-        segments: &[LocalSegment],
-        remote: RemoteBuffer,
-    ) -> Result<(), PostError> {
-        self.write(endpoint, work, segments, remote)
-    }
-
-    fn rdma_read(
-        &mut self,
-        endpoint: EndpointId,
-        work: u64,
-        segment: LocalSegment,
-        remote: RemoteBuffer,
-    ) -> Result<(), PostError> {
-        self.read(endpoint, work, segment, remote)
+        match transfer {
+            Transfer::Send { segments, invalidate } => {
+                self.send(endpoint, work, segments, invalidate)
+            }
+            Transfer::Write { segments, remote } => self.write(endpoint, work, segments, remote),
+            Transfer::Read { segment, remote } => self.read(endpoint, work, segment, remote),
+        }
     }
 
     fn map_remote(

@@ -6,11 +6,10 @@ use super::fabric::Fabric;
 use super::limits::{OUTSTANDING_MAX, POSTS_PER_POLL_MAX};
 use crate::types::{
     Access, Address, EndpointId, Event, ListenerId, LocalSegment, PeerInfo, ProtectionDomain,
-    RegionId, RemoteBuffer, RemoteWindow, RequestId,
+    RegionId, RemoteBuffer, RemoteWindow, RequestId, Transfer, total_len,
 };
 use crate::{
-    Adapter, ConnectError, GATHER_SEGMENTS_MAX, Instant, MemoryRegion, PRIVATE_DATA_BYTES_MAX,
-    PostError, RegisterError,
+    Adapter, ConnectError, Instant, MemoryRegion, PRIVATE_DATA_BYTES_MAX, PostError, RegisterError,
 };
 use dafs_mem::{Buffer, PAGE_BYTES};
 use std::cell::Cell;
@@ -53,13 +52,12 @@ impl SimAdapter {
         assert!(self.posts.get() <= POSTS_PER_POLL_MAX, "a turn that does not end");
     }
 
-    /// Checks a frame that sends from `segments` and queues it.
-    fn post(
+    /// Checks a transfer and queues its frame.
+    fn queue(
         &self,
         endpoint: EndpointId,
         work: u64,
-        segments: &[LocalSegment],
-        verb: Verb,
+        transfer: Transfer<'_>,
     ) -> Result<(), PostError> {
         self.count_post();
         let post = |connection: &mut Connection, fabric: &mut Fabric, side: Side| {
@@ -70,38 +68,24 @@ impl SimAdapter {
             if half.outstanding() >= OUTSTANDING_MAX {
                 return Err(PostError::QueueFull);
             }
-            if segments.len() > GATHER_SEGMENTS_MAX {
-                return Err(PostError::Length);
-            }
-            let need = match verb {
-                Verb::ReadRequest(remote)
-                    if segments.iter().any(|s| s.len != remote.len as usize) =>
-                {
-                    return Err(PostError::Length);
-                }
-                Verb::ReadRequest(_) => Access::LOCAL_WRITE,
-                _ => Access::empty(),
-            };
-            let mut memory = Vec::with_capacity(segments.len());
-            let mut payload = 0usize;
-            for segment in segments {
-                memory.push(resolve(fabric, half.port, half.domain, *segment, need)?);
-                payload = payload.checked_add(segment.len).ok_or(PostError::Length)?;
-            }
-            u32::try_from(payload).map_err(|_| PostError::Length)?;
-            let frame = match &verb {
-                Verb::Write(remote) if (remote.len as usize) < payload => {
-                    return Err(PostError::Length);
-                }
-                Verb::ReadRequest(_) => {
-                    let memory = memory.pop().ok_or(PostError::Length)?;
+            transfer.check_len()?;
+            let (port, domain) = (half.port, half.domain);
+            let (segments, verb) = match transfer {
+                Transfer::Send { segments, invalidate } => (segments, Verb::Send(invalidate)),
+                Transfer::Write { segments, remote } => (segments, Verb::Write(remote)),
+                Transfer::Read { segment, remote } => {
+                    let memory = resolve(fabric, port, domain, segment, Access::LOCAL_WRITE)?;
                     half.reads.push_back(PendingRead { work, memory });
-                    Frame { verb, work: None, segments: Vec::new(), payload: 0 }
+                    (&[][..], Verb::ReadRequest(remote))
                 }
-                _ => Frame { verb, work: Some(work), segments: memory, payload },
             };
-            half.line.held.push_back(frame);
-            fabric.ports[half.port].dirty.push(endpoint);
+            let payload = total_len(segments)? as usize;
+            let memory =
+                |segment: &LocalSegment| resolve(fabric, port, domain, *segment, Access::empty());
+            let segments = segments.iter().map(memory).collect::<Result<_, _>>()?;
+            let work = Some(work).filter(|_| !matches!(verb, Verb::ReadRequest(_)));
+            half.line.held.push_back(Frame { verb, work, segments, payload });
+            fabric.ports[port].dirty.push(endpoint);
             Ok(())
         };
         self.on(endpoint, post).unwrap_or(Err(PostError::NotConnected))
@@ -255,43 +239,13 @@ impl Adapter for SimAdapter {
         self.on(endpoint, post).unwrap_or(Err(PostError::NotConnected))
     }
 
-    fn post_send(
+    fn post(
         &mut self,
         endpoint: EndpointId,
         work: u64,
-        segments: &[LocalSegment],
+        transfer: Transfer<'_>,
     ) -> Result<(), PostError> {
-        self.post(endpoint, work, segments, Verb::Send(None))
-    }
-
-    fn post_send_invalidate(
-        &mut self,
-        endpoint: EndpointId,
-        work: u64,
-        segments: &[LocalSegment],
-        key: u32,
-    ) -> Result<(), PostError> {
-        self.post(endpoint, work, segments, Verb::Send(Some(key)))
-    }
-
-    fn rdma_write(
-        &mut self,
-        endpoint: EndpointId,
-        work: u64,
-        segments: &[LocalSegment],
-        remote: RemoteBuffer,
-    ) -> Result<(), PostError> {
-        self.post(endpoint, work, segments, Verb::Write(remote))
-    }
-
-    fn rdma_read(
-        &mut self,
-        endpoint: EndpointId,
-        work: u64,
-        segment: LocalSegment,
-        remote: RemoteBuffer,
-    ) -> Result<(), PostError> {
-        self.post(endpoint, work, &[segment], Verb::ReadRequest(remote))
+        self.queue(endpoint, work, transfer)
     }
 
     fn map_remote(

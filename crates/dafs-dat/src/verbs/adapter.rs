@@ -11,7 +11,6 @@ use super::fork;
 use super::library::Library;
 use super::limits;
 use super::memory::Memory;
-use super::post;
 use super::queues::Queues;
 use super::setup::Request;
 use super::sys::Reaped;
@@ -20,8 +19,8 @@ use crate::iwarp::opening::Opening;
 use crate::iwarp::slots::Slots;
 use crate::{
     Access, Adapter, Address, ConnectError, EndpointId, Event, Instant, ListenerId, LocalSegment,
-    MemoryRegion, PeerInfo, PostError, ProtectionDomain, RegionId, RegisterError, RemoteBuffer,
-    RequestId,
+    MemoryRegion, PeerInfo, PostError, ProtectionDomain, RegionId, RegisterError, RequestId,
+    Transfer,
 };
 use dafs_mem::Buffer;
 use rustix::event::epoll;
@@ -284,53 +283,25 @@ impl Adapter for VerbsAdapter {
         })
     }
 
-    fn post_send(
+    fn post(
         &mut self,
         endpoint: EndpointId,
         work: u64,
-        segments: &[LocalSegment],
+        transfer: Transfer<'_>,
     ) -> Result<(), PostError> {
+        transfer.check_len()?;
         let domain = self.open_domain(endpoint)?;
-        self.queue_send(endpoint, domain, work, segments, None)
-    }
-
-    fn post_send_invalidate(
-        &mut self,
-        endpoint: EndpointId,
-        work: u64,
-        segments: &[LocalSegment],
-        key: u32,
-    ) -> Result<(), PostError> {
-        let domain = self.open_domain(endpoint)?;
-        self.queue_send(endpoint, domain, work, segments, Some(key))
-    }
-
-    fn rdma_write(
-        &mut self,
-        endpoint: EndpointId,
-        work: u64,
-        segments: &[LocalSegment],
-        remote: RemoteBuffer,
-    ) -> Result<(), PostError> {
-        if post::total_len(segments)? > remote.len {
-            return Err(PostError::Length);
+        match transfer {
+            Transfer::Send { segments, invalidate } => {
+                self.queue_send(endpoint, domain, work, segments, invalidate)
+            }
+            Transfer::Write { segments, remote } => {
+                self.queue_write(endpoint, domain, work, segments, remote)
+            }
+            Transfer::Read { segment, remote } => {
+                self.queue_read(endpoint, domain, work, segment, remote)
+            }
         }
-        let domain = self.open_domain(endpoint)?;
-        self.queue_write(endpoint, domain, work, segments, remote)
-    }
-
-    fn rdma_read(
-        &mut self,
-        endpoint: EndpointId,
-        work: u64,
-        segment: LocalSegment,
-        remote: RemoteBuffer,
-    ) -> Result<(), PostError> {
-        if segment.len != remote.len as usize {
-            return Err(PostError::Length);
-        }
-        let domain = self.open_domain(endpoint)?;
-        self.queue_read(endpoint, domain, work, segment, remote)
     }
 
     fn poll(&mut self, now: Instant, events: &mut Vec<Event>) -> usize {

@@ -5,25 +5,13 @@ use super::connection::{Done, Waiting};
 use super::limits::{PIECE_BYTES_MAX, STAGING_BYTES_MAX, STAGING_BYTES_MIN, STAGING_COUNT_MAX};
 use super::memory::Held;
 use super::plan::{self, Requests, Span, Spans};
+use crate::types::total_len;
 use crate::{
-    Access, EndpointId, GATHER_SEGMENTS_MAX, LocalSegment, Operation, PostError, ProtectionDomain,
-    RemoteBuffer,
+    Access, EndpointId, LocalSegment, Operation, PostError, ProtectionDomain, RemoteBuffer,
 };
 use dafs_mem::{Buffer, Site};
 use smallvec::SmallVec;
 use std::sync::Arc;
-
-/// The sum of the lengths, if the sum and the number of segments are within limits.
-pub(super) fn total_len(segments: &[LocalSegment]) -> Result<u32, PostError> {
-    if segments.len() > GATHER_SEGMENTS_MAX {
-        return Err(PostError::Length);
-    }
-    let mut total = 0usize;
-    for segment in segments {
-        total = total.checked_add(segment.len).ok_or(PostError::Length)?;
-    }
-    u32::try_from(total).map_err(|_| PostError::Length)
-}
 
 type Holds = SmallVec<[Held; 2]>;
 

@@ -284,11 +284,11 @@ macro_rules! contract_tests {
     };
 }
 
-/// Every promise. A provider that cannot keep one lists its promises itself.
+/// Hands the promises that all providers keep to the macro `$then`, between `$first` and `$rest`.
 #[macro_export]
-macro_rules! all_contract_tests {
-    ($make:path) => {
-        $crate::contract_tests! { $make:
+macro_rules! common_promises {
+    ($then:ident!, [$($first:tt)*], $($rest:tt)*) => {
+        $then! { $($first)*
             setup::{
                 private_data_passes_both_ways, too_much_private_data_is_refused,
                 a_reject_carries_its_reason, a_connection_without_a_listener_fails, the_peer_is_known,
@@ -304,16 +304,26 @@ macro_rules! all_contract_tests {
                 a_key_of_another_domain, a_range_past_the_end, a_right_that_is_missing,
                 a_key_that_was_deregistered, bad_posts_queue_nothing,
             }
+            ending::{
+                disconnect_hands_over_what_was_posted, a_disconnect_flushes_what_is_posted,
+                a_dead_endpoint_takes_no_work, others_live_on_when_one_ends,
+            }
+            $($rest)*
+        }
+    };
+}
+
+/// Every promise.
+#[macro_export]
+macro_rules! all_contract_tests {
+    ($make:path) => {
+        common_promises! { contract_tests!, [$make:],
+            ending::{ an_abort_ends_both_sides }
             invalidate::{
                 a_message_invalidates_a_key, the_accepting_side_invalidates_too,
                 only_a_key_that_was_granted_can_be_invalidated,
                 a_write_is_placed_before_its_key_dies, a_read_under_way_when_its_key_dies,
                 a_key_dies_on_every_connection, a_bad_post_invalidates_nothing,
-            }
-            ending::{
-                disconnect_hands_over_what_was_posted, a_disconnect_flushes_what_is_posted,
-                an_abort_ends_both_sides, a_dead_endpoint_takes_no_work,
-                others_live_on_when_one_ends,
             }
         }
     };

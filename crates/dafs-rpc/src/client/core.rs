@@ -313,17 +313,14 @@ mod tests {
     use super::*;
     use crate::client::Procedure;
     use dafs_wire::rpc::{AuthStatus, OpaqueAuth, RejectStatus};
-    use dafs_wire::xdr::{Encode, Encoder};
+    use dafs_wire::xdr::Encode;
 
     fn request() -> Request<'static> {
         Request::new(Procedure { program: 1, version: 1, procedure: 1 }, &[], 0)
     }
 
     fn reply(header: ReplyHeader<'_>, results: &[u8]) -> Vec<u8> {
-        let mut bytes = Vec::new();
-        header.encode(&mut Encoder::new(&mut bytes));
-        bytes.extend_from_slice(results);
-        bytes
+        [&header.encoded()[..], results].concat()
     }
 
     #[test]
@@ -383,8 +380,7 @@ mod tests {
             credential: none,
             verifier: none,
         };
-        let mut bytes = Vec::new();
-        header.encode(&mut Encoder::new(&mut bytes));
+        let mut bytes = header.encoded();
         bytes.extend_from_slice(b"args");
         let mut core = Core::new(7, 9);
         core.begin(&request()).unwrap();

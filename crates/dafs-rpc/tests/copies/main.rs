@@ -7,6 +7,8 @@
 mod client;
 #[path = "../rpc/rdma/common.rs"]
 mod common;
+#[path = "../rpc/peer.rs"]
+mod peer;
 #[path = "../../examples/values/protocol.rs"]
 mod protocol;
 mod rdma;

@@ -2,10 +2,11 @@
 //! from where the program has put it. Over shared memory it does not move at all.
 
 use crate::common::*;
+use crate::peer::{reply_chunk, success};
 use crate::{alone, scripted};
 use dafs_mem::{Site, copied_bytes};
 use dafs_rpc::client::{Options, Request};
-use dafs_wire::rpcrdma::Chunks;
+use dafs_wire::rpcrdma::Body;
 use dafs_wire::xdr::{Encoder, MovedData, Payload};
 
 #[test]
@@ -30,20 +31,19 @@ fn a_server_does_not_copy() {
         let data = pattern(LEN);
         let before = copied();
         for round in 0..10u32 {
-            let writes = [chunk(&[client.memory.segment(0, LEN)])].into_iter().collect();
+            let chunks = writes(&[client.memory.chunk(0, LEN)]);
             let args = words(&[LEN as u32, round]);
-            world.results(&mut client, BULK, &args, Chunks { writes, ..Chunks::default() });
-            assert!(client.memory.bytes(0, LEN) == vec![round as u8; LEN]);
+            world.results(&mut client, BULK, &args, chunks);
+            assert!(client.memory.get(0, LEN) == vec![round as u8; LEN]);
             client.memory.put(200_000, &data);
-            let mut chunks = Chunks::default();
-            chunks.reads.push(client.memory.read(CALL_BYTES + 4, 200_000, LEN));
+            let chunks = reads(&[client.memory.read(CALL_BYTES + 4, 200_000, LEN)]);
             let got = world.results(&mut client, TAKE, &words(&[LEN as u32]), chunks);
             assert_eq!(got, words(&[LEN as u32]));
         }
         assert_eq!(copied() - before, 0, "{kind:?}");
         // The counters work: a long reply is copied to registered memory.
-        let reply = Some(chunk(&[client.memory.segment(0, 10_000)]));
-        world.call(&mut client, LONG, &words(&[9000]), Chunks { reply, ..Chunks::default() });
+        let chunks = reply_chunk(client.memory.chunk(0, 10_000));
+        world.call(&mut client, LONG, &words(&[9000]), chunks);
         assert!(copied() - before >= 9000);
     }
 }
@@ -67,10 +67,9 @@ fn a_client_does_not_copy() {
     let mut encoder = Encoder::new(&mut results);
     encoder.payload(Payload::Moved(MovedData { index: 0, len: LEN }));
     encoder.opaque(b"inline");
-    let writes = segments.iter().zip([LEN, 0]);
-    let writes = writes.map(|(&segment, len)| scripted::chunk(segment, len)).collect();
-    let chunks = scripted::message(Chunks { writes, ..Chunks::default() });
-    world.send(call.header.xid, 1, chunks, &scripted::success(call.header.xid, &results));
+    let placed = [scripted::chunk(segments[0], LEN), scripted::chunk(segments[1], 0)];
+    let body = Body::Message(writes(&placed));
+    world.send(call.header.xid, 1, body, &success(call.header.xid, &results));
     world.until(|_| pending.is_answered());
     let results = pending.wait().unwrap();
     let mut decoder = results.decoder();

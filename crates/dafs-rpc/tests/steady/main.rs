@@ -6,6 +6,8 @@
 
 #[path = "../rpc/rdma/common.rs"]
 mod common;
+#[path = "../rpc/peer.rs"]
+mod peer;
 mod rdma;
 mod rdma_client;
 mod tcp;

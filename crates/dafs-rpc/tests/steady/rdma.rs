@@ -14,11 +14,9 @@ fn steady_traffic_allocates_nothing() {
         let (small, bulk, take) = (vec![0; 100], words(&[70_000, 1]), words(&[70_000]));
         let round = |world: &mut World, client: &mut Client| {
             world.results(client, ECHO, &small, Chunks::default());
-            let writes = [chunk(&[client.memory.segment(0, 70_000)])].into_iter().collect();
-            world.results(client, BULK, &bulk, Chunks { writes, ..Chunks::default() });
-            let mut chunks = Chunks::default();
-            chunks.reads.push(client.memory.read(CALL_BYTES + 4, 0, 70_000));
-            chunks.reply = Some(chunk(&[client.memory.segment(100_000, 80_000)]));
+            world.results(client, BULK, &bulk, writes(&[client.memory.chunk(0, 70_000)]));
+            let mut chunks = reads(&[client.memory.read(CALL_BYTES + 4, 0, 70_000)]);
+            chunks.reply = Some(client.memory.chunk(100_000, 80_000));
             world.results(client, TAKE, &take, chunks.clone());
             chunks.reads.clear();
             let (header, _) = world.call(client, BULK, &bulk, chunks);

@@ -1,9 +1,6 @@
 //! A client on RDMA allocates no memory in steady traffic.
 
-use crate::ALLOCATIONS;
-use dafs_dat::iwarp::{IwarpAdapter, IwarpConfig};
-use dafs_dat::shm::{ShmAdapter, ShmConfig};
-use dafs_dat::{Adapter, Address};
+use crate::{ALLOCATIONS, peer};
 use dafs_rpc::client::{Options, Port, Procedure, Request, RpcClient, SendData};
 use dafs_rpc::server::{Config, Group};
 use dafs_rpc::{AcceptStatus, Call, Handled, Handler};
@@ -37,27 +34,18 @@ impl Handler for Program {
     }
 }
 
-fn adapter(is_shm: bool) -> Box<dyn Adapter> {
-    match is_shm {
-        true => Box::new(ShmAdapter::new(ShmConfig::default()).unwrap()),
-        false => Box::new(IwarpAdapter::new(IwarpConfig::default()).unwrap()),
-    }
-}
-
 #[test]
 fn steady_calls_allocate_nothing() {
     for is_shm in [false, true] {
-        let mut listening = adapter(is_shm);
-        let wanted = match is_shm {
-            true => Address::Shm(format!("dafs-rpc-steady-{}", std::process::id())),
-            false => Address::Tcp("127.0.0.1:0".parse().unwrap()),
-        };
+        let adapter = if is_shm { peer::shm } else { peer::iwarp };
+        let mut listening = adapter();
+        let wanted = if is_shm { peer::any_shm() } else { peer::any_iwarp() };
         let bound = listening.listen(&wanted).unwrap();
         let address = listening.listener_address(bound).unwrap();
         let group = Group::new(Vec::new(), 1, Config::default()).unwrap();
         let reactor = group.rdma_reactor(vec![listening], |_| Program).unwrap();
         let server = std::thread::spawn(move || reactor.run());
-        let port = Port::new(adapter(is_shm)).unwrap();
+        let port = Port::new(adapter()).unwrap();
         let client = RpcClient::connect_rdma(&port, &address, Options::default(), None).unwrap();
         let memory = client.allocate(2 * LEN).unwrap();
         let source = memory.slice(0..LEN).unwrap();

@@ -343,8 +343,7 @@ mod tests {
         let calls = calls.into_iter().map(|call| Frame::Call { id: 4, call });
         let answers = answers.into_iter().map(|answer| Frame::Answer { id: 5, answer });
         for frame in calls.chain(answers).chain([Frame::Alive]) {
-            let mut bytes = Vec::new();
-            frame.encode(&mut Encoder::new(&mut bytes));
+            let bytes = frame.encoded();
             let mut d = Decoder::new(&bytes);
             assert_eq!(Frame::decode(&mut d).as_ref(), Ok(&frame));
             d.finish().expect("nothing else");
@@ -357,8 +356,7 @@ mod tests {
     #[test]
     fn a_call_asks_for_no_more_than_fits_an_answer() {
         let call = Call::Read { component: [0; 16], offset: 0, len: DATA_BYTES_MAX as u32 + 1 };
-        let mut bytes = Vec::new();
-        call.encode(&mut Encoder::new(&mut bytes));
+        let bytes = call.encoded();
         assert!(Call::decode(&mut Decoder::new(&bytes)).is_err());
     }
 }

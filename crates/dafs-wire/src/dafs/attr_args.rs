@@ -18,17 +18,13 @@ layout! {
         /// The requested attributes.
         attributes: AttrMask = 64,
     }
-}
 
-layout! {
     /// Result of GETATTR_INLINE and of BC_GETATTR.
     pub struct GetAttrInlineReply<'a> [8] {
         /// The attributes.
         attributes: Attributes<'a> = 0,
     }
-}
 
-layout! {
     /// Arguments of GETATTR_DIRECT.
     pub struct GetAttrDirect [88] {
         /// The object.
@@ -38,9 +34,7 @@ layout! {
         /// Client memory that the server fills with the attribute block.
         buffer: DirectBuffer = 72,
     }
-}
 
-layout! {
     /// Arguments of SETATTR_INLINE.
     pub struct SetAttrInline<'a> [80] {
         /// The object.
@@ -50,9 +44,7 @@ layout! {
         /// The new values.
         attributes: Attributes<'a> = 72,
     }
-}
 
-layout! {
     /// Arguments of SETATTR_DIRECT.
     pub struct SetAttrDirect [96] {
         /// The object.
@@ -64,17 +56,13 @@ layout! {
         /// Client memory that holds the attribute block.
         buffer: DirectBuffer = 80,
     }
-}
 
-layout! {
     /// Result of SETATTR_INLINE and of SETATTR_DIRECT, also sent with an error (DAFS O13).
     pub struct SetAttrReply [8] {
         /// The attributes that were set.
         attributes: AttrMask = 0,
     }
-}
 
-layout! {
     /// Arguments of VERIFY and of NVERIFY.
     pub struct Verify<'a> [72] {
         /// The object.
@@ -82,9 +70,7 @@ layout! {
         /// The values to compare with.
         attributes: Attributes<'a> = 64,
     }
-}
 
-layout! {
     /// Arguments of GET_FSATTR.
     pub struct GetFsAttr [72] {
         /// Any object of the file system.
@@ -92,9 +78,7 @@ layout! {
         /// The requested attributes.
         attributes: FsAttrMask = 64,
     }
-}
 
-layout! {
     /// Result of GET_FSATTR.
     pub struct GetFsAttrReply<'a> [8] {
         /// The attributes.

@@ -38,9 +38,7 @@ layout! {
         /// Checksum of the data of a write, when checksums are on (DAFS O20).
         direct_checksum: Checksum = 92,
     }
-}
 
-layout! {
     /// The outcome of one transfer of a batch (DAFS 5.4).
     pub struct CompletionNotification [24, array 8 max UNLIMITED] {
         /// The identifier of the transfer.
@@ -52,9 +50,7 @@ layout! {
         /// Checksum of the data of a read, when checksums are on (DAFS O20).
         direct_checksum: Checksum = 16,
     }
-}
 
-layout! {
     /// Arguments of BATCH_SUBMIT.
     pub struct BatchSubmit<'a> [16] {
         /// The transfers.
@@ -66,17 +62,13 @@ layout! {
         /// True: the reply carries all completions.
         synchronous: bool = 12,
     }
-}
 
-layout! {
     /// Result of BATCH_SUBMIT, and arguments of BC_BATCH_COMPLETION.
     pub struct BatchCompletions<'a> [8] {
         /// The outcomes.
         completions: Seq<'a, CompletionNotification> = 0,
     }
-}
 
-layout! {
     /// Arguments of HURRY_UP.
     pub struct HurryUp [8] {
         /// The transfer to complete soon.

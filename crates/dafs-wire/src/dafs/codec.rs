@@ -297,6 +297,43 @@ impl<'a, const N: usize> Field<'a> for [u8; N] {
     }
 }
 
+/// Declares a type of opaque bytes, which are never swapped (DAFS 5.1).
+macro_rules! opaque_bytes {
+    ($( $(#[$meta:meta])* $name:ident [$bytes:literal]; )*) => { $(
+        $(#[$meta])*
+        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+        pub struct $name(pub [u8; $bytes]);
+
+        impl $name {
+            /// All bytes zero.
+            pub const ZERO: Self = Self([0; $bytes]);
+        }
+
+        impl std::fmt::Debug for $name {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str(concat!(stringify!($name), "("))?;
+                self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))?;
+                f.write_str(")")
+            }
+        }
+
+        impl<'a> Field<'a> for $name {
+            const TRIVIAL: bool = true;
+
+            #[inline(always)]
+            fn read(scope: Scope<'a>, at: usize) -> Result<Self, DecodeError> {
+                scope.array(at).map(Self)
+            }
+
+            #[inline(always)]
+            fn write(&self, writer: &mut Writer<'_>, at: usize) -> Result<(), EncodeError> {
+                writer.put(at, self.0)
+            }
+        }
+    )* };
+}
+pub(crate) use opaque_bytes;
+
 /// A boolean is one byte, 0 or 1 (DAFS 5.1).
 impl<'a> Field<'a> for bool {
     const TRIVIAL: bool = false;
@@ -381,7 +418,7 @@ impl Element<'_> for u32 {
     const COUNT_MAX: usize = super::limits::GROUPS_MAX;
 }
 
-/// Declares a struct of the wire format with the position of each field, and its codec.
+/// Declares structs of the wire format with the position of each field, and their codec.
 ///
 /// `layout! { /// doc  pub struct Name<'a> [BYTES] { /// doc  field: Type = position, } }`; a field
 /// may say `as Codec` to be stored as another type, and a struct `[BYTES, array ALIGN]` to be an
@@ -401,15 +438,15 @@ macro_rules! layout {
     };
     (@trivial $type:ty) => { <$type as $crate::dafs::codec::Field<'_>>::TRIVIAL };
     (@trivial $type:ty, $codec:ty) => { <$codec as $crate::dafs::codec::Field<'_>>::TRIVIAL };
-    (@codec $name:ty, $life:lifetime, $bytes:literal,
+    (@codec $name:ty, [$bytes:literal $(, array $align:literal max $max:expr)?],
         $( $field:ident: $type:ty $(, $codec:ty)? = $at:literal; )*) => {
-        impl<$life> $crate::dafs::codec::Field<$life> for $name {
+        impl<'a> $crate::dafs::codec::Field<'a> for $name {
             const TRIVIAL: bool =
                 true $( && $crate::dafs::codec::layout!(@trivial $type $(, $codec)?) )*;
 
             #[inline]
             fn read(
-                scope: $crate::dafs::codec::Scope<$life>,
+                scope: $crate::dafs::codec::Scope<'a>,
                 at: usize,
             ) -> Result<Self, $crate::dafs::error::DecodeError> {
                 scope.require(at, $bytes)?;
@@ -431,11 +468,11 @@ macro_rules! layout {
             }
         }
 
-        impl<$life> $crate::dafs::codec::Section for $name {
+        impl<'a> $crate::dafs::codec::Section for $name {
             const BYTES: usize = $bytes;
         }
 
-        impl<$life> $name {
+        impl<'a> $name {
             /// Reads the struct from the body of a message, which begins after the header. A caller
             /// that expects this type decodes it faster than with the general decoder.
             ///
@@ -443,49 +480,32 @@ macro_rules! layout {
             /// The fault in the body.
             #[inline]
             pub fn decode_body(
-                body: &$life [u8],
+                body: &'a [u8],
                 order: $crate::dafs::order::ByteOrder,
             ) -> Result<Self, $crate::dafs::error::DecodeError> {
                 $crate::dafs::codec::Field::read(
                     $crate::dafs::codec::Scope::new(body, order), 0)
             }
         }
-    };
-    (@array $name:ty, $life:lifetime, $bytes:literal, $align:literal, $max:expr) => {
-        impl<$life> $crate::dafs::codec::Element<$life> for $name {
+
+        $( impl<'a> $crate::dafs::codec::Element<'a> for $name {
             const BYTES: usize = $bytes;
             const ALIGN: usize = $align;
             const COUNT_MAX: usize = $max;
-        }
+        } )?
     };
-    (
+    ($(
         $(#[$meta:meta])*
-        pub struct $name:ident<$life:lifetime>
-            [$bytes:literal $(, array $align:literal max $max:expr)?]
-        {
+        pub struct $name:ident $(<$life:lifetime>)? [$($spec:tt)*] {
             $( $(#[$field_meta:meta])* $field:ident: $type:ty $(as $codec:ty)? = $at:literal, )*
         }
-    ) => {
+    )*) => { $(
         $(#[$meta])*
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-        pub struct $name<$life> { $( $(#[$field_meta])* pub $field: $type, )* }
-        $crate::dafs::codec::layout!(@codec $name<$life>, $life, $bytes,
+        pub struct $name $(<$life>)? { $( $(#[$field_meta])* pub $field: $type, )* }
+        $crate::dafs::codec::layout!(@codec $name $(<$life>)?, [$($spec)*],
             $( $field: $type $(, $codec)? = $at; )*);
-        $( $crate::dafs::codec::layout!(@array $name<$life>, $life, $bytes, $align, $max); )?
-    };
-    (
-        $(#[$meta:meta])*
-        pub struct $name:ident [$bytes:literal $(, array $align:literal max $max:expr)?] {
-            $( $(#[$field_meta:meta])* $field:ident: $type:ty $(as $codec:ty)? = $at:literal, )*
-        }
-    ) => {
-        $(#[$meta])*
-        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-        pub struct $name { $( $(#[$field_meta])* pub $field: $type, )* }
-        $crate::dafs::codec::layout!(@codec $name, 'wire, $bytes,
-            $( $field: $type $(, $codec)? = $at; )*);
-        $( $crate::dafs::codec::layout!(@array $name, 'wire, $bytes, $align, $max); )?
-    };
+    )* };
 }
 pub(crate) use layout;
 
@@ -495,29 +515,15 @@ pub(crate) trait Section {
     const BYTES: usize;
 }
 
-/// Declares an enumeration that travels as a u32 (DAFS 5.1).
+/// Declares enumerations that travel as a u32 (DAFS 5.1).
 macro_rules! word_enum {
-    (
+    ($(
         $(#[$meta:meta])*
         pub enum $name:ident { $( $(#[$value_meta:meta])* $variant:ident = $value:literal, )* }
-    ) => {
-        $(#[$meta])*
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-        #[repr(u32)]
-        pub enum $name { $( $(#[$value_meta])* $variant = $value, )* }
-
-        impl $name {
-            /// Every value, in numerical order.
-            pub const ALL: &'static [Self] = &[$( Self::$variant, )*];
-
-            /// The value with this number.
-            #[inline]
-            pub fn from_u32(value: u32) -> Option<Self> {
-                match value {
-                    $( $value => Some(Self::$variant), )*
-                    _ => None,
-                }
-            }
+    )*) => { $(
+        $crate::numbers::numbered! {
+            $(#[$meta])*
+            pub enum $name { $( $(#[$value_meta])* $variant = $value, )* }
         }
 
         impl<'a> $crate::dafs::codec::Field<'a> for $name {
@@ -544,7 +550,7 @@ macro_rules! word_enum {
                 writer.put_u32(at, *self as u32)
             }
         }
-    };
+    )* };
 }
 pub(crate) use word_enum;
 

@@ -17,9 +17,7 @@ layout! {
         /// The root of the file system there.
         root_path: Path<'a> = 4,
     }
-}
 
-layout! {
     /// Other locations of a file system (DAFS 5.4).
     pub struct FsLocations<'a> [8] {
         /// The root of the file system on this server.

@@ -3,58 +3,25 @@
 //! Invariants
 //! * Opaque values are never swapped (DAFS 5.1).
 
-use super::codec::{Field, Scope, Writer, layout, mask_field, word_enum};
+use super::codec::{Field, Scope, Writer, layout, mask_field, opaque_bytes, word_enum};
 use super::error::{DecodeError, EncodeError};
 use super::limits::UNLIMITED;
 use bitflags::bitflags;
 use std::fmt;
 
-macro_rules! opaque8 {
-    ($( $(#[$meta:meta])* $name:ident; )*) => { $(
-        $(#[$meta])*
-        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
-        pub struct $name(pub [u8; 8]);
-
-        impl $name {
-            /// All bytes zero.
-            pub const ZERO: Self = Self([0; 8]);
-        }
-
-        impl fmt::Debug for $name {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                write!(f, "{}({:016x})", stringify!($name), u64::from_be_bytes(self.0))
-            }
-        }
-
-        impl<'a> Field<'a> for $name {
-            const TRIVIAL: bool = true;
-
-            #[inline(always)]
-            fn read(scope: Scope<'a>, at: usize) -> Result<Self, DecodeError> {
-                Ok(Self(scope.array(at)?))
-            }
-
-            #[inline(always)]
-            fn write(&self, writer: &mut Writer<'_>, at: usize) -> Result<(), EncodeError> {
-                writer.put(at, self.0)
-            }
-        }
-    )* };
-}
-
-opaque8! {
+opaque_bytes! {
     /// Identifies a session; later the key to its response cache (DAFS 4.1).
-    SessionId;
+    SessionId [8];
     /// The server's short identifier of a client-id-string and verifier (DAFS 4.1).
-    ClientId;
+    ClientId [8];
     /// Identifies an open file of an owner (DAFS 4.1); `ZERO` means none, or anonymous I/O (DAFS
     /// O37).
-    StateId;
+    StateId [8];
     /// A tag of the client that the server echoes unchanged (DAFS 4.1).
-    Analyzer;
+    Analyzer [8];
     /// Eight bytes that are only compared: the verifier of a client's incarnation, of a write, of
     /// an exclusive create or of a directory (DAFS 4.1, 6).
-    Verifier;
+    Verifier [8];
 }
 
 impl StateId {
@@ -144,9 +111,7 @@ layout! {
         /// The remote key of its registration.
         context: u32 = 12,
     }
-}
 
-layout! {
     /// A range of a file in a batch (DAFS 5.4, file_chunk).
     pub struct FileChunk [16, array 8 max UNLIMITED] {
         /// First byte.
@@ -156,9 +121,7 @@ layout! {
         /// Advice on caching (DAFS 13.4).
         cache_hint: u32 = 12,
     }
-}
 
-layout! {
     /// The change of a directory by an operation (DAFS 5.4).
     #[derive(Default)]
     pub struct ChangeInfo [24] {
@@ -169,9 +132,7 @@ layout! {
         /// True when no other operation can have changed the directory in between.
         atomic: bool as super::codec::WordBool = 16,
     }
-}
 
-layout! {
     /// A point in time (DAFS 5.4).
     #[derive(Default, PartialOrd, Ord, Hash)]
     pub struct Time [16] {
@@ -282,9 +243,7 @@ word_enum! {
         /// A named attribute.
         NamedAttr = 9,
     }
-}
 
-word_enum! {
     /// The data that must be on stable storage before the reply to a write (DAFS 6).
     pub enum Stability {
         /// None; COMMIT makes it stable later.
@@ -294,9 +253,7 @@ word_enum! {
         /// Data and all attributes.
         FileSync = 2,
     }
-}
 
-word_enum! {
     /// The access of an open (DAFS 10.1).
     pub enum ShareAccess {
         /// Reading.

@@ -25,9 +25,7 @@ layout! {
         /// Advice on caching (DAFS 13.4).
         cache_hint: u32 = 84,
     }
-}
 
-layout! {
     /// Arguments of READ_DIRECT.
     pub struct ReadDirect<'a> [96] {
         /// The file.
@@ -179,9 +177,7 @@ layout! {
         /// Client memory that holds the data, in order.
         buffers: Seq<'a, DirectBuffer> = 96,
     }
-}
 
-layout! {
     /// Result of WRITE_INLINE and of WRITE_DIRECT.
     pub struct WriteReply [16] {
         /// Bytes written.
@@ -264,9 +260,7 @@ layout! {
         /// Client memory that holds the data.
         buffer: DirectBuffer = 88,
     }
-}
 
-layout! {
     /// Result of APPEND_INLINE and of APPEND_DIRECT.
     pub struct AppendReply [24] {
         /// The offset of the data in the file.
@@ -276,9 +270,7 @@ layout! {
         /// The stability reached; never less than requested.
         committed: Stability = 16,
     }
-}
 
-layout! {
     /// Arguments of COMMIT.
     pub struct Commit [80] {
         /// The file.
@@ -288,9 +280,7 @@ layout! {
         /// Length in bytes; 0 means to the end of the file (DAFS O63).
         count: u32 = 72,
     }
-}
 
-layout! {
     /// Result of COMMIT.
     pub struct CommitReply [8] {
         /// The write verifier; data that was written under another one may be lost.
@@ -312,9 +302,7 @@ word_enum! {
         /// It is no longer used.
         DontNeed = 4,
     }
-}
 
-word_enum! {
     /// The target of a search in a file.
     pub enum SeekWhat {
         /// Data.
@@ -336,9 +324,7 @@ layout! {
         /// The target of the search.
         what: SeekWhat = 80,
     }
-}
 
-layout! {
     /// Result of X_SEEK.
     pub struct XSeekReply [16] {
         /// Start of the target, at or after the start of the search.
@@ -346,9 +332,7 @@ layout! {
         /// True if there is none before the end of the file; `offset` is then the end.
         eof: bool as WordBool = 8,
     }
-}
 
-layout! {
     /// Arguments of CACHE_HINT.
     pub struct CacheHint [88] {
         /// The file.

@@ -23,9 +23,7 @@ word_enum! {
         /// Reading and writing.
         ReadWrite = 2,
     }
-}
 
-word_enum! {
     /// The distribution of a file over data servers.
     pub enum LayoutKind {
         /// Stripes in turn on the servers of one device.
@@ -33,9 +31,7 @@ word_enum! {
         /// The whole file on one server, or a mirror of it on each of several: read any, write all.
         Copies = 2,
     }
-}
 
-word_enum! {
     /// The packing of stripes in a component.
     pub enum LayoutPacking {
         /// The offset in the component equals that in the file.
@@ -43,9 +39,7 @@ word_enum! {
         /// A component holds its stripes one after the other.
         Dense = 2,
     }
-}
 
-word_enum! {
     /// The scope of a recall or return.
     pub enum LayoutScope {
         /// One layout.
@@ -67,9 +61,7 @@ layout! {
         /// The requested access.
         mode: LayoutMode = 72,
     }
-}
 
-layout! {
     /// The handle of a file at a data server.
     pub struct LayoutComponent [80, array 8 max LAYOUT_COMPONENTS_MAX] {
         /// The device.
@@ -77,9 +69,7 @@ layout! {
         /// The handle at the data server.
         fh: FileHandle = 16,
     }
-}
 
-layout! {
     /// Result of X_LAYOUT_GET.
     pub struct XLayoutGetReply<'a> [32] {
         /// Identifies the layout.
@@ -99,9 +89,7 @@ layout! {
         /// a device with one server.
         components: Seq<'a, LayoutComponent> = 28,
     }
-}
 
-layout! {
     /// Arguments of X_LAYOUT_COMMIT.
     pub struct XLayoutCommit [88] {
         /// The file.
@@ -116,9 +104,7 @@ layout! {
         /// The least size of the file; 0 makes no statement.
         end: u64 = 80,
     }
-}
 
-layout! {
     /// Result of X_LAYOUT_COMMIT.
     pub struct XLayoutCommitReply [16] {
         /// The size of the file.
@@ -126,9 +112,7 @@ layout! {
         /// The change attribute of the file.
         change: u64 = 8,
     }
-}
 
-layout! {
     /// An error that a client met at a data server.
     pub struct LayoutError [24, array 8 max LAYOUT_ERRORS_MAX] {
         /// The device.
@@ -138,9 +122,7 @@ layout! {
         /// True when the operation was a write or a commit.
         writing: bool as WordBool = 20,
     }
-}
 
-layout! {
     /// Arguments of X_LAYOUT_RETURN.
     pub struct XLayoutReturn<'a> [88] {
         /// The file; for FILE_SYSTEM any object of it.
@@ -154,25 +136,19 @@ layout! {
         /// Errors at data servers under this layout; only for FILE.
         errors: Seq<'a, LayoutError> = 80,
     }
-}
 
-layout! {
     /// Arguments of X_NODE_INFO.
     pub struct XNodeInfo [16] {
         /// The device.
         device: DeviceId = 0,
     }
-}
 
-layout! {
     /// A data server.
     pub struct LayoutServer<'a> [4, array 4 max LAYOUT_SERVERS_MAX] {
         /// Its DAFS addresses, as "ADDRESS:PORT"; each reaches the same server.
         addresses: Seq<'a, &'a [u8]> = 0,
     }
-}
 
-layout! {
     /// Result of X_NODE_INFO.
     pub struct XNodeInfoReply<'a> [16] {
         /// For each pattern index the number of its server.
@@ -182,9 +158,7 @@ layout! {
         /// The client's proof of identity to these servers: its password for authentication TEXT.
         ticket: &'a [u8] = 8,
     }
-}
 
-layout! {
     /// Arguments of X_BC_LAYOUT_RECALL.
     pub struct XBcLayoutRecall [80] {
         /// The file; for FILE_SYSTEM any object of it.

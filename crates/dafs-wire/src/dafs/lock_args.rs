@@ -41,9 +41,7 @@ layout! {
         /// Length in bytes; all ones means to the end, 0 is reserved.
         length: u64 = 88,
     }
-}
 
-layout! {
     /// Arguments of LOCKT.
     pub struct LockT<'a> [88] {
         /// The file.
@@ -57,9 +55,7 @@ layout! {
         /// Bytes, as in LOCK.
         length: u64 = 80,
     }
-}
 
-layout! {
     /// Arguments of LOCKU.
     pub struct LockU [96] {
         /// The file.
@@ -73,9 +69,7 @@ layout! {
         /// Bytes, as in LOCK.
         length: u64 = 88,
     }
-}
 
-layout! {
     /// The conflicting lock: the body of LOCK and LOCKT with DENIED and LOCK_BROKEN (DAFS O13).
     pub struct LockHolder<'a> [40] {
         /// The holder's client.
@@ -89,9 +83,7 @@ layout! {
         /// The type of the held lock.
         lock_type: LockType = 32,
     }
-}
 
-layout! {
     /// Arguments of OPEN_DOWNGRADE.
     pub struct OpenDowngrade [96] {
         /// The file.
@@ -105,17 +97,13 @@ layout! {
         /// The share key it keeps.
         share_key: ShareKey = 80,
     }
-}
 
-layout! {
     /// Arguments of DELEGRETURN.
     pub struct DelegReturn [8] {
         /// The delegation.
         state_id: StateId = 0,
     }
-}
 
-layout! {
     /// Arguments of BC_RECALL.
     pub struct BcRecall [80] {
         /// The file.
@@ -135,9 +123,7 @@ word_enum! {
         /// The file system of the handle.
         FileSystem = 2,
     }
-}
 
-word_enum! {
     /// The access of the listed fence ids (DAFS 11, O44).
     pub enum FenceAccess {
         /// They get access.
@@ -145,9 +131,7 @@ word_enum! {
         /// They lose access.
         Deny = 2,
     }
-}
 
-word_enum! {
     /// The update of the list (DAFS 11, O44).
     pub enum FenceUpdate {
         /// Replace the list.
@@ -165,17 +149,13 @@ layout! {
         /// The file, or with an all-zero file part the file system (DAFS O43).
         fh: FileHandle = 0,
     }
-}
 
-layout! {
     /// Result of GET_FENCING_LIST.
     pub struct GetFencingListReply<'a> [8] {
         /// The fence ids with access; one empty string when there are none (DAFS O46).
         list: Seq<'a, &'a [u8]> = 0,
     }
-}
 
-layout! {
     /// Arguments of SET_FENCING_LIST.
     pub struct SetFencingList<'a> [80] {
         /// The object.

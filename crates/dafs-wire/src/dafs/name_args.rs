@@ -22,9 +22,7 @@ layout! {
         /// The rights to check.
         mask: AccessMask = 64,
     }
-}
 
-layout! {
     /// Result of ACCESS.
     pub struct AccessReply [8] {
         /// The rights that the server can check.
@@ -94,9 +92,7 @@ layout! {
         /// First attributes, for directories.
         attributes: Attributes<'a> = 88,
     }
-}
 
-layout! {
     /// Result of CREATE.
     pub struct CreateReply [88] {
         /// The new object.
@@ -104,17 +100,13 @@ layout! {
         /// The change of the directory.
         change: ChangeInfo = 64,
     }
-}
 
-layout! {
     /// Result of GET_ROOT_HANDLE, of LOOKUPP and of OPENATTR.
     pub struct HandleReply [64] {
         /// The root of the name space, the parent, or the directory of named attributes.
         fh: FileHandle = 0,
     }
-}
 
-layout! {
     /// Arguments of LINK.
     pub struct Link<'a> [136] {
         /// The existing object.
@@ -124,17 +116,13 @@ layout! {
         /// The new name.
         name: &'a [u8] = 128,
     }
-}
 
-layout! {
     /// Result of LINK and of REMOVE.
     pub struct ChangeReply [24] {
         /// The change of the directory.
         change: ChangeInfo = 0,
     }
-}
 
-layout! {
     /// Arguments of LOOKUP.
     pub struct Lookup<'a> [72] {
         /// The directory in which the path starts.
@@ -142,9 +130,7 @@ layout! {
         /// The path.
         path: Path<'a> = 64,
     }
-}
 
-layout! {
     /// Result of LOOKUP, also sent with an error (DAFS O13).
     pub struct LookupReply [72] {
         /// The object; with an error the last one that was reached.
@@ -152,25 +138,19 @@ layout! {
         /// Components that were resolved.
         component_count: u32 = 64,
     }
-}
 
-layout! {
     /// Arguments of LOOKUPP.
     pub struct LookupP [64] {
         /// The object whose parent is requested.
         fh: FileHandle = 0,
     }
-}
 
-layout! {
     /// Arguments of OPENATTR.
     pub struct OpenAttr [64] {
         /// The object whose directory of named attributes is requested.
         fh: FileHandle = 0,
     }
-}
 
-layout! {
     /// Arguments of READDIR_INLINE.
     pub struct ReadDirInline [96] {
         /// The directory.
@@ -186,9 +166,7 @@ layout! {
         /// The requested attributes of each entry.
         attributes: AttrMask = 88,
     }
-}
 
-layout! {
     /// Arguments of READDIR_DIRECT.
     pub struct ReadDirDirect<'a> [104] {
         /// The directory.
@@ -206,9 +184,7 @@ layout! {
         /// Client memory that the server fills with the counted array of entries (DAFS O12).
         buffers: Seq<'a, DirectBuffer> = 96,
     }
-}
 
-layout! {
     /// Result of READDIR_INLINE.
     pub struct ReadDirInlineReply<'a> [16] {
         /// The cookie verifier; it shows whether cookies are still valid.
@@ -218,9 +194,7 @@ layout! {
         /// The entries.
         entries: Seq<'a, DirEntry<'a>> = 12,
     }
-}
 
-layout! {
     /// Result of READDIR_DIRECT; the entries are in the buffers.
     pub struct ReadDirDirectReply [16] {
         /// The cookie verifier; it shows whether cookies are still valid.
@@ -230,17 +204,13 @@ layout! {
         /// Checksum of the bytes in the buffers, when checksums are on (DAFS O20).
         direct_checksum: Checksum = 12,
     }
-}
 
-layout! {
     /// Arguments of READLINK_INLINE.
     pub struct ReadLinkInline [64] {
         /// The symbolic link.
         fh: FileHandle = 0,
     }
-}
 
-layout! {
     /// Arguments of READLINK_DIRECT.
     pub struct ReadLinkDirect [80] {
         /// The symbolic link.
@@ -248,17 +218,13 @@ layout! {
         /// Client memory that the server fills with the text as a counted string (DAFS O12).
         buffer: DirectBuffer = 64,
     }
-}
 
-layout! {
     /// Result of READLINK_INLINE.
     pub struct ReadLinkInlineReply<'a> [8] {
         /// The text of the link.
         text: &'a [u8] = 0,
     }
-}
 
-layout! {
     /// Result of the direct variants of GETATTR and READLINK.
     pub struct DirectReply [8] {
         /// Checksum of the bytes in the buffer, when checksums are on (DAFS O20).
@@ -286,9 +252,7 @@ layout! {
         /// The condition for failure.
         remove_mode: RemoveMode = 68,
     }
-}
 
-layout! {
     /// Arguments of RENAME.
     pub struct Rename<'a> [136] {
         /// The directory of the old name.
@@ -300,9 +264,7 @@ layout! {
         /// The new name.
         new_name: &'a [u8] = 132,
     }
-}
 
-layout! {
     /// Result of RENAME.
     pub struct RenameReply [48] {
         /// The change of the old name's directory.

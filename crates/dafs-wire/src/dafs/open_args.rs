@@ -354,9 +354,7 @@ layout! {
         /// The delegation.
         delegation: Delegation<'a> = 104,
     }
-}
 
-layout! {
     /// Arguments of CLOSE.
     pub struct Close [72] {
         /// The file.

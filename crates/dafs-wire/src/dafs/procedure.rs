@@ -6,7 +6,7 @@
 
 use super::codec::{Field, Scope, Writer};
 use super::error::{DecodeError, EncodeError};
-use std::fmt;
+use crate::numbers::named;
 
 /// The use of a procedure in a chain, and the caching of its reply (DAFS 8).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -27,30 +27,12 @@ pub enum Class {
 
 macro_rules! procedures {
     ($( $variant:ident = $number:literal, $name:literal, $class:ident; )*) => {
-        /// A procedure of DAFS 1.0 (DAFS 6), or an extension.
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-        #[repr(u32)]
-        #[allow(missing_docs, reason = "the names are the meaning")]
-        pub enum Procedure { $( $variant = $number, )* }
+        named! {
+            /// A procedure of DAFS 1.0 (DAFS 6), or an extension.
+            pub enum Procedure { $( $variant = $number, $name; )* }
+        }
 
         impl Procedure {
-            /// Every procedure, in numerical order.
-            pub const ALL: [Self; 64] = [$( Self::$variant, )*];
-
-            /// The procedure with this number.
-            #[inline]
-            pub fn from_u32(number: u32) -> Option<Self> {
-                match number {
-                    $( $number => Some(Self::$variant), )*
-                    _ => None,
-                }
-            }
-
-            /// The name of DAFS 6, or of the extension, for logs and metrics.
-            pub fn name(self) -> &'static str {
-                match self { $( Self::$variant => $name, )* }
-            }
-
             /// The class of the procedure (DAFS 8).
             pub fn class(self) -> Class {
                 match self { $( Self::$variant => Class::$class, )* }
@@ -124,12 +106,6 @@ procedures! {
     XBcLayoutRecall = 165, "X_BC_LAYOUT_RECALL", Callback;
     XSeek = 166, "X_SEEK", BulkFetch;
     XGetXattr = 167, "X_GETXATTR", BulkFetch;
-}
-
-impl fmt::Display for Procedure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
 }
 
 impl<'a> Field<'a> for Procedure {

@@ -22,9 +22,7 @@ word_enum! {
         /// The server's default.
         Default = 3,
     }
-}
 
-word_enum! {
     /// The step of a GSS exchange (DAFS 4.5).
     pub enum GssProcedure {
         /// The first step.
@@ -32,9 +30,7 @@ word_enum! {
         /// A later step.
         ContinueInit = 2,
     }
-}
 
-word_enum! {
     /// The GSS service of a session (DAFS 4.5).
     pub enum GssService {
         /// Authentication.
@@ -202,9 +198,7 @@ layout! {
         /// True if the client is going to bind an RDMA-read channel; never (DAFS O22).
         use_rdma_read_channel: bool as WordBool = 32,
     }
-}
 
-layout! {
     /// Arguments of CLIENT_CONNECT.
     pub struct ClientConnect<'a> [56] {
         /// The proposed options.
@@ -216,9 +210,7 @@ layout! {
         /// Identifies one incarnation of the client.
         client_verifier: Verifier = 48,
     }
-}
 
-layout! {
     /// Result of CLIENT_CONNECT.
     pub struct ClientConnectReply [56] {
         /// Identifies the session.
@@ -228,9 +220,7 @@ layout! {
         /// The options in effect.
         options: SessionOptions = 16,
     }
-}
 
-layout! {
     /// Arguments of CLIENT_CONNECT_AUTH.
     pub struct ClientConnectAuth<'a> [72] {
         /// The proposed options.
@@ -244,9 +234,7 @@ layout! {
         /// The proof of identity.
         auth: AuthRequest<'a> = 56,
     }
-}
 
-layout! {
     /// Result of CLIENT_CONNECT_AUTH, also sent with GSS_CONTINUE_INIT (DAFS O13).
     pub struct ClientConnectAuthReply<'a> [72] {
         /// Identifies the session.
@@ -260,17 +248,13 @@ layout! {
         /// True if the client may register credentials (DAFS 4.5).
         trusted: bool = 68,
     }
-}
 
-layout! {
     /// Arguments of CLIENT_AUTH.
     pub struct ClientAuth<'a> [16] {
         /// The proof of identity.
         auth: AuthRequest<'a> = 0,
     }
-}
 
-layout! {
     /// Result of CLIENT_AUTH, also sent with GSS_CONTINUE_INIT (DAFS O13).
     pub struct ClientAuthReply<'a> [24] {
         /// The server's result of the authentication.
@@ -322,9 +306,7 @@ layout! {
         /// The proof of identity.
         auth: AuthRequest<'a> = 24,
     }
-}
 
-layout! {
     /// Result of CONNECT_BIND.
     pub struct ConnectBindReply<'a> [32] {
         /// Largest request in bytes.
@@ -401,9 +383,7 @@ layout! {
         /// The credential.
         credential: Credential<'a> = 0,
     }
-}
 
-layout! {
     /// Result of REGISTER_CRED, and arguments of RELEASE_CRED.
     pub struct CredHandleBody [8] {
         /// Identifies the credential on every session of the client.
@@ -474,17 +454,13 @@ layout! {
         /// The accepted authentication types, best first.
         entries: Seq<'a, SecInfoEntry<'a>> = 0,
     }
-}
 
-layout! {
     /// Arguments of SERVER_AUTH.
     pub struct ServerAuth [8] {
         /// The type in which the server shall authenticate itself.
         auth_type: AuthType = 0,
     }
-}
 
-layout! {
     /// Result of SERVER_AUTH; empty unless the type is TEXT.
     pub struct ServerAuthReply<'a> [8] {
         /// The server's id.
@@ -492,9 +468,7 @@ layout! {
         /// The server's password in clear.
         password: &'a [u8] = 4,
     }
-}
 
-layout! {
     /// Arguments of CHECK_RESPONSE and of FETCH_RESPONSE: identify a request (DAFS 12).
     pub struct CheckResponse [16] {
         /// The session of the request.
@@ -506,9 +480,7 @@ layout! {
         /// The procedure of the request.
         procedure: Procedure = 12,
     }
-}
 
-layout! {
     /// Arguments of DISCARD_RESPONSES.
     pub struct DiscardResponses [8] {
         /// The session whose replies are no longer needed.

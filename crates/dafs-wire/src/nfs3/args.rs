@@ -1,10 +1,10 @@
 //! Arguments of the procedures (RFC 1813 3.3). FSSTAT, FSINFO, PATHCONF and READLINK take the same
 //! as GETATTR; REMOVE, RMDIR and LOOKUP take a [`DirOpArgs`].
 
-use super::field::{Field, record};
+use super::VERIFIER_BYTES;
+use super::field::record;
 use super::types::{FileHandle, SetAttributes, Stability, Time};
-use super::{VERIFIER_BYTES, unknown};
-use crate::xdr::{Decoder, Encoder, Payload, XdrError};
+use crate::xdr::{Decode, Decoder, Encode, Encoder, Payload, XdrError, no_such};
 
 record! {
     /// GETATTR, READLINK, FSSTAT, FSINFO and PATHCONF.
@@ -12,9 +12,7 @@ record! {
         /// The object.
         pub object: FileHandle<'a>,
     }
-}
 
-record! {
     /// A name in a directory (diropargs3): LOOKUP, REMOVE and RMDIR, and part of others.
     pub struct DirOpArgs<'a> {
         /// The directory.
@@ -22,9 +20,7 @@ record! {
         /// The name, any bytes.
         pub name: &'a [u8],
     }
-}
 
-record! {
     /// SETATTR.
     pub struct SetattrArgs<'a> {
         /// The object.
@@ -34,9 +30,7 @@ record! {
         /// Change only if this is still the object's ctime.
         pub guard: Option<Time>,
     }
-}
 
-record! {
     /// ACCESS.
     pub struct AccessArgs<'a> {
         /// The object.
@@ -44,9 +38,7 @@ record! {
         /// Bits of [`access`](super::access).
         pub wanted: u32,
     }
-}
 
-record! {
     /// READ.
     pub struct ReadArgs<'a> {
         /// The file.
@@ -56,9 +48,7 @@ record! {
         /// The most bytes to read.
         pub count: u32,
     }
-}
 
-record! {
     /// WRITE.
     pub struct WriteArgs<'a> {
         /// The file.
@@ -85,29 +75,31 @@ pub enum CreateHow {
     Exclusive([u8; VERIFIER_BYTES]),
 }
 
-impl<'a> Field<'a> for CreateHow {
-    fn read(decoder: &mut Decoder<'a>) -> Result<Self, XdrError> {
+impl<'a> Decode<'a> for CreateHow {
+    fn decode(decoder: &mut Decoder<'a>) -> Result<Self, XdrError> {
         match decoder.u32()? {
-            0 => Field::read(decoder).map(Self::Unchecked),
-            1 => Field::read(decoder).map(Self::Guarded),
-            2 => Field::read(decoder).map(Self::Exclusive),
-            other => Err(unknown("createmode3", other)),
+            0 => Decode::decode(decoder).map(Self::Unchecked),
+            1 => Decode::decode(decoder).map(Self::Guarded),
+            2 => Decode::decode(decoder).map(Self::Exclusive),
+            other => Err(no_such("createmode3", other)),
         }
     }
+}
 
-    fn write(&self, encoder: &mut Encoder<'_>) {
+impl Encode for CreateHow {
+    fn encode(&self, encoder: &mut Encoder<'_>) {
         match self {
             Self::Unchecked(attributes) => {
                 encoder.u32(0);
-                attributes.write(encoder);
+                attributes.encode(encoder);
             }
             Self::Guarded(attributes) => {
                 encoder.u32(1);
-                attributes.write(encoder);
+                attributes.encode(encoder);
             }
             Self::Exclusive(verifier) => {
                 encoder.u32(2);
-                verifier.write(encoder);
+                verifier.encode(encoder);
             }
         }
     }
@@ -121,9 +113,7 @@ record! {
         /// The treatment of an existing file.
         pub how: CreateHow,
     }
-}
 
-record! {
     /// MKDIR.
     pub struct MkdirArgs<'a> {
         /// The directory and the name.
@@ -131,9 +121,7 @@ record! {
         /// The attributes of the directory.
         pub attributes: SetAttributes,
     }
-}
 
-record! {
     /// SYMLINK.
     pub struct SymlinkArgs<'a> {
         /// The directory and the name.
@@ -163,11 +151,11 @@ pub enum MknodObject {
     Other(u32),
 }
 
-impl<'a> Field<'a> for MknodObject {
-    fn read(decoder: &mut Decoder<'a>) -> Result<Self, XdrError> {
+impl<'a> Decode<'a> for MknodObject {
+    fn decode(decoder: &mut Decoder<'a>) -> Result<Self, XdrError> {
         let number = decoder.u32()?;
         let mut device = || -> Result<_, XdrError> {
-            let attributes = SetAttributes::read(decoder)?;
+            let attributes = SetAttributes::decode(decoder)?;
             Ok((attributes, (decoder.u32()?, decoder.u32()?)))
         };
         Ok(match number {
@@ -179,16 +167,18 @@ impl<'a> Field<'a> for MknodObject {
                 let (attributes, device) = device()?;
                 Self::CharDevice { attributes, device }
             }
-            6 => Self::Socket(SetAttributes::read(decoder)?),
-            7 => Self::Fifo(SetAttributes::read(decoder)?),
+            6 => Self::Socket(SetAttributes::decode(decoder)?),
+            7 => Self::Fifo(SetAttributes::decode(decoder)?),
             other => Self::Other(other),
         })
     }
+}
 
-    fn write(&self, encoder: &mut Encoder<'_>) {
+impl Encode for MknodObject {
+    fn encode(&self, encoder: &mut Encoder<'_>) {
         let mut head = |number, attributes: &SetAttributes| {
             encoder.u32(number);
-            attributes.write(encoder);
+            attributes.encode(encoder);
         };
         let device = match self {
             Self::BlockDevice { attributes, device } => {
@@ -216,9 +206,7 @@ record! {
         /// The object to make.
         pub object: MknodObject,
     }
-}
 
-record! {
     /// RENAME.
     pub struct RenameArgs<'a> {
         /// The old name.
@@ -226,9 +214,7 @@ record! {
         /// The new name.
         pub to: DirOpArgs<'a>,
     }
-}
 
-record! {
     /// LINK.
     pub struct LinkArgs<'a> {
         /// The file.
@@ -236,9 +222,7 @@ record! {
         /// The additional name.
         pub place: DirOpArgs<'a>,
     }
-}
 
-record! {
     /// READDIR.
     pub struct ReaddirArgs<'a> {
         /// The directory.
@@ -250,9 +234,7 @@ record! {
         /// The most bytes of the whole successful result.
         pub count: u32,
     }
-}
 
-record! {
     /// READDIRPLUS.
     pub struct ReaddirplusArgs<'a> {
         /// The directory.
@@ -266,9 +248,7 @@ record! {
         /// Most bytes of the whole successful result.
         pub max_count: u32,
     }
-}
 
-record! {
     /// COMMIT.
     pub struct CommitArgs<'a> {
         /// The file.

@@ -32,7 +32,6 @@ pub use types::{
     Time, WccAttributes, WccData,
 };
 
-use crate::xdr::XdrError;
 use field::numbers;
 
 /// The RPC program.
@@ -98,11 +97,6 @@ numbers! {
         PathConf = 20, "PATHCONF";
         Commit = 21, "COMMIT";
     }
-}
-
-/// The error for an undefined number of an enumeration.
-pub(crate) const fn unknown(what: &'static str, value: u32) -> XdrError {
-    XdrError::UnknownValue { what, value }
 }
 
 #[cfg(test)]

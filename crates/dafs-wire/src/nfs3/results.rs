@@ -1,7 +1,7 @@
 //! Results of the procedures, without the status that precedes them (RFC 1813 3.3).
 
 use super::VERIFIER_BYTES;
-use super::field::{Field, record};
+use super::field::record;
 use super::status::Status;
 use super::types::{ATTRIBUTES_BYTES, Attributes, FileHandle, List, Stability, Time, WccData};
 use crate::xdr::{Decode, Decoder, Encode, Encoder, Payload, XdrError};
@@ -47,7 +47,7 @@ pub fn decode_results<'a, T: Decode<'a>, F: Decode<'a>>(
 pub fn read_results<'a, T: Decode<'a>, F: Decode<'a>>(
     mut decoder: Decoder<'a>,
 ) -> Result<Result<T, Failure<F>>, XdrError> {
-    let result = match Status::read(&mut decoder)? {
+    let result = match Status::decode(&mut decoder)? {
         Status::Ok => Ok(T::decode(&mut decoder)?),
         status => Err(Failure { status, body: F::decode(&mut decoder)? }),
     };
@@ -77,9 +77,7 @@ record! {
         /// Attributes of the object.
         pub attributes: Option<Attributes>,
     }
-}
 
-record! {
     /// A failure of a procedure that changes one object. These are SETATTR, WRITE, CREATE, MKDIR,
     /// SYMLINK, MKNOD, REMOVE, RMDIR and COMMIT.
     #[derive(Default)]
@@ -98,9 +96,7 @@ record! {
         /// Attributes of the object.
         pub attributes: Attributes,
     }
-}
 
-record! {
     /// LOOKUP.
     pub struct LookupOk<'a> {
         /// The object that has the name.
@@ -110,9 +106,7 @@ record! {
         /// Attributes of the directory.
         pub dir_attributes: Option<Attributes>,
     }
-}
 
-record! {
     /// ACCESS.
     pub struct AccessOk {
         /// Attributes of the object.
@@ -120,9 +114,7 @@ record! {
         /// Bits of [`access`](super::access).
         pub granted: u32,
     }
-}
 
-record! {
     /// READLINK.
     pub struct ReadlinkOk<'a> {
         /// Attributes of the symbolic link.
@@ -130,9 +122,7 @@ record! {
         /// The text of the link.
         pub target: Payload<'a>,
     }
-}
 
-record! {
     /// READ.
     pub struct ReadOk<'a> {
         /// Attributes of the file.
@@ -175,9 +165,7 @@ record! {
         /// The write verifier; it changes when unstable data may have been lost.
         pub verifier: [u8; VERIFIER_BYTES],
     }
-}
 
-record! {
     /// CREATE, MKDIR, SYMLINK and MKNOD.
     pub struct CreateOk<'a> {
         /// The object.
@@ -187,9 +175,7 @@ record! {
         /// The directory.
         pub dir: WccData,
     }
-}
 
-record! {
     /// RENAME, for success and failure.
     #[derive(Default)]
     pub struct RenameResult {
@@ -198,9 +184,7 @@ record! {
         /// The directory of the new name.
         pub to_dir: WccData,
     }
-}
 
-record! {
     /// LINK, for success and failure.
     #[derive(Default)]
     pub struct LinkResult {
@@ -209,9 +193,7 @@ record! {
         /// The directory.
         pub dir: WccData,
     }
-}
 
-record! {
     /// An entry of READDIR (entry3).
     pub struct Entry<'a> {
         /// The number of the object in its file system.
@@ -221,9 +203,7 @@ record! {
         /// The cookie from which the listing continues after this entry.
         pub cookie: u64,
     }
-}
 
-record! {
     /// An entry of READDIRPLUS (entryplus3).
     pub struct EntryPlus<'a> {
         /// The number of the object in its file system.
@@ -237,9 +217,7 @@ record! {
         /// The object.
         pub object: Option<FileHandle<'a>>,
     }
-}
 
-record! {
     /// READDIR.
     pub struct ReaddirOk<'a> {
         /// Attributes of the directory.
@@ -251,9 +229,7 @@ record! {
         /// True if the last of these entries is the last of the directory.
         pub eof: bool,
     }
-}
 
-record! {
     /// READDIRPLUS.
     pub struct ReaddirplusOk<'a> {
         /// Attributes of the directory.
@@ -265,9 +241,7 @@ record! {
         /// True if the last of these entries is the last of the directory.
         pub eof: bool,
     }
-}
 
-record! {
     /// FSSTAT.
     pub struct FsStatOk {
         /// Attributes of the object.
@@ -287,9 +261,7 @@ record! {
         /// Seconds for which these values are not expected to change.
         pub invariant_seconds: u32,
     }
-}
 
-record! {
     /// FSINFO; sizes in bytes.
     pub struct FsInfoOk {
         /// Attributes of the object.
@@ -315,9 +287,7 @@ record! {
         /// FSF bits, such as [`FSF_LINK`](super::FSF_LINK).
         pub properties: u32,
     }
-}
 
-record! {
     /// PATHCONF.
     pub struct PathConfOk {
         /// Attributes of the object.
@@ -335,9 +305,7 @@ record! {
         /// The case of names is kept.
         pub case_preserving: bool,
     }
-}
 
-record! {
     /// COMMIT.
     pub struct CommitOk {
         /// The file.

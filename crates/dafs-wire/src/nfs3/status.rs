@@ -1,8 +1,7 @@
 //! The status of a procedure.
 
-use super::field::{Field, numbers};
-use super::unknown;
-use crate::xdr::{Decoder, Encoder, XdrError};
+use super::field::numbers;
+use crate::xdr::{Decode, Decoder, Encode, Encoder, XdrError, no_such};
 
 numbers! {
     /// The status of a procedure (nfsstat3, RFC 1813 2.6).
@@ -39,14 +38,16 @@ numbers! {
     }
 }
 
-impl<'a> Field<'a> for Status {
-    fn read(decoder: &mut Decoder<'a>) -> Result<Self, XdrError> {
+impl<'a> Decode<'a> for Status {
+    fn decode(decoder: &mut Decoder<'a>) -> Result<Self, XdrError> {
         let number = decoder.u32()?;
-        Self::from_number(number).ok_or(unknown("nfsstat3", number))
+        Self::from_number(number).ok_or_else(|| no_such("nfsstat3", number))
     }
+}
 
+impl Encode for Status {
     #[inline]
-    fn write(&self, encoder: &mut Encoder<'_>) {
+    fn encode(&self, encoder: &mut Encoder<'_>) {
         encoder.u32(self.number());
     }
 }

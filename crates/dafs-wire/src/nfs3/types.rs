@@ -1,42 +1,40 @@
 //! Types that several procedures share (RFC 1813 2.5 and 2.6).
 
-use super::field::{Field, record};
-use super::unknown;
-use crate::xdr::{Decode, Decoder, Encode, Encoder, XdrError};
+use super::HANDLE_BYTES_MAX;
+use super::field::{numbers, record};
+use crate::xdr::{Decode, Decoder, Encode, Encoder, XdrError, no_such};
 use std::fmt;
 use std::marker::PhantomData;
 
-/// A file handle: up to [`HANDLE_BYTES_MAX`](super::HANDLE_BYTES_MAX) bytes that only the server
+/// A file handle: up to [`HANDLE_BYTES_MAX`] bytes that only the server
 /// interprets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct FileHandle<'a>(pub &'a [u8]);
 
-/// The type of an object (ftype3).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[repr(u32)]
-#[allow(missing_docs, reason = "the names are the meaning")]
-pub enum FileType {
-    Regular = 1,
-    Directory = 2,
-    BlockDevice = 3,
-    CharDevice = 4,
-    Symlink = 5,
-    Socket = 6,
-    Fifo = 7,
+impl<'a> Decode<'a> for FileHandle<'a> {
+    #[inline]
+    fn decode(decoder: &mut Decoder<'a>) -> Result<Self, XdrError> {
+        decoder.opaque(HANDLE_BYTES_MAX).map(Self)
+    }
 }
 
-impl FileType {
-    fn from_number(number: u32) -> Result<Self, XdrError> {
-        Ok(match number {
-            1 => Self::Regular,
-            2 => Self::Directory,
-            3 => Self::BlockDevice,
-            4 => Self::CharDevice,
-            5 => Self::Symlink,
-            6 => Self::Socket,
-            7 => Self::Fifo,
-            other => return Err(unknown("ftype3", other)),
-        })
+impl Encode for FileHandle<'_> {
+    #[inline]
+    fn encode(&self, encoder: &mut Encoder<'_>) {
+        encoder.opaque(self.0);
+    }
+}
+
+numbers! {
+    /// The type of an object (ftype3).
+    pub enum FileType {
+        Regular = 1,
+        Directory = 2,
+        BlockDevice = 3,
+        CharDevice = 4,
+        Symlink = 5,
+        Socket = 6,
+        Fifo = 7,
     }
 }
 
@@ -128,10 +126,11 @@ const fn low(value: u64) -> u32 {
     value as u32
 }
 
-impl<'a> Field<'a> for Attributes {
-    fn read(decoder: &mut Decoder<'a>) -> Result<Self, XdrError> {
+impl<'a> Decode<'a> for Attributes {
+    fn decode(decoder: &mut Decoder<'a>) -> Result<Self, XdrError> {
+        let number = decoder.u32()?;
         Ok(Self {
-            file_type: FileType::from_number(decoder.u32()?)?,
+            file_type: FileType::from_number(number).ok_or_else(|| no_such("ftype3", number))?,
             mode: decoder.u32()?,
             links: decoder.u32()?,
             uid: decoder.u32()?,
@@ -141,14 +140,16 @@ impl<'a> Field<'a> for Attributes {
             device: (decoder.u32()?, decoder.u32()?),
             file_system: decoder.u64()?,
             file_id: decoder.u64()?,
-            atime: Time::read(decoder)?,
-            mtime: Time::read(decoder)?,
-            ctime: Time::read(decoder)?,
+            atime: Time::decode(decoder)?,
+            mtime: Time::decode(decoder)?,
+            ctime: Time::decode(decoder)?,
         })
     }
+}
 
+impl Encode for Attributes {
     #[inline]
-    fn write(&self, encoder: &mut Encoder<'_>) {
+    fn encode(&self, encoder: &mut Encoder<'_>) {
         encoder.raw(&self.to_bytes());
     }
 }
@@ -164,9 +165,7 @@ record! {
         /// Last change of the attributes.
         pub ctime: Time,
     }
-}
 
-record! {
     /// Attributes before and after an operation (wcc_data).
     #[derive(Default)]
     pub struct WccData {
@@ -189,23 +188,25 @@ pub enum SetTime {
     ToClient(Time),
 }
 
-impl<'a> Field<'a> for SetTime {
-    fn read(decoder: &mut Decoder<'a>) -> Result<Self, XdrError> {
+impl<'a> Decode<'a> for SetTime {
+    fn decode(decoder: &mut Decoder<'a>) -> Result<Self, XdrError> {
         match decoder.u32()? {
             0 => Ok(Self::Keep),
             1 => Ok(Self::ToServer),
-            2 => Time::read(decoder).map(Self::ToClient),
-            other => Err(unknown("time_how", other)),
+            2 => Time::decode(decoder).map(Self::ToClient),
+            other => Err(no_such("time_how", other)),
         }
     }
+}
 
-    fn write(&self, encoder: &mut Encoder<'_>) {
+impl Encode for SetTime {
+    fn encode(&self, encoder: &mut Encoder<'_>) {
         match self {
             Self::Keep => encoder.u32(0),
             Self::ToServer => encoder.u32(1),
             Self::ToClient(time) => {
                 encoder.u32(2);
-                time.write(encoder);
+                time.encode(encoder);
             }
         }
     }
@@ -225,32 +226,31 @@ record! {
     }
 }
 
-/// The data that must be on stable storage before the reply to a WRITE (stable_how).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-#[repr(u32)]
-pub enum Stability {
-    /// None; a later COMMIT makes it stable.
-    Unstable = 0,
-    /// The data and the metadata that is needed to find it.
-    DataSync = 1,
-    /// Data and all attributes.
-    FileSync = 2,
+numbers! {
+    /// The data that must be on stable storage before the reply to a WRITE (stable_how).
+    #[derive(PartialOrd, Ord)]
+    pub enum Stability {
+        /// None; a later COMMIT makes it stable.
+        Unstable = 0,
+        /// The data and the metadata that is needed to find it.
+        DataSync = 1,
+        /// Data and all attributes.
+        FileSync = 2,
+    }
 }
 
-impl<'a> Field<'a> for Stability {
+impl<'a> Decode<'a> for Stability {
     #[inline]
-    fn read(decoder: &mut Decoder<'a>) -> Result<Self, XdrError> {
-        match decoder.u32()? {
-            0 => Ok(Self::Unstable),
-            1 => Ok(Self::DataSync),
-            2 => Ok(Self::FileSync),
-            other => Err(unknown("stable_how", other)),
-        }
+    fn decode(decoder: &mut Decoder<'a>) -> Result<Self, XdrError> {
+        let number = decoder.u32()?;
+        Self::from_number(number).ok_or_else(|| no_such("stable_how", number))
     }
+}
 
+impl Encode for Stability {
     #[inline]
-    fn write(&self, encoder: &mut Encoder<'_>) {
-        encoder.u32(*self as u32);
+    fn encode(&self, encoder: &mut Encoder<'_>) {
+        encoder.u32(self.number());
     }
 }
 
@@ -295,40 +295,18 @@ impl<'a, T: Decode<'a> + fmt::Debug> fmt::Debug for List<'a, T> {
     }
 }
 
-impl<'a, T: Decode<'a>> Field<'a> for List<'a, T> {
-    fn read(decoder: &mut Decoder<'a>) -> Result<Self, XdrError> {
+impl<'a, T: Decode<'a>> Decode<'a> for List<'a, T> {
+    fn decode(decoder: &mut Decoder<'a>) -> Result<Self, XdrError> {
         let start = decoder.position();
         while decoder.bool()? {
             T::decode(decoder)?;
         }
         Ok(Self { bytes: decoder.since(start)?, items: PhantomData })
     }
-
-    fn write(&self, encoder: &mut Encoder<'_>) {
-        encoder.raw(self.bytes);
-    }
 }
 
-impl<'a, T: Decode<'a>> Decode<'a> for List<'a, T> {
-    fn decode(decoder: &mut Decoder<'a>) -> Result<Self, XdrError> {
-        Self::read(decoder)
-    }
-}
-
-impl<'a> Decode<'a> for FileHandle<'a> {
-    fn decode(decoder: &mut Decoder<'a>) -> Result<Self, XdrError> {
-        Self::read(decoder)
-    }
-}
-
-impl<'a> Decode<'a> for Attributes {
-    fn decode(decoder: &mut Decoder<'a>) -> Result<Self, XdrError> {
-        Self::read(decoder)
-    }
-}
-
-impl Encode for Attributes {
+impl<T> Encode for List<'_, T> {
     fn encode(&self, encoder: &mut Encoder<'_>) {
-        self.write(encoder);
+        encoder.raw(self.bytes);
     }
 }

@@ -1,6 +1,6 @@
 //! Access control lists (RFC 8881 6).
 
-use super::codec::{xdr_field, xdr_flags, xdr_struct};
+use super::codec::{xdr_flags, xdr_struct};
 use super::limits::ACES_MAX;
 
 /// An entry that allows (`ACE4_ACCESS_ALLOWED_ACE_TYPE`).
@@ -32,9 +32,7 @@ xdr_flags! {
         /// The entry was inherited.
         const INHERITED = 0x80;
     }
-}
 
-xdr_flags! {
     /// The rights that an entry allows or denies (RFC 8881 6.2.1.3).
     pub struct AceMask {
         /// Read data, list a directory.
@@ -74,7 +72,7 @@ xdr_flags! {
 
 xdr_struct! {
     /// One entry (`nfsace4`).
-    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    #[derive(Copy)]
     pub struct Ace<'a> {
         /// [`ACE_ALLOWED`], [`ACE_DENIED`] or another.
         pub kind: u32,
@@ -96,7 +94,7 @@ impl Ace<'_> {
 
 xdr_struct! {
     /// A list (`fattr4_acl`).
-    #[derive(Debug, Clone, PartialEq, Eq, Default)]
+    #[derive(Default)]
     pub struct Acl<'a> {
         /// The entries, in order.
         pub aces: Vec<Ace<'a>> [max ACES_MAX],
@@ -117,7 +115,7 @@ xdr_flags! {
 
 xdr_struct! {
     /// A list with flags (`nfsacl41`): the attributes dacl and sacl.
-    #[derive(Debug, Clone, PartialEq, Eq, Default)]
+    #[derive(Default)]
     pub struct Acl41<'a> {
         /// Flags of the whole list.
         pub flags: AclFlags,

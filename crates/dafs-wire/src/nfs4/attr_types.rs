@@ -2,7 +2,7 @@
 //! RFC 9754).
 
 use super::bitmap::Bitmap;
-use super::codec::{xdr_enum, xdr_field, xdr_flags, xdr_struct};
+use super::codec::{xdr_enum, xdr_flags, xdr_struct};
 use super::limits::*;
 use super::types::Time;
 
@@ -18,9 +18,7 @@ xdr_flags! {
         /// They expire when the object is renamed.
         const VOL_RENAME = 0x8;
     }
-}
 
-xdr_flags! {
     /// The types of entries that a list can have (`aclsupport`, RFC 8881 6.2.1.2).
     pub struct AclSupport {
         /// Entries that allow.
@@ -32,9 +30,7 @@ xdr_flags! {
         /// Entries that raise an alarm.
         const ALARM = 0x8;
     }
-}
 
-xdr_flags! {
     /// The character set of names (`fs_charset_cap`, RFC 8881 14.4).
     pub struct CharsetCapability {
         /// Some names may not be UTF-8.
@@ -63,51 +59,42 @@ xdr_enum! {
 
 xdr_struct! {
     /// Some bits of the mode (`mode_masked4`).
-    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    #[derive(Copy)]
     pub struct ModeMasked {
         /// The values of the bits.
         pub value: u32,
         /// The bits that change.
         pub mask: u32,
     }
-}
 
-xdr_struct! {
     /// The mode of a new object and the umask (`mode_umask4`, RFC 8275 4).
-    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    #[derive(Copy)]
     pub struct ModeUmask {
         /// The mode without the umask.
         pub mode: u32,
         /// The umask, which a default list of the directory overrides.
         pub umask: u32,
     }
-}
 
-xdr_struct! {
     /// The location of a replica of a file system (`fs_location4`).
-    #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct FsLocation<'a> {
         /// The servers that hold it.
         pub servers: Vec<&'a [u8]> [max LIST_ITEMS_MAX],
         /// The path on these servers.
         pub root_path: Vec<&'a [u8]> [max PATH_COMPONENTS_MAX],
     }
-}
 
-xdr_struct! {
     /// The locations of a file system (`fs_locations4`).
-    #[derive(Debug, Clone, PartialEq, Eq, Default)]
+    #[derive(Default)]
     pub struct FsLocations<'a> {
         /// The path of the file system on this server.
         pub root: Vec<&'a [u8]> [max PATH_COMPONENTS_MAX],
         /// Its other locations.
         pub locations: Vec<FsLocation<'a>> [max LIST_ITEMS_MAX],
     }
-}
 
-xdr_struct! {
     /// One server of a replica (`fs_locations_server4`).
-    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    #[derive(Copy)]
     pub struct FsLocationsServer<'a> {
         /// The age of its data, in seconds.
         pub currency: i32,
@@ -116,22 +103,16 @@ xdr_struct! {
         /// The server.
         pub server: &'a [u8],
     }
-}
 
-xdr_struct! {
     /// One replica (`fs_locations_item4`).
-    #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct FsLocationsItem<'a> {
         /// The servers that hold it.
         pub servers: Vec<FsLocationsServer<'a>> [max LIST_ITEMS_MAX],
         /// The path on these servers.
         pub root_path: Vec<&'a [u8]> [max PATH_COMPONENTS_MAX],
     }
-}
 
-xdr_struct! {
     /// The locations of a file system in detail (`fs_locations_info4`).
-    #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct FsLocationsInfo<'a> {
         /// Flags.
         pub flags: u32,
@@ -142,11 +123,9 @@ xdr_struct! {
         /// Its other locations.
         pub items: Vec<FsLocationsItem<'a>> [max LIST_ITEMS_MAX],
     }
-}
 
-xdr_struct! {
     /// The status of a file system (`fs4_status`).
-    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    #[derive(Copy)]
     pub struct FsStatus<'a> {
         /// True if the file system is absent now.
         pub absent: bool,
@@ -161,11 +140,9 @@ xdr_struct! {
         /// The time of the version.
         pub version: Time,
     }
-}
 
-xdr_struct! {
     /// Opaque hints for one layout type (`threshold_item4`).
-    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    #[derive(Copy)]
     pub struct ThresholdItem<'a> {
         /// The layout type.
         pub layout_type: u32,
@@ -174,53 +151,42 @@ xdr_struct! {
         /// The values of the hints.
         pub values: &'a [u8],
     }
-}
 
-xdr_struct! {
     /// The thresholds below which I/O should go through the metadata server (`mdsthreshold4`).
-    #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct Mdsthreshold<'a> {
         /// One item per layout type.
         pub items: Vec<ThresholdItem<'a>> [max LIST_ITEMS_MAX],
     }
-}
 
-xdr_struct! {
     /// The retention of a file (`retention_get4`).
-    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    #[derive(Copy)]
     pub struct RetentionGet {
         /// Duration in seconds; all ones means forever.
         pub duration_seconds: u64,
         /// The start of the retention, if it has begun.
         pub begin: Option<Time>,
     }
-}
 
-xdr_struct! {
     /// A new retention of a file (`retention_set4`).
-    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    #[derive(Copy)]
     pub struct RetentionSet {
         /// True to begin the retention.
         pub enable: bool,
         /// Duration in seconds.
         pub duration_seconds: Option<u64>,
     }
-}
 
-xdr_struct! {
     /// Changes when a policy changes (`change_policy4`).
-    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    #[derive(Copy)]
     pub struct ChangePolicy {
         /// The major part.
         pub major: u64,
         /// The minor part.
         pub minor: u64,
     }
-}
 
-xdr_struct! {
     /// A security label (`sec_label4`, RFC 7862 12.2.4).
-    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    #[derive(Copy)]
     pub struct SecLabel<'a> {
         /// The label format.
         pub format: u32,
@@ -229,11 +195,9 @@ xdr_struct! {
         /// The label.
         pub label: &'a [u8],
     }
-}
 
-xdr_struct! {
     /// The arguments that OPEN supports (`open_arguments4`, RFC 9754).
-    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    #[derive(Copy)]
     pub struct OpenArguments {
         /// Values of the access: 1 read, 2 write, 3 both.
         pub share_access: Bitmap,
@@ -247,11 +211,9 @@ xdr_struct! {
         /// Create modes: 0 unchecked, 1 guarded, 2 exclusive, 3 exclusive of 4.1.
         pub create_mode: Bitmap,
     }
-}
 
-xdr_struct! {
     /// A list of numbers, such as layout types.
-    #[derive(Debug, Clone, PartialEq, Eq, Default)]
+    #[derive(Default)]
     pub struct Numbers32 {
         /// The numbers.
         pub numbers: Vec<u32> [max LIST_ITEMS_MAX],

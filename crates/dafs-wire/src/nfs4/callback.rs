@@ -6,39 +6,35 @@
 //! * An unknown operation differs from arguments that cannot be decoded, and both keep the number.
 
 use super::bitmap::Bitmap;
-use super::codec::{no_such, xdr_field, xdr_struct};
+use super::codec::xdr_struct;
 use super::extent_ops::WriteResponse;
 use super::limits::*;
 use super::op::{BadOp, OP_ILLEGAL};
 use super::open_ops::OpenDelegation;
 use super::status::Status;
 use super::types::{DeviceId, Fattr, Fsid, SessionId, StateOwner, Stateid};
-use crate::xdr::{Decode, Decoder, Encode, Encoder, XdrError};
-use std::fmt;
+use crate::numbers::named;
+use crate::xdr::{Decode, Decoder, Encode, Encoder, XdrError, no_such};
 
 xdr_struct! {
     /// Arguments of CB_GETATTR (RFC 8881 20.1).
-    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    #[derive(Copy)]
     pub struct CbGetattrArgs<'a> {
         /// The file.
         pub handle: &'a [u8] [max FILE_HANDLE_BYTES_MAX],
         /// The requested attributes: change, size, and the delegated times of RFC 9754.
         pub request: Bitmap,
     }
-}
 
-xdr_struct! {
     /// Results of CB_GETATTR (RFC 8881 20.1).
-    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    #[derive(Copy)]
     pub struct CbGetattrResult<'a> {
         /// The attributes.
         pub attributes: Fattr<'a>,
     }
-}
 
-xdr_struct! {
     /// Arguments of CB_RECALL (RFC 8881 20.2).
-    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    #[derive(Copy)]
     pub struct CbRecallArgs<'a> {
         /// The delegation.
         pub stateid: Stateid,
@@ -47,11 +43,9 @@ xdr_struct! {
         /// The file.
         pub handle: &'a [u8] [max FILE_HANDLE_BYTES_MAX],
     }
-}
 
-xdr_struct! {
     /// A recalled layout of one file (`layoutrecall_file4`).
-    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    #[derive(Copy)]
     pub struct RecalledLayout<'a> {
         /// The file.
         pub handle: &'a [u8] [max FILE_HANDLE_BYTES_MAX],
@@ -104,7 +98,7 @@ impl Encode for LayoutRecall<'_> {
 
 xdr_struct! {
     /// Arguments of CB_LAYOUTRECALL (RFC 8881 20.3).
-    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    #[derive(Copy)]
     pub struct CbLayoutrecallArgs<'a> {
         /// The layout type.
         pub layout_type: u32,
@@ -115,22 +109,17 @@ xdr_struct! {
         /// The scope of the recall.
         pub recall: LayoutRecall<'a>,
     }
-}
 
-xdr_struct! {
     /// One or more changes of a directory or a device (`notify4`), encoded.
-    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    #[derive(Copy)]
     pub struct Notification<'a> {
         /// The kinds of changes.
         pub mask: Bitmap,
         /// The changes.
         pub values: &'a [u8],
     }
-}
 
-xdr_struct! {
     /// Arguments of CB_NOTIFY (RFC 8881 20.4).
-    #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct CbNotifyArgs<'a> {
         /// The delegation.
         pub stateid: Stateid,
@@ -139,22 +128,18 @@ xdr_struct! {
         /// The changes.
         pub changes: Vec<Notification<'a>> [max LIST_ITEMS_MAX],
     }
-}
 
-xdr_struct! {
     /// Arguments of CB_PUSH_DELEG (RFC 8881 20.5).
-    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    #[derive(Copy)]
     pub struct CbPushDelegArgs<'a> {
         /// The file.
         pub handle: &'a [u8] [max FILE_HANDLE_BYTES_MAX],
         /// The delegation.
         pub delegation: OpenDelegation<'a>,
     }
-}
 
-xdr_struct! {
     /// Arguments of CB_RECALL_ANY (RFC 8881 20.6) and of CB_RECALLABLE_OBJ_AVAIL (20.7).
-    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    #[derive(Copy)]
     pub struct CbRecallAnyArgs {
         /// The number of objects that the client may keep.
         pub objects_to_keep: u32,
@@ -162,42 +147,32 @@ xdr_struct! {
         /// 3 and more layouts.
         pub kinds: Bitmap,
     }
-}
 
-xdr_struct! {
     /// Arguments of CB_RECALL_SLOT (RFC 8881 20.8).
-    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    #[derive(Copy)]
     pub struct CbRecallSlotArgs {
         /// The highest slot that the server wants the client to use.
         pub target_highest_slot_id: u32,
     }
-}
 
-xdr_struct! {
     /// A request of the client that a callback refers to (`referring_call4`).
-    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    #[derive(Copy)]
     pub struct ReferringCall {
         /// The sequence number of the slot.
         pub sequence_id: u32,
         /// The slot.
         pub slot_id: u32,
     }
-}
 
-xdr_struct! {
     /// Requests of one session that a callback refers to (`referring_call_list4`).
-    #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct ReferringCalls {
         /// The session.
         pub session_id: SessionId,
         /// The requests.
         pub calls: Vec<ReferringCall> [max REFERRING_CALLS_MAX],
     }
-}
 
-xdr_struct! {
     /// Arguments of CB_SEQUENCE (RFC 8881 20.9).
-    #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct CbSequenceArgs {
         /// The session.
         pub session_id: SessionId,
@@ -212,11 +187,9 @@ xdr_struct! {
         /// Requests of the client that this callback refers to.
         pub referring: Vec<ReferringCalls> [max REFERRING_CALLS_MAX],
     }
-}
 
-xdr_struct! {
     /// Results of CB_SEQUENCE (RFC 8881 20.9).
-    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    #[derive(Copy)]
     pub struct CbSequenceResult {
         /// The session.
         pub session_id: SessionId,
@@ -229,22 +202,18 @@ xdr_struct! {
         /// The highest slot that the client wants the server to use.
         pub target_highest_slot_id: u32,
     }
-}
 
-xdr_struct! {
     /// Arguments of CB_WANTS_CANCELLED (RFC 8881 20.10).
-    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    #[derive(Copy)]
     pub struct CbWantsCancelledArgs {
         /// True if wants that were blocked by contention are void.
         pub contended: bool,
         /// True if wants that were blocked by resources are void.
         pub resourced: bool,
     }
-}
 
-xdr_struct! {
     /// Arguments of CB_NOTIFY_LOCK (RFC 8881 20.11).
-    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    #[derive(Copy)]
     pub struct CbNotifyLockArgs<'a> {
         /// The file.
         pub handle: &'a [u8] [max FILE_HANDLE_BYTES_MAX],
@@ -261,7 +230,7 @@ pub const NOTIFY_DEVICE_DELETE: u32 = 2;
 
 xdr_struct! {
     /// A device with other addresses (`notify_deviceid_change4`).
-    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    #[derive(Copy)]
     pub struct DeviceMoved {
         /// The layout type.
         pub layout_type: u32,
@@ -270,11 +239,9 @@ xdr_struct! {
         /// True if the old addresses must not be used any more, even by layouts that are held.
         pub immediate: bool,
     }
-}
 
-xdr_struct! {
     /// A deleted device (`notify_deviceid_delete4`).
-    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    #[derive(Copy)]
     pub struct DeviceDeleted {
         /// The layout type.
         pub layout_type: u32,
@@ -381,7 +348,7 @@ impl Encode for OffloadInfo {
 
 xdr_struct! {
     /// Arguments of CB_OFFLOAD (RFC 7862 16.1).
-    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    #[derive(Copy)]
     pub struct CbOffloadArgs<'a> {
         /// The destination.
         pub handle: &'a [u8] [max FILE_HANDLE_BYTES_MAX],
@@ -394,29 +361,9 @@ xdr_struct! {
 
 macro_rules! callbacks {
     (<$lt:lifetime> $( $op:ident = $number:literal, $name:literal, $args:ty => $result:ty; )*) => {
-        /// A callback operation (`nfs_cb_opnum4`).
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-        #[repr(u32)]
-        #[allow(missing_docs, reason = "the names are the meaning")]
-        pub enum CbOpNum { $( $op = $number, )* }
-
-        impl CbOpNum {
-            /// Every callback operation, in numerical order.
-            pub const ALL: &'static [Self] = &[$( Self::$op, )*];
-
-            /// The operation with this number.
-            #[inline]
-            pub fn from_u32(number: u32) -> Option<Self> {
-                match number {
-                    $( $number => Some(Self::$op), )*
-                    _ => None,
-                }
-            }
-
-            /// The operation's name in the RFCs, without the prefix.
-            pub fn name(self) -> &'static str {
-                match self { $( Self::$op => $name, )* }
-            }
+        named! {
+            /// A callback operation (`nfs_cb_opnum4`).
+            pub enum CbOpNum { $( $op = $number, $name; )* }
         }
 
         /// One callback operation with its arguments (`nfs_cb_argop4`).
@@ -510,12 +457,6 @@ callbacks! {
     NotifyLock = 13, "CB_NOTIFY_LOCK", CbNotifyLockArgs<'a> => ();
     NotifyDeviceid = 14, "CB_NOTIFY_DEVICEID", CbNotifyDeviceidArgs => ();
     Offload = 15, "CB_OFFLOAD", CbOffloadArgs<'a> => ();
-}
-
-impl fmt::Display for CbOpNum {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
 }
 
 /// The result of any callback operation (`nfs_cb_resop4`).

@@ -6,8 +6,7 @@
 //! * Opaque fields borrow from the input. Arrays grow with the items that are present; a count
 //!   alone reserves little memory.
 
-use super::limits::UNLIMITED;
-use crate::xdr::{Decode, Decoder, Encode, Encoder, Payload, XdrError};
+use crate::xdr::{Decode, Decoder, XdrError};
 
 /// The most items for which a count from a peer reserves room at once.
 const RESERVE_ITEMS_MAX: usize = 16;
@@ -33,120 +32,6 @@ impl<'a, T: Decode<'a>> DecodeMax<'a> for Vec<T> {
             items.push(T::decode(d)?);
         }
         Ok(items)
-    }
-}
-
-/// The error for an undefined enumerator or union arm.
-#[cold]
-pub(super) fn no_such(what: &'static str, value: u32) -> XdrError {
-    XdrError::UnknownValue { what, value }
-}
-
-impl Decode<'_> for bool {
-    #[inline]
-    fn decode(d: &mut Decoder<'_>) -> Result<Self, XdrError> {
-        d.bool()
-    }
-}
-
-impl Encode for bool {
-    #[inline]
-    fn encode(&self, e: &mut Encoder<'_>) {
-        e.bool(*self);
-    }
-}
-
-impl Decode<'_> for i32 {
-    #[inline]
-    fn decode(d: &mut Decoder<'_>) -> Result<Self, XdrError> {
-        d.i32()
-    }
-}
-
-impl Encode for i32 {
-    #[inline]
-    fn encode(&self, e: &mut Encoder<'_>) {
-        e.i32(*self);
-    }
-}
-
-impl Decode<'_> for i64 {
-    #[inline]
-    fn decode(d: &mut Decoder<'_>) -> Result<Self, XdrError> {
-        d.i64()
-    }
-}
-
-impl Encode for i64 {
-    #[inline]
-    fn encode(&self, e: &mut Encoder<'_>) {
-        e.i64(*self);
-    }
-}
-
-impl<const N: usize> Decode<'_> for [u8; N] {
-    #[inline]
-    fn decode(d: &mut Decoder<'_>) -> Result<Self, XdrError> {
-        Ok(*d.fixed()?)
-    }
-}
-
-impl<const N: usize> Encode for [u8; N] {
-    #[inline]
-    fn encode(&self, e: &mut Encoder<'_>) {
-        e.fixed(self);
-    }
-}
-
-/// Opaque data that only the message limits: it is borrowed, so its length costs nothing.
-impl<'a> Decode<'a> for &'a [u8] {
-    #[inline]
-    fn decode(d: &mut Decoder<'a>) -> Result<Self, XdrError> {
-        d.opaque(UNLIMITED)
-    }
-}
-
-impl Encode for &[u8] {
-    #[inline]
-    fn encode(&self, e: &mut Encoder<'_>) {
-        e.opaque(self);
-    }
-}
-
-/// The same for data that a transport may have moved outside of the message.
-impl<'a> Decode<'a> for Payload<'a> {
-    #[inline]
-    fn decode(d: &mut Decoder<'a>) -> Result<Self, XdrError> {
-        d.payload(UNLIMITED)
-    }
-}
-
-impl Encode for Payload<'_> {
-    #[inline]
-    fn encode(&self, e: &mut Encoder<'_>) {
-        e.payload(*self);
-    }
-}
-
-/// Optional data, an array of at most one item and a union on a boolean have the same encoding.
-impl<'a, T: Decode<'a>> Decode<'a> for Option<T> {
-    #[inline]
-    fn decode(d: &mut Decoder<'a>) -> Result<Self, XdrError> {
-        d.optional()
-    }
-}
-
-impl<T: Encode> Encode for Option<T> {
-    #[inline]
-    fn encode(&self, e: &mut Encoder<'_>) {
-        e.optional(self.as_ref());
-    }
-}
-
-impl<T: Encode> Encode for Vec<T> {
-    fn encode(&self, e: &mut Encoder<'_>) {
-        e.count(self.len());
-        self.iter().for_each(|item| item.encode(e));
     }
 }
 
@@ -176,50 +61,32 @@ macro_rules! xdr_void {
 /// Declares structures whose fields follow each other in XDR, in the given order. The limit of an
 /// opaque field or an array follows its type in brackets.
 macro_rules! xdr_struct {
-    ($( #[$meta:meta] )* pub struct $name:ident<$lt:lifetime> {
-        $( $( #[$fmeta:meta] )* pub $field:ident: $ty:ty $( [max $max:expr] )?, )*
-    }) => {
-        $( #[$meta] )*
-        pub struct $name<$lt> { $( $( #[$fmeta] )* pub $field: $ty, )* }
-
-        impl<$lt> $crate::xdr::Decode<$lt> for $name<$lt> {
-            #[inline]
-            fn decode(
-                d: &mut $crate::xdr::Decoder<$lt>,
-            ) -> Result<Self, $crate::xdr::XdrError> {
-                Ok(Self { $( $field: xdr_field!(d, $ty $( [max $max] )?), )* })
-            }
+    ($(
+        $( #[$meta:meta] )*
+        pub struct $name:ident $( <$lt:lifetime> )? {
+            $( $( #[$fmeta:meta] )* pub $field:ident: $ty:ty $( [max $max:expr] )?, )*
         }
-
-        impl $crate::xdr::Encode for $name<'_> {
-            #[inline]
-            fn encode(&self, e: &mut $crate::xdr::Encoder<'_>) {
-                $( $crate::xdr::Encode::encode(&self.$field, e); )*
-            }
-        }
-    };
-    ($( #[$meta:meta] )* pub struct $name:ident {
-        $( $( #[$fmeta:meta] )* pub $field:ident: $ty:ty $( [max $max:expr] )?, )*
-    }) => {
+    )*) => { $(
         $( #[$meta] )*
-        pub struct $name { $( $( #[$fmeta] )* pub $field: $ty, )* }
+        #[derive(Debug, Clone, PartialEq, Eq)]
+        pub struct $name $( <$lt> )? { $( $( #[$fmeta] )* pub $field: $ty, )* }
 
-        impl<'a> $crate::xdr::Decode<'a> for $name {
+        impl<'a> $crate::xdr::Decode<'a> for $name $( <$lt> )? {
             #[inline]
             fn decode(
                 d: &mut $crate::xdr::Decoder<'a>,
             ) -> Result<Self, $crate::xdr::XdrError> {
-                Ok(Self { $( $field: xdr_field!(d, $ty $( [max $max] )?), )* })
+                Ok(Self { $( $field: $crate::nfs4::codec::xdr_field!(d, $ty $( [max $max] )?), )* })
             }
         }
 
-        impl $crate::xdr::Encode for $name {
+        impl $( <$lt> )? $crate::xdr::Encode for $name $( <$lt> )? {
             #[inline]
             fn encode(&self, e: &mut $crate::xdr::Encoder<'_>) {
                 $( $crate::xdr::Encode::encode(&self.$field, e); )*
             }
         }
-    };
+    )* };
 }
 
 /// Reads one field of [`xdr_struct`].
@@ -235,26 +102,12 @@ macro_rules! xdr_field {
 /// Declares enumerations. `closed` ones refuse undefined numbers, and the operation then cannot be
 /// decoded. `open` ones keep them in `Other`, where the RFC names a different error for them.
 macro_rules! xdr_enum {
-    (closed $( #[$meta:meta] )* pub enum $name:ident {
+    (closed $( $( #[$meta:meta] )* pub enum $name:ident {
         $( $( #[$vmeta:meta] )* $variant:ident = $number:literal, )*
-    }) => {
-        $( #[$meta] )*
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-        #[repr(u32)]
-        pub enum $name { $( $( #[$vmeta] )* $variant = $number, )* }
-
-        impl $name {
-            /// Every defined value.
-            pub const ALL: &'static [Self] = &[$( Self::$variant, )*];
-
-            /// The value with this number, if it is defined.
-            #[inline]
-            pub fn from_u32(number: u32) -> Option<Self> {
-                match number {
-                    $( $number => Some(Self::$variant), )*
-                    _ => None,
-                }
-            }
+    } )*) => { $(
+        $crate::numbers::numbered! {
+            $( #[$meta] )*
+            pub enum $name { $( $( #[$vmeta] )* $variant = $number, )* }
         }
 
         impl<'a> $crate::xdr::Decode<'a> for $name {
@@ -264,7 +117,7 @@ macro_rules! xdr_enum {
             ) -> Result<Self, $crate::xdr::XdrError> {
                 let value = d.u32()?;
                 Self::from_u32(value)
-                    .ok_or_else(|| $crate::nfs4::codec::no_such(stringify!($name), value))
+                    .ok_or_else(|| $crate::xdr::no_such(stringify!($name), value))
             }
         }
 
@@ -274,10 +127,10 @@ macro_rules! xdr_enum {
                 e.u32(*self as u32);
             }
         }
-    };
-    (open $( #[$meta:meta] )* pub enum $name:ident {
+    )* };
+    (open $( $( #[$meta:meta] )* pub enum $name:ident {
         $( $( #[$vmeta:meta] )* $variant:ident = $number:literal, )*
-    }) => {
+    } )*) => { $(
         $( #[$meta] )*
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
         pub enum $name {
@@ -324,14 +177,14 @@ macro_rules! xdr_enum {
                 e.u32(self.number());
             }
         }
-    };
+    )* };
 }
 
 /// Declares sets of flags in 32 bits. Undefined bits are kept, so that the server can refuse them.
 macro_rules! xdr_flags {
-    ($( #[$($meta:tt)*] )* pub struct $name:ident {
+    ($( $( #[$($meta:tt)*] )* pub struct $name:ident {
         $( $( #[$($vmeta:tt)*] )* const $flag:ident = $bits:literal; )*
-    }) => {
+    } )*) => { $(
         bitflags::bitflags! {
             $( #[$($meta)*] )*
             #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -363,7 +216,8 @@ macro_rules! xdr_flags {
                 e.u32(self.bits());
             }
         }
-    };
+    )* };
 }
 
-pub(super) use {xdr_enum, xdr_field, xdr_flags, xdr_struct, xdr_void};
+pub(super) use {xdr_enum, xdr_flags, xdr_void};
+pub(crate) use {xdr_field, xdr_struct};

@@ -4,13 +4,13 @@
 //! * Only the head is decoded here; operations are decoded one by one, so a large count costs
 //!   nothing.
 
-use super::codec::{xdr_field, xdr_struct};
+use super::codec::xdr_struct;
 use super::limits::TAG_BYTES_MAX;
 use super::status::Status;
 
 xdr_struct! {
     /// The head of the arguments of COMPOUND; `op_count` operations follow.
-    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    #[derive(Copy)]
     pub struct CompoundArgs<'a> {
         /// A comment, which the reply echoes.
         pub tag: &'a [u8] [max TAG_BYTES_MAX],
@@ -19,11 +19,9 @@ xdr_struct! {
         /// The number of operations, as the client states it, unchecked.
         pub op_count: u32,
     }
-}
 
-xdr_struct! {
     /// The head of the results of COMPOUND; `op_count` results follow.
-    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    #[derive(Copy)]
     pub struct CompoundResult<'a> {
         /// The status of the last executed operation.
         pub status: Status,
@@ -32,11 +30,9 @@ xdr_struct! {
         /// The number of results.
         pub op_count: u32,
     }
-}
 
-xdr_struct! {
     /// The head of the arguments of CB_COMPOUND; `op_count` operations follow.
-    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    #[derive(Copy)]
     pub struct CbCompoundArgs<'a> {
         /// A comment, which the reply echoes.
         pub tag: &'a [u8] [max TAG_BYTES_MAX],

@@ -2,15 +2,15 @@
 //! OFFLOAD_*, READ_PLUS, SEEK, WRITE_SAME, CLONE, IO_ADVISE (RFC 7862 15).
 
 use super::bitmap::Bitmap;
-use super::codec::{no_such, xdr_enum, xdr_field, xdr_struct};
+use super::codec::{xdr_enum, xdr_struct};
 use super::limits::*;
 use super::status::Status;
 use super::types::{NetworkAddress, StableHow, Stateid, Time, Verifier};
-use crate::xdr::{Decode, Decoder, Encode, Encoder, XdrError};
+use crate::xdr::{Decode, Decoder, Encode, Encoder, XdrError, no_such};
 
 xdr_struct! {
     /// Arguments of ALLOCATE (RFC 7862 15.1).
-    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    #[derive(Copy)]
     pub struct AllocateArgs {
         /// The open.
         pub stateid: Stateid,
@@ -19,11 +19,9 @@ xdr_struct! {
         /// Length of the range, in bytes.
         pub length: u64,
     }
-}
 
-xdr_struct! {
     /// Arguments of DEALLOCATE (RFC 7862 15.4).
-    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    #[derive(Copy)]
     pub struct DeallocateArgs {
         /// The open.
         pub stateid: Stateid,
@@ -77,7 +75,6 @@ impl Encode for NetworkLocation<'_> {
 
 xdr_struct! {
     /// Arguments of COPY (RFC 7862 15.2): from the saved to the current file handle.
-    #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct CopyArgs<'a> {
         /// The open of the source.
         pub source_stateid: Stateid,
@@ -96,11 +93,9 @@ xdr_struct! {
         /// The servers of the source; none means this server.
         pub source_servers: Vec<NetworkLocation<'a>> [max LIST_ITEMS_MAX],
     }
-}
 
-xdr_struct! {
     /// The progress of a copy or a WRITE_SAME (`write_response4`).
-    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    #[derive(Copy)]
     pub struct WriteResponse {
         /// The identifier of the operation if it continues after the reply.
         pub callback_id: Option<Stateid>,
@@ -111,22 +106,18 @@ xdr_struct! {
         /// The write verifier; it changes when unstable data was lost.
         pub verifier: Verifier,
     }
-}
 
-xdr_struct! {
     /// The mode of a copy (`copy_requirements4`).
-    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    #[derive(Copy)]
     pub struct CopyRequirements {
         /// True if the bytes are copied in order.
         pub consecutive: bool,
         /// True if the reply comes at the end of the copy.
         pub synchronous: bool,
     }
-}
 
-xdr_struct! {
     /// Results of COPY (RFC 7862 15.2).
-    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    #[derive(Copy)]
     pub struct CopyResult {
         /// The progress.
         pub response: WriteResponse,
@@ -134,22 +125,17 @@ xdr_struct! {
         /// the modes that the server supports.
         pub requirements: CopyRequirements,
     }
-}
 
-xdr_struct! {
     /// Arguments of COPY_NOTIFY (RFC 7862 15.3).
-    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    #[derive(Copy)]
     pub struct CopyNotifyArgs<'a> {
         /// The open of the source.
         pub source_stateid: Stateid,
         /// The server that will copy.
         pub destination_server: NetworkLocation<'a>,
     }
-}
 
-xdr_struct! {
     /// Results of COPY_NOTIFY (RFC 7862 15.3).
-    #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct CopyNotifyResult<'a> {
         /// The lifetime of the permission.
         pub lease_time: Time,
@@ -158,40 +144,32 @@ xdr_struct! {
         /// The addresses of the source.
         pub source_servers: Vec<NetworkLocation<'a>> [max LIST_ITEMS_MAX],
     }
-}
 
-xdr_struct! {
     /// Arguments of OFFLOAD_CANCEL (RFC 7862 15.8).
-    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    #[derive(Copy)]
     pub struct OffloadCancelArgs {
         /// The copy.
         pub stateid: Stateid,
     }
-}
 
-xdr_struct! {
     /// Arguments of OFFLOAD_STATUS (RFC 7862 15.9).
-    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    #[derive(Copy)]
     pub struct OffloadStatusArgs {
         /// The copy.
         pub stateid: Stateid,
     }
-}
 
-xdr_struct! {
     /// Results of OFFLOAD_STATUS (RFC 7862 15.9).
-    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    #[derive(Copy)]
     pub struct OffloadStatusResult {
         /// Bytes copied.
         pub count: u64,
         /// The outcome, once it is known.
         pub complete: Option<Status>,
     }
-}
 
-xdr_struct! {
     /// Arguments of IO_ADVISE (RFC 7862 15.5).
-    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    #[derive(Copy)]
     pub struct IoAdviseArgs {
         /// The open.
         pub stateid: Stateid,
@@ -235,16 +213,14 @@ xdr_enum! {
 
 xdr_struct! {
     /// Results of IO_ADVISE (RFC 7862 15.5).
-    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    #[derive(Copy)]
     pub struct IoAdviseResult {
         /// The hints that the server follows.
         pub hints: Bitmap,
     }
-}
 
-xdr_struct! {
     /// Arguments of READ_PLUS (RFC 7862 15.10).
-    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    #[derive(Copy)]
     pub struct ReadPlusArgs {
         /// The open, lock or delegation, or a special state-id.
         pub stateid: Stateid,
@@ -303,7 +279,6 @@ impl Encode for ReadPlusContent<'_> {
 
 xdr_struct! {
     /// Results of READ_PLUS (RFC 7862 15.10).
-    #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct ReadPlusResult<'a> {
         /// True if the pieces extend to the end of the file.
         pub eof: bool,
@@ -325,7 +300,7 @@ xdr_enum! {
 
 xdr_struct! {
     /// Arguments of SEEK (RFC 7862 15.11).
-    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    #[derive(Copy)]
     pub struct SeekArgs {
         /// The open.
         pub stateid: Stateid,
@@ -334,22 +309,18 @@ xdr_struct! {
         /// The target.
         pub what: SeekWhat,
     }
-}
 
-xdr_struct! {
     /// Results of SEEK (RFC 7862 15.11).
-    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    #[derive(Copy)]
     pub struct SeekResult {
         /// True if the end of the file was reached.
         pub eof: bool,
         /// The offset of the target.
         pub offset: u64,
     }
-}
 
-xdr_struct! {
     /// Blocks to write (`app_data_block4`).
-    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    #[derive(Copy)]
     pub struct ApplicationDataBlock<'a> {
         /// The offset of the first block.
         pub offset: u64,
@@ -366,11 +337,9 @@ xdr_struct! {
         /// The pattern.
         pub pattern: &'a [u8],
     }
-}
 
-xdr_struct! {
     /// Arguments of WRITE_SAME (RFC 7862 15.12).
-    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    #[derive(Copy)]
     pub struct WriteSameArgs<'a> {
         /// The open.
         pub stateid: Stateid,
@@ -379,11 +348,9 @@ xdr_struct! {
         /// The blocks to write.
         pub blocks: ApplicationDataBlock<'a>,
     }
-}
 
-xdr_struct! {
     /// Arguments of CLONE (RFC 7862 15.13): from the saved to the current file handle.
-    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    #[derive(Copy)]
     pub struct CloneArgs {
         /// The open of the source.
         pub source_stateid: Stateid,

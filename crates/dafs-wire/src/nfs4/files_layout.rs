@@ -1,7 +1,7 @@
 //! The files layout (RFC 8881 13): the distribution of a file's stripes over data servers that
 //! speak NFSv4.1, and the addresses of such a set of servers.
 
-use super::codec::{xdr_field, xdr_struct};
+use super::codec::xdr_struct;
 use super::limits::*;
 use super::types::{DeviceId, NetworkAddress};
 use crate::xdr::{Decode, Decoder, Encode, Encoder, XdrError};
@@ -76,7 +76,6 @@ impl Encode for ComponentHandle<'_> {
 xdr_struct! {
     /// The distribution of a file's stripes (`nfsv4_1_file_layout4`, RFC 8881 13.3), the body of a
     /// layout.
-    #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct FilesLayout<'a> {
         /// The data servers and their stripe pattern.
         pub device: DeviceId,
@@ -134,7 +133,6 @@ impl NetworkAddress<'_> {
 xdr_struct! {
     /// Data servers and their stripe pattern (`nfsv4_1_file_layout_ds_addr4`, RFC 8881 13.3), the
     /// body of a device's address.
-    #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct FilesDevice<'a> {
         /// For each pattern index the number of its server.
         pub stripe_indices: Vec<u32> [max STRIPES_MAX],

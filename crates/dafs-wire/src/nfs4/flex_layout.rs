@@ -1,7 +1,7 @@
 //! The flexible file layout (RFC 8435): mirrors of a file at chosen data servers, and the report of
 //! a client when it returns a layout.
 
-use super::codec::{xdr_field, xdr_struct};
+use super::codec::xdr_struct;
 use super::files_layout::{ComponentHandle, DataServer};
 use super::layout_ops::{DeviceError, IoInfo};
 use super::limits::*;
@@ -12,7 +12,7 @@ pub const LAYOUT_FLEX_FILES: u32 = 4;
 
 xdr_struct! {
     /// A protocol that a data server speaks (`ff_device_versions4`, RFC 8435 4.1).
-    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    #[derive(Copy)]
     pub struct FlexVersion {
         /// The version of NFS.
         pub version: u32,
@@ -25,22 +25,16 @@ xdr_struct! {
         /// True if the data server honours state-ids of the metadata server.
         pub tightly_coupled: bool,
     }
-}
 
-xdr_struct! {
     /// A data server (`ff_device_addr4`, RFC 8435 4.1), the body of a device's address.
-    #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct FlexDevice<'a> {
         /// The addresses that reach it.
         pub server: DataServer<'a>,
         /// The protocol versions that it speaks.
         pub versions: Vec<FlexVersion> [max FLEX_VERSIONS_MAX],
     }
-}
 
-xdr_struct! {
     /// A mirror at one data server (`ff_data_server4`, RFC 8435 5.1).
-    #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct FlexCopy<'a> {
         /// The data server.
         pub device: DeviceId,
@@ -55,21 +49,15 @@ xdr_struct! {
         /// The group for such a data server.
         pub group: &'a [u8] [max OWNER_NAME_BYTES_MAX],
     }
-}
 
-xdr_struct! {
     /// One mirror of a file (`ff_mirror4`, RFC 8435 5.1): on one data server, or in stripes on
     /// several.
-    #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct FlexMirror<'a> {
         /// The data servers.
         pub servers: Vec<FlexCopy<'a>> [max DATA_SERVERS_MAX],
     }
-}
 
-xdr_struct! {
     /// The mirrors of a file (`ff_layout4`, RFC 8435 5.1), the body of a layout.
-    #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct FlexLayout<'a> {
         /// Bytes of a stripe; 0 without stripes.
         pub stripe_unit_bytes: u64,
@@ -80,11 +68,8 @@ xdr_struct! {
         /// The interval in seconds at which the server wants reports of use; 0 means never.
         pub stats_hint_seconds: u32,
     }
-}
 
-xdr_struct! {
     /// Errors of a client in a range (`ff_ioerr4`, RFC 8435 9.1.1).
-    #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct FlexError {
         /// First byte of the range.
         pub offset: u64,
@@ -95,11 +80,9 @@ xdr_struct! {
         /// The errors.
         pub errors: Vec<DeviceError> [max LIST_ITEMS_MAX],
     }
-}
 
-xdr_struct! {
     /// The latency of operations of one kind (`ff_io_latency4`, RFC 8435 9.2.1).
-    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    #[derive(Copy)]
     pub struct FlexLatency {
         /// Requested operations.
         pub requested: u64,
@@ -116,11 +99,9 @@ xdr_struct! {
         /// The sum of the times of all operations.
         pub total_time: Time,
     }
-}
 
-xdr_struct! {
     /// The use of a data server by a client (`ff_layoutupdate4`, RFC 8435 9.2.2).
-    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    #[derive(Copy)]
     pub struct FlexUpdate<'a> {
         /// The address that the client used.
         pub address: NetworkAddress<'a>,
@@ -135,11 +116,9 @@ xdr_struct! {
         /// True if the client and the data server are one machine.
         pub is_local: bool,
     }
-}
 
-xdr_struct! {
     /// The same, with its layout (`ff_iostats4`, RFC 8435 9.2.3).
-    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    #[derive(Copy)]
     pub struct FlexStats<'a> {
         /// First byte of the range.
         pub offset: u64,
@@ -156,12 +135,9 @@ xdr_struct! {
         /// The details.
         pub update: FlexUpdate<'a>,
     }
-}
 
-xdr_struct! {
     /// The report of a client when it returns a layout (`ff_layoutreturn4`, RFC 8435 9.3), the body
     /// of a LAYOUTRETURN.
-    #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct FlexReturned<'a> {
         /// Errors.
         pub errors: Vec<FlexError> [max LIST_ITEMS_MAX],

@@ -1,33 +1,29 @@
 //! Data and byte-range locks: READ, WRITE, COMMIT, LOCK, LOCKT, LOCKU (RFC 8881 18.3, 18.10 -
 //! 18.12, 18.22, 18.32).
 
-use super::codec::{xdr_enum, xdr_field, xdr_struct};
+use super::codec::{xdr_enum, xdr_struct};
 use super::types::{StableHow, StateOwner, Stateid, Verifier};
 use crate::xdr::{Decode, Decoder, Encode, Encoder, Payload, XdrError};
 
 xdr_struct! {
     /// Arguments of COMMIT (RFC 8881 18.3).
-    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    #[derive(Copy)]
     pub struct CommitArgs {
         /// First byte of the range.
         pub offset: u64,
         /// Length of the range, in bytes; 0 means to the end of the file.
         pub count: u32,
     }
-}
 
-xdr_struct! {
     /// Results of COMMIT (RFC 8881 18.3).
-    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    #[derive(Copy)]
     pub struct CommitResult {
         /// The write verifier; it changes when unstable data was lost.
         pub verifier: Verifier,
     }
-}
 
-xdr_struct! {
     /// Arguments of READ (RFC 8881 18.22).
-    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    #[derive(Copy)]
     pub struct ReadArgs {
         /// The open, lock or delegation, or a special state-id.
         pub stateid: Stateid,
@@ -36,23 +32,19 @@ xdr_struct! {
         /// Bytes to read.
         pub count: u32,
     }
-}
 
-xdr_struct! {
     /// Results of READ (RFC 8881 18.22). A server writes the flag, the length and the data
     /// directly.
-    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    #[derive(Copy)]
     pub struct ReadResult<'a> {
         /// True if the data reaches the end of the file.
         pub eof: bool,
         /// The data.
         pub data: Payload<'a>,
     }
-}
 
-xdr_struct! {
     /// Arguments of WRITE (RFC 8881 18.32).
-    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    #[derive(Copy)]
     pub struct WriteArgs<'a> {
         /// The open, lock or delegation, or a special state-id.
         pub stateid: Stateid,
@@ -63,11 +55,9 @@ xdr_struct! {
         /// The data.
         pub data: Payload<'a>,
     }
-}
 
-xdr_struct! {
     /// Results of WRITE (RFC 8881 18.32).
-    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    #[derive(Copy)]
     pub struct WriteResult {
         /// Bytes written.
         pub count: u32,
@@ -166,7 +156,7 @@ impl Encode for Locker<'_> {
 
 xdr_struct! {
     /// Arguments of LOCK (RFC 8881 18.10).
-    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    #[derive(Copy)]
     pub struct LockArgs<'a> {
         /// The kind.
         pub kind: LockType,
@@ -179,11 +169,9 @@ xdr_struct! {
         /// The open or lock state.
         pub locker: Locker<'a>,
     }
-}
 
-xdr_struct! {
     /// The conflicting lock (`LOCK4denied`): follows the status DENIED of LOCK and LOCKT.
-    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    #[derive(Copy)]
     pub struct LockDenied<'a> {
         /// First byte of the lock.
         pub offset: u64,
@@ -194,11 +182,9 @@ xdr_struct! {
         /// The owner of the lock.
         pub owner: StateOwner<'a>,
     }
-}
 
-xdr_struct! {
     /// Arguments of LOCKT (RFC 8881 18.11).
-    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    #[derive(Copy)]
     pub struct LocktArgs<'a> {
         /// The kind.
         pub kind: LockType,
@@ -209,11 +195,9 @@ xdr_struct! {
         /// The lock owner.
         pub owner: StateOwner<'a>,
     }
-}
 
-xdr_struct! {
     /// Arguments of LOCKU (RFC 8881 18.12).
-    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    #[derive(Copy)]
     pub struct LockuArgs {
         /// The kind, which is ignored.
         pub kind: LockType,

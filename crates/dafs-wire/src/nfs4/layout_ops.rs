@@ -2,7 +2,7 @@
 //! depend on the layout type stay opaque.
 
 use super::bitmap::Bitmap;
-use super::codec::{xdr_field, xdr_struct};
+use super::codec::xdr_struct;
 use super::limits::*;
 use super::status::Status;
 use super::types::{DeviceId, Stateid, Time, Verifier};
@@ -11,18 +11,16 @@ use crate::xdr::{Decode, Decoder, Encode, Encoder, XdrError};
 xdr_struct! {
     /// A value whose form depends on a layout type (`layoutupdate4`, `device_addr4`,
     /// `layout_content4`, `layouthint4`).
-    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    #[derive(Copy)]
     pub struct LayoutBody<'a> {
         /// The layout type.
         pub layout_type: u32,
         /// The body that the layout type defines.
         pub body: &'a [u8],
     }
-}
 
-xdr_struct! {
     /// Arguments of GETDEVICEINFO (RFC 8881 18.40).
-    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    #[derive(Copy)]
     pub struct GetdeviceinfoArgs {
         /// The device.
         pub device_id: DeviceId,
@@ -33,22 +31,18 @@ xdr_struct! {
         /// The changes to notify.
         pub notifications: Bitmap,
     }
-}
 
-xdr_struct! {
     /// Results of GETDEVICEINFO (RFC 8881 18.40). With TOOSMALL the required size follows instead.
-    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    #[derive(Copy)]
     pub struct GetdeviceinfoResult<'a> {
         /// The address of the device.
         pub address: LayoutBody<'a>,
         /// The changes that the server will notify.
         pub notifications: Bitmap,
     }
-}
 
-xdr_struct! {
     /// Arguments of GETDEVICELIST (RFC 8881 18.41).
-    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    #[derive(Copy)]
     pub struct GetdevicelistArgs {
         /// The layout type.
         pub layout_type: u32,
@@ -59,11 +53,8 @@ xdr_struct! {
         /// The verifier of the last reply.
         pub cookie_verifier: Verifier,
     }
-}
 
-xdr_struct! {
     /// Results of GETDEVICELIST (RFC 8881 18.41).
-    #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct GetdevicelistResult {
         /// The cookie for the next request.
         pub cookie: u64,
@@ -74,11 +65,9 @@ xdr_struct! {
         /// True if the last device is the last of all.
         pub eof: bool,
     }
-}
 
-xdr_struct! {
     /// Arguments of LAYOUTCOMMIT (RFC 8881 18.42).
-    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    #[derive(Copy)]
     pub struct LayoutcommitArgs<'a> {
         /// First byte of the range.
         pub offset: u64,
@@ -95,20 +84,16 @@ xdr_struct! {
         /// The part that the layout type defines.
         pub update: LayoutBody<'a>,
     }
-}
 
-xdr_struct! {
     /// Results of LAYOUTCOMMIT (RFC 8881 18.42).
-    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    #[derive(Copy)]
     pub struct LayoutcommitResult {
         /// The new size, if it changed.
         pub new_size: Option<u64>,
     }
-}
 
-xdr_struct! {
     /// Arguments of LAYOUTGET (RFC 8881 18.43).
-    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    #[derive(Copy)]
     pub struct LayoutgetArgs {
         /// True if the server shall signal when a layout becomes available.
         pub signal_available: bool,
@@ -127,11 +112,9 @@ xdr_struct! {
         /// The most bytes of the result.
         pub result_bytes_max: u32,
     }
-}
 
-xdr_struct! {
     /// A range of a layout (`layout4`).
-    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    #[derive(Copy)]
     pub struct Layout<'a> {
         /// First byte of the range.
         pub offset: u64,
@@ -142,11 +125,8 @@ xdr_struct! {
         /// The content that the layout type defines.
         pub content: LayoutBody<'a>,
     }
-}
 
-xdr_struct! {
     /// Results of LAYOUTGET (RFC 8881 18.43). With LAYOUTTRYLATER a flag follows instead.
-    #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct LayoutgetResult<'a> {
         /// True if the last close returns the layout.
         pub return_on_close: bool,
@@ -155,11 +135,9 @@ xdr_struct! {
         /// Its ranges.
         pub layouts: Vec<Layout<'a>> [max LIST_ITEMS_MAX],
     }
-}
 
-xdr_struct! {
     /// A returned layout of one file (`layoutreturn_file4`).
-    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    #[derive(Copy)]
     pub struct ReturnedLayout<'a> {
         /// First byte of the range.
         pub offset: u64,
@@ -207,7 +185,7 @@ impl Encode for LayoutReturn<'_> {
 
 xdr_struct! {
     /// Arguments of LAYOUTRETURN (RFC 8881 18.44).
-    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    #[derive(Copy)]
     pub struct LayoutreturnArgs<'a> {
         /// True if the server restarted meanwhile (a reclaim).
         pub reclaim: bool,
@@ -218,20 +196,16 @@ xdr_struct! {
         /// The scope of the return.
         pub returned: LayoutReturn<'a>,
     }
-}
 
-xdr_struct! {
     /// Results of LAYOUTRETURN (RFC 8881 18.44).
-    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    #[derive(Copy)]
     pub struct LayoutreturnResult {
         /// The layout's state-id, if a part of the layout remains.
         pub stateid: Option<Stateid>,
     }
-}
 
-xdr_struct! {
     /// An error that a client met at a device (`device_error4`).
-    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    #[derive(Copy)]
     pub struct DeviceError {
         /// The device.
         pub device_id: DeviceId,
@@ -240,11 +214,8 @@ xdr_struct! {
         /// The number of the operation.
         pub op: u32,
     }
-}
 
-xdr_struct! {
     /// Arguments of LAYOUTERROR (RFC 7862 15.6).
-    #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct LayouterrorArgs {
         /// First byte of the range.
         pub offset: u64,
@@ -255,22 +226,18 @@ xdr_struct! {
         /// The errors.
         pub errors: Vec<DeviceError> [max LIST_ITEMS_MAX],
     }
-}
 
-xdr_struct! {
     /// The amount that a client read or wrote (`io_info4`).
-    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    #[derive(Copy)]
     pub struct IoInfo {
         /// Operations.
         pub count: u64,
         /// Bytes.
         pub bytes: u64,
     }
-}
 
-xdr_struct! {
     /// Arguments of LAYOUTSTATS (RFC 7862 15.7).
-    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    #[derive(Copy)]
     pub struct LayoutstatsArgs<'a> {
         /// First byte of the range.
         pub offset: u64,

@@ -17,7 +17,7 @@ mod attr;
 mod attr_types;
 mod bitmap;
 mod callback;
-mod codec;
+pub(crate) mod codec;
 mod compound;
 mod extent_ops;
 mod fattr;

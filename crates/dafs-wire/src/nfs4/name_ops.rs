@@ -5,24 +5,22 @@
 //! long.
 
 use super::bitmap::Bitmap;
-use super::codec::{no_such, xdr_enum, xdr_field, xdr_struct, xdr_void};
+use super::codec::{xdr_enum, xdr_struct, xdr_void};
 use super::limits::*;
 use super::session_ops::{FLAVOR_GSS, FLAVOR_NONE, FLAVOR_SYS};
 use super::types::{Access, ChangeInfo, DeviceNumbers, Fattr, FileType, Stateid, Verifier};
-use crate::xdr::{Decode, Decoder, Encode, Encoder, Payload, XdrError};
+use crate::xdr::{Decode, Decoder, Encode, Encoder, Payload, XdrError, no_such};
 
 xdr_struct! {
     /// Arguments of ACCESS (RFC 8881 18.1).
-    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    #[derive(Copy)]
     pub struct AccessArgs {
         /// The rights to check.
         pub access: Access,
     }
-}
 
-xdr_struct! {
     /// Results of ACCESS (RFC 8881 18.1).
-    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    #[derive(Copy)]
     pub struct AccessResult {
         /// The rights that could be checked.
         pub supported: Access,
@@ -97,7 +95,7 @@ impl Encode for CreateType<'_> {
 
 xdr_struct! {
     /// Arguments of CREATE (RFC 8881 18.4).
-    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    #[derive(Copy)]
     pub struct CreateArgs<'a> {
         /// The object to create.
         pub kind: CreateType<'a>,
@@ -106,103 +104,81 @@ xdr_struct! {
         /// The initial attributes of the object.
         pub attributes: Fattr<'a>,
     }
-}
 
-xdr_struct! {
     /// Results of CREATE (RFC 8881 18.4).
-    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    #[derive(Copy)]
     pub struct CreateResult {
         /// The change of the directory.
         pub change: ChangeInfo,
         /// The attributes that were set.
         pub attributes_set: Bitmap,
     }
-}
 
-xdr_struct! {
     /// Arguments of GETATTR (RFC 8881 18.7).
-    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    #[derive(Copy)]
     pub struct GetattrArgs {
         /// The requested attributes.
         pub request: Bitmap,
     }
-}
 
-xdr_struct! {
     /// Results of GETATTR (RFC 8881 18.7).
-    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    #[derive(Copy)]
     pub struct GetattrResult<'a> {
         /// The attributes.
         pub attributes: Fattr<'a>,
     }
-}
 
-xdr_struct! {
     /// Results of GETFH (RFC 8881 18.8).
-    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    #[derive(Copy)]
     pub struct GetfhResult<'a> {
         /// The current file handle.
         pub handle: &'a [u8] [max FILE_HANDLE_BYTES_MAX],
     }
-}
 
-xdr_struct! {
     /// Arguments of LINK (RFC 8881 18.9).
-    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    #[derive(Copy)]
     pub struct LinkArgs<'a> {
         /// The new name, in the current directory, of the saved file handle's object.
         pub name: &'a [u8],
     }
-}
 
-xdr_struct! {
     /// Results of LINK (RFC 8881 18.9).
-    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    #[derive(Copy)]
     pub struct LinkResult {
         /// The change of the directory.
         pub change: ChangeInfo,
     }
-}
 
-xdr_struct! {
     /// Arguments of LOOKUP (RFC 8881 18.13).
-    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    #[derive(Copy)]
     pub struct LookupArgs<'a> {
         /// The name in the current directory.
         pub name: &'a [u8],
     }
-}
 
-xdr_struct! {
     /// Arguments of VERIFY and NVERIFY (RFC 8881 18.15, 18.31).
-    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    #[derive(Copy)]
     pub struct VerifyArgs<'a> {
         /// The attributes to compare with.
         pub attributes: Fattr<'a>,
     }
-}
 
-xdr_struct! {
     /// Arguments of OPENATTR (RFC 8881 18.17).
-    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    #[derive(Copy)]
     pub struct OpenattrArgs {
         /// True to create the directory of named attributes.
         pub create: bool,
     }
-}
 
-xdr_struct! {
     /// Arguments of PUTFH (RFC 8881 18.19).
-    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    #[derive(Copy)]
     pub struct PutfhArgs<'a> {
         /// The new current file handle.
         pub handle: &'a [u8] [max FILE_HANDLE_BYTES_MAX],
     }
-}
 
-xdr_struct! {
     /// Arguments of READDIR (RFC 8881 18.23).
-    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    #[derive(Copy)]
     pub struct ReaddirArgs {
         /// The cookie of the last entry; 0 starts at the beginning.
         pub cookie: u64,
@@ -215,11 +191,9 @@ xdr_struct! {
         /// The requested attributes of each entry.
         pub request: Bitmap,
     }
-}
 
-xdr_struct! {
     /// One entry of a READDIR result (`entry4`, without the link to the next).
-    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    #[derive(Copy)]
     pub struct DirectoryEntry<'a> {
         /// The cookie from which the listing continues after this entry.
         pub cookie: u64,
@@ -295,56 +269,46 @@ impl<'a> Iterator for DirectoryEntries<'a> {
 
 xdr_struct! {
     /// Results of READLINK (RFC 8881 18.24).
-    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    #[derive(Copy)]
     pub struct ReadlinkResult<'a> {
         /// The text of the link.
         pub text: Payload<'a>,
     }
-}
 
-xdr_struct! {
     /// Arguments of REMOVE (RFC 8881 18.25).
-    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    #[derive(Copy)]
     pub struct RemoveArgs<'a> {
         /// The name in the current directory.
         pub name: &'a [u8],
     }
-}
 
-xdr_struct! {
     /// Results of REMOVE (RFC 8881 18.25).
-    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    #[derive(Copy)]
     pub struct RemoveResult {
         /// The change of the directory.
         pub change: ChangeInfo,
     }
-}
 
-xdr_struct! {
     /// Arguments of RENAME (RFC 8881 18.26).
-    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    #[derive(Copy)]
     pub struct RenameArgs<'a> {
         /// The name in the saved directory.
         pub old_name: &'a [u8],
         /// The name in the current directory.
         pub new_name: &'a [u8],
     }
-}
 
-xdr_struct! {
     /// Results of RENAME (RFC 8881 18.26).
-    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    #[derive(Copy)]
     pub struct RenameResult {
         /// The change of the saved directory.
         pub source: ChangeInfo,
         /// The change of the current directory.
         pub target: ChangeInfo,
     }
-}
 
-xdr_struct! {
     /// Arguments of SECINFO (RFC 8881 18.29).
-    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    #[derive(Copy)]
     pub struct SecinfoArgs<'a> {
         /// The name in the current directory.
         pub name: &'a [u8],
@@ -364,7 +328,7 @@ xdr_enum! {
 
 xdr_struct! {
     /// Arguments of SECINFO_NO_NAME (RFC 8881 18.45).
-    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    #[derive(Copy)]
     pub struct SecinfoNoNameArgs {
         /// The object.
         pub style: SecinfoStyle,
@@ -427,27 +391,22 @@ impl Encode for Security<'_> {
 
 xdr_struct! {
     /// Results of SECINFO and SECINFO_NO_NAME (RFC 8881 18.29, 18.45).
-    #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct SecinfoResult<'a> {
         /// The flavors, the preferred one first.
         pub flavors: Vec<Security<'a>> [max LIST_ITEMS_MAX],
     }
-}
 
-xdr_struct! {
     /// Arguments of SETATTR (RFC 8881 18.30).
-    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    #[derive(Copy)]
     pub struct SetattrArgs<'a> {
         /// The open or lock under which the size changes.
         pub stateid: Stateid,
         /// The attributes to set.
         pub attributes: Fattr<'a>,
     }
-}
 
-xdr_struct! {
     /// Results of SETATTR (RFC 8881 18.30); they follow the status even if it is an error.
-    #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+    #[derive(Copy, Default)]
     pub struct SetattrResult {
         /// The attributes that were set.
         pub attributes_set: Bitmap,

@@ -6,7 +6,6 @@
 //! * Operations of 4.0 alone are recognized, but their arguments are not decoded: they end the
 //!   compound anyway.
 
-use super::codec::no_such;
 use super::extent_ops::*;
 use super::io_ops::*;
 use super::layout_ops::*;
@@ -16,8 +15,8 @@ use super::session_ops::*;
 use super::state_ops::*;
 use super::status::Status;
 use super::xattr_ops::*;
-use crate::xdr::{Decode, Decoder, Encode, Encoder, XdrError};
-use std::fmt;
+use crate::numbers::named;
+use crate::xdr::{Decode, Decoder, Encode, Encoder, XdrError, no_such};
 
 /// The number for every undefined operation (`OP_ILLEGAL`).
 pub const OP_ILLEGAL: u32 = 10_044;
@@ -28,34 +27,12 @@ macro_rules! operations {
         obsolete { $( $old:ident = $old_number:literal, $old_name:literal; )* }
         $( $op:ident = $number:literal, $name:literal, $minor:literal, $args:ty => $result:ty; )*
     ) => {
-        /// An operation (`nfs_opnum4`).
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-        #[repr(u32)]
-        #[allow(missing_docs, reason = "the names are the meaning")]
-        pub enum OpNum { $( $op = $number, )* $( $old = $old_number, )* }
+        named! {
+            /// An operation (`nfs_opnum4`); those of 4.0 alone stand at the end.
+            pub enum OpNum { $( $op = $number, $name; )* $( $old = $old_number, $old_name; )* }
+        }
 
         impl OpNum {
-            /// Every operation, those of 4.0 alone at the end.
-            pub const ALL: &'static [Self] = &[$( Self::$op, )* $( Self::$old, )*];
-
-            /// The operation with this number.
-            #[inline]
-            pub fn from_u32(number: u32) -> Option<Self> {
-                match number {
-                    $( $number => Some(Self::$op), )*
-                    $( $old_number => Some(Self::$old), )*
-                    _ => None,
-                }
-            }
-
-            /// The operation's name in the RFCs, without the prefix.
-            pub fn name(self) -> &'static str {
-                match self {
-                    $( Self::$op => $name, )*
-                    $( Self::$old => $old_name, )*
-                }
-            }
-
             /// The first minor version with this operation.
             #[inline]
             pub fn minor_version_min(self) -> u32 {
@@ -270,12 +247,6 @@ operations! {
     Setxattr = 73, "SETXATTR", 2, SetxattrArgs<'a> => SetxattrResult;
     Listxattrs = 74, "LISTXATTRS", 2, ListxattrsArgs => ListxattrsResult<'a>;
     Removexattr = 75, "REMOVEXATTR", 2, RemovexattrArgs<'a> => RemovexattrResult;
-}
-
-impl fmt::Display for OpNum {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
 }
 
 /// An operation that cannot be decoded. Its result has this number and the status BADXDR.

@@ -3,25 +3,23 @@
 
 use super::acl::Ace;
 use super::bitmap::Bitmap;
-use super::codec::{no_such, xdr_enum, xdr_field, xdr_flags, xdr_struct};
+use super::codec::{xdr_enum, xdr_flags, xdr_struct};
 use super::limits::*;
 use super::types::{ChangeInfo, DelegationType, Fattr, StateOwner, Stateid, Verifier};
-use crate::xdr::{Decode, Decoder, Encode, Encoder, XdrError};
+use crate::xdr::{Decode, Decoder, Encode, Encoder, XdrError, no_such};
 
 xdr_struct! {
     /// Arguments of CLOSE (RFC 8881 18.2).
-    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    #[derive(Copy)]
     pub struct CloseArgs {
         /// Not used in 4.1.
         pub seqid: u32,
         /// The open.
         pub stateid: Stateid,
     }
-}
 
-xdr_struct! {
     /// A result that is a state-id: CLOSE, OPEN_DOWNGRADE, LOCK, LOCKU.
-    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    #[derive(Copy)]
     pub struct StateidResult {
         /// The current state-id.
         pub stateid: Stateid,
@@ -244,7 +242,7 @@ impl Encode for OpenClaim<'_> {
 
 xdr_struct! {
     /// Arguments of OPEN (RFC 8881 18.16).
-    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    #[derive(Copy)]
     pub struct OpenArgs<'a> {
         /// Not used in 4.1.
         pub seqid: u32,
@@ -304,7 +302,7 @@ impl Encode for SpaceLimit {
 
 xdr_struct! {
     /// A read delegation (`open_read_delegation4`).
-    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    #[derive(Copy)]
     pub struct ReadDelegation<'a> {
         /// The state-id of the delegation.
         pub stateid: Stateid,
@@ -313,11 +311,9 @@ xdr_struct! {
         /// The users for whom the client may open without a request to the server.
         pub permissions: Ace<'a>,
     }
-}
 
-xdr_struct! {
     /// A write delegation (`open_write_delegation4`).
-    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    #[derive(Copy)]
     pub struct WriteDelegation<'a> {
         /// The state-id of the delegation.
         pub stateid: Stateid,
@@ -457,7 +453,7 @@ xdr_flags! {
 
 xdr_struct! {
     /// Results of OPEN (RFC 8881 18.16).
-    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    #[derive(Copy)]
     pub struct OpenResult<'a> {
         /// The open.
         pub stateid: Stateid,
@@ -470,11 +466,9 @@ xdr_struct! {
         /// The delegation.
         pub delegation: OpenDelegation<'a>,
     }
-}
 
-xdr_struct! {
     /// Arguments of OPEN_DOWNGRADE (RFC 8881 18.18).
-    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    #[derive(Copy)]
     pub struct OpenDowngradeArgs {
         /// The open.
         pub stateid: Stateid,

@@ -2,25 +2,23 @@
 //! BACKCHANNEL_CTL, DESTROY_*, SEQUENCE, RECLAIM_COMPLETE, SET_SSV (RFC 8881 18.33 - 18.51).
 
 use super::bitmap::Bitmap;
-use super::codec::{no_such, xdr_enum, xdr_field, xdr_flags, xdr_struct};
+use super::codec::{xdr_enum, xdr_flags, xdr_struct};
 use super::limits::*;
 use super::types::{ImplementationId, SessionId, Verifier};
-use crate::xdr::{Decode, Decoder, Encode, Encoder, XdrError};
+use crate::xdr::{Decode, Decoder, Encode, Encoder, XdrError, no_such};
 
 xdr_struct! {
     /// The identity of a client and of its incarnation (`client_owner4`).
-    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    #[derive(Copy)]
     pub struct ClientOwner<'a> {
         /// Changes when the client restarts.
         pub verifier: Verifier,
         /// Stays the same forever.
         pub owner_id: &'a [u8] [max OPAQUE_BYTES_MAX],
     }
-}
 
-xdr_struct! {
     /// The identity of a server, for trunking (`server_owner4`).
-    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    #[derive(Copy)]
     pub struct ServerOwner<'a> {
         /// Equal minor and major parts: sessions can be shared.
         pub minor_id: u64,
@@ -55,18 +53,15 @@ xdr_flags! {
 
 xdr_struct! {
     /// The operations that state protection covers (`state_protect_ops4`).
-    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    #[derive(Copy)]
     pub struct ProtectedOps {
         /// Operations that need the machine credential or the SSV.
         pub must_enforce: Bitmap,
         /// Operations that may use it instead of the state owner's credential.
         pub must_allow: Bitmap,
     }
-}
 
-xdr_struct! {
     /// The client's proposal for protection by SSV (`ssv_sp_parms4`).
-    #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct SsvParameters<'a> {
         /// The protected operations.
         pub ops: ProtectedOps,
@@ -121,7 +116,6 @@ impl Encode for StateProtectArgs<'_> {
 
 xdr_struct! {
     /// The server's answer for protection by SSV (`ssv_prot_info4`).
-    #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct SsvInfo<'a> {
         /// The protected operations.
         pub ops: ProtectedOps,
@@ -178,7 +172,6 @@ impl Encode for StateProtectResult<'_> {
 
 xdr_struct! {
     /// Arguments of EXCHANGE_ID (RFC 8881 18.35).
-    #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct ExchangeIdArgs<'a> {
         /// The identity of the client.
         pub owner: ClientOwner<'a>,
@@ -189,11 +182,8 @@ xdr_struct! {
         /// The client's software.
         pub implementation: Option<ImplementationId<'a>>,
     }
-}
 
-xdr_struct! {
     /// Results of EXCHANGE_ID (RFC 8881 18.35).
-    #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct ExchangeIdResult<'a> {
         /// The server's short identifier of the client.
         pub client_id: u64,
@@ -210,12 +200,10 @@ xdr_struct! {
         /// The server's software.
         pub implementation: Option<ImplementationId<'a>>,
     }
-}
 
-xdr_struct! {
     /// The limits of one channel of a session (`channel_attrs4`), in bytes unless the name says
     /// otherwise.
-    #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+    #[derive(Copy, Default)]
     pub struct ChannelAttributes {
         /// Pad bytes before WRITE data.
         pub header_pad_bytes: u32,
@@ -248,7 +236,6 @@ xdr_flags! {
 
 xdr_struct! {
     /// Credentials of AUTH_SYS in callback parameters (`authsys_parms`, RFC 5531 appendix A).
-    #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct AuthSysParameters<'a> {
         /// An arbitrary number.
         pub stamp: u32,
@@ -261,11 +248,9 @@ xdr_struct! {
         /// Supplementary groups.
         pub groups: Vec<u32> [max GROUPS_MAX],
     }
-}
 
-xdr_struct! {
     /// GSS handles for callbacks (`gss_cb_handles4`).
-    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    #[derive(Copy)]
     pub struct GssCallbackHandles<'a> {
         /// The service (RFC 2203).
         pub service: u32,
@@ -323,7 +308,6 @@ impl Encode for CallbackSecurity<'_> {
 
 xdr_struct! {
     /// Arguments of CREATE_SESSION (RFC 8881 18.36).
-    #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct CreateSessionArgs<'a> {
         /// The client.
         pub client_id: u64,
@@ -340,11 +324,9 @@ xdr_struct! {
         /// The security flavors for callbacks.
         pub security: Vec<CallbackSecurity<'a>> [max CALLBACK_SECURITY_MAX],
     }
-}
 
-xdr_struct! {
     /// Results of CREATE_SESSION (RFC 8881 18.36).
-    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    #[derive(Copy)]
     pub struct CreateSessionResult {
         /// The session.
         pub session_id: SessionId,
@@ -357,11 +339,8 @@ xdr_struct! {
         /// Limits of the back channel.
         pub back: ChannelAttributes,
     }
-}
 
-xdr_struct! {
     /// Arguments of BACKCHANNEL_CTL (RFC 8881 18.33).
-    #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct BackchannelCtlArgs<'a> {
         /// The program number for callbacks.
         pub callback_program: u32,
@@ -400,7 +379,7 @@ xdr_enum! {
 
 xdr_struct! {
     /// Arguments of BIND_CONN_TO_SESSION (RFC 8881 18.34).
-    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    #[derive(Copy)]
     pub struct BindConnToSessionArgs {
         /// The session.
         pub session_id: SessionId,
@@ -409,11 +388,9 @@ xdr_struct! {
         /// True if the connection shall change to RDMA.
         pub use_rdma: bool,
     }
-}
 
-xdr_struct! {
     /// Results of BIND_CONN_TO_SESSION (RFC 8881 18.34).
-    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    #[derive(Copy)]
     pub struct BindConnToSessionResult {
         /// The session.
         pub session_id: SessionId,
@@ -422,38 +399,30 @@ xdr_struct! {
         /// True if the connection changes to RDMA.
         pub use_rdma: bool,
     }
-}
 
-xdr_struct! {
     /// Arguments of DESTROY_SESSION (RFC 8881 18.37).
-    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    #[derive(Copy)]
     pub struct DestroySessionArgs {
         /// The session.
         pub session_id: SessionId,
     }
-}
 
-xdr_struct! {
     /// Arguments of DESTROY_CLIENTID (RFC 8881 18.50).
-    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    #[derive(Copy)]
     pub struct DestroyClientidArgs {
         /// The client.
         pub client_id: u64,
     }
-}
 
-xdr_struct! {
     /// Arguments of RECLAIM_COMPLETE (RFC 8881 18.51).
-    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    #[derive(Copy)]
     pub struct ReclaimCompleteArgs {
         /// Only the file system of the current file handle (after a migration).
         pub one_fs: bool,
     }
-}
 
-xdr_struct! {
     /// Arguments of SEQUENCE (RFC 8881 18.46).
-    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    #[derive(Copy)]
     pub struct SequenceArgs {
         /// The session.
         pub session_id: SessionId,
@@ -502,7 +471,7 @@ xdr_flags! {
 
 xdr_struct! {
     /// Results of SEQUENCE (RFC 8881 18.46).
-    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    #[derive(Copy)]
     pub struct SequenceResult {
         /// The session.
         pub session_id: SessionId,
@@ -517,22 +486,18 @@ xdr_struct! {
         /// Conditions of the client's state.
         pub status: SequenceStatus,
     }
-}
 
-xdr_struct! {
     /// Arguments of SET_SSV (RFC 8881 18.47).
-    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    #[derive(Copy)]
     pub struct SetSsvArgs<'a> {
         /// The change of the secret.
         pub ssv: &'a [u8],
         /// The digest of the SEQUENCE arguments.
         pub digest: &'a [u8],
     }
-}
 
-xdr_struct! {
     /// Results of SET_SSV (RFC 8881 18.47).
-    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    #[derive(Copy)]
     pub struct SetSsvResult<'a> {
         /// The digest of the SEQUENCE results.
         pub digest: &'a [u8],

@@ -2,52 +2,42 @@
 //! GET_DIR_DELEGATION (RFC 8881 18.5, 18.6, 18.38, 18.39, 18.48, 18.49).
 
 use super::bitmap::Bitmap;
-use super::codec::{no_such, xdr_field, xdr_struct};
+use super::codec::xdr_struct;
 use super::limits::STATEIDS_MAX;
 use super::open_ops::{OpenDelegation, ShareAccess};
 use super::status::Status;
 use super::types::{DelegationType, Stateid, Time, Verifier};
-use crate::xdr::{Decode, Decoder, Encode, Encoder, XdrError};
+use crate::xdr::{Decode, Decoder, Encode, Encoder, XdrError, no_such};
 
 xdr_struct! {
     /// Arguments of DELEGPURGE (RFC 8881 18.5).
-    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    #[derive(Copy)]
     pub struct DelegpurgeArgs {
         /// Not used in 4.1.
         pub client_id: u64,
     }
-}
 
-xdr_struct! {
     /// Arguments of DELEGRETURN (RFC 8881 18.6).
-    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    #[derive(Copy)]
     pub struct DelegreturnArgs {
         /// The delegation.
         pub stateid: Stateid,
     }
-}
 
-xdr_struct! {
     /// Arguments of FREE_STATEID (RFC 8881 18.38).
-    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    #[derive(Copy)]
     pub struct FreeStateidArgs {
         /// The state-id to free.
         pub stateid: Stateid,
     }
-}
 
-xdr_struct! {
     /// Arguments of TEST_STATEID (RFC 8881 18.48).
-    #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct TestStateidArgs {
         /// The state-ids to test.
         pub stateids: Vec<Stateid> [max STATEIDS_MAX],
     }
-}
 
-xdr_struct! {
     /// Results of TEST_STATEID (RFC 8881 18.48).
-    #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct TestStateidResult {
         /// One status per state-id, in the same order.
         pub statuses: Vec<Status> [max STATEIDS_MAX],
@@ -91,27 +81,23 @@ impl Encode for DelegationClaim {
 
 xdr_struct! {
     /// Arguments of WANT_DELEGATION (RFC 8881 18.49).
-    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    #[derive(Copy)]
     pub struct WantDelegationArgs {
         /// The wanted delegation; the access bits are zero.
         pub want: ShareAccess,
         /// The claim.
         pub claim: DelegationClaim,
     }
-}
 
-xdr_struct! {
     /// Results of WANT_DELEGATION (RFC 8881 18.49).
-    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    #[derive(Copy)]
     pub struct WantDelegationResult<'a> {
         /// The delegation.
         pub delegation: OpenDelegation<'a>,
     }
-}
 
-xdr_struct! {
     /// Arguments of GET_DIR_DELEGATION (RFC 8881 18.39).
-    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    #[derive(Copy)]
     pub struct GetDirDelegationArgs {
         /// True if the server shall signal when a delegation becomes available.
         pub signal_available: bool,
@@ -126,11 +112,9 @@ xdr_struct! {
         /// The attributes of the directory to notify about.
         pub directory_attributes: Bitmap,
     }
-}
 
-xdr_struct! {
     /// A directory delegation (`GET_DIR_DELEGATION4resok`).
-    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    #[derive(Copy)]
     pub struct DirectoryDelegation {
         /// The verifier for READDIR.
         pub cookie_verifier: Verifier,

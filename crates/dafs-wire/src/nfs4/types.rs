@@ -1,9 +1,9 @@
 //! Small types that operations share (RFC 8881 3.3).
 
 use super::bitmap::Bitmap;
-use super::codec::{no_such, xdr_enum, xdr_field, xdr_flags, xdr_struct};
+use super::codec::{xdr_enum, xdr_flags, xdr_struct};
 use super::limits::*;
-use crate::xdr::{Decode, Decoder, Encode, Encoder, XdrError};
+use crate::xdr::{Decode, Decoder, Encode, Encoder, XdrError, no_such};
 use std::fmt;
 
 /// Declares types of a fixed number of opaque bytes.
@@ -48,7 +48,7 @@ opaque_types! {
 
 xdr_struct! {
     /// The identifier of a piece of state and its version (`stateid4`, RFC 8881 8.2).
-    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+    #[derive(Copy, Hash, Default)]
     pub struct Stateid {
         /// The version; 0 means the current one.
         pub seqid: u32,
@@ -71,7 +71,7 @@ impl Stateid {
 xdr_struct! {
     /// A point in time, since the beginning of 1970 (`nfstime4`). The server must refuse a billion
     /// nanoseconds and more.
-    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
+    #[derive(Copy, Hash, PartialOrd, Ord, Default)]
     pub struct Time {
         /// Whole seconds.
         pub seconds: i64,
@@ -113,29 +113,25 @@ impl Encode for SetTime {
 
 xdr_struct! {
     /// The identifier of a file system within a server (`fsid4`).
-    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+    #[derive(Copy, Hash, Default)]
     pub struct Fsid {
         /// The major part.
         pub major: u64,
         /// The minor part.
         pub minor: u64,
     }
-}
 
-xdr_struct! {
     /// The numbers of a device node (`specdata4`).
-    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+    #[derive(Copy, Hash, Default)]
     pub struct DeviceNumbers {
         /// The major number.
         pub major: u32,
         /// The minor number.
         pub minor: u32,
     }
-}
 
-xdr_struct! {
     /// The change of a directory's change attribute (`change_info4`).
-    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+    #[derive(Copy, Hash, Default)]
     pub struct ChangeInfo {
         /// True if no other operation can have happened between the two values.
         pub atomic: bool,
@@ -144,11 +140,9 @@ xdr_struct! {
         /// The change attribute after the operation.
         pub after: u64,
     }
-}
 
-xdr_struct! {
     /// The maker, name and date of a piece of software (`nfs_impl_id4`).
-    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    #[derive(Copy)]
     pub struct ImplementationId<'a> {
         /// The domain name of the maker.
         pub domain: &'a [u8],
@@ -157,34 +151,28 @@ xdr_struct! {
         /// The build date.
         pub date: Time,
     }
-}
 
-xdr_struct! {
     /// The owner of opens or of byte-range locks (`state_owner4`). In 4.1 the server takes the
     /// client from the session and ignores the one here (RFC 8881 18.16.3).
-    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    #[derive(Copy)]
     pub struct StateOwner<'a> {
         /// The client.
         pub client_id: u64,
         /// The identifier of the owner within the client.
         pub owner: &'a [u8] [max OPAQUE_BYTES_MAX],
     }
-}
 
-xdr_struct! {
     /// A network address (`netaddr4`, RFC 5665).
-    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    #[derive(Copy)]
     pub struct NetworkAddress<'a> {
         /// The kind of network, such as `tcp` or `tcp6`.
         pub network: &'a [u8],
         /// The universal address.
         pub address: &'a [u8],
     }
-}
 
-xdr_struct! {
     /// Encoded attributes (`fattr4`): the mask, and the values in numerical order.
-    #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+    #[derive(Copy, Default)]
     pub struct Fattr<'a> {
         /// The attributes that are present.
         pub mask: Bitmap,
@@ -222,7 +210,6 @@ xdr_enum! {
 xdr_enum! {
     closed
     /// The stability of written data (`stable_how4`).
-    #[derive(PartialOrd, Ord)]
     pub enum StableHow {
         /// In memory; a COMMIT must follow.
         Unstable = 0,

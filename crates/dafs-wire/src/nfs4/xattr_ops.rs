@@ -1,21 +1,19 @@
 //! Extended attributes: GETXATTR, SETXATTR, LISTXATTRS, REMOVEXATTR (RFC 8276 8.4).
 
-use super::codec::{xdr_enum, xdr_field, xdr_struct};
+use super::codec::{xdr_enum, xdr_struct};
 use super::limits::XATTR_NAMES_MAX;
 use super::types::ChangeInfo;
 
 xdr_struct! {
     /// Arguments of GETXATTR (RFC 8276 8.4.1).
-    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    #[derive(Copy)]
     pub struct GetxattrArgs<'a> {
         /// The name, without a prefix.
         pub name: &'a [u8],
     }
-}
 
-xdr_struct! {
     /// Results of GETXATTR (RFC 8276 8.4.1).
-    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    #[derive(Copy)]
     pub struct GetxattrResult<'a> {
         /// The value.
         pub value: &'a [u8],
@@ -37,7 +35,7 @@ xdr_enum! {
 
 xdr_struct! {
     /// Arguments of SETXATTR (RFC 8276 8.4.2).
-    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    #[derive(Copy)]
     pub struct SetxattrArgs<'a> {
         /// The required existence of the attribute.
         pub option: SetxattrOption,
@@ -46,31 +44,24 @@ xdr_struct! {
         /// The value.
         pub value: &'a [u8],
     }
-}
 
-xdr_struct! {
     /// Results of SETXATTR (RFC 8276 8.4.2).
-    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    #[derive(Copy)]
     pub struct SetxattrResult {
         /// The change attribute of the file before and after.
         pub change: ChangeInfo,
     }
-}
 
-xdr_struct! {
     /// Arguments of LISTXATTRS (RFC 8276 8.4.3).
-    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    #[derive(Copy)]
     pub struct ListxattrsArgs {
         /// The cookie of the last entry; 0 starts at the beginning.
         pub cookie: u64,
         /// The most bytes of the result.
         pub result_bytes_max: u32,
     }
-}
 
-xdr_struct! {
     /// Results of LISTXATTRS (RFC 8276 8.4.3).
-    #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct ListxattrsResult<'a> {
         /// The cookie for the next request.
         pub cookie: u64,
@@ -79,20 +70,16 @@ xdr_struct! {
         /// True if the last name is the last of all.
         pub eof: bool,
     }
-}
 
-xdr_struct! {
     /// Arguments of REMOVEXATTR (RFC 8276 8.4.4).
-    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    #[derive(Copy)]
     pub struct RemovexattrArgs<'a> {
         /// The name, without a prefix.
         pub name: &'a [u8],
     }
-}
 
-xdr_struct! {
     /// Results of REMOVEXATTR (RFC 8276 8.4.4).
-    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    #[derive(Copy)]
     pub struct RemovexattrResult {
         /// The change attribute of the file before and after.
         pub change: ChangeInfo,

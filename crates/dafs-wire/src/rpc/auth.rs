@@ -146,18 +146,12 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn body(sys: &AuthSys<'_>) -> Vec<u8> {
-        let mut bytes = Vec::new();
-        sys.encode(&mut Encoder::new(&mut bytes));
-        bytes
-    }
-
     #[test]
     fn the_longest_credential_fits() {
         let groups = Groups::new(&[7; AUTH_SYS_GROUPS_MAX]).unwrap();
         let machine = [b'm'; AUTH_SYS_MACHINE_BYTES_MAX];
         let sys = AuthSys { stamp: 1, machine: &machine, uid: 2, gid: 3, groups };
-        let bytes = body(&sys);
+        let bytes = sys.encoded();
         assert!(bytes.len() <= AUTH_BODY_BYTES_MAX);
         assert_eq!(AuthSys::from_body(&bytes), Ok(sys));
         assert_eq!(Groups::new(&[0; AUTH_SYS_GROUPS_MAX + 1]), None);
@@ -166,7 +160,7 @@ mod tests {
     #[test]
     fn seventeen_groups_and_trailing_bytes_are_refused() {
         let groups = Groups::new(&[7; AUTH_SYS_GROUPS_MAX]).unwrap();
-        let mut bytes = body(&AuthSys { stamp: 0, machine: b"", uid: 0, gid: 0, groups });
+        let mut bytes = AuthSys { stamp: 0, machine: b"", uid: 0, gid: 0, groups }.encoded();
         bytes.extend_from_slice(&[0; 4]);
         assert_eq!(AuthSys::from_body(&bytes), Err(XdrError::Trailing(4)));
         bytes[19] = 17;
@@ -182,7 +176,7 @@ mod tests {
         ) {
             let groups = Groups::new(&ids).unwrap();
             let sys = AuthSys { stamp, machine: &machine, uid, gid, groups };
-            let bytes = body(&sys);
+            let bytes = sys.encoded();
             prop_assert_eq!(AuthSys::from_body(&bytes), Ok(sys));
             // No truncated body is valid.
             for end in 0..bytes.len() {

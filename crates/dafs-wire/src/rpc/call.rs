@@ -147,15 +147,9 @@ mod tests {
         }
     }
 
-    fn bytes(header: &CallHeader<'_>) -> Vec<u8> {
-        let mut bytes = Vec::new();
-        header.encode(&mut Encoder::new(&mut bytes));
-        bytes
-    }
-
     #[test]
     fn the_layout_is_that_of_the_rfc() {
-        let bytes = bytes(&header());
+        let bytes = header().encoded();
         let want = [
             [1, 2, 3, 4], // xid
             [0; 4],       // CALL
@@ -176,7 +170,7 @@ mod tests {
 
     #[test]
     fn the_fault_decides_the_answer() {
-        let good = bytes(&header());
+        let good = header().encoded();
         let decode = |at: usize, value: u32| {
             let mut bytes = good.clone();
             bytes[at..at + 4].copy_from_slice(&value.to_be_bytes());
@@ -214,7 +208,7 @@ mod tests {
                 credential: OpaqueAuth { flavor: AuthFlavor(flavors.0), body: &credential },
                 verifier: OpaqueAuth { flavor: AuthFlavor(flavors.1), body: &verifier },
             };
-            let bytes = bytes(&header);
+            let bytes = header.encoded();
             prop_assert_eq!(CallHeader::decode(&mut Decoder::new(&bytes)), Ok(header));
             for end in 0..bytes.len() {
                 let piece = CallHeader::decode(&mut Decoder::new(&bytes[..end]));

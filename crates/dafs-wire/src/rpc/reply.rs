@@ -244,8 +244,7 @@ mod tests {
     use crate::rpc::AuthFlavor;
 
     fn check(header: ReplyHeader<'_>, words: &[u32]) {
-        let mut bytes = Vec::new();
-        header.encode(&mut Encoder::new(&mut bytes));
+        let bytes = header.encoded();
         let want: Vec<u8> = words.iter().flat_map(|word| word.to_be_bytes()).collect();
         assert_eq!(bytes, want);
         let mut decoder = Decoder::new(&bytes);

@@ -1,16 +1,10 @@
 //! Headers and private data: messages of the Linux client, round trips, hostile bytes.
 
 use super::*;
-use crate::xdr::{Encode, Encoder, XdrError};
+use crate::xdr::{Encode, XdrError};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use smallvec::smallvec;
-
-fn encoded(header: &Header) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    header.encode(&mut Encoder::new(&mut bytes));
-    bytes
-}
 
 fn words(words: &[u32]) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_be_bytes()).collect()
@@ -30,7 +24,7 @@ fn the_null_call_of_linux() {
     bytes.extend(words(&[XID, 0, 2, 0x0001_86a3, 4, 0, 0, 0, 0, 0]));
     let header = Header { xid: XID, credits: 128, body: Body::Message(Chunks::default()) };
     assert_eq!(Header::decode(&bytes), Ok((header.clone(), limits::HEADER_BYTES_MIN)));
-    assert_eq!(encoded(&header), bytes[..28]);
+    assert_eq!(header.encoded(), bytes[..28]);
 }
 
 #[test]
@@ -56,7 +50,7 @@ fn the_exchange_id_call_of_linux_has_a_reply_chunk() {
     let chunks = Chunks { reply: Some(reply), ..Chunks::default() };
     let header = Header { xid: XID, credits: 128, body: Body::Message(chunks) };
     assert_eq!(Header::decode(&bytes), Ok((header.clone(), 48)));
-    assert_eq!(encoded(&header), bytes[..48]);
+    assert_eq!(header.encoded(), bytes[..48]);
 }
 
 #[test]
@@ -81,7 +75,7 @@ fn all_lists_in_their_order() {
         &segment,
         &[1, 0, 0, 1, 0],
     ];
-    assert_eq!(encoded(&header), words(&lists.concat()));
+    assert_eq!(header.encoded(), words(&lists.concat()));
 }
 
 #[test]
@@ -94,7 +88,7 @@ fn errors_and_done_are_read() {
     ] {
         let header = Header { xid: 7, credits: 9, body };
         let bytes = words(&[&[7, 1, 9], tail].concat());
-        assert_eq!(encoded(&header), bytes);
+        assert_eq!(header.encoded(), bytes);
         assert_eq!(Header::decode(&bytes), Ok((header, bytes.len())));
     }
 }
@@ -138,7 +132,7 @@ fn every_cut_of_a_header_is_refused() {
         writes: smallvec![chunk.clone()],
         reply: Some(chunk),
     };
-    let bytes = encoded(&Header { xid: 5, credits: 1, body: Body::Message(chunks) });
+    let bytes = Header { xid: 5, credits: 1, body: Body::Message(chunks) }.encoded();
     for len in 4..bytes.len() {
         let error = Header::decode(&bytes[..len]).unwrap_err();
         assert_eq!((error.xid, error.fault), (Some(5), Some(HeaderFault::Chunk)));
@@ -182,7 +176,7 @@ fn the_largest_lengths_add_up() {
     assert_eq!(chunk.len(), u64::from(u32::MAX) * (limits::SEGMENTS_MAX as u64 - 1));
     let chunks = Chunks { reply: Some(chunk), ..Chunks::default() };
     let header = Header { xid: 1, credits: 1, body: Body::NoMessage(chunks) };
-    assert_eq!(Header::decode(&encoded(&header)).unwrap().0, header);
+    assert_eq!(Header::decode(&header.encoded()).unwrap().0, header);
     assert!(Chunk::default().is_empty());
 }
 
@@ -242,7 +236,7 @@ proptest! {
     #[test]
     fn written_values_are_read_back(xid: u32, credits: u32, body in body(), message: Vec<u8>) {
         let header = Header { xid, credits, body };
-        let mut bytes = encoded(&header);
+        let mut bytes = header.encoded();
         prop_assert_eq!(bytes.len(), header.encoded_bytes());
         let len = bytes.len();
         bytes.extend(message);
@@ -253,7 +247,7 @@ proptest! {
     fn small_words_reach_every_branch(tail in vec(0u32..6, 0..64)) {
         let bytes = words(&[&[7, 1], &tail[..]].concat());
         match Header::decode(&bytes) {
-            Ok((header, len)) => prop_assert_eq!(encoded(&header), &bytes[..len]),
+            Ok((header, len)) => prop_assert_eq!(header.encoded(), &bytes[..len]),
             Err(error) => prop_assert_eq!(error.xid, Some(7)),
         }
     }
@@ -261,7 +255,7 @@ proptest! {
     #[test]
     fn any_bytes_are_judged(bytes: Vec<u8>) {
         if let Ok((header, len)) = Header::decode(&bytes) {
-            prop_assert_eq!(encoded(&header), &bytes[..len]);
+            prop_assert_eq!(header.encoded(), &bytes[..len]);
         }
         if let Some(told) = PrivateData::find(&bytes) {
             prop_assert_eq!(PrivateData::find(&told.encode()), Some(told));

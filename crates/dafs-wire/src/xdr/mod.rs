@@ -86,29 +86,104 @@ pub trait Decode<'a>: Sized {
 pub trait Encode {
     /// Appends the value.
     fn encode(&self, encoder: &mut Encoder<'_>);
-}
 
-impl Decode<'_> for u32 {
-    fn decode(decoder: &mut Decoder<'_>) -> Result<Self, XdrError> {
-        decoder.u32()
+    /// The bytes of the value alone.
+    fn encoded(&self) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        self.encode(&mut Encoder::new(&mut bytes));
+        bytes
     }
 }
 
-impl Decode<'_> for u64 {
-    fn decode(decoder: &mut Decoder<'_>) -> Result<Self, XdrError> {
-        decoder.u64()
+/// The error for an undefined enumerator or union arm.
+#[cold]
+pub(crate) const fn no_such(what: &'static str, value: u32) -> XdrError {
+    XdrError::UnknownValue { what, value }
+}
+
+macro_rules! primitives {
+    ($( $name:ident )*) => { $(
+        impl Decode<'_> for $name {
+            #[inline]
+            fn decode(d: &mut Decoder<'_>) -> Result<Self, XdrError> {
+                d.$name()
+            }
+        }
+
+        impl Encode for $name {
+            #[inline]
+            fn encode(&self, e: &mut Encoder<'_>) {
+                e.$name(*self);
+            }
+        }
+    )* };
+}
+
+primitives! { bool i32 u32 i64 u64 }
+
+impl<const N: usize> Decode<'_> for [u8; N] {
+    #[inline]
+    fn decode(d: &mut Decoder<'_>) -> Result<Self, XdrError> {
+        Ok(*d.fixed()?)
     }
 }
 
-impl Encode for u32 {
-    fn encode(&self, encoder: &mut Encoder<'_>) {
-        encoder.u32(*self);
+impl<const N: usize> Encode for [u8; N] {
+    #[inline]
+    fn encode(&self, e: &mut Encoder<'_>) {
+        e.fixed(self);
     }
 }
 
-impl Encode for u64 {
-    fn encode(&self, encoder: &mut Encoder<'_>) {
-        encoder.u64(*self);
+/// Opaque data that only the message limits: it is borrowed, so its length costs nothing.
+impl<'a> Decode<'a> for &'a [u8] {
+    #[inline]
+    fn decode(d: &mut Decoder<'a>) -> Result<Self, XdrError> {
+        d.opaque(usize::MAX)
+    }
+}
+
+impl Encode for &[u8] {
+    #[inline]
+    fn encode(&self, e: &mut Encoder<'_>) {
+        e.opaque(self);
+    }
+}
+
+/// Opaque data that a transport may have moved outside of the message.
+impl<'a> Decode<'a> for Payload<'a> {
+    #[inline]
+    fn decode(d: &mut Decoder<'a>) -> Result<Self, XdrError> {
+        d.payload(usize::MAX)
+    }
+}
+
+impl Encode for Payload<'_> {
+    #[inline]
+    fn encode(&self, e: &mut Encoder<'_>) {
+        e.payload(*self);
+    }
+}
+
+/// Optional data, an array of at most one item and a union on a boolean have the same encoding.
+impl<'a, T: Decode<'a>> Decode<'a> for Option<T> {
+    #[inline]
+    fn decode(d: &mut Decoder<'a>) -> Result<Self, XdrError> {
+        d.optional()
+    }
+}
+
+impl<T: Encode> Encode for Option<T> {
+    #[inline]
+    fn encode(&self, e: &mut Encoder<'_>) {
+        e.optional(self.as_ref());
+    }
+}
+
+impl<T: Encode> Encode for Vec<T> {
+    fn encode(&self, e: &mut Encoder<'_>) {
+        e.count(self.len());
+        self.iter().for_each(|item| item.encode(e));
     }
 }
 

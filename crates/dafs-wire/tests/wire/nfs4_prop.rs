@@ -6,12 +6,6 @@ use dafs_wire::nfs4::*;
 use dafs_wire::xdr::{Decode, Decoder, Encode, Encoder};
 use proptest::prelude::*;
 
-fn encoded(value: &impl Encode) -> Vec<u8> {
-    let mut out = Vec::new();
-    value.encode(&mut Encoder::new(&mut out));
-    out
-}
-
 /// True if the value holds a bitmap with unknown numbers, which are not encoded.
 fn has_unknown(value: &impl std::fmt::Debug) -> bool {
     format!("{value:?}").contains("unknown}")
@@ -41,11 +35,11 @@ proptest! {
         let mut d = Decoder::new(&wire);
         let Ok(op) = Op::decode(&mut d, 2) else { return Ok(()) };
         let used = d.position();
-        let again = encoded(&op);
+        let again = op.encoded();
         let mut d = Decoder::new(&again);
         let twice = Op::decode(&mut d, 2).unwrap();
         prop_assert!(twice == op || has_unknown(&op), "{:?} became {:?}", op, twice);
-        prop_assert_eq!(&encoded(&twice), &again);
+        prop_assert_eq!(&twice.encoded(), &again);
         prop_assert_eq!(d.remaining(), 0);
         for cut in 0..used {
             let part = Op::decode(&mut Decoder::new(&wire[..cut]), 2);
@@ -59,11 +53,11 @@ proptest! {
         let mut d = Decoder::new(&wire);
         let Ok(result) = OpResult::decode(&mut d) else { return Ok(()) };
         let used = d.position();
-        let again = encoded(&result);
+        let again = result.encoded();
         let mut d = Decoder::new(&again);
         let twice = OpResult::decode(&mut d).unwrap();
         prop_assert_eq!(d.remaining(), 0);
-        prop_assert_eq!(&encoded(&twice), &again);
+        prop_assert_eq!(&twice.encoded(), &again);
         for cut in 0..used {
             prop_assert!(OpResult::decode(&mut Decoder::new(&wire[..cut])).is_err());
         }
@@ -75,9 +69,9 @@ proptest! {
         let wire = message(number, &[&[0; 4][..], &rest].concat());
         let mut d = Decoder::new(&wire);
         let Ok(result) = OpResult::decode(&mut d) else { return Ok(()) };
-        let again = encoded(&result);
+        let again = result.encoded();
         let twice = OpResult::decode(&mut Decoder::new(&again)).unwrap();
-        prop_assert_eq!(&encoded(&twice), &again);
+        prop_assert_eq!(&twice.encoded(), &again);
     }
 
     #[test]
@@ -86,16 +80,16 @@ proptest! {
         let mut d = Decoder::new(&wire);
         if let Ok(op) = CbOp::decode(&mut d) {
             let used = d.position();
-            let again = encoded(&op);
+            let again = op.encoded();
             let twice = CbOp::decode(&mut Decoder::new(&again)).unwrap();
             prop_assert!(twice == op || has_unknown(&op), "{:?} became {:?}", op, twice);
-            prop_assert_eq!(&encoded(&twice), &again);
+            prop_assert_eq!(&twice.encoded(), &again);
             for cut in 0..used {
                 prop_assert!(CbOp::decode(&mut Decoder::new(&wire[..cut])).is_err());
             }
         }
         if let Ok(result) = CbOpResult::decode(&mut Decoder::new(&wire)) {
-            let again = encoded(&result);
+            let again = result.encoded();
             let twice = CbOpResult::decode(&mut Decoder::new(&again)).unwrap();
             prop_assert!(twice == result || has_unknown(&result));
         }
@@ -109,7 +103,7 @@ proptest! {
             let fattr = Fattr { mask, values: &values[..length] };
             if let Ok(read) = Attributes::decode(&fattr) {
                 prop_assert_eq!(read.mask(), mask);
-                let again = encoded(&Fattr { mask, values: &read.to_values() });
+                let again = Fattr { mask, values: &read.to_values() }.encoded();
                 let mut direct = Vec::new();
                 read.encode(&mut Encoder::new(&mut direct));
                 prop_assert_eq!(&direct, &again);
@@ -148,6 +142,6 @@ proptest! {
         prop_assert_eq!(set.iter().collect::<Vec<_>>(), sorted);
         prop_assert_eq!(set.contains(other), numbers.contains(&other));
         prop_assert!(set.with(other).contains(other) && !set.without(other).contains(other));
-        prop_assert_eq!(Bitmap::decode(&mut Decoder::new(&encoded(&set))).unwrap(), set);
+        prop_assert_eq!(Bitmap::decode(&mut Decoder::new(&set.encoded())).unwrap(), set);
     }
 }

@@ -5,7 +5,7 @@ use dafs_dat::sim::SimAdapter;
 use dafs_dat::{
     Access, Adapter, Address, ConnectError, EndpointId, Event, Instant, ListenerId, LocalSegment,
     MemoryRegion, Operation, PeerInfo, PostError, ProtectionDomain, RegionId, RegisterError,
-    RemoteBuffer, RemoteWindow, RequestId,
+    RemoteBuffer, RemoteWindow, RequestId, Transfer,
 };
 use dafs_mem::Buffer;
 use std::io;
@@ -116,43 +116,13 @@ impl Adapter for Disguise {
         self.inner.post_receive(endpoint, work, segment)
     }
 
-    fn post_send(
+    fn post(
         &mut self,
         endpoint: EndpointId,
         work: u64,
-        segments: &[LocalSegment],
+        transfer: Transfer<'_>,
     ) -> Result<(), PostError> {
-        self.inner.post_send(endpoint, work, segments)
-    }
-
-    fn post_send_invalidate(
-        &mut self,
-        endpoint: EndpointId,
-        work: u64,
-        segments: &[LocalSegment],
-        key: u32,
-    ) -> Result<(), PostError> {
-        self.inner.post_send_invalidate(endpoint, work, segments, key)
-    }
-
-    fn rdma_write(
-        &mut self,
-        endpoint: EndpointId,
-        work: u64,
-        segments: &[LocalSegment],
-        remote: RemoteBuffer,
-    ) -> Result<(), PostError> {
-        self.inner.rdma_write(endpoint, work, segments, remote)
-    }
-
-    fn rdma_read(
-        &mut self,
-        endpoint: EndpointId,
-        work: u64,
-        segment: LocalSegment,
-        remote: RemoteBuffer,
-    ) -> Result<(), PostError> {
-        self.inner.rdma_read(endpoint, work, segment, remote)
+        self.inner.post(endpoint, work, transfer)
     }
 
     fn map_remote(

@@ -2,9 +2,8 @@
 //! work.
 
 use super::common::*;
-use dafs_dat::iwarp::{IwarpAdapter, IwarpConfig};
-use dafs_dat::shm::{ShmAdapter, ShmConfig};
-use dafs_dat::{Adapter, Address, Wake};
+use crate::peer::{iwarp, shm};
+use dafs_dat::{Address, Wake};
 use dafs_mem::Site;
 use dafs_rpc::Reply;
 use dafs_rpc::client::{BackHandler, Options, Port, Procedure, Request, RpcClient, SendData};
@@ -23,11 +22,13 @@ fn start(kind: Kind, wake: Wake) -> Running {
     let World { group, server, address, .. } =
         World::with(kind, Config { wake, ..Config::default() });
     let thread = std::thread::spawn(|| server.run());
-    let adapter: Box<dyn Adapter> = match kind {
-        Kind::Iwarp => Box::new(IwarpAdapter::new(IwarpConfig::default()).unwrap()),
-        _ => Box::new(ShmAdapter::new(ShmConfig::default()).unwrap()),
-    };
+    let adapter = if kind == Kind::Iwarp { iwarp() } else { shm() };
     Running { group, thread, address, port: Port::new(adapter).unwrap() }
+}
+
+/// One server over each transport of this host, started when its turn comes.
+fn start_all(wake: Wake) -> impl Iterator<Item = Running> {
+    [Kind::Iwarp, Kind::Shm].into_iter().map(move |kind| start(kind, wake))
 }
 
 impl Running {
@@ -91,8 +92,7 @@ fn use_it(client: &RpcClient, rounds: u32) {
 
 #[test]
 fn many_clients_make_many_calls() {
-    for kind in [Kind::Iwarp, Kind::Shm] {
-        let running = start(kind, Wake::Adaptive);
+    for running in start_all(Wake::Adaptive) {
         std::thread::scope(|scope| {
             for _ in 0..4 {
                 let client = running.client(None);
@@ -105,15 +105,14 @@ fn many_clients_make_many_calls() {
             }
         });
         let statistics = running.group.statistics();
-        assert_eq!((statistics.rdma_errors, statistics.broken), (0, 0), "{kind:?}");
+        assert_eq!((statistics.rdma_errors, statistics.broken), (0, 0), "{}", running.address);
         running.stop();
     }
 }
 
 #[test]
 fn a_server_that_sleeps_is_woken() {
-    for kind in [Kind::Iwarp, Kind::Shm] {
-        let running = start(kind, Wake::Sleep);
+    for running in start_all(Wake::Sleep) {
         let client = running.client(None);
         for _ in 0..5 {
             use_it(&client, 1);
@@ -126,8 +125,7 @@ fn a_server_that_sleeps_is_woken() {
 
 #[test]
 fn a_server_calls_its_client() {
-    for kind in [Kind::Iwarp, Kind::Shm] {
-        let running = start(kind, Wake::Adaptive);
+    for running in start_all(Wake::Adaptive) {
         let client = running.client(Some(Box::new(|request| {
             let text = [b"answer to ", &request.args[..]].concat();
             request.answer(Ok(Reply::from_bytes(&text)));
@@ -147,8 +145,7 @@ fn a_server_calls_its_client() {
 
 #[test]
 fn a_server_that_stops_does_not_wait_for_those_who_go_on_calling() {
-    for kind in [Kind::Iwarp, Kind::Shm] {
-        let running = start(kind, Wake::Adaptive);
+    for running in start_all(Wake::Adaptive) {
         let clients: Vec<_> = (0..3).map(|_| running.client(None)).collect();
         std::thread::scope(|scope| {
             for client in &clients {
@@ -164,8 +161,7 @@ fn a_server_that_stops_does_not_wait_for_those_who_go_on_calling() {
 
 #[test]
 fn a_server_that_stops_answers_first_and_its_clients_notice() {
-    for kind in [Kind::Iwarp, Kind::Shm] {
-        let running = start(kind, Wake::Adaptive);
+    for running in start_all(Wake::Adaptive) {
         let client = running.client(None);
         use_it(&client, 1);
         let group = running.stop();

@@ -1,24 +1,20 @@
 //! Calls and replies in one message each, credits, private data.
 
 use super::common::*;
+use crate::peer::reply_chunk;
+use dafs_dat::Access;
 use dafs_rpc::server::Config;
 use dafs_wire::rpcrdma::{Body, Chunks, HeaderFault, PrivateData};
 
 #[test]
 fn a_call_in_one_message_is_answered_in_one() {
-    for kind in KINDS {
-        let mut world = World::new(kind);
-        let mut client = world.client(Some(TOLD), 4);
+    on_every_transport(4, |world, client| {
         for len in [0, 4, 900, 3900] {
             let args = pattern(len);
-            assert_eq!(
-                world.results(&mut client, ECHO, &args, Chunks::default()),
-                args,
-                "{kind:?}"
-            );
+            assert_eq!(world.results(client, ECHO, &args, Chunks::default()), args);
         }
         assert_eq!(world.group.statistics().calls, 4);
-    }
+    });
 }
 
 #[test]
@@ -40,27 +36,23 @@ fn a_peer_that_tells_nothing_gets_short_messages() {
         // The reply would be longer than 1024 bytes, and the call has no reply chunk.
         let (header, _) = world.call(&mut client, LONG, &words(&[1000]), Chunks::default());
         assert_eq!(header.body, Body::Error(HeaderFault::Chunk));
-        let reply = Some(chunk(&[client.memory.segment(0, 2000)]));
-        let (header, rest) =
-            world.call(&mut client, LONG, &words(&[1000]), Chunks { reply, ..Chunks::default() });
+        let chunks = reply_chunk(client.memory.chunk(0, 2000));
+        let (header, rest) = world.call(&mut client, LONG, &words(&[1000]), chunks);
         let Body::NoMessage(chunks) = header.body else { panic!("{header:?}") };
         assert!(rest.is_empty());
         assert_eq!(lengths(&chunks.reply.unwrap()), [1024]);
-        assert_eq!(results(&client.memory.bytes(0, 1024)), pattern(1000));
+        assert_eq!(results(&client.memory.get(0, 1024)), pattern(1000));
         assert_eq!(world.group.statistics().rdma_errors, 1);
     }
 }
 
 #[test]
 fn credits_grow_with_use_and_all_of_them_can_be_used_at_once() {
-    for kind in KINDS {
-        let mut world = World::new(kind);
-        let mut client = world.client(Some(TOLD), 64);
+    on_every_transport(64, |world, client| {
         let mut most = 0;
         for _ in 0..200 {
-            let message = client.call_message(ECHO, b"args");
-            client.send(Body::Message(Chunks::default()), &message);
-            let (header, _) = world.message(&mut client);
+            client.ask(ECHO, b"args", Chunks::default());
+            let (header, _) = world.message(client);
             assert!(header.credits >= most && header.credits > 0);
             most = header.credits;
         }
@@ -68,29 +60,25 @@ fn credits_grow_with_use_and_all_of_them_can_be_used_at_once() {
         for _ in 0..3 {
             let sent: Vec<u32> = (0..most)
                 .map(|_| {
-                    let message = client.call_message(ECHO, b"args");
-                    client.send(Body::Message(Chunks::default()), &message);
+                    client.ask(ECHO, b"args", Chunks::default());
                     client.xid
                 })
                 .collect();
-            let got: Vec<u32> = sent.iter().map(|_| world.message(&mut client).0.xid).collect();
+            let got: Vec<u32> = sent.iter().map(|_| world.message(client).0.xid).collect();
             assert_eq!(got, sent);
         }
-    }
+    });
 }
 
 #[test]
 fn calls_are_answered_later_and_never() {
-    for kind in KINDS {
-        let mut world = World::new(kind);
-        let mut client = world.client(Some(TOLD), 8);
+    on_every_transport(8, |world, client| {
         let args = words(&[4, 0x6162_6364]);
         for _ in 0..20 {
-            let message = client.call_message(DROP, &args);
-            client.send(Body::Message(Chunks::default()), &message);
-            assert_eq!(world.results(&mut client, LATER, &args, Chunks::default()), args);
+            client.ask(DROP, &args, Chunks::default());
+            assert_eq!(world.results(client, LATER, &args, Chunks::default()), args);
         }
-    }
+    });
 }
 
 #[test]
@@ -100,15 +88,13 @@ fn a_reply_invalidates_a_key_for_who_wants_that() {
         let told = PrivateData { remote_invalidation: true, ..TOLD };
         let mut client = world.client(Some(told), 4);
         // A key of its own, because messages leave from the other memory.
-        let own = Memory::new(&mut *client.adapter, client.domain, 8192);
-        let reply = Some(chunk(&[own.segment(0, 8192)]));
-        let chunks = Chunks { reply, ..Chunks::default() };
+        let own = Memory::new(&mut *client.adapter, client.domain, 8192, Access::all());
+        let chunks = reply_chunk(own.chunk(0, 8192));
         world.call(&mut client, LONG, &words(&[6000]), chunks.clone());
         assert_eq!(client.invalidated, Some(own.region.key), "{kind:?}");
-        assert_eq!(results(&own.bytes(0, 6024)), pattern(6000));
+        assert_eq!(results(&own.get(0, 6024)), pattern(6000));
         // The key is invalid now; a client that uses it again is at fault.
-        let message = client.call_message(LONG, &words(&[6000]));
-        client.send(Body::Message(chunks), &message);
+        client.ask(LONG, &words(&[6000]), chunks);
         world.end(&mut client);
     }
 }
@@ -120,8 +106,7 @@ fn a_connection_that_ends_is_told_and_its_memory_freed() {
         for round in 1..4 {
             let mut client = world.client(Some(TOLD), 4);
             world.results(&mut client, ECHO, b"args", Chunks::default());
-            let message = client.call_message(KEEP, b"args");
-            client.send(Body::Message(Chunks::default()), &message);
+            client.ask(KEEP, b"args", Chunks::default());
             world.results(&mut client, ECHO, b"args", Chunks::default());
             client.adapter.disconnect(client.endpoint);
             world.end(&mut client);
@@ -171,12 +156,10 @@ fn a_connection_of_no_use_yet_makes_room_for_another_and_others_do_not() {
         for client in [&mut idle, &mut busy] {
             world.results(client, ECHO, b"args", Chunks::default());
         }
-        let message = busy.call_message(KEEP, b"args");
-        busy.send(Body::Message(Chunks::default()), &message);
+        busy.ask(KEEP, b"args", Chunks::default());
         world.results(&mut busy, ECHO, b"args", Chunks::default());
         let mut late = world.client(Some(TOLD), 4);
-        let message = late.call_message(KEEP, b"args");
-        late.send(Body::Message(Chunks::default()), &message);
+        late.ask(KEEP, b"args", Chunks::default());
         world.results(&mut late, ECHO, b"args", Chunks::default());
         world.idle_ns += 2_000_000_000;
         world.end(&mut idle);

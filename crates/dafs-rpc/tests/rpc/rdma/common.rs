@@ -1,21 +1,21 @@
 //! A server over RDMA in a world of its own, and a client under full control of the test.
 
-use dafs_dat::iwarp::{IwarpAdapter, IwarpConfig};
-use dafs_dat::shm::{ShmAdapter, ShmConfig};
+use crate::peer::{self, any_iwarp, any_shm, iwarp, message, shm};
+pub use crate::peer::{Memory, reads, words, writes};
 use dafs_dat::sim::{SimFaults, SimNetwork};
 use dafs_dat::{
-    Access, Adapter, Address, EndpointId, Event, Instant, MemoryRegion, Operation,
-    ProtectionDomain, WorkStatus,
+    Access, Adapter, Address, EndpointId, Event, Instant, Operation, ProtectionDomain, WorkStatus,
 };
-use dafs_mem::{Buffer, Site};
+use dafs_mem::Site;
+use dafs_rpc::client::Procedure;
 use dafs_rpc::server::{Config, Group, RdmaReactor};
 use dafs_rpc::{
     AcceptStatus, Call, CallbackError, CallbackRequest, ConnectionId, Handled, Handler, OwnedArgs,
     Reply, Responder,
 };
-use dafs_wire::rpc::{CallHeader, OpaqueAuth, ReplyHeader, ReplyStatus};
-use dafs_wire::rpcrdma::{Body, Chunk, Chunks, Header, PrivateData, ReadSegment, Segment};
-use dafs_wire::xdr::{Decoder, Encode, Encoder, Payload};
+use dafs_wire::rpc::peek;
+use dafs_wire::rpcrdma::{Body, Chunk, Chunks, Header, PrivateData};
+use dafs_wire::xdr::{Decoder, Payload};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
@@ -207,6 +207,17 @@ pub enum Kind {
 
 pub const KINDS: [Kind; 4] = [Kind::Sim, Kind::SimMapped, Kind::Iwarp, Kind::Shm];
 
+/// Runs a test on every transport, with a client that has posted this many receives.
+pub fn on_every_transport(receives: usize, mut test: impl FnMut(&mut World, &mut Client)) {
+    for kind in KINDS {
+        // For the reader of a failure.
+        println!("on {kind:?}");
+        let mut world = World::new(kind);
+        let mut client = world.client(Some(TOLD), receives);
+        test(&mut world, &mut client);
+    }
+}
+
 /// A server and a network.
 pub struct World {
     pub kind: Kind,
@@ -236,19 +247,8 @@ impl World {
                 network.map_memory(kind == Kind::SimMapped);
                 (Box::new(network.adapter(1)), Address::Sim(1), Some(network))
             }
-            Kind::Iwarp => {
-                let adapter = IwarpAdapter::new(IwarpConfig::default()).unwrap();
-                (Box::new(adapter), Address::Tcp("127.0.0.1:0".parse().unwrap()), None)
-            }
-            Kind::Shm => {
-                let name = format!(
-                    "dafs-rpc-test-{:?}-{:?}",
-                    std::process::id(),
-                    std::thread::current().id()
-                );
-                let adapter = ShmAdapter::new(ShmConfig::default()).unwrap();
-                (Box::new(adapter), Address::Shm(name), None)
-            }
+            Kind::Iwarp => (iwarp(), any_iwarp(), None),
+            Kind::Shm => (shm(), any_shm(), None),
         };
         let listener = adapter.listen(&address).unwrap();
         let address = adapter.listener_address(listener).unwrap_or(address);
@@ -276,8 +276,8 @@ impl World {
                 self.next_host += 1;
                 Box::new(network.adapter(self.next_host))
             }
-            (None, Kind::Iwarp) => Box::new(IwarpAdapter::new(IwarpConfig::default()).unwrap()),
-            (None, _) => Box::new(ShmAdapter::new(ShmConfig::default()).unwrap()),
+            (None, Kind::Iwarp) => iwarp(),
+            (None, _) => shm(),
         }
     }
 
@@ -320,7 +320,7 @@ impl World {
         let told = private_data.map(|data| data.encode().to_vec()).unwrap_or_default();
         let endpoint = adapter.connect(domain, &self.address, &told).unwrap();
         let receive_bytes = private_data.map_or(1024, |data| data.receive_bytes as usize);
-        let memory = Memory::new(&mut *adapter, domain, 1 << 20);
+        let memory = Memory::new(&mut *adapter, domain, 1 << 20, Access::all());
         let mut client = Client {
             adapter,
             domain,
@@ -378,8 +378,7 @@ impl World {
         args: &[u8],
         chunks: Chunks,
     ) -> (Header, Vec<u8>) {
-        let message = client.call_message(procedure, args);
-        client.send(Body::Message(chunks), &message);
+        client.ask(procedure, args, chunks);
         let (header, rest) = self.message(client);
         assert_eq!(header.xid, client.xid);
         (header, rest)
@@ -406,42 +405,10 @@ impl World {
 
 /// The results of a successful reply.
 pub fn results(message: &[u8]) -> Vec<u8> {
-    let mut decoder = Decoder::new(message);
-    let header: ReplyHeader<'_> = decoder.value().unwrap();
-    let ReplyStatus::Accepted { status, .. } = header.status else { panic!("{header:?}") };
+    let (xid, _) = peek(message).unwrap();
+    let (status, results) = peer::reply(xid, message);
     assert_eq!(status, AcceptStatus::Success);
-    decoder.rest().to_vec()
-}
-
-pub struct Memory {
-    pub buffer: Arc<Buffer>,
-    pub region: MemoryRegion,
-}
-
-impl Memory {
-    pub fn new(adapter: &mut dyn Adapter, domain: ProtectionDomain, bytes: usize) -> Self {
-        let buffer = adapter.allocate(bytes).unwrap();
-        let access = Access::LOCAL_WRITE | Access::REMOTE_READ | Access::REMOTE_WRITE;
-        let region = adapter.register(domain, buffer.clone(), access).unwrap();
-        Self { buffer, region }
-    }
-
-    pub fn put(&self, at: usize, bytes: &[u8]) {
-        self.buffer.slice(at, bytes.len()).unwrap().copy_from(bytes, Site::Inspect);
-    }
-
-    pub fn bytes(&self, at: usize, len: usize) -> Vec<u8> {
-        self.buffer.slice(at, len).unwrap().to_vec(Site::Inspect)
-    }
-
-    pub fn segment(&self, at: usize, len: usize) -> Segment {
-        let remote = self.region.remote(at, len as u32).unwrap();
-        Segment { handle: remote.key, length: remote.len, offset: remote.address }
-    }
-
-    pub fn read(&self, position: usize, at: usize, len: usize) -> ReadSegment {
-        ReadSegment { position: position as u32, segment: self.segment(at, len) }
-    }
+    results
 }
 
 /// A raw client.
@@ -468,7 +435,8 @@ pub struct Client {
 
 impl Client {
     pub fn receive(&mut self) {
-        let slot = Memory::new(&mut *self.adapter, self.domain, self.receive_bytes);
+        let slot =
+            Memory::new(&mut *self.adapter, self.domain, self.receive_bytes, Access::LOCAL_WRITE);
         let segment = slot.region.local(0, self.receive_bytes);
         self.adapter.post_receive(self.endpoint, self.slots.len() as u64, segment).unwrap();
         self.slots.push(slot);
@@ -482,7 +450,7 @@ impl Client {
                 Event::Completion(done) => {
                     if let (Operation::Receive, WorkStatus::Ok(len)) = (done.operation, done.status)
                     {
-                        let bytes = self.slots[done.work as usize].bytes(0, len as usize);
+                        let bytes = self.slots[done.work as usize].get(0, len as usize);
                         let (header, at) = Header::decode(&bytes).unwrap();
                         self.credits = header.credits;
                         self.invalidated = done.invalidated.or(self.invalidated);
@@ -505,27 +473,18 @@ impl Client {
     /// The RPC message of a call with the next XID.
     pub fn call_message(&mut self, procedure: u32, args: &[u8]) -> Vec<u8> {
         self.xid += 1;
-        let header = CallHeader {
-            xid: self.xid,
-            program: PROGRAM,
-            version: 1,
-            procedure,
-            credential: OpaqueAuth::NONE,
-            verifier: OpaqueAuth::NONE,
-        };
-        let mut message = Vec::new();
-        header.encode(&mut Encoder::new(&mut message));
-        message.extend_from_slice(args);
-        message
+        peer::call(self.xid, Procedure { program: PROGRAM, version: 1, procedure }, args)
     }
 
     /// Sends a message with the last XID.
     pub fn send(&mut self, body: Body, rest: &[u8]) {
-        let header = Header { xid: self.xid, credits: 32, body };
-        let mut bytes = Vec::new();
-        header.encode(&mut Encoder::new(&mut bytes));
-        bytes.extend_from_slice(rest);
-        self.send_bytes(&bytes);
+        self.send_bytes(&message(&Header { xid: self.xid, credits: 32, body }, rest));
+    }
+
+    /// Sends a call with the next XID.
+    pub fn ask(&mut self, procedure: u32, args: &[u8], chunks: Chunks) {
+        let message = self.call_message(procedure, args);
+        self.send(Body::Message(chunks), &message);
     }
 
     pub fn send_bytes(&mut self, bytes: &[u8]) {
@@ -543,15 +502,7 @@ pub const TOLD: PrivateData =
     PrivateData { remote_invalidation: false, send_bytes: 4096, receive_bytes: 4096 };
 
 /// The length of a call's header without a credential.
-pub const CALL_BYTES: usize = 40;
-
-pub fn words(words: &[u32]) -> Vec<u8> {
-    words.iter().flat_map(|word| word.to_be_bytes()).collect()
-}
-
-pub fn chunk(segments: &[Segment]) -> Chunk {
-    Chunk { segments: segments.iter().copied().collect() }
-}
+pub const CALL_BYTES: u32 = 40;
 
 pub fn lengths(chunk: &Chunk) -> Vec<u32> {
     chunk.segments.iter().map(|segment| segment.length).collect()

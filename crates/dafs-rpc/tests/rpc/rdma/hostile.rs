@@ -1,6 +1,7 @@
 //! Peers that break the protocol.
 
 use super::common::*;
+use crate::peer::{chunk, reply_chunk};
 use dafs_rpc::server::Config;
 use dafs_wire::rpcrdma::{Body, Chunks, HeaderFault, ReadSegment, Segment};
 use std::time::Duration;
@@ -15,48 +16,41 @@ fn error(world: &mut World, client: &mut Client, body: Body, rest: &[u8]) -> Bod
 
 #[test]
 fn headers_that_make_no_sense_are_answered_with_errors() {
-    for kind in KINDS {
-        let mut world = World::new(kind);
-        let mut client = world.client(Some(TOLD), 8);
+    on_every_transport(8, |world, client| {
         let chunk_error = Body::Error(HeaderFault::Chunk);
         for _ in 0..10 {
             let message = client.call_message(ECHO, b"args");
             let xid = client.xid;
             client.send_bytes(&[words(&[xid, 2, 1, 0]), vec![0; 20]].concat());
-            let (header, _) = world.message(&mut client);
+            let (header, _) = world.message(client);
             assert_eq!(header.body, Body::Error(HeaderFault::Version { low: 1, high: 1 }));
             for procedure in [2, 5, 99] {
                 client.send_bytes(&words(&[xid, 1, 1, procedure, 0, 0, 0]));
-                assert_eq!(world.message(&mut client).0.body, chunk_error);
+                assert_eq!(world.message(client).0.body, chunk_error);
             }
             // A long call without a chunk, chunks outside of the message, and a call that is too
             // long.
             let none = Body::NoMessage(Chunks::default());
-            assert_eq!(error(&mut world, &mut client, none, b""), chunk_error);
+            assert_eq!(error(world, client, none, b""), chunk_error);
             let bad = [(2, 4), (400, 4), (44, 2 << 20), (0, 8), (8, 8)];
             for (position, length) in bad {
                 let segment = Segment { handle: 1, length, offset: 0 };
-                let mut chunks = Chunks::default();
-                chunks.reads.push(ReadSegment { position, segment });
+                let chunks = reads(&[ReadSegment { position, segment }]);
                 let message = client.call_message(ECHO_APART, b"args");
                 let body = Body::Message(chunks);
-                assert_eq!(
-                    error(&mut world, &mut client, body, &message),
-                    chunk_error,
-                    "{position}"
-                );
+                assert_eq!(error(world, client, body, &message), chunk_error, "{position}");
             }
             // The header's XID differs from that of the message.
             client.xid += 1;
             let body = Body::Message(Chunks::default());
-            assert_eq!(error(&mut world, &mut client, body, &message), chunk_error);
+            assert_eq!(error(world, client, body, &message), chunk_error);
             // The server ignores obsolete messages.
             client.send(Body::Done, b"");
             client.send(Body::Error(HeaderFault::Chunk), b"");
-            assert_eq!(world.results(&mut client, ECHO, b"good", Chunks::default()), b"good");
+            assert_eq!(world.results(client, ECHO, b"good", Chunks::default()), b"good");
         }
         assert_eq!(world.group.statistics().broken, 0);
-    }
+    });
 }
 
 #[test]
@@ -106,19 +100,16 @@ fn keys_that_are_none_end_their_connection() {
 
 #[test]
 fn a_client_that_breaks_its_credits_breaks_its_connection() {
-    for kind in KINDS {
-        let mut world = World::new(kind);
-        let mut client = world.client(Some(TOLD), 64);
+    on_every_transport(64, |world, client| {
         for _ in 0..60 {
-            let message = client.call_message(KEEP, b"args");
-            client.send(Body::Message(Chunks::default()), &message);
+            client.ask(KEEP, b"args", Chunks::default());
         }
-        world.end(&mut client);
+        world.end(client);
         while world.group.statistics().connections > 0 {
             world.step();
         }
         assert!(world.group.statistics().calls <= 8);
-    }
+    });
 }
 
 #[test]
@@ -127,8 +118,7 @@ fn a_client_whose_memory_cannot_be_read_in_time_is_let_go() {
     let mut world = World::with(Kind::Sim, config);
     let mut client = world.client(Some(TOLD), 8);
     let message = client.call_message(ECHO, &[0; 8]);
-    let mut chunks = Chunks::default();
-    chunks.reads.push(client.memory.read(44, 0, 4000));
+    let chunks = reads(&[client.memory.read(44, 0, 4000)]);
     client.send(Body::Message(chunks), &message);
     client.adapter.flush();
     let network = world.network.clone().unwrap();
@@ -146,13 +136,12 @@ fn a_client_whose_memory_cannot_be_read_in_time_is_let_go() {
 fn stall(world: &mut World, host: u32) -> Client {
     let mut client = world.client(Some(TOLD), 8);
     let network = world.network.clone().unwrap();
-    let reads = world.group.statistics().rdma_reads;
+    let before = world.group.statistics().rdma_reads;
     let message = client.call_message(ECHO, &[0; 8]);
-    let mut chunks = Chunks::default();
-    chunks.reads.push(client.memory.read(44, 0, 200_000));
+    let chunks = reads(&[client.memory.read(44, 0, 200_000)]);
     client.send(Body::Message(chunks), &message);
     client.adapter.flush();
-    while world.group.statistics().rdma_reads == reads {
+    while world.group.statistics().rdma_reads == before {
         world.step();
     }
     network.partition(1, host, true);
@@ -176,8 +165,7 @@ fn clients_that_stall_with_all_memory_shut_nobody_out_and_are_let_go_soon() {
     assert_eq!(world.group.statistics().broken, 2);
     let data = pattern(3000);
     good.memory.put(0, &data);
-    let mut chunks = Chunks::default();
-    chunks.reads.push(good.memory.read(44, 0, 3000));
+    let chunks = reads(&[good.memory.read(44, 0, 3000)]);
     assert_eq!(world.results(&mut good, TAKE, &words(&[3000]), chunks), words(&[3000]));
 }
 
@@ -198,8 +186,7 @@ fn connections_of_one_host_do_not_take_all_memory() {
         let message = client.call_message(ECHO, &[0; 8]);
         // A header with one read chunk.
         sent += message.len() as u64 + 52;
-        let mut chunks = Chunks::default();
-        chunks.reads.push(client.memory.read(44, 0, 200_000));
+        let chunks = reads(&[client.memory.read(44, 0, 200_000)]);
         client.send(Body::Message(chunks), &message);
         client.adapter.flush();
     }
@@ -209,8 +196,7 @@ fn connections_of_one_host_do_not_take_all_memory() {
     world.network.clone().unwrap().partition(1, 4, true);
     let asked_ns = world.now().0;
     good.memory.put(0, &pattern(200_000));
-    let mut chunks = Chunks::default();
-    chunks.reads.push(good.memory.read(44, 0, 200_000));
+    let chunks = reads(&[good.memory.read(44, 0, 200_000)]);
     assert_eq!(world.results(&mut good, TAKE, &words(&[200_000]), chunks), words(&[200_000]));
     let waited_ns = world.now().0 - asked_ns;
     assert!(waited_ns < 100_000_000, "a call waits for those of another host");
@@ -234,10 +220,7 @@ fn memory_for_calls_is_bounded_and_who_waits_goes_on() {
             client.memory.put(0, &data);
             for _ in 0..4 {
                 let message = client.call_message(ECHO, &words(&[200_000]));
-                let mut chunks = Chunks {
-                    reply: Some(chunk(&[client.memory.segment(200_000, 210_000)])),
-                    ..Chunks::default()
-                };
+                let mut chunks = reply_chunk(client.memory.chunk(200_000, 210_000));
                 chunks.reads.push(client.memory.read(44, 0, 200_000));
                 client.send(Body::Message(chunks), &message);
                 client.adapter.flush();

@@ -2,6 +2,7 @@
 //! fit and that do not. The data must return unchanged, wherever the server puts it.
 
 use super::common::*;
+use crate::peer::chunk;
 use dafs_wire::rpcrdma::{Body, Chunks, HeaderFault, Segment};
 use dafs_wire::xdr::padded;
 use proptest::prelude::*;
@@ -69,7 +70,7 @@ fn data(len: usize, seed: usize) -> Vec<u8> {
 fn check(world: &mut World, client: &mut Client, shape: &Shape) {
     let mut places = Places(0);
     let mut reduced = Vec::new();
-    let mut position = CALL_BYTES;
+    let mut position = CALL_BYTES as usize;
     let mut chunks = Chunks::default();
     // Write chunks are in order: no item after one without a chunk has one.
     let mut sinks = Vec::new();
@@ -104,7 +105,7 @@ fn check(world: &mut World, client: &mut Client, shape: &Shape) {
         }
     }
     let reply_at = shape.reply_bytes.map(|len| (places.take(len), len));
-    chunks.reply = reply_at.map(|(at, len)| chunk(&[client.memory.segment(at, len)]));
+    chunks.reply = reply_at.map(|(at, len)| client.memory.chunk(at, len));
     let procedure = if shape.apart { MIRROR_APART } else { MIRROR };
     let message = client.call_message(procedure, &reduced);
     let header_bytes = 28 + chunks.reads.len() * 24;
@@ -141,7 +142,7 @@ fn check(world: &mut World, client: &mut Client, shape: &Shape) {
         Body::NoMessage(chunks) => {
             let len = lengths(chunks.reply.as_ref().unwrap())[0] as usize;
             assert!(want.len() > 3500, "it would have fitted into a message");
-            client.memory.bytes(reply_at.unwrap().0, len)
+            client.memory.get(reply_at.unwrap().0, len)
         }
         Body::Error(HeaderFault::Chunk) => {
             assert!(want.len() > 3500 && shape.reply_bytes.is_none_or(|room| room < want.len()));
@@ -151,9 +152,9 @@ fn check(world: &mut World, client: &mut Client, shape: &Shape) {
     };
     assert!(results(&stream) == want[24..]);
     for (at, room, bytes) in placed {
-        let (got, rest) = (client.memory.bytes(at, bytes.len()), room - bytes.len());
+        let (got, rest) = (client.memory.get(at, bytes.len()), room - bytes.len());
         assert!(got == bytes);
-        assert!(client.memory.bytes(at + bytes.len(), rest).iter().all(|byte| *byte == 0xee));
+        assert!(client.memory.get(at + bytes.len(), rest).iter().all(|byte| *byte == 0xee));
     }
     let (Body::Message(chunks) | Body::NoMessage(chunks)) = header.body else { return };
     let got = chunks.writes.iter().map(|chunk| lengths(chunk).iter().sum::<u32>() as usize);

@@ -1,11 +1,12 @@
 //! Calls that succeed.
 
-use super::world::{Arrived, FIRST_XID, PROCEDURE, World, args, chunk, message, success};
+use super::world::{FIRST_XID, PROCEDURE, World, args, chunk};
+use crate::peer::{Message, reply_chunk, success, writes};
 use dafs_mem::{Site, VolatileSlice};
 use dafs_rpc::client::{CallError, Memory, Options, Pending, Request, RpcClient, SendData};
-use dafs_wire::rpc::AcceptStatus;
+use dafs_wire::rpc::{AcceptStatus, ReplyHeader};
 use dafs_wire::rpcrdma::{Body, Chunk, Chunks, HeaderFault, PrivateData};
-use dafs_wire::xdr::{Encoder, MovedData, Payload};
+use dafs_wire::xdr::{Encode, Encoder, MovedData, Payload};
 
 fn pattern(len: usize) -> Vec<u8> {
     (0..len).map(|i| (i * 7 / 3) as u8).collect()
@@ -24,8 +25,8 @@ fn outcome(world: &mut World, pending: Pending) -> Result<Vec<u8>, CallError> {
     pending.wait().map(|results| results.to_vec())
 }
 
-fn is_plain(call: &Arrived) -> bool {
-    call.header.body == message(Chunks::default())
+fn is_plain(call: &Message) -> bool {
+    call.header.body == Body::Message(Chunks::default())
 }
 
 #[test]
@@ -39,7 +40,7 @@ fn a_short_call_is_one_message_each_way() {
     let call = world.receive();
     assert!(is_plain(&call));
     assert_eq!((call.header.xid, call.header.credits), (FIRST_XID, 64));
-    assert_eq!(args(&call.rpc), (FIRST_XID, b"argument".to_vec()));
+    assert_eq!(args(&call.body), (FIRST_XID, b"argument".to_vec()));
     assert!(!pending.is_answered());
     world.answer(&call, 5, b"results!");
     assert_eq!(outcome(&mut world, pending), Ok(b"results!".to_vec()));
@@ -51,11 +52,9 @@ fn refusals_are_told() {
     let client = world.connect(Options::default(), None);
     let pending = submit(&client, b"");
     let call = world.receive();
-    let header =
-        dafs_wire::rpc::ReplyHeader::accepted(call.header.xid, AcceptStatus::ProgramUnavailable);
-    let mut rpc = Vec::new();
-    Encoder::new(&mut rpc).value(&header);
-    world.send(call.header.xid, 1, message(Chunks::default()), &rpc);
+    let xid = call.header.xid;
+    let header = ReplyHeader::accepted(xid, AcceptStatus::ProgramUnavailable);
+    world.send_plain(xid, 1, &header.encoded());
     let refused = CallError::NotDone(AcceptStatus::ProgramUnavailable);
     assert_eq!(outcome(&mut world, pending), Err(refused));
     let pending = submit(&client, b"");
@@ -82,7 +81,7 @@ fn calls_wait_for_credits_and_keep_their_order() {
     for (granted, at_server) in [(3, 3), (0, 1), (1, 1), (100, 8), (8, 8)] {
         let calls: Vec<_> = (0..world.arrived()).map(|_| world.receive()).collect();
         for call in calls {
-            assert_eq!(args(&call.rpc).1, u32::to_be_bytes(next));
+            assert_eq!(args(&call.body).1, u32::to_be_bytes(next));
             next += 1;
             world.answer(&call, granted, b"done");
         }
@@ -130,13 +129,13 @@ fn a_server_that_says_nothing_gets_messages_of_a_kibibyte() {
     // 28 bytes of header, 40 of the call.
     let pending = submit(&client, &args_of(1024 - 68));
     let call = world.receive();
-    assert!(is_plain(&call) && call.rpc.len() == 1024 - 28);
+    assert!(is_plain(&call) && call.body.len() == 1024 - 28);
     world.answer(&call, 1, b"");
     outcome(&mut world, pending).unwrap();
     let pending = submit(&client, &args_of(1024 - 64));
     let call = world.receive();
     let Body::NoMessage(chunks) = &call.header.body else { panic!("{call:?}") };
-    assert!(call.rpc.is_empty() && chunks.reads.len() == 1 && chunks.reads[0].position == 0);
+    assert!(call.body.is_empty() && chunks.reads.len() == 1 && chunks.reads[0].position == 0);
     let rpc = world.read(chunks.reads[0].segment);
     assert_eq!(args(&rpc), (call.header.xid, args_of(1024 - 64)));
     world.answer(&call, 1, b"");
@@ -157,7 +156,7 @@ fn data_goes_inside_the_message_or_is_offered() {
         let request = Request { data, ..Request::new(PROCEDURE, &args_pieces, 100) };
         let pending = client.submit_request(&request).unwrap();
         let call = world.receive();
-        let (_, sent) = args(&call.rpc);
+        let (_, sent) = args(&call.body);
         let chunks = call.chunks();
         if len <= 1964 {
             assert!(is_plain(&call), "{len}");
@@ -202,7 +201,7 @@ fn reading(
     client: &RpcClient,
     memory: &Memory,
     sinks: &[(usize, usize)],
-) -> (Pending, Arrived) {
+) -> (Pending, Message) {
     let sinks: Vec<_> =
         sinks.iter().map(|&(at, len)| memory.slice(at..at + len).unwrap()).collect();
     let request = Request { sinks: &sinks, ..Request::new(PROCEDURE, &[b"read"], 100) };
@@ -231,9 +230,10 @@ fn results_are_placed_where_the_call_wants_them() {
     encoder.payload(Payload::Moved(MovedData { index: 2, len: 5 }));
     // The server may have written the padding too.
     let lens = [99_999, 0, 8];
-    let writes = segments.iter().zip(lens).map(|(&segment, len)| chunk(segment, len)).collect();
-    let chunks = Chunks { writes, ..Chunks::default() };
-    world.send(call.header.xid, 1, message(chunks), &success(call.header.xid, &results));
+    let chunks: Vec<_> =
+        segments.iter().zip(lens).map(|(&segment, len)| chunk(segment, len)).collect();
+    let chunks = writes(&chunks);
+    world.send(call.header.xid, 1, Body::Message(chunks), &success(call.header.xid, &results));
     world.until(|_| pending.is_answered());
     let results = pending.wait().unwrap();
     let mut decoder = results.decoder();
@@ -268,8 +268,7 @@ fn results_that_may_be_long_have_a_reply_chunk() {
     assert!(offered.len() >= 200_024);
     let reply = success(call.header.xid, &pattern(200_000));
     world.write(offered.segments[0], &reply);
-    let chunks =
-        Chunks { reply: Some(chunk(offered.segments[0], reply.len())), ..Chunks::default() };
+    let chunks = reply_chunk(chunk(offered.segments[0], reply.len()));
     world.send(call.header.xid, 1, Body::NoMessage(chunks), &[]);
     assert!(outcome(&mut world, pending).unwrap() == pattern(200_000));
     // The options limit the results of a call that states no limit.
@@ -277,8 +276,8 @@ fn results_that_may_be_long_have_a_reply_chunk() {
     let call = world.receive();
     let offered = call.chunks().reply.clone().unwrap();
     assert!(offered.len() >= client.options().results_bytes_max as u64);
-    let chunks = Chunks { reply: Some(Chunk::default()), ..Chunks::default() };
-    world.send(call.header.xid, 1, message(chunks), &success(call.header.xid, b"fits"));
+    let chunks = reply_chunk(Chunk::default());
+    world.send(call.header.xid, 1, Body::Message(chunks), &success(call.header.xid, b"fits"));
     assert_eq!(outcome(&mut world, pending), Ok(b"fits".to_vec()));
 }
 
@@ -297,9 +296,8 @@ fn memory_serves_the_next_connection_too() {
     let segment = call.chunks().writes[0].segments[0];
     world.write(segment, &pattern(10_000));
     let results = 10_000u32.to_be_bytes();
-    let chunks =
-        Chunks { writes: [chunk(segment, 10_000)].into_iter().collect(), ..Chunks::default() };
-    world.send(call.header.xid, 1, message(chunks), &success(call.header.xid, &results));
+    let chunks = writes(&[chunk(segment, 10_000)]);
+    world.send(call.header.xid, 1, Body::Message(chunks), &success(call.header.xid, &results));
     outcome(&mut world, pending).unwrap();
     assert!(memory.view().to_vec(Site::Inspect) == pattern(10_000));
     // When the memory is dropped, its key becomes invalid.

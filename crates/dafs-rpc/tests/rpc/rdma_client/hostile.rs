@@ -1,9 +1,10 @@
 //! Servers that break the protocol, and connections that break.
 
-use super::world::{Arrived, PROCEDURE, World, chunk, message, success};
+use super::world::{PROCEDURE, World, chunk};
+use crate::peer::{self, Message, reads, reply_chunk, success, words, writes};
 use dafs_mem::Site;
 use dafs_rpc::client::{CallError, Memory, Options, Pending, Request, RpcClient};
-use dafs_wire::rpcrdma::{Body, Chunk, Chunks, HeaderFault, ReadSegment, Segment};
+use dafs_wire::rpcrdma::{Body, Chunks, HeaderFault, ReadSegment, Segment};
 
 /// A call with a sink and a reply chunk, at the server.
 struct Scene {
@@ -11,10 +12,11 @@ struct Scene {
     client: RpcClient,
     memory: Memory,
     pending: Pending,
-    call: Arrived,
+    call: Message,
 }
 
-fn scene_on(mut world: World) -> Scene {
+fn scene() -> Scene {
+    let mut world = World::new(Some(4096));
     let client = world.connect(Options::default(), None);
     let memory = client.allocate(1000).unwrap();
     let sinks = [memory.whole()];
@@ -24,18 +26,12 @@ fn scene_on(mut world: World) -> Scene {
     Scene { world, client, memory, pending, call }
 }
 
-fn scene() -> Scene {
-    scene_on(World::new(Some(4096)))
-}
-
 /// The server's message ends the connection, and so the call.
-fn is_the_end(send: impl FnOnce(&mut World, u32, Segment, Segment), why: &str) {
+fn is_the_end(why: &str, send: impl FnOnce(&mut World, u32, Segment, Segment)) {
     let Scene { mut world, client, pending, call, memory } = scene();
-    let (write, reply) = {
-        let chunks = call.chunks();
-        (chunks.writes[0].segments[0], chunks.reply.as_ref().unwrap().segments[0])
-    };
-    send(&mut world, call.header.xid, write, reply);
+    let chunks = call.chunks();
+    let (write, reply) = (&chunks.writes[0], chunks.reply.as_ref().unwrap());
+    send(&mut world, call.header.xid, write.segments[0], reply.segments[0]);
     world.until(|_| pending.is_answered());
     let error = pending.wait().unwrap_err();
     assert!(matches!(&error, CallError::Disconnected(reason) if reason.contains(why)), "{error}");
@@ -45,89 +41,53 @@ fn is_the_end(send: impl FnOnce(&mut World, u32, Segment, Segment), why: &str) {
     assert!(!memory.is_spoiled());
 }
 
-fn with(writes: &[Chunk], reply: Option<Chunk>) -> Chunks {
-    Chunks { writes: writes.iter().cloned().collect(), reply, ..Chunks::default() }
-}
-
 #[test]
 fn the_client_checks_the_placements_of_a_server() {
-    is_the_end(
-        |world, xid, write, _| {
-            let chunks = with(&[chunk(write, 1001)], None);
-            world.send(xid, 1, message(chunks), &success(xid, &[]));
-        },
-        "1001 bytes",
-    );
-    is_the_end(
-        |world, xid, write, _| {
-            let chunks = with(&[chunk(write, 10), chunk(write, 10)], None);
-            world.send(xid, 1, message(chunks), &success(xid, &[]));
-        },
-        "more write chunks",
-    );
-    is_the_end(
-        |world, xid, write, _| {
-            let parts = [write; 3].map(|segment| Segment { length: 10, ..segment });
-            let cut = Chunk { segments: parts.into_iter().collect() };
-            world.send(xid, 1, message(with(&[cut], None)), &success(xid, &[]));
-        },
-        "in 3",
-    );
-    is_the_end(
-        |world, xid, _, reply| {
-            let chunks = with(&[], Some(chunk(reply, reply.length as usize + 1)));
-            world.send(xid, 1, Body::NoMessage(chunks), &[]);
-        },
-        "came back",
-    );
-    is_the_end(
-        |world, xid, _, _| world.send(xid, 1, Body::NoMessage(Chunks::default()), &[]),
-        "no reply chunk",
-    );
-    is_the_end(
-        |world, xid, write, _| {
-            let read = ReadSegment { position: 4, segment: write };
-            let chunks = Chunks { reads: [read].into_iter().collect(), ..Chunks::default() };
-            world.send(xid, 1, message(chunks), &success(xid, &[]));
-        },
-        "names memory",
-    );
+    is_the_end("1001 bytes", |world, xid, write, _| {
+        let chunks = writes(&[chunk(write, 1001)]);
+        world.send(xid, 1, Body::Message(chunks), &success(xid, &[]));
+    });
+    is_the_end("more write chunks", |world, xid, write, _| {
+        let chunks = writes(&[chunk(write, 10), chunk(write, 10)]);
+        world.send(xid, 1, Body::Message(chunks), &success(xid, &[]));
+    });
+    is_the_end("in 3", |world, xid, write, _| {
+        let cut = peer::chunk(&[Segment { length: 10, ..write }; 3]);
+        world.send(xid, 1, Body::Message(writes(&[cut])), &success(xid, &[]));
+    });
+    is_the_end("came back", |world, xid, _, reply| {
+        let chunks = reply_chunk(chunk(reply, reply.length as usize + 1));
+        world.send(xid, 1, Body::NoMessage(chunks), &[]);
+    });
+    is_the_end("no reply chunk", |world, xid, _, _| {
+        world.send(xid, 1, Body::NoMessage(Chunks::default()), &[]);
+    });
+    is_the_end("names memory", |world, xid, write, _| {
+        let chunks = reads(&[ReadSegment { position: 4, segment: write }]);
+        world.send(xid, 1, Body::Message(chunks), &success(xid, &[]));
+    });
 }
 
 #[test]
 fn messages_that_are_none_end_the_connection() {
-    is_the_end(|world, _, _, _| world.send_bytes(&[1, 2, 3]), "ends inside");
-    is_the_end(
-        |world, xid, _, _| world.send(xid, 1, message(Chunks::default()), &[0; 4]),
-        "ends inside",
-    );
-    is_the_end(
-        |world, xid, _, _| {
-            world.send(xid, 1, message(Chunks::default()), &success(xid + 1, &[]));
-        },
-        "two transaction numbers",
-    );
-    is_the_end(
-        |world, xid, _, _| {
-            world.send(xid, 1, Body::Error(HeaderFault::Version { low: 2, high: 3 }), &[]);
-        },
-        "versions 2 to 3",
-    );
-    is_the_end(
-        |world, xid, _, _| {
-            let mut bytes = [xid, 7, 1, 0, 0, 0, 0].map(u32::to_be_bytes).concat();
-            bytes.extend(success(xid, &[]));
-            world.send_bytes(&bytes);
-        },
-        "version 7",
-    );
+    is_the_end("ends inside", |world, _, _, _| world.send_bytes(&[1, 2, 3]));
+    is_the_end("ends inside", |world, xid, _, _| world.send_plain(xid, 1, &[0; 4]));
+    is_the_end("two transaction numbers", |world, xid, _, _| {
+        world.send_plain(xid, 1, &success(xid + 1, &[]));
+    });
+    is_the_end("versions 2 to 3", |world, xid, _, _| {
+        world.send(xid, 1, Body::Error(HeaderFault::Version { low: 2, high: 3 }), &[]);
+    });
+    is_the_end("version 7", |world, xid, _, _| {
+        world.send_bytes(&[words(&[xid, 7, 1, 0, 0, 0, 0]), success(xid, &[])].concat());
+    });
 }
 
 #[test]
 fn a_malformed_reply_costs_its_call() {
     let Scene { mut world, client, pending, call, .. } = scene();
     let xid = call.header.xid;
-    world.send(xid, 1, message(Chunks::default()), &[&success(xid, &[])[..8], &[9; 8]].concat());
+    world.send_plain(xid, 1, &[&success(xid, &[])[..8], &[9; 8]].concat());
     world.until(|_| pending.is_answered());
     assert_eq!(pending.wait().unwrap_err(), CallError::Malformed);
     assert!(!client.is_broken());
@@ -139,7 +99,7 @@ fn answers_that_nobody_waits_for_are_ignored() {
     let xid = call.header.xid;
     for other in [xid + 1, xid.wrapping_sub(1)] {
         for _ in 0..20 {
-            world.send(other, 9, message(Chunks::default()), &success(other, &[]));
+            world.send_plain(other, 9, &success(other, &[]));
             world.send(other, 9, Body::Error(HeaderFault::Chunk), &[]);
             world.send(other, 9, Body::NoMessage(Chunks::default()), &[]);
             world.send(other, 9, Body::Done, &[]);

@@ -1,7 +1,6 @@
 //! The client against the server of this crate, over the transports of one host.
 
-use dafs_dat::iwarp::{IwarpAdapter, IwarpConfig};
-use dafs_dat::shm::{ShmAdapter, ShmConfig};
+use crate::peer;
 use dafs_dat::{Adapter, Address};
 use dafs_mem::Site;
 use dafs_rpc::client::{
@@ -15,7 +14,6 @@ use dafs_rpc::{
 };
 use dafs_wire::xdr::{Decoder, Encoder, Payload, XdrError};
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -123,19 +121,15 @@ enum Kind {
 impl Kind {
     fn adapter(self) -> Box<dyn Adapter> {
         match self {
-            Self::Iwarp => Box::new(IwarpAdapter::new(IwarpConfig::default()).unwrap()),
-            Self::Shm => Box::new(ShmAdapter::new(ShmConfig::default()).unwrap()),
+            Self::Iwarp => peer::iwarp(),
+            Self::Shm => peer::shm(),
         }
     }
 
     fn any_address(self) -> Address {
-        static NUMBER: AtomicU32 = AtomicU32::new(0);
         match self {
-            Self::Iwarp => Address::Tcp("127.0.0.1:0".parse().unwrap()),
-            Self::Shm => {
-                let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-                Address::Shm(format!("dafs-rpc-test-{}-{number}", std::process::id()))
-            }
+            Self::Iwarp => peer::any_iwarp(),
+            Self::Shm => peer::any_shm(),
         }
     }
 }

@@ -1,17 +1,15 @@
 //! A client on the simulated network, and a server that sends exactly what a test says.
 
+use crate::peer::{Memory, Message, message, remote, success};
 use dafs_dat::sim::{SimAdapter, SimFaults, SimNetwork};
 use dafs_dat::{
-    Access, Adapter, Address, EndpointId, Event, MemoryRegion, Operation, ProtectionDomain,
-    RemoteBuffer, WorkStatus,
+    Access, Adapter, Address, EndpointId, Event, Operation, ProtectionDomain, WorkStatus,
 };
-use dafs_mem::{Buffer, Site};
 use dafs_rpc::client::{BackHandler, Options, Port, Procedure, RpcClient};
-use dafs_wire::rpc::{AcceptStatus, CallHeader, ReplyHeader};
+use dafs_wire::rpc::CallHeader;
 use dafs_wire::rpcrdma::{Body, Chunk, Chunks, Header, PrivateData, Segment};
-use dafs_wire::xdr::{Decoder, Encode, Encoder};
+use dafs_wire::xdr::Decoder;
 use std::collections::VecDeque;
-use std::sync::Arc;
 
 pub(crate) const PROCEDURE: Procedure =
     Procedure { program: 0x2000_0077, version: 3, procedure: 9 };
@@ -35,9 +33,9 @@ pub(crate) struct World {
     server: SimAdapter,
     domain: ProtectionDomain,
     /// Memory for receives, one after the other.
-    receives: (MemoryRegion, Arc<Buffer>),
+    receives: Memory,
     /// Memory to send, write or read.
-    data: (MemoryRegion, Arc<Buffer>),
+    data: Memory,
     data_at: usize,
     pub(crate) endpoint: Option<EndpointId>,
     /// The client's private data from the connection set-up.
@@ -50,22 +48,6 @@ pub(crate) struct World {
     pub(crate) is_disconnected: bool,
 }
 
-/// A message that has arrived at the server.
-#[derive(Debug)]
-pub(crate) struct Arrived {
-    pub(crate) header: Header,
-    pub(crate) rpc: Vec<u8>,
-}
-
-impl Arrived {
-    pub(crate) fn chunks(&self) -> &Chunks {
-        match &self.header.body {
-            Body::Message(chunks) | Body::NoMessage(chunks) => chunks,
-            other => panic!("no message: {other:?}"),
-        }
-    }
-}
-
 /// The header and the arguments of a call.
 pub(crate) fn args(rpc: &[u8]) -> (u32, Vec<u8>) {
     let mut decoder = Decoder::new(rpc);
@@ -74,18 +56,7 @@ pub(crate) fn args(rpc: &[u8]) -> (u32, Vec<u8>) {
     (header.xid, decoder.rest().to_vec())
 }
 
-/// A successful reply.
-pub(crate) fn success(xid: u32, results: &[u8]) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    ReplyHeader::accepted(xid, AcceptStatus::Success).encode(&mut Encoder::new(&mut bytes));
-    bytes.extend_from_slice(results);
-    bytes
-}
-
-pub(crate) fn message(chunks: Chunks) -> Body {
-    Body::Message(chunks)
-}
-
+/// The part of `segment` that a reply returns.
 pub(crate) fn chunk(segment: Segment, length: usize) -> Chunk {
     Chunk { segments: [Segment { length: length as u32, ..segment }].into_iter().collect() }
 }
@@ -97,11 +68,7 @@ impl World {
         let mut server = net.adapter(SERVER);
         let domain = server.protection_domain();
         server.listen(&Address::Sim(SERVER)).unwrap();
-        let mut memory = |bytes| {
-            let buffer = Arc::new(Buffer::zeroed(bytes).unwrap());
-            let region = server.register(domain, buffer.clone(), Access::LOCAL_WRITE).unwrap();
-            (region, buffer)
-        };
+        let mut memory = |bytes| Memory::new(&mut server, domain, bytes, Access::LOCAL_WRITE);
         let (receives, data) = (memory(RECEIVE_BYTES * RECEIVES), memory(DATA_BYTES));
         let answer = inline.map_or(Vec::new(), |bytes| {
             let told =
@@ -182,8 +149,7 @@ impl World {
             Event::Completion(done) => match (done.operation, done.status) {
                 (Operation::Receive, WorkStatus::Ok(bytes)) => {
                     let at = done.work as usize * RECEIVE_BYTES;
-                    let message = self.receives.1.slice(at, bytes as usize).unwrap();
-                    self.inbox.push_back(message.to_vec(Site::Inspect));
+                    self.inbox.push_back(self.receives.get(at, bytes as usize));
                     self.post_receive(done.work);
                 }
                 (Operation::RdmaRead | Operation::RdmaWrite, _) => self.transfers -= 1,
@@ -196,17 +162,15 @@ impl World {
     }
 
     fn post_receive(&mut self, slot: u64) {
-        let segment = self.receives.0.local(slot as usize * RECEIVE_BYTES, RECEIVE_BYTES);
+        let segment = self.receives.region.local(slot as usize * RECEIVE_BYTES, RECEIVE_BYTES);
         // The connection may be over.
         let _ = self.server.post_receive(self.endpoint.unwrap(), slot, segment);
     }
 
     /// The next message that arrives.
-    pub(crate) fn receive(&mut self) -> Arrived {
+    pub(crate) fn receive(&mut self) -> Message {
         self.until(|world| !world.inbox.is_empty());
-        let bytes = self.inbox.pop_front().unwrap();
-        let (header, at) = Header::decode(&bytes).unwrap();
-        Arrived { header, rpc: bytes[at..].to_vec() }
+        Message::parse(&self.inbox.pop_front().unwrap())
     }
 
     /// Messages that have arrived and were not taken.
@@ -216,48 +180,57 @@ impl World {
 
     fn store(&mut self, bytes: &[u8]) -> usize {
         let at = if self.data_at + bytes.len() > DATA_BYTES { 0 } else { self.data_at };
-        self.data.1.slice(at, bytes.len()).unwrap().copy_from(bytes, Site::Inspect);
+        self.data.put(at, bytes);
         self.data_at = at + bytes.len();
         at
     }
 
     pub(crate) fn send_bytes(&mut self, bytes: &[u8]) {
         let at = self.store(bytes);
-        let segment = self.data.0.local(at, bytes.len());
+        let segment = self.data.region.local(at, bytes.len());
         self.server.post_send(self.endpoint.unwrap(), 99, &[segment]).unwrap();
     }
 
     pub(crate) fn send(&mut self, xid: u32, credits: u32, body: Body, rpc: &[u8]) {
-        let mut bytes = Vec::new();
-        Header { xid, credits, body }.encode(&mut Encoder::new(&mut bytes));
-        bytes.extend_from_slice(rpc);
-        self.send_bytes(&bytes);
+        self.send_bytes(&message(&Header { xid, credits, body }, rpc));
+    }
+
+    /// Sends an RPC message without chunks.
+    pub(crate) fn send_plain(&mut self, xid: u32, credits: u32, rpc: &[u8]) {
+        self.send(xid, credits, Body::Message(Chunks::default()), rpc);
     }
 
     /// Answers a call with plain results.
-    pub(crate) fn answer(&mut self, call: &Arrived, credits: u32, results: &[u8]) {
+    pub(crate) fn answer(&mut self, call: &Message, credits: u32, results: &[u8]) {
         let xid = call.header.xid;
-        self.send(xid, credits, message(Chunks::default()), &success(xid, results));
+        self.send_plain(xid, credits, &success(xid, results));
     }
 
     /// Writes to the client's memory.
     pub(crate) fn write(&mut self, segment: Segment, bytes: &[u8]) {
         let at = self.store(bytes);
-        let local = self.data.0.local(at, bytes.len());
+        let local = self.data.region.local(at, bytes.len());
         let endpoint = self.endpoint.unwrap();
         self.transfers += 1;
-        self.server.rdma_write(endpoint, 1, &[local], remote(segment, bytes.len())).unwrap();
+        self.server
+            .rdma_write(
+                endpoint,
+                1,
+                &[local],
+                remote(Segment { length: bytes.len() as u32, ..segment }),
+            )
+            .unwrap();
     }
 
     /// Reads the client's memory.
     pub(crate) fn read(&mut self, segment: Segment) -> Vec<u8> {
         let len = segment.length as usize;
         let at = self.store(&vec![0; len]);
-        let local = self.data.0.local(at, len);
+        let local = self.data.region.local(at, len);
         self.transfers += 1;
-        self.server.rdma_read(self.endpoint.unwrap(), 2, local, remote(segment, len)).unwrap();
+        self.server.rdma_read(self.endpoint.unwrap(), 2, local, remote(segment)).unwrap();
         self.until(|world| world.transfers == 0);
-        self.data.1.slice(at, len).unwrap().to_vec(Site::Inspect)
+        self.data.get(at, len)
     }
 
     pub(crate) fn posted_by_client(&self) -> usize {
@@ -268,8 +241,4 @@ impl World {
     pub(crate) fn regions_of_client(&self) -> usize {
         self.net.region_count(CLIENT)
     }
-}
-
-fn remote(segment: Segment, len: usize) -> RemoteBuffer {
-    RemoteBuffer { key: segment.handle, address: segment.offset, len: len as u32 }
 }

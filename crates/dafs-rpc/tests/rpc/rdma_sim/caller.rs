@@ -5,7 +5,7 @@
 
 use super::net::SERVER_HOST;
 use super::program::{PROGRAM, Program, data, procedures, sum};
-use super::raw::words;
+use crate::peer::words;
 use dafs_dat::sim::{SimNetwork, SimRng};
 use dafs_dat::{Address, Instant};
 use dafs_mem::Site;

@@ -3,11 +3,11 @@
 
 use super::net::Net;
 use super::program::procedures;
-use super::raw::{Message, Raw, words};
+use super::raw::Raw;
+use crate::peer::{Message, success, words};
 use dafs_rpc::CallbackError;
-use dafs_wire::rpc::{AcceptStatus, Direction, ReplyHeader, peek};
+use dafs_wire::rpc::{AcceptStatus, Direction, peek};
 use dafs_wire::rpcrdma::{Body, Chunks, Header, HeaderFault};
-use dafs_wire::xdr::{Encode, Encoder};
 use std::time::Duration;
 
 /// A client, and the callbacks that have reached it.
@@ -49,10 +49,8 @@ impl Called {
 
     /// Answers with these credits.
     fn answer(&mut self, xid: u32, credits: u32) {
-        let mut rpc = Vec::new();
-        ReplyHeader::accepted(xid, AcceptStatus::Success).encode(&mut Encoder::new(&mut rpc));
         let header = Header { xid, credits, body: Body::Message(Chunks::default()) };
-        self.raw.send_message(&header, &[rpc, words(&[xid])].concat());
+        self.raw.send_message(&header, &success(xid, &words(&[xid])));
         self.settle();
     }
 
@@ -152,13 +150,10 @@ fn answers_that_are_none_end_their_call() {
         let xid = called.calls.remove(0).header.xid;
         let good = Header { xid, credits: 1, body: Body::Message(Chunks::default()) };
         match case {
-            0 => {
-                let body = Body::Error(HeaderFault::Chunk);
-                called.raw.send_message(&Header { xid, credits: 1, body }, &[]);
-            }
+            0 => called.raw.send_header(xid, 1, Body::Error(HeaderFault::Chunk)),
             1 => {
-                let body = Body::Error(HeaderFault::Version { low: 2, high: 2 });
-                called.raw.send_message(&Header { xid, credits: 1, body }, &[]);
+                let fault = HeaderFault::Version { low: 2, high: 2 };
+                called.raw.send_header(xid, 1, Body::Error(fault));
             }
             2 => called.raw.send_message(&good, &words(&[xid, 1, 7])),
             _ => called.raw.send_message(&good, &words(&[xid, 1])),

@@ -3,12 +3,13 @@
 
 use super::net::Net;
 use super::program::{data, procedures, sum};
-use super::raw::{Raw, call, chunk, words};
+use super::raw::{Raw, call};
 use super::scene::*;
+use crate::peer::{self, chunk, reply_chunk, words};
 use dafs_dat::sim::SimRng;
 use dafs_dat::{Access, RemoteBuffer};
 use dafs_rpc::AcceptStatus;
-use dafs_wire::rpcrdma::{Body, Chunks, Header, HeaderFault, ReadSegment, Segment};
+use dafs_wire::rpcrdma::{Body, Chunks, HeaderFault, ReadSegment, Segment};
 use smallvec::smallvec;
 
 #[test]
@@ -21,16 +22,14 @@ fn well_formed_calls_of_all_kinds_are_served() {
         let reads = [(0, 70_000), (70_000, 0), (70_000, 30_001)];
         let reads = reads.map(|(at, len)| memory.read(DATA_AT, at, len));
         sink(&mut raw, xid, procedure, 100_001, &reads);
-        net.settle(&mut [&mut raw]);
-        let (status, results) = raw.heard().reply();
+        let (status, results) = heard(&mut net, &mut raw).reply();
         assert_eq!(status, AcceptStatus::Success);
         assert_eq!(results, words(&[xid, 100_001, sum(&data(3, 100_001)), 99]));
     }
     // A write chunk of two segments, then a long reply.
     let place = chunk(&[memory.segment(500, 10_000), memory.segment(20_000, 100_000)]);
     source(&mut raw, 3, 60_001, &[place.clone(), place]);
-    net.settle(&mut [&mut raw]);
-    let answer = raw.heard();
+    let answer = heard(&mut net, &mut raw);
     let lens: Vec<Vec<u32>> = answer
         .chunks()
         .writes
@@ -43,24 +42,21 @@ fn well_formed_calls_of_all_kinds_are_served() {
     placed.extend(memory.get(20_000, 50_001));
     assert_eq!(placed, data(3, 60_001));
 
-    let chunks = Chunks { reply: Some(memory.chunk(0, 50_000)), ..Chunks::default() };
+    let chunks = reply_chunk(memory.chunk(0, 50_000));
     raw.call(4, procedures::WORDS, chunks, &words(&[4, 9_999]));
-    net.settle(&mut [&mut raw]);
-    let answer = raw.heard();
+    let answer = heard(&mut net, &mut raw);
     assert!(matches!(answer.header.body, Body::NoMessage(_)) && answer.body.is_empty());
     let reply = answer.chunks().reply.as_ref().unwrap();
     assert_eq!(reply.len(), 24 + 40_000);
-    let (_, results) = super::raw::reply(4, &memory.get(0, reply.len() as usize));
+    let (_, results) = peer::reply(4, &memory.get(0, reply.len() as usize));
     assert_eq!(results, words(&[4; 10_000]));
 
     // A long call.
     let record = call(5, procedures::SINK, &words(&[5, 8, 1, 2, 77]));
     memory.put(0, &record);
     let reads = smallvec![memory.read(0, 0, 30), memory.read(0, 30, record.len() - 30)];
-    let body = Body::NoMessage(Chunks { reads, ..Chunks::default() });
-    raw.send_message(&Header { xid: 5, credits: 1, body }, &[]);
-    net.settle(&mut [&mut raw]);
-    assert_eq!(raw.heard().reply().1, words(&[5, 8, sum(&words(&[1, 2])), 77]));
+    raw.send_header(5, 1, Body::NoMessage(Chunks { reads, ..Chunks::default() }));
+    assert_eq!(heard(&mut net, &mut raw).reply().1, words(&[5, 8, sum(&words(&[1, 2])), 77]));
     nothing_is_left(&mut net, raw);
 }
 
@@ -97,7 +93,7 @@ fn memory_that_is_not_the_clients_to_name_ends_its_connection_only() {
         ended(&mut net, raw);
         let (mut net, mut raw) = world();
         let segment = reach(name, &mut raw);
-        let chunks = Chunks { reply: Some(chunk(&[segment])), ..Chunks::default() };
+        let chunks = reply_chunk(chunk(&[segment]));
         // The reply fills the chunk.
         raw.call(1, procedures::WORDS, chunks, &words(&[1, (segment.length - 24) / 4 - 1]));
         ended(&mut net, raw);
@@ -123,8 +119,7 @@ fn chunks_that_overlap_do_as_they_say() {
     let place = memory.chunk(0, 8192);
     let chunks = Chunks { writes: smallvec![place.clone(), place], ..Chunks::default() };
     raw.call(2, procedures::SOURCE_TWICE, chunks, &words(&[2, 5000, 4000]));
-    net.settle(&mut [&mut raw]);
-    assert_eq!(raw.heard().header.xid, 2);
+    assert_eq!(heard(&mut net, &mut raw).header.xid, 2);
     let expected = [data(3, 4000), data(2, 5000)[4000..].to_vec()].concat();
     assert_eq!(memory.get(0, 5000), expected);
     nothing_is_left(&mut net, raw);
@@ -146,14 +141,12 @@ fn chunks_that_promise_more_than_is_accepted_cost_nothing() {
     }
     let zero = ReadSegment { position: 0, ..huge };
     let chunks = Chunks { reads: smallvec![zero; 100], ..Chunks::default() };
-    let header = Header { xid: 2, credits: 1, body: Body::NoMessage(chunks) };
-    raw.send_message(&header, &[]);
+    raw.send_header(2, 1, Body::NoMessage(chunks));
     refused(&mut net, &mut raw, 2, HeaderFault::Chunk);
     // A write chunk may claim any length; the server does not touch memory that does not exist.
     let place = chunk(&[Segment { length: u32::MAX, ..memory.segment(0, 1) }; 50]);
     source(&mut raw, 3, 4096, &[place]);
-    net.settle(&mut [&mut raw]);
-    assert_eq!(raw.heard().reply().1, words(&[3, 4096, 3]));
+    assert_eq!(heard(&mut net, &mut raw).reply().1, words(&[3, 4096, 3]));
     assert_eq!(memory.get(0, 4096), data(3, 4096));
     assert_eq!(net.program.done(1), 0, "nothing was carried out");
     nothing_is_left(&mut net, raw);
@@ -170,8 +163,7 @@ fn chunks_where_no_item_can_be_are_refused() {
     // The message both inline and in a chunk, or in neither.
     sink(&mut raw, 2, procedures::SINK, 16, &[memory.read(0, 0, 16)]);
     refused(&mut net, &mut raw, 2, HeaderFault::Chunk);
-    let header = Header { xid: 3, credits: 1, body: Body::NoMessage(Chunks::default()) };
-    raw.send_message(&header, &[]);
+    raw.send_header(3, 1, Body::NoMessage(Chunks::default()));
     refused(&mut net, &mut raw, 3, HeaderFault::Chunk);
     // Positions of items, but not of the one in the chunk.
     let (whole, apart) = (procedures::SINK, procedures::SINK_APART);
@@ -184,8 +176,7 @@ fn chunks_where_no_item_can_be_are_refused() {
     ] {
         for &procedure in procedures {
             sink(&mut raw, 4, procedure, 16, &[memory.read(position, 0, len)]);
-            net.settle(&mut [&mut raw]);
-            let (status, _) = raw.heard().reply();
+            let (status, _) = heard(&mut net, &mut raw).reply();
             assert_eq!(status, AcceptStatus::GarbageArgs, "{position} {len}");
             still_works(&mut net, &mut raw);
         }
@@ -201,8 +192,7 @@ fn a_list_as_long_as_a_message_is_served() {
     memory.put(0, &data(1, 160));
     let reads: Vec<_> = (0..160).map(|at| memory.read(DATA_AT, at, 1)).collect();
     sink(&mut raw, 1, procedures::SINK, 160, &reads);
-    net.settle(&mut [&mut raw]);
-    assert_eq!(raw.heard().reply().1, words(&[1, 160, sum(&data(1, 160)), 99]));
+    assert_eq!(heard(&mut net, &mut raw).reply().1, words(&[1, 160, sum(&data(1, 160)), 99]));
     nothing_is_left(&mut net, raw);
 }
 
@@ -218,8 +208,7 @@ fn a_reply_that_fits_nowhere_is_told() {
     // Data that does not fit its write chunk goes with the rest, or nowhere.
     let small = memory.chunk(0, 100);
     source(&mut raw, 2, 1000, std::slice::from_ref(&small));
-    net.settle(&mut [&mut raw]);
-    let answer = raw.heard();
+    let answer = heard(&mut net, &mut raw);
     assert!(answer.chunks().writes[0].is_empty());
     assert_eq!(answer.reply().1, [words(&[2, 1000]), data(2, 1000), words(&[2])].concat());
     source(&mut raw, 3, 9000, &[small]);
@@ -237,8 +226,7 @@ fn keys_are_invalidated_only_for_those_who_said_so() {
             let memory = raw.memory(8192);
             keys.push(memory.region.key);
             source(&mut raw, xid, 8192, &[memory.chunk(0, 8192)]);
-            net.settle(&mut [&mut raw]);
-            assert_eq!(raw.heard().reply().1, words(&[xid, 8192, xid]));
+            assert_eq!(heard(&mut net, &mut raw).reply().1, words(&[xid, 8192, xid]));
             assert_eq!(memory.get(0, 8192), data(xid, 8192));
         }
         let expected = if wanted { keys } else { Vec::new() };

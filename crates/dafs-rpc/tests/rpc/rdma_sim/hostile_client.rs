@@ -3,8 +3,9 @@
 
 use super::net::Net;
 use super::program::{data, procedures};
-use super::raw::{Memory, Message, Raw, call, chunk, message, words};
+use super::raw::{Raw, call};
 use super::scene::*;
+use crate::peer::{Memory, Message, chunk, message, reply_chunk, words};
 use dafs_dat::sim::{SimFaults, SimNetwork, SimRng};
 use dafs_rpc::server::Config;
 use dafs_wire::rpcrdma::{Body, Chunks, Header, HeaderFault, ReadSegment};
@@ -38,8 +39,7 @@ fn headers_that_are_none_are_refused() {
 fn obsolete_and_unasked_messages_take_nothing() {
     let (mut net, mut raw) = world();
     for _ in 0..200 {
-        let body = Body::Done;
-        raw.send_message(&Header { xid: 1, credits: 1, body }, &[]);
+        raw.send_header(1, 1, Body::Done);
         net.settle(&mut [&mut raw]);
         assert!(raw.inbox.is_empty());
     }
@@ -71,8 +71,7 @@ fn wishes_for_credits_are_bounded() {
         for xid in 0..600 {
             let header = Header { xid, credits: wanted, body: Body::Message(Chunks::default()) };
             raw.send_message(&header, &call(xid, procedures::NULL, &[]));
-            net.settle(&mut [&mut raw]);
-            let granted = raw.heard().header.credits;
+            let granted = heard(&mut net, &mut raw).header.credits;
             assert!(granted >= 1 && granted <= net.credits_max(), "{granted} for {wanted}");
             assert!(net.posted_receives() >= granted as usize, "more granted than posted");
         }
@@ -90,14 +89,13 @@ fn credits_that_are_taken_back_stay_usable_until_the_client_knows() {
     let mut granted = 0;
     for xid in 0..600 {
         null(&mut raw, xid);
-        net.settle(&mut [&mut raw]);
-        granted = raw.heard().header.credits;
+        granted = heard(&mut net, &mut raw).header.credits;
     }
     assert_eq!(granted, net.credits_max());
     net.pass(Duration::from_secs(300));
     // These use receives and get no answer.
     for _ in 0..granted {
-        raw.send_message(&Header { xid: 1, credits: 1, body: Body::Done }, &[]);
+        raw.send_header(1, 1, Body::Done);
         net.settle(&mut [&mut raw]);
     }
     (0..granted).for_each(|xid| null(&mut raw, xid));
@@ -142,8 +140,7 @@ fn peers_that_tell_nothing_get_short_messages() {
     raw.call(1, procedures::WORDS, Chunks::default(), &words(&[1, 300]));
     refused(&mut net, &mut raw, 1, HeaderFault::Chunk);
     raw.call(2, procedures::WORDS, Chunks::default(), &words(&[2, 200]));
-    net.settle(&mut [&mut raw]);
-    assert_eq!(raw.heard().reply().1, words(&[2; 201]));
+    assert_eq!(heard(&mut net, &mut raw).reply().1, words(&[2; 201]));
     nothing_is_left(&mut net, raw);
 }
 
@@ -199,7 +196,7 @@ fn peers_that_leave_at_any_moment_leave_nothing() {
         sink(raw, 2, procedures::SINK_APART, 100_000, &reads);
         sink(raw, 3, procedures::SINK_LATER, 100_000, &reads);
         source(raw, 4, 100_000, &[memory.chunk(0, 100_000)]);
-        let chunks = Chunks { reply: Some(memory.chunk(0, 50_000)), ..Chunks::default() };
+        let chunks = reply_chunk(memory.chunk(0, 50_000));
         raw.call(5, procedures::WORDS, chunks, &words(&[5, 9_999]));
     };
     let (mut net, mut raw) = world();
@@ -226,14 +223,7 @@ fn peers_that_leave_at_any_moment_leave_nothing() {
 
 #[test]
 fn noise_is_survived() {
-    let seeds = match std::env::var("DAFS_RDMA_NOISE_SEED") {
-        Ok(seed) => {
-            let seed = seed.parse().unwrap();
-            seed..seed + 1
-        }
-        Err(_) => 0..300,
-    };
-    for seed in seeds {
+    for seed in noise_seeds() {
         let mut rng = SimRng::new(seed);
         let (mut net, mut raw) = world();
         let memory = raw.memory(64 << 10);

@@ -3,17 +3,20 @@
 //! free again.
 
 use super::net::{Net, SERVER_HOST};
-use super::raw::{Memory, Message, Raw, chunk, words};
+use super::raw::Raw;
+use super::scene::noise_seeds;
+use crate::peer::{
+    self, Message, call, chunk, reads, remote, reply, reply_chunk, success, words, writes,
+};
 use dafs_dat::sim::SimRng;
 use dafs_dat::{Address, Instant, RemoteBuffer};
 use dafs_mem::Site;
 use dafs_rpc::client::{
     CallError, Options, Pending, Port, Procedure, Request, RpcClient, SendData,
 };
-use dafs_wire::rpc::{AcceptStatus, CallHeader, OpaqueAuth, ReplyHeader};
-use dafs_wire::rpcrdma::{Body, Chunk, Chunks, Header, HeaderFault, ReadSegment, Segment};
-use dafs_wire::xdr::{Encode, Encoder, XdrError};
-use smallvec::smallvec;
+use dafs_wire::rpc::AcceptStatus;
+use dafs_wire::rpcrdma::{Body, Chunk, Chunks, Header, HeaderFault, Segment};
+use dafs_wire::xdr::XdrError;
 
 const HOST: u32 = 9;
 const PROCEDURE: Procedure =
@@ -104,17 +107,6 @@ impl Pair {
 /// a call and for its reply.
 const STAGING_KEPT: usize = 4;
 
-fn success(xid: u32, results: &[u8]) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    ReplyHeader::accepted(xid, AcceptStatus::Success).encode(&mut Encoder::new(&mut bytes));
-    bytes.extend_from_slice(results);
-    bytes
-}
-
-fn remote(segment: Segment) -> RemoteBuffer {
-    RemoteBuffer { key: segment.handle, address: segment.offset, len: segment.length }
-}
-
 #[test]
 fn answers_to_nothing_are_ignored() {
     let mut pair = Pair::new();
@@ -128,11 +120,9 @@ fn answers_to_nothing_are_ignored() {
     pair.answer(xid, 8, Chunks::default(), &success(xid, &[6; 8]));
     assert_eq!(pending.wait().unwrap()[..], [5; 8]);
     for _ in 0..300 {
-        let body = Body::Done;
-        pair.server.send_message(&Header { xid, credits: 1, body }, &[]);
+        pair.server.send_header(xid, 1, Body::Done);
         pair.answer(xid, 8, Chunks::default(), &success(xid, &[6; 8]));
-        let body = Body::Error(HeaderFault::Chunk);
-        pair.server.send_message(&Header { xid, credits: 1, body }, &[]);
+        pair.server.send_header(xid, 1, Body::Error(HeaderFault::Chunk));
         pair.settle();
     }
     pair.still_works();
@@ -210,8 +200,7 @@ fn more_than_was_offered_cannot_have_been_placed() {
     let (pending, message) = with_sinks(&mut pair, 100);
     let xid = message.header.xid;
     let segment = Segment { length: u32::MAX, ..message.chunks().writes[0].segments[0] };
-    let chunks = Chunks { writes: smallvec![chunk(&[segment; 3])], ..Chunks::default() };
-    pair.answer(xid, 8, chunks, &success(xid, &[0; 8]));
+    pair.answer(xid, 8, writes(&[chunk(&[segment; 3])]), &success(xid, &[0; 8]));
     pair.ended(pending);
 }
 
@@ -279,8 +268,7 @@ fn long_replies_that_were_not_placed_end_the_connection() {
             3 => Some(chunk(&[Segment { length: segment.length + 1, ..segment }])),
             _ => Some(chunk(&[segment, segment])),
         };
-        let body = Body::NoMessage(Chunks { reply, ..Chunks::default() });
-        pair.server.send_message(&Header { xid, credits: 1, body }, &[]);
+        pair.server.send_header(xid, 1, Body::NoMessage(Chunks { reply, ..Chunks::default() }));
         pair.ended(pending);
     }
     // The data in the reply chunk is not a reply, or replies to another call.
@@ -294,8 +282,7 @@ fn long_replies_that_were_not_placed_end_the_connection() {
         own.put(0, &rpc);
         pair.server.write(&own, remote(Segment { length: 100, ..segment }));
         let reply = Some(chunk(&[Segment { length: 100, ..segment }]));
-        let body = Body::NoMessage(Chunks { reply, ..Chunks::default() });
-        pair.server.send_message(&Header { xid, credits: 1, body }, &[]);
+        pair.server.send_header(xid, 1, Body::NoMessage(Chunks { reply, ..Chunks::default() }));
         pair.settle();
         assert!(pending.is_answered());
         pending.wait().unwrap_err();
@@ -307,20 +294,17 @@ fn long_replies_that_were_not_placed_end_the_connection() {
 fn refusals_reach_their_calls() {
     let mut pair = Pair::new();
     let (pending, xid) = pair.plain();
-    let body = Body::Error(HeaderFault::Chunk);
-    pair.server.send_message(&Header { xid, credits: 3, body }, &[]);
+    pair.server.send_header(xid, 3, Body::Error(HeaderFault::Chunk));
     pair.settle();
     assert_eq!(pending.wait().unwrap_err(), CallError::Chunks);
     pair.still_works();
     let (pending, xid) = pair.plain();
-    let body = Body::Error(HeaderFault::Version { low: 2, high: 3 });
-    pair.server.send_message(&Header { xid, credits: 3, body }, &[]);
+    pair.server.send_header(xid, 3, Body::Error(HeaderFault::Version { low: 2, high: 3 }));
     pair.ended(pending);
 }
 
 #[test]
 fn a_message_that_is_no_reply_ends_the_connection() {
-    let read = |memory: &Memory| -> ReadSegment { memory.read(40, 0, 100) };
     for case in 0..8 {
         let mut pair = Pair::new();
         let (pending, xid) = pair.plain();
@@ -333,8 +317,7 @@ fn a_message_that_is_no_reply_ends_the_connection() {
             3 => pair.server.send(&words(&[xid, 1, 1, 2, 0, 0, 0, 0, 0])),
             // A reply with a read chunk.
             4 => {
-                let chunks = Chunks { reads: smallvec![read(&memory)], ..Chunks::default() };
-                let body = Body::Message(chunks);
+                let body = Body::Message(reads(&[memory.read(40, 0, 100)]));
                 let header = Header { xid, credits: 1, body };
                 pair.server.send_message(&header, &success(xid, &[]));
             }
@@ -354,35 +337,27 @@ fn a_key_that_dies_unasked_ends_the_connection() {
     let xid = message.header.xid;
     let header = Header { xid, credits: 1, body: Body::Message(returned(&message, &[0])) };
     let key = message.chunks().writes[0].segments[0].handle;
-    let bytes = super::raw::message(&header, &success(xid, &[0; 8]));
+    let bytes = peer::message(&header, &success(xid, &[0; 8]));
     pair.server.send_invalidate(&bytes, key);
     pair.ended(pending);
 }
 
 #[test]
 fn calls_that_were_not_asked_for_are_bounded() {
-    let call = |xid| {
-        let none = OpaqueAuth::NONE;
-        let (program, version, procedure) = (1, 1, 0);
-        let header =
-            CallHeader { xid, program, version, procedure, credential: none, verifier: none };
-        let mut bytes = Vec::new();
-        header.encode(&mut Encoder::new(&mut bytes));
-        bytes
-    };
+    let procedure = Procedure { program: 1, version: 1, procedure: 0 };
     let mut pair = Pair::new();
     // The server must not send first.
     pair.still_works();
     for xid in 0..300 {
-        pair.answer(xid, 1, Chunks::default(), &call(xid));
+        pair.answer(xid, 1, Chunks::default(), &call(xid, procedure, &[]));
         let refused = pair.server.heard();
         assert_eq!(refused.header.xid, xid);
-        let status = super::raw::reply(xid, &refused.body).0;
+        let status = reply(xid, &refused.body).0;
         assert_eq!(status, AcceptStatus::ProgramUnavailable);
         // With chunks, or in one.
         let memory = pair.server.memory(64);
-        let chunks = Chunks { reply: Some(memory.chunk(0, 64)), ..Chunks::default() };
-        pair.answer(xid, 1, chunks, &call(xid));
+        let chunks = reply_chunk(memory.chunk(0, 64));
+        pair.answer(xid, 1, chunks, &call(xid, procedure, &[]));
         assert_eq!(pair.server.heard().fault(), Some(HeaderFault::Chunk));
         pair.server.deregister(&memory);
     }
@@ -392,14 +367,7 @@ fn calls_that_were_not_asked_for_are_bounded() {
 
 #[test]
 fn noise_is_survived() {
-    let seeds = match std::env::var("DAFS_RDMA_NOISE_SEED") {
-        Ok(seed) => {
-            let seed = seed.parse().unwrap();
-            seed..seed + 1
-        }
-        Err(_) => 0..300,
-    };
-    for seed in seeds {
+    for seed in noise_seeds() {
         let mut rng = SimRng::new(seed);
         let mut pair = Pair::new();
         for _ in 0..30 {
@@ -439,7 +407,7 @@ fn noise(rng: &mut SimRng, pair: &mut Pair) {
         _ => Body::Message(chunks),
     };
     let header = Header { xid, credits: rng.bits() as u32, body };
-    let mut bytes = super::raw::message(&header, &success(xid, &[0; 64]));
+    let mut bytes = peer::message(&header, &success(xid, &[0; 64]));
     for _ in 0..rng.below(3) {
         let at = rng.below(bytes.len() as u64) as usize;
         bytes[at] = rng.bits() as u8;

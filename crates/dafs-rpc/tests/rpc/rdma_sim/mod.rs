@@ -1,8 +1,6 @@
 //! RPC-over-RDMA over the simulated network: the product's server and client, against each other
 //! and against peers that break every rule. Every delay and loss follows from a seed.
 
-#![allow(clippy::expect_used, reason = "a failed unwrap is a failed test")]
-
 mod caller;
 mod cuts;
 mod hostile_back;

@@ -2,9 +2,11 @@
 
 use super::net::Net;
 use super::program::procedures;
-use super::raw::{Raw, words};
+use super::raw::Raw;
+use crate::peer::{self, Message, words};
 use dafs_rpc::AcceptStatus;
 use dafs_wire::rpcrdma::{Chunk, Chunks, HeaderFault, PrivateData, ReadSegment};
+use std::ops::Range;
 
 pub(crate) const HOST: u32 = 7;
 /// Bytes of an RPC call header with an empty credential.
@@ -24,21 +26,35 @@ pub(crate) fn world() -> (Net, Raw) {
 
 /// Calls `SINK` with its data in these segments.
 pub(crate) fn sink(raw: &mut Raw, xid: u32, procedure: u32, len: u32, reads: &[ReadSegment]) {
-    let chunks = Chunks { reads: reads.iter().copied().collect(), ..Chunks::default() };
-    raw.call(xid, procedure, chunks, &words(&[xid, len, 99]));
+    raw.call(xid, procedure, peer::reads(reads), &words(&[xid, len, 99]));
 }
 
 /// Calls `SOURCE` with these write chunks.
 pub(crate) fn source(raw: &mut Raw, xid: u32, len: u32, writes: &[Chunk]) {
-    let chunks = Chunks { writes: writes.iter().cloned().collect(), ..Chunks::default() };
-    raw.call(xid, procedures::SOURCE, chunks, &words(&[xid, len]));
+    raw.call(xid, procedures::SOURCE, peer::writes(writes), &words(&[xid, len]));
+}
+
+/// The next message once the network is at rest.
+pub(crate) fn heard(net: &mut Net, raw: &mut Raw) -> Message {
+    net.settle(&mut [raw]);
+    raw.heard()
+}
+
+/// The seeds of the tests with noise.
+pub(crate) fn noise_seeds() -> Range<u64> {
+    match std::env::var("DAFS_RDMA_NOISE_SEED") {
+        Ok(seed) => {
+            let seed = seed.parse().unwrap();
+            seed..seed + 1
+        }
+        Err(_) => 0..300,
+    }
 }
 
 /// Checks that the connection still works.
 pub(crate) fn still_works(net: &mut Net, raw: &mut Raw) {
     raw.call(4_000_000, procedures::NULL, Chunks::default(), &[]);
-    net.settle(&mut [raw]);
-    let answer = raw.heard();
+    let answer = heard(net, raw);
     assert_eq!(answer.header.xid, 4_000_000);
     assert_eq!(answer.reply(), (AcceptStatus::Success, Vec::new()));
     assert!(raw.inbox.is_empty() && raw.is_up());
@@ -59,8 +75,7 @@ pub(crate) fn nothing_is_left(net: &mut Net, mut raw: Raw) {
 
 /// Checks that the server reports a fault and the connection continues.
 pub(crate) fn refused(net: &mut Net, raw: &mut Raw, xid: u32, fault: HeaderFault) {
-    net.settle(&mut [raw]);
-    let answer = raw.heard();
+    let answer = heard(net, raw);
     assert_eq!((answer.header.xid, answer.fault()), (xid, Some(fault)));
     still_works(net, raw);
 }

@@ -1,6 +1,7 @@
 //! Calls that succeed.
 
-use super::common::{Raw, Server, call, options, pattern, procedure, procedures, sum};
+use super::common::{Raw, Server, call, options, pattern, procedure, procedures, record, sum};
+use crate::peer::success;
 use dafs_dat::Wake;
 use dafs_mem::Site;
 use dafs_rpc::client::{
@@ -8,8 +9,7 @@ use dafs_rpc::client::{
 };
 use dafs_rpc::server::Config;
 use dafs_rpc::{AcceptStatus, Reply};
-use dafs_wire::rpc::{FragmentMark, ReplyHeader};
-use dafs_wire::xdr::{Decoder, Encoder};
+use dafs_wire::xdr::Decoder;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::time::Duration;
@@ -121,12 +121,7 @@ fn results_are_read_to_their_place() {
 /// The record with the reply to a call.
 fn reply(call: &[u8], results: &[u8]) -> Vec<u8> {
     let xid = u32::from_be_bytes(call[4..8].try_into().unwrap());
-    let mut bytes = vec![0; 4];
-    Encoder::new(&mut bytes).value(&ReplyHeader::accepted(xid, AcceptStatus::Success));
-    bytes.extend_from_slice(results);
-    let mark = FragmentMark::whole(bytes.len() - 4).unwrap();
-    bytes[..4].copy_from_slice(&mark.to_bytes());
-    bytes
+    record(&[], &success(xid, results))
 }
 
 /// A client whose server is a socket of the test.

@@ -4,7 +4,7 @@ use dafs_wire::nfs4::*;
 #[track_caller]
 fn check_cb(text: &str, op: &CbOp<'_>) {
     let wire = bytes(text);
-    assert_eq!(encoded(op), wire, "encoding");
+    assert_eq!(op.encoded(), wire, "encoding");
     let mut d = Decoder::new(&wire);
     assert_eq!(&CbOp::decode(&mut d).unwrap(), op, "decoding");
     assert_eq!(d.remaining(), 0);
@@ -14,7 +14,7 @@ fn check_cb(text: &str, op: &CbOp<'_>) {
 fn check_cb_result(text: &str, number: u32, status: Status, body: CbResultBody<'_>) {
     let wire = bytes(text);
     let result = CbOpResult { number, status, body };
-    assert_eq!(encoded(&result), wire, "encoding");
+    assert_eq!(result.encoded(), wire, "encoding");
     let mut d = Decoder::new(&wire);
     assert_eq!(CbOpResult::decode(&mut d).unwrap(), result, "decoding");
     assert_eq!(d.remaining(), 0);
@@ -24,7 +24,7 @@ fn check_cb_result(text: &str, number: u32, status: Status, body: CbResultBody<'
 fn the_head() {
     let wire = bytes("00000000 00000001 00000000 00000002");
     let head = CbCompoundArgs { tag: b"", minor_version: 1, callback_ident: 0, op_count: 2 };
-    assert_eq!(encoded(&head), wire);
+    assert_eq!(head.encoded(), wire);
     assert_eq!(CbCompoundArgs::decode(&mut Decoder::new(&wire)), Ok(head));
 }
 

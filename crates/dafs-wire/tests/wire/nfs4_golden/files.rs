@@ -52,7 +52,7 @@ fn every_way_to_make_a_file() {
         ),
     ] {
         let wire = bytes(text);
-        assert_eq!(encoded(&how), wire);
+        assert_eq!(how.encoded(), wire);
         assert_eq!(OpenHow::decode(&mut Decoder::new(&wire)), Ok(how));
     }
 }
@@ -72,7 +72,7 @@ fn every_claim() {
         ("00000006", OpenClaim::DelegatePreviousHandle),
     ] {
         let wire = bytes(text);
-        assert_eq!(encoded(&claim), wire);
+        assert_eq!(claim.encoded(), wire);
         assert_eq!(OpenClaim::decode(&mut Decoder::new(&wire)), Ok(claim));
     }
 }
@@ -335,7 +335,7 @@ fn a_directory_is_a_list() {
     let mut d = Decoder::new(&wire);
     let result = OpResult::decode(&mut d).unwrap();
     assert_eq!(d.remaining(), 0);
-    assert_eq!(encoded(&result), wire);
+    assert_eq!(result.encoded(), wire);
     let ResultBody::Readdir(list) = result.body else { panic!() };
     let entry = |cookie, name| DirectoryEntry { cookie, name, attributes: size_zero() };
     assert!(list.eof);

@@ -25,17 +25,11 @@ fn bytes(text: &str) -> Vec<u8> {
     out
 }
 
-fn encoded(value: &impl Encode) -> Vec<u8> {
-    let mut out = Vec::new();
-    value.encode(&mut Encoder::new(&mut out));
-    out
-}
-
 /// Checks that `text` is exactly this operation.
 #[track_caller]
 fn check_op(text: &str, op: &Op<'_>) {
     let wire = bytes(text);
-    assert_eq!(encoded(op), wire, "encoding");
+    assert_eq!(op.encoded(), wire, "encoding");
     let mut d = Decoder::new(&wire);
     assert_eq!(&Op::decode(&mut d, 2).unwrap(), op, "decoding");
     assert_eq!(d.remaining(), 0);
@@ -46,7 +40,7 @@ fn check_op(text: &str, op: &Op<'_>) {
 fn check_result(text: &str, number: u32, status: Status, body: ResultBody<'_>) {
     let wire = bytes(text);
     let result = OpResult { number, status, body };
-    assert_eq!(encoded(&result), wire, "encoding");
+    assert_eq!(result.encoded(), wire, "encoding");
     let mut d = Decoder::new(&wire);
     let decoded = OpResult::decode(&mut d).unwrap();
     assert_eq!(d.remaining(), 0);
@@ -60,7 +54,7 @@ where
     T: Encode + for<'a> Decode<'a> + PartialEq + std::fmt::Debug,
 {
     let wire = bytes(text);
-    assert_eq!(encoded(value), wire, "encoding");
+    assert_eq!(value.encoded(), wire, "encoding");
     let mut d = Decoder::new(&wire);
     assert_eq!(&T::decode(&mut d).unwrap(), value, "decoding");
     assert_eq!(d.remaining(), 0);

@@ -10,7 +10,7 @@ fn compounds_have_a_head() {
     let wire = bytes(r#"00002746 00000000 00000005"#);
     let result = CompoundResult { status: Status::RestoreFh, tag: b"", op_count: 5 };
     let wanted = CompoundResult { status: Status::from_u32(10_054), ..result };
-    assert_eq!(encoded(&wanted), wire);
+    assert_eq!(wanted.encoded(), wire);
     assert_eq!(CompoundResult::decode(&mut Decoder::new(&wire)), Ok(wanted));
     assert_eq!(wanted.status, Status::CompleteAlready);
 }
@@ -18,7 +18,7 @@ fn compounds_have_a_head() {
 #[track_caller]
 fn check_head(text: &str, head: CompoundArgs<'_>) {
     let wire = bytes(text);
-    assert_eq!(encoded(&head), wire);
+    assert_eq!(head.encoded(), wire);
     assert_eq!(CompoundArgs::decode(&mut Decoder::new(&wire)), Ok(head));
 }
 

@@ -5,7 +5,7 @@ use crate::client::request::Request;
 use crate::client::{Identity, Procedure};
 use dafs_dat::{
     Access, Adapter, Instant, ListenerId, LocalSegment, MemoryRegion, PeerInfo, PostError,
-    ProtectionDomain, RegionId, RegionTable, RegisterError, RemoteBuffer, RequestId,
+    ProtectionDomain, RegionId, RegionTable, RegisterError, RequestId, Transfer,
 };
 use dafs_mem::{Buffer, Site};
 use dafs_wire::rpc::{AcceptStatus, CallHeader, OpaqueAuth, ReplyHeader};
@@ -99,39 +99,12 @@ impl Adapter for Clogged {
         Ok(())
     }
 
-    fn post_send(&mut self, _: EndpointId, _: u64, _: &[LocalSegment]) -> Result<(), PostError> {
+    fn post(&mut self, _: EndpointId, _: u64, transfer: Transfer<'_>) -> Result<(), PostError> {
+        let Transfer::Send { invalidate: None, .. } = transfer else {
+            return Err(PostError::NotConnected);
+        };
         self.0.lock().unwrap().sends += 1;
         Ok(())
-    }
-
-    fn post_send_invalidate(
-        &mut self,
-        _: EndpointId,
-        _: u64,
-        _: &[LocalSegment],
-        _: u32,
-    ) -> Result<(), PostError> {
-        Err(PostError::NotConnected)
-    }
-
-    fn rdma_write(
-        &mut self,
-        _: EndpointId,
-        _: u64,
-        _: &[LocalSegment],
-        _: RemoteBuffer,
-    ) -> Result<(), PostError> {
-        Err(PostError::NotConnected)
-    }
-
-    fn rdma_read(
-        &mut self,
-        _: EndpointId,
-        _: u64,
-        _: LocalSegment,
-        _: RemoteBuffer,
-    ) -> Result<(), PostError> {
-        Err(PostError::NotConnected)
     }
 
     fn poll(&mut self, _: Instant, _: &mut Vec<Event>) -> usize {
