@@ -2,14 +2,9 @@
 //! errors.
 
 use dafs_dat::sim::SimRng;
-use dafs_mem::{Mutex, VolatileSlice};
-use dafs_store::backend::before;
-use dafs_store::{
-    Attr, CacheAdvice, CopyRange, FileId, OpenFile, Result, SeekWhat, Stability, Store, StoreError,
-    Wait, WholeFile,
-};
-use dafs_testkit::stores::layer::{Layer, Layered};
-use std::any::Any;
+use dafs_mem::Mutex;
+use dafs_store::{Attr, OpenFile, Result, Store, StoreError, Wait};
+use dafs_testkit::stores::layer::{FileLayer, Layer, Layered, LayeredFile, Transfer, Verdict};
 use std::sync::Arc;
 
 /// The faults of the store. Chances are in parts per million.
@@ -56,7 +51,7 @@ impl Strained {
 
 impl Layer for Strained {
     fn wrap(&self, inner: Arc<dyn OpenFile>) -> Arc<dyn OpenFile> {
-        Arc::new(SimFile { inner, chance: self.0.clone() })
+        LayeredFile::over(inner, SimFile(self.0.clone()))
     }
 }
 
@@ -71,20 +66,12 @@ impl StoreControl {
     }
 }
 
-struct SimFile {
-    inner: Arc<dyn OpenFile>,
-    chance: SharedChance,
-}
+struct SimFile(SharedChance);
 
-/// The decision about a call.
-struct Verdict {
-    bytes: usize,
-    forget: bool,
-}
-
-impl SimFile {
-    fn judge(&self, bytes: usize, wait: Wait, writing: bool) -> Result<Verdict> {
-        let mut chance = self.chance.lock();
+impl FileLayer for SimFile {
+    fn judge(&self, transfer: Transfer) -> Result<Verdict> {
+        let Transfer { bytes, wait, writes: writing, .. } = transfer;
+        let mut chance = self.0.lock();
         let Chance { rng, faults, writes, .. } = &mut *chance;
         if wait == Wait::Never && rng.chance(faults.would_block_ppm) {
             return Err(StoreError::WouldBlock);
@@ -99,88 +86,16 @@ impl SimFile {
         // A read that may wait is short only at the end of the file. Only other transfers are cut.
         let cut = short && (writing || wait == Wait::Never);
         let bytes = if cut { rng.between(1, bytes as u64 - 1) as usize } else { bytes };
-        Ok(Verdict { bytes, forget })
-    }
-}
-
-fn sum(views: &[VolatileSlice<'_>]) -> usize {
-    views.iter().map(VolatileSlice::len).sum()
-}
-
-impl OpenFile for SimFile {
-    fn as_any(&self) -> &dyn Any {
-        self.inner.as_any()
+        Ok(if forget { Verdict::Forget(bytes) } else { Verdict::Pass(bytes) })
     }
 
-    fn id(&self) -> FileId {
-        self.inner.id()
-    }
-
-    fn read_at(&self, views: &[VolatileSlice<'_>], offset: u64, wait: Wait) -> Result<usize> {
-        let verdict = self.judge(sum(views), wait, false)?;
-        self.inner.read_at(&before(views, verdict.bytes), offset, wait)
-    }
-
-    fn write_at(
-        &self,
-        views: &[VolatileSlice<'_>],
-        offset: u64,
-        stability: Stability,
-        wait: Wait,
-    ) -> Result<usize> {
-        let verdict = self.judge(sum(views), wait, true)?;
-        if verdict.forget {
-            return Ok(verdict.bytes);
-        }
-        self.inner.write_at(&before(views, verdict.bytes), offset, stability, wait)
-    }
-
-    fn commit(&self, offset: u64, len: u64) -> Result<()> {
-        self.inner.commit(offset, len)
-    }
-
-    fn sync(&self) -> Result<()> {
-        self.inner.sync()
-    }
-
-    fn attr(&self) -> Result<Attr> {
-        let mut attr = self.inner.attr()?;
-        let mut chance = self.chance.lock();
+    fn attr(&self, mut attr: Attr) -> Attr {
+        let mut chance = self.0.lock();
         chance.looks += 1;
         let every = chance.faults.danger_stale_every;
         let stale = every > 0 && chance.looks.is_multiple_of(every) && chance.size < attr.size;
         let before = std::mem::replace(&mut chance.size, attr.size);
         attr.size = if stale { before } else { attr.size };
-        Ok(attr)
-    }
-}
-
-impl WholeFile for SimFile {
-    fn set_size(&self, size: u64) -> Result<()> {
-        self.inner.set_size(size)
-    }
-
-    fn advise(&self, offset: u64, len: u64, advice: CacheAdvice) -> Result<()> {
-        self.inner.advise(offset, len, advice)
-    }
-
-    fn seek(&self, offset: u64, what: SeekWhat) -> Result<Option<u64>> {
-        self.inner.seek(offset, what)
-    }
-
-    fn allocate(&self, offset: u64, len: u64) -> Result<()> {
-        self.inner.allocate(offset, len)
-    }
-
-    fn deallocate(&self, offset: u64, len: u64) -> Result<()> {
-        self.inner.deallocate(offset, len)
-    }
-
-    fn copy_from(&self, source: &dyn OpenFile, range: CopyRange) -> Result<u64> {
-        self.inner.copy_from(source, range)
-    }
-
-    fn clone_range_from(&self, source: &dyn OpenFile, range: CopyRange) -> Result<()> {
-        self.inner.clone_range_from(source, range)
+        attr
     }
 }

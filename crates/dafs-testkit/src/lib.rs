@@ -6,6 +6,9 @@
 #[allow(missing_docs, reason = "messages of the protocol, by their names there")]
 pub mod raw;
 
+#[allow(missing_docs, reason = "requests of the protocol, by their names there")]
+pub mod requests;
+
 pub mod engines;
 mod served;
 pub mod stores;
@@ -13,6 +16,18 @@ mod wire;
 
 pub use served::{Served, Setup};
 pub use wire::Wire;
+
+use std::time::{Duration, Instant};
+
+/// Waits until a condition holds, for longer than any working operation takes.
+#[track_caller]
+pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !holds() {
+        assert!(start.elapsed() < Duration::from_secs(30), "never: {what}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
 
 /// Bytes that differ from their neighbours.
 pub fn pattern(len: usize) -> Vec<u8> {

@@ -209,21 +209,27 @@ impl Client {
         self.memory_with(bytes, Access::REMOTE_READ | Access::REMOTE_WRITE)
     }
 
+    /// Registers memory with these bytes in it.
+    pub fn memory_of(&mut self, bytes: &[u8]) -> Memory {
+        let memory = self.memory(bytes.len());
+        memory.set(bytes);
+        memory
+    }
+
     pub fn memory_with(&mut self, bytes: usize, access: Access) -> Memory {
-        let mut process = self.process.lock();
-        let domain = process.domain;
-        let buffer = Arc::new(Buffer::zeroed(bytes).unwrap());
-        let region = process.adapter.register(domain, buffer.clone(), access).unwrap();
-        Memory { buffer, region }
+        let domain = self.process.lock().domain;
+        self.memory_in(domain, bytes, access)
     }
 
     /// Registers memory of another protection domain of this process.
     pub fn foreign_memory(&mut self, bytes: usize) -> Memory {
-        let mut process = self.process.lock();
-        let domain = process.adapter.protection_domain();
+        let domain = self.process.lock().adapter.protection_domain();
+        self.memory_in(domain, bytes, Access::REMOTE_READ | Access::REMOTE_WRITE)
+    }
+
+    fn memory_in(&mut self, domain: ProtectionDomain, bytes: usize, access: Access) -> Memory {
         let buffer = Arc::new(Buffer::zeroed(bytes).unwrap());
-        let access = Access::REMOTE_READ | Access::REMOTE_WRITE;
-        let region = process.adapter.register(domain, buffer.clone(), access).unwrap();
+        let region = self.process.lock().adapter.register(domain, buffer.clone(), access).unwrap();
         Memory { buffer, region }
     }
 
@@ -245,8 +251,12 @@ impl Client {
 
     /// Encodes a request with the given header.
     pub fn encode(&self, header: &RequestHeader, request: &Request<'_>) -> Vec<u8> {
+        self.message(|message| encode_request(message, self.order, header, request).unwrap())
+    }
+
+    fn message(&self, encode: impl FnOnce(&mut [u8]) -> usize) -> Vec<u8> {
         let mut message = vec![0; MESSAGE_BYTES];
-        let len = encode_request(&mut message, self.order, header, request).unwrap();
+        let len = encode(&mut message);
         message.truncate(len);
         if self.checksums {
             seal(&mut message);
@@ -295,12 +305,8 @@ impl Client {
     /// Answers a call of the server, and grants `target` credits.
     pub fn answer(&mut self, call: &CallbackRequest, target: u16, reply: &Reply<'_>) {
         let header = ResponseHeader::answering(&call.header(), target);
-        let mut message = vec![0; MESSAGE_BYTES];
-        let len = encode_response(&mut message, self.order, &header, reply).unwrap();
-        message.truncate(len);
-        if self.checksums {
-            seal(&mut message);
-        }
+        let message =
+            self.message(|message| encode_response(message, self.order, &header, reply).unwrap());
         self.send_raw(&message);
     }
 
@@ -308,13 +314,10 @@ impl Client {
     pub fn refuse(&mut self, call: &CallbackRequest, status: Status) {
         let header = ResponseHeader::answering(&call.header(), 1).with_status(status);
         let procedure = call.request().procedure();
-        let mut message = vec![0; MESSAGE_BYTES];
         let body = ErrorBody::None;
-        let len = encode_error(&mut message, self.order, &header, procedure, &body).unwrap();
-        message.truncate(len);
-        if self.checksums {
-            seal(&mut message);
-        }
+        let message = self.message(|message| {
+            encode_error(message, self.order, &header, procedure, &body).unwrap()
+        });
         self.send_raw(&message);
     }
 

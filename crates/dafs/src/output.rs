@@ -4,6 +4,7 @@
 //! * A closed reader ends the command quietly, without a panic.
 
 use crate::failure::Failure;
+use serde::Serialize;
 use std::fmt::Arguments;
 use std::io::Write;
 
@@ -22,6 +23,12 @@ pub(crate) use {complain, say};
 pub(crate) fn line(text: Arguments<'_>) -> Result<(), Failure> {
     writeln!(std::io::stdout().lock(), "{text}")
         .map_err(|error| Failure::local("standard output", &error))
+}
+
+/// Prints a value as a line of JSON.
+pub(crate) fn say_json(value: &impl Serialize) -> Result<(), Failure> {
+    let text = serde_json::to_string(value).map_err(|error| Failure::Failed(error.to_string()))?;
+    say!("{text}")
 }
 
 pub(crate) fn remark(text: Arguments<'_>) {

@@ -4,36 +4,11 @@ use crate::common::*;
 use dafs_dat::Access;
 use dafs_service::Squash;
 use dafs_wire::dafs::{
-    self, Checksum, DirectBuffer, FsAttrMask, Reply, Request, SessionOptions, Stability, Status,
-    checksum,
+    self, DirectBuffer, FsAttrMask, Reply, Request, SessionOptions, Stability, Status, checksum,
 };
 
 /// The server's MAX_APPEND.
 const APPEND_BYTES_MAX: u32 = 1 << 20;
-
-fn inline(file: File, stable: Stability, data: &[u8]) -> Request<'_> {
-    let (fh, state_id, cache_hint) = (file.fh, file.id, 0);
-    Request::AppendInline(dafs::AppendInline {
-        fh,
-        state_id,
-        stable,
-        padded_to: None,
-        cache_hint,
-        data,
-    })
-}
-
-fn direct(file: File, byte_count: u32, buffer: DirectBuffer) -> dafs::AppendDirect {
-    dafs::AppendDirect {
-        fh: file.fh,
-        state_id: file.id,
-        stable: Stability::FileSync,
-        byte_count,
-        cache_hint: 0,
-        direct_checksum: Checksum::ZERO,
-        buffer,
-    }
-}
 
 fn appended(answer: &Answer) -> dafs::AppendReply {
     match answer.reply() {
@@ -45,8 +20,7 @@ fn appended(answer: &Answer) -> dafs::AppendReply {
 #[test]
 fn appends_go_one_behind_the_other_and_tell_where() {
     both_ways(|maps| {
-        let mut world = World::new(Setup { maps, ..Setup::default() });
-        let (one, two) = (world.session(2, "a"), world.session(3, "b"));
+        let (mut world, one, two) = World::with_two(Setup { maps, ..Setup::default() });
         let (mine, theirs) = (world.open(one, b"f"), world.open(two, b"f"));
         let mut expected = pattern(777, 1);
         world.write(one, mine, 0, &expected);
@@ -54,14 +28,14 @@ fn appends_go_one_behind_the_other_and_tell_where() {
             let data = pattern(10_000 + usize::from(round), round);
             let (client, file) = if round % 2 == 0 { (one, mine) } else { (two, theirs) };
             let stable = if round < 3 { Stability::DataSync } else { Stability::FileSync };
-            let reply = appended(&world.call(client, &inline(file, stable, &data)));
+            let reply = appended(&world.call(client, &append_inline(file, stable, &data)));
             assert_eq!((reply.offset, reply.committed), (expected.len() as u64, stable));
             assert_eq!(reply.verifier, WRITE_VERIFIER);
             expected.extend(data);
             let data = pattern(300_000 + usize::from(round), round + 100);
             let memory = world.clients[client].memory(300_100);
             memory.set(&data);
-            let request = direct(file, data.len() as u32, memory.direct(0, 300_100));
+            let request = append_direct(file, data.len() as u32, memory.direct(0, 300_100));
             let reply = appended(&world.call(client, &Request::AppendDirect(request)));
             assert_eq!(reply.offset, expected.len() as u64);
             expected.extend(data);
@@ -78,7 +52,7 @@ fn a_padded_append_is_taken_from_where_it_was_agreed() {
     let client = world.session_with(2, "a", 1, options);
     let file = world.open(client, b"f");
     let data = pattern(5000, 2);
-    let padded = |padded_to| match inline(file, Stability::DataSync, &data) {
+    let padded = |padded_to| match append_inline(file, Stability::DataSync, &data) {
         Request::AppendInline(args) => {
             Request::AppendInline(dafs::AppendInline { padded_to, ..args })
         }
@@ -94,9 +68,7 @@ fn a_padded_append_is_taken_from_where_it_was_agreed() {
 #[test]
 fn a_refused_append_leaves_nothing() {
     both_ways(|maps| {
-        let mut world = World::new(Setup { maps, ..Setup::default() });
-        let client = world.session(2, "a");
-        let file = world.open(client, b"f");
+        let (mut world, client, file) = World::with_file(Setup { maps, ..Setup::default() });
         let start = pattern(100, 3);
         world.write(client, file, 0, &start);
         let memory = world.clients[client].memory(2 << 20);
@@ -104,25 +76,28 @@ fn a_refused_append_leaves_nothing() {
             assert_eq!(world.status(client, request), status, "{request:?}");
         };
         // Every append is stable.
-        refused(&inline(file, Stability::Unstable, b"x"), Status::Inval);
-        let request = direct(file, 10, memory.direct(0, 10));
+        refused(&append_inline(file, Stability::Unstable, b"x"), Status::Inval);
+        let request = append_direct(file, 10, memory.direct(0, 10));
         let unstable = dafs::AppendDirect { stable: Stability::Unstable, ..request };
         refused(&Request::AppendDirect(unstable), Status::Inval);
-        let request = direct(file, APPEND_BYTES_MAX + 1, memory.direct(0, 2 << 20));
+        let request = append_direct(file, APPEND_BYTES_MAX + 1, memory.direct(0, 2 << 20));
         refused(&Request::AppendDirect(request), Status::WriteTooBig);
         // A buffer that is too short.
-        refused(&Request::AppendDirect(direct(file, 11, memory.direct(0, 10))), Status::Inval);
+        refused(
+            &Request::AppendDirect(append_direct(file, 11, memory.direct(0, 10))),
+            Status::Inval,
+        );
         let stranger = File { id: dafs::StateId([9; 8]), ..file };
-        refused(&inline(stranger, Stability::DataSync, b"x"), Status::StaleStateId);
+        refused(&append_inline(stranger, Stability::DataSync, b"x"), Status::StaleStateId);
         // An append of zero bytes is legal.
-        let answer = world.call(client, &inline(file, Stability::DataSync, b""));
+        let answer = world.call(client, &append_inline(file, Stability::DataSync, b""));
         assert_eq!(appended(&answer).offset, 100);
         let answer =
-            world.call(client, &Request::AppendDirect(direct(file, 0, memory.direct(0, 0))));
+            world.call(client, &Request::AppendDirect(append_direct(file, 0, memory.direct(0, 0))));
         assert_eq!(appended(&answer).offset, 100);
         assert_eq!(world.read(client, file), start);
         // The longest one succeeds.
-        let request = direct(file, APPEND_BYTES_MAX, memory.direct(0, APPEND_BYTES_MAX));
+        let request = append_direct(file, APPEND_BYTES_MAX, memory.direct(0, APPEND_BYTES_MAX));
         let answer = world.call(client, &Request::AppendDirect(request));
         assert_eq!(appended(&answer).offset, 100);
         world.end();
@@ -132,21 +107,22 @@ fn a_refused_append_leaves_nothing() {
 #[test]
 fn an_append_that_fails_is_cut_off_again() {
     both_ways(|maps| {
-        let mut world = World::new(Setup { maps, ..Setup::default() });
-        let client = world.session(2, "a");
-        let file = world.open(client, b"f");
+        let (mut world, client, file) = World::with_file(Setup { maps, ..Setup::default() });
         let start = pattern(1000, 4);
         world.write(client, file, 0, &start);
         // The disk takes the first part of it.
         world.disk.set_bad_from(2000);
         let data = pattern(9000, 5);
-        assert_eq!(world.status(client, &inline(file, Stability::DataSync, &data)), Status::Io);
+        assert_eq!(
+            world.status(client, &append_inline(file, Stability::DataSync, &data)),
+            Status::Io
+        );
         let memory = world.clients[client].memory(600_000);
-        let request = direct(file, 600_000, memory.direct(0, 600_000));
+        let request = append_direct(file, 600_000, memory.direct(0, 600_000));
         assert_eq!(world.status(client, &Request::AppendDirect(request)), Status::Io);
         world.disk.set_bad_from(u64::MAX);
         assert_eq!(world.read(client, file), start);
-        let answer = world.call(client, &inline(file, Stability::DataSync, &data));
+        let answer = world.call(client, &append_inline(file, Stability::DataSync, &data));
         assert_eq!(appended(&answer).offset, 1000);
         world.end();
     });
@@ -159,9 +135,8 @@ fn checksums_are_compared_before_anything_is_appended() {
         let client = world.session_with(2, "a", 1, CHECKED);
         let file = world.open(client, b"f");
         let data = pattern(600_001, 6);
-        let memory = world.clients[client].memory(600_001);
-        memory.set(&data);
-        let request = direct(file, 600_001, memory.direct(0, 600_001));
+        let memory = world.clients[client].memory_of(&data);
+        let request = append_direct(file, 600_001, memory.direct(0, 600_001));
         let wrong = dafs::AppendDirect { direct_checksum: checksum(b"other"), ..request };
         assert_eq!(world.status(client, &Request::AppendDirect(wrong)), Status::ChkSum);
         assert_eq!(world.read(client, file), b"");
@@ -190,7 +165,7 @@ fn memory_that_is_gone_ends_the_session_and_appends_nothing() {
                 }
                 false => memory.memory_with(700_000, Access::LOCAL_WRITE).direct(0, 700_000),
             };
-            let request = Request::AppendDirect(direct(own, 700_000, buffer));
+            let request = Request::AppendDirect(append_direct(own, 700_000, buffer));
             assert!(world.try_call(thief, &request).is_none());
             world.settle();
             assert!(world.clients[thief].closed.is_some());
@@ -217,8 +192,7 @@ fn an_append_asks_like_a_write() {
         ],
         ..Setup::default()
     };
-    let mut world = World::new(setup);
-    let (one, two) = (world.session(2, "a"), world.session(3, "b"));
+    let (mut world, one, two) = World::with_two(setup);
     let root = world.root();
     let path = [b"open".as_slice(), b"f"];
     let open = |share_access, share_deny| dafs::Open {
@@ -228,9 +202,9 @@ fn an_append_asks_like_a_write() {
     };
     let reader = open(dafs::ShareAccess::Read, dafs::ShareDeny::None);
     let reader = world.open_with(two, &reader).unwrap();
-    assert_eq!(world.status(two, &inline(reader, Stability::DataSync, b"x")), Status::Acces);
+    assert_eq!(world.status(two, &append_inline(reader, Stability::DataSync, b"x")), Status::Acces);
     let anonymous = File { id: dafs::StateId([0; 8]), ..reader };
-    let add = inline(anonymous, Stability::DataSync, b"x");
+    let add = append_inline(anonymous, Stability::DataSync, b"x");
     assert_eq!(world.status(two, &add), Status::Ok);
     let denier = open(dafs::ShareAccess::Read, dafs::ShareDeny::Write);
     let denier = world.open_with(one, &denier).unwrap();
@@ -239,14 +213,13 @@ fn an_append_asks_like_a_write() {
     assert_eq!(world.status(two, &add), Status::Ok);
     let shut = found(&world.call(two, &lookup(root, &[b"shut"])));
     let shut = File { fh: shut, id: dafs::StateId([0; 8]) };
-    assert_eq!(world.status(two, &inline(shut, Stability::DataSync, b"x")), Status::RoFs);
+    assert_eq!(world.status(two, &append_inline(shut, Stability::DataSync, b"x")), Status::RoFs);
     world.end();
 }
 
 #[test]
 fn the_longest_append_is_told() {
-    let mut world = World::new(Setup::default());
-    let client = world.session(2, "a");
+    let (mut world, client) = World::with_session(Setup::default());
     let fh = world.root();
     let get = dafs::GetFsAttr { fh, attributes: FsAttrMask::MAX_APPEND };
     let answer = world.call(client, &Request::GetFsAttr(get));
@@ -258,9 +231,7 @@ fn the_longest_append_is_told() {
 /// An append waits for its chunks behind other transfers, and they wait for it.
 #[test]
 fn many_appends_share_the_staging() {
-    let mut world = World::new(Setup::default());
-    let client = world.session(2, "a");
-    let file = world.open(client, b"f");
+    let (mut world, client, file) = World::with_file(Setup::default());
     world.clients[client].desired = 200;
     for _ in 0..60 {
         assert_eq!(world.status(client, &Request::Null), Status::Ok);
@@ -272,7 +243,7 @@ fn many_appends_share_the_staging() {
             let memory = world.clients[client].memory(APPEND_BYTES_MAX as usize);
             memory.set(&vec![at; APPEND_BYTES_MAX as usize]);
             let buffer = memory.direct(0, APPEND_BYTES_MAX);
-            let request = Request::AppendDirect(direct(file, APPEND_BYTES_MAX, buffer));
+            let request = Request::AppendDirect(append_direct(file, APPEND_BYTES_MAX, buffer));
             world.clients[client].post(&request)
         })
         .collect();

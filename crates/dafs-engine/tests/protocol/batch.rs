@@ -84,12 +84,10 @@ fn submit(world: &mut World, client: usize, batch: BatchSubmit<'_>) -> Status {
 #[test]
 fn scattered_ranges_and_buffers_meet_in_one_batch() {
     both_ways(|maps| {
-        let mut world = World::new(Setup { maps, ..Setup::default() });
-        let client = world.session(2, "a");
+        let (mut world, client) = World::with_session(Setup { maps, ..Setup::default() });
         let (one, two) = (world.open(client, b"one"), world.open(client, b"two"));
         let data = pattern(700_000, 1);
-        let memory = world.clients[client].memory(700_000);
-        memory.set(&data);
+        let memory = world.clients[client].memory_of(&data);
         // Neither the boundaries nor the counts of ranges and buffers match.
         let chunks = [chunk(5000, 100), chunk(0, 4000), chunk(100_000, 695_900)];
         let buffers =
@@ -125,12 +123,9 @@ fn scattered_ranges_and_buffers_meet_in_one_batch() {
 #[test]
 fn many_small_writes_of_one_batch_become_few_calls() {
     both_ways(|maps| {
-        let mut world = World::new(Setup { maps, ..Setup::default() });
-        let client = world.session(2, "a");
-        let file = world.open(client, b"f");
+        let (mut world, client, file) = World::with_file(Setup { maps, ..Setup::default() });
         let data = pattern(64 * 4096, 2);
-        let memory = world.clients[client].memory(data.len());
-        memory.set(&data);
+        let memory = world.clients[client].memory_of(&data);
         // All blocks of the file, in a scattered order.
         let place = |index: u64| (index * 37 % 64) * 4096;
         let chunks: Vec<_> = (0..64).map(|index| chunk(place(index), 4096)).collect();
@@ -154,12 +149,9 @@ fn many_small_writes_of_one_batch_become_few_calls() {
 #[test]
 fn each_request_fails_alone() {
     both_ways(|maps| {
-        let mut world = World::new(Setup { maps, ..Setup::default() });
-        let client = world.session(2, "a");
-        let file = world.open(client, b"f");
+        let (mut world, client, file) = World::with_file(Setup { maps, ..Setup::default() });
         world.write(client, file, 0, &pattern(100, 3));
-        let path: [&[u8]; 1] = [b"f"];
-        let mut only_read = open_request(world.root(), &path, b"reader");
+        let mut only_read = open_request(world.root(), F, b"reader");
         only_read.share_access = ShareAccess::Read;
         only_read.create = None;
         let only_read = world.open_with(client, &only_read).unwrap();
@@ -199,9 +191,7 @@ fn each_request_fails_alone() {
 #[test]
 fn a_read_past_the_end_tells_how_much_there_was() {
     both_ways(|maps| {
-        let mut world = World::new(Setup { maps, ..Setup::default() });
-        let client = world.session(2, "a");
-        let file = world.open(client, b"f");
+        let (mut world, client, file) = World::with_file(Setup { maps, ..Setup::default() });
         let data = pattern(1000, 4);
         world.write(client, file, 0, &data);
         let memory = world.clients[client].memory(3000);
@@ -224,8 +214,7 @@ fn checksums_go_with_the_data_of_each_request() {
         let client = world.session_with(2, "a", 1, CHECKED);
         let file = world.open(client, b"f");
         let data = pattern(600_000, 5);
-        let memory = world.clients[client].memory(600_000);
-        memory.set(&data);
+        let memory = world.clients[client].memory_of(&data);
         let (all, some) = ([chunk(0, 600_000)], [chunk(600_000, 1000)]);
         let (from, part) = ([memory.direct(0, 600_000)], [memory.direct(0, 1000)]);
         let mut good = transfer(1, file, ReadWrite::Write, &all, &from);
@@ -242,8 +231,7 @@ fn checksums_go_with_the_data_of_each_request() {
 
 #[test]
 fn asynchronous_batches_need_a_channel() {
-    let mut world = World::new(Setup::default());
-    let client = world.session(2, "a");
+    let (mut world, client) = World::with_session(Setup::default());
     assert_eq!(submit(&mut world, client, batch(&[], false)), Status::BackChannelUnusable);
     assert_eq!(submit(&mut world, client, batch(&[], true)), Status::Ok);
     let hurry = Request::HurryUp(dafs::HurryUp { request_id: 1 });
@@ -259,8 +247,7 @@ fn completions_of_asynchronous_batches_come_on_the_channel() {
             let (client, channel) = with_channel(&mut world, 2, "a", options);
             let file = world.open(client, b"f");
             let data = pattern(300_000, 6);
-            let memory = world.clients[client].memory(300_000);
-            memory.set(&data);
+            let memory = world.clients[client].memory_of(&data);
             let all = [chunk(0, 300_000)];
             let from = [memory.direct(0, 300_000)];
             let mut write = transfer(1, file, ReadWrite::Write, &all, &from);
@@ -413,8 +400,7 @@ fn a_session_that_ends_in_the_middle_of_batches_leaves_nothing() {
             transfer(1, file, ReadWrite::Write, &range, &buffer),
             transfer(2, file, ReadWrite::Write, &range, &buffer),
         ];
-        world.disk.set_slow(true);
-        world.hold_jobs = true;
+        world.stall();
         let patient = BatchSubmit { usec_window: 5_000_000, ..batch(&requests[1..], false) };
         assert_eq!(submit(&mut world, client, batch(&requests[..1], false)), Status::Ok);
         assert_eq!(submit(&mut world, client, patient), Status::Ok);
@@ -439,8 +425,7 @@ fn a_channel_is_not_replaced_while_its_batches_touch_files() {
     let range = [chunk(0, 1 << 20)];
     let buffer = [memory.direct(0, 1 << 20)];
     let request = [transfer(1, file, ReadWrite::Write, &range, &buffer)];
-    world.disk.set_slow(true);
-    world.hold_jobs = true;
+    world.stall();
     assert_eq!(submit(&mut world, client, batch(&request, false)), Status::Ok);
     world.settle();
     assert!(world.jobs() > 0, "a write waits for the pool");
@@ -450,8 +435,7 @@ fn a_channel_is_not_replaced_while_its_batches_touch_files() {
     assert_eq!(world.status(early, &bind), Status::Delay);
     lose(&mut world, former);
     assert_eq!(world.status(early, &bind), Status::Delay);
-    world.hold_jobs = false;
-    world.settle();
+    world.release();
     assert_eq!(world.status(early, &bind), Status::Ok);
     world.end();
 }

@@ -5,9 +5,7 @@ mod model;
 use crate::common::*;
 use crate::responses::{begin, key, lose};
 use dafs_engine::SessionLimits;
-use dafs_wire::dafs::{
-    self, ByteOrder, FileHandle, Path, Procedure, Reply, Request, StateId, Status,
-};
+use dafs_wire::dafs::{self, ByteOrder, FileHandle, Procedure, Reply, Request, StateId, Status};
 
 const FORW: u16 = 0x01;
 const BACK: u16 = 0x02;
@@ -20,8 +18,6 @@ type Members<'a> = &'a [(u16, Request<'a>)];
 
 /// Values that the chain replaces, so the server must not use them.
 const NOWHERE: File = File { fh: FileHandle::ZERO, id: StateId::ZERO };
-
-const F: &[&[u8]] = &[b"f"];
 
 fn post(world: &mut World, client: usize, flags: u16, request: &Request<'_>) -> u16 {
     world.clients[client].flags = flags;
@@ -41,14 +37,6 @@ fn statuses(world: &mut World, client: usize, requests: &[(u16, Request<'_>)]) -
     send(world, client, requests).iter().map(Answer::status).collect()
 }
 
-fn lookup<'a>(dir: FileHandle, path: &'a [&'a [u8]]) -> Request<'a> {
-    Request::Lookup(dafs::Lookup { dir, path: Path::new(path) })
-}
-
-fn close(file: File) -> Request<'static> {
-    Request::Close(dafs::Close { fh: file.fh, state_id: file.id })
-}
-
 fn many() -> Setup {
     let limits = SessionLimits { credits_initial: 64, ..SessionLimits::default() };
     Setup { limits, ..Setup::default() }
@@ -64,8 +52,7 @@ fn open_read_close_goes_in_one_round_trip() {
             world.write(client, file, 0, b"what is in it");
             assert_eq!(world.status(client, &close(file)), Status::Ok);
             world.disk.set_slow(slow);
-            let path: [&[u8]; 1] = [b"f"];
-            let open = open_request(FileHandle::ZERO, &path, b"owner");
+            let open = open_request(FileHandle::ZERO, F, b"owner");
             let answers = send(
                 &mut world,
                 client,
@@ -93,9 +80,7 @@ fn open_read_close_goes_in_one_round_trip() {
 /// A lock may follow a bulk fetch. The handle and the state-id pass through members that have none.
 #[test]
 fn handles_and_state_ids_pass_through() {
-    let mut world = World::new(many());
-    let client = world.session(2, "a");
-    let file = world.open(client, b"f");
+    let (mut world, client, file) = World::with_file(many());
     let lock = |fh, state_id| {
         Request::Lock(dafs::Lock {
             fh,
@@ -158,9 +143,7 @@ fn handles_and_state_ids_pass_through() {
 
 #[test]
 fn requests_that_break_the_form_are_refused_and_break_the_chain() {
-    let mut world = World::new(many());
-    let client = world.session(2, "a");
-    let file = world.open(client, b"f");
+    let (mut world, client, file) = World::with_file(many());
     let null = Request::Null;
     let write = write_inline(file, 0, b"data");
     let read = read_inline(file, 0, 4);
@@ -210,9 +193,7 @@ fn requests_that_break_the_form_are_refused_and_break_the_chain() {
 
 #[test]
 fn a_member_that_fails_breaks_the_chain_and_nothing_else() {
-    let mut world = World::new(many());
-    let client = world.session(2, "a");
-    let file = world.open(client, b"f");
+    let (mut world, client, file) = World::with_file(many());
     let root = world.root();
     let missing: [&[u8]; 1] = [b"missing"];
     let answers = statuses(
@@ -244,12 +225,9 @@ fn a_member_that_fails_breaks_the_chain_and_nothing_else() {
 /// do not wait for it. The client needs no credit for more than one member at a time.
 #[test]
 fn members_wait_for_each_other_and_nobody_else_does() {
-    let mut world = World::new(many());
-    let client = world.session(2, "a");
-    let file = world.open(client, b"f");
+    let (mut world, client, file) = World::with_file(many());
     let other = world.open(client, b"g");
-    world.disk.set_slow(true);
-    world.hold_jobs = true;
+    world.stall();
     let first = post(&mut world, client, FORW, &write_inline(file, 0, b"one"));
     let second = post(&mut world, client, BACK | FORW, &write_inline(file, 0, b"two"));
     let third = post(&mut world, client, BACK | FORW, &read_inline(file, 0, 3));
@@ -285,9 +263,7 @@ fn a_chain_longer_than_the_credits_goes_on_as_they_come() {
         credits_per_session_max: 1,
         ..SessionLimits::default()
     };
-    let mut world = World::new(Setup { limits, ..Setup::default() });
-    let client = world.session(2, "a");
-    let file = world.open(client, b"f");
+    let (mut world, client, file) = World::with_file(Setup { limits, ..Setup::default() });
     for member in 0..20u8 {
         let flags = match member {
             0 => FORW,
@@ -332,8 +308,7 @@ fn a_chain_in_the_middle_of_which_the_connection_is_lost() {
         let mut world = World::new(Setup::default());
         let (client, id) = begin(&mut world, 2, "a", order);
         let file = world.open(client, b"f");
-        world.disk.set_slow(true);
-        world.hold_jobs = true;
+        world.stall();
         let (root, path): (_, [&[u8]; 1]) = (world.root(), [b"f"]);
         let saved = post(&mut world, client, FORW | SAVE, &lookup(root, &path));
         let plain = post(&mut world, client, FORW | BACK, &Request::Null);

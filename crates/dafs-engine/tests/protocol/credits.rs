@@ -24,8 +24,7 @@ fn commit(world: &mut World, client: usize) -> Request<'static> {
 
 #[test]
 fn grants_follow_the_wish_up_and_down() {
-    let mut world = World::new(Setup::default());
-    let client = world.session(2, "a");
+    let (mut world, client) = World::with_session(Setup::default());
     let initial = SessionLimits::default().credits_initial;
     assert_eq!(world.clients[client].credits, initial);
     world.clients[client].desired = 100;
@@ -64,8 +63,7 @@ fn grants_follow_the_wish_up_and_down() {
 fn pressure_withdraws_credits_one_per_reply() {
     let limits =
         SessionLimits { credits_total_max: 64, credits_initial: 4, ..SessionLimits::default() };
-    let mut world = World::new(Setup { limits, ..Setup::default() });
-    let greedy = world.session(2, "a");
+    let (mut world, greedy) = World::with_session(Setup { limits, ..Setup::default() });
     world.clients[greedy].desired = 200;
     for _ in 0..10 {
         world.status(greedy, &Request::Null);
@@ -93,8 +91,7 @@ fn pressure_withdraws_credits_one_per_reply() {
 
 #[test]
 fn requests_in_hand_count_until_they_are_answered() {
-    let mut world = World::new(Setup::default());
-    let client = world.session(2, "a");
+    let (mut world, client) = World::with_session(Setup::default());
     let commit = commit(&mut world, client);
     world.hold_jobs = true;
     let credits = world.clients[client].credits;
@@ -125,8 +122,7 @@ fn drops(what: &str, act: impl FnOnce(&mut World, usize)) {
     act(&mut world, client);
     // First with the requests still in progress.
     world.settle();
-    world.hold_jobs = false;
-    world.settle();
+    world.release();
     assert!(world.clients[client].closed.is_some(), "{what}");
     assert_eq!(world.status(honest, &Request::Null), Status::Ok, "{what}");
     let counts = world.counts();
@@ -197,8 +193,7 @@ fn sending_without_a_credit_breaks_the_connection() {
 /// Streams that expired with their credits continue with their numbers when they come back.
 #[test]
 fn streams_keep_their_numbers_over_a_time_of_few_credits() {
-    let mut world = World::new(Setup::default());
-    let client = world.session(2, "a");
+    let (mut world, client) = World::with_session(Setup::default());
     let all = |world: &mut World, client: usize| {
         let count = world.clients[client].credits;
         let streams: Vec<u16> =

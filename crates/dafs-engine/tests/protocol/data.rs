@@ -9,9 +9,7 @@ use dafs_wire::dafs::{
 
 #[test]
 fn inline_data_comes_back_and_reads_end_at_the_end() {
-    let mut world = World::new(Setup::default());
-    let client = world.session(2, "a");
-    let file = world.open(client, b"f");
+    let (mut world, client, file) = World::with_file(Setup::default());
     let data = pattern(20_000, 1);
     world.write(client, file, 0, &data);
     assert_eq!(world.read(client, file), data);
@@ -59,9 +57,7 @@ fn a_padded_write_is_taken_from_where_it_was_agreed() {
 #[test]
 fn direct_data_goes_through_scattered_buffers() {
     both_ways(|maps| {
-        let mut world = World::new(Setup { maps, ..Setup::default() });
-        let client = world.session(2, "a");
-        let file = world.open(client, b"f");
+        let (mut world, client, file) = World::with_file(Setup { maps, ..Setup::default() });
         let data = pattern(1_000_000, 3);
         let memory = world.clients[client].memory(1_100_000);
         memory.set(&data);
@@ -93,9 +89,7 @@ fn direct_data_goes_through_scattered_buffers() {
 #[test]
 fn impossible_lists_of_buffers_are_refused() {
     both_ways(|maps| {
-        let mut world = World::new(Setup { maps, ..Setup::default() });
-        let client = world.session(2, "a");
-        let file = world.open(client, b"f");
+        let (mut world, client, file) = World::with_file(Setup { maps, ..Setup::default() });
         world.write(client, file, 0, &pattern(1000, 4));
         let memory = world.clients[client].memory(4096);
         let short = [memory.direct(0, 10), memory.direct(10, 10)];
@@ -122,9 +116,7 @@ fn impossible_lists_of_buffers_are_refused() {
 #[test]
 fn a_long_read_is_shortened() {
     let limits = dafs_engine::SessionLimits { transfer_bytes_max: 1 << 16, ..Default::default() };
-    let mut world = World::new(Setup { limits, ..Setup::default() });
-    let client = world.session(2, "a");
-    let file = world.open(client, b"f");
+    let (mut world, client, file) = World::with_file(Setup { limits, ..Setup::default() });
     world.write(client, file, 0, &pattern(100_000, 5));
     let memory = world.clients[client].memory(100_000);
     let answer = world.call(client, &read_direct(file, 0, 100_000, &[memory.direct(0, 100_000)]));
@@ -250,8 +242,7 @@ fn transfers_wait_their_turn_for_staging_and_all_complete() {
             assert!(world.clients[client].credits >= 40);
             let size = 4 << 20;
             let data = pattern(size, 10);
-            let memory = world.clients[client].memory(size);
-            memory.set(&data);
+            let memory = world.clients[client].memory_of(&data);
             let target = world.clients[client].memory(size);
             let files: Vec<File> = (0..6u8).map(|n| world.open(client, &[b'a' + n])).collect();
             world.disk.set_slow(slow);
@@ -292,9 +283,7 @@ fn transfers_wait_their_turn_for_staging_and_all_complete() {
 fn an_error_in_the_middle_of_a_read_is_no_end_of_file() {
     both_ways(|maps| {
         for slow in [false, true] {
-            let mut world = World::new(Setup { maps, ..Setup::default() });
-            let client = world.session(2, "a");
-            let file = world.open(client, b"f");
+            let (mut world, client, file) = World::with_file(Setup { maps, ..Setup::default() });
             world.write(client, file, 0, &pattern(400_000, 11));
             world.disk.set_bad_from(5000);
             world.disk.set_slow(slow);
@@ -319,9 +308,7 @@ fn an_error_in_the_middle_of_a_read_is_no_end_of_file() {
 fn a_write_says_how_much_was_written() {
     both_ways(|maps| {
         for slow in [false, true] {
-            let mut world = World::new(Setup { maps, ..Setup::default() });
-            let client = world.session(2, "a");
-            let file = world.open(client, b"f");
+            let (mut world, client, file) = World::with_file(Setup { maps, ..Setup::default() });
             world.disk.set_bad_from(300_000);
             world.disk.set_slow(slow);
             let memory = world.clients[client].memory(600_000);
@@ -348,27 +335,15 @@ fn a_write_says_how_much_was_written() {
 #[test]
 fn stable_writes_and_commits_carry_the_verifier() {
     both_ways(|maps| {
-        let mut world = World::new(Setup { maps, ..Setup::default() });
-        let client = world.session(2, "a");
-        let file = world.open(client, b"f");
-        let memory = world.clients[client].memory(4096);
-        memory.set(&pattern(4096, 12));
+        let (mut world, client, file) = World::with_file(Setup { maps, ..Setup::default() });
+        let memory = world.clients[client].memory_of(&pattern(4096, 12));
         let buffers = [memory.direct(0, 4096)];
         for stable in [Stability::Unstable, Stability::DataSync, Stability::FileSync] {
             let request = dafs::WriteDirect { stable, ..write_direct(file, 0, 4096, &buffers) };
             let reply = written(&world.call(client, &Request::WriteDirect(request)));
             assert_eq!((reply.count, reply.committed), (4096, stable));
             assert_eq!(reply.verifier, WRITE_VERIFIER);
-            let request = Request::WriteInline(dafs::WriteInline {
-                fh: file.fh,
-                state_id: file.id,
-                offset: 4096,
-                stable,
-                padded_to: None,
-                cache_hint: 0,
-                data: b"tail",
-            });
-            let reply = written(&world.call(client, &request));
+            let reply = written(&world.call(client, &write_stable(file, 4096, b"tail", stable)));
             assert_eq!((reply.count, reply.committed), (4, stable));
         }
         let commit = Request::Commit(dafs::Commit { fh: file.fh, offset: 0, count: 0 });
@@ -551,9 +526,7 @@ fn direct_attributes_under_checksums_are_checked() {
 #[test]
 fn data_and_holes_are_found() {
     use dafs::SeekWhat::{Data, Hole};
-    let mut world = World::new(Setup::default());
-    let client = world.session(2, "a");
-    let file = world.open(client, b"f");
+    let (mut world, client, file) = World::with_file(Setup::default());
     const MIB: u64 = 1 << 20;
     world.write(client, file, MIB, &pattern(5, 1));
     world.write(client, file, 3 * MIB, &pattern(5, 1));

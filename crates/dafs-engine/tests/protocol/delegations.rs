@@ -4,11 +4,9 @@ use crate::common::*;
 use crate::responses::lose;
 use dafs_wire::dafs::{
     self, AttrMask, Attributes, DelegReturn, Delegation, OpenClaim, Path, Reply, Request,
-    SessionOptions, ShareAccess, StateId, Status,
+    ShareAccess, StateId, Status,
 };
 use std::time::Duration;
-
-const PLAIN: SessionOptions = SessionOptions { use_checksums: false, ..CHECKED };
 
 /// Opens an existing file of the root. Returns the file and its delegation, true for a write
 /// delegation.
@@ -53,6 +51,17 @@ fn world() -> World {
     world
 }
 
+/// Makes such a world with a client that has a delegation of the file, its channel, and another
+/// client.
+fn held() -> (World, [usize; 3], File, StateId) {
+    let mut world = world();
+    let (holder, channel) = with_channel(&mut world, 2, "holder", PLAIN);
+    let other = world.session(3, "other");
+    let (file, delegation) = open(&mut world, holder, b"f", ShareAccess::Both).unwrap();
+    let (id, true) = delegation.expect("a write delegation") else { panic!() };
+    (world, [holder, channel, other], file, id)
+}
+
 fn give_back(id: StateId) -> Request<'static> {
     Request::DelegReturn(DelegReturn { state_id: id })
 }
@@ -85,11 +94,7 @@ fn a_client_with_a_back_channel_gets_delegations() {
 
 #[test]
 fn a_conflicting_open_recalls_and_goes_on_after_the_return() {
-    let mut world = world();
-    let (holder, channel) = with_channel(&mut world, 2, "holder", PLAIN);
-    let other = world.session(3, "other");
-    let (file, delegation) = open(&mut world, holder, b"f", ShareAccess::Both).unwrap();
-    let (id, true) = delegation.expect("a write delegation") else { panic!() };
+    let (mut world, [holder, channel, other], file, id) = held();
     assert_eq!(open(&mut world, other, b"f", ShareAccess::Read).unwrap_err(), Status::Delay);
     assert_eq!(recalled(&mut world, channel), id);
     assert_eq!(open(&mut world, other, b"f", ShareAccess::Read).unwrap_err(), Status::Delay);
@@ -117,11 +122,7 @@ fn a_conflicting_open_recalls_and_goes_on_after_the_return() {
 
 #[test]
 fn the_holder_is_asked_for_size_and_change() {
-    let mut world = world();
-    let (holder, channel) = with_channel(&mut world, 2, "holder", PLAIN);
-    let other = world.session(3, "other");
-    let (file, delegation) = open(&mut world, holder, b"f", ShareAccess::Both).unwrap();
-    assert!(delegation.is_some());
+    let (mut world, [holder, channel, other], file, _) = held();
     assert_eq!(attributes(&mut world, holder, file.fh).unwrap().size, 1000);
     assert_eq!(attributes(&mut world, other, file.fh).unwrap_err(), Status::Delay);
     world.settle();
@@ -141,26 +142,20 @@ fn the_holder_is_asked_for_size_and_change() {
 
 #[test]
 fn a_holder_that_cannot_answer_a_question_is_recalled() {
-    let mut world = world();
-    let (holder, channel) = with_channel(&mut world, 2, "holder", PLAIN);
-    let other = world.session(3, "other");
-    let (file, delegation) = open(&mut world, holder, b"f", ShareAccess::Both).unwrap();
+    let (mut world, [_, channel, other], file, id) = held();
     assert_eq!(attributes(&mut world, other, file.fh).unwrap_err(), Status::Delay);
     world.settle();
     let call = world.clients[channel].calls.pop().expect("a question");
     world.clients[channel].refuse(&call, Status::BadHandle);
     world.settle();
     assert_eq!(attributes(&mut world, other, file.fh).unwrap_err(), Status::Delay);
-    assert_eq!(recalled(&mut world, channel), delegation.unwrap().0);
+    assert_eq!(recalled(&mut world, channel), id);
     world.end();
 }
 
 #[test]
 fn a_recall_that_did_not_arrive_comes_on_the_next_channel() {
-    let mut world = world();
-    let (holder, channel) = with_channel(&mut world, 2, "holder", PLAIN);
-    let other = world.session(3, "other");
-    let (_, delegation) = open(&mut world, holder, b"f", ShareAccess::Both).unwrap();
+    let (mut world, [_, channel, other], _, id) = held();
     assert_eq!(open(&mut world, other, b"f", ShareAccess::Read).unwrap_err(), Status::Delay);
     world.settle();
     let call = world.clients[channel].calls.pop().expect("a recall");
@@ -168,23 +163,20 @@ fn a_recall_that_did_not_arrive_comes_on_the_next_channel() {
     world.clients[channel].refuse(&call, Status::BadStateId);
     world.settle();
     assert_eq!(open(&mut world, other, b"f", ShareAccess::Read).unwrap_err(), Status::Delay);
-    assert_eq!(recalled(&mut world, channel), delegation.unwrap().0, "it is sent again");
+    assert_eq!(recalled(&mut world, channel), id, "it is sent again");
     world.end();
 }
 
 /// For a moment it has no session, and the server has no channel to call it on.
 #[test]
 fn a_recall_while_the_holder_is_away_comes_when_it_is_back() {
-    let mut world = world();
-    let (holder, channel) = with_channel(&mut world, 2, "holder", PLAIN);
-    let other = world.session(3, "other");
-    let (_, delegation) = open(&mut world, holder, b"f", ShareAccess::Both).unwrap();
+    let (mut world, [holder, channel, other], _, id) = held();
     lose(&mut world, channel);
     lose(&mut world, holder);
     world.pass(Duration::from_secs(1));
     assert_eq!(open(&mut world, other, b"f", ShareAccess::Read).unwrap_err(), Status::Delay);
     let (_, channel) = with_channel(&mut world, 2, "holder", PLAIN);
-    assert_eq!(recalled(&mut world, channel), delegation.unwrap().0);
+    assert_eq!(recalled(&mut world, channel), id);
     world.end();
 }
 
@@ -246,10 +238,7 @@ fn a_client_that_answers_no_call_loses_the_channel() {
 
 #[test]
 fn a_delegation_that_is_not_returned_in_time_is_taken_away() {
-    let mut world = world();
-    let (holder, channel) = with_channel(&mut world, 2, "holder", PLAIN);
-    let other = world.session(3, "other");
-    let (file, delegation) = open(&mut world, holder, b"f", ShareAccess::Both).unwrap();
+    let (mut world, [holder, channel, other], file, id) = held();
     assert_eq!(open(&mut world, other, b"f", ShareAccess::Read).unwrap_err(), Status::Delay);
     recalled(&mut world, channel);
     for _ in 0..4 {
@@ -258,7 +247,7 @@ fn a_delegation_that_is_not_returned_in_time_is_taken_away() {
         assert_eq!(world.status(other, &Request::Null), Status::Ok);
     }
     assert!(open(&mut world, other, b"f", ShareAccess::Read).is_ok());
-    assert_eq!(world.status(holder, &give_back(delegation.unwrap().0)), Status::StaleStateId);
+    assert_eq!(world.status(holder, &give_back(id)), Status::StaleStateId);
     // Its open is not affected.
     assert_eq!(world.read(holder, file).len(), 1000);
     world.end();

@@ -7,8 +7,8 @@ use dafs_service::ExportOptions;
 use dafs_service::durable::Durability;
 use dafs_store::Cred;
 use dafs_wire::dafs::{
-    self, ByteOrder, CheckResponse, FileHandle, HEADER_BYTES, NewObject, ObjectType, Procedure,
-    Reply, Request, SessionId, StateId, Status,
+    self, ByteOrder, CheckResponse, FileHandle, HEADER_BYTES, Procedure, Reply, Request, SessionId,
+    StateId, Status,
 };
 use std::sync::Arc;
 
@@ -18,58 +18,40 @@ fn setup(mode: Durability, disk: &Arc<SimDisk>) -> Setup {
 }
 
 /// Crashes the server with all its memory and restarts it.
-fn restart(world: World, mode: Durability, disk: &Arc<SimDisk>) -> World {
+fn crash(world: World, mode: Durability, disk: &Arc<SimDisk>) -> World {
     let stores = world.stores.clone();
     // The log gets no further record, because no drop runs.
     std::mem::forget(world);
     World::new(Setup { stores, run: 8, ..setup(mode, disk) })
 }
 
-fn make(dir: FileHandle, name: &[u8]) -> Request<'_> {
-    Request::Create(dafs::Create {
-        dir,
-        name,
-        object: NewObject::Plain(ObjectType::Directory),
-        attributes: dafs::Attributes { mode: Some(0o755), ..dafs::Attributes::default() },
-    })
+/// Does the same, and returns a new session of the client, too.
+fn restart(
+    world: World,
+    mode: Durability,
+    disk: &Arc<SimDisk>,
+    order: ByteOrder,
+) -> (World, usize) {
+    let mut world = crash(world, mode, disk);
+    let (new, _) = begin(&mut world, 2, "a", order);
+    (world, new)
 }
 
-fn remove(dir: FileHandle, name: &[u8]) -> Request<'_> {
-    let remove_mode = dafs::RemoveMode::Unchecked;
-    Request::Remove(dafs::Remove { dir, name, remove_mode })
-}
-
-fn append(file: File, data: &[u8]) -> Request<'_> {
-    Request::AppendInline(dafs::AppendInline {
-        fh: file.fh,
-        state_id: file.id,
-        stable: dafs::Stability::FileSync,
-        padded_to: None,
-        cache_hint: 0,
-        data,
-    })
+/// The same file without the open.
+fn without_open(file: File) -> File {
+    File { id: StateId::ZERO, ..file }
 }
 
 const OPENED: [&[u8]; 1] = [b"opened"];
 
 /// Returns one change of each logged kind. None of them can be executed twice in a row.
 fn changes(root: FileHandle, file: File) -> Vec<Request<'static>> {
-    let write = dafs::WriteInline {
-        fh: file.fh,
-        state_id: StateId::ZERO,
-        offset: 3,
-        stable: dafs::Stability::FileSync,
-        padded_to: None,
-        cache_hint: 0,
-        data: b"stable",
-    };
     let attributes = dafs::Attributes { mode: Some(0o600), ..dafs::Attributes::default() };
     let setattr = dafs::SetAttrInline { fh: file.fh, state_id: StateId::ZERO, attributes };
-    let nobody = File { id: StateId::ZERO, ..file };
     vec![
-        make(root, b"made"),
+        mkdir(root, b"made"),
         Request::Open(open_request(root, &OPENED, b"owner")),
-        remove(root, b"old"),
+        remove(root, b"old", false),
         Request::Rename(dafs::Rename {
             source_dir: root,
             target_dir: root,
@@ -78,8 +60,8 @@ fn changes(root: FileHandle, file: File) -> Vec<Request<'static>> {
         }),
         Request::Link(dafs::Link { source: file.fh, target_dir: root, name: b"linked" }),
         Request::SetAttrInline(setattr),
-        Request::WriteInline(write),
-        append(nobody, b"more"),
+        write_stable(without_open(file), 3, b"stable", dafs::Stability::FileSync),
+        append_inline(without_open(file), dafs::Stability::FileSync, b"more"),
     ]
 }
 
@@ -126,7 +108,7 @@ fn replies_are_found_after_the_server_has_died() {
             let keys: Vec<_> = (streams.iter().zip(&answers))
                 .map(|(stream, answer)| key(&mut world, client, id, *stream, answer.procedure))
                 .collect();
-            let mut world = restart(world, mode, &disk);
+            let mut world = crash(world, mode, &disk);
             let (new, new_id) = begin(&mut world, 2, "a", order);
             assert_ne!(new_id, id, "sessions of all runs have names of their own");
             for (asked, answer) in keys.iter().zip(&answers) {
@@ -166,8 +148,7 @@ fn a_change_happens_once_wherever_the_server_dies() {
             run_jobs(&mut world, steps);
             let done = world.clients[client].take_answer(stream).is_some();
             let asked = key(&mut world, client, id, stream, request.procedure());
-            let mut world = restart(world, mode, &disk);
-            let (new, _) = begin(&mut world, 2, "a", order);
+            let (mut world, new) = restart(world, mode, &disk, order);
             let known = match status(&mut world, new, asked) {
                 Status::Ok => true,
                 Status::NoXidMatch => false,
@@ -194,8 +175,7 @@ fn a_change_happens_once_wherever_the_server_dies() {
                 Reply::WriteInline(reply) => assert_eq!(reply.count, 6),
                 Reply::AppendInline(reply) => {
                     assert_eq!(reply.offset, 0);
-                    let nobody = File { id: StateId::ZERO, ..file };
-                    assert_eq!(world.read(new, nobody), b"more");
+                    assert_eq!(world.read(new, without_open(file)), b"more");
                 }
                 _ => {}
             }
@@ -213,7 +193,7 @@ fn an_open_makes_its_file_where_its_intent_names() {
         let (mut world, client, id, _) = prepared(setup(mode, &disk), ByteOrder::Little);
         let root = world.root();
         for name in [b"here".as_slice(), b"there"] {
-            assert_eq!(world.status(client, &make(root, name)), Status::Ok);
+            assert_eq!(world.status(client, &mkdir(root, name)), Status::Ok);
         }
         let path: [&[u8]; 2] = [b"here", b"new"];
         world.hold_jobs = true;
@@ -231,8 +211,7 @@ fn an_open_makes_its_file_where_its_intent_names() {
         assert!(store.lookup(&cred, &here, b"new").is_ok(), "made where its intent names it");
         assert_eq!(early, mode == Durability::Crash, "in the other mode it had to wait");
         let asked = key(&mut world, client, id, stream, Procedure::Open);
-        let mut world = restart(world, mode, &disk);
-        let (new, _) = begin(&mut world, 2, "a", ByteOrder::Little);
+        let (mut world, new) = restart(world, mode, &disk, ByteOrder::Little);
         assert_eq!(status(&mut world, new, asked), Status::Ok);
     }
 }
@@ -252,16 +231,15 @@ fn a_change_is_not_taken_for_that_of_a_session_without_replies() {
                 assert_eq!(world.call(other, &greeting).status(), Status::Ok);
                 let root = world.root();
                 world.hold_jobs = true;
-                let stream = world.clients[client].post(&remove(root, b"old"));
+                let stream = world.clients[client].post(&remove(root, b"old", false));
                 run_jobs(&mut world, steps);
-                let their_stream = world.clients[other].post(&remove(root, b"old"));
+                let their_stream = world.clients[other].post(&remove(root, b"old", false));
                 run_jobs(&mut world, more);
                 let answer = world.clients[other].take_answer(their_stream);
                 let theirs = answer.as_ref().is_some_and(|answer| answer.status() == Status::Ok);
                 assert!(more == 0 || answer.is_some(), "{mode:?} {steps}");
                 let asked = key(&mut world, client, id, stream, Procedure::Remove);
-                let mut world = restart(world, mode, &disk);
-                let (new, _) = begin(&mut world, 2, "a", order);
+                let (mut world, new) = restart(world, mode, &disk, order);
                 let known = status(&mut world, new, asked) == Status::Ok;
                 let ours =
                     known && world.call(new, &Request::FetchResponse(asked)).status() == Status::Ok;
@@ -286,17 +264,16 @@ fn a_connection_lost_around_a_durable_change() {
             let (mut world, client, id, _) = prepared(setup(Durability::Power, &disk), order);
             let root = world.root();
             world.hold_jobs = true;
-            let stream = world.clients[client].post(&make(root, b"made"));
+            let stream = world.clients[client].post(&mkdir(root, b"made"));
             run_jobs(&mut world, steps);
             let asked = key(&mut world, client, id, stream, Procedure::Create);
             lose(&mut world, client);
-            world.hold_jobs = false;
-            world.settle();
+            world.release();
             let counts = world.counts();
             assert_eq!((counts.connections, counts.pending, counts.replies), (0, 0, 0));
             let (new, _) = begin(&mut world, 2, "a", order);
             let known = status(&mut world, new, asked);
-            let again = world.status(new, &make(root, b"made"));
+            let again = world.status(new, &mkdir(root, b"made"));
             match known {
                 Status::Ok => assert_eq!(again, Status::Exist),
                 Status::NoXidMatch => assert_eq!(again, Status::Ok, "after {steps}"),
@@ -319,16 +296,16 @@ fn a_change_that_cannot_be_made_stable_stays_in_doubt() {
         let root = world.root();
         world.disk.set_bad_sync(true);
         world.disk.set_mad_sync(panics);
-        let stream = world.clients[client].post(&make(root, b"made"));
+        let stream = world.clients[client].post(&mkdir(root, b"made"));
         assert_eq!(world.wait(client, stream).unwrap().status(), Status::Io);
         world.disk.set_bad_sync(false);
         world.disk.set_mad_sync(false);
         // Writes of others may be lost with it: the system reports that once.
         assert_ne!(world.verifier.current(), WRITE_VERIFIER.0);
         let asked = key(&mut world, client, id, stream, Procedure::Create);
-        assert_eq!(world.status(other, &remove(root, b"made")), Status::Ok);
+        assert_eq!(world.status(other, &remove(root, b"made", false)), Status::Ok);
         if restarts {
-            world = restart(world, mode, &disk);
+            world = crash(world, mode, &disk);
         } else {
             lose(&mut world, client);
         }
@@ -347,7 +324,7 @@ fn an_old_reply_is_not_taken_for_that_of_a_later_request_with_its_number() {
     let disk = Arc::new(SimDisk::new());
     let (mut world, client, id, _) = prepared(setup(mode, &disk), order);
     let root = world.root();
-    let stream = world.clients[client].post(&make(root, b"made"));
+    let stream = world.clients[client].post(&mkdir(root, b"made"));
     assert_eq!(world.wait(client, stream).unwrap().status(), Status::Ok);
     let asked = key(&mut world, client, id, stream, Procedure::Create);
     let syncs = disk.syncs();
@@ -357,8 +334,7 @@ fn an_old_reply_is_not_taken_for_that_of_a_later_request_with_its_number() {
         assert_eq!(world.wait(client, again).unwrap().status(), Status::Ok);
     }
     assert_eq!(disk.syncs(), syncs + 1);
-    let mut world = restart(world, mode, &disk);
-    let (new, _) = begin(&mut world, 2, "a", order);
+    let (mut world, new) = restart(world, mode, &disk, order);
     assert_eq!(status(&mut world, new, asked), Status::NoXidMatch);
     world.end();
 }
@@ -372,12 +348,11 @@ fn a_session_is_stable_before_its_client_hears_of_it() {
     let (client, id) = begin(&mut world, 2, "a", order);
     let root = world.root();
     world.hold_jobs = true;
-    let stream = world.clients[client].post(&make(root, b"made"));
+    let stream = world.clients[client].post(&mkdir(root, b"made"));
     world.settle();
     let asked = key(&mut world, client, id, stream, Procedure::Create);
     disk.cut_power(&mut || false);
-    let mut world = restart(world, mode, &disk);
-    let (new, _) = begin(&mut world, 2, "a", order);
+    let (mut world, new) = restart(world, mode, &disk, order);
     assert_eq!(status(&mut world, new, asked), Status::NoXidMatch);
     // A connection that ends while the journal is written leaves no trace.
     world.hold_jobs = true;
@@ -388,8 +363,7 @@ fn a_session_is_stable_before_its_client_hears_of_it() {
     world.settle();
     assert!(world.counts().pending > 0, "it waits for the journal");
     lose(&mut world, gone);
-    world.hold_jobs = false;
-    world.settle();
+    world.release();
     let counts = world.counts();
     assert_eq!((counts.pending, counts.replies), (0, 0));
     world.end();
@@ -405,11 +379,11 @@ fn durable_changes_keep_their_order() {
     let (forw, back) = (1, 2);
     let mut streams = Vec::new();
     for (flags, request) in [
-        (forw, make(root, b"x")),
-        (back | forw, remove(root, b"x")),
-        (back, make(root, b"x")),
-        (0, remove(root, b"old")),
-        (0, remove(root, b"old")),
+        (forw, mkdir(root, b"x")),
+        (back | forw, remove(root, b"x", false)),
+        (back, mkdir(root, b"x")),
+        (0, remove(root, b"old", false)),
+        (0, remove(root, b"old", false)),
     ] {
         world.clients[client].flags = flags;
         streams.push(world.clients[client].post(&request));
@@ -437,7 +411,11 @@ fn fetched_appends_happen_once_wherever_the_server_dies() {
             let mut data = pattern(len as usize, 3);
             data[8192..16384].fill(0);
             memory.set(&data);
-            let request = append_direct(file, len, memory.direct(0, len));
+            let request = Request::AppendDirect(append_direct(
+                without_open(file),
+                len,
+                memory.direct(0, len),
+            ));
             world.hold_jobs = true;
             let stream = world.clients[client].post(&request);
             run_jobs(&mut world, steps);
@@ -446,8 +424,7 @@ fn fetched_appends_happen_once_wherever_the_server_dies() {
             if power {
                 disk.cut_power(&mut || true);
             }
-            let mut world = restart(world, mode, &disk);
-            let (new, _) = begin(&mut world, 2, "a", order);
+            let (mut world, new) = restart(world, mode, &disk, order);
             let known = match status(&mut world, new, asked) {
                 Status::Ok => true,
                 Status::NoXidMatch => false,
@@ -455,8 +432,7 @@ fn fetched_appends_happen_once_wherever_the_server_dies() {
             };
             outcomes[usize::from(known)] += 1;
             assert!(known || !done, "the client has the reply");
-            let nobody = File { id: StateId::ZERO, ..file };
-            let has = world.read(new, nobody);
+            let has = world.read(new, without_open(file));
             assert!(has == if known { data.as_slice() } else { &[] }, "{steps}: {}", has.len());
             world.end();
         }
@@ -476,8 +452,7 @@ fn fetched_attributes_are_set_once_wherever_the_server_dies() {
             let set = dafs::Attributes { mode: Some(0o640), ..dafs::Attributes::default() };
             let mut area = [0; 256];
             let len = set.encode_direct(&mut area, order).unwrap();
-            let memory = world.clients[client].memory(area.len());
-            memory.set(&area);
+            let memory = world.clients[client].memory_of(&area);
             let request = Request::SetAttrDirect(dafs::SetAttrDirect {
                 fh: file.fh,
                 state_id: StateId::ZERO,
@@ -492,8 +467,7 @@ fn fetched_attributes_are_set_once_wherever_the_server_dies() {
             if mode == Durability::Power {
                 disk.cut_power(&mut || false);
             }
-            let mut world = restart(world, mode, &disk);
-            let (new, _) = begin(&mut world, 2, "a", order);
+            let (mut world, new) = restart(world, mode, &disk, order);
             let known = status(&mut world, new, asked);
             let wanted = dafs::AttrMask::MODE;
             let get = dafs::GetAttrInline { fh: file.fh, attributes: wanted };
@@ -528,13 +502,16 @@ fn a_connection_that_ends_among_fetched_appends_is_over() {
             let len = 1 << 20;
             for _ in 0..6 {
                 let memory = world.clients[client].memory(len as usize);
-                let request = append_direct(file, len, memory.direct(0, len));
+                let request = Request::AppendDirect(append_direct(
+                    without_open(file),
+                    len,
+                    memory.direct(0, len),
+                ));
                 world.clients[client].post(&request);
             }
             run_jobs(&mut world, steps);
             lose(&mut world, client);
-            world.hold_jobs = false;
-            world.settle();
+            world.release();
             let counts = world.counts();
             assert_eq!((counts.connections, counts.pending, counts.chunks), (0, 0, 0), "{steps}");
             world.end();
@@ -555,30 +532,17 @@ fn a_connection_that_ends_before_its_client_is_recorded_holds_no_name() {
             let root = world.root();
             world.hold_jobs = true;
             world.clients[client].post(&Request::Open(open_request(root, &OPENED, b"owner")));
-            world.clients[client].post(&remove(root, OPENED[0]));
+            world.clients[client].post(&remove(root, OPENED[0], false));
             run_jobs(&mut world, steps);
             lose(&mut world, client);
-            world.hold_jobs = false;
-            world.settle();
+            world.release();
             assert_eq!((world.counts().connections, world.counts().pending), (0, 0), "{steps}");
             let (other, _) = begin(&mut world, 3, "b", ByteOrder::Little);
-            let made = world.status(other, &make(root, OPENED[0]));
+            let made = world.status(other, &mkdir(root, OPENED[0]));
             assert!([Status::Ok, Status::Exist].contains(&made), "{made:?}");
             world.end();
         }
     }
-}
-
-fn append_direct(file: File, byte_count: u32, buffer: dafs::DirectBuffer) -> Request<'static> {
-    Request::AppendDirect(dafs::AppendDirect {
-        fh: file.fh,
-        state_id: StateId::ZERO,
-        stable: dafs::Stability::FileSync,
-        byte_count,
-        cache_hint: 0,
-        direct_checksum: dafs::Checksum::ZERO,
-        buffer,
-    })
 }
 
 /// Data that another client has written at the end meanwhile is not taken for the append.
@@ -594,19 +558,18 @@ fn a_fetched_append_is_not_taken_for_other_data() {
             let memory = world.clients[client].memory(4);
             memory.set(b"more");
             world.hold_jobs = true;
-            let request = append_direct(file, 4, memory.direct(0, 4));
+            let request =
+                Request::AppendDirect(append_direct(without_open(file), 4, memory.direct(0, 4)));
             let stream = world.clients[client].post(&request);
             run_jobs(&mut world, steps);
             let asked = key(&mut world, client, id, stream, Procedure::AppendDirect);
-            let nobody = File { id: StateId::ZERO, ..file };
             // Behind the present end.
-            world.clients[other].post(&write_inline(nobody, 4, b"other"));
+            world.clients[other].post(&write_inline(without_open(file), 4, b"other"));
             world.settle();
-            let mut world = restart(world, Durability::Power, &disk);
-            let (new, _) = begin(&mut world, 2, "a", ByteOrder::Little);
+            let (mut world, new) = restart(world, Durability::Power, &disk, ByteOrder::Little);
             let known = status(&mut world, new, asked) == Status::Ok;
             unknown += u32::from(!known);
-            let has = world.read(new, nobody);
+            let has = world.read(new, without_open(file));
             assert_eq!(known, has.starts_with(b"more"), "{maps} {steps}: {has:?}");
             world.end();
         }

@@ -8,8 +8,7 @@ use std::sync::atomic::Ordering;
 #[test]
 fn a_panic_at_a_request_ends_its_connection_alone() {
     both_ways(|maps| {
-        let mut world = World::new(Setup { maps, ..Setup::default() });
-        let (one, other) = (world.session(2, "a"), world.session(3, "b"));
+        let (mut world, one, other) = World::with_two(Setup { maps, ..Setup::default() });
         let file = world.open(one, b"f");
         let data = pattern(100_000, 1);
         world.write(one, file, 0, &data);
@@ -40,9 +39,7 @@ fn a_panic_at_a_request_ends_its_connection_alone() {
 #[test]
 fn lost_resources_return_with_their_connection() {
     both_ways(|maps| {
-        let mut world = World::new(Setup { maps, ..Setup::default() });
-        let one = world.session(2, "a");
-        let file = world.open(one, b"f");
+        let (mut world, one, file) = World::with_file(Setup { maps, ..Setup::default() });
         let data = pattern(100_000, 1);
         world.write(one, file, 0, &data);
         let mut one = one;

@@ -5,8 +5,7 @@ use crate::common::*;
 use dafs_dat::PeerInfo;
 use dafs_service::{ExportOptions, Squash};
 use dafs_wire::dafs::{
-    self, FenceAccess, FenceObject, FenceUpdate, FileHandle, Reply, Request, Seq, SessionOptions,
-    Status, Verifier,
+    self, FenceAccess, FenceObject, FenceUpdate, FileHandle, Reply, Request, Seq, Status,
 };
 use std::time::Duration;
 
@@ -14,13 +13,7 @@ const ALLOW: FenceAccess = FenceAccess::Allow;
 const DENY: FenceAccess = FenceAccess::Deny;
 
 fn connect<'a>(name: &'a str, fence_id: &'a [u8]) -> Request<'a> {
-    Request::ClientConnectAuth(dafs::ClientConnectAuth {
-        options: SessionOptions::default(),
-        fence_id,
-        client_id_string: name.as_bytes(),
-        client_verifier: Verifier([1; 8]),
-        auth: dafs::AuthRequest::None,
-    })
+    connect_fenced(name, fence_id, 1, PLAIN, dafs::AuthRequest::None)
 }
 
 /// Makes a session with a fence id, which is the client's name, too.
@@ -28,6 +21,32 @@ fn node(world: &mut World, host: u32, name: &str) -> usize {
     let client = world.connect(host);
     assert_eq!(world.status(client, &connect(name, name.as_bytes())), Status::Ok);
     client
+}
+
+/// Makes a world with a manager and a node that has a file open.
+fn managed(setup: Setup) -> (World, usize, usize, File) {
+    let mut world = World::new(setup);
+    let manager = world.session(2, "manager");
+    let member = node(&mut world, 3, "n1");
+    let file = world.open(member, b"f");
+    (world, manager, member, file)
+}
+
+/// Posts an update, whose job runs before so many others. It has no reply then. A failure names the
+/// row.
+fn update(
+    world: &mut World,
+    manager: usize,
+    others: usize,
+    request: &Request<'_>,
+    row: impl std::fmt::Debug,
+) -> u16 {
+    let fenced = world.clients[manager].post(request);
+    world.run_until("the update", |world| world.jobs() == others + 1);
+    assert!(world.run_last_job());
+    world.settle();
+    assert!(!world.clients[manager].has_answer(fenced), "{row:?}");
+    fenced
 }
 
 fn set<'a>(
@@ -142,16 +161,12 @@ fn both_lists_must_let_in_and_only_sessions_have_names() {
 
 #[test]
 fn a_fenced_session_keeps_its_state_and_may_not_even_give_it_back() {
-    let mut world = World::new(Setup::default());
-    let manager = world.session(2, "manager");
-    let client = node(&mut world, 3, "n1");
-    let file = world.open(client, b"f");
+    let (mut world, manager, client, file) = managed(Setup::default());
     let root = world.root();
-    let path = [b"f".as_slice()];
     assert_eq!(world.status(manager, &fence(file.fh, &[b"n2"])), Status::Ok);
     let truncate = dafs::Open {
         create: Some(dafs::CreateMode::Unchecked { attributes: size(0) }),
-        ..open_request(root, &path, b"owner")
+        ..open_request(root, F, b"owner")
     };
     for request in [
         close(file),
@@ -178,7 +193,7 @@ fn a_fenced_session_keeps_its_state_and_may_not_even_give_it_back() {
     }
     assert_eq!(get(&mut world, client, file.fh), Err(Status::Fenced));
     // All other requests succeed.
-    for request in [Request::Null, Request::GetRootHandle, mkdir(root, b"d"), lookup(root, &path)] {
+    for request in [Request::Null, Request::GetRootHandle, mkdir(root, b"d"), lookup(root, F)] {
         assert_eq!(world.status(client, &request), Status::Ok);
     }
     assert_eq!(rename_status(&mut world, client, root), Status::Fenced);
@@ -209,9 +224,7 @@ fn only_owners_and_trusted_clients_set_fences() {
     let manager = world.session(2, "manager");
     let [anna, bert] = [(3, "anna", "right"), (4, "bert", "other")].map(|(host, id, password)| {
         let client = world.connect(host);
-        let auth = dafs::AuthRequest::Text { id: id.as_bytes(), password: password.as_bytes() };
-        let Request::ClientConnectAuth(args) = connect(id, b"") else { unreachable!() };
-        let request = Request::ClientConnectAuth(dafs::ClientConnectAuth { auth, ..args });
+        let request = connect_by(id, 1, PLAIN, text(id, password));
         assert_eq!(world.status(client, &request), Status::Ok);
         client
     });
@@ -278,11 +291,9 @@ fn the_reply_comes_when_nothing_is_under_way_any_more() {
                 [(3, "n1"), (4, "n2")].map(|(host, name)| node(&mut world, host, name));
             let file = world.open(writer, b"f");
             let theirs = world.open(other, b"f");
-            world.disk.set_slow(true);
-            world.hold_jobs = true;
+            world.stall();
             let bytes = 2 << 20;
-            let memory = world.clients[writer].memory(bytes);
-            memory.set(&pattern(bytes, 1));
+            let memory = world.clients[writer].memory_of(&pattern(bytes, 1));
             let buffers = [memory.direct(0, bytes as u32)];
             let data = pattern(5000, 1);
             let request = match inline {
@@ -294,12 +305,8 @@ fn the_reply_comes_when_nothing_is_under_way_any_more() {
             // The reply does not wait for another node's work.
             let kept = world.clients[other].post(&write_inline(theirs, 0, b"x"));
             world.run_until("the other's job", |world| world.jobs() == 2);
-            let update = set(file.fh, FenceObject::File, (ALLOW, FenceUpdate::Append), &[b"n2"]);
-            let fenced = world.clients[manager].post(&update);
-            world.run_until("the update", |world| world.jobs() == 3);
-            assert!(world.run_last_job());
-            world.settle();
-            assert!(!world.clients[manager].has_answer(fenced), "{maps} {inline}");
+            let append = set(file.fh, FenceObject::File, (ALLOW, FenceUpdate::Append), &[b"n2"]);
+            let fenced = update(&mut world, manager, 2, &append, (maps, inline));
             assert_eq!(world.service.counts().fence_waiters, 1);
             let late = world.status(writer, &write_inline(file, 0, b"late"));
             assert_eq!(late, Status::Fenced);
@@ -328,46 +335,21 @@ fn the_reply_comes_when_nothing_is_under_way_any_more() {
 fn a_write_or_append_that_meets_a_fence_in_the_pool_is_told_so() {
     both_ways(|maps| {
         for kind in ["inline", "direct", "append", "append direct"] {
-            let mut world = World::new(Setup { maps, ..Setup::default() });
-            let manager = world.session(2, "manager");
-            let writer = node(&mut world, 3, "n1");
-            let file = world.open(writer, b"f");
+            let (mut world, manager, writer, file) = managed(Setup { maps, ..Setup::default() });
             assert_eq!(world.status(manager, &fence(file.fh, &[b"n1"])), Status::Ok);
-            world.disk.set_slow(true);
-            world.hold_jobs = true;
+            world.stall();
             let data = pattern(5000, 1);
-            let memory = world.clients[writer].memory(data.len());
-            memory.set(&data);
+            let memory = world.clients[writer].memory_of(&data);
             let buffers = [memory.direct(0, 5000)];
-            let (fh, state_id, stable) = (file.fh, file.id, dafs::Stability::FileSync);
             let request = match kind {
                 "inline" => write_inline(file, 0, &data),
                 "direct" => Request::WriteDirect(write_direct(file, 0, 5000, &buffers)),
-                "append" => Request::AppendInline(dafs::AppendInline {
-                    fh,
-                    state_id,
-                    stable,
-                    cache_hint: 0,
-                    padded_to: None,
-                    data: &data,
-                }),
-                _ => Request::AppendDirect(dafs::AppendDirect {
-                    fh,
-                    state_id,
-                    byte_count: 5000,
-                    stable,
-                    cache_hint: 0,
-                    direct_checksum: dafs::Checksum::ZERO,
-                    buffer: buffers[0],
-                }),
+                "append" => append_inline(file, dafs::Stability::FileSync, &data),
+                _ => Request::AppendDirect(append_direct(file, 5000, buffers[0])),
             };
             let write = world.clients[writer].post(&request);
             world.run_until("its job", |world| world.jobs() == 1);
-            let fenced = world.clients[manager].post(&fence(file.fh, &[b"n2"]));
-            world.run_until("the update", |world| world.jobs() == 2);
-            assert!(world.run_last_job());
-            world.settle();
-            assert!(!world.clients[manager].has_answer(fenced), "{kind} {maps}");
+            let fenced = update(&mut world, manager, 1, &fence(file.fh, &[b"n2"]), (kind, maps));
             let writes = world.disk.writes();
             world.hold_jobs = false;
             let status = world.wait(writer, write).unwrap().status();
@@ -382,13 +364,9 @@ fn a_write_or_append_that_meets_a_fence_in_the_pool_is_told_so() {
 /// An addition to a list removes no client's access.
 #[test]
 fn an_addition_waits_for_nothing() {
-    let mut world = World::new(Setup::default());
-    let manager = world.session(2, "manager");
-    let writer = node(&mut world, 3, "n1");
-    let file = world.open(writer, b"f");
+    let (mut world, manager, writer, file) = managed(Setup::default());
     assert_eq!(world.status(manager, &fence(file.fh, &[b"n1"])), Status::Ok);
-    world.disk.set_slow(true);
-    world.hold_jobs = true;
+    world.stall();
     let write = world.clients[writer].post(&write_inline(file, 0, b"x"));
     world.run_until("the first job", |world| world.jobs() == 1);
     let update = set(file.fh, FenceObject::File, (ALLOW, FenceUpdate::Append), &[b"n2"]);
@@ -405,23 +383,15 @@ fn an_addition_waits_for_nothing() {
 /// A job of a lost connection may still be writing.
 #[test]
 fn a_fence_waits_for_jobs_of_a_lost_connection() {
-    let mut world = World::new(Setup::default());
-    let manager = world.session(2, "manager");
-    let writer = node(&mut world, 3, "n1");
-    let file = world.open(writer, b"f");
-    world.disk.set_slow(true);
-    world.hold_jobs = true;
+    let (mut world, manager, writer, file) = managed(Setup::default());
+    world.stall();
     world.clients[writer].post(&write_inline(file, 0, b"x"));
     world.run_until("the first job", |world| world.jobs() == 1);
     let endpoint = world.clients[writer].endpoint;
     world.network.lose(endpoint);
     world.run_until("the end", |world| world.clients[writer].closed.is_some());
     world.settle();
-    let fenced = world.clients[manager].post(&fence(file.fh, &[b"n2"]));
-    world.run_until("the update", |world| world.jobs() == 2);
-    assert!(world.run_last_job());
-    world.settle();
-    assert!(!world.clients[manager].has_answer(fenced));
+    let fenced = update(&mut world, manager, 1, &fence(file.fh, &[b"n2"]), ());
     world.hold_jobs = false;
     assert_eq!(world.wait(manager, fenced).unwrap().status(), Status::Ok);
     world.end();
@@ -430,10 +400,7 @@ fn a_fence_waits_for_jobs_of_a_lost_connection() {
 /// A client that does not serve the RDMA of its own write any more.
 #[test]
 fn a_session_that_does_not_come_to_an_end_is_ended() {
-    let mut world = World::new(Setup::default());
-    let manager = world.session(2, "manager");
-    let writer = node(&mut world, 3, "n1");
-    let file = world.open(writer, b"f");
+    let (mut world, manager, writer, file) = managed(Setup::default());
     let bytes = 4 << 20;
     let memory = world.clients[writer].memory(bytes);
     let buffers = [memory.direct(0, bytes as u32)];
@@ -453,23 +420,15 @@ fn a_session_that_does_not_come_to_an_end_is_ended() {
 /// since. The manager's reply waits for that, too.
 #[test]
 fn reads_of_a_fenced_node_arrive_before_the_reply() {
-    let mut world = World::new(Setup::default());
-    let manager = world.session(2, "manager");
-    let reader = node(&mut world, 3, "n1");
-    let file = world.open(reader, b"f");
+    let (mut world, manager, reader, file) = managed(Setup::default());
     let bytes = 100_000;
     world.write(reader, file, 0, &pattern(bytes, 1));
-    world.disk.set_slow(true);
-    world.hold_jobs = true;
+    world.stall();
     let memory = world.clients[reader].memory(bytes);
     let buffers = [memory.direct(0, bytes as u32)];
     let read = world.clients[reader].post(&read_direct(file, 0, bytes as u32, &buffers));
     world.run_until("the read's job", |world| world.jobs() == 1);
-    let fenced = world.clients[manager].post(&fence(file.fh, &[b"n2"]));
-    world.run_until("the update", |world| world.jobs() == 2);
-    assert!(world.run_last_job());
-    world.settle();
-    assert!(!world.clients[manager].has_answer(fenced));
+    let fenced = update(&mut world, manager, 1, &fence(file.fh, &[b"n2"]), ());
     world.hold_jobs = false;
     world.run_until("the job's end", |world| world.counts().pending == 1);
     assert!(memory.bytes() != pattern(bytes, 1), "its data is on the way");

@@ -18,9 +18,7 @@ fn names_are_made_found_linked_renamed_and_removed() {
 fn no_reactor_waits_for_what_a_store_waits_for() {
     for waits in [Waits::Data, Waits::Always] {
         names(waits);
-        let mut world = World::new(Setup { waits, ..Setup::default() });
-        let client = world.session(2, "a");
-        let file = world.open(client, b"f");
+        let (mut world, client, file) = World::with_file(Setup { waits, ..Setup::default() });
         assert_eq!(world.status(client, &set(file, size(5))), Status::Ok);
         assert_eq!(attributes(&mut world, client, file.fh).unwrap().size, 5);
         let attributes = dafs::FsAttrMask::SPACE_FREE;
@@ -31,8 +29,7 @@ fn no_reactor_waits_for_what_a_store_waits_for() {
 }
 
 fn names(waits: Waits) {
-    let mut world = World::new(Setup { waits, ..Setup::default() });
-    let client = world.session(2, "a");
+    let (mut world, client) = World::with_session(Setup { waits, ..Setup::default() });
     let root = world.root();
     assert_eq!(found(&world.call(client, &Request::GetRootHandle)), root);
     let dir = found(&world.call(client, &mkdir(root, b"d")));
@@ -75,8 +72,7 @@ fn names(waits: Waits) {
 
 #[test]
 fn walks_that_fail_say_how_far_they_came() {
-    let mut world = World::new(Setup::default());
-    let client = world.session(2, "a");
+    let (mut world, client) = World::with_session(Setup::default());
     let root = world.root();
     let dir = found(&world.call(client, &mkdir(root, b"d")));
     found(&world.call(client, &create(dir, b"link", NewObject::Symlink(b"."))));
@@ -116,8 +112,7 @@ fn walks_that_fail_say_how_far_they_came() {
 
 #[test]
 fn handles_that_are_none_are_refused_everywhere() {
-    let mut world = World::new(Setup::default());
-    let client = world.session(2, "a");
+    let (mut world, client) = World::with_session(Setup::default());
     let root = world.root();
     let file = world.open(client, b"f");
     let mut forged = file.fh;
@@ -164,9 +159,7 @@ fn handles_that_are_none_are_refused_everywhere() {
 
 #[test]
 fn attributes_are_set_compared_and_guarded() {
-    let mut world = World::new(Setup::default());
-    let client = world.session(2, "a");
-    let file = world.open(client, b"f");
+    let (mut world, client, file) = World::with_file(Setup::default());
     let time = dafs::Time { seconds: -5, nseconds: 999_999_999 };
     let change = Attributes {
         mode: Some(0o4711),
@@ -222,8 +215,7 @@ fn attributes_are_set_compared_and_guarded() {
 
 #[test]
 fn listings_come_in_pages_and_survive_changes() {
-    let mut world = World::new(Setup::default());
-    let client = world.session(2, "a");
+    let (mut world, client) = World::with_session(Setup::default());
     let root = world.root();
     let names: Vec<String> = (0..100).map(|n| format!("file number {n:03}")).collect();
     for name in &names {
@@ -275,8 +267,7 @@ fn listings_come_in_pages_and_survive_changes() {
 /// the reactor.
 #[test]
 fn a_long_listing_is_made_on_the_pool() {
-    let mut world = World::new(Setup::default());
-    let client = world.session(2, "a");
+    let (mut world, client) = World::with_session(Setup::default());
     let root = world.root();
     for number in 0..300 {
         let name = format!("file number {number:03}");
@@ -329,9 +320,7 @@ fn a_long_listing_is_made_on_the_pool() {
 
 #[test]
 fn named_attributes_are_files_of_their_own() {
-    let mut world = World::new(Setup::default());
-    let client = world.session(2, "a");
-    let file = world.open(client, b"f");
+    let (mut world, client, file) = World::with_file(Setup::default());
     let dir = found(&world.call(client, &Request::OpenAttr(dafs::OpenAttr { fh: file.fh })));
     let path = [b"note".as_slice()];
     let note = world.open_with(client, &open_request(dir, &path, b"o")).unwrap();
@@ -352,8 +341,7 @@ fn named_attributes_are_files_of_their_own() {
 fn several_exports_hang_below_one_root_each_with_its_rules() {
     let read_only = ExportOptions { read_only: true, ..ExportOptions::default() };
     let exports = vec![("open", ExportOptions::default()), ("fixed", read_only)];
-    let mut world = World::new(Setup { exports, ..Setup::default() });
-    let client = world.session(2, "a");
+    let (mut world, client) = World::with_session(Setup { exports, ..Setup::default() });
     let top = world.root();
     let answer = world.call(client, &list(top, 0, Verifier::default(), 4000));
     let Ok(Reply::ReadDirInline(page)) = answer.reply() else { panic!() };
@@ -409,8 +397,8 @@ fn squashing_makes_root_nobody() {
         (Squash::None, 0, "0"),
     ] {
         let options = ExportOptions { squash, ..ExportOptions::default() };
-        let mut world = World::new(Setup { exports: vec![("", options)], ..Setup::default() });
-        let client = world.session(2, "a");
+        let (mut world, client) =
+            World::with_session(Setup { exports: vec![("", options)], ..Setup::default() });
         let register = Request::RegisterCred(dafs::RegisterCred {
             credential: dafs::Credential::Id { uid, gid: uid, groups: dafs::Seq::empty() },
         });
@@ -429,8 +417,7 @@ fn squashing_makes_root_nobody() {
 
 #[test]
 fn the_server_refuses_purges_and_callbacks() {
-    let mut world = World::new(Setup::default());
-    let client = world.session(2, "a");
+    let (mut world, client) = World::with_session(Setup::default());
     let File { fh, id: state_id } = world.open(client, b"f");
     assert_eq!(world.status(client, &Request::DelegPurge), Status::NotSupp);
     let callbacks = [

@@ -22,8 +22,7 @@ fn a_connection_lost_in_the_middle_of_transfers_leaves_nothing() {
                 let file = world.open(client, b"f");
                 let own = world.open(other, b"own");
                 world.write(client, file, 0, &pattern(100_000, 1));
-                let memory = world.clients[client].memory(size);
-                memory.set(&pattern(size, 13));
+                let memory = world.clients[client].memory_of(&pattern(size, 13));
                 let sum = if checked { checksum(&memory.bytes()) } else { Checksum::ZERO };
                 world.disk.set_slow(slow);
                 world.hold_jobs = slow;
@@ -46,8 +45,7 @@ fn a_connection_lost_in_the_middle_of_transfers_leaves_nothing() {
                 world.clients[client].post(&Request::Commit(commit));
                 world.clients[client].post(&read_inline(file, 0, 8000));
                 // Another session's transfer waits for the chunks of this one.
-                let theirs = world.clients[other].memory(size);
-                theirs.set(&pattern(size, 14));
+                let theirs = world.clients[other].memory_of(&pattern(size, 14));
                 let from = [theirs.direct(0, size as u32)];
                 let request = write_direct(own, 0, size as u32, &from);
                 let sum = if checked { checksum(&theirs.bytes()) } else { Checksum::ZERO };
@@ -145,11 +143,9 @@ fn a_write_stops_when_its_open_is_revoked() {
             let mut world = World::new(Setup { maps, ..Setup::default() });
             let old = world.session(2, "c");
             let file = world.open(old, b"f");
-            world.disk.set_slow(true);
-            world.hold_jobs = true;
+            world.stall();
             let size = 2 << 20;
-            let memory = world.clients[old].memory(size);
-            memory.set(&pattern(size, 15));
+            let memory = world.clients[old].memory_of(&pattern(size, 15));
             let buffers = [memory.direct(0, size as u32)];
             let data = pattern(5000, 15);
             let request = if inline {
@@ -162,10 +158,9 @@ fn a_write_stops_when_its_open_is_revoked() {
             world.settle();
             // The same client comes back and opens the file with exclusive access.
             let new = world.session_with(3, "c", 2, SessionOptions::default());
-            let path = [b"f".as_slice()];
             let alone = dafs::Open {
                 share_deny: dafs::ShareDeny::Both,
-                ..open_request(world.root(), &path, b"new")
+                ..open_request(world.root(), F, b"new")
             };
             let mine = world.open_with(new, &alone).unwrap();
             let writes = world.disk.writes();
@@ -185,13 +180,11 @@ fn a_write_stops_when_its_open_is_revoked() {
 /// requests on the other.
 #[test]
 fn the_end_of_a_connection_leaves_the_other_transport_alone() {
-    let mut world = World::new(Setup { second_network: true, ..Setup::default() });
-    let one = world.session(2, "a");
+    let (mut world, one) = World::with_session(Setup { second_network: true, ..Setup::default() });
     let two = world.session_on(1, 2, "b");
     let file = world.open(two, b"f");
     let size = 1 << 20;
-    let memory = world.clients[two].memory(size);
-    memory.set(&pattern(size, 16));
+    let memory = world.clients[two].memory_of(&pattern(size, 16));
     let buffers = [memory.direct(0, size as u32)];
     let request = Request::WriteDirect(write_direct(file, 0, size as u32, &buffers));
     let endpoints: Vec<_> = world.networks().map(|network| network.endpoints(SERVER)).collect();

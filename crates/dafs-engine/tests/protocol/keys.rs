@@ -33,8 +33,7 @@ impl World {
 
 #[test]
 fn keyed_opens_agree_and_others_pass_by() {
-    let mut world = World::new(Setup::default());
-    let (one, two) = (world.session(2, "a"), world.session(3, "b"));
+    let (mut world, one, two) = World::with_two(Setup::default());
     let plain = world.open_keyed(one, b"plain", NONE).unwrap();
     let first = world.open_keyed(one, b"o", KEY).unwrap();
     assert_eq!(world.open_keyed(two, b"o", OTHER).unwrap_err(), Status::KeyMismatch);
@@ -59,8 +58,7 @@ fn keyed_opens_agree_and_others_pass_by() {
 
 #[test]
 fn one_owner_has_one_key_and_a_downgrade_gives_it_up() {
-    let mut world = World::new(Setup::default());
-    let (one, two) = (world.session(2, "a"), world.session(3, "b"));
+    let (mut world, one, two) = World::with_two(Setup::default());
     let file = world.open_keyed(one, b"o", NONE).unwrap();
     // An open without a key cannot be reduced to one.
     assert_eq!(world.downgrade(one, file, KEY), Status::Inval);
@@ -84,13 +82,11 @@ fn one_owner_has_one_key_and_a_downgrade_gives_it_up() {
 
 #[test]
 fn shares_are_checked_before_keys_and_a_refusal_leaves_no_key() {
-    let mut world = World::new(Setup::default());
-    let (one, two) = (world.session(2, "a"), world.session(3, "b"));
-    let path = [b"f".as_slice()];
+    let (mut world, one, two) = World::with_two(Setup::default());
     let keyed = |world: &World, share_key, share_deny| dafs::Open {
         share_key,
         share_deny,
-        ..open_request(world.root(), &path, b"o")
+        ..open_request(world.root(), F, b"o")
     };
     let denying = keyed(&world, KEY, ShareDeny::Write);
     let first = world.open_with(one, &denying).unwrap();
@@ -110,8 +106,7 @@ fn shares_are_checked_before_keys_and_a_refusal_leaves_no_key() {
 
 #[test]
 fn the_key_of_a_client_that_is_gone_gives_way() {
-    let mut world = World::new(Setup::default());
-    let (silent, alive) = (world.session(2, "a"), world.session(3, "b"));
+    let (mut world, silent, alive) = World::with_two(Setup::default());
     world.open_keyed(silent, b"o", KEY).unwrap();
     world.clients.remove(silent);
     let alive = alive - 1;

@@ -53,12 +53,10 @@ fn outcome(answer: &Answer) -> (Status, Option<Holder>) {
 
 #[test]
 fn a_lock_that_is_denied_names_the_holder() {
-    let mut world = World::new(Setup::default());
-    let (one, two) = (world.session(2, "a"), world.session(3, "b"));
-    let path = [b"f".as_slice()];
+    let (mut world, one, two) = World::with_two(Setup::default());
     let root = world.root();
-    let mine = world.open_with(one, &open_request(root, &path, b"first")).unwrap();
-    let theirs = world.open_with(two, &open_request(root, &path, b"second")).unwrap();
+    let mine = world.open_with(one, &open_request(root, F, b"first")).unwrap();
+    let theirs = world.open_with(two, &open_request(root, F, b"second")).unwrap();
     let done = world.call(one, &lock(mine, LockType::Write, 10, 20));
     assert_eq!(done.status(), Status::Ok);
     // DAFS O14.
@@ -92,8 +90,7 @@ fn a_lock_that_is_denied_names_the_holder() {
 
 #[test]
 fn locks_that_make_no_sense_are_refused() {
-    let mut world = World::new(Setup::default());
-    let (one, two) = (world.session(2, "a"), world.session(3, "b"));
+    let (mut world, one, two) = World::with_two(Setup::default());
     let file = world.open(one, b"f");
     for (offset, length) in [(0, 0), (7, 0), (ALL, 2), (3, ALL - 1), (ALL, 0)] {
         for request in [
@@ -123,12 +120,11 @@ fn locks_that_make_no_sense_are_refused() {
     assert_eq!(world.status(two, &lock(file, LockType::Read, 0, 1)), Status::BadStateId);
     assert_eq!(world.status(two, &unlock(file, 0, 1)), Status::BadStateId);
     // An open that does not allow it.
-    let path = [b"f".as_slice()];
     let root = world.root();
     for (share_access, refused) in
         [(ShareAccess::Read, LockType::Write), (ShareAccess::Write, LockType::Read)]
     {
-        let open = dafs::Open { share_access, ..open_request(root, &path, b"narrow") };
+        let open = dafs::Open { share_access, ..open_request(root, F, b"narrow") };
         let narrow = world.open_with(two, &open).unwrap();
         assert_eq!(world.status(two, &lock(narrow, refused, 0, 1)), Status::Acces);
         assert_eq!(world.status(two, &close(narrow)), Status::Ok);
@@ -180,9 +176,7 @@ fn a_client_that_polls_for_a_lock_is_not_overtaken() {
 /// the pool.
 #[test]
 fn a_lock_ends_with_the_lease_of_its_client() {
-    let mut world = World::new(Setup::default());
-    let one = world.session(2, "a");
-    let mine = world.open(one, b"f");
+    let (mut world, one, mine) = World::with_file(Setup::default());
     assert_eq!(world.status(one, &lock(mine, LockType::Write, 0, ALL)), Status::Ok);
     world.pass(LEASE + Duration::from_secs(1));
     let two = world.session(3, "b");
@@ -199,12 +193,10 @@ const REPAIR: LockOptions = LockOptions::REPAIR;
 /// 9.3).
 #[test]
 fn a_broken_lock_is_told_to_everybody_until_it_is_repaired() {
-    let mut world = World::new(Setup::default());
-    let (one, two) = (world.session(2, "a"), world.session(3, "b"));
-    let path = [b"f".as_slice()];
+    let (mut world, one, two) = World::with_two(Setup::default());
     let root = world.root();
-    let mine = world.open_with(one, &open_request(root, &path, b"first")).unwrap();
-    let theirs = world.open_with(two, &open_request(root, &path, b"second")).unwrap();
+    let mine = world.open_with(one, &open_request(root, F, b"first")).unwrap();
+    let theirs = world.open_with(two, &open_request(root, F, b"second")).unwrap();
     world.write(one, mine, 0, b"a record that is half written");
     let kept = lock_with(mine, LockType::Write, PERSIST, 0, 10);
     assert_eq!(world.status(one, &kept), Status::Ok);
@@ -246,7 +238,7 @@ fn a_broken_lock_is_told_to_everybody_until_it_is_repaired() {
         assert_eq!(world.status(two, &request), expected, "{request:?}");
     }
     assert_eq!(world.status(two, &write_inline(theirs, 0, b"mended")), Status::Ok);
-    let mine = world.open_with(again, &open_request(root, &path, b"first")).unwrap();
+    let mine = world.open_with(again, &open_request(root, F, b"first")).unwrap();
     let denied = world.call(again, &lock(mine, LockType::Read, 0, 1));
     let holder = Some((b"second".to_vec(), 0, 10, LockType::Write));
     assert_eq!(outcome(&denied), (Status::Denied, holder));
@@ -266,14 +258,12 @@ fn a_write_whose_data_is_on_its_way_meets_a_lock_that_breaks() {
     both_ways(|maps| {
         let kinds = ["inline", "direct", "append"];
         for (kind, anonymous) in kinds.into_iter().flat_map(|kind| [(kind, false), (kind, true)]) {
-            let mut world = World::new(Setup { maps, ..Setup::default() });
-            let (one, two) = (world.session(2, "a"), world.session(3, "b"));
+            let (mut world, one, two) = World::with_two(Setup { maps, ..Setup::default() });
             let (mine, theirs) = (world.open(one, b"f"), world.open(two, b"f"));
             world.write(one, mine, 0, b"as it was left");
             let kept = lock_with(mine, LockType::Write, PERSIST, 0, ALL);
             assert_eq!(world.status(one, &kept), Status::Ok);
-            world.disk.set_slow(true);
-            world.hold_jobs = true;
+            world.stall();
             let bytes = 2 << 20;
             let memory = world.clients[two].memory(bytes);
             let id = if anonymous { StateId::ZERO } else { theirs.id };
@@ -282,14 +272,7 @@ fn a_write_whose_data_is_on_its_way_meets_a_lock_that_breaks() {
             let request = match kind {
                 "inline" => write_inline(target, 3, b"not any more"),
                 "direct" => Request::WriteDirect(write_direct(target, 0, bytes as u32, &buffers)),
-                _ => Request::AppendInline(dafs::AppendInline {
-                    fh: target.fh,
-                    state_id: target.id,
-                    stable: dafs::Stability::DataSync,
-                    cache_hint: 0,
-                    padded_to: None,
-                    data: b"not any more",
-                }),
+                _ => append_inline(target, dafs::Stability::DataSync, b"not any more"),
             };
             let write = world.clients[two].post(&request);
             world.run_until("its job", |world| world.jobs() == 1);
@@ -309,9 +292,7 @@ fn a_write_whose_data_is_on_its_way_meets_a_lock_that_breaks() {
 
 #[test]
 fn a_lapsed_persistent_lock_is_broken_by_the_first_who_wants_it() {
-    let mut world = World::new(Setup::default());
-    let one = world.session(2, "a");
-    let mine = world.open(one, b"f");
+    let (mut world, one, mine) = World::with_file(Setup::default());
     let kept = lock_with(mine, LockType::Write, PERSIST, 0, 10);
     assert_eq!(world.status(one, &kept), Status::Ok);
     world.pass(LEASE + Duration::from_secs(1));

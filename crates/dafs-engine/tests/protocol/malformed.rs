@@ -18,7 +18,7 @@ fn requests<'a>(
 ) -> Vec<Request<'a>> {
     let File { fh, id: state_id } = file;
     let none = dafs::Attributes::default();
-    let set = dafs::Attributes { mode: Some(0o640), owner: Some(b"7"), ..none };
+    let change = dafs::Attributes { mode: Some(0o640), owner: Some(b"7"), ..none };
     let mask = dafs::AttrMask::ALL;
     let check = dafs::CheckResponse {
         session_id: dafs::SessionId([1; 8]),
@@ -27,11 +27,9 @@ fn requests<'a>(
         procedure: Procedure::Open,
     };
     let lock_type = dafs::LockType::Read;
-    let share_key = dafs::ShareKey(None);
-    let auth = dafs::AuthRequest::Text { id: b"anna", password: b"secret" };
+    let auth = text("anna", "secret");
     let options = SessionOptions::default();
-    let verify = dafs::Verify { fh, attributes: set };
-    let read_inline = dafs::ReadInline { fh, state_id, offset: 0, byte_count: 50, cache_hint: 0 };
+    let verify = dafs::Verify { fh, attributes: change };
     let readdir = dafs::ReadDirInline {
         fh: root,
         cookie: 0,
@@ -40,29 +38,13 @@ fn requests<'a>(
         maxcount: 1000,
         attributes: mask,
     };
-    let append = dafs::AppendDirect {
-        fh,
-        state_id,
-        stable: dafs::Stability::DataSync,
-        byte_count: 10,
-        cache_hint: 0,
-        direct_checksum: dafs::Checksum::ZERO,
-        buffer: buffers[0],
-    };
     let mut open = open_request(root, path, b"owner");
     open.delete_disposition = dafs::DeleteDisposition::Deny;
     vec![
         Request::ClientAuth(dafs::ClientAuth { auth }),
         client_connect("name", 1, options),
         connect_auth("name", 1, options),
-        Request::ConnectBind(dafs::ConnectBind {
-            session_id: dafs::SessionId([1; 8]),
-            channel_use: dafs::ChannelUse::BackControl,
-            max_request_size: 0,
-            max_response_size: 0,
-            max_requests: 1,
-            auth,
-        }),
+        Request::ConnectBind(dafs::ConnectBind { auth, ..bind_request(check.session_id) }),
         Request::Disconnect,
         Request::RegisterCred(dafs::RegisterCred {
             credential: dafs::Credential::Id { uid: 5, gid: 6, groups: Seq::new(&[7, 8]) },
@@ -81,14 +63,9 @@ fn requests<'a>(
             access_pattern: dafs::AccessPattern::Random,
             cache_hint: 0x7f,
         }),
-        Request::Close(dafs::Close { fh, state_id }),
+        close(file),
         Request::Commit(dafs::Commit { fh, offset: 0, count: 0 }),
-        Request::Create(dafs::Create {
-            dir: root,
-            name: b"link",
-            object: dafs::NewObject::Symlink(b"there"),
-            attributes: none,
-        }),
+        create(root, b"link", dafs::NewObject::Symlink(b"there")),
         Request::DelegPurge,
         Request::DelegReturn(dafs::DelegReturn { state_id }),
         Request::GetFsAttr(dafs::GetFsAttr { fh, attributes: dafs::FsAttrMask::ALL }),
@@ -106,20 +83,14 @@ fn requests<'a>(
         }),
         Request::LockT(dafs::LockT { fh, lock_type, owner: b"o", offset: 0, length: 5 }),
         Request::LockU(dafs::LockU { fh, lock_type, state_id, offset: 0, length: 5 }),
-        Request::Lookup(dafs::Lookup { dir: root, path: dafs::Path::new(path) }),
+        lookup(root, path),
         Request::LookupP(dafs::LookupP { fh: root }),
         Request::Null,
         Request::NVerify(verify),
         Request::Open(open),
-        Request::OpenDowngrade(dafs::OpenDowngrade {
-            fh,
-            state_id,
-            share_access: dafs::ShareAccess::Both,
-            share_deny: dafs::ShareDeny::None,
-            share_key,
-        }),
+        downgrade(file, dafs::ShareAccess::Both, dafs::ShareDeny::None),
         Request::OpenAttr(dafs::OpenAttr { fh }),
-        Request::ReadInline(read_inline),
+        read_inline(file, 0, 50),
         read_direct(file, 0, 90, buffers),
         Request::ReadDirInline(readdir),
         Request::ReadDirDirect(dafs::ReadDirDirect {
@@ -134,18 +105,9 @@ fn requests<'a>(
         Request::ReadLinkInline(dafs::ReadLinkInline { fh }),
         Request::ReadLinkDirect(dafs::ReadLinkDirect { fh, buffer: buffers[0] }),
         Request::XGetXattr(dafs::XGetXattr { fh, buffer: buffers[0], name: b"note" }),
-        Request::Remove(dafs::Remove {
-            dir: root,
-            name: b"other",
-            remove_mode: dafs::RemoveMode::CheckOpen,
-        }),
-        Request::Rename(dafs::Rename {
-            source_dir: root,
-            target_dir: root,
-            old_name: b"link",
-            new_name: b"other",
-        }),
-        Request::SetAttrInline(dafs::SetAttrInline { fh, state_id, attributes: set }),
+        remove(root, b"other", true),
+        rename(root, b"link", b"other"),
+        set(file, change),
         Request::SetAttrDirect(dafs::SetAttrDirect {
             fh,
             state_id,
@@ -165,15 +127,8 @@ fn requests<'a>(
         Request::BcNull,
         Request::BcRecall(dafs::BcRecall { fh, state_id, truncate: false }),
         Request::BcBatchCompletion(dafs::BatchCompletions { completions: Seq::empty() }),
-        Request::AppendInline(dafs::AppendInline {
-            fh,
-            state_id,
-            stable: dafs::Stability::DataSync,
-            padded_to: None,
-            cache_hint: 0,
-            data: b"tail",
-        }),
-        Request::AppendDirect(append),
+        append_inline(file, dafs::Stability::DataSync, b"tail"),
+        Request::AppendDirect(append_direct(file, 10, buffers[0])),
         Request::GetFencingList(dafs::GetFencingList { fh }),
         Request::SetFencingList(dafs::SetFencingList {
             fh,
@@ -274,16 +229,12 @@ fn victim(world: &mut World, client: Option<usize>, order: ByteOrder) -> (usize,
     let answer = world.call(client, &connect_auth("mutant", 1, SessionOptions::default()));
     assert_eq!(answer.status(), Status::Ok);
     let top = world.root();
-    let path = [b"a".as_slice()];
-    let lookup = dafs::Lookup { dir: top, path: dafs::Path::new(&path) };
-    let answer = world.call(client, &Request::Lookup(lookup));
-    let Ok(dafs::Reply::Lookup(found)) = answer.reply() else { panic!() };
-    let path = [b"f".as_slice()];
-    let request = open_request(found.fh, &path, b"owner");
+    let dir = found(&world.call(client, &lookup(top, &[b"a"])));
+    let request = open_request(dir, F, b"owner");
     // A mutant may have made another object with that name, or removed our access.
-    let nowhere = File { fh: found.fh, id: StateId([0; 8]) };
+    let nowhere = File { fh: dir, id: StateId([0; 8]) };
     let file = world.open_with(client, &request).unwrap_or(nowhere);
-    (client, found.fh, file)
+    (client, dir, file)
 }
 
 #[test]
@@ -410,8 +361,7 @@ fn a_wrong_frame_ends_the_session() {
 /// A fault in the body is answered with INVAL, and the session goes on (DAFS O8).
 #[test]
 fn a_wrong_body_is_answered() {
-    let mut world = World::new(Setup::default());
-    let client = world.session(2, "a");
+    let (mut world, client) = World::with_session(Setup::default());
     let root = world.root();
     let name = [b"f".as_slice()];
     let lookup = Request::Lookup(dafs::Lookup { dir: root, path: dafs::Path::new(&name) });

@@ -11,8 +11,7 @@ use std::time::Duration;
 
 #[test]
 fn state_ids_belong_to_their_client_and_die_when_closed() {
-    let mut world = World::new(Setup::default());
-    let (one, two) = (world.session(2, "a"), world.session(3, "b"));
+    let (mut world, one, two) = World::with_two(Setup::default());
     let file = world.open(one, b"f");
     assert_eq!(world.status(two, &read_inline(file, 0, 1)), Status::BadStateId);
     assert_eq!(world.status(two, &close(file)), Status::BadStateId);
@@ -50,14 +49,12 @@ fn conflicts(access: ShareAccess, deny: ShareDeny) -> bool {
 
 #[test]
 fn share_reservations_hold_between_clients() {
-    let mut world = World::new(Setup::default());
-    let (one, two) = (world.session(2, "a"), world.session(3, "b"));
-    let path = [b"f".as_slice()];
+    let (mut world, one, two) = World::with_two(Setup::default());
     let root = world.root();
     let open = |owner, share_access, share_deny| dafs::Open {
         share_access,
         share_deny,
-        ..open_request(root, &path, owner)
+        ..open_request(root, F, owner)
     };
     for access in ACCESSES {
         for deny in DENIALS {
@@ -101,14 +98,12 @@ fn share_reservations_hold_between_clients() {
 
 #[test]
 fn one_owner_widens_its_open_and_one_close_ends_it() {
-    let mut world = World::new(Setup::default());
-    let (one, two) = (world.session(2, "a"), world.session(3, "b"));
-    let path = [b"f".as_slice()];
+    let (mut world, one, two) = World::with_two(Setup::default());
     let root = world.root();
     let open = |share_access, share_deny| dafs::Open {
         share_access,
         share_deny,
-        ..open_request(root, &path, b"o")
+        ..open_request(root, F, b"o")
     };
     let first = world.open_with(one, &open(ShareAccess::Read, ShareDeny::None)).unwrap();
     assert_eq!(world.status(one, &write_inline(first, 0, b"x")), Status::Acces);
@@ -143,10 +138,8 @@ fn one_owner_widens_its_open_and_one_close_ends_it() {
 
 #[test]
 fn a_downgrade_gives_up_what_it_says() {
-    let mut world = World::new(Setup::default());
-    let (one, two) = (world.session(2, "a"), world.session(3, "b"));
-    let path = [b"f".as_slice()];
-    let open = open_request(world.root(), &path, b"o");
+    let (mut world, one, two) = World::with_two(Setup::default());
+    let open = open_request(world.root(), F, b"o");
     let denying = dafs::Open { share_deny: ShareDeny::Both, ..open };
     let file = world.open_with(one, &denying).unwrap();
     assert_eq!(world.open_with(two, &open).unwrap_err(), Status::Denied);
@@ -176,8 +169,7 @@ fn a_downgrade_gives_up_what_it_says() {
 
 #[test]
 fn creation_modes_differ_as_they_should() {
-    let mut world = World::new(Setup::default());
-    let client = world.session(2, "a");
+    let (mut world, client) = World::with_session(Setup::default());
     let root = world.root();
     let path = [b"f".as_slice()];
     let open = |create| dafs::Open { create, ..open_request(root, &path, b"o") };
@@ -229,8 +221,7 @@ fn creation_modes_differ_as_they_should() {
 
 #[test]
 fn removed_files_stay_usable_through_their_opens_only() {
-    let mut world = World::new(Setup::default());
-    let (one, two) = (world.session(2, "a"), world.session(3, "b"));
+    let (mut world, one, two) = World::with_two(Setup::default());
     let root = world.root();
     let file = world.open(one, b"f");
     world.write(one, file, 0, b"before");
@@ -259,14 +250,10 @@ fn removed_files_stay_usable_through_their_opens_only() {
 
 #[test]
 fn an_open_may_deny_removal_and_replacement() {
-    let mut world = World::new(Setup::default());
-    let (one, two) = (world.session(2, "a"), world.session(3, "b"));
+    let (mut world, one, two) = World::with_two(Setup::default());
     let root = world.root();
-    let path = [b"f".as_slice()];
-    let deny = dafs::Open {
-        delete_disposition: DeleteDisposition::Deny,
-        ..open_request(root, &path, b"o")
-    };
+    let deny =
+        dafs::Open { delete_disposition: DeleteDisposition::Deny, ..open_request(root, F, b"o") };
     let file = world.open_with(one, &deny).unwrap();
     let other = world.open(two, b"g");
     for client in [one, two] {
@@ -285,16 +272,14 @@ fn an_open_may_deny_removal_and_replacement() {
     world.write(two, other, 0, b"new");
     assert_eq!(world.status(two, &rename(root, b"g", b"f")), Status::Ok);
     assert_eq!(world.read(one, old), b"old");
-    let path = [b"f".as_slice()];
-    assert_eq!(found(&world.call(two, &lookup(root, &path))), other.fh);
+    assert_eq!(found(&world.call(two, &lookup(root, F))), other.fh);
     assert_eq!(world.read(two, other), b"new");
     world.end();
 }
 
 #[test]
 fn a_silent_client_loses_its_opens_and_any_request_keeps_them() {
-    let mut world = World::new(Setup::default());
-    let (silent, alive) = (world.session(2, "a"), world.session(3, "b"));
+    let (mut world, silent, alive) = World::with_two(Setup::default());
     let lost = world.open(silent, b"f");
     let kept = world.open(alive, b"g");
     for _ in 0..5 {

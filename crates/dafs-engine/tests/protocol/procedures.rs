@@ -23,27 +23,26 @@ fn class(class: Class) -> &'static str {
 /// The functions of a test binary by name: the file of each, and its text.
 type Functions = HashMap<String, Vec<(PathBuf, String)>>;
 
-fn collect(directory: &Path, functions: &mut Functions) {
-    for entry in std::fs::read_dir(directory).unwrap() {
-        let path = entry.unwrap().path();
-        if path.is_dir() {
-            collect(&path, functions);
+fn collect(path: &Path, functions: &mut Functions) {
+    if path.is_dir() {
+        for entry in std::fs::read_dir(path).unwrap() {
+            collect(&entry.unwrap().path(), functions);
+        }
+        return;
+    }
+    let text = std::fs::read_to_string(path).unwrap();
+    let lines: Vec<&str> = text.lines().collect();
+    for (at, line) in lines.iter().enumerate() {
+        let code = line.trim_start();
+        let Some((before, name)) = code.split_once("fn ") else { continue };
+        if !(before.is_empty() || before.starts_with("pub")) {
             continue;
         }
-        let text = std::fs::read_to_string(&path).unwrap();
-        let lines: Vec<&str> = text.lines().collect();
-        for (at, line) in lines.iter().enumerate() {
-            let code = line.trim_start();
-            let Some((before, name)) = code.split_once("fn ") else { continue };
-            if !(before.is_empty() || before.starts_with("pub")) {
-                continue;
-            }
-            let end = format!("{}}}", &line[..line.len() - code.len()]);
-            let length = lines[at..].iter().position(|line| *line == end).unwrap_or(0);
-            let name = name.split(['(', '<']).next().unwrap().to_owned();
-            let function = (path.clone(), lines[at..=at + length].join("\n"));
-            functions.entry(name).or_default().push(function);
-        }
+        let end = format!("{}}}", &line[..line.len() - code.len()]);
+        let length = lines[at..].iter().position(|line| *line == end).unwrap_or(0);
+        let name = name.split(['(', '<']).next().unwrap().to_owned();
+        let function = (path.to_owned(), lines[at..=at + length].join("\n"));
+        functions.entry(name).or_default().push(function);
     }
 }
 
@@ -105,6 +104,7 @@ fn the_table_of_procedures_is_whole_and_true() {
         let functions = binaries.entry(directory.to_owned()).or_insert_with(|| {
             let mut functions = Functions::new();
             collect(directory, &mut functions);
+            collect(&root.join("crates/dafs-testkit/src/requests.rs"), &mut functions);
             functions
         });
         // A client sends a request, and receives a callback.

@@ -7,17 +7,7 @@ use dafs_wire::dafs::{
 };
 use std::time::Duration;
 
-pub(crate) const CACHING: SessionOptions = SessionOptions {
-    use_checksums: false,
-    use_response_cache: true,
-    max_credentials: 0,
-    max_request_size: 0,
-    max_response_size: 0,
-    max_requests: 0,
-    inline_write_header_size: 0,
-    use_back_control_channel: false,
-    use_rdma_read_channel: false,
-};
+pub(crate) const CACHING: SessionOptions = SessionOptions { use_response_cache: true, ..PLAIN };
 
 /// Makes a session that caches replies, and returns its id.
 pub(crate) fn begin(
@@ -62,11 +52,6 @@ pub(crate) fn lose(world: &mut World, client: usize) {
     world.run_until("the end", |world| world.clients[client].closed.is_some());
 }
 
-fn remove(world: &World, name: &'static [u8]) -> Request<'static> {
-    let remove_mode = dafs::RemoveMode::Unchecked;
-    Request::Remove(dafs::Remove { dir: world.root(), name, remove_mode })
-}
-
 fn discard(session_id: SessionId) -> Request<'static> {
     Request::DiscardResponses(dafs::DiscardResponses { session_id })
 }
@@ -80,7 +65,7 @@ fn a_reply_is_found_only_for_an_executed_request() {
         let opened = key(&mut world, old, id, 0, Procedure::Open);
         // Several at once, whose answers the client has and fetches again.
         let write = world.clients[old].post(&write_inline(file, 0, b"data"));
-        let missing = remove(&world, b"none");
+        let missing = remove(world.root(), b"none", false);
         let none = world.clients[old].post(&missing);
         let null = world.clients[old].post(&Request::Null);
         let data = world.wait(old, write).unwrap();
@@ -133,11 +118,9 @@ fn a_check_ends_the_old_session_and_waits_for_its_work() {
             let mut world = World::new(setup);
             let (old, id) = begin(&mut world, 2, "a", ByteOrder::Little);
             let file = world.open(old, b"f");
-            world.disk.set_slow(true);
-            world.hold_jobs = true;
+            world.stall();
             let size = 3 << 20;
-            let memory = world.clients[old].memory(size);
-            memory.set(&pattern(size, 3));
+            let memory = world.clients[old].memory_of(&pattern(size, 3));
             let buffers = [memory.direct(0, size as u32)];
             let inline = world.clients[old].post(&write_inline(file, 0, b"data"));
             let request = Request::WriteDirect(write_direct(file, 4, size as u32, &buffers));
@@ -203,17 +186,8 @@ fn sessions_of_others_look_as_if_they_were_not_there() {
     let users = vec![("anna", "right"), ("bert", "other")];
     let setup = Setup { users, mask: stranger, ..Setup::default() };
     let mut world = World::new(setup);
-    let connect = |name: &'static str,
-                   verifier: u64,
-                   user: &'static str,
-                   password: &'static str| {
-        Request::ClientConnectAuth(dafs::ClientConnectAuth {
-            options: CACHING,
-            fence_id: b"",
-            client_id_string: name.as_bytes(),
-            client_verifier: dafs::Verifier(verifier.to_be_bytes()),
-            auth: dafs::AuthRequest::Text { id: user.as_bytes(), password: password.as_bytes() },
-        })
+    let connect = |name: &'static str, verifier, user, password| {
+        connect_by(name, verifier, CACHING, text(user, password))
     };
     let sessions = |world: &mut World| {
         [2, 3].map(|host| {

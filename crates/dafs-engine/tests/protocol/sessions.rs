@@ -4,38 +4,16 @@ use crate::common::*;
 use dafs_engine::{OwnIdentity, SessionLimits};
 use dafs_wire::dafs::{
     self, AuthRequest, AuthType, ByteOrder, ClientId, ConnectBind, Credential, PROTOCOL_VERSION,
-    Procedure, Reply, Request, SecInfoEntry, SessionId, SessionOptions, Status, Verifier,
+    Procedure, Reply, Request, SecInfoEntry, SessionId, SessionOptions, Status,
 };
 use std::time::Duration;
-
-const PLAIN: SessionOptions = SessionOptions {
-    use_checksums: false,
-    use_response_cache: false,
-    max_credentials: 0,
-    max_request_size: 0,
-    max_response_size: 0,
-    max_requests: 0,
-    inline_write_header_size: 0,
-    use_back_control_channel: false,
-    use_rdma_read_channel: false,
-};
 
 fn client_auth(auth: AuthRequest<'_>) -> Request<'_> {
     Request::ClientAuth(dafs::ClientAuth { auth })
 }
 
-fn text<'a>(id: &'a str, password: &'a str) -> AuthRequest<'a> {
-    AuthRequest::Text { id: id.as_bytes(), password: password.as_bytes() }
-}
-
 fn connect_text<'a>(name: &'a str, verifier: u64, id: &'a str, password: &'a str) -> Request<'a> {
-    Request::ClientConnectAuth(dafs::ClientConnectAuth {
-        options: PLAIN,
-        fence_id: b"",
-        client_id_string: name.as_bytes(),
-        client_verifier: Verifier(verifier.to_be_bytes()),
-        auth: text(id, password),
-    })
+    connect_by(name, verifier, PLAIN, text(id, password))
 }
 
 fn ids(answer: &Answer) -> (SessionId, ClientId) {
@@ -282,8 +260,7 @@ fn a_connection_may_end_while_its_password_is_checked() {
             world.clients[client].send_raw(&message);
             world.settle();
         }
-        world.hold_jobs = false;
-        world.settle();
+        world.release();
         world.assert_idle();
         assert_eq!(world.service.counts().clients, 0, "nobody has connected");
     }
@@ -340,8 +317,7 @@ fn the_password_of_a_client_that_has_left_is_not_checked() {
     }
     world.settle();
     assert_eq!(world.jobs(), 9);
-    world.hold_jobs = false;
-    world.settle();
+    world.release();
     assert_eq!((world.jobs(), world.authenticator.checks()), (0, 0));
     let client = world.connect(2);
     assert_eq!(world.status(client, &connect_text("c", 1, "anna", "right")), Status::Ok);
@@ -364,14 +340,7 @@ fn a_client_that_says_nothing_is_dropped() {
 }
 
 fn bind(session_id: SessionId, auth: AuthRequest<'_>) -> ConnectBind<'_> {
-    ConnectBind {
-        session_id,
-        channel_use: dafs::ChannelUse::BackControl,
-        max_request_size: 0,
-        max_response_size: 0,
-        max_requests: 4,
-        auth,
-    }
+    ConnectBind { auth, ..bind_request(session_id) }
 }
 
 #[test]
@@ -449,8 +418,7 @@ fn cred_of(answer: &Answer) -> u32 {
 #[test]
 fn trusted_clients_name_users_within_a_limit() {
     let limits = SessionLimits { credentials_max: 3, ..SessionLimits::default() };
-    let mut world = World::new(Setup { limits, ..Setup::default() });
-    let client = world.session(2, "a");
+    let (mut world, client) = World::with_session(Setup { limits, ..Setup::default() });
     let first = cred_of(&world.call(client, &credential(1001, &[5, 6])));
     let second = cred_of(&world.call(client, &credential(1002, &[])));
     assert_ne!(first, second);
@@ -506,8 +474,7 @@ fn the_server_proves_itself_as_configured() {
     let own = OwnIdentity { id: "server".into(), password: "here".into() };
     for own_identity in [None, Some(own)] {
         let known = own_identity.is_some();
-        let mut world = World::new(Setup { own_identity, ..Setup::default() });
-        let client = world.session(2, "a");
+        let (mut world, client) = World::with_session(Setup { own_identity, ..Setup::default() });
         let ask = |auth_type| Request::ServerAuth(dafs::ServerAuth { auth_type });
         assert_eq!(world.status(client, &ask(AuthType::None)), Status::Ok);
         assert_eq!(world.status(client, &ask(AuthType::Gss)), Status::NotSupp);
@@ -642,8 +609,7 @@ fn a_client_that_is_started_anew_holds_up_no_reactor() {
         if goes_away {
             crate::responses::lose(&mut world, two);
         }
-        world.hold_jobs = false;
-        world.settle();
+        world.release();
         if !goes_away {
             assert_eq!(world.wait(two, stream).unwrap().status(), Status::Ok);
             assert_eq!(world.status(two, &Request::Null), Status::Ok);

@@ -63,19 +63,17 @@ const BOTH: Share = Share { read: true, write: true, deny_read: false, deny_writ
 
 #[test]
 fn a_delegation_of_an_nfs_client_makes_dafs_clients_ask_again() {
-    let mut world = World::new(Setup::default());
-    let session = world.session(2, "a");
+    let (mut world, session) = World::with_session(Setup::default());
     let nfs = NfsClient::new(&world);
     let opened = nfs.open(&world, b"f", BOTH);
     let delegation = opened.delegation.unwrap();
     let handle = *opened.state.handle();
     let root = world.root();
-    let path = [b"f".as_slice()];
-    let open = open_request(root, &path, b"owner");
+    let open = open_request(root, F, b"owner");
     assert_eq!(world.open_with(session, &open).map(|_| ()), Err(Status::Delay));
     assert_eq!(world.status(session, &remove(root, b"f", false)), Status::Delay);
     assert_eq!(world.status(session, &rename(root, b"f", b"g")), Status::Delay);
-    let fh = found(&world.call(session, &lookup(root, &path)));
+    let fh = found(&world.call(session, &lookup(root, F)));
     assert_eq!(attributes(&mut world, session, fh).map(|_| ()), Err(Status::Delay));
     let anonymous = File { fh, id: dafs::StateId([0; 8]) };
     assert_eq!(world.status(session, &read_inline(anonymous, 0, 1)), Status::Delay);
@@ -90,8 +88,7 @@ fn a_delegation_of_an_nfs_client_makes_dafs_clients_ask_again() {
 
 #[test]
 fn denials_of_nfs_clients_hold_for_dafs_clients() {
-    let mut world = World::new(Setup::default());
-    let session = world.session(2, "a");
+    let (mut world, session) = World::with_session(Setup::default());
     let nfs = NfsClient::new(&world);
     // Opened by both, so that there is no delegation.
     let file = world.open(session, b"f");
@@ -112,8 +109,7 @@ fn denials_of_nfs_clients_hold_for_dafs_clients() {
         world.service.delegations.take_back(nfs.caller(), Some(handle), delegation.state).unwrap();
     }
     let root = world.root();
-    let path = [b"f".as_slice()];
-    let open = open_request(root, &path, b"owner");
+    let open = open_request(root, F, b"owner");
     assert_eq!(world.open_with(session, &open).map(|_| ()), Err(Status::Denied));
     let anonymous = File { fh: file.fh, id: dafs::StateId([0; 8]) };
     assert_eq!(world.status(session, &write_inline(anonymous, 0, b"x")), Status::Denied);

@@ -36,8 +36,7 @@ fn abort_undoes_and_unlocks_by_either_procedure() {
         assert_eq!(world.status(one, &lock(mine, LockType::Write, RECOVER, ALL)), Status::Ok);
         assert_eq!(world.status(two, &lock_theirs), Status::Denied);
         world.write(one, mine, 10_000, &pattern(60_000, 2));
-        let memory = world.clients[one].memory(100_000);
-        memory.set(&pattern(100_000, 3));
+        let memory = world.clients[one].memory_of(&pattern(100_000, 3));
         let buffers = [memory.direct(0, 30_000)];
         let direct = Request::WriteDirect(write_direct(mine, 5, 30_000, &buffers));
         assert_eq!(world.status(one, &direct), Status::Ok);
@@ -109,9 +108,7 @@ fn a_part_of_a_file_asks_for_more_than_is_kept() {
     assert_eq!(world.status(client, &nonsense), Status::Inval);
     world.end();
     // Without a directory for the undo log there are no such locks.
-    let mut world = World::new(Setup::default());
-    let client = world.session(2, "a");
-    let file = world.open(client, b"f");
+    let (mut world, client, file) = World::with_file(Setup::default());
     assert_eq!(world.status(client, &lock(file, LockType::Write, RECOVER, ALL)), Status::NotSupp);
     let abort = lock(file, LockType::Abort, LockOptions::empty(), ALL);
     assert_eq!(world.status(client, &abort), Status::Inval);
@@ -129,8 +126,7 @@ fn writes_of_all_kinds_are_undone_together() {
         let client = world.session(2, "a");
         let file = world.open(client, b"f");
         let before = pattern(700_000, 1);
-        let memory = world.clients[client].memory(700_000);
-        memory.set(&before);
+        let memory = world.clients[client].memory_of(&before);
         let all = [memory.direct(0, 700_000)];
         let fill = Request::WriteDirect(write_direct(file, 0, 700_000, &all));
         assert_eq!(world.status(client, &fill), Status::Ok);

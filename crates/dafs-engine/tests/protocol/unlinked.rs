@@ -18,8 +18,7 @@ fn link(source: FileHandle, dir: FileHandle, name: &[u8]) -> Request<'_> {
 
 #[test]
 fn a_file_without_a_name_gets_one_when_it_is_ready() {
-    let mut world = World::new(Setup::default());
-    let (one, two) = (world.session(2, "a"), world.session(3, "b"));
+    let (mut world, one, two) = World::with_two(Setup::default());
     let root = world.root();
     let dir = found(&world.call(one, &mkdir(root, b"d")));
     let answer = world.call(one, &Request::Open(unlinked(dir)));
@@ -43,8 +42,7 @@ fn a_file_without_a_name_gets_one_when_it_is_ready() {
 
 #[test]
 fn a_file_without_a_name_goes_with_its_last_open() {
-    let mut world = World::new(Setup::default());
-    let (one, two) = (world.session(2, "a"), world.session(3, "b"));
+    let (mut world, one, two) = World::with_two(Setup::default());
     let root = world.root();
     let file = world.open_with(one, &unlinked(root)).unwrap();
     // Another file, though the owner is the same.
@@ -74,8 +72,7 @@ fn a_file_without_a_name_goes_with_its_last_open() {
 fn an_impossible_unlinked_create_is_refused() {
     let options = dafs_service::ExportOptions { read_only: true, ..Default::default() };
     let exports = vec![("open", Default::default()), ("fixed", options)];
-    let mut world = World::new(Setup { exports, ..Setup::default() });
-    let client = world.session(2, "a");
+    let (mut world, client) = World::with_session(Setup { exports, ..Setup::default() });
     let root = world.root();
     let dir = found(&world.call(client, &lookup(root, &[b"open"])));
     let fixed = found(&world.call(client, &lookup(root, &[b"fixed"])));

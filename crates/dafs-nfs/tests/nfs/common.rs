@@ -130,15 +130,14 @@ impl Default for World {
 impl World {
     /// Makes a server whose root is the one store.
     pub(crate) fn over(store: Arc<dyn Store>) -> Self {
-        let options = ExportOptions { squash: Squash::None, ..ExportOptions::default() };
-        Self::run_of(7, store, options, None)
+        Self::run_of(7, store, unsquashed(), None)
     }
 
     /// Makes a server whose export admits these networks, from any port.
     pub(crate) fn for_networks(networks: &[&str]) -> Self {
         let networks = networks.iter().map(|network| network.parse().unwrap()).collect();
         let admits = Admits { networks, unprivileged_ports: true, ..Admits::default() };
-        let options = ExportOptions { admits, squash: Squash::None, ..ExportOptions::default() };
+        let options = ExportOptions { admits, ..unsquashed() };
         let store = Arc::new(MemoryStore::new(MemoryOptions::default()));
         Self::run_of(7, store, options, None)
     }
@@ -152,9 +151,7 @@ impl World {
         disk: Option<(Arc<SimDisk>, u8)>,
     ) -> Self {
         CLOCK_NS.set(0);
-        let namespace = Namespace::new(vec![Export::new("", store, options)]).unwrap();
-        let lease_time = Duration::from_secs(LEASE_SECONDS);
-        let service = Arc::new(Service::new(ServiceConfig::new(lease_time, instance), namespace));
+        let service = Service::new(config(instance), namespace(store, options));
         let pool = Arc::new(QueuePool::default());
         if let Some((disk, boot)) = disk {
             let jobs = pool.clone();
@@ -162,44 +159,39 @@ impl World {
             let journal = JournalConfig { disk, boot: [boot; 16], segment_bytes: 64 << 10, spawn };
             service.durable.start_journal(journal, 0).unwrap();
         }
-        let (verifier, admission) = (Arc::new(WriteVerifier::new(1)), admission());
-        let options = nfs_options(instance);
-        let shared = NfsShared::new(service, pool.clone(), verifier, admission, options);
-        Self::around(shared, pool)
+        Self::around(instance, service, pool, None)
     }
 
     /// Makes a server whose last run has known a client of user 0 by this name, and which waits for
     /// its reclaims.
     pub(crate) fn after_restart(store: Arc<dyn Store>, owner: &[u8]) -> Self {
-        let options = ExportOptions { squash: Squash::None, ..ExportOptions::default() };
-        let namespace = Namespace::new(vec![Export::new("", store, options)]).unwrap();
-        let config = ServiceConfig::new(Duration::from_secs(LEASE_SECONDS), 8);
-        let records = Box::new(OneRecord(owner.to_vec()));
-        let service = Service::with_records(config, namespace, records, SECOND).unwrap();
-        let pool = Arc::new(QueuePool::default());
-        let (verifier, admission) = (Arc::new(WriteVerifier::new(1)), admission());
-        let (service, options) = (Arc::new(service), nfs_options(8));
-        let shared = NfsShared::new(service, pool.clone(), verifier, admission, options);
-        Self::around(shared, pool)
+        let (namespace, records) = (namespace(store, unsquashed()), OneRecord(owner.to_vec()));
+        let service = Service::with_records(config(8), namespace, Box::new(records), SECOND);
+        Self::around(8, service.unwrap(), Arc::default(), None)
     }
 
     /// Makes a data server.
     pub(crate) fn data_server(role: DataRole) -> Self {
-        let options = ExportOptions { squash: Squash::None, ..ExportOptions::default() };
         let store = Arc::new(dafs_store::DataStore::new(role.files.clone()));
-        let export = Export::new("", store, options);
-        let namespace = Namespace::new(vec![export]).unwrap();
-        let lease_time = Duration::from_secs(LEASE_SECONDS);
-        let service = Arc::new(Service::new(ServiceConfig::new(lease_time, 7), namespace));
-        let pool = Arc::new(QueuePool::default());
-        let (verifier, admission) = (Arc::new(WriteVerifier::new(1)), admission());
-        let options = nfs_options(7);
-        let shared =
-            NfsShared::new_data_server(service, pool.clone(), verifier, admission, options, role);
-        Self::around(shared, pool)
+        let service = Service::new(config(7), namespace(store, unsquashed()));
+        Self::around(7, service, Arc::default(), Some(role))
     }
 
-    fn around(shared: Arc<NfsShared>, pool: Arc<QueuePool>) -> Self {
+    fn around(
+        instance: u32,
+        service: Service,
+        pool: Arc<QueuePool>,
+        role: Option<DataRole>,
+    ) -> Self {
+        let (service, verifier) = (Arc::new(service), Arc::new(WriteVerifier::new(1)));
+        let (admission, options) = (Admission { own_uid: 0 }, nfs_options(instance));
+        let jobs = pool.clone();
+        let shared = match role {
+            None => NfsShared::new(service, jobs, verifier, admission, options),
+            Some(role) => {
+                NfsShared::new_data_server(service, jobs, verifier, admission, options, role)
+            }
+        };
         Self {
             handler: NfsHandler::new(shared.clone()),
             shared,
@@ -246,11 +238,20 @@ impl ClientRecords for OneRecord {
     }
 }
 
-fn admission() -> Admission {
-    Admission { own_uid: 0 }
+/// The rules of an export that keeps root as root.
+pub(crate) fn unsquashed() -> ExportOptions {
+    ExportOptions { squash: Squash::None, ..ExportOptions::default() }
 }
 
-fn nfs_options(instance: u32) -> NfsOptions {
+fn namespace(store: Arc<dyn Store>, options: ExportOptions) -> Namespace {
+    Namespace::new(vec![Export::new("", store, options)]).unwrap()
+}
+
+fn config(instance: u32) -> ServiceConfig {
+    ServiceConfig::new(Duration::from_secs(LEASE_SECONDS), instance)
+}
+
+pub(crate) fn nfs_options(instance: u32) -> NfsOptions {
     NfsOptions {
         server_owner: b"server".to_vec(),
         server_scope: b"scope".to_vec(),
@@ -281,22 +282,26 @@ impl World {
 
     /// Only sends.
     pub(crate) fn start(&mut self, connection: u32, uid: u32, args: &[u8]) -> Handled {
-        self.xid += 1;
-        let machine = &b"client"[..];
-        let groups = Groups::default();
-        let sys = AuthSys { stamp: 0, machine, uid, gid: uid, groups };
-        let request = LocalCall {
-            xid: self.xid,
-            program: limits::PROGRAM,
-            version: limits::VERSION,
-            procedure: limits::PROCEDURE_COMPOUND,
-            credential: Credential::Sys(sys),
-            args,
-            now_ns: self.now_ns,
-        };
-        let handled = self.reactor.call(&mut self.handler, connection, request);
+        let procedure = (limits::PROGRAM, limits::VERSION, limits::PROCEDURE_COMPOUND);
+        let handled = self.call(procedure, connection, uid, args);
         self.collect();
         handled
+    }
+
+    /// Sends a call of any program.
+    pub(crate) fn call(
+        &mut self,
+        (program, version, procedure): (u32, u32, u32),
+        connection: u32,
+        uid: u32,
+        args: &[u8],
+    ) -> Handled {
+        self.xid += 1;
+        let (machine, groups) = (&b"client"[..], Groups::default());
+        let sys = AuthSys { stamp: 0, machine, uid, gid: uid, groups };
+        let (xid, credential, now_ns) = (self.xid, Credential::Sys(sys), self.now_ns);
+        let request = LocalCall { xid, program, version, procedure, credential, args, now_ns };
+        self.reactor.call(&mut self.handler, connection, request)
     }
 
     /// Runs waiting jobs until the last call is answered.
@@ -350,6 +355,20 @@ impl World {
         let exchanged = self.exchange(0, owner, 1);
         let args = create_session(exchanged.client_id, exchanged.sequence_id);
         self.session(1, args)
+    }
+
+    /// Makes a server with such a client.
+    pub(crate) fn with_client() -> (Self, Session) {
+        let mut world = Self::default();
+        let session = world.client(b"client");
+        (world, session)
+    }
+
+    /// Says that the client of a session has no state to reclaim. Before that it can open no file
+    /// (RFC 8881 18.51.3).
+    pub(crate) fn complete(&mut self, session: &mut Session) {
+        let complete = Op::ReclaimComplete(ReclaimCompleteArgs { one_fs: false });
+        assert_eq!(self.next(session, &[complete]).status(), Status::Ok);
     }
 
     pub(crate) fn session(&mut self, connection: u32, args: CreateSessionArgs<'_>) -> Session {
@@ -425,6 +444,12 @@ impl Session {
             cache_this: true,
         }
     }
+}
+
+pub(crate) fn bytes(value: &impl Encode) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    value.encode(&mut Encoder::new(&mut bytes));
+    bytes
 }
 
 pub(crate) fn with_sequence<'a>(sequence: SequenceArgs, ops: &[Op<'a>]) -> Vec<Op<'a>> {

@@ -222,14 +222,19 @@ pub(crate) fn exchange_id(owner_id: &[u8]) -> Op<'_> {
     })
 }
 
-pub(crate) fn create_session(client_id: u64, sequence: u32) -> Op<'static> {
+pub(crate) fn create_session(
+    client_id: u64,
+    sequence: u32,
+    bytes_max: u32,
+    requests_max: u32,
+) -> Op<'static> {
     let channel = ChannelAttributes {
         header_pad_bytes: 0,
-        request_bytes_max: 8192,
-        response_bytes_max: 8192,
+        request_bytes_max: bytes_max,
+        response_bytes_max: bytes_max,
         response_bytes_max_cached: 8192,
         operations_max: 16,
-        requests_max: SLOTS as u32,
+        requests_max,
         rdma_ird: None,
     };
     Op::CreateSession(CreateSessionArgs {

@@ -60,12 +60,43 @@ impl ClientRecords for Disk {
     }
 }
 
+/// Runs jobs only when the world says so.
 #[derive(Default)]
-struct QueuePool(Mutex<Vec<Job>>);
+pub(crate) struct QueuePool(Mutex<Vec<Job>>);
 
 impl Pool for QueuePool {
     fn submit(&self, job: Job) {
         self.0.lock().unwrap().push(job);
+    }
+}
+
+impl QueuePool {
+    pub(crate) fn len(&self) -> usize {
+        self.0.lock().unwrap().len()
+    }
+
+    pub(crate) fn run(&self, at: usize) {
+        let job = self.0.lock().unwrap().remove(at);
+        job();
+    }
+
+    /// Forgets all jobs, which hold references to the owner of the pool.
+    pub(crate) fn clear(&self) {
+        let jobs = std::mem::take(&mut *self.0.lock().unwrap());
+        drop(jobs);
+    }
+}
+
+pub(crate) fn nfs_options(secret: u8) -> NfsOptions {
+    NfsOptions {
+        server_owner: b"server".to_vec(),
+        server_scope: b"scope".to_vec(),
+        implementation_domain: "example.org".to_owned(),
+        implementation_name: "test".to_owned(),
+        secret: [secret; 16],
+        clock_start_ns: 0,
+        clock: || 0,
+        slow_operation_ns: None,
     }
 }
 
@@ -112,16 +143,7 @@ impl Parts {
         };
         let service = Service::with_records(config, namespace, Box::new(disk), now_ns).unwrap();
         let pool = Arc::new(QueuePool::default());
-        let options = NfsOptions {
-            server_owner: b"server".to_vec(),
-            server_scope: b"scope".to_vec(),
-            implementation_domain: "example.org".to_owned(),
-            implementation_name: "test".to_owned(),
-            secret: [run as u8; 16],
-            clock_start_ns: 0,
-            clock: || 0,
-            slow_operation_ns: None,
-        };
+        let options = nfs_options(run as u8);
         let admission = Admission { own_uid: 0 };
         let verifier = Arc::new(WriteVerifier::new(u64::from(run)));
         let shared = NfsShared::new(Arc::new(service), pool.clone(), verifier, admission, options);
@@ -133,9 +155,7 @@ impl Parts {
 
 impl Drop for Parts {
     fn drop(&mut self) {
-        // Jobs hold references to the owner of the pool.
-        let jobs = std::mem::take(&mut *self.pool.0.lock().unwrap());
-        drop(jobs);
+        self.pool.clear();
     }
 }
 
@@ -190,25 +210,20 @@ impl Server {
 
     /// Returns the number of waiting jobs.
     pub(crate) fn jobs(&self) -> usize {
-        self.parts.pool.0.lock().unwrap().len()
+        self.parts.pool.len()
     }
 
     /// Runs one of the jobs.
     pub(crate) fn run_job(&mut self, at: usize) -> Vec<Output> {
-        let job = self.parts.pool.0.lock().unwrap().remove(at);
-        job();
-        let mut outputs = Vec::new();
-        self.collect(&mut outputs);
-        outputs
+        self.parts.pool.run(at);
+        self.collected()
     }
 
     /// Lets time pass.
     pub(crate) fn pass(&mut self, nanoseconds: u64) -> Vec<Output> {
         self.now_ns += nanoseconds;
         self.parts.handler.tick(self.now_ns);
-        let mut outputs = Vec::new();
-        self.collect(&mut outputs);
-        outputs
+        self.collected()
     }
 
     /// Ends a connection. Answers to its requests are lost.
@@ -216,9 +231,7 @@ impl Server {
         let id = self.parts.reactor.connection(connection).id();
         self.parts.handler.disconnected(id);
         self.parts.numbers.remove(&id.to_u64());
-        let mut outputs = Vec::new();
-        self.collect(&mut outputs);
-        outputs
+        self.collected()
     }
 
     /// Brings the reply to a callback, or the error that there is none.
@@ -230,9 +243,7 @@ impl Server {
     ) -> Vec<Output> {
         let id = self.parts.reactor.connection(connection).id();
         self.parts.handler.back_reply(id, token, result);
-        let mut outputs = Vec::new();
-        self.collect(&mut outputs);
-        outputs
+        self.collected()
     }
 
     /// Counts the state of service and front end.
@@ -271,6 +282,12 @@ impl Server {
                 assert!(head.is_err(), "a good frame was refused: {rejection:?}");
             }
         }
+    }
+
+    fn collected(&mut self) -> Vec<Output> {
+        let mut outputs = Vec::new();
+        self.collect(&mut outputs);
+        outputs
     }
 
     /// Takes pending events.

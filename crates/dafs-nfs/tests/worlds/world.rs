@@ -18,7 +18,7 @@ struct Packet {
     bytes: Vec<u8>,
 }
 
-/// The events of a world.
+/// The events of some worlds.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Seen {
     answers: u64,
@@ -31,18 +31,6 @@ pub(crate) struct Seen {
 }
 
 impl Seen {
-    pub(crate) fn plus(&self, other: &Self) -> Self {
-        Self {
-            answers: self.answers + other.answers,
-            retries: self.retries + other.retries,
-            restarts: self.restarts + other.restarts,
-            reclaimed: self.reclaimed + other.reclaimed,
-            locks: self.locks + other.locks,
-            refused: self.refused + other.refused,
-            expired: self.expired + other.expired,
-        }
-    }
-
     pub(crate) fn is_rich(&self) -> bool {
         let Self { answers, retries, restarts, reclaimed, locks, refused, expired } = *self;
         [answers, retries, restarts, reclaimed, locks, refused, expired].iter().all(|&n| n >= 100)
@@ -73,7 +61,8 @@ impl Drop for World {
 }
 
 impl World {
-    pub(crate) fn new(seed: u64, tells: bool) -> Self {
+    /// Makes a world that adds its events to the ones `seen`.
+    pub(crate) fn new(seed: u64, tells: bool, seen: Seen) -> Self {
         let mut world = Self {
             seed,
             tells,
@@ -83,7 +72,7 @@ impl World {
             requests: Vec::new(),
             replies: Vec::new(),
             xid: 0,
-            seen: Seen::default(),
+            seen,
         };
         world.furnish();
         world
@@ -121,7 +110,7 @@ impl World {
         let answer = self.now(&[exchange_id(b"furnisher")]);
         let ResultBody::ExchangeId(exchanged) = &decode(&answer)[0].body else { panic!() };
         let id = exchanged.client_id;
-        let answer = self.now(&[create_session(id, exchanged.sequence_id)]);
+        let answer = self.now(&[create_session(id, exchanged.sequence_id, 8192, SLOTS as u32)]);
         let ResultBody::CreateSession(created) = &decode(&answer)[0].body else { panic!() };
         let session_id = created.session_id;
         let mut sequence_id = 0;
@@ -342,39 +331,50 @@ impl World {
         let client = &mut self.clients[number];
         let owner_id = format!("client {number}").into_bytes();
         let (what, bytes) = match client.joined {
-            Joined::Yes { session, .. } => {
+            Joined::Yes { .. } => {
                 let action = match (client.setup(), slot) {
                     (Some(action), 0) => Some(action),
                     (Some(_), _) => None,
                     (None, _) if play => choose(&mut self.random, client, slot),
                     (None, _) => look(client, slot),
                 };
-                let Some(action) = action else { return };
-                let client = &mut self.clients[number];
-                if let Action::Release(hold) = &action {
-                    let same = |known: &Hold| {
-                        (known.owner, known.file, known.right)
-                            == (hold.owner, hold.file, hold.right)
-                    };
-                    client.holds.retain(|known| !same(known));
+                if let Some(action) = action {
+                    self.begin_action(number, slot, action);
                 }
-                let base = match &action {
-                    Action::Take { file, .. } => client.base(*file),
-                    _ => None,
-                };
-                let sequence_id = client.slots[slot].sequence.wrapping_add(1);
-                client.slots[slot].sequence = sequence_id;
-                let args = sequence(session, slot as u32, sequence_id);
-                let bytes = request(args, &client.place, slot, &action, base);
-                (What::Act(action), bytes)
+                return;
             }
             _ if slot != 0 => return,
             Joined::No => (What::Exchange, encode(1, &[exchange_id(&owner_id)])),
             Joined::Exchanged { sequence } => {
                 let id = client.id.expect("EXCHANGE_ID has told it");
-                (What::CreateSession, encode(1, &[create_session(id, sequence)]))
+                (
+                    What::CreateSession,
+                    encode(1, &[create_session(id, sequence, 8192, SLOTS as u32)]),
+                )
             }
         };
+        self.ask(number, slot, what, bytes);
+    }
+
+    fn begin_action(&mut self, number: usize, slot: usize, action: Action) {
+        let client = &mut self.clients[number];
+        let Joined::Yes { session, .. } = client.joined else { panic!("{client:?}") };
+        if let Action::Release(hold) = &action {
+            let key = |hold: &Hold| (hold.owner, hold.file, hold.right);
+            client.holds.retain(|known| key(known) != key(hold));
+        }
+        let base = match &action {
+            Action::Take { file, .. } => client.base(*file),
+            _ => None,
+        };
+        let sequence_id = client.slots[slot].sequence.wrapping_add(1);
+        client.slots[slot].sequence = sequence_id;
+        let args = sequence(session, slot as u32, sequence_id);
+        let bytes = request(args, &client.place, slot, &action, base);
+        self.ask(number, slot, What::Act(action), bytes);
+    }
+
+    fn ask(&mut self, number: usize, slot: usize, what: What, bytes: Vec<u8>) {
         self.xid += 1;
         let (xid, sent_ns) = (self.xid, self.server.now_ns);
         self.tell(|| format!("client {number} slot {slot} xid {xid}: {what:?}"));
@@ -496,22 +496,7 @@ impl World {
 
     /// Sends an action that is answered at once.
     fn act(&mut self, number: usize, slot: usize, action: Action) {
-        let client = &mut self.clients[number];
-        let Joined::Yes { session, .. } = client.joined else { panic!("{client:?}") };
-        if let Action::Release(hold) = &action {
-            client.holds.retain(|known| known.stateid != hold.stateid);
-        }
-        let base = match &action {
-            Action::Take { file, .. } => client.base(*file),
-            _ => None,
-        };
-        client.slots[slot].sequence += 1;
-        let args = sequence(session, slot as u32, client.slots[slot].sequence);
-        let bytes = request(args, &client.place, slot, &action, base);
-        self.xid += 1;
-        let (xid, sent_ns) = (self.xid, self.server.now_ns);
-        let what = What::Act(action);
-        client.slots[slot].outstanding = Some(Outstanding { xid, bytes, sent_ns, what });
+        self.begin_action(number, slot, action);
         self.transmit(number, slot);
         self.deliver_all();
         assert!(self.clients[number].slots[slot].outstanding.is_none(), "there is an answer");

@@ -1,14 +1,17 @@
 //! Parts that several modules share: configurations, patterns, raw requests for NFS layouts.
 
 use dafs_mem::Site;
-use dafs_nfs_client::mount::{Memory, Mount};
+use dafs_nfs_client::mount::{Create, File, Memory, Mount, OpenOptions};
 use dafs_nfs_client::{NfsError, OpenFile, Options, Session, connect};
 use dafs_server::{Config, DataRdma, DataServerConfig, Server};
 use dafs_service::{Admits, Squash};
 use dafs_wire::nfs4::*;
-use std::net::SocketAddr;
+use dafs_wire::xdr::{Encode, Encoder};
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+use tempfile::TempDir;
 
 /// A port of loopback that the system chooses.
 pub(crate) fn any() -> SocketAddr {
@@ -25,6 +28,61 @@ pub(crate) fn config(directory: PathBuf, state: PathBuf) -> Config {
     config.state_directory = Some(state);
     config.threads = 1;
     config
+}
+
+/// A server on a directory of its own.
+pub(crate) struct Running {
+    server: Option<Server>,
+    pub(crate) config: Config,
+    directory: TempDir,
+    _state: TempDir,
+}
+
+impl Running {
+    pub(crate) fn new(change: impl FnOnce(&mut Config)) -> Self {
+        let (directory, state) = (TempDir::new().unwrap(), TempDir::new().unwrap());
+        let mut config = config(directory.path().to_owned(), state.path().to_owned());
+        config.nfs.rdma_listen = Some(vec![any()]);
+        config.exports[0].options.admits.unprivileged_ports = true;
+        change(&mut config);
+        let server = Some(Server::start(&config).unwrap());
+        Self { server, config, directory, _state: state }
+    }
+
+    /// Returns the exported directory.
+    pub(crate) fn path(&self) -> &Path {
+        self.directory.path()
+    }
+
+    pub(crate) fn server(&self) -> &Server {
+        self.server.as_ref().unwrap()
+    }
+
+    pub(crate) fn stop(&mut self) {
+        if let Some(server) = self.server.take() {
+            server.stop();
+        }
+    }
+
+    /// Starts it again with its durable state, on other ports.
+    pub(crate) fn start(&mut self) -> &Server {
+        self.server.insert(Server::start(&self.config).unwrap())
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+/// Reads the metrics at an address as Prometheus does.
+pub(crate) fn scrape(metrics: SocketAddr) -> String {
+    let mut stream = TcpStream::connect(metrics).unwrap();
+    stream.write_all(b"GET /metrics HTTP/1.0\r\n\r\n").unwrap();
+    let mut text = String::new();
+    stream.read_to_string(&mut text).unwrap();
+    text
 }
 
 /// Returns the configuration of a data server as of another machine.
@@ -59,11 +117,22 @@ pub(crate) fn pattern(len: usize, seed: u64) -> Vec<u8> {
         .collect()
 }
 
+pub(crate) fn new_file(mount: &Mount, name: &str) -> File {
+    let options = OpenOptions::read_write().create(Create::New);
+    mount.open(name.as_bytes(), &options).unwrap()
+}
+
 /// Returns memory of a mount with these bytes.
 pub(crate) fn filled(mount: &Mount, bytes: &[u8]) -> Memory {
     let memory = mount.allocate(bytes.len()).unwrap();
     memory.view().copy_from(bytes, Site::Inspect);
     memory
+}
+
+pub(crate) fn encoded(value: &impl Encode) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    value.encode(&mut Encoder::new(&mut bytes));
+    bytes
 }
 
 /// LAYOUTIOMODE4_RW.

@@ -1,7 +1,7 @@
 //! An export that is striped over three directories: through the server as any other, and by
 //! clients that use the data servers themselves.
 
-use super::common::{self, WRITE, address, any, commit, device, layout, pattern, session};
+use super::common::{self, WRITE, address, any, commit, device, layout, pattern, scrape, session};
 use dafs_dat::Address;
 use dafs_dat::iwarp::{IwarpAdapter, IwarpConfig};
 use dafs_nfs_client::{
@@ -13,13 +13,12 @@ use dafs_server::{
     AdminReply, AdminRequest, ClusterSecret, Config, DataProcess, DataRdma, DataServerConfig,
     ExportSource, NodeConfig, NodePlace, NodeReport, Server, ask_server,
 };
+use dafs_testkit::eventually;
 use dafs_wire::nfs4::*;
 use dafs_wire::xdr::{Decode, Decoder};
 use std::collections::BTreeSet;
-use std::io::{Read as _, Write as _};
-use std::net::{SocketAddr, TcpStream};
+use std::net::SocketAddr;
 use std::path::Path;
-use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 const UNIT: u64 = 4096;
@@ -60,6 +59,16 @@ fn create(session: &Session, name: &[u8]) -> OpenFile {
 fn open(session: &Session, name: &[u8]) -> OpenFile {
     let options = OpenOptions { create: Create::No, ..OpenOptions::default() };
     session.open(&session.root().unwrap(), name, &options).unwrap()
+}
+
+/// Checks the content of the file with a client without layouts. Returns its session and open.
+#[track_caller]
+fn content_is(server: &Server, bytes: &[u8]) -> (Session, OpenFile) {
+    let client = session(server, b"plain");
+    let file = open(&client, b"f");
+    let (got, eof) = client.read(&file.handle, file.stateid, 0, 1 << 20).unwrap();
+    assert!(got == bytes && eof);
+    (client, file)
 }
 
 /// The placement of a file.
@@ -118,10 +127,7 @@ fn files_are_read_and_written_through_the_server_and_outlive_it() {
     assert_eq!(std::fs::metadata(dir.path().join("meta/f")).unwrap().len(), bytes.len() as u64);
     assert!(std::fs::read(dir.path().join("meta/f")).unwrap().iter().all(|&byte| byte == 0));
     let server = Server::start(&config(dir.path())).unwrap();
-    let client = session(&server, b"plain");
-    let file = open(&client, b"f");
-    let (got, eof) = client.read(&file.handle, file.stateid, 0, 1 << 20).unwrap();
-    assert!(got == bytes && eof);
+    content_is(&server, &bytes);
     server.stop();
 }
 
@@ -150,10 +156,7 @@ fn clients_reach_the_stripes_by_themselves() {
     commit(&client, &file, place.stateid, bytes.len() as u64 - 1).unwrap();
     assert_eq!(client.stat(&file.handle).unwrap().size, bytes.len() as u64);
     // A client without layouts reads the same through the server.
-    let plain = session(&server, b"plain");
-    let other = open(&plain, b"f");
-    let (got, eof) = plain.read(&other.handle, other.stateid, 0, 1 << 20).unwrap();
-    assert!(got == bytes && eof);
+    let (plain, other) = content_is(&server, &bytes);
     // The reverse, with a hole at the end of a component.
     let end = bytes.len() as u64;
     plain.write(&other.handle, other.stateid, end + 3 * UNIT, b"end", StableHow::Unstable).unwrap();
@@ -171,22 +174,6 @@ fn report(base: &Path, address: SocketAddr) -> NodeReport {
         panic!("no nodes")
     };
     nodes.into_iter().find(|node| node.addresses == [address]).unwrap()
-}
-
-/// Waits until a counter has changed, which may be after the answer.
-fn counted(holds: impl Fn() -> bool) {
-    let end = Instant::now() + Duration::from_secs(60);
-    while !holds() {
-        assert!(Instant::now() < end, "it was not counted");
-        std::thread::sleep(Duration::from_millis(5));
-    }
-}
-
-fn metrics(address: SocketAddr) -> String {
-    let (mut socket, mut text) = (TcpStream::connect(address).unwrap(), String::new());
-    socket.write_all(b"GET /metrics HTTP/1.0\r\n\r\n").unwrap();
-    socket.read_to_string(&mut text).unwrap();
-    text
 }
 
 #[test]
@@ -211,10 +198,7 @@ fn the_wrong_data_server_serves_requests_and_counts_them() {
         assert_eq!((written.count as usize, written.committed), (part.len(), StableHow::DataSync));
     }
     commit(&client, &file, place.stateid, bytes.len() as u64 - 1).unwrap();
-    let plain = session(&server, b"plain");
-    let other = open(&plain, b"f");
-    let (got, eof) = plain.read(&other.handle, other.stateid, 0, 1 << 20).unwrap();
-    assert!(got == bytes && eof);
+    let _plain = content_is(&server, &bytes);
     for (data, handle) in data.iter().zip(&place.handles) {
         let read = data.read(handle, file.stateid, 9, 100).unwrap();
         assert_eq!(read, (bytes[9..109].to_vec(), false));
@@ -223,11 +207,12 @@ fn the_wrong_data_server_serves_requests_and_counts_them() {
     for (at, &address) in place.servers.iter().enumerate() {
         let indirect = UNIT + if at == first { 0 } else { 100 };
         let wanted = (100, 2 * UNIT, indirect);
-        counted(|| {
+        // The counter may change after the answer.
+        eventually("the bytes are counted", || {
             let node = report(dir.path(), address);
             (node.read_bytes, node.written_bytes, node.indirect_bytes) == wanted
         });
-        let text = metrics(server.metrics_address().unwrap());
+        let text = scrape(server.metrics_address().unwrap());
         let number = report(dir.path(), address).number;
         for (counter, value) in [("read", 100), ("written", 2 * UNIT), ("indirect", indirect)] {
             let line = format!(
@@ -349,10 +334,7 @@ fn an_older_state_of_a_node_is_not_taken_for_the_newest() {
     std::fs::remove_dir_all(&node).unwrap();
     std::fs::rename(&newest, &node).unwrap();
     let server = Server::start(&config(dir.path())).unwrap();
-    let client = session(&server, b"plain");
-    let file = open(&client, b"f");
-    let (got, _) = client.read(&file.handle, file.stateid, 0, 1 << 20).unwrap();
-    assert_eq!(got, [b'b'; 3 * UNIT as usize]);
+    content_is(&server, &[b'b'; 3 * UNIT as usize]);
     server.stop();
 }
 
@@ -461,14 +443,9 @@ fn data_servers_of_other_machines_serve_clients_by_leave_of_the_metadata_server(
     let server = Server::start(&config).unwrap();
     let client = session(&server, b"pnfs");
     let file = create(&client, b"f");
-    let end = Instant::now() + Duration::from_secs(60);
-    let place = loop {
-        // Until all nodes are there no client gets a layout.
-        match placement(&client, &file, WRITE) {
-            Ok(place) => break place,
-            Err(error) => assert!(Instant::now() < end, "{error}"),
-        }
-    };
+    // Until all nodes are there no client gets a layout.
+    eventually("a layout", || placement(&client, &file, WRITE).is_ok());
+    let place = placement(&client, &file, WRITE).unwrap();
     let addresses: Vec<_> = processes.iter().map(DataProcess::nfs_address).collect();
     assert_eq!(place.servers, addresses);
     let data = data_sessions(&place, b"pnfs");
@@ -491,7 +468,7 @@ fn data_servers_of_other_machines_serve_clients_by_leave_of_the_metadata_server(
         let wanted = (part.len(), StableHow::DataSync);
         assert_eq!(write(at, file.stateid, offset, part).unwrap(), wanted);
     }
-    counted(|| {
+    eventually("the bytes are counted", || {
         let nodes: Vec<_> = addresses.iter().map(|&node| report(dir.path(), node)).collect();
         let written: u64 = nodes.iter().map(|node| node.written_bytes).sum();
         let indirect: u64 = nodes.iter().map(|node| node.indirect_bytes).sum();
@@ -499,10 +476,7 @@ fn data_servers_of_other_machines_serve_clients_by_leave_of_the_metadata_server(
     });
     assert_eq!(client.stat(&file.handle).unwrap().size, 0, "not committed");
     commit(&client, &file, place.stateid, bytes.len() as u64 - 1).unwrap();
-    let plain = session(&server, b"plain");
-    let other = open(&plain, b"f");
-    let (got, eof) = plain.read(&other.handle, other.stateid, 0, 1 << 20).unwrap();
-    assert!(got == bytes && eof);
+    let (plain, other) = content_is(&server, &bytes);
     // A hole in one component is not taken for one in the next, at any data server.
     let hole = 6 * UNIT;
     plain.write(&other.handle, other.stateid, 9 * UNIT, b"end", StableHow::Unstable).unwrap();

@@ -50,6 +50,14 @@ impl World {
         world
     }
 
+    /// Begins with a lock that has overwritten so many bytes.
+    fn written(posix: bool, bytes: usize) -> Self {
+        let mut world = Self::new(posix);
+        world.begin();
+        apply(&mut world, &Change::Write(10, bytes));
+        world
+    }
+
     fn logs(&self) -> PathBuf {
         self.dir.path().join("logs")
     }
@@ -72,15 +80,18 @@ impl World {
     }
 
     fn try_begin(&self, owner: &[u8]) -> Result<()> {
-        let file = self.plain();
-        self.undo().begin(
-            self.key,
-            (holder(owner), Host::Unknown),
-            false,
-            file,
-            &self.writers,
-            |_| true,
-        )
+        self.begin_in(self.undo(), owner, self.plain(), |_| true)
+    }
+
+    fn begin_in(
+        &self,
+        undo: &Undo,
+        owner: &[u8],
+        file: Arc<dyn OpenFile>,
+        is_held: impl FnOnce(&Entry) -> bool,
+    ) -> Result<()> {
+        let holder = (holder(owner), Host::Unknown);
+        undo.begin(self.key, holder, false, file, &self.writers, is_held)
     }
 
     /// Kills and restarts the server.
@@ -201,9 +212,7 @@ proptest! {
 
 #[test]
 fn a_committed_change_stays() {
-    let mut world = World::new(true);
-    world.begin();
-    apply(&mut world, &Change::Write(10, 30));
+    let mut world = World::written(true, 30);
     let changed = world.content();
     let entry = world.undo().find(&world.key).unwrap();
     world.undo().keep(&entry).unwrap();
@@ -223,14 +232,7 @@ fn it_does_not_matter_for_whom_the_thread_worked_last() {
     };
     let file = world.plain();
     work_for_somebody();
-    let begun = world.undo().begin(
-        world.key,
-        (holder(b"owner"), Host::Unknown),
-        false,
-        file,
-        &world.writers,
-        |_| true,
-    );
+    let begun = world.begin_in(world.undo(), b"owner", file, |_| true);
     assert_eq!(begun, Ok(()));
     let entry = world.undo().find(&world.key).unwrap();
     work_for_somebody();
@@ -240,9 +242,7 @@ fn it_does_not_matter_for_whom_the_thread_worked_last() {
 
 #[test]
 fn one_holder_at_a_time_and_it_finds_its_own_again() {
-    let mut world = World::new(false);
-    world.begin();
-    apply(&mut world, &Change::Write(10, 30));
+    let mut world = World::written(false, 30);
     world.begin();
     let busy = Err(ServiceError::Store(StoreError::Busy));
     assert_eq!(world.try_begin(b"other"), busy);
@@ -264,19 +264,11 @@ fn one_holder_at_a_time_and_it_finds_its_own_again() {
 #[test]
 fn a_lock_that_was_lost_at_once_undoes_nothing() {
     let world = World::new(false);
-    let (holder, file) = (holder(b"owner"), world.plain());
-    let begun = world.undo().begin(
-        world.key,
-        (holder, Host::Unknown),
-        false,
-        file,
-        &world.writers,
-        |entry| {
-            assert!(world.undo().find(&world.key).is_some(), "whoever comes later sees it");
-            assert!(!entry.is_forfeited());
-            false
-        },
-    );
+    let begun = world.begin_in(world.undo(), b"owner", world.plain(), |entry| {
+        assert!(world.undo().find(&world.key).is_some(), "whoever comes later sees it");
+        assert!(!entry.is_forfeited());
+        false
+    });
     assert_eq!(begun, Err(ServiceError::Expired));
     world.assert_untouched();
 }
@@ -284,9 +276,7 @@ fn a_lock_that_was_lost_at_once_undoes_nothing() {
 /// Of two logs of a file only the last belongs to a lock that was not released.
 #[test]
 fn a_log_that_could_not_be_removed_is_not_put_back_over_a_later_one() {
-    let mut world = World::new(false);
-    world.begin();
-    apply(&mut world, &Change::Write(10, 30));
+    let mut world = World::written(false, 30);
     let log = Returning::of(world.logs().join("0.undo"));
     let entry = world.undo().find(&world.key).unwrap();
     world.undo().keep(&entry).unwrap();
@@ -333,23 +323,13 @@ fn a_lock_keeps_so_much_and_no_more() {
 #[test]
 fn without_a_directory_nothing_is_promised() {
     let world = World::new(false);
-    let fresh = Undo::default();
-    let begun = fresh.begin(
-        world.key,
-        (holder(b"o"), Host::Unknown),
-        false,
-        world.plain(),
-        &world.writers,
-        |_| true,
-    );
+    let begun = world.begin_in(&Undo::default(), b"o", world.plain(), |_| true);
     assert_eq!(begun, Err(ServiceError::NotSupported));
 }
 
 #[test]
 fn a_file_that_is_gone_needs_nothing() {
-    let mut world = World::new(true);
-    world.begin();
-    apply(&mut world, &Change::Write(10, 30));
+    let mut world = World::written(true, 30);
     world.store.remove(&world.cred, &world.store.root(), b"f").unwrap();
     world.restart().unwrap();
     world.roll_back();
@@ -358,9 +338,7 @@ fn a_file_that_is_gone_needs_nothing() {
 
 #[test]
 fn a_damaged_log_stops_the_start_and_stays() {
-    let mut world = World::new(true);
-    world.begin();
-    apply(&mut world, &Change::Write(10, 40_000));
+    let mut world = World::written(true, 40_000);
     apply(&mut world, &Change::Write(70_000, 10));
     let path = world.logs().join("0.undo");
     let mut bytes = std::fs::read(&path).unwrap();
@@ -390,9 +368,7 @@ impl Returning {
 
 #[test]
 fn a_committed_change_stays_when_its_log_returns_without_the_list() {
-    let mut world = World::new(true);
-    world.begin();
-    apply(&mut world, &Change::Write(10, 40_000));
+    let mut world = World::written(true, 40_000);
     let changed = world.content();
     let log = Returning::of(world.logs().join("0.undo"));
     let entry = world.undo().find(&world.key).unwrap();
@@ -454,9 +430,7 @@ fn an_older_list_and_an_older_log_are_told() {
 
 #[test]
 fn a_symlink_leads_to_no_log() {
-    let mut world = World::new(true);
-    world.begin();
-    apply(&mut world, &Change::Write(10, 30));
+    let mut world = World::written(true, 30);
     let victim = world.dir.path().join("victim");
     for name in ["logs.index", "logs/0.undo", "logs"] {
         let path = world.dir.path().join(name);
@@ -486,9 +460,7 @@ fn a_symlink_leads_to_no_log() {
 
 #[test]
 fn a_log_that_is_lost_stops_the_start() {
-    let mut world = World::new(true);
-    world.begin();
-    apply(&mut world, &Change::Write(10, 40_000));
+    let mut world = World::written(true, 40_000);
     let (path, list) = (world.logs().join("0.undo"), world.dir.path().join("logs.index"));
     let (log, whole) = (std::fs::read(&path).unwrap(), std::fs::read(&list).unwrap());
     std::fs::remove_file(&path).unwrap();

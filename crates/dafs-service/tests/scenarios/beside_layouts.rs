@@ -2,13 +2,14 @@
 //! their authorisations: state of the holders, changes to undo, broken locks, fences.
 
 use crate::common::*;
+use crate::kept_locks::by_open;
 use crate::layouts::{Cluster, recall_of};
 use crate::spread::{Asked, FAILED, Spread};
 use dafs_service::limits::SWEEP_EVERY_NS;
 use dafs_service::{
     Caller, Client, Export, ExportOptions, FenceObject, FenceRight, FenceUpdate, LayoutMode,
-    LockError, LockExtras, LockKind, LockOwner, LockRequest, Namespace, OpenRequest, Opened,
-    Service, ServiceError, Squash, StateRef, Want, WantKind,
+    LockError, LockExtras, LockKind, LockRequest, Namespace, OpenRequest, Opened, Service,
+    ServiceError, Squash, StateRef, Want, WantKind,
 };
 use dafs_store::{SetAttr, SetTime, Store, TimeSpec, Wait};
 use std::sync::Arc;
@@ -18,7 +19,7 @@ use std::time::Duration;
 #[test]
 fn a_lost_client_blocks_others_until_no_data_server_honours_its_layout() {
     let cluster = Cluster::new();
-    let (world, service) = (&cluster.world, &cluster.world.service);
+    let (world, service) = (&cluster.world, &cluster.service);
     let (one, two) = (world.nfs("a"), world.nfs("b"));
     let lock = |client, opened, owner| world.lock(client, opened, owner, (0, 8), LockKind::Write);
     let (own, other) = (world.open(&one, "f", BOTH).unwrap(), world.open(&two, "f", BOTH).unwrap());
@@ -58,11 +59,9 @@ fn a_file_under_undo_has_no_layout_for_writing() {
     let granted = cluster.get(&one, &own, true).unwrap().state;
     let other = world.open(&two, "f", BOTH).unwrap();
     let lock = || {
-        let owner = LockOwner::Open(other.state.id().into());
         let extras = LockExtras { autorecover: true, ..LockExtras::default() };
-        let (kind, wait, reclaim) = (LockKind::Write, false, false);
-        let request =
-            LockRequest { owner, offset: 0, length: u64::MAX, kind, wait, reclaim, extras };
+        let request = by_open(&other, (0, u64::MAX), LockKind::Write);
+        let request = LockRequest { extras, ..request };
         world.service.locks.lock(world.patient(&two), other.state.handle(), &request)
     };
     assert_eq!(lock(), Err(ServiceError::Delay.into()));
@@ -80,10 +79,8 @@ fn a_broken_lock_keeps_everybody_away_at_data_servers_too() {
     let (one, two) = (world.nfs("a"), world.dafs("b"));
     let left = world.open(&two, "f", BOTH).unwrap();
     let lock = |client, opened: &Opened, (persist, repair)| {
-        let owner = LockOwner::Open(opened.state.id().into());
         let extras = LockExtras { persist, repair, ..LockExtras::default() };
-        let (kind, wait, reclaim) = (LockKind::Write, false, false);
-        let request = LockRequest { owner, offset: 0, length: 9, kind, wait, reclaim, extras };
+        let request = LockRequest { extras, ..by_open(opened, (0, 9), LockKind::Write) };
         world.service.locks.lock(world.patient(client), opened.state.handle(), &request)
     };
     lock(&two, &left, (true, false)).unwrap();
@@ -109,11 +106,11 @@ fn a_broken_lock_keeps_everybody_away_at_data_servers_too() {
 #[test]
 fn a_fence_holds_when_data_servers_have_forgotten_the_last_run() {
     let cluster = Cluster::new();
-    let one = cluster.world.nfs("a");
-    let opened = cluster.world.open(&one, "f", BOTH).unwrap();
+    let one = cluster.nfs("a");
+    let opened = cluster.open(&one, "f", BOTH).unwrap();
     let fence = |object| {
         let (right, update) = (FenceRight::Administrator, FenceUpdate::Install(&[b"dafs:x"]));
-        cluster.world.service.set_fence(right, &object, update, Box::new(|| {}))
+        cluster.service.set_fence(right, &object, update, Box::new(|| {}))
     };
     cluster.store.unsettled.store(true, Ordering::SeqCst);
     let handle = *opened.state.handle();
@@ -128,17 +125,15 @@ fn a_fence_holds_when_data_servers_have_forgotten_the_last_run() {
 /// The store asks about one file, at the next tick.
 fn no_client_writes(cluster: &Cluster, opened: &Opened, present: &[&Arc<Client>]) -> bool {
     cluster.store.write_recalls.lock().unwrap().push((opened.state.handle().file, true));
-    cluster.world.pass_with(present, SECOND_NS);
+    cluster.pass_with(present, SECOND_NS);
     cluster.store.without_writers.lock().unwrap().pop().unwrap()
 }
 
 #[test]
 fn an_absent_client_blocks_writers_for_a_lease_at_most() {
-    let cluster = Cluster::new();
-    let (one, two) = (cluster.world.nfs("a"), cluster.world.nfs("b"));
-    let opened = cluster.world.open(&one, "f", BOTH).unwrap();
-    cluster.get(&one, &opened, true).unwrap();
-    cluster.world.pass_with(&[&two], LEASE_NS + SECOND_NS);
+    let (cluster, _, opened, _) = Cluster::with_writer();
+    let two = cluster.nfs("b");
+    cluster.pass_with(&[&two], LEASE_NS + SECOND_NS);
     assert!(!no_client_writes(&cluster, &opened, &[&two]));
     assert!(!no_client_writes(&cluster, &opened, &[&two]), "what it wrote is looked for first");
     assert!(no_client_writes(&cluster, &opened, &[&two]));
@@ -149,8 +144,8 @@ fn an_absent_client_blocks_writers_for_a_lease_at_most() {
 fn a_client_served_by_a_returned_layout_counts_as_a_writer() {
     let cluster = Cluster::new();
     cluster.store.grant_ttl_seconds.store(8, Ordering::SeqCst);
-    let one = cluster.world.nfs("a");
-    let opened = cluster.world.open(&one, "f", BOTH).unwrap();
+    let one = cluster.nfs("a");
+    let opened = cluster.open(&one, "f", BOTH).unwrap();
     let granted = cluster.get(&one, &opened, true).unwrap().state;
     cluster.give_back(&one, &opened, granted);
     cluster.store.away.store(true, Ordering::SeqCst);
@@ -165,7 +160,7 @@ fn a_client_served_by_a_returned_layout_counts_as_a_writer() {
 #[test]
 fn a_returned_layout_starts_the_search_for_the_size() {
     let cluster = Cluster::new();
-    let (world, service) = (&cluster.world, &cluster.world.service);
+    let (world, service) = (&cluster.world, &cluster.service);
     let one = world.nfs("a");
     let own = world.open(&one, "f", BOTH).unwrap();
     let state = own.state.reference();
@@ -205,11 +200,9 @@ fn a_returned_layout_starts_the_search_for_the_size() {
 
 #[test]
 fn a_write_that_failed_is_over_when_its_layout_has_been_given_back() {
-    let cluster = Cluster::new();
-    let (world, service) = (&cluster.world, &cluster.world.service);
-    let (one, two) = (world.nfs("a"), world.nfs("b"));
-    let own = world.open(&one, "f", BOTH).unwrap();
-    let granted = cluster.get(&one, &own, true).unwrap().state;
+    let (cluster, one, own, granted) = Cluster::with_writer();
+    let (world, service) = (&cluster.world, &cluster.service);
+    let two = world.nfs("b");
     let handle = own.state.handle();
     service.layouts.report(world.patient(&one), handle, granted, &[FAILED]).unwrap();
     cluster.store.take_asked();
@@ -226,12 +219,9 @@ fn a_write_that_failed_is_over_when_its_layout_has_been_given_back() {
 
 #[test]
 fn a_time_that_its_writer_gave_a_file_stays_when_it_tells_what_it_wrote() {
-    let cluster = Cluster::new();
-    let (world, service) = (&cluster.world, &cluster.world.service);
-    let one = world.nfs("a");
-    let own = world.open(&one, "f", BOTH).unwrap();
+    let (cluster, one, own, granted) = Cluster::with_writer();
+    let (world, service) = (&cluster.world, &cluster.service);
     let (handle, state) = (own.state.handle(), own.state.reference());
-    let granted = cluster.get(&one, &own, true).unwrap().state;
     let old = TimeSpec { seconds: 1_000_000, nanoseconds: 5 };
     let give_time = || {
         let change = SetAttr { mtime: Some(SetTime::To(old)), ..SetAttr::default() };
@@ -253,7 +243,7 @@ fn a_time_that_its_writer_gave_a_file_stays_when_it_tells_what_it_wrote() {
 fn a_time_given_to_a_file_is_not_put_over_what_came_after() {
     let cluster = Cluster::new();
     cluster.store.grant_ttl_seconds.store(5, Ordering::SeqCst);
-    let (world, service) = (&cluster.world, &cluster.world.service);
+    let (world, service) = (&cluster.world, &cluster.service);
     let (one, two) = (world.nfs("a"), world.nfs("b"));
     let own = world.open(&one, "f", BOTH).unwrap();
     let (handle, state) = (own.state.handle(), own.state.reference());
@@ -289,7 +279,7 @@ fn a_time_given_to_a_file_is_not_put_over_what_came_after() {
 #[test]
 fn a_time_given_to_a_file_stays_when_what_was_written_is_looked_for_later() {
     let cluster = Cluster::new();
-    let (world, service) = (&cluster.world, &cluster.world.service);
+    let (world, service) = (&cluster.world, &cluster.service);
     let one = world.nfs("a");
     let own = world.open(&one, "f", BOTH).unwrap();
     let handle = *own.state.handle();
@@ -308,7 +298,7 @@ fn a_time_given_to_a_file_stays_when_what_was_written_is_looked_for_later() {
 #[test]
 fn a_file_reaches_as_far_as_it_was_written_before_its_lock_is_given_up() {
     let cluster = Cluster::new();
-    let (world, service) = (&cluster.world, &cluster.world.service);
+    let (world, service) = (&cluster.world, &cluster.service);
     let (one, two) = (world.nfs("a"), world.nfs("b"));
     let lock = |client, opened: &Opened| {
         world.lock(client, opened, "owner", (0, 8), LockKind::Write).unwrap()
@@ -375,15 +365,12 @@ impl Appending {
         self.cluster.store.take_asked();
         self.lock_of_the_other().unwrap();
         assert_eq!(self.cluster.store.take_asked(), [Asked::RecoverSize]);
-        assert_eq!(self.cluster.world.service.counts().fenced_layouts, 0);
+        assert_eq!(self.cluster.service.counts().fenced_layouts, 0);
     }
 }
 
 fn lock(service: &Service, caller: Caller<'_>, opened: &Opened) -> Result<StateRef, LockError> {
-    let owner = LockOwner::New { open: opened.state.reference(), owner: b"other" };
-    let (kind, extras) = (LockKind::Write, LockExtras::default());
-    let (wait, reclaim) = (false, false);
-    let request = LockRequest { owner, offset: 0, length: 8, kind, wait, reclaim, extras };
+    let request = lock_request(new_owner(opened, b"other"), (0, 8), LockKind::Write);
     service.locks.lock(caller, opened.state.handle(), &request)
 }
 
@@ -394,7 +381,7 @@ fn of_all_who_want_to_lock_a_file_one_asks_where_it_ends() {
     let Appending { cluster, two, other, .. } = &appending;
     cluster.store.away.store(false, Ordering::SeqCst);
     cluster.store.take_asked();
-    let (service, caller) = (&cluster.world.service, cluster.world.patient(two));
+    let (service, caller) = (&cluster.service, cluster.patient(two));
     let gate = cluster.store.hold_next();
     std::thread::scope(|scope| {
         let first = scope.spawn(move || lock(service, caller, other));
@@ -449,8 +436,8 @@ fn no_client_locks_by_delegation_before_the_size_is_known() {
 fn data_written_by_a_cached_grant_is_looked_for() {
     let cluster = Cluster::new();
     cluster.store.grant_ttl_seconds.store(8, Ordering::SeqCst);
-    let one = cluster.world.nfs("a");
-    let opened = cluster.world.open(&one, "f", BOTH).unwrap();
+    let one = cluster.nfs("a");
+    let opened = cluster.open(&one, "f", BOTH).unwrap();
     let granted = cluster.get(&one, &opened, true).unwrap().state;
     cluster.vouch("a", &opened, opened.state.reference(), true).unwrap();
     cluster.give_back(&one, &opened, granted);
@@ -459,7 +446,7 @@ fn data_written_by_a_cached_grant_is_looked_for() {
     let granted = cluster.get(&one, &opened, true).unwrap().state;
     cluster.give_back(&one, &opened, granted);
     assert_eq!(cluster.store.take_asked(), [Asked::RecoverSize]);
-    cluster.world.pass_with(&[&one], 20 * SECOND_NS);
+    cluster.pass_with(&[&one], 20 * SECOND_NS);
     let granted = cluster.get(&one, &opened, true).unwrap().state;
     cluster.give_back(&one, &opened, granted);
     assert_eq!(cluster.store.take_asked(), []);
@@ -468,7 +455,7 @@ fn data_written_by_a_cached_grant_is_looked_for() {
 #[test]
 fn a_file_reaches_as_far_as_it_was_written_before_its_delegation_is_given_up() {
     let cluster = Cluster::new();
-    let (world, service) = (&cluster.world, &cluster.world.service);
+    let (world, service) = (&cluster.world, &cluster.service);
     let one = world.nfs("a");
     let want = Want { kind: WantKind::Write, ..Want::default() };
     let request = OpenRequest { want, ..world.plain("f", "owner", BOTH) };
@@ -498,8 +485,8 @@ fn overtake(cluster: &Cluster, client: &Arc<Client>, opened: &Opened) -> Result<
 #[test]
 fn an_abandoned_write_does_not_follow_its_replacement() {
     let cluster = Cluster::new();
-    let one = cluster.world.nfs("a");
-    let own = cluster.world.open(&one, "f", BOTH).unwrap();
+    let one = cluster.nfs("a");
+    let own = cluster.open(&one, "f", BOTH).unwrap();
     let state = own.state.reference();
     let age = |write| cluster.vouch("a", &own, state, write);
     // A client that never had a layout has no writes under way.
@@ -516,7 +503,7 @@ fn an_abandoned_write_does_not_follow_its_replacement() {
     assert_eq!(cluster.store.take_asked(), [Asked::Forget]);
     assert_eq!(overtake(&cluster, &one, &own), Ok(()));
     assert_eq!(cluster.store.take_asked(), [], "it was told nothing since");
-    cluster.world.pass_with(&[&one], 5 * SECOND_NS);
+    cluster.pass_with(&[&one], 5 * SECOND_NS);
     assert_eq!((age(false), age(true)), (Ok(None), Ok(Some(Duration::from_secs(5)))));
     assert_eq!(overtake(&cluster, &one, &own), Ok(()));
     assert_eq!(cluster.store.take_asked(), [Asked::Forget]);
@@ -525,26 +512,24 @@ fn an_abandoned_write_does_not_follow_its_replacement() {
 
 #[test]
 fn an_abandoned_write_stays_so_for_later_layouts_and_opens() {
-    let cluster = Cluster::new();
-    let (one, two) = (cluster.world.nfs("a"), cluster.world.nfs("b"));
-    let own = cluster.world.open(&one, "f", BOTH).unwrap();
-    let granted = cluster.get(&one, &own, true).unwrap().state;
+    let (cluster, one, own, granted) = Cluster::with_writer();
+    let two = cluster.nfs("b");
     cluster.give_back(&one, &own, granted);
     // A write that no data server has asked about yet may be under way.
     assert_eq!(overtake(&cluster, &one, &own), Ok(()));
     assert_eq!(cluster.store.take_asked(), []);
-    cluster.world.pass_with(&[&one, &two], SECOND_NS);
+    cluster.pass_with(&[&one, &two], SECOND_NS);
     let age = |owner, opened: &Opened| cluster.vouch(owner, opened, opened.state.reference(), true);
     cluster.get(&one, &own, true).unwrap();
     assert_eq!(age("a", &own), Ok(Some(Duration::from_secs(1))));
-    cluster.world.close(&one, &own);
-    cluster.world.fence();
-    let again = cluster.world.open(&one, "f", BOTH).unwrap();
+    cluster.close(&one, &own);
+    cluster.fence();
+    let again = cluster.open(&one, "f", BOTH).unwrap();
     assert_eq!(overtake(&cluster, &one, &again), Ok(()), "all was written before the close");
     cluster.get(&one, &again, true).unwrap();
     assert_eq!(age("a", &again), Ok(Some(Duration::from_secs(1))));
     // Other clients do not wait.
-    let other = cluster.world.open(&two, "f", BOTH).unwrap();
+    let other = cluster.open(&two, "f", BOTH).unwrap();
     assert_eq!(overtake(&cluster, &two, &other), Ok(()));
     cluster.get(&two, &other, true).unwrap();
     assert_eq!(age("b", &other), Ok(None));
@@ -555,21 +540,19 @@ fn an_abandoned_write_stays_so_for_later_layouts_and_opens() {
 
 #[test]
 fn late_writes_keep_nobody_waiting_but_who_has_sent_them() {
-    let cluster = Cluster::new();
-    let (one, two) = (cluster.world.nfs("a"), cluster.world.nfs("b"));
-    let own = cluster.world.open(&one, "f", BOTH).unwrap();
-    cluster.get(&one, &own, true).unwrap();
+    let (cluster, one, own, _) = Cluster::with_writer();
+    let two = cluster.nfs("b");
     assert_eq!(cluster.vouch("a", &own, own.state.reference(), true), Ok(None));
     cluster.store.away.store(true, Ordering::SeqCst);
     assert_eq!(overtake(&cluster, &one, &own), Err(ServiceError::Delay));
-    let other = cluster.world.open(&two, "f", BOTH).unwrap();
+    let other = cluster.open(&two, "f", BOTH).unwrap();
     cluster.get(&two, &other, true).unwrap();
     cluster.store.take_asked();
-    cluster.world.fence();
+    cluster.fence();
     assert_eq!(cluster.store.take_asked(), [Asked::Forget], "it is asked for until it is sure");
     assert_eq!(overtake(&cluster, &one, &own), Err(ServiceError::Delay));
     cluster.store.away.store(false, Ordering::SeqCst);
-    cluster.world.fence();
+    cluster.fence();
     cluster.store.take_asked();
     assert_eq!(overtake(&cluster, &one, &own), Ok(()));
     assert_eq!(cluster.store.take_asked(), []);
@@ -586,12 +569,12 @@ fn a_store_that_does_not_answer_keeps_no_other_from_being_asked() {
         Export::new("b", others.clone(), options()),
     ];
     let roots: Vec<_> = exports.iter().map(Export::root).collect();
-    cluster.world.service.replace_namespace(Namespace::new(exports).unwrap());
-    let one = cluster.world.nfs("a");
+    cluster.service.replace_namespace(Namespace::new(exports).unwrap());
+    let one = cluster.nfs("a");
     // Data servers of both stores drop the authorisations for the client's writes.
     let files = roots.iter().map(|root| {
         cluster.world.root = *root;
-        let own = cluster.world.open(&one, "f", BOTH).unwrap();
+        let own = cluster.open(&one, "f", BOTH).unwrap();
         cluster.get(&one, &own, true).unwrap();
         cluster.vouch("a", &own, own.state.reference(), true).unwrap();
         own
@@ -600,7 +583,7 @@ fn a_store_that_does_not_answer_keeps_no_other_from_being_asked() {
     cluster.store.away.store(true, Ordering::SeqCst);
     assert_eq!(overtake(&cluster, &one, &files[0]), Err(ServiceError::Delay));
     let gate = cluster.store.hold_next();
-    let service = &cluster.world.service;
+    let service = &cluster.service;
     std::thread::scope(|scope| {
         scope.spawn(|| service.layouts.fence_some(&silent));
         gate.wait();

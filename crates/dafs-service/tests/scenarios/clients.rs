@@ -1,9 +1,7 @@
 //! EXCHANGE_ID in its nine cases, confirmation, destruction, leases and courtesy.
 
 use crate::common::*;
-use dafs_service::{
-    ClientAddress, ClientKey, ExchangeId, Identity, LockExtras, LockKind, ServiceError,
-};
+use dafs_service::{ClientAddress, ClientKey, ExchangeId, Identity, LockKind, ServiceError};
 use std::sync::Arc;
 
 fn other_principal() -> Identity {
@@ -238,16 +236,7 @@ fn an_expired_nfs_client_keeps_its_state_until_somebody_needs_it() {
     let blocked = world.lock(&other, &theirs, "l", (5, 1), LockKind::Read);
     assert_eq!(blocked, Err(ServiceError::WouldWait.into()));
     assert_eq!(world.disk.owners(), [b"away".to_vec(), b"other".to_vec()]);
-    let owner = dafs_service::LockOwner::New { open: theirs.state.reference(), owner: b"l" };
-    let request = dafs_service::LockRequest {
-        owner,
-        offset: 5,
-        length: 1,
-        kind: LockKind::Read,
-        wait: false,
-        reclaim: false,
-        extras: LockExtras::default(),
-    };
+    let request = lock_request(new_owner(&theirs, b"l"), (5, 1), LockKind::Read);
     world.service.locks.lock(world.patient(&other), &handle, &request).unwrap();
     assert_eq!(world.disk.owners(), [b"other".to_vec()]);
     assert!(away.is_gone());
@@ -263,10 +252,7 @@ fn the_record_goes_before_the_state() {
     world.open(&away, "f", DENY_WRITE).unwrap();
     world.pass_with(&[&other], LEASE_NS + 1);
     world.disk.broken.store(true, std::sync::atomic::Ordering::Relaxed);
-    let open = || {
-        let request = world.plain("f", "owner", WRITE);
-        world.service.opens.open(world.patient(&other), &request).map(|opened| opened.seqid)
-    };
+    let open = || world.open_patiently(&other, "f", WRITE).map(|opened| opened.seqid);
     assert_eq!(open(), Err(ServiceError::Delay));
     assert!(!away.is_gone());
     world.disk.broken.store(false, std::sync::atomic::Ordering::Relaxed);

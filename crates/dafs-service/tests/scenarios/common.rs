@@ -280,13 +280,18 @@ impl World {
     }
 
     pub(crate) fn dafs(&self, name: &str) -> Arc<Client> {
-        let identity = Identity { mechanism: "none", principal: Vec::new() };
-        let now_ns = self.now_ns.get();
-        let (name, host) = (name.as_bytes(), self.host.get());
-        let registered = self.service.register_client(name, 1, identity, host, now_ns);
-        let client = registered.unwrap().client;
+        let client = self.instance(name, 1);
         self.service.clients.record(&client);
         client
+    }
+
+    /// An instance of a DAFS client that is not recorded yet.
+    pub(crate) fn instance(&self, name: &str, verifier: u64) -> Arc<Client> {
+        let identity = Identity { mechanism: "none", principal: Vec::new() };
+        let (host, now_ns) = (self.host.get(), self.now_ns.get());
+        let registered =
+            self.service.register_client(name.as_bytes(), verifier, identity, host, now_ns);
+        registered.unwrap().client
     }
 
     /// Makes new clients come from the user of this number.
@@ -310,6 +315,16 @@ impl World {
 
     pub(crate) fn open(&self, client: &Arc<Client>, name: &str, share: Share) -> Result<Opened> {
         self.service.opens.open(self.caller(client), &self.plain(name, "owner", share))
+    }
+
+    /// Opens a file for a client that may wait.
+    pub(crate) fn open_patiently(
+        &self,
+        client: &Arc<Client>,
+        name: &str,
+        share: Share,
+    ) -> Result<Opened> {
+        self.service.opens.open(self.patient(client), &self.plain(name, "owner", share))
     }
 
     pub(crate) fn reclaim(
@@ -341,19 +356,10 @@ impl World {
         client: &Arc<Client>,
         opened: &Opened,
         owner: &str,
-        (offset, length): (u64, u64),
+        range: (u64, u64),
         kind: LockKind,
     ) -> std::result::Result<StateRef, LockError> {
-        let owner = LockOwner::New { open: opened.state.reference(), owner: owner.as_bytes() };
-        let request = LockRequest {
-            owner,
-            offset,
-            length,
-            kind,
-            wait: false,
-            reclaim: false,
-            extras: LockExtras::default(),
-        };
+        let request = lock_request(new_owner(opened, owner.as_bytes()), range, kind);
         self.service.locks.lock(self.caller(client), opened.state.handle(), &request)
     }
 
@@ -361,6 +367,21 @@ impl World {
         let state = opened.state.reference();
         self.service.opens.close(self.patient(client), opened.state.handle(), state).unwrap();
     }
+}
+
+/// The owner of a first lock under an open.
+pub(crate) fn new_owner<'a>(opened: &Opened, owner: &'a [u8]) -> LockOwner<'a> {
+    LockOwner::New { open: opened.state.reference(), owner }
+}
+
+/// A request for a plain lock that does not wait.
+pub(crate) fn lock_request(
+    owner: LockOwner<'_>,
+    (offset, length): (u64, u64),
+    kind: LockKind,
+) -> LockRequest<'_> {
+    let (wait, reclaim, extras) = (false, false, LockExtras::default());
+    LockRequest { owner, offset, length, kind, wait, reclaim, extras }
 }
 
 /// A host of a network.

@@ -3,19 +3,11 @@
 use crate::common::*;
 use crate::kept_locks::{PERSIST, try_lock};
 use dafs_service::limits::{CLIENT_COUNT_MAX, LOCK_RANGES_PER_FILE_MAX};
-use dafs_service::{
-    Client, Identity, LockError, LockExtras, LockKind, OpenRequest, Opened, ServiceError, Shared,
-};
+use dafs_service::{Client, Identity, LockError, LockExtras, LockKind, ServiceError, Shared};
 use dafs_store::Wait;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-
-/// Opens a file for a client that may wait.
-fn open_patiently(world: &World, client: &Arc<Client>, name: &str) -> dafs_service::Result<Opened> {
-    let request: OpenRequest<'_> = world.plain(name, "owner", READ);
-    world.service.opens.open(world.patient(client), &request)
-}
 
 /// Opens files by clients of a host until the limit is reached. Returns these clients.
 fn fill(world: &World, host: u32) -> Vec<Arc<Client>> {
@@ -41,7 +33,7 @@ fn clients_that_are_gone_make_room_for_opens() {
     let honest = world.nfs("honest");
     world.pass_with(&[&honest], LEASE_NS + SECOND_NS);
     for at in 0..6 {
-        open_patiently(&world, &honest, &format!("mine{at}")).unwrap();
+        world.open_patiently(&honest, &format!("mine{at}"), READ).unwrap();
     }
     let gone = one.iter().chain(&two).filter(|client| client.is_gone());
     // Their durable records were removed first.
@@ -74,12 +66,12 @@ fn those_away_longest_lose_first_and_those_that_are_there_nothing() {
     world.pass_with(&[&second, &alive, &honest], SECOND_NS);
     world.pass_with(&[&alive, &honest], LEASE_NS + SECOND_NS);
     // Both are absent, and there is room.
-    open_patiently(&world, &honest, "a").unwrap();
+    world.open_patiently(&honest, "a", READ).unwrap();
     assert!(!first.is_gone() && !second.is_gone());
-    open_patiently(&world, &honest, "b").unwrap();
+    world.open_patiently(&honest, "b", READ).unwrap();
     assert!(first.is_gone() && !second.is_gone());
     let held: Vec<_> =
-        (0..6).map(|at| open_patiently(&world, &honest, &format!("c{at}"))).collect();
+        (0..6).map(|at| world.open_patiently(&honest, &format!("c{at}"), READ)).collect();
     assert!(held.iter().any(|opened| matches!(opened, Err(ServiceError::Resource))));
     assert!(second.is_gone() && !alive.is_gone());
     assert_eq!(world.service.counts().clients, 2);
@@ -115,7 +107,7 @@ fn one_that_is_back_is_not_taken_for_one_that_is_away() {
     world.pass(LEASE_NS + SECOND_NS);
     away.renew(world.now_ns.get());
     let other = world.nfs("other");
-    assert_eq!(error(open_patiently(&world, &other, "f")), ServiceError::Resource);
+    assert_eq!(error(world.open_patiently(&other, "f", READ)), ServiceError::Resource);
     assert!(!away.is_gone());
 }
 
@@ -191,7 +183,7 @@ fn persistent_locks_outlive_what_makes_room() {
     world.pass_with(&[&honest, &other], LEASE_NS + SECOND_NS);
     assert_eq!(world.service.counts().opens, 2);
     for name in ["a", "b"] {
-        open_patiently(&world, &honest, name).unwrap();
+        world.open_patiently(&honest, name, READ).unwrap();
     }
     assert_eq!(world.service.counts().opens, 2);
     assert_eq!(world.service.counts().kept_locks, 1);
@@ -281,7 +273,7 @@ proptest! {
                     let (heard_ns, client) = others.entry((host, name)).or_insert_with(make);
                     client.renew(now_ns);
                     *heard_ns = now_ns;
-                    let _ = open_patiently(&world, &client.clone(), &format!("f{file}"));
+                    let _ = world.open_patiently(&client.clone(), &format!("f{file}"), READ);
                     let alive = others.values().filter(|(at_ns, _)| now_ns - at_ns <= LEASE_NS);
                     prop_assert!(alive.into_iter().all(|(_, client)| !client.is_gone()));
                 }
@@ -294,7 +286,7 @@ proptest! {
                 }
                 Step::Pass { seconds } => world.pass_with(&[&honest], seconds * SECOND_NS),
             }
-            let opened = open_patiently(&world, &honest, "mine");
+            let opened = world.open_patiently(&honest, "mine", READ);
             prop_assert!(opened.is_ok());
             world.close(&honest, &opened.unwrap());
         }

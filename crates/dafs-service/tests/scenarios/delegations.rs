@@ -1,7 +1,7 @@
 //! Delegations: their grants, their recalls, and their revocation.
 
 use crate::common::*;
-use crate::kept_locks::{PERSIST, instance, try_lock};
+use crate::kept_locks::{PERSIST, try_lock};
 use dafs_service::{
     AttrAnswer, Client, ClientKey, Delegation, DelegationKind, Front, Handle, LockKind,
     NoDelegation, OpenClaim, OpenHow, OpenRequest, OpenTarget, Opened, RemoveMode, Result,
@@ -29,6 +29,48 @@ fn give_back(world: &World, client: &Arc<Client>, handle: &Handle, state: StateR
 
 fn recall_of(client: &Arc<Client>, handle: &Handle, state: StateRef) -> Vec<Told> {
     vec![Told::Recall(client.key(), *handle, state, false)]
+}
+
+/// A client with a delegation of the file "f", and another client.
+struct Held {
+    world: World,
+    holder: Arc<Client>,
+    other: Arc<Client>,
+    opened: Opened,
+    handle: Handle,
+    /// The delegation.
+    state: StateRef,
+}
+
+impl Held {
+    fn new(share: Share) -> Self {
+        let world = World::new();
+        let (holder, other) = (world.nfs("a"), world.nfs("b"));
+        let (opened, delegation) = granted(&world, &holder, share);
+        let (handle, state) = (*opened.state.handle(), delegation.state);
+        Self { world, holder, other, opened, handle, state }
+    }
+}
+
+/// Restarts the server. The holder of a write delegation comes back.
+fn returned(change: impl FnOnce(ServiceConfig) -> ServiceConfig) -> (World, Arc<Client>, Handle) {
+    let mut world = World::new();
+    let holder = world.nfs("a");
+    let (opened, _) = granted(&world, &holder, BOTH);
+    world.restart_with(change);
+    let holder = world.returning("a", 1);
+    (world, holder, *opened.state.handle())
+}
+
+/// Reclaims a write delegation with its open after a restart.
+fn reclaimed(world: &World, holder: &Arc<Client>, handle: &Handle) -> Opened {
+    let request = OpenRequest {
+        target: OpenTarget::Handle(handle),
+        claim: OpenClaim::Previous(Some(DelegationKind::Write)),
+        how: OpenHow::Existing,
+        ..world.plain("", "owner", BOTH)
+    };
+    world.service.opens.open(world.caller(holder), &request).unwrap()
 }
 
 #[test]
@@ -71,12 +113,9 @@ fn each_open_gets_its_kind_of_delegation() {
 
 #[test]
 fn many_read_and_one_writes() {
-    let world = World::new();
-    let (one, two) = (world.nfs("a"), world.nfs("b"));
-    let (opened, first) = granted(&world, &one, READ);
+    let Held { world, holder: one, other: two, handle, state, .. } = Held::new(READ);
     let (_, second) = granted(&world, &two, READ);
-    assert_ne!(first.state.id, second.state.id);
-    let handle = *opened.state.handle();
+    assert_ne!(state.id, second.state.id);
     // The holder's own write does not conflict with its own delegation, but with the other's.
     let blocked = wanting(&world, &one, BOTH, WantKind::NoPreference);
     assert_eq!(error(blocked), ServiceError::WouldWait);
@@ -201,24 +240,21 @@ fn changes_of_the_holder_do_not_conflict() {
 
 #[test]
 fn a_state_id_of_a_delegation_allows_what_the_delegation_does() {
-    let world = World::new();
-    let (one, two) = (world.nfs("a"), world.nfs("b"));
-    let (opened, delegation) = granted(&world, &one, READ);
-    let handle = *opened.state.handle();
+    let Held { world, holder: one, other: two, handle, state, .. } = Held::new(READ);
     let io = |client, mode| {
         let caller = world.caller(client);
-        world.service.opens.io_file(caller, &handle, delegation.state, mode).map(|_| ())
+        world.service.opens.io_file(caller, &handle, state, mode).map(|_| ())
     };
     assert_eq!(io(&one, MODE_READ), Ok(()));
     assert_eq!(io(&one, MODE_WRITE), Err(ServiceError::OpenMode));
     assert_eq!(io(&two, MODE_READ), Err(ServiceError::BadStateId));
-    let test = world.service.state.check_state(world.caller(&one), None, delegation.state);
+    let test = world.service.state.check_state(world.caller(&one), None, state);
     assert_eq!(test, Ok(StateKind::Delegation));
-    let free = world.service.opens.free(world.caller(&one), delegation.state);
+    let free = world.service.opens.free(world.caller(&one), state);
     assert_eq!(free, Err(ServiceError::LocksHeld));
-    let as_open = world.service.opens.close(world.caller(&one), &handle, delegation.state);
+    let as_open = world.service.opens.close(world.caller(&one), &handle, state);
     assert_eq!(as_open, Err(ServiceError::BadStateId));
-    let stolen = give_back(&world, &two, &handle, delegation.state);
+    let stolen = give_back(&world, &two, &handle, state);
     assert_eq!(stolen, Err(ServiceError::BadStateId));
 }
 
@@ -226,20 +262,17 @@ fn a_state_id_of_a_delegation_allows_what_the_delegation_does() {
 /// it is recalled.
 #[test]
 fn opens_by_a_delegation_succeed_while_it_is_recalled() {
-    let world = World::new();
-    let (holder, other) = (world.nfs("a"), world.nfs("b"));
-    let (opened, delegation) = granted(&world, &holder, BOTH);
-    let handle = *opened.state.handle();
+    let Held { world, holder, other, opened, handle, state } = Held::new(BOTH);
     world.close(&holder, &opened);
     assert_eq!(error(world.open(&other, "f", WRITE)), ServiceError::WouldWait);
-    let claim = OpenClaim::DelegateCurrent(delegation.state);
+    let claim = OpenClaim::DelegateCurrent(state);
     let by_name =
         OpenRequest { claim, how: OpenHow::Existing, ..world.plain("f", "late", DENY_WRITE) };
     let by_handle = OpenRequest { target: OpenTarget::Handle(&handle), ..by_name };
     let caller = world.caller(&holder);
     world.service.opens.open(caller, &by_name).unwrap();
     world.service.opens.open(caller, &by_handle).unwrap();
-    give_back(&world, &holder, &handle, delegation.state).unwrap();
+    give_back(&world, &holder, &handle, state).unwrap();
     assert_eq!(error(world.open(&other, "f", WRITE)), ServiceError::ShareDenied);
     let again = world.service.opens.open(caller, &by_name);
     assert_eq!(error(again), ServiceError::StaleStateId);
@@ -262,12 +295,9 @@ fn opens_by_a_delegation_succeed_while_it_is_recalled() {
 
 #[test]
 fn no_new_delegation_right_after_a_recall_or_a_write_without_an_open() {
-    let world = World::new();
-    let (one, two) = (world.nfs("a"), world.nfs("b"));
-    let (opened, delegation) = granted(&world, &one, READ);
-    let handle = *opened.state.handle();
+    let Held { world, holder: one, other: two, handle, state, .. } = Held::new(READ);
     assert_eq!(error(world.open(&two, "f", WRITE)), ServiceError::WouldWait);
-    give_back(&world, &one, &handle, delegation.state).unwrap();
+    give_back(&world, &one, &handle, state).unwrap();
     let contention = Some(NoDelegation::Contention);
     let want = || wanting(&world, &one, READ, WantKind::NoPreference).unwrap().delegation.err();
     assert_eq!(want(), contention);
@@ -282,13 +312,9 @@ fn no_new_delegation_right_after_a_recall_or_a_write_without_an_open() {
 /// RFC 8881 10.4.3, 8.2.4, 18.38, 18.46.3.
 #[test]
 fn a_delegation_not_returned_within_a_lease_is_revoked() {
-    let world = World::new();
-    let (holder, other) = (world.nfs("a"), world.nfs("b"));
-    let (opened, delegation) = granted(&world, &holder, BOTH);
-    let handle = *opened.state.handle();
+    let Held { world, holder, other, opened, handle, state } = Held::new(BOTH);
     assert_eq!(error(world.open(&other, "f", READ)), ServiceError::WouldWait);
-    let request = world.plain("f", "owner", READ);
-    let waited = world.service.opens.open(world.patient(&other), &request);
+    let waited = world.open_patiently(&other, "f", READ);
     assert_eq!(error(waited), ServiceError::Delay);
     for _ in 0..2 {
         world.pass_with(&[&holder, &other], LEASE_NS / 2);
@@ -297,7 +323,7 @@ fn a_delegation_not_returned_within_a_lease_is_revoked() {
     world.pass(SECOND_NS);
     // The opens of the holder stay.
     world.open(&other, "f", READ).unwrap();
-    let (caller, state) = (world.caller(&holder), delegation.state);
+    let caller = world.caller(&holder);
     let revoked = ServiceError::DelegRevoked;
     assert!(holder.status().recallable_revoked);
     assert_eq!(error(world.service.opens.io_file(caller, &handle, state, MODE_READ)), revoked);
@@ -319,28 +345,25 @@ fn a_holder_that_is_away_loses_everything_to_who_needs_it() {
     assert_eq!(delegation.kind, DelegationKind::Write);
     world.pass_with(&[&other], LEASE_NS + 1);
     assert_eq!(error(world.open(&other, "f", READ)), ServiceError::WouldWait);
-    let request = world.plain("f", "owner", READ);
-    world.service.opens.open(world.patient(&other), &request).unwrap();
+    world.open_patiently(&other, "f", READ).unwrap();
     assert_eq!(world.ear.take(), [Told::Gone(holder.key())]);
     assert_eq!(world.disk.owners(), [b"b".to_vec()]);
 }
 
 #[test]
 fn a_recall_that_did_not_arrive_is_sent_again() {
-    let world = World::new();
-    let (holder, other) = (world.nfs("a"), world.nfs("b"));
-    let (opened, delegation) = granted(&world, &holder, BOTH);
-    let recall = recall_of(&holder, opened.state.handle(), delegation.state);
+    let Held { world, holder, other, handle, state, .. } = Held::new(BOTH);
+    let recall = recall_of(&holder, &handle, state);
     let conflict = || error(world.open(&other, "f", READ));
     assert_eq!(conflict(), ServiceError::WouldWait);
     assert_eq!(world.ear.take(), recall);
-    world.service.delegations.recall_failed(holder.key(), delegation.state);
+    world.service.delegations.recall_failed(holder.key(), state);
     assert_eq!(conflict(), ServiceError::WouldWait);
     assert_eq!(world.ear.take(), recall);
     // The channel is lost, and comes back.
     world.service.set_back_channel(&holder, false);
     assert!(holder.status().callback_down);
-    world.service.delegations.recall_failed(holder.key(), delegation.state);
+    world.service.delegations.recall_failed(holder.key(), state);
     world.service.set_back_channel(&holder, true);
     assert_eq!(world.ear.take(), recall);
     assert!(!holder.status().callback_down);
@@ -428,33 +451,20 @@ fn a_delegation_may_stand_for_the_open() {
 
 #[test]
 fn emptying_a_file_says_so_in_the_recall() {
-    let world = World::new();
-    let (holder, other) = (world.nfs("a"), world.nfs("b"));
-    let (opened, delegation) = granted(&world, &holder, BOTH);
+    let Held { world, holder, other, handle, state, .. } = Held::new(BOTH);
     let attr = SetAttr { size: Some(0), ..SetAttr::default() };
     let how = OpenHow::Create(CreateHow::Unchecked, attr);
     let request = OpenRequest { how, ..world.plain("f", "o", WRITE) };
     let blocked = world.service.opens.open(world.caller(&other), &request);
     assert_eq!(error(blocked), ServiceError::WouldWait);
-    let told = Told::Recall(holder.key(), *opened.state.handle(), delegation.state, true);
+    let told = Told::Recall(holder.key(), handle, state, true);
     assert_eq!(world.ear.take(), [told]);
 }
 
 #[test]
 fn delegations_are_reclaimed() {
-    let mut world = World::new();
-    let holder = world.nfs("a");
-    let (opened, _) = granted(&world, &holder, BOTH);
-    let handle = *opened.state.handle();
-    world.restart();
-    let holder = world.returning("a", 1);
-    let request = OpenRequest {
-        target: OpenTarget::Handle(&handle),
-        claim: OpenClaim::Previous(Some(DelegationKind::Write)),
-        how: OpenHow::Existing,
-        ..world.plain("", "owner", BOTH)
-    };
-    let opened = world.service.opens.open(world.caller(&holder), &request).unwrap();
+    let (world, holder, handle) = returned(|config| config);
+    let opened = reclaimed(&world, &holder, &handle);
     let delegation = opened.delegation.unwrap();
     assert_eq!((delegation.kind, delegation.recall), (DelegationKind::Write, false));
     world.service.clients.reclaim_complete(&holder).unwrap();
@@ -466,39 +476,17 @@ fn delegations_are_reclaimed() {
 /// return it.
 #[test]
 fn a_delegation_reclaimed_without_a_back_channel_is_to_be_returned_at_once() {
-    let mut world = World::new();
-    let holder = world.nfs("a");
-    let (opened, _) = granted(&world, &holder, BOTH);
-    let handle = *opened.state.handle();
-    world.restart();
-    let holder = world.returning("a", 1);
+    let (world, holder, handle) = returned(|config| config);
     world.service.set_back_channel(&holder, false);
-    let request = OpenRequest {
-        target: OpenTarget::Handle(&handle),
-        claim: OpenClaim::Previous(Some(DelegationKind::Write)),
-        how: OpenHow::Existing,
-        ..world.plain("", "owner", BOTH)
-    };
-    let opened = world.service.opens.open(world.caller(&holder), &request).unwrap();
+    let opened = reclaimed(&world, &holder, &handle);
     assert!(opened.delegation.unwrap().recall);
 }
 
 #[test]
 fn a_server_that_gives_no_delegations_any_more_gives_the_open_back_alone() {
     for delegations in [true, false] {
-        let mut world = World::new();
-        let holder = world.nfs("a");
-        let (opened, _) = granted(&world, &holder, BOTH);
-        let handle = *opened.state.handle();
-        world.restart_with(|config| ServiceConfig { delegations, ..config });
-        let holder = world.returning("a", 1);
-        let request = OpenRequest {
-            target: OpenTarget::Handle(&handle),
-            claim: OpenClaim::Previous(Some(DelegationKind::Write)),
-            how: OpenHow::Existing,
-            ..world.plain("", "owner", BOTH)
-        };
-        let opened = world.service.opens.open(world.caller(&holder), &request).unwrap();
+        let (world, holder, handle) = returned(|config| ServiceConfig { delegations, ..config });
+        let opened = reclaimed(&world, &holder, &handle);
         let kind = opened.delegation.as_ref().map(|delegation| delegation.kind);
         let expected =
             if delegations { Ok(DelegationKind::Write) } else { Err(&NoDelegation::Policy) };
@@ -512,10 +500,7 @@ fn a_server_that_gives_no_delegations_any_more_gives_the_open_back_alone() {
 /// RFC 8881 10.4.3.
 #[test]
 fn the_holder_is_asked_for_attributes() {
-    let world = World::new();
-    let (holder, other) = (world.nfs("a"), world.nfs("b"));
-    let (opened, _) = granted(&world, &holder, BOTH);
-    let handle = *opened.state.handle();
+    let Held { world, holder, other, opened, handle, .. } = Held::new(BOTH);
     let look = |client| world.service.delegations.attributes(world.caller(client), &handle);
     let known = look(&holder).unwrap();
     assert_eq!(world.ear.take(), []);
@@ -559,17 +544,14 @@ fn the_holder_is_asked_for_attributes() {
 
 #[test]
 fn a_holder_that_does_not_answer_loses_the_delegation() {
-    let world = World::new();
-    let (holder, other) = (world.nfs("a"), world.nfs("b"));
-    let (opened, delegation) = granted(&world, &holder, BOTH);
-    let handle = *opened.state.handle();
+    let Held { world, holder, other, handle, state, .. } = Held::new(BOTH);
     let look = || world.service.delegations.attributes(world.caller(&other), &handle);
     assert_eq!(look(), Err(ServiceError::WouldWait));
     assert!(matches!(world.ear.take()[..], [Told::GetAttr(..)]));
     world.pass(4 * SECOND_NS);
     assert_eq!(look(), Err(ServiceError::WouldWait));
-    assert_eq!(world.ear.take(), recall_of(&holder, &handle, delegation.state));
-    give_back(&world, &holder, &handle, delegation.state).unwrap();
+    assert_eq!(world.ear.take(), recall_of(&holder, &handle, state));
+    give_back(&world, &holder, &handle, state).unwrap();
     assert!(look().is_ok());
     assert_eq!(world.service.counts().delegations, 0);
 }
@@ -577,10 +559,7 @@ fn a_holder_that_does_not_answer_loses_the_delegation() {
 /// The waiting side and the answering side run in two threads.
 #[test]
 fn a_patient_caller_goes_on_as_soon_as_the_delegation_is_returned() {
-    let world = World::new();
-    let (holder, other) = (world.nfs("a"), world.nfs("b"));
-    let (opened, delegation) = granted(&world, &holder, BOTH);
-    let handle = *opened.state.handle();
+    let Held { world, holder, other, handle, state, .. } = Held::new(BOTH);
     let (service, ear, now_ns) = (&world.service, &world.ear, world.now_ns.get());
     let cred = world.cred.clone();
     std::thread::scope(|scope| {
@@ -596,7 +575,7 @@ fn a_patient_caller_goes_on_as_soon_as_the_delegation_is_returned() {
                 wait,
                 now_ns,
             };
-            service.delegations.take_back(caller, Some(&handle), delegation.state).unwrap();
+            service.delegations.take_back(caller, Some(&handle), state).unwrap();
         });
         let request = world.plain("f", "owner", WRITE);
         // On a very busy machine one wait may take too long. Then the caller retries.
@@ -630,7 +609,7 @@ fn an_open_that_truncates_may_get_a_delegation() {
 #[test]
 fn a_delegation_beside_a_shared_lock_is_recalled_when_that_breaks() {
     let world = World::new();
-    let (one, nfs) = (instance(&world, "a", 1), world.nfs("n"));
+    let (one, nfs) = (world.instance("a", 1), world.nfs("n"));
     let mine = world.plain("f", "owner", READ);
     let mine = world.service.opens.open(world.patient(&one), &mine).unwrap();
     try_lock(&world, &one, &mine, (0, 10), LockKind::Read, PERSIST).unwrap();
@@ -639,7 +618,7 @@ fn a_delegation_beside_a_shared_lock_is_recalled_when_that_breaks() {
     let opened = world.service.opens.open(world.patient(&nfs), &request).unwrap();
     let granted = opened.delegation.expect("two readers do not disturb each other");
     assert_eq!(world.ear.take(), []);
-    instance(&world, "a", 2);
+    world.instance("a", 2);
     let told = world.ear.take();
     assert!(
         matches!(told[..], [Told::Recall(_, _, state, false)] if state == granted.state),

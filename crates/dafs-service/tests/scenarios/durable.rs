@@ -17,8 +17,8 @@ mod guards;
 use dafs_journal::sim::SimDisk;
 use dafs_mem::VolatileSlice;
 use dafs_service::durable::{
-    Answer, Change, Durability, Effect, Intended, JournalConfig, LoggedChange, MaskedMode, Notify,
-    Session, Settled, digest,
+    Answer, Change, Durability, Effect, Intended, JournalConfig, JournalStatistics, LoggedChange,
+    MaskedMode, Notify, Session, Settled, digest,
 };
 use dafs_service::{
     Caller, Client, Export, ExportOptions, Handle, Identity, Namespace, NoReply, RemoveMode,
@@ -83,6 +83,7 @@ struct World {
     store: Arc<MemoryStore>,
     service: Service,
     client: Arc<Client>,
+    root: Handle,
     disk: Arc<SimDisk>,
     jobs: Arc<Mutex<VecDeque<Job>>>,
     told: Told,
@@ -118,8 +119,9 @@ impl World {
         let identity = Identity { mechanism: "none", principal: Vec::new() };
         let client =
             service.register_client(b"client", 7, identity, Default::default(), 0).unwrap().client;
-        let (jobs, told, cred) = (Arc::default(), Arc::default(), cred());
-        Self { store, service, client, disk, jobs, told, mode, boot, cred, sequence: 0 }
+        let (root, cred) = (service.root(), cred());
+        let (jobs, told) = (Arc::default(), Arc::default());
+        Self { store, service, client, root, disk, jobs, told, mode, boot, cred, sequence: 0 }
     }
 
     fn recover(&mut self) -> Result<dafs_service::durable::Recovered, String> {
@@ -180,13 +182,9 @@ impl World {
         RequestKey { session: SESSION, stream, sequence: self.sequence, procedure: 9 }
     }
 
-    fn root(&self) -> Handle {
-        self.service.root()
-    }
-
     fn at(&self, name: &str) -> Option<Handle> {
         let found = self.store.lookup(&self.cred, &self.store.root(), name.as_bytes()).ok()?;
-        Some(Handle { fs: self.root().fs, file: found.0 })
+        Some(Handle { fs: self.root.fs, file: found.0 })
     }
 
     fn intend(&self, stream: u16, name: &'static str, change: &Change<'_>) -> Intended {
@@ -232,6 +230,21 @@ impl World {
         self.open("grown").append_witnessed(&[view], Stability::Data, &*witness)
     }
 
+    fn statistics(&self) -> JournalStatistics {
+        self.service.durable.journal_statistics().unwrap()
+    }
+
+    /// The answer that is known for the last request of a stream.
+    fn kept_answer(&self, stream: u16) -> Option<Answer> {
+        self.service.durable.kept_answer(&self.key(stream))
+    }
+
+    /// The same as `restart` with a store that has lost nothing.
+    fn crash(self, power: bool) -> Self {
+        let store = self.store.clone();
+        self.restart(power, store)
+    }
+
     /// Crashes the server, and with `power` the system. The unstable part of the journal's disk is
     /// lost, and the store becomes `store`.
     fn restart(self, power: bool, store: Arc<MemoryStore>) -> Self {
@@ -263,6 +276,41 @@ struct Case {
 }
 
 const CHMOD: SetAttr = SetAttr { mode: Some(0o640), ..NONE };
+const EMPTY: SetAttr = SetAttr { size: Some(0), ..NONE };
+
+fn waiting(intended: Intended) -> LoggedChange {
+    let Intended::Waiting(op) = intended else { panic!("it has to wait") };
+    op
+}
+
+/// Two changes wait to empty files, of which `begin` begins the first. Another client exchanges the
+/// files' names. Then each change holds the file that its name leads to, and no other.
+fn empty_exchanged(world: &World, begin: impl FnOnce(&Change<'_>) -> Intended) {
+    let (root, store) = (world.root, world.store.clone());
+    let files = [world.at("old").unwrap(), world.at("victim").unwrap()];
+    let chmod = |file| Change::SetAttr { file, change: &CHMOD, masked: None, acl: None };
+    let others = [(0, &files[0]), (1, &files[1])].map(|(n, file)| world.op(n, &chmod(file)));
+    let one = waiting(begin(&Change::Create { dir: &root, name: b"old", attr: &EMPTY }));
+    let two = Change::Create { dir: &root, name: b"victim", attr: &EMPTY };
+    let two = waiting(world.intend(3, "two", &two));
+    for (from, to) in [("old", "aside"), ("victim", "old"), ("aside", "victim")] {
+        let (dir, from, to) = (&root.file, from.as_bytes(), to.as_bytes());
+        store.rename(&world.cred, dir, from, dir, to).unwrap();
+    }
+    others.into_iter().for_each(|op| world.settle(op, b"set"));
+    world.run();
+    let mut told = world.told();
+    told.sort_unstable_by_key(|(name, _)| *name);
+    assert_eq!(told, [("one", Ok(())), ("two", Ok(()))]);
+    let third = waiting(world.intend(4, "third", &chmod(&files[1])));
+    drop(two);
+    world.run();
+    assert!(world.told().is_empty());
+    drop(one);
+    world.run();
+    assert_eq!(world.told(), [("third", Ok(()))]);
+    drop(third);
+}
 
 fn size(world: &World, name: &str) -> u64 {
     world.store.getattr(&world.at(name).unwrap().file).unwrap().size
@@ -283,14 +331,10 @@ const CASES: &[Case] = &[
     },
     Case {
         name: "empty",
-        change: |_, at| {
-            const EMPTY: SetAttr = SetAttr { size: Some(0), ..NONE };
-            Change::Create { dir: &at[0], name: b"old", attr: &EMPTY }
-        },
+        change: |_, at| Change::Create { dir: &at[0], name: b"old", attr: &EMPTY },
         execute: |w, _| {
-            let change = SetAttr { size: Some(0), ..NONE };
             let file = w.at("old").unwrap().file;
-            w.store.setattr(&w.cred, &file, &change, None).unwrap();
+            w.store.setattr(&w.cred, &file, &EMPTY, None).unwrap();
         },
         applied: |w| size(w, "old") == 0,
         effect: |effect| matches!(effect, Effect::Made { created: false, .. }),
@@ -306,7 +350,7 @@ const CASES: &[Case] = &[
         },
         execute: |w, _| {
             let object = NewObject::Symlink(b"to");
-            w.service.make(w.caller(), &w.root(), b"new", object, &NONE).unwrap();
+            w.service.make(w.caller(), &w.root, b"new", object, &NONE).unwrap();
         },
         applied: |w| w.at("new").is_some(),
         effect: |effect| matches!(effect, Effect::Made { created: true, .. }),
@@ -317,7 +361,7 @@ const CASES: &[Case] = &[
         change: |_, at| Change::Remove { dir: &at[0], name: b"victim" },
         execute: |w, _| {
             let mode = RemoveMode::Unchecked;
-            w.service.remove(w.caller(), &w.root(), b"victim", mode).unwrap();
+            w.service.remove(w.caller(), &w.root, b"victim", mode).unwrap();
         },
         applied: |w| w.at("victim").is_none(),
         effect: |effect| matches!(effect, Effect::Removed { .. }),
@@ -332,7 +376,7 @@ const CASES: &[Case] = &[
             to: b"victim",
         },
         execute: |w, _| {
-            let root = w.root();
+            let root = w.root;
             w.service.rename(w.caller(), &root, b"moved", &root, b"victim").unwrap();
         },
         applied: |w| w.at("moved").is_none(),
@@ -344,7 +388,7 @@ const CASES: &[Case] = &[
         change: |_, at| Change::Link { source: &at[1], dir: &at[0], name: b"new" },
         execute: |w, _| {
             let source = w.at("linked").unwrap();
-            w.service.link(w.caller(), &source, &w.root(), b"new").unwrap();
+            w.service.link(w.caller(), &source, &w.root, b"new").unwrap();
         },
         applied: |w| w.at("new").is_some(),
         effect: |effect| matches!(effect, Effect::Linked { .. }),
@@ -438,7 +482,7 @@ fn every_change_has_happened_or_has_not_wherever_the_server_dies() {
 fn die(case: &Case, mode: Durability, until: Until, power: bool, kept: bool) {
     let world = World::new(mode);
     let what = format!("{} {mode:?} {until:?} power {power} kept {kept}", case.name);
-    let at = [world.root(), world.at("linked").unwrap(), world.at("grown").unwrap()];
+    let at = [world.root, world.at("linked").unwrap(), world.at("grown").unwrap()];
     let change = (case.change)(&world, &at);
     let mut ops = Vec::new();
     if until == Until::Announced {
@@ -503,8 +547,7 @@ fn die(case: &Case, mode: Durability, until: Until, power: bool, kept: bool) {
         assert!(matches!(answer, Some(Answer::Reply { .. })), "{what}");
     }
     // A known result does not depend on the file system any more.
-    let store = new_store();
-    let world = world.restart(false, store);
+    let world = world.restart(false, new_store());
     assert_eq!(world.service.durable.kept_answer(&key), answer, "{what}");
     let session = world.service.durable.kept_session(&SESSION).unwrap();
     assert!(session.is_of(&world.client));
@@ -521,10 +564,9 @@ impl PartialOrd for Until {
 fn conflicting_changes_go_one_after_the_other() {
     for mode in [Durability::Crash, Durability::Power] {
         let world = World::new(mode);
-        let root = world.root();
-        let create = Change::Create { dir: &root, name: b"x", attr: &NONE };
-        let remove = Change::Remove { dir: &root, name: b"x" };
-        let other = Change::Remove { dir: &root, name: b"old" };
+        let create = Change::Create { dir: &world.root, name: b"x", attr: &NONE };
+        let remove = Change::Remove { dir: &world.root, name: b"x" };
+        let other = Change::Remove { dir: &world.root, name: b"old" };
         let first = world.op(0, &create);
         let Intended::Waiting(second) = world.intend(1, "second", &remove) else { panic!() };
         let Intended::Waiting(third) = world.intend(2, "third", &create) else { panic!() };
@@ -541,7 +583,7 @@ fn conflicting_changes_go_one_after_the_other() {
         assert_eq!(world.told(), [("third", Ok(()))]);
         drop(third);
         world.run();
-        let held = world.service.durable.journal_statistics().unwrap();
+        let held = world.statistics();
         assert_eq!(held.in_flight, 0);
         let store = world.store.clone();
         let keys = [world.key(0), world.key(1), world.key(2), world.key(3)];
@@ -555,10 +597,9 @@ fn conflicting_changes_go_one_after_the_other() {
 /// is not taken as evidence that the file was not emptied.
 #[test]
 fn emptying_and_other_changes_of_a_file_go_one_after_the_other() {
-    const EMPTY: SetAttr = SetAttr { size: Some(0), ..NONE };
     for mode in [Durability::Crash, Durability::Power] {
         let world = World::new(mode);
-        let (root, file) = (world.root(), world.at("grown").unwrap());
+        let (root, file) = (world.root, world.at("grown").unwrap());
         let append = Change::Append { file: &file, len: 5, digest: digest(0, b"after") };
         let empty = Change::Create { dir: &root, name: b"grown", attr: &EMPTY };
         let first = world.op(0, &empty);
@@ -577,7 +618,7 @@ fn emptying_and_other_changes_of_a_file_go_one_after_the_other() {
         assert_eq!(world.told(), [("third", Ok(()))]);
         cut(&world).unwrap();
         drop(third);
-        assert_eq!(world.service.durable.journal_statistics().unwrap().in_flight, 0);
+        assert_eq!(world.statistics().in_flight, 0);
         // The reverse: it waits for the file after it has got the name.
         let first = world.op(3, &append);
         let Intended::Waiting(second) = world.intend(4, "second", &empty) else { panic!() };
@@ -590,19 +631,18 @@ fn emptying_and_other_changes_of_a_file_go_one_after_the_other() {
         drop(second);
         assert_eq!(world.told(), [("third", Ok(()))]);
         drop(third);
-        assert_eq!(world.service.durable.journal_statistics().unwrap().in_flight, 0);
+        assert_eq!(world.statistics().in_flight, 0);
     }
 }
 
 #[test]
 fn one_sync_of_the_journal_and_one_of_the_directory_serve_many() {
     let world = World::new(Durability::Power);
-    let root = world.root();
-    let before = (world.disk.syncs(), world.service.durable.journal_statistics().unwrap());
+    let before = (world.disk.syncs(), world.statistics());
     let names: Vec<_> = (0..16).map(|n| format!("n{n}")).collect();
     let mut ops = Vec::new();
     for (stream, name) in (0..).zip(&names) {
-        let change = Change::Create { dir: &root, name: name.as_bytes(), attr: &NONE };
+        let change = Change::Create { dir: &world.root, name: name.as_bytes(), attr: &NONE };
         let Intended::Waiting(op) = world.intend(stream, "go", &change) else { panic!() };
         ops.push(op);
     }
@@ -617,7 +657,7 @@ fn one_sync_of_the_journal_and_one_of_the_directory_serve_many() {
     }
     assert_eq!(world.run(), 1);
     assert_eq!(world.told().len(), 16);
-    let after = world.service.durable.journal_statistics().unwrap();
+    let after = world.statistics();
     assert_eq!((after.rounds - before.1.rounds, after.committed - before.1.committed), (1, 16));
     assert_eq!(world.disk.syncs() - before.0, 1);
 }
@@ -625,28 +665,25 @@ fn one_sync_of_the_journal_and_one_of_the_directory_serve_many() {
 #[test]
 fn only_the_latest_change_of_a_stream_is_known_and_nothing_of_a_forgotten_session() {
     let mut world = World::new(Durability::Crash);
-    let root = world.root();
     world.introduce(*b"session2");
     // Far more than a segment holds.
     for sequence in 0..500 {
         world.sequence = sequence;
-        let op = world.op(4, &Change::Remove { dir: &root, name: b"nothing" });
+        let op = world.op(4, &Change::Remove { dir: &world.root, name: b"nothing" });
         world.settle(op, &sequence.to_le_bytes());
         world.run();
     }
     let key = world.key(4);
-    let store = world.store.clone();
-    let world = world.restart(false, store);
+    let world = world.crash(false);
     let reply = Answer::Reply { bytes: 499u16.to_le_bytes().to_vec(), order_le: true };
     assert_eq!(world.service.durable.kept_answer(&key), Some(reply));
     assert_eq!(world.service.durable.kept_answer(&RequestKey { sequence: 498, ..key }), None);
     assert!(world.service.durable.kept_session(b"session2").is_some());
     world.service.durable.forget_session(&SESSION);
-    let store = world.store.clone();
-    let world = world.restart(false, store);
+    let world = world.crash(false);
     assert!(world.service.durable.kept_session(&SESSION).is_none());
     assert!(world.service.durable.kept_answer(&key).is_none());
     assert!(world.service.durable.kept_session(b"session2").is_some());
     world.service.tick(RETENTION_NS);
-    assert_eq!(world.service.durable.journal_statistics().unwrap().sessions, 0);
+    assert_eq!(world.statistics().sessions, 0);
 }

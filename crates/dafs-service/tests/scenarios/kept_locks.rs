@@ -3,9 +3,9 @@
 
 use crate::common::*;
 use dafs_service::{
-    Client, DelegationKind, Handle, Identity, LockConflict, LockError, LockExtras, LockKind,
-    LockOwner, LockRequest, LockStatus, NoDelegation, OpenRequest, Opened, ServiceError, StateRef,
-    Want, WantKind,
+    Client, DelegationKind, Handle, LockConflict, LockError, LockExtras, LockKind, LockOwner,
+    LockRequest, LockStatus, NoDelegation, OpenRequest, Opened, ServiceError, StateRef, Want,
+    WantKind,
 };
 use dafs_store::{SetAttr, StoreError, Wait};
 use std::sync::atomic::Ordering;
@@ -18,69 +18,48 @@ const PLAIN: LockExtras = LockExtras { persist: false, autorecover: false, repai
 
 const INVALID: LockError = LockError::Service(ServiceError::Store(StoreError::Invalid));
 
-pub(crate) fn instance(world: &World, name: &str, verifier: u64) -> Arc<Client> {
-    let identity = Identity { mechanism: "none", principal: Vec::new() };
-    let now_ns = world.now_ns.get();
-    let registered = world.service.register_client(
-        name.as_bytes(),
-        verifier,
-        identity,
-        Default::default(),
-        now_ns,
-    );
-    registered.unwrap().client
-}
+/// The answer to a request for a lock.
+type Locked = Result<(), LockError>;
 
 pub(crate) fn try_lock(
     world: &World,
     client: &Arc<Client>,
     opened: &Opened,
-    (offset, length): (u64, u64),
+    range: (u64, u64),
     kind: LockKind,
     extras: LockExtras,
-) -> Result<(), LockError> {
-    let owner = LockOwner::Open(opened.state.id().into());
-    let request = LockRequest { owner, offset, length, kind, wait: false, reclaim: false, extras };
-    let caller = world.patient(client);
-    world.service.locks.lock(caller, opened.state.handle(), &request).map(drop)
+) -> Locked {
+    ask(world, client, opened, LockRequest { extras, ..by_open(opened, range, kind) })
+}
+
+/// A request of an open's owner for a plain lock.
+pub(crate) fn by_open(opened: &Opened, range: (u64, u64), kind: LockKind) -> LockRequest<'static> {
+    lock_request(LockOwner::Open(opened.state.id().into()), range, kind)
+}
+
+fn ask(world: &World, client: &Arc<Client>, opened: &Opened, request: LockRequest<'_>) -> Locked {
+    world.service.locks.lock(world.patient(client), opened.state.handle(), &request).map(drop)
 }
 
 fn keep(world: &World, client: &Arc<Client>, opened: &Opened, range: (u64, u64)) {
     try_lock(world, client, opened, range, LockKind::Write, PERSIST).unwrap();
 }
 
-fn write(
-    world: &World,
-    client: &Arc<Client>,
-    opened: &Opened,
-    range: (u64, u64),
-) -> Result<(), LockError> {
+fn write(world: &World, client: &Arc<Client>, opened: &Opened, range: (u64, u64)) -> Locked {
     try_lock(world, client, opened, range, LockKind::Write, PLAIN)
 }
 
 /// Requests a lock, and keeps its turn while it polls.
-fn wait(
-    world: &World,
-    client: &Arc<Client>,
-    opened: &Opened,
-    (offset, length): (u64, u64),
-) -> Result<(), LockError> {
-    let (owner, kind) = (LockOwner::Open(opened.state.id().into()), LockKind::Write);
-    let (wait, reclaim, extras) = (true, false, PLAIN);
-    let request = LockRequest { owner, offset, length, kind, wait, reclaim, extras };
-    world.service.locks.lock(world.patient(client), opened.state.handle(), &request).map(drop)
+fn wait(world: &World, client: &Arc<Client>, opened: &Opened, range: (u64, u64)) -> Locked {
+    let request = by_open(opened, range, LockKind::Write);
+    ask(world, client, opened, LockRequest { wait: true, ..request })
 }
 
-fn repair(
-    world: &World,
-    client: &Arc<Client>,
-    opened: &Opened,
-    range: (u64, u64),
-) -> Result<(), LockError> {
+fn repair(world: &World, client: &Arc<Client>, opened: &Opened, range: (u64, u64)) -> Locked {
     try_lock(world, client, opened, range, LockKind::Write, REPAIR)
 }
 
-fn unlock(
+pub(crate) fn unlock(
     world: &World,
     client: &Arc<Client>,
     opened: &Opened,
@@ -91,14 +70,14 @@ fn unlock(
     world.service.locks.unlock(caller, opened.state.handle(), state, offset, length).map(drop)
 }
 
-fn broken(result: Result<(), LockError>) -> LockConflict {
+fn broken(result: Locked) -> LockConflict {
     match result {
         Err(LockError::Broken(former)) => former,
         other => panic!("{other:?}"),
     }
 }
 
-fn denied(result: Result<(), LockError>) -> LockConflict {
+fn denied(result: Locked) -> LockConflict {
     match result {
         Err(LockError::Denied(holder)) => holder,
         other => panic!("{other:?}"),
@@ -121,10 +100,10 @@ fn span(world: &World, handle: &Handle, offset: u64, length: u64) -> Result<(), 
 #[test]
 fn a_file_with_a_broken_lock_has_no_delegation() {
     let world = World::new();
-    let (one, nfs, two) = (instance(&world, "a", 1), world.nfs("n"), world.dafs("b"));
-    let mine = open(&world, &one).unwrap();
+    let (one, nfs, two) = (world.instance("a", 1), world.nfs("n"), world.dafs("b"));
+    let mine = world.open_patiently(&one, "f", BOTH).unwrap();
     keep(&world, &one, &mine, (10, 10));
-    instance(&world, "a", 2);
+    world.instance("a", 2);
     let wish = |share| {
         let want = Want { kind: WantKind::Any, ..Want::default() };
         let request = OpenRequest { want, ..world.plain("f", "owner", share) };
@@ -144,8 +123,9 @@ fn a_file_with_a_broken_lock_has_no_delegation() {
 #[test]
 fn a_client_that_restarts_leaves_a_broken_lock_that_is_repaired() {
     let world = World::new();
-    let (one, two) = (instance(&world, "a", 1), world.dafs("b"));
-    let (mine, theirs) = (open(&world, &one).unwrap(), world.open(&two, "f", BOTH).unwrap());
+    let (one, two) = (world.instance("a", 1), world.dafs("b"));
+    let (mine, theirs) =
+        (world.open_patiently(&one, "f", BOTH).unwrap(), world.open(&two, "f", BOTH).unwrap());
     let handle = *mine.state.handle();
     keep(&world, &one, &mine, (10, 10));
     keep(&world, &one, &mine, (40, 10));
@@ -153,7 +133,7 @@ fn a_client_that_restarts_leaves_a_broken_lock_that_is_repaired() {
     assert_eq!(world.disk.locks.lock().unwrap().len(), 2);
     assert_eq!(span(&world, &handle, 0, u64::MAX), Ok(()));
     assert_eq!(denied(write(&world, &two, &theirs, (15, 1))).client, one.key());
-    let again = instance(&world, "a", 2);
+    let again = world.instance("a", 2);
     // At once, before the next request.
     assert_eq!(status(&world), [(10, LockStatus::Broken, false), (40, LockStatus::Broken, false)]);
     let infos = world.service.locks.info(100, world.now_ns.get());
@@ -167,7 +147,7 @@ fn a_client_that_restarts_leaves_a_broken_lock_that_is_repaired() {
         owner: (*b"owner").into(),
     };
     // For all clients, in all operations, until the repair.
-    let mine = open(&world, &again).unwrap();
+    let mine = world.open_patiently(&again, "f", BOTH).unwrap();
     for _ in 0..2 {
         assert_eq!(broken(write(&world, &two, &theirs, (15, 1))), former);
         assert_eq!(broken(write(&world, &again, &mine, (0, u64::MAX))), former);
@@ -212,9 +192,9 @@ fn a_client_that_restarts_leaves_a_broken_lock_that_is_repaired() {
     assert_eq!(span(&world, &handle, 40, 1), Err(ServiceError::LockBroken));
     assert_eq!(denied(write(&world, &again, &mine, (10, 1))).client, two.key());
     // A repair lock is persistent: its holder's failure breaks it again.
-    let two_again = instance(&world, "b", 2);
+    let two_again = world.instance("b", 2);
     assert_eq!(broken(write(&world, &again, &mine, (10, 1))).client, two.key());
-    let theirs = open(&world, &two_again).unwrap();
+    let theirs = world.open_patiently(&two_again, "f", BOTH).unwrap();
     // Both at once.
     repair(&world, &two_again, &theirs, (0, 100)).unwrap();
     assert_eq!(status(&world), [(0, LockStatus::Held, true)]);
@@ -230,13 +210,13 @@ fn a_client_that_restarts_leaves_a_broken_lock_that_is_repaired() {
 #[test]
 fn a_repair_is_not_held_up_by_those_who_wait_for_it() {
     let world = World::new();
-    let (one, two, three) = (instance(&world, "a", 1), world.dafs("b"), world.dafs("c"));
-    let mine = open(&world, &one).unwrap();
+    let (one, two, three) = (world.instance("a", 1), world.dafs("b"), world.dafs("c"));
+    let mine = world.open_patiently(&one, "f", BOTH).unwrap();
     let [waiting, mending] = [&two, &three].map(|client| world.open(client, "f", BOTH).unwrap());
     keep(&world, &one, &mine, (10, 10));
     let poll = || wait(&world, &two, &waiting, (10, 5));
     assert_eq!(denied(poll()).client, one.key());
-    let _again = instance(&world, "a", 2);
+    let _again = world.instance("a", 2);
     broken(poll());
     repair(&world, &three, &mending, (10, 10)).unwrap();
     // The waiter is served next, before later ones.
@@ -250,16 +230,16 @@ fn a_repair_is_not_held_up_by_those_who_wait_for_it() {
 #[test]
 fn a_repair_of_more_than_is_broken_does_not_overtake() {
     let world = World::new();
-    let (one, two, three) = (instance(&world, "a", 1), world.dafs("b"), world.dafs("c"));
+    let (one, two, three) = (world.instance("a", 1), world.dafs("b"), world.dafs("c"));
     let four = world.dafs("d");
-    let mine = open(&world, &one).unwrap();
+    let mine = world.open_patiently(&one, "f", BOTH).unwrap();
     let [waiting, mending, holding] =
         [&two, &three, &four].map(|client| world.open(client, "f", BOTH).unwrap());
     keep(&world, &one, &mine, (10, 10));
     write(&world, &four, &holding, (40, 10)).unwrap();
     let poll = || wait(&world, &two, &waiting, (40, 10));
     assert_eq!(denied(poll()).client, four.key());
-    let _again = instance(&world, "a", 2);
+    let _again = world.instance("a", 2);
     unlock(&world, &four, &holding, (40, 10)).unwrap();
     assert_eq!(denied(repair(&world, &three, &mending, (0, 100))).client, two.key());
     repair(&world, &three, &mending, (10, 10)).unwrap();
@@ -270,7 +250,8 @@ fn a_repair_of_more_than_is_broken_does_not_overtake() {
 fn a_lapsed_lock_stays_its_holders_until_somebody_wants_it() {
     let world = World::new();
     let (one, two) = (world.dafs("a"), world.dafs("b"));
-    let (mine, theirs) = (open(&world, &one).unwrap(), world.open(&two, "f", BOTH).unwrap());
+    let (mine, theirs) =
+        (world.open_patiently(&one, "f", BOTH).unwrap(), world.open(&two, "f", BOTH).unwrap());
     let handle = *mine.state.handle();
     keep(&world, &one, &mine, (0, 10));
     world.pass_with(&[&two], LEASE_NS + SECOND_NS);
@@ -285,15 +266,7 @@ fn a_lapsed_lock_stays_its_holders_until_somebody_wants_it() {
     keep(&world, &one, &mine, (0, 10));
     world.pass_with(&[&two], LEASE_NS + SECOND_NS);
     // A request that may not wait has had no effect yet.
-    let request = LockRequest {
-        owner: LockOwner::Open(theirs.state.id().into()),
-        offset: 5,
-        length: 1,
-        kind: LockKind::Write,
-        wait: false,
-        reclaim: false,
-        extras: PLAIN,
-    };
+    let request = by_open(&theirs, (5, 1), LockKind::Write);
     let hasty = world.service.locks.lock(world.caller(&two), &handle, &request);
     assert_eq!(hasty, Err(ServiceError::WouldWait.into()));
     assert_eq!(world.service.counts().broken_locks, 0);
@@ -316,7 +289,7 @@ fn a_lapsed_lock_stays_its_holders_until_somebody_wants_it() {
 fn a_holder_whose_opens_were_given_to_others_takes_its_lock_back() {
     let world = World::new();
     let (one, two) = (world.dafs("a"), world.dafs("b"));
-    let mine = open(&world, &one).unwrap();
+    let mine = world.open_patiently(&one, "f", BOTH).unwrap();
     keep(&world, &one, &mine, (0, 10));
     keep(&world, &one, &mine, (20, 10));
     world.service.clients.revoke(one.key()).unwrap();
@@ -345,14 +318,14 @@ fn a_holder_whose_opens_were_given_to_others_takes_its_lock_back() {
 #[test]
 fn locks_and_their_breaking_survive_the_server() {
     let mut world = World::new();
-    let (one, two) = (instance(&world, "a", 1), world.dafs("b"));
-    let mine = open(&world, &one).unwrap();
+    let (one, two) = (world.instance("a", 1), world.dafs("b"));
+    let mine = world.open_patiently(&one, "f", BOTH).unwrap();
     let theirs = world.open(&two, "f", BOTH).unwrap();
     let handle = *mine.state.handle();
     keep(&world, &one, &mine, (0, 10));
     keep(&world, &two, &theirs, (20, 10));
     keep(&world, &two, &theirs, (40, 10));
-    instance(&world, "a", 2);
+    world.instance("a", 2);
     world.disk.records.lock().unwrap().clear();
     world.restart();
     assert_eq!(
@@ -398,8 +371,9 @@ fn locks_and_their_breaking_survive_the_server() {
 #[test]
 fn a_lock_that_cannot_be_written_is_not_had() {
     let world = World::new();
-    let (one, two) = (instance(&world, "a", 1), world.dafs("b"));
-    let (mine, theirs) = (open(&world, &one).unwrap(), world.open(&two, "f", BOTH).unwrap());
+    let (one, two) = (world.instance("a", 1), world.dafs("b"));
+    let (mine, theirs) =
+        (world.open_patiently(&one, "f", BOTH).unwrap(), world.open(&two, "f", BOTH).unwrap());
     let io = Err(LockError::Service(ServiceError::Store(StoreError::Io)));
     let persist = |range| try_lock(&world, &one, &mine, range, LockKind::Write, PERSIST);
     write(&world, &one, &mine, (0, 5)).unwrap();
@@ -416,7 +390,7 @@ fn a_lock_that_cannot_be_written_is_not_had() {
     // A lock that cannot be released is kept. A broken one is reported only after its write.
     assert!(unlock(&world, &one, &mine, (0, 10)).is_err());
     denied(write(&world, &two, &theirs, (9, 1)));
-    instance(&world, "a", 2);
+    world.instance("a", 2);
     assert_eq!(write(&world, &two, &theirs, (9, 1)), io);
     assert!(!world.disk.locks.lock().unwrap()[0].broken);
     world.disk.broken.store(false, Ordering::Relaxed);
@@ -434,17 +408,9 @@ fn a_lock_that_cannot_be_written_is_not_had() {
 fn a_caller_that_may_not_wait_gets_no_persistent_lock() {
     let world = World::new();
     let one = world.dafs("a");
-    let mine = open(&world, &one).unwrap();
+    let mine = world.open_patiently(&one, "f", BOTH).unwrap();
     let handle = *mine.state.handle();
-    let request = LockRequest {
-        owner: LockOwner::Open(mine.state.id().into()),
-        offset: 0,
-        length: 10,
-        kind: LockKind::Read,
-        wait: false,
-        reclaim: false,
-        extras: PERSIST,
-    };
+    let request = LockRequest { extras: PERSIST, ..by_open(&mine, (0, 10), LockKind::Read) };
     let hasty = world.service.locks.lock(world.caller(&one), &handle, &request);
     assert_eq!(hasty, Err(ServiceError::WouldWait.into()));
     assert_eq!(world.service.counts().lock_ranges, 0);
@@ -458,8 +424,7 @@ fn a_caller_that_may_not_wait_gets_no_persistent_lock() {
     // Neither persistence for NFS clients nor rollback is supported.
     let nfs = world.nfs("n");
     let theirs = world.open(&nfs, "f", BOTH).unwrap();
-    let owner = LockOwner::New { open: theirs.state.reference(), owner: b"l" };
-    let refused = LockRequest { owner, ..request };
+    let refused = LockRequest { owner: new_owner(&theirs, b"l"), ..request };
     let not_supported = Err(ServiceError::NotSupported.into());
     assert_eq!(world.service.locks.lock(world.patient(&nfs), &handle, &refused), not_supported);
     assert_eq!(world.patient(&one).wait, Wait::Allowed);
@@ -468,15 +433,16 @@ fn a_caller_that_may_not_wait_gets_no_persistent_lock() {
 #[test]
 fn nfs_clients_are_kept_from_broken_locks() {
     let world = World::new();
-    let (one, nfs) = (instance(&world, "a", 1), world.nfs("n"));
-    let (mine, theirs) = (open(&world, &one).unwrap(), world.open(&nfs, "f", BOTH).unwrap());
+    let (one, nfs) = (world.instance("a", 1), world.nfs("n"));
+    let (mine, theirs) =
+        (world.open_patiently(&one, "f", BOTH).unwrap(), world.open(&nfs, "f", BOTH).unwrap());
     keep(&world, &one, &mine, (0, 10));
     let lock = |range| {
         let result = world.lock(&nfs, &theirs, "l", range, LockKind::Write);
         result.map(drop)
     };
     denied(lock((0, 1)));
-    instance(&world, "a", 2);
+    world.instance("a", 2);
     assert_eq!(broken(lock((9, 10))).client, one.key());
     lock((10, 10)).unwrap();
 }
@@ -484,10 +450,10 @@ fn nfs_clients_are_kept_from_broken_locks() {
 #[test]
 fn orphaned_locks_go_with_their_file() {
     let world = World::new();
-    let one = instance(&world, "a", 1);
-    let mine = open(&world, &one).unwrap();
+    let one = world.instance("a", 1);
+    let mine = world.open_patiently(&one, "f", BOTH).unwrap();
     keep(&world, &one, &mine, (0, 10));
-    let two = instance(&world, "a", 2);
+    let two = world.instance("a", 2);
     assert_eq!(world.service.counts().broken_locks, 1);
     let mode = dafs_service::RemoveMode::Unchecked;
     world.service.remove(world.patient(&two), &world.root, b"f", mode).unwrap();
@@ -497,34 +463,31 @@ fn orphaned_locks_go_with_their_file() {
     assert_eq!(*world.disk.locks.lock().unwrap(), []);
 }
 
-fn reclaim_lock(
+pub(crate) fn reclaim_lock(
     world: &World,
     client: &Arc<Client>,
     opened: &Opened,
-    (offset, length): (u64, u64),
+    range: (u64, u64),
     extras: LockExtras,
-) -> Result<(), LockError> {
-    let owner = LockOwner::Open(opened.state.id().into());
-    let kind = LockKind::Write;
-    let request = LockRequest { owner, offset, length, kind, wait: false, reclaim: true, extras };
-    world.service.locks.lock(world.patient(client), opened.state.handle(), &request).map(drop)
-}
-
-fn open(world: &World, client: &Arc<Client>) -> Result<Opened, ServiceError> {
-    world.service.opens.open(world.patient(client), &world.plain("f", "owner", BOTH))
+) -> Locked {
+    let request = by_open(opened, range, LockKind::Write);
+    ask(world, client, opened, LockRequest { reclaim: true, extras, ..request })
 }
 
 #[test]
 fn dafs_clients_reclaim_after_a_restart_and_others_wait() {
     let mut world = World::new();
-    let (one, two) = (instance(&world, "a", 1), instance(&world, "b", 1));
+    let (one, two) = (world.instance("a", 1), world.instance("b", 1));
     for client in [&one, &two] {
         client.session_started();
         let hasty =
             world.service.opens.open(world.caller(client), &world.plain("f", "owner", BOTH));
         assert_eq!(error(hasty), ServiceError::WouldWait, "the record comes first");
     }
-    let (mine, theirs) = (open(&world, &one).unwrap(), open(&world, &two).unwrap());
+    let (mine, theirs) = (
+        world.open_patiently(&one, "f", BOTH).unwrap(),
+        world.open_patiently(&two, "f", BOTH).unwrap(),
+    );
     let handle = *mine.state.handle();
     keep(&world, &one, &mine, (0, 10));
     write(&world, &one, &mine, (20, 10)).unwrap();
@@ -533,7 +496,7 @@ fn dafs_clients_reclaim_after_a_restart_and_others_wait() {
     world.restart();
     assert!(world.service.clients.in_grace());
     let (three, one) = (world.dafs("c"), world.dafs("a"));
-    assert_eq!(error(open(&world, &three)), ServiceError::Grace);
+    assert_eq!(error(world.open_patiently(&three, "f", BOTH)), ServiceError::Grace);
     let reclaim = |world: &World, client: &Arc<Client>| world.reclaim(client, &handle, BOTH);
     assert_eq!(error(reclaim(&world, &three)), ServiceError::ReclaimBad);
     let mine = reclaim(&world, &one).unwrap();
@@ -551,12 +514,12 @@ fn dafs_clients_reclaim_after_a_restart_and_others_wait() {
     assert_eq!(conflict, Err(ServiceError::ReclaimConflict.into()));
     reclaim_lock(&world, &two, &theirs, (40, 10), PLAIN).unwrap();
     assert!(!world.service.clients.grace_ends_soon(), "this one has not said that it is done");
-    assert_eq!(error(open(&world, &two)), ServiceError::Grace);
+    assert_eq!(error(world.open_patiently(&two, "f", BOTH)), ServiceError::Grace);
     assert!(world.service.clients.grace_ends_soon());
     world.pass_with(&[&one, &two, &three], SECOND_NS);
     assert!(!world.service.clients.in_grace(), "all are back and want new things");
     assert!(!world.service.clients.grace_ends_soon());
-    let third = open(&world, &three).unwrap();
+    let third = world.open_patiently(&three, "f", BOTH).unwrap();
     assert_eq!(denied(write(&world, &three, &third, (0, 1))).client, one.key());
     assert_eq!(denied(write(&world, &three, &third, (49, 1))).client, two.key());
     assert_eq!(
@@ -570,22 +533,22 @@ fn a_persistent_lock_that_nobody_reclaims_is_breakable_after_grace() {
     let mut world = World::new();
     let one = world.dafs("a");
     one.session_started();
-    let mine = open(&world, &one).unwrap();
+    let mine = world.open_patiently(&one, "f", BOTH).unwrap();
     keep(&world, &one, &mine, (0, 10));
     keep(&world, &one, &mine, (20, 10));
     write(&world, &one, &mine, (40, 10)).unwrap();
     world.restart();
     let two = world.dafs("b");
-    assert_eq!(error(open(&world, &two)), ServiceError::Grace);
+    assert_eq!(error(world.open_patiently(&two, "f", BOTH)), ServiceError::Grace);
     world.pass_with(&[&two], LEASE_NS + SECOND_NS);
     assert!(!world.service.clients.in_grace());
     assert_eq!(status(&world).len(), 2);
-    let theirs = open(&world, &two).unwrap();
+    let theirs = world.open_patiently(&two, "f", BOTH).unwrap();
     write(&world, &two, &theirs, (40, 10)).unwrap();
     assert_eq!(broken(write(&world, &two, &theirs, (0, 1))).client, one.key());
     // Its holder is late, but no request has conflicted with the other lock.
     let one = world.dafs("a");
-    let mine = open(&world, &one).unwrap();
+    let mine = world.open_patiently(&one, "f", BOTH).unwrap();
     reclaim_lock(&world, &one, &mine, (20, 10), PERSIST).unwrap();
     assert_eq!(denied(write(&world, &two, &theirs, (29, 1))).client, one.key());
     let late = reclaim_lock(&world, &one, &mine, (0, 10), PERSIST);
@@ -596,8 +559,8 @@ fn a_persistent_lock_that_nobody_reclaims_is_breakable_after_grace() {
 fn a_client_that_was_back_during_grace_can_reclaim_after_the_next_restart() {
     let mut world = World::new();
     let (one, two) = (world.dafs("a"), world.dafs("b"));
-    let handle = *open(&world, &one).unwrap().state.handle();
-    open(&world, &two).unwrap();
+    let handle = *world.open_patiently(&one, "f", BOTH).unwrap().state.handle();
+    world.open_patiently(&two, "f", BOTH).unwrap();
     world.restart();
     let (one, two) = (world.dafs("a"), world.dafs("b"));
     [&one, &two].into_iter().for_each(|client| client.session_started());
@@ -608,7 +571,7 @@ fn a_client_that_was_back_during_grace_can_reclaim_after_the_next_restart() {
     assert_eq!(world.disk.owners(), [b"a"]);
     let hasty = world.service.opens.open(world.caller(&two), &world.plain("f", "owner", BOTH));
     assert_eq!(error(hasty), ServiceError::WouldWait, "the record comes first");
-    open(&world, &two).unwrap();
+    world.open_patiently(&two, "f", BOTH).unwrap();
     assert_eq!(world.disk.owners(), [b"a", b"b"]);
     world.restart();
     for name in ["a", "b"] {
@@ -619,18 +582,18 @@ fn a_client_that_was_back_during_grace_can_reclaim_after_the_next_restart() {
 #[test]
 fn the_late_record_of_an_old_instance_does_not_replace_that_of_the_new_one() {
     let mut world = World::new();
-    let old = instance(&world, "a", 1);
-    let new = instance(&world, "a", 2);
-    let mine = open(&world, &new).unwrap();
+    let old = world.instance("a", 1);
+    let new = world.instance("a", 2);
+    let mine = world.open_patiently(&new, "f", BOTH).unwrap();
     let handle = *mine.state.handle();
     keep(&world, &new, &mine, (0, 10));
     // The first open of the old instance has waited for the disk all the time.
     world.service.clients.record(&old);
     assert_eq!(world.disk.owners(), [b"a"]);
     assert!(!world.service.clients.needs_record(&old), "it would be tried for ever");
-    assert_eq!(error(open(&world, &old)), ServiceError::Expired);
+    assert_eq!(error(world.open_patiently(&old, "f", BOTH)), ServiceError::Expired);
     world.restart();
-    let new = instance(&world, "a", 2);
+    let new = world.instance("a", 2);
     let mine = world.reclaim(&new, &handle, BOTH).unwrap();
     reclaim_lock(&world, &new, &mine, (0, 10), PERSIST).unwrap();
 }
@@ -638,10 +601,10 @@ fn the_late_record_of_an_old_instance_does_not_replace_that_of_the_new_one() {
 #[test]
 fn a_record_removed_at_the_end_of_grace_reclaims_no_lock() {
     let mut world = World::new();
-    let handle = *open(&world, &instance(&world, "a", 1)).unwrap().state.handle();
-    open(&world, &instance(&world, "b", 1)).unwrap();
+    let handle = *world.open_patiently(&world.instance("a", 1), "f", BOTH).unwrap().state.handle();
+    world.open_patiently(&world.instance("b", 1), "f", BOTH).unwrap();
     world.restart();
-    let idle = instance(&world, "a", 1);
+    let idle = world.instance("a", 1);
     idle.session_started();
     let stop = Arc::new(Barrier::new(2));
     *world.disk.removal.lock().unwrap() = Some(stop.clone());
@@ -653,7 +616,7 @@ fn a_record_removed_at_the_end_of_grace_reclaims_no_lock() {
             service.tick(later_ns);
         });
         stop.wait();
-        let late = instance(&world, "b", 1);
+        let late = world.instance("b", 1);
         let taken = [idle, &late].map(|client| world.reclaim(client, &handle, BOTH).map(drop));
         stop.wait();
         assert_eq!(taken, [Err(ServiceError::WouldWait), Err(ServiceError::ReclaimBad)]);
@@ -663,7 +626,7 @@ fn a_record_removed_at_the_end_of_grace_reclaims_no_lock() {
     assert_eq!(world.disk.owners(), [b""; 0]);
     for client in [&idle, &late] {
         assert_eq!(error(world.reclaim(client, &handle, BOTH)), ServiceError::NoGrace);
-        open(&world, client).unwrap();
+        world.open_patiently(client, "f", BOTH).unwrap();
     }
     assert_eq!(world.disk.owners(), [b"a", b"b"]);
 }
@@ -671,9 +634,9 @@ fn a_record_removed_at_the_end_of_grace_reclaims_no_lock() {
 #[test]
 fn no_client_waits_for_dafs_clients_that_disconnected() {
     let mut world = World::new();
-    let one = instance(&world, "a", 1);
+    let one = world.instance("a", 1);
     one.session_started();
-    let mine = open(&world, &one).unwrap();
+    let mine = world.open_patiently(&one, "f", BOTH).unwrap();
     world.close(&one, &mine);
     world.pass_with(&[&one], SECOND_NS);
     assert_eq!(world.disk.owners(), [b"a"]);
@@ -682,11 +645,11 @@ fn no_client_waits_for_dafs_clients_that_disconnected() {
     assert!(world.disk.owners().is_empty());
     // A client that leaves without a message is removed with its lease. A new instance replaces it.
     one.session_started();
-    open(&world, &one).unwrap();
-    let again = instance(&world, "a", 9);
+    world.open_patiently(&one, "f", BOTH).unwrap();
+    let again = world.instance("a", 9);
     assert!(world.disk.owners().is_empty());
     again.session_started();
-    open(&world, &again).unwrap();
+    world.open_patiently(&again, "f", BOTH).unwrap();
     assert_eq!(world.disk.owners(), [b"a"]);
     world.pass(LEASE_NS + SECOND_NS);
     assert!(world.disk.owners().is_empty());

@@ -4,8 +4,8 @@ use crate::common::*;
 use crate::layouts::Cluster;
 use crate::spread::Asked;
 use dafs_service::{
-    Caller, Client, DelegationKind, LockKind, LockOwner, LockRequest, OpenClaim, OpenHow,
-    OpenRequest, OpenTarget, ServiceError,
+    Caller, Client, DelegationKind, LockKind, LockRequest, OpenClaim, OpenHow, OpenRequest,
+    OpenTarget, ServiceError,
 };
 use dafs_store::Cred;
 use std::sync::Arc;
@@ -13,37 +13,31 @@ use std::sync::atomic::Ordering;
 
 #[test]
 fn after_a_restart_only_those_who_reclaim_say_what_they_wrote() {
-    let mut cluster = Cluster::new();
-    let one = cluster.world.nfs("a");
-    let opened = cluster.world.open(&one, "f", BOTH).unwrap();
-    let granted = cluster.get(&one, &opened, true).unwrap().state;
+    let (mut cluster, _, opened, granted) = Cluster::with_writer();
     let handle = *opened.state.handle();
     cluster.world.restart();
-    let one = cluster.world.returning("a", 1);
+    let one = cluster.returning("a", 1);
     let commit = |cluster: &Cluster, client: &Arc<Client>| {
-        let caller = cluster.world.patient(client);
-        cluster.world.service.layouts.commit(caller, &handle, granted, true, Some(500))
+        let caller = cluster.patient(client);
+        cluster.service.layouts.commit(caller, &handle, granted, true, Some(500))
     };
     assert_eq!(error(commit(&cluster, &one)), ServiceError::OpenMode);
-    let again = cluster.world.reclaim_by(cluster.world.patient(&one), &handle, BOTH).unwrap();
+    let again = cluster.reclaim_by(cluster.patient(&one), &handle, BOTH).unwrap();
     assert_eq!(error(cluster.get(&one, &again, true)), ServiceError::Grace);
     assert_eq!(commit(&cluster, &one).unwrap(), 500);
-    cluster.world.service.clients.reclaim_complete(&one).unwrap();
-    cluster.world.pass_with(&[&one], SECOND_NS);
+    cluster.service.clients.reclaim_complete(&one).unwrap();
+    cluster.pass_with(&[&one], SECOND_NS);
     assert_eq!(error(commit(&cluster, &one)), ServiceError::NoGrace);
     cluster.get(&one, &again, true).unwrap();
 }
 
 #[test]
 fn a_reclaimed_open_finds_its_uncommitted_data() {
-    let mut cluster = Cluster::new();
-    let one = cluster.world.nfs("a");
-    let opened = cluster.world.open(&one, "f", BOTH).unwrap();
-    let granted = cluster.get(&one, &opened, true).unwrap().state;
+    let (mut cluster, _, opened, granted) = Cluster::with_writer();
     let handle = *opened.state.handle();
     cluster.world.restart();
     cluster.store.take_asked();
-    let one = cluster.world.returning("a", 1);
+    let one = cluster.returning("a", 1);
     let world = &cluster.world;
     // A client that only reads has not written.
     world.reclaim_by(world.patient(&one), &handle, READ).unwrap();
@@ -61,9 +55,9 @@ fn a_reclaimed_open_finds_its_uncommitted_data() {
     assert_eq!(cluster.store.take_asked(), [Asked::RecoverSize]);
     // Writes that were under way meanwhile, or belong to a closed file, are found when the client
     // names the old layout.
-    cluster.world.service.clients.reclaim_complete(&one).unwrap();
-    cluster.world.pass_with(&[&one], SECOND_NS);
-    cluster.world.close(&one, &again);
+    cluster.service.clients.reclaim_complete(&one).unwrap();
+    cluster.pass_with(&[&one], SECOND_NS);
+    cluster.close(&one, &again);
     cluster.store.take_asked();
     assert_eq!(error(cluster.commit(&one, &again, granted, None)), ServiceError::StaleStateId);
     assert_eq!(cluster.store.take_asked(), [Asked::RecoverSize]);
@@ -74,59 +68,48 @@ fn a_reclaimed_open_finds_its_uncommitted_data() {
     // now on.
     cluster.store.away.store(true, Ordering::SeqCst);
     assert_eq!(error(cluster.commit(&one, &again, granted, None)), ServiceError::Delay);
-    cluster.world.pass_with(&[&one], u64::try_from(LEASE.as_nanos()).unwrap());
+    cluster.pass_with(&[&one], u64::try_from(LEASE.as_nanos()).unwrap());
     assert_eq!(error(cluster.commit(&one, &again, granted, None)), ServiceError::StaleStateId);
     cluster.store.away.store(false, Ordering::SeqCst);
     cluster.store.take_asked();
-    cluster.world.fence();
+    cluster.fence();
     assert_eq!(cluster.store.take_asked(), [Asked::RecoverSize], "it is looked for in turn");
-    cluster.world.fence();
+    cluster.fence();
     assert_eq!(cluster.store.take_asked(), []);
 }
 
 #[test]
 fn an_invented_layout_starts_no_search_for_the_size() {
-    let mut cluster = Cluster::new();
-    let one = cluster.world.nfs("a");
-    let opened = cluster.world.open(&one, "f", BOTH).unwrap();
-    let granted = cluster.get(&one, &opened, true).unwrap().state;
+    let (mut cluster, _, opened, granted) = Cluster::with_writer();
     let handle = *opened.state.handle();
     cluster.world.restart();
-    let two = cluster.world.nfs("b");
+    let two = cluster.nfs("b");
     cluster.store.take_asked();
     let commit = |cred: &Cred| {
-        let caller = Caller { cred, ..cluster.world.patient(&two) };
-        cluster.world.service.layouts.commit(caller, &handle, granted, false, None)
+        let caller = Caller { cred, ..cluster.patient(&two) };
+        cluster.service.layouts.commit(caller, &handle, granted, false, None)
     };
     assert_eq!(error(commit(&Cred::new(1000, 1000))), ServiceError::StaleStateId);
     assert_eq!(cluster.store.take_asked(), []);
-    assert_eq!(error(commit(&cluster.world.cred)), ServiceError::StaleStateId);
+    assert_eq!(error(commit(&cluster.cred)), ServiceError::StaleStateId);
     assert_eq!(cluster.store.take_asked(), [Asked::RecoverSize]);
 }
 
 #[test]
 fn an_open_is_taken_back_though_data_servers_stay_away_and_others_wait_for_its_end() {
     let mut cluster = Cluster::new();
-    let one = cluster.world.nfs("a");
-    let opened = cluster.world.open(&one, "f", BOTH).unwrap();
+    let one = cluster.nfs("a");
+    let opened = cluster.open(&one, "f", BOTH).unwrap();
     let handle = *opened.state.handle();
     cluster.world.restart();
-    let one = cluster.world.returning("a", 1);
+    let one = cluster.returning("a", 1);
     cluster.store.away.store(true, Ordering::SeqCst);
-    cluster.world.pass_with(&[&one], 5 * SECOND_NS);
+    cluster.pass_with(&[&one], 5 * SECOND_NS);
     let world = &cluster.world;
     let again = world.reclaim_by(world.patient(&one), &handle, BOTH).unwrap();
     // Its lock comes back as well.
-    let owner = LockOwner::New { open: again.state.reference(), owner: b"l" };
-    let request = LockRequest {
-        owner,
-        offset: 0,
-        length: 1,
-        kind: LockKind::Write,
-        wait: false,
-        reclaim: true,
-        extras: Default::default(),
-    };
+    let request = lock_request(new_owner(&again, b"l"), (0, 1), LockKind::Write);
+    let request = LockRequest { reclaim: true, ..request };
     world.service.locks.lock(world.caller(&one), &handle, &request).unwrap();
     let delegated = OpenRequest {
         target: OpenTarget::Handle(&handle),
@@ -147,10 +130,7 @@ fn an_open_is_taken_back_though_data_servers_stay_away_and_others_wait_for_its_e
 
 #[test]
 fn a_data_server_that_hangs_keeps_nobody_for_long() {
-    let mut cluster = Cluster::new();
-    let one = cluster.world.nfs("a");
-    let opened = cluster.world.open(&one, "f", BOTH).unwrap();
-    let granted = cluster.get(&one, &opened, true).unwrap().state;
+    let (mut cluster, _, opened, granted) = Cluster::with_writer();
     let handle = *opened.state.handle();
     cluster.world.restart();
     let world = &cluster.world;
@@ -173,12 +153,12 @@ fn a_data_server_that_hangs_keeps_nobody_for_long() {
 #[test]
 fn an_open_is_not_taken_back_when_grace_has_ended_meanwhile() {
     let mut cluster = Cluster::new();
-    let one = cluster.world.nfs("a");
-    let handle = *cluster.world.open(&one, "f", BOTH).unwrap().state.handle();
+    let one = cluster.nfs("a");
+    let handle = *cluster.open(&one, "f", BOTH).unwrap().state.handle();
     cluster.world.restart();
-    let one = cluster.world.returning("a", 1);
+    let one = cluster.returning("a", 1);
     let gate = cluster.store.hold_next();
-    let service = &cluster.world.service;
+    let service = &cluster.service;
     std::thread::scope(|scope| {
         let late = one.clone();
         scope.spawn(move || {
@@ -186,8 +166,8 @@ fn an_open_is_not_taken_back_when_grace_has_ended_meanwhile() {
             service.clients.reclaim_complete(&late).unwrap();
             gate.wait();
         });
-        let caller = cluster.world.patient(&one);
-        let taken = cluster.world.reclaim_by(caller, &handle, BOTH);
+        let caller = cluster.patient(&one);
+        let taken = cluster.reclaim_by(caller, &handle, BOTH);
         assert_eq!(error(taken), ServiceError::NoGrace);
     });
 }

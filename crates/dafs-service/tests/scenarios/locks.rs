@@ -3,8 +3,8 @@
 use crate::common::*;
 use dafs_service::limits::LOCK_RANGES_PER_FILE_MAX;
 use dafs_service::{
-    Client, LockConflict, LockError, LockExtras, LockKind, LockOwner, LockRequest, Opened,
-    ServiceError, StateKind, StateRef,
+    Client, LockConflict, LockError, LockKind, LockOwner, LockRequest, Opened, ServiceError,
+    StateKind, StateRef,
 };
 use std::sync::Arc;
 
@@ -53,17 +53,7 @@ fn locks_of_two_owners_exclude_each_other() {
     assert_eq!(test(&world, &one, &mine, "l", (0, u64::MAX)), Ok(()));
     // Through the state-id of the lock.
     let existing = |state| {
-        let owner = LockOwner::Existing(state);
-        let (offset, length, kind) = (15, 1, LockKind::Read);
-        let request = LockRequest {
-            owner,
-            offset,
-            length,
-            kind,
-            wait: false,
-            reclaim: false,
-            extras: LockExtras::default(),
-        };
+        let request = lock_request(LockOwner::Existing(state), (15, 1), LockKind::Read);
         world.service.locks.lock(world.caller(&one), mine.state.handle(), &request)
     };
     assert_eq!(existing(first), Err(ServiceError::OldStateId.into()));
@@ -137,18 +127,9 @@ fn those_who_wait_are_told_in_order_and_once() {
     let opened: Vec<_> =
         clients.iter().map(|client| world.open(client, "f", BOTH).unwrap()).collect();
     let handle = *opened[0].state.handle();
-    let lock = |at: usize, wait, (offset, length)| {
-        let owner = LockOwner::New { open: opened[at].state.reference(), owner: b"l" };
-        let kind = LockKind::Write;
-        let request = LockRequest {
-            owner,
-            offset,
-            length,
-            kind,
-            wait,
-            reclaim: false,
-            extras: LockExtras::default(),
-        };
+    let lock = |at: usize, wait, range| {
+        let request = lock_request(new_owner(&opened[at], b"l"), range, LockKind::Write);
+        let request = LockRequest { wait, ..request };
         world.service.locks.lock(world.caller(&clients[at]), &handle, &request)
     };
     let held = lock(0, false, (0, 100)).unwrap();
@@ -188,17 +169,8 @@ fn waiting_is_bounded_for_each_file() {
     world.lock(&client, &opened, "l", (0, 1), LockKind::Write).unwrap();
     for number in 0..dafs_service::limits::WAITERS_PER_FILE_MAX + 5 {
         let name = number.to_string();
-        let owner = LockOwner::New { open: opened.state.reference(), owner: name.as_bytes() };
-        let kind = LockKind::Read;
-        let request = LockRequest {
-            owner,
-            offset: 0,
-            length: 1,
-            kind,
-            wait: true,
-            reclaim: false,
-            extras: LockExtras::default(),
-        };
+        let request = lock_request(new_owner(&opened, name.as_bytes()), (0, 1), LockKind::Read);
+        let request = LockRequest { wait: true, ..request };
         let asked =
             world.service.locks.lock(world.caller(&client), opened.state.handle(), &request);
         assert!(matches!(asked, Err(LockError::Denied(_))));
@@ -217,17 +189,8 @@ fn a_lock_waiter_is_notified_when_the_lease_of_the_holder_ends() {
     let held = world.open(&gone, "f", BOTH).unwrap();
     world.lock(&gone, &held, "l", (0, 10), LockKind::Write).unwrap();
     let opened = world.open(&waiting, "f", BOTH).unwrap();
-    let owner = LockOwner::New { open: opened.state.reference(), owner: b"l" };
-    let kind = LockKind::Write;
-    let request = LockRequest {
-        owner,
-        offset: 5,
-        length: 1,
-        kind,
-        wait: true,
-        reclaim: false,
-        extras: LockExtras::default(),
-    };
+    let request = lock_request(new_owner(&opened, b"l"), (5, 1), LockKind::Write);
+    let request = LockRequest { wait: true, ..request };
     let (caller, handle) = (world.caller(&waiting), opened.state.handle());
     assert!(world.service.locks.lock(caller, handle, &request).is_err());
     world.pass_with(&[&waiting], LEASE_NS / 2);
@@ -249,17 +212,8 @@ fn a_close_releases_all_locks_even_when_it_wakes_somebody() {
         let range = (10 * number as u64, 10);
         world.lock(&client, &opened, owner, range, LockKind::Write).unwrap();
     }
-    let owner = LockOwner::New { open: opened.state.reference(), owner: b"waits" };
-    let (offset, length, kind) = (0, 10, LockKind::Write);
-    let request = LockRequest {
-        owner,
-        offset,
-        length,
-        kind,
-        wait: true,
-        reclaim: false,
-        extras: LockExtras::default(),
-    };
+    let request = lock_request(new_owner(&opened, b"waits"), (0, 10), LockKind::Write);
+    let request = LockRequest { wait: true, ..request };
     let (caller, handle) = (world.caller(&client), *opened.state.handle());
     assert!(matches!(
         world.service.locks.lock(caller, &handle, &request),
@@ -309,30 +263,14 @@ fn locks_of_both_protocols_exclude_each_other() {
     let handle = *mine.state.handle();
     let by_open = |wait| {
         let owner = LockOwner::Open(theirs.state.id().into());
-        let kind = LockKind::Write;
-        let request = LockRequest {
-            owner,
-            offset: 5,
-            length: 5,
-            kind,
-            wait,
-            reclaim: false,
-            extras: LockExtras::default(),
-        };
+        let request = LockRequest { wait, ..lock_request(owner, (5, 5), LockKind::Write) };
         world.service.locks.lock(world.caller(&dafs), &handle, &request)
     };
     let lock = world.lock(&nfs, &mine, "l", (0, 10), LockKind::Write).unwrap();
     assert!(matches!(by_open(true), Err(LockError::Denied(_))));
     world.service.locks.unlock(world.caller(&nfs), &handle, lock, 0, 10).unwrap();
-    let request = LockRequest {
-        owner: LockOwner::New { open: mine.state.reference(), owner: b"l" },
-        offset: 0,
-        length: 10,
-        kind: LockKind::Read,
-        wait: true,
-        reclaim: false,
-        extras: LockExtras::default(),
-    };
+    let request = lock_request(new_owner(&mine, b"l"), (0, 10), LockKind::Read);
+    let request = LockRequest { wait: true, ..request };
     let wait = || world.service.locks.lock(world.caller(&nfs), &handle, &request);
     assert!(matches!(wait(), Err(LockError::Denied(turn)) if turn.client == dafs.key()));
     assert_eq!(world.ear.take(), []);

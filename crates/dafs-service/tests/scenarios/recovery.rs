@@ -2,8 +2,8 @@
 
 use crate::common::*;
 use dafs_service::{
-    ClientAddress, ExchangeId, Handle, Host, Identity, LockKind, LockOwner, LockRequest,
-    RemoveMode, ServiceError, StateRef,
+    ClientAddress, ExchangeId, Handle, Host, Identity, LockKind, LockRequest, RemoveMode,
+    ServiceError, StateRef,
 };
 use std::sync::atomic::Ordering;
 
@@ -11,6 +11,14 @@ use std::sync::atomic::Ordering;
 fn holder(world: &World, name: &str, file: &str) -> Handle {
     let client = world.nfs(name);
     *world.open(&client, file, DENY_WRITE).unwrap().state.handle()
+}
+
+/// Restarts the server after client `a` has opened a file.
+fn restarted() -> (World, Handle) {
+    let mut world = World::new();
+    let handle = holder(&world, "a", "f");
+    world.restart();
+    (world, handle)
 }
 
 #[test]
@@ -81,23 +89,12 @@ fn grace_ends_at_once_when_all_known_clients_are_back() {
 
 #[test]
 fn locks_are_reclaimed() {
-    let mut world = World::new();
-    let handle = holder(&world, "a", "f");
-    world.restart();
+    let (world, handle) = restarted();
     let a = world.returning("a", 1);
     let opened = world.reclaim(&a, &handle, BOTH).unwrap();
     let lock = |reclaim| {
-        let owner = LockOwner::New { open: opened.state.reference(), owner: b"l" };
-        let kind = LockKind::Write;
-        let request = LockRequest {
-            owner,
-            offset: 0,
-            length: 9,
-            kind,
-            wait: false,
-            reclaim,
-            extras: Default::default(),
-        };
+        let request = lock_request(new_owner(&opened, b"l"), (0, 9), LockKind::Write);
+        let request = LockRequest { reclaim, ..request };
         world.service.locks.lock(world.caller(&a), &handle, &request).map(|state| state.seqid)
     };
     assert_eq!(lock(false), Err(ServiceError::Grace.into()));
@@ -109,9 +106,7 @@ fn locks_are_reclaimed() {
 
 #[test]
 fn only_who_was_recorded_may_reclaim() {
-    let mut world = World::new();
-    let handle = holder(&world, "a", "f");
-    world.restart();
+    let (world, handle) = restarted();
     let stranger = world.returning("b", 1);
     assert_eq!(error(world.reclaim(&stranger, &handle, READ)), ServiceError::ReclaimBad);
     // A client that has itself restarted holds no state any more, and grace does not wait for it.
@@ -131,17 +126,8 @@ fn two_clients_cannot_reclaim_the_same() {
     assert_eq!(error(world.reclaim(&b, &handle, WRITE)), ServiceError::ReclaimConflict);
     let lock = |client, reclaim| {
         let opened = world.reclaim(client, &handle, READ).unwrap();
-        let owner = LockOwner::New { open: opened.state.reference(), owner: b"l" };
-        let kind = LockKind::Read;
-        let request = LockRequest {
-            owner,
-            offset: 0,
-            length: 9,
-            kind,
-            wait: false,
-            reclaim,
-            extras: Default::default(),
-        };
+        let request = lock_request(new_owner(&opened, b"l"), (0, 9), LockKind::Read);
+        let request = LockRequest { reclaim, ..request };
         world.service.locks.lock(world.caller(client), &handle, &request).map(|_| ())
     };
     assert_eq!(lock(&a, true), Ok(()));
@@ -156,8 +142,7 @@ fn a_client_that_lost_its_state_does_not_reclaim_it() {
     let handle = holder(&world, "away", "f");
     let other = world.nfs("other");
     world.pass_with(&[&other], LEASE_NS + 1);
-    let request = world.plain("f", "owner", WRITE);
-    let opened = world.service.opens.open(world.patient(&other), &request).unwrap();
+    let opened = world.open_patiently(&other, "f", WRITE).unwrap();
     world.close(&other, &opened);
     world.restart();
     assert!(world.service.clients.in_grace());
@@ -211,9 +196,7 @@ fn a_second_restart_within_grace_loses_nothing() {
 /// Late: the grace period has ended while the client was reclaiming.
 #[test]
 fn reclaims_after_grace_are_refused_and_service_goes_on() {
-    let mut world = World::new();
-    let handle = holder(&world, "a", "f");
-    world.restart();
+    let (world, handle) = restarted();
     let a = world.returning("a", 1);
     a.renew(world.now_ns.get() + LEASE_NS);
     world.pass(LEASE_NS);
@@ -229,9 +212,7 @@ fn reclaims_after_grace_are_refused_and_service_goes_on() {
 #[test]
 fn grace_goes_on_while_somebody_is_reclaiming_and_at_most_twice_as_long() {
     let second = 1_000_000_000;
-    let mut world = World::new();
-    let handle = holder(&world, "a", "f");
-    world.restart();
+    let (world, handle) = restarted();
     world.pass(LEASE_NS - second);
     let a = world.returning("a", 1);
     let mut reclaims = 0;
@@ -242,9 +223,7 @@ fn grace_goes_on_while_somebody_is_reclaiming_and_at_most_twice_as_long() {
         reclaims += 1;
     }
     assert_eq!(reclaims, LEASE_NS / second + 1);
-    let mut world = World::new();
-    let handle = holder(&world, "a", "f");
-    world.restart();
+    let (world, handle) = restarted();
     world.pass(LEASE_NS - second);
     let a = world.returning("a", 1);
     world.reclaim(&a, &handle, READ).unwrap();
@@ -270,9 +249,7 @@ fn grace_goes_on_while_records_cannot_be_removed() {
 
 #[test]
 fn stateless_callers_do_not_wait_for_grace() {
-    let mut world = World::new();
-    let handle = holder(&world, "a", "f");
-    world.restart();
+    let (world, handle) = restarted();
     let nobody = world.service.stateless_client().clone();
     let caller = world.caller(&nobody);
     assert!(world.service.opens.stateless_file(caller, &handle, MODE_WRITE).is_ok());

@@ -3,8 +3,8 @@
 
 use crate::common::*;
 use dafs_service::{
-    Caller, Client, Front, Handle, LockExtras, LockKind, LockOwner, LockRequest, OpenRequest,
-    RemoveMode, Service, Share, StateRef, Subject, Want,
+    Caller, Client, Front, Handle, LockKind, LockOwner, LockRequest, OpenRequest, RemoveMode,
+    Service, Share, StateRef, Subject, Want,
 };
 use dafs_store::{Cred, Wait};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -107,16 +107,8 @@ fn denials_and_locks_exclude_between_threads() {
                     let opened = actor.service.opens.open(actor.caller(), &shared).unwrap();
                     let handle = *opened.state.handle();
                     let owner = LockOwner::New { open: opened.state.id().into(), owner: b"owner" };
-                    let (offset, length, kind) = (10, 10, LockKind::Write);
-                    let request = LockRequest {
-                        owner,
-                        offset,
-                        length,
-                        kind,
-                        wait: true,
-                        reclaim: false,
-                        extras: LockExtras::default(),
-                    };
+                    let request = lock_request(owner, (10, 10), LockKind::Write);
+                    let request = LockRequest { wait: true, ..request };
                     if let Ok(lock) = actor.service.locks.lock(actor.caller(), &handle, &request) {
                         inside(lock_holders);
                         actor

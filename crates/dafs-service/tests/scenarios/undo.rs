@@ -1,10 +1,11 @@
 //! Locks whose changes are undone when they are lost (DAFS 9.4, 9.5).
 
 use crate::common::*;
+use crate::kept_locks::{reclaim_lock, try_lock, unlock};
 use dafs_mem::VolatileSlice;
 use dafs_service::{
-    Client, Identity, LockError, LockExtras, LockKind, LockOwner, LockRequest, LockStatus, OpenHow,
-    OpenRequest, Opened, ServiceError, UndoError,
+    Client, LockError, LockExtras, LockKind, LockStatus, OpenHow, OpenRequest, Opened,
+    ServiceError, UndoError,
 };
 use dafs_store::{CreateHow, SetAttr, Stability, StoreError, Wait};
 use std::path::PathBuf;
@@ -31,6 +32,16 @@ impl Undoing {
         undoing
     }
 
+    /// A holder of a lock of this kind has changed a file. Returns it and its open, too.
+    fn changed(extras: LockExtras) -> (Self, Arc<Client>, Opened) {
+        let undoing = Self::new();
+        let one = undoing.client("a", 1);
+        let mine = undoing.filled(&one);
+        undoing.lock(&one, &mine, extras).unwrap();
+        undoing.change(&one, &mine);
+        (undoing, one, mine)
+    }
+
     fn logs(&self) -> PathBuf {
         self.dir.path().join("undo")
     }
@@ -41,17 +52,11 @@ impl Undoing {
     }
 
     fn client(&self, name: &str, verifier: u64) -> Arc<Client> {
-        let identity = Identity { mechanism: "none", principal: Vec::new() };
-        let (service, now_ns) = (&self.world.service, self.world.now_ns.get());
-        service
-            .register_client(name.as_bytes(), verifier, identity, Default::default(), now_ns)
-            .unwrap()
-            .client
+        self.world.instance(name, verifier)
     }
 
     fn open(&self, client: &Arc<Client>) -> Opened {
-        let request = self.world.plain("f", "owner", BOTH);
-        self.world.service.opens.open(self.world.patient(client), &request).unwrap()
+        self.world.open_patiently(client, "f", BOTH).unwrap()
     }
 
     /// A file with content, open.
@@ -67,33 +72,7 @@ impl Undoing {
         opened: &Opened,
         extras: LockExtras,
     ) -> Result<(), LockError> {
-        self.lock_with(client, opened, ALL, LockKind::Write, extras, false)
-    }
-
-    fn lock_with(
-        &self,
-        client: &Arc<Client>,
-        opened: &Opened,
-        (offset, length): (u64, u64),
-        kind: LockKind,
-        extras: LockExtras,
-        reclaim: bool,
-    ) -> Result<(), LockError> {
-        let owner = LockOwner::Open(opened.state.id().into());
-        let request = LockRequest { owner, offset, length, kind, wait: false, reclaim, extras };
-        let caller = self.world.patient(client);
-        self.world.service.locks.lock(caller, opened.state.handle(), &request).map(drop)
-    }
-
-    fn unlock(
-        &self,
-        client: &Arc<Client>,
-        opened: &Opened,
-        (offset, length): (u64, u64),
-    ) -> Result<(), ServiceError> {
-        let (caller, state) = (self.world.patient(client), opened.state.id().into());
-        let handle = opened.state.handle();
-        self.world.service.locks.unlock(caller, handle, state, offset, length).map(drop)
+        try_lock(&self.world, client, opened, ALL, LockKind::Write, extras)
     }
 
     fn abort(&self, client: &Arc<Client>, opened: &Opened) -> Result<(), ServiceError> {
@@ -185,7 +164,7 @@ fn unlock_and_close_commit_and_abort_rolls_back() {
     assert_eq!(undoing.abort(&one, &file), Err(StoreError::Invalid.into()));
     undoing.lock(&one, &file, RECOVER).unwrap();
     undoing.change(&one, &file);
-    undoing.unlock(&one, &file, ALL).unwrap();
+    unlock(&undoing.world, &one, &file, ALL).unwrap();
     assert_eq!((undoing.content(), undoing.logged()), (AFTER.to_vec(), 0));
     undoing.lock(&one, &file, RECOVER).unwrap();
     undoing.write(&one, &file, 0, b"more");
@@ -197,13 +176,11 @@ fn unlock_and_close_commit_and_abort_rolls_back() {
 #[test]
 fn a_live_holder_loses_nothing_to_those_who_read() {
     for extras in [RECOVER, BOTH_KINDS] {
-        let undoing = Undoing::new();
-        let (one, two) = (undoing.client("a", 1), undoing.client("b", 1));
-        let (mine, theirs) = (undoing.filled(&one), undoing.open(&two));
-        undoing.lock(&one, &mine, extras).unwrap();
-        undoing.change(&one, &mine);
+        let (undoing, one, mine) = Undoing::changed(extras);
+        let two = undoing.client("b", 1);
+        let theirs = undoing.open(&two);
         let read = |client, opened, range| {
-            undoing.lock_with(client, opened, range, LockKind::Read, PLAIN, false)
+            try_lock(&undoing.world, client, opened, range, LockKind::Read, PLAIN)
         };
         // A lock for reading in its place, in part or as a whole, would let others in.
         let refused = Err(LockError::Service(ServiceError::LockRange));
@@ -211,7 +188,7 @@ fn a_live_holder_loses_nothing_to_those_who_read() {
         assert_eq!(read(&one, &mine, ALL), refused);
         assert!(matches!(read(&two, &theirs, (0, 5)), Err(LockError::Denied(_))));
         assert_eq!((undoing.content(), undoing.logged()), (AFTER.to_vec(), 1));
-        undoing.unlock(&one, &mine, ALL).unwrap();
+        unlock(&undoing.world, &one, &mine, ALL).unwrap();
         read(&two, &theirs, (0, 5)).unwrap();
         assert_eq!(undoing.content(), AFTER);
     }
@@ -266,11 +243,9 @@ fn a_tick_leaves_the_disk_to_others() {
 
 #[test]
 fn a_lease_that_ends_takes_its_changes_along() {
-    let undoing = Undoing::new();
-    let (one, two) = (undoing.client("a", 1), undoing.client("b", 1));
-    let (mine, theirs) = (undoing.filled(&one), undoing.open(&two));
-    undoing.lock(&one, &mine, RECOVER).unwrap();
-    undoing.change(&one, &mine);
+    let (undoing, _one, _mine) = Undoing::changed(RECOVER);
+    let two = undoing.client("b", 1);
+    let theirs = undoing.open(&two);
     assert!(matches!(undoing.lock(&two, &theirs, PLAIN), Err(LockError::Denied(_))));
     undoing.world.pass_with(&[&two], LEASE_NS + SECOND_NS);
     undoing.world.pass_with(&[&two], SECOND_NS);
@@ -281,21 +256,16 @@ fn a_lease_that_ends_takes_its_changes_along() {
 #[test]
 fn no_client_gets_a_lock_before_the_last_holder_is_rolled_back() {
     for nfs in [false, true] {
-        let undoing = Undoing::new();
-        let (one, two) = (undoing.client("a", 1), undoing.client("b", 1));
-        let (mine, theirs) = (undoing.filled(&one), undoing.open(&two));
-        undoing.lock(&one, &mine, RECOVER).unwrap();
-        undoing.change(&one, &mine);
+        let (undoing, _one, _mine) = Undoing::changed(RECOVER);
+        let two = undoing.client("b", 1);
+        let theirs = undoing.open(&two);
         // The client restarts, and no tick comes in between.
         let again = undoing.client("a", 2);
         assert_eq!(undoing.content(), AFTER);
         if nfs {
             let nfs = undoing.world.nfs("n");
             let opened = undoing.world.open(&nfs, "f", BOTH).unwrap();
-            let owner = LockOwner::New { open: opened.state.reference(), owner: b"x" };
-            let (kind, wait, reclaim) = (LockKind::Read, false, false);
-            let extras = PLAIN;
-            let request = LockRequest { owner, offset: 5, length: 1, kind, wait, reclaim, extras };
+            let request = lock_request(new_owner(&opened, b"x"), (5, 1), LockKind::Read);
             let try_lock = |caller| {
                 undoing.world.service.locks.lock(caller, opened.state.handle(), &request).map(drop)
             };
@@ -314,11 +284,7 @@ fn no_client_gets_a_lock_before_the_last_holder_is_rolled_back() {
 #[test]
 fn changes_survive_a_restart_for_those_who_come_back() {
     for comes_back in [true, false] {
-        let mut undoing = Undoing::new();
-        let one = undoing.client("a", 1);
-        let mine = undoing.filled(&one);
-        undoing.lock(&one, &mine, RECOVER).unwrap();
-        undoing.change(&one, &mine);
+        let (mut undoing, _one, mine) = Undoing::changed(RECOVER);
         undoing.restart().unwrap();
         assert_eq!(undoing.logged(), 1);
         undoing.world.pass(SECOND_NS);
@@ -327,8 +293,7 @@ fn changes_survive_a_restart_for_those_who_come_back() {
         if comes_back {
             let handle = *mine.state.handle();
             let mine = undoing.world.reclaim(&one, &handle, BOTH).unwrap();
-            let kind = LockKind::Write;
-            undoing.lock_with(&one, &mine, ALL, kind, RECOVER, true).unwrap();
+            reclaim_lock(&undoing.world, &one, &mine, ALL, RECOVER).unwrap();
             undoing.write(&one, &mine, 0, b"once more");
             undoing.world.pass_with(&[&one], LEASE_NS - SECOND_NS);
             undoing.world.pass_with(&[&one], LEASE_NS - SECOND_NS);
@@ -368,17 +333,13 @@ fn a_persistent_lock_keeps_its_changes_until_somebody_else_comes() {
         assert_eq!(broken, Err(ServiceError::LockBroken), "nobody sees what is half done");
         undoing.lock(&two, &theirs, REPAIR).unwrap();
         assert_eq!((undoing.content(), undoing.logged()), (BEFORE.to_vec(), 0));
-        undoing.unlock(&two, &theirs, ALL).unwrap();
+        unlock(&undoing.world, &two, &theirs, ALL).unwrap();
     }
 }
 
 #[test]
 fn the_holder_of_a_persistent_lock_goes_on_where_it_was() {
-    let undoing = Undoing::new();
-    let one = undoing.client("a", 1);
-    let mine = undoing.filled(&one);
-    undoing.lock(&one, &mine, BOTH_KINDS).unwrap();
-    undoing.change(&one, &mine);
+    let (undoing, _one, _mine) = Undoing::changed(BOTH_KINDS);
     undoing.world.pass(LEASE_NS + SECOND_NS);
     undoing.world.pass(SECOND_NS);
     let one = undoing.client("a", 1);
@@ -397,13 +358,13 @@ fn a_change_without_undo_gets_no_lock() {
     let refused = Err(LockError::Service(ServiceError::NotSupported));
     let write = LockKind::Write;
     for range in [(0, 10), (1, u64::MAX), (10, 10)] {
-        assert_eq!(undoing.lock_with(&one, &mine, range, write, RECOVER, false), refused);
+        assert_eq!(try_lock(&undoing.world, &one, &mine, range, write, RECOVER), refused);
     }
     // There are no changes under a lock for reading.
-    undoing.lock_with(&one, &mine, ALL, LockKind::Read, RECOVER, false).unwrap();
+    try_lock(&undoing.world, &one, &mine, ALL, LockKind::Read, RECOVER).unwrap();
     assert_eq!(undoing.logged(), 0);
     undoing.lock(&one, &mine, RECOVER).unwrap();
-    assert_eq!(undoing.unlock(&one, &mine, (0, 10)), Err(ServiceError::LockRange));
+    assert_eq!(unlock(&undoing.world, &one, &mine, (0, 10)), Err(ServiceError::LockRange));
     assert_eq!(undoing.logged(), 1);
     let stranger = undoing.client("b", 1);
     let theirs = undoing.open(&stranger);
@@ -423,14 +384,10 @@ fn a_change_without_undo_gets_no_lock() {
 /// no changes.
 #[test]
 fn a_crash_in_the_middle_of_an_unlock_keeps_what_was_unlocked() {
-    let mut undoing = Undoing::new();
-    let one = undoing.client("a", 1);
-    let mine = undoing.filled(&one);
-    undoing.lock(&one, &mine, BOTH_KINDS).unwrap();
-    undoing.change(&one, &mine);
+    let (mut undoing, one, mine) = Undoing::changed(BOTH_KINDS);
     let before = [undoing.logs().join("0.undo"), undoing.dir.path().join("undo.index")]
         .map(|file| (std::fs::read(&file).unwrap(), file));
-    undoing.unlock(&one, &mine, ALL).unwrap();
+    unlock(&undoing.world, &one, &mine, ALL).unwrap();
     assert_eq!(undoing.world.disk.locks.lock().unwrap().len(), 0);
     for (bytes, file) in before {
         std::fs::write(file, bytes).unwrap();
@@ -448,13 +405,9 @@ fn a_crash_in_the_middle_of_an_unlock_keeps_what_was_unlocked() {
 /// It is not kept in part when the record cannot be removed.
 #[test]
 fn an_unlock_that_fails_leaves_the_lock_and_what_may_be_undone() {
-    let undoing = Undoing::new();
-    let one = undoing.client("a", 1);
-    let mine = undoing.filled(&one);
-    undoing.lock(&one, &mine, BOTH_KINDS).unwrap();
-    undoing.change(&one, &mine);
+    let (undoing, one, mine) = Undoing::changed(BOTH_KINDS);
     undoing.world.disk.broken.store(true, std::sync::atomic::Ordering::Relaxed);
-    assert_eq!(undoing.unlock(&one, &mine, ALL), Err(StoreError::Io.into()));
+    assert_eq!(unlock(&undoing.world, &one, &mine, ALL), Err(StoreError::Io.into()));
     undoing.world.disk.broken.store(false, std::sync::atomic::Ordering::Relaxed);
     assert_eq!((undoing.content(), undoing.logged()), (AFTER.to_vec(), 1));
     undoing.abort(&one, &mine).unwrap();
@@ -463,11 +416,7 @@ fn an_unlock_that_fails_leaves_the_lock_and_what_may_be_undone() {
 
 #[test]
 fn a_failed_rollback_is_reported_and_retried_with_backoff() {
-    let mut undoing = Undoing::new();
-    let one = undoing.client("a", 1);
-    let mine = undoing.filled(&one);
-    undoing.lock(&one, &mine, RECOVER).unwrap();
-    undoing.change(&one, &mine);
+    let (mut undoing, _one, _mine) = Undoing::changed(RECOVER);
     undoing.world.restart();
     undoing.world.serve(&[("", true)]);
     undoing.world.service.locks.keep_undo_in(&undoing.logs()).unwrap();

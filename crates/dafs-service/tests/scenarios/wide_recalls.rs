@@ -18,7 +18,7 @@ const MANY: usize = LAYOUT_RECALLS_ONE_BY_ONE_MAX + 1;
 /// Opens files and gets layouts of them for a client.
 fn files(cluster: &Cluster, client: &Arc<Client>, count: usize) -> Vec<Opened> {
     let open = |number| {
-        let opened = cluster.world.open(client, &format!("f{number}"), BOTH).unwrap();
+        let opened = cluster.open(client, &format!("f{number}"), BOTH).unwrap();
         cluster.get(client, &opened, true).unwrap();
         opened
     };
@@ -38,7 +38,7 @@ fn whole(client: &Arc<Client>, opened: &Opened) -> Told {
 #[test]
 fn many_layouts_of_a_file_system_are_recalled_together_and_none_is_given_meanwhile() {
     let cluster = Cluster::new();
-    let (world, service) = (&cluster.world, &cluster.world.service);
+    let (world, service) = (&cluster.world, &cluster.service);
     let (one, two) = (world.nfs("a"), world.nfs("b"));
     let own = files(&cluster, &one, MANY);
     let few = files(&cluster, &two, 2);
@@ -68,12 +68,12 @@ fn many_layouts_of_a_file_system_are_recalled_together_and_none_is_given_meanwhi
 #[test]
 fn a_few_of_many_layouts_are_recalled_one_by_one() {
     let cluster = Cluster::new();
-    let one = cluster.world.nfs("a");
+    let one = cluster.nfs("a");
     let own = files(&cluster, &one, 3 * MANY);
-    cluster.world.ear.take();
+    cluster.ear.take();
     move_away(&cluster, &own[..MANY]);
-    cluster.world.pass_with(&[&one], SECOND_NS);
-    let told = cluster.world.ear.take();
+    cluster.pass_with(&[&one], SECOND_NS);
+    let told = cluster.ear.take();
     assert_eq!(told.len(), MANY);
     assert!(told.iter().all(|told| matches!(told, Told::RecallLayout(..))), "{told:?}");
 }
@@ -81,7 +81,7 @@ fn a_few_of_many_layouts_are_recalled_one_by_one() {
 #[test]
 fn layouts_given_back_together_wait_for_data_servers_a_short_while_or_not_at_all() {
     let cluster = Cluster::new();
-    let (world, service) = (&cluster.world, &cluster.world.service);
+    let (world, service) = (&cluster.world, &cluster.service);
     let one = world.nfs("a");
     let own = files(&cluster, &one, MANY);
     let write = |own: &[Opened]| {
@@ -117,7 +117,7 @@ fn layouts_given_back_together_wait_for_data_servers_a_short_while_or_not_at_all
 #[test]
 fn files_of_which_nothing_can_be_found_out_keep_no_other_store_waiting() {
     let cluster = Cluster::new();
-    let (world, service) = (&cluster.world, &cluster.world.service);
+    let (world, service) = (&cluster.world, &cluster.service);
     let (one, two) = (world.nfs("a"), world.nfs("b"));
     let own = files(&cluster, &one, MANY);
     own.iter().for_each(|opened| {
@@ -145,7 +145,7 @@ fn files_of_which_nothing_can_be_found_out_keep_no_other_store_waiting() {
 #[test]
 fn a_client_that_forgot_all_has_no_grant_at_data_servers() {
     let cluster = Cluster::new();
-    let (world, service) = (&cluster.world, &cluster.world.service);
+    let (world, service) = (&cluster.world, &cluster.service);
     let one = world.nfs("a");
     let own = files(&cluster, &one, MANY);
     move_away(&cluster, &own);
@@ -162,7 +162,7 @@ fn a_client_that_forgot_all_has_no_grant_at_data_servers() {
 #[test]
 fn a_client_without_wide_recalls_gets_one_for_each_file() {
     let cluster = Cluster::new();
-    let (world, service) = (&cluster.world, &cluster.world.service);
+    let (world, service) = (&cluster.world, &cluster.service);
     let one = world.nfs("a");
     let own = files(&cluster, &one, MANY);
     let states: Vec<_> =
@@ -187,7 +187,7 @@ fn a_client_without_wide_recalls_gets_one_for_each_file() {
 #[test]
 fn holders_hear_of_a_file_system_that_is_fenced() {
     let cluster = Cluster::new();
-    let (world, one) = (&cluster.world, cluster.world.nfs("a"));
+    let (world, one) = (&cluster.world, cluster.nfs("a"));
     let own = files(&cluster, &one, 3);
     world.ear.take();
     let object = FenceObject::FileSystem(own[0].state.handle().fs);
@@ -201,7 +201,7 @@ fn holders_hear_of_a_file_system_that_is_fenced() {
 #[test]
 fn word_of_a_device_that_is_gone_comes_when_no_layout_names_it() {
     let cluster = Cluster::new();
-    let (world, service) = (&cluster.world, &cluster.world.service);
+    let (world, service) = (&cluster.world, &cluster.service);
     let (one, two) = (world.nfs("a"), world.nfs("b"));
     let watch =
         |client, wanted| service.layouts.watch_device(client, DEVICE, LayoutForm::Stripes, wanted);
@@ -225,11 +225,11 @@ fn word_of_a_device_that_is_gone_comes_when_no_layout_names_it() {
 #[test]
 fn a_client_that_asks_twice_about_a_device_is_noted_once() {
     let cluster = Cluster::new();
-    let one = cluster.world.nfs("a");
+    let one = cluster.nfs("a");
     let before = Arc::weak_count(&one);
     for _ in 0..1000 {
         for wanted in [true, false] {
-            cluster.world.service.layouts.watch_device(&one, DEVICE, LayoutForm::Stripes, wanted);
+            cluster.service.layouts.watch_device(&one, DEVICE, LayoutForm::Stripes, wanted);
         }
     }
     assert!(Arc::weak_count(&one) <= before + 1);
@@ -252,13 +252,13 @@ impl Two {
         let options = || ExportOptions { squash: Squash::None, ..ExportOptions::default() };
         let exports = stores.map(|(name, store)| Export::new(name, store, options()));
         let roots = [exports[0].root(), exports[1].root()];
-        cluster.world.service.replace_namespace(Namespace::new(exports.into()).unwrap());
-        let client = cluster.world.nfs("a");
+        cluster.service.replace_namespace(Namespace::new(exports.into()).unwrap());
+        let client = cluster.nfs("a");
         let files = roots.map(|root| {
             cluster.world.root = root;
             files(&cluster, &client, MANY)
         });
-        cluster.world.ear.take();
+        cluster.ear.take();
         Self { cluster, second, client, files }
     }
 
@@ -269,15 +269,15 @@ impl Two {
             let moved = self.files[export].iter().map(|opened| opened.state.handle().file);
             stores[export].moved.lock().unwrap().extend(moved);
         }
-        self.cluster.world.pass_with(&[&self.client], SECOND_NS);
-        self.cluster.world.ear.take()
+        self.cluster.pass_with(&[&self.client], SECOND_NS);
+        self.cluster.ear.take()
     }
 
     /// Returns the layouts of the file system of an export, or all.
     fn give_back(&self, of: Option<usize>) {
         let of = of.map(|export| self.files[export][0].state.handle());
-        let caller = self.cluster.world.caller(&self.client);
-        let service = &self.cluster.world.service;
+        let caller = self.cluster.caller(&self.client);
+        let service = &self.cluster.service;
         service.layouts.return_many(caller, of, LayoutForm::Stripes, LayoutMode::Any);
     }
 
@@ -287,7 +287,7 @@ impl Two {
     }
 
     fn layouts(&self) -> usize {
-        self.cluster.world.service.counts().layouts
+        self.cluster.service.counts().layouts
     }
 }
 
@@ -318,7 +318,7 @@ fn layouts_of_all_that_a_client_has_are_recalled_together() {
     assert_eq!([two.ask(0), two.ask(1)], [conflict, conflict]);
     assert_eq!(two.move_away(&[0, 1]), [], "it is asked once");
     two.give_back(None);
-    assert_eq!((two.layouts(), two.cluster.world.service.counts().recalled_layouts), (0, 0));
+    assert_eq!((two.layouts(), two.cluster.service.counts().recalled_layouts), (0, 0));
     assert_eq!([two.ask(0), two.ask(1)], [Ok(()), Ok(())]);
 }
 
@@ -326,10 +326,10 @@ fn layouts_of_all_that_a_client_has_are_recalled_together() {
 fn a_client_that_forgot_all_layouts_has_ended_both_recalls() {
     let two = Two::new();
     two.move_away(&[0, 1]);
-    let service = &two.cluster.world.service;
+    let service = &two.cluster.service;
     service.layouts.wide_forgotten(two.client.key(), None, LayoutForm::Stripes);
     assert_eq!((two.layouts(), service.counts().fenced_layouts), (0, 2 * MANY));
-    two.cluster.world.fence();
+    two.cluster.fence();
     assert_eq!([two.ask(0), two.ask(1)], [Ok(()), Ok(())]);
 }
 
@@ -337,12 +337,12 @@ fn a_client_that_forgot_all_layouts_has_ended_both_recalls() {
 fn a_client_without_recalls_of_all_gets_one_for_each_file() {
     let two = Two::new();
     two.move_away(&[0, 1]);
-    let service = &two.cluster.world.service;
+    let service = &two.cluster.service;
     service.layouts.wide_recall_failed(two.client.key(), None, LayoutForm::Stripes);
     let told = two.move_away(&[0, 1]);
     let single = told.iter().filter(|told| matches!(told, Told::RecallLayout(..))).count();
     assert_eq!((single, told.len()), (2 * MANY, 2 * MANY), "{told:?}");
     // The client returns no layout, so they are revoked.
-    two.cluster.world.pass_with(&[&two.client], LEASE_NS + SECOND_NS);
+    two.cluster.pass_with(&[&two.client], LEASE_NS + SECOND_NS);
     assert_eq!(two.layouts(), 0);
 }

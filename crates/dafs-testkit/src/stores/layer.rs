@@ -5,7 +5,10 @@
 //! name, so that it does not compile when one is added. It passes each as a [`Call`], which a layer
 //! may match in full.
 
+use dafs_mem::VolatileSlice;
+use dafs_store::backend::before;
 use dafs_store::*;
+use std::any::Any;
 use std::ops::Deref;
 use std::sync::Arc;
 
@@ -249,5 +252,128 @@ impl<L: Layer> Store for Layered<L> {
 
     fn fs_stat(&self, cred: &Cred, id: &FileId) -> Result<FsStat> {
         self.go(Call::FsStat)?.fs_stat(cred, id)
+    }
+}
+
+/// A read or write of an open file.
+#[derive(Debug, Clone, Copy)]
+pub struct Transfer {
+    pub offset: u64,
+    pub bytes: usize,
+    pub wait: Wait,
+    pub writes: bool,
+}
+
+/// The number of bytes of a transfer that are done.
+#[derive(Debug, Clone, Copy)]
+pub enum Verdict {
+    Pass(usize),
+    /// A write is reported done and forgotten.
+    Forget(usize),
+}
+
+/// The changes of an open file against the one below it.
+pub trait FileLayer: Send + Sync + 'static {
+    /// Called before each read and write, which fails if this does.
+    fn judge(&self, transfer: Transfer) -> Result<Verdict>;
+
+    fn attr(&self, below: Attr) -> Attr {
+        below
+    }
+}
+
+/// An open file with a layer.
+pub struct LayeredFile<L> {
+    below: Arc<dyn OpenFile>,
+    layer: L,
+}
+
+impl<L: FileLayer> LayeredFile<L> {
+    pub fn over(below: Arc<dyn OpenFile>, layer: L) -> Arc<dyn OpenFile> {
+        Arc::new(Self { below, layer })
+    }
+
+    fn judge(
+        &self,
+        views: &[VolatileSlice<'_>],
+        offset: u64,
+        wait: Wait,
+        writes: bool,
+    ) -> Result<Verdict> {
+        let bytes = views.iter().map(VolatileSlice::len).sum();
+        self.layer.judge(Transfer { offset, bytes, wait, writes })
+    }
+}
+
+impl<L: FileLayer> OpenFile for LayeredFile<L> {
+    fn as_any(&self) -> &dyn Any {
+        self.below.as_any()
+    }
+
+    fn id(&self) -> FileId {
+        self.below.id()
+    }
+
+    fn read_at(&self, views: &[VolatileSlice<'_>], offset: u64, wait: Wait) -> Result<usize> {
+        let (Verdict::Pass(bytes) | Verdict::Forget(bytes)) =
+            self.judge(views, offset, wait, false)?;
+        self.below.read_at(&before(views, bytes), offset, wait)
+    }
+
+    fn write_at(
+        &self,
+        views: &[VolatileSlice<'_>],
+        offset: u64,
+        stability: Stability,
+        wait: Wait,
+    ) -> Result<usize> {
+        match self.judge(views, offset, wait, true)? {
+            Verdict::Pass(bytes) => {
+                self.below.write_at(&before(views, bytes), offset, stability, wait)
+            }
+            Verdict::Forget(bytes) => Ok(bytes),
+        }
+    }
+
+    fn commit(&self, offset: u64, len: u64) -> Result<()> {
+        self.below.commit(offset, len)
+    }
+
+    fn sync(&self) -> Result<()> {
+        self.below.sync()
+    }
+
+    fn attr(&self) -> Result<Attr> {
+        self.below.attr().map(|attr| self.layer.attr(attr))
+    }
+}
+
+impl<L: FileLayer> WholeFile for LayeredFile<L> {
+    fn advise(&self, offset: u64, len: u64, advice: CacheAdvice) -> Result<()> {
+        self.below.advise(offset, len, advice)
+    }
+
+    fn set_size(&self, size: u64) -> Result<()> {
+        self.below.set_size(size)
+    }
+
+    fn seek(&self, offset: u64, what: SeekWhat) -> Result<Option<u64>> {
+        self.below.seek(offset, what)
+    }
+
+    fn allocate(&self, offset: u64, len: u64) -> Result<()> {
+        self.below.allocate(offset, len)
+    }
+
+    fn deallocate(&self, offset: u64, len: u64) -> Result<()> {
+        self.below.deallocate(offset, len)
+    }
+
+    fn copy_from(&self, source: &dyn OpenFile, range: CopyRange) -> Result<u64> {
+        self.below.copy_from(source, range)
+    }
+
+    fn clone_range_from(&self, source: &dyn OpenFile, range: CopyRange) -> Result<()> {
+        self.below.clone_range_from(source, range)
     }
 }

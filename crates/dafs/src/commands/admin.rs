@@ -3,7 +3,7 @@
 
 use crate::commands::serve::set_umask;
 use crate::failure::Failure;
-use crate::output::say;
+use crate::output::{say, say_json};
 use dafs_server::{AdminError, AdminReply, AdminRequest, ClientReport, ask_server};
 use indicatif::BinaryBytes;
 use std::path::PathBuf;
@@ -26,10 +26,14 @@ impl Place {
 
     pub(super) fn ask(&self, request: &AdminRequest) -> Result<AdminReply, Failure> {
         let directory = self.directory()?;
-        ask_server(&directory, request).map_err(|error| match error {
-            AdminError::Unreachable { .. } => Failure::Unreachable(error.to_string()),
-            _ => Failure::Failed(error.to_string()),
-        })
+        match ask_server(&directory, request) {
+            Ok(AdminReply::Failed(text)) => Err(Failure::Failed(text)),
+            Ok(reply) => Ok(reply),
+            Err(error @ AdminError::Unreachable { .. }) => {
+                Err(Failure::Unreachable(error.to_string()))
+            }
+            Err(error) => Err(Failure::Failed(error.to_string())),
+        }
     }
 
     /// Sends an order, and prints its result.
@@ -38,7 +42,6 @@ impl Place {
             AdminReply::Done(text) => {
                 say!("{text}")
             }
-            AdminReply::Failed(text) => Err(Failure::Failed(text)),
             _ => Err(other_answer()),
         }
     }
@@ -63,18 +66,11 @@ pub(crate) struct Clients {
 
 impl Clients {
     pub(crate) fn run(&self) -> Result<(), Failure> {
-        let clients = match self.place.ask(&AdminRequest::Clients)? {
-            AdminReply::Clients(clients) => clients,
-            AdminReply::Failed(text) => return Err(Failure::Failed(text)),
-            _ => return Err(other_answer()),
+        let AdminReply::Clients(clients) = self.place.ask(&AdminRequest::Clients)? else {
+            return Err(other_answer());
         };
         if self.json {
-            for client in &clients {
-                let text = serde_json::to_string(client)
-                    .map_err(|error| Failure::Failed(error.to_string()))?;
-                say!("{text}")?;
-            }
-            return Ok(());
+            return clients.iter().try_for_each(say_json);
         }
         say!(
             "{:>16} {:<5} {:<9} {:>7} {:>6} {:>6} {:>6} {:>10} {:>10} {:>10}  name",

@@ -2,7 +2,7 @@
 
 use super::admin::{Place, other_answer};
 use crate::failure::Failure;
-use crate::output::say;
+use crate::output::{say, say_json};
 use crate::session::Sessions;
 use dafs_client::{
     Client, DafsUrl, Error, FenceChange, FenceObject, FileHandle, Follow, Procedure, Status,
@@ -162,9 +162,7 @@ impl Target {
         };
         for report in self.fences(&request)? {
             if self.json {
-                let text = serde_json::to_string(&report)
-                    .map_err(|error| Failure::Failed(error.to_string()))?;
-                say!("{text}")?;
+                say_json(&report)?;
             } else if order.is_none() {
                 show(Some(&report.export), report.fenced, &report.names)?;
             }
@@ -175,7 +173,6 @@ impl Target {
     fn fences(&self, request: &AdminRequest) -> Result<Vec<FenceReport>, Failure> {
         match self.place.ask(request)? {
             AdminReply::Fences(reports) => Ok(reports),
-            AdminReply::Failed(text) => Err(Failure::Failed(text)),
             _ => Err(other_answer()),
         }
     }

@@ -2,7 +2,7 @@
 
 use super::admin::{Place, other_answer};
 use crate::failure::Failure;
-use crate::output::say;
+use crate::output::{say, say_json};
 use dafs_server::{AdminReply, AdminRequest, LayoutReport};
 use indicatif::BinaryBytes;
 
@@ -28,16 +28,11 @@ pub(crate) struct Layout {
 impl Layout {
     pub(crate) fn run(&self) -> Result<(), Failure> {
         let request = AdminRequest::Layout { path: self.path.clone() };
-        let layout = match self.place.ask(&request)? {
-            AdminReply::Layout(layout) => layout,
-            AdminReply::Failed(text) => return Err(Failure::Failed(text)),
-            _ => return Err(other_answer()),
+        let AdminReply::Layout(layout) = self.place.ask(&request)? else {
+            return Err(other_answer());
         };
         if self.json {
-            let text = serde_json::to_string(&layout)
-                .map_err(|error| Failure::Failed(error.to_string()))?;
-            say!("{text}")?;
-            return Ok(());
+            return say_json(&layout);
         }
         say!("{}: {}", self.path, summary(&layout))?;
         let names = layout.servers.iter().map(|addresses| addresses.join(", "));

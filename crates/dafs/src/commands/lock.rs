@@ -2,7 +2,7 @@
 
 use super::admin::{Place, other_answer};
 use crate::failure::Failure;
-use crate::output::say;
+use crate::output::{say, say_json};
 use crate::remote::Error as RemoteError;
 use crate::session::Sessions;
 use dafs_client::{DafsUrl, Error, File, LockError, LockHolder, LockRange, OpenOptions, Status};
@@ -303,18 +303,11 @@ impl Test {
 
 impl List {
     fn run(&self) -> Result<(), Failure> {
-        let locks = match self.place.ask(&AdminRequest::Locks)? {
-            AdminReply::Locks(locks) => locks,
-            AdminReply::Failed(text) => return Err(Failure::Failed(text)),
-            _ => return Err(other_answer()),
+        let AdminReply::Locks(locks) = self.place.ask(&AdminRequest::Locks)? else {
+            return Err(other_answer());
         };
         if self.json {
-            for lock in &locks {
-                let text = serde_json::to_string(lock)
-                    .map_err(|error| Failure::Failed(error.to_string()))?;
-                say!("{text}")?;
-            }
-            return Ok(());
+            return locks.iter().try_for_each(say_json);
         }
         say!(
             "{:<9} {:<5} {:<15} {:>16} {:>12} {:>12}  file, name of the client",

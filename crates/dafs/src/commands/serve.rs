@@ -286,28 +286,15 @@ pub(crate) fn set_umask() {
 pub(crate) fn start_failure(error: &StartError) -> Failure {
     match error {
         StartError::Listen { error: reason, .. } => {
-            let hint = match reason.kind() {
-                std::io::ErrorKind::AddrInUse => {
-                    "; another program has that port: stop it, or choose one with --listen"
-                }
-                std::io::ErrorKind::PermissionDenied => "; use a port from 1024 on",
-                std::io::ErrorKind::AddrNotAvailable => "; this host has no such address",
-                _ => "",
-            };
-            Failure::Failed(format!("{error}{hint}"))
+            let in_use = "; another program has that port: stop it, or choose one with --listen";
+            listen_failure(error, reason, in_use)
         }
         StartError::ListenRdma { error: reason, .. }
         | StartError::ListenVerbs { error: reason, .. } => {
-            let hint = match reason.kind() {
-                std::io::ErrorKind::AddrInUse => {
-                    "; another program has that port, or RDMA in software and a siw device of this \
-                     host both want it, which share the TCP ports: choose another with --nfs-rdma or --nfs-verbs"
-                }
-                std::io::ErrorKind::PermissionDenied => "; use a port from 1024 on",
-                std::io::ErrorKind::AddrNotAvailable => "; this host has no such address",
-                _ => "",
-            };
-            Failure::Failed(format!("{error}{hint}"))
+            let in_use = "; another program has that port, or RDMA in software and a siw device \
+                          of this host both want it, which share the TCP ports: choose another \
+                          with --nfs-rdma or --nfs-verbs";
+            listen_failure(error, reason, in_use)
         }
         StartError::Config(_)
         | StartError::Passwords(_)
@@ -316,6 +303,16 @@ pub(crate) fn start_failure(error: &StartError) -> Failure {
         | StartError::Secret(_) => Failure::Usage(error.to_string()),
         _ => Failure::Failed(error.to_string()),
     }
+}
+
+fn listen_failure(error: &StartError, reason: &std::io::Error, in_use: &str) -> Failure {
+    let hint = match reason.kind() {
+        std::io::ErrorKind::AddrInUse => in_use,
+        std::io::ErrorKind::PermissionDenied => "; use a port from 1024 on",
+        std::io::ErrorKind::AddrNotAvailable => "; this host has no such address",
+        _ => "",
+    };
+    Failure::Failed(format!("{error}{hint}"))
 }
 
 /// Logs the server's counters, and where bytes were copied in user space.

@@ -2,7 +2,7 @@
 
 use super::admin::{Place, other_answer};
 use crate::failure::Failure;
-use crate::output::say;
+use crate::output::{say, say_json};
 use dafs_server::{AdminReply, AdminRequest, SessionReport};
 
 /// Show the sessions of DAFS clients of a server of this host, and the state of each
@@ -17,18 +17,11 @@ pub(crate) struct Sessions {
 
 impl Sessions {
     pub(crate) fn run(&self) -> Result<(), Failure> {
-        let sessions = match self.place.ask(&AdminRequest::Sessions)? {
-            AdminReply::Sessions(sessions) => sessions,
-            AdminReply::Failed(text) => return Err(Failure::Failed(text)),
-            _ => return Err(other_answer()),
+        let AdminReply::Sessions(sessions) = self.place.ask(&AdminRequest::Sessions)? else {
+            return Err(other_answer());
         };
         if self.json {
-            for session in &sessions {
-                let text = serde_json::to_string(session)
-                    .map_err(|error| Failure::Failed(error.to_string()))?;
-                say!("{text}")?;
-            }
-            return Ok(());
+            return sessions.iter().try_for_each(say_json);
         }
         say!(
             "{:>16} {:>16} {:<9} {:>7} {:>7} {:>9} {:>7} {:>6} {:>6} {:>6} {:<12} peer, name",

@@ -1,6 +1,6 @@
 //! Random chains and requests between them, against a simple second implementation of the rules.
 
-use super::{BACK, FH, FORW, STATEID, close, many, post};
+use super::{BACK, FH, FORW, STATEID, many, post};
 use crate::common::*;
 use dafs_wire::dafs::{self, FileHandle, Path, Reply, Request, StateId, Status};
 use proptest::prelude::*;
@@ -210,8 +210,7 @@ fn collect(
 }
 
 fn run(steps: &[Step], slow: bool) {
-    let mut world = World::new(many());
-    let client = world.session(2, "a");
+    let (mut world, client) = World::with_session(many());
     let files = FILES.map(|name| world.open(client, name));
     for file in files {
         world.write(client, file, 0, b"x");
@@ -234,8 +233,7 @@ fn run(steps: &[Step], slow: bool) {
         }
         collect(&mut world, client, &mut outstanding, &mut answers);
     }
-    world.hold_jobs = false;
-    world.settle();
+    world.release();
     collect(&mut world, client, &mut outstanding, &mut answers);
     assert!(outstanding.is_empty(), "requests without an answer");
     let mut model = Model::default();

@@ -8,6 +8,7 @@ mod requests;
 mod store;
 
 pub use dafs_testkit::raw::{Answer, Client, SERVER};
+pub use dafs_testkit::requests::*;
 pub use disguise::{Disguise, Mask};
 pub use requests::*;
 pub use store::{Disk, OnDisk};
@@ -272,6 +273,39 @@ impl World {
         }
     }
 
+    /// Makes a world with a session of a client.
+    pub fn with_session(setup: Setup) -> (Self, usize) {
+        let mut world = Self::new(setup);
+        let client = world.session(2, "a");
+        (world, client)
+    }
+
+    /// Makes a world with a session that has the file "f" open.
+    pub fn with_file(setup: Setup) -> (Self, usize, File) {
+        let (mut world, client) = Self::with_session(setup);
+        let file = world.open(client, b"f");
+        (world, client, file)
+    }
+
+    /// Makes a world with sessions of two clients.
+    pub fn with_two(setup: Setup) -> (Self, usize, usize) {
+        let (mut world, one) = Self::with_session(setup);
+        let two = world.session(3, "b");
+        (world, one, two)
+    }
+
+    /// From now on every transfer waits for the disk, and no job runs.
+    pub fn stall(&mut self) {
+        self.disk.set_slow(true);
+        self.hold_jobs = true;
+    }
+
+    /// Runs all jobs again.
+    pub fn release(&mut self) {
+        self.hold_jobs = false;
+        self.settle();
+    }
+
     /// Returns the networks, the first one first.
     pub fn networks(&self) -> impl Iterator<Item = &SimNetwork> {
         std::iter::once(&self.network).chain(&self.second)
@@ -461,53 +495,10 @@ impl World {
     }
 }
 
-/// Builds CLIENT_CONNECT_AUTH without proof.
-pub fn connect_auth(name: &str, verifier: u64, options: dafs::SessionOptions) -> Request<'_> {
-    Request::ClientConnectAuth(dafs::ClientConnectAuth {
-        options,
-        fence_id: b"",
-        client_id_string: name.as_bytes(),
-        client_verifier: Verifier(verifier.to_be_bytes()),
-        auth: dafs::AuthRequest::None,
-    })
-}
-
-/// Builds CLIENT_CONNECT.
-pub fn client_connect(name: &str, verifier: u64, options: dafs::SessionOptions) -> Request<'_> {
-    Request::ClientConnect(dafs::ClientConnect {
-        options,
-        fence_id: b"",
-        client_id_string: name.as_bytes(),
-        client_verifier: Verifier(verifier.to_be_bytes()),
-    })
-}
-
 /// Returns an IP address in place of the simulated host.
 pub fn stranger(host: u32) -> PeerInfo {
     let address = std::net::SocketAddr::from(([192, 0, 2, host as u8], 700));
     PeerInfo { address: Some(address), ..PeerInfo::default() }
-}
-
-/// Builds an OPEN of a file of the root for reading and writing. It makes the file if needed.
-pub fn open_request<'a>(dir: FileHandle, path: &'a [&'a [u8]], owner: &'a [u8]) -> dafs::Open<'a> {
-    dafs::Open {
-        claim: dafs::OpenClaim::Null { dir, path: dafs::Path::new(path) },
-        create: Some(dafs::CreateMode::Unchecked {
-            attributes: dafs::Attributes { mode: Some(0o666), ..dafs::Attributes::default() },
-        }),
-        delete_disposition: dafs::DeleteDisposition::DontCare,
-        owner,
-        share_access: dafs::ShareAccess::Both,
-        share_deny: dafs::ShareDeny::None,
-        share_key: dafs::ShareKey(None),
-    }
-}
-
-/// An open file.
-#[derive(Debug, Clone, Copy)]
-pub struct File {
-    pub fh: FileHandle,
-    pub id: dafs::StateId,
 }
 
 impl World {
@@ -552,62 +543,6 @@ impl World {
                 return data;
             }
         }
-    }
-}
-
-pub fn write_inline(file: File, offset: u64, data: &[u8]) -> Request<'_> {
-    Request::WriteInline(dafs::WriteInline {
-        fh: file.fh,
-        state_id: file.id,
-        offset,
-        stable: dafs::Stability::Unstable,
-        padded_to: None,
-        cache_hint: 0,
-        data,
-    })
-}
-
-pub fn read_inline(file: File, offset: u64, byte_count: u32) -> Request<'static> {
-    Request::ReadInline(dafs::ReadInline {
-        fh: file.fh,
-        state_id: file.id,
-        offset,
-        byte_count,
-        cache_hint: 0,
-    })
-}
-
-pub fn read_direct(
-    file: File,
-    offset: u64,
-    byte_count: u32,
-    buffers: &[dafs::DirectBuffer],
-) -> Request<'_> {
-    Request::ReadDirect(dafs::ReadDirect {
-        fh: file.fh,
-        state_id: file.id,
-        offset,
-        byte_count,
-        cache_hint: 0,
-        buffers: dafs::Seq::new(buffers),
-    })
-}
-
-pub fn write_direct(
-    file: File,
-    offset: u64,
-    byte_count: u32,
-    buffers: &[dafs::DirectBuffer],
-) -> dafs::WriteDirect<'_> {
-    dafs::WriteDirect {
-        fh: file.fh,
-        state_id: file.id,
-        offset,
-        byte_count,
-        stable: dafs::Stability::Unstable,
-        cache_hint: 0,
-        direct_checksum: dafs::Checksum::ZERO,
-        buffers: dafs::Seq::new(buffers),
     }
 }
 

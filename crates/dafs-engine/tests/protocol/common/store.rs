@@ -1,14 +1,10 @@
 //! A store that behaves like a slow and failing disk on command, above the store in memory.
 
 use super::{assert_may_wait, assert_may_wait_for_others};
-use dafs_mem::VolatileSlice;
-use dafs_store::backend::before;
-use dafs_store::{
-    Attr, CacheAdvice, Capabilities, CopyRange, CreateHow, FileId, MemoryStore, OpenFile, Result,
-    SeekWhat, Stability, StoreError, Wait, Waits, WholeFile,
+use dafs_store::{Capabilities, CreateHow, MemoryStore, OpenFile, Result, StoreError, Wait, Waits};
+use dafs_testkit::stores::layer::{
+    Call, FileLayer, Layer, Layered, LayeredFile, Transfer, Verdict,
 };
-use dafs_testkit::stores::layer::{Call, Layer, Layered};
-use std::any::Any;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -74,9 +70,11 @@ impl Disk {
     pub fn writes(&self) -> u64 {
         self.0.writes.load(Ordering::Relaxed)
     }
+}
 
-    /// Returns the bytes of a transfer that succeed.
-    fn judge(&self, offset: u64, len: usize, wait: Wait) -> Result<usize> {
+impl FileLayer for Disk {
+    fn judge(&self, transfer: Transfer) -> Result<Verdict> {
+        let Transfer { offset, bytes: len, wait, writes } = transfer;
         assert!(!self.0.mad_transfer.swap(false, Ordering::Relaxed), "on purpose");
         if wait == Wait::Never && self.0.slow.load(Ordering::Relaxed) {
             return Err(StoreError::WouldBlock);
@@ -86,7 +84,8 @@ impl Disk {
         if good == 0 && len > 0 {
             return Err(StoreError::Io);
         }
-        Ok(len.min(usize::try_from(good).unwrap_or(usize::MAX)))
+        self.0.writes.fetch_add(u64::from(writes), Ordering::Relaxed);
+        Ok(Verdict::Pass(len.min(usize::try_from(good).unwrap_or(usize::MAX))))
     }
 }
 
@@ -150,88 +149,10 @@ impl Layer for OnDisk {
     }
 
     fn wrap(&self, inner: Arc<dyn OpenFile>) -> Arc<dyn OpenFile> {
-        Arc::new(DiskFile { inner, disk: self.disk.clone() })
+        LayeredFile::over(inner, self.disk.clone())
     }
 
     fn capabilities(&self, below: Capabilities) -> Capabilities {
         Capabilities { waits: self.waits, ..below }
-    }
-}
-
-struct DiskFile {
-    inner: Arc<dyn OpenFile>,
-    disk: Disk,
-}
-
-fn sum(views: &[VolatileSlice<'_>]) -> usize {
-    views.iter().map(VolatileSlice::len).sum()
-}
-
-impl OpenFile for DiskFile {
-    fn as_any(&self) -> &dyn Any {
-        self.inner.as_any()
-    }
-
-    fn id(&self) -> FileId {
-        self.inner.id()
-    }
-
-    fn read_at(&self, views: &[VolatileSlice<'_>], offset: u64, wait: Wait) -> Result<usize> {
-        let bytes = self.disk.judge(offset, sum(views), wait)?;
-        self.inner.read_at(&before(views, bytes), offset, wait)
-    }
-
-    fn write_at(
-        &self,
-        views: &[VolatileSlice<'_>],
-        offset: u64,
-        stability: Stability,
-        wait: Wait,
-    ) -> Result<usize> {
-        let bytes = self.disk.judge(offset, sum(views), wait)?;
-        self.disk.0.writes.fetch_add(1, Ordering::Relaxed);
-        self.inner.write_at(&before(views, bytes), offset, stability, wait)
-    }
-
-    fn commit(&self, offset: u64, len: u64) -> Result<()> {
-        self.inner.commit(offset, len)
-    }
-
-    fn sync(&self) -> Result<()> {
-        self.inner.sync()
-    }
-
-    fn attr(&self) -> Result<Attr> {
-        self.inner.attr()
-    }
-}
-
-impl WholeFile for DiskFile {
-    fn advise(&self, offset: u64, len: u64, advice: CacheAdvice) -> Result<()> {
-        self.inner.advise(offset, len, advice)
-    }
-
-    fn set_size(&self, size: u64) -> Result<()> {
-        self.inner.set_size(size)
-    }
-
-    fn seek(&self, offset: u64, what: SeekWhat) -> Result<Option<u64>> {
-        self.inner.seek(offset, what)
-    }
-
-    fn allocate(&self, offset: u64, len: u64) -> Result<()> {
-        self.inner.allocate(offset, len)
-    }
-
-    fn deallocate(&self, offset: u64, len: u64) -> Result<()> {
-        self.inner.deallocate(offset, len)
-    }
-
-    fn copy_from(&self, source: &dyn OpenFile, range: CopyRange) -> Result<u64> {
-        self.inner.copy_from(source, range)
-    }
-
-    fn clone_range_from(&self, source: &dyn OpenFile, range: CopyRange) -> Result<()> {
-        self.inner.clone_range_from(source, range)
     }
 }

@@ -44,8 +44,7 @@ fn supported_attributes_are_listed_exactly() {
 
 #[test]
 fn attributes_are_set_and_told() {
-    let mut client = Client::new(2);
-    let (fh, stateid) = client.file(b"f");
+    let (mut client, fh, stateid) = Client::with_file(2);
     let time = Time { seconds: 1_000_000, nanoseconds: 5 };
     let set = SetAttributes {
         size: Some(77),
@@ -73,8 +72,7 @@ fn attributes_are_set_and_told() {
 
 #[test]
 fn a_refused_setattr_says_what_was_set() {
-    let mut client = Client::new(2);
-    let (fh, stateid) = client.file(b"f");
+    let (mut client, fh, stateid) = Client::with_file(2);
     let mut refused = |set: SetAttributes<'_>, mask: Bitmap| {
         let values = set.to_values();
         let answer = client.send(&[putfh(&fh), setattr(stateid, set.mask().or(mask), &values)]);
@@ -131,8 +129,7 @@ fn the_umask_is_for_new_objects() {
 
 #[test]
 fn verify_compares_what_getattr_tells() {
-    let mut client = Client::new(1);
-    let (fh, _) = client.file(b"f");
+    let (mut client, fh, _) = Client::with_file(1);
     let answer = client.send(&[putfh(&fh), all()]);
     let ResultBody::Getattr(result) = answer.body(2) else { panic!() };
     let mask = result.attributes.mask.without(Attr::RdattrError.number());
@@ -161,8 +158,7 @@ fn verify_compares_what_getattr_tells() {
 
 #[test]
 fn access_is_told_as_asked() {
-    let mut client = Client::new(2);
-    let (fh, _) = client.file(b"f");
+    let (mut client, fh, _) = Client::with_file(2);
     let asked = Access::READ | Access::MODIFY | Access::XATTR_LIST | Access::XATTR_WRITE;
     let access = |access| Op::Access(AccessArgs { access });
     let answer = client.send(&[putfh(&fh), access(asked)]);

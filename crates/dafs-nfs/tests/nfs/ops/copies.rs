@@ -2,12 +2,12 @@
 
 use super::helper::*;
 use super::layouts::node;
-use crate::common::{Answer, World};
+use crate::common::{Answer, World, bytes};
 use dafs_posix::{PosixOptions, PosixStore};
 use dafs_store::ExportSecret;
 use dafs_striped::{StripedOptions, StripedStore};
 use dafs_wire::nfs4::*;
-use dafs_wire::xdr::{Decode, Decoder, Encode, Encoder};
+use dafs_wire::xdr::{Decode, Decoder};
 use std::num::NonZeroU32;
 use std::sync::Arc;
 use tempfile::TempDir;
@@ -25,6 +25,13 @@ pub(crate) fn mirrored() -> (TempDir, Client) {
     let nodes = (1..=3).map(|number| node(base.path(), number)).collect();
     let store = StripedStore::open(meta, nodes, options).unwrap();
     (base, Client::of(World::over(Arc::new(store)), 2))
+}
+
+/// The same with an open file: its handle and the state-id of the open.
+pub(crate) fn mirrored_file() -> (TempDir, Client, Vec<u8>, Stateid) {
+    let (base, mut client) = mirrored();
+    let (fh, open) = client.file(b"f");
+    (base, client, fh, open)
 }
 
 pub(crate) fn get(stateid: Stateid, io_mode: u32) -> Op<'static> {
@@ -53,9 +60,7 @@ pub(crate) fn give_back(stateid: Stateid, body: &[u8]) -> Op<'_> {
 /// Encodes a client's report of errors.
 pub(crate) fn met(stateid: Stateid, errors: Vec<DeviceError>) -> Vec<u8> {
     let range = FlexError { offset: 0, length: u64::MAX, stateid, errors };
-    let mut bytes = Vec::new();
-    FlexReturned { errors: vec![range], stats: vec![] }.encode(&mut Encoder::new(&mut bytes));
-    bytes
+    bytes(&FlexReturned { errors: vec![range], stats: vec![] })
 }
 
 /// Returns the layout's state-id, and its devices.
@@ -75,8 +80,7 @@ pub(crate) fn granted(answer: &Answer, at: usize) -> (Stateid, Vec<DeviceId>) {
 
 #[test]
 fn a_layout_names_both_copies() {
-    let (_base, mut client) = mirrored();
-    let (fh, open) = client.file(b"f");
+    let (_base, mut client, fh, open) = mirrored_file();
     // Readers of an empty file get one, too.
     let answer = client.send(&[putfh(&fh), get(open, 1)]);
     let (stateid, reading) = granted(&answer, 2);
@@ -106,8 +110,7 @@ fn a_layout_names_both_copies() {
 #[test]
 fn a_report_of_a_failed_device_yields_a_layout_without_it() {
     for by_return in [false, true] {
-        let (_base, mut client) = mirrored();
-        let (fh, open) = client.file(b"f");
+        let (_base, mut client, fh, open) = mirrored_file();
         let answer = client.send(&[putfh(&fh), get(open, 2)]);
         let (mut stateid, both) = granted(&answer, 2);
         let tell = |client: &mut Client, stateid: &mut Stateid, device_id, op| {
@@ -141,8 +144,7 @@ fn a_report_of_a_failed_device_yields_a_layout_without_it() {
 #[test]
 fn a_device_without_room_is_not_done_without() {
     for (status, by_return) in [(Status::NoSpc, false), (Status::DQuot, true)] {
-        let (_base, mut client) = mirrored();
-        let (fh, open) = client.file(b"f");
+        let (_base, mut client, fh, open) = mirrored_file();
         let answer = client.send(&[putfh(&fh), get(open, 2)]);
         let (stateid, both) = granted(&answer, 2);
         let error = DeviceError { device_id: both[1], status, op: 38 };
@@ -167,8 +169,7 @@ fn a_device_without_room_is_not_done_without() {
 
 #[test]
 fn this_server_writes_when_clients_have_given_their_layouts_back() {
-    let (_base, mut client) = mirrored();
-    let (fh, open) = client.file(b"f");
+    let (_base, mut client, fh, open) = mirrored_file();
     let answer = client.send(&[putfh(&fh), get(open, 2)]);
     let (stateid, _) = granted(&answer, 2);
     let wrote = client.send(&[putfh(&fh), write(open, 0, b"here")]);

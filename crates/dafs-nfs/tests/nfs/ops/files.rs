@@ -11,8 +11,7 @@ fn data(answer: &crate::common::Answer, at: usize) -> (Vec<u8>, bool) {
 
 #[test]
 fn reads_return_written_data_up_to_the_exact_end() {
-    let mut client = Client::new(1);
-    let (fh, stateid) = client.file(b"f");
+    let (mut client, fh, stateid) = Client::with_file(1);
     let stable = StableHow::FileSync;
     let answer = client.send(&[putfh(&fh), write_stable(stateid, 5, b"write test data", stable)]);
     let ResultBody::Write(written) = answer.body(2) else { panic!() };
@@ -38,8 +37,7 @@ fn reads_return_written_data_up_to_the_exact_end() {
 
 #[test]
 fn megabytes_travel_in_one_piece() {
-    let mut client = Client::new(1);
-    let (fh, stateid) = client.file(b"f");
+    let (mut client, fh, stateid) = Client::with_file(1);
     let bytes: Vec<u8> = (0..1 << 20).map(|at: u32| (at % 251) as u8).collect();
     let answer = client.send(&[putfh(&fh), write(stateid, 0, &bytes)]);
     let ResultBody::Write(written) = answer.body(2) else { panic!() };
@@ -79,8 +77,7 @@ fn the_current_stateid_follows_the_rules() {
 
 #[test]
 fn special_stateids_read_and_write_without_an_open() {
-    let mut client = Client::new(1);
-    let (fh, stateid) = client.file(b"f");
+    let (mut client, fh, stateid) = Client::with_file(1);
     client.send(&[putfh(&fh), close(stateid)]);
     let ops = [putfh(&fh), write(Stateid::ANONYMOUS, 0, b"abc"), read(Stateid::READ_BYPASS, 0, 3)];
     let answer = client.send(&ops);
@@ -240,8 +237,7 @@ fn io_on_what_holds_no_data_is_refused() {
 
 #[test]
 fn a_state_id_gives_other_users_only_what_the_file_gives() {
-    let mut client = Client::new(1);
-    let (fh, stateid) = client.file(b"f");
+    let (mut client, fh, stateid) = Client::with_file(1);
     let set = |mode| SetAttributes { mode: Some(mode), ..SetAttributes::default() };
     for (mode, read_status, write_status) in [
         (0o600, Status::Access, Status::Access),

@@ -3,11 +3,11 @@
 //! layout without the device at once, and a layout may be returned without a report. Statistics are
 //! tested in [`super::layout_stats`].
 
-use super::copies::{get, give_back, granted, met, mirrored};
+use super::copies::{get, give_back, granted, met, mirrored_file};
 use super::helper::*;
-use crate::common::Answer;
+use crate::common::{Answer, bytes};
 use dafs_wire::nfs4::*;
-use dafs_wire::xdr::{Decode, Decoder, Encode, Encoder};
+use dafs_wire::xdr::{Decode, Decoder};
 
 pub(crate) const READING: u32 = 1;
 pub(crate) const WRITING: u32 = 2;
@@ -18,12 +18,6 @@ pub(crate) fn layout(answer: &Answer, at: usize) -> (Stateid, FlexLayout<'_>) {
     let ResultBody::Layoutget(result) = answer.body(at) else { panic!("{:?}", answer.results()) };
     let layout = FlexLayout::decode(&mut Decoder::new(result.layouts[0].content.body)).unwrap();
     (result.stateid, layout)
-}
-
-pub(crate) fn bytes(value: &impl Encode) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    value.encode(&mut Encoder::new(&mut bytes));
-    bytes
 }
 
 /// Requests the layout of a file. Returns its state-id and its devices.
@@ -45,8 +39,7 @@ fn give(client: &mut Client, fh: &[u8], stateid: Stateid, body: &[u8]) -> Status
 /// FFST1.
 #[test]
 fn each_part_that_is_asked_for_has_the_next_number() {
-    let (_base, mut client) = mirrored();
-    let (fh, open) = client.file(b"f");
+    let (_base, mut client, fh, open) = mirrored_file();
     let mut stateid = open;
     for number in 0..7 {
         let Op::Layoutget(whole) = get(stateid, WRITING) else { unreachable!() };
@@ -66,8 +59,7 @@ fn each_part_that_is_asked_for_has_the_next_number() {
 /// FFLOR1.
 #[test]
 fn a_layout_for_reading_is_given_back_once_and_its_open_stays() {
-    let (_base, mut client) = mirrored();
-    let (fh, open) = client.file(b"f");
+    let (_base, mut client, fh, open) = mirrored_file();
     let (stateid, _) = ask(&mut client, &fh, open, READING);
     let answer = client.send(&[putfh(&fh), give_back(stateid, &bytes(&NOTHING_SAID))]);
     let ResultBody::Layoutreturn(result) = answer.body(2) else { panic!() };
@@ -79,8 +71,7 @@ fn a_layout_for_reading_is_given_back_once_and_its_open_stays() {
 /// FFLOOS.
 #[test]
 fn an_old_number_gets_a_layout_and_gives_none_back() {
-    let (_base, mut client) = mirrored();
-    let (fh, open) = client.file(b"f");
+    let (_base, mut client, fh, open) = mirrored_file();
     let (first, _) = ask(&mut client, &fh, open, WRITING);
     let numbers = [first, first].map(|stateid| ask(&mut client, &fh, stateid, WRITING).0.seqid);
     assert_eq!((first.seqid, numbers), (1, [2, 3]));
@@ -95,8 +86,7 @@ fn an_old_number_gets_a_layout_and_gives_none_back() {
 /// FFLG2.
 #[test]
 fn layouts_for_reading_and_for_writing_take_turns() {
-    let (_base, mut client) = mirrored();
-    let (fh, open) = client.file(b"f");
+    let (_base, mut client, fh, open) = mirrored_file();
     let mut stateid = open;
     for number in 1..=1000 {
         let io_mode = if number % 2 == 1 { WRITING } else { READING };
@@ -112,8 +102,7 @@ fn layouts_for_reading_and_for_writing_take_turns() {
 /// FFGDI1.
 #[test]
 fn a_device_is_told_to_who_has_room_for_anything() {
-    let (_base, mut client) = mirrored();
-    let (fh, open) = client.file(b"f");
+    let (_base, mut client, fh, open) = mirrored_file();
     let (stateid, devices) = ask(&mut client, &fh, open, WRITING);
     let info = Op::Getdeviceinfo(GetdeviceinfoArgs {
         device_id: devices[1],
@@ -134,8 +123,7 @@ fn a_device_is_told_to_who_has_room_for_anything() {
 /// FFLA1.
 #[test]
 fn a_reader_is_another_user_of_the_same_group_at_data_servers() {
-    let (_base, mut client) = mirrored();
-    let (fh, open) = client.file(b"f");
+    let (_base, mut client, fh, open) = mirrored_file();
     let mut of = |io_mode| {
         let answer = client.send(&[putfh(&fh), get(open, io_mode)]);
         let (_, layout) = layout(&answer, 2);
@@ -154,8 +142,7 @@ pub(crate) const WRITE: u32 = OpNum::Write as u32;
 /// Returns a layout with an error at its first device, and requests the next. The result has the
 /// devices of both.
 fn after_error(status: Status, op: u32, (mode, next): (u32, u32)) -> [Vec<DeviceId>; 2] {
-    let (_base, mut client) = mirrored();
-    let (fh, open) = client.file(b"f");
+    let (_base, mut client, fh, open) = mirrored_file();
     let (stateid, before) = ask(&mut client, &fh, open, mode);
     let error = DeviceError { device_id: before[0], status, op };
     assert_eq!(give(&mut client, &fh, stateid, &met(stateid, vec![error])), Status::Ok);
@@ -202,8 +189,7 @@ fn a_writer_without_room_can_read() {
 /// FFLOR100.
 #[test]
 fn errors_among_a_hundred_returns_leave_a_copy() {
-    let (_base, mut client) = mirrored();
-    let (fh, open) = client.file(b"f");
+    let (_base, mut client, fh, open) = mirrored_file();
     for round in 0..100 {
         let (stateid, devices) = ask(&mut client, &fh, open, WRITING);
         let is_first = round == 0;

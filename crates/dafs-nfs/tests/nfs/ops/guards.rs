@@ -3,29 +3,15 @@
 use super::helper::*;
 use super::persistent::{MODES, ROOT, prepared, remove};
 use crate::common::*;
-use dafs_rpc::{AuthSys, Credential, Groups, Handled, LocalCall, LocalEvent};
+use dafs_rpc::{Handled, LocalEvent};
 use dafs_service::durable::Durability;
 use dafs_wire::nfs3::{self, ChangeFailure, DirOpArgs, FileHandle, WccResult, decode_results};
 use dafs_wire::nfs4::*;
-use dafs_wire::xdr::{Encode, Encoder};
 
 /// Sends a REMOVE of NFSv3 below the root.
 fn remove_v3(world: &mut World, root: &[u8], name: &[u8]) -> Handled {
-    let mut args = Vec::new();
-    DirOpArgs { dir: FileHandle(root), name }.encode(&mut Encoder::new(&mut args));
-    world.xid += 1;
-    let groups = Groups::default();
-    let sys = AuthSys { stamp: 0, machine: b"other", uid: 0, gid: 0, groups };
-    let request = LocalCall {
-        xid: world.xid,
-        program: nfs3::PROGRAM,
-        version: nfs3::VERSION,
-        procedure: nfs3::Procedure::Remove.number(),
-        credential: Credential::Sys(sys),
-        args: &args,
-        now_ns: world.now_ns,
-    };
-    world.reactor.call(&mut world.handler, 1, request)
+    let procedure = (nfs3::PROGRAM, nfs3::VERSION, nfs3::Procedure::Remove.number());
+    world.call(procedure, 1, 0, &bytes(&DirOpArgs { dir: FileHandle(root), name }))
 }
 
 /// True if a REMOVE of NFSv3 has removed an object.
@@ -57,9 +43,7 @@ fn a_change_is_not_taken_for_that_of_another_client() {
                     let what = format!("{mode:?}, NFSv3 {by_v3}, {steps} steps and {more}");
                     let (mut kept, mut world, mut session) = prepared(mode);
                     let mut other = world.client(b"other");
-                    let complete = Op::ReclaimComplete(ReclaimCompleteArgs { one_fs: false });
-                    let answer = world.next(&mut other, &[complete]);
-                    assert_eq!(answer.status(), Status::Ok);
+                    world.complete(&mut other);
                     let root = handle(&world.next(&mut other, &[ROOT, getfh()]), 2);
                     session.sequence += 1;
                     let ops = [ROOT, remove(b"victim")];

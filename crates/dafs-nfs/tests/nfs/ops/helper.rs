@@ -20,6 +20,13 @@ impl Client {
         Self { world, session }
     }
 
+    /// Makes a client with the file "f" open for both. Returns its handle and state-id, too.
+    pub(crate) fn with_file(minor: u32) -> (Self, Vec<u8>, Stateid) {
+        let mut client = Self::new(minor);
+        let (fh, stateid) = client.file(b"f");
+        (client, fh, stateid)
+    }
+
     /// Sends a compound that starts at the root.
     pub(crate) fn at_root(&mut self, ops: &[Op<'_>]) -> Answer {
         let mut all = vec![Op::Putrootfh(PutrootfhArgs)];
@@ -68,10 +75,7 @@ pub(crate) fn session(world: &mut World, owner: &[u8]) -> Session {
         ..channel()
     };
     let mut session = world.session(1, args);
-    // The client has no state to reclaim. Before RECLAIM_COMPLETE it can open no file (RFC 8881
-    // 18.51.3).
-    let complete = Op::ReclaimComplete(ReclaimCompleteArgs { one_fs: false });
-    assert_eq!(world.next(&mut session, &[complete]).status(), Status::Ok);
+    world.complete(&mut session);
     session
 }
 

@@ -2,7 +2,8 @@
 
 use super::helper::*;
 use super::layouts::open_spread;
-use dafs_service::{Export, ExportOptions, Namespace, Squash};
+use crate::common::unsquashed;
+use dafs_service::{Export, Namespace};
 use dafs_store::{MemoryOptions, MemoryStore, Store};
 use dafs_wire::nfs4::*;
 use std::sync::Arc;
@@ -13,9 +14,8 @@ fn a_compound_waits_for_each_store_on_a_thread_of_its_own() {
     let (_base_b, b) = open_spread();
     let memory = Arc::new(MemoryStore::new(MemoryOptions::default()));
     let mut client = Client::new(2);
-    let options = || ExportOptions { squash: Squash::None, ..ExportOptions::default() };
     let stores = [("a", a as Arc<dyn Store>), ("b", b), ("m", memory)];
-    let exports = stores.map(|(name, store)| Export::new(name, store, options()));
+    let exports = stores.map(|(name, store)| Export::new(name, store, unsquashed()));
     let service = client.world.shared.service.clone();
     service.replace_namespace(Namespace::new(exports.into()).unwrap());
     let mut file = |export: &[u8]| {

@@ -1,10 +1,10 @@
 //! Clients' reports of I/O at data servers (LAYOUTSTATS, and the body of a LAYOUTRETURN), and how
 //! the server counts them. Tests with codes cover the same features as those of pynfs.
 
-use super::copies::{get, give_back, mirrored};
-use super::flex::{WRITE, WRITING, ask, bytes, layout};
+use super::copies::{get, give_back, mirrored, mirrored_file};
+use super::flex::{WRITE, WRITING, ask, layout};
 use super::helper::*;
-use crate::common::Answer;
+use crate::common::{Answer, bytes};
 use dafs_wire::nfs4::*;
 use std::sync::atomic::Ordering;
 
@@ -83,8 +83,7 @@ struct Teller {
 
 impl Teller {
     fn new() -> Self {
-        let (_base, mut client) = mirrored();
-        let (fh, open) = client.file(b"f");
+        let (_base, mut client, fh, open) = mirrored_file();
         let answer = client.send(&[putfh(&fh), get(open, WRITING)]);
         assert_eq!(answer.status(), Status::Ok);
         Self { _base, client, fh, open, answer }

@@ -46,6 +46,13 @@ pub(crate) fn spread(minor: u32) -> (TempDir, Client) {
     (base, Client::of(World::over(store), minor))
 }
 
+/// The same with an open file: its handle and the state-id of the open.
+pub(crate) fn spread_file(minor: u32) -> (TempDir, Client, Vec<u8>, Stateid) {
+    let (base, mut client) = spread(minor);
+    let (fh, open) = client.file(b"f");
+    (base, client, fh, open)
+}
+
 pub(crate) fn get_some(
     stateid: Stateid,
     io_mode: u32,
@@ -121,8 +128,7 @@ pub(crate) fn granted<'a>(answer: &'a Answer, at: usize) -> (Stateid, FilesLayou
 
 #[test]
 fn a_layout_leads_to_the_components() {
-    let (_base, mut client) = spread(1);
-    let (fh, open) = client.file(b"f");
+    let (_base, mut client, fh, open) = spread_file(1);
     let answer = client.send(&[putfh(&fh), get(open, 2)]);
     let (stateid, layout) = granted(&answer, 2);
     assert_eq!(stateid.seqid, 1);
@@ -194,8 +200,7 @@ fn the_server_says_that_it_has_layouts() {
 
 #[test]
 fn wrong_requests_get_their_errors() {
-    let (_base, mut client) = spread(1);
-    let (fh, open) = client.file(b"f");
+    let (_base, mut client, fh, open) = spread_file(1);
     let mut status = |args: LayoutgetArgs| client.send(&[putfh(&fh), Op::Layoutget(args)]).status();
     let good = get_some(open, 1, (0, u64::MAX));
     assert_eq!(status(LayoutgetArgs { io_mode: 3, ..good }), Status::BadIoMode);
@@ -238,8 +243,7 @@ fn wrong_requests_get_their_errors() {
 
 #[test]
 fn the_size_is_what_was_written_and_no_more() {
-    let (_base, mut client) = spread(1);
-    let (fh, open) = client.file(b"f");
+    let (_base, mut client, fh, open) = spread_file(1);
     let answer = client.send(&[putfh(&fh), get(open, 2)]);
     let stateid = granted(&answer, 2).0;
     // No data was written, whatever the client reports.
@@ -257,8 +261,7 @@ fn the_size_is_what_was_written_and_no_more() {
 #[test]
 fn a_recall_is_answered_in_either_way() {
     for forgets in [false, true] {
-        let (_base, mut client) = spread(1);
-        let (fh, open) = client.file(b"f");
+        let (_base, mut client, fh, open) = spread_file(1);
         let answer = client.send(&[putfh(&fh), get(open, 2)]);
         let (stateid, _) = granted(&answer, 2);
         let mut other = session(&mut client.world, b"other");
@@ -294,8 +297,7 @@ fn a_recall_is_answered_in_either_way() {
 /// A client whose answer does not fit takes the operation for one that did not run.
 #[test]
 fn a_layout_is_returned_only_if_the_answer_fits() {
-    let (_base, mut client) = spread(1);
-    let (fh, open) = client.file(b"f");
+    let (_base, mut client, fh, open) = spread_file(1);
     let (mut refused, mut returned) = (0, 0);
     // Handles pad the answer, so that no limit is too small for a session.
     let get_handles = [getfh(), getfh(), getfh(), getfh()];
@@ -330,8 +332,7 @@ fn a_layout_is_returned_only_if_the_answer_fits() {
 
 #[test]
 fn errors_and_statistics_are_for_those_with_a_layout() {
-    let (_base, mut client) = spread(2);
-    let (fh, open) = client.file(b"f");
+    let (_base, mut client, fh, open) = spread_file(2);
     let answer = client.send(&[putfh(&fh), get(open, 2)]);
     let (stateid, layout) = granted(&answer, 2);
     let device_id = layout.device;

@@ -3,7 +3,7 @@
 
 use super::copies::mirrored;
 use super::helper::*;
-use super::layouts::{get, get_some, give, give_back, granted, open_spread, spread};
+use super::layouts::{get, get_some, give, give_back, granted, open_spread, spread_file};
 use crate::common::{World, create_session, exchange_id};
 use dafs_wire::nfs4::*;
 
@@ -61,8 +61,7 @@ fn a_list_of_devices_has_its_errors() {
 
 #[test]
 fn a_layout_reaches_as_far_as_a_file_ever_may() {
-    let (_base, mut client) = spread(1);
-    let (fh, open) = client.file(b"f");
+    let (_base, mut client, fh, open) = spread_file(1);
     let data = [7; 1000];
     assert_eq!(client.send(&[putfh(&fh), write(open, 0, &data)]).status(), Status::Ok);
     // At its end, behind it, and as far behind as possible. `granted` expects a layout of the whole

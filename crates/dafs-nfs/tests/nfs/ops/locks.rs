@@ -20,8 +20,7 @@ fn locku(stateid: Stateid, offset: u64, length: u64) -> Op<'static> {
 
 #[test]
 fn locks_keep_owners_apart() {
-    let mut client = Client::new(1);
-    let (fh, open) = client.file(b"f");
+    let (mut client, fh, open) = Client::with_file(1);
     let ops = [putfh(&fh), lock(b"one", open, LockType::Write, 10, 20)];
     let answer = client.send(&ops);
     let ResultBody::Lock(locked) = answer.body(2) else { panic!() };
@@ -48,8 +47,7 @@ fn locks_keep_owners_apart() {
 
 #[test]
 fn locks_and_the_current_stateid_go_together() {
-    let mut client = Client::new(1);
-    let (fh, open) = client.file(b"f");
+    let (mut client, fh, open) = Client::with_file(1);
     let current = Stateid::CURRENT;
     let ops = [
         putfh(&fh),
@@ -64,8 +62,7 @@ fn locks_and_the_current_stateid_go_together() {
 
 #[test]
 fn ranges_and_files_that_cannot_be_locked() {
-    let mut client = Client::new(1);
-    let (fh, open) = client.file(b"f");
+    let (mut client, fh, open) = Client::with_file(1);
     for (offset, length) in [(0, 0), (u64::MAX, 2), (2, u64::MAX - 1)] {
         let op = lock(b"one", open, LockType::Write, offset, length);
         assert_eq!(client.send(&[putfh(&fh), op]).status(), Status::Inval, "{offset} {length}");

@@ -37,6 +37,11 @@ impl Kept {
         world
     }
 
+    pub(crate) fn restart(&mut self, world: World) -> World {
+        drop(world);
+        self.start()
+    }
+
     pub(crate) fn has(&self, name: &[u8]) -> bool {
         let cred = Cred::new(0, 0);
         self.store.peek(&cred, &self.store.root(), name).is_ok()
@@ -48,8 +53,7 @@ fn persistent_session(world: &mut World, owner: &[u8], verifier: u8) -> Session 
     let mut args = create_session(exchanged.client_id, exchanged.sequence_id);
     args.flags = CreateSessionFlags::PERSIST;
     let mut session = world.session(1, args);
-    let complete = Op::ReclaimComplete(ReclaimCompleteArgs { one_fs: false });
-    assert_eq!(world.next(&mut session, &[complete]).status(), Status::Ok);
+    world.complete(&mut session);
     session
 }
 
@@ -266,8 +270,7 @@ fn a_change_whose_reply_was_not_written_is_found_out() {
                 let before = world.next(&mut session, &case.ops);
                 let done = (case.done)(&kept);
                 kept.disk.fail_after(None);
-                drop(world);
-                let mut world = kept.start();
+                let mut world = kept.restart(world);
                 let again = world.again(&session, &case.ops);
                 assert_eq!(again.status() == Status::Ok, done, "{what}: {:?}", again.results());
                 assert!(done || again.status() == Status::DeadSession, "{what}");
@@ -360,8 +363,7 @@ fn a_long_reply_is_made_anew() {
         let ops = [ROOT, link, getfh(), Op::Readlink(ReadlinkArgs)];
         let before = world.next(&mut session, &ops);
         assert!(before.0.len() > dafs_nfs::limits::DURABLE_REPLY_BYTES_MAX, "{}", before.0.len());
-        drop(world);
-        let mut world = kept.start();
+        let mut world = kept.restart(world);
         let again = world.again(&session, &ops);
         let results = |answer: &Answer| format!("{:?}", &answer.results()[1..]);
         assert_eq!(results(&again), results(&before));
@@ -429,8 +431,7 @@ fn the_kept_replies_do_not_grow() {
     }
     let ops = [ROOT, remove(b"victim")];
     let before = world.next(&mut session, &ops);
-    drop(world);
-    assert_eq!(kept.start().again(&session, &ops), before);
+    assert_eq!(kept.restart(world).again(&session, &ops), before);
 }
 
 /// Refusals are repeated, too.
@@ -441,8 +442,7 @@ fn a_refusal_is_repeated() {
         let ops = [ROOT, remove(b"none")];
         let before = world.next(&mut session, &ops);
         assert_eq!(before.status(), Status::NoEnt);
-        drop(world);
-        assert_eq!(kept.start().again(&session, &ops), before);
+        assert_eq!(kept.restart(world).again(&session, &ops), before);
     }
 }
 
@@ -456,8 +456,7 @@ fn a_change_whose_directory_is_gone_is_not_called_undone() {
     let ops = [ROOT, lookup(b"dir"), directory(b"sub")];
     assert_eq!(world.next(&mut session, &ops).status(), Status::Ok);
     kept.disk.fail_after(None);
-    drop(world);
-    let mut world = kept.start();
+    let mut world = kept.restart(world);
     let (cred, root) = (Cred::new(0, 0), kept.store.root());
     kept.store.rename(&cred, &root, b"dir", &root, b"elsewhere").unwrap();
     let again = world.again(&session, &ops);
@@ -470,8 +469,7 @@ fn replies_that_no_client_asks_for_are_forgotten() {
     // By the client, when it has recovered.
     let (mut kept, mut world, mut session) = prepared(Durability::Crash);
     let before = world.next(&mut session, &ops);
-    drop(world);
-    let mut world = kept.start();
+    let mut world = kept.restart(world);
     assert_eq!(world.again(&session, &ops), before);
     let bind = Op::BindConnToSession(BindConnToSessionArgs {
         session_id: session.id,
@@ -486,13 +484,11 @@ fn replies_that_no_client_asks_for_are_forgotten() {
     assert_eq!(world.send(1, 0, std::slice::from_ref(&destroy)).status(), Status::Ok);
     assert_eq!(world.again(&session, &ops).status(), Status::BadSession);
     assert_eq!(world.send(1, 0, &[destroy]).status(), Status::BadSession);
-    drop(world);
-    assert_eq!(kept.start().again(&session, &ops).status(), Status::BadSession);
+    assert_eq!(kept.restart(world).again(&session, &ops).status(), Status::BadSession);
     // By another instance of the client.
     let (mut kept, mut world, mut session) = prepared(Durability::Crash);
     world.next(&mut session, &ops);
-    drop(world);
-    let mut world = kept.start();
+    let mut world = kept.restart(world);
     persistent_session(&mut world, b"stranger", 2);
     assert_eq!(world.again(&session, &ops).status(), Status::Ok);
     persistent_session(&mut world, b"client", 2);
@@ -502,8 +498,7 @@ fn replies_that_no_client_asks_for_are_forgotten() {
     world.next(&mut session, &ops);
     let destroy = Op::DestroySession(DestroySessionArgs { session_id: session.id });
     assert_eq!(world.send(1, 0, &[destroy]).status(), Status::Ok);
-    drop(world);
-    assert_eq!(kept.start().again(&session, &ops).status(), Status::BadSession);
+    assert_eq!(kept.restart(world).again(&session, &ops).status(), Status::BadSession);
 }
 
 #[test]
@@ -511,8 +506,7 @@ fn another_user_is_not_told() {
     let (mut kept, mut world, mut session) = prepared(Durability::Crash);
     let ops = [ROOT, remove(b"victim")];
     world.next(&mut session, &ops);
-    drop(world);
-    let mut world = kept.start();
+    let mut world = kept.restart(world);
     let all = with_sequence(session.sequence_args(), &ops);
     assert_eq!(world.send(1, 7, &all).status(), Status::DeadSession);
     assert_eq!(world.send(1, 0, &all).status(), Status::Ok);
@@ -523,8 +517,7 @@ fn a_user_who_takes_a_clients_name_does_not_take_its_replies_away() {
     let (mut kept, mut world, mut session) = prepared(Durability::Crash);
     let ops = [ROOT, remove(b"victim")];
     let before = world.next(&mut session, &ops);
-    drop(world);
-    let mut world = kept.start();
+    let mut world = kept.restart(world);
     let thief = world.exchange(7, b"client", 3);
     let taken = Op::CreateSession(create_session(thief.client_id, thief.sequence_id));
     assert_eq!(world.send(1, 7, &[taken]).status(), Status::Ok);
@@ -541,11 +534,9 @@ fn sessions_persist_where_every_change_is_kept() {
     let (mut kept, mut world, _) = prepared(Durability::Crash);
     let mut session = world.client(b"other");
     assert!(!session.created.flags.contains(CreateSessionFlags::PERSIST));
-    let complete = Op::ReclaimComplete(ReclaimCompleteArgs { one_fs: false });
-    world.next(&mut session, &[complete]);
+    world.complete(&mut session);
     world.next(&mut session, &[ROOT, remove(b"victim")]);
-    drop(world);
-    let mut world = kept.start();
+    let mut world = kept.restart(world);
     let again = world.again(&session, &[ROOT, remove(b"victim")]);
     assert_eq!(again.status(), Status::BadSession);
 }

@@ -21,8 +21,7 @@ fn copy<'a>(source: Stateid, target: Stateid, range: (u64, u64, u64), synchronou
 
 #[test]
 fn read_plus_gives_all_in_order() {
-    let mut client = Client::new(2);
-    let (fh, stateid) = client.file(b"f");
+    let (mut client, fh, stateid) = Client::with_file(2);
     client.send(&[putfh(&fh), write(stateid, 70_000, b"end")]);
     let plus = |offset, count| Op::ReadPlus(ReadPlusArgs { stateid, offset, count });
     for (offset, count, ends, eof) in
@@ -51,8 +50,7 @@ fn read_plus_gives_all_in_order() {
 
 #[test]
 fn space_is_sought_set_aside_and_given_back() {
-    let mut client = Client::new(2);
-    let (fh, stateid) = client.file(b"f");
+    let (mut client, fh, stateid) = Client::with_file(2);
     let allocate = |offset, length| Op::Allocate(AllocateArgs { stateid, offset, length });
     let deallocate = |offset, length| Op::Deallocate(DeallocateArgs { stateid, offset, length });
     let seek = |offset, what| Op::Seek(SeekArgs { stateid, offset, what });
@@ -223,8 +221,7 @@ fn a_holder_recalled_by_a_long_copy_has_a_lease_from_then_on() {
 
 #[test]
 fn advice_that_means_something_is_followed() {
-    let mut client = Client::new(2);
-    let (fh, stateid) = client.file(b"f");
+    let (mut client, fh, stateid) = Client::with_file(2);
     let hints = Bitmap::of(&[IoAdvice::WillNeed as u32, IoAdvice::InitProximity as u32]);
     let op = Op::IoAdvise(IoAdviseArgs { stateid, offset: 0, count: 0, hints });
     let answer = client.send(&[putfh(&fh), op]);

@@ -1,9 +1,9 @@
 //! CB_LAYOUTRECALL of a file system, and CB_NOTIFY_DEVICEID, as a client receives them.
 
 use super::helper::*;
-use super::layouts::{device_info_with, get, give, give_back, granted, open_spread, spread};
-use crate::common::{World, back_op};
-use dafs_service::{ClientKey, Export, ExportOptions, Front, Namespace, Squash};
+use super::layouts::{device_info_with, get, give, give_back, granted, open_spread, spread_file};
+use crate::common::{World, back_op, unsquashed};
+use dafs_service::{ClientKey, Export, ExportOptions, Front, Namespace};
 use dafs_store::{LayoutForm, MemoryOptions, MemoryStore, Store};
 use dafs_striped::StripedStore;
 use dafs_wire::nfs4::*;
@@ -12,8 +12,7 @@ use std::sync::Arc;
 #[test]
 fn an_export_that_is_gone_takes_its_layouts_along() {
     for answer in [Status::Ok, Status::NoMatchingLayout, Status::NotSupp] {
-        let (_base, mut client) = spread(1);
-        let (fh, open) = client.file(b"f");
+        let (_base, mut client, fh, open) = spread_file(1);
         let fsid = Op::Getattr(GetattrArgs { request: Attr::set(&[Attr::Fsid]) });
         let answered = client.send(&[putfh(&fh), get(open, 2), fsid]);
         granted(&answered, 2);
@@ -86,8 +85,7 @@ fn two() -> ([tempfile::TempDir; 2], Client) {
     let [(one, a), (two, b)] = [open_spread(), open_spread()];
     let world = World::over(a.clone());
     let stores: [(&str, Arc<dyn Store>); 2] = [("a", a), ("b", b)];
-    let options = || ExportOptions { squash: Squash::None, ..ExportOptions::default() };
-    let exports = stores.map(|(name, store)| Export::new(name, store, options()));
+    let exports = stores.map(|(name, store)| Export::new(name, store, unsquashed()));
     world.shared.service.replace_namespace(Namespace::new(exports.into()).unwrap());
     ([one, two], Client::of(world, 1))
 }

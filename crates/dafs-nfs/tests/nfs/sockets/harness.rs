@@ -1,12 +1,13 @@
 //! A server on a loopback port, with two reactors and a pool of two threads.
 
+use crate::common::{nfs_options, unsquashed};
 use dafs_dat::Wake;
 use dafs_nfs::{Admission, NfsHandler, NfsOptions, NfsShared};
 use dafs_nfs_client::{Connection, Identity, Options, Session, connect};
 use dafs_rpc::Injector;
 use dafs_rpc::server::{Config, Group};
 use dafs_service::{
-    Admits, DataRole, Export, ExportOptions, Job, Namespace, Pool, Service, ServiceConfig, Squash,
+    Admits, DataRole, Export, ExportOptions, Job, Namespace, Pool, Service, ServiceConfig,
     WriteVerifier,
 };
 use dafs_store::{DataStore, MemoryOptions, MemoryStore, Store};
@@ -15,7 +16,7 @@ use std::os::unix::fs::MetadataExt;
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Longer than any working operation takes.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
@@ -32,11 +33,8 @@ impl Pool for Threads {
 }
 
 fn service(config: ServiceConfig, store: Arc<dyn Store>) -> Arc<Service> {
-    let options = ExportOptions {
-        squash: Squash::None,
-        admits: Admits { unprivileged_ports: true, ..Admits::default() },
-        ..ExportOptions::default()
-    };
+    let admits = Admits { unprivileged_ports: true, ..Admits::default() };
+    let options = ExportOptions { admits, ..unsquashed() };
     let namespace = Namespace::new(vec![Export::new("", store, options)]).unwrap();
     Arc::new(Service::new(config, namespace))
 }
@@ -89,16 +87,7 @@ impl Server {
             pool.clone(),
             Arc::new(WriteVerifier::new(1)),
             Admission { own_uid: std::fs::metadata("/proc/self").unwrap().uid() },
-            NfsOptions {
-                server_owner: owner.to_vec(),
-                server_scope: b"scope".to_vec(),
-                implementation_domain: "example.org".to_owned(),
-                implementation_name: "test".to_owned(),
-                secret: [9; 16],
-                clock_start_ns: 0,
-                clock: || 0,
-                slow_operation_ns: None,
-            },
+            NfsOptions { server_owner: owner.to_vec(), ..nfs_options(9) },
         );
         let rpc = Config { wake: Wake::Sleep, ..Config::default() };
         let group = Arc::new(Group::new(vec![listener], 2, rpc).unwrap());
@@ -143,15 +132,5 @@ impl Drop for Server {
             let ended = thread.join();
             assert!(ended.is_ok() || std::thread::panicking(), "a thread of the server panicked");
         }
-    }
-}
-
-/// Waits until a condition holds.
-#[track_caller]
-pub(crate) fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
-    let start = Instant::now();
-    while !holds() {
-        assert!(start.elapsed() < PATIENCE, "never: {what}");
-        std::thread::sleep(Duration::from_millis(2));
     }
 }

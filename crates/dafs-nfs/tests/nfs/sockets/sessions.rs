@@ -1,11 +1,12 @@
 //! Sessions with several requests, connections and threads at a time, and retries over another
 //! connection.
 
-use super::harness::{Server, eventually};
+use super::harness::Server;
 use dafs_nfs_client::{
     Compound, Connection, Identity, NfsError, Options, Results, Session, add_connection,
     bind_connection, connect, create_session, create_session_args, destroy_client_id, exchange_id,
 };
+use dafs_testkit::eventually;
 use dafs_wire::nfs4::*;
 
 fn identity(uid: u32) -> Identity {

@@ -37,8 +37,7 @@ fn flags(world: &mut World, session: &mut Session) -> SequenceStatus {
 
 #[test]
 fn a_recall_goes_over_the_connection_that_made_the_session() {
-    let mut world = World::default();
-    let session = world.client(b"client");
+    let (mut world, session) = World::with_client();
     recall(&mut world, &session, 5);
     let [(connection, call)] = &world.back_calls[..] else { panic!() };
     assert_eq!(*connection, world.reactor.connection(1).id().to_u64());
@@ -53,8 +52,7 @@ fn a_recall_goes_over_the_connection_that_made_the_session() {
 
 #[test]
 fn slots_are_used_again_with_the_next_sequence() {
-    let mut world = World::default();
-    let session = world.client(b"client");
+    let (mut world, session) = World::with_client();
     recall(&mut world, &session, 5);
     recall(&mut world, &session, 6);
     let calls = std::mem::take(&mut world.back_calls);
@@ -68,8 +66,7 @@ fn slots_are_used_again_with_the_next_sequence() {
 
 #[test]
 fn a_callback_without_a_slot_waits() {
-    let mut world = World::default();
-    let session = world.client(b"client");
+    let (mut world, session) = World::with_client();
     (0..20).for_each(|number| recall(&mut world, &session, number + 1));
     // The client accepts eight at once.
     assert_eq!(world.back_calls.len(), 8);
@@ -81,8 +78,7 @@ fn a_callback_without_a_slot_waits() {
 
 #[test]
 fn an_unanswered_call_goes_over_another_connection_under_the_same_sequence() {
-    let mut world = World::default();
-    let session = world.client(b"client");
+    let (mut world, session) = World::with_client();
     let answer = world.send(2, 0, &[bind(&session, ChannelFromClient::BackOrBoth)]);
     let ResultBody::BindConnToSession(bound) = answer.body(0) else { panic!() };
     assert_eq!((bound.direction, bound.use_rdma), (ChannelFromServer::Both, false));
@@ -104,8 +100,7 @@ fn an_unanswered_call_goes_over_another_connection_under_the_same_sequence() {
 
 #[test]
 fn a_lost_path_is_told_and_mended() {
-    let mut world = World::default();
-    let mut session = world.client(b"client");
+    let (mut world, mut session) = World::with_client();
     assert_eq!(flags(&mut world, &mut session), SequenceStatus::empty());
     recall(&mut world, &session, 5);
     let (_, call) = world.back_calls.pop().unwrap();
@@ -121,8 +116,7 @@ fn a_lost_path_is_told_and_mended() {
 
 #[test]
 fn a_client_that_comes_back_over_another_connection_is_called_there() {
-    let mut world = World::default();
-    let mut session = world.client(b"client");
+    let (mut world, mut session) = World::with_client();
     recall(&mut world, &session, 5);
     let (_, call) = world.back_calls.pop().unwrap();
     let mut flags_over = |world: &mut World, connection| {
@@ -150,8 +144,7 @@ fn a_client_that_comes_back_over_another_connection_is_called_there() {
 
 #[test]
 fn the_other_session_takes_over() {
-    let mut world = World::default();
-    let session = world.client(b"client");
+    let (mut world, session) = World::with_client();
     let args = create_session(session.client_id, session.created.sequence + 1);
     let mut second = world.session(2, args);
     recall(&mut world, &session, 5);
@@ -167,8 +160,7 @@ fn the_other_session_takes_over() {
 
 #[test]
 fn a_session_without_connection_leaves_its_calls_to_another() {
-    let mut world = World::default();
-    let session = world.client(b"client");
+    let (mut world, session) = World::with_client();
     let args = create_session(session.client_id, session.created.sequence + 1);
     let mut second = world.session(2, args);
     recall(&mut world, &session, 5);
@@ -192,8 +184,7 @@ fn a_session_without_connection_leaves_its_calls_to_another() {
 /// The recall was under way when no other session could take it over.
 #[test]
 fn a_session_that_comes_later_takes_over_what_another_cannot_say() {
-    let mut world = World::default();
-    let session = world.client(b"client");
+    let (mut world, session) = World::with_client();
     recall(&mut world, &session, 5);
     let (_, first) = world.back_calls.pop().unwrap();
     disconnect(&mut world, 1);
@@ -207,8 +198,7 @@ fn a_session_that_comes_later_takes_over_what_another_cannot_say() {
 
 #[test]
 fn a_client_that_puts_off_is_asked_again_and_not_for_ever() {
-    let mut world = World::default();
-    let session = world.client(b"client");
+    let (mut world, session) = World::with_client();
     recall(&mut world, &session, 5);
     let mut asked = 0;
     while let Some((_, call)) = world.back_calls.pop() {
@@ -223,8 +213,7 @@ fn a_client_that_puts_off_is_asked_again_and_not_for_ever() {
 
 #[test]
 fn a_client_may_hear_of_its_session_after_the_callback_and_not_much_later() {
-    let mut world = World::default();
-    let mut session = world.client(b"client");
+    let (mut world, mut session) = World::with_client();
     recall(&mut world, &session, 5);
     let mut asked = 0;
     while let Some((_, call)) = world.back_calls.pop() {
@@ -242,8 +231,7 @@ fn a_client_may_hear_of_its_session_after_the_callback_and_not_much_later() {
 
 #[test]
 fn a_client_that_counts_anew_or_answers_nonsense_is_understood() {
-    let mut world = World::default();
-    let mut session = world.client(b"client");
+    let (mut world, mut session) = World::with_client();
     recall(&mut world, &session, 5);
     let (_, call) = world.back_calls.pop().unwrap();
     world.answer_back(&call, Status::Ok, Status::Ok);
@@ -263,8 +251,7 @@ fn a_client_that_counts_anew_or_answers_nonsense_is_understood() {
 
 #[test]
 fn back_channel_control_changes_program_and_credential() {
-    let mut world = World::default();
-    let mut session = world.client(b"client");
+    let (mut world, mut session) = World::with_client();
     let sys = AuthSysParameters { stamp: 1, machine: b"server", uid: 7, gid: 8, groups: vec![9] };
     let control = Op::BackchannelCtl(BackchannelCtlArgs {
         callback_program: 0x4000_1234,
@@ -279,8 +266,7 @@ fn back_channel_control_changes_program_and_credential() {
 
 #[test]
 fn notices_of_locks_name_the_owner() {
-    let mut world = World::default();
-    let session = world.client(b"client");
+    let (mut world, session) = World::with_client();
     world.shared.lock_available(ClientKey(session.client_id), &HANDLE, b"owner");
     world.collect();
     let (_, call) = world.back_calls.pop().unwrap();
@@ -304,8 +290,7 @@ fn clients_without_a_back_channel_hear_nothing() {
 
 #[test]
 fn binding_needs_a_session_and_a_direction() {
-    let mut world = World::default();
-    let session = world.client(b"client");
+    let (mut world, session) = World::with_client();
     let stranger = Session { id: SessionId([3; 16]), ..session.clone() };
     for (op, status) in [
         (bind(&stranger, ChannelFromClient::Fore), Status::BadSession),
@@ -321,8 +306,7 @@ fn binding_needs_a_session_and_a_direction() {
 
 #[test]
 fn a_client_that_does_not_read_is_called_again_later() {
-    let mut world = World::default();
-    let session = world.client(b"client");
+    let (mut world, session) = World::with_client();
     recall(&mut world, &session, 5);
     let (_, call) = world.back_calls.pop().unwrap();
     let connection = world.reactor.connection(1).id();

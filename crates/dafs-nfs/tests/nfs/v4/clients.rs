@@ -50,8 +50,7 @@ fn exchange_id_refuses_what_it_does_not_know() {
 
 #[test]
 fn a_confirmed_client_is_found_again_and_may_update_its_record() {
-    let mut world = World::default();
-    let session = world.client(b"client");
+    let (mut world, session) = World::with_client();
     let again = world.exchange(0, b"client", 1);
     assert_eq!(again.client_id, session.client_id);
     assert!(again.flags.contains(ExchangeFlags::CONFIRMED_R));
@@ -159,8 +158,7 @@ fn sessions_of_a_client_are_bounded() {
 
 #[test]
 fn sessions_and_clients_end() {
-    let mut world = World::default();
-    let mut session = world.client(b"client");
+    let (mut world, mut session) = World::with_client();
     let client = Op::DestroyClientid(DestroyClientidArgs { client_id: session.client_id });
     let destroy = Op::DestroySession(DestroySessionArgs { session_id: session.id });
     assert_eq!(world.send(2, 0, std::slice::from_ref(&client)).status(), Status::ClientIdBusy);
@@ -176,8 +174,7 @@ fn sessions_and_clients_end() {
 
 #[test]
 fn a_session_that_destroys_itself_does_so_last() {
-    let mut world = World::default();
-    let mut session = world.client(b"client");
+    let (mut world, mut session) = World::with_client();
     let destroy = Op::DestroySession(DestroySessionArgs { session_id: session.id });
     let answer = world.next(&mut session, &[destroy.clone(), Op::Putrootfh(PutrootfhArgs)]);
     assert_eq!(answer.status(), Status::NotOnlyOp);
@@ -188,8 +185,7 @@ fn a_session_that_destroys_itself_does_so_last() {
 
 #[test]
 fn reclaiming_is_completed_once() {
-    let mut world = World::default();
-    let mut session = world.client(b"client");
+    let (mut world, mut session) = World::with_client();
     let complete = |one_fs| Op::ReclaimComplete(ReclaimCompleteArgs { one_fs });
     assert_eq!(world.next(&mut session, &[complete(true)]).status(), Status::NoFileHandle);
     let ops = [Op::Putrootfh(PutrootfhArgs), complete(true)];
@@ -212,8 +208,7 @@ fn a_thousand_clients_cost_little() {
 
 #[test]
 fn a_flood_of_new_clients_is_bounded() {
-    let mut world = World::default();
-    let mut session = world.client(b"client");
+    let (mut world, mut session) = World::with_client();
     for number in 0..20_000u32 {
         let owner = number.to_be_bytes();
         world.send(1, 0, &[exchange_id(&owner, 1)]);
@@ -281,8 +276,7 @@ fn move_to(world: &mut World, peer: &str) {
 
 #[test]
 fn hosts_that_no_export_admits_hold_nothing() {
-    let mut world = World::default();
-    let mut session = world.client(b"client");
+    let (mut world, mut session) = World::with_client();
     for (connection, peer) in [(5, "192.0.2.1:700"), (6, "127.0.0.1:50000")] {
         move_to(&mut world, peer);
         let args = world.encode(&[exchange_id(b"client", 2)]);

@@ -33,8 +33,7 @@ fn an_empty_compound_succeeds_and_tags_come_back() {
 
 #[test]
 fn operations_stand_where_they_may() {
-    let mut world = World::default();
-    let mut session = world.client(b"client");
+    let (mut world, mut session) = World::with_client();
     let destroy = Op::DestroyClientid(DestroyClientidArgs { client_id: 1 });
     let bind = Op::BindConnToSession(BindConnToSessionArgs {
         session_id: session.id,
@@ -53,8 +52,7 @@ fn operations_stand_where_they_may() {
 
 #[test]
 fn unknown_operations_and_those_of_other_minor_versions() {
-    let mut world = World::default();
-    let mut session = world.client(b"client");
+    let (mut world, mut session) = World::with_client();
     for number in [0, 1, 2, 76, OP_ILLEGAL, u32::MAX] {
         for answer in [
             world.send(1, 0, &[Op::Illegal(number)]),
@@ -76,8 +74,7 @@ fn unknown_operations_and_those_of_other_minor_versions() {
 
 #[test]
 fn pnfs_is_not_supported() {
-    let mut world = World::default();
-    let mut session = world.client(b"client");
+    let (mut world, mut session) = World::with_client();
     let op = Op::Getdeviceinfo(GetdeviceinfoArgs {
         device_id: DeviceId([0; 16]),
         layout_type: 1,
@@ -89,8 +86,7 @@ fn pnfs_is_not_supported() {
 
 #[test]
 fn a_compound_of_ten_thousand_operations_is_refused_unread() {
-    let mut world = World::default();
-    let mut session = world.client(b"client");
+    let (mut world, mut session) = World::with_client();
     let answer = world.next(&mut session, &vec![ROOT; 10_000]);
     assert!(matches!(answer.status(), Status::ReqTooBig | Status::TooManyOps));
     // The count may be wrong, too.
@@ -113,8 +109,7 @@ fn frames_that_are_no_xdr_are_refused() {
 
 #[test]
 fn arguments_that_cannot_be_decoded_end_the_compound() {
-    let mut world = World::default();
-    let mut session = world.client(b"client");
+    let (mut world, mut session) = World::with_client();
     session.sequence += 1;
     let ops = with_sequence(session.sequence_args(), &[ROOT]);
     let mut bytes = world.encode(&ops);
@@ -136,8 +131,7 @@ fn arguments_that_cannot_be_decoded_end_the_compound() {
 
 #[test]
 fn file_handles_come_and_go() {
-    let mut world = World::default();
-    let mut session = world.client(b"client");
+    let (mut world, mut session) = World::with_client();
     let answer = world.next(&mut session, &[ROOT, GETFH]);
     let ResultBody::Getfh(root) = answer.body(2) else { panic!() };
     let putfh = Op::Putfh(PutfhArgs { handle: root.handle });
@@ -159,8 +153,7 @@ fn file_handles_come_and_go() {
 
 #[test]
 fn security_is_told_and_uses_the_handle_up() {
-    let mut world = World::default();
-    let mut session = world.client(b"client");
+    let (mut world, mut session) = World::with_client();
     let ask = |style| Op::SecinfoNoName(SecinfoNoNameArgs { style });
     let answer = world.next(&mut session, &[ROOT, ask(SecinfoStyle::Current)]);
     let ResultBody::SecinfoNoName(result) = answer.body(2) else { panic!() };
@@ -182,8 +175,7 @@ fn security_is_told_and_uses_the_handle_up() {
 
 #[test]
 fn state_ids_are_tested_and_freed() {
-    let mut world = World::default();
-    let mut session = world.client(b"client");
+    let (mut world, mut session) = World::with_client();
     let unknown = Stateid { seqid: 1, other: [5; 12] };
     let stateids = vec![Stateid::ANONYMOUS, Stateid::READ_BYPASS, Stateid::CURRENT, unknown];
     let answer = world.next(&mut session, &[Op::TestStateid(TestStateidArgs { stateids })]);

@@ -13,8 +13,7 @@ fn sequence_result(answer: &Answer) -> SequenceResult {
 
 #[test]
 fn the_result_names_session_slot_and_sequence() {
-    let mut world = World::default();
-    let mut session = world.client(b"client");
+    let (mut world, mut session) = World::with_client();
     let args = SequenceArgs {
         session_id: session.id,
         sequence_id: 1,
@@ -39,8 +38,7 @@ fn the_result_names_session_slot_and_sequence() {
 
 #[test]
 fn a_retry_gets_the_same_bytes_and_runs_nothing() {
-    let mut world = World::default();
-    let mut session = world.client(b"client");
+    let (mut world, mut session) = World::with_client();
     let complete = Op::ReclaimComplete(ReclaimCompleteArgs { one_fs: false });
     let ops = [ROOT, GETFH, complete];
     let first = world.next(&mut session, &ops);
@@ -58,8 +56,7 @@ fn a_retry_gets_the_same_bytes_and_runs_nothing() {
 
 #[test]
 fn a_false_retry_is_told_apart() {
-    let mut world = World::default();
-    let mut session = world.client(b"client");
+    let (mut world, mut session) = World::with_client();
     let first = world.next(&mut session, &[ROOT, GETFH]);
     for other in [&[ROOT][..], &[ROOT, ROOT], &[GETFH, ROOT], &[]] {
         assert_eq!(world.again(&session, other).status(), Status::SeqFalseRetry, "{other:?}");
@@ -72,8 +69,7 @@ fn a_false_retry_is_told_apart() {
 
 #[test]
 fn a_reply_that_was_not_kept_is_not_made_again() {
-    let mut world = World::default();
-    let mut session = world.client(b"client");
+    let (mut world, mut session) = World::with_client();
     session.sequence = 1;
     let args = SequenceArgs { cache_this: false, ..session.sequence_args() };
     let ops = with_sequence(args, &[ROOT, GETFH]);
@@ -92,8 +88,7 @@ fn a_reply_that_was_not_kept_is_not_made_again() {
 
 #[test]
 fn a_retry_renews_the_lease() {
-    let mut world = World::default();
-    let mut session = world.client(b"client");
+    let (mut world, mut session) = World::with_client();
     let first = world.next(&mut session, &[ROOT]);
     for _ in 0..3 {
         world.tick(LEASE_SECONDS * SECOND / 3 * 2);
@@ -104,8 +99,7 @@ fn a_retry_renews_the_lease() {
 
 #[test]
 fn setattr_has_its_mask_even_when_it_does_not_run() {
-    let mut world = World::default();
-    let mut session = world.client(b"client");
+    let (mut world, mut session) = World::with_client();
     let attributes = Fattr { mask: Bitmap::EMPTY, values: b"" };
     let setattr = Op::Setattr(SetattrArgs { stateid: Stateid::ANONYMOUS, attributes });
     let mask = |answer: &Answer, status| {
@@ -125,8 +119,7 @@ fn setattr_has_its_mask_even_when_it_does_not_run() {
 
 #[test]
 fn slots_and_sequences_out_of_range_are_refused() {
-    let mut world = World::default();
-    let mut session = world.client(b"client");
+    let (mut world, mut session) = World::with_client();
     world.next(&mut session, &[]);
     let good = session.sequence_args();
     let cases = [
@@ -201,8 +194,7 @@ fn a_reply_cache_that_holds_nothing_refuses_to_keep() {
 
 #[test]
 fn any_connection_and_user_may_use_a_session_without_protection() {
-    let mut world = World::default();
-    let mut session = world.client(b"client");
+    let (mut world, mut session) = World::with_client();
     session.sequence = 1;
     for (connection, uid) in [(5, 0), (6, 1000)] {
         let ops = with_sequence(session.sequence_args(), &[ROOT]);
@@ -213,8 +205,7 @@ fn any_connection_and_user_may_use_a_session_without_protection() {
 
 #[test]
 fn a_busy_session_is_offered_more_slots() {
-    let mut world = World::default();
-    let session = world.client(b"client");
+    let (mut world, session) = World::with_client();
     let mut waiting = 0;
     let other = world.exchange(0, b"other", 1);
     // CREATE_SESSION of a new client waits for the disk, so each of these holds its slot.
@@ -246,8 +237,7 @@ fn a_busy_session_is_offered_more_slots() {
 
 #[test]
 fn a_retry_while_the_first_runs_is_put_off_and_the_reply_is_kept_without_its_connection() {
-    let mut world = World::default();
-    let mut session = world.client(b"client");
+    let (mut world, mut session) = World::with_client();
     session.sequence = 1;
     let other = world.exchange(0, b"other", 1);
     let create = Op::CreateSession(create_session(other.client_id, other.sequence_id));
@@ -264,8 +254,7 @@ fn a_retry_while_the_first_runs_is_put_off_and_the_reply_is_kept_without_its_con
 
 #[test]
 fn the_lease_is_renewed_by_requests_that_succeed() {
-    let mut world = World::default();
-    let mut session = world.client(b"client");
+    let (mut world, mut session) = World::with_client();
     for _ in 0..4 {
         world.tick(LEASE_SECONDS / 2 * SECOND);
         assert_eq!(world.next(&mut session, &[]).status(), Status::Ok);

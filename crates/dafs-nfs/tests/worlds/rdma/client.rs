@@ -3,6 +3,7 @@
 
 use super::action::{Action, DATA_BYTES_MAX, PLAIN, Place, compound};
 use super::server::SERVER_HOST;
+use crate::actions::{create_session, exchange_id, open};
 use dafs_dat::sim::{SimNetwork, SimRng};
 use dafs_dat::{Address, Instant};
 use dafs_mem::Site;
@@ -121,14 +122,10 @@ impl Client {
             pending.wait().unwrap()
         };
         let owner_id = format!("client {}", self.host).into_bytes();
-        let results = ask(&[Op::ExchangeId(ExchangeIdArgs {
-            owner: ClientOwner { verifier: Verifier([1; 8]), owner_id: &owner_id },
-            flags: ExchangeFlags::empty(),
-            state_protect: StateProtectArgs::None,
-            implementation: None,
-        })]);
+        let results = ask(&[exchange_id(&owner_id)]);
         let ResultBody::ExchangeId(exchanged) = &decode(&results)[0].body else { panic!() };
-        let results = ask(&[create_session(exchanged.client_id, exchanged.sequence_id)]);
+        let results =
+            ask(&[create_session(exchanged.client_id, exchanged.sequence_id, 64 << 10, SLOTS)]);
         let ResultBody::CreateSession(created) = &decode(&results)[0].body else { panic!() };
         self.session = created.session_id;
         let complete = Op::ReclaimComplete(ReclaimCompleteArgs { one_fs: false });
@@ -149,14 +146,8 @@ impl Client {
             let kind = CreateType::Plain(FileType::Directory);
             let directory = handle(Op::Create(CreateArgs { kind, name: &name, attributes: PLAIN }));
             let name = format!("file {} {slot}", self.host).into_bytes();
-            let file = handle(Op::Open(OpenArgs {
-                seqid: 0,
-                share_access: ShareAccess(ShareAccess::BOTH | Want::None.number()),
-                share_deny: DENY_NONE,
-                owner: StateOwner { client_id: 0, owner: b"o" },
-                how: OpenHow::Guarded(PLAIN),
-                claim: OpenClaim::Null(&name),
-            }));
+            let (how, claim) = (OpenHow::Guarded(PLAIN), OpenClaim::Null(&name));
+            let file = handle(open(b"o", ShareAccess::BOTH, DENY_NONE, how, claim));
             let place = Place::new(slot, directory, file);
             let (asks, pending, memory) = (None, None, None);
             self.slots.push(Slot { place, sequence: 1, asks, pending, memory });
@@ -309,25 +300,4 @@ fn decode(results: &Results) -> Vec<OpResult<'_>> {
 
 fn sequence(session_id: SessionId, slot_id: u32, sequence_id: u32) -> SequenceArgs {
     SequenceArgs { session_id, sequence_id, slot_id, highest_slot_id: SLOTS - 1, cache_this: true }
-}
-
-fn create_session(client_id: u64, sequence: u32) -> Op<'static> {
-    let channel = ChannelAttributes {
-        header_pad_bytes: 0,
-        request_bytes_max: 64 << 10,
-        response_bytes_max: 64 << 10,
-        response_bytes_max_cached: 8192,
-        operations_max: 16,
-        requests_max: SLOTS,
-        rdma_ird: None,
-    };
-    Op::CreateSession(CreateSessionArgs {
-        client_id,
-        sequence,
-        flags: CreateSessionFlags::empty(),
-        fore: channel,
-        back: channel,
-        callback_program: 0x4000_0000,
-        security: vec![CallbackSecurity::None],
-    })
 }

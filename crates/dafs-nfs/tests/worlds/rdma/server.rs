@@ -1,29 +1,20 @@
 //! The NFS server on the simulated network. The world decides when the jobs of its pool run.
 
+use crate::server::{QueuePool, nfs_options};
 use dafs_dat::sim::SimNetwork;
 use dafs_dat::{Adapter, Address, Instant};
-use dafs_nfs::{Admission, NfsHandler, NfsOptions, NfsShared};
+use dafs_nfs::{Admission, NfsHandler, NfsShared};
 use dafs_rpc::server::{Config, Group, RdmaReactor};
 use dafs_service::{
-    Admits, Export, ExportOptions, Job, Namespace, Pool, Service, ServiceConfig, Squash,
-    WriteVerifier,
+    Admits, Export, ExportOptions, Namespace, Service, ServiceConfig, Squash, WriteVerifier,
 };
 use dafs_store::{MemoryOptions, MemoryStore};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 pub(crate) const SERVER_HOST: u32 = 1;
 /// Longer than any world lasts.
 const LEASE: Duration = Duration::from_secs(10_000);
-
-#[derive(Default)]
-struct QueuePool(Mutex<Vec<Job>>);
-
-impl Pool for QueuePool {
-    fn submit(&self, job: Job) {
-        self.0.lock().unwrap().push(job);
-    }
-}
 
 pub(crate) struct Server {
     group: Group,
@@ -42,16 +33,7 @@ impl Server {
         let namespace = Namespace::new(vec![Export::new("", store, options)]).unwrap();
         let service = Service::new(ServiceConfig::new(LEASE, 1), namespace);
         let pool = Arc::new(QueuePool::default());
-        let options = NfsOptions {
-            server_owner: b"server".to_vec(),
-            server_scope: b"scope".to_vec(),
-            implementation_domain: "example.org".to_owned(),
-            implementation_name: "test".to_owned(),
-            secret: [7; 16],
-            clock_start_ns: 0,
-            clock: || 0,
-            slow_operation_ns: None,
-        };
+        let options = nfs_options(7);
         let admission = Admission { own_uid: 0 };
         let verifier = Arc::new(WriteVerifier::new(1));
         let shared = NfsShared::new(Arc::new(service), pool.clone(), verifier, admission, options);
@@ -70,12 +52,11 @@ impl Server {
 
     /// Returns the number of waiting jobs.
     pub(crate) fn jobs(&self) -> usize {
-        self.pool.0.lock().unwrap().len()
+        self.pool.len()
     }
 
     pub(crate) fn run_job(&mut self, at: usize) {
-        let job = self.pool.0.lock().unwrap().remove(at);
-        job();
+        self.pool.run(at);
     }
 
     pub(crate) fn connections(&self) -> u64 {
@@ -85,8 +66,6 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // Jobs hold references to the owner of the pool.
-        let jobs = std::mem::take(&mut *self.pool.0.lock().unwrap());
-        drop(jobs);
+        self.pool.clear();
     }
 }

@@ -3,8 +3,8 @@
 use super::harness::{Bytes, Cluster, PATIENCE, since};
 use crate::common::pattern;
 use dafs_client::{
-    Client, ConnectOptions, Create, DafsUrl, Error, File, OpenOptions, Stability, TransportChoice,
-    WriteState,
+    Client, ConnectOptions, Create, DafsUrl, Error, File, IoBuffer, OpenOptions, Stability,
+    TransportChoice, WriteState,
 };
 use dafs_mem::Site;
 use std::pin::pin;
@@ -70,6 +70,13 @@ fn write_stable(file: &File, data: &[u8]) {
     }
 }
 
+/// Returns a buffer with these bytes.
+fn filled(client: &Client, data: &[u8]) -> IoBuffer {
+    let buffer = client.buffer(data.len()).unwrap();
+    buffer.view().copy_from(data, Site::Inspect);
+    buffer
+}
+
 fn content(file: &File) -> Vec<u8> {
     let mut found = vec![0; BYTES + 100];
     let count = file.read_at(&mut found, 0).unwrap();
@@ -132,8 +139,7 @@ fn submitted_transfers_go_to_data_servers_with_every_kind_of_wait() {
     write_direct(&file, &pattern(BYTES, 30));
     let before = through(&client);
     let data = pattern(BYTES, 31);
-    let buffer = client.buffer(BYTES).unwrap();
-    buffer.view().copy_from(&data, Site::Inspect);
+    let buffer = filled(&client, &data);
     let range = |at: usize| at * PIECE..(at + 1) * PIECE;
     let write = |at: usize| {
         file.submit_write(&buffer, range(at), (at * PIECE) as u64, Stability::Unstable).unwrap()
@@ -227,8 +233,7 @@ fn a_client_rewrites_unstable_data_at_data_servers_until_it_is_stable() {
     write_direct(&file, &pattern(BYTES, 40));
     file.commit(0, 0).unwrap();
     let data = pattern(BYTES, 41);
-    let buffer = client.buffer(BYTES).unwrap();
-    buffer.view().copy_from(&data, Site::Inspect);
+    let buffer = filled(&client, &data);
     let keep = || file.write_retained(&buffer, 0..BYTES, 0).unwrap();
     // The first write learns the server's verifier.
     let through_server = keep();
@@ -305,8 +310,7 @@ fn close_writes_unawaited_data_although_a_data_server_dies() {
     let moved = since(&cluster.node_bytes(), &before);
     cluster.stop_node(moved.iter().position(|of| of.written > 0).unwrap());
     let data = pattern(BYTES, 51);
-    let buffer = client.buffer(BYTES).unwrap();
-    buffer.view().copy_from(&data, Site::Inspect);
+    let buffer = filled(&client, &data);
     let write = |at: usize| {
         let (range, offset) = (at * PIECE..(at + 1) * PIECE, (at * PIECE) as u64);
         file.submit_write(&buffer, range, offset, Stability::Unstable).unwrap()
@@ -383,9 +387,8 @@ fn an_operation_given_up_during_a_close_is_over() {
         let file = open(&client, b"/file");
         write_direct(&file, &vec![1; BYTES]);
         file.commit(0, 0).unwrap();
-        let buffer = client.buffer(BYTES).unwrap();
+        let buffer = filled(&client, &vec![2; BYTES]);
         let part = |at: usize| at * PIECE..(at + 1) * PIECE;
-        buffer.view().copy_from(&vec![2; BYTES], Site::Inspect);
         cluster.stop_node(round % 3);
         let write = |at: usize| {
             let offset = (at * PIECE) as u64;
@@ -433,8 +436,7 @@ fn data_servers_of_this_host_are_reached_through_rings() {
     file.commit(0, 0).unwrap();
     let with_copy = since(&cluster.node_bytes(), &nodes).iter().position(|of| of.written > 0);
     let (before, data) = (through(&client), pattern(BYTES, 81));
-    let buffer = client.buffer(BYTES).unwrap();
-    buffer.view().copy_from(&data, Site::Inspect);
+    let buffer = filled(&client, &data);
     let write = file.submit_write(&buffer, 0..BYTES, 0, Stability::Unstable).unwrap();
     assert_eq!(write.wait().unwrap(), BYTES);
     file.commit(0, 0).unwrap();

@@ -4,20 +4,20 @@
 //! The server keeps three whole copies of each file. The readers take these as the components of
 //! one file.
 
-use super::harness::{Cluster, PATIENCE, content, since};
-use crate::common::{filled, pattern};
+use super::harness::{Bytes, Cluster, PATIENCE, content};
+use crate::common::{encoded, filled, new_file, pattern};
 use dafs_nfs_client::Handle;
 use dafs_nfs_client::mount::layout::{
     AskDevice, Component, LayoutReader, NodeAddress, Spread, UnusableLayout,
 };
 use dafs_nfs_client::mount::{
-    Create, File, Mount, MountOptions, NfsUrl, OpenOptions, SetAttributes, StableHow,
+    File, Mount, MountOptions, NfsUrl, OpenOptions, SetAttributes, StableHow,
 };
 use dafs_parallel::aggregation::{Aggregation, Nested, Packing, Striped, Variable};
 use dafs_wire::nfs4::{
     DeviceError, FlexDevice, FlexLayout, FlexReturned, LAYOUT_FLEX_FILES, Stateid,
 };
-use dafs_wire::xdr::{Decode, Decoder, Encode, Encoder};
+use dafs_wire::xdr::{Decode, Decoder};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -56,10 +56,7 @@ impl LayoutReader for Spreading {
     }
 
     fn returned(&self, _: Stateid, _: &[DeviceError]) -> Vec<u8> {
-        let mut bytes = Vec::new();
-        let nothing = FlexReturned { errors: Vec::new(), stats: Vec::new() };
-        nothing.encode(&mut Encoder::new(&mut bytes));
-        bytes
+        encoded(&FlexReturned { errors: Vec::new(), stats: Vec::new() })
     }
 }
 
@@ -76,7 +73,7 @@ fn mount_by(cluster: &Cluster, driver: Arc<dyn Aggregation>) -> Mount {
 /// Makes a file of its full size: the server's size would be wrong when a component is taken for
 /// the whole file.
 fn create(mount: &Mount) -> File {
-    let file = mount.open(b"/f", &OpenOptions::read_write().create(Create::New)).unwrap();
+    let file = new_file(mount, "/f");
     let size = SetAttributes { size: Some(LEN as u64), ..SetAttributes::default() };
     file.set_attributes(&size).unwrap();
     file
@@ -134,25 +131,24 @@ fn goes_by(driver: Arc<dyn Aggregation>) {
     let cluster = Cluster::with_copies(3);
     create(&mount_by(&cluster, driver.clone())).close().unwrap();
     let (mount, file) = open_direct(&cluster, &driver);
-    let (nodes, server) = (cluster.node_bytes(), cluster.server_bytes());
+    let before = cluster.bytes();
     let mut bytes = pattern(LEN, 1);
     assert_eq!(
         file.write(filled(&mount, &bytes).whole(), 0, StableHow::Unstable).unwrap().bytes,
         LEN
     );
-    let mut moved_bytes = LEN;
+    let mut written_bytes = LEN as u64;
     for (number, (offset, len)) in ranges().enumerate() {
         let piece = pattern(len, 100 + number as u64);
         bytes[offset..offset + len].copy_from_slice(&piece);
         let memory = filled(&mount, &piece);
         let written = file.write(memory.whole(), offset as u64, StableHow::Unstable).unwrap();
         assert_eq!(written.bytes, len);
-        moved_bytes += len;
+        written_bytes += len as u64;
     }
     file.commit().unwrap();
-    let moved = since(&cluster.node_bytes(), &nodes);
-    let through = cluster.server_bytes().since(server);
-    assert_eq!((through.read, through.written), (0, 0), "{moved:?}");
+    let moved = cluster.since(&before);
+    assert_eq!(moved.server, Bytes::default(), "{moved:?}");
     // The distribution of the driver.
     let expected = spread(&*driver, &bytes);
     let mut by_address: Vec<_> = (0..3).map(|at| (cluster.node_address(at), at)).collect();
@@ -167,13 +163,11 @@ fn goes_by(driver: Arc<dyn Aggregation>) {
         assert_eq!(file.read(memory.whole(), offset as u64).unwrap(), len);
         let found = memory.view().to_vec(dafs_mem::Site::Inspect);
         assert!(found == bytes[offset..offset + len], "{len} bytes from {offset} on");
-        read_bytes += len;
+        read_bytes += len as u64;
     }
-    let moved = since(&cluster.node_bytes(), &nodes);
-    assert_eq!(moved.iter().map(|node| node.written).sum::<u64>(), moved_bytes as u64);
-    assert_eq!(moved.iter().map(|node| node.read).sum::<u64>(), read_bytes as u64);
-    let through = cluster.server_bytes().since(server);
-    assert_eq!((through.read, through.written), (0, 0));
+    let moved = cluster.since(&before);
+    assert_eq!(moved.direct(), Bytes { read: read_bytes, written: written_bytes });
+    assert_eq!(moved.server, Bytes::default());
 }
 
 fn strips(turn: &[(usize, u64)]) -> Arc<dyn Aggregation> {
@@ -198,15 +192,14 @@ fn a_reader_of_no_use_is_done_without() {
     // There are only three components.
     let mount = mount_by(&cluster, strips(&[(0, 8192), (1, 8192), (2, 8192), (3, 8192)]));
     let file = create(&mount);
-    let (nodes, server) = (cluster.node_bytes(), cluster.server_bytes());
+    let before = cluster.bytes();
     let bytes = pattern(LEN, 2);
     file.write(filled(&mount, &bytes).whole(), 0, StableHow::Unstable).unwrap();
     file.commit().unwrap();
     assert!(content(&file, LEN) == bytes);
-    let moved = since(&cluster.node_bytes(), &nodes);
-    assert!(moved.iter().all(|node| (node.read, node.written) == (0, 0)), "{moved:?}");
-    let through = cluster.server_bytes().since(server);
-    assert_eq!((through.read, through.written), (LEN as u64, LEN as u64));
+    let moved = cluster.since(&before);
+    assert_eq!(moved.direct(), Bytes::default(), "{moved:?}");
+    assert_eq!(moved.server, Bytes::both(LEN));
     file.close().unwrap();
     // A client without such a reader finds the same, as copies.
     let other = cluster.mount();

@@ -1,6 +1,6 @@
 //! Data servers that stop and come back, recalls, and a metadata server that restarts.
 
-use super::harness::{Cluster, PATIENCE, UNIT, content, since};
+use super::harness::{Bytes, Cluster, PATIENCE, UNIT, content};
 use crate::common::{filled, pattern};
 use dafs_nfs_client::mount::{Create, File, Mount, MountError, OpenOptions, StableHow};
 use std::time::{Duration, Instant};
@@ -84,18 +84,17 @@ fn data_that_a_data_server_lost_is_reported() {
 fn copies_are_all_written_and_one_is_enough_to_read() {
     let mut cluster = Cluster::with_copies(2);
     let mount = cluster.mount();
-    let (nodes, server) = (cluster.node_bytes(), cluster.server_bytes());
+    let before = cluster.bytes();
     let file = create(&mount);
     let bytes = pattern(LEN, 6);
     write_stable(&mount, &file, &bytes);
     assert!(content(&file, LEN) == bytes);
-    let moved = since(&cluster.node_bytes(), &nodes);
-    assert_eq!(moved.iter().map(|node| node.written).sum::<u64>(), 2 * LEN as u64, "{moved:?}");
-    assert_eq!(moved.iter().map(|node| node.read).sum::<u64>(), LEN as u64, "{moved:?}");
-    let through = cluster.server_bytes().since(server);
-    assert_eq!((through.read, through.written), (0, 0));
+    let moved = cluster.since(&before);
+    let direct = Bytes { read: LEN as u64, written: 2 * LEN as u64 };
+    assert_eq!(moved.direct(), direct, "{moved:?}");
+    assert_eq!(moved.server, Bytes::default());
     // A data server with a copy stops, and stays away.
-    let with_copy = moved.iter().position(|node| node.written > 0).unwrap();
+    let with_copy = moved.nodes.iter().position(|node| node.written > 0).unwrap();
     cluster.stop_node(with_copy);
     assert!(content(&file, LEN) == bytes);
     let bytes = pattern(LEN, 7);
@@ -110,25 +109,26 @@ fn copies_are_all_written_and_one_is_enough_to_read() {
 fn a_reader_goes_on_at_the_other_copy_at_once() {
     let mut cluster = Cluster::with_copies(2);
     let mount = cluster.mount();
-    let (file, nodes) = (create(&mount), cluster.node_bytes());
+    let (file, before) = (create(&mount), cluster.bytes());
     let bytes = pattern(LEN, 8);
     write_stable(&mount, &file, &bytes);
-    let moved = since(&cluster.node_bytes(), &nodes);
+    let moved = cluster.since(&before);
     file.close().unwrap();
     let reader = cluster.mount();
     let file = reader.open(b"/f", &OpenOptions::read()).unwrap();
     cluster.reads_directly(LEN as u64, || assert!(content(&file, LEN) == bytes));
     // Copies take turns: the next read uses the other copy.
-    let nodes = cluster.node_bytes();
+    let before = cluster.bytes();
     assert!(content(&file, LEN) == bytes);
-    let read = since(&cluster.node_bytes(), &nodes);
-    let next = moved.iter().zip(&read).position(|(of, read)| of.written > 0 && read.read == 0);
+    let read = cluster.since(&before);
+    let mut nodes = moved.nodes.iter().zip(&read.nodes);
+    let next = nodes.position(|(of, read)| of.written > 0 && read.read == 0);
     cluster.stop_node(next.unwrap());
-    let (nodes, server) = (cluster.node_bytes(), cluster.server_bytes());
+    let before = cluster.bytes();
     assert!(content(&file, LEN) == bytes);
-    let moved = since(&cluster.node_bytes(), &nodes);
-    assert_eq!(moved.iter().map(|node| node.read).sum::<u64>(), LEN as u64, "{moved:?}");
-    assert_eq!(cluster.server_bytes().since(server).read, 0);
+    let moved = cluster.since(&before);
+    assert_eq!(moved.direct().read, LEN as u64, "{moved:?}");
+    assert_eq!(moved.server.read, 0);
 }
 
 #[test]
@@ -156,10 +156,10 @@ fn another_client_cuts_the_file_and_the_layout_comes_back() {
     // After a while bytes go to the data servers again.
     let end = Instant::now() + PATIENCE;
     loop {
-        let before = cluster.node_bytes();
+        let before = cluster.bytes();
         write_stable(&mount, &file, &bytes);
-        let moved = since(&cluster.node_bytes(), &before);
-        if moved.iter().map(|node| node.written).sum::<u64>() == LEN as u64 {
+        let moved = cluster.since(&before);
+        if moved.direct().written == LEN as u64 {
             break;
         }
         assert!(Instant::now() < end, "{moved:?}");

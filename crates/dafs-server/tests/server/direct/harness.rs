@@ -1,6 +1,6 @@
 //! A metadata server and three data servers, each as on a machine of its own, with byte counters.
 
-use crate::common::{self, WRITE, any, data_server, whole_file};
+use crate::common::{self, WRITE, any, data_server, scrape, whole_file};
 use dafs_mem::Site;
 use dafs_nfs_client::mount::{File, Mount, MountOptions, NfsUrl};
 use dafs_nfs_client::{Options, Session, connect, patiently};
@@ -10,8 +10,7 @@ use dafs_server::{
 };
 use dafs_wire::nfs4::*;
 use socket2::{Domain, Socket, Type};
-use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::SocketAddr;
 use std::path::Path;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
@@ -242,19 +241,29 @@ impl Cluster {
         scrape(self.server().metrics_address().unwrap())
     }
 
+    /// Returns all bytes of files that clients have moved.
+    pub(crate) fn bytes(&self) -> Moved {
+        Moved { nodes: self.node_bytes(), server: self.server_bytes() }
+    }
+
+    /// Returns the bytes that clients have moved since then.
+    pub(crate) fn since(&self, before: &Moved) -> Moved {
+        let nodes = since(&self.node_bytes(), &before.nodes);
+        Moved { nodes, server: self.server_bytes().since(before.server) }
+    }
+
     /// Repeats a read until all of so many bytes have come from the running data servers, and none
     /// through the metadata server.
     pub(crate) fn reads_directly(&self, bytes: u64, mut read: impl FnMut()) {
         let end = Instant::now() + PATIENCE;
         loop {
-            let (nodes, server) = (self.node_bytes(), self.server_bytes());
+            let before = self.bytes();
             read();
-            let moved = since(&self.node_bytes(), &nodes);
-            let through = self.server_bytes().since(server);
-            if moved.iter().map(|node| node.read).sum::<u64>() == bytes && through.read == 0 {
+            let moved = self.since(&before);
+            if (moved.direct().read, moved.server.read) == (bytes, 0) {
                 return;
             }
-            assert!(Instant::now() < end, "{moved:?}, and {through:?} through the server");
+            assert!(Instant::now() < end, "{moved:?}");
             std::thread::sleep(Duration::from_millis(50));
         }
     }
@@ -288,13 +297,33 @@ impl Drop for Cluster {
 }
 
 /// Bytes of files.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Bytes {
     pub(crate) read: u64,
     pub(crate) written: u64,
 }
 
+/// Bytes of files at each data server, and through the metadata server.
+#[derive(Debug)]
+pub(crate) struct Moved {
+    pub(crate) nodes: Vec<Bytes>,
+    pub(crate) server: Bytes,
+}
+
+impl Moved {
+    /// Returns the sum of all data servers.
+    pub(crate) fn direct(&self) -> Bytes {
+        let sum = |of: fn(&Bytes) -> u64| self.nodes.iter().map(of).sum();
+        Bytes { read: sum(|node| node.read), written: sum(|node| node.written) }
+    }
+}
+
 impl Bytes {
+    /// Returns so many bytes in both directions.
+    pub(crate) fn both(bytes: usize) -> Self {
+        Self { read: bytes as u64, written: bytes as u64 }
+    }
+
     fn of(metrics: SocketAddr) -> Self {
         let text = scrape(metrics);
         let sum = |name| sum(&text, name);
@@ -304,15 +333,6 @@ impl Bytes {
     pub(crate) fn since(self, before: Self) -> Self {
         Self { read: self.read - before.read, written: self.written - before.written }
     }
-}
-
-/// Reads the metrics at an address.
-fn scrape(metrics: SocketAddr) -> String {
-    let mut stream = TcpStream::connect(metrics).unwrap();
-    stream.write_all(b"GET /metrics HTTP/1.0\r\n\r\n").unwrap();
-    let mut text = String::new();
-    stream.read_to_string(&mut text).unwrap();
-    text
 }
 
 fn sum(metrics: &str, name: &str) -> u64 {

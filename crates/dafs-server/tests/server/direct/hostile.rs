@@ -1,19 +1,12 @@
 //! Metadata servers with invalid layouts: the client reads and writes files through them, and
 //! limits its requests for layouts.
 
-use super::harness::{Cluster, UNIT, content, mount, since};
+use super::harness::{Bytes, Cluster, UNIT, content, mount};
 use super::tamper::{Lies, Tamper};
-use crate::common::{filled, pattern};
-use dafs_nfs_client::mount::{Create, OpenOptions, StableHow};
+use crate::common::{encoded, filled, new_file, pattern};
+use dafs_nfs_client::mount::StableHow;
 use dafs_wire::nfs4::*;
-use dafs_wire::xdr::{Encode, Encoder};
 use std::sync::atomic::{AtomicUsize, Ordering};
-
-fn encoded(value: &impl Encode) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    value.encode(&mut Encoder::new(&mut bytes));
-    bytes
-}
 
 /// Encodes the result of a LAYOUTGET with a layout of this type and body for a range.
 fn granted(layout_type: u32, body: &[u8], (offset, length): (u64, u64)) -> Vec<u8> {
@@ -82,9 +75,8 @@ impl Lies for Lie {
 fn used(cluster: &Cluster, name: &str, lie: Lie) -> (usize, usize) {
     let tamper = Tamper::new(cluster.address(), lie);
     let mount = mount(tamper.address, "", true);
-    let options = OpenOptions::read_write().create(Create::New);
-    let nodes = cluster.node_bytes();
-    let file = mount.open(name.as_bytes(), &options).unwrap();
+    let before = cluster.bytes();
+    let file = new_file(&mount, name);
     let bytes = pattern(40 * UNIT, 1);
     let memory = filled(&mount, &bytes);
     for _ in 0..10 {
@@ -93,8 +85,8 @@ fn used(cluster: &Cluster, name: &str, lie: Lie) -> (usize, usize) {
         assert!(content(&file, bytes.len()) == bytes, "{name}");
     }
     file.close().unwrap();
-    let moved = since(&cluster.node_bytes(), &nodes);
-    assert!(moved.iter().all(|node| (node.read, node.written) == (0, 0)), "{name}: {moved:?}");
+    let moved = cluster.since(&before);
+    assert_eq!(moved.direct(), Bytes::default(), "{name}: {moved:?}");
     (tamper.layouts(), tamper.devices())
 }
 

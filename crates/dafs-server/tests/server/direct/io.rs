@@ -1,11 +1,10 @@
 //! I/O at data servers, and the view of the file meanwhile.
 
-use super::harness::{Bytes, Cluster, UNIT, content, mount, since};
+use super::harness::{Bytes, Cluster, UNIT, content, mount};
 use super::tamper::{Lies, Tamper};
-use crate::common::{filled, pattern};
-use dafs_nfs_client::mount::{Create, OpenOptions, SetAttributes, StableHow};
+use crate::common::{encoded, filled, new_file, pattern};
+use dafs_nfs_client::mount::{OpenOptions, SetAttributes, StableHow};
 use dafs_wire::nfs4::{ResultBody, Status};
-use dafs_wire::xdr::{Encode, Encoder};
 
 const LEN: usize = 50 * UNIT + 77;
 
@@ -13,9 +12,8 @@ const LEN: usize = 50 * UNIT + 77;
 fn all_bytes_go_to_the_data_servers_and_none_through_the_server() {
     let cluster = Cluster::new();
     let mount = cluster.mount();
-    let (nodes, server) = (cluster.node_bytes(), cluster.server_bytes());
-    let options = OpenOptions::read_write().create(Create::New);
-    let file = mount.open(b"/f", &options).unwrap();
+    let before = cluster.bytes();
+    let file = new_file(&mount, "/f");
     let bytes = pattern(LEN, 1);
     let written = file.write(filled(&mount, &bytes).whole(), 0, StableHow::Unstable).unwrap();
     assert_eq!((written.bytes, written.stable), (LEN, StableHow::Unstable));
@@ -25,18 +23,16 @@ fn all_bytes_go_to_the_data_servers_and_none_through_the_server() {
     assert_eq!(file.commit().unwrap(), written.verifier);
     assert!(!file.is_unstable());
     assert!(content(&file, LEN) == bytes);
-    let moved = since(&cluster.node_bytes(), &nodes);
+    let moved = cluster.since(&before);
     let third = (LEN / 3 - UNIT) as u64;
-    for node in &moved {
+    for node in &moved.nodes {
         assert!(node.written >= third && node.read >= third, "{moved:?}");
     }
-    assert_eq!(moved.iter().map(|node| node.written).sum::<u64>(), LEN as u64);
-    assert_eq!(moved.iter().map(|node| node.read).sum::<u64>(), LEN as u64);
-    let through = cluster.server_bytes().since(server);
-    assert_eq!((through.read, through.written), (0, 0));
+    assert_eq!(moved.direct(), Bytes::both(LEN));
+    assert_eq!(moved.server, Bytes::default());
     file.close().unwrap();
     // Another mount reads ahead.
-    let nodes = cluster.node_bytes();
+    let before = cluster.bytes();
     let other = cluster.mount();
     let file = other.open(b"/f", &OpenOptions::read()).unwrap();
     let mut reader = file.reader(0, 64 << 10, 4).unwrap();
@@ -45,9 +41,9 @@ fn all_bytes_go_to_the_data_servers_and_none_through_the_server() {
         got.extend(piece.view.to_vec(dafs_mem::Site::Inspect));
     }
     assert!(got == bytes);
-    let moved = since(&cluster.node_bytes(), &nodes);
-    assert_eq!(moved.iter().map(|node| node.read).sum::<u64>(), LEN as u64);
-    assert_eq!(cluster.server_bytes().since(server).read, 0);
+    let moved = cluster.since(&before);
+    assert_eq!(moved.direct().read, LEN as u64);
+    assert_eq!(moved.server.read, 0);
 }
 
 #[test]
@@ -56,18 +52,15 @@ fn data_servers_are_reached_by_tcp_where_they_are_reached_by_that_alone() {
     for (transport, name) in [("iwarp", "/iwarp"), ("shm", "/shm")] {
         let mount = cluster.mount_by(transport);
         assert_eq!(mount.transport(), transport);
-        let (nodes, server) = (cluster.node_bytes(), cluster.server_bytes());
-        let options = OpenOptions::read_write().create(Create::New);
-        let file = mount.open(name.as_bytes(), &options).unwrap();
+        let before = cluster.bytes();
+        let file = new_file(&mount, name);
         let bytes = pattern(LEN, 6);
         file.write(filled(&mount, &bytes).whole(), 0, StableHow::Unstable).unwrap();
         file.commit().unwrap();
         assert!(content(&file, LEN) == bytes, "{transport}");
-        let moved = since(&cluster.node_bytes(), &nodes);
-        assert_eq!(moved.iter().map(|node| node.written).sum::<u64>(), LEN as u64);
-        assert_eq!(moved.iter().map(|node| node.read).sum::<u64>(), LEN as u64);
-        let through = cluster.server_bytes().since(server);
-        assert_eq!((through.read, through.written), (0, 0));
+        let moved = cluster.since(&before);
+        assert_eq!(moved.direct(), Bytes::both(LEN));
+        assert_eq!(moved.server, Bytes::default());
     }
 }
 
@@ -78,21 +71,18 @@ fn data_servers_are_reached_as_the_server_is() {
     let by_rdma = ["iwarp", "shm"].map(|transport| (transport, cluster.mount_by(transport)));
     for (transport, mount) in mounts.chain(by_rdma) {
         assert_eq!(mount.transport(), transport);
-        let (nodes, server) = (cluster.node_bytes(), cluster.server_bytes());
-        let before = cluster.rdma_counts();
-        let options = OpenOptions::read_write().create(Create::New);
-        let file = mount.open(format!("/{transport}").as_bytes(), &options).unwrap();
+        let before = cluster.bytes();
+        let counts = cluster.rdma_counts();
+        let file = new_file(&mount, &format!("/{transport}"));
         let bytes = pattern(LEN, 7);
         file.write(filled(&mount, &bytes).whole(), 0, StableHow::Unstable).unwrap();
         file.commit().unwrap();
         assert!(content(&file, LEN) == bytes, "{transport}");
-        let moved = since(&cluster.node_bytes(), &nodes);
-        assert_eq!(moved.iter().map(|node| node.written).sum::<u64>(), LEN as u64);
-        assert_eq!(moved.iter().map(|node| node.read).sum::<u64>(), LEN as u64);
-        let through = cluster.server_bytes().since(server);
-        assert_eq!((through.read, through.written), (0, 0));
+        let moved = cluster.since(&before);
+        assert_eq!(moved.direct(), Bytes::both(LEN));
+        assert_eq!(moved.server, Bytes::default());
         let after = cluster.rdma_counts();
-        let [calls, fetched, placed] = [0, 1, 2].map(|at| after[at] - before[at]);
+        let [calls, fetched, placed] = [0, 1, 2].map(|at| after[at] - counts[at]);
         // Except for the last 77 bytes, which fit into a message.
         let (stripes, chunks) = ((LEN / UNIT) as u64, (LEN / UNIT * UNIT) as u64);
         match transport {
@@ -110,16 +100,15 @@ fn data_servers_are_reached_as_the_server_is() {
 fn a_data_server_that_comes_back_is_reached_over_rdma_again() {
     let mut cluster = Cluster::with_rdma();
     let mount = cluster.mount_by("iwarp");
-    let options = OpenOptions::read_write().create(Create::New);
     let bytes = pattern(LEN, 8);
-    let file = mount.open(b"/before", &options).unwrap();
+    let file = new_file(&mount, "/before");
     file.write(filled(&mount, &bytes).whole(), 0, StableHow::FileSync).unwrap();
     file.close().unwrap();
     cluster.stop_node(1);
     cluster.start_node(1);
     cluster.wait_for_nodes();
     let before = cluster.rdma_counts();
-    let file = mount.open(b"/after", &options).unwrap();
+    let file = new_file(&mount, "/after");
     file.write(filled(&mount, &bytes).whole(), 0, StableHow::FileSync).unwrap();
     assert!(content(&file, LEN) == bytes);
     // The client knew no address of the device, which is another one.
@@ -131,25 +120,23 @@ fn a_data_server_that_comes_back_is_reached_over_rdma_again() {
 #[test]
 fn a_mount_can_do_without_data_servers() {
     let cluster = Cluster::new();
-    let (nodes, server) = (cluster.node_bytes(), cluster.server_bytes());
+    let before = cluster.bytes();
     let mount = mount(cluster.address(), "", false);
-    let options = OpenOptions::read_write().create(Create::New);
-    let file = mount.open(b"/f", &options).unwrap();
+    let file = new_file(&mount, "/f");
     let bytes = pattern(LEN, 2);
     file.write(filled(&mount, &bytes).whole(), 0, StableHow::FileSync).unwrap();
     assert!(content(&file, LEN) == bytes);
-    assert_eq!(since(&cluster.node_bytes(), &nodes), [Bytes { read: 0, written: 0 }; 3]);
-    let through = cluster.server_bytes().since(server);
-    assert_eq!((through.read, through.written), (LEN as u64, LEN as u64));
+    let moved = cluster.since(&before);
+    assert_eq!(moved.nodes, [Bytes::default(); 3]);
+    assert_eq!(moved.server, Bytes::both(LEN));
 }
 
 #[test]
 fn small_files_are_done_with_before_a_layout_is_asked_for() {
     let cluster = Cluster::new();
-    let nodes = cluster.node_bytes();
+    let before = cluster.bytes();
     let mount = cluster.mount();
-    let options = OpenOptions::read_write().create(Create::New);
-    let file = mount.open(b"/f", &options).unwrap();
+    let file = new_file(&mount, "/f");
     let bytes = pattern(10_000, 3);
     file.write(filled(&mount, &bytes).whole(), 0, StableHow::FileSync).unwrap();
     assert!(content(&file, bytes.len()) == bytes);
@@ -162,31 +149,30 @@ fn small_files_are_done_with_before_a_layout_is_asked_for() {
         assert!(piece.view.to_vec(dafs_mem::Site::Inspect) == bytes);
         assert!(reader.next_piece().unwrap().is_none());
     }
-    assert_eq!(since(&cluster.node_bytes(), &nodes), [Bytes { read: 0, written: 0 }; 3]);
+    assert_eq!(cluster.since(&before).nodes, [Bytes::default(); 3]);
 }
 
 #[test]
 fn a_file_that_has_grown_since_it_was_opened_is_worth_a_layout_too() {
     let cluster = Cluster::new();
     let (writer, reader) = (cluster.mount(), cluster.mount());
-    let file = writer.open(b"/f", &OpenOptions::read_write().create(Create::New)).unwrap();
+    let file = new_file(&writer, "/f");
     let early = reader.open(b"/f", &OpenOptions::read()).unwrap();
     let bytes = pattern(LEN, 5);
     file.write(filled(&writer, &bytes).whole(), 0, StableHow::FileSync).unwrap();
     // The client did not know the size.
     assert!(content(&early, LEN) == bytes);
-    let nodes = cluster.node_bytes();
+    let before = cluster.bytes();
     assert!(content(&early, LEN) == bytes);
-    let moved = since(&cluster.node_bytes(), &nodes);
-    assert_eq!(moved.iter().map(|node| node.read).sum::<u64>(), LEN as u64);
+    let moved = cluster.since(&before);
+    assert_eq!(moved.direct().read, LEN as u64);
 }
 
 #[test]
 fn a_file_looks_as_if_there_was_one_server() {
     let cluster = Cluster::new();
     let (writer, other) = (cluster.mount(), cluster.mount());
-    let options = OpenOptions::read_write().create(Create::New);
-    let file = writer.open(b"/f", &options).unwrap();
+    let file = new_file(&writer, "/f");
     let bytes = pattern(30 * UNIT, 4);
     let memory = filled(&writer, &bytes);
     let start = memory.slice(0..20 * UNIT).unwrap();
@@ -234,8 +220,7 @@ fn many_threads_and_transfers_share_a_file() {
     const PIECES: usize = 40;
     let cluster = Cluster::new();
     let mount = cluster.mount();
-    let options = OpenOptions::read_write().create(Create::New);
-    let file = mount.open(b"/f", &options).unwrap();
+    let file = new_file(&mount, "/f");
     let bytes = pattern(4 * PIECES * PIECE, 5);
     let memory = filled(&mount, &bytes);
     std::thread::scope(|scope| {
@@ -266,9 +251,7 @@ impl Lies for Start {
         let ResultBody::Layoutget(told) = told else { return None };
         let mut told = told.clone();
         told.layouts.iter_mut().for_each(|layout| layout.length = self.0);
-        let mut bytes = Vec::new();
-        told.encode(&mut Encoder::new(&mut bytes));
-        Some(Ok(bytes))
+        Some(Ok(encoded(&told)))
     }
 }
 
@@ -278,9 +261,8 @@ fn a_layout_of_a_part_leads_to_the_data_servers_for_that_part() {
     let cluster = Cluster::new();
     let tamper = Tamper::new(cluster.address(), Start(PART as u64));
     let mount = mount(tamper.address, "", true);
-    let options = OpenOptions::read_write().create(Create::New);
-    let file = mount.open(b"/f", &options).unwrap();
-    let (nodes, server) = (cluster.node_bytes(), cluster.server_bytes());
+    let file = new_file(&mount, "/f");
+    let before = cluster.bytes();
     let bytes = pattern(LEN, 7);
     let memory = filled(&mount, &bytes);
     // The pieces lie within the layout, across its end, and behind it.
@@ -298,12 +280,9 @@ fn a_layout_of_a_part_leads_to_the_data_servers_for_that_part() {
         assert_eq!(file.read(memory, offset).unwrap(), len);
     }
     assert!(back.view().to_vec(dafs_mem::Site::Inspect) == bytes);
-    let moved = since(&cluster.node_bytes(), &nodes);
-    let sum = |of: fn(&Bytes) -> u64| moved.iter().map(of).sum::<u64>();
-    assert_eq!((sum(|node| node.read), sum(|node| node.written)), (PART as u64, PART as u64));
-    let through = cluster.server_bytes().since(server);
-    let rest = (LEN - 10 * UNIT) as u64;
-    assert_eq!((through.read, through.written), (rest, rest));
+    let moved = cluster.since(&before);
+    assert_eq!(moved.direct(), Bytes::both(PART));
+    assert_eq!(moved.server, Bytes::both(LEN - 10 * UNIT));
     assert_eq!(tamper.layouts(), 1, "what it leaves out is not asked for each time");
     file.close().unwrap();
     let other = cluster.mount().open(b"/f", &OpenOptions::read()).unwrap();

@@ -1,23 +1,29 @@
 //! Data, sizes and change attributes: changes through one front end are visible through the others.
 
 use super::harness::{Served, existing, refused};
-use dafs_client::{Create, OpenOptions, Stability};
-use dafs_nfs_client::{Identity, Options, connect, patiently};
+use dafs_client::{Create, File, OpenOptions, Stability};
+use dafs_nfs_client::v3::Client3;
+use dafs_nfs_client::{Handle, Identity, OpenFile, Options, Session, connect, patiently};
 use dafs_wire::nfs3;
 use dafs_wire::nfs4::{DENY_NONE, SeekWhat, SetAttributes, ShareAccess, StableHow, Status};
 
 const NAME: &[u8] = b"contents";
 
-#[test]
-fn each_reads_what_the_others_wrote() {
-    let served = Served::new();
-    let dafs = served.dafs();
+/// Makes the file, and opens it through all front ends.
+fn open_by_all(served: &Served, owner: &[u8]) -> (File, Session, OpenFile, Client3, Handle) {
     let options = OpenOptions::read_write().create(Create::New).mode(0o666);
-    let file = dafs.open(NAME, &options).unwrap();
-    let (session, root) = served.v4(b"contents");
+    let file = served.dafs().open(NAME, &options).unwrap();
+    let (session, root) = served.v4(owner);
     let open = session.open(&root, NAME, &existing(ShareAccess::BOTH, DENY_NONE)).unwrap();
     let (v3, root3) = served.v3();
     let handle3 = v3.lookup(&root3, NAME).unwrap();
+    (file, session, open, v3, handle3)
+}
+
+#[test]
+fn each_reads_what_the_others_wrote() {
+    let served = Served::new();
+    let (file, session, open, v3, handle3) = open_by_all(&served, b"contents");
     for round in 0..20u8 {
         let data = vec![round; 5000 + usize::from(round)];
         let len = data.len();
@@ -50,13 +56,7 @@ fn each_reads_what_the_others_wrote() {
 #[test]
 fn every_change_moves_the_change_attribute() {
     let served = Served::new();
-    let dafs = served.dafs();
-    let options = OpenOptions::read_write().create(Create::New).mode(0o666);
-    let file = dafs.open(NAME, &options).unwrap();
-    let (session, root) = served.v4(b"changes");
-    let open = session.open(&root, NAME, &existing(ShareAccess::BOTH, DENY_NONE)).unwrap();
-    let (v3, root3) = served.v3();
-    let handle3 = v3.lookup(&root3, NAME).unwrap();
+    let (file, session, open, v3, handle3) = open_by_all(&served, b"changes");
     let mut seen = vec![session.stat(&open.handle).unwrap().change];
     for round in 0..30u8 {
         match round % 5 {
@@ -83,13 +83,7 @@ fn every_change_moves_the_change_attribute() {
 #[test]
 fn truncation_is_seen_by_all() {
     let served = Served::new();
-    let dafs = served.dafs();
-    let options = OpenOptions::read_write().create(Create::New).mode(0o666);
-    let file = dafs.open(NAME, &options).unwrap();
-    let (session, root) = served.v4(b"sizes");
-    let open = session.open(&root, NAME, &existing(ShareAccess::BOTH, DENY_NONE)).unwrap();
-    let (v3, root3) = served.v3();
-    let handle3 = v3.lookup(&root3, NAME).unwrap();
+    let (file, session, open, v3, handle3) = open_by_all(&served, b"sizes");
     for (round, size) in [10_000u64, 3, 70_000, 0, 9].into_iter().enumerate() {
         match round % 3 {
             0 => file.set_size(size).unwrap(),

@@ -2,9 +2,10 @@
 //! those that are not returned.
 
 use super::dafs_holder::Holder;
-use super::harness::{Event, Served, eventually, existing, open_wanting, refused};
+use super::harness::{Event, Served, existing, open_wanting, refused};
 use dafs_client::{CacheOptions, Client, ConnectOptions, Create, OpenOptions, Stability};
 use dafs_nfs_client::patiently;
+use dafs_testkit::eventually;
 use dafs_wire::nfs3;
 use dafs_wire::nfs4::{
     DENY_NONE, DelegationType, SequenceStatus, SetAttributes, ShareAccess, StableHow, Status, Want,

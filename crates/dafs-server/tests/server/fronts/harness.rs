@@ -1,36 +1,31 @@
 //! A server on a directory of its own, and clients of all three kinds.
 
-use crate::common::{self, any};
+use crate::common::{Running, scrape};
 use dafs_client::{Client, ConnectOptions, DafsUrl};
 use dafs_nfs_client::v3::Client3;
 use dafs_nfs_client::{
     BackHandler, Connection, Create, Delegation, Handle, Identity, NfsError, OpenFile, OpenOptions,
     Options, Session, add_connection, connect, connect_over, patiently,
 };
-use dafs_server::{Config, Server};
+use dafs_server::Config;
 use dafs_service::ServiceCounts;
 use dafs_wire::nfs4::{
     Attributes, CbGetattrArgs, CbNotifyLockArgs, CbRecallArgs, SetAttributes, Stateid, Status, Want,
 };
-use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
-use tempfile::TempDir;
+use std::time::Duration;
 
 /// Longer than any working operation takes.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
 pub(crate) struct Served {
-    server: Option<Server>,
-    config: Config,
+    running: Running,
     pub(crate) url: DafsUrl,
     pub(crate) nfs: SocketAddr,
     pub(crate) rdma: SocketAddr,
-    directory: TempDir,
-    _state: TempDir,
 }
 
 impl Served {
@@ -39,36 +34,26 @@ impl Served {
     }
 
     pub(crate) fn with(change: impl FnOnce(&mut Config)) -> Self {
-        let (directory, state) = (TempDir::new().unwrap(), TempDir::new().unwrap());
-        let mut config = common::config(directory.path().to_owned(), state.path().to_owned());
-        config.nfs.rdma_listen = Some(vec![any()]);
-        config.exports[0].options.admits.unprivileged_ports = true;
-        change(&mut config);
-        let server = Server::start(&config).unwrap();
-        let url = DafsUrl::parse(&server.url()).unwrap();
-        let nfs = server.nfs_addresses()[0];
-        let rdma = server.nfs_rdma_addresses()[0];
-        Self { server: Some(server), config, url, nfs, rdma, directory, _state: state }
+        let running = Running::new(change);
+        let url = DafsUrl::parse(&running.server().url()).unwrap();
+        let nfs = running.server().nfs_addresses()[0];
+        let rdma = running.server().nfs_rdma_addresses()[0];
+        Self { running, url, nfs, rdma }
     }
 
     /// Returns the exported directory.
     pub(crate) fn path(&self) -> &Path {
-        self.directory.path()
+        self.running.path()
     }
 
     /// Counts the server's state.
     pub(crate) fn counts(&self) -> ServiceCounts {
-        self.server.as_ref().unwrap().service_counts()
+        self.running.server().service_counts()
     }
 
     /// Reads the metrics as Prometheus does.
     pub(crate) fn metrics(&self) -> String {
-        let address = self.server.as_ref().unwrap().metrics_address().unwrap();
-        let mut stream = TcpStream::connect(address).unwrap();
-        stream.write_all(b"GET /metrics HTTP/1.0\r\n\r\n").unwrap();
-        let mut text = String::new();
-        stream.read_to_string(&mut text).unwrap();
-        text
+        scrape(self.running.server().metrics_address().unwrap())
     }
 
     pub(crate) fn dafs(&self) -> Client {
@@ -126,20 +111,11 @@ impl Served {
 
     /// Stops the server and starts it again with its durable state, on other ports.
     pub(crate) fn restart(&mut self) {
-        self.server.take().unwrap().stop();
-        let server = Server::start(&self.config).unwrap();
+        self.running.stop();
+        let server = self.running.start();
         self.url = DafsUrl::parse(&server.url()).unwrap();
         self.nfs = server.nfs_addresses()[0];
         self.rdma = server.nfs_rdma_addresses()[0];
-        self.server = Some(server);
-    }
-}
-
-impl Drop for Served {
-    fn drop(&mut self) {
-        if let Some(server) = self.server.take() {
-            server.stop();
-        }
     }
 }
 
@@ -264,14 +240,4 @@ pub(crate) fn existing(access: u32, deny: u32) -> OpenOptions<'static> {
 #[track_caller]
 pub(crate) fn refused<T: std::fmt::Debug>(result: Result<T, NfsError>) -> Status {
     result.unwrap_err().status().unwrap()
-}
-
-/// Waits until a condition holds.
-#[track_caller]
-pub(crate) fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
-    let start = Instant::now();
-    while !holds() {
-        assert!(start.elapsed() < PATIENCE, "never: {what}");
-        std::thread::sleep(Duration::from_millis(2));
-    }
 }

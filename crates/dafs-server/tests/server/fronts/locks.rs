@@ -1,8 +1,9 @@
 //! Byte-range locks between NFSv4 clients, and the effects of closes, restarts and other front
 //! ends.
 
-use super::harness::{Event, Served, eventually, existing, refused};
+use super::harness::{Event, Served, existing, refused};
 use dafs_nfs_client::{LockRange, Locked, Options, connect};
+use dafs_testkit::eventually;
 use dafs_wire::nfs3;
 use dafs_wire::nfs4::{DENY_NONE, LockType, ShareAccess, Stateid, Status};
 

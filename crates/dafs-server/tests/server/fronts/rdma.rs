@@ -2,6 +2,7 @@
 //! the data.
 
 use super::harness::{Served, existing, open_wanting};
+use crate::common::encoded;
 use dafs_dat::iwarp::{IwarpAdapter, IwarpConfig};
 use dafs_dat::shm::{ShmAdapter, ShmConfig};
 use dafs_dat::{Address, shm_socket_name};
@@ -25,7 +26,7 @@ use dafs_wire::nfs4::{
     ReadArgs as ReadArgs4, ReadPlusArgs, ReadPlusContent, ReadlinkArgs, ResultBody, ShareAccess,
     StableHow, Status, Want, WriteArgs as WriteArgs4,
 };
-use dafs_wire::xdr::{Decode, Encode, Encoder, MovedData, Payload};
+use dafs_wire::xdr::{Decode, MovedData, Payload};
 use std::os::unix::fs::FileExt;
 
 const TRANSFER_BYTES_MAX: usize = 1 << 20;
@@ -67,12 +68,6 @@ fn open(served: &Served, way: Way) -> Connection {
 
 fn pattern(len: usize, seed: usize) -> Vec<u8> {
     (0..len).map(|at| ((at + seed) * 7 / 5) as u8).collect()
-}
-
-fn encoded(value: &impl Encode) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    value.encode(&mut Encoder::new(&mut bytes));
-    bytes
 }
 
 /// Results, and data that was moved separately.

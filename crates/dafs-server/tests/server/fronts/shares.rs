@@ -1,8 +1,9 @@
 //! Share reservations: a deny mode of one front end applies to the others.
 
-use super::harness::{Served, eventually, existing, refused};
+use super::harness::{Served, existing, refused};
 use dafs_client::{Create, OpenOptions, ShareDeny, Stability as DafsStability};
 use dafs_nfs_client::{Handle, Options, Session, connect};
+use dafs_testkit::eventually;
 use dafs_wire::nfs3::{Stability, Status as Status3};
 use dafs_wire::nfs4::{
     DENY_BOTH, DENY_NONE, DENY_READ, DENY_WRITE, ShareAccess, StableHow, Stateid, Status,

@@ -1,10 +1,11 @@
 //! Reactors wait for no disk: other threads make data stable. All calls of this program that make
 //! files stable pass here, except for those of stores, which have tests of their own.
 
-use super::harness::{Served, eventually};
+use super::harness::Served;
 use dafs_client::{Create, FenceChange, FenceObject, LockRange, OpenOptions};
 use dafs_nfs_client::{Options, connect};
 use dafs_service::durable::Durability;
+use dafs_testkit::eventually;
 use libc::{c_int, c_long};
 use std::collections::BTreeSet;
 use std::sync::Mutex;

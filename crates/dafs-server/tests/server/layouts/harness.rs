@@ -8,6 +8,7 @@ use dafs_server::{
     ClusterSecret, Config, DataProcess, DataRdma, ExportSource, NodeConfig, NodePlace, Server,
 };
 use dafs_testkit::raw::{Answer, CallbackRequest, Client};
+pub(crate) use dafs_testkit::requests::*;
 use dafs_wire::dafs::*;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -89,7 +90,7 @@ impl Cluster {
 
     fn fenced_session(&self, name: &str, fence_id: &[u8]) -> (Peer, SessionId) {
         let mut peer = Peer::connect(self.server.addresses()[0]);
-        let answer = peer.call(&connect(name, fence_id, AuthRequest::None));
+        let answer = peer.call(&connect_fenced(name, fence_id, 1, PLAIN, AuthRequest::None));
         let Ok(Reply::ClientConnectAuth(reply)) = answer.reply() else { panic!("{answer:?}") };
         let session = reply.session_id;
         (peer, session)
@@ -104,15 +105,8 @@ impl Cluster {
         let (peer, session_id) = self.fenced_session(name, fence_id);
         let mut channel = Peer { client: peer.client.beside(2, ByteOrder::Little) };
         channel.until("a channel", |client| client.established);
-        let bind = Request::ConnectBind(ConnectBind {
-            session_id,
-            channel_use: ChannelUse::BackControl,
-            max_request_size: 0,
-            max_response_size: 0,
-            max_requests: 4,
-            auth: AuthRequest::None,
-        });
-        assert_eq!(channel.call(&bind).status(), Status::Ok);
+        let bind = Request::ConnectBind(bind_request(session_id));
+        assert_eq!(channel.status(&bind), Status::Ok);
         let call = channel.called();
         assert_eq!(call.request(), Request::BcNull);
         channel.client.answer(&call, 4, &Reply::BcNull);
@@ -127,16 +121,6 @@ impl Cluster {
         self.server.stop();
         self.data.into_iter().for_each(DataProcess::stop);
     }
-}
-
-fn connect<'a>(name: &'a str, fence_id: &'a [u8], auth: AuthRequest<'a>) -> Request<'a> {
-    Request::ClientConnectAuth(ClientConnectAuth {
-        options: SessionOptions::default(),
-        fence_id,
-        client_id_string: name.as_bytes(),
-        client_verifier: Verifier([1; 8]),
-        auth,
-    })
 }
 
 /// One connection.
@@ -161,7 +145,7 @@ impl Peer {
     ) -> Result<Self, Status> {
         let mut peer = Self::connect(address);
         let auth = AuthRequest::Text { id: b"x-ticket", password: ticket };
-        match peer.status(&connect(name, b"", auth)) {
+        match peer.status(&connect_by(name, 1, PLAIN, auth)) {
             Status::Ok => Ok(peer),
             status => Err(status),
         }
@@ -201,15 +185,7 @@ impl Peer {
 
     /// Retries a request as long as it is delayed.
     pub(crate) fn patiently(&mut self, request: &Request<'_>) -> Answer {
-        let end = std::time::Instant::now() + PATIENCE;
-        loop {
-            let answer = self.call(request);
-            if answer.status() != Status::Delay {
-                return answer;
-            }
-            assert!(std::time::Instant::now() < end, "never: {}", request.procedure());
-            std::thread::sleep(Duration::from_millis(20));
-        }
+        soon(|| Some(self.call(request)).filter(|answer| answer.status() != Status::Delay))
     }
 
     pub(crate) fn open(&mut self, name: &[u8]) -> File {
@@ -220,17 +196,7 @@ impl Peer {
     pub(crate) fn open_delegated(&mut self, name: &[u8]) -> (File, Option<StateId>) {
         let root = self.call(&Request::GetRootHandle);
         let Ok(Reply::GetRootHandle(root)) = root.reply() else { panic!() };
-        let path = [name];
-        let mode = Attributes { mode: Some(0o666), ..Attributes::default() };
-        let answer = self.call(&Request::Open(Open {
-            claim: OpenClaim::Null { dir: root.fh, path: dafs_wire::dafs::Path::new(&path) },
-            create: Some(CreateMode::Unchecked { attributes: mode }),
-            delete_disposition: DeleteDisposition::DontCare,
-            owner: b"owner",
-            share_access: ShareAccess::Both,
-            share_deny: ShareDeny::None,
-            share_key: ShareKey(None),
-        }));
+        let answer = self.call(&Request::Open(open_request(root.fh, &[name], b"owner")));
         let Ok(Reply::Open(reply)) = answer.reply() else { panic!("{answer:?}") };
         let delegation = match reply.delegation {
             Delegation::Write { state_id, .. } => Some(state_id),
@@ -240,8 +206,7 @@ impl Peer {
     }
 
     pub(crate) fn close(&mut self, file: File) {
-        let close = Close { fh: file.fh, state_id: file.id };
-        assert_eq!(self.status(&Request::Close(close)), Status::Ok);
+        assert_eq!(self.status(&close(file)), Status::Ok);
     }
 
     pub(crate) fn size(&mut self, file: File) -> u64 {
@@ -258,13 +223,7 @@ impl Peer {
         offset: usize,
         len: usize,
     ) -> Result<(Vec<u8>, bool), Status> {
-        let answer = self.call(&Request::ReadInline(ReadInline {
-            fh: file.fh,
-            state_id: file.id,
-            offset: offset as u64,
-            byte_count: len as u32,
-            cache_hint: 0,
-        }));
+        let answer = self.call(&read_inline(file, offset as u64, len as u32));
         match answer.reply()? {
             Reply::ReadInline(reply) => Ok((reply.data.to_vec(), reply.eof)),
             other => panic!("{other:?}"),
@@ -285,14 +244,9 @@ impl Peer {
 
     /// Reads all of a file that may be in use by others for a while.
     pub(crate) fn read_soon(&mut self, file: File, len: usize) -> Vec<u8> {
-        let end = std::time::Instant::now() + PATIENCE;
-        loop {
-            match self.read(file, 0, len) {
-                Err(Status::Delay) => assert!(std::time::Instant::now() < end, "never"),
-                read => return read.unwrap().0,
-            }
-            std::thread::sleep(Duration::from_millis(20));
-        }
+        let read =
+            soon(|| Some(self.read(file, 0, len)).filter(|read| *read != Err(Status::Delay)));
+        read.unwrap().0
     }
 
     pub(crate) fn write(
@@ -302,15 +256,7 @@ impl Peer {
         data: &[u8],
         stable: Stability,
     ) -> Result<WriteReply, Status> {
-        let answer = self.call(&Request::WriteInline(WriteInline {
-            fh: file.fh,
-            state_id: file.id,
-            offset: offset as u64,
-            stable,
-            padded_to: None,
-            cache_hint: 0,
-            data,
-        }));
+        let answer = self.call(&write_stable(file, offset as u64, data, stable));
         match answer.reply()? {
             Reply::WriteInline(reply) => Ok(reply),
             other => panic!("{other:?}"),
@@ -322,13 +268,6 @@ impl Peer {
         let Ok(Reply::Commit(reply)) = answer.reply() else { panic!("{answer:?}") };
         reply.verifier
     }
-}
-
-/// A file with its open.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct File {
-    pub(crate) fh: FileHandle,
-    pub(crate) id: StateId,
 }
 
 /// The placement of a file.
@@ -396,14 +335,7 @@ impl Caller {
 
     /// Requests a layout until all data servers are connected.
     pub(crate) fn layout_soon(&mut self, file: File, mode: LayoutMode) -> Place {
-        let end = std::time::Instant::now() + PATIENCE;
-        loop {
-            match self.layout(file, mode) {
-                Ok(place) => return place,
-                Err(status) => assert!(std::time::Instant::now() < end, "{status}"),
-            }
-            std::thread::sleep(Duration::from_millis(20));
-        }
+        soon(|| self.layout(file, mode).ok())
     }
 
     fn learn(&mut self, device: DeviceId, place: &mut Place) {
@@ -450,6 +382,7 @@ impl Caller {
 }
 
 /// Repeats a query until there is an answer.
+#[track_caller]
 pub(crate) fn soon<T>(mut ask: impl FnMut() -> Option<T>) -> T {
     let end = std::time::Instant::now() + PATIENCE;
     loop {

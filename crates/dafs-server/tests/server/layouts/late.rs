@@ -7,17 +7,8 @@ use dafs_wire::dafs::*;
 type Write = fn(&mut Caller, File, usize, &[u8]);
 
 fn inline(client: &mut Caller, file: File, offset: usize, data: &[u8], stable: Stability) {
-    let answer = client.peer.patiently(&Request::WriteInline(WriteInline {
-        fh: file.fh,
-        state_id: file.id,
-        offset: offset as u64,
-        stable,
-        padded_to: None,
-        cache_hint: 0,
-        data,
-    }));
-    let Ok(Reply::WriteInline(reply)) = answer.reply() else { panic!("{answer:?}") };
-    assert_eq!(reply.count as usize, data.len());
+    let answer = client.peer.patiently(&write_stable(file, offset as u64, data, stable));
+    assert_eq!(written(&answer).count as usize, data.len());
 }
 
 fn unstable(client: &mut Caller, file: File, offset: usize, data: &[u8]) {
@@ -29,26 +20,15 @@ fn stable(client: &mut Caller, file: File, offset: usize, data: &[u8]) {
 }
 
 fn direct(client: &mut Caller, file: File, offset: usize, data: &[u8]) {
-    let memory = client.peer.client.memory(data.len());
-    memory.set(data);
-    let buffers = [memory.direct(0, data.len() as u32)];
-    let answer = client.peer.patiently(&Request::WriteDirect(WriteDirect {
-        fh: file.fh,
-        state_id: file.id,
-        offset: offset as u64,
-        byte_count: data.len() as u32,
-        stable: Stability::Unstable,
-        cache_hint: 0,
-        direct_checksum: Checksum::ZERO,
-        buffers: Seq::new(&buffers),
-    }));
-    let Ok(Reply::WriteDirect(reply)) = answer.reply() else { panic!("{answer:?}") };
-    assert_eq!(reply.count as usize, data.len());
+    let len = data.len() as u32;
+    let memory = client.peer.client.memory_of(data);
+    let buffers = [memory.direct(0, len)];
+    let request = Request::WriteDirect(write_direct(file, offset as u64, len, &buffers));
+    assert_eq!(written(&client.peer.patiently(&request)).count, len);
 }
 
 fn batch(client: &mut Caller, file: File, offset: usize, data: &[u8]) {
-    let memory = client.peer.client.memory(data.len());
-    memory.set(data);
+    let memory = client.peer.client.memory_of(data);
     let buffers = [memory.direct(0, data.len() as u32)];
     let chunks =
         [FileChunk { offset: offset as u64, byte_count: data.len() as u32, cache_hint: 0 }];

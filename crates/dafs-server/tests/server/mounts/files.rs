@@ -1,7 +1,7 @@
 //! Data of files.
 
 use super::harness::{PLAIN, SHARED, Served, WAYS, bytes_of};
-use crate::common::{filled, pattern};
+use crate::common::{filled, new_file, pattern};
 use dafs_mem::Site;
 use dafs_nfs_client::mount::{Create, File, MountError, OpenOptions, SetAttributes, StableHow};
 use dafs_wire::nfs4::Status;
@@ -122,8 +122,7 @@ fn a_growing_file_is_read_without_gaps() {
     for way in WAYS {
         let served = Served::new();
         let mount = served.mount(way);
-        let options = OpenOptions::read_write().create(Create::New);
-        let file = mount.open(b"/file", &options).unwrap();
+        let file = new_file(&mount, "/file");
         let content = pattern(PIECE * 4, 3);
         let memory = filled(&mount, &content);
         let write = |from: usize, to: usize| {
@@ -177,8 +176,7 @@ fn opening_does_what_the_options_say() {
 fn wrong_arguments_are_refused_before_anything_is_sent() {
     let served = Served::new();
     let mount = served.mount(PLAIN);
-    let options = OpenOptions::read_write().create(Create::New);
-    let file = mount.open(b"/file", &options).unwrap();
+    let file = new_file(&mount, "/file");
     let memory = mount.allocate(10).unwrap();
     let none = file.submit_read(memory.slice(3..3).unwrap(), 0).unwrap_err();
     assert!(matches!(none, MountError::Argument(_)));

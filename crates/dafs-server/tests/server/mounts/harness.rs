@@ -1,16 +1,15 @@
 //! A server on a directory of its own, behind a relay that can cut connections.
 
-use crate::common::{self, any};
+use crate::common::Running;
 use dafs_mem::Site;
 use dafs_nfs_client::mount::{Memory, Mount, MountOptions, NfsUrl, NfsVersion};
-use dafs_server::{Config, Server};
+use dafs_server::Config;
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use tempfile::TempDir;
 
 /// Longer than any working operation takes.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
@@ -42,12 +41,9 @@ pub(crate) const WAYS: [Way; 5] = [
 pub(crate) const SHARED: [Way; 2] = [way(NfsVersion::V3, "shm"), way(NfsVersion::V41, "shm")];
 
 pub(crate) struct Served {
-    server: Option<Server>,
-    config: Config,
+    running: Running,
     relay: Relay,
     rdma_relay: Relay,
-    directory: TempDir,
-    _state: TempDir,
 }
 
 impl Served {
@@ -56,23 +52,17 @@ impl Served {
     }
 
     pub(crate) fn with(change: impl FnOnce(&mut Config)) -> Self {
-        let (directory, state) = (TempDir::new().unwrap(), TempDir::new().unwrap());
-        let mut config = common::config(directory.path().to_owned(), state.path().to_owned());
-        config.nfs.rdma_listen = Some(vec![any()]);
-        config.exports[0].options.admits.unprivileged_ports = true;
-        change(&mut config);
-        let server = Server::start(&config).unwrap();
-        let relay = Relay::new(server.nfs_addresses()[0]);
-        let rdma = server.nfs_rdma_addresses()[0];
+        let mut running = Running::new(change);
+        let relay = Relay::new(running.server().nfs_addresses()[0]);
+        let rdma = running.server().nfs_rdma_addresses()[0];
         // The name of shared memory contains this address, so it must stay the same.
-        config.nfs.rdma_listen = Some(vec![rdma]);
-        let rdma_relay = Relay::new(rdma);
-        Self { server: Some(server), config, relay, rdma_relay, directory, _state: state }
+        running.config.nfs.rdma_listen = Some(vec![rdma]);
+        Self { running, relay, rdma_relay: Relay::new(rdma) }
     }
 
     /// Returns the exported directory.
     pub(crate) fn path(&self) -> &Path {
-        self.directory.path()
+        self.running.path()
     }
 
     /// Returns the relay between a client and the server.
@@ -110,25 +100,16 @@ impl Served {
 
     /// Stops the server, with all connections.
     pub(crate) fn stop(&mut self) {
-        if let Some(server) = self.server.take() {
-            server.stop();
-        }
+        self.running.stop();
         self.relay.cut();
         self.rdma_relay.cut();
     }
 
     /// Starts it again with its durable state.
     pub(crate) fn start(&mut self) {
-        let server = Server::start(&self.config).unwrap();
+        let server = self.running.start();
         *self.relay.shared.target.lock().unwrap() = server.nfs_addresses()[0];
         *self.rdma_relay.shared.target.lock().unwrap() = server.nfs_rdma_addresses()[0];
-        self.server = Some(server);
-    }
-}
-
-impl Drop for Served {
-    fn drop(&mut self) {
-        self.stop();
     }
 }
 

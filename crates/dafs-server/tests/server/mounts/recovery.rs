@@ -1,7 +1,7 @@
 //! Cut connections and restarted servers.
 
 use super::harness::{PLAIN, SHARED, Served, WAYS, bytes_of};
-use crate::common::{filled, pattern};
+use crate::common::{filled, new_file, pattern};
 use dafs_nfs_client::mount::{
     Create, Follow, Mount, MountError, MountOptions, OpenOptions, SetAttributes, StableHow,
 };
@@ -12,8 +12,7 @@ fn a_cut_connection_is_made_again() {
     for way in WAYS {
         let served = Served::new();
         let mount = served.mount(way);
-        let options = OpenOptions::read_write().create(Create::New);
-        let file = mount.open(b"/file", &options).unwrap();
+        let file = new_file(&mount, "/file");
         let content = pattern(200_000, 9);
         let memory = filled(&mount, &content);
         file.write(memory.whole(), 0, StableHow::FileSync).unwrap();
@@ -71,8 +70,7 @@ fn many_transfers_survive_cuts() {
     for way in WAYS {
         let served = Served::new();
         let mount = served.mount(way);
-        let options = OpenOptions::read_write().create(Create::New);
-        let file = mount.open(b"/file", &options).unwrap();
+        let file = new_file(&mount, "/file");
         let content = pattern(PIECE * COUNT, 11);
         let memory = filled(&mount, &content);
         let piece = |at: usize| memory.slice(at * PIECE..(at + 1) * PIECE).unwrap();
@@ -99,8 +97,7 @@ fn opens_survive_a_restart_of_the_server() {
         for way in WAYS {
             let mut served = Served::with(|config| config.nfs.grace_time = Some(grace));
             let mount = served.mount(way);
-            let options = OpenOptions::read_write().create(Create::New);
-            let file = mount.open(b"/file", &options).unwrap();
+            let file = new_file(&mount, "/file");
             let content = pattern(50_000, 13);
             let memory = filled(&mount, &content);
             file.write(memory.whole(), 0, StableHow::FileSync).unwrap();
@@ -134,8 +131,7 @@ fn mounts_over_shared_memory_survive_a_restart_of_the_server() {
     for way in SHARED {
         let mut served = Served::new();
         let mount = served.mount(way);
-        let options = OpenOptions::read_write().create(Create::New);
-        let file = mount.open(b"/file", &options).unwrap();
+        let file = new_file(&mount, "/file");
         let content = pattern(50_000, 17);
         let memory = filled(&mount, &content);
         file.write(memory.whole(), 0, StableHow::FileSync).unwrap();
@@ -153,8 +149,7 @@ fn data_that_a_restarted_server_may_have_lost_is_told_of() {
     for way in WAYS {
         let mut served = Served::new();
         let mount = served.mount(way);
-        let options = OpenOptions::read_write().create(Create::New);
-        let file = mount.open(b"/file", &options).unwrap();
+        let file = new_file(&mount, "/file");
         let memory = filled(&mount, &pattern(1000, 1));
         let written = file.write(memory.whole(), 0, StableHow::Unstable).unwrap();
         assert_eq!(written.stable, StableHow::Unstable);
@@ -189,8 +184,7 @@ fn a_file_that_is_gone_after_a_restart_is_told_of() {
 fn an_idle_mount_keeps_its_lease() {
     let served = Served::with(|config| config.lease_time = Duration::from_secs(3));
     let mount = served.mount(PLAIN);
-    let options = OpenOptions::read_write().create(Create::New);
-    let file = mount.open(b"/file", &options).unwrap();
+    let file = new_file(&mount, "/file");
     let before = served.relay(PLAIN).connections();
     std::thread::sleep(Duration::from_secs(5));
     // A client whose lease is over loses its state to a conflicting request.

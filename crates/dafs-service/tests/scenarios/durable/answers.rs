@@ -6,15 +6,13 @@ use dafs_service::{ClientAddress, ExchangeId, Host};
 #[test]
 fn a_change_that_is_refused_makes_nothing_stable() {
     let world = World::new(Durability::Power);
-    let root = world.root();
-    let mut op = world.op(0, &Change::Remove { dir: &root, name: b"nothing" });
+    let mut op = world.op(0, &Change::Remove { dir: &world.root, name: b"nothing" });
     op.nothing_changed();
     let settled = world.service.durable.settle(op, b"not found", true, world.notify("sent"));
     assert_eq!(settled, Settled::Now);
-    assert_eq!(world.service.durable.journal_statistics().unwrap().rounds, 0);
-    let (key, store) = (world.key(0), world.store.clone());
-    let world = world.restart(false, store);
-    assert!(matches!(world.service.durable.kept_answer(&key), Some(Answer::Reply { .. })));
+    assert_eq!(world.statistics().rounds, 0);
+    let world = world.crash(false);
+    assert!(matches!(world.kept_answer(0), Some(Answer::Reply { .. })));
 }
 
 /// A new object is complete only with its owner, mode and times.
@@ -33,13 +31,11 @@ fn an_object_whose_attributes_were_not_set_yet_gets_them() {
             [(Kind::Directory, NewObject::Directory), (Kind::Symlink, NewObject::Symlink(b"to"))]
         {
             let world = World::new(mode);
-            let root = world.root();
-            let change = Change::Make { dir: &root, name: b"new", kind, attr: &attr };
+            let change = Change::Make { dir: &world.root, name: b"new", kind, attr: &attr };
             std::mem::forget(world.op(0, &change));
-            world.store.make(&world.cred, &root.file, b"new", object, &NONE).unwrap();
-            let (key, store) = (world.key(0), world.store.clone());
-            let world = world.restart(mode == Durability::Power, store);
-            assert!(matches!(world.service.durable.kept_answer(&key), Some(Answer::Happened(_))));
+            world.store.make(&world.cred, &world.root.file, b"new", object, &NONE).unwrap();
+            let world = world.crash(mode == Durability::Power);
+            assert!(matches!(world.kept_answer(0), Some(Answer::Happened(_))));
             let found = world.store.getattr(&world.at("new").unwrap().file).unwrap();
             assert_eq!((found.uid, found.gid, found.mtime), (7, 8, time));
             assert_eq!(found.mode == 0o2750, kind == Kind::Directory);
@@ -51,22 +47,20 @@ fn an_object_whose_attributes_were_not_set_yet_gets_them() {
 #[test]
 fn a_change_that_was_made_is_made_stable_whatever_is_answered() {
     let world = World::new(Durability::Power);
-    let root = world.root();
-    let mut op = world.op(0, &Change::Remove { dir: &root, name: b"old" });
+    let mut op = world.op(0, &Change::Remove { dir: &world.root, name: b"old" });
     op.executed();
     op.nothing_changed();
     let settled = world.service.durable.settle(op, b"too small", true, world.notify("sent"));
     assert_eq!(settled, Settled::Later);
     world.run();
-    assert_eq!(world.service.durable.journal_statistics().unwrap().rounds, 1);
+    assert_eq!(world.statistics().rounds, 1);
 }
 
 #[test]
 fn a_change_that_ends_in_a_panic_is_not_called_undone() {
     for mode in [Durability::Crash, Durability::Power] {
         let world = World::new(mode);
-        let root = world.root();
-        let op = world.op(0, &Change::Remove { dir: &root, name: b"victim" });
+        let op = world.op(0, &Change::Remove { dir: &world.root, name: b"victim" });
         let request = std::panic::AssertUnwindSafe(|| {
             let _op = op;
             world.store.remove(&world.cred, &world.store.root(), b"victim").unwrap();
@@ -74,11 +68,10 @@ fn a_change_that_ends_in_a_panic_is_not_called_undone() {
         });
         std::panic::catch_unwind(request).unwrap_err();
         // Others may change the same now.
-        let op = world.op(1, &Change::Remove { dir: &root, name: b"victim" });
+        let op = world.op(1, &Change::Remove { dir: &world.root, name: b"victim" });
         world.settle(op, b"not found");
-        let (key, store) = (world.key(0), world.store.clone());
-        let world = world.restart(false, store);
-        assert_eq!(world.service.durable.kept_answer(&key), Some(Answer::Failed));
+        let world = world.crash(false);
+        assert_eq!(world.kept_answer(0), Some(Answer::Failed));
     }
 }
 
@@ -86,20 +79,19 @@ fn a_change_that_ends_in_a_panic_is_not_called_undone() {
 #[test]
 fn a_change_of_what_never_was_hurts_nobody_else() {
     let world = World::new(Durability::Power);
-    let root = world.root();
-    let forged = Handle { fs: root.fs, file: FileId([9; 48]) };
+    let forged = Handle { fs: world.root.fs, file: FileId([9; 48]) };
     let (dir, name, attr) = (&forged, &b"x"[..], &NONE);
     let changes = [
         Change::SetAttr { file: &forged, change: attr, masked: None, acl: None },
         Change::Create { dir, name, attr },
         Change::Make { dir, name, kind: Kind::Directory, attr },
         Change::Remove { dir, name },
-        Change::Rename { from_dir: &root, from: b"old", to_dir: dir, to: name },
-        Change::Rename { from_dir: dir, from: name, to_dir: &root, to: name },
-        Change::Link { source: &root, dir, name },
+        Change::Rename { from_dir: &world.root, from: b"old", to_dir: dir, to: name },
+        Change::Rename { from_dir: dir, from: name, to_dir: &world.root, to: name },
+        Change::Link { source: &world.root, dir, name },
     ];
     for change in &changes {
-        let op = world.op(0, &Change::Remove { dir: &root, name: b"nothing" });
+        let op = world.op(0, &Change::Remove { dir: &world.root, name: b"nothing" });
         let asked =
             world.service.durable.intend(world.caller(), &world.key(1), change, world.notify("x"));
         if let Ok(Intended::Ready(forged) | Intended::Waiting(forged)) = asked {
@@ -114,8 +106,7 @@ fn a_change_of_what_never_was_hurts_nobody_else() {
 #[test]
 fn a_journal_that_fails_refuses_changes() {
     let world = World::new(Durability::Power);
-    let root = world.root();
-    let change = Change::Remove { dir: &root, name: b"old" };
+    let change = Change::Remove { dir: &world.root, name: b"old" };
     world.disk.fail_after(Some(0));
     let Intended::Waiting(op) = world.intend(0, "go", &change) else { panic!() };
     world.run();
@@ -125,14 +116,14 @@ fn a_journal_that_fails_refuses_changes() {
     let again =
         world.service.durable.intend(world.caller(), &world.key(1), &change, world.notify("go"));
     assert_eq!(again.err(), Some(StoreError::Io.into()), "for good");
-    assert_eq!(world.service.durable.journal_statistics().unwrap().in_flight, 0);
+    assert_eq!(world.statistics().in_flight, 0);
 }
 
 /// Names that no object can have must not make long records.
 #[test]
 fn an_impossible_change_logs_no_intent() {
     let world = World::new(Durability::Crash);
-    let (root, long) = (world.root(), vec![b'x'; 2 << 20]);
+    let (root, long) = (world.root, vec![b'x'; 2 << 20]);
     let rename = Change::Rename { from_dir: &root, from: b"old", to_dir: &root, to: &long };
     let make = Change::Make { dir: &root, name: &long, kind: Kind::Directory, attr: &NONE };
     for change in [rename, make, Change::Remove { dir: &root, name: &long[..256] }] {
@@ -147,7 +138,7 @@ fn an_impossible_change_logs_no_intent() {
         principal: Vec::new(),
     };
     assert_eq!(world.service.durable.keep_session(&session, world.notify("known")), Settled::Now);
-    assert_eq!(world.service.durable.journal_statistics().unwrap().sessions, 1);
+    assert_eq!(world.statistics().sessions, 1);
 }
 
 /// For a reply that is too long, the journal records that it has none.
@@ -155,14 +146,13 @@ fn an_impossible_change_logs_no_intent() {
 fn a_reply_that_is_too_long_is_not_mistaken_for_none() {
     for mode in [Durability::Crash, Durability::Power] {
         let world = World::new(mode);
-        let op = world.op(0, &(CASES[2].change)(&world, &[world.root()]));
+        let op = world.op(0, &(CASES[2].change)(&world, &[world.root]));
         (CASES[2].execute)(&world, &op);
         world.settle(op, &vec![1; 65 << 10]);
         // After another client's change it looks as if it had never happened.
         world.store.remove(&world.cred, &world.store.root(), b"new").unwrap();
-        let (key, store) = (world.key(0), world.store.clone());
-        let world = world.restart(false, store);
-        assert_eq!(world.service.durable.kept_answer(&key), Some(Answer::Failed));
+        let world = world.crash(false);
+        assert_eq!(world.kept_answer(0), Some(Answer::Failed));
     }
 }
 
@@ -218,8 +208,7 @@ fn sessions_of_other_runs_are_forgotten_by_host() {
 #[test]
 fn the_records_of_a_session_are_bounded() {
     let world = World::new(Durability::Crash);
-    let root = world.root();
-    let change = Change::Remove { dir: &root, name: b"nothing" };
+    let change = Change::Remove { dir: &world.root, name: b"nothing" };
     let mut kept = 0;
     let refused = loop {
         let ready = world.notify("go");
@@ -232,7 +221,7 @@ fn the_records_of_a_session_are_bounded() {
         assert!(kept < 500, "no end");
     };
     assert_eq!(refused, ServiceError::Resource);
-    let bytes = world.service.durable.journal_statistics().unwrap().kept_bytes;
+    let bytes = world.statistics().kept_bytes;
     let max = dafs_service::limits::DURABLE_SESSION_BYTES_MAX;
     assert!(bytes <= max && bytes > max - (64 << 10), "{bytes}");
     // A reply that did not fit is not taken for a missing one.
@@ -241,15 +230,14 @@ fn the_records_of_a_session_are_bounded() {
     assert!(matches!(world.service.durable.kept_answer(&first), Some(Answer::Reply { .. })));
     assert_eq!(world.service.durable.kept_answer(&last), Some(Answer::Failed));
     world.service.durable.forget_session(&SESSION);
-    assert_eq!(world.service.durable.journal_statistics().unwrap().kept_bytes, 0);
+    assert_eq!(world.statistics().kept_bytes, 0);
 }
 
 /// Its client may ask for replies as soon as it knows that it has a session.
 #[test]
 fn a_session_is_known_after_a_loss_of_power() {
     let world = World::new(Durability::Power);
-    let store = world.store.clone();
-    let world = world.restart(true, store);
+    let world = world.crash(true);
     assert!(world.service.durable.kept_session(&SESSION).is_some());
     let asked = world.service.replies.find(&world.client, &world.key(0));
     assert_eq!(asked, Err(NoReply::NotExecuted));
@@ -260,9 +248,8 @@ fn a_session_is_known_after_a_loss_of_power() {
 fn the_answer_to_a_request_is_forgotten_before_its_number_comes_again() {
     for mode in [Durability::Crash, Durability::Power] {
         let world = World::new(mode);
-        let root = world.root();
         for stream in [0, 1] {
-            let op = world.op(stream, &Change::Remove { dir: &root, name: b"nothing" });
+            let op = world.op(stream, &Change::Remove { dir: &world.root, name: b"nothing" });
             world.settle(op, b"reply");
         }
         let ready = world.notify("forgotten");
@@ -281,8 +268,7 @@ fn the_answer_to_a_request_is_forgotten_before_its_number_comes_again() {
 #[test]
 fn exports_without_durable_replies_need_nothing() {
     let world = World::new(Durability::Off);
-    let root = world.root();
-    let change = Change::Remove { dir: &root, name: b"old" };
+    let change = Change::Remove { dir: &world.root, name: b"old" };
     assert!(matches!(world.intend(0, "go", &change), Intended::Unneeded));
     let world = World::new(Durability::Power);
     let file = world.at("grown").unwrap();
@@ -308,23 +294,20 @@ fn a_record_of_a_later_program_is_refused() {
 #[test]
 fn a_session_that_changed_what_is_not_kept_cannot_say_that_a_request_was_not_carried_out() {
     let world = World::new(Durability::Off);
-    let store = world.store.clone();
-    let world = world.restart(false, store);
+    let world = world.crash(false);
     let asked =
         |world: &World| world.service.replies.find(&world.client, &world.key(0)).unwrap_err();
     assert_eq!(asked(&world), NoReply::NotExecuted, "nothing was changed");
     let mut world = World::new(Durability::Off);
-    let root = world.root();
     for sequence in 0..500 {
         world.sequence = sequence;
-        let change = Change::Remove { dir: &root, name: b"nothing" };
+        let change = Change::Remove { dir: &world.root, name: b"nothing" };
         assert!(matches!(world.intend(0, "go", &change), Intended::Unneeded));
     }
-    let log = world.service.durable.journal_statistics().unwrap().log;
+    let log = world.statistics().log;
     assert!(log.records < 4, "once is enough: {log:?}");
     for _ in 0..2 {
-        let store = world.store.clone();
-        world = world.restart(false, store);
+        world = world.crash(false);
         assert_eq!(asked(&world), NoReply::UnknownSession);
     }
 }
@@ -332,18 +315,15 @@ fn a_session_that_changed_what_is_not_kept_cannot_say_that_a_request_was_not_car
 #[test]
 fn after_a_loss_of_power_nothing_is_said_of_what_was_not_stable() {
     let world = World::new(Durability::Crash);
-    let root = world.root();
-    let op = world.op(0, &Change::Remove { dir: &root, name: b"nothing" });
+    let op = world.op(0, &Change::Remove { dir: &world.root, name: b"nothing" });
     world.settle(op, b"reply");
-    let store = world.store.clone();
-    let mut world = world.restart(true, store);
+    let mut world = world.crash(true);
     for _ in 0..2 {
         // With and without a trace in the journal.
         for stream in 0..2 {
             let asked = world.service.replies.find(&world.client, &world.key(stream));
             assert_eq!(asked, Err(NoReply::UnknownSession));
         }
-        let store = world.store.clone();
-        world = world.restart(false, store);
+        world = world.crash(false);
     }
 }

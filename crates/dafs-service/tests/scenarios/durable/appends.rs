@@ -34,9 +34,8 @@ fn content(world: &World) -> Vec<u8> {
 /// Crashes the server. The store keeps its content.
 fn die(world: World, op: LoggedChange, power: bool) -> (World, Option<Answer>) {
     std::mem::forget(op);
-    let (key, store) = (world.key(0), world.store.clone());
-    let world = world.restart(power, store);
-    let answer = world.service.durable.kept_answer(&key);
+    let world = world.crash(power);
+    let answer = world.kept_answer(0);
     (world, answer)
 }
 
@@ -139,13 +138,12 @@ fn a_half_done_append_of_a_forgotten_session_is_taken_back() {
         write(&*world.open("grown"), 6, b"aft");
         world.service.durable.forget_session(&SESSION);
         world.introduce(SESSION);
-        let root = world.root();
         for _ in 0..500 {
-            let op = world.op(4, &Change::Remove { dir: &root, name: b"nothing" });
+            let op = world.op(4, &Change::Remove { dir: &world.root, name: b"nothing" });
             world.settle(op, &[7; 100]);
             world.run();
         }
-        assert!(world.service.durable.journal_statistics().unwrap().log.segments > 2);
+        assert!(world.statistics().log.segments > 2);
         let (world, answer) = die(world, op, mode == Durability::Power);
         assert_eq!((content(&world), answer), (b"before".to_vec(), None));
     }
@@ -168,10 +166,9 @@ fn an_append_without_room_is_known_not_to_have_happened_and_others_go_on() {
         let op = world.op(1, &change);
         assert_eq!(world.append(&op, &big), Err(StoreError::NoSpace));
         world.settle(op, b"no room");
-        let (key, store) = (world.key(1), world.store.clone());
-        let world = world.restart(false, store);
+        let world = world.crash(false);
         let reply = Answer::Reply { bytes: b"no room".to_vec(), order_le: true };
-        assert_eq!(world.service.durable.kept_answer(&key), Some(reply));
+        assert_eq!(world.kept_answer(1), Some(reply));
     }
 }
 
@@ -200,9 +197,8 @@ fn a_file_whose_append_the_journal_cannot_note_takes_no_writes_until_the_restart
             let _ = world.service.durable.settle(op, b"error", true, world.notify("sent"));
             world.run();
             let power = mode == Durability::Power;
-            let (key, store) = (world.key(0), world.store.clone());
-            let world = world.restart(power, store);
-            let there = match world.service.durable.kept_answer(&key) {
+            let world = world.crash(power);
+            let there = match world.kept_answer(0) {
                 None => &b"before"[..],
                 Some(Answer::Happened(_)) => b"beforeafter",
                 answer => panic!("{answer:?}"),

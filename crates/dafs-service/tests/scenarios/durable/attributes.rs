@@ -47,13 +47,11 @@ fn check(before: Step, change: &Change<'_>, steps: &[Step], answer: Option<Answe
         before(&world);
         std::mem::forget(world.op(0, change));
         steps.iter().for_each(|step| step(&world));
-        let (key, store) = (world.key(0), world.store.clone());
-        let world = world.restart(mode == Durability::Power, store);
-        assert_eq!(world.service.durable.kept_answer(&key), answer, "{change:?} {mode:?}");
+        let world = world.crash(mode == Durability::Power);
+        assert_eq!(world.kept_answer(0), answer, "{change:?} {mode:?}");
         // A restart does not judge it a second time.
-        let store = new_store();
-        let world = world.restart(false, store);
-        assert_eq!(world.service.durable.kept_answer(&key), answer, "{change:?} {mode:?}");
+        let world = world.restart(false, new_store());
+        assert_eq!(world.kept_answer(0), answer, "{change:?} {mode:?}");
     }
 }
 
@@ -195,9 +193,8 @@ fn an_object_older_than_the_intent_was_not_changed_by_it() {
     let attr = |change| Change::SetAttr { file: &file, change, masked: None, acl: None };
     let (cut_off, other) =
         (SetAttr { size: Some(2), ..NONE }, SetAttr { mode: Some(0o711), ..NONE });
-    const EMPTY: SetAttr = SetAttr { size: Some(0), ..NONE };
     let world = World::new(Durability::Power);
-    let dir = &world.root();
+    let dir = &world.root;
     for change in [
         attr(&cut_off),
         attr(&other),

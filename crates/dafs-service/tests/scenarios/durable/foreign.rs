@@ -12,21 +12,20 @@ fn an_object_that_somebody_else_made_is_left_alone() {
     for mode in [Durability::Crash, Durability::Power] {
         let mut world = World::new(mode);
         world.cred = Cred::new(7, 7);
-        let root = world.root();
         for (stream, kind) in [(0, Kind::Regular), (1, Kind::Directory)] {
             let name = if kind == Kind::Regular { &b"file"[..] } else { b"directory" };
             let change = match kind {
-                Kind::Regular => Change::Create { dir: &root, name, attr: &greedy },
-                _ => Change::Make { dir: &root, name, kind, attr: &greedy },
+                Kind::Regular => Change::Create { dir: &world.root, name, attr: &greedy },
+                _ => Change::Make { dir: &world.root, name, kind, attr: &greedy },
             };
             std::mem::forget(world.op(stream, &change));
             let (other, own) = (Cred::new(8, 8), SetAttr { mode: Some(0o600), ..NONE });
             if kind == Kind::Regular {
                 let (how, mode) = (CreateHow::Guarded, OpenMode { read: true, write: true });
-                drop(world.store.create(&other, &root.file, name, how, &own, mode).unwrap());
+                drop(world.store.create(&other, &world.root.file, name, how, &own, mode).unwrap());
             } else {
                 let object = NewObject::Directory;
-                world.store.make(&other, &root.file, name, object, &own).unwrap();
+                world.store.make(&other, &world.root.file, name, object, &own).unwrap();
             }
         }
         let (keys, store) = ([world.key(0), world.key(1)], world.store.clone());
@@ -60,12 +59,10 @@ fn an_object_that_is_older_than_its_making_was_not_made() {
     now.store(2, Relaxed);
     make(b"another");
     let world = World::with(Durability::Crash, store);
-    let root = world.root();
-    std::mem::forget(world.op(0, &Change::Create { dir: &root, name: b"new", attr: &attr }));
-    world.store.rename(&cred(), &root.file, b"old", &root.file, b"new").unwrap();
-    let (key, store) = (world.key(0), world.store.clone());
-    let world = world.restart(false, store);
-    assert_eq!(world.service.durable.kept_answer(&key), None);
+    std::mem::forget(world.op(0, &Change::Create { dir: &world.root, name: b"new", attr: &attr }));
+    world.store.rename(&cred(), &world.root.file, b"old", &world.root.file, b"new").unwrap();
+    let world = world.crash(false);
+    assert_eq!(world.kept_answer(0), None);
     let found = world.store.getattr(&world.at("new").unwrap().file).unwrap();
     assert_eq!(found.mode & 0o7000, 0);
 }
@@ -74,10 +71,9 @@ fn an_object_that_is_older_than_its_making_was_not_made() {
 /// have been emptied, and filled again.
 #[test]
 fn a_file_is_emptied_when_its_content_is_gone() {
-    const EMPTY: SetAttr = SetAttr { size: Some(0), ..NONE };
     for (size, emptied) in [(6, false), (0, false), (6, true)] {
         let world = World::new(Durability::Crash);
-        let (root, file) = (world.root(), world.at("grown").unwrap());
+        let (root, file) = (world.root, world.at("grown").unwrap());
         if !emptied {
             let cut = SetAttr { size: Some(size), ..NONE };
             world.store.setattr(&cred(), &file.file, &cut, None).unwrap();
@@ -90,9 +86,8 @@ fn a_file_is_emptied_when_its_content_is_gone() {
             let chown = SetAttr { uid: Some(3), ..NONE };
             world.store.setattr(&cred(), &file.file, &chown, None).unwrap();
         }
-        let (key, store) = (world.key(0), world.store.clone());
-        let world = world.restart(false, store);
-        match (world.service.durable.kept_answer(&key), emptied, size) {
+        let world = world.crash(false);
+        match (world.kept_answer(0), emptied, size) {
             (Some(Answer::Happened(_)), true, _)
             | (Some(Answer::Failed), false, 6)
             | (None, false, 0) => {}
@@ -107,14 +102,12 @@ fn a_file_is_emptied_when_its_content_is_gone() {
 fn a_file_of_another_user_gives_no_rights() {
     let attr = SetAttr { mode: Some(0o6755), uid: Some(7), gid: Some(7), ..NONE };
     let world = World::new(Durability::Crash);
-    let root = world.root();
-    std::mem::forget(world.op(0, &Change::Create { dir: &root, name: b"new", attr: &attr }));
+    std::mem::forget(world.op(0, &Change::Create { dir: &world.root, name: b"new", attr: &attr }));
     let (other, own) = (Cred::new(7, 7), SetAttr { mode: Some(0o755), ..NONE });
     let (how, mode) = (CreateHow::Guarded, OpenMode { read: true, write: true });
-    drop(world.store.create(&other, &root.file, b"new", how, &own, mode).unwrap());
-    let (key, store) = (world.key(0), world.store.clone());
-    let world = world.restart(false, store);
-    assert_eq!(world.service.durable.kept_answer(&key), Some(Answer::Failed));
+    drop(world.store.create(&other, &world.root.file, b"new", how, &own, mode).unwrap());
+    let world = world.crash(false);
+    assert_eq!(world.kept_answer(0), Some(Answer::Failed));
     let found = world.store.getattr(&world.at("new").unwrap().file).unwrap();
     assert_eq!((found.uid, found.mode), (7, 0o755));
 }
@@ -130,15 +123,14 @@ fn a_rename_of_what_is_gone_from_both_names_is_told_as_failed() {
         (b"victim", b"moved", None),
     ] {
         let world = World::new(Durability::Crash);
-        let root = world.root();
-        let change = Change::Rename { from_dir: &root, from: b"moved", to_dir: &root, to };
+        let change =
+            Change::Rename { from_dir: &world.root, from: b"moved", to_dir: &world.root, to };
         std::mem::forget(world.op(0, &change));
         if other == to {
-            world.store.rename(&cred(), &root.file, b"moved", &root.file, to).unwrap();
+            world.store.rename(&cred(), &world.root.file, b"moved", &world.root.file, to).unwrap();
         }
-        world.store.remove(&cred(), &root.file, other).unwrap();
-        let (key, store) = (world.key(0), world.store.clone());
-        let world = world.restart(false, store);
-        assert_eq!(world.service.durable.kept_answer(&key), answer);
+        world.store.remove(&cred(), &world.root.file, other).unwrap();
+        let world = world.crash(false);
+        assert_eq!(world.kept_answer(0), answer);
     }
 }

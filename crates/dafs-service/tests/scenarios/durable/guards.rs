@@ -7,8 +7,6 @@ use dafs_service::limits::{
 };
 use std::net::{IpAddr, Ipv4Addr};
 
-const EMPTY: SetAttr = SetAttr { size: Some(0), ..NONE };
-
 impl World {
     fn guard(&self, name: &'static str, change: &Change<'_>) -> Intended {
         self.service.durable.guard(self.caller(), change, || self.notify(name)).unwrap()
@@ -27,16 +25,11 @@ impl World {
     }
 }
 
-fn waiting(intended: Intended) -> LoggedChange {
-    let Intended::Waiting(op) = intended else { panic!("it has to wait") };
-    op
-}
-
 #[test]
 fn announced_changes_and_others_of_the_same_wait_for_each_other() {
     for mode in [Durability::Crash, Durability::Power] {
         let world = World::new(mode);
-        let (root, file) = (world.root(), world.at("linked").unwrap());
+        let (root, file) = (world.root, world.at("linked").unwrap());
         let (victim, other) = (b"victim".as_slice(), b"other".as_slice());
         let remove = Change::Remove { dir: &root, name: victim };
         let rename = Change::Rename { from_dir: &root, from: other, to_dir: &root, to: victim };
@@ -72,7 +65,7 @@ fn announced_changes_and_others_of_the_same_wait_for_each_other() {
 #[test]
 fn guarded_changes_do_not_wait_for_each_other() {
     let world = World::new(Durability::Crash);
-    let (root, file) = (world.root(), world.at("old").unwrap());
+    let (root, file) = (world.root, world.at("old").unwrap());
     let create = Change::Create { dir: &root, name: b"old", attr: &EMPTY };
     let chmod = Change::SetAttr { file: &file, change: &CHMOD, masked: None, acl: None };
     let held = [create, create, chmod, chmod].map(|change| world.guarded(&change));
@@ -93,31 +86,7 @@ fn guarded_changes_do_not_wait_for_each_other() {
 fn an_emptied_file_is_held_with_its_name() {
     for mode in [Durability::Crash, Durability::Power] {
         let world = World::new(mode);
-        let (root, store) = (world.root(), world.store.clone());
-        let files = [world.at("old").unwrap(), world.at("victim").unwrap()];
-        let chmod = |file| Change::SetAttr { file, change: &CHMOD, masked: None, acl: None };
-        let others = [(0, &files[0]), (1, &files[1])].map(|(n, file)| world.op(n, &chmod(file)));
-        let one = Change::Create { dir: &root, name: b"old", attr: &EMPTY };
-        let one = waiting(world.guard("one", &one));
-        let two = Change::Create { dir: &root, name: b"victim", attr: &EMPTY };
-        let two = waiting(world.intend(3, "two", &two));
-        for (from, to) in [("old", "aside"), ("victim", "old"), ("aside", "victim")] {
-            let (dir, from, to) = (&root.file, from.as_bytes(), to.as_bytes());
-            store.rename(&world.cred, dir, from, dir, to).unwrap();
-        }
-        others.into_iter().for_each(|op| world.settle(op, b"set"));
-        world.run();
-        let mut told = world.told();
-        told.sort_unstable_by_key(|(name, _)| *name);
-        assert_eq!(told, [("one", Ok(())), ("two", Ok(()))]);
-        let third = waiting(world.intend(4, "third", &chmod(&files[1])));
-        drop(two);
-        world.run();
-        assert!(world.told().is_empty());
-        drop(one);
-        world.run();
-        assert_eq!(world.told(), [("third", Ok(()))]);
-        drop(third);
+        empty_exchanged(&world, |change| world.guard("one", change));
         assert_eq!(world.held(), (0, 0));
     }
 }
@@ -126,8 +95,7 @@ fn an_emptied_file_is_held_with_its_name() {
 #[test]
 fn a_guard_that_waits_too_long_is_asked_to_retry() {
     let world = World::new(Durability::Crash);
-    let root = world.root();
-    let change = Change::Remove { dir: &root, name: b"victim" };
+    let change = Change::Remove { dir: &world.root, name: b"victim" };
     let op = world.op(0, &change);
     let guard = waiting(world.guard("guard", &change));
     let behind = waiting(world.intend(1, "behind", &change));
@@ -154,8 +122,7 @@ fn a_guard_that_waits_too_long_is_asked_to_retry() {
 #[test]
 fn only_so_many_are_under_way_at_once() {
     let world = World::new(Durability::Crash);
-    let root = world.root();
-    let change = Change::Remove { dir: &root, name: b"victim" };
+    let change = Change::Remove { dir: &world.root, name: b"victim" };
     let guard = |address: u32| {
         let address = IpAddr::V4(Ipv4Addr::from_bits(address));
         let subject = Subject::Nfs { owner: None, address, host: Host::of(address) };
@@ -183,36 +150,34 @@ fn only_so_many_are_under_way_at_once() {
 #[test]
 fn a_guarded_change_goes_on_when_the_end_before_it_is_stable() {
     let world = World::new(Durability::Power);
-    let root = world.root();
-    let make = Change::Make { dir: &root, name: b"new", kind: Kind::Directory, attr: &NONE };
+    let make = Change::Make { dir: &world.root, name: b"new", kind: Kind::Directory, attr: &NONE };
     let op = world.op(0, &make);
-    world.service.make(world.caller(), &root, b"new", NewObject::Directory, &NONE).unwrap();
+    world.service.make(world.caller(), &world.root, b"new", NewObject::Directory, &NONE).unwrap();
     world.settle(op, b"made");
-    drop(world.guarded(&Change::Remove { dir: &root, name: b"another" }));
+    drop(world.guarded(&Change::Remove { dir: &world.root, name: b"another" }));
     // Its wait is bounded.
-    let late = waiting(world.guard("late", &Change::Remove { dir: &root, name: b"new" }));
+    let late = waiting(world.guard("late", &Change::Remove { dir: &world.root, name: b"new" }));
     world.service.tick(GUARD_WAIT_NS + LEASES_EVERY_NS);
     assert_eq!(world.told(), [("late", Err(ServiceError::Delay))]);
-    let guard = waiting(world.guard("guard", &Change::Remove { dir: &root, name: b"new" }));
+    let guard = waiting(world.guard("guard", &Change::Remove { dir: &world.root, name: b"new" }));
     assert!(world.told().is_empty(), "the end is not stable");
     assert_eq!(world.run(), 1);
     drop(late);
     assert_eq!(world.told(), [("guard", Ok(()))]);
-    world.service.remove(world.caller(), &root, b"new", RemoveMode::Unchecked).unwrap();
+    world.service.remove(world.caller(), &world.root, b"new", RemoveMode::Unchecked).unwrap();
     drop(guard);
     // There is no more to make stable.
     drop(world.guarded(&make));
-    let (key, store) = (world.key(0), world.store.clone());
-    let world = world.restart(true, store);
+    let world = world.crash(true);
     let reply = Answer::Reply { bytes: b"made".to_vec(), order_le: true };
-    assert_eq!(world.service.durable.kept_answer(&key), Some(reply));
+    assert_eq!(world.kept_answer(0), Some(reply));
 }
 
 /// The same for a change that waited, and for one that empties a file.
 #[test]
 fn a_waiting_change_goes_on_when_the_end_before_it_is_stable() {
     let world = World::new(Durability::Power);
-    let (root, file) = (world.root(), world.at("old").unwrap());
+    let (root, file) = (world.root, world.at("old").unwrap());
     let chmod = Change::SetAttr { file: &file, change: &CHMOD, masked: None, acl: None };
     let empty = Change::Create { dir: &root, name: b"old", attr: &EMPTY };
     for waits in [false, true] {
@@ -240,16 +205,17 @@ fn a_waiting_change_goes_on_when_the_end_before_it_is_stable() {
 fn a_change_that_was_given_up_stays_so_whoever_does_the_same() {
     for mode in [Durability::Crash, Durability::Power] {
         let world = World::new(mode);
-        let root = world.root();
-        let remove = Change::Remove { dir: &root, name: b"victim" };
+        let remove = Change::Remove { dir: &world.root, name: b"victim" };
         drop(world.op(0, &remove));
         let guard = world.guard("guard", &remove);
         world.run();
         assert_eq!(matches!(guard, Intended::Waiting(_)), mode == Durability::Power);
-        world.service.remove(world.caller(), &root, b"victim", RemoveMode::Unchecked).unwrap();
-        let (key, store) = (world.key(0), world.store.clone());
-        let world = world.restart(mode == Durability::Power, store);
-        assert_eq!(world.service.durable.kept_answer(&key), None);
+        world
+            .service
+            .remove(world.caller(), &world.root, b"victim", RemoveMode::Unchecked)
+            .unwrap();
+        let world = world.crash(mode == Durability::Power);
+        assert_eq!(world.kept_answer(0), None);
     }
 }
 
@@ -258,11 +224,13 @@ fn a_change_that_was_given_up_stays_so_whoever_does_the_same() {
 fn no_change_goes_on_when_the_end_before_it_is_lost() {
     for mode in [Durability::Crash, Durability::Power] {
         let world = World::new(mode);
-        let root = world.root();
-        let remove = Change::Remove { dir: &root, name: b"victim" };
-        let create = Change::Create { dir: &root, name: b"victim", attr: &NONE };
+        let remove = Change::Remove { dir: &world.root, name: b"victim" };
+        let create = Change::Create { dir: &world.root, name: b"victim", attr: &NONE };
         let op = world.op(0, &remove);
-        world.service.remove(world.caller(), &root, b"victim", RemoveMode::Unchecked).unwrap();
+        world
+            .service
+            .remove(world.caller(), &world.root, b"victim", RemoveMode::Unchecked)
+            .unwrap();
         world.disk.fail_after(Some(0));
         let _ = world.service.durable.settle(op, b"removed", true, world.notify("sent"));
         world.run();
@@ -276,7 +244,7 @@ fn no_change_goes_on_when_the_end_before_it_is_lost() {
         }
         assert_eq!(world.held(), (0, 0));
         // Others are not affected, not even after a failed intent.
-        let other = Change::Remove { dir: &root, name: b"other" };
+        let other = Change::Remove { dir: &world.root, name: b"other" };
         let tried =
             world.service.durable.intend(world.caller(), &world.key(1), &other, Box::new(|_| ()));
         assert_eq!(tried.err(), Some(StoreError::Io.into()));
@@ -318,8 +286,7 @@ fn an_intent_is_as_durable_as_the_change_before_it() {
 #[test]
 fn a_forgotten_session_keeps_no_record() {
     let world = World::new(Durability::Crash);
-    let root = world.root();
-    let remove = Change::Remove { dir: &root, name: b"victim" };
+    let remove = Change::Remove { dir: &world.root, name: b"victim" };
     let first = world.op(0, &remove);
     let second = waiting(world.intend(1, "second", &remove));
     let append =
@@ -335,7 +302,7 @@ fn a_forgotten_session_keeps_no_record() {
     let Intended::Ready(op) = world.intend(3, "third", &remove) else { panic!("it may go on") };
     assert!(op.is_guard());
     drop(op);
-    let statistics = world.service.durable.journal_statistics().unwrap();
+    let statistics = world.statistics();
     assert_eq!((statistics.sessions, statistics.changes, statistics.kept_bytes), (0, 0, 0));
     assert_eq!(world.held(), (0, 0));
 }

@@ -5,7 +5,7 @@ mod demo;
 use super::admin::{Place, other_answer};
 use crate::commands::serve::set_umask;
 use crate::failure::Failure;
-use crate::output::say;
+use crate::output::{say, say_json};
 use dafs_server::{AdminReply, AdminRequest, ClusterSecret, NodeReport};
 use indicatif::BinaryBytes;
 use std::path::PathBuf;
@@ -108,7 +108,6 @@ const LOOK: Duration = Duration::from_millis(500);
 fn nodes(place: &Place) -> Result<Vec<NodeReport>, Failure> {
     match place.ask(&AdminRequest::Nodes)? {
         AdminReply::Nodes(nodes) => Ok(nodes),
-        AdminReply::Failed(text) => Err(Failure::Failed(text)),
         _ => Err(other_answer()),
     }
 }
@@ -173,9 +172,7 @@ fn status(place: &Place, json: bool) -> Result<(), Failure> {
 
 fn show(node: &NodeReport, json: bool) -> Result<(), Failure> {
     if json {
-        let text =
-            serde_json::to_string(node).map_err(|error| Failure::Failed(error.to_string()))?;
-        return say!("{text}");
+        return say_json(node);
     }
     let mut remarks = String::new();
     if node.leaving {
