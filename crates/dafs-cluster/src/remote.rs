@@ -78,7 +78,7 @@ pub trait Metadata: ForeignStates {
 pub struct RemoteConfig {
     /// The number of the node.
     pub number: u32,
-    /// The address at which its data server accepts the metadata server: HOST:PORT. HOST:PORT.
+    /// The address at which its data server accepts the metadata server: HOST:PORT.
     pub control: String,
     /// The secret of the cluster.
     pub secret: Arc<ClusterSecret>,
