@@ -144,9 +144,9 @@ impl Layouts {
     }
 
     /// Refuses layouts where data servers do not know the restrictions here: the file or its file
-    /// system has a fence list, whether or not that admits the client, writes under a lock may have to be
-    /// undone, or a lock is broken. A client that did not return a layout a short while ago gets
-    /// none either.
+    /// system has a fence list, whether or not that admits the client, writes under a lock may have
+    /// to be undone, or a lock is broken. A client that did not return a layout a short while ago
+    /// gets none either.
     fn check_allowed(&self, caller: Caller<'_>, key: &Handle) -> Result<()> {
         let quiet = caller.client.layouts_from_ns.load(Ordering::Relaxed) > caller.now_ns;
         let undone = self.state.writers.undo.find(key).is_some();
