@@ -1,5 +1,5 @@
-//! The operations on files. A file has one operation or a few related ones: [`dispatch`] shows
-//! which. For example, CLOSE is in `delegation.rs`, and RENAME in `remove.rs`.
+//! The operations on files. A file has one operation or a few related ones: [`dispatch`] names
+//! the file of each. For example, CLOSE is in `delegation.rs`, and RENAME in `remove.rs`.
 //!
 //! Invariants
 //! * An operation touches the context and the service, never the slot or the engine.
