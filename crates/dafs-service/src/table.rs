@@ -1,5 +1,7 @@
-//! The state table: which client holds which state on which file. Here conflicts are found and
-//! state is entered, and nowhere else.
+//! The state table: which client holds which state on which file. Only methods of [`StateTable`]
+//! find conflicts and enter state. Many of them are in the files about one kind of state, such as
+//! `open/enter.rs`, `lock/run.rs`, `delegation/recall.rs` and `layout/recall.rs`. The table's lock
+//! is in `enter.rs`.
 //!
 //! Invariants
 //! * The check and the entry are one step under the table's lock. No store call and no call of a

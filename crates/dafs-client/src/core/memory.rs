@@ -122,7 +122,7 @@ impl Memories {
     }
 }
 
-/// A buffer that the server may read and write while requests name it.
+/// A buffer that the server may read and write by its key, as long as it is registered.
 #[derive(Debug)]
 pub struct RegisteredMemory {
     buffer: Arc<Buffer>,

@@ -6,7 +6,7 @@ use super::{data, ops, session_ops};
 use dafs_wire::nfs4::{Op, Status};
 
 /// Runs an operation. Operations on clients, sessions, file handles and state-ids as such are in
-/// this file. Those on files are in [`ops`]. `rest` are the operations that follow.
+/// [`session_ops`]. Those on files are in [`ops`]. `rest` are the operations that follow.
 pub(crate) fn run<'a>(cx: &mut OpContext<'a>, op: &Op<'a>, rest: &[u8]) -> OpResult {
     if let Some(role) = cx.shared().data_role()
         && let Some(result) = data::run(cx, role, op)

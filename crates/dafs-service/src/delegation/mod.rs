@@ -8,8 +8,9 @@
 //!   front end it comes by. A client's own operations never conflict with its own delegation.
 //! * A delegation is granted in one step with the check, and not while an operation is under way
 //!   that would break it.
-//! * A delegation that is not returned within a lease of its recall is revoked. Its state-id stays
-//!   known as revoked until the client frees it.
+//! * A delegation that is not returned within a lease of its recall is revoked. The state-id of an
+//!   NFS client stays known as revoked until the client frees it. A DAFS client cannot free one, so
+//!   its state-id counts as freed at once.
 
 mod attributes;
 mod grant;

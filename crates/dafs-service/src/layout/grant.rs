@@ -143,9 +143,10 @@ impl Layouts {
         if allowed { Ok(()) } else { Err(ServiceError::OpenMode) }
     }
 
-    /// Refuses layouts where data servers do not know the restrictions here: the client is fenced
-    /// from the file, writes under a lock may have to be undone, or a lock is broken. A client that
-    /// did not return a layout a short while ago gets none either.
+    /// Refuses layouts where data servers do not know the restrictions here: the file or its file
+    /// system has a fence list, whether or not that admits the client, writes under a lock may have
+    /// to be undone, or a lock is broken. A client that did not return a layout a short while ago
+    /// gets none either.
     fn check_allowed(&self, caller: Caller<'_>, key: &Handle) -> Result<()> {
         let quiet = caller.client.layouts_from_ns.load(Ordering::Relaxed) > caller.now_ns;
         let undone = self.state.writers.undo.find(key).is_some();

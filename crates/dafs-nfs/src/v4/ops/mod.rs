@@ -1,4 +1,5 @@
-//! The operations on files, one file per operation or close family.
+//! The operations on files. A file has one operation or a few related ones: [`dispatch`] names
+//! the file of each. For example, CLOSE is in `delegation.rs`, and RENAME in `remove.rs`.
 //!
 //! Invariants
 //! * An operation touches the context and the service, never the slot or the engine.
