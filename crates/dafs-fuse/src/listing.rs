@@ -170,11 +170,10 @@ impl Stream {
             self.asked = changes.asking();
         }
         let asked = self.asked;
-        let next = self.entries.next_with_cookie().transpose().map_err(|error| {
+        let next = self.entries.next_with_cookie().transpose().inspect_err(|_| {
             // A listing that failed is at its end; another attempt starts a new one.
             self.before = u64::MAX;
             self.kept.clear();
-            error
         })?;
         Ok(next.map(|(cookie, entry)| Listed { cookie, entry, asked }))
     }
