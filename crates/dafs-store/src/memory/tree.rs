@@ -236,8 +236,11 @@ impl Inner {
                 return Err(StoreError::NotEmpty);
             }
             if target.ino == source.ino {
-                let unchanged = |state: &State| changed(state.change, state);
-                return Ok((unchanged(&from_dir.state()), unchanged(&to_dir.state())));
+                let unchanged = |dir: &Object| {
+                    let state = dir.state();
+                    changed(state.change, &state)
+                };
+                return Ok((unchanged(from_dir), unchanged(to_dir)));
             }
         }
         self.check_remove(cred, from_dir, &source)?;
@@ -258,7 +261,9 @@ impl Inner {
             source.check(cred, W)?;
         }
         let room = self.room_for(to)?;
-        let (from_before, to_before) = (from_dir.state().change, to_dir.state().change);
+        // One guard at a time: the directories may be one, and a writer may wait for it.
+        let from_before = from_dir.state().change;
+        let to_before = to_dir.state().change;
         if let Some(target) = &target {
             check_empty(target)?;
             self.drop_name(to_dir, to, target)?;
@@ -280,7 +285,9 @@ impl Inner {
             }
             self.touch(&mut state, false);
         }
-        Ok((changed(from_before, &from_dir.state()), changed(to_before, &to_dir.state())))
+        let from_change = changed(from_before, &from_dir.state());
+        let to_change = changed(to_before, &to_dir.state());
+        Ok((from_change, to_change))
     }
 }
 
