@@ -56,6 +56,8 @@ impl<'a, F: InodeFs> Directory<'a, F> {
     ) -> Result<Created> {
         // In a race, another client may remove the found or made file, or the directory.
         let mut why = StoreError::Busy;
+        let bits = wish.mode.map_or(FILE_MODE_DEFAULT, |mode| mode & MODE_BITS);
+        let bits = bits & F::FILE_MODE_BITS;
         for _ in 0..CREATE_TRIES_MAX {
             match self.inode.lookup(name, cred) {
                 Ok(found) => match self.create_existing(cred, found, how, wish, mode) {
@@ -69,10 +71,14 @@ impl<'a, F: InodeFs> Directory<'a, F> {
                 }
                 Err(error) => return Err(error),
             }
-            match self.create_new(cred, name, how, wish, mode) {
-                Err(StoreError::Exists) => {}
-                Err(error @ (StoreError::NotFound | StoreError::Stale)) => why = error,
-                done => return done,
+            if wish.size.is_some_and(|size| size > FILE_BYTES_MAX) {
+                return Err(StoreError::FileTooBig);
+            }
+            match self.inode.create(name, bits, flags(mode)?, cred) {
+                Ok(made) => return self.finish_file(cred, name, how, wish, mode, bits, made),
+                Err(StoreError::Exists | StoreError::NotFound) => {}
+                Err(StoreError::Stale) => why = StoreError::Stale,
+                Err(error) => return Err(error),
             }
         }
         Err(why)
@@ -104,20 +110,16 @@ impl<'a, F: InodeFs> Directory<'a, F> {
         Ok(Created { id, attr, dir, file, created: false })
     }
 
-    fn create_new(
+    fn finish_file(
         &self,
         cred: &Cred,
         name: &[u8],
         how: CreateHow,
         wish: &SetAttr,
         mode: OpenMode,
+        bits: u32,
+        (mut made, handle): (Known<F::Inode>, <F::Inode as Inode>::Handle),
     ) -> Result<Created> {
-        if wish.size.is_some_and(|size| size > FILE_BYTES_MAX) {
-            return Err(StoreError::FileTooBig);
-        }
-        let bits = wish.mode.map_or(FILE_MODE_DEFAULT, |mode| mode & MODE_BITS);
-        let bits = bits & F::FILE_MODE_BITS;
-        let (mut made, handle) = self.inode.create(name, bits, flags(mode)?, cred)?;
         self.finish_new(cred, name, &mut made, bits, &with_verifier(how, wish))?;
         if matches!(how, CreateHow::Exclusive(_)) {
             self.fs.sync_made(&self.inode, &made.inode, &handle)?;
@@ -128,8 +130,8 @@ impl<'a, F: InodeFs> Directory<'a, F> {
     }
 
     /// Gives a new object the attributes that the call that made it could not set. An object that
-    /// cannot get all its attributes is removed again. One that another client has removed meanwhile
-    /// was made all the same.
+    /// cannot get all of them is removed again if it still has its name. An object that another
+    /// client has removed meanwhile was made all the same.
     fn finish_new(
         &self,
         cred: &Cred,
@@ -138,22 +140,24 @@ impl<'a, F: InodeFs> Directory<'a, F> {
         bits: u32,
         wish: &SetAttr,
     ) -> Result<()> {
-        match self.set_rest(cred, made, bits, wish) {
-            Ok(attr) => made.attr = attr,
-            Err(error) => {
-                let found = self.inode.lookup(name, cred).map(|found| found.key);
-                match judge_unfinished(&made.key, error, found) {
-                    Unfinished::Stays => return Err(error),
-                    Unfinished::HasItsName => {
-                        let kind = Some(made.attr.kind);
-                        let _ = self.fs.remove_name(cred, &self.inode, name, kind);
-                        return Err(error);
-                    }
-                    Unfinished::Removed => {}
-                }
+        let error = match self.set_rest(cred, made, bits, wish) {
+            Ok(attr) => {
+                made.attr = attr;
+                return Ok(());
             }
+            Err(error) => error,
+        };
+        let is_lost = matches!(error, StoreError::NotFound | StoreError::Stale);
+        match self.inode.lookup(name, cred) {
+            Ok(found) if found.key == made.key => {
+                let kind = Some(made.attr.kind);
+                let removed = self.fs.remove_name(cred, &self.inode, name, kind);
+                // A lost object that was there again: another attempt may succeed.
+                Err(if is_lost && removed.is_ok() { StoreError::Busy } else { error })
+            }
+            Ok(_) | Err(StoreError::NotFound) if is_lost && is_removed(made.inode.stat()) => Ok(()),
+            _ => Err(error),
         }
-        Ok(())
     }
 
     fn set_rest(
@@ -241,25 +245,11 @@ impl<'a, F: InodeFs> Directory<'a, F> {
     }
 }
 
-/// A new object that could not get all its attributes.
-#[derive(Debug, PartialEq, Eq)]
-enum Unfinished {
-    /// It can be removed by its name.
-    HasItsName,
-    /// Another client has removed it.
-    Removed,
-    /// It may have another name by now, or is out of reach.
-    Stays,
-}
-
-/// Judges a new object by the error of the call that should have finished it, and by the object that
-/// has its name now.
-fn judge_unfinished<K: Eq>(made: &K, error: StoreError, found: Result<K>) -> Unfinished {
-    let is_gone = matches!(error, StoreError::NotFound | StoreError::Stale);
-    match found {
-        Ok(found) if found == *made => Unfinished::HasItsName,
-        Ok(_) | Err(StoreError::NotFound) if is_gone => Unfinished::Removed,
-        _ => Unfinished::Stays,
+/// True if an object has no name any more. `attr` is the answer to a question for its attributes.
+fn is_removed(attr: Result<Attr>) -> bool {
+    match attr {
+        Ok(attr) => attr.links == 0,
+        Err(error) => matches!(error, StoreError::NotFound | StoreError::Stale),
     }
 }
 
@@ -285,21 +275,6 @@ fn position(cookie: u64) -> Result<i64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_half_made_object_is_removed_if_it_has_its_name() {
-        let (made, other) = (1, 2);
-        let judge = |error, found| judge_unfinished(&made, error, found);
-        for error in [StoreError::NoSpace, StoreError::Stale, StoreError::NotFound] {
-            assert_eq!(judge(error, Ok(made)), Unfinished::HasItsName, "{error}");
-            assert_eq!(judge(error, Err(StoreError::Io)), Unfinished::Stays, "{error}");
-        }
-        for found in [Ok(other), Err(StoreError::NotFound)] {
-            assert_eq!(judge(StoreError::NoSpace, found), Unfinished::Stays);
-            assert_eq!(judge(StoreError::Stale, found), Unfinished::Removed);
-            assert_eq!(judge(StoreError::NotFound, found), Unfinished::Removed);
-        }
-    }
 
     #[test]
     fn cookies_lead_back_to_positions() {
