@@ -59,8 +59,11 @@ impl Library {
     ///
     /// # Errors
     /// [`Unavailable::Missing`].
-    pub fn load(&'static self) -> Result<Loaded, Unavailable> {
-        // SAFETY: the name ends with a zero; the library's initialisers have no requirements.
+    ///
+    /// # Safety
+    /// The initialisers of the library may run at any time, in any thread.
+    pub unsafe fn load(&'static self) -> Result<Loaded, Unavailable> {
+        // SAFETY: the name ends with a zero; the caller vouches for the library's initialisers.
         let library =
             unsafe { libc::dlopen(self.file.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
         if !library.is_null() {
@@ -95,10 +98,14 @@ impl Loaded {
 
 /// Makes a table of the functions of a [`Library`]: the table's name, the library, and the functions
 /// as in its header. The table's `get` loads the library with the first call.
+///
+/// # Safety
+/// The initialisers of the library may run at any time, and the types are those of its header. The
+/// word `unsafe` before the table's name says that the user of the macro has made sure of both.
 #[macro_export]
 macro_rules! library {
     (
-        $table:ident, $library:expr;
+        unsafe $table:ident, $library:expr;
         $(fn $function:ident($($argument:ty),* $(,)?) $(-> $answer:ty)?;)*
     ) => {
         /// Addresses of functions, with the types of the library's header.
@@ -109,12 +116,14 @@ macro_rules! library {
         impl $table {
             fn load() -> std::result::Result<Self, $crate::Unavailable> {
                 static LIBRARY: $crate::Library = $library;
-                let loaded = LIBRARY.load()?;
+                // SAFETY: the user of the macro vouches for the library.
+                let loaded = unsafe { LIBRARY.load() }?;
                 Ok(Self {
                     $($function: {
                         let address = loaded.address(stringify!($function))?;
                         // SAFETY: a function's address, not null, of the type that the header of
-                        // this library gives the function of this name.
+                        // this library gives the function of this name, by the word of the macro's
+                        // user.
                         unsafe {
                             std::mem::transmute::<
                                 *mut std::ffi::c_void,

@@ -10,8 +10,9 @@ use std::ffi::{CStr, CString};
 use std::os::unix::ffi::OsStrExt;
 use std::ptr::{NonNull, null, null_mut};
 
+// SAFETY: the initialisers of librados have no requirements; the types are those of its header.
 library! {
-    Functions, ceph_library("librados", "librados2", c"librados.so.2");
+    unsafe Functions, ceph_library("librados", "librados2", c"librados.so.2");
     fn rados_create(*mut *mut c_void, *const c_char) -> c_int;
     fn rados_conf_read_file(*mut c_void, *const c_char) -> c_int;
     fn rados_conf_set(*mut c_void, *const c_char, *const c_char) -> c_int;

@@ -16,8 +16,9 @@ type Dir = *mut DirResult;
 type Perm = *const UserPerm;
 type Text = *const c_char;
 
+// SAFETY: the initialisers of libcephfs have no requirements; the types are those of its header.
 library! {
-    Functions, ceph_library("libcephfs", "libcephfs2", c"libcephfs.so.2");
+    unsafe Functions, ceph_library("libcephfs", "libcephfs2", c"libcephfs.so.2");
     fn ceph_create(*mut Mount, Text) -> c_int;
     fn ceph_conf_read_file(Mount, Text) -> c_int;
     fn ceph_conf_set(Mount, Text, Text) -> c_int;

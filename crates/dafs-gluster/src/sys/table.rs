@@ -12,8 +12,9 @@ type Object = *mut RawObject;
 type File = *mut RawFd;
 type Text = *const c_char;
 
+// SAFETY: the initialisers of libgfapi have no requirements; the types are those of its header.
 library! {
-    Functions, Library {
+    unsafe Functions, Library {
         file_system: "GlusterFS",
         name: "libgfapi",
         package: "libgfapi0",
