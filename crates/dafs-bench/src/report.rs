@@ -1,6 +1,6 @@
 //! Samples, medians and the table.
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use serde::Serialize;
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -83,6 +83,8 @@ impl Case {
     }
 }
 
+const BACKWARDS: &str = "the processor time of a process went backwards";
+
 impl Sample {
     /// Measures `work`, which returns its operations and their bytes. `cpu` returns the processor
     /// time that client and server have used so far.
@@ -99,8 +101,8 @@ impl Sample {
             operations,
             bytes,
             elapsed,
-            client_cpu: after.0.saturating_sub(before.0),
-            server_cpu: after.1.saturating_sub(before.1),
+            client_cpu: after.0.checked_sub(before.0).context(BACKWARDS)?,
+            server_cpu: after.1.checked_sub(before.1).context(BACKWARDS)?,
         })
     }
 

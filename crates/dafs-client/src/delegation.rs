@@ -75,9 +75,7 @@ pub(crate) trait DelegationHolder: Send + Sync {
 
     /// The attributes as the holder has them; `None` when it does not know them, and then the
     /// delegation is recalled. It must not block.
-    fn attributes(&self) -> Option<HeldAttributes> {
-        None
-    }
+    fn attributes(&self) -> Option<HeldAttributes>;
 
     /// The delegation is gone and must not be returned: the session is over, or a restarted server
     /// did not grant it again. Others may have changed the file since.

@@ -106,6 +106,8 @@ pub const CONTENDER_SPINS: u32 = 100;
 /// Bells of threads that wait for a leader, kept for others.
 pub(crate) const BELLS_KEPT: usize = 32;
 
+pub use dafs_dat::SPIN_POLLS;
+
 /// The lower bound of polls before an adaptive waiter sleeps, however little polling has helped.
 pub const SPIN_POLLS_MIN: u32 = 4;
 

@@ -4,14 +4,14 @@
 /// after it, take a few tenths of a microsecond to one microsecond.
 pub const SPIN_POLLS: u32 = 100;
 
-/// The way a thread waits for an answer.
+/// The way a thread waits for an answer or, at RDMA transports, for a completion.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum WaitPolicy {
     /// Polls until it is there. Lowest latency, burns the CPU.
     Poll,
     /// Sleeps on the transport's descriptor at once. Least CPU.
     Sleep,
-    /// Polls up to `spin` times, then sleeps; polls less while that does not help.
+    /// Polls up to `spin` times, then sleeps. DAFS clients poll less while that does not help.
     Adaptive {
         /// The most polls before sleeping.
         spin: u32,

@@ -164,6 +164,7 @@ impl Caller {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::delegation::HeldAttributes;
     use std::sync::mpsc::{Receiver, Sender, channel};
 
     /// A timeout that is reached only when a notice is missing.
@@ -184,6 +185,10 @@ mod tests {
             }
         }
 
+        fn attributes(&self) -> Option<HeldAttributes> {
+            None
+        }
+
         fn lost(&self) {
             self.told.send((self.number, DelegationNotice::Lost)).unwrap();
         }
@@ -196,6 +201,10 @@ mod tests {
     impl DelegationHolder for Mad {
         fn recall(&self, _: bool) {
             panic!("on purpose");
+        }
+
+        fn attributes(&self) -> Option<HeldAttributes> {
+            None
         }
 
         fn lost(&self) {}

@@ -271,6 +271,10 @@ impl DelegationHolder for Slow {
         self.go_on.lock().unwrap().recv().unwrap();
     }
 
+    fn attributes(&self) -> Option<HeldAttributes> {
+        None
+    }
+
     fn lost(&self) {
         self.begun.send(()).unwrap();
     }

@@ -1,8 +1,8 @@
 //! The options behind the question mark of a URL.
 
 use super::{USER, UrlError, unescape};
+use crate::limits::SPIN_POLLS;
 use crate::options::{TransportChoice, WaitPolicy};
-use dafs_dat::SPIN_POLLS;
 use percent_encoding::{AsciiSet, percent_encode};
 use std::fmt::{self, Display};
 

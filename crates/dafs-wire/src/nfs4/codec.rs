@@ -1,4 +1,4 @@
-//! The XDR codec for fields of NFSv4 structures, and the macros that declare structures,
+//! The XDR codec for fields of NFS and MOUNT structures, and the macros that declare structures,
 //! enumerations and bit sets. One list of fields serves both directions.
 //!
 //! Invariants

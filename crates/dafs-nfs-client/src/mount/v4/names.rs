@@ -166,6 +166,8 @@ impl Names for V4 {
                 cookie.ok_or_else(|| MountError::protocol("an empty part of a listing"))?;
             page.next = Some(Cursor { cookie, verifier: list.cookie_verifier.0 });
         }
+        // Its memory is needed no more while other calls wait.
+        drop(results);
         for entry in &mut page.entries {
             if let Some(handle) = &entry.handle
                 && self.tell_of(handle)?

@@ -146,7 +146,7 @@ impl Layouts {
         })?;
         let told = results.take_getdeviceinfo().map_err(refusal)?;
         if told.address.layout_type != key.0 {
-            return Err(MountError::protocol("no result of GETDEVICEINFO").into());
+            return Err(MountError::protocol("a device of another layout type").into());
         }
         let lasts = told.notifications == DEVICE_NEWS;
         let told: Arc<[u8]> = told.address.body.into();
