@@ -224,6 +224,9 @@ impl Inner {
         from_dir.check(cred, X)?;
         to_dir.check(cred, X)?;
         let source = world.object(found(from_dir, from)?)?;
+        // One guard at a time: the directories may be one, and a writer may wait for it.
+        let from_before = from_dir.state().change;
+        let to_before = to_dir.state().change;
         let target = match to_dir.state().directory()?.find(to) {
             Some(ino) => Some(world.object(ino)?),
             None => None,
@@ -236,11 +239,7 @@ impl Inner {
                 return Err(StoreError::NotEmpty);
             }
             if target.ino == source.ino {
-                let unchanged = |dir: &Object| {
-                    let state = dir.state();
-                    changed(state.change, &state)
-                };
-                return Ok((unchanged(from_dir), unchanged(to_dir)));
+                return Ok((change_of(from_dir, from_before), change_of(to_dir, to_before)));
             }
         }
         self.check_remove(cred, from_dir, &source)?;
@@ -261,9 +260,6 @@ impl Inner {
             source.check(cred, W)?;
         }
         let room = self.room_for(to)?;
-        // One guard at a time: the directories may be one, and a writer may wait for it.
-        let from_before = from_dir.state().change;
-        let to_before = to_dir.state().change;
         if let Some(target) = &target {
             check_empty(target)?;
             self.drop_name(to_dir, to, target)?;
@@ -285,9 +281,7 @@ impl Inner {
             }
             self.touch(&mut state, false);
         }
-        let from_change = changed(from_before, &from_dir.state());
-        let to_change = changed(to_before, &to_dir.state());
-        Ok((from_change, to_change))
+        Ok((change_of(from_dir, from_before), change_of(to_dir, to_before)))
     }
 }
 
@@ -300,6 +294,11 @@ fn check_empty(object: &Object) -> Result<()> {
         Ok(names) if names.len() > 0 => Err(StoreError::NotEmpty),
         _ => Ok(()),
     }
+}
+
+/// Does the same as `changed`, with a guard of its own.
+fn change_of(object: &Object, before: u64) -> DirChange {
+    changed(before, &object.state())
 }
 
 /// A change of an object whose counter was `before`.
