@@ -42,10 +42,10 @@ pub(crate) const OPEN_TIMEOUT: Duration = Duration::from_secs(60);
 pub(crate) const VIEWS_MAX: usize = 1024;
 
 /// The most attempts of an open that a brick refuses although the mode allows it.
-pub(crate) const ACCESS_TRIES_MAX: usize = 4;
+pub(crate) const ACCESS_TRIES_MAX: usize = 7;
 
-/// The pause between two of them. A brick needs microseconds; its thread may have to wait for a
-/// processor.
+/// The first pause between two of them; each is twice as long as the one before. A brick needs
+/// microseconds; its thread may have to wait for a processor.
 pub(crate) const ACCESS_PAUSE: Duration = Duration::from_millis(2);
 
 /// The most attempts to find the parent of a directory that is moved meanwhile.

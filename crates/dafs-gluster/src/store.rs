@@ -48,10 +48,12 @@ fn patiently<T>(
     want: u32,
     mut ask: impl FnMut() -> Result<T>,
 ) -> Result<T> {
+    let mut pause = ACCESS_PAUSE;
     for _ in 1..ACCESS_TRIES_MAX {
         match ask() {
             Err(StoreError::Access) if allows(cred, known, want) => {
-                std::thread::sleep(ACCESS_PAUSE);
+                std::thread::sleep(pause);
+                pause *= 2;
             }
             done => return done,
         }
