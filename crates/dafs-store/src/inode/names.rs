@@ -277,6 +277,14 @@ mod tests {
     use super::*;
 
     #[test]
+    fn an_object_without_a_link_or_attributes_is_removed() {
+        let linked = |links| Ok(Attr { links, ..crate::backend::nameless(Kind::Regular) });
+        assert!(is_removed(linked(0)) && !is_removed(linked(1)));
+        assert!(is_removed(Err(StoreError::NotFound)) && is_removed(Err(StoreError::Stale)));
+        assert!(!is_removed(Err(StoreError::Io)) && !is_removed(Err(StoreError::Access)));
+    }
+
+    #[test]
     fn cookies_lead_back_to_positions() {
         for at in [0, 1, 2, 77, i64::MAX - 3, i64::MIN, -4] {
             assert!(cookie_of(at) > 2);
