@@ -1,4 +1,4 @@
-//! What a read or write moves: a range of a buffer, and the offset in the file.
+//! The bytes that a read or write moves: a range of a buffer, and the offset in the file.
 
 use crate::buffer::IoBuffer;
 use crate::core::Piece;

@@ -3,8 +3,8 @@
 use crate::attr::change;
 use crate::file::GlusterFile;
 use crate::limits::{
-    ACCESS_PAUSE, ACCESS_TRIES_MAX, MOVED_BIT, PARENT_TRIES_MAX, PATH_BYTES_MAX, PRIVILEGE_BITS,
-    UNIT_BYTES,
+    ACCESS_PAUSE, MOVED_BIT, OTHERS_TRIES_MAX, OWNER_TRIES_MAX, PARENT_TRIES_MAX, PATH_BYTES_MAX,
+    PRIVILEGE_BITS, UNIT_BYTES,
 };
 use crate::sys::{Gfid, Handle, Object};
 use crate::{GlusterStore, server};
@@ -41,7 +41,8 @@ fn rights(mode: OpenMode) -> u32 {
 
 /// Retries a request that a brick refuses although the mode allows it. In a race, a brick may just
 /// have got to know the object, because another thread makes it or looks it up. Until the brick has
-/// read its owner, it treats the object as owned by root and closed to all others.
+/// read its owner, it treats the object as owned by root and closed to all others. An ACL may refuse
+/// others than the owner for good, so they are refused sooner.
 fn patiently<T>(
     cred: &Cred,
     known: &Attr,
@@ -49,7 +50,8 @@ fn patiently<T>(
     mut ask: impl FnMut() -> Result<T>,
 ) -> Result<T> {
     let mut pause = ACCESS_PAUSE;
-    for _ in 1..ACCESS_TRIES_MAX {
+    let tries = if cred.uid == known.uid { OWNER_TRIES_MAX } else { OTHERS_TRIES_MAX };
+    for _ in 1..tries {
         match ask() {
             Err(StoreError::Access) if allows(cred, known, want) => {
                 std::thread::sleep(pause);
@@ -326,17 +328,18 @@ mod tests {
     fn only_what_the_mode_allows_is_asked_for_again() {
         let known = |mode| Attr { uid: 7, gid: 7, mode, ..nameless(Kind::Regular) };
         let mut asked = 0;
-        let mut refused = |times: usize, mode| {
+        let mut refused = |times: usize, uid, mode| {
             asked = 0;
-            let got = patiently(&Cred::new(7, 7), &known(mode), READ | WRITE, || {
+            let got = patiently(&Cred::new(uid, 7), &known(mode), READ | WRITE, || {
                 asked += 1;
                 if asked <= times { Err(StoreError::Access) } else { Ok(()) }
             });
             (got, asked)
         };
-        assert_eq!(refused(0, 0o600), (Ok(()), 1));
-        assert_eq!(refused(2, 0o600), (Ok(()), 3));
-        assert_eq!(refused(99, 0o600), (Err(StoreError::Access), ACCESS_TRIES_MAX));
-        assert_eq!(refused(2, 0o400), (Err(StoreError::Access), 1));
+        assert_eq!(refused(0, 7, 0o600), (Ok(()), 1));
+        assert_eq!(refused(2, 7, 0o600), (Ok(()), 3));
+        assert_eq!(refused(99, 7, 0o600), (Err(StoreError::Access), OWNER_TRIES_MAX));
+        assert_eq!(refused(99, 8, 0o660), (Err(StoreError::Access), OTHERS_TRIES_MAX));
+        assert_eq!(refused(2, 7, 0o400), (Err(StoreError::Access), 1));
     }
 }

@@ -27,10 +27,10 @@ unsafe impl Send for Inode {}
 // SAFETY: as above.
 unsafe impl Sync for Inode {}
 
-/// What every call on an inode takes: the functions, the mount, the inode and the caller.
+/// The arguments of every call on an inode: the functions, the mount, the inode and the caller.
 type Call<'a> = (&'static Functions, *mut MountInfo, *mut RawInode, Perm<'a>);
 
-/// What every call takes that finds or makes an entry of a directory.
+/// The arguments of every call that finds or makes an entry of a directory.
 struct Entry {
     mount: *mut MountInfo,
     dir: *mut RawInode,
