@@ -224,9 +224,6 @@ impl Inner {
         from_dir.check(cred, X)?;
         to_dir.check(cred, X)?;
         let source = world.object(found(from_dir, from)?)?;
-        // One guard at a time: the directories may be one, and a writer may wait for it.
-        let from_before = from_dir.state().change;
-        let to_before = to_dir.state().change;
         let target = match to_dir.state().directory()?.find(to) {
             Some(ino) => Some(world.object(ino)?),
             None => None,
@@ -239,7 +236,7 @@ impl Inner {
                 return Err(StoreError::NotEmpty);
             }
             if target.ino == source.ino {
-                return Ok((change_of(from_dir, from_before), change_of(to_dir, to_before)));
+                return Ok((unchanged(from_dir), unchanged(to_dir)));
             }
         }
         self.check_remove(cred, from_dir, &source)?;
@@ -260,6 +257,9 @@ impl Inner {
             source.check(cred, W)?;
         }
         let room = self.room_for(to)?;
+        // One guard at a time: the directories may be one, and a writer may wait for it.
+        let from_before = from_dir.state().change;
+        let to_before = to_dir.state().change;
         if let Some(target) = &target {
             check_empty(target)?;
             self.drop_name(to_dir, to, target)?;
@@ -294,6 +294,12 @@ fn check_empty(object: &Object) -> Result<()> {
         Ok(names) if names.len() > 0 => Err(StoreError::NotEmpty),
         _ => Ok(()),
     }
+}
+
+/// The answer for an object that an operation leaves as it is.
+fn unchanged(object: &Object) -> DirChange {
+    let state = object.state();
+    changed(state.change, &state)
 }
 
 /// Does the same as `changed`, with a guard of its own.
