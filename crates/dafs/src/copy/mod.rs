@@ -23,6 +23,7 @@ mod pieces;
 pub(crate) mod put;
 mod queue;
 mod report;
+mod room;
 mod temporary;
 mod tree;
 

@@ -12,6 +12,7 @@ use std::io::IsTerminal;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
 
+use super::room::Room;
 use super::temporary::Registry;
 
 /// The type of a copied object.
@@ -40,6 +41,7 @@ pub(super) struct Report {
     bar: ProgressBar,
     /// Unfinished files on this host.
     pub(super) temporaries: Registry,
+    pub(super) room: Room,
 }
 
 impl Report {
@@ -67,6 +69,7 @@ impl Report {
             transport: Mutex::new(None),
             bar,
             temporaries: Registry::default(),
+            room: Room::default(),
         }
     }
 
@@ -102,7 +105,7 @@ impl Report {
     pub(super) fn book(&self, outcome: Outcome) {
         match outcome {
             Ok(()) | Err(CopyError::Stopped) => {}
-            Err(CopyError::Object(text)) => {
+            Err(CopyError::Object(text) | CopyError::NoSpace(text)) => {
                 self.errors.fetch_add(1, Ordering::Relaxed);
                 self.say(&format!("dafs: {text}"));
             }

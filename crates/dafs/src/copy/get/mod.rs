@@ -137,7 +137,8 @@ impl<'a> Get<'a> {
             |next| {
                 let mut worker = Worker::new(&pieces);
                 while let Some(object) = next() {
-                    self.report.book(self.object(&mut worker, &object));
+                    let copy = || self.object(&mut worker, &object);
+                    self.report.book(self.report.room.copy(copy));
                 }
             },
         );
@@ -268,18 +269,20 @@ impl<'a> Get<'a> {
         attributes: &Attributes,
         names: impl Fn() -> (PathBuf, RemoteUrl),
     ) -> Outcome<Parent> {
-        let fail = |error: Errno| here(names().0.display(), error);
-        match mkdirat(above, name.as_os_str(), Mode::RWXU) {
-            Ok(()) | Err(Errno::EXIST) => {}
-            Err(error) => return Err(fail(error)),
-        }
-        let descriptor = local::open_directory(above, name).map_err(fail)?;
-        if self.options.xattrs {
-            let (path, source) = names();
-            self.xattrs(&attributes.handle, &descriptor, &source, &path)?;
-        }
-        self.report.add(Copied::Directory);
-        Ok(Arc::new(descriptor))
+        self.report.room.copy(|| {
+            let fail = |error: Errno| here(names().0.display(), error);
+            match mkdirat(above, name.as_os_str(), Mode::RWXU) {
+                Ok(()) | Err(Errno::EXIST) => {}
+                Err(error) => return Err(fail(error)),
+            }
+            let descriptor = local::open_directory(above, name).map_err(fail)?;
+            if self.options.xattrs {
+                let (path, source) = names();
+                self.xattrs(&attributes.handle, &descriptor, &source, &path)?;
+            }
+            self.report.add(Copied::Directory);
+            Ok(Arc::new(descriptor))
+        })
     }
 }
 

@@ -126,7 +126,8 @@ impl<'a> Put<'a> {
             |next| {
                 let mut worker = Worker::new(&pieces);
                 while let Some(object) = next() {
-                    self.report.book(self.object(&mut worker, &object));
+                    let copy = || self.object(&mut worker, &object);
+                    self.report.book(self.report.room.copy(copy));
                 }
             },
         );
@@ -301,26 +302,28 @@ impl<'a> Put<'a> {
         source: &OwnedFd,
         names: impl Fn() -> (PathBuf, RemoteUrl),
     ) -> Outcome<Handle> {
-        let fail = |error: Error| remote(names().1, &error);
-        let handle = match self.client.mkdir(above, name, &SetAttributes::mode(0o700)) {
-            Ok(handle) => handle,
-            Err(error) if error.status() == Some(Status::Exist) => {
-                let handle = self.client.lookup(above, name).map_err(fail)?;
-                let there: Attributes = self.client.attributes(&handle).map_err(fail)?;
-                if !there.is_directory() {
-                    let text = format!("{} is there and is no directory; remove it", names().1);
-                    return Err(CopyError::Object(text));
+        self.report.room.copy(|| {
+            let fail = |error: Error| remote(names().1, &error);
+            let handle = match self.client.mkdir(above, name, &SetAttributes::mode(0o700)) {
+                Ok(handle) => handle,
+                Err(error) if error.status() == Some(Status::Exist) => {
+                    let handle = self.client.lookup(above, name).map_err(fail)?;
+                    let there: Attributes = self.client.attributes(&handle).map_err(fail)?;
+                    if !there.is_directory() {
+                        let text = format!("{} is there and is no directory; remove it", names().1);
+                        return Err(CopyError::Object(text));
+                    }
+                    handle
                 }
-                handle
+                Err(error) => return Err(fail(error)),
+            };
+            if self.options.xattrs {
+                let (path, target) = names();
+                self.xattrs(source, &handle, &path, &target)?;
             }
-            Err(error) => return Err(fail(error)),
-        };
-        if self.options.xattrs {
-            let (path, target) = names();
-            self.xattrs(source, &handle, &path, &target)?;
-        }
-        self.report.add(Copied::Directory);
-        Ok(handle)
+            self.report.add(Copied::Directory);
+            Ok(handle)
+        })
     }
 
     /// The final attributes of an object's copy.
