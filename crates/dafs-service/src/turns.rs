@@ -4,6 +4,8 @@
 //! Invariants
 //! * Origins take turns, and within an origin its clients do. So all others overtake a client with
 //!   many items, or a host with many connections, again and again.
+//! * An origin without items goes before those with many (the new flows of RFC 8290), once in each
+//!   round of these. After some such origins one of the others has its turn, however many come.
 //! * The items of one client keep their order.
 //! * Push and take look at one origin and one client, however many wait. Take also looks at those
 //!   that it passes over because they hold a share already.
@@ -70,12 +72,28 @@ pub enum Turn {
     Wait,
 }
 
+/// New origins that are served one after the other while others wait.
+const NEW_IN_A_ROW_MAX: u32 = 4;
+
 /// Waiting items, taken in turn.
 #[derive(Debug)]
 pub struct Turns<T> {
+    /// Those in `new`, with items, and those in `old`, which may have none.
     origins: FxHashMap<Origin, Line<u64, VecDeque<T>>>,
-    turns: VecDeque<Origin>,
+    /// Origins that had no turn yet.
+    new: VecDeque<Origin>,
+    /// Origins that had one. One without items stays until its turn, and so is not new before.
+    old: VecDeque<Origin>,
+    new_in_a_row: u32,
     len: usize,
+}
+
+/// The result of a search for an item that may be taken.
+enum Found<T> {
+    Item(Owner, T),
+    None,
+    /// None may be taken now. See [`Turn::Wait`].
+    Wait,
 }
 
 /// Keys in the order of their turns, each with its queue.
@@ -87,7 +105,8 @@ struct Line<K, Q> {
 
 impl<T> Default for Turns<T> {
     fn default() -> Self {
-        Self { origins: FxHashMap::default(), turns: VecDeque::new(), len: 0 }
+        let (new, old) = (VecDeque::new(), VecDeque::new());
+        Self { origins: FxHashMap::default(), new, old, new_in_a_row: 0, len: 0 }
     }
 }
 
@@ -120,9 +139,9 @@ impl<T> Turns<T> {
 
     /// Puts an item behind all others of its owner.
     pub fn push(&mut self, owner: Owner, item: T) {
-        let Self { origins, turns, len } = self;
+        let Self { origins, new, len, .. } = self;
         let line = origins.entry(owner.origin).or_insert_with(|| {
-            turns.push_back(owner.origin);
+            new.push_back(owner.origin);
             Line::default()
         });
         let queue = line.queues.entry(owner.number).or_insert_with(|| {
@@ -140,39 +159,74 @@ impl<T> Turns<T> {
 
     /// Takes the next item for which `judge` says [`Turn::Take`].
     pub fn take(&mut self, mut judge: impl FnMut(Owner, &T) -> Turn) -> Option<(Owner, T)> {
-        for _ in 0..self.turns.len() {
-            let origin = *self.turns.front()?;
-            let line = self.origins.get_mut(&origin)?;
-            for _ in 0..line.turns.len() {
-                let number = *line.turns.front()?;
-                let queue = line.queues.get_mut(&number)?;
-                let owner = Owner { origin, number };
-                match judge(owner, queue.front()?) {
-                    Turn::Take => {
-                        let item = queue.pop_front()?;
-                        if queue.is_empty() {
-                            line.queues.remove(&number);
-                            line.turns.pop_front();
-                        } else {
-                            line.turns.rotate_left(1);
-                        }
-                        if line.turns.is_empty() {
-                            self.origins.remove(&origin);
-                            self.turns.pop_front();
-                        } else {
-                            self.turns.rotate_left(1);
-                        }
-                        self.len -= 1;
-                        return Some((owner, item));
-                    }
-                    Turn::NextOwner => line.turns.rotate_left(1),
-                    Turn::NextOrigin => break,
-                    Turn::Wait => return None,
+        let new_first = self.new_in_a_row < NEW_IN_A_ROW_MAX;
+        for from_new in [new_first, !new_first] {
+            match self.take_from(from_new, &mut judge) {
+                Found::Item(owner, item) => {
+                    self.new_in_a_row = if from_new { self.new_in_a_row + 1 } else { 0 };
+                    return Some((owner, item));
                 }
+                Found::None => {}
+                Found::Wait => return None,
             }
-            self.turns.rotate_left(1);
         }
         None
+    }
+
+    fn take_from(&mut self, from_new: bool, judge: &mut impl FnMut(Owner, &T) -> Turn) -> Found<T> {
+        let Self { origins, new, old, len, .. } = self;
+        for _ in 0..if from_new { new.len() } else { old.len() } {
+            let turns = if from_new { &mut *new } else { &mut *old };
+            let Some(origin) = turns.pop_front() else { break };
+            // INVARIANT: every origin of `new` and `old` is in `origins`.
+            let Some(line) = origins.get_mut(&origin) else { continue };
+            match line.take(origin, judge) {
+                Found::Item(owner, item) => {
+                    *len -= 1;
+                    if line.turns.is_empty() && (!from_new || old.is_empty()) {
+                        origins.remove(&origin);
+                    } else {
+                        old.push_back(origin);
+                    }
+                    return Found::Item(owner, item);
+                }
+                Found::Wait => {
+                    turns.push_front(origin);
+                    return Found::Wait;
+                }
+                Found::None if line.turns.is_empty() => drop(origins.remove(&origin)),
+                Found::None => turns.push_back(origin),
+            }
+        }
+        Found::None
+    }
+}
+
+impl<T> Line<u64, VecDeque<T>> {
+    /// Takes the next item of the origin for which `judge` says [`Turn::Take`].
+    fn take(&mut self, origin: Origin, judge: &mut impl FnMut(Owner, &T) -> Turn) -> Found<T> {
+        for _ in 0..self.turns.len() {
+            let Some(&number) = self.turns.front() else { break };
+            let Some(queue) = self.queues.get_mut(&number) else { break };
+            let Some(first) = queue.front() else { break };
+            let owner = Owner { origin, number };
+            match judge(owner, first) {
+                Turn::Take => {
+                    let Some(item) = queue.pop_front() else { break };
+                    if queue.is_empty() {
+                        self.queues.remove(&number);
+                        self.turns.pop_front();
+                    } else {
+                        self.turns.rotate_left(1);
+                    }
+                    return Found::Item(owner, item);
+                }
+                Turn::NextOwner => self.turns.rotate_left(1),
+                Turn::NextOrigin => break,
+                Turn::Wait => return Found::Wait,
+            }
+        }
+        Found::None
     }
 }
 
@@ -204,7 +258,38 @@ mod tests {
         let order =
             [(1, 1, 0), (2, 1, 20), (1, 2, 10), (2, 1, 21), (1, 1, 1), (1, 1, 2), (1, 1, 3)];
         assert_eq!(all(&mut turns), order);
-        assert!(turns.is_empty() && turns.origins.is_empty() && turns.turns.is_empty());
+        assert!(turns.is_empty() && turns.origins.is_empty());
+        assert!(turns.new.is_empty() && turns.old.is_empty());
+    }
+
+    #[test]
+    fn an_origin_without_items_goes_before_those_with_many() {
+        let mut turns = Turns::default();
+        for user in 1..=3 {
+            (0..3).for_each(|item| turns.push(owner(user, 1), item));
+        }
+        let order: Vec<_> = (0..3).filter_map(|_| turns.pop()).map(|(at, _)| at).collect();
+        assert_eq!(order, [owner(1, 1), owner(2, 1), owner(3, 1)]);
+        turns.push(owner(9, 1), 0);
+        assert_eq!(turns.pop(), Some((owner(9, 1), 0)));
+        // In the same round it is not new again.
+        turns.push(owner(9, 1), 1);
+        let order = [(1, 1, 1), (2, 1, 1), (3, 1, 1), (9, 1, 1), (1, 1, 2), (2, 1, 2), (3, 1, 2)];
+        assert_eq!(all(&mut turns), order);
+        assert!(turns.origins.is_empty() && turns.new.is_empty() && turns.old.is_empty());
+    }
+
+    #[test]
+    fn ever_new_origins_do_not_starve_the_others() {
+        let mut turns = Turns::default();
+        (0..100).for_each(|item| turns.push(owner(0, 1), item));
+        let mut served = 0;
+        for user in 1..=500 {
+            turns.push(owner(user, 1), 0);
+            served += u32::from(turns.pop().is_some_and(|(at, _)| at == owner(0, 1)));
+            assert!(turns.origins.len() < 200 && turns.old.len() < 10, "the emptied are forgotten");
+        }
+        assert_eq!(served, 500 / (NEW_IN_A_ROW_MAX + 1));
     }
 
     #[test]
