@@ -45,7 +45,9 @@ for transport in shm iwarp; do
     expect 1 'No space left on device' "$dafs" --transport $transport get "$url/too-big" "$work/small/"
     [[ ! $(ls -A "$work/small") ]] || fail "left: $(ls -A "$work/small")"
     expect 1 'No space left on device' "$dafs" --transport $transport get "$url/" "$work/small/"
+    [[ $(grep -c 'No space left' "$work/said") == 5 ]] || fail "other errors: $(cat "$work/said")"
     has_small "$work/small" || fail "not the small files"
+    diff <(cat "$work/source/"*-small) <(cat "$work/small/"*) || fail "the small files differ"
     rm "$work/small/"*
 done
 stop_server

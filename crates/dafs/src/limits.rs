@@ -45,6 +45,12 @@ pub(crate) const SHARED_PIECES: usize = PIECES_PER_FILE_MAX;
 /// Most objects in the queue.
 pub(crate) const QUEUED_OBJECTS_MAX: usize = 256;
 
+/// Objects that met a full file system and are tried again at the end of the copy.
+pub(crate) const LATE_OBJECTS_MAX: usize = 4096;
+
+/// The longest time that all directories of a copy together wait for space.
+pub(crate) const ROOM_WAIT: Duration = Duration::from_secs(10);
+
 /// Granularity of the search for zeros in a sparse file, in bytes: the smallest hole of common file
 /// systems.
 pub(crate) const HOLE_BYTES: usize = 4096;

@@ -70,6 +70,14 @@ impl<K: Hash + Eq + Clone, P: Clone> Links<K, P> {
             }
         }
     }
+
+    /// Takes back a claim that returned the copy at `place`, for another one under the same name.
+    pub(super) fn take_back(&self, key: K, place: P) {
+        let mut known = self.known.lock();
+        if let State::Copied(_, left) = known.entry(key).or_insert(State::Copied(place, 0)) {
+            *left += 1;
+        }
+    }
 }
 
 impl<K: Hash + Eq + Clone, P> First<'_, K, P> {
@@ -107,6 +115,24 @@ mod tests {
         for _ in 0..2 {
             assert!(matches!(links.claim(7, 3), Claim::Link("a")));
         }
+        assert!(links.known.lock().is_empty());
+    }
+
+    #[test]
+    fn a_name_whose_claim_is_taken_back_becomes_a_link_later() {
+        let links = Links::new();
+        let Claim::First(first) = links.claim(7, 3) else { panic!("it was never met") };
+        first.copied("a");
+        for _ in 0..2 {
+            assert!(matches!(links.claim(7, 3), Claim::Link("a")));
+            links.take_back(7, "a");
+        }
+        for _ in 0..2 {
+            assert!(matches!(links.claim(7, 3), Claim::Link("a")));
+        }
+        assert!(links.known.lock().is_empty());
+        links.take_back(7, "a");
+        assert!(matches!(links.claim(7, 3), Claim::Link("a")));
         assert!(links.known.lock().is_empty());
     }
 

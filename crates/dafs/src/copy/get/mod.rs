@@ -8,6 +8,7 @@ use super::local::{self, Identity, Parent, component};
 use super::pieces::{Pieces, Worker};
 use super::queue::{self, Queue};
 use super::report::{Copied, Report};
+use super::room::Late;
 use super::tree::{self, Directory, Side, Step};
 use super::{CopyOptions, supervise};
 use crate::failure::Failure;
@@ -102,6 +103,10 @@ impl Object<'_> {
         self.directory.path().join(&self.name)
     }
 
+    fn bytes(&self) -> u64 {
+        self.attributes.size
+    }
+
     /// A local error about the copy.
     fn here(&self, error: impl Into<std::io::Error>) -> CopyError {
         here(self.path().display(), error)
@@ -119,7 +124,7 @@ impl<'a> Get<'a> {
     }
 
     fn sources(&self, urls: &[&RemoteUrl], target: &Path, several: bool) -> Result<(), Failure> {
-        let pieces = Pieces::new(self.client);
+        let (pieces, late) = (Pieces::new(self.client), Late::new());
         let mut result = Ok(());
         queue::run(
             self.report,
@@ -137,11 +142,13 @@ impl<'a> Get<'a> {
             |next| {
                 let mut worker = Worker::new(&pieces);
                 while let Some(object) = next() {
-                    let copy = || self.object(&mut worker, &object);
-                    self.report.book(self.report.room.copy(copy));
+                    let outcome = self.report.room.copy(|| self.object(&mut worker, &object));
+                    self.report.book(late.keep(outcome, object, Object::bytes));
                 }
             },
         );
+        let mut worker = Worker::new(&pieces);
+        late.finish(self.report, |object| self.object(&mut worker, object));
         result
     }
 
@@ -269,7 +276,7 @@ impl<'a> Get<'a> {
         attributes: &Attributes,
         names: impl Fn() -> (PathBuf, RemoteUrl),
     ) -> Outcome<Parent> {
-        self.report.room.copy(|| {
+        self.report.room.directory(|| {
             let fail = |error: Errno| here(names().0.display(), error);
             match mkdirat(above, name.as_os_str(), Mode::RWXU) {
                 Ok(()) | Err(Errno::EXIST) => {}

@@ -47,13 +47,19 @@ impl<'a> Get<'a> {
                     self.report.add(Copied::HardLink);
                     Ok(())
                 }
-                Err(error) => {
-                    self.report.warn(&format!(
-                        "{}: cannot become a further name of its file ({error}); it is copied",
-                        object.path().display()
-                    ));
-                    self.make(worker, object)
-                }
+                Err(error) => match object.here(error) {
+                    full @ CopyError::NoSpace(_) => {
+                        self.links.take_back(object.attributes.handle, place);
+                        Err(full)
+                    }
+                    _ => {
+                        self.report.warn(&format!(
+                            "{}: cannot become a further name of its file ({error}); it is copied",
+                            object.path().display()
+                        ));
+                        self.make(worker, object)
+                    }
+                },
             },
         }
     }

@@ -9,6 +9,7 @@ use super::local::{self, Parent};
 use super::pieces::{Pieces, Worker};
 use super::queue::{self, Queue};
 use super::report::{Copied, Report};
+use super::room::Late;
 use super::tree::{self, Directory, Side, Step};
 use super::{CopyOptions, supervise};
 use crate::failure::Failure;
@@ -80,6 +81,12 @@ impl Object<'_> {
         self.directory.path().join(&self.name)
     }
 
+    /// Its length; 0 if it is unknown.
+    fn bytes(&self) -> u64 {
+        let stat = statat(&self.directory.local, self.name.as_os_str(), AtFlags::SYMLINK_NOFOLLOW);
+        stat.map_or(0, |stat| stat.st_size.unsigned_abs())
+    }
+
     fn target_name(&self) -> &[u8] {
         self.renamed.as_deref().unwrap_or(self.name.as_bytes())
     }
@@ -113,7 +120,7 @@ struct Place {
 impl<'a> Put<'a> {
     fn sources(&self, paths: &[PathBuf], target: &RemoteUrl) -> Result<(), Failure> {
         let place = self.place(target, paths.len() > 1)?;
-        let pieces = Pieces::new(self.client);
+        let (pieces, late) = (Pieces::new(self.client), Late::new());
         queue::run(
             self.report,
             |queue| {
@@ -126,11 +133,13 @@ impl<'a> Put<'a> {
             |next| {
                 let mut worker = Worker::new(&pieces);
                 while let Some(object) = next() {
-                    let copy = || self.object(&mut worker, &object);
-                    self.report.book(self.report.room.copy(copy));
+                    let outcome = self.report.room.copy(|| self.object(&mut worker, &object));
+                    self.report.book(late.keep(outcome, object, Object::bytes));
                 }
             },
         );
+        let mut worker = Worker::new(&pieces);
+        late.finish(self.report, |object| self.object(&mut worker, object));
         Ok(())
     }
 
@@ -302,7 +311,7 @@ impl<'a> Put<'a> {
         source: &OwnedFd,
         names: impl Fn() -> (PathBuf, RemoteUrl),
     ) -> Outcome<Handle> {
-        self.report.room.copy(|| {
+        self.report.room.directory(|| {
             let fail = |error: Error| remote(names().1, &error);
             let handle = match self.client.mkdir(above, name, &SetAttributes::mode(0o700)) {
                 Ok(handle) => handle,

@@ -25,7 +25,8 @@ impl Put<'_> {
             return self.make(worker, object, &stat).map(drop);
         }
         let names = u32::try_from(stat.st_nlink).unwrap_or(u32::MAX);
-        match self.links.claim((stat.st_dev, stat.st_ino), names) {
+        let key = (stat.st_dev, stat.st_ino);
+        match self.links.claim(key, names) {
             Claim::First(first) => {
                 if let Some(handle) = self.make(worker, object, &stat)? {
                     first.copied(handle);
@@ -37,14 +38,20 @@ impl Put<'_> {
                     self.report.add(Copied::HardLink);
                     Ok(())
                 }
-                Err(error) if error.is_fatal() => Err(object.remote(&error)),
-                Err(error) => {
-                    self.report.warn(&format!(
-                        "{}: cannot become a further name of its file ({error}); it is copied",
-                        object.target()
-                    ));
-                    self.make(worker, object, &stat).map(drop)
-                }
+                Err(error) => match object.remote(&error) {
+                    stop @ CopyError::Stop(_) => Err(stop),
+                    full @ CopyError::NoSpace(_) => {
+                        self.links.take_back(key, copy);
+                        Err(full)
+                    }
+                    _ => {
+                        self.report.warn(&format!(
+                            "{}: cannot become a further name of its file ({error}); it is copied",
+                            object.target()
+                        ));
+                        self.make(worker, object, &stat).map(drop)
+                    }
+                },
             },
         }
     }
