@@ -82,7 +82,7 @@ pub struct Turns<T> {
     origins: FxHashMap<Origin, Line<u64, VecDeque<T>>>,
     /// Origins that had no turn yet.
     new: VecDeque<Origin>,
-    /// Origins that had one. One without items stays until its turn, and so is not new before.
+    /// Origins that had one. One without items stays until its next turn, so it is not new before.
     old: VecDeque<Origin>,
     new_in_a_row: u32,
     len: usize,
@@ -159,11 +159,15 @@ impl<T> Turns<T> {
 
     /// Takes the next item for which `judge` says [`Turn::Take`].
     pub fn take(&mut self, mut judge: impl FnMut(Owner, &T) -> Turn) -> Option<(Owner, T)> {
-        let new_first = self.new_in_a_row < NEW_IN_A_ROW_MAX;
+        let (new_first, others) = (self.new_in_a_row < NEW_IN_A_ROW_MAX, !self.old.is_empty());
         for from_new in [new_first, !new_first] {
             match self.take_from(from_new, &mut judge) {
                 Found::Item(owner, item) => {
-                    self.new_in_a_row = if from_new { self.new_in_a_row + 1 } else { 0 };
+                    self.new_in_a_row = if from_new && others { self.new_in_a_row + 1 } else { 0 };
+                    if self.len == 0 {
+                        self.origins.clear();
+                        self.old.clear();
+                    }
                     return Some((owner, item));
                 }
                 Found::None => {}
@@ -183,11 +187,7 @@ impl<T> Turns<T> {
             match line.take(origin, judge) {
                 Found::Item(owner, item) => {
                     *len -= 1;
-                    if line.turns.is_empty() && (!from_new || old.is_empty()) {
-                        origins.remove(&origin);
-                    } else {
-                        old.push_back(origin);
-                    }
+                    old.push_back(origin);
                     return Found::Item(owner, item);
                 }
                 Found::Wait => {
@@ -277,6 +277,21 @@ mod tests {
         let order = [(1, 1, 1), (2, 1, 1), (3, 1, 1), (9, 1, 1), (1, 1, 2), (2, 1, 2), (3, 1, 2)];
         assert_eq!(all(&mut turns), order);
         assert!(turns.origins.is_empty() && turns.new.is_empty() && turns.old.is_empty());
+    }
+
+    #[test]
+    fn an_origin_that_comes_again_and_again_takes_turns_with_the_others() {
+        let mut turns = Turns::default();
+        (0..10).for_each(|item| turns.push(owner(1, 1), item));
+        let mut order = Vec::new();
+        for _ in 0..10 {
+            if turns.origins.get(&Origin::User(2)).is_none_or(|line| line.turns.is_empty()) {
+                turns.push(owner(2, 1), 0);
+            }
+            order.extend(turns.pop().map(|(at, _)| at));
+        }
+        let of_1 = order.iter().filter(|&&at| at == owner(1, 1)).count();
+        assert_eq!(of_1, 5, "{order:?}");
     }
 
     #[test]

@@ -8,7 +8,7 @@
 //!   origin together. The exception is a transfer that needs more at once and whose holder has no
 //!   other.
 //! * Waiting transfers get chunks in turn. One that needs many keeps its turn until there are
-//!   enough, so that small ones do not starve it.
+//!   enough, so that small ones do not starve it. A few of new origins may go before it.
 
 use super::work::PendingId;
 use crate::limits::{
