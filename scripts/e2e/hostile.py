@@ -9,6 +9,7 @@ calling host; nodes have one address, so the calls to them come from the host it
 import collections
 import json
 import os
+import shutil
 import signal
 import struct
 import subprocess
@@ -238,9 +239,14 @@ def unread(flood, server):
     passwords are right, so their logins occupy the server, too."""
     large = os.path.join(os.environ["HOSTILE_WORK"], "large")
     writers, by_dafs = collections.deque(), int(server.rsplit(".", 1)[1]) % 2
+    place = os.path.join(os.environ["HOSTILE_WORK"], "data", server)
     while flood.goes_on():
+        # What the writers leave takes memory.
+        shutil.rmtree(place, ignore_errors=True)
+        os.mkdir(place)
+        os.chmod(place, 0o777)
         while len(writers) < WRITERS:
-            name = "unread-%s-%d" % (server, len(writers))
+            name = "%s/unread-%d" % (server, len(writers))
             url = "dafs://mallory@%s:%d/data/%s" % (server, flood.dafs, name)
             if not by_dafs:
                 url = "nfs+rdma://%s:%d/data/%s?transport=iwarp" % (server, flood.rdma, name)

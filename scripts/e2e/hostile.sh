@@ -13,9 +13,9 @@ library=${DAFS_TARGET:-$PWD/target/debug}/lib_dafs.so
 [[ -f $library ]] || library=$PWD/target/debug/lib_dafs.so
 [[ -f $library ]] || fail "there is no $library; build it with: cargo build --workspace --lib"
 if [[ ! ${DAFS_E2E_NETWORK:-} ]]; then
-    unshare -n true 2>/dev/null || skip "this user may not make a network"
+    unshare -n -m true 2>/dev/null || skip "this user may not make a network"
     rm -rf "$work"
-    DAFS_E2E_NETWORK=1 exec unshare -n "$0" "$@"
+    DAFS_E2E_NETWORK=1 exec unshare -n -m "$0" "$@"
 fi
 floods=("$@")
 [[ $# != 0 ]] || floods=(strangers dead guesses silent clients unread)
@@ -61,9 +61,10 @@ cp "$library" "$work/site/dafs/_dafs.abi3.so"
 export PYTHONPATH=$work/site PYTHONDONTWRITEBYTECODE=1 HOSTILE_WORK=$work
 mkdir -m 777 "$work/data" "$work/names" "$work/disk1" "$work/disk2"
 chmod 755 "$work"/disk*
-# How the kernel divides a disk that is full of writes is not the server's to choose, so only its state
-# is on one.
-mount -t tmpfs -o size=4g,mode=777 tmpfs "$work/data" || skip "this machine does not let root mount a tmpfs"
+# The kernel divides the time of a disk among all who write to it. The server cannot choose, so the
+# files that are written are not on the disk of its state.
+mount -t tmpfs -o size=4g,mode=777 tmpfs "$work/data" 2>/dev/null ||
+    skip "this machine does not let root mount a tmpfs"
 undo+=("umount -l '$work/data'")
 head -c 32M /dev/zero | tr '\0' 'x' >"$work/large"
 echo secret | "$dafs" passwd "$work/users" anna --uid 0 --gid 0
