@@ -243,7 +243,7 @@ def unread(flood, server):
     while flood.goes_on():
         # What the writers leave takes memory.
         shutil.rmtree(place, ignore_errors=True)
-        os.mkdir(place)
+        os.makedirs(place, exist_ok=True)
         os.chmod(place, 0o777)
         while len(writers) < WRITERS:
             name = "%s/unread-%d" % (server, len(writers))

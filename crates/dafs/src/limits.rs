@@ -45,8 +45,16 @@ pub(crate) const SHARED_PIECES: usize = PIECES_PER_FILE_MAX;
 /// Most objects in the queue.
 pub(crate) const QUEUED_OBJECTS_MAX: usize = 256;
 
-/// Objects that met a full file system and are tried again at the end of the copy.
-pub(crate) const LATE_OBJECTS_MAX: usize = 4096;
+/// Objects that met a full file system and are tried again at the end of the copy. Each keeps its
+/// directory open.
+pub(crate) const LATE_OBJECTS_MAX: usize = 1024;
+
+/// After so many of them that are longer than a piece did not fit alone, no longer ones are tried:
+/// each fills the file system once more.
+pub(crate) const LATE_FAILURES_MAX: u32 = 4;
+
+/// The pause after the first object that did not fit alone. Some servers free space late.
+pub(crate) const LATE_PAUSE: Duration = Duration::from_secs(1);
 
 /// The longest time that all directories of a copy together wait for space.
 pub(crate) const ROOM_WAIT: Duration = Duration::from_secs(10);

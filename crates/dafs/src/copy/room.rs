@@ -4,14 +4,16 @@
 //! Invariants
 //! * Such an object is tried once more at the end of the copy, when no other is under way. So one
 //!   that fits then gets its space, and nothing waits for a long transfer.
-//! * The smallest of them go first. After one did not fit alone, no larger one is tried.
+//! * The smallest of them are kept, and go first. Few large ones that do not fit alone are tried.
+//! * An object's outcome is booked before its directory may end.
 //! * The walk needs a directory at once. It waits for some time for the ends of other objects.
 
 use super::error::{CopyError, Outcome};
 use super::report::Report;
-use crate::limits::{LATE_OBJECTS_MAX, ROOM_WAIT};
+use crate::limits::{LATE_FAILURES_MAX, LATE_OBJECTS_MAX, LATE_PAUSE, PIECE_BYTES, ROOM_WAIT};
 use dafs_mem::{Condvar, Mutex};
-use std::time::Duration;
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
 
 /// The number of objects that are being copied.
 #[derive(Debug, Default)]
@@ -52,10 +54,11 @@ impl Room {
                 Err(CopyError::NoSpace(text)) => {
                     let state = self.state.lock();
                     let left = ROOM_WAIT.saturating_sub(state.waited);
-                    if others == 0 || left.is_zero() {
+                    let is_alone = others == 0 && state.active == 0 && state.ended == ended;
+                    if is_alone || left.is_zero() {
                         return Err(CopyError::NoSpace(text));
                     }
-                    let start = std::time::Instant::now();
+                    let start = Instant::now();
                     let same = |state: &mut State| state.ended == ended && state.active > 0;
                     let (mut state, _) = self.changed.wait_timeout_while(state, left, same);
                     state.waited += start.elapsed();
@@ -69,52 +72,66 @@ impl Room {
 /// Objects that met a full file system.
 #[derive(Debug)]
 pub(super) struct Late<T> {
-    waiting: Mutex<Vec<Waiting<T>>>,
+    waiting: Mutex<Waiting<T>>,
 }
 
 #[derive(Debug)]
 struct Waiting<T> {
-    object: T,
-    bytes: u64,
-    why: String,
+    /// By length, and by a number of their own. Each with its first error.
+    objects: BTreeMap<(u64, u64), (T, String)>,
+    numbers: u64,
 }
 
 impl<T> Late<T> {
     pub(super) const fn new() -> Self {
-        Self { waiting: Mutex::new(Vec::new()) }
+        Self { waiting: Mutex::new(Waiting { objects: BTreeMap::new(), numbers: 0 }) }
     }
 
-    /// Keeps an object of `bytes` if its file system was full. Returns its outcome so far.
-    pub(super) fn keep(
+    /// Books the outcome of an object of `bytes`, or keeps it if its file system was full.
+    pub(super) fn book(
         &self,
+        report: &Report,
         outcome: Outcome,
         object: T,
         bytes: impl FnOnce(&T) -> u64,
-    ) -> Outcome {
+    ) {
         let why = match outcome {
             Err(CopyError::NoSpace(why)) => why,
-            outcome => return outcome,
+            outcome => return report.book(outcome),
         };
         let bytes = bytes(&object);
         let mut waiting = self.waiting.lock();
-        if waiting.len() >= LATE_OBJECTS_MAX {
-            return Err(CopyError::NoSpace(why));
+        waiting.numbers += 1;
+        let number = waiting.numbers;
+        waiting.objects.insert((bytes, number), (object, why));
+        if waiting.objects.len() > LATE_OBJECTS_MAX
+            && let Some((_, (object, why))) = waiting.objects.pop_last()
+        {
+            drop(waiting);
+            report.book(Err(CopyError::NoSpace(why)));
+            drop(object);
         }
-        waiting.push(Waiting { object, bytes, why });
-        Ok(())
     }
 
     /// Tries these objects once more with `copy`, one after the other.
     pub(super) fn finish(self, report: &Report, mut copy: impl FnMut(&T) -> Outcome) {
-        let mut waiting = self.waiting.into_inner();
-        waiting.sort_by_key(|late| late.bytes);
-        let mut is_full = false;
-        for Waiting { object, why, .. } in waiting {
+        let (mut has_paused, mut failures) = (false, 0);
+        for ((bytes, _), (object, why)) in self.waiting.into_inner().objects {
             if report.is_stopped() {
                 return;
             }
-            let outcome = if is_full { Err(CopyError::NoSpace(why)) } else { copy(&object) };
-            is_full |= matches!(outcome, Err(CopyError::NoSpace(_)));
+            if failures >= LATE_FAILURES_MAX {
+                report.book(Err(CopyError::NoSpace(why)));
+                continue;
+            }
+            let mut outcome = copy(&object);
+            if matches!(outcome, Err(CopyError::NoSpace(_))) && !has_paused {
+                has_paused = true;
+                std::thread::sleep(LATE_PAUSE);
+                outcome = copy(&object);
+            }
+            let is_large = bytes > PIECE_BYTES as u64;
+            failures += u32::from(is_large && matches!(outcome, Err(CopyError::NoSpace(_))));
             report.book(outcome);
         }
     }
@@ -124,7 +141,7 @@ impl<T> Late<T> {
 mod tests {
     use super::*;
     use std::sync::Barrier;
-    use std::sync::atomic::{AtomicU32, Ordering};
+    use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
     fn full<T>() -> Outcome<T> {
         Err(CopyError::NoSpace("the disk is full".to_owned()))
@@ -133,44 +150,63 @@ mod tests {
     #[test]
     fn objects_that_fit_alone_are_copied_at_the_end() {
         let (late, report) = (Late::new(), Report::new());
-        for bytes in [30, 2, 40, 1, 3] {
-            assert!(late.keep(full(), bytes, |&bytes| bytes).is_ok());
-        }
-        assert!(late.keep(Ok(()), 7, |&bytes| bytes).is_ok());
-        let other = Err(CopyError::Object("it is no file".to_owned()));
-        assert!(matches!(late.keep(other, 7, |&bytes| bytes), Err(CopyError::Object(_))));
+        let large = PIECE_BYTES as u64 * 3;
+        let lengths = [30, 2, 40, 1, 3].into_iter().chain((0..6).map(|more| large + more));
+        lengths.for_each(|bytes| late.book(&report, full(), bytes, |&bytes| bytes));
+        late.book(&report, Ok(()), 7, |&bytes| bytes);
+        assert!(report.result().is_ok(), "none has failed so far");
         let (mut space, mut tried) = (4, Vec::new());
         late.finish(&report, |&bytes| {
             tried.push(bytes);
             if bytes > space {
+                // It comes back late, once.
+                space = space.max(33);
                 return full();
             }
             space -= bytes;
             Ok(())
         });
-        assert_eq!(
-            (tried, space),
-            (vec![1, 2, 3], 1),
-            "30 and 40 are larger than what did not fit"
-        );
+        let large_tried = (0..u64::from(LATE_FAILURES_MAX)).map(|more| large + more);
+        let expected: Vec<u64> = [1, 2, 3, 3, 30, 40].into_iter().chain(large_tried).collect();
+        assert_eq!(tried, expected);
         assert!(report.result().is_err());
     }
 
     #[test]
-    fn only_so_many_are_kept() {
-        let late = Late::new();
-        assert!((0..LATE_OBJECTS_MAX).all(|number| late.keep(full(), number, |_| 0).is_ok()));
-        assert!(matches!(late.keep(full(), 0, |_| 0), Err(CopyError::NoSpace(_))));
+    fn other_errors_are_booked_at_once() {
+        let (late, report) = (Late::new(), Report::new());
+        late.book(&report, Err(CopyError::Object("it is no file".to_owned())), (), |()| 0);
+        assert!(report.result().is_err());
+        late.finish(&report, |()| panic!("it is not tried again"));
+    }
+
+    #[test]
+    fn the_smallest_are_kept() {
+        let (late, report) = (Late::new(), Report::new());
+        let count = LATE_OBJECTS_MAX as u64;
+        (0..count).for_each(|_| late.book(&report, full(), 9, |&bytes| bytes));
+        assert!(report.result().is_ok());
+        (0..3).for_each(|bytes| late.book(&report, full(), bytes, |&bytes| bytes));
+        assert!(report.result().is_err(), "larger ones gave way");
+        let mut tried = Vec::new();
+        late.finish(&report, |&bytes| {
+            tried.push(bytes);
+            Ok(())
+        });
+        assert_eq!((tried.len(), &tried[..4]), (LATE_OBJECTS_MAX, &[0, 1, 2, 9][..]));
     }
 
     #[test]
     fn a_directory_waits_for_the_end_of_an_object() {
         let (room, both_run, tries) = (Room::default(), Barrier::new(2), AtomicU32::new(0));
+        let is_removed = AtomicBool::new(false);
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 room.copy(|| {
                     both_run.wait();
                     both_run.wait();
+                    std::thread::sleep(Duration::from_millis(20));
+                    is_removed.store(true, Ordering::Relaxed);
                     full()
                 })
             });
@@ -180,6 +216,7 @@ mod tests {
                     both_run.wait();
                     return full();
                 }
+                assert!(is_removed.load(Ordering::Relaxed), "nothing has left space yet");
                 Ok(())
             });
             assert!(made.is_ok());

@@ -143,7 +143,7 @@ impl<'a> Get<'a> {
                 let mut worker = Worker::new(&pieces);
                 while let Some(object) = next() {
                     let outcome = self.report.room.copy(|| self.object(&mut worker, &object));
-                    self.report.book(late.keep(outcome, object, Object::bytes));
+                    late.book(self.report, outcome, object, Object::bytes);
                 }
             },
         );

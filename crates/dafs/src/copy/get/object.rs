@@ -42,25 +42,25 @@ impl<'a> Get<'a> {
                 });
                 Ok(())
             }
-            Claim::Link(place) => match link(&place, object) {
-                Ok(()) => {
-                    self.report.add(Copied::HardLink);
-                    Ok(())
-                }
-                Err(error) => match object.here(error) {
-                    full @ CopyError::NoSpace(_) => {
-                        self.links.take_back(object.attributes.handle, place);
-                        Err(full)
+            Claim::Link(place) => {
+                let outcome = match link(&place, object).map_err(|error| object.here(error)) {
+                    Ok(()) => {
+                        self.report.add(Copied::HardLink);
+                        Ok(())
                     }
-                    _ => {
+                    Err(CopyError::Object(why)) => {
                         self.report.warn(&format!(
-                            "{}: cannot become a further name of its file ({error}); it is copied",
-                            object.path().display()
+                            "{why}: it cannot become a further name of its file, and is copied"
                         ));
                         self.make(worker, object)
                     }
-                },
-            },
+                    Err(error) => Err(error),
+                };
+                if let Err(CopyError::NoSpace(_)) = outcome {
+                    self.links.take_back(object.attributes.handle, place);
+                }
+                outcome
+            }
         }
     }
 

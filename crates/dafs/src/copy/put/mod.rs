@@ -134,7 +134,7 @@ impl<'a> Put<'a> {
                 let mut worker = Worker::new(&pieces);
                 while let Some(object) = next() {
                     let outcome = self.report.room.copy(|| self.object(&mut worker, &object));
-                    self.report.book(late.keep(outcome, object, Object::bytes));
+                    late.book(self.report, outcome, object, Object::bytes);
                 }
             },
         );

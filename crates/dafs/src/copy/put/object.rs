@@ -33,26 +33,26 @@ impl Put<'_> {
                 }
                 Ok(())
             }
-            Claim::Link(copy) => match self.link(object, &copy) {
-                Ok(()) => {
-                    self.report.add(Copied::HardLink);
-                    Ok(())
-                }
-                Err(error) => match object.remote(&error) {
-                    stop @ CopyError::Stop(_) => Err(stop),
-                    full @ CopyError::NoSpace(_) => {
-                        self.links.take_back(key, copy);
-                        Err(full)
+            Claim::Link(copy) => {
+                let outcome = match self.link(object, &copy).map_err(|error| object.remote(&error))
+                {
+                    Ok(()) => {
+                        self.report.add(Copied::HardLink);
+                        Ok(())
                     }
-                    _ => {
+                    Err(CopyError::Object(why)) => {
                         self.report.warn(&format!(
-                            "{}: cannot become a further name of its file ({error}); it is copied",
-                            object.target()
+                            "{why}: it cannot become a further name of its file, and is copied"
                         ));
                         self.make(worker, object, &stat).map(drop)
                     }
-                },
-            },
+                    Err(error) => Err(error),
+                };
+                if let Err(CopyError::NoSpace(_)) = outcome {
+                    self.links.take_back(key, copy);
+                }
+                outcome
+            }
         }
     }
 
