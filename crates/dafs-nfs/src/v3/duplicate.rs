@@ -22,6 +22,7 @@ use dafs_service::{FairQueue, Host};
 use dafs_store::Cred;
 use rustc_hash::FxHashMap;
 use siphasher::sip::SipHasher13;
+use std::collections::hash_map;
 use std::hash::{Hash, Hasher};
 use std::net::IpAddr;
 use std::sync::MutexGuard;
@@ -122,21 +123,27 @@ impl Duplicates {
     /// Looks a request up, and records it as under way if it is new.
     pub(super) fn begin(&self, key: RequestKey, now_ns: u64) -> Known {
         let mut shard = self.shard(&key);
-        match shard.entries.get(&key) {
-            Some(Entry::UnderWay) => return Known::UnderWay,
-            Some(Entry::Done { results, at_ns, .. })
+        let Shard { entries, finished } = &mut *shard;
+        let entry = match entries.entry(key) {
+            hash_map::Entry::Vacant(vacant) => {
+                vacant.insert(Entry::UnderWay);
+                return Known::New;
+            }
+            hash_map::Entry::Occupied(entry) => entry.into_mut(),
+        };
+        match entry {
+            Entry::UnderWay => Known::UnderWay,
+            Entry::Done { results, at_ns, .. }
                 if now_ns.saturating_sub(*at_ns) <= DUPLICATE_AGE_NS_MAX =>
             {
-                return Known::Done(results.clone());
+                Known::Done(results.clone())
             }
-            Some(Entry::Done { number, .. }) => {
-                let number = *number;
-                shard.finished.remove(number);
+            Entry::Done { number, .. } => {
+                finished.remove(*number);
+                *entry = Entry::UnderWay;
+                Known::New
             }
-            None => {}
         }
-        shard.entries.insert(key, Entry::UnderWay);
-        Known::New
     }
 
     /// Caches the results of a request. `None` means that the client will retry it, so it is not
