@@ -9,8 +9,10 @@
 //!   never end.
 //! * A job always has a result: a job that panics reports an I/O error.
 //! * A thread that waits for a job is in `idle` until another thread takes it out to wake it. The
-//!   last to come is the first to be woken. One that waits for long takes itself out and ends, except
-//!   the last few: each thread keeps freed blocks of the heap for itself, and these keep their pages.
+//!   last to come is the first to be woken. Those that wait for long end, except the first few: each
+//!   thread keeps freed blocks of the heap for itself, and these keep their pages.
+//! * Only the first of those that may end waits with a timeout, for all behind it. A timer for each
+//!   wait would cost more than many jobs do.
 //! * Each lane has threads of its own, so a store whose machines do not answer blocks only its own
 //!   exports. There is one lane for each such export, and one more.
 
@@ -21,7 +23,7 @@ use dafs_store::vital;
 use rustc_hash::FxHashMap;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::Arc;
+use std::sync::{Arc, MutexGuard};
 use std::time::{Duration, Instant};
 
 #[derive(Debug)]
@@ -118,9 +120,19 @@ struct Queue {
     /// The owners of running jobs.
     busy: Busy,
     /// The waiting threads, the last to come at the end.
-    idle: Vec<Arc<Condvar>>,
+    idle: Vec<Idle>,
     threads: usize,
+    /// Threads that are on their way to `take`: started, or no longer in `idle`.
+    coming: usize,
+    /// Threads that have to end.
+    leaving: usize,
     stopping: bool,
+}
+
+/// A thread that waits for a job.
+struct Idle {
+    wake: Arc<Condvar>,
+    since: Instant,
 }
 
 impl Queue {
@@ -136,8 +148,20 @@ impl Queue {
         Some((owner, job))
     }
 
+    /// Takes a thread out of `idle`, for the caller to wake, if there are more jobs than threads on
+    /// their way.
+    fn call_one(&mut self) -> Option<Idle> {
+        if self.coming >= self.jobs.len() {
+            return None;
+        }
+        let thread = self.idle.pop()?;
+        self.coming += 1;
+        Some(thread)
+    }
+
     fn wake_all(&mut self) {
-        self.idle.drain(..).for_each(|thread| thread.notify_one());
+        self.coming += self.idle.len();
+        self.idle.drain(..).for_each(|thread| thread.wake.notify_one());
     }
 }
 
@@ -277,15 +301,21 @@ impl Shared {
     fn submit(self: &Arc<Self>, owner: Owner, job: Job, bounds: Bounds) {
         let mut queue = self.queue.lock();
         queue.jobs.push(owner, job);
-        if let Some(thread) = queue.idle.pop() {
+        if let Some(thread) = queue.call_one() {
             drop(queue);
-            return thread.notify_one();
+            return thread.wake.notify_one();
         }
         // A new thread inherits the user of the thread that starts it, which may be a caller's.
-        if queue.threads < bounds.threads_max && dafs_mem::sys::as_server().is_ok() {
+        if queue.coming < queue.jobs.len()
+            && queue.threads < bounds.threads_max
+            && dafs_mem::sys::as_server().is_ok()
+        {
             let shared = self.clone();
             match vital::spawn("dafs-pool", move || shared.run(bounds)) {
-                Ok(_) => queue.threads += 1,
+                Ok(_) => {
+                    queue.threads += 1;
+                    queue.coming += 1;
+                }
                 Err(error) => tracing::warn!(%error, "cannot start a thread for blocking calls"),
             }
         }
@@ -306,13 +336,14 @@ impl Shared {
     fn run(&self, bounds: Bounds) {
         let wake = Arc::new(Condvar::new());
         let mut queue = self.queue.lock();
+        queue.coming -= 1;
         loop {
             if let Some((owner, job)) = queue.take(bounds) {
                 // More than one job may have waited for this turn.
-                let other = if queue.jobs.is_empty() { None } else { queue.idle.pop() };
+                let other = queue.call_one();
                 drop(queue);
                 if let Some(thread) = other {
-                    thread.notify_one();
+                    thread.wake.notify_one();
                 }
                 // A panic in one request must not end the thread, which serves all. The job's guard
                 // reports the failure while it unwinds.
@@ -322,24 +353,54 @@ impl Shared {
             } else if queue.stopping && queue.jobs.is_empty() {
                 queue.wake_all();
                 return;
+            } else if queue.leaving > 0 {
+                queue.leaving -= 1;
+                queue.threads -= 1;
+                self.tell_if_finished(&queue);
+                return;
             } else {
-                queue.idle.push(wake.clone());
-                if queue.is_finished() {
-                    self.finished.notify_all();
-                }
-                let place = |queue: &Queue| queue.idle.iter().position(|it| Arc::ptr_eq(it, &wake));
-                let waits = |queue: &mut Queue| place(queue).is_some();
-                queue = wake.wait_timeout_while(queue, bounds.idle_time, waits).0;
-                if let Some(index) = place(&queue) {
-                    queue.idle.remove(index);
-                    // The next jobs find some, even if the system can start no more by then.
-                    if queue.idle.len() > bounds.kept() {
-                        queue.threads -= 1;
-                        return;
-                    }
-                }
+                queue.idle.push(Idle { wake: wake.clone(), since: Instant::now() });
+                self.tell_if_finished(&queue);
+                queue = Self::wait(queue, &wake, bounds);
+                queue.coming -= 1;
             }
         }
+    }
+
+    fn tell_if_finished(&self, queue: &Queue) {
+        if queue.is_finished() {
+            self.finished.notify_all();
+        }
+    }
+
+    /// Waits until another thread takes this one out of `idle`, or this one has waited for long.
+    fn wait<'a>(
+        mut queue: MutexGuard<'a, Queue>,
+        wake: &Arc<Condvar>,
+        bounds: Bounds,
+    ) -> MutexGuard<'a, Queue> {
+        let place = |queue: &Queue| queue.idle.iter().position(|it| Arc::ptr_eq(&it.wake, wake));
+        while let Some(index) = place(&queue) {
+            // The first ones stay, so that the next jobs find some even if the system can start no
+            // more by then.
+            if index != bounds.kept() + 1 {
+                queue = wake.wait(queue);
+                continue;
+            }
+            let left = bounds.idle_time.saturating_sub(queue.idle[index].since.elapsed());
+            if !left.is_zero() {
+                queue = wake.wait_timeout(queue, left).0;
+                continue;
+            }
+            let is_over = |it: &mut Idle| it.since.elapsed() >= bounds.idle_time;
+            let over: Vec<Idle> = queue.idle.extract_if(index.., is_over).collect();
+            queue.leaving += over.len();
+            queue.coming += over.len();
+            // The next one behind them has this place now, and waits with the timeout.
+            let next = queue.idle.get(index).into_iter();
+            over.iter().chain(next).for_each(|thread| thread.wake.notify_one());
+        }
+        queue
     }
 }
 
