@@ -10,6 +10,7 @@ mod auth;
 mod auth_failures;
 mod clock;
 mod engine;
+mod inbox;
 mod limits;
 mod ops;
 mod passwords;
@@ -24,6 +25,7 @@ pub use clock::Clock;
 pub use engine::{
     Engine, EngineCounts, JobDone, JobResult, Registry, SessionFacts, Shared, Ticker,
 };
+pub use inbox::Inbox;
 pub use limits::{FENCE_DRAIN_TIME, SessionLimits};
-pub use pool::{Inbox, ThreadPool};
+pub use pool::ThreadPool;
 pub use reactor::{Gauge, Reactor};

@@ -4,7 +4,7 @@
 //! * Before it sleeps, it arms every adapter and checks the inbox, so it misses no event.
 
 use crate::engine::{Engine, EngineCounts, JobDone, Shared};
-use crate::pool::Inbox;
+use crate::inbox::Inbox;
 use dafs_dat::{Adapter, Instant, Spin, Wake};
 use dafs_mem::Mutex;
 use dafs_store::vital;

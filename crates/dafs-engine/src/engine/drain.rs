@@ -10,8 +10,8 @@
 
 use super::Engine;
 use super::work::{JobDone, PendingId, Work};
+use crate::inbox::Inbox;
 use crate::limits::FENCE_DRAIN_TIME;
-use crate::pool::Inbox;
 use dafs_dat::{EndpointId, Instant};
 use dafs_mem::Mutex;
 use dafs_service::{Drain, Draining, Subject};

@@ -41,8 +41,8 @@ pub use ticker::Ticker;
 pub use work::{JobDone, JobResult};
 
 use crate::auth::Authenticator;
+use crate::inbox::Inbox;
 use crate::limits::SessionLimits;
-use crate::pool::Inbox;
 use accept::{accept, channel};
 use back::{BackFront, Mail};
 use connection::{Connection, Phase, Session};
