@@ -53,7 +53,7 @@ pub(crate) const LATE_OBJECTS_MAX: usize = 1024;
 /// each fills the file system once more.
 pub(crate) const LATE_FAILURES_MAX: u32 = 4;
 
-/// The pause after the first object that did not fit alone. Some servers free space late.
+/// The pause before they are tried again. Some servers free space late.
 pub(crate) const LATE_PAUSE: Duration = Duration::from_secs(1);
 
 /// The longest time that all directories of a copy together wait for space.

@@ -113,6 +113,12 @@ impl Report {
         }
     }
 
+    /// The number of objects that were not copied.
+    #[cfg(test)]
+    pub(super) fn errors(&self) -> u64 {
+        self.errors.load(Ordering::Relaxed)
+    }
+
     fn say(&self, line: &str) {
         self.bar.suspend(|| complain!("{line}"));
     }
