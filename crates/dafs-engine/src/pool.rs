@@ -317,6 +317,7 @@ impl Shared {
 mod tests {
     use super::*;
     use crate::inbox::Inbox;
+    use std::sync::atomic::{AtomicU32, Ordering};
 
     #[test]
     fn the_end_of_the_last_job_is_waited_for() {
@@ -433,6 +434,45 @@ mod tests {
             std::thread::sleep(20 * bounds.idle_time);
             assert_eq!(threads(), bounds.kept() + 1, "some stay for the next jobs");
         }
+    }
+
+    #[test]
+    fn all_jobs_run_while_threads_come_and_go() {
+        const ROUNDS: u32 = 40;
+        let bounds = Bounds { threads_max: 8, idle_time: Duration::from_micros(100) };
+        let pool = ThreadPool::with_bounds(bounds);
+        let ran = Arc::new(AtomicU32::new(0));
+        std::thread::scope(|scope| {
+            for user in 0..4 {
+                let (pool, ran) = (&pool, &ran);
+                scope.spawn(move || {
+                    for round in 0..ROUNDS {
+                        for number in 0..10 {
+                            let ran = ran.clone();
+                            let job = move || {
+                                ran.fetch_add(1, Ordering::Relaxed);
+                            };
+                            pool.submit_to(place(user, number), Box::new(job));
+                        }
+                        std::thread::sleep(Duration::from_micros(u64::from(round % 7) * 50));
+                    }
+                });
+            }
+        });
+        assert!(pool.finish(Duration::from_secs(60)));
+        assert_eq!(ran.load(Ordering::Relaxed), 4 * ROUNDS * 10);
+        // Threads may end just now.
+        let deadline = Instant::now() + Duration::from_secs(60);
+        let queue = loop {
+            let queue = pool.shared.queue.lock();
+            if queue.is_finished() {
+                break queue;
+            }
+            drop(queue);
+            assert!(Instant::now() < deadline, "threads are counted that do not come");
+            std::thread::yield_now();
+        };
+        assert_eq!((queue.coming, queue.leaving, queue.busy.total), (0, 0, 0));
     }
 
     #[test]
