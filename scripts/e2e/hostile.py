@@ -241,7 +241,7 @@ def unread(flood, server):
     writers, by_dafs = collections.deque(), int(server.rsplit(".", 1)[1]) % 2
     place = os.path.join(os.environ["HOSTILE_WORK"], "data", server)
     while flood.goes_on():
-        # What the writers leave takes memory.
+        # Unfinished files of killed writers take memory.
         shutil.rmtree(place, ignore_errors=True)
         os.makedirs(place, exist_ok=True)
         os.chmod(place, 0o777)

@@ -5,6 +5,8 @@
 //!   it. A waiter holds no resource that the copying worker needs.
 //! * An entry is removed when its file has been met under all of its names.
 
+use super::error::{CopyError, Outcome};
+use super::report::{Copied, Report};
 use dafs_mem::{Condvar, Mutex};
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -71,8 +73,36 @@ impl<K: Hash + Eq + Clone, P: Clone> Links<K, P> {
         }
     }
 
+    /// Makes a further name of the copy at `place` with `link`, or copies the file with `copy` where
+    /// that cannot be. A full file system takes the claim back, for another try.
+    pub(super) fn link_or_copy(
+        &self,
+        report: &Report,
+        (key, place): (K, P),
+        link: impl FnOnce(&P) -> Outcome,
+        copy: impl FnOnce() -> Outcome,
+    ) -> Outcome {
+        let outcome = match link(&place) {
+            Ok(()) => {
+                report.add(Copied::HardLink);
+                Ok(())
+            }
+            Err(CopyError::Object(why)) => {
+                report.warn(&format!(
+                    "{why}: it cannot become a further name of its file, and is copied"
+                ));
+                copy()
+            }
+            error => error,
+        };
+        if let Err(CopyError::NoSpace(_)) = outcome {
+            self.take_back(key, place);
+        }
+        outcome
+    }
+
     /// Takes back a claim that returned the copy at `place`, for another one under the same name.
-    pub(super) fn take_back(&self, key: K, place: P) {
+    fn take_back(&self, key: K, place: P) {
         let mut known = self.known.lock();
         if let State::Copied(_, left) = known.entry(key).or_insert(State::Copied(place, 0)) {
             *left += 1;
@@ -119,20 +149,26 @@ mod tests {
     }
 
     #[test]
-    fn a_name_whose_claim_is_taken_back_becomes_a_link_later() {
-        let links = Links::new();
+    fn a_name_that_met_a_full_file_system_becomes_a_link_later() {
+        let (links, report) = (Links::new(), Report::new());
         let Claim::First(first) = links.claim(7, 3) else { panic!("it was never met") };
         first.copied("a");
-        for _ in 0..2 {
+        let full = || Err(CopyError::NoSpace("the disk is full".to_owned()));
+        let refused = || Err(CopyError::Object("it is another file system".to_owned()));
+        for is_refused in [false, true] {
             assert!(matches!(links.claim(7, 3), Claim::Link("a")));
-            links.take_back(7, "a");
+            let link = |_: &_| if is_refused { refused() } else { full() };
+            let outcome = links.link_or_copy(&report, (7, "a"), link, || {
+                assert!(is_refused, "a full file system is no reason for a second copy");
+                full()
+            });
+            assert!(matches!(outcome, Err(CopyError::NoSpace(_))));
         }
         for _ in 0..2 {
-            assert!(matches!(links.claim(7, 3), Claim::Link("a")));
+            let Claim::Link(place) = links.claim(7, 3) else { panic!("the copy is forgotten") };
+            let copy = || unreachable!("it is linked");
+            assert!(links.link_or_copy(&report, (7, place), |_| Ok(()), copy).is_ok());
         }
-        assert!(links.known.lock().is_empty());
-        links.take_back(7, "a");
-        assert!(matches!(links.claim(7, 3), Claim::Link("a")));
         assert!(links.known.lock().is_empty());
     }
 

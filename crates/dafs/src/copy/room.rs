@@ -1,5 +1,5 @@
-//! What becomes of objects that met a full file system. Objects are copied together, so a large one
-//! that does not fit takes the space of others until it fails and is removed.
+//! The second try of objects that met a full file system. Objects are copied together, so a large
+//! one that does not fit takes the space of others until it fails and is removed.
 //!
 //! Invariants
 //! * Such an object is tried once more at the end of the copy, when no other is under way. So one

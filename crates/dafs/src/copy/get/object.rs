@@ -42,25 +42,12 @@ impl<'a> Get<'a> {
                 });
                 Ok(())
             }
-            Claim::Link(place) => {
-                let outcome = match link(&place, object).map_err(|error| object.here(error)) {
-                    Ok(()) => {
-                        self.report.add(Copied::HardLink);
-                        Ok(())
-                    }
-                    Err(CopyError::Object(why)) => {
-                        self.report.warn(&format!(
-                            "{why}: it cannot become a further name of its file, and is copied"
-                        ));
-                        self.make(worker, object)
-                    }
-                    Err(error) => Err(error),
-                };
-                if let Err(CopyError::NoSpace(_)) = outcome {
-                    self.links.take_back(object.attributes.handle, place);
-                }
-                outcome
-            }
+            Claim::Link(place) => self.links.link_or_copy(
+                self.report,
+                (object.attributes.handle, place),
+                |place| link(place, object).map_err(|error| object.here(error)),
+                || self.make(worker, object),
+            ),
         }
     }
 

@@ -33,26 +33,12 @@ impl Put<'_> {
                 }
                 Ok(())
             }
-            Claim::Link(copy) => {
-                let outcome = match self.link(object, &copy).map_err(|error| object.remote(&error))
-                {
-                    Ok(()) => {
-                        self.report.add(Copied::HardLink);
-                        Ok(())
-                    }
-                    Err(CopyError::Object(why)) => {
-                        self.report.warn(&format!(
-                            "{why}: it cannot become a further name of its file, and is copied"
-                        ));
-                        self.make(worker, object, &stat).map(drop)
-                    }
-                    Err(error) => Err(error),
-                };
-                if let Err(CopyError::NoSpace(_)) = outcome {
-                    self.links.take_back(key, copy);
-                }
-                outcome
-            }
+            Claim::Link(copy) => self.links.link_or_copy(
+                self.report,
+                (key, copy),
+                |copy| self.link(object, copy).map_err(|error| object.remote(&error)),
+                || self.make(worker, object, &stat).map(drop),
+            ),
         }
     }
 
