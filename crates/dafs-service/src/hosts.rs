@@ -11,7 +11,7 @@
 //!   So to read them costs the same for any number of clients.
 
 use dafs_mem::Shrinking as _;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -213,53 +213,65 @@ impl ByName {
 }
 
 /// A queue in the order of arrival, up to a bound that hosts share: above its share, a host loses
-/// its own oldest entry for each new one.
+/// its own oldest entry for each new one. A change takes at most two binary searches, and else
+/// constant time in the average; but to remove from the middle of a host's entries moves those on
+/// one side.
 #[derive(Debug)]
 pub struct FairQueue<T> {
     max: usize,
     last: u64,
-    all: BTreeMap<u64, (Host, T)>,
-    of_host: FxHashMap<Host, BTreeSet<u64>>,
+    /// The number of entries that are still there.
+    len: usize,
+    /// By ascending number. An entry that was removed stays as a gap until it is the first, or the
+    /// gaps are more than half.
+    all: VecDeque<(u64, Option<(Host, T)>)>,
+    /// The numbers of a host's entries, ascending.
+    of_host: FxHashMap<Host, VecDeque<u64>>,
 }
 
 impl<T> FairQueue<T> {
     /// Makes an empty queue for at most `max` entries.
     pub fn new(max: usize) -> Self {
-        Self { max, last: 0, all: BTreeMap::new(), of_host: FxHashMap::default() }
+        Self { max, last: 0, len: 0, all: VecDeque::new(), of_host: FxHashMap::default() }
     }
 
     /// The number of entries.
     pub fn len(&self) -> usize {
-        self.all.len()
+        self.len
     }
 
     /// True when there are no entries.
     pub fn is_empty(&self) -> bool {
-        self.all.is_empty()
+        self.len == 0
     }
 
     /// Adds an entry of a host. Returns its number, and the entry that was evicted for it: the
     /// oldest of this host, or the oldest of all if that host has none.
     pub fn push(&mut self, host: Host, value: T) -> (u64, Option<T>) {
-        let own = self.of_host.get(&host).map_or(0, BTreeSet::len);
-        let gone = if has_share(own, self.all.len(), self.max) {
+        let own = self.of_host.entry(host).or_default();
+        let gone = if has_share(own.len(), self.len, self.max) {
             None
+        } else if let Some(oldest) = own.pop_front() {
+            self.take(oldest).map(|(_, value)| value)
         } else {
-            let oldest = self.of_host.get(&host).and_then(BTreeSet::first).copied();
-            let oldest = oldest.or_else(|| self.oldest().map(|(number, _)| number));
+            let oldest = self.oldest().map(|(number, _)| number);
             oldest.and_then(|number| self.remove(number))
         };
         self.last += 1;
-        self.all.insert(self.last, (host, value));
-        self.of_host.entry(host).or_default().insert(self.last);
+        self.of_host.entry(host).or_default().push_back(self.last);
+        self.all.push_back((self.last, Some((host, value))));
+        self.len += 1;
         (self.last, gone)
     }
 
     /// Removes an entry.
     pub fn remove(&mut self, number: u64) -> Option<T> {
-        let (host, value) = self.all.remove(&number)?;
+        let (host, value) = self.take(number)?;
         if let Some(own) = self.of_host.get_mut(&host) {
-            own.remove(&number);
+            if let Ok(at) = own.binary_search(&number) {
+                own.remove(at);
+            }
+            shrink_if_sparse(own);
             if own.is_empty() {
                 self.of_host.remove_and_shrink(&host);
             }
@@ -267,27 +279,57 @@ impl<T> FairQueue<T> {
         Some(value)
     }
 
+    /// Removes an entry, but not its number from those of its host.
+    fn take(&mut self, number: u64) -> Option<(Host, T)> {
+        let (first, _) = self.all.front()?;
+        // The position if no gap was left out, as it is for the first and mostly for others.
+        let guess = usize::try_from(number.checked_sub(*first)?).ok()?;
+        let at = match self.all.get(guess) {
+            Some((found, _)) if *found == number => guess,
+            _ => self.all.binary_search_by_key(&number, |(number, _)| *number).ok()?,
+        };
+        let taken = self.all[at].1.take()?;
+        self.len -= 1;
+        while let Some((_, None)) = self.all.front() {
+            self.all.pop_front();
+        }
+        if self.all.len() > 2 * self.len {
+            self.all.retain(|(_, entry)| entry.is_some());
+        }
+        shrink_if_sparse(&mut self.all);
+        Some(taken)
+    }
+
     /// The oldest of all, with its number.
     pub fn oldest(&self) -> Option<(u64, &T)> {
-        self.all.first_key_value().map(|(number, (_, value))| (*number, value))
+        let (number, entry) = self.all.front()?;
+        entry.as_ref().map(|(_, value)| (*number, value))
     }
 
     /// All entries, the oldest first.
     pub fn iter(&self) -> impl Iterator<Item = (Host, &T)> {
-        self.all.values().map(|(host, value)| (*host, value))
+        self.all.iter().filter_map(|(_, entry)| entry.as_ref().map(|(host, value)| (*host, value)))
     }
 
     /// Keeps the entries for which `keep` is true.
     pub fn retain(&mut self, mut keep: impl FnMut(Host, &T) -> bool) {
-        let gone: Vec<u64> = self
-            .all
-            .iter()
-            .filter(|(_, (host, value))| !keep(*host, value))
+        let all = self.all.iter();
+        let gone: Vec<u64> = all
+            .filter(|(_, entry)| entry.as_ref().is_some_and(|(host, value)| !keep(*host, value)))
             .map(|(number, _)| *number)
             .collect();
         for number in gone {
             self.remove(number);
         }
+    }
+}
+
+/// Releases memory of a queue that has many more places than entries. Every host has a queue, so
+/// few places count, too.
+fn shrink_if_sparse<T>(queue: &mut VecDeque<T>) {
+    let entries = queue.len().max(4);
+    if queue.capacity() > 8 * entries {
+        queue.shrink_to(2 * entries);
     }
 }
 
@@ -335,6 +377,39 @@ mod tests {
     }
 
     proptest! {
+        /// The queue behaves as a plain list of its entries does.
+        #[test]
+        fn a_queue_is_a_list_with_shares(
+            steps in prop::collection::vec((0..6_u32, 0..12_usize, any::<bool>()), 1..300),
+        ) {
+            const MAX: usize = 12;
+            let mut queue = FairQueue::new(MAX);
+            let mut list: Vec<(u64, Host, usize)> = Vec::new();
+            for (step, (user, at, is_push)) in steps.into_iter().enumerate() {
+                let host = Host::User(user);
+                if is_push {
+                    let own = list.iter().filter(|(_, of, _)| *of == host).count();
+                    let gone = (!has_share(own, list.len(), MAX)).then(|| {
+                        let first = list.iter().position(|(_, of, _)| own == 0 || *of == host);
+                        list.remove(first.unwrap()).2
+                    });
+                    let (number, pushed_out) = queue.push(host, step);
+                    prop_assert_eq!(pushed_out, gone);
+                    list.push((number, host, step));
+                } else {
+                    let number = list.get(at).map_or(u64::MAX, |(number, ..)| *number);
+                    let removed = (at < list.len()).then(|| list.remove(at).2);
+                    prop_assert_eq!(queue.remove(number), removed);
+                    prop_assert_eq!(queue.remove(number), None);
+                }
+                prop_assert_eq!(queue.len(), list.len());
+                prop_assert_eq!(queue.oldest(), list.first().map(|(number, _, value)| (*number, value)));
+                prop_assert!(queue.iter().eq(list.iter().map(|(_, host, value)| (*host, value))));
+                prop_assert!(queue.all.len() <= 2 * queue.len());
+                prop_assert!(queue.of_host.values().map(VecDeque::len).sum::<usize>() == list.len());
+            }
+        }
+
         /// The entry of a rare host survives a flood from all others.
         #[test]
         fn a_flood_pushes_out_its_own(flood in prop::collection::vec(1..6_u32, 1..400)) {
@@ -348,6 +423,17 @@ mod tests {
             queue.retain(|_, _| false);
             prop_assert!(queue.is_empty() && queue.of_host.is_empty());
         }
+    }
+
+    #[test]
+    fn a_queue_that_has_emptied_keeps_little_memory() {
+        let mut queue = FairQueue::new(10_000);
+        (0..4096).for_each(|n| _ = queue.push(Host::Unknown, n));
+        (2..4096).rev().for_each(|number| assert_eq!(queue.remove(number), Some(number - 1)));
+        assert!(queue.iter().map(|(_, n)| *n).eq([0, 4095]));
+        assert!(queue.all.capacity() <= 64 && queue.of_host[&Host::Unknown].capacity() <= 64);
+        assert_eq!((queue.remove(4096), queue.remove(4096)), (Some(4095), None));
+        assert_eq!(queue.oldest(), Some((1, &0)));
     }
 
     #[test]
