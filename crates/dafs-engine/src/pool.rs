@@ -20,6 +20,8 @@ use dafs_mem::{Condvar, Mutex};
 use dafs_service::{Job, Origin, Owner, Place, Pool, Turn, Turns};
 use dafs_store::vital;
 use rustc_hash::FxHashMap;
+use std::collections::hash_map::Entry;
+use std::hash::Hash;
 use std::sync::{Arc, MutexGuard};
 use std::time::{Duration, Instant};
 
@@ -107,14 +109,17 @@ impl Busy {
 
     fn end(&mut self, owner: Owner) {
         self.total -= 1;
-        if let Some(count) = self.origins.get_mut(&owner.origin) {
-            *count -= 1;
+        end_one(&mut self.origins, owner.origin);
+        end_one(&mut self.owners, owner);
+    }
+}
+
+fn end_one<K: Eq + Hash>(running: &mut FxHashMap<K, usize>, key: K) {
+    if let Entry::Occupied(mut count) = running.entry(key) {
+        *count.get_mut() -= 1;
+        if *count.get() == 0 {
+            count.remove();
         }
-        if let Some(count) = self.owners.get_mut(&owner) {
-            *count -= 1;
-        }
-        self.origins.retain(|_, count| *count > 0);
-        self.owners.retain(|_, count| *count > 0);
     }
 }
 
@@ -168,7 +173,8 @@ impl ThreadPool {
         std::iter::once(&self.shared).chain(lanes.values()).cloned().collect()
     }
 
-    /// Waits up to `time` until no job waits or runs. Returns false when some still do.
+    /// Waits up to `time` until no job waits or runs and no thread is about to end. Returns false
+    /// when some still do.
     pub fn finish(&self, time: Duration) -> bool {
         let deadline = Instant::now() + time;
         let left = || deadline.saturating_duration_since(Instant::now());

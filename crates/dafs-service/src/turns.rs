@@ -7,6 +7,7 @@
 //! * An origin without items goes before those with many (the new flows of RFC 8290), once in each
 //!   round of these. After some such origins one of the others has its turn, however many come.
 //! * The items of one client keep their order.
+//! * Push and take allocate nothing while one client after the other has an item.
 //! * Push and take look at one origin and one client, however many wait. Take also looks at those
 //!   that it passes over because they hold a share already.
 
@@ -75,6 +76,9 @@ pub enum Turn {
 /// New origins that are served one after the other while others wait.
 const NEW_IN_A_ROW_MAX: u32 = 4;
 
+/// Places of an empty queue that is kept for the next items.
+const SPARE_PLACES_MAX: usize = 64;
+
 /// Waiting items, taken in turn.
 #[derive(Debug)]
 pub struct Turns<T> {
@@ -86,6 +90,8 @@ pub struct Turns<T> {
     old: VecDeque<Origin>,
     new_in_a_row: u32,
     len: usize,
+    /// An emptied line, for the next origin.
+    spare: Option<Line<u64, VecDeque<T>>>,
 }
 
 /// The result of a search for an item that may be taken.
@@ -101,18 +107,20 @@ enum Found<T> {
 struct Line<K, Q> {
     queues: FxHashMap<K, Q>,
     turns: VecDeque<K>,
+    /// An emptied queue, for the next key.
+    spare: Option<Q>,
 }
 
 impl<T> Default for Turns<T> {
     fn default() -> Self {
         let (new, old) = (VecDeque::new(), VecDeque::new());
-        Self { origins: FxHashMap::default(), new, old, new_in_a_row: 0, len: 0 }
+        Self { origins: FxHashMap::default(), new, old, new_in_a_row: 0, len: 0, spare: None }
     }
 }
 
 impl<K: Copy + Eq + Hash, T> Default for Line<K, VecDeque<T>> {
     fn default() -> Self {
-        Self { queues: FxHashMap::default(), turns: VecDeque::new() }
+        Self { queues: FxHashMap::default(), turns: VecDeque::new(), spare: None }
     }
 }
 
@@ -139,14 +147,14 @@ impl<T> Turns<T> {
 
     /// Puts an item behind all others of its owner.
     pub fn push(&mut self, owner: Owner, item: T) {
-        let Self { origins, new, len, .. } = self;
+        let Self { origins, new, len, spare, .. } = self;
         let line = origins.entry(owner.origin).or_insert_with(|| {
             new.push_back(owner.origin);
-            Line::default()
+            spare.take().unwrap_or_default()
         });
         let queue = line.queues.entry(owner.number).or_insert_with(|| {
             line.turns.push_back(owner.number);
-            VecDeque::new()
+            line.spare.take().unwrap_or_default()
         });
         queue.push_back(item);
         *len += 1;
@@ -165,7 +173,8 @@ impl<T> Turns<T> {
                 Found::Item(owner, item) => {
                     self.new_in_a_row = if from_new && others { self.new_in_a_row + 1 } else { 0 };
                     if self.len == 0 {
-                        self.origins.clear();
+                        let line = self.origins.drain().map(|(_, line)| line).next();
+                        self.spare = line.filter(Line::is_small);
                         self.old.clear();
                     }
                     return Some((owner, item));
@@ -202,7 +211,17 @@ impl<T> Turns<T> {
     }
 }
 
+/// True if an empty queue is worth keeping for the next items.
+fn is_small<T>(queue: &VecDeque<T>) -> bool {
+    queue.capacity() <= SPARE_PLACES_MAX
+}
+
 impl<T> Line<u64, VecDeque<T>> {
+    /// True if a line without items is worth keeping for the next origin.
+    fn is_small(&self) -> bool {
+        self.queues.capacity().max(self.turns.capacity()) <= SPARE_PLACES_MAX
+    }
+
     /// Takes the next item of the origin for which `judge` says [`Turn::Take`].
     fn take(&mut self, origin: Origin, judge: &mut impl FnMut(Owner, &T) -> Turn) -> Found<T> {
         for _ in 0..self.turns.len() {
@@ -214,7 +233,7 @@ impl<T> Line<u64, VecDeque<T>> {
                 Turn::Take => {
                     let Some(item) = queue.pop_front() else { break };
                     if queue.is_empty() {
-                        self.queues.remove(&number);
+                        self.spare = self.queues.remove(&number).filter(is_small);
                         self.turns.pop_front();
                     } else {
                         self.turns.rotate_left(1);
