@@ -74,7 +74,7 @@ impl<K: Hash + Eq + Clone, P: Clone> Links<K, P> {
     }
 
     /// Makes a further name of the copy at `place` with `link`, or copies the file with `copy` where
-    /// that cannot be. A full file system takes the claim back, for another try.
+    /// that cannot be. A full file system takes the claim back, because there may be another try.
     pub(super) fn link_or_copy(
         &self,
         report: &Report,

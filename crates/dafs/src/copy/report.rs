@@ -113,7 +113,7 @@ impl Report {
         }
     }
 
-    /// The number of objects that were not copied.
+    /// The number of errors booked.
     #[cfg(test)]
     pub(super) fn errors(&self) -> u64 {
         self.errors.load(Ordering::Relaxed)

@@ -3,7 +3,8 @@
 //!
 //! Invariants
 //! * Such an object is tried once more at the end of the copy, when no other is under way. So one
-//!   that fits then gets its space, and nothing waits for a long transfer.
+//!   that fits then gets its space, and nothing waits for a long transfer. One that was alone is
+//!   not, unless another has met the full file system before: that may free its space late.
 //! * The smallest of them are kept, and go first. Few large ones that do not fit alone are tried.
 //! * An object's outcome is booked before its directory may end.
 //! * The walk needs a directory at once. It waits for some time for the ends of other objects.
@@ -27,13 +28,15 @@ struct State {
     active: u32,
     begun: u64,
     ended: u64,
+    /// True if an object has met a full file system.
+    has_been_full: bool,
     /// The time that directories have waited.
     waited: Duration,
 }
 
 impl Room {
-    /// Copies an object with `copy`. A full file system is an error like others for one that was
-    /// alone.
+    /// Copies an object with `copy`. A full file system is an error like others for one to which no
+    /// other object will leave space.
     pub(super) fn copy(&self, copy: impl FnOnce() -> Outcome) -> Outcome {
         let (others, number) = {
             let mut state = self.state.lock();
@@ -46,12 +49,10 @@ impl Room {
         state.active -= 1;
         state.ended += 1;
         self.changed.notify_all();
-        match outcome {
-            Err(CopyError::NoSpace(text)) if others == 0 && state.begun == number => {
-                Err(CopyError::Object(text))
-            }
-            outcome => outcome,
-        }
+        let Err(CopyError::NoSpace(why)) = outcome else { return outcome };
+        let is_alone = others == 0 && state.begun == number;
+        let is_first = !std::mem::replace(&mut state.has_been_full, true);
+        Err(if is_alone && is_first { CopyError::Object(why) } else { CopyError::NoSpace(why) })
     }
 
     /// Makes a directory with `make`, and again after the end of other objects if the file system is
@@ -128,7 +129,7 @@ impl<T> Late<T> {
     /// Tries these objects once more with `copy`, one after the other.
     pub(super) fn finish(self, report: &Report, mut copy: impl FnMut(&T) -> Outcome) {
         let waiting = self.waiting.into_inner().objects;
-        if !waiting.is_empty() {
+        if !waiting.is_empty() && !report.is_stopped() {
             std::thread::sleep(LATE_PAUSE);
         }
         let mut failures = 0;
@@ -231,6 +232,8 @@ mod tests {
             assert!(made.is_ok());
         });
         assert_eq!(tries.load(Ordering::Relaxed), 2);
+        assert!(matches!(room.copy(full), Err(CopyError::NoSpace(_))), "the first may free more");
+        let room = Room::default();
         assert!(matches!(room.copy(full), Err(CopyError::Object(_))), "it is not to be kept");
         let mut alone = 0;
         let made = room.directory(|| {
