@@ -2,6 +2,7 @@
 //! offsets and numbers itself, which also pins the format.
 
 use dafs_dat::Address;
+use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
@@ -129,5 +130,19 @@ impl Raw {
                 Err(error) => panic!("{error}"),
             }
         }
+    }
+
+    /// The packets that have arrived up to the end of the socket, which is the last one. A process
+    /// that another test starts holds a copy of the other end until it executes its program.
+    pub(crate) fn packets_to_end(&self) -> Vec<(u8, String)> {
+        let mut packets = self.packets();
+        while packets.last().is_none_or(|(kind, _)| *kind != 0) {
+            let mut readable = [PollFd::new(&self.socket, PollFlags::IN)];
+            let timeout = Timespec { tv_sec: 60, tv_nsec: 0 };
+            let ready = rustix::event::poll(&mut readable, Some(&timeout)).unwrap();
+            assert_ne!(ready, 0, "the socket stays open");
+            packets.extend(self.packets());
+        }
+        packets
     }
 }
