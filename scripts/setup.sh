@@ -53,12 +53,15 @@ install_packages() {
 
 # Debian's packages ask /usr/sbin/policy-rc.d whether a service may start.
 without_starting_services() {
-    local policy=/usr/sbin/policy-rc.d
+    local policy=/usr/sbin/policy-rc.d package absent=''
     if [[ -e $policy ]]; then
         "$@"
         return
     fi
-    is_installed "${@: -1}" || {
+    for package in "${@:2}"; do
+        is_installed "$package" || absent=$package
+    done
+    [[ ! $absent ]] || {
         as_root sh -c "printf '#!/bin/sh\nexit 101\n' >$policy && chmod 755 $policy"
         trap 'as_root rm -f /usr/sbin/policy-rc.d' EXIT
     }
@@ -137,6 +140,8 @@ for part in "$@"; do
         without_starting_services install_packages ceph-common ceph-mon ceph-osd libcephfs2 ceph-mds
         # The same for the GlusterFS store.
         without_starting_services install_packages libgfapi0 glusterfs-server
+        # A Kerberos realm for the tests of contexts, which start its KDC themselves.
+        without_starting_services install_packages krb5-admin-server krb5-user libgssapi-krb5-2 krb5-kdc
         install_rust_tools
         ;;
     bench)

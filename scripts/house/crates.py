@@ -56,7 +56,9 @@ PLACES = {
     "dafs-store": ("storage", 7.4, 4),
     "dafs-rpc": ("transport", 3.15, 3.5),
     "dafs-dat": ("transport", 1.2, 5),
+    "dafs-tls": ("transport", 8.6, 3.5),
     "dafs-wire": ("ground", 2.6, 6),
+    "dafs-gss": ("ground", 4.2, 5.3),
     "dafs-mem": ("ground", 5.0, 6),
 }
 

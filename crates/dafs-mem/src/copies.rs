@@ -83,6 +83,9 @@ sites! {
     /// RPC client on RDMA: a call or a reply that is too long for a message, into or out of memory
     /// that the server reaches.
     RpcRdmaLong => "rpc_rdma_long",
+    /// GSS: data of a message, from memory that a peer can reach, while it is signed, sealed or
+    /// opened.
+    Gss => "gss",
     /// Tests and tools that look into a buffer.
     Inspect => "inspect",
 }

@@ -10,6 +10,7 @@ pub mod raw;
 pub mod requests;
 
 pub mod engines;
+pub mod realm;
 mod served;
 pub mod stores;
 mod wire;
