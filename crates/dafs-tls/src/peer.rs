@@ -1,0 +1,84 @@
+//! The other end of a connection, as its certificate names it.
+
+use crate::certificate::{Certificate, SubjectName};
+use crate::protocol::{Protocol, TransportSecurity};
+use crate::suite::Suite;
+use crate::trust::Distrust;
+use rustls::pki_types::CertificateDer;
+
+/// The verdict of the configured authorities on a certificate.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// They vouch for it.
+    Verified,
+    /// They do not. The peer has the key of the certificate, and no more is known.
+    Unverified(Distrust),
+}
+
+/// A peer that has shown a certificate and the possession of its key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Peer {
+    certificate: Certificate,
+    chain: Vec<CertificateDer<'static>>,
+    standing: Standing,
+}
+
+impl Peer {
+    /// Takes the chain as the peer sent it.
+    pub(crate) fn new(chain: &[CertificateDer<'_>], standing: Standing) -> Option<Self> {
+        let (own, others) = chain.split_first()?;
+        let certificate = Certificate::read(own).ok()?;
+        let chain = others.iter().map(|other| other.clone().into_owned()).collect();
+        Some(Self { certificate, chain, standing })
+    }
+
+    /// The peer's own certificate. Its issuer and serial number name it.
+    pub fn certificate(&self) -> &Certificate {
+        &self.certificate
+    }
+
+    /// The names of the subject, for logs and rules.
+    pub fn names(&self) -> &[SubjectName] {
+        self.certificate.names()
+    }
+
+    /// The judgement at the time of the handshake.
+    pub fn standing(&self) -> &Standing {
+        &self.standing
+    }
+
+    /// True if the authorities vouched for the peer.
+    pub fn is_verified(&self) -> bool {
+        self.standing == Standing::Verified
+    }
+
+    /// The certificates behind the peer's own.
+    pub(crate) fn others(&self) -> &[CertificateDer<'static>] {
+        &self.chain
+    }
+}
+
+/// The results of a handshake.
+#[derive(Clone, Debug)]
+pub struct Facts {
+    /// The protocol that both ends chose; none if the client named none.
+    pub protocol: Option<Protocol>,
+    /// The peer, if it has shown a certificate.
+    pub peer: Option<Peer>,
+    /// The name that the client asked for (RFC 6066 3); on a server alone.
+    pub server_name: Option<String>,
+    /// The cipher suite.
+    pub suite: Suite,
+    /// The generation of the configuration. A later one may no longer trust the peer.
+    pub generation: u64,
+}
+
+impl Facts {
+    /// The protection of the connection as a server sees it.
+    pub fn level(&self) -> TransportSecurity {
+        match &self.peer {
+            Some(peer) if peer.is_verified() => TransportSecurity::Mtls,
+            _ => TransportSecurity::Tls,
+        }
+    }
+}
